@@ -1,0 +1,389 @@
+"""Masks: who may see whom, as values.
+
+A mask is a small pytree. It combines with `&`, passes through `jit`, `vmap` and `grad`, and stays
+lazy: an attention engine asks for one block of it at a time (`block`), and first asks which keys a
+block of queries can see at all (`key_range`), so that blocks nobody looks at are never visited.
+
+True means "may attend". Drawn for 4 queries and 4 keys (`x` = may attend):
+
+    Causal()      Window(1, 0)   Padding(3)    Segments([0, 0, 1, 1])
+    x . . .       x . . .        x x x .       x x . .
+    x x . .       x x . .        x x x .       x x . .
+    x x x .       . x x .        x x x .       . . x x
+    x x x x       . . x x        x x x .       . . x x
+
+Letters: *B batch axes, T queries, S keys, N query heads, K key/value heads, G = N / K.
+
+    >>> mask = Causal() & Padding(3)
+    >>> mask.as_array(4, 4)[0].astype(int)
+    Array([[1, 0, 0, 0],
+           [1, 1, 0, 0],
+           [1, 1, 1, 0],
+           [1, 1, 1, 0]], dtype=int32)
+"""
+
+from __future__ import annotations
+
+import abc
+from typing import NamedTuple
+
+import flax.struct
+import jax
+import jax.numpy as jnp
+from jax.typing import ArrayLike
+
+from attnlab.checks import require
+
+__all__ = ["Both", "Causal", "Explicit", "Mask", "Padding", "Segments", "Window", "as_mask"]
+
+
+class HeadLayout(NamedTuple):
+    """The sizes that an engine works with: all batch axes merged into one, heads split as K x G."""
+
+    batch_shape: tuple[int, ...]
+    num_kv_heads: int
+    group_size: int
+    num_queries: int
+    num_keys: int
+
+
+class Mask(abc.ABC):
+    """Who may see whom. Subclasses are pytrees whose arrays lead with the batch axes."""
+
+    @abc.abstractmethod
+    def block(self, q_positions: jax.Array, k_positions: jax.Array) -> jax.Array:
+        """The mask for some queries and keys.
+
+        Args:
+          q_positions: [bq] ascending, contiguous query positions.
+          k_positions: [bk] ascending, contiguous key positions.
+
+        Returns:
+          Booleans that broadcast to [*B, N, bq, bk].
+        """
+
+    @abc.abstractmethod
+    def in_layout(self, layout: HeadLayout) -> Mask:
+        """The same mask with arrays of [B, K, ...] (or 1 in place of B, K), as an engine slices."""
+
+    def key_range(self, q_positions: jax.Array, num_keys: int) -> tuple[ArrayLike, ArrayLike]:
+        """Bounds [first, stop) outside which none of these queries sees a key, in any example."""
+        del q_positions
+        return 0, num_keys
+
+    @property
+    def reach(self) -> tuple[int | None, int | None]:
+        """How many keys before and after its own position a query sees at most; None = unbounded."""
+        return None, None
+
+    def pad(self, block_q: int, block_k: int) -> Mask:
+        """The same mask, so that `block` can be asked about positions in whole blocks only."""
+        del block_q, block_k
+        return self
+
+    def as_array(self, num_queries: int, num_keys: int) -> jax.Array:
+        """The whole mask, [*B, 1 or N, T, S]; O(T·S) memory, for reference and for looking at."""
+        whole = self.block(jnp.arange(num_queries), jnp.arange(num_keys))
+        return jnp.broadcast_to(whole, (*whole.shape[:-2], num_queries, num_keys))
+
+    def __and__(self, other: Mask) -> Mask:
+        if not isinstance(other, Mask):
+            return NotImplemented
+        return Both(self, other)
+
+
+@flax.struct.dataclass
+class Both(Mask):
+    """A pair is visible if both masks show it; made by `&`."""
+
+    first: Mask
+    second: Mask
+
+    def block(self, q_positions, k_positions):
+        first = self.first.block(q_positions, k_positions)
+        second = self.second.block(q_positions, k_positions)
+        ndim = max(first.ndim, second.ndim)
+        return lead_with_ones(first, ndim) & lead_with_ones(second, ndim)
+
+    def in_layout(self, layout):
+        return Both(self.first.in_layout(layout), self.second.in_layout(layout))
+
+    def pad(self, block_q, block_k):
+        return Both(self.first.pad(block_q, block_k), self.second.pad(block_q, block_k))
+
+    def key_range(self, q_positions, num_keys):
+        first_start, first_stop = self.first.key_range(q_positions, num_keys)
+        second_start, second_stop = self.second.key_range(q_positions, num_keys)
+        return jnp.maximum(first_start, second_start), jnp.minimum(first_stop, second_stop)
+
+    @property
+    def reach(self):
+        pairs = zip(self.first.reach, self.second.reach, strict=True)
+        left, right = (
+            min((size for size in pair if size is not None), default=None) for pair in pairs
+        )
+        return left, right
+
+
+@flax.struct.dataclass
+class Causal(Mask):
+    """Query i sees keys j ≤ i + q_offset (top-left aligned when T ≠ S, as in `jax.nn`).
+
+    Args:
+      q_offset: position of the first query among the keys, an int or integers [*B]; the number of
+        tokens already in the cache when decoding.
+    """
+
+    q_offset: ArrayLike = 0
+
+    def block(self, q_positions, k_positions):
+        return _relative(self.q_offset, q_positions, k_positions) <= 0
+
+    def in_layout(self, layout):
+        return Causal(_merge_batch(self.q_offset, layout, "Causal.q_offset"))
+
+    def key_range(self, q_positions, num_keys):
+        stop = q_positions[-1] + 1 + jnp.max(jnp.asarray(self.q_offset))
+        return 0, jnp.clip(stop, 0, num_keys)
+
+    @property
+    def reach(self):
+        return None, 0
+
+
+@flax.struct.dataclass
+class Window(Mask):
+    """Query i sees keys i + q_offset − left ≤ j ≤ i + q_offset + right, both ends included.
+
+    Args:
+      left: keys seen before the query; None = all of them.
+      right: keys seen after the query; None = all of them.
+      q_offset: as in `Causal`.
+    """
+
+    left: int | None = flax.struct.field(pytree_node=False)
+    right: int | None = flax.struct.field(pytree_node=False)
+    q_offset: ArrayLike = 0
+
+    def __post_init__(self):
+        for name, size in (("left", self.left), ("right", self.right)):
+            require(
+                size is None or (isinstance(size, int) and size >= 0),
+                f"Window.{name} counts keys, an int ≥ 0 or None; got {size!r}",
+            )
+
+    def block(self, q_positions, k_positions):
+        relative = _relative(self.q_offset, q_positions, k_positions)
+        visible = jnp.ones(relative.shape, bool)
+        if self.left is not None:
+            visible &= relative >= -self.left
+        if self.right is not None:
+            visible &= relative <= self.right
+        return visible
+
+    def in_layout(self, layout):
+        return self.replace(q_offset=_merge_batch(self.q_offset, layout, "Window.q_offset"))
+
+    def key_range(self, q_positions, num_keys):
+        offset = jnp.asarray(self.q_offset)
+        start, stop = 0, num_keys
+        if self.left is not None:
+            start = jnp.clip(q_positions[0] + jnp.min(offset) - self.left, 0, num_keys)
+        if self.right is not None:
+            stop = jnp.clip(q_positions[-1] + jnp.max(offset) + self.right + 1, 0, num_keys)
+        return start, stop
+
+    @property
+    def reach(self):
+        return self.left, self.right
+
+
+@flax.struct.dataclass
+class Padding(Mask):
+    """Keys from `kv_lengths` on are padding and seen by nobody; queries from `q_lengths` on see nothing.
+
+    Args:
+      kv_lengths: integers [*B], the number of real keys of each example.
+      q_lengths: integers [*B] or None (all queries are real).
+    """
+
+    kv_lengths: ArrayLike
+    q_lengths: ArrayLike | None = None
+
+    def block(self, q_positions, k_positions):
+        kv_lengths = jnp.asarray(self.kv_lengths)[..., None, None, None]
+        visible = lead_with_ones(k_positions, kv_lengths.ndim) < kv_lengths
+        if self.q_lengths is not None:
+            q_lengths = jnp.asarray(self.q_lengths)[..., None, None, None]
+            rows = lead_with_ones(q_positions[:, None], q_lengths.ndim) < q_lengths
+            ndim = max(visible.ndim, rows.ndim)
+            visible = lead_with_ones(visible, ndim) & lead_with_ones(rows, ndim)
+        return visible
+
+    def in_layout(self, layout):
+        kv_lengths = _merge_batch(self.kv_lengths, layout, "Padding.kv_lengths")
+        if self.q_lengths is None:
+            return Padding(kv_lengths)
+        return Padding(kv_lengths, _merge_batch(self.q_lengths, layout, "Padding.q_lengths"))
+
+    def key_range(self, q_positions, num_keys):
+        del q_positions
+        return 0, jnp.clip(jnp.max(jnp.asarray(self.kv_lengths)), 0, num_keys)
+
+
+@flax.struct.dataclass
+class Segments(Mask):
+    """Query i sees key j if both carry the same segment id: several sequences packed in one row.
+
+    Args:
+      q_ids: integers [*B, T].
+      kv_ids: integers [*B, S]; None = `q_ids` (self-attention).
+    """
+
+    q_ids: ArrayLike
+    kv_ids: ArrayLike | None = None
+
+    def block(self, q_positions, k_positions):
+        q_ids, kv_ids = self._ids()
+        rows = jnp.take(q_ids, q_positions, axis=-1, mode="clip")[..., None, :, None]
+        columns = jnp.take(kv_ids, k_positions, axis=-1, mode="clip")[..., None, None, :]
+        return rows == columns
+
+    def in_layout(self, layout):
+        q_ids, kv_ids = self._ids()
+        for name, ids, length in (
+            ("q_ids", q_ids, layout.num_queries),
+            ("kv_ids", kv_ids, layout.num_keys),
+        ):
+            require(
+                ids.ndim >= 1 and ids.shape[-1] == length,
+                f"Segments.{name} must be [*B, {length}], an id a position; got {ids.shape}",
+            )
+        return Segments(
+            _merge_batch(q_ids, layout, "Segments.q_ids", tail=1),
+            _merge_batch(kv_ids, layout, "Segments.kv_ids", tail=1),
+        )
+
+    def key_range(self, q_positions, num_keys):
+        q_ids, kv_ids = self._ids()
+        ids = jnp.take(q_ids, q_positions, axis=-1, mode="clip")
+        first, last = ids.min(-1, keepdims=True), ids.max(-1, keepdims=True)
+        return _hull(((kv_ids >= first) & (kv_ids <= last)).reshape(-1, num_keys).any(0))
+
+    def _ids(self) -> tuple[jax.Array, jax.Array]:
+        q_ids = jnp.asarray(self.q_ids)
+        return q_ids, (q_ids if self.kv_ids is None else jnp.asarray(self.kv_ids))
+
+
+@flax.struct.dataclass
+class Explicit(Mask):
+    """Any boolean array that broadcasts to [*B, N, T, S]; O(T·S) memory is then the caller's."""
+
+    array: ArrayLike
+
+    def block(self, q_positions, k_positions):
+        array = jnp.asarray(self.array)
+        for axis, positions in ((-2, q_positions), (-1, k_positions)):
+            if array.shape[axis] != 1:
+                # A slice, not a gather: positions are contiguous.
+                array = jax.lax.dynamic_slice_in_dim(
+                    array, positions[0], positions.shape[0], axis % array.ndim
+                )
+        return array
+
+    def in_layout(self, layout):
+        return Explicit(split_heads_4d(self.array, layout, "Explicit mask"))
+
+    def pad(self, block_q, block_k):
+        array = jnp.asarray(self.array)
+        rows, columns = (
+            0 if size == 1 else -size % block
+            for size, block in zip(array.shape[-2:], (block_q, block_k), strict=True)
+        )
+        return Explicit(jnp.pad(array, [(0, 0)] * (array.ndim - 2) + [(0, rows), (0, columns)]))
+
+    def key_range(self, q_positions, num_keys):
+        array = jnp.asarray(self.array)
+        if array.shape[-1] == 1:
+            return 0, num_keys
+        if array.shape[-2] != 1:
+            array = jax.lax.dynamic_slice_in_dim(
+                array, q_positions[0], q_positions.shape[0], array.ndim - 2
+            )
+        start, stop = _hull(array.reshape(-1, array.shape[-1]).any(0))
+        return start, jnp.minimum(stop, num_keys)
+
+
+def as_mask(mask: Mask | ArrayLike | None) -> Mask | None:
+    """Masks and None stay; a boolean array becomes `Explicit`.
+
+    Raises:
+      ValueError: for anything else, such as an additive mask of floats.
+    """
+    if mask is None or isinstance(mask, Mask):
+        return mask
+    array = jnp.asarray(mask)
+    require(
+        array.dtype == jnp.bool_,
+        f"mask must be boolean, True = may attend; got dtype {array.dtype} "
+        "(additive terms go to bias=)",
+    )
+    return Explicit(array)
+
+
+def lead_with_ones(x: jax.Array, ndim: int) -> jax.Array:
+    """Adds leading axes of length 1 up to rank `ndim`: explicit, where NumPy would do it silently."""
+    return x.reshape((1,) * (ndim - x.ndim) + x.shape)
+
+
+def split_heads_4d(array: ArrayLike, layout: HeadLayout, name: str) -> jax.Array:
+    """[*B|1, N|1, T|1, S|1] to [B|1, K|1, G|1, T|1, S|1], without materialising a broadcast."""
+    array = jnp.asarray(array)
+    heads = layout.num_kv_heads * layout.group_size
+    full = (*layout.batch_shape, heads, layout.num_queries, layout.num_keys)
+    require(
+        array.ndim <= len(full)
+        and all(
+            got in (1, want) for got, want in zip(array.shape[::-1], full[::-1], strict=False)
+        ),
+        f"{name} must broadcast to [*B, N, T, S] = {full}; got {array.shape}",
+    )
+    array = lead_with_ones(array, len(full))
+    *batch, num_heads, rows, columns = array.shape
+    split = (1, 1) if num_heads == 1 else (layout.num_kv_heads, layout.group_size)
+    if any(size != 1 for size in batch):
+        array = jnp.broadcast_to(array, (*layout.batch_shape, *array.shape[-3:]))
+    return array.reshape(-1, *split, rows, columns)
+
+
+def _relative(q_offset: ArrayLike, q_positions: jax.Array, k_positions: jax.Array) -> jax.Array:
+    """k − (q + offset), [*B, 1, bq, bk] where the offset is [*B]."""
+    offset = jnp.asarray(q_offset)[..., None, None, None]
+    relative = k_positions[None, :] - q_positions[:, None]
+    return lead_with_ones(relative, offset.ndim) - offset
+
+
+def _merge_batch(x: ArrayLike, layout: HeadLayout, name: str, tail: int = 0) -> jax.Array:
+    """[*B|1, tail] to [B|1, 1, tail]: one batch axis and an axis of 1 for the key/value heads."""
+    x = jnp.asarray(x)
+    rest = x.shape[x.ndim - tail :]
+    batch = x.shape[: x.ndim - tail]
+    wanted = layout.batch_shape
+    require(
+        len(batch) <= len(wanted)
+        and all(got in (1, want) for got, want in zip(batch[::-1], wanted[::-1], strict=False)),
+        f"{name} must lead with the batch axes {wanted} (or broadcast to them); got {x.shape}",
+    )
+    if all(size == 1 for size in batch):
+        return x.reshape(1, 1, *rest)
+    return jnp.broadcast_to(lead_with_ones(x, len(wanted) + tail), (*wanted, *rest)).reshape(
+        -1, 1, *rest
+    )
+
+
+def _hull(any_visible: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """First and one-past-last True of [S]; (0, 0) where there is none."""
+    num_keys = any_visible.shape[0]
+    start = jnp.argmax(any_visible)
+    stop = num_keys - jnp.argmax(any_visible[::-1])
+    return start, jnp.where(any_visible.any(), stop, start)

@@ -1,0 +1,362 @@
+"""The engine: exact attention of any score under any mask in memory linear in T + S.
+
+Queries and keys are cut in blocks. For one block of queries the softmax over all keys is built a
+block of keys at a time (online softmax): with the largest logit so far m, the sum ℓ = Σ e^{s − m}
+and the accumulator a = Σ e^{s − m} v, a new block rescales ℓ and a by e^{m − m'} and adds its own
+terms; the context is a / ℓ. Blocks that the mask rules out are never visited.
+
+The backward pass keeps only the context o and lse = m + log ℓ, and computes each block's weights
+again: p = e^{s − lse}, dv = pᵀ do, dp = do vᵀ, ds = p ∘ (dp − rowsum(do ∘ o)); the score's own
+derivative turns ds into dq, dk and its parameters' gradients.
+
+Sources: Milakov & Gimelshein 2018 §3 (online softmax); Rabe & Staats 2021; Dao et al. 2022,
+Algorithms 1 and 4. The difference: `Score.logits` and `Mask.block` stand where they have q·k.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from attnlab.masks import Mask, lead_with_ones
+from attnlab.ops import dropout
+from attnlab.ops.layout import Prepared, add_slice, slice_heads
+from attnlab.scores import Score
+
+__all__ = ["attend"]
+
+
+class _Config(NamedTuple):
+    block_q: int
+    block_k: int
+    num_keys: int  # without padding
+    dropout_rate: float
+    precision: Any
+
+
+class _Differentiable(NamedTuple):
+    """Leading axes [B, K, G], or [G], or none; T and S padded to whole blocks."""
+
+    score: Score
+    q: jax.Array
+    k: jax.Array
+    v: jax.Array
+    bias: jax.Array | None
+
+
+class _Fixed(NamedTuple):
+    mask: Mask | None
+    dropout_seeds: jax.Array | None
+
+
+def attend(
+    x: Prepared,
+    *,
+    dropout_rate: float = 0.0,
+    dropout_key: jax.Array | None = None,
+    precision: Any = None,
+    block_q: int | None = None,
+    block_k: int | None = None,
+) -> jax.Array:
+    """The same function as `dense.attend`, [B, K, G, T, D].
+
+    Blocks are 512 × 512 unless given, or about a window wide where the mask is a window.
+
+    Time O(T·S) less the blocks that the mask rules out; memory O(T + S + block_q·block_k), also
+    backward.
+    """
+    num_queries, num_keys = x.q.shape[-2], x.k.shape[-2]
+    block = _default_block(x.mask)
+    block_q = _even_block(num_queries, block_q or block)
+    block_k = _even_block(num_keys, block_k or block)
+    pad_queries = functools.partial(_pad_to_multiple, axis=-2, multiple=block_q)
+    pad_keys = functools.partial(_pad_to_multiple, axis=-2, multiple=block_k)
+    bias = x.bias
+    if bias is not None:
+        bias = bias if bias.shape[-2] == 1 else pad_queries(bias)
+        bias = bias if bias.shape[-1] == 1 else _pad_to_multiple(bias, -1, block_k)
+    seeds = dropout.seeds(dropout_key, *x.q.shape[:3]) if dropout_rate > 0.0 else None
+    out = _attend(
+        _Config(block_q, block_k, num_keys, dropout_rate, precision),
+        _Differentiable(x.score, pad_queries(x.q), pad_keys(x.k), pad_keys(x.v), bias),
+        _Fixed(
+            None if x.mask is None else x.mask.pad(block_q, block_k),
+            seeds,
+        ),
+    )
+    return out[..., :num_queries, :]
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _attend(config: _Config, x: _Differentiable, fixed: _Fixed) -> jax.Array:
+    return _attend_forward(config, x, fixed)[0]
+
+
+def _attend_forward(config, x, fixed):
+    # On a CPU one head's block fits the cache and all heads' would not; accelerators want them all.
+    out, lse = jax.lax.platform_dependent(
+        x,
+        fixed,
+        cpu=functools.partial(_forward_slice_by_slice, config),
+        default=functools.partial(_forward, config),
+    )
+    return out, (x, fixed, out, lse)
+
+
+def _attend_backward(config, residuals, dout):
+    x, fixed, out, lse = residuals
+    delta = jnp.sum(dout.astype(lse.dtype) * out.astype(lse.dtype), axis=-1)
+    grads = jax.lax.platform_dependent(
+        x,
+        fixed,
+        (dout, lse, delta),
+        cpu=functools.partial(_backward_slice_by_slice, config),
+        default=functools.partial(_backward, config),
+    )
+    return jax.tree.map(lambda grad, primal: grad.astype(primal.dtype), grads, x), None
+
+
+_attend.defvjp(_attend_forward, _attend_backward)
+
+
+class _Tile(NamedTuple):
+    """One block of queries against one block of keys."""
+
+    k: jax.Array
+    v: jax.Array
+    bias: jax.Array | None
+    visible: jax.Array | None
+    keep: jax.Array | None
+
+    def logits(self, score: Score, q, k, bias, precision) -> jax.Array:
+        logits = score.logits(q, k, precision=precision)
+        if bias is not None:
+            logits += bias.astype(logits.dtype)
+        return logits if self.visible is None else jnp.where(self.visible, logits, -jnp.inf)
+
+    def drop(self, weights: jax.Array, rate: float) -> jax.Array:
+        return weights if self.keep is None else jnp.where(self.keep, weights / (1 - rate), 0)
+
+
+def _tile(config: _Config, x: _Differentiable, fixed: _Fixed, i, j) -> _Tile:
+    q_positions = i * config.block_q + jnp.arange(config.block_q)
+    k_positions = j * config.block_k + jnp.arange(config.block_k)
+    bias = x.bias
+    if bias is not None:
+        bias = bias if bias.shape[-2] == 1 else _block(bias, i, config.block_q, -2)
+        bias = bias if bias.shape[-1] == 1 else _block(bias, j, config.block_k, -1)
+    visible = None
+    if fixed.mask is not None:
+        visible = _to_rank(fixed.mask.block(q_positions, k_positions), x.q.ndim)
+    if x.k.shape[-2] != config.num_keys:
+        real = lead_with_ones(k_positions < config.num_keys, x.q.ndim)
+        visible = real if visible is None else visible & real
+    keep = None
+    if fixed.dropout_seeds is not None:
+        keep = dropout.keep_mask(
+            fixed.dropout_seeds, config.dropout_rate, q_positions, k_positions
+        )
+    k, v = (_block(y, j, config.block_k, -2) for y in (x.k, x.v))
+    return _Tile(k, v, bias, visible, keep)
+
+
+def _key_blocks(config: _Config, x: _Differentiable, fixed: _Fixed, i) -> tuple[Any, Any]:
+    """The key blocks [first, stop) that block i of the queries may see."""
+    if fixed.mask is None:
+        return 0, x.k.shape[-2] // config.block_k
+    q_positions = i * config.block_q + jnp.arange(config.block_q)
+    first, stop = fixed.mask.key_range(q_positions, config.num_keys)
+    return first // config.block_k, (stop + config.block_k - 1) // config.block_k
+
+
+def _forward(config: _Config, x: _Differentiable, fixed: _Fixed):
+    """Context [..., T, D] and lse [..., T]."""
+    dtype = jnp.promote_types(x.v.dtype, jnp.float32)
+    rows = x.q.shape[:-2] + (config.block_q,)
+
+    def query_block(i):
+        q = _block(x.q, i, config.block_q, -2)
+
+        def key_block(j, state):
+            largest, total, context = state
+            tile = _tile(config, x, fixed, i, j)
+            logits = tile.logits(x.score, q, tile.k, tile.bias, config.precision)
+            new_largest = jnp.maximum(largest, logits.max(-1))
+            weights = jnp.exp(logits - new_largest[..., None])
+            rescale = jnp.exp(largest - new_largest)
+            total = total * rescale + weights.sum(-1)
+            dropped = tile.drop(weights, config.dropout_rate).astype(x.v.dtype)
+            context = context * rescale[..., None] + _matmul(dropped, tile.v, config)
+            return new_largest, total, context
+
+        start = (
+            jnp.full(rows, jnp.finfo(dtype).min, dtype),  # not -inf: −inf − −inf would be NaN
+            jnp.zeros(rows, dtype),
+            jnp.zeros((*rows, x.v.shape[-1]), dtype),
+        )
+        largest, total, context = jax.lax.fori_loop(
+            *_key_blocks(config, x, fixed, i), key_block, start
+        )
+        sees_any = total > 0
+        total = jnp.where(sees_any, total, 1)
+        # lse = +inf makes the weights of an empty row e^{s − lse} = 0 in the backward pass.
+        lse = jnp.where(sees_any, largest + jnp.log(total), jnp.inf)
+        return (context / total[..., None]).astype(x.v.dtype), lse
+
+    out, lse = jax.lax.map(query_block, jnp.arange(x.q.shape[-2] // config.block_q))
+    return _join_blocks(out, -2), _join_blocks(lse, -1)
+
+
+def _backward(config: _Config, x: _Differentiable, fixed: _Fixed, rows) -> _Differentiable:
+    """Gradients of x; rows = (dout, lse, delta)."""
+    dtype = jnp.promote_types(x.v.dtype, jnp.float32)
+    dout, lse, delta = rows
+
+    def zeros(y):
+        return jnp.zeros(y.shape, jnp.promote_types(y.dtype, jnp.float32))
+
+    def query_block(shared, i):
+        q, dout_i = (_block(y, i, config.block_q, -2) for y in (x.q, dout))
+        lse_i, delta_i = (_block(y, i, config.block_q, -1)[..., None] for y in (lse, delta))
+
+        def key_block(j, grads):
+            dq, dscore, dk, dv, dbias = grads
+            tile = _tile(config, x, fixed, i, j)
+            logits, pull_back = jax.vjp(
+                lambda *wrt: tile.logits(*wrt, config.precision), x.score, q, tile.k, tile.bias
+            )
+            weights = jnp.exp(logits - lse_i)
+            dropped = tile.drop(weights, config.dropout_rate).astype(x.v.dtype)
+            dv_j = _matmul(jnp.swapaxes(dropped, -1, -2), dout_i, config)
+            if dv_j.shape != tile.v.shape:  # query heads that share this value head
+                dv_j = dv_j.sum(-3, keepdims=True)
+            dweights = tile.drop(
+                _matmul(dout_i, jnp.swapaxes(tile.v, -1, -2), config), config.dropout_rate
+            )
+            dlogits = (weights * (dweights - delta_i)).astype(logits.dtype)
+            dscore_ij, dq_ij, dk_j, dbias_ij = pull_back(dlogits)
+            return (
+                dq + dq_ij,
+                jax.tree.map(jnp.add, dscore, dscore_ij),
+                _add_block(dk, dk_j, j, config.block_k, -2),
+                _add_block(dv, dv_j, j, config.block_k, -2),
+                None if dbias is None else _add_bias(dbias, dbias_ij, i, j, config),
+            )
+
+        dq, *shared = jax.lax.fori_loop(
+            *_key_blocks(config, x, fixed, i), key_block, (zeros(q), *shared)
+        )
+        return tuple(shared), dq
+
+    shared = jax.tree.map(zeros, (x.score, x.k, x.v, x.bias))
+    (dscore, dk, dv, dbias), dq = jax.lax.scan(
+        query_block, shared, jnp.arange(x.q.shape[-2] // config.block_q)
+    )
+    return _Differentiable(dscore, _join_blocks(dq, -2), dk, dv, dbias)
+
+
+def _forward_slice_by_slice(config: _Config, x: _Differentiable, fixed: _Fixed):
+    """`_forward` of one example and key/value head after the other."""
+    num_kv_heads = x.q.shape[1]
+
+    def one_slice(index):
+        return _forward(config, *_slice((x, fixed), *divmod(index, num_kv_heads)))
+
+    out, lse = jax.lax.map(one_slice, jnp.arange(x.q.shape[0] * num_kv_heads))
+    return out.reshape(*x.q.shape[:-1], x.v.shape[-1]), lse.reshape(x.q.shape[:-1])
+
+
+def _backward_slice_by_slice(config: _Config, x: _Differentiable, fixed: _Fixed, rows):
+    """`_backward` of one example and key/value head after the other; sums what heads share."""
+    num_kv_heads = x.q.shape[1]
+
+    def one_slice(shared, index):
+        b, h = divmod(index, num_kv_heads)
+        grads = _backward(config, *_slice((x, fixed, rows), b, h))
+        if x.q.shape[2] == 1:
+            grads = jax.tree.map(lambda y: y[None], grads)
+        shared = add_slice(shared, (grads.score, grads.bias), b, h)
+        return shared, (grads.q, grads.k, grads.v)
+
+    def zeros(y):
+        return jnp.zeros(y.shape, jnp.promote_types(y.dtype, jnp.float32))
+
+    shared, grads = jax.lax.scan(
+        one_slice,
+        jax.tree.map(zeros, (x.score, x.bias)),
+        jnp.arange(x.q.shape[0] * num_kv_heads),
+    )
+    dq, dk, dv = (
+        grad.reshape(primal.shape) for grad, primal in zip(grads, (x.q, x.k, x.v), strict=True)
+    )
+    return _Differentiable(shared[0], dq, dk, dv, shared[1])
+
+
+def _slice(operands: tuple, batch_index, kv_head_index) -> tuple:
+    """One slice without leading axes of 1, which XLA:CPU computes on several times slower."""
+    x, fixed, *rows = slice_heads(operands, batch_index, kv_head_index)
+    if x.q.shape[0] == 1:
+        x, rows = jax.tree.map(lambda y: y[0], (x, rows))
+        if fixed.dropout_seeds is not None:
+            fixed = fixed._replace(dropout_seeds=fixed.dropout_seeds[0])
+    return x, fixed, *rows
+
+
+def _matmul(a: jax.Array, b: jax.Array, config: _Config) -> jax.Array:
+    dtype = jnp.promote_types(b.dtype, jnp.float32)
+    return jnp.matmul(a, b, precision=config.precision, preferred_element_type=dtype)
+
+
+def _block(x: jax.Array, index, size: int, axis: int) -> jax.Array:
+    return jax.lax.dynamic_slice_in_dim(x, index * size, size, axis % x.ndim)
+
+
+def _add_block(x: jax.Array, block: jax.Array, index, size: int, axis: int) -> jax.Array:
+    axis %= x.ndim
+    updated = jax.lax.dynamic_slice_in_dim(x, index * size, size, axis) + block
+    return jax.lax.dynamic_update_slice_in_dim(x, updated, index * size, axis)
+
+
+def _add_bias(dbias: jax.Array, block: jax.Array, i, j, config: _Config) -> jax.Array:
+    start = [0] * (dbias.ndim - 2) + [
+        0 if size == 1 else at
+        for size, at in zip(dbias.shape[-2:], (i * config.block_q, j * config.block_k), strict=True)
+    ]
+    updated = jax.lax.dynamic_slice(dbias, start, block.shape) + block
+    return jax.lax.dynamic_update_slice(dbias, updated, start)
+
+
+def _join_blocks(blocks: jax.Array, axis: int) -> jax.Array:
+    """[number, ..., size, ...] to [..., number · size, ...], where `axis` is the axis of size."""
+    axis %= blocks.ndim - 1
+    blocks = jnp.moveaxis(blocks, 0, axis)
+    return jax.lax.collapse(blocks, axis, axis + 2)
+
+
+def _default_block(mask: Mask | None) -> int:
+    left, right = (None, None) if mask is None else mask.reach
+    if left is None or right is None:
+        return 512
+    return min(512, max(64, 64 * math.ceil((left + right) / 128)))
+
+
+def _even_block(length: int, largest: int) -> int:
+    """The block size, a multiple of 8, that cuts `length` in as few equal blocks as possible."""
+    number = math.ceil(length / largest)
+    return min(largest, 8 * math.ceil(length / number / 8))
+
+
+def _pad_to_multiple(x: jax.Array, axis: int, multiple: int) -> jax.Array:
+    axis %= x.ndim
+    return jnp.pad(
+        x, [(0, -x.shape[i] % multiple if i == axis else 0) for i in range(x.ndim)]
+    )
+
+
+def _to_rank(x: jax.Array, ndim: int) -> jax.Array:
+    """Drops or adds leading axes of length 1."""
+    return x.reshape(x.shape[x.ndim - ndim :]) if x.ndim > ndim else lead_with_ones(x, ndim)

@@ -1,0 +1,54 @@
+"""The textbook: all T·S logits at once. The reference for every engine, and the way to see weights."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+
+from attnlab.masks import lead_with_ones
+from attnlab.ops import dropout
+from attnlab.ops.layout import Prepared
+
+__all__ = ["attend", "weights"]
+
+
+def weights(x: Prepared, *, precision=None) -> jax.Array:
+    """softmax(logits + bias) over the visible keys, [B, K, G, T, S], at least float32.
+
+    A query that sees no key has weights of zero.
+    """
+    logits = x.score.logits(x.q, x.k, precision=precision)
+    if x.bias is not None:
+        logits += x.bias
+    if x.mask is not None:
+        visible = x.mask.block(jnp.arange(x.q.shape[-2]), jnp.arange(x.k.shape[-2]))
+        logits = jnp.where(lead_with_ones(visible, logits.ndim), logits, -jnp.inf)
+    # Not -inf: in a row without visible keys, -inf − -inf would be NaN.
+    floor = jnp.finfo(logits.dtype).min
+    largest = jnp.max(logits, axis=-1, keepdims=True, initial=floor)
+    unnormalised = jnp.exp(logits - jax.lax.stop_gradient(largest))
+    total = jnp.sum(unnormalised, axis=-1, keepdims=True)
+    return unnormalised / jnp.where(total == 0, 1, total)
+
+
+def attend(
+    x: Prepared, *, dropout_rate: float = 0.0, dropout_key: jax.Array | None = None, precision=None
+) -> jax.Array:
+    """Σ_j weights_ij v_j, [B, K, G, T, D]. O(T·S) time and memory."""
+    attention_weights = weights(x, precision=precision)
+    if dropout_rate > 0.0:
+        *_, num_queries, num_keys = attention_weights.shape
+        keep = dropout.keep_mask(
+            dropout.seeds(dropout_key, *x.q.shape[:3]),
+            dropout_rate,
+            jnp.arange(num_queries),
+            jnp.arange(num_keys),
+        )
+        attention_weights = jnp.where(keep, attention_weights / (1 - dropout_rate), 0)
+    context = jnp.matmul(
+        attention_weights.astype(x.v.dtype),
+        x.v,
+        precision=precision,
+        preferred_element_type=attention_weights.dtype,
+    )
+    return context.astype(x.v.dtype)

@@ -1,0 +1,97 @@
+"""From the public [*B, T, N, H] to what the engines compute on: [B, K, G, T, H], and back.
+
+All batch axes become one; query heads split into K groups of G = N / K that share a key/value head;
+length and width come last, as matrix products want them. Everything an engine is given leads with
+[B or 1, K or 1, G or 1], so one function slices it all.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from attnlab.masks import HeadLayout, Mask, split_heads_4d
+from attnlab.scores import Score
+
+__all__ = ["Prepared", "add_slice", "merge_output", "prepare", "slice_heads"]
+
+
+class Prepared(NamedTuple):
+    """The operands of one attention, in layout.
+
+    Attributes:
+      score: the score left after `Score.prepare`; parameters [1, K|1, G|1, ...].
+      q: [B, K, G, T, H'] prepared queries.
+      k: [B, K, 1 or G, S, H'] prepared keys.
+      v: [B, K, 1, S, D].
+      mask: with arrays [B|1, K|1, ...], or None.
+      bias: [B|1, K|1, G|1, T|1, S|1], or None.
+    """
+
+    score: Score
+    q: jax.Array
+    k: jax.Array
+    v: jax.Array
+    mask: Mask | None
+    bias: jax.Array | None
+
+
+def prepare(score: Score, q, k, v, mask: Mask | None, bias) -> Prepared:
+    """Lays out checked public arguments and applies the score's once-a-position part."""
+    *batch_shape, num_queries, num_heads, _ = q.shape
+    num_keys, num_kv_heads = k.shape[-3:-1]
+    layout = HeadLayout(
+        tuple(batch_shape), num_kv_heads, num_heads // num_kv_heads, num_queries, num_keys
+    )
+
+    def heads_first(x: jax.Array, group_size: int) -> jax.Array:
+        length, heads, width = x.shape[-3:]
+        x = x.reshape(-1, length, heads // group_size, group_size, width)
+        return jnp.moveaxis(x, 1, 3)
+
+    q = heads_first(q, layout.group_size)
+    k = heads_first(k, 1)
+    score, q, k = score.split_heads(num_kv_heads, layout.group_size).prepare(q, k)
+    k = jnp.broadcast_to(k, (*q.shape[:2], *k.shape[2:]))  # location's keys have no batch
+    return Prepared(
+        score,
+        q,
+        k,
+        heads_first(v, 1),
+        None if mask is None else mask.in_layout(layout),
+        None if bias is None else split_heads_4d(bias, layout, "bias"),
+    )
+
+
+def merge_output(x: jax.Array, batch_shape: tuple[int, ...]) -> jax.Array:
+    """[B, K, G, T, D] to [*B, T, N, D]."""
+    _, num_kv_heads, group_size, length, width = x.shape
+    x = jnp.moveaxis(x, 3, 1)
+    return x.reshape(*batch_shape, length, num_kv_heads * group_size, width)
+
+
+def slice_heads(tree: Any, batch_index: Any, kv_head_index: Any) -> Any:
+    """One example and one key/value head of a tree of [B|1, K|1, ...]; the two axes are dropped."""
+
+    def take(x):
+        indices = (batch_index, kv_head_index)
+        for index in indices:
+            x = jax.lax.dynamic_index_in_dim(x, 0 if x.shape[0] == 1 else index, 0, keepdims=False)
+        return x
+
+    return jax.tree.map(take, tree)
+
+
+def add_slice(total: Any, part: Any, batch_index: Any, kv_head_index: Any) -> Any:
+    """Adds what was computed for one slice of `slice_heads` to the whole: its transpose."""
+
+    def add(x, dx):
+        index = tuple(
+            0 if size == 1 else i
+            for size, i in zip(x.shape[:2], (batch_index, kv_head_index), strict=True)
+        )
+        return x.at[index].add(dx)
+
+    return jax.tree.map(add, total, part)

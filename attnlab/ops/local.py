@@ -1,0 +1,176 @@
+"""Local attention: each query looks at a window of the keys, so time is O(T·window), not O(T·S).
+
+* `window_attention`: around the query's own position, any score (restricted self-attention,
+  Vaswani et al. 2017, §4; with right = 0 the sliding window of causal language models);
+* `local_attention`: around a centre of each query's own choice (Luong et al. 2015, §3.2).
+"""
+
+from __future__ import annotations
+
+from typing import Unpack
+
+import jax
+import jax.numpy as jnp
+
+from attnlab import masks
+from attnlab.checks import require, require_dropout, require_qkv
+from attnlab.ops.attention import Options, attention, attention_weights
+from attnlab.scores import Dot, Location, Score
+
+__all__ = ["local_attention", "window_attention"]
+
+
+def window_attention(
+    q: jax.Array,
+    k: jax.Array,
+    v: jax.Array,
+    *,
+    window: tuple[int, int],
+    score: Score | None = None,
+    **options: Unpack[Options],
+) -> jax.Array:
+    """Attention in which query i sees the keys i − left … i + right only.
+
+    `attention` with `masks.Window(left, right)`: the engine visits no block outside the window.
+
+    Args:
+      q: [*B, T, N, H].
+      k: [*B, S, K, H].
+      v: [*B, S, K, D].
+      window: (left, right), the keys seen before and after the query, both inclusive.
+      score: any score; None = scaled dot product.
+      **options: the keywords of `attention`. `mask` restricts the window further:
+        `masks.Causal()` hides what it shows of the future. `implementation="dense"` costs O(T·S).
+
+    Returns:
+      [*B, T, N, D].
+
+    Cost: O(T·(left + right + block)) time and O(T + S) memory, also backward.
+
+    Example:
+      >>> import jax, jax.numpy as jnp
+      >>> q, k, v = jax.random.normal(jax.random.key(0), (3, 1, 9, 2, 4))
+      >>> window_attention(q, k, v, window=(2, 0)).shape
+      (1, 9, 2, 4)
+    """
+    left, right = window
+    mask = masks.as_mask(options.pop("mask", None))
+    if isinstance(mask, masks.Causal) and isinstance(mask.q_offset, int) and mask.q_offset == 0:
+        mask = masks.Window(left, 0)  # one mask, which cuDNN takes, instead of two
+    else:
+        mask = masks.Window(left, right) if mask is None else masks.Window(left, right) & mask
+    return attention(Dot() if score is None else score, q, k, v, mask=mask, **options)
+
+
+def local_attention(
+    q: jax.Array,
+    k: jax.Array,
+    v: jax.Array,
+    centres: jax.Array,
+    *,
+    half_width: int = 10,
+    score: Score | None = None,
+    gaussian: bool = False,
+    mask: masks.Padding | None = None,
+    dropout_rate: float = 0.0,
+    dropout_key: jax.Array | None = None,
+    precision: jax.lax.PrecisionLike = None,
+    return_weights: bool = False,
+) -> jax.Array | tuple[jax.Array, jax.Array]:
+    """Luong's local attention: a softmax over the keys within `half_width` of each query's centre.
+
+    With `gaussian` the weights are then multiplied by exp(−(s − p_t)² / 2σ²), σ = half_width / 2,
+    and NOT renormalised, so that they are differentiable in the centre p_t.
+
+    Args:
+      q: [*B, T, N, H].
+      k: [*B, S, K, H].
+      v: [*B, S, K, D].
+      centres: p_t [*B, T] floats or integers, in key positions; `arange(T)` is local-m, a
+        predicted S·sigmoid(...) is local-p.
+      half_width: D in the paper; a query sees at most 2·half_width + 1 keys.
+      score: any but Location; None = plain dot.
+      gaussian: local-p's Gaussian.
+      mask: `masks.Padding` or None.
+      dropout_rate: as for `attention`.
+      dropout_key: as for `attention`.
+      precision: as for `attention`.
+      return_weights: also return the weights.
+
+    Returns:
+      The context [*B, T, N, D]; with `return_weights` also the weights over all keys,
+      [*B, N, T, S]. A query with no key in its window gets zero.
+
+    Raises:
+      ValueError: for arguments that do not fit together.
+      NotImplementedError: for a mask other than Padding, or the location score.
+
+    Cost: O(T·half_width) time and memory (the weights O(T·S)). Source: Luong et al. 2015, §3.2.
+    """
+    score = Dot(1.0) if score is None else score
+    require_qkv(q, k, v, same_width=score.same_width)
+    require_dropout(dropout_rate, dropout_key)
+    require(
+        isinstance(half_width, int) and half_width >= 0,
+        f"half_width counts keys, an int ≥ 0; got {half_width!r}",
+    )
+    require(
+        centres.shape == q.shape[:-2],
+        f"centres must be [*B, T] = {q.shape[:-2]}, one a query; got {centres.shape}",
+    )
+    if isinstance(score, Location):
+        raise NotImplementedError(
+            "local attention looks at keys and Location does not; use another score"
+        )
+    if not (mask is None or isinstance(mask, masks.Padding)):
+        raise NotImplementedError(
+            f"local attention takes masks.Padding or None; got {type(mask).__name__}"
+        )
+    num_queries, num_keys = q.shape[-3], k.shape[-3]
+    centres = centres.astype(jnp.float32)[..., None]  # [*B, T, 1]
+    window = jnp.arange(2 * half_width + 1).reshape((1,) * (centres.ndim - 1) + (-1,))
+    positions = jnp.ceil(centres - half_width).astype(jnp.int32) + window  # [*B, T, 2D + 1]
+    visible = (positions >= 0) & (positions < num_keys) & (positions <= centres + half_width)
+    if mask is not None:
+        visible &= positions < jnp.asarray(mask.kv_lengths)[..., None, None]
+        if mask.q_lengths is not None:
+            real = jnp.arange(num_queries) < jnp.asarray(mask.q_lengths)[..., None]
+            visible &= real[..., None]
+
+    def of_each_query(x):
+        """[*B, S, K, D] to [*B, T, 2·half_width + 1, K, D]."""
+        flat = jnp.clip(positions, 0, num_keys - 1).reshape(*x.shape[:-3], -1, 1, 1)
+        return jnp.take_along_axis(x, flat, axis=-3).reshape(*positions.shape, *x.shape[-2:])
+
+    # Every query is now an example of its own, with its own few keys.
+    weights = attention_weights(
+        score,
+        q[..., None, :, :],
+        of_each_query(k),
+        mask=visible[..., None, None, :],
+        precision=precision,
+    )[..., 0, :]  # [*B, T, N, 2D + 1]
+    if gaussian:
+        sigma = max(half_width, 1) / 2
+        weights *= jnp.exp(-((positions - centres) ** 2) / (2 * sigma**2))[..., None, :]
+    shown = weights
+    if dropout_rate > 0.0:
+        keep = jax.random.bernoulli(dropout_key, 1 - dropout_rate, weights.shape)
+        weights = jnp.where(keep, weights / (1 - dropout_rate), 0)
+    grouped = weights.reshape(*weights.shape[:-2], v.shape[-2], -1, weights.shape[-1])
+    context = jnp.einsum(
+        "...kgs,...skd->...kgd",
+        grouped.astype(v.dtype),
+        of_each_query(v),
+        precision=precision,
+        preferred_element_type=weights.dtype,
+    )
+    context = context.reshape(*q.shape[:-1], v.shape[-1]).astype(v.dtype)
+    if not return_weights:
+        return context
+    at = jnp.where(visible, positions, num_keys)[..., None, :]  # num_keys: dropped below
+    spread = jnp.vectorize(
+        lambda row, at: jnp.zeros(num_keys, row.dtype).at[at].set(row, mode="drop"),
+        signature="(w),(w)->(s)",
+    )(shown, jnp.broadcast_to(at, shown.shape))
+    return context, jnp.moveaxis(spread, -2, -3)

@@ -1,0 +1,101 @@
+"""Positions: pure functions that tell attention where a token stands.
+
+Letters: *B batch axes, T length, D model width, N heads, H head width (even for rotary).
+"""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+from jax.typing import ArrayLike
+
+from attnlab.checks import require
+
+__all__ = ["learned", "rotary", "sinusoids"]
+
+
+def sinusoids(positions: ArrayLike, width: int, *, max_wavelength: float = 10_000.0) -> jax.Array:
+    """Sine and cosine of each position at `width`/2 wavelengths from 2π to 2π·max_wavelength.
+
+    PE[p, 2i] = sin(p / m^{2i/width}), PE[p, 2i + 1] = cos(p / m^{2i/width}), m = max_wavelength.
+
+    Args:
+      positions: numbers [*B, T] (or any shape).
+      width: an even number of features.
+      max_wavelength: the longest wavelength, in units of 2π positions.
+
+    Returns:
+      [*B, T, width] float32. Source: Vaswani et al. 2017, §3.5 (sines and cosines interleaved).
+
+    Raises:
+      ValueError: if width is odd.
+
+    Example:
+      >>> sinusoids(jnp.arange(2), 4).round(2)
+      Array([[0.  , 1.  , 0.  , 1.  ],
+             [0.84, 0.54, 0.01, 1.  ]], dtype=float32)
+    """
+    angles = _angles(positions, width, max_wavelength)
+    return jnp.stack([jnp.sin(angles), jnp.cos(angles)], axis=-1).reshape(*angles.shape[:-1], width)
+
+
+def rotary(x: jax.Array, positions: ArrayLike, *, max_wavelength: float = 10_000.0) -> jax.Array:
+    """Turns each pair (x[i], x[i + H/2]) by the angle p / m^{2i/H}, so that q·k sees p_q − p_k only.
+
+    Args:
+      x: queries or keys [*B, T, N, H], H even.
+      positions: [T] or [*B, T] numbers.
+      max_wavelength: m above.
+
+    Returns:
+      x turned, same shape and dtype; lengths of vectors are kept.
+
+    Raises:
+      ValueError: if H is odd.
+
+    Source: Su et al. 2021, §3.4.2, with pairs (i, i + H/2) as in GPT-NeoX instead of neighbours.
+    """
+    angles = _angles(positions, x.shape[-1], max_wavelength)[..., None, :]  # heads turn alike
+    require(
+        angles.ndim <= x.ndim,
+        f"positions must be [T] or [*B, T] for x [*B, T, N, H]; got {jnp.shape(positions)} "
+        f"for {x.shape}",
+    )
+    angles = angles.reshape((1,) * (x.ndim - angles.ndim) + angles.shape)
+    sin, cos = jnp.sin(angles), jnp.cos(angles)
+    first, second = jnp.split(x.astype(angles.dtype), 2, axis=-1)
+    turned = jnp.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1)
+    return turned.astype(x.dtype)
+
+
+def learned(table: jax.Array, positions: ArrayLike) -> jax.Array:
+    """Rows of a learned table.
+
+    Args:
+      table: [max_length, width].
+      positions: integers [*B, T]; where they are known while tracing they are checked.
+
+    Returns:
+      [*B, T, width]. Source: Gehring et al. 2017, §3.1; Vaswani et al. 2017, Table 3 (E).
+
+    Raises:
+      ValueError: if a known position is outside the table.
+    """
+    positions = jnp.asarray(positions)
+    if not isinstance(positions, jax.core.Tracer) and positions.size:
+        first, last = int(positions.min()), int(positions.max())
+        require(
+            first >= 0 and last < table.shape[0],
+            f"positions must be in [0, {table.shape[0]}), the rows of the table; "
+            f"got {first} to {last}",
+        )
+    return jnp.take(table, positions, axis=0)
+
+
+def _angles(positions: ArrayLike, width: int, max_wavelength: float) -> jax.Array:
+    """positions / max_wavelength^{2i/width}, [..., width / 2]."""
+    require(width % 2 == 0, f"positions are coded in pairs, so the width must be even; got {width}")
+    exponents = jnp.arange(0, width, 2, dtype=jnp.float32) / width
+    positions = jnp.asarray(positions, jnp.float32)[..., None]
+    frequencies = max_wavelength**-exponents
+    return positions * frequencies.reshape((1,) * (positions.ndim - 1) + frequencies.shape)

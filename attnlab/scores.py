@@ -1,0 +1,246 @@
+"""Scores: how alike a query and a key are, as values.
+
+Each score is a small pytree whose leaves are its learned parameters. It says two things: what is
+computed once for every position (`prepare`, O(T + S)), and how a block of prepared queries meets a
+block of prepared keys (`logits`). After `prepare` only two meetings are left, a matrix product
+(`Dot`) and a sum of tanh (`Additive`), so an engine that runs these two runs every score here:
+
+| score               | formula                              | source                         |
+| ------------------- | ------------------------------------ | ------------------------------ |
+| `Dot`               | q·k · scale                          | Luong 2015 §3.1, Vaswani 2017 §3.2.1 |
+| `General`           | q·W·k                                | Luong 2015 §3.1                |
+| `Cosine`            | scale · q·k / (‖q‖‖k‖)               |                                |
+| `Additive`          | w·tanh(q + k)                        | Bahdanau 2014 §A.1.2, Britz 2017 |
+| `NormalisedAdditive`| gain · w/‖w‖ · tanh(q + k + bias)    | weight normalisation, Salimans 2016 |
+| `Concat`            | w·tanh(Wq q + Wk k) = w·tanh(W[q;k]) | Luong 2015 §3.1                |
+| `Location`          | (W q)_j, keys are not looked at      | Luong 2015 §3.1                |
+
+Shapes: q [..., T, Hq] and k [..., S, Hk], where `...` ends in the heads. A parameter is either
+shared by all heads or leads with [N], one slice a query head.
+"""
+
+from __future__ import annotations
+
+import abc
+import math
+
+import flax.struct
+import jax
+import jax.numpy as jnp
+from jax.typing import ArrayLike
+
+from attnlab.checks import require
+from attnlab.tanh_sum import tanh_sum
+
+__all__ = [
+    "Additive",
+    "Concat",
+    "Cosine",
+    "Dot",
+    "General",
+    "Location",
+    "NormalisedAdditive",
+    "Score",
+]
+
+
+class Score(abc.ABC):
+    """How alike a query and a key are."""
+
+    # Whether q and k are compared entry by entry, so that their widths must agree.
+    same_width = True
+
+    def prepare(self, q: jax.Array, k: jax.Array) -> tuple[Score, jax.Array, jax.Array]:
+        """What is computed once a position: (a score for prepared arrays, q', k')."""
+        return self, q, k
+
+    def logits(self, q: jax.Array, k: jax.Array, *, precision=None) -> jax.Array:
+        """Logits [..., bq, bk], at least float32, of prepared q [..., bq, H'] and k [..., bk, H'].
+
+        Leading axes broadcast. Only the score that `prepare` returns needs this method.
+        """
+        raise TypeError(f"{type(self).__name__} has no logits of its own: call prepare first")
+
+    def split_heads(self, num_kv_heads: int, group_size: int) -> Score:
+        """The same score with every parameter as [1, K|1, G|1, ...], as an engine slices."""
+
+        def split(name: str, shared_ndim: int):
+            x = jnp.asarray(getattr(self, name))
+            if x.ndim == shared_ndim:
+                return x.reshape(1, 1, 1, *x.shape)
+            num_heads = num_kv_heads * group_size
+            require(
+                x.ndim == shared_ndim + 1 and x.shape[0] == num_heads,
+                f"{type(self).__name__}.{name} must have {shared_ndim} axes (shared by all heads) "
+                f"or lead with one slice for each of {num_heads} query heads; got {x.shape}",
+            )
+            return x.reshape(1, num_kv_heads, group_size, *x.shape[1:])
+
+        return self.replace(**{name: split(name, n) for name, n in self._parameters().items()})
+
+    def _parameters(self) -> dict[str, int]:
+        """Names of the array fields, each with its rank when all heads share it."""
+        return {}
+
+
+@flax.struct.dataclass
+class Dot(Score):
+    """q·k · scale.
+
+    Args:
+      scale: None = 1/√H, the scaled dot product (Vaswani 2017 §3.2.1); 1.0 = Luong's dot.
+    """
+
+    scale: float | None = flax.struct.field(pytree_node=False, default=None)
+
+    def prepare(self, q, k):
+        scale = 1 / math.sqrt(q.shape[-1]) if self.scale is None else self.scale
+        return Dot(1.0), q * jnp.asarray(scale, q.dtype), k
+
+    def logits(self, q, k, *, precision=None):
+        return jnp.matmul(
+            q,
+            jnp.swapaxes(k, -1, -2),
+            precision=precision,
+            preferred_element_type=jnp.promote_types(q.dtype, jnp.float32),
+        )
+
+
+@flax.struct.dataclass
+class General(Score):
+    """q·W·k: the bilinear, or multiplicative, score.
+
+    Args:
+      w: [Hq, Hk] or [N, Hq, Hk].
+    """
+
+    w: ArrayLike
+
+    same_width = False
+
+    def prepare(self, q, k):
+        return Dot(1.0), jnp.matmul(q, jnp.asarray(self.w, q.dtype)), k
+
+    def _parameters(self):
+        return {"w": 2}
+
+
+@flax.struct.dataclass
+class Cosine(Score):
+    """scale · q·k / (‖q‖‖k‖), in [−scale, scale]; a zero vector is alike to nothing (logit 0).
+
+    Args:
+      scale: a number, or a learned array [] or [N].
+    """
+
+    scale: ArrayLike = 1.0
+
+    def prepare(self, q, k):
+        scale = jnp.asarray(self.scale)[..., None, None]
+        return Dot(1.0), (_unit(q) * scale).astype(q.dtype), _unit(k).astype(k.dtype)
+
+    def _parameters(self):
+        return {"scale": 0}
+
+
+@flax.struct.dataclass
+class Additive(Score):
+    """w·tanh(q + k), with q and k already projected to the hidden width.
+
+    Args:
+      w: [hidden] or [N, hidden].
+    """
+
+    w: ArrayLike
+
+    def logits(self, q, k, *, precision=None):
+        del precision  # no matrix product
+        return tanh_sum(q, k, jnp.asarray(self.w))
+
+    def _parameters(self):
+        return {"w": 1}
+
+
+@flax.struct.dataclass
+class NormalisedAdditive(Score):
+    """gain · (w/‖w‖)·tanh(q + k + bias): the direction and the size of w learned apart.
+
+    Args:
+      w: [hidden] or [N, hidden].
+      gain: [] or [N]; initialise to 1/√hidden.
+      bias: [hidden] or [N, hidden].
+    """
+
+    w: ArrayLike
+    gain: ArrayLike
+    bias: ArrayLike
+
+    def prepare(self, q, k):
+        w = _unit(jnp.asarray(self.w)) * jnp.asarray(self.gain)[..., None]
+        bias = jnp.asarray(self.bias, q.dtype)[..., None, :]
+        return Additive(w), q + bias, k
+
+    def _parameters(self):
+        return {"w": 1, "gain": 0, "bias": 1}
+
+
+@flax.struct.dataclass
+class Concat(Score):
+    """w·tanh(Wq q + Wk k), which is Luong's w·tanh(W [q; k]) with W split in two.
+
+    Args:
+      w: [hidden] or [N, hidden].
+      wq: [Hq, hidden] or [N, Hq, hidden].
+      wk: [Hk, hidden] or [N, Hk, hidden].
+    """
+
+    w: ArrayLike
+    wq: ArrayLike
+    wk: ArrayLike
+
+    same_width = False
+
+    def prepare(self, q, k):
+        return (
+            Additive(self.w),
+            jnp.matmul(q, jnp.asarray(self.wq, q.dtype)),
+            jnp.matmul(k, jnp.asarray(self.wk, k.dtype)),
+        )
+
+    def _parameters(self):
+        return {"w": 1, "wq": 2, "wk": 2}
+
+
+@flax.struct.dataclass
+class Location(Score):
+    """(W q)_j: where to look is read off the query alone; the keys only give their number S.
+
+    Args:
+      w: [Hq, S_max] or [N, Hq, S_max], with S ≤ S_max.
+    """
+
+    w: ArrayLike
+
+    same_width = False
+
+    def prepare(self, q, k):
+        w = jnp.asarray(self.w, q.dtype)
+        num_keys = k.shape[-2]
+        require(
+            num_keys <= w.shape[-1],
+            f"Location has logits for at most {w.shape[-1]} keys (the last axis of w); "
+            f"got {num_keys} keys",
+        )
+        # A row of W per key position is a key that does not depend on the input.
+        return Dot(1.0), q, jnp.swapaxes(w[..., :num_keys], -1, -2)
+
+    def _parameters(self):
+        return {"w": 2}
+
+
+def _unit(x: jax.Array) -> jax.Array:
+    """x / ‖x‖ along the last axis in at least float32; zero, with gradient zero, where x is."""
+    x = x.astype(jnp.promote_types(x.dtype, jnp.float32))
+    square = jnp.sum(x * x, -1, keepdims=True)
+    is_zero = square == 0
+    return jnp.where(is_zero, 0, x * jax.lax.rsqrt(jnp.where(is_zero, 1, square)))

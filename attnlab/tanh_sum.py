@@ -1,0 +1,157 @@
+"""The additive score's inner loop: Σ_h w_h tanh(q_h + k_h) for a block, without [T, S, hidden].
+
+A tanh for every (query, key, hidden unit) is the whole cost of additive attention. It is cut twice:
+
+* `tanh(a + b) = 1 − 2 / (1 + e^{2a} e^{2b})`, so the exponentials are taken per position, and a
+  pair pays one product and one division;
+* the hidden units are summed in groups, so memory holds one [T, S] block and no third axis.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+
+import jax
+import jax.numpy as jnp
+
+__all__ = ["tanh_sum"]
+
+# Hidden units summed in one pass over the block: enough to pay for reading and writing it.
+_FORWARD_GROUP = 16
+# Hidden units held at once in the backward, as [bq, group, bk].
+_BACKWARD_GROUP = 4
+# e^{2·33} · e^{2·33} is still a float32. Up to here, or with one side beyond, the product is exact
+# or saturates correctly; only two far and opposite arguments need the direct form.
+_SAFE = 33.0
+_CLIP = 43.0
+
+
+@jax.custom_vjp
+def tanh_sum(q: jax.Array, k: jax.Array, w: jax.Array) -> jax.Array:
+    """logits[i, j] = Σ_h w[h] · tanh(q[i, h] + k[j, h]).
+
+    Args:
+      q: [..., bq, hidden] floats.
+      k: [..., bk, hidden]; leading axes broadcast with those of q.
+      w: [..., hidden]; leading axes broadcast too.
+
+    Returns:
+      [..., bq, bk] in at least float32. O(bq·bk·hidden) time, O(bq·bk) memory, also backward.
+    """
+    return _for_range(_sum_by_products, _sum_by_tanh, q, k, w)
+
+
+def _forward(q, k, w):
+    return tanh_sum(q, k, w), (q, k, w)
+
+
+def _backward(residuals, dlogits):
+    q, k, w = residuals
+    dq, dk, dw = _for_range(_grad_by_products, _grad_by_tanh, q, k, w, dlogits)
+    return tuple(
+        _sum_to_shape(grad, x.shape).astype(x.dtype)
+        for grad, x in ((dq, q), (dk, k), (dw, w))
+    )
+
+
+tanh_sum.defvjp(_forward, _backward)
+
+
+def _for_range(by_products, by_tanh, q, k, w, *more):
+    """Products of exponentials where they are exact, tanh itself where both sides are extreme."""
+    dtype = jnp.promote_types(q.dtype, jnp.float32)
+    q, k, w = (x.astype(dtype) for x in (q, k, w))
+    exact = (jnp.max(jnp.abs(q)) <= _SAFE) | (jnp.max(jnp.abs(k)) <= _SAFE)
+    lead = jnp.broadcast_shapes(q.shape[:-2], k.shape[:-2], w.shape[:-1])
+    count = math.prod(lead)
+
+    def merge_lead(x, tail):
+        x = jnp.broadcast_to(x, lead + x.shape[x.ndim - tail :])
+        # Axes of length 1 are dropped: XLA:CPU reduces such arrays five times slower.
+        return x.reshape(*(() if count == 1 else (count,)), *x.shape[len(lead) :])
+
+    merged = merge_lead(q, 2), merge_lead(k, 2), merge_lead(w, 1), *(merge_lead(x, 2) for x in more)
+    if count != 1:
+        by_products, by_tanh = jax.vmap(by_products), jax.vmap(by_tanh)
+    result = jax.lax.cond(exact, by_products, by_tanh, *merged)
+    return jax.tree.map(lambda x: x.reshape(*lead, *x.shape[count != 1 :]), result)
+
+
+def _hidden_groups(x: jax.Array, size: int) -> jax.Array:
+    """[n, hidden] to [hidden / size, n, size], padded with zeros; [hidden] to [hidden / size, size]."""
+    hidden = x.shape[-1]
+    group = min(size, hidden)
+    x = jnp.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, -hidden % group)])
+    return jnp.moveaxis(x.reshape(*x.shape[:-1], -1, group), -2, 0)
+
+
+def _sum(term, q, k, w):
+    """Σ_h w_h · term(q_h, k_h) over the hidden units, a group of them at a time."""
+
+    def add_group(block, group):
+        q, k, w = group
+        for h in range(w.shape[-1]):
+            block += w[h] * term(q[:, None, h], k[None, :, h])
+        return block, None
+
+    groups = jax.tree.map(functools.partial(_hidden_groups, size=_FORWARD_GROUP), (q, k, w))
+    block = jnp.zeros((q.shape[0], k.shape[0]), q.dtype)
+    return jax.lax.scan(add_group, block, groups)[0]
+
+
+def _exponentials(q, k):
+    return tuple(jnp.exp(2 * jnp.clip(x, -_CLIP, _CLIP)) for x in (q, k))
+
+
+def _sum_by_products(q, k, w):
+    return _sum(lambda a, b: 1 - 2 / (1 + a * b), *_exponentials(q, k), w)
+
+
+def _sum_by_tanh(q, k, w):
+    return _sum(lambda a, b: jnp.tanh(a + b), q, k, w)
+
+
+def _grads(tanh_and_slope, q, k, w, dlogits):
+    """dq, dk, dw from tanh and its slope 1 − tanh², a group of hidden units at a time."""
+
+    def one_group(_, group):
+        q, k = group
+        tanh, slope = tanh_and_slope(q[:, :, None], k.T[None])
+        dlogits_of_units = dlogits[:, None, :]
+        # Held in memory on purpose: XLA:CPU would recompute the division in each reduction below,
+        # in scalar code (30 times slower).
+        dw_terms, dsum = jax.lax.optimization_barrier(
+            (dlogits_of_units * tanh, dlogits_of_units * slope)
+        )
+        return None, (dsum.sum(2), dsum.sum(0).T, dw_terms.sum(2))
+
+    groups = jax.tree.map(functools.partial(_hidden_groups, size=_BACKWARD_GROUP), (q, k))
+    _, grads = jax.lax.scan(one_group, None, groups)  # each [hidden / size, n, size]
+    dsum_q, dsum_k, dw = (
+        jnp.moveaxis(x, 0, 1).reshape(x.shape[1], -1)[:, : w.shape[0]] for x in grads
+    )
+    return w[None] * dsum_q, w[None] * dsum_k, dw.sum(0)
+
+
+def _grad_by_products(q, k, w, dlogits):
+    def tanh_and_slope(a, b):
+        reciprocal = jax.lax.optimization_barrier(1 / (1 + a * b))
+        return 1 - 2 * reciprocal, 4 * reciprocal * (1 - reciprocal)
+
+    return _grads(tanh_and_slope, *_exponentials(q, k), w, dlogits)
+
+
+def _grad_by_tanh(q, k, w, dlogits):
+    def tanh_and_slope(a, b):
+        tanh = jnp.tanh(a + b)
+        return tanh, 1 - tanh * tanh
+
+    return _grads(tanh_and_slope, q, k, w, dlogits)
+
+
+def _sum_to_shape(x: jax.Array, shape: tuple[int, ...]) -> jax.Array:
+    """Undoes broadcasting: sums the axes that `shape` lacks or has as 1."""
+    x = x.sum(tuple(range(x.ndim - len(shape))))
+    axes = tuple(i for i, size in enumerate(shape) if size == 1 and x.shape[i] != 1)
+    return x.sum(axes, keepdims=True)
