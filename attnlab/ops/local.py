@@ -11,6 +11,7 @@ from typing import Unpack
 
 import jax
 import jax.numpy as jnp
+from jax.typing import ArrayLike
 
 from attnlab import masks
 from attnlab.checks import require, require_dropout, require_qkv
@@ -26,6 +27,7 @@ def window_attention(
     v: jax.Array,
     *,
     window: tuple[int, int],
+    q_offset: ArrayLike = 0,
     score: Score | None = None,
     **options: Unpack[Options],
 ) -> jax.Array:
@@ -38,6 +40,7 @@ def window_attention(
       k: [*B, S, K, H].
       v: [*B, S, K, D].
       window: (left, right), the keys seen before and after the query, both inclusive.
+      q_offset: position of the first query among the keys, as for `masks.Window`.
       score: any score; None = scaled dot product.
       **options: the keywords of `attention`. `mask` restricts the window further:
         `masks.Causal()` hides what it shows of the future. `implementation="dense"` costs O(T·S).
@@ -55,10 +58,11 @@ def window_attention(
     """
     left, right = window
     mask = masks.as_mask(options.pop("mask", None))
-    if isinstance(mask, masks.Causal) and isinstance(mask.q_offset, int) and mask.q_offset == 0:
-        mask = masks.Window(left, 0)  # one mask, which cuDNN takes, instead of two
+    if isinstance(mask, masks.Causal) and mask.q_offset is q_offset:
+        mask = masks.Window(left, 0, q_offset)  # one mask, which cuDNN takes, instead of two
     else:
-        mask = masks.Window(left, right) if mask is None else masks.Window(left, right) & mask
+        window_mask = masks.Window(left, right, q_offset)
+        mask = window_mask if mask is None else window_mask & mask
     return attention(Dot() if score is None else score, q, k, v, mask=mask, **options)
 
 

@@ -1,0 +1,89 @@
+"""attnlab: attention = a score × a mask × a route, in JAX and Flax.
+
+Values that say what is computed:
+  scores      how alike a query and a key are
+  masks       who may see whom
+  routes      which pairs are visited at all
+  positions   where a token stands
+
+Functions of arrays, parameters given: `attention` and its named forms.
+Flax Linen modules: parameters and naming around them.
+"""
+
+from attnlab import masks, positions, scores
+from attnlab.modules.flax_interop import as_flax_attention_fn
+from attnlab.modules.local import LocalAttention
+from attnlab.modules.lsh import LSHSelfAttention
+from attnlab.modules.multi_head import MultiHeadAttention
+from attnlab.modules.scores import (
+    AdditiveScore,
+    ConcatScore,
+    CosineScore,
+    DotScore,
+    GeneralScore,
+    LocationScore,
+)
+from attnlab.modules.single_head import (
+    AdditiveAttention,
+    ConcatAttention,
+    LocationAttention,
+    MultiplicativeAttention,
+)
+from attnlab.ops import routes
+from attnlab.ops.attention import (
+    additive_attention,
+    attention,
+    attention_weights,
+    concat_attention,
+    cosine_attention,
+    dot_product_attention,
+    general_attention,
+    location_attention,
+)
+from attnlab.ops.hashing import hash_buckets, make_rotations
+from attnlab.ops.local import local_attention, window_attention
+from attnlab.ops.lsh import LSHOptions, lsh_attention
+
+__version__ = "0.1.0"
+
+__all__ = [
+    # values
+    "LSHOptions",
+    "masks",
+    "positions",
+    "routes",
+    "scores",
+    # exact attention over all pairs
+    "additive_attention",
+    "attention",
+    "attention_weights",
+    "concat_attention",
+    "cosine_attention",
+    "dot_product_attention",
+    "general_attention",
+    "location_attention",
+    # exact within a window
+    "local_attention",
+    "window_attention",
+    # approximate, by hashing
+    "hash_buckets",
+    "lsh_attention",
+    "make_rotations",
+    # Flax Linen modules
+    "AdditiveAttention",
+    "ConcatAttention",
+    "LSHSelfAttention",
+    "LocalAttention",
+    "LocationAttention",
+    "MultiHeadAttention",
+    "MultiplicativeAttention",
+    # scores with parameters, for the modules
+    "AdditiveScore",
+    "ConcatScore",
+    "CosineScore",
+    "DotScore",
+    "GeneralScore",
+    "LocationScore",
+    # inside Flax's own modules
+    "as_flax_attention_fn",
+]

@@ -1,0 +1,1 @@
+"""Flax Linen modules: parameters and naming around the functions of `attnlab.ops`."""

@@ -1,0 +1,57 @@
+"""What every attention module does before and around the function it wraps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import flax.linen as nn
+import jax
+from flax.linen.dtypes import promote_dtype
+
+from attnlab.checks import require
+
+__all__ = [
+    "Initializer",
+    "as_query_key_value",
+    "dropout_options",
+    "lecun_normal",
+    "partitioned",
+]
+
+Initializer = Callable[..., Any]
+
+lecun_normal = nn.initializers.lecun_normal()
+
+
+def as_query_key_value(module, query, key, value) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Fills in key and value, and brings all three to the module's dtype."""
+    require(
+        key is not None or value is None,
+        "value= needs key=: the values belong to keys; got value without key",
+    )
+    key = query if key is None else key
+    value = key if value is None else value
+    for name, x in (("query", query), ("key", key), ("value", value)):
+        require(
+            x.ndim >= 2, f"{name} must be [*batch, length, width], at least 2 axes; got {x.shape}"
+        )
+    query, key, value = promote_dtype(query, key, value, dtype=module.dtype)
+    return query, key, value
+
+
+def dropout_options(module, deterministic: bool | None) -> dict[str, Any]:
+    """The dropout keywords of `attention`, with a key from the "dropout" stream where it is on."""
+    if module.dropout_rate == 0.0 or deterministic:
+        return {}
+    require(
+        deterministic is not None,
+        f"{type(module).__name__} with dropout_rate={module.dropout_rate} must be told whether to "
+        "drop: call it with deterministic=True or False; got None",
+    )
+    return {"dropout_rate": module.dropout_rate, "dropout_key": module.make_rng("dropout")}
+
+
+def partitioned(module, init: Initializer, *names: str | None) -> Initializer:
+    """`init`, with the axes of the parameter named where the module asks for it."""
+    return nn.with_logical_partitioning(init, names) if module.logical_axes else init

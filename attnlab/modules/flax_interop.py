@@ -1,0 +1,88 @@
+"""attnlab's attention inside Flax's own multi-head modules."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax.linen.dtypes import promote_dtype
+
+from attnlab import masks
+from attnlab.ops.routes import AllPairs, Route
+from attnlab.scores import Dot, Score
+
+__all__ = ["as_flax_attention_fn"]
+
+
+def as_flax_attention_fn(
+    score: Score | None = None, route: Route | None = None
+) -> Callable[..., jax.Array]:
+    """A function for `attention_fn=` of `flax.linen` and `flax.nnx` multi-head modules.
+
+    Args:
+      score: None = scaled dot product.
+      route: None = all pairs. A route that shares queries and keys (LSH) is refused: Flax's modules
+        project them apart.
+
+    Returns:
+      A function of query [*B, T, N, H], key, value [*B, S, N, H] and the keywords that Flax passes.
+      Linen passes those it finds by name in the signature, so none is lost; NNX passes nine, always.
+
+    Raises:
+      NotImplementedError: for a route that shares queries and keys; when called, for dropout that
+        is not per element (Flax's default: set `broadcast_dropout=False`) and for `sow_weights`.
+
+    Example:
+      >>> import flax.linen as nn, jax, jax.numpy as jnp
+      >>> from attnlab import as_flax_attention_fn
+      >>> mha = nn.MultiHeadDotProductAttention(num_heads=2, attention_fn=as_flax_attention_fn())
+      >>> y, _ = mha.init_with_output(jax.random.key(0), jnp.ones((1, 5, 8)))
+      >>> y.shape
+      (1, 5, 8)
+    """
+    score = Dot() if score is None else score
+    route = AllPairs() if route is None else route
+    if route.shares_qk:
+        raise NotImplementedError(
+            f"{type(route).__name__} shares queries and keys, which Flax's modules project apart; "
+            "use attnlab.LSHSelfAttention"
+        )
+
+    def attention_fn(
+        query: jax.Array,
+        key: jax.Array,
+        value: jax.Array,
+        bias: jax.Array | None = None,
+        mask: jax.Array | None = None,
+        broadcast_dropout: bool = False,
+        dropout_rng: jax.Array | None = None,
+        dropout_rate: float = 0.0,
+        deterministic: bool = False,
+        dtype: jax.typing.DTypeLike | None = None,
+        precision: jax.lax.PrecisionLike = None,
+        module: object | None = None,
+        is_causal: bool = False,
+    ) -> jax.Array:
+        options: dict[str, Any] = {"bias": bias, "precision": precision}
+        if dropout_rate > 0.0 and not deterministic:
+            if broadcast_dropout:
+                raise NotImplementedError(
+                    "attnlab drops weights per element; got broadcast_dropout=True "
+                    "(set broadcast_dropout=False in the Flax module)"
+                )
+            options |= {"dropout_rate": dropout_rate, "dropout_key": dropout_rng}
+        if module is not None:
+            raise NotImplementedError(
+                "the weights are not sown here; got sow_weights=True (call attnlab's "
+                "attention_weights, or use attnlab.MultiHeadAttention)"
+            )
+        # Flax's own masks are floats of 0 and 1.
+        visible = None if mask is None else masks.Explicit(jnp.asarray(mask) != 0)
+        if is_causal:
+            visible = masks.Causal() if visible is None else masks.Causal() & visible
+        query, key, value = promote_dtype(query, key, value, dtype=dtype)
+        return route(score, query, key, value, mask=visible, **options)
+
+    return attention_fn

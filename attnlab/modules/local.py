@@ -1,0 +1,133 @@
+"""Luong's local attention as a module: windows around given or predicted positions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from attnlab import masks
+from attnlab.modules.common import (
+    Initializer,
+    as_query_key_value,
+    dropout_options,
+    lecun_normal,
+    partitioned,
+)
+from attnlab.modules.scores import GeneralScore
+from attnlab.ops.local import local_attention
+
+__all__ = ["LocalAttention"]
+
+
+class LocalAttention(nn.Module):
+    """Attention to the keys around a centre p_t of each query: Luong et al. 2015, §3.2.
+
+    Local-m (`predictive=False`): p_t = t, source and target run in step. Local-p: p_t =
+    S·sigmoid(v·tanh(W query_t)), with S the number of real keys, and the weights are multiplied by a
+    Gaussian around p_t of σ = half_width / 2 without being renormalised.
+
+    Call it as `module(query, key, value=None)`, query [*B, T, Dq], key [*B, S, Dk], value
+    [*B, S, Dv]; returns the context [*B, T, Dv], with `return_weights=True` also the weights
+    [*B, T, S]; sown as "attention_weights" where "intermediates" is mutable.
+
+    Cost: O(T·half_width) time and memory.
+
+    Attributes:
+      predictive: local-p rather than local-m.
+      half_width: D in the paper; a query sees 2·half_width + 1 keys.
+      score: a score module; None = `GeneralScore()`.
+      features: rows of W in local-p; None = width of the query.
+      dropout_rate: on the weights; the "dropout" rng stream.
+      dtype: of the computation; None = that of inputs and parameters.
+      param_dtype: of the parameters.
+      precision: of the matrix products.
+      kernel_init: for W.
+      logical_axes: name the axes of W ("embed", "hidden") for partitioning.
+    """
+
+    predictive: bool = True
+    half_width: int = 10
+    score: nn.Module | None = None
+    features: int | None = None
+    dropout_rate: float = 0.0
+    dtype: Any = None
+    param_dtype: Any = jnp.float32
+    precision: jax.lax.PrecisionLike = None
+    kernel_init: Initializer = lecun_normal
+    logical_axes: bool = False
+
+    @nn.compact
+    def __call__(
+        self,
+        query: jax.Array,
+        key: jax.Array,
+        value: jax.Array | None = None,
+        *,
+        mask: masks.Padding | None = None,
+        steps: jax.Array | None = None,
+        deterministic: bool | None = None,
+        return_weights: bool = False,
+    ):
+        """The context [*B, T, Dv].
+
+        Args:
+          query: [*B, T, Dq].
+          key: [*B, S, Dk].
+          value: [*B, S, Dv]; None = key.
+          mask: `masks.Padding` or None.
+          steps: the time t of each query [*B, T] for local-m; None = 0 … T − 1. A decoder that
+            takes one step at a time passes it.
+          deterministic: no dropout.
+          return_weights: also return the weights.
+        """
+        query, key, value = as_query_key_value(self, query, key, value)
+        if self.predictive:
+            centres = self._predict_centres(query, key.shape[-2], mask)
+        else:
+            steps = jnp.arange(query.shape[-2]) if steps is None else steps
+            steps = steps.reshape((1,) * (query.ndim - 1 - steps.ndim) + steps.shape)
+            centres = jnp.broadcast_to(steps, query.shape[:-1])
+        score = self.score
+        if score is None:
+            score = GeneralScore(param_dtype=self.param_dtype, name="score")
+        q, k, v = (x[..., None, :] for x in (query, key, value))
+        context, weights = local_attention(
+            q,
+            k,
+            v,
+            centres,
+            half_width=self.half_width,
+            score=score(q, k),
+            gaussian=self.predictive,
+            mask=mask,
+            precision=self.precision,
+            return_weights=True,
+            **dropout_options(self, deterministic),
+        )
+        context, weights = context[..., 0, :], weights[..., 0, :, :]
+        self.sow("intermediates", "attention_weights", weights)
+        return (context, weights) if return_weights else context
+
+    def _predict_centres(self, query, num_keys: int, mask: masks.Padding | None) -> jax.Array:
+        """S·sigmoid(v·tanh(W query)), [*B, T] float32."""
+
+        def dense(features: int, name: str, *axes: str | None):
+            return nn.Dense(
+                features,
+                use_bias=False,
+                dtype=self.dtype,
+                param_dtype=self.param_dtype,
+                precision=self.precision,
+                kernel_init=partitioned(self, self.kernel_init, *axes),
+                name=name,
+            )
+
+        hidden = jnp.tanh(
+            dense(self.features or query.shape[-1], "centre_hidden", "embed", "hidden")(query)
+        )
+        logit = dense(1, "centre", "hidden", None)(hidden)[..., 0].astype(jnp.float32)
+        num_real = num_keys if mask is None else jnp.asarray(mask.kv_lengths)[..., None]
+        return num_real * jax.nn.sigmoid(logit)

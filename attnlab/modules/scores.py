@@ -1,0 +1,157 @@
+"""Scores with parameters: Linen modules that look at q and k and return a score value.
+
+Each is called with q [*B, T, N, Hq] and k [*B, S, K, Hk] and makes its parameters for N query heads
+in `param_dtype`. With N = 1 the published single-head mechanisms come out.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from attnlab import scores
+from attnlab.modules.common import Initializer
+
+__all__ = [
+    "AdditiveScore",
+    "ConcatScore",
+    "CosineScore",
+    "DotScore",
+    "GeneralScore",
+    "LocationScore",
+]
+
+_lecun_per_head = nn.initializers.lecun_normal(in_axis=-2, out_axis=-1, batch_axis=(0,))
+
+
+def _normal_over_width(key: jax.Array, shape: tuple[int, ...], dtype: Any) -> jax.Array:
+    """Unit-variance logits from w·x where the entries of x have unit variance."""
+    return jax.random.normal(key, shape, dtype) / jnp.sqrt(jnp.asarray(shape[-1], dtype))
+
+
+class DotScore(nn.Module):
+    """`scores.Dot`, no parameters.
+
+    Attributes:
+      scale: None = 1/√H; 1.0 = plain dot.
+    """
+
+    scale: float | None = None
+
+    def __call__(self, q: jax.Array, k: jax.Array) -> scores.Score:
+        """The score."""
+        return scores.Dot(self.scale)
+
+
+class CosineScore(nn.Module):
+    """`scores.Cosine` with one learned scale a head.
+
+    Attributes:
+      init_scale: the scale to begin with; cosines alone lie in [−1, 1], too flat to attend sharply.
+      param_dtype: of the parameters.
+    """
+
+    init_scale: float = 10.0
+    param_dtype: Any = jnp.float32
+
+    @nn.compact
+    def __call__(self, q: jax.Array, k: jax.Array) -> scores.Score:
+        """The score, with parameter `scale` [N]."""
+        init = nn.initializers.constant(self.init_scale)
+        return scores.Cosine(self.param("scale", init, (q.shape[-2],), self.param_dtype))
+
+
+class GeneralScore(nn.Module):
+    """`scores.General`, q·W·k (Luong et al. 2015, §3.1).
+
+    Attributes:
+      kernel_init: for W [N, Hq, Hk].
+      param_dtype: of the parameters.
+    """
+
+    kernel_init: Initializer = _lecun_per_head
+    param_dtype: Any = jnp.float32
+
+    @nn.compact
+    def __call__(self, q: jax.Array, k: jax.Array) -> scores.Score:
+        """The score, with parameter `kernel` [N, Hq, Hk]."""
+        shape = (q.shape[-2], q.shape[-1], k.shape[-1])
+        return scores.General(self.param("kernel", self.kernel_init, shape, self.param_dtype))
+
+
+class AdditiveScore(nn.Module):
+    """`scores.Additive`, w·tanh(q + k) (Bahdanau et al. 2014, §A.1.2), or its normalised form.
+
+    Attributes:
+      normalise: learn the direction and the size of w apart, and a bias inside the tanh.
+      kernel_init: for w [N, H].
+      param_dtype: of the parameters.
+    """
+
+    normalise: bool = False
+    kernel_init: Initializer = _normal_over_width
+    param_dtype: Any = jnp.float32
+
+    @nn.compact
+    def __call__(self, q: jax.Array, k: jax.Array) -> scores.Score:
+        """The score, with parameter `kernel` [N, H]; normalised also `gain` [N], `bias` [N, H]."""
+        num_heads, width = q.shape[-2:]
+        w = self.param("kernel", self.kernel_init, (num_heads, width), self.param_dtype)
+        if not self.normalise:
+            return scores.Additive(w)
+        gain_init = nn.initializers.constant(width**-0.5)
+        return scores.NormalisedAdditive(
+            w,
+            self.param("gain", gain_init, (num_heads,), self.param_dtype),
+            self.param("bias", nn.initializers.zeros, (num_heads, width), self.param_dtype),
+        )
+
+
+class ConcatScore(nn.Module):
+    """`scores.Concat`, w·tanh(W [q; k]) (Luong et al. 2015, §3.1).
+
+    Attributes:
+      features: the hidden width, the rows of W; None = the width of q.
+      kernel_init: for the two halves of W, [N, Hq, features] and [N, Hk, features].
+      param_dtype: of the parameters.
+    """
+
+    features: int | None = None
+    kernel_init: Initializer = _lecun_per_head
+    param_dtype: Any = jnp.float32
+
+    @nn.compact
+    def __call__(self, q: jax.Array, k: jax.Array) -> scores.Score:
+        """The score, with parameters `kernel` [N, features], `query_kernel`, `key_kernel`."""
+        num_heads, width = q.shape[-2:]
+        features = self.features or width
+
+        def half(name: str, rows: int) -> jax.Array:
+            shape = (num_heads, rows, features)
+            return self.param(name, self.kernel_init, shape, self.param_dtype)
+
+        w = self.param("kernel", _normal_over_width, (num_heads, features), self.param_dtype)
+        return scores.Concat(w, half("query_kernel", width), half("key_kernel", k.shape[-1]))
+
+
+class LocationScore(nn.Module):
+    """`scores.Location`, logits W q over positions, no keys (Luong et al. 2015, §3.1).
+
+    Attributes:
+      max_length: S_max, the most keys there can be.
+      kernel_init: for W [N, Hq, S_max].
+      param_dtype: of the parameters.
+    """
+
+    max_length: int
+    kernel_init: Initializer = _lecun_per_head
+    param_dtype: Any = jnp.float32
+
+    @nn.compact
+    def __call__(self, q: jax.Array, k: jax.Array) -> scores.Score:
+        """The score, with parameter `kernel` [N, Hq, S_max]."""
+        shape = (q.shape[-2], q.shape[-1], self.max_length)
+        return scores.Location(self.param("kernel", self.kernel_init, shape, self.param_dtype))
