@@ -1,4 +1,4 @@
-"""What the public boundary demands of its arguments; every message has the rule, the got, the remedy."""
+"""What the public boundary demands of its arguments: messages of rule, got and remedy."""
 
 from __future__ import annotations
 
@@ -40,9 +40,7 @@ def require_qkv(q: Any, k: Any, v: Any, *, same_width: bool = True) -> None:
             jnp.issubdtype(x.dtype, jnp.floating),
             f"{name} must be floating point; got {x.dtype} (cast it first)",
         )
-        require(
-            min(x.shape[-3:]) > 0, f"{name} must have no axis of length 0; got {x.shape}"
-        )
+        require(min(x.shape[-3:]) > 0, f"{name} must have no axis of length 0; got {x.shape}")
     shapes = ", ".join(f"{name} {x.shape}" for name, x in named.items())
     require(
         len({x.dtype for x in named.values()}) == 1,

@@ -25,7 +25,9 @@ Letters: *B batch axes, T queries, S keys, N query heads, K key/value heads, G =
 from __future__ import annotations
 
 import abc
-from typing import NamedTuple
+import functools
+import operator
+from typing import Any, NamedTuple
 
 import flax.struct
 import jax
@@ -34,7 +36,17 @@ from jax.typing import ArrayLike
 
 from attnlab.checks import require
 
-__all__ = ["Both", "Causal", "Explicit", "Mask", "Padding", "Segments", "Window", "as_mask"]
+__all__ = [
+    "Both",
+    "Causal",
+    "Explicit",
+    "Mask",
+    "Padding",
+    "Segments",
+    "Window",
+    "as_mask",
+    "combine",
+]
 
 
 class HeadLayout(NamedTuple):
@@ -47,7 +59,7 @@ class HeadLayout(NamedTuple):
     num_keys: int
 
 
-class Mask(abc.ABC):
+class Mask(flax.struct.PyTreeNode, abc.ABC):
     """Who may see whom. Subclasses are pytrees whose arrays lead with the batch axes."""
 
     @abc.abstractmethod
@@ -66,14 +78,14 @@ class Mask(abc.ABC):
     def in_layout(self, layout: HeadLayout) -> Mask:
         """The same mask with arrays of [B, K, ...] (or 1 in place of B, K), as an engine slices."""
 
-    def key_range(self, q_positions: jax.Array, num_keys: int) -> tuple[ArrayLike, ArrayLike]:
+    def key_range(self, q_positions: jax.Array, num_keys: int) -> tuple[Any, Any]:
         """Bounds [first, stop) outside which none of these queries sees a key, in any example."""
         del q_positions
         return 0, num_keys
 
     @property
     def reach(self) -> tuple[int | None, int | None]:
-        """How many keys before and after its own position a query sees at most; None = unbounded."""
+        """How many keys before and after its position a query sees at most; None = unbounded."""
         return None, None
 
     def pad(self, block_q: int, block_k: int) -> Mask:
@@ -92,7 +104,6 @@ class Mask(abc.ABC):
         return Both(self, other)
 
 
-@flax.struct.dataclass
 class Both(Mask):
     """A pair is visible if both masks show it; made by `&`."""
 
@@ -125,7 +136,6 @@ class Both(Mask):
         return left, right
 
 
-@flax.struct.dataclass
 class Causal(Mask):
     """Query i sees keys j ≤ i + q_offset (top-left aligned when T ≠ S, as in `jax.nn`).
 
@@ -151,7 +161,6 @@ class Causal(Mask):
         return None, 0
 
 
-@flax.struct.dataclass
 class Window(Mask):
     """Query i sees keys i + q_offset − left ≤ j ≤ i + q_offset + right, both ends included.
 
@@ -186,7 +195,8 @@ class Window(Mask):
 
     def key_range(self, q_positions, num_keys):
         offset = jnp.asarray(self.q_offset)
-        start, stop = 0, num_keys
+        start: Any = 0
+        stop: Any = num_keys
         if self.left is not None:
             start = jnp.clip(q_positions[0] + jnp.min(offset) - self.left, 0, num_keys)
         if self.right is not None:
@@ -198,9 +208,8 @@ class Window(Mask):
         return self.left, self.right
 
 
-@flax.struct.dataclass
 class Padding(Mask):
-    """Keys from `kv_lengths` on are padding and seen by nobody; queries from `q_lengths` on see nothing.
+    """Keys from `kv_lengths` on are seen by nobody; queries from `q_lengths` on see nothing.
 
     Args:
       kv_lengths: integers [*B], the number of real keys of each example.
@@ -231,7 +240,6 @@ class Padding(Mask):
         return 0, jnp.clip(jnp.max(jnp.asarray(self.kv_lengths)), 0, num_keys)
 
 
-@flax.struct.dataclass
 class Segments(Mask):
     """Query i sees key j if both carry the same segment id: several sequences packed in one row.
 
@@ -275,7 +283,6 @@ class Segments(Mask):
         return q_ids, (q_ids if self.kv_ids is None else jnp.asarray(self.kv_ids))
 
 
-@flax.struct.dataclass
 class Explicit(Mask):
     """Any boolean array that broadcasts to [*B, N, T, S]; O(T·S) memory is then the caller's."""
 
@@ -283,6 +290,7 @@ class Explicit(Mask):
 
     def block(self, q_positions, k_positions):
         array = jnp.asarray(self.array)
+        array = lead_with_ones(array, max(2, array.ndim))
         for axis, positions in ((-2, q_positions), (-1, k_positions)):
             if array.shape[axis] != 1:
                 # A slice, not a gather: positions are contiguous.
@@ -331,8 +339,14 @@ def as_mask(mask: Mask | ArrayLike | None) -> Mask | None:
     return Explicit(array)
 
 
+def combine(*given: Mask | ArrayLike | None) -> Mask | None:
+    """`&` of all that are not None; boolean arrays become `Explicit`."""
+    present = [mask for mask in map(as_mask, given) if mask is not None]
+    return functools.reduce(operator.and_, present) if present else None
+
+
 def lead_with_ones(x: jax.Array, ndim: int) -> jax.Array:
-    """Adds leading axes of length 1 up to rank `ndim`: explicit, where NumPy would do it silently."""
+    """Adds leading axes of length 1 up to rank `ndim`: explicit, as NumPy would not be."""
     return x.reshape((1,) * (ndim - x.ndim) + x.shape)
 
 
@@ -343,9 +357,7 @@ def split_heads_4d(array: ArrayLike, layout: HeadLayout, name: str) -> jax.Array
     full = (*layout.batch_shape, heads, layout.num_queries, layout.num_keys)
     require(
         array.ndim <= len(full)
-        and all(
-            got in (1, want) for got, want in zip(array.shape[::-1], full[::-1], strict=False)
-        ),
+        and all(got in (1, want) for got, want in zip(array.shape[::-1], full[::-1], strict=False)),
         f"{name} must broadcast to [*B, N, T, S] = {full}; got {array.shape}",
     )
     array = lead_with_ones(array, len(full))

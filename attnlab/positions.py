@@ -40,7 +40,7 @@ def sinusoids(positions: ArrayLike, width: int, *, max_wavelength: float = 10_00
 
 
 def rotary(x: jax.Array, positions: ArrayLike, *, max_wavelength: float = 10_000.0) -> jax.Array:
-    """Turns each pair (x[i], x[i + H/2]) by the angle p / m^{2i/H}, so that q·k sees p_q − p_k only.
+    """Turns each pair (x[i], x[i + H/2]) by the angle p / m^{2i/H}: q·k then sees p_q − p_k only.
 
     Args:
       x: queries or keys [*B, T, N, H], H even.

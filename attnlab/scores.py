@@ -5,15 +5,15 @@ computed once for every position (`prepare`, O(T + S)), and how a block of prepa
 block of prepared keys (`logits`). After `prepare` only two meetings are left, a matrix product
 (`Dot`) and a sum of tanh (`Additive`), so an engine that runs these two runs every score here:
 
-| score               | formula                              | source                         |
-| ------------------- | ------------------------------------ | ------------------------------ |
-| `Dot`               | q·k · scale                          | Luong 2015 §3.1, Vaswani 2017 §3.2.1 |
-| `General`           | q·W·k                                | Luong 2015 §3.1                |
-| `Cosine`            | scale · q·k / (‖q‖‖k‖)               |                                |
-| `Additive`          | w·tanh(q + k)                        | Bahdanau 2014 §A.1.2, Britz 2017 |
-| `NormalisedAdditive`| gain · w/‖w‖ · tanh(q + k + bias)    | weight normalisation, Salimans 2016 |
-| `Concat`            | w·tanh(Wq q + Wk k) = w·tanh(W[q;k]) | Luong 2015 §3.1                |
-| `Location`          | (W q)_j, keys are not looked at      | Luong 2015 §3.1                |
+| score                | formula                              | source                           |
+| -------------------- | ------------------------------------ | -------------------------------- |
+| `Dot`                | q·k · scale                          | Luong 2015 §3.1; Vaswani 2017    |
+| `General`            | q·W·k                                | Luong 2015 §3.1                  |
+| `Cosine`             | scale · q·k / (‖q‖‖k‖)               |                                  |
+| `Additive`           | w·tanh(q + k)                        | Bahdanau 2014 §A.1.2             |
+| `NormalisedAdditive` | gain · w/‖w‖ · tanh(q + k + bias)    | Salimans & Kingma 2016 §2        |
+| `Concat`             | w·tanh(Wq q + Wk k) = w·tanh(W[q;k]) | Luong 2015 §3.1                  |
+| `Location`           | (W q)_j, keys are not looked at      | Luong 2015 §3.1                  |
 
 Shapes: q [..., T, Hq] and k [..., S, Hk], where `...` ends in the heads. A parameter is either
 shared by all heads or leads with [N], one slice a query head.
@@ -21,7 +21,6 @@ shared by all heads or leads with [N], one slice a query head.
 
 from __future__ import annotations
 
-import abc
 import math
 
 import flax.struct
@@ -44,8 +43,8 @@ __all__ = [
 ]
 
 
-class Score(abc.ABC):
-    """How alike a query and a key are."""
+class Score(flax.struct.PyTreeNode):
+    """How alike a query and a key are; the base of all scores."""
 
     # Whether q and k are compared entry by entry, so that their widths must agree.
     same_width = True
@@ -83,7 +82,6 @@ class Score(abc.ABC):
         return {}
 
 
-@flax.struct.dataclass
 class Dot(Score):
     """q·k · scale.
 
@@ -106,7 +104,6 @@ class Dot(Score):
         )
 
 
-@flax.struct.dataclass
 class General(Score):
     """q·W·k: the bilinear, or multiplicative, score.
 
@@ -125,7 +122,6 @@ class General(Score):
         return {"w": 2}
 
 
-@flax.struct.dataclass
 class Cosine(Score):
     """scale · q·k / (‖q‖‖k‖), in [−scale, scale]; a zero vector is alike to nothing (logit 0).
 
@@ -143,7 +139,6 @@ class Cosine(Score):
         return {"scale": 0}
 
 
-@flax.struct.dataclass
 class Additive(Score):
     """w·tanh(q + k), with q and k already projected to the hidden width.
 
@@ -161,7 +156,6 @@ class Additive(Score):
         return {"w": 1}
 
 
-@flax.struct.dataclass
 class NormalisedAdditive(Score):
     """gain · (w/‖w‖)·tanh(q + k + bias): the direction and the size of w learned apart.
 
@@ -184,7 +178,6 @@ class NormalisedAdditive(Score):
         return {"w": 1, "gain": 0, "bias": 1}
 
 
-@flax.struct.dataclass
 class Concat(Score):
     """w·tanh(Wq q + Wk k), which is Luong's w·tanh(W [q; k]) with W split in two.
 
@@ -211,7 +204,6 @@ class Concat(Score):
         return {"w": 1, "wq": 2, "wk": 2}
 
 
-@flax.struct.dataclass
 class Location(Score):
     """(W q)_j: where to look is read off the query alone; the keys only give their number S.
 

@@ -47,11 +47,11 @@ def _forward(q, k, w):
 
 
 def _backward(residuals, dlogits):
-    q, k, w = residuals
+    # A NaN that matters is in dlogits; at a hidden position it must not meet the gradient 0.
+    q, k, w = (jnp.where(jnp.isnan(x), 0, x) for x in residuals)
     dq, dk, dw = _for_range(_grad_by_products, _grad_by_tanh, q, k, w, dlogits)
     return tuple(
-        _sum_to_shape(grad, x.shape).astype(x.dtype)
-        for grad, x in ((dq, q), (dk, k), (dw, w))
+        _sum_to_shape(grad, x.shape).astype(x.dtype) for grad, x in ((dq, q), (dk, k), (dw, w))
     )
 
 
@@ -79,7 +79,7 @@ def _for_range(by_products, by_tanh, q, k, w, *more):
 
 
 def _hidden_groups(x: jax.Array, size: int) -> jax.Array:
-    """[n, hidden] to [hidden / size, n, size], padded with zeros; [hidden] to [hidden / size, size]."""
+    """[n, hidden] to [hidden / size, n, size], padded with zeros; [hidden] alike without n."""
     hidden = x.shape[-1]
     group = min(size, hidden)
     x = jnp.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, -hidden % group)])
@@ -100,12 +100,12 @@ def _sum(term, q, k, w):
     return jax.lax.scan(add_group, block, groups)[0]
 
 
-def _exponentials(q, k):
-    return tuple(jnp.exp(2 * jnp.clip(x, -_CLIP, _CLIP)) for x in (q, k))
+def _exponential(x: jax.Array) -> jax.Array:
+    return jnp.exp(2 * jnp.clip(x, -_CLIP, _CLIP))
 
 
 def _sum_by_products(q, k, w):
-    return _sum(lambda a, b: 1 - 2 / (1 + a * b), *_exponentials(q, k), w)
+    return _sum(lambda a, b: 1 - 2 / (1 + a * b), _exponential(q), _exponential(k), w)
 
 
 def _sum_by_tanh(q, k, w):
@@ -139,7 +139,7 @@ def _grad_by_products(q, k, w, dlogits):
         reciprocal = jax.lax.optimization_barrier(1 / (1 + a * b))
         return 1 - 2 * reciprocal, 4 * reciprocal * (1 - reciprocal)
 
-    return _grads(tanh_and_slope, *_exponentials(q, k), w, dlogits)
+    return _grads(tanh_and_slope, _exponential(q), _exponential(k), w, dlogits)
 
 
 def _grad_by_tanh(q, k, w, dlogits):

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from flax.linen.dtypes import promote_dtype
 
 from attnlab import masks
-from attnlab.ops.routes import AllPairs, Route
+from attnlab.ops.routes import AllPairs, Route, Window
 from attnlab.scores import Dot, Score
 
 __all__ = ["as_flax_attention_fn"]
@@ -27,12 +27,14 @@ def as_flax_attention_fn(
         project them apart.
 
     Returns:
-      A function of query [*B, T, N, H], key, value [*B, S, N, H] and the keywords that Flax passes.
-      Linen passes those it finds by name in the signature, so none is lost; NNX passes nine, always.
+      A function of query [*B, T, N, H], key, value [*B, S, N, H] and the keywords that Flax
+      passes: Linen those it finds by name in the signature, so none is lost; NNX nine, always.
 
     Raises:
       NotImplementedError: for a route that shares queries and keys; when called, for dropout that
-        is not per element (Flax's default: set `broadcast_dropout=False`) and for `sow_weights`.
+        is not per element (Flax's default: set `broadcast_dropout=False`), for `sow_weights`, for
+        einsums of the caller's and for a window where queries and keys are not one sequence, as
+        when Flax decodes.
 
     Example:
       >>> import flax.linen as nn, jax, jax.numpy as jnp
@@ -64,6 +66,8 @@ def as_flax_attention_fn(
         precision: jax.lax.PrecisionLike = None,
         module: object | None = None,
         is_causal: bool = False,
+        qk_attn_weights_einsum: object | None = None,
+        attn_weights_value_einsum: object | None = None,
     ) -> jax.Array:
         options: dict[str, Any] = {"bias": bias, "precision": precision}
         if dropout_rate > 0.0 and not deterministic:
@@ -78,10 +82,22 @@ def as_flax_attention_fn(
                 "the weights are not sown here; got sow_weights=True (call attnlab's "
                 "attention_weights, or use attnlab.MultiHeadAttention)"
             )
+        if not (qk_attn_weights_einsum is None and attn_weights_value_einsum is None):
+            raise NotImplementedError(
+                "attnlab has an einsum of its own; got qk_attn_weights_einsum or "
+                "attn_weights_value_einsum (leave the Flax module's ..._einsum_cls unset)"
+            )
+        if isinstance(route, Window) and query.shape[-3] != key.shape[-3]:
+            raise NotImplementedError(
+                "Flax does not say where its queries stand, so a window needs one query a key; "
+                f"got {query.shape[-3]} queries and {key.shape[-3]} keys "
+                "(decode with attnlab.MultiHeadAttention)"
+            )
         # Flax's own masks are floats of 0 and 1.
-        visible = None if mask is None else masks.Explicit(jnp.asarray(mask) != 0)
-        if is_causal:
-            visible = masks.Causal() if visible is None else masks.Causal() & visible
+        visible = masks.combine(
+            masks.Causal() if is_causal else None,
+            None if mask is None else jnp.asarray(mask) != 0,
+        )
         query, key, value = promote_dtype(query, key, value, dtype=dtype)
         return route(score, query, key, value, mask=visible, **options)
 

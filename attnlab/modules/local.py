@@ -26,8 +26,8 @@ class LocalAttention(nn.Module):
     """Attention to the keys around a centre p_t of each query: Luong et al. 2015, §3.2.
 
     Local-m (`predictive=False`): p_t = t, source and target run in step. Local-p: p_t =
-    S·sigmoid(v·tanh(W query_t)), with S the number of real keys, and the weights are multiplied by a
-    Gaussian around p_t of σ = half_width / 2 without being renormalised.
+    S·sigmoid(v·tanh(W query_t)), with S the number of real keys, and the weights are multiplied by
+    a Gaussian around p_t of σ = half_width / 2 without being renormalised.
 
     Call it as `module(query, key, value=None)`, query [*B, T, Dq], key [*B, S, Dk], value
     [*B, S, Dv]; returns the context [*B, T, Dv], with `return_weights=True` also the weights
@@ -55,7 +55,7 @@ class LocalAttention(nn.Module):
     dropout_rate: float = 0.0
     dtype: Any = None
     param_dtype: Any = jnp.float32
-    precision: jax.lax.PrecisionLike = None
+    precision: Any = None
     kernel_init: Initializer = lecun_normal
     logical_axes: bool = False
 
@@ -94,7 +94,8 @@ class LocalAttention(nn.Module):
         if score is None:
             score = GeneralScore(param_dtype=self.param_dtype, name="score")
         q, k, v = (x[..., None, :] for x in (query, key, value))
-        context, weights = local_attention(
+        looked_at = return_weights or self.is_mutable_collection("intermediates")
+        found = local_attention(
             q,
             k,
             v,
@@ -104,10 +105,12 @@ class LocalAttention(nn.Module):
             gaussian=self.predictive,
             mask=mask,
             precision=self.precision,
-            return_weights=True,
+            return_weights=looked_at,
             **dropout_options(self, deterministic),
         )
-        context, weights = context[..., 0, :], weights[..., 0, :, :]
+        if not looked_at:
+            return found[..., 0, :]
+        context, weights = found[0][..., 0, :], found[1][..., 0, :, :]
         self.sow("intermediates", "attention_weights", weights)
         return (context, weights) if return_weights else context
 
@@ -129,5 +132,7 @@ class LocalAttention(nn.Module):
             dense(self.features or query.shape[-1], "centre_hidden", "embed", "hidden")(query)
         )
         logit = dense(1, "centre", "hidden", None)(hidden)[..., 0].astype(jnp.float32)
-        num_real = num_keys if mask is None else jnp.asarray(mask.kv_lengths)[..., None]
+        if not isinstance(mask, masks.Padding):  # None, or refused by local_attention
+            return num_keys * jax.nn.sigmoid(logit)
+        num_real = jnp.asarray(mask.kv_lengths)[..., None]
         return num_real * jax.nn.sigmoid(logit)

@@ -55,7 +55,7 @@ class LSHSelfAttention(nn.Module):
     dropout_rate: float = 0.0
     dtype: Any = None
     param_dtype: Any = jnp.float32
-    precision: jax.lax.PrecisionLike = None
+    precision: Any = None
     kernel_init: Initializer = lecun_normal
     logical_axes: bool = False
 
@@ -76,5 +76,5 @@ class LSHSelfAttention(nn.Module):
         attention = MultiHeadAttention(**shared)
         nn.share_scope(self, attention)
         if self.causal:
-            mask = masks.Causal() if mask is None else masks.Causal() & masks.as_mask(mask)
+            mask = masks.combine(masks.Causal(), mask)
         return attention(x, mask=mask, deterministic=deterministic)

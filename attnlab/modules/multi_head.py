@@ -31,9 +31,9 @@ class MultiHeadAttention(nn.Module):
     n // (num_heads / num_kv_heads) (Ainslie et al. 2023). Source: Vaswani et al. 2017, §3.2.2.
 
     Call it as `module(query, key=None, value=None)`, query [*B, T, Dq], key [*B, S, Dk], value
-    [*B, S, Dv] (key=None: self-attention; value=None: the keys); returns [*B, T, out_features], with
-    `return_weights=True` also the weights [*B, N, T, S]. Applied with `mutable=["intermediates"]` it
-    sows them as "attention_weights".
+    [*B, S, Dv] (key=None: self-attention; value=None: the keys). It returns [*B, T, out_features],
+    with `return_weights=True` also the weights [*B, N, T, S]. Applied with
+    `mutable=["intermediates"]` it sows them as "attention_weights".
 
     Decoding: initialise with `decode=True` and inputs as long as the cache should be; then apply
     with `decode=True, mutable=["cache"]` to the next tokens, one or many at a time. The result is
@@ -81,7 +81,7 @@ class MultiHeadAttention(nn.Module):
     dropout_rate: float = 0.0
     dtype: Any = None
     param_dtype: Any = jnp.float32
-    precision: jax.lax.PrecisionLike = None
+    precision: Any = None
     kernel_init: Initializer = lecun_normal
     logical_axes: bool = False
 
@@ -111,18 +111,18 @@ class MultiHeadAttention(nn.Module):
         out_features = self.out_features or query.shape[-1]
         query, key, value = as_query_key_value(self, query, key, value)
         q, k, v = self._project(query, key, value)
-        q_offset = self._cache_index().value if decode else 0
+        index = self._cache_index() if decode else None
+        q_offset = 0 if index is None else index.value
         if self.rotary:
             q_positions = q_offset + jnp.arange(q.shape[-3])
             k_positions = q_positions if decode else jnp.arange(k.shape[-3])
             q, k = positions.rotary(q, q_positions), positions.rotary(k, k_positions)
         if decode:
-            k, v = self._update_cache(k, v)
-            causal = masks.Causal(q_offset)
-            mask = causal if mask is None else causal & masks.as_mask(mask)
+            k, v = self._update_cache(index, k, v)
+            mask = masks.combine(masks.Causal(q_offset), mask)
 
         score = DotScore()(q, k) if self.score is None else self.score(q, k)
-        options = {"mask": mask, "bias": bias, "precision": self.precision}
+        options: dict[str, Any] = {"mask": mask, "bias": bias, "precision": self.precision}
         if decode:
             options["q_offset"] = q_offset
         extra = dropout_options(self, deterministic)
@@ -139,7 +139,9 @@ class MultiHeadAttention(nn.Module):
             name="out",
             **self._dense_options(),
         )(context)
-        if not return_weights and not self.is_mutable_collection("intermediates"):
+        # A route without weights to show sows none, so that a whole model can be looked into.
+        sows = self.is_mutable_collection("intermediates") and not self.route.shares_qk
+        if not return_weights and not sows:
             return out
         weights = self.route.weights(score, q, k, **options)
         self.sow("intermediates", "attention_weights", weights)
@@ -191,8 +193,8 @@ class MultiHeadAttention(nn.Module):
     def _cache_index(self):
         return self.variable("cache", "cache_index", lambda: jnp.zeros((), jnp.int32))
 
-    def _update_cache(self, k, v):
-        """Writes the new keys and values behind those cached; returns all of them."""
+    def _update_cache(self, index, k, v):
+        """Writes the new keys and values behind the `index` cached ones; returns all of them."""
         require(
             self.is_initializing() or self.has_variable("cache", "cached_key"),
             "decode=True needs a cache; got none (init with decode=True and inputs as long as the"
@@ -202,7 +204,11 @@ class MultiHeadAttention(nn.Module):
         cached_v = self.variable("cache", "cached_value", jnp.zeros, v.shape, v.dtype)
         if self.is_initializing():
             return k, v
-        index = self._cache_index()
+        size = cached_k.value.shape[-3]
+        require(
+            k.shape[-3] <= size,
+            f"the cache holds {size} tokens; got {k.shape[-3]} at once (init with longer inputs)",
+        )
         for cached, new in ((cached_k, k), (cached_v, v)):
             cached.value = jax.lax.dynamic_update_slice_in_dim(
                 cached.value, new.astype(cached.value.dtype), index.value, new.ndim - 3

@@ -65,7 +65,7 @@ class AdditiveAttention(nn.Module):
     implementation: str | None = None
     dtype: Any = None
     param_dtype: Any = jnp.float32
-    precision: jax.lax.PrecisionLike = None
+    precision: Any = None
     kernel_init: Initializer = lecun_normal
     logical_axes: bool = False
 
@@ -103,7 +103,7 @@ class MultiplicativeAttention(nn.Module):
 
     Attributes:
       score: a score module; None = `GeneralScore()`.
-      features: project query and key to this width first, as Britz et al. 2017, §3.3 do; None = not.
+      features: project query and key to this width first (Britz et al. 2017, §3.3); None = not.
       dropout_rate: as for `AdditiveAttention`, like all below.
       implementation: how to compute it.
       dtype: of the computation.
@@ -119,7 +119,7 @@ class MultiplicativeAttention(nn.Module):
     implementation: str | None = None
     dtype: Any = None
     param_dtype: Any = jnp.float32
-    precision: jax.lax.PrecisionLike = None
+    precision: Any = None
     kernel_init: Initializer = lecun_normal
     logical_axes: bool = False
 
@@ -149,7 +149,7 @@ class MultiplicativeAttention(nn.Module):
 class ConcatAttention(nn.Module):
     """softmax(w·tanh(W [query_i; key_j])) over values: Luong et al. 2015, §3.1, "concat".
 
-    The same function as `AdditiveAttention`, with W in one piece in the paper and in two halves here.
+    The same function as `AdditiveAttention`: W, one piece in the paper, is two halves here.
 
     Attributes:
       features: the rows of W; None = the width of the queries.
@@ -165,7 +165,7 @@ class ConcatAttention(nn.Module):
     implementation: str | None = None
     dtype: Any = None
     param_dtype: Any = jnp.float32
-    precision: jax.lax.PrecisionLike = None
+    precision: Any = None
 
     @nn.compact
     def __call__(
@@ -202,7 +202,7 @@ class LocationAttention(nn.Module):
     implementation: str | None = None
     dtype: Any = None
     param_dtype: Any = jnp.float32
-    precision: jax.lax.PrecisionLike = None
+    precision: Any = None
 
     @nn.compact
     def __call__(

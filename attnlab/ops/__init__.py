@@ -1,0 +1,1 @@
+"""Pure functions of arrays: the engines, the named mechanisms and the routes."""

@@ -2,24 +2,24 @@
 
 `implementation` says how, never what; every one computes the same function:
 
-| name          | how                                             | memory   | serves                    |
-| ------------- | ----------------------------------------------- | -------- | ------------------------- |
-| `"dense"`     | all logits at once, the textbook                | O(T·S)   | everything                |
-| `"blockwise"` | online softmax over blocks, own backward        | O(T + S) | everything                |
-| `"cudnn"`     | `jax.nn.dot_product_attention`, cuDNN flash     | O(T + S) | NVIDIA GPU; see `refusal` |
-| `None`        | `"cudnn"` on an NVIDIA GPU where it serves, else `"blockwise"`         |||
+| name          | how                                         | memory   | serves                  |
+| ------------- | ------------------------------------------- | -------- | ----------------------- |
+| `"dense"`     | all logits at once, the textbook            | O(T·S)   | everything              |
+| `"blockwise"` | online softmax over blocks, own backward    | O(T + S) | everything              |
+| `"cudnn"`     | `jax.nn.dot_product_attention`, cuDNN flash | O(T + S) | NVIDIA GPU: `refusal`   |
+| `None`        | `"cudnn"` on NVIDIA if it serves, else `"blockwise"` | O(T + S) | everything     |
 
 `None` looks at the default backend while tracing: when you compile for a device that is not the
 default one, name the implementation. `"blockwise"` has a custom backward pass, so it cannot be
 differentiated twice or in forward mode; `"dense"` can.
 
-Letters: *B batch axes, T queries, S keys, N query heads, K key/value heads (N a multiple of K; query
-head n uses key/value head n // (N/K)), H head width, D value width.
+Letters: *B batch axes, T queries, S keys, N query heads, K key/value heads (N a multiple of K;
+query head n uses key/value head n // (N/K)), H head width, D value width.
 """
 
 from __future__ import annotations
 
-from typing import TypedDict, Unpack
+from typing import Any, TypedDict, Unpack, cast
 
 import jax
 import jax.numpy as jnp
@@ -44,6 +44,7 @@ __all__ = [
     "location_attention",
     "refusal",
 ]
+
 
 class Options(TypedDict, total=False):
     """The keywords of `attention`, which every named mechanism takes."""
@@ -118,11 +119,11 @@ def attention(
             f'implementation="cudnn" {reason}; use implementation="blockwise" or None'
         )
     if implementation == "cudnn" or (implementation is None and reason is None and _on_nvidia()):
-        return _cudnn(score, q, k, v, mask)
+        return _cudnn(cast(Dot, score).scale, q, k, v, mask)
     attend = dense.attend if implementation == "dense" else blockwise.attend
     context = attend(
         prepare(score, q, k, v, mask, bias),
-        dropout_rate=dropout_rate,
+        dropout_rate=float(dropout_rate),
         dropout_key=dropout_key,
         precision=precision,
     )
@@ -153,7 +154,9 @@ def attention_weights(
     return weights.reshape(*q.shape[:-3], num_heads, num_queries, k.shape[-3])
 
 
-def dot_product_attention(q, k, v, *, scale: float | None = None, **options: Unpack[Options]) -> jax.Array:
+def dot_product_attention(
+    q, k, v, *, scale: float | None = None, **options: Unpack[Options]
+) -> jax.Array:
     """Scaled dot-product attention, softmax(q kᵀ · scale) v: `attention` with `scores.Dot`.
 
     Args:
@@ -207,7 +210,7 @@ def additive_attention(q, k, v, w: ArrayLike, **options: Unpack[Options]) -> jax
 def concat_attention(
     q, k, v, w: ArrayLike, wq: ArrayLike, wk: ArrayLike, **options: Unpack[Options]
 ) -> jax.Array:
-    """Concat attention, logits w·tanh(W [q; k]) with W = [wq; wk]: `attention` with `scores.Concat`.
+    """Concat attention, logits w·tanh(W [q; k]), W = [wq; wk]: `attention` with `scores.Concat`.
 
     Args:
       q: [*B, T, N, Hq].
@@ -272,8 +275,10 @@ def refusal(score: Score, q, k, v, *, mask, bias, dropout_rate) -> str | None:
         return None
     if isinstance(mask, Window) and isinstance(mask.q_offset, int) and mask.q_offset == 0:
         bounded = mask.left is not None and mask.right is not None
-        return None if bounded and q.shape[-3] == k.shape[-3] else (
-            "takes a window that is bounded on both sides, with as many queries as keys"
+        return (
+            None
+            if bounded and q.shape[-3] == k.shape[-3]
+            else ("takes a window that is bounded on both sides, with as many queries as keys")
         )
     return None if mask is None else f"takes no mask of type {type(mask).__name__}"
 
@@ -283,13 +288,13 @@ def _on_nvidia() -> bool:
     return device.platform == "gpu" and "cuda" in device.client.platform_version
 
 
-def _cudnn(score: Dot, q, k, v, mask) -> jax.Array:
-    merged = (x.reshape(-1, *x.shape[-3:]) for x in (q, k, v))
+def _cudnn(scale: float | None, q, k, v, mask) -> jax.Array:
+    window: Any = (mask.left, mask.right) if isinstance(mask, Window) else None
     context = jax.nn.dot_product_attention(
-        *merged,
-        scale=score.scale,
+        *(x.reshape(-1, *x.shape[-3:]) for x in (q, k, v)),
+        scale=scale,
         is_causal=isinstance(mask, Causal),
-        local_window_size=(mask.left, mask.right) if isinstance(mask, Window) else None,
+        local_window_size=window,
         implementation="cudnn",
     )
     return context.reshape(*q.shape[:-1], v.shape[-1])

@@ -53,6 +53,10 @@ class _Fixed(NamedTuple):
     dropout_seeds: jax.Array | None
 
 
+# Compiled here, so that a call outside any `jit` compiles once and not each time.
+@functools.partial(
+    jax.jit, static_argnames=("dropout_rate", "precision", "block_q", "block_k"), inline=True
+)
 def attend(
     x: Prepared,
     *,
@@ -79,7 +83,9 @@ def attend(
     if bias is not None:
         bias = bias if bias.shape[-2] == 1 else pad_queries(bias)
         bias = bias if bias.shape[-1] == 1 else _pad_to_multiple(bias, -1, block_k)
-    seeds = dropout.seeds(dropout_key, *x.q.shape[:3]) if dropout_rate > 0.0 else None
+    seeds = None
+    if dropout_rate > 0.0 and dropout_key is not None:
+        seeds = dropout.seeds(dropout_key, *x.q.shape[:3])
     out = _attend(
         _Config(block_q, block_k, num_keys, dropout_rate, precision),
         _Differentiable(x.score, pad_queries(x.q), pad_keys(x.k), pad_keys(x.v), bias),
@@ -157,9 +163,7 @@ def _tile(config: _Config, x: _Differentiable, fixed: _Fixed, i, j) -> _Tile:
         visible = real if visible is None else visible & real
     keep = None
     if fixed.dropout_seeds is not None:
-        keep = dropout.keep_mask(
-            fixed.dropout_seeds, config.dropout_rate, q_positions, k_positions
-        )
+        keep = dropout.keep_mask(fixed.dropout_seeds, config.dropout_rate, q_positions, k_positions)
     k, v = (_block(y, j, config.block_k, -2) for y in (x.k, x.v))
     return _Tile(k, v, bias, visible, keep)
 
@@ -213,7 +217,6 @@ def _forward(config: _Config, x: _Differentiable, fixed: _Fixed):
 
 def _backward(config: _Config, x: _Differentiable, fixed: _Fixed, rows) -> _Differentiable:
     """Gradients of x; rows = (dout, lse, delta)."""
-    dtype = jnp.promote_types(x.v.dtype, jnp.float32)
     dout, lse, delta = rows
 
     def zeros(y):
@@ -227,7 +230,11 @@ def _backward(config: _Config, x: _Differentiable, fixed: _Fixed, rows) -> _Diff
             dq, dscore, dk, dv, dbias = grads
             tile = _tile(config, x, fixed, i, j)
             logits, pull_back = jax.vjp(
-                lambda *wrt: tile.logits(*wrt, config.precision), x.score, q, tile.k, tile.bias
+                functools.partial(tile.logits, precision=config.precision),
+                x.score,
+                q,
+                tile.k,
+                tile.bias,
             )
             weights = jnp.exp(logits - lse_i)
             dropped = tile.drop(weights, config.dropout_rate).astype(x.v.dtype)
@@ -352,9 +359,7 @@ def _even_block(length: int, largest: int) -> int:
 
 def _pad_to_multiple(x: jax.Array, axis: int, multiple: int) -> jax.Array:
     axis %= x.ndim
-    return jnp.pad(
-        x, [(0, -x.shape[i] % multiple if i == axis else 0) for i in range(x.ndim)]
-    )
+    return jnp.pad(x, [(0, -x.shape[i] % multiple if i == axis else 0) for i in range(x.ndim)])
 
 
 def _to_rank(x: jax.Array, ndim: int) -> jax.Array:

@@ -1,6 +1,8 @@
-"""The textbook: all T·S logits at once. The reference for every engine, and the way to see weights."""
+"""The textbook: all T·S logits at once; the reference for every engine, and the way to weights."""
 
 from __future__ import annotations
+
+import functools
 
 import jax
 import jax.numpy as jnp
@@ -12,6 +14,8 @@ from attnlab.ops.layout import Prepared
 __all__ = ["attend", "weights"]
 
 
+# Compiled here, so that a call outside any `jit` compiles once and not each time.
+@functools.partial(jax.jit, static_argnames=("precision",), inline=True)
 def weights(x: Prepared, *, precision=None) -> jax.Array:
     """softmax(logits + bias) over the visible keys, [B, K, G, T, S], at least float32.
 
@@ -22,13 +26,18 @@ def weights(x: Prepared, *, precision=None) -> jax.Array:
         logits += x.bias
     if x.mask is not None:
         visible = x.mask.block(jnp.arange(x.q.shape[-2]), jnp.arange(x.k.shape[-2]))
-        logits = jnp.where(lead_with_ones(visible, logits.ndim), logits, -jnp.inf)
+        visible = lead_with_ones(visible, logits.ndim)
+        logits = jnp.where(visible, logits, -jnp.inf)
     # Not -inf: in a row without visible keys, -inf − -inf would be NaN.
     floor = jnp.finfo(logits.dtype).min
     largest = jnp.max(logits, axis=-1, keepdims=True, initial=floor)
     unnormalised = jnp.exp(logits - jax.lax.stop_gradient(largest))
     total = jnp.sum(unnormalised, axis=-1, keepdims=True)
-    return unnormalised / jnp.where(total == 0, 1, total)
+    normalised = unnormalised / jnp.where(total == 0, 1, total)
+    if x.mask is None:
+        return normalised
+    # Already zero: this keeps out of the gradient what a huge value there would make infinite.
+    return jnp.where(visible, normalised, 0)
 
 
 def attend(
@@ -36,7 +45,7 @@ def attend(
 ) -> jax.Array:
     """Σ_j weights_ij v_j, [B, K, G, T, D]. O(T·S) time and memory."""
     attention_weights = weights(x, precision=precision)
-    if dropout_rate > 0.0:
+    if dropout_rate > 0.0 and dropout_key is not None:
         *_, num_queries, num_keys = attention_weights.shape
         keep = dropout.keep_mask(
             dropout.seeds(dropout_key, *x.q.shape[:3]),

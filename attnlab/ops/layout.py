@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from attnlab.checks import require
 from attnlab.masks import HeadLayout, Mask, split_heads_4d
 from attnlab.scores import Score
 
@@ -55,6 +56,13 @@ def prepare(score: Score, q, k, v, mask: Mask | None, bias) -> Prepared:
     k = heads_first(k, 1)
     score, q, k = score.split_heads(num_kv_heads, layout.group_size).prepare(q, k)
     k = jnp.broadcast_to(k, (*q.shape[:2], *k.shape[2:]))  # location's keys have no batch
+    if bias is not None:
+        bias = jnp.asarray(bias)
+        require(
+            jnp.issubdtype(bias.dtype, jnp.floating),
+            f"bias must be floating point, added to the logits; got {bias.dtype}"
+            " (cast it; a boolean mask goes to mask=)",
+        )
     return Prepared(
         score,
         q,

@@ -7,7 +7,7 @@
 
 from __future__ import annotations
 
-from typing import Unpack
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -15,7 +15,7 @@ from jax.typing import ArrayLike
 
 from attnlab import masks
 from attnlab.checks import require, require_dropout, require_qkv
-from attnlab.ops.attention import Options, attention, attention_weights
+from attnlab.ops.attention import attention, attention_weights
 from attnlab.scores import Dot, Location, Score
 
 __all__ = ["local_attention", "window_attention"]
@@ -29,7 +29,8 @@ def window_attention(
     window: tuple[int, int],
     q_offset: ArrayLike = 0,
     score: Score | None = None,
-    **options: Unpack[Options],
+    mask: masks.Mask | ArrayLike | None = None,
+    **options: Any,
 ) -> jax.Array:
     """Attention in which query i sees the keys i − left … i + right only.
 
@@ -42,8 +43,8 @@ def window_attention(
       window: (left, right), the keys seen before and after the query, both inclusive.
       q_offset: position of the first query among the keys, as for `masks.Window`.
       score: any score; None = scaled dot product.
-      **options: the keywords of `attention`. `mask` restricts the window further:
-        `masks.Causal()` hides what it shows of the future. `implementation="dense"` costs O(T·S).
+      mask: restricts the window further; `masks.Causal()` hides what it shows of the future.
+      **options: the other keywords of `attention`; `implementation="dense"` costs O(T·S).
 
     Returns:
       [*B, T, N, D].
@@ -57,12 +58,11 @@ def window_attention(
       (1, 9, 2, 4)
     """
     left, right = window
-    mask = masks.as_mask(options.pop("mask", None))
+    mask = masks.as_mask(mask)
     if isinstance(mask, masks.Causal) and mask.q_offset is q_offset:
         mask = masks.Window(left, 0, q_offset)  # one mask, which cuDNN takes, instead of two
     else:
-        window_mask = masks.Window(left, right, q_offset)
-        mask = window_mask if mask is None else window_mask & mask
+        mask = masks.combine(masks.Window(left, right, q_offset), mask)
     return attention(Dot() if score is None else score, q, k, v, mask=mask, **options)
 
 
@@ -136,10 +136,14 @@ def local_attention(
     positions = jnp.ceil(centres - half_width).astype(jnp.int32) + window  # [*B, T, 2D + 1]
     visible = (positions >= 0) & (positions < num_keys) & (positions <= centres + half_width)
     if mask is not None:
-        visible &= positions < jnp.asarray(mask.kv_lengths)[..., None, None]
+
+        def of_each_example(lengths):
+            return masks.lead_with_ones(jnp.asarray(lengths)[..., None, None], positions.ndim)
+
+        visible &= positions < of_each_example(mask.kv_lengths)
         if mask.q_lengths is not None:
-            real = jnp.arange(num_queries) < jnp.asarray(mask.q_lengths)[..., None]
-            visible &= real[..., None]
+            rows = masks.lead_with_ones(jnp.arange(num_queries)[:, None], positions.ndim)
+            visible &= rows < of_each_example(mask.q_lengths)
 
     def of_each_query(x):
         """[*B, S, K, D] to [*B, T, 2·half_width + 1, K, D]."""
@@ -157,8 +161,9 @@ def local_attention(
     if gaussian:
         sigma = max(half_width, 1) / 2
         weights *= jnp.exp(-((positions - centres) ** 2) / (2 * sigma**2))[..., None, :]
+        weights = jnp.where(visible[..., None, :], weights, 0)  # as in `dense.weights`
     shown = weights
-    if dropout_rate > 0.0:
+    if dropout_rate > 0.0 and dropout_key is not None:
         keep = jax.random.bernoulli(dropout_key, 1 - dropout_rate, weights.shape)
         weights = jnp.where(keep, weights / (1 - dropout_rate), 0)
     grouped = weights.reshape(*weights.shape[:-2], v.shape[-2], -1, weights.shape[-1])

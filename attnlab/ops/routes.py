@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import ClassVar, Unpack
+from typing import Any, ClassVar
 
 import jax
 from jax.typing import ArrayLike
 
 from attnlab import masks
 from attnlab.checks import require
-from attnlab.ops.attention import Options, attention, attention_weights
+from attnlab.ops.attention import attention, attention_weights
 from attnlab.ops.hashing import hash_buckets, make_rotations
 from attnlab.ops.local import window_attention
 from attnlab.ops.lsh import STRICT, LSHOptions, lsh_attention
@@ -43,7 +43,7 @@ class AllPairs:
         v: jax.Array,
         *,
         q_offset: ArrayLike = 0,
-        **options: Unpack[Options],
+        **options: Any,
     ) -> jax.Array:
         """The context [*B, T, N, D]."""
         del q_offset  # all pairs, wherever the queries stand
@@ -78,7 +78,7 @@ class Window:
         v: jax.Array,
         *,
         q_offset: ArrayLike = 0,
-        **options: Unpack[Options],
+        **options: Any,
     ) -> jax.Array:
         """The context [*B, T, N, D]."""
         return window_attention(
@@ -94,8 +94,7 @@ class Window:
 
     def weights(self, score, q, k, *, q_offset: ArrayLike = 0, mask=None, **options) -> jax.Array:
         """The weights [*B, N, T, S], dense; the keywords of `attention_weights`."""
-        window = masks.Window(self.left, self.right, q_offset)
-        mask = window if mask is None else window & masks.as_mask(mask)
+        mask = masks.combine(masks.Window(self.left, self.right, q_offset), mask)
         return attention_weights(score, q, k, mask=mask, **options)
 
 
@@ -173,6 +172,7 @@ class LSH:
             dropout_key=dropout_key,
             precision=precision,
         )
+
     def weights(self, score, q, k, **options) -> jax.Array:
         """Refused: the T × S weights are what this route avoids."""
         del score, q, k, options
