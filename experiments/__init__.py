@@ -1,0 +1,1 @@
+"""One file an experiment: parse the flags, build, call the library."""

@@ -1,0 +1,124 @@
+"""Runs an experiment, or the tests, on this machine.
+
+    launch/local [--no_env] [--extra=NAME] NAME FLAGS…
+
+The first call makes `.venv` in the repository and installs the project into it, with the extra for
+the accelerator it finds; later calls start at once. Everything after NAME is the experiment's own
+(`launch/local NAME --help`), or pytest's for NAME `test`, whose paths start at the repository.
+
+    --no_env       use the Python that is active, as it is; install nothing
+    --extra=NAME   also install this extra of pyproject.toml; may be repeated
+    --help         this text
+
+ATTNLAB_PYTHON names the Python to use; without it the first of python3, python3.13, python3.12 and
+python3.11 that is at least 3.11.
+"""
+
+import argparse
+import ast
+import importlib.util
+import os
+import sys
+import tomllib
+from pathlib import Path
+
+import environment
+
+ROOT = Path(__file__).resolve().parent.parent
+TEST = "test"
+NEEDS = {TEST: {"test"}, "compare_peers": {"compat"}}  # the extras that a name calls for
+
+
+def main(arguments: list[str]) -> None:
+    """Parses the command line, prepares the environment and becomes the experiment."""
+    split = next((i for i, a in enumerate(arguments) if not a.startswith("-")), len(arguments))
+    options, rest = _parse(arguments[:split]), arguments[split:]
+    if options.help:
+        print(_help())
+        return
+    if not rest:
+        sys.exit(f"{_help()}\n\nlaunch/local: no NAME was given")
+    name, flags = rest[0], rest[1:]
+    if name != TEST and name not in _experiments():
+        sys.exit(f"launch/local: unknown experiment {name!r}; the names are:\n{_names()}")
+
+    if options.no_env:
+        python = Path(sys.executable)
+        parallel = importlib.util.find_spec("xdist") is not None
+    else:
+        extras = NEEDS.get(name, set()) | _known_extras(options.extra)
+        python, parallel = _prepare(extras), True
+
+    # The experiment runs where the user is, so that --input=PATH means what it says there; -P and
+    # PYTHONPATH make `experiments` this checkout's, not one of that folder's.
+    paths = [str(ROOT), os.environ.get("PYTHONPATH", "")]
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
+    if name == TEST:
+        os.chdir(ROOT)
+        # Compiling is most of the time and mostly one thread; a worker takes 1–2 GiB.
+        workers = min(4, os.cpu_count() or 1)
+        split_up = ["-n", str(workers)] if parallel and workers > 1 else []
+        command = ["pytest", *split_up, *flags]
+    else:
+        command = [f"experiments.{name}", *flags]
+    os.execv(python, [str(python), "-P", "-m", *command])
+
+
+def _parse(arguments: list[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser("launch/local", add_help=False, allow_abbrev=False)
+    parser.add_argument("-h", "--help", action="store_true")
+    parser.add_argument("--no_env", action="store_true")
+    parser.add_argument("--extra", action="append", default=[])
+    options = parser.parse_args(arguments)
+    if options.no_env and options.extra:
+        parser.error("--no_env installs nothing, got --extra as well; drop one of them")
+    return options
+
+
+def _known_extras(names: list[str]) -> set[str]:
+    with open(ROOT / "pyproject.toml", "rb") as file:
+        known = tomllib.load(file)["project"].get("optional-dependencies", {})
+    unknown = sorted(set(names) - known.keys())
+    if unknown:
+        sys.exit(f"launch/local: unknown extra {unknown[0]!r}; the extras are: {', '.join(known)}")
+    return set(names)
+
+
+def _prepare(extras: set[str]) -> Path:
+    try:
+        return environment.ensure(ROOT, extras)
+    except environment.InstallError as error:
+        sys.exit(f"launch/local: {error}")
+    except KeyboardInterrupt:
+        print("\nlaunch/local: interrupted; no half-made environment is left", file=sys.stderr)
+        sys.exit(130)
+
+
+def _experiments() -> dict[str, str]:
+    """Maps the experiments' names to the first lines of their docstrings."""
+    return {
+        path.stem: _first_line(path)
+        for path in sorted((ROOT / "experiments").glob("*.py"))
+        if not path.name.startswith("_")
+    }
+
+
+def _first_line(path: Path) -> str:
+    try:
+        docstring = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))
+    except SyntaxError as error:  # the list must still show the others
+        return f"(does not parse: line {error.lineno})"
+    return (docstring or "").partition("\n")[0]
+
+
+def _names() -> str:
+    names = _experiments() | {TEST: "The tests, with pytest's flags."}
+    return "\n".join(f"    {name:<18} {line}" for name, line in names.items())
+
+
+def _help() -> str:
+    return f"{(__doc__ or '').strip()}\n\nThe names:\n\n{_names()}"
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,32 @@
+"""What every test runs under. Warnings are errors too: `filterwarnings` in pyproject.toml."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+# The CPU unless the caller names another platform: test workers cannot share an accelerator.
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
+
+import jax
+import pytest
+
+jax.config.update("jax_num_cpu_devices", 2)  # so that nothing assumes there is one
+jax.config.update("jax_numpy_rank_promotion", "raise")  # broadcasting across ranks is spelt out
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture
+def x64() -> Iterator[None]:
+    """Runs the test with 64-bit types allowed."""
+    with jax.enable_x64(True):
+        yield
+
+
+@pytest.fixture(scope="session")
+def shared_data() -> Path:
+    """The folder of third-party texts beside the checkout, which is no part of the repository."""
+    folder = REPOSITORY.parent / "shared" / "data"
+    if not folder.is_dir():
+        pytest.skip(f"needs the texts in {folder}, which are not there")
+    return folder

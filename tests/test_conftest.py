@@ -1,0 +1,29 @@
+import warnings
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+
+def test_two_cpu_devices():
+    assert len(jax.devices("cpu")) == 2
+
+
+def test_rank_promotion_raises():
+    with pytest.raises(ValueError, match="rank_promotion"):
+        jnp.zeros((2, 3)) + jnp.zeros(3)
+
+
+def test_warnings_are_errors():
+    with pytest.raises(UserWarning):
+        warnings.warn("seen", stacklevel=1)
+
+
+def test_x64_is_on_in_its_fixture_only(x64):
+    assert jnp.zeros(1).dtype == "float64"
+    with jax.enable_x64(False):
+        assert jnp.zeros(1).dtype == "float32"
+
+
+def test_default_is_32_bit():
+    assert jnp.zeros(1).dtype == "float32"

@@ -1,0 +1,317 @@
+"""launch/local, on a scratch repository that carries its build backend: no network needed."""
+
+import importlib.util
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+
+PYPROJECT = """
+[build-system]
+requires = []
+build-backend = "backend"
+backend-path = ["."]
+[project]
+name = "scratch"
+version = "0"
+[project.optional-dependencies]
+compat = []
+test = []
+"""
+
+BACKEND = """
+import pathlib, time, zipfile
+
+def build_editable(wheel_directory, config_settings=None, metadata_directory=None):
+    with open("builds", "a") as file:
+        file.write("built\\n")
+    if pathlib.Path("break").exists():
+        raise SystemExit("the backend broke: No space left on device")
+    end = time.monotonic() + 60  # a failed test leaves nothing that runs on
+    while pathlib.Path("wait").exists() and time.monotonic() < end:
+        time.sleep(0.1)
+    name = "scratch-0-py3-none-any.whl"
+    files = {
+        "METADATA": "Metadata-Version: 2.1\\nName: scratch\\nVersion: 0\\n"
+        "Provides-Extra: compat\\nProvides-Extra: test\\n",
+        "WHEEL": "Wheel-Version: 1.0\\nGenerator: scratch\\nRoot-Is-Purelib: true\\n"
+        "Tag: py3-none-any\\n",
+    }
+    with zipfile.ZipFile(pathlib.Path(wheel_directory, name), "w") as wheel:
+        for file, text in files.items():
+            wheel.writestr(f"scratch-0.dist-info/{file}", text)
+        record = [f"scratch-0.dist-info/{file},,\\n" for file in [*files, "RECORD"]]
+        wheel.writestr("scratch-0.dist-info/RECORD", "".join(record))
+    return name
+"""
+
+HELLO = '''"""Says what it was given.
+
+More that the list does not show.
+"""
+import json, os, sys
+
+if __name__ == "__main__":
+    print(json.dumps([sys.prefix, os.getcwd(), sys.argv[1:]]))
+    sys.exit(3 if "--fail" in sys.argv else 0)
+'''
+
+
+class Scratch:
+    """A repository to launch from, and somewhere else to stand."""
+
+    def __init__(self, folder: Path):
+        self.root = folder / "a repository"
+        self.venv = self.root / ".venv"
+        self.elsewhere = folder / "else where"
+        (self.root / "experiments").mkdir(parents=True)
+        self.elsewhere.mkdir()
+        ignore = shutil.ignore_patterns("__pycache__")
+        shutil.copytree(ROOT / "launch", self.root / "launch", ignore=ignore)
+        (self.root / "pyproject.toml").write_text(PYPROJECT)
+        (self.root / "backend.py").write_text(BACKEND)
+        # A package proper: a namespace would lose to any `experiments` later on the path.
+        (self.root / "experiments" / "__init__.py").touch()
+        (self.root / "experiments" / "hello.py").write_text(HELLO)
+        self.environment = {
+            **{k: v for k, v in os.environ.items() if not k.startswith("PYTEST_")},
+            "PIP_NO_INDEX": "1",
+            "ATTNLAB_PYTHON": sys.executable,
+        }
+
+    def start(self, *arguments: str) -> "subprocess.Popen[str]":
+        return subprocess.Popen(
+            [self.root / "launch" / "local", *arguments],
+            cwd=self.elsewhere,
+            env=self.environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+
+    def run(self, *arguments: str) -> tuple[int, str, str]:
+        process = self.start(*arguments)
+        out, err = process.communicate(timeout=120)
+        return process.returncode, out, err
+
+    def builds(self) -> int:
+        file = self.root / "builds"
+        return len(file.read_text().splitlines()) if file.exists() else 0
+
+    def wait_for_build(self) -> None:
+        end = time.monotonic() + 60
+        while not self.builds():
+            assert time.monotonic() < end, "pip never came to build the project"
+            time.sleep(0.05)
+
+    def leftovers(self) -> list[str]:
+        return [path.name for path in self.root.glob(".venv*") if path.name != ".venv.lock"]
+
+
+@pytest.fixture
+def scratch(tmp_path) -> Scratch:
+    return Scratch(tmp_path)
+
+
+def test_help_lists_experiments_with_their_first_lines(scratch):
+    (scratch.root / "experiments" / "broken.py").write_text("def\n")
+    status, out, _ = scratch.run("--help")
+    assert status == 0
+    assert (
+        out.split("The names:")[1].split()
+        == (
+            "broken (does not parse: line 1) hello Says what it was given. "
+            "test The tests, with pytest's flags."
+        ).split()
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "no NAME was given"),
+        (["helo"], "unknown experiment 'helo'"),
+        (["--no-env", "hello"], "unrecognized arguments: --no-env"),
+        (["--extra=gpu", "hello"], "unknown extra 'gpu'; the extras are: compat, test"),
+        (["--no_env", "--extra=test", "hello"], "drop one of them"),
+    ],
+)
+def test_bad_command_lines_end_at_once(scratch, arguments, message):
+    status, out, err = scratch.run(*arguments)
+    assert status != 0
+    assert message in err
+    assert out == "" and scratch.leftovers() == []
+
+
+def test_unknown_name_lists_the_known_ones(scratch):
+    assert "hello              Says what it was given." in scratch.run("helo")[2]
+
+
+def test_needs_a_new_enough_python(scratch):
+    scratch.environment["ATTNLAB_PYTHON"] = "false"
+    status, _, err = scratch.run("--no_env", "hello")
+    assert status != 0
+    assert "needs Python >= 3.11" in err and len(err.splitlines()) == 1
+
+
+def test_passes_over_a_python_that_is_too_old(scratch, tmp_path):
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    for name, line in (("python3", "exit 1"), ("python3.13", f'exec "{sys.executable}" "$@"')):
+        (programs / name).write_text(f"#!/bin/sh\n{line}\n")
+        (programs / name).chmod(0o755)
+    del scratch.environment["ATTNLAB_PYTHON"]
+    scratch.environment["PATH"] = f"{programs}:/usr/bin:/bin"
+    status, out, _ = scratch.run("--no_env", "hello")
+    assert (status, json.loads(out)[0]) == (0, sys.prefix)
+
+
+def test_no_env_runs_in_the_active_python_where_the_user_is(scratch):
+    (scratch.elsewhere / "experiments").mkdir()
+    (scratch.elsewhere / "experiments" / "__init__.py").write_text("raise ImportError('not mine')")
+    status, out, _ = scratch.run("--no_env", "hello", "--input=a b", "--fail")
+    assert status == 3
+    assert json.loads(out) == [sys.prefix, str(scratch.elsewhere), ["--input=a b", "--fail"]]
+    assert scratch.leftovers() == []
+
+
+def test_no_env_test_runs_pytest_in_the_repository(scratch):
+    (scratch.root / "test_it.py").write_text("def test_it():\n    assert True\n")
+    status, out, err = scratch.run("--no_env", "test", "-q", "test_it.py")
+    assert status == 0, err
+    assert "1 passed" in out
+
+
+def test_makes_the_environment_once_and_updates_it_when_it_must(scratch):
+    status, out, err = scratch.run("hello")
+    assert status == 0, err
+    assert json.loads(out)[0] == str(scratch.venv)
+    assert "making .venv" in err
+    first = scratch.builds()
+
+    assert scratch.run("hello")[2] == ""
+    assert scratch.builds() == first
+
+    assert "updating .venv with compat" in scratch.run("--extra=compat", "hello")[2]
+    assert scratch.run("--extra=compat", "hello")[2] == ""
+
+    with open(scratch.root / "pyproject.toml", "a") as file:
+        file.write("# changed\n")
+    # The backend fails before pip has changed anything, so what was complete is kept…
+    (scratch.root / "break").touch()
+    status, out, err = scratch.run("hello")
+    assert (status, out) == (1, "")
+    assert "the backend broke" in err and "free some disk space" in err
+    kept = json.loads((scratch.venv / "attnlab.json").read_text())
+    assert kept["complete"] and "compat" in kept["extras"]
+    # …and serves again once the file is as it was.
+    (scratch.root / "pyproject.toml").write_text(PYPROJECT)
+    assert scratch.run("hello")[2] == ""
+
+    moved = scratch.root.with_name("moved")
+    scratch.root.rename(moved)
+    scratch.root, scratch.venv = moved, moved / ".venv"
+    (moved / "break").unlink()
+    assert "making .venv" in scratch.run("hello")[2]
+
+
+def test_a_failed_install_says_why_and_leaves_nothing(scratch):
+    (scratch.root / "break").touch()
+    status, out, err = scratch.run("hello")
+    assert (status, out) == (1, "")
+    assert "the backend broke" in err and "What to do: free some disk space" in err
+    assert scratch.leftovers() == []
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_an_interrupted_install_leaves_nothing(scratch, number, status):
+    (scratch.root / "wait").touch()
+    process = scratch.start("hello")
+    scratch.wait_for_build()
+    process.send_signal(number)
+    process.communicate(timeout=30)
+    assert process.returncode == status
+    assert scratch.leftovers() == []
+
+
+def test_a_killed_install_is_made_anew_after_its_pip_has_ended(scratch):
+    (scratch.root / "wait").touch()
+    killed = scratch.start("hello")
+    scratch.wait_for_build()
+    killed.kill()
+    killed.communicate(timeout=30)
+    assert scratch.leftovers() == [".venv"]
+    following = scratch.start("hello")
+    assert "waiting" in following.stderr.readline()
+    (scratch.root / "wait").unlink()
+    out, err = following.communicate(timeout=120)
+    assert following.returncode == 0, err
+    assert json.loads(out)[0] == str(scratch.venv)
+
+
+def test_two_launches_at_once_make_one_environment(scratch):
+    (scratch.root / "wait").touch()
+    first = scratch.start("hello")
+    scratch.wait_for_build()
+    second = scratch.start("hello")
+    assert "waiting" in second.stderr.readline()
+    builds = scratch.builds()
+    (scratch.root / "wait").unlink()
+    for process in (first, second):
+        out, err = process.communicate(timeout=120)
+        assert process.returncode == 0, err
+        assert json.loads(out)[0] == str(scratch.venv)
+    assert scratch.builds() == builds
+
+
+def test_somebody_elses_environment_is_left_alone(scratch):
+    scratch.venv.mkdir()
+    (scratch.venv / "mine").touch()
+    status, _, err = scratch.run("hello")
+    assert status == 1
+    assert "was not made by launch/local" in err
+    assert (scratch.venv / "mine").exists()
+
+
+@pytest.fixture
+def devices(monkeypatch):
+    spec = importlib.util.spec_from_file_location("devices", ROOT / "launch" / "devices.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    monkeypatch.setattr(module, "seen", set)
+    return module
+
+
+@pytest.mark.parametrize(
+    ("cards", "extras"),
+    [
+        ("580.65.06, 9.0", {"cuda13"}),
+        ("580.65.06, 9.0\n580.65.06, 7.0", {"cuda12"}),  # CUDA 13 dropped Volta
+        ("570.124.06, 9.0", {"cuda12"}),
+        ("470.256.02, 8.0", set()),
+        ("No devices were found", set()),
+    ],
+)
+def test_cuda_is_chosen_by_driver_and_card(devices, monkeypatch, tmp_path, cards, extras):
+    tool = tmp_path / "nvidia-smi"
+    tool.write_text(f"#!/bin/sh\ncat <<'END'\n{cards}\nEND\n")
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    assert devices.extras() == extras
+
+
+def test_accelerators_without_their_tool(devices, monkeypatch, tmp_path):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("TPU_ACCELERATOR_TYPE", "v5litepod-4")
+    for files, extras in (({"nvidia"}, {"cuda12"}), ({"vfio"}, {"tpu"}), (set(), set())):
+        monkeypatch.setattr(devices, "seen", lambda files=files: files)
+        assert devices.extras() == extras

@@ -1,0 +1,166 @@
+"""The import direction of the layers, read from the source with `ast`, and the rules on files."""
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+
+# A layer imports only lower ones. Top-level modules of attnlab that are not named here are layer 0.
+LAYERS = {"ops": 1, "modules": 2, "nnx": 2, "models": 3, "data": 4, "training": 4, "bench": 4}
+
+# Within ops, a mechanism is read in its own file, or its files (`lsh`, `lsh_order`: the first word
+# is the mechanism), and this explicit list of shared ones…
+SHARED_OPS = {"attention", "blockwise", "dense", "dropout", "hashing", "layout"}
+# …and these, which only choose between mechanisms, may import any.
+CHOOSING_OPS = {"attnlab.ops", "attnlab.ops.routes"}
+
+MAX_LINES = 400
+
+
+def module_name(path: Path) -> str:
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def sources(package: str) -> dict[str, Path]:
+    return {module_name(path): path for path in sorted((ROOT / package).rglob("*.py"))}
+
+
+LIBRARY = sources("attnlab")
+
+
+def imports(name: str, path: Path, known: dict[str, Path]) -> Iterator[str]:
+    """Yields the full names of what a file imports; of a name from a package, the submodule."""
+    package = name if path.name == "__init__.py" else name.rpartition(".")[0]
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            up = package.rsplit(".", node.level - 1)[0] if node.level else ""
+            source = ".".join(filter(None, [up, node.module]))
+            for alias in node.names:
+                submodule = f"{source}.{alias.name}"
+                yield submodule if submodule in known else source
+
+
+def layer(module: str) -> int:
+    _, part, *rest = module.split(".")
+    is_package = bool(rest) or LIBRARY[module].name == "__init__.py"
+    assert part in LAYERS or not is_package, f"give attnlab.{part} a layer in LAYERS"
+    return LAYERS.get(part, 0)
+
+
+def violation(importer: str, imported: str) -> str | None:
+    """Says what is wrong with one import of one attnlab module by another."""
+    if imported == "attnlab":
+        return "the table of contents is for users; import the module that defines the name"
+    higher, lower = layer(importer), layer(imported)
+    if lower > higher:
+        return f"layer {higher} imports layer {lower}"
+    same_part = importer.split(".")[1] == imported.split(".")[1]
+    if lower == higher > 0 and not same_part:
+        return f"a sibling within layer {higher}"
+    if imported.startswith("attnlab.ops.") and lower == higher and importer not in CHOOSING_OPS:
+        sibling = imported.split(".")[2]
+        same_mechanism = importer.split(".")[2].split("_")[0] == sibling.split("_")[0]
+        if not same_mechanism and sibling not in SHARED_OPS:
+            return "a sibling in ops that is not in SHARED_OPS"
+    return None
+
+
+def test_attnlab_imports_downwards_only():
+    wrong = [
+        f"{importer} imports {imported}: {reason}"
+        for importer, path in LIBRARY.items()
+        if importer != "attnlab"
+        for imported in imports(importer, path, LIBRARY)
+        if imported in LIBRARY and (reason := violation(importer, imported))
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_nothing_imports_experiments():
+    wrong = [
+        f"{importer} imports {imported}"
+        for importer, path in LIBRARY.items()
+        for imported in imports(importer, path, LIBRARY)
+        if imported.split(".")[0] in {"experiments", "tests"}
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize(
+    ("importer", "imported", "reason"),
+    [
+        ("attnlab.ops.blockwise", "attnlab.masks", None),
+        ("attnlab.masks", "attnlab.checks", None),
+        ("attnlab.masks", "attnlab.ops.dense", "layer 0 imports layer 1"),
+        ("attnlab.ops.local", "attnlab.ops.hard", "a sibling in ops"),
+        ("attnlab.ops.local", "attnlab.ops.blockwise", None),
+        ("attnlab.ops.attention", "attnlab.ops.local", "a sibling in ops"),
+        ("attnlab.ops.routes", "attnlab.ops.local", None),
+        ("attnlab.ops.lsh", "attnlab.ops.lsh_order", None),
+        ("attnlab.training.loop", "attnlab.data.text", "a sibling within layer 4"),
+        ("attnlab.training.loop", "attnlab.training.state", None),
+        ("attnlab.ops.dense", "attnlab", "table of contents"),
+    ],
+)
+def test_the_rule_itself(importer, imported, reason, monkeypatch):
+    files = {name: Path(f"{name}.py") for name in (importer, imported)}
+    monkeypatch.setattr(sys.modules[__name__], "LIBRARY", files)
+    found = violation(importer, imported)
+    assert found == reason or (found and reason and reason in found)
+
+
+def test_imports_reads_every_form(tmp_path):
+    path = tmp_path / "local.py"
+    path.write_text(
+        "import a.b as c\nfrom attnlab import masks\nfrom attnlab.masks import Causal\n"
+        "from . import dense\nfrom ..checks import f\nfrom .. import scores\n"
+        "def f():\n    import later\n"
+    )
+    known = {f"attnlab.{name}": path for name in ("masks", "checks", "scores", "ops", "ops.dense")}
+    assert list(imports("attnlab.ops.local", path, known)) == [
+        "a.b",
+        "attnlab.masks",
+        "attnlab.masks",
+        "attnlab.ops.dense",
+        "attnlab.checks",
+        "attnlab.scores",
+        "later",
+    ]
+
+
+def test_import_attnlab_needs_only_jax_and_flax():
+    # absl is not blocked: flax.linen itself imports it. None in sys.modules makes an import fail.
+    code = """
+import sys
+for name in ("flax.nnx", "matplotlib", "optax", "orbax", "tensorflow_datasets", "tensorstore"):
+    sys.modules[name] = None
+import attnlab
+import jax
+assert not jax._src.xla_bridge.backends_are_initialized(), "importing attnlab does work"
+"""
+    run = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr
+
+
+def python_files() -> list[Path]:
+    folders = ("attnlab", "experiments", "launch", "tests")
+    return [path for folder in folders for path in sorted((ROOT / folder).rglob("*.py"))]
+
+
+def test_files_are_short():
+    lengths = {path: len(path.read_text(encoding="utf-8").splitlines()) for path in python_files()}
+    long = [f"{path.relative_to(ROOT)}: {n}" for path, n in lengths.items() if n > MAX_LINES]
+    assert not long, f"over {MAX_LINES} lines: {long}"
+
+
+def test_files_are_named_for_what_they_hold():
+    names = {"common.py", "helpers.py", "misc.py", "util.py", "utils.py"}
+    assert not [path for path in python_files() if path.name in names]
