@@ -1,0 +1,265 @@
+"""Hashing for LSH attention: which tokens should meet.
+
+The cross-polytope hash of Andoni et al. (2015), as the Reformer uses it: rotate at random, and let
+the bucket be the signed axis that the rotated vector is nearest to,
+
+    h(x) = argmax([xR; −xR]),    R: [H, B/2] Gaussian, one for every round.
+
+B buckets from one rotation cost H·B a token, and with B in proportion to the length that is
+quadratic. So the hash is factorised, B = Π B_f, with one small rotation a factor, and the factors'
+ids are the digits of the bucket's.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import flax.struct
+import jax
+import jax.numpy as jnp
+
+from attnlab.checks import require
+from attnlab.ops.lsh_order import bucket_limit
+
+__all__ = [
+    "Rotations",
+    "default_num_buckets",
+    "factorise",
+    "hash_buckets",
+    "make_rotations",
+    "require_key",
+    "running_centre",
+]
+
+# Cross-polytopes of fewer axes hash worse; past this, what they save outweighs it.
+_LARGEST_FACTOR = 64
+
+
+@flax.struct.dataclass
+class Rotations:
+    """Random rotations, a pytree.
+
+    Attributes:
+      factors: one array [N, R, B_f/2, H] for each factor B_f of the number of buckets; N is 1 where
+        all heads share them.
+    """
+
+    factors: tuple[jax.Array, ...]
+
+    @property
+    def num_buckets(self) -> int:
+        """B, the product of the factors."""
+        return math.prod(2 * factor.shape[2] for factor in self.factors)
+
+    @property
+    def num_hashes(self) -> int:
+        """R, the number of rounds."""
+        return self.factors[0].shape[1]
+
+
+def factorise(num_buckets: int) -> tuple[int, ...]:
+    """Even factors whose product is `num_buckets`, as large as 64 and as equal as they can be.
+
+    >>> factorise(64), factorise(512), factorise(2**13)
+    ((64,), (16, 32), (16, 16, 32))
+    >>> factorise(254)  # 2 · 127 has no two even factors
+    (254,)
+    """
+    best: tuple[int, ...] = (num_buckets,)
+    while max(best) > _LARGEST_FACTOR and num_buckets % 2 ** (len(best) + 1) == 0:
+        best = _split(num_buckets, len(best) + 1)
+    return best
+
+
+def default_num_buckets(length: int, chunk_size: int) -> int:
+    """2·L/C as the paper has it, rounded up until it factorises.
+
+    >>> default_num_buckets(16384, 64), default_num_buckets(16257, 64), default_num_buckets(5, 64)
+    (512, 512, 2)
+    """
+    num_buckets = 2 * -(-length // chunk_size)
+    while max(factorise(num_buckets)) > _LARGEST_FACTOR:
+        num_buckets += 2
+    return num_buckets
+
+
+def _split(number: int, parts: int) -> tuple[int, ...]:
+    """Ascending even factors of least sum."""
+    if parts == 1:
+        return (number,)
+    smallest = range(2, int(number ** (1 / parts) + 1e-9) + 1, 2)
+    splits = [
+        (factor, *_split(number // factor, parts - 1))
+        for factor in smallest
+        if number % factor == 0 and number // factor % 2 ** (parts - 1) == 0
+    ]
+    return min(splits, key=sum)
+
+
+def make_rotations(
+    key: jax.Array,
+    *,
+    num_heads: int,
+    head_dim: int,
+    num_hashes: int,
+    num_buckets: int | Sequence[int],
+    shared: bool = False,
+) -> Rotations:
+    """Draws the rotations of `hash_buckets`.
+
+    Args:
+      key: a PRNG key. Each round has its own key made from it: with the same key, the first rounds
+        are the same however many there are.
+      num_heads: N.
+      head_dim: H.
+      num_hashes: R, rounds.
+      num_buckets: B, even and factorised automatically, or its even factors. The Reformer has
+        `default_num_buckets`, reformer-pytorch half as many.
+      shared: one rotation for all heads.
+
+    Returns:
+      The rotations, float32.
+
+    Raises:
+      ValueError: an odd number of buckets or factor; a key that is no PRNG key.
+
+    Source: Kitaev, Kaiser & Levskaya, "Reformer" (2020), section 2; Andoni et al., "Practical and
+    Optimal LSH for Angular Distance" (2015), section 3.
+
+    Example:
+      >>> key = jax.random.key(0)
+      >>> rotations = make_rotations(key, num_heads=2, head_dim=16, num_hashes=4, num_buckets=512)
+      >>> [factor.shape for factor in rotations.factors], rotations.num_buckets
+      ([(2, 4, 8, 16), (2, 4, 16, 16)], 512)
+    """
+    require_key("key", key)
+    require(
+        min(num_heads, head_dim, num_hashes) >= 1,
+        "num_heads, head_dim and num_hashes must be at least 1;"
+        f" got {num_heads}, {head_dim} and {num_hashes}",
+    )
+    factors = (num_buckets,) if isinstance(num_buckets, int) else tuple(num_buckets)
+    for factor in factors:
+        require(
+            factor >= 2 and factor % 2 == 0,
+            f"num_buckets, and each of its factors, must be even: x and −x hash to opposite"
+            f" buckets; got {num_buckets} (round it up to a multiple of 2)",
+        )
+    require(len(factors) > 0, "num_buckets must have at least one factor; got none")
+    if isinstance(num_buckets, int):
+        factors = factorise(num_buckets)
+
+    def one_round(r):
+        round_key = jax.random.fold_in(key, r)
+        return tuple(
+            jax.random.normal(
+                jax.random.fold_in(round_key, i), (1 if shared else num_heads, size // 2, head_dim)
+            )
+            for i, size in enumerate(factors)
+        )
+
+    return Rotations(jax.vmap(one_round, out_axes=1)(jnp.arange(num_hashes)))
+
+
+def hash_buckets(
+    x: jax.Array, rotations: Rotations, *, centre: jax.Array | None = None
+) -> jax.Array:
+    """Hashes every token in every round: bucket = Σ_f h_f(x − centre) · Π_{g<f} B_g.
+
+    The hash sees angles from the origin, so h(a·x) = h(x) for a > 0. A component that all tokens
+    share puts them in few buckets; real activations have a large one. `centre` takes it away.
+
+    Args:
+      x: shared queries and keys [*B, L, N, H].
+      rotations: from `make_rotations`.
+      centre: subtracted before hashing, of x's rank and broadcastable to it: a learned [.., N, H],
+        or `running_centre(x)`. It must not look ahead if attention is to be causal.
+
+    Returns:
+      int32 [*B, R, L, N] in [0, B); no gradient.
+
+    Raises:
+      ValueError: heads or width other than the rotations'; too many buckets for 32-bit sort keys.
+
+    Time O(R·L·N·H·Σ B_f/2); memory one round's projection on its largest factor.
+    """
+    *batch_shape, length, heads, width = x.shape
+    num_heads, _, _, head_dim = rotations.factors[0].shape
+    require(
+        x.ndim >= 3 and num_heads in (1, heads) and head_dim == width,
+        f"x must be [*batch, length, {num_heads} heads, width {head_dim}] for these rotations;"
+        f" got {x.shape} (make the rotations with its num_heads and head_dim)",
+    )
+    limit = bucket_limit(length)
+    require(
+        rotations.num_buckets <= limit,
+        f"(bucket, position) must fit a 32-bit sort key: at length {length} at most {limit}"
+        f" buckets; got {rotations.num_buckets} (use fewer)",
+    )
+    if centre is not None:
+        require(
+            centre.ndim == x.ndim,
+            f"centre must have x's rank and broadcast to it, {x.shape}; got {centre.shape}",
+        )
+        x = x.astype(jnp.float32) - centre.astype(jnp.float32)
+    x = jax.lax.stop_gradient(x.reshape(-1, length, heads, width))
+
+    def one_head(n):
+        # Only one head's projections are alive at a time.
+        one = jax.lax.dynamic_index_in_dim(x, n, 2, keepdims=False).astype(jnp.float32)
+        bucket, radix = jnp.int32(0), 1
+        for factor in rotations.factors:
+            rotation = jax.lax.dynamic_index_in_dim(
+                factor, jnp.minimum(n, num_heads - 1), 0, keepdims=False
+            )
+            bucket += radix * _nearest_axis(rotation, one)
+            radix *= 2 * factor.shape[2]
+        return bucket
+
+    buckets = jax.lax.map(one_head, jnp.arange(heads))  # [N, B, R, L]
+    return jnp.moveaxis(buckets, 0, 3).reshape(*batch_shape, -1, length, heads)
+
+
+def _nearest_axis(rotation: jax.Array, x: jax.Array) -> jax.Array:
+    """argmax([xR; −xR]) without building that: [R, B/2, H] and [B, L, H] to int32 [B, R, L]."""
+    rounds, half, width = rotation.shape
+    # In full precision: a token hashed alone, when decoding, must get the same bucket.
+    y = jnp.einsum(
+        "gh,blh->bgl", rotation.reshape(-1, width), x, precision=jax.lax.Precision.HIGHEST
+    ).reshape(x.shape[0], rounds, half, x.shape[1])
+    largest = jnp.max(jnp.abs(y), axis=2, keepdims=True)
+    axis = jax.lax.broadcasted_iota(jnp.int32, y.shape, 2)
+    # The first axis that reaches the largest; NaN reaches none.
+    signed = jnp.where(y == largest, axis, jnp.where(-y == largest, axis + half, 2 * half - 1))
+    return jnp.min(signed, axis=2)
+
+
+def running_centre(x: jax.Array, valid: jax.Array | None = None) -> jax.Array:
+    """The mean of each token and those before it, for `hash_buckets`: it never looks ahead.
+
+    Args:
+      x: [*B, L, N, H].
+      valid: [*B, L], True for tokens that count; None = all.
+
+    Returns:
+      [*B, L, N, H] float32, zero where nothing has been counted yet.
+    """
+    x = jax.lax.stop_gradient(x).astype(jnp.float32)
+    counted = jnp.ones(x.shape[:-2], bool) if valid is None else valid
+    counted = counted[..., None, None]
+    total = jnp.cumsum(jnp.where(counted, x, 0), axis=-3)
+    return total / jnp.maximum(jnp.cumsum(counted, axis=-3), 1)
+
+
+def require_key(name: str, key: Any) -> None:
+    """`key` must be one PRNG key, new-style or raw."""
+    dtype = getattr(key, "dtype", None)
+    typed = dtype is not None and jnp.issubdtype(dtype, jax.dtypes.prng_key) and key.ndim == 0
+    raw = dtype == jnp.uint32 and key.ndim == 1
+    require(
+        typed or raw,
+        f"{name} must be one PRNG key; got {key if dtype is None else f'{dtype}{key.shape}'}"
+        " (make it with jax.random.key(seed))",
+    )

@@ -1,0 +1,185 @@
+"""Rows of LSH attention: one head of one example, and how all rows are gone through.
+
+On a CPU one row after the other, so that a row's arrays stay in the cache; elsewhere all together.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.extend.random
+import jax.numpy as jnp
+from jax import lax
+
+from attnlab.ops.lsh_order import Geometry, Order, take
+
+__all__ = ["Row", "Settings", "at", "keep_weights", "map_rows", "row_of", "select_row", "unit_keys"]
+
+# Weights in a tile: on a CPU a tile and its gradients stay in the cache; elsewhere one tile should
+# fill the device, over all rows together.
+_TILE_ON_CPU, _TILE_ELSEWHERE = 2**18, 2**26
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """What is static in a call.
+
+    Attributes:
+      geometry: which slots are neighbours.
+      key_norm: "rms" or "l2".
+      dropout_rate: probability of dropping a weight.
+      rows_at_once: rows computed together; None = 1 on CPU, elsewhere all.
+      precision: of the matrix products.
+    """
+
+    geometry: Geometry
+    key_norm: str
+    dropout_rate: float
+    rows_at_once: int | None
+    precision: Any
+
+    def einsum(self, equation: str, x: jax.Array, y: jax.Array) -> jax.Array:
+        """A product with sums in float32 at least."""
+        dtype = jnp.promote_types(y.dtype, jnp.float32)
+        return jnp.einsum(equation, x, y, precision=self.precision, preferred_element_type=dtype)
+
+
+class Row(NamedTuple):
+    """One head of one example.
+
+    Attributes:
+      q: [L, H].
+      k: [L, H] unit keys, times the scale of the logits.
+      v: [L, D].
+      order: the arrays of `Order` without their first axis.
+      seen_by: [L, R] each, by token: slot, first and extent of `Order`, to tell in one round what
+        the others show; None where a pair may count several times.
+      seed: [2] uint32 for dropout.
+    """
+
+    q: jax.Array
+    k: jax.Array
+    v: jax.Array
+    order: Order
+    seen_by: tuple[jax.Array, jax.Array, jax.Array] | None
+    seed: jax.Array
+
+
+def unit_keys(qk: jax.Array, scale: jax.Array, norm: str) -> jax.Array:
+    """scale · qk / |qk| in qk's dtype; a zero row stays zero."""
+    x = qk.astype(jnp.promote_types(qk.dtype, jnp.float32))
+    if norm == "rms":
+        mean_square = jnp.mean(x * x, axis=-1, keepdims=True)
+        inverse = lax.rsqrt(mean_square + 1e-6) / math.sqrt(qk.shape[-1])
+    else:
+        square = jnp.sum(x * x, axis=-1, keepdims=True)
+        inverse = jnp.where(square > 0, lax.rsqrt(jnp.where(square > 0, square, 1)), 0)
+    return (x * (inverse * scale.astype(x.dtype))).astype(qk.dtype)
+
+
+def keep_weights(settings: Settings, seed, queries, keys, dtype) -> jax.Array:
+    """0 where the weight of (query, key) is dropped, else 1 / (1 − rate).
+
+    A function of the two positions and the head alone, the same as in `dropout.keep_mask`: the
+    backward pass draws it again, and every round and every chunk border agrees on it.
+    """
+    shape = jnp.broadcast_shapes(queries.shape, keys.shape)
+    counter = jnp.concatenate(
+        [jnp.broadcast_to(x, shape).ravel().astype(jnp.uint32) for x in (queries, keys)]
+    )
+    words = jax.extend.random.threefry_2x32(seed, counter)[: counter.size // 2].reshape(shape)
+    rate = settings.dropout_rate
+    return jnp.where(words >= jnp.uint32(rate * 2**32), 1 / (1 - rate), 0).astype(dtype)
+
+
+def select_row(settings: Settings, qk, v, scale, order: Order, seeds, index) -> Row:
+    """Row `index` = example · N + head."""
+    q = row_of(qk, index)
+    place = None if order.place is None else at(order.place, index // qk.shape[2])
+    token, slot, first, extent = (at(x, index) for x in order[:4])
+    rounds = Order(token, slot, first, extent, place)
+    seen_by = None
+    if settings.geometry.union:
+        seen_by = slot.T, jax.vmap(take)(first, slot).T, jax.vmap(take)(extent, slot).T
+    k = unit_keys(q, scale, settings.key_norm)
+    return Row(q, k, row_of(v, index), rounds, seen_by, at(seeds, index))
+
+
+def at(x: jax.Array, index: jax.Array) -> jax.Array:
+    """x[index]."""
+    return lax.dynamic_index_in_dim(x, index, 0, keepdims=False)
+
+
+def row_of(x: jax.Array, index: jax.Array) -> jax.Array:
+    """[B, L, N, H] to the [L, H] of a row."""
+    _, length, heads, width = x.shape
+    # One slice, not two: slicing the example first would copy all of its heads.
+    start = (index // heads, jnp.int32(0), index % heads, jnp.int32(0))
+    return lax.dynamic_slice(x, start, (1, length, 1, width)).reshape(length, width)
+
+
+def map_rows(
+    row: Callable[[jax.Array, int], Any], settings: Settings, order: Order, batch: int
+) -> Any:
+    """Computes all rows.
+
+    Args:
+      row: takes the row's index and the number of chunks to put into a tile; returns arrays of
+        [L] or [L, width].
+      settings: static.
+      order: of all rounds.
+      batch: B.
+
+    Returns:
+      The rows' [L] as [B·N, L], their [L, width] as [B, L, N, width].
+    """
+    num_rows, _, length = order.token.shape
+    heads, chunk = num_rows // batch, settings.geometry.chunk_size
+    at_once = settings.rows_at_once
+
+    def chunks_at_once(weights):
+        return max(1, min(length // chunk, weights // (settings.geometry.span * chunk * chunk)))
+
+    def one_by_one(indices):
+        size = chunks_at_once(_TILE_ON_CPU)
+        shapes = jax.eval_shape(lambda i: row(i, size), indices[0])
+
+        def write(all_rows, one, index):
+            if one.ndim == 1:
+                return lax.dynamic_update_index_in_dim(all_rows, one, index, 0)
+            start = (index // heads, jnp.int32(0), index % heads, jnp.int32(0))
+            return lax.dynamic_update_slice(all_rows, one[None, :, None, :], start)
+
+        def next_row(index, all_rows):
+            index = jnp.asarray(index, jnp.int32)
+            return jax.tree.map(lambda x, y: write(x, y, index), all_rows, row(index, size))
+
+        # Written where they belong, because stacking them first would copy everything once more.
+        empty = jax.tree.map(
+            lambda x: jnp.zeros(
+                (num_rows, length) if x.ndim == 1 else (batch, length, heads, x.shape[1]), x.dtype
+            ),
+            shapes,
+        )
+        return lax.fori_loop(0, num_rows, next_row, empty)
+
+    def together(indices):
+        size = chunks_at_once(_TILE_ELSEWHERE // min(num_rows, at_once or num_rows))
+        rows = lax.map(lambda i: row(i, size), indices, batch_size=at_once or num_rows)
+
+        def heads_inside(x):
+            if x.ndim == 2:
+                return x
+            return jnp.moveaxis(x.reshape(batch, heads, length, -1), 1, 2)
+
+        return jax.tree.map(heads_inside, rows)
+
+    indices = jnp.arange(num_rows, dtype=jnp.int32)
+    if at_once is not None:
+        return together(indices)
+    # Chosen in here rather than around the custom VJP, where residuals of both would be kept.
+    return lax.platform_dependent(indices, cpu=one_by_one, default=together)
