@@ -1,0 +1,15 @@
+"""Memory and speed of attention mechanisms over sequence length.
+
+| file | what it holds |
+| --- | --- |
+| `case` | `Case`, what is measured; `Result`, what came out: one JSON line each |
+| `inputs` | bytes of a text -> embedding with positions -> separate query, key and value streams |
+| `mechanisms` | a name on the command line -> a Flax module, or the bare function |
+| `programs` | a case -> a jitted or pmapped program, compiled from shapes alone |
+| `memory` | what a program needs, what the machine has, what a run was seen to take |
+| `measure` | one case: compile, check that it fits, run, time |
+| `worker`, `runner` | cases in a process of their own, so that a killed one becomes a row |
+| `folder` | the stamped folder of a run; what a resumed run still has to do |
+| `trends` | fitted exponents, crossovers, the largest length that fits |
+| `report`, `figures` | Markdown, CSV, SVG and PNG as functions of the rows |
+"""

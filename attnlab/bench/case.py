@@ -1,0 +1,165 @@
+"""What is measured and what came out, one JSON line each."""
+
+import dataclasses
+import json
+import statistics
+from typing import Any
+
+PASSES = ("forward", "forward_backward")
+STATUSES = ("ok", "too_large", "too_slow", "failed", "killed")
+
+
+class Invalid(ValueError):
+    """A setting that cannot be used; the message is one line for the user."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """One mechanism at one length in one pass.
+
+    Attributes:
+      mechanism: a name of `attnlab.bench.mechanisms.NAMES`.
+      length: tokens T = S.
+      passes: "forward", or "forward_backward": the value and the gradient of a scalar loss with
+        respect to the parameters and the inputs.
+      batch: sequences in all, over every device.
+      num_heads: heads N; the model width is N * H.
+      head_dim: width H of one head.
+      dtype: of parameters and activations.
+      causal: whether a token sees only itself and earlier ones.
+      implementation: "dense", "blockwise", "cudnn" or None for the library's own choice.
+      ops_only: the bare function on [B, T, N, H], without the module and its projections.
+      parallel: "jit" or "pmap".
+      devices: how many devices the batch is split over.
+      window: keys that the window mechanism sees on each open side.
+      num_hashes: hash rounds R of LSH.
+      chunk_size: chunk length C of LSH.
+    """
+
+    mechanism: str
+    length: int
+    passes: str = "forward"
+    batch: int = 1
+    num_heads: int = 8
+    head_dim: int = 64
+    dtype: str = "float32"
+    causal: bool = True
+    implementation: str | None = None
+    ops_only: bool = False
+    parallel: str = "jit"
+    devices: int = 1
+    window: int = 128
+    num_hashes: int = 4
+    chunk_size: int = 64
+
+    @property
+    def width(self) -> int:
+        """The model width N * H."""
+        return self.num_heads * self.head_dim
+
+    @property
+    def label(self) -> str:
+        """How tables and figures call the mechanism: `dot`, or `dot (dense)`."""
+        return (
+            f"{self.mechanism} ({self.implementation})" if self.implementation else self.mechanism
+        )
+
+    def __str__(self) -> str:
+        return f"{self.label}, n = {self.length}, {self.passes}"
+
+
+@dataclasses.dataclass(frozen=True)
+class Result:
+    """What came out of a case: one line of `results.jsonl`.
+
+    All sizes are bytes on one device; on CPU, where devices share the memory, the process's total
+    divided by the devices.
+
+    Attributes:
+      case: what was measured.
+      status: "ok"; "too_large" (known before running); "too_slow" (stopped, or predicted to be);
+        "failed" (an exception); "killed" (its process died).
+      message: why it is not "ok", or "".
+      compile_seconds: tracing, lowering and compiling.
+      seconds: of one call, one number a repetition.
+      calls_per_sample: calls that each repetition averages over.
+      argument_bytes: from the compiler: the parameters and inputs.
+      output_bytes: from the compiler: the outputs, less those that reuse an argument's memory.
+      temporary_bytes: from the compiler: everything in between.
+      resident_peak_bytes: seen: arguments plus how far a run raised the process's high-water mark.
+        CPU on Linux only.
+      device_peak_bytes: seen: the device allocator's peak, where it has one and the case raised it.
+      available_bytes: what was free before the case.
+      input_cycled: whether the text was shorter than the case and began again.
+      environment: device, versions, git revision.
+      flags: the command line's settings.
+      time: when the row was written, UTC.
+    """
+
+    case: Case
+    status: str
+    message: str = ""
+    compile_seconds: float | None = None
+    seconds: tuple[float, ...] = ()
+    calls_per_sample: int = 1
+    argument_bytes: int | None = None
+    output_bytes: int | None = None
+    temporary_bytes: int | None = None
+    resident_peak_bytes: int | None = None
+    device_peak_bytes: int | None = None
+    available_bytes: int | None = None
+    input_cycled: bool = False
+    environment: dict[str, Any] = dataclasses.field(default_factory=dict)
+    flags: dict[str, Any] = dataclasses.field(default_factory=dict)
+    time: str = ""
+
+    @property
+    def analysis_bytes(self) -> int | None:
+        """What the compiled program says it needs, or None where it did not compile."""
+        parts = (self.argument_bytes, self.output_bytes, self.temporary_bytes)
+        return None if None in parts else sum(part or 0 for part in parts)
+
+    @property
+    def memory_bytes(self) -> int | None:
+        """The memory to report: what the program says it needs, or was seen to take if more.
+
+        The device allocator's peak is not in it: it rounds up and keeps what it once had.
+        """
+        if self.analysis_bytes is None:
+            return None
+        return max(self.analysis_bytes, self.resident_peak_bytes or 0)
+
+    @property
+    def memory_source(self) -> str:
+        """Which of the two numbers `memory_bytes` is: "analysis", "resident" or ""."""
+        if self.memory_bytes is None:
+            return ""
+        return "analysis" if self.memory_bytes == self.analysis_bytes else "resident"
+
+    @property
+    def median_seconds(self) -> float | None:
+        """The median over the repetitions, or None where nothing ran."""
+        return statistics.median(self.seconds) if self.seconds else None
+
+
+def to_json(result: Result) -> str:
+    """One line of JSON, the derived numbers included for readers without this library."""
+    derived = {
+        name: getattr(result, name) for name in ("analysis_bytes", "memory_bytes", "median_seconds")
+    }
+    return json.dumps(dataclasses.asdict(result) | derived)
+
+
+def from_json(line: str) -> Result:
+    """The inverse of `to_json`.
+
+    >>> result = Result(Case("dot", 256), "ok", seconds=(0.1, 0.3))
+    >>> from_json(to_json(result)) == result
+    True
+    """
+    fields = json.loads(line)
+    known = {field.name for field in dataclasses.fields(Result)}
+    fields = {name: value for name, value in fields.items() if name in known}
+    fields["case"] = Case(**fields["case"])
+    fields["seconds"] = tuple(fields["seconds"])
+    return Result(**fields)

@@ -1,0 +1,90 @@
+"""Realistic inputs: the bytes of a text, embedded with positions, as three separate streams.
+
+An input made of one tensor, `attention(x, x, x)`, puts the largest logit on the diagonal and gives
+hashing an easy day; random normal queries spread evenly over the buckets, which text does not.
+"""
+
+import dataclasses
+import functools
+import hashlib
+from pathlib import Path
+
+import numpy as np
+
+from attnlab.bench.case import Invalid
+
+STREAMS = ("query", "key", "value")
+
+
+@dataclasses.dataclass(frozen=True)
+class Text:
+    """The bytes of a text, and where they came from."""
+
+    name: str
+    data: np.ndarray  # uint8 [bytes]
+
+    @functools.cached_property
+    def digest(self) -> str:
+        """The SHA-256 of the bytes: which input a result belongs to."""
+        return hashlib.sha256(self.data.tobytes()).hexdigest()
+
+    def windows(self, batch: int, length: int) -> np.ndarray:
+        """Consecutive windows [batch, length] of the text, from its beginning again at its end.
+
+        >>> Text("abc", np.frombuffer(b"abc", np.uint8)).windows(2, 2).tobytes()
+        b'abca'
+        """
+        return np.resize(self.data, batch * length).reshape(batch, length)
+
+    def cycles(self, batch: int, length: int) -> bool:
+        """Whether `windows` uses a byte twice."""
+        return batch * length > self.data.size
+
+
+def read(path: str | None = None) -> Text:
+    """Reads a file's bytes; without a path, the project's own sources and README, in sorted order.
+
+    Raises:
+      Invalid: the file is missing or empty.
+    """
+    if path is None:
+        package = Path(__file__).resolve().parents[1]
+        root = package.parent
+        files = sorted(package.rglob("*.py"))
+        if (root / "pyproject.toml").exists():  # a checkout rather than an installed package
+            files += sorted(root.glob("experiments/*.py")) + sorted(root.glob("README.md"))
+        return Text("the project's sources", _bytes(b"\n".join(f.read_bytes() for f in files)))
+    try:
+        data = Path(path).read_bytes()
+    except OSError as error:
+        raise Invalid(f"--input={path}: {error.strerror}; give a file of text") from None
+    if not data:
+        raise Invalid(f"--input={path}: the file is empty; give a file of text")
+    return Text(path, _bytes(data))
+
+
+def streams(
+    text: Text, *, batch: int, length: int, width: int, seed: int = 0
+) -> dict[str, np.ndarray]:
+    """The query, key and value streams [batch, length, width], float32, of unit variance.
+
+    x = E[byte] + P[position], then x W_query, x W_key and x W_value, with E, P and W drawn from
+    `seed` alone: the same text gives the same streams at every length, on every device.
+    """
+    rng = np.random.default_rng(seed)
+    table = rng.standard_normal((256, width), np.float32)
+    weights = rng.standard_normal((len(STREAMS), width, width), np.float32) / (2 * width) ** 0.5
+    x = table[text.windows(batch, length)] + 2**0.5 * _sinusoids(length, width)
+    return {name: x @ w for name, w in zip(STREAMS, weights, strict=True)}
+
+
+def _sinusoids(length: int, width: int) -> np.ndarray:
+    """Vaswani et al. 2017, 3.5; on the host, so that preparing an input compiles nothing."""
+    rate = 10_000.0 ** (-np.arange((width + 1) // 2) * 2 / width)
+    angle = np.arange(length)[:, None] * rate
+    waves = np.stack([np.sin(angle), np.cos(angle)], axis=-1).reshape(length, -1)
+    return waves[:, :width].astype(np.float32)
+
+
+def _bytes(data: bytes) -> np.ndarray:
+    return np.frombuffer(data, np.uint8)

@@ -1,0 +1,153 @@
+"""The one place where a name on the command line becomes a Flax module or a bare function.
+
+A module has the model width num_heads * head_dim and brings its own projections: the published
+single-head mechanisms one head of that width, `multi_head`, `window` and `lsh` all heads. With
+`ops_only` every mechanism has all heads, on arrays that are already split into them.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from attnlab import masks, scores
+from attnlab.bench import inputs
+from attnlab.bench.case import Case
+from attnlab.modules import lsh, multi_head, single_head
+from attnlab.modules.scores import CosineScore, DotScore
+from attnlab.ops import attention as ops
+from attnlab.ops import local, routes
+
+# Exact: for these `implementation` chooses how. LSH has its own way.
+EXACT = ("additive", "dot", "general", "cosine", "concat", "location", "multi_head", "window")
+NAMES = (*EXACT, "lsh")
+IMPLEMENTATIONS = ("dense", "blockwise", "cudnn")
+_PROBE = 8  # tokens to initialise with: no parameter's shape depends on the input's length
+
+
+@dataclasses.dataclass(frozen=True)
+class Mechanism:
+    """Pure functions of one mechanism.
+
+    Attributes:
+      init: key -> parameters.
+      apply: (parameters, *streams) -> context [B, T, ...].
+      streams: which of `inputs.STREAMS` it takes, in order.
+      split_heads: streams are [B, T, N, H] rather than [B, T, N * H].
+    """
+
+    init: Callable[[jax.Array], Any]
+    apply: Callable[..., jax.Array]
+    streams: tuple[str, ...] = inputs.STREAMS
+    split_heads: bool = False
+
+
+def build(case: Case) -> Mechanism:
+    """The mechanism of a case; the same object for cases that may share parameters.
+
+    Raises:
+      ValueError: no mechanism has that name.
+    """
+    if case.mechanism not in NAMES:
+        raise ValueError(f"no mechanism {case.mechanism!r}; valid: {', '.join(NAMES)}")
+    length = case.length if case.mechanism == "location" else 0  # it has a weight a position
+    return _build(dataclasses.replace(case, passes="", length=length))
+
+
+@functools.lru_cache(maxsize=8)
+def _build(case: Case) -> Mechanism:
+    return _function(case) if case.ops_only else _module(case)
+
+
+def _module(case: Case) -> Mechanism:
+    width, n, dtype = case.width, case.num_heads, jnp.dtype(case.dtype)
+    common: dict[str, Any] = {"dtype": dtype, "param_dtype": dtype}
+    exact = {"implementation": case.implementation} | common
+    mask = masks.Causal() if case.causal else None
+    modules: dict[str, Callable[[], nn.Module]] = {
+        "additive": lambda: single_head.AdditiveAttention(width, **exact),
+        "dot": lambda: single_head.MultiplicativeAttention(DotScore(1.0), width, **exact),
+        "general": lambda: single_head.MultiplicativeAttention(**exact),
+        "cosine": lambda: single_head.MultiplicativeAttention(CosineScore(), width, **exact),
+        "concat": lambda: single_head.ConcatAttention(width, **exact),
+        "location": lambda: single_head.LocationAttention(case.length, **exact),
+        "multi_head": lambda: multi_head.MultiHeadAttention(
+            n, route=routes.AllPairs(case.implementation), **common
+        ),
+        "window": lambda: multi_head.MultiHeadAttention(
+            n, route=routes.Window(*_sides(case), case.implementation), **common
+        ),
+        "lsh": lambda: lsh.LSHSelfAttention(n, _lsh(case), case.causal, **common),
+    }
+    module = modules[case.mechanism]()
+    # LSH shares queries and keys and is self-attention: one stream, of which it makes all it needs.
+    streams = ("query",) if case.mechanism == "lsh" else inputs.STREAMS
+    options: dict[str, Any] = {} if case.mechanism == "lsh" else {"mask": mask}
+
+    def init(key: jax.Array) -> Any:
+        probe = [jnp.zeros((1, _PROBE, width), dtype)] * len(streams)
+        return module.init(key, *probe)
+
+    def apply(parameters: Any, *arrays: jax.Array) -> Any:
+        return module.apply(parameters, *arrays, **options)
+
+    return Mechanism(init, apply, streams)
+
+
+def _function(case: Case) -> Mechanism:
+    n, h, dtype = case.num_heads, case.head_dim, jnp.dtype(case.dtype)
+    mask = masks.Causal() if case.causal else None
+    options: dict[str, Any] = {"mask": mask}
+    if case.mechanism in EXACT:
+        options["implementation"] = case.implementation
+    streams: tuple[str, ...] = inputs.STREAMS
+    shapes: dict[str, tuple[int, ...]] = {}
+    function: Callable[..., jax.Array]
+    match case.mechanism:
+        case "additive":
+            function, shapes = ops.additive_attention, {"w": (n, h)}
+        case "dot":
+            function = functools.partial(ops.dot_product_attention, scale=1.0)
+        case "general":
+            function, shapes = ops.general_attention, {"w": (n, h, h)}
+        case "cosine":
+            function = ops.cosine_attention
+        case "concat":
+            shapes = {"w": (n, h), "wq": (n, h, h), "wk": (n, h, h)}
+            function = ops.concat_attention
+        case "location":
+            function, shapes = ops.location_attention, {"w": (n, h, case.length)}
+            streams = ("query", "value")
+        case "multi_head":
+            function = ops.dot_product_attention
+        case "window":
+            function = functools.partial(local.window_attention, window=_sides(case))
+        case "lsh":
+            streams = ("query", "value")
+
+            def function(qk: jax.Array, v: jax.Array, **kw: Any) -> jax.Array:
+                return _lsh(case)(scores.Dot(), qk, qk, v, **kw)
+
+    def init(key: jax.Array) -> dict[str, jax.Array]:
+        keys = jax.random.split(key, 3)
+        return {
+            name: jax.random.normal(k, shape, dtype) * h**-0.5
+            for k, (name, shape) in zip(keys, shapes.items(), strict=False)
+        }
+
+    def apply(parameters: dict[str, jax.Array], *arrays: jax.Array) -> jax.Array:
+        return function(*arrays, **parameters, **options)
+
+    return Mechanism(init, apply, streams, split_heads=True)
+
+
+def _sides(case: Case) -> tuple[int, int]:
+    return (case.window, 0 if case.causal else case.window)
+
+
+def _lsh(case: Case) -> routes.LSH:
+    return routes.LSH(case.num_hashes, chunk_size=case.chunk_size)

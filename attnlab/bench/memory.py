@@ -1,0 +1,188 @@
+"""What a program needs, what the machine has, and what a run was seen to take.
+
+The number that XLA reports for a CPU program can be far too small: a fusion of the YNN library
+keeps its own scratch memory, up to a whole T x S matrix, out of `temp_size_in_bytes`, and
+`peak_memory_in_bytes` is only arguments + outputs. So the analysis is made of a program compiled
+without these fusions, and a run is watched through the process's high-water mark.
+"""
+
+import contextlib
+import ctypes
+import dataclasses
+import gc
+import os
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import jax
+
+MIB = 2**20
+# In jaxlib 0.10 to 0.12 alike; an empty list means no such fusion.
+WITHOUT_HIDDEN_SCRATCH: dict[str, str | bool] = {"xla_cpu_experimental_ynn_fusion_type": ""}
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # <malloc.h>
+
+
+@dataclasses.dataclass(frozen=True)
+class Need:
+    """Bytes on one device, as the compiler counts them."""
+
+    argument_bytes: int
+    output_bytes: int
+    temporary_bytes: int
+
+    @property
+    def total(self) -> int:
+        """Arguments + outputs + everything in between."""
+        return self.argument_bytes + self.output_bytes + self.temporary_bytes
+
+
+def analyse(lowered: jax.stages.Lowered, compiled: jax.stages.Compiled, platform: str) -> Need:
+    """What the program needs on that platform, without running it.
+
+    On CPU a program with YNN fusions is compiled a second time without them, for its numbers only.
+    """
+    stats: Any = compiled.memory_analysis()
+    if platform == "cpu" and "__ynn_fusion" in (compiled.as_text() or ""):
+        stats = lowered.compile(compiler_options=WITHOUT_HIDDEN_SCRATCH).memory_analysis()
+    output = stats.output_size_in_bytes - stats.alias_size_in_bytes
+    temporary = stats.temp_size_in_bytes
+    if platform == "tpu":  # there the peak is the compiler's own, and lower than the plain sum
+        temporary = stats.peak_memory_in_bytes - stats.argument_size_in_bytes - output
+    return Need(stats.argument_size_in_bytes, output, max(temporary, 0))
+
+
+def available(device: jax.Device) -> int | None:
+    """Bytes that are free: on the device where it says so, else on the host."""
+    stats = device.memory_stats()
+    if stats and "bytes_limit" in stats:
+        return stats["bytes_limit"] - stats.get("bytes_in_use", 0)
+    return available_on_host()
+
+
+def available_on_host(root: Path = Path("/")) -> int | None:
+    """MemAvailable, or what control groups (v1, v2) leave if that is less; None elsewhere."""
+    try:
+        meminfo = (root / "proc/meminfo").read_text()
+        groups = (root / "proc/self/cgroup").read_text().splitlines()
+    except OSError:
+        return None
+    found = re.search(r"MemAvailable:\s+(\d+) kB", meminfo)
+    free = [int(found[1]) * 1024] if found else []
+    for line in groups:
+        _, controllers, path = line.split(":", 2)
+        if controllers == "":
+            base, names = root / "sys/fs/cgroup", ("memory.max", "memory.current", "inactive_file")
+        elif "memory" in controllers.split(","):
+            base = root / "sys/fs/cgroup/memory"
+            names = (
+                "memory.limit_in_bytes",
+                "memory.usage_in_bytes",
+                "total_inactive_file",
+            )
+        else:
+            continue
+        group = base / path.lstrip("/")
+        # A limit may sit on any ancestor. In a container the path is often the host's, unseen here.
+        for folder in (group, *group.parents):
+            if base == folder or base in folder.parents:
+                free += _left_in_group(folder, *names)
+    return min(free) if free else None
+
+
+def _left_in_group(folder: Path, limit: str, usage: str, reclaimable: str) -> list[int]:
+    try:
+        most = (folder / limit).read_text().strip()
+        used = int((folder / usage).read_text())
+        cached = re.search(rf"^{reclaimable} (\d+)", (folder / "memory.stat").read_text(), re.M)
+    except OSError:
+        return []
+    if not most.isdigit():  # "max"
+        return []
+    return [max(int(most) - used + (int(cached[1]) if cached else 0), 0)]
+
+
+def peak_of(run: Callable[[], Any]) -> tuple[Any, int | None]:
+    """Runs, and says by how many bytes that raised the process's high-water mark.
+
+    A run that reuses memory which is resident already would seem to need none. So every block of
+    64 KiB or more is mapped and unmapped on its own meanwhile (glibc keeps freed ones of up to
+    32 MiB), and CPU programs must be dispatched synchronously, see `dispatch_synchronously`.
+
+    Returns:
+      What `run` returns, and the bytes; None where the system cannot tell (not Linux, or a
+      sandbox that forbids /proc/self/clear_refs).
+    """
+    gc.collect()
+    with _every_block_mapped():
+        before = _reset_high_water_mark()
+        result = run()
+        after = _status("VmHWM")
+    return result, None if before is None or after is None else max(after - before, 0)
+
+
+def dispatch_synchronously() -> None:
+    """For `peak_of`: else a CPU run frees its memory some time after its result is ready.
+
+    To be called before JAX's first use; accelerators do not notice.
+    """
+    jax.config.update("jax_cpu_enable_async_dispatch", False)
+
+
+@contextlib.contextmanager
+def _every_block_mapped() -> Iterator[None]:
+    c = ctypes.CDLL(None)
+    if not hasattr(c, "mallopt"):  # not glibc
+        yield
+        return
+    c.mallopt(_M_MMAP_THRESHOLD, 64 * 1024)
+    c.malloc_trim(0)
+    try:
+        yield
+    finally:  # where glibc's own moving thresholds come to rest
+        c.mallopt(_M_MMAP_THRESHOLD, 32 * MIB)
+        c.mallopt(_M_TRIM_THRESHOLD, 64 * MIB)
+
+
+def _reset_high_water_mark() -> int | None:
+    try:
+        Path("/proc/self/clear_refs").write_text("5")  # proc(5): resets VmHWM to VmRSS
+    except OSError:
+        return None
+    return _status("VmRSS")
+
+
+def _status(name: str) -> int | None:
+    try:
+        found = re.search(rf"{name}:\s+(\d+) kB", Path("/proc/self/status").read_text())
+    except OSError:
+        return None
+    return int(found[1]) * 1024 if found else None
+
+
+def volunteer_for_the_oom_killer() -> None:
+    """If the machine runs out of memory, this process is the one to go, not the user's editor."""
+    with contextlib.suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text("1000")
+
+
+def human(size: float | None) -> str:
+    """Bytes for a reader: three digits and a binary unit.
+
+    >>> human(1_500), human(1.5 * 2**30), human(None)
+    ('1.46 KiB', '1.50 GiB', '')
+    """
+    if size is None:
+        return ""
+    units = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
+    power = 0
+    while size >= 999.5 and power < len(units) - 1:
+        size, power = size / 1024, power + 1
+    digits = max(0, 2 - len(str(int(size))) + 1) if power else 0
+    return f"{size:.{digits}f} {units[power]}"
+
+
+def cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

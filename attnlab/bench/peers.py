@@ -1,0 +1,158 @@
+"""attnlab beside other people's attention: what is compared, and what came out.
+
+| file | what it holds |
+| --- | --- |
+| `peers` | `Side`, `Pair`: what is compared; `Outcome`: what came out, one JSON line each |
+| `peers_rows` | the pairs of each row of the command line, and their targets |
+| `peers_sides` | a `Side` -> a program to call: attnlab, Keras, Flax, `jax.nn`, torch |
+| `peers_lsh` | the same for Hugging Face's and reformer-pytorch's LSH attention |
+| `peers_process` | a side in a process of its own, called when it is its turn |
+| `peers_run` | the loop over the pairs |
+| `peers_report` | the tables, as functions of the outcomes |
+
+Everything is float32, batch 1, on the CPU; attnlab's side is the bare function that `mechanisms`
+builds with `ops_only`, and a peer's side the bare function too, without projections.
+"""
+
+import dataclasses
+import statistics
+from typing import Any
+
+from attnlab.bench.case import Case
+
+OURS = "attnlab"
+TRAX, LUCIDRAINS = "attnlab (trax)", "attnlab (lucidrains)"  # presets, for comparing the values
+KERAS, FLAX, JAX_NN = "Keras AdditiveAttention", "Flax MHA", "jax.nn"
+SDPA = "torch SDPA"
+HUGGING_FACE, REFORMER_PYTORCH = "Hugging Face LSHSelfAttention", "reformer-pytorch"
+PACKAGES = {  # what to import for a program that jax and flax do not bring
+    KERAS: "keras",
+    SDPA: "torch",
+    HUGGING_FACE: "transformers",
+    REFORMER_PYTORCH: "reformer_pytorch",
+}
+CROSSOVER_BY = 2048  # the length at which LSH is to be faster than torch's dense attention
+
+
+@dataclasses.dataclass(frozen=True)
+class Side:
+    """One program on one case."""
+
+    program: str
+    case: Case
+
+    def __str__(self) -> str:
+        return f"{self.program}, n = {self.case.length}"
+
+
+@dataclasses.dataclass(frozen=True)
+class Pair:
+    """Two sides to compare. A bound is on ours / peer's, the smaller the better.
+
+    Attributes:
+      row: the name on the command line; a key of `peers_rows.ROWS`.
+      ours: attnlab.
+      peer: the other one; attnlab at a quarter of the length in the rows on growth.
+      checked: the sides whose values must agree first; None where the two compute different things.
+      most_time: bound on the time; None = only reported.
+      most_memory: bound on the memory; None = only reported.
+      most_bytes: bound on our own memory.
+      timed: False measures memory only.
+    """
+
+    row: str
+    ours: Side
+    peer: Side
+    checked: tuple[Side, Side] | None = None
+    most_time: float | None = None
+    most_memory: float | None = None
+    most_bytes: int | None = None
+    timed: bool = True
+
+    @property
+    def passes(self) -> str:
+        """One of `PASSES`."""
+        return self.ours.case.passes
+
+
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+    """What came out of a pair: one line of `results.jsonl`.
+
+    Attributes:
+      pair: what was compared.
+      status: "ok" or "failed".
+      message: why it failed, or "".
+      ours_seconds: of one call, one number a repetition.
+      peer_seconds: the same; entry i was measured next to ours_seconds[i].
+      ours_bytes: how far one call raised its process's high-water mark: outputs and temporaries,
+        without the arguments. None where the system cannot tell.
+      peer_bytes: the same.
+      difference: largest |ours − peer's| over the outputs (forward) or the gradients of the inputs
+        (forward + backward), relative to the largest |peer's|; None where not checked.
+      environment: device, versions, git revision.
+      flags: the command line's settings.
+      time: when the row was written, UTC.
+    """
+
+    pair: Pair
+    status: str = "ok"
+    message: str = ""
+    ours_seconds: tuple[float, ...] = ()
+    peer_seconds: tuple[float, ...] = ()
+    ours_bytes: int | None = None
+    peer_bytes: int | None = None
+    difference: float | None = None
+    environment: dict[str, Any] = dataclasses.field(default_factory=dict)
+    flags: dict[str, Any] = dataclasses.field(default_factory=dict)
+    time: str = ""
+
+    @property
+    def ratios(self) -> tuple[float, ...]:
+        """Our time over the peer's, one a repetition: what slows the machine slows both."""
+        return tuple(a / b for a, b in zip(self.ours_seconds, self.peer_seconds, strict=True))
+
+    @property
+    def time_ratio(self) -> float | None:
+        """The median of `ratios`."""
+        return statistics.median(self.ratios) if self.ratios else None
+
+    @property
+    def memory_ratio(self) -> float | None:
+        """Our memory over the peer's."""
+        if self.ours_bytes is None or not self.peer_bytes:
+            return None
+        return self.ours_bytes / self.peer_bytes
+
+    @property
+    def time_met(self) -> bool | None:
+        """Whether the bound on the time holds; None where there is none or nothing was measured."""
+        return _within(self.time_ratio, self.pair.most_time)
+
+    @property
+    def memory_met(self) -> bool | None:
+        """The same for the bounds on the memory."""
+        found = [
+            _within(self.memory_ratio, self.pair.most_memory),
+            _within(self.ours_bytes, self.pair.most_bytes),
+        ]
+        known = [met for met in found if met is not None]
+        return all(known) if known else None
+
+
+def crossover(outcomes: list[Outcome]) -> int | None:
+    """The length from which on ours is faster at every longer one measured; None = none.
+
+    Args:
+      outcomes: of one pass against one peer.
+    """
+    best = None
+    for outcome in sorted(outcomes, key=lambda o: o.pair.ours.case.length, reverse=True):
+        if outcome.time_ratio is None or outcome.time_ratio >= 1:
+            break
+        best = outcome.pair.ours.case.length
+    return best
+
+
+def _within(value: float | None, most: float | None) -> bool | None:
+    return None if value is None or most is None else value <= most

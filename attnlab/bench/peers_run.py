@@ -1,0 +1,166 @@
+"""Runs the pairs: values first, then memory, then the two sides in turns.
+
+The turns are short and alternate in order, so what else the machine does falls on both sides alike.
+"""
+
+import dataclasses
+import datetime
+import importlib.util
+import json
+import math
+import os
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, TextIO
+
+import numpy as np
+
+from attnlab.bench import peers, peers_report
+from attnlab.bench.peers import Outcome, Pair
+from attnlab.bench.peers_process import Process, SideError
+
+INTERRUPTED = 130  # what a shell reports for a job ended by Ctrl-C
+SAME = 1e-4  # of the largest value, in float32: rounding in sums of some thousand terms
+PAUSE_SECONDS = 0.01  # OpenMP's threads spin for some milliseconds after their work
+
+
+def require_packages(pairs: Sequence[Pair]) -> None:
+    """Refuses pairs whose peer is not installed.
+
+    Raises:
+      ValueError: naming what is missing and how to install it.
+    """
+    missing = {
+        package: pair.row
+        for pair in pairs
+        if (package := peers.PACKAGES.get(pair.peer.program))
+        and importlib.util.find_spec(package) is None
+    }
+    if missing:
+        raise ValueError(
+            f"not installed: {', '.join(missing)}; they are in the extra compat, which "
+            "`launch/local --extra=compat compare_peers` installs (or choose other --rows)"
+        )
+
+
+def compare(
+    pairs: Sequence[Pair],
+    *,
+    repeats: int,
+    seconds: float,
+    output_dir: Path,
+    flags: dict[str, Any],
+    out: TextIO | None = None,
+) -> int:
+    """Measures the pairs into a fresh folder; Ctrl-C keeps what is done and writes the report.
+
+    Args:
+      pairs: what to compare.
+      repeats: timed turns of each pair.
+      seconds: no turn starts that would end later than this after the pair's first.
+      output_dir: where the fresh folder goes.
+      flags: the command line's settings, for the record.
+      out: where the progress goes; standard output by default.
+
+    Returns:
+      The exit status: 0, or 130 after Ctrl-C.
+
+    Raises:
+      ValueError: a peer is not installed, or the folder cannot be made.
+    """
+    out = out or sys.stdout
+    require_packages(pairs)
+    folder = fresh_folder(output_dir)
+    print(f"results: {folder}\n{len(pairs)} pairs", file=out, flush=True)
+    outcomes: list[Outcome] = []
+    status = 0
+    try:
+        for i, pair in enumerate(pairs, 1):
+            words = f"{pair.ours} against {pair.peer}, {pair.passes}"
+            print(f"[{i}/{len(pairs)}] {pair.row}: {words} … ", end="", file=out, flush=True)
+            outcome = dataclasses.replace(
+                measure(pair, repeats=repeats, seconds=seconds, log=folder / "errors.log"),
+                flags=flags,
+                time=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+            )
+            outcomes.append(outcome)
+            with open(folder / "results.jsonl", "a", encoding="utf-8") as file:
+                file.write(json.dumps(dataclasses.asdict(outcome)) + "\n")
+            print(peers_report.line(outcome), file=out, flush=True)
+    except KeyboardInterrupt:
+        status = INTERRUPTED
+        print("\ninterrupted: writing the report of what is done", file=out)
+    report = peers_report.markdown(outcomes, planned=len(pairs))
+    (folder / "report.md").write_text(report, encoding="utf-8")
+    print(f"\n{peers_report.tables(outcomes)}", file=out)
+    print(f"\nreport: {folder / 'report.md'}", file=out, flush=True)
+    return status
+
+
+def fresh_folder(parent: Path) -> Path:
+    """Makes `parent`/compare_peers-DATE-TIME, never one that exists.
+
+    Raises:
+      ValueError: it cannot be made.
+    """
+    path = parent / f"compare_peers-{datetime.datetime.now():%Y%m%d-%H%M%S}-{os.getpid()}"
+    try:
+        path.mkdir(parents=True)
+    except OSError as error:
+        raise ValueError(f"--output_dir={parent}: {error.strerror}; give a folder") from None
+    return path
+
+
+def measure(pair: Pair, *, repeats: int, seconds: float, log: Path) -> Outcome:
+    """One pair's outcome, whatever happens to it; without `flags` and `time`."""
+    known: dict[str, Any] = {}
+    timed = (pair.ours, pair.peer)
+    try:
+        if pair.checked and pair.checked != timed:
+            a, b = pair.checked
+            with Process(a, log, check=True) as ours, Process(b, log, check=True) as peer:
+                known["difference"] = _difference(ours, peer)
+        with Process(pair.ours, log) as ours, Process(pair.peer, log) as peer:
+            known["environment"] = ours.environment
+            if pair.checked == timed:
+                known["difference"] = _difference(ours, peer)
+            known["ours_bytes"], known["peer_bytes"] = ours.ask("memory"), peer.ask("memory")
+            if pair.timed:
+                times = _in_turns(ours, peer, repeats, seconds)
+                known["ours_seconds"], known["peer_seconds"] = times
+        return Outcome(pair, **known)
+    except SideError as error:
+        return Outcome(pair, "failed", str(error), **known)
+
+
+def _in_turns(
+    ours: "Process", peer: "Process", repeats: int, seconds: float
+) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Seconds of a call of ours and of the peer's, taken side by side."""
+    taken: dict[Process, list[float]] = {ours: [], peer: []}
+    began = time.monotonic()
+    for turn in range(repeats):
+        used = time.monotonic() - began
+        if turn and used * (turn + 1) / turn > seconds:
+            break
+        for side in (ours, peer) if turn % 2 == 0 else (peer, ours):
+            time.sleep(PAUSE_SECONDS)
+            taken[side].append(side.ask("time"))
+    return tuple(taken[ours]), tuple(taken[peer])
+
+
+def _difference(ours: Process, peer: Process) -> float:
+    """The largest |ours − peer's| relative to the largest |peer's|; refuses more than `SAME`."""
+    found = 0.0
+    for x, y in zip(ours.ask("values"), peer.ask("values"), strict=True):
+        if x.shape != y.shape:
+            raise SideError(f"the shapes of the values differ: {x.shape} and {y.shape}")
+        error = float(np.max(np.abs(x - y)) / np.max(np.abs(y)))
+        found = max(found, error if math.isfinite(error) else math.inf)
+    if found > SAME:
+        raise SideError(
+            f"the values differ by {found:.1e} of the largest; at most {SAME:.0e} is rounding"
+        )
+    return found

@@ -1,0 +1,135 @@
+"""A case as one program, lowered from shapes alone: nothing is allocated before it is known to fit.
+
+`lower` also accepts devices that are only described (`jax.experimental.topologies`), so that the
+memory of a program can be had for an accelerator that is not there.
+"""
+
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec, SingleDeviceSharding
+
+from attnlab.bench.case import Case
+from attnlab.bench.mechanisms import Mechanism
+
+AXIS = "batch"
+
+
+def lower(case: Case, mechanism: Mechanism, devices: Sequence[jax.Device]) -> jax.stages.Lowered:
+    """Traces and lowers the case for the devices; allocates nothing."""
+    parameters = jax.eval_shape(mechanism.init, jax.random.key(0))
+    rows = _shape(case, mechanism)
+    inputs = [rows] * len(mechanism.streams)
+    if case.passes == "forward_backward":
+        one = _struct((1, *rows.shape[1:]), rows.dtype)
+        context = jax.eval_shape(mechanism.apply, parameters, *([one] * len(inputs)))
+        inputs.append(_struct((case.batch, *context.shape[1:]), context.dtype))
+    function = _function(case, mechanism)
+    if case.parallel == "pmap":
+        count = len(devices)
+        shapes = (
+            jax.tree.map(lambda x: _struct((count, *x.shape), x.dtype), parameters),
+            *(_struct((count, case.batch // count, *x.shape[1:]), x.dtype) for x in inputs),
+        )
+        return jax.pmap(function, axis_name=AXIS, devices=list(devices)).lower(*shapes)
+    if len(devices) > 1:
+        replicated, split = PartitionSpec(), PartitionSpec(AXIS)
+        function = jax.shard_map(
+            function,
+            mesh=_mesh(devices),
+            in_specs=(replicated, *[split] * len(inputs)),
+            out_specs=split if case.passes == "forward" else (replicated, replicated, split),
+            check_vma=False,  # custom VJPs do not say over which axes they vary
+        )
+    everywhere, split_rows = _shardings(devices)
+    shapes = (
+        jax.tree.map(lambda x: _struct(x.shape, x.dtype, everywhere), parameters),
+        *(_struct(x.shape, x.dtype, split_rows) for x in inputs),
+    )
+    return jax.jit(function).lower(*shapes)
+
+
+def arguments(
+    case: Case,
+    mechanism: Mechanism,
+    devices: Sequence[jax.Device],
+    streams: dict[str, np.ndarray],
+    lowered: jax.stages.Lowered,
+) -> tuple[Any, ...]:
+    """The arguments on their devices: parameters, streams and, for a gradient, a cotangent.
+
+    The cotangent is random: with all ones a softmax's gradient nearly cancels.
+    """
+    rows = _shape(case, mechanism)
+    batched = [streams[name].reshape(rows.shape).astype(rows.dtype) for name in mechanism.streams]
+    parameters = _initialised(mechanism)
+    if case.passes == "forward_backward":
+        like = lowered.args_info[0][-1]
+        width = like.shape[3:] if case.parallel == "pmap" else like.shape[2:]
+        shape = (case.batch, case.length, *width)
+        random = np.random.default_rng(1).standard_normal(shape, np.float32)
+        batched.append(random.astype(like.dtype))
+    if case.parallel == "pmap":
+        count = len(devices)
+        stacked = jax.tree.map(lambda x: np.stack([np.asarray(x)] * count), parameters)
+        split = [x.reshape(count, case.batch // count, *x.shape[1:]) for x in batched]
+        place = jax.pmap(lambda *x: x, devices=list(devices))  # puts each part on its device
+        return tuple(place(stacked, *split))
+    everywhere, split_rows = _shardings(devices)
+    return (
+        jax.device_put(parameters, everywhere),
+        *(jax.device_put(x, split_rows) for x in batched),
+    )
+
+
+def _function(case: Case, mechanism: Mechanism) -> Any:
+    """(parameters, *inputs) -> context, or (…, cotangent) -> (loss, two gradients)."""
+    if case.passes == "forward":
+        return mechanism.apply
+
+    def loss(weights: Any, inputs: Any, cotangent: jax.Array) -> jax.Array:
+        context = mechanism.apply(weights, *inputs)
+        return jnp.vdot(context.astype(jnp.float32), cotangent.astype(jnp.float32))
+
+    def forward_backward(weights: Any, *inputs: jax.Array) -> Any:
+        *streams, cotangent = inputs
+        value, (d_weights, d_inputs) = jax.value_and_grad(loss, argnums=(0, 1))(
+            weights, tuple(streams), cotangent
+        )
+        if case.devices > 1:  # as data-parallel training does
+            value, d_weights = jax.lax.psum((value, d_weights), AXIS)
+        return value, d_weights, d_inputs
+
+    return forward_backward
+
+
+def _shape(case: Case, mechanism: Mechanism) -> jax.ShapeDtypeStruct:
+    tail = (case.num_heads, case.head_dim) if mechanism.split_heads else (case.width,)
+    return _struct((case.batch, case.length, *tail), case.dtype)
+
+
+def _struct(shape: tuple[int, ...], dtype: Any, sharding: Any = None) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(shape, jnp.dtype(dtype), sharding=sharding)
+
+
+def _mesh(devices: Sequence[jax.Device]) -> Mesh:
+    return Mesh(np.array(devices), (AXIS,))
+
+
+def _shardings(
+    devices: Sequence[jax.Device],
+) -> tuple[jax.sharding.Sharding, jax.sharding.Sharding]:
+    """Where the parameters and where the rows of the batch live under jit."""
+    if len(devices) == 1:
+        return SingleDeviceSharding(devices[0]), SingleDeviceSharding(devices[0])
+    mesh = _mesh(devices)
+    return NamedSharding(mesh, PartitionSpec()), NamedSharding(mesh, PartitionSpec(AXIS))
+
+
+@functools.lru_cache(maxsize=1)  # the lengths of one mechanism share their parameters
+def _initialised(mechanism: Mechanism) -> Any:
+    return jax.block_until_ready(jax.jit(mechanism.init)(jax.random.key(0)))

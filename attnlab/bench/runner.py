@@ -1,0 +1,202 @@
+"""Cases in a worker process: one that dies, or takes too long, becomes a row and the rest go on."""
+
+import contextlib
+import dataclasses
+import json
+import os
+import re
+import select
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from attnlab.bench.case import Case, Invalid, Result, from_json
+
+START_SECONDS = 300.0  # importing JAX from a cold network disk, or waking an accelerator
+
+
+class Runner:
+    """Runs cases one at a time in a worker, which it replaces when it dies.
+
+    Attributes:
+      environment: what the worker says of its machine (`environment.describe`).
+    """
+
+    def __init__(
+        self, *, devices: int | None, input_path: str | None, repeats: int, case_seconds: float
+    ) -> None:
+        self._command = [] if input_path is None else [input_path]
+        self._devices = devices
+        self._repeats = repeats
+        self._case_seconds = case_seconds
+        self._worker: _Worker | None = None
+        self._log = tempfile.TemporaryFile()  # what workers write to stderr
+        try:
+            self.environment = self._start()
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def pid(self) -> int:
+        """The process of the worker that is there now."""
+        assert self._worker is not None
+        return self._worker.pid
+
+    def run(self, case: Case, *, run: bool = True) -> Result:
+        """One case's row, whatever happens to it; without `environment` and `flags`."""
+        if self._worker is None:
+            self._start()
+        assert self._worker is not None
+        self._worker.send(
+            case=dataclasses.asdict(case),
+            repeats=self._repeats,
+            limit_seconds=self._case_seconds,
+            run=run,
+        )
+        so_far = Result(case, "ok")
+        stage = "compiling"
+        while True:
+            # The worker keeps to the limit by itself; this is for one call that does not end.
+            message = self._worker.receive(self._case_seconds * 1.2 + 5)
+            if message is None:
+                stopped = self._worker.running()
+                code = self._retire()
+                why = (
+                    f"stopped after {self._case_seconds:.0f} s while {stage}"
+                    if stopped
+                    else f"{_death(code)} while {stage}"
+                )
+                status = "too_slow" if stopped else "killed"
+                return dataclasses.replace(so_far, status=status, message=why)
+            if "result" in message:
+                result = from_json(message["result"])
+                if result.status == "failed" or result.message.startswith("RESOURCE_EXHAUSTED"):
+                    self._retire()  # its allocator may be in any state
+                return result
+            so_far, stage = from_json(message["compiled"]), "running"
+
+    def fresh(self) -> None:
+        """Lets the next case start in a new worker, with nothing of the earlier ones in memory."""
+        if self._worker is not None:
+            self._retire()
+
+    def close(self) -> None:
+        """Ends the worker."""
+        self.fresh()
+        self._log.close()
+
+    def errors(self) -> str:
+        """What the workers wrote to stderr."""
+        self._log.seek(0)
+        return self._log.read().decode(errors="replace")
+
+    def _start(self) -> dict[str, Any]:
+        worker = self._worker = _Worker(self._command, self._devices, self._log)
+        message = worker.receive(START_SECONDS)
+        if message is None or "refused" in message:
+            self._retire()
+            text = message["refused"] if message else _last_line(self.errors())
+            raise Invalid(text or "the worker process did not start")
+        return message["hello"]
+
+    def _retire(self) -> int:
+        assert self._worker is not None
+        code = self._worker.end()
+        self._worker = None
+        return code
+
+
+class _Worker:
+    """One worker process and the pipe it answers on."""
+
+    def __init__(self, command: list[str], devices: int | None, log: Any) -> None:
+        reading, writing = os.pipe()
+        self._process = subprocess.Popen(
+            [sys.executable, "-P", "-m", "attnlab.bench.worker", str(writing), *command],
+            stdin=subprocess.PIPE,
+            stdout=log,
+            stderr=log,
+            env=_environment(devices),
+            pass_fds=[writing],
+            start_new_session=True,  # Ctrl-C is for the parent, which keeps the rows
+        )
+        os.close(writing)
+        self.pid = self._process.pid
+        self._reading = reading
+        self._rest = b""
+
+    def send(self, **order: Any) -> None:
+        assert self._process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):  # it died between two cases: `receive` will tell
+            self._process.stdin.write(json.dumps(order).encode() + b"\n")
+            self._process.stdin.flush()
+
+    def receive(self, seconds: float) -> dict[str, Any] | None:
+        """The next message, or None at the end of the time or of the process."""
+        end = time.monotonic() + seconds
+        while b"\n" not in self._rest:
+            left = end - time.monotonic()
+            if left <= 0 or not select.select([self._reading], [], [], left)[0]:
+                return None
+            part = os.read(self._reading, 1 << 16)
+            if not part:
+                self._process.wait()
+                return None
+            self._rest += part
+        line, _, self._rest = self._rest.partition(b"\n")
+        return json.loads(line)
+
+    def running(self) -> bool:
+        return self._process.poll() is None
+
+    def end(self) -> int:
+        """Kills the process if it still runs; its exit status."""
+        self._process.kill()
+        code = self._process.wait()
+        os.close(self._reading)
+        assert self._process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.close()
+        return code
+
+
+@contextlib.contextmanager
+def started(**settings: Any) -> Iterator[Runner]:
+    """A `Runner` that is closed at the end."""
+    runner = Runner(**settings)
+    try:
+        yield runner
+    finally:
+        runner.close()
+
+
+def _environment(devices: int | None) -> dict[str, str]:
+    """The worker's environment: these sources importable, no memory taken in advance."""
+    root = str(Path(__file__).resolve().parents[2])
+    paths = [root, os.environ.get("PYTHONPATH", "")]
+    found = dict(os.environ, PYTHONPATH=os.pathsep.join(filter(None, paths)))
+    found["XLA_PYTHON_CLIENT_PREALLOCATE"] = "false"
+    if devices is not None:
+        found["JAX_NUM_CPU_DEVICES"] = str(devices)
+        flags = found.get("XLA_FLAGS", "")  # JAX refuses to be told twice
+        found["XLA_FLAGS"] = re.sub(r"--xla_force_host_platform_device_count=\S+", "", flags)
+    return found
+
+
+def _death(code: int) -> str:
+    """Why a process ended, from its exit status."""
+    if code == -signal.SIGKILL:
+        return "killed (SIGKILL: usually the system, out of memory)"
+    if code < 0:
+        return f"killed ({signal.Signals(-code).name})"
+    return f"its process ended with status {code}"
+
+
+def _last_line(text: str) -> str:
+    return next((line for line in reversed(text.splitlines()) if line.strip()), "")

@@ -1,0 +1,127 @@
+"""Memory and speed of attention mechanisms over sequence length, on real text.
+
+    python -m experiments.compare_lengths
+    python -m experiments.compare_lengths --mechanisms=dot,lsh --lengths=1024,4096,16384
+    python -m experiments.compare_lengths --mechanisms=dot --implementation=dense,blockwise
+    python -m experiments.compare_lengths --resume=results/compare_lengths-20261120-101500
+
+Each mechanism is a jitted Flax module with its projections, run on the bytes of a text, forward and
+forward + backward. A fresh folder gets results.jsonl (every repetition), results.csv, report.md and
+two figures, memory and time, as SVG and PNG. Ctrl-C keeps what is done and still writes the report.
+The defaults finish within 5 minutes and 8 GiB on two cores.
+"""
+
+import dataclasses
+import sys
+import textwrap
+from pathlib import Path
+from typing import Any
+
+from absl import flags
+
+from attnlab.bench import compare
+from attnlab.bench.case import PASSES, Invalid
+from attnlab.bench.folder import Folder
+from attnlab.bench.mechanisms import IMPLEMENTATIONS, NAMES
+from attnlab.bench.settings import AUTO, DTYPES, PARALLEL, Settings
+
+_D = Settings()  # the defaults live there
+_ways = f"{AUTO} (the fastest exact one here), {', '.join(IMPLEMENTATIONS)}"
+
+flags.DEFINE_list("mechanisms", list(_D.mechanisms), f"Which to compare: {', '.join(NAMES)}.")
+flags.DEFINE_list("lengths", list(map(str, _D.lengths)), "Sequence lengths, in tokens.")
+flags.DEFINE_integer("batch", _D.batch, "Sequences in all; must divide over the devices.")
+flags.DEFINE_integer("num_heads", _D.num_heads, "Heads; the model width is num_heads * head_dim.")
+flags.DEFINE_integer("head_dim", _D.head_dim, "Width of one head.")
+flags.DEFINE_enum("dtype", _D.dtype, DTYPES, "Of parameters and activations.")
+flags.DEFINE_bool("causal", _D.causal, "Whether a token sees only itself and earlier ones.")
+flags.DEFINE_list("passes", list(_D.passes), f"Which passes: {', '.join(PASSES)}.")
+flags.DEFINE_list(
+    "implementation",
+    list(_D.implementation),
+    f"How exact attention is computed; a line in the figures for each: {_ways}. "
+    "lsh has its own way and runs once, as it is.",
+)
+flags.DEFINE_bool("ops_only", _D.ops_only, "Compare the bare functions, without modules.")
+flags.DEFINE_enum("parallel", _D.parallel, PARALLEL, "How the batch is split over devices.")
+flags.DEFINE_integer(
+    "devices",
+    _D.devices,
+    "Devices to split the batch over. Without it: all local ones for pmap, one for jit. "
+    "On a CPU as many as asked for are made.",
+)
+flags.DEFINE_integer("repeats", _D.repeats, "Timed samples of each case.")
+flags.DEFINE_float(
+    "case_seconds", _D.case_seconds, "A case that runs longer is stopped, and a row."
+)
+flags.DEFINE_integer("window", _D.window, "Keys that window sees to the left (and right).")
+flags.DEFINE_integer("num_hashes", _D.num_hashes, "Hash rounds of lsh.")
+flags.DEFINE_integer("chunk_size", _D.chunk_size, "Chunk length of lsh.")
+flags.DEFINE_string(
+    "input", _D.input, "A file whose bytes are the input. Without it: the project's own sources."
+)
+flags.DEFINE_string("output_dir", "results", "Where the fresh folder of this run is made.")
+flags.DEFINE_string(
+    "resume",
+    None,
+    "The folder of an earlier run: does only what is missing or failed there, with its flags.",
+)
+flags.DEFINE_bool("help", False, "Show this text.", short_name="h")
+
+
+def main(argv: list[str]) -> int:
+    """Parses, builds the settings and runs; a bad flag ends in one line and status 2."""
+    try:
+        rest = flags.FLAGS(argv)[1:]
+        if flags.FLAGS.help:
+            print(_help())
+            return 0
+        if rest:
+            raise Invalid(f"{rest[0]!r} is not a flag; write --name=value")
+        settings, resume = _settings()
+        return compare.compare(settings, output_dir=Path(flags.FLAGS.output_dir), resume=resume)
+    except (flags.Error, Invalid) as error:
+        print(f"compare_lengths: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:  # before there was anything to keep
+        return compare.INTERRUPTED
+
+
+def _settings() -> tuple[Settings, Path | None]:
+    ours = [flags.FLAGS[field.name] for field in dataclasses.fields(Settings)]
+    if flags.FLAGS.resume is None:
+        return Settings.from_json({flag.name: _value(flag) for flag in ours}), None
+    path = Path(flags.FLAGS.resume)
+    if flags.FLAGS["output_dir"].present:
+        raise Invalid("--output_dir and --resume exclude each other; drop one")
+    stored = Folder.open(path).settings()
+    compare.check_resumed({flag.name: _value(flag) for flag in ours if flag.present}, stored, path)
+    return Settings.from_json(stored), path
+
+
+def _help() -> str:
+    ours = flags.FLAGS.get_key_flags_for_module(sys.modules[__name__])
+    lines = [__doc__ or "", "Flags:"]
+    for flag in ours:
+        default = "" if flag.default is None else flag.serialize().partition("=")[2]
+        switch = f"--{flag.name}={default}"
+        if flag.boolean:
+            switch = f"--[no]{flag.name} ({'on' if flag.default else 'off'})"
+        lines += [f"  {switch}", textwrap.indent(textwrap.fill(str(flag.help), 92), " " * 6)]
+    return "\n".join(lines)
+
+
+def _value(flag: flags.Flag) -> Any:
+    value: Any = flag.value
+    if flag.name == "input" and value is not None:
+        return str(Path(value).absolute())  # a resumed run may be started elsewhere
+    if flag.name != "lengths":
+        return value
+    try:
+        return [int(n) for n in value]
+    except ValueError:
+        raise Invalid(f"--lengths={','.join(value)}: give whole numbers") from None
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv))
