@@ -23,6 +23,14 @@ def x64() -> Iterator[None]:
         yield
 
 
+@pytest.fixture
+def quick_compile() -> Iterator[None]:
+    """Compiles in less time to slower programs: for tests of what is computed, not how it rounds."""
+    jax.config.update("jax_disable_most_optimizations", True)
+    yield
+    jax.config.update("jax_disable_most_optimizations", False)
+
+
 @pytest.fixture(scope="session")
 def shared_data() -> Path:
     """The folder of third-party texts beside the checkout, which is no part of the repository."""

@@ -1,0 +1,93 @@
+import jax
+import numpy as np
+import pytest
+
+from attnlab.bench import inputs, mechanisms, programs
+from attnlab.bench.case import Case
+
+SIZES = dict(num_heads=2, head_dim=8, window=5, num_hashes=2, chunk_size=4, batch=2)
+TEXT = inputs.Text("test", np.frombuffer(b"a text with some repetition, some repetition", np.uint8))
+
+
+def run(case: Case):
+    mechanism, devices = mechanisms.build(case), jax.local_devices()[: case.devices]
+    lowered = programs.lower(case, mechanism, devices)
+    streams = inputs.streams(TEXT, batch=case.batch, length=case.length, width=case.width)
+    arguments = programs.arguments(case, mechanism, devices, streams, lowered)
+    return jax.tree.map(np.asarray, lowered.compile()(*arguments))
+
+
+def lowered(case: Case):
+    return programs.lower(case, mechanisms.build(case), jax.local_devices()[: case.devices])
+
+
+@pytest.mark.parametrize("name", mechanisms.NAMES)
+def test_every_module_runs_forward_and_backward(name):
+    case = Case(name, 13, "forward_backward", **SIZES)
+    loss, d_parameters, d_inputs = run(case)
+    assert loss.shape == () and np.isfinite(loss)
+    assert len(d_inputs) == len(mechanisms.build(case).streams)
+    for gradient in jax.tree.leaves((d_parameters, d_inputs)):
+        assert np.isfinite(gradient).all()
+    assert any(np.any(g) for g in d_inputs)
+
+
+@pytest.mark.parametrize("name", mechanisms.NAMES)
+def test_every_function_takes_split_heads_and_the_same_flags(name):
+    info = lowered(Case(name, 13, ops_only=True, **SIZES)).out_info
+    assert info.shape == (2, 13, 2, 8)
+    assert (
+        lowered(Case(name, 13, "forward_backward", ops_only=True, **SIZES)).out_info[0].shape == ()
+    )
+
+
+@pytest.mark.parametrize("ops_only", [False, True])
+@pytest.mark.parametrize("name", mechanisms.NAMES)
+def test_causal_is_passed_on(name, ops_only):
+    def text_of(causal: bool) -> str:
+        return lowered(Case(name, 13, causal=causal, ops_only=ops_only, **SIZES)).as_text()
+
+    assert text_of(True) != text_of(False)
+
+
+@pytest.mark.parametrize("name", ["dot", "window"])
+def test_a_causal_module_does_not_see_what_follows(name):
+    case = Case(name, 13, **SIZES | {"batch": 1})
+    mechanism, devices = mechanisms.build(case), jax.local_devices()[:1]
+    program = lowered(case)
+    compiled = program.compile()
+
+    def contexts(text: bytes):
+        data = inputs.Text("test", np.frombuffer(text, np.uint8))
+        streams = inputs.streams(data, batch=1, length=13, width=case.width)
+        return np.asarray(compiled(*programs.arguments(case, mechanism, devices, streams, program)))
+
+    one, other = contexts(b"abcdefghijklm"), contexts(b"abcdefMLKJIHG")
+    np.testing.assert_allclose(one[:, :6], other[:, :6], rtol=1e-5, atol=1e-5)
+    assert np.abs(one[:, 6:] - other[:, 6:]).max() > 1e-3
+
+
+@pytest.mark.parametrize("parallel", ["jit", "pmap"])
+def test_two_devices_compute_what_one_does(parallel):
+    one = run(Case("multi_head", 13, "forward_backward", **SIZES))
+    two = run(Case("multi_head", 13, "forward_backward", devices=2, parallel=parallel, **SIZES))
+    loss, d_parameters, d_inputs = two
+    if parallel == "pmap":  # one copy a device, summed over them
+        loss, d_parameters = jax.tree.map(lambda x: x[1], (loss, d_parameters))
+        d_inputs = tuple(x.reshape(-1, *x.shape[2:]) for x in d_inputs)
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4),
+        (loss, d_parameters, d_inputs),
+        one,
+    )
+
+
+def test_lengths_of_one_mechanism_share_parameters():
+    built = {mechanisms.build(Case("dot", n, p)) for n in (8, 16) for p in ("a", "b")}
+    assert len(built) == 1
+    assert mechanisms.build(Case("location", 8)) is not mechanisms.build(Case("location", 16))
+
+
+def test_unknown_name():
+    with pytest.raises(ValueError, match="no mechanism 'dott'; valid: additive, dot"):
+        mechanisms.build(Case("dott", 8))

@@ -1,0 +1,240 @@
+"""Every mechanism, once: the list that the contract, lowering and memory tests run over.
+
+To add a mechanism, append a `Mechanism` to `MECHANISMS` (its file, or a function here that returns
+some): how it is applied to named arrays, and how these are made for given sizes.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from attnlab import masks, scores
+from attnlab.ops.attention import attention
+from attnlab.ops.local import local_attention, window_attention
+from tests import oracle
+
+Arrays = dict[str, Any]
+
+
+class Sizes(NamedTuple):
+    """Distinct primes, as far as heads allow, so that a swapped axis cannot pass."""
+
+    batch: int = 5
+    queries: int = 17
+    keys: int = 23
+    num_kv_heads: int = 3
+    group_size: int = 2
+    width: int = 7
+    value_width: int = 11
+    hidden: int = 13
+
+    @property
+    def num_heads(self) -> int:
+        return self.num_kv_heads * self.group_size
+
+
+@dataclass(frozen=True)
+class ScoreCase:
+    """A score of the library beside its equation in the oracle.
+
+    Attributes:
+      name: for the test's id.
+      build: the library's score from its parameters.
+      equation: the oracle's function of the same parameters.
+      shapes: of the parameters, each as one head has it.
+      key_width: Hk; None = the width of the queries.
+    """
+
+    name: str
+    build: Callable[..., scores.Score]
+    equation: Callable
+    shapes: Callable[[Sizes], tuple[tuple[int, ...], ...]] = lambda sizes: ()
+    key_width: int | None = None
+
+    def parameters(self, rng, sizes: Sizes, *, per_head: bool = True) -> tuple[np.ndarray, ...]:
+        """Normal numbers; positive where they are a scale."""
+        lead = (sizes.num_heads,) if per_head else ()
+        drawn = (rng.normal(size=lead + shape) for shape in self.shapes(sizes))
+        return tuple(x if x.ndim > len(lead) else np.abs(x) + 0.5 for x in drawn)
+
+    def qkv(self, rng, sizes: Sizes) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        queries = (sizes.batch, sizes.queries, sizes.num_heads)
+        keys = (sizes.batch, sizes.keys, sizes.num_kv_heads)
+        return (
+            rng.normal(size=(*queries, sizes.width)),
+            rng.normal(size=(*keys, self.key_width or sizes.width)),
+            rng.normal(size=(*keys, sizes.value_width)),
+        )
+
+
+SCORES = (
+    ScoreCase("dot", lambda: scores.Dot(1.0), oracle.dot),
+    ScoreCase("scaled_dot", lambda: scores.Dot(), oracle.scaled_dot),
+    ScoreCase("general", scores.General, oracle.general, lambda z: ((z.width, 5),), key_width=5),
+    ScoreCase("cosine", scores.Cosine, oracle.cosine, lambda z: ((),)),
+    ScoreCase("additive", scores.Additive, oracle.additive, lambda z: ((z.width,),)),
+    ScoreCase(
+        "normalised_additive",
+        scores.NormalisedAdditive,
+        oracle.normalised_additive,
+        lambda z: ((z.width,), (), (z.width,)),
+    ),
+    ScoreCase(
+        "concat",
+        scores.Concat,
+        oracle.concat,
+        lambda z: ((z.hidden,), (z.width, z.hidden), (5, z.hidden)),
+        key_width=5,
+    ),
+    # Two rows of W more than there are keys.
+    ScoreCase(
+        "location", scores.Location, oracle.location, lambda z: ((z.width, z.keys + 2),)
+    ),
+)
+
+
+@dataclass(frozen=True)
+class Mechanism:
+    """One function of named arrays and a mask.
+
+    Attributes:
+      name: for the test's id.
+      apply: (arrays, mask) -> context.
+      make: (rng, sizes) -> arrays, float64; those with a batch axis are named below.
+      output: (sizes) -> the shape of the context.
+      queries: names of the arrays [*B, T, ...] (or T = S, if among `keys` too).
+      keys: names of the arrays [*B, S, ...].
+      mask: (visible keys [B, S], causal) -> mask; None where the mechanism takes none.
+      hides_anywhere: `mask` can hide any key; otherwise only those from some position on.
+      causal: `mask` can hide the future.
+      plain: name of the plain version of the same function, whose error bounds this one's.
+    """
+
+    name: str
+    apply: Callable[[Arrays, Any], jax.Array]
+    make: Callable[[np.random.Generator, Sizes], Arrays]
+    output: Callable[[Sizes], tuple[int, ...]] = lambda z: (
+        z.batch,
+        z.queries,
+        z.num_heads,
+        z.value_width,
+    )
+    queries: tuple[str, ...] = ("q",)
+    keys: tuple[str, ...] = ("k", "v")
+    mask: Callable[[np.ndarray, bool], Any] | None = None
+    hides_anywhere: bool = True
+    causal: bool = True
+    plain: str | None = None
+
+    @property
+    def batched(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(self.queries + self.keys))
+
+    def sizes(self) -> Sizes:
+        """T = S where queries and keys are one array."""
+        sizes = Sizes()
+        return sizes._replace(queries=sizes.keys) if set(self.queries) & set(self.keys) else sizes
+
+    def arrays(self, seed: int = 0, dtype=jnp.float32, sizes: Sizes | None = None) -> Arrays:
+        made = self.make(np.random.default_rng(seed), sizes or self.sizes())
+        return {name: jnp.asarray(x, dtype) for name, x in made.items()}
+
+
+def causal_and_visible(visible: np.ndarray, causal: bool) -> masks.Mask:
+    """Any keys hidden, causal or not, as one type of mask: one compilation serves every test."""
+    batch, num_keys = visible.shape
+    offset = jnp.full(batch, 0 if causal else num_keys)
+    return masks.Causal(offset) & masks.Explicit(jnp.asarray(visible)[:, None, None])
+
+
+def padding(visible: np.ndarray, causal: bool) -> masks.Mask:
+    assert not causal
+    return masks.Padding(jnp.asarray(visible.sum(-1)))
+
+
+def exact(case: ScoreCase, implementation: str) -> Mechanism:
+    """`attention` with this score."""
+    reads_keys = case.name != "location"
+
+    def make(rng, sizes):
+        q, k, v = case.qkv(rng, sizes)
+        parameters = case.parameters(rng, sizes)
+        named = {f"parameter_{i}": x for i, x in enumerate(parameters)}
+        return {"q": q, "v": v} | ({"k": k} if reads_keys else {}) | named
+
+    def apply(arrays, mask):
+        parameters = (x for name, x in sorted(arrays.items()) if name.startswith("parameter"))
+        v = arrays["v"]
+        return attention(
+            case.build(*parameters),
+            arrays["q"],
+            arrays.get("k", v),
+            v,
+            mask=mask,
+            implementation=implementation,
+        )
+
+    return Mechanism(
+        f"{case.name}-{implementation}",
+        apply,
+        make,
+        keys=("k", "v") if reads_keys else ("v",),
+        mask=causal_and_visible,
+        plain=None if implementation == "dense" else f"{case.name}-dense",
+    )
+
+
+def window(implementation: str) -> Mechanism:
+    def apply(arrays, mask):
+        return window_attention(
+            arrays["q"],
+            arrays["k"],
+            arrays["v"],
+            window=(5, 3),
+            mask=mask,
+            implementation=implementation,
+        )
+
+    return replace(
+        exact(SCORES[1], implementation), name=f"window-{implementation}", apply=apply, plain=None
+    )
+
+
+def local(name: str, *, gaussian: bool) -> Mechanism:
+    """Luong's local-m, whose centres are fixed, and local-p, whose centres are an array."""
+
+    def make(rng, sizes):
+        q, k, v = SCORES[0].qkv(rng, sizes)
+        centres = rng.uniform(0, sizes.keys - 1, (sizes.batch, sizes.queries))
+        return {"q": q, "k": k, "v": v} | ({"centres": centres} if gaussian else {})
+
+    def apply(arrays, mask):
+        q, k, v = (arrays[name] for name in "qkv")
+        centres = arrays.get("centres")
+        if centres is None:
+            centres = jnp.broadcast_to(jnp.arange(q.shape[-3]), q.shape[:-2])
+        return local_attention(q, k, v, centres, half_width=3, gaussian=gaussian, mask=mask)
+
+    return Mechanism(
+        name,
+        apply,
+        make,
+        queries=("q", "centres") if gaussian else ("q",),
+        mask=padding,
+        hides_anywhere=False,
+        causal=False,
+    )
+
+
+MECHANISMS: tuple[Mechanism, ...] = (
+    *(exact(case, name) for case in SCORES for name in ("blockwise", "dense")),
+    window("blockwise"),
+    window("dense"),
+    local("local_m", gaussian=False),
+    local("local_p", gaussian=True),
+)
+BY_NAME = {mechanism.name: mechanism for mechanism in MECHANISMS}

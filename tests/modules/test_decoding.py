@@ -1,0 +1,168 @@
+"""Decoding with the key/value cache is the causal forward over the whole sequence."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from attnlab import MultiHeadAttention, masks, routes
+from tests.modules.reference import apply, init
+from tests.modules.test_multi_head import DENSE, SCORES
+
+pytestmark = pytest.mark.usefixtures("x64")
+
+B, L, D = 3, 11, 12
+CACHE = L + 2  # so that some slots are never written
+ONE_BY_ONE = (1,) * L
+EXACT = {"rtol": 1e-11, "atol": 1e-13}
+
+
+def mha(num_heads=3, route=DENSE, **options):
+    return MultiHeadAttention(num_heads, route=route, param_dtype=jnp.float64, **options)
+
+
+def sequence(seed=0, length=L):
+    return jnp.asarray(np.random.default_rng(seed).normal(size=(B, length, D)))
+
+
+def empty_cache(module, *, garbage=0.0):
+    """Variables with a cache of CACHE tokens, which hold `garbage` until they are written."""
+    variables = init(module, sequence(length=CACHE), decode=True)
+    cache = {
+        name: x if name == "cache_index" else jnp.full_like(x, garbage)
+        for name, x in variables["cache"].items()
+    }
+    return {**variables, "cache": cache}
+
+
+def decode(module, variables, x, *all_splits, **options):
+    """x in consecutive pieces, from the same variables for each way to split it.
+
+    Returns the outputs, joined, and the last variables.
+    """
+
+    @jax.jit
+    def step(variables, piece):
+        return module.apply(variables, piece, decode=True, mutable=["cache"], **options)
+
+    first = variables
+    for splits in all_splits:
+        outputs, start, variables = [], 0, first
+        for size in splits:
+            y, updated = step(variables, x[:, start : start + size])
+            outputs.append(y)
+            variables = {**variables, **updated}
+            start += size
+        yield jnp.concatenate(outputs, 1), variables
+    sizes = {size for splits in all_splits for size in splits}
+    assert step._cache_size() == len(sizes), "a step compiles once for each length"
+
+
+CONFIGURATIONS = {
+    "plain": mha(),
+    "turned": mha(num_heads=6, num_kv_heads=2, rotary=True, normalize_qk=True),
+    "blockwise": mha(route=routes.AllPairs()),
+    "window": mha(route=routes.Window(2, 0, "dense")),
+    "window_ahead": mha(route=routes.Window(2, 1, "dense")),
+    "window_blockwise": mha(route=routes.Window(2, 0)),
+}
+
+
+@pytest.mark.parametrize("name", CONFIGURATIONS)
+def test_any_split_is_the_causal_forward(name):
+    module, x = CONFIGURATIONS[name], sequence()
+    variables = empty_cache(module, garbage=1e30)
+    true = apply(module, {"params": variables["params"]}, x, mask=masks.Causal())
+    # Rotary turns in float32, whatever the inputs.
+    tolerance = {"rtol": 1e-5, "atol": 1e-5} if name == "turned" else EXACT
+    splits = ONE_BY_ONE, (5, 1, 5), (1, 5, 5), (5, 5, 1)
+    for got, after in decode(module, variables, x, *splits):
+        np.testing.assert_allclose(got, true, **tolerance)
+        assert after["cache"]["cache_index"] == L
+        assert after["cache"]["cached_key"].shape[-3] == CACHE
+
+
+@pytest.mark.parametrize("name", ["general", "additive", "location"])
+def test_other_scores_decode(name):
+    score, *_ = SCORES[name]
+    if name == "location":
+        score = score.clone(max_length=CACHE)
+    module, x = mha(score=score), sequence()
+    variables = empty_cache(module)
+    [(got, _)] = decode(module, variables, x[:, :4], (3, 1))
+    true = apply(module, {"params": variables["params"]}, x[:, :4], mask=masks.Causal())
+    np.testing.assert_allclose(got, true, **EXACT)
+
+
+def test_prompts_of_different_lengths_are_padded_in_front():
+    """Each example is as if it were alone, without its padding; rotary sees distances only."""
+    padding = np.array([0, 4, 1])
+    visible = jnp.asarray(np.arange(CACHE) >= padding[:, None])[:, None, None]
+    module, x = mha(rotary=True), sequence()
+    variables = empty_cache(module)
+    [(got, _)] = decode(module, variables, x, (5, 1, 5), mask=visible)
+    params = {"params": variables["params"]}
+    for row, start in enumerate(padding):
+        alone = apply(module, params, x[row : row + 1, start:], mask=masks.Causal())
+        np.testing.assert_allclose(got[row, start:], alone[0], rtol=1e-5, atol=1e-5)
+
+
+def test_lengths_hide_cached_keys():
+    lengths = jnp.array([L, 4, 7])
+    module, x = mha(), sequence()
+    variables = empty_cache(module)
+    [(got, _)] = decode(module, variables, x, ONE_BY_ONE, mask=masks.Padding(lengths))
+    params = {"params": variables["params"]}
+    true = apply(module, params, x, mask=masks.Causal() & masks.Padding(lengths))
+    np.testing.assert_allclose(got, true, **EXACT)
+
+
+def test_decoding_inside_a_scan():
+    module, x = mha(), sequence()
+    variables = empty_cache(module)
+    params = {"params": variables["params"]}
+
+    def step(cache, token):
+        y, updated = module.apply(
+            {**params, "cache": cache}, token[:, None], decode=True, mutable=["cache"]
+        )
+        return updated["cache"], y[:, 0]
+
+    _, got = jax.jit(lambda: jax.lax.scan(step, variables["cache"], jnp.moveaxis(x, 1, 0)))()
+    true = apply(module, params, x, mask=masks.Causal())
+    np.testing.assert_allclose(jnp.moveaxis(got, 0, 1), true, **EXACT)
+
+
+def test_weights_while_decoding():
+    module, x = CONFIGURATIONS["window"], sequence()
+    variables = empty_cache(module)
+    [(_, variables)] = decode(module, variables, x[:, :6], (6,))
+    (_, weights), _ = apply(
+        module, variables, x[:, 6:7], decode=True, return_weights=True, mutable=["cache"]
+    )
+    params = {"params": variables["params"]}
+    _, true = apply(module, params, x[:, :7], mask=masks.Causal(), return_weights=True)
+    assert weights.shape == (B, 3, 1, CACHE)
+    np.testing.assert_allclose(weights[..., :7], true[..., 6:7, :], **EXACT)
+    np.testing.assert_array_equal(weights[..., 7:], 0)
+
+
+def test_past_the_end_of_the_cache_is_nan():
+    module, x = mha(), sequence(length=CACHE + 5)
+    splits = (6,) + (1,) * (CACHE - 3), (6, 6, 1, 1), (6, 1, 6, 1), (6, 6, 6)
+    variables = empty_cache(module)
+    found = list(decode(module, variables, x, *splits))
+    for (got, _), fitting in zip(found, (CACHE, CACHE, CACHE, 12), strict=True):
+        assert np.isfinite(got[:, :fitting]).all()
+        assert got.shape[1] > fitting and np.isnan(got[:, fitting:]).all()
+    with pytest.raises(ValueError, match=f"cache holds {CACHE} tokens; got {CACHE + 1}"):
+        module.apply(variables, x[:, : CACHE + 1], decode=True, mutable=["cache"])
+
+
+def test_the_cache_keeps_the_dtype_of_the_computation():
+    module = mha().clone(dtype=jnp.bfloat16)
+    variables = init(module, sequence(length=CACHE), decode=True)
+    assert variables["cache"]["cached_key"].dtype == jnp.bfloat16
+    [(got, variables)] = decode(module, variables, sequence()[:, :2], (1, 1))
+    assert got.dtype == variables["cache"]["cached_value"].dtype == jnp.bfloat16
+    assert variables["cache"]["cache_index"].dtype == jnp.int32

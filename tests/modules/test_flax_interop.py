@@ -1,0 +1,228 @@
+"""attnlab's attention inside Flax's own multi-head modules: Flax's numbers, and nothing lost."""
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from attnlab import as_flax_attention_fn, routes, scores
+from tests import oracle
+from tests.modules.reference import apply, init, multi_head
+
+B, T, D, N = 2, 7, 12, 3
+REAL = np.arange(T) < np.array([[T], [4]])
+CLOSE = {"rtol": 1e-5, "atol": 1e-6}
+
+
+def sequence(seed=0):
+    return jnp.asarray(np.random.default_rng(seed).normal(size=(B, T, D)), jnp.float32)
+
+
+def fn(**options):
+    return as_flax_attention_fn(route=routes.AllPairs("dense"), **options)  # compiles fastest
+
+
+def linen(attention_fn, **options):
+    return nn.MultiHeadDotProductAttention(N, attention_fn=attention_fn, **options)
+
+
+def of_nnx(attention_fn, seed=0, **options):
+    return nnx.MultiHeadAttention(
+        N, D, attention_fn=attention_fn, rngs=nnx.Rngs(seed), **({"decode": False} | options)
+    )
+
+
+def masks_of_flax():
+    """Causal and padding, from Flax's own helpers."""
+    causal = nn.make_causal_mask(jnp.ones((B, T)))
+    real = jnp.asarray(REAL)
+    return {
+        "none": None,
+        "float": nn.combine_masks(causal, nn.make_attention_mask(jnp.ones((B, T)), real)),
+        "bool": nn.make_attention_mask(jnp.ones((B, T), bool), real, dtype=bool),
+        "one_for_all": nn.make_causal_mask(jnp.ones((1, T)), dtype=bool),
+    }
+
+
+@pytest.mark.parametrize("make", [linen, of_nnx])
+def test_equals_flax_under_its_masks(make):
+    x, found = sequence(), masks_of_flax()
+    assert found["float"].dtype == jnp.float32 and found["bool"].dtype == jnp.bool_
+    if make is linen:
+        variables = init(linen(nn.dot_product_attention), x)
+
+        def run(attention_fn, mask):
+            return linen(attention_fn).apply(variables, x, mask=mask)
+
+        theirs = nn.dot_product_attention
+    else:
+
+        def run(attention_fn, mask):
+            return of_nnx(attention_fn)(x, mask=mask)
+
+        theirs = nnx.dot_product_attention
+
+    @jax.jit
+    def all_of_them():
+        return {kind: (run(theirs, mask), run(fn(), mask)) for kind, mask in found.items()}
+
+    results = all_of_them()
+    for kind, (true, got) in results.items():
+        np.testing.assert_allclose(got, true, err_msg=kind, **CLOSE)
+        if kind != "none":
+            assert np.abs(true - results["none"][0]).max() > 1e-2, f"{kind} does nothing"
+
+
+def test_the_default_is_attnlabs_own_choice_of_implementation():
+    x = jnp.ones((1, 1031, D))
+    module = linen(as_flax_attention_fn())
+    variables = init(module, x)
+    assert "1031,1031" not in str(jax.make_jaxpr(lambda v: module.apply(v, x))(variables))
+
+
+def test_nnx_is_causal():
+    x, real = sequence(), nnx.make_attention_mask(jnp.ones((B, T)), jnp.asarray(REAL))
+
+    @jax.jit
+    def run():
+        found = []
+        for attention_fn in (nnx.dot_product_attention, fn()):
+            module = of_nnx(attention_fn)
+            found += [module(x, is_causal=True), module(x, mask=real, is_causal=True), module(x)]
+        return found
+
+    causal, both, _, our_causal, our_both, plain = run()
+    np.testing.assert_allclose(our_causal, causal, **CLOSE)
+    np.testing.assert_allclose(our_both, both, **CLOSE)
+    assert np.abs(our_causal - plain).max() > 1e-2 and np.abs(our_both - our_causal).max() > 1e-2
+
+
+def test_cross_attention_and_gradients():
+    query, key = sequence(), sequence(1)[:, :5]
+    theirs, ours = linen(nn.dot_product_attention), linen(fn())
+    variables = init(theirs, query, key)
+
+    def gradients(module):
+        loss = jax.jit(jax.grad(lambda v: jnp.sum(jnp.sin(module.apply(v, query, key)))))
+        return loss(variables)
+
+    for true, got in zip(
+        jax.tree.leaves(gradients(theirs)), jax.tree.leaves(gradients(ours)), strict=True
+    ):
+        np.testing.assert_allclose(got, true, rtol=1e-4, atol=1e-5)
+
+
+def test_linen_decodes():
+    x = sequence()
+    module = linen(fn(), decode=True)
+    variables = init(module, x)
+    whole = apply(
+        linen(nn.dot_product_attention),
+        {"params": variables["params"]},
+        x,
+        mask=nn.make_causal_mask(x[..., 0]),
+    )
+    step = jax.jit(lambda v, x: module.apply(v, x, mutable=["cache"]))
+    for t in range(T):
+        y, updated = step(variables, x[:, t : t + 1])
+        variables = {**variables, **updated}
+        np.testing.assert_allclose(y[:, 0], whole[:, t], **CLOSE)
+
+
+def test_nnx_decodes():
+    x = sequence()
+    module = of_nnx(fn())
+    whole = of_nnx(nnx.dot_product_attention)(x, mask=nnx.make_causal_mask(x[..., 0]))
+    module.init_cache(x.shape)
+    for t in range(T):
+        y = module(x[:, t : t + 1], decode=True)
+        np.testing.assert_allclose(y[:, 0], whole[:, t], **CLOSE)
+
+
+def test_another_score_and_route():
+    x = sequence()
+    module = linen(as_flax_attention_fn(scores.Cosine(3.0), routes.Window(2, 1)))
+    variables = init(module, x)
+    true, _ = multi_head(
+        {**variables["params"], "score": {"scale": np.array(3.0)}},
+        x,
+        x,
+        x,
+        score=oracle.cosine,
+        score_parameters=("scale",),
+        mask=oracle.window(T, T, 2, 1),
+    )
+    np.testing.assert_allclose(apply(module, variables, x), true, **CLOSE)
+
+
+@pytest.mark.parametrize("make", ["linen", "nnx"])
+def test_dropout_is_per_element_or_refused(make):
+    x = sequence()
+    attention_fn = fn()
+    if make == "linen":
+
+        def run(deterministic, seed=0, **options):
+            module = linen(attention_fn, dropout_rate=0.5, **options)
+            return module.apply(
+                variables, x, deterministic=deterministic, rngs={"dropout": jax.random.key(seed)}
+            )
+
+        variables = init(linen(attention_fn), x)
+    else:
+
+        def run(deterministic, seed=0, **options):
+            module = of_nnx(attention_fn, dropout_rate=0.5, **options)
+            return module(x, deterministic=deterministic, rngs=nnx.Rngs(dropout=seed))
+
+    with pytest.raises(NotImplementedError, match="got broadcast_dropout=True .*=False in the"):
+        run(False)
+    still = run(True)
+    np.testing.assert_array_equal(still, run(True, seed=1))
+    dropped = run(False, broadcast_dropout=False)
+    assert np.isfinite(dropped).all()
+    np.testing.assert_array_equal(dropped, run(False, broadcast_dropout=False))
+    for other in (still, run(False, seed=1, broadcast_dropout=False)):
+        assert np.abs(dropped - other).max() > 1e-2
+
+
+def test_dtype_is_flax_s():
+    x = sequence()
+    module = linen(fn(), dtype=jnp.bfloat16)
+    assert apply(module, init(module, x), x).dtype == jnp.bfloat16
+    assert of_nnx(fn(), dtype=jnp.bfloat16)(x).dtype == jnp.bfloat16
+
+
+def test_what_would_be_lost_is_refused():
+    x = sequence()
+    module = linen(as_flax_attention_fn())
+    variables = init(module, x)
+    with pytest.raises(NotImplementedError, match="weights are not sown here"):
+        module.apply(variables, x, sow_weights=True, mutable=["intermediates"])
+    with pytest.raises(NotImplementedError, match="weights are not sown here"):
+        of_nnx(as_flax_attention_fn())(x, sow_weights=True)
+    with pytest.raises(NotImplementedError, match="LSH shares queries and keys.*LSHSelfAttention"):
+        as_flax_attention_fn(route=routes.LSH())
+    quantised = linen(as_flax_attention_fn(), qk_attn_weights_einsum_cls=lambda: jnp.einsum)
+    with pytest.raises(NotImplementedError, match="einsum of its own.*qk_attn_weights_einsum"):
+        quantised.apply(variables, x)
+
+
+def test_a_window_while_flax_decodes_is_refused():
+    """Flax does not say where in the cache the query stands."""
+    x = sequence()
+    module = linen(as_flax_attention_fn(route=routes.Window(2, 0)), decode=True)
+    variables = init(module, x)
+    with pytest.raises(NotImplementedError, match="got 1 queries and 7 keys"):
+        module.apply(variables, x[:, :1], mutable=["cache"])
+
+
+def test_masks_may_be_any_number_and_true_may_attend():
+    attention_fn = fn()
+    q, k, v = (sequence(seed).reshape(B, T, N, 4) for seed in range(3))
+    causal = np.tril(np.ones((T, T)))
+    got = [attention_fn(q, k, v, mask=jnp.asarray(causal, t)[None]) for t in (bool, int, float)]
+    np.testing.assert_array_equal(got[0], got[1])
+    np.testing.assert_array_equal(got[0], got[2])
+    np.testing.assert_allclose(got[0], fn()(q, k, v, is_causal=True), rtol=1e-6, atol=1e-6)

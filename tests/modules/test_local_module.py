@@ -1,0 +1,152 @@
+"""Luong's local attention as a module against the oracle."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from attnlab import CosineScore, DotScore, LocalAttention, masks
+from tests import oracle
+from tests.modules.reference import apply, float64, init
+
+pytestmark = pytest.mark.usefixtures("x64")
+
+B, T, S, DQ, DK, DV = 2, 13, 17, 3, 5, 7
+LENGTHS = np.array([S, 11])
+F64 = {"param_dtype": jnp.float64}
+# The predicted centres are float32, whatever the inputs.
+EXACT, FLOAT32 = {"rtol": 1e-11, "atol": 1e-13}, {"rtol": 1e-4, "atol": 1e-5}
+
+
+def arrays(key_width=DK, seed=0):
+    rng = np.random.default_rng(seed)
+    shapes = (B, T, DQ), (B, S, key_width), (B, S, DV)
+    return tuple(jnp.asarray(rng.normal(size=shape)) for shape in shapes)
+
+
+def expected(
+    params, inputs, centres, *, gaussian, lengths, score=oracle.general, names=("kernel",)
+):
+    q, k, v = (x[:, :, None] for x in float64(inputs))
+    parameters = [np.asarray(params["score"][name]) for name in names]
+    found, _ = oracle.local_attention(
+        score, q, k, v, centres, 2, parameters, gaussian=gaussian, lengths=lengths
+    )
+    return found.context[:, :, 0], found.weights[:, 0]
+
+
+def predicted_centres(params, query, lengths):
+    """Luong et al. 2015, eq. 9: p_t = S·sigmoid(v_pᵀ tanh(W_p h_t))."""
+    p, query = float64((params, query))
+    logit = np.tanh(query @ p["centre_hidden"]["kernel"]) @ p["centre"]["kernel"]
+    return np.asarray(lengths)[:, None] / (1 + np.exp(-logit[..., 0]))
+
+
+def check(got, true, tolerance):
+    for a, b in zip(got, true, strict=True):
+        np.testing.assert_allclose(a, b, **tolerance)
+
+
+@pytest.mark.parametrize("padded", [False, True])
+def test_local_p(padded):
+    module, inputs = LocalAttention(half_width=2, features=11, **F64), arrays()
+    variables = init(module, *inputs)
+    lengths = LENGTHS if padded else np.full(B, S)
+    mask = masks.Padding(jnp.asarray(LENGTHS)) if padded else None
+    got = apply(module, variables, *inputs, mask=mask, return_weights=True)
+    centres = predicted_centres(variables["params"], inputs[0], lengths)
+    assert np.ptp(centres) > 2
+    true = expected(variables["params"], inputs, centres, gaussian=True, lengths=lengths)
+    check(got, true, FLOAT32)
+    assert (got[1].sum(-1) < 0.999).any(), "local-p is not renormalised"
+
+
+@pytest.mark.parametrize("padded", [False, True])
+def test_local_m(padded):
+    module, inputs = LocalAttention(False, half_width=2, **F64), arrays()
+    variables = init(module, *inputs)
+    assert set(variables["params"]) == {"score"}
+    lengths = LENGTHS if padded else np.full(B, S)
+    mask = masks.Padding(jnp.asarray(LENGTHS)) if padded else None
+    got = apply(module, variables, *inputs, mask=mask, return_weights=True)
+    centres = np.broadcast_to(np.arange(T), (B, T))
+    true = expected(variables["params"], inputs, centres, gaussian=False, lengths=lengths)
+    check(got, true, EXACT)
+
+
+@pytest.mark.parametrize(
+    ("score", "equation", "names"),
+    [(DotScore(1.0), oracle.dot, ()), (CosineScore(**F64), oracle.cosine, ("scale",))],
+    ids=["dot", "cosine"],
+)
+def test_other_scores(score, equation, names):
+    module, inputs = LocalAttention(False, half_width=2, score=score), arrays(DQ)
+    variables = init(module, *inputs)
+    got = apply(module, variables, *inputs, return_weights=True)
+    centres = np.broadcast_to(np.arange(T), (B, T))
+    check(
+        got,
+        expected(
+            variables.get("params"),
+            inputs,
+            centres,
+            gaussian=False,
+            lengths=np.full(B, S),
+            score=equation,
+            names=names,
+        ),
+        EXACT,
+    )
+
+
+@pytest.mark.parametrize("predictive", [False, True])
+def test_a_decoder_that_takes_one_step_at_a_time(predictive):
+    module = LocalAttention(predictive, half_width=2, **F64)
+    query, key, value = arrays()
+    variables = init(module, query, key, value)
+    whole = apply(module, variables, query, key, value)
+    step = jax.jit(lambda x, t: module.apply(variables, x, key, value, steps=t))
+    for t in range(T):
+        one = step(query[:, t : t + 1], jnp.array([t]))
+        np.testing.assert_allclose(one[:, 0], whole[:, t], rtol=1e-6, atol=1e-7)
+
+
+def test_steps_of_each_example():
+    """Steps [*B, T], and [T] for all examples alike."""
+    module, inputs = LocalAttention(False, half_width=2, **F64), arrays()
+    variables = init(module, *inputs)
+    steps = np.stack([np.arange(T), np.arange(T) + 3])
+    got = apply(module, variables, *inputs, steps=jnp.asarray(steps), return_weights=True)
+    true = expected(variables["params"], inputs, steps, gaussian=False, lengths=np.full(B, S))
+    check(got, true, EXACT)
+
+
+def test_gradients_reach_every_parameter():
+    module, inputs = LocalAttention(half_width=2, **F64), arrays()
+    variables = init(module, *inputs)
+
+    @jax.jit
+    def gradients(variables):
+        return jax.grad(lambda v: jnp.sum(jnp.sin(module.apply(v, *inputs))))(variables)
+
+    for path, grad in jax.tree.leaves_with_path(gradients(variables)):
+        assert np.isfinite(grad).all() and np.abs(grad).max() > 1e-6, path
+
+
+def test_memory_without_weights_is_that_of_the_window():
+    """Looking at the weights costs O(T·S); nobody who does not look pays for it."""
+    module = LocalAttention(False, half_width=2, score=DotScore(1.0))
+    x = jnp.ones((1, 1031, 3))
+    assert "1031,1031" not in str(jax.make_jaxpr(lambda x: module.apply({}, x, x))(x))
+    with_weights = jax.make_jaxpr(lambda x: module.apply({}, x, x, return_weights=True))(x)
+    assert "1031,1031" in str(with_weights)
+
+
+def test_errors():
+    query, key, value = arrays()
+    module = LocalAttention(half_width=2, **F64)
+    variables = init(module, query, key, value)
+    with pytest.raises(NotImplementedError, match="local attention takes masks.Padding or None"):
+        module.apply(variables, query, key, value, mask=masks.Causal())
+    with pytest.raises(ValueError, match="half_width counts keys, an int ≥ 0; got -1"):
+        LocalAttention(half_width=-1, **F64).apply(variables, query, key, value)

@@ -1,0 +1,175 @@
+"""Multi-head attention against the reference, in float64, so that only the equations count."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from attnlab import (
+    AdditiveScore,
+    ConcatScore,
+    CosineScore,
+    DotScore,
+    GeneralScore,
+    LocationScore,
+    MultiHeadAttention,
+    masks,
+    routes,
+)
+from tests import oracle
+from tests.modules.reference import apply, init, multi_head
+
+pytestmark = pytest.mark.usefixtures("x64")
+
+B, T, S, D = 2, 5, 7, 12
+F64 = {"param_dtype": jnp.float64}
+# Rotary turns in float32, whatever the inputs.
+EXACT, FLOAT32 = {"rtol": 1e-11, "atol": 1e-13}, {"rtol": 1e-5, "atol": 1e-5}
+DENSE = routes.AllPairs("dense")  # compiles fastest
+
+
+def arrays(seed=0):
+    """Query, key and value of different widths."""
+    rng = np.random.default_rng(seed)
+    shapes = (B, T, D), (B, S, 11), (B, S, 13)
+    return tuple(jnp.asarray(rng.normal(size=shape)) for shape in shapes)
+
+
+def mha(num_heads=3, route=DENSE, **options):
+    return MultiHeadAttention(num_heads, route=route, **(F64 | options))
+
+
+def check(module, inputs, *, tolerance=EXACT, options=None, **reference):
+    """Result and weights are the reference's."""
+    variables = init(module, *inputs)
+    got = apply(module, variables, *inputs, return_weights=True, **(options or {}))
+    query, key, value = (*inputs, *inputs[-1:] * 2)[:3]
+    true = multi_head(variables["params"], query, key, value, **reference)
+    for a, b in zip(got, true, strict=True):
+        assert a.dtype == jnp.float64
+        np.testing.assert_allclose(a, b, **tolerance)
+
+
+@pytest.mark.parametrize("inputs", [arrays()[:1], arrays()[:2], arrays()], ids=["x", "qk", "qkv"])
+def test_self_and_cross_attention(inputs):
+    check(mha(), inputs)
+
+
+@pytest.mark.parametrize("implementation", ["dense", None])
+def test_causal_padded_and_biased(implementation):
+    query, key, value = arrays()
+    lengths = np.array([S, 3])
+    bias = np.random.default_rng(1).normal(size=(1, 3, T, S))
+    mask = np.stack([oracle.padding(T, S, length) for length in lengths])
+    check(
+        mha(route=routes.AllPairs(implementation)),
+        (query, key, value),
+        options={
+            "mask": masks.Causal() & masks.Padding(jnp.asarray(lengths)),
+            "bias": jnp.asarray(bias),
+        },
+        mask=(mask & oracle.causal(T, S))[:, None],
+        bias=bias,
+    )
+
+
+def test_a_query_that_sees_nothing_gets_the_output_bias():
+    (query, *_), module = arrays(), mha()
+    variables = init(module, query)
+    got = apply(module, variables, query, mask=masks.Padding(jnp.array([T, 0])))
+    bias = variables["params"]["out"]["bias"]
+    np.testing.assert_allclose(got[1], np.broadcast_to(bias, got[1].shape), rtol=1e-15)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"num_heads": 6, "num_kv_heads": 2},
+        {"num_heads": 6, "num_kv_heads": 1},
+        {"qkv_features": 15},
+        {"out_features": 17},
+        {"use_bias": False},
+    ],
+    ids=str,
+)
+def test_sizes(options):
+    check(mha(**options), arrays())
+
+
+def test_normalised_queries_and_keys():
+    check(mha(normalize_qk=True), arrays(), normalize_qk=True)
+
+
+def test_rotary_positions():
+    check(mha(rotary=True), arrays(), turn=True, tolerance=FLOAT32)
+
+
+def test_normalised_then_turned():
+    check(
+        mha(num_heads=6, num_kv_heads=2, normalize_qk=True, rotary=True),
+        arrays()[:1],
+        normalize_qk=True,
+        turn=True,
+        tolerance=FLOAT32,
+    )
+
+
+# name: (score, equation, its parameters)
+SCORES = {
+    "dot": (DotScore(1.0), oracle.dot, ()),
+    "general": (GeneralScore(**F64), oracle.general, ("kernel",)),
+    "cosine": (CosineScore(**F64), oracle.cosine, ("scale",)),
+    "additive": (AdditiveScore(**F64), oracle.additive, ("kernel",)),
+    "normalised": (
+        AdditiveScore(normalise=True, **F64),
+        oracle.normalised_additive,
+        ("kernel", "gain", "bias"),
+    ),
+    "concat": (
+        ConcatScore(5, **F64),
+        oracle.concat,
+        ("kernel", "query_kernel", "key_kernel"),
+    ),
+    "location": (LocationScore(S + 2, **F64), oracle.location, ("kernel",)),
+}
+
+
+@pytest.mark.parametrize("name", SCORES)
+def test_every_score_with_grouped_heads(name):
+    score, equation, parameters = SCORES[name]
+    module = mha(num_heads=6, num_kv_heads=2, score=score)
+    check(module, arrays(), score=equation, score_parameters=parameters)
+
+
+@pytest.mark.parametrize("implementation", ["dense", None])
+def test_window_route(implementation):
+    check(
+        mha(route=routes.Window(2, 1, implementation)),
+        arrays()[:1],
+        options={"mask": masks.Padding(jnp.array([T, 3]))},
+        mask=oracle.window(T, T, 2, 1)
+        & np.stack([oracle.padding(T, T, n) for n in (T, 3)])[:, None],
+    )
+
+
+def test_errors():
+    x = jnp.ones((B, T, D))
+    for options, message in (
+        ({"num_heads": 5}, "qkv_features must be a multiple of num_heads; got 12 and 5"),
+        (
+            {"num_heads": 6, "num_kv_heads": 4},
+            "num_heads must be a multiple of num_kv_heads; got 6 and 4",
+        ),
+    ):
+        with pytest.raises(ValueError, match=message):
+            init(mha(**options), x)
+    with pytest.raises(ValueError, match="value= needs key="):
+        init(mha(), x, None, x)
+    with pytest.raises(ValueError, match="decode=True caches .* self-attention; got key="):
+        init(mha(), x, x, decode=True)
+    with pytest.raises(ValueError, match="LSH shares queries and keys.*; got key="):
+        init(mha(route=routes.LSH()), x, x)
+    with pytest.raises(NotImplementedError, match="LSH does not decode"):
+        init(mha(route=routes.LSH()), x, decode=True)
+    variables = init(mha(), x)
+    with pytest.raises(ValueError, match="decode=True needs a cache; got none .*init with"):
+        mha().apply(variables, x, decode=True, mutable=["cache"])

@@ -1,0 +1,229 @@
+"""The single-head modules against the oracle, in float64, so that only the equations count."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from attnlab import (
+    AdditiveAttention,
+    ConcatAttention,
+    CosineScore,
+    DotScore,
+    GeneralScore,
+    LocationAttention,
+    MultiplicativeAttention,
+    masks,
+)
+from tests import oracle
+from tests.modules.reference import apply, float64, init
+
+pytestmark = pytest.mark.usefixtures("x64")
+
+B, T, S, DQ, DK, DV = 2, 5, 7, 3, 11, 13
+F64 = {"param_dtype": jnp.float64}
+DENSE = {"implementation": "dense"} | F64  # compiles fastest
+
+
+def projected(p, q, k):
+    return q @ p["query"]["kernel"], k @ p["key"]["kernel"]
+
+
+def unprojected(p, q, k):
+    return q, k
+
+
+# name: (module, width of the keys, queries and keys that the score meets, score, its parameters)
+CASES = {
+    "additive": (AdditiveAttention(17, **DENSE), DK, projected, oracle.additive, ("kernel",)),
+    "normalised": (
+        AdditiveAttention(17, normalise=True, **DENSE),
+        DK,
+        projected,
+        oracle.normalised_additive,
+        ("kernel", "gain", "bias"),
+    ),
+    "general": (MultiplicativeAttention(**DENSE), DK, unprojected, oracle.general, ("kernel",)),
+    "dot": (MultiplicativeAttention(DotScore(1.0), **DENSE), DQ, unprojected, oracle.dot, ()),
+    "scaled_dot": (
+        MultiplicativeAttention(DotScore(), **DENSE),
+        DQ,
+        unprojected,
+        oracle.scaled_dot,
+        (),
+    ),
+    "cosine": (
+        MultiplicativeAttention(CosineScore(**F64)),
+        DQ,
+        unprojected,
+        oracle.cosine,
+        ("scale",),
+    ),
+    "britz": (
+        MultiplicativeAttention(DotScore(1.0), features=17, **DENSE),
+        DK,
+        projected,
+        oracle.dot,
+        (),
+    ),
+    "concat": (
+        ConcatAttention(17, **DENSE),
+        DK,
+        unprojected,
+        oracle.concat,
+        ("kernel", "query_kernel", "key_kernel"),
+    ),
+    "location": (
+        LocationAttention(max_length=S + 2, **DENSE),
+        DK,
+        unprojected,
+        oracle.location,
+        ("kernel",),
+    ),
+}
+EVERY = pytest.mark.parametrize("name", CASES)
+
+
+def arrays(key_width=DK, seed=0):
+    rng = np.random.default_rng(seed)
+    shapes = (B, T, DQ), (B, S, key_width), (B, S, DV)
+    return tuple(jnp.asarray(rng.normal(size=shape)) for shape in shapes)
+
+
+def expected(name, params, query, key, value, **options):
+    _, _, meet, score, parameter_names = CASES[name]
+    params, query, key, value = float64((params, query, key, value))
+    q, k = meet(params, query, key)
+    parameters = [params["score"][parameter] for parameter in parameter_names]
+    found = oracle.attention(
+        score, q[:, :, None], k[:, :, None], value[:, :, None], parameters, **options
+    )
+    return found.context[:, :, 0], found.weights[:, 0]
+
+
+@EVERY
+def test_context_and_weights_are_the_papers(name):
+    module, key_width, *_ = CASES[name]
+    inputs = arrays(key_width)
+    lengths = np.array([S, 3])
+    bias = np.random.default_rng(1).normal(size=(1, 1, T, S))
+    variables = init(module, *inputs)
+    options = {"mask": masks.Padding(jnp.asarray(lengths)), "bias": jnp.asarray(bias)}
+    got = apply(module, variables, *inputs, return_weights=True, **options)
+    mask = np.stack([oracle.padding(T, S, length) for length in lengths])[:, None]
+    true = expected(name, variables.get("params", {}), *inputs, mask=mask, bias=bias)
+    for a, b in zip(got, true, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-11, atol=1e-13)
+
+
+def test_key_and_value_default_as_in_the_papers():
+    module = AdditiveAttention(5, **DENSE)
+    x, key = arrays(DQ)[:2]
+    variables = init(module, x)
+    of_self = apply(module, variables, x)
+    np.testing.assert_array_equal(of_self, apply(module, variables, x, x, x))
+    of_keys = apply(module, variables, x, key)
+    np.testing.assert_array_equal(of_keys, apply(module, variables, x, key, key))
+    assert np.abs(of_self - of_keys).max() > 1e-3
+
+
+def test_an_array_is_a_mask_and_true_may_attend():
+    module = MultiplicativeAttention(**F64)
+    inputs = arrays()
+    variables = init(module, *inputs)
+    visible = np.random.default_rng(2).random((B, 1, T, S)) < 0.5
+    visible[0, 0, 1] = False  # a query that sees nothing
+    got = apply(module, variables, *inputs, mask=jnp.asarray(visible))
+    true, _ = expected("general", variables["params"], *inputs, mask=visible)
+    np.testing.assert_allclose(got, true, rtol=1e-11, atol=1e-13)
+    np.testing.assert_array_equal(got[0, 1], 0)
+
+
+@pytest.mark.parametrize("batch", [(), (3, 2)])
+def test_any_batch_axes(batch):
+    module = AdditiveAttention(5, **DENSE)
+    rng = np.random.default_rng(3)
+    query, key = rng.normal(size=(*batch, T, DQ)), rng.normal(size=(*batch, S, DK))
+    variables = init(module, query, key)
+    context, weights = apply(module, variables, query, key, return_weights=True)
+    assert context.shape == (*batch, T, DK) and weights.shape == (*batch, T, S)
+    flat = (query.reshape(-1, T, DQ), key.reshape(-1, S, DK))
+    np.testing.assert_allclose(context.reshape(-1, T, DK), apply(module, variables, *flat))
+
+
+def test_one_step_of_a_decoder_is_a_row_of_all_steps():
+    module = AdditiveAttention(5, **DENSE)
+    query, key, value = arrays()
+    variables = init(module, query, key, value)
+    whole = apply(module, variables, query, key, value)
+    step = jax.jit(module.apply)
+    for t in range(T):
+        one = step(variables, query[:, t : t + 1], key, value)
+        np.testing.assert_allclose(one[:, 0], whole[:, t], rtol=1e-12)
+
+
+def test_additive_is_concat_with_its_matrix_in_two_halves():
+    additive, concat = AdditiveAttention(17, **DENSE), ConcatAttention(17, **DENSE)
+    inputs = arrays()
+    of_additive = init(additive, *inputs)
+    params = of_additive["params"]
+    of_concat = {
+        "kernel": params["score"]["kernel"],
+        "query_kernel": params["query"]["kernel"][None],
+        "key_kernel": params["key"]["kernel"][None],
+    }
+    np.testing.assert_allclose(
+        apply(additive, of_additive, *inputs),
+        apply(concat, {"params": {"score": of_concat}}, *inputs),
+        rtol=1e-12,
+    )
+
+
+def test_location_does_not_look_at_keys():
+    module = LocationAttention(max_length=S, **DENSE)
+    query, key, value = arrays()
+    variables = init(module, query, key, value)
+    np.testing.assert_array_equal(
+        apply(module, variables, query, key, value), apply(module, variables, query, -key, value)
+    )
+    with pytest.raises(ValueError, match=f"at most {S} keys .*; got {S + 1} keys"):
+        module.apply(variables, query, jnp.ones((B, S + 1, DK)))
+
+
+def test_the_implementation_is_used_or_refused():
+    query, key, _ = arrays(DQ)
+
+    def largest_array(implementation):
+        module = MultiplicativeAttention(DotScore(), implementation=implementation)
+        long = jnp.ones((1, 1031, DQ))
+        jaxpr = jax.make_jaxpr(lambda x: module.apply({}, x))(long)
+        return "1031,1031" in str(jaxpr)
+
+    assert largest_array("dense") and not largest_array("blockwise")
+    with pytest.raises(ValueError, match="implementation must be one of .*; got 'fast'"):
+        MultiplicativeAttention(DotScore(), implementation="fast").apply({}, query, key)
+    with pytest.raises(NotImplementedError, match="computes the dot score only, not General"):
+        init(MultiplicativeAttention(implementation="cudnn", **F64), query, key)
+
+
+def test_bad_input_is_named():
+    query, key, value = arrays(DQ)
+    module = MultiplicativeAttention(DotScore())
+    with pytest.raises(ValueError, match="value= needs key=.*; got value without key"):
+        module.apply({}, query, value=value)
+    with pytest.raises(ValueError, match=r"key must be \[\*batch, length, width\].*; got \(3,\)"):
+        module.apply({}, query, key[0, 0])
+    with pytest.raises(ValueError, match="equal width for this score"):
+        module.apply({}, query, value)
+    with pytest.raises(ValueError, match="mask must be boolean.* float64 .*bias="):
+        module.apply({}, query, key, mask=jnp.ones((T, S)))
+    with pytest.raises(ValueError, match="equal batch axes"):
+        module.apply({}, query, key[:1])
+
+
+def test_general_score_can_be_given_and_named():
+    """A score with parameters keeps them under "score", whoever makes it."""
+    query, key, value = arrays()
+    given = init(MultiplicativeAttention(GeneralScore(**F64)), query, key, value)
+    default = init(MultiplicativeAttention(**F64), query, key, value)
+    assert jax.tree.map(jnp.shape, given) == jax.tree.map(jnp.shape, default)

@@ -1,0 +1,276 @@
+"""The engine against the oracle, on both of its code paths: a CPU's and an accelerator's."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from attnlab import masks
+from attnlab.ops import blockwise, dense
+from attnlab.ops.layout import merge_output, prepare
+from tests import oracle
+from tests.mask_cases import BATCH, KEYS, MASKS, QUERIES
+from tests.mechanisms import SCORES, Sizes
+
+SIZES = Sizes(batch=2)
+BY_NAME = {case.name: case for case in SCORES}
+
+
+BRANCHES = {"cpu": "cpu", "accelerator": "default"}
+
+
+@pytest.fixture(scope="module", params=BRANCHES)
+def path(request):
+    """Which branch of `platform_dependent` is compiled, whatever the platform."""
+    branch = BRANCHES[request.param]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            jax.lax, "platform_dependent", lambda *args, **branches: branches[branch](*args)
+        )
+        jax.clear_caches()
+        yield request.param
+    jax.clear_caches()
+
+
+def attend(engine, score, q, k, v, *, mask=None, bias=None, **options):
+    """`attention`, with the engine's own options."""
+    context = engine(prepare(score, q, k, v, masks.as_mask(mask), bias), **options)
+    return merge_output(context, q.shape[:-3])
+
+
+in_blocks = functools.partial(attend, functools.partial(blockwise.attend, block_q=7, block_k=9))
+
+
+def run(attend, build, mask=None, **options):
+    """Compiled: (q, k, v, parameters, bias, dcontext) -> context and gradients, in that order."""
+
+    def context_and_grads(q, k, v, parameters, bias, dcontext):
+        context, pull_back = jax.vjp(
+            lambda q, k, v, p, bias: attend(build(*p), q, k, v, mask=mask, bias=bias, **options),
+            *(q, k, v, parameters, bias),
+        )
+        return context, pull_back(dcontext)
+
+    return jax.jit(context_and_grads)
+
+
+def inputs(case, dtype, bias_shape=None, seed=0, sizes=SIZES):
+    rng = np.random.default_rng(seed)
+    arrays = (
+        *case.qkv(rng, sizes),
+        case.parameters(rng, sizes),
+        None if bias_shape is None else rng.normal(size=bias_shape),
+        rng.normal(size=(sizes.batch, sizes.queries, sizes.num_heads, sizes.value_width)),
+    )
+    return jax.tree.map(lambda x: jnp.asarray(x, dtype), arrays)
+
+
+def truth(case, q, k, v, parameters, bias, dcontext, mask=None):
+    q, k, v, bias, dcontext = jax.tree.map(
+        lambda x: np.asarray(x, np.float64), (q, k, v, bias, dcontext)
+    )
+    found = oracle.attention(case.equation, q, k, v, parameters, mask=mask, bias=bias)
+    grads = found.pull_back(dcontext)
+    return found.context, (grads.q, grads.k, grads.v, grads.parameters, grads.bias)
+
+
+def check_budget(got, plain, true, dtype):
+    paths = [jax.tree_util.keystr(path) for path, _ in jax.tree_util.tree_leaves_with_path(true)]
+    leaves = (jax.tree.leaves(tree) for tree in (got, plain, true))
+    for path, *values in zip(paths, *leaves, strict=True):
+        oracle.assert_within_budget(*values, dtype, path)
+
+
+@functools.cache
+def plain(name, dtype):
+    """The dense version's context and gradients, the oracle's, and the inputs of both."""
+    case = BY_NAME[name]
+    arrays = inputs(case, dtype, (2, 6, 17, 23))
+    mask = np.random.default_rng(1).uniform(size=(2, 1, 17, 23)) < 0.7
+    mask[0, 0, 3] = False
+    found = run(functools.partial(attend, dense.attend), case.build, mask)(*arrays)
+    return found, truth(case, *arrays, mask=mask), arrays, mask
+
+
+# Every score on one path; on the other, and in bfloat16, what the engine itself computes apart.
+BUDGETS = (
+    [("cpu", name, jnp.float32) for name in BY_NAME]
+    + [("accelerator", name, jnp.float32) for name in ("dot", "additive", "concat", "location")]
+    + [(path, name, jnp.bfloat16) for path in BRANCHES for name in ("dot", "additive")]
+)
+
+
+@pytest.mark.parametrize(
+    ("path", "name", "dtype"), BUDGETS, ids=lambda x: getattr(x, "__name__", x), indirect=["path"]
+)
+def test_error_budget(path, name, dtype):
+    """With grouped heads, D ≠ H, an empty row, a bias, and blocks that do not divide."""
+    by_dense, true, arrays, mask = plain(name, dtype)
+    got = run(in_blocks, BY_NAME[name].build, mask)(*arrays)
+    assert got[0].dtype == dtype
+    check_budget(got, by_dense, true, dtype)
+
+
+BIASES = [
+    tuple(size if keep else 1 for size, keep in zip((2, 6, 17, 23), bits, strict=True))
+    for bits in np.ndindex(2, 2, 2, 2)
+]
+
+
+@pytest.mark.usefixtures("quick_compile")
+@pytest.mark.parametrize(
+    ("path", "shape"),
+    [("cpu", shape) for shape in BIASES]
+    + [("accelerator", shape) for shape in ((2, 6, 17, 23), (6, 1, 23), (17, 1), ())],
+    ids=str,
+    indirect=["path"],
+)
+def test_bias_of_every_shape(path, shape, x64):
+    case = BY_NAME["scaled_dot"]
+    arrays = inputs(case, jnp.float64, shape)
+    got = run(in_blocks, case.build)(*arrays)
+    assert got[1][4].shape == shape
+    for x, want in zip(
+        jax.tree.leaves(got), jax.tree.leaves(truth(case, *arrays)), strict=True
+    ):
+        np.testing.assert_allclose(x, want, rtol=1e-10, atol=1e-12)
+
+
+MASK_BY_NAME = {mask.name: mask for mask in MASKS}
+# `test_masks.py` has every mask; here those that an engine slices or skips in ways of their own.
+SLICED = """causal_offsets window window_offsets padding_one padding_both segments explicit
+    explicit_heads explicit_keys explicit_queries all_of_them""".split()
+
+
+@pytest.mark.usefixtures("quick_compile")
+@pytest.mark.parametrize(
+    ("path", "name"),
+    [("cpu", name) for name in SLICED]
+    + [("accelerator", name) for name in ("padding_both", "segments", "all_of_them")],
+    indirect=["path"],
+)
+def test_every_mask(path, name, x64):
+    mask = MASK_BY_NAME[name]
+    case = BY_NAME["scaled_dot"]
+    sizes = Sizes(batch=BATCH, queries=QUERIES, keys=KEYS)
+    arrays = inputs(case, jnp.float64, sizes=sizes)
+    got = run(in_blocks, case.build, mask.make())(*arrays)
+    for x, want in zip(
+        jax.tree.leaves(got),
+        jax.tree.leaves(truth(case, *arrays, mask=mask.whole())),
+        strict=True,
+    ):
+        np.testing.assert_allclose(x, want, rtol=1e-10, atol=1e-12)
+
+
+EVERYTHING = {
+    "causal": jnp.array([30]),
+    "padding": jnp.array([29]),
+    "segments": (jnp.zeros((1, 29), int), jnp.zeros((1, 29), int)),
+    "explicit": jnp.ones((1, 1, 29, 29), bool),
+}
+# What each part hides below: with blocks of 8, queries 0–7 visit the keys of [first, stop) only.
+PACKED = jnp.array([[0] * 8 + [1] * 16 + [2] * 5])
+HIDING = {
+    "causal": ({"causal": jnp.array([0])}, (0, 8)),
+    "padding": ({"padding": jnp.array([15])}, (0, 16)),
+    "segments": ({"segments": (PACKED, PACKED)}, (0, 8)),
+    "explicit": (
+        {"explicit": jnp.zeros((1, 1, 29, 29), bool).at[..., 9:23].set(True)},
+        (8, 24),
+    ),
+    "two_of_them": (
+        {
+            "padding": jnp.array([15]),
+            "explicit": jnp.zeros((1, 1, 29, 29), bool).at[..., 9:23].set(True),
+        },
+        (8, 16),
+    ),
+}
+
+
+@functools.cache
+def visits(path):
+    """Compiled once a path: context and dq of queries 0–7 with NaN in some keys and values."""
+    del path  # only keys the cache
+
+    def first_block(parts, poisoned):
+        mask = (
+            (masks.Causal(parts["causal"]) & masks.Padding(parts["padding"]))
+            & masks.Segments(*parts["segments"])
+        ) & masks.Explicit(parts["explicit"])
+        q, k, v = jnp.asarray(np.random.default_rng(0).normal(size=(3, 1, 29, 2, 5)), "float32")
+        k, v = (jnp.where(poisoned[None, :, None, None], jnp.nan, x) for x in (k, v))
+        engine = functools.partial(blockwise.attend, block_q=8, block_k=8)
+        out, pull_back = jax.vjp(
+            lambda q: attend(engine, BY_NAME["dot"].build(), q, k, v, mask=mask), q
+        )
+        return out[:, :8], pull_back(jnp.ones_like(out))[0][:, :8]
+
+    return jax.jit(first_block)
+
+
+@pytest.mark.parametrize("name", HIDING)
+def test_ruled_out_blocks_are_not_visited(name, path):
+    """0 · NaN = NaN: had a block been visited, its NaN would be in the sums, masked or not."""
+    parts, (first, stop) = HIDING[name]
+    positions = np.arange(29)
+    outside = (positions < first) | (positions >= stop)
+    out, dq = visits(path)(EVERYTHING | parts, outside)
+    assert np.isfinite(out).all() and np.isfinite(dq).all() and np.abs(dq).max() > 0
+    for block in range(first // 8, stop // 8):  # and these are visited
+        out, dq = visits(path)(EVERYTHING | parts, positions // 8 == block)
+        assert np.isnan(out).any() and np.isnan(dq).any()
+
+
+def test_blocks_outside_a_window_are_not_visited(path):
+    q, k, v = jnp.asarray(np.random.default_rng(0).normal(size=(3, 1, 61, 2, 5)), "float32")
+    k, v = (x.at[:, :16].set(jnp.nan).at[:, 40:].set(jnp.nan) for x in (k, v))
+    engine = functools.partial(blockwise.attend, block_q=8, block_k=8)
+
+    @jax.jit
+    def run(q, k, v):
+        return jax.vjp(
+            lambda q: attend(engine, BY_NAME["dot"].build(), q, k, v, mask=masks.Window(8, 8)), q
+        )[1](jnp.ones_like(q))[0]
+
+    dq = np.asarray(run(q, k, v))
+    assert np.isfinite(dq[:, 24:32]).all() and np.isnan(dq[:, [16, 40]]).any(-1).all()
+
+
+def test_a_bias_of_minus_infinity_hides(path):
+    """As a mask does, empty rows included; keys with it get no gradient."""
+    case = BY_NAME["scaled_dot"]
+    hidden = np.random.default_rng(2).uniform(size=(2, 6, 17, 23)) < 0.4
+    hidden[0, 0, 3] = hidden[1, :, :, :10] = True
+    *arrays, _, dcontext = inputs(case, jnp.float32)
+    bias = jnp.where(hidden, -jnp.inf, jnp.asarray(0.0))
+    engine = run(in_blocks, case.build)
+    context, grads = engine(*arrays, bias, dcontext)
+    true, true_grads = truth(case, *arrays, None, dcontext, mask=~hidden)
+    np.testing.assert_allclose(context, true, atol=1e-5)
+    np.testing.assert_array_equal(np.asarray(context)[0, 3, 0], 0)
+    for got, want in zip(grads[:3], true_grads[:3], strict=True):
+        np.testing.assert_allclose(got, want, atol=1e-5)
+    np.testing.assert_array_equal(np.asarray(grads[4])[hidden], 0)
+
+
+def test_extreme_logits(path):
+    """Logits near ±1e4, the largest first or last in a row or all alike, cost no more than dense."""
+    case = BY_NAME["dot"]
+    *arrays, _, dcontext = inputs(case, jnp.float32)
+    ramp, level = np.linspace(-1e4, 1e4, 23), np.full(23, 1e4)
+    engines = [run(x, case.build) for x in (in_blocks, functools.partial(attend, dense.attend))]
+    for rows in ((ramp, -ramp), (level, -level)):
+        bias = jnp.asarray(np.reshape(rows, (2, 1, 1, 23)), jnp.float32)
+        found = (engine(*arrays, bias, dcontext) for engine in engines)
+        check_budget(*found, truth(case, *arrays, bias, dcontext), jnp.float32)
+
+
+def test_second_derivatives_are_refused():
+    """As documented: a custom backward pass has no forward mode."""
+    q = jnp.ones((1, 3, 1, 2))
+    with pytest.raises(TypeError, match="forward-mode"):
+        jax.jvp(lambda q: attend(blockwise.attend, BY_NAME["dot"].build(), q, q, q), (q,), (q,))

@@ -1,0 +1,107 @@
+"""Dropout on the weights: the same ones dropped by every implementation, at the rate asked for."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from attnlab import masks, scores
+from attnlab.ops import blockwise, dense, dropout
+from attnlab.ops.attention import attention
+from attnlab.ops.layout import prepare
+from tests.mechanisms import SCORES, Sizes
+
+RATE = 0.3
+
+
+@pytest.mark.usefixtures("quick_compile")
+@pytest.mark.parametrize("branch", ["cpu", "default"])
+def test_dense_and_blockwise_drop_the_same(branch, monkeypatch):
+    monkeypatch.setattr(
+        jax.lax, "platform_dependent", lambda *args, **branches: branches[branch](*args)
+    )
+    jax.clear_caches()
+    q, k, v = (
+        jnp.asarray(x, jnp.float32)
+        for x in SCORES[1].qkv(np.random.default_rng(0), Sizes(batch=2))
+    )
+    mask = masks.Causal(3)
+
+    def run(attend):
+        def loss(q, k, v, key):
+            x = prepare(scores.Dot(), q, k, v, mask, None)
+            context = attend(x, dropout_rate=RATE, dropout_key=key)
+            return (context**2).sum(), context
+
+        return jax.jit(jax.value_and_grad(loss, (0, 1, 2), has_aux=True))(
+            q, k, v, jax.random.key(5)
+        )
+
+    engine = functools.partial(blockwise.attend, block_q=7, block_k=9)
+    for got, want in zip(
+        jax.tree.leaves(run(engine)), jax.tree.leaves(run(dense.attend)), strict=True
+    ):
+        np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
+    jax.clear_caches()
+
+
+@functools.cache
+def shown_weights(rate, seed, implementation="dense"):
+    """The weights after dropout, [2, 6, 64, 64]: with the identity as values the context is them."""
+    q = jnp.asarray(np.random.default_rng(1).normal(size=(2, 64, 6, 3)), jnp.float32)
+    k = q[:, :, :3]
+    v = jnp.broadcast_to(jnp.eye(64)[None, :, None], (2, 64, 3, 64))
+    key = jax.random.key(seed)
+    context = attention(
+        scores.Dot(), q, k, v, dropout_rate=rate, dropout_key=key, implementation=implementation
+    )
+    return np.asarray(jnp.moveaxis(context, 2, 1))
+
+
+def test_rate_and_scale():
+    whole, dropped = shown_weights(0.0, 0), shown_weights(RATE, 0)
+    kept = dropped != 0
+    deviation = np.sqrt(RATE * (1 - RATE) / kept.size)
+    assert abs(kept.mean() - (1 - RATE)) < 4 * deviation
+    np.testing.assert_allclose(dropped[kept], whole[kept] / (1 - RATE), rtol=1e-5)
+    np.testing.assert_array_equal(shown_weights(RATE, 0, "blockwise") != 0, kept)
+
+
+def test_everything_is_dropped_apart():
+    """Heads, examples, rows, columns and keys agree as often as independent coins do."""
+    kept = shown_weights(RATE, 0) != 0
+    pairs = {
+        "heads": (kept[:, :-1], kept[:, 1:]),
+        "examples": (kept[0], kept[1]),
+        "rows": (kept[..., :-1, :], kept[..., 1:, :]),
+        "columns": (kept[..., :-1], kept[..., 1:]),
+        "transpose": (kept, np.swapaxes(kept, -1, -2)),
+        "keys": (kept, shown_weights(RATE, 1) != 0),
+    }
+    expected = RATE**2 + (1 - RATE) ** 2
+    for name, (a, b) in pairs.items():
+        assert abs((a == b).mean() - expected) < 5 * np.sqrt(0.25 / a.size) + 1 / 64, name
+
+
+def test_the_same_key_drops_the_same():
+    shown_weights.cache_clear()
+    first = shown_weights(RATE, 3)
+    shown_weights.cache_clear()
+    np.testing.assert_array_equal(first, shown_weights(RATE, 3))
+
+
+def test_a_block_drops_as_the_whole_does():
+    seeds = dropout.seeds(jax.random.key(0), 2, 3, 1)
+    whole = dropout.keep_mask(seeds, RATE, jnp.arange(13), jnp.arange(17))
+    block = dropout.keep_mask(seeds, RATE, jnp.arange(5, 9), jnp.arange(11, 17))
+    np.testing.assert_array_equal(block, whole[..., 5:9, 11:17])
+
+
+@pytest.mark.parametrize("rate", [1e-6, 0.999999, 1 - 2**-33])
+def test_extreme_rates(rate):
+    keep = dropout.keep_mask(
+        dropout.seeds(jax.random.key(0), 1, 1, 1), rate, jnp.arange(50), jnp.arange(50)
+    )
+    assert keep.mean() == (1.0 if rate < 0.5 else 0.0)

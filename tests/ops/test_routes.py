@@ -1,0 +1,139 @@
+"""Routes as values: each is the function it names, and refuses what that function cannot do."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from attnlab import (
+    attention,
+    attention_weights,
+    hash_buckets,
+    lsh_attention,
+    make_rotations,
+    masks,
+    routes,
+    scores,
+    window_attention,
+)
+
+B, T, N, K, H, D = 2, 7, 6, 3, 5, 11
+
+
+def arrays(num_keys=T):
+    rng = np.random.default_rng(0)
+    shapes = (B, T, N, H), (B, num_keys, K, H), (B, num_keys, K, D)
+    return tuple(jnp.asarray(rng.normal(size=shape), jnp.float32) for shape in shapes)
+
+
+def options():
+    return {
+        "mask": masks.Padding(jnp.array([T, 4])),
+        "bias": jnp.asarray(np.random.default_rng(1).normal(size=(1, N, T, T)), jnp.float32),
+        "dropout_rate": 0.5,
+        "dropout_key": jax.random.key(0),
+        "precision": "highest",
+    }
+
+
+@pytest.mark.parametrize("implementation", ["dense", "blockwise"])
+def test_all_pairs_is_attention(implementation):
+    score = scores.Cosine(3.0)
+
+    @jax.jit
+    def both():
+        return (
+            routes.AllPairs(implementation)(score, *arrays(), q_offset=5, **options()),
+            attention(score, *arrays(), implementation=implementation, **options()),
+        )
+
+    got, true = both()
+    np.testing.assert_array_equal(got, true)
+    assert got.shape == (B, T, N, D)
+
+
+@pytest.mark.parametrize("q_offset", [0, 2])
+def test_window_is_window_attention(q_offset):
+    score, (q, k, v) = scores.Dot(0.5), arrays()
+    route = routes.Window(2, 1, "dense")
+    got = route(score, q, k, v, q_offset=q_offset, **options())
+    true = window_attention(
+        q,
+        k,
+        v,
+        window=(2, 1),
+        q_offset=q_offset,
+        score=score,
+        implementation="dense",
+        **options(),
+    )
+    np.testing.assert_array_equal(got, true)
+    elsewhere = route(score, q, k, v, q_offset=2 - q_offset, **options())
+    assert np.abs(got - elsewhere).max() > 1e-3
+
+
+def test_weights_are_those_of_the_route():
+    score, (q, k, v) = scores.Dot(), arrays()
+    shown = {"mask": masks.Causal(), "bias": options()["bias"], "precision": "highest"}
+    whole = routes.AllPairs("dense").weights(score, q, k, q_offset=3, **shown)
+    np.testing.assert_array_equal(whole, attention_weights(score, q, k, **shown))
+    route = routes.Window(2, 0, "dense")
+    for mask in (masks.Causal(), None, jnp.tril(jnp.ones((T, T), bool))):
+        weights = route.weights(score, q, k, **(shown | {"mask": mask}))
+        context = jnp.einsum("bnts,bsnd->btnd", weights, jnp.repeat(v, N // K, axis=2))
+        true = route(score, q, k, v, **(shown | {"mask": mask}))
+        np.testing.assert_allclose(context, true, rtol=1e-5, atol=1e-6)
+    later = route.weights(score, q[:, 5:6], k, q_offset=5)
+    np.testing.assert_allclose(later, route.weights(score, q, k)[:, :, 5:6], rtol=1e-6)
+
+
+def test_lsh_is_lsh_attention():
+    route = routes.LSH(num_hashes=2, num_buckets=2, chunk_size=3)
+    mask = masks.Causal()
+
+    @jax.jit  # one program: what is the same is compiled once
+    def both(q, v, key):
+        rotations = make_rotations(key, num_heads=N, head_dim=H, num_hashes=2, num_buckets=2)
+        return (
+            route(scores.Dot(), q, q, v, mask=mask, hash_key=key),
+            lsh_attention(q, v, hash_buckets(q, rotations), chunk_size=3, causal=True),
+        )
+
+    q, _, v = arrays()
+    got, true = both(q, v, jax.random.key(1))
+    np.testing.assert_array_equal(got, true)
+
+
+def test_what_lsh_cannot_do_is_refused():
+    q, k, v = arrays()
+    route = routes.LSH()
+    for score in (scores.Dot(1.0), scores.Cosine()):
+        with pytest.raises(NotImplementedError, match="LSH has a score of its own.*leave score"):
+            route(score, q, q, v)
+    with pytest.raises(NotImplementedError, match="LSH takes no bias"):
+        route(scores.Dot(), q, q, v, bias=jnp.zeros(()))
+    with pytest.raises(NotImplementedError, match="LSH does not decode with a key/value cache"):
+        route(scores.Dot(), q, q, v, q_offset=jnp.zeros((), jnp.int32))
+    with pytest.raises(NotImplementedError, match="LSH never makes the T × S weights"):
+        route.weights(scores.Dot(), q, q)
+    with pytest.raises(ValueError, match="within one sequence; got 3 queries and 7 keys"):
+        route(scores.Dot(), q[:, :3], k, v)
+
+
+def test_an_unknown_keyword_is_an_error():
+    for route in (routes.AllPairs(), routes.Window(1, 1), routes.LSH()):
+        with pytest.raises(TypeError, match="causal"):
+            route(scores.Dot(), *arrays(), causal=True)
+
+
+def test_routes_are_values():
+    for make in (routes.AllPairs, lambda: routes.Window(2, 1), routes.LSH):
+        assert make() == make() and hash(make()) == hash(make())
+        with pytest.raises(AttributeError):
+            make().seed = 1
+    assert routes.LSH(seed=1) != routes.LSH()
+    assert [route.shares_qk for route in (routes.AllPairs, routes.Window, routes.LSH)] == [
+        False,
+        False,
+        True,
+    ]

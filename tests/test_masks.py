@@ -1,0 +1,156 @@
+"""Masks: the pairs they show, in one piece and in blocks, and the key ranges they promise."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from attnlab import masks, scores
+from attnlab.ops.attention import attention
+from tests import oracle
+from tests.mask_cases import BATCH, HEADS, KEYS, MASKS, QUERIES
+
+pytestmark = pytest.mark.usefixtures("quick_compile")
+EVERY = pytest.mark.parametrize("case", MASKS, ids=lambda case: case.name)
+EXACT_RANGE = ("causal", "causal_offset", "window", "window_left", "window_right", "padding_one")
+
+
+def expand(array) -> np.ndarray:
+    return np.broadcast_to(array, (BATCH, HEADS, QUERIES, KEYS))
+
+
+@EVERY
+def test_as_array_is_the_picture(case):
+    array = case.make().as_array(QUERIES, KEYS)
+    assert array.dtype == bool and array.shape[-2:] == (QUERIES, KEYS)
+    np.testing.assert_array_equal(expand(array), case.whole())
+
+
+@EVERY
+def test_a_block_is_a_piece_of_the_array(case):
+    mask, whole = case.make(), case.whole()
+    for rows, columns in ((slice(0, 1), slice(0, 19)), (slice(5, 11), slice(8, 15))):
+        block = mask.block(jnp.arange(13)[rows], jnp.arange(19)[columns])
+        expected = whole[:, :, rows, columns]
+        np.testing.assert_array_equal(np.broadcast_to(block, expected.shape), expected)
+
+
+@EVERY
+def test_padded_blocks(case):
+    """After `pad`, whole blocks beyond the end can be asked for; the real part is unchanged."""
+    mask, whole = case.make().pad(8, 8), case.whole()
+    block = mask.block(jnp.arange(8, 16), jnp.arange(16, 24))
+    block = np.broadcast_to(block, (BATCH, HEADS, 8, 8))
+    np.testing.assert_array_equal(block[..., :5, :3], whole[..., 8:, 16:])
+
+
+@EVERY
+def test_key_range_holds_all_that_is_visible(case):
+    mask, whole = case.make(), case.whole()
+    for start in range(QUERIES):
+        for stop in range(start + 1, QUERIES + 1, 3):
+            first, last = mask.key_range(jnp.arange(start, stop), KEYS)
+            assert 0 <= first and last <= KEYS
+            seen = np.flatnonzero(whole[:, :, start:stop].any((0, 1, 2)))
+            assert seen.size == 0 or (first <= seen[0] and seen[-1] < last)
+            if case.name in EXACT_RANGE or case.name.startswith("explicit_pairs"):
+                assert (max(last - first, 0), first if seen.size else 0) == (
+                    (seen[-1] + 1 - seen[0], seen[0]) if seen.size else (0, 0)
+                )
+
+
+@EVERY
+def test_key_range_leaves_something_out(case):
+    """Where no query of a block sees the first or the last keys, the range says so."""
+    if case.name in ("window_none", "explicit_queries", "explicit"):
+        return  # these rule out no key for all examples and heads
+    mask, num_keys = case.make(), jnp.int32(KEYS)
+    ranges = [mask.key_range(jnp.arange(i, i + 1), KEYS) for i in range(QUERIES)]
+    assert any(int(last) - int(first) < num_keys for first, last in ranges)
+
+
+def test_packed_segments_see_only_their_own_range():
+    ids = jnp.array([[0] * 4 + [1] * 5 + [2] * 3])
+    mask = masks.Segments(ids)
+    assert tuple(map(int, mask.key_range(jnp.arange(4, 9), 12))) == (4, 9)
+    assert tuple(map(int, mask.key_range(jnp.arange(3, 5), 12))) == (0, 9)
+    np.testing.assert_array_equal(
+        mask.as_array(12, 12)[0, 0], oracle.segments(np.array(ids)[0], np.array(ids)[0])
+    )
+
+
+@pytest.mark.parametrize(
+    ("mask", "reach"),
+    [
+        (masks.Causal(), (None, 0)),
+        (masks.Window(3, 2), (3, 2)),
+        (masks.Window(None, 2), (None, 2)),
+        (masks.Padding(5), (None, None)),
+        (masks.Window(3, 2) & masks.Causal(), (3, 0)),
+        (masks.Padding(5) & masks.Window(3, None) & masks.Window(7, 1), (3, 1)),
+    ],
+    ids=str,
+)
+def test_reach(mask, reach):
+    assert mask.reach == reach
+
+
+def test_decoding_is_a_row_of_the_whole():
+    whole = masks.Causal().as_array(9, 9)[0]
+    for t in range(9):
+        np.testing.assert_array_equal(masks.Causal(q_offset=t).as_array(1, 9)[0, 0], whole[t])
+
+
+def test_masks_are_pytrees():
+    mask = masks.Window(2, 1, jnp.array([0, 3])) & masks.Padding(jnp.array([4, 6]))
+    assert [x.shape for x in jax.tree.leaves(mask)] == [(2,), (2,)]
+    whole = mask.as_array(5, 7)
+    np.testing.assert_array_equal(jax.jit(lambda mask: mask.as_array(5, 7))(mask), whole)
+    mapped = jax.vmap(lambda mask: mask.as_array(5, 7))(mask)
+    np.testing.assert_array_equal(mapped, whole)
+    assert jax.tree.structure(masks.Window(2, 1)) != jax.tree.structure(masks.Window(2, 2))
+
+
+def test_and_wants_masks():
+    with pytest.raises(TypeError):
+        masks.Causal() & jnp.ones((3, 3), bool)
+
+
+def test_as_mask():
+    causal = masks.Causal()
+    assert masks.as_mask(None) is None
+    assert masks.as_mask(causal) is causal
+    array = np.tril(np.ones((3, 3), bool))
+    np.testing.assert_array_equal(masks.as_mask(array).as_array(3, 3), array)
+
+
+def test_combine():
+    assert masks.combine(None, None) is None
+    causal = masks.Causal()
+    assert masks.combine(None, causal) is causal
+    both = masks.combine(causal, None, np.array([True, False, True]))
+    np.testing.assert_array_equal(
+        both.as_array(3, 3)[0], oracle.causal(3, 3) & np.array([[True, False, True]])
+    )
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: np.zeros((5, 7), np.float32), r"boolean.*got dtype float32.*bias="),
+        (lambda: masks.Window(-1, 0), r"Window\.left counts keys, an int ≥ 0 or None; got -1"),
+        (lambda: masks.Window(0, 1.5), r"Window\.right .*got 1\.5"),
+        (lambda: np.ones((3, 1, 5, 7), bool), r"broadcast to .*\(2, 4, 5, 7\); got \(3, 1, 5, 7\)"),
+        (lambda: np.ones((1, 2, 1, 5, 7), bool), r"broadcast to .*got \(1, 2, 1, 5, 7\)"),
+        (lambda: masks.Causal(jnp.zeros(3, int)), r"Causal\.q_offset .*\(2,\).*got \(3,\)"),
+        (lambda: masks.Window(1, 1, jnp.zeros((2, 2), int)), r"Window\.q_offset .*got \(2, 2\)"),
+        (lambda: masks.Padding(jnp.zeros(7, int)), r"Padding\.kv_lengths .*got \(7,\)"),
+        (lambda: masks.Padding(3, jnp.zeros(5, int)), r"Padding\.q_lengths .*got \(5,\)"),
+        (lambda: masks.Segments(jnp.zeros((2, 5), int)), r"kv_ids must be \[\*B, 7\].*\(2, 5\)"),
+        (lambda: masks.Segments(jnp.zeros((3, 5), int), jnp.zeros(7, int)), r"q_ids .*\(3, 5\)"),
+    ],
+)
+def test_errors(make, message):
+    q, k = jnp.ones((2, 5, 4, 3)), jnp.ones((2, 7, 2, 3))
+    with pytest.raises(ValueError, match=message):
+        attention(scores.Dot(), q, k, k, mask=make())

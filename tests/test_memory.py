@@ -1,0 +1,104 @@
+"""Exact attention, blockwise, never needs O(T·S) memory, whatever the score: as compiled.
+
+XLA:CPU can fuse a whole attention so that its `memory_analysis()` reports no temporaries, for
+quadratic code too; a flag that is read once a process turns that off, hence the process of its own.
+"""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+LENGTHS = (16384, 65536)
+# 4× the length; a little is left for what does not grow.
+LARGEST_GROWTH = 4.4
+PASSES = ("forward", "forward_backward")
+
+
+def measure(name: str, pass_: str, num_tokens: int) -> int:
+    """Bytes that the compiled program needs: arguments + outputs + temporaries."""
+    import jax
+    import jax.numpy as jnp
+
+    from tests.mechanisms import BY_NAME, Sizes
+
+    mechanism = BY_NAME[name]
+    sizes = Sizes(1, num_tokens, num_tokens, 1, 1, 16, 16, 16)
+    arrays = {
+        name: jax.ShapeDtypeStruct(x.shape, jnp.float32)
+        for name, x in mechanism.arrays(sizes=sizes).items()
+    }
+
+    def forward(arrays):
+        return mechanism.apply(arrays, None)
+
+    def forward_backward(arrays):
+        return jax.value_and_grad(lambda arrays: forward(arrays).sum())(arrays)
+
+    run = forward if pass_ == "forward" else forward_backward
+    found = jax.jit(run).lower(arrays).compile().memory_analysis()
+    return (
+        found.argument_size_in_bytes + found.output_size_in_bytes + found.temp_size_in_bytes
+    )
+
+
+@pytest.fixture(scope="module")
+def growth():
+    """{mechanism: {pass: memory at 4× the length / memory}}, all measured in one process."""
+    flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_cpu_experimental_ynn_fusion_type="
+    run = subprocess.run(
+        [sys.executable, "-m", "tests.test_memory"],
+        env=os.environ | {"XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"},
+        cwd=os.path.dirname(os.path.dirname(os.path.abspath(__file__))),
+        capture_output=True,
+        text=True,
+    )
+    assert run.returncode == 0, run.stderr
+    return json.loads(run.stdout.splitlines()[-1])
+
+
+def linear_and_quadratic() -> tuple[list[str], list[str]]:
+    from tests.mechanisms import MECHANISMS
+
+    names = [m.name for m in MECHANISMS]
+    linear = [name for name in names if not name.endswith("-dense")]
+    return linear, ["scaled_dot-dense", "additive-dense"]
+
+
+@pytest.mark.parametrize("pass_", PASSES)
+@pytest.mark.parametrize("name", linear_and_quadratic()[0])
+def test_memory_is_linear(growth, name, pass_):
+    assert 1 < growth[name][pass_] <= LARGEST_GROWTH
+
+
+@pytest.mark.parametrize("pass_", PASSES)
+@pytest.mark.parametrize("name", linear_and_quadratic()[1])
+def test_the_same_measure_sees_the_square(growth, name, pass_):
+    assert growth[name][pass_] > 3 * LARGEST_GROWTH
+
+
+if __name__ == "__main__":
+    from concurrent.futures import ThreadPoolExecutor
+
+    names = sum(linear_and_quadratic(), [])
+    with ThreadPoolExecutor(2) as pool:  # compiling leaves Python to others
+        sizes = {
+            (name, pass_, n): pool.submit(measure, name, pass_, n)
+            for name in names
+            for pass_ in PASSES
+            for n in LENGTHS
+        }
+        short, long = LENGTHS
+        print(
+            json.dumps(
+                {
+                    name: {
+                        p: sizes[name, p, long].result() / sizes[name, p, short].result()
+                        for p in PASSES
+                    }
+                    for name in names
+                }
+            )
+        )

@@ -1,0 +1,94 @@
+"""Positions: sinusoids, rotary and learned, against their papers' equations."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from attnlab import positions
+
+pytestmark = pytest.mark.usefixtures("quick_compile")
+
+
+def test_sinusoids_are_vaswani_3_5():
+    got = positions.sinusoids(jnp.arange(23).reshape(1, 23), 14)
+    assert got.shape == (1, 23, 14) and got.dtype == jnp.float32
+    for p in range(23):
+        for i in range(7):
+            angle = p / 10000 ** (2 * i / 14)
+            np.testing.assert_allclose(got[0, p, 2 * i], np.sin(angle), atol=2e-6)
+            np.testing.assert_allclose(got[0, p, 2 * i + 1], np.cos(angle), atol=2e-6)
+
+
+def test_sinusoids_of_another_wavelength_and_of_fractions():
+    got = positions.sinusoids(jnp.array([0.5]), 4, max_wavelength=100.0)
+    np.testing.assert_allclose(
+        got, [[np.sin(0.5), np.cos(0.5), np.sin(0.05), np.cos(0.05)]], rtol=1e-6
+    )
+
+
+def test_sinusoids_of_a_shift_are_a_rotation():
+    """§3.5: PE[p + k] is a linear function of PE[p], the same for every p."""
+    whole = np.asarray(positions.sinusoids(jnp.arange(40), 6)).reshape(40, 3, 2)
+    shift = np.asarray(positions.sinusoids(jnp.array([9]), 6)).reshape(3, 2)
+    for sine, cosine, (s, c) in zip(whole[..., 0].T, whole[..., 1].T, shift, strict=True):
+        np.testing.assert_allclose(sine[9:], sine[:-9] * c + cosine[:-9] * s, atol=1e-5)
+
+
+def test_rotary_turns_pairs_by_the_position():
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(2, 5, 3, 6))
+    at = np.array([[0, 1, 2, 3, 4], [7, 7, 100, 3, 0]])
+    got = np.asarray(positions.rotary(jnp.asarray(x, jnp.float32), jnp.asarray(at)))
+    pairs = x[..., :3] + 1j * x[..., 3:]
+    turned = pairs * np.exp(1j * at[..., None, None] / 10000 ** (2 * np.arange(3) / 6))
+    np.testing.assert_allclose(got, np.concatenate([turned.real, turned.imag], -1), atol=3e-5)
+
+
+def test_rotary_sees_differences_of_positions_only():
+    q, k = jnp.asarray(np.random.default_rng(1).normal(size=(2, 11, 1, 8)), jnp.float32)
+
+    @jax.jit
+    def logits(q_positions, k_positions):
+        turned = positions.rotary(q, q_positions), positions.rotary(k, k_positions)
+        return jnp.einsum("tnh,snh->ts", *turned)
+
+    at = jnp.arange(11)
+    here = logits(at, at)
+    np.testing.assert_allclose(logits(at + 29, at + 29), here, atol=1e-4)
+    assert np.abs(logits(at + 29, at) - here).max() > 0.1
+
+
+def test_rotary_keeps_dtype_and_broadcasts_positions_over_batch():
+    x = jnp.asarray(np.random.default_rng(2).normal(size=(3, 5, 2, 4)), jnp.bfloat16)
+    once = positions.rotary(x, jnp.arange(5))
+    assert once.dtype == jnp.bfloat16 and once.shape == x.shape
+    each = positions.rotary(x, jnp.broadcast_to(jnp.arange(5), (3, 5)))
+    np.testing.assert_array_equal(once, each)
+
+
+def test_learned_takes_rows():
+    table = jnp.arange(21.0).reshape(7, 3)
+    at = jnp.array([[0, 6], [2, 2]])
+    np.testing.assert_array_equal(positions.learned(table, at), np.asarray(table)[np.asarray(at)])
+    np.testing.assert_array_equal(
+        jax.jit(positions.learned)(table, at), np.asarray(table)[np.asarray(at)]
+    )
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: positions.sinusoids(jnp.arange(3), 5), r"width must be even; got 5"),
+        (lambda: positions.rotary(jnp.ones((1, 3, 2, 7)), jnp.arange(3)), r"even; got 7"),
+        (
+            lambda: positions.rotary(jnp.ones((3, 2, 4)), jnp.ones((1, 3))),
+            r"\[T\] or \[\*B, T\].*got \(1, 3\) for \(3, 2, 4\)",
+        ),
+        (lambda: positions.learned(jnp.ones((5, 2)), jnp.array([1, 5])), r"\[0, 5\).*got 1 to 5"),
+        (lambda: positions.learned(jnp.ones((5, 2)), jnp.array([-1])), r"\[0, 5\).*got -1 to -1"),
+    ],
+)
+def test_errors(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()

@@ -1,0 +1,150 @@
+"""Scores against the papers' equations, through the plain implementation, in float64."""
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from attnlab import scores
+from attnlab.ops.attention import attention, attention_weights
+from tests import oracle
+from tests.mechanisms import SCORES, Sizes
+
+pytestmark = pytest.mark.usefixtures("quick_compile")
+EVERY = pytest.mark.parametrize("case", SCORES, ids=lambda case: case.name)
+SIZES = Sizes(batch=2)
+
+
+@EVERY
+@pytest.mark.parametrize("per_head", [True, False], ids=["per_head", "shared"])
+def test_context_weights_and_gradients(case, per_head, x64):
+    rng = np.random.default_rng(0)
+    q, k, v = case.qkv(rng, SIZES)
+    parameters = case.parameters(rng, SIZES, per_head=per_head)
+    dcontext = rng.normal(size=(2, 17, 6, 11))
+
+    @jax.jit
+    def run(q, k, v, parameters):
+        context, pull_back = jax.vjp(
+            lambda q, k, v, p: attention(case.build(*p), q, k, v, implementation="dense"),
+            *(q, k, v, parameters),
+        )
+        weights = attention_weights(case.build(*parameters), q, k)
+        return context, weights, pull_back(jnp.asarray(dcontext))
+
+    context, weights, grads = run(q, k, v, parameters)
+    true = oracle.attention(case.equation, q, k, v, parameters)
+    true_grads = true.pull_back(dcontext)
+    np.testing.assert_allclose(context, true.context, rtol=1e-12, atol=1e-13)
+    np.testing.assert_allclose(weights, true.weights, rtol=1e-12, atol=1e-14)
+    for got, want in zip(grads[:3], true_grads[:3], strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-10, atol=1e-12)
+    for got, want in zip(grads[3], true_grads.parameters, strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-10, atol=1e-12)
+
+
+@EVERY
+def test_prepare_leaves_one_of_two_meetings(case):
+    rng = np.random.default_rng(2)
+    arrays = (rng.normal(size=(n, w)) for n, w in ((5, 7), (3, case.key_width or 7)))
+    score = case.build(*case.parameters(rng, SIZES, per_head=False))
+    prepared, q, k = score.prepare(*(jnp.asarray(x, jnp.float32) for x in arrays))
+    assert isinstance(prepared, scores.Dot | scores.Additive)
+    again, q_again, k_again = prepared.prepare(q, k)
+    assert again == prepared and q_again.shape == q.shape and k_again.shape == k.shape
+    np.testing.assert_array_equal(q_again, q)
+    assert prepared.logits(q, k).shape == (5, 3)
+
+
+@EVERY
+def test_low_precision_logits_are_float32(case):
+    rng = np.random.default_rng(3)
+    q, k, _ = (jnp.asarray(x, jnp.bfloat16) for x in case.qkv(rng, SIZES))
+    score = case.build(*(jnp.asarray(p, jnp.bfloat16) for p in case.parameters(rng, SIZES)))
+    assert jax.eval_shape(attention_weights, score, q, k).dtype == jnp.float32
+
+
+def test_only_prepared_scores_have_logits():
+    with pytest.raises(TypeError, match="General has no logits of its own: call prepare first"):
+        scores.General(jnp.ones((3, 3))).logits(jnp.ones((2, 3)), jnp.ones((2, 3)))
+
+
+def test_scores_are_pytrees_of_their_parameters():
+    for case in SCORES:
+        parameters = case.parameters(np.random.default_rng(0), SIZES)
+        leaves = jax.tree.leaves(case.build(*parameters))
+        assert len(leaves) == len(parameters), case.name
+    assert jax.tree.structure(scores.Dot(1.0)) != jax.tree.structure(scores.Dot())
+
+
+def test_concat_is_additive_with_the_matrix_split():
+    rng = np.random.default_rng(4)
+    q, k, w, wq, wk = (
+        jnp.asarray(rng.normal(size=s), jnp.float32)
+        for s in ((1, 5, 2, 7), (1, 3, 2, 11), (13,), (7, 13), (11, 13))
+    )
+    np.testing.assert_allclose(
+        attention_weights(scores.Concat(w, wq, wk), q, k),
+        attention_weights(scores.Additive(w), q @ wq, k @ wk),
+        rtol=1e-5,
+    )
+
+
+def test_normalised_additive_ignores_the_size_of_w():
+    rng = np.random.default_rng(5)
+    q, k, w = (
+        jnp.asarray(rng.normal(size=s), jnp.float32) for s in ((1, 5, 1, 7), (1, 3, 1, 7), (7,))
+    )
+    once, tenfold = (
+        attention_weights(scores.NormalisedAdditive(x, 2.0, jnp.zeros(7)), q, k)
+        for x in (w, 10 * w)
+    )
+    np.testing.assert_allclose(once, tenfold, rtol=1e-5)
+
+
+def test_cosine_of_a_zero_vector_is_zero_with_gradient_zero():
+    q = jnp.ones((1, 2, 1, 3)).at[0, 0].set(0)
+    k = jnp.asarray(np.random.default_rng(6).normal(size=(1, 5, 1, 3)), jnp.float32)
+
+    @jax.jit
+    @functools.partial(jax.value_and_grad, argnums=(0, 1), has_aux=True)
+    def loss(q, k):
+        weights = attention_weights(scores.Cosine(), q, k)
+        return (weights * jnp.arange(5.0).reshape(1, 1, 1, 5)).sum(), weights
+
+    (_, weights), (dq, dk) = loss(q, k)
+    np.testing.assert_allclose(weights[0, 0, 0], 1 / 5, rtol=1e-6)
+    np.testing.assert_array_equal(dq[0, 0], 0)
+    assert np.isfinite(dq).all() and np.isfinite(dk).all() and np.abs(dq[0, 1]).max() > 0
+
+
+def test_cosine_is_bounded_by_its_scale():
+    q = jnp.asarray(np.random.default_rng(7).normal(size=(1, 5, 1, 3)) * 1e6, jnp.float32)
+    weights = attention_weights(scores.Cosine(2.0), q, q)
+    ratio = (weights.max(-1) / weights.min(-1)).max()
+    assert np.exp(2 * 1.5) < ratio <= np.exp(2 * 2.0) * (1 + 1e-5)
+
+
+@pytest.mark.parametrize(
+    ("score", "message"),
+    [
+        (scores.General(jnp.ones((3, 7, 7))), r"General\.w .*2 axes.*6 query heads; got \(3, 7, 7\)"),
+        (scores.Additive(jnp.ones((2, 6, 7))), r"Additive\.w .*got \(2, 6, 7\)"),
+        (scores.Cosine(jnp.ones(5)), r"Cosine\.scale .*6 query heads; got \(5,\)"),
+        (scores.Location(jnp.ones((7, 22))), r"at most 22 keys .*got 23 keys"),
+    ],
+)
+def test_errors(score, message):
+    q, k, v = (jnp.asarray(x, jnp.float32) for x in SCORES[0].qkv(np.random.default_rng(0), SIZES))
+    with pytest.raises(ValueError, match=message):
+        attention(score, q, k, v)
+
+
+def test_every_score_of_the_library_is_tested():
+    classes = {type(case.build(*([jnp.ones(())] * len(case.shapes(SIZES))))) for case in SCORES}
+    public = {getattr(scores, name) for name in scores.__all__} - {scores.Score}
+    assert classes == public
+    assert all(dataclasses.is_dataclass(cls) for cls in classes)
