@@ -8,6 +8,7 @@ folder gets results.jsonl (every repetition) and report.md (each ratio beside it
 keeps what is done and still writes the report.
 """
 
+import signal
 import sys
 from pathlib import Path
 
@@ -34,6 +35,7 @@ def main(argv: list[str]) -> int:
             return 0
         if rest:
             raise ValueError(f"{rest[0]!r} is not a flag; write --name=value")
+        signal.signal(signal.SIGTERM, signal.default_int_handler)  # a polite kill is a Ctrl-C
         return peers_run.compare(
             peers_rows.pairs(given.rows),
             repeats=given.repeats,

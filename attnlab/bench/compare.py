@@ -145,7 +145,7 @@ def _finish(cases: Sequence[Case], folder: Folder, errors: str, out: TextIO) -> 
     text = report.markdown(results, planned=len(cases))
     (folder.path / "report.md").write_text(text, encoding="utf-8")
     counts = {status: sum(r.status == status for r in results) for status in report.SHORT}
-    bad = ", ".join(f"{n} {report.SHORT[status]}" for status, n in counts.items() if n)
+    bad = ", ".join(f"{n} × {report.SHORT[status]}" for status, n in counts.items() if n)
     ok = sum(r.status == "ok" for r in results)
     print(f"{ok} of {len(cases)} cases measured" + (f"; {bad}" if bad else ""), file=out)
     print(f"report: {folder.path / 'report.md'}", file=out, flush=True)

@@ -149,7 +149,9 @@ def _limits(
     low, high = min(numbers), max(numbers)
     room = max((high / low) ** 0.06, 1.15)
     marked = any(_mark_height(r, quantity) is None for r in results if r.status != "ok")
-    return low / room, high * room * ((high / low) ** 0.14 if marked else 1)
+    return low / max((high / low) ** 0.1, 1.25), high * room * (
+        (high / low) ** 0.14 if marked else 1
+    )
 
 
 def _guides(axes: Any, found: dict[str, trends.Line]) -> None:
@@ -159,7 +161,7 @@ def _guides(axes: Any, found: dict[str, trends.Line]) -> None:
     if not points:
         return
     first, last = min(n for n, _ in points), max(n for n, _ in points)
-    start = math.sqrt(low * min(y for n, y in points if n == first))
+    start = low * (high / low) ** 0.02
     for power, name in ((1, "∝ n"), (2, "∝ n²")):
         end = min(last, first * (0.8 * high / start) ** (1 / power))
         if end <= first:
@@ -218,7 +220,7 @@ def _marks(axes: Any, results: Sequence[Result], quantity: str) -> None:
             [n], [y], marker="o" if hollow else "x", color=colour, markersize=6, linestyle="none",
             markerfacecolor="none", markeredgewidth=1.6, clip_on=False, zorder=5,
         )  # fmt: skip
-        if label not in told:
+        if label not in told and not (hollow and known):  # a hollow mark on the line needs no words
             told.add(label)
             axes.annotate(
                 _reason(result), (n, y), xytext=(-7, 3 if known else 0), textcoords="offset points",
@@ -277,6 +279,8 @@ def _labels(axes: Any, found: dict[str, trends.Line], ends: dict[str, tuple[int,
     heights = {label: math.log(y / low) / math.log(high / low) for label, (_, y) in ends.items()}
     order = sorted(heights, key=lambda label: heights[label])
     places = spread_out([heights[label] for label in order], _GAP)
+    for i in reversed(range(len(places))):  # none above the panel
+        places[i] = min(places[i], 1.0 - (len(places) - 1 - i) * _GAP)
     to_axes = axes.transAxes.inverted()
     for label, place in zip(order, places, strict=True):
         power = trends.exponent(found[label])

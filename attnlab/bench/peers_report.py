@@ -30,9 +30,9 @@ Where both sides compute the same function, their outputs (forward) and the grad
 inputs (forward + backward) are compared first, at the size that is timed: the largest difference
 relative to the largest value is in results.jsonl and must be at most 1e-4. LSH attention with
 strict causality is nobody else's function: there our preset `trax` is compared with Hugging Face
-and `lucidrains` with reformer-pytorch, shorter and all on the same buckets; the timed pair is the
-default, `strict`, against theirs. Hashing is part of every LSH time. Against torch and blockwise
-attention LSH is approximate.
+and `lucidrains` with reformer-pytorch, on a short input in float64 and on the same buckets; the
+timed pair is the default, `strict`, against theirs, each with its own hashing. Against torch and
+blockwise attention LSH is approximate.
 
 Inputs: the bytes of the project's sources through a seeded embedding with positions, projected to
 separate query, key and value streams."""

@@ -160,7 +160,5 @@ def _difference(ours: Process, peer: Process) -> float:
         error = float(np.max(np.abs(x - y)) / np.max(np.abs(y)))
         found = max(found, error if math.isfinite(error) else math.inf)
     if found > SAME:
-        raise SideError(
-            f"the values differ by {found:.1e} of the largest; at most {SAME:.0e} is rounding"
-        )
+        raise SideError(f"the values differ by {found:.1e} of the largest; at most {SAME:.0e} may")
     return found

@@ -44,6 +44,8 @@ def build(side: Side, *, given_buckets: bool = False) -> Program:
       MemoryError: it would not fit.
     """
     case = side.case
+    if case.dtype == "float64":
+        jax.config.update("jax_enable_x64", True)
     buckets = peers_lsh.buckets_for(side) if given_buckets and case.mechanism == "lsh" else None
     match side.program:
         case peers.OURS:
@@ -100,7 +102,8 @@ def _torch(
     }[layout]
 
     def inward(x: np.ndarray) -> Any:
-        return torch.from_numpy(x.reshape(shape).transpose(order).reshape(merged).copy())
+        x = x.reshape(shape).transpose(order).reshape(merged)
+        return torch.from_numpy(x.astype(case.dtype, order="C"))
 
     def outward(x: Any) -> np.ndarray:
         axes = tuple(shape[axis] for axis in order)

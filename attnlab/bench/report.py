@@ -107,9 +107,9 @@ def _summary(results: Sequence[Result], planned: int) -> str:
     if not results:
         return state
     case = results[0].case
-    what = "bare functions" if case.ops_only else "jitted Flax modules with their projections"
+    what = "Bare functions" if case.ops_only else "Jitted Flax modules with their projections"
     notes = [
-        f"{state} {what.capitalize()}, batch {case.batch}, {case.num_heads} heads of width "
+        f"{state} {what}, batch {case.batch}, {case.num_heads} heads of width "
         f"{case.head_dim} (model width {case.width}), {case.dtype}, "
         f"{'causal' if case.causal else 'not causal'}, {case.parallel} on "
         f"{case.devices} device{'s' * (case.devices > 1)}.",
@@ -164,13 +164,13 @@ def _growth(results: Sequence[Result], shown: Sequence[str]) -> str:
 
 def _crossovers(results: Sequence[Result], shown: Sequence[str]) -> list[str]:
     rows = []
-    values: tuple[tuple[str, Callable[[Result], float | None]], ...] = (
-        ("is faster than", trends.seconds),
-        ("takes less memory than", trends.memory),
+    values: tuple[tuple[str, Callable[[Result], float | None], float], ...] = (
+        ("is faster than", trends.seconds, 1.1),
+        ("takes less memory than", trends.memory, 1.25),
     )
-    for verb, value in values:
+    for verb, value, margin in values:
         for passes in shown:
-            for x in trends.crossovers(trends.lines(results, passes, value)):
+            for x in trends.crossovers(trends.lines(results, passes, value), margin=margin):
                 claim = f"**{x.winner}** {verb} **{x.loser}** from n = {x.length}"
                 rows.append(
                     [claim, PASS_TITLES[passes], f"{x.before} to {x.length}, near {x.crossing:.0f}"]
@@ -211,7 +211,8 @@ def _method(results: Sequence[Result]) -> str:
     ]
     lines = [
         f"Time: the median of {min(repeats)} to {max(repeats)} samples after a warm-up, each "
-        "at least 5 ms long and blocked on; ± is half the range. Compiling is apart: "
+        "at least 5 ms long and blocked on; ± is half the range. One call longer than a third of the "
+        "time limit is its own only sample or the first of them. Compiling is apart: "
         f"{sum(compiled):.0f} s in all, {max(compiled):.1f} s at most.",
         "Memory: arguments + outputs + temporaries of the compiled program, or the process's own "
         "high-water mark where that is more (marked *). Both are in `results.jsonl`.",
@@ -280,7 +281,7 @@ _GROWTH_NOTE = (
 )
 _CROSSOVER_NOTE = (
     "From n on, and at every longer length that both ran; the first column names measured lengths. "
-    "Ends that differ by less than 5% are ties."
+    "Where the longest common length differs by less than 10% (memory: 25%) it is a tie."
 )
 _FITS_NOTE = (
     "*ran* and *did not fit* are lengths of this run; *extrapolated* is where b·n + c·n² through "

@@ -63,7 +63,7 @@ class Crossover:
     crossing: float  # where the two lines meet, interpolated in log-log
 
 
-def crossovers(found: dict[str, Line], *, margin: float = 1.05) -> list[Crossover]:
+def crossovers(found: dict[str, Line], *, margin: float = 1.1) -> list[Crossover]:
     """Every pair whose order at the longest common length is not its order at the shortest.
 
     Args:

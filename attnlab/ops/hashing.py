@@ -12,6 +12,7 @@ ids are the digits of the bucket's.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -151,16 +152,15 @@ def make_rotations(
     if isinstance(num_buckets, int):
         factors = factorise(num_buckets)
 
+    rows = 1 if shared else num_heads
+
     def one_round(r):
         round_key = jax.random.fold_in(key, r)
-        return tuple(
-            jax.random.normal(
-                jax.random.fold_in(round_key, i), (1 if shared else num_heads, size // 2, head_dim)
-            )
-            for i, size in enumerate(factors)
-        )
+        return jax.random.normal(round_key, (rows, sum(factors) // 2, head_dim), jnp.float32)
 
-    return Rotations(jax.vmap(one_round, out_axes=1)(jnp.arange(num_hashes)))
+    drawn = jax.vmap(one_round, out_axes=1)(jnp.arange(num_hashes))  # [N, R, ΣB_f/2, H]
+    ends = list(itertools.accumulate(factor // 2 for factor in factors))
+    return Rotations(tuple(jnp.split(drawn, ends[:-1], axis=2)))
 
 
 def hash_buckets(
