@@ -27,13 +27,14 @@ from __future__ import annotations
 import abc
 import functools
 import operator
-from typing import Any, NamedTuple
+from typing import Any
 
 import flax.struct
 import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
+from attnlab.axes import HeadLayout, lead_with_ones, merge_batch, split_heads
 from attnlab.checks import require
 
 __all__ = [
@@ -47,16 +48,6 @@ __all__ = [
     "as_mask",
     "combine",
 ]
-
-
-class HeadLayout(NamedTuple):
-    """The sizes that an engine works with: all batch axes merged into one, heads split as K x G."""
-
-    batch_shape: tuple[int, ...]
-    num_kv_heads: int
-    group_size: int
-    num_queries: int
-    num_keys: int
 
 
 class Mask(flax.struct.PyTreeNode, abc.ABC):
@@ -150,7 +141,7 @@ class Causal(Mask):
         return _relative(self.q_offset, q_positions, k_positions) <= 0
 
     def in_layout(self, layout):
-        return Causal(_merge_batch(self.q_offset, layout, "Causal.q_offset"))
+        return Causal(merge_batch(self.q_offset, layout, "Causal.q_offset"))
 
     def key_range(self, q_positions, num_keys):
         stop = q_positions[-1] + 1 + jnp.max(jnp.asarray(self.q_offset))
@@ -191,7 +182,7 @@ class Window(Mask):
         return visible
 
     def in_layout(self, layout):
-        return self.replace(q_offset=_merge_batch(self.q_offset, layout, "Window.q_offset"))
+        return self.replace(q_offset=merge_batch(self.q_offset, layout, "Window.q_offset"))
 
     def key_range(self, q_positions, num_keys):
         offset = jnp.asarray(self.q_offset)
@@ -230,10 +221,10 @@ class Padding(Mask):
         return visible
 
     def in_layout(self, layout):
-        kv_lengths = _merge_batch(self.kv_lengths, layout, "Padding.kv_lengths")
+        kv_lengths = merge_batch(self.kv_lengths, layout, "Padding.kv_lengths")
         if self.q_lengths is None:
             return Padding(kv_lengths)
-        return Padding(kv_lengths, _merge_batch(self.q_lengths, layout, "Padding.q_lengths"))
+        return Padding(kv_lengths, merge_batch(self.q_lengths, layout, "Padding.q_lengths"))
 
     def key_range(self, q_positions, num_keys):
         del q_positions
@@ -268,8 +259,8 @@ class Segments(Mask):
                 f"Segments.{name} must be [*B, {length}], an id a position; got {ids.shape}",
             )
         return Segments(
-            _merge_batch(q_ids, layout, "Segments.q_ids", tail=1),
-            _merge_batch(kv_ids, layout, "Segments.kv_ids", tail=1),
+            merge_batch(q_ids, layout, "Segments.q_ids", tail=1),
+            merge_batch(kv_ids, layout, "Segments.kv_ids", tail=1),
         )
 
     def key_range(self, q_positions, num_keys):
@@ -300,7 +291,7 @@ class Explicit(Mask):
         return array
 
     def in_layout(self, layout):
-        return Explicit(split_heads_4d(self.array, layout, "Explicit mask"))
+        return Explicit(split_heads(self.array, layout, "Explicit mask"))
 
     def pad(self, block_q, block_k):
         array = jnp.asarray(self.array)
@@ -345,52 +336,11 @@ def combine(*given: Mask | ArrayLike | None) -> Mask | None:
     return functools.reduce(operator.and_, present) if present else None
 
 
-def lead_with_ones(x: jax.Array, ndim: int) -> jax.Array:
-    """Adds leading axes of length 1 up to rank `ndim`: explicit, as NumPy would not be."""
-    return x.reshape((1,) * (ndim - x.ndim) + x.shape)
-
-
-def split_heads_4d(array: ArrayLike, layout: HeadLayout, name: str) -> jax.Array:
-    """[*B|1, N|1, T|1, S|1] to [B|1, K|1, G|1, T|1, S|1], without materialising a broadcast."""
-    array = jnp.asarray(array)
-    heads = layout.num_kv_heads * layout.group_size
-    full = (*layout.batch_shape, heads, layout.num_queries, layout.num_keys)
-    require(
-        array.ndim <= len(full)
-        and all(got in (1, want) for got, want in zip(array.shape[::-1], full[::-1], strict=False)),
-        f"{name} must broadcast to [*B, N, T, S] = {full}; got {array.shape}",
-    )
-    array = lead_with_ones(array, len(full))
-    *batch, num_heads, rows, columns = array.shape
-    split = (1, 1) if num_heads == 1 else (layout.num_kv_heads, layout.group_size)
-    if any(size != 1 for size in batch):
-        array = jnp.broadcast_to(array, (*layout.batch_shape, *array.shape[-3:]))
-    return array.reshape(-1, *split, rows, columns)
-
-
 def _relative(q_offset: ArrayLike, q_positions: jax.Array, k_positions: jax.Array) -> jax.Array:
     """k − (q + offset), [*B, 1, bq, bk] where the offset is [*B]."""
     offset = jnp.asarray(q_offset)[..., None, None, None]
     relative = k_positions[None, :] - q_positions[:, None]
     return lead_with_ones(relative, offset.ndim) - offset
-
-
-def _merge_batch(x: ArrayLike, layout: HeadLayout, name: str, tail: int = 0) -> jax.Array:
-    """[*B|1, tail] to [B|1, 1, tail]: one batch axis and an axis of 1 for the key/value heads."""
-    x = jnp.asarray(x)
-    rest = x.shape[x.ndim - tail :]
-    batch = x.shape[: x.ndim - tail]
-    wanted = layout.batch_shape
-    require(
-        len(batch) <= len(wanted)
-        and all(got in (1, want) for got, want in zip(batch[::-1], wanted[::-1], strict=False)),
-        f"{name} must lead with the batch axes {wanted} (or broadcast to them); got {x.shape}",
-    )
-    if all(size == 1 for size in batch):
-        return x.reshape(1, 1, *rest)
-    return jnp.broadcast_to(lead_with_ones(x, len(wanted) + tail), (*wanted, *rest)).reshape(
-        -1, 1, *rest
-    )
 
 
 def _hull(any_visible: jax.Array) -> tuple[jax.Array, jax.Array]:

@@ -49,7 +49,9 @@ class Score(flax.struct.PyTreeNode):
     # Whether q and k are compared entry by entry, so that their widths must agree.
     same_width = True
 
-    def prepare(self, q: jax.Array, k: jax.Array) -> tuple[Score, jax.Array, jax.Array]:
+    def prepare(
+        self, q: jax.Array, k: jax.Array, *, precision=None
+    ) -> tuple[Score, jax.Array, jax.Array]:
         """What is computed once a position: (a score for prepared arrays, q', k')."""
         return self, q, k
 
@@ -91,7 +93,8 @@ class Dot(Score):
 
     scale: float | None = flax.struct.field(pytree_node=False, default=None)
 
-    def prepare(self, q, k):
+    def prepare(self, q, k, *, precision=None):
+        del precision  # no matrix product
         scale = 1 / math.sqrt(q.shape[-1]) if self.scale is None else self.scale
         return Dot(1.0), q * jnp.asarray(scale, q.dtype), k
 
@@ -115,8 +118,8 @@ class General(Score):
 
     same_width = False
 
-    def prepare(self, q, k):
-        return Dot(1.0), jnp.matmul(q, jnp.asarray(self.w, q.dtype)), k
+    def prepare(self, q, k, *, precision=None):
+        return Dot(1.0), jnp.matmul(q, jnp.asarray(self.w, q.dtype), precision=precision), k
 
     def _parameters(self):
         return {"w": 2}
@@ -131,7 +134,8 @@ class Cosine(Score):
 
     scale: ArrayLike = 1.0
 
-    def prepare(self, q, k):
+    def prepare(self, q, k, *, precision=None):
+        del precision  # no matrix product
         scale = jnp.asarray(self.scale)[..., None, None]
         return Dot(1.0), (_unit(q) * scale).astype(q.dtype), _unit(k).astype(k.dtype)
 
@@ -169,7 +173,8 @@ class NormalisedAdditive(Score):
     gain: ArrayLike
     bias: ArrayLike
 
-    def prepare(self, q, k):
+    def prepare(self, q, k, *, precision=None):
+        del precision  # no matrix product
         w = _unit(jnp.asarray(self.w)) * jnp.asarray(self.gain)[..., None]
         bias = jnp.asarray(self.bias, q.dtype)[..., None, :]
         return Additive(w), q + bias, k
@@ -193,11 +198,11 @@ class Concat(Score):
 
     same_width = False
 
-    def prepare(self, q, k):
+    def prepare(self, q, k, *, precision=None):
         return (
             Additive(self.w),
-            jnp.matmul(q, jnp.asarray(self.wq, q.dtype)),
-            jnp.matmul(k, jnp.asarray(self.wk, k.dtype)),
+            jnp.matmul(q, jnp.asarray(self.wq, q.dtype), precision=precision),
+            jnp.matmul(k, jnp.asarray(self.wk, k.dtype), precision=precision),
         )
 
     def _parameters(self):
@@ -215,7 +220,8 @@ class Location(Score):
 
     same_width = False
 
-    def prepare(self, q, k):
+    def prepare(self, q, k, *, precision=None):
+        del precision  # no matrix product
         w = jnp.asarray(self.w, q.dtype)
         num_keys = k.shape[-2]
         require(

@@ -91,9 +91,7 @@ SCORES = (
         key_width=5,
     ),
     # Two rows of W more than there are keys.
-    ScoreCase(
-        "location", scores.Location, oracle.location, lambda z: ((z.width, z.keys + 2),)
-    ),
+    ScoreCase("location", scores.Location, oracle.location, lambda z: ((z.width, z.keys + 2),)),
 )
 
 

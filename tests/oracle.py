@@ -20,7 +20,7 @@ import numpy as np
 
 
 def dot(q, k, scale=1.0):
-    """Luong et al. 2015, §3.1: score(h_t, h_s) = h_tᵀ h_s; Vaswani et al. 2017, eq. 1, with scale."""
+    """Luong et al. 2015, §3.1: h_tᵀ h_s; with a scale, Vaswani et al. 2017, eq. 1."""
     logits = scale * np.einsum("btnh,bsnh->bnts", q, k)
 
     def pull_back(g):
@@ -248,8 +248,9 @@ def window(num_queries, num_keys, left, right, offset=0):
     return pairs(
         num_queries,
         num_keys,
-        lambda i, j: (left is None or j >= i + offset - left)
-        and (right is None or j <= i + offset + right),
+        lambda i, j: (
+            (left is None or j >= i + offset - left) and (right is None or j <= i + offset + right)
+        ),
     )
 
 
@@ -285,7 +286,7 @@ def rms(x) -> float:
 
 
 def assert_within_budget(got, plain, true, dtype, what=""):
-    """The error of `got` is at most twice that of the plain version in the same dtype, + rounding."""
+    """The error of `got` is at most twice that of the plain version of this dtype, + rounding."""
     eps = float(jnp.finfo(dtype).eps)
     budget = 2 * rms(errors(plain, true)) + eps * rms(true)
     found = rms(errors(got, true))

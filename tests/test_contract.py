@@ -213,9 +213,7 @@ def test_hidden_values_change_nothing(mechanism, value):
     dcontext = jnp.where(spread(rows, dcontext), dcontext, 0)
     function = context_and_grads(mechanism)
     context, grads = function(arrays, mask, dcontext)
-    changed, changed_grads = function(
-        garbage(mechanism, arrays, visible, value), mask, dcontext
-    )
+    changed, changed_grads = function(garbage(mechanism, arrays, visible, value), mask, dcontext)
     np.testing.assert_array_equal(np.asarray(changed)[rows], np.asarray(context)[rows])
     for name in grads:
         np.testing.assert_array_equal(changed_grads[name], grads[name], err_msg=name)

@@ -15,7 +15,8 @@ LAYERS = {"ops": 1, "modules": 2, "nnx": 2, "models": 3, "data": 4, "training": 
 
 # Within ops, a mechanism is read in its own file, or its files (`lsh`, `lsh_order`: the first word
 # is the mechanism), and this explicit list of shared ones…
-SHARED_OPS = {"attention", "blockwise", "dense", "dropout", "hashing", "layout"}
+SHARED_OPS = {"attention", "blockwise", "dense", "dropout", "layout"}
+MECHANISM = {"hashing": "lsh"}  # else the first word of a file's name
 # …and these, which only choose between mechanisms, may import any.
 CHOOSING_OPS = {"attnlab.ops", "attnlab.ops.routes"}
 
@@ -67,7 +68,8 @@ def violation(importer: str, imported: str) -> str | None:
         return f"a sibling within layer {higher}"
     if imported.startswith("attnlab.ops.") and lower == higher and importer not in CHOOSING_OPS:
         sibling = imported.split(".")[2]
-        same_mechanism = importer.split(".")[2].split("_")[0] == sibling.split("_")[0]
+        first, second = (MECHANISM.get(n, n.split("_")[0]) for n in (importer.split(".")[2], sibling))
+        same_mechanism = first == second
         if not same_mechanism and sibling not in SHARED_OPS:
             return "a sibling in ops that is not in SHARED_OPS"
     return None

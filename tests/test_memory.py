@@ -39,9 +39,7 @@ def measure(name: str, pass_: str, num_tokens: int) -> int:
 
     run = forward if pass_ == "forward" else forward_backward
     found = jax.jit(run).lower(arrays).compile().memory_analysis()
-    return (
-        found.argument_size_in_bytes + found.output_size_in_bytes + found.temp_size_in_bytes
-    )
+    return found.argument_size_in_bytes + found.output_size_in_bytes + found.temp_size_in_bytes
 
 
 @pytest.fixture(scope="module")

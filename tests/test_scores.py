@@ -131,7 +131,10 @@ def test_cosine_is_bounded_by_its_scale():
 @pytest.mark.parametrize(
     ("score", "message"),
     [
-        (scores.General(jnp.ones((3, 7, 7))), r"General\.w .*2 axes.*6 query heads; got \(3, 7, 7\)"),
+        (
+            scores.General(jnp.ones((3, 7, 7))),
+            r"General\.w .*2 axes.*6 query heads; got \(3, 7, 7\)",
+        ),
         (scores.Additive(jnp.ones((2, 6, 7))), r"Additive\.w .*got \(2, 6, 7\)"),
         (scores.Cosine(jnp.ones(5)), r"Cosine\.scale .*6 query heads; got \(5,\)"),
         (scores.Location(jnp.ones((7, 22))), r"at most 22 keys .*got 23 keys"),

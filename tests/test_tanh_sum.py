@@ -104,9 +104,7 @@ def test_leading_axes_broadcast_and_their_gradients_sum():
     )
     dlogits = jnp.asarray(rng.normal(size=(2, 3, 7, 11)), jnp.float32)
     logits, dq, dk, dw = compiled()(q, k, w, dlogits)
-    parts = [
-        [true(q[b, 0], k[0, n], w[n], dlogits[b, n]) for n in range(3)] for b in range(2)
-    ]
+    parts = [[true(q[b, 0], k[0, n], w[n], dlogits[b, n]) for n in range(3)] for b in range(2)]
     logits_true, dq_true, dk_true, dw_true = (
         np.array([[parts[b][n][i] for n in range(3)] for b in range(2)]) for i in range(4)
     )
@@ -124,7 +122,10 @@ def test_nan_is_not_hidden():
 
 def test_no_third_axis_in_memory():
     """The largest array in the program is a [bq, group, bk] of few hidden units."""
-    shapes = jax.ShapeDtypeStruct((67, 128), jnp.float32), jax.ShapeDtypeStruct((71, 128), "float32")
+    shapes = (
+        jax.ShapeDtypeStruct((67, 128), jnp.float32),
+        jax.ShapeDtypeStruct((71, 128), "float32"),
+    )
     run = compiled().trace(
         *shapes,
         jax.ShapeDtypeStruct((128,), jnp.float32),

@@ -38,6 +38,11 @@ Inputs: the bytes of the project's sources through a seeded embedding with posit
 separate query, key and value streams."""
 
 
+def title(pair: Pair) -> str:
+    """What a pair compares, for the progress."""
+    return f"{_case(pair)}, against {_peer(pair)}, {PASS_TITLES[pair.passes]}"
+
+
 def line(outcome: Outcome) -> str:
     """One pair for the progress."""
     if outcome.status != "ok":

@@ -78,8 +78,8 @@ def compare(
     status = 0
     try:
         for i, pair in enumerate(pairs, 1):
-            words = f"{pair.ours} against {pair.peer}, {pair.passes}"
-            print(f"[{i}/{len(pairs)}] {pair.row}: {words} … ", end="", file=out, flush=True)
+            title = f"[{i}/{len(pairs)}] {pair.row}: {peers_report.title(pair)}"
+            print(f"{title} … ", end="", file=out, flush=True)
             outcome = dataclasses.replace(
                 measure(pair, repeats=repeats, seconds=seconds, log=folder / "errors.log"),
                 flags=flags,

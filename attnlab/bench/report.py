@@ -211,8 +211,8 @@ def _method(results: Sequence[Result]) -> str:
     ]
     lines = [
         f"Time: the median of {min(repeats)} to {max(repeats)} samples after a warm-up, each "
-        "at least 5 ms long and blocked on; ± is half the range. One call longer than a third of the "
-        "time limit is its own only sample or the first of them. Compiling is apart: "
+        "at least 5 ms long and blocked on; ± is half the range. A first call longer than a "
+        "third of the time limit counts as a sample itself. Compiling is apart: "
         f"{sum(compiled):.0f} s in all, {max(compiled):.1f} s at most.",
         "Memory: arguments + outputs + temporaries of the compiled program, or the process's own "
         "high-water mark where that is more (marked *). Both are in `results.jsonl`.",

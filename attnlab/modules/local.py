@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from attnlab import masks
-from attnlab.modules.common import (
+from attnlab.modules.conventions import (
     Initializer,
     as_query_key_value,
     dropout_options,
@@ -95,7 +95,7 @@ class LocalAttention(nn.Module):
             score = GeneralScore(param_dtype=self.param_dtype, name="score")
         q, k, v = (x[..., None, :] for x in (query, key, value))
         looked_at = return_weights or self.is_mutable_collection("intermediates")
-        found = local_attention(
+        found: Any = local_attention(
             q,
             k,
             v,

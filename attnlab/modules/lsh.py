@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from attnlab import masks
-from attnlab.modules.common import Initializer, lecun_normal
+from attnlab.modules.conventions import Initializer, lecun_normal
 from attnlab.modules.multi_head import MultiHeadAttention
 from attnlab.ops.routes import LSH
 

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 
 from attnlab import masks, positions
 from attnlab.checks import require
-from attnlab.modules.common import (
+from attnlab.modules.conventions import (
     Initializer,
     as_query_key_value,
     dropout_options,

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 
 from attnlab import scores
-from attnlab.modules.common import Initializer
+from attnlab.modules.conventions import Initializer
 
 __all__ = [
     "AdditiveScore",

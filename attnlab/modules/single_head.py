@@ -24,7 +24,7 @@ import jax
 import jax.numpy as jnp
 
 from attnlab.masks import Mask
-from attnlab.modules.common import (
+from attnlab.modules.conventions import (
     Initializer,
     as_query_key_value,
     dropout_options,

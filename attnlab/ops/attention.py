@@ -122,7 +122,7 @@ def attention(
         return _cudnn(cast(Dot, score).scale, q, k, v, mask)
     attend = dense.attend if implementation == "dense" else blockwise.attend
     context = attend(
-        prepare(score, q, k, v, mask, bias),
+        prepare(score, q, k, v, mask, bias, precision),
         dropout_rate=float(dropout_rate),
         dropout_key=dropout_key,
         precision=precision,
@@ -149,7 +149,8 @@ def attention_weights(
     Cost: O(T·S) memory; use it on what a figure can show.
     """
     require_qkv(q, k, None, same_width=score.same_width)
-    weights = dense.weights(prepare(score, q, k, k, as_mask(mask), bias), precision=precision)
+    prepared = prepare(score, q, k, k, as_mask(mask), bias, precision)
+    weights = dense.weights(prepared, precision=precision)
     num_queries, num_heads = q.shape[-3:-1]
     return weights.reshape(*q.shape[:-3], num_heads, num_queries, k.shape[-3])
 
@@ -274,12 +275,9 @@ def refusal(score: Score, q, k, v, *, mask, bias, dropout_rate) -> str | None:
     if isinstance(mask, Causal) and isinstance(mask.q_offset, int) and mask.q_offset == 0:
         return None
     if isinstance(mask, Window) and isinstance(mask.q_offset, int) and mask.q_offset == 0:
-        bounded = mask.left is not None and mask.right is not None
-        return (
-            None
-            if bounded and q.shape[-3] == k.shape[-3]
-            else ("takes a window that is bounded on both sides, with as many queries as keys")
-        )
+        if mask.left is not None and mask.right == 0 and q.shape[-3] == k.shape[-3]:
+            return None
+        return "takes a window (left, 0) of the past only, with as many queries as keys"
     return None if mask is None else f"takes no mask of type {type(mask).__name__}"
 
 

@@ -22,7 +22,8 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from attnlab.masks import Mask, lead_with_ones
+from attnlab.axes import lead_with_ones
+from attnlab.masks import Mask
 from attnlab.ops import dropout
 from attnlab.ops.layout import Prepared, add_slice, slice_heads
 from attnlab.scores import Score

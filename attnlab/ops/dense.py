@@ -7,7 +7,7 @@ import functools
 import jax
 import jax.numpy as jnp
 
-from attnlab.masks import lead_with_ones
+from attnlab.axes import lead_with_ones
 from attnlab.ops import dropout
 from attnlab.ops.layout import Prepared
 

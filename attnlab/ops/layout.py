@@ -12,8 +12,9 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from attnlab.axes import HeadLayout, split_heads
 from attnlab.checks import require
-from attnlab.masks import HeadLayout, Mask, split_heads_4d
+from attnlab.masks import Mask
 from attnlab.scores import Score
 
 __all__ = ["Prepared", "add_slice", "merge_output", "prepare", "slice_heads"]
@@ -39,7 +40,7 @@ class Prepared(NamedTuple):
     bias: jax.Array | None
 
 
-def prepare(score: Score, q, k, v, mask: Mask | None, bias) -> Prepared:
+def prepare(score: Score, q, k, v, mask: Mask | None, bias, precision=None) -> Prepared:
     """Lays out checked public arguments and applies the score's once-a-position part."""
     *batch_shape, num_queries, num_heads, _ = q.shape
     num_keys, num_kv_heads = k.shape[-3:-1]
@@ -54,7 +55,8 @@ def prepare(score: Score, q, k, v, mask: Mask | None, bias) -> Prepared:
 
     q = heads_first(q, layout.group_size)
     k = heads_first(k, 1)
-    score, q, k = score.split_heads(num_kv_heads, layout.group_size).prepare(q, k)
+    score = score.split_heads(num_kv_heads, layout.group_size)
+    score, q, k = score.prepare(q, k, precision=precision)
     k = jnp.broadcast_to(k, (*q.shape[:2], *k.shape[2:]))  # location's keys have no batch
     if bias is not None:
         bias = jnp.asarray(bias)
@@ -69,7 +71,7 @@ def prepare(score: Score, q, k, v, mask: Mask | None, bias) -> Prepared:
         k,
         heads_first(v, 1),
         None if mask is None else mask.in_layout(layout),
-        None if bias is None else split_heads_4d(bias, layout, "bias"),
+        None if bias is None else split_heads(bias, layout, "bias"),
     )
 
 

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from attnlab import masks
+from attnlab.axes import lead_with_ones
 from attnlab.checks import require, require_dropout, require_qkv
 from attnlab.ops.attention import attention, attention_weights
 from attnlab.scores import Dot, Location, Score
@@ -131,18 +132,18 @@ def local_attention(
             f"local attention takes masks.Padding or None; got {type(mask).__name__}"
         )
     num_queries, num_keys = q.shape[-3], k.shape[-3]
-    centres = centres.astype(jnp.float32)[..., None]  # [*B, T, 1]
+    centres = centres.astype(jnp.promote_types(centres.dtype, jnp.float32))[..., None]  # [*B, T, 1]
     window = jnp.arange(2 * half_width + 1).reshape((1,) * (centres.ndim - 1) + (-1,))
     positions = jnp.ceil(centres - half_width).astype(jnp.int32) + window  # [*B, T, 2D + 1]
     visible = (positions >= 0) & (positions < num_keys) & (positions <= centres + half_width)
     if mask is not None:
 
         def of_each_example(lengths):
-            return masks.lead_with_ones(jnp.asarray(lengths)[..., None, None], positions.ndim)
+            return lead_with_ones(jnp.asarray(lengths)[..., None, None], positions.ndim)
 
         visible &= positions < of_each_example(mask.kv_lengths)
         if mask.q_lengths is not None:
-            rows = masks.lead_with_ones(jnp.arange(num_queries)[:, None], positions.ndim)
+            rows = lead_with_ones(jnp.arange(num_queries)[:, None], positions.ndim)
             visible &= rows < of_each_example(mask.q_lengths)
 
     def of_each_query(x):

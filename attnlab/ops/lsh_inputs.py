@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from attnlab import masks
+from attnlab.axes import lead_with_ones
 from attnlab.checks import require
 from attnlab.ops.lsh_order import bucket_limit
 
@@ -106,8 +107,8 @@ def read_mask(mask: Any, batch_shape: tuple[int, ...], length: int, causal: bool
         return jnp.broadcast_to(x, (*batch_shape, length)).reshape(-1, length)
 
     def below(lengths, name):
-        real = jnp.arange(length) < jnp.asarray(lengths)[..., None]
-        return rows(real, name)
+        lengths = jnp.asarray(lengths)[..., None]
+        return rows(lead_with_ones(jnp.arange(length), lengths.ndim) < lengths, name)
 
     for part in _parts(masks.as_mask(mask)):
         if isinstance(part, masks.Causal):

@@ -30,7 +30,10 @@ def path(request):
             jax.lax, "platform_dependent", lambda *args, **branches: branches[branch](*args)
         )
         jax.clear_caches()
+        # On a CPU the accelerator's branch is no program that anybody runs: only its code matters.
+        jax.config.update("jax_disable_most_optimizations", branch != "cpu")
         yield request.param
+        jax.config.update("jax_disable_most_optimizations", False)
     jax.clear_caches()
 
 
@@ -132,9 +135,7 @@ def test_bias_of_every_shape(path, shape, x64):
     arrays = inputs(case, jnp.float64, shape)
     got = run(in_blocks, case.build)(*arrays)
     assert got[1][4].shape == shape
-    for x, want in zip(
-        jax.tree.leaves(got), jax.tree.leaves(truth(case, *arrays)), strict=True
-    ):
+    for x, want in zip(jax.tree.leaves(got), jax.tree.leaves(truth(case, *arrays)), strict=True):
         np.testing.assert_allclose(x, want, rtol=1e-10, atol=1e-12)
 
 
@@ -258,15 +259,24 @@ def test_a_bias_of_minus_infinity_hides(path):
 
 
 def test_extreme_logits(path):
-    """Logits near ±1e4, the largest first or last in a row or all alike, cost no more than dense."""
+    """Logits near ±1e4, the largest first or last in a row, or all alike."""
     case = BY_NAME["dot"]
     *arrays, _, dcontext = inputs(case, jnp.float32)
     ramp, level = np.linspace(-1e4, 1e4, 23), np.full(23, 1e4)
     engines = [run(x, case.build) for x in (in_blocks, functools.partial(attend, dense.attend))]
     for rows in ((ramp, -ramp), (level, -level)):
         bias = jnp.asarray(np.reshape(rows, (2, 1, 1, 23)), jnp.float32)
-        found = (engine(*arrays, bias, dcontext) for engine in engines)
-        check_budget(*found, truth(case, *arrays, bias, dcontext), jnp.float32)
+        got, plain = (engine(*arrays, bias, dcontext) for engine in engines)
+        true = truth(case, *arrays, bias, dcontext)
+        if rows[0] is level:
+            # One unit of a logit of 1e4 is 1e-3, and as much of every weight: in dense, too.
+            for x, y, want in zip(*map(jax.tree.leaves, (got, plain, true)), strict=True):
+                unit = 2**-10 * oracle.rms(want)
+                assert oracle.rms(oracle.errors(y, want)) <= unit
+                assert oracle.rms(oracle.errors(x, want)) <= unit
+        else:  # weights of 0 and 1: true gradients are zero, so dense has no error to compare with
+            for x, want in zip(jax.tree.leaves(got), jax.tree.leaves(true), strict=True):
+                np.testing.assert_allclose(x, want, atol=1e-5)
 
 
 def test_second_derivatives_are_refused():

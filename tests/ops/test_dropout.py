@@ -24,8 +24,7 @@ def test_dense_and_blockwise_drop_the_same(branch, monkeypatch):
     )
     jax.clear_caches()
     q, k, v = (
-        jnp.asarray(x, jnp.float32)
-        for x in SCORES[1].qkv(np.random.default_rng(0), Sizes(batch=2))
+        jnp.asarray(x, jnp.float32) for x in SCORES[1].qkv(np.random.default_rng(0), Sizes(batch=2))
     )
     mask = masks.Causal(3)
 
@@ -49,7 +48,7 @@ def test_dense_and_blockwise_drop_the_same(branch, monkeypatch):
 
 @functools.cache
 def shown_weights(rate, seed, implementation="dense"):
-    """The weights after dropout, [2, 6, 64, 64]: with the identity as values the context is them."""
+    """The weights after dropout, [2, 6, 64, 64]: what the context is if values are the identity."""
     q = jnp.asarray(np.random.default_rng(1).normal(size=(2, 64, 6, 3)), jnp.float32)
     k = q[:, :, :3]
     v = jnp.broadcast_to(jnp.eye(64)[None, :, None], (2, 64, 3, 64))

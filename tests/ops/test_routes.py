@@ -77,7 +77,7 @@ def test_weights_are_those_of_the_route():
     shown = {"mask": masks.Causal(), "bias": options()["bias"], "precision": "highest"}
     whole = routes.AllPairs("dense").weights(score, q, k, q_offset=3, **shown)
     np.testing.assert_array_equal(whole, attention_weights(score, q, k, **shown))
-    route = routes.Window(2, 0, "dense")
+    route = routes.Window(2, 1, "dense")
     for mask in (masks.Causal(), None, jnp.tril(jnp.ones((T, T), bool))):
         weights = route.weights(score, q, k, **(shown | {"mask": mask}))
         context = jnp.einsum("bnts,bsnd->btnd", weights, jnp.repeat(v, N // K, axis=2))

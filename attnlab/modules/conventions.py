@@ -1,4 +1,4 @@
-"""What every attention module does before and around the function it wraps."""
+"""What Flax users expect of every attention module, done once."""
 
 from __future__ import annotations
 

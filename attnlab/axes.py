@@ -1,0 +1,67 @@
+"""Leading axes: from the public [*B, N, ...] to the [B, K, G, ...] that engines compute on.
+
+Letters: *B batch axes, B all of them merged, N query heads, K key/value heads, G = N / K.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.typing import ArrayLike
+
+from attnlab.checks import require
+
+__all__ = ["HeadLayout", "lead_with_ones", "merge_batch", "split_heads"]
+
+
+class HeadLayout(NamedTuple):
+    """The sizes that an engine works with: all batch axes merged into one, heads split as K x G."""
+
+    batch_shape: tuple[int, ...]
+    num_kv_heads: int
+    group_size: int
+    num_queries: int
+    num_keys: int
+
+
+def lead_with_ones(x: jax.Array, ndim: int) -> jax.Array:
+    """Adds leading axes of length 1 up to rank `ndim`: explicit, as NumPy would not be."""
+    return x.reshape((1,) * (ndim - x.ndim) + x.shape)
+
+
+def split_heads(array: ArrayLike, layout: HeadLayout, name: str) -> jax.Array:
+    """[*B|1, N|1, T|1, S|1] to [B|1, K|1, G|1, T|1, S|1], without materialising a broadcast."""
+    array = jnp.asarray(array)
+    heads = layout.num_kv_heads * layout.group_size
+    full = (*layout.batch_shape, heads, layout.num_queries, layout.num_keys)
+    require(
+        array.ndim <= len(full)
+        and all(got in (1, want) for got, want in zip(array.shape[::-1], full[::-1], strict=False)),
+        f"{name} must broadcast to [*B, N, T, S] = {full}; got {array.shape}",
+    )
+    array = lead_with_ones(array, len(full))
+    *batch, num_heads, rows, columns = array.shape
+    split = (1, 1) if num_heads == 1 else (layout.num_kv_heads, layout.group_size)
+    if any(size != 1 for size in batch):
+        array = jnp.broadcast_to(array, (*layout.batch_shape, *array.shape[-3:]))
+    return array.reshape(-1, *split, rows, columns)
+
+
+def merge_batch(x: ArrayLike, layout: HeadLayout, name: str, tail: int = 0) -> jax.Array:
+    """[*B|1, tail] to [B|1, 1, tail]: one batch axis and an axis of 1 for the key/value heads."""
+    x = jnp.asarray(x)
+    rest = x.shape[x.ndim - tail :]
+    batch = x.shape[: x.ndim - tail]
+    wanted = layout.batch_shape
+    require(
+        len(batch) <= len(wanted)
+        and all(got in (1, want) for got, want in zip(batch[::-1], wanted[::-1], strict=False)),
+        f"{name} must lead with the batch axes {wanted} (or broadcast to them); got {x.shape}",
+    )
+    if all(size == 1 for size in batch):
+        return x.reshape(1, 1, *rest)
+    return jnp.broadcast_to(lead_with_ones(x, len(wanted) + tail), (*wanted, *rest)).reshape(
+        -1, 1, *rest
+    )

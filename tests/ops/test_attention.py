@@ -1,0 +1,265 @@
+"""The public functions: names, choices, and refusals."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from attnlab import masks, scores
+from attnlab.ops import attention as module
+from attnlab.ops import blockwise, dense
+from attnlab.ops.attention import (
+    additive_attention,
+    attention,
+    attention_weights,
+    concat_attention,
+    cosine_attention,
+    dot_product_attention,
+    general_attention,
+    location_attention,
+    refusal,
+)
+from tests import oracle
+from tests.mechanisms import SCORES, Sizes
+
+pytestmark = pytest.mark.usefixtures("quick_compile")
+SIZES = Sizes(batch=2, queries=5, keys=7)
+CASES = {case.name: case for case in SCORES}
+NAMED = {
+    "dot": lambda q, k, v, **rest: dot_product_attention(q, k, v, scale=1.0, **rest),
+    "scaled_dot": dot_product_attention,
+    "general": general_attention,
+    "cosine": lambda q, k, v, scale, **rest: cosine_attention(q, k, v, scale=scale, **rest),
+    "additive": additive_attention,
+    "concat": concat_attention,
+    "location": lambda q, k, v, w, **rest: location_attention(q, v, w, **rest),
+}
+
+
+def arrays(name):
+    rng = np.random.default_rng(0)
+    case = CASES[name]
+    made = (*case.qkv(rng, SIZES), *case.parameters(rng, SIZES))
+    return tuple(jnp.asarray(x, jnp.float32) for x in made)
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_named_functions(name):
+    """Each is `attention` with its score, and passes every keyword on."""
+    q, k, v, *parameters = arrays(name)
+    mask = np.random.default_rng(1).uniform(size=(2, 1, 5, 7)) < 0.6
+    bias = np.random.default_rng(2).normal(size=(6, 5, 7))
+    context = NAMED[name](
+        q, k, v, *parameters, mask=mask, bias=bias.astype("float32"), implementation="dense"
+    )
+    true = oracle.attention(CASES[name].equation, q, k, v, parameters, mask=mask, bias=bias).context
+    np.testing.assert_allclose(context, true, rtol=1e-4, atol=1e-5)
+
+
+def test_unknown_keywords_are_refused():
+    q, k, v = arrays("dot")
+    with pytest.raises(TypeError, match="dropout"):
+        dot_product_attention(q, k, v, dropout=0.1)
+
+
+def test_weights_sum_to_one_or_zero():
+    q, k, _ = arrays("scaled_dot")
+    mask = np.ones((5, 7), bool)
+    mask[3] = False
+    weights = attention_weights(scores.Dot(), q, k, mask=mask, bias=jnp.ones((5, 7)))
+    assert weights.shape == (2, 6, 5, 7)
+    np.testing.assert_allclose(weights.sum(-1)[..., [0, 1, 2, 4]], 1, rtol=1e-6)
+    np.testing.assert_array_equal(weights[..., 3, :], 0)
+
+
+def test_no_batch_axis_and_two():
+    q, k, v = arrays("scaled_dot")
+    whole = dot_product_attention(q, k, v, implementation="dense")
+    one = dot_product_attention(q[0], k[0], v[0], implementation="dense")
+    np.testing.assert_allclose(one, whole[0], rtol=1e-5, atol=1e-6)
+    lengths = jnp.array([[7], [3]])
+    two = dot_product_attention(
+        *(x[:, None] for x in (q, k, v)), mask=masks.Padding(lengths), implementation="dense"
+    )
+    assert two.shape == (2, 1, 5, 6, 11)
+    np.testing.assert_allclose(two[0, 0], whole[0], rtol=1e-5, atol=1e-6)
+    weights = attention_weights(scores.Dot(), q[:, None], k[:, None], mask=masks.Padding(lengths))
+    assert weights.shape == (2, 1, 6, 5, 7)
+    np.testing.assert_array_equal(weights[1, ..., 3:], 0)
+
+
+@pytest.mark.parametrize(
+    ("implementation", "used"), [(None, "blockwise"), ("blockwise",) * 2, ("dense",) * 2]
+)
+def test_the_named_implementation_is_used(implementation, used, monkeypatch):
+    seen = []
+    for engine in (dense, blockwise):
+
+        def spy(*args, original=engine.attend, name=engine.__name__, **kwargs):
+            seen.append(name.rpartition(".")[2])
+            return original(*args, **kwargs)
+
+        monkeypatch.setattr(engine, "attend", spy)
+    jax.eval_shape(
+        functools.partial(dot_product_attention, implementation=implementation), *arrays("dot")
+    )
+    assert seen == [used]
+
+
+def dot_generals(jaxpr):
+    """All matrix products in a program, those in loops and branches too."""
+    for eqn in jaxpr.eqns:
+        if eqn.primitive.name == "dot_general":
+            yield eqn
+        for inner in jax.tree.leaves(eqn.params, is_leaf=lambda x: hasattr(x, "eqns")):
+            if hasattr(inner, "eqns"):
+                yield from dot_generals(inner)
+
+
+@pytest.mark.parametrize("implementation", ["dense", "blockwise"])
+@pytest.mark.parametrize("name", ["scaled_dot", "general", "cosine", "concat", "location"])
+def test_precision_is_of_every_product(name, implementation):
+    def loss(*args, precision="highest"):
+        case = CASES[name]
+        q, k, v, *parameters = args
+        context = attention(
+            case.build(*parameters),
+            *(q, k, v),
+            implementation=implementation,
+            precision=precision,
+        )
+        return context.sum()
+
+    args = arrays(name)
+    products = list(dot_generals(jax.make_jaxpr(jax.grad(loss, range(len(args))))(*args).jaxpr))
+    assert len(products) >= 4
+    for eqn in products:
+        assert eqn.params["precision"] == (jax.lax.Precision.HIGHEST,) * 2, eqn
+
+
+BF16 = {"q": (2, 64, 4, 64), "k": (2, 64, 2, 64), "v": (2, 64, 2, 64)}
+
+
+def bf16_arrays(**shapes):
+    rng = np.random.default_rng(0)
+    return [jnp.asarray(rng.normal(size=x), jnp.bfloat16) for x in (BF16 | shapes).values()]
+
+
+@pytest.mark.parametrize(
+    ("score", "shapes", "options", "reason"),
+    [
+        (scores.Dot(), {}, {}, None),
+        (scores.Dot(0.5), {}, {"mask": masks.Causal()}, None),
+        (scores.Dot(), {"q": (2, 32, 4, 64)}, {"mask": masks.Causal()}, None),
+        (scores.Dot(), {}, {"mask": masks.Window(5, 0)}, None),
+        (scores.Additive(jnp.ones(64)), {}, {}, "dot score only, not Additive"),
+        (scores.Cosine(), {}, {}, "dot score only, not Cosine"),
+        (scores.Dot(), {"v": (2, 64, 2, 32)}, {}, "equal widths.*got 64 and 32"),
+        (scores.Dot(), {n: (*s[:3], 60) for n, s in BF16.items()}, {}, "multiple of 8.*got 60"),
+        (scores.Dot(), {n: (*s[:3], 136) for n, s in BF16.items()}, {}, "up to 128; got 136"),
+        (scores.Dot(), {}, {"bias": jnp.zeros((64, 64))}, "no bias and no dropout"),
+        (scores.Dot(), {}, {"dropout_rate": 0.1}, "no bias and no dropout"),
+        (scores.Dot(), {}, {"mask": masks.Causal(3)}, "no mask of type Causal"),
+        (scores.Dot(), {}, {"mask": masks.Causal(jnp.array([0, 0]))}, "no mask of type Causal"),
+        (scores.Dot(), {}, {"mask": masks.Window(5, 2)}, r"window \(left, 0\)"),
+        (scores.Dot(), {}, {"mask": masks.Window(None, 0)}, r"window \(left, 0\)"),
+        (scores.Dot(), {"q": (2, 32, 4, 64)}, {"mask": masks.Window(5, 0)}, "as many queries"),
+        (scores.Dot(), {}, {"mask": masks.Window(5, 0, 1)}, "no mask of type Window"),
+        (scores.Dot(), {}, {"mask": masks.Padding(3)}, "no mask of type Padding"),
+        (scores.Dot(), {}, {"mask": masks.Causal() & masks.Padding(3)}, "of type Both"),
+    ],
+)
+def test_cudnn_is_used_where_it_serves_and_refused_elsewhere(
+    score, shapes, options, reason, monkeypatch
+):
+    """cuDNN itself is replaced by the XLA version of the same JAX function."""
+    used = []
+    original = jax.nn.dot_product_attention
+
+    def stand_in(*args, implementation, **kwargs):
+        used.append(implementation)
+        return original(*args, implementation="xla", **kwargs)
+
+    monkeypatch.setattr(jax.nn, "dot_product_attention", stand_in)
+    monkeypatch.setattr(module, "_on_nvidia", lambda: True)
+    q, k, v = bf16_arrays(**shapes)
+    key = jax.random.key(0)
+    call = functools.partial(attention, score, q, k, v, **options, dropout_key=key)
+    got = {"mask": None, "bias": None, "dropout_rate": 0.0} | options
+    if reason is None:
+        assert refusal(score, q, k, v, **got) is None
+        plain = call(implementation="dense")
+        for implementation in (None, "cudnn"):
+            context = call(implementation=implementation)
+            np.testing.assert_allclose(
+                context.astype(jnp.float32), plain.astype(jnp.float32), atol=0.03
+            )
+        assert used == ["cudnn", "cudnn"]
+    else:
+        with pytest.raises(NotImplementedError, match=f'"cudnn".*{reason}.*"blockwise" or None'):
+            call(implementation="cudnn")
+        jax.eval_shape(lambda: call(implementation=None))
+        assert used == []
+
+
+def test_float32_is_not_for_cudnn():
+    q, k, v = arrays("dot")
+    with pytest.raises(NotImplementedError, match="float16 or bfloat16, not float32"):
+        attention(scores.Dot(), q, k, v, implementation="cudnn")
+
+
+def test_none_is_not_cudnn_on_a_cpu():
+    assert not module._on_nvidia()
+
+
+Q, K, V = (2, 5, 6, 7), (2, 11, 3, 7), (2, 11, 3, 13)
+
+
+@pytest.mark.parametrize(
+    ("shapes", "options", "message"),
+    [
+        (((5, 7), K, V), {}, r"q must be \[\*batch.*got \(5, 7\) \(add an axis of 1"),
+        ((Q, K, (11, 13)), {}, r"v must be .*got \(11, 13\)"),
+        ((Q, (2, 0, 3, 7), V), {}, r"k must have no axis of length 0; got \(2, 0, 3, 7\)"),
+        ((Q, (1, 11, 3, 7), V), {}, r"equal batch axes; got q \(2, 5, 6, 7\), k \(1, 11"),
+        ((Q, K, (2, 13, 3, 13)), {}, r"k and v must have equal length and heads; got"),
+        ((Q, (2, 11, 4, 7), (2, 11, 4, 13)), {}, r"heads must be a multiple of key/value heads"),
+        ((Q, (2, 11, 3, 9), V), {}, r"equal width.*got.*\(project them, or use the general"),
+        ((Q, K, V), {"dropout_rate": 1.0}, r"dropout_rate must be in \[0, 1\); got 1\.0"),
+        ((Q, K, V), {"dropout_rate": -0.1}, r"must be in \[0, 1\); got -0\.1"),
+        ((Q, K, V), {"dropout_rate": 0.1}, r"=0\.1 needs dropout_key=jax\.random\.key.*got None"),
+        (
+            (Q, K, V),
+            {"implementation": "flash"},
+            r"implementation must be one of None, 'dense', 'blockwise', 'cudnn'; got 'flash'",
+        ),
+        ((Q, K, V), {"mask": jnp.zeros((5, 11))}, r"mask must be boolean.*float32.*bias="),
+        ((Q, K, V), {"mask": jnp.ones((11, 5), bool)}, r"\(2, 6, 5, 11\); got \(11, 5\)"),
+        ((Q, K, V), {"bias": jnp.ones((3, 5, 11))}, r"bias must broadcast.*got \(3, 5, 11\)"),
+        ((Q, K, V), {"bias": jnp.ones((1, 2, 6, 5, 11))}, r"bias must broadcast .*got \(1, 2,"),
+        ((Q, K, V), {"bias": jnp.ones((5, 11), bool)}, r"bias must be floating.*bool.*mask="),
+        ((Q, K, V), {"bias": 1}, r"bias must be floating point.*got int32 \(cast it"),
+    ],
+)
+def test_errors(shapes, options, message):
+    with pytest.raises(ValueError, match=message):
+        attention(scores.Dot(), *(jnp.ones(shape) for shape in shapes), **options)
+
+
+def test_dtype_errors():
+    q, k, v = (jnp.ones(shape) for shape in (Q, K, V))
+    with pytest.raises(ValueError, match=r"one dtype; got q float32, k bfloat16, v float32"):
+        attention(scores.Dot(), q, k.astype(jnp.bfloat16), v)
+    with pytest.raises(ValueError, match=r"v must be floating point; got int32 \(cast it first\)"):
+        attention(scores.Dot(), q, k, v.astype(int))
+
+
+def test_a_rate_may_be_an_array_outside_jit():
+    q, k, v = (jnp.ones(shape) for shape in (Q, K, V))
+    call = functools.partial(dot_product_attention, q, k, v, implementation="dense")
+    options = {"dropout_key": jax.random.key(0)}
+    np.testing.assert_array_equal(
+        call(dropout_rate=jnp.asarray(0.5), **options), call(dropout_rate=0.5, **options)
+    )

@@ -1,0 +1,203 @@
+"""Window attention, and Luong's local attention against his equations."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from attnlab import masks, scores
+from attnlab.ops import attention as attention_module
+from attnlab.ops.local import local_attention, window_attention
+from tests import oracle
+from tests.mechanisms import SCORES, Sizes
+
+pytestmark = pytest.mark.usefixtures("quick_compile")
+SIZES = Sizes(batch=2)
+LENGTHS = np.array([23, 9])
+CASES = {case.name: case for case in SCORES}
+
+
+def close(got, want):
+    np.testing.assert_allclose(got, want, rtol=1e-10, atol=1e-11)
+
+
+@pytest.mark.parametrize(
+    ("name", "gaussian"),
+    [(name, False) for name in CASES if name != "location"] + [("dot", True), ("additive", True)],
+)
+def test_local_attention_is_luong_3_2(name, gaussian, x64):
+    """Context, weights and gradients, with centres between keys, at both ends and outside."""
+    rng = np.random.default_rng(0)
+    case = CASES[name]
+    q, k, v = case.qkv(rng, SIZES)
+    parameters = case.parameters(rng, SIZES)
+    centres = rng.uniform(-4, 27, (2, 17))
+    centres[0, :4] = [0, 22, 5, -9]  # the last sees nothing
+    dcontext = rng.normal(size=(2, 17, 6, 11))
+
+    @jax.jit
+    def run(q, k, v, centres, parameters):
+        def call(q, k, v, centres, parameters):
+            return local_attention(
+                *(q, k, v, centres),
+                half_width=3,
+                score=case.build(*parameters),
+                gaussian=gaussian,
+                mask=masks.Padding(jnp.asarray(LENGTHS)),
+                return_weights=True,
+            )
+
+        context, pull_back, weights = jax.vjp(call, q, k, v, centres, parameters, has_aux=True)
+        return context, weights, pull_back(jnp.asarray(dcontext))
+
+    context, weights, grads = run(q, k, v, centres, parameters)
+    true, of_centres = oracle.local_attention(
+        case.equation, q, k, v, centres, 3, parameters, gaussian=gaussian, lengths=LENGTHS
+    )
+    true_grads = true.pull_back(dcontext)
+    close(context, true.context)
+    close(weights, true.weights)
+    np.testing.assert_array_equal(np.asarray(context)[0, 3], 0)
+    for got, want in zip(grads[:3], true_grads[:3], strict=True):
+        close(got, want)
+    for got, want in zip(grads[4], true_grads.parameters, strict=True):
+        close(got, want)
+    if gaussian:
+        close(grads[3], of_centres(true_grads.factor))
+        assert (weights.sum(-1) < 0.99).mean() > 0.5  # not renormalised
+    else:
+        np.testing.assert_array_equal(grads[3], 0)
+
+
+@functools.cache
+def small():
+    q, k, v = (
+        jnp.asarray(x, jnp.float32) for x in CASES["dot"].qkv(np.random.default_rng(1), SIZES)
+    )
+    return q, k, v, jnp.broadcast_to(jnp.arange(17), (2, 17))
+
+
+def test_local_m_is_a_window():
+    q, k, v, centres = small()
+    local = local_attention(q, k, v, centres, half_width=3)
+    window = window_attention(q, k, v, window=(3, 3), score=scores.Dot(1.0))
+    np.testing.assert_allclose(local, window, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("mask", "kv_lengths", "q_lengths"),
+    [
+        (masks.Padding(5), [5, 5], [17, 17]),
+        (masks.Padding(5, 4), [5, 5], [4, 4]),
+        (masks.Padding(jnp.array([9, 4]), jnp.array([0, 6])), [9, 4], [0, 6]),
+    ],
+)
+def test_local_padding_of_keys_and_queries(mask, kv_lengths, q_lengths):
+    q, k, v, centres = small()
+    context = np.asarray(local_attention(q, k, v, centres, half_width=3, mask=mask))
+    for b in range(2):
+        true, _ = oracle.local_attention(
+            *(oracle.dot, q[b : b + 1], k[b : b + 1], v[b : b + 1], centres[b : b + 1], 3),
+            gaussian=False,
+            lengths=kv_lengths[b : b + 1],
+        )
+        real = q_lengths[b]
+        np.testing.assert_allclose(context[b, :real], true.context[0, :real], atol=1e-5)
+        np.testing.assert_array_equal(context[b, real:], 0)
+
+
+def test_local_half_width_zero_is_the_nearest_key():
+    q, k, v, centres = small()
+    context = local_attention(q, k, v, centres + 0.0, half_width=0, gaussian=True)
+    np.testing.assert_allclose(context, np.repeat(v, 2, axis=2)[:, :17], rtol=1e-6)
+
+
+def test_local_dropout():
+    q, k, v, centres = small()
+    call = functools.partial(local_attention, q, k, return_weights=True, half_width=5)
+    identity = jnp.broadcast_to(jnp.eye(23)[None, :, None], (2, 23, 3, 23))
+    options = {"dropout_rate": 0.3, "dropout_key": jax.random.key(0)}
+    context, weights = call(identity, centres, **options)
+    _, whole = call(identity, centres)
+    np.testing.assert_allclose(weights, whole, rtol=1e-6)  # shown as they were before
+    dropped = np.moveaxis(np.asarray(context), 2, 1)
+    visible = np.asarray(whole) > 0
+    kept = dropped[visible] != 0
+    assert abs(kept.mean() - 0.7) < 4 * np.sqrt(0.3 * 0.7 / kept.size)
+    np.testing.assert_allclose(
+        dropped[visible][kept], np.asarray(whole)[visible][kept] / 0.7, rtol=1e-5
+    )
+
+
+@pytest.mark.parametrize(
+    ("make", "picture"),
+    [
+        (lambda: {}, oracle.window(17, 23, 4, 2)),
+        (lambda: {"mask": masks.Causal()}, oracle.window(17, 23, 4, 0)),
+        (lambda: {"q_offset": 3}, oracle.window(17, 23, 4, 2, 3)),
+        (
+            lambda: {"q_offset": 3, "mask": masks.Causal(3)},
+            oracle.window(17, 23, 4, 2, 3) & oracle.causal(17, 23, 3),
+        ),
+        (
+            lambda: {"mask": masks.Causal(1)},
+            oracle.window(17, 23, 4, 2) & oracle.causal(17, 23, 1),
+        ),
+        (
+            lambda: {"mask": np.arange(23) % 3 > 0},
+            oracle.window(17, 23, 4, 2) & (np.arange(23) % 3 > 0)[None],
+        ),
+    ],
+    ids=["alone", "causal", "offset", "causal_offset", "other_causal", "array"],
+)
+def test_window_attention(make, picture):
+    q, k, v, _ = small()
+    context = window_attention(q, k, v, window=(4, 2), **make(), implementation="dense")
+    true = oracle.attention(oracle.scaled_dot, q, k, v, mask=picture)
+    np.testing.assert_allclose(context, true.context, rtol=1e-5, atol=1e-5)
+
+
+def test_a_causal_window_is_one_mask(monkeypatch):
+    """So that cuDNN, which takes no combination of masks, may serve it."""
+    seen = []
+    q, k, v, _ = small()
+    refusal = attention_module.refusal
+    monkeypatch.setattr(
+        attention_module,
+        "refusal",
+        lambda *args, mask, **rest: seen.append(mask) or refusal(*args, mask=mask, **rest),
+    )
+    jax.eval_shape(lambda: window_attention(q, k, v, window=(4, 2), mask=masks.Causal()))
+    assert seen == [masks.Window(4, 0)]
+
+
+def test_window_time_does_not_grow_with_the_square():
+    """What is counted are key blocks visited: the same number for each block of queries."""
+    visited = []
+    for num_keys in (1024, 4096):
+        mask = masks.Window(60, 60)
+        starts = jnp.arange(0, num_keys, 64)
+        first, stop = jax.vmap(
+            lambda start: mask.key_range(start + jnp.arange(64), num_keys)  # noqa: B023
+        )(starts)
+        visited.append(int((-(-stop // 64) - first // 64).sum()))
+    assert visited[1] / visited[0] == pytest.approx(4, rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"half_width": -1}, ValueError, r"half_width counts keys, an int ≥ 0; got -1"),
+        ({"half_width": 1.5}, ValueError, r"half_width counts keys.*got 1\.5"),
+        ({"centres": jnp.zeros((2, 23))}, ValueError, r"\(2, 17\), one a query; got \(2, 23\)"),
+        ({"score": scores.Location(jnp.ones((7, 23)))}, NotImplementedError, "use another score"),
+        ({"mask": masks.Causal()}, NotImplementedError, r"Padding or None; got Causal"),
+        ({"dropout_rate": 0.5}, ValueError, r"needs dropout_key"),
+    ],
+)
+def test_local_errors(options, error, message):
+    q, k, v, centres = small()
+    with pytest.raises(error, match=message):
+        local_attention(q, k, v, **({"centres": centres} | options))

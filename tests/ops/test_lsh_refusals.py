@@ -1,0 +1,96 @@
+"""What LSH attention refuses, and how it says so."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from attnlab import masks
+from attnlab.ops.lsh import LSHOptions, lsh_attention
+from tests.ops.lsh_plain import (
+    CHUNK,
+    attend,
+    inputs,
+)
+
+
+def refused(qk=None, v=None, buckets=None, **options):
+    given = inputs(dtype=np.float32)
+    arrays = [x if y is None else y for x, y in zip(given, (qk, v, buckets), strict=True)]
+    return lsh_attention(*map(jnp.asarray, arrays), **options)
+
+
+QK, V, IDS = inputs(dtype=np.float32)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"v": V[:, 1:]}, "equal batch axes and length.*got qk .2, 23.*and v .2, 22"),
+        ({"v": V[:, :, [0, 1, 0]]}, "heads be a multiple of v's"),
+        ({"v": V.astype(np.float16)}, "one floating dtype; got float32 and float16"),
+        ({"qk": QK[0, 0]}, "qk must be .*at least|qk must be .*heads, width"),
+        ({"buckets": IDS.astype(np.float32)}, "buckets must be integers; got float32"),
+        ({"buckets": np.moveaxis(IDS, 1, 3)}, "buckets must be .*rounds, length, heads.*got"),
+        ({"buckets": IDS - 1}, r"in \[0, 67108863\).*got -1 … 1 .use fewer"),
+        ({"buckets": IDS + 2**28}, "bucket ids must be in"),
+        ({"chunk_size": 0}, "chunk_size must be an int ≥ 1; got 0"),
+        ({"chunk_size": 2.5}, "chunk_size must be an int ≥ 1; got 2.5"),
+        ({"rows_at_once": 0}, "rows_at_once must be an int ≥ 1; got 0"),
+        ({"dropout_rate": 0.5}, "needs dropout_key"),
+        ({"dropout_rate": 1.0}, r"in \[0, 1\); got 1.0"),
+        ({"mask": masks.Segments(np.zeros((2, 5), int))}, "Segments.q_ids must be .*23"),
+        ({"mask": np.zeros((2, 1, 1, 23))}, "mask must be boolean"),
+        (
+            {"chunk_size": 4, "options": LSHOptions(window=5)},
+            "window must be at most .* = 4; got 5",
+        ),
+        ({"options": LSHOptions(look_ahead=1)}, "causal=True visits look_ahead=0 chunks; got 1"),
+    ],
+)
+def test_bad_input_is_refused(options, message):
+    with pytest.raises(ValueError, match=message):
+        refused(**options)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"key_norm": "max"}, "key_norm must be one of 'rms', 'l2'; got 'max'"),
+        ({"same_bucket": False}, "strict=True needs same_bucket=True"),
+        ({"strict": False, "wrap": True, "union": False}, "needs same_bucket=False"),
+        ({"look_back": -1}, "look_back counts chunks, an int ≥ 0; got -1"),
+        ({"look_back": 0}, "strict=True needs look_back ≥ 1; got 0"),
+        ({"window": 0}, "window counts slots, an int ≥ 1"),
+        ({"strict": False, "window": 3}, "needs strict=True; got window=3, strict=False"),
+    ],
+)
+def test_options_that_contradict_each_other_are_refused(fields, message):
+    with pytest.raises(ValueError, match=message):
+        LSHOptions(**fields)
+
+
+@pytest.mark.parametrize(
+    "mask",
+    [
+        masks.Window(3, 0),
+        masks.Explicit(np.ones((1, 1, 23, 23), bool)),
+        masks.Segments(np.zeros((2, 23), int), np.zeros((2, 23), int)),
+        masks.Segments(np.zeros((2, 23), int)) & masks.Segments(np.zeros((2, 23), int)),
+        masks.Causal(q_offset=3),
+    ],
+)
+def test_masks_that_are_not_of_keys_alone_are_refused(mask):
+    with pytest.raises(NotImplementedError, match="LSH attention .*got"):
+        refused(mask=mask)
+
+
+def test_union_of_a_ring_is_refused():
+    with pytest.raises(NotImplementedError, match="union=True with wrap=True"):
+        LSHOptions(strict=False, same_bucket=False, wrap=True)
+
+
+def test_what_only_the_run_can_show_gives_nan():
+    assert np.isfinite(attend(QK, V, IDS, chunk_size=CHUNK)).all()
+    assert np.isnan(attend(QK, V, IDS - 1, chunk_size=CHUNK)[:, -1]).any()
+    mask = masks.Causal(q_offset=jnp.array(3))
+    assert np.isnan(attend(QK, V, IDS, chunk_size=CHUNK, mask=mask)[:, -1]).any()
