@@ -79,6 +79,12 @@ class Mask(flax.struct.PyTreeNode, abc.ABC):
         """How many keys before and after its position a query sees at most; None = unbounded."""
         return None, None
 
+    def for_queries(self, offset: ArrayLike, count: int) -> Mask:
+        """A mask of the whole sequence, cut to `count` queries that begin at position `offset`."""
+        raise NotImplementedError(
+            f"{type(self).__name__} cannot be cut to some queries: define for_queries to decode"
+        )
+
     def pad(self, block_q: int, block_k: int) -> Mask:
         """The same mask, so that `block` can be asked about positions in whole blocks only."""
         del block_q, block_k
@@ -109,6 +115,9 @@ class Both(Mask):
 
     def in_layout(self, layout):
         return Both(self.first.in_layout(layout), self.second.in_layout(layout))
+
+    def for_queries(self, offset, count):
+        return Both(self.first.for_queries(offset, count), self.second.for_queries(offset, count))
 
     def pad(self, block_q, block_k):
         return Both(self.first.pad(block_q, block_k), self.second.pad(block_q, block_k))
@@ -142,6 +151,9 @@ class Causal(Mask):
 
     def in_layout(self, layout):
         return Causal(merge_batch(self.q_offset, layout, "Causal.q_offset"))
+
+    def for_queries(self, offset, count):
+        return Causal(self.q_offset + offset)
 
     def key_range(self, q_positions, num_keys):
         stop = q_positions[-1] + 1 + jnp.max(jnp.asarray(self.q_offset))
@@ -183,6 +195,9 @@ class Window(Mask):
 
     def in_layout(self, layout):
         return self.replace(q_offset=merge_batch(self.q_offset, layout, "Window.q_offset"))
+
+    def for_queries(self, offset, count):
+        return self.replace(q_offset=self.q_offset + offset)
 
     def key_range(self, q_positions, num_keys):
         offset = jnp.asarray(self.q_offset)
@@ -226,6 +241,11 @@ class Padding(Mask):
             return Padding(kv_lengths)
         return Padding(kv_lengths, merge_batch(self.q_lengths, layout, "Padding.q_lengths"))
 
+    def for_queries(self, offset, count):
+        if self.q_lengths is None:
+            return self
+        return Padding(self.kv_lengths, jnp.asarray(self.q_lengths) - offset)
+
     def key_range(self, q_positions, num_keys):
         del q_positions
         return 0, jnp.clip(jnp.max(jnp.asarray(self.kv_lengths)), 0, num_keys)
@@ -263,6 +283,10 @@ class Segments(Mask):
             merge_batch(kv_ids, layout, "Segments.kv_ids", tail=1),
         )
 
+    def for_queries(self, offset, count):
+        q_ids, kv_ids = self._ids()
+        return Segments(jax.lax.dynamic_slice_in_dim(q_ids, offset, count, q_ids.ndim - 1), kv_ids)
+
     def key_range(self, q_positions, num_keys):
         q_ids, kv_ids = self._ids()
         ids = jnp.take(q_ids, q_positions, axis=-1, mode="clip")
@@ -292,6 +316,12 @@ class Explicit(Mask):
 
     def in_layout(self, layout):
         return Explicit(split_heads(self.array, layout, "Explicit mask"))
+
+    def for_queries(self, offset, count):
+        array = jnp.asarray(self.array)
+        if array.shape[-2] == 1:
+            return self
+        return Explicit(jax.lax.dynamic_slice_in_dim(array, offset, count, array.ndim - 2))
 
     def pad(self, block_q, block_k):
         array = jnp.asarray(self.array)

@@ -26,10 +26,9 @@ def x64() -> Iterator[None]:
 @pytest.fixture
 def quick_compile() -> Iterator[None]:
     """Compiles sooner to slower programs: for tests of what is computed, not of how it rounds."""
-    before = jax.config.jax_disable_most_optimizations
     jax.config.update("jax_disable_most_optimizations", True)
     yield
-    jax.config.update("jax_disable_most_optimizations", before)
+    jax.config.update("jax_disable_most_optimizations", False)
 
 
 @pytest.fixture(scope="session")

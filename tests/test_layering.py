@@ -68,7 +68,9 @@ def violation(importer: str, imported: str) -> str | None:
         return f"a sibling within layer {higher}"
     if imported.startswith("attnlab.ops.") and lower == higher and importer not in CHOOSING_OPS:
         sibling = imported.split(".")[2]
-        first, second = (MECHANISM.get(n, n.split("_")[0]) for n in (importer.split(".")[2], sibling))
+        first, second = (
+            MECHANISM.get(n, n.split("_")[0]) for n in (importer.split(".")[2], sibling)
+        )
         same_mechanism = first == second
         if not same_mechanism and sibling not in SHARED_OPS:
             return "a sibling in ops that is not in SHARED_OPS"

@@ -1,8 +1,7 @@
 """A side in a process of its own, which measures itself when it is asked.
 
 So neither side shares its thread pool, its allocator or its high-water mark with the other, and a
-process that waits for its turn sleeps. (Ratios of torch and attnlab called in turns in one process
-were the same within the noise.)
+process that waits for its turn sleeps.
 """
 
 import contextlib

@@ -16,12 +16,14 @@ __all__ = [
     "as_query_key_value",
     "dropout_options",
     "lecun_normal",
+    "lecun_normal_per_head",
     "partitioned",
 ]
 
 Initializer = Callable[..., Any]
 
 lecun_normal = nn.initializers.lecun_normal()
+lecun_normal_per_head = nn.initializers.lecun_normal(batch_axis=(0,))
 
 
 def as_query_key_value(module, query, key, value) -> tuple[jax.Array, jax.Array, jax.Array]:

@@ -36,8 +36,9 @@ class MultiHeadAttention(nn.Module):
     `mutable=["intermediates"]` it sows them as "attention_weights".
 
     Decoding: initialise with `decode=True` and inputs as long as the cache should be; then apply
-    with `decode=True, mutable=["cache"]` to the next tokens, one or many at a time. The result is
-    that of the causal forward over the whole sequence. Past the end of the cache it is NaN.
+    with `decode=True, mutable=["cache"]` to the next tokens, one or many at a time, and with the
+    mask and bias of the whole sequence, as in training. The result is that of the causal forward
+    over the whole sequence; past the end of the cache it is NaN.
 
         >>> import jax, jax.numpy as jnp
         >>> mha = MultiHeadAttention(num_heads=2)
@@ -119,6 +120,7 @@ class MultiHeadAttention(nn.Module):
             q, k = positions.rotary(q, q_positions), positions.rotary(k, k_positions)
         if decode:
             k, v = self._update_cache(index, k, v)
+            mask, bias = _cut_to_queries(mask, bias, q_offset, q.shape[-3])
             mask = masks.combine(masks.Causal(q_offset), mask)
 
         score = DotScore()(q, k) if self.score is None else self.score(q, k)
@@ -215,3 +217,13 @@ class MultiHeadAttention(nn.Module):
             )
         index.value += k.shape[-3]
         return cached_k.value, cached_v.value
+
+
+def _cut_to_queries(mask, bias, offset, count: int):
+    """The rows of the whole sequence's mask and bias that belong to the new tokens."""
+    mask = masks.as_mask(mask)
+    if mask is not None:
+        mask = mask.for_queries(offset, count)
+    if bias is not None and bias.shape[-2] != 1:
+        bias = jax.lax.dynamic_slice_in_dim(bias, offset, count, bias.ndim - 2)
+    return mask, bias

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 
 from attnlab import scores
-from attnlab.modules.conventions import Initializer
+from attnlab.modules.conventions import Initializer, lecun_normal_per_head
 
 __all__ = [
     "AdditiveScore",
@@ -23,8 +23,6 @@ __all__ = [
     "GeneralScore",
     "LocationScore",
 ]
-
-_lecun_per_head = nn.initializers.lecun_normal(in_axis=-2, out_axis=-1, batch_axis=(0,))
 
 
 def _normal_over_width(key: jax.Array, shape: tuple[int, ...], dtype: Any) -> jax.Array:
@@ -72,7 +70,7 @@ class GeneralScore(nn.Module):
       param_dtype: of the parameters.
     """
 
-    kernel_init: Initializer = _lecun_per_head
+    kernel_init: Initializer = lecun_normal_per_head
     param_dtype: Any = jnp.float32
 
     @nn.compact
@@ -120,7 +118,7 @@ class ConcatScore(nn.Module):
     """
 
     features: int | None = None
-    kernel_init: Initializer = _lecun_per_head
+    kernel_init: Initializer = lecun_normal_per_head
     param_dtype: Any = jnp.float32
 
     @nn.compact
@@ -147,7 +145,7 @@ class LocationScore(nn.Module):
     """
 
     max_length: int
-    kernel_init: Initializer = _lecun_per_head
+    kernel_init: Initializer = lecun_normal_per_head
     param_dtype: Any = jnp.float32
 
     @nn.compact

@@ -29,6 +29,7 @@ from attnlab.modules.conventions import (
     as_query_key_value,
     dropout_options,
     lecun_normal,
+    lecun_normal_per_head,
     partitioned,
 )
 from attnlab.modules.scores import AdditiveScore, ConcatScore, GeneralScore, LocationScore
@@ -158,6 +159,8 @@ class ConcatAttention(nn.Module):
       dtype: of the computation.
       param_dtype: of the parameters.
       precision: of the matrix products.
+      kernel_init: for the two halves of W, [1, Dq, features] and [1, Dk, features].
+      logical_axes: name their axes (None, "embed", "hidden") for partitioning.
     """
 
     features: int | None = None
@@ -166,6 +169,8 @@ class ConcatAttention(nn.Module):
     dtype: Any = None
     param_dtype: Any = jnp.float32
     precision: Any = None
+    kernel_init: Initializer = lecun_normal_per_head
+    logical_axes: bool = False
 
     @nn.compact
     def __call__(
@@ -181,7 +186,8 @@ class ConcatAttention(nn.Module):
     ):
         """The context [*B, T, Dv]; see the module's docstring for the shapes."""
         query, key, value = as_query_key_value(self, query, key, value)
-        score = ConcatScore(self.features, param_dtype=self.param_dtype, name="score")
+        kernel_init = partitioned(self, self.kernel_init, None, "embed", "hidden")
+        score = ConcatScore(self.features, kernel_init, self.param_dtype, name="score")
         return _attend(self, score, query, key, value, mask, bias, deterministic, return_weights)
 
 
@@ -195,6 +201,8 @@ class LocationAttention(nn.Module):
       dtype: of the computation.
       param_dtype: of the parameters.
       precision: of the matrix products.
+      kernel_init: for W [1, Dq, max_length].
+      logical_axes: name its axes (None, "embed", None) for partitioning.
     """
 
     max_length: int
@@ -203,6 +211,8 @@ class LocationAttention(nn.Module):
     dtype: Any = None
     param_dtype: Any = jnp.float32
     precision: Any = None
+    kernel_init: Initializer = lecun_normal_per_head
+    logical_axes: bool = False
 
     @nn.compact
     def __call__(
@@ -218,7 +228,8 @@ class LocationAttention(nn.Module):
     ):
         """The context [*B, T, Dv]; see the module's docstring for the shapes."""
         query, key, value = as_query_key_value(self, query, key, value)
-        score = LocationScore(self.max_length, param_dtype=self.param_dtype, name="score")
+        kernel_init = partitioned(self, self.kernel_init, None, "embed", None)
+        score = LocationScore(self.max_length, kernel_init, self.param_dtype, name="score")
         return _attend(self, score, query, key, value, mask, bias, deterministic, return_weights)
 
 

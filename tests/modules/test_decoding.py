@@ -117,6 +117,27 @@ def test_lengths_hide_cached_keys():
     np.testing.assert_allclose(got, true, **EXACT)
 
 
+WHOLE_SEQUENCE = {
+    "causal": masks.Causal(),
+    "window": masks.Window(2, 1),
+    "segments": masks.Segments(jnp.arange(CACHE) // 4),
+    "query_lengths": masks.Padding(jnp.array([CACHE, 4, 7]), jnp.array([CACHE, 6, 2])),
+    "explicit": jnp.asarray(np.random.default_rng(1).random((1, CACHE, CACHE)) < 0.7),
+    "both": masks.Window(3, 0) & masks.Segments(jnp.arange(CACHE) // 4),
+}
+
+
+@pytest.mark.parametrize("name", WHOLE_SEQUENCE)
+def test_the_mask_of_the_whole_sequence_is_cut_to_the_new_tokens(name):
+    module, x, mask = mha(), sequence(length=CACHE), WHOLE_SEQUENCE[name]
+    bias = jnp.asarray(np.random.default_rng(2).normal(size=(CACHE, CACHE)))
+    variables = empty_cache(module)
+    [(got, _)] = decode(module, variables, x, (5, 1, 7), mask=mask, bias=bias)
+    whole = masks.combine(masks.Causal(), mask)
+    true = apply(module, {"params": variables["params"]}, x, mask=whole, bias=bias)
+    np.testing.assert_allclose(got, true, **EXACT)
+
+
 def test_decoding_inside_a_scan():
     module, x = mha(), sequence()
     variables = empty_cache(module)

@@ -58,13 +58,16 @@ def dense(qk, v, times, *, scale=1.0, key_norm="rms", keep=1.0):
 
     times [B, N, L, L]: how often each pair counts; a row of zeros gives the row's own value.
     """
-    square = jnp.sum(qk * qk, -1, keepdims=True)
+    dtype = jnp.promote_types(qk.dtype, jnp.float32)
+    square = jnp.sum(jnp.square(qk.astype(dtype)), -1, keepdims=True)
     norm = jnp.sqrt(square if key_norm == "l2" else square + 1e-6 * qk.shape[-1])
-    logits = scale * jnp.einsum("bqnh,bknh->bnqk", qk, qk / norm)
+    keys = (qk / norm).astype(qk.dtype)
+    logits = jnp.einsum("bqnh,bknh->bnqk", qk, keys, preferred_element_type=dtype) * scale
     logits = jnp.where(times > 0, logits + jnp.log(jnp.maximum(times, 1)), -1e30)
     alone = times.sum(-1, keepdims=True) == 0
     weights = jnp.where(alone, jnp.eye(qk.shape[1])[None, None], jax.nn.softmax(logits))
-    return jnp.einsum("bnqk,bknd->bqnd", weights * keep, v)
+    weights = (weights * keep).astype(v.dtype)
+    return jnp.einsum("bnqk,bknd->bqnd", weights, v, preferred_element_type=dtype).astype(v.dtype)
 
 
 PLAIN = {norm: functools.partial(dense, key_norm=norm) for norm in ("rms", "l2")}

@@ -112,13 +112,28 @@ def test_extreme_logits_are_finite():
         assert all(np.isfinite(x).all() for x in gradients)
 
 
+def test_a_value_in_the_future_reaches_no_gradient_however_large():
+    qk, v, buckets = inputs(dtype=np.float32)
+    past = np.ones_like(v)
+    past[:, -1] = 0
+
+    def f(qk, v):
+        return lsh_attention(qk, v, buckets, chunk_size=CHUNK)
+
+    want = value_and_gradients(f, qk, v, past)
+    v[:, -1] = 3e38
+    for x, y in zip(value_and_gradients(f, qk, v, past), want, strict=True):
+        np.testing.assert_array_equal(x[:, :-1], y[:, :-1])
+
+
 def test_bfloat16_is_as_near_as_plain_bfloat16():
-    arrays = [jnp.asarray(x, jnp.bfloat16) for x in (*inputs()[:2], inputs(seed=8)[1])]
-    buckets = inputs()[2]
+    qk, v, buckets = inputs()
+    # Logits of a size at which 8 bits of them would not do.
+    arrays = [jnp.asarray(x, jnp.bfloat16) for x in (8 * qk, v, np.cos(v))]
     times = np.minimum(counts_of(buckets, STRICT, chunk_size=CHUNK, causal=True), 1)
 
     def plain(qk, v):
-        return dense(qk, v, times).astype(qk.dtype)
+        return dense(qk, v, times)
 
     def ours(qk, v):
         return lsh_attention(qk, v, buckets, chunk_size=CHUNK)
