@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Iterator
-from pathlib import Path
 
 # The CPU unless the caller names another platform: test workers cannot share an accelerator.
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
@@ -12,8 +11,6 @@ import pytest
 
 jax.config.update("jax_num_cpu_devices", 2)  # so that nothing assumes there is one
 jax.config.update("jax_numpy_rank_promotion", "raise")  # broadcasting across ranks is spelt out
-
-REPOSITORY = Path(__file__).resolve().parent.parent
 
 
 @pytest.fixture
@@ -29,12 +26,3 @@ def quick_compile() -> Iterator[None]:
     jax.config.update("jax_disable_most_optimizations", True)
     yield
     jax.config.update("jax_disable_most_optimizations", False)
-
-
-@pytest.fixture(scope="session")
-def shared_data() -> Path:
-    """The folder of third-party texts beside the checkout, which is no part of the repository."""
-    folder = REPOSITORY.parent / "shared" / "data"
-    if not folder.is_dir():
-        pytest.skip(f"needs the texts in {folder}, which are not there")
-    return folder

@@ -31,6 +31,15 @@ def many_small_blocks() -> Iterator[None]:
     jax.clear_caches()
 
 
+@pytest.fixture(autouse=True)
+def quick_where_the_program_is_shared(request):
+    """Optimised: the dot, the tanh, the window. The others only prepare q and k in other ways."""
+    arguments = request.node.callspec.params if hasattr(request.node, "callspec") else {}
+    if "mechanism" in arguments:
+        if arguments["mechanism"].name.split("-")[0] not in ("dot", "additive", "window"):
+            request.getfixturevalue("quick_compile")
+
+
 @functools.cache
 def context_and_grads(mechanism: Mechanism):
     """Compiled once for each mechanism: (arrays, mask, dcontext) -> (context, gradients)."""

@@ -272,6 +272,9 @@ def _backward(config: _Config, x: _Differentiable, fixed: _Fixed, rows) -> _Diff
 def _forward_slice_by_slice(config: _Config, x: _Differentiable, fixed: _Fixed):
     """`_forward` of one example and key/value head after the other."""
     num_kv_heads = x.q.shape[1]
+    if config.block_q >= 256 and x.q.shape[-2] % (2 * config.block_q) == 0:
+        # The backward carries gradients through the cache as well; here twice the rows fit in it.
+        config = config._replace(block_q=2 * config.block_q)
 
     def one_slice(index):
         return _forward(config, *_slice((x, fixed), *divmod(index, num_kv_heads)))

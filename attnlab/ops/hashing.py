@@ -5,9 +5,8 @@ the bucket be the signed axis that the rotated vector is nearest to,
 
     h(x) = argmax([xR; −xR]),    R: [H, B/2] Gaussian, one for every round.
 
-B buckets from one rotation cost H·B a token, and with B in proportion to the length that is
-quadratic. So the hash is factorised, B = Π B_f, with one small rotation a factor, and the factors'
-ids are the digits of the bucket's.
+One rotation to B buckets costs H·B a token, quadratic if B grows with the length. So B = Π B_f is
+factorised: one small rotation a factor, whose ids are the digits of the bucket's.
 """
 
 from __future__ import annotations
@@ -15,13 +14,13 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import flax.struct
 import jax
 import jax.numpy as jnp
 
 from attnlab.checks import require
+from attnlab.ops.lsh_inputs import require_key
 from attnlab.ops.lsh_order import bucket_limit
 
 __all__ = [
@@ -30,7 +29,6 @@ __all__ = [
     "factorise",
     "hash_buckets",
     "make_rotations",
-    "require_key",
     "running_centre",
 ]
 
@@ -181,7 +179,7 @@ def hash_buckets(
       int32 [*B, R, L, N] in [0, B); no gradient.
 
     Raises:
-      ValueError: heads or width other than the rotations'; too many buckets for 32-bit sort keys.
+      ValueError: shapes that do not fit; too many buckets for 32-bit sort keys.
 
     Time O(R·L·N·H·Σ B_f/2); memory one round's projection on its largest factor.
     """
@@ -251,15 +249,3 @@ def running_centre(x: jax.Array, valid: jax.Array | None = None) -> jax.Array:
     counted = counted[..., None, None]
     total = jnp.cumsum(jnp.where(counted, x, 0), axis=-3)
     return total / jnp.maximum(jnp.cumsum(counted, axis=-3), 1)
-
-
-def require_key(name: str, key: Any) -> None:
-    """`key` must be one PRNG key, new-style or raw."""
-    dtype = getattr(key, "dtype", None)
-    typed = dtype is not None and jnp.issubdtype(dtype, jax.dtypes.prng_key) and key.ndim == 0
-    raw = dtype == jnp.uint32 and key.ndim == 1
-    require(
-        typed or raw,
-        f"{name} must be one PRNG key; got {key if dtype is None else f'{dtype}{key.shape}'}"
-        " (make it with jax.random.key(seed))",
-    )

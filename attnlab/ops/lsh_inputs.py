@@ -13,7 +13,14 @@ from attnlab.axes import lead_with_ones
 from attnlab.checks import require
 from attnlab.ops.lsh_order import bucket_limit
 
-__all__ = ["Visibility", "check_arrays", "check_buckets", "is_int", "read_mask"]
+__all__ = [
+    "Visibility",
+    "check_arrays",
+    "check_buckets",
+    "is_int",
+    "read_mask",
+    "require_key",
+]
 
 
 class Visibility(NamedTuple):
@@ -37,6 +44,18 @@ class Visibility(NamedTuple):
 def is_int(x: Any) -> bool:
     """An int that is no bool."""
     return isinstance(x, int) and not isinstance(x, bool)
+
+
+def require_key(name: str, key: Any) -> None:
+    """`key` must be one PRNG key, new-style or raw."""
+    dtype = getattr(key, "dtype", None)
+    typed = dtype is not None and jnp.issubdtype(dtype, jax.dtypes.prng_key) and key.ndim == 0
+    raw = dtype == jnp.uint32 and key.ndim == 1
+    require(
+        typed or raw,
+        f"{name} must be one PRNG key; got {key if dtype is None else f'{dtype}{key.shape}'}"
+        " (make it with jax.random.key(seed))",
+    )
 
 
 def check_arrays(qk: Any, v: Any, buckets: Any) -> None:

@@ -37,6 +37,7 @@ QK, V, IDS = inputs(dtype=np.float32)
         ({"chunk_size": 2.5}, "chunk_size must be an int ≥ 1; got 2.5"),
         ({"rows_at_once": 0}, "rows_at_once must be an int ≥ 1; got 0"),
         ({"dropout_rate": 0.5}, "needs dropout_key"),
+        ({"dropout_rate": 0.5, "dropout_key": 3}, "dropout_key must be one PRNG key; got 3"),
         ({"dropout_rate": 1.0}, r"in \[0, 1\); got 1.0"),
         ({"mask": masks.Segments(np.zeros((2, 5), int))}, "Segments.q_ids must be .*23"),
         ({"mask": np.zeros((2, 1, 1, 23))}, "mask must be boolean"),
