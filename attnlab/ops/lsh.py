@@ -235,11 +235,15 @@ def lsh_attention(
     if dropout_rate > 0 and dropout_key is not None:
         seeds = dropout.seeds(dropout_key, batch, heads, 1).reshape(seeds.shape)
     settings = Settings(geometry, options.key_norm, dropout_rate, rows_at_once, precision)
-    context = attend_rounds(settings, qk, v, nan_if_broken, order, seeds)[:, :length]
+    context = _attend_rounds_jitted(settings, qk, v, nan_if_broken, order, seeds)[:, :length]
     for visible in (visibility.valid, visibility.q_valid):
         if visible is not None:
             context = jnp.where(visible[:, :, None, None], context, 0)
     return context.reshape(*batch_shape, *context.shape[1:])
+
+
+# Else every call outside of a jit would compile the loops anew.
+_attend_rounds_jitted = jax.jit(attend_rounds, static_argnums=0)
 
 
 def _pad(x: jax.Array, padding: int, axis: int) -> jax.Array:

@@ -7,7 +7,6 @@ All take q [*B, T, N, H], k [*B, S, K, H], v [*B, S, K, D] and the keywords of `
 from __future__ import annotations
 
 import dataclasses
-import math
 from typing import Any, ClassVar
 
 import jax
@@ -16,7 +15,7 @@ from jax.typing import ArrayLike
 from attnlab import masks
 from attnlab.checks import require
 from attnlab.ops.attention import attention, attention_weights
-from attnlab.ops.hashing import hash_buckets, make_rotations
+from attnlab.ops.hashing import default_num_buckets, hash_buckets, make_rotations
 from attnlab.ops.local import window_attention
 from attnlab.ops.lsh import STRICT, LSHOptions, lsh_attention
 from attnlab.scores import Dot, Score
@@ -107,7 +106,7 @@ class LSH:
     Args:
       num_hashes: R, rounds; more come nearer to all pairs, at R times the cost.
       num_buckets: an even number, or a tuple of even factors; None = 2·L/chunk_size, as the paper
-        has it, for the length L at hand.
+        has it, for the length L at hand (`hashing.default_num_buckets`).
       chunk_size: C, slots of sorted order attended together.
       options: what published implementations disagree about; default strictly causal.
       seed: of the rotations where no `hash_key` is given, so that evaluation is deterministic.
@@ -158,7 +157,7 @@ class LSH:
             num_heads=num_heads,
             head_dim=head_dim,
             num_hashes=self.num_hashes,
-            num_buckets=self.num_buckets or 2 * math.ceil(length / self.chunk_size),
+            num_buckets=self.num_buckets or default_num_buckets(length, self.chunk_size),
         )
         return lsh_attention(
             q,

@@ -139,6 +139,16 @@ def test_precision_is_of_every_product(name, implementation):
         assert eqn.params["precision"] == (jax.lax.Precision.HIGHEST,) * 2, eqn
 
 
+@pytest.mark.parametrize("implementation", ["dense", "blockwise"])
+def test_products_of_low_precision_are_summed_in_float32(implementation):
+    q, k, v = (x.astype(jnp.bfloat16) for x in arrays("scaled_dot"))
+    call = functools.partial(dot_product_attention, implementation=implementation)
+    products = list(dot_generals(jax.make_jaxpr(call)(q, k, v).jaxpr))
+    assert len(products) >= 2
+    for eqn in products:
+        assert [x.aval.dtype for x in eqn.invars + eqn.outvars] == ["bfloat16"] * 2 + ["float32"]
+
+
 BF16 = {"q": (2, 64, 4, 64), "k": (2, 64, 2, 64), "v": (2, 64, 2, 64)}
 
 

@@ -11,7 +11,7 @@ from attnlab import masks
 from attnlab.ops import blockwise, dense
 from attnlab.ops.layout import merge_output, prepare
 from tests import oracle
-from tests.mask_cases import BATCH, KEYS, MASKS, QUERIES
+from tests.mask_cases import BATCH, HEADS, KEYS, MASKS, QUERIES
 from tests.mechanisms import SCORES, Sizes
 
 SIZES = Sizes(batch=2)
@@ -154,15 +154,17 @@ SLICED = """causal_offsets window window_offsets padding_one padding_both segmen
 
 @pytest.mark.usefixtures("quick_compile")
 @pytest.mark.parametrize(
-    ("path", "name"),
-    [("cpu", name) for name in SLICED]
-    + [("accelerator", name) for name in ("padding_both", "segments", "all_of_them")],
+    ("path", "name", "group_size"),
+    [("cpu", name, 2) for name in SLICED]
+    # Heads that share no keys are sliced without the axis of the group.
+    + [("cpu", name, 1) for name in ("segments", "all_of_them")]
+    + [("accelerator", name, 2) for name in ("padding_both", "segments", "all_of_them")],
     indirect=["path"],
 )
-def test_every_mask(path, name, x64):
+def test_every_mask(path, name, group_size, x64):
     mask = MASK_BY_NAME[name]
     case = BY_NAME["scaled_dot"]
-    sizes = Sizes(batch=BATCH, queries=QUERIES, keys=KEYS)
+    sizes = Sizes(BATCH, QUERIES, KEYS, HEADS // group_size, group_size)
     arrays = inputs(case, jnp.float64, sizes=sizes)
     got = run(in_blocks, case.build, mask.make())(*arrays)
     for x, want in zip(
@@ -171,6 +173,20 @@ def test_every_mask(path, name, x64):
         strict=True,
     ):
         np.testing.assert_allclose(x, want, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize(("num_queries", "num_keys"), [(1019, 601), (601, 1019)])
+def test_blocks_of_the_default_size(num_queries, num_keys):
+    """Several blocks of them, in the program of this platform: nothing is replaced here."""
+    case, dtype = BY_NAME["scaled_dot"], jnp.float32
+    sizes = Sizes(1, num_queries, num_keys, num_kv_heads=2, group_size=1, width=3, value_width=5)
+    arrays = inputs(case, dtype, (1, 2, num_queries, 1), sizes=sizes)
+    mask = masks.Causal(20) & masks.Padding(num_keys - 100)
+    picture = np.arange(num_keys) <= np.arange(num_queries)[:, None] + 20
+    picture &= np.arange(num_keys) < num_keys - 100
+    engines = (functools.partial(attend, engine.attend) for engine in (blockwise, dense))
+    found = (run(engine, case.build, mask)(*arrays) for engine in engines)
+    check_budget(*found, truth(case, *arrays, mask=picture), dtype)
 
 
 EVERYTHING = {

@@ -17,14 +17,15 @@ RATE = 0.3
 
 
 @pytest.mark.usefixtures("quick_compile")
-@pytest.mark.parametrize("branch", ["cpu", "default"])
-def test_dense_and_blockwise_drop_the_same(branch, monkeypatch):
+@pytest.mark.parametrize(("branch", "group_size"), [("cpu", 2), ("cpu", 1), ("default", 2)])
+def test_dense_and_blockwise_drop_the_same(branch, group_size, monkeypatch):
     monkeypatch.setattr(
         jax.lax, "platform_dependent", lambda *args, **branches: branches[branch](*args)
     )
     jax.clear_caches()
     q, k, v = (
-        jnp.asarray(x, jnp.float32) for x in SCORES[1].qkv(np.random.default_rng(0), Sizes(batch=2))
+        jnp.asarray(x, jnp.float32)
+        for x in SCORES[1].qkv(np.random.default_rng(0), Sizes(batch=2, group_size=group_size))
     )
     mask = masks.Causal(3)
 
