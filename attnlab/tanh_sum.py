@@ -25,6 +25,7 @@ _BACKWARD_GROUP = 4
 # or saturates correctly; only two far and opposite arguments need the direct form.
 _SAFE = 33.0
 _CLIP = 43.0
+_LARGEST = 2e17
 
 
 @jax.custom_vjp
@@ -79,21 +80,21 @@ def _for_range(by_products, by_tanh, q, k, w, *more):
 
 
 def _hidden_groups(x: jax.Array, size: int) -> jax.Array:
-    """[n, hidden] to [hidden / size, n, size], padded with zeros; [hidden] alike without n."""
+    """[n, hidden] to [hidden / size, size, n], padded with zeros; [hidden] alike without n.
+
+    Positions come last: along them a block's rows are read as vectors.
+    """
     hidden = x.shape[-1]
-    group = min(size, hidden)
-    x = jnp.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, -hidden % group)])
-    return jnp.moveaxis(x.reshape(*x.shape[:-1], -1, group), -2, 0)
+    group = min(size, hidden + hidden % 2)  # even: units are taken in pairs
+    x = jnp.pad(x.T, [(0, -hidden % group)] + [(0, 0)] * (x.ndim - 1))
+    return x.reshape(-1, group, *x.shape[1:])
 
 
-def _sum(term, q, k, w):
-    """Σ_h w_h · term(q_h, k_h) over the hidden units, a group of them at a time."""
+def _sum(add_units, q, k, w):
+    """Adds up Σ_h w_h tanh(·) over the hidden units, a group of them at a time."""
 
     def add_group(block, group):
-        q, k, w = group
-        for h in range(w.shape[-1]):
-            block += w[h] * term(q[:, None, h], k[None, :, h])
-        return block, None
+        return add_units(block, *group), None
 
     groups = jax.tree.map(functools.partial(_hidden_groups, size=_FORWARD_GROUP), (q, k, w))
     block = jnp.zeros((q.shape[0], k.shape[0]), q.dtype)
@@ -105,11 +106,25 @@ def _exponential(x: jax.Array) -> jax.Array:
 
 
 def _sum_by_products(q, k, w):
-    return _sum(lambda a, b: 1 - 2 / (1 + a * b), _exponential(q), _exponential(k), w)
+    """Two units share a division: w/d + v/e = (w e + v d) / (d e)."""
+
+    def add_units(block, a, b, w):
+        for h in range(0, w.shape[0], 2):
+            # Clipped where tanh is 1 anyway, so that the product of two is still finite.
+            d, e = (jnp.minimum(1 + a[i, :, None] * b[i, None], _LARGEST) for i in (h, h + 1))
+            block += (w[h] + w[h + 1]) - (2 * w[h] * e + 2 * w[h + 1] * d) / (d * e)
+        return block
+
+    return _sum(add_units, _exponential(q), _exponential(k), w)
 
 
 def _sum_by_tanh(q, k, w):
-    return _sum(lambda a, b: jnp.tanh(a + b), q, k, w)
+    def add_units(block, q, k, w):
+        for h in range(w.shape[0]):
+            block += w[h] * jnp.tanh(q[h, :, None] + k[h, None])
+        return block
+
+    return _sum(add_units, q, k, w)
 
 
 def _grads(tanh_and_slope, q, k, w, dlogits):
@@ -117,20 +132,18 @@ def _grads(tanh_and_slope, q, k, w, dlogits):
 
     def one_group(_, group):
         q, k = group
-        tanh, slope = tanh_and_slope(q[:, :, None], k.T[None])
+        tanh, slope = tanh_and_slope(q.T[:, :, None], k[None])
         dlogits_of_units = dlogits[:, None, :]
         # Held in memory on purpose: XLA:CPU would recompute the division in each reduction below,
         # in scalar code (30 times slower).
         dw_terms, dsum = jax.lax.optimization_barrier(
             (dlogits_of_units * tanh, dlogits_of_units * slope)
         )
-        return None, (dsum.sum(2), dsum.sum(0).T, dw_terms.sum(2))
+        return None, (dsum.sum(2).T, dsum.sum(0), dw_terms.sum(2).T)
 
     groups = jax.tree.map(functools.partial(_hidden_groups, size=_BACKWARD_GROUP), (q, k))
-    _, grads = jax.lax.scan(one_group, None, groups)  # each [hidden / size, n, size]
-    dsum_q, dsum_k, dw = (
-        jnp.moveaxis(x, 0, 1).reshape(x.shape[1], -1)[:, : w.shape[0]] for x in grads
-    )
+    _, grads = jax.lax.scan(one_group, None, groups)  # each [hidden / size, size, n]
+    dsum_q, dsum_k, dw = (x.reshape(-1, x.shape[-1])[: w.shape[0]].T for x in grads)
     return w[None] * dsum_q, w[None] * dsum_k, dw.sum(0)
 
 
