@@ -129,7 +129,7 @@ def _attend_backward(config, residuals, dout):
 
 _attend.defvjp(_attend_forward, _attend_backward)
 # Else every call outside of a jit would compile the loops anew.
-_attend_jitted = jax.jit(_attend, static_argnums=0)
+_attend_jitted = jax.jit(_attend, static_argnums=0, inline=True)
 
 
 class _Tile(NamedTuple):

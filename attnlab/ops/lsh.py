@@ -243,7 +243,7 @@ def lsh_attention(
 
 
 # Else every call outside of a jit would compile the loops anew.
-_attend_rounds_jitted = jax.jit(attend_rounds, static_argnums=0)
+_attend_rounds_jitted = jax.jit(attend_rounds, static_argnums=0, inline=True)
 
 
 def _pad(x: jax.Array, padding: int, axis: int) -> jax.Array:

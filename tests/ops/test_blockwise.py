@@ -175,7 +175,21 @@ def test_every_mask(path, name, group_size, x64):
         np.testing.assert_allclose(x, want, rtol=1e-10, atol=1e-12)
 
 
-@pytest.mark.parametrize(("num_queries", "num_keys"), [(1019, 601), (601, 1019)])
+@pytest.mark.parametrize("name", ["dot", "general", "additive"])
+def test_hidden_queries_change_nothing(name):
+    """Garbage in queries from `q_lengths` on reaches no output and no gradient."""
+    case, q_lengths = BY_NAME[name], np.array([9, 4])
+    q, *rest = inputs(case, jnp.float32)
+    mask = masks.Padding(jnp.array([23, 5]), jnp.asarray(q_lengths))
+    engine = run(in_blocks, case.build, mask)
+    hidden = np.arange(17) >= q_lengths[:, None]
+    garbage = jnp.where(hidden[..., None, None], 1e18 * jnp.sign(q), q)
+    assert (garbage != q).any()
+    for x, same in zip(*(jax.tree.leaves(engine(x, *rest)) for x in (garbage, q)), strict=True):
+        np.testing.assert_array_equal(x, same)
+
+
+@pytest.mark.parametrize(("num_queries", "num_keys"), [(1019, 601), (1301, 307)])
 def test_blocks_of_the_default_size(num_queries, num_keys):
     """Several blocks of them, in the program of this platform: nothing is replaced here."""
     case, dtype = BY_NAME["scaled_dot"], jnp.float32
