@@ -87,7 +87,7 @@ def attend(
     seeds = None
     if dropout_rate > 0.0 and dropout_key is not None:
         seeds = dropout.seeds(dropout_key, *x.q.shape[:3])
-    out = _attend_jitted(
+    out = _attend(
         _Config(block_q, block_k, num_keys, dropout_rate, precision),
         _Differentiable(x.score, pad_queries(x.q), pad_keys(x.k), pad_keys(x.v), bias),
         _Fixed(
@@ -128,8 +128,6 @@ def _attend_backward(config, residuals, dout):
 
 
 _attend.defvjp(_attend_forward, _attend_backward)
-# Else every call outside of a jit would compile the loops anew.
-_attend_jitted = jax.jit(_attend, static_argnums=0, inline=True)
 
 
 class _Tile(NamedTuple):

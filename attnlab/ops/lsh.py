@@ -242,7 +242,7 @@ def lsh_attention(
     return context.reshape(*batch_shape, *context.shape[1:])
 
 
-# Else every call outside of a jit would compile the loops anew.
+# So that a call outside any `jit` compiles once and not each time.
 _attend_rounds_jitted = jax.jit(attend_rounds, static_argnums=0, inline=True)
 
 
