@@ -31,9 +31,10 @@ def sinusoids(positions: ArrayLike, width: int, *, max_wavelength: float = 10_00
       ValueError: if width is odd.
 
     Example:
-      >>> sinusoids(jnp.arange(2), 4).round(2)
-      Array([[0.  , 1.  , 0.  , 1.  ],
-             [0.84, 0.54, 0.01, 1.  ]], dtype=float32)
+      >>> import numpy as np
+      >>> np.asarray(sinusoids(jnp.arange(2), 4), np.float64).round(2)
+      array([[0.  , 1.  , 0.  , 1.  ],
+             [0.84, 0.54, 0.01, 1.  ]])
     """
     angles = _angles(positions, width, max_wavelength)
     return jnp.stack([jnp.sin(angles), jnp.cos(angles)], axis=-1).reshape(*angles.shape[:-1], width)
