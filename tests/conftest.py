@@ -1,6 +1,7 @@
 """What every test runs under. Warnings are errors too: `filterwarnings` in pyproject.toml."""
 
 import os
+import signal
 from collections.abc import Iterator
 
 # The CPU unless the caller names another platform: test workers cannot share an accelerator.
@@ -8,6 +9,9 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
 import jax
 import pytest
+
+# A job in the background of a shell ignores Ctrl-C, and so would programs that tests interrupt.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 jax.config.update("jax_num_cpu_devices", 2)  # so that nothing assumes there is one
 jax.config.update("jax_numpy_rank_promotion", "raise")  # broadcasting across ranks is spelt out
