@@ -216,7 +216,8 @@ def hash_buckets(
             radix *= 2 * factor.shape[2]
         return bucket
 
-    buckets = jax.lax.map(one_head, jnp.arange(heads))  # [N, B, R, L]
+    with jax.named_scope("lsh_hash"):
+        buckets = jax.lax.map(one_head, jnp.arange(heads))  # [N, B, R, L]
     return jnp.moveaxis(buckets, 0, 3).reshape(*batch_shape, -1, length, heads)
 
 

@@ -230,7 +230,8 @@ def lsh_attention(
 
     scale = 1 / math.sqrt(width) if options.logit_scale is None else options.logit_scale
     nan_if_broken = jnp.where(broken, jnp.nan, scale)  # what cannot raise under jit
-    order = sort_rounds(jnp.moveaxis(buckets, 3, 1), valid, segments, geometry)
+    with jax.named_scope("lsh_sort"):
+        order = sort_rounds(jnp.moveaxis(buckets, 3, 1), valid, segments, geometry)
     seeds = jnp.zeros((batch * heads, 2), jnp.uint32)
     if dropout_rate > 0 and dropout_key is not None:
         seeds = dropout.seeds(dropout_key, batch, heads, 1).reshape(seeds.shape)

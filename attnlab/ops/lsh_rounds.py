@@ -11,6 +11,8 @@ inverse gathers back, so no gradient is scattered.
 Every sum over keys is one matrix product over all visited chunks, none is split at a chunk border:
 the order of summation is that of the slots wherever the borders fall, which is what keeps the past
 bit for bit the same when the future changes.
+
+The named scopes lsh_hash, lsh_sort, lsh_gather, lsh_attend and lsh_merge are what a profile shows.
 """
 
 from __future__ import annotations
@@ -96,9 +98,11 @@ def _attend_row(settings: Settings, row: Row, chunks_at_once: int):
     rounds, chunk = row.order.slot.shape[0], settings.geometry.chunk_size
     dtype = jnp.promote_types(row.q.dtype, jnp.float32)
 
+    @jax.named_scope("lsh_merge")
     def one_round(carry, r):
         merged, buffers = carry
 
+        @jax.named_scope("lsh_attend")
         def one_tile(i, buffers):
             c0 = _first_chunk(i, chunks_at_once, length // chunk)
             tile = make_tile(settings, row, r, c0, chunks_at_once)
@@ -141,9 +145,11 @@ def _attend_row_vjp(settings: Settings, row: Row, g, lse, delta, chunks_at_once:
     (length, width), value_width = row.q.shape, row.v.shape[1]
     rounds, chunk = row.order.slot.shape[0], geometry.chunk_size
 
+    @jax.named_scope("lsh_merge")
     def one_round(carry, r):
         (dq, dk, dv), buffers = carry
 
+        @jax.named_scope("lsh_attend")
         def one_tile(i, buffers):
             c0 = _first_chunk(i, chunks_at_once, length // chunk)
             tile = make_tile(settings, row, r, c0, chunks_at_once)

@@ -51,7 +51,8 @@ def make_tile(settings: Settings, row: Row, r: jax.Array, c0: jax.Array, size: i
     near = jnp.concatenate(
         [own if e == 0 else chunk_tokens(row.order, r, chunks + e, chunk) for e in visits], axis=1
     )
-    q, k, v = take(row.q, own), take(row.k, near), take(row.v, near)
+    with jax.named_scope("lsh_gather"):
+        q, k, v = take(row.q, own), take(row.k, near), take(row.v, near)
     logits = settings.einsum("ckh,cqh->ckq", k, q)
     logits = jnp.where(_visible(geometry, row, r, c0, own, near), logits, MASKED)
     keep = None
