@@ -25,6 +25,7 @@ from attnlab.ops.lsh_order import bucket_limit
 
 __all__ = [
     "Rotations",
+    "asymmetric",
     "default_num_buckets",
     "factorise",
     "hash_buckets",
@@ -41,8 +42,8 @@ class Rotations:
     """Random rotations, a pytree.
 
     Attributes:
-      factors: one array [N, R, B_f/2, H] for each factor B_f of the number of buckets; N is 1 where
-        all heads share them.
+      factors: one array [N, R, B_f/2, H] for each factor B_f of the number of buckets; N divides
+        the heads that are hashed, and groups of heads share them.
     """
 
     factors: tuple[jax.Array, ...]
@@ -186,9 +187,9 @@ def hash_buckets(
     *batch_shape, length, heads, width = x.shape
     num_heads, _, _, head_dim = rotations.factors[0].shape
     require(
-        x.ndim >= 3 and num_heads in (1, heads) and head_dim == width,
-        f"x must be [*batch, length, {num_heads} heads, width {head_dim}] for these rotations;"
-        f" got {x.shape} (make the rotations with its num_heads and head_dim)",
+        x.ndim >= 3 and heads % num_heads == 0 and head_dim == width,
+        f"x must be [*batch, length, a multiple of {num_heads} heads, width {head_dim}] for these"
+        f" rotations; got {x.shape} (make the rotations with its num_heads and head_dim)",
     )
     limit = bucket_limit(length)
     require(
@@ -210,7 +211,7 @@ def hash_buckets(
         bucket, radix = jnp.int32(0), 1
         for factor in rotations.factors:
             rotation = jax.lax.dynamic_index_in_dim(
-                factor, jnp.minimum(n, num_heads - 1), 0, keepdims=False
+                factor, n // (heads // num_heads), 0, keepdims=False
             )
             bucket += radix * _nearest_axis(rotation, one)
             radix *= 2 * factor.shape[2]
@@ -250,3 +251,44 @@ def running_centre(x: jax.Array, valid: jax.Array | None = None) -> jax.Array:
     counted = counted[..., None, None]
     total = jnp.cumsum(jnp.where(counted, x, 0), axis=-3)
     return total / jnp.maximum(jnp.cumsum(counted, axis=-3), 1)
+
+
+def asymmetric(
+    q: jax.Array, k: jax.Array, *, causal: bool = False, valid: jax.Array | None = None
+) -> tuple[jax.Array, jax.Array]:
+    """Unit vectors for `hash_buckets`, near where ⟨q_i, k_j⟩ is large, whatever the norms.
+
+        q'_i = [q_i / |q_i|; 0],    k'_j = [k_j / M; √(1 − |k_j|² / M²)],    M = max_j |k_j|,
+
+    so that ⟨q'_i, k'_j⟩ = ⟨q_i, k_j⟩ / (|q_i|·M): for one query, keys are met in the order of their
+    logits, where a hash of angles prefers a short key in the right direction to a long one. The
+    price is that all products shrink. Measured with normal directions and norms that are uniform,
+    log-normal or gamma distributed, H = 16 and 64, 8 and 32 buckets, the buckets of the plain
+    vectors held 1 to 1.9 times as much of the softmax's mass. Hash these only where the order is
+    what counts.
+
+    Args:
+      q: queries [*B, T, N, H].
+      k: keys [*B, S, K, H].
+      causal: M is then the largest norm so far, that a key may not know of those after it.
+      valid: [*B, S], True for keys that count; None = all.
+
+    Returns:
+      [*B, T, N, H + 1] and [*B, S, K, H + 1], float32; make the rotations with head_dim = H + 1.
+
+    Source: Neyshabur & Srebro, "On Symmetric and Asymmetric LSHs for Inner Product Search" (2015),
+    section 4.1 (Simple-LSH).
+    """
+    q, k = (jax.lax.stop_gradient(x).astype(jnp.float32) for x in (q, k))
+    norm = jnp.linalg.norm(k, axis=-1, keepdims=True)
+    counted = norm if valid is None else jnp.where(valid[..., None, None], norm, 0)
+    axis = k.ndim - 3
+    largest = jnp.max(counted, axis=axis, keepdims=True)
+    if causal:
+        largest = jax.lax.cummax(counted, axis=axis)
+    share = jnp.minimum(norm / jnp.where(largest > 0, largest, 1), 1)
+    unit_k, unit_q = (
+        x / jnp.maximum(jnp.linalg.norm(x, axis=-1, keepdims=True), 1e-30) for x in (k, q)
+    )
+    k = jnp.concatenate([unit_k * share, jnp.sqrt(1 - share * share)], axis=-1)
+    return jnp.concatenate([unit_q, jnp.zeros_like(unit_q[..., :1])], axis=-1), k

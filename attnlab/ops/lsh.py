@@ -11,12 +11,17 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from attnlab import masks
-from attnlab.checks import require, require_choice, require_dropout
-from attnlab.ops import dropout
-from attnlab.ops.lsh_inputs import check_arrays, check_buckets, is_int, read_mask, require_key
+from attnlab.checks import require, require_choice
+from attnlab.ops.lsh_inputs import (
+    check_arrays,
+    check_buckets,
+    check_knobs,
+    is_int,
+    read_mask,
+)
 from attnlab.ops.lsh_order import Geometry, sort_rounds
 from attnlab.ops.lsh_rounds import attend_rounds
-from attnlab.ops.lsh_rows import Settings
+from attnlab.ops.lsh_rows import Settings, row_seeds
 
 __all__ = ["LUCIDRAINS", "PAPER", "STRICT", "TRAX", "LSHOptions", "lsh_attention"]
 
@@ -51,7 +56,7 @@ class LSHOptions:
         others, so it is on for parity only.
       logit_scale: c in c·⟨q_i, k_j⟩; None = 1/√H. Keys have unit norm, so the norm of a query is
         already a learned temperature.
-      key_norm: "rms" divides by √(mean(x²) + 1e-6)·√H, "l2" by |x|.
+      key_norm: "rms" divides by √(mean(x²) + 1e-6)·√H, "l2" by |x|, None by nothing.
       look_back: chunks visited before a query's own.
       look_ahead: chunks visited after it. None = 0 if causal or not strict, else `look_back`.
       window: slots seen on each side (before only, if causal) where `strict`; None = the most that
@@ -63,13 +68,13 @@ class LSHOptions:
     union: bool = True
     wrap: bool = False
     logit_scale: float | None = 1.0
-    key_norm: str = "rms"
+    key_norm: str | None = "rms"
     look_back: int = 1
     look_ahead: int | None = None
     window: int | None = None
 
     def __post_init__(self):
-        require_choice("key_norm", self.key_norm, ("rms", "l2"))
+        require_choice("key_norm", self.key_norm, ("rms", "l2", None))
         require(
             not self.strict or (self.same_bucket and not self.wrap),
             f"strict=True needs same_bucket=True and wrap=False; got {self.same_bucket} and"
@@ -200,15 +205,8 @@ def lsh_attention(
       >>> lsh_attention(qk, v, buckets, chunk_size=8).shape
       (1, 100, 4, 16)
     """
-    require_dropout(dropout_rate, dropout_key)
-    if dropout_rate > 0:
-        require_key("dropout_key", dropout_key)
+    check_knobs(chunk_size, rows_at_once, dropout_rate, dropout_key)
     check_arrays(qk, v, buckets)
-    for name, size in (
-        ("chunk_size", chunk_size),
-        ("rows_at_once", 1 if rows_at_once is None else rows_at_once),
-    ):
-        require(is_int(size) and size >= 1, f"{name} must be an int ≥ 1; got {size!r}")
     *batch_shape, length, heads, width = qk.shape
     batch, padding = math.prod(batch_shape), -length % chunk_size
     visibility = read_mask(mask, tuple(batch_shape), length, causal)
@@ -224,28 +222,23 @@ def lsh_attention(
     segments = visibility.segments
     if padding:
         valid = jnp.ones((batch, length), bool) if valid is None else valid
-        qk, v, buckets = (_pad(x, padding, axis) for x, axis in ((qk, 1), (v, 1), (buckets, 2)))
-        valid = _pad(valid, padding, 1)
-        segments = None if segments is None else _pad(segments, padding, 1)
+        qk, v, buckets = (pad(x, padding, axis) for x, axis in ((qk, 1), (v, 1), (buckets, 2)))
+        valid = pad(valid, padding, 1)
+        segments = None if segments is None else pad(segments, padding, 1)
 
     scale = 1 / math.sqrt(width) if options.logit_scale is None else options.logit_scale
     nan_if_broken = jnp.where(broken, jnp.nan, scale)  # what cannot raise under jit
     with jax.named_scope("lsh_sort"):
         order = sort_rounds(jnp.moveaxis(buckets, 3, 1), valid, segments, geometry)
-    seeds = jnp.zeros((batch * heads, 2), jnp.uint32)
-    if dropout_rate > 0 and dropout_key is not None:
-        seeds = dropout.seeds(dropout_key, batch, heads, 1).reshape(seeds.shape)
+    seeds = row_seeds(dropout_rate, dropout_key, batch, heads)
     settings = Settings(geometry, options.key_norm, dropout_rate, rows_at_once, precision)
-    context = _attend_rounds_jitted(settings, qk, v, nan_if_broken, order, seeds)[:, :length]
+    context = attend_rounds(settings, qk, None, v, nan_if_broken, order, seeds)[:, :length]
     for visible in (visibility.valid, visibility.q_valid):
         if visible is not None:
             context = jnp.where(visible[:, :, None, None], context, 0)
     return context.reshape(*batch_shape, *context.shape[1:])
 
 
-# So that a call outside any `jit` compiles once and not each time.
-_attend_rounds_jitted = jax.jit(attend_rounds, static_argnums=0, inline=True)
-
-
-def _pad(x: jax.Array, padding: int, axis: int) -> jax.Array:
+def pad(x: jax.Array, padding: int, axis: int) -> jax.Array:
+    """Zeros behind x along one axis."""
     return jnp.pad(x, [(0, padding if a == axis else 0) for a in range(x.ndim)])

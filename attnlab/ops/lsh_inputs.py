@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -10,13 +11,15 @@ import jax.numpy as jnp
 
 from attnlab import masks
 from attnlab.axes import lead_with_ones
-from attnlab.checks import require
+from attnlab.checks import require, require_dropout
 from attnlab.ops.lsh_order import bucket_limit
 
 __all__ = [
     "Visibility",
     "check_arrays",
     "check_buckets",
+    "check_cross_arrays",
+    "check_knobs",
     "is_int",
     "read_mask",
     "require_key",
@@ -28,16 +31,20 @@ class Visibility(NamedTuple):
 
     Attributes:
       causal: only earlier keys are seen.
-      valid: [B, L], False for padding, which nobody sees; None = none.
-      q_valid: [B, L], False for queries that see nothing; None = all see.
-      segments: [B, L] ids, or None.
+      q_offset: [B] position of the first query, if causal.
+      valid: [B, S], False for padding, which nobody sees; None = none.
+      q_valid: [B, T], False for queries that see nothing; None = all see.
+      segments: [B, T] ids of the queries, or None.
+      kv_segments: [B, S] ids of the keys, or None.
       broken: a boolean scalar, True where a value that is known only at run time is refused.
     """
 
     causal: bool
+    q_offset: jax.Array
     valid: jax.Array | None
     q_valid: jax.Array | None
     segments: jax.Array | None
+    kv_segments: jax.Array | None
     broken: jax.Array
 
 
@@ -58,34 +65,80 @@ def require_key(name: str, key: Any) -> None:
     )
 
 
+def check_knobs(chunk_size: Any, rows_at_once: Any, dropout_rate: Any, dropout_key: Any) -> None:
+    """The arguments that are no arrays."""
+    require_dropout(dropout_rate, dropout_key)
+    if dropout_rate > 0:
+        require_key("dropout_key", dropout_key)
+    for name, size in (
+        ("chunk_size", chunk_size),
+        ("rows_at_once", 1 if rows_at_once is None else rows_at_once),
+    ):
+        require(is_int(size) and size >= 1, f"{name} must be an int ≥ 1; got {size!r}")
+
+
 def check_arrays(qk: Any, v: Any, buckets: Any) -> None:
     """qk [*B, L, N, H], v [*B, L, K, D] and buckets [*B, R, L, N], of one length and batch."""
-    for name, x in (("qk", qk), ("v", v)):
-        require(
-            x.ndim >= 3 and min(x.shape[-3:]) > 0,
-            f"{name} must be [*batch, length, heads, width], no axis 0; got {x.shape}"
-            " (add an axis of 1 for a single head)",
-        )
-    require(
-        qk.dtype == v.dtype and jnp.issubdtype(qk.dtype, jnp.floating),
-        f"qk and v must have one floating dtype; got {qk.dtype} and {v.dtype} (cast them to one)",
-    )
+    _check_floating(qk=qk, v=v)
     require(
         qk.shape[:-2] == v.shape[:-2] and qk.shape[-2] % v.shape[-2] == 0,
         "qk and v must have equal batch axes and length, and qk's heads be a multiple of v's;"
         f" got qk {qk.shape} and v {v.shape}",
     )
+    _check_ids("buckets", buckets, "qk", qk)
+
+
+def check_cross_arrays(q: Any, k: Any, v: Any, q_buckets: Any, k_buckets: Any) -> None:
+    """q [*B, T, N, H], k [*B, S, K, H], v [*B, S, K, D] and their buckets, of one batch."""
+    _check_floating(q=q, k=k, v=v)
+    require(
+        k.shape[:-1] == v.shape[:-1],
+        f"k and v must have equal batch axes, length and heads; got k {k.shape} and v {v.shape}",
+    )
+    require(
+        q.shape[:-3] == k.shape[:-3]
+        and q.shape[-1] == k.shape[-1]
+        and q.shape[-2] % k.shape[-2] == 0,
+        "q and k must have equal batch axes and width, and q's heads be a multiple of k's;"
+        f" got q {q.shape} and k {k.shape}",
+    )
+    _check_ids("q_buckets", q_buckets, "q", q)
+    _check_ids("k_buckets", k_buckets, "k", k)
+    require(
+        q_buckets.shape[-3] == k_buckets.shape[-3],
+        "q_buckets and k_buckets must have the same rounds, hashed with the same rotations;"
+        f" got {q_buckets.shape[-3]} and {k_buckets.shape[-3]}",
+    )
+
+
+def _check_floating(**arrays: Any) -> None:
+    for name, x in arrays.items():
+        require(
+            x.ndim >= 3 and min(x.shape[-3:]) > 0,
+            f"{name} must be [*batch, length, heads, width], no axis 0; got {x.shape}"
+            " (add an axis of 1 for a single head)",
+        )
+    dtypes = [x.dtype for x in arrays.values()]
+    require(
+        len(set(dtypes)) == 1 and jnp.issubdtype(dtypes[0], jnp.floating),
+        f"{' and '.join(arrays)} must have one floating dtype; got"
+        f" {' and '.join(map(str, dtypes))} (cast them to one)",
+    )
+
+
+def _check_ids(name: str, buckets: Any, of: str, x: Any) -> None:
+    """Buckets [*B, R, L, N] of x [*B, L, N, H]."""
     require(
         jnp.issubdtype(buckets.dtype, jnp.integer),
-        f"buckets must be integers; got {buckets.dtype} (make them with hash_buckets)",
+        f"{name} must be integers; got {buckets.dtype} (make them with hash_buckets)",
     )
-    *batch, length, heads, _ = qk.shape
+    *batch, length, heads, _ = x.shape
     require(
-        buckets.ndim == qk.ndim
+        buckets.ndim == x.ndim
         and buckets.shape[-3] > 0
         and buckets.shape == (*batch, buckets.shape[-3], length, heads),
-        f"buckets must be [*batch, rounds, length, heads] = {(*batch, '≥1', length, heads)} for"
-        f" qk {qk.shape}; got {buckets.shape}",
+        f"{name} must be [*batch, rounds, length, heads] = {(*batch, '≥1', length, heads)} for"
+        f" {of} {x.shape}; got {buckets.shape}",
     )
 
 
@@ -107,51 +160,75 @@ def check_buckets(buckets: jax.Array, length: int) -> jax.Array:
     return wrong
 
 
-def read_mask(mask: Any, batch_shape: tuple[int, ...], length: int, causal: bool) -> Visibility:
-    """Takes a mask apart.
+def read_mask(
+    mask: Any,
+    batch_shape: tuple[int, ...],
+    length: int,
+    causal: bool,
+    *,
+    num_queries: int | None = None,
+) -> Visibility:
+    """Takes a mask over `length` keys apart.
+
+    Args:
+      mask: of `length` keys.
+      batch_shape: *B; B is their product.
+      length: S.
+      causal: as the caller has it, whatever the mask says.
+      num_queries: T, if the queries are not the keys; then segments may have ids for both and
+        `Causal` an offset.
 
     Raises:
       NotImplementedError: for a mask that is not a function of the key alone, segments or causal.
     """
-    valid = q_valid = segments = None
-    broken = jnp.zeros((), bool)
+    valid = q_valid = segments = kv_segments = None
+    broken, cross = jnp.zeros((), bool), num_queries is not None
+    q_offset = jnp.zeros(math.prod(batch_shape), jnp.int32)
+    queries = length if num_queries is None else num_queries
 
-    def rows(x, name):
+    def rows(x, name, size):
         x = jnp.asarray(x)
-        fits = x.ndim <= len(batch_shape) + 1 and x.shape[-1] == length
+        fits = x.ndim <= len(batch_shape) + 1 and x.shape[-1] == size
         require(
             fits,
-            f"{name} must be [*batch, {length}] with batch {batch_shape}; got {x.shape}",
+            f"{name} must be [*batch, {size}] with batch {batch_shape}; got {x.shape}",
         )
-        return jnp.broadcast_to(x, (*batch_shape, length)).reshape(-1, length)
+        return jnp.broadcast_to(x, (*batch_shape, size)).reshape(-1, size)
 
-    def below(lengths, name):
+    def below(lengths, name, size):
         lengths = jnp.asarray(lengths)[..., None]
-        return rows(lead_with_ones(jnp.arange(length), lengths.ndim) < lengths, name)
+        return rows(lead_with_ones(jnp.arange(size), lengths.ndim) < lengths, name, size)
 
     for part in _parts(masks.as_mask(mask)):
         if isinstance(part, masks.Causal):
             causal = True
-            broken |= _nonzero_offset(part.q_offset)
+            if cross:
+                offset = jnp.asarray(part.q_offset, jnp.int32)
+                q_offset = jnp.broadcast_to(offset, batch_shape).reshape(-1)
+            else:
+                broken |= _nonzero_offset(part.q_offset)
         elif isinstance(part, masks.Padding):
-            valid = _both(valid, below(part.kv_lengths, "Padding.kv_lengths"))
+            valid = _both(valid, below(part.kv_lengths, "Padding.kv_lengths", length))
             if part.q_lengths is not None:
-                q_valid = _both(q_valid, below(part.q_lengths, "Padding.q_lengths"))
+                q_valid = _both(q_valid, below(part.q_lengths, "Padding.q_lengths", queries))
         elif isinstance(part, masks.Segments):
-            if segments is not None or part.kv_ids is not None:
+            if segments is not None or (part.kv_ids is not None and not cross):
                 raise NotImplementedError(
                     "LSH attention is self-attention over one Segments(q_ids); got"
                     f" {'a second one' if segments is not None else 'kv_ids as well'}"
                 )
-            segments = rows(part.q_ids, "Segments.q_ids")
+            segments = rows(part.q_ids, "Segments.q_ids", queries)
+            kv_ids = part.q_ids if part.kv_ids is None else part.kv_ids
+            kv_segments = rows(kv_ids, "Segments.kv_ids", length)
         elif isinstance(part, masks.Explicit) and _of_keys_alone(part.array):
-            valid = _both(valid, rows(jnp.asarray(part.array)[..., 0, 0, :], "an explicit mask"))
+            array = jnp.asarray(part.array)[..., 0, 0, :]
+            valid = _both(valid, rows(array, "an explicit mask", length))
         else:
             raise NotImplementedError(
                 "LSH attention takes masks.Causal, Padding, Segments and boolean arrays"
                 f" [*batch, 1, 1, length] of keys; got {type(part).__name__}"
             )
-    return Visibility(causal, valid, q_valid, segments, broken)
+    return Visibility(causal, q_offset, valid, q_valid, segments, kv_segments, broken)
 
 
 def _parts(mask: masks.Mask | None) -> Iterator[masks.Mask]:

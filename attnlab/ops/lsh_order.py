@@ -19,7 +19,16 @@ from jax import lax
 
 from attnlab.checks import require
 
-__all__ = ["Geometry", "Order", "bucket_limit", "in_range", "sort_rounds", "take", "token_order"]
+__all__ = [
+    "Geometry",
+    "KeyOrder",
+    "Order",
+    "bucket_limit",
+    "in_range",
+    "sort_rounds",
+    "take",
+    "token_order",
+]
 
 _SORT_KEYS = 2**32  # one uint32 operand: several times faster than sorting pairs
 
@@ -54,16 +63,31 @@ class Geometry:
         return self.look_back + 1 + self.look_ahead
 
 
-class Order(NamedTuple):
-    """Every row's rounds, sorted.
+class KeyOrder(NamedTuple):
+    """The slots of S keys that are not the queries.
 
     Attributes:
-      token: [M, R, L] the token at each slot.
-      slot: [M, R, L] the slot of each token, the inverse of `token`.
-      first: [M, R, L] by slot, the first slot that it may see.
-      extent: [M, R, L] by slot, how many slots from there on.
+      token: [M, R, S] the key at each key slot.
+      slot: [M, R, S] the key slot of each key, the inverse of `token`.
+      home: [M, R, query chunks] the key chunk that a query chunk's neighbourhood is centred on.
+    """
+
+    token: jax.Array
+    slot: jax.Array
+    home: jax.Array
+
+
+class Order(NamedTuple):
+    """Every row's rounds, sorted. Self-attention has L query slots; else some may be empty.
+
+    Attributes:
+      token: [M, R, slots] the query at each slot; any token where the slot is empty.
+      slot: [M, R, L] the slot of each query.
+      first: [M, R, slots] by slot, the first key slot that it may see.
+      extent: [M, R, slots] by slot, how many key slots from there on.
       place: [B, L, 3] by token where buckets are not compared, else None: the token's place in
         position order, and the first and the number of places that it may see.
+      keys: None where the keys are the queries and stand in the same slots.
     """
 
     token: jax.Array
@@ -71,6 +95,17 @@ class Order(NamedTuple):
     first: jax.Array
     extent: jax.Array
     place: jax.Array | None
+    keys: KeyOrder | None = None
+
+    @property
+    def key_token(self) -> jax.Array:
+        """The key at each key slot."""
+        return self.token if self.keys is None else self.keys.token
+
+    @property
+    def key_slot(self) -> jax.Array:
+        """The key slot of each key."""
+        return self.slot if self.keys is None else self.keys.slot
 
 
 def take(x: jax.Array, index: jax.Array) -> jax.Array:
@@ -88,27 +123,14 @@ def bucket_limit(length: int) -> int:
     return _SORT_KEYS // length - 1
 
 
-def token_order(
-    valid: jax.Array | None, segments: jax.Array | None
-) -> tuple[jax.Array, jax.Array] | None:
-    """Sorts tokens by (valid first, segment, position).
-
-    Args:
-      valid: [B, L] booleans, or None (all are valid).
-      segments: [B, L] integers, or None (one segment).
+def token_order(*digits: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Sorts tokens by these [B, L] integers, the first counting most, and then by index.
 
     Returns:
-      The tokens in that order and each token's place in it, both [B, L]; None where the order is
-      that of the positions.
+      The tokens in that order and each token's place in it, both [B, L].
     """
-    if valid is None and segments is None:
-        return None
-    some = valid if valid is not None else segments
-    assert some is not None
-    position = lax.broadcasted_iota(jnp.int32, some.shape, 1)
-    digits = [] if valid is None else [(~valid).astype(jnp.int32)]
-    digits += [] if segments is None else [segments]
-    *_, tokens = lax.sort((*digits, position), dimension=1, num_keys=len(digits) + 1)
+    index = lax.broadcasted_iota(jnp.int32, digits[0].shape, 1)
+    *_, tokens = lax.sort((*digits, index), dimension=1, num_keys=len(digits) + 1)
     return tokens, _inverse(tokens)
 
 
@@ -135,7 +157,9 @@ def sort_rounds(
         limit >= 1,
         f"packed sort keys need length ≤ 2^31; got {length} (split the sequence into segments)",
     )
-    sorted_by_place = token_order(valid, segments)
+    digits = [] if valid is None else [(~valid).astype(jnp.int32)]
+    digits += [] if segments is None else [segments]
+    sorted_by_place = token_order(*digits) if digits else None
     slots = lax.broadcasted_iota(jnp.int32, buckets.shape, 3)
     place = slots
     if sorted_by_place is not None:

@@ -34,68 +34,79 @@ from attnlab.ops.lsh_rows import (
     select_row,
     unit_keys,
 )
-from attnlab.ops.lsh_tiles import MASKED, chunk_tokens, make_tile
+from attnlab.ops.lsh_tiles import MASKED, chunk_tokens, home_chunks, make_tile
 
 __all__ = ["attend_rounds"]
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def attend_rounds(settings: Settings, qk, v, scale, order: Order, seeds) -> jax.Array:
-    """Σ_j softmax_j(scale·⟨qk_i, k_j⟩) v_j over the keys that the rounds show; v_i if none.
+# jit: so that a call outside any other compiles once and not each time.
+@functools.partial(jax.jit, static_argnums=0, inline=True)
+def attend_rounds(settings: Settings, q, k, v, scale, order: Order, seeds) -> jax.Array:
+    """Σ_j softmax_j(scale·⟨q_i, k_j / |k_j|⟩) v_j over the keys that the rounds show.
+
+    Where they show none: v_i if the keys are the queries, else zero.
 
     Args:
       settings: static.
-      qk: [B, L, N, H], L a multiple of the chunk size.
-      v: [B, L, N, D].
+      q: [B, T, N, H].
+      k: [B, S, N, H], S a multiple of the chunk size; None: the keys are the queries.
+      v: [B, S, N, D].
       scale: of the logits, a scalar that gets no gradient.
       order: of all rounds.
       seeds: [B·N, 2] uint32, used if there is dropout.
 
     Returns:
-      [B, L, N, D] in v's dtype. Time O(R·L·E·C·(H + D)); memory O(L·(R + H + D)) beside one tile.
+      [B, T, N, D] in v's dtype. Time O(R·slots·E·C·(H + D)), slots as in `Order`; memory
+      O((T + S)·(R + H + D)) beside one tile.
     """
-    return _forward(settings, qk, v, scale, order, seeds)[0]
+    return _attend(settings, q, k, v, scale, order, seeds)
 
 
-def _forward(settings, qk, v, scale, order, seeds):
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _attend(settings, q, k, v, scale, order, seeds):
+    return _forward(settings, q, k, v, scale, order, seeds)[0]
+
+
+def _forward(settings, q, k, v, scale, order, seeds):
     def row(index, chunks_at_once):
-        selected = select_row(settings, qk, v, scale, order, seeds, index)
+        selected = select_row(settings, q, k, v, scale, order, seeds, index)
         return _attend_row(settings, selected, chunks_at_once)
 
-    return map_rows(row, settings, order, qk.shape[0])
+    return map_rows(row, settings, order, q.shape[0])
 
 
-def _forward_rule(settings, qk, v, scale, order, seeds):
-    context, lse = _forward(settings, qk, v, scale, order, seeds)
-    return context, (qk, v, scale, order, seeds, context, lse)
+def _forward_rule(settings, q, k, v, scale, order, seeds):
+    context, lse = _forward(settings, q, k, v, scale, order, seeds)
+    return context, (q, k, v, scale, order, seeds, context, lse)
 
 
 def _backward_rule(settings, residuals, g):
-    qk, v, scale, order, seeds, context, lse = residuals
+    q, k, v, scale, order, seeds, context, lse = residuals
 
     def row(index, chunks_at_once):
-        selected = select_row(settings, qk, v, scale, order, seeds, index)
+        selected = select_row(settings, q, k, v, scale, order, seeds, index)
         g_row, context_row = (row_of(x, index).astype(lse.dtype) for x in (g, context))
         delta = jnp.sum(g_row * context_row, axis=-1)
         dq, dk, dv = _attend_row_vjp(
             settings, selected, row_of(g, index), at(lse, index), delta, chunks_at_once
         )
-        (through_keys,) = jax.vjp(
-            lambda x: unit_keys(x, scale, settings.key_norm), selected.q.astype(dk.dtype)
+        raw_keys = selected.q if k is None else row_of(k, index)
+        (dk,) = jax.vjp(
+            lambda x: unit_keys(x, scale, settings.key_norm), raw_keys.astype(dk.dtype)
         )[1](dk)
-        return (dq + through_keys).astype(qk.dtype), dv.astype(v.dtype)
+        dq, dk = (dq + dk, None) if k is None else (dq, dk.astype(k.dtype))
+        return dq.astype(q.dtype), dk, dv.astype(v.dtype)
 
-    dqk, dv = map_rows(row, settings, order, qk.shape[0])
-    return dqk, dv, None, None, None
+    return *map_rows(row, settings, order, q.shape[0]), None, None, None
 
 
-attend_rounds.defvjp(_forward_rule, _backward_rule)
+_attend.defvjp(_forward_rule, _backward_rule)
 
 
 def _attend_row(settings: Settings, row: Row, chunks_at_once: int):
     """One row: context [L, D] and log-sum-exp [L], −MASKED where no key is visible."""
-    length, width = row.v.shape
-    rounds, chunk = row.order.slot.shape[0], settings.geometry.chunk_size
+    length, width = row.q.shape[0], row.v.shape[1]
+    (rounds, slots), chunk = row.order.token.shape, settings.geometry.chunk_size
     dtype = jnp.promote_types(row.q.dtype, jnp.float32)
 
     @jax.named_scope("lsh_merge")
@@ -104,7 +115,7 @@ def _attend_row(settings: Settings, row: Row, chunks_at_once: int):
 
         @jax.named_scope("lsh_attend")
         def one_tile(i, buffers):
-            c0 = _first_chunk(i, chunks_at_once, length // chunk)
+            c0 = _first_chunk(i, chunks_at_once, slots // chunk)
             tile = make_tile(settings, row, r, c0, chunks_at_once)
             largest = jnp.maximum(jnp.max(tile.logits, axis=1), MASKED / 2)
             weights = jnp.exp(tile.logits - largest[:, None])
@@ -115,7 +126,7 @@ def _attend_row(settings: Settings, row: Row, chunks_at_once: int):
             out = settings.einsum("ckq,ckd->cqd", weights.astype(row.v.dtype), tile.v)
             return _write(buffers, (out, total, largest), c0 * chunk)
 
-        tiles = _num_tiles(length // chunk, chunks_at_once)
+        tiles = _num_tiles(slots // chunk, chunks_at_once)
         buffers = lax.fori_loop(0, tiles, one_tile, buffers)
         out, total, largest = (take(x, row.order.slot[r]) for x in buffers)
         out_before, total_before, largest_before = merged
@@ -128,22 +139,27 @@ def _attend_row(settings: Settings, row: Row, chunks_at_once: int):
         )
         return (merged, buffers), None
 
-    zeros = jnp.zeros((length, width), dtype), jnp.zeros((length,), dtype)
-    start = (*zeros, jnp.full((length,), MASKED / 2, dtype))
+    def nothing(size):
+        largest = jnp.full((size,), MASKED / 2, dtype)
+        return jnp.zeros((size, width), dtype), jnp.zeros((size,), dtype), largest
+
     indices = jnp.arange(rounds, dtype=jnp.int32)
-    ((out, total, largest), _), _ = lax.scan(one_round, (start, start), indices)
+    start = nothing(length), nothing(slots)
+    ((out, total, largest), _), _ = lax.scan(one_round, start, indices)
     alone = total == 0
-    own = row.v.astype(dtype) * _own_weight(settings, row, dtype)
-    context = jnp.where(alone[:, None], own, out / jnp.where(alone, 1, total)[:, None])
+    context = out / jnp.where(alone, 1, total)[:, None]
+    if row.order.keys is None:
+        own = row.v.astype(dtype) * _own_weight(settings, row, dtype)
+        context = jnp.where(alone[:, None], own, context)
     lse = jnp.where(alone, -MASKED, largest + jnp.log(total))
     return context.astype(row.v.dtype), lse
 
 
 def _attend_row_vjp(settings: Settings, row: Row, g, lse, delta, chunks_at_once: int):
-    """One row: the gradients of its q, k and v, [L, H], [L, H] and [L, D]."""
-    geometry = settings.geometry
-    (length, width), value_width = row.q.shape, row.v.shape[1]
-    rounds, chunk = row.order.slot.shape[0], geometry.chunk_size
+    """One row: the gradients of its q, k and v, [T, H], [S, H] and [S, D]."""
+    geometry, order = settings.geometry, row.order
+    (num_queries, width), (num_keys, value_width) = row.q.shape, row.v.shape
+    (rounds, slots), chunk = order.token.shape, geometry.chunk_size
 
     @jax.named_scope("lsh_merge")
     def one_round(carry, r):
@@ -151,7 +167,7 @@ def _attend_row_vjp(settings: Settings, row: Row, g, lse, delta, chunks_at_once:
 
         @jax.named_scope("lsh_attend")
         def one_tile(i, buffers):
-            c0 = _first_chunk(i, chunks_at_once, length // chunk)
+            c0 = _first_chunk(i, chunks_at_once, slots // chunk)
             tile = make_tile(settings, row, r, c0, chunks_at_once)
             g_own = take(g, tile.own)
             weights = jnp.exp(tile.logits - take(lse, tile.own)[:, None])
@@ -167,37 +183,48 @@ def _attend_row_vjp(settings: Settings, row: Row, g, lse, delta, chunks_at_once:
             dv = settings.einsum("ckq,cqd->ckd", kept.astype(row.v.dtype), g_own)
             by_query, *by_visit = buffers
             by_query = _write(by_query, dq, c0 * chunk)
+            if order.keys is not None:
+                home = home_chunks(order, r, c0, chunks_at_once)
+                done = c0 + jnp.arange(chunks_at_once) < i * chunks_at_once
+                new = [jnp.where(done[:, None, None], 0, x) for x in (dk, dv)]
+                return by_query, _add_to_chunks(by_visit[0], new, home, geometry)
             # What a visit to the e-th chunk gives its keys goes to the slots of that chunk.
             for e in range(geometry.span):
                 part = slice(e * chunk, (e + 1) * chunk)
                 by_visit[e] = _write(by_visit[e], (dk[:, part], dv[:, part]), (c0 + e) * chunk)
             return by_query, *by_visit
 
-        tiles = _num_tiles(length // chunk, chunks_at_once)
+        if order.keys is not None:  # added to, not written over
+            buffers = jax.tree.map(jnp.zeros_like, buffers)
+        tiles = _num_tiles(slots // chunk, chunks_at_once)
         buffers = lax.fori_loop(0, tiles, one_tile, buffers)
         by_query, *by_visit = buffers
-        slot = row.order.slot[r]
-        dq += take(by_query, slot)
+        dq += take(by_query, order.slot[r])
+        key_slot = order.key_slot[r] + geometry.look_back * chunk
         for dk_visit, dv_visit in by_visit:
-            dk += take(dk_visit, slot + geometry.look_back * chunk)
-            dv += take(dv_visit, slot + geometry.look_back * chunk)
+            dk += take(dk_visit, key_slot)
+            dv += take(dv_visit, key_slot)
         if geometry.wrap:
-            edges, tokens = _edges(geometry, row.order, r)
+            edges, tokens = _edges(geometry, order, r)
             for dk_visit, dv_visit in by_visit:
                 dk = dk.at[tokens].add(take(dk_visit, edges))
                 dv = dv.at[tokens].add(take(dv_visit, edges))
         return ((dq, dk, dv), buffers), None
 
-    def zeros(length, *widths):
-        return tuple(jnp.zeros((length, n), lse.dtype) for n in widths)
+    def zeros(size, *widths):
+        return tuple(jnp.zeros((size, n), lse.dtype) for n in widths)
 
-    extended = length + (geometry.span - 1) * chunk
-    by_visit = [zeros(extended, width, value_width) for _ in range(geometry.span)]
-    start = zeros(length, width, width, value_width), (*zeros(length, width), *by_visit)
+    extended = num_keys + (geometry.span - 1) * chunk
+    visits = geometry.span if order.keys is None else 1
+    by_visit = [zeros(extended, width, value_width) for _ in range(visits)]
+    gradients = (*zeros(num_queries, width), *zeros(num_keys, width, value_width))
+    start = gradients, (*zeros(slots, width), *by_visit)
     indices = jnp.arange(rounds, dtype=jnp.int32)
     ((dq, dk, dv), _), _ = lax.scan(one_round, start, indices)
-    own = g.astype(lse.dtype) * _own_weight(settings, row, lse.dtype)
-    return dq, dk, dv + jnp.where((lse == -MASKED)[:, None], own, 0)
+    if order.keys is None:
+        own = g.astype(lse.dtype) * _own_weight(settings, row, lse.dtype)
+        dv += jnp.where((lse == -MASKED)[:, None], own, 0)
+    return dq, dk, dv
 
 
 def _own_weight(settings, row, dtype):
@@ -215,7 +242,19 @@ def _edges(geometry: Geometry, order: Order, r):
     outside += [length // chunk + i for i in range(geometry.look_ahead)]
     chunks = jnp.array(outside, jnp.int32)
     rows = (chunks + geometry.look_back)[:, None] * chunk + jnp.arange(chunk)[None, :]
-    return rows.ravel(), chunk_tokens(order, r, chunks, chunk).ravel()
+    return rows.ravel(), chunk_tokens(order.token, r, chunks, chunk).ravel()
+
+
+def _add_to_chunks(buffers, parts, home, geometry: Geometry):
+    """Adds [g, E·C, width] to the chunks of [.., width] that query chunks of these homes visit."""
+    visited = home[:, None] + jnp.arange(geometry.span)[None, :]
+
+    def add(buffer, part):
+        chunks = buffer.reshape(-1, geometry.chunk_size, buffer.shape[1])
+        part = part.reshape(*visited.shape, *chunks.shape[1:])
+        return chunks.at[visited].add(part, mode="promise_in_bounds").reshape(buffer.shape)
+
+    return jax.tree.map(add, buffers, tuple(parts))
 
 
 def _num_tiles(num_chunks, chunks_at_once):

@@ -15,9 +15,20 @@ import jax.extend.random
 import jax.numpy as jnp
 from jax import lax
 
+from attnlab.ops import dropout
 from attnlab.ops.lsh_order import Geometry, Order, take
 
-__all__ = ["Row", "Settings", "at", "keep_weights", "map_rows", "row_of", "select_row", "unit_keys"]
+__all__ = [
+    "Row",
+    "Settings",
+    "at",
+    "keep_weights",
+    "map_rows",
+    "row_of",
+    "row_seeds",
+    "select_row",
+    "unit_keys",
+]
 
 # Weights in a tile: on a CPU a tile and its gradients stay in the cache; elsewhere one tile should
 # fill the device, over all rows together.
@@ -30,14 +41,14 @@ class Settings:
 
     Attributes:
       geometry: which slots are neighbours.
-      key_norm: "rms" or "l2".
+      key_norm: "rms", "l2" or None.
       dropout_rate: probability of dropping a weight.
       rows_at_once: rows computed together; None = 1 on CPU, elsewhere all.
       precision: of the matrix products.
     """
 
     geometry: Geometry
-    key_norm: str
+    key_norm: str | None
     dropout_rate: float
     rows_at_once: int | None
     precision: Any
@@ -52,12 +63,12 @@ class Row(NamedTuple):
     """One head of one example.
 
     Attributes:
-      q: [L, H].
-      k: [L, H] unit keys, times the scale of the logits.
-      v: [L, D].
+      q: [T, H].
+      k: [S, H] unit keys, times the scale of the logits.
+      v: [S, D].
       order: the arrays of `Order` without their first axis.
-      seen_by: [L, R] each, by token: slot, first and extent of `Order`, to tell in one round what
-        the others show; None where a pair may count several times.
+      seen_by: by token, [S, R] the slot of a key, [T, R] each first and extent of a query, to tell
+        in one round what the others show; None where a pair may count several times.
       seed: [2] uint32 for dropout.
     """
 
@@ -69,16 +80,25 @@ class Row(NamedTuple):
     seed: jax.Array
 
 
-def unit_keys(qk: jax.Array, scale: jax.Array, norm: str) -> jax.Array:
-    """scale · qk / |qk| in qk's dtype; a zero row stays zero."""
-    x = qk.astype(jnp.promote_types(qk.dtype, jnp.float32))
+def unit_keys(k: jax.Array, scale: jax.Array, norm: str | None) -> jax.Array:
+    """scale · k / |k| in k's dtype, without the division if `norm` is None; zero rows stay zero."""
+    x = k.astype(jnp.promote_types(k.dtype, jnp.float32))
+    if norm is None:
+        return (x * scale.astype(x.dtype)).astype(k.dtype)
     if norm == "rms":
         mean_square = jnp.mean(x * x, axis=-1, keepdims=True)
-        inverse = lax.rsqrt(mean_square + 1e-6) / math.sqrt(qk.shape[-1])
+        inverse = lax.rsqrt(mean_square + 1e-6) / math.sqrt(k.shape[-1])
     else:
         square = jnp.sum(x * x, axis=-1, keepdims=True)
         inverse = jnp.where(square > 0, lax.rsqrt(jnp.where(square > 0, square, 1)), 0)
-    return (x * (inverse * scale.astype(x.dtype))).astype(qk.dtype)
+    return (x * (inverse * scale.astype(x.dtype))).astype(k.dtype)
+
+
+def row_seeds(rate: float, key: jax.Array | None, batch: int, heads: int) -> jax.Array:
+    """[B·N, 2] uint32 for `keep_weights`; zeros where nothing is dropped."""
+    if rate == 0 or key is None:
+        return jnp.zeros((batch * heads, 2), jnp.uint32)
+    return dropout.seeds(key, batch, heads, 1).reshape(-1, 2)
 
 
 def keep_weights(settings: Settings, seed, queries, keys, dtype) -> jax.Array:
@@ -96,17 +116,20 @@ def keep_weights(settings: Settings, seed, queries, keys, dtype) -> jax.Array:
     return jnp.where(words >= jnp.uint32(rate * 2**32), 1 / (1 - rate), 0).astype(dtype)
 
 
-def select_row(settings: Settings, qk, v, scale, order: Order, seeds, index) -> Row:
-    """Row `index` = example · N + head."""
-    q = row_of(qk, index)
-    place = None if order.place is None else at(order.place, index // qk.shape[2])
-    token, slot, first, extent = (at(x, index) for x in order[:4])
-    rounds = Order(token, slot, first, extent, place)
+def select_row(settings: Settings, q, k, v, scale, order: Order, seeds, index) -> Row:
+    """Row `index` = example · N + head; k None: the keys are the queries."""
+    place = None if order.place is None else at(order.place, index // q.shape[2])
+    row_order = jax.tree.map(lambda x: at(x, index), order._replace(place=None))
+    row_order = row_order._replace(place=place)
     seen_by = None
     if settings.geometry.union:
-        seen_by = slot.T, jax.vmap(take)(first, slot).T, jax.vmap(take)(extent, slot).T
-    k = unit_keys(q, scale, settings.key_norm)
-    return Row(q, k, row_of(v, index), rounds, seen_by, at(seeds, index))
+        first, extent = (
+            jax.vmap(take)(x, row_order.slot).T for x in (row_order.first, row_order.extent)
+        )
+        seen_by = row_order.key_slot.T, first, extent
+    q_row = row_of(q, index)
+    keys = unit_keys(q_row if k is None else row_of(k, index), scale, settings.key_norm)
+    return Row(q_row, keys, row_of(v, index), row_order, seen_by, at(seeds, index))
 
 
 def at(x: jax.Array, index: jax.Array) -> jax.Array:
@@ -137,12 +160,12 @@ def map_rows(
     Returns:
       The rows' [L] as [B·N, L], their [L, width] as [B, L, N, width].
     """
-    num_rows, _, length = order.token.shape
+    num_rows, _, slots = order.token.shape
     heads, chunk = num_rows // batch, settings.geometry.chunk_size
     at_once = settings.rows_at_once
 
     def chunks_at_once(weights):
-        return max(1, min(length // chunk, weights // (settings.geometry.span * chunk * chunk)))
+        return max(1, min(slots // chunk, weights // (settings.geometry.span * chunk * chunk)))
 
     def one_by_one(indices):
         size = chunks_at_once(_TILE_ON_CPU)
@@ -161,7 +184,7 @@ def map_rows(
         # Written where they belong, because stacking them first would copy everything once more.
         empty = jax.tree.map(
             lambda x: jnp.zeros(
-                (num_rows, length) if x.ndim == 1 else (batch, length, heads, x.shape[1]), x.dtype
+                (num_rows, *x.shape) if x.ndim == 1 else (batch, len(x), heads, x.shape[1]), x.dtype
             ),
             shapes,
         )
@@ -174,7 +197,7 @@ def map_rows(
         def heads_inside(x):
             if x.ndim == 2:
                 return x
-            return jnp.moveaxis(x.reshape(batch, heads, length, -1), 1, 2)
+            return jnp.moveaxis(x.reshape(batch, heads, *x.shape[1:]), 1, 2)
 
         return jax.tree.map(heads_inside, rows)
 

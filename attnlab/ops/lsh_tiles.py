@@ -15,7 +15,7 @@ from jax import lax
 from attnlab.ops.lsh_order import Geometry, Order, in_range, take
 from attnlab.ops.lsh_rows import Row, Settings, keep_weights
 
-__all__ = ["MASKED", "Tile", "chunk_tokens", "make_tile"]
+__all__ = ["MASKED", "Tile", "chunk_tokens", "home_chunks", "make_tile"]
 
 # Not -inf: where nothing is visible, -inf − -inf would be NaN. Half of it still swallows any logit.
 MASKED = -1e30
@@ -45,35 +45,44 @@ def make_tile(settings: Settings, row: Row, r: jax.Array, c0: jax.Array, size: i
     """Chunks c0 … c0 + size of round r."""
     geometry = settings.geometry
     chunk = geometry.chunk_size
+    order = row.order
     chunks = c0 + jnp.arange(size, dtype=jnp.int32)
-    own = chunk_tokens(row.order, r, chunks, chunk)
+    own = chunk_tokens(order.token, r, chunks, chunk)
+    home = home_chunks(order, r, c0, size)
     visits = range(-geometry.look_back, geometry.look_ahead + 1)
     near = jnp.concatenate(
-        [own if e == 0 else chunk_tokens(row.order, r, chunks + e, chunk) for e in visits], axis=1
+        [chunk_tokens(order.key_token, r, home + e, chunk) for e in visits], axis=1
     )
     with jax.named_scope("lsh_gather"):
         q, k, v = take(row.q, own), take(row.k, near), take(row.v, near)
     logits = settings.einsum("ckh,cqh->ckq", k, q)
-    logits = jnp.where(_visible(geometry, row, r, c0, own, near), logits, MASKED)
+    logits = jnp.where(_visible(geometry, row, r, c0, home, own, near), logits, MASKED)
     keep = None
     if settings.dropout_rate > 0:
         keep = keep_weights(settings, row.seed, own[:, None, :], near[:, :, None], logits.dtype)
     return Tile(own, q, k, v, logits, keep)
 
 
-def chunk_tokens(order: Order, r: jax.Array, chunks: jax.Array, chunk_size: int) -> jax.Array:
-    """[n, C] the tokens of some chunks of round r, counted on through the ring of all rounds."""
-    tokens = order.token.reshape(-1, chunk_size)
-    chunks_a_round = tokens.shape[0] // order.token.shape[0]
-    return take(tokens, (r * chunks_a_round + chunks) % tokens.shape[0])
+def chunk_tokens(tokens: jax.Array, r: jax.Array, chunks: jax.Array, chunk_size: int) -> jax.Array:
+    """[n, C] the tokens [R, L] in some chunks of round r, counted on through the ring of rounds."""
+    by_chunk = tokens.reshape(-1, chunk_size)
+    chunks_a_round = by_chunk.shape[0] // tokens.shape[0]
+    return take(by_chunk, (r * chunks_a_round + chunks) % by_chunk.shape[0])
 
 
-def _visible(geometry: Geometry, row: Row, r, c0, own, near) -> jax.Array:
+def home_chunks(order: Order, r: jax.Array, c0: jax.Array, size: int) -> jax.Array:
+    """[g] the key chunks in the middle of what query chunks c0 … c0 + size visit."""
+    if order.keys is None:
+        return c0 + jnp.arange(size, dtype=jnp.int32)
+    return lax.dynamic_slice(order.keys.home, (r, c0), (1, size))[0]
+
+
+def _visible(geometry: Geometry, row: Row, r, c0, home, own, near) -> jax.Array:
     """[g, E·C, C] (or an axis of 1): True where the query may see the key."""
     order = row.order
     size, chunk = own.shape
     offset = jnp.arange(near.shape[1], dtype=jnp.int32) - geometry.look_back * chunk
-    slot = ((c0 + jnp.arange(size, dtype=jnp.int32)) * chunk)[:, None] + offset[None, :]
+    slot = (home * chunk)[:, None] + offset[None, :]
 
     def queries(x):  # by slot, [R, L]
         x = lax.dynamic_slice(x, (r, c0 * chunk), (1, size * chunk))
@@ -86,7 +95,7 @@ def _visible(geometry: Geometry, row: Row, r, c0, own, near) -> jax.Array:
         visible &= in_range(key_place, first, extent)
         if not geometry.causal:
             visible &= key_place != place
-    elif not geometry.causal:
+    elif not geometry.causal and order.keys is None:
         visible &= (offset[:, None] != jnp.arange(chunk, dtype=jnp.int32)[None, :])[None]
     if row.seen_by is not None:
         visible &= ~_seen_before(row.seen_by, r, own, near)

@@ -211,3 +211,53 @@ def test_running_centre_is_the_mean_so_far():
 def test_bad_input_is_refused(call, message):
     with pytest.raises(ValueError, match=message):
         call()
+
+
+def test_asymmetric_vectors_are_unit_and_keep_the_order_of_inner_products():
+    rng = np.random.default_rng(0)
+    q = rng.normal(size=(2, 7, 4, 5)).astype(np.float32)
+    k = (rng.normal(size=(2, 11, 2, 5)) * rng.gamma(1.0, size=(2, 11, 2, 1))).astype(np.float32)
+    k[0, 3] = 0
+    q_unit, k_unit = hashing.asymmetric(q, k)
+    for x in (q_unit, k_unit):
+        np.testing.assert_allclose(np.linalg.norm(x, axis=-1), 1, atol=1e-6)
+    largest = np.linalg.norm(k, axis=-1).max(1)[:, None, None, :, None]
+    products = np.einsum("bqkgh,bskh->bqskg", q.reshape(2, 7, 2, 2, 5), k)
+    norms = np.linalg.norm(q, axis=-1).reshape(2, 7, 1, 2, 2)
+    got = np.einsum("bqkgh,bskh->bqskg", q_unit.reshape(2, 7, 2, 2, 6), k_unit)
+    np.testing.assert_allclose(got, products / norms / largest, atol=1e-6)
+
+
+def test_asymmetric_keys_know_neither_the_future_nor_the_padding_where_told():
+    rng = np.random.default_rng(0)
+    k = rng.normal(size=(1, 9, 2, 5)).astype(np.float32)
+    other = k.copy()
+    other[:, 6:] *= 100
+    causal = [hashing.asymmetric(k, x, causal=True)[1] for x in (k, other)]
+    np.testing.assert_array_equal(*(x[:, :6] for x in causal))
+    valid = np.arange(9)[None] < 6
+    masked = [hashing.asymmetric(k, x, valid=valid)[1] for x in (k, other)]
+    np.testing.assert_array_equal(*(x[:, :6] for x in masked))
+    unmasked = [hashing.asymmetric(k, x)[1] for x in (k, other)]
+    assert np.abs(unmasked[0] - unmasked[1])[:, :6].max() > 0.1
+
+
+def test_a_short_key_that_points_the_right_way_collides_less_than_one_of_larger_product():
+    q = np.zeros((1, 1, 1, 16), np.float32)
+    q[..., 0] = 5
+    short, long = np.zeros((2, 16), np.float32)
+    short[0] = 0.3  # product 0.3 of the largest norm, at no angle
+    long[:2] = 0.5**0.5  # product 0.7, at 45 degrees
+    k = np.stack([short, long])[None, :, None]
+
+    def collisions(q, k):
+        rotations = hashing.make_rotations(
+            jax.random.key(0), num_heads=1, head_dim=q.shape[-1], num_hashes=2000, num_buckets=8
+        )
+        ids = [np.asarray(hashing.hash_buckets(x, rotations))[0, ..., 0] for x in (q, k)]
+        return (ids[0] == ids[1]).mean(0)
+
+    of_short, of_long = collisions(*hashing.asymmetric(q, k))
+    assert of_long > 1.5 * of_short
+    of_short, of_long = collisions(q, k)
+    assert of_short == 1 > of_long

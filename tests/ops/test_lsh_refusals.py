@@ -56,7 +56,7 @@ def test_bad_input_is_refused(options, message):
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"key_norm": "max"}, "key_norm must be one of 'rms', 'l2'; got 'max'"),
+        ({"key_norm": "max"}, "key_norm must be one of 'rms', 'l2', None; got 'max'"),
         ({"same_bucket": False}, "strict=True needs same_bucket=True"),
         ({"strict": False, "wrap": True, "union": False}, "needs same_bucket=False"),
         ({"look_back": -1}, "look_back counts chunks, an int ≥ 0; got -1"),
