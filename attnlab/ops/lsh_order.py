@@ -120,7 +120,7 @@ def in_range(x: jax.Array, first: jax.Array, extent: jax.Array) -> jax.Array:
 
 def bucket_limit(length: int) -> int:
     """Bucket ids below this fit the packed sort key beside a place; one more stands for padding."""
-    return _SORT_KEYS // length - 1
+    return min(_SORT_KEYS // length - 1, 2**31 - 1)  # ids are int32 themselves
 
 
 def token_order(*digits: jax.Array) -> tuple[jax.Array, jax.Array]:
