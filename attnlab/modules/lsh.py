@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from attnlab import masks
+from attnlab.checks import require
 from attnlab.modules.conventions import Initializer, lecun_normal
 from attnlab.modules.multi_head import MultiHeadAttention
 from attnlab.ops.routes import LSH
@@ -23,7 +24,9 @@ class LSHSelfAttention(nn.Module):
     `MultiHeadAttention` with `routes.LSH`, with parameters of the same names. Source: Kitaev et al.
     2020, §2. It differs from the paper in being strictly causal; see `ops.lsh`.
 
-    Call it with [*B, L, D]; returns [*B, L, out_features].
+    Call it with [*B, L, D]; returns [*B, L, out_features]. With `decode=True` it computes the same
+    a token at a time, or a prompt at once, as `MultiHeadAttention` describes: each new token then
+    costs O(rounds · window), however many came before.
 
     Attributes:
       num_heads: N.
@@ -33,7 +36,7 @@ class LSHSelfAttention(nn.Module):
       qkv_features: width of all heads together; None = width of the input.
       out_features: width of the result; None = width of the input.
       normalize_qk: as for `MultiHeadAttention`, like all below.
-      rotary: turn queries and keys by their positions, before hashing.
+      rotary: turn queries and keys by their positions, before hashing unless the route says after.
       use_bias: in the projections.
       dropout_rate: on the weights.
       dtype: of the computation.
@@ -66,8 +69,14 @@ class LSHSelfAttention(nn.Module):
         *,
         mask: masks.Mask | jax.Array | None = None,
         deterministic: bool | None = None,
+        decode: bool = False,
     ) -> jax.Array:
-        """The result [*B, L, out_features] of x [*B, L, D]."""
+        """The result [*B, L, out_features] of x [*B, L, D]; see the class for decoding."""
+        require(
+            self.causal or not decode,
+            "decode=True needs causal=True: a token is computed before the next is known; got"
+            " causal=False",
+        )
         shared = {
             field.name: getattr(self, field.name)
             for field in dataclasses.fields(MultiHeadAttention)
@@ -77,4 +86,4 @@ class LSHSelfAttention(nn.Module):
         nn.share_scope(self, attention)
         if self.causal:
             mask = masks.combine(masks.Causal(), mask)
-        return attention(x, mask=mask, deterministic=deterministic)
+        return attention(x, mask=mask, deterministic=deterministic, decode=decode)

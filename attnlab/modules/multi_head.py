@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from typing import Any
 
 import flax.linen as nn
@@ -10,6 +12,7 @@ import jax.numpy as jnp
 
 from attnlab import masks, positions
 from attnlab.checks import require
+from attnlab.modules.cache import append_to_cache, cache_index, cut_to_queries, decode_by_hash
 from attnlab.modules.conventions import (
     Initializer,
     as_query_key_value,
@@ -17,8 +20,9 @@ from attnlab.modules.conventions import (
     lecun_normal,
     partitioned,
 )
+from attnlab.modules.hash_stats import hash_options
 from attnlab.modules.scores import DotScore
-from attnlab.ops.routes import AllPairs, Route
+from attnlab.ops.routes import LSH, AllPairs, Route
 
 __all__ = ["MultiHeadAttention"]
 
@@ -38,7 +42,8 @@ class MultiHeadAttention(nn.Module):
     Decoding: initialise with `decode=True` and inputs as long as the cache should be; then apply
     with `decode=True, mutable=["cache"]` to the next tokens, one or many at a time, and with the
     mask and bias of the whole sequence, as in training. The result is that of the causal forward
-    over the whole sequence; past the end of the cache it is NaN.
+    over the whole sequence; past the end of the cache it is NaN. With `routes.LSH` a token costs
+    O(rounds · window); see `LSH.decode` for what it needs.
 
         >>> import jax, jax.numpy as jnp
         >>> mha = MultiHeadAttention(num_heads=2)
@@ -58,9 +63,11 @@ class MultiHeadAttention(nn.Module):
       score: a module of `attnlab.modules.scores`; None = `DotScore()`, the scaled dot product.
       route: `routes.AllPairs()`, `routes.Window(...)` or `routes.LSH(...)`. LSH shares one
         projection between queries and keys; its rotations come from the "hash" rng stream if there
-        is one, else from its seed.
+        is one, else from its seed. With `centring="learned"` it keeps a centre in the collection
+        "hash_stats", which moves where that is mutable, unless `deterministic` or decoding.
       normalize_qk: RMS-normalise queries and keys a head, with a learned scale (Henry et al. 2020).
-      rotary: turn queries and keys by their positions (`positions.rotary`).
+      rotary: turn queries and keys by their positions (`positions.rotary`); before they are hashed,
+        if they are, unless the route says otherwise.
       use_bias: in the projections.
       dropout_rate: on the weights; the "dropout" rng stream.
       dtype: of the computation; None = that of inputs and parameters.
@@ -112,25 +119,29 @@ class MultiHeadAttention(nn.Module):
         out_features = self.out_features or query.shape[-1]
         query, key, value = as_query_key_value(self, query, key, value)
         q, k, v = self._project(query, key, value)
-        index = self._cache_index() if decode else None
+        extra = dropout_options(self, deterministic)
+        if isinstance(self.route, LSH):
+            training = not decode and not deterministic
+            extra |= hash_options(self, self.route, q, mask, training=training)
+        index = cache_index(self) if decode else None
         q_offset = 0 if index is None else index.value
         if self.rotary:
             q_positions = q_offset + jnp.arange(q.shape[-3])
             k_positions = q_positions if decode else jnp.arange(k.shape[-3])
             q, k = positions.rotary(q, q_positions), positions.rotary(k, k_positions)
-        if decode:
-            k, v = self._update_cache(index, k, v)
-            mask, bias = _cut_to_queries(mask, bias, q_offset, q.shape[-3])
-            mask = masks.combine(masks.Causal(q_offset), mask)
+        attend: Callable[..., jax.Array] = self.route
+        if index is not None:
+            k, v = append_to_cache(self, index, k, v)
+            if isinstance(self.route, LSH):
+                attend = functools.partial(decode_by_hash, self, self.route)
+            else:
+                mask, bias = cut_to_queries(mask, bias, q_offset, q.shape[-3])
 
         score = DotScore()(q, k) if self.score is None else self.score(q, k)
         options: dict[str, Any] = {"mask": mask, "bias": bias, "precision": self.precision}
         if decode:
             options["q_offset"] = q_offset
-        extra = dropout_options(self, deterministic)
-        if self.route.shares_qk and self.has_rng("hash"):
-            extra["hash_key"] = self.make_rng("hash")
-        context = self.route(score, q, k, v, **options, **extra)
+        context = attend(score, q, k, v, **options, **extra)
         if decode:
             fits = q_offset + q.shape[-3] <= k.shape[-3]
             context = jnp.where(fits, context, jnp.nan)
@@ -191,39 +202,3 @@ class MultiHeadAttention(nn.Module):
             "param_dtype": self.param_dtype,
             "precision": self.precision,
         }
-
-    def _cache_index(self):
-        return self.variable("cache", "cache_index", lambda: jnp.zeros((), jnp.int32))
-
-    def _update_cache(self, index, k, v):
-        """Writes the new keys and values behind the `index` cached ones; returns all of them."""
-        require(
-            self.is_initializing() or self.has_variable("cache", "cached_key"),
-            "decode=True needs a cache; got none (init with decode=True and inputs as long as the"
-            ' cache should be, and apply with mutable=["cache"])',
-        )
-        cached_k = self.variable("cache", "cached_key", jnp.zeros, k.shape, k.dtype)
-        cached_v = self.variable("cache", "cached_value", jnp.zeros, v.shape, v.dtype)
-        if self.is_initializing():
-            return k, v
-        size = cached_k.value.shape[-3]
-        require(
-            k.shape[-3] <= size,
-            f"the cache holds {size} tokens; got {k.shape[-3]} at once (init with longer inputs)",
-        )
-        for cached, new in ((cached_k, k), (cached_v, v)):
-            cached.value = jax.lax.dynamic_update_slice_in_dim(
-                cached.value, new.astype(cached.value.dtype), index.value, new.ndim - 3
-            )
-        index.value += k.shape[-3]
-        return cached_k.value, cached_v.value
-
-
-def _cut_to_queries(mask, bias, offset, count: int):
-    """The rows of the whole sequence's mask and bias that belong to the new tokens."""
-    mask = masks.as_mask(mask)
-    if mask is not None:
-        mask = mask.for_queries(offset, count)
-    if bias is not None and bias.shape[-2] != 1:
-        bias = jax.lax.dynamic_slice_in_dim(bias, offset, count, bias.ndim - 2)
-    return mask, bias

@@ -1,5 +1,6 @@
 """LSH self-attention as a module: its parts put together by hand, and what it promises."""
 
+import dataclasses
 import functools
 
 import jax
@@ -14,9 +15,13 @@ from attnlab import (
     make_rotations,
     masks,
     routes,
+    scores,
 )
+from attnlab.ops.hashing import running_centre
 from tests.modules.reference import apply, float64, init, merge, project, rms_norm, rotary
 from tests.ops import lsh_oracle
+
+pytestmark = pytest.mark.usefixtures("quick_compile")
 
 B, L, D, N, H = 2, 29, 12, 6, 2
 ROUTE = routes.LSH(num_hashes=3, num_buckets=4, chunk_size=5)
@@ -42,25 +47,41 @@ def compiled(module):
 
 
 def by_hand(
-    params, x, *, key=None, num_hashes=3, num_buckets=4, causal=True, turn=False, **lengths
+    params,
+    x,
+    *,
+    key=None,
+    num_hashes=3,
+    num_buckets=4,
+    causal=True,
+    turn=False,
+    hash_turned=True,
+    shared=False,
+    centre=None,
+    **lengths,
 ):
     """Projections, the oracle's LSH attention on the library's buckets, the output projection."""
     p, x = float64((params, x))
     qk, v = project(p, "query_key", x), project(p, "value", x)
     if "query_key_norm" in p:
         qk = rms_norm(p, "query_key_norm", qk)
-    if turn:
-        qk = rotary(qk, np.arange(L))
+    turned = rotary(qk, np.arange(L)) if turn else qk
+    hashed = turned if hash_turned else qk
+    if isinstance(centre, str):
+        assert centre == "running"
+        centre = np.cumsum(hashed, axis=1) / np.arange(1, L + 1)[:, None, None]
+    hashed = hashed - (0 if centre is None else centre)
     rotations = make_rotations(
         jax.random.key(0) if key is None else key,
         num_heads=N,
         head_dim=H,
         num_hashes=num_hashes,
         num_buckets=num_buckets,
+        shared=shared,
     )
-    buckets = np.asarray(hash_buckets(jnp.asarray(qk, jnp.float32), rotations))
+    buckets = np.asarray(hash_buckets(jnp.asarray(hashed, jnp.float32), rotations))
     v = np.repeat(v, N // v.shape[2], axis=2)
-    context = lsh_oracle.lsh_attention(qk, v, buckets, chunk_size=5, causal=causal, **lengths)
+    context = lsh_oracle.lsh_attention(turned, v, buckets, chunk_size=5, causal=causal, **lengths)
     return merge(p, context)
 
 
@@ -72,6 +93,14 @@ CASES = {
     "default_buckets": (
         {"route": routes.LSH(chunk_size=5, seed=7)},
         {"num_hashes": 4, "num_buckets": 12, "key": jax.random.key(7)},
+    ),
+    "hashed_before_rotary": (
+        {"rotary": True, "route": dataclasses.replace(ROUTE, hash_before_rotary=True)},
+        {"turn": True, "hash_turned": False},
+    ),
+    "shared_and_centred": (
+        {"route": dataclasses.replace(ROUTE, shared_rotations=True, centring="running")},
+        {"shared": True, "centre": "running"},
     ),
 }
 
@@ -144,6 +173,89 @@ def test_is_multi_head_attention_with_the_lsh_route():
     )
 
 
+LEARNED = lsh(route=dataclasses.replace(ROUTE, centring="learned"))
+
+
+def test_the_learned_centre_is_subtracted_before_hashing():
+    x = sequence()
+    variables = init(LEARNED, x)
+    assert variables["hash_stats"]["centre"].shape == (N, H)
+    assert jax.tree.map(jnp.shape, variables["params"]) == jax.tree.map(
+        jnp.shape, init(lsh(), x)["params"]
+    )
+    for centre in (np.zeros((N, H)), np.random.default_rng(1).normal(size=(N, H))):
+        stats = {"centre": jnp.asarray(centre, jnp.float32)}
+        got = compiled(LEARNED)({**variables, "hash_stats": stats}, x)
+        true = by_hand(variables["params"], x, centre=centre)
+        np.testing.assert_allclose(got, true, rtol=1e-4, atol=2e-5)
+
+
+def test_the_learned_centre_moves_to_the_mean_of_valid_tokens_in_training_alone():
+    x, lengths = sequence() + 1, jnp.array([L, 17])
+    variables = init(LEARNED, x)
+    before = jnp.asarray(np.random.default_rng(1).normal(size=(N, H)), jnp.float32)
+    variables["hash_stats"] = {"centre": before}
+    valid = np.arange(L) < np.asarray(lengths)[:, None]
+    garbage = jnp.where(valid[..., None], x, jnp.nan)
+
+    def after(x, lengths, **options):
+        def run(variables, x, lengths):
+            mask = masks.Padding(lengths)
+            y, updated = LEARNED.apply(variables, x, mask=mask, mutable=["hash_stats"], **options)
+            return y, updated["hash_stats"]["centre"]
+
+        return jax.jit(run)(variables, x, lengths)
+
+    y, centre = after(garbage, lengths)
+    qk = project(float64(variables["params"]), "query_key", float64(x))
+    mean = np.concatenate([qk[0], qk[1, :17]]).mean(0)
+    np.testing.assert_allclose(centre, 0.99 * before + 0.01 * mean, rtol=1e-5, atol=1e-6)
+    # This step still hashed around the centre as it was.
+    np.testing.assert_array_equal(y[0], compiled(LEARNED)(variables, x, lengths)[0])
+    np.testing.assert_array_equal(after(x, 0 * lengths)[1], before)
+    np.testing.assert_array_equal(after(x, lengths, deterministic=True)[1], before)
+
+
+def test_a_common_mean_no_longer_fills_one_bucket():
+    """Centred on its running mean, a shifted sequence is hashed as if it had not been shifted."""
+    rng = np.random.default_rng(2)
+    x = jnp.asarray(rng.normal(size=(1, 500, 1, 8)), jnp.float32)
+    rotations = make_rotations(
+        jax.random.key(0), num_heads=1, head_dim=8, num_hashes=1, num_buckets=8
+    )
+
+    def pairs(x, centring):
+        centre = running_centre(x) if centring else None
+        counts = np.bincount(np.asarray(hash_buckets(x, rotations, centre=centre)).ravel())
+        return (counts**2).sum() / 500**2
+
+    assert pairs(x, False) < 0.2 and pairs(x + 5, False) > 0.5 and pairs(x + 5, True) < 0.2
+
+
+EVALUATION = routes.LSH(num_hashes=5, num_buckets=(2, 4), chunk_size=7, shared_rotations=True)
+
+
+def test_rounds_and_buckets_change_at_evaluation_with_the_same_parameters():
+    x = sequence()
+    module, other = lsh(), lsh(route=EVALUATION)
+    variables = init(module, x)
+    assert jax.tree.map(jnp.shape, variables) == jax.tree.map(jnp.shape, init(other, x))
+    cotangent = jnp.asarray(np.random.default_rng(3).normal(size=x.shape), jnp.float32)
+
+    @functools.partial(jax.jit, static_argnames="modules")
+    def gradients(variables, *, modules):
+        # All forwards first, then all backwards: none may use what another left behind.
+        runs = [jax.vjp(lambda v, m=m: m.apply(v, x), variables) for m in modules]
+        return [(y, pull(cotangent)[0]) for y, pull in runs]
+
+    first, second = gradients(variables, modules=(module, other))
+    [alone] = gradients(variables, modules=(module,))
+    for got, true in zip(jax.tree.leaves(first), jax.tree.leaves(alone), strict=True):
+        np.testing.assert_allclose(got, true, rtol=1e-5, atol=1e-6)
+    for one, another in zip(jax.tree.leaves(first), jax.tree.leaves(second), strict=True):
+        assert np.isfinite(another).all() and np.abs(one - another).max() > 1e-3
+
+
 def test_pmap_is_the_batch_axis():
     module, x = lsh(), sequence()
     variables = init(module, x)
@@ -162,6 +274,30 @@ def test_what_cannot_be_is_refused():
         host.apply(variables, x, bias=jnp.zeros((1, 1, 1, L)))
     with pytest.raises(NotImplementedError, match="LSH never makes the T × S weights"):
         jax.eval_shape(lambda: host.apply(variables, x, return_weights=True))
+    running = lsh(route=dataclasses.replace(ROUTE, centring="running"))
+    with pytest.raises(NotImplementedError, match="mean of one segment into the next; got.*use"):
+        init(running, x, mask=masks.Segments(jnp.zeros((B, L), jnp.int32)))
+    with pytest.raises(ValueError, match="centring must be one of None, 'running', 'learned'; got"):
+        routes.LSH(centring="mean")
+    q = jnp.ones((B, L, N, H))
+    for route, options in (
+        (routes.LSH(centring="learned"), {}),
+        (routes.LSH(), {"centre": jnp.ones((N, H))}),
+    ):
+        with pytest.raises(ValueError, match='centre, .* belongs to centring="learned"; got'):
+            route(scores.Dot(), q, q, q, **options)
+    for route, options in (
+        (routes.LSH(hash_before_rotary=True), {}),
+        (routes.LSH(), {"hash_inputs": q}),
+    ):
+        with pytest.raises(
+            ValueError, match="hash_inputs, .* belong to hash_before_rotary=True; got"
+        ):
+            route(scores.Dot(), q, q, q, **options)
+    with pytest.raises(ValueError, match=r"centre must have shape \(6, 2\) for q .*; got \(2,\)"):
+        routes.LSH(centring="learned")(scores.Dot(), q, q, q, centre=jnp.ones(H))
+    with pytest.raises(ValueError, match=r"hash_inputs must have shape .*; got \(2, 29, 3, 2\)"):
+        routes.LSH(hash_before_rotary=True)(scores.Dot(), q, q, q, hash_inputs=q[:, :, :3])
 
 
 def test_looking_at_a_whole_model_skips_it():

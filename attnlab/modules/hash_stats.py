@@ -1,0 +1,67 @@
+"""What a module gives to the hashing of its LSH route: rng stream, inputs, learned centre."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from attnlab.ops.lsh_inputs import read_mask
+from attnlab.ops.routes import LSH
+
+__all__ = ["hash_options", "learned_centre"]
+
+_MOMENTUM = 0.99
+
+
+def hash_options(
+    module: nn.Module, route: LSH, x: jax.Array, mask: Any, *, training: bool
+) -> dict[str, Any]:
+    """The keywords of the route that say how to hash.
+
+    Args:
+      module: whose rng stream "hash" and whose collection "hash_stats" they are.
+      route: of the module.
+      x: queries before rotary, [*B, L, N, H].
+      mask: of the keys.
+      training: whether the learned centre may move.
+    """
+    options: dict[str, Any] = {}
+    if module.has_rng("hash"):
+        options["hash_key"] = module.make_rng("hash")
+    if route.hash_before_rotary:
+        options["hash_inputs"] = x
+    if route.centring == "learned":
+        options["centre"] = learned_centre(module, x, mask, training=training)
+    return options
+
+
+def learned_centre(module: nn.Module, x: jax.Array, mask: Any, *, training: bool) -> jax.Array:
+    """The mean of x for each head, [N, H], as far as earlier steps of training have found it.
+
+    centre ← 0.99 · centre + 0.01 · (mean of the valid tokens of the batch), from 0 on, after it was
+    read: no token of the step at hand is in it. It moves only if the collection "hash_stats" is
+    mutable, as the statistics of `nn.BatchNorm` do.
+
+    Args:
+      module: whose variable it is.
+      x: [*B, L, N, H].
+      mask: whose valid keys count.
+      training: False to leave it as it is.
+    """
+    centre = module.variable("hash_stats", "centre", jnp.zeros, x.shape[-2:], jnp.float32)
+    found = centre.value
+    moves = training and module.is_mutable_collection("hash_stats")
+    if moves and not module.is_initializing():
+        *batch, length, heads, width = x.shape
+        tokens = jax.lax.stop_gradient(x).astype(jnp.float32).reshape(-1, heads, width)
+        valid = read_mask(mask, tuple(batch), length, causal=False).valid
+        counted = jnp.ones(len(tokens), bool) if valid is None else valid.ravel()
+        count = jnp.sum(counted)
+        mean = jnp.sum(jnp.where(counted[:, None, None], tokens, 0), axis=0)
+        mean /= jnp.maximum(count, 1).astype(jnp.float32)
+        moved = _MOMENTUM * found + (1 - _MOMENTUM) * mean
+        centre.value = jnp.where(count > 0, moved, found)
+    return found

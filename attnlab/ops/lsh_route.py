@@ -1,0 +1,276 @@
+"""The route of LSH attention: projections, a mask and a key in, buckets and attention done."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from typing import ClassVar
+
+import jax
+import jax.numpy as jnp
+from jax.typing import ArrayLike
+
+from attnlab import masks
+from attnlab.axes import lead_with_ones
+from attnlab.checks import require, require_choice
+from attnlab.ops.hashing import (
+    default_num_buckets,
+    hash_buckets,
+    make_rotations,
+    running_centre,
+)
+from attnlab.ops.lsh import STRICT, LSHOptions, lsh_attention
+from attnlab.ops.lsh_decode import lsh_decode
+from attnlab.ops.lsh_decode_state import DecodeState, empty_state, next_centres
+from attnlab.ops.lsh_inputs import read_mask
+from attnlab.scores import Dot, Score
+
+__all__ = ["LSH"]
+
+
+@dataclasses.dataclass(frozen=True)
+class LSH:
+    """A query visits the keys that hash into its bucket: `lsh_attention`; approximate.
+
+    Queries and keys are one projection (`shares_qk`): the route reads q and takes k to be the same.
+    No parameter depends on the fields: another route may be used at evaluation.
+
+    Args:
+      num_hashes: R, rounds; more come nearer to all pairs, at R times the cost.
+      num_buckets: an even number, or a tuple of even factors; None = 2·L/chunk_size, as the paper
+        has it, for the length L at hand (`hashing.default_num_buckets`). While decoding that is the
+        length of the cache, so a forward over another length has other buckets: give a number if
+        both should compute the same.
+      chunk_size: C, slots of sorted order attended together.
+      options: what published implementations disagree about; default strictly causal.
+      seed: of the rotations where no `hash_key` is given, so that evaluation is deterministic.
+      shared_rotations: one rotation for all heads.
+      centring: what is subtracted before hashing, because a component that all tokens share puts
+        them in few buckets. None; "running", the mean of the valid tokens up to each
+        (`hashing.running_centre`); "learned", a mean for each head that the modules track in
+        training, given as `centre`. Neither looks ahead.
+      hash_before_rotary: hash queries and keys as they were before rotary positions turned them,
+        which the modules give as `hash_inputs`.
+    """
+
+    num_hashes: int = 4
+    num_buckets: int | tuple[int, ...] | None = None
+    chunk_size: int = 64
+    options: LSHOptions = STRICT
+    seed: int = 0
+    shared_rotations: bool = False
+    centring: str | None = None
+    hash_before_rotary: bool = False
+    shares_qk: ClassVar[bool] = True
+
+    def __post_init__(self):
+        require_choice("centring", self.centring, (None, "running", "learned"))
+
+    def __call__(
+        self,
+        score: Score,
+        q: jax.Array,
+        k: jax.Array,
+        v: jax.Array,
+        *,
+        mask: masks.Mask | ArrayLike | None = None,
+        bias: ArrayLike | None = None,
+        dropout_rate: float = 0.0,
+        dropout_key: jax.Array | None = None,
+        hash_key: jax.Array | None = None,
+        hash_inputs: jax.Array | None = None,
+        centre: jax.Array | None = None,
+        precision: jax.lax.PrecisionLike = None,
+        q_offset: ArrayLike | None = None,
+    ) -> jax.Array:
+        """The context [*B, L, N, D]; causal where the mask has `masks.Causal()`.
+
+        Beside the keywords of `attention`: hash_key for other rotations than those of the seed,
+        hash_inputs [*B, L, N, H] to be hashed in place of q, and the learned centre [N, H].
+        """
+        if q_offset is not None:
+            raise NotImplementedError(
+                "LSH does not decode with a key/value cache alone; got q_offset (use LSH.decode)"
+            )
+        self._refuse(score, bias)
+        require(
+            q.shape[-3] == k.shape[-3],
+            f"LSH attends within one sequence; got {q.shape[-3]} queries and {k.shape[-3]} keys",
+        )
+        x, centre = self._hashed(q, hash_inputs, centre)
+        if self.centring == "running":
+            centre = running_centre(x, _counted(mask, x.shape[:-2]))
+        return lsh_attention(
+            q,
+            v,
+            self._buckets(x, centre, q.shape[-3], hash_key),
+            chunk_size=self.chunk_size,
+            causal=False,
+            mask=mask,
+            options=self.options,
+            dropout_rate=dropout_rate,
+            dropout_key=dropout_key,
+            precision=precision,
+        )
+
+    def empty_state(self, k: jax.Array) -> DecodeState:
+        """What `decode` needs before the first token, for a cache of keys like k [*B, L, N, H]."""
+        num_buckets = self._num_buckets(k.shape[-3])
+        return empty_state(
+            k.shape,
+            num_hashes=self.num_hashes,
+            num_buckets=num_buckets if isinstance(num_buckets, int) else math.prod(num_buckets),
+            chunk_size=self.chunk_size,
+            options=self.options,
+            running_mean=self.centring == "running",
+        )
+
+    def decode(
+        self,
+        score: Score,
+        q: jax.Array,
+        k: jax.Array,
+        v: jax.Array,
+        state: DecodeState,
+        *,
+        q_offset: ArrayLike,
+        mask: masks.Mask | ArrayLike | None = None,
+        bias: ArrayLike | None = None,
+        dropout_rate: float = 0.0,
+        dropout_key: jax.Array | None = None,
+        hash_key: jax.Array | None = None,
+        hash_inputs: jax.Array | None = None,
+        centre: jax.Array | None = None,
+        precision: jax.lax.PrecisionLike = None,
+    ) -> tuple[jax.Array, DecodeState]:
+        """The context [*B, T, N, D] of the tokens from q_offset on, and the state after them.
+
+        They are the rows of the causal forward over all tokens, up to rounding: a token whose hash
+        is a tie to within float32 may fall into another bucket than there.
+
+        Args:
+          score: as for a call.
+          q: the new tokens' [*B, T, N, H].
+          k: all tokens so far in a cache [*B, L, N, H], the new ones included.
+          v: likewise, [*B, L, K, D].
+          state: `empty_state(k)`, or what the call before returned.
+          q_offset: position of the first new token, a scalar.
+          mask: of the whole sequence, as for `lsh_decode`.
+          bias: refused.
+          dropout_rate: refused above 0.
+          dropout_key: unused.
+          hash_key: as for a call, and the same each time.
+          hash_inputs: of the new tokens.
+          centre: as for a call, and the same each time.
+          precision: as for a call.
+
+        Raises:
+          NotImplementedError: what a call or `lsh_decode` refuses; dropout.
+          ValueError: a state of another route or cache.
+        """
+        del dropout_key
+        self._refuse(score, bias)
+        if dropout_rate > 0:
+            raise NotImplementedError(
+                f"LSH decodes without dropout; got dropout_rate={dropout_rate} (set it to 0, in a"
+                " module with deterministic=True)"
+            )
+        got, wanted = (
+            jax.tree.map(jnp.shape, x) for x in (state, jax.eval_shape(self.empty_state, k))
+        )
+        require(
+            got == wanted,
+            f"the state must be of this route and of a cache of {k.shape[-3]} tokens, {wanted}; got"
+            f" {got} (start with LSH.empty_state, in a module with init(…, decode=True))",
+        )
+        x, centre = self._hashed(q, hash_inputs, centre)
+        if state.mean is not None:
+            counted = _counted(mask, k.shape[:-2])
+            if counted is not None:
+                counted = jax.lax.dynamic_slice_in_dim(
+                    counted, q_offset, x.shape[-3], counted.ndim - 1
+                )
+            centre, mean = next_centres(state.mean, x, counted)
+            state = dataclasses.replace(state, mean=mean)
+        return lsh_decode(
+            k,
+            v,
+            self._buckets(x, centre, k.shape[-3], hash_key),
+            state,
+            q_offset,
+            chunk_size=self.chunk_size,
+            mask=mask,
+            options=self.options,
+            precision=precision,
+        )
+
+    def weights(self, score, q, k, **options) -> jax.Array:
+        """Refused: the T × S weights are what this route avoids."""
+        del score, q, k, options
+        raise NotImplementedError(
+            "LSH never makes the T × S weights; compare its context with AllPairs instead"
+        )
+
+    def _refuse(self, score, bias):
+        if not (isinstance(score, Dot) and score.scale is None):
+            raise NotImplementedError(
+                "LSH has a score of its own, the dot product with unit keys; got "
+                f"{score} (leave score unset, and scale with LSHOptions.logit_scale)"
+            )
+        if bias is not None:
+            raise NotImplementedError("LSH takes no bias: it never makes the T × S logits")
+
+    def _hashed(self, q, hash_inputs, centre):
+        """What is hashed, and the centre, if it is given, in the rank of that."""
+        require(
+            (hash_inputs is not None) == self.hash_before_rotary,
+            "hash_inputs, the queries before rotary, belong to hash_before_rotary=True; got"
+            f" hash_before_rotary={self.hash_before_rotary} and"
+            f" {'no ' if hash_inputs is None else ''}hash_inputs",
+        )
+        require(
+            (centre is not None) == (self.centring == "learned"),
+            'centre, a mean for each head, belongs to centring="learned"; got'
+            f" centring={self.centring!r} and {'no ' if centre is None else ''}centre",
+        )
+        x = q if hash_inputs is None else hash_inputs
+        for name, got, wanted in (
+            ("hash_inputs", x.shape, q.shape),
+            ("centre", q.shape[-2:] if centre is None else centre.shape, q.shape[-2:]),
+        ):
+            require(got == wanted, f"{name} must have shape {wanted} for q {q.shape}; got {got}")
+        return x, None if centre is None else lead_with_ones(centre, q.ndim)
+
+    def _num_buckets(self, length):
+        return self.num_buckets or default_num_buckets(length, self.chunk_size)
+
+    def _buckets(self, x, centre, length, hash_key):
+        draw = functools.partial(
+            make_rotations,
+            num_heads=x.shape[-2],
+            head_dim=x.shape[-1],
+            num_hashes=self.num_hashes,
+            num_buckets=self._num_buckets(length),
+            shared=self.shared_rotations,
+        )
+        if hash_key is not None:
+            rotations = draw(hash_key)
+        else:
+            # Constants of the program: to draw them for every token that is decoded takes longer
+            # than its attention.
+            with jax.ensure_compile_time_eval():
+                rotations = draw(jax.random.key(self.seed))
+        return hash_buckets(x, rotations, centre=centre)
+
+
+def _counted(mask, shape: tuple[int, ...]) -> jax.Array | None:
+    """The tokens [*B, L] that count in a running centre: all (None), or those that are valid."""
+    *batch, length = shape
+    visibility = read_mask(mask, tuple(batch), length, causal=True)
+    if visibility.segments is not None:
+        raise NotImplementedError(
+            'centring="running" would carry the mean of one segment into the next; got'
+            ' masks.Segments (use centring="learned")'
+        )
+    return None if visibility.valid is None else visibility.valid.reshape(shape)

@@ -1,0 +1,209 @@
+"""Decoding by hash in the module: the causal forward, a token or a prompt at a time."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from attnlab import LSHOptions, LSHSelfAttention, MultiHeadAttention, masks, routes
+from tests.modules.reference import init
+
+pytestmark = pytest.mark.usefixtures("x64", "quick_compile")
+
+B, L, D, N, C = 3, 23, 8, 4, 4
+PROMPT = 2 * C + 3
+TOKEN_BY_TOKEN = (1,) * L
+PROMPT_FIRST = (PROMPT, *(1,) * (L - PROMPT))
+ALL = jnp.ones((B, 1, 1, L), bool)
+EXACT = {"rtol": 1e-9, "atol": 1e-9}
+
+
+def route(**fields):
+    return routes.LSH(**({"num_hashes": 3, "num_buckets": 4, "chunk_size": C} | fields))
+
+
+ROUTE = route()
+
+
+def lsh(route=ROUTE, **options):
+    return LSHSelfAttention(N, **({"route": route, "param_dtype": jnp.float64} | options))
+
+
+def sequence(seed=0):
+    """With a mean that all tokens share, so that centring changes buckets."""
+    return jnp.asarray(np.random.default_rng(seed).normal(size=(B, L, D)) + 0.5)
+
+
+def start(module):
+    """What the module keeps, and apart from it a cache of zeros for L tokens."""
+    variables = init(module, sequence(), decode=True)
+    if "hash_stats" in variables:
+        centre = np.random.default_rng(1).normal(size=(N, D // N))
+        variables["hash_stats"] = {"centre": jnp.asarray(centre, jnp.float32)}
+    rest = {name: tree for name, tree in variables.items() if name != "cache"}
+    return rest, variables["cache"]
+
+
+@functools.partial(jax.jit, static_argnames=("module",))
+def forward(module, rest, x, mask=ALL, rngs=None):
+    return module.apply(rest, x, mask=masks.combine(masks.Causal(), mask), rngs=rngs)
+
+
+@functools.partial(jax.jit, static_argnames=("module",))
+def step(module, rest, cache, x, mask=ALL, rngs=None):
+    variables = {**rest, "cache": cache}
+    return module.apply(variables, x, mask=mask, decode=True, mutable=["cache"], rngs=rngs)
+
+
+def decode(module, rest, cache, x, pieces, **options):
+    """The outputs of consecutive pieces, joined, and the cache at the end."""
+    outputs, first, compiled = [], 0, step._cache_size()
+    for size in pieces:
+        y, updated = step(module, rest, cache, x[:, first : first + size], **options)
+        cache = updated["cache"]
+        outputs.append(y)
+        first += size
+    assert step._cache_size() - compiled <= len(set(pieces)), "once for each length"
+    return jnp.concatenate(outputs, axis=1), cache
+
+
+CONFIGURATIONS = {
+    "turned": lsh(num_kv_heads=2, rotary=True, normalize_qk=True),
+    "running_centre": lsh(route(centring="running", shared_rotations=True)),
+    "learned_centre": MultiHeadAttention(
+        N,
+        route=route(
+            centring="learned",
+            hash_before_rotary=True,
+            num_buckets=None,
+            options=LSHOptions(union=False, window=3),
+        ),
+        rotary=True,
+        param_dtype=jnp.float64,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CONFIGURATIONS)
+def test_decoding_is_the_causal_forward(name):
+    module, x = CONFIGURATIONS[name], sequence()
+    rest, cache = start(module)
+    true = forward(module, rest, x)
+    # Rotary turns in float32, whatever the inputs.
+    tolerance = {"rtol": 1e-5, "atol": 1e-5} if module.rotary else EXACT
+    ends = []
+    for pieces in (TOKEN_BY_TOKEN, PROMPT_FIRST, (L,)):
+        got, end = decode(module, rest, cache, x, pieces)
+        np.testing.assert_allclose(got, true, **tolerance)
+        assert end["cache_index"] == L
+        ends.append(end["hash_state"])
+    for state in ends[:2]:  # the last one hashed everything at once, as the forward does
+        np.testing.assert_array_equal(state.buckets, ends[2].buckets)
+        np.testing.assert_array_equal(state.latest, ends[2].latest)
+
+
+@pytest.mark.parametrize("side", ["left", "right", "middle"])
+def test_every_example_is_as_if_it_were_alone_without_its_padding(side):
+    """Prompts of different lengths in one batch: no example sees another, or any padding."""
+    module, x = CONFIGURATIONS["running_centre"], sequence()
+    lengths = np.array([PROMPT, 4, 7])[:, None]
+    position, missing = np.arange(L), PROMPT - lengths
+    first = {"left": 0, "right": lengths, "middle": 2}[side]
+    valid = (position < first) | (position >= first + missing)
+    rest, cache = start(module)
+    garbage, mask = jnp.where(valid[..., None], x, jnp.nan), jnp.asarray(valid)[:, None, None]
+    in_front = np.argsort(~valid, axis=1, kind="stable")[..., None]
+    front = np.sort(~valid, axis=1) == 0
+    moved = np.take_along_axis(np.asarray(garbage), in_front, axis=1)
+    alone = np.asarray(forward(module, rest, moved, mask=jnp.asarray(front)[:, None, None]))
+    found = [forward(module, rest, garbage, mask=mask)]
+    for pieces in (TOKEN_BY_TOKEN, PROMPT_FIRST):
+        found.append(decode(module, rest, cache, garbage, pieces, mask=mask)[0])
+    for got in found:
+        np.testing.assert_array_equal(np.asarray(got)[~valid], 0)
+        for row in range(B):
+            np.testing.assert_allclose(got[row, valid[row]], alone[row, front[row]], **EXACT)
+
+
+@pytest.mark.parametrize("name", ["running_centre", "learned_centre"])
+def test_no_centre_looks_ahead(name):
+    module, x = CONFIGURATIONS[name], sequence()
+    rest, _ = start(module)
+    before, after = (forward(module, rest, y) for y in (x, x.at[:, PROMPT:].add(100.0)))
+    np.testing.assert_array_equal(before[:, :PROMPT], after[:, :PROMPT])
+    assert np.abs(before - after)[:, PROMPT:].max() > 1e-3
+
+
+def test_the_hash_stream_turns_the_rotations_while_decoding_too():
+    module, x = lsh(), sequence()
+    rest, cache = start(module)
+    rngs = {"hash": jax.random.key(5)}
+    got, _ = decode(module, rest, cache, x, TOKEN_BY_TOKEN, rngs=rngs)
+    np.testing.assert_allclose(got, forward(module, rest, x, rngs=rngs), **EXACT)
+    assert np.abs(got - forward(module, rest, x)).max() > 1e-3
+
+
+def test_decoding_inside_a_scan():
+    module, x = lsh(), sequence()
+    rest, cache = start(module)
+
+    def one(cache, token):
+        y, updated = step(module, rest, cache, token[:, None])
+        return updated["cache"], y[:, 0]
+
+    _, got = jax.jit(lambda: jax.lax.scan(one, cache, jnp.moveaxis(x, 1, 0)))()
+    np.testing.assert_allclose(jnp.moveaxis(got, 0, 1), forward(module, rest, x), **EXACT)
+
+
+def test_past_the_end_of_the_cache_is_nan():
+    module, x = lsh(), sequence()
+    rest, cache = start(module)
+    for pieces, fitting in (((*PROMPT_FIRST, 1, 1), L), ((PROMPT, PROMPT, PROMPT), 2 * PROMPT)):
+        got, _ = decode(module, rest, cache, jnp.concatenate([x, x], 1), pieces)
+        assert np.isfinite(got[:, :fitting]).all()
+        assert got.shape[1] > fitting and np.isnan(got[:, fitting:]).all()
+
+
+def test_bfloat16():
+    module, x = lsh(param_dtype=jnp.bfloat16), sequence().astype(jnp.bfloat16)
+    rest, _ = start(module)
+    shapes = jax.eval_shape(lambda: module.init(jax.random.key(0), x, decode=True))
+    cache = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes["cache"])
+    assert cache["cached_key"].dtype == jnp.bfloat16
+    got, _ = decode(module, rest, cache, x, PROMPT_FIRST)
+    assert got.dtype == jnp.bfloat16
+    true = forward(module, rest, x)
+    np.testing.assert_allclose(*(np.asarray(y, np.float32) for y in (got, true)), atol=0.05)
+
+
+def test_what_cannot_be_decoded_is_refused():
+    module, x = lsh(), sequence()
+    rest, cache = start(module)
+
+    def step(module=module, **options):
+        variables, options = {**rest, "cache": cache}, {"mutable": ["cache"], **options}
+        return jax.eval_shape(lambda: module.apply(variables, x[:, :1], decode=True, **options))
+
+    with pytest.raises(ValueError, match="decode=True needs causal=True.*got causal=False"):
+        init(LSHSelfAttention(N, causal=False), x, decode=True)
+    with pytest.raises(ValueError, match=r"decode=True needs a cache; got none \(init with"):
+        module.apply(rest, x[:, :1], decode=True, mutable=["cache"])
+    with pytest.raises(ValueError, match=r"state must be of this route .* 23 tokens.*got.*start"):
+        step(lsh(route(num_hashes=2)))
+    with pytest.raises(ValueError, match=r"state must be of this route"):
+        step(lsh(route(centring="running")))
+    with pytest.raises(NotImplementedError, match="one sequence a row; got masks.Segments"):
+        step(mask=masks.Segments(jnp.zeros((B, L), jnp.int32)))
+    with pytest.raises(NotImplementedError, match="LSH attention takes .*; got Window"):
+        step(mask=masks.Window(2, 0))
+    with pytest.raises(ValueError, match=r"an explicit mask must be \[\*batch, 23\]"):
+        step(mask=jnp.ones((B, 1, 1, 1), bool))
+    dropping = module.clone(dropout_rate=0.5)
+    with pytest.raises(NotImplementedError, match=r"without dropout; got dropout_rate=0.5 \(set"):
+        step(dropping, deterministic=False, rngs={"dropout": jax.random.key(0)})
+    step(dropping, deterministic=True)
+    host = MultiHeadAttention(N, route=module.route, use_bias=False, param_dtype=jnp.float64)
+    with pytest.raises(NotImplementedError, match="LSH takes no bias"):
+        step(host, bias=jnp.zeros((L, L)))
