@@ -43,6 +43,8 @@ from attnlab.ops.attention import (
 from attnlab.ops.hashing import hash_buckets, make_rotations
 from attnlab.ops.local import local_attention, window_attention
 from attnlab.ops.lsh import LSHOptions, lsh_attention
+from attnlab.ops.lsh_cross import lsh_cross_attention
+from attnlab.ops.lsh_quality import hash_quality
 
 __version__ = "0.1.0"
 
@@ -67,7 +69,9 @@ __all__ = [
     "window_attention",
     # approximate, by hashing
     "hash_buckets",
+    "hash_quality",
     "lsh_attention",
+    "lsh_cross_attention",
     "make_rotations",
     # Flax Linen modules
     "AdditiveAttention",

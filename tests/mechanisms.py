@@ -14,7 +14,10 @@ import numpy as np
 
 from attnlab import masks, scores
 from attnlab.ops.attention import attention
+from attnlab.ops.hashing import hash_buckets, make_rotations
 from attnlab.ops.local import local_attention, window_attention
+from attnlab.ops.lsh import lsh_attention
+from attnlab.ops.lsh_cross import lsh_cross_attention
 from tests import oracle
 
 Arrays = dict[str, Any]
@@ -228,11 +231,70 @@ def local(name: str, *, gaussian: bool) -> Mechanism:
     )
 
 
+def buckets(x):
+    """Of two rounds, from rotations that do not depend on x."""
+    with jax.ensure_compile_time_eval():
+        rotations = make_rotations(
+            jax.random.key(0), num_heads=1, head_dim=x.shape[-1], num_hashes=2, num_buckets=4
+        )
+    return hash_buckets(x, rotations)
+
+
+def lsh_self(implementation: str) -> Mechanism:
+    """Shared queries and keys, which the hash reads without a gradient."""
+
+    def make(rng, sizes):
+        q, _, v = SCORES[0].qkv(rng, sizes._replace(queries=sizes.keys))
+        return {"qk": q, "v": v}
+
+    def apply(arrays, mask):
+        qk = arrays["qk"]
+        return lsh_attention(
+            qk,
+            arrays["v"],
+            buckets(qk),
+            chunk_size=5,
+            causal=False,
+            mask=mask,
+            implementation=implementation,
+        )
+
+    def mask(visible, causal):
+        keys = masks.Explicit(jnp.asarray(visible)[:, None, None])
+        return masks.Causal() & keys if causal else keys
+
+    return Mechanism(
+        f"lsh-{implementation}", apply, make, queries=("qk",), keys=("qk", "v"), mask=mask
+    )
+
+
+def lsh_cross(implementation: str) -> Mechanism:
+    def make(rng, sizes):
+        return dict(zip("qkv", SCORES[0].qkv(rng, sizes), strict=True))
+
+    def apply(arrays, mask):
+        q, k, v = (arrays[name] for name in "qkv")
+        return lsh_cross_attention(
+            q,
+            k,
+            v,
+            buckets(q),
+            buckets(k),
+            chunk_size=5,
+            mask=mask,
+            implementation=implementation,
+        )
+
+    name = f"lsh_cross-{implementation}"
+    return Mechanism(name, apply, make, mask=causal_and_visible)
+
+
 MECHANISMS: tuple[Mechanism, ...] = (
     *(exact(case, name) for case in SCORES for name in ("blockwise", "dense")),
     window("blockwise"),
     window("dense"),
     local("local_m", gaussian=False),
     local("local_p", gaussian=True),
+    *(make(name) for make in (lsh_self, lsh_cross) for name in ("sorted", "dense")),
 )
 BY_NAME = {mechanism.name: mechanism for mechanism in MECHANISMS}

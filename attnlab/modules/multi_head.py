@@ -62,9 +62,10 @@ class MultiHeadAttention(nn.Module):
       out_features: width of the result; None = width of the query.
       score: a module of `attnlab.modules.scores`; None = `DotScore()`, the scaled dot product.
       route: `routes.AllPairs()`, `routes.Window(...)` or `routes.LSH(...)`. LSH shares one
-        projection between queries and keys; its rotations come from the "hash" rng stream if there
-        is one, else from its seed. With `centring="learned"` it keeps a centre in the collection
-        "hash_stats", which moves where that is mutable, unless `deterministic` or decoding.
+        projection between queries and keys unless told otherwise; its rotations come from the
+        "hash" rng stream if there is one, else from its seed. With `centring="learned"` it keeps a
+        centre in the collection "hash_stats", which moves where that is mutable, unless
+        `deterministic` or decoding.
       normalize_qk: RMS-normalise queries and keys a head, with a learned scale (Henry et al. 2020).
       rotary: turn queries and keys by their positions (`positions.rotary`); before they are hashed,
         if they are, unless the route says otherwise.
@@ -153,7 +154,7 @@ class MultiHeadAttention(nn.Module):
             **self._dense_options(),
         )(context)
         # A route without weights to show sows none, so that a whole model can be looked into.
-        sows = self.is_mutable_collection("intermediates") and not self.route.shares_qk
+        sows = self.is_mutable_collection("intermediates") and not isinstance(self.route, LSH)
         if not return_weights and not sows:
             return out
         weights = self.route.weights(score, q, k, **options)

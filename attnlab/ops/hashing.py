@@ -11,6 +11,7 @@ factorised: one small rotation a factor, whose ids are the digits of the bucket'
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from collections.abc import Sequence
@@ -203,7 +204,16 @@ def hash_buckets(
             f"centre must have x's rank and broadcast to it, {x.shape}; got {centre.shape}",
         )
         x = x.astype(jnp.float32) - centre.astype(jnp.float32)
-    x = jax.lax.stop_gradient(x.reshape(-1, length, heads, width))
+    with jax.named_scope("lsh_hash"):
+        buckets = _hash(x.reshape(-1, length, heads, width), rotations)
+    return jnp.moveaxis(buckets, 0, 3).reshape(*batch_shape, -1, length, heads)
+
+
+@functools.partial(jax.jit, inline=True)
+def _hash(x: jax.Array, rotations: Rotations) -> jax.Array:
+    """[B, L, N, H] to int32 [N, B, R, L]."""
+    x = jax.lax.stop_gradient(x)
+    heads, num_heads = x.shape[2], rotations.factors[0].shape[0]
 
     def one_head(n):
         # Only one head's projections are alive at a time.
@@ -217,9 +227,7 @@ def hash_buckets(
             radix *= 2 * factor.shape[2]
         return bucket
 
-    with jax.named_scope("lsh_hash"):
-        buckets = jax.lax.map(one_head, jnp.arange(heads))  # [N, B, R, L]
-    return jnp.moveaxis(buckets, 0, 3).reshape(*batch_shape, -1, length, heads)
+    return jax.lax.map(one_head, jnp.arange(heads))
 
 
 def _nearest_axis(rotation: jax.Array, x: jax.Array) -> jax.Array:

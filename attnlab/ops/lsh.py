@@ -12,6 +12,7 @@ from jax.typing import ArrayLike
 
 from attnlab import masks
 from attnlab.checks import require, require_choice
+from attnlab.ops.lsh_choice import choose
 from attnlab.ops.lsh_inputs import (
     check_arrays,
     check_buckets,
@@ -20,7 +21,6 @@ from attnlab.ops.lsh_inputs import (
     read_mask,
 )
 from attnlab.ops.lsh_order import Geometry, sort_rounds
-from attnlab.ops.lsh_rounds import attend_rounds
 from attnlab.ops.lsh_rows import Settings, row_seeds
 
 __all__ = ["LUCIDRAINS", "PAPER", "STRICT", "TRAX", "LSHOptions", "lsh_attention"]
@@ -154,6 +154,7 @@ def lsh_attention(
     dropout_rate: float = 0.0,
     dropout_key: jax.Array | None = None,
     rows_at_once: int | None = None,
+    implementation: str | None = None,
     precision: Any = None,
 ) -> jax.Array:
     r"""Attention over the keys that hashing puts near each query.
@@ -183,6 +184,9 @@ def lsh_attention(
       dropout_key: needed if dropout_rate > 0.
       rows_at_once: how many of the B·N rows to compute together: memory for speed, no change of
         numbers. None = 1 on CPU, elsewhere all.
+      implementation: "sorted" goes through the rounds in sorted order; "dense" makes the L × L
+        weights of a row, the same function with other rounding; None = dense where that visits no
+        more pairs than the rounds would, and no more than 2²⁰.
       precision: of the matrix products, as in `jax.lax.dot`.
 
     Returns:
@@ -205,7 +209,7 @@ def lsh_attention(
       >>> lsh_attention(qk, v, buckets, chunk_size=8).shape
       (1, 100, 4, 16)
     """
-    check_knobs(chunk_size, rows_at_once, dropout_rate, dropout_key)
+    check_knobs(chunk_size, rows_at_once, implementation, dropout_rate, dropout_key)
     check_arrays(qk, v, buckets)
     *batch_shape, length, heads, width = qk.shape
     batch, padding = math.prod(batch_shape), -length % chunk_size
@@ -232,7 +236,8 @@ def lsh_attention(
         order = sort_rounds(jnp.moveaxis(buckets, 3, 1), valid, segments, geometry)
     seeds = row_seeds(dropout_rate, dropout_key, batch, heads)
     settings = Settings(geometry, options.key_norm, dropout_rate, rows_at_once, precision)
-    context = attend_rounds(settings, qk, None, v, nan_if_broken, order, seeds)[:, :length]
+    attend = choose(implementation, order, geometry)
+    context = attend(settings, qk, None, v, nan_if_broken, order, seeds)[:, :length]
     for visible in (visibility.valid, visibility.q_valid):
         if visible is not None:
             context = jnp.where(visible[:, :, None, None], context, 0)

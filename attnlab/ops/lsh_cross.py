@@ -11,6 +11,7 @@ from jax.typing import ArrayLike
 
 from attnlab import masks
 from attnlab.ops.lsh import STRICT, LSHOptions, pad
+from attnlab.ops.lsh_choice import choose
 from attnlab.ops.lsh_cross_order import CrossVisibility, sort_queries_and_keys
 from attnlab.ops.lsh_inputs import (
     Visibility,
@@ -19,7 +20,6 @@ from attnlab.ops.lsh_inputs import (
     check_knobs,
     read_mask,
 )
-from attnlab.ops.lsh_rounds import attend_rounds
 from attnlab.ops.lsh_rows import Settings, row_seeds
 
 __all__ = ["lsh_cross_attention"]
@@ -39,6 +39,7 @@ def lsh_cross_attention(
     dropout_rate: float = 0.0,
     dropout_key: jax.Array | None = None,
     rows_at_once: int | None = None,
+    implementation: str | None = None,
     precision: Any = None,
 ) -> jax.Array:
     r"""Attention of queries over the keys that hash into their bucket.
@@ -72,6 +73,7 @@ def lsh_cross_attention(
       dropout_rate: probability of dropping a weight.
       dropout_key: needed if dropout_rate > 0.
       rows_at_once: as for `lsh_attention`.
+      implementation: None, "sorted" or "dense", as for `lsh_attention`.
       precision: of the matrix products, as in `jax.lax.dot`.
 
     Returns:
@@ -99,7 +101,7 @@ def lsh_cross_attention(
       >>> lsh_cross_attention(q, k, v, q_buckets, k_buckets, chunk_size=8).shape
       (1, 30, 4, 16)
     """
-    check_knobs(chunk_size, rows_at_once, dropout_rate, dropout_key)
+    check_knobs(chunk_size, rows_at_once, implementation, dropout_rate, dropout_key)
     check_cross_arrays(q, k, v, q_buckets, k_buckets)
     if not options.strict:
         raise NotImplementedError(
@@ -136,7 +138,8 @@ def lsh_cross_attention(
         order = sort_queries_and_keys(q_ids, k_ids, visible, geometry)
     seeds = row_seeds(dropout_rate, dropout_key, batch, heads)
     settings = Settings(geometry, options.key_norm, dropout_rate, rows_at_once, precision)
-    context = attend_rounds(settings, q, k, v, nan_if_broken, order, seeds)
+    attend = choose(implementation, order, geometry)
+    context = attend(settings, q, k, v, nan_if_broken, order, seeds)
     if seen.q_valid is not None:
         context = jnp.where(seen.q_valid[:, :, None, None], context, 0)
     return context.reshape(*batch_shape, *context.shape[1:])

@@ -15,6 +15,7 @@ Letters: B examples, N heads, M = B·N rows, R rounds, T queries, S keys (a mult
 
 from __future__ import annotations
 
+import functools
 from typing import NamedTuple
 
 import jax
@@ -45,6 +46,7 @@ class CrossVisibility(NamedTuple):
     q_position: jax.Array
 
 
+@functools.partial(jax.jit, static_argnames="geometry", inline=True)
 def sort_queries_and_keys(
     q_buckets: jax.Array, k_buckets: jax.Array, seen: CrossVisibility, geometry: Geometry
 ) -> Order:

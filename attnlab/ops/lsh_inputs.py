@@ -11,7 +11,7 @@ import jax.numpy as jnp
 
 from attnlab import masks
 from attnlab.axes import lead_with_ones
-from attnlab.checks import require, require_dropout
+from attnlab.checks import require, require_choice, require_dropout
 from attnlab.ops.lsh_order import bucket_limit
 
 __all__ = [
@@ -65,8 +65,11 @@ def require_key(name: str, key: Any) -> None:
     )
 
 
-def check_knobs(chunk_size: Any, rows_at_once: Any, dropout_rate: Any, dropout_key: Any) -> None:
+def check_knobs(
+    chunk_size: Any, rows_at_once: Any, implementation: Any, dropout_rate: Any, dropout_key: Any
+) -> None:
     """The arguments that are no arrays."""
+    require_choice("implementation", implementation, (None, "sorted", "dense"))
     require_dropout(dropout_rate, dropout_key)
     if dropout_rate > 0:
         require_key("dropout_key", dropout_key)

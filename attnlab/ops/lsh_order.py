@@ -11,6 +11,7 @@ Letters: B examples, N heads, M = B·N rows, R rounds, L tokens (a multiple of C
 from __future__ import annotations
 
 import dataclasses
+import functools
 from typing import NamedTuple
 
 import jax
@@ -134,6 +135,7 @@ def token_order(*digits: jax.Array) -> tuple[jax.Array, jax.Array]:
     return tokens, _inverse(tokens)
 
 
+@functools.partial(jax.jit, static_argnames="geometry", inline=True)
 def sort_rounds(
     buckets: jax.Array,
     valid: jax.Array | None,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from typing import ClassVar
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -21,6 +21,7 @@ from attnlab.ops.hashing import (
     running_centre,
 )
 from attnlab.ops.lsh import STRICT, LSHOptions, lsh_attention
+from attnlab.ops.lsh_cross import lsh_cross_attention
 from attnlab.ops.lsh_decode import lsh_decode
 from attnlab.ops.lsh_decode_state import DecodeState, empty_state, next_centres
 from attnlab.ops.lsh_inputs import read_mask
@@ -33,15 +34,17 @@ __all__ = ["LSH"]
 class LSH:
     """A query visits the keys that hash into its bucket: `lsh_attention`; approximate.
 
-    Queries and keys are one projection (`shares_qk`): the route reads q and takes k to be the same.
-    No parameter depends on the fields: another route may be used at evaluation.
+    Queries and keys are one projection, as the Reformer has it: the route reads q and takes k to be
+    the same. With `shared_qk=False` they are not, and keys may be of another sequence
+    (`lsh_cross_attention`). No parameter depends on the other fields: another route may be used at
+    evaluation.
 
     Args:
       num_hashes: R, rounds; more come nearer to all pairs, at R times the cost.
       num_buckets: an even number, or a tuple of even factors; None = 2·L/chunk_size, as the paper
-        has it, for the length L at hand (`hashing.default_num_buckets`). While decoding that is the
-        length of the cache, so a forward over another length has other buckets: give a number if
-        both should compute the same.
+        has it, for the number L of keys at hand (`hashing.default_num_buckets`). While decoding
+        that is the length of the cache, so a forward over another length has other buckets: give a
+        number if both should compute the same.
       chunk_size: C, slots of sorted order attended together.
       options: what published implementations disagree about; default strictly causal.
       seed: of the rotations where no `hash_key` is given, so that evaluation is deterministic.
@@ -52,6 +55,9 @@ class LSH:
         training, given as `centre`. Neither looks ahead.
       hash_before_rotary: hash queries and keys as they were before rotary positions turned them,
         which the modules give as `hash_inputs`.
+      shared_qk: whether queries and keys are the same. Decoding, centring, hashing before rotary and
+        options that are not strict are only for those that are.
+      implementation: None, "sorted" or "dense", as for `lsh_attention`.
     """
 
     num_hashes: int = 4
@@ -62,10 +68,23 @@ class LSH:
     shared_rotations: bool = False
     centring: str | None = None
     hash_before_rotary: bool = False
-    shares_qk: ClassVar[bool] = True
+    shared_qk: bool = True
+    implementation: str | None = None
 
     def __post_init__(self):
         require_choice("centring", self.centring, (None, "running", "learned"))
+        require_choice("implementation", self.implementation, (None, "sorted", "dense"))
+        if not self.shared_qk and (self.centring is not None or self.hash_before_rotary):
+            raise NotImplementedError(
+                "centring and hash_before_rotary are for shared queries and keys; got"
+                f" centring={self.centring!r} and hash_before_rotary={self.hash_before_rotary} with"
+                " shared_qk=False (leave them unset)"
+            )
+
+    @property
+    def shares_qk(self) -> bool:
+        """Whether q and k must be the same, as every route says."""
+        return self.shared_qk
 
     def __call__(
         self,
@@ -94,25 +113,30 @@ class LSH:
                 "LSH does not decode with a key/value cache alone; got q_offset (use LSH.decode)"
             )
         self._refuse(score, bias)
+        x, centre = self._hashed(q, hash_inputs, centre)
+        options: dict[str, Any] = {
+            "chunk_size": self.chunk_size,
+            "causal": False,
+            "mask": mask,
+            "options": self.options,
+            "dropout_rate": dropout_rate,
+            "dropout_key": dropout_key,
+            "implementation": self.implementation,
+            "precision": precision,
+        }
+        if not self.shared_qk:
+            rotations = self._rotations(k.shape, hash_key)
+            buckets = (hash_buckets(x, rotations) for x in (q, k))
+            return lsh_cross_attention(q, k, v, *buckets, **options)
         require(
             q.shape[-3] == k.shape[-3],
-            f"LSH attends within one sequence; got {q.shape[-3]} queries and {k.shape[-3]} keys",
+            "LSH with shared queries and keys attends within one sequence; got"
+            f" {q.shape[-3]} queries and {k.shape[-3]} keys (set shared_qk=False)",
         )
-        x, centre = self._hashed(q, hash_inputs, centre)
         if self.centring == "running":
             centre = running_centre(x, _counted(mask, x.shape[:-2]))
-        return lsh_attention(
-            q,
-            v,
-            self._buckets(x, centre, q.shape[-3], hash_key),
-            chunk_size=self.chunk_size,
-            causal=False,
-            mask=mask,
-            options=self.options,
-            dropout_rate=dropout_rate,
-            dropout_key=dropout_key,
-            precision=precision,
-        )
+        rotations = self._rotations(q.shape, hash_key)
+        return lsh_attention(q, v, hash_buckets(x, rotations, centre=centre), **options)
 
     def empty_state(self, k: jax.Array) -> DecodeState:
         """What `decode` needs before the first token, for a cache of keys like k [*B, L, N, H]."""
@@ -171,6 +195,11 @@ class LSH:
         """
         del dropout_key
         self._refuse(score, bias)
+        if not self.shared_qk:
+            raise NotImplementedError(
+                "LSH decodes with shared queries and keys; got shared_qk=False (decode with"
+                " AllPairs, or share them)"
+            )
         if dropout_rate > 0:
             raise NotImplementedError(
                 f"LSH decodes without dropout; got dropout_rate={dropout_rate} (set it to 0, in a"
@@ -196,7 +225,7 @@ class LSH:
         return lsh_decode(
             k,
             v,
-            self._buckets(x, centre, k.shape[-3], hash_key),
+            hash_buckets(x, self._rotations(k.shape, hash_key), centre=centre),
             state,
             q_offset,
             chunk_size=self.chunk_size,
@@ -245,23 +274,22 @@ class LSH:
     def _num_buckets(self, length):
         return self.num_buckets or default_num_buckets(length, self.chunk_size)
 
-    def _buckets(self, x, centre, length, hash_key):
+    def _rotations(self, shape: tuple[int, ...], hash_key):
+        """For keys of this shape, [*B, S, K, H]."""
         draw = functools.partial(
             make_rotations,
-            num_heads=x.shape[-2],
-            head_dim=x.shape[-1],
+            num_heads=shape[-2],
+            head_dim=shape[-1],
             num_hashes=self.num_hashes,
-            num_buckets=self._num_buckets(length),
+            num_buckets=self._num_buckets(shape[-3]),
             shared=self.shared_rotations,
         )
         if hash_key is not None:
-            rotations = draw(hash_key)
-        else:
-            # Constants of the program: to draw them for every token that is decoded takes longer
-            # than its attention.
-            with jax.ensure_compile_time_eval():
-                rotations = draw(jax.random.key(self.seed))
-        return hash_buckets(x, rotations, centre=centre)
+            return draw(hash_key)
+        # Constants of the program: to draw them for every token that is decoded takes longer than
+        # its attention.
+        with jax.ensure_compile_time_eval():
+            return draw(jax.random.key(self.seed))
 
 
 def _counted(mask, shape: tuple[int, ...]) -> jax.Array | None:

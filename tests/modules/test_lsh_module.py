@@ -19,7 +19,7 @@ from attnlab import (
 )
 from attnlab.ops.hashing import running_centre
 from tests.modules.reference import apply, float64, init, merge, project, rms_norm, rotary
-from tests.ops import lsh_oracle
+from tests.ops import lsh_cross_plain, lsh_oracle
 
 pytestmark = pytest.mark.usefixtures("quick_compile")
 
@@ -254,6 +254,39 @@ def test_rounds_and_buckets_change_at_evaluation_with_the_same_parameters():
         np.testing.assert_allclose(got, true, rtol=1e-5, atol=1e-6)
     for one, another in zip(jax.tree.leaves(first), jax.tree.leaves(second), strict=True):
         assert np.isfinite(another).all() and np.abs(one - another).max() > 1e-3
+
+
+def test_queries_and_keys_of_their_own_between_two_sequences():
+    num_keys, num_kv_heads = L - 3, 2
+    host = MultiHeadAttention(
+        N, num_kv_heads=num_kv_heads, route=dataclasses.replace(ROUTE, shared_qk=False)
+    )
+    x, memory = sequence(), sequence(seed=1)[:, :num_keys]
+    variables = init(host, x, memory)
+    p, x64, memory64 = float64((variables["params"], x, memory))
+    q, k, v = project(p, "query", x64), project(p, "key", memory64), project(p, "value", memory64)
+    rotations = make_rotations(
+        jax.random.key(0), num_heads=num_kv_heads, head_dim=H, num_hashes=3, num_buckets=4
+    )
+    buckets = (np.asarray(hash_buckets(jnp.asarray(x, jnp.float32), rotations)) for x in (q, k))
+    given = lsh_cross_plain.everything(B, L, num_keys)
+    times = lsh_cross_plain.all_counts(*buckets, given, reach=5, causal=False)
+    want = merge(p, np.asarray(lsh_cross_plain.dense(q, k, v, np.minimum(times, 1))))
+    np.testing.assert_allclose(apply(host, variables, x, memory), want, rtol=1e-4, atol=1e-5)
+    with pytest.raises(NotImplementedError, match="decodes with shared queries and keys"):
+        init(host, x, decode=True)
+
+
+def test_what_another_example_or_an_earlier_input_is_decides_nothing():
+    """Hugging Face's number of buckets is set by the first input and by the longest example."""
+    module = lsh(route=routes.LSH(num_hashes=2, chunk_size=5))
+    x, lengths = sequence(), jnp.array([L, 7])
+    variables = init(module, x[:, :9])
+    run = compiled(module)
+    alone = run(variables, x[1:], lengths[1:])
+    np.testing.assert_allclose(run(variables, x, lengths)[1:], alone, atol=1e-6)
+    fresh = init(module, x)
+    assert jax.tree.map(jnp.shape, fresh) == jax.tree.map(jnp.shape, variables)
 
 
 def test_pmap_is_the_batch_axis():

@@ -8,11 +8,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from attnlab import masks
-from attnlab.ops.lsh import lsh_attention
+from attnlab.ops import lsh
 from tests.ops import lsh_oracle
 
 BATCH, LENGTH, HEADS, WIDTH, VALUE_WIDTH, ROUNDS, CHUNK, BUCKETS = 2, 23, 2, 5, 3, 3, 4, 3
 
+# The rounds, which short inputs would not go through of themselves.
+lsh_attention = functools.partial(lsh.lsh_attention, implementation="sorted")
 STATIC = ("chunk_size", "causal", "options", "dropout_rate", "rows_at_once")
 attend = jax.jit(lsh_attention, static_argnames=STATIC)
 

@@ -9,7 +9,7 @@ import pytest
 
 from attnlab import masks
 from attnlab.ops import hashing
-from attnlab.ops.lsh import LUCIDRAINS, PAPER, STRICT, TRAX, LSHOptions, lsh_attention
+from attnlab.ops.lsh import LUCIDRAINS, PAPER, STRICT, TRAX, LSHOptions
 from tests.ops import lsh_oracle
 from tests.ops.lsh_plain import (
     BATCH,
@@ -25,6 +25,7 @@ from tests.ops.lsh_plain import (
     dense,
     inputs,
     key_mask,
+    lsh_attention,
     some_padding,
     value_and_gradients,
 )

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from attnlab import masks
-from attnlab.ops import dropout, hashing
+from attnlab.ops import dropout, hashing, lsh_cross
 from attnlab.ops.lsh import PAPER, STRICT, LSHOptions
-from attnlab.ops.lsh_cross import lsh_cross_attention
+from tests.ops.lsh_cross_plain import all_counts, dense, everything
 from tests.ops.lsh_oracle import unit_keys
 
 BATCH, QUERIES, KEYS, HEADS, KV_HEADS, WIDTH, VALUE_WIDTH, ROUNDS, BUCKETS = (
@@ -26,6 +26,8 @@ BATCH, QUERIES, KEYS, HEADS, KV_HEADS, WIDTH, VALUE_WIDTH, ROUNDS, BUCKETS = (
 )
 CHUNK = 4
 
+# The rounds, which short inputs would not go through of themselves.
+lsh_cross_attention = functools.partial(lsh_cross.lsh_cross_attention, implementation="sorted")
 STATIC = ("chunk_size", "causal", "options", "dropout_rate", "rows_at_once")
 attend = jax.jit(lsh_cross_attention, static_argnames=STATIC)
 
@@ -38,71 +40,6 @@ def inputs(num_queries=QUERIES, num_keys=KEYS, dtype=np.float64, seed=0):
     q_buckets = rng.integers(0, BUCKETS, (BATCH, ROUNDS, num_queries, HEADS), dtype=np.int32)
     k_buckets = rng.integers(0, BUCKETS, (BATCH, ROUNDS, num_keys, KV_HEADS), dtype=np.int32)
     return q, k, v, q_buckets, k_buckets
-
-
-def place_of(t, q_valid, valid):
-    """The key that stands where query t does when both sequences are stretched to one length."""
-    keys = np.flatnonzero(valid)
-    rank = max(0, int(q_valid[: t + 1].sum()) - 1)
-    return keys[min(rank * len(keys) // max(1, q_valid.sum()), len(keys) - 1)]
-
-
-def counts(q_buckets, k_buckets, *, reach, causal, valid, q_valid, segments, q_segments, offset=0):
-    """[R, T], [R, S] to [T, S]: in how many rounds query i is shown key j; token by token."""
-    times = np.zeros((q_buckets.shape[1], k_buckets.shape[1]), int)
-    for r, i in np.ndindex(q_buckets.shape):
-        if not q_valid[i]:
-            continue
-        near = [
-            j
-            for j in range(k_buckets.shape[1])
-            if valid[j] and k_buckets[r, j] == q_buckets[r, i] and segments[j] == q_segments[i]
-        ]
-        here = i + offset if causal else place_of(i, q_valid, valid)
-        before, after = [j for j in near if j <= here], [j for j in near if j > here]
-        times[i, before[-reach:] + ([] if causal else after[:reach])] += 1
-    return times
-
-
-def all_counts(q_buckets, k_buckets, given, **where):
-    """Of all examples and query heads, [B, N, T, S]; `given` by example."""
-    group = q_buckets.shape[3] // k_buckets.shape[3]
-    return np.array(
-        [
-            [
-                counts(
-                    q_buckets[b, :, :, n],
-                    k_buckets[b, :, :, n // group],
-                    **{name: x[b] for name, x in given.items()},
-                    **where,
-                )
-                for n in range(q_buckets.shape[3])
-            ]
-            for b in range(len(q_buckets))
-        ]
-    )
-
-
-@functools.partial(jax.jit, static_argnames=("norm",))
-def dense(q, k, v, times, norm="rms", scale=1.0, keep=1.0):
-    """One dense softmax, pairs weighted by `times` [B, N, T, S]."""
-    group = q.shape[2] // k.shape[2]
-    if norm == "rms":
-        k = k / jnp.sqrt(jnp.mean(k * k, -1, keepdims=True) + 1e-6) / jnp.sqrt(k.shape[-1] * 1.0)
-    k, v = (jnp.repeat(x, group, axis=2) for x in (k, v))
-    logits = scale * jnp.einsum("bqnh,bknh->bnqk", q, k)
-    logits = jnp.where(times > 0, logits + jnp.log(jnp.maximum(times, 1)), -1e30)
-    weights = jnp.where(times.any(-1)[..., None], jax.nn.softmax(logits), 0) * keep
-    return jnp.einsum("bnqk,bknd->bqnd", weights, v)
-
-
-def everything(num_queries=QUERIES, num_keys=KEYS):
-    return {
-        "valid": np.ones((BATCH, num_keys), bool),
-        "q_valid": np.ones((BATCH, num_queries), bool),
-        "segments": np.zeros((BATCH, num_keys), int),
-        "q_segments": np.zeros((BATCH, num_queries), int),
-    }
 
 
 @functools.partial(jax.jit, static_argnums=0)
@@ -149,7 +86,7 @@ def test_equals_the_oracle_and_its_gradients_those_of_a_dense_softmax(x64, case)
             v,
         )
 
-    for given in (everything(num_queries), masked):
+    for given in (everything(BATCH, num_queries, KEYS), masked):
         times = all_counts(*buckets, given, reach=reach, causal=causal)
         times = np.minimum(times, 1) if options.union else times
         wanted = value_and_gradients(
@@ -163,7 +100,7 @@ def test_equals_the_oracle_and_its_gradients_those_of_a_dense_softmax(x64, case)
 def test_any_lengths(x64, num_queries, num_keys):
     q, k, v, *buckets = inputs(num_queries, num_keys)
     got = attend(q, k, v, *buckets, chunk_size=CHUNK)
-    given = everything(num_queries, num_keys)
+    given = everything(BATCH, num_queries, num_keys)
     times = np.minimum(all_counts(*buckets, given, reach=CHUNK, causal=False), 1)
     np.testing.assert_allclose(got, dense(q, k, v, times), atol=1e-12)
 
@@ -203,7 +140,9 @@ def test_queries_may_begin_later_than_keys(x64):
     mask = masks.Causal(q_offset=jnp.array([18, 3]))
     got = attend(q, k, v, *buckets, chunk_size=CHUNK, mask=mask)
     for b, offset in enumerate((18, 3)):
-        times = all_counts(*buckets, everything(5), reach=CHUNK, causal=True, offset=offset)
+        times = all_counts(
+            *buckets, everything(BATCH, 5, KEYS), reach=CHUNK, causal=True, offset=offset
+        )
         want = dense(q, k, v, np.minimum(times, 1))
         np.testing.assert_allclose(got[b], want[b], atol=1e-12)
 
@@ -247,7 +186,9 @@ def test_knobs_change_no_number(x64, quick_compile, monkeypatch):
 
     seeds = dropout.seeds(key, BATCH, HEADS, 1)
     keep = dropout.keep_mask(seeds, rate, jnp.arange(QUERIES), jnp.arange(KEYS))
-    times = np.minimum(all_counts(*buckets, everything(), reach=CHUNK, causal=False), 1)
+    times = np.minimum(
+        all_counts(*buckets, everything(BATCH, QUERIES, KEYS), reach=CHUNK, causal=False), 1
+    )
     wanted = value_and_gradients(
         lambda q, k, v: dense(q, k, v, times, keep=keep[:, :, 0] / (1 - rate)), q, k, v
     )

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from attnlab.ops import dropout
-from attnlab.ops.lsh import LUCIDRAINS, STRICT, TRAX, lsh_attention
+from attnlab.ops.lsh import LUCIDRAINS, STRICT, TRAX
 from tests.ops.lsh_plain import (
     BATCH,
     BUCKETS,
@@ -17,6 +17,7 @@ from tests.ops.lsh_plain import (
     counts_of,
     dense,
     inputs,
+    lsh_attention,
     value_and_gradients,
 )
 

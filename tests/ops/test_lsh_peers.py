@@ -11,7 +11,8 @@ import pytest
 
 from attnlab import masks
 from attnlab.ops import hashing
-from attnlab.ops.lsh import LUCIDRAINS, TRAX, lsh_attention
+from attnlab.ops.lsh import LUCIDRAINS, TRAX
+from tests.ops.lsh_plain import lsh_attention
 
 WHY = "the peers are oracles; they come with the extra `compat`"
 torch = pytest.importorskip("torch", reason=WHY)

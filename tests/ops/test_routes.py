@@ -10,6 +10,7 @@ from attnlab import (
     attention_weights,
     hash_buckets,
     lsh_attention,
+    lsh_cross_attention,
     make_rotations,
     masks,
     routes,
@@ -104,6 +105,25 @@ def test_lsh_is_lsh_attention():
     np.testing.assert_array_equal(got, true)
 
 
+def test_lsh_of_separate_queries_and_keys_is_lsh_cross_attention():
+    route = routes.LSH(num_hashes=2, num_buckets=2, chunk_size=3, shared_qk=False)
+    q, k, v = arrays()
+    lengths = jnp.full(q.shape[0], k.shape[1] - 2)
+
+    @jax.jit
+    def both(q, k, v, key):
+        rotations = make_rotations(key, num_heads=K, head_dim=H, num_hashes=2, num_buckets=2)
+        buckets = (hash_buckets(x, rotations) for x in (q, k))
+        mask = masks.Padding(lengths)
+        return (
+            route(scores.Dot(), q, k, v, mask=mask, hash_key=key),
+            lsh_cross_attention(q, k, v, *buckets, chunk_size=3, mask=mask),
+        )
+
+    got, true = both(q[:, :5], k, v, jax.random.key(1))
+    np.testing.assert_array_equal(got, true)
+
+
 def test_what_lsh_cannot_do_is_refused():
     q, k, v = arrays()
     route = routes.LSH()
@@ -118,6 +138,8 @@ def test_what_lsh_cannot_do_is_refused():
         route.weights(scores.Dot(), q, q)
     with pytest.raises(ValueError, match="within one sequence; got 3 queries and 7 keys"):
         route(scores.Dot(), q[:, :3], k, v)
+    with pytest.raises(NotImplementedError, match="for shared queries and keys; got centring='run"):
+        routes.LSH(shared_qk=False, centring="running")
 
 
 def test_an_unknown_keyword_is_an_error():
@@ -132,8 +154,5 @@ def test_routes_are_values():
         with pytest.raises(AttributeError):
             make().seed = 1
     assert routes.LSH(seed=1) != routes.LSH()
-    assert [route.shares_qk for route in (routes.AllPairs, routes.Window, routes.LSH)] == [
-        False,
-        False,
-        True,
-    ]
+    every = (routes.AllPairs(), routes.Window(2, 1), routes.LSH(), routes.LSH(shared_qk=False))
+    assert [route.shares_qk for route in every] == [False, False, True, False]
