@@ -55,8 +55,8 @@ class LSH:
         training, given as `centre`. Neither looks ahead.
       hash_before_rotary: hash queries and keys as they were before rotary positions turned them,
         which the modules give as `hash_inputs`.
-      shared_qk: whether queries and keys are the same. Decoding, centring, hashing before rotary and
-        options that are not strict are only for those that are.
+      shared_qk: whether queries and keys are the same. Decoding, centring, hashing before rotary
+        and options that are not strict are only for those that are.
       implementation: None, "sorted" or "dense", as for `lsh_attention`.
     """
 
