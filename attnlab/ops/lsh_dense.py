@@ -134,6 +134,7 @@ def softmax_times(logits: jax.Array, times: jax.Array) -> jax.Array:
     return jnp.where(visible, weights / jnp.where(total > 0, total, 1), 0)
 
 
+@jax.named_scope("lsh_attend")
 @functools.partial(jax.jit, static_argnums=0, inline=True)  # compiled once outside any other, too
 def attend_dense(
     settings: Settings,

@@ -65,6 +65,8 @@ class Row(NamedTuple):
     Attributes:
       q: [T, H].
       k: [S, H] unit keys, times the scale of the logits.
+      q_over_k: [L], q = q_over_k · k, where the keys are the queries and the type is wide enough to
+        take q from k; else None.
       v: [S, D].
       order: the arrays of `Order` without their first axis.
       seen_by: by token, [S, R] the slot of a key, [T, R] each first and extent of a query, to tell
@@ -74,6 +76,7 @@ class Row(NamedTuple):
 
     q: jax.Array
     k: jax.Array
+    q_over_k: jax.Array | None
     v: jax.Array
     order: Order
     seen_by: tuple[jax.Array, jax.Array, jax.Array] | None
@@ -129,7 +132,11 @@ def select_row(settings: Settings, q, k, v, scale, order: Order, seeds, index) -
         seen_by = row_order.key_slot.T, first, extent
     q_row = row_of(q, index)
     keys = unit_keys(q_row if k is None else row_of(k, index), scale, settings.key_norm)
-    return Row(q_row, keys, row_of(v, index), row_order, seen_by, at(seeds, index))
+    q_over_k = None
+    if k is None and jnp.finfo(q.dtype).nmant >= jnp.finfo(jnp.float32).nmant:
+        qq, qk = jnp.sum(q_row * q_row, axis=-1), jnp.sum(q_row * keys, axis=-1)
+        q_over_k = jnp.where(qk == 0, 0, qq / jnp.where(qk == 0, 1, qk))
+    return Row(q_row, keys, q_over_k, row_of(v, index), row_order, seen_by, at(seeds, index))
 
 
 def at(x: jax.Array, index: jax.Array) -> jax.Array:

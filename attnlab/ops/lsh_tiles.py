@@ -54,7 +54,11 @@ def make_tile(settings: Settings, row: Row, r: jax.Array, c0: jax.Array, size: i
         [chunk_tokens(order.key_token, r, home + e, chunk) for e in visits], axis=1
     )
     with jax.named_scope("lsh_gather"):
-        q, k, v = take(row.q, own), take(row.k, near), take(row.v, near)
+        k, v = take(row.k, near), take(row.v, near)
+        if row.q_over_k is None:
+            q = take(row.q, own)
+        else:  # already here: rows of memory are what a tile waits for
+            q = k[:, geometry.look_back * chunk :][:, :chunk] * take(row.q_over_k, own)[..., None]
     logits = settings.einsum("ckh,cqh->ckq", k, q)
     logits = jnp.where(_visible(geometry, row, r, c0, home, own, near), logits, MASKED)
     keep = None
