@@ -7,8 +7,9 @@
 
 Each mechanism is a jitted Flax module with its projections, run on the bytes of a text, forward and
 forward + backward. A fresh folder gets results.jsonl (every repetition), results.csv, report.md and
-two figures, memory and time, as SVG and PNG. Ctrl-C keeps what is done and still writes the report.
-The defaults finish within 5 minutes and 8 GiB on two cores.
+two figures, memory and time, as SVG and PNG; the report also sets LSH beside published tables.
+Ctrl-C keeps what is done and still writes the report. The defaults finish within 5 minutes and
+8 GiB on two cores.
 """
 
 import dataclasses
@@ -25,6 +26,7 @@ from attnlab.bench.folder import Folder
 from attnlab.bench.mechanisms import IMPLEMENTATIONS, NAMES
 from attnlab.bench.settings import AUTO, DTYPES, PARALLEL, Settings
 
+PUBLISHED = Path(__file__).parent / "published"
 _D = Settings()  # the defaults live there
 _ways = f"{AUTO} (the fastest exact one here), {', '.join(IMPLEMENTATIONS)}"
 
@@ -79,7 +81,12 @@ def main(argv: list[str]) -> int:
         if rest:
             raise Invalid(f"{rest[0]!r} is not a flag; write --name=value")
         settings, resume = _settings()
-        return compare.compare(settings, output_dir=Path(flags.FLAGS.output_dir), resume=resume)
+        return compare.compare(
+            settings,
+            output_dir=Path(flags.FLAGS.output_dir),
+            published_dir=PUBLISHED,
+            resume=resume,
+        )
     except (flags.Error, Invalid) as error:
         print(f"compare_lengths: {error}", file=sys.stderr)
         return 2

@@ -6,11 +6,11 @@ import datetime
 import json
 import signal
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
-from attnlab.bench import figures, report, trends
+from attnlab.bench import figures, published, report, trends
 from attnlab.bench.case import Case, Invalid, Result
 from attnlab.bench.folder import Folder
 from attnlab.bench.memory import human
@@ -21,13 +21,19 @@ INTERRUPTED = 130  # what a shell reports for a job ended by Ctrl-C
 
 
 def compare(
-    settings: Settings, *, output_dir: Path, resume: Path | None = None, out: TextIO | None = None
+    settings: Settings,
+    *,
+    output_dir: Path,
+    published_dir: Path,
+    resume: Path | None = None,
+    out: TextIO | None = None,
 ) -> int:
     """Runs what is missing, and writes the tables and figures even when it is interrupted.
 
     Args:
       settings: what to compare; with `resume`, the settings of that folder.
       output_dir: where the fresh folder of this run goes.
+      published_dir: the tables of papers that the report sets beside the run.
       resume: an earlier run's folder to complete instead.
       out: where the progress goes; standard output by default.
 
@@ -38,6 +44,7 @@ def compare(
       Invalid: the settings do not suit the machine, or the folder cannot be used.
     """
     out = out or sys.stdout
+    tables = published.load(published_dir)
     with (
         _terminable(),
         started(
@@ -62,7 +69,7 @@ def compare(
             status = 1
             print(f"\nstopped: {error}", file=out, flush=True)
         with _uninterrupted():
-            _finish(cases, folder, runner.errors(), out)
+            _finish(cases, folder, tables, runner.errors(), out)
         if status:
             print(f"to complete it: --resume={folder.path}", file=out)
         return status
@@ -134,7 +141,13 @@ def _measured(case: Case, earlier: Sequence[Result], settings: Settings, runner:
     return dataclasses.replace(result, message=why) if slow else result
 
 
-def _finish(cases: Sequence[Case], folder: Folder, errors: str, out: TextIO) -> None:
+def _finish(
+    cases: Sequence[Case],
+    folder: Folder,
+    tables: Mapping[str, published.Table],
+    errors: str,
+    out: TextIO,
+) -> None:
     rows = {result.case: result for result in folder.results()}
     results = [rows[case] for case in cases if case in rows]
     (folder.path / "results.csv").write_text(report.csv_text(results), encoding="utf-8")
@@ -142,7 +155,8 @@ def _finish(cases: Sequence[Case], folder: Folder, errors: str, out: TextIO) -> 
         with open(folder.path / "errors.log", "a", encoding="utf-8") as file:
             file.write(errors)
     figures.save(results, folder.path)
-    text = report.markdown(results, planned=len(cases))
+    beside = published.sections(results, tables)
+    text = report.markdown(results, planned=len(cases), beside=beside)
     (folder.path / "report.md").write_text(text, encoding="utf-8")
     counts = {status: sum(r.status == status for r in results) for status in report.SHORT}
     bad = ", ".join(f"{n} × {report.SHORT[status]}" for status, n in counts.items() if n)

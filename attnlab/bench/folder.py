@@ -12,6 +12,27 @@ from attnlab.bench.case import Case, Invalid, Result, from_json, to_json
 ROWS, SETTINGS = "results.jsonl", "settings.json"
 
 
+def fresh_folder(parent: Path, name: str) -> Path:
+    """Makes `parent`/NAME-DATE-TIME, never one that exists.
+
+    Raises:
+      Invalid: it cannot be made.
+    """
+    stamp = f"{name}-{datetime.datetime.now():%Y%m%d-%H%M%S}"
+    for i in range(1, 1000):
+        path = parent / (stamp if i == 1 else f"{stamp}-{i}")
+        try:
+            path.mkdir(parents=True)
+        except FileExistsError:
+            if not parent.is_dir():
+                raise Invalid(f"--output_dir={parent} is a file; give a folder") from None
+        except OSError as error:
+            raise Invalid(f"--output_dir={parent}: {error.strerror}; give a folder") from None
+        else:
+            return path
+    raise Invalid(f"--output_dir={parent}: no free name for {stamp}")
+
+
 @dataclasses.dataclass(frozen=True)
 class Folder:
     """A results folder on disk."""
@@ -25,20 +46,7 @@ class Folder:
         Raises:
           Invalid: it cannot be made.
         """
-        stamp = f"compare_lengths-{datetime.datetime.now():%Y%m%d-%H%M%S}"
-        names = (stamp if i == 1 else f"{stamp}-{i}" for i in range(1, 1000))
-        for path in (parent / name for name in names):
-            try:
-                path.mkdir(parents=True)
-            except FileExistsError:
-                if not parent.is_dir():
-                    raise Invalid(f"--output_dir={parent} is a file; give a folder") from None
-                continue
-            except OSError as error:
-                raise Invalid(f"--output_dir={parent}: {error.strerror}") from None
-            break
-        else:
-            raise Invalid(f"--output_dir={parent}: no free name for {stamp}")
+        path = fresh_folder(parent, "compare_lengths")
         (path / SETTINGS).write_text(json.dumps(settings, indent=2) + "\n")
         return cls(path)
 

@@ -8,7 +8,6 @@ import datetime
 import importlib.util
 import json
 import math
-import os
 import sys
 import time
 from collections.abc import Sequence
@@ -18,6 +17,7 @@ from typing import Any, TextIO
 import numpy as np
 
 from attnlab.bench import peers, peers_report
+from attnlab.bench.folder import fresh_folder
 from attnlab.bench.peers import Outcome, Pair
 from attnlab.bench.peers_process import Process, SideError
 
@@ -72,7 +72,7 @@ def compare(
     """
     out = out or sys.stdout
     require_packages(pairs)
-    folder = fresh_folder(output_dir)
+    folder = fresh_folder(output_dir, "compare_peers")
     print(f"results: {folder}\n{len(pairs)} pairs", file=out, flush=True)
     outcomes: list[Outcome] = []
     status = 0
@@ -97,20 +97,6 @@ def compare(
     print(f"\n{peers_report.tables(outcomes)}", file=out)
     print(f"\nreport: {folder / 'report.md'}", file=out, flush=True)
     return status
-
-
-def fresh_folder(parent: Path) -> Path:
-    """Makes `parent`/compare_peers-DATE-TIME, never one that exists.
-
-    Raises:
-      ValueError: it cannot be made.
-    """
-    path = parent / f"compare_peers-{datetime.datetime.now():%Y%m%d-%H%M%S}-{os.getpid()}"
-    try:
-        path.mkdir(parents=True)
-    except OSError as error:
-        raise ValueError(f"--output_dir={parent}: {error.strerror}; give a folder") from None
-    return path
 
 
 def measure(pair: Pair, *, repeats: int, seconds: float, log: Path) -> Outcome:

@@ -73,15 +73,16 @@ def table(results: Sequence[Result], passes: str, quantity: str) -> str:
         [str(n), *(cell(chosen.get((n, label))) for label in labels)]
         for n in sorted({n for n, _ in chosen})
     ]
-    return _markdown(["n", *labels], rows)
+    return markdown_table(["n", *labels], rows)
 
 
-def markdown(results: Sequence[Result], *, planned: int) -> str:
+def markdown(results: Sequence[Result], *, planned: int, beside: Sequence[str] = ()) -> str:
     """The whole report.
 
     Args:
       results: the rows.
       planned: how many cases the run has, done or not.
+      beside: sections that set the rows beside other figures, from `published.sections`.
     """
     done = [r for r in results if r.case.passes in PASSES]
     shown = [p for p in PASSES if any(r.case.passes == p for r in done)]
@@ -96,6 +97,7 @@ def markdown(results: Sequence[Result], *, planned: int) -> str:
     parts += ["## Growth", _GROWTH_NOTE, _growth(done, shown)]
     parts += ["## Crossovers", *_crossovers(done, shown)]
     parts += ["## Largest length that fits", _FITS_NOTE, _fits(done, shown)]
+    parts += beside
     parts += ["## Cases without a result", _missing(done)]
     parts += ["## How it was measured", _method(done)]
     return "\n\n".join(parts) + "\n"
@@ -144,7 +146,7 @@ def _environment(results: Sequence[Result]) -> str:
     times = [r.time for r in results if r.time]
     if times:
         rows.append(["measured (UTC)", f"{min(times)} to {max(times)}"])
-    return _markdown(["", "where"], rows) if rows else ""
+    return markdown_table(["", "where"], rows) if rows else ""
 
 
 def _growth(results: Sequence[Result], shown: Sequence[str]) -> str:
@@ -159,7 +161,7 @@ def _growth(results: Sequence[Result], shown: Sequence[str]) -> str:
         [label, *("" if p is None else f"n^{p:.2f}" for p in line)]
         for label, line in zip(labels, slopes, strict=True)
     ]
-    return _markdown(header, rows)
+    return markdown_table(header, rows)
 
 
 def _crossovers(results: Sequence[Result], shown: Sequence[str]) -> list[str]:
@@ -177,7 +179,7 @@ def _crossovers(results: Sequence[Result], shown: Sequence[str]) -> list[str]:
                 )
     if not rows:
         return ["None: at every length that ran, the order is the same."]
-    return [_CROSSOVER_NOTE, _markdown(["", "pass", "the lines meet at n ="], rows)]
+    return [_CROSSOVER_NOTE, markdown_table(["", "pass", "the lines meet at n ="], rows)]
 
 
 def _fits(results: Sequence[Result], shown: Sequence[str]) -> str:
@@ -187,7 +189,7 @@ def _fits(results: Sequence[Result], shown: Sequence[str]) -> str:
             estimate = "" if fit.estimate is None else f"≈ {_two_digits(fit.estimate)}"
             cells = (fit.largest or "none", fit.too_large or "", estimate)
             rows.append([label, PASS_TITLES[passes], *map(str, cells)])
-    return _markdown(["mechanism", "pass", "ran", "did not fit", "extrapolated"], rows)
+    return markdown_table(["mechanism", "pass", "ran", "did not fit", "extrapolated"], rows)
 
 
 def _missing(results: Sequence[Result]) -> str:
@@ -198,7 +200,7 @@ def _missing(results: Sequence[Result]) -> str:
     ]
     if not rows:
         return "None."
-    return _markdown(["mechanism", "n", "pass", "what happened", "why"], rows)
+    return markdown_table(["mechanism", "n", "pass", "what happened", "why"], rows)
 
 
 def _method(results: Sequence[Result]) -> str:
@@ -262,7 +264,7 @@ def _two_digits(number: float) -> str:
     return f"{float(f'{number:.2g}'):,.0f}"
 
 
-def _markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """A Markdown table whose columns also line up as plain text."""
     body = [[cell.replace("|", "\\|").replace("\n", " ") for cell in row] for row in rows]
     widths = [max(3, *(len(row[i]) for row in [header, *body])) for i in range(len(header))]

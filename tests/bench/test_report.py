@@ -32,6 +32,11 @@ def test_report_has_every_section():
     assert "0.99 to 0.99 times" in text
 
 
+def test_report_holds_what_stands_beside_the_rows():
+    text = report.markdown(rows.run(), planned=48, beside=["## Paper beside ours", "1.23×"])
+    assert "## Paper beside ours\n\n1.23×\n\n## Cases without a result" in text
+
+
 def test_report_compares_the_devices_own_peak_where_there_is_one():
     row = rows.row("dot", 2048, resident_peak_bytes=None, device_peak_bytes=2**25)
     text = report.markdown([row], planned=1)

@@ -1,0 +1,108 @@
+"""The figure of a profile, shares over length: a pure function of its rows."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+from matplotlib.figure import Figure
+
+from attnlab.bench.case import PASSES
+from attnlab.bench.profile_case import Profile
+from attnlab.bench.profile_report import chosen
+from attnlab.bench.profile_stages import STAGES
+from attnlab.bench.report import PASS_TITLES, duration
+
+# Okabe and Ito's colours, told apart by all common forms of colour vision.
+_COLOURS = {
+    "hash": "#0072B2",
+    "sort": "#56B4E9",
+    "gather": "#E69F00",
+    "attend": "#009E73",
+    "merge": "#CC79A7",
+    "other": "#bdbdbd",
+}
+_LABELLED = 0.045  # smaller shares have no room for their number
+_RC = {
+    "font.size": 9,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.titlelocation": "left",
+    "axes.titleweight": "bold",
+    "svg.fonttype": "none",  # text stays text
+    "svg.hashsalt": "attnlab",  # the same rows give the same file
+}
+
+
+def save(profiles: Sequence[Profile], folder: Path) -> list[Path]:
+    """Writes shares.svg and shares.png; nothing where no case ran.
+
+    Returns:
+      The files written.
+    """
+    figure = draw(profiles)
+    if figure is None:
+        return []
+    written = []
+    for kind, options in (("svg", {"metadata": {"Date": None}}), ("png", {"dpi": 160})):
+        path = folder / f"shares.{kind}"
+        with matplotlib.rc_context(_RC):
+            figure.savefig(path, format=kind, **options)
+        written.append(path)
+    return written
+
+
+def draw(profiles: Sequence[Profile]) -> Figure | None:
+    """Stacked bars of the shares, one a length, a panel a pass; None where no case ran."""
+    done = [profile for profile in profiles if profile.status == "ok"]
+    shown = [passes for passes in PASSES if chosen(done, passes)]
+    if not shown:
+        return None
+    bars = max(len(chosen(done, passes)) for passes in shown)
+    case = done[0].case
+    with matplotlib.rc_context(_RC):
+        figure = Figure(figsize=(max(0.85 * bars * len(shown), 4.0) + 2.3, 4.6))
+        width = figure.get_figwidth()
+        panels = figure.subplots(1, len(shown), sharey=True, squeeze=False)[0]
+        left = 0.75 / width
+        figure.subplots_adjust(left, 0.11, 1 - 1.0 / width, 0.78, wspace=0.12)
+        for axes, passes in zip(panels, shown, strict=True):
+            _bars(axes, chosen(done, passes))
+            axes.set_title(PASS_TITLES[passes], pad=18)
+        panels[0].set_ylabel("share of the time")
+        panels[-1].legend(
+            loc="center left", bbox_to_anchor=(1.01, 0.5), reverse=True, frameon=False
+        )
+        title = (
+            "Where the time of LSH attention goes; above the bars, the time of one call\n"
+            f"batch {case.batch}, {case.num_heads} heads × {case.head_dim}, R = {case.num_hashes}, "
+            f"C = {case.chunk_size}, {case.dtype}{', causal' if case.causal else ''}"
+        )
+        figure.text(left, 0.985, title, fontsize=9.5, va="top", linespacing=1.5)
+    return figure
+
+
+def _bars(axes: Any, profiles: Sequence[Profile]) -> None:
+    places = range(len(profiles))
+    base = [0.0] * len(profiles)
+    for stage in STAGES:
+        heights = [profile.shares[stage] for profile in profiles]
+        axes.bar(places, heights, 0.8, base, color=_COLOURS[stage], label=stage, linewidth=0)
+        for x, height, low in zip(places, heights, base, strict=True):
+            if height >= _LABELLED:
+                dark = stage in ("hash", "attend")
+                axes.text(
+                    x, low + height / 2, f"{height:.0%}", ha="center", va="center", fontsize=8,
+                    color="white" if dark else "black",
+                )  # fmt: skip
+        base = [low + height for low, height in zip(base, heights, strict=True)]
+    for x, profile in zip(places, profiles, strict=True):
+        axes.text(
+            x, 1.01, duration(profile.median_seconds), ha="center", va="bottom", fontsize=8,
+            color="#555555",
+        )  # fmt: skip
+    axes.set_xticks(places, [str(profile.case.length) for profile in profiles])
+    axes.set_xlabel("length n (tokens)")
+    axes.set_ylim(0, 1)
+    axes.set_yticks([0, 0.25, 0.5, 0.75, 1], ["0", "25%", "50%", "75%", "100%"])
+    axes.tick_params(axis="x", length=0)
