@@ -25,52 +25,63 @@ from attnlab.bench.case import Invalid
 from attnlab.bench.hash_quality import CENTRING, MERGE, Settings
 
 _D = Settings()  # the defaults live there
-
-
-def _list(name: str, text: str) -> None:
-    flags.DEFINE_list(name, [f"{one:g}" if isinstance(one, float) else str(one)
-                             for one in getattr(_D, name)], text)  # fmt: skip
-
-
-_list("rounds", "Numbers of hash rounds.")
-_list("chunk_sizes", "Chunk lengths.")
-_list("bucket_factors", "Numbers of buckets, in units of the usual 2 * length / chunk size.")
-_list("windows", "Slots of its own bucket that a query sees; 0 = as many as a chunk has.")
-_list("centring", f"What is subtracted before hashing: {', '.join(CENTRING)}.")
-_list("merge", f"How a pair that several rounds show counts: {', '.join(MERGE)}.")
-flags.DEFINE_integer("length", _D.length, "Bytes that are attended over, and trained on at a time.")
-flags.DEFINE_integer("num_layers", _D.num_layers, "Layers of the model; all are measured.")
-flags.DEFINE_integer("num_heads", _D.num_heads, "Heads of a layer.")
-flags.DEFINE_integer("head_dim", _D.head_dim, "Width of a head.")
-flags.DEFINE_integer("train_steps", _D.train_steps, "Steps of training; 0 = seeded weights.")
-flags.DEFINE_integer("top_k", _D.top_k, "Keys of a query whose recall is measured.")
-flags.DEFINE_float("target_mass", _D.target_mass, "Share of the mass that is called enough.")
-flags.DEFINE_integer("seed", _D.seed, "Of the model, its training and the rotations.")
-_list("data_files", "Files of text. Without them: the project's own sources.")
-flags.DEFINE_string("output_dir", "results", "Where the fresh folder of this run is made.")
-flags.DEFINE_bool("help", False, "Show this text.", short_name="h")
+_HELP = {
+    "rounds": "Numbers of hash rounds.",
+    "chunk_sizes": "Chunk lengths.",
+    "bucket_factors": "Numbers of buckets, in units of the usual 2 * length / chunk size.",
+    "windows": "Slots of its own bucket that a query sees; 0 = as many as a chunk has.",
+    "centring": f"What is subtracted before hashing: {', '.join(CENTRING)}.",
+    "merge": f"How a pair that several rounds show counts: {', '.join(MERGE)}.",
+    "length": "Bytes that are attended over, and trained on at a time.",
+    "num_layers": "Layers of the model; all are measured.",
+    "num_heads": "Heads of a layer.",
+    "head_dim": "Width of a head.",
+    "train_steps": "Steps of training; 0 = seeded weights.",
+    "top_k": "Keys of a query whose recall is measured.",
+    "target_mass": "Share of the mass that is called enough.",
+    "seed": "Of the model, its training and the rotations.",
+    "data_files": "Files of text. Without them: the project's own sources.",
+}
 
 
 def main(argv: list[str]) -> int:
     """Parses, builds the settings and runs; a bad flag ends in one line and status 2."""
+    given = _flags()
     try:
-        rest = flags.FLAGS(argv)[1:]
-        if flags.FLAGS.help:
-            print(f"{__doc__}\nflags:\n{flags.FLAGS.main_module_help()}")
+        rest = given(argv)[1:]
+        if given.help:
+            print(f"{__doc__}\nflags:\n{given.get_help()}")
             return 0
         if rest:
             raise Invalid(f"{rest[0]!r} is not a flag; write --name=value")
         signal.signal(signal.SIGTERM, signal.default_int_handler)  # a polite kill is a Ctrl-C
-        settings = Settings(**{f.name: _value(f.name) for f in dataclasses.fields(Settings)})
-        return hash_quality_run.run(settings, output_dir=Path(flags.FLAGS.output_dir))
+        settings = Settings(**{name: _value(name, given[name].value) for name in _HELP})
+        return hash_quality_run.run(settings, output_dir=Path(given.output_dir))
     except (flags.Error, Invalid) as error:
         print(f"hash_quality: {error}", file=sys.stderr)
         return 2
 
 
-def _value(name: str) -> Any:
+def _flags() -> flags.FlagValues:
+    """The flags; of this experiment alone, so that others may use the same names."""
+    found = flags.FlagValues()
+    for name, text in _HELP.items():
+        default = getattr(_D, name)
+        if isinstance(default, tuple):
+            listed = [f"{one:g}" if isinstance(one, float) else str(one) for one in default]
+            flags.DEFINE_list(name, listed, text, flag_values=found)
+        elif isinstance(default, float):
+            flags.DEFINE_float(name, default, text, flag_values=found)
+        else:
+            flags.DEFINE_integer(name, default, text, flag_values=found)
+    where = "Where the fresh folder of this run is made."
+    flags.DEFINE_string("output_dir", "results", where, flag_values=found)
+    flags.DEFINE_bool("help", False, "Show this text.", short_name="h", flag_values=found)
+    return found
+
+
+def _value(name: str, value: Any) -> Any:
     """A flag's value, lists of the type that the default has."""
-    value: Any = flags.FLAGS[name].value
     default = getattr(_D, name)
     if not isinstance(default, tuple):
         return value

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import pytest
 
 from attnlab.bench import (
+    folder,
     inputs,
     mechanisms,
     profile_case,
