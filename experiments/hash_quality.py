@@ -12,7 +12,6 @@ are tried one at a time, each over --rounds. A fresh folder gets results.jsonl, 
 figures as SVG and PNG. Ctrl-C keeps what is done. The defaults take two minutes on two cores.
 """
 
-import dataclasses
 import signal
 import sys
 from pathlib import Path

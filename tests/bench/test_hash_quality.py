@@ -75,6 +75,11 @@ def test_refuses_bad_settings(changed, message):
     assert message in str(refused.value)
 
 
+def test_every_setting_is_a_flag():
+    names = {field.name for field in dataclasses.fields(Settings)}
+    assert names == set(experiment._HELP)
+
+
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
@@ -84,11 +89,6 @@ def test_refuses_bad_settings(changed, message):
         (["--length=1000000"], "--length=1000000 needs 2000001 bytes"),
     ],
 )
-def test_every_setting_is_a_flag():
-    names = {field.name for field in dataclasses.fields(Settings)}
-    assert names == set(experiment._HELP)
-
-
 def test_a_bad_flag_is_one_line_and_status_2(flags, message, capsys):
     assert experiment.main(["hash_quality", *flags]) == 2
     error = capsys.readouterr().err
