@@ -186,7 +186,7 @@ def lsh_attention(
         numbers. None = 1 on CPU, elsewhere all.
       implementation: "sorted" goes through the rounds in sorted order; "dense" makes the L × L
         weights of a row, the same function with other rounding; None = dense where that visits no
-        more pairs than the rounds would, and no more than 2²⁰.
+        more pairs than the rounds would, no more than 2¹⁸, and rows_at_once is not asked for.
       precision: of the matrix products, as in `jax.lax.dot`.
 
     Returns:
@@ -236,7 +236,7 @@ def lsh_attention(
         order = sort_rounds(jnp.moveaxis(buckets, 3, 1), valid, segments, geometry)
     seeds = row_seeds(dropout_rate, dropout_key, batch, heads)
     settings = Settings(geometry, options.key_norm, dropout_rate, rows_at_once, precision)
-    attend = choose(implementation, order, geometry)
+    attend = choose(implementation, order, settings)
     context = attend(settings, qk, None, v, nan_if_broken, order, seeds)[:, :length]
     for visible in (visibility.valid, visibility.q_valid):
         if visible is not None:

@@ -32,7 +32,7 @@ __all__ = ["attend_dense", "dense_weights", "laps", "row_times", "softmax_times"
 
 # Weights computed together: as many rows as this leaves room for, so that memory does not grow with
 # the batch.
-_WEIGHTS_AT_ONCE = 2**22
+_WEIGHTS_AT_ONCE = 2**20
 
 
 def visible_counts(
@@ -158,7 +158,7 @@ def attend_dense(
 
     Returns:
       [B, T, N, D] in v's dtype. Time O(B·N·T·S·(R + H + D)); memory that of the arguments, beside
-      `settings.rows_at_once` (None = as many as 2²² allow) times T·S weights: the backward pass
+      `settings.rows_at_once` (None = as many as 2²⁰ allow) times T·S weights: the backward pass
       computes them again.
     """
     batch, num_queries, heads, _ = q.shape

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from attnlab.ops import lsh_dense
-from attnlab.ops.lsh import LUCIDRAINS, PAPER, STRICT, TRAX, LSHOptions
+from attnlab.ops.lsh import LUCIDRAINS, PAPER, STRICT, TRAX, LSHOptions, lsh_attention
 from attnlab.ops.lsh_cross_order import CrossVisibility, sort_queries_and_keys
 from attnlab.ops.lsh_order import sort_rounds
 from attnlab.ops.lsh_rounds import attend_rounds
@@ -223,3 +223,22 @@ def test_separate_queries_and_keys(x64, quick_compile):
     assert np.any(np.all(want[0] == 0, axis=-1)) and np.any(want[0])
     for x, y in zip(got, want, strict=True):
         np.testing.assert_allclose(x, y, atol=1e-12)
+
+
+def test_is_taken_for_short_inputs_and_sorting_for_long_ones():
+    """By what is compiled: sorted attention loops over its rounds, dense attention does not."""
+
+    def way(length, chunk_size, **options):
+        qk = jax.ShapeDtypeStruct((1, length, 1, 8), jnp.float32)
+        buckets = jax.ShapeDtypeStruct((1, 2, length, 1), jnp.int32)
+        attend = functools.partial(lsh_attention, chunk_size=chunk_size, **options)
+        text = str(jax.make_jaxpr(attend)(qk, qk, buckets))
+        return "dense" if f"{length},{length}" in text else "sorted"
+
+    assert way(32, 8) == "dense"  # 32 · 32 pairs, as many as 2 rounds of 2 chunks of 8 a query
+    assert way(40, 8) == "sorted"
+    assert way(40, 8, implementation="dense") == "dense"
+    assert way(32, 8, implementation="sorted") == "sorted"
+    assert way(32, 8, rows_at_once=1) == "sorted"
+    assert way(512, 256) == "dense"
+    assert way(520, 260) == "sorted"
