@@ -18,7 +18,7 @@ class Settings:
     """What to compare; a field is the flag of the same name."""
 
     mechanisms: tuple[str, ...] = ("additive", "dot", "general", "multi_head", "window", "lsh")
-    lengths: tuple[int, ...] = (512, 1024, 2048, 4096, 8192)
+    lengths: tuple[int, ...] = (512, 1024, 2048, 3072, 4096, 8192)
     batch: int = 1
     num_heads: int = 4
     head_dim: int = 64
