@@ -5,11 +5,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import matplotlib
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, NullLocator
 
-from attnlab.bench import trends
+from attnlab.bench import figure_files, trends
 from attnlab.bench.case import PASSES, Result
 from attnlab.bench.memory import human
 from attnlab.bench.report import PASS_TITLES, duration
@@ -30,15 +29,6 @@ STYLES = {
 _DASHES = {"": "-", "dense": (0, (5, 2)), "blockwise": "-.", "cudnn": ":"}
 _GREY = "#8a8a8a"
 _GAP = 0.062  # between two labels, in heights of a panel
-_RC = {
-    "font.size": 9,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.titlelocation": "left",
-    "axes.titleweight": "bold",
-    "svg.fonttype": "none",  # text stays text
-    "svg.hashsalt": "attnlab",  # the same rows give the same file
-}
 
 
 def save(results: Sequence[Result], folder: Path) -> list[Path]:
@@ -47,17 +37,7 @@ def save(results: Sequence[Result], folder: Path) -> list[Path]:
     Returns:
       The files written.
     """
-    written = []
-    for quantity in ("time", "memory"):
-        figure = draw(results, quantity)
-        if figure is None:
-            continue
-        for kind, options in (("svg", {"metadata": {"Date": None}}), ("png", {"dpi": 160})):
-            path = folder / f"{quantity}.{kind}"
-            with matplotlib.rc_context(_RC):
-                figure.savefig(path, format=kind, **options)
-            written.append(path)
-    return written
+    return figure_files.save({name: draw(results, name) for name in ("time", "memory")}, folder)
 
 
 def draw(results: Sequence[Result], quantity: str) -> Figure | None:
@@ -66,7 +46,7 @@ def draw(results: Sequence[Result], quantity: str) -> Figure | None:
     shown = [p for p in PASSES if any(trends.lines(results, p, value).values())]
     if not shown:
         return None
-    with matplotlib.rc_context(_RC):
+    with figure_files.style():
         figure = Figure(figsize=(5.6 * len(shown) + 0.2, 4.6))
         left, right = 0.62 / figure.get_figwidth(), 0.05 / figure.get_figwidth()
         names = 1.35 / figure.get_figwidth()  # where the labels stand

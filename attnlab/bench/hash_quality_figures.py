@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import matplotlib
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, NullLocator, PercentFormatter
 
+from attnlab.bench import figure_files
 from attnlab.bench.hash_quality import Line, Row, by_line
 
 # The base is black everywhere; what differs from it, Okabe and Ito's colours.
@@ -23,27 +23,13 @@ _TITLES = {
     "centring": "Centring",
     "merge": "Merge",
 }
-_RC = {
-    "font.size": 9,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.titlelocation": "left",
-    "axes.titleweight": "bold",
-    "svg.fonttype": "none",  # text stays text
-    "svg.hashsalt": "attnlab",  # the same rows give the same file
-}
 
 
 def save(rows: Sequence[Row], folder: Path) -> list[Path]:
     """Writes quality.svg, quality.png, buckets.svg and buckets.png; returns their paths."""
-    written = []
-    with matplotlib.rc_context(_RC):
-        for name, figure in (("quality", _quality(rows)), ("buckets", _buckets(rows))):
-            for kind, options in (("svg", {"metadata": {"Date": None}}), ("png", {"dpi": 160})):
-                path = folder / f"{name}.{kind}"
-                figure.savefig(path, format=kind, **options)
-                written.append(path)
-    return written
+    with figure_files.style():
+        figures = {"quality": _quality(rows), "buckets": _buckets(rows)}
+    return figure_files.save(figures, folder)
 
 
 def varied(rows: Sequence[Row]) -> dict[str, list[Line]]:

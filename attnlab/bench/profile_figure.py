@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import matplotlib
 from matplotlib.figure import Figure
 
+from attnlab.bench import figure_files
 from attnlab.bench.case import PASSES
 from attnlab.bench.profile_case import Profile
 from attnlab.bench.profile_report import chosen
@@ -23,15 +23,6 @@ _COLOURS = {
     "other": "#bdbdbd",
 }
 _LABELLED = 0.045  # smaller shares have no room for their number
-_RC = {
-    "font.size": 9,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.titlelocation": "left",
-    "axes.titleweight": "bold",
-    "svg.fonttype": "none",  # text stays text
-    "svg.hashsalt": "attnlab",  # the same rows give the same file
-}
 
 
 def save(profiles: Sequence[Profile], folder: Path) -> list[Path]:
@@ -40,16 +31,7 @@ def save(profiles: Sequence[Profile], folder: Path) -> list[Path]:
     Returns:
       The files written.
     """
-    figure = draw(profiles)
-    if figure is None:
-        return []
-    written = []
-    for kind, options in (("svg", {"metadata": {"Date": None}}), ("png", {"dpi": 160})):
-        path = folder / f"shares.{kind}"
-        with matplotlib.rc_context(_RC):
-            figure.savefig(path, format=kind, **options)
-        written.append(path)
-    return written
+    return figure_files.save({"shares": draw(profiles)}, folder)
 
 
 def draw(profiles: Sequence[Profile]) -> Figure | None:
@@ -60,7 +42,7 @@ def draw(profiles: Sequence[Profile]) -> Figure | None:
         return None
     bars = max(len(chosen(done, passes)) for passes in shown)
     case = done[0].case
-    with matplotlib.rc_context(_RC):
+    with figure_files.style():
         figure = Figure(figsize=(max(0.85 * bars * len(shown), 4.0) + 2.3, 4.6))
         width = figure.get_figwidth()
         panels = figure.subplots(1, len(shown), sharey=True, squeeze=False)[0]
