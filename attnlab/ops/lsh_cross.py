@@ -55,8 +55,8 @@ def lsh_cross_attention(
     would stand if both sequences were of one length: for self-attention its own position.
 
     Hash both with the same rotations. Keys are normalised, so that buckets, which know nothing of
-    length, hold the keys of large logits; for keys with `key_norm=None` hash what
-    `hashing.asymmetric` makes of queries and keys.
+    length, hold the keys of large logits. With `key_norm=None` they are not; `hashing.asymmetric`
+    makes vectors that hash in the order of the logits then, and says what that costs.
 
     Args:
       q: queries [*B, T, N, H].

@@ -217,7 +217,7 @@ def read_mask(
         elif isinstance(part, masks.Segments):
             if segments is not None or (part.kv_ids is not None and not cross):
                 raise NotImplementedError(
-                    "LSH attention is self-attention over one Segments(q_ids); got"
+                    "LSH attention takes one Segments, and if queries are keys its q_ids alone; got"
                     f" {'a second one' if segments is not None else 'kv_ids as well'}"
                 )
             segments = rows(part.q_ids, "Segments.q_ids", queries)
