@@ -153,11 +153,12 @@ class MultiHeadAttention(nn.Module):
             name="out",
             **self._dense_options(),
         )(context)
-        # A route without weights to show sows none, so that a whole model can be looked into.
+        # LSH sows none, so that a whole model can be looked into at lengths that only LSH can do.
         sows = self.is_mutable_collection("intermediates") and not isinstance(self.route, LSH)
         if not return_weights and not sows:
             return out
-        weights = self.route.weights(score, q, k, **options)
+        hashing = {name: x for name, x in extra.items() if not name.startswith("dropout")}
+        weights = self.route.weights(score, q, k, **options, **hashing)
         self.sow("intermediates", "attention_weights", weights)
         return (out, weights) if return_weights else out
 

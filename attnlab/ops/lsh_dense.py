@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -28,7 +27,7 @@ from jax import lax
 from attnlab.ops.lsh_order import Geometry, Order, in_range, take
 from attnlab.ops.lsh_rows import Settings, at, keep_weights, row_of, unit_keys
 
-__all__ = ["attend_dense", "dense_weights", "laps", "row_times", "softmax_times", "visible_counts"]
+__all__ = ["attend_dense", "laps", "row_times", "softmax_times", "visible_counts"]
 
 # Weights computed together: as many rows as this leaves room for, so that memory does not grow with
 # the batch.
@@ -174,53 +173,13 @@ def attend_dense(
     return jnp.moveaxis(out.reshape(batch, heads, num_queries, -1), 1, 2).astype(v.dtype)
 
 
-def dense_weights(
-    settings: Settings,
-    q: jax.Array,
-    k: jax.Array | None,
-    scale: jax.Array,
-    order: Order,
-    seeds: jax.Array,
-    start: jax.Array | int = 0,
-    size: int | None = None,
-) -> jax.Array:
-    """The weights that `attend_dense` multiplies the values by.
-
-    Args:
-      settings: static.
-      q: [B, T, N, H].
-      k: [B, S, N, H]; None: the keys are the queries.
-      scale: of the logits.
-      order: of all rounds.
-      seeds: [B·N, 2] uint32, used if there is dropout.
-      start: the first query.
-      size: how many queries from there on; None = all.
-
-    Returns:
-      [B, N, size, S], float32 at least. A row sums to 1, or to 0 where no key is visible and the
-      keys are not the queries; with dropout it does so on average.
-    """
-    batch, _, heads, _ = q.shape
-
-    def row(index):
-        return _row_weights(settings, q, k, scale, order, seeds, index, start, size)
-
-    weights = lax.map(row, jnp.arange(batch * heads, dtype=jnp.int32))
-    return weights.reshape(batch, heads, *weights.shape[1:])
-
-
-def _row_weights(
-    settings: Settings, q, k, scale, order: Order, seeds, index, start: Any = 0, size=None
-) -> jax.Array:
-    """[size, S] of row `index`."""
-    num_queries, heads = q.shape[1:3]
-    size = num_queries if size is None else size
+def _row_weights(settings: Settings, q, k, scale, order: Order, seeds, index) -> jax.Array:
+    """[T, S] of row `index`."""
     q_row = row_of(q, index)
     keys = unit_keys(q_row if k is None else row_of(k, index), scale, settings.key_norm)
-    q_row = lax.dynamic_slice_in_dim(q_row, start, size, 0)
-    times = row_times(settings.geometry, order, heads, index, start, size)
+    times = row_times(settings.geometry, order, q.shape[2], index)
     weights = softmax_times(settings.einsum("th,sh->ts", q_row, keys), times)
-    query, key = _positions(times.shape, start)
+    query, key = _positions(times.shape, 0)
     if k is None:
         alone = ~jnp.any(times > 0, axis=1, keepdims=True)
         weights = jnp.where(alone & (query == key), 1, weights)

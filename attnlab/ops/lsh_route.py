@@ -234,12 +234,15 @@ class LSH:
             precision=precision,
         )
 
-    def weights(self, score, q, k, **options) -> jax.Array:
-        """Refused: the T × S weights are what this route avoids."""
-        del score, q, k, options
-        raise NotImplementedError(
-            "LSH never makes the T × S weights; compare its context with AllPairs instead"
-        )
+    def weights(self, score: Score, q: jax.Array, k: jax.Array, **options: Any) -> jax.Array:
+        """The weights [*B, N, T, S], dense: for looking at, since the route is there to avoid them.
+
+        They are the context of values e_j = (0 … 1 … 0), with the keywords of a call.
+        """
+        num_keys, num_heads = k.shape[-3:-1]
+        units = jnp.eye(num_keys, dtype=q.dtype)[:, None]
+        units = jnp.broadcast_to(units, (*k.shape[:-3], num_keys, num_heads, num_keys))
+        return jnp.swapaxes(self(score, q, k, units, **options), -3, -2)
 
     def _refuse(self, score, bias):
         if not (isinstance(score, Dot) and score.scale is None):

@@ -305,8 +305,6 @@ def test_what_cannot_be_is_refused():
     variables = init(host, x)
     with pytest.raises(NotImplementedError, match="LSH takes no bias"):
         host.apply(variables, x, bias=jnp.zeros((1, 1, 1, L)))
-    with pytest.raises(NotImplementedError, match="LSH never makes the T × S weights"):
-        jax.eval_shape(lambda: host.apply(variables, x, return_weights=True))
     running = lsh(route=dataclasses.replace(ROUTE, centring="running"))
     with pytest.raises(NotImplementedError, match="mean of one segment into the next; got.*use"):
         init(running, x, mask=masks.Segments(jnp.zeros((B, L), jnp.int32)))
@@ -331,6 +329,20 @@ def test_what_cannot_be_is_refused():
         routes.LSH(centring="learned")(scores.Dot(), q, q, q, centre=jnp.ones(H))
     with pytest.raises(ValueError, match=r"hash_inputs must have shape .*; got \(2, 29, 3, 2\)"):
         routes.LSH(hash_before_rotary=True)(scores.Dot(), q, q, q, hash_inputs=q[:, :, :3])
+
+
+def test_weights_on_demand_are_of_the_same_hashing():
+    route = dataclasses.replace(ROUTE, centring="running", hash_before_rotary=True)
+    host, x = MultiHeadAttention(N, route=route, rotary=True), sequence()
+    variables = init(host, x)
+    show = jax.jit(functools.partial(host.apply, return_weights=True))
+    key = jax.random.key(3)
+    out, weights = show(variables, x, mask=masks.Causal(), rngs={"hash": key})
+    p = float64(variables["params"])
+    context = np.einsum("bnts,bsnd->btnd", weights, project(p, "value", float64(x)))
+    np.testing.assert_allclose(out, merge(p, context), rtol=1e-4, atol=1e-5)
+    other = show(variables, x, mask=masks.Causal(), rngs={"hash": jax.random.key(4)})[1]
+    assert np.abs(other - weights).max() > 0.1
 
 
 def test_looking_at_a_whole_model_skips_it():

@@ -113,24 +113,6 @@ def test_rows_at_once_changes_no_number(x64, quick_compile):
             np.testing.assert_allclose(x, y, atol=1e-14)
 
 
-@pytest.mark.parametrize(("case", "rate"), [("strict", 0.0), ("strict", 0.4), ("lucidrains", 0.0)])
-def test_the_weights_are_what_the_context_is_made_with(x64, quick_compile, case, rate):
-    options, causal = CASES[case]
-    settings = make(options, causal, rate=rate)
-    qk, v, buckets = inputs(12)
-    order = sort_rounds(buckets, *some_masked(12), settings.geometry)
-    scale = jnp.asarray(0.7)
-    want = attend_rounds(settings, qk, None, v, scale, order, SEEDS)
-    weights = lsh_dense.dense_weights(settings, qk, None, scale, order, SEEDS)
-    assert weights.shape == (BATCH, HEADS, 12, 12)
-    got = jnp.einsum("bnts,bsnd->btnd", weights, v)
-    np.testing.assert_allclose(got, want, atol=1e-12)
-    if rate == 0:
-        np.testing.assert_allclose(weights.sum(-1), 1, atol=1e-12)
-    part = lsh_dense.dense_weights(settings, qk, None, scale, order, SEEDS, start=5, size=3)
-    np.testing.assert_allclose(part, weights[:, :, 5:8], atol=1e-15)
-
-
 @pytest.mark.parametrize(("length", "chunk", "rounds"), [(256, 64, 4), (101, 101, 2), (60, 5, 3)])
 def test_the_future_changes_not_one_bit_of_the_past(length, chunk, rounds):
     settings = make(STRICT, True, chunk=chunk)

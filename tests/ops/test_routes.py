@@ -124,6 +124,24 @@ def test_lsh_of_separate_queries_and_keys_is_lsh_cross_attention():
     np.testing.assert_array_equal(got, true)
 
 
+@pytest.mark.parametrize("shared_qk", [True, False])
+def test_lsh_shows_the_weights_that_it_attends_with(shared_qk):
+    route = routes.LSH(num_hashes=2, num_buckets=2, chunk_size=3, shared_qk=shared_qk)
+    q, k, v = arrays()
+    k = q if shared_qk else k
+    shown = {
+        "mask": masks.Causal() & masks.Padding(jnp.array([T, 4])),
+        "hash_key": jax.random.key(1),
+    }
+    weights = route.weights(scores.Dot(), q, k, **shown)
+    context = jnp.einsum("bnts,bsnd->btnd", weights, jnp.repeat(v, N // K, axis=2))
+    true = route(scores.Dot(), q, k, v, **shown)
+    np.testing.assert_allclose(context, true, rtol=1e-5, atol=1e-6)
+    sums = weights.sum(-1)
+    np.testing.assert_allclose(sums[(sums > 0.5)], 1, rtol=1e-5)
+    assert not np.triu(weights[0], 1).any() and not weights[1, :, :, 4:].any()
+
+
 def test_what_lsh_cannot_do_is_refused():
     q, k, v = arrays()
     route = routes.LSH()
@@ -134,8 +152,6 @@ def test_what_lsh_cannot_do_is_refused():
         route(scores.Dot(), q, q, v, bias=jnp.zeros(()))
     with pytest.raises(NotImplementedError, match="LSH does not decode with a key/value cache"):
         route(scores.Dot(), q, q, v, q_offset=jnp.zeros((), jnp.int32))
-    with pytest.raises(NotImplementedError, match="LSH never makes the T × S weights"):
-        route.weights(scores.Dot(), q, q)
     with pytest.raises(ValueError, match="within one sequence; got 3 queries and 7 keys"):
         route(scores.Dot(), q[:, :3], k, v)
     with pytest.raises(NotImplementedError, match="for shared queries and keys; got centring='run"):
