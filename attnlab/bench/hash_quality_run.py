@@ -83,7 +83,8 @@ def run(settings: Settings, *, output_dir: Path, out: TextIO | None = None) -> i
             tell(f"[{i}/{len(lines)}] {line.title()}: mass {mass} ({spent:.0f} s)")
     except KeyboardInterrupt:
         status = INTERRUPTED
-        tell("\ninterrupted: writing the report of what is done")
+        done = "writing the report of what is done" if rows else "nothing was measured yet"
+        tell(f"\ninterrupted: {done}")
     if not rows:
         return status
     planned = len(lines) * len(set(settings.rounds))

@@ -106,6 +106,10 @@ class LSHOptions:
             f" strict={self.strict}",
         )
 
+    def scale(self, width: int) -> float:
+        """c of the logits, for heads of this width."""
+        return 1 / math.sqrt(width) if self.logit_scale is None else self.logit_scale
+
     def geometry(self, chunk_size: int, causal: bool) -> Geometry:
         """The neighbourhood of a slot for this call."""
         window, look_ahead = None, self.look_ahead
@@ -230,8 +234,7 @@ def lsh_attention(
         valid = pad(valid, padding, 1)
         segments = None if segments is None else pad(segments, padding, 1)
 
-    scale = 1 / math.sqrt(width) if options.logit_scale is None else options.logit_scale
-    nan_if_broken = jnp.where(broken, jnp.nan, scale)  # what cannot raise under jit
+    nan_if_broken = jnp.where(broken, jnp.nan, options.scale(width))  # what cannot raise under jit
     with jax.named_scope("lsh_sort"):
         order = sort_rounds(jnp.moveaxis(buckets, 3, 1), valid, segments, geometry)
     seeds = row_seeds(dropout_rate, dropout_key, batch, heads)

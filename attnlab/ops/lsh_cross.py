@@ -131,8 +131,7 @@ def lsh_cross_attention(
     visible = _visibility(seen, batch, num_queries, k.shape[1], padding)
     k, v, k_buckets = (pad(x, padding, axis) for x, axis in ((k, 1), (v, 1), (k_buckets, 2)))
 
-    scale = 1 / math.sqrt(width) if options.logit_scale is None else options.logit_scale
-    nan_if_broken = jnp.where(broken, jnp.nan, scale)  # what cannot raise under jit
+    nan_if_broken = jnp.where(broken, jnp.nan, options.scale(width))  # what cannot raise under jit
     with jax.named_scope("lsh_sort"):
         q_ids, k_ids = (jnp.moveaxis(x, 3, 1) for x in (q_buckets, k_buckets))
         order = sort_queries_and_keys(q_ids, k_ids, visible, geometry)

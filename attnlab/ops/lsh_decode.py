@@ -12,7 +12,6 @@ cache holds, T new ones, W the window.
 from __future__ import annotations
 
 import functools
-import math
 from typing import Any
 
 import jax
@@ -130,7 +129,7 @@ def _one_token(qk, v, bucket, latest, valid, start, options, precision):
         return jnp.where(visible[..., None], jnp.take(x.reshape(-1, x.shape[3]), index, axis=0), 0)
 
     group = heads // v.shape[2]
-    scale = 1 / math.sqrt(width) if options.logit_scale is None else options.logit_scale
+    scale = options.scale(width)
     k = unit_keys(rows(qk, head), jnp.asarray(scale), options.key_norm)
     q, own = (lax.dynamic_index_in_dim(x, start, 1, keepdims=False) for x in (qk, v))
     dtype = jnp.promote_types(q.dtype, jnp.float32)

@@ -124,8 +124,7 @@ def hash_quality(
     padded = length + -length % chunk_size
     visibility = read_mask(mask, tuple(batch_shape), length, causal)
     broken = check_buckets(buckets, padded)
-    scale = 1 / math.sqrt(width) if options.logit_scale is None else options.logit_scale
-    nan_if_broken = jnp.where(broken, jnp.nan, scale)  # what cannot raise under jit
+    nan_if_broken = jnp.where(broken, jnp.nan, options.scale(width))  # what cannot raise under jit
     geometry = options.geometry(chunk_size, visibility.causal)
     qk, v, buckets = (x.reshape(-1, *x.shape[-3:]) for x in (qk, v, buckets))
     given = _prepare(geometry, qk, v, buckets, visibility)
