@@ -21,10 +21,11 @@ from typing import Any
 from absl import flags
 
 from attnlab.bench import compare
-from attnlab.bench.case import PASSES, Invalid
+from attnlab.bench.case import PASSES
 from attnlab.bench.folder import Folder
 from attnlab.bench.mechanisms import IMPLEMENTATIONS, NAMES
 from attnlab.bench.settings import AUTO, DTYPES, PARALLEL, Settings
+from attnlab.records.errors import Invalid
 
 PUBLISHED = Path(__file__).parent / "published"
 _D = Settings()  # the defaults live there

@@ -20,8 +20,8 @@ from typing import Any
 from absl import flags
 
 from attnlab.bench import hash_quality_run
-from attnlab.bench.case import Invalid
 from attnlab.bench.hash_quality import CENTRING, MERGE, Settings
+from attnlab.records.errors import Invalid
 
 _D = Settings()  # the defaults live there
 _HELP = {

@@ -19,8 +19,9 @@ from pathlib import Path
 from absl import flags
 
 from attnlab.bench import profile_run
-from attnlab.bench.case import PASSES, Invalid
+from attnlab.bench.case import PASSES
 from attnlab.bench.settings import DTYPES, Settings
+from attnlab.records.errors import Invalid
 
 DEFAULTS = Settings(
     mechanisms=("lsh",), ops_only=True, lengths=(2048, 4096, 8192, 16384, 32768), num_heads=8

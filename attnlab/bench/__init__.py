@@ -12,7 +12,6 @@
 | `folder` | the stamped folder of a run; what a resumed run still has to do |
 | `trends` | fitted exponents, crossovers, the largest length that fits |
 | `report`, `figures` | Markdown, CSV, SVG and PNG as functions of the rows |
-| `figure_files` | how every figure looks, and how it is written |
 | `published` | papers' measurements, and ours beside them |
 | `peers*` | the same work side by side with other implementations |
 | `profile*` | where the time of LSH attention goes, from a trace of the real program |

@@ -9,10 +9,6 @@ PASSES = ("forward", "forward_backward")
 STATUSES = ("ok", "too_large", "too_slow", "failed", "killed")
 
 
-class Invalid(ValueError):
-    """A setting that cannot be used; the message is one line for the user."""
-
-
 @dataclasses.dataclass(frozen=True)
 class Case:
     """One mechanism at one length in one pass.

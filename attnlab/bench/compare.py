@@ -11,11 +11,12 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from attnlab.bench import figures, published, report, trends
-from attnlab.bench.case import Case, Invalid, Result
+from attnlab.bench.case import Case, Result
 from attnlab.bench.folder import Folder
 from attnlab.bench.memory import human
 from attnlab.bench.runner import Runner, started
 from attnlab.bench.settings import Settings
+from attnlab.records.errors import Invalid
 
 INTERRUPTED = 130  # what a shell reports for a job ended by Ctrl-C
 

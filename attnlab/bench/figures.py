@@ -8,10 +8,11 @@ from typing import Any
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, NullLocator
 
-from attnlab.bench import figure_files, trends
+from attnlab.bench import trends
 from attnlab.bench.case import PASSES, Result
 from attnlab.bench.memory import human
 from attnlab.bench.report import PASS_TITLES, duration
+from attnlab.records import figure_files
 
 # Okabe and Ito's colours, told apart by all common forms of colour vision, and two more; one a
 # mechanism, so that it looks the same in every run.

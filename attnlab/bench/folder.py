@@ -1,36 +1,16 @@
 """The folder of one run: its settings, its rows as they come, and what is still missing."""
 
 import dataclasses
-import datetime
 import json
 import os
 from pathlib import Path
 from typing import Any
 
-from attnlab.bench.case import Case, Invalid, Result, from_json, to_json
+from attnlab.bench.case import Case, Result, from_json, to_json
+from attnlab.records.errors import Invalid
+from attnlab.records.folders import fresh_folder
 
 ROWS, SETTINGS = "results.jsonl", "settings.json"
-
-
-def fresh_folder(parent: Path, name: str) -> Path:
-    """Makes `parent`/NAME-DATE-TIME, never one that exists.
-
-    Raises:
-      Invalid: it cannot be made.
-    """
-    stamp = f"{name}-{datetime.datetime.now():%Y%m%d-%H%M%S}"
-    for i in range(1, 1000):
-        path = parent / (stamp if i == 1 else f"{stamp}-{i}")
-        try:
-            path.mkdir(parents=True)
-        except FileExistsError:
-            if not parent.is_dir():
-                raise Invalid(f"--output_dir={parent} is a file; give a folder") from None
-        except OSError as error:
-            raise Invalid(f"--output_dir={parent}: {error.strerror}; give a folder") from None
-        else:
-            return path
-    raise Invalid(f"--output_dir={parent}: no free name for {stamp}")
 
 
 @dataclasses.dataclass(frozen=True)

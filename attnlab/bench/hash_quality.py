@@ -14,10 +14,10 @@ from typing import Any
 import jax
 import numpy as np
 
-from attnlab.bench.case import Invalid
 from attnlab.ops.hashing import default_num_buckets, hash_buckets, make_rotations, running_centre
 from attnlab.ops.lsh import LSHOptions
 from attnlab.ops.lsh_quality import HashQuality, hash_quality
+from attnlab.records.errors import Invalid
 
 CENTRING = ("none", "running")
 MERGE = ("union", "multiset")

@@ -10,8 +10,8 @@ from typing import Any
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, NullLocator, PercentFormatter
 
-from attnlab.bench import figure_files
 from attnlab.bench.hash_quality import Line, Row, by_line
+from attnlab.records import figure_files
 
 # The base is black everywhere; what differs from it, Okabe and Ito's colours.
 _BASE = "#000000"

@@ -15,10 +15,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from attnlab.bench import environment, hash_quality_figures, hash_quality_report, inputs
-from attnlab.bench.case import Invalid
-from attnlab.bench.folder import fresh_folder
 from attnlab.bench.hash_quality import Row, Settings, measure, plan
 from attnlab.bench.hash_quality_model import ByteModel, activations, train
+from attnlab.records.errors import Invalid
+from attnlab.records.folders import fresh_folder
 
 INTERRUPTED = 130  # what a shell reports for a job ended by Ctrl-C
 

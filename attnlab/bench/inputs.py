@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from attnlab.bench.case import Invalid
+from attnlab.records.errors import Invalid
 
 STREAMS = ("query", "key", "value")
 

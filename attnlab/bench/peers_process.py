@@ -21,6 +21,7 @@ import numpy as np
 from attnlab.bench import environment, inputs, memory, peers_sides
 from attnlab.bench.measure import SAMPLE_SECONDS
 from attnlab.bench.peers import Side
+from attnlab.records import provenance
 
 PACKAGES = ("torch", "keras", "transformers", "reformer-pytorch")
 
@@ -104,7 +105,7 @@ class _Measured:
     def environment(self) -> dict[str, Any]:
         """Where this runs."""
         found = environment.describe(inputs.read())
-        found["versions"] |= {name: environment.version(name) for name in PACKAGES}
+        found["versions"] |= {name: provenance.version(name) for name in PACKAGES}
         return found
 
     def values(self) -> list[np.ndarray]:

@@ -17,9 +17,9 @@ from typing import Any, TextIO
 import numpy as np
 
 from attnlab.bench import peers, peers_report
-from attnlab.bench.folder import fresh_folder
 from attnlab.bench.peers import Outcome, Pair
 from attnlab.bench.peers_process import Process, SideError
+from attnlab.records.folders import fresh_folder
 
 INTERRUPTED = 130  # what a shell reports for a job ended by Ctrl-C
 SAME = 1e-4  # of the largest value, in float32: rounding in sums of some thousand terms

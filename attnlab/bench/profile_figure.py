@@ -6,12 +6,12 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from attnlab.bench import figure_files
 from attnlab.bench.case import PASSES
 from attnlab.bench.profile_case import Profile
 from attnlab.bench.profile_report import chosen
 from attnlab.bench.profile_stages import STAGES
 from attnlab.bench.report import PASS_TITLES, duration
+from attnlab.records import figure_files
 
 # Okabe and Ito's colours, told apart by all common forms of colour vision.
 _COLOURS = {

@@ -13,10 +13,10 @@ import jax
 
 from attnlab.bench import environment, inputs, profile_figure, profile_report
 from attnlab.bench.case import Case
-from attnlab.bench.folder import fresh_folder
 from attnlab.bench.profile_case import Profile, check, num_buckets_of, profile, to_json
 from attnlab.bench.report import PASS_TITLES
 from attnlab.bench.settings import Settings
+from attnlab.records.folders import fresh_folder
 
 INTERRUPTED = 130  # what a shell reports for a job ended by Ctrl-C
 

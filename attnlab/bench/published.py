@@ -10,8 +10,9 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from attnlab.bench import trends
-from attnlab.bench.case import Invalid, Result
+from attnlab.bench.case import Result
 from attnlab.bench.report import markdown_table
+from attnlab.records.errors import Invalid
 
 LRA = "lra2020_table2.csv"
 FLASH_FORWARD = "flashattention2022_table18.csv"

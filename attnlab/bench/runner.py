@@ -15,7 +15,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from attnlab.bench.case import Case, Invalid, Result, from_json
+from attnlab.bench.case import Case, Result, from_json
+from attnlab.records.errors import Invalid
 
 START_SECONDS = 300.0  # importing JAX from a cold network disk, or waking an accelerator
 

@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from attnlab.bench import inputs, mechanisms
-from attnlab.bench.case import PASSES, Case, Invalid
+from attnlab.bench.case import PASSES, Case
+from attnlab.records.errors import Invalid
 
 DTYPES = ("float32", "bfloat16", "float16")
 PARALLEL = ("jit", "pmap")

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from attnlab.bench import hash_quality_figures, hash_quality_report, hash_quality_run
-from attnlab.bench.case import Invalid
 from attnlab.bench.hash_quality import Line, Row, Settings, measure, plan, rounds_needed
 from attnlab.bench.hash_quality_model import ByteModel, activations, train
+from attnlab.records.errors import Invalid
 from experiments import hash_quality as experiment
 
 SMALL = Settings(

@@ -13,7 +13,6 @@ import jax.numpy as jnp
 import pytest
 
 from attnlab.bench import (
-    folder,
     inputs,
     mechanisms,
     profile_case,
@@ -25,6 +24,7 @@ from attnlab.bench.case import PASSES, Case
 from attnlab.bench.profile_case import Profile
 from attnlab.bench.profile_stages import STAGES, instructions
 from attnlab.bench.profile_trace import Span
+from attnlab.records import folders
 from experiments import profile_lsh
 from tests.bench.rows import ENVIRONMENT
 
@@ -132,12 +132,12 @@ def test_a_run_leaves_everything_it_promises(tmp_path, capsys, quick_compile):
 
 
 def test_a_folder_that_exists_is_never_used(tmp_path, monkeypatch):
-    monkeypatch.setattr(folder, "datetime", types.SimpleNamespace(datetime=Frozen))
-    first, second = (folder.fresh_folder(tmp_path, "profile_lsh") for _ in range(2))
+    monkeypatch.setattr(folders, "datetime", types.SimpleNamespace(datetime=Frozen))
+    first, second = (folders.fresh_folder(tmp_path, "profile_lsh") for _ in range(2))
     assert first != second and first.is_dir() and second.is_dir()
     (tmp_path / "file").touch()
     with pytest.raises(ValueError, match="--output_dir=.*; give a folder"):
-        folder.fresh_folder(tmp_path / "file", "profile_lsh")
+        folders.fresh_folder(tmp_path / "file", "profile_lsh")
 
 
 def test_one_failure_is_a_row_and_the_rest_go_on(tmp_path, monkeypatch, capsys):

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from attnlab.bench import published
-from attnlab.bench.case import PASSES, Invalid, Result
+from attnlab.bench.case import PASSES, Result
+from attnlab.records.errors import Invalid
 from tests.bench import rows
 
 FOLDER = Path(__file__).resolve().parents[2] / "experiments" / "published"

@@ -1,0 +1,1 @@
+"""Models that the mechanisms come from, as Flax Linen modules."""

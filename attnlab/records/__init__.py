@@ -1,0 +1,9 @@
+"""What every run leaves on disk, whatever it did: a fresh folder, figures, where it came from.
+
+| file | what it holds |
+| --- | --- |
+| `errors` | `Invalid`: a setting that cannot be used, one line for the user |
+| `folders` | a stamped folder that nothing was in before |
+| `figure_files` | how every figure looks, and how it is written |
+| `provenance` | device, versions and git revision of a run |
+"""

@@ -1,0 +1,35 @@
+"""The token ids that every tokeniser, batch and model of attnlab agree on."""
+
+import jax
+import jax.numpy as jnp
+
+__all__ = ["BOS", "EOS", "NUM_SPECIAL", "PAD", "UNK", "lengths", "shift_right"]
+
+PAD, BOS, EOS, UNK = 0, 1, 2, 3
+NUM_SPECIAL = 4
+
+
+def lengths(tokens: jax.Array) -> jax.Array:
+    """How many tokens of each row [*B, T] are there before the padding at its end; [*B] int32."""
+    return (tokens != PAD).sum(-1, dtype=jnp.int32)
+
+
+def shift_right(tokens: jax.Array, segments: jax.Array | None = None) -> jax.Array:
+    """What a decoder reads to predict `tokens`: BOS, then all but the last of them.
+
+    Args:
+      tokens: [*B, T].
+      segments: [*B, T], the ids of several sequences packed in a row; each begins with BOS.
+
+    Returns:
+      [*B, T].
+
+    Example:
+      >>> shift_right(jnp.array([7, 8, 2, 9, 2]), jnp.array([1, 1, 1, 2, 2])).tolist()
+      [1, 7, 8, 1, 9]
+    """
+    before = jnp.roll(tokens, 1, axis=-1).at[..., 0].set(BOS)
+    if segments is None:
+        return before
+    starts = segments != jnp.roll(segments, 1, axis=-1)
+    return jnp.where(starts, BOS, before).at[..., 0].set(BOS)
