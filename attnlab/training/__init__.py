@@ -1,0 +1,1 @@
+"""Training: a loop, its pure steps, checkpoints, search and what is made of the results."""

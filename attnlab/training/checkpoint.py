@@ -1,0 +1,168 @@
+"""Checkpoints of a training: everything that it needs to go on as if nothing had happened."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import jax
+from orbax.checkpoint import v1 as ocp
+
+from attnlab.records import provenance
+from attnlab.records.errors import Invalid
+
+__all__ = ["Checkpoints", "Restored", "difference"]
+
+PACKAGES = ("attnlab", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "grain")
+_policies = ocp.training.preservation_policies
+
+
+@dataclasses.dataclass(frozen=True)
+class Restored:
+    """What a checkpoint held.
+
+    Attributes:
+      step: steps that were done.
+      state: of the training, on the devices that were asked for.
+      data: the state of the data iterator.
+      meter: of the steps since the last row of the curve.
+    """
+
+    step: int
+    state: Any
+    data: Any
+    meter: dict[str, Any]
+
+
+class Checkpoints:
+    """A folder of checkpoints, written by orbax in the background; the last and the best are kept.
+
+    A checkpoint is whole or not there: a process killed while it writes one leaves the one before.
+    Use it in `with`, which waits for the last one to be written.
+    """
+
+    def __init__(self, folder: Path, configuration: dict[str, Any], *, keep: int = 2):
+        """Opens or makes the folder.
+
+        Args:
+          folder: of this training alone.
+          configuration: what makes this training what it is, as JSON.
+          keep: how many of the last ones stay, besides the best one.
+
+        Raises:
+          Invalid: the checkpoints there are of another configuration; the message has the
+            difference. Or the folder cannot be written.
+        """
+        self.folder = folder
+        self.configuration = json.loads(json.dumps(configuration))
+        last = _policies.LatestN(keep)
+        best = _policies.BestN(
+            get_metric_fn=lambda metrics: metrics["validation_nll"],
+            reverse=True,
+            n=1,
+            keep_checkpoints_without_metrics=False,
+        )
+        try:
+            self._orbax = ocp.training.Checkpointer(
+                folder.resolve(),
+                preservation_policy=_policies.AnyPreservationPolicy([last, best]),
+                cleanup_tmp_directories=True,
+            )
+        except OSError as error:
+            raise Invalid(f"{folder}: checkpoints cannot be kept there: {error.strerror}") from None
+        self._writing: Any = None
+        if self._orbax.latest is not None:
+            self._require_same()
+
+    def __enter__(self) -> Checkpoints:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._orbax.close()
+
+    def _require_same(self) -> None:
+        found = self._metadata(self.latest_step)["configuration"]
+        if found != self.configuration:
+            raise Invalid(
+                f"{self.folder} holds checkpoints of another training: "
+                f"{difference(found, self.configuration)}; give another folder, or the same flags"
+            )
+
+    @property
+    def latest_step(self) -> int | None:
+        """The step of the last checkpoint; None if there is none."""
+        return None if self._orbax.latest is None else self._orbax.latest.step
+
+    @property
+    def best_step(self) -> int | None:
+        """The step with the smallest validation −log p; the last one where none was validated."""
+        validated = [c for c in self._orbax.checkpoints if c.metrics]
+        if not validated:
+            return self.latest_step
+        return min(validated, key=lambda c: c.metrics["validation_nll"]).step
+
+    def save(
+        self,
+        step: int,
+        state: Any,
+        *,
+        data: Any,
+        meter: dict[str, Any],
+        validation_nll: float | None = None,
+        wait: bool = False,
+    ) -> None:
+        """Saves in the background, or with `wait` returns when it is on disk."""
+        if step == self.latest_step:
+            return
+        metadata = {
+            "configuration": self.configuration,
+            "versions": {name: provenance.version(name) for name in PACKAGES},
+            "data": data,
+            "meter": meter,
+        }
+        metrics = None if validation_nll is None else {"validation_nll": validation_nll}
+        self._writing = self._orbax.save_checkpointables_async(
+            step, {"state": state}, force=True, metrics=metrics, custom_metadata=metadata
+        )
+        if wait:
+            self._wait()
+
+    def _wait(self) -> None:
+        if self._writing is not None:
+            self._writing.result()
+
+    def restore(
+        self, abstract: Any, sharding: jax.sharding.Sharding, step: int | None = None
+    ) -> Restored:
+        """A checkpoint on the devices of `sharding`, whichever it was saved from.
+
+        Args:
+          abstract: the state, or its shapes and dtypes.
+          sharding: of every array of it.
+          step: None = the last.
+        """
+        self._wait()
+        step = self.latest_step if step is None else step
+        target = jax.tree.map(
+            lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding), abstract
+        )
+        state = self._orbax.load_checkpointables(step, {"state": target})["state"]
+        metadata = self._metadata(step)
+        return Restored(step, state, metadata["data"], metadata["meter"])
+
+    def _metadata(self, step: int) -> dict[str, Any]:
+        return self._orbax.checkpointables_metadata(step).custom_metadata
+
+
+def difference(found: Any, expected: Any, name: str = "") -> str:
+    """What differs between two JSON values, "name: found → expected" each, in one line."""
+    if isinstance(found, dict) and isinstance(expected, dict):
+        parts = [
+            difference(found.get(key), expected.get(key), f"{name}.{key}" if name else key)
+            for key in sorted(found.keys() | expected.keys())
+            if found.get(key) != expected.get(key)
+        ]
+        return ", ".join(parts)
+    return f"{name} is {json.dumps(found)} there and {json.dumps(expected)} here"

@@ -1,0 +1,65 @@
+"""The papers' optimisers as optax chains: clip, precondition, scale by the learning rate."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import optax
+
+from attnlab.checks import require_choice
+from attnlab.training import schedules
+
+__all__ = ["OPTIMIZERS", "SCHEDULES", "OptimizerSettings"]
+
+OPTIMIZERS = ("adam", "adadelta", "sgd")
+SCHEDULES = ("constant", "linear", "rsqrt")
+
+
+@dataclasses.dataclass(frozen=True)
+class OptimizerSettings:
+    """What updates the parameters.
+
+    Attributes:
+      optimizer: "adam" (Kingma & Ba 2015), "adadelta" (ρ 0.95; Zeiler 2012, as Bahdanau et al. 2014
+        use it, with learning_rate 1) or "sgd".
+      learning_rate: at its peak.
+      schedule: over steps, each with a linear warm-up: "constant", "linear" to zero at the end, or
+        "rsqrt", step^−½ (Vaswani et al. 2017, §5.3, whose peak is (d_model · warmup_steps)^−½).
+      warmup_steps: until the peak.
+      b1: Adam's decay of the first moment.
+      b2: Adam's decay of the second moment.
+      epsilon: Adam's or Adadelta's; None = 1e-8 and 1e-6.
+      clip_norm: gradients with a larger L2 norm over all parameters are scaled to it; 0 = not.
+    """
+
+    optimizer: str = "adam"
+    learning_rate: float = 1e-3
+    schedule: str = "constant"
+    warmup_steps: int = 0
+    b1: float = 0.9
+    b2: float = 0.999
+    epsilon: float | None = None
+    clip_norm: float = 0.0
+
+    def __post_init__(self):
+        require_choice("optimizer", self.optimizer, OPTIMIZERS)
+        require_choice("schedule", self.schedule, SCHEDULES)
+
+    def learning_rates(self, total_steps: int) -> optax.Schedule:
+        """The learning rate over steps."""
+        if self.schedule == "linear":
+            return schedules.linear(self.learning_rate, self.warmup_steps, total_steps)
+        if self.schedule == "rsqrt":
+            return schedules.rsqrt(self.learning_rate, self.warmup_steps)
+        return schedules.constant(self.learning_rate, self.warmup_steps)
+
+    def build(self, total_steps: int) -> optax.GradientTransformation:
+        """The chain for a training of `total_steps`."""
+        precondition = {
+            "adam": lambda: optax.scale_by_adam(self.b1, self.b2, self.epsilon or 1e-8),
+            "adadelta": lambda: optax.scale_by_adadelta(rho=0.95, eps=self.epsilon or 1e-6),
+            "sgd": optax.identity,
+        }[self.optimizer]()
+        clip = optax.clip_by_global_norm(self.clip_norm) if self.clip_norm else optax.identity()
+        rate = optax.scale_by_learning_rate(self.learning_rates(total_steps))
+        return optax.chain(clip, precondition, rate)

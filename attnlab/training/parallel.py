@@ -1,0 +1,138 @@
+"""A step over several devices: the batch sharded over a mesh under `jit`, or `jax.pmap`.
+
+Both compute the same numbers up to the order of sums; under `pmap` each device draws a dropout of
+its own, while under `jit` dropout does not depend on the number of devices.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import NamedSharding, PartitionSpec
+
+from attnlab.checks import require, require_choice
+
+__all__ = ["PARALLEL", "Parallel", "Pmap", "ShardedJit", "parallel_over"]
+
+PARALLEL = ("jit", "pmap")
+
+
+class Parallel:
+    """Places state and batches on devices and compiles steps that take them there.
+
+    Attributes:
+      axis_name: what a step is told: the name of the devices' axis, None if it need not know.
+      whole: the sharding of an array that every device has the whole of.
+    """
+
+    axis_name: str | None
+
+    def __init__(self, devices: Sequence[jax.Device]):
+        self.mesh = jax.sharding.Mesh(np.array(devices), ("batch",))
+        self.whole = NamedSharding(self.mesh, PartitionSpec())
+
+    def place(self, tree: Any) -> Any:
+        """The state, or parameters, on every device."""
+        raise NotImplementedError
+
+    def split(self, batch: dict[str, np.ndarray]) -> dict[str, Any]:
+        """This process's rows of a batch, divided among its devices."""
+        raise NotImplementedError
+
+    def compile(self, step: Callable, *, donate: bool = False) -> Callable:
+        """A step over placed state and split batches; `donate`: it may reuse the state's memory."""
+        raise NotImplementedError
+
+    def gather(self, tree: Any) -> Any:
+        """A placed tree as arrays that are whole on every device, as a checkpoint takes them."""
+        raise NotImplementedError
+
+    def read(self, tree: Any) -> Any:
+        """A placed tree as host values."""
+        raise NotImplementedError
+
+    def require_rows(self, batch_size: int) -> None:
+        """Checks that a batch can be divided among the devices."""
+        count = self.mesh.size
+        require(
+            batch_size % count == 0,
+            f"the batch size must be a multiple of the {count} devices; got {batch_size}",
+        )
+
+
+class ShardedJit(Parallel):
+    """The batch is one array sharded over the mesh; XLA adds the communication."""
+
+    axis_name = None
+
+    def __init__(self, devices: Sequence[jax.Device]):
+        super().__init__(devices)
+        self.rows = NamedSharding(self.mesh, PartitionSpec("batch"))
+
+    def place(self, tree):
+        return whole_on(self.whole, tree)
+
+    def split(self, batch):
+        return {
+            name: jax.make_array_from_process_local_data(self.rows, x) for name, x in batch.items()
+        }
+
+    def compile(self, step, *, donate=False):
+        return jax.jit(step, out_shardings=self.whole, donate_argnums=(0,) if donate else ())
+
+    def gather(self, tree):
+        return tree
+
+    def read(self, tree):
+        return jax.device_get(tree)
+
+
+class Pmap(Parallel):
+    """State and batch have a leading axis of devices; the step sums over it by name."""
+
+    axis_name = "batch"
+
+    def __init__(self, devices: Sequence[jax.Device]):
+        super().__init__(devices)
+        self.local = [d for d in devices if d.process_index == jax.process_index()]
+
+    def place(self, tree):
+        def copies(x):
+            return np.broadcast_to(np.asarray(x), (len(self.local), *x.shape))
+
+        return jax.tree.map(copies, tree)
+
+    def split(self, batch):
+        return {name: x.reshape(len(self.local), -1, *x.shape[1:]) for name, x in batch.items()}
+
+    def compile(self, step, *, donate=False):
+        # Over several processes pmap takes all devices there are, and wants none named.
+        devices = self.local if len(self.local) == self.mesh.size else None
+        return jax.pmap(
+            step,
+            axis_name=self.axis_name,
+            devices=devices,
+            donate_argnums=(0,) if donate else (),
+        )
+
+    def gather(self, tree):
+        return whole_on(self.whole, self.read(tree))
+
+    def read(self, tree):
+        return jax.tree.map(lambda x: np.asarray(x.addressable_shards[0].data)[0], tree)
+
+
+def whole_on(sharding: NamedSharding, tree: Any) -> Any:
+    """The same values of every process as arrays that all devices of the sharding have."""
+    return jax.tree.map(
+        lambda x: jax.make_array_from_process_local_data(sharding, np.asarray(x)), tree
+    )
+
+
+def parallel_over(kind: str, devices: Sequence[jax.Device]) -> Parallel:
+    """`ShardedJit` or `Pmap`."""
+    require_choice("parallel", kind, PARALLEL)
+    return {"jit": ShardedJit, "pmap": Pmap}[kind](devices)

@@ -1,0 +1,61 @@
+"""Learning rates over steps: functions of the step, counted from 0, as optax takes them."""
+
+from __future__ import annotations
+
+import jax.numpy as jnp
+import optax
+
+from attnlab.checks import require
+
+__all__ = ["constant", "linear", "rsqrt", "vaswani"]
+
+
+def vaswani(d_model: int, warmup_steps: int, scale: float = 1.0) -> optax.Schedule:
+    """scale · d_model^−½ · min(step^−½, step · warmup^−1.5), step from 1: Vaswani 2017, §5.3."""
+    return rsqrt(scale * (d_model * warmup_steps) ** -0.5, warmup_steps)
+
+
+def rsqrt(peak: float, warmup_steps: int) -> optax.Schedule:
+    """Rises linearly to `peak` at the `warmup_steps`-th step, then falls as step^−½."""
+    _require_warmup(warmup_steps, at_least=1)
+
+    def schedule(count):
+        step = jnp.asarray(count, jnp.float32) + 1
+        return peak * jnp.minimum(step / warmup_steps, jnp.sqrt(warmup_steps / step))
+
+    return schedule
+
+
+def linear(peak: float, warmup_steps: int, total_steps: int) -> optax.Schedule:
+    """Rises linearly to `peak` at the `warmup_steps`-th step, then falls linearly to 0 at the end.
+
+    BERT's schedule: Devlin et al. 2018, §A.2.
+    """
+    _require_warmup(warmup_steps, at_least=0)
+    require(
+        total_steps > warmup_steps,
+        f"the learning rate falls after its warm-up: total_steps must be more than warmup_steps; "
+        f"got {total_steps} and {warmup_steps}",
+    )
+
+    def schedule(count):
+        step = jnp.asarray(count, jnp.float32) + 1
+        rising = step / max(warmup_steps, 1)
+        falling = (total_steps - step) / (total_steps - warmup_steps)
+        return peak * jnp.clip(jnp.minimum(rising, falling), 0, 1)
+
+    return schedule
+
+
+def constant(peak: float, warmup_steps: int = 0) -> optax.Schedule:
+    """Rises linearly to `peak` at the `warmup_steps`-th step and stays there."""
+    _require_warmup(warmup_steps, at_least=0)
+    return lambda count: (
+        peak * jnp.minimum((jnp.asarray(count, jnp.float32) + 1) / max(warmup_steps, 1), 1.0)
+    )
+
+
+def _require_warmup(warmup_steps: int, *, at_least: int) -> None:
+    require(
+        warmup_steps >= at_least, f"warmup_steps must be at least {at_least}; got {warmup_steps}"
+    )

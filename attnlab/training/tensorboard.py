@@ -1,0 +1,42 @@
+"""The rows of a training's curve for TensorBoard (extra `tensorboard`; needs no TensorFlow)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from attnlab.records.errors import Invalid
+
+__all__ = ["TensorBoard"]
+
+
+class TensorBoard:
+    """Writes every number of a row as KIND/NAME over steps. Use it in `with`."""
+
+    def __init__(self, folder: Path):
+        """Opens an event file in `folder`/tensorboard.
+
+        Raises:
+          Invalid: the package is not installed.
+        """
+        try:
+            from tensorboard.summary import Writer
+        except ImportError:
+            raise Invalid(
+                "--tensorboard needs the package tensorboard, which is not installed; "
+                "pip install 'attnlab[tensorboard]'"
+            ) from None
+        self._writer = Writer(str(folder / "tensorboard"))
+
+    def __enter__(self) -> TensorBoard:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._writer.close()
+
+    def add(self, row: dict[str, Any]) -> None:
+        """Writes a row of metrics.jsonl."""
+        for name, x in row.items():
+            if name not in ("kind", "step"):
+                self._writer.add_scalar(f"{row['kind']}/{name}", x, step=row["step"])
+        self._writer.flush()

@@ -1,0 +1,76 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from attnlab.records.errors import Invalid
+from attnlab.training.checkpoint import Checkpoints, difference
+
+
+def whole(num_devices):
+    mesh = Mesh(np.array(jax.devices()[:num_devices]), ("batch",))
+    return NamedSharding(mesh, PartitionSpec())
+
+
+def a_state(scale=1.0, size=5):
+    return jax.device_put({"a": scale * jnp.arange(float(size)), "n": jnp.int32(3)}, whole(2))
+
+
+def save(checkpoints, step, nll=None, scale=None):
+    checkpoints.save(
+        step, a_state(scale or step), data={"at": step}, meter={"m": 0.1}, validation_nll=nll
+    )
+
+
+def test_the_last_two_and_the_best_are_kept(tmp_path):
+    with Checkpoints(tmp_path / "c", {}) as checkpoints:
+        assert checkpoints.latest_step is None
+        for step, nll in enumerate((3.0, 1.0, 2.0, None, None), start=1):
+            save(checkpoints, step, nll)
+    kept = {path.name for path in (tmp_path / "c").iterdir()}
+    assert kept == {"2", "4", "5"}
+    with Checkpoints(tmp_path / "c", {}) as checkpoints:
+        assert (checkpoints.latest_step, checkpoints.best_step) == (5, 2)
+
+
+def test_a_checkpoint_goes_to_other_devices(tmp_path):
+    with Checkpoints(tmp_path / "c", {}) as checkpoints:
+        save(checkpoints, 7)
+        found = checkpoints.restore(jax.eval_shape(a_state), whole(1))
+    assert found.step == 7 and found.data == {"at": 7} and found.meter == {"m": 0.1}
+    assert found.state["a"].sharding.device_set == {jax.devices()[0]}
+    np.testing.assert_array_equal(found.state["a"], 7 * np.arange(5.0))
+
+
+def test_what_is_saved_is_not_what_comes_after(tmp_path):
+    """The next step reuses the memory of the state while it is still being written."""
+    step = jax.jit(lambda state: jax.tree.map(lambda x: x + 1, state), donate_argnums=0)
+    state = a_state(size=3_000_000)
+    with Checkpoints(tmp_path / "c", {}) as checkpoints:
+        checkpoints.save(1, state, data=None, meter={})
+        for _ in range(5):
+            state = step(state)
+        jax.block_until_ready(state)
+        found = checkpoints.restore(jax.eval_shape(lambda: a_state(size=3_000_000)), whole(2), 1)
+    np.testing.assert_array_equal(found.state["a"], np.arange(3e6, dtype=np.float32))
+
+
+def test_another_training_is_refused_with_the_difference(tmp_path):
+    with Checkpoints(tmp_path / "c", {"width": 8, "data": {"seed": 1, "files": ["a"]}}) as first:
+        save(first, 1)
+    with pytest.raises(Invalid) as error:
+        Checkpoints(tmp_path / "c", {"width": 9, "data": {"seed": 1, "files": ["b"]}})
+    message = str(error.value)
+    assert 'data.files is ["a"] there and ["b"] here, width is 8 there and 9 here' in message
+    assert "another folder" in message and "\n" not in message
+
+
+def test_the_difference_names_what_is_missing():
+    assert difference({"a": 1}, {"a": 1, "b": 2}) == "b is null there and 2 here"
+
+
+def test_a_folder_that_cannot_be_made_is_said(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(Invalid, match="checkpoints cannot be kept there"):
+        Checkpoints(tmp_path / "file" / "c", {})

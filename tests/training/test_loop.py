@@ -1,0 +1,131 @@
+import json
+import os
+import signal
+
+import jax
+import numpy as np
+import pytest
+
+from attnlab.records.errors import Invalid
+from attnlab.training.loop import CHECKPOINTS, LoopSettings, train
+from attnlab.training.meter import Diverged
+from attnlab.training.metrics_file import METRICS, read_metrics
+from attnlab.training.optimizers import OptimizerSettings
+from attnlab.training.parallel import parallel_over
+from tests.training import tiny
+
+TIMES = ("seconds", "steps_per_second", "tokens_per_second")
+
+
+def run(folder, *, steps=12, rate=0.01, on_row=None, devices=2, parallel="jit", configuration=None):
+    folder.mkdir(exist_ok=True)
+    return train(
+        tiny.Tiny(dropout_rate=0.2),
+        tiny.batches(),
+        tiny.validation,
+        settings=LoopSettings(steps=steps, log_every=3, validate_every=6, checkpoint_every=4),
+        optimizer=OptimizerSettings(learning_rate=rate, clip_norm=1.0),
+        parallel=parallel_over(parallel, jax.devices()[:devices]),
+        folder=folder,
+        configuration=configuration or {},
+        on_row=on_row,
+        say=lambda line: None,
+    )
+
+
+def curve(folder):
+    return [
+        {name: x for name, x in row.items() if name not in TIMES} for row in read_metrics(folder)
+    ]
+
+
+def same(a, b):
+    return jax.tree.all(jax.tree.map(np.array_equal, a, b))
+
+
+@pytest.fixture(scope="module")
+def whole_run(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("whole")
+    return folder, run(folder)
+
+
+def test_the_curve_has_every_row(whole_run):
+    folder, trained = whole_run
+    rows = read_metrics(folder)
+    assert [(r["kind"], r["step"]) for r in rows] == [
+        ("training", 3), ("training", 6), ("validation", 6),
+        ("training", 9), ("training", 12), ("validation", 12),
+    ]  # fmt: skip
+    assert trained.steps == trained.step == 12 and trained.stopped_by is None
+    assert rows[0]["tokens"] == 3 * 8 * 6 and rows[0]["learning_rate"] == pytest.approx(0.01)
+    losses = [r["nll"] for r in rows if r["kind"] == "validation"]
+    assert losses[1] < losses[0]
+
+
+def run_and_stop(folder, after_rows):
+    """SIGTERM when so many rows are written."""
+    rows = []
+
+    def ask_to_stop(row):
+        rows.append(row)
+        if len(rows) == after_rows:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    stopped = run(folder, on_row=ask_to_stop)
+    assert stopped.stopped_by == signal.SIGTERM
+    return stopped.steps
+
+
+def test_a_stopped_run_goes_on_bit_for_bit(tmp_path, whole_run):
+    assert run_and_stop(tmp_path, after_rows=1) == 4  # in the middle of a row
+    second = run(tmp_path)
+    folder, whole = whole_run
+    assert curve(tmp_path) == curve(folder)
+    assert same(second.params, whole.params)
+
+
+def test_a_stopped_run_goes_on_with_another_number_of_devices(tmp_path, whole_run):
+    assert run_and_stop(tmp_path, after_rows=3) == 7
+    second = run(tmp_path, devices=1, parallel="pmap")
+    _, whole = whole_run
+    # Under pmap dropout is another, so the last steps differ; the parameters hardly.
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, atol=0.1), second.params, whole.params
+    )
+
+
+def test_a_run_goes_on_after_a_checkpoint_even_if_later_rows_were_written(tmp_path, whole_run):
+    """As after kill −9: the curve has rows that no checkpoint knows of, one of them cut off."""
+    run(tmp_path, steps=4)
+    with open(tmp_path / METRICS, "a") as file:
+        file.write(json.dumps({"kind": "training", "step": 9, "loss": 1.0}) + "\n")
+        file.write('{"kind": "training", "st')
+    # The 4-step run logged its last step, which a longer one does not.
+    kept = [row for row in read_metrics(tmp_path) if row["step"] != 4]
+    (tmp_path / METRICS).write_text("".join(json.dumps(row) + "\n" for row in kept))
+    run(tmp_path)
+    assert [r["step"] for r in curve(tmp_path)] == [3, 6, 6, 9, 12, 12]
+
+
+def test_the_end_is_not_run_twice(whole_run):
+    folder, whole = whole_run
+    before = (folder / METRICS).read_bytes()
+    again = run(folder)
+    assert same(again.params, whole.params) and (folder / METRICS).read_bytes() == before
+
+
+def test_a_loss_that_is_not_finite_stops_and_keeps_the_last_good_checkpoint(tmp_path):
+    run(tmp_path, steps=4)
+    with pytest.raises(Diverged, match=r"(loss|gradient norm) is (nan|inf) at step \d+"):
+        run(tmp_path, rate=1e38)
+    assert [path.name for path in (tmp_path / CHECKPOINTS).iterdir()] == ["4"]
+
+
+def test_the_folder_of_another_training_is_refused(whole_run):
+    with pytest.raises(Invalid, match="width is null there and 3 here"):
+        run(whole_run[0], configuration={"width": 3})
+
+
+def test_settings_count_from_one():
+    with pytest.raises(ValueError, match="log_every must be at least 1; got 0"):
+        LoopSettings(steps=3, log_every=0)

@@ -1,0 +1,60 @@
+import jax.numpy as jnp
+import pytest
+
+from attnlab.training import schedules
+from attnlab.training.optimizers import OptimizerSettings
+
+
+def test_the_transformers_schedule_is_the_papers():
+    schedule = schedules.vaswani(512, 4000)
+    for step in (1, 100, 4000, 4001, 100_000):
+        paper = 512**-0.5 * min(step**-0.5, step * 4000**-1.5)
+        assert float(schedule(step - 1)) == pytest.approx(paper, rel=1e-5)
+
+
+def test_linear_ends_at_zero():
+    schedule = schedules.linear(3.0, 10, 50)
+    assert [float(schedule(i)) for i in (0, 9, 29, 49)] == pytest.approx([0.3, 3.0, 1.5, 0.0])
+    with pytest.raises(ValueError, match="more than warmup_steps; got 10 and 10"):
+        schedules.linear(3.0, 10, 10)
+
+
+def test_constant_warms_up_or_does_not():
+    assert [float(schedules.constant(2.0, 4)(i)) for i in (0, 3, 9)] == [0.5, 2.0, 2.0]
+    assert float(schedules.constant(2.0)(0)) == 2.0
+
+
+def test_rsqrt_needs_a_warm_up():
+    with pytest.raises(ValueError, match="warmup_steps must be at least 1; got 0"):
+        OptimizerSettings(schedule="rsqrt").learning_rates(10)
+
+
+@pytest.mark.parametrize("field", ["optimizer", "schedule"])
+def test_unknown_names_are_refused(field):
+    with pytest.raises(ValueError, match=f"{field} .*'other'"):
+        OptimizerSettings(**{field: "other"})
+
+
+def test_clipping_is_by_the_norm_of_all_parameters():
+    optimizer = OptimizerSettings(optimizer="sgd", learning_rate=1.0, clip_norm=1.0).build(10)
+    params = {"a": jnp.zeros(1), "b": jnp.zeros(1)}
+    gradient = {"a": jnp.array([3.0]), "b": jnp.array([4.0])}
+    updates, _ = optimizer.update(gradient, optimizer.init(params), params)
+    assert float(updates["a"][0]) == pytest.approx(-0.6)
+    assert float(updates["b"][0]) == pytest.approx(-0.8)
+
+
+def test_adam_is_told_its_constants():
+    """The first step of Adam is −g / (|g| + ε), whatever β."""
+    optimizer = OptimizerSettings(learning_rate=1.0, epsilon=1.0).build(10)
+    params = jnp.zeros(1)
+    updates, _ = optimizer.update(jnp.array([1.0]), optimizer.init(params), params)
+    assert float(updates[0]) == pytest.approx(-0.5, rel=1e-3)
+
+
+def test_adadelta_begins_with_its_epsilon():
+    """Zeiler 2012, algorithm 1: √ε / √(0.05 g² + ε) · g."""
+    optimizer = OptimizerSettings(optimizer="adadelta", learning_rate=1.0).build(10)
+    params = jnp.zeros(1)
+    updates, _ = optimizer.update(jnp.array([2.0]), optimizer.init(params), params)
+    assert float(updates[0]) == pytest.approx(-2 * (1e-6) ** 0.5 / (0.05 * 4 + 1e-6) ** 0.5)
