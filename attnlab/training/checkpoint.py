@@ -73,8 +73,8 @@ class Checkpoints:
         except OSError as error:
             raise Invalid(f"{folder}: checkpoints cannot be kept there: {error.strerror}") from None
         self._writing: Any = None
-        if self._orbax.latest is not None:
-            self._require_same()
+        if self.latest_step is not None:
+            self._require_same(self.latest_step)
 
     def __enter__(self) -> Checkpoints:
         return self
@@ -82,8 +82,8 @@ class Checkpoints:
     def __exit__(self, *_: object) -> None:
         self._orbax.close()
 
-    def _require_same(self) -> None:
-        found = self._metadata(self.latest_step)["configuration"]
+    def _require_same(self, step: int) -> None:
+        found = self._metadata(step)["configuration"]
         if found != self.configuration:
             raise Invalid(
                 f"{self.folder} holds checkpoints of another training: "
@@ -133,18 +133,15 @@ class Checkpoints:
         if self._writing is not None:
             self._writing.result()
 
-    def restore(
-        self, abstract: Any, sharding: jax.sharding.Sharding, step: int | None = None
-    ) -> Restored:
+    def restore(self, abstract: Any, sharding: jax.sharding.Sharding, step: int) -> Restored:
         """A checkpoint on the devices of `sharding`, whichever it was saved from.
 
         Args:
           abstract: the state, or its shapes and dtypes.
           sharding: of every array of it.
-          step: None = the last.
+          step: of the checkpoint.
         """
         self._wait()
-        step = self.latest_step if step is None else step
         target = jax.tree.map(
             lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding), abstract
         )

@@ -137,7 +137,7 @@ def train(
         if checkpoints.latest_step is None:
             start, state, meter = 0, parallel.place(create()), Meter()
         else:
-            kept = checkpoints.restore(abstract, parallel.whole)
+            kept = checkpoints.restore(abstract, parallel.whole, checkpoints.latest_step)
             start, state = kept.step, parallel.place(kept.state)
             meter = Meter.from_json(kept.meter)
             data.set_state(kept.data)
@@ -179,7 +179,7 @@ def train(
                 pending = None
             if logs:
                 row = meter.row() | {"learning_rate": float(rates(step - 1))}
-                row |= progress.rates(step, row["tokens"])
+                row |= progress.rates(step, int(row["tokens"]))
                 add_row("training", step, row)
                 say(progress.line(step, row))
             found = None
@@ -188,9 +188,10 @@ def train(
                 add_row("validation", step, found)
                 say(progress.validation_line(step, found))
             if saves:
-                save(step, found and found["nll"], wait=last or stops)
+                save(step, found["nll"] if found else None, wait=last or stops)
 
         best = checkpoints.best_step
+        assert best is not None  # the loop ends with a checkpoint
         params = checkpoints.restore(abstract, parallel.whole, best).state.params
         seconds = progress.seconds()
     return Trained(jax.device_get(params), best, step, seconds, stop.signal)

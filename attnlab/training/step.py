@@ -79,7 +79,7 @@ def make_train_step(
     """
 
     def loss(params, batch, key):
-        logits = model.apply(
+        logits: Any = model.apply(
             {"params": params}, **batch, deterministic=False, rngs={"dropout": key}
         )
         sums = token_sums(logits, predicted(batch), label_smoothing=label_smoothing)
@@ -102,7 +102,7 @@ def make_train_step(
         found = jax.tree.map(lambda g: g / jnp.maximum(sums.tokens, 1), found)
         updates, opt_state = optimizer.update(found, state.opt_state, state.params)
         params = optax.apply_updates(state.params, updates)
-        after = state.replace(step=state.step + 1, params=params, opt_state=opt_state)
+        after = TrainState(state.step + 1, params, opt_state, state.key)
         return after, StepMetrics(sums, optax.tree.norm(found))
 
     def add_up(params, batch, key):
@@ -133,7 +133,7 @@ def make_validation_step(
     """(params, batch) → the sums over the batch, without dropout or label smoothing."""
 
     def step(params: Any, batch: Batch) -> TokenSums:
-        logits = model.apply({"params": params}, **batch, deterministic=True)
+        logits: Any = model.apply({"params": params}, **batch, deterministic=True)
         sums = token_sums(logits, predicted(batch))
         return sums if axis_name is None else jax.lax.psum(sums, axis_name)
 

@@ -21,10 +21,8 @@ class Doubles(grain.sources.RandomAccessDataSource):
         draw = np.random.default_rng(int(index))
         source = draw.integers(NUM_SPECIAL, VOCAB, 5)
         target = NUM_SPECIAL + 2 * source % (VOCAB - NUM_SPECIAL)
-        return {
-            "source": source.astype(np.int32),
-            "target": np.append(target, EOS).astype(np.int32),
-        }
+        target = np.append(target, EOS)
+        return {"source": source.astype(np.int32), "target": target.astype(np.int32)}
 
 
 class Tiny(Seq2Seq):
