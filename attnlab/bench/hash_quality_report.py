@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from attnlab.bench.hash_quality import Line, Row, by_line, rounds_needed
-from attnlab.bench.report import markdown_table
+from attnlab.records.markdown import markdown_table
 
 MEASURES = (
     ("captured_mass", "mass"),

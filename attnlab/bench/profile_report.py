@@ -5,7 +5,8 @@ from collections.abc import Sequence
 from attnlab.bench.case import PASSES
 from attnlab.bench.profile_case import Profile
 from attnlab.bench.profile_stages import STAGES
-from attnlab.bench.report import PASS_TITLES, duration, markdown_table
+from attnlab.bench.report import PASS_TITLES, duration
+from attnlab.records.markdown import markdown_table
 
 _LISTED = 8  # instructions
 _METHOD = """\

@@ -1,18 +1,12 @@
-"""Published figures beside a run's own: sections of the report of `compare_lengths`.
+"""Published figures beside a run's own: sections of the report of `compare_lengths`."""
 
-The figures are read from CSV files: line 1 `# source: …`, line 2 the header with units in the
-names, then a row a system; a blank cell is a figure that is not there.
-"""
-
-import csv
-import dataclasses
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from attnlab.bench import trends
 from attnlab.bench.case import Result
-from attnlab.bench.report import markdown_table
-from attnlab.records.errors import Invalid
+from attnlab.records.markdown import markdown_table
+from attnlab.records.published import Table, read
 
 LRA = "lra2020_table2.csv"
 FLASH_FORWARD = "flashattention2022_table18.csv"
@@ -22,33 +16,6 @@ FLASH_MEMORY = "flashattention2022_table21.csv"
 Ratios = dict[int, float]  # length -> ratio
 
 
-@dataclasses.dataclass(frozen=True)
-class Table:
-    """One published table.
-
-    Attributes:
-      name: the file's.
-      source: what its first line says.
-      lines: row -> its line in the file, counted from 1.
-      cells: row -> column -> the figure; blank cells are left out.
-    """
-
-    name: str
-    source: str
-    lines: Mapping[str, int]
-    cells: Mapping[str, Mapping[str, float]]
-
-    def ratio(self, above: str, below: str, column: str) -> float | None:
-        """One row's figure over another's, or None where either is blank."""
-        top, bottom = (self.cells[row].get(column) for row in (above, below))
-        return None if top is None or bottom is None else top / bottom
-
-    def cite(self, above: str, below: str) -> str:
-        """Where a ratio of two rows comes from."""
-        lines = f"line {self.lines[above]} over line {self.lines[below]}"
-        return f"`{self.name}`, {lines}: {self.source}"
-
-
 def load(folder: Path) -> dict[str, Table]:
     """The tables that `sections` needs, by file name.
 
@@ -56,27 +23,6 @@ def load(folder: Path) -> dict[str, Table]:
       Invalid: one is missing, or does not say where it comes from.
     """
     return {name: read(folder / name) for name in (LRA, FLASH_FORWARD, FLASH_BOTH, FLASH_MEMORY)}
-
-
-def read(path: Path) -> Table:
-    """Reads one table.
-
-    Raises:
-      Invalid: it is missing, or its first line does not say where it comes from.
-    """
-    try:
-        first, header, *body = path.read_text(encoding="utf-8").splitlines()
-    except OSError as error:
-        raise Invalid(f"published table {path}: {error.strerror}; use a whole checkout") from None
-    mark = "# source: "
-    if not first.startswith(mark):
-        raise Invalid(f"{path}: line 1 must begin with {mark!r}; got {first[:40]!r}")
-    columns = next(csv.reader([header]))
-    lines, cells = {}, {}
-    for number, row in enumerate(csv.reader(body), 3):
-        lines[row[0]] = number
-        cells[row[0]] = {c: float(x) for c, x in zip(columns[1:], row[1:], strict=True) if x}
-    return Table(path.name, first.removeprefix(mark), lines, cells)
 
 
 def sections(results: Sequence[Result], tables: Mapping[str, Table]) -> list[str]:

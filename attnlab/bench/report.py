@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from attnlab.bench import trends
 from attnlab.bench.case import PASSES, Result
 from attnlab.bench.memory import human
+from attnlab.records.markdown import markdown_table
 
 PASS_TITLES = {"forward": "forward", "forward_backward": "forward + backward"}
 SHORT = {
@@ -262,20 +263,6 @@ def _why(result: Result) -> str:
 
 def _two_digits(number: float) -> str:
     return f"{float(f'{number:.2g}'):,.0f}"
-
-
-def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A Markdown table whose columns also line up as plain text."""
-    body = [[cell.replace("|", "\\|").replace("\n", " ") for cell in row] for row in rows]
-    widths = [max(3, *(len(row[i]) for row in [header, *body])) for i in range(len(header))]
-    rule = ["-" * widths[0], *("-" * (width - 1) + ":" for width in widths[1:])]
-
-    def line(cells: Sequence[str]) -> str:
-        first = cells[0].ljust(widths[0])
-        rest = (cell.rjust(width) for cell, width in zip(cells[1:], widths[1:], strict=True))
-        return "| " + " | ".join([first, *rest]) + " |"
-
-    return "\n".join([line(header), line(rule), *map(line, body)])
 
 
 _GROWTH_NOTE = (

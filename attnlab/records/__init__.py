@@ -5,5 +5,7 @@
 | `errors` | `Invalid`: a setting that cannot be used, one line for the user |
 | `folders` | a stamped folder that nothing was in before |
 | `figure_files` | how every figure looks, and how it is written |
+| `markdown` | tables in Markdown |
+| `published` | papers' tables, read from CSV |
 | `provenance` | device, versions and git revision of a run |
 """

@@ -1,0 +1,19 @@
+"""Markdown tables."""
+
+from collections.abc import Sequence
+
+__all__ = ["markdown_table"]
+
+
+def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A Markdown table whose columns also line up as plain text."""
+    body = [[cell.replace("|", "\\|").replace("\n", " ") for cell in row] for row in rows]
+    widths = [max(3, *(len(row[i]) for row in [header, *body])) for i in range(len(header))]
+    rule = ["-" * widths[0], *("-" * (width - 1) + ":" for width in widths[1:])]
+
+    def line(cells: Sequence[str]) -> str:
+        first = cells[0].ljust(widths[0])
+        rest = (cell.rjust(width) for cell, width in zip(cells[1:], widths[1:], strict=True))
+        return "| " + " | ".join([first, *rest]) + " |"
+
+    return "\n".join([line(header), line(rule), *map(line, body)])

@@ -1,0 +1,187 @@
+"""How good a translation is: BLEU by sacrebleu, exact match, and both over the source's length."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+
+from sacrebleu.metrics import BLEU
+
+__all__ = ["TOKENIZERS", "Bleu", "Bucket", "by_length", "corpus_bleu", "exact_match", "words"]
+
+# Of sacrebleu's, those that need no download and no other package.
+TOKENIZERS = ("13a", "none", "intl", "char", "zh")
+
+LONGEST = (5, 10, 15, 20, 25, 30, 40, 50)
+
+
+@dataclasses.dataclass(frozen=True)
+class Bleu:
+    """BLEU of a corpus, as sacrebleu computed it.
+
+    Attributes:
+      score: 0 to 100.
+      signature: sacrebleu's: references, case, tokeniser, smoothing and version. Scores compare
+        only under the same one.
+      brevity_penalty: min(1, exp(1 − reference length / hypothesis length)).
+      precisions: of n-grams, n = 1 to 4, each 0 to 100.
+      hypothesis_length: in sacrebleu's tokens, of the whole corpus.
+      reference_length: the same of the references.
+    """
+
+    score: float
+    signature: str
+    brevity_penalty: float
+    precisions: tuple[float, ...]
+    hypothesis_length: int
+    reference_length: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Bucket:
+    """A measure of the sentences whose source has `shortest` to `longest` words.
+
+    Attributes:
+      shortest: the fewest words.
+      longest: the most; None where there is no limit.
+      count: how many sentences.
+      score: the measure of them.
+    """
+
+    shortest: int
+    longest: int | None
+    count: int
+    score: float
+
+    @property
+    def title(self) -> str:
+        """`6–10`, or `> 50` where there is no limit."""
+        if self.longest is None:
+            return f"> {self.shortest - 1}"
+        if self.longest == self.shortest:
+            return f"{self.longest}"
+        return f"{self.shortest}–{self.longest}"
+
+
+def corpus_bleu(
+    hypotheses: Sequence[str], references: Sequence[str], *, tokenizer: str = "13a"
+) -> Bleu:
+    """BLEU = BP · exp(¼ Σ_{n=1…4} log p_n), counted over the whole corpus, with case.
+
+    Detokenised text with one reference a sentence. Where a p_n has no match, sacrebleu's default
+    smoothing (exp) stands in; where no hypothesis has n tokens, the score is 0.
+
+    Args:
+      hypotheses: the translations.
+      references: what each of them should be.
+      tokenizer: one of `TOKENIZERS`. "13a" is what papers report as (detokenised) sacreBLEU.
+
+    Raises:
+      ValueError: another tokeniser, no sentences, or not as many of one as of the other.
+
+    Source: Papineni et al. 2002; Post 2018.
+    """
+    if tokenizer not in TOKENIZERS:
+        raise ValueError(f"tokenizer={tokenizer!r} is not known; give one of {list(TOKENIZERS)}")
+    _check(hypotheses, references)
+    metric = BLEU(tokenize=tokenizer)
+    found = metric.corpus_score(list(hypotheses), [list(references)])
+    return Bleu(
+        score=found.score,
+        signature=str(metric.get_signature()),
+        brevity_penalty=found.bp,
+        precisions=tuple(found.precisions),
+        hypothesis_length=found.sys_len,
+        reference_length=found.ref_len,
+    )
+
+
+def exact_match(hypotheses: Sequence[str], references: Sequence[str]) -> float:
+    """The share of hypotheses that are the reference, character for character; 0 to 1.
+
+    >>> exact_match(["a b", "c", "d "], ["a b", "c", "d"])
+    0.6666666666666666
+
+    Raises:
+      ValueError: no sentences, or not as many of one as of the other.
+    """
+    _check(hypotheses, references)
+    pairs = zip(hypotheses, references, strict=True)
+    return sum(found == right for found, right in pairs) / len(references)
+
+
+def words(text: str) -> int:
+    """How many words there are between white space.
+
+    >>> words("Ein Mann, der singt.")
+    4
+    """
+    return len(text.split())
+
+
+def _bleu(hypotheses: Sequence[str], references: Sequence[str]) -> float:
+    return corpus_bleu(hypotheses, references).score
+
+
+def by_length(
+    sources: Sequence[str],
+    hypotheses: Sequence[str],
+    references: Sequence[str],
+    *,
+    measure: Callable[[Sequence[str], Sequence[str]], float] = _bleu,
+    longest: Sequence[int] = LONGEST,
+    length: Callable[[str], int] = words,
+) -> list[Bucket]:
+    """A measure of each group of sentences of like source length (Bahdanau 2014, Figure 2).
+
+    A source of n words is in the first bucket with n ≤ `longest`, or in the last, which has no
+    limit. Buckets without a sentence are left out.
+
+    Args:
+      sources: the sentences that were translated.
+      hypotheses: the translations.
+      references: what each of them should be.
+      measure: of some hypotheses and their references; default: BLEU of them as a corpus.
+      longest: the length at which each bucket ends, rising.
+      length: of a source; `len` counts characters.
+
+    Returns:
+      The buckets, short sources first.
+
+    Raises:
+      ValueError: the three are not of one length, or empty, or `longest` does not rise.
+    """
+    _check(hypotheses, references)
+    if len(sources) != len(references):
+        raise ValueError(
+            f"{len(sources)} sources for {len(references)} references; give one for each"
+        )
+    ends = list(longest)
+    if not ends or ends[0] < 1 or ends != sorted(set(ends)):
+        raise ValueError(f"longest={ends} must rise from 1 or more; sort it")
+    members: list[list[int]] = [[] for _ in range(len(ends) + 1)]
+    for i, source in enumerate(sources):
+        n = length(source)
+        members[next((b for b, end in enumerate(ends) if n <= end), len(ends))].append(i)
+    return [
+        Bucket(
+            shortest=ends[b - 1] + 1 if b else 1,
+            longest=ends[b] if b < len(ends) else None,
+            count=len(some),
+            score=measure([hypotheses[i] for i in some], [references[i] for i in some]),
+        )
+        for b, some in enumerate(members)
+        if some
+    ]
+
+
+def _check(hypotheses: Sequence[str], references: Sequence[str]) -> None:
+    for name, texts in (("hypotheses", hypotheses), ("references", references)):
+        if isinstance(texts, str):  # a string is a sequence of strings, and would be measured
+            raise ValueError(f"{name} is one string; give a list of them")
+    if len(hypotheses) != len(references):
+        raise ValueError(
+            f"{len(hypotheses)} hypotheses for {len(references)} references; give one for each"
+        )
+    if not len(references):
+        raise ValueError("there are no sentences to measure; give at least one")

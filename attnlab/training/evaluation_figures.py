@@ -1,0 +1,268 @@
+"""What a translation model does, drawn: where it looks, and how it fares as sentences grow."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from typing import Any
+
+import numpy as np
+from matplotlib.figure import Figure
+from matplotlib.font_manager import FontProperties
+from matplotlib.lines import Line2D
+from matplotlib.patches import Rectangle
+from matplotlib.textpath import text_to_path
+from matplotlib.ticker import FuncFormatter
+from numpy.typing import ArrayLike
+
+from attnlab.records import figure_files
+from attnlab.training.alignment import Link
+from attnlab.training.bleu import Bucket
+
+__all__ = ["LINES", "Alignment", "alignment_figure", "length_figure", "readable"]
+
+# Okabe and Ito's colours, told apart by all common forms of colour vision: the n-th model of a run
+# looks the same in all of its figures.
+LINES = (
+    ("#0072B2", "o"),
+    ("#D55E00", "s"),
+    ("#009E73", "^"),
+    ("#CC79A7", "v"),
+    ("#E69F00", "D"),
+    ("#56B4E9", "P"),
+    ("#000000", "X"),
+)
+_KNOWN = "#E69F00"
+_GREY = "#6a6a6a"
+_SIZE = 8  # points, of a token
+# Inches: what a README shows without scrolling, a cell, around a panel, from a token to its cell,
+# the words source and target, and the colour bar with its words.
+_WIDTH, _CELL, _MARGIN, _GAP, _NAME, _BAR = 9.5, 0.17, 0.2, 0.08, 0.2, 0.7
+_FEW = 10  # sentences: a measure of fewer is noise
+
+
+@dataclasses.dataclass(frozen=True)
+class Alignment:
+    """The weights of one sentence.
+
+    Attributes:
+      source: S tokens, as the tokeniser's pieces or single characters.
+      target: T tokens.
+      weights: [T, S], rows of the step that predicts each target token.
+      title: above the panel.
+      known: links to mark, where they are known.
+    """
+
+    source: Sequence[str]
+    target: Sequence[str]
+    weights: ArrayLike
+    title: str = ""
+    known: AbstractSet[Link] = frozenset()
+
+
+def alignment_figure(alignments: Sequence[Alignment], *, title: str = "") -> Figure:
+    """A panel a sentence: source to the right, target downwards, black 0 and white 1.
+
+    The look is Bahdanau 2014's, Figure 3. As many panels stand side by side as fit a README.
+
+    Raises:
+      ValueError: no sentences, an empty one, or weights that are not [T, S].
+    """
+    if not alignments:
+        raise ValueError("there are no sentences to draw; give at least one")
+    for i, one in enumerate(alignments):
+        wanted = len(one.target), len(one.source)
+        if np.shape(one.weights) != wanted or 0 in wanted:
+            raise ValueError(
+                f"alignment {i}: weights must be [T, S] = {list(wanted)}, got"
+                f" {list(np.shape(one.weights))}; give the rows and columns of its tokens"
+            )
+    with figure_files.style():
+        return _draw([_Panel.of(one) for one in alignments], title)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Panel:
+    """A sentence and the inches it takes, labels and title included."""
+
+    one: Alignment
+    down: list[str]
+    across: list[str]
+    left: float  # of the cells, where target tokens stand
+    above: float  # the cells, where source tokens and the title stand
+    width: float
+    height: float
+
+    @classmethod
+    def of(cls, one: Alignment) -> _Panel:
+        down, across = readable(one.target), readable(one.source)
+        left = _NAME + max(map(_inches, down)) + _GAP
+        upright = max(map(len, across)) == 1
+        above = _NAME + (_CELL if upright else max(map(_inches, across)) + _GAP)
+        above += 0.25 if one.title else 0.0
+        width = left + max(_CELL * len(across), 1.2 * _inches(one.title))
+        return cls(one, down, across, left, above, width, above + _CELL * len(down))
+
+
+def _draw(panels: Sequence[_Panel], title: str) -> Figure:
+    rows = _rows([panel.width + _MARGIN for panel in panels])
+    top = _MARGIN + (0.2 if title else 0.0)
+    widths = [sum(panels[i].width + _MARGIN for i in row) for row in rows]
+    widths[0] += _BAR
+    heights = [max(panels[i].height for i in row) + _MARGIN for row in rows]
+    width = max(*widths, _MARGIN + 1.15 * _inches(title))
+    height = top + sum(heights)
+    figure = Figure(figsize=(width, height))
+
+    def place(left: float, above: float, wide: float, tall: float) -> Any:
+        """Axes whose top left corner is that many inches from the figure's."""
+        return figure.add_axes(
+            (left / width, 1 - (above + tall) / height, wide / width, tall / height)
+        )
+
+    start = top
+    for row, tall in zip(rows, heights, strict=True):
+        left = 0.0
+        for i in row:
+            panel = panels[i]
+            cells = _CELL * len(panel.across), _CELL * len(panel.down)
+            _fill(place(left + panel.left, start + panel.above, *cells), panel)
+            left += panel.width + _MARGIN
+        start += tall
+    first = panels[0]
+    length = min(1.5, _CELL * len(first.down))
+    bar = place(widths[0] - _BAR + 0.05, top + first.above, 0.1, length)
+    scale = figure.colorbar(figure.axes[0].images[0], cax=bar)
+    scale.set_label("attention weight", fontsize=_SIZE)
+    bar.tick_params(labelsize=_SIZE)
+    scale.outline.set(edgecolor=_GREY, linewidth=0.5)
+    if title:
+        figure.text(_MARGIN / width, 1 - 0.17 / height, title, va="center", parse_math=False)
+    return figure
+
+
+def _inches(text: str) -> float:
+    """How long a label is."""
+    font = FontProperties(size=_SIZE)
+    return text_to_path.get_text_width_height_descent(text, font, ismath=False)[0] / 72
+
+
+def _rows(widths: Sequence[float]) -> list[list[int]]:
+    """Which panels share a row."""
+    rows: list[list[int]] = [[]]
+    for i, width in enumerate(widths):
+        bar = 0.0 if rows[1:] else _BAR
+        if rows[-1] and sum(widths[j] for j in rows[-1]) + width + bar > _WIDTH:
+            rows.append([])
+        rows[-1].append(i)
+    return rows
+
+
+def _fill(axes: Any, panel: _Panel) -> None:
+    weights = np.asarray(panel.one.weights, float)
+    axes.imshow(weights, cmap="gray", vmin=0, vmax=1, aspect="auto", interpolation="none")
+    upright = max(map(len, panel.across)) == 1
+    axes.set_xticks(range(len(panel.across)), panel.across, rotation=0 if upright else 90)
+    axes.set_yticks(range(len(panel.down)), panel.down)
+    axes.tick_params(
+        length=0, pad=3, labelsize=_SIZE, top=True, labeltop=True, bottom=False, labelbottom=False
+    )
+    for label in (*axes.get_xticklabels(), *axes.get_yticklabels()):
+        label.set_parse_math(False)  # a $ is a $
+    axes.xaxis.set_label_position("top")
+    axes.set_xlabel("source", color=_GREY, fontsize=_SIZE, loc="left", labelpad=3)
+    axes.set_ylabel("target", color=_GREY, fontsize=_SIZE, loc="top", labelpad=3)
+    axes.spines[:].set(visible=True, color=_GREY, linewidth=0.5)  # white cells end at the page
+    axes.set_title(panel.one.title, fontsize=_SIZE + 1, parse_math=False)
+    for t, s in sorted(panel.one.known):
+        axes.add_patch(
+            Rectangle((s - 0.5, t - 0.5), 1, 1, fill=False, edgecolor=_KNOWN, linewidth=1)
+        )
+
+
+def readable(tokens: Sequence[str]) -> list[str]:
+    """Tokens as labels.
+
+    Of sentencepiece's pieces, those that begin a word lose their mark and the others that begin
+    with a letter or digit get a dot. White space is drawn.
+
+    >>> readable(["▁Ein", "▁Karate", "anzug", ".", "</s>"])
+    ['Ein', 'Karate', '·anzug', '.', '</s>']
+    >>> readable(list("3 May"))
+    ['3', '␣', 'M', 'a', 'y']
+    """
+    pieces = any(token.startswith("▁") for token in tokens)
+    shown = []
+    for token in tokens:
+        text = token.removeprefix("▁").replace(" ", "␣").replace("\n", "⏎") or "␣"
+        inside = pieces and not token.startswith("▁") and text[0].isalnum()
+        shown.append(f"·{text}" if inside else text)
+    return shown
+
+
+def length_figure(
+    lines: Mapping[str, Sequence[Bucket]],
+    *,
+    measure: str = "BLEU",
+    unit: str = "words",
+    percent: bool = False,
+    title: str = "",
+) -> Figure:
+    """A measure over the source's length, a line a model (Bahdanau 2014, Figure 2).
+
+    Below each bucket stands how many sentences it has; those of fewer than 10 are hollow.
+
+    Args:
+      lines: by the name of a model, its `bleu.by_length`.
+      measure: what the scores are.
+      unit: of the length.
+      percent: the scores are shares of 1.
+      title: above the figure.
+
+    Raises:
+      ValueError: no models, one without a bucket, or models whose buckets differ.
+    """
+    groups = {name: [(b.title, b.count) for b in some] for name, some in lines.items()}
+    if not groups or not all(groups.values()):
+        raise ValueError("there is nothing to draw; give at least one model with one bucket")
+    first, *others = groups
+    for name in others:
+        if groups[name] != groups[first]:
+            raise ValueError(
+                f"{name} and {first} were measured on other sentences; give buckets of the same"
+            )
+    with figure_files.style():
+        figure = Figure(figsize=(6.4, 3.8), layout="constrained")
+        axes = figure.add_subplot()
+        for i, (name, some) in enumerate(lines.items()):
+            colour, marker = LINES[i % len(LINES)]
+            scores = [b.score for b in some]
+            axes.plot(scores, color=colour, linewidth=1.6, label=name, marker=marker, markersize=5)
+            few = [j for j, b in enumerate(some) if b.count < _FEW]
+            axes.plot(
+                few, [scores[j] for j in few], linestyle="none", marker=marker, markersize=5,
+                color=colour, markerfacecolor="white", zorder=3,
+            )  # fmt: skip
+        ticks = [f"{title}\n{count:,}" for title, count in groups[first]]
+        axes.set_xticks(range(len(ticks)), ticks)
+        axes.set_xlim(-0.4, len(ticks) - 0.6)
+        axes.set_ylim(0, None)
+        if percent:
+            axes.set_ylim(0, 1.03)
+            axes.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{100 * y:g}%"))
+        axes.set_xlabel(f"source length ({unit}), and how many sentences")
+        axes.set_ylabel(measure)
+        axes.grid(axis="y", color="#e4e4e4", linewidth=0.7)
+        axes.set_axisbelow(True)
+        handles, _ = axes.get_legend_handles_labels()
+        if any(count < _FEW for _, count in groups[first]):
+            handles.append(
+                Line2D(
+                    [], [], linestyle="none", marker="o", markersize=5, color=_GREY,
+                    markerfacecolor="white", label=f"fewer than {_FEW} sentences",
+                )
+            )  # fmt: skip
+        axes.legend(handles=handles, edgecolor="none")
+        axes.set_title(title)
+    return figure

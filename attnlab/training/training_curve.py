@@ -1,0 +1,91 @@
+"""The loss of one or several runs over steps: a pure function of their metrics."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import FuncFormatter, MaxNLocator
+
+from attnlab.records import figure_files
+from attnlab.training.evaluation_figures import LINES
+
+__all__ = ["curve", "training_curve"]
+
+Row = Mapping[str, Any]
+
+
+def curve(rows: Iterable[Row], kind: str, name: str) -> tuple[list[int], list[float]]:
+    """Steps, rising, and the values of `name` in the rows of that kind.
+
+    Where a step comes twice, as after a resume, the later row holds.
+
+    >>> rows = [{"kind": "training", "step": step, "nll": x} for step, x in ((2, 9.0), (1, 3.0))]
+    >>> curve([*rows, {"kind": "training", "step": 2, "nll": 2.0}], "training", "nll")
+    ([1, 2], [3.0, 2.0])
+    """
+    found = {row["step"]: row[name] for row in rows if row["kind"] == kind and name in row}
+    return sorted(found), [found[step] for step in sorted(found)]
+
+
+def training_curve(
+    runs: Mapping[str, Sequence[Row]],
+    *,
+    quantity: str = "nll",
+    label: str = "−log p (nats a token)",
+    title: str = "",
+) -> Figure:
+    """Loss over steps, a colour a model: training thin, validation with marks and its least named.
+
+    Args:
+      runs: by the name of a model, `metrics_file.read_metrics` of its run.
+      quantity: which number of the rows. `nll` is comparable between training and validation,
+        and between models; `loss` has label smoothing in it.
+      label: of that number, with its unit.
+      title: above the figure.
+
+    Raises:
+      ValueError: no row has it.
+    """
+    lines = {
+        name: (curve(rows, "training", quantity), curve(rows, "validation", quantity))
+        for name, rows in runs.items()
+    }
+    if not any(steps for pair in lines.values() for steps, _ in pair):
+        raise ValueError(f"no row has {quantity!r}; give the metrics of a run that made steps")
+    with figure_files.style():
+        figure = Figure(figsize=(6.4, 3.8), layout="constrained")
+        axes = figure.add_subplot()
+        handles = []
+        for i, (name, (train, held_out)) in enumerate(lines.items()):
+            colour, marker = LINES[i % len(LINES)]
+            axes.plot(*train, color=colour, linewidth=0.9, alpha=0.6, zorder=2)
+            axes.plot(*held_out, color=colour, linewidth=1.6, marker=marker, markersize=4, zorder=3)
+            best = min(filter(math.isfinite, held_out[1]), default=None)
+            said = name if best is None else f"{name} (best {best:.2f})"
+            handles.append(Line2D([], [], color=colour, marker=marker, markersize=4, label=said))
+        styles: dict[str, dict[str, Any]] = {
+            "training": dict(linewidth=0.9, alpha=0.7),
+            "validation": dict(linewidth=1.6, marker="o", markersize=4),
+        }
+        for said, style in styles.items():
+            handles.append(Line2D([], [], color="#6a6a6a", label=said, **style))
+        axes.set_ylim(*_limits([pair[0][1] + pair[1][1] for pair in lines.values()]))
+        axes.set_xlim(0, None)
+        axes.xaxis.set_major_locator(MaxNLocator(7, integer=True))
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:,.0f}"))
+        axes.set_xlabel("step")
+        axes.set_ylabel(label)
+        axes.grid(color="#e4e4e4", linewidth=0.7)
+        axes.set_axisbelow(True)
+        axes.legend(handles=handles, edgecolor="none")
+        axes.set_title(title)
+    return figure
+
+
+def _limits(losses: Sequence[Sequence[float]]) -> tuple[float, float]:
+    finite = [x for some in losses for x in some if math.isfinite(x)]
+    return 0.0, 1.03 * max(finite, default=1.0)

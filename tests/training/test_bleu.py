@@ -1,0 +1,100 @@
+"""BLEU by hand and by sacrebleu, and measures over the source's length."""
+
+import math
+
+import pytest
+import sacrebleu
+
+from attnlab.training.bleu import Bucket, by_length, corpus_bleu, exact_match
+
+HYPOTHESES = ["the cat sat on the mat .", "a b"]
+REFERENCES = ["the cat is on the mat .", "a c"]
+
+
+def test_bleu_by_hand():
+    found = corpus_bleu(HYPOTHESES, REFERENCES)
+    # n-grams that match, of all, over both sentences together
+    matches, totals = (6 + 1, 4 + 0, 2, 1), (7 + 2, 6 + 1, 5, 4)
+    precisions = [m / n for m, n in zip(matches, totals, strict=True)]
+    assert found.precisions == pytest.approx([100 * p for p in precisions])
+    assert found.brevity_penalty == 1
+    assert found.score == pytest.approx(100 * math.prod(precisions) ** 0.25)
+    assert (found.hypothesis_length, found.reference_length) == (9, 9)
+
+
+def test_a_short_hypothesis_pays_the_brevity_penalty():
+    found = corpus_bleu(["the cat is on the"], ["the cat is on the mat ."])
+    assert found.precisions == (100, 100, 100, 100)
+    assert found.brevity_penalty == pytest.approx(math.exp(1 - 7 / 5))
+    assert found.score == pytest.approx(100 * math.exp(1 - 7 / 5))
+
+
+@pytest.mark.parametrize("tokenizer", ["13a", "char", "none"])
+def test_bleu_is_sacrebleus(tokenizer):
+    hypotheses = ["A man, in a hat, looks on.", "Two dogs run across the green lawn!", "It's 5:00."]
+    references = ["A man in a hat looks on.", "Two dogs run over the green grass!", "It's 6:00."]
+    found = corpus_bleu(hypotheses, references, tokenizer=tokenizer)
+    theirs = sacrebleu.corpus_bleu(hypotheses, [references], tokenize=tokenizer)
+    assert found.score == theirs.score > 0
+    assert f"case:mixed|eff:no|tok:{tokenizer}|" in found.signature
+    assert found.signature.endswith(f"version:{sacrebleu.__version__}")
+
+
+def test_tokenizers_and_case_matter():
+    apart = {corpus_bleu(["The end now."], ["The end now ."], tokenizer=t).score < 99
+             for t in ("13a", "none")}  # fmt: skip
+    assert apart == {True, False}
+    assert corpus_bleu(["the end is now"], ["The end is now"]).score < 99
+
+
+def test_exact_match_is_exact():
+    assert (
+        exact_match(["2019-03-03", "2019-03-04", "a", "A"], ["2019-03-03", "x", "a ", "a"]) == 0.25
+    )
+
+
+def test_buckets_end_at_their_longest():
+    sources = ["w " * n for n in (5, 1, 6, 10, 21, 11, 40)]
+    references = [f"this is the sentence {i}" for i in range(7)]
+    hypotheses = [*references[:3], "", *references[4:]]
+    found = by_length(sources, hypotheses, references, measure=exact_match, longest=(5, 10, 20))
+    assert found == [
+        Bucket(1, 5, 2, 1.0),
+        Bucket(6, 10, 2, 0.5),
+        Bucket(11, 20, 1, 1.0),
+        Bucket(21, None, 2, 1.0),
+    ]
+    assert [bucket.title for bucket in found] == ["1–5", "6–10", "11–20", "> 20"]
+
+
+def test_a_bucket_without_sentences_is_left_out_and_bleu_is_of_its_sentences_alone():
+    sources = ["w", "w w w w w w", "w w"]
+    references = ["a b c d", "e f g h i", "a b c x"]
+    hypotheses = ["a b c d", "e f g h k", "a b c d"]
+    short, long = by_length(sources, hypotheses, references, longest=(2, 3, 4, 7))
+    assert (short.shortest, short.longest, short.count) == (1, 2, 2)
+    assert (long.shortest, long.longest, long.count) == (5, 7, 1)
+    assert short.score == corpus_bleu(hypotheses[::2], references[::2]).score
+    assert long.score == corpus_bleu(hypotheses[1:2], references[1:2]).score != short.score
+
+
+def test_length_can_be_of_characters():
+    (one,) = by_length(["1 May"], ["x"], ["x"], measure=exact_match, longest=(4, 5), length=len)
+    assert (one.shortest, one.longest, one.title) == (5, 5, "5")
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: corpus_bleu(["a"], ["a"], tokenizer="spm"), "'spm' is not known; give one of"),
+        (lambda: corpus_bleu(["a"], ["a", "b"]), "1 hypotheses for 2 references"),
+        (lambda: corpus_bleu([], []), "no sentences"),
+        (lambda: exact_match("abc", "abc"), "hypotheses is one string"),
+        (lambda: by_length(["a"], ["a", "b"], ["a", "b"]), "1 sources for 2 references"),
+        (lambda: by_length(["a"], ["a"], ["a"], longest=(5, 5)), "must rise"),
+        (lambda: by_length(["a"], ["a"], ["a"], longest=(0, 5)), "must rise from 1"),
+    ],
+)
+def test_refusals(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()

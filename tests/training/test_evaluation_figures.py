@@ -1,0 +1,141 @@
+"""What the figures show, read back from their axes."""
+
+import numpy as np
+import pytest
+
+from attnlab.records import figure_files
+from attnlab.training.bleu import Bucket
+from attnlab.training.evaluation_figures import Alignment, alignment_figure, length_figure
+from attnlab.training.training_curve import training_curve
+
+PIECES = ["▁Ein", "▁Karate", "anzug", ".", "</s>"]
+LETTERS = list("3 $5$")
+
+
+def weights(target, source):
+    drawn = np.random.default_rng(0).random((len(target), len(source)))
+    return drawn / drawn.sum(-1, keepdims=True)
+
+
+def texts(labels):
+    return [label.get_text() for label in labels]
+
+
+def test_alignments_show_their_weights_and_tokens():
+    target = ["▁A", "▁ka", "rate"]
+    some = [
+        Alignment(PIECES, target, weights(target, PIECES), title="first"),
+        Alignment(LETTERS, list("03"), weights("03", LETTERS), known={(1, 0), (0, 4)}),
+    ]
+    figure = alignment_figure(some, title="both")
+    first, second, bar = figure.axes
+    np.testing.assert_array_equal(first.images[0].get_array(), some[0].weights)
+    np.testing.assert_array_equal(second.images[0].get_array(), some[1].weights)
+    assert first.images[0].get_clim() == second.images[0].get_clim() == (0, 1)
+    assert first.images[0].get_cmap()(0.0)[:3] == (0, 0, 0)  # Bahdanau's: 0 is black
+    assert texts(first.get_xticklabels()) == ["Ein", "Karate", "·anzug", ".", "</s>"]
+    assert texts(first.get_yticklabels()) == ["A", "ka", "·rate"]
+    assert texts(second.get_xticklabels()) == ["3", "␣", "$", "5", "$"]
+    assert (first.get_xlabel(), first.get_ylabel()) == ("source", "target")
+    assert first.get_title(loc="left") == "first"
+    assert bar.get_ylabel() == "attention weight"
+    assert not first.patches
+    assert {patch.get_xy() for patch in second.patches} == {(-0.5, 0.5), (3.5, -0.5)}
+    upright = [axes.get_xticklabels()[0].get_rotation() for axes in (first, second)]
+    assert upright == [90, 0]
+
+
+def test_no_two_panels_touch_and_all_labels_are_inside():
+    long = ["▁" + "w" * n for n in (1, 9, 4, 7, 17, 3, 2, 8, 1, 2, 5, 6, 7, 9, 3)]
+    some = [Alignment(long[:s], long[:t], weights(long[:t], long[:s]), title=f"of {s}")
+            for s, t in ((15, 11), (5, 15), (15, 3), (2, 2))]  # fmt: skip
+    with figure_files.style():
+        figure = alignment_figure(some, title="several sentences of many lengths")
+        figure.canvas.draw()
+        boxes = [axes.get_tightbbox() for axes in figure.axes]
+    for i, one in enumerate(boxes):
+        assert figure.bbox.x0 <= one.x0 and one.x1 <= figure.bbox.x1
+        assert figure.bbox.y0 <= one.y0 and one.y1 <= figure.bbox.y1
+        for other in boxes[:i]:
+            assert not one.overlaps(other)
+    cells = [axes.get_window_extent().width / len(texts(axes.get_xticklabels()))
+             for axes in figure.axes[:-1]]  # fmt: skip
+    assert cells == pytest.approx([cells[0]] * 4)  # a token is as wide in every panel
+
+
+def test_dollars_are_no_mathematics(tmp_path):
+    odd = ["▁$x", "$^$", "▁a_b", "\n"]
+    figure = alignment_figure([Alignment(odd, odd, np.eye(4), title="$x^$")])
+    paths = figure_files.save({"alignment": figure}, tmp_path)
+    assert [path.name for path in paths] == ["alignment.svg", "alignment.png"]
+    assert "$x" in paths[0].read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("some", "message"),
+    [
+        ([], "no sentences"),
+        ([Alignment("ab", "abc", np.eye(2))], r"\[T, S\] = \[3, 2\], got \[2, 2\]"),
+        ([Alignment("", "a", np.zeros((1, 0)))], r"\[1, 0\]"),
+    ],
+)
+def test_alignments_that_cannot_be_drawn(some, message):
+    with pytest.raises(ValueError, match=message):
+        alignment_figure(some)
+
+
+SHORT, LONG = Bucket(1, 5, 1240, 0.75), Bucket(6, None, 9, 0.5)
+WORSE = [Bucket(1, 5, 1240, 0.5), Bucket(6, None, 9, 0.25)]
+
+
+def test_length_figure_shows_scores_counts_and_names():
+    lines = {"RNNsearch": [SHORT, LONG], "RNNencdec": WORSE}
+    figure = length_figure(lines, measure="exact match", unit="characters", percent=True)
+    (axes,) = figure.axes
+    search, few, fixed, few_fixed = axes.get_lines()
+    assert [list(line.get_ydata()) for line in (search, fixed)] == [[0.75, 0.5], [0.5, 0.25]]
+    assert texts(axes.get_xticklabels()) == ["1–5\n1,240", "> 5\n9"]
+    assert [(list(x.get_xdata()), list(x.get_ydata())) for x in (few, few_fixed)] == [
+        ([1], [0.5]),
+        ([1], [0.25]),
+    ]
+    assert few.get_markerfacecolor() == "white"
+    assert texts(axes.get_legend().get_texts()) == [*lines, "fewer than 10 sentences"]
+    assert search.get_color() != fixed.get_color() and search.get_marker() != fixed.get_marker()
+    assert axes.get_xlabel().startswith("source length (characters)")
+    assert axes.get_ylabel() == "exact match"
+    assert axes.yaxis.get_major_formatter()(0.5, None) == "50%"
+
+
+def test_length_figures_of_other_sentences_are_not_mixed():
+    with pytest.raises(ValueError, match="b and a were measured on other sentences"):
+        length_figure({"a": [SHORT, LONG], "b": [SHORT]})
+    for nothing in ({}, {"a": []}):
+        with pytest.raises(ValueError, match="nothing to draw"):
+            length_figure(nothing)
+
+
+def test_training_curve_shows_both_losses_of_every_run():
+    rows = [
+        {"kind": "training", "step": 20, "nll": 4.0, "loss": 5.0},
+        {"kind": "training", "step": 10, "nll": 8.0, "loss": 9.0},
+        {"kind": "validation", "step": 20, "nll": 3.5},
+        {"kind": "training", "step": 20, "nll": 3.0},  # again, after a resume
+        {"kind": "validation", "step": 30, "nll": 3.75},
+    ]
+    (axes,) = training_curve({"one": rows, "two": rows[:2]}).axes
+    found = [(list(line.get_xdata()), list(line.get_ydata())) for line in axes.get_lines()]
+    assert found == [
+        ([10, 20], [8.0, 3.0]),
+        ([20, 30], [3.5, 3.75]),
+        ([10, 20], [8.0, 4.0]),
+        ([], []),
+    ]
+    shown = texts(axes.get_legend().get_texts())
+    assert shown == ["one (best 3.50)", "two", "training", "validation"]
+    assert axes.get_ylim()[0] == 0 and axes.get_ylim()[1] > 8
+    assert (axes.get_xlabel(), axes.get_ylabel()) == ("step", "−log p (nats a token)")
+    (axes,) = training_curve({"one": rows}, quantity="loss", label="loss").axes
+    assert list(axes.get_lines()[0].get_ydata()) == [9.0, 5.0]
+    with pytest.raises(ValueError, match="no row has 'nll'"):
+        training_curve({"one": []})
