@@ -1,0 +1,1 @@
+"""The translation experiment: recipes, corpora, training of each model, one report."""

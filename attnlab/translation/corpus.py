@@ -1,0 +1,113 @@
+"""Where sentence pairs come from, split in three, and their tokenisers."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from attnlab.data import dates, files, subwords, tfds_source, tokenizers
+from attnlab.data.encoding import Source
+from attnlab.records.errors import Invalid
+from attnlab.translation.settings import SPLITS, Settings
+
+__all__ = ["Corpus", "open_corpus"]
+
+# With one set of files, the end of it is held out.
+HELD_OUT = {"train": "train[:98%]", "validation": "train[98%:99%]", "test": "train[99%:]"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Corpus:
+    """Sentence pairs and how they become tokens.
+
+    Attributes:
+      name: for the report.
+      splits: {"train", "validation", "test"}, examples {"source", "target"} by index.
+      source_tokenizer: of the sources.
+      target_tokenizer: of the targets.
+      measure: "BLEU", or "exact match" where a target has one right form.
+    """
+
+    name: str
+    splits: dict[str, Source]
+    source_tokenizer: tokenizers.Tokenizer
+    target_tokenizer: tokenizers.Tokenizer
+    measure: str
+
+    def identity(self) -> dict[str, Any]:
+        """What a checkpoint is checked against."""
+        return {
+            "data": self.name,
+            "pairs": {name: len(split) for name, split in self.splits.items()},
+            "tokenizers": [self.source_tokenizer.digest, self.target_tokenizer.digest],
+        }
+
+
+def open_corpus(settings: Settings) -> Corpus:
+    """The corpus that the settings ask for; prepared and tokenisers trained, if need be.
+
+    Raises:
+      Invalid: files that are missing, misaligned or not text; a vocabulary that is too large.
+    """
+    preset = settings.chosen_preset()
+    if not settings.has_text:
+        by_bytes = tokenizers.Bytes()
+        splits: dict[str, Source] = {
+            "train": dates.Dates(seed=settings.seed),
+            "validation": dates.Dates("validation", size=512),
+            "test": dates.Dates("test", size=1000),
+        }
+        return Corpus("dates", splits, by_bytes, by_bytes, "exact match")
+    splits = _of_tfds(settings) if settings.tfds_name else _of_files(settings)
+    if preset.tokenizer == "bytes":
+        made: list[tokenizers.Tokenizer] = [tokenizers.Bytes()] * 2
+    else:
+        made = [
+            subwords.train_sentencepiece(
+                splits["train"],
+                [side],
+                vocab_size=preset.vocab_size,
+                cache_dir=settings.cache_dir or None,
+            )
+            for side in ("source", "target")
+        ]
+    name = settings.tfds_name or " ".join(settings.data_files)
+    return Corpus(name, splits, *made, "BLEU")
+
+
+def _of_files(settings: Settings) -> dict[str, Source]:
+    given = {
+        "train": settings.data_files,
+        "validation": settings.validation_files,
+        "test": settings.test_files,
+    }
+    if bool(given["validation"]) != bool(given["test"]):
+        raise Invalid(
+            "--validation_files and --test_files go together: give both, or none to hold out the "
+            "last two percent of --data_files"
+        )
+    if given["test"]:
+        return {name: _open(paths, "train", settings) for name, paths in given.items()}
+    return {name: _open(given["train"], part, settings) for name, part in HELD_OUT.items()}
+
+
+def _open(paths: Sequence[str], part: str, settings: Settings) -> Source:
+    cache_dir = settings.cache_dir or None
+    if len(paths) == 1:
+        return files.open_tsv(paths[0], split=part, cache_dir=cache_dir)
+    return files.open_pairs(*paths, split=part, cache_dir=cache_dir)
+
+
+def _of_tfds(settings: Settings) -> dict[str, Source]:
+    features = None
+    if settings.direction:
+        features = dict(zip(("source", "target"), settings.direction.split("-"), strict=True))
+    folder = Path(settings.data_dir).expanduser()
+    return {
+        name: tfds_source.open_tfds(
+            settings.tfds_name, split=name, data_dir=folder, features=features
+        )
+        for name in SPLITS
+    }

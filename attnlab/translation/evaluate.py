@@ -1,0 +1,97 @@
+"""What a trained model makes of the test split: translations, and where it looks."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import numpy as np
+
+from attnlab.data.batching import evaluation_batches
+from attnlab.data.dates import Dates
+from attnlab.models.seq2seq import Seq2Seq
+from attnlab.tokens import shift_right
+from attnlab.training.alignment import alignment_error_rate, known_links, strongest_links
+from attnlab.training.decode import beam_search, greedy
+from attnlab.translation.corpus import Corpus
+
+__all__ = ["attention_weights", "date_alignment_error", "translate"]
+
+BATCH_SIZE = 50
+
+
+def translate(
+    model: Seq2Seq,
+    params: Any,
+    corpus: Corpus,
+    *,
+    beam_size: int,
+    length_penalty: float,
+    max_length: int,
+) -> list[str]:
+    """The translations of the test split, in its order.
+
+    Args:
+      model: the model.
+      params: of it.
+      corpus: with the test split.
+      beam_size: of the search; 1 = greedy.
+      length_penalty: α of the search.
+      max_length: tokens of the longest translation.
+    """
+    search: Any = functools.partial(greedy, max_length=max_length)
+    if beam_size > 1:
+        search = functools.partial(
+            beam_search, beam_size=beam_size, length_penalty=length_penalty, max_length=max_length
+        )
+    found: dict[int, str] = {}
+    for indices, batch in _test_batches(corpus):
+        tokens = np.asarray(search(model, {"params": params}, batch["source"]).tokens)
+        for index, row in zip(indices, tokens, strict=False):
+            found[int(index)] = corpus.target_tokenizer.decode(row.tolist())
+    return [found[i] for i in range(len(found))]
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def attention_weights(
+    model: Seq2Seq, params: Any, source: jax.Array, target: jax.Array
+) -> jax.Array:
+    """Weights [B, T, S] of the step that predicts each token of the target [B, T]."""
+    variables = {"params": params}
+    memory = model.apply(variables, source, method="encode")
+    found: Any = model.apply(
+        variables, memory, shift_right(target), return_weights=True, method="decode"
+    )
+    return found[1]
+
+
+def date_alignment_error(model: Seq2Seq, params: Any, corpus: Corpus) -> float | None:
+    """AER of the strongest weights under the right targets.
+
+    None where no alignments are known, or the model has no weights.
+    """
+    test = corpus.splits["test"]
+    if not isinstance(test, Dates) or not model.attends:
+        return None
+    found, sure, possible = [], [], []
+    for indices, batch in _test_batches(corpus):
+        weights = np.asarray(attention_weights(model, params, batch["source"], batch["target"]))
+        for row, index in enumerate(indices):
+            origins = test.alignment(int(index))
+            tokens = len(test[int(index)]["source"])
+            linked = [t for t, some in enumerate(origins) if some]
+            found.append(strongest_links(weights[row, : len(origins), :tokens], targets=linked))
+            for links, kind in zip(known_links(origins), (sure, possible), strict=True):
+                kind.append(links)
+    return alignment_error_rate(found, sure, possible)
+
+
+def _test_batches(corpus: Corpus) -> Iterator[tuple[np.ndarray, dict[str, np.ndarray]]]:
+    return evaluation_batches(
+        corpus.splits["test"],
+        corpus.source_tokenizer,
+        corpus.target_tokenizer,
+        batch_size=BATCH_SIZE,
+    )

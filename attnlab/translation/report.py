@@ -1,0 +1,219 @@
+"""What the models reached: a line, files and figures of each, and one report."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from attnlab.data.batching import evaluation_batches
+from attnlab.data.dates import Dates
+from attnlab.models.seq2seq import Seq2Seq
+from attnlab.records import figure_files, provenance
+from attnlab.records.published import read
+from attnlab.tokens import lengths
+from attnlab.training.alignment import known_links
+from attnlab.training.bleu import Bucket, by_length, corpus_bleu, exact_match
+from attnlab.training.evaluation_figures import Alignment, alignment_figure, length_figure
+from attnlab.training.loop import Trained
+from attnlab.training.metrics_file import read_metrics
+from attnlab.training.training_curve import curve, training_curve
+from attnlab.training.translation_report import Published, Row, markdown
+from attnlab.translation.corpus import Corpus
+from attnlab.translation.evaluate import attention_weights, date_alignment_error, translate
+from attnlab.translation.recipes import Preset
+from attnlab.translation.systems import TITLES
+
+__all__ = ["Evaluated", "evaluated", "write_report"]
+
+DRAWN = 4  # sentences in the figure of alignments
+DRAWN_LENGTHS = (6, 14)  # words, of sentences that fit in it
+
+# model: file, its row and column, the measure here, the paper's data
+PUBLISHED = {
+    "rnn_encdec": ("bahdanau2014_table1.csv", "RNNencdec-50", "BLEU_all", "WMT14 En-Fr"),
+    "rnn_search": ("bahdanau2014_table1.csv", "RNNsearch-50", "BLEU_all", "WMT14 En-Fr"),
+    "luong": (
+        "luong2015_table1.csv",
+        "Base + reverse + dropout + local-p (general) + feed",
+        "BLEU_tokenized",
+        "WMT14 En-De",
+    ),
+    "transformer": ("vaswani2017_table2.csv", "Transformer (base)", "BLEU_EN_DE", "WMT14 En-De"),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Evaluated:
+    """One model on the test split.
+
+    Attributes:
+      name: of `MODELS`.
+      row: of the report.
+      buckets: the measure by the length of the source.
+      alignments: of a few sentences, if the model attends.
+      metrics: rows of its curve.
+    """
+
+    name: str
+    row: Row
+    buckets: list[Bucket]
+    alignments: list[Alignment]
+    metrics: list[dict[str, Any]]
+
+    def line(self) -> str:
+        """For a terminal."""
+        row = self.row
+        found = f"BLEU {row.bleu.score:.1f}" if row.bleu else f"exact match {row.exact_match:.1%}"
+        if row.alignment_error_rate is not None:
+            found += f", alignment error rate {row.alignment_error_rate:.3f}"
+        return f"{row.model}: {found} on the test split, {row.seconds / 60:.1f} minutes"
+
+
+def evaluated(
+    name: str, model: Seq2Seq, trained: Trained, corpus: Corpus, preset: Preset, folder: Path
+) -> Evaluated:
+    """Translates the test split, writes it to `folder` and scores it."""
+    test = corpus.splits["test"]
+    examples = [test[i] for i in range(len(test))]
+    sources, references = ([e[side] for e in examples] for side in ("source", "target"))
+    found = translate(
+        model,
+        trained.params,
+        corpus,
+        beam_size=preset.beam_size,
+        length_penalty=preset.length_penalty,
+        max_length=preset.max_length + 20,
+    )
+    (folder / "translations.txt").write_text("\n".join(found) + "\n", encoding="utf-8")
+    metrics = read_metrics(folder)
+    steps, perplexities = curve(metrics, "validation", "perplexity")
+    _, rates = curve(metrics, "training", "tokens_per_second")
+    is_bleu = corpus.measure == "BLEU"
+    row = Row(
+        model=TITLES[name],
+        parameters=sum(x.size for x in jax.tree.leaves(trained.params)),
+        steps=trained.steps,
+        seconds=trained.seconds,
+        tokens_per_second=float(np.median(rates)),
+        perplexity=dict(zip(steps, perplexities, strict=True)).get(trained.step),
+        bleu=corpus_bleu(found, references) if is_bleu else None,
+        exact_match=None if is_bleu else exact_match(found, references),
+        alignment_error_rate=date_alignment_error(model, trained.params, corpus),
+    )
+    (folder / "result.json").write_text(json.dumps(dataclasses.asdict(row), indent=2) + "\n")
+    if is_bleu:
+        buckets = by_length(sources, found, references)
+    else:
+        edges = (8, 11, 14, 17, 20, 25, 30)
+        buckets = by_length(
+            sources, found, references, measure=exact_match, longest=edges, length=len
+        )
+    drawn = [i for i, s in enumerate(sources) if _fits(s, is_bleu)][:DRAWN]
+    return Evaluated(name, row, buckets, _alignments(model, trained.params, corpus, drawn), metrics)
+
+
+def _fits(source: str, has_words: bool) -> bool:
+    least, most = DRAWN_LENGTHS if has_words else (12, 30)
+    return least <= len(source.split() if has_words else source) <= most
+
+
+def _alignments(
+    model: Seq2Seq, params: Any, corpus: Corpus, drawn: Sequence[int]
+) -> list[Alignment]:
+    if not model.attends or not drawn:
+        return []
+    test = corpus.splits["test"]
+    tokenizers = (corpus.source_tokenizer, corpus.target_tokenizer)
+    few = [test[i] for i in drawn]
+    ((order, batch),) = evaluation_batches(few, *tokenizers, batch_size=len(few))
+    weights = np.asarray(attention_weights(model, params, batch["source"], batch["target"]))
+    made = {}
+    for row, place in enumerate(order):
+        source, target = batch["source"][row], batch["target"][row]
+        s, t = int(lengths(source)), int(lengths(target))
+        known = set()
+        if isinstance(test, Dates):
+            known = known_links(test.alignment(drawn[place]))[1]
+        made[int(place)] = Alignment(
+            corpus.source_tokenizer.pieces(source[:s]),
+            corpus.target_tokenizer.pieces(target[:t]),
+            weights[row, :t, :s],
+            known=known,
+        )
+    return [made[place] for place in range(len(few))]
+
+
+def write_report(
+    results: Sequence[Evaluated],
+    corpus: Corpus,
+    preset: Preset,
+    folder: Path,
+    *,
+    published: Path,
+    command: str,
+) -> Path:
+    """Draws the figures and writes report.md; returns its path."""
+    is_bleu = corpus.measure == "BLEU"
+    titles = {one.name: one.row.model for one in results}
+    figures: dict[str, Any] = {
+        "curve": training_curve({one.row.model: one.metrics for one in results}),
+        "by_length": length_figure(
+            {one.row.model: one.buckets for one in results},
+            measure=corpus.measure,
+            unit="words" if is_bleu else "characters",
+            percent=not is_bleu,
+        ),
+    }
+    said = {
+        "curve.svg": "Loss over steps, of training and of validation",
+        "by_length.svg": f"{corpus.measure} by the length of the source",
+    }
+    for one in results:
+        if one.alignments:
+            file = f"alignment_{one.name}"
+            figures[file] = alignment_figure(one.alignments, title=f"{one.row.model}: weights")
+            said[f"{file}.svg"] = f"Where {one.row.model} looks, in sentences of the test split"
+    figure_files.save(figures, folder)
+    search = f"beam search, {preset.beam_size} wide" if preset.beam_size > 1 else "greedy search"
+    text = markdown(
+        [one.row for one in results],
+        title="Translation",
+        task=(
+            f"Data: {corpus.name}; {len(corpus.splits['test']):,} pairs of the test split, {search}. "
+            "The parameters are those with the smallest loss on the validation split."
+        ),
+        published=_published(titles, published) if is_bleu else (),
+        command=command,
+        environment=_environment(),
+        figures=said,
+    )
+    (folder / "report.md").write_text(text, encoding="utf-8")
+    return folder / "report.md"
+
+
+def _published(titles: dict[str, str], folder: Path) -> list[Published]:
+    found = []
+    for name, title in titles.items():
+        if name in PUBLISHED:
+            file, row, column, data = PUBLISHED[name]
+            table = read(folder / file)
+            value = f"{table.cells[row][column]:g}"
+            found.append(Published(title, value, "BLEU", data, f"{row}, {table.source}"))
+    return found
+
+
+def _environment() -> dict[str, Any]:
+    device = jax.devices()[0]
+    name = provenance.processor() if device.platform == "cpu" else device.device_kind
+    packages = ("jax", "flax", "optax", "grain", "sacrebleu", "sentencepiece")
+    return {
+        "device": f"{jax.device_count()} × {name}",
+        "versions": {package: provenance.version(package) for package in packages},
+        "revision": provenance.revision(),
+    }
