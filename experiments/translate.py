@@ -1,10 +1,10 @@
-"""Translation: RNNencdec, RNNsearch, Luong, NMTAttn and the Transformer on the same pairs.
+r"""Translation: RNNencdec, RNNsearch, Luong, NMTAttn and the Transformer on the same pairs.
 
     python -m experiments.translate
     python -m experiments.translate --models=rnn_search,transformer --steps=2000
-    python -m experiments.translate --data_files=train.de.gz,train.en.gz \\
+    python -m experiments.translate --data_files=train.de.gz,train.en.gz \
         --validation_files=val.de.gz,val.en.gz --test_files=test.de.gz,test.en.gz
-    python -m experiments.translate --preset=gpu --tfds_name=wmt14_translate/de-en \\
+    python -m experiments.translate --preset=gpu --tfds_name=wmt14_translate/de-en \
         --direction=de-en --data_dir=/data/tfds
     python -m experiments.translate --resume=results/translate-20261120-101500
 
@@ -50,6 +50,7 @@ _HELP = {
     "vocab_size": "Of each side's vocabulary.",
     "max_length": "Tokens of the longest pair to train on.",
     "validate_every": "Steps between validations, each with a checkpoint.",
+    "checkpoint_every": "Steps between checkpoints; 0 = validate_every.",
     "log_every": "Steps between rows of the curve.",
     "beam_size": "Of the search; 1 = greedy.",
     "length_penalty": "Exponent of the search's length penalty; -1 = the preset's.",

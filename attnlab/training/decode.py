@@ -117,34 +117,42 @@ def beam_search(
     return found if return_beam else jax.tree.map(lambda x: x[:, 0], found)
 
 
+class _Growing(NamedTuple):
+    """One hypothesis a row, and whether it has not ended."""
+
+    tokens: jax.Array  # [B, T]
+    log_p: jax.Array  # [B]
+    growing: jax.Array  # [B]
+
+
 @functools.partial(jax.jit, static_argnums=(0, 3, 4))
 def _greedy(model, variables, source, max_length, extra_length) -> Hypotheses:
     limits = _limits(source, max_length, extra_length)
     memory, logits, state = first_call(model, variables, source, max_length)
     next_logits = make_next_logits(model, variables, memory, state.get("static", {}))
 
-    def choose(step, tokens, scores, growing, logits):
+    def extend(step, found: _Growing, logits) -> _Growing:
         log_probs = _log_probs(logits)
         token = jnp.argmax(log_probs, -1).astype(jnp.int32)
-        token = jnp.where(growing, token, tok.PAD)
-        scores += jnp.where(growing, jnp.max(log_probs, -1), 0.0)
-        tokens = jax.lax.dynamic_update_slice_in_dim(tokens, token[:, None], step, 1)
-        return step + 1, tokens, scores, growing & (token != tok.EOS) & (step + 1 < limits)
+        token = jnp.where(found.growing, token, tok.PAD)
+        return _Growing(
+            jax.lax.dynamic_update_slice_in_dim(found.tokens, token[:, None], step, 1),
+            found.log_p + jnp.where(found.growing, log_probs.max(-1), 0.0),
+            found.growing & (token != tok.EOS) & (step + 1 < limits),
+        )
 
     def body(carry):
-        (step, tokens, *rest), cache = carry
-        last = jax.lax.dynamic_slice_in_dim(tokens, step - 1, 1, 1)
+        step, found, cache = carry
+        last = jax.lax.dynamic_slice_in_dim(found.tokens, step - 1, 1, 1)
         logits, cache = next_logits(cache, last)
-        return choose(step, tokens, *rest, logits), cache
+        return step + 1, extend(step, found, logits), cache
 
     batch = source.shape[0]
     empty = jnp.full((batch, max_length), tok.PAD, jnp.int32)
-    first = choose(0, empty, jnp.zeros(batch), jnp.ones(batch, bool), logits)
-    first = (jnp.int32(first[0]), *first[1:])
-    (_, tokens, scores, _), _ = jax.lax.while_loop(
-        lambda carry: carry[0][-1].any(), body, (first, state.get("cache", {}))
-    )
-    return Hypotheses(tokens, scores, tok.lengths(tokens))
+    found = extend(0, _Growing(empty, jnp.zeros(batch), jnp.ones(batch, bool)), logits)
+    carry = jnp.int32(1), found, state.get("cache", {})
+    _, found, _ = jax.lax.while_loop(lambda carry: carry[1].growing.any(), body, carry)
+    return Hypotheses(found.tokens, found.log_p, tok.lengths(found.tokens))
 
 
 class _Beam(NamedTuple):

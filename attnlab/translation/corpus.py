@@ -74,7 +74,7 @@ def open_corpus(settings: Settings) -> Corpus:
             for side in ("source", "target")
         ]
     name = settings.tfds_name or " ".join(settings.data_files)
-    return Corpus(name, splits, *made, "BLEU")
+    return Corpus(name, splits, made[0], made[1], "BLEU")
 
 
 def _of_files(settings: Settings) -> dict[str, Source]:

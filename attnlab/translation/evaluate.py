@@ -13,7 +13,7 @@ from attnlab.data.batching import evaluation_batches
 from attnlab.data.dates import Dates
 from attnlab.models.seq2seq import Seq2Seq
 from attnlab.tokens import shift_right
-from attnlab.training.alignment import alignment_error_rate, known_links, strongest_links
+from attnlab.training.alignment import Link, alignment_error_rate, known_links, strongest_links
 from attnlab.training.decode import beam_search, greedy
 from attnlab.translation.corpus import Corpus
 
@@ -75,7 +75,9 @@ def date_alignment_error(model: Seq2Seq, params: Any, corpus: Corpus) -> float |
     test = corpus.splits["test"]
     if not isinstance(test, Dates) or not model.attends:
         return None
-    found, sure, possible = [], [], []
+    found: list[set[Link]] = []
+    sure: list[set[Link]] = []
+    possible: list[set[Link]] = []
     for indices, batch in _test_batches(corpus):
         weights = np.asarray(attention_weights(model, params, batch["source"], batch["target"]))
         for row, index in enumerate(indices):
@@ -83,8 +85,9 @@ def date_alignment_error(model: Seq2Seq, params: Any, corpus: Corpus) -> float |
             tokens = len(test[int(index)]["source"])
             linked = [t for t, some in enumerate(origins) if some]
             found.append(strongest_links(weights[row, : len(origins), :tokens], targets=linked))
-            for links, kind in zip(known_links(origins), (sure, possible), strict=True):
-                kind.append(links)
+            of_sure, of_possible = known_links(origins)
+            sure.append(of_sure)
+            possible.append(of_possible)
     return alignment_error_rate(found, sure, possible)
 
 

@@ -131,24 +131,25 @@ def _dates() -> Preset:
 
 def _cpu() -> Preset:
     """Multi30k on two CPU cores, under an hour a model."""
-    optimizer = _adam(1e-3, 400)
-    recurrent = {"optimizer": optimizer, "steps": 4000, "label_smoothing": 0.1}
+
+    def recipe(sizes: dict[str, Any]) -> Recipe:
+        return Recipe(sizes, _adam(1e-3, 400), steps=4000, label_smoothing=0.1)
+
     return Preset(
         recipes={
-            "rnn_search": Recipe(_search(256, 256, 0.3), **recurrent),
-            "rnn_encdec": Recipe(_bahdanau(256, 256, 0.3), **recurrent),
-            "luong": Recipe(
+            "rnn_search": recipe(_search(256, 256, 0.3)),
+            "rnn_encdec": recipe(_bahdanau(256, 256, 0.3)),
+            "luong": recipe(
                 {
                     "embed_features": 256,
                     "hidden_features": 256,
                     "num_layers": 2,
                     "dropout_rate": 0.3,
                     "max_source_length": 60,
-                },
-                **recurrent,
+                }
             ),
-            "nmt_attn": Recipe({"features": 256, "dropout_rate": 0.3}, **recurrent),
-            "transformer": Recipe(
+            "nmt_attn": recipe({"features": 256, "dropout_rate": 0.3}),
+            "transformer": recipe(
                 {
                     "num_layers": 3,
                     "width": 256,
@@ -156,8 +157,7 @@ def _cpu() -> Preset:
                     "num_heads": 4,
                     "dropout_rate": 0.3,
                     "pre_norm": True,
-                },
-                **recurrent,
+                }
             ),
         },
         models=("rnn_search", "rnn_encdec", "transformer"),

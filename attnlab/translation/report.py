@@ -185,7 +185,8 @@ def write_report(
         [one.row for one in results],
         title="Translation",
         task=(
-            f"Data: {corpus.name}; {len(corpus.splits['test']):,} pairs of the test split, {search}. "
+            f"Data: {corpus.name}; {len(corpus.splits['test']):,} pairs of the test split, "
+            f"{search}. "
             "The parameters are those with the smallest loss on the validation split."
         ),
         published=_published(titles, published) if is_bleu else (),

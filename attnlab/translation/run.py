@@ -139,7 +139,7 @@ def _train(
                 steps=recipe.steps,
                 log_every=settings.log_every,
                 validate_every=preset.validate_every,
-                checkpoint_every=preset.validate_every,
+                checkpoint_every=settings.checkpoint_every or preset.validate_every,
                 label_smoothing=recipe.label_smoothing,
                 accumulate=settings.accumulate,
                 seed=settings.seed,
@@ -181,7 +181,9 @@ def saved_settings(folder: str) -> Settings:
     """
     try:
         found = json.loads((Path(folder) / SETTINGS).read_text(encoding="utf-8"))
-        values = {name: tuple(x) if isinstance(x, list) else x for name, x in found.items()}
+        values: dict[str, Any] = {
+            name: tuple(x) if isinstance(x, list) else x for name, x in found.items()
+        }
         return Settings(**values)
     except (OSError, ValueError, TypeError):
         raise Invalid(

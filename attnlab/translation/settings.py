@@ -37,6 +37,7 @@ class Settings:
       vocab_size: of each side's vocabulary.
       max_length: tokens of the longest pair.
       validate_every: steps.
+      checkpoint_every: steps; 0 = validate_every.
       log_every: steps.
       beam_size: of the search; 1 = greedy.
       length_penalty: α of the search.
@@ -64,6 +65,7 @@ class Settings:
     vocab_size: int = 0
     max_length: int = 0
     validate_every: int = 0
+    checkpoint_every: int = 0
     log_every: int = 50
     beam_size: int = 0
     length_penalty: float = -1.0
@@ -146,6 +148,7 @@ _LEAST = {
     "vocab_size": 0,
     "max_length": 0,
     "validate_every": 0,
+    "checkpoint_every": 0,
     "log_every": 1,
     "beam_size": 0,
     "devices": 0,

@@ -1,0 +1,93 @@
+"""Kills a training at random moments, kill −9, and checks that nothing came of it.
+
+    python -m experiments.survive_kills
+    python -m experiments.survive_kills --kills=50 --seed=3 --model=transformer
+
+The date task of `translate` is trained twice with a checkpoint every few steps: once undisturbed,
+once killed again and again, while it starts, steps, validates or writes a checkpoint, and each time
+resumed. The two curves and the last checkpoints must be the same, bit for bit. A fresh folder gets
+both runs. Twenty kills take six minutes on two cores.
+"""
+
+import sys
+from pathlib import Path
+
+from absl import flags
+
+from attnlab.records.errors import Invalid
+from attnlab.records.folders import fresh_folder
+from attnlab.training.kills import difference_of_runs, kill_until_done, run_to_the_end
+from attnlab.translation.systems import MODELS
+
+EXPERIMENT = ["-m", "experiments.translate"]
+
+
+def main(argv: list[str]) -> int:
+    """Returns 0 if nothing differs, 1 if something does, 2 for a bad flag."""
+    given = _flags()
+    try:
+        rest = given(argv)[1:]
+        if given.help:
+            print(f"{__doc__}\nflags:\n{given.get_help()}")
+            return 0
+        if rest:
+            raise Invalid(f"{rest[0]!r} is not a flag; write --name=value")
+        return _run(given, fresh_folder(Path(given.output_dir), "survive_kills"))
+    except (flags.Error, Invalid) as error:
+        print(f"survive_kills: {error}", file=sys.stderr)
+        return 2
+
+
+def _run(given: flags.FlagValues, folder: Path) -> int:
+    def say(line: str) -> None:
+        print(line, flush=True)
+
+    def command(name: str) -> list[str]:
+        sizes = [f"--steps={given.steps}", "--validate_every=60", "--checkpoint_every=10"]
+        where = [f"--models={given.model}", f"--output_dir={folder / name}"]
+        return [*EXPERIMENT, *sizes, "--log_every=5", *where]
+
+    def go_on() -> list[str] | None:
+        runs = sorted(path.parent for path in (folder / "killed").glob("*/settings.json"))
+        return [*EXPERIMENT, f"--resume={runs[0]}"] if runs else None
+
+    say(f"results: {folder}\nundisturbed: {given.steps} steps")
+    run_to_the_end(command("undisturbed"))
+    kills = kill_until_done(
+        command("killed"),
+        go_on,
+        kills=given.kills,
+        longest=given.longest,
+        seed=given.seed,
+        say=say,
+    )
+    one, other = (
+        next((folder / name).glob(f"*/{given.model}")) for name in ("undisturbed", "killed")
+    )
+    different = difference_of_runs(one, other)
+    if different:
+        say(f"after {kills} kills the runs differ: {different}")
+        return 1
+    if kills < given.kills:
+        say(f"nothing differs, but only {kills} kills came before the end; give more --steps")
+        return 1
+    say(f"after {kills} kills every row of the curve and every parameter is the same, bit for bit")
+    return 0
+
+
+def _flags() -> flags.FlagValues:
+    """The flags; of this experiment alone, so that others may use the same names."""
+    found = flags.FlagValues()
+    flags.DEFINE_integer("kills", 20, "How many.", lower_bound=1, flag_values=found)
+    flags.DEFINE_float("longest", 2.0, "Seconds of training before a kill.", flag_values=found)
+    flags.DEFINE_integer("steps", 900, "Of the training.", lower_bound=1, flag_values=found)
+    flags.DEFINE_enum("model", "rnn_search", MODELS, "Which model.", flag_values=found)
+    flags.DEFINE_integer("seed", 0, "Of the moments.", flag_values=found)
+    where = "Where the fresh folder of this run is made."
+    flags.DEFINE_string("output_dir", "results", where, flag_values=found)
+    flags.DEFINE_bool("help", False, "Show this text.", short_name="h", flag_values=found)
+    return found
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv))
