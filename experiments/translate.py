@@ -20,6 +20,7 @@ nothing had happened. The defaults take four minutes on two cores.
 import dataclasses
 import shlex
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -104,7 +105,11 @@ def _value(value: Any) -> Any:
 def _flags(defaults: Settings) -> flags.FlagValues:
     """The flags; of this experiment alone, so that others may use the same names."""
     found = flags.FlagValues()
-    define = {bool: flags.DEFINE_bool, int: flags.DEFINE_integer, float: flags.DEFINE_float}
+    define: dict[type, Callable[..., Any]] = {
+        bool: flags.DEFINE_bool,
+        int: flags.DEFINE_integer,
+        float: flags.DEFINE_float,
+    }
     for field in dataclasses.fields(Settings):
         default = getattr(defaults, field.name)
         if isinstance(default, tuple):

@@ -19,6 +19,7 @@ LAYERS = {
     "models": 3,
     "data": 3,
     "training": 4,
+    "translation": 5,
     "bench": 5,
 }
 

@@ -28,6 +28,11 @@ class Seq2Seq(nn.Module):
     which the first call makes (`mutable=["cache", "static"]`) and later ones read.
     """
 
+    @property
+    def attends(self) -> bool:
+        """Whether `decode` has attention weights to return."""
+        return True
+
     def encode(self, source: jax.Array, *, deterministic: bool = True) -> Any:
         """The memory of a source [B, S]."""
         raise NotImplementedError

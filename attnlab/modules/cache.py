@@ -1,6 +1,8 @@
-"""The "cache" collection of a module that decodes: what it keeps of the tokens so far."""
+"""What a module that decodes keeps: "cache", of the tokens so far; "static", of the source."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import flax.linen as nn
 import jax
@@ -10,7 +12,7 @@ from attnlab import masks
 from attnlab.checks import require
 from attnlab.ops.routes import LSH
 
-__all__ = ["append_to_cache", "cache_index", "cut_to_queries", "decode_by_hash"]
+__all__ = ["append_to_cache", "cache_index", "cut_to_queries", "decode_by_hash", "keep_static"]
 
 
 def cache_index(module: nn.Module) -> nn.Variable:
@@ -51,14 +53,35 @@ def append_to_cache(
     return cached_k.value, cached_v.value
 
 
-def cut_to_queries(mask, bias, offset, count: int):
-    """The causal rows of the whole sequence's mask and bias that belong to the new tokens."""
+def keep_static(
+    module: nn.Module, make: Callable[[], tuple[jax.Array, jax.Array]]
+) -> tuple[jax.Array, jax.Array]:
+    """`make()`, keys and values that never change: computed by the first call, read by later ones.
+
+    Not while the module is initialised: what it is shown then is not the source of later calls.
+    """
+    if module.is_initializing():
+        return make()
+    if not module.has_variable("static", "key"):
+        require(
+            module.is_mutable_collection("static"),
+            "the first call with decode=True and key= keeps the projected keys and values; got"
+            ' no "static" collection to read or to write (apply with mutable=["cache", "static"])',
+        )
+        k, v = make()
+        module.put_variable("static", "key", k)
+        module.put_variable("static", "value", v)
+    return module.get_variable("static", "key"), module.get_variable("static", "value")
+
+
+def cut_to_queries(mask, bias, offset, count: int, *, causal: bool):
+    """The rows of the whole sequence's mask and bias that belong to the new tokens."""
     mask = masks.as_mask(mask)
     if mask is not None:
         mask = mask.for_queries(offset, count)
     if bias is not None and bias.shape[-2] != 1:
         bias = jax.lax.dynamic_slice_in_dim(bias, offset, count, bias.ndim - 2)
-    return masks.combine(masks.Causal(offset), mask), bias
+    return masks.combine(masks.Causal(offset) if causal else None, mask), bias
 
 
 def decode_by_hash(module: nn.Module, route: LSH, score, q, k, v, **options) -> jax.Array:

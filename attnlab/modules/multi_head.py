@@ -12,7 +12,13 @@ import jax.numpy as jnp
 
 from attnlab import masks, positions
 from attnlab.checks import require
-from attnlab.modules.cache import append_to_cache, cache_index, cut_to_queries, decode_by_hash
+from attnlab.modules.cache import (
+    append_to_cache,
+    cache_index,
+    cut_to_queries,
+    decode_by_hash,
+    keep_static,
+)
 from attnlab.modules.conventions import (
     Initializer,
     as_query_key_value,
@@ -45,6 +51,10 @@ class MultiHeadAttention(nn.Module):
     over the whole sequence; past the end of the cache it is NaN. With `routes.LSH` a token costs
     O(rounds · window); see `LSH.decode` for what it needs.
 
+    With `key=` (encoder–decoder attention) the keys do not grow: the first call, applied with
+    `mutable=["cache", "static"]`, projects them and keeps what it made in the collection "static";
+    later calls read that, and look at `key` and `value` no more. `init` makes no "static".
+
         >>> import jax, jax.numpy as jnp
         >>> mha = MultiHeadAttention(num_heads=2)
         >>> x = jnp.ones((1, 5, 8))
@@ -59,6 +69,7 @@ class MultiHeadAttention(nn.Module):
       num_heads: N.
       num_kv_heads: K, a divisor of N; None = N.
       qkv_features: width of all heads together, a multiple of N; None = width of the query.
+      value_features: likewise of the values, where it differs; None = qkv_features.
       out_features: width of the result; None = width of the query.
       score: a module of `attnlab.modules.scores`; None = `DotScore()`, the scaled dot product.
       route: `routes.AllPairs()`, `routes.Window(...)` or `routes.LSH(...)`. LSH shares one
@@ -81,6 +92,7 @@ class MultiHeadAttention(nn.Module):
     num_heads: int
     num_kv_heads: int | None = None
     qkv_features: int | None = None
+    value_features: int | None = None
     out_features: int | None = None
     score: nn.Module | None = None
     route: Route = AllPairs()
@@ -108,42 +120,63 @@ class MultiHeadAttention(nn.Module):
         return_weights: bool = False,
     ):
         """The result [*B, T, out_features]; see the class for shapes and decoding."""
+        cross = key is not None
         require(
-            not decode or key is None,
-            "decode=True caches the keys of self-attention; got key= (leave it out)",
-        )
-        require(
-            key is None or not self.route.shares_qk,
+            not cross or not self.route.shares_qk,
             f"{type(self.route).__name__} shares queries and keys, so it is self-attention; "
             "got key= (leave it out)",
         )
+        if cross and decode and isinstance(self.route, LSH):
+            raise NotImplementedError(
+                "LSH decodes self-attention only; got key= with decode=True (use AllPairs)"
+            )
         out_features = self.out_features or query.shape[-1]
         query, key, value = as_query_key_value(self, query, key, value)
-        q, k, v = self._project(query, key, value)
+        width, value_width = self._widths(query.shape[-1])
+        num_kv_heads = self.num_kv_heads or self.num_heads
+        index = cache_index(self) if decode else None
+        q_offset = 0 if index is None else index.value
+        q_positions = q_offset + jnp.arange(query.shape[-2])
+
+        def turn(x, at):
+            return positions.rotary(x, at) if self.rotary else x
+
+        def keys_and_values():
+            """Of the other sequence, which stands at 0, 1, 2 …."""
+            k = self._normalize(self._project(key, num_kv_heads, width, "key"), "key_norm")
+            v = self._project(value, num_kv_heads, value_width, "value")
+            return (k, v) if not cross else (turn(k, jnp.arange(k.shape[-3])), v)
+
+        query_name = "query_key" if self.route.shares_qk else "query"
+        q = self._project(query, self.num_heads, width, query_name)
+        q = self._normalize(q, f"{query_name}_norm")
+        if self.route.shares_qk:
+            k, v = q, self._project(value, num_kv_heads, value_width, "value")
+        else:
+            k, v = keep_static(self, keys_and_values) if cross and decode else keys_and_values()
         extra = dropout_options(self, deterministic)
         if isinstance(self.route, LSH):
             training = not decode and not deterministic
             extra |= hash_options(self, self.route, q, mask, training=training)
-        index = cache_index(self) if decode else None
-        q_offset = 0 if index is None else index.value
-        if self.rotary:
-            q_positions = q_offset + jnp.arange(q.shape[-3])
-            k_positions = q_positions if decode else jnp.arange(k.shape[-3])
-            q, k = positions.rotary(q, q_positions), positions.rotary(k, k_positions)
+        q = turn(q, q_positions)
+        k = k if cross else turn(k, q_positions)
         attend: Callable[..., jax.Array] = self.route
         if index is not None:
-            k, v = append_to_cache(self, index, k, v)
+            if not cross:
+                k, v = append_to_cache(self, index, k, v)
+            elif not self.is_initializing():
+                index.value += q.shape[-3]
             if isinstance(self.route, LSH):
                 attend = functools.partial(decode_by_hash, self, self.route)
             else:
-                mask, bias = cut_to_queries(mask, bias, q_offset, q.shape[-3])
+                mask, bias = cut_to_queries(mask, bias, q_offset, q.shape[-3], causal=not cross)
 
         score = DotScore()(q, k) if self.score is None else self.score(q, k)
         options: dict[str, Any] = {"mask": mask, "bias": bias, "precision": self.precision}
         if decode:
             options["q_offset"] = q_offset
         context = attend(score, q, k, v, **options, **extra)
-        if decode:
+        if decode and not cross:
             fits = q_offset + q.shape[-3] <= k.shape[-3]
             context = jnp.where(fits, context, jnp.nan)
         out = nn.DenseGeneral(
@@ -162,40 +195,36 @@ class MultiHeadAttention(nn.Module):
         self.sow("intermediates", "attention_weights", weights)
         return (out, weights) if return_weights else out
 
-    def _project(self, query, key, value):
-        """Heads of queries [*B, T, N, H], keys and values [*B, S, K, H]."""
-        features = self.qkv_features or query.shape[-1]
+    def _widths(self, query_width: int) -> tuple[int, int]:
+        """Of a head of queries and keys, and of values: H, D."""
+        features = self.qkv_features or query_width
+        value_features = self.value_features or features
         num_kv_heads = self.num_kv_heads or self.num_heads
-        require(
-            features % self.num_heads == 0,
-            f"qkv_features must be a multiple of num_heads; got {features} and {self.num_heads}",
-        )
+        for name, size in (("qkv_features", features), ("value_features", value_features)):
+            require(
+                size % self.num_heads == 0,
+                f"{name} must be a multiple of num_heads; got {size} and {self.num_heads}",
+            )
         require(
             self.num_heads % num_kv_heads == 0,
             "num_heads must be a multiple of num_kv_heads; "
             f"got {self.num_heads} and {num_kv_heads}",
         )
+        return features // self.num_heads, value_features // self.num_heads
 
-        def project(x, num_heads: int, name: str):
-            return nn.DenseGeneral(
-                (num_heads, features // self.num_heads),
-                kernel_init=partitioned(self, self.kernel_init, "embed", "heads", "head_dim"),
-                name=name,
-                **self._dense_options(),
-            )(x)
+    def _project(self, x: jax.Array, num_heads: int, width: int, name: str) -> jax.Array:
+        """Heads [*B, L, num_heads, width]."""
+        return nn.DenseGeneral(
+            (num_heads, width),
+            kernel_init=partitioned(self, self.kernel_init, "embed", "heads", "head_dim"),
+            name=name,
+            **self._dense_options(),
+        )(x)
 
-        def normalize(x, name: str):
-            if not self.normalize_qk:
-                return x
-            return nn.RMSNorm(dtype=self.dtype, param_dtype=self.param_dtype, name=name)(x)
-
-        v = project(value, num_kv_heads, "value")
-        if self.route.shares_qk:
-            q = normalize(project(query, self.num_heads, "query_key"), "query_key_norm")
-            return q, q, v
-        q = normalize(project(query, self.num_heads, "query"), "query_norm")
-        k = normalize(project(key, num_kv_heads, "key"), "key_norm")
-        return q, k, v
+    def _normalize(self, x: jax.Array, name: str) -> jax.Array:
+        if not self.normalize_qk:
+            return x
+        return nn.RMSNorm(dtype=self.dtype, param_dtype=self.param_dtype, name=name)(x)
 
     def _dense_options(self) -> dict[str, Any]:
         return {

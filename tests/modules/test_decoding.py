@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from attnlab import MultiHeadAttention, masks, routes
-from tests.modules.reference import apply, init
+from tests import oracle
+from tests.modules.reference import apply, init, multi_head
 from tests.modules.test_multi_head import DENSE, SCORES
 
 pytestmark = pytest.mark.usefixtures("x64")
@@ -187,3 +188,67 @@ def test_the_cache_keeps_the_dtype_of_the_computation():
     [(got, variables)] = decode(module, variables, sequence()[:, :2], (1, 1))
     assert got.dtype == variables["cache"]["cached_value"].dtype == jnp.bfloat16
     assert variables["cache"]["cache_index"].dtype == jnp.int32
+
+
+CROSS = {
+    "plain": mha(value_features=15),
+    "turned": mha(num_heads=6, num_kv_heads=2, rotary=True, normalize_qk=True),
+    "window": mha(route=routes.Window(2, 1, "dense")),
+    "general": mha(score=SCORES["general"][0]),
+}
+
+
+@pytest.mark.parametrize("name", CROSS)
+def test_keys_of_another_sequence_are_projected_by_the_first_call_only(name):
+    """Later calls need neither them nor the parameters that project them."""
+    module, x, source = CROSS[name], sequence(), sequence(seed=1, length=7)[..., :5]
+    ids = np.random.default_rng(2).integers(0, 2, (2, L))
+    options = {
+        "mask": masks.Segments(jnp.asarray(ids[0]), jnp.asarray(ids[1, :7])),
+        "bias": jnp.asarray(np.random.default_rng(3).normal(size=(L, 7))),
+    }
+    variables = init(module, x, source, decode=True)
+    assert "static" not in variables  # the source of the calls to come is not known yet
+    params = variables["params"]
+    true = apply(module, {"params": params}, x, source, **options)
+
+    def step(variables, piece, source, mutable):
+        return apply(module, variables, piece, source, decode=True, mutable=mutable, **options)
+
+    y, state = step({"params": params}, x[:, :4], source, ["cache", "static"])
+    outputs, static = [y], state["static"]
+    params = {name: x for name, x in params.items() if not name.startswith(("key", "value"))}
+    unread = jnp.full_like(source, jnp.nan)
+    for piece in (x[:, 4:5], x[:, 5:]):
+        variables = {"params": params, "static": static, "cache": state["cache"]}
+        y, state = step(variables, piece, unread, ["cache"])
+        outputs.append(y)
+    # Rotary turns in float32, whatever the inputs.
+    tolerance = {"rtol": 1e-5, "atol": 1e-5} if name == "turned" else EXACT
+    np.testing.assert_allclose(jnp.concatenate(outputs, 1), true, **tolerance)
+    assert state["cache"]["cache_index"] == L
+
+
+def test_values_of_a_width_of_their_own():
+    module, x = mha(qkv_features=6, value_features=15), sequence()
+    variables = empty_cache(module)
+    shapes = jax.tree.map(jnp.shape, variables)
+    assert shapes["params"]["key"]["kernel"] == (D, 3, 2)
+    assert shapes["params"]["value"]["kernel"] == (D, 3, 5)
+    assert shapes["params"]["out"]["kernel"] == (3, 5, D)
+    assert shapes["cache"]["cached_value"] == (B, CACHE, 3, 5)
+    [(got, _)] = decode(module, variables, x, (6, 5))
+    true, _ = multi_head(variables["params"], x, x, x, mask=oracle.causal(L, L))
+    np.testing.assert_allclose(got, true, **EXACT)
+
+
+def test_errors_of_encoder_decoder_attention():
+    x = sequence()
+    variables = init(mha(), x, x)
+    with pytest.raises(ValueError, match=r"no \"static\" collection .*\(apply with mutable="):
+        mha().apply(variables, x, x, decode=True, mutable=["cache"])
+    with pytest.raises(ValueError, match="value_features must be a multiple .*; got 16 and 3"):
+        init(mha(value_features=16), x)
+    lsh = mha(num_heads=2, route=routes.LSH(shared_qk=False))
+    with pytest.raises(NotImplementedError, match="LSH decodes self-attention only; got key="):
+        init(lsh, x, x, decode=True)

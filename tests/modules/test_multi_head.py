@@ -164,8 +164,6 @@ def test_errors():
             init(mha(**options), x)
     with pytest.raises(ValueError, match="value= needs key="):
         init(mha(), x, None, x)
-    with pytest.raises(ValueError, match="decode=True caches .* self-attention; got key="):
-        init(mha(), x, x, decode=True)
     with pytest.raises(ValueError, match="LSH shares queries and keys.*; got key="):
         init(mha(route=routes.LSH()), x, x)
     variables = init(mha(), x)

@@ -1,0 +1,14 @@
+"""Data: what is read, how it becomes tokens, and how tokens become batches.
+
+    tasks        copy, reversal, sorting, duplication: endless, seeded, made in code
+    dates        dates written in many ways → ISO, with known alignments
+    files        aligned files, TSV and plain text, prepared once by a TFDS builder
+    tfds_source  data sets that TFDS has prepared, without TensorFlow
+    tokenizers   bytes and numbers
+    subwords     SentencePiece, trained on the training split
+    batching     endless batches for training, finite ones for evaluation
+
+Below them: lines (of text files), cache, texts (records as strings), tfrecord, encoding, pools (the
+resumable iterator), bucketing and packing. A source is random access: len() and [i] → a dictionary
+{"source", "target"} or {"text"} of strings.
+"""

@@ -1,0 +1,179 @@
+"""Batches for training, endless and resumable, and for evaluation, each example once.
+
+Every process computes the same global batches and takes its rows of each. So the order of the data,
+the shapes of the batches and the state of the iterator do not depend on how many processes there
+are, and a run can go on with another number of them. The price is that each encodes all examples.
+"""
+
+from collections.abc import Iterator
+
+import grain
+import numpy as np
+
+from attnlab.checks import require
+from attnlab.data.bucketing import FillBuckets, by_length, padded
+from attnlab.data.encoding import Encoded, EncodeDocument, EncodePair, Source
+from attnlab.data.packing import FillRows
+from attnlab.data.pools import Ahead, Batches, Fill
+from attnlab.data.tokenizers import Tokenizer
+
+__all__ = ["evaluation_batches", "language_model_batches", "train_batches"]
+
+PREFETCHED = 8  # batches that a thread makes while the step runs
+
+
+def train_batches(
+    source: Source,
+    source_tokenizer: Tokenizer,
+    target_tokenizer: Tokenizer,
+    *,
+    batch_size: int,
+    max_length: int,
+    seed: int,
+    pool_batches: int = 20,
+    pad_to: int = 8,
+    pack: bool = False,
+    process_index: int = 0,
+    process_count: int = 1,
+    num_workers: int = 0,
+) -> grain.IterDataset:
+    """Endless batches of sentence pairs, shuffled anew in every epoch.
+
+    Pairs with a side of more than `max_length` tokens are left out (`encoding.count_too_long`).
+    `iter(…)` has get_state() and set_state() with a small dictionary that JSON can hold, and is
+    checkpointable by orbax; resuming is exact. close() ends its thread and its workers.
+
+    Args:
+      source: examples {"source", "target"}, by index.
+      source_tokenizer: of the sources.
+      target_tokenizer: of the targets.
+      batch_size: pairs in a global batch; with `pack`, rows.
+      max_length: tokens of the longest source or target, EOS included.
+      seed: of the order.
+      pool_batches: how many batches of pairs are sorted by length together; 1 is no bucketing.
+      pad_to: lengths are rounded up to a multiple of this, so that few shapes are compiled.
+      pack: put several pairs into each row of `max_length` tokens, with segments and positions.
+      process_index: which rows this process takes: process_index, + process_count, …
+      process_count: must divide batch_size.
+      num_workers: processes that read and encode; 0 does it in a thread. The batches and the state
+        are the same. Workers import the main program, so it needs its `if __name__ == "__main__"`.
+
+    Returns:
+      A dataset of {"source": [B, S], "target": [B, T]}, int32, B = batch_size / process_count; both
+      end with EOS and then PAD. With `pack` also "source_segments", "source_positions",
+      "target_segments" and "target_positions".
+
+    Raises:
+      ValueError: an empty source, or sizes that cannot be.
+    """
+    fill = (
+        FillRows(batch_size, max_length)
+        if pack
+        else FillBuckets(batch_size, pool_batches, pad_to, seed)
+    )
+    encode = EncodePair(source_tokenizer, target_tokenizer, max_length)
+    return endless(
+        Encoded(source, encode), fill, batch_size, seed, process_index, process_count, num_workers
+    )
+
+
+def language_model_batches(
+    source: Source,
+    tokenizer: Tokenizer,
+    *,
+    batch_size: int,
+    length: int,
+    seed: int,
+    pack: bool = True,
+    process_index: int = 0,
+    process_count: int = 1,
+    num_workers: int = 0,
+) -> grain.IterDataset:
+    """Endless batches of documents, shuffled anew in every epoch; otherwise as `train_batches`.
+
+    A document ends with EOS. One of more than `length` tokens becomes several pieces, each a
+    segment of its own.
+
+    Args:
+      source: examples {"text"}, by index.
+      tokenizer: of the texts.
+      batch_size: rows in a global batch.
+      length: tokens in a row.
+      seed: of the order.
+      pack: put several documents into each row; otherwise one, and no segments or positions.
+      process_index: which rows this process takes.
+      process_count: must divide batch_size.
+      num_workers: processes that read and encode.
+
+    Returns:
+      A dataset of {"tokens", "segments", "positions"}, each [batch_size / process_count, length].
+    """
+    fill = FillRows(batch_size, length) if pack else FillBuckets(batch_size, 1, length, seed)
+    encode = EncodeDocument(tokenizer, length)
+    return endless(
+        Encoded(source, encode), fill, batch_size, seed, process_index, process_count, num_workers
+    )
+
+
+def endless(
+    encoded: Encoded,
+    fill: Fill,
+    batch_size: int,
+    seed: int,
+    process_index: int,
+    process_count: int,
+    num_workers: int,
+) -> grain.IterDataset:
+    """Returns this process's rows of the batches that `fill` makes of the shuffled examples."""
+    require(len(encoded) > 0, "the data set has no examples")
+    require(
+        batch_size > 0 and batch_size % process_count == 0,
+        f"batch_size must be a multiple of the number of processes; got {batch_size} for "
+        f"{process_count}",
+    )
+    order = grain.MapDataset.source(encoded).seed(seed).shuffle().repeat()
+    batches = Batches(order, len(encoded), fill, num_workers)
+    rows = batches.map(TakeRows(process_index, process_count))
+    return Ahead(rows, PREFETCHED)
+
+
+class TakeRows:
+    """Every process_count-th row of each array, from row process_index on."""
+
+    def __init__(self, process_index: int, process_count: int) -> None:
+        self.rows = slice(process_index, None, process_count)
+
+    def __call__(self, batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        return {name: array[self.rows] for name, array in batch.items()}
+
+
+def evaluation_batches(
+    source: Source,
+    source_tokenizer: Tokenizer,
+    target_tokenizer: Tokenizer,
+    *,
+    batch_size: int,
+    pad_to: int = 8,
+) -> Iterator[tuple[np.ndarray, dict[str, np.ndarray]]]:
+    """Yields every example exactly once, in batches of alike lengths, shortest first.
+
+    Args:
+      source: examples {"source", "target"}, by index.
+      source_tokenizer: of the sources.
+      target_tokenizer: of the targets.
+      batch_size: rows of every batch; those that remain in the last one are all PAD.
+      pad_to: lengths are rounded up to a multiple of this.
+
+    Yields:
+      (indices [n], {"source": [batch_size, S], "target": [batch_size, T]}): the first n rows are
+      the examples at these indices.
+    """
+    encode = EncodePair(source_tokenizer, target_tokenizer, max_length=None)
+    pieces = [encode(source[i])[0] for i in range(len(source))]
+    order = sorted(range(len(pieces)), key=lambda i: by_length(pieces[i]))
+    for start in range(0, len(order), batch_size):
+        indices = order[start : start + batch_size]
+        yield (
+            np.array(indices),
+            padded([pieces[i] for i in indices], pad_to=pad_to, rows=batch_size),
+        )

@@ -1,0 +1,39 @@
+"""Where prepared data and trained tokenizers are kept between runs."""
+
+import os
+import tempfile
+from pathlib import Path
+
+from attnlab.records.errors import Invalid
+
+__all__ = ["add_file", "default_cache_dir", "writable"]
+
+
+def default_cache_dir() -> Path:
+    """Returns `$XDG_CACHE_HOME/attnlab`, or `~/.cache/attnlab`."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "attnlab"
+
+
+def writable(folder: Path) -> Path:
+    """Makes a folder and sees that files can be written to it.
+
+    Raises:
+      Invalid: they cannot.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise Invalid(
+            f"cannot write to the cache folder {folder} ({error.strerror}); name another cache_dir"
+        ) from error
+    return folder
+
+
+def add_file(path: Path, content: bytes) -> None:
+    """Writes a file that is either whole or not there, however the process ends."""
+    with tempfile.NamedTemporaryFile(dir=writable(path.parent), delete=False) as file:
+        file.write(content)
+    os.chmod(file.name, 0o644)  # temporary files are for their owner only
+    os.replace(file.name, path)

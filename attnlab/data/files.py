@@ -1,0 +1,155 @@
+"""Plain text files as TFDS data sets: checked and prepared once, then read by index.
+
+A prepared data set is in a folder that is named by the content of its files, so that a changed file
+is another data set and nothing is overwritten. It is written under another name and renamed when
+it is whole, so that an interrupted preparation is redone.
+"""
+
+import contextlib
+import functools
+import hashlib
+import io
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import tensorflow_datasets as tfds
+from absl import logging
+
+from attnlab.data.cache import default_cache_dir, writable
+from attnlab.data.lines import Row, read_documents, read_pairs, read_tsv
+from attnlab.data.texts import Texts
+from attnlab.records.errors import Invalid
+
+__all__ = ["open_pairs", "open_text", "open_tsv"]
+
+PAIR = ("source", "target")
+
+
+def open_pairs(
+    source: str | Path,
+    target: str | Path,
+    *,
+    split: str = "train",
+    cache_dir: str | Path | None = None,
+) -> Texts:
+    """Examples {"source", "target"} of two aligned files, a sentence a line, in their order.
+
+    Args:
+      source: UTF-8 text, gzipped if its name ends with .gz.
+      target: its translation, line by line.
+      split: which part of it, in the words of TFDS: "train" is all, "train[:1%]" a part.
+      cache_dir: where the prepared data is kept; None is `cache.default_cache_dir()`.
+
+    Raises:
+      Invalid: a file that is missing, misaligned or not UTF-8; an empty line; a cache that
+        cannot be written. The message is one line.
+    """
+    paths = (Path(source), Path(target))
+    return prepared("pairs", paths, PAIR, functools.partial(read_pairs, *paths), split, cache_dir)
+
+
+def open_tsv(
+    path: str | Path, *, split: str = "train", cache_dir: str | Path | None = None
+) -> Texts:
+    """Examples {"source", "target"} of a file of two columns; otherwise as `open_pairs`."""
+    paths = (Path(path),)
+    return prepared("tsv", paths, PAIR, functools.partial(read_tsv, *paths), split, cache_dir)
+
+
+def open_text(
+    path: str | Path, *, split: str = "train", cache_dir: str | Path | None = None
+) -> Texts:
+    """Examples {"text"}, one for each line that is not empty; otherwise as `open_pairs`."""
+    paths = (Path(path),)
+    return prepared(
+        "text", paths, ("text",), functools.partial(read_documents, *paths), split, cache_dir
+    )
+
+
+class TextFiles(tfds.core.GeneratorBasedBuilder, skip_registration=True):  # type: ignore[call-arg]
+    """The TFDS builder of rows that a function reads.
+
+    Args:
+      name: of the data set.
+      columns: of a row.
+      read: makes an iterator of the rows.
+      data_dir: where the folder of the data set is, or will be.
+    """
+
+    VERSION = tfds.core.Version("1.0.0")
+    # Nothing is downloaded. TFDS would look for a list of URLs beside this file, and for that
+    # import importlib_resources, which it does not install.
+    url_infos = None
+
+    def __init__(
+        self, name: str, columns: tuple[str, ...], read: Callable[[], Iterator[Row]], data_dir: Path
+    ) -> None:
+        self.name = name
+        self._columns, self._read = columns, read
+        super().__init__(data_dir=data_dir, file_format="array_record")
+
+    def _info(self) -> Any:
+        features = {column: tfds.features.Text() for column in self._columns}
+        return tfds.core.DatasetInfo(
+            builder=self, features=tfds.features.FeaturesDict(features), disable_shuffling=True
+        )
+
+    def _split_generators(self, dl_manager: Any) -> dict[str, Any]:
+        return {"train": self._generate_examples()}
+
+    def _generate_examples(self) -> Iterator[tuple[int, Row]]:
+        yield from enumerate(self._read())
+
+
+def prepared(
+    kind: str,
+    paths: tuple[Path, ...],
+    columns: tuple[str, ...],
+    read: Callable[[], Iterator[Row]],
+    split: str,
+    cache_dir: str | Path | None,
+) -> Texts:
+    """Returns the rows that `read` gives of these files, prepared if they are not yet."""
+    folder = Path(cache_dir or default_cache_dir())
+    name = f"{kind}_{content_digest(paths)[:32]}"
+    builder = TextFiles(name, columns, read, folder)
+    if not builder.data_path.exists():
+        if not sum(1 for _ in read()):  # reads all, so that what is wrong is said first
+            raise Invalid(f"there is no text in {' and '.join(map(str, paths))}")
+        writable(folder)
+        prepare(builder)
+        builder = TextFiles(name, columns, read, folder)
+    return Texts(builder.as_data_source(split), {column: column for column in columns})
+
+
+def prepare(builder: TextFiles) -> None:
+    """Writes the data set, unless another process has done so meanwhile."""
+    logging.info("preparing %s in %s", builder.name, builder.data_dir)
+    tfds.disable_progress_bar()  # it draws several, with the names of temporary files
+    config = tfds.download.DownloadConfig(try_download_gcs=False)
+    try:
+        with (
+            contextlib.redirect_stdout(io.StringIO()),  # "Downloading …", which it does not
+            tempfile.TemporaryDirectory() as downloads,
+        ):
+            builder.download_and_prepare(download_dir=downloads, download_config=config)
+    except OSError:
+        if not builder.data_path.exists():
+            raise
+
+
+def content_digest(paths: tuple[Path, ...]) -> str:
+    """One hash of what is in the files, in this order."""
+    total = hashlib.sha256()
+    for path in paths:
+        try:
+            with path.open("rb") as file:
+                total.update(hashlib.file_digest(file, "sha256").digest())
+        except OSError as error:
+            missing = isinstance(error, FileNotFoundError)
+            raise Invalid(
+                f"no file {path}" if missing else f"cannot read {path}: {error.strerror}"
+            ) from error
+    return total.hexdigest()

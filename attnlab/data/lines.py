@@ -1,0 +1,83 @@
+"""Lines of text files: what can be wrong with them, each said in one line."""
+
+import gzip
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+from attnlab.records.errors import Invalid
+
+__all__ = ["read_documents", "read_pairs", "read_tsv"]
+
+Row = dict[str, str]
+
+
+def read_pairs(source: Path, target: Path) -> Iterator[Row]:
+    """Yields {"source", "target"} of two files whose lines are translations of each other."""
+    counts = [sum(1 for _ in raw_lines(path)) for path in (source, target)]
+    if counts[0] != counts[1]:
+        raise Invalid(
+            f"{source} has {counts[0]} lines and {target} has {counts[1]}; line i of one must be "
+            "the translation of line i of the other"
+        )
+    sides = zip(decoded_lines(source), decoded_lines(target), strict=True)
+    for number, (source_line, target_line) in enumerate(sides, 1):
+        for path, line in ((source, source_line), (target, target_line)):
+            if not line.strip():
+                raise Invalid(f"{path}, line {number} is empty; remove it from both files")
+        yield {"source": source_line, "target": target_line}
+
+
+def read_tsv(path: Path) -> Iterator[Row]:
+    """Yields {"source", "target"} of a file with the two in each line, separated by a tab."""
+    for number, line in enumerate(decoded_lines(path), 1):
+        columns = line.split("\t")
+        if len(columns) != 2:
+            raise Invalid(
+                f"{path}, line {number}: must be source, tab, target; got {len(columns)} "
+                f"column{'s' * (len(columns) != 1)}"
+            )
+        if not all(column.strip() for column in columns):
+            raise Invalid(f"{path}, line {number} has an empty column; remove the line")
+        yield dict(zip(("source", "target"), columns, strict=True))
+
+
+def read_documents(path: Path) -> Iterator[Row]:
+    """Yields {"text"} of each line that is not empty."""
+    for line in decoded_lines(path):
+        if line.strip():
+            yield {"text": line}
+
+
+def decoded_lines(path: Path) -> Iterator[str]:
+    """Yields the lines of a UTF-8 file, without their ends."""
+    for number, raw in enumerate(raw_lines(path), 1):
+        try:
+            yield raw.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
+        except UnicodeDecodeError as error:
+            raise Invalid(
+                f"{path}, line {number}: not UTF-8, byte {raw[error.start]:#04x} in column "
+                f"{error.start + 1}; convert the file, as with iconv -f LATIN1 -t UTF-8"
+            ) from error
+
+
+def raw_lines(path: Path) -> Iterator[bytes]:
+    """Yields the lines of a file, which is unpacked if its name ends with .gz.
+
+    Only a line feed ends a line. Unicode has other separators, which str.splitlines would obey and
+    which are inside of sentences in real corpora, so that one file has more lines than the other.
+    """
+    try:
+        with opened(path) as file:
+            yield from file
+    except FileNotFoundError as error:
+        raise Invalid(f"no file {path}") from error
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        raise Invalid(f"{path} is damaged, or not a gzip file: {error}") from error
+    except OSError as error:
+        raise Invalid(f"cannot read {path}: {error.strerror}") from error
+
+
+def opened(path: Path) -> BinaryIO:
+    return gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb")  # type: ignore[return-value]

@@ -1,0 +1,116 @@
+"""Subword units by SentencePiece, trained on the training split."""
+
+from __future__ import annotations
+
+import functools
+import io
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+import sentencepiece
+
+from attnlab.data.cache import add_file, default_cache_dir
+from attnlab.data.encoding import Source
+from attnlab.data.tokenizers import sha256, until_end
+from attnlab.records.errors import Invalid
+from attnlab.tokens import BOS, EOS, PAD, UNK
+
+__all__ = ["SentencePiece", "train_sentencepiece"]
+
+MAX_EXAMPLES = 1_000_000  # more of them do not change what is learnt, only how long it takes
+
+
+class SentencePiece:
+    """A trained SentencePiece model.
+
+    Args:
+      model: the bytes of a model file with attnlab's special ids.
+    """
+
+    def __init__(self, model: bytes) -> None:
+        self.model = model
+
+    @functools.cached_property
+    def _processor(self) -> sentencepiece.SentencePieceProcessor:
+        return sentencepiece.SentencePieceProcessor(model_proto=self.model)
+
+    def __getstate__(self) -> dict[str, bytes]:
+        return {"model": self.model}  # workers load the processor anew
+
+    @property
+    def vocab_size(self) -> int:
+        return self._processor.vocab_size()
+
+    @functools.cached_property
+    def digest(self) -> str:
+        return f"sentencepiece {sha256([self.model])}"
+
+    def encode(self, text: str) -> list[int]:
+        return self._processor.encode(text)
+
+    def decode(self, ids: Iterable[int]) -> str:
+        return self._processor.decode(list(until_end(ids)))
+
+    def pieces(self, ids: Iterable[int]) -> list[str]:
+        return [self._processor.id_to_piece(int(token)) for token in ids]
+
+
+def train_sentencepiece(
+    source: Source,
+    sides: Sequence[str] = ("source", "target"),
+    *,
+    vocab_size: int,
+    model_type: str = "bpe",
+    cache_dir: str | Path | None = None,
+) -> SentencePiece:
+    """Trains a tokenizer on a data set, or takes it from the cache.
+
+    The same texts and settings give the same model. Of more than a million examples, a million are
+    read, equally spaced.
+
+    Args:
+      source: the training split.
+      sides: of its examples. Two of them share one vocabulary (Vaswani 2017 §5.1).
+      vocab_size: ids, the four special ones included.
+      model_type: "bpe" (Sennrich 2016) or "unigram" (Kudo 2018).
+      cache_dir: where models are kept; None is `cache.default_cache_dir()`.
+
+    Raises:
+      Invalid: no such vocabulary can be made of this text, or the cache cannot be written.
+    """
+    settings = f"{sentencepiece.__version__} {model_type} {vocab_size}"
+    key = sha256([settings.encode(), *(text.encode() for text in texts(source, sides))])
+    path = Path(cache_dir or default_cache_dir()) / f"sentencepiece-{key[:32]}.model"
+    if path.is_file():
+        return SentencePiece(path.read_bytes())
+    model = io.BytesIO()
+    try:
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=texts(source, sides),
+            model_writer=model,
+            vocab_size=vocab_size,
+            model_type=model_type,
+            character_coverage=1.0,
+            pad_id=PAD,
+            bos_id=BOS,
+            eos_id=EOS,
+            unk_id=UNK,
+            num_threads=1,  # the model depends on how many there are
+            minloglevel=2,
+        )
+    except RuntimeError as error:
+        reason = re.sub(r".*\] ", "", str(error), count=1)  # without file, line and condition
+        raise Invalid(
+            f"no {model_type} vocabulary of vocab_size={vocab_size} can be made of the "
+            f"{' and '.join(sides)} texts; sentencepiece says: {reason}"
+        ) from error
+    add_file(path, model.getvalue())
+    return SentencePiece(model.getvalue())
+
+
+def texts(source: Source, sides: Sequence[str]) -> Iterator[str]:
+    """Yields the texts to train on."""
+    for index in range(0, len(source), -(-len(source) // MAX_EXAMPLES)):
+        example = source[index]
+        yield from (example[side] for side in sides)

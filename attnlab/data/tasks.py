@@ -1,0 +1,105 @@
+"""Synthetic tasks: endless, seeded, made in code. An example depends only on (seed, index)."""
+
+import abc
+import dataclasses
+import random
+
+__all__ = ["ENDLESS", "Copy", "Duplication", "Reversal", "Sorting"]
+
+ENDLESS = 2**31 - 1  # a length that grain shuffles without a table
+
+
+@dataclasses.dataclass(frozen=True)
+class SymbolTask(abc.ABC):
+    """Random words over the symbols 1 … num_symbols, written as numbers: `"3 17 17 5"`.
+
+    The tokenizer is `tokenizers.Numbers(num_symbols + 1)`: the symbol 0 is a separator. Lengths and
+    symbols are uniform. Take another seed for held-out examples.
+
+    Attributes:
+      num_symbols: how many symbols words are made of.
+      min_length: symbols in the shortest word.
+      max_length: symbols in the longest word.
+      seed: of the whole task.
+      size: how many examples there are.
+
+    Raises:
+      ValueError: there is no word of such a length.
+    """
+
+    num_symbols: int
+    min_length: int
+    max_length: int
+    seed: int = 0
+    size: int = ENDLESS
+
+    def __post_init__(self) -> None:
+        if self.num_symbols < 1 or not 1 <= self.min_length <= self.max_length:
+            raise ValueError(
+                "a task needs num_symbols ≥ 1 and 1 ≤ min_length ≤ max_length; got "
+                f"{self.num_symbols}, {self.min_length}, {self.max_length}"
+            )
+
+    def __len__(self) -> int:
+        return self.size
+
+    def __getitem__(self, index: int) -> dict[str, str]:
+        if not 0 <= index < self.size:
+            raise IndexError(f"example {index} of {self.size}")
+        rng = random.Random(f"{type(self).__name__} {self.seed} {index}")
+        length = rng.randint(self.min_length, self.max_length)
+        return self.example(rng.choices(range(1, self.num_symbols + 1), k=length))
+
+    @abc.abstractmethod
+    def example(self, word: list[int]) -> dict[str, str]:
+        """What is asked of a word."""
+
+
+def numbers(symbols: list[int]) -> str:
+    return " ".join(map(str, symbols))
+
+
+class Copy(SymbolTask):
+    """The target is the source: with a range of lengths, what a fixed vector can hold.
+
+    >>> Copy(num_symbols=9, min_length=3, max_length=3).example([4, 1, 9])
+    {'source': '4 1 9', 'target': '4 1 9'}
+    """
+
+    def example(self, word: list[int]) -> dict[str, str]:
+        return {"source": numbers(word), "target": numbers(word)}
+
+
+class Reversal(SymbolTask):
+    """The target is the source backwards: target i stems from source n − 1 − i.
+
+    >>> Reversal(num_symbols=9, min_length=3, max_length=3).example([4, 1, 9])
+    {'source': '4 1 9', 'target': '9 1 4'}
+    """
+
+    def example(self, word: list[int]) -> dict[str, str]:
+        return {"source": numbers(word), "target": numbers(word[::-1])}
+
+
+class Sorting(SymbolTask):
+    """The target is the source in ascending order.
+
+    >>> Sorting(num_symbols=9, min_length=3, max_length=3).example([4, 1, 9])
+    {'source': '4 1 9', 'target': '1 4 9'}
+    """
+
+    def example(self, word: list[int]) -> dict[str, str]:
+        return {"source": numbers(word), "target": numbers(sorted(word))}
+
+
+class Duplication(SymbolTask):
+    """A language model's task: `0w0w`, whose second half only attention to the first can predict.
+
+    Kitaev 2020 §5: num_symbols=127 and words of 511 symbols, 1024 tokens in all.
+
+    >>> Duplication(num_symbols=127, min_length=511, max_length=511).example([4, 1, 9])
+    {'text': '0 4 1 9 0 4 1 9'}
+    """
+
+    def example(self, word: list[int]) -> dict[str, str]:
+        return {"text": numbers([0, *word, 0, *word])}

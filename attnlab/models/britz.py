@@ -1,0 +1,283 @@
+"""The recurrent sequence-to-sequence model of Britz, Goldie, Luong, Le 2017 and its variations.
+
+    h_j = [stack→(x)_j; stack←(x)_j]                            annotations
+    s_i = stack([y_{i−1}; c_{i−1}], s_{i−1}),  s_0 = 0
+    e_ij = (W_1 h_j)·(W_2 s_i)         "mul", Eq. 7, unscaled
+           v·tanh(W_1 h_j + W_2 s_i)   "add", Eq. 6
+    c_i = Σ_j softmax_j(e_i) h_j
+    p = softmax(W tanh(W_c [s_i; c_i]))
+
+Where the paper is silent, this follows the authors' code, google/seq2seq (`AttentionSeq2Seq`,
+`BasicSeq2Seq`): all projections have biases, the context is fed to the next step, and the decoder
+begins with zeros. That reproduces the printed number of parameters of every variation.
+
+| attention    | instead of the above                                                     |
+| ------------ | ------------------------------------------------------------------------ |
+| "none-state" | s_0 = W_b [last states of the encoder]; no c and no W_c                  |
+| "none-input" | c_i = c, the last outputs of the encoder, and the stack reads y + W_x c  |
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from attnlab import scores
+from attnlab import tokens as tok
+from attnlab.checks import require, require_choice
+from attnlab.models.alignment import align, blend
+from attnlab.models.cells import Cell, GRUCell, Initializer
+from attnlab.models.output import Logits
+from attnlab.models.recurrent import (
+    Bidirectional,
+    Stack,
+    StackStep,
+    keep_carry,
+    over_time,
+    read_carry,
+    time_first,
+)
+from attnlab.models.seq2seq import Seq2Seq
+from attnlab.modules.conventions import lecun_normal
+from attnlab.modules.scores import AdditiveScore
+
+__all__ = ["Britz"]
+
+ATTENTIONS = ("mul", "add", "none-state", "none-input")
+DIRECTIONS = ("both", "forward", "backward")
+
+
+class Britz(Seq2Seq):
+    """A recurrent encoder and decoder, the baseline of Britz et al. 2017 unless told otherwise.
+
+    | in the paper    | here                                                                      |
+    | --------------- | ------------------------------------------------------------------------- |
+    | Mul-128         | attention_features=128                                                    |
+    | None-State      | attention="none-state"                                                    |
+    | LSTM            | encoder_cell=LSTMCell, decoder_cell=LSTMCell                              |
+    | Vanilla-Dec     | decoder_cell=TanhCell                                                     |
+    | Enc-4 (Bidi)    | encoder_layers=2, in each direction                                       |
+    | Uni-2, Uni-2R   | direction="forward", "backward" (the source reversed), encoder_layers=2   |
+    | Dec-4-Res, ResD | decoder_layers=4, decoder_residual="add", "dense", input_transform=True   |
+
+    Attributes:
+      source_vocab_size: of the source.
+      target_vocab_size: of the target.
+      embed_features: width of the embeddings.
+      hidden_features: n, of every layer.
+      attention: "mul", "add", "none-state" or "none-input".
+      attention_features: rows of W_1 and W_2.
+      encoder_cell: a class of `attnlab.models.cells`.
+      decoder_cell: likewise.
+      encoder_layers: in each direction.
+      decoder_layers: at least 1.
+      encoder_residual: None, "add" or "dense"; see `Stack`.
+      decoder_residual: likewise; around the first layer only with `input_transform`.
+      input_transform: bring [y; c] to the width n first, as the released code does to make room for
+        a residual around the first layer. The counts printed for Dec-8-Res and Dec-8-ResD are
+        without it, those for Dec-4-Res and Dec-4-ResD with it.
+      direction: "both", "forward" or "backward", the ways the encoder reads.
+      dropout_rate: on the input of each layer; 0.2 in the paper.
+      dtype: of the computation; None = that of the parameters. States and logits are float32.
+      param_dtype: of the parameters.
+      kernel_init: for all but embeddings, score and recurrent kernels.
+    """
+
+    source_vocab_size: int
+    target_vocab_size: int
+    embed_features: int = 512
+    hidden_features: int = 512
+    attention: str = "mul"
+    attention_features: int = 512
+    encoder_cell: type[Cell] = GRUCell
+    decoder_cell: type[Cell] = GRUCell
+    encoder_layers: int = 1
+    decoder_layers: int = 2
+    encoder_residual: str | None = None
+    decoder_residual: str | None = None
+    input_transform: bool = False
+    direction: str = "both"
+    dropout_rate: float = 0.0
+    dtype: Any = None
+    param_dtype: Any = jnp.float32
+    kernel_init: Initializer = lecun_normal
+
+    def setup(self):
+        require_choice("attention", self.attention, ATTENTIONS)
+        require_choice("direction", self.direction, DIRECTIONS)
+        require(
+            not self.input_transform or self.attention in ("mul", "add"),
+            "input_transform is of [y; c], which only attention has; "
+            f"got it with attention={self.attention!r}",
+        )
+        types = {"dtype": self.dtype, "param_dtype": self.param_dtype}
+        self.source_embed = nn.Embed(self.source_vocab_size, self.embed_features, **types)
+        self.target_embed = nn.Embed(self.target_vocab_size, self.embed_features, **types)
+        options = types | {"kernel_init": self.kernel_init}
+        encoder = (
+            self.encoder_cell,
+            self.hidden_features,
+            self.encoder_layers,
+            self.encoder_residual,
+            self.dropout_rate,
+        )
+        if self.direction == "both":
+            self.encoder: nn.Module = Bidirectional(*encoder, **options)
+        else:
+            self.encoder = Stack(*encoder, backward=self.direction == "backward", **options)
+        stack = (
+            self.decoder_cell,
+            self.hidden_features,
+            self.decoder_layers,
+            self.decoder_residual,
+            self.dropout_rate,
+        )
+        if self.attention in ("mul", "add"):
+            self.keys = nn.Dense(self.attention_features, **options)
+            self.decoder: nn.Module = _Attending(
+                StackStep(*stack, **options),
+                self.attention,
+                self.attention_features,
+                self.input_transform,
+                **options,
+            )
+        else:
+            self.decoder = _Remembering(Stack(*stack, **options))
+        if self.attention == "none-state":
+            num_states = self.decoder_cell.num_states * self.decoder_layers
+            self.bridge = nn.Dense(num_states * self.hidden_features, **options)
+        else:
+            self.combine = nn.Dense(self.hidden_features, **options)
+        if self.attention == "none-input":
+            self.to_input = nn.Dense(self.embed_features, use_bias=False, **options)
+        self.logits = Logits(self.target_vocab_size, **options)
+
+    def encode(self, source: jax.Array, *, deterministic: bool = True) -> _Memory:
+        lengths = tok.lengths(source)
+        x = self.source_embed(source)
+        annotations, last = self.encoder(x, lengths, deterministic=deterministic)
+        if self.attention in ("mul", "add"):
+            return _Memory(annotations, self.keys(annotations), None, lengths)
+        if self.attention == "none-state":
+            bridged = self.bridge(jnp.concatenate(jax.tree.leaves(last), -1))
+            return _Memory(None, None, self._as_states(bridged), lengths)
+        tops = [side[-1] for side in (last if self.direction == "both" else (last,))]
+        outputs = [top[-1] if isinstance(top, tuple) else top for top in tops]
+        context = jnp.concatenate(outputs, -1).astype(x.dtype)[:, None]
+        return _Memory(context, None, None, lengths)
+
+    def decode(
+        self, memory, tokens, *, deterministic=True, decode=False, return_weights=False
+    ) -> Any:
+        require(
+            not return_weights or self.attention in ("mul", "add"),
+            f"attention={self.attention!r} has no weights; got return_weights=True",
+        )
+        x = self.target_embed(tokens)
+        if self.attention == "none-input":
+            x += self.to_input(memory.annotations)
+        x, weights = self.decoder(memory, x, deterministic=deterministic, decode=decode)
+        if self.attention != "none-state":
+            contexts = memory.annotations
+            if weights is not None:
+                contexts = blend(weights, contexts)
+            contexts = jnp.broadcast_to(contexts, (*x.shape[:2], contexts.shape[-1]))
+            x = jnp.tanh(self.combine(jnp.concatenate([x, contexts], -1)))
+        logits = self.logits(x)
+        return (logits, weights) if return_weights else logits
+
+    def _as_states(self, x: jax.Array) -> tuple[Any, ...]:
+        """[B, all states] cut into one for each layer of the decoder."""
+        x = x.astype(jnp.promote_types(x.dtype, jnp.float32))
+        each = self.decoder_cell.num_states
+        parts = jnp.split(x, each * self.decoder_layers, -1)
+        if each == 1:
+            return tuple(parts)
+        return tuple(tuple(parts[i : i + each]) for i in range(0, len(parts), each))
+
+
+class _Memory(NamedTuple):
+    """What is kept of a source; None where a model without attention has no use for it."""
+
+    annotations: Any  # h_j [B, S, 2n]; "none-input": c [B, 1, 2n]
+    keys: Any  # W_1 h_j [B, S, attention_features]
+    states: tuple[Any, ...] | None  # of the decoder to begin with; None = zero
+    lengths: jax.Array  # [B]
+
+
+class _Remembering(nn.Module):
+    """The decoder without attention: outputs [B, T, n], and no weights."""
+
+    stack: Stack
+
+    @nn.compact
+    def __call__(self, memory: _Memory, x: jax.Array, *, deterministic: bool, decode: bool):
+        states = read_carry(self, memory.states, decode)
+        x, states = self.stack(x, states=states, deterministic=deterministic)
+        keep_carry(self, states, decode)
+        return x, None
+
+
+class _Attending(nn.Module):
+    """The decoder with attention: outputs s_i [B, T, n] and weights [B, T, S]."""
+
+    stack: StackStep
+    attention: str
+    attention_features: int
+    input_transform: bool
+    dtype: Any
+    param_dtype: Any
+    kernel_init: Initializer
+
+    @nn.compact
+    def __call__(self, memory: _Memory, x: jax.Array, *, deterministic: bool, decode: bool):
+        stack = self.stack
+        to_gates = stack.cell.num_gates * stack.features
+        # The first product of [y; c]: its half for y has no need to wait.
+        first = stack.features if self.input_transform else to_gates
+
+        def drop(x):
+            return nn.Dropout(stack.dropout_rate)(x, deterministic=deterministic)
+
+        def step(self, carry, x, memory):
+            states, fed = carry
+            x += self._dense(first, "fed", use_bias=False)(drop(fed))
+            if self.input_transform:
+                gates = self._dense(to_gates, "gates")(drop(x))
+                states, output = stack(states, gates, x, deterministic=deterministic)
+            else:
+                states, output = stack(states, x, deterministic=deterministic)
+            weights = self._align(output[:, None], memory)
+            fed = blend(weights, memory.annotations)[:, 0]
+            return (states, fed), (output, weights[:, 0])
+
+        x = self._dense(first, "input")(time_first(drop(x)))
+        zero = stack.cell.zero_state(stack.features, x[0])
+        start = ((zero,) * stack.num_layers, jnp.zeros_like(memory.annotations[:, 0]))
+        carry = read_carry(self, start, decode)
+        scan = over_time(step, in_axes=(0, nn.broadcast))
+        carry, (outputs, weights) = scan(self, carry, x, memory)
+        keep_carry(self, carry, decode)
+        return time_first(outputs), time_first(weights)
+
+    def _align(self, states: jax.Array, memory: _Memory) -> jax.Array:
+        queries = self._dense(self.attention_features, "query")(states)
+        score: scores.Score = scores.Dot(1.0)
+        if self.attention == "add":
+            score = AdditiveScore(param_dtype=self.param_dtype, name="score")(
+                queries[:, :, None], memory.keys[:, :, None]
+            )
+        return align(score, queries, memory.keys, memory.lengths)
+
+    def _dense(self, features: int, name: str, *, use_bias: bool = True) -> nn.Dense:
+        return nn.Dense(
+            features,
+            use_bias=use_bias,
+            dtype=self.dtype,
+            param_dtype=self.param_dtype,
+            kernel_init=self.kernel_init,
+            name=name,
+        )

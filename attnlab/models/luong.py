@@ -1,0 +1,311 @@
+"""Global and local attention in a stacked LSTM: Luong, Pham, Manning 2015.
+
+With h̄_s the top state of the encoder at source word s and h_t that of the decoder at step t:
+
+    h_t = LSTM([y_{t−1}; h̃_{t−1}], h_{t−1})             input feeding, §3.3; without it no h̃
+    a_t = softmax_s(score(h_t, h̄_s))                    the state AFTER the step
+    c_t = Σ_s a_t(s) h̄_s
+    h̃_t = tanh(W_c [c_t; h_t]),  p = softmax(W_s h̃_t)
+
+| score    | formula                | window  | which source words s are seen               |
+| -------- | ---------------------- | ------- | ------------------------------------------- |
+| location | (W_a h_t)_s            | global  | all                                         |
+| dot      | h_t·h̄_s                | local-m | within D of t                               |
+| general  | h_t·W_a h̄_s            | local-p | within D of p_t = S·sigmoid(v·tanh(W_p h_t)), |
+| concat   | v·tanh(W_a [h_t; h̄_s]) |         | weights then times exp(−2(s − p_t)²/D²)     |
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from attnlab import masks, scores
+from attnlab import tokens as tok
+from attnlab.checks import require_choice
+from attnlab.models.alignment import align, blend
+from attnlab.models.cells import Initializer, LSTMCell, uniform_around_zero
+from attnlab.models.output import Logits
+from attnlab.models.recurrent import (
+    Stack,
+    StackStep,
+    keep_carry,
+    over_time,
+    read_carry,
+    time_first,
+)
+from attnlab.models.seq2seq import Seq2Seq
+from attnlab.modules.scores import AdditiveScore, LocationScore
+from attnlab.ops.local import local_attention
+
+__all__ = ["Luong"]
+
+SCORES = ("location", "dot", "general", "concat")
+WINDOWS = ("global", "local-m", "local-p")
+
+
+class Luong(Seq2Seq):
+    """Attention from the current state of a stacked LSTM: Luong et al. 2015, §3.
+
+    A reversed source is read from its last word to its first, but positions stay those of the
+    source as it is written: the centre t of local-m, the position s of "location" and the weights
+    all speak of its s-th word. (Counted in the reversed source, local-m would look for the first
+    words of the target at the end of the source.) As in the paper, local-p's weights do not sum to
+    1; a step of local-m beyond S + D sees nothing and has the context zero.
+
+    Cost of a target token: O(layers · n²) + O(S·n), with a local window O(D·n).
+
+    Attributes:
+      source_vocab_size: of the source.
+      target_vocab_size: of the target.
+      embed_features: width of the embeddings.
+      hidden_features: n.
+      num_layers: of encoder and decoder alike; the decoder begins with the encoder's last states.
+      score: "location", "dot", "general" or "concat"; concat is not crippled as in the paper, whose
+        authors fixed the half of W_a that meets the source to the identity (footnote 15).
+      window: "global", "local-m" or "local-p"; a local window refuses "location".
+      half_width: D of the local windows.
+      max_source_length: the most words "location" can tell apart.
+      input_feeding: h̃ into the next step.
+      reverse_source: read the source backwards.
+      dropout_rate: on the input of each layer and on h̃; 0.2 in the paper's better models.
+      dtype: of the computation; None = that of the parameters. States and logits are float32.
+      param_dtype: of the parameters.
+      kernel_init: for all parameters but the biases of the LSTM, the only biases there are.
+    """
+
+    source_vocab_size: int
+    target_vocab_size: int
+    embed_features: int = 1000
+    hidden_features: int = 1000
+    num_layers: int = 4
+    score: str = "general"
+    window: str = "global"
+    half_width: int = 10
+    max_source_length: int = 50
+    input_feeding: bool = True
+    reverse_source: bool = True
+    dropout_rate: float = 0.0
+    dtype: Any = None
+    param_dtype: Any = jnp.float32
+    kernel_init: Initializer = uniform_around_zero(0.1)
+
+    def setup(self):
+        require_choice("score", self.score, SCORES)
+        require_choice("window", self.window, WINDOWS)
+        embedding = {
+            "features": self.embed_features,
+            "embedding_init": self.kernel_init,
+            "dtype": self.dtype,
+            "param_dtype": self.param_dtype,
+        }
+        options = {name: embedding[name] for name in ("dtype", "param_dtype")}
+        options["kernel_init"] = self.kernel_init
+        self.source_embed = nn.Embed(self.source_vocab_size, **embedding)
+        self.target_embed = nn.Embed(self.target_vocab_size, **embedding)
+        self.encoder = Stack(
+            LSTMCell,
+            self.hidden_features,
+            self.num_layers,
+            dropout_rate=self.dropout_rate,
+            backward=self.reverse_source,
+            recurrent_init=self.kernel_init,
+            **options,
+        )
+        if self.score in ("general", "concat"):
+            self.keys = nn.Dense(self.hidden_features, use_bias=False, **options)
+        attend = _Attend(
+            self.hidden_features,
+            self.score,
+            self.window,
+            self.half_width,
+            self.max_source_length,
+            **options,
+        )
+        make_decoder = _Feeding if self.input_feeding else _Stacked
+        self.decoder = make_decoder(
+            attend, self.hidden_features, self.num_layers, self.dropout_rate, **options
+        )
+        self.logits = Logits(self.target_vocab_size, use_bias=False, **options)
+        self.dropout = nn.Dropout(self.dropout_rate)
+
+    def encode(self, source: jax.Array, *, deterministic: bool = True) -> _Memory:
+        lengths = tok.lengths(source)
+        x, last = self.encoder(self.source_embed(source), lengths, deterministic=deterministic)
+        keys = self.keys(x) if self.score in ("general", "concat") else None
+        return _Memory(x, keys, last, lengths)
+
+    def decode(
+        self, memory, tokens, *, deterministic=True, decode=False, return_weights=False
+    ) -> Any:
+        states, weights = self.decoder(
+            memory, self.target_embed(tokens), deterministic=deterministic, decode=decode
+        )
+        logits = self.logits(self.dropout(states, deterministic=deterministic))
+        return (logits, weights) if return_weights else logits
+
+
+class _Memory(NamedTuple):
+    """What is kept of a source."""
+
+    states: jax.Array  # h̄_s of the top layer [B, S, n]
+    keys: jax.Array | None  # W_a h̄_s [B, S, n]; None = the states
+    last: tuple[tuple[jax.Array, jax.Array], ...]  # (c, h) of each layer, [B, n]
+    lengths: jax.Array  # [B]
+
+
+class _Attend(nn.Module):
+    """h̃_t [B, T, n] and a_t [B, T, S] of the states h_t [B, T, n] at the steps t [T]."""
+
+    hidden_features: int
+    score: str
+    window: str
+    half_width: int
+    max_source_length: int
+    dtype: Any
+    param_dtype: Any
+    kernel_init: Initializer
+
+    @nn.compact
+    def __call__(self, states: jax.Array, memory: _Memory, steps: jax.Array):
+        queries = (
+            self._dense(self.hidden_features, "query")(states) if self.score == "concat" else states
+        )
+        keys = memory.states if memory.keys is None else memory.keys
+        score = self._score(queries, keys)
+        queries = queries.astype(keys.dtype)
+        if self.window == "global":
+            weights = align(score, queries, keys, memory.lengths)
+            contexts = blend(weights, memory.states)
+        else:
+            centres = jnp.broadcast_to(steps[None], states.shape[:2])
+            if self.window == "local-p":
+                hidden = jnp.tanh(self._dense(self.hidden_features, "centre_hidden")(states))
+                logit = self._dense(1, "centre")(hidden)[..., 0]
+                logit = logit.astype(jnp.promote_types(logit.dtype, jnp.float32))
+                centres = memory.lengths[:, None] * nn.sigmoid(logit)
+            found: Any = local_attention(
+                queries[:, :, None],
+                keys[:, :, None],
+                memory.states[:, :, None],
+                centres,
+                half_width=self.half_width,
+                score=score,
+                gaussian=self.window == "local-p",
+                mask=masks.Padding(memory.lengths),
+                return_weights=True,
+            )
+            contexts, weights = found[0][:, :, 0], found[1][:, 0]
+        both = jnp.concatenate([contexts, states.astype(contexts.dtype)], -1)
+        return jnp.tanh(self._dense(self.hidden_features, "combine")(both)), weights
+
+    def _score(self, queries: jax.Array, keys: jax.Array) -> scores.Score:
+        if self.score == "location":
+            module: nn.Module = LocationScore(
+                self.max_source_length, self.kernel_init, self.param_dtype, name="score"
+            )
+        elif self.score == "concat":
+            module = AdditiveScore(
+                kernel_init=self.kernel_init, param_dtype=self.param_dtype, name="score"
+            )
+        else:  # general: its W_a is in the keys
+            return scores.Dot(1.0)
+        return module(queries[:, :, None], keys[:, :, None])
+
+    def _dense(self, features: int, name: str) -> nn.Dense:
+        return nn.Dense(
+            features,
+            use_bias=False,
+            dtype=self.dtype,
+            param_dtype=self.param_dtype,
+            kernel_init=self.kernel_init,
+            name=name,
+        )
+
+
+class _Stacked(nn.Module):
+    """The decoder without input feeding: attention once for all steps, after the LSTM."""
+
+    attend: _Attend
+    hidden_features: int
+    num_layers: int
+    dropout_rate: float
+    dtype: Any
+    param_dtype: Any
+    kernel_init: Initializer
+
+    @nn.compact
+    def __call__(self, memory: _Memory, x: jax.Array, *, deterministic: bool, decode: bool):
+        first, states = read_carry(self, (jnp.zeros((), jnp.int32), memory.last), decode)
+        x, last = Stack(
+            LSTMCell,
+            self.hidden_features,
+            self.num_layers,
+            dropout_rate=self.dropout_rate,
+            dtype=self.dtype,
+            param_dtype=self.param_dtype,
+            kernel_init=self.kernel_init,
+            recurrent_init=self.kernel_init,
+            name="stack",
+        )(x, states=states, deterministic=deterministic)
+        keep_carry(self, (first + x.shape[1], last), decode)
+        return self.attend(x, memory, first + jnp.arange(x.shape[1]))
+
+
+class _Feeding(nn.Module):
+    """The decoder with input feeding: attention within the step, as the next one wants h̃."""
+
+    attend: _Attend
+    hidden_features: int
+    num_layers: int
+    dropout_rate: float
+    dtype: Any
+    param_dtype: Any
+    kernel_init: Initializer
+
+    @nn.compact
+    def __call__(self, memory: _Memory, x: jax.Array, *, deterministic: bool, decode: bool):
+        def drop(x):
+            return nn.Dropout(self.dropout_rate)(x, deterministic=deterministic)
+
+        def step(self, carry, x, memory):
+            now, states, fed = carry
+            gates = x + self._to_gates("fed", use_bias=False)(drop(fed))
+            states, x = StackStep(
+                LSTMCell,
+                self.hidden_features,
+                self.num_layers,
+                dropout_rate=self.dropout_rate,
+                dtype=self.dtype,
+                param_dtype=self.param_dtype,
+                kernel_init=self.kernel_init,
+                recurrent_init=self.kernel_init,
+                name="stack",
+            )(states, gates, deterministic=deterministic)
+            fed, weights = self.attend(x[:, None], memory, now[None])
+            return (now + 1, states, fed[:, 0]), (fed[:, 0], weights[:, 0])
+
+        x = self._to_gates("input")(time_first(drop(x)))
+        start = (
+            jnp.zeros((), jnp.int32),
+            memory.last,
+            jnp.zeros((x.shape[1], self.hidden_features), x.dtype),
+        )
+        carry = read_carry(self, start, decode)
+        scan = over_time(step, in_axes=(0, nn.broadcast))
+        carry, (states, weights) = scan(self, carry, x, memory)
+        keep_carry(self, carry, decode)
+        return time_first(states), time_first(weights)
+
+    def _to_gates(self, name: str, *, use_bias: bool = True) -> nn.Dense:
+        return nn.Dense(
+            LSTMCell.num_gates * self.hidden_features,
+            use_bias=use_bias,
+            dtype=self.dtype,
+            param_dtype=self.param_dtype,
+            kernel_init=self.kernel_init,
+            name=name,
+        )

@@ -1,0 +1,302 @@
+"""Recurrent layers: cells scanned over time, stacked, and read in both directions.
+
+Letters: B batch, S or T time, D width of the input, n width of the state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from attnlab.checks import require, require_choice
+from attnlab.models.cells import Cell, Initializer, orthogonal_blocks
+from attnlab.modules.conventions import lecun_normal
+
+__all__ = [
+    "Bidirectional",
+    "Recurrent",
+    "Stack",
+    "StackStep",
+    "keep_carry",
+    "over_time",
+    "read_carry",
+    "time_first",
+]
+
+
+class Recurrent(nn.Module):
+    """One recurrent layer over a whole sequence.
+
+    Attributes:
+      cell: the class of the cell.
+      features: n, the width of its state.
+      backward: run from the last token to the first.
+      use_bias: of the input projection.
+      dtype: of the matrix products; None = that of inputs and parameters.
+      param_dtype: of the parameters.
+      kernel_init: for the input projection.
+      recurrent_init: for what multiplies the state.
+    """
+
+    cell: type[Cell]
+    features: int
+    backward: bool = False
+    use_bias: bool = True
+    dtype: Any = None
+    param_dtype: Any = jnp.float32
+    kernel_init: Initializer = lecun_normal
+    recurrent_init: Initializer = orthogonal_blocks
+
+    @nn.compact
+    def __call__(
+        self, x: jax.Array, lengths: jax.Array | None = None, state: Any = None
+    ) -> tuple[jax.Array, Any]:
+        """Outputs [B, S, n] and the state after the last step (backward: of the first token).
+
+        Args:
+          x: [B, S, D].
+          lengths: [B]. From there on outputs are zero and the state stays as it is, so that the
+            backward layer begins at the last token; None = all tokens are real.
+          state: before the first step; None = zero.
+        """
+        x = nn.Dense(
+            self.cell.num_gates * self.features,
+            use_bias=self.use_bias,
+            dtype=self.dtype,
+            param_dtype=self.param_dtype,
+            kernel_init=self.kernel_init,
+            name="input",
+        )(time_first(x))
+        real = None if lengths is None else _is_real(x.shape[0], lengths)
+
+        def step(cell, state, inputs):
+            x, real = inputs
+            after, output = cell(state, x)
+            if real is not None:
+                after = jax.tree.map(lambda new, old: jnp.where(real, new, old), after, state)
+                output = jnp.where(real, output, 0)
+            return after, output.astype(x.dtype)
+
+        state, outputs = over_time(step, backward=self.backward)(
+            self.cell(self.features, self.recurrent_init, self.param_dtype, name="cell"),
+            self.cell.zero_state(self.features, x[0]) if state is None else state,
+            (x, real),
+        )
+        return time_first(outputs), state
+
+
+class Stack(nn.Module):
+    """Recurrent layers on top of each other.
+
+    With x¹ the input, layer l computes x^{l+1} = h^l(x^l), or in a residual (Britz et al. 2017,
+    §4.3) x^{l+1} = h^l(x^l) + x^l, "add", or + Σ_{j ≤ l} x^j, "dense"; then x is as wide as n.
+
+    Attributes:
+      cell: as for `Recurrent`.
+      features: n, of each layer.
+      num_layers: how many.
+      residual: None, "add" or "dense".
+      dropout_rate: on the input of each layer, around which a residual goes (Zaremba et al. 2014).
+      backward: as for `Recurrent`, like all below.
+      use_bias: of the input projections.
+      dtype: of the matrix products.
+      param_dtype: of the parameters.
+      kernel_init: for the input projections.
+      recurrent_init: for what multiplies the states.
+    """
+
+    cell: type[Cell]
+    features: int
+    num_layers: int
+    residual: str | None = None
+    dropout_rate: float = 0.0
+    backward: bool = False
+    use_bias: bool = True
+    dtype: Any = None
+    param_dtype: Any = jnp.float32
+    kernel_init: Initializer = lecun_normal
+    recurrent_init: Initializer = orthogonal_blocks
+
+    @nn.compact
+    def __call__(
+        self,
+        x: jax.Array,
+        lengths: jax.Array | None = None,
+        states: tuple[Any, ...] | None = None,
+        *,
+        deterministic: bool = True,
+    ) -> tuple[jax.Array, tuple[Any, ...]]:
+        """Outputs [B, S, n] of the top layer, and the last state of each layer.
+
+        Args:
+          x: [B, S, D].
+          lengths: [B], as for `Recurrent`.
+          states: of each layer before the first step; None = zero.
+          deterministic: no dropout.
+        """
+        inputs, after = [x], []
+        for index in range(self.num_layers):
+            output, state = Recurrent(
+                self.cell,
+                self.features,
+                self.backward,
+                self.use_bias,
+                self.dtype,
+                self.param_dtype,
+                self.kernel_init,
+                self.recurrent_init,
+                name=f"layer_{index}",
+            )(
+                nn.Dropout(self.dropout_rate)(inputs[-1], deterministic=deterministic),
+                lengths,
+                None if states is None else states[index],
+            )
+            inputs.append(add_residual(self.residual, output, inputs))
+            after.append(state)
+        return inputs[-1], tuple(after)
+
+
+class Bidirectional(nn.Module):
+    """Two stacks that read the same sequence in opposite directions, their outputs side by side.
+
+    Attributes: as for `Stack`.
+    """
+
+    cell: type[Cell]
+    features: int
+    num_layers: int = 1
+    residual: str | None = None
+    dropout_rate: float = 0.0
+    use_bias: bool = True
+    dtype: Any = None
+    param_dtype: Any = jnp.float32
+    kernel_init: Initializer = lecun_normal
+    recurrent_init: Initializer = orthogonal_blocks
+
+    @nn.compact
+    def __call__(
+        self, x: jax.Array, lengths: jax.Array | None = None, *, deterministic: bool = True
+    ) -> tuple[jax.Array, tuple[tuple[Any, ...], tuple[Any, ...]]]:
+        """Outputs [B, S, 2n]; forward states of the last token, backward ones of the first."""
+        outputs, states = zip(
+            *(
+                Stack(
+                    self.cell,
+                    self.features,
+                    self.num_layers,
+                    self.residual,
+                    self.dropout_rate,
+                    backward,
+                    self.use_bias,
+                    self.dtype,
+                    self.param_dtype,
+                    self.kernel_init,
+                    self.recurrent_init,
+                    name="backward" if backward else "forward",
+                )(x, lengths, deterministic=deterministic)
+                for backward in (False, True)
+            ),
+            strict=True,
+        )
+        return jnp.concatenate(outputs, -1), states
+
+
+class StackStep(nn.Module):
+    """One step of a stack, for a decoder whose next input depends on what came out of this one.
+
+    Attributes: as for `Stack`, whose parameters have other names.
+    """
+
+    cell: type[Cell]
+    features: int
+    num_layers: int
+    residual: str | None = None
+    dropout_rate: float = 0.0
+    dtype: Any = None
+    param_dtype: Any = jnp.float32
+    kernel_init: Initializer = lecun_normal
+    recurrent_init: Initializer = orthogonal_blocks
+
+    @nn.compact
+    def __call__(
+        self,
+        states: tuple[Any, ...],
+        gates: jax.Array,
+        x: jax.Array | None = None,
+        *,
+        deterministic: bool = True,
+    ) -> tuple[tuple[Any, ...], jax.Array]:
+        """The next states and the output [B, n] of the top layer.
+
+        Args:
+          states: of each layer.
+          gates: the input of the first layer, projected, [B, num_gates · n].
+          x: the same before its projection, [B, n], for a residual around the first layer; None =
+            no residual around that layer.
+          deterministic: no dropout.
+        """
+        inputs, after = [] if x is None else [x], []
+        for index, state in enumerate(states):
+            if index > 0:
+                gates = nn.Dense(
+                    self.cell.num_gates * self.features,
+                    dtype=self.dtype,
+                    param_dtype=self.param_dtype,
+                    kernel_init=self.kernel_init,
+                    name=f"input_{index}",
+                )(nn.Dropout(self.dropout_rate)(inputs[-1], deterministic=deterministic))
+            cell = self.cell(
+                self.features, self.recurrent_init, self.param_dtype, name=f"cell_{index}"
+            )
+            state, output = cell(state, gates)
+            inputs.append(add_residual(self.residual, output.astype(gates.dtype), inputs))
+            after.append(state)
+        return tuple(after), inputs[-1]
+
+
+def add_residual(kind: str | None, output: jax.Array, inputs: list[jax.Array]) -> jax.Array:
+    """A layer's output plus its input, inputs[-1], or all of `inputs`."""
+    require_choice("residual", kind, (None, "add", "dense"))
+    added = {None: [], "add": inputs[-1:], "dense": inputs}[kind]
+    require(
+        all(x.shape == output.shape for x in added),
+        "a residual needs inputs as wide as the states; got "
+        f"{[x.shape[-1] for x in added]} and {output.shape[-1]}",
+    )
+    return sum(added, output)
+
+
+def _is_real(num_steps: int, lengths: jax.Array) -> jax.Array:
+    """Which tokens are no padding, [S, B, 1]."""
+    return (jnp.arange(num_steps)[:, None] < lengths[None])[..., None]
+
+
+def time_first(x: jax.Array) -> jax.Array:
+    """[B, T, ...] to [T, B, ...], as a scan runs without copying; and back."""
+    return jnp.swapaxes(x, 0, 1)
+
+
+def over_time(step: Callable[..., Any], *, backward: bool = False, in_axes: Any = 0):
+    """`step(module, state, x_t)`, one after the other along axis 0 of x; parameters are shared."""
+    return nn.scan(
+        step,
+        variable_broadcast="params",
+        split_rngs={"params": False, "dropout": True},
+        in_axes=in_axes,
+        reverse=backward,
+    )
+
+
+def read_carry(module: nn.Module, start: Any, decode: bool) -> Any:
+    """The state to begin with: while decoding, that after the tokens so far, if there were any."""
+    return module.variable("cache", "carry", lambda: start).value if decode else start
+
+
+def keep_carry(module: nn.Module, carry: Any, decode: bool) -> None:
+    """Leaves the state for the call that decodes the next tokens."""
+    if decode and not module.is_initializing():
+        module.put_variable("cache", "carry", carry)

@@ -1,0 +1,297 @@
+"""RNNsearch and the RNN encoder–decoder: Bahdanau, Cho, Bengio 2014.
+
+Without biases, n the width of the states, x_j and y_i embedded tokens:
+
+    h_j = [GRU(x_j, h→_{j−1}); GRU(x_j, h←_{j+1})]                 annotations, [2n]
+    s_0 = tanh(W_s h←_1)
+    α_i = softmax_j(v·tanh(W_a s_{i−1} + U_a h_j))                 the state BEFORE the step
+    c_i = Σ_j α_ij h_j
+    s_i = GRU(W y_{i−1} + C c_i, s_{i−1})
+    t̃_i = U_o s_{i−1} + V_o y_{i−1} + C_o c_i,  t_i = maxout of pairs,  p = softmax(W_o t_i)
+
+Only the recurrences run step by step. Of the context they need C c_i = Σ_j α_ij C h_j, so that C is
+multiplied once with all annotations and not once a step with a context.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from attnlab import tokens as tok
+from attnlab.checks import require, require_choice
+from attnlab.models.alignment import align, blend
+from attnlab.models.cells import GRUCell, Initializer
+from attnlab.models.output import Logits
+from attnlab.models.recurrent import (
+    Bidirectional,
+    Recurrent,
+    keep_carry,
+    over_time,
+    read_carry,
+    time_first,
+)
+from attnlab.models.seq2seq import Seq2Seq
+from attnlab.modules.scores import AdditiveScore
+
+__all__ = ["RNNEncDec", "RNNSearch"]
+
+
+class _Bahdanau(Seq2Seq):
+    """What RNNsearch and its baseline share: fields, embeddings and the output layer."""
+
+    source_vocab_size: int
+    target_vocab_size: int
+    embed_features: int = 620
+    hidden_features: int = 1000
+    maxout_features: int = 500
+    output_state: str = "before"
+    use_bias: bool = False
+    dropout_rate: float = 0.0
+    dtype: Any = None
+    param_dtype: Any = jnp.float32
+    kernel_init: Initializer = nn.initializers.normal(0.01)
+
+    def setup(self):
+        require_choice("output_state", self.output_state, ("before", "after"))
+        embedding = {
+            "features": self.embed_features,
+            "embedding_init": self.kernel_init,
+            "dtype": self.dtype,
+            "param_dtype": self.param_dtype,
+        }
+        self.source_embed = nn.Embed(self.source_vocab_size, **embedding)
+        self.target_embed = nn.Embed(self.target_vocab_size, **embedding)
+        self.encoder = self._make_encoder()
+        self.start = self._dense(self.hidden_features)
+        self.decoder = self._make_decoder()
+        self.maxout = self._dense(2 * self.maxout_features)
+        self.logits = Logits(self.target_vocab_size, **self._options())
+        self.dropout = nn.Dropout(self.dropout_rate)
+
+    def _make_encoder(self) -> nn.Module:
+        raise NotImplementedError
+
+    def _make_decoder(self) -> nn.Module:
+        raise NotImplementedError
+
+    def _options(self, **changed: Any) -> dict[str, Any]:
+        names = ("use_bias", "dtype", "param_dtype", "kernel_init")
+        return {name: getattr(self, name) for name in names} | changed
+
+    def _dense(self, features: int, **changed: Any) -> nn.Dense:
+        return nn.Dense(features, **self._options(**changed))
+
+    def _annotations(self, source: jax.Array, deterministic: bool):
+        """[B, S, n or 2n], and the state or states after the last step."""
+        embedded = self.dropout(self.source_embed(source), deterministic=deterministic)
+        outputs, states = self.encoder(embedded, tok.lengths(source))
+        return self.dropout(outputs, deterministic=deterministic), states
+
+    def _read_out(self, states, embedded, contexts, deterministic: bool) -> jax.Array:
+        """Logits [B, T, V] from [B, T, n], [B, T, m] and [B, T, n or 2n]."""
+        hidden = self.maxout(
+            jnp.concatenate([states.astype(embedded.dtype), embedded, contexts], -1)
+        )
+        hidden = hidden.reshape(*hidden.shape[:-1], -1, 2).max(-1)
+        return self.logits(self.dropout(hidden, deterministic=deterministic))
+
+
+class RNNSearch(_Bahdanau):
+    """The encoder–decoder that searches the source while it translates: Bahdanau et al. 2014, §3.
+
+    The output layer reads s_{i−1}, as §A.2.2 prints and the authors' code does, although Eq. 4 has
+    s_i; `output_state="after"` is Eq. 4. `published/param_counts.csv` counts no biases.
+
+    Cost of a target token: O(n²) + O(S·(n' + n)).
+
+    Attributes:
+      source_vocab_size: of the source.
+      target_vocab_size: of the target.
+      embed_features: m, the width of the embeddings.
+      hidden_features: n, the width of each state.
+      maxout_features: l, the width of the layer before the vocabulary.
+      output_state: "before" or "after" the step, what the output layer reads.
+      use_bias: where the paper omits biases to save space.
+      dropout_rate: on embeddings, annotations and the maxout layer; the paper has none.
+      dtype: of the computation; None = that of the parameters. States and logits are float32.
+      param_dtype: of the parameters.
+      kernel_init: for all but the recurrent kernels, which are orthogonal, and the alignment.
+      align_features: n', the hidden width of the alignment model.
+      align_init: for W_a and U_a; v begins at zero, so that at first attention is uniform.
+    """
+
+    align_features: int = 1000
+    align_init: Initializer = nn.initializers.normal(0.001)
+
+    def setup(self):
+        super().setup()
+        # No bias: the decoder's input projection, to which this is added, has one.
+        self.context_to_gates = self._dense(3 * self.hidden_features, use_bias=False)
+        self.align_keys = self._dense(self.align_features, kernel_init=self.align_init)
+
+    def _make_encoder(self):
+        return Bidirectional(GRUCell, self.hidden_features, **self._options())
+
+    def _make_decoder(self):
+        return _Searching(
+            self.hidden_features,
+            self.align_features,
+            self.output_state == "before",
+            self.align_init,
+            **self._options(),
+        )
+
+    def encode(self, source: jax.Array, *, deterministic: bool = True) -> _Annotations:
+        annotations, (_, (first,)) = self._annotations(source, deterministic)
+        return _Annotations(
+            annotations,
+            self.align_keys(annotations),
+            self.context_to_gates(annotations),
+            jnp.tanh(self.start(first)).astype(first.dtype),
+            tok.lengths(source),
+        )
+
+    def decode(
+        self, memory, tokens, *, deterministic=True, decode=False, return_weights=False
+    ) -> Any:
+        embedded = self.dropout(self.target_embed(tokens), deterministic=deterministic)
+        states, weights = self.decoder(memory, embedded, decode=decode)
+        contexts = blend(weights, memory.annotations)
+        logits = self._read_out(states, embedded, contexts, deterministic)
+        return (logits, weights) if return_weights else logits
+
+
+class RNNEncDec(_Bahdanau):
+    """The baseline without attention: c_i is h→_S, the last state of a forward encoder, for all i.
+
+    s_0 = tanh(W_s h→_S), as in Cho et al. 2014: no other way leads from the source to the target.
+    Source: Bahdanau et al. 2014, §4.2 and §A.2.2.
+
+    Attributes: as for `RNNSearch`, which has two more.
+    """
+
+    @property
+    def attends(self) -> bool:
+        return False
+
+    def _make_encoder(self):
+        return Recurrent(GRUCell, self.hidden_features, **self._options())
+
+    def _make_decoder(self):
+        return _Remembering(self.hidden_features, self.output_state == "before", **self._options())
+
+    def encode(self, source: jax.Array, *, deterministic: bool = True) -> _Summary:
+        _, last = self._annotations(source, deterministic)
+        last = self.dropout(last, deterministic=deterministic)
+        return _Summary(last, jnp.tanh(self.start(last)).astype(last.dtype))
+
+    def decode(
+        self, memory, tokens, *, deterministic=True, decode=False, return_weights=False
+    ) -> Any:
+        require(
+            not return_weights,
+            "RNNEncDec has no attention; got return_weights=True (use RNNSearch)",
+        )
+        embedded = self.dropout(self.target_embed(tokens), deterministic=deterministic)
+        context = memory.context.astype(embedded.dtype)[:, None]
+        contexts = jnp.broadcast_to(context, (*tokens.shape, context.shape[-1]))
+        inputs = jnp.concatenate([embedded, contexts], -1)
+        states = self.decoder(memory.start, inputs, decode=decode)
+        return self._read_out(states, embedded, contexts, deterministic)
+
+
+class _Annotations(NamedTuple):
+    """What RNNsearch keeps of a source."""
+
+    annotations: jax.Array  # h_j [B, S, 2n]
+    keys: jax.Array  # U_a h_j [B, S, n']
+    gates: jax.Array  # C h_j [B, S, 3n]
+    start: jax.Array  # s_0 [B, n]
+    lengths: jax.Array  # [B]
+
+
+class _Summary(NamedTuple):
+    """What RNNencdec keeps of a source."""
+
+    context: jax.Array  # h→_S [B, n]
+    start: jax.Array  # s_0 [B, n]
+
+
+class _Searching(nn.Module):
+    """The decoder of RNNsearch: states for the output layer [B, T, n] and weights [B, T, S]."""
+
+    hidden_features: int
+    align_features: int
+    output_before: bool
+    align_init: Initializer
+    use_bias: bool
+    dtype: Any
+    param_dtype: Any
+    kernel_init: Initializer
+
+    @nn.compact
+    def __call__(self, memory: _Annotations, embedded: jax.Array, *, decode: bool):
+        x = nn.Dense(
+            3 * self.hidden_features,
+            use_bias=self.use_bias,
+            dtype=self.dtype,
+            param_dtype=self.param_dtype,
+            kernel_init=self.kernel_init,
+            name="input",
+        )(time_first(embedded))
+
+        def step(self, state, x, memory):
+            query = nn.Dense(
+                self.align_features,
+                use_bias=False,  # the keys have it
+                dtype=self.dtype,
+                param_dtype=self.param_dtype,
+                kernel_init=self.align_init,
+                name="query",
+            )(state[:, None])
+            score = AdditiveScore(
+                kernel_init=nn.initializers.zeros, param_dtype=self.param_dtype, name="score"
+            )(query[:, :, None], memory.keys[:, :, None])
+            weights = align(score, query, memory.keys, memory.lengths)
+            context = blend(weights, memory.gates)[:, 0]
+            cell = GRUCell(self.hidden_features, param_dtype=self.param_dtype, name="cell")
+            after, _ = cell(state, x + context)
+            return after, (state if self.output_before else after, weights[:, 0])
+
+        state = read_carry(self, memory.start, decode)
+        scan = over_time(step, in_axes=(0, nn.broadcast))
+        state, (states, weights) = scan(self, state, x, memory)
+        keep_carry(self, state, decode)
+        return time_first(states), time_first(weights)
+
+
+class _Remembering(nn.Module):
+    """The decoder of RNNencdec: states for the output layer [B, T, n]."""
+
+    hidden_features: int
+    output_before: bool
+    use_bias: bool
+    dtype: Any
+    param_dtype: Any
+    kernel_init: Initializer
+
+    @nn.compact
+    def __call__(self, start: jax.Array, inputs: jax.Array, *, decode: bool) -> jax.Array:
+        start = read_carry(self, start, decode)
+        states, last = Recurrent(
+            GRUCell,
+            self.hidden_features,
+            use_bias=self.use_bias,
+            dtype=self.dtype,
+            param_dtype=self.param_dtype,
+            kernel_init=self.kernel_init,
+            name="gru",
+        )(inputs, state=start)
+        keep_carry(self, last, decode)
+        if not self.output_before:
+            return states
+        return jnp.concatenate([start[:, None].astype(states.dtype), states[:, :-1]], 1)

@@ -1,0 +1,129 @@
+"""The sizes and choices of a Transformer, and the published ones."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from attnlab.checks import require, require_choice
+from attnlab.modules.conventions import Initializer
+from attnlab.modules.multi_head import MultiHeadAttention
+from attnlab.ops.routes import AllPairs, Route
+
+__all__ = ["TransformerConfig"]
+
+glorot_uniform = nn.initializers.glorot_uniform()
+
+
+@dataclasses.dataclass(frozen=True)
+class TransformerConfig:
+    """What every layer of a Transformer is made of; the defaults are the paper's base model.
+
+    `TransformerConfig.base(V)` and `.big(V)` are the paper's (Vaswani et al. 2017, Table 3); any
+    other row is `dataclasses.replace(base, …)` or `base(V, num_layers=2, …)`.
+
+    Attributes:
+      vocab_size: V, of the target, and of the source unless that has its own.
+      source_vocab_size: of the source, where it is another vocabulary; None = vocab_size.
+      num_layers: N, of each stack.
+      width: d_model.
+      hidden: d_ff, of the feed-forward network.
+      num_heads: h.
+      key_width: d_k, of a head's queries and keys; None = width / num_heads.
+      value_width: d_v, of a head's values; None = width / num_heads.
+      share_embeddings: one matrix for both embeddings (where they have one vocabulary) and the
+        pre-softmax projection; False = a matrix each.
+      positions: "sinusoid" and "learned" are added to the embeddings; "rotary" turns queries and
+        keys of self-attention; None = no positions.
+      max_length: rows of the table of learned positions.
+      pre_norm: x + f(LN(x)) and a LayerNorm at the end of the stack, instead of LN(x + f(x)).
+      activation: of the feed-forward network.
+      dropout_rate: on each sub-layer's output, and on the sum of embeddings and positions.
+      attention_dropout_rate: on the attention weights.
+      hidden_dropout_rate: after the activation ("relu dropout").
+      norm_epsilon: of LayerNorm.
+      kernel_init: for all matrices but embeddings, seen as [in, out] with all heads side by side.
+      embedding_init: for embeddings and learned positions; None = N(0, 1/width).
+      scan_layers: one layer's program for all layers, which then compile in the time of one; the
+        parameters are stacked in "layers" instead of "layer_0", "layer_1", ….
+      remat: compute each layer's activations again in the backward pass instead of keeping them.
+      dtype: of the computation, as jnp.bfloat16; None = that of the parameters. Softmaxes, the
+        statistics of LayerNorm and the logits are float32.
+      param_dtype: of the parameters.
+    """
+
+    vocab_size: int
+    source_vocab_size: int | None = None
+    num_layers: int = 6
+    width: int = 512
+    hidden: int = 2048
+    num_heads: int = 8
+    key_width: int | None = None
+    value_width: int | None = None
+    share_embeddings: bool = True
+    positions: str | None = "sinusoid"
+    max_length: int = 512
+    pre_norm: bool = False
+    activation: Callable[[jax.Array], jax.Array] = nn.relu
+    dropout_rate: float = 0.1
+    attention_dropout_rate: float = 0.0
+    hidden_dropout_rate: float = 0.0
+    norm_epsilon: float = 1e-6
+    kernel_init: Initializer = glorot_uniform
+    embedding_init: Initializer | None = None
+    scan_layers: bool = False
+    remat: bool = False
+    dtype: Any = None
+    param_dtype: Any = jnp.float32
+
+    def __post_init__(self):
+        require_choice("positions", self.positions, ("sinusoid", "learned", "rotary", None))
+        require(
+            self.width % self.num_heads == 0 or None not in (self.key_width, self.value_width),
+            "width must be a multiple of num_heads, or key_width and value_width be given; "
+            f"got {self.width} and {self.num_heads}",
+        )
+
+    @classmethod
+    def base(cls, vocab_size: int, **changed: Any) -> TransformerConfig:
+        """The base model: 6 layers, 512 wide, 8 heads, P_drop 0.1; V = 37000 for En-De."""
+        return cls(vocab_size, **changed)
+
+    @classmethod
+    def big(cls, vocab_size: int, **changed: Any) -> TransformerConfig:
+        """The big model: 1024 wide, 16 heads, P_drop 0.3 (En-De; 0.1 for En-Fr)."""
+        sizes = {"width": 1024, "hidden": 4096, "num_heads": 16, "dropout_rate": 0.3}
+        return cls(vocab_size, **(sizes | changed))
+
+    def attention(self, route: Route | None = None, **changed: Any) -> MultiHeadAttention:
+        """The self-attention of a layer; change it and give it to a model as `attention=`.
+
+        Args:
+          route: None = all pairs; `routes.Window(r, r)` is restricted self-attention (§4).
+          **changed: other attributes of `MultiHeadAttention`, as `score=AdditiveScore()`.
+        """
+        head = self.width // self.num_heads
+        given: dict[str, Any] = {
+            "num_heads": self.num_heads,
+            "qkv_features": self.num_heads * (self.key_width or head),
+            "value_features": self.num_heads * (self.value_width or head),
+            "out_features": self.width,
+            "route": AllPairs() if route is None else route,
+            "rotary": self.positions == "rotary",
+            "use_bias": False,  # as the paper has it: W^Q, W^K, W^V, W^O only
+            "dropout_rate": self.attention_dropout_rate,
+            "dtype": self.dtype,
+            "param_dtype": self.param_dtype,
+            "kernel_init": self.kernel_init,
+        }
+        # Without a parent: it may be made inside of a model.
+        return MultiHeadAttention(**(given | changed), parent=None)
+
+    def cross_attention(self, **changed: Any) -> MultiHeadAttention:
+        """The encoder–decoder attention of a layer, which knows no positions."""
+        return self.attention(**({"rotary": False} | changed))

@@ -1,0 +1,126 @@
+"""The batches after a stop are those that would have come."""
+
+import json
+import random
+import subprocess
+import sys
+from itertools import islice
+
+import numpy as np
+import pytest
+from orbax.checkpoint import v1 as ocp
+
+from attnlab.data.batching import language_model_batches, train_batches
+from attnlab.data.tasks import Duplication, Reversal
+from attnlab.data.tokenizers import Numbers
+
+NUMBERS = Numbers(50)
+TASK = Reversal(num_symbols=49, min_length=2, max_length=19, size=97)
+LONG = Duplication(num_symbols=49, min_length=1, max_length=60, size=31)
+
+
+def training(batch_size=6, max_length=18, **options):
+    return train_batches(
+        TASK, NUMBERS, NUMBERS, batch_size=batch_size, max_length=max_length, seed=3, **options
+    )
+
+
+def documents(**options):
+    return language_model_batches(LONG, NUMBERS, batch_size=2, length=23, seed=3, **options)
+
+
+STREAMS = {
+    "buckets": lambda **options: training(pool_batches=7, **options),
+    "packed": lambda **options: training(pack=True, **options),
+    "documents": documents,
+}
+
+
+def assert_same(batches, expected):
+    for batch, other in zip(batches, expected, strict=True):
+        assert batch.keys() == other.keys()
+        for name, array in batch.items():
+            np.testing.assert_array_equal(array, other[name])
+
+
+@pytest.mark.parametrize("stream", STREAMS)
+def test_a_new_iterator_goes_on_from_any_point(stream):
+    make = STREAMS[stream]
+    running = iter(make())
+    states, batches = [running.get_state()], []
+    for _ in range(50):
+        batches.append(next(running))
+        states.append(json.loads(json.dumps(running.get_state())))
+    assert max(len(json.dumps(state)) for state in states) < 60
+    rng = random.Random(7)
+    for stop in [0, 1, *rng.sample(range(45), 8)]:
+        resumed = iter(make())
+        if rng.random() < 0.5:  # in the middle of something else
+            next(resumed)
+        resumed.set_state(states[stop])
+        assert resumed.get_state() == states[stop]
+        assert_same(islice(resumed, 5), batches[stop : stop + 5])
+
+
+@pytest.mark.parametrize("stream", STREAMS)
+def test_another_number_of_processes_goes_on_with_the_same_rows(stream):
+    running = iter(STREAMS[stream](process_index=1, process_count=2))
+    for _ in range(17):
+        next(running)
+    alone = iter(STREAMS[stream]())
+    alone.set_state(running.get_state())
+    whole = islice(STREAMS[stream](), 17, 22)
+    assert_same(islice(alone, 5), whole)
+
+
+def test_the_seed_makes_the_order():
+    first, second = (next(iter(documents()))["tokens"] for _ in range(2))
+    np.testing.assert_array_equal(first, second)
+    options = {"batch_size": 2, "length": 23}
+    other = next(iter(language_model_batches(LONG, NUMBERS, seed=4, **options)))
+    assert (other["tokens"] != first).any()
+
+
+def test_orbax_keeps_the_place(tmp_path):
+    running = iter(training())
+    list(islice(running, 11))
+    with ocp.training.Checkpointer(tmp_path) as checkpointer:
+        checkpointer.save_checkpointables_async(11, {"data": running})
+        expected = list(islice(running, 4))  # while it is saved
+    resumed = iter(training())
+    with ocp.training.Checkpointer(tmp_path) as checkpointer:
+        checkpointer.load_checkpointables(None, {"data": resumed})
+    assert_same(islice(resumed, 4), expected)
+
+
+WORKERS = """
+import sys
+from itertools import islice
+sys.path.insert(0, ".")
+
+def main():
+    from absl import flags
+    from tests.data.test_resume import assert_same, documents
+    flags.FLAGS.mark_as_parsed()
+    alone = iter(documents())
+    list(islice(alone, 7))
+    with_workers = iter(documents(num_workers=2))
+    with_workers.set_state(alone.get_state())
+    assert_same(islice(with_workers, 5), list(islice(alone, 5)))
+    alone.set_state(with_workers.get_state())
+    assert_same(islice(with_workers, 5), list(islice(alone, 5)))
+    with_workers.close()
+    print("same")
+
+if __name__ == "__main__":
+    main()
+"""
+
+
+def test_workers_change_nothing(tmp_path, request):
+    script = tmp_path / "workers.py"  # a file, because workers import the main program
+    script.write_text(WORKERS)
+    run = subprocess.run(
+        [sys.executable, script], cwd=request.config.rootpath, capture_output=True, text=True
+    )
+    assert run.stdout == "same\n", run.stderr

@@ -1,0 +1,62 @@
+import pytest
+
+from attnlab.data.dates import SPLITS, Dates, dates_of
+from attnlab.data.tasks import ENDLESS, Copy, Duplication, Reversal, Sorting
+
+RANGE = {"num_symbols": 17, "min_length": 3, "max_length": 11}
+
+
+def symbols(text: str) -> list[int]:
+    return [int(symbol) for symbol in text.split()]
+
+
+@pytest.mark.parametrize(
+    ("task", "answer"),
+    [(Copy(**RANGE), list), (Reversal(**RANGE), lambda w: w[::-1]), (Sorting(**RANGE), sorted)],
+)
+def test_the_target_is_the_answer(task, answer):
+    examples = [task[i] for i in range(200)]
+    words = [symbols(example["source"]) for example in examples]
+    assert [symbols(example["target"]) for example in examples] == [answer(word) for word in words]
+    assert {len(word) for word in words} == set(range(3, 12))
+    assert {symbol for word in words for symbol in word} == set(range(1, 18))
+
+
+def test_duplication_is_0w0w():
+    for i in range(50):
+        tokens = symbols(Duplication(**RANGE)[i]["text"])
+        half = len(tokens) // 2
+        assert tokens[:half] == tokens[half:]
+        assert [j for j, token in enumerate(tokens) if token == 0] == [0, half]
+
+
+@pytest.mark.parametrize("make", [lambda seed: Copy(**RANGE, seed=seed), lambda s: Dates(seed=s)])
+def test_an_example_depends_on_seed_and_index_alone(make):
+    indices = [5, 0, ENDLESS - 1, 5]
+    first = [make(3)[i] for i in indices]
+    assert first == [make(3)[i] for i in indices]
+    assert first[0] == first[3] != first[1]
+    assert first != [make(4)[i] for i in indices]
+    assert len(make(3)) == ENDLESS
+    with pytest.raises(IndexError):
+        make(3)[ENDLESS]
+
+
+def test_splits_of_dates_differ_by_seed_of_their_own():
+    firsts = {Dates(split)[0]["source"] for split in SPLITS}
+    assert len(firsts) == 3
+
+
+def test_sizes_are_checked():
+    with pytest.raises(ValueError, match="1 ≤ min_length ≤ max_length; got 17, 5, 4"):
+        Copy(num_symbols=17, min_length=5, max_length=4)
+    with pytest.raises(ValueError, match="train, validation, test; got 'dev'"):
+        Dates("dev")
+
+
+def test_no_date_is_in_two_splits():
+    splits = [set(dates_of(split)) for split in SPLITS]
+    assert sum(map(len, splits)) == len(set.union(*splits)) == 73_049  # days of 200 years
+    assert all(len(dates) > 7000 for dates in splits)
+    seen = [{Dates(split)[i]["target"] for i in range(3000)} for split in SPLITS]
+    assert not seen[0] & seen[1] and not seen[0] & seen[2] and not seen[1] & seen[2]

@@ -1,0 +1,86 @@
+import pickle
+
+import pytest
+import sentencepiece
+
+from attnlab.data import subwords as subwords_module
+from attnlab.data.dates import Dates
+from attnlab.data.subwords import train_sentencepiece
+from attnlab.data.tokenizers import Bytes, Numbers
+from attnlab.records.errors import Invalid
+from attnlab.tokens import BOS, EOS, NUM_SPECIAL, PAD, UNK
+
+DATES = Dates(size=500)
+
+
+@pytest.fixture(scope="module", params=["bpe", "unigram"])
+def subwords(request, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("cache")
+    return train_sentencepiece(DATES, vocab_size=120, model_type=request.param, cache_dir=folder)
+
+
+def round_trips(tokenizer, text):
+    ids = tokenizer.encode(text)
+    assert all(NUM_SPECIAL <= token < tokenizer.vocab_size for token in ids)
+    assert tokenizer.decode(ids) == text
+    assert tokenizer.decode([BOS, *ids, PAD, EOS, ids[0], PAD]) == text
+
+
+def test_text_comes_back(subwords):
+    round_trips(Bytes(), "naïve 注意 \0\n")
+    round_trips(Numbers(11), "0 10 3")
+    for i in range(20):
+        round_trips(subwords, DATES[i]["source"])
+
+
+def test_vocabularies():
+    assert Bytes().vocab_size == 260
+    assert max(Bytes().encode("\xff")) < 260
+    assert Numbers(11).encode("10 11") == [14, UNK]
+    assert Bytes().decode([NUM_SPECIAL + 0xC3, EOS]) == "\ufffd"  # half a character
+
+
+def test_subwords_have_the_special_ids(subwords):
+    model = sentencepiece.SentencePieceProcessor(model_proto=subwords.model)
+    special = (model.pad_id(), model.bos_id(), model.eos_id(), model.unk_id())
+    assert special == (PAD, BOS, EOS, UNK)
+    assert subwords.vocab_size == 120
+    assert UNK in subwords.encode("Ω")
+    example = DATES[0]["target"]
+    assert len(subwords.encode(example)) < len(example)
+
+
+def test_subwords_survive_pickling(subwords):
+    copy = pickle.loads(pickle.dumps(subwords))
+    assert (copy.digest, copy.encode("May 5")) == (subwords.digest, subwords.encode("May 5"))
+
+
+def test_training_is_deterministic_and_cached(tmp_path, monkeypatch):
+    train = lambda folder, **k: train_sentencepiece(DATES, vocab_size=99, cache_dir=folder, **k)  # noqa: E731
+    first, again = train(tmp_path / "a"), train(tmp_path / "b")
+    assert first.digest == again.digest
+    monkeypatch.setattr(sentencepiece.SentencePieceTrainer, "train", None)
+    assert train(tmp_path / "a").digest == first.digest
+    for other in ({"sides": ["source"]}, {"model_type": "unigram"}):
+        with pytest.raises(TypeError):  # it would have to be trained
+            train(tmp_path / "a", **other)
+
+
+def test_training_reads_some_of_very_many(monkeypatch):
+    monkeypatch.setattr(subwords_module, "MAX_EXAMPLES", 100)
+    read = list(subwords_module.texts(DATES, ["target"]))
+    assert read == [DATES[i]["target"] for i in range(0, 500, 5)]
+
+
+def test_a_vocabulary_that_cannot_be(tmp_path):
+    with pytest.raises(Invalid, match=r"vocab_size=9999 .* set it to a value <= \d+\.$"):
+        train_sentencepiece(DATES, vocab_size=9999, cache_dir=tmp_path)
+    with pytest.raises(Invalid, match="smaller than required_chars. 9 vs"):
+        train_sentencepiece(DATES, vocab_size=9, cache_dir=tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_cache_that_cannot_be_written(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(Invalid, match="cannot write to the cache folder .*; name another"):
+        train_sentencepiece(DATES, vocab_size=99, cache_dir=tmp_path / "file")

@@ -1,0 +1,149 @@
+"""The variations of Britz et al. 2017: their printed sizes, and what they compute."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from attnlab.models.britz import Britz
+from attnlab.models.cells import LSTMCell, TanhCell
+from tests.models import rnn_oracle
+from tests.models.rnn_checks import (
+    EXACT,
+    IN_PIECES,
+    SOURCE_VOCAB,
+    TARGET_VOCAB,
+    assert_drops,
+    batch,
+    count,
+    decode,
+    forward,
+    random_params,
+    sentences,
+)
+
+LSTM = {"encoder_cell": LSTMCell, "decoder_cell": LSTMCell}
+DEEP = {"decoder_residual": "add", "input_transform": True}
+# What the paper prints, in millions (Tables 1-5), and how its models are said here.
+PRINTED = {
+    **{f"Emb-{n}": (p, {"embed_features": n}) for n, p in ((128, 36.13), (256, 46.20))},
+    **{f"Emb-{n}": (p, {"embed_features": n}) for n, p in ((1024, 106.58), (2048, 187.09))},
+    "LSTM": (68.95, LSTM),
+    "GRU": (66.32, {}),
+    "Vanilla-Dec": (63.18, {"decoder_cell": TanhCell}),
+    "Enc-4": (69.47, {"encoder_layers": 2}),
+    "Enc-8": (75.77, {"encoder_layers": 4}),
+    "Enc-8-Res": (75.77, {"encoder_layers": 4, "encoder_residual": "add"}),
+    "Enc-8-ResD": (75.77, {"encoder_layers": 4, "encoder_residual": "dense"}),
+    "Dec-1": (64.75, {"decoder_layers": 1}),
+    "Dec-4": (69.47, {"decoder_layers": 4}),
+    "Dec-4-Res": (68.69, {"decoder_layers": 4} | DEEP),
+    "Dec-4-ResD": (68.69, {"decoder_layers": 4} | DEEP | {"decoder_residual": "dense"}),
+    "Dec-8": (75.77, {"decoder_layers": 8}),
+    "Dec-8-Res": (75.77, {"decoder_layers": 8, "decoder_residual": "add"}),
+    "Dec-8-ResD": (75.77, {"decoder_layers": 8, "decoder_residual": "dense"}),
+    "Uni-1": (63.44, {"direction": "forward"}),
+    "Uni-1R": (63.44, {"direction": "backward"}),
+    "Uni-2": (65.01, {"direction": "forward", "encoder_layers": 2}),
+    "Uni-4": (68.16, {"direction": "forward", "encoder_layers": 4}),
+    **{f"Mul-{n}": (p, {"attention_features": n}) for n, p in ((128, 65.73), (256, 65.93))},
+    **{f"Mul-{n}": (p, {"attention_features": n}) for n, p in ((512, 66.32), (1024, 67.11))},
+    **{
+        f"Add-{n}": (p, {"attention": "add", "attention_features": n})
+        for n, p in ((128, 65.73), (256, 65.93), (512, 66.33), (1024, 67.11))
+    },
+    "None-State": (64.23, {"attention": "none-state"}),
+    "None-Input": (64.49, {"attention": "none-input"}),
+}
+EXACT_COUNTS = {"GRU": 66_324_623, "None-State": 64_226_959, "None-Input": 64_488_591}
+
+
+def test_the_printed_numbers_of_parameters():
+    counts = {name: count(Britz(37007, 37007, **changed)) for name, (_, changed) in PRINTED.items()}
+    got = {name: round(n / 1e6, 2) for name, n in counts.items()}
+    assert got == {name: printed for name, (printed, _) in PRINTED.items()}
+    assert {name: counts[name] for name in EXACT_COUNTS} == EXACT_COUNTS
+
+
+def britz(**options):
+    options = {
+        "embed_features": 5,
+        "hidden_features": 5,
+        "attention_features": 7,
+        "param_dtype": jnp.float64,
+    } | options
+    return Britz(SOURCE_VOCAB, TARGET_VOCAB, **options)
+
+
+CASES = {
+    "mul": {"encoder_layers": 2, "encoder_residual": "dense", "embed_features": 5},
+    "add": {"attention": "add", "direction": "backward", "embed_features": 3} | LSTM,
+    "residual": {"decoder_layers": 3, "direction": "forward", "encoder_residual": "add"} | DEEP,
+    "dense": {"decoder_layers": 3, "decoder_residual": "dense", "decoder_cell": TanhCell},
+    "none-state": {"attention": "none-state", "embed_features": 3, "encoder_layers": 2} | LSTM,
+    "none-input": {"attention": "none-input", "decoder_residual": "dense"},
+}
+
+
+@pytest.mark.usefixtures("x64", "quick_compile")
+@pytest.mark.parametrize("name", CASES)
+def test_is_the_paper(name):
+    model, (source, target) = britz(**CASES[name]), batch(source_width=6)
+    params = random_params(model)
+    attends = not model.attention.startswith("none")
+    found, memory = forward(model, params, source, target, return_weights=attends)
+    logits, weights = found if attends else (found, None)
+    settings = ("attention", "encoder_cell", "decoder_cell", "encoder_residual")
+    settings += ("decoder_residual", "input_transform", "direction")
+    settings = {name: getattr(model, name) for name in settings}
+    for b, s, read in sentences(source, target):
+        true, alignment = rnn_oracle.britz(params, s, read, **settings)
+        np.testing.assert_allclose(logits[b, : len(read)], true, **EXACT)
+        if weights is not None:
+            np.testing.assert_allclose(weights[b, : len(read), : len(s)], alignment, **EXACT)
+            assert not weights[b, :, len(s) :].any()
+    if name not in ("add", "none-state"):
+        return
+    if name not in ("residual", "none-state"):
+        return
+    got = decode(model, params, memory, target, IN_PIECES, return_weights=attends)
+    np.testing.assert_allclose(got[0] if attends else got, logits, **EXACT)
+
+
+@pytest.mark.usefixtures("quick_compile")
+def test_dropout_in_half_precision():
+    assert_drops(britz(param_dtype=jnp.float32, dtype=jnp.bfloat16, dropout_rate=0.5, **DEEP))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"attention": "dot"}, "attention must be one of 'mul'.*; got 'dot'"),
+        ({"direction": "up"}, "direction must be one of 'both'.*; got 'up'"),
+        ({"decoder_residual": "mean"}, "residual must be one of None, 'add', 'dense'; got 'mean'"),
+        (
+            {"encoder_residual": "add", "embed_features": 3},
+            r"a residual needs inputs as wide as the states; got \[3\] and 5",
+        ),
+        (
+            {"attention": "none-state", "input_transform": True},
+            "which only attention has; got it with attention='none-state'",
+        ),
+    ],
+)
+def test_refusals(options, message):
+    model = britz(param_dtype=jnp.float32, **options)
+    with pytest.raises(ValueError, match=message):
+        jax.eval_shape(model.init, jax.random.key(0), *batch())
+
+
+def test_weights_need_attention():
+    model = britz(param_dtype=jnp.float32, attention="none-input")
+    with pytest.raises(ValueError, match="attention='none-input' has no weights"):
+        jax.eval_shape(
+            lambda: model.init(
+                jax.random.key(0),
+                *batch(),
+                method=lambda m, s, t: m.decode(m.encode(s), t, return_weights=True),
+            )
+        )

@@ -1,0 +1,73 @@
+"""Recurrent layers: each cell's equations, lengths, directions and how kernels begin."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from attnlab.models.cells import (
+    GRUCell,
+    LSTMCell,
+    TanhCell,
+    orthogonal_blocks,
+    uniform_around_zero,
+)
+from attnlab.models.recurrent import Recurrent
+from tests.models import rnn_oracle
+from tests.models.rnn_checks import EXACT
+
+B, S, D, N = 3, 5, 2, 7
+LENGTHS = (5, 3, 0)
+STEPS = {GRUCell: rnn_oracle.gru, LSTMCell: rnn_oracle.lstm, TanhCell: rnn_oracle.tanh_rnn}
+
+
+@pytest.mark.usefixtures("x64", "quick_compile")
+@pytest.mark.parametrize("backward", [False, True])
+@pytest.mark.parametrize("cell", STEPS)
+def test_a_layer_is_its_equations_and_ends_with_the_sentence(cell, backward):
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(B, S, D))
+    start = [rng.normal(size=(B, N)) for _ in range(cell.num_states)]
+    start = tuple(start) if len(start) > 1 else start[0]
+    layer = Recurrent(cell, N, backward, param_dtype=jnp.float64)
+    shapes = jax.eval_shape(lambda: layer.init(jax.random.key(0), x))["params"]
+    params = jax.tree.map(lambda x: rng.normal(size=x.shape), shapes)
+
+    @jax.jit
+    def both(params, x):
+        lengths = jnp.array(LENGTHS)
+        return layer.apply({"params": params}, x, lengths, start)
+
+    # NaN in the padding would spread if anything of it were used.
+    padding = (np.arange(S) >= np.array(LENGTHS)[:, None])[..., None]
+    outputs, last = both(params, np.where(padding, 1e30, x))
+    for b, length in enumerate(LENGTHS):
+        words = x[b, :length][:: -1 if backward else 1]
+        first = jax.tree.map(lambda s, b=b: s[b], start)
+        true = rnn_oracle.run(STEPS[cell], params, first, words)
+        shown = [s[1] if isinstance(s, tuple) else s for s in true][:: -1 if backward else 1]
+        if length:
+            np.testing.assert_allclose(outputs[b, :length], shown, **EXACT)
+        assert not outputs[b, length:].any()
+        for got, want in zip(
+            jax.tree.leaves(last), jax.tree.leaves(true[-1] if length else first), strict=True
+        ):
+            np.testing.assert_allclose(got[b], want, **EXACT)
+
+
+def test_states_are_float32_whatever_the_products_are():
+    layer = Recurrent(LSTMCell, N, dtype=jnp.bfloat16)
+    x = jnp.ones((B, S, D))
+    outputs, (c, h) = jax.eval_shape(lambda: layer.init_with_output(jax.random.key(0), x)[0])
+    assert (outputs.dtype, c.dtype, h.dtype) == (jnp.bfloat16, jnp.float32, jnp.float32)
+
+
+@pytest.mark.usefixtures("quick_compile")
+def test_initial_kernels():
+    kernel = jax.jit(lambda key: orthogonal_blocks(key, (N, 3 * N)))(jax.random.key(0))
+    blocks = jnp.split(kernel, 3, 1)
+    for block in blocks:
+        np.testing.assert_allclose(block @ block.T, np.eye(N), atol=1e-5)
+    assert abs(blocks[0] - blocks[1]).max() > 0.1, "one draw a gate"
+    uniform = uniform_around_zero(0.1)(jax.random.key(0), (50, 50))
+    assert -0.1 <= uniform.min() < -0.09 and 0.09 < uniform.max() <= 0.1

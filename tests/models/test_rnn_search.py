@@ -1,0 +1,118 @@
+"""RNNsearch and RNNencdec against the equations, while training and while decoding."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from attnlab.models.rnn_search import RNNEncDec, RNNSearch
+from tests.models import rnn_oracle
+from tests.models.rnn_checks import (
+    EXACT,
+    IN_PIECES,
+    SOURCE_VOCAB,
+    TARGET_VOCAB,
+    assert_drops,
+    batch,
+    count,
+    decode,
+    forward,
+    random_params,
+    sentences,
+)
+
+SIZES = {"embed_features": 3, "hidden_features": 5, "maxout_features": 2}
+
+
+def search(**options):
+    options = SIZES | {"align_features": 7, "param_dtype": jnp.float64} | options
+    return RNNSearch(SOURCE_VOCAB, TARGET_VOCAB, **options)
+
+
+def enc_dec(**options):
+    options = SIZES | {"param_dtype": jnp.float64} | options
+    return RNNEncDec(SOURCE_VOCAB, TARGET_VOCAB, **options)
+
+
+@pytest.mark.usefixtures("x64", "quick_compile")
+@pytest.mark.parametrize("options", [{}, {"output_state": "after", "use_bias": True}])
+def test_search_is_the_paper(options):
+    model, (source, target) = search(**options), batch(source_width=6)
+    params = random_params(model)
+    (logits, weights), memory = forward(model, params, source, target, return_weights=True)
+    state = {"output_state": model.output_state}
+    for b, s, read in sentences(source, target):
+        true, alignment = rnn_oracle.rnn_search(params, s, read, **state)
+        np.testing.assert_allclose(logits[b, : len(read)], true, **EXACT)
+        np.testing.assert_allclose(weights[b, : len(read), : len(s)], alignment, **EXACT)
+        assert not weights[b, :, len(s) :].any()
+    np.testing.assert_allclose(weights.sum(-1), 1)
+    if options:
+        return
+    got = decode(model, params, memory, target, IN_PIECES, return_weights=True)
+    np.testing.assert_allclose(got[0], logits, **EXACT)
+    np.testing.assert_allclose(got[1], weights, **EXACT)
+
+
+@pytest.mark.usefixtures("x64", "quick_compile")
+@pytest.mark.parametrize("options", [{}, {"output_state": "after", "use_bias": True}])
+def test_enc_dec_is_the_paper(options):
+    model, (source, target) = enc_dec(**options), batch(source_width=6)
+    params = random_params(model)
+    logits, memory = forward(model, params, source, target)
+    state = {"output_state": model.output_state}
+    for b, s, read in sentences(source, target):
+        true = rnn_oracle.rnn_enc_dec(params, s, read, **state)
+        np.testing.assert_allclose(logits[b, : len(read)], true, **EXACT)
+    if options:
+        return
+    got = decode(model, params, memory, target, IN_PIECES)
+    np.testing.assert_allclose(got, logits, **EXACT)
+
+
+def test_the_paper_has_80_million_parameters():
+    assert count(RNNSearch(30000, 30000)) == 80_401_000
+    # Neither backward encoder, alignment nor the backward half of the contexts.
+    n, m, align, half = 1000, 620, 1000, 500
+    less = 3 * n * (m + n) + (n + 2 * n + 1) * align + 3 * n * n + 2 * half * n
+    assert count(RNNEncDec(30000, 30000)) == 80_401_000 - less
+
+
+@pytest.mark.usefixtures("quick_compile")
+def test_attention_begins_uniform():
+    model = search(param_dtype=jnp.float32)
+
+    @jax.jit
+    def init(key):
+        params = model.init(key, *batch())["params"]
+        return params["decoder"]["score"]["kernel"], params["align_keys"]["kernel"]
+
+    v, keys = init(jax.random.key(0))
+    assert not v.any() and 0 < keys.std() < 0.002
+
+
+@pytest.mark.usefixtures("quick_compile")
+def test_half_precision_is_near_and_its_logits_are_not_rounded():
+    model, (source, target) = enc_dec(param_dtype=jnp.float32), batch()
+    params = random_params(model)
+    exact, _ = forward(model, params, source, target)
+    halved, _ = forward(model.clone(dtype=jnp.bfloat16), params, source, target)
+    assert halved.dtype == exact.dtype == jnp.float32
+    assert 0 < abs(halved - exact).max() < 0.1 * abs(exact).max()
+    assert (halved.astype(jnp.bfloat16) != halved).any(), "summed in float32"
+
+
+@pytest.mark.usefixtures("quick_compile")
+@pytest.mark.parametrize("make", [search, enc_dec])
+def test_dropout_in_half_precision(make):
+    assert_drops(make(param_dtype=jnp.float32, dtype=jnp.bfloat16, dropout_rate=0.5))
+
+
+def test_refusals():
+    with pytest.raises(
+        ValueError, match="output_state must be one of 'before', 'after'; got 'now'"
+    ):
+        search(output_state="now").init(jax.random.key(0), *batch())
+    model = enc_dec(param_dtype=jnp.float32)
+    with pytest.raises(ValueError, match="RNNEncDec has no attention; got return_weights=True"):
+        forward(model, random_params(model), *batch(), return_weights=True)

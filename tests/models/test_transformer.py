@@ -1,0 +1,383 @@
+"""The Transformer against the paper's equations in float64 NumPy, and against its own promises."""
+
+import csv
+import dataclasses
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from attnlab import GeneralScore, routes
+from attnlab.models.transformer import (
+    Memory,
+    Transformer,
+    TransformerConfig,
+    TransformerEncoder,
+    TransformerLM,
+)
+from attnlab.tokens import BOS, PAD, shift_right
+from tests import oracle
+from tests.modules.reference import apply, float64, init, multi_head
+
+pytestmark = pytest.mark.usefixtures("quick_compile")
+
+V, D, N = 13, 12, 2
+TINY = TransformerConfig(
+    V, num_layers=N, width=D, hidden=17, num_heads=3, key_width=2, value_width=5, max_length=11
+)
+DENSE = routes.AllPairs("dense")  # compiles fastest
+SOURCE = jnp.array([[5, 6, 7, 8, 9, 2, 0], [9, 4, 4, 2, 0, 0, 0]])
+TARGET = jnp.array([[8, 4, 7, 11, 2], [12, 6, 2, 0, 0]])
+
+
+def tiny(kind=Transformer, **changed):
+    config = dataclasses.replace(TINY, **changed)
+    options = (
+        {"cross_attention": config.cross_attention(route=DENSE)} if kind is Transformer else {}
+    )
+    return kind(config, attention=config.attention(DENSE), **options)
+
+
+# The model once more, from Vaswani et al. 2017, §3.
+
+
+def layer_norm(params, x):
+    centred = x - x.mean(-1, keepdims=True)
+    normed = centred / np.sqrt((centred**2).mean(-1, keepdims=True) + 1e-6)
+    return normed * params["scale"] + params["bias"]
+
+
+def feed_forward(params, x):
+    hidden = np.maximum(0, x @ params["hidden"]["kernel"] + params["hidden"]["bias"])
+    return hidden @ params["out"]["kernel"] + params["out"]["bias"]
+
+
+def stack(params, x, mask, memory=None, memory_mask=None, *, pre_norm, turn):
+    for i in range(N):
+        layer = params[f"layer_{i}"]
+        weights = None
+
+        def attend(x, layer=layer):
+            return multi_head(layer["attention"], x, x, x, mask=mask, turn=turn)[0]
+
+        def over_memory(x, layer=layer):
+            nonlocal weights
+            y, weights = multi_head(layer["cross_attention"], x, memory, memory, mask=memory_mask)
+            return y
+
+        def forward(x, layer=layer):
+            return feed_forward(layer["feed_forward"], x)
+
+        sublayers = {"attention": attend, "cross_attention": over_memory, "feed_forward": forward}
+        for name, sublayer in sublayers.items():
+            if name == "cross_attention" and memory is None:
+                continue
+            norm = layer[f"{name}_norm"]
+            if pre_norm:
+                x = x + sublayer(layer_norm(norm, x))
+            else:
+                x = layer_norm(norm, x + sublayer(x))
+    return (layer_norm(params["norm"], x) if pre_norm else x), weights
+
+
+def sinusoids(length):
+    wavelengths = 10_000.0 ** (np.arange(0, D, 2) / D)
+    angles = np.arange(length)[:, None] / wavelengths
+    return np.stack([np.sin(angles), np.cos(angles)], -1).reshape(length, D)
+
+
+def transformer(params, source, target, *, config):
+    """Logits [B, T, V] and the last layer's weights [B, T, S]."""
+    params, source, target = float64(params), np.asarray(source), np.asarray(target)
+    before = np.concatenate([np.full((len(target), 1), BOS), target[:, :-1]], 1)
+    names = ("vocabulary",) * 3
+    if not config.share_embeddings:
+        names = ("source_vocabulary", "vocabulary", "softmax")
+    source_embedding, embedding, softmax = (params[name]["embedding"] for name in names)
+
+    def inputs(name, table, tokens):
+        x = table[tokens] * np.sqrt(D)
+        if config.positions == "sinusoid":
+            x = x + sinusoids(tokens.shape[1])
+        if config.positions == "learned":
+            x = x + params[name]["positions"][: tokens.shape[1]]
+        return x
+
+    options = {"pre_norm": config.pre_norm, "turn": config.positions == "rotary"}
+    visible = (source != PAD)[:, None, None]
+    x = inputs("encoder_inputs", source_embedding, source)
+    memory, _ = stack(params["encoder"], x, visible, **options)
+    y = inputs("decoder_inputs", embedding, before)
+    causal = oracle.causal(before.shape[1], before.shape[1])
+    y, weights = stack(params["decoder"], y, causal, memory, visible, **options)
+    return y @ softmax.T, weights.mean(1)
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {},
+        {"pre_norm": True, "positions": "learned", "share_embeddings": False},
+        {"positions": "rotary"},
+    ],
+    ids=str,
+)
+def test_the_equations(changed, x64):
+    changed |= {"key_width": 4} if changed.get("positions") == "rotary" else {}
+    model = tiny(param_dtype=jnp.float64, **changed)
+    variables = init(model, SOURCE, TARGET)
+
+    @jax.jit
+    def run(variables):
+        memory = model.apply(variables, SOURCE, method="encode")
+        before = shift_right(TARGET)
+        return model.apply(variables, memory, before, return_weights=True, method="decode")
+
+    # Sinusoids and rotations are float32, whatever the rest.
+    error = 1e-11 if model.config.positions == "learned" else 2e-5
+    true = transformer(variables["params"], SOURCE, TARGET, config=model.config)
+    for got, expected in zip(run(variables), true, strict=True):
+        np.testing.assert_allclose(got, expected, rtol=error, atol=error)
+
+
+def test_the_logits_are_float32_and_near_those_of_float32_in_bfloat16():
+    exact, half = tiny(), tiny(dtype=jnp.bfloat16)
+    variables = init(exact, SOURCE, TARGET)
+    a, b = (apply(model, variables, SOURCE, TARGET) for model in (exact, half))
+    assert a.dtype == b.dtype == jnp.float32
+    assert 1e-4 < abs(a - b).max() < 0.05 * abs(a).max()
+
+
+# Every row of Table 3 that has its own number of parameters.
+TABLE_3 = {
+    "base": {},
+    "A (all four)": {"num_heads": 16},
+    "B1 d_k=16": {"key_width": 16},
+    "B2 d_k=32": {"key_width": 32},
+    "C1 N=2": {"num_layers": 2},
+    "C2 N=4": {"num_layers": 4},
+    "C3 N=8": {"num_layers": 8},
+    "C4 d_model=256": {"width": 256},
+    "C5 d_model=1024": {"width": 1024},
+    "C6 d_ff=1024": {"hidden": 1024},
+    "C7 d_ff=4096": {"hidden": 4096},
+    "big": None,
+}
+EXACT = {  # at V = 37000, from counting by hand
+    "base": 63045632, "A (all four)": 63045632, "B1 d_k=16": 55967744, "B2 d_k=32": 58327040,
+    "C1 N=2": 33644544, "C2 N=4": 48345088, "C3 N=8": 77746176, "C4 d_model=256": 26816512,
+    "C5 d_model=1024": 163815424, "C6 d_ff=1024": 50450432, "C7 d_ff=4096": 88236032,
+    "big": 214171648,
+}  # fmt: skip
+
+
+def num_parameters(config):
+    model, tokens = Transformer(config), jnp.ones((1, 2), jnp.int32)
+    shapes = jax.eval_shape(lambda: model.init(jax.random.key(0), tokens, tokens))
+    return sum(x.size for x in jax.tree.leaves(shapes))
+
+
+@pytest.mark.parametrize("row", TABLE_3)
+def test_parameters_of_table_3(row):
+    changed = TABLE_3[row]
+    config = (
+        TransformerConfig.big(37000)
+        if changed is None
+        else TransformerConfig.base(37000, scan_layers=True, **changed)
+    )
+    got = num_parameters(config)
+    assert got == EXACT[row]
+    if row in ("base", "big"):
+        larger = dataclasses.replace(config, vocab_size=41100)
+        assert num_parameters(larger) == EXACT[row] + 4100 * config.width
+
+
+def test_the_counts_are_those_of_the_published_table():
+    path = Path(__file__).parents[2] / "experiments/published/param_counts.csv"
+    if not path.exists():
+        pytest.skip(f"needs {path.name}")
+    lines = [line for line in path.read_text().splitlines() if not line.startswith("#")]
+    table = {row["model"].removeprefix("Vaswani "): row for row in csv.DictReader(lines)}
+    for row, count in EXACT.items():
+        width = (TABLE_3[row] or {"width": 1024}).get("width", 512)
+        assert int(table[row]["exact_V37000"]) == count
+        assert int(table[row]["exact_V41100"]) == count + 4100 * width
+
+
+def test_initial_parameters_are_as_documented():
+    config = TransformerConfig(257, num_layers=1, width=128, hidden=512, num_heads=4)
+    model = Transformer(config)
+    params = jax.jit(model.init)(jax.random.key(0), SOURCE, TARGET)["params"]
+    layer = params["decoder"]["layer_0"]
+    assert abs(float(jnp.std(params["vocabulary"]["embedding"])) * 128**0.5 - 1) < 0.02
+    for kernel, fans in (
+        (layer["cross_attention"]["query"]["kernel"], 256),
+        (layer["attention"]["out"]["kernel"], 256),
+        (layer["feed_forward"]["hidden"]["kernel"], 640),
+    ):
+        limit = (6 / fans) ** 0.5
+        assert 0.99 * limit < abs(kernel).max() <= limit
+        assert abs(float(kernel.std()) / (2 / fans) ** 0.5 - 1) < 0.03
+    logits = apply(model, {"params": params}, SOURCE, TARGET)
+    assert 0.8 < float(logits.std()) < 1.3
+
+
+def test_no_logit_depends_on_padding_or_on_later_tokens():
+    model = tiny()
+    variables = init(model, SOURCE, TARGET)
+    logits = apply(model, variables, SOURCE, TARGET)
+    longer = jnp.pad(SOURCE, ((0, 0), (0, 3)))
+    np.testing.assert_allclose(
+        apply(model, variables, longer, TARGET), logits, rtol=1e-5, atol=1e-5
+    )
+    changed = apply(model, variables, SOURCE, TARGET.at[:, 2].set(10))
+    np.testing.assert_array_equal(changed[:, :3], logits[:, :3])
+    assert (abs(changed[:, 3] - logits[:, 3]).max(-1) > 1e-3).all()
+
+
+def test_packed_rows_are_as_if_apart():
+    model = tiny()
+    variables = init(model, SOURCE, TARGET)
+    apart = apply(model, variables, SOURCE, TARGET)
+    packed = {
+        "source": jnp.array([[*SOURCE[0, :6], *SOURCE[1, :4], 0]]),
+        "source_segments": jnp.array([[1] * 6 + [2] * 4 + [0]]),
+        "source_positions": jnp.array([[*range(6), *range(4), 0]]),
+        "target": jnp.array([[*TARGET[0], *TARGET[1, :3]]]),
+        "target_segments": jnp.array([[1] * 5 + [2] * 3]),
+        "target_positions": jnp.array([[*range(5), *range(3)]]),
+    }
+    got = jax.jit(lambda v, batch: model.apply(v, **batch))(variables, packed)[0]
+    np.testing.assert_allclose(got[:5], apart[0], rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(got[5:], apart[1, :3], rtol=1e-4, atol=1e-5)
+
+
+def test_the_encoder_alone_and_the_decoder_alone():
+    """The encoder is the encoder of both; of the decoder, row t knows the tokens before t."""
+    both, encoder, lm = (tiny(kind) for kind in (Transformer, TransformerEncoder, TransformerLM))
+    params = init(both, SOURCE, TARGET)["params"]
+    memory = apply(both, {"params": params}, SOURCE, method="encode")
+    mine = {"vocabulary": params["vocabulary"], "encoder": params["encoder"]}
+    np.testing.assert_array_equal(apply(encoder, {"params": mine}, SOURCE), memory.states)
+
+    variables = init(lm, SOURCE)
+    x = float64(variables["params"]["vocabulary"]["embedding"])
+    inputs = x[np.asarray(shift_right(SOURCE))] * np.sqrt(D) + sinusoids(SOURCE.shape[1])
+    causal = oracle.causal(SOURCE.shape[1], SOURCE.shape[1])
+    decoder = float64(variables["params"]["decoder"])
+    states, _ = stack(decoder, inputs, causal, pre_norm=False, turn=False)
+    got = apply(lm, variables, SOURCE)
+    np.testing.assert_allclose(got, states @ x.T, rtol=1e-4, atol=1e-4)
+    packed = {
+        "tokens": SOURCE[:1],
+        "segments": jnp.array([[1, 1, 1, 2, 2, 2, 0]]),
+        "positions": jnp.array([[0, 1, 2, 0, 1, 2, 0]]),
+    }
+    alone = lm.apply(variables, SOURCE[:1, 3:6])
+    np.testing.assert_allclose(lm.apply(variables, **packed)[:, 3:6], alone, rtol=1e-4, atol=1e-5)
+
+
+def test_each_layer_has_an_attention_and_a_score_of_its_own():
+    config = dataclasses.replace(TINY, dropout_rate=0.0)
+    attention = config.attention(DENSE, score=GeneralScore())
+    model = Transformer(config, attention, config.cross_attention(score=GeneralScore()))
+    shapes = jax.eval_shape(lambda: model.init(jax.random.key(0), SOURCE, TARGET))["params"]
+    for name in ("encoder", "decoder"):
+        for i in range(N):
+            assert shapes[name][f"layer_{i}"]["attention"]["score"]["kernel"].shape == (3, 2, 2)
+    assert "score" in shapes["decoder"]["layer_1"]["cross_attention"]
+    window = Transformer(config, config.attention(routes.Window(1, 1)))
+    variables = init(window, SOURCE, TARGET)
+    encode = jax.jit(lambda source: window.apply(variables, source, method="encode").states)
+    difference = abs(encode(SOURCE.at[0, 5].set(10)) - encode(SOURCE))[0].max(-1)
+    # One further with each layer.
+    np.testing.assert_array_equal(difference > 0, [False] * 3 + [True] * 4)
+
+
+def test_scanned_layers_are_the_same_layers():
+    loop, scan = tiny(), tiny(scan_layers=True)
+    variables = init(loop, SOURCE, TARGET)
+    params = {name: dict(x) for name, x in variables["params"].items()}
+    for name in ("encoder", "decoder"):
+        layers = [params[name].pop(f"layer_{i}") for i in range(N)]
+        params[name]["layers"] = jax.tree.map(lambda *x: jnp.stack(x), *layers)
+    got, intermediates = apply(scan, {"params": params}, SOURCE, TARGET, mutable=["intermediates"])
+    np.testing.assert_allclose(got, apply(loop, variables, SOURCE, TARGET), rtol=1e-5, atol=1e-5)
+    cross = intermediates["intermediates"]["decoder"]["layers"]["cross_attention"]
+    assert cross["attention_weights"][0].shape == (N, 2, 3, 5, 7)
+    # Each layer begins with numbers of its own.
+    fresh = jax.jit(scan.init)(jax.random.key(0), SOURCE, TARGET)["params"]
+    kernel = fresh["encoder"]["layers"]["feed_forward"]["hidden"]["kernel"]
+    assert abs(kernel[0] - kernel[1]).max() > 0.1
+
+
+def test_recomputed_activations_change_no_gradient():
+    def gradient(**options):
+        model = tiny(TransformerEncoder, **options)
+        rngs = {"dropout": jax.random.key(3)}
+
+        def loss(params):
+            states = model.apply({"params": params}, SOURCE, deterministic=False, rngs=rngs)
+            return (states**3).sum()
+
+        return jax.grad(loss), init(model, SOURCE)["params"]
+
+    found = []
+    for options, recomputes in (
+        ({}, False),
+        ({"remat": True}, True),
+        ({"remat": True, "scan_layers": True}, True),
+    ):
+        function, params = gradient(**options)
+        assert ("remat" in str(jax.make_jaxpr(function)(params))) == recomputes
+        if "scan_layers" not in options:
+            found.append(jax.jit(function)(params))
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-4), *found)
+
+
+def test_dropout_is_where_the_paper_has_it():
+    """At a rate near 1 nothing is left of embeddings and sub-layers: only LayerNorm's biases."""
+    rngs = {"dropout": jax.random.key(0)}
+    model = tiny(dropout_rate=1 - 1e-9)
+    variables = init(model, SOURCE, TARGET)
+    logits = apply(model, variables, SOURCE, TARGET, deterministic=False, rngs=rngs)
+    params = float64(variables["params"])
+    x = np.zeros(D)
+    for i in range(N):
+        for name in ("attention", "cross_attention", "feed_forward"):
+            x = layer_norm(params["decoder"][f"layer_{i}"][f"{name}_norm"], x)
+    true = np.broadcast_to(x @ params["vocabulary"]["embedding"].T, logits.shape)
+    np.testing.assert_allclose(logits, true, rtol=1e-4, atol=1e-4)
+
+    variables = init(tiny(TransformerEncoder), SOURCE)
+    kept = apply(tiny(TransformerEncoder), variables, SOURCE)
+    for rate in ("attention_dropout_rate", "hidden_dropout_rate"):
+        model = tiny(TransformerEncoder, dropout_rate=0.0, **{rate: 0.5})
+        some = apply(model, variables, SOURCE, deterministic=False, rngs=rngs)
+        assert abs(some - kept).max() > 1e-2
+
+
+def test_errors():
+    with pytest.raises(ValueError, match="positions must be one of .*; got 'none'"):
+        dataclasses.replace(TINY, positions="none")
+    with pytest.raises(ValueError, match="width must be a multiple of num_heads, .*; got 12 and 5"):
+        TransformerConfig(V, width=12, num_heads=5)
+
+    def call(model, **options):
+        jax.eval_shape(lambda: model.init(jax.random.key(0), SOURCE, TARGET, **options))
+
+    with pytest.raises(ValueError, match="max_length=6 learned positions; got 7 tokens"):
+        call(tiny(positions="learned", max_length=6))
+    turned = dataclasses.replace(TINY, positions="rotary").attention()
+    with pytest.raises(ValueError, match="rotary positions are set in the config and .*alike"):
+        call(Transformer(TINY, turned))
+    ids, at = {"source_segments": SOURCE}, {"source_positions": SOURCE}
+    with pytest.raises(ValueError, match="restart with each packed sequence; got segments without"):
+        call(tiny(), **ids)
+    with pytest.raises(ValueError, match="segments of source and target; got only one"):
+        call(tiny(), **ids, **at)
+    memory = Memory(jnp.ones((2, 7, D)), jnp.array([7, 3]), SOURCE)
+    with pytest.raises(ValueError, match="decode=True is for one target a row; got segments"):
+        tiny().apply({}, memory, TARGET, segments=TARGET, decode=True, method="decode")

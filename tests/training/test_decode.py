@@ -1,0 +1,269 @@
+"""Greedy and beam search against searches over everything, on a model that is a table."""
+
+import functools
+import itertools
+import operator
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from attnlab.models.seq2seq import Seq2Seq
+from attnlab.tokens import BOS, EOS, PAD
+from attnlab.training import decode
+from attnlab.training.decode import Hypotheses, beam_search, greedy, length_penalty_of
+
+pytestmark = pytest.mark.usefixtures("quick_compile")
+
+V, M = 5, 31  # tokens 0 … 4, states
+
+
+class Table(Seq2Seq):
+    """Logits are a row of a table [M, V], chosen by a hash of the source and all tokens so far.
+
+    The state has its batch axis last, so that the search has to find it; a clock has none.
+    """
+
+    spread: float = 1.5
+
+    def setup(self):
+        def init(key):
+            return self.spread * jax.random.normal(key, (M, V))
+
+        self.table = self.param("table", init)
+
+    def encode(self, source, *, deterministic=True):
+        return (source * jnp.arange(1, source.shape[1] + 1)[None]).sum(1) % M
+
+    @nn.compact
+    def decode(self, memory, tokens, *, deterministic=True, decode=False, return_weights=False):
+        # Doubled, as a width: a batch of 1 or 2 must not be taken for it.
+        state = jnp.stack([memory, memory])
+        if decode:
+            kept = self.variable("cache", "state", lambda: state)
+            clock = self.variable("cache", "clock", lambda: jnp.int32(0))
+            twice = self.variable("static", "twice", lambda: jnp.stack([memory, 2 * memory], 1))
+            state = kept.value
+
+        def step(state, token):
+            state = (state * 7 + token[None] + 3) % M
+            return state, self.table[state[0]]
+
+        state, logits = jax.lax.scan(step, state, tokens.T)
+        if decode and not self.is_initializing():
+            kept.value, clock.value = state, clock.value + tokens.shape[1]
+            # Zero as long as cache, static arrays and memory are of the same rows.
+            wrong = jnp.abs(twice.value[:, 1] - 2 * memory)
+            logits += 1000.0 * wrong[None, :, None] * jnp.arange(V)[None, None]
+        return jnp.moveaxis(logits, 0, 1)
+
+
+MODEL = Table()
+SOURCE = jnp.asarray(np.random.default_rng(0).integers(4, 30, (6, 3)), jnp.int32)
+
+
+@functools.cache
+def variables(seed=0, model=MODEL):
+    return {"params": model.init(jax.random.key(seed), SOURCE, SOURCE)["params"]}
+
+
+def log_probs(prefixes, source, seed=0):
+    """log p of each next token [n, V] after each prefix [n, t] (without BOS), float64."""
+    table = np.asarray(variables(seed)["params"]["table"], np.float64)
+    state = (np.asarray(source) * np.arange(1, len(source) + 1)).sum() % M
+    state = np.full(len(prefixes), state)
+    for token in np.concatenate([np.full((len(prefixes), 1), BOS), prefixes], 1).T:
+        state = (state * 7 + token + 3) % M
+    logits = table[state]
+    return logits - np.log(np.exp(logits).sum(-1, keepdims=True))
+
+
+def all_ended(source, most, alpha, seed=0):
+    """Every sequence that ends within `most` tokens, {tokens: score}; 2 tokens go on, 1 ends."""
+    found = {}
+    for length in range(1, most + 1):
+        for body in itertools.product([EOS + 1, EOS + 2], repeat=length - 1):
+            tokens = (*body, EOS)
+            log_p = sum(
+                log_probs(np.array([tokens[:i]], int).reshape(1, i), source, seed)[0, tokens[i]]
+                for i in range(length)
+            )
+            found[tokens] = log_p / length_penalty_of(length, alpha)
+    return found
+
+
+def plain_beam(source, size, alpha, most, seed=0):
+    """A beam search of one source over lists, to the limit: nothing is stopped early."""
+    growing, ended = [((), 0.0)], []
+    for length in range(1, most + 1):
+        candidates = []
+        for tokens, log_p in growing:
+            after = log_probs(np.array([tokens], int).reshape(1, -1), source, seed)[0]
+            candidates += [
+                ((*tokens, t), log_p + after[t]) for t in range(V) if t not in (PAD, BOS)
+            ]
+        candidates.sort(key=lambda c: -c[1])
+        ended += [
+            (c[0], c[1] / length_penalty_of(length, alpha))
+            for c in candidates[:size]
+            if c[0][-1] == EOS
+        ]
+        growing = [c for c in candidates if c[0][-1] != EOS][:size]
+    ended.sort(key=lambda c: -c[1])
+    if ended:
+        return ended[:size]
+    return [(tokens, log_p / length_penalty_of(most, alpha)) for tokens, log_p in growing]
+
+
+def as_list(hypotheses: Hypotheses):
+    """[(tokens, score)] of a row or a beam, without padding; lengths are checked on the way."""
+    rows = np.asarray(hypotheses.tokens).reshape(-1, hypotheses.tokens.shape[-1])
+    for row, length in zip(rows, np.ravel(hypotheses.lengths), strict=True):
+        assert (row[length:] == PAD).all() and (row[:length] > BOS).all()
+        assert (row[: max(length - 1, 0)] != EOS).all()
+    return [
+        (tuple(row[row != PAD].tolist()), score)
+        for row, score in zip(rows, np.ravel(hypotheses.scores), strict=True)
+    ]
+
+
+def row_of(hypotheses, i):
+    return jax.tree.map(lambda x: x[i], hypotheses)
+
+
+def assert_same(got, true, tolerance=1e-5):
+    assert [tokens for tokens, _ in got] == [tokens for tokens, _ in true]
+    np.testing.assert_allclose([s for _, s in got], [s for _, s in true], rtol=tolerance)
+
+
+def test_a_beam_that_holds_everything_finds_the_best_of_everything():
+    size, most = 2**4, 4
+    for alpha in (0.0, 0.6, 2.0):
+        found = beam_search(
+            MODEL, variables(), SOURCE, beam_size=size, length_penalty=alpha, max_length=most
+        )
+        for i, source in enumerate(SOURCE):
+            everything = all_ended(source, most, alpha)
+            best = max(everything, key=everything.__getitem__)
+            assert_same(as_list(row_of(found, i)), [(best, everything[best])])
+
+
+@pytest.mark.parametrize("return_beam", [False, True])
+def test_stopping_early_changes_nothing(return_beam):
+    size, most = 3, 9
+    for seed, alpha in itertools.product(range(4), (0.0, 1.0, 3.0)):
+        found = beam_search(
+            MODEL,
+            variables(seed),
+            SOURCE,
+            beam_size=size,
+            length_penalty=alpha,
+            max_length=most,
+            return_beam=return_beam,
+        )
+        for i, source in enumerate(SOURCE):
+            true = plain_beam(source, size, alpha, most, seed)
+            assert_same(as_list(row_of(found, i)), true if return_beam else true[:1])
+
+
+def test_it_does_stop_early():
+    calls = []
+
+    class Counted(Table):
+        def decode(self, memory, tokens, *, decode=False, **options):
+            if decode and not self.is_initializing():
+                jax.debug.callback(lambda _: calls.append(1), tokens[0, 0])
+            return super().decode(memory, tokens, decode=decode, **options)
+
+    table = np.zeros((M, V), np.float32)
+    table[:, EOS] = 5.0
+    ends = {"params": {"table": jnp.asarray(table)}}
+    for search, steps in ((greedy, 1), (functools.partial(beam_search, beam_size=2), 2)):
+        calls.clear()
+        found = search(Counted(), ends, SOURCE, max_length=40)
+        jax.block_until_ready(found)
+        jax.effects_barrier()
+        np.testing.assert_array_equal(found.lengths, 1)
+        assert 1 <= len(calls) <= steps + 1, len(calls)
+
+
+def test_greedy_takes_the_likeliest_token_each_time():
+    most = 7
+    found = greedy(MODEL, variables(), SOURCE, max_length=most)
+    logits = MODEL.apply(variables(), SOURCE, found.tokens)
+    logits = np.asarray(logits.at[..., (PAD, BOS)].set(-jnp.inf))
+    log_p = np.asarray(jax.nn.log_softmax(MODEL.apply(variables(), SOURCE, found.tokens)))
+    assert len(set(np.asarray(found.lengths).tolist())) > 1
+    for i, (tokens, score) in enumerate(as_list(found)):
+        assert logits[i].argmax(-1)[: len(tokens)].tolist() == list(tokens)
+        assert len(tokens) == most or tokens[-1] == EOS
+        np.testing.assert_allclose(score, sum(log_p[i, range(len(tokens)), tokens]), rtol=1e-5)
+
+
+def test_a_beam_of_one_is_greedy():
+    for seed in (0, 1):
+        one = beam_search(
+            MODEL, variables(seed), SOURCE, beam_size=1, length_penalty=0.0, max_length=9
+        )
+        jax.tree.map(
+            lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5),
+            one,
+            greedy(MODEL, variables(seed), SOURCE, max_length=9),
+        )
+
+
+@pytest.mark.parametrize("search", [greedy, beam_search])
+def test_rows_are_searched_apart(search):
+    together = search(MODEL, variables(), SOURCE, max_length=8)
+    order = np.array([3, 0, 5, 1, 4, 2])
+    moved = search(MODEL, variables(), SOURCE[order], max_length=8)
+    jax.tree.map(lambda a, b: np.testing.assert_array_equal(a[order], b), together, moved)
+    for rows in (np.array([0]), np.array([4, 2])):
+        alone = search(MODEL, variables(), SOURCE[rows], max_length=8)
+        some = jax.tree.map(operator.itemgetter(rows), together)
+        jax.tree.map(np.testing.assert_array_equal, some, alone)
+
+
+def test_a_row_ends_at_its_own_limit():
+    """Where no hypothesis ends, what is returned has the limit's length and EOS is not forced."""
+    table = np.asarray(variables()["params"]["table"]).copy()
+    table[:, EOS] = -np.inf
+    never = {"params": {"table": jnp.asarray(table)}}
+    source = SOURCE.at[1, 2:].set(PAD).at[2, 1:].set(PAD)
+    for search in (greedy, beam_search):
+        found = search(MODEL, never, source, max_length=5, extra_length=3)
+        np.testing.assert_array_equal(found.lengths, [5, 5, 4, 5, 5, 5])
+        assert (np.asarray(found.tokens) != EOS).all()
+        without = search(MODEL, never, source, max_length=5, extra_length=None)
+        np.testing.assert_array_equal(without.lengths, 5)
+        shorter = search(MODEL, never, source, max_length=4)
+        np.testing.assert_array_equal(shorter.tokens[2], found.tokens[2, :4])
+        np.testing.assert_allclose(shorter.scores[2], found.scores[2], rtol=1e-6)
+
+
+def test_padding_and_the_first_token_are_never_emitted():
+    table = np.asarray(variables()["params"]["table"]).copy()
+    table[:, [PAD, BOS]] = 20.0
+    likely = {"params": {"table": jnp.asarray(table)}}
+    for search in (greedy, beam_search):
+        as_list(search(MODEL, likely, SOURCE, max_length=5))  # checks it
+
+
+def test_a_search_compiles_once_a_shape():
+    before = decode._beam_search._cache_size()
+    for alpha in (0.2, 0.9):
+        beam_search(Table(1.5), variables(), SOURCE, length_penalty=alpha, max_length=8)
+    assert decode._beam_search._cache_size() - before <= 1
+
+
+def test_errors():
+    for options, message in (
+        ({"max_length": 0}, "max_length must be at least 1; got 0"),
+        ({"max_length": 3, "extra_length": 0}, "extra_length must be at least 1, or None; got 0"),
+        ({"max_length": 3, "beam_size": 0}, "beam_size must be at least 1; got 0"),
+        ({"max_length": 3, "length_penalty": -1.0}, "length_penalty must be at least 0; got -1.0"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            beam_search(MODEL, variables(), SOURCE, **options)
