@@ -18,7 +18,6 @@ nothing had happened. The defaults take four minutes on two cores.
 """
 
 import dataclasses
-import shlex
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -30,6 +29,7 @@ from attnlab.records.errors import Invalid
 from attnlab.training.meter import Diverged
 from attnlab.translation import run
 from attnlab.translation.recipes import PRESETS
+from attnlab.translation.run_folder import saved_settings
 from attnlab.translation.settings import DTYPES, Settings
 from attnlab.translation.systems import MODELS
 
@@ -70,7 +70,7 @@ def main(argv: list[str]) -> int:
         first = _flags(Settings())
         first(argv, known_only=True)
         resume = first.resume
-        given = _flags(run.saved_settings(resume) if resume else Settings())
+        given = _flags(saved_settings(resume, Settings) if resume else Settings())
         rest = given(argv)[1:]
         if given.help:
             print(f"{__doc__}\nflags:\n{given.get_help()}")
@@ -78,10 +78,8 @@ def main(argv: list[str]) -> int:
         if rest:
             raise Invalid(f"{rest[0]!r} is not a flag; write --name=value")
         settings = Settings(**{name: _value(given[name].value) for name in _HELP})
-        folder = run.open_folder(settings, Path(given.output_dir), resume)
-        print(f"results: {folder}", flush=True)
-        command = shlex.join(["launch/local", "translate", *argv[1:]])
-        return run.run(settings, folder, published=PUBLISHED, command=command, say=_say)
+        where = Path(given.output_dir)
+        return run.run(settings, where, resume=resume, published=PUBLISHED, say=_say)
     except (flags.Error, Invalid) as error:
         print(f"translate: {error}", file=sys.stderr)
         return 2

@@ -61,6 +61,12 @@ def open_corpus(settings: Settings) -> Corpus:
         }
         return Corpus("dates", splits, by_bytes, by_bytes, "exact match")
     splits = _of_tfds(settings) if settings.tfds_name else _of_files(settings)
+    for name, split in splits.items():
+        if not len(split):
+            raise Invalid(
+                f"--data_files: of so few pairs none is held out for {name}; give "
+                "--validation_files and --test_files"
+            )
     if preset.tokenizer == "bytes":
         made: list[tokenizers.Tokenizer] = [tokenizers.Bytes()] * 2
     else:
@@ -83,11 +89,6 @@ def _of_files(settings: Settings) -> dict[str, Source]:
         "validation": settings.validation_files,
         "test": settings.test_files,
     }
-    if bool(given["validation"]) != bool(given["test"]):
-        raise Invalid(
-            "--validation_files and --test_files go together: give both, or none to hold out the "
-            "last two percent of --data_files"
-        )
     if given["test"]:
         return {name: _open(paths, "train", settings) for name, paths in given.items()}
     return {name: _open(given["train"], part, settings) for name, part in HELD_OUT.items()}

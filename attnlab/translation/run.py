@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
-import json
+import shlex
+import signal
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import jax
 
@@ -15,51 +14,81 @@ from attnlab.data.batching import evaluation_batches, train_batches
 from attnlab.data.encoding import count_too_long
 from attnlab.models.seq2seq import Seq2Seq
 from attnlab.records.errors import Invalid
-from attnlab.records.folders import fresh_folder
-from attnlab.training.checkpoint import difference
 from attnlab.training.loop import LoopSettings, Trained, train
 from attnlab.training.parallel import Parallel, parallel_over
 from attnlab.training.tensorboard import TensorBoard
 from attnlab.translation.corpus import Corpus, open_corpus
+from attnlab.translation.interrupts import until_stopped
+from attnlab.translation.recipes import Preset
 from attnlab.translation.report import evaluated, write_report
+from attnlab.translation.run_folder import command, make_folder, plain, require_same
 from attnlab.translation.settings import Settings
 from attnlab.translation.systems import TITLES, build
 
-__all__ = ["SETTINGS", "open_folder", "run", "saved_settings"]
-
-SETTINGS = "settings.json"
-INTERRUPTED = 130
+__all__ = ["run"]
 
 
 def run(
     settings: Settings,
-    folder: Path,
+    output_dir: Path,
     *,
+    resume: str = "",
     published: Path,
-    command: str,
     say: Callable[[str], None] = print,
 ) -> int:
     """Trains, evaluates and reports.
 
     Args:
       settings: what to do.
-      folder: of this run, from `open_folder`; what was done in it before is not done again.
+      output_dir: where a fresh folder is made, as soon as settings and data are seen to fit.
+      resume: a folder of this job instead; what was done in it is not done again.
       published: the folder of the papers' tables.
-      command: what the user typed.
       say: takes a line for the user.
 
     Returns:
       The exit status: 0, also after SIGTERM, or 130 after Ctrl-C.
 
     Raises:
-      Invalid: settings and data do not fit.
+      Invalid: settings and data do not fit, or the folder was made with other settings.
       Diverged: a loss is not finite.
     """
     preset = settings.chosen_preset()
+    if resume:
+        require_same(resume, settings)
+    parallel = _devices(settings, preset)
+    corpus = open_corpus(settings)
+    _say_corpus(corpus, preset.max_length, say)
+    folder = Path(resume) if resume else make_folder("translate", settings, output_dir)
+    say(f"results: {folder}")
+
+    def work() -> signal.Signals | None:
+        results = []
+        for name in preset.models:
+            say(f"\n{TITLES[name]}")
+            model, trained = _train(name, settings, corpus, parallel, folder / name, say)
+            if trained.stopped_by is not None:
+                return trained.stopped_by
+            results.append(evaluated(name, model, trained, corpus, preset, folder / name))
+            say(results[-1].line())
+        report = write_report(
+            results,
+            corpus,
+            preset,
+            folder,
+            published=published,
+            command=command("translate", settings),
+        )
+        say(f"\nreport: {report}")
+        return None
+
+    go_on = shlex.join(["launch/local", "translate", f"--resume={folder}"])
+    return until_stopped(work, go_on=go_on, say=say)
+
+
+def _devices(settings: Settings, preset: Preset) -> Parallel:
     devices = jax.devices()[: settings.devices or None]
     if settings.devices > len(devices):
         raise Invalid(f"--devices={settings.devices}: there are {len(devices)}")
-    parallel = parallel_over(settings.parallel, devices)
     for name in preset.models:
         rows = settings.recipe(name).batch_size
         if rows % (len(devices) * settings.accumulate):
@@ -67,21 +96,7 @@ def run(
                 f"--batch_size={rows}: give a multiple of devices × accumulate = "
                 f"{len(devices)} × {settings.accumulate}"
             )
-    corpus = open_corpus(settings)
-    _say_corpus(corpus, preset.max_length, say)
-    results = []
-    for name in preset.models:
-        say(f"\n{TITLES[name]}")
-        model, trained = _train(name, settings, corpus, parallel, folder / name, say)
-        if trained.stopped_by is not None:
-            say(f"{trained.stopped_by.name} after step {trained.steps}: saved; to go on:")
-            say(f"    translate --resume={folder}")
-            return INTERRUPTED if trained.stopped_by.name == "SIGINT" else 0
-        results.append(evaluated(name, model, trained, corpus, preset, folder / name))
-        say(results[-1].line())
-    report = write_report(results, corpus, preset, folder, published=published, command=command)
-    say(f"\nreport: {report}")
-    return 0
+    return parallel_over(settings.parallel, devices)
 
 
 def _train(
@@ -109,17 +124,21 @@ def _train(
         batch_size=recipe.batch_size,
         max_length=preset.max_length,
         seed=settings.seed,
+        pad_to=preset.pad_to,
         **processes,
     )
     validation = [
         {key: x[jax.process_index() :: jax.process_count()] for key, x in batch.items()}
         for _, batch in evaluation_batches(
-            corpus.splits["validation"], *tokenizers, batch_size=recipe.batch_size
+            corpus.splits["validation"],
+            *tokenizers,
+            batch_size=recipe.batch_size,
+            pad_to=preset.pad_to,
         )
     ]
     configuration = {
         "model": name,
-        "recipe": _plain(recipe),
+        "recipe": plain(recipe),
         "corpus": corpus.identity(),
         "seed": settings.seed,
         "max_length": preset.max_length,
@@ -154,50 +173,6 @@ def _train(
     return model, trained
 
 
-def open_folder(settings: Settings, output_dir: Path, resume: str) -> Path:
-    """The folder of the run: a fresh one, or one that is resumed.
-
-    Raises:
-      Invalid: it cannot be made, is none of this job's, or was made with other settings.
-    """
-    if not resume:
-        folder = fresh_folder(output_dir, "translate")
-        (folder / SETTINGS).write_text(json.dumps(_plain(settings), indent=2) + "\n")
-        return folder
-    found = saved_settings(resume)
-    if found != settings:
-        raise Invalid(
-            f"--resume={resume} was made with other settings: "
-            f"{difference(_plain(found), _plain(settings))}; leave these flags out"
-        )
-    return Path(resume)
-
-
-def saved_settings(folder: str) -> Settings:
-    """The settings that a folder was made with.
-
-    Raises:
-      Invalid: it is no folder of this job.
-    """
-    try:
-        found = json.loads((Path(folder) / SETTINGS).read_text(encoding="utf-8"))
-        values: dict[str, Any] = {
-            name: tuple(x) if isinstance(x, list) else x for name, x in found.items()
-        }
-        return Settings(**values)
-    except (OSError, ValueError, TypeError):
-        raise Invalid(
-            f"--resume={folder}: no {SETTINGS} of this job there; give a folder that it made"
-        ) from None
-
-
-def _plain(settings: Any) -> dict[str, Any]:
-    """A dataclass as JSON has it; functions by their names."""
-    return json.loads(
-        json.dumps(dataclasses.asdict(settings), default=lambda x: getattr(x, "__name__", repr(x)))
-    )
-
-
 def _say_corpus(corpus: Corpus, max_length: int, say: Callable[[str], None]) -> None:
     train_split = corpus.splits["train"]
     left_out, looked_at = count_too_long(
@@ -205,6 +180,11 @@ def _say_corpus(corpus: Corpus, max_length: int, say: Callable[[str], None]) -> 
     )
     counts = ", ".join(f"{name} {len(split):,}" for name, split in corpus.splits.items())
     say(f"{corpus.name}: {counts} pairs")
+    if left_out == looked_at:
+        raise Invalid(
+            f"--max_length={max_length}: the first {looked_at} pairs all have more tokens; give a "
+            "larger one"
+        )
     if left_out:
         say(
             f"{left_out} of the first {looked_at} pairs have more than {max_length} tokens and are "

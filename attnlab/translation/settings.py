@@ -85,12 +85,23 @@ class Settings:
         _choice("preset", self.preset, ("", *PRESETS))
         for model in self.models:
             _choice("models", model, MODELS)
+        if len(set(self.models)) < len(self.models):
+            raise Invalid(f"--models={','.join(self.models)}: give each once")
         _choice("parallel", self.parallel, PARALLEL)
         _choice("dtype", self.dtype, ("", *DTYPES))
         for name, least in _LEAST.items():
             got = getattr(self, name)
-            if got < least:
+            if not got >= least:  # nor is NaN
                 raise Invalid(f"--{name}={got}: give at least {least}")
+        if not (self.dropout_rate == -1 or 0 <= self.dropout_rate < 1):
+            raise Invalid(
+                f"--dropout_rate={self.dropout_rate}: give 0 or more and less than 1, or -1 for "
+                "the recipe's"
+            )
+        if not (self.length_penalty == -1 or self.length_penalty >= 0):
+            raise Invalid(
+                f"--length_penalty={self.length_penalty}: give 0 or more, or -1 for the preset's"
+            )
         if self.tfds_name and self.data_files:
             raise Invalid(
                 f"--tfds_name={self.tfds_name} and --data_files are two data sets; give one"
@@ -103,10 +114,16 @@ class Settings:
                 )
             if files and not self.data_files:
                 raise Invalid(f"--{name}={','.join(files)}: needs --data_files as well")
+        if bool(self.validation_files) != bool(self.test_files):
+            raise Invalid(
+                "--validation_files and --test_files go together: give both, or none to hold out "
+                "the last two percent of --data_files"
+            )
         if self.direction and self.direction.count("-") != 1:
             raise Invalid(f"--direction={self.direction}: give two languages, as de-en")
         if self.has_text and self.preset == "dates":
-            raise Invalid("--preset=dates is the embedded task; with data give cpu, gpu or paper")
+            others = ", ".join(name for name in PRESETS if name != "dates")
+            raise Invalid(f"--preset=dates is the embedded task; with data give one of: {others}")
         if self.preset not in ("", "dates") and not self.has_text:
             raise Invalid(
                 f"--preset={self.preset} needs text: give --data_files=SOURCE,TARGET or --tfds_name"

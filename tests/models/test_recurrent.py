@@ -38,7 +38,7 @@ def test_a_layer_is_its_equations_and_ends_with_the_sentence(cell, backward):
         lengths = jnp.array(LENGTHS)
         return layer.apply({"params": params}, x, lengths, start)
 
-    # NaN in the padding would spread if anything of it were used.
+    # What is in the padding is so large that it would show if anything of it were used.
     padding = (np.arange(S) >= np.array(LENGTHS)[:, None])[..., None]
     outputs, last = both(params, np.where(padding, 1e30, x))
     for b, length in enumerate(LENGTHS):
