@@ -40,7 +40,7 @@ def tanh_sum(q: jax.Array, k: jax.Array, w: jax.Array) -> jax.Array:
     Returns:
       [..., bq, bk] in at least float32. O(bq·bk·hidden) time, O(bq·bk) memory, also backward.
     """
-    return _for_range(_sum_by_products, _sum_by_tanh, q, k, w)
+    return _for_range(_sum_by_products, _sum_by_tanh, _sum_of_one, q, k, w)
 
 
 def _forward(q, k, w):
@@ -50,7 +50,7 @@ def _forward(q, k, w):
 def _backward(residuals, dlogits):
     # A NaN that matters is in dlogits; at a hidden position it must not meet the gradient 0.
     q, k, w = (jnp.where(jnp.isnan(x), 0, x) for x in residuals)
-    dq, dk, dw = _for_range(_grad_by_products, _grad_by_tanh, q, k, w, dlogits)
+    dq, dk, dw = _for_range(_grad_by_products, _grad_by_tanh, _grad_of_one, q, k, w, dlogits)
     return tuple(
         _sum_to_shape(grad, x.shape).astype(x.dtype) for grad, x in ((dq, q), (dk, k), (dw, w))
     )
@@ -59,8 +59,11 @@ def _backward(residuals, dlogits):
 tanh_sum.defvjp(_forward, _backward)
 
 
-def _for_range(by_products, by_tanh, q, k, w, *more):
-    """Products of exponentials where they are exact, tanh itself where both sides are extreme."""
+def _for_range(by_products, by_tanh, of_one, q, k, w, *more):
+    """Products of exponentials where they are exact, tanh itself where both sides are extreme.
+
+    Of one query, a decoder's, [1, S, hidden] is as large as the keys: `of_one` may hold it.
+    """
     dtype = jnp.promote_types(q.dtype, jnp.float32)
     q, k, w = (x.astype(dtype) for x in (q, k, w))
     exact = (jnp.max(jnp.abs(q)) <= _SAFE) | (jnp.max(jnp.abs(k)) <= _SAFE)
@@ -74,8 +77,11 @@ def _for_range(by_products, by_tanh, q, k, w, *more):
 
     merged = merge_lead(q, 2), merge_lead(k, 2), merge_lead(w, 1), *(merge_lead(x, 2) for x in more)
     if count != 1:
-        by_products, by_tanh = jax.vmap(by_products), jax.vmap(by_tanh)
-    result = jax.lax.cond(exact, by_products, by_tanh, *merged)
+        by_products, by_tanh, of_one = (jax.vmap(f) for f in (by_products, by_tanh, of_one))
+    if q.shape[-2] == 1:
+        result = of_one(*merged)
+    else:
+        result = jax.lax.cond(exact, by_products, by_tanh, *merged)
     return jax.tree.map(lambda x: x.reshape(*lead, *x.shape[count != 1 :]), result)
 
 
@@ -161,6 +167,16 @@ def _grad_by_tanh(q, k, w, dlogits):
         return tanh, 1 - tanh * tanh
 
     return _grads(tanh_and_slope, q, k, w, dlogits)
+
+
+def _sum_of_one(q, k, w):
+    return (jnp.tanh(q + k) * w[None]).sum(1)[None]
+
+
+def _grad_of_one(q, k, w, dlogits):
+    tanh, dlogits = jnp.tanh(q + k), dlogits[0][:, None]
+    dsum = w[None] * dlogits * (1 - tanh * tanh)
+    return dsum.sum(0, keepdims=True), dsum, (dlogits * tanh).sum(0)
 
 
 def _sum_to_shape(x: jax.Array, shape: tuple[int, ...]) -> jax.Array:

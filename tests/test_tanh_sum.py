@@ -65,10 +65,11 @@ def check(q, k, w, dlogits, dtype):
         (1e30, -1e30),
     ],
 )
-def test_everywhere(q_at, k_at, dtype):
+@pytest.mark.parametrize("queries", [7, 1])
+def test_everywhere(queries, q_at, k_at, dtype):
     rng = np.random.default_rng(0)
-    q, k = rng.normal(size=(7, 5)) + q_at, rng.normal(size=(11, 5)) + k_at
-    check(q, k, rng.normal(size=5), rng.normal(size=(7, 11)), dtype)
+    q, k = rng.normal(size=(queries, 5)) + q_at, rng.normal(size=(11, 5)) + k_at
+    check(q, k, rng.normal(size=5), rng.normal(size=(queries, 11)), dtype)
 
 
 def test_saturated_units_are_exactly_one_with_gradient_zero():
@@ -96,13 +97,14 @@ def test_any_hidden_width(hidden):
     check(q, k, rng.normal(size=hidden), rng.normal(size=(3, 5)), jnp.float32)
 
 
-def test_leading_axes_broadcast_and_their_gradients_sum():
+@pytest.mark.parametrize("queries", [7, 1])
+def test_leading_axes_broadcast_and_their_gradients_sum(queries):
     rng = np.random.default_rng(3)
     q, k, w = (
         jnp.asarray(rng.normal(size=shape), jnp.float32)
-        for shape in ((2, 1, 7, 5), (1, 3, 11, 5), (3, 5))
+        for shape in ((2, 1, queries, 5), (1, 3, 11, 5), (3, 5))
     )
-    dlogits = jnp.asarray(rng.normal(size=(2, 3, 7, 11)), jnp.float32)
+    dlogits = jnp.asarray(rng.normal(size=(2, 3, queries, 11)), jnp.float32)
     logits, dq, dk, dw = compiled()(q, k, w, dlogits)
     parts = [[true(q[b, 0], k[0, n], w[n], dlogits[b, n]) for n in range(3)] for b in range(2)]
     logits_true, dq_true, dk_true, dw_true = (
