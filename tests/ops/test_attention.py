@@ -91,9 +91,17 @@ def test_no_batch_axis_and_two():
 
 
 @pytest.mark.parametrize(
-    ("implementation", "used"), [(None, "blockwise"), ("blockwise",) * 2, ("dense",) * 2]
+    ("implementation", "num_queries", "num_keys", "used"),
+    [
+        (None, 33, 33, "blockwise"),
+        (None, 32, 2048, "dense"),
+        (None, 2048, 1, "dense"),
+        (None, 1, 2049, "blockwise"),
+        ("blockwise", 1, 1, "blockwise"),
+        ("dense", 3000, 3000, "dense"),
+    ],
 )
-def test_the_named_implementation_is_used(implementation, used, monkeypatch):
+def test_the_named_implementation_is_used(implementation, num_queries, num_keys, used, monkeypatch):
     seen = []
     for engine in (dense, blockwise):
 
@@ -102,9 +110,8 @@ def test_the_named_implementation_is_used(implementation, used, monkeypatch):
             return original(*args, **kwargs)
 
         monkeypatch.setattr(engine, "attend", spy)
-    jax.eval_shape(
-        functools.partial(dot_product_attention, implementation=implementation), *arrays("dot")
-    )
+    q, k = (jnp.zeros((length, 1, 2)) for length in (num_queries, num_keys))
+    jax.eval_shape(functools.partial(dot_product_attention, implementation=implementation), q, k, k)
     assert seen == [used]
 
 
