@@ -1,1 +1,15 @@
-"""Training: a loop, its pure steps, checkpoints, search and what is made of the results."""
+"""Training: a loop of pure steps that a kill does not change, search, and what is made of results.
+
+| file | what it holds |
+| --- | --- |
+| `loop` | `train`, which reads top to bottom |
+| `step`, `loss` | (state, batch) → (state, metrics); token-weighted cross entropy |
+| `optimizers`, `schedules` | the papers' optimisers and learning rates, in optax |
+| `parallel` | a step over several devices, under `jit` or `pmap` |
+| `checkpoint`, `meter`, `metrics_file` | what a training keeps: orbax, sums, the curve |
+| `stop`, `progress`, `tensorboard` | signals, lines for a terminal, event files |
+| `decode`, `decode_state` | greedy and beam search for every `Seq2Seq` |
+| `bleu`, `alignment` | sacrebleu, exact match, alignment error rate |
+| `training_curve`, `evaluation_figures`, `translation_report` | figures and tables of results |
+| `kills` | kills a training at random moments and compares |
+"""
