@@ -83,6 +83,9 @@ def main(argv: list[str]) -> int:
     except (flags.Error, Invalid) as error:
         print(f"translate: {error}", file=sys.stderr)
         return 2
+    except KeyboardInterrupt:
+        print("translate: interrupted before anything was made", file=sys.stderr)
+        return 130
     except Diverged as error:
         print(
             f"translate: {error}; the checkpoints before it are kept; try a smaller "

@@ -65,6 +65,8 @@ class Process:
         """Waits for its end; returns its status."""
         status = self._process.wait()
         self._reader.join()
+        assert self._process.stdout is not None
+        self._process.stdout.close()
         return status
 
 
@@ -153,7 +155,13 @@ def _curve(folder: Path) -> list[dict[str, Any]]:
 
 
 def _last_state(folder: Path) -> dict[str, np.ndarray]:
+    # Onto one device, whichever they were saved from.
+    device = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
     with ocp.training.Checkpointer(folder.resolve()) as checkpoints:
-        state = checkpoints.load_checkpointables(None)["state"]
+        saved = checkpoints.checkpointables_metadata(None).metadata["state"]
+        wanted = jax.tree.map(
+            lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=device), saved
+        )
+        state = checkpoints.load_checkpointables(None, {"state": wanted})["state"]
     paths = jax.tree_util.tree_flatten_with_path(state)[0]
     return {jax.tree_util.keystr(path): np.asarray(x) for path, x in paths}

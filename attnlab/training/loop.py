@@ -193,8 +193,7 @@ def train(
         best = checkpoints.best_step
         assert best is not None  # the loop ends with a checkpoint
         params = checkpoints.restore(abstract, parallel.whole, best).state.params
-        seconds = progress.seconds()
-    return Trained(jax.device_get(params), best, step, seconds, stop.signal)
+    return Trained(jax.device_get(params), best, step, meter.seconds, stop.signal)
 
 
 def validate(

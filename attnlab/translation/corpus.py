@@ -16,6 +16,7 @@ __all__ = ["Corpus", "open_corpus"]
 
 # With one set of files, the end of it is held out.
 HELD_OUT = {"train": "train[:98%]", "validation": "train[98%:99%]", "test": "train[99%:]"}
+FEWEST = 100  # pairs of which one percent is one
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,12 +62,6 @@ def open_corpus(settings: Settings) -> Corpus:
         }
         return Corpus("dates", splits, by_bytes, by_bytes, "exact match")
     splits = _of_tfds(settings) if settings.tfds_name else _of_files(settings)
-    for name, split in splits.items():
-        if not len(split):
-            raise Invalid(
-                f"--data_files: of so few pairs none is held out for {name}; give "
-                "--validation_files and --test_files"
-            )
     if preset.tokenizer == "bytes":
         made: list[tokenizers.Tokenizer] = [tokenizers.Bytes()] * 2
     else:
@@ -91,6 +86,12 @@ def _of_files(settings: Settings) -> dict[str, Source]:
     }
     if given["test"]:
         return {name: _open(paths, "train", settings) for name, paths in given.items()}
+    pairs = len(_open(given["train"], "train", settings))
+    if pairs < FEWEST:
+        raise Invalid(
+            f"--data_files: of {pairs} pairs one percent is none, so none can be held out; give "
+            "--validation_files and --test_files as well"
+        )
     return {name: _open(given["train"], part, settings) for name, part in HELD_OUT.items()}
 
 

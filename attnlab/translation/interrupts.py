@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM in a run of several parts: what is done stays, and the user hears how to go on.
+"""Ctrl-C and SIGTERM in a run of several parts: what is done stays, and how to go on is said.
 
 A training answers them between two steps, with a checkpoint. Before and after it nothing is to be
 saved that is not saved, and the run ends at once.

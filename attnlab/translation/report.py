@@ -29,7 +29,7 @@ from attnlab.translation.evaluate import attention_weights, date_alignment_error
 from attnlab.translation.recipes import Preset
 from attnlab.translation.systems import TITLES
 
-__all__ = ["Evaluated", "evaluated", "write_report"]
+__all__ = ["Evaluated", "environment", "evaluated", "write_report"]
 
 DRAWN = 4  # sentences in the figure of alignments
 DRAWN_LENGTHS = (6, 14)  # words, of sentences that fit in it
@@ -191,7 +191,7 @@ def write_report(
         ),
         published=_published(titles, published) if is_bleu else (),
         command=command,
-        environment=_environment(),
+        environment=environment(),
         figures=said,
     )
     (folder / "report.md").write_text(text, encoding="utf-8")
@@ -209,7 +209,8 @@ def _published(titles: dict[str, str], folder: Path) -> list[Published]:
     return found
 
 
-def _environment() -> dict[str, Any]:
+def environment() -> dict[str, Any]:
+    """Where a report is made: device, versions, git revision."""
     device = jax.devices()[0]
     name = provenance.processor() if device.platform == "cpu" else device.device_kind
     packages = ("jax", "flax", "optax", "grain", "sacrebleu", "sentencepiece")

@@ -25,7 +25,9 @@ def make_folder(name: str, settings: Any, output_dir: Path) -> Path:
       Invalid: it cannot be made.
     """
     folder = fresh_folder(output_dir, name)
-    (folder / SETTINGS).write_text(json.dumps(plain(settings), indent=2) + "\n")
+    fresh = folder / f"{SETTINGS}.tmp"  # so that a kill leaves all of it or nothing
+    fresh.write_text(json.dumps(plain(settings), indent=2) + "\n")
+    fresh.replace(folder / SETTINGS)
     return folder
 
 

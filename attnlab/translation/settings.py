@@ -30,7 +30,7 @@ class Settings:
       data_dir: where TFDS keeps it.
       direction: of a TFDS set, "de-en": the language of the source, then of the target.
       cache_dir: where prepared files and tokenisers are kept.
-      steps: of training, of every model.
+      steps: of training, of every model; of a short one, half are the warm-up at most.
       batch_size: pairs in a step.
       learning_rate: at its peak.
       dropout_rate: of every model.
@@ -121,6 +121,10 @@ class Settings:
             )
         if self.direction and self.direction.count("-") != 1:
             raise Invalid(f"--direction={self.direction}: give two languages, as de-en")
+        if self.direction and not self.tfds_name:
+            raise Invalid(f"--direction={self.direction}: needs --tfds_name; files have one order")
+        if self.vocab_size and not self.has_text:
+            raise Invalid(f"--vocab_size={self.vocab_size}: needs text; dates are read as bytes")
         if self.has_text and self.preset == "dates":
             others = ", ".join(name for name in PRESETS if name != "dates")
             raise Invalid(f"--preset=dates is the embedded task; with data give one of: {others}")
@@ -149,10 +153,13 @@ class Settings:
         recipe = self.chosen_preset().recipes[model]
         changed: dict[str, Any] = {"steps": self.steps, "batch_size": self.batch_size}
         changed = {name: x for name, x in changed.items() if x}
+        optimizer = recipe.optimizer
         if self.learning_rate:
-            changed["optimizer"] = dataclasses.replace(
-                recipe.optimizer, learning_rate=self.learning_rate
-            )
+            optimizer = dataclasses.replace(optimizer, learning_rate=self.learning_rate)
+        if self.steps:
+            warmup_steps = min(optimizer.warmup_steps, self.steps // 2)
+            optimizer = dataclasses.replace(optimizer, warmup_steps=warmup_steps)
+        changed["optimizer"] = optimizer
         if self.dropout_rate >= 0:
             changed["sizes"] = {**recipe.sizes, "dropout_rate": self.dropout_rate}
         return dataclasses.replace(recipe, **changed)

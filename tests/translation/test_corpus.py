@@ -1,0 +1,85 @@
+"""Where sentence pairs come from: the embedded task, files with and without held-out splits."""
+
+import gzip
+
+import pytest
+
+from attnlab.data.tokenizers import Bytes
+from attnlab.records.errors import Invalid
+from attnlab.translation.corpus import open_corpus
+from attnlab.translation.settings import Settings
+
+PAIRS = [(f"der Hund {i} bellt laut", f"dog {i} barks loudly") for i in range(200)]
+
+
+def write(path, lines):
+    opened = gzip.open if path.suffix == ".gz" else open
+    with opened(path, "wt", encoding="utf-8") as file:
+        file.writelines(f"{line}\n" for line in lines)
+    return str(path)
+
+
+@pytest.fixture(scope="module")
+def texts(tmp_path_factory):
+    """Two aligned files and one TSV of the same pairs, and where they are prepared."""
+    folder = tmp_path_factory.mktemp("texts")
+    return {
+        "pairs": (
+            write(folder / "a.de.gz", [source for source, _ in PAIRS]),
+            write(folder / "a.en", [target for _, target in PAIRS]),
+        ),
+        "tsv": (write(folder / "a.tsv", map("\t".join, PAIRS)),),
+        "few": (write(folder / "few.tsv", map("\t".join, PAIRS[:5])),),
+        "cache": str(folder / "cache"),
+    }
+
+
+def of_files(texts, name, **changed):
+    given = {"vocab_size": 60, "cache_dir": texts["cache"]} | changed
+    return Settings(data_files=texts[name], **given)
+
+
+def in_order(split):
+    return [(split[i]["source"], split[i]["target"]) for i in range(len(split))]
+
+
+@pytest.mark.parametrize("name", ["pairs", "tsv"])
+def test_the_end_of_one_set_of_files_is_held_out(texts, name):
+    corpus = open_corpus(of_files(texts, name))
+    sizes = {split: len(corpus.splits[split]) for split in ("train", "validation", "test")}
+    assert sizes == {"train": 196, "validation": 2, "test": 2}
+    assert [pair for split in corpus.splits.values() for pair in in_order(split)] == PAIRS
+    assert corpus.measure == "BLEU" and corpus.name == " ".join(texts[name])
+    assert corpus.source_tokenizer.vocab_size == corpus.target_tokenizer.vocab_size == 60
+    source, target = PAIRS[-1]
+    assert corpus.source_tokenizer.decode(corpus.source_tokenizer.encode(source)) == source
+    assert corpus.target_tokenizer.decode(corpus.target_tokenizer.encode(target)) == target
+
+
+def test_files_of_their_own_are_not_cut(texts):
+    files = {"validation_files": texts["few"], "test_files": texts["pairs"]}
+    corpus = open_corpus(of_files(texts, "tsv", **files))
+    assert in_order(corpus.splits["train"]) == in_order(corpus.splits["test"]) == PAIRS
+    assert in_order(corpus.splits["validation"]) == PAIRS[:5]
+
+
+def test_a_checkpoint_can_tell_one_corpus_from_another(texts):
+    one, same, other = (
+        open_corpus(of_files(texts, "tsv", vocab_size=n)).identity() for n in (60, 60, 61)
+    )
+    assert one == same != other
+    assert open_corpus(of_files(texts, "pairs")).identity() != one
+
+
+def test_too_few_pairs_to_hold_any_out_are_refused(texts):
+    with pytest.raises(Invalid, match="--data_files: of 5 pairs one percent is none"):
+        open_corpus(of_files(texts, "few"))
+
+
+def test_the_embedded_task_needs_nothing():
+    corpus = open_corpus(Settings(seed=7))
+    assert corpus.source_tokenizer == Bytes() and corpus.measure == "exact match"
+    assert len(corpus.splits["validation"]) == 512 and len(corpus.splits["test"]) == 1000
+    assert corpus.splits["train"][0] != open_corpus(Settings()).splits["train"][0]
+    # The test split is the same whatever the seed.
+    assert corpus.splits["test"][0] == open_corpus(Settings()).splits["test"][0]
