@@ -1,6 +1,6 @@
 """Three steps without dropout over 1, 2 and 4 CPU devices, under jit and pmap; prints JSON.
 
-A process of its own, because the tests' has two devices.
+A process of its own, because the tests' has two devices: JAX_NUM_CPU_DEVICES=4.
 """
 
 import itertools
@@ -10,13 +10,10 @@ import warnings
 import jax
 import numpy as np
 
-jax.config.update("jax_num_cpu_devices", 4)
-warnings.simplefilter("error")
-
-from attnlab.training.optimizers import OptimizerSettings  # noqa: E402
-from attnlab.training.parallel import parallel_over  # noqa: E402
-from attnlab.training.step import TrainState, make_train_step  # noqa: E402
-from tests.training import tiny  # noqa: E402
+from attnlab.training.optimizers import OptimizerSettings
+from attnlab.training.parallel import parallel_over
+from attnlab.training.step import TrainState, make_train_step
+from tests.training import tiny
 
 
 def run(kind: str, num_devices: int, accumulate: int = 1) -> list[float]:
@@ -48,6 +45,7 @@ def run(kind: str, num_devices: int, accumulate: int = 1) -> list[float]:
 
 
 if __name__ == "__main__":
-    cases = [("jit", 1, 1), ("jit", 2, 1), ("jit", 4, 1), ("pmap", 2, 1), ("pmap", 4, 1)]
-    cases += [("jit", 1, 4), ("jit", 2, 4), ("pmap", 2, 2)]
+    warnings.simplefilter("error")
+    cases = [("jit", 1, 1), ("jit", 2, 1), ("jit", 4, 1), ("pmap", 4, 1), ("jit", 2, 4)]
+    cases += [("pmap", 2, 2)]
     print(json.dumps({" ".join(map(str, case)): run(*case) for case in cases}))

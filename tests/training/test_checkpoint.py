@@ -37,7 +37,7 @@ def test_the_last_two_and_the_best_are_kept(tmp_path):
 def test_a_checkpoint_goes_to_other_devices(tmp_path):
     with Checkpoints(tmp_path / "c", {}) as checkpoints:
         save(checkpoints, 7)
-        found = checkpoints.restore(jax.eval_shape(a_state), whole(1))
+        found = checkpoints.restore(jax.eval_shape(a_state), whole(1), 7)
     assert found.step == 7 and found.data == {"at": 7} and found.meter == {"m": 0.1}
     assert found.state["a"].sharding.device_set == {jax.devices()[0]}
     np.testing.assert_array_equal(found.state["a"], 7 * np.arange(5.0))
