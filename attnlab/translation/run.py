@@ -54,7 +54,7 @@ def run(
     """
     preset = settings.chosen_preset()
     if resume:
-        require_same(resume, settings)
+        require_same(resume, settings, free=("devices", "parallel", "data_dir", "cache_dir"))
     parallel = _devices(settings, preset)
     corpus = open_corpus(settings)
     _say_corpus(corpus, preset.max_length, say)

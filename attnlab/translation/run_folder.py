@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import shlex
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -46,13 +47,19 @@ def saved_settings(folder: str, kind: type[S]) -> S:
         ) from None
 
 
-def require_same(folder: str, settings: Any) -> None:
+def require_same(folder: str, settings: Any, *, free: Sequence[str] = ()) -> None:
     """Checks that a folder to go on in was made with these settings.
+
+    Args:
+      folder: that an earlier run made.
+      settings: to go on with.
+      free: fields that may be others now.
 
     Raises:
       Invalid: it was not; the message has the difference.
     """
-    found = saved_settings(folder, type(settings))
+    found: Any = saved_settings(folder, type(settings))
+    found = dataclasses.replace(found, **{name: getattr(settings, name) for name in free})
     if found != settings:
         raise Invalid(
             f"--resume={folder} was made with other settings: "

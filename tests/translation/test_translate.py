@@ -123,6 +123,14 @@ def test_a_finished_run_is_not_run_again_but_reported_again(finished, monkeypatc
     assert (folder / "report.md").read_text() == report_before
 
 
+def test_a_run_goes_on_with_other_devices(finished, monkeypatch):
+    folder, _ = finished
+    monkeypatch.setattr(report.figure_files, "save", tiny.save_nothing)
+    flags = f"--resume={folder}", "--devices=1", "--parallel=pmap"
+    status, out, err = tiny.run(translate, *flags)
+    assert (status, err) == (0, "") and "going on after step 6" in out
+
+
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
