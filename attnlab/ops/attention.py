@@ -10,11 +10,11 @@
 | `None`        | the fastest of them here, see below         | O(T + S) | everything              |
 
 `None` is `"cudnn"` on NVIDIA where it serves. Else it is `"dense"` for at most 32 queries or keys
-and 2048 of the others, a decoder's step say, where all pairs are but a block and the engine around it
-only costs (1.3 to 18 times the time on a CPU, forward and backward); `"blockwise"` beyond. It looks at
-the default backend while tracing: when you compile for a device that is not the default one, name the
-implementation. `"blockwise"` has a custom backward pass, so it cannot be differentiated twice or in
-forward mode; `"dense"` can.
+and 2048 of the others, a decoder's step say, where all pairs are but a block and the engine around
+it only costs (1.3 to 18 times the time on a CPU); `"blockwise"` beyond. It looks at the default
+backend while tracing: when you compile for a device that is not the default one, name the
+implementation. `"blockwise"` has a custom backward pass, so it cannot be differentiated twice or
+in forward mode; `"dense"` can.
 
 Letters: *B batch axes, T queries, S keys, N query heads, K key/value heads (N a multiple of K;
 query head n uses key/value head n // (N/K)), H head width, D value width.
