@@ -15,15 +15,14 @@ figures as SVG and PNG. Ctrl-C keeps what is done. The defaults take two minutes
 import signal
 import sys
 from pathlib import Path
-from typing import Any
 
 from absl import flags
 
 from attnlab.bench import hash_quality_run
 from attnlab.bench.hash_quality import CENTRING, MERGE, Settings
+from attnlab.records import command_line
 from attnlab.records.errors import Invalid
 
-_D = Settings()  # the defaults live there
 _HELP = {
     "rounds": "Numbers of hash rounds.",
     "chunk_sizes": "Chunk lengths.",
@@ -45,51 +44,15 @@ _HELP = {
 
 def main(argv: list[str]) -> int:
     """Parses, builds the settings and runs; a bad flag ends in one line and status 2."""
-    given = _flags()
+    given = command_line.flags_of(Settings(), _HELP)
     try:
-        rest = given(argv)[1:]
-        if given.help:
-            print(f"{__doc__}\nflags:\n{given.get_help()}")
+        if not command_line.parse(given, argv, __doc__):
             return 0
-        if rest:
-            raise Invalid(f"{rest[0]!r} is not a flag; write --name=value")
         signal.signal(signal.SIGTERM, signal.default_int_handler)  # a polite kill is a Ctrl-C
-        settings = Settings(**{name: _value(name, given[name].value) for name in _HELP})
+        settings = command_line.settings_of(given, Settings())
         return hash_quality_run.run(settings, output_dir=Path(given.output_dir))
     except (flags.Error, Invalid) as error:
-        print(f"hash_quality: {error}", file=sys.stderr)
-        return 2
-
-
-def _flags() -> flags.FlagValues:
-    """The flags; of this experiment alone, so that others may use the same names."""
-    found = flags.FlagValues()
-    for name, text in _HELP.items():
-        default = getattr(_D, name)
-        if isinstance(default, tuple):
-            listed = [f"{one:g}" if isinstance(one, float) else str(one) for one in default]
-            flags.DEFINE_list(name, listed, text, flag_values=found)
-        elif isinstance(default, float):
-            flags.DEFINE_float(name, default, text, flag_values=found)
-        else:
-            flags.DEFINE_integer(name, default, text, flag_values=found)
-    where = "Where the fresh folder of this run is made."
-    flags.DEFINE_string("output_dir", "results", where, flag_values=found)
-    flags.DEFINE_bool("help", False, "Show this text.", short_name="h", flag_values=found)
-    return found
-
-
-def _value(name: str, value: Any) -> Any:
-    """A flag's value, lists of the type that the default has."""
-    default = getattr(_D, name)
-    if not isinstance(default, tuple):
-        return value
-    kind = type(default[0]) if default else str
-    try:
-        return tuple(kind(one) for one in value)
-    except ValueError:
-        what = "whole numbers" if kind is int else "numbers"
-        raise Invalid(f"--{name}={','.join(value)}: give {what}") from None
+        return command_line.refuse("hash_quality", error)
 
 
 if __name__ == "__main__":

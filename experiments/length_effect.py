@@ -13,13 +13,12 @@ and metrics.jsonl. SIGTERM and Ctrl-C save; --resume=FOLDER goes on. The default
 on two busy cores.
 """
 
-import dataclasses
 import sys
 from pathlib import Path
-from typing import Any
 
 from absl import flags
 
+from attnlab.records import command_line
 from attnlab.records.errors import Invalid
 from attnlab.training.meter import Diverged
 from attnlab.translation import length_effect
@@ -43,59 +42,21 @@ _HELP = {
 
 
 def main(argv: list[str]) -> int:
-    """Parses, builds the settings and runs; a bad flag ends in one line and status 2."""
+    """Parses and runs; a bad flag ends in one line and status 2."""
     try:
-        first = _flags(Settings())
-        first(argv, known_only=True)
-        resume = first.resume
-        given = _flags(saved_settings(resume, Settings) if resume else Settings())
-        rest = given(argv)[1:]
-        if given.help:
-            print(f"{__doc__}\nflags:\n{given.get_help()}")
+        resume = command_line.resumed(argv)
+        defaults = saved_settings(resume, Settings) if resume else Settings()
+        given = command_line.flags_of(defaults, _HELP, resumes=True)
+        if not command_line.parse(given, argv, __doc__):
             return 0
-        if rest:
-            raise Invalid(f"{rest[0]!r} is not a flag; write --name=value")
-        settings = Settings(**{name: _value(name, given[name].value) for name in _HELP})
-        return length_effect.run(settings, Path(given.output_dir), resume=resume, say=_say)
+        settings = command_line.settings_of(given, Settings())
+        where = Path(given.output_dir)
+        return length_effect.run(settings, where, resume=resume, say=command_line.say)
     except (flags.Error, Invalid) as error:
-        print(f"length_effect: {error}", file=sys.stderr)
-        return 2
+        return command_line.refuse("length_effect", error)
     except Diverged as error:
         print(f"length_effect: {error}; try a smaller --learning_rate", file=sys.stderr)
         return 1
-
-
-def _say(line: str) -> None:
-    print(line, flush=True)
-
-
-def _value(name: str, value: Any) -> Any:
-    """A flag's value; of --lengths, whole numbers."""
-    if not isinstance(value, list):
-        return value
-    try:
-        return tuple(map(int, value))
-    except ValueError:
-        raise Invalid(f"--{name}={','.join(value)}: give whole numbers") from None
-
-
-def _flags(defaults: Settings) -> flags.FlagValues:
-    """The flags; of this experiment alone, so that others may use the same names."""
-    found = flags.FlagValues()
-    define = {int: flags.DEFINE_integer, float: flags.DEFINE_float}
-    for field in dataclasses.fields(Settings):
-        default = getattr(defaults, field.name)
-        if isinstance(default, tuple):
-            listed = [str(one) for one in default]
-            flags.DEFINE_list(field.name, listed, _HELP[field.name], flag_values=found)
-        else:
-            make: Any = define.get(type(default), flags.DEFINE_string)
-            make(field.name, default, _HELP[field.name], flag_values=found)
-    where = "Where the fresh folder of this run is made."
-    flags.DEFINE_string("output_dir", "results", where, flag_values=found)
-    flags.DEFINE_string("resume", "", "A folder of this job, to go on in it.", flag_values=found)
-    flags.DEFINE_bool("help", False, "Show this text.", short_name="h", flag_values=found)
-    return found
 
 
 if __name__ == "__main__":

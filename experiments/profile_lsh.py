@@ -21,6 +21,7 @@ from absl import flags
 from attnlab.bench import profile_run
 from attnlab.bench.case import PASSES
 from attnlab.bench.settings import DTYPES, Settings
+from attnlab.records import command_line
 from attnlab.records.errors import Invalid
 
 DEFAULTS = Settings(
@@ -32,19 +33,14 @@ def main(argv: list[str]) -> int:
     """Parses and profiles; a bad flag ends in one line and status 2."""
     given = _flags()
     try:
-        rest = given(argv)[1:]
-        if given.help:
-            print(f"{__doc__}\nflags:\n{given.get_help()}")
+        if not command_line.parse(given, argv, __doc__):
             return 0
-        if rest:
-            raise Invalid(f"{rest[0]!r} is not a flag; write --name=value")
         signal.signal(signal.SIGTERM, signal.default_int_handler)  # a polite kill is a Ctrl-C
         return profile_run.run(
             _settings(given), num_buckets=given.num_buckets, output_dir=Path(given.output_dir)
         )
     except (flags.Error, ValueError) as error:
-        print(f"profile_lsh: {error}", file=sys.stderr)
-        return 2
+        return command_line.refuse("profile_lsh", error)
     except KeyboardInterrupt:  # before there was anything to keep
         return profile_run.INTERRUPTED
 
@@ -74,9 +70,7 @@ def _flags() -> flags.FlagValues:
     names("passes", list(d.passes), f"Which passes: {', '.join(PASSES)}.")
     number("repeats", d.repeats, "Calls timed, and again as many under the profiler.")
     text("input", d.input, "A file whose bytes are the input. Without it: the project's sources.")
-    text("output_dir", "results", "Where the fresh folder of this run is made.")
-    switch("help", False, "Show this text.", short_name="h")
-    return found
+    return command_line.add_common(found)
 
 
 def _settings(given: flags.FlagValues) -> Settings:

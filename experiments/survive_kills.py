@@ -14,6 +14,7 @@ from pathlib import Path
 
 from absl import flags
 
+from attnlab.records import command_line
 from attnlab.records.errors import Invalid
 from attnlab.records.folders import fresh_folder
 from attnlab.training.kills import difference_of_runs, kill_until_done, run_to_the_end
@@ -26,21 +27,15 @@ def main(argv: list[str]) -> int:
     """Returns 0 if nothing differs, 1 if something does, 2 for a bad flag."""
     given = _flags()
     try:
-        rest = given(argv)[1:]
-        if given.help:
-            print(f"{__doc__}\nflags:\n{given.get_help()}")
+        if not command_line.parse(given, argv, __doc__):
             return 0
-        if rest:
-            raise Invalid(f"{rest[0]!r} is not a flag; write --name=value")
         return _run(given, fresh_folder(Path(given.output_dir), "survive_kills"))
     except (flags.Error, Invalid) as error:
-        print(f"survive_kills: {error}", file=sys.stderr)
-        return 2
+        return command_line.refuse("survive_kills", error)
 
 
 def _run(given: flags.FlagValues, folder: Path) -> int:
-    def say(line: str) -> None:
-        print(line, flush=True)
+    say = command_line.say
 
     def command(name: str) -> list[str]:
         sizes = [f"--steps={given.steps}", "--validate_every=60", "--checkpoint_every=10"]
@@ -83,10 +78,7 @@ def _flags() -> flags.FlagValues:
     flags.DEFINE_integer("steps", 900, "Of the training.", lower_bound=1, flag_values=found)
     flags.DEFINE_enum("model", "rnn_search", MODELS, "Which model.", flag_values=found)
     flags.DEFINE_integer("seed", 0, "Of the moments.", flag_values=found)
-    where = "Where the fresh folder of this run is made."
-    flags.DEFINE_string("output_dir", "results", where, flag_values=found)
-    flags.DEFINE_bool("help", False, "Show this text.", short_name="h", flag_values=found)
-    return found
+    return command_line.add_common(found)
 
 
 if __name__ == "__main__":

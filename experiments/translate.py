@@ -17,14 +17,12 @@ fares as sentences grow. SIGTERM and Ctrl-C save; --resume=FOLDER goes on, also 
 nothing had happened. The defaults take four minutes on two cores.
 """
 
-import dataclasses
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from absl import flags
 
+from attnlab.records import command_line
 from attnlab.records.errors import Invalid
 from attnlab.training.meter import Diverged
 from attnlab.translation import run
@@ -65,24 +63,18 @@ _HELP = {
 
 
 def main(argv: list[str]) -> int:
-    """Parses, opens the folder and runs; a bad flag ends in one line and status 2."""
+    """Parses and runs; a bad flag ends in one line and status 2."""
     try:
-        first = _flags(Settings())
-        first(argv, known_only=True)
-        resume = first.resume
-        given = _flags(saved_settings(resume, Settings) if resume else Settings())
-        rest = given(argv)[1:]
-        if given.help:
-            print(f"{__doc__}\nflags:\n{given.get_help()}")
+        resume = command_line.resumed(argv)
+        defaults = saved_settings(resume, Settings) if resume else Settings()
+        given = command_line.flags_of(defaults, _HELP, resumes=True)
+        if not command_line.parse(given, argv, __doc__):
             return 0
-        if rest:
-            raise Invalid(f"{rest[0]!r} is not a flag; write --name=value")
-        settings = Settings(**{name: _value(given[name].value) for name in _HELP})
+        settings = command_line.settings_of(given, Settings())
         where = Path(given.output_dir)
-        return run.run(settings, where, resume=resume, published=PUBLISHED, say=_say)
+        return run.run(settings, where, resume=resume, published=PUBLISHED, say=command_line.say)
     except (flags.Error, Invalid) as error:
-        print(f"translate: {error}", file=sys.stderr)
-        return 2
+        return command_line.refuse("translate", error)
     except KeyboardInterrupt:
         print("translate: interrupted before anything was made", file=sys.stderr)
         return 130
@@ -93,36 +85,6 @@ def main(argv: list[str]) -> int:
             file=sys.stderr,
         )
         return 1
-
-
-def _say(line: str) -> None:
-    print(line, flush=True)
-
-
-def _value(value: Any) -> Any:
-    return tuple(value) if isinstance(value, list) else value
-
-
-def _flags(defaults: Settings) -> flags.FlagValues:
-    """The flags; of this experiment alone, so that others may use the same names."""
-    found = flags.FlagValues()
-    define: dict[type, Callable[..., Any]] = {
-        bool: flags.DEFINE_bool,
-        int: flags.DEFINE_integer,
-        float: flags.DEFINE_float,
-    }
-    for field in dataclasses.fields(Settings):
-        default = getattr(defaults, field.name)
-        if isinstance(default, tuple):
-            flags.DEFINE_list(field.name, list(default), _HELP[field.name], flag_values=found)
-        else:
-            make = define.get(type(default), flags.DEFINE_string)
-            make(field.name, default, _HELP[field.name], flag_values=found)
-    where = "Where the fresh folder of this run is made."
-    flags.DEFINE_string("output_dir", "results", where, flag_values=found)
-    flags.DEFINE_string("resume", "", "A folder of this job, to go on in it.", flag_values=found)
-    flags.DEFINE_bool("help", False, "Show this text.", short_name="h", flag_values=found)
-    return found
 
 
 if __name__ == "__main__":

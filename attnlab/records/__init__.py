@@ -4,6 +4,7 @@
 | --- | --- |
 | `errors` | `Invalid`: a setting that cannot be used, one line for the user |
 | `folders` | a stamped folder that nothing was in before |
+| `command_line` | the flags of an experiment, from the dataclass of its settings |
 | `figure_files` | how every figure looks, and how it is written |
 | `markdown` | tables in Markdown |
 | `published` | papers' tables, read from CSV |

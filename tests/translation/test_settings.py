@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
+from attnlab.records import command_line
 from attnlab.records.errors import Invalid
 from attnlab.translation.recipes import PRESETS
 from attnlab.translation.run_folder import command
@@ -54,12 +55,16 @@ def test_refuses_bad_settings(changed, message):
     assert str(refused.value).startswith(message) and "\n" not in str(refused.value)
 
 
+def parsed(flags):
+    given = command_line.flags_of(Settings(), translate._HELP)
+    assert command_line.parse(given, ["translate", *flags], None)
+    return command_line.settings_of(given, Settings())
+
+
 def test_every_setting_is_a_flag_with_the_same_default():
     names = {field.name for field in dataclasses.fields(Settings)}
     assert names == set(translate._HELP)
-    given = translate._flags(Settings())
-    given(["translate"])
-    assert Settings(**{name: translate._value(given[name].value) for name in names}) == Settings()
+    assert parsed([]) == Settings()
 
 
 def test_the_command_line_of_settings_gives_these_settings():
@@ -73,10 +78,7 @@ def test_the_command_line_of_settings_gives_these_settings():
     )
     launcher, name, *flags = shlex.split(command("translate", settings))
     assert (launcher, name) == ("launch/local", "translate")
-    given = translate._flags(Settings())
-    assert given([name, *flags]) == [name]
-    names = [field.name for field in dataclasses.fields(Settings)]
-    assert Settings(**{n: translate._value(given[n].value) for n in names}) == settings
+    assert parsed(flags) == settings
     assert command("translate", Settings()) == "launch/local translate"
 
 

@@ -8,6 +8,7 @@ import signal
 import jax
 import pytest
 
+from attnlab.records import command_line
 from attnlab.training.loop import CHECKPOINTS
 from attnlab.training.meter import Diverged
 from attnlab.training.metrics_file import METRICS, read_metrics
@@ -42,7 +43,7 @@ def small():
 def stopped(tmp_path_factory):
     """The folder of a run that SIGTERM stopped, and what it printed."""
     parent = tmp_path_factory.mktemp("results")
-    say = translate._say
+    say = command_line.say
 
     def stop_at_step_4(line):
         say(line)
@@ -50,7 +51,7 @@ def stopped(tmp_path_factory):
             os.kill(os.getpid(), signal.SIGTERM)
 
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(translate, "_say", stop_at_step_4)
+        patched.setattr(command_line, "say", stop_at_step_4)
         status, out, err = tiny.run(translate, *FLAGS, f"--output_dir={parent}")
     assert (status, err) == (0, "")
     (folder,) = parent.iterdir()

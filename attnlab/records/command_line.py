@@ -1,0 +1,120 @@
+"""The command line of an experiment whose settings are a dataclass: a flag a field.
+
+Flags are of one experiment alone, not absl's global ones, so that others may use the same names.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+from absl import flags
+
+from attnlab.records.errors import Invalid
+
+__all__ = ["BAD_FLAG", "add_common", "flags_of", "parse", "refuse", "resumed", "say", "settings_of"]
+
+BAD_FLAG = 2  # the exit status
+S = TypeVar("S")  # a dataclass of bools, numbers, strings and tuples of one of them
+
+
+def flags_of(settings: Any, helps: Mapping[str, str], *, resumes: bool = False) -> flags.FlagValues:
+    """A flag for each field, with its value as the default, and the common ones.
+
+    Args:
+      settings: a dataclass.
+      helps: what --help says of each field.
+      resumes: whether there is --resume as well.
+    """
+    found = flags.FlagValues()
+    define: dict[type, Callable[..., Any]] = {
+        bool: flags.DEFINE_bool,
+        int: flags.DEFINE_integer,
+        float: flags.DEFINE_float,
+        str: flags.DEFINE_string,
+    }
+    for field in dataclasses.fields(settings):
+        default, text = getattr(settings, field.name), helps[field.name]
+        if isinstance(default, tuple):
+            listed = [f"{one:g}" if isinstance(one, float) else str(one) for one in default]
+            flags.DEFINE_list(field.name, listed, text, flag_values=found)
+        else:
+            define[type(default)](field.name, default, text, flag_values=found)
+    if resumes:
+        _define_resume(found)
+    return add_common(found)
+
+
+def add_common(found: flags.FlagValues) -> flags.FlagValues:
+    """Adds --output_dir and --help."""
+    where = "Where the fresh folder of this run is made."
+    flags.DEFINE_string("output_dir", "results", where, flag_values=found)
+    flags.DEFINE_bool("help", False, "Show this text.", short_name="h", flag_values=found)
+    return found
+
+
+def resumed(argv: list[str]) -> str:
+    """What --resume names, so that its settings can be the defaults of the other flags."""
+    found = flags.FlagValues()
+    _define_resume(found)
+    found(argv, known_only=True)
+    return found.resume
+
+
+def _define_resume(found: flags.FlagValues) -> None:
+    flags.DEFINE_string("resume", "", "A folder of this job, to go on in it.", flag_values=found)
+
+
+def parse(found: flags.FlagValues, argv: list[str], doc: str | None) -> bool:
+    """Reads the command line; False if it asked for help, which is then shown.
+
+    Raises:
+      Invalid: there is something that is not a flag.
+      flags.Error: a flag is unknown, or its value is not of its type.
+    """
+    rest = found(argv)[1:]
+    if found.help:
+        print(f"{doc}\nflags:\n{found.get_help()}")
+        return False
+    if rest:
+        raise Invalid(f"{rest[0]!r} is not a flag; write --name=value")
+    return True
+
+
+def settings_of(found: flags.FlagValues, defaults: S) -> S:
+    """The settings that the flags say.
+
+    Args:
+      found: from `flags_of`, parsed.
+      defaults: what the flags were made of; the elements of lists are of the types there.
+
+    Raises:
+      Invalid: an element of a list is not of its type, or the settings refuse a value.
+    """
+    kind: Any = type(defaults)
+    fields = dataclasses.fields(kind)
+    return kind(**{f.name: _value(f.name, found[f.name].value, f.default) for f in fields})
+
+
+def _value(name: str, value: Any, default: Any) -> Any:
+    if not isinstance(default, tuple):
+        return value
+    element = type(default[0]) if default else str
+    try:
+        return tuple(element(one) for one in value)
+    except ValueError:
+        what = "whole numbers" if element is int else "numbers"
+        raise Invalid(f"--{name}={','.join(value)}: give {what}") from None
+
+
+def refuse(experiment: str, error: Exception) -> int:
+    """Says in one line on stderr what is wrong with the command; returns the exit status."""
+    print(f"{experiment}: {error}", file=sys.stderr)
+    return BAD_FLAG
+
+
+def say(line: str) -> None:
+    """Prints a line at once, also into a pipe."""
+    print(line, flush=True)
