@@ -56,6 +56,7 @@ _HELP = {
     "parallel": "jit (the batch sharded over the devices) or pmap.",
     "devices": "How many; 0 = all.",
     "accumulate": "Parts of a batch, one after the other, to save memory.",
+    "pack": "Several pairs in each row of max_length tokens; the Transformer only.",
     "dtype": f"Of the computation: {', '.join(DTYPES)}.",
     "seed": "Of parameters, dropout and the order of the data.",
     "tensorboard": "Also write TensorBoard's files (extra tensorboard).",

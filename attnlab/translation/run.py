@@ -125,6 +125,7 @@ def _train(
         max_length=preset.max_length,
         seed=settings.seed,
         pad_to=preset.pad_to,
+        pack=settings.pack,
         **processes,
     )
     validation = [
@@ -145,6 +146,7 @@ def _train(
         "validate_every": preset.validate_every,
         "log_every": settings.log_every,
         "accumulate": settings.accumulate,
+        "pack": settings.pack,
         "dtype": preset.dtype,
     }
     folder.mkdir(exist_ok=True)

@@ -44,6 +44,7 @@ class Settings:
       parallel: "jit" or "pmap".
       devices: how many; 0 = all.
       accumulate: parts of a batch.
+      pack: several pairs in each row of `max_length` tokens, kept apart by segments.
       dtype: of the computation.
       seed: of parameters, dropout and order.
       tensorboard: also write its files.
@@ -72,6 +73,7 @@ class Settings:
     parallel: str = "jit"
     devices: int = 0
     accumulate: int = 1
+    pack: bool = False
     dtype: str = ""
     seed: int = 0
     tensorboard: bool = False
@@ -102,6 +104,13 @@ class Settings:
             raise Invalid(
                 f"--length_penalty={self.length_penalty}: give 0 or more, or -1 for the preset's"
             )
+        self._check_data()
+        if self.pack and self.chosen_preset().models != ("transformer",):
+            raise Invalid(
+                "--pack: only the Transformer keeps packed pairs apart; give --models=transformer"
+            )
+
+    def _check_data(self) -> None:
         if self.tfds_name and self.data_files:
             raise Invalid(
                 f"--tfds_name={self.tfds_name} and --data_files are two data sets; give one"

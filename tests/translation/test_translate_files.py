@@ -4,6 +4,8 @@ import json
 
 import pytest
 
+from attnlab.models import Transformer, TransformerConfig
+from attnlab.training.metrics_file import read_metrics
 from attnlab.translation import report
 from attnlab.translation import run as translation
 from experiments import translate
@@ -57,6 +59,26 @@ def test_files_are_scored_in_bleu_beside_the_paper(quick_compile, given, monkeyp
     ):
         assert text in written
     assert drawn["by_length"].axes[0].get_xlabel().startswith("source length (words)")
+
+
+def test_packed_rows_hold_several_pairs(quick_compile, given, monkeypatch):
+    def build(name, sizes, *, source_vocab_size, target_vocab_size, dtype):
+        config = TransformerConfig(
+            target_vocab_size, source_vocab_size, num_layers=1, width=4, hidden=4, num_heads=1
+        )
+        return Transformer(config)
+
+    monkeypatch.setattr(translation, "build", build)
+    monkeypatch.setattr(report.figure_files, "save", tiny.save_nothing)
+    flags, _, _ = given
+    flags |= {"models": "transformer", "steps": 1, "beam_size": 1, "max_length": 64}
+    flags |= {"batch_size": 2, "pack": "true"}
+    status, _, err = run(flags)
+    assert (status, err) == (0, "")
+    (folder,) = flags["output_dir"].iterdir()
+    (row,) = [r for r in read_metrics(folder / "transformer") if r["kind"] == "training"]
+    # Two rows of 64, filled but for less than one pair; a pair alone has at most 17 tokens a side.
+    assert 2 * (64 - 17) <= row["tokens"] <= 2 * 64
 
 
 def misaligned(flags, source, target):
