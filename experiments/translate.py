@@ -59,6 +59,7 @@ _HELP = {
     "pack": "Several pairs in each row of max_length tokens; the Transformer only.",
     "dtype": f"Of the computation: {', '.join(DTYPES)}.",
     "seed": "Of parameters, dropout and the order of the data.",
+    "draw_file": "A TSV of pairs to draw the alignments of. Default: some of the test split.",
     "tensorboard": "Also write TensorBoard's files (extra tensorboard).",
 }
 

@@ -3,20 +3,42 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from attnlab.data import dates, files, subwords, tfds_source, tokenizers
 from attnlab.data.encoding import Source
+from attnlab.data.lines import read_tsv
 from attnlab.records.errors import Invalid
+from attnlab.training.alignment import Link, known_links
+from attnlab.training.bleu import words
 from attnlab.translation.settings import SPLITS, Settings
 
-__all__ = ["Corpus", "open_corpus"]
+__all__ = ["Corpus", "Drawn", "open_corpus"]
 
 # With one set of files, the end of it is held out.
 HELD_OUT = {"train": "train[:98%]", "validation": "train[98%:99%]", "test": "train[99%:]"}
 FEWEST = 100  # pairs of which one percent is one
+
+
+DRAWN = 4  # pairs
+DRAWN_WORDS, DRAWN_CHARACTERS = (6, 14), (12, 30)  # of their sources, to fit in a figure
+
+
+@dataclasses.dataclass(frozen=True)
+class Drawn:
+    """A pair whose alignment is drawn.
+
+    Attributes:
+      source: the text.
+      target: the text.
+      known: its links between tokens, where they are known.
+    """
+
+    source: str
+    target: str
+    known: frozenset[Link] = frozenset()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,6 +51,7 @@ class Corpus:
       source_tokenizer: of the sources.
       target_tokenizer: of the targets.
       measure: "BLEU", or "exact match" where a target has one right form.
+      drawn: pairs whose alignments are drawn.
     """
 
     name: str
@@ -36,6 +59,7 @@ class Corpus:
     source_tokenizer: tokenizers.Tokenizer
     target_tokenizer: tokenizers.Tokenizer
     measure: str
+    drawn: tuple[Drawn, ...]
 
     def identity(self) -> dict[str, Any]:
         """What a checkpoint is checked against."""
@@ -55,12 +79,14 @@ def open_corpus(settings: Settings) -> Corpus:
     preset = settings.chosen_preset()
     if not settings.has_text:
         by_bytes = tokenizers.Bytes()
-        splits: dict[str, Source] = {
+        test = dates.Dates("test", size=1000)
+        of_dates: dict[str, Source] = {
             "train": dates.Dates(seed=settings.seed),
             "validation": dates.Dates("validation", size=512),
-            "test": dates.Dates("test", size=1000),
+            "test": test,
         }
-        return Corpus("dates", splits, by_bytes, by_bytes, "exact match")
+        drawn = _drawn(test, len, DRAWN_CHARACTERS, test.alignment)
+        return Corpus("dates", of_dates, by_bytes, by_bytes, "exact match", drawn)
     splits = _of_tfds(settings) if settings.tfds_name else _of_files(settings)
     if preset.tokenizer == "bytes":
         made: list[tokenizers.Tokenizer] = [tokenizers.Bytes()] * 2
@@ -75,7 +101,11 @@ def open_corpus(settings: Settings) -> Corpus:
             for side in ("source", "target")
         ]
     name = settings.tfds_name or " ".join(settings.data_files)
-    return Corpus(name, splits, made[0], made[1], "BLEU")
+    drawn = _drawn(splits["test"], words, DRAWN_WORDS)
+    if settings.draw_file:
+        given = read_tsv(Path(settings.draw_file))
+        drawn = tuple(Drawn(pair["source"], pair["target"]) for pair in given)
+    return Corpus(name, splits, made[0], made[1], "BLEU", drawn)
 
 
 def _of_files(settings: Settings) -> dict[str, Source]:
@@ -113,3 +143,21 @@ def _of_tfds(settings: Settings) -> dict[str, Source]:
         )
         for name in SPLITS
     }
+
+
+def _drawn(
+    test: Source,
+    size: Callable[[str], int],
+    sizes: tuple[int, int],
+    origins: Callable[[int], Sequence[Iterable[int]]] | None = None,
+) -> tuple[Drawn, ...]:
+    """The first pairs whose source has a size between the two, with the links of their tokens."""
+    found: list[Drawn] = []
+    for i in range(len(test)):
+        source, target = test[i]["source"], test[i]["target"]
+        if sizes[0] <= size(source) <= sizes[1]:
+            known = known_links(origins(i))[1] if origins else ()
+            found.append(Drawn(source, target, frozenset(known)))
+        if len(found) == DRAWN:
+            break
+    return tuple(found)

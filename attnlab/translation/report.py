@@ -12,12 +12,10 @@ import jax
 import numpy as np
 
 from attnlab.data.batching import evaluation_batches
-from attnlab.data.dates import Dates
 from attnlab.models.seq2seq import Seq2Seq
 from attnlab.records import figure_files, provenance
 from attnlab.records.published import read
 from attnlab.tokens import lengths
-from attnlab.training.alignment import known_links
 from attnlab.training.bleu import Bucket, by_length, corpus_bleu, exact_match
 from attnlab.training.evaluation_figures import Alignment, alignment_figure, length_figure
 from attnlab.training.loop import Trained
@@ -30,9 +28,6 @@ from attnlab.translation.recipes import Preset
 from attnlab.translation.systems import TITLES
 
 __all__ = ["Evaluated", "environment", "evaluated", "write_report"]
-
-DRAWN = 4  # sentences in the figure of alignments
-DRAWN_LENGTHS = (6, 14)  # words, of sentences that fit in it
 
 # model: file, its row and column, the measure here, the paper's data
 PUBLISHED = {
@@ -114,39 +109,27 @@ def evaluated(
         buckets = by_length(
             sources, found, references, measure=exact_match, longest=edges, length=len
         )
-    drawn = [i for i, s in enumerate(sources) if _fits(s, is_bleu)][:DRAWN]
-    return Evaluated(name, row, buckets, _alignments(model, trained.params, corpus, drawn), metrics)
+    return Evaluated(name, row, buckets, _alignments(model, trained.params, corpus), metrics)
 
 
-def _fits(source: str, has_words: bool) -> bool:
-    least, most = DRAWN_LENGTHS if has_words else (12, 30)
-    return least <= len(source.split() if has_words else source) <= most
-
-
-def _alignments(
-    model: Seq2Seq, params: Any, corpus: Corpus, drawn: Sequence[int]
-) -> list[Alignment]:
-    if not model.attends or not drawn:
+def _alignments(model: Seq2Seq, params: Any, corpus: Corpus) -> list[Alignment]:
+    if not model.attends or not corpus.drawn:
         return []
-    test = corpus.splits["test"]
     tokenizers = (corpus.source_tokenizer, corpus.target_tokenizer)
-    few = [test[i] for i in drawn]
-    ((order, batch),) = evaluation_batches(few, *tokenizers, batch_size=len(few))
+    pairs = [{"source": one.source, "target": one.target} for one in corpus.drawn]
+    ((order, batch),) = evaluation_batches(pairs, *tokenizers, batch_size=len(pairs))
     weights = np.asarray(attention_weights(model, params, batch["source"], batch["target"]))
     made = {}
     for row, place in enumerate(order):
         source, target = batch["source"][row], batch["target"][row]
         s, t = int(lengths(source)), int(lengths(target))
-        known = set()
-        if isinstance(test, Dates):
-            known = known_links(test.alignment(drawn[place]))[1]
         made[int(place)] = Alignment(
             corpus.source_tokenizer.pieces(source[:s]),
             corpus.target_tokenizer.pieces(target[:t]),
             weights[row, :t, :s],
-            known=known,
+            known=corpus.drawn[place].known,
         )
-    return [made[place] for place in range(len(few))]
+    return [made[place] for place in range(len(pairs))]
 
 
 def write_report(
@@ -178,7 +161,7 @@ def write_report(
         if one.alignments:
             file = f"alignment_{one.name}"
             figures[file] = alignment_figure(one.alignments, title=f"{one.row.model}: weights")
-            said[f"{file}.svg"] = f"Where {one.row.model} looks, in sentences of the test split"
+            said[f"{file}.svg"] = f"Where {one.row.model} looks when it writes these targets"
     figure_files.save(figures, folder)
     search = f"beam search, {preset.beam_size} wide" if preset.beam_size > 1 else "greedy search"
     text = markdown(

@@ -27,6 +27,9 @@ from attnlab.translation.systems import TITLES, build
 
 __all__ = ["run"]
 
+# What a run may go on with another value of: no number that is trained depends on it.
+FREE = ("devices", "parallel", "data_dir", "cache_dir", "draw_file", "tensorboard")
+
 
 def run(
     settings: Settings,
@@ -54,7 +57,7 @@ def run(
     """
     preset = settings.chosen_preset()
     if resume:
-        require_same(resume, settings, free=("devices", "parallel", "data_dir", "cache_dir"))
+        require_same(resume, settings, free=FREE)
     parallel = _devices(settings, preset)
     corpus = open_corpus(settings)
     _say_corpus(corpus, preset.max_length, say)

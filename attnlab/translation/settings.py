@@ -47,6 +47,7 @@ class Settings:
       pack: several pairs in each row of `max_length` tokens, kept apart by segments.
       dtype: of the computation.
       seed: of parameters, dropout and order.
+      draw_file: a TSV of pairs whose alignments are drawn; "" = some of the test split.
       tensorboard: also write its files.
     """
 
@@ -76,6 +77,7 @@ class Settings:
     pack: bool = False
     dtype: str = ""
     seed: int = 0
+    draw_file: str = ""
     tensorboard: bool = False
 
     def __post_init__(self):
@@ -132,6 +134,8 @@ class Settings:
             raise Invalid(f"--direction={self.direction}: give two languages, as de-en")
         if self.direction and not self.tfds_name:
             raise Invalid(f"--direction={self.direction}: needs --tfds_name; files have one order")
+        if self.draw_file and not self.has_text:
+            raise Invalid(f"--draw_file={self.draw_file}: needs text; dates are drawn as they are")
         if self.vocab_size and not self.has_text:
             raise Invalid(f"--vocab_size={self.vocab_size}: needs text; dates are read as bytes")
         if self.has_text and self.preset == "dates":

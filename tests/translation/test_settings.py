@@ -29,6 +29,7 @@ FILES = ("a.de", "a.en")
         ({"dtype": "float16"}, "--dtype=float16: not known; the names are float32, bfloat16"),
         ({"steps": -1}, "--steps=-1: give at least 0"),
         ({"log_every": 0}, "--log_every=0: give at least 1"),
+        ({"draw_file": "a.tsv"}, "--draw_file=a.tsv: needs text"),
         ({"pack": True}, "--pack: only the Transformer keeps packed pairs apart; give --models="),
         ({"accumulate": 0}, "--accumulate=0: give at least 1"),
         ({"learning_rate": float("nan")}, "--learning_rate=nan: give at least 0"),

@@ -34,7 +34,7 @@ def small():
             return dates(split, size=48, **given) if size else dates(split, **given)
 
         patched.setattr(corpus.dates, "Dates", fewer)
-        patched.setattr(report, "DRAWN", 1)
+        patched.setattr(corpus, "DRAWN", 1)
         yield
     jax.config.update("jax_disable_most_optimizations", False)
 

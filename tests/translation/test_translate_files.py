@@ -41,7 +41,9 @@ def test_files_are_scored_in_bleu_beside_the_paper(quick_compile, given, monkeyp
     monkeypatch.setattr(report.figure_files, "save", lambda figures, _: drawn.update(figures))
     flags, source, target = given
     flags |= {"validation_files": f"{source},{target}", "test_files": f"{source},{target}"}
+    (drawn_pairs := source.with_name("drawn.tsv")).write_text("Hund\tdog\n")
     flags |= {"models": "transformer", "steps": 2, "beam_size": 2, "max_length": 30}
+    flags["draw_file"] = drawn_pairs
     status, out, err = run(flags)
     assert (status, err) == (0, "") and "train 120, validation 120, test 120 pairs" in out
     (folder,) = flags["output_dir"].iterdir()
@@ -58,6 +60,8 @@ def test_files_are_scored_in_bleu_beside_the_paper(quick_compile, given, monkeyp
         result["bleu"]["signature"],
     ):
         assert text in written
+    (panel, *_) = drawn["alignment_transformer"].axes
+    assert "".join(label.get_text() for label in panel.get_yticklabels()) == "dog</s>"
     assert drawn["by_length"].axes[0].get_xlabel().startswith("source length (words)")
 
 
