@@ -38,7 +38,7 @@ def _run(given: flags.FlagValues, folder: Path) -> int:
     say = command_line.say
 
     def command(name: str) -> list[str]:
-        sizes = [f"--steps={given.steps}", "--validate_every=60", "--checkpoint_every=10"]
+        sizes = [f"--steps={given.steps}", "--validate_every=180", "--checkpoint_every=10"]
         where = [f"--models={given.model}", f"--output_dir={folder / name}"]
         return [*EXPERIMENT, *sizes, "--log_every=5", *where]
 
@@ -74,7 +74,7 @@ def _flags() -> flags.FlagValues:
     """The flags; of this experiment alone, so that others may use the same names."""
     found = flags.FlagValues()
     flags.DEFINE_integer("kills", 20, "How many.", lower_bound=1, flag_values=found)
-    flags.DEFINE_float("longest", 2.0, "Seconds of training before a kill.", flag_values=found)
+    flags.DEFINE_float("longest", 5.0, "Seconds of training before a kill.", flag_values=found)
     flags.DEFINE_integer("steps", 900, "Of the training.", lower_bound=1, flag_values=found)
     flags.DEFINE_enum("model", "rnn_search", MODELS, "Which model.", flag_values=found)
     flags.DEFINE_integer("seed", 0, "Of the moments.", flag_values=found)
