@@ -75,7 +75,7 @@ def _flags() -> flags.FlagValues:
     found = flags.FlagValues()
     flags.DEFINE_integer("kills", 20, "How many.", lower_bound=1, flag_values=found)
     flags.DEFINE_float("longest", 5.0, "Seconds of training before a kill.", flag_values=found)
-    flags.DEFINE_integer("steps", 900, "Of the training.", lower_bound=1, flag_values=found)
+    flags.DEFINE_integer("steps", 2400, "Of the training.", lower_bound=1, flag_values=found)
     flags.DEFINE_enum("model", "rnn_search", MODELS, "Which model.", flag_values=found)
     flags.DEFINE_integer("seed", 0, "Of the moments.", flag_values=found)
     return command_line.add_common(found)

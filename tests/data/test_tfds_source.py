@@ -12,29 +12,7 @@ from attnlab.data import texts
 from attnlab.data.tfds_source import open_tfds
 from attnlab.data.tfrecord import Shard, TFRecords
 from attnlab.records.errors import Invalid
-
-ENGLISH = [f"{i} dogs" for i in range(23)]
-GERMAN = [f"{i} Hündchen" for i in range(23)]
-
-
-class Pairs(tfds.core.GeneratorBasedBuilder, skip_registration=True):
-    VERSION = tfds.core.Version("1.0.0")
-    url_infos = None
-    name = "pairs"
-    features = tfds.features.Translation(languages=("de", "en"))
-    supervised_keys = ("de", "en")
-
-    def _info(self):
-        return tfds.core.DatasetInfo(
-            builder=self, features=self.features, supervised_keys=self.supervised_keys
-        )
-
-    def _split_generators(self, dl_manager):
-        return {"train": self._generate_examples(), "test": self._generate_examples()}
-
-    def _generate_examples(self):
-        for i, (de, en) in enumerate(zip(GERMAN, ENGLISH, strict=True)):
-            yield i, {"de": de, "en": en}
+from tests.data.tfds_sets import ENGLISH, GERMAN, Pairs, prepared
 
 
 class Plain(Pairs):
@@ -46,13 +24,6 @@ class Plain(Pairs):
 
     def _generate_examples(self):
         yield from ((i, {"text": de, "label": "x"}) for i, de in enumerate(GERMAN))
-
-
-def prepared(builder_class, data_dir):
-    config = tfds.download.DownloadConfig(num_shards=3)
-    builder = builder_class(data_dir=data_dir, file_format="array_record")
-    builder.download_and_prepare(download_config=config)
-    return builder
 
 
 @pytest.fixture(scope="module")

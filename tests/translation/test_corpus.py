@@ -7,7 +7,8 @@ import pytest
 from attnlab.data.tokenizers import Bytes
 from attnlab.records.errors import Invalid
 from attnlab.translation.corpus import open_corpus
-from attnlab.translation.settings import Settings
+from attnlab.translation.settings import SPLITS, Settings
+from tests.data.tfds_sets import ENGLISH, GERMAN, Pairs, prepared
 
 PAIRS = [(f"der Hund {i} bellt laut", f"dog {i} barks loudly") for i in range(200)]
 
@@ -83,3 +84,26 @@ def test_the_embedded_task_needs_nothing():
     assert corpus.splits["train"][0] != open_corpus(Settings()).splits["train"][0]
     # The test split is the same whatever the seed.
     assert corpus.splits["test"][0] == open_corpus(Settings()).splits["test"][0]
+
+
+class WithSplits(Pairs):
+    name = "with_splits"
+
+    def _split_generators(self, dl_manager):
+        return {name: self._generate_examples() for name in SPLITS}
+
+
+@pytest.mark.parametrize("direction", ["de-en", "en-de"])
+def test_a_tfds_set_is_read_in_the_direction_asked_for(tmp_path, direction):
+    prepared(WithSplits, tmp_path)
+    given = Settings(
+        tfds_name="with_splits", data_dir=str(tmp_path), direction=direction, vocab_size=40,
+        cache_dir=str(tmp_path / "cache"),
+    )  # fmt: skip
+    corpus = open_corpus(given)
+    texts = {"de": GERMAN, "en": ENGLISH}
+    source, target = (sorted(texts[language]) for language in direction.split("-"))
+    assert set(corpus.splits) == set(SPLITS)
+    for split in corpus.splits.values():
+        assert sorted(split[i]["source"] for i in range(len(split))) == source
+        assert sorted(split[i]["target"] for i in range(len(split))) == target
