@@ -16,14 +16,10 @@ on two busy cores.
 import sys
 from pathlib import Path
 
-from absl import flags
-
 from attnlab.records import command_line
-from attnlab.records.errors import Invalid
-from attnlab.training.meter import Diverged
 from attnlab.translation import length_effect
+from attnlab.translation.command import run_experiment
 from attnlab.translation.length_effect import TASKS, Settings
-from attnlab.translation.run_folder import saved_settings
 
 _HELP = {
     "task": f"What is learnt: {', '.join(TASKS)}.",
@@ -43,20 +39,13 @@ _HELP = {
 
 def main(argv: list[str]) -> int:
     """Parses and runs; a bad flag ends in one line and status 2."""
-    try:
-        resume = command_line.resumed(argv)
-        defaults = saved_settings(resume, Settings) if resume else Settings()
-        given = command_line.flags_of(defaults, _HELP, resumes=True)
-        if not command_line.parse(given, argv, __doc__):
-            return 0
-        settings = command_line.settings_of(given, Settings())
-        where = Path(given.output_dir)
-        return length_effect.run(settings, where, resume=resume, say=command_line.say)
-    except (flags.Error, Invalid) as error:
-        return command_line.refuse("length_effect", error)
-    except Diverged as error:
-        print(f"length_effect: {error}; try a smaller --learning_rate", file=sys.stderr)
-        return 1
+
+    def start(settings: Settings, output_dir: Path, resume: str) -> int:
+        return length_effect.run(settings, output_dir, resume=resume, say=command_line.say)
+
+    return run_experiment(
+        "length_effect", argv, doc=__doc__, helps=_HELP, defaults=Settings(), run=start
+    )
 
 
 if __name__ == "__main__":

@@ -32,6 +32,9 @@ def main(argv: list[str]) -> int:
         return _run(given, fresh_folder(Path(given.output_dir), "survive_kills"))
     except (flags.Error, Invalid) as error:
         return command_line.refuse("survive_kills", error)
+    except KeyboardInterrupt:
+        print("survive_kills: interrupted; nothing was compared", file=sys.stderr)
+        return 130
 
 
 def _run(given: flags.FlagValues, folder: Path) -> int:

@@ -20,14 +20,10 @@ nothing had happened. The defaults take a minute and a half on two cores.
 import sys
 from pathlib import Path
 
-from absl import flags
-
 from attnlab.records import command_line
-from attnlab.records.errors import Invalid
-from attnlab.training.meter import Diverged
 from attnlab.translation import run
+from attnlab.translation.command import run_experiment
 from attnlab.translation.recipes import PRESETS
-from attnlab.translation.run_folder import saved_settings
 from attnlab.translation.settings import DTYPES, Settings
 from attnlab.translation.systems import MODELS
 
@@ -66,27 +62,15 @@ _HELP = {
 
 def main(argv: list[str]) -> int:
     """Parses and runs; a bad flag ends in one line and status 2."""
-    try:
-        resume = command_line.resumed(argv)
-        defaults = saved_settings(resume, Settings) if resume else Settings()
-        given = command_line.flags_of(defaults, _HELP, resumes=True)
-        if not command_line.parse(given, argv, __doc__):
-            return 0
-        settings = command_line.settings_of(given, Settings())
-        where = Path(given.output_dir)
-        return run.run(settings, where, resume=resume, published=PUBLISHED, say=command_line.say)
-    except (flags.Error, Invalid) as error:
-        return command_line.refuse("translate", error)
-    except KeyboardInterrupt:
-        print("translate: interrupted before anything was made", file=sys.stderr)
-        return 130
-    except Diverged as error:
-        print(
-            f"translate: {error}; the checkpoints before it are kept; try a smaller "
-            "--learning_rate",
-            file=sys.stderr,
+
+    def start(settings: Settings, output_dir: Path, resume: str) -> int:
+        return run.run(
+            settings, output_dir, resume=resume, published=PUBLISHED, say=command_line.say
         )
-        return 1
+
+    return run_experiment(
+        "translate", argv, doc=__doc__, helps=_HELP, defaults=Settings(), run=start
+    )
 
 
 if __name__ == "__main__":

@@ -105,6 +105,10 @@ class Britz(Seq2Seq):
     param_dtype: Any = jnp.float32
     kernel_init: Initializer = lecun_normal
 
+    @property
+    def attends(self) -> bool:
+        return self.attention in ("mul", "add")
+
     def setup(self):
         require_choice("attention", self.attention, ATTENTIONS)
         require_choice("direction", self.direction, DIRECTIONS)
@@ -173,7 +177,7 @@ class Britz(Seq2Seq):
         self, memory, tokens, *, deterministic=True, decode=False, return_weights=False
     ) -> Any:
         require(
-            not return_weights or self.attention in ("mul", "add"),
+            self.attends or not return_weights,
             f"attention={self.attention!r} has no weights; got return_weights=True",
         )
         x = self.target_embed(tokens)

@@ -13,7 +13,7 @@ import jax
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
-from attnlab.checks import require, require_choice
+from attnlab.checks import require_choice
 
 __all__ = ["PARALLEL", "Parallel", "Pmap", "ShardedJit", "parallel_over"]
 
@@ -53,14 +53,6 @@ class Parallel:
     def read(self, tree: Any) -> Any:
         """A placed tree as host values."""
         raise NotImplementedError
-
-    def require_rows(self, batch_size: int) -> None:
-        """Checks that a batch can be divided among the devices."""
-        count = self.mesh.size
-        require(
-            batch_size % count == 0,
-            f"the batch size must be a multiple of the {count} devices; got {batch_size}",
-        )
 
 
 class ShardedJit(Parallel):

@@ -13,7 +13,7 @@ from types import FrameType
 
 import jax
 
-__all__ = ["until_stopped"]
+__all__ = ["INTERRUPTED", "until_stopped"]
 
 INTERRUPTED = 130
 

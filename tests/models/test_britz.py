@@ -90,7 +90,8 @@ CASES = {
 def test_is_the_paper(name):
     model, (source, target) = britz(**CASES[name]), batch(source_width=6)
     params = random_params(model)
-    attends = not model.attention.startswith("none")
+    attends = model.attends
+    assert attends != model.attention.startswith("none")
     found, memory = forward(model, params, source, target, return_weights=attends)
     logits, weights = found if attends else (found, None)
     settings = ("attention", "encoder_cell", "decoder_cell", "encoder_residual")

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from attnlab.training.optimizers import OptimizerSettings
-from attnlab.training.parallel import parallel_over
 from attnlab.training.step import TrainState, make_train_step
 from tests.training import tiny
 
@@ -55,8 +54,3 @@ def test_accumulate_must_divide_the_batch():
     state = TrainState.create(model, optimizer, batch, seed=0)
     with pytest.raises(ValueError, match="accumulate must divide the rows .* got 3 and 8"):
         make_train_step(model, optimizer, accumulate=3)(state, batch)
-
-
-def test_a_batch_must_divide_among_the_devices():
-    with pytest.raises(ValueError, match="multiple of the 2 devices; got 7"):
-        parallel_over("jit", jax.devices()[:2]).require_rows(7)
