@@ -1,0 +1,1 @@
+"""Pallas kernels for TPU and NVIDIA GPU behind the functions of `attnlab.ops`."""

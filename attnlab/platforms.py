@@ -1,0 +1,59 @@
+"""Which accelerator a program is traced for: the default device, or one that is not there.
+
+A program may be compiled for a device that this machine lacks (`jax.experimental.topologies`). What
+is chosen while tracing, an implementation say, must then be chosen for that device:
+
+    >>> with compiling_for(Platform("cuda", "NVIDIA H100 80GB HBM3", (9, 0))):
+    ...     current().name
+    'cuda'
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import jax
+
+__all__ = ["Platform", "compiling_for", "current"]
+
+
+class Platform(NamedTuple):
+    """An accelerator, as far as the choice of an implementation depends on it.
+
+    Attributes:
+      name: "cpu", "tpu", "cuda" or what else JAX calls it.
+      kind: JAX's `device_kind`, such as "TPU v5 lite" or "NVIDIA H200".
+      capability: NVIDIA's compute capability, such as (9, 0); None elsewhere.
+    """
+
+    name: str
+    kind: str = ""
+    capability: tuple[int, int] | None = None
+
+
+# JAX counts it in when it looks for a trace that it has made already.
+_target: Any = jax.make_user_context(None)
+
+
+@contextlib.contextmanager
+def compiling_for(platform: Platform) -> Iterator[None]:
+    """What is traced inside is meant for that accelerator rather than for the default device."""
+    with _target(platform):
+        yield
+
+
+def current() -> Platform:
+    """The accelerator of `compiling_for`, or else the default device."""
+    if _target.value is not None:
+        return _target.value
+    device = jax.devices()[0]
+    if device.platform != "gpu":
+        return Platform(device.platform, device.device_kind)
+    name = "cuda" if "cuda" in device.client.platform_version else "rocm"
+    capability = None
+    if name == "cuda":
+        major, minor = str(device.compute_capability).split(".")
+        capability = int(major), int(minor)
+    return Platform(name, device.device_kind, capability)
