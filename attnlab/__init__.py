@@ -5,12 +5,13 @@ Values that say what is computed:
   masks       who may see whom
   routes      which pairs are visited at all
   positions   where a token stands
+  platforms   which accelerator a program is for
 
 Functions of arrays, parameters given: `attention` and its named forms.
 Flax Linen modules: parameters and naming around them.
 """
 
-from attnlab import masks, positions, scores
+from attnlab import masks, platforms, positions, scores
 from attnlab.modules.flax_interop import as_flax_attention_fn
 from attnlab.modules.local import LocalAttention
 from attnlab.modules.lsh import LSHSelfAttention
@@ -31,6 +32,7 @@ from attnlab.modules.single_head import (
 )
 from attnlab.ops import routes
 from attnlab.ops.attention import (
+    Pallas,
     additive_attention,
     attention,
     attention_weights,
@@ -52,6 +54,7 @@ __all__ = [
     # values
     "LSHOptions",
     "masks",
+    "platforms",
     "positions",
     "routes",
     "scores",
@@ -64,6 +67,8 @@ __all__ = [
     "dot_product_attention",
     "general_attention",
     "location_attention",
+    # how they are computed, where a name is not enough
+    "Pallas",
     # exact within a window
     "local_attention",
     "window_attention",

@@ -25,7 +25,7 @@ LAYERS = {
 
 # Within ops, a mechanism is read in its own file, or its files (`lsh`, `lsh_order`: the first word
 # is the mechanism), and this explicit list of shared ones…
-SHARED_OPS = {"attention", "blockwise", "dense", "dropout", "layout"}
+SHARED_OPS = {"attention", "blockwise", "dense", "dropout", "kernels", "layout"}
 MECHANISM = {"hashing": "lsh"}  # else the first word of a file's name
 # …and these, which only choose between mechanisms, may import any.
 CHOOSING_OPS = {"attnlab.ops", "attnlab.ops.routes"}

@@ -33,7 +33,7 @@ from attnlab.modules.conventions import (
     partitioned,
 )
 from attnlab.modules.scores import AdditiveScore, ConcatScore, GeneralScore, LocationScore
-from attnlab.ops.attention import attention, attention_weights
+from attnlab.ops.attention import Implementation, attention, attention_weights
 
 __all__ = [
     "AdditiveAttention",
@@ -63,7 +63,7 @@ class AdditiveAttention(nn.Module):
     features: int
     normalise: bool = False
     dropout_rate: float = 0.0
-    implementation: str | None = None
+    implementation: Implementation = None
     dtype: Any = None
     param_dtype: Any = jnp.float32
     precision: Any = None
@@ -117,7 +117,7 @@ class MultiplicativeAttention(nn.Module):
     score: nn.Module | None = None
     features: int | None = None
     dropout_rate: float = 0.0
-    implementation: str | None = None
+    implementation: Implementation = None
     dtype: Any = None
     param_dtype: Any = jnp.float32
     precision: Any = None
@@ -165,7 +165,7 @@ class ConcatAttention(nn.Module):
 
     features: int | None = None
     dropout_rate: float = 0.0
-    implementation: str | None = None
+    implementation: Implementation = None
     dtype: Any = None
     param_dtype: Any = jnp.float32
     precision: Any = None
@@ -207,7 +207,7 @@ class LocationAttention(nn.Module):
 
     max_length: int
     dropout_rate: float = 0.0
-    implementation: str | None = None
+    implementation: Implementation = None
     dtype: Any = None
     param_dtype: Any = jnp.float32
     precision: Any = None

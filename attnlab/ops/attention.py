@@ -1,20 +1,31 @@
 """Exact attention over all pairs: any score under any mask, and the named mechanisms.
 
-`implementation` says how, never what; every one computes the same function:
+`implementation` says how, never what; every one computes the same function, and refuses what it
+does not serve:
 
-| name          | how                                         | memory   | serves                  |
-| ------------- | ------------------------------------------- | -------- | ----------------------- |
-| `"dense"`     | all logits at once, the textbook            | O(T·S)   | everything              |
-| `"blockwise"` | online softmax over blocks, own backward    | O(T + S) | everything              |
-| `"cudnn"`     | `jax.nn.dot_product_attention`, cuDNN flash | O(T + S) | NVIDIA GPU: `refusal`   |
-| `None`        | the fastest of them here, see below         | O(T + S) | everything              |
+| name          | how                                      | serves                             |
+| ------------- | ---------------------------------------- | ---------------------------------- |
+| `"dense"`     | all logits at once, the textbook; O(T·S) | everything                         |
+| `"blockwise"` | online softmax over blocks               | everything                         |
+| `"cudnn"`     | NVIDIA's flash attention, by `jax.nn`    | GPU: dot, half precision; causal,  |
+|               |                                          | a window of the past               |
+| `"splash"`    | JAX's flash attention for TPU            | TPU: dot, bfloat16; causal,        |
+|               |                                          | window, segments                   |
+| `"tokamax"`   | the library of that name, if installed   | TPU, GPU: dot, half precision;     |
+|               |                                          | causal, window                     |
+| `"pallas"`    | this project's kernels, `ops.kernels`    | TPU, H100, H200: dot and additive; |
+|               |                                          | causal, window, padding            |
+| `None`        | the fastest of them here, see below      | everything                         |
 
-`None` is `"cudnn"` on NVIDIA where it serves. Else it is `"dense"` for at most 32 queries or keys
-and 2048 of the others, a decoder's step say, where all pairs are but a block and the engine around
-it only costs (1.3 to 18 times the time on a CPU); `"blockwise"` beyond. It looks at the default
-backend while tracing: when you compile for a device that is not the default one, name the
-implementation. `"blockwise"` has a custom backward pass, so it cannot be differentiated twice or
-in forward mode; `"dense"` can.
+All but `"dense"` take O(T + S) memory, and have a backward pass of their own, so they cannot be
+differentiated twice or in forward mode. `Pallas(block_q=…, block_k=…)` is `"pallas"` with tiles of
+your own.
+
+`None` is `"cudnn"` on NVIDIA and `"splash"` on TPU, where these serve. Else it is `"dense"` for at
+most 32 queries or keys and 2048 of the others, a decoder's step say, where all pairs are but a
+block and the engine around it only costs (1.3 to 18 times the time on a CPU); `"blockwise"` beyond.
+It looks at the default device while tracing; to compile for another one, trace under
+`platforms.compiling_for`.
 
 Letters: *B batch axes, T queries, S keys, N query heads, K key/value heads (N a multiple of K;
 query head n uses key/value head n // (N/K)), H head width, D value width.
@@ -22,21 +33,26 @@ query head n uses key/value head n // (N/K)), H head width, D value width.
 
 from __future__ import annotations
 
-from typing import Any, TypedDict, Unpack, cast
+from typing import TypedDict, Unpack
 
 import jax
-import jax.numpy as jnp
 from jax.typing import ArrayLike
 
+from attnlab import platforms
 from attnlab.checks import require_choice, require_dropout, require_qkv
-from attnlab.masks import Causal, Mask, Window, as_mask
+from attnlab.masks import Mask, as_mask
 from attnlab.ops import blockwise, dense
+from attnlab.ops.kernels import cudnn, exact, splash, tokamax
+from attnlab.ops.kernels.call import Call
+from attnlab.ops.kernels.options import Pallas
 from attnlab.ops.layout import merge_output, prepare
 from attnlab.scores import Additive, Concat, Cosine, Dot, General, Location, Score
 
 __all__ = [
     "IMPLEMENTATIONS",
+    "Implementation",
     "Options",
+    "Pallas",
     "additive_attention",
     "attention",
     "attention_weights",
@@ -56,11 +72,14 @@ class Options(TypedDict, total=False):
     bias: ArrayLike | None
     dropout_rate: float
     dropout_key: jax.Array | None
-    implementation: str | None
+    implementation: Implementation
     precision: jax.lax.PrecisionLike
 
 
-IMPLEMENTATIONS = (None, "dense", "blockwise", "cudnn")
+Implementation = str | Pallas | None
+_KERNELS = {"cudnn": cudnn, "splash": splash, "tokamax": tokamax, "pallas": exact}
+_FASTEST = {"cuda": "cudnn", "tpu": "splash"}  # where it serves
+IMPLEMENTATIONS = (None, "dense", "blockwise", *_KERNELS)
 # Up to here T × S logits are a block's, and the engine around them only costs.
 _SHORT, _LONG = 32, 2048
 
@@ -75,7 +94,7 @@ def attention(
     bias: ArrayLike | None = None,
     dropout_rate: float = 0.0,
     dropout_key: jax.Array | None = None,
-    implementation: str | None = None,
+    implementation: Implementation = None,
     precision: jax.lax.PrecisionLike = None,
 ) -> jax.Array:
     """Exact attention: context_i = Σ_j softmax_j(score(q_i, k_j) + bias_ij) v_j over visible j.
@@ -93,7 +112,7 @@ def attention(
       bias: added to the logits; broadcasts to [*B, N, T, S].
       dropout_rate: probability of dropping a weight; the rest are scaled by 1/(1 − rate).
       dropout_key: a PRNG key, needed if dropout_rate > 0.
-      implementation: None, "dense", "blockwise" or "cudnn"; see the table above.
+      implementation: None or a name of the table above, or `Pallas(...)`.
       precision: of the matrix products, as in `jax.lax.dot_general`.
 
     Returns:
@@ -116,17 +135,24 @@ def attention(
     """
     require_qkv(q, k, v, same_width=score.same_width)
     require_dropout(dropout_rate, dropout_key)
+    pallas = implementation if isinstance(implementation, Pallas) else Pallas()
+    if isinstance(implementation, Pallas):
+        implementation = "pallas"
     require_choice("implementation", implementation, IMPLEMENTATIONS)
     mask = as_mask(mask)
-    reason = refusal(score, q, k, v, mask=mask, bias=bias, dropout_rate=dropout_rate)
-    if implementation == "cudnn" and reason is not None:
-        raise NotImplementedError(
-            f'implementation="cudnn" {reason}; use implementation="blockwise" or None'
-        )
-    if implementation == "cudnn" or (implementation is None and reason is None and _on_nvidia()):
-        return _cudnn(cast(Dot, score).scale, q, k, v, mask)
+    platform = platforms.current()
+    call = Call(score, q, k, v, mask, bias, dropout_rate, precision, platform, pallas)
+    name = _FASTEST.get(platform.name) if implementation is None else implementation
+    if name in _KERNELS:
+        reason = refusal(name, call)
+        if reason is None:
+            return _KERNELS[name].attend(call)
+        if implementation is not None:
+            raise NotImplementedError(
+                f'implementation="{name}" {reason}; use implementation="blockwise" or None'
+            )
     if implementation is None:
-        shorter, longer = sorted((q.shape[-3], k.shape[-3]))
+        shorter, longer = sorted(call.lengths)
         fits_a_block = shorter <= _SHORT and longer <= _LONG
         implementation = "dense" if fits_a_block else "blockwise"
     attend = dense.attend if implementation == "dense" else blockwise.attend
@@ -268,40 +294,7 @@ def location_attention(q, v, w: ArrayLike, **options: Unpack[Options]) -> jax.Ar
     return attention(Location(w), q, v, v, **options)
 
 
-def refusal(score: Score, q, k, v, *, mask, bias, dropout_rate) -> str | None:
-    """Why cuDNN's attention does not serve these arguments; None where it does."""
-    if not isinstance(score, Dot):
-        return f"computes the dot score only, not {type(score).__name__}"
-    if q.dtype not in (jnp.float16, jnp.bfloat16):
-        return f"computes in float16 or bfloat16, not {q.dtype}"
-    if q.shape[-1] != v.shape[-1] or q.shape[-1] % 8 or q.shape[-1] > 128:
-        return (
-            "wants equal widths of q, k and v, a multiple of 8 up to 128; got "
-            f"{q.shape[-1]} and {v.shape[-1]}"
-        )
-    if bias is not None or dropout_rate > 0.0:
-        return "takes no bias and no dropout here"
-    if isinstance(mask, Causal) and isinstance(mask.q_offset, int) and mask.q_offset == 0:
-        return None
-    if isinstance(mask, Window) and isinstance(mask.q_offset, int) and mask.q_offset == 0:
-        if mask.left is not None and mask.right == 0 and q.shape[-3] == k.shape[-3]:
-            return None
-        return "takes a window (left, 0) of the past only, with as many queries as keys"
-    return None if mask is None else f"takes no mask of type {type(mask).__name__}"
-
-
-def _on_nvidia() -> bool:
-    device = jax.devices()[0]
-    return device.platform == "gpu" and "cuda" in device.client.platform_version
-
-
-def _cudnn(scale: float | None, q, k, v, mask) -> jax.Array:
-    window: Any = (mask.left, mask.right) if isinstance(mask, Window) else None
-    context = jax.nn.dot_product_attention(
-        *(x.reshape(-1, *x.shape[-3:]) for x in (q, k, v)),
-        scale=scale,
-        is_causal=isinstance(mask, Causal),
-        local_window_size=window,
-        implementation="cudnn",
-    )
-    return context.reshape(*q.shape[:-1], v.shape[-1])
+def refusal(implementation: str, call: Call) -> str | None:
+    """Why a named implementation does not serve the call; None where it does."""
+    kernel = _KERNELS.get(implementation)
+    return None if kernel is None else kernel.refusal(call)

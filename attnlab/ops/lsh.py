@@ -12,6 +12,7 @@ from jax.typing import ArrayLike
 
 from attnlab import masks
 from attnlab.checks import require, require_choice
+from attnlab.ops.kernels.options import Pallas
 from attnlab.ops.lsh_choice import choose
 from attnlab.ops.lsh_inputs import (
     check_arrays,
@@ -158,7 +159,7 @@ def lsh_attention(
     dropout_rate: float = 0.0,
     dropout_key: jax.Array | None = None,
     rows_at_once: int | None = None,
-    implementation: str | None = None,
+    implementation: str | Pallas | None = None,
     precision: Any = None,
 ) -> jax.Array:
     r"""Attention over the keys that hashing puts near each query.
@@ -187,10 +188,12 @@ def lsh_attention(
       dropout_rate: probability of dropping a weight.
       dropout_key: needed if dropout_rate > 0.
       rows_at_once: how many of the B·N rows to compute together: memory for speed, no change of
-        numbers. None = 1 on CPU, elsewhere all.
+        numbers. None = 1 on CPU, elsewhere as many as have 65,536 tokens.
       implementation: "sorted" goes through the rounds in sorted order; "dense" makes the L × L
         weights of a row, the same function with other rounding; None = dense where that visits no
-        more pairs than the rounds would, no more than 2¹⁸, and rows_at_once is not asked for.
+        more pairs than the rounds would, no more than 2¹⁸, and rows_at_once is not asked for;
+        "pallas" (or `Pallas(...)`) goes through the rounds by the kernels of `ops.kernels`, on TPU
+        and Hopper GPU, where only the query's own bucket is shown and no weight is dropped.
       precision: of the matrix products, as in `jax.lax.dot`.
 
     Returns:
@@ -199,7 +202,7 @@ def lsh_attention(
     Raises:
       ValueError: shapes or dtypes that do not fit; bucket ids that the packed sort key cannot hold
         (under jit they cannot raise: the context is then NaN).
-      NotImplementedError: other masks.
+      NotImplementedError: other masks; what a kernel that was named does not serve.
 
     Time O(R·L·C·(H + D) + R·L·log L); memory O(L·N·(R + H + D)), gradients included.
 
@@ -239,7 +242,7 @@ def lsh_attention(
         order = sort_rounds(jnp.moveaxis(buckets, 3, 1), valid, segments, geometry)
     seeds = row_seeds(dropout_rate, dropout_key, batch, heads)
     settings = Settings(geometry, options.key_norm, dropout_rate, rows_at_once, precision)
-    attend = choose(implementation, order, settings)
+    attend = choose(implementation, order, settings, qk, v)
     context = attend(settings, qk, None, v, nan_if_broken, order, seeds)[:, :length]
     for visible in (visibility.valid, visibility.q_valid):
         if visible is not None:

@@ -137,7 +137,7 @@ def lsh_cross_attention(
         order = sort_queries_and_keys(q_ids, k_ids, visible, geometry)
     seeds = row_seeds(dropout_rate, dropout_key, batch, heads)
     settings = Settings(geometry, options.key_norm, dropout_rate, rows_at_once, precision)
-    attend = choose(implementation, order, settings)
+    attend = choose(implementation, order, settings, q, v)
     context = attend(settings, q, k, v, nan_if_broken, order, seeds)
     if seen.q_valid is not None:
         context = jnp.where(seen.q_valid[:, :, None, None], context, 0)

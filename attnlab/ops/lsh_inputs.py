@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from attnlab import masks
 from attnlab.axes import lead_with_ones
 from attnlab.checks import require, require_choice, require_dropout
+from attnlab.ops.kernels.options import Pallas
 from attnlab.ops.lsh_order import bucket_limit
 
 __all__ = [
@@ -22,6 +23,7 @@ __all__ = [
     "check_knobs",
     "is_int",
     "read_mask",
+    "require_implementation",
     "require_key",
 ]
 
@@ -53,6 +55,13 @@ def is_int(x: Any) -> bool:
     return isinstance(x, int) and not isinstance(x, bool)
 
 
+def require_implementation(implementation: Any) -> None:
+    """One of the names, or a kernel's options."""
+    if not isinstance(implementation, Pallas):
+        names = (None, "sorted", "dense", "pallas")
+        require_choice("implementation", implementation, names)
+
+
 def require_key(name: str, key: Any) -> None:
     """`key` must be one PRNG key, new-style or raw."""
     dtype = getattr(key, "dtype", None)
@@ -69,7 +78,7 @@ def check_knobs(
     chunk_size: Any, rows_at_once: Any, implementation: Any, dropout_rate: Any, dropout_key: Any
 ) -> None:
     """The arguments that are no arrays."""
-    require_choice("implementation", implementation, (None, "sorted", "dense"))
+    require_implementation(implementation)
     require_dropout(dropout_rate, dropout_key)
     if dropout_rate > 0:
         require_key("dropout_key", dropout_key)

@@ -20,11 +20,12 @@ from attnlab.ops.hashing import (
     make_rotations,
     running_centre,
 )
+from attnlab.ops.kernels.options import Pallas
 from attnlab.ops.lsh import STRICT, LSHOptions, lsh_attention
 from attnlab.ops.lsh_cross import lsh_cross_attention
 from attnlab.ops.lsh_decode import lsh_decode
 from attnlab.ops.lsh_decode_state import DecodeState, empty_state, next_centres
-from attnlab.ops.lsh_inputs import read_mask
+from attnlab.ops.lsh_inputs import read_mask, require_implementation
 from attnlab.scores import Dot, Score
 
 __all__ = ["LSH"]
@@ -57,7 +58,7 @@ class LSH:
         which the modules give as `hash_inputs`.
       shared_qk: whether queries and keys are the same. Decoding, centring, hashing before rotary
         and options that are not strict are only for those that are.
-      implementation: None, "sorted" or "dense", as for `lsh_attention`.
+      implementation: None, "sorted", "dense" or "pallas", as for `lsh_attention`.
     """
 
     num_hashes: int = 4
@@ -69,11 +70,11 @@ class LSH:
     centring: str | None = None
     hash_before_rotary: bool = False
     shared_qk: bool = True
-    implementation: str | None = None
+    implementation: str | Pallas | None = None
 
     def __post_init__(self):
         require_choice("centring", self.centring, (None, "running", "learned"))
-        require_choice("implementation", self.implementation, (None, "sorted", "dense"))
+        require_implementation(self.implementation)
         if not self.shared_qk and (self.centring is not None or self.hash_before_rotary):
             raise NotImplementedError(
                 "centring and hash_before_rotary are for shared queries and keys; got"

@@ -1,6 +1,7 @@
 """Rows of LSH attention: one head of one example, and how all rows are gone through.
 
-On a CPU one row after the other, so that a row's arrays stay in the cache; elsewhere all together.
+On a CPU one row after the other, so that a row's arrays stay in the cache; elsewhere as many
+together as fill the device, because what is in between is as large as many times their inputs.
 """
 
 from __future__ import annotations
@@ -22,17 +23,20 @@ __all__ = [
     "Row",
     "Settings",
     "at",
+    "heads_inside",
     "keep_weights",
     "map_rows",
     "row_of",
     "row_seeds",
+    "rows_together",
     "select_row",
     "unit_keys",
 ]
 
 # Weights in a tile: on a CPU a tile and its gradients stay in the cache; elsewhere one tile should
 # fill the device, over all rows together.
-_TILE_ON_CPU, _TILE_ELSEWHERE = 2**18, 2**26
+_TILE_ON_CPU, _TILE_ELSEWHERE = 2**18, 2**24
+_TOKENS_TOGETHER = 2**16  # in rows that an accelerator computes together
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,7 +47,7 @@ class Settings:
       geometry: which slots are neighbours.
       key_norm: "rms", "l2" or None.
       dropout_rate: probability of dropping a weight.
-      rows_at_once: rows computed together; None = 1 on CPU, elsewhere all.
+      rows_at_once: rows computed together; None = 1 on CPU, elsewhere `rows_together`.
       precision: of the matrix products.
     """
 
@@ -152,6 +156,19 @@ def row_of(x: jax.Array, index: jax.Array) -> jax.Array:
     return lax.dynamic_slice(x, start, (1, length, 1, width)).reshape(length, width)
 
 
+def rows_together(num_rows: int, length: int) -> int:
+    """How many rows an accelerator computes together: a divisor of their number."""
+    most = max(1, _TOKENS_TOGETHER // length)
+    return max(n for n in range(1, min(num_rows, most) + 1) if num_rows % n == 0)
+
+
+def heads_inside(x: jax.Array, batch: int) -> jax.Array:
+    """[B·N, L, width] to [B, L, N, width]; [B·N, L] stays."""
+    if x.ndim == 2:
+        return x
+    return jnp.moveaxis(x.reshape(batch, -1, *x.shape[1:]), 1, 2)
+
+
 def map_rows(
     row: Callable[[jax.Array, int], Any], settings: Settings, order: Order, batch: int
 ) -> Any:
@@ -198,15 +215,10 @@ def map_rows(
         return lax.fori_loop(0, num_rows, next_row, empty)
 
     def together(indices):
-        size = chunks_at_once(_TILE_ELSEWHERE // min(num_rows, at_once or num_rows))
-        rows = lax.map(lambda i: row(i, size), indices, batch_size=at_once or num_rows)
-
-        def heads_inside(x):
-            if x.ndim == 2:
-                return x
-            return jnp.moveaxis(x.reshape(batch, heads, *x.shape[1:]), 1, 2)
-
-        return jax.tree.map(heads_inside, rows)
+        size_of_batch = at_once or rows_together(num_rows, slots)
+        size = chunks_at_once(_TILE_ELSEWHERE // min(num_rows, size_of_batch))
+        rows = lax.map(lambda i: row(i, size), indices, batch_size=size_of_batch)
+        return jax.tree.map(lambda x: heads_inside(x, batch), rows)
 
     indices = jnp.arange(num_rows, dtype=jnp.int32)
     if at_once is not None:

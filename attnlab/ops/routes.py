@@ -13,7 +13,7 @@ import jax
 from jax.typing import ArrayLike
 
 from attnlab import masks
-from attnlab.ops.attention import attention, attention_weights
+from attnlab.ops.attention import Implementation, attention, attention_weights
 from attnlab.ops.local import window_attention
 from attnlab.ops.lsh_route import LSH
 from attnlab.scores import Score
@@ -26,10 +26,10 @@ class AllPairs:
     """Every query visits every key that its mask shows; exact.
 
     Args:
-      implementation: None, "dense", "blockwise" or "cudnn", as for `attention`.
+      implementation: None, a name, or `Pallas(...)`, as for `attention`.
     """
 
-    implementation: str | None = None
+    implementation: Implementation = None
     shares_qk: ClassVar[bool] = False
 
     def __call__(
@@ -64,7 +64,7 @@ class Window:
 
     left: int
     right: int
-    implementation: str | None = None
+    implementation: Implementation = None
     shares_qk: ClassVar[bool] = False
 
     def __call__(

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from attnlab import masks, scores
-from attnlab.ops import attention as module
 from attnlab.ops import blockwise, dense
 from attnlab.ops.attention import (
     additive_attention,
@@ -19,7 +18,6 @@ from attnlab.ops.attention import (
     dot_product_attention,
     general_attention,
     location_attention,
-    refusal,
 )
 from tests import oracle
 from tests.mechanisms import SCORES, Sizes
@@ -156,81 +154,6 @@ def test_products_of_low_precision_are_summed_in_float32(implementation):
         assert [x.aval.dtype for x in eqn.invars + eqn.outvars] == ["bfloat16"] * 2 + ["float32"]
 
 
-BF16 = {"q": (2, 64, 4, 64), "k": (2, 64, 2, 64), "v": (2, 64, 2, 64)}
-
-
-def bf16_arrays(**shapes):
-    rng = np.random.default_rng(0)
-    return [jnp.asarray(rng.normal(size=x), jnp.bfloat16) for x in (BF16 | shapes).values()]
-
-
-@pytest.mark.parametrize(
-    ("score", "shapes", "options", "reason"),
-    [
-        (scores.Dot(), {}, {}, None),
-        (scores.Dot(0.5), {}, {"mask": masks.Causal()}, None),
-        (scores.Dot(), {"q": (2, 32, 4, 64)}, {"mask": masks.Causal()}, None),
-        (scores.Dot(), {}, {"mask": masks.Window(5, 0)}, None),
-        (scores.Additive(jnp.ones(64)), {}, {}, "dot score only, not Additive"),
-        (scores.Cosine(), {}, {}, "dot score only, not Cosine"),
-        (scores.Dot(), {"v": (2, 64, 2, 32)}, {}, "equal widths.*got 64 and 32"),
-        (scores.Dot(), {n: (*s[:3], 60) for n, s in BF16.items()}, {}, "multiple of 8.*got 60"),
-        (scores.Dot(), {n: (*s[:3], 136) for n, s in BF16.items()}, {}, "up to 128; got 136"),
-        (scores.Dot(), {}, {"bias": jnp.zeros((64, 64))}, "no bias and no dropout"),
-        (scores.Dot(), {}, {"dropout_rate": 0.1}, "no bias and no dropout"),
-        (scores.Dot(), {}, {"mask": masks.Causal(3)}, "no mask of type Causal"),
-        (scores.Dot(), {}, {"mask": masks.Causal(jnp.array([0, 0]))}, "no mask of type Causal"),
-        (scores.Dot(), {}, {"mask": masks.Window(5, 2)}, r"window \(left, 0\)"),
-        (scores.Dot(), {}, {"mask": masks.Window(None, 0)}, r"window \(left, 0\)"),
-        (scores.Dot(), {"q": (2, 32, 4, 64)}, {"mask": masks.Window(5, 0)}, "as many queries"),
-        (scores.Dot(), {}, {"mask": masks.Window(5, 0, 1)}, "no mask of type Window"),
-        (scores.Dot(), {}, {"mask": masks.Padding(3)}, "no mask of type Padding"),
-        (scores.Dot(), {}, {"mask": masks.Causal() & masks.Padding(3)}, "of type Both"),
-    ],
-)
-def test_cudnn_is_used_where_it_serves_and_refused_elsewhere(
-    score, shapes, options, reason, monkeypatch
-):
-    """cuDNN itself is replaced by the XLA version of the same JAX function."""
-    used = []
-    original = jax.nn.dot_product_attention
-
-    def stand_in(*args, implementation, **kwargs):
-        used.append(implementation)
-        return original(*args, implementation="xla", **kwargs)
-
-    monkeypatch.setattr(jax.nn, "dot_product_attention", stand_in)
-    monkeypatch.setattr(module, "_on_nvidia", lambda: True)
-    q, k, v = bf16_arrays(**shapes)
-    key = jax.random.key(0)
-    call = functools.partial(attention, score, q, k, v, **options, dropout_key=key)
-    got = {"mask": None, "bias": None, "dropout_rate": 0.0} | options
-    if reason is None:
-        assert refusal(score, q, k, v, **got) is None
-        plain = call(implementation="dense")
-        for implementation in (None, "cudnn"):
-            context = call(implementation=implementation)
-            np.testing.assert_allclose(
-                context.astype(jnp.float32), plain.astype(jnp.float32), atol=0.03
-            )
-        assert used == ["cudnn", "cudnn"]
-    else:
-        with pytest.raises(NotImplementedError, match=f'"cudnn".*{reason}.*"blockwise" or None'):
-            call(implementation="cudnn")
-        jax.eval_shape(lambda: call(implementation=None))
-        assert used == []
-
-
-def test_float32_is_not_for_cudnn():
-    q, k, v = arrays("dot")
-    with pytest.raises(NotImplementedError, match="float16 or bfloat16, not float32"):
-        attention(scores.Dot(), q, k, v, implementation="cudnn")
-
-
-def test_none_is_not_cudnn_on_a_cpu():
-    assert not module._on_nvidia()
-
-
 Q, K, V = (2, 5, 6, 7), (2, 11, 3, 7), (2, 11, 3, 13)
 
 
@@ -250,7 +173,7 @@ Q, K, V = (2, 5, 6, 7), (2, 11, 3, 7), (2, 11, 3, 13)
         (
             (Q, K, V),
             {"implementation": "flash"},
-            r"implementation must be one of None, 'dense', 'blockwise', 'cudnn'; got 'flash'",
+            r"implementation must be one of None, 'dense', 'blockwise', 'cudnn', 'splash', 'tokamax', 'pallas'; got 'flash'",
         ),
         ((Q, K, V), {"mask": jnp.zeros((5, 11))}, r"mask must be boolean.*float32.*bias="),
         ((Q, K, V), {"mask": jnp.ones((11, 5), bool)}, r"\(2, 6, 5, 11\); got \(11, 5\)"),

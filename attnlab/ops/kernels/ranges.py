@@ -131,7 +131,8 @@ def key_blocks(visible: Visible, config: Config, num_keys: int) -> Blocks:
     count = jnp.maximum(stop - start, 0)
     start = jnp.minimum(start, num_queries // bq - 1)
     most = _most(config.ahead, config.back, bk, bq, num_queries)
-    return Blocks(*(jnp.broadcast_to(x[None], (rows, *x.shape)) for x in (start, count)), most)
+    start, count = (jnp.broadcast_to(x[None], (rows, x.size)) for x in (start, count))
+    return Blocks(start, count, most)
 
 
 def _most(back: int | None, ahead: int | None, block: int, other: int, length: int) -> int:

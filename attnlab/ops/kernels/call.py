@@ -1,0 +1,71 @@
+"""What an implementation of exact attention is asked to compute, and may refuse."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import jax
+
+from attnlab.masks import Causal, Mask, Window
+from attnlab.ops.kernels.options import Pallas
+from attnlab.platforms import Platform
+from attnlab.scores import Dot, Score
+
+__all__ = ["Call", "not_for", "refuse_all_but_dot", "starts_at_zero"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Call:
+    """The checked arguments of `attention`, and what the program is traced for.
+
+    Attributes:
+      score: as the user gave it.
+      q: [*B, T, N, H].
+      k: [*B, S, K, H].
+      v: [*B, S, K, D].
+      mask: a mask or None.
+      bias: for the logits, or None.
+      dropout_rate: on the weights.
+      precision: of the matrix products.
+      platform: the accelerator.
+      pallas: what this project's own kernels are tuned by.
+    """
+
+    score: Score
+    q: jax.Array
+    k: jax.Array
+    v: jax.Array
+    mask: Mask | None
+    bias: Any
+    dropout_rate: float
+    precision: Any
+    platform: Platform
+    pallas: Pallas = Pallas()
+
+    @property
+    def lengths(self) -> tuple[int, int]:
+        """T and S."""
+        return self.q.shape[-3], self.k.shape[-3]
+
+
+def not_for(call: Call, *names: str) -> str | None:
+    """Refuses every platform but these."""
+    if call.platform.name in names or call.pallas.interpret:
+        return None
+    known = {"cuda": "NVIDIA GPU", "tpu": "TPU"}
+    return f"is for {' and '.join(known[name] for name in names)}, not for {call.platform.name}"
+
+
+def refuse_all_but_dot(call: Call) -> str | None:
+    """Why a kernel for the plain dot product cannot serve, its masks aside."""
+    if not isinstance(call.score, Dot):
+        return f"computes the dot score only, not {type(call.score).__name__}"
+    if call.bias is not None or call.dropout_rate > 0.0:
+        return "takes no bias and no dropout here"
+    return None
+
+
+def starts_at_zero(mask: Causal | Window) -> bool:
+    """Whether query i stands at position i, known while tracing."""
+    return isinstance(mask.q_offset, int) and mask.q_offset == 0

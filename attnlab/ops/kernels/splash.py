@@ -1,0 +1,134 @@
+"""`implementation="splash"`: JAX's flash attention for TPU, with blocks that a mask skips."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import cast
+
+import jax
+import jax.numpy as jnp
+
+from attnlab.masks import Both, Causal, Mask, Segments, Window
+from attnlab.ops.kernels.call import Call, not_for, refuse_all_but_dot, starts_at_zero
+from attnlab.scores import Dot
+
+__all__ = ["attend", "refusal"]
+
+_LANES = 128  # of a TPU's vectors: blocks are multiples of it
+_LARGEST_BLOCK = 512
+
+
+def refusal(call: Call) -> str | None:
+    """Why it does not serve the call; None where it does.
+
+    What it computes for a query that sees nothing is undefined, so it is given only masks under
+    which every query sees a key.
+    """
+    if reason := not_for(call, "tpu") or refuse_all_but_dot(call):
+        return reason
+    if call.q.dtype != jnp.bfloat16:
+        return f"computes in bfloat16, not {call.q.dtype}"
+    if min(call.lengths) < _LANES:
+        return f"wants at least {_LANES} queries and keys; got {min(call.lengths)}"
+    shape, segments = _split(call.mask)
+    if not isinstance(shape, (Causal, Window, type(None))):
+        return f"takes no mask of type {type(shape).__name__}"
+    if segments is not None and segments.kv_ids is not None:
+        return "takes segments of self-attention only, without kv_ids"
+    in_place = shape is None or starts_at_zero(shape)
+    if call.mask is not None and not (in_place and call.lengths[0] == call.lengths[1]):
+        return "takes masks only with as many queries as keys, and no q_offset"
+    return None
+
+
+def attend(call: Call) -> jax.Array:
+    """The context [*B, T, N, D]."""
+    group = call.q.shape[-2] // call.k.shape[-2]
+    scale = cast(Dot, call.score).scale
+    scale = 1 / math.sqrt(call.q.shape[-1]) if scale is None else scale
+    q, k, v = (_heads_first(x) for x in (call.q * jnp.asarray(scale, call.q.dtype), call.k, call.v))
+    q = q.reshape(*k.shape[:2], group, *q.shape[2:])  # [B, K, G, T, H]
+    shape, segments = _split(call.mask)
+    lengths = q.shape[3], k.shape[2]
+    kernel = _kernel(shape, lengths, group, call.pallas.interpret)
+    ids = None
+    if segments is not None or lengths != call.lengths:
+        ids = _segment_ids(segments, call.lengths, lengths, q.shape[0])
+    kernel = jax.vmap(jax.vmap(kernel, in_axes=(0, 0, 0, None)), in_axes=(0, 0, 0, 0))
+    context = kernel(q, k, v, ids)
+    context = context.reshape(q.shape[0], -1, *context.shape[3:])[:, :, : call.lengths[0]]
+    return jnp.moveaxis(context, 1, 2).reshape(*call.q.shape[:-1], call.v.shape[-1])
+
+
+def _split(mask: Mask | None) -> tuple[Mask | None, Segments | None]:
+    """`shape & segments` in its two parts, each of which may be missing."""
+    if isinstance(mask, Segments):
+        return None, mask
+    if isinstance(mask, Both):
+        for shape, segments in ((mask.first, mask.second), (mask.second, mask.first)):
+            if isinstance(segments, Segments):
+                return shape, segments
+    return mask, None
+
+
+def _block(length: int) -> int:
+    return min(_LARGEST_BLOCK, _LANES * math.ceil(length / _LANES))
+
+
+def _heads_first(x: jax.Array) -> jax.Array:
+    """[*B, T, N, H] to [B, N, T, H], T padded to whole blocks."""
+    x = jnp.moveaxis(x.reshape(-1, *x.shape[-3:]), 2, 1)
+    return jnp.pad(x, ((0, 0), (0, 0), (0, -x.shape[2] % _block(x.shape[2])), (0, 0)))
+
+
+def _kernel(
+    shape: Mask | None, lengths: tuple[int, int], group: int, interpret: bool
+) -> Callable[..., jax.Array]:
+    """(q [G, T, H], k [S, H], v [S, D], segment ids) -> [G, T, D]."""
+    from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_kernel as splash
+    from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_mask as masks
+
+    of_one_head: masks.Mask = masks.FullMask(lengths)
+    if isinstance(shape, Causal):
+        of_one_head = masks.CausalMask(lengths)
+    elif isinstance(shape, Window):
+        of_one_head = masks.LocalMask(lengths, (shape.left, shape.right), 0)
+    queries, keys = map(_block, lengths)
+    sizes = splash.BlockSizes(
+        block_q=queries,
+        block_kv=keys,
+        block_q_dkv=queries,
+        block_kv_dkv=keys,
+        block_q_dq=queries,
+        block_kv_dq=keys,
+    )
+    return splash.make_splash_mqa(
+        mask=masks.MultiHeadMask([of_one_head] * group),
+        block_sizes=sizes,
+        head_shards=1,
+        q_seq_shards=1,
+        interpret=interpret,
+    )
+
+
+def _segment_ids(segments: Segments | None, lengths, padded, batch: int):
+    """Ids [B, T] and [B, S] that also keep the padding apart from what is real."""
+    from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_kernel as splash
+
+    ids = jnp.zeros((1, lengths[0]), jnp.int32)
+    if segments is not None:
+        q_ids = jnp.asarray(segments.q_ids, jnp.int32)
+        ids = q_ids.reshape(-1, lengths[0])
+    padding = jnp.min(ids) - 1
+
+    def pad(ids: jax.Array, length: int, value) -> jax.Array:
+        ids = jnp.pad(ids, ((0, 0), (0, length - ids.shape[1])), constant_values=value)
+        return jnp.broadcast_to(ids, (batch, length))
+
+    if lengths[0] == lengths[1]:
+        of_both = pad(ids, padded[0], padding)
+        return splash.SegmentIds(of_both, of_both)
+    # Without a mask: a query that is padding sees what is real, and is thrown away.
+    keys = jnp.zeros((1, lengths[1]), jnp.int32)
+    return splash.SegmentIds(pad(ids, padded[0], 0), pad(keys, padded[1], padding))
