@@ -173,7 +173,8 @@ Q, K, V = (2, 5, 6, 7), (2, 11, 3, 7), (2, 11, 3, 13)
         (
             (Q, K, V),
             {"implementation": "flash"},
-            r"implementation must be one of None, 'dense', 'blockwise', 'cudnn', 'splash', 'tokamax', 'pallas'; got 'flash'",
+            r"implementation must be one of None, 'dense', 'blockwise', 'cudnn', 'splash', "
+            r"'tokamax', 'pallas'; got 'flash'",
         ),
         ((Q, K, V), {"mask": jnp.zeros((5, 11))}, r"mask must be boolean.*float32.*bias="),
         ((Q, K, V), {"mask": jnp.ones((11, 5), bool)}, r"\(2, 6, 5, 11\); got \(11, 5\)"),
