@@ -21,11 +21,13 @@ All but `"dense"` take O(T + S) memory, and have a backward pass of their own, s
 differentiated twice or in forward mode. `Pallas(block_q=…, block_k=…)` is `"pallas"` with tiles of
 your own.
 
-`None` is `"cudnn"` on NVIDIA and `"splash"` on TPU, where these serve. Else it is `"dense"` for at
-most 32 queries or keys and 2048 of the others, a decoder's step say, where all pairs are but a
-block and the engine around it only costs (1.3 to 18 times the time on a CPU); `"blockwise"` beyond.
-It looks at the default device while tracing; to compile for another one, trace under
-`platforms.compiling_for`.
+`None` is `"cudnn"` on NVIDIA where it serves. Else it is `"dense"` for at most 32 queries or keys
+and 2048 of the others, a decoder's step say, where all pairs are but a block and the engine around
+it only costs (1.3 to 18 times the time on a CPU); `"blockwise"` beyond. It looks at the default
+device while tracing; to compile for another one, trace under `platforms.compiling_for`.
+
+`"splash"`, `"pallas"` and some of `"tokamax"` are kernels that XLA does not partition over devices:
+under `jit` over a mesh they belong inside `jax.shard_map`. That is why they are not the default.
 
 Letters: *B batch axes, T queries, S keys, N query heads, K key/value heads (N a multiple of K;
 query head n uses key/value head n // (N/K)), H head width, D value width.
@@ -78,7 +80,6 @@ class Options(TypedDict, total=False):
 
 Implementation = str | Pallas | None
 _KERNELS = {"cudnn": cudnn, "splash": splash, "tokamax": tokamax, "pallas": exact}
-_FASTEST = {"cuda": "cudnn", "tpu": "splash"}  # where it serves
 IMPLEMENTATIONS = (None, "dense", "blockwise", *_KERNELS)
 # Up to here T × S logits are a block's, and the engine around them only costs.
 _SHORT, _LONG = 32, 2048
@@ -142,7 +143,7 @@ def attention(
     mask = as_mask(mask)
     platform = platforms.current()
     call = Call(score, q, k, v, mask, bias, dropout_rate, precision, platform, pallas)
-    name = _FASTEST.get(platform.name) if implementation is None else implementation
+    name = "cudnn" if implementation is None and platform.name == "cuda" else implementation
     if name in _KERNELS:
         reason = refusal(name, call)
         if reason is None:

@@ -157,7 +157,11 @@ def row_of(x: jax.Array, index: jax.Array) -> jax.Array:
 
 
 def rows_together(num_rows: int, length: int) -> int:
-    """How many rows an accelerator computes together: a divisor of their number."""
+    """How many rows an accelerator computes together: a divisor of their number.
+
+    >>> rows_together(8, 2**20), rows_together(64, 8192), rows_together(6, 16384)
+    (1, 8, 3)
+    """
     most = max(1, _TOKENS_TOGETHER // length)
     return max(n for n in range(1, min(num_rows, most) + 1) if num_rows % n == 0)
 

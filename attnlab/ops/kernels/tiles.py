@@ -12,7 +12,16 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 
-__all__ = ["MASKED", "finish", "in_range", "logit_gradients", "softmax_step", "weights"]
+__all__ = [
+    "MASKED",
+    "finish",
+    "in_range",
+    "logit_gradients",
+    "softmax_step",
+    "unit_gradients",
+    "unit_logits",
+    "weights",
+]
 
 # Not -inf: where nothing is visible, -inf − -inf would be NaN.
 MASKED = -1e30
@@ -68,3 +77,19 @@ def weights(logits: jax.Array, visible: jax.Array, lse: jax.Array) -> jax.Array:
 def logit_gradients(p: jax.Array, dp: jax.Array, delta: jax.Array) -> jax.Array:
     """ds = P ∘ (dP − δ), with dP = do·v and δ = rowsum(do ∘ o) spread over the tile."""
     return p * (dp - delta)
+
+
+def unit_logits(q: jax.Array, k: jax.Array, w: jax.Array) -> jax.Array:
+    """What one hidden unit h adds to the additive score: w_h tanh(q_h + k_h)."""
+    return w * jnp.tanh(q + k)
+
+
+def unit_gradients(q: jax.Array, k: jax.Array, ds: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """One hidden unit's ds ∘ (1 − tanh²) and ds ∘ tanh.
+
+    w_h times the first, summed over keys or queries, is dq_h or dk_h; the second, summed over both,
+    is dw_h.
+    """
+    tanh = jnp.tanh(q + k)
+    through = ds * tanh
+    return ds - through * tanh, through

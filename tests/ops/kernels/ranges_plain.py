@@ -1,4 +1,4 @@
-"""What the range kernels compute, written out densely, [M, T, S] and all, in the type of its input."""
+"""What the range kernels compute, written out densely, in the type of the input."""
 
 import jax
 import jax.numpy as jnp
