@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-EXTRAS = {"cuda12", "cuda13", "tpu"}
+CUDA = {"cuda12", "cuda13"}  # their wheels exclude each other
 GOOGLE_PCI_VENDOR = "0x1ae0"
 
 

@@ -24,6 +24,7 @@ from typing import Any
 import devices
 
 STATE = "attnlab.json"
+COMPILER = "gpu-compile"  # the extra with JAX's CUDA plugin alone
 
 # What pip or venv said → what to do about it; the first that matches is shown.
 REMEDIES = (
@@ -105,8 +106,10 @@ def _make(venv: Path, extras: set[str], lock: int) -> None:
         )
     update = _sound(venv, before)
     held = set(before["extras"]) if update else set()
-    # One accelerator's wheels an environment: those of cuda12 and cuda13 exclude each other.
-    extras = extras | held | (set() if held & devices.EXTRAS else devices.extras())
+    found = set() if held & devices.CUDA else devices.extras()
+    if found & devices.CUDA and COMPILER in held:
+        update, held = False, held - {COMPILER}  # its plugin may be that of the other CUDA
+    extras = extras | held | found
     shown = f" with {', '.join(sorted(extras))}" if extras else ""
     _say(f"{'updating' if update else 'making'} .venv{shown} (once; takes minutes)")
     if "compat" in extras and sys.platform == "linux":
@@ -122,7 +125,9 @@ def _make(venv: Path, extras: set[str], lock: int) -> None:
             # The real path: the running Python may be that of the .venv just removed.
             _run([os.path.realpath(sys.executable), "-m", "venv", str(venv)], venv, log, lock)
         _write(venv, {"complete": False})
-        project = f".[{','.join(sorted(extras))}]" if extras else "."
+        # Wheels for real GPUs hold the compiler too.
+        named = extras - {COMPILER} if extras & devices.CUDA else extras
+        project = f".[{','.join(sorted(named))}]" if named else "."
         pip = [str(venv / "bin" / "python"), "-m", "pip", "install", "--no-input"]
         _run([*pip, "--editable", project], venv, log, lock)
         state = {

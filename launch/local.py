@@ -3,8 +3,9 @@
     launch/local [--no_env] [--extra=NAME] NAME FLAGS…
 
 The first call makes `.venv` in the repository and installs the project into it, with the extra for
-the accelerator it finds; later calls start at once. Everything after NAME is the experiment's own
-(`launch/local NAME --help`), or pytest's for NAME `test`, whose paths start at the repository.
+the accelerator it finds, or whose compiler a --target needs; later calls start at once. Everything
+after NAME is the experiment's own (`launch/local NAME --help`), or pytest's for NAME `test`, whose
+paths start at the repository.
 
     --no_env       use the Python that is active, as it is; install nothing
     --extra=NAME   also install this extra of pyproject.toml; may be repeated
@@ -18,15 +19,18 @@ import argparse
 import ast
 import importlib.util
 import os
+import re
 import sys
 import tomllib
 from pathlib import Path
 
+import devices
 import environment
 
 ROOT = Path(__file__).resolve().parent.parent
 TEST = "test"
 NEEDS = {TEST: {"test"}, "compare_peers": {"compat"}}  # the extras that a name calls for
+COMPILERS = {"tpu": "tpu", "cuda": "gpu-compile"}  # the extra for each kind of --target
 
 
 def main(arguments: list[str]) -> None:
@@ -46,8 +50,11 @@ def main(arguments: list[str]) -> None:
         python = Path(sys.executable)
         parallel = importlib.util.find_spec("xdist") is not None
     else:
-        extras = NEEDS.get(name, set()) | _known_extras(options.extra)
+        extras = NEEDS.get(name, set()) | _compilers(flags) | _known_extras(options.extra)
         python, parallel = _prepare(extras), True
+        if not (devices.seen() or devices.extras()):
+            # A compiler's extra brings a plugin that looks for its device, and complains.
+            os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
     # The experiment runs where the user is, so that --input=PATH means what it says there; -P and
     # PYTHONPATH make `experiments` this checkout's, not one of that folder's.
@@ -57,7 +64,7 @@ def main(arguments: list[str]) -> None:
         os.chdir(ROOT)
         # Compiling is most of the time and mostly one thread; a worker takes 1–2 GiB.
         workers = min(4, os.cpu_count() or 1)
-        split_up = ["-n", str(workers)] if parallel and workers > 1 else []
+        split_up = ["-n", str(workers), "--dist=loadgroup"] if parallel and workers > 1 else []
         command = ["pytest", *split_up, *flags]
     else:
         command = [f"experiments.{name}", *flags]
@@ -82,6 +89,23 @@ def _known_extras(names: list[str]) -> set[str]:
     if unknown:
         sys.exit(f"launch/local: unknown extra {unknown[0]!r}; the extras are: {', '.join(known)}")
     return set(names)
+
+
+def _compilers(flags: list[str]) -> set[str]:
+    """The extras for the devices of --target, which the experiment itself checks."""
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument("--target")
+    given = parser.parse_known_args(flags)[0].target
+    if given is None:
+        return set()
+    with open(ROOT / "attnlab" / "bench" / "targets.toml", "rb") as file:
+        known = tomllib.load(file)
+    wanted = given.split(",")
+    return {
+        COMPILERS[device["kind"]]
+        for name, device in known.items()
+        if any(re.fullmatch(rf"{name}([:-].*)?", target) for target in wanted)
+    }
 
 
 def _prepare(extras: set[str]) -> Path:

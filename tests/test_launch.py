@@ -25,6 +25,8 @@ version = "0"
 [project.optional-dependencies]
 compat = []
 test = []
+tpu = []
+gpu-compile = []
 """
 
 BACKEND = """
@@ -141,7 +143,10 @@ def test_help_lists_experiments_with_their_first_lines(scratch):
         ([], "no NAME was given"),
         (["helo"], "unknown experiment 'helo'"),
         (["--no-env", "hello"], "unrecognized arguments: --no-env"),
-        (["--extra=gpu", "hello"], "unknown extra 'gpu'; the extras are: compat, test"),
+        (
+            ["--extra=gpu", "hello"],
+            "unknown extra 'gpu'; the extras are: compat, test, tpu, gpu-compile",
+        ),
         (["--no_env", "--extra=test", "hello"], "drop one of them"),
     ],
 )
@@ -224,6 +229,18 @@ def test_makes_the_environment_once_and_updates_it_when_it_must(scratch):
     assert "making .venv" in scratch.run("hello")[2]
 
 
+def test_a_target_brings_its_compiler(scratch):
+    bench = scratch.root / "attnlab" / "bench"
+    bench.mkdir(parents=True)
+    shutil.copy(ROOT / "attnlab" / "bench" / "targets.toml", bench)
+    status, _, err = scratch.run("hello", "--target=v5e:4x4,nonsense")
+    assert status == 0 and "making .venv with tpu (once" in err, err
+    assert scratch.run("hello", "--target", "v5e-8")[2] == ""
+    err = scratch.run("hello", "--target=a100-80,v4")[2]
+    assert "updating .venv with gpu-compile, tpu (once" in err, err
+    assert scratch.run("hello", "--target=h100-8")[2] == ""
+
+
 def test_a_failed_install_says_why_and_leaves_nothing(scratch):
     (scratch.root / "break").touch()
     status, out, err = scratch.run("hello")
@@ -289,6 +306,34 @@ def devices(monkeypatch):
     spec.loader.exec_module(module)
     monkeypatch.setattr(module, "seen", set)
     return module
+
+
+@pytest.fixture
+def environment(devices, monkeypatch):
+    monkeypatch.setitem(sys.modules, "devices", devices)
+    spec = importlib.util.spec_from_file_location("environment", ROOT / "launch" / "environment.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize(
+    ("found", "installed"),
+    [
+        (set(), "gpu-compile,tpu"),
+        ({"cuda13"}, "cuda13,tpu"),  # whose plugin is the compiler, and excludes CUDA 12's
+    ],
+)
+def test_wheels_for_real_gpus_are_their_compiler(
+    environment, devices, monkeypatch, tmp_path, found, installed
+):
+    commands = []
+    monkeypatch.setattr(devices, "extras", lambda: found)
+    monkeypatch.setattr(environment, "_run", lambda command, *_: commands.append(command))
+    (tmp_path / "pyproject.toml").touch()
+    environment.ensure(tmp_path, {"gpu-compile", "tpu"})
+    assert commands[-1][-1] == f".[{installed}]"
+    assert "gpu-compile" in json.loads((tmp_path / ".venv" / "attnlab.json").read_text())["extras"]
 
 
 @pytest.mark.parametrize(

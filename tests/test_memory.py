@@ -11,14 +11,15 @@ import sys
 
 import pytest
 
+pytestmark = pytest.mark.xdist_group("memory")  # one worker makes the fixture
+
 LENGTHS = (16384, 65536)
 # 4× the length; a little is left for what does not grow.
 LARGEST_GROWTH = 4.4
-PASSES = ("forward", "forward_backward")
 
 
-def measure(name: str, pass_: str, num_tokens: int) -> int:
-    """Bytes that the compiled program needs: arguments + outputs + temporaries."""
+def measure(name: str, num_tokens: int) -> int:
+    """Bytes of the compiled forward and backward: arguments + outputs + temporaries."""
     import jax
     import jax.numpy as jnp
 
@@ -31,20 +32,17 @@ def measure(name: str, pass_: str, num_tokens: int) -> int:
         for name, x in mechanism.arrays(sizes=sizes).items()
     }
 
-    def forward(arrays):
-        return mechanism.apply(arrays, None)
+    def context_and_gradients(arrays):
+        context, pull_back = jax.vjp(lambda arrays: mechanism.apply(arrays, None), arrays)
+        return context, pull_back(jnp.ones_like(context))
 
-    def forward_backward(arrays):
-        return jax.value_and_grad(lambda arrays: forward(arrays).sum())(arrays)
-
-    run = forward if pass_ == "forward" else forward_backward
-    found = jax.jit(run).lower(arrays).compile().memory_analysis()
+    found = jax.jit(context_and_gradients).lower(arrays).compile().memory_analysis()
     return found.argument_size_in_bytes + found.output_size_in_bytes + found.temp_size_in_bytes
 
 
 @pytest.fixture(scope="module")
 def growth():
-    """{mechanism: {pass: memory at 4× the length / memory}}, all measured in one process."""
+    """{mechanism: memory at 4× the length / memory}, all measured in one process."""
     flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_cpu_experimental_ynn_fusion_type="
     run = subprocess.run(
         [sys.executable, "-m", "tests.test_memory"],
@@ -65,16 +63,14 @@ def linear_and_quadratic() -> tuple[list[str], list[str]]:
     return linear, ["scaled_dot-dense", "additive-dense"]
 
 
-@pytest.mark.parametrize("pass_", PASSES)
 @pytest.mark.parametrize("name", linear_and_quadratic()[0])
-def test_memory_is_linear(growth, name, pass_):
-    assert 1 < growth[name][pass_] <= LARGEST_GROWTH
+def test_memory_is_linear(growth, name):
+    assert 1 < growth[name] <= LARGEST_GROWTH
 
 
-@pytest.mark.parametrize("pass_", PASSES)
 @pytest.mark.parametrize("name", linear_and_quadratic()[1])
-def test_the_same_measure_sees_the_square(growth, name, pass_):
-    assert growth[name][pass_] > 3 * LARGEST_GROWTH
+def test_the_same_measure_sees_the_square(growth, name):
+    assert growth[name] > 3 * LARGEST_GROWTH
 
 
 if __name__ == "__main__":
@@ -82,21 +78,6 @@ if __name__ == "__main__":
 
     names = sum(linear_and_quadratic(), [])
     with ThreadPoolExecutor(2) as pool:  # compiling leaves Python to others
-        sizes = {
-            (name, pass_, n): pool.submit(measure, name, pass_, n)
-            for name in names
-            for pass_ in PASSES
-            for n in LENGTHS
-        }
-        short, long = LENGTHS
-        print(
-            json.dumps(
-                {
-                    name: {
-                        p: sizes[name, p, long].result() / sizes[name, p, short].result()
-                        for p in PASSES
-                    }
-                    for name in names
-                }
-            )
-        )
+        sizes = {(name, n): pool.submit(measure, name, n) for name in names for n in LENGTHS}
+        short, long = ({name: sizes[name, n].result() for name in names} for n in LENGTHS)
+    print(json.dumps({name: long[name] / short[name] for name in names}))
