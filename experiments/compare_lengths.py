@@ -4,12 +4,19 @@
     python -m experiments.compare_lengths --mechanisms=dot,lsh --lengths=1024,4096,16384
     python -m experiments.compare_lengths --mechanisms=dot --implementation=dense,blockwise
     python -m experiments.compare_lengths --resume=results/compare_lengths-20261120-101500
+    python -m experiments.compare_lengths --target=v5e,h100 --dtype=bfloat16
+    python -m experiments.compare_lengths --target=v5e:2x4 --shard=sequence --mechanisms=multi_head
+    python -m experiments.compare_lengths --target=v5e-8 --shard=batch --batch=8 --program=bert
 
 Each mechanism is a jitted Flax module with its projections, run on the bytes of a text, forward and
 forward + backward. A fresh folder gets results.jsonl (every repetition), results.csv, report.md and
 two figures, memory and time, as SVG and PNG; the report also sets LSH beside published tables.
 Ctrl-C keeps what is done and still writes the report. The defaults finish within 5 minutes and
 8 GiB on two cores.
+
+With --target nothing runs: each program is compiled for accelerators that are not there, and the
+report says what memory it would need on them, up to which length it fits, and no times. --program
+compiles a whole training step instead (Adam, float32 parameters).
 """
 
 import dataclasses
@@ -20,15 +27,31 @@ from typing import Any
 
 from absl import flags
 
-from attnlab.bench import compare
+from attnlab.bench import compare, targets
 from attnlab.bench.case import PASSES
 from attnlab.bench.folder import Folder
 from attnlab.bench.mechanisms import IMPLEMENTATIONS, NAMES
-from attnlab.bench.settings import AUTO, DTYPES, PARALLEL, Settings
+from attnlab.bench.settings import (
+    AUTO,
+    DTYPES,
+    FOR_PROGRAMS,
+    FOR_TARGETS,
+    IN_MODELS,
+    PARALLEL,
+    PROGRAMS,
+    Settings,
+)
+from attnlab.bench.sharding import SHARDS
 from attnlab.records.errors import Invalid
 
 PUBLISHED = Path(__file__).parent / "published"
 _D = Settings()  # the defaults live there
+
+
+def _listed(values: tuple[Any, ...]) -> str:
+    return ",".join(map(str, values))
+
+
 _ways = f"{AUTO} (the fastest exact one here), {', '.join(IMPLEMENTATIONS)}"
 
 flags.DEFINE_list("mechanisms", list(_D.mechanisms), f"Which to compare: {', '.join(NAMES)}.")
@@ -43,7 +66,7 @@ flags.DEFINE_list(
     "implementation",
     list(_D.implementation),
     f"How exact attention is computed; a line in the figures for each: {_ways}. "
-    "lsh has its own way and runs once, as it is.",
+    'lsh has its own way, and "pallas".',
 )
 flags.DEFINE_bool("ops_only", _D.ops_only, "Compare the bare functions, without modules.")
 flags.DEFINE_enum("parallel", _D.parallel, PARALLEL, "How the batch is split over devices.")
@@ -63,6 +86,23 @@ flags.DEFINE_integer("chunk_size", _D.chunk_size, "Chunk length of lsh.")
 flags.DEFINE_string(
     "input", _D.input, "A file whose bytes are the input. Without it: the project's own sources."
 )
+flags.DEFINE_list(
+    "target",
+    list(_D.target),
+    f"Accelerators to compile for without having them: {', '.join(targets.known())}; slices as "
+    f"v5e:4x4 or v5e-16. Without --lengths: {_listed(FOR_TARGETS['lengths'])}.",
+)
+flags.DEFINE_enum("shard", _D.shard, SHARDS, "What is split over the devices of a slice.")
+flags.DEFINE_enum(
+    "program",
+    _D.program,
+    PROGRAMS,
+    "What is compiled for a target: attention, or a training step of a model whose self-attention "
+    f"is {', '.join(IN_MODELS)}. Without --lengths: {_listed(FOR_PROGRAMS['lengths'])}; without "
+    f"--mechanisms: {_listed(FOR_PROGRAMS['mechanisms'])}.",
+)
+flags.DEFINE_integer("num_layers", _D.num_layers, "Layers of that model, in each of its stacks.")
+flags.DEFINE_integer("vocab_size", _D.vocab_size, "Words of that model.")
 flags.DEFINE_string("output_dir", "results", "Where the fresh folder of this run is made.")
 flags.DEFINE_string(
     "resume",
@@ -98,7 +138,11 @@ def main(argv: list[str]) -> int:
 def _settings() -> tuple[Settings, Path | None]:
     ours = [flags.FLAGS[field.name] for field in dataclasses.fields(Settings)]
     if flags.FLAGS.resume is None:
-        return Settings.from_json({flag.name: _value(flag) for flag in ours}), None
+        values = {flag.name: _value(flag) for flag in ours}
+        for flag, defaults in (("target", FOR_TARGETS), ("program", FOR_PROGRAMS)):
+            if flags.FLAGS[flag].present:
+                values |= {k: v for k, v in defaults.items() if not flags.FLAGS[k].present}
+        return Settings.from_json(values), None
     path = Path(flags.FLAGS.resume)
     if flags.FLAGS["output_dir"].present:
         raise Invalid("--output_dir and --resume exclude each other; drop one")

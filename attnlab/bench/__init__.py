@@ -15,5 +15,9 @@
 | `published` | papers' measurements, and ours beside them |
 | `peers*` | the same work side by side with other implementations |
 | `profile*` | where the time of LSH attention goes, from a trace of the real program |
+| `targets`, `topology`, `deviceless*` | programs compiled for accelerators that are not there |
+| `sharding`, `training_programs` | a case split over a slice; whole training steps |
+| `oracle`, `oracle_lsh` | attention in float64 NumPy, from the papers; for `device*`, the tests |
+| `device_*` | correctness and speed on a real device: `experiments.device_check` |
 | `hash_quality*` | what hashing finds of full attention, on activations of a trained model |
 """

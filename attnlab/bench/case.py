@@ -6,6 +6,8 @@ import statistics
 from typing import Any
 
 PASSES = ("forward", "forward_backward")
+TRAIN_STEP = "train_step"  # the pass of a program that is a whole training step
+ATTENTION = "attention"  # the program that is the mechanism alone
 STATUSES = ("ok", "too_large", "too_slow", "failed", "killed")
 
 
@@ -17,19 +19,25 @@ class Case:
       mechanism: a name of `attnlab.bench.mechanisms.NAMES`.
       length: tokens T = S.
       passes: "forward", or "forward_backward": the value and the gradient of a scalar loss with
-        respect to the parameters and the inputs.
+        respect to the parameters and the inputs; "train_step" of a model.
       batch: sequences in all, over every device.
       num_heads: heads N; the model width is N * H.
       head_dim: width H of one head.
       dtype: of parameters and activations.
       causal: whether a token sees only itself and earlier ones.
-      implementation: "dense", "blockwise", "cudnn" or None for the library's own choice.
+      implementation: of `ops.attention.IMPLEMENTATIONS`; None for the library's own choice.
       ops_only: the bare function on [B, T, N, H], without the module and its projections.
       parallel: "jit" or "pmap".
       devices: how many devices the batch is split over.
       window: keys that the window mechanism sees on each open side.
       num_hashes: hash rounds R of LSH.
       chunk_size: chunk length C of LSH.
+      target: the absent accelerator it is compiled for, as `targets.parse` takes it, or None: it
+        is run on the devices that are there.
+      shard: what is split over the devices of the target: "batch", "heads", "sequence" or None.
+      program: "attention", or the model whose training step it is (`settings.PROGRAMS`).
+      num_layers: of that model, in each of its stacks.
+      vocab_size: of that model.
     """
 
     mechanism: str
@@ -47,6 +55,11 @@ class Case:
     window: int = 128
     num_hashes: int = 4
     chunk_size: int = 64
+    target: str | None = None
+    shard: str | None = None
+    program: str = ATTENTION
+    num_layers: int | None = None
+    vocab_size: int | None = None
 
     @property
     def width(self) -> int:
@@ -61,7 +74,8 @@ class Case:
         )
 
     def __str__(self) -> str:
-        return f"{self.label}, n = {self.length}, {self.passes}"
+        where = "" if self.target is None else f"{self.target}: "
+        return f"{where}{self.label}, n = {self.length}, {self.passes}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,7 +99,8 @@ class Result:
       resident_peak_bytes: seen: arguments plus how far a run raised the process's high-water mark.
         CPU on Linux only.
       device_peak_bytes: seen: the device allocator's peak, where it has one and the case raised it.
-      available_bytes: what was free before the case.
+      refused_bytes: what a compiler says that a program needs which it refused as too large.
+      available_bytes: what was free before the case; of a target, what a program can use there.
       input_cycled: whether the text was shorter than the case and began again.
       environment: device, versions, git revision.
       flags: the command line's settings.
@@ -103,6 +118,7 @@ class Result:
     temporary_bytes: int | None = None
     resident_peak_bytes: int | None = None
     device_peak_bytes: int | None = None
+    refused_bytes: int | None = None
     available_bytes: int | None = None
     input_cycled: bool = False
     environment: dict[str, Any] = dataclasses.field(default_factory=dict)
@@ -122,7 +138,7 @@ class Result:
         The device allocator's peak is not in it: it rounds up and keeps what it once had.
         """
         if self.analysis_bytes is None:
-            return None
+            return self.refused_bytes
         return max(self.analysis_bytes, self.resident_peak_bytes or 0)
 
     @property
@@ -130,7 +146,7 @@ class Result:
         """Which of the two numbers `memory_bytes` is: "analysis", "resident" or ""."""
         if self.memory_bytes is None:
             return ""
-        return "analysis" if self.memory_bytes == self.analysis_bytes else "resident"
+        return "resident" if self.memory_bytes == self.resident_peak_bytes else "analysis"
 
     @property
     def median_seconds(self) -> float | None:

@@ -10,7 +10,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
-from attnlab.bench import figures, published, report, trends
+from attnlab.bench import (
+    deviceless_figures,
+    deviceless_report,
+    figures,
+    published,
+    report,
+    topology,
+    trends,
+)
 from attnlab.bench.case import Case, Result
 from attnlab.bench.folder import Folder
 from attnlab.bench.memory import human
@@ -19,6 +27,7 @@ from attnlab.bench.settings import Settings
 from attnlab.records.errors import Invalid
 
 INTERRUPTED = 130  # what a shell reports for a job ended by Ctrl-C
+COMPILE_SECONDS = 900.0  # for a target nothing runs: --case_seconds is not meant
 
 
 def compare(
@@ -52,7 +61,8 @@ def compare(
             devices=settings.devices,
             input_path=settings.input,
             repeats=settings.repeats,
-            case_seconds=settings.case_seconds,
+            case_seconds=COMPILE_SECONDS if settings.target else settings.case_seconds,
+            variables=topology.environment() if settings.target else None,
         ) as runner,
     ):
         cases = settings.cases(runner.environment["devices"])
@@ -103,14 +113,17 @@ def _run(
     rows = {result.case: result for result in folder.results()}
     missing = [case for case in cases if not finished(rows.get(case))]
     print(f"results: {folder.path}", file=out)
-    print(f"{len(missing)} of {len(cases)} cases to run on {_where(runner)}", file=out, flush=True)
-    label = None
+    what = "compile, without the devices" if settings.target else f"run on {_where(runner)}"
+    print(f"{len(missing)} of {len(cases)} cases to {what}", file=out, flush=True)
+    before: Case | None = None
     for i, case in enumerate(missing, 1):
-        if label is not None and case.label != label:
-            # A device's peak never falls, and a process's memory crumbles: one a mechanism.
-            runner.fresh()
-            print(_so_far(rows, cases, settings), file=out, flush=True)
         label = case.label
+        if before is not None and (before.target, before.label) != (case.target, label):
+            if not settings.target or case.target != before.target:
+                # A device's peak never falls, and a process's memory crumbles: one a mechanism.
+                runner.fresh()
+            print(_so_far(rows, cases, settings), file=out, flush=True)
+        before = case
         print(f"[{i}/{len(missing)}] {case} … ", end="", file=out, flush=True)
         same = [r for r in rows.values() if (r.case.label, r.case.passes) == (label, case.passes)]
         result = _measured(case, same, settings, runner)
@@ -128,6 +141,8 @@ def _run(
 
 def _measured(case: Case, earlier: Sequence[Result], settings: Settings, runner: Runner) -> Result:
     """The case's row; only compiled where shorter lengths say that it would take too long."""
+    if case.target is not None:
+        return runner.run(case)
     limit = settings.case_seconds
     expected = predicted_seconds(earlier, case.length)
     stopped = [r for r in earlier if r.status == "too_slow" and r.case.length < case.length]
@@ -152,22 +167,30 @@ def _finish(
     rows = {result.case: result for result in folder.results()}
     results = [rows[case] for case in cases if case in rows]
     (folder.path / "results.csv").write_text(report.csv_text(results), encoding="utf-8")
-    if errors.strip():
+    lost = any(r.status in ("failed", "killed") for r in results)
+    if errors.strip() and (lost or not _deviceless(cases)):  # the compilers chatter
         with open(folder.path / "errors.log", "a", encoding="utf-8") as file:
             file.write(errors)
-    figures.save(results, folder.path)
-    beside = published.sections(results, tables)
-    text = report.markdown(results, planned=len(cases), beside=beside)
+    if _deviceless(cases):
+        deviceless_figures.save(results, folder.path)
+        text = deviceless_report.markdown(results, planned=len(cases))
+    else:
+        figures.save(results, folder.path)
+        beside = published.sections(results, tables)
+        text = report.markdown(results, planned=len(cases), beside=beside)
     (folder.path / "report.md").write_text(text, encoding="utf-8")
     counts = {status: sum(r.status == status for r in results) for status in report.SHORT}
     bad = ", ".join(f"{n} × {report.SHORT[status]}" for status, n in counts.items() if n)
     ok = sum(r.status == "ok" for r in results)
-    print(f"{ok} of {len(cases)} cases measured" + (f"; {bad}" if bad else ""), file=out)
+    done = "compiled" if _deviceless(cases) else "measured"
+    print(f"{ok} of {len(cases)} cases {done}" + (f"; {bad}" if bad else ""), file=out)
     print(f"report: {folder.path / 'report.md'}", file=out, flush=True)
 
 
 def _so_far(rows: dict[Case, Result], cases: Sequence[Case], settings: Settings) -> str:
     results = [rows[case] for case in cases if case in rows]
+    if settings.target:
+        return f"\n{deviceless_report.tables(results)}\n"
     parts = []
     for passes in settings.passes:
         if any(r.case.passes == passes for r in results):
@@ -179,6 +202,11 @@ def _so_far(rows: dict[Case, Result], cases: Sequence[Case], settings: Settings)
 def _line(result: Result) -> str:
     if result.status != "ok":
         return report.SHORT[result.status] + (f": {result.message}" if result.message else "")
+    if not result.seconds:
+        text = (
+            f"{human(result.memory_bytes)}, compiled in {report.duration(result.compile_seconds)}"
+        )
+        return text + (f"; {result.message}" if result.message else "")
     low, high = min(result.seconds), max(result.seconds)
     text = (
         f"{report.duration(result.median_seconds)} "
@@ -186,6 +214,10 @@ def _line(result: Result) -> str:
         f"compiled in {report.duration(result.compile_seconds)}"
     )
     return text + (f"; {result.message}" if result.message else "")
+
+
+def _deviceless(cases: Sequence[Case]) -> bool:
+    return any(case.target is not None for case in cases)
 
 
 def _where(runner: Runner) -> str:

@@ -10,6 +10,7 @@ from attnlab.bench import inputs, memory
 from attnlab.records import provenance
 
 PACKAGES = ("attnlab", "jax", "jaxlib", "flax", "numpy")
+COMPILERS = ("libtpu", "jax-cuda12-plugin", "jax-cuda13-plugin")  # named where they are installed
 
 
 def describe(text: inputs.Text) -> dict[str, Any]:
@@ -23,8 +24,14 @@ def describe(text: inputs.Text) -> dict[str, Any]:
         "available_bytes": memory.available(device),
         "system": f"{platform.system()} {platform.machine()}",
         "python": platform.python_version(),
-        "versions": {name: provenance.version(name) for name in PACKAGES},
+        "versions": versions(),
         "revision": provenance.revision(),
         "xla_flags": os.environ.get("XLA_FLAGS", ""),
         "input": {"name": text.name, "bytes": int(text.data.size), "sha256": text.digest},
     }
+
+
+def versions() -> dict[str, str]:
+    """Of the packages that decide what is computed and how."""
+    found = {name: provenance.version(name) for name in (*PACKAGES, *COMPILERS)}
+    return {k: v for k, v in found.items() if k in PACKAGES or v != "not installed"}

@@ -27,7 +27,15 @@ STYLES = {
     "window": ("#000000", "<"),
     "lsh": ("#7B3294", "*"),
 }
-_DASHES = {"": "-", "dense": (0, (5, 2)), "blockwise": "-.", "cudnn": ":"}
+_DASHES = {
+    "": "-",
+    "dense": (0, (5, 2)),
+    "blockwise": "-.",
+    "cudnn": ":",
+    "splash": (0, (3, 1, 1, 1)),
+    "tokamax": (0, (1, 1)),
+    "pallas": (0, (8, 1)),
+}
 _GREY = "#8a8a8a"
 _GAP = 0.062  # between two labels, in heights of a panel
 
@@ -58,16 +66,11 @@ def draw(results: Sequence[Result], quantity: str) -> Figure | None:
             axes = figure.add_axes(box, sharey=panels[0] if panels else None)
             panels.append(axes)
             axes.set_title(PASS_TITLES[passes])
-            _scales(axes, results, quantity)
+            scales(axes, results, quantity)
         limits = _limits(results, shown, quantity, value)
         for axes, passes in zip(panels, shown, strict=True):
             axes.set_ylim(*limits)
-            chosen = [r for r in results if r.case.passes == passes]
-            _guides(axes, trends.lines(chosen, passes, value))
-            if quantity == "memory":
-                _available(axes, chosen)
-            _marks(axes, chosen, quantity)
-            _curves(axes, chosen, passes, quantity, value)
+            fill(axes, [r for r in results if r.case.passes == passes], quantity)
         case = results[0].case
         figure.text(
             left,
@@ -79,6 +82,17 @@ def draw(results: Sequence[Result], quantity: str) -> Figure | None:
             va="center",
         )
     return figure
+
+
+def fill(axes: Any, results: Sequence[Result], quantity: str) -> None:
+    """A panel that has its scales and limits: the rows of one pass."""
+    value = trends.seconds if quantity == "time" else trends.memory
+    found = trends.lines(results, results[0].case.passes, value)
+    _guides(axes, found)
+    if quantity == "memory":
+        _available(axes, results)
+    _marks(axes, results, quantity)
+    _curves(axes, results, found, quantity)
 
 
 def _where(results: Sequence[Result]) -> str:
@@ -94,7 +108,8 @@ def _style(label: str) -> dict[str, Any]:
     return dict(color=colour, marker=marker, linestyle=_DASHES[way], markerfacecolor=face)
 
 
-def _scales(axes: Any, results: Sequence[Result], quantity: str) -> None:
+def scales(axes: Any, results: Sequence[Result], quantity: str) -> None:
+    """Log-log axes with the run's lengths as ticks."""
     lengths = sorted({r.case.length for r in results})
     axes.set_xscale("log", base=2)
     axes.set_yscale("log", base=10 if quantity == "time" else 2)
@@ -162,13 +177,14 @@ def _guides(axes: Any, found: dict[str, trends.Line]) -> None:
 
 
 def _available(axes: Any, results: Sequence[Result]) -> None:
-    """The memory that was free, where the panel reaches that far."""
+    """The memory that was free, or that the target has, where the panel reaches that far."""
     free = [r.available_bytes for r in results if r.available_bytes]
     if not free or not axes.get_ylim()[0] < min(free) < axes.get_ylim()[1]:
         return
+    target = results[0].case.target
     axes.axhline(min(free), color=_GREY, linewidth=0.9)
     axes.annotate(
-        f"{human(min(free))} free",
+        f"{human(min(free))} {'free' if target is None else f'of {target}'}",
         (0.01, min(free)),
         xycoords=("axes fraction", "data"),
         xytext=(0, -3),
@@ -216,13 +232,8 @@ def _reason(result: Result) -> str:
 
 
 def _curves(
-    axes: Any,
-    results: Sequence[Result],
-    passes: str,
-    quantity: str,
-    value: Callable[[Result], float | None],
+    axes: Any, results: Sequence[Result], found: dict[str, trends.Line], quantity: str
 ) -> None:
-    found = trends.lines(results, passes, value)
     ends = {}
     for label, line in found.items():
         if not line:

@@ -100,17 +100,17 @@ def measure(
         expected = calls * (seconds[-1] if seconds else one_call)
         if start - began + expected > limit_seconds and seconds:
             break
-        seconds.append(_sample(compiled, arguments, calls, block_each=host))
+        seconds.append(sample(compiled, arguments, calls, block_each=host))
     note = (
         "" if len(seconds) == repeats else f"{len(seconds)} of {repeats} repeats in the time limit"
     )
     return dataclasses.replace(known, message=note, seconds=tuple(seconds), calls_per_sample=calls)
 
 
-def _sample(
+def sample(
     compiled: Callable[..., Any], arguments: tuple[Any, ...], calls: int, *, block_each: bool
 ) -> float:
-    """Seconds of one call, averaged over `calls`.
+    """Seconds of one call, averaged over `calls`; `block_each` on a CPU.
 
     An accelerator's stream runs them in order, so blocking on the last is enough and hides the
     dispatch; on CPU unblocked calls would run side by side.

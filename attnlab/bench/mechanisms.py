@@ -13,6 +13,7 @@ from typing import Any
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+from jax.typing import ArrayLike
 
 from attnlab import masks, scores
 from attnlab.bench import inputs
@@ -22,10 +23,10 @@ from attnlab.modules.scores import CosineScore, DotScore
 from attnlab.ops import attention as ops
 from attnlab.ops import local, routes
 
-# Exact: for these `implementation` chooses how. LSH has its own way.
+# Exact: for these `implementation` chooses how. LSH has its own way, and a kernel.
 EXACT = ("additive", "dot", "general", "cosine", "concat", "location", "multi_head", "window")
 NAMES = (*EXACT, "lsh")
-IMPLEMENTATIONS = ("dense", "blockwise", "cudnn")
+IMPLEMENTATIONS = tuple(name for name in ops.IMPLEMENTATIONS if name is not None)
 _PROBE = 8  # tokens to initialise with: no parameter's shape depends on the input's length
 
 
@@ -35,7 +36,8 @@ class Mechanism:
 
     Attributes:
       init: key -> parameters.
-      apply: (parameters, *streams) -> context [B, T, ...].
+      apply: (parameters, *streams, q_offset=0) -> context [B, T, ...]; q_offset is the position of
+        the first query among the keys.
       streams: which of `inputs.STREAMS` it takes, in order.
       split_heads: streams are [B, T, N, H] rather than [B, T, N * H].
     """
@@ -46,8 +48,12 @@ class Mechanism:
     split_heads: bool = False
 
 
-def build(case: Case) -> Mechanism:
+def build(case: Case, *, heads_over: int = 1) -> Mechanism:
     """The mechanism of a case; the same object for cases that may share parameters.
+
+    Args:
+      case: as it says.
+      heads_over: of a module with heads, build what one of so many devices has: its share of them.
 
     Raises:
       ValueError: no mechanism has that name.
@@ -55,19 +61,22 @@ def build(case: Case) -> Mechanism:
     if case.mechanism not in NAMES:
         raise ValueError(f"no mechanism {case.mechanism!r}; valid: {', '.join(NAMES)}")
     length = case.length if case.mechanism == "location" else 0  # it has a weight a position
-    return _build(dataclasses.replace(case, passes="", length=length))
+    return _build(dataclasses.replace(case, passes="", length=length), heads_over)
 
 
 @functools.lru_cache(maxsize=8)
-def _build(case: Case) -> Mechanism:
-    return _function(case) if case.ops_only else _module(case)
+def _build(case: Case, heads_over: int) -> Mechanism:
+    return _function(case) if case.ops_only else _module(case, heads_over)
 
 
-def _module(case: Case) -> Mechanism:
-    width, n, dtype = case.width, case.num_heads, jnp.dtype(case.dtype)
+def _module(case: Case, heads_over: int) -> Mechanism:
+    width, n, dtype = case.width, case.num_heads // heads_over, jnp.dtype(case.dtype)
     common: dict[str, Any] = {"dtype": dtype, "param_dtype": dtype}
     exact = {"implementation": case.implementation} | common
-    mask = masks.Causal() if case.causal else None
+    heads = {"qkv_features": n * case.head_dim, "out_features": width} | common
+    window: Any = routes.Window(*_sides(case), case.implementation)
+    if case.shard == "sequence":  # a route does not know where its queries stand: the mask says it
+        window = routes.AllPairs(case.implementation)
     modules: dict[str, Callable[[], nn.Module]] = {
         "additive": lambda: single_head.AdditiveAttention(width, **exact),
         "dot": lambda: single_head.MultiplicativeAttention(DotScore(1.0), width, **exact),
@@ -76,23 +85,23 @@ def _module(case: Case) -> Mechanism:
         "concat": lambda: single_head.ConcatAttention(width, **exact),
         "location": lambda: single_head.LocationAttention(case.length, **exact),
         "multi_head": lambda: multi_head.MultiHeadAttention(
-            n, route=routes.AllPairs(case.implementation), **common
+            n, route=routes.AllPairs(case.implementation), **heads
         ),
-        "window": lambda: multi_head.MultiHeadAttention(
-            n, route=routes.Window(*_sides(case), case.implementation), **common
-        ),
-        "lsh": lambda: lsh.LSHSelfAttention(n, _lsh(case), case.causal, **common),
+        "window": lambda: multi_head.MultiHeadAttention(n, route=window, **heads),
+        "lsh": lambda: lsh.LSHSelfAttention(n, _lsh(case), case.causal, **heads),
     }
     module = modules[case.mechanism]()
     # LSH shares queries and keys and is self-attention: one stream, of which it makes all it needs.
     streams = ("query",) if case.mechanism == "lsh" else inputs.STREAMS
-    options: dict[str, Any] = {} if case.mechanism == "lsh" else {"mask": mask}
 
     def init(key: jax.Array) -> Any:
         probe = [jnp.zeros((1, _PROBE, width), dtype)] * len(streams)
         return module.init(key, *probe)
 
-    def apply(parameters: Any, *arrays: jax.Array) -> Any:
+    def apply(parameters: Any, *arrays: jax.Array, q_offset: ArrayLike = 0) -> Any:
+        options: dict[str, Any] = {"mask": _mask(case, q_offset)}
+        if case.mechanism == "lsh":
+            options = {}  # whether it is causal is an attribute of it
         return module.apply(parameters, *arrays, **options)
 
     return Mechanism(init, apply, streams)
@@ -100,8 +109,7 @@ def _module(case: Case) -> Mechanism:
 
 def _function(case: Case) -> Mechanism:
     n, h, dtype = case.num_heads, case.head_dim, jnp.dtype(case.dtype)
-    mask = masks.Causal() if case.causal else None
-    options: dict[str, Any] = {"mask": mask}
+    options: dict[str, Any] = {}
     if case.mechanism in EXACT:
         options["implementation"] = case.implementation
     streams: tuple[str, ...] = inputs.STREAMS
@@ -139,10 +147,20 @@ def _function(case: Case) -> Mechanism:
             for k, (name, shape) in zip(keys, shapes.items(), strict=False)
         }
 
-    def apply(parameters: dict[str, jax.Array], *arrays: jax.Array) -> jax.Array:
-        return function(*arrays, **parameters, **options)
+    def apply(
+        parameters: dict[str, jax.Array], *arrays: jax.Array, q_offset: ArrayLike = 0
+    ) -> jax.Array:
+        mask = masks.Causal(q_offset) if case.causal else None
+        place = {"q_offset": q_offset} if case.mechanism == "window" else {}
+        return function(*arrays, **parameters, **options, **place, mask=mask)
 
     return Mechanism(init, apply, streams, split_heads=True)
+
+
+def _mask(case: Case, q_offset: ArrayLike) -> masks.Mask | None:
+    if case.mechanism == "window" and case.shard == "sequence":
+        return masks.Window(*_sides(case), q_offset)
+    return masks.Causal(q_offset) if case.causal else None
 
 
 def _sides(case: Case) -> tuple[int, int]:
@@ -150,4 +168,6 @@ def _sides(case: Case) -> tuple[int, int]:
 
 
 def _lsh(case: Case) -> routes.LSH:
-    return routes.LSH(case.num_hashes, chunk_size=case.chunk_size)
+    return routes.LSH(
+        case.num_hashes, chunk_size=case.chunk_size, implementation=case.implementation
+    )

@@ -13,10 +13,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec, SingleDeviceSharding
 
+from attnlab.bench import sharding
 from attnlab.bench.case import Case
 from attnlab.bench.mechanisms import Mechanism
-
-AXIS = "batch"
+from attnlab.bench.sharding import Split
 
 
 def lower(case: Case, mechanism: Mechanism, devices: Sequence[jax.Device]) -> jax.stages.Lowered:
@@ -28,27 +28,30 @@ def lower(case: Case, mechanism: Mechanism, devices: Sequence[jax.Device]) -> ja
         one = _struct((1, *rows.shape[1:]), rows.dtype)
         context = jax.eval_shape(mechanism.apply, parameters, *([one] * len(inputs)))
         inputs.append(_struct((case.batch, *context.shape[1:]), context.dtype))
-    function = _function(case, mechanism)
+    split = sharding.split(case, mechanism)
+    function = _function(case, split)
     if case.parallel == "pmap":
         count = len(devices)
         shapes = (
             jax.tree.map(lambda x: _struct((count, *x.shape), x.dtype), parameters),
             *(_struct((count, case.batch // count, *x.shape[1:]), x.dtype) for x in inputs),
         )
-        return jax.pmap(function, axis_name=AXIS, devices=list(devices)).lower(*shapes)
+        parallel = jax.pmap(function, axis_name=sharding.AXIS, devices=list(devices))
+        return parallel.lower(*shapes)
     if len(devices) > 1:
-        replicated, split = PartitionSpec(), PartitionSpec(AXIS)
+        replicated = PartitionSpec()
+        gradients = (replicated, split.parameters, split.rows)
         function = jax.shard_map(
             function,
             mesh=_mesh(devices),
-            in_specs=(replicated, *[split] * len(inputs)),
-            out_specs=split if case.passes == "forward" else (replicated, replicated, split),
+            in_specs=(split.parameters, *[split.rows] * len(inputs)),
+            out_specs=split.rows if case.passes == "forward" else gradients,
             check_vma=False,  # custom VJPs do not say over which axes they vary
         )
-    everywhere, split_rows = _shardings(devices)
+    of_parameters, of_rows = _shardings(split, parameters, devices)
     shapes = (
-        jax.tree.map(lambda x: _struct(x.shape, x.dtype, everywhere), parameters),
-        *(_struct(x.shape, x.dtype, split_rows) for x in inputs),
+        jax.tree.map(lambda x, s: _struct(x.shape, x.dtype, s), parameters, of_parameters),
+        *(_struct(x.shape, x.dtype, of_rows) for x in inputs),
     )
     return jax.jit(function).lower(*shapes)
 
@@ -79,20 +82,20 @@ def arguments(
         split = [x.reshape(count, case.batch // count, *x.shape[1:]) for x in batched]
         place = jax.pmap(lambda *x: x, devices=list(devices))  # puts each part on its device
         return tuple(place(stacked, *split))
-    everywhere, split_rows = _shardings(devices)
+    of_parameters, of_rows = _shardings(sharding.split(case, mechanism), parameters, devices)
     return (
-        jax.device_put(parameters, everywhere),
-        *(jax.device_put(x, split_rows) for x in batched),
+        jax.device_put(parameters, of_parameters),
+        *(jax.device_put(x, of_rows) for x in batched),
     )
 
 
-def _function(case: Case, mechanism: Mechanism) -> Any:
-    """(parameters, *inputs) -> context, or (…, cotangent) -> (loss, two gradients)."""
+def _function(case: Case, split: Split) -> Any:
+    """(parameters, *inputs) -> context, or (…, cotangent) -> (loss, two gradients), of a device."""
     if case.passes == "forward":
-        return mechanism.apply
+        return split.apply
 
     def loss(weights: Any, inputs: Any, cotangent: jax.Array) -> jax.Array:
-        context = mechanism.apply(weights, *inputs)
+        context = split.apply(weights, *inputs)
         return jnp.vdot(context.astype(jnp.float32), cotangent.astype(jnp.float32))
 
     def forward_backward(weights: Any, *inputs: jax.Array) -> Any:
@@ -100,8 +103,10 @@ def _function(case: Case, mechanism: Mechanism) -> Any:
         value, (d_weights, d_inputs) = jax.value_and_grad(loss, argnums=(0, 1))(
             weights, tuple(streams), cotangent
         )
-        if case.devices > 1:  # as data-parallel training does
-            value, d_weights = jax.lax.psum((value, d_weights), AXIS)
+        if case.devices > 1 and split.partial_loss:
+            value = jax.lax.psum(value, sharding.AXIS)
+        if case.devices > 1 and split.partial_gradient:  # as data-parallel training does
+            d_weights = jax.lax.psum(d_weights, sharding.AXIS)
         return value, d_weights, d_inputs
 
     return forward_backward
@@ -117,17 +122,18 @@ def _struct(shape: tuple[int, ...], dtype: Any, sharding: Any = None) -> jax.Sha
 
 
 def _mesh(devices: Sequence[jax.Device]) -> Mesh:
-    return Mesh(np.array(devices), (AXIS,))
+    return Mesh(np.array(devices), (sharding.AXIS,))
 
 
-def _shardings(
-    devices: Sequence[jax.Device],
-) -> tuple[jax.sharding.Sharding, jax.sharding.Sharding]:
-    """Where the parameters and where the rows of the batch live under jit."""
+def _shardings(split: Split, parameters: Any, devices: Sequence[jax.Device]) -> tuple[Any, Any]:
+    """Where each of the parameters, and where the rows, live under jit."""
     if len(devices) == 1:
-        return SingleDeviceSharding(devices[0]), SingleDeviceSharding(devices[0])
+        alone = SingleDeviceSharding(devices[0])
+        return jax.tree.map(lambda _: alone, parameters), alone
     mesh = _mesh(devices)
-    return NamedSharding(mesh, PartitionSpec()), NamedSharding(mesh, PartitionSpec(AXIS))
+    specs = jax.tree.broadcast(split.parameters, parameters)
+    of_parameters = jax.tree.map(lambda spec: NamedSharding(mesh, spec), specs)
+    return of_parameters, NamedSharding(mesh, split.rows)
 
 
 @functools.lru_cache(maxsize=1)  # the lengths of one mechanism share their parameters

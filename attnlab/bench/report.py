@@ -20,7 +20,7 @@ COLUMNS = (
     "mechanism implementation length passes status median_seconds min_seconds max_seconds repeats "
     "memory_bytes memory_source analysis_bytes resident_peak_bytes device_peak_bytes "
     "available_bytes compile_seconds batch num_heads head_dim dtype causal ops_only parallel "
-    "devices message"
+    "devices target shard program num_layers vocab_size message"
 ).split()
 
 
@@ -187,7 +187,7 @@ def _fits(results: Sequence[Result], shown: Sequence[str]) -> str:
     rows = []
     for passes in shown:
         for label, fit in trends.fits(results, passes).items():
-            estimate = "" if fit.estimate is None else f"≈ {_two_digits(fit.estimate)}"
+            estimate = "" if fit.estimate is None else f"≈ {two_digits(fit.estimate)}"
             cells = (fit.largest or "none", fit.too_large or "", estimate)
             rows.append([label, PASS_TITLES[passes], *map(str, cells)])
     return markdown_table(["mechanism", "pass", "ran", "did not fit", "extrapolated"], rows)
@@ -261,7 +261,8 @@ def _why(result: Result) -> str:
     return result.message if result.message.startswith("needs ") else SHORT[result.status]
 
 
-def _two_digits(number: float) -> str:
+def two_digits(number: float) -> str:
+    """A rounded number, as 17,000."""
     return f"{float(f'{number:.2g}'):,.0f}"
 
 

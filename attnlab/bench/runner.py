@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -29,13 +29,20 @@ class Runner:
     """
 
     def __init__(
-        self, *, devices: int | None, input_path: str | None, repeats: int, case_seconds: float
+        self,
+        *,
+        devices: int | None,
+        input_path: str | None,
+        repeats: int,
+        case_seconds: float,
+        variables: Mapping[str, str] | None = None,
     ) -> None:
         self._command = [] if input_path is None else [input_path]
         self._devices = devices
+        self._variables = variables or {}
         self._repeats = repeats
         self._case_seconds = case_seconds
-        self._worker: _Worker | None = None
+        self._worker: Worker | None = None
         self._log = tempfile.TemporaryFile()  # what workers write to stderr
         try:
             self.environment = self._start()
@@ -71,7 +78,7 @@ class Runner:
                 why = (
                     f"stopped after {self._case_seconds:.0f} s while {stage}"
                     if stopped
-                    else f"{_death(code)} while {stage}"
+                    else f"{death(code)} while {stage}"
                 )
                 status = "too_slow" if stopped else "killed"
                 return dataclasses.replace(so_far, status=status, message=why)
@@ -98,11 +105,13 @@ class Runner:
         return self._log.read().decode(errors="replace")
 
     def _start(self) -> dict[str, Any]:
-        worker = self._worker = _Worker(self._command, self._devices, self._log)
+        worker = self._worker = Worker(
+            self._command, self._devices, self._log, variables=self._variables
+        )
         message = worker.receive(START_SECONDS)
         if message is None or "refused" in message:
             self._retire()
-            text = message["refused"] if message else _last_line(self.errors())
+            text = message["refused"] if message else last_line(self.errors())
             raise Invalid(text or "the worker process did not start")
         return message["hello"]
 
@@ -113,17 +122,24 @@ class Runner:
         return code
 
 
-class _Worker:
+class Worker:
     """One worker process and the pipe it answers on."""
 
-    def __init__(self, command: list[str], devices: int | None, log: Any) -> None:
+    def __init__(
+        self,
+        command: list[str],
+        devices: int | None,
+        log: Any,
+        module: str = "attnlab.bench.worker",
+        variables: Mapping[str, str] | None = None,
+    ) -> None:
         reading, writing = os.pipe()
         self._process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "attnlab.bench.worker", str(writing), *command],
+            [sys.executable, "-P", "-m", module, str(writing), *command],
             stdin=subprocess.PIPE,
             stdout=log,
             stderr=log,
-            env=_environment(devices),
+            env=_environment(devices) | dict(variables or {}),
             pass_fds=[writing],
             start_new_session=True,  # Ctrl-C is for the parent, which keeps the rows
         )
@@ -190,7 +206,7 @@ def _environment(devices: int | None) -> dict[str, str]:
     return found
 
 
-def _death(code: int) -> str:
+def death(code: int) -> str:
     """Why a process ended, from its exit status."""
     if code == -signal.SIGKILL:
         return "killed (SIGKILL: usually the system, out of memory)"
@@ -199,5 +215,6 @@ def _death(code: int) -> str:
     return f"its process ended with status {code}"
 
 
-def _last_line(text: str) -> str:
+def last_line(text: str) -> str:
+    """What a process said last."""
     return next((line for line in reversed(text.splitlines()) if line.strip()), "")

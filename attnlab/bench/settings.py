@@ -5,13 +5,22 @@ import itertools
 from pathlib import Path
 from typing import Any
 
-from attnlab.bench import inputs, mechanisms
-from attnlab.bench.case import PASSES, Case
+from attnlab.bench import inputs, mechanisms, sharding, topology
+from attnlab.bench.case import ATTENTION, PASSES, TRAIN_STEP, Case
+from attnlab.bench.targets import Target, parse
 from attnlab.records.errors import Invalid
 
 DTYPES = ("float32", "bfloat16", "float16")
 PARALLEL = ("jit", "pmap")
 AUTO = "auto"
+# As `training_programs` has them, which imports the models: seconds that --help should not take.
+PROGRAMS = (ATTENTION, "translate", "language_model", "bert")
+IN_MODELS = ("multi_head", "window", "lsh", "additive")
+FOR_TARGETS: dict[str, Any] = {"lengths": (1024, 4096, 16384, 65536, 262144)}
+FOR_PROGRAMS: dict[str, Any] = {
+    "lengths": (1024, 4096, 16384),
+    "mechanisms": ("multi_head", "window", "lsh"),
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,6 +45,11 @@ class Settings:
     num_hashes: int = 4
     chunk_size: int = 64
     input: str | None = None
+    target: tuple[str, ...] = ()
+    shard: str | None = None
+    program: str = ATTENTION
+    num_layers: int = 6
+    vocab_size: int = 32000
 
     def __post_init__(self) -> None:
         """Checks what can be checked without a device.
@@ -52,8 +66,9 @@ class Settings:
             raise Invalid("--lengths= is empty; give numbers of tokens, such as 256,1024,4096")
         for name in ("lengths", "batch", "num_heads", "head_dim", "repeats", "window"):
             _positive(name, getattr(self, name))
-        for name in ("num_hashes", "chunk_size", "case_seconds"):
+        for name in ("num_hashes", "chunk_size", "case_seconds", "num_layers", "vocab_size"):
             _positive(name, getattr(self, name))
+        self._check_targets()
         if self.devices is not None:
             _positive("devices", self.devices)
             self._divide(self.devices)
@@ -70,19 +85,40 @@ class Settings:
         Raises:
           Invalid: the batch or `devices` does not suit them.
         """
+        if self.target:
+            return self._cases_of_targets()
         if self.devices is not None and self.devices > local_devices:
             raise Invalid(f"--devices={self.devices}: this machine has {local_devices}; give fewer")
         everything = local_devices if self.parallel == "pmap" else 1
         devices = self.devices or everything
         self._divide(devices)
+        return self._cases(self.passes, devices=devices)
+
+    def targets(self) -> list[Target]:
+        """The accelerators to compile for, each once; none: what is there is measured."""
+        return list(dict.fromkeys(map(parse, self.target)))
+
+    def _cases_of_targets(self) -> list[Case]:
+        cases = []
+        for target in self.targets():
+            options: dict[str, Any] = {"target": target.name, "shard": self.shard}
+            passes = self.passes
+            if self.program != ATTENTION:
+                passes = (TRAIN_STEP,)
+                options |= {"program": self.program, "num_layers": self.num_layers}
+                options |= {"vocab_size": self.vocab_size}
+            cases += self._cases(passes, devices=target.devices, **options)
+        return cases
+
+    def _cases(self, passes: tuple[str, ...], **options: Any) -> list[Case]:
         fixed = ("batch", "num_heads", "head_dim", "dtype", "causal", "ops_only", "parallel")
         sizes = ("window", "num_hashes", "chunk_size")
-        common: dict[str, Any] = {name: getattr(self, name) for name in (*fixed, *sizes)}
+        options |= {name: getattr(self, name) for name in (*fixed, *sizes)}
         return [
-            Case(name, length, passes, implementation=way, devices=devices, **common)
+            Case(name, length, one, implementation=way, **options)
             for name in dict.fromkeys(self.mechanisms)
             for way in self._ways(name)
-            for length, passes in itertools.product(sorted(set(self.lengths)), self.passes)
+            for length, one in itertools.product(sorted(set(self.lengths)), passes)
         ]
 
     def as_json(self) -> dict[str, Any]:
@@ -101,10 +137,54 @@ class Settings:
             known = ", ".join(field.name for field in dataclasses.fields(cls))
             raise Invalid(f"settings of another version; this one has {known}") from None
 
+    def _check_targets(self) -> None:
+        """What is said of accelerators that are not there, and of what only they have."""
+        _choose("program", (self.program,), PROGRAMS)
+        if self.shard is not None:
+            _choose("shard", (self.shard,), sharding.SHARDS)
+        if not self.target:
+            for flag, default in (("program", ATTENTION), ("shard", None)):
+                if getattr(self, flag) != default:
+                    raise Invalid(f"--{flag} needs --target, such as --target=v5e:2x4")
+            return
+        for flag, default in (("devices", None), ("parallel", "jit")):
+            if getattr(self, flag) != default:
+                raise Invalid(f"--{flag} is for devices that are there; drop it, or --target")
+        if self.program != ATTENTION:
+            _choose("mechanisms", self.mechanisms, IN_MODELS)
+            if self.shard not in (None, "batch"):
+                raise Invalid(f"--shard={self.shard}: a training step is split by batch; say that")
+        for target in self.targets():
+            self._check_split(target)
+            topology.require_compiler(target)
+
+    def _check_split(self, target: Target) -> None:
+        if self.shard is None:
+            if target.devices > 1:
+                raise Invalid(
+                    f"--target={target.name} has {target.devices} devices; say what is split over "
+                    "them: --shard=batch, heads or sequence"
+                )
+            return
+        if target.devices == 1:
+            raise Invalid(
+                f"--target={target.name} is one device, with nothing to split; drop --shard, or "
+                f"give a slice, such as --target={target.device.name}:{target.device.slices[-1]}"
+            )
+        flag = {"batch": "batch", "heads": "num_heads", "sequence": "lengths"}[self.shard]
+        sizes = getattr(self, flag)
+        for size in sizes if isinstance(sizes, tuple) else (sizes,):
+            if size % target.devices:
+                raise Invalid(
+                    f"--{flag}: {size} does not divide over the {target.devices} devices of "
+                    f"{target.name}; give a multiple of {target.devices}"
+                )
+
     def _ways(self, mechanism: str) -> list[str | None]:
-        if mechanism not in mechanisms.EXACT:
-            return [None]  # it has its own way
-        return [None if way == AUTO else way for way in dict.fromkeys(self.implementation)]
+        ways = dict.fromkeys(self.implementation)
+        if mechanism not in mechanisms.EXACT:  # it has its own way, and a kernel
+            ways = {way: None for way in ways if way in (AUTO, "pallas")} or {AUTO: None}
+        return [None if way == AUTO else way for way in ways]
 
     def _divide(self, devices: int) -> None:
         if self.batch % devices:

@@ -1,0 +1,94 @@
+"""A case compiled for an accelerator that is not there: what it would need, without times."""
+
+import dataclasses
+import re
+import time
+from collections.abc import Sequence
+
+import jax
+
+from attnlab import platforms
+from attnlab.bench import mechanisms, memory, programs, targets, topology, training_programs
+from attnlab.bench.case import ATTENTION, Case, Result
+from attnlab.bench.targets import Target
+
+NO_CUDNN = "cuDNN not found"
+_UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
+
+
+def analyse(case: Case) -> Result:
+    """Compiles the case for its target.
+
+    Where the device would choose cuDNN's attention and cuDNN is not installed here, it is compiled
+    blockwise, and the row's message says so.
+
+    Returns:
+      A result "ok" or "too_large". Whatever the mechanism or the compiler raises, it raises.
+    """
+    assert case.target is not None
+    target = targets.parse(case.target)
+    devices = topology.devices(target)
+    try:
+        return _compiled(case, case, target, devices)
+    except RuntimeError as error:
+        if NO_CUDNN not in str(error) or case.implementation is not None:
+            raise
+    blockwise = dataclasses.replace(case, implementation="blockwise")
+    result = _compiled(case, blockwise, target, devices)
+    note = "compiled blockwise: cuDNN, which the device would choose, is not installed"
+    return dataclasses.replace(result, message="; ".join(filter(None, [result.message, note])))
+
+
+def _compiled(case: Case, built: Case, target: Target, devices: Sequence[jax.Device]) -> Result:
+    start = time.perf_counter()
+    with platforms.compiling_for(target.platform):
+        if case.program == ATTENTION:
+            lowered = programs.lower(built, mechanisms.build(built), devices)
+        else:
+            lowered = training_programs.lower(built, devices)
+        try:
+            compiled = lowered.compile()
+        except jax.errors.JaxRuntimeError as error:
+            refused = refused_sizes(str(error))
+            if refused is None:
+                raise
+            return Result(
+                case,
+                "too_large",
+                _needs(*refused),
+                compile_seconds=time.perf_counter() - start,
+                refused_bytes=refused[0],
+                available_bytes=refused[1],
+            )
+    seconds = time.perf_counter() - start
+    need = memory.analyse(lowered, compiled, devices[0].platform)
+    fits = need.total <= target.memory_bytes  # XLA's GPU compiler leaves that to the allocator
+    return Result(
+        case,
+        "ok" if fits else "too_large",
+        "" if fits else _needs(need.total, target.memory_bytes),
+        compile_seconds=seconds,
+        argument_bytes=need.argument_bytes,
+        output_bytes=need.output_bytes,
+        temporary_bytes=need.temporary_bytes,
+        available_bytes=target.memory_bytes,
+    )
+
+
+def refused_sizes(message: str) -> tuple[int, int] | None:
+    """What a program needs and what there is, from the TPU compiler's refusal; None for others.
+
+    >>> refused_sizes("RESOURCE_EXHAUSTED: … (128.50G) exceeds available HBM (15.75G).")
+    (137975824384, 16911433728)
+    >>> refused_sizes("INVALID_ARGUMENT: (3)") is None
+    True
+    """
+    found = re.findall(r"\(([\d.]+)([KMGT]?)\)", message)
+    if "RESOURCE_EXHAUSTED" not in message or len(found) < 2:
+        return None
+    need, limit = (round(float(number) * _UNITS[unit]) for number, unit in found[:2])
+    return need, limit
+
+
+def _needs(need: int, limit: int) -> str:
+    return f"needs {memory.human(need)} of {memory.human(limit)}"

@@ -1,0 +1,128 @@
+"""Whole training steps as programs: does this configuration fit?
+
+A step is `attnlab.training`'s: forward, backward and Adam's update of float32 parameters, computed
+in the case's dtype, the state given away so that its memory serves the new one. Over several
+devices the batch is split and the state is whole on each, as `ShardedJit` trains. The models are
+Transformers of `num_layers` layers (of each stack), model width num_heads · head_dim and
+feed-forward width four times that; the mechanism is that of their self-attention. They are without
+dropout: XLA draws its masks again in the backward pass, so they take no memory worth naming (2.13
+GiB with and without, 6 layers of width 512 at 8 × 1024 tokens for v5e), but much longer to
+compile.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from attnlab.bench.case import Case
+from attnlab.models.transformer import Transformer, TransformerEncoder, TransformerLM
+from attnlab.models.transformer_config import TransformerConfig
+from attnlab.modules.scores import AdditiveScore
+from attnlab.ops import routes
+from attnlab.training.optimizers import OptimizerSettings
+from attnlab.training.parallel import ShardedJit
+from attnlab.training.step import TrainState, make_train_step
+
+_PROBE = 8  # tokens to initialise with: no parameter's shape depends on the input's length
+
+
+class MaskedLM(nn.Module):
+    """Logits [B, T, V] of every position of an encoder: the shape of BERT's pre-training.
+
+    BERT-base's kind of layer (Devlin et al. 2019, §3: learned positions, GELU, LayerNorm after each
+    residual) under a dense layer, a LayerNorm and a matrix to the vocabulary, without segments, the
+    next-sentence loss, or the choice of 15 % of the positions. It is here for its memory alone.
+
+    Attributes:
+      config: of the encoder.
+      attention: of the encoder.
+    """
+
+    config: TransformerConfig
+    attention: nn.Module
+
+    @nn.compact
+    def __call__(
+        self, tokens: jax.Array, target: jax.Array | None = None, *, deterministic: bool = True
+    ) -> jax.Array:
+        """Of tokens [B, T], some of them masked; `target` [B, T] is for the loss alone."""
+        del target
+        c = self.config
+        types: dict[str, Any] = {"dtype": c.dtype, "param_dtype": c.param_dtype}
+        x = TransformerEncoder(c, self.attention)(tokens, deterministic=deterministic)
+        x = nn.LayerNorm(**types)(nn.gelu(nn.Dense(c.width, **types)(x)))
+        return nn.Dense(c.vocab_size, **types)(x)
+
+
+def lower(case: Case, devices: Sequence[jax.Device]) -> jax.stages.Lowered:
+    """Traces and lowers the training step of the case; allocates nothing."""
+    model = build(case)
+    optimizer = OptimizerSettings().build(total_steps=1)
+    parallel = ShardedJit(devices)
+    state = jax.eval_shape(
+        lambda: TrainState.create(model, optimizer, _batch(case, 1, _PROBE, jnp.ones), 0)
+    )
+    shapes = _batch(case, case.batch, case.length, jax.ShapeDtypeStruct)
+    return parallel.compile(make_train_step(model, optimizer), donate=True).lower(
+        _placed(state, parallel.whole), _placed(shapes, parallel.rows)
+    )
+
+
+def build(case: Case) -> nn.Module:
+    """The model of a case."""
+    assert case.vocab_size is not None and case.num_layers is not None
+    bert = case.program == "bert"
+    config = TransformerConfig(
+        case.vocab_size,
+        num_layers=case.num_layers,
+        width=case.width,
+        hidden=4 * case.width,
+        num_heads=case.num_heads,
+        positions="learned" if bert else "sinusoid",
+        max_length=case.length,
+        activation=nn.gelu if bert else nn.relu,
+        dropout_rate=0.0,
+        scan_layers=True,  # else compiling takes as many times as long as there are layers
+        dtype=jnp.dtype(case.dtype),
+    )
+    attention = _attention(case, config)
+    match case.program:
+        case "translate":
+            cross = config.cross_attention(route=routes.AllPairs(case.implementation))
+            return Transformer(config, attention, cross)
+        case "language_model":
+            return TransformerLM(config, attention)
+        case "bert":
+            return MaskedLM(config, attention)
+    raise ValueError(f"no program {case.program!r}")
+
+
+def _attention(case: Case, config: TransformerConfig) -> nn.Module:
+    exact = routes.AllPairs(case.implementation)
+    match case.mechanism:
+        case "multi_head":
+            return config.attention(exact)
+        case "additive":
+            return config.attention(exact, score=AdditiveScore())
+        case "window":
+            right = 0 if case.program == "language_model" else case.window
+            return config.attention(routes.Window(case.window, right, case.implementation))
+        case "lsh":
+            route = routes.LSH(
+                case.num_hashes, chunk_size=case.chunk_size, implementation=case.implementation
+            )
+            return config.attention(route)
+    raise ValueError(f"no mechanism {case.mechanism!r} in {case.program}")
+
+
+def _batch(case: Case, rows: int, length: int, make: Any) -> dict[str, Any]:
+    names = {"translate": ("source", "target"), "bert": ("tokens", "target")}
+    tokens = make((rows, length), jnp.int32)
+    return dict.fromkeys(names.get(case.program, ("tokens",)), tokens)
+
+
+def _placed(tree: Any, sharding: jax.sharding.Sharding) -> Any:
+    return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding), tree)

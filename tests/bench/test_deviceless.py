@@ -1,0 +1,186 @@
+"""Programs compiled by the real compilers for accelerators that are not there."""
+
+import dataclasses
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import pytest
+
+from attnlab.bench import deviceless, topology, training_programs
+from attnlab.bench.case import Case, Result, from_json
+from attnlab.bench.settings import Settings
+
+ROOT = Path(__file__).resolve().parents[2]
+GIB = 2**30
+PROGRAM = """
+import json, sys
+from attnlab.bench.case import Case, to_json
+from attnlab.bench import inputs, worker
+for fields in json.loads(sys.argv[1]):
+    print(to_json(worker._guarded(Case(**fields), inputs.read())), flush=True)
+"""
+TINY = Case("dot", 128, num_heads=2, head_dim=32, ops_only=True, dtype="bfloat16")
+STEP = dict(passes="train_step", program="language_model", num_layers=1, vocab_size=64)
+LONG = dict(length=2048, num_heads=4, batch=4, ops_only=False, mechanism="multi_head")
+
+
+def compiled(*cases: Case) -> list[Result]:
+    """In a process of its own: an environment with libtpu must not change other tests."""
+    command = [sys.executable, "-c", PROGRAM, json.dumps([dataclasses.asdict(c) for c in cases])]
+    done = subprocess.run(
+        command, cwd=ROOT, env=os.environ | topology.environment(), text=True, capture_output=True
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    return [from_json(line) for line in done.stdout.splitlines()]
+
+
+def needs(*modules: str):
+    def found(module: str) -> bool:
+        try:
+            return importlib.util.find_spec(module) is not None
+        except ModuleNotFoundError:
+            return False
+
+    reason = f"needs one of {', '.join(modules)}, which the extras tpu and gpu-compile install"
+    return pytest.mark.skipif(not any(map(found, modules)), reason=reason)
+
+
+@needs("libtpu")
+def test_v5e():
+    one = dataclasses.replace(TINY, target="v5e", implementation="blockwise")
+    huge = dataclasses.replace(one, length=2**16, implementation="dense", dtype="float32")
+    whole = dataclasses.replace(one, **LONG)
+    split = dict(target="v5e:2x2", devices=4)
+    parts = [
+        dataclasses.replace(whole, **split, shard=shard) for shard in ("batch", "heads", "sequence")
+    ]
+    refused = dataclasses.replace(one, mechanism="lsh", shard="sequence", **split)
+    step = dataclasses.replace(one, mechanism="multi_head", ops_only=False, **STEP)
+    small, large, all_of_it, *shares, lost, trained = compiled(
+        one, huge, whole, *parts, refused, step
+    )
+
+    assert small.status == "ok" and not small.seconds and small.compile_seconds > 0
+    assert small.analysis_bytes >= 4 * 128 * 64 * 2  # three inputs and an output
+    assert large.status == "too_large" and large.message.endswith("GiB of 15.8 GiB")
+    assert large.refused_bytes == large.memory_bytes > 2 * 2**32 * 4 > large.available_bytes
+    assert 15 * GIB < large.available_bytes < 16 * GIB
+    for share in shares:
+        assert share.status == "ok", share
+        assert 0.2 * all_of_it.memory_bytes < share.memory_bytes < 0.8 * all_of_it.memory_bytes
+    assert lost.status == "failed" and "lsh sorts the whole sequence" in lost.message
+    assert trained.status == "ok" and trained.argument_bytes > 3 * 4 * 64 * 64  # with Adam's state
+
+
+@needs("jax_plugins.xla_cuda12", "jax_plugins.xla_cuda13")
+def test_h100():
+    one = dataclasses.replace(TINY, target="h100", implementation="blockwise")
+    huge = dataclasses.replace(one, length=2**18, implementation="dense")
+    small, large = compiled(one, huge)
+    assert small.status == "ok" and small.analysis_bytes >= 4 * 128 * 64 * 2
+    assert large.status == "too_large" and large.message.endswith(" of 59.3 GiB")
+    assert large.analysis_bytes > 2 * 2**36 * 2 and large.refused_bytes is None
+
+
+def test_the_tpu_compilers_refusal_is_read():
+    old = (
+        "RESOURCE_EXHAUSTED: Ran out of memory on HBM, the total memory required for HLO "
+        "temporaries (128.50G) exceeds available HBM (15.75G)."
+    )
+    new = old.replace("Ran out", "E1000: CompileTimeHbmOom: Ran out") + " HLO module: jit_f (3)."
+    for text in (old, new):
+        assert deviceless.refused_sizes(text) == (round(128.5 * GIB), round(15.75 * GIB))
+    assert deviceless.refused_sizes(old.replace("RESOURCE_EXHAUSTED", "INTERNAL")) is None
+    assert deviceless.refused_sizes("RESOURCE_EXHAUSTED: out of memory") is None
+
+
+def test_what_cudnn_would_compute_is_compiled_blockwise_where_it_is_missing(monkeypatch):
+    built = []
+
+    def compile_(case, as_built, target, devices):
+        built.append(as_built.implementation)
+        if as_built.implementation is None:
+            raise RuntimeError("cuDNN not found.")
+        return Result(case, "ok")
+
+    monkeypatch.setattr(deviceless, "_compiled", compile_)
+    monkeypatch.setattr(topology, "devices", lambda target: [])
+    case = dataclasses.replace(TINY, target="h100")
+    result = deviceless.analyse(case)
+    assert built == [None, "blockwise"] and result.case == case
+    assert result.message.startswith("compiled blockwise: cuDNN")
+    with pytest.raises(RuntimeError):  # what was asked for is never replaced
+        monkeypatch.setattr(deviceless, "_compiled", lambda *_: compile_(TINY, TINY, None, None))
+        deviceless.analyse(dataclasses.replace(case, implementation="cudnn"))
+
+
+@pytest.mark.parametrize(
+    ("program", "mechanism"),
+    [
+        ("translate", "multi_head"),
+        ("bert", "multi_head"),
+        ("bert", "lsh"),
+        ("language_model", "window"),
+        ("language_model", "additive"),
+    ],
+)
+def test_training_steps_lower(program, mechanism):
+    case = dataclasses.replace(
+        TINY, mechanism=mechanism, length=64, batch=2, devices=2, **STEP | dict(program=program)
+    )
+    lowered = training_programs.lower(case, jax.devices()[:2])
+    (state, batch), _ = lowered.args_info
+    assert {x.shape for x in jax.tree.leaves(batch)} == {(2, 64)}
+    count = sum(x.shape == (64, 64) for x in jax.tree.leaves(state))
+    assert count >= 3  # the vocabulary [V, D] and Adam's two moments of it
+    assert "jax.buffer_donor" in lowered.as_text() or "tf.aliasing_output" in lowered.as_text()
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        (dict(program="bert"), "--program needs --target, such as --target=v5e:2x4"),
+        (dict(shard="heads"), "--shard needs --target"),
+        (dict(target=("v5e:2x2",)), "v5e:2x2 has 4 devices; say what is split over them"),
+        (dict(target=("v5e",), shard="batch"), "v5e is one device, with nothing to split"),
+        (dict(target=("v5e",), devices=2), "--devices is for devices that are there"),
+        (dict(target=("v5e",), parallel="pmap"), "--parallel is for devices that are there"),
+        (
+            dict(target=("v5e:2x2",), shard="batch", batch=6),
+            "--batch: 6 does not divide over the 4",
+        ),
+        (dict(target=("v5e-8",), shard="heads", num_heads=4), "--num_heads: 4 does not divide"),
+        (
+            dict(target=("v5e-8",), shard="sequence", lengths=(64, 100)),
+            "--lengths: 100 does not divide over the 8 devices of v5e:2x4; give a multiple of 8",
+        ),
+        (dict(target=("v5e",), program="bert", mechanisms=("dot",)), "no 'dot'; valid: multi_head"),
+        (
+            dict(target=("v5e-8",), program="bert", shard="heads", mechanisms=("lsh",)),
+            "--shard=heads: a training step is split by batch",
+        ),
+    ],
+)
+def test_settings_that_do_not_go_together(fields, message, monkeypatch):
+    monkeypatch.setattr(topology, "require_compiler", lambda target: None)
+    with pytest.raises(ValueError, match=message):
+        Settings(**fields)
+
+
+def test_cases_of_targets(monkeypatch):
+    monkeypatch.setattr(topology, "require_compiler", lambda target: None)
+    settings = Settings(
+        target=("v5e-8", "v5e:2x4", "h100-8"), shard="batch", batch=8, program="translate",
+        mechanisms=("lsh",), lengths=(64,),
+    )  # fmt: skip
+    cases = settings.cases(local_devices=1)
+    assert [(c.target, c.devices, c.passes) for c in cases] == [
+        ("v5e:2x4", 8, "train_step"),
+        ("h100:8", 8, "train_step"),
+    ]
+    assert cases[0].num_layers == 6 and Settings().cases(1)[0].num_layers is None

@@ -1,0 +1,73 @@
+"""Split over two devices, a program computes what it computes on one."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from attnlab.bench import inputs, mechanisms, programs, sharding
+from attnlab.bench.case import Case
+
+CASE = Case("multi_head", 64, "forward_backward", batch=2, num_heads=4, head_dim=8, window=16)
+TEXT = inputs.read()
+
+
+def results(case: Case):
+    """Loss and gradients, or the context, on `case.devices` devices."""
+    devices = jax.devices()[: case.devices]
+    mechanism = mechanisms.build(dataclasses.replace(case, shard=None, devices=1))
+    if case.shard is not None:
+        mechanism = mechanisms.build(case)
+    lowered = programs.lower(case, mechanism, devices)
+    streams = inputs.streams(TEXT, batch=case.batch, length=case.length, width=case.width)
+    arguments = programs.arguments(case, mechanism, devices, streams, lowered)
+    # Biases begin at zero, and one added by each device rather than once would not show.
+    arguments = jax.tree.map(lambda x: x + jnp.asarray(0.1, x.dtype), arguments)
+    return jax.tree.map(np.asarray, lowered.compile()(*arguments))
+
+
+@pytest.mark.parametrize(
+    ("name", "shard", "fields"),
+    [
+        ("dot", "batch", dict(ops_only=True)),
+        ("multi_head", "heads", {}),
+        ("multi_head", "heads", dict(passes="forward")),
+        ("additive", "heads", dict(ops_only=True)),
+        ("multi_head", "sequence", {}),
+        ("window", "sequence", dict(passes="forward")),
+        ("window", "sequence", dict(ops_only=True)),
+        ("location", "sequence", dict(ops_only=True)),
+    ],
+)
+def test_split_programs_equal_the_whole(name, shard, fields, quick_compile):
+    case = dataclasses.replace(CASE, mechanism=name, **fields)
+    whole = results(case)
+    parts = results(dataclasses.replace(case, shard=shard, devices=2))
+    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=2e-4, atol=2e-4), whole, parts)
+
+
+def test_heads_of_lsh_are_split_with_its_projections(quick_compile):
+    case = dataclasses.replace(
+        CASE, mechanism="lsh", shard="heads", devices=2, chunk_size=16, num_hashes=1
+    )
+    mechanism = mechanisms.build(case)
+    lowered = programs.lower(case, mechanism, jax.devices()[:2])
+    parameters = lowered.args_info[0][0]["params"]
+    assert parameters["query_key"]["kernel"].shape == (32, 4, 8)
+    value, d_parameters, _ = results(case)
+    assert np.isfinite(value) and np.abs(d_parameters["params"]["out"]["kernel"]).min() > 0
+
+
+@pytest.mark.parametrize(
+    ("name", "shard", "message"),
+    [
+        ("lsh", "sequence", "lsh sorts the whole sequence, so it is not split by sequence"),
+        ("dot", "heads", "dot has a single head as a module, so there are no heads to split"),
+    ],
+)
+def test_what_cannot_be_split_says_why(name, shard, message):
+    case = dataclasses.replace(CASE, mechanism=name, shard=shard, devices=2)
+    with pytest.raises(NotImplementedError, match=message):
+        sharding.split(case, mechanisms.build(case))

@@ -1,0 +1,88 @@
+"""The described accelerators and the names they are asked for by."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from attnlab.bench import targets
+
+ROOT = Path(__file__).resolve().parents[2]
+GIB = 2**30
+
+
+@pytest.mark.parametrize("device", targets.known().values(), ids=lambda device: device.name)
+def test_descriptions_are_sane(device):
+    assert device.kind in ("tpu", "cuda") and device.device_kind and len(device.source) > 20
+    assert 15 * GIB < device.memory_bytes < 200 * GIB
+    chips = [targets.Target(device, shape).chips for shape in device.slices]
+    assert chips == sorted(set(chips)) and chips[-1] <= 512
+    assert (device.gpu is None) == (device.kind == "tpu") == (device.memory_gib > 0)
+    if device.gpu is not None:
+        assert device.gpu["compute_capability"][0] >= 8 and device.gpu["core_count"] > 100
+        text = targets.gpu_description(device)
+        assert text.count("{") == text.count("}") and device.device_kind in text
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "chips", "devices"),
+    [
+        ("v5e", "v5e", 1, 1),
+        ("v5e:1x1", "v5e", 1, 1),
+        ("v5e-1", "v5e", 1, 1),
+        ("v5e:4x4", "v5e:4x4", 16, 16),
+        ("v5e-8", "v5e:2x4", 8, 8),
+        ("v5p-8", "v5p:2x2x1", 4, 4),  # the number counts TensorCores
+        ("tpu7x", "tpu7x", 1, 1),
+        ("tpu7x-8", "tpu7x:2x2x1", 4, 8),
+        ("a100-80", "a100-80", 1, 1),
+        ("a100-80-8", "a100-80:8", 8, 8),
+        ("h100:4", "h100:4", 4, 4),
+    ],
+)
+def test_names(text, name, chips, devices):
+    target = targets.parse(text)
+    assert (target.name, target.chips, target.devices) == (name, chips, devices)
+    assert targets.parse(target.name) == target
+
+
+def test_what_the_choice_of_an_implementation_depends_on():
+    assert targets.parse("h200").platform == ("cuda", "NVIDIA H200", (9, 0))
+    assert targets.parse("v6e:2x2").platform == ("tpu", "TPU v6 lite", None)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("v9", "--target=v9: no such device; the targets are v4, v5e, v5p, v6e, tpu7x, a100-80"),
+        ("v9:2x2", "no such device"),
+        ("", "no such device"),
+        ("v5e:3x3", "v5e has no such slice; its shapes are 1x1, 2x2, 2x4, .*also called v5e-1"),
+        ("v5p-4", "v5p has no such slice; .*also called v5p-8, v5p-16"),
+        ("v5e:", "v5e has no such slice"),
+    ],
+)
+def test_unknown_names_are_refused_with_the_known_ones(text, message):
+    with pytest.raises(ValueError, match=message):
+        targets.parse(text)
+
+
+@pytest.mark.parametrize(
+    ("target", "command"),
+    [
+        ("v5e", "launch/local --extra=tpu compare_lengths --target=v5e …"),
+        ("h100", 'pip install "jax[cuda12_local]"'),
+    ],
+)
+def test_a_missing_compiler_is_named(target, command, tmp_path):
+    blocked = (
+        "import importlib.util as u, sys; find = u.find_spec\n"
+        "names = ('libtpu', 'jax_plugins.xla_cuda12', 'jax_plugins.xla_cuda13')\n"
+        "u.find_spec = lambda name, *a: None if name in names else find(name, *a)\n"
+        "from experiments import compare_lengths\n"
+        f"sys.exit(compare_lengths.main(['', '--target={target}', '--output_dir={tmp_path}']))"
+    )
+    done = subprocess.run([sys.executable, "-c", blocked], cwd=ROOT, text=True, capture_output=True)
+    assert done.returncode == 2 and command in done.stderr and "not installed" in done.stderr
+    assert not list(tmp_path.iterdir())
