@@ -17,9 +17,10 @@ from attnlab import (
     routes,
     scores,
 )
+from attnlab.bench import oracle_lsh
 from attnlab.ops.hashing import running_centre
 from tests.modules.reference import apply, float64, init, merge, project, rms_norm, rotary
-from tests.ops import lsh_cross_plain, lsh_oracle
+from tests.ops import lsh_cross_plain
 
 pytestmark = pytest.mark.usefixtures("quick_compile")
 
@@ -81,7 +82,7 @@ def by_hand(
     )
     buckets = np.asarray(hash_buckets(jnp.asarray(hashed, jnp.float32), rotations))
     v = np.repeat(v, N // v.shape[2], axis=2)
-    context = lsh_oracle.lsh_attention(turned, v, buckets, chunk_size=5, causal=causal, **lengths)
+    context = oracle_lsh.lsh_attention(turned, v, buckets, chunk_size=5, causal=causal, **lengths)
     return merge(p, context)
 
 

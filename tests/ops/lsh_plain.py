@@ -8,8 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from attnlab import masks
+from attnlab.bench import oracle_lsh
 from attnlab.ops import lsh
-from tests.ops import lsh_oracle
 
 BATCH, LENGTH, HEADS, WIDTH, VALUE_WIDTH, ROUNDS, CHUNK, BUCKETS = 2, 23, 2, 5, 3, 3, 4, 3
 
@@ -43,7 +43,7 @@ def counts_of(buckets, options, **where):
     place |= {k: fields[k] for k in ("look_back", "look_ahead")}
     rows = [
         [
-            lsh_oracle.visible_counts(
+            oracle_lsh.visible_counts(
                 row[:, :, n],
                 **place,
                 **{k: (x[b] if k in ("valid", "segments") else x) for k, x in where.items()},

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from attnlab import masks
+from attnlab.bench import oracle_lsh
 from attnlab.ops import hashing
 from attnlab.ops.lsh import LUCIDRAINS, PAPER, STRICT, TRAX, LSHOptions
-from tests.ops import lsh_oracle
 from tests.ops.lsh_plain import (
     BATCH,
     BUCKETS,
@@ -65,7 +65,7 @@ def test_equals_the_oracle_and_its_gradients_those_of_a_dense_softmax(x64, case)
         out, *gradients = value_and_gradients(
             ours, qk, v, cotangent, valid=valid, segments=segments
         )
-        want = lsh_oracle.lsh_attention(qk, v, buckets, options=fields, **where)
+        want = oracle_lsh.lsh_attention(qk, v, buckets, options=fields, **where)
         np.testing.assert_allclose(out, want, atol=1e-12)
         times = counts_of(buckets, options, **where)
         times = np.minimum(times, 1) if options.union else times
@@ -81,7 +81,7 @@ def test_equals_the_oracle_and_its_gradients_those_of_a_dense_softmax(x64, case)
 def test_any_length_from_one_to_four_chunks(x64, length):
     qk, v, buckets = inputs(length=length)
     got = attend(qk, v, buckets, chunk_size=2)
-    want = lsh_oracle.lsh_attention(qk, v, buckets, chunk_size=2, causal=True)
+    want = oracle_lsh.lsh_attention(qk, v, buckets, chunk_size=2, causal=True)
     np.testing.assert_allclose(got, want, atol=1e-12)
 
 

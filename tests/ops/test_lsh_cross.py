@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from attnlab import masks
+from attnlab.bench.oracle_lsh import unit_keys
 from attnlab.ops import dropout, hashing, lsh_cross
 from attnlab.ops.lsh import PAPER, STRICT, LSHOptions
 from tests.ops.lsh_cross_plain import all_counts, dense, everything
-from tests.ops.lsh_oracle import unit_keys
 
 BATCH, QUERIES, KEYS, HEADS, KV_HEADS, WIDTH, VALUE_WIDTH, ROUNDS, BUCKETS = (
     2,

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from attnlab import masks
+from attnlab.bench import oracle_lsh
 from attnlab.ops.hashing import running_centre
 from attnlab.ops.lsh import PAPER, STRICT, LSHOptions
 from attnlab.ops.lsh_decode import lsh_decode
 from attnlab.ops.lsh_decode_state import RunningMean, empty_state, next_centres
-from tests.ops import lsh_oracle
 from tests.ops.lsh_plain import BUCKETS, CHUNK, LENGTH, ROUNDS, inputs, key_mask
 
 pytestmark = pytest.mark.usefixtures("x64", "quick_compile")
@@ -51,7 +51,7 @@ def decode(qk, v, buckets, pieces, *, mask=None, options=STRICT):
 def true_contexts(qk, v, buckets, *, options=STRICT, valid=None):
     v = np.repeat(v, qk.shape[2] // v.shape[2], axis=2)
     fields = dataclasses.asdict(options)
-    return lsh_oracle.lsh_attention(
+    return oracle_lsh.lsh_attention(
         qk, v, buckets, chunk_size=CHUNK, causal=True, options=fields, valid=valid
     )
 

@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from attnlab import masks
+from attnlab.bench import oracle_lsh
 from attnlab.ops.lsh import LUCIDRAINS, PAPER, STRICT, TRAX, LSHOptions, lsh_attention
-from tests.ops import lsh_oracle
 
 HEADS, WIDTH = 2, 3
 OPTIONS = [STRICT, TRAX, LUCIDRAINS, PAPER, LSHOptions(union=False, window=1)]
@@ -68,7 +68,7 @@ def test_equals_the_oracle(case, seeds):
             qk, v, buckets, valid, segments = arrays(case, seed, np.float64)
             # Of zero rows "l2" has no unit vector, so the oracle cannot be asked.
             qk = np.where(np.abs(qk).sum(-1, keepdims=True) == 0, 1e-3, qk)
-            want = lsh_oracle.lsh_attention(
+            want = oracle_lsh.lsh_attention(
                 qk,
                 v,
                 buckets,

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from attnlab import masks
+from attnlab.bench import oracle_lsh
 from attnlab.ops import hashing, lsh_quality
 from attnlab.ops.lsh import LUCIDRAINS, PAPER, STRICT, LSHOptions, lsh_attention
 from attnlab.ops.lsh_quality import hash_quality
-from tests.ops import lsh_oracle
 from tests.ops.lsh_plain import CHUNK, counts_of, inputs, key_mask, some_padding
 
 CASES = {  # options, causal
@@ -31,7 +31,7 @@ def expected(qk, v, buckets, options, causal, valid, segments):
     """One example's head: everything but `visible_same_bucket`, query by query."""
     fields = dataclasses.asdict(options)
     places = ("strict", "same_bucket", "wrap", "window", "look_back", "look_ahead")
-    counts = lsh_oracle.visible_counts(
+    counts = oracle_lsh.visible_counts(
         buckets,
         chunk_size=CHUNK,
         causal=causal,
@@ -41,7 +41,7 @@ def expected(qk, v, buckets, options, causal, valid, segments):
     )
     times = np.minimum(counts, 1) if options.union else counts
     scale = options.logit_scale or qk.shape[1] ** -0.5
-    logits = scale * qk @ lsh_oracle.unit_keys(qk, options.key_norm).T
+    logits = scale * qk @ oracle_lsh.unit_keys(qk, options.key_norm).T
     mass, recall, wrong, right, seen, pairs, lonely = [], [], 0.0, 0.0, 0, 0, []
     for i in range(len(qk)):
         keys = [

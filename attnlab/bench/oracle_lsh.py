@@ -1,6 +1,7 @@
 """LSH attention in float64 NumPy, token by token, written from the Reformer paper.
 
-`visible_counts` says in how many rounds each pair meets; the rest is a dense softmax.
+`visible_counts` says in how many rounds each pair meets; the rest is a dense softmax. Like `oracle`
+it shares no code with the library.
 """
 
 import math
@@ -68,42 +69,74 @@ def visible_counts(
 
 
 def unit_keys(qk, key_norm):
+    """k = qk / √(Σ qk² + ε), with ε = 10⁻⁶·H for "rms" and 0 for "l2"."""
     qk = np.asarray(qk, np.float64)
-    if key_norm == "l2":
-        return qk / np.linalg.norm(qk, axis=-1, keepdims=True)
-    return qk / np.sqrt((qk**2).mean(-1, keepdims=True) + 1e-6) / math.sqrt(qk.shape[-1])
+    return qk / _norms(qk, key_norm)
 
 
-def attend(qk, v, counts, *, union=True, logit_scale=1.0, key_norm="rms", valid=None):
-    """One head: qk [L, H], v [L, D], counts [L, L] to [L, D]."""
-    qk, v = np.asarray(qk, np.float64), np.asarray(v, np.float64)
+def _norms(qk, key_norm):
+    floor = 1e-6 * qk.shape[-1] if key_norm == "rms" else 0.0
+    return np.sqrt((qk**2).sum(-1, keepdims=True) + floor)
+
+
+def weights(qk, counts, *, union=True, logit_scale=1.0, key_norm="rms", valid=None):
+    """One head: qk [L, H], counts [L, L] to the weights [L, L].
+
+    A token that no round shows another one sees itself; padding sees nothing.
+    """
+    qk = np.asarray(qk, np.float64)
     scale = 1 / math.sqrt(qk.shape[-1]) if logit_scale is None else logit_scale
     logits = scale * qk @ unit_keys(qk, key_norm).T
     times = np.minimum(counts, 1) if union else counts
-    out = np.empty_like(v)
+    found = np.zeros_like(logits)
     for i in range(len(qk)):
         if valid is not None and not valid[i]:
-            out[i] = 0
-        elif not times[i].any():
-            out[i] = v[i]
-        else:
-            seen = times[i] > 0
-            weights = times[i, seen] * np.exp(logits[i, seen] - logits[i, seen].max())
-            out[i] = weights @ v[seen] / weights.sum()
-    return out
+            continue
+        if not times[i].any():
+            found[i, i] = 1
+            continue
+        seen = times[i] > 0
+        terms = times[i, seen] * np.exp(logits[i, seen] - logits[i, seen].max())
+        found[i, seen] = terms / terms.sum()
+    return found
+
+
+def attend(qk, v, counts, **options):
+    """One head: qk [L, H], v [L, D], counts [L, L] to [L, D]."""
+    return weights(qk, counts, **options) @ np.asarray(v, np.float64)
+
+
+def gradients(dcontext, qk, v, counts, *, logit_scale=1.0, key_norm="rms", **options):
+    """One head: dcontext [L, D] to dqk [L, H] and dv [L, D]; the counts are constant."""
+    qk, v, dcontext = (np.asarray(x, np.float64) for x in (qk, v, dcontext))
+    scale = 1 / math.sqrt(qk.shape[-1]) if logit_scale is None else logit_scale
+    p = weights(qk, counts, logit_scale=logit_scale, key_norm=key_norm, **options)
+    dp = dcontext @ v.T
+    dlogits = scale * p * (dp - (p * dp).sum(-1, keepdims=True))
+    keys, norms = unit_keys(qk, key_norm), _norms(qk, key_norm)
+    dkeys = dlogits.T @ qk
+    dqk = dlogits @ keys + (dkeys - keys * (keys * dkeys).sum(-1, keepdims=True)) / norms
+    return dqk, p.T @ dcontext
+
+
+def all_counts(buckets, *, valid=None, segments=None, **where):
+    """Buckets [B, R, L, N] to the counts [B, N, L, L] of every example and head."""
+
+    def of(b, n):
+        rows = {"valid": valid, "segments": segments}
+        rows = {name: None if x is None else x[b] for name, x in rows.items()}
+        return visible_counts(buckets[b, :, :, n], **rows, **where)
+
+    return np.array([[of(b, n) for n in range(buckets.shape[3])] for b in range(buckets.shape[0])])
 
 
 def lsh_attention(qk, v, buckets, *, valid=None, segments=None, options=None, **where):
     """qk [B, L, N, H], v [B, L, N, D], buckets [B, R, L, N] to [B, L, N, D]."""
     options = dict(options or {})
     what = {k: options.pop(k) for k in ("union", "logit_scale", "key_norm") if k in options}
+    counts = all_counts(buckets, valid=valid, segments=segments, **options, **where)
     out = np.empty(v.shape)
-    for b in range(qk.shape[0]):
+    for b, n in np.ndindex(counts.shape[:2]):
         row_valid = None if valid is None else valid[b]
-        row_segments = None if segments is None else segments[b]
-        for n in range(qk.shape[2]):
-            counts = visible_counts(
-                buckets[b, :, :, n], valid=row_valid, segments=row_segments, **options, **where
-            )
-            out[b, :, n] = attend(qk[b, :, n], v[b, :, n], counts, valid=row_valid, **what)
+        out[b, :, n] = attend(qk[b, :, n], v[b, :, n], counts[b, n], valid=row_valid, **what)
     return out

@@ -1,0 +1,160 @@
+"""Jobs in a worker process that may die: one member is lost with it, and the others are done."""
+
+import contextlib
+import dataclasses
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from attnlab.bench.case import Result, from_json
+from attnlab.bench.device_cases import Check, Checked
+from attnlab.bench.device_cases import from_json as checked_from_json
+from attnlab.bench.device_jobs import Job
+from attnlab.bench.runner import START_SECONDS, Worker, death, last_line
+from attnlab.records.errors import Invalid
+
+COMPILE_SECONDS = 120.0  # without a word from the worker
+ORACLE_SECONDS = 120.0  # NumPy's part of a check
+MODULE = "attnlab.bench.device_worker"
+Row = Checked | Result
+
+
+class Device:
+    """The worker process, started anew when it dies.
+
+    Attributes:
+      environment: what the worker says of its machine (`environment.describe`).
+    """
+
+    def __init__(self, module: str = MODULE) -> None:
+        self._module = module
+        self._log = tempfile.TemporaryFile()  # what workers write to stderr
+        self._worker: Worker | None = None
+        try:
+            self._start()
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def pid(self) -> int | None:
+        """The process of the worker that is there now."""
+        return self._worker.pid if self._worker else None
+
+    def run(
+        self,
+        job: Job,
+        give: Callable[[Row], None],
+        *,
+        deadline: float,
+        repeats: int,
+        case_seconds: float,
+    ) -> None:
+        """Does a job's members and gives each row as it comes, whatever happens to the worker.
+
+        Args:
+          job: its members are those to be done.
+          give: given the rows.
+          deadline: `time.monotonic()` after which nothing is waited for; members without a row
+            then get none.
+          repeats: samples of a program.
+          case_seconds: the most that one may take.
+        """
+        left = dict(enumerate(job.members))
+        threads = max(1, min(8, int(self.environment["cores"]) // 2))
+        while left and time.monotonic() < deadline:
+            if self._worker is None:
+                self._start()
+            assert self._worker is not None
+            indices = list(left)
+            self._worker.send(
+                kind=job.kind,
+                members=[dataclasses.asdict(left[i]) for i in indices],
+                repeats=repeats,
+                case_seconds=case_seconds,
+                threads=threads,
+                seconds=deadline - time.monotonic(),
+            )
+            one_call = case_seconds * 1.2 + 5 if job.kind == "time" else ORACLE_SECONDS
+            ended, at, stage = self._listen(indices, left, give, deadline, one_call)
+            if ended:
+                return
+            stopped = self._worker.running()
+            code = self._retire()
+            if time.monotonic() >= deadline:
+                return
+            if stage == "compiling" and threads > 1:
+                threads = 1  # several were being compiled: once more, to see whose fault it was
+                continue
+            took = "stopped: it took too long" if stopped else death(code)
+            member = left.pop(at if at is not None else indices[0])
+            give(_lost(member, "too_slow" if stopped else "killed", f"{took} while {stage}"))
+
+    def close(self) -> None:
+        """Ends the worker."""
+        if self._worker is not None:
+            self._retire()
+        self._log.close()
+
+    def errors(self) -> str:
+        """What the workers wrote to stderr."""
+        self._log.seek(0)
+        return self._log.read().decode(errors="replace")
+
+    def _listen(
+        self,
+        indices: list[int],
+        left: dict[int, Any],
+        give: Callable[[Row], None],
+        deadline: float,
+        one_call: float,
+    ) -> tuple[bool, int | None, str]:
+        """Whether the job came to its end; else which member it stopped at, and in what."""
+        assert self._worker is not None
+        at, stage = None, "starting"
+        while True:
+            patience = one_call if stage == "running" else COMPILE_SECONDS
+            message = self._worker.receive(min(patience, max(0.0, deadline - time.monotonic())))
+            if message is None:
+                return False, at, stage
+            if "done" in message:
+                return True, None, ""
+            member = indices[message["member"]]
+            if "row" in message:
+                row = message["row"]
+                give(checked_from_json(row) if isinstance(row, dict) else from_json(row))
+                left.pop(member)
+            else:
+                at, stage = member, message["stage"]
+
+    def _start(self) -> None:
+        worker = self._worker = Worker([], None, self._log, self._module)
+        message = worker.receive(START_SECONDS)
+        if message is None or "refused" in message:
+            self._retire()
+            text = message["refused"] if message else last_line(self.errors())
+            raise Invalid(text or "the worker process did not start")
+        self.environment: dict[str, Any] = message["hello"]
+
+    def _retire(self) -> int:
+        assert self._worker is not None
+        code = self._worker.end()
+        self._worker = None
+        return code
+
+
+def _lost(member: Any, status: str, message: str) -> Row:
+    if isinstance(member, Check):
+        return Checked(member, "crashed", message)
+    return Result(member, status, message)
+
+
+@contextlib.contextmanager
+def started(module: str = MODULE) -> Iterator[Device]:
+    """A `Device` that is closed at the end."""
+    device = Device(module)
+    try:
+        yield device
+    finally:
+        device.close()
