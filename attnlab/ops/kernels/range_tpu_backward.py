@@ -174,7 +174,7 @@ def _over_keys(x: Operands, visible: Visible, config: Config) -> Walk:
         return (visit < count[block]) & tiles.in_range(block, first[query], extent[query])
 
     # Every row of the ranges has the same: `back` and `ahead` say them.
-    prefetched = blocks.start[0], blocks.count[0], *by_query.prefetched
+    prefetched = blocks.start[0], blocks.number[0], *by_query.prefetched
     return Walk(
         (num_rows, num_keys // config.block_k, group, blocks.most), prefetched, place, visits
     )

@@ -115,7 +115,7 @@ def over_queries(x: Operands, visible: Visible, config: Config) -> Walk:
     def visits(row, block, visit, start, count):
         return visit < count[lax.div(row, np.int32(shared)) * num_blocks + block]
 
-    prefetched = blocks.start.reshape(-1), blocks.count.reshape(-1)
+    prefetched = blocks.start.reshape(-1), blocks.number.reshape(-1)
     return Walk((num_rows, num_blocks, blocks.most), prefetched, place, visits)
 
 

@@ -94,12 +94,12 @@ class Blocks(NamedTuple):
 
     Attributes:
       start: [V, blocks] int32, the first of them; a valid block also where the count is 0.
-      count: [V, blocks] int32, how many from there on.
+      number: [V, blocks] int32, how many from there on.
       most: the largest count that can be; static.
     """
 
     start: jax.Array
-    count: jax.Array
+    number: jax.Array
     most: int
 
 
