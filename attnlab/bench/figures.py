@@ -203,6 +203,7 @@ def _mark_height(result: Result, quantity: str) -> float | None:
 def _marks(axes: Any, results: Sequence[Result], quantity: str) -> None:
     """A cross for each case without a result, and why at the first of each mechanism."""
     told: set[str] = set()
+    words: list[tuple[int, float]] = []  # where they stand: length, height in the panel
     at_top: dict[int, int] = {}
     low, high = axes.get_ylim()
     for result in sorted((r for r in results if r.status != "ok"), key=lambda r: r.case.length):
@@ -217,8 +218,14 @@ def _marks(axes: Any, results: Sequence[Result], quantity: str) -> None:
             [n], [y], marker="o" if hollow else "x", color=colour, markersize=6, linestyle="none",
             markerfacecolor="none", markeredgewidth=1.6, clip_on=False, zorder=5,
         )  # fmt: skip
-        if label not in told and not (hollow and known):  # a hollow mark on the line needs no words
+        height = math.log(y / low) / math.log(high / low)
+        free = all(n != at or abs(height - other) > _GAP / 2 for at, other in words)
+        # A hollow mark on the line needs no words, and two that are one cross have one place.
+        if label not in told and not (hollow and known):
             told.add(label)
+            if not free:
+                continue
+            words.append((n, height))
             axes.annotate(
                 _reason(result), (n, y), xytext=(-7, 3 if known else 0), textcoords="offset points",
                 ha="right", va="bottom" if known else "center", fontsize=7.5, color=colour,
