@@ -62,9 +62,10 @@ def main(arguments: list[str]) -> None:
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
     if name == TEST:
         os.chdir(ROOT)
-        # Compiling is most of the time and mostly one thread; a worker takes 1–2 GiB.
+        # Compiling is most of the time and mostly one thread; a worker takes 1–2 GiB. A file's
+        # tests share fixtures that take up to a minute.
         workers = min(4, os.cpu_count() or 1)
-        split_up = ["-n", str(workers), "--dist=loadgroup"] if parallel and workers > 1 else []
+        split_up = ["-n", str(workers), "--dist=loadfile"] if parallel and workers > 1 else []
         command = ["pytest", *split_up, *flags]
     else:
         command = [f"experiments.{name}", *flags]

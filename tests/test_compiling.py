@@ -16,7 +16,6 @@ from attnlab.bench import targets, topology
 from attnlab.records.errors import Invalid
 from tests.mechanisms import BY_NAME, MECHANISMS
 
-pytestmark = pytest.mark.xdist_group("compiling")
 TARGETS = ("v5e", "h100")
 # Dense code only repeats what is lowered in test_lowering, and compiling is slow.
 COMPILED = [m.name for m in MECHANISMS if not m.name.endswith("-dense")]

@@ -11,8 +11,6 @@ import sys
 
 import pytest
 
-pytestmark = pytest.mark.xdist_group("memory")  # one worker makes the fixture
-
 LENGTHS = (16384, 65536)
 # 4× the length; a little is left for what does not grow.
 LARGEST_GROWTH = 4.4

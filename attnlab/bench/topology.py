@@ -16,7 +16,7 @@ _COMPILERS = {
         "JAX's CUDA plugin",
         ("jax_plugins.xla_cuda12", "jax_plugins.xla_cuda13"),
         "gpu-compile",
-        "jax[cuda12_local]",
+        "jax[cuda12-local]",
     ),
 }
 

@@ -9,8 +9,6 @@ import pytest
 
 from attnlab.bench import memory
 
-pytestmark = pytest.mark.xdist_group("bench_memory")  # one worker makes the fixture
-
 # One head over all pairs, the form whose scratch XLA:CPU hides in a fusion; and the same in slices.
 PROBE = """
 import json

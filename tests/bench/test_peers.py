@@ -12,8 +12,6 @@ from attnlab.bench import peers, peers_report, peers_rows, peers_run
 from attnlab.bench.case import PASSES, Case
 from attnlab.bench.peers import Outcome, Pair, Side
 
-pytestmark = pytest.mark.xdist_group("peers")  # one worker makes the fixture
-
 # In a process of its own: peers warn at import, which here is an error, and one case needs x64.
 PROBE = """
 import json, sys

@@ -12,8 +12,6 @@ import pytest
 from attnlab.bench import runner
 from attnlab.bench.case import Case
 
-pytestmark = pytest.mark.xdist_group("runner")  # one worker makes the fixture
-
 SMALL = dict(num_heads=2, head_dim=8, ops_only=True)
 OK = Case("dot", 32, **SMALL)
 

@@ -72,7 +72,7 @@ def test_unknown_names_are_refused_with_the_known_ones(text, message):
     ("target", "command"),
     [
         ("v5e", "launch/local --extra=tpu compare_lengths --target=v5e …"),
-        ("h100", 'pip install "jax[cuda12_local]"'),
+        ("h100", 'pip install "jax[cuda12-local]"'),
     ],
 )
 def test_a_missing_compiler_is_named(target, command, tmp_path):

@@ -14,8 +14,6 @@ from attnlab.data.tfrecord import Shard, TFRecords
 from attnlab.records.errors import Invalid
 from tests.data.tfds_sets import ENGLISH, GERMAN, Pairs, prepared
 
-pytestmark = pytest.mark.xdist_group("tfds")  # one worker makes the fixture
-
 
 class Plain(Pairs):
     name = "plain"

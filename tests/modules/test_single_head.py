@@ -202,7 +202,7 @@ def test_the_implementation_is_used_or_refused():
     assert largest_array("dense") and not largest_array("blockwise")
     with pytest.raises(ValueError, match="implementation must be one of .*; got 'fast'"):
         MultiplicativeAttention(DotScore(), implementation="fast").apply({}, query, key)
-    with pytest.raises(NotImplementedError, match="computes the dot score only, not General"):
+    with pytest.raises(NotImplementedError, match='"cudnn" is for NVIDIA GPU, not for cpu'):
         init(MultiplicativeAttention(implementation="cudnn", **F64), query, key)
 
 

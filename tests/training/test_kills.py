@@ -17,8 +17,6 @@ from attnlab.training.kills import (
 from attnlab.training.loop import CHECKPOINTS
 from attnlab.training.metrics_file import METRICS
 
-pytestmark = pytest.mark.xdist_group("kills")  # one worker makes the fixture
-
 ROWS = [
     {"kind": "training", "step": 2, "loss": 0.5, "seconds": 1.5, "tokens_per_second": 9.0},
     {"kind": "validation", "step": 2, "nll": 0.25},

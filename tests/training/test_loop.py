@@ -14,8 +14,6 @@ from attnlab.training.optimizers import OptimizerSettings
 from attnlab.training.parallel import parallel_over
 from tests.training import tiny
 
-pytestmark = pytest.mark.xdist_group("loop")  # one worker makes the fixture
-
 TIMES = ("seconds", "steps_per_second", "tokens_per_second")
 
 

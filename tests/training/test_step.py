@@ -12,8 +12,6 @@ from attnlab.training.optimizers import OptimizerSettings
 from attnlab.training.step import TrainState, make_train_step
 from tests.training import tiny
 
-pytestmark = pytest.mark.xdist_group("step")  # one worker makes the fixture
-
 ROOT = Path(__file__).resolve().parents[2]
 
 

@@ -10,8 +10,6 @@ from attnlab.translation.corpus import open_corpus
 from attnlab.translation.settings import SPLITS, Settings
 from tests.data.tfds_sets import ENGLISH, GERMAN, Pairs, prepared
 
-pytestmark = pytest.mark.xdist_group("corpus")  # one worker makes the fixture
-
 PAIRS = [(f"der Hund {i} bellt laut", f"dog {i} barks loudly") for i in range(200)]
 
 

@@ -18,8 +18,6 @@ from attnlab.translation.interrupts import until_stopped
 from experiments import translate
 from tests.translation import tiny
 
-pytestmark = pytest.mark.xdist_group("translate")  # one worker makes the fixture
-
 FLAGS = ["--models=rnn_search", "--steps=6", "--validate_every=3", "--log_every=2", "--devices=1"]
 FLAGS += ["--max_length=16"]  # so that all batches have one shape
 

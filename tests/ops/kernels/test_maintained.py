@@ -105,14 +105,13 @@ def test_they_are_for_their_accelerator():
 IDS = jnp.array([[0] * 40 + [5] * 100 + [2] * 60, [7] * 200])
 SERVED = {
     "all pairs, more keys": (None, 200, 300),
-    "causal, one block": (masks.Causal(), 128, 128),
     "causal and segments": (masks.Causal() & masks.Segments(IDS), 200, 200),
     "a window": (masks.Window(30, 5), 200, 200),
 }
 
 
 @pytest.mark.parametrize("name", SERVED)
-def test_splash_is_the_same_function(name):
+def test_splash_is_the_same_function(name, quick_compile):
     """In Pallas' interpret mode, with lengths that are no multiple of its blocks."""
     mask, num_queries, num_keys = SERVED[name]
     q, k, v = arrays(q=(2, num_queries, 4, 64), k=(2, num_keys, 2, 64), v=(2, num_keys, 2, 64))
