@@ -11,7 +11,7 @@ from attnlab.bench.case import Result, from_json
 from attnlab.bench.device_cases import Check, Checked
 from attnlab.bench.device_cases import from_json as checked_from_json
 from attnlab.bench.device_jobs import Job
-from attnlab.bench.runner import START_SECONDS, Worker, death, last_line
+from attnlab.bench.runner import START_SECONDS, Worker, death, last_line, without_chatter
 from attnlab.records.errors import Invalid
 
 COMPILE_SECONDS = 120.0  # without a word from the worker
@@ -100,7 +100,7 @@ class Device:
     def errors(self) -> str:
         """What the workers wrote to stderr."""
         self._log.seek(0)
-        return self._log.read().decode(errors="replace")
+        return without_chatter(self._log.read().decode(errors="replace"))
 
     def _listen(
         self,

@@ -18,6 +18,8 @@ from typing import Any
 from attnlab.bench.case import Case, Result, from_json
 from attnlab.records.errors import Invalid
 
+# JAX 0.10's CUDA plugin says at each start, whatever the platform, that there is no driver.
+_CHATTER = re.compile(r"^.*(cudart_stub\.cc|before absl::InitializeLog).*\n?", re.MULTILINE)
 START_SECONDS = 300.0  # importing JAX from a cold network disk, or waking an accelerator
 
 
@@ -102,7 +104,7 @@ class Runner:
     def errors(self) -> str:
         """What the workers wrote to stderr."""
         self._log.seek(0)
-        return self._log.read().decode(errors="replace")
+        return without_chatter(self._log.read().decode(errors="replace"))
 
     def _start(self) -> dict[str, Any]:
         worker = self._worker = Worker(
@@ -213,6 +215,15 @@ def death(code: int) -> str:
     if code < 0:
         return f"killed ({signal.Signals(-code).name})"
     return f"its process ended with status {code}"
+
+
+def without_chatter(text: str) -> str:
+    """What a process wrote to stderr, less what a plugin for absent devices adds.
+
+    >>> print(without_chatter("I0 cudart_stub.cc:31] Could not find cuda drivers" + chr(10) + "!"))
+    !
+    """
+    return _CHATTER.sub("", text)
 
 
 def last_line(text: str) -> str:
