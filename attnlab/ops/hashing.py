@@ -77,13 +77,19 @@ def factorise(num_buckets: int) -> tuple[int, ...]:
 def default_num_buckets(length: int, chunk_size: int) -> int:
     """2·L/C as the paper has it, rounded up until it factorises.
 
+    Where that is more than a 32-bit sort key holds beside a position (with C = 64 from half a
+    million tokens on), the largest power of 2 that fits: buckets then hold more tokens.
+
     >>> default_num_buckets(16384, 64), default_num_buckets(16257, 64), default_num_buckets(5, 64)
     (512, 512, 2)
+    >>> default_num_buckets(2**20, 64)
+    2048
     """
     num_buckets = 2 * -(-length // chunk_size)
     while max(factorise(num_buckets)) > _LARGEST_FACTOR:
         num_buckets += 2
-    return num_buckets
+    limit = bucket_limit(length + chunk_size)  # the last chunk is filled up
+    return num_buckets if num_buckets <= limit else 2 ** (limit.bit_length() - 1)
 
 
 def _split(number: int, parts: int) -> tuple[int, ...]:

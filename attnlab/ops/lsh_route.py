@@ -43,9 +43,9 @@ class LSH:
     Args:
       num_hashes: R, rounds; more come nearer to all pairs, at R times the cost.
       num_buckets: an even number, or a tuple of even factors; None = 2·L/chunk_size, as the paper
-        has it, for the number L of keys at hand (`hashing.default_num_buckets`). While decoding
-        that is the length of the cache, so a forward over another length has other buckets: give a
-        number if both should compute the same.
+        has it, for the number L of keys at hand (`hashing.default_num_buckets`; fewer from half a
+        million keys on). While decoding that is the length of the cache, so a forward over another
+        length has other buckets: give a number if both should compute the same.
       chunk_size: C, slots of sorted order attended together.
       options: what published implementations disagree about; default strictly causal.
       seed: of the rotations where no `hash_key` is given, so that evaluation is deterministic.

@@ -7,7 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from attnlab.ops import hashing
+from attnlab import scores
+from attnlab.ops import hashing, routes
+from attnlab.ops.lsh_order import bucket_limit
 
 HEADS, WIDTH, ROUNDS, LENGTH = 3, 11, 2, 101
 
@@ -69,12 +71,22 @@ def test_factors_are_even_and_small_if_that_can_be(num_buckets):
         assert num_buckets % 2 ** (len(factors) + 1) != 0
 
 
-@given(st.integers(1, 10**5), st.integers(1, 300))
+@given(st.integers(1, 10**7), st.integers(1, 300))
 def test_default_number_of_buckets_is_the_papers_or_a_little_more(length, chunk_size):
     num_buckets = hashing.default_num_buckets(length, chunk_size)
     wanted = 2 * math.ceil(length / chunk_size)
-    assert wanted <= num_buckets <= 1.1 * wanted + 2
+    limit = bucket_limit(length + chunk_size)
+    assert num_buckets <= limit
+    if wanted <= limit:
+        assert min(wanted, limit) <= num_buckets <= 1.1 * wanted + 2
+    else:
+        assert num_buckets > limit / 2
     assert max(hashing.factorise(num_buckets)) <= 64
+
+
+def test_a_million_tokens_are_hashed_and_sorted_by_default():
+    x = jax.ShapeDtypeStruct((1, 2**20, 1, 4), jnp.float32)
+    assert jax.eval_shape(lambda x: routes.LSH(2)(scores.Dot(), x, x, x), x).shape == x.shape
 
 
 def test_hash_cost_is_linear_in_the_length():
