@@ -1,5 +1,6 @@
 """Memory over length for accelerators that are not there: a row of panels a target."""
 
+import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -47,7 +48,8 @@ def draw(results: Sequence[Result]) -> Figure | None:
                 figures.scales(axes, of_target, "memory")
                 axes.set_ylim(*limits)
                 figures.fill(axes, chosen, "memory")
-        figure.text(0.62 / wide, 1 - 0.18 / tall, _title(results), fontsize=9.5, va="center")
+        title = "\n".join(textwrap.wrap(_title(results), 80 * len(passes)))
+        figure.text(0.62 / wide, 1 - 0.2 / tall, title, fontsize=9.5, va="center")
     return figure
 
 
