@@ -5,6 +5,7 @@ import json
 from typing import Any
 
 from attnlab.bench.device_cases import MECHANISMS
+from attnlab.records.command_line import from_plain
 from attnlab.records.errors import Invalid
 
 PARTS = ("correctness", "speed")
@@ -59,14 +60,7 @@ class Settings:
         Raises:
           Invalid: they are of another version.
         """
-        fields: dict[str, Any] = {
-            k: tuple(v) if isinstance(v, list) else v for k, v in values.items()
-        }
-        try:
-            return cls(**fields)
-        except TypeError:
-            known = ", ".join(field.name for field in dataclasses.fields(cls))
-            raise Invalid(f"settings of another version; this one has {known}") from None
+        return from_plain(cls, values)
 
 
 HELPS = {

@@ -8,6 +8,7 @@ from typing import Any
 from attnlab.bench import inputs, mechanisms, sharding, topology
 from attnlab.bench.case import ATTENTION, PASSES, TRAIN_STEP, Case
 from attnlab.bench.targets import Target, parse
+from attnlab.records.command_line import from_plain
 from attnlab.records.errors import Invalid
 
 DTYPES = ("float32", "bfloat16", "float16")
@@ -128,14 +129,7 @@ class Settings:
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> "Settings":
         """Settings from plain values, lists becoming tuples."""
-        fields: dict[str, Any] = {
-            k: tuple(v) if isinstance(v, list) else v for k, v in values.items()
-        }
-        try:
-            return cls(**fields)
-        except TypeError:
-            known = ", ".join(field.name for field in dataclasses.fields(cls))
-            raise Invalid(f"settings of another version; this one has {known}") from None
+        return from_plain(cls, values)
 
     def _check_targets(self) -> None:
         """What is said of accelerators that are not there, and of what only they have."""

@@ -14,7 +14,17 @@ from absl import flags
 
 from attnlab.records.errors import Invalid
 
-__all__ = ["BAD_FLAG", "add_common", "flags_of", "parse", "refuse", "resumed", "say", "settings_of"]
+__all__ = [
+    "BAD_FLAG",
+    "add_common",
+    "flags_of",
+    "from_plain",
+    "parse",
+    "refuse",
+    "resumed",
+    "say",
+    "settings_of",
+]
 
 BAD_FLAG = 2  # the exit status
 S = TypeVar("S")  # a dataclass of bools, numbers, strings and tuples of one of them
@@ -96,6 +106,21 @@ def settings_of(found: flags.FlagValues, defaults: S) -> S:
     kind: Any = type(defaults)
     fields = dataclasses.fields(kind)
     return kind(**{f.name: _value(f.name, found[f.name].value, f.default) for f in fields})
+
+
+def from_plain(kind: type[S], values: Mapping[str, Any]) -> S:
+    """Settings from what JSON made of them, lists becoming tuples.
+
+    Raises:
+      Invalid: they are of another version.
+    """
+    fields: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in values.items()}
+    try:
+        return kind(**fields)
+    except TypeError:
+        of_kind: Any = kind
+        known = ", ".join(field.name for field in dataclasses.fields(of_kind))
+        raise Invalid(f"settings of another version; this one has {known}") from None
 
 
 def _value(name: str, value: Any, default: Any) -> Any:
