@@ -6,6 +6,7 @@
 | `folders` | a stamped folder that nothing was in before |
 | `command_line` | the flags of an experiment, from the dataclass of its settings |
 | `figure_files` | how every figure looks, and how it is written |
+| `palette` | colors and markers of mechanisms and models |
 | `markdown` | tables in Markdown |
 | `published` | papers' tables, read from CSV |
 | `provenance` | device, versions and git revision of a run |

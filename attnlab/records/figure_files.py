@@ -19,7 +19,7 @@ def style() -> AbstractContextManager[None]:
             "axes.spines.right": False,
             "axes.titlelocation": "left",
             "axes.titleweight": "bold",
-            "svg.fonttype": "none",  # text stays text
+            "svg.fonttype": "path",  # the same on a machine without the font
             "svg.hashsalt": "attnlab",  # the same rows give the same file
         }
     )
