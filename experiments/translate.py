@@ -42,7 +42,7 @@ _HELP = {
     "batch_size": "Sentence pairs in a step.",
     "learning_rate": "At its peak.",
     "dropout_rate": "Of every model; -1 = the recipe's.",
-    "vocab_size": "Of each side's vocabulary.",
+    "vocab_size": "Of the vocabularies: the joint one of a Transformer, each side's of the others.",
     "max_length": "Tokens of the longest pair to train on.",
     "validate_every": "Steps between validations, each with a checkpoint.",
     "checkpoint_every": "Steps between checkpoints; 0 = validate_every.",

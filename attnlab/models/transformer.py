@@ -173,7 +173,7 @@ class Transformer(Seq2Seq):
     @property
     def _shares_source(self) -> bool:
         c = self.config
-        return c.share_embeddings and c.source_vocab_size in (None, c.vocab_size)
+        return c.share_embeddings and c.source_vocab_size is None
 
 
 class TransformerEncoder(nn.Module):

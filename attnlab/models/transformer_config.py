@@ -28,16 +28,18 @@ class TransformerConfig:
     other row is `dataclasses.replace(base, …)` or `base(V, num_layers=2, …)`.
 
     Attributes:
-      vocab_size: V, of the target, and of the source unless that has its own.
-      source_vocab_size: of the source, where it is another vocabulary; None = vocab_size.
+      vocab_size: V, of the target.
+      source_vocab_size: ids of the source, where it has a vocabulary, and so an embedding, of its
+        own, be it of the same size. None = source and target have one joint vocabulary, where an
+        id means the same on both sides.
       num_layers: N, of each stack.
       width: d_model.
       hidden: d_ff, of the feed-forward network.
       num_heads: h.
       key_width: d_k, of a head's queries and keys; None = width / num_heads.
       value_width: d_v, of a head's values; None = width / num_heads.
-      share_embeddings: one matrix for both embeddings (where they have one vocabulary) and the
-        pre-softmax projection; False = a matrix each.
+      share_embeddings: one matrix for the embedding of the target, the pre-softmax projection and,
+        of a joint vocabulary, the embedding of the source (§3.4); False = a matrix each.
       positions: "sinusoid" and "learned" are added to the embeddings; "rotary" turns queries and
         keys of self-attention; None = no positions.
       max_length: rows of the table of learned positions.

@@ -38,6 +38,7 @@ class LoopSettings:
       validate_every: steps between two validations, each with a checkpoint.
       checkpoint_every: steps between two checkpoints.
       label_smoothing: ε of the loss.
+      gradient_mean_over: "tokens" or "sentences", as `make_train_step` has it.
       accumulate: parts of a batch, one after the other.
       seed: of the parameters and of dropout.
     """
@@ -47,6 +48,7 @@ class LoopSettings:
     validate_every: int = 500
     checkpoint_every: int = 500
     label_smoothing: float = 0.0
+    gradient_mean_over: str = "tokens"
     accumulate: int = 1
     seed: int = 0
 
@@ -121,6 +123,7 @@ def train(
             model,
             transformation,
             label_smoothing=settings.label_smoothing,
+            gradient_mean_over=settings.gradient_mean_over,
             accumulate=settings.accumulate,
             axis_name=axis_name,
         ),

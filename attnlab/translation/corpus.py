@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from attnlab.data import dates, files, subwords, tfds_source, tokenizers
 from attnlab.data.encoding import Source
@@ -13,9 +14,10 @@ from attnlab.data.lines import read_tsv
 from attnlab.records.errors import Invalid
 from attnlab.training.alignment import Link, known_links
 from attnlab.training.bleu import words
+from attnlab.translation.recipes import Preset
 from attnlab.translation.settings import SPLITS, Settings
 
-__all__ = ["Corpus", "Drawn", "open_corpus"]
+__all__ = ["Corpus", "Drawn", "Tokenizers", "open_corpus"]
 
 # With one set of files, the end of it is held out.
 HELD_OUT = {"train": "train[:98%]", "validation": "train[98%:99%]", "test": "train[99%:]"}
@@ -41,6 +43,13 @@ class Drawn:
     known: frozenset[Link] = frozenset()
 
 
+class Tokenizers(NamedTuple):
+    """Those of the sources and of the targets; one and the same if the vocabulary is joint."""
+
+    source: tokenizers.Tokenizer
+    target: tokenizers.Tokenizer
+
+
 @dataclasses.dataclass(frozen=True)
 class Corpus:
     """Sentence pairs and how they become tokens.
@@ -48,37 +57,36 @@ class Corpus:
     Attributes:
       name: for the report.
       splits: {"train", "validation", "test"}, examples {"source", "target"} by index.
-      source_tokenizer: of the sources.
-      target_tokenizer: of the targets.
+      tokenizers: `tokenizers(joint)` are those of a model whose source and target share one
+        vocabulary, or have one each; trained when they are first asked for.
       measure: "BLEU", or "exact match" where a target has one right form.
       drawn: pairs whose alignments are drawn.
     """
 
     name: str
     splits: dict[str, Source]
-    source_tokenizer: tokenizers.Tokenizer
-    target_tokenizer: tokenizers.Tokenizer
+    tokenizers: Callable[[bool], Tokenizers]
     measure: str
     drawn: tuple[Drawn, ...]
 
-    def identity(self) -> dict[str, Any]:
-        """What a checkpoint is checked against."""
+    def identity(self, joint: bool) -> dict[str, Any]:
+        """What a checkpoint of a model with these tokenizers is checked against."""
         return {
             "data": self.name,
             "pairs": {name: len(split) for name, split in self.splits.items()},
-            "tokenizers": [self.source_tokenizer.digest, self.target_tokenizer.digest],
+            "tokenizers": [side.digest for side in self.tokenizers(joint)],
         }
 
 
 def open_corpus(settings: Settings) -> Corpus:
-    """The corpus that the settings ask for; prepared and tokenisers trained, if need be.
+    """The corpus that the settings ask for, prepared if need be.
 
     Raises:
-      Invalid: files that are missing, misaligned or not text; a vocabulary that is too large.
+      Invalid: files that are missing, misaligned or not text. `Corpus.tokenizers` raises it for a
+        vocabulary that is too large.
     """
-    preset = settings.chosen_preset()
     if not settings.has_text:
-        by_bytes = tokenizers.Bytes()
+        by_bytes = Tokenizers(tokenizers.Bytes(), tokenizers.Bytes())
         test = dates.Dates("test", size=1000)
         of_dates: dict[str, Source] = {
             "train": dates.Dates(seed=settings.seed),
@@ -86,26 +94,31 @@ def open_corpus(settings: Settings) -> Corpus:
             "test": test,
         }
         drawn = _drawn(test, len, DRAWN_CHARACTERS, test.alignment)
-        return Corpus("dates", of_dates, by_bytes, by_bytes, "exact match", drawn)
+        return Corpus("dates", of_dates, lambda joint: by_bytes, "exact match", drawn)
     splits = _of_tfds(settings) if settings.tfds_name else _of_files(settings)
-    if preset.tokenizer == "bytes":
-        made: list[tokenizers.Tokenizer] = [tokenizers.Bytes()] * 2
-    else:
-        made = [
-            subwords.train_sentencepiece(
-                splits["train"],
-                [side],
-                vocab_size=preset.vocab_size,
-                cache_dir=settings.cache_dir or None,
-            )
-            for side in ("source", "target")
-        ]
+    made = functools.cache(
+        functools.partial(
+            _trained, splits["train"], settings.chosen_preset(), settings.cache_dir or None
+        )
+    )
     name = settings.tfds_name or " ".join(settings.data_files)
     drawn = _drawn(splits["test"], words, DRAWN_WORDS)
     if settings.draw_file:
         given = read_tsv(Path(settings.draw_file))
         drawn = tuple(Drawn(pair["source"], pair["target"]) for pair in given)
-    return Corpus(name, splits, made[0], made[1], "BLEU", drawn)
+    return Corpus(name, splits, made, "BLEU", drawn)
+
+
+def _trained(split: Source, preset: Preset, cache_dir: str | None, joint: bool) -> Tokenizers:
+    def train(sides: Sequence[str], vocab_size: int) -> tokenizers.Tokenizer:
+        return subwords.train_sentencepiece(
+            split, sides, vocab_size=vocab_size, cache_dir=cache_dir
+        )
+
+    if joint:
+        both = train(("source", "target"), preset.joint_vocab_size)
+        return Tokenizers(both, both)
+    return Tokenizers(*(train([side], preset.vocab_size) for side in ("source", "target")))
 
 
 def _of_files(settings: Settings) -> dict[str, Source]:

@@ -15,7 +15,7 @@ from attnlab.models.seq2seq import Seq2Seq
 from attnlab.tokens import shift_right
 from attnlab.training.alignment import Link, alignment_error_rate, known_links, strongest_links
 from attnlab.training.decode import beam_search, greedy
-from attnlab.translation.corpus import Corpus
+from attnlab.translation.corpus import Corpus, Tokenizers
 
 __all__ = ["attention_weights", "date_alignment_error", "translate"]
 
@@ -26,6 +26,7 @@ def translate(
     model: Seq2Seq,
     params: Any,
     corpus: Corpus,
+    tokenizers: Tokenizers,
     *,
     beam_size: int,
     length_penalty: float,
@@ -37,6 +38,7 @@ def translate(
       model: the model.
       params: of it.
       corpus: with the test split.
+      tokenizers: of the model.
       beam_size: of the search; 1 = greedy.
       length_penalty: α of the search.
       max_length: tokens of the longest translation.
@@ -47,10 +49,10 @@ def translate(
             beam_search, beam_size=beam_size, length_penalty=length_penalty, max_length=max_length
         )
     found: dict[int, str] = {}
-    for indices, batch in _test_batches(corpus):
+    for indices, batch in _test_batches(corpus, tokenizers):
         tokens = np.asarray(search(model, {"params": params}, batch["source"]).tokens)
         for index, row in zip(indices, tokens, strict=False):
-            found[int(index)] = corpus.target_tokenizer.decode(row.tolist())
+            found[int(index)] = tokenizers.target.decode(row.tolist())
     return [found[i] for i in range(len(found))]
 
 
@@ -67,7 +69,9 @@ def attention_weights(
     return found[1]
 
 
-def date_alignment_error(model: Seq2Seq, params: Any, corpus: Corpus) -> float | None:
+def date_alignment_error(
+    model: Seq2Seq, params: Any, corpus: Corpus, tokenizers: Tokenizers
+) -> float | None:
     """AER of the strongest weights under the right targets.
 
     None where no alignments are known, or the model has no weights.
@@ -78,7 +82,7 @@ def date_alignment_error(model: Seq2Seq, params: Any, corpus: Corpus) -> float |
     found: list[set[Link]] = []
     sure: list[set[Link]] = []
     possible: list[set[Link]] = []
-    for indices, batch in _test_batches(corpus):
+    for indices, batch in _test_batches(corpus, tokenizers):
         weights = np.asarray(attention_weights(model, params, batch["source"], batch["target"]))
         for row, index in enumerate(indices):
             origins = test.alignment(int(index))
@@ -91,10 +95,7 @@ def date_alignment_error(model: Seq2Seq, params: Any, corpus: Corpus) -> float |
     return alignment_error_rate(found, sure, possible)
 
 
-def _test_batches(corpus: Corpus) -> Iterator[tuple[np.ndarray, dict[str, np.ndarray]]]:
-    return evaluation_batches(
-        corpus.splits["test"],
-        corpus.source_tokenizer,
-        corpus.target_tokenizer,
-        batch_size=BATCH_SIZE,
-    )
+def _test_batches(
+    corpus: Corpus, tokenizers: Tokenizers
+) -> Iterator[tuple[np.ndarray, dict[str, np.ndarray]]]:
+    return evaluation_batches(corpus.splits["test"], *tokenizers, batch_size=BATCH_SIZE)

@@ -23,6 +23,10 @@ class Recipe:
       steps: of training.
       batch_size: sentence pairs in a step.
       label_smoothing: ε of the loss.
+      joint_vocabulary: source and target share one vocabulary (Vaswani 2017 §5.1), where an id
+        means the same on both sides, and the Transformer one embedding; False = a vocabulary each.
+      gradient_mean_over: "tokens" or "sentences", as `make_train_step` has it. A clip norm and a
+        rate of SGD belong to one of them: over sentences of 27 tokens a gradient is 27 × longer.
     """
 
     sizes: Mapping[str, Any]
@@ -30,6 +34,8 @@ class Recipe:
     steps: int
     batch_size: int = 64
     label_smoothing: float = 0.0
+    joint_vocabulary: bool = False
+    gradient_mean_over: str = "tokens"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,8 +45,8 @@ class Preset:
     Attributes:
       recipes: by model.
       models: those that run unless others are named.
-      tokenizer: "bytes" or "sentencepiece".
-      vocab_size: of a sentencepiece vocabulary; source and target have one each.
+      vocab_size: ids of the SentencePiece vocabulary of one side; dates have none, they are bytes.
+      joint_vocab_size: ids of the SentencePiece vocabulary that source and target share.
       max_length: tokens of the longest pair that is trained on, and of the longest translation.
       validate_every: steps.
       beam_size: of the search; 1 = greedy.
@@ -51,8 +57,8 @@ class Preset:
 
     recipes: Mapping[str, Recipe]
     models: tuple[str, ...]
-    tokenizer: str = "sentencepiece"
     vocab_size: int = 0
+    joint_vocab_size: int = 0
     max_length: int = 60
     validate_every: int = 500
     beam_size: int = 5
@@ -126,10 +132,10 @@ def _dates() -> Preset:
                 search,
                 sizes=_transformer(2, 128, 256, 0.0),
                 optimizer=_adam(2e-3, 200),
+                joint_vocabulary=True,
             ),
         },
         models=("rnn_search", "rnn_encdec"),
-        tokenizer="bytes",
         max_length=40,
         validate_every=200,
         beam_size=1,
@@ -140,8 +146,8 @@ def _dates() -> Preset:
 def _cpu() -> Preset:
     """Multi30k on two CPU cores, under an hour a model."""
 
-    def recipe(sizes: dict[str, Any]) -> Recipe:
-        return Recipe(sizes, _adam(1e-3, 400), steps=4000, label_smoothing=0.1)
+    def recipe(sizes: dict[str, Any], **changed: Any) -> Recipe:
+        return Recipe(sizes, _adam(1e-3, 400), steps=4000, label_smoothing=0.1, **changed)
 
     return Preset(
         recipes={
@@ -157,10 +163,11 @@ def _cpu() -> Preset:
                 }
             ),
             "nmt_attn": recipe({"features": 256, "dropout_rate": 0.3}),
-            "transformer": recipe(_transformer(3, 256, 512, 0.3)),
+            "transformer": recipe(_transformer(3, 256, 512, 0.3), joint_vocabulary=True),
         },
         models=("rnn_search", "rnn_encdec", "transformer"),
         vocab_size=6000,
+        joint_vocab_size=8000,
         validate_every=450,
     )
 
@@ -171,9 +178,9 @@ def _gpu() -> Preset:
     Aimed at: RNNsearch 30 BLEU, Transformer 34 (de → en, test_2016_flickr). Not run yet.
     """
 
-    def recipe(sizes: dict[str, Any], learning_rate: float, steps: int) -> Recipe:
+    def recipe(sizes: dict[str, Any], learning_rate: float, steps: int, **changed: Any) -> Recipe:
         optimizer = _adam(learning_rate, 500)
-        return Recipe(sizes, optimizer, steps, batch_size=128, label_smoothing=0.1)
+        return Recipe(sizes, optimizer, steps, batch_size=128, label_smoothing=0.1, **changed)
 
     lstm = {"dropout_rate": 0.4, "embed_features": 512, "hidden_features": 512, "num_layers": 2}
     return Preset(
@@ -182,10 +189,13 @@ def _gpu() -> Preset:
             "rnn_encdec": recipe(_bahdanau(512, 512, 0.5), 1e-3, 6000),
             "luong": recipe({**lstm, "max_source_length": 60}, 1e-3, 6000),
             "nmt_attn": recipe({"features": 512, "dropout_rate": 0.4}, 1e-3, 6000),
-            "transformer": recipe(_transformer(4, 256, 1024, 0.3), 2e-3, 10000),
+            "transformer": recipe(
+                _transformer(4, 256, 1024, 0.3), 2e-3, 10000, joint_vocabulary=True
+            ),
         },
         models=("rnn_search", "rnn_encdec", "luong", "nmt_attn", "transformer"),
         vocab_size=8000,
+        joint_vocab_size=10_000,
         dtype="bfloat16",
         pad_to=16,
     )
@@ -196,17 +206,21 @@ def _paper() -> Preset:
 
     Bahdanau 2014 §A, §B; Luong 2015 §4.1 (its rate is halved by the epoch, here it falls linearly);
     Vaswani 2017 §5, whose 25,000 tokens a batch are about 800 pairs; trax's NMTAttn. All on subword
-    units, of which Vaswani's two languages share 37,000 and here each has 32,000.
+    units, of which Vaswani's two languages share 37,000 and here each has 32,000 for the others.
+    Bahdanau's and Luong's programs divide the loss of a batch by its sentences, so that their rates
+    and clip norms are of that gradient; the later ones divide by its tokens.
     """
+    search = Recipe({}, _ADADELTA, steps=288_000, batch_size=80, gradient_mean_over="sentences")
     return Preset(
         recipes={
-            "rnn_search": Recipe({}, _ADADELTA, steps=288_000, batch_size=80),
-            "rnn_encdec": Recipe({}, _ADADELTA, steps=600_000, batch_size=80),
+            "rnn_search": search,
+            "rnn_encdec": dataclasses.replace(search, steps=600_000),
             "luong": Recipe(
                 {"dropout_rate": 0.2, "window": "local-p", "max_source_length": 100},
                 OptimizerSettings("sgd", learning_rate=1.0, schedule="linear", clip_norm=5.0),
                 steps=420_000,
                 batch_size=128,
+                gradient_mean_over="sentences",
             ),
             "nmt_attn": Recipe({}, _adam(1e-3, 1000), steps=100_000, batch_size=128),
             "transformer": Recipe(
@@ -217,10 +231,12 @@ def _paper() -> Preset:
                 steps=100_000,
                 batch_size=800,
                 label_smoothing=0.1,
+                joint_vocabulary=True,
             ),
         },
         models=("rnn_search", "rnn_encdec", "luong", "transformer"),
         vocab_size=32_000,
+        joint_vocab_size=37_000,
         max_length=100,
         validate_every=2000,
         beam_size=4,

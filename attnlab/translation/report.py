@@ -22,7 +22,7 @@ from attnlab.training.loop import Trained
 from attnlab.training.metrics_file import read_metrics
 from attnlab.training.training_curve import curve, training_curve
 from attnlab.training.translation_report import Published, Row, markdown
-from attnlab.translation.corpus import Corpus
+from attnlab.translation.corpus import Corpus, Tokenizers
 from attnlab.translation.evaluate import attention_weights, date_alignment_error, translate
 from attnlab.translation.recipes import Preset
 from attnlab.translation.systems import TITLES
@@ -41,6 +41,12 @@ PUBLISHED = {
     ),
     "transformer": ("vaswani2017_table2.csv", "Transformer (base)", "BLEU_EN_DE", "WMT14 En-De"),
 }
+
+_VOCABULARIES = (
+    "The Transformer's source and target share one vocabulary, those of the other models have one "
+    "each: compare the BLEU of the two kinds, not their losses and perplexities, which are means "
+    "over tokens of different lengths."
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,10 +83,12 @@ def evaluated(
     test = corpus.splits["test"]
     examples = [test[i] for i in range(len(test))]
     sources, references = ([e[side] for e in examples] for side in ("source", "target"))
+    tokenizers = corpus.tokenizers(preset.recipes[name].joint_vocabulary)
     found = translate(
         model,
         trained.params,
         corpus,
+        tokenizers,
         beam_size=preset.beam_size,
         length_penalty=preset.length_penalty,
         max_length=preset.max_length + 20,
@@ -99,7 +107,7 @@ def evaluated(
         perplexity=dict(zip(steps, perplexities, strict=True)).get(trained.step),
         bleu=corpus_bleu(found, references) if is_bleu else None,
         exact_match=None if is_bleu else exact_match(found, references),
-        alignment_error_rate=date_alignment_error(model, trained.params, corpus),
+        alignment_error_rate=date_alignment_error(model, trained.params, corpus, tokenizers),
     )
     (folder / "result.json").write_text(json.dumps(dataclasses.asdict(row), indent=2) + "\n")
     if is_bleu:
@@ -109,13 +117,15 @@ def evaluated(
         buckets = by_length(
             sources, found, references, measure=exact_match, longest=edges, length=len
         )
-    return Evaluated(name, row, buckets, _alignments(model, trained.params, corpus), metrics)
+    alignments = _alignments(model, trained.params, corpus, tokenizers)
+    return Evaluated(name, row, buckets, alignments, metrics)
 
 
-def _alignments(model: Seq2Seq, params: Any, corpus: Corpus) -> list[Alignment]:
+def _alignments(
+    model: Seq2Seq, params: Any, corpus: Corpus, tokenizers: Tokenizers
+) -> list[Alignment]:
     if not model.attends or not corpus.drawn:
         return []
-    tokenizers = (corpus.source_tokenizer, corpus.target_tokenizer)
     pairs = [{"source": one.source, "target": one.target} for one in corpus.drawn]
     ((order, batch),) = evaluation_batches(pairs, *tokenizers, batch_size=len(pairs))
     weights = np.asarray(attention_weights(model, params, batch["source"], batch["target"]))
@@ -124,8 +134,8 @@ def _alignments(model: Seq2Seq, params: Any, corpus: Corpus) -> list[Alignment]:
         source, target = batch["source"][row], batch["target"][row]
         s, t = int(lengths(source)), int(lengths(target))
         made[int(place)] = Alignment(
-            corpus.source_tokenizer.pieces(source[:s]),
-            corpus.target_tokenizer.pieces(target[:t]),
+            tokenizers.source.pieces(source[:s]),
+            tokenizers.target.pieces(target[:t]),
             weights[row, :t, :s],
             known=corpus.drawn[place].known,
         )
@@ -176,9 +186,14 @@ def write_report(
         command=command,
         environment=environment(),
         figures=said,
+        notes=[_VOCABULARIES] if is_bleu and _have_both_vocabularies(results, preset) else [],
     )
     (folder / "report.md").write_text(text, encoding="utf-8")
     return folder / "report.md"
+
+
+def _have_both_vocabularies(results: Sequence[Evaluated], preset: Preset) -> bool:
+    return len({preset.recipes[one.name].joint_vocabulary for one in results}) == 2
 
 
 def _published(titles: dict[str, str], folder: Path) -> list[Published]:

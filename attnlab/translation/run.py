@@ -60,7 +60,7 @@ def run(
         require_same(resume, settings, free=FREE)
     parallel = _devices(settings, preset)
     corpus = open_corpus(settings)
-    _say_corpus(corpus, preset.max_length, say)
+    _say_corpus(corpus, preset, say)
     folder = Path(resume) if resume else make_folder("translate", settings, output_dir)
     say(f"results: {folder}")
 
@@ -111,15 +111,15 @@ def _train(
     say: Callable[[str], None],
 ) -> tuple[Seq2Seq, Trained]:
     preset, recipe = settings.chosen_preset(), settings.recipe(name)
-    sizes = (corpus.source_tokenizer.vocab_size, corpus.target_tokenizer.vocab_size)
+    joint = recipe.joint_vocabulary
+    tokenizers = corpus.tokenizers(joint)
     model = build(
         name,
         recipe.sizes,
-        source_vocab_size=sizes[0],
-        target_vocab_size=sizes[1],
+        source_vocab_size=None if joint else tokenizers.source.vocab_size,
+        target_vocab_size=tokenizers.target.vocab_size,
         dtype=preset.dtype,
     )
-    tokenizers = (corpus.source_tokenizer, corpus.target_tokenizer)
     processes = {"process_index": jax.process_index(), "process_count": jax.process_count()}
     batches = train_batches(
         corpus.splits["train"],
@@ -143,7 +143,7 @@ def _train(
     configuration = {
         "model": name,
         "recipe": plain(recipe),
-        "corpus": corpus.identity(),
+        "corpus": corpus.identity(joint),
         "seed": settings.seed,
         "max_length": preset.max_length,
         "validate_every": preset.validate_every,
@@ -165,6 +165,7 @@ def _train(
                 validate_every=preset.validate_every,
                 checkpoint_every=settings.checkpoint_every or preset.validate_every,
                 label_smoothing=recipe.label_smoothing,
+                gradient_mean_over=recipe.gradient_mean_over,
                 accumulate=settings.accumulate,
                 seed=settings.seed,
             ),
@@ -178,20 +179,22 @@ def _train(
     return model, trained
 
 
-def _say_corpus(corpus: Corpus, max_length: int, say: Callable[[str], None]) -> None:
-    train_split = corpus.splits["train"]
-    left_out, looked_at = count_too_long(
-        train_split, corpus.source_tokenizer, corpus.target_tokenizer, max_length, sample=2000
-    )
+def _say_corpus(corpus: Corpus, preset: Preset, say: Callable[[str], None]) -> None:
     counts = ", ".join(f"{name} {len(split):,}" for name, split in corpus.splits.items())
     say(f"{corpus.name}: {counts} pairs")
-    if left_out == looked_at:
-        raise Invalid(
-            f"--max_length={max_length}: the first {looked_at} pairs all have more tokens; give a "
-            "larger one"
+    max_length = preset.max_length
+    for joint in sorted({preset.recipes[name].joint_vocabulary for name in preset.models}):
+        left_out, looked_at = count_too_long(
+            corpus.splits["train"], *corpus.tokenizers(joint), max_length, sample=2000
         )
-    if left_out:
-        say(
-            f"{left_out} of the first {looked_at} pairs have more than {max_length} tokens and are "
-            "left out of training"
-        )
+        if left_out == looked_at:
+            raise Invalid(
+                f"--max_length={max_length}: the first {looked_at} pairs all have more tokens; "
+                "give a larger one"
+            )
+        if left_out:
+            say(
+                f"{left_out} of the first {looked_at} pairs have more than {max_length} tokens of "
+                f"{'one joint vocabulary' if joint else 'a vocabulary each'} and are left out of "
+                "training"
+            )

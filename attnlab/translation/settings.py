@@ -34,7 +34,7 @@ class Settings:
       batch_size: pairs in a step.
       learning_rate: at its peak.
       dropout_rate: of every model.
-      vocab_size: of each side's vocabulary.
+      vocab_size: ids of each vocabulary, of one side or joint, whichever a model uses.
       max_length: tokens of the longest pair.
       validate_every: steps.
       checkpoint_every: steps; 0 = validate_every.
@@ -156,6 +156,7 @@ class Settings:
         preset = PRESETS[self.preset or ("cpu" if self.has_text else "dates")]
         names = ("models", "vocab_size", "max_length", "validate_every", "beam_size", "dtype")
         changed: dict[str, Any] = {name: getattr(self, name) for name in names}
+        changed["joint_vocab_size"] = self.vocab_size
         changed = {name: x for name, x in changed.items() if x}
         if self.length_penalty >= 0:
             changed["length_penalty"] = self.length_penalty

@@ -21,13 +21,13 @@ _glorot = nn.initializers.glorot_uniform()
 
 
 def _recurrent(model: Callable[..., Seq2Seq]) -> Callable[..., Seq2Seq]:
-    def make(source_vocab_size: int, target_vocab_size: int, **sizes: Any) -> Seq2Seq:
-        return model(source_vocab_size, target_vocab_size, **sizes)
+    def make(source_vocab_size: int | None, target_vocab_size: int, **sizes: Any) -> Seq2Seq:
+        return model(source_vocab_size or target_vocab_size, target_vocab_size, **sizes)
 
     return make
 
 
-def _transformer(source_vocab_size: int, target_vocab_size: int, **sizes: Any) -> Seq2Seq:
+def _transformer(source_vocab_size: int | None, target_vocab_size: int, **sizes: Any) -> Seq2Seq:
     config = TransformerConfig(target_vocab_size, source_vocab_size=source_vocab_size, **sizes)
     return Transformer(config)
 
@@ -53,7 +53,7 @@ def build(
     name: str,
     sizes: Mapping[str, Any],
     *,
-    source_vocab_size: int,
+    source_vocab_size: int | None,
     target_vocab_size: int,
     dtype: str,
 ) -> Seq2Seq:
@@ -62,7 +62,8 @@ def build(
     Args:
       name: one of `MODELS`.
       sizes: attributes of its class (of `TransformerConfig` for the Transformer).
-      source_vocab_size: ids of the source.
+      source_vocab_size: ids of the source; None = one vocabulary for both. The Transformer then
+        has one matrix for both embeddings; the others have two in any case.
       target_vocab_size: ids of the target.
       dtype: of the computation; parameters are float32.
     """

@@ -189,6 +189,9 @@ def test_parameters_of_table_3(row):
         assert big == dataclasses.replace(config, dropout_rate=0.3)
         larger = dataclasses.replace(config, vocab_size=41100)
         assert num_parameters(larger) == EXACT[row] + 4100 * config.width
+    if row == "base":  # a vocabulary of its own is another one, also if it is of the same size
+        separate = dataclasses.replace(config, source_vocab_size=37000)
+        assert num_parameters(separate) == EXACT[row] + 37000 * config.width
 
 
 def test_the_counts_are_those_of_the_published_table():

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from attnlab.training.optimizers import OptimizerSettings
-from attnlab.training.step import TrainState, make_train_step
+from attnlab.training.parallel import parallel_over
+from attnlab.training.step import TrainState, make_train_step, num_sentences
 from tests.training import tiny
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -54,3 +55,46 @@ def test_accumulate_must_divide_the_batch():
     state = TrainState.create(model, optimizer, batch, seed=0)
     with pytest.raises(ValueError, match="accumulate must divide the rows .* got 3 and 8"):
         make_train_step(model, optimizer, accumulate=3)(state, batch)
+
+
+@pytest.mark.parametrize(
+    ("kind", "devices", "accumulate"), [("jit", 1, 1), ("jit", 2, 2), ("pmap", 2, 2)]
+)
+def test_a_gradient_is_a_mean_over_tokens_or_sentences(kind, devices, accumulate, quick_compile):
+    parallel = parallel_over(kind, jax.devices()[:devices])
+    model, optimizer = tiny.Tiny(), OptimizerSettings("sgd", learning_rate=1.0).build(3)
+    batch = next(iter(tiny.batches()))
+    # Row i has i tokens, at most 6: 27 in 7 sentences and a row without any.
+    batch["target"] = np.where(np.tri(8, 6, -1) > 0, batch["target"], 0)
+    before = TrainState.create(model, optimizer, batch, seed=0)
+    found = {}
+    for over in ("tokens", "sentences"):
+        step = make_train_step(
+            model,
+            optimizer,
+            gradient_mean_over=over,
+            accumulate=accumulate,
+            axis_name=parallel.axis_name,
+        )
+        after, metrics = parallel.compile(step)(parallel.place(before), parallel.split(batch))
+        sums, norm = parallel.read(metrics)
+        params = jax.device_get(parallel.gather(after).params)
+        gradient = jax.tree.map(np.subtract, jax.device_get(before.params), params)
+        found[over] = sums.loss, norm, jax.tree.leaves(gradient)
+    (loss, norm, gradient), (same, longer_norm, longer) = found.values()
+    assert loss == same and longer_norm == pytest.approx(27 / 7 * norm, rel=1e-5)
+    for short, long in zip(gradient, longer, strict=True):
+        np.testing.assert_allclose(long, 27 / 7 * short, rtol=1e-4, atol=1e-6)
+
+
+def test_a_packed_row_has_a_sentence_for_each_segment():
+    segments = np.array([[1, 1, 2, 3, 3, 0], [1, 1, 1, 1, 1, 1], [0, 0, 0, 0, 0, 0]])
+    tokens = np.where(segments, 7, 0)
+    for names in (("target", "target_segments"), ("tokens", "segments")):
+        assert num_sentences(dict(zip(names, (tokens, segments), strict=True))) == 4
+        assert num_sentences({names[0]: tokens}) == 2
+
+
+def test_a_gradient_has_no_other_mean():
+    with pytest.raises(ValueError, match="gradient_mean_over .*'rows'"):
+        make_train_step(tiny.Tiny(), OptimizerSettings().build(3), gradient_mean_over="rows")

@@ -51,10 +51,26 @@ def test_the_end_of_one_set_of_files_is_held_out(texts, name):
     assert sizes == {"train": 196, "validation": 2, "test": 2}
     assert [pair for split in corpus.splits.values() for pair in in_order(split)] == PAIRS
     assert corpus.measure == "BLEU" and corpus.name == " ".join(texts[name])
-    assert corpus.source_tokenizer.vocab_size == corpus.target_tokenizer.vocab_size == 60
-    source, target = PAIRS[-1]
-    assert corpus.source_tokenizer.decode(corpus.source_tokenizer.encode(source)) == source
-    assert corpus.target_tokenizer.decode(corpus.target_tokenizer.encode(target)) == target
+    for joint in (False, True):
+        for text, side in zip(PAIRS[-1], corpus.tokenizers(joint), strict=True):
+            assert side.vocab_size == 60 and side.decode(side.encode(text)) == text
+
+
+def test_a_joint_vocabulary_is_one_and_separate_ones_are_two(texts):
+    corpus = open_corpus(of_files(texts, "tsv"))
+    both, same = corpus.tokenizers(True)
+    source, target = corpus.tokenizers(False)
+    assert both is same and corpus.tokenizers(True).source is both  # trained once
+    assert len({both.digest, source.digest, target.digest}) == 3
+    assert corpus.identity(True)["tokenizers"] == [both.digest] * 2
+    assert corpus.identity(False)["tokenizers"] == [source.digest, target.digest]
+
+
+def test_only_the_vocabularies_that_are_asked_for_are_trained(texts):
+    corpus = open_corpus(of_files(texts, "tsv", vocab_size=370))  # too many for one side
+    assert corpus.tokenizers(True).source.vocab_size == 370
+    with pytest.raises(Invalid, match="vocab_size=370 can be made of the source texts"):
+        corpus.tokenizers(False)
 
 
 def test_files_of_their_own_are_not_cut(texts):
@@ -66,10 +82,10 @@ def test_files_of_their_own_are_not_cut(texts):
 
 def test_a_checkpoint_can_tell_one_corpus_from_another(texts):
     one, same, other = (
-        open_corpus(of_files(texts, "tsv", vocab_size=n)).identity() for n in (60, 60, 61)
+        open_corpus(of_files(texts, "tsv", vocab_size=n)).identity(False) for n in (60, 60, 61)
     )
     assert one == same != other
-    assert open_corpus(of_files(texts, "pairs")).identity() != one
+    assert open_corpus(of_files(texts, "pairs")).identity(False) != one
 
 
 def test_too_few_pairs_to_hold_any_out_are_refused(texts):
@@ -79,7 +95,8 @@ def test_too_few_pairs_to_hold_any_out_are_refused(texts):
 
 def test_the_embedded_task_needs_nothing():
     corpus = open_corpus(Settings(seed=7))
-    assert corpus.source_tokenizer == Bytes() and corpus.measure == "exact match"
+    assert corpus.tokenizers(True) == corpus.tokenizers(False) == (Bytes(), Bytes())
+    assert corpus.measure == "exact match"
     assert len(corpus.splits["validation"]) == 512 and len(corpus.splits["test"]) == 1000
     assert corpus.splits["train"][0] != open_corpus(Settings()).splits["train"][0]
     # The test split is the same whatever the seed.

@@ -96,8 +96,20 @@ def test_flags_change_the_recipe_of_every_model():
         recipe.optimizer.build(8)  # a short training warms up in half of its steps
         assert old == PRESETS["dates"].recipes[name]
     assert changed.chosen_preset().max_length == 9
+    sizes = Settings(data_files=FILES, vocab_size=99).chosen_preset()
+    assert sizes.vocab_size == sizes.joint_vocab_size == 99
     assert Settings(data_files=FILES).chosen_preset() == PRESETS["cpu"]
     assert Settings(data_files=FILES, length_penalty=0.0).chosen_preset().length_penalty == 0
+
+
+def test_vocabularies_and_means_are_the_papers():
+    over_sentences = {"rnn_search", "rnn_encdec", "luong"}
+    for name, preset in PRESETS.items():
+        for model, recipe in preset.recipes.items():
+            assert recipe.joint_vocabulary == (model == "transformer")
+            of_sentences = name == "paper" and model in over_sentences
+            assert recipe.gradient_mean_over == ("sentences" if of_sentences else "tokens")
+    assert PRESETS["paper"].joint_vocab_size == 37_000
 
 
 @pytest.mark.parametrize("name", MODELS)

@@ -2,12 +2,15 @@
 
 import json
 
+import jax
+import jax.numpy as jnp
 import pytest
 
 from attnlab.models import Transformer, TransformerConfig
 from attnlab.training.metrics_file import read_metrics
 from attnlab.translation import report
 from attnlab.translation import run as translation
+from attnlab.translation.settings import Settings
 from experiments import translate
 from tests.translation import tiny
 
@@ -42,7 +45,7 @@ def test_files_are_scored_in_bleu_beside_the_paper(quick_compile, given, monkeyp
     flags, source, target = given
     flags |= {"validation_files": f"{source},{target}", "test_files": f"{source},{target}"}
     (drawn_pairs := source.with_name("drawn.tsv")).write_text("Hund\tdog\n")
-    flags |= {"models": "transformer", "steps": 2, "beam_size": 2, "max_length": 30}
+    flags |= {"models": "transformer,luong", "steps": 2, "beam_size": 2, "max_length": 30}
     flags["draw_file"] = drawn_pairs
     status, out, err = run(flags)
     assert (status, err) == (0, "") and "train 120, validation 120, test 120 pairs" in out
@@ -57,12 +60,42 @@ def test_files_are_scored_in_bleu_beside_the_paper(quick_compile, given, monkeyp
         "27.3",
         "WMT14 En-De",
         "Vaswani",
+        "compare the BLEU of the two kinds, not their losses",
         result["bleu"]["signature"],
     ):
         assert text in written
-    (panel, *_) = drawn["alignment_transformer"].axes
-    assert "".join(label.get_text() for label in panel.get_yticklabels()) == "dog</s>"
+    # In a vocabulary of both sides so small, words do not begin with a piece of their own.
+    for name, pieces in (("luong", "dog</s>"), ("transformer", "␣·dog</s>")):
+        (panel, *_) = drawn[f"alignment_{name}"].axes
+        assert "".join(label.get_text() for label in panel.get_yticklabels()) == pieces
     assert drawn["by_length"].axes[0].get_xlabel().startswith("source length (words)")
+
+
+def test_an_embedding_is_shared_where_the_vocabulary_is(given, monkeypatch, tmp_path):
+    trainings = {}
+
+    def train(model, *_, settings, configuration, **__):
+        trainings[configuration["model"]] = model, settings, configuration
+
+    monkeypatch.setattr(translation, "train", train)
+    flags, source, target = given
+    settings = Settings(
+        preset="paper",
+        data_files=(str(source), str(target)),
+        cache_dir=str(flags["cache_dir"]),
+        vocab_size=40,
+    )
+    corpus = translation.open_corpus(settings)
+    for name, vocabularies in (("transformer", 1), ("rnn_search", 2)):
+        translation._train(name, settings, corpus, None, tmp_path / name, print)
+        model, loop, configuration = trainings[name]
+        assert len(set(configuration["corpus"]["tokenizers"])) == vocabularies
+        over = configuration["recipe"]["gradient_mean_over"]
+        assert loop.gradient_mean_over == over == ("tokens", "sentences")[vocabularies - 1]
+        tokens = jnp.ones((2, 3), int)
+        shapes = jax.eval_shape(model.init, jax.random.key(0), tokens, tokens)
+        paths = [path for path, _ in jax.tree.leaves_with_path(shapes)]
+        assert sum(path[-1].key == "embedding" for path in paths) == vocabularies
 
 
 def test_packed_rows_hold_several_pairs(quick_compile, given, monkeypatch):

@@ -35,7 +35,7 @@ class Tiny(Seq2Seq):
 
 
 def build(name, sizes, *, source_vocab_size, target_vocab_size, dtype):
-    return Tiny(source_vocab_size, target_vocab_size)
+    return Tiny(source_vocab_size or target_vocab_size, target_vocab_size)
 
 
 def run(experiment, *flags):
