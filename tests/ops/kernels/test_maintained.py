@@ -364,6 +364,13 @@ def test_splash_refuses(shapes, options, reason):
         attention(scores.Dot(), *arrays(**shapes), **options, implementation="splash")
 
 
+def test_splash_refuses_to_prepare_a_mask_for_minutes():
+    for length, reason in ((2**16, None), (2**16 + 128, "minutes.*got 65664 × 65664.*pallas")):
+        x = jax.ShapeDtypeStruct((1, length, 2, 64), jnp.bfloat16)
+        call = Call(scores.Dot(), x, x, x, masks.Causal(), None, 0.0, None, platform=V5E)
+        assert re.search(reason or "None", str(splash.refusal(call)))
+
+
 def test_splash_is_used_by_name_only(monkeypatch):
     """XLA cannot partition it, so that a model under `jit` over a mesh could not be compiled."""
     used = []
