@@ -48,7 +48,8 @@ def current() -> Platform:
     """The accelerator of `compiling_for`, or else of `jax.default_device`, or the first."""
     if _target.value is not None:
         return _target.value
-    device = jax.config.jax_default_device  # a device, a platform's name or None
+    config: Any = jax.config  # its options are not typed
+    device = config.jax_default_device  # a device, a platform's name or None
     if device is None or isinstance(device, str):
         device = jax.devices(device)[0]
     if device.platform != "gpu":
