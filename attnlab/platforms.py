@@ -45,10 +45,13 @@ def compiling_for(platform: Platform) -> Iterator[None]:
 
 
 def current() -> Platform:
-    """The accelerator of `compiling_for`, or else the default device."""
+    """The accelerator of `compiling_for`, or else of `jax.default_device`, or the first."""
     if _target.value is not None:
         return _target.value
-    device = jax.devices()[0]
+    config: Any = jax.config  # its options are not typed
+    device = config.jax_default_device  # a device, a platform's name or None
+    if device is None or isinstance(device, str):
+        device = jax.devices(device)[0]
     if device.platform != "gpu":
         return Platform(device.platform, device.device_kind)
     name = "cuda" if "cuda" in device.client.platform_version else "rocm"

@@ -8,7 +8,7 @@ does not serve:
 | `"dense"`     | all logits at once, the textbook; O(T·S) | everything                         |
 | `"blockwise"` | online softmax over blocks               | everything                         |
 | `"cudnn"`     | NVIDIA's flash attention, by `jax.nn`    | GPU: dot, half precision; causal,  |
-|               |                                          | a window of the past               |
+|               |                                          | padding, a window of the past      |
 | `"splash"`    | JAX's flash attention for TPU            | TPU: dot, bfloat16; causal,        |
 |               |                                          | window, segments                   |
 | `"tokamax"`   | the library of that name, if installed   | TPU, GPU: dot, half precision;     |
@@ -101,7 +101,9 @@ def attention(
     """Exact attention: context_i = Σ_j softmax_j(score(q_i, k_j) + bias_ij) v_j over visible j.
 
     A query that may see no key gets the context zero, and gradient zero. No finite value at an
-    invisible position can change an output or a gradient. Softmax and sums are in at least float32.
+    invisible position can change an output or a gradient (what others maintain, "cudnn", "splash"
+    and "tokamax", promise it for values whose products do not overflow; "cudnn" for all padding).
+    Softmax and sums are in at least float32.
 
     Args:
       score: how alike q_i and k_j are (`attnlab.scores`).

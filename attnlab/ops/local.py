@@ -61,7 +61,7 @@ def window_attention(
     left, right = window
     mask = masks.as_mask(mask)
     if isinstance(mask, masks.Causal) and mask.q_offset is q_offset:
-        mask = masks.Window(left, 0, q_offset)  # one mask, which cuDNN takes, instead of two
+        mask = masks.Window(left, 0, q_offset)  # one mask, which more implementations take
     else:
         mask = masks.combine(masks.Window(left, right, q_offset), mask)
     return attention(Dot() if score is None else score, q, k, v, mask=mask, **options)

@@ -117,7 +117,7 @@ def _one_token(qk, v, bucket, latest, valid, start, options, precision):
 
     shown = entries.reshape(batch, heads, -1)
     if options.union:
-        shown = lax.sort(shown, dimension=2)
+        shown = lax.sort(shown, dimension=2, is_stable=False)
         repeats = (shown == jnp.roll(shown, 1, axis=2)).at[:, :, 0].set(False)
         shown = jnp.where(repeats, 0, shown)
     token = jnp.maximum(shown - 1, 0)

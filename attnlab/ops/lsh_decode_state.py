@@ -133,7 +133,9 @@ def latest_of(buckets: jax.Array, valid: jax.Array, num_buckets: int, window: in
     batch, rounds, length, heads = buckets.shape
     keys = jnp.where(valid[:, None, :, None], buckets, num_buckets).astype(jnp.uint32)
     position = jnp.arange(length, dtype=jnp.uint32)[None, None, :, None]
-    keys = lax.sort(jnp.moveaxis(keys * jnp.uint32(length) + position, 3, 1), dimension=3)
+    keys = lax.sort(
+        jnp.moveaxis(keys * jnp.uint32(length) + position, 3, 1), dimension=3, is_stable=False
+    )
 
     def one_round(keys):
         firsts = jnp.arange(num_buckets + 1, dtype=jnp.uint32) * jnp.uint32(length)

@@ -156,13 +156,16 @@ def row_of(x: jax.Array, index: jax.Array) -> jax.Array:
     return lax.dynamic_slice(x, start, (1, length, 1, width)).reshape(length, width)
 
 
-def rows_together(num_rows: int, length: int) -> int:
-    """How many rows an accelerator computes together: a divisor of their number.
+def rows_together(num_rows: int, length: int, most: int | None = None) -> int:
+    """How many rows an accelerator computes together: a divisor of their number, at most `most`.
 
     >>> rows_together(8, 2**20), rows_together(64, 8192), rows_together(6, 16384)
     (1, 8, 3)
+    >>> rows_together(6, 16384, most=4), rows_together(6, 16384, most=2)
+    (3, 2)
     """
-    most = max(1, _TOKENS_TOGETHER // length)
+    if most is None:
+        most = max(1, _TOKENS_TOGETHER // length)
     return max(n for n in range(1, min(num_rows, most) + 1) if num_rows % n == 0)
 
 
