@@ -2,17 +2,58 @@
 
 from __future__ import annotations
 
-from typing import Any
+import functools
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import jax.numpy as jnp
 
-__all__ = ["require", "require_choice", "require_dropout", "require_qkv"]
+__all__ = ["require", "require_choice", "require_dropout", "require_qkv", "says_where"]
+
+C = TypeVar("C", bound=Callable[..., Any])
 
 
 def require(holds: bool, message: str) -> None:
     """Raises ValueError(message) unless the rule holds."""
     if not holds:
         raise ValueError(message)
+
+
+def says_where(**places: str) -> Callable[[C], C]:
+    """Decorates a function or a Linen module that others call with keywords it has elsewhere.
+
+    Args:
+      **places: for such a keyword, what to write instead.
+
+    Raises:
+      TypeError: when called with one of them, as for every keyword that there is not.
+
+    Example:
+      >>> @says_where(is_causal="causal=True")
+      ... def attend(q, *, causal=False): ...
+      >>> attend(1, is_causal=True)
+      Traceback (most recent call last):
+      TypeError: attend has no keyword is_causal; got is_causal=True (write causal=True)
+    """
+
+    def decorate(target):
+        call = target.__init__ if isinstance(target, type) else target
+
+        @functools.wraps(call)
+        def checked(*args, **keywords):
+            for name in places.keys() & keywords.keys():
+                raise TypeError(
+                    f"{target.__name__} has no keyword {name}; got {name}={keywords[name]!r}"
+                    f" (write {places[name]})"
+                )
+            return call(*args, **keywords)
+
+        if not isinstance(target, type):
+            return checked
+        target.__init__ = checked
+        return target
+
+    return decorate
 
 
 def require_choice(name: str, got: Any, choices: tuple[Any, ...]) -> None:
