@@ -8,52 +8,15 @@ from typing import Any, TypeVar
 
 import jax.numpy as jnp
 
-__all__ = ["require", "require_choice", "require_dropout", "require_qkv", "says_where"]
+__all__ = ["points_to", "require", "require_choice", "require_dropout", "require_qkv"]
 
-C = TypeVar("C", bound=Callable[..., Any])
+_Target = TypeVar("_Target")
 
 
 def require(holds: bool, message: str) -> None:
     """Raises ValueError(message) unless the rule holds."""
     if not holds:
         raise ValueError(message)
-
-
-def says_where(**places: str) -> Callable[[C], C]:
-    """Decorates a function or a Linen module that others call with keywords it has elsewhere.
-
-    Args:
-      **places: for such a keyword, what to write instead.
-
-    Raises:
-      TypeError: when called with one of them, as for every keyword that there is not.
-
-    Example:
-      >>> @says_where(is_causal="causal=True")
-      ... def attend(q, *, causal=False): ...
-      >>> attend(1, is_causal=True)
-      Traceback (most recent call last):
-      TypeError: attend has no keyword is_causal; got is_causal=True (write causal=True)
-    """
-
-    def decorate(target):
-        call = target.__init__ if isinstance(target, type) else target
-
-        @functools.wraps(call)
-        def checked(*args, **keywords):
-            for name in places.keys() & keywords.keys():
-                raise TypeError(
-                    f"{target.__name__} has no keyword {name}; got {name}={keywords[name]!r}"
-                    f" (write {places[name]})"
-                )
-            return call(*args, **keywords)
-
-        if not isinstance(target, type):
-            return checked
-        target.__init__ = checked
-        return target
-
-    return decorate
 
 
 def require_choice(name: str, got: Any, choices: tuple[Any, ...]) -> None:
@@ -115,3 +78,23 @@ def require_dropout(rate: float, key: Any) -> None:
         rate == 0.0 or key is not None,
         f"dropout_rate={rate} needs dropout_key=jax.random.key(...); got None",
     )
+
+
+def points_to(**places: str) -> Callable[[_Target], _Target]:
+    """Decorates what lacks a keyword that users may expect: a TypeError says where it goes."""
+
+    def decorate(target: Any) -> Any:
+        function = target.__init__ if isinstance(target, type) else target
+
+        @functools.wraps(function)
+        def checked(*args: Any, **options: Any) -> Any:
+            for name in places.keys() & options.keys():
+                raise TypeError(f"{target.__name__} has no keyword {name}; {places[name]}")
+            return function(*args, **options)
+
+        if not isinstance(target, type):
+            return checked
+        target.__init__ = checked  # type: ignore[misc]
+        return target
+
+    return decorate

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from attnlab import masks
-from attnlab.checks import require, require_choice, says_where
+from attnlab.checks import points_to, require, require_choice
 from attnlab.ops.kernels.options import Pallas
 from attnlab.ops.lsh_choice import choose
 from attnlab.ops.lsh_inputs import (
@@ -58,7 +58,8 @@ class LSHOptions:
         others, so it is on for parity only.
       logit_scale: c in c·⟨q_i, k_j⟩; None = 1/√H. Keys have unit norm, so the norm of a query is
         already a learned temperature.
-      key_norm: "rms" divides by √(mean(x²) + 1e-6)·√H, "l2" by |x|, None by nothing.
+      key_norm: "rms" divides by √(mean(x²) + 1e-6)·√H, "l2" by |x|, None by nothing. A key whose
+        squares leave the range of float32 becomes zero: |x| above 1e19, with "l2" also below 1e-19.
       look_back: chunks visited before a query's own.
       look_ahead: chunks visited after it. None = 0 if causal or not strict, else `look_back`.
       window: slots seen on each side (before only, if causal) where `strict`; None = the most that
@@ -151,11 +152,11 @@ LUCIDRAINS = dataclasses.replace(TRAX, logit_scale=None, key_norm="l2")
 PAPER = LSHOptions(strict=False, logit_scale=None, key_norm="l2")
 
 
-@says_where(
-    is_causal="causal=True",
-    num_hashes="num_hashes in make_rotations, whose rotations hash_buckets takes",
-    num_buckets="num_buckets in make_rotations, whose rotations hash_buckets takes",
-    scale="options=LSHOptions(logit_scale=…)",
+@points_to(
+    is_causal="use causal=True",
+    num_hashes="it belongs to make_rotations, which hash_buckets takes",
+    num_buckets="it belongs to make_rotations, which hash_buckets takes",
+    scale="use options=LSHOptions(logit_scale=…)",
 )
 def lsh_attention(
     qk: jax.Array,
@@ -252,8 +253,7 @@ def lsh_attention(
     seeds = row_seeds(dropout_rate, dropout_key, batch, heads)
     settings = Settings(geometry, options.key_norm, dropout_rate, rows_at_once, precision)
     attend = choose(implementation, order, settings, qk, v)
-    scale = jnp.asarray(options.scale(width))
-    context = attend(settings, qk, None, v, scale, order, seeds)[:, :length]
+    context = attend(settings, qk, None, v, options.scale(width), order, seeds)[:, :length]
     for visible in (visibility.valid, visibility.q_valid):
         if visible is not None:
             context = jnp.where(visible[:, :, None, None], context, 0)

@@ -140,7 +140,7 @@ def lsh_cross_attention(
     seeds = row_seeds(dropout_rate, dropout_key, batch, heads)
     settings = Settings(geometry, options.key_norm, dropout_rate, rows_at_once, precision)
     attend = choose(implementation, order, settings, q, v)
-    context = attend(settings, q, k, v, jnp.asarray(options.scale(width)), order, seeds)
+    context = attend(settings, q, k, v, options.scale(width), order, seeds)
     if seen.q_valid is not None:
         context = jnp.where(seen.q_valid[:, :, None, None], context, 0)
     context = nan_where(seen.broken | q_broken | k_broken, context)

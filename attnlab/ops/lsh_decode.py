@@ -135,7 +135,7 @@ def _one_token(qk, v, bucket, latest, valid, start, options, precision):
 
     group = heads // v.shape[2]
     scale = options.scale(width)
-    k = unit_keys(rows(qk, head), jnp.asarray(scale), options.key_norm)
+    k = unit_keys(rows(qk, head), scale, options.key_norm)
     q, own = (lax.dynamic_index_in_dim(x, start, 1, keepdims=False) for x in (qk, v))
     dtype = jnp.promote_types(q.dtype, jnp.float32)
     product = functools.partial(jnp.einsum, precision=precision, preferred_element_type=dtype)

@@ -140,7 +140,7 @@ def hash_quality(
             geometry, chunk_size=1, look_back=0, look_ahead=0, window=None
         )
     settings = Settings(geometry, options.key_norm, 0.0, None, precision)
-    found = _all_rows(settings, min(top_k, length), given, jnp.asarray(options.scale(width)))
+    found = _all_rows(settings, min(top_k, length), given, options.scale(width))
     found = jax.tree.map(lambda x: nan_where(broken, x), found)
     return jax.tree.map(lambda x: x.reshape(*batch_shape, heads, *x.shape[1:]), found)
 

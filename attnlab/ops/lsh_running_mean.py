@@ -42,7 +42,7 @@ class RunningMean:
           valid: [*B, T], True for tokens that count; None = all.
 
         Returns:
-          [*B, T, N, H] float32, zero where nothing has been counted yet, and the mean to go on from.
+          [*B, T, N, H] float32, zero where nothing has been counted yet, and what goes on from it.
         """
         x = lax.stop_gradient(x).astype(jnp.float32)
         counted = jnp.ones(x.shape[:-2], bool) if valid is None else valid

@@ -307,7 +307,7 @@ def test_what_cannot_be_is_refused():
     with pytest.raises(NotImplementedError, match="LSH takes no bias"):
         host.apply(variables, x, bias=jnp.zeros((1, 1, 1, L)))
     with pytest.raises(
-        TypeError, match=r"LSHSelfAttention has .*got num_hashes=4 \(write route=rou"
+        TypeError, match=r"LSHSelfAttention has no .*num_hashes; use route=routes.LSH\(num_h"
     ):
         LSHSelfAttention(4, num_hashes=4)
     running = lsh(route=dataclasses.replace(ROUTE, centring="running"))

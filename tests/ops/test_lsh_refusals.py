@@ -60,9 +60,9 @@ def test_bad_input_is_refused(options, message):
 @pytest.mark.parametrize(
     ("keyword", "place"),
     [
-        ({"is_causal": True}, r"lsh_attention has .*got is_causal=True \(write causal=True\)"),
-        ({"num_hashes": 4}, "got num_hashes=4 .write num_hashes in make_rotations"),
-        ({"scale": 0.1}, r"got scale=0.1 \(write options=LSHOptions\(logit_scale="),
+        ({"is_causal": True}, "lsh_attention has no keyword is_causal; use causal=True"),
+        ({"num_hashes": 4}, "no keyword num_hashes; it belongs to make_rotations"),
+        ({"scale": 0.1}, r"no keyword scale; use options=LSHOptions\(logit_scale="),
     ],
 )
 def test_keywords_that_belong_elsewhere_are_told_where(keyword, place):
