@@ -46,13 +46,12 @@ class RunningMean:
         """
         x = lax.stop_gradient(x).astype(jnp.float32)
         counted = jnp.ones(x.shape[:-2], bool) if valid is None else valid
-        here = jnp.take_along_axis(x, jnp.argmax(counted, axis=-1)[..., None, None, None], axis=-3)
-        first = jnp.where(
-            (self.count > 0)[..., None, None, None], self.first[..., None, :, :], here
-        )
-        total = jnp.cumsum(jnp.where(counted[..., None, None], x - first, 0), axis=-3)
+        counted = counted[..., None, None]
+        before = self.count[..., None, None, None]
+        number = jnp.cumsum(counted, axis=-3, dtype=jnp.int32) + before
+        found = jnp.sum(jnp.where(counted & (number == 1), x, 0), axis=-3, keepdims=True)
+        first = jnp.where(before > 0, self.first[..., None, :, :], found)
+        total = jnp.cumsum(jnp.where(counted, x - first, 0), axis=-3)
         total += self.total[..., None, :, :]
-        count = jnp.cumsum(counted, axis=-1, dtype=jnp.int32) + self.count[..., None]
-        number = count[..., None, None]
         mean = jnp.where(number > 0, first + total / jnp.maximum(number, 1), 0)
-        return mean, RunningMean(first[..., 0, :, :], total[..., -1, :, :], count[..., -1])
+        return mean, RunningMean(first[..., 0, :, :], total[..., -1, :, :], number[..., -1, 0, 0])
