@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+import functools
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import jax.numpy as jnp
 
-__all__ = ["require", "require_choice", "require_dropout", "require_qkv"]
+__all__ = ["points_to", "require", "require_choice", "require_dropout", "require_qkv"]
+
+_Target = TypeVar("_Target")
 
 
 def require(holds: bool, message: str) -> None:
@@ -74,3 +78,23 @@ def require_dropout(rate: float, key: Any) -> None:
         rate == 0.0 or key is not None,
         f"dropout_rate={rate} needs dropout_key=jax.random.key(...); got None",
     )
+
+
+def points_to(**places: str) -> Callable[[_Target], _Target]:
+    """Decorates what lacks a keyword that users may expect: a TypeError says where it goes."""
+
+    def decorate(target: Any) -> Any:
+        function = target.__init__ if isinstance(target, type) else target
+
+        @functools.wraps(function)
+        def checked(*args: Any, **options: Any) -> Any:
+            for name in places.keys() & options.keys():
+                raise TypeError(f"{target.__name__} has no keyword {name}; {places[name]}")
+            return function(*args, **options)
+
+        if not isinstance(target, type):
+            return checked
+        target.__init__ = checked  # type: ignore[misc]
+        return target
+
+    return decorate

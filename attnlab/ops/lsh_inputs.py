@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -17,11 +18,15 @@ from attnlab.ops.lsh_order import bucket_limit
 
 __all__ = [
     "Visibility",
+    "as_int",
+    "as_size",
     "check_arrays",
     "check_buckets",
     "check_cross_arrays",
     "check_knobs",
+    "check_sortable",
     "is_int",
+    "nan_where",
     "read_mask",
     "require_implementation",
     "require_key",
@@ -53,6 +58,26 @@ class Visibility(NamedTuple):
 def is_int(x: Any) -> bool:
     """An int that is no bool."""
     return isinstance(x, int) and not isinstance(x, bool)
+
+
+def as_int(x: Any) -> int | None:
+    """Python's own int of an integer of any kind; None of all else, True and False too."""
+    try:
+        return None if isinstance(x, bool) else operator.index(x)
+    except TypeError:
+        return None
+
+
+def as_size(name: str, x: Any) -> int:
+    """`as_int` of what counts something.
+
+    Raises:
+      ValueError: x is no integer ≥ 1.
+    """
+    size = as_int(x)
+    if size is None or size < 1:
+        raise ValueError(f"{name} must be an int ≥ 1; got {x!r}")
+    return size
 
 
 def require_implementation(implementation: Any) -> None:
@@ -154,22 +179,41 @@ def _check_ids(name: str, buckets: Any, of: str, x: Any) -> None:
     )
 
 
-def check_buckets(buckets: jax.Array, length: int) -> jax.Array:
-    """Bucket ids must fit the sort key; returns a boolean scalar, True where they do not.
+def check_buckets(
+    buckets: jax.Array, limit: int, *, why: str, remedy: str
+) -> tuple[jax.Array, jax.Array]:
+    """Bucket ids, integers of any type, must be in [0, limit), limit < 2³¹.
+
+    Returns:
+      The ids as int32, and a boolean scalar, True where some are out of range.
 
     Raises:
       ValueError: where the ids are known.
     """
-    limit = bucket_limit(length)
-    low, high = jnp.min(buckets), jnp.max(buckets)
-    wrong = (low < 0) | (high >= limit)
-    if not isinstance(wrong, jax.core.Tracer):
-        require(
-            not bool(wrong),
-            f"bucket ids must be in [0, {limit}) to be sorted by (bucket, position) in 32 bits at"
-            f" length {length}; got {int(low)} … {int(high)} (use fewer buckets)",
+    if jnp.iinfo(buckets.dtype).bits < 32:
+        buckets = buckets.astype(jnp.int32)  # a narrow type may not hold the limit itself
+    wrong = jnp.any((buckets < 0) | (buckets >= limit))
+    if not isinstance(wrong, jax.core.Tracer) and bool(wrong):
+        raise ValueError(
+            f"bucket ids must be in [0, {limit}) {why}; got {int(jnp.min(buckets))} …"
+            f" {int(jnp.max(buckets))} ({remedy})"
         )
-    return wrong
+    return buckets.astype(jnp.int32), wrong
+
+
+def check_sortable(buckets: jax.Array, length: int) -> tuple[jax.Array, jax.Array]:
+    """`check_buckets` with what a sort key holds beside a place below `length`."""
+    return check_buckets(
+        buckets,
+        bucket_limit(length),
+        why=f"to be sorted by (bucket, position) in 32 bits at length {length}",
+        remedy="use fewer buckets",
+    )
+
+
+def nan_where(broken: jax.Array, x: jax.Array) -> jax.Array:
+    """All of x NaN, its gradient too, if `broken`: what is wrong under jit cannot raise."""
+    return x * jnp.where(broken, jnp.nan, 1).astype(x.dtype)
 
 
 def read_mask(

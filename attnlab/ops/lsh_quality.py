@@ -16,7 +16,14 @@ from attnlab import masks
 from attnlab.checks import require
 from attnlab.ops.lsh import STRICT, LSHOptions, pad
 from attnlab.ops.lsh_dense import row_times, softmax_times
-from attnlab.ops.lsh_inputs import Visibility, check_arrays, check_buckets, is_int, read_mask
+from attnlab.ops.lsh_inputs import (
+    Visibility,
+    check_arrays,
+    check_sortable,
+    is_int,
+    nan_where,
+    read_mask,
+)
 from attnlab.ops.lsh_order import Geometry, Order, in_range, sort_rounds, take
 from attnlab.ops.lsh_rows import Settings, at, row_of, unit_keys
 
@@ -121,11 +128,10 @@ def hash_quality(
     for name, number in (("chunk_size", chunk_size), ("top_k", top_k)):
         require(is_int(number) and number >= 1, f"{name} must be an int ≥ 1; got {number!r}")
     *batch_shape, length, heads, width = qk.shape
-    padded = length + -length % chunk_size
     visibility = read_mask(mask, tuple(batch_shape), length, causal)
-    broken = check_buckets(buckets, padded)
-    nan_if_broken = jnp.where(broken, jnp.nan, options.scale(width))  # what cannot raise under jit
-    geometry = options.geometry(chunk_size, visibility.causal)
+    geometry = options.geometry(chunk_size, visibility.causal, length)
+    buckets, broken = check_sortable(buckets, length + -length % geometry.chunk_size)
+    broken |= visibility.broken
     qk, v, buckets = (x.reshape(-1, *x.shape[-3:]) for x in (qk, v, buckets))
     given = _prepare(geometry, qk, v, buckets, visibility)
     if not geometry.wrap:
@@ -134,7 +140,8 @@ def hash_quality(
             geometry, chunk_size=1, look_back=0, look_ahead=0, window=None
         )
     settings = Settings(geometry, options.key_norm, 0.0, None, precision)
-    found = _all_rows(settings, min(top_k, length), given, nan_if_broken)
+    found = _all_rows(settings, min(top_k, length), given, options.scale(width))
+    found = jax.tree.map(lambda x: nan_where(broken, x), found)
     return jax.tree.map(lambda x: x.reshape(*batch_shape, heads, *x.shape[1:]), found)
 
 

@@ -15,6 +15,7 @@ from attnlab import masks
 from attnlab.axes import lead_with_ones
 from attnlab.checks import require, require_choice
 from attnlab.ops.hashing import (
+    as_num_buckets,
     default_num_buckets,
     hash_buckets,
     make_rotations,
@@ -24,8 +25,8 @@ from attnlab.ops.kernels.options import Pallas
 from attnlab.ops.lsh import STRICT, LSHOptions, lsh_attention
 from attnlab.ops.lsh_cross import lsh_cross_attention
 from attnlab.ops.lsh_decode import lsh_decode
-from attnlab.ops.lsh_decode_state import DecodeState, empty_state, next_centres
-from attnlab.ops.lsh_inputs import read_mask, require_implementation
+from attnlab.ops.lsh_decode_state import DecodeState, empty_state
+from attnlab.ops.lsh_inputs import as_size, read_mask, require_implementation
 from attnlab.scores import Dot, Score
 
 __all__ = ["LSH"]
@@ -73,6 +74,10 @@ class LSH:
     implementation: str | Pallas | None = None
 
     def __post_init__(self):
+        for name in ("num_hashes", "chunk_size"):
+            object.__setattr__(self, name, as_size(name, getattr(self, name)))
+        if self.num_buckets is not None:
+            object.__setattr__(self, "num_buckets", as_num_buckets(self.num_buckets))
         require_choice("centring", self.centring, (None, "running", "learned"))
         require_implementation(self.implementation)
         if not self.shared_qk and (self.centring is not None or self.hash_before_rotary):
@@ -221,7 +226,7 @@ class LSH:
                 counted = jax.lax.dynamic_slice_in_dim(
                     counted, q_offset, x.shape[-3], counted.ndim - 1
                 )
-            centre, mean = next_centres(state.mean, x, counted)
+            centre, mean = state.mean.go_on(x, counted)
             state = dataclasses.replace(state, mean=mean)
         return lsh_decode(
             k,
@@ -276,7 +281,9 @@ class LSH:
         return x, None if centre is None else lead_with_ones(centre, q.ndim)
 
     def _num_buckets(self, length):
-        return self.num_buckets or default_num_buckets(length, self.chunk_size)
+        if self.num_buckets is None:
+            return default_num_buckets(length, self.chunk_size)
+        return self.num_buckets
 
     def _rotations(self, shape: tuple[int, ...], hash_key):
         """For keys of this shape, [*B, S, K, H]."""

@@ -15,6 +15,7 @@ import jax
 import jax.extend.random
 import jax.numpy as jnp
 from jax import lax
+from jax.typing import ArrayLike
 
 from attnlab.ops import dropout
 from attnlab.ops.lsh_order import Geometry, Order, take
@@ -87,18 +88,19 @@ class Row(NamedTuple):
     seed: jax.Array
 
 
-def unit_keys(k: jax.Array, scale: jax.Array, norm: str | None) -> jax.Array:
+def unit_keys(k: jax.Array, scale: ArrayLike, norm: str | None) -> jax.Array:
     """scale · k / |k| in k's dtype, without the division if `norm` is None; zero rows stay zero."""
     x = k.astype(jnp.promote_types(k.dtype, jnp.float32))
+    scale = jnp.asarray(scale, x.dtype)
     if norm is None:
-        return (x * scale.astype(x.dtype)).astype(k.dtype)
+        return (x * scale).astype(k.dtype)
     if norm == "rms":
         mean_square = jnp.mean(x * x, axis=-1, keepdims=True)
         inverse = lax.rsqrt(mean_square + 1e-6) / math.sqrt(k.shape[-1])
     else:
         square = jnp.sum(x * x, axis=-1, keepdims=True)
         inverse = jnp.where(square > 0, lax.rsqrt(jnp.where(square > 0, square, 1)), 0)
-    return (x * (inverse * scale.astype(x.dtype))).astype(k.dtype)
+    return (x * (inverse * scale)).astype(k.dtype)
 
 
 def row_seeds(rate: float, key: jax.Array | None, batch: int, heads: int) -> jax.Array:
