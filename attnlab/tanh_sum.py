@@ -72,7 +72,9 @@ def _for_range(by_products, by_tanh, of_one, q, k, w, *more):
     """
     dtype = jnp.promote_types(q.dtype, jnp.float32)
     q, k, w = (x.astype(dtype) for x in (q, k, w))
-    exact = (jnp.max(jnp.abs(q)) <= _SAFE) | (jnp.max(jnp.abs(k)) <= _SAFE)
+    exact = functools.reduce(
+        jnp.logical_or, (jnp.max(jnp.abs(x), initial=0) <= _SAFE for x in (q, k))
+    )
     lead = jnp.broadcast_shapes(q.shape[:-2], k.shape[:-2], w.shape[:-1])
     count = math.prod(lead)
 

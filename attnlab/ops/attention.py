@@ -38,11 +38,13 @@ from __future__ import annotations
 from typing import TypedDict, Unpack
 
 import jax
+from jax.sharding import PartitionSpec
 from jax.typing import ArrayLike
 
 from attnlab import platforms
 from attnlab.checks import require_choice, require_dropout, require_qkv
 from attnlab.masks import Mask, as_mask
+from attnlab.meshes import like, on_explicit_axes, spec_of
 from attnlab.ops import blockwise, dense
 from attnlab.ops.kernels import cudnn, exact, splash, tokamax
 from attnlab.ops.kernels.call import Call
@@ -85,6 +87,7 @@ IMPLEMENTATIONS = (None, "dense", "blockwise", *_KERNELS)
 _SHORT, _LONG = 32, 2048
 
 
+@on_explicit_axes(like("q"))
 def attention(
     score: Score,
     q: jax.Array,
@@ -140,6 +143,8 @@ def attention(
     if isinstance(implementation, Pallas):
         implementation = "pallas"
     require_choice("implementation", implementation, IMPLEMENTATIONS)
+    if 0 in q.shape:
+        implementation = "dense"  # which checks the rest of the arguments, and loops over nothing
     mask = as_mask(mask)
     platform = platforms.current()
     call = Call(score, q, k, v, mask, bias, dropout_rate, precision, platform, pallas)
@@ -166,6 +171,12 @@ def attention(
     return merge_output(context, q.shape[:-3])
 
 
+def _split_as_heads_and_queries(arguments):
+    *batch, queries, heads, _ = spec_of(arguments["q"])
+    return PartitionSpec(*batch, heads, queries, None)
+
+
+@on_explicit_axes(_split_as_heads_and_queries)
 def attention_weights(
     score: Score,
     q: jax.Array,

@@ -12,6 +12,7 @@ from jax.typing import ArrayLike
 
 from attnlab import masks
 from attnlab.checks import require, require_choice
+from attnlab.meshes import like, on_explicit_axes
 from attnlab.ops.kernels.options import Pallas
 from attnlab.ops.lsh_choice import choose
 from attnlab.ops.lsh_inputs import (
@@ -147,6 +148,7 @@ LUCIDRAINS = dataclasses.replace(TRAX, logit_scale=None, key_norm="l2")
 PAPER = LSHOptions(strict=False, logit_scale=None, key_norm="l2")
 
 
+@on_explicit_axes(like("qk"))
 def lsh_attention(
     qk: jax.Array,
     v: jax.Array,
@@ -222,6 +224,8 @@ def lsh_attention(
     batch, padding = math.prod(batch_shape), -length % chunk_size
     visibility = read_mask(mask, tuple(batch_shape), length, causal)
     geometry = options.geometry(chunk_size, visibility.causal)
+    if batch == 0:
+        return jnp.zeros((*qk.shape[:-1], v.shape[-1]), v.dtype)
     broken = visibility.broken | check_buckets(buckets, length + padding)
 
     qk, v, buckets = (x.reshape(batch, *x.shape[-3:]) for x in (qk, v, buckets))

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from attnlab import masks
+from attnlab.meshes import like, on_explicit_axes
 from attnlab.ops.lsh import STRICT, LSHOptions, pad
 from attnlab.ops.lsh_choice import choose
 from attnlab.ops.lsh_cross_order import CrossVisibility, sort_queries_and_keys
@@ -25,6 +26,7 @@ from attnlab.ops.lsh_rows import Settings, row_seeds
 __all__ = ["lsh_cross_attention"]
 
 
+@on_explicit_axes(like("q"))
 def lsh_cross_attention(
     q: jax.Array,
     k: jax.Array,
@@ -112,6 +114,8 @@ def lsh_cross_attention(
     batch, padding = math.prod(batch_shape), -k.shape[-3] % chunk_size
     seen = read_mask(mask, tuple(batch_shape), k.shape[-3], causal, num_queries=num_queries)
     geometry = options.geometry(chunk_size, seen.causal)
+    if batch == 0:
+        return jnp.zeros((*q.shape[:-1], v.shape[-1]), v.dtype)
     length = num_queries + k.shape[-3] + padding
     broken = seen.broken | check_buckets(q_buckets, length) | check_buckets(k_buckets, length)
 

@@ -10,10 +10,12 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 from jax import lax
+from jax.sharding import PartitionSpec
 from jax.typing import ArrayLike
 
 from attnlab import masks
 from attnlab.checks import require
+from attnlab.meshes import on_explicit_axes, spec_of
 from attnlab.ops.lsh import STRICT, LSHOptions, pad
 from attnlab.ops.lsh_dense import row_times, softmax_times
 from attnlab.ops.lsh_inputs import Visibility, check_arrays, check_buckets, is_int, read_mask
@@ -63,6 +65,11 @@ class HashQuality(NamedTuple):
         return jax.tree.map(lambda x: jnp.mean(x, axis=leading), self)
 
 
+def _split_by_example(arguments):
+    return PartitionSpec(*spec_of(arguments["qk"])[:-3])
+
+
+@on_explicit_axes(_split_by_example)
 def hash_quality(
     qk: jax.Array,
     v: jax.Array,
