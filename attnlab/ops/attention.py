@@ -27,10 +27,13 @@ it only costs (1.3 to 18 times the time on a CPU); `"blockwise"` beyond. It look
 device while tracing; to compile for another one, trace under `platforms.compiling_for`.
 
 `"splash"`, `"pallas"` and some of `"tokamax"` are kernels that XLA does not partition over devices:
-under `jit` over a mesh they belong inside `jax.shard_map`. That is why they are not the default.
+under `jit` over a mesh they belong inside `jax.shard_map`, with check_vma=False because they do not
+say over which axes they vary. That is why they are not the default. `"dense"` and `"blockwise"` run
+inside `jax.shard_map` with its defaults, and under `jit` over a mesh with Auto or Explicit axes.
 
 Letters: *B batch axes, T queries, S keys, N query heads, K key/value heads (N a multiple of K;
-query head n uses key/value head n // (N/K)), H head width, D value width.
+query head n uses key/value head n // (N/K)), H head width, D value width. All but the batch axes
+are at least 1; an empty batch gives an empty context.
 """
 
 from __future__ import annotations
