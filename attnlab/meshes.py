@@ -61,10 +61,10 @@ def on_explicit_axes(
         @functools.wraps(function)
         def on_any_mesh(*args: P.args, **kwargs: P.kwargs) -> T:
             leaves, structure = jax.tree.flatten((args, kwargs))
-            explicit = {i: x for i, x in enumerate(leaves) if _mesh_of(x).explicit_axes}
+            explicit = {i: x for i, x in enumerate(leaves) if _is_on_explicit_axes(x)}
             if not explicit:
                 return function(*args, **kwargs)
-            mesh = _mesh_of(next(iter(explicit.values())))
+            mesh = jax.typeof(next(iter(explicit.values()))).sharding.mesh
 
             def with_auto_axes(explicit):
                 now = [explicit.get(i, x) for i, x in enumerate(leaves)]
@@ -93,6 +93,5 @@ def spec_of(x: jax.Array) -> tuple[Any, ...]:
     return tuple(jax.typeof(x).sharding.spec)
 
 
-def _mesh_of(x: Any) -> jax.sharding.AbstractMesh:
-    of = jax.typeof(x) if isinstance(x, jax.Array) else jax.typeof(0)
-    return of.sharding.mesh
+def _is_on_explicit_axes(x: Any) -> bool:
+    return isinstance(x, jax.Array) and bool(jax.typeof(x).sharding.mesh.explicit_axes)
