@@ -101,8 +101,9 @@ def test_hashing_and_what_looks_at_it_on_explicit_axes():
     found = hash_quality(placed, v, buckets, chunk_size=4, top_k=2)
     expected = hash_quality(Q, V, plain, chunk_size=4, top_k=2)
     jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-5), found, expected)
-    empty = hash_quality(Q[:0], V[:0], plain[:0], chunk_size=4, top_k=2)
-    assert empty.captured_mass.shape == (0, 2)
+    assert hash_buckets(Q[:0], rotations).shape == (0, 2, 11, 2)
+    with pytest.raises(ValueError, match=r"at least one example; got qk \(0, 11, 2, 4\)"):
+        hash_quality(Q[:0], V[:0], plain[:0], chunk_size=4, top_k=2)
 
 
 def test_weights_on_explicit_axes_keep_the_split_of_heads_and_queries():

@@ -161,7 +161,7 @@ def check_buckets(buckets: jax.Array, length: int) -> jax.Array:
       ValueError: where the ids are known.
     """
     limit = bucket_limit(length)
-    low, high = jnp.min(buckets, initial=0), jnp.max(buckets, initial=0)  # of nothing: 0
+    low, high = jnp.min(buckets), jnp.max(buckets)
     wrong = (low < 0) | (high >= limit)
     if not isinstance(wrong, jax.core.Tracer):
         require(
