@@ -15,6 +15,8 @@ import math
 import jax
 import jax.numpy as jnp
 
+from attnlab.meshes import vary_like
+
 __all__ = ["tanh_sum"]
 
 # Hidden units summed in one pass over the block: enough to pay for reading and writing it.
@@ -28,7 +30,6 @@ _CLIP = 43.0
 _LARGEST = 2e17
 
 
-@jax.custom_vjp
 def tanh_sum(q: jax.Array, k: jax.Array, w: jax.Array) -> jax.Array:
     """logits[i, j] = Σ_h w[h] · tanh(q[i, h] + k[j, h]).
 
@@ -40,11 +41,16 @@ def tanh_sum(q: jax.Array, k: jax.Array, w: jax.Array) -> jax.Array:
     Returns:
       [..., bq, bk] in at least float32. O(bq·bk·hidden) time, O(bq·bk) memory, also backward.
     """
+    return _tanh_sum(*vary_like((q, k, w)))
+
+
+@jax.custom_vjp
+def _tanh_sum(q, k, w):
     return _for_range(_sum_by_products, _sum_by_tanh, _sum_of_one, q, k, w)
 
 
 def _forward(q, k, w):
-    return tanh_sum(q, k, w), (q, k, w)
+    return _tanh_sum(q, k, w), (q, k, w)
 
 
 def _backward(residuals, dlogits):
@@ -56,7 +62,7 @@ def _backward(residuals, dlogits):
     )
 
 
-tanh_sum.defvjp(_forward, _backward)
+_tanh_sum.defvjp(_forward, _backward)
 
 
 def _for_range(by_products, by_tanh, of_one, q, k, w, *more):
@@ -66,7 +72,9 @@ def _for_range(by_products, by_tanh, of_one, q, k, w, *more):
     """
     dtype = jnp.promote_types(q.dtype, jnp.float32)
     q, k, w = (x.astype(dtype) for x in (q, k, w))
-    exact = (jnp.max(jnp.abs(q)) <= _SAFE) | (jnp.max(jnp.abs(k)) <= _SAFE)
+    exact = functools.reduce(
+        jnp.logical_or, (jnp.max(jnp.abs(x), initial=0) <= _SAFE for x in (q, k))
+    )
     lead = jnp.broadcast_shapes(q.shape[:-2], k.shape[:-2], w.shape[:-1])
     count = math.prod(lead)
 
@@ -104,7 +112,7 @@ def _sum(add_units, q, k, w):
 
     groups = jax.tree.map(functools.partial(_hidden_groups, size=_FORWARD_GROUP), (q, k, w))
     block = jnp.zeros((q.shape[0], k.shape[0]), q.dtype)
-    return jax.lax.scan(add_group, block, groups)[0]
+    return jax.lax.scan(add_group, vary_like(block, q), groups)[0]
 
 
 def _exponential(x: jax.Array) -> jax.Array:

@@ -27,10 +27,13 @@ it only costs (1.3 to 18 times the time on a CPU); `"blockwise"` beyond. It look
 device while tracing; to compile for another one, trace under `platforms.compiling_for`.
 
 `"splash"`, `"pallas"` and some of `"tokamax"` are kernels that XLA does not partition over devices:
-under `jit` over a mesh they belong inside `jax.shard_map`. That is why they are not the default.
+under `jit` over a mesh they belong inside `jax.shard_map`, with check_vma=False because they do not
+say over which axes they vary. That is why they are not the default. `"dense"` and `"blockwise"` run
+inside `jax.shard_map` with its defaults, and under `jit` over a mesh with Auto or Explicit axes.
 
 Letters: *B batch axes, T queries, S keys, N query heads, K key/value heads (N a multiple of K;
-query head n uses key/value head n // (N/K)), H head width, D value width.
+query head n uses key/value head n // (N/K)), H head width, D value width. All but the batch axes
+are at least 1; an empty batch gives an empty context.
 """
 
 from __future__ import annotations
@@ -38,11 +41,13 @@ from __future__ import annotations
 from typing import TypedDict, Unpack
 
 import jax
+from jax.sharding import PartitionSpec
 from jax.typing import ArrayLike
 
 from attnlab import platforms
 from attnlab.checks import require_choice, require_dropout, require_qkv
 from attnlab.masks import Mask, as_mask
+from attnlab.meshes import like, on_explicit_axes, spec_of
 from attnlab.ops import blockwise, dense
 from attnlab.ops.kernels import cudnn, exact, splash, tokamax
 from attnlab.ops.kernels.call import Call
@@ -85,6 +90,7 @@ IMPLEMENTATIONS = (None, "dense", "blockwise", *_KERNELS)
 _SHORT, _LONG = 32, 2048
 
 
+@on_explicit_axes(like("q"))
 def attention(
     score: Score,
     q: jax.Array,
@@ -142,6 +148,8 @@ def attention(
     if isinstance(implementation, Pallas):
         implementation = "pallas"
     require_choice("implementation", implementation, IMPLEMENTATIONS)
+    if 0 in q.shape:
+        implementation = "dense"  # which checks the rest of the arguments, and loops over nothing
     mask = as_mask(mask)
     platform = platforms.current()
     call = Call(score, q, k, v, mask, bias, dropout_rate, precision, platform, pallas)
@@ -168,6 +176,12 @@ def attention(
     return merge_output(context, q.shape[:-3])
 
 
+def _split_as_heads_and_queries(arguments):
+    *batch, queries, heads, _ = spec_of(arguments["q"])
+    return PartitionSpec(*batch, heads, queries, None)
+
+
+@on_explicit_axes(_split_as_heads_and_queries)
 def attention_weights(
     score: Score,
     q: jax.Array,

@@ -21,8 +21,10 @@ import flax.struct
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import PartitionSpec
 
 from attnlab.checks import require
+from attnlab.meshes import on_explicit_axes, spec_of
 from attnlab.ops.lsh_inputs import as_int, as_size, require_key
 from attnlab.ops.lsh_order import bucket_limit
 from attnlab.ops.lsh_running_mean import RunningMean
@@ -188,6 +190,12 @@ def make_rotations(
     return Rotations(tuple(jnp.split(drawn, ends[:-1], axis=2)))
 
 
+def _split_by_round(arguments):
+    *batch, length, heads, _ = spec_of(arguments["x"])
+    return PartitionSpec(*batch, None, length, heads)
+
+
+@on_explicit_axes(_split_by_round)
 def hash_buckets(
     x: jax.Array, rotations: Rotations, *, centre: jax.Array | None = None
 ) -> jax.Array:
@@ -237,7 +245,7 @@ def hash_buckets(
         x = _from_centre(x, centre)
     with jax.named_scope("lsh_hash"):
         buckets = _hash(x.reshape(-1, length, heads, width), rotations)
-    return jnp.moveaxis(buckets, 0, 3).reshape(*batch_shape, -1, length, heads)
+    return jnp.moveaxis(buckets, 0, 3).reshape(*batch_shape, rotations.num_hashes, length, heads)
 
 
 def _from_centre(x: jax.Array, centre: jax.Array) -> jax.Array:

@@ -11,11 +11,13 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import PartitionSpec
 from jax.typing import ArrayLike
 
 from attnlab import masks
 from attnlab.axes import lead_with_ones
 from attnlab.checks import require, require_dropout, require_qkv
+from attnlab.meshes import on_explicit_axes, spec_of
 from attnlab.ops.attention import attention, attention_weights
 from attnlab.scores import Dot, Location, Score
 
@@ -67,6 +69,15 @@ def window_attention(
     return attention(Dot() if score is None else score, q, k, v, mask=mask, **options)
 
 
+def _split_as_queries(arguments):
+    *batch, queries, heads, _ = spec_of(arguments["q"])
+    context = PartitionSpec(*batch, queries, heads, None)
+    if not arguments.get("return_weights"):
+        return context
+    return context, PartitionSpec(*batch, heads, queries, None)
+
+
+@on_explicit_axes(_split_as_queries)
 def local_attention(
     q: jax.Array,
     k: jax.Array,
@@ -148,7 +159,8 @@ def local_attention(
 
     def of_each_query(x):
         """[*B, S, K, D] to [*B, T, 2·half_width + 1, K, D]."""
-        flat = jnp.clip(positions, 0, num_keys - 1).reshape(*x.shape[:-3], -1, 1, 1)
+        number = positions.shape[-2] * positions.shape[-1]
+        flat = jnp.clip(positions, 0, num_keys - 1).reshape(*x.shape[:-3], number, 1, 1)
         return jnp.take_along_axis(x, flat, axis=-3).reshape(*positions.shape, *x.shape[-2:])
 
     # Every query is now an example of its own, with its own few keys.
@@ -167,7 +179,9 @@ def local_attention(
     if dropout_rate > 0.0 and dropout_key is not None:
         keep = jax.random.bernoulli(dropout_key, 1 - dropout_rate, weights.shape)
         weights = jnp.where(keep, weights / (1 - dropout_rate), 0)
-    grouped = weights.reshape(*weights.shape[:-2], v.shape[-2], -1, weights.shape[-1])
+    grouped = weights.reshape(
+        *weights.shape[:-2], v.shape[-2], q.shape[-2] // v.shape[-2], weights.shape[-1]
+    )
     context = jnp.einsum(
         "...kgs,...skd->...kgd",
         grouped.astype(v.dtype),

@@ -12,6 +12,7 @@ from jax.typing import ArrayLike
 
 from attnlab import masks
 from attnlab.checks import points_to, require, require_choice
+from attnlab.meshes import like, on_explicit_axes
 from attnlab.ops.kernels.options import Pallas
 from attnlab.ops.lsh_choice import choose
 from attnlab.ops.lsh_inputs import (
@@ -158,6 +159,7 @@ PAPER = LSHOptions(strict=False, logit_scale=None, key_norm="l2")
     num_buckets="it belongs to make_rotations, which hash_buckets takes",
     scale="use options=LSHOptions(logit_scale=…)",
 )
+@on_explicit_axes(like("qk"))
 def lsh_attention(
     qk: jax.Array,
     v: jax.Array,
@@ -233,6 +235,8 @@ def lsh_attention(
     visibility = read_mask(mask, tuple(batch_shape), length, causal)
     geometry = options.geometry(chunk_size, visibility.causal, length)
     batch, padding = math.prod(batch_shape), -length % geometry.chunk_size
+    if batch == 0:
+        return jnp.zeros((*qk.shape[:-1], v.shape[-1]), v.dtype)
     buckets, broken = check_sortable(buckets, length + padding)
 
     qk, v, buckets = (x.reshape(batch, *x.shape[-3:]) for x in (qk, v, buckets))

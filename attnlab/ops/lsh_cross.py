@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from attnlab import masks
+from attnlab.meshes import like, on_explicit_axes
 from attnlab.ops.lsh import STRICT, LSHOptions, pad
 from attnlab.ops.lsh_choice import choose
 from attnlab.ops.lsh_cross_order import CrossVisibility, sort_queries_and_keys
@@ -26,6 +27,7 @@ from attnlab.ops.lsh_rows import Settings, row_seeds
 __all__ = ["lsh_cross_attention"]
 
 
+@on_explicit_axes(like("q"))
 def lsh_cross_attention(
     q: jax.Array,
     k: jax.Array,
@@ -114,6 +116,8 @@ def lsh_cross_attention(
     seen = read_mask(mask, tuple(batch_shape), num_keys, causal, num_queries=num_queries)
     geometry = options.geometry(chunk_size, seen.causal, max(num_queries, num_keys))
     batch, padding = math.prod(batch_shape), -num_keys % geometry.chunk_size
+    if batch == 0:
+        return jnp.zeros((*q.shape[:-1], v.shape[-1]), v.dtype)
     length = num_queries + num_keys + padding
     q_buckets, q_broken = check_sortable(q_buckets, length)
     k_buckets, k_broken = check_sortable(k_buckets, length)

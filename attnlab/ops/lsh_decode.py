@@ -17,9 +17,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax import lax
+from jax.sharding import PartitionSpec
 from jax.typing import ArrayLike
 
 from attnlab import masks
+from attnlab.meshes import on_explicit_axes, spec_of
 from attnlab.ops.lsh import STRICT, LSHOptions, lsh_attention
 from attnlab.ops.lsh_decode_state import DecodeState, latest_of
 from attnlab.ops.lsh_inputs import check_buckets, nan_where, read_mask
@@ -28,6 +30,11 @@ from attnlab.ops.lsh_rows import unit_keys
 __all__ = ["lsh_decode"]
 
 
+def _split_by_example(arguments):
+    return PartitionSpec(*spec_of(arguments["qk"])[:-3])
+
+
+@on_explicit_axes(_split_by_example)
 def lsh_decode(
     qk: jax.Array,
     v: jax.Array,
@@ -73,6 +80,8 @@ def lsh_decode(
         raise NotImplementedError(
             "LSH decodes one sequence a row; got masks.Segments (give each segment its own row)"
         )
+    if 0 in qk.shape:
+        return jnp.zeros((*batch_shape, count, heads, v.shape[-1]), v.dtype), state
     buckets, broken = check_buckets(
         buckets,
         num_buckets,

@@ -10,10 +10,12 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 from jax import lax
+from jax.sharding import PartitionSpec
 from jax.typing import ArrayLike
 
 from attnlab import masks
 from attnlab.checks import require
+from attnlab.meshes import on_explicit_axes, spec_of
 from attnlab.ops.lsh import STRICT, LSHOptions, pad
 from attnlab.ops.lsh_dense import row_times, softmax_times
 from attnlab.ops.lsh_inputs import (
@@ -70,6 +72,11 @@ class HashQuality(NamedTuple):
         return jax.tree.map(lambda x: jnp.mean(x, axis=leading), self)
 
 
+def _split_by_example(arguments):
+    return PartitionSpec(*spec_of(arguments["qk"])[:-3])
+
+
+@on_explicit_axes(_split_by_example)
 def hash_quality(
     qk: jax.Array,
     v: jax.Array,
@@ -107,7 +114,7 @@ def hash_quality(
       Shares in [0, 1], an error and counts, for every example and head.
 
     Raises:
-      ValueError: shapes or dtypes that do not fit; top_k < 1.
+      ValueError: shapes or dtypes that do not fit; an empty batch; top_k < 1.
       NotImplementedError: masks that `lsh_attention` refuses.
 
     Time O(L²·(R + H + D + log k)) a head, one after the other; memory O(L·(R + H + D)) beside a
@@ -125,6 +132,10 @@ def hash_quality(
       True
     """
     check_arrays(qk, v, buckets)
+    require(
+        0 not in qk.shape,
+        f"hash_quality measures at least one example; got qk {qk.shape} (leave empty batches out)",
+    )
     for name, number in (("chunk_size", chunk_size), ("top_k", top_k)):
         require(is_int(number) and number >= 1, f"{name} must be an int ≥ 1; got {number!r}")
     *batch_shape, length, heads, width = qk.shape

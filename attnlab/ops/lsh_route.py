@@ -14,7 +14,9 @@ from jax.typing import ArrayLike
 from attnlab import masks
 from attnlab.axes import lead_with_ones
 from attnlab.checks import require, require_choice
+from attnlab.meshes import like, on_explicit_axes
 from attnlab.ops.hashing import (
+    Rotations,
     as_num_buckets,
     default_num_buckets,
     hash_buckets,
@@ -92,6 +94,7 @@ class LSH:
         """Whether q and k must be the same, as every route says."""
         return self.shared_qk
 
+    @on_explicit_axes(like("q"))
     def __call__(
         self,
         score: Score,
@@ -287,20 +290,24 @@ class LSH:
 
     def _rotations(self, shape: tuple[int, ...], hash_key):
         """For keys of this shape, [*B, S, K, H]."""
-        draw = functools.partial(
-            make_rotations,
-            num_heads=shape[-2],
-            head_dim=shape[-1],
-            num_hashes=self.num_hashes,
-            num_buckets=self._num_buckets(shape[-3]),
-            shared=self.shared_rotations,
-        )
+        sizes = {
+            "num_heads": shape[-2],
+            "head_dim": shape[-1],
+            "num_hashes": self.num_hashes,
+            "num_buckets": self._num_buckets(shape[-3]),
+            "shared": self.shared_rotations,
+        }
         if hash_key is not None:
-            return draw(hash_key)
-        # Constants of the program: to draw them for every token that is decoded takes longer than
-        # its attention.
-        with jax.ensure_compile_time_eval():
-            return draw(jax.random.key(self.seed))
+            return make_rotations(hash_key, **sizes)
+        return _constant_rotations(self.seed, tuple(sizes.items()))
+
+
+# jit: an eager `shard_map` evaluates nothing at compile time.
+@functools.partial(jax.jit, static_argnums=(0, 1), inline=True)
+def _constant_rotations(seed: int, sizes: tuple[tuple[str, Any], ...]) -> Rotations:
+    """Constants of the program: to draw them for each token decoded takes longer than attention."""
+    with jax.ensure_compile_time_eval():
+        return make_rotations(jax.random.key(seed), **dict(sizes))
 
 
 def _counted(mask, shape: tuple[int, ...]) -> jax.Array | None:

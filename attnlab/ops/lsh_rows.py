@@ -17,6 +17,7 @@ import jax.numpy as jnp
 from jax import lax
 from jax.typing import ArrayLike
 
+from attnlab.meshes import vary_like
 from attnlab.ops import dropout
 from attnlab.ops.lsh_order import Geometry, Order, take
 
@@ -221,7 +222,7 @@ def map_rows(
             ),
             shapes,
         )
-        return lax.fori_loop(0, num_rows, next_row, empty)
+        return lax.fori_loop(0, num_rows, next_row, vary_like(empty, order))
 
     def together(indices):
         size_of_batch = at_once or rows_together(num_rows, slots)
