@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import numbers
 from typing import Any
 
 import jax.numpy as jnp
 
-__all__ = ["require", "require_choice", "require_dropout", "require_qkv"]
+__all__ = ["require", "require_choice", "require_dropout", "require_qkv", "shown"]
 
 
 def require(holds: bool, message: str) -> None:
@@ -15,9 +16,52 @@ def require(holds: bool, message: str) -> None:
         raise ValueError(message)
 
 
+def shown(got: Any) -> str:
+    """An argument as an error shows it: short, and a class as one."""
+    if isinstance(got, type):
+        return f"the class {got.__name__}, not an instance"
+    return repr(got) if isinstance(got, str) else f"a {type(got).__name__}"
+
+
 def require_choice(name: str, got: Any, choices: tuple[Any, ...]) -> None:
     """`got` must be one of `choices`."""
     require(got in choices, f"{name} must be one of {', '.join(map(repr, choices))}; got {got!r}")
+
+
+def require_instance(name: str, got: Any, holds: bool, wanted: str) -> None:
+    """Refuses a class where an instance is wanted, and whatever does not hold."""
+    what = f"the class {got.__name__}" if isinstance(got, type) else f"{got!r}"
+    require(holds and not isinstance(got, type), f"{name} must be {wanted}; got {what}")
+
+
+def require_size(name: str, got: Any, or_what: str = "") -> None:
+    """A size is an int ≥ 1."""
+    is_size = isinstance(got, numbers.Integral) and not isinstance(got, bool) and got >= 1
+    require(is_size, f"{name} must be an int ≥ 1{or_what}; got {got!r}")
+
+
+def require_arrays_of_mask(mask: Any) -> None:
+    """Fields of masks, by their names: booleans say who is seen, integers count or number.
+
+    Not at construction: what JAX puts in place of the arrays of a pytree may be anything.
+    """
+    for name, x in vars(mask).items():
+        if name in ("first", "second"):
+            require_arrays_of_mask(x)
+        elif name == "array":
+            dtype = jnp.asarray(x).dtype
+            require(
+                dtype == jnp.bool_,
+                f"mask must be boolean, True = may attend; got dtype {dtype} (additive terms go to "
+                "bias=; of 0 and 1 take mask != 0, and for nn.make_causal_mask masks.Causal())",
+            )
+        elif name in ("q_offset", "kv_lengths", "q_lengths", "q_ids", "kv_ids") and x is not None:
+            dtype = jnp.asarray(x).dtype
+            require(
+                jnp.issubdtype(dtype, jnp.integer),
+                f"{type(mask).__name__}.{name} must be integers; got dtype {dtype} (cast it; "
+                "booleans [*B, S], True = a real token, go to masks.from_padding)",
+            )
 
 
 def require_qkv(q: Any, k: Any, v: Any, *, same_width: bool = True) -> None:

@@ -49,6 +49,11 @@ class Score(flax.struct.PyTreeNode):
     # Whether q and k are compared entry by entry, so that their widths must agree.
     same_width = True
 
+    @property
+    def max_keys(self) -> int | None:
+        """Keys from here on have no logits and so no weight; None = every key has one."""
+        return None
+
     def prepare(
         self, q: jax.Array, k: jax.Array, *, precision=None
     ) -> tuple[Score, jax.Array, jax.Array]:
@@ -212,25 +217,26 @@ class Concat(Score):
 class Location(Score):
     """(W q)_j: where to look is read off the query alone; the keys only give their number S.
 
+    Keys beyond S_max get no weight, as in the paper, which ignores the words near the end.
+
     Args:
-      w: [Hq, S_max] or [N, Hq, S_max], with S ≤ S_max.
+      w: [Hq, S_max] or [N, Hq, S_max].
     """
 
     w: ArrayLike
 
     same_width = False
 
+    @property
+    def max_keys(self):
+        return jnp.shape(self.w)[-1]
+
     def prepare(self, q, k, *, precision=None):
         del precision  # no matrix product
-        w = jnp.asarray(self.w, q.dtype)
-        num_keys = k.shape[-2]
-        require(
-            num_keys <= w.shape[-1],
-            f"Location has logits for at most {w.shape[-1]} keys (the last axis of w); "
-            f"got {num_keys} keys",
-        )
         # A row of W per key position is a key that does not depend on the input.
-        return Dot(1.0), q, jnp.swapaxes(w[..., :num_keys], -1, -2)
+        rows = jnp.swapaxes(jnp.asarray(self.w, q.dtype), -1, -2)[..., : k.shape[-2], :]
+        missing = k.shape[-2] - rows.shape[-2]
+        return Dot(1.0), q, jnp.pad(rows, [(0, 0)] * (rows.ndim - 2) + [(0, missing), (0, 0)])
 
     def _parameters(self):
         return {"w": 2}

@@ -286,7 +286,7 @@ def location_attention(q, v, w: ArrayLike, **options: Unpack[Options]) -> jax.Ar
     Args:
       q: [*B, T, N, Hq].
       v: [*B, S, K, D].
-      w: [Hq, S_max] or [N, Hq, S_max], with S ≤ S_max.
+      w: [Hq, S_max] or [N, Hq, S_max]; keys beyond S_max get no weight.
       **options: the keywords of `attention`.
 
     Returns:

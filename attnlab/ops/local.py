@@ -127,7 +127,7 @@ def local_attention(
         raise NotImplementedError(
             "local attention looks at keys and Location does not; use another score"
         )
-    if not (mask is None or isinstance(mask, masks.Padding)):
+    if not (masks.as_mask(mask) is None or isinstance(mask, masks.Padding)):
         raise NotImplementedError(
             f"local attention takes masks.Padding or None; got {type(mask).__name__}"
         )
