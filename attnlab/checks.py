@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import functools
 import numbers
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
+import jax
 import jax.numpy as jnp
+import numpy as np
 
 __all__ = ["require", "require_choice", "require_dropout", "require_qkv", "shown"]
+
+_Target = TypeVar("_Target")
 
 
 def require(holds: bool, message: str) -> None:
@@ -28,16 +34,20 @@ def require_choice(name: str, got: Any, choices: tuple[Any, ...]) -> None:
     require(got in choices, f"{name} must be one of {', '.join(map(repr, choices))}; got {got!r}")
 
 
-def require_instance(name: str, got: Any, holds: bool, wanted: str) -> None:
-    """Refuses a class where an instance is wanted, and whatever does not hold."""
-    what = f"the class {got.__name__}" if isinstance(got, type) else f"{got!r}"
-    require(holds and not isinstance(got, type), f"{name} must be {wanted}; got {what}")
+def require_instance(name: str, got: Any, fits: bool, wanted: str, remedy: str = "") -> None:
+    """Refuses a class where an instance is wanted, and what does not fit."""
+    what = f"an instance of {type(got).__name__}"
+    if isinstance(got, type):
+        what = f"the class {got.__name__}"
+    elif got is None or isinstance(got, str | int | float):
+        what = repr(got)
+    require(fits and not isinstance(got, type), f"{name} must be {wanted}; got {what}{remedy}")
 
 
-def require_size(name: str, got: Any, or_what: str = "") -> None:
+def require_size(name: str, got: Any) -> None:
     """A size is an int ≥ 1."""
-    is_size = isinstance(got, numbers.Integral) and not isinstance(got, bool) and got >= 1
-    require(is_size, f"{name} must be an int ≥ 1{or_what}; got {got!r}")
+    fits = isinstance(got, numbers.Integral) and not isinstance(got, bool) and got >= 1
+    require(fits, f"{name} must be an int ≥ 1; got {got!r}")
 
 
 def require_arrays_of_mask(mask: Any) -> None:
@@ -111,10 +121,41 @@ def require_qkv(q: Any, k: Any, v: Any, *, same_width: bool = True) -> None:
     )
 
 
-def require_dropout(rate: float, key: Any) -> None:
-    """A rate in [0, 1), and a key if it is above 0."""
-    require(0.0 <= rate < 1.0, f"dropout_rate must be in [0, 1); got {rate}")
+def require_dropout(rate: Any, key: Any) -> float:
+    """A rate in [0, 1), a number or an array that is known while tracing, and a key if it is > 0.
+
+    Returns:
+      The rate as a float.
+    """
+    require(
+        not isinstance(rate, jax.core.Tracer),
+        "dropout_rate must be known while tracing; got an argument of jit (make it static)",
+    )
+    require(np.ndim(rate) == 0, f"dropout_rate must be one number; got shape {np.shape(rate)}")
+    rate = float(np.asarray(rate))
+    require(0.0 <= rate < 1.0, f"dropout_rate must be in [0, 1); got {rate:g}")
     require(
         rate == 0.0 or key is not None,
-        f"dropout_rate={rate} needs dropout_key=jax.random.key(...); got None",
+        f"dropout_rate={rate:g} needs dropout_key=jax.random.key(...); got None",
     )
+    return rate
+
+
+def points_to(**places: str) -> Callable[[_Target], _Target]:
+    """Decorates what lacks a keyword that users may expect: a TypeError says where it goes."""
+
+    def decorate(target: Any) -> Any:
+        function = target.__init__ if isinstance(target, type) else target
+
+        @functools.wraps(function)
+        def checked(*args: Any, **options: Any) -> Any:
+            for name in places.keys() & options.keys():
+                raise TypeError(f"{target.__name__} has no keyword {name}; {places[name]}")
+            return function(*args, **options)
+
+        if not isinstance(target, type):
+            return checked
+        target.__init__ = checked  # type: ignore[misc]
+        return target
+
+    return decorate

@@ -22,13 +22,14 @@ shared by all heads or leads with [N], one slice a query head.
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import flax.struct
 import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from attnlab.checks import require
+from attnlab.checks import require, require_instance
 from attnlab.tanh_sum import tanh_sum
 
 __all__ = [
@@ -40,6 +41,7 @@ __all__ = [
     "Location",
     "NormalisedAdditive",
     "Score",
+    "require_score",
 ]
 
 
@@ -87,6 +89,17 @@ class Score(flax.struct.PyTreeNode):
     def _parameters(self) -> dict[str, int]:
         """Names of the array fields, each with its rank when all heads share it."""
         return {}
+
+
+def require_score(score: Any) -> None:
+    """A value, not its name, its class or a module that makes one."""
+    require_instance(
+        "score",
+        score,
+        isinstance(score, Score),
+        "a value of attnlab.scores, such as scores.Additive(w)",
+        " (a module with parameters of its own goes to attnlab.MultiHeadAttention(score=…))",
+    )
 
 
 class Dot(Score):

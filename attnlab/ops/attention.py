@@ -41,14 +41,14 @@ import jax
 from jax.typing import ArrayLike
 
 from attnlab import platforms
-from attnlab.checks import require_choice, require_dropout, require_qkv
+from attnlab.checks import points_to, require_choice, require_dropout, require_qkv
 from attnlab.masks import Mask, as_mask
 from attnlab.ops import blockwise, dense
 from attnlab.ops.kernels import cudnn, exact, splash, tokamax
 from attnlab.ops.kernels.call import Call
 from attnlab.ops.kernels.options import Pallas
 from attnlab.ops.layout import merge_output, prepare
-from attnlab.scores import Additive, Concat, Cosine, Dot, General, Location, Score
+from attnlab.scores import Additive, Concat, Cosine, Dot, General, Location, Score, require_score
 
 __all__ = [
     "IMPLEMENTATIONS",
@@ -85,6 +85,13 @@ IMPLEMENTATIONS = (None, "dense", "blockwise", *_KERNELS)
 _SHORT, _LONG = 32, 2048
 
 
+@points_to(
+    is_causal="use mask=masks.Causal()",
+    causal="use mask=masks.Causal()",
+    local_window_size="use mask=masks.Window(left, right)",
+    query_seq_lengths="use mask=masks.Padding(kv_lengths, q_lengths)",
+    key_value_seq_lengths="use mask=masks.Padding(kv_lengths)",
+)
 def attention(
     score: Score,
     q: jax.Array,
@@ -134,8 +141,9 @@ def attention(
       >>> attention(scores.Dot(), q, k, v, mask=masks.Causal()).shape
       (2, 5, 4, 8)
     """
+    require_score(score)
     require_qkv(q, k, v, same_width=score.same_width)
-    require_dropout(dropout_rate, dropout_key)
+    dropout_rate = require_dropout(dropout_rate, dropout_key)
     pallas = implementation if isinstance(implementation, Pallas) else Pallas()
     if isinstance(implementation, Pallas):
         implementation = "pallas"
@@ -159,7 +167,7 @@ def attention(
     attend = dense.attend if implementation == "dense" else blockwise.attend
     context = attend(
         prepare(score, q, k, v, mask, bias, precision),
-        dropout_rate=float(dropout_rate),
+        dropout_rate=dropout_rate,
         dropout_key=dropout_key,
         precision=precision,
     )
@@ -184,6 +192,7 @@ def attention_weights(
 
     Cost: O(T·S) memory; use it on what a figure can show.
     """
+    require_score(score)
     require_qkv(q, k, None, same_width=score.same_width)
     prepared = prepare(score, q, k, k, as_mask(mask), bias, precision)
     weights = dense.weights(prepared, precision=precision)
