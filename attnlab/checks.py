@@ -133,10 +133,10 @@ def require_dropout(rate: Any, key: Any) -> float:
     )
     require(np.ndim(rate) == 0, f"dropout_rate must be one number; got shape {np.shape(rate)}")
     rate = float(np.asarray(rate))
-    require(0.0 <= rate < 1.0, f"dropout_rate must be in [0, 1); got {rate:g}")
+    require(0.0 <= rate < 1.0, f"dropout_rate must be in [0, 1); got {rate}")
     require(
         rate == 0.0 or key is not None,
-        f"dropout_rate={rate:g} needs dropout_key=jax.random.key(...); got None",
+        f"dropout_rate={rate} needs dropout_key=jax.random.key(...); got None",
     )
     return rate
 

@@ -68,7 +68,7 @@ def dropout_options(module, deterministic: bool | None) -> dict[str, Any]:
         return {}
     require(
         deterministic is not None,
-        f"{type(module).__name__} with dropout_rate={rate:g} must be told whether to "
+        f"{type(module).__name__} with dropout_rate={rate} must be told whether to "
         "drop: call it with deterministic=True or False; got None",
     )
     return {"dropout_rate": rate, "dropout_key": module.make_rng("dropout")}

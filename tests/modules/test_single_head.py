@@ -222,6 +222,14 @@ def test_bad_input_is_named():
         module.apply({}, query, value)
     with pytest.raises(ValueError, match="mask must be boolean.* float64 .*bias="):
         module.apply({}, query, key, mask=jnp.ones((T, S)))
+    for module, message in (
+        (MultiplicativeAttention("dot"), "score must be a module that makes one.*; got 'dot'"),
+        (MultiplicativeAttention(features=0), "MultiplicativeAttention.features must be .*; got 0"),
+        (LocationAttention(max_length=0), "LocationAttention.max_length must be .*; got 0"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            module.init(jax.random.key(0), query, key)
+    module = MultiplicativeAttention(DotScore())
     with pytest.raises(ValueError, match="equal batch axes"):
         module.apply({}, query, key[:1])
 
