@@ -113,16 +113,24 @@ class Dot(Score):
 
     def prepare(self, q, k, *, precision=None):
         del precision  # no matrix product
-        scale = 1 / math.sqrt(q.shape[-1]) if self.scale is None else self.scale
-        return Dot(1.0), q * jnp.asarray(scale, q.dtype), k
+        scale = self._scale_of(q)
+        # In half precision only a power of 2 leaves the digits of q as they are.
+        if jnp.finfo(q.dtype).bits >= 32 or abs(math.frexp(scale)[0]) == 0.5:
+            return Dot(1.0), q * jnp.asarray(scale, q.dtype), k
+        return Dot(scale), q, k
 
     def logits(self, q, k, *, precision=None):
-        return jnp.matmul(
+        product = jnp.matmul(
             q,
             jnp.swapaxes(k, -1, -2),
             precision=precision,
             preferred_element_type=jnp.promote_types(q.dtype, jnp.float32),
         )
+        scale = self._scale_of(q)
+        return product if scale == 1.0 else product * scale
+
+    def _scale_of(self, q) -> float:
+        return 1 / math.sqrt(q.shape[-1]) if self.scale is None else float(self.scale)
 
 
 class General(Score):

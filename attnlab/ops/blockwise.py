@@ -26,6 +26,7 @@ from attnlab.axes import lead_with_ones
 from attnlab.masks import Mask
 from attnlab.ops import dropout
 from attnlab.ops.layout import Prepared, add_slice, slice_heads
+from attnlab.ops.second_derivative import refuse_reverse_mode
 from attnlab.scores import Score
 
 __all__ = ["attend"]
@@ -111,6 +112,8 @@ def _attend_forward(config, x, fixed):
         cpu=functools.partial(_forward_slice_by_slice, config),
         default=functools.partial(_forward, config),
     )
+    if fixed.mask is not None:  # it decides how many blocks are visited
+        out, lse = refuse_reverse_mode((out, lse))
     return out, (x, fixed, out, lse)
 
 
@@ -124,6 +127,8 @@ def _attend_backward(config, residuals, dout):
         cpu=functools.partial(_backward_slice_by_slice, config),
         default=functools.partial(_backward, config),
     )
+    if fixed.mask is not None:
+        grads = refuse_reverse_mode(grads)
     return jax.tree.map(lambda grad, primal: grad.astype(primal.dtype), grads, x), None
 
 
