@@ -17,9 +17,10 @@ does not serve:
 |               |                                          | causal, window, padding            |
 | `None`        | the fastest of them here, see below      | everything                         |
 
-All but `"dense"` take O(T + S) memory, and have a backward pass of their own, so they cannot be
-differentiated twice or in forward mode. `Pallas(block_q=…, block_k=…)` is `"pallas"` with tiles of
-your own.
+All but `"dense"` take O(T + S) memory, and have a backward pass of their own, so no forward mode.
+Second derivatives of `"blockwise"` are forward over reverse, `jax.jvp` of `jax.grad`; reverse over
+reverse too where there is no mask. `Pallas(block_q=…, block_k=…)` is `"pallas"` with tiles of your
+own.
 
 `None` is `"cudnn"` on NVIDIA where it serves. Else it is `"dense"` for at most 32 queries or keys
 and 2048 of the others, a decoder's step say, where all pairs are but a block and the engine around
@@ -28,6 +29,8 @@ device while tracing; to compile for another one, trace under `platforms.compili
 
 `"splash"`, `"pallas"` and some of `"tokamax"` are kernels that XLA does not partition over devices:
 under `jit` over a mesh they belong inside `jax.shard_map`. That is why they are not the default.
+`"blockwise"` on a CPU runs there, but is not partitioned either: every device gathers q, k and v and
+computes all rows; inside `jax.shard_map` each computes its own.
 
 Letters: *B batch axes, T queries, S keys, N query heads, K key/value heads (N a multiple of K;
 query head n uses key/value head n // (N/K)), H head width, D value width.

@@ -247,3 +247,19 @@ def test_a_rate_may_be_an_array_outside_jit():
     np.testing.assert_array_equal(
         call(dropout_rate=jnp.asarray(0.5), **options), call(dropout_rate=0.5, **options)
     )
+
+
+@pytest.mark.parametrize("implementation", ["dense", "blockwise"])
+def test_half_precision_rounds_no_more_than_jax_nn(implementation):
+    """Heads 24 wide: 1/√24 is no power of 2, so q · scale would round once more."""
+    rng = np.random.default_rng(3)
+    q, k, v = (jnp.asarray(2 * rng.normal(size=(2, 37, 3, 24)), jnp.bfloat16) for _ in range(3))
+    true = oracle.attention(oracle.scaled_dot, *(np.asarray(x, np.float64) for x in (q, k, v)))
+    ours, theirs = (
+        oracle.rms(oracle.errors(f(q, k, v), true.context))
+        for f in (
+            functools.partial(dot_product_attention, implementation=implementation),
+            jax.nn.dot_product_attention,
+        )
+    )
+    assert 0 < ours <= 1.01 * theirs
