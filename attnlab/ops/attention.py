@@ -29,8 +29,8 @@ device while tracing; to compile for another one, trace under `platforms.compili
 
 `"splash"`, `"pallas"` and some of `"tokamax"` are kernels that XLA does not partition over devices:
 under `jit` over a mesh they belong inside `jax.shard_map`. That is why they are not the default.
-`"blockwise"` on a CPU runs there, but is not partitioned either: every device gathers q, k and v and
-computes all rows; inside `jax.shard_map` each computes its own.
+`"blockwise"` on a CPU runs there, but is not partitioned either: every device gathers q, k and v
+and computes all rows; inside `jax.shard_map` each computes its own.
 
 Letters: *B batch axes, T queries, S keys, N query heads, K key/value heads (N a multiple of K;
 query head n uses key/value head n // (N/K)), H head width, D value width.
@@ -111,7 +111,8 @@ def attention(
     """Exact attention: context_i = Σ_j softmax_j(score(q_i, k_j) + bias_ij) v_j over visible j.
 
     A query that may see no key gets the context zero, and gradient zero. No finite value at an
-    invisible position can change an output or a gradient. Softmax and sums are in at least float32.
+    invisible position can change an output or a gradient; NaN and inf there may. Softmax and
+    sums are in at least float32.
 
     Args:
       score: how alike q_i and k_j are (`attnlab.scores`).
