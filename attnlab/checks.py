@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import functools
+import numbers
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+import jax
 import jax.numpy as jnp
+import numpy as np
 
-__all__ = ["points_to", "require", "require_choice", "require_dropout", "require_qkv"]
+__all__ = ["points_to", "require", "require_choice", "require_dropout", "require_qkv", "shown"]
 
 _Target = TypeVar("_Target")
 
@@ -19,9 +22,56 @@ def require(holds: bool, message: str) -> None:
         raise ValueError(message)
 
 
+def shown(got: Any) -> str:
+    """An argument as an error shows it: short, and a class as one."""
+    if isinstance(got, type):
+        return f"the class {got.__name__}, not an instance"
+    return repr(got) if isinstance(got, str) else f"a {type(got).__name__}"
+
+
 def require_choice(name: str, got: Any, choices: tuple[Any, ...]) -> None:
     """`got` must be one of `choices`."""
     require(got in choices, f"{name} must be one of {', '.join(map(repr, choices))}; got {got!r}")
+
+
+def require_instance(name: str, got: Any, fits: bool, wanted: str, remedy: str = "") -> None:
+    """Refuses a class where an instance is wanted, and what does not fit."""
+    what = f"an instance of {type(got).__name__}"
+    if isinstance(got, type):
+        what = f"the class {got.__name__}"
+    elif got is None or isinstance(got, str | int | float):
+        what = repr(got)
+    require(fits and not isinstance(got, type), f"{name} must be {wanted}; got {what}{remedy}")
+
+
+def require_size(name: str, got: Any) -> None:
+    """A size is an int ≥ 1."""
+    fits = isinstance(got, numbers.Integral) and not isinstance(got, bool) and got >= 1
+    require(fits, f"{name} must be an int ≥ 1; got {got!r}")
+
+
+def require_arrays_of_mask(mask: Any) -> None:
+    """Fields of masks, by their names: booleans say who is seen, integers count or number.
+
+    Not at construction: what JAX puts in place of the arrays of a pytree may be anything.
+    """
+    for name, x in vars(mask).items():
+        if name in ("first", "second"):
+            require_arrays_of_mask(x)
+        elif name == "array":
+            dtype = jnp.asarray(x).dtype
+            require(
+                dtype == jnp.bool_,
+                f"mask must be boolean, True = may attend; got dtype {dtype} (additive terms go to "
+                "bias=; of 0 and 1 take mask != 0, and for nn.make_causal_mask masks.Causal())",
+            )
+        elif name in ("q_offset", "kv_lengths", "q_lengths", "q_ids", "kv_ids") and x is not None:
+            dtype = jnp.asarray(x).dtype
+            require(
+                jnp.issubdtype(dtype, jnp.integer),
+                f"{type(mask).__name__}.{name} must be integers; got dtype {dtype} (cast it; "
+                "booleans [*B, S], True = a real token, go to masks.from_padding)",
+            )
 
 
 def require_qkv(q: Any, k: Any, v: Any, *, same_width: bool = True) -> None:
@@ -71,13 +121,24 @@ def require_qkv(q: Any, k: Any, v: Any, *, same_width: bool = True) -> None:
     )
 
 
-def require_dropout(rate: float, key: Any) -> None:
-    """A rate in [0, 1), and a key if it is above 0."""
+def require_dropout(rate: Any, key: Any) -> float:
+    """A rate in [0, 1), a number or an array that is known while tracing, and a key if it is > 0.
+
+    Returns:
+      The rate as a float.
+    """
+    require(
+        not isinstance(rate, jax.core.Tracer),
+        "dropout_rate must be known while tracing; got an argument of jit (make it static)",
+    )
+    require(np.ndim(rate) == 0, f"dropout_rate must be one number; got shape {np.shape(rate)}")
+    rate = float(np.asarray(rate))
     require(0.0 <= rate < 1.0, f"dropout_rate must be in [0, 1); got {rate}")
     require(
         rate == 0.0 or key is not None,
         f"dropout_rate={rate} needs dropout_key=jax.random.key(...); got None",
     )
+    return rate
 
 
 def points_to(**places: str) -> Callable[[_Target], _Target]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import functools
 import math
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -23,11 +24,23 @@ __all__ = ["tanh_sum"]
 _FORWARD_GROUP = 16
 # Hidden units held at once in the backward, as [bq, group, bk].
 _BACKWARD_GROUP = 2
-# e^{2·33} · e^{2·33} is still a float32. Up to here, or with one side beyond, the product is exact
-# or saturates correctly; only two far and opposite arguments need the direct form.
-_SAFE = 33.0
-_CLIP = 43.0
-_LARGEST = 2e17
+
+
+class _Range(NamedTuple):
+    """Where products of exponentials are as good as tanh.
+
+    Up to `safe`, or with one side beyond, the product is exact or saturates correctly: arguments
+    are clipped where tanh is 1 in this precision whatever the safe side is, and e^{2·safe} ·
+    e^{2·clip} and the square of `largest` are still finite. Only two far and opposite arguments
+    need the direct form.
+    """
+
+    safe: float
+    clip: float
+    largest: float
+
+
+_RANGES = {"float32": _Range(33.0, 43.0, 2e17), "float64": _Range(150.0, 170.0, 1e150)}
 
 
 def tanh_sum(q: jax.Array, k: jax.Array, w: jax.Array) -> jax.Array:
@@ -72,8 +85,9 @@ def _for_range(by_products, by_tanh, of_one, q, k, w, *more):
     """
     dtype = jnp.promote_types(q.dtype, jnp.float32)
     q, k, w = (x.astype(dtype) for x in (q, k, w))
+    safe = _RANGES[dtype.name].safe
     exact = functools.reduce(
-        jnp.logical_or, (jnp.max(jnp.abs(x), initial=0) <= _SAFE for x in (q, k))
+        jnp.logical_or, (jnp.max(jnp.abs(x), initial=0) <= safe for x in (q, k))
     )
     lead = jnp.broadcast_shapes(q.shape[:-2], k.shape[:-2], w.shape[:-1])
     count = math.prod(lead)
@@ -116,16 +130,18 @@ def _sum(add_units, q, k, w):
 
 
 def _exponential(x: jax.Array) -> jax.Array:
-    return jnp.exp(2 * jnp.clip(x, -_CLIP, _CLIP))
+    clip = _RANGES[x.dtype.name].clip
+    return jnp.exp(2 * jnp.clip(x, -clip, clip))
 
 
 def _sum_by_products(q, k, w):
     """Two units share a division: w/d + v/e = (w e + v d) / (d e)."""
+    largest = _RANGES[q.dtype.name].largest
 
     def add_units(block, a, b, w):
         for h in range(0, w.shape[0], 2):
             # Clipped where tanh is 1 anyway, so that the product of two is still finite.
-            d, e = (jnp.minimum(1 + a[i, :, None] * b[i, None], _LARGEST) for i in (h, h + 1))
+            d, e = (jnp.minimum(1 + a[i, :, None] * b[i, None], largest) for i in (h, h + 1))
             block += (w[h] + w[h + 1]) - (2 * w[h] * e + 2 * w[h + 1] * d) / (d * e)
         return block
 

@@ -27,6 +27,7 @@ from attnlab.masks import Mask
 from attnlab.meshes import vary_like
 from attnlab.ops import dropout
 from attnlab.ops.layout import Prepared, add_slice, slice_heads
+from attnlab.ops.second_derivative import refuse_reverse_mode
 from attnlab.scores import Score
 
 __all__ = ["attend"]
@@ -109,6 +110,8 @@ def _attend_forward(config, x, fixed):
         cpu=functools.partial(_forward_slice_by_slice, config),
         default=functools.partial(_forward, config),
     )
+    if fixed.mask is not None:  # it decides how many blocks are visited
+        out, lse = refuse_reverse_mode((out, lse))
     return out, (x, fixed, out, lse)
 
 
@@ -122,6 +125,8 @@ def _attend_backward(config, residuals, dout):
         cpu=functools.partial(_backward_slice_by_slice, config),
         default=functools.partial(_backward, config),
     )
+    if fixed.mask is not None:
+        grads = refuse_reverse_mode(grads)
     return jax.tree.map(lambda grad, primal: grad.astype(primal.dtype), grads, x), None
 
 

@@ -19,7 +19,7 @@ from attnlab.axes import lead_with_ones
 from attnlab.checks import require, require_dropout, require_qkv
 from attnlab.meshes import on_explicit_axes, spec_of
 from attnlab.ops.attention import attention, attention_weights
-from attnlab.scores import Dot, Location, Score
+from attnlab.scores import Dot, Location, Score, require_score
 
 __all__ = ["local_attention", "window_attention"]
 
@@ -124,8 +124,9 @@ def local_attention(
     Cost: O(T·half_width) time and memory (the weights O(T·S)). Source: Luong et al. 2015, §3.2.
     """
     score = Dot(1.0) if score is None else score
+    require_score(score)
     require_qkv(q, k, v, same_width=score.same_width)
-    require_dropout(dropout_rate, dropout_key)
+    dropout_rate = require_dropout(dropout_rate, dropout_key)
     require(
         isinstance(half_width, int) and half_width >= 0,
         f"half_width counts keys, an int ≥ 0; got {half_width!r}",
@@ -138,7 +139,7 @@ def local_attention(
         raise NotImplementedError(
             "local attention looks at keys and Location does not; use another score"
         )
-    if not (mask is None or isinstance(mask, masks.Padding)):
+    if not (masks.as_mask(mask) is None or isinstance(mask, masks.Padding)):
         raise NotImplementedError(
             f"local attention takes masks.Padding or None; got {type(mask).__name__}"
         )

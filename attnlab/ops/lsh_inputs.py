@@ -282,7 +282,7 @@ def read_mask(
         else:
             raise NotImplementedError(
                 "LSH attention takes masks.Causal, Padding, Segments and boolean arrays"
-                f" [*batch, 1, 1, length] of keys; got {type(part).__name__}"
+                f" [*batch, 1, 1, length] of keys (masks.from_padding); got {type(part).__name__}"
             )
     return Visibility(causal, q_offset, valid, q_valid, segments, kv_segments, broken)
 
