@@ -177,9 +177,10 @@ class Checked:
       status: one of `CHECKED`.
       message: the worst error, or why there is none.
       ratios: error over what is allowed, in the mean and in the worst row, of the context and each
-        gradient; "past": how far a change of the future moved the past, over rounding;
-        "elsewhere": how far rows without an oracle are from the plain version; "buckets": how much
-        nearer than the bucket's axis another one is, over rounding.
+        gradient; "plain": the worst of the plain version that it is judged by; "past": how far a
+        change of the future moved the past, over rounding; "elsewhere": how far rows without an
+        oracle are from the plain version; "buckets": how much nearer than the bucket's axis another
+        one is, over rounding.
       environment: device, versions, git revision.
       time: when the row was written, UTC.
     """

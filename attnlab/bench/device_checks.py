@@ -14,7 +14,6 @@ from attnlab.bench.device_compile import Compiler
 from attnlab.bench.device_problem import (
     Arrays,
     Problem,
-    Truth,
     elsewhere,
     judge,
     judge_plain,
@@ -80,13 +79,26 @@ def run(
         given = problem.given(problem.arrays, dtype)
         return jax.block_until_ready(_executable(plain[dtype])(*given))
 
+    @functools.cache
+    def of_plain(dtype: str) -> dict[str, float]:
+        off = problem.truth(moved(problem.arrays, rounding(dtype)), problem.dcontext)
+        return judge_plain(_part(problem, plainly(dtype)), off.values, truth(), dtype)
+
     def ratios(i: int, check: Check) -> dict[str, float]:
         executable = _known(pending[i])
         tell(i, "running")
-        outputs = plainly(check.dtype)
+        plain = plainly(check.dtype)
         got, after = _outputs(problem, executable, check.dtype)
         tell(i, "judging")
-        return _ratios(check, problem, got, after, outputs, truth())
+        found = dict(of_plain(check.dtype))
+        if check.implementation != problem.plain_is:  # a wrong yardstick would forgive everything
+            parts = (_part(problem, x) for x in (got, plain))
+            found = judge(*parts, truth(), check.dtype) | {"plain": max(found.values())}
+            if check.scenario == TIMED:
+                found["elsewhere"] = elsewhere(got, plain, problem.part, truth())
+        if after is not None:
+            found["past"] = past_moved(got["context"], after, problem.cut, check.dtype)
+        return found
 
     for i, check in enumerate(checks):
         give(i, _row(check, functools.partial(ratios, i, check)))
@@ -119,24 +131,8 @@ def _outputs(problem: Problem, executable: Any, dtype: str) -> tuple[Arrays, Any
     return got, np.asarray(executable(*problem.given(changed, dtype))["context"])
 
 
-def _ratios(
-    check: Check, problem: Problem, got: Arrays, after: Any, plain: Arrays, true: Truth
-) -> dict[str, float]:
-    part, plain_part = (
-        {name: problem.part(np.asarray(x)) for name, x in outputs.items()}
-        for outputs in (got, plain)
-    )
-    if check.implementation == problem.plain_is:
-        inputs = moved(problem.arrays, rounding(check.dtype))
-        off = problem.truth(inputs, problem.dcontext).values
-        ratios = judge_plain(part, off, true, check.dtype)
-    else:
-        ratios = judge(part, plain_part, true, check.dtype)
-        if check.scenario == TIMED:
-            ratios["elsewhere"] = elsewhere(got, plain, problem.part, true)
-    if after is not None:
-        ratios["past"] = past_moved(got["context"], after, problem.cut, check.dtype)
-    return ratios
+def _part(problem: Problem, outputs: Arrays) -> Arrays:
+    return {name: problem.part(np.asarray(x)) for name, x in outputs.items()}
 
 
 def _hashed(check: Check, tell: Callable[[str], None]) -> dict[str, float]:
