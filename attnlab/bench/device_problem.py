@@ -11,11 +11,11 @@ one query or key in one head:
 * rms error ≤ 2 × that of the plain version, + ε × rms of the truth. The plain version computes the
   same function densely in the same dtype on the same device.
 * in every row r, e_r ≤ 4·m·s_r + ε·t_r. e_r and t_r are the rms of the row's error and truth. s_r
-  is the size of what the row sums up, from the oracle: its rms if every weight, and both terms of
-  every logit's gradient, had a random sign. m = max e_r / s_r of the plain version is how much of
-  that its roundings are. A row of many small terms, or whose terms cancel, thus has the budget of
-  its own: e_r of a lost row is s_r or more, and m is about ε. 4, because the largest of thousands
-  of rows varies more than their mean; the default's largest was 0.3 to 0.9 of 2·m·s_r on a CPU.
+  is the size of what the row sums up, from the oracle: its rms if every weight, and every logit's
+  gradient at the size of its terms, had a random sign. m = max e_r / s_r of the plain version is
+  how much of that its roundings are. A row of many small terms, or whose terms cancel, thus has the
+  budget of its own: e_r of a lost row is s_r or more, and m is about ε. 4, because the largest of
+  thousands of rows varies more than their mean; the default's was 0.3 to 0.9 of 2·m·s_r on a CPU.
 
 The plain version itself is held to eight times the error of exact arithmetic on inputs that are
 rounded as the device's matrix products round them, in the worst row to sixteen times.

@@ -166,8 +166,8 @@ class Attention(NamedTuple):
       context: [B, T, N, D].
       pull_back: dcontext -> its gradients.
       noise: (dcontext, rng) -> the context and the gradients of q, k, v and the parameters, with
-        every weight, and both terms of every logit's gradient, at their own size and with a random
-        sign. So large are the errors of each row if each of them has a relative error of 1.
+        every weight, and every logit's gradient w·(dw − Σ w·dw), at the size of its terms and with
+        a random sign. So large are the errors of a row if each of them has a relative error of 1.
     """
 
     weights: np.ndarray
@@ -224,12 +224,9 @@ def attention(score, q, k, v, parameters=(), *, mask=None, bias=None, factor=Non
         square = np.asarray(dcontext, np.float64) ** 2
         dweights = np.sqrt(np.einsum("btnd,bsnd->bnts", square, v_all**2))
         mean = np.sqrt(np.einsum("btnd,btnd->bnt", square, context**2))[..., None]
-        signed = [x * rng.choice((-1.0, 1.0), x.shape) for x in (weights, weights * dweights, mean)]
-        dlogits = signed[1] + softmax * signed[2]
-        return (
-            np.einsum("bnts,bsnd->btnd", signed[0], v_all),
-            gradients(signed[0], dlogits, dcontext),
-        )
+        dlogits = np.hypot(weights * dweights, softmax * mean)
+        w, dlogits = (x * rng.choice((-1.0, 1.0), x.shape) for x in (weights, dlogits))
+        return np.einsum("bnts,bsnd->btnd", w, v_all), gradients(w, dlogits, dcontext)
 
     return Attention(weights, context, pull_back, noise)
 

@@ -121,9 +121,8 @@ def noise(dcontext, qk, v, counts, rng, *, logit_scale=1.0, key_norm="rms", **op
     p = weights(qk, counts, logit_scale=logit_scale, key_norm=key_norm, **options)
     dp = np.sqrt(dcontext**2 @ (v**2).T)
     mean = np.sqrt((dcontext**2 * (p @ v) ** 2).sum(-1, keepdims=True))
-    signed, terms, mean = (x * rng.choice((-1.0, 1.0), x.shape) for x in (p, p * dp, mean))
-    dqk = _of_logits(terms + p * mean, qk, logit_scale, key_norm)
-    return signed @ v, dqk, signed.T @ dcontext
+    p, dlogits = (x * rng.choice((-1.0, 1.0), x.shape) for x in (p, p * np.hypot(dp, mean)))
+    return p @ v, _of_logits(dlogits, qk, logit_scale, key_norm), p.T @ dcontext
 
 
 def _of_logits(dlogits, qk, logit_scale, key_norm):
