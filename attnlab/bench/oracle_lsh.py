@@ -60,10 +60,10 @@ def visible_counts(
                     continue
                 here = ring[r * chunks_a_round + c]
                 there = ring[(r * chunks_a_round + c + offset) % len(ring)]
-                for i in here:
-                    shown = None if i is None else allowed(r, i)
+                for i in (i for i in here if i is not None):
+                    shown = allowed(r, i)
                     for j in there:
-                        if i is not None and j is not None and shown[j]:
+                        if j is not None and shown[j]:
                             counts[i, j] += 1
     return counts
 
