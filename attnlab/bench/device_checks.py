@@ -92,8 +92,9 @@ def run(
         tell(i, "judging")
         found = dict(of_plain(check.dtype))
         if check.implementation != problem.plain_is:  # a wrong yardstick would forgive everything
-            parts = (_part(problem, x) for x in (got, plain))
-            found = judge(*parts, truth(), check.dtype) | {"plain": max(found.values())}
+            ours, theirs = _part(problem, got), _part(problem, plain)
+            worst = max(found.values())
+            found = judge(ours, theirs, truth(), check.dtype) | {"plain": worst}
             if check.scenario == TIMED:
                 found["elsewhere"] = elsewhere(got, plain, problem.part, truth())
         if after is not None:

@@ -83,8 +83,8 @@ def true(
     def sizes() -> Arrays:
         rng = np.random.default_rng(3)
 
-        def noise(*rows: Any) -> Any:
-            return oracle_lsh.noise(*rows[:4], rng, valid=rows[4])
+        def noise(dcontext: Any, qk: Any, v: Any, counts: Any, valid: Any) -> Any:
+            return oracle_lsh.noise(dcontext, qk, v, counts, rng, valid=valid)
 
         return row_sizes([every_head(noise) for _ in range(2)])
 
