@@ -3,9 +3,10 @@
     launch/local [--no_env] [--extra=NAME] NAME FLAGS…
 
 The first call makes `.venv` in the repository and installs the project into it, with the extra for
-the accelerator it finds, or whose compiler a --target needs; later calls start at once. Everything
-after NAME is the experiment's own (`launch/local NAME --help`), or pytest's for NAME `test`, whose
-paths start at the repository.
+the accelerator it finds; later calls start at once. The compilers that a --target needs (extras tpu
+and gpu-compile) come into `.venv/compilers`, which other calls never meet. Everything after NAME is
+the experiment's own (`launch/local NAME --help`), or pytest's for NAME `test`, whose paths start at
+the repository.
 
     --no_env       use the Python that is active, as it is; install nothing
     --extra=NAME   also install this extra of pyproject.toml; may be repeated
@@ -18,6 +19,7 @@ python3.11 that is at least 3.11.
 import argparse
 import ast
 import importlib.util
+import json
 import os
 import re
 import sys
@@ -26,6 +28,7 @@ from pathlib import Path
 
 import devices
 import environment
+from installing import InstallError
 
 ROOT = Path(__file__).resolve().parent.parent
 TEST = "test"
@@ -53,7 +56,7 @@ def main(arguments: list[str]) -> None:
         extras = NEEDS.get(name, set()) | _compilers(flags) | _known_extras(options.extra)
         python, parallel = _prepare(extras), True
         if not (devices.seen() or devices.extras()):
-            # A compiler's extra brings a plugin that looks for its device, and complains.
+            # Wheels for a device, or for its compiler, look for it and complain.
             os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
     # The experiment runs where the user is, so that --input=PATH means what it says there; -P and
@@ -93,15 +96,16 @@ def _known_extras(names: list[str]) -> set[str]:
 
 
 def _compilers(flags: list[str]) -> set[str]:
-    """The extras for the devices of --target, which the experiment itself checks."""
+    """The extras for the devices of --target, also of a resumed run; the experiment checks them."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    parser.add_argument("--target")
-    given = parser.parse_known_args(flags)[0].target
-    if given is None:
+    for name in ("target", "resume"):
+        parser.add_argument(f"--{name}", f"-{name}", nargs="?")
+    given = parser.parse_known_args(flags)[0]
+    wanted = (given.target or "").split(",") + _targets_of(given.resume)
+    if not any(wanted):
         return set()
     with open(ROOT / "attnlab" / "bench" / "targets.toml", "rb") as file:
         known = tomllib.load(file)
-    wanted = given.split(",")
     return {
         COMPILERS[device["kind"]]
         for name, device in known.items()
@@ -109,10 +113,18 @@ def _compilers(flags: list[str]) -> set[str]:
     }
 
 
+def _targets_of(folder: str | None) -> list[str]:
+    """The targets of an earlier run, none where there is no such folder."""
+    try:
+        return list(json.loads((Path(folder or "") / "settings.json").read_text())["target"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return []
+
+
 def _prepare(extras: set[str]) -> Path:
     try:
         return environment.ensure(ROOT, extras)
-    except environment.InstallError as error:
+    except InstallError as error:
         sys.exit(f"launch/local: {error}")
     except KeyboardInterrupt:
         print("\nlaunch/local: interrupted; no half-made environment is left", file=sys.stderr)
