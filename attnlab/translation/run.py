@@ -13,6 +13,7 @@ import jax
 from attnlab.data.batching import evaluation_batches, train_batches
 from attnlab.data.encoding import count_too_long
 from attnlab.models.seq2seq import Seq2Seq
+from attnlab.platforms import make_cpu_devices
 from attnlab.records.errors import Invalid
 from attnlab.training.loop import LoopSettings, Trained, train
 from attnlab.training.parallel import Parallel, parallel_over
@@ -89,6 +90,7 @@ def run(
 
 
 def _devices(settings: Settings, preset: Preset) -> Parallel:
+    make_cpu_devices(settings.devices)
     devices = jax.devices()[: settings.devices or None]
     if settings.devices > len(devices):
         raise Invalid(f"--devices={settings.devices}: there are {len(devices)}")
