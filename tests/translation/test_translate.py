@@ -210,6 +210,15 @@ def test_a_bad_flag_is_one_line_and_status_2_and_makes_nothing(tmp_path, flags, 
     assert err.startswith("translate: ") and not parent.exists()
 
 
+def test_tensorboard_is_missed_before_anything_is_made(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "tensorboard.summary", None)
+    monkeypatch.setattr(translation, "open_corpus", None)  # nor is the data read
+    status, _, err = tiny.run(translate, "--tensorboard", f"--output_dir={tmp_path / 'results'}")
+    assert status == 2 and err.count("\n") == 1
+    assert "`launch/local --extra=tensorboard translate --tensorboard …`" in err
+    assert not (tmp_path / "results").exists()
+
+
 @pytest.mark.parametrize("resumed", [False, True])
 def test_a_cpu_is_as_many_devices_as_asked_for(tmp_path, resumed):
     given = {"devices": 3, "parallel": "pmap", "batch_size": 64}
