@@ -1,6 +1,6 @@
 """Runs an experiment, or the tests, on this machine.
 
-    launch/local [--no_env] [--extra=NAME] NAME FLAGS…
+    launch/local [--no_env] [--extra=NAMES] NAME FLAGS…
 
 The first call makes `.venv` in the repository and installs the project into it, with the extra for
 the accelerator it finds; later calls start at once. The compilers that a --target needs (extras tpu
@@ -9,7 +9,7 @@ the experiment's own (`launch/local NAME --help`), or pytest's for NAME `test`, 
 the repository.
 
     --no_env       use the Python that is active, as it is; install nothing
-    --extra=NAME   also install this extra of pyproject.toml; may be repeated
+    --extra=NAMES  also install these extras of pyproject.toml, with commas between them
     --help         this text
 
 ATTNLAB_PYTHON names the Python to use; without it the first of python3, python3.13, python3.12 and
@@ -22,6 +22,7 @@ import importlib.util
 import json
 import os
 import re
+import signal
 import sys
 import tomllib
 from pathlib import Path
@@ -41,6 +42,7 @@ def main(arguments: list[str]) -> None:
     split = next((i for i, a in enumerate(arguments) if not a.startswith("-")), len(arguments))
     options, rest = _parse(arguments[:split]), arguments[split:]
     if options.help:
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `| head` ends it without a word
         print(_help())
         return
     if not rest:
@@ -76,11 +78,13 @@ def main(arguments: list[str]) -> None:
 
 
 def _parse(arguments: list[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser("launch/local", add_help=False, allow_abbrev=False)
+    usage = "launch/local [--no_env] [--extra=NAMES] NAME FLAGS…"
+    parser = argparse.ArgumentParser("launch/local", usage, add_help=False, allow_abbrev=False)
     parser.add_argument("-h", "--help", action="store_true")
     parser.add_argument("--no_env", action="store_true")
     parser.add_argument("--extra", action="append", default=[])
     options = parser.parse_args(arguments)
+    options.extra = [name for names in options.extra for name in names.split(",")]
     if options.no_env and options.extra:
         parser.error("--no_env installs nothing, got --extra as well; drop one of them")
     return options
@@ -92,6 +96,8 @@ def _known_extras(names: list[str]) -> set[str]:
     unknown = sorted(set(names) - known.keys())
     if unknown:
         sys.exit(f"launch/local: unknown extra {unknown[0]!r}; the extras are: {', '.join(known)}")
+    if len(devices.CUDA & set(names)) > 1:
+        sys.exit("launch/local: the extras cuda12 and cuda13 exclude each other; give one")
     return set(names)
 
 

@@ -28,6 +28,8 @@ compat = []
 test = []
 tpu = ["tpu-compiler"]
 gpu-compile = ["gpu-compiler"]
+cuda12 = []
+cuda13 = []
 """
 
 BACKEND = """
@@ -96,6 +98,8 @@ class Scratch:
         self.environment = {
             **{k: v for k, v in os.environ.items() if not k.startswith("PYTEST_")},
             "PIP_NO_INDEX": "1",
+            "PIP_TARGET": str(folder / "stray"),  # a user's habits must not count
+            "PIP_USER": "1",
             "PIP_FIND_LINKS": str(folder / "wheels"),
             "ATTNLAB_PYTHON": sys.executable,
         }
@@ -167,9 +171,15 @@ def test_help_lists_experiments_with_their_first_lines(scratch):
         (["--no-env", "hello"], "unrecognized arguments: --no-env"),
         (
             ["--extra=gpu", "hello"],
-            "unknown extra 'gpu'; the extras are: compat, test, tpu, gpu-compile",
+            "unknown extra 'gpu'; the extras are: compat, test, tpu, gpu-compile, cuda12, cuda13",
         ),
         (["--no_env", "--extra=test", "hello"], "drop one of them"),
+        (["--extra=", "hello"], "unknown extra ''"),
+        (
+            ["--extra", "test", "hello"],
+            "usage: launch/local [--no_env] [--extra=NAMES] NAME FLAGS…",
+        ),
+        (["--extra=cuda12,cuda13", "hello"], "cuda12 and cuda13 exclude each other; give one"),
     ],
 )
 def test_bad_command_lines_end_at_once(scratch, arguments, message):
@@ -177,6 +187,20 @@ def test_bad_command_lines_end_at_once(scratch, arguments, message):
     assert status != 0
     assert message in err
     assert out == "" and scratch.leftovers() == []
+
+
+def test_a_link_to_the_launcher_is_the_launcher(scratch, tmp_path):
+    (tmp_path / "one").symlink_to(scratch.root / "launch" / "local")
+    (scratch.elsewhere / "two").symlink_to("../one")
+    command = [scratch.elsewhere / "two", "--help"]
+    done = subprocess.run(command, env=scratch.environment, capture_output=True, text=True)
+    assert "hello              Says what it was given." in done.stdout, done.stderr
+
+
+def test_a_reader_of_the_help_may_leave(scratch):
+    with scratch.start("--help") as process:
+        process.stdout.close()
+        assert process.stderr.read() == ""
 
 
 def test_unknown_name_lists_the_known_ones(scratch):
@@ -288,6 +312,7 @@ def test_a_target_brings_its_compiler_to_no_other_command(scratch):
     everything = ["gpu-compiler 1", "scratch 0", "shared 2", "tpu-compiler 1"]
     assert json.loads(out) == [compilers, everything]
     assert scratch.run("--extra=tpu", "--extra=gpu-compile", "packages") == (0, out, "")
+    assert scratch.run("--extra=tpu,gpu-compile", "packages") == (0, out, "")
     assert json.loads(scratch.run("packages")[1]) == [str(scratch.venv), ["scratch 0", "shared 2"]]
 
 
