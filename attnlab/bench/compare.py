@@ -168,7 +168,7 @@ def _finish(
     results = [rows[case] for case in cases if case in rows]
     (folder.path / "results.csv").write_text(report.csv_text(results), encoding="utf-8")
     lost = any(r.status in ("failed", "killed") for r in results)
-    if errors.strip() and (lost or not _deviceless(cases)):  # the compilers chatter
+    if lost and errors.strip():  # else they are the chatter of compilers and plugins
         with open(folder.path / "errors.log", "a", encoding="utf-8") as file:
             file.write(errors)
     if _deviceless(cases):

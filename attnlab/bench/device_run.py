@@ -153,7 +153,8 @@ def _finish(
     found = [rows[member] for member in wanted if member in rows]
     checked = [row for row in found if isinstance(row, Checked)]
     timed = [row for row in found if isinstance(row, Result)]
-    if errors := device.errors().strip():
+    lost = any(row.status in ("fail", "crashed", "failed", "killed") for row in found)
+    if lost and (errors := device.errors().strip()):  # else they are chatter
         with open(folder.path / "errors.log", "a", encoding="utf-8") as file:
             file.write(errors + "\n")
     device_figures.save(timed, folder.path)

@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from attnlab import platforms
 from attnlab.bench.case import Case, Result, from_json
 from attnlab.records.errors import Invalid
 
@@ -201,11 +202,7 @@ def _environment(devices: int | None) -> dict[str, str]:
     paths = [root, os.environ.get("PYTHONPATH", "")]
     found = dict(os.environ, PYTHONPATH=os.pathsep.join(filter(None, paths)))
     found["XLA_PYTHON_CLIENT_PREALLOCATE"] = "false"
-    if devices is not None:
-        found["JAX_NUM_CPU_DEVICES"] = str(devices)
-        flags = found.get("XLA_FLAGS", "")  # JAX refuses to be told twice
-        found["XLA_FLAGS"] = re.sub(r"--xla_force_host_platform_device_count=\S+", "", flags)
-    return found
+    return found if devices is None else platforms.variables_for_cpu_devices(devices, found)
 
 
 def death(code: int) -> str:

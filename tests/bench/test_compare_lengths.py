@@ -25,7 +25,12 @@ SMALL = (
 def start(*flags: str) -> subprocess.Popen:
     command = [sys.executable, "-m", "experiments.compare_lengths", *flags]
     return subprocess.Popen(
-        command, cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+        command,
+        cwd=ROOT,
+        env=os.environ | {"TF_CPP_MIN_LOG_LEVEL": "0"},  # a good run's errors.log is not of chatter
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
     )
 
 
