@@ -45,7 +45,7 @@ def require_instance(name: str, got: Any, fits: bool, wanted: str, remedy: str =
 
 def require_size(name: str, got: Any) -> None:
     """A size is an int ≥ 1."""
-    fits = isinstance(got, int | np.integer) and not isinstance(got, bool) and got >= 1
+    fits = isinstance(got, int | np.integer) and not isinstance(got, bool) and int(got) >= 1
     require(fits, f"{name} must be an int ≥ 1; got {got!r}")
 
 
