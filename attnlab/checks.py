@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import numbers
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -46,7 +45,7 @@ def require_instance(name: str, got: Any, fits: bool, wanted: str, remedy: str =
 
 def require_size(name: str, got: Any) -> None:
     """A size is an int ≥ 1."""
-    fits = isinstance(got, numbers.Integral) and not isinstance(got, bool) and got >= 1
+    fits = isinstance(got, int | np.integer) and not isinstance(got, bool) and int(got) >= 1
     require(fits, f"{name} must be an int ≥ 1; got {got!r}")
 
 
@@ -145,7 +144,8 @@ def points_to(**places: str) -> Callable[[_Target], _Target]:
     """Decorates what lacks a keyword that users may expect: a TypeError says where it goes."""
 
     def decorate(target: Any) -> Any:
-        function = target.__init__ if isinstance(target, type) else target
+        is_class = isinstance(target, type)
+        function = target.__init__ if is_class else target
 
         @functools.wraps(function)
         def checked(*args: Any, **options: Any) -> Any:
@@ -153,9 +153,9 @@ def points_to(**places: str) -> Callable[[_Target], _Target]:
                 raise TypeError(f"{target.__name__} has no keyword {name}; {places[name]}")
             return function(*args, **options)
 
-        if not isinstance(target, type):
+        if not is_class:
             return checked
-        target.__init__ = checked  # type: ignore[misc]
+        target.__init__ = checked
         return target
 
     return decorate

@@ -26,8 +26,8 @@ from attnlab.axes import lead_with_ones
 from attnlab.masks import Mask
 from attnlab.meshes import vary_like
 from attnlab.ops import dropout
+from attnlab.ops.blockwise_derivatives import refuse_reverse_mode
 from attnlab.ops.layout import Prepared, add_slice, slice_heads
-from attnlab.ops.second_derivative import refuse_reverse_mode
 from attnlab.scores import Score
 
 __all__ = ["attend"]
