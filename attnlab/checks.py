@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import operator
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -10,7 +11,18 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-__all__ = ["points_to", "require", "require_choice", "require_dropout", "require_qkv", "shown"]
+__all__ = [
+    "as_int",
+    "as_size",
+    "points_to",
+    "require",
+    "require_arrays_of_mask",
+    "require_choice",
+    "require_dropout",
+    "require_instance",
+    "require_qkv",
+    "shown",
+]
 
 _Target = TypeVar("_Target")
 
@@ -43,10 +55,24 @@ def require_instance(name: str, got: Any, fits: bool, wanted: str, remedy: str =
     require(fits and not isinstance(got, type), f"{name} must be {wanted}; got {what}{remedy}")
 
 
-def require_size(name: str, got: Any) -> None:
-    """A size is an int ≥ 1."""
-    fits = isinstance(got, int | np.integer) and not isinstance(got, bool) and int(got) >= 1
-    require(fits, f"{name} must be an int ≥ 1; got {got!r}")
+def as_int(x: Any) -> int | None:
+    """Python's own int of an integer of any kind; None of all else, True and False too."""
+    try:
+        return None if isinstance(x, bool) else operator.index(x)
+    except TypeError:
+        return None
+
+
+def as_size(name: str, x: Any) -> int:
+    """`as_int` of what counts something.
+
+    Raises:
+      ValueError: x is no integer ≥ 1.
+    """
+    size = as_int(x)
+    if size is None or size < 1:
+        raise ValueError(f"{name} must be an int ≥ 1; got {x!r}")
+    return size
 
 
 def require_arrays_of_mask(mask: Any) -> None:

@@ -9,7 +9,7 @@ import flax.linen as nn
 import jax
 from flax.linen.dtypes import promote_dtype
 
-from attnlab.checks import require, require_dropout, require_instance, require_size
+from attnlab.checks import as_size, require, require_dropout, require_instance
 
 __all__ = [
     "Initializer",
@@ -31,7 +31,7 @@ def as_query_key_value(module, query, key, value) -> tuple[jax.Array, jax.Array,
     for name in _SIZES:
         size = getattr(module, name, None)
         if size is not None:
-            require_size(f"{type(module).__name__}.{name}", size)
+            as_size(f"{type(module).__name__}.{name}", size)
     score = getattr(module, "score", None)
     if score is not None:
         wanted = "a module that makes one, such as attnlab.AdditiveScore()"

@@ -20,12 +20,11 @@ from typing import SupportsIndex
 import flax.struct
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax.sharding import PartitionSpec
 
-from attnlab.checks import require
+from attnlab.checks import as_int, as_size, require
 from attnlab.meshes import on_explicit_axes, spec_of
-from attnlab.ops.lsh_inputs import as_int, as_size, require_key
+from attnlab.ops.lsh_inputs import require_key
 from attnlab.ops.lsh_order import bucket_limit
 from attnlab.ops.lsh_running_mean import RunningMean
 
@@ -89,8 +88,8 @@ def as_num_buckets(num_buckets: SupportsIndex | Sequence[SupportsIndex]) -> int 
     Raises:
       ValueError: an odd number or factor, or one below 2.
     """
-    one = not np.iterable(num_buckets)
-    factors = [as_int(x) for x in ([num_buckets] if one else num_buckets)]
+    given = num_buckets if isinstance(num_buckets, Sequence) else (num_buckets,)
+    factors = [as_int(factor) for factor in given]
     even = [x for x in factors if x is not None and x >= 2 and x % 2 == 0]
     require(len(factors) > 0, "num_buckets must have at least one factor; got none")
     require(
@@ -98,7 +97,7 @@ def as_num_buckets(num_buckets: SupportsIndex | Sequence[SupportsIndex]) -> int 
         "num_buckets, and each of its factors, must be even and ≥ 2: x and −x hash to opposite"
         f" buckets; got {num_buckets} (round it up to a multiple of 2)",
     )
-    return even[0] if one else tuple(even)
+    return tuple(even) if isinstance(num_buckets, Sequence) else even[0]
 
 
 def default_num_buckets(length: int, chunk_size: int) -> int:

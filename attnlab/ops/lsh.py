@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from attnlab import masks
-from attnlab.checks import points_to, require, require_choice
+from attnlab.checks import as_int, points_to, require, require_choice
 from attnlab.meshes import like, on_explicit_axes
 from attnlab.ops.kernels.options import Pallas
 from attnlab.ops.lsh_choice import choose
@@ -19,7 +19,6 @@ from attnlab.ops.lsh_inputs import (
     check_arrays,
     check_knobs,
     check_sortable,
-    is_int,
     nan_where,
     read_mask,
 )
@@ -97,7 +96,8 @@ class LSHOptions:
         for name in ("look_back", "look_ahead"):
             chunks = getattr(self, name)
             require(
-                (chunks is None and name == "look_ahead") or (is_int(chunks) and chunks >= 0),
+                (chunks is None and name == "look_ahead")
+                or (as_int(chunks) is not None and chunks >= 0),
                 f"{name} counts chunks, an int ≥ 0; got {chunks!r}",
             )
         require(
@@ -105,7 +105,8 @@ class LSHOptions:
             f"strict=True needs look_back ≥ 1; got {self.look_back}",
         )
         require(
-            self.window is None or (self.strict and is_int(self.window) and self.window >= 1),
+            self.window is None
+            or (self.strict and as_int(self.window) is not None and self.window >= 1),
             f"window counts slots, an int ≥ 1, and needs strict=True; got window={self.window!r},"
             f" strict={self.strict}",
         )

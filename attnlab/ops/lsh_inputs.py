@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import operator
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -12,20 +11,17 @@ import jax.numpy as jnp
 
 from attnlab import masks
 from attnlab.axes import lead_with_ones
-from attnlab.checks import require, require_choice, require_dropout
+from attnlab.checks import as_size, require, require_choice, require_dropout
 from attnlab.ops.kernels.options import Pallas
 from attnlab.ops.lsh_order import bucket_limit
 
 __all__ = [
     "Visibility",
-    "as_int",
-    "as_size",
     "check_arrays",
     "check_buckets",
     "check_cross_arrays",
     "check_knobs",
     "check_sortable",
-    "is_int",
     "nan_where",
     "read_mask",
     "require_implementation",
@@ -53,31 +49,6 @@ class Visibility(NamedTuple):
     segments: jax.Array | None
     kv_segments: jax.Array | None
     broken: jax.Array
-
-
-def is_int(x: Any) -> bool:
-    """An int that is no bool."""
-    return isinstance(x, int) and not isinstance(x, bool)
-
-
-def as_int(x: Any) -> int | None:
-    """Python's own int of an integer of any kind; None of all else, True and False too."""
-    try:
-        return None if isinstance(x, bool) else operator.index(x)
-    except TypeError:
-        return None
-
-
-def as_size(name: str, x: Any) -> int:
-    """`as_int` of what counts something.
-
-    Raises:
-      ValueError: x is no integer ≥ 1.
-    """
-    size = as_int(x)
-    if size is None or size < 1:
-        raise ValueError(f"{name} must be an int ≥ 1; got {x!r}")
-    return size
 
 
 def require_implementation(implementation: Any) -> None:
@@ -111,7 +82,7 @@ def check_knobs(
         ("chunk_size", chunk_size),
         ("rows_at_once", 1 if rows_at_once is None else rows_at_once),
     ):
-        require(is_int(size) and size >= 1, f"{name} must be an int ≥ 1; got {size!r}")
+        as_size(name, size)
 
 
 def check_arrays(qk: Any, v: Any, buckets: Any) -> None:

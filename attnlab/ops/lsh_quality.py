@@ -14,7 +14,7 @@ from jax.sharding import PartitionSpec
 from jax.typing import ArrayLike
 
 from attnlab import masks
-from attnlab.checks import require
+from attnlab.checks import as_size, require
 from attnlab.meshes import on_explicit_axes, spec_of
 from attnlab.ops.lsh import STRICT, LSHOptions, pad
 from attnlab.ops.lsh_dense import row_times, softmax_times
@@ -22,7 +22,6 @@ from attnlab.ops.lsh_inputs import (
     Visibility,
     check_arrays,
     check_sortable,
-    is_int,
     nan_where,
     read_mask,
 )
@@ -137,7 +136,7 @@ def hash_quality(
         f"hash_quality measures at least one example; got qk {qk.shape} (leave empty batches out)",
     )
     for name, number in (("chunk_size", chunk_size), ("top_k", top_k)):
-        require(is_int(number) and number >= 1, f"{name} must be an int ≥ 1; got {number!r}")
+        as_size(name, number)
     *batch_shape, length, heads, width = qk.shape
     visibility = read_mask(mask, tuple(batch_shape), length, causal)
     geometry = options.geometry(chunk_size, visibility.causal, length)

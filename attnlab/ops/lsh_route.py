@@ -13,7 +13,7 @@ from jax.typing import ArrayLike
 
 from attnlab import masks
 from attnlab.axes import lead_with_ones
-from attnlab.checks import require, require_choice
+from attnlab.checks import as_size, require, require_choice
 from attnlab.meshes import like, on_explicit_axes
 from attnlab.ops.hashing import (
     Rotations,
@@ -28,7 +28,7 @@ from attnlab.ops.lsh import STRICT, LSHOptions, lsh_attention
 from attnlab.ops.lsh_cross import lsh_cross_attention
 from attnlab.ops.lsh_decode import lsh_decode
 from attnlab.ops.lsh_decode_state import DecodeState, empty_state
-from attnlab.ops.lsh_inputs import as_size, read_mask, require_implementation
+from attnlab.ops.lsh_inputs import read_mask, require_implementation
 from attnlab.scores import Dot, Score
 
 __all__ = ["LSH"]
