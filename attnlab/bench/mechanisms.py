@@ -78,7 +78,11 @@ def _build(case: Case, heads_over: int) -> Mechanism:
 def _module(case: Case, heads_over: int) -> Mechanism:
     width, n, dtype = case.width, case.num_heads // heads_over, jnp.dtype(case.dtype)
     of_score: dict[str, Any] = {"param_dtype": dtype}
-    common = {"qkv_features": n * case.head_dim, "out_features": width, "use_bias": True}
+    common: dict[str, Any] = {
+        "qkv_features": n * case.head_dim,
+        "out_features": width,
+        "use_bias": True,
+    }
     common |= {"dtype": dtype, "param_dtype": dtype}
     all_pairs = routes.AllPairs(case.implementation)
     # A route does not know where its queries stand; split by sequence, the mask says it.
