@@ -10,11 +10,11 @@ from typing import Any
 
 from attnlab.bench import device_cases, device_programs
 from attnlab.bench.case import PASSES, Case, Result
-from attnlab.bench.compare import predicted_seconds
 from attnlab.bench.device_cases import BUCKETS, IMPORTANT, RISKY, TIMED, Check, Checked
 from attnlab.bench.device_programs import FLASH
 from attnlab.bench.device_settings import Settings
 from attnlab.bench.device_turns import REFUSED
+from attnlab.bench.forecast import predicted
 
 TARGET = 8192  # tokens: the length of the targets on the crossover and on additive attention
 LONGEST_SCENARIO = 1024  # tokens, of `device_cases`
@@ -185,4 +185,4 @@ def expected_seconds(case: Case, rows: Iterable[Checked | Result]) -> float:
         if isinstance(row, Result)
         and dataclasses.replace(row.case, length=case.length, batch=case.batch) == case
     ]
-    return case.batch * predicted_seconds(same, case.length)
+    return case.batch * predicted(same, case.length)
