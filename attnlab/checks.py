@@ -84,7 +84,8 @@ def points_to(**places: str) -> Callable[[_Target], _Target]:
     """Decorates what lacks a keyword that users may expect: a TypeError says where it goes."""
 
     def decorate(target: Any) -> Any:
-        function = target.__init__ if isinstance(target, type) else target
+        is_class = isinstance(target, type)
+        function = target.__init__ if is_class else target
 
         @functools.wraps(function)
         def checked(*args: Any, **options: Any) -> Any:
@@ -92,9 +93,9 @@ def points_to(**places: str) -> Callable[[_Target], _Target]:
                 raise TypeError(f"{target.__name__} has no keyword {name}; {places[name]}")
             return function(*args, **options)
 
-        if not isinstance(target, type):
+        if not is_class:
             return checked
-        target.__init__ = checked  # type: ignore[misc]
+        target.__init__ = checked
         return target
 
     return decorate

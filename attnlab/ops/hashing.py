@@ -15,7 +15,7 @@ import functools
 import itertools
 import math
 from collections.abc import Sequence
-from typing import SupportsIndex
+from typing import Any, SupportsIndex
 
 import flax.struct
 import jax
@@ -88,7 +88,8 @@ def as_num_buckets(num_buckets: SupportsIndex | Sequence[SupportsIndex]) -> int 
       ValueError: an odd number or factor, or one below 2.
     """
     one = not np.iterable(num_buckets)
-    factors = [as_int(x) for x in ([num_buckets] if one else num_buckets)]
+    given: Any = [num_buckets] if one else num_buckets
+    factors = [as_int(x) for x in given]
     even = [x for x in factors if x is not None and x >= 2 and x % 2 == 0]
     require(len(factors) > 0, "num_buckets must have at least one factor; got none")
     require(
