@@ -163,10 +163,10 @@ def _range(results: Sequence[Result], quantity: str) -> tuple[float, float]:
 def _ticks(low: float, high: float, quantity: str) -> list[float]:
     """The finest round steps from below `low` to above `high` that are no more than ten.
 
-    >>> _ticks(0.003, 0.2, "time")
-    [0.003, 0.01, 0.03, 0.1, 0.3]
-    >>> [human(y) for y in _ticks(5e6, 2**31, "memory")]
-    ['4.00 MiB', '16.0 MiB', '64.0 MiB', '256 MiB', '1.00 GiB', '4.00 GiB']
+    >>> _ticks(0.003, 4.0, "time")
+    [0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0]
+    >>> [human(y) for y in _ticks(5e6, 2**33, "memory")]
+    ['4.00 MiB', '16.0 MiB', '64.0 MiB', '256 MiB', '1.00 GiB', '4.00 GiB', '16.0 GiB']
     """
     parts: tuple[float, ...]
     for step in itertools.count():

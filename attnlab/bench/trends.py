@@ -118,7 +118,7 @@ def disagreeing(line: Line) -> list[int]:
     or more than three times above n² from the shorter one, or more than one and a half times that
     of the longer one (then both are meant).
 
-    >>> disagreeing({512: 1.0, 1024: 2.0, 2048: 40.0, 4096: 8.0})
+    >>> disagreeing({512: 1.0, 1024: 2.0, 2048: 20.0, 4096: 8.0})
     [2048, 4096]
     >>> disagreeing({512: 1.0, 1024: 4.0, 2048: 16.0})
     []

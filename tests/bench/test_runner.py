@@ -65,8 +65,14 @@ def test_a_killed_worker_is_a_row(started):
 
 def test_one_that_does_not_end_is_stopped():
     slow = dataclasses.replace(OK, mechanism="additive", length=2**17)
-    with runner.started(devices=None, input_path=None, repeats=1, case_seconds=1.0) as found:
-        result = found.run(slow)
+    settings = dict(devices=None, input_path=None, repeats=1, case_seconds=1.0)
+    with runner.started(**settings, case_bytes=2**30) as found:
+        large = found.run(dataclasses.replace(OK, length=2**22, implementation="dense"))
+        assert large.status == "too_large" and large.message.endswith("TiB of 1.00 GiB allowed")
+        said = []
+        result = found.run(slow, tell=said.append)
+        assert said[0] == "compiling …"
+        assert any(re.fullmatch(r"[\d.]+ s, running …", words) for words in said)
         assert result.status == "too_slow" and result.message == "stopped after 1 s while running"
         assert result.analysis_bytes > 0  # known before it ran
 
