@@ -33,6 +33,12 @@ class Seq2Seq(nn.Module):
         """Whether `decode` has attention weights to return."""
         return True
 
+    @property
+    def weights_follow_input(self) -> bool:
+        """Whether row t of the weights is about the token that step t reads, y_{t−1}, instead of
+        y_t, which it predicts."""
+        return False
+
     def encode(self, source: jax.Array, *, deterministic: bool = True) -> Any:
         """The memory of a source [B, S]."""
         raise NotImplementedError

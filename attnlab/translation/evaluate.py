@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from attnlab.data.batching import evaluation_batches
@@ -60,13 +61,17 @@ def translate(
 def attention_weights(
     model: Seq2Seq, params: Any, source: jax.Array, target: jax.Array
 ) -> jax.Array:
-    """Weights [B, T, S] of the step that predicts each token of the target [B, T]."""
+    """Weights [B, T, S] about each token of the target [B, T].
+
+    They are of the step that predicts it, or that reads it where the model's weights follow that.
+    EOS then has those of a step that no training made.
+    """
     variables = {"params": params}
+    late = int(model.weights_follow_input)
+    tokens = shift_right(jnp.pad(target, ((0, 0), (0, late))))
     memory = model.apply(variables, source, method="encode")
-    found: Any = model.apply(
-        variables, memory, shift_right(target), return_weights=True, method="decode"
-    )
-    return found[1]
+    found: Any = model.apply(variables, memory, tokens, return_weights=True, method="decode")
+    return found[1][:, late:]
 
 
 def date_alignment_error(

@@ -132,7 +132,8 @@ def _alignments(
     made = {}
     for row, place in enumerate(order):
         source, target = batch["source"][row], batch["target"][row]
-        s, t = int(lengths(source)), int(lengths(target))
+        # No step reads EOS, so that weights which follow what is read say nothing of it.
+        s, t = int(lengths(source)), int(lengths(target)) - model.weights_follow_input
         made[int(place)] = Alignment(
             tokenizers.source.pieces(source[:s]),
             tokenizers.target.pieces(target[:t]),
