@@ -35,8 +35,7 @@ class Seq2Seq(nn.Module):
 
     @property
     def weights_follow_input(self) -> bool:
-        """Whether row t of the weights is about the token that step t reads, y_{t−1}, instead of
-        y_t, which it predicts."""
+        """Whether step t's weights are about y_{t−1}, which it reads, not about y_t."""
         return False
 
     def encode(self, source: jax.Array, *, deterministic: bool = True) -> Any:

@@ -86,7 +86,7 @@ def evaluated(
     tokenizers = corpus.tokenizers(preset.recipes[name].joint_vocabulary)
     found = translate(
         model,
-        trained.params,
+        trained.variables,
         corpus,
         tokenizers,
         beam_size=preset.beam_size,
@@ -107,7 +107,7 @@ def evaluated(
         perplexity=dict(zip(steps, perplexities, strict=True)).get(trained.step),
         bleu=corpus_bleu(found, references) if is_bleu else None,
         exact_match=None if is_bleu else exact_match(found, references),
-        alignment_error_rate=date_alignment_error(model, trained.params, corpus, tokenizers),
+        alignment_error_rate=date_alignment_error(model, trained.variables, corpus, tokenizers),
     )
     (folder / "result.json").write_text(json.dumps(dataclasses.asdict(row), indent=2) + "\n")
     if is_bleu:
@@ -117,18 +117,18 @@ def evaluated(
         buckets = by_length(
             sources, found, references, measure=exact_match, longest=edges, length=len
         )
-    alignments = _alignments(model, trained.params, corpus, tokenizers)
+    alignments = _alignments(model, trained.variables, corpus, tokenizers)
     return Evaluated(name, row, buckets, alignments, metrics)
 
 
 def _alignments(
-    model: Seq2Seq, params: Any, corpus: Corpus, tokenizers: Tokenizers
+    model: Seq2Seq, variables: Any, corpus: Corpus, tokenizers: Tokenizers
 ) -> list[Alignment]:
     if not model.attends or not corpus.drawn:
         return []
     pairs = [{"source": one.source, "target": one.target} for one in corpus.drawn]
     ((order, batch),) = evaluation_batches(pairs, *tokenizers, batch_size=len(pairs))
-    weights = np.asarray(attention_weights(model, params, batch["source"], batch["target"]))
+    weights = np.asarray(attention_weights(model, variables, batch["source"], batch["target"]))
     made = {}
     for row, place in enumerate(order):
         source, target = batch["source"][row], batch["target"][row]

@@ -5,8 +5,12 @@ import signal
 import jax
 import numpy as np
 import pytest
+from flax.errors import ScopeCollectionNotFound
 
+from attnlab import routes
+from attnlab.models.transformer import Transformer, TransformerConfig
 from attnlab.records.errors import Invalid
+from attnlab.training.decode import greedy
 from attnlab.training.loop import CHECKPOINTS, LoopSettings, train
 from attnlab.training.meter import Diverged
 from attnlab.training.metrics_file import METRICS, read_metrics
@@ -17,13 +21,25 @@ from tests.training import tiny
 TIMES = ("seconds", "steps_per_second", "tokens_per_second")
 
 
-def run(folder, *, steps=12, rate=0.01, on_row=None, devices=2, parallel="jit", configuration=None):
+def run(
+    folder,
+    *,
+    model=None,
+    steps=12,
+    rate=0.01,
+    on_row=None,
+    devices=2,
+    parallel="jit",
+    configuration=None,
+    **settings,
+):
     folder.mkdir(exist_ok=True)
+    settings = {"log_every": 3, "validate_every": 6, "checkpoint_every": 4} | settings
     return train(
-        tiny.Tiny(dropout_rate=0.2),
+        model or tiny.Tiny(dropout_rate=0.2),
         tiny.batches(),
         tiny.validation,
-        settings=LoopSettings(steps=steps, log_every=3, validate_every=6, checkpoint_every=4),
+        settings=LoopSettings(steps=steps, **settings),
         optimizer=OptimizerSettings(learning_rate=rate, clip_norm=1.0),
         parallel=parallel_over(parallel, jax.devices()[:devices]),
         folder=folder,
@@ -118,6 +134,40 @@ def test_a_loss_that_is_not_finite_stops_and_keeps_the_last_good_checkpoint(tmp_
     with pytest.raises(Diverged, match=r"(loss|gradient norm) is (nan|inf) at step \d+"):
         run(tmp_path, rate=1e38)
     assert [path.name for path in (tmp_path / CHECKPOINTS).iterdir()] == ["4"]
+
+
+@pytest.mark.parametrize(
+    ("parallel", "accumulate", "streams"), [("jit", 2, ("dropout",)), ("pmap", 1, ("hash",))]
+)
+def test_a_learned_centre_is_trained_kept_and_used(
+    tmp_path, parallel, accumulate, streams, quick_compile
+):
+    config = TransformerConfig(tiny.VOCAB, num_layers=1, width=6, hidden=5, num_heads=2)
+    route = routes.LSH(num_hashes=2, num_buckets=4, centring="learned")
+    model = Transformer(config, attention=config.attention(route))
+    options = {
+        "model": model,
+        "parallel": parallel,
+        "accumulate": accumulate,
+        "streams": streams,
+        "validate_every": 3,
+        "checkpoint_every": 1,
+    }
+    whole = run(tmp_path / "whole", steps=3, **options)
+    first = run(tmp_path / "parts", steps=2, **options)
+    second = run(tmp_path / "parts", steps=3, **options)
+    assert same(second.variables, whole.variables)
+    centres = [jax.tree.leaves(one.collections["hash_stats"]) for one in (first, whole)]
+    assert len(centres[0]) == 2  # of the encoder and of the decoder
+    for before, after in zip(*centres, strict=True):
+        assert before.any(axis=-1).all() and (before != after).all()
+
+    def search(variables):
+        return greedy(model, variables, np.full((2, 5), 4), max_length=4)
+
+    jax.eval_shape(search, whole.variables)
+    with pytest.raises(ScopeCollectionNotFound):
+        jax.eval_shape(search, {"params": whole.params})
 
 
 def test_the_folder_of_another_training_is_refused(whole_run):
