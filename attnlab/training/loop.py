@@ -150,8 +150,8 @@ def train(
         if checkpoints.latest_step is None:
             start, state, meter = 0, parallel.place(create()), Meter()
         else:
-            kept = checkpoints.restore(abstract, parallel.whole, checkpoints.latest_step)
-            start, state = kept.step, parallel.place(kept.state)
+            kept = checkpoints.restore(abstract.kept(), parallel.whole, checkpoints.latest_step)
+            start, state = kept.step, parallel.place(abstract.replace(**kept.state))
             meter = Meter.from_json(kept.meter)
             data.set_state(kept.data)
             say(f"going on after step {start}")
@@ -168,7 +168,7 @@ def train(
             meter.seconds = progress.seconds()
             checkpoints.save(
                 step,
-                parallel.gather(state),
+                parallel.gather(state).kept(),
                 data=data.get_state(),
                 meter=meter.to_json(),
                 validation_nll=validation_nll,
@@ -205,7 +205,8 @@ def train(
 
         best = checkpoints.best_step
         assert best is not None  # the loop ends with a checkpoint
-        found = jax.device_get(checkpoints.restore(abstract, parallel.whole, best).state)
+        found = checkpoints.restore(abstract.kept(), parallel.whole, best).state
+        found = jax.device_get(abstract.replace(**found))
     return Trained(found.params, found.collections, best, step, meter.seconds, stop.signal)
 
 

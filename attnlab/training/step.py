@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -43,6 +44,11 @@ class TrainState:
     def variables(self) -> dict[str, Any]:
         """What the model is applied with."""
         return {"params": self.params, **self.collections}
+
+    def kept(self) -> dict[str, Any]:
+        """What a checkpoint holds: every field, but no empty collections."""
+        fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        return {name: x for name, x in fields.items() if name != "collections" or x}
 
     @classmethod
     def create(

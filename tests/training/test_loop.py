@@ -1,5 +1,6 @@
 import json
 import os
+import shutil
 import signal
 
 import jax
@@ -8,7 +9,7 @@ import pytest
 from flax.errors import ScopeCollectionNotFound
 
 from attnlab import routes
-from attnlab.models.transformer import Transformer, TransformerConfig
+from attnlab.models.transformer import Transformer, TransformerConfig, TransformerLM
 from attnlab.records.errors import Invalid
 from attnlab.training.decode import greedy
 from attnlab.training.loop import CHECKPOINTS, LoopSettings, train
@@ -25,6 +26,7 @@ def run(
     folder,
     *,
     model=None,
+    inputs=None,
     steps=12,
     rate=0.01,
     on_row=None,
@@ -35,10 +37,15 @@ def run(
 ):
     folder.mkdir(exist_ok=True)
     settings = {"log_every": 3, "validate_every": 6, "checkpoint_every": 4} | settings
+    inputs = inputs or {"source": "source", "target": "target"}
+
+    def chosen(batch):
+        return {name: batch[of] for name, of in inputs.items()}
+
     return train(
         model or tiny.Tiny(dropout_rate=0.2),
-        tiny.batches(),
-        tiny.validation,
+        tiny.batches().map(chosen),
+        lambda: map(chosen, tiny.validation()),
         settings=LoopSettings(steps=steps, **settings),
         optimizer=OptimizerSettings(learning_rate=rate, clip_norm=1.0),
         parallel=parallel_over(parallel, jax.devices()[:devices]),
@@ -136,38 +143,36 @@ def test_a_loss_that_is_not_finite_stops_and_keeps_the_last_good_checkpoint(tmp_
     assert [path.name for path in (tmp_path / CHECKPOINTS).iterdir()] == ["4"]
 
 
-@pytest.mark.parametrize(
-    ("parallel", "accumulate", "streams"), [("jit", 2, ("dropout",)), ("pmap", 1, ("hash",))]
-)
-def test_a_learned_centre_is_trained_kept_and_used(
-    tmp_path, parallel, accumulate, streams, quick_compile
-):
-    config = TransformerConfig(tiny.VOCAB, num_layers=1, width=6, hidden=5, num_heads=2)
-    route = routes.LSH(num_hashes=2, num_buckets=4, centring="learned")
-    model = Transformer(config, attention=config.attention(route))
+CONFIG = TransformerConfig(tiny.VOCAB, num_layers=1, width=6, hidden=5, num_heads=2)
+CENTRED = CONFIG.attention(routes.LSH(1, 2, centring="learned", implementation="dense"))
+
+
+def test_a_learned_centre_is_trained_and_kept(tmp_path, quick_compile):
     options = {
-        "model": model,
-        "parallel": parallel,
-        "accumulate": accumulate,
-        "streams": streams,
-        "validate_every": 3,
-        "checkpoint_every": 1,
+        "model": TransformerLM(CONFIG, attention=CENTRED),
+        "inputs": {"tokens": "target"},
+        "steps": 3,
+        "checkpoint_every": 2,
+        "streams": ("dropout", "hash"),
     }
-    whole = run(tmp_path / "whole", steps=3, **options)
-    first = run(tmp_path / "parts", steps=2, **options)
-    second = run(tmp_path / "parts", steps=3, **options)
-    assert same(second.variables, whole.variables)
-    centres = [jax.tree.leaves(one.collections["hash_stats"]) for one in (first, whole)]
-    assert len(centres[0]) == 2  # of the encoder and of the decoder
-    for before, after in zip(*centres, strict=True):
-        assert before.any(axis=-1).all() and (before != after).all()
+    whole = run(tmp_path / "whole", **options)
+    (centre,) = jax.tree.leaves(whole.collections)
+    assert centre.shape == (2, 3) and centre.any(axis=-1).all()
+    kept = tmp_path / "whole" / CHECKPOINTS / "2"
+    shutil.copytree(kept, tmp_path / "from 2" / CHECKPOINTS / "2")
+    assert same(run(tmp_path / "from 2", **options).variables, whole.variables)
+
+
+def test_a_search_uses_the_learned_centre():
+    model, source = Transformer(CONFIG, attention=CENTRED), np.full((2, 5), 4)
+    variables = jax.eval_shape(model.init, jax.random.key(0), source, source)
 
     def search(variables):
-        return greedy(model, variables, np.full((2, 5), 4), max_length=4)
+        return greedy(model, variables, source, max_length=4)
 
-    jax.eval_shape(search, whole.variables)
+    jax.eval_shape(search, variables)
     with pytest.raises(ScopeCollectionNotFound):
-        jax.eval_shape(search, {"params": whole.params})
+        jax.eval_shape(search, {"params": variables["params"]})
 
 
 def test_the_folder_of_another_training_is_refused(whole_run):

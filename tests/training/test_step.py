@@ -46,7 +46,7 @@ def test_a_step_draws_a_dropout_of_its_own():
     state = TrainState.create(model, optimizer, batch, seed=0)
     after, first = step(state, batch)
     _, second = step(after, batch)
-    _, again = step(state, batch)
+    _, again = jax.jit(make_train_step(model, optimizer, streams=("dropout", "more")))(state, batch)
     assert first.sums.loss == again.sums.loss != second.sums.loss
     assert int(after.step) == 1
 
@@ -63,7 +63,9 @@ class Centred(tiny.Tiny):
     def encode(self, source, *, deterministic=True):
         mean = self.mean
         if not deterministic:
-            mean.value = (mean.value + source.mean(dtype=jnp.float32).astype(self.dtype)) / 2
+            assert self.has_rng("hash")
+            moved = (mean.value + source.mean(dtype=jnp.float32)) / 2
+            mean.value = moved.astype(self.dtype)
         return super().encode(source, deterministic=deterministic)
 
 
@@ -78,7 +80,13 @@ def test_collections_move_from_part_to_part_and_are_means_over_devices(
     model, optimizer = Centred(), OptimizerSettings().build(3)
     batch = next(iter(tiny.batches()))
     state = TrainState.create(model, optimizer, batch, seed=0)
-    step = make_train_step(model, optimizer, accumulate=accumulate, axis_name=parallel.axis_name)
+    step = make_train_step(
+        model,
+        optimizer,
+        accumulate=accumulate,
+        streams=("dropout", "hash"),
+        axis_name=parallel.axis_name,
+    )
     after, _ = parallel.compile(step)(parallel.place(state), parallel.split(batch))
     expected = 0.0
     for part in range(accumulate):
@@ -95,7 +103,9 @@ def test_integers_have_no_mean_over_devices():
     batch = next(iter(tiny.batches()))
     parallel = parallel_over("pmap", jax.devices()[:2])
     state = parallel.place(TrainState.create(model, optimizer, batch, seed=0))
-    step = parallel.compile(make_train_step(model, optimizer, axis_name=parallel.axis_name))
+    step = parallel.compile(
+        make_train_step(model, optimizer, streams=("dropout", "hash"), axis_name=parallel.axis_name)
+    )
     with pytest.raises(NotImplementedError, match="must be floats; got int32 at .'statistics'"):
         step(state, parallel.split(batch))
 
