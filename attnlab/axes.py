@@ -31,7 +31,7 @@ def lead_with_ones(x: jax.Array, ndim: int) -> jax.Array:
     return x.reshape((1,) * (ndim - x.ndim) + x.shape)
 
 
-def split_heads(array: ArrayLike, layout: HeadLayout, name: str) -> jax.Array:
+def split_heads(array: ArrayLike, layout: HeadLayout, name: str, remedy: str = "") -> jax.Array:
     """[*B|1, N|1, T|1, S|1] to [B|1, K|1, G|1, T|1, S|1], without materialising a broadcast."""
     array = jnp.asarray(array)
     heads = layout.num_kv_heads * layout.group_size
@@ -39,7 +39,7 @@ def split_heads(array: ArrayLike, layout: HeadLayout, name: str) -> jax.Array:
     require(
         array.ndim <= len(full)
         and all(got in (1, want) for got, want in zip(array.shape[::-1], full[::-1], strict=False)),
-        f"{name} must broadcast to [*B, N, T, S] = {full}; got {array.shape}",
+        f"{name} must broadcast to [*B, N, T, S] = {full}; got {array.shape}{remedy}",
     )
     array = lead_with_ones(array, len(full))
     *batch, num_heads, rows, columns = array.shape

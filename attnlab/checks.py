@@ -2,11 +2,29 @@
 
 from __future__ import annotations
 
-from typing import Any
+import functools
+import operator
+from collections.abc import Callable
+from typing import Any, TypeVar
 
+import jax
 import jax.numpy as jnp
+import numpy as np
 
-__all__ = ["require", "require_choice", "require_dropout", "require_qkv"]
+__all__ = [
+    "as_int",
+    "as_size",
+    "points_to",
+    "require",
+    "require_arrays_of_mask",
+    "require_choice",
+    "require_dropout",
+    "require_instance",
+    "require_qkv",
+    "shown",
+]
+
+_Target = TypeVar("_Target")
 
 
 def require(holds: bool, message: str) -> None:
@@ -15,9 +33,70 @@ def require(holds: bool, message: str) -> None:
         raise ValueError(message)
 
 
+def shown(got: Any) -> str:
+    """An argument as an error shows it: short, and a class as one."""
+    if isinstance(got, type):
+        return f"the class {got.__name__}, not an instance"
+    return repr(got) if isinstance(got, str) else f"a {type(got).__name__}"
+
+
 def require_choice(name: str, got: Any, choices: tuple[Any, ...]) -> None:
     """`got` must be one of `choices`."""
     require(got in choices, f"{name} must be one of {', '.join(map(repr, choices))}; got {got!r}")
+
+
+def require_instance(name: str, got: Any, fits: bool, wanted: str, remedy: str = "") -> None:
+    """Refuses a class where an instance is wanted, and what does not fit."""
+    what = f"an instance of {type(got).__name__}"
+    if isinstance(got, type):
+        what = f"the class {got.__name__}"
+    elif got is None or isinstance(got, str | int | float):
+        what = repr(got)
+    require(fits and not isinstance(got, type), f"{name} must be {wanted}; got {what}{remedy}")
+
+
+def as_int(x: Any) -> int | None:
+    """Python's own int of an integer of any kind; None of all else, True and False too."""
+    try:
+        return None if isinstance(x, bool) else operator.index(x)
+    except TypeError:
+        return None
+
+
+def as_size(name: str, x: Any) -> int:
+    """`as_int` of what counts something.
+
+    Raises:
+      ValueError: x is no integer ≥ 1.
+    """
+    size = as_int(x)
+    if size is None or size < 1:
+        raise ValueError(f"{name} must be an int ≥ 1; got {x!r}")
+    return size
+
+
+def require_arrays_of_mask(mask: Any) -> None:
+    """Fields of masks, by their names: booleans say who is seen, integers count or number.
+
+    Not at construction: what JAX puts in place of the arrays of a pytree may be anything.
+    """
+    for name, x in vars(mask).items():
+        if name in ("first", "second"):
+            require_arrays_of_mask(x)
+        elif name == "array":
+            dtype = jnp.asarray(x).dtype
+            require(
+                dtype == jnp.bool_,
+                f"mask must be boolean, True = may attend; got dtype {dtype} (additive terms go to "
+                "bias=; of 0 and 1 take mask != 0, and for nn.make_causal_mask masks.Causal())",
+            )
+        elif name in ("q_offset", "kv_lengths", "q_lengths", "q_ids", "kv_ids") and x is not None:
+            dtype = jnp.asarray(x).dtype
+            require(
+                jnp.issubdtype(dtype, jnp.integer),
+                f"{type(mask).__name__}.{name} must be integers; got dtype {dtype} (cast it; "
+                "booleans [*B, S], True = a real token, go to masks.from_padding)",
+            )
 
 
 def require_qkv(q: Any, k: Any, v: Any, *, same_width: bool = True) -> None:
@@ -67,10 +146,42 @@ def require_qkv(q: Any, k: Any, v: Any, *, same_width: bool = True) -> None:
     )
 
 
-def require_dropout(rate: float, key: Any) -> None:
-    """A rate in [0, 1), and a key if it is above 0."""
+def require_dropout(rate: Any, key: Any) -> float:
+    """A rate in [0, 1), a number or an array that is known while tracing, and a key if it is > 0.
+
+    Returns:
+      The rate as a float.
+    """
+    require(
+        not isinstance(rate, jax.core.Tracer),
+        "dropout_rate must be known while tracing; got an argument of jit (make it static)",
+    )
+    require(np.ndim(rate) == 0, f"dropout_rate must be one number; got shape {np.shape(rate)}")
+    rate = float(np.asarray(rate))
     require(0.0 <= rate < 1.0, f"dropout_rate must be in [0, 1); got {rate}")
     require(
         rate == 0.0 or key is not None,
         f"dropout_rate={rate} needs dropout_key=jax.random.key(...); got None",
     )
+    return rate
+
+
+def points_to(**places: str) -> Callable[[_Target], _Target]:
+    """Decorates what lacks a keyword that users may expect: a TypeError says where it goes."""
+
+    def decorate(target: Any) -> Any:
+        is_class = isinstance(target, type)
+        function = target.__init__ if is_class else target
+
+        @functools.wraps(function)
+        def checked(*args: Any, **options: Any) -> Any:
+            for name in places.keys() & options.keys():
+                raise TypeError(f"{target.__name__} has no keyword {name}; {places[name]}")
+            return function(*args, **options)
+
+        if not is_class:
+            return checked
+        target.__init__ = checked
+        return target
+
+    return decorate

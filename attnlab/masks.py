@@ -35,7 +35,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from attnlab.axes import HeadLayout, lead_with_ones, merge_batch, split_heads
-from attnlab.checks import require
+from attnlab.checks import require, require_arrays_of_mask, require_instance
 
 __all__ = [
     "Both",
@@ -47,6 +47,7 @@ __all__ = [
     "Window",
     "as_mask",
     "combine",
+    "from_padding",
 ]
 
 
@@ -92,6 +93,7 @@ class Mask(flax.struct.PyTreeNode, abc.ABC):
 
     def as_array(self, num_queries: int, num_keys: int) -> jax.Array:
         """The whole mask, [*B, 1 or N, T, S]; O(T·S) memory, for reference and for looking at."""
+        require_arrays_of_mask(self)
         whole = self.block(jnp.arange(num_queries), jnp.arange(num_keys))
         return jnp.broadcast_to(whole, (*whole.shape[:-2], num_queries, num_keys))
 
@@ -315,7 +317,8 @@ class Explicit(Mask):
         return array
 
     def in_layout(self, layout):
-        return Explicit(split_heads(self.array, layout, "Explicit mask"))
+        remedy = " (real tokens [*B, S] go through masks.from_padding)"
+        return Explicit(split_heads(self.array, layout, "mask", remedy))
 
     def for_queries(self, offset, count):
         array = jnp.asarray(self.array)
@@ -343,21 +346,36 @@ class Explicit(Mask):
         return start, jnp.minimum(stop, num_keys)
 
 
+def from_padding(real: ArrayLike) -> Explicit:
+    """Keys that are padding are seen by nobody, wherever in the row they stand.
+
+    Args:
+      real: booleans [*B, S], True = a real token. Where these come first, `Padding` of their number
+        says the same, and more implementations serve it.
+    """
+    real = jnp.asarray(real)
+    require(
+        real.dtype == jnp.bool_ and real.ndim > 0,
+        "from_padding takes booleans [*B, S], True = a real token; got"
+        f" {real.dtype} {real.shape} (tokens != pad_id; lengths go to masks.Padding)",
+    )
+    return Explicit(real[..., None, None, :])
+
+
 def as_mask(mask: Mask | ArrayLike | None) -> Mask | None:
     """Masks and None stay; a boolean array becomes `Explicit`.
 
     Raises:
-      ValueError: for anything else, such as an additive mask of floats.
+      ValueError: for anything else, such as an additive mask of floats, or a mask made of it.
     """
-    if mask is None or isinstance(mask, Mask):
-        return mask
-    array = jnp.asarray(mask)
-    require(
-        array.dtype == jnp.bool_,
-        f"mask must be boolean, True = may attend; got dtype {array.dtype} "
-        "(additive terms go to bias=)",
-    )
-    return Explicit(array)
+    if mask is None:
+        return None
+    if not isinstance(mask, Mask):
+        wanted = "of attnlab.masks, such as masks.Causal(), or a boolean array"
+        require_instance("mask", mask, not isinstance(mask, str), wanted)
+        mask = Explicit(jnp.asarray(mask))
+    require_arrays_of_mask(mask)
+    return mask
 
 
 def combine(*given: Mask | ArrayLike | None) -> Mask | None:

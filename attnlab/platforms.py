@@ -1,4 +1,6 @@
-"""Which accelerator a program is traced for: the default device, or one that is not there.
+"""Which accelerator a program is traced for, and how many devices a CPU is split into.
+
+A program is traced for the default device, or for one that is not there.
 
 A program may be compiled for a device that this machine lacks (`jax.experimental.topologies`). What
 is chosen while tracing, an implementation say, must then be chosen for that device:
@@ -11,12 +13,22 @@ is chosen while tracing, an implementation say, must then be chosen for that dev
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+import os
+import re
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 import jax
 
-__all__ = ["Platform", "compiling_for", "current"]
+__all__ = [
+    "Platform",
+    "compiling_for",
+    "current",
+    "make_cpu_devices",
+    "variables_for_cpu_devices",
+]
+
+_FLAG = re.compile(r"--xla_force_host_platform_device_count=(\d+)")
 
 
 class Platform(NamedTuple):
@@ -44,11 +56,35 @@ def compiling_for(platform: Platform) -> Iterator[None]:
         yield
 
 
+def variables_for_cpu_devices(count: int, variables: Mapping[str, str]) -> dict[str, str]:
+    """Environment variables of a process to start, whose CPU shall be so many devices."""
+    flags = _FLAG.sub("", variables.get("XLA_FLAGS", ""))  # JAX refuses to be told twice
+    return {**variables, "JAX_NUM_CPU_DEVICES": str(count), "XLA_FLAGS": flags}
+
+
+def make_cpu_devices(count: int) -> None:
+    """Makes this process's CPU at least so many devices, as far as that can still be done.
+
+    Nothing happens once JAX's backend has started, nor to one process of several, whose devices are
+    counted together.
+    """
+    told = _FLAG.search(os.environ.get("XLA_FLAGS", ""))
+    known = int(told[1]) if told else jax.config.values["jax_num_cpu_devices"]
+    if count <= known or jax.distributed.is_initialized():
+        return
+    with contextlib.suppress(RuntimeError):  # it has started
+        jax.config.update("jax_num_cpu_devices", count)
+        os.environ.update(variables_for_cpu_devices(count, os.environ))
+
+
 def current() -> Platform:
-    """The accelerator of `compiling_for`, or else the default device."""
+    """The accelerator of `compiling_for`, or else of `jax.default_device`, or the first."""
     if _target.value is not None:
         return _target.value
-    device = jax.devices()[0]
+    config: Any = jax.config  # its options are not typed
+    device = config.jax_default_device  # a device, a platform's name or None
+    if device is None or isinstance(device, str):
+        device = jax.devices(device)[0]
     if device.platform != "gpu":
         return Platform(device.platform, device.device_kind)
     name = "cuda" if "cuda" in device.client.platform_version else "rocm"

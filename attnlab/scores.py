@@ -22,13 +22,14 @@ shared by all heads or leads with [N], one slice a query head.
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import flax.struct
 import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from attnlab.checks import require
+from attnlab.checks import require, require_instance
 from attnlab.tanh_sum import tanh_sum
 
 __all__ = [
@@ -40,6 +41,7 @@ __all__ = [
     "Location",
     "NormalisedAdditive",
     "Score",
+    "require_score",
 ]
 
 
@@ -48,6 +50,11 @@ class Score(flax.struct.PyTreeNode):
 
     # Whether q and k are compared entry by entry, so that their widths must agree.
     same_width = True
+
+    @property
+    def max_keys(self) -> int | None:
+        """Keys from here on have no logits and so no weight; None = every key has one."""
+        return None
 
     def prepare(
         self, q: jax.Array, k: jax.Array, *, precision=None
@@ -84,6 +91,17 @@ class Score(flax.struct.PyTreeNode):
         return {}
 
 
+def require_score(score: Any) -> None:
+    """A value, not its name, its class or a module that makes one."""
+    require_instance(
+        "score",
+        score,
+        isinstance(score, Score),
+        "a value of attnlab.scores, such as scores.Additive(w)",
+        " (a module with parameters of its own goes to attnlab.MultiHeadAttention(score=…))",
+    )
+
+
 class Dot(Score):
     """q·k · scale.
 
@@ -95,16 +113,24 @@ class Dot(Score):
 
     def prepare(self, q, k, *, precision=None):
         del precision  # no matrix product
-        scale = 1 / math.sqrt(q.shape[-1]) if self.scale is None else self.scale
-        return Dot(1.0), q * jnp.asarray(scale, q.dtype), k
+        scale = self._scale_of(q)
+        # In half precision only a power of 2 leaves the digits of q as they are.
+        if jnp.finfo(q.dtype).bits >= 32 or abs(math.frexp(scale)[0]) == 0.5:
+            return Dot(1.0), q * jnp.asarray(scale, q.dtype), k
+        return Dot(scale), q, k
 
     def logits(self, q, k, *, precision=None):
-        return jnp.matmul(
+        product = jnp.matmul(
             q,
             jnp.swapaxes(k, -1, -2),
             precision=precision,
             preferred_element_type=jnp.promote_types(q.dtype, jnp.float32),
         )
+        scale = self._scale_of(q)
+        return product if scale == 1.0 else product * scale
+
+    def _scale_of(self, q) -> float:
+        return 1 / math.sqrt(q.shape[-1]) if self.scale is None else float(self.scale)
 
 
 class General(Score):
@@ -212,25 +238,26 @@ class Concat(Score):
 class Location(Score):
     """(W q)_j: where to look is read off the query alone; the keys only give their number S.
 
+    Keys beyond S_max get no weight, as in the paper, which ignores the words near the end.
+
     Args:
-      w: [Hq, S_max] or [N, Hq, S_max], with S ≤ S_max.
+      w: [Hq, S_max] or [N, Hq, S_max].
     """
 
     w: ArrayLike
 
     same_width = False
 
+    @property
+    def max_keys(self):
+        return jnp.shape(self.w)[-1]
+
     def prepare(self, q, k, *, precision=None):
         del precision  # no matrix product
-        w = jnp.asarray(self.w, q.dtype)
-        num_keys = k.shape[-2]
-        require(
-            num_keys <= w.shape[-1],
-            f"Location has logits for at most {w.shape[-1]} keys (the last axis of w); "
-            f"got {num_keys} keys",
-        )
         # A row of W per key position is a key that does not depend on the input.
-        return Dot(1.0), q, jnp.swapaxes(w[..., :num_keys], -1, -2)
+        rows = jnp.swapaxes(jnp.asarray(self.w, q.dtype), -1, -2)[..., : k.shape[-2], :]
+        missing = k.shape[-2] - rows.shape[-2]
+        return Dot(1.0), q, jnp.pad(rows, [(0, 0)] * (rows.ndim - 2) + [(0, missing), (0, 0)])
 
     def _parameters(self):
         return {"w": 2}

@@ -11,9 +11,12 @@ from __future__ import annotations
 
 import functools
 import math
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+
+from attnlab.meshes import vary_like
 
 __all__ = ["tanh_sum"]
 
@@ -21,14 +24,25 @@ __all__ = ["tanh_sum"]
 _FORWARD_GROUP = 16
 # Hidden units held at once in the backward, as [bq, group, bk].
 _BACKWARD_GROUP = 2
-# e^{2·33} · e^{2·33} is still a float32. Up to here, or with one side beyond, the product is exact
-# or saturates correctly; only two far and opposite arguments need the direct form.
-_SAFE = 33.0
-_CLIP = 43.0
-_LARGEST = 2e17
 
 
-@jax.custom_vjp
+class _Range(NamedTuple):
+    """Where products of exponentials are as good as tanh.
+
+    Up to `safe`, or with one side beyond, the product is exact or saturates correctly: arguments
+    are clipped where tanh is 1 in this precision whatever the safe side is, and e^{2·safe} ·
+    e^{2·clip} and the square of `largest` are still finite. Only two far and opposite arguments
+    need the direct form.
+    """
+
+    safe: float
+    clip: float
+    largest: float
+
+
+_RANGES = {"float32": _Range(33.0, 43.0, 2e17), "float64": _Range(150.0, 170.0, 1e150)}
+
+
 def tanh_sum(q: jax.Array, k: jax.Array, w: jax.Array) -> jax.Array:
     """logits[i, j] = Σ_h w[h] · tanh(q[i, h] + k[j, h]).
 
@@ -40,11 +54,16 @@ def tanh_sum(q: jax.Array, k: jax.Array, w: jax.Array) -> jax.Array:
     Returns:
       [..., bq, bk] in at least float32. O(bq·bk·hidden) time, O(bq·bk) memory, also backward.
     """
+    return _tanh_sum(*vary_like((q, k, w)))
+
+
+@jax.custom_vjp
+def _tanh_sum(q, k, w):
     return _for_range(_sum_by_products, _sum_by_tanh, _sum_of_one, q, k, w)
 
 
 def _forward(q, k, w):
-    return tanh_sum(q, k, w), (q, k, w)
+    return _tanh_sum(q, k, w), (q, k, w)
 
 
 def _backward(residuals, dlogits):
@@ -56,7 +75,7 @@ def _backward(residuals, dlogits):
     )
 
 
-tanh_sum.defvjp(_forward, _backward)
+_tanh_sum.defvjp(_forward, _backward)
 
 
 def _for_range(by_products, by_tanh, of_one, q, k, w, *more):
@@ -66,7 +85,10 @@ def _for_range(by_products, by_tanh, of_one, q, k, w, *more):
     """
     dtype = jnp.promote_types(q.dtype, jnp.float32)
     q, k, w = (x.astype(dtype) for x in (q, k, w))
-    exact = (jnp.max(jnp.abs(q)) <= _SAFE) | (jnp.max(jnp.abs(k)) <= _SAFE)
+    safe = _RANGES[dtype.name].safe
+    exact = functools.reduce(
+        jnp.logical_or, (jnp.max(jnp.abs(x), initial=0) <= safe for x in (q, k))
+    )
     lead = jnp.broadcast_shapes(q.shape[:-2], k.shape[:-2], w.shape[:-1])
     count = math.prod(lead)
 
@@ -104,20 +126,22 @@ def _sum(add_units, q, k, w):
 
     groups = jax.tree.map(functools.partial(_hidden_groups, size=_FORWARD_GROUP), (q, k, w))
     block = jnp.zeros((q.shape[0], k.shape[0]), q.dtype)
-    return jax.lax.scan(add_group, block, groups)[0]
+    return jax.lax.scan(add_group, vary_like(block, q), groups)[0]
 
 
 def _exponential(x: jax.Array) -> jax.Array:
-    return jnp.exp(2 * jnp.clip(x, -_CLIP, _CLIP))
+    clip = _RANGES[x.dtype.name].clip
+    return jnp.exp(2 * jnp.clip(x, -clip, clip))
 
 
 def _sum_by_products(q, k, w):
     """Two units share a division: w/d + v/e = (w e + v d) / (d e)."""
+    largest = _RANGES[q.dtype.name].largest
 
     def add_units(block, a, b, w):
         for h in range(0, w.shape[0], 2):
             # Clipped where tanh is 1 anyway, so that the product of two is still finite.
-            d, e = (jnp.minimum(1 + a[i, :, None] * b[i, None], _LARGEST) for i in (h, h + 1))
+            d, e = (jnp.minimum(1 + a[i, :, None] * b[i, None], largest) for i in (h, h + 1))
             block += (w[h] + w[h + 1]) - (2 * w[h] * e + 2 * w[h + 1] * d) / (d * e)
         return block
 

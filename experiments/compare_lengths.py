@@ -1,18 +1,20 @@
 """Memory and speed of attention mechanisms over sequence length, on real text.
 
     python -m experiments.compare_lengths
-    python -m experiments.compare_lengths --mechanisms=dot,lsh --lengths=1024,4096,16384
-    python -m experiments.compare_lengths --mechanisms=dot --implementation=dense,blockwise
+    python -m experiments.compare_lengths --mechanisms=multi_head,lsh --lengths=1k,4k,16k
+    python -m experiments.compare_lengths --mechanisms=multi_head:dense,additive,lsh
+    python -m experiments.compare_lengths --implementation=dense,blockwise --mechanisms=concat
     python -m experiments.compare_lengths --resume=results/compare_lengths-20261120-101500
     python -m experiments.compare_lengths --target=v5e,h100 --dtype=bfloat16
     python -m experiments.compare_lengths --target=v5e:2x4 --shard=sequence --mechanisms=multi_head
     python -m experiments.compare_lengths --target=v5e-8 --shard=batch --batch=8 --program=bert
 
-Each mechanism is a jitted Flax module with its projections, run on the bytes of a text, forward and
-forward + backward. A fresh folder gets results.jsonl (every repetition), results.csv, report.md and
-two figures, memory and time, as SVG and PNG; the report also sets LSH beside published tables.
-Ctrl-C keeps what is done and still writes the report. The defaults finish within 5 minutes and
-8 GiB on two cores.
+Each mechanism is the same jitted Flax module, with as many heads and the same projections, run on
+the bytes of a text, forward and forward + backward, length by length; two of them also as in the
+textbook (dense), until that no longer fits or would be too slow. A fresh folder gets results.jsonl
+(every repetition), results.csv, report.md and two figures, memory and time, as SVG and PNG; the
+report also sets LSH beside published tables. Ctrl-C keeps what is done and still writes the report.
+The defaults finish within 5 minutes and 8 GiB on two quiet cores.
 
 With --target nothing runs: each program is compiled for accelerators that are not there, and the
 report says what memory it would need on them, up to which length it fits, and no times. --program
@@ -36,8 +38,10 @@ from attnlab.bench.settings import (
     DTYPES,
     FOR_PROGRAMS,
     FOR_TARGETS,
+    FOR_WAYS,
     IN_MODELS,
     PARALLEL,
+    PLAIN,
     PROGRAMS,
     Settings,
 )
@@ -54,8 +58,14 @@ def _listed(values: tuple[Any, ...]) -> str:
 
 _ways = f"{AUTO} (the fastest exact one here), {', '.join(IMPLEMENTATIONS)}"
 
-flags.DEFINE_list("mechanisms", list(_D.mechanisms), f"Which to compare: {', '.join(NAMES)}.")
-flags.DEFINE_list("lengths", list(map(str, _D.lengths)), "Sequence lengths, in tokens.")
+flags.DEFINE_list(
+    "mechanisms",
+    list(_D.mechanisms),
+    f"Which to compare: {', '.join(NAMES)}. NAME:IMPLEMENTATION computes one of them so.",
+)
+flags.DEFINE_list(
+    "lengths", list(map(str, _D.lengths)), "Sequence lengths, in tokens; 4k is 4096, 1m is 1024k."
+)
 flags.DEFINE_integer("batch", _D.batch, "Sequences in all; must divide over the devices.")
 flags.DEFINE_integer("num_heads", _D.num_heads, "Heads; the model width is num_heads * head_dim.")
 flags.DEFINE_integer("head_dim", _D.head_dim, "Width of one head.")
@@ -66,7 +76,7 @@ flags.DEFINE_list(
     "implementation",
     list(_D.implementation),
     f"How exact attention is computed; a line in the figures for each: {_ways}. "
-    'lsh has its own way, and "pallas".',
+    f'lsh has its own way, and "pallas". Without --mechanisms: {_listed(PLAIN)}.',
 )
 flags.DEFINE_bool("ops_only", _D.ops_only, "Compare the bare functions, without modules.")
 flags.DEFINE_enum("parallel", _D.parallel, PARALLEL, "How the batch is split over devices.")
@@ -79,6 +89,11 @@ flags.DEFINE_integer(
 flags.DEFINE_integer("repeats", _D.repeats, "Timed samples of each case.")
 flags.DEFINE_float(
     "case_seconds", _D.case_seconds, "A case that runs longer is stopped, and a row."
+)
+flags.DEFINE_float(
+    "case_gib",
+    _D.case_gib,
+    "A case that needs more of a CPU's memory is not run, and a row. Accelerators use all theirs.",
 )
 flags.DEFINE_integer("window", _D.window, "Keys that window sees to the left (and right).")
 flags.DEFINE_integer("num_hashes", _D.num_hashes, "Hash rounds of lsh.")
@@ -137,9 +152,15 @@ def main(argv: list[str]) -> int:
 
 def _settings() -> tuple[Settings, Path | None]:
     ours = [flags.FLAGS[field.name] for field in dataclasses.fields(Settings)]
+    if flags.FLAGS["target"].present and not flags.FLAGS.target:
+        raise Invalid("--target= is empty; name accelerators, such as v5e,h100, or leave it out")
+    for name in ("output_dir", "resume"):
+        if flags.FLAGS[name].value == "":
+            raise Invalid(f"--{name}= is empty; give a folder")
     if flags.FLAGS.resume is None:
         values = {flag.name: _value(flag) for flag in ours}
-        for flag, defaults in (("target", FOR_TARGETS), ("program", FOR_PROGRAMS)):
+        others = (("target", FOR_TARGETS), ("implementation", FOR_WAYS), ("program", FOR_PROGRAMS))
+        for flag, defaults in others:
             if flags.FLAGS[flag].present:
                 values |= {k: v for k, v in defaults.items() if not flags.FLAGS[k].present}
         return Settings.from_json(values), None
@@ -148,7 +169,10 @@ def _settings() -> tuple[Settings, Path | None]:
         raise Invalid("--output_dir and --resume exclude each other; drop one")
     stored = Folder.open(path).settings()
     compare.check_resumed({flag.name: _value(flag) for flag in ours if flag.present}, stored, path)
-    return Settings.from_json(stored), path
+    try:
+        return Settings.from_json(stored), path
+    except Invalid as error:
+        raise Invalid(f"--resume={path}: {error}") from None
 
 
 def _help() -> str:
@@ -165,14 +189,21 @@ def _help() -> str:
 
 def _value(flag: flags.Flag) -> Any:
     value: Any = flag.value
-    if flag.name == "input" and value is not None:
+    if flag.name == "input" and value:
         return str(Path(value).absolute())  # a resumed run may be started elsewhere
     if flag.name != "lengths":
         return value
     try:
-        return [int(n) for n in value]
+        return [_tokens(n) for n in value]
     except ValueError:
-        raise Invalid(f"--lengths={','.join(value)}: give whole numbers") from None
+        what = "give whole numbers, such as 3000, or 4k for 4096"
+        raise Invalid(f"--lengths={','.join(value)}: {what}") from None
+
+
+def _tokens(text: str) -> int:
+    """4096 of "4096" and of "4k"."""
+    unit = {"k": 2**10, "m": 2**20}.get(text[-1:].lower())
+    return int(text) if unit is None else int(text[:-1]) * unit
 
 
 if __name__ == "__main__":

@@ -50,7 +50,7 @@ _HELP = {
     "beam_size": "Of the search; 1 = greedy.",
     "length_penalty": "Exponent of the search's length penalty; -1 = the preset's.",
     "parallel": "jit (the batch sharded over the devices) or pmap.",
-    "devices": "How many; 0 = all.",
+    "devices": "How many; 0 = all. On a CPU as many as asked for are made.",
     "accumulate": "Parts of a batch, one after the other, to save memory.",
     "pack": "Several pairs in each row of max_length tokens; the Transformer only.",
     "dtype": f"Of the computation: {', '.join(DTYPES)}.",

@@ -4,78 +4,60 @@
 incomplete, and marked complete last; a folder found incomplete (killed, power lost) is made anew. A
 `.venv` without the file is somebody else's and is left alone. One lock file lets one launch work at
 a time.
+
+Compilers for devices that are not here bring plugins that look for their device whenever JAX
+starts, and complain. They live in `.venv/compilers`, an environment that sees the packages of
+`.venv` and adds only theirs, so that no command without need of them meets them.
 """
 
-import contextlib
-import fcntl
 import hashlib
 import json
 import os
-import re
-import shutil
-import signal
-import subprocess
 import sys
 import time
-from collections.abc import Iterator
+import tomllib
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
 import devices
+from installing import InstallError, locked, remove, run, say, termination_raises
 
 STATE = "attnlab.json"
-COMPILER = "gpu-compile"  # the extra with JAX's CUDA plugin alone
-
-# What pip or venv said → what to do about it; the first that matches is shown.
-REMEDIES = (
-    ("No space left", "free some disk space and run the same command again"),
-    (
-        "ensurepip",
-        "install Python's venv module (Debian, Ubuntu: apt install python3-venv), or set "
-        "ATTNLAB_PYTHON to another Python",
-    ),
-    (
-        "No matching distribution",
-        "check that the package index can be reached (PIP_INDEX_URL names another one) and has "
-        "this package for this Python; without an index, use --no_env with a Python that has the "
-        "packages",
-    ),
-    ("", "mend that and run the same command again"),
-)
-NOISE = re.compile(
-    r"WARNING: Location|\[notice\]|Looking in|Using cached|Requirement already"
-    r"|note: This error orig|\[end of output\]|exit code:|error: subprocess|[╰×]"
-    r"|Obtaining file:|Installing build dep|WARNING: Retrying .*total=[1-9]"
-)
+TPU_COMPILER, GPU_COMPILER = COMPILERS = ("tpu", "gpu-compile")  # extras of pyproject.toml
 
 
-class InstallError(Exception):
-    """The environment could not be made; the text says why and what to do."""
-
-
-def ensure(root: Path, extras: set[str]) -> Path:
-    """Returns the Python of a complete `.venv` with at least these extras, made first if need be.
+def ensure(root: Path, extras: Collection[str]) -> Path:
+    """Returns the Python of a complete environment with these extras, made first if need be.
 
     Args:
         root: The repository.
-        extras: Extras of pyproject.toml to hold besides the accelerator's.
+        extras: Extras of pyproject.toml to hold besides the accelerator's. With a compiler for a
+            device that is not here, the Python is that of `.venv/compilers`, else of `.venv`.
 
     Raises:
         InstallError: It could not be made. An environment that was complete before is then as it
             was, any other is gone.
     """
     venv = root / ".venv"
-    if not _holds(venv, extras):
+    plain, compilers = set(extras) - set(COMPILERS), set(extras) & set(COMPILERS)
+
+    def held() -> bool:
+        return _holds(venv, plain) and _holds_compilers(venv, _absent(venv, compilers))
+
+    if not held():
         try:
-            with _lock(root) as lock, _termination_raises():
-                if not _holds(venv, extras):  # another launch may have made it meanwhile
-                    _make(venv, extras, lock)
+            with locked(root) as lock, termination_raises():
+                if not _holds(venv, plain):  # another launch may have made it meanwhile
+                    _make(venv, plain, lock)
+                if not held():
+                    _make_compilers(venv, _absent(venv, compilers), lock)
         except OSError as error:
             raise InstallError(
                 f"cannot make {venv}: {error}; use a checkout that can be written to, or --no_env "
                 "with a Python that has the packages"
             ) from error
-    return venv / "bin" / "python"
+    return _python(_compilers(venv) if _absent(venv, compilers) else venv)
 
 
 def _holds(venv: Path, extras: set[str]) -> bool:
@@ -90,113 +72,163 @@ def _holds(venv: Path, extras: set[str]) -> bool:
 
 def _sound(venv: Path, state: dict[str, Any]) -> bool:
     """Whether the environment is complete and still where, and of the Python, it was made for."""
-    if not state.get("complete") or state["root"] != str(venv.parent):
+    if not (state.get("complete") and state.get("root") == str(venv.parent)) or _stray(state):
         return False
-    python = venv / "bin" / "python"
     asked = os.environ.get("ATTNLAB_PYTHON")
     wanted = os.path.realpath(sys.executable) if asked else state["python"]
+    python = _python(venv)
     return os.access(python, os.X_OK) and os.path.realpath(python) == state["python"] == wanted
+
+
+def _stray(state: dict[str, Any]) -> set[str]:
+    """Compilers for absent devices among the packages: they were once installed there."""
+    here = {TPU_COMPILER} if {"accel", "vfio"} & set(state["devices"]) else set()
+    return set(state["extras"]) & set(COMPILERS) - here
 
 
 def _make(venv: Path, extras: set[str], lock: int) -> None:
     before = _read(venv)
-    if not before and venv.exists() and any(venv.iterdir()):
+    if not (venv / STATE).exists() and venv.exists() and any(venv.iterdir()):
         raise InstallError(
             f"{venv} was not made by launch/local; move it away, or activate it and use --no_env"
         )
     update = _sound(venv, before)
-    held = set(before["extras"]) if update else set()
-    found = set() if held & devices.CUDA else devices.extras()
-    if found & devices.CUDA and COMPILER in held:
-        update, held = False, held - {COMPILER}  # its plugin may be that of the other CUDA
-    extras = extras | held | found
-    shown = f" with {', '.join(sorted(extras))}" if extras else ""
-    _say(f"{'updating' if update else 'making'} .venv{shown} (once; takes minutes)")
+    held = set(before.get("extras", ())) if update else set()
+    extras = extras | held | (set() if held & devices.CUDA else devices.extras())
     if "compat" in extras and sys.platform == "linux":
-        _say("note: torch may bring gigabytes of CUDA libraries; see `compat` in pyproject.toml")
+        say("note: torch may bring gigabytes of CUDA libraries; see `compat` in pyproject.toml")
+    python = os.path.realpath(sys.executable)  # which may run from the .venv that is to go
+    _install(
+        venv,
+        venv.parent,
+        extras,
+        update=update,
+        create=lambda log: run([python, "-m", "venv", str(venv)], venv.parent, log, lock),
+        wanted=["--editable", f".[{','.join(sorted(extras))}]" if extras else "."],
+        state=lambda: {
+            "root": str(venv.parent),
+            "python": os.path.realpath(_python(venv)),
+            "pyproject": _pyproject_hash(venv.parent),
+            "devices": sorted(devices.seen()),
+        },
+        lock=lock,
+    )
 
-    started = time.monotonic()
+
+def _compilers(venv: Path) -> Path:
+    return venv / "compilers"
+
+
+def _absent(venv: Path, compilers: set[str]) -> set[str]:
+    """The compilers that the wheels for real devices in `.venv` do not hold already."""
+    held = set(_read(venv).get("extras", ()))
+    return compilers - held - ({GPU_COMPILER} if held & devices.CUDA else set())
+
+
+def _holds_compilers(venv: Path, compilers: set[str]) -> bool:
+    state = _read(_compilers(venv))
+    return not compilers or (
+        state.get("complete", False)
+        and compilers <= set(state["extras"])
+        and state["beside"] == _packages(venv)
+        and os.access(_python(_compilers(venv)), os.X_OK)
+    )
+
+
+def _make_compilers(venv: Path, compilers: set[str], lock: int) -> None:
+    folder = _compilers(venv)
+    before = _read(folder)
+    update = before.get("complete", False) and os.access(_python(folder), os.X_OK)
+    compilers = compilers | (set(before["extras"]) if update else set())
+    packages = _packages(venv)
+
+    def create(log: list[str]) -> None:
+        python = os.path.realpath(_python(venv))
+        run([python, "-m", "venv", "--without-pip", str(folder)], venv.parent, log, lock)
+        # addsitedir also reads the .pth files there, as of editable installs.
+        line = f"import site; site.addsitedir({str(_site_packages(venv))!r})\n"
+        (_site_packages(folder) / "attnlab_base.pth").write_text(line)
+
+    constraints = venv / "compilers.txt"  # nothing of `.venv` may be there in two versions
+    constraints.write_text("\n".join(packages))
+    with open(venv.parent / "pyproject.toml", "rb") as file:
+        known = tomllib.load(file)["project"]["optional-dependencies"]
+    _install(
+        folder,
+        venv.parent,
+        compilers,
+        update=update,
+        create=create,
+        wanted=[
+            f"--constraint={constraints}",
+            *(requirement for extra in sorted(compilers) for requirement in known[extra]),
+        ],
+        state=lambda: {"beside": packages},
+        lock=lock,
+    )
+
+
+def _install(
+    folder: Path,
+    root: Path,
+    extras: set[str],
+    *,
+    update: bool,
+    create: Callable[[list[str]], None],
+    wanted: list[str],
+    state: Callable[[], dict[str, Any]],
+    lock: int,
+) -> None:
+    """Creates or updates one environment; what fails leaves it as it was, or gone."""
+    name = str(folder.relative_to(root))
+    shown = f" with {', '.join(sorted(extras))}" if extras else ""
+    say(f"{'updating' if update else 'making'} {name}{shown} (once; takes minutes)")
+    before, started = _read(folder), time.monotonic()
     log: list[str] = []
     try:
         if not update:
-            _remove(venv)
-            venv.mkdir()
-            _write(venv, {"complete": False})
-            # The real path: the running Python may be that of the .venv just removed.
-            _run([os.path.realpath(sys.executable), "-m", "venv", str(venv)], venv, log, lock)
-        _write(venv, {"complete": False})
-        # Wheels for real GPUs hold the compiler too.
-        named = extras - {COMPILER} if extras & devices.CUDA else extras
-        project = f".[{','.join(sorted(named))}]" if named else "."
-        pip = [str(venv / "bin" / "python"), "-m", "pip", "install", "--no-input"]
-        _run([*pip, "--editable", project], venv, log, lock)
-        state = {
-            "complete": True,
-            "root": str(venv.parent),
-            "python": os.path.realpath(venv / "bin" / "python"),
-            "pyproject": _pyproject_hash(venv.parent),
-            "extras": sorted(extras),
-            "devices": sorted(devices.seen()),
-        }
-        _write(venv, state)
-    except BaseException:
+            remove(folder)
+            folder.mkdir()
+            _write(folder, {"complete": False})
+            create(log)
+        _write(folder, {"complete": False})
+        pip = [str(_python(folder)), "-m", "pip", "install", "--no-input"]
+        run([*pip, *wanted], root, log, lock)
+        _write(folder, {"complete": True, "extras": sorted(extras), **state()})
+    except BaseException as error:
         # pip downloads and builds everything before it changes anything.
         if update and not any(line.startswith("Installing collected") for line in log):
-            _write(venv, before)
+            _write(folder, before)
         else:
-            _remove(venv)
+            remove(folder)
+        if isinstance(error, InstallError):
+            raise InstallError(f"cannot make {name}:\n{error}") from None
         raise
-    _say(f"made .venv in {time.monotonic() - started:.0f} s")
+    say(f"made {name} in {time.monotonic() - started:.0f} s")
 
 
-def _run(command: list[str], venv: Path, log: list[str], lock: int) -> None:
-    """Runs a command to its end, its output into `log`; takes it down when interrupted."""
-    process = subprocess.Popen(
-        command,
-        cwd=venv.parent,
-        env={k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "PYTHONHOME")},
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        errors="replace",
-        start_new_session=True,  # its whole group can then be ended
-        pass_fds=(lock,),  # if this process is killed, the lock lasts until its child has ended
-    )
-    try:
-        for line in process.stdout or ():
-            log.append(line.rstrip())
-            _show_progress(log[-1])
-        status = process.wait()
-    except BaseException:
-        _end(process)
-        raise
-    finally:
-        _show_progress("")
-    if status:
-        raise InstallError(f"cannot make .venv:\n{_reason(log)}")
+def _python(venv: Path) -> Path:
+    return venv / "bin" / "python"
 
 
-def _end(process: "subprocess.Popen[str]") -> None:
-    for number, patience in ((signal.SIGINT, 5), (signal.SIGKILL, None)):
-        with contextlib.suppress(ProcessLookupError, subprocess.TimeoutExpired):
-            os.killpg(process.pid, number)
-            process.wait(patience)
+def _site_packages(venv: Path) -> Path:
+    return next(venv.glob("lib/python3*/site-packages"))
 
 
-def _reason(log: list[str]) -> str:
-    """Picks the lines that say why from pip's output, and the remedy for them."""
-    lines = [line.strip(" │") for line in log if not NOISE.search(line)]
-    lines = [line[:300] for line in lines if line][-10:]
-    remedy = next(remedy for sign, remedy in REMEDIES if sign in "\n".join(lines))
-    return "\n".join([*(f"    {line}" for line in lines), f"What to do: {remedy}."])
+def _packages(venv: Path) -> list[str]:
+    """What is installed, as pip's requirements; by the names of folders alone, which is quick."""
+    found = _site_packages(venv).glob("*.dist-info")
+    return sorted("==".join(path.name.removesuffix(".dist-info").rsplit("-", 1)) for path in found)
 
 
 def _read(venv: Path) -> dict[str, Any]:
     try:
-        return json.loads((venv / STATE).read_text())
+        state = json.loads((venv / STATE).read_text())
     except FileNotFoundError:
         return {}
+    except ValueError:  # the power went while it was written
+        return {"complete": False}
+    return state if isinstance(state, dict) else {"complete": False}
 
 
 def _write(venv: Path, state: dict[str, Any]) -> None:
@@ -205,65 +237,5 @@ def _write(venv: Path, state: dict[str, Any]) -> None:
     part.replace(venv / STATE)
 
 
-def _remove(venv: Path) -> None:
-    """Removes the environment so that at no instant a part of it stands under its name."""
-    aside = venv.with_name(".venv.removed")
-    with _termination_waits():
-        shutil.rmtree(aside, ignore_errors=True)
-        if venv.exists():
-            venv.replace(aside)
-            shutil.rmtree(aside, ignore_errors=True)
-
-
 def _pyproject_hash(root: Path) -> str:
     return hashlib.sha256((root / "pyproject.toml").read_bytes()).hexdigest()
-
-
-@contextlib.contextmanager
-def _lock(root: Path) -> Iterator[int]:
-    with open(root / ".venv.lock", "w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            _say("another launch is making .venv; waiting for it")
-            fcntl.flock(file, fcntl.LOCK_EX)
-        yield file.fileno()
-
-
-@contextlib.contextmanager
-def _termination_raises() -> Iterator[None]:
-    """Lets `except` and `finally` run on SIGTERM and SIGHUP, as they do on SIGINT."""
-
-    def leave(number: int, frame: object) -> None:
-        raise SystemExit(128 + number)
-
-    with _handlers(leave, (signal.SIGTERM, signal.SIGHUP)):
-        yield
-
-
-def _termination_waits() -> contextlib.AbstractContextManager[None]:
-    return _handlers(signal.SIG_IGN, (signal.SIGINT, signal.SIGTERM, signal.SIGHUP))
-
-
-@contextlib.contextmanager
-def _handlers(handler: Any, numbers: tuple[signal.Signals, ...]) -> Iterator[None]:
-    before = {number: signal.getsignal(number) for number in numbers}
-    for number, old in before.items():
-        if old is not signal.SIG_IGN:  # nohup's wish stands
-            signal.signal(number, handler)
-    try:
-        yield
-    finally:
-        for number, old in before.items():
-            signal.signal(number, old)
-
-
-def _say(text: str) -> None:
-    print(f"launch/local: {text}", file=sys.stderr, flush=True)
-
-
-def _show_progress(line: str) -> None:
-    """Shows the last line of output in place on a terminal, and nothing in a log."""
-    if sys.stderr.isatty():
-        width = shutil.get_terminal_size().columns - 1
-        print(f"\r\x1b[K{line[:width]}", end="", file=sys.stderr, flush=True)

@@ -1,14 +1,15 @@
 """Runs an experiment, or the tests, on this machine.
 
-    launch/local [--no_env] [--extra=NAME] NAME FLAGS…
+    launch/local [--no_env] [--extra=NAMES] NAME FLAGS…
 
 The first call makes `.venv` in the repository and installs the project into it, with the extra for
-the accelerator it finds, or whose compiler a --target needs; later calls start at once. Everything
-after NAME is the experiment's own (`launch/local NAME --help`), or pytest's for NAME `test`, whose
-paths start at the repository.
+the accelerator it finds; later calls start at once. The compilers that a --target needs (extras tpu
+and gpu-compile) come into `.venv/compilers`, which other calls never meet. Everything after NAME is
+the experiment's own (`launch/local NAME --help`), or pytest's for NAME `test`, whose paths start at
+the repository.
 
     --no_env       use the Python that is active, as it is; install nothing
-    --extra=NAME   also install this extra of pyproject.toml; may be repeated
+    --extra=NAMES  also install these extras of pyproject.toml, with commas between them
     --help         this text
 
 ATTNLAB_PYTHON names the Python to use; without it the first of python3, python3.13, python3.12 and
@@ -18,14 +19,17 @@ python3.11 that is at least 3.11.
 import argparse
 import ast
 import importlib.util
+import json
 import os
 import re
+import signal
 import sys
 import tomllib
 from pathlib import Path
 
 import devices
 import environment
+from installing import InstallError
 
 ROOT = Path(__file__).resolve().parent.parent
 TEST = "test"
@@ -38,6 +42,7 @@ def main(arguments: list[str]) -> None:
     split = next((i for i, a in enumerate(arguments) if not a.startswith("-")), len(arguments))
     options, rest = _parse(arguments[:split]), arguments[split:]
     if options.help:
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `| head` ends it without a word
         print(_help())
         return
     if not rest:
@@ -53,7 +58,7 @@ def main(arguments: list[str]) -> None:
         extras = NEEDS.get(name, set()) | _compilers(flags) | _known_extras(options.extra)
         python, parallel = _prepare(extras), True
         if not (devices.seen() or devices.extras()):
-            # A compiler's extra brings a plugin that looks for its device, and complains.
+            # Wheels for a device, or for its compiler, look for it and complain.
             os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
     # The experiment runs where the user is, so that --input=PATH means what it says there; -P and
@@ -73,11 +78,13 @@ def main(arguments: list[str]) -> None:
 
 
 def _parse(arguments: list[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser("launch/local", add_help=False, allow_abbrev=False)
+    usage = "launch/local [--no_env] [--extra=NAMES] NAME FLAGS…"
+    parser = argparse.ArgumentParser("launch/local", usage, add_help=False, allow_abbrev=False)
     parser.add_argument("-h", "--help", action="store_true")
     parser.add_argument("--no_env", action="store_true")
     parser.add_argument("--extra", action="append", default=[])
     options = parser.parse_args(arguments)
+    options.extra = [name for names in options.extra for name in names.split(",")]
     if options.no_env and options.extra:
         parser.error("--no_env installs nothing, got --extra as well; drop one of them")
     return options
@@ -89,19 +96,22 @@ def _known_extras(names: list[str]) -> set[str]:
     unknown = sorted(set(names) - known.keys())
     if unknown:
         sys.exit(f"launch/local: unknown extra {unknown[0]!r}; the extras are: {', '.join(known)}")
+    if len(devices.CUDA & set(names)) > 1:
+        sys.exit("launch/local: the extras cuda12 and cuda13 exclude each other; give one")
     return set(names)
 
 
 def _compilers(flags: list[str]) -> set[str]:
-    """The extras for the devices of --target, which the experiment itself checks."""
+    """The extras for the devices of --target, also of a resumed run; the experiment checks them."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    parser.add_argument("--target")
-    given = parser.parse_known_args(flags)[0].target
-    if given is None:
+    for name in ("target", "resume"):
+        parser.add_argument(f"--{name}", f"-{name}", nargs="?")
+    given = parser.parse_known_args(flags)[0]
+    wanted = (given.target or "").split(",") + _targets_of(given.resume)
+    if not any(wanted):
         return set()
     with open(ROOT / "attnlab" / "bench" / "targets.toml", "rb") as file:
         known = tomllib.load(file)
-    wanted = given.split(",")
     return {
         COMPILERS[device["kind"]]
         for name, device in known.items()
@@ -109,10 +119,18 @@ def _compilers(flags: list[str]) -> set[str]:
     }
 
 
+def _targets_of(folder: str | None) -> list[str]:
+    """The targets of an earlier run, none where there is no such folder."""
+    try:
+        return list(json.loads((Path(folder or "") / "settings.json").read_text())["target"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return []
+
+
 def _prepare(extras: set[str]) -> Path:
     try:
         return environment.ensure(ROOT, extras)
-    except environment.InstallError as error:
+    except InstallError as error:
         sys.exit(f"launch/local: {error}")
     except KeyboardInterrupt:
         print("\nlaunch/local: interrupted; no half-made environment is left", file=sys.stderr)

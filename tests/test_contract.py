@@ -175,6 +175,90 @@ def test_pmap_over_two_devices(mechanism):
         np.testing.assert_allclose(context, whole, rtol=1e-5, atol=1e-6)
 
 
+def over_two_devices(mechanism: Mechanism):
+    """Two batches in one, the parameters of the first: (arrays, mask, dcontext), and their specs.
+
+    They are split by example; what has no batch axis is on both devices.
+    """
+    first, second = mechanism.arrays(), mechanism.arrays(seed=1)
+    joined = {name: jnp.concatenate([first[name], second[name]]) for name in mechanism.batched}
+    masked = [mask_of(mechanism, visible=x) for x in (visible_keys(mechanism), None)]
+    mask = jax.tree.map(lambda *x: jnp.concatenate(x) if jnp.ndim(x[0]) else x[0], *masked)
+    dcontext = jnp.concatenate([dcontext_of(mechanism, seed) for seed in (1, 2)])
+    operands = first | joined, mask, dcontext
+    specs = jax.tree.map(lambda x: jax.P("data") if jnp.ndim(x) else jax.P(), operands)
+    specs[0].update({name: jax.P() for name in first if name not in mechanism.batched})
+    return operands, specs
+
+
+def assert_as_on_one_device(mechanism: Mechanism, found, operands):
+    """(context, gradients) of `over_two_devices` are those of its halves, one after the other."""
+    arrays, mask, dcontext = operands
+    half = len(dcontext) // 2
+
+    def part(name, x, i):
+        batched = jnp.ndim(x) and (name is None or name in mechanism.batched)
+        return x[i * half : (i + 1) * half] if batched else x
+
+    halves = [
+        context_and_grads(mechanism)(
+            {name: part(name, x, i) for name, x in arrays.items()},
+            jax.tree.map(lambda x, i=i: part(None, x, i), mask),
+            part(None, dcontext, i),
+        )
+        for i in range(2)
+    ]
+    (context, grads), (one, two) = found, halves
+    close = functools.partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-5)
+    close(context, np.concatenate([one[0], two[0]]))
+    for name, grad in grads.items():
+        parts = one[1][name], two[1][name]
+        whole = np.concatenate(parts) if name in mechanism.batched else np.add(*parts)
+        close(grad, whole, err_msg=name)
+
+
+@EVERY
+@pytest.mark.usefixtures("quick_compile")
+def test_in_shard_map_with_its_defaults(mechanism):
+    """The gradient of a parameter that both devices share is the sum of theirs."""
+    mesh = jax.make_mesh((2,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
+    operands, specs = over_two_devices(mechanism)
+    function = jax.shard_map(
+        context_and_grads(mechanism).__wrapped__,
+        mesh=mesh,
+        in_specs=specs,
+        out_specs=(jax.P("data"), specs[0]),
+    )
+    assert_as_on_one_device(mechanism, jax.jit(function)(*operands), operands)
+
+
+@EVERY
+@pytest.mark.usefixtures("quick_compile")
+def test_on_a_mesh_with_explicit_axes(mechanism):
+    mesh = jax.make_mesh((2,), ("data",), axis_types=(jax.sharding.AxisType.Explicit,))
+    operands, specs = over_two_devices(mechanism)
+    placed = jax.tree.map(
+        lambda x, spec: jax.device_put(x, jax.NamedSharding(mesh, spec)), operands, specs
+    )
+    found = jax.jit(context_and_grads(mechanism).__wrapped__)(*placed)
+    assert jax.typeof(found[0]).sharding.spec[0] == "data"
+    assert_as_on_one_device(mechanism, found, operands)
+
+
+@EVERY
+@pytest.mark.usefixtures("quick_compile")
+def test_an_empty_batch_gives_nothing(mechanism):
+    """Empty arrays of the right shape, and a gradient of zero for the parameters."""
+    arrays, mask, dcontext = mechanism.arrays(), mask_of(mechanism), dcontext_of(mechanism)
+    arrays |= {name: arrays[name][:0] for name in mechanism.batched}
+    mask = jax.tree.map(lambda x: x[:0] if jnp.ndim(x) else x, mask)
+    function = jax.jit(context_and_grads(mechanism).__wrapped__)
+    context, grads = function(arrays, mask, dcontext[:0])
+    assert context.shape == (0, *dcontext.shape[1:]) and context.dtype == jnp.float32
+    for name, grad in grads.items():
+        assert grad.shape == arrays[name].shape and not np.any(grad), name
+
+
 @EVERY
 @pytest.mark.usefixtures("quick_compile")
 def test_bfloat16(mechanism):

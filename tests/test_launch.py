@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -25,8 +26,10 @@ version = "0"
 [project.optional-dependencies]
 compat = []
 test = []
-tpu = []
-gpu-compile = []
+tpu = ["tpu-compiler"]
+gpu-compile = ["gpu-compiler"]
+cuda12 = []
+cuda13 = []
 """
 
 BACKEND = """
@@ -40,10 +43,11 @@ def build_editable(wheel_directory, config_settings=None, metadata_directory=Non
     end = time.monotonic() + 60  # a failed test leaves nothing that runs on
     while pathlib.Path("wait").exists() and time.monotonic() < end:
         time.sleep(0.1)
+    requires = pathlib.Path("requires").read_text() if pathlib.Path("requires").exists() else ""
     name = "scratch-0-py3-none-any.whl"
     files = {
         "METADATA": "Metadata-Version: 2.1\\nName: scratch\\nVersion: 0\\n"
-        "Provides-Extra: compat\\nProvides-Extra: test\\n",
+        "Provides-Extra: compat\\nProvides-Extra: test\\n" + requires,
         "WHEEL": "Wheel-Version: 1.0\\nGenerator: scratch\\nRoot-Is-Purelib: true\\n"
         "Tag: py3-none-any\\n",
     }
@@ -53,6 +57,13 @@ def build_editable(wheel_directory, config_settings=None, metadata_directory=Non
         record = [f"scratch-0.dist-info/{file},,\\n" for file in [*files, "RECORD"]]
         wheel.writestr("scratch-0.dist-info/RECORD", "".join(record))
     return name
+"""
+
+PACKAGES = """
+import importlib.metadata as metadata, json, sys
+ours = ("scratch", "gpu-compiler", "tpu-compiler", "shared")
+found = {d.name + " " + d.version for d in metadata.distributions() if d.name in ours}
+print(json.dumps([sys.prefix, sorted(found)]))
 """
 
 HELLO = '''"""Says what it was given.
@@ -74,6 +85,7 @@ class Scratch:
         self.root = folder / "a repository"
         self.venv = self.root / ".venv"
         self.elsewhere = folder / "else where"
+        self.wheels = folder / "wheels"
         (self.root / "experiments").mkdir(parents=True)
         self.elsewhere.mkdir()
         ignore = shutil.ignore_patterns("__pycache__")
@@ -86,8 +98,22 @@ class Scratch:
         self.environment = {
             **{k: v for k, v in os.environ.items() if not k.startswith("PYTEST_")},
             "PIP_NO_INDEX": "1",
+            "PIP_TARGET": str(folder / "stray"),  # a user's habits must not count
+            "PIP_USER": "1",
+            "PIP_FIND_LINKS": str(folder / "wheels"),
             "ATTNLAB_PYTHON": sys.executable,
         }
+
+    def offer(self, name: str, version: str = "1", requires: str = "") -> None:
+        """Puts an empty wheel where pip looks for packages."""
+        self.wheels.mkdir(exist_ok=True)
+        info = f"{name.replace('-', '_')}-{version}"
+        metadata = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
+        wheel = "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+        files = {"METADATA": metadata + requires, "WHEEL": wheel, "RECORD": ""}
+        with zipfile.ZipFile(self.wheels / f"{info}-py3-none-any.whl", "w") as archive:
+            for file, text in files.items():
+                archive.writestr(f"{info}.dist-info/{file}", text)
 
     def start(self, *arguments: str) -> "subprocess.Popen[str]":
         return subprocess.Popen(
@@ -145,9 +171,15 @@ def test_help_lists_experiments_with_their_first_lines(scratch):
         (["--no-env", "hello"], "unrecognized arguments: --no-env"),
         (
             ["--extra=gpu", "hello"],
-            "unknown extra 'gpu'; the extras are: compat, test, tpu, gpu-compile",
+            "unknown extra 'gpu'; the extras are: compat, test, tpu, gpu-compile, cuda12, cuda13",
         ),
         (["--no_env", "--extra=test", "hello"], "drop one of them"),
+        (["--extra=", "hello"], "unknown extra ''"),
+        (
+            ["--extra", "test", "hello"],
+            "usage: launch/local [--no_env] [--extra=NAMES] NAME FLAGS…",
+        ),
+        (["--extra=cuda12,cuda13", "hello"], "cuda12 and cuda13 exclude each other; give one"),
     ],
 )
 def test_bad_command_lines_end_at_once(scratch, arguments, message):
@@ -155,6 +187,20 @@ def test_bad_command_lines_end_at_once(scratch, arguments, message):
     assert status != 0
     assert message in err
     assert out == "" and scratch.leftovers() == []
+
+
+def test_a_link_to_the_launcher_is_the_launcher(scratch, tmp_path):
+    (tmp_path / "one").symlink_to(scratch.root / "launch" / "local")
+    (scratch.elsewhere / "two").symlink_to("../one")
+    command = [scratch.elsewhere / "two", "--help"]
+    done = subprocess.run(command, env=scratch.environment, capture_output=True, text=True)
+    assert "hello              Says what it was given." in done.stdout, done.stderr
+
+
+def test_a_reader_of_the_help_may_leave(scratch):
+    with scratch.start("--help") as process:
+        process.stdout.close()
+        assert process.stderr.read() == ""
 
 
 def test_unknown_name_lists_the_known_ones(scratch):
@@ -229,16 +275,45 @@ def test_makes_the_environment_once_and_updates_it_when_it_must(scratch):
     assert "making .venv" in scratch.run("hello")[2]
 
 
-def test_a_target_brings_its_compiler(scratch):
+def test_a_target_brings_its_compiler_to_no_other_command(scratch):
     bench = scratch.root / "attnlab" / "bench"
     bench.mkdir(parents=True)
     shutil.copy(ROOT / "attnlab" / "bench" / "targets.toml", bench)
-    status, _, err = scratch.run("hello", "--target=v5e:4x4,nonsense")
-    assert status == 0 and "making .venv with tpu (once" in err, err
-    assert scratch.run("hello", "--target", "v5e-8")[2] == ""
-    err = scratch.run("hello", "--target=a100-80,v4")[2]
-    assert "updating .venv with gpu-compile, tpu (once" in err, err
-    assert scratch.run("hello", "--target=h100-8")[2] == ""
+    (scratch.root / "experiments" / "packages.py").write_text(PACKAGES)
+    (scratch.elsewhere / "earlier").mkdir()
+    (scratch.elsewhere / "earlier" / "settings.json").write_text('{"target": ["v5e"]}')
+    compilers = str(scratch.venv / "compilers")
+
+    status, out, err = scratch.run("--extra=tpu", "packages")
+    assert status == 1 and "making .venv (once" in err, err
+    assert "cannot make .venv/compilers" in err and "package index can be reached" in err
+    assert not (scratch.venv / "compilers").exists()
+
+    scratch.offer("tpu-compiler", requires="Requires-Dist: shared\n")
+    scratch.offer("gpu-compiler")
+    scratch.offer("shared")
+    status, out, err = scratch.run("packages", "--target=v5e:4x4,nonsense")
+    assert status == 0 and "making .venv/compilers with tpu (once" in err, err
+    assert "making .venv (once" not in err
+    assert json.loads(out) == [compilers, ["scratch 0", "shared 1", "tpu-compiler 1"]]
+    for flags in (["--target", "v5e-8"], ["--resume=earlier"], ["-target=v4"]):
+        assert scratch.run("packages", *flags) == (0, out, "")
+    plain = [str(scratch.venv), ["scratch 0"]]
+    for flags in ([], ["--target"], ["--target=nonsense"], ["--resume=elsewhere"]):
+        status, out, err = scratch.run("packages", *flags)
+        assert (status, json.loads(out), err) == (0, plain, "")
+
+    # What `.venv` holds is not installed again, and decides the versions of what is added to it.
+    scratch.offer("shared", "2")
+    (scratch.root / "requires").write_text("Requires-Dist: shared; extra == 'compat'\n")
+    status, out, err = scratch.run("--extra=compat", "packages", "--target=a100-80,v4")
+    assert "updating .venv with compat (once" in err, err
+    assert "updating .venv/compilers with gpu-compile, tpu (once" in err
+    everything = ["gpu-compiler 1", "scratch 0", "shared 2", "tpu-compiler 1"]
+    assert json.loads(out) == [compilers, everything]
+    assert scratch.run("--extra=tpu", "--extra=gpu-compile", "packages") == (0, out, "")
+    assert scratch.run("--extra=tpu,gpu-compile", "packages") == (0, out, "")
+    assert json.loads(scratch.run("packages")[1]) == [str(scratch.venv), ["scratch 0", "shared 2"]]
 
 
 def test_a_failed_install_says_why_and_leaves_nothing(scratch):
@@ -311,29 +386,72 @@ def devices(monkeypatch):
 @pytest.fixture
 def environment(devices, monkeypatch):
     monkeypatch.setitem(sys.modules, "devices", devices)
+    monkeypatch.syspath_prepend(ROOT / "launch")
     spec = importlib.util.spec_from_file_location("environment", ROOT / "launch" / "environment.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
 
 
+@pytest.fixture
+def installs(environment, monkeypatch, tmp_path) -> list[str]:
+    """What pip would be asked for, in order; nothing is installed."""
+    asked = []
+
+    def run(command, *_):
+        folder = Path(command[-1])
+        if "venv" in command:
+            (folder / "bin").mkdir()
+            (folder / "bin" / "python").symlink_to(os.path.realpath(sys.executable))
+            (folder / "lib" / "python3.11" / "site-packages").mkdir(parents=True)
+        else:
+            asked.append(",".join(command[command.index("--no-input") + 2 :]))
+
+    monkeypatch.setattr(environment, "run", run)
+    monkeypatch.delenv("ATTNLAB_PYTHON", raising=False)
+    (tmp_path / "pyproject.toml").write_text(PYPROJECT)
+    return asked
+
+
 @pytest.mark.parametrize(
     ("found", "installed"),
     [
-        (set(), "gpu-compile,tpu"),
-        ({"cuda13"}, "cuda13,tpu"),  # whose plugin is the compiler, and excludes CUDA 12's
+        (set(), [".", "gpu-compiler,tpu-compiler"]),
+        ({"cuda13"}, [".[cuda13]", "tpu-compiler"]),  # whose plugin is the compiler
+        ({"tpu"}, [".[tpu]", "gpu-compiler"]),
+        ({"cuda12", "tpu"}, [".[cuda12,tpu]"]),
     ],
 )
-def test_wheels_for_real_gpus_are_their_compiler(
-    environment, devices, monkeypatch, tmp_path, found, installed
+def test_wheels_for_real_devices_are_their_compilers(
+    environment, installs, devices, monkeypatch, tmp_path, found, installed
 ):
-    commands = []
     monkeypatch.setattr(devices, "extras", lambda: found)
-    monkeypatch.setattr(environment, "_run", lambda command, *_: commands.append(command))
-    (tmp_path / "pyproject.toml").touch()
-    environment.ensure(tmp_path, {"gpu-compile", "tpu"})
-    assert commands[-1][-1] == f".[{installed}]"
-    assert "gpu-compile" in json.loads((tmp_path / ".venv" / "attnlab.json").read_text())["extras"]
+    monkeypatch.setattr(devices, "seen", lambda: {"accel"} if "tpu" in found else set())
+    for _ in range(2):  # the second time nothing is left to do
+        python = environment.ensure(tmp_path, {"gpu-compile", "tpu"})
+        assert installs == installed
+    assert python.parts.count("compilers") == len(installed) - 1
+
+
+@pytest.mark.parametrize(
+    ("state", "again"),
+    [
+        (lambda made: made, []),
+        (lambda made: made | {"extras": ["tpu"]}, ["."]),  # for a target, by an earlier version
+        (lambda made: {"complete": True}, ["."]),
+        (lambda made: [], ["."]),
+        (lambda made: None, ["."]),  # the power went while it was written
+    ],
+)
+def test_what_is_not_known_to_be_right_is_made_anew(environment, installs, tmp_path, state, again):
+    environment.ensure(tmp_path, {"compat"})
+    assert installs == [".[compat]"]
+    file = tmp_path / ".venv" / "attnlab.json"
+    changed = state(json.loads(file.read_text()))
+    file.write_text("" if changed is None else json.dumps(changed))
+    for _ in range(2):
+        environment.ensure(tmp_path, set())
+        assert installs[1:] == again
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """Masks: the pairs they show, in one piece and in blocks, and the key ranges they promise."""
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -148,9 +149,70 @@ def test_combine():
         (lambda: masks.Padding(3, jnp.zeros(5, int)), r"Padding\.q_lengths .*got \(5,\)"),
         (lambda: masks.Segments(jnp.zeros((2, 5), int)), r"kv_ids must be \[\*B, 7\].*\(2, 5\)"),
         (lambda: masks.Segments(jnp.zeros((3, 5), int), jnp.zeros(7, int)), r"q_ids .*\(3, 5\)"),
+        (
+            lambda: masks.Explicit(-1e9 * np.ones((5, 7))),
+            r"must be boolean.*got dtype float.*bias=",
+        ),
+        (lambda: masks.Explicit(2 * np.ones((5, 7), int)) & masks.Causal(), r"got dtype int.*!= 0"),
+        (lambda: nn.make_causal_mask(jnp.ones((2, 7))), r"float32.*make_causal_mask masks\.Causal"),
+        (
+            lambda: masks.Padding(np.array([3.0, 7.0])),
+            r"Padding\.kv_lengths must be integers.*float",
+        ),
+        (
+            lambda: masks.Padding(np.ones((2, 7), bool)),
+            r"kv_lengths .*bool .*\[\*B, S\].*from_padding",
+        ),
+        (lambda: masks.Padding(3, 5.0), r"Padding\.q_lengths must be integers; got dtype float32"),
+        (
+            lambda: masks.Segments(np.zeros((2, 5)), np.zeros((2, 7))),
+            r"Segments\.q_ids must be int",
+        ),
+        (lambda: masks.Causal(1.0), r"Causal\.q_offset must be integers; got dtype float32 \(cast"),
+        (lambda: np.ones((2, 7), bool), r"got \(2, 7\) \(real tokens.*masks\.from_padding"),
+        (
+            lambda: masks.from_padding(np.ones((2, 7))),
+            r"from_padding takes booleans.*got float32 \(2, ",
+        ),
+        (
+            lambda: "causal",
+            r"mask must be of attnlab\.masks, such as masks\.Causal\(\).*got 'causal'",
+        ),
+        (lambda: masks.Causal, r"mask must be of attnlab\.masks.*got the class Causal"),
     ],
 )
 def test_errors(make, message):
     q, k = jnp.ones((2, 5, 4, 3)), jnp.ones((2, 7, 2, 3))
     with pytest.raises(ValueError, match=message):
         attention(scores.Dot(), q, k, k, mask=make())
+
+
+def test_as_array_refuses_what_attention_does():
+    with pytest.raises(ValueError, match="mask must be boolean"):
+        (masks.Explicit(np.ones((5, 7))) & masks.Causal()).as_array(5, 7)
+
+
+def test_from_padding_hides_any_position():
+    real = np.array([[True, False, True], [False, False, False]])
+    mask = masks.from_padding(real)
+    np.testing.assert_array_equal(
+        np.broadcast_to(mask.as_array(2, 3), (2, 1, 2, 3)), np.stack([real[:, None]] * 2, axis=2)
+    )
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: masks.Explicit(np.ones((5, 7), bool)) & masks.Padding(jnp.array([3, 7])),
+        lambda: masks.Segments(jnp.zeros((2, 5), int), jnp.zeros((2, 7), int)),
+    ],
+)
+def test_the_leaves_of_a_mask_may_be_anything(make):
+    """What JAX puts there: objects, shapes, None, the float0 of a gradient, axes of `vmap`."""
+    mask = make()
+    leaves, tree = jax.tree.flatten(mask)
+    for leaf in (object(), None, 0, 1.5, np.ones(3)):
+        assert jax.tree.leaves(tree.unflatten([leaf] * len(leaves)), is_leaf=lambda x: x is None)
+    zeros = jax.vjp(lambda mask: jnp.float32(0), mask)[1](jnp.float32(1))[0]
+    assert jax.tree.structure(zeros) == tree
+    assert jax.eval_shape(lambda mask: mask, mask).__class__ is type(mask)

@@ -72,6 +72,18 @@ def test_everywhere(queries, q_at, k_at, dtype):
     check(q, k, rng.normal(size=5), rng.normal(size=(queries, 11)), dtype)
 
 
+@pytest.mark.usefixtures("x64", "quick_compile")
+@pytest.mark.parametrize("queries", [7, 1])
+def test_float64_to_its_own_rounding(queries):
+    """Also where float32 would saturate: −33 against 43 is tanh(10) there, here not even near."""
+    rng = np.random.default_rng(4)
+    for q_at, k_at in ((0, 0), (50, -33), (43, -32), (152, -149), (-170, 150), (400, -400)):
+        arrays = rng.normal(size=(queries, 5)) + q_at, rng.normal(size=(11, 5)) + k_at
+        arrays = (*arrays, rng.normal(size=5), rng.normal(size=(queries, 11)))
+        for got, want in zip(compiled()(*map(jnp.asarray, arrays)), true(*arrays), strict=True):
+            np.testing.assert_allclose(got, want, rtol=1e-12, atol=1e-14, err_msg=f"{q_at} {k_at}")
+
+
 def test_saturated_units_are_exactly_one_with_gradient_zero():
     q, k, w = jnp.full((3, 2), 1e4), jnp.array([[50.0] * 2, [-2e4] * 2]), jnp.ones(2)
     logits, dq, dk, dw = compiled()(q, k, w, jnp.ones((3, 2)))

@@ -99,12 +99,18 @@ class Result:
       resident_peak_bytes: seen: arguments plus how far a run raised the process's high-water mark.
         CPU on Linux only.
       device_peak_bytes: seen: the device allocator's peak, where it has one and the case raised it.
-      refused_bytes: what a compiler says that a program needs which it refused as too large.
-      available_bytes: what was free before the case; of a target, what a program can use there.
+      refused_bytes: what it would need, of a case refused before it was known from the program: as
+        the compiler says that refused it, or as shorter lengths were seen to grow.
+      available_bytes: what was free before the case and allowed to it; of a target, what a program
+        can use there.
       input_cycled: whether the text was shorter than the case and began again.
       environment: device, versions, git revision.
       flags: the command line's settings.
       time: when the row was written, UTC.
+      begun: when the run began that wrote it; rows of a resumed run have several.
+      load: the machine's load average over the minute before the case.
+      other_seconds: the slower median, of a case that ran twice because it did not go with its
+        neighbours; the row is the faster run.
     """
 
     case: Case
@@ -124,6 +130,9 @@ class Result:
     environment: dict[str, Any] = dataclasses.field(default_factory=dict)
     flags: dict[str, Any] = dataclasses.field(default_factory=dict)
     time: str = ""
+    begun: str = ""
+    load: float | None = None
+    other_seconds: float | None = None
 
     @property
     def analysis_bytes(self) -> int | None:
@@ -137,7 +146,7 @@ class Result:
 
         The device allocator's peak is not in it: it rounds up and keeps what it once had.
         """
-        if self.analysis_bytes is None:
+        if self.refused_bytes is not None or self.analysis_bytes is None:
             return self.refused_bytes
         return max(self.analysis_bytes, self.resident_peak_bytes or 0)
 
@@ -147,6 +156,12 @@ class Result:
         if self.memory_bytes is None:
             return ""
         return "resident" if self.memory_bytes == self.resident_peak_bytes else "analysis"
+
+    @property
+    def loaded(self) -> bool:
+        """Whether other work ran beside it: a load of more than all cores' and one."""
+        cpus = self.environment.get("cpus")
+        return self.load is not None and cpus is not None and self.load > cpus + 1
 
     @property
     def median_seconds(self) -> float | None:

@@ -4,9 +4,11 @@ import contextlib
 import dataclasses
 import datetime
 import json
+import math
+import os
 import signal
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -14,10 +16,11 @@ from attnlab.bench import (
     deviceless_figures,
     deviceless_report,
     figures,
+    forecast,
+    memory,
     published,
     report,
     topology,
-    trends,
 )
 from attnlab.bench.case import Case, Result
 from attnlab.bench.folder import Folder
@@ -55,6 +58,8 @@ def compare(
     """
     out = out or sys.stdout
     tables = published.load(published_dir)
+    folder = None if resume is None else Folder.open(resume)
+    rows = {} if folder is None else {result.case: result for result in folder.results()}
     with (
         _terminable(),
         started(
@@ -62,25 +67,33 @@ def compare(
             input_path=settings.input,
             repeats=settings.repeats,
             case_seconds=COMPILE_SECONDS if settings.target else settings.case_seconds,
+            case_bytes=math.inf if settings.target else settings.case_gib * 2**30,
             variables=topology.environment() if settings.target else None,
         ) as runner,
     ):
         cases = settings.cases(runner.environment["devices"])
-        if resume is None:
+        if folder is None:
             folder = Folder.create(output_dir, settings.as_json())
-        else:
-            folder = Folder.open(resume)
-        status = 0
+        status, full = 0, None
         try:
-            _run(cases, folder, settings, runner, out)
+            _run(cases, rows, folder, settings, runner, out)
         except KeyboardInterrupt:
             status = INTERRUPTED
             print("\ninterrupted: writing the report of what is done", file=out, flush=True)
         except Invalid as error:  # no new worker would start: the device is gone, say
             status = 1
             print(f"\nstopped: {error}", file=out, flush=True)
+        except OSError as error:
+            full = error
         with _uninterrupted():
-            _finish(cases, folder, tables, runner.errors(), out)
+            try:
+                if full is None:
+                    _finish(cases, folder, tables, runner.errors(), out)
+            except OSError as error:
+                full = error
+        if full is not None:
+            status = 1
+            print(f"\nstopped: cannot write to {folder.path}: {full.strerror}", file=out)
         if status:
             print(f"to complete it: --resume={folder.path}", file=out)
         return status
@@ -91,70 +104,111 @@ def finished(result: Result | None) -> bool:
     return result is not None and result.status not in ("failed", "killed")
 
 
-def predicted_seconds(earlier: Sequence[Result], length: int) -> float:
-    """One call's time at `length` from the shorter lengths of the same mechanism and pass.
-
-    The last two that ran are continued with their own slope; with one, linearly; with none, 0.
-    """
-    line = {
-        r.case.length: s for r in earlier if (s := trends.seconds(r)) and r.case.length < length
-    }
-    points = sorted(line.items())[-2:]
-    if not points:
-        return 0.0
-    slope = trends.exponent(dict(points)) if len(points) == 2 else None
-    n, seconds = points[-1]
-    return seconds * (length / n) ** (1.0 if slope is None else slope)
-
-
 def _run(
-    cases: Sequence[Case], folder: Folder, settings: Settings, runner: Runner, out: TextIO
+    cases: Sequence[Case],
+    rows: dict[Case, Result],
+    folder: Folder,
+    settings: Settings,
+    runner: Runner,
+    out: TextIO,
 ) -> None:
-    rows = {result.case: result for result in folder.results()}
     missing = [case for case in cases if not finished(rows.get(case))]
+    begun = _now()
     print(f"results: {folder.path}", file=out)
     what = "compile, without the devices" if settings.target else f"run on {_where(runner)}"
     print(f"{len(missing)} of {len(cases)} cases to {what}", file=out, flush=True)
-    before: Case | None = None
-    for i, case in enumerate(missing, 1):
-        label = case.label
-        if before is not None and (before.target, before.label) != (case.target, label):
-            if not settings.target or case.target != before.target:
-                # A device's peak never falls, and a process's memory crumbles: one a mechanism.
-                runner.fresh()
-            print(_so_far(rows, cases, settings), file=out, flush=True)
-        before = case
-        print(f"[{i}/{len(missing)}] {case} … ", end="", file=out, flush=True)
-        same = [r for r in rows.values() if (r.case.label, r.case.passes) == (label, case.passes)]
-        result = _measured(case, same, settings, runner)
-        rows[case] = result = dataclasses.replace(
+
+    def measured(case: Case, count: str, left: Sequence[Case]) -> Result:
+        print(f"[{count}{_left(left, rows, settings)}] {case} … ", end="", file=out, flush=True)
+        load = os.getloadavg()[0] if hasattr(os, "getloadavg") else None
+        line = forecast.line_of(rows.values(), case)
+        result = _measured(case, line, settings, runner, lambda words: _tell(words, out))
+        print(_line(result), file=out, flush=True)
+        return dataclasses.replace(
             result,
             environment=runner.environment,
             flags=settings.as_json(),
-            time=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+            time=_now(),
+            begun=begun,
+            load=load,
         )
-        folder.append(result)
-        print(_line(result), file=out, flush=True)
-    if missing:
+
+    before: Case | None = None
+    for i, case in enumerate(missing):
+        if before is not None and _process(before, runner) != _process(case, runner):
+            runner.fresh()
+        if before is not None and (before.target, before.length) != (case.target, case.length):
+            print(_so_far(rows, cases, settings), file=out, flush=True)
+        before = case
+        rows[case] = measured(case, f"{i + 1}/{len(missing)}", missing[i:])
+        folder.append(rows[case])
+    again = forecast.to_repeat(cases, rows)
+    if again:
+        words = "do not go with the lengths beside them, as under another load: once more"
+        print(f"\n{len(again)} cases {words}", file=out, flush=True)
+    for i, case in enumerate(again):
+        runner.fresh()
+        rows[case] = faster(rows[case], measured(case, f"{i + 1}/{len(again)}", again[i:]))
+        folder.append(rows[case])
+    if missing or again:
         print(_so_far(rows, cases, settings), file=out, flush=True)
 
 
-def _measured(case: Case, earlier: Sequence[Result], settings: Settings, runner: Runner) -> Result:
-    """The case's row; only compiled where shorter lengths say that it would take too long."""
+def _process(case: Case, runner: Runner) -> tuple[Any, ...]:
+    """Cases in one process: a program compiled for a target leaves nothing behind.
+
+    On a CPU a process's memory crumbles: one a length. An accelerator's peak never falls: there one
+    for each mechanism at each length.
+    """
     if case.target is not None:
-        return runner.run(case)
+        return (case.target,)
+    on_host = runner.environment["platform"] == "cpu"
+    return (case.length,) if on_host else (case.length, case.label)
+
+
+def faster(first: Result, second: Result) -> Result:
+    """Of two runs of a case the one that other work held up less; the row says that there were two.
+
+    What did not run before and ran now is the second run alone.
+    """
+    if first.status != "ok":
+        return second
+    if second.status != "ok":
+        return dataclasses.replace(first, other_seconds=first.median_seconds)
+    low, high = sorted((first, second), key=lambda r: r.median_seconds or 0.0)
+    return dataclasses.replace(low, other_seconds=high.median_seconds)
+
+
+def _measured(
+    case: Case,
+    line: Sequence[Result],
+    settings: Settings,
+    runner: Runner,
+    tell: Callable[[str], None],
+) -> Result:
+    """The case's row; only compiled where shorter lengths say that it is too slow or too large."""
+    if case.target is not None:
+        return runner.run(case, tell=tell)
     limit = settings.case_seconds
-    expected = predicted_seconds(earlier, case.length)
-    stopped = [r for r in earlier if r.status == "too_slow" and r.case.length < case.length]
-    if not stopped and expected <= limit:
-        return runner.run(case)
-    if stopped:
-        why = f"not run: n = {stopped[0].case.length} was already too slow"
+    expected = forecast.predicted(line, case.length)
+    need = forecast.predicted(line, case.length, forecast.seen_bytes)
+    allowed = settings.case_gib * 2**30
+    free = memory.available_on_host() if need else None
+    room, word = (allowed, "allowed") if free is None or allowed < free else (free, "free")
+    stopped = [r for r in line if r.status == "too_slow" and r.case.length < case.length]
+    fields: dict[str, Any] = {}
+    if need > room:
+        message = f"needs about {human(need)} of {human(room)} {word}"
+        fields = {"status": "too_large", "refused_bytes": round(need / case.devices)}
+    elif stopped:
+        message = f"not run: n = {stopped[0].case.length} was already too slow"
+    elif expected > limit:
+        message = f"not run: about {expected:.0f} s a call, by shorter lengths (limit {limit:g} s)"
     else:
-        why = f"not run: about {expected:.0f} s a call by shorter lengths, limit {limit:.0f} s"
-    result = runner.run(case, run=False)
-    slow = result.status == "too_slow" and result.message == "not run"
-    return dataclasses.replace(result, message=why) if slow else result
+        return runner.run(case, tell=tell)
+    result = runner.run(case, run=False, tell=tell)
+    known = result.status == "too_slow" and result.message == "not run"
+    return dataclasses.replace(result, message=message, **fields) if known else result
 
 
 def _finish(
@@ -168,7 +222,7 @@ def _finish(
     results = [rows[case] for case in cases if case in rows]
     (folder.path / "results.csv").write_text(report.csv_text(results), encoding="utf-8")
     lost = any(r.status in ("failed", "killed") for r in results)
-    if errors.strip() and (lost or not _deviceless(cases)):  # the compilers chatter
+    if lost and errors.strip():  # else they are the chatter of compilers and plugins
         with open(folder.path / "errors.log", "a", encoding="utf-8") as file:
             file.write(errors)
     if _deviceless(cases):
@@ -207,13 +261,30 @@ def _line(result: Result) -> str:
             f"{human(result.memory_bytes)}, compiled in {report.duration(result.compile_seconds)}"
         )
         return text + (f"; {result.message}" if result.message else "")
-    low, high = min(result.seconds), max(result.seconds)
-    text = (
-        f"{report.duration(result.median_seconds)} "
-        f"({report.duration(low)} to {report.duration(high)}), {human(result.memory_bytes)}, "
-        f"compiled in {report.duration(result.compile_seconds)}"
-    )
+    text = report.duration(result.median_seconds)
+    if len(result.seconds) > 1:
+        low, high = min(result.seconds), max(result.seconds)
+        text += f" ({report.duration(low)} to {report.duration(high)})"
+    text += f", {human(result.memory_bytes)}"
     return text + (f"; {result.message}" if result.message else "")
+
+
+def _tell(words: str, out: TextIO) -> None:
+    print(words, end=" ", file=out, flush=True)
+
+
+def _left(left: Sequence[Case], rows: dict[Case, Result], settings: Settings) -> str:
+    limit = settings.case_seconds
+    seconds = forecast.seconds_left(left, rows, repeats=settings.repeats, limit=limit)
+    if seconds is None:
+        return ""
+    return (
+        f", about {seconds:.0f} s left" if seconds < 90 else f", about {seconds / 60:.0f} min left"
+    )
+
+
+def _now() -> str:
+    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
 
 
 def _deviceless(cases: Sequence[Case]) -> bool:

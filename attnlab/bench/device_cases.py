@@ -8,6 +8,7 @@ import numpy as np
 
 from attnlab import masks
 from attnlab.bench import oracle
+from attnlab.bench.device_programs import FLASH
 from attnlab.bench.device_scores import SCORES, Sizes
 from attnlab.ops import attention as ops
 from attnlab.ops import routes
@@ -29,6 +30,7 @@ class Scenario:
       padded: with `masks.Padding`: the last example has no key at all.
       segmented: with `masks.Segments`, three of them.
       chunk_size: C, for LSH.
+      num_hashes: R, for LSH.
     """
 
     name: str
@@ -38,6 +40,7 @@ class Scenario:
     padded: bool = False
     segmented: bool = False
     chunk_size: int = 16
+    num_hashes: int = 4
 
     @functools.cached_property
     def kv_lengths(self) -> np.ndarray:
@@ -114,8 +117,14 @@ IN_TURN: dict[str, tuple[Scenario, ...]] = {
     "scaled_dot": (*KERNELS, EVERYTHING),
     "additive": (*(LONG if s.name == "long" else s for s in KERNELS), EVERYTHING),
     "window": (KERNELS[4], KERNELS[5], dataclasses.replace(EVERYTHING, window=(9, 4))),
-    "lsh": (
-        *(s for s in KERNELS if s.name in ("causal", "long", "full", "segments", "grouped")),
+    "lsh": (  # with every number of rounds that is timed
+        *(
+            dataclasses.replace(s, num_hashes=rounds)
+            for s in KERNELS
+            for name, rounds in (("causal", 4), ("long", 8), ("full", 1), ("grouped", 2))
+            if s.name == name
+        ),
+        next(s for s in KERNELS if s.name == "segments"),
         Scenario("padding", _sizes(3, 96, 2, 1, 64), padded=True),
         dataclasses.replace(EVERYTHING, chunk_size=5),
     ),
@@ -123,8 +132,11 @@ IN_TURN: dict[str, tuple[Scenario, ...]] = {
 MECHANISMS = tuple(dict.fromkeys(["scaled_dot", "additive", "lsh", "window"])) + tuple(
     case.name for case in SCORES if case.name not in IN_TURN
 )
-# What the speed rests on comes first; the rest is checked last.
-FIRST = {(m, s) for m in ("scaled_dot", "additive", "lsh") for s in ("causal", "long")}
+# Checked on the arrays that are timed, and the buckets of LSH by themselves.
+TIMED, BUCKETS = "timed", "buckets"
+# What the speed rests on comes first, and of it what a compiler alone cannot vouch for.
+IMPORTANT = ("scaled_dot", "additive", "lsh", "window")
+RISKY = (AUTO, "cudnn", "splash", "pallas")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -133,18 +145,27 @@ class Check:
 
     Attributes:
       mechanism: one of `MECHANISMS`.
-      scenario: the name of a `Scenario` of it.
+      scenario: the name of a `Scenario` of it, `TIMED` or `BUCKETS`.
       implementation: "default" (None) or a name.
       dtype: of the arrays.
+      length: of `TIMED`.
+      batch: of `TIMED`.
     """
 
     mechanism: str
     scenario: str
     implementation: str
     dtype: str
+    length: int = 0
+    batch: int = 0
+
+    @property
+    def where(self) -> str:
+        """The scenario, with the length that it has not itself."""
+        return f"{self.scenario} n = {self.length}" if self.length else self.scenario
 
     def __str__(self) -> str:
-        return f"{self.mechanism}, {self.implementation}, {self.scenario}, {self.dtype}"
+        return f"{self.mechanism}, {self.implementation}, {self.where}, {self.dtype}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -155,8 +176,11 @@ class Checked:
       check: what was checked.
       status: one of `CHECKED`.
       message: the worst error, or why there is none.
-      ratios: rms error over what is allowed, for the context and each gradient; with "past" how far
-        a change of the future moved the past, over rounding.
+      ratios: error over what is allowed, in the mean and in the worst row, of the context and each
+        gradient; "plain": the worst of the plain version that it is judged by; "past": how far a
+        change of the future moved the past, over rounding; "elsewhere": how far rows without an
+        oracle are from the plain version; "buckets": how much nearer than the bucket's axis another
+        one is, over rounding.
       environment: device, versions, git revision.
       time: when the row was written, UTC.
     """
@@ -206,3 +230,17 @@ def checks(mechanism: str, name: str) -> tuple[Check, ...]:
         for implementation in implementations(mechanism)
         for dtype in DTYPES
     )
+
+
+def timed_checks(mechanism: str, length: int, batch: int) -> tuple[Check, ...]:
+    """Those on the arrays that are timed, beside the plain version of them."""
+    ways = implementations(mechanism)
+    ways = tuple(way for way in ways if way != "dense")  # has no room for them
+    if mechanism != "lsh":
+        ways = (FLASH, *ways)
+    return tuple(Check(mechanism, TIMED, way, "bfloat16", length, batch) for way in ways)
+
+
+def hash_checks() -> tuple[Check, ...]:
+    """Those of `hash_buckets`."""
+    return tuple(Check("lsh", BUCKETS, AUTO, dtype) for dtype in DTYPES)

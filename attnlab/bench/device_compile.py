@@ -1,6 +1,7 @@
 """Programs compiled in threads, each once: a default is one of the named implementations."""
 
 import concurrent.futures
+import math
 import time
 from typing import Any, NamedTuple
 
@@ -15,9 +16,15 @@ class Compiled(NamedTuple):
 
 
 class Compiler:
-    """A context in which lowered programs compile beside each other."""
+    """A context in which lowered programs compile beside each other, for `seconds` in all.
 
-    def __init__(self, threads: int) -> None:
+    With one thread a program is waited for as it is submitted: whoever submits them then knows
+    which one it was that killed the process.
+    """
+
+    def __init__(self, threads: int, seconds: float = math.inf) -> None:
+        self._alone = threads == 1
+        self._until = time.monotonic() + seconds
         self._pool = concurrent.futures.ThreadPoolExecutor(threads)
         self._known: dict[str, concurrent.futures.Future[Compiled]] = {}
 
@@ -26,7 +33,13 @@ class Compiler:
         text = lowered.as_text()
         if text not in self._known:
             self._known[text] = self._pool.submit(_compile, lowered)
+            if self._alone:
+                concurrent.futures.wait([self._known[text]], self.left())
         return self._known[text]
+
+    def left(self) -> float | None:
+        """The seconds that are left; None = there is no end."""
+        return None if math.isinf(self._until) else max(0.0, self._until - time.monotonic())
 
     def __enter__(self) -> "Compiler":
         return self

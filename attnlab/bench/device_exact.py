@@ -9,7 +9,14 @@ import numpy as np
 
 from attnlab.bench import oracle
 from attnlab.bench.device_cases import AUTO, Scenario
-from attnlab.bench.device_problem import Arrays, Problem, representable
+from attnlab.bench.device_problem import (
+    Arrays,
+    Problem,
+    Truth,
+    precision,
+    representable,
+    row_sizes,
+)
 from attnlab.bench.device_scores import SCORES, ScoreCase
 from attnlab.ops.attention import attention
 from attnlab.ops.local import window_attention
@@ -26,21 +33,10 @@ def problem(mechanism: str, scenario: Scenario) -> Problem:
     arrays = {"q": q, "k": k, "v": v} | _named(score.parameters(rng, scenario.sizes))
     dcontext = rng.normal(size=(*q.shape[:3], v.shape[-1]))
     seen = scenario.picture()
-    apply = _window(scenario) if mechanism == "window" else _attention(score, scenario)
+    apply = _window(scenario) if mechanism == "window" else attention_of(score, scenario)
 
-    def truth(arrays: Arrays, dcontext: np.ndarray) -> Arrays:
-        q, k, v = (arrays[x] for x in "qkv")
-        found = oracle.attention(score.equation, q, k, v, _parameters(arrays), mask=seen)
-        grads = found.pull_back(dcontext)
-        named = {"q": grads.q, "k": grads.k, "v": grads.v} | _named(grads.parameters)
-        return {"context": found.context} | {f"d_{name}": x for name, x in named.items()}
-
-    def other_future(arrays: Arrays, at: int) -> Arrays:
-        rng = np.random.default_rng(1)
-        moved = {name: np.array(arrays[name]) for name in "kv"}
-        for x in moved.values():
-            x[:, at:] = representable(rng.normal(size=x[:, at:].shape) * 100)
-        return arrays | moved
+    def truth(arrays: Arrays, dcontext: np.ndarray) -> Truth:
+        return true(score, arrays, dcontext, seen)
 
     return Problem(
         arrays={name: representable(x) for name, x in arrays.items()},
@@ -53,13 +49,41 @@ def problem(mechanism: str, scenario: Scenario) -> Problem:
     )
 
 
-def _attention(score: ScoreCase, scenario: Scenario) -> Callable[..., jax.Array]:
+def true(score: ScoreCase, arrays: Arrays, dcontext: np.ndarray, seen: np.ndarray) -> Truth:
+    """The oracle's answer where `seen` [B, 1, T, S] may attend."""
+    q, k, v = (arrays[x] for x in "qkv")
+    found = oracle.attention(score.equation, q, k, v, _parameters(arrays), mask=seen)
+
+    def named(context: np.ndarray, grads: oracle.Gradients) -> Arrays:
+        of = {"q": grads.q, "k": grads.k, "v": grads.v} | _named(grads.parameters)
+        return {"context": context} | {f"d_{name}": x for name, x in of.items()}
+
+    def sizes() -> Arrays:
+        rng = np.random.default_rng(3)
+        return row_sizes([named(*found.noise(dcontext, rng)) for _ in range(2)])
+
+    return Truth(named(found.context, found.pull_back(dcontext)), sizes)
+
+
+def other_future(arrays: Arrays, at: int) -> Arrays:
+    """Keys and values from position `at` on redrawn, a hundred times as large."""
+    rng = np.random.default_rng(1)
+    changed = {name: np.array(arrays[name]) for name in "kv"}
+    for x in changed.values():
+        x[:, at:] = representable(rng.normal(size=x[:, at:].shape) * 100)
+    return arrays | changed
+
+
+def attention_of(score: ScoreCase, scenario: Scenario) -> Callable[..., jax.Array]:
+    """(implementation, arrays) -> the library's context."""
+
     def apply(implementation: str, arrays: Arrays) -> jax.Array:
         return attention(
             score.build(*_parameters(arrays)),
             *(arrays[x] for x in "qkv"),
             mask=scenario.mask(),
             implementation=None if implementation == AUTO else implementation,
+            precision=precision(arrays["q"]),
         )
 
     return apply
@@ -75,6 +99,7 @@ def _window(scenario: Scenario) -> Callable[..., jax.Array]:
             window=scenario.window or (0, 0),
             mask=rest.mask(),
             implementation=None if implementation == AUTO else implementation,
+            precision=precision(arrays["q"]),
         )
 
     return apply

@@ -11,7 +11,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, NullLoca
 from attnlab.bench import trends
 from attnlab.bench.case import PASSES, Result
 from attnlab.bench.device_report import over_lengths
-from attnlab.bench.figures import spread_out
+from attnlab.bench.margins import spread_out
 from attnlab.bench.memory import human
 from attnlab.bench.report import PASS_TITLES, duration
 from attnlab.records import figure_files

@@ -5,18 +5,19 @@ A job is one scenario of one mechanism, or the programs of one length and pass, 
 
 import dataclasses
 import functools
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from attnlab.bench import device_cases, device_programs
 from attnlab.bench.case import PASSES, Case, Result
-from attnlab.bench.compare import predicted_seconds
-from attnlab.bench.device_cases import Check, Checked
+from attnlab.bench.device_cases import BUCKETS, IMPORTANT, RISKY, TIMED, Check, Checked
 from attnlab.bench.device_programs import FLASH
 from attnlab.bench.device_settings import Settings
 from attnlab.bench.device_turns import REFUSED
+from attnlab.bench.forecast import predicted
 
 TARGET = 8192  # tokens: the length of the targets on the crossover and on additive attention
+LONGEST_SCENARIO = 1024  # tokens, of `device_cases`
 ROUNDS = (1, 2, 8)  # of LSH beside the 4, at the longest common length
 FORWARD, BOTH = PASSES
 CHECKED_AS = {"scaled_dot": "multi_head"}  # a mechanism's name in the checks -> among the programs
@@ -38,17 +39,46 @@ class Job:
 
 
 def plan(settings: Settings, platform: str) -> list[Job]:
-    """Every job, the most important first: what the targets rest on, before all the rest."""
-    first: list[Job] = []
-    last: list[Job] = []
-    if "correctness" in settings.parts:
-        for mechanism in settings.mechanisms:
-            for scenario in device_cases.scenarios(mechanism):
-                members = device_cases.checks(mechanism, scenario.name)
-                job = Job(f"check {mechanism}, {scenario.name}", "check", members)
-                soon = (mechanism, scenario.name) in device_cases.FIRST
-                (first if soon else last).append(job)
-    return first + (timed(settings, platform) if "speed" in settings.parts else []) + last
+    """Every job, the most important first: what may break on this device, then the timing.
+
+    At first the default and the kernels in bfloat16, in all scenarios of what is timed and on the
+    timed arrays; after the timing float32, the other implementations and the other scores.
+    """
+    risky: list[Job] = []
+    rest: list[Job] = []
+    for mechanism in settings.mechanisms if "correctness" in settings.parts else ():
+        for name, members in _checks(settings, mechanism):
+            first = tuple(m for m in members if _risky(m))
+            others = tuple(m for m in members if not _risky(m))
+            for jobs, some in ((risky, first), (rest, others)):
+                if some:
+                    jobs.append(Job(f"check {mechanism}, {name}", "check", some))
+    return risky + (timed(settings, platform) if "speed" in settings.parts else []) + rest
+
+
+def _risky(check: Check) -> bool:
+    return check.scenario in (TIMED, BUCKETS) or (
+        check.mechanism in IMPORTANT and check.implementation in RISKY and check.dtype == "bfloat16"
+    )
+
+
+def _checks(settings: Settings, mechanism: str) -> Iterator[tuple[str, tuple[Check, ...]]]:
+    """The checks of each scenario, with its name."""
+    for scenario in device_cases.scenarios(mechanism):
+        yield scenario.name, device_cases.checks(mechanism, scenario.name)
+    if mechanism == "lsh":
+        yield BUCKETS, device_cases.hash_checks()
+    length = _checked_length(settings)
+    if mechanism in ("scaled_dot", "lsh") and length:
+        batch = settings.tokens // length
+        yield f"{TIMED} n = {length}", device_cases.timed_checks(mechanism, length, batch)
+
+
+def _checked_length(settings: Settings) -> int:
+    """The shortest that is timed and above the scenarios', else the longest; 0: no such."""
+    known = [n for n in settings.lengths if n <= min(settings.tokens, TARGET)]
+    longer = [n for n in known if n > LONGEST_SCENARIO]
+    return min(longer, default=max(known, default=0))
 
 
 def timed(settings: Settings, platform: str) -> list[Job]:
@@ -141,6 +171,12 @@ def missing(job: Job, rows: Mapping[Check | Case, Checked | Result]) -> tuple[An
     return job.members if left and job.kind == "time" else left
 
 
+def program(member: Check | Case) -> tuple[str, str | None]:
+    """The mechanism and implementation, by the same name whether checked or timed."""
+    way = None if member.implementation == device_cases.AUTO else member.implementation
+    return CHECKED_AS.get(member.mechanism, member.mechanism), way
+
+
 def expected_seconds(case: Case, rows: Iterable[Checked | Result]) -> float:
     """One call of a case by the shorter lengths of the same program, a sequence at a time."""
     same = [
@@ -149,4 +185,4 @@ def expected_seconds(case: Case, rows: Iterable[Checked | Result]) -> float:
         if isinstance(row, Result)
         and dataclasses.replace(row.case, length=case.length, batch=case.batch) == case
     ]
-    return case.batch * predicted_seconds(same, case.length)
+    return case.batch * predicted(same, case.length)

@@ -1,22 +1,31 @@
 """LSH attention as a problem to check, its buckets given."""
 
+from collections.abc import Callable, Sequence
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from attnlab.bench import oracle_lsh
 from attnlab.bench.device_cases import AUTO, Scenario
-from attnlab.bench.device_problem import Arrays, Problem, representable
+from attnlab.bench.device_problem import (
+    Arrays,
+    Problem,
+    Truth,
+    precision,
+    representable,
+    row_sizes,
+)
 from attnlab.ops.lsh import lsh_attention
-
-_ROUNDS, _TOKENS_PER_BUCKET = 2, 12
 
 
 def problem(scenario: Scenario) -> Problem:
     """qk, v and buckets; the values have as many heads as the scenario has of keys."""
     sizes, rng = scenario.sizes, np.random.default_rng(0)
     rows = sizes.batch, sizes.keys
-    buckets = _buckets(rng, (sizes.batch, _ROUNDS, sizes.keys, sizes.num_heads), sizes.keys)
+    hashed = sizes.batch, scenario.num_hashes, sizes.keys, sizes.num_heads
+    buckets = rng.integers(0, num_buckets(sizes.keys), hashed, dtype=np.int32)
     arrays = {
         "qk": representable(rng.normal(size=(*rows, sizes.num_heads, sizes.width))),
         "v": representable(rng.normal(size=(*rows, sizes.num_kv_heads, sizes.value_width))),
@@ -30,19 +39,60 @@ def problem(scenario: Scenario) -> Problem:
         valid=valid,
         segments=scenario.segments if scenario.segmented else None,
     )
-    group = sizes.group_size
 
-    def truth(arrays: Arrays, dcontext: np.ndarray) -> Arrays:
-        qk, v = arrays["qk"], np.repeat(arrays["v"], group, axis=2)
-        found = {"context": np.zeros(dcontext.shape), "d_qk": np.zeros(qk.shape)}
-        dv = np.zeros(v.shape)
+    def truth(arrays: Arrays, dcontext: np.ndarray) -> Truth:
+        return true(arrays, dcontext, counts, valid)
+
+    def redrawn(arrays: Arrays, at: int) -> Arrays:
+        return other_future(arrays, at, num_buckets(sizes.keys))
+
+    return Problem(
+        arrays=arrays,
+        dcontext=representable(rng.normal(size=(*rows, sizes.num_heads, sizes.value_width))),
+        truth=truth,
+        apply=attention_of(scenario),
+        plain=lambda arrays: plain(arrays["qk"], arrays["v"], counts > 0, valid),
+        plain_is=None,
+        other_future=redrawn if scenario.causal else None,
+    )
+
+
+def true(
+    arrays: Arrays, dcontext: np.ndarray, counts: np.ndarray, valid: np.ndarray | None
+) -> Truth:
+    """The oracle's answer where `counts` [B, N, L, L] are above 0."""
+    qk, heads = arrays["qk"], counts.shape[1]
+    group = heads // arrays["v"].shape[2]
+    v = np.repeat(arrays["v"], group, axis=2)
+
+    def every_head(function: Callable[..., Sequence[np.ndarray]]) -> Arrays:
+        """(dcontext, qk, v, counts, valid) -> context, d_qk, d_v of one head, for all of them."""
+        found = [np.zeros(x.shape) for x in (dcontext, qk, v)]
         for b, n in np.ndindex(counts.shape[:2]):
-            row = qk[b, :, n], v[b, :, n], counts[b, n]
-            options = {"valid": None if valid is None else valid[b]}
-            found["context"][b, :, n] = oracle_lsh.attend(*row, **options)
-            dqk_dv = oracle_lsh.gradients(dcontext[b, :, n], *row, **options)
-            found["d_qk"][b, :, n], dv[b, :, n] = dqk_dv
-        return found | {"d_v": dv.reshape(*v.shape[:2], -1, group, v.shape[3]).sum(3)}
+            rows = [x[b, :, n] for x in (dcontext, qk, v)]
+            of_head = function(*rows, counts[b, n], None if valid is None else valid[b])
+            for whole, one in zip(found, of_head, strict=True):
+                whole[b, :, n] = one
+        dv = found[2].reshape(*v.shape[:2], -1, group, v.shape[3]).sum(3)
+        return {"context": found[0], "d_qk": found[1], "d_v": dv}
+
+    def exactly(dcontext: Any, qk: Any, v: Any, counts: Any, valid: Any) -> Any:
+        context = oracle_lsh.attend(qk, v, counts, valid=valid)
+        return context, *oracle_lsh.gradients(dcontext, qk, v, counts, valid=valid)
+
+    def sizes() -> Arrays:
+        rng = np.random.default_rng(3)
+
+        def noise(dcontext: Any, qk: Any, v: Any, counts: Any, valid: Any) -> Any:
+            return oracle_lsh.noise(dcontext, qk, v, counts, rng, valid=valid)
+
+        return row_sizes([every_head(noise) for _ in range(2)])
+
+    return Truth(every_head(exactly), sizes)
+
+
+def attention_of(scenario: Scenario) -> Callable[[str, Arrays], jax.Array]:
+    """(implementation, arrays) -> the library's context."""
 
     def apply(implementation: str, arrays: Arrays) -> jax.Array:
         return lsh_attention(
@@ -53,27 +103,22 @@ def problem(scenario: Scenario) -> Problem:
             causal=False,
             mask=scenario.mask(),
             implementation=None if implementation == AUTO else implementation,
+            precision=precision(arrays["qk"]),
         )
 
-    def other_future(arrays: Arrays, at: int) -> Arrays:
-        rng = np.random.default_rng(1)
-        changed = {name: np.array(x) for name, x in arrays.items()}
-        for name, scale in (("qk", 1), ("v", 100)):
-            x = changed[name]
-            x[:, at:] = representable(rng.normal(size=x[:, at:].shape) * scale)
-        late = changed["buckets"][:, :, at:]
-        changed["buckets"][:, :, at:] = _buckets(rng, late.shape, sizes.keys)
-        return changed
+    return apply
 
-    return Problem(
-        arrays=arrays,
-        dcontext=representable(rng.normal(size=(*rows, sizes.num_heads, sizes.value_width))),
-        truth=truth,
-        apply=apply,
-        plain=lambda arrays: plain(arrays["qk"], arrays["v"], counts > 0, valid),
-        plain_is=None,
-        other_future=other_future if scenario.causal else None,
-    )
+
+def other_future(arrays: Arrays, at: int, buckets: int) -> Arrays:
+    """All from position `at` on redrawn, the values a hundred times as large."""
+    rng = np.random.default_rng(1)
+    changed = {name: np.array(x) for name, x in arrays.items()}
+    for name, scale in (("qk", 1), ("v", 100)):
+        x = changed[name]
+        x[:, at:] = representable(rng.normal(size=x[:, at:].shape) * scale)
+    late = changed["buckets"][:, :, at:]
+    late[...] = rng.integers(0, buckets, late.shape)
+    return changed
 
 
 def plain(qk: jax.Array, v: jax.Array, seen: np.ndarray, valid: np.ndarray | None) -> jax.Array:
@@ -81,7 +126,7 @@ def plain(qk: jax.Array, v: jax.Array, seen: np.ndarray, valid: np.ndarray | Non
     length, width = qk.shape[1], qk.shape[3]
     square = jnp.sum(jnp.square(qk.astype(jnp.float32)), -1, keepdims=True)
     keys = (qk / jnp.sqrt(square + 1e-6 * width)).astype(qk.dtype)
-    sums = {"preferred_element_type": jnp.float32}
+    sums = {"preferred_element_type": jnp.float32, "precision": precision(qk)}
     logits = jnp.einsum("bqnh,bknh->bnqk", qk, keys, **sums)
     alone = ~seen.any(-1, keepdims=True)
     shown = seen | (alone & np.eye(length, dtype=bool))
@@ -91,6 +136,6 @@ def plain(qk: jax.Array, v: jax.Array, seen: np.ndarray, valid: np.ndarray | Non
     return context if valid is None else jnp.where(valid[:, :, None, None], context, 0)
 
 
-def _buckets(rng: np.random.Generator, shape: tuple[int, ...], length: int) -> np.ndarray:
-    """Ids of buckets that hold `_TOKENS_PER_BUCKET` tokens on average."""
-    return rng.integers(0, max(2, length // _TOKENS_PER_BUCKET), shape, dtype=np.int32)
+def num_buckets(length: int) -> int:
+    """So many that each holds a few tokens, and chunks end within buckets."""
+    return max(2, length // 12)

@@ -1,5 +1,10 @@
-"""Jobs in a worker process that may die: one member is lost with it, and the others are done."""
+"""Jobs in a worker process that may die: one member is lost with it, and the others are done.
 
+A worker in which something failed on the device is not used again: after a CUDA error whatever the
+process does next fails too. Nor is one that still compiles what nobody waits for.
+"""
+
+import collections
 import contextlib
 import dataclasses
 import tempfile
@@ -10,12 +15,13 @@ from typing import Any
 from attnlab.bench.case import Result, from_json
 from attnlab.bench.device_cases import Check, Checked
 from attnlab.bench.device_cases import from_json as checked_from_json
-from attnlab.bench.device_jobs import Job
+from attnlab.bench.device_jobs import Job, program
 from attnlab.bench.runner import START_SECONDS, Worker, death, last_line, without_chatter
 from attnlab.records.errors import Invalid
 
-COMPILE_SECONDS = 120.0  # without a word from the worker
-ORACLE_SECONDS = 120.0  # NumPy's part of a check
+COMPILE_SECONDS = 120.0  # without a word from the worker, which compiles or computes in NumPy
+RUN_SECONDS = 20.0  # of a check on the device: what takes longer hangs
+FIRST_CALL_SECONDS = 5.0  # the least for a timed program: its first call also loads it
 MODULE = "attnlab.bench.device_worker"
 Row = Checked | Result
 
@@ -25,9 +31,11 @@ class Device:
 
     Attributes:
       environment: what the worker says of its machine (`environment.describe`).
+      lost: how many workers each `device_jobs.program` has cost.
     """
 
     def __init__(self, module: str = MODULE) -> None:
+        self.lost: collections.Counter[tuple[str, str | None]] = collections.Counter()
         self._module = module
         self._log = tempfile.TemporaryFile()  # what workers write to stderr
         self._worker: Worker | None = None
@@ -76,19 +84,24 @@ class Device:
                 threads=threads,
                 seconds=deadline - time.monotonic(),
             )
-            one_call = case_seconds * 1.2 + 5 if job.kind == "time" else ORACLE_SECONDS
-            ended, at, stage = self._listen(indices, left, give, deadline, one_call)
-            if ended:
+            timed = job.kind == "time"
+            run_seconds = max(case_seconds, FIRST_CALL_SECONDS) if timed else RUN_SECONDS
+            ended, at, stage = self._listen(indices, left, give, deadline, run_seconds)
+            if ended and not left:
                 return
             stopped = self._worker.running()
             code = self._retire()
-            if time.monotonic() >= deadline:
+            if ended or time.monotonic() >= deadline:
                 return
-            if stage == "compiling" and threads > 1:
+            if at is not None and at not in left:  # it said what failed: the others in a fresh one
+                self.lost[program(job.members[at])] += 1
+                continue
+            if stage == "compiling" and threads > 1 and not stopped:
                 threads = 1  # several were being compiled: once more, to see whose fault it was
                 continue
             took = "stopped: it took too long" if stopped else death(code)
             member = left.pop(at if at is not None else indices[0])
+            self.lost[program(member)] += 1
             give(_lost(member, "too_slow" if stopped else "killed", f"{took} while {stage}"))
 
     def close(self) -> None:
@@ -108,13 +121,16 @@ class Device:
         left: dict[int, Any],
         give: Callable[[Row], None],
         deadline: float,
-        one_call: float,
+        run_seconds: float,
     ) -> tuple[bool, int | None, str]:
-        """Whether the job came to its end; else which member it stopped at, and in what."""
+        """Whether the job came to its end; else which member it stopped at, and in what.
+
+        It stops at a member that failed on the device, whose row is given.
+        """
         assert self._worker is not None
         at, stage = None, "starting"
         while True:
-            patience = one_call if stage == "running" else COMPILE_SECONDS
+            patience = run_seconds if stage == "running" else COMPILE_SECONDS
             message = self._worker.receive(min(patience, max(0.0, deadline - time.monotonic())))
             if message is None:
                 return False, at, stage
@@ -122,9 +138,12 @@ class Device:
                 return True, None, ""
             member = indices[message["member"]]
             if "row" in message:
-                row = message["row"]
-                give(checked_from_json(row) if isinstance(row, dict) else from_json(row))
+                text = message["row"]
+                row = checked_from_json(text) if isinstance(text, dict) else from_json(text)
+                give(row)
                 left.pop(member)
+                if row.status in ("crashed", "failed") and (member, "running") == (at, stage):
+                    return False, at, stage
             else:
                 at, stage = member, message["stage"]
 

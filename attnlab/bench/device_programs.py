@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from attnlab import masks
-from attnlab.bench import mechanisms
+from attnlab.bench import inputs, mechanisms
 from attnlab.bench.case import Case
 from attnlab.bench.mechanisms import Mechanism
 from attnlab.ops import local, routes
@@ -126,6 +126,22 @@ def shape(case: Case) -> tuple[int, ...]:
     """Of each stream: [B, T, N, H]."""
     length = case.length // CHAIN if case.mechanism == TANH else case.length
     return (case.batch, length, case.num_heads, case.head_dim)
+
+
+def arrays(case: Case, text: inputs.Text) -> dict[str, jax.Array]:
+    """The streams and a cotangent, made on the device: each [B, T, N, H] of the case's dtype."""
+    batch, length, heads, width = sizes = shape(case)
+    if case.mechanism == TANH:
+        return {"query": jax.random.normal(jax.random.key(1), sizes, case.dtype)}
+
+    @jax.jit
+    def make(windows: jax.Array, table: jax.Array, weights: jax.Array) -> dict[str, jax.Array]:
+        streams = inputs.embed(jnp, windows, table, weights)
+        streams["cotangent"] = jax.random.normal(jax.random.key(1), sizes, case.dtype)
+        return {name: x.reshape(sizes).astype(case.dtype) for name, x in streams.items()}
+
+    tables = inputs.tables(heads * width)
+    return jax.block_until_ready(make(text.windows(batch, length), *tables))
 
 
 def lowered_case(case: Case) -> Case:

@@ -125,7 +125,7 @@ def _failures(checked: Sequence[Checked]) -> list[str]:
             if name not in worst or found > worst[name][0]:
                 worst[name] = found, row
     rows = [
-        [name, f"{found:.2g}", f"{row.check.mechanism}, {row.check.scenario}: {row.message}"]
+        [name, f"{found:.2g}", f"{row.check.mechanism}, {row.check.where}: {row.message}"]
         for name, (found, row) in worst.items()
     ]
     parts = []
@@ -255,10 +255,16 @@ _TARGETS = (
 _CORRECTNESS = (
     "Context and gradients against attention in float64 NumPy, written from the papers. A check "
     "passes if each rms error is at most twice that of the plain dense version in the same dtype "
-    "on this device, plus one rounding; `dense` itself is held to eight times what rounding its "
-    "inputs costs. Under a causal mask the future is changed as well, with values a hundred times "
-    "larger, and the past must not move by more than rounding. *refused*: the library says that "
-    "it does not serve this here; `default` is `implementation=None`."
+    "on this device, plus one rounding, over all and also in the worst row (a query or key of one "
+    "head), where the budget is relative to what the row sums up; `dense` itself is held to eight "
+    "times what rounding its inputs costs, and if it fails, so does what is judged by it. float32 "
+    "is asked for and judged at precision HIGHEST, so TF32 is no part of it. Under a causal mask "
+    "the future is changed as well, with values a hundred times larger, and the past must not move "
+    "by more than rounding. `timed`: arrays of the speed part, where three heads are compared with "
+    "float64 and all others with the platform's flash (LSH: with `sorted`). `buckets`: "
+    "`hash_buckets` against float64; ids may differ only where two axes are equally near to "
+    "rounding. *refused*: the library says that it "
+    "does not serve this here; `default` is `implementation=None`."
 )
 _SPEED = (
     "batch × length = {tokens} tokens, a longer length is one sequence. `flash` is {flash}, called "

@@ -19,6 +19,7 @@ from attnlab.bench.memory import human
 from attnlab.records.errors import Invalid
 
 INTERRUPTED = 130  # what a shell reports for a job ended by Ctrl-C
+SUSPECT = 2  # a program that has cost so many processes waits until everything else is done
 REPORT_SECONDS = 10.0  # of the minutes, kept for the report and its figures
 
 
@@ -91,11 +92,20 @@ def _run(
 ) -> None:
     todo = [(job, left) for job in jobs if (left := device_jobs.missing(job, rows))]
     print(f"{len(todo)} of {len(jobs)} jobs to do in {settings.minutes:g} minutes", file=out)
-    for i, (job, left) in enumerate(todo, 1):
+    planned = len(todo)
+    for i, (job, left) in enumerate(todo, 1):  # it may become longer
         remaining = deadline - time.monotonic()
         if remaining <= 0:
             print(f"out of time: {len(todo) - i + 1} jobs are left", file=out, flush=True)
             return
+        if i <= planned:
+            bad = tuple(m for m in left if device.lost[device_jobs.program(m)] >= SUSPECT)
+            left = tuple(m for m in left if m not in bad)
+            if bad:  # another hour would not be enough if each of them hung
+                name = f"{job.name}, {', '.join(sorted({str(m.implementation) for m in bad}))}"
+                todo.append((dataclasses.replace(job, name=name, members=bad), bad))
+            if not left:
+                continue
         print(f"[{i}/{len(todo)}] {job.name}, {remaining:.0f} s left … ", end="", file=out)
         out.flush()
         began = _now()
@@ -143,7 +153,8 @@ def _finish(
     found = [rows[member] for member in wanted if member in rows]
     checked = [row for row in found if isinstance(row, Checked)]
     timed = [row for row in found if isinstance(row, Result)]
-    if errors := device.errors().strip():
+    lost = any(row.status in ("fail", "crashed", "failed", "killed") for row in found)
+    if lost and (errors := device.errors().strip()):  # else they are chatter
         with open(folder.path / "errors.log", "a", encoding="utf-8") as file:
             file.write(errors + "\n")
     device_figures.save(timed, folder.path)

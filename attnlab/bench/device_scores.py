@@ -63,9 +63,10 @@ class ScoreCase:
         )
 
 
+SCALED_DOT = ScoreCase("scaled_dot", lambda: scores.Dot(), oracle.scaled_dot)
 SCORES = (
     ScoreCase("dot", lambda: scores.Dot(1.0), oracle.dot),
-    ScoreCase("scaled_dot", lambda: scores.Dot(), oracle.scaled_dot),
+    SCALED_DOT,
     ScoreCase("general", scores.General, oracle.general, lambda z: ((z.width, 5),), key_width=5),
     ScoreCase("cosine", scores.Cosine, oracle.cosine, lambda z: ((),)),
     ScoreCase("additive", scores.Additive, oracle.additive, lambda z: ((z.width,),)),

@@ -9,7 +9,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 
 from attnlab.bench import device_programs, inputs, memory, programs
 from attnlab.bench.case import Case, Result
@@ -53,13 +52,13 @@ def run(
         turn begins when all together have used as much for each case.
       threads: programs that are compiled at once.
       seconds: what has not compiled in two thirds of them is left out, without a row.
-      tell: told what is about to happen to which case.
+      tell: told what is about to happen to which case: "compiling", "preparing", "running".
       give: given each row as soon as it is known.
     """
     device = jax.local_devices()[0]
     compiled = _compile(cases, device, threads, seconds * 2 / 3, tell, give)
     arrays = functools.cache(
-        lambda dtype: _arrays(dataclasses.replace(cases[0], dtype=dtype), text)
+        lambda dtype: device_programs.arrays(dataclasses.replace(cases[0], dtype=dtype), text)
     )
     cycled = text.cycles(cases[0].batch, device_programs.shape(cases[0])[1])
     ready: list[_Ready] = []
@@ -70,20 +69,21 @@ def run(
             message = f"needs {memory.human(used)} of {memory.human(free)}"
             give(i, dataclasses.replace(known, status="too_large", message=message))
             continue
-        tell(i, "running")
+        tell(i, "preparing")
         parameters = jax.jit(mechanism.init)(jax.random.key(0))
         given = arrays(known.case.dtype)
         rows = [given[name] for name in mechanism.streams]
         if known.case.passes == "forward_backward":
             rows.append(given["cotangent"])
         one = _Ready(i, known, call, (parameters, *rows))
+        tell(i, "running")
         try:
             _warm_up(one, case_seconds)
         except Exception as error:  # noqa: BLE001 - a case's failure is a row; the others go on
             give(i, _failed(known, error))
             continue
         ready.append(one)
-    _take_turns(ready, repeats, case_seconds, device.platform == "cpu", tell)
+    _take_turns(ready, repeats, case_seconds, device.platform == "cpu", tell, give)
     for one in ready:
         note = "" if len(one.seconds) == repeats else f"{len(one.seconds)} of {repeats} repeats"
         samples = tuple(one.seconds)
@@ -103,9 +103,8 @@ def _compile(
 ) -> dict[int, tuple[Result, Any, Any]]:
     """What is known of each case that compiled, its program and its mechanism."""
     free = memory.available(device)
-    until = time.monotonic() + seconds
     pending, found = {}, {}
-    with Compiler(threads) as compiler:
+    with Compiler(threads, seconds) as compiler:
         for i, case in enumerate(cases):
             tell(i, "compiling")
             try:
@@ -116,9 +115,9 @@ def _compile(
             except Exception as error:  # noqa: BLE001 - a case's failure is a row; the others go on
                 give(i, _failed(Result(case, "failed"), error))
         for i, (mechanism, lowered, future) in pending.items():
+            tell(i, "compiling")
             try:
-                left = None if math.isinf(seconds) else max(0.0, until - time.monotonic())
-                compiled = future.result(left)
+                compiled = future.result(compiler.left())
                 need = memory.analyse(lowered, compiled.program, device.platform)
             except TimeoutError:
                 continue
@@ -146,22 +145,6 @@ def _failed(known: Result, error: Exception) -> Result:
     return dataclasses.replace(known, status="failed", message=f"{type(error).__name__}: {words}")
 
 
-def _arrays(case: Case, text: inputs.Text) -> dict[str, jax.Array]:
-    """The streams and a cotangent, made on the device: each [B, T, N, H] of the case's dtype."""
-    batch, length, heads, width = shape = device_programs.shape(case)
-    if case.mechanism == device_programs.TANH:
-        return {"query": jax.random.normal(jax.random.key(1), shape, case.dtype)}
-
-    @jax.jit
-    def make(windows: jax.Array, table: jax.Array, weights: jax.Array) -> dict[str, jax.Array]:
-        streams = inputs.embed(jnp, windows, table, weights)
-        streams["cotangent"] = jax.random.normal(jax.random.key(1), shape, case.dtype)
-        return {name: x.reshape(shape).astype(case.dtype) for name, x in streams.items()}
-
-    tables = inputs.tables(heads * width)
-    return jax.block_until_ready(make(text.windows(batch, length), *tables))
-
-
 def _warm_up(one: _Ready, case_seconds: float) -> None:
     run = functools.partial(sample, one.call, one.arguments, block_each=True)
     one.one_call = run(1)
@@ -173,18 +156,25 @@ def _warm_up(one: _Ready, case_seconds: float) -> None:
 
 
 def _take_turns(
-    ready: Sequence[_Ready],
+    ready: list[_Ready],
     repeats: int,
     case_seconds: float,
     host: bool,
     tell: Callable[[int, str], None],
+    give: Callable[[int, Result], None],
 ) -> None:
+    """Adds samples; what fails is given, and taken out."""
     in_turn = [one for one in ready if not one.seconds]
     began = time.perf_counter()
     for turn in range(repeats):
         used = time.perf_counter() - began
         if turn and used * (turn + 1) / turn > case_seconds * len(in_turn):
             break
-        for one in in_turn if turn % 2 == 0 else reversed(in_turn):
+        for one in in_turn[:: -1 if turn % 2 else 1]:
             tell(one.index, "running")
-            one.seconds.append(sample(one.call, one.arguments, one.calls, block_each=host))
+            try:
+                one.seconds.append(sample(one.call, one.arguments, one.calls, block_each=host))
+            except Exception as error:  # noqa: BLE001 - a case's failure is a row; the others go on
+                give(one.index, _failed(one.known, error))
+                in_turn.remove(one)
+                ready.remove(one)

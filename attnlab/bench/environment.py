@@ -21,6 +21,7 @@ def describe(text: inputs.Text) -> dict[str, Any]:
         "device": provenance.processor() if device.platform == "cpu" else device.device_kind,
         "devices": jax.local_device_count(),
         "cores": memory.cores(),
+        "cpus": os.cpu_count(),  # whose load average a row has: of a container, the host's
         "available_bytes": memory.available(device),
         "system": f"{platform.system()} {platform.machine()}",
         "python": platform.python_version(),

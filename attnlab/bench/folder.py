@@ -27,7 +27,10 @@ class Folder:
           Invalid: it cannot be made.
         """
         path = fresh_folder(parent, "compare_lengths")
-        (path / SETTINGS).write_text(json.dumps(settings, indent=2) + "\n")
+        try:
+            (path / SETTINGS).write_text(json.dumps(settings, indent=2) + "\n")
+        except OSError as error:
+            raise Invalid(f"{path / SETTINGS}: {error.strerror}; give another folder") from None
         return cls(path)
 
     @classmethod
@@ -42,11 +45,18 @@ class Folder:
         return cls(path)
 
     def settings(self) -> dict[str, Any]:
-        """The settings it was made with."""
+        """The settings it was made with.
+
+        Raises:
+          Invalid: the file does not hold any.
+        """
         try:
-            return json.loads((self.path / SETTINGS).read_text())
+            found = json.loads((self.path / SETTINGS).read_text())
         except ValueError:
-            raise Invalid(f"--resume={self.path}: {SETTINGS} cannot be read") from None
+            found = None
+        if not isinstance(found, dict):
+            raise Invalid(f"--resume={self.path}: {SETTINGS} cannot be read; start a new run")
+        return found
 
     def append(self, result: Result) -> None:
         """Adds a row, on disk before it returns."""
@@ -58,17 +68,31 @@ class Folder:
     def results(self) -> list[Result]:
         """The last row of each case, in the order the cases first came.
 
-        A line that was cut off while it was written is dropped.
+        A line that was cut off while it was written is dropped, an empty one passed over.
+
+        Raises:
+          Invalid: a line is no row; the message has its number.
         """
+        path = self.path / ROWS
         try:
-            lines = (self.path / ROWS).read_text(encoding="utf-8").splitlines(keepends=True)
+            lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
         except FileNotFoundError:
             return []
+        except UnicodeDecodeError as error:
+            raise Invalid(f"{path}: not UTF-8 ({error.reason}); start a new run") from None
         if lines and not lines[-1].endswith("\n"):
             del lines[-1]
-            (self.path / ROWS).write_text("".join(lines), encoding="utf-8")
+            path.write_text("".join(lines), encoding="utf-8")
         latest: dict[Case, Result] = {}
-        for line in lines:
-            result = from_json(line)
+        for number, line in enumerate(lines, 1):
+            if not line.strip():
+                continue
+            try:
+                result = from_json(line)
+            except (ValueError, TypeError, KeyError, AttributeError):
+                raise Invalid(
+                    f"{path}, line {number}: not a row of this job; delete that line, and its case "
+                    "is measured again"
+                ) from None
             latest[result.case] = result
         return list(latest.values())

@@ -20,6 +20,7 @@ def measure(
     *,
     repeats: int,
     limit_seconds: float = math.inf,
+    limit_bytes: float = math.inf,
     run: bool = True,
     build: Callable[[Case], mechanisms.Mechanism] = mechanisms.build,
     on_compiled: Callable[[Result], None] = lambda result: None,
@@ -31,6 +32,7 @@ def measure(
       text: where its input comes from.
       repeats: timed samples.
       limit_seconds: no sample starts that would end later than this after the first run began.
+      limit_bytes: of a CPU's memory, what the case may take; an accelerator's is its own.
       run: False stops after compiling.
       build: case -> mechanism.
       on_compiled: told what is known before the first run.
@@ -50,6 +52,8 @@ def measure(
     compile_seconds = time.perf_counter() - start
     need = memory.analyse(lowered, compiled, platform)
     free = memory.available(devices[0])
+    allowed = host and limit_bytes < (math.inf if free is None else free)
+    free = int(limit_bytes) if allowed else free
     known = Result(
         case,
         "ok",
@@ -61,7 +65,8 @@ def measure(
         input_cycled=text.cycles(case.batch, case.length),
     )
     if free is not None and need.total * sharers > free:
-        message = f"needs {memory.human(need.total * sharers)} of {memory.human(free)}"
+        word = "allowed" if allowed else "free"
+        message = f"needs {memory.human(need.total * sharers)} of {memory.human(free)} {word}"
         return dataclasses.replace(known, status="too_large", message=message)
     if not run:
         return dataclasses.replace(known, status="too_slow", message="not run")

@@ -1,8 +1,9 @@
 """The one place where a name on the command line becomes a Flax module or a bare function.
 
-A module has the model width num_heads * head_dim and brings its own projections: the published
-single-head mechanisms one head of that width, `multi_head`, `window` and `lsh` all heads. With
-`ops_only` every mechanism has all heads, on arrays that are already split into them.
+All modules do the same work around their attention: `MultiHeadAttention` with all heads and the
+projections of queries, keys, values and output, and with one head the published single-head
+mechanisms. Two have less to do (`NOTES`). With `ops_only` a mechanism is the bare function, on
+arrays that are already split into heads.
 """
 
 import dataclasses
@@ -18,14 +19,19 @@ from jax.typing import ArrayLike
 from attnlab import masks, scores
 from attnlab.bench import inputs
 from attnlab.bench.case import Case
-from attnlab.modules import lsh, multi_head, single_head
-from attnlab.modules.scores import CosineScore, DotScore
+from attnlab.modules import scores as learned
+from attnlab.modules.lsh import LSHSelfAttention
+from attnlab.modules.multi_head import MultiHeadAttention
 from attnlab.ops import attention as ops
 from attnlab.ops import local, routes
 
 # Exact: for these `implementation` chooses how. LSH has its own way, and a kernel.
 EXACT = ("additive", "dot", "general", "cosine", "concat", "location", "multi_head", "window")
 NAMES = (*EXACT, "lsh")
+NOTES = {  # where a module does other work than the rest
+    "lsh": "`lsh` shares one projection between queries and keys: a quarter less to project.",
+    "location": "`location` scores positions, so keys are neither projected nor looked at.",
+}
 IMPLEMENTATIONS = tuple(name for name in ops.IMPLEMENTATIONS if name is not None)
 _PROBE = 8  # tokens to initialise with: no parameter's shape depends on the input's length
 
@@ -71,31 +77,37 @@ def _build(case: Case, heads_over: int) -> Mechanism:
 
 def _module(case: Case, heads_over: int) -> Mechanism:
     width, n, dtype = case.width, case.num_heads // heads_over, jnp.dtype(case.dtype)
-    common: dict[str, Any] = {"dtype": dtype, "param_dtype": dtype}
-    exact = {"implementation": case.implementation} | common
-    heads = {"qkv_features": n * case.head_dim, "out_features": width} | common
-    window: Any = routes.Window(*_sides(case), case.implementation)
-    if case.shard == "sequence":  # a route does not know where its queries stand: the mask says it
-        window = routes.AllPairs(case.implementation)
-    modules: dict[str, Callable[[], nn.Module]] = {
-        "additive": lambda: single_head.AdditiveAttention(width, **exact),
-        "dot": lambda: single_head.MultiplicativeAttention(DotScore(1.0), width, **exact),
-        "general": lambda: single_head.MultiplicativeAttention(**exact),
-        "cosine": lambda: single_head.MultiplicativeAttention(CosineScore(), width, **exact),
-        "concat": lambda: single_head.ConcatAttention(width, **exact),
-        "location": lambda: single_head.LocationAttention(case.length, **exact),
-        "multi_head": lambda: multi_head.MultiHeadAttention(
-            n, route=routes.AllPairs(case.implementation), **heads
-        ),
-        "window": lambda: multi_head.MultiHeadAttention(n, route=window, **heads),
-        "lsh": lambda: lsh.LSHSelfAttention(n, _lsh(case), case.causal, **heads),
+    of_score: dict[str, Any] = {"param_dtype": dtype}
+    common: dict[str, Any] = {
+        "qkv_features": n * case.head_dim,
+        "out_features": width,
+        "use_bias": True,
     }
-    module = modules[case.mechanism]()
+    common |= {"dtype": dtype, "param_dtype": dtype}
+    all_pairs = routes.AllPairs(case.implementation)
+    # A route does not know where its queries stand; split by sequence, the mask says it.
+    window: Any = routes.Window(*_sides(case), case.implementation)
+    route = window if case.mechanism == "window" and case.shard != "sequence" else all_pairs
+    module: nn.Module
+    if case.mechanism == "lsh":
+        module = LSHSelfAttention(n, _lsh(case), case.causal, **common)
+    else:
+        score: dict[str, Callable[[], nn.Module]] = {
+            "additive": lambda: learned.AdditiveScore(**of_score),
+            "dot": lambda: learned.DotScore(1.0),
+            "general": lambda: learned.GeneralScore(**of_score),
+            "cosine": lambda: learned.CosineScore(**of_score),
+            "concat": lambda: learned.ConcatScore(**of_score),
+            "location": lambda: learned.LocationScore(case.length, **of_score),
+        }
+        make = score.get(case.mechanism, learned.DotScore)
+        module = MultiHeadAttention(n, score=make(), route=route, **common)
     # LSH shares queries and keys and is self-attention: one stream, of which it makes all it needs.
     streams = ("query",) if case.mechanism == "lsh" else inputs.STREAMS
 
     def init(key: jax.Array) -> Any:
-        probe = [jnp.zeros((1, _PROBE, width), dtype)] * len(streams)
+        tokens = min(_PROBE, case.length or _PROBE)
+        probe = [jnp.zeros((1, tokens, width), dtype)] * len(streams)
         return module.init(key, *probe)
 
     def apply(parameters: Any, *arrays: jax.Array, q_offset: ArrayLike = 0) -> Any:

@@ -159,11 +159,21 @@ class Gradients(NamedTuple):
 
 
 class Attention(NamedTuple):
-    """The weights [B, N, T, S], the context [B, T, N, D], and dcontext -> `Gradients`."""
+    """What attention computes.
+
+    Attributes:
+      weights: [B, N, T, S].
+      context: [B, T, N, D].
+      pull_back: dcontext -> its gradients.
+      noise: (dcontext, rng) -> the context and the gradients of q, k, v and the parameters, with
+        every weight, and every logit's gradient w·(dw − Σ w·dw), at the size of its terms and with
+        a random sign. So large are the errors of a row if each of them has a relative error of 1.
+    """
 
     weights: np.ndarray
     context: np.ndarray
     pull_back: Callable[[np.ndarray], Gradients]
+    noise: Callable[[np.ndarray, np.random.Generator], tuple[np.ndarray, Gradients]]
 
 
 def attention(score, q, k, v, parameters=(), *, mask=None, bias=None, factor=None) -> Attention:
@@ -193,24 +203,32 @@ def attention(score, q, k, v, parameters=(), *, mask=None, bias=None, factor=Non
     weights = softmax if factor is None else softmax * factor
     context = np.einsum("bnts,bsnd->btnd", weights, v_all)
 
+    def gradients(weights, dlogits, dcontext):
+        dv = np.einsum("bnts,btnd->bsnd", weights, dcontext)
+        dq, dk, *dparameters = of_logits(dlogits)
+        dk, dv = (x.reshape(*x.shape[:2], num_kv_heads, group, -1).sum(3) for x in (dk, dv))
+        summed = tuple(sum_to(d, p.shape) for d, p in zip(dparameters, parameters, strict=True))
+        return Gradients(dq, dk, dv, summed, None, None)
+
     def pull_back(dcontext):
         dcontext = np.asarray(dcontext, np.float64)
         dweights = np.einsum("btnd,bsnd->bnts", dcontext, v_all)
-        dv = np.einsum("bnts,btnd->bsnd", weights, dcontext)
         dsoftmax = dweights if factor is None else dweights * factor
         dlogits = softmax * (dsoftmax - (softmax * dsoftmax).sum(-1, keepdims=True))
-        dq, dk, *dparameters = of_logits(dlogits)
-        dk, dv = (x.reshape(*x.shape[:2], num_kv_heads, group, -1).sum(3) for x in (dk, dv))
-        return Gradients(
-            dq,
-            dk,
-            dv,
-            tuple(sum_to(d, p.shape) for d, p in zip(dparameters, parameters, strict=True)),
-            None if bias is None else sum_to(dlogits, np.shape(bias)),
-            None if factor is None else sum_to(dweights * softmax, np.shape(factor)),
+        return gradients(weights, dlogits, dcontext)._replace(
+            bias=None if bias is None else sum_to(dlogits, np.shape(bias)),
+            factor=None if factor is None else sum_to(dweights * softmax, np.shape(factor)),
         )
 
-    return Attention(weights, context, pull_back)
+    def noise(dcontext, rng):
+        square = np.asarray(dcontext, np.float64) ** 2
+        dweights = np.sqrt(np.einsum("btnd,bsnd->bnts", square, v_all**2))
+        mean = np.sqrt(np.einsum("btnd,btnd->bnt", square, context**2))[..., None]
+        dlogits = np.hypot(weights * dweights, softmax * mean)
+        w, dlogits = (x * rng.choice((-1.0, 1.0), x.shape) for x in (weights, dlogits))
+        return np.einsum("bnts,bsnd->btnd", w, v_all), gradients(w, dlogits, dcontext)
+
+    return Attention(weights, context, pull_back, noise)
 
 
 def sum_to(x, shape):
@@ -276,6 +294,11 @@ def errors(got, true) -> np.ndarray:
 def rms(x) -> float:
     """Root mean square: of many errors it is as steady as their largest is not."""
     return float(np.sqrt((x * x).mean()))
+
+
+def row_rms(x) -> np.ndarray:
+    """Of the rows, which are along the last axis."""
+    return np.sqrt((x * x).mean(-1))
 
 
 def budget(plain, true, eps: float) -> float:

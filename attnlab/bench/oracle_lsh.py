@@ -24,8 +24,9 @@ def visible_counts(
     segments=None,
 ):
     """buckets [R, L] to integers [L, L]: how often query i is shown key j ≠ i."""
+    buckets = np.asarray(buckets)
     rounds, length = buckets.shape
-    valid = np.ones(length, bool) if valid is None else np.asarray(valid)
+    valid = np.ones(length, bool) if valid is None else np.asarray(valid, bool)
     segments = np.zeros(length, int) if segments is None else np.asarray(segments)
     counts = np.zeros((length, length), int)
     chunks_a_round = math.ceil(length / chunk_size)
@@ -35,25 +36,23 @@ def visible_counts(
         slots = order + [None] * (chunks_a_round * chunk_size - length)
         ring += [slots[start : start + chunk_size] for start in range(0, len(slots), chunk_size)]
 
-    def allowed(r, i, j):
-        return (
-            j is not None
-            and i != j
-            and valid[i]
-            and valid[j]
-            and segments[i] == segments[j]
-            and (j < i or not causal)
-            and (buckets[r, i] == buckets[r, j] or not same_bucket)
-        )
+    at = np.arange(length)
+
+    def allowed(r, i):
+        """[L]: the keys that query i may be shown in round r."""
+        shown = (at != i) & valid & valid[i] & (segments == segments[i])
+        if causal:
+            shown &= at < i
+        return shown & (buckets[r] == buckets[r, i]) if same_bucket else shown
 
     for r in range(rounds):
         if strict:
             reach = look_back * chunk_size if window is None else window
             for i in range(length):
-                near = [j for j in range(length) if allowed(r, i, j)]
-                before = [j for j in near if j < i][-reach:]
-                after = [j for j in near if j > i][:reach]
-                counts[i, before + after] += 1
+                near = np.flatnonzero(allowed(r, i))
+                before, after = near[near < i][-reach:], near[near > i][:reach]
+                counts[i, before] += 1
+                counts[i, after] += 1
             continue
         for c in range(chunks_a_round):
             for offset in range(-look_back, (look_ahead or 0) + 1):
@@ -61,9 +60,10 @@ def visible_counts(
                     continue
                 here = ring[r * chunks_a_round + c]
                 there = ring[(r * chunks_a_round + c + offset) % len(ring)]
-                for i in here:
+                for i in (i for i in here if i is not None):
+                    shown = allowed(r, i)
                     for j in there:
-                        if i is not None and allowed(r, i, j):
+                        if j is not None and shown[j]:
                             counts[i, j] += 1
     return counts
 
@@ -108,15 +108,30 @@ def attend(qk, v, counts, **options):
 
 def gradients(dcontext, qk, v, counts, *, logit_scale=1.0, key_norm="rms", **options):
     """One head: dcontext [L, D] to dqk [L, H] and dv [L, D]; the counts are constant."""
-    qk, v, dcontext = (np.asarray(x, np.float64) for x in (qk, v, dcontext))
-    scale = 1 / math.sqrt(qk.shape[-1]) if logit_scale is None else logit_scale
+    v, dcontext = (np.asarray(x, np.float64) for x in (v, dcontext))
     p = weights(qk, counts, logit_scale=logit_scale, key_norm=key_norm, **options)
     dp = dcontext @ v.T
-    dlogits = scale * p * (dp - (p * dp).sum(-1, keepdims=True))
+    dlogits = p * (dp - (p * dp).sum(-1, keepdims=True))
+    return _of_logits(dlogits, qk, logit_scale, key_norm), p.T @ dcontext
+
+
+def noise(dcontext, qk, v, counts, rng, *, logit_scale=1.0, key_norm="rms", **options):
+    """One head: the context, dqk and dv of terms with random signs, as `oracle.Attention.noise`."""
+    v, dcontext = (np.asarray(x, np.float64) for x in (v, dcontext))
+    p = weights(qk, counts, logit_scale=logit_scale, key_norm=key_norm, **options)
+    dp = np.sqrt(dcontext**2 @ (v**2).T)
+    mean = np.sqrt((dcontext**2 * (p @ v) ** 2).sum(-1, keepdims=True))
+    p, dlogits = (x * rng.choice((-1.0, 1.0), x.shape) for x in (p, p * np.hypot(dp, mean)))
+    return p @ v, _of_logits(dlogits, qk, logit_scale, key_norm), p.T @ dcontext
+
+
+def _of_logits(dlogits, qk, logit_scale, key_norm):
+    """The gradient of qk from that of the logits c·⟨qk_i, k_j⟩."""
+    qk = np.asarray(qk, np.float64)
+    scale = 1 / math.sqrt(qk.shape[-1]) if logit_scale is None else logit_scale
     keys, norms = unit_keys(qk, key_norm), _norms(qk, key_norm)
-    dkeys = dlogits.T @ qk
-    dqk = dlogits @ keys + (dkeys - keys * (keys * dkeys).sum(-1, keepdims=True)) / norms
-    return dqk, p.T @ dcontext
+    dkeys = scale * dlogits.T @ qk
+    return scale * dlogits @ keys + (dkeys - keys * (keys * dkeys).sum(-1, keepdims=True)) / norms
 
 
 def all_counts(buckets, *, valid=None, segments=None, **where):

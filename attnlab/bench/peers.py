@@ -15,6 +15,7 @@ builds with `ops_only`, and a peer's side the bare function too, without project
 """
 
 import dataclasses
+import json
 import statistics
 from typing import Any
 
@@ -138,6 +139,24 @@ class Outcome:
         ]
         known = [met for met in found if met is not None]
         return all(known) if known else None
+
+
+def from_json(line: str) -> Outcome:
+    """An outcome from its line of `results.jsonl`.
+
+    Raises:
+      ValueError, KeyError or TypeError: it is no such line.
+    """
+
+    def side(values: dict[str, Any]) -> Side:
+        return Side(values["program"], Case(**values["case"]))
+
+    values = json.loads(line)
+    pair, checked = values["pair"], values["pair"]["checked"]
+    pair |= {"ours": side(pair["ours"]), "peer": side(pair["peer"])}
+    pair |= {"checked": checked and tuple(map(side, checked))}
+    seconds = {name: tuple(values[name]) for name in ("ours_seconds", "peer_seconds")}
+    return Outcome(**values | seconds | {"pair": Pair(**pair)})
 
 
 def crossover(outcomes: list[Outcome]) -> int | None:

@@ -8,6 +8,7 @@ from attnlab.bench.case import PASSES
 from attnlab.bench.memory import human
 from attnlab.bench.peers import Outcome, Pair
 from attnlab.bench.report import PASS_TITLES, duration
+from attnlab.records.markdown import markdown_table
 
 _HEADER = (
     "attnlab | against | pass | time | theirs | ratio (range; turns) | target | met | "
@@ -83,9 +84,30 @@ def markdown(outcomes: Sequence[Outcome], *, planned: int) -> str:
     summary = f"{len(outcomes)} of {planned} pairs; {sum(met)} of {len(met)} targets met" + (
         f"; {failed} pairs failed." if failed else "."
     )
-    parts = ["# attnlab and its peers", summary, *_where(outcomes), tables(outcomes)]
+    parts = ["# attnlab and its peers", summary, *_where(outcomes)]
+    if verdicts := _verdicts(outcomes):
+        header = ["work", "against", "pass", "of", "measured", "target", "met"]
+        parts += ["## Targets", markdown_table(header, verdicts)]
+    parts.append(tables(outcomes))
     parts += ["## How it was measured", _METHOD]
     return "\n\n".join(parts) + "\n"
+
+
+def _verdicts(outcomes: Sequence[Outcome]) -> list[list[str]]:
+    """A line for each target, those that are not met first."""
+    found = []
+    for outcome in outcomes:
+        pair = outcome.pair
+        names = [_case(pair), _peer(pair), PASS_TITLES[pair.passes]]
+        if outcome.time_met is not None:
+            ratio, bound = _time_ratio(outcome), _bound(pair.most_time)
+            found.append([*names, "time", ratio, bound, _met(outcome.time_met)])
+        if outcome.memory_met is not None:
+            ratio = "" if outcome.memory_ratio is None else _times(outcome.memory_ratio)
+            ours = f" ({human(outcome.ours_bytes)})" if pair.most_bytes else ""
+            bound = _memory_bound(pair)
+            found.append([*names, "memory", f"{ratio}{ours}", bound, _met(outcome.memory_met)])
+    return sorted(found, key=lambda cells: cells[-1] != _met(False))
 
 
 def _cells(outcome: Outcome) -> list[str]:

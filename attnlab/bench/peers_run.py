@@ -3,6 +3,7 @@
 The turns are short and alternate in order, so what else the machine does falls on both sides alike.
 """
 
+import contextlib
 import dataclasses
 import datetime
 import importlib.util
@@ -10,7 +11,7 @@ import json
 import math
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -19,8 +20,10 @@ import numpy as np
 from attnlab.bench import peers, peers_report
 from attnlab.bench.peers import Outcome, Pair
 from attnlab.bench.peers_process import Process, SideError
+from attnlab.records.errors import Invalid
 from attnlab.records.folders import fresh_folder
 
+ROWS, SETTINGS, ERRORS = "results.jsonl", "settings.json", "errors.log"
 INTERRUPTED = 130  # what a shell reports for a job ended by Ctrl-C
 SAME = 1e-4  # of the largest value, in float32: rounding in sums of some thousand terms
 PAUSE_SECONDS = 0.01  # OpenMP's threads spin for some milliseconds after their work
@@ -51,52 +54,119 @@ def compare(
     repeats: int,
     seconds: float,
     output_dir: Path,
-    flags: dict[str, Any],
+    resume: Path | None = None,
     out: TextIO | None = None,
 ) -> int:
-    """Measures the pairs into a fresh folder; Ctrl-C keeps what is done and writes the report.
+    """Measures what is missing of the pairs; Ctrl-C keeps what is done and writes the report.
 
     Args:
       pairs: what to compare.
       repeats: timed turns of each pair.
       seconds: no turn starts that would end later than this after the pair's first.
       output_dir: where the fresh folder goes.
-      flags: the command line's settings, for the record.
+      resume: the folder of an earlier run to complete instead; failures are tried again.
       out: where the progress goes; standard output by default.
 
     Returns:
       The exit status: 0, or 130 after Ctrl-C.
 
     Raises:
-      ValueError: a peer is not installed, or the folder cannot be made.
+      ValueError: a peer is not installed, or the folder cannot be used.
     """
     out = out or sys.stdout
     require_packages(pairs)
-    folder = fresh_folder(output_dir, "compare_peers")
-    print(f"results: {folder}\n{len(pairs)} pairs", file=out, flush=True)
-    outcomes: list[Outcome] = []
+    flags = {
+        "rows": list(dict.fromkeys(pair.row for pair in pairs)),
+        "repeats": repeats,
+        "seconds": seconds,
+    }
+    if resume is None:
+        folder = fresh_folder(output_dir, "compare_peers")
+        (folder / SETTINGS).write_text(json.dumps(flags, indent=2) + "\n", encoding="utf-8")
+    else:
+        folder = resume
+    found = kept(folder)
+    missing = [pair for pair in pairs if pair not in found or found[pair].status != "ok"]
+    print(f"results: {folder}\n{len(missing)} of {len(pairs)} pairs to run", file=out, flush=True)
     status = 0
     try:
-        for i, pair in enumerate(pairs, 1):
-            title = f"[{i}/{len(pairs)}] {pair.row}: {peers_report.title(pair)}"
+        for i, pair in enumerate(missing, 1):
+            title = f"[{i}/{len(missing)}] {pair.row}: {peers_report.title(pair)}"
             print(f"{title} … ", end="", file=out, flush=True)
-            outcome = dataclasses.replace(
-                measure(pair, repeats=repeats, seconds=seconds, log=folder / "errors.log"),
-                flags=flags,
-                time=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-            )
-            outcomes.append(outcome)
-            with open(folder / "results.jsonl", "a", encoding="utf-8") as file:
+            with _log(folder) as log:
+                found[pair] = outcome = dataclasses.replace(
+                    measure(pair, repeats=repeats, seconds=seconds, log=log),
+                    flags=flags,
+                    time=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+                )
+                if outcome.status != "ok":
+                    with open(folder / ERRORS, "a", encoding="utf-8") as file:
+                        file.write(f"{title}\n{log.read_text(errors='replace')}\n")
+            with open(folder / ROWS, "a", encoding="utf-8") as file:
                 file.write(json.dumps(dataclasses.asdict(outcome)) + "\n")
             print(peers_report.line(outcome), file=out, flush=True)
     except KeyboardInterrupt:
         status = INTERRUPTED
         print("\ninterrupted: writing the report of what is done", file=out)
+    outcomes = [found[pair] for pair in pairs if pair in found]
     report = peers_report.markdown(outcomes, planned=len(pairs))
     (folder / "report.md").write_text(report, encoding="utf-8")
     print(f"\n{peers_report.tables(outcomes)}", file=out)
     print(f"\nreport: {folder / 'report.md'}", file=out, flush=True)
+    if status:
+        print(f"to complete it: --resume={folder}", file=out, flush=True)
     return status
+
+
+def stored_settings(folder: Path) -> dict[str, Any]:
+    """The settings that a folder of this job was made with.
+
+    Raises:
+      Invalid: it is not one.
+    """
+    try:
+        found = json.loads((folder / SETTINGS).read_text(encoding="utf-8"))
+        return {name: found[name] for name in ("rows", "repeats", "seconds")}
+    except (OSError, ValueError, KeyError, TypeError):
+        raise Invalid(
+            f"--resume={folder}: no {SETTINGS} of this job there; give a folder that it made"
+        ) from None
+
+
+def kept(folder: Path) -> dict[Pair, Outcome]:
+    """The last row of each pair; a line that was cut off while it was written is removed.
+
+    Raises:
+      Invalid: another line cannot be read.
+    """
+    try:
+        lines = (folder / ROWS).read_text(encoding="utf-8").splitlines(keepends=True)
+    except FileNotFoundError:
+        return {}
+    if lines and not lines[-1].endswith("\n"):
+        del lines[-1]
+        (folder / ROWS).write_text("".join(lines), encoding="utf-8")
+    found: dict[Pair, Outcome] = {}
+    for number, line in enumerate(lines, 1):
+        try:
+            outcome = peers.from_json(line)
+        except (ValueError, KeyError, TypeError):
+            raise Invalid(
+                f"--resume={folder}: line {number} of {ROWS} is no row of this job; remove it"
+            ) from None
+        found[outcome.pair] = outcome
+    return found
+
+
+@contextlib.contextmanager
+def _log(folder: Path) -> Iterator[Path]:
+    """Where the sides of one pair write, for as long as it takes."""
+    path = folder / f"{ERRORS}.part"
+    path.touch()
+    try:
+        yield path
+    finally:
+        path.unlink()
 
 
 def measure(pair: Pair, *, repeats: int, seconds: float, log: Path) -> Outcome:

@@ -46,7 +46,7 @@ def lower(case: Case, mechanism: Mechanism, devices: Sequence[jax.Device]) -> ja
             mesh=_mesh(devices),
             in_specs=(split.parameters, *[split.rows] * len(inputs)),
             out_specs=split.rows if case.passes == "forward" else gradients,
-            check_vma=False,  # custom VJPs do not say over which axes they vary
+            check_vma=False,  # Pallas kernels do not say over which axes they vary
         )
     of_parameters, of_rows = _shardings(split, parameters, devices)
     shapes = (

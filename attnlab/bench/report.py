@@ -4,7 +4,7 @@ import csv
 import io
 from collections.abc import Callable, Iterable, Sequence
 
-from attnlab.bench import trends
+from attnlab.bench import mechanisms, trends
 from attnlab.bench.case import PASSES, Result
 from attnlab.bench.memory import human
 from attnlab.records.markdown import markdown_table
@@ -19,8 +19,8 @@ SHORT = {
 COLUMNS = (
     "mechanism implementation length passes status median_seconds min_seconds max_seconds repeats "
     "memory_bytes memory_source analysis_bytes resident_peak_bytes device_peak_bytes "
-    "available_bytes compile_seconds batch num_heads head_dim dtype causal ops_only parallel "
-    "devices target shard program num_layers vocab_size message"
+    "available_bytes compile_seconds load other_seconds batch num_heads head_dim dtype causal "
+    "ops_only parallel devices target shard program num_layers vocab_size message"
 ).split()
 
 
@@ -100,7 +100,7 @@ def markdown(results: Sequence[Result], *, planned: int, beside: Sequence[str] =
     parts += ["## Largest length that fits", _FITS_NOTE, _fits(done, shown)]
     parts += beside
     parts += ["## Cases without a result", _missing(done)]
-    parts += ["## How it was measured", _method(done)]
+    parts += ["## How it was measured", *filter(None, (_method(done), _conditions(done)))]
     return "\n\n".join(parts) + "\n"
 
 
@@ -119,6 +119,9 @@ def _summary(results: Sequence[Result], planned: int) -> str:
         f"`window` sees {case.window} keys {'to the left' if case.causal else 'to each side'}; "
         f"`lsh` has {case.num_hashes} hash rounds and chunks of {case.chunk_size}.",
     ]
+    present = {r.case.mechanism for r in results}
+    if not case.ops_only:
+        notes += [note for name, note in mechanisms.NOTES.items() if name in present]
     cycled = sorted({r.case.length for r in results if r.input_cycled})
     if cycled:
         notes.append(
@@ -151,17 +154,18 @@ def _environment(results: Sequence[Result]) -> str:
 
 
 def _growth(results: Sequence[Result], shown: Sequence[str]) -> str:
-    header, columns = ["mechanism"], []
-    for name, value in (("time", trends.seconds), ("memory", trends.memory)):
+    header = ["mechanism"]
+    columns: list[dict[str, trends.Growth | None]] = []
+    for name, value in (("time", trends.seconds), ("memory", trends.needs)):
         for passes in shown:
             header.append(f"{name}, {PASS_TITLES[passes]}")
-            columns.append(trends.lines(results, passes, value))
-    labels = list(dict.fromkeys(r.case.label for r in results))
-    slopes = [[trends.exponent(column.get(label, {})) for column in columns] for label in labels]
-    rows = [
-        [label, *("" if p is None else f"n^{p:.2f}" for p in line)]
-        for label, line in zip(labels, slopes, strict=True)
-    ]
+            spreads = trends.spreads(results, passes) if name == "time" else {}
+            lines = trends.lines(results, passes, value)
+            columns.append({k: trends.growth(x, spreads.get(k)) for k, x in lines.items()})
+    rows = []
+    for label in dict.fromkeys(r.case.label for r in results):
+        found = [column.get(label) for column in columns]
+        rows.append([label, *("" if p is None else f"n^({p})" for p in found)])
     return markdown_table(header, rows)
 
 
@@ -193,6 +197,37 @@ def _fits(results: Sequence[Result], shown: Sequence[str]) -> str:
     return markdown_table(["mechanism", "pass", "ran", "did not fit", "extrapolated"], rows)
 
 
+def _conditions(results: Sequence[Result]) -> str:
+    """What else went on: other work beside it, cases that ran twice, runs at several times."""
+    parts = []
+    begun = sorted({r.begun for r in results if r.begun})
+    if len(begun) > 1:
+        counts = [f"{sum(r.begun == at for r in results)} begun at {at}" for at in begun]
+        parts.append(
+            f"The run was resumed: of its rows {', '.join(counts)} (UTC). They mix times of day: "
+            "rows of different runs compare only as far as the machine was the same."
+        )
+    loads = [r.load for r in results if r.load is not None]
+    if loads:
+        loaded = [f"{r.case} ({r.load:.1f})" for r in results if r.loaded]
+        some = "; ".join(loaded) if len(loaded) < len(loads) else "all of them"
+        parts.append(
+            f"Load average before a case: {min(loads):.1f} to {max(loads):.1f}. Cases beside other "
+            f"work, where it was above the number of cores and one: {some or 'none'}."
+        )
+    again = [
+        f"{r.case}: {duration(r.median_seconds)}, the other time {duration(r.other_seconds)}"
+        for r in results
+        if r.other_seconds is not None
+    ]
+    if again:
+        parts.append(
+            "Measured once more, because the times did not go with those of the lengths beside "
+            f"them, the faster one kept: {'; '.join(again)}."
+        )
+    return "\n\n".join(parts)
+
+
 def _missing(results: Sequence[Result]) -> str:
     rows = [
         [r.case.label, str(r.case.length), PASS_TITLES[r.case.passes], SHORT[r.status], r.message]
@@ -214,8 +249,8 @@ def _method(results: Sequence[Result]) -> str:
     ]
     lines = [
         f"Time: the median of {min(repeats)} to {max(repeats)} samples after a warm-up, each "
-        "at least 5 ms long and blocked on; ± is half the range. A first call longer than a "
-        "third of the time limit counts as a sample itself. Compiling is apart: "
+        "at least 5 ms long and blocked on; ± is half the range, where there are several. A first "
+        "call longer than a third of the time limit is a sample itself. Compiling is apart: "
         f"{sum(compiled):.0f} s in all, {max(compiled):.1f} s at most.",
         "Memory: arguments + outputs + temporaries of the compiled program, or the process's own "
         "high-water mark where that is more (marked *). Both are in `results.jsonl`.",
@@ -244,6 +279,8 @@ def _time_cell(result: Result | None) -> str:
     if result.status != "ok":
         return _why(result)
     middle = result.median_seconds or 0.0
+    if len(result.seconds) == 1:
+        return duration(middle)
     spread = (max(result.seconds) - min(result.seconds)) / 2 / middle
     return f"{duration(middle)} ±{spread:.0%}"
 
@@ -267,7 +304,9 @@ def two_digits(number: float) -> str:
 
 
 _GROWTH_NOTE = (
-    "The fitted p in value ∝ n^p, over the longer half of the lengths (at least three of them)."
+    "The fitted p ± its standard error in value ∝ n^p, over the longer half of the lengths, at "
+    "least four; the error is that of the fit or of the repeats, the larger. Nothing where there "
+    "are fewer lengths or the error is above ½. Memory also counts what was only compiled."
 )
 _CROSSOVER_NOTE = (
     "From n on, and at every longer length that both ran; the first column names measured lengths. "
@@ -275,5 +314,5 @@ _CROSSOVER_NOTE = (
 )
 _FITS_NOTE = (
     "*ran* and *did not fit* are lengths of this run; *extrapolated* is where b·n + c·n² through "
-    "the two longest would reach the memory that was free, and was not measured."
+    "the two longest would reach the memory that was free and allowed, and was not measured."
 )

@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import json
+import math
 import os
 import re
 import select
@@ -11,15 +12,18 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from attnlab import platforms
 from attnlab.bench.case import Case, Result, from_json
 from attnlab.records.errors import Invalid
 
 # JAX 0.10's CUDA plugin says at each start, whatever the platform, that there is no driver.
 _CHATTER = re.compile(r"^.*(cudart_stub\.cc|before absl::InitializeLog).*\n?", re.MULTILINE)
+SILENCE_SECONDS = 10.0  # between two words of progress
+COMPILE_SECONDS = 120.0  # more than for running, on a busy machine as well
 START_SECONDS = 300.0  # importing JAX from a cold network disk, or waking an accelerator
 
 
@@ -37,6 +41,7 @@ class Runner:
         input_path: str | None,
         repeats: int,
         case_seconds: float,
+        case_bytes: float = math.inf,
         variables: Mapping[str, str] | None = None,
     ) -> None:
         self._command = [] if input_path is None else [input_path]
@@ -44,6 +49,7 @@ class Runner:
         self._variables = variables or {}
         self._repeats = repeats
         self._case_seconds = case_seconds
+        self._case_bytes = case_bytes
         self._worker: Worker | None = None
         self._log = tempfile.TemporaryFile()  # what workers write to stderr
         try:
@@ -58,8 +64,16 @@ class Runner:
         assert self._worker is not None
         return self._worker.pid
 
-    def run(self, case: Case, *, run: bool = True) -> Result:
-        """One case's row, whatever happens to it; without `environment` and `flags`."""
+    def run(
+        self, case: Case, *, run: bool = True, tell: Callable[[str], None] = lambda words: None
+    ) -> Result:
+        """One case's row, whatever happens to it; without `environment` and `flags`.
+
+        Args:
+          case: what to measure.
+          run: False compiles only.
+          tell: gets a word on what is going on, when that changes and every ten seconds.
+        """
         if self._worker is None:
             self._start()
         assert self._worker is not None
@@ -67,29 +81,46 @@ class Runner:
             case=dataclasses.asdict(case),
             repeats=self._repeats,
             limit_seconds=self._case_seconds,
+            limit_bytes=self._case_bytes,
             run=run,
         )
         so_far = Result(case, "ok")
-        stage = "compiling"
+        stage, limit = "compiling", self._case_seconds + COMPILE_SECONDS
+        tell(f"{stage} …")
         while True:
             # The worker keeps to the limit by itself; this is for one call that does not end.
-            message = self._worker.receive(self._case_seconds * 1.2 + 5)
+            message = self._wait(limit * 1.2 + 5, tell)
             if message is None:
                 stopped = self._worker.running()
                 code = self._retire()
                 why = (
-                    f"stopped after {self._case_seconds:.0f} s while {stage}"
+                    f"stopped after {limit:.0f} s while {stage}"
                     if stopped
                     else f"{death(code)} while {stage}"
                 )
-                status = "too_slow" if stopped else "killed"
+                slow = "too_slow" if stage == "running" else "failed"  # which is tried again
+                status = slow if stopped else "killed"
                 return dataclasses.replace(so_far, status=status, message=why)
             if "result" in message:
                 result = from_json(message["result"])
                 if result.status == "failed" or result.message.startswith("RESOURCE_EXHAUSTED"):
                     self._retire()  # its allocator may be in any state
                 return result
-            so_far, stage = from_json(message["compiled"]), "running"
+            so_far = from_json(message["compiled"])
+            stage, limit = "running", self._case_seconds
+            tell(f"{so_far.compile_seconds:.1f} s, {stage} …")
+
+    def _wait(self, limit: float, tell: Callable[[str], None]) -> dict[str, Any] | None:
+        """The worker's next message, or None where it died or the time is over."""
+        assert self._worker is not None
+        begun = time.monotonic()
+        while (waited := time.monotonic() - begun) < limit:
+            if waited >= SILENCE_SECONDS:
+                tell(f"{waited:.0f} s …")
+            message = self._worker.receive(min(SILENCE_SECONDS, limit - waited))
+            if message is not None or not self._worker.running():
+                return message
+        return None
 
     def fresh(self) -> None:
         """Lets the next case start in a new worker, with nothing of the earlier ones in memory."""
@@ -201,11 +232,7 @@ def _environment(devices: int | None) -> dict[str, str]:
     paths = [root, os.environ.get("PYTHONPATH", "")]
     found = dict(os.environ, PYTHONPATH=os.pathsep.join(filter(None, paths)))
     found["XLA_PYTHON_CLIENT_PREALLOCATE"] = "false"
-    if devices is not None:
-        found["JAX_NUM_CPU_DEVICES"] = str(devices)
-        flags = found.get("XLA_FLAGS", "")  # JAX refuses to be told twice
-        found["XLA_FLAGS"] = re.sub(r"--xla_force_host_platform_device_count=\S+", "", flags)
-    return found
+    return found if devices is None else platforms.variables_for_cpu_devices(devices, found)
 
 
 def death(code: int) -> str:

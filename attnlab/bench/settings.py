@@ -1,7 +1,7 @@
 """The main job's settings: one value a flag, checked before anything starts."""
 
 import dataclasses
-import itertools
+import math
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,8 @@ from attnlab.records.errors import Invalid
 DTYPES = ("float32", "bfloat16", "float16")
 PARALLEL = ("jit", "pmap")
 AUTO = "auto"
+LSH_WAYS = (AUTO, "pallas")
+PLAIN = ("multi_head", "additive", "window", "lsh")
 # As `training_programs` has them, which imports the models: seconds that --help should not take.
 PROGRAMS = (ATTENTION, "translate", "language_model", "bert")
 IN_MODELS = ("multi_head", "window", "lsh", "additive")
@@ -22,13 +24,25 @@ FOR_PROGRAMS: dict[str, Any] = {
     "lengths": (1024, 4096, 16384),
     "mechanisms": ("multi_head", "window", "lsh"),
 }
+FOR_WAYS: dict[str, Any] = {"mechanisms": PLAIN}  # --implementation says of each how
 
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """What to compare; a field is the flag of the same name."""
+    """What to compare; a field is the flag of the same name.
 
-    mechanisms: tuple[str, ...] = ("additive", "dot", "general", "multi_head", "window", "lsh")
+    A mechanism is written "additive", computed as `implementation` says, each way a line, or
+    "additive:dense", which is one line.
+    """
+
+    mechanisms: tuple[str, ...] = (
+        "multi_head",
+        "multi_head:dense",
+        "additive",
+        "additive:dense",
+        "window",
+        "lsh",
+    )
     lengths: tuple[int, ...] = (512, 1024, 2048, 3072, 4096, 8192)
     batch: int = 1
     num_heads: int = 4
@@ -41,7 +55,8 @@ class Settings:
     parallel: str = "jit"
     devices: int | None = None
     repeats: int = 5
-    case_seconds: float = 20.0
+    case_seconds: float = 10.0
+    case_gib: float = 8.0
     window: int = 128
     num_hashes: int = 4
     chunk_size: int = 64
@@ -58,16 +73,19 @@ class Settings:
         Raises:
           Invalid: a value is not valid; the message begins with the flag.
         """
-        _choose("mechanisms", self.mechanisms, mechanisms.NAMES)
+        _choose("mechanisms", self.mechanisms, mechanisms.NAMES, self._names())
         _choose("passes", self.passes, PASSES)
         _choose("implementation", self.implementation, (AUTO, *mechanisms.IMPLEMENTATIONS))
+        self._check_ways()
         _choose("dtype", (self.dtype,), DTYPES)
         _choose("parallel", (self.parallel,), PARALLEL)
         if not self.lengths:
-            raise Invalid("--lengths= is empty; give numbers of tokens, such as 256,1024,4096")
+            raise Invalid("--lengths= is empty; give numbers of tokens, such as 256,1024,4k")
         for name in ("lengths", "batch", "num_heads", "head_dim", "repeats", "window"):
             _positive(name, getattr(self, name))
-        for name in ("num_hashes", "chunk_size", "case_seconds", "num_layers", "vocab_size"):
+        for name in ("num_hashes", "chunk_size", "num_layers", "vocab_size"):
+            _positive(name, getattr(self, name))
+        for name in ("case_seconds", "case_gib"):
             _positive(name, getattr(self, name))
         self._check_targets()
         if self.devices is not None:
@@ -78,7 +96,7 @@ class Settings:
         inputs.read(self.input)
 
     def cases(self, local_devices: int) -> list[Case]:
-        """Every case, one mechanism after the other, short lengths first.
+        """Every case, length by length: however early a run ends, it compares all mechanisms.
 
         Args:
           local_devices: how many devices the machine has.
@@ -117,9 +135,9 @@ class Settings:
         options |= {name: getattr(self, name) for name in (*fixed, *sizes)}
         return [
             Case(name, length, one, implementation=way, **options)
-            for name in dict.fromkeys(self.mechanisms)
-            for way in self._ways(name)
-            for length, one in itertools.product(sorted(set(self.lengths)), passes)
+            for length in sorted(set(self.lengths))
+            for name, way in self._lines()
+            for one in dict.fromkeys(passes)
         ]
 
     def as_json(self) -> dict[str, Any]:
@@ -145,7 +163,7 @@ class Settings:
             if getattr(self, flag) != default:
                 raise Invalid(f"--{flag} is for devices that are there; drop it, or --target")
         if self.program != ATTENTION:
-            _choose("mechanisms", self.mechanisms, IN_MODELS)
+            _choose("mechanisms", self.mechanisms, IN_MODELS, self._names())
             if self.shard not in (None, "batch"):
                 raise Invalid(f"--shard={self.shard}: a training step is split by batch; say that")
         for target in self.targets():
@@ -174,11 +192,28 @@ class Settings:
                     f"{target.name}; give a multiple of {target.devices}"
                 )
 
-    def _ways(self, mechanism: str) -> list[str | None]:
-        ways = dict.fromkeys(self.implementation)
-        if mechanism not in mechanisms.EXACT:  # it has its own way, and a kernel
-            ways = {way: None for way in ways if way in (AUTO, "pallas")} or {AUTO: None}
-        return [None if way == AUTO else way for way in ways]
+    def _names(self) -> tuple[str, ...]:
+        return tuple(line.partition(":")[0] for line in self.mechanisms)
+
+    def _check_ways(self) -> None:
+        for line in self.mechanisms:
+            name, colon, way = line.partition(":")
+            valid = (AUTO, *mechanisms.IMPLEMENTATIONS) if name in mechanisms.EXACT else LSH_WAYS
+            if colon and way not in valid:
+                raise Invalid(
+                    f"--mechanisms={line}: {name} has no {way!r}; valid: {', '.join(valid)}"
+                )
+
+    def _lines(self) -> list[tuple[str, str | None]]:
+        """A mechanism and how it is computed, each once."""
+        found: list[tuple[str, str]] = []
+        for line in self.mechanisms:
+            name, colon, way = line.partition(":")
+            ways = (way,) if colon else self.implementation
+            if name not in mechanisms.EXACT:  # it has its own way, and a kernel
+                ways = tuple(way for way in ways if way in LSH_WAYS) or (AUTO,)
+            found += [(name, way) for way in ways]
+        return [(name, None if way == AUTO else way) for name, way in dict.fromkeys(found)]
 
     def _divide(self, devices: int) -> None:
         if self.batch % devices:
@@ -188,15 +223,20 @@ class Settings:
             )
 
 
-def _choose(flag: str, values: tuple[str, ...], valid: tuple[str, ...]) -> None:
+def _choose(
+    flag: str, values: tuple[str, ...], valid: tuple[str, ...], names: tuple[str, ...] | None = None
+) -> None:
     if not values:
         raise Invalid(f"--{flag}= is empty; valid: {', '.join(valid)}")
-    for value in values:
+    for value in names or values:
         if value not in valid:
             raise Invalid(f"--{flag}={','.join(values)}: no {value!r}; valid: {', '.join(valid)}")
 
 
 def _positive(flag: str, value: Any) -> None:
     for one in value if isinstance(value, tuple) else (value,):
-        if not one > 0:
-            raise Invalid(f"--{flag}: {one} is not positive; give 1 or more")
+        if not 0 < one < math.inf:
+            what = (
+                "not finite; give a number" if one == math.inf else "not positive; give 1 or more"
+            )
+            raise Invalid(f"--{flag}: {one} is {what}")

@@ -25,7 +25,6 @@ from attnlab.bench.mechanisms import Mechanism
 
 AXIS = "split"  # of the mesh
 SHARDS = ("batch", "heads", "sequence")
-WITH_HEADS = ("multi_head", "window", "lsh")  # as modules; bare functions all have heads
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,14 +68,11 @@ def split(case: Case, mechanism: Mechanism) -> Split:
             of_heads = PartitionSpec(AXIS)  # every parameter leads with the heads
             rows = PartitionSpec(None, None, AXIS)
             return Split(mechanism.apply, of_heads, rows, True, False)
-        case "heads" if case.mechanism in WITH_HEADS:
+        case "heads":
             shapes = jax.eval_shape(mechanism.init, jax.random.key(0))
             specs = jax.tree_util.tree_map_with_path(_spec_of_heads, shapes)
             return Split(_own_heads(case), specs, everywhere, False, False)
-    raise NotImplementedError(
-        f"{case.mechanism} has a single head as a module, so there are no heads to split; split "
-        "batch or sequence, or compare the bare functions (--ops_only)"
-    )
+    raise ValueError(f"no split {case.shard!r}; valid: {', '.join(SHARDS)}")
 
 
 def _own_queries(mechanism: Mechanism) -> Callable[..., jax.Array]:
@@ -109,8 +105,13 @@ def _own_heads(case: Case) -> Callable[..., jax.Array]:
 
 
 def _spec_of_heads(path: Any, _: jax.ShapeDtypeStruct) -> PartitionSpec:
-    """Kernels are [width, N, H], biases [N, H], the last projection [N, H, width] and [width]."""
+    """Kernels are [width, N, H], biases [N, H], the last projection [N, H, width] and [width].
+
+    All parameters of a score lead with the heads.
+    """
     layer, kind = path[-2].key, path[-1].key
+    if layer == "score":
+        return PartitionSpec(AXIS)
     if layer == "out":
         return PartitionSpec(AXIS) if kind == "kernel" else PartitionSpec()
     return PartitionSpec(None, AXIS) if kind == "kernel" else PartitionSpec(AXIS)

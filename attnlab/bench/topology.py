@@ -11,11 +11,10 @@ from attnlab.records.errors import Invalid
 
 # A TPU's compiler comes in libtpu; a GPU's in JAX's plugin, which needs no NVIDIA library for it.
 _COMPILERS = {
-    "tpu": ("libtpu", ("libtpu",), "tpu", "jax[tpu]"),
+    "tpu": ("libtpu", ("libtpu",), "jax[tpu]"),
     "cuda": (
         "JAX's CUDA plugin",
         ("jax_plugins.xla_cuda12", "jax_plugins.xla_cuda13"),
-        "gpu-compile",
         "jax[cuda12-local]",
     ),
 }
@@ -52,11 +51,11 @@ def require_compiler(target: Target) -> None:
     Raises:
       Invalid: saying what to run.
     """
-    what, modules, extra, package = _COMPILERS[target.device.kind]
+    what, modules, package = _COMPILERS[target.device.kind]
     if not any(_installed(module) for module in modules):
         raise Invalid(
             f"--target={target.name} needs {what}, which is not installed: run "
-            f"`launch/local --extra={extra} compare_lengths --target={target.name} …`, or "
+            f"`launch/local compare_lengths --target={target.name} …`, which installs it, or "
             f'`pip install "{package}"` in your own environment'
         )
 

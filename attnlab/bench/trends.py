@@ -1,12 +1,18 @@
 """What the rows say: growth with the length, who overtakes whom, how long a sequence still fits."""
 
 import dataclasses
+import itertools
 import math
 from collections.abc import Callable, Iterable, Sequence
+
+import numpy as np
 
 from attnlab.bench.case import Result
 
 Line = dict[int, float]  # length -> seconds or bytes
+_FEWEST = 4  # lengths of a fit whose error is worth a word
+_NO_ANSWER = 0.5
+_FAR, _FALLS = 3.0, 1.5
 
 
 def seconds(result: Result) -> float | None:
@@ -17,6 +23,11 @@ def seconds(result: Result) -> float | None:
 def memory(result: Result) -> float | None:
     """The memory of a row that ran."""
     return result.memory_bytes if result.status == "ok" else None
+
+
+def needs(result: Result) -> float | None:
+    """The memory of a row whose program compiled, also where it did not run."""
+    return result.memory_bytes
 
 
 def lines(
@@ -33,23 +44,97 @@ def lines(
     return {label: dict(sorted(line.items())) for label, line in found.items()}
 
 
-def exponent(line: Line) -> float | None:
-    """The slope p of value ∝ n^p: least squares in log-log over the longer half of the lengths.
+def slope(line: Line) -> float:
+    """p of value ∝ n^p by least squares in log-log; of two lengths or more."""
+    x, y = _logarithms(line)
+    return float(x @ y / (x @ x))
 
-    Short lengths are left out because fixed costs flatten them. At least three lengths are used
-    where there are three.
 
-    >>> round(exponent({n: 5e-9 * n**2 for n in (256, 512, 1024, 2048)}), 3)
-    2.0
+@dataclasses.dataclass(frozen=True)
+class Growth:
+    """value ∝ n^power.
+
+    Attributes:
+      power: the slope of the least squares in log-log.
+      error: its standard error, from the distances of the points to the fit, or from the spread of
+        the repeats if that says more.
     """
-    points = [(math.log(n), math.log(value)) for n, value in sorted(line.items())]
-    points = points[-max(3, (len(points) + 1) // 2) :]
-    if len(points) < 2:
+
+    power: float
+    error: float
+
+    def __str__(self) -> str:
+        """As `1.97 ± 0.03`: no digit that the error leaves open."""
+        digits = 1 if self.error >= 0.095 else 2
+        return f"{self.power:.{digits}f} ± {max(self.error, 10**-digits):.{digits}f}"
+
+
+def growth(line: Line, spreads: Line | None = None) -> Growth | None:
+    """How a line grows at its longer half of the lengths, of which there must be four.
+
+    Short lengths are left out because fixed costs flatten them.
+
+    Args:
+      line: the values.
+      spreads: the standard error of the logarithm of each, where values were repeated.
+
+    Returns:
+      None for fewer than four lengths, or where the error is over ½: that is no answer.
+
+    >>> str(growth({n: 5e-9 * n**2 for n in (256, 512, 1024, 2048)}))
+    '2.00 ± 0.01'
+    """
+    lengths = sorted(line)[-max(_FEWEST, (len(line) + 1) // 2) :]
+    if len(lengths) < _FEWEST:
         return None
-    x_mean = sum(x for x, _ in points) / len(points)
-    y_mean = sum(y for _, y in points) / len(points)
-    spread = sum((x - x_mean) ** 2 for x, _ in points)
-    return sum((x - x_mean) * (y - y_mean) for x, y in points) / spread
+    x, y = _logarithms({n: line[n] for n in lengths})
+    power = float(x @ y / (x @ x))
+    residual = float(((y - power * x) ** 2).sum()) / (len(lengths) - 2)
+    noise = np.array([(spreads or {}).get(n, 0.0) for n in lengths])
+    error = max(math.sqrt(residual / (x @ x)), float(np.linalg.norm(x * noise) / (x @ x)))
+    return Growth(power, error) if error <= _NO_ANSWER else None
+
+
+def spreads(results: Iterable[Result], passes: str) -> dict[str, Line]:
+    """The standard error of the logarithm of each median time: the repeats' / √repeats."""
+    found: dict[str, Line] = {}
+    for r in results:
+        if r.case.passes == passes and r.status == "ok" and len(r.seconds) > 1:
+            error = float(np.log(r.seconds).std(ddof=1)) / math.sqrt(len(r.seconds))
+            found.setdefault(r.case.label, {})[r.case.length] = error
+    return found
+
+
+def _logarithms(line: Line) -> tuple[np.ndarray, np.ndarray]:
+    """log n and log value, less their means."""
+    x, y = np.log(np.array(sorted(line.items()), np.float64)).T
+    return x - x.mean(), y - y.mean()
+
+
+def disagreeing(line: Line) -> list[int]:
+    """Lengths whose value does not go with their neighbours', as under another load.
+
+    Such a value is more than three times off the straight line in log-log between its neighbours,
+    or more than three times above n² from the shorter one, or more than one and a half times that
+    of the longer one (then both are meant).
+
+    >>> disagreeing({512: 1.0, 1024: 2.0, 2048: 40.0, 4096: 8.0})
+    [2048, 4096]
+    >>> disagreeing({512: 1.0, 1024: 4.0, 2048: 16.0})
+    []
+    """
+    lengths = sorted(line)
+    found = set()
+    for short, n in itertools.pairwise(lengths):
+        if line[short] > _FALLS * line[n]:
+            found |= {short, n}
+        if line[n] > _FAR * line[short] * (n / short) ** 2:
+            found.add(n)
+    for short, n, long in zip(lengths, lengths[1:], lengths[2:], strict=False):
+        between = line[short] * (n / short) ** slope({k: line[k] for k in (short, long)})
+        if not 1 / _FAR < line[n] / between < _FAR:
+            found.add(n)
+    return sorted(found)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -68,7 +68,7 @@ class Luong(Seq2Seq):
         authors fixed the half of W_a that meets the source to the identity (footnote 15).
       window: "global", "local-m" or "local-p"; a local window refuses "location".
       half_width: D of the local windows.
-      max_source_length: the most words "location" can tell apart.
+      max_source_length: words that "location" can look at; it ignores later ones.
       input_feeding: h̃ into the next step.
       reverse_source: read the source backwards.
       dropout_rate: on the input of each layer and on h̃; 0.2 in the paper's better models.

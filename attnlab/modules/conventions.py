@@ -9,7 +9,7 @@ import flax.linen as nn
 import jax
 from flax.linen.dtypes import promote_dtype
 
-from attnlab.checks import require
+from attnlab.checks import as_size, require, require_dropout, require_instance
 
 __all__ = [
     "Initializer",
@@ -27,7 +27,15 @@ lecun_normal_per_head = nn.initializers.lecun_normal(batch_axis=(0,))
 
 
 def as_query_key_value(module, query, key, value) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Fills in key and value, and brings all three to the module's dtype."""
+    """Checks the module's sizes, fills in key and value, brings all three to the module's dtype."""
+    for name in _SIZES:
+        size = getattr(module, name, None)
+        if size is not None:
+            as_size(f"{type(module).__name__}.{name}", size)
+    score = getattr(module, "score", None)
+    if score is not None:
+        wanted = "a module that makes one, such as attnlab.AdditiveScore()"
+        require_instance("score", score, isinstance(score, nn.Module), wanted)
     require(
         key is not None or value is None,
         "value= needs key=: the values belong to keys; got value without key",
@@ -42,16 +50,28 @@ def as_query_key_value(module, query, key, value) -> tuple[jax.Array, jax.Array,
     return query, key, value
 
 
+_SIZES = (
+    "num_heads",
+    "num_kv_heads",
+    "qkv_features",
+    "value_features",
+    "out_features",
+    "features",
+    "max_length",
+)
+
+
 def dropout_options(module, deterministic: bool | None) -> dict[str, Any]:
     """The dropout keywords of `attention`, with a key from the "dropout" stream where it is on."""
-    if module.dropout_rate == 0.0 or deterministic:
+    rate = require_dropout(module.dropout_rate, "one of the stream, below")
+    if rate == 0.0 or deterministic:
         return {}
     require(
         deterministic is not None,
-        f"{type(module).__name__} with dropout_rate={module.dropout_rate} must be told whether to "
+        f"{type(module).__name__} with dropout_rate={rate} must be told whether to "
         "drop: call it with deterministic=True or False; got None",
     )
-    return {"dropout_rate": module.dropout_rate, "dropout_key": module.make_rng("dropout")}
+    return {"dropout_rate": rate, "dropout_key": module.make_rng("dropout")}
 
 
 def partitioned(module, init: Initializer, *names: str | None) -> Initializer:

@@ -10,8 +10,9 @@ import jax.numpy as jnp
 from flax.linen.dtypes import promote_dtype
 
 from attnlab import masks
-from attnlab.ops.routes import AllPairs, Route, Window
-from attnlab.scores import Dot, Score
+from attnlab.checks import require_instance
+from attnlab.ops.routes import LSH, AllPairs, Route, Window
+from attnlab.scores import Dot, Score, require_score
 
 __all__ = ["as_flax_attention_fn"]
 
@@ -21,35 +22,43 @@ def as_flax_attention_fn(
 ) -> Callable[..., jax.Array]:
     """A function for `attention_fn=` of `flax.linen` and `flax.nnx` multi-head modules.
 
+    The module's `mask=` may then be lazy too, `masks.Causal() & masks.Padding(lengths)` say; not
+    with Flax's `decode=True`, which is causal anyway and combines arrays.
+
     Args:
-      score: None = scaled dot product.
-      route: None = all pairs. A route that shares queries and keys (LSH) is refused: Flax's modules
-        project them apart.
+      score: a value of `attnlab.scores`; None = scaled dot product.
+      route: None = all pairs. `routes.LSH` takes `shared_qk=False`: Flax's modules project queries
+        and keys apart.
 
     Returns:
       A function of query [*B, T, N, H], key, value [*B, S, N, H] and the keywords that Flax
       passes: Linen those it finds by name in the signature, so none is lost; NNX nine, always.
 
     Raises:
-      NotImplementedError: for a route that shares queries and keys; when called, for dropout that
-        is not per element (Flax's default: set `broadcast_dropout=False`), for `sow_weights`, for
-        einsums of the caller's and for a window where queries and keys are not one sequence, as
-        when Flax decodes.
+      ValueError: for a score or route that is none.
+      NotImplementedError: for a route that shares queries and keys; when called, for a
+        `dropout_rate` > 0 with `broadcast_dropout=True`, Flax's default, even where nothing is
+        dropped (set it to False in the module: attnlab drops per element); for `sow_weights`, for
+        einsums of the caller's, and for a window or LSH where Flax decodes.
 
     Example:
       >>> import flax.linen as nn, jax, jax.numpy as jnp
-      >>> from attnlab import as_flax_attention_fn
-      >>> mha = nn.MultiHeadDotProductAttention(num_heads=2, attention_fn=as_flax_attention_fn())
-      >>> y, _ = mha.init_with_output(jax.random.key(0), jnp.ones((1, 5, 8)))
+      >>> from attnlab import as_flax_attention_fn, masks, routes
+      >>> lsh = as_flax_attention_fn(route=routes.LSH(shared_qk=False))
+      >>> mha = nn.MultiHeadDotProductAttention(num_heads=2, attention_fn=lsh)
+      >>> y, _ = mha.init_with_output(jax.random.key(0), jnp.ones((1, 5, 8)), mask=masks.Causal())
       >>> y.shape
       (1, 5, 8)
     """
     score = Dot() if score is None else score
     route = AllPairs() if route is None else route
+    require_score(score)
+    wanted = "a value, such as routes.LSH(shared_qk=False)"
+    require_instance("route", route, hasattr(route, "shares_qk"), wanted)
     if route.shares_qk:
         raise NotImplementedError(
             f"{type(route).__name__} shares queries and keys, which Flax's modules project apart; "
-            "use attnlab.LSHSelfAttention"
+            "use routes.LSH(shared_qk=False), or attnlab.LSHSelfAttention"
         )
 
     def attention_fn(
@@ -57,7 +66,7 @@ def as_flax_attention_fn(
         key: jax.Array,
         value: jax.Array,
         bias: jax.Array | None = None,
-        mask: jax.Array | None = None,
+        mask: masks.Mask | jax.Array | None = None,
         broadcast_dropout: bool = False,
         dropout_rng: jax.Array | None = None,
         dropout_rate: float = 0.0,
@@ -70,12 +79,12 @@ def as_flax_attention_fn(
         attn_weights_value_einsum: object | None = None,
     ) -> jax.Array:
         options: dict[str, Any] = {"bias": bias, "precision": precision}
+        if dropout_rate > 0.0 and broadcast_dropout:
+            raise NotImplementedError(
+                "attnlab drops weights per element; got broadcast_dropout=True, Flax's default "
+                "(set broadcast_dropout=False in the Flax module)"
+            )
         if dropout_rate > 0.0 and not deterministic:
-            if broadcast_dropout:
-                raise NotImplementedError(
-                    "attnlab drops weights per element; got broadcast_dropout=True "
-                    "(set broadcast_dropout=False in the Flax module)"
-                )
             options |= {"dropout_rate": dropout_rate, "dropout_key": dropout_rng}
         if module is not None:
             raise NotImplementedError(
@@ -87,17 +96,17 @@ def as_flax_attention_fn(
                 "attnlab has an einsum of its own; got qk_attn_weights_einsum or "
                 "attn_weights_value_einsum (leave the Flax module's ..._einsum_cls unset)"
             )
-        if isinstance(route, Window) and query.shape[-3] != key.shape[-3]:
+        lengths = query.shape[-3], key.shape[-3]
+        decodes = isinstance(route, LSH) and lengths[0] == 1 < lengths[1]
+        if decodes or (isinstance(route, Window) and lengths[0] != lengths[1]):
             raise NotImplementedError(
-                "Flax does not say where its queries stand, so a window needs one query a key; "
-                f"got {query.shape[-3]} queries and {key.shape[-3]} keys "
+                "Flax does not say where its queries stand, so a window needs one query a key, and "
+                f"LSH more than one query; got {lengths[0]} queries and {lengths[1]} keys "
                 "(decode with attnlab.MultiHeadAttention)"
             )
-        # Flax's own masks are floats of 0 and 1.
-        visible = masks.combine(
-            masks.Causal() if is_causal else None,
-            None if mask is None else jnp.asarray(mask) != 0,
-        )
+        if not (mask is None or isinstance(mask, masks.Mask | str | type)):
+            mask = jnp.asarray(mask) != 0  # Flax's own masks are floats of 0 and 1
+        visible = masks.combine(masks.Causal() if is_causal else None, mask)
         query, key, value = promote_dtype(query, key, value, dtype=dtype)
         return route(score, query, key, value, mask=visible, **options)
 

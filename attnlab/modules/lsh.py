@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from attnlab import masks
-from attnlab.checks import require
+from attnlab.checks import points_to, require
 from attnlab.modules.conventions import Initializer, lecun_normal
 from attnlab.modules.multi_head import MultiHeadAttention
 from attnlab.ops.routes import LSH
@@ -18,6 +18,9 @@ from attnlab.ops.routes import LSH
 __all__ = ["LSHSelfAttention"]
 
 
+@points_to(
+    **{field.name: f"use route=routes.LSH({field.name}=…)" for field in dataclasses.fields(LSH)}
+)
 class LSHSelfAttention(nn.Module):
     """Reformer's self-attention: shared queries and keys, hashed, sorted, attended in chunks.
 

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from attnlab import masks, positions
-from attnlab.checks import require
+from attnlab.checks import points_to, require, require_instance
 from attnlab.modules.cache import (
     append_to_cache,
     cache_index,
@@ -33,6 +33,11 @@ from attnlab.ops.routes import LSH, AllPairs, Route
 __all__ = ["MultiHeadAttention"]
 
 
+@points_to(
+    causal="the mask says it: call the module with mask=masks.Causal()",
+    is_causal="the mask says it: call the module with mask=masks.Causal()",
+    decode="it belongs to the call: module.apply(variables, x, decode=True)",
+)
 class MultiHeadAttention(nn.Module):
     """Concat(head_1 … head_N) W^O, head_n = attention(query W_n^Q, key W_n^K, value W_n^V).
 
@@ -121,6 +126,8 @@ class MultiHeadAttention(nn.Module):
     ):
         """The result [*B, T, out_features]; see the class for shapes and decoding."""
         cross = key is not None
+        wanted = "a value, such as routes.LSH(num_hashes=4)"
+        require_instance("route", self.route, hasattr(self.route, "shares_qk"), wanted)
         require(
             not cross or not self.route.shares_qk,
             f"{type(self.route).__name__} shares queries and keys, so it is self-attention; "
@@ -130,8 +137,8 @@ class MultiHeadAttention(nn.Module):
             raise NotImplementedError(
                 "LSH decodes self-attention only; got key= with decode=True (use AllPairs)"
             )
-        out_features = self.out_features or query.shape[-1]
         query, key, value = as_query_key_value(self, query, key, value)
+        out_features = self.out_features or query.shape[-1]
         width, value_width = self._widths(query.shape[-1])
         num_kv_heads = self.num_kv_heads or self.num_heads
         index = cache_index(self) if decode else None

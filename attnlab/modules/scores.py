@@ -139,7 +139,7 @@ class LocationScore(nn.Module):
     """`scores.Location`, logits W q over positions, no keys (Luong et al. 2015, §3.1).
 
     Attributes:
-      max_length: S_max, the most keys there can be.
+      max_length: S_max, the keys that have a logit; later ones get no weight.
       kernel_init: for W [N, Hq, S_max].
       param_dtype: of the parameters.
     """

@@ -195,7 +195,7 @@ class LocationAttention(nn.Module):
     """softmax(W query_i) over positions, without looking at keys: Luong et al. 2015, §3.1.
 
     Attributes:
-      max_length: the most keys there can be.
+      max_length: keys that have a logit; later ones get no weight.
       dropout_rate: as for `AdditiveAttention`, like all below.
       implementation: how to compute it.
       dtype: of the computation.

@@ -8,7 +8,7 @@ does not serve:
 | `"dense"`     | all logits at once, the textbook; O(T·S) | everything                         |
 | `"blockwise"` | online softmax over blocks               | everything                         |
 | `"cudnn"`     | NVIDIA's flash attention, by `jax.nn`    | GPU: dot, half precision; causal,  |
-|               |                                          | a window of the past               |
+|               |                                          | padding, a window of the past      |
 | `"splash"`    | JAX's flash attention for TPU            | TPU: dot, bfloat16; causal,        |
 |               |                                          | window, segments                   |
 | `"tokamax"`   | the library of that name, if installed   | TPU, GPU: dot, half precision;     |
@@ -17,9 +17,10 @@ does not serve:
 |               |                                          | causal, window, padding            |
 | `None`        | the fastest of them here, see below      | everything                         |
 
-All but `"dense"` take O(T + S) memory, and have a backward pass of their own, so they cannot be
-differentiated twice or in forward mode. `Pallas(block_q=…, block_k=…)` is `"pallas"` with tiles of
-your own.
+All but `"dense"` take O(T + S) memory, and have a backward pass of their own, so no forward mode.
+Second derivatives of `"blockwise"` are forward over reverse, `jax.jvp` of `jax.grad`; reverse over
+reverse too where there is no mask. `Pallas(block_q=…, block_k=…)` is `"pallas"` with tiles of your
+own.
 
 `None` is `"cudnn"` on NVIDIA where it serves. Else it is `"dense"` for at most 32 queries or keys
 and 2048 of the others, a decoder's step say, where all pairs are but a block and the engine around
@@ -27,10 +28,15 @@ it only costs (1.3 to 18 times the time on a CPU); `"blockwise"` beyond. It look
 device while tracing; to compile for another one, trace under `platforms.compiling_for`.
 
 `"splash"`, `"pallas"` and some of `"tokamax"` are kernels that XLA does not partition over devices:
-under `jit` over a mesh they belong inside `jax.shard_map`. That is why they are not the default.
+under `jit` over a mesh they belong inside `jax.shard_map`, with check_vma=False because they do not
+say over which axes they vary. That is why they are not the default. `"dense"` and `"blockwise"` run
+inside `jax.shard_map` with its defaults, and under `jit` over a mesh with Auto or Explicit axes;
+there `"blockwise"` on a CPU is not partitioned either: every device gathers q, k and v and computes
+all rows, where inside `jax.shard_map` each computes its own.
 
 Letters: *B batch axes, T queries, S keys, N query heads, K key/value heads (N a multiple of K;
-query head n uses key/value head n // (N/K)), H head width, D value width.
+query head n uses key/value head n // (N/K)), H head width, D value width. All but the batch axes
+are at least 1; an empty batch gives an empty context.
 """
 
 from __future__ import annotations
@@ -38,17 +44,19 @@ from __future__ import annotations
 from typing import TypedDict, Unpack
 
 import jax
+from jax.sharding import PartitionSpec
 from jax.typing import ArrayLike
 
 from attnlab import platforms
-from attnlab.checks import require_choice, require_dropout, require_qkv
+from attnlab.checks import points_to, require_choice, require_dropout, require_qkv
 from attnlab.masks import Mask, as_mask
+from attnlab.meshes import like, on_explicit_axes, spec_of
 from attnlab.ops import blockwise, dense
 from attnlab.ops.kernels import cudnn, exact, splash, tokamax
 from attnlab.ops.kernels.call import Call
 from attnlab.ops.kernels.options import Pallas
 from attnlab.ops.layout import merge_output, prepare
-from attnlab.scores import Additive, Concat, Cosine, Dot, General, Location, Score
+from attnlab.scores import Additive, Concat, Cosine, Dot, General, Location, Score, require_score
 
 __all__ = [
     "IMPLEMENTATIONS",
@@ -85,6 +93,14 @@ IMPLEMENTATIONS = (None, "dense", "blockwise", *_KERNELS)
 _SHORT, _LONG = 32, 2048
 
 
+@points_to(
+    is_causal="use mask=masks.Causal()",
+    causal="use mask=masks.Causal()",
+    local_window_size="use mask=masks.Window(left, right)",
+    query_seq_lengths="use mask=masks.Padding(kv_lengths, q_lengths)",
+    key_value_seq_lengths="use mask=masks.Padding(kv_lengths)",
+)
+@on_explicit_axes(like("q"))
 def attention(
     score: Score,
     q: jax.Array,
@@ -101,7 +117,9 @@ def attention(
     """Exact attention: context_i = Σ_j softmax_j(score(q_i, k_j) + bias_ij) v_j over visible j.
 
     A query that may see no key gets the context zero, and gradient zero. No finite value at an
-    invisible position can change an output or a gradient. Softmax and sums are in at least float32.
+    invisible position can change an output or a gradient; NaN and inf there may (what others
+    maintain, "cudnn", "splash" and "tokamax", promise it for values whose products do not overflow;
+    "cudnn" for all padding). Softmax and sums are in at least float32.
 
     Args:
       score: how alike q_i and k_j are (`attnlab.scores`).
@@ -134,12 +152,15 @@ def attention(
       >>> attention(scores.Dot(), q, k, v, mask=masks.Causal()).shape
       (2, 5, 4, 8)
     """
+    require_score(score)
     require_qkv(q, k, v, same_width=score.same_width)
-    require_dropout(dropout_rate, dropout_key)
+    dropout_rate = require_dropout(dropout_rate, dropout_key)
     pallas = implementation if isinstance(implementation, Pallas) else Pallas()
     if isinstance(implementation, Pallas):
         implementation = "pallas"
     require_choice("implementation", implementation, IMPLEMENTATIONS)
+    if 0 in q.shape:
+        implementation = "dense"  # which checks the rest of the arguments, and loops over nothing
     mask = as_mask(mask)
     platform = platforms.current()
     call = Call(score, q, k, v, mask, bias, dropout_rate, precision, platform, pallas)
@@ -159,13 +180,19 @@ def attention(
     attend = dense.attend if implementation == "dense" else blockwise.attend
     context = attend(
         prepare(score, q, k, v, mask, bias, precision),
-        dropout_rate=float(dropout_rate),
+        dropout_rate=dropout_rate,
         dropout_key=dropout_key,
         precision=precision,
     )
     return merge_output(context, q.shape[:-3])
 
 
+def _split_as_heads_and_queries(arguments):
+    *batch, queries, heads, _ = spec_of(arguments["q"])
+    return PartitionSpec(*batch, heads, queries, None)
+
+
+@on_explicit_axes(_split_as_heads_and_queries)
 def attention_weights(
     score: Score,
     q: jax.Array,
@@ -184,6 +211,7 @@ def attention_weights(
 
     Cost: O(T·S) memory; use it on what a figure can show.
     """
+    require_score(score)
     require_qkv(q, k, None, same_width=score.same_width)
     prepared = prepare(score, q, k, k, as_mask(mask), bias, precision)
     weights = dense.weights(prepared, precision=precision)
@@ -286,7 +314,7 @@ def location_attention(q, v, w: ArrayLike, **options: Unpack[Options]) -> jax.Ar
     Args:
       q: [*B, T, N, Hq].
       v: [*B, S, K, D].
-      w: [Hq, S_max] or [N, Hq, S_max], with S ≤ S_max.
+      w: [Hq, S_max] or [N, Hq, S_max]; keys beyond S_max get no weight.
       **options: the keywords of `attention`.
 
     Returns:

@@ -24,7 +24,9 @@ import jax.numpy as jnp
 
 from attnlab.axes import lead_with_ones
 from attnlab.masks import Mask
+from attnlab.meshes import vary_like
 from attnlab.ops import dropout
+from attnlab.ops.blockwise_derivatives import refuse_reverse_mode
 from attnlab.ops.layout import Prepared, add_slice, slice_heads
 from attnlab.scores import Score
 
@@ -87,15 +89,12 @@ def attend(
     seeds = None
     if dropout_rate > 0.0 and dropout_key is not None:
         seeds = dropout.seeds(dropout_key, *x.q.shape[:3])
-    out = _attend(
-        _Config(block_q, block_k, num_keys, dropout_rate, precision),
+    operands = (
         _Differentiable(x.score, pad_queries(x.q), pad_keys(x.k), pad_keys(x.v), bias),
-        _Fixed(
-            None if x.mask is None else x.mask.pad(block_q, block_k),
-            seeds,
-        ),
+        _Fixed(None if x.mask is None else x.mask.pad(block_q, block_k), seeds),
     )
-    return out[..., :num_queries, :]
+    config = _Config(block_q, block_k, num_keys, dropout_rate, precision)
+    return _attend(config, *vary_like(operands))[..., :num_queries, :]
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
@@ -111,6 +110,8 @@ def _attend_forward(config, x, fixed):
         cpu=functools.partial(_forward_slice_by_slice, config),
         default=functools.partial(_forward, config),
     )
+    if fixed.mask is not None:  # it decides how many blocks are visited
+        out, lse = refuse_reverse_mode((out, lse))
     return out, (x, fixed, out, lse)
 
 
@@ -124,6 +125,8 @@ def _attend_backward(config, residuals, dout):
         cpu=functools.partial(_backward_slice_by_slice, config),
         default=functools.partial(_backward, config),
     )
+    if fixed.mask is not None:
+        grads = refuse_reverse_mode(grads)
     return jax.tree.map(lambda grad, primal: grad.astype(primal.dtype), grads, x), None
 
 
@@ -204,7 +207,7 @@ def _forward(config: _Config, x: _Differentiable, fixed: _Fixed):
             jnp.zeros((*rows, x.v.shape[-1]), dtype),
         )
         largest, total, context = jax.lax.fori_loop(
-            *_key_blocks(config, x, fixed, i), key_block, start
+            *_key_blocks(config, x, fixed, i), key_block, vary_like(start, q)
         )
         sees_any = total > 0
         total = jnp.where(sees_any, total, 1)
@@ -219,9 +222,6 @@ def _forward(config: _Config, x: _Differentiable, fixed: _Fixed):
 def _backward(config: _Config, x: _Differentiable, fixed: _Fixed, rows) -> _Differentiable:
     """Gradients of x; rows = (dout, lse, delta)."""
     dout, lse, delta = rows
-
-    def zeros(y):
-        return jnp.zeros(y.shape, jnp.promote_types(y.dtype, jnp.float32))
 
     def query_block(shared, i):
         q, dout_i = (_block(y, i, config.block_q, -2) for y in (x.q, dout))
@@ -256,11 +256,11 @@ def _backward(config: _Config, x: _Differentiable, fixed: _Fixed, rows) -> _Diff
             )
 
         dq, *shared = jax.lax.fori_loop(
-            *_key_blocks(config, x, fixed, i), key_block, (zeros(q), *shared)
+            *_key_blocks(config, x, fixed, i), key_block, (_zeros_like(q), *shared)
         )
         return tuple(shared), dq
 
-    shared = jax.tree.map(zeros, (x.score, x.k, x.v, x.bias))
+    shared = jax.tree.map(_zeros_like, (x.score, x.k, x.v, x.bias))
     (dscore, dk, dv, dbias), dq = jax.lax.scan(
         query_block, shared, jnp.arange(x.q.shape[-2] // config.block_q)
     )
@@ -293,12 +293,9 @@ def _backward_slice_by_slice(config: _Config, x: _Differentiable, fixed: _Fixed,
         shared = add_slice(shared, (grads.score, grads.bias), b, h)
         return shared, (grads.q, grads.k, grads.v)
 
-    def zeros(y):
-        return jnp.zeros(y.shape, jnp.promote_types(y.dtype, jnp.float32))
-
     shared, grads = jax.lax.scan(
         one_slice,
-        jax.tree.map(zeros, (x.score, x.bias)),
+        jax.tree.map(_zeros_like, (x.score, x.bias)),
         jnp.arange(x.q.shape[0] * num_kv_heads),
     )
     dq, dk, dv = (
@@ -315,6 +312,11 @@ def _slice(operands: tuple, batch_index, kv_head_index) -> tuple:
         if fixed.dropout_seeds is not None:
             fixed = fixed._replace(dropout_seeds=fixed.dropout_seeds[0])
     return x, fixed, *rows
+
+
+def _zeros_like(x: jax.Array) -> jax.Array:
+    """Where a sum of gradients of x begins."""
+    return vary_like(jnp.zeros(x.shape, jnp.promote_types(x.dtype, jnp.float32)), x)
 
 
 def _matmul(a: jax.Array, b: jax.Array, config: _Config) -> jax.Array:

@@ -15,17 +15,22 @@ import functools
 import itertools
 import math
 from collections.abc import Sequence
+from typing import SupportsIndex
 
 import flax.struct
 import jax
 import jax.numpy as jnp
+from jax.sharding import PartitionSpec
 
-from attnlab.checks import require
+from attnlab.checks import as_int, as_size, require
+from attnlab.meshes import on_explicit_axes, spec_of
 from attnlab.ops.lsh_inputs import require_key
 from attnlab.ops.lsh_order import bucket_limit
+from attnlab.ops.lsh_running_mean import RunningMean
 
 __all__ = [
     "Rotations",
+    "as_num_buckets",
     "asymmetric",
     "default_num_buckets",
     "factorise",
@@ -36,6 +41,9 @@ __all__ = [
 
 # Cross-polytopes of fewer axes hash worse; past this, what they save outweighs it.
 _LARGEST_FACTOR = 64
+
+# Relative: a difference smaller than that has no direction to hash.
+_ROUNDING = 1e-5
 
 
 @flax.struct.dataclass
@@ -72,6 +80,24 @@ def factorise(num_buckets: int) -> tuple[int, ...]:
     while max(best) > _LARGEST_FACTOR and num_buckets % 2 ** (len(best) + 1) == 0:
         best = _split(num_buckets, len(best) + 1)
     return best
+
+
+def as_num_buckets(num_buckets: SupportsIndex | Sequence[SupportsIndex]) -> int | tuple[int, ...]:
+    """An even number or its even factors, in Python's own types.
+
+    Raises:
+      ValueError: an odd number or factor, or one below 2.
+    """
+    given = num_buckets if isinstance(num_buckets, Sequence) else (num_buckets,)
+    factors = [as_int(factor) for factor in given]
+    even = [x for x in factors if x is not None and x >= 2 and x % 2 == 0]
+    require(len(factors) > 0, "num_buckets must have at least one factor; got none")
+    require(
+        len(even) == len(factors),
+        "num_buckets, and each of its factors, must be even and ≥ 2: x and −x hash to opposite"
+        f" buckets; got {num_buckets} (round it up to a multiple of 2)",
+    )
+    return tuple(even) if isinstance(num_buckets, Sequence) else even[0]
 
 
 def default_num_buckets(length: int, chunk_size: int) -> int:
@@ -111,7 +137,7 @@ def make_rotations(
     num_heads: int,
     head_dim: int,
     num_hashes: int,
-    num_buckets: int | Sequence[int],
+    num_buckets: SupportsIndex | Sequence[SupportsIndex],
     shared: bool = False,
 ) -> Rotations:
     """Draws the rotations of `hash_buckets`.
@@ -142,22 +168,16 @@ def make_rotations(
       ([(2, 4, 8, 16), (2, 4, 16, 16)], 512)
     """
     require_key("key", key)
-    require(
-        min(num_heads, head_dim, num_hashes) >= 1,
-        "num_heads, head_dim and num_hashes must be at least 1;"
-        f" got {num_heads}, {head_dim} and {num_hashes}",
-    )
-    factors = (num_buckets,) if isinstance(num_buckets, int) else tuple(num_buckets)
-    for factor in factors:
-        require(
-            factor >= 2 and factor % 2 == 0,
-            f"num_buckets, and each of its factors, must be even: x and −x hash to opposite"
-            f" buckets; got {num_buckets} (round it up to a multiple of 2)",
+    num_heads, head_dim, num_hashes = (
+        as_size(name, x)
+        for name, x in (
+            ("num_heads", num_heads),
+            ("head_dim", head_dim),
+            ("num_hashes", num_hashes),
         )
-    require(len(factors) > 0, "num_buckets must have at least one factor; got none")
-    if isinstance(num_buckets, int):
-        factors = factorise(num_buckets)
-
+    )
+    num_buckets = as_num_buckets(num_buckets)
+    factors = factorise(num_buckets) if isinstance(num_buckets, int) else num_buckets
     rows = 1 if shared else num_heads
 
     def one_round(r):
@@ -169,6 +189,12 @@ def make_rotations(
     return Rotations(tuple(jnp.split(drawn, ends[:-1], axis=2)))
 
 
+def _split_by_round(arguments):
+    *batch, length, heads, _ = spec_of(arguments["x"])
+    return PartitionSpec(*batch, None, length, heads)
+
+
+@on_explicit_axes(_split_by_round)
 def hash_buckets(
     x: jax.Array, rotations: Rotations, *, centre: jax.Array | None = None
 ) -> jax.Array:
@@ -181,7 +207,9 @@ def hash_buckets(
       x: shared queries and keys [*B, L, N, H].
       rotations: from `make_rotations`.
       centre: subtracted before hashing, of x's rank and broadcastable to it: a learned [.., N, H],
-        or `running_centre(x)`. It must not look ahead if attention is to be causal.
+        or `running_centre(x)`. It must not look ahead if attention is to be causal. Where x is the
+        centre, to 1e-5 of their largest component, there is no direction to hash but rounding: zero
+        is hashed, a tie that puts all such tokens into bucket 0.
 
     Returns:
       int32 [*B, R, L, N] in [0, B); no gradient.
@@ -205,14 +233,29 @@ def hash_buckets(
         f" buckets; got {rotations.num_buckets} (use fewer)",
     )
     if centre is not None:
-        require(
-            centre.ndim == x.ndim,
-            f"centre must have x's rank and broadcast to it, {x.shape}; got {centre.shape}",
+        fits = centre.ndim == x.ndim and all(
+            size in (1, of_x) for size, of_x in zip(centre.shape, x.shape, strict=True)
         )
-        x = x.astype(jnp.float32) - centre.astype(jnp.float32)
+        require(
+            fits,
+            f"centre must have x's rank and broadcast to it, {x.shape}; got {centre.shape} (a mean"
+            " of every head is [1, …, 1, heads, width])",
+        )
+        x = _from_centre(x, centre)
     with jax.named_scope("lsh_hash"):
         buckets = _hash(x.reshape(-1, length, heads, width), rotations)
-    return jnp.moveaxis(buckets, 0, 3).reshape(*batch_shape, -1, length, heads)
+    return jnp.moveaxis(buckets, 0, 3).reshape(*batch_shape, rotations.num_hashes, length, heads)
+
+
+def _from_centre(x: jax.Array, centre: jax.Array) -> jax.Array:
+    """x − centre, and zero where that is no more than what rounding leaves of the two."""
+    x, centre = x.astype(jnp.float32), centre.astype(jnp.float32)
+
+    def largest(x):  # a norm whose squares do not overflow
+        return jnp.max(jnp.abs(x), axis=-1, keepdims=True)
+
+    rounding = _ROUNDING * jnp.maximum(largest(x), largest(centre))
+    return jnp.where(largest(x - centre) <= rounding, 0, x - centre)
 
 
 @functools.partial(jax.jit, inline=True)
@@ -260,11 +303,7 @@ def running_centre(x: jax.Array, valid: jax.Array | None = None) -> jax.Array:
     Returns:
       [*B, L, N, H] float32, zero where nothing has been counted yet.
     """
-    x = jax.lax.stop_gradient(x).astype(jnp.float32)
-    counted = jnp.ones(x.shape[:-2], bool) if valid is None else valid
-    counted = counted[..., None, None]
-    total = jnp.cumsum(jnp.where(counted, x, 0), axis=-3)
-    return total / jnp.maximum(jnp.cumsum(counted, axis=-3), 1)
+    return RunningMean.empty(x.shape).go_on(x, valid)[0]
 
 
 def asymmetric(

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 
 from attnlab.axes import HeadLayout, split_heads
 from attnlab.checks import require
-from attnlab.masks import Mask
+from attnlab.masks import Mask, Padding, combine
 from attnlab.scores import Score
 
 __all__ = ["Prepared", "add_slice", "merge_output", "prepare", "slice_heads"]
@@ -55,6 +55,8 @@ def prepare(score: Score, q, k, v, mask: Mask | None, bias, precision=None) -> P
 
     q = heads_first(q, layout.group_size)
     k = heads_first(k, 1)
+    if score.max_keys is not None and score.max_keys < num_keys:
+        mask = combine(Padding(score.max_keys), mask)
     score = score.split_heads(num_kv_heads, layout.group_size)
     score, q, k = score.prepare(q, k, precision=precision)
     k = jnp.broadcast_to(k, (*q.shape[:2], *k.shape[2:]))  # location's keys have no batch

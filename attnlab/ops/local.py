@@ -11,13 +11,15 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import PartitionSpec
 from jax.typing import ArrayLike
 
 from attnlab import masks
 from attnlab.axes import lead_with_ones
 from attnlab.checks import require, require_dropout, require_qkv
+from attnlab.meshes import on_explicit_axes, spec_of
 from attnlab.ops.attention import attention, attention_weights
-from attnlab.scores import Dot, Location, Score
+from attnlab.scores import Dot, Location, Score, require_score
 
 __all__ = ["local_attention", "window_attention"]
 
@@ -61,12 +63,21 @@ def window_attention(
     left, right = window
     mask = masks.as_mask(mask)
     if isinstance(mask, masks.Causal) and mask.q_offset is q_offset:
-        mask = masks.Window(left, 0, q_offset)  # one mask, which cuDNN takes, instead of two
+        mask = masks.Window(left, 0, q_offset)  # one mask, which more implementations take
     else:
         mask = masks.combine(masks.Window(left, right, q_offset), mask)
     return attention(Dot() if score is None else score, q, k, v, mask=mask, **options)
 
 
+def _split_as_queries(arguments):
+    *batch, queries, heads, _ = spec_of(arguments["q"])
+    context = PartitionSpec(*batch, queries, heads, None)
+    if not arguments.get("return_weights"):
+        return context
+    return context, PartitionSpec(*batch, heads, queries, None)
+
+
+@on_explicit_axes(_split_as_queries)
 def local_attention(
     q: jax.Array,
     k: jax.Array,
@@ -113,8 +124,9 @@ def local_attention(
     Cost: O(T·half_width) time and memory (the weights O(T·S)). Source: Luong et al. 2015, §3.2.
     """
     score = Dot(1.0) if score is None else score
+    require_score(score)
     require_qkv(q, k, v, same_width=score.same_width)
-    require_dropout(dropout_rate, dropout_key)
+    dropout_rate = require_dropout(dropout_rate, dropout_key)
     require(
         isinstance(half_width, int) and half_width >= 0,
         f"half_width counts keys, an int ≥ 0; got {half_width!r}",
@@ -127,7 +139,7 @@ def local_attention(
         raise NotImplementedError(
             "local attention looks at keys and Location does not; use another score"
         )
-    if not (mask is None or isinstance(mask, masks.Padding)):
+    if not (masks.as_mask(mask) is None or isinstance(mask, masks.Padding)):
         raise NotImplementedError(
             f"local attention takes masks.Padding or None; got {type(mask).__name__}"
         )
@@ -148,7 +160,8 @@ def local_attention(
 
     def of_each_query(x):
         """[*B, S, K, D] to [*B, T, 2·half_width + 1, K, D]."""
-        flat = jnp.clip(positions, 0, num_keys - 1).reshape(*x.shape[:-3], -1, 1, 1)
+        number = positions.shape[-2] * positions.shape[-1]
+        flat = jnp.clip(positions, 0, num_keys - 1).reshape(*x.shape[:-3], number, 1, 1)
         return jnp.take_along_axis(x, flat, axis=-3).reshape(*positions.shape, *x.shape[-2:])
 
     # Every query is now an example of its own, with its own few keys.
@@ -167,7 +180,9 @@ def local_attention(
     if dropout_rate > 0.0 and dropout_key is not None:
         keep = jax.random.bernoulli(dropout_key, 1 - dropout_rate, weights.shape)
         weights = jnp.where(keep, weights / (1 - dropout_rate), 0)
-    grouped = weights.reshape(*weights.shape[:-2], v.shape[-2], -1, weights.shape[-1])
+    grouped = weights.reshape(
+        *weights.shape[:-2], v.shape[-2], q.shape[-2] // v.shape[-2], weights.shape[-1]
+    )
     context = jnp.einsum(
         "...kgs,...skd->...kgd",
         grouped.astype(v.dtype),

@@ -11,14 +11,15 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from attnlab import masks
-from attnlab.checks import require, require_choice
+from attnlab.checks import as_int, points_to, require, require_choice
+from attnlab.meshes import like, on_explicit_axes
 from attnlab.ops.kernels.options import Pallas
 from attnlab.ops.lsh_choice import choose
 from attnlab.ops.lsh_inputs import (
     check_arrays,
-    check_buckets,
     check_knobs,
-    is_int,
+    check_sortable,
+    nan_where,
     read_mask,
 )
 from attnlab.ops.lsh_order import Geometry, sort_rounds
@@ -57,7 +58,8 @@ class LSHOptions:
         others, so it is on for parity only.
       logit_scale: c in c·⟨q_i, k_j⟩; None = 1/√H. Keys have unit norm, so the norm of a query is
         already a learned temperature.
-      key_norm: "rms" divides by √(mean(x²) + 1e-6)·√H, "l2" by |x|, None by nothing.
+      key_norm: "rms" divides by √(mean(x²) + 1e-6)·√H, "l2" by |x|, None by nothing. A key whose
+        squares leave the range of float32 becomes zero: |x| above 1e19, with "l2" also below 1e-19.
       look_back: chunks visited before a query's own.
       look_ahead: chunks visited after it. None = 0 if causal or not strict, else `look_back`.
       window: slots seen on each side (before only, if causal) where `strict`; None = the most that
@@ -94,7 +96,8 @@ class LSHOptions:
         for name in ("look_back", "look_ahead"):
             chunks = getattr(self, name)
             require(
-                (chunks is None and name == "look_ahead") or (is_int(chunks) and chunks >= 0),
+                (chunks is None and name == "look_ahead")
+                or (as_int(chunks) is not None and chunks >= 0),
                 f"{name} counts chunks, an int ≥ 0; got {chunks!r}",
             )
         require(
@@ -102,7 +105,8 @@ class LSHOptions:
             f"strict=True needs look_back ≥ 1; got {self.look_back}",
         )
         require(
-            self.window is None or (self.strict and is_int(self.window) and self.window >= 1),
+            self.window is None
+            or (self.strict and as_int(self.window) is not None and self.window >= 1),
             f"window counts slots, an int ≥ 1, and needs strict=True; got window={self.window!r},"
             f" strict={self.strict}",
         )
@@ -111,9 +115,9 @@ class LSHOptions:
         """c of the logits, for heads of this width."""
         return 1 / math.sqrt(width) if self.logit_scale is None else self.logit_scale
 
-    def geometry(self, chunk_size: int, causal: bool) -> Geometry:
-        """The neighbourhood of a slot for this call."""
-        window, look_ahead = None, self.look_ahead
+    def geometry(self, chunk_size: int, causal: bool, length: int) -> Geometry:
+        """The neighbourhood of a slot among `length` tokens."""
+        window, look_back, look_ahead = None, self.look_back, self.look_ahead
         if self.strict:
             reach = self.look_back * chunk_size
             window = reach if self.window is None else self.window
@@ -128,10 +132,13 @@ class LSHOptions:
                 f"strict=True, causal={causal} visits look_ahead={wanted} chunks; got {look_ahead}"
                 " (leave it None)",
             )
-            look_ahead = wanted
+            look_ahead, window = wanted, min(window, length)
+            if length <= chunk_size:
+                # The window says who sees whom, and one chunk without neighbours holds everyone.
+                chunk_size, look_back, look_ahead = length, 0, 0
         return Geometry(
             chunk_size,
-            self.look_back,
+            look_back,
             look_ahead or 0,
             window,
             causal,
@@ -147,6 +154,13 @@ LUCIDRAINS = dataclasses.replace(TRAX, logit_scale=None, key_norm="l2")
 PAPER = LSHOptions(strict=False, logit_scale=None, key_norm="l2")
 
 
+@points_to(
+    is_causal="use causal=True",
+    num_hashes="it belongs to make_rotations, which hash_buckets takes",
+    num_buckets="it belongs to make_rotations, which hash_buckets takes",
+    scale="use options=LSHOptions(logit_scale=…)",
+)
+@on_explicit_axes(like("qk"))
 def lsh_attention(
     qk: jax.Array,
     v: jax.Array,
@@ -170,15 +184,15 @@ def lsh_attention(
 
     and o_i = v_i where no round shows i another key. A round sorts tokens by (bucket, position); by
     default i sees the `chunk_size` tokens before it in that order that share its bucket. Which they
-    are depends on the past alone: with `causal`, no change of the future changes o_i. On CPU not
-    one bit of it, while chunk_size ≤ 128; past that, and on accelerators, a sum may be split
-    elsewhere and round differently.
+    are depends on the past alone: with `causal`, no finite change of the future changes o_i. On CPU
+    not one bit of it, while chunk_size ≤ 128 and `rows_at_once` is None; past that, and on
+    accelerators, a sum may be split elsewhere and round differently.
 
     Args:
       qk: shared queries and keys [*B, L, N, H], any L ≥ 1.
       v: values [*B, L, K, D], K a divisor of N; head n uses v's head n // (N/K).
       buckets: integers [*B, R, L, N] from `hash_buckets`, equal for tokens that should meet.
-      chunk_size: C, slots attended together.
+      chunk_size: C, slots attended together; where strict, no more than L of them.
       causal: see only earlier tokens.
       mask: `masks.Padding`, `masks.Segments`, `masks.Causal`, an `Explicit` or a boolean array
         [*B, 1, 1, L] of keys that may be seen, or several of these with `&`. A token that is
@@ -187,8 +201,8 @@ def lsh_attention(
       options: what published implementations disagree about; see `LSHOptions`.
       dropout_rate: probability of dropping a weight.
       dropout_key: needed if dropout_rate > 0.
-      rows_at_once: how many of the B·N rows to compute together: memory for speed, no change of
-        numbers. None = 1 on CPU, elsewhere as many as have 65,536 tokens.
+      rows_at_once: how many of the B·N rows to compute together: memory for speed, the same
+        function up to rounding. None = 1 on CPU, elsewhere as many as have 65,536 tokens.
       implementation: "sorted" goes through the rounds in sorted order; "dense" makes the L × L
         weights of a row, the same function with other rounding; None = dense where that visits no
         more pairs than the rounds would, no more than 2¹⁸, and rows_at_once is not asked for;
@@ -219,10 +233,12 @@ def lsh_attention(
     check_knobs(chunk_size, rows_at_once, implementation, dropout_rate, dropout_key)
     check_arrays(qk, v, buckets)
     *batch_shape, length, heads, width = qk.shape
-    batch, padding = math.prod(batch_shape), -length % chunk_size
     visibility = read_mask(mask, tuple(batch_shape), length, causal)
-    geometry = options.geometry(chunk_size, visibility.causal)
-    broken = visibility.broken | check_buckets(buckets, length + padding)
+    geometry = options.geometry(chunk_size, visibility.causal, length)
+    batch, padding = math.prod(batch_shape), -length % geometry.chunk_size
+    if batch == 0:
+        return jnp.zeros((*qk.shape[:-1], v.shape[-1]), v.dtype)
+    buckets, broken = check_sortable(buckets, length + padding)
 
     qk, v, buckets = (x.reshape(batch, *x.shape[-3:]) for x in (qk, v, buckets))
     v = jnp.repeat(v, heads // v.shape[2], axis=2)
@@ -237,16 +253,16 @@ def lsh_attention(
         valid = pad(valid, padding, 1)
         segments = None if segments is None else pad(segments, padding, 1)
 
-    nan_if_broken = jnp.where(broken, jnp.nan, options.scale(width))  # what cannot raise under jit
     with jax.named_scope("lsh_sort"):
         order = sort_rounds(jnp.moveaxis(buckets, 3, 1), valid, segments, geometry)
     seeds = row_seeds(dropout_rate, dropout_key, batch, heads)
     settings = Settings(geometry, options.key_norm, dropout_rate, rows_at_once, precision)
     attend = choose(implementation, order, settings, qk, v)
-    context = attend(settings, qk, None, v, nan_if_broken, order, seeds)[:, :length]
+    context = attend(settings, qk, None, v, options.scale(width), order, seeds)[:, :length]
     for visible in (visibility.valid, visibility.q_valid):
         if visible is not None:
             context = jnp.where(visible[:, :, None, None], context, 0)
+    context = nan_where(visibility.broken | broken, context)
     return context.reshape(*batch_shape, *context.shape[1:])
 
 

@@ -10,14 +10,16 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from attnlab import masks
+from attnlab.meshes import like, on_explicit_axes
 from attnlab.ops.lsh import STRICT, LSHOptions, pad
 from attnlab.ops.lsh_choice import choose
 from attnlab.ops.lsh_cross_order import CrossVisibility, sort_queries_and_keys
 from attnlab.ops.lsh_inputs import (
     Visibility,
-    check_buckets,
     check_cross_arrays,
     check_knobs,
+    check_sortable,
+    nan_where,
     read_mask,
 )
 from attnlab.ops.lsh_rows import Settings, row_seeds
@@ -25,6 +27,7 @@ from attnlab.ops.lsh_rows import Settings, row_seeds
 __all__ = ["lsh_cross_attention"]
 
 
+@on_explicit_axes(like("q"))
 def lsh_cross_attention(
     q: jax.Array,
     k: jax.Array,
@@ -51,8 +54,8 @@ def lsh_cross_attention(
     and o_i = 0 where no round shows i a key. In each round i sees, of the keys in its bucket, the
     `window` (default look_back · chunk_size) before its own place in (segment, position) order and,
     if not causal, as many after it. With `causal` the query at position t + q_offset sees keys at
-    or before it, itself included, and nothing in the future changes o_i. Else its place is where it
-    would stand if both sequences were of one length: for self-attention its own position.
+    or before it, itself included, and no finite change of the future changes o_i. Else its place is
+    where it would stand if both sequences were of one length: for self-attention its own position.
 
     Hash both with the same rotations. Keys are normalised, so that buckets, which know nothing of
     length, hold the keys of large logits. With `key_norm=None` they are not; `hashing.asymmetric`
@@ -64,7 +67,7 @@ def lsh_cross_attention(
       v: values [*B, S, K, D].
       q_buckets: integers [*B, R, T, N] from `hash_buckets`.
       k_buckets: integers [*B, R, S, K] from `hash_buckets` with the same rotations.
-      chunk_size: C, slots attended together.
+      chunk_size: C, slots attended together; no more than max(T, S) of them.
       causal: see only keys at or before the query's position.
       mask: `masks.Padding`, `masks.Segments`, `masks.Causal`, an `Explicit` or a boolean array
         [*B, 1, 1, S] of keys that may be seen, or several of these with `&`.
@@ -109,11 +112,15 @@ def lsh_cross_attention(
             " strict=False (set strict=True, or share queries and keys)"
         )
     *batch_shape, num_queries, heads, width = q.shape
-    batch, padding = math.prod(batch_shape), -k.shape[-3] % chunk_size
-    seen = read_mask(mask, tuple(batch_shape), k.shape[-3], causal, num_queries=num_queries)
-    geometry = options.geometry(chunk_size, seen.causal)
-    length = num_queries + k.shape[-3] + padding
-    broken = seen.broken | check_buckets(q_buckets, length) | check_buckets(k_buckets, length)
+    num_keys = k.shape[-3]
+    seen = read_mask(mask, tuple(batch_shape), num_keys, causal, num_queries=num_queries)
+    geometry = options.geometry(chunk_size, seen.causal, max(num_queries, num_keys))
+    batch, padding = math.prod(batch_shape), -num_keys % geometry.chunk_size
+    if batch == 0:
+        return jnp.zeros((*q.shape[:-1], v.shape[-1]), v.dtype)
+    length = num_queries + num_keys + padding
+    q_buckets, q_broken = check_sortable(q_buckets, length)
+    k_buckets, k_broken = check_sortable(k_buckets, length)
 
     q, k, v, q_buckets, k_buckets = (
         x.reshape(batch, *x.shape[-3:]) for x in (q, k, v, q_buckets, k_buckets)
@@ -131,16 +138,16 @@ def lsh_cross_attention(
     visible = _visibility(seen, batch, num_queries, k.shape[1], padding)
     k, v, k_buckets = (pad(x, padding, axis) for x, axis in ((k, 1), (v, 1), (k_buckets, 2)))
 
-    nan_if_broken = jnp.where(broken, jnp.nan, options.scale(width))  # what cannot raise under jit
     with jax.named_scope("lsh_sort"):
         q_ids, k_ids = (jnp.moveaxis(x, 3, 1) for x in (q_buckets, k_buckets))
         order = sort_queries_and_keys(q_ids, k_ids, visible, geometry)
     seeds = row_seeds(dropout_rate, dropout_key, batch, heads)
     settings = Settings(geometry, options.key_norm, dropout_rate, rows_at_once, precision)
     attend = choose(implementation, order, settings, q, v)
-    context = attend(settings, q, k, v, nan_if_broken, order, seeds)
+    context = attend(settings, q, k, v, options.scale(width), order, seeds)
     if seen.q_valid is not None:
         context = jnp.where(seen.q_valid[:, :, None, None], context, 0)
+    context = nan_where(seen.broken | q_broken | k_broken, context)
     return context.reshape(*batch_shape, *context.shape[1:])
 
 

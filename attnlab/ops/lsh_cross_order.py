@@ -71,7 +71,7 @@ def sort_queries_and_keys(
     buckets = jnp.concatenate([k_buckets, q_buckets], axis=3).astype(jnp.uint32)
     buckets = jnp.where(everyone[:, None, None], buckets, jnp.uint32(limit))
     packed = buckets * jnp.uint32(length) + place[:, None, None].astype(jnp.uint32)
-    packed = lax.sort(packed, dimension=3)
+    packed = lax.sort(packed, dimension=3, is_stable=False)
     bucket = packed // jnp.uint32(length)
 
     def one_round(packed, bucket, item_at, segment):

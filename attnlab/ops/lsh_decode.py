@@ -17,17 +17,24 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax import lax
+from jax.sharding import PartitionSpec
 from jax.typing import ArrayLike
 
 from attnlab import masks
+from attnlab.meshes import on_explicit_axes, spec_of
 from attnlab.ops.lsh import STRICT, LSHOptions, lsh_attention
 from attnlab.ops.lsh_decode_state import DecodeState, latest_of
-from attnlab.ops.lsh_inputs import read_mask
+from attnlab.ops.lsh_inputs import check_buckets, nan_where, read_mask
 from attnlab.ops.lsh_rows import unit_keys
 
 __all__ = ["lsh_decode"]
 
 
+def _split_by_example(arguments):
+    return PartitionSpec(*spec_of(arguments["qk"])[:-3])
+
+
+@on_explicit_axes(_split_by_example)
 def lsh_decode(
     qk: jax.Array,
     v: jax.Array,
@@ -46,7 +53,7 @@ def lsh_decode(
       qk: shared queries and keys of all tokens so far, the newest T included, [*B, L, N, H]; what
         stands behind them counts for nothing.
       v: values [*B, L, K, D].
-      buckets: [*B, R, T, N] of the newest.
+      buckets: integers [*B, R, T, N] of the newest.
       state: of the tokens before them, at first `empty_state` for this cache and these options.
       start: position of the first of the newest, a scalar; start + T ≤ L.
       chunk_size: as for `lsh_attention`, like all below.
@@ -59,6 +66,7 @@ def lsh_decode(
       Context [*B, T, N, D], and the state of all tokens so far.
 
     Raises:
+      ValueError: bucket ids that the state has no list for (under jit the context is then NaN).
       NotImplementedError: segments.
 
     One token takes time O(R·W·(H + D)) a head. Several at once are a parallel forward: of
@@ -72,9 +80,15 @@ def lsh_decode(
         raise NotImplementedError(
             "LSH decodes one sequence a row; got masks.Segments (give each segment its own row)"
         )
-    history = lax.dynamic_update_slice_in_dim(
-        state.buckets, buckets.astype(jnp.int32), start, state.buckets.ndim - 2
+    if 0 in qk.shape:
+        return jnp.zeros((*batch_shape, count, heads, v.shape[-1]), v.dtype), state
+    buckets, broken = check_buckets(
+        buckets,
+        num_buckets,
+        why="as the state has it",
+        remedy="make the state with the num_buckets of the rotations",
     )
+    history = lax.dynamic_update_slice_in_dim(state.buckets, buckets, start, state.buckets.ndim - 2)
 
     qk, v, flat_history, latest = (
         x.reshape(-1, *x.shape[len(batch_shape) :]) for x in (qk, v, history, state.latest)
@@ -103,7 +117,7 @@ def lsh_decode(
     sees = valid if visibility.q_valid is None else valid & visibility.q_valid
     sees = lax.dynamic_slice_in_dim(sees, start, count, 1)
     context = jnp.where(sees[:, :, None, None], context, 0)
-    context = jnp.where(visibility.broken, jnp.nan, context)
+    context = nan_where(visibility.broken | broken, context)
     context = context.reshape(*batch_shape, *context.shape[1:])
     return context, DecodeState(history, latest.reshape(state.latest.shape), state.mean)
 
@@ -117,7 +131,7 @@ def _one_token(qk, v, bucket, latest, valid, start, options, precision):
 
     shown = entries.reshape(batch, heads, -1)
     if options.union:
-        shown = lax.sort(shown, dimension=2)
+        shown = lax.sort(shown, dimension=2, is_stable=False)
         repeats = (shown == jnp.roll(shown, 1, axis=2)).at[:, :, 0].set(False)
         shown = jnp.where(repeats, 0, shown)
     token = jnp.maximum(shown - 1, 0)
@@ -130,7 +144,7 @@ def _one_token(qk, v, bucket, latest, valid, start, options, precision):
 
     group = heads // v.shape[2]
     scale = options.scale(width)
-    k = unit_keys(rows(qk, head), jnp.asarray(scale), options.key_norm)
+    k = unit_keys(rows(qk, head), scale, options.key_norm)
     q, own = (lax.dynamic_index_in_dim(x, start, 1, keepdims=False) for x in (qk, v))
     dtype = jnp.promote_types(q.dtype, jnp.float32)
     product = functools.partial(jnp.einsum, precision=precision, preferred_element_type=dtype)

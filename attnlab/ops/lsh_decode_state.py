@@ -1,7 +1,7 @@
 """What decoding with LSH attention remembers of the tokens so far, beside their keys and values.
 
 Letters: *B batch axes, B all of them merged, N heads, R rounds, L tokens that the cache holds, W
-the window, how many tokens of its bucket a query sees.
+the window, how many tokens of its bucket a query sees (L, where that is less).
 """
 
 from __future__ import annotations
@@ -14,21 +14,9 @@ from jax import lax
 from attnlab.checks import require
 from attnlab.ops.lsh import STRICT, LSHOptions
 from attnlab.ops.lsh_order import bucket_limit
+from attnlab.ops.lsh_running_mean import RunningMean
 
-__all__ = ["DecodeState", "RunningMean", "empty_state", "latest_of", "next_centres"]
-
-
-@flax.struct.dataclass
-class RunningMean:
-    """The sum of the valid tokens so far, to go on with `hashing.running_centre`.
-
-    Attributes:
-      total: [*B, N, H] float32.
-      count: [*B] int32.
-    """
-
-    total: jax.Array
-    count: jax.Array
+__all__ = ["DecodeState", "empty_state", "latest_of"]
 
 
 @flax.struct.dataclass
@@ -73,9 +61,9 @@ def empty_state(
       NotImplementedError: options that are not strict.
       ValueError: too many buckets for 32-bit sort keys.
     """
-    *batch, length, heads, width = shape
-    window, limit = options.geometry(chunk_size, causal=True).window, bucket_limit(length)
-    if window is None:
+    *batch, length, heads, _ = shape
+    geometry, limit = options.geometry(chunk_size, causal=True, length=length), bucket_limit(length)
+    if geometry.window is None:
         raise NotImplementedError(
             "LSH decodes where the future cannot change what the past sees; got"
             " LSHOptions(strict=False) (use strict=True)"
@@ -85,37 +73,11 @@ def empty_state(
         f"(bucket, position) must fit a 32-bit sort key: in a cache of {length} tokens at most"
         f" {limit} buckets; got {num_buckets} (use fewer)",
     )
-    mean = None
-    if running_mean:
-        total = jnp.zeros((*batch, heads, width), jnp.float32)
-        mean = RunningMean(total, jnp.zeros(batch, jnp.int32))
     return DecodeState(
         jnp.zeros((*batch, num_hashes, length, heads), jnp.int32),
-        jnp.zeros((*batch, heads, num_hashes, num_buckets, window), jnp.int32),
-        mean,
+        jnp.zeros((*batch, heads, num_hashes, num_buckets, geometry.window), jnp.int32),
+        RunningMean.empty(shape) if running_mean else None,
     )
-
-
-def next_centres(
-    mean: RunningMean, x: jax.Array, valid: jax.Array | None
-) -> tuple[jax.Array, RunningMean]:
-    """`hashing.running_centre` of T more tokens, and the mean of all.
-
-    Args:
-      mean: of the tokens before.
-      x: [*B, T, N, H].
-      valid: [*B, T], True for tokens that count; None = all.
-
-    Returns:
-      The centres [*B, T, N, H] float32, and the mean after them.
-    """
-    x = lax.stop_gradient(x).astype(jnp.float32)
-    counted = jnp.ones(x.shape[:-2], bool) if valid is None else valid
-    total = jnp.cumsum(jnp.where(counted[..., None, None], x, 0), axis=-3)
-    total += mean.total[..., None, :, :]
-    count = jnp.cumsum(counted, axis=-1, dtype=jnp.int32) + mean.count[..., None]
-    after = RunningMean(total[..., -1, :, :], count[..., -1])
-    return total / jnp.maximum(count, 1)[..., None, None], after
 
 
 def latest_of(buckets: jax.Array, valid: jax.Array, num_buckets: int, window: int) -> jax.Array:
@@ -133,7 +95,9 @@ def latest_of(buckets: jax.Array, valid: jax.Array, num_buckets: int, window: in
     batch, rounds, length, heads = buckets.shape
     keys = jnp.where(valid[:, None, :, None], buckets, num_buckets).astype(jnp.uint32)
     position = jnp.arange(length, dtype=jnp.uint32)[None, None, :, None]
-    keys = lax.sort(jnp.moveaxis(keys * jnp.uint32(length) + position, 3, 1), dimension=3)
+    keys = lax.sort(
+        jnp.moveaxis(keys * jnp.uint32(length) + position, 3, 1), dimension=3, is_stable=False
+    )
 
     def one_round(keys):
         firsts = jnp.arange(num_buckets + 1, dtype=jnp.uint32) * jnp.uint32(length)

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 
 from attnlab import masks
 from attnlab.axes import lead_with_ones
-from attnlab.checks import require, require_choice, require_dropout
+from attnlab.checks import as_size, require, require_choice, require_dropout
 from attnlab.ops.kernels.options import Pallas
 from attnlab.ops.lsh_order import bucket_limit
 
@@ -21,7 +21,8 @@ __all__ = [
     "check_buckets",
     "check_cross_arrays",
     "check_knobs",
-    "is_int",
+    "check_sortable",
+    "nan_where",
     "read_mask",
     "require_implementation",
     "require_key",
@@ -48,11 +49,6 @@ class Visibility(NamedTuple):
     segments: jax.Array | None
     kv_segments: jax.Array | None
     broken: jax.Array
-
-
-def is_int(x: Any) -> bool:
-    """An int that is no bool."""
-    return isinstance(x, int) and not isinstance(x, bool)
 
 
 def require_implementation(implementation: Any) -> None:
@@ -86,7 +82,7 @@ def check_knobs(
         ("chunk_size", chunk_size),
         ("rows_at_once", 1 if rows_at_once is None else rows_at_once),
     ):
-        require(is_int(size) and size >= 1, f"{name} must be an int ≥ 1; got {size!r}")
+        as_size(name, size)
 
 
 def check_arrays(qk: Any, v: Any, buckets: Any) -> None:
@@ -154,22 +150,41 @@ def _check_ids(name: str, buckets: Any, of: str, x: Any) -> None:
     )
 
 
-def check_buckets(buckets: jax.Array, length: int) -> jax.Array:
-    """Bucket ids must fit the sort key; returns a boolean scalar, True where they do not.
+def check_buckets(
+    buckets: jax.Array, limit: int, *, why: str, remedy: str
+) -> tuple[jax.Array, jax.Array]:
+    """Bucket ids, integers of any type, must be in [0, limit), limit < 2³¹.
+
+    Returns:
+      The ids as int32, and a boolean scalar, True where some are out of range.
 
     Raises:
       ValueError: where the ids are known.
     """
-    limit = bucket_limit(length)
-    low, high = jnp.min(buckets), jnp.max(buckets)
-    wrong = (low < 0) | (high >= limit)
-    if not isinstance(wrong, jax.core.Tracer):
-        require(
-            not bool(wrong),
-            f"bucket ids must be in [0, {limit}) to be sorted by (bucket, position) in 32 bits at"
-            f" length {length}; got {int(low)} … {int(high)} (use fewer buckets)",
+    if jnp.iinfo(buckets.dtype).bits < 32:
+        buckets = buckets.astype(jnp.int32)  # a narrow type may not hold the limit itself
+    wrong = jnp.any((buckets < 0) | (buckets >= limit))
+    if not isinstance(wrong, jax.core.Tracer) and bool(wrong):
+        raise ValueError(
+            f"bucket ids must be in [0, {limit}) {why}; got {int(jnp.min(buckets))} …"
+            f" {int(jnp.max(buckets))} ({remedy})"
         )
-    return wrong
+    return buckets.astype(jnp.int32), wrong
+
+
+def check_sortable(buckets: jax.Array, length: int) -> tuple[jax.Array, jax.Array]:
+    """`check_buckets` with what a sort key holds beside a place below `length`."""
+    return check_buckets(
+        buckets,
+        bucket_limit(length),
+        why=f"to be sorted by (bucket, position) in 32 bits at length {length}",
+        remedy="use fewer buckets",
+    )
+
+
+def nan_where(broken: jax.Array, x: jax.Array) -> jax.Array:
+    """All of x NaN, its gradient too, if `broken`: what is wrong under jit cannot raise."""
+    return x * jnp.where(broken, jnp.nan, 1).astype(x.dtype)
 
 
 def read_mask(
@@ -238,7 +253,7 @@ def read_mask(
         else:
             raise NotImplementedError(
                 "LSH attention takes masks.Causal, Padding, Segments and boolean arrays"
-                f" [*batch, 1, 1, length] of keys; got {type(part).__name__}"
+                f" [*batch, 1, 1, length] of keys (masks.from_padding); got {type(part).__name__}"
             )
     return Visibility(causal, q_offset, valid, q_valid, segments, kv_segments, broken)
 

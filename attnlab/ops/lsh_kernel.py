@@ -98,7 +98,7 @@ def _forward(kernel, settings, q, v, scale, order):
     def rows(indices):
         return _attend_rows(kernel, _rows(settings, q, v, scale, order, indices))
 
-    context, lse = _map_rows(rows, order, q.shape[0])
+    context, lse = _map_rows(rows, settings, order, q.shape[0])
     return context, (q, v, scale, order, context, lse)
 
 
@@ -114,7 +114,7 @@ def _backward(kernel, settings, residuals, g):
         (dk,) = jax.vjp(keys, row.q.astype(dk.dtype))[1](dk)
         return (dq + dk).astype(q.dtype), dv.astype(v.dtype)
 
-    return *_map_rows(rows, order, q.shape[0]), None, None
+    return *_map_rows(rows, settings, order, q.shape[0]), None, None
 
 
 _attend.defvjp(_forward, _backward)
@@ -182,8 +182,11 @@ def _seen(kernel: Kernel, row: Row, r, slots: int) -> Seen | None:
     rows, rounds, _ = row.order.token.shape
     if row.seen_by is not None and rounds > 1:
         # Rounds that are not earlier are emptied, so that all rounds are one program.
+        token = lax.dynamic_index_in_dim(row.order.token, r, 1, keepdims=False)
+        # Positions last: an axis of a few rounds would be padded to a TPU's 128 lanes.
         slot, first, extent = (
-            jnp.moveaxis(_sorted(kernel, row, r, x[..., :-1]), 2, 1) for x in row.seen_by
+            _padded(kernel, jax.vmap(_take_last)(jnp.swapaxes(x[..., :-1], 1, 2), token), 2)
+            for x in row.seen_by
         )
         earlier = (jnp.arange(rounds - 1) < r)[None, :, None]
         found.append((slot, first, jnp.where(earlier, extent, 0)))
@@ -201,9 +204,13 @@ def _sorted(kernel: Kernel, row: Row, r, x: jax.Array) -> jax.Array:
     return _padded(kernel, jax.vmap(take)(x, token))
 
 
-def _padded(kernel: Kernel, x: jax.Array) -> jax.Array:
+def _take_last(x: jax.Array, index: jax.Array) -> jax.Array:
+    return x.at[..., index].get(mode="promise_in_bounds")
+
+
+def _padded(kernel: Kernel, x: jax.Array, axis: int = 1) -> jax.Array:
     blocks = math.lcm(kernel.config.block_q, kernel.config.block_k)
-    return jnp.pad(x, [(0, -x.shape[1] % blocks if a == 1 else 0) for a in range(x.ndim)])
+    return jnp.pad(x, [(0, -x.shape[a] % blocks if a == axis else 0) for a in range(x.ndim)])
 
 
 def _reach(geometry: Geometry) -> tuple[int, int]:
@@ -226,9 +233,10 @@ def _take_rows(x: jax.Array, indices: jax.Array) -> jax.Array:
     return jax.vmap(lambda i: row_of(x, i))(indices)
 
 
-def _map_rows(rows, order: Order, batch: int):
-    """As many rows at a time as fill the device."""
+def _map_rows(rows, settings: Settings, order: Order, batch: int):
+    """As many rows at a time as fill the device, or `rows_at_once` at most."""
     count, _, length = order.token.shape
-    indices = jnp.arange(count, dtype=jnp.int32).reshape(-1, rows_together(count, length))
+    at_once = rows_together(count, length, settings.rows_at_once)
+    indices = jnp.arange(count, dtype=jnp.int32).reshape(-1, at_once)
     found = lax.map(rows, indices)
     return jax.tree.map(lambda x: heads_inside(x.reshape(count, *x.shape[2:]), batch), found)

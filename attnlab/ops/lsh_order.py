@@ -131,7 +131,8 @@ def token_order(*digits: jax.Array) -> tuple[jax.Array, jax.Array]:
       The tokens in that order and each token's place in it, both [B, L].
     """
     index = lax.broadcasted_iota(jnp.int32, digits[0].shape, 1)
-    *_, tokens = lax.sort((*digits, index), dimension=1, num_keys=len(digits) + 1)
+    keys = (*digits, index)
+    *_, tokens = lax.sort(keys, dimension=1, num_keys=len(keys), is_stable=False)
     return tokens, _inverse(tokens)
 
 
@@ -169,7 +170,9 @@ def sort_rounds(
     keys = buckets.astype(jnp.uint32)
     if valid is not None:
         keys = jnp.where(_per_head(valid, buckets.shape), keys, jnp.uint32(limit))
-    keys = lax.sort(keys * jnp.uint32(length) + place.astype(jnp.uint32), dimension=3)
+    keys = keys * jnp.uint32(length) + place.astype(jnp.uint32)
+    # Stable, it would carry along where each came from.
+    keys = lax.sort(keys, dimension=3, is_stable=False)
     bucket = keys // jnp.uint32(length)
     token = place = (keys % jnp.uint32(length)).astype(jnp.int32)
     if sorted_by_place is not None:

@@ -10,13 +10,21 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 from jax import lax
+from jax.sharding import PartitionSpec
 from jax.typing import ArrayLike
 
 from attnlab import masks
-from attnlab.checks import require
+from attnlab.checks import as_size, require
+from attnlab.meshes import on_explicit_axes, spec_of
 from attnlab.ops.lsh import STRICT, LSHOptions, pad
 from attnlab.ops.lsh_dense import row_times, softmax_times
-from attnlab.ops.lsh_inputs import Visibility, check_arrays, check_buckets, is_int, read_mask
+from attnlab.ops.lsh_inputs import (
+    Visibility,
+    check_arrays,
+    check_sortable,
+    nan_where,
+    read_mask,
+)
 from attnlab.ops.lsh_order import Geometry, Order, in_range, sort_rounds, take
 from attnlab.ops.lsh_rows import Settings, at, row_of, unit_keys
 
@@ -63,6 +71,11 @@ class HashQuality(NamedTuple):
         return jax.tree.map(lambda x: jnp.mean(x, axis=leading), self)
 
 
+def _split_by_example(arguments):
+    return PartitionSpec(*spec_of(arguments["qk"])[:-3])
+
+
+@on_explicit_axes(_split_by_example)
 def hash_quality(
     qk: jax.Array,
     v: jax.Array,
@@ -100,7 +113,7 @@ def hash_quality(
       Shares in [0, 1], an error and counts, for every example and head.
 
     Raises:
-      ValueError: shapes or dtypes that do not fit; top_k < 1.
+      ValueError: shapes or dtypes that do not fit; an empty batch; top_k < 1.
       NotImplementedError: masks that `lsh_attention` refuses.
 
     Time O(L²·(R + H + D + log k)) a head, one after the other; memory O(L·(R + H + D)) beside a
@@ -118,14 +131,17 @@ def hash_quality(
       True
     """
     check_arrays(qk, v, buckets)
+    require(
+        0 not in qk.shape,
+        f"hash_quality measures at least one example; got qk {qk.shape} (leave empty batches out)",
+    )
     for name, number in (("chunk_size", chunk_size), ("top_k", top_k)):
-        require(is_int(number) and number >= 1, f"{name} must be an int ≥ 1; got {number!r}")
+        as_size(name, number)
     *batch_shape, length, heads, width = qk.shape
-    padded = length + -length % chunk_size
     visibility = read_mask(mask, tuple(batch_shape), length, causal)
-    broken = check_buckets(buckets, padded)
-    nan_if_broken = jnp.where(broken, jnp.nan, options.scale(width))  # what cannot raise under jit
-    geometry = options.geometry(chunk_size, visibility.causal)
+    geometry = options.geometry(chunk_size, visibility.causal, length)
+    buckets, broken = check_sortable(buckets, length + -length % geometry.chunk_size)
+    broken |= visibility.broken
     qk, v, buckets = (x.reshape(-1, *x.shape[-3:]) for x in (qk, v, buckets))
     given = _prepare(geometry, qk, v, buckets, visibility)
     if not geometry.wrap:
@@ -134,7 +150,8 @@ def hash_quality(
             geometry, chunk_size=1, look_back=0, look_ahead=0, window=None
         )
     settings = Settings(geometry, options.key_norm, 0.0, None, precision)
-    found = _all_rows(settings, min(top_k, length), given, nan_if_broken)
+    found = _all_rows(settings, min(top_k, length), given, options.scale(width))
+    found = jax.tree.map(lambda x: nan_where(broken, x), found)
     return jax.tree.map(lambda x: x.reshape(*batch_shape, heads, *x.shape[1:]), found)
 
 

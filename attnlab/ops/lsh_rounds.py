@@ -24,6 +24,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from attnlab.meshes import vary_like
 from attnlab.ops.lsh_order import Geometry, Order, take
 from attnlab.ops.lsh_rows import (
     Row,
@@ -60,7 +61,7 @@ def attend_rounds(settings: Settings, q, k, v, scale, order: Order, seeds) -> ja
       [B, T, N, D] in v's dtype. Time O(R·slots·E·C·(H + D)), slots as in `Order`; memory
       O((T + S)·(R + H + D)) beside one tile.
     """
-    return _attend(settings, q, k, v, scale, order, seeds)
+    return _attend(settings, *vary_like((q, k, v, scale, order, seeds)))
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
@@ -146,7 +147,7 @@ def _attend_row(settings: Settings, row: Row, chunks_at_once: int):
 
     indices = jnp.arange(rounds, dtype=jnp.int32)
     start = nothing(length), nothing(slots)
-    ((out, total, largest), _), _ = lax.scan(one_round, start, indices)
+    ((out, total, largest), _), _ = lax.scan(one_round, vary_like(start, row.q), indices)
     alone = total == 0
     context = out / jnp.where(alone, 1, total)[:, None]
     if row.order.keys is None:
@@ -221,7 +222,7 @@ def _attend_row_vjp(settings: Settings, row: Row, g, lse, delta, chunks_at_once:
     gradients = (*zeros(num_queries, width), *zeros(num_keys, width, value_width))
     start = gradients, (*zeros(slots, width), *by_visit)
     indices = jnp.arange(rounds, dtype=jnp.int32)
-    ((dq, dk, dv), _), _ = lax.scan(one_round, start, indices)
+    ((dq, dk, dv), _), _ = lax.scan(one_round, vary_like(start, row.q), indices)
     if order.keys is None:
         own = g.astype(lse.dtype) * _own_weight(settings, row, lse.dtype)
         dv += jnp.where((lse == -MASKED)[:, None], own, 0)

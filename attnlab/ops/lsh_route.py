@@ -13,8 +13,11 @@ from jax.typing import ArrayLike
 
 from attnlab import masks
 from attnlab.axes import lead_with_ones
-from attnlab.checks import require, require_choice
+from attnlab.checks import as_size, require, require_choice
+from attnlab.meshes import like, on_explicit_axes
 from attnlab.ops.hashing import (
+    Rotations,
+    as_num_buckets,
     default_num_buckets,
     hash_buckets,
     make_rotations,
@@ -24,7 +27,7 @@ from attnlab.ops.kernels.options import Pallas
 from attnlab.ops.lsh import STRICT, LSHOptions, lsh_attention
 from attnlab.ops.lsh_cross import lsh_cross_attention
 from attnlab.ops.lsh_decode import lsh_decode
-from attnlab.ops.lsh_decode_state import DecodeState, empty_state, next_centres
+from attnlab.ops.lsh_decode_state import DecodeState, empty_state
 from attnlab.ops.lsh_inputs import read_mask, require_implementation
 from attnlab.scores import Dot, Score
 
@@ -73,6 +76,10 @@ class LSH:
     implementation: str | Pallas | None = None
 
     def __post_init__(self):
+        for name in ("num_hashes", "chunk_size"):
+            object.__setattr__(self, name, as_size(name, getattr(self, name)))
+        if self.num_buckets is not None:
+            object.__setattr__(self, "num_buckets", as_num_buckets(self.num_buckets))
         require_choice("centring", self.centring, (None, "running", "learned"))
         require_implementation(self.implementation)
         if not self.shared_qk and (self.centring is not None or self.hash_before_rotary):
@@ -87,6 +94,7 @@ class LSH:
         """Whether q and k must be the same, as every route says."""
         return self.shared_qk
 
+    @on_explicit_axes(like("q"))
     def __call__(
         self,
         score: Score,
@@ -221,7 +229,7 @@ class LSH:
                 counted = jax.lax.dynamic_slice_in_dim(
                     counted, q_offset, x.shape[-3], counted.ndim - 1
                 )
-            centre, mean = next_centres(state.mean, x, counted)
+            centre, mean = state.mean.go_on(x, counted)
             state = dataclasses.replace(state, mean=mean)
         return lsh_decode(
             k,
@@ -276,24 +284,30 @@ class LSH:
         return x, None if centre is None else lead_with_ones(centre, q.ndim)
 
     def _num_buckets(self, length):
-        return self.num_buckets or default_num_buckets(length, self.chunk_size)
+        if self.num_buckets is None:
+            return default_num_buckets(length, self.chunk_size)
+        return self.num_buckets
 
     def _rotations(self, shape: tuple[int, ...], hash_key):
         """For keys of this shape, [*B, S, K, H]."""
-        draw = functools.partial(
-            make_rotations,
-            num_heads=shape[-2],
-            head_dim=shape[-1],
-            num_hashes=self.num_hashes,
-            num_buckets=self._num_buckets(shape[-3]),
-            shared=self.shared_rotations,
-        )
+        sizes = {
+            "num_heads": shape[-2],
+            "head_dim": shape[-1],
+            "num_hashes": self.num_hashes,
+            "num_buckets": self._num_buckets(shape[-3]),
+            "shared": self.shared_rotations,
+        }
         if hash_key is not None:
-            return draw(hash_key)
-        # Constants of the program: to draw them for every token that is decoded takes longer than
-        # its attention.
-        with jax.ensure_compile_time_eval():
-            return draw(jax.random.key(self.seed))
+            return make_rotations(hash_key, **sizes)
+        return _constant_rotations(self.seed, tuple(sizes.items()))
+
+
+# jit: an eager `shard_map` evaluates nothing at compile time.
+@functools.partial(jax.jit, static_argnums=(0, 1), inline=True)
+def _constant_rotations(seed: int, sizes: tuple[tuple[str, Any], ...]) -> Rotations:
+    """Constants of the program: to draw them for each token decoded takes longer than attention."""
+    with jax.ensure_compile_time_eval():
+        return make_rotations(jax.random.key(seed), **dict(sizes))
 
 
 def _counted(mask, shape: tuple[int, ...]) -> jax.Array | None:

@@ -15,7 +15,9 @@ import jax
 import jax.extend.random
 import jax.numpy as jnp
 from jax import lax
+from jax.typing import ArrayLike
 
+from attnlab.meshes import vary_like
 from attnlab.ops import dropout
 from attnlab.ops.lsh_order import Geometry, Order, take
 
@@ -87,18 +89,19 @@ class Row(NamedTuple):
     seed: jax.Array
 
 
-def unit_keys(k: jax.Array, scale: jax.Array, norm: str | None) -> jax.Array:
+def unit_keys(k: jax.Array, scale: ArrayLike, norm: str | None) -> jax.Array:
     """scale · k / |k| in k's dtype, without the division if `norm` is None; zero rows stay zero."""
     x = k.astype(jnp.promote_types(k.dtype, jnp.float32))
+    scale = jnp.asarray(scale, x.dtype)
     if norm is None:
-        return (x * scale.astype(x.dtype)).astype(k.dtype)
+        return (x * scale).astype(k.dtype)
     if norm == "rms":
         mean_square = jnp.mean(x * x, axis=-1, keepdims=True)
         inverse = lax.rsqrt(mean_square + 1e-6) / math.sqrt(k.shape[-1])
     else:
         square = jnp.sum(x * x, axis=-1, keepdims=True)
         inverse = jnp.where(square > 0, lax.rsqrt(jnp.where(square > 0, square, 1)), 0)
-    return (x * (inverse * scale.astype(x.dtype))).astype(k.dtype)
+    return (x * (inverse * scale)).astype(k.dtype)
 
 
 def row_seeds(rate: float, key: jax.Array | None, batch: int, heads: int) -> jax.Array:
@@ -156,13 +159,16 @@ def row_of(x: jax.Array, index: jax.Array) -> jax.Array:
     return lax.dynamic_slice(x, start, (1, length, 1, width)).reshape(length, width)
 
 
-def rows_together(num_rows: int, length: int) -> int:
-    """How many rows an accelerator computes together: a divisor of their number.
+def rows_together(num_rows: int, length: int, most: int | None = None) -> int:
+    """How many rows an accelerator computes together: a divisor of their number, at most `most`.
 
     >>> rows_together(8, 2**20), rows_together(64, 8192), rows_together(6, 16384)
     (1, 8, 3)
+    >>> rows_together(6, 16384, most=4), rows_together(6, 16384, most=2)
+    (3, 2)
     """
-    most = max(1, _TOKENS_TOGETHER // length)
+    if most is None:
+        most = max(1, _TOKENS_TOGETHER // length)
     return max(n for n in range(1, min(num_rows, most) + 1) if num_rows % n == 0)
 
 
@@ -216,7 +222,7 @@ def map_rows(
             ),
             shapes,
         )
-        return lax.fori_loop(0, num_rows, next_row, empty)
+        return lax.fori_loop(0, num_rows, next_row, vary_like(empty, order))
 
     def together(indices):
         size_of_batch = at_once or rows_together(num_rows, slots)

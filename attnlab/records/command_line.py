@@ -112,15 +112,21 @@ def from_plain(kind: type[S], values: Mapping[str, Any]) -> S:
     """Settings from what JSON made of them, lists becoming tuples.
 
     Raises:
-      Invalid: they are of another version.
+      Invalid: they are not all there, or there are others: they are of another version.
     """
-    fields: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in values.items()}
+    of_kind: Any = kind
+    known = {field.name for field in dataclasses.fields(of_kind)}
+    parts = (("without", known - values.keys()), ("with", values.keys() - known))
+    differ = " and ".join(f"{word} {', '.join(sorted(names))}" for word, names in parts if names)
+    if differ:
+        raise Invalid(f"settings of another version, {differ}; start a new run")
+    for field in dataclasses.fields(of_kind):
+        if isinstance(field.default, tuple) != isinstance(values[field.name], (list, tuple)):
+            raise Invalid(f"settings that cannot be read: {field.name}; start a new run")
     try:
-        return kind(**fields)
-    except TypeError:
-        of_kind: Any = kind
-        known = ", ".join(field.name for field in dataclasses.fields(of_kind))
-        raise Invalid(f"settings of another version; this one has {known}") from None
+        return kind(**{k: tuple(v) if isinstance(v, list) else v for k, v in values.items()})
+    except TypeError as error:
+        raise Invalid(f"settings that cannot be read: {error}; start a new run") from None
 
 
 def _value(name: str, value: Any, default: Any) -> Any:

@@ -4,13 +4,20 @@ import importlib.metadata
 import platform
 import re
 import subprocess
+import tomllib
 from pathlib import Path
 
 __all__ = ["processor", "revision", "version"]
 
+_ROOT = Path(__file__).resolve().parents[2]
+# What a result depends on; results that are kept among the sources are not.
+_SOURCES = ("attnlab", "experiments", ":(exclude)experiments/results")
+
 
 def version(package: str) -> str:
-    """The installed version, or "not installed"."""
+    """The installed version, or "not installed"; of attnlab, that of these sources."""
+    if package == "attnlab" and (_ROOT / "pyproject.toml").is_file():  # in a checkout
+        return tomllib.loads((_ROOT / "pyproject.toml").read_text())["project"]["version"]
     try:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
@@ -18,17 +25,17 @@ def version(package: str) -> str:
 
 
 def revision() -> str:
-    """The git revision of these sources, with "+changes" when files differ from it; else ""."""
-    folder = Path(__file__).resolve().parent
+    """The git revision of these sources, with "+changes" when they differ from it; else ""."""
 
     def git(*arguments: str) -> str:
-        done = subprocess.run(["git", "-C", folder, *arguments], capture_output=True, text=True)
+        done = subprocess.run(["git", "-C", _ROOT, *arguments], capture_output=True, text=True)
         return done.stdout.strip() if done.returncode == 0 else ""
 
     try:
         if not git("ls-files", __file__):  # installed inside someone else's repository
             return ""
-        return git("rev-parse", "--short=12", "HEAD") + "+changes" * bool(git("status", "--short"))
+        changes = git("status", "--short", "--untracked-files=all", "--", *_SOURCES)
+        return git("rev-parse", "--short=12", "HEAD") + "+changes" * bool(changes)
     except OSError:  # no git
         return ""
 

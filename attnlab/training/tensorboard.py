@@ -7,7 +7,24 @@ from typing import Any
 
 from attnlab.records.errors import Invalid
 
-__all__ = ["TensorBoard"]
+__all__ = ["TensorBoard", "require_tensorboard"]
+
+
+def require_tensorboard() -> Any:
+    """The class that writes event files.
+
+    Raises:
+      Invalid: the package is not installed.
+    """
+    try:
+        from tensorboard.summary import Writer
+    except ImportError:
+        raise Invalid(
+            "--tensorboard needs the package tensorboard, which is not installed: run "
+            "`launch/local --extra=tensorboard translate --tensorboard …`, or `pip install "
+            "tensorboard` in your own environment, or give --notensorboard"
+        ) from None
+    return Writer
 
 
 class TensorBoard:
@@ -19,14 +36,7 @@ class TensorBoard:
         Raises:
           Invalid: the package is not installed.
         """
-        try:
-            from tensorboard.summary import Writer
-        except ImportError:
-            raise Invalid(
-                "--tensorboard needs the package tensorboard, which is not installed; "
-                "pip install 'attnlab[tensorboard]'"
-            ) from None
-        self._writer = Writer(str(folder / "tensorboard"))
+        self._writer = require_tensorboard()(str(folder / "tensorboard"))
 
     def __enter__(self) -> TensorBoard:
         return self

@@ -13,10 +13,11 @@ import jax
 from attnlab.data.batching import evaluation_batches, train_batches
 from attnlab.data.encoding import count_too_long
 from attnlab.models.seq2seq import Seq2Seq
+from attnlab.platforms import make_cpu_devices
 from attnlab.records.errors import Invalid
 from attnlab.training.loop import LoopSettings, Trained, train
 from attnlab.training.parallel import Parallel, parallel_over
-from attnlab.training.tensorboard import TensorBoard
+from attnlab.training.tensorboard import TensorBoard, require_tensorboard
 from attnlab.translation.corpus import Corpus, open_corpus
 from attnlab.translation.interrupts import until_stopped
 from attnlab.translation.recipes import Preset
@@ -52,12 +53,15 @@ def run(
       The exit status: 0, also after SIGTERM, or 130 after Ctrl-C.
 
     Raises:
-      Invalid: settings and data do not fit, or the folder was made with other settings.
+      Invalid: settings and data do not fit, the folder was made with other settings, or
+        TensorBoard is wanted and not installed.
       Diverged: a loss is not finite.
     """
     preset = settings.chosen_preset()
     if resume:
         require_same(resume, settings, free=FREE)
+    if settings.tensorboard:
+        require_tensorboard()
     parallel = _devices(settings, preset)
     corpus = open_corpus(settings)
     _say_corpus(corpus, preset, say)
@@ -89,6 +93,7 @@ def run(
 
 
 def _devices(settings: Settings, preset: Preset) -> Parallel:
+    make_cpu_devices(settings.devices)
     devices = jax.devices()[: settings.devices or None]
     if settings.devices > len(devices):
         raise Invalid(f"--devices={settings.devices}: there are {len(devices)}")

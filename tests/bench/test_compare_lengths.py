@@ -25,7 +25,12 @@ SMALL = (
 def start(*flags: str) -> subprocess.Popen:
     command = [sys.executable, "-m", "experiments.compare_lengths", *flags]
     return subprocess.Popen(
-        command, cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+        command,
+        cwd=ROOT,
+        env=os.environ | {"TF_CPP_MIN_LOG_LEVEL": "0"},  # a good run's errors.log is not of chatter
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
     )
 
 
@@ -36,7 +41,13 @@ def run(*flags: str) -> tuple[int, str]:
 
 
 def rows_of(folder: Path) -> list[dict]:
-    return [json.loads(line) for line in (folder / "results.jsonl").read_text().splitlines()]
+    """Every line; a short case that ran among other work may have two."""
+    lines = (folder / "results.jsonl").read_text().splitlines()
+    return [json.loads(line) for line in lines if line]
+
+
+def cases_of(rows: list[dict]) -> set[str]:
+    return {json.dumps(row["case"]) for row in rows}
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +55,8 @@ def finished(tmp_path_factory) -> Path:
     parent = tmp_path_factory.mktemp("results")
     status, out = run(*SMALL.split(), f"--output_dir={parent}")
     assert status == 0, out
-    assert "[4/4] window, n = 32, forward" in out and "4 of 4 cases measured" in out
+    assert re.search(r"\[4/4, about \d+ s left\] window, n = 32, forward", out), out
+    assert "compiling … " in out and "s, running … " in out and "4 of 4 cases measured" in out
     (folder,) = parent.iterdir()
     return folder
 
@@ -55,7 +67,7 @@ def test_a_run_leaves_everything_it_promises(finished):
     )
     assert sorted(path.name for path in finished.iterdir()) == names.split()
     rows = rows_of(finished)
-    assert len(rows) == 4 and {row["status"] for row in rows} == {"ok"}
+    assert len(cases_of(rows)) == 4 and {row["status"] for row in rows} == {"ok"}
     for row in rows:
         assert len(row["seconds"]) == 2 and row["compile_seconds"] > 0
         assert row["environment"]["device"] and row["environment"]["versions"]["jax"]
@@ -68,11 +80,12 @@ def test_resume_does_only_what_is_missing(finished, tmp_path):
     (folder / "settings.json").write_text((finished / "settings.json").read_text())
     kept = (finished / "results.jsonl").read_text().splitlines(keepends=True)
     failed = json.loads(kept[1]) | {"status": "killed"}
-    (folder / "results.jsonl").write_text(kept[0] + json.dumps(failed) + "\n")
+    (folder / "results.jsonl").write_text(kept[0] + "\n" + json.dumps(failed) + "\n")
     status, out = run(f"--resume={folder}")
     assert status == 0 and "3 of 4 cases to run" in out, out
     rows = rows_of(folder)
-    assert len(rows) == 2 + 3 and rows[0] == json.loads(kept[0])
+    assert rows[:2] == [json.loads(kept[0]), failed] and len(cases_of(rows)) == 4
+    assert len(rows) >= 2 + 3 and {row["status"] for row in rows[2:]} == {"ok"}
     assert "| killed |" not in (folder / "report.md").read_text()
 
 
@@ -108,7 +121,15 @@ def test_pmap_over_two_cpu_devices(tmp_path):
     [
         ("--mechanisms=dot,foo", "no 'foo'; valid: additive, dot, general, cosine"),
         ("--lengths=0", "--lengths: 0 is not positive; give 1 or more"),
-        ("--lengths=1k", "--lengths=1k: give whole numbers"),
+        ("--lengths=1g", "--lengths=1g: give whole numbers, such as 3000, or 4k for 4096"),
+        ("--lengths=k", "--lengths=k: give whole numbers"),
+        ("--target=", "--target= is empty; name accelerators, such as v5e,h100, or leave it out"),
+        ("--output_dir=", "--output_dir= is empty; give a folder"),
+        ("--resume=", "--resume= is empty; give a folder"),
+        ("--input=", "--input=: no such file"),
+        ("--case_seconds=inf", "--case_seconds: inf is not finite; give a number"),
+        ("--case_seconds=nan", "--case_seconds: nan is not positive"),
+        ("--case_gib=0", "--case_gib: 0.0 is not positive"),
         ("--lengths=", "--lengths= is empty"),
         ("--batch=3 --devices=2", "--batch=3 does not divide over 2 devices; give a multiple"),
         ("--input=/no/such/file", "--input=/no/such/file: no such file"),
@@ -125,6 +146,36 @@ def test_pmap_over_two_cpu_devices(tmp_path):
 def test_bad_flags_end_in_one_line(flags, message, capsys):
     with flagsaver.flagsaver():
         assert compare_lengths.main(["compare_lengths", *flags.split()]) == 2
+    out, err = capsys.readouterr()
+    assert out == "" and err.count("\n") == 1 and message in err
+
+
+def test_lengths_may_be_thousands_of_1024(monkeypatch):
+    seen = []
+    monkeypatch.setattr(compare_lengths.compare, "compare", lambda s, **_: seen.append(s) or 0)
+    for flags in ("--lengths=512,1k,2K,1m", "--implementation=dense"):
+        with flagsaver.flagsaver():
+            compare_lengths.main(["compare_lengths", *flags.split()])
+    assert seen[0].lengths == (512, 1024, 2048, 2**20)
+    assert seen[1].mechanisms == ("multi_head", "additive", "window", "lsh")  # each as it says
+
+
+@pytest.mark.parametrize(
+    ("name", "line", "message"),
+    [
+        ("results.jsonl", "{]", "results.jsonl, line 2: not a row of this job; delete that line"),
+        ("results.jsonl", '{"case": 5}', "line 2: not a row of this job"),
+        ("settings.json", "{}", "settings of another version, without batch"),
+        ("settings.json", "[]", "settings.json cannot be read"),
+    ],
+)
+def test_a_damaged_folder_ends_in_one_line(finished, tmp_path, name, line, message, capsys):
+    for file in ("settings.json", "results.jsonl"):
+        (tmp_path / file).write_text((finished / file).read_text())
+    first = (finished / name).read_text().splitlines()[0] + "\n"
+    (tmp_path / name).write_text((first if name == "results.jsonl" else "") + line + "\n")
+    with flagsaver.flagsaver():
+        assert compare_lengths.main(["compare_lengths", f"--resume={tmp_path}"]) == 2
     out, err = capsys.readouterr()
     assert out == "" and err.count("\n") == 1 and message in err
 

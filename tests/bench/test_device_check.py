@@ -1,6 +1,8 @@
 """`device_check` as a user has it: the command, and the loop around a worker that dies."""
 
 import ast
+import dataclasses
+import io
 import json
 import os
 import signal
@@ -12,7 +14,14 @@ from pathlib import Path
 import pytest
 
 import experiments.device_check as command
-from attnlab.bench import device_jobs, oracle, oracle_lsh
+from attnlab.bench import (
+    device_cases,
+    device_jobs,
+    device_process,
+    device_run,
+    oracle,
+    oracle_lsh,
+)
 from attnlab.bench.case import Case, Result
 from attnlab.bench.device_cases import Check
 from attnlab.bench.device_jobs import Job
@@ -129,53 +138,184 @@ def test_a_timed_run_writes_rows_report_and_figures(tmp_path):
 
 
 WORKER = """
-import json, os, sys
+import json, os, sys, time
 out = os.fdopen(int(sys.argv[1]), "w", buffering=1)
 def send(**message): out.write(json.dumps(message) + "\\n")
-send(hello={"platform": "cpu", "cores": 8})
+send(hello={"platform": "cpu", "device": "cpu", "cores": 8})
 for line in sys.stdin:
     order = json.loads(line)
+    spoiled = False
     for i, member in enumerate(order["members"]):
+        way, status = member["implementation"], "pass"
         send(member=i, stage="compiling" if order["threads"] > 1 else "running")
-        if member["implementation"] == "deadly":
+        if way == "deadly":
             os.kill(os.getpid(), 9)
-        row = {"check": member, "status": "pass", "message": f"{order['threads']} at once"}
-        send(member=i, row=row)
+        if way == "endless":  # to compile
+            time.sleep(60)
+        send(member=i, stage="running")
+        if way == "hanging":
+            time.sleep(60)
+        if way == "faulty" or spoiled:  # as after a CUDA error
+            spoiled, status = True, "crashed"
+        row = {"check": member, "status": status, "message": f"{order['threads']} at once"}
+        if way != "late":
+            send(member=i, row=row)
     send(done=True)
 """
+LIMITS = dict(repeats=1, case_seconds=5.0)
 
 
-def test_a_death_costs_one_member(tmp_path, monkeypatch):
-    """It dies while several compile: the rest is done one by one, to see whose fault it is."""
-    (tmp_path / "dies.py").write_text(WORKER)
+def job(*names: str) -> Job:
+    return Job("job", "check", tuple(Check("dot", "full", name, "float32") for name in names))
+
+
+@pytest.fixture
+def worker(tmp_path, monkeypatch) -> str:
+    """The module of a worker that does what an implementation is called after."""
+    (tmp_path / "acts.py").write_text(WORKER)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    members = tuple(Check("dot", "full", name, "float32") for name in ("a", "deadly", "b"))
-    rows = []
-    with started("dies") as device:
-        limits = dict(deadline=time.monotonic() + 60, repeats=1, case_seconds=5.0)
-        device.run(Job("job", "check", members), rows.append, **limits)
-    found = {row.check.implementation: (row.status, row.message) for row in rows}
+    return "acts"
+
+
+def rows_of(job: Job, module: str) -> tuple[dict[str, tuple[str, str]], dict[str, int]]:
+    """By implementation what came out, and which process it came from."""
+    rows, pids = {}, {}
+    with started(module) as device:
+
+        def give(row):
+            rows[row.check.implementation] = row.status, row.message
+            pids[row.check.implementation] = device.pid
+
+        device.run(job, give, deadline=time.monotonic() + 60, **LIMITS)
+    return rows, pids
+
+
+def test_a_death_costs_one_member(worker):
+    """It dies while several compile: the rest is done one by one, to see whose fault it is."""
+    found, _ = rows_of(job("a", "deadly", "b"), worker)
     assert found["a"] == ("pass", "4 at once")
     assert found["b"] == ("pass", "1 at once")
     assert found["deadly"][0] == "crashed" and "SIGKILL" in found["deadly"][1]
 
 
-def test_nothing_is_waited_for_after_the_deadline(tmp_path, monkeypatch):
-    (tmp_path / "sleeps.py").write_text(WORKER.replace("os.kill(os.getpid(), 9)", "input()"))
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    members = tuple(Check("dot", "full", name, "float32") for name in ("a", "deadly", "b"))
+def test_what_fails_on_the_device_takes_its_process_along(worker):
+    """After a CUDA error whatever the process does fails as well: the others get a fresh one."""
+    found, pids = rows_of(job("a", "faulty", "b", "c"), worker)
+    assert {found[name][0] for name in "abc"} == {"pass"} and found["faulty"][0] == "crashed"
+    assert pids["a"] == pids["faulty"] != pids["b"] == pids["c"]
+
+
+@pytest.mark.parametrize("fault, limit", [("hanging", "RUN"), ("endless", "COMPILE")])
+def test_what_hangs_is_stopped(fault, limit, worker, monkeypatch):
+    """Running and compiling have limits of their own, and each costs one process."""
+    for name in ("RUN", "COMPILE"):
+        monkeypatch.setattr(device_process, f"{name}_SECONDS", 1.0 if name == limit else 50.0)
+    began = time.monotonic()
+    found, pids = rows_of(job("a", fault, "b"), worker)
+    assert (found["a"][0], found["b"][0]) == ("pass", "pass") and pids["a"] != pids["b"]
+    stage = "running" if limit == "RUN" else "compiling"
+    assert found[fault] == ("crashed", f"stopped: it took too long while {stage}")
+    assert time.monotonic() - began < 30
+
+
+def test_what_missed_its_deadline_takes_its_process_along(worker):
+    """It may still be compiling, beside whatever is timed next."""
     rows = []
-    with started("sleeps") as device:
+    with started(worker) as device:
+        first = device.pid
+        for names in (("a", "late"), ("b",)):
+            assert device.pid == first
+            device.run(job(*names), rows.append, deadline=time.monotonic() + 60, **LIMITS)
+            first = None
+        assert device.pid is not None
+    assert [row.check.implementation for row in rows] == ["a", "b"]
+
+
+def test_what_cost_two_processes_waits_until_the_end(worker, tmp_path, monkeypatch):
+    jobs = [job("faulty", "a"), job("faulty", "b"), job("faulty", "c"), job("d")]
+    jobs = [
+        dataclasses.replace(
+            one,
+            name=str(i),
+            members=tuple(dataclasses.replace(m, dtype=str(i)) for m in one.members),
+        )
+        for i, one in enumerate(jobs)
+    ]
+    monkeypatch.setattr(device_jobs, "plan", lambda settings, platform: jobs)
+    out = io.StringIO()
+    settings = Settings(allow_cpu=True, minutes=1)
+    assert device_run.run(settings, output_dir=tmp_path / "out", module=worker, out=out) == 1
+    (folder,) = (tmp_path / "out").iterdir()
+    done = [row["check"]["implementation"] for row in lines(folder / "correctness.jsonl")]
+    assert done == ["faulty", "a", "faulty", "b", "c", "d", "faulty"], out.getvalue()
+
+
+LOSES_A_ROW = """
+import sys
+from attnlab.bench import device_worker
+from attnlab.ops import blockwise
+attend = blockwise.attend
+blockwise.attend = lambda *x, **options: attend(*x, **options).at[0, 1, 2, -7].set(0)
+device_worker.main(int(sys.argv[1]))
+"""
+
+
+def test_a_lost_row_fails_the_command(tmp_path, monkeypatch):
+    """One late row of one head, in bfloat16; nothing else is wrong."""
+    (tmp_path / "loses_a_row.py").write_text(LOSES_A_ROW)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setenv("JAX_DISABLE_MOST_OPTIMIZATIONS", "true")
+    checks = [Check("scaled_dot", "everything", way, "bfloat16") for way in ("default", "dense")]
+    jobs = [Job("check", "check", tuple(checks))]
+    monkeypatch.setattr(device_jobs, "plan", lambda settings, platform: jobs)
+    settings = Settings(allow_cpu=True, minutes=3)
+    out = io.StringIO()
+    status = device_run.run(settings, output_dir=tmp_path / "out", module="loses_a_row", out=out)
+    assert status == 1
+    (folder,) = (tmp_path / "out").iterdir()
+    broken, dense = lines(folder / "correctness.jsonl")
+    assert (broken["status"], dense["status"]) == ("fail", "pass")
+    assert broken["message"].startswith("context, worst row: ")
+    assert (
+        "| scaled_dot, default, everything, bfloat16 | fail |"
+        in out.getvalue() + (folder / "report.md").read_text()
+    )
+
+
+def test_nothing_is_waited_for_after_the_deadline(worker):
+    rows = []
+    with started(worker) as device:
         begin = time.monotonic()
-        limits = dict(deadline=begin + 1.0, repeats=1, case_seconds=60.0)
-        device.run(Job("job", "check", members), rows.append, **limits)
+        device.run(job("a", "hanging", "b"), rows.append, deadline=begin + 1.0, **LIMITS)
         assert time.monotonic() - begin < 3
     assert [row.check.implementation for row in rows] == ["a"]
 
 
-def test_the_plan_begins_with_what_the_targets_rest_on():
+def test_the_plan_begins_with_what_may_break():
+    """Kernels and defaults in bfloat16, then the timing, what the targets rest on first."""
     jobs = device_jobs.plan(Settings(), "gpu")
-    assert [job.kind for job in jobs[:6]] == ["check"] * 6
+    kinds = [job.kind for job in jobs]
+    first, last = kinds.index("time"), len(kinds) - kinds[::-1].index("time")
+    assert set(kinds[first:last]) == {"time"}
+    risky = {m for job in jobs[:first] for m in job.members}
+    rest = {m for job in jobs[last:] for m in job.members}
+    for mechanism in device_cases.IMPORTANT:
+        for scenario in device_cases.scenarios(mechanism):
+            for way in {"default", "cudnn", "pallas"} & set(
+                device_cases.implementations(mechanism)
+            ):
+                assert Check(mechanism, scenario.name, way, "bfloat16") in risky
+    checked = {m for m in risky if m.scenario == "timed"}
+    assert {(m.mechanism, m.length, m.batch) for m in checked} == {
+        ("scaled_dot", 2048, 32),
+        ("lsh", 2048, 32),
+    }
+    assert {m.implementation for m in checked} >= {"flash", "default", "sorted", "pallas", "cudnn"}
+    assert {m.dtype for m in risky if m.scenario == "buckets"} == {"float32", "bfloat16"}
+    assert {m.dtype for m in rest if m.implementation == "default"} == {"float32", "bfloat16"}
+    assert {m.mechanism for m in rest} == set(Settings().mechanisms)
+    rounds = {s.num_hashes for s in device_cases.scenarios("lsh")}
+    assert rounds == {1, 2, 4, 8} == {Case.num_hashes, *device_jobs.ROUNDS}
     timed = [job for job in jobs if job.kind == "time"]
     lengths = [(job.members[0].length, job.members[0].passes) for job in timed[1:4]]
     assert lengths == [(n, "forward_backward") for n in (65536, 8192, 2**20)]

@@ -82,6 +82,19 @@ def test_two_devices_compute_what_one_does(parallel):
     )
 
 
+@pytest.mark.parametrize("num_heads", [1, 2])
+@pytest.mark.parametrize("name", mechanisms.NAMES)
+def test_every_module_has_the_same_projections(name, num_heads):
+    case = Case(name, 5, **SIZES | {"num_heads": num_heads})
+    parameters = jax.eval_shape(mechanisms.build(case).init, jax.random.key(0))["params"]
+    found = {layer: parameters[layer]["kernel"].shape for layer in parameters if layer != "score"}
+    biased = {layer for layer in found if "bias" in parameters[layer]}
+    into, out = (case.width, num_heads, 8), (num_heads, 8, case.width)
+    queries = ("query_key",) if name == "lsh" else ("query", "key")
+    assert found == dict.fromkeys((*queries, "value"), into) | {"out": out}
+    assert biased == set(found)
+
+
 def test_lengths_of_one_mechanism_share_parameters():
     built = {mechanisms.build(Case("dot", n, p)) for n in (8, 16) for p in ("a", "b")}
     assert len(built) == 1

@@ -1,6 +1,7 @@
 """The comparison with peers: fair on small inputs, and its report says what came out."""
 
 import dataclasses
+import functools
 import importlib.util
 import json
 import subprocess
@@ -111,11 +112,61 @@ def test_a_side_that_raises_is_a_row(tmp_path):
 def test_a_missing_peer_names_the_extra(monkeypatch, tmp_path):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(ValueError, match=r"not installed: keras; .* --extra=compat"):
-        peers_run.compare(
-            peers_rows.pairs(["additive"]), repeats=1, seconds=1, output_dir=tmp_path, flags={}
-        )
+        peers_run.compare(peers_rows.pairs(["additive"]), repeats=1, seconds=1, output_dir=tmp_path)
     peers_run.require_packages(peers_rows.pairs(["growth", "multi_head"]))
     assert not list(tmp_path.iterdir())
+
+
+def test_a_run_keeps_its_rows_and_is_completed(tmp_path, monkeypatch):
+    pairs = peers_rows.pairs(["growth"])[:4]
+    asked = []
+
+    def measure(pair, *, repeats, seconds, log):
+        asked.append(pairs.index(pair))
+        if asked == [0, 1, 2]:
+            raise KeyboardInterrupt
+        log.write_text("chatter" if asked != [0, 1] else "Traceback")
+        where = {"device": "CPU", "cores": 2, "system": "here", "revision": "", "python": "3"}
+        ok = Outcome(pair, ours_bytes=4, peer_bytes=1, environment=where | {"versions": {}})
+        return ok if asked != [0, 1] else Outcome(pair, "failed", "why")
+
+    monkeypatch.setattr(peers_run, "measure", measure)
+    run = functools.partial(peers_run.compare, pairs, repeats=3, seconds=1.0, output_dir=tmp_path)
+    assert run() == 130
+    (folder,) = tmp_path.iterdir()
+    names = {"settings.json", "results.jsonl", "report.md"}
+    assert {path.name for path in folder.iterdir()} == names | {"errors.log"}
+    errors = (folder / "errors.log").read_text()
+    assert "Traceback" in errors and "chatter" not in errors
+    assert peers_run.stored_settings(folder) == {"rows": ["growth"], "repeats": 3, "seconds": 1.0}
+
+    (folder / "errors.log").unlink()
+    with open(folder / "results.jsonl", "a") as file:
+        file.write('{"cut off')
+    del asked[:2]
+    assert run(resume=folder) == 0 and asked == [2, 1, 2, 3]
+    assert {path.name for path in folder.iterdir()} == names
+    assert "4 of 4 pairs; 4 of 4 targets met." in (folder / "report.md").read_text()
+    rows = (folder / "results.jsonl").read_text().splitlines()
+    assert [json.loads(row)["status"] for row in rows] == ["ok", "failed", "ok", "ok", "ok"]
+
+    (folder / "results.jsonl").write_text("{}\n")
+    with pytest.raises(ValueError, match="line 1 of results.jsonl is no row of this job"):
+        run(resume=folder)
+    monkeypatch.undo()
+    for flags, message in (
+        ([f"--resume={folder}", "--repeats=4"], "--repeats=4 differs from 3"),
+        ([f"--resume={tmp_path}"], "no settings.json of this job there"),
+    ):
+        command = [sys.executable, "-m", "experiments.compare_peers", *flags]
+        done = subprocess.run(command, capture_output=True, text=True)
+        assert done.returncode == 2 and message in done.stderr and done.stderr.count("\n") == 1
+
+
+def test_a_row_is_read_back_as_it_was():
+    pair = next(pair for pair in peers_rows.pairs(["lsh"]) if pair.checked)
+    outcome = Outcome(pair, ours_seconds=(1.0, 2.0), peer_seconds=(3.0, 4.0), flags={"rows": []})
+    assert peers.from_json(json.dumps(dataclasses.asdict(outcome))) == outcome
 
 
 @pytest.mark.parametrize(("rows", "named"), [(["nope"], "'nope'"), ([], "empty")])
@@ -159,6 +210,12 @@ def test_report_says_target_and_whether_it_is_met():
     assert "| 8× faster (8 to 8; 2) | ≥ 6× faster | met |" in text
     assert "| 1× the time (1 to 1; 2) | ≤ 0.9× the time | NOT MET |" in text
     assert "failed: a \\| b" in text
-    table = [line for line in text.splitlines() if line.startswith("|")]
+    header, _, *targets = [x for x in text.split("## ")[1].splitlines() if x.startswith("|")]
+    assert [x.split(" | ")[0].split(", ")[0] for x in targets] == [
+        "| lsh n = 2048",
+        "| lsh n = 4096",
+    ]
+    assert [x.rstrip(" |").endswith("NOT MET") for x in targets] == [True, False]
+    table = [line for line in text.split("## crossover")[1].splitlines() if line.startswith("|")]
     assert {line.replace("\\|", "").count("|") for line in table} == {14}
     assert peers_report.line(failed) == "failed: a | b"

@@ -36,7 +36,7 @@ def test_what_would_not_fit_is_known_before_it_runs(started):
     began = time.monotonic()
     result = started.run(case)
     assert result.status == "too_large" and time.monotonic() - began < 60
-    assert re.fullmatch(r"needs \d+ TiB of [\d.]+ [GM]iB", result.message)
+    assert re.fullmatch(r"needs \d+ TiB of [\d.]+ [GM]iB free", result.message)
     assert result.analysis_bytes > 2 * 4 * 2**44 and not result.seconds
     assert started.run(OK).status == "ok"
 

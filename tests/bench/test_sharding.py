@@ -35,6 +35,7 @@ def results(case: Case):
         ("multi_head", "heads", {}),
         ("multi_head", "heads", dict(passes="forward")),
         ("additive", "heads", dict(ops_only=True)),
+        ("concat", "heads", {}),
         ("multi_head", "sequence", {}),
         ("window", "sequence", dict(passes="forward")),
         ("window", "sequence", dict(ops_only=True)),
@@ -60,14 +61,7 @@ def test_heads_of_lsh_are_split_with_its_projections(quick_compile):
     assert np.isfinite(value) and np.abs(d_parameters["params"]["out"]["kernel"]).min() > 0
 
 
-@pytest.mark.parametrize(
-    ("name", "shard", "message"),
-    [
-        ("lsh", "sequence", "lsh sorts the whole sequence, so it is not split by sequence"),
-        ("dot", "heads", "dot has a single head as a module, so there are no heads to split"),
-    ],
-)
-def test_what_cannot_be_split_says_why(name, shard, message):
-    case = dataclasses.replace(CASE, mechanism=name, shard=shard, devices=2)
-    with pytest.raises(NotImplementedError, match=message):
+def test_what_cannot_be_split_says_why():
+    case = dataclasses.replace(CASE, mechanism="lsh", shard="sequence", devices=2)
+    with pytest.raises(NotImplementedError, match="lsh sorts the whole sequence, so it is not"):
         sharding.split(case, mechanisms.build(case))

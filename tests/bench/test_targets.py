@@ -71,7 +71,7 @@ def test_unknown_names_are_refused_with_the_known_ones(text, message):
 @pytest.mark.parametrize(
     ("target", "command"),
     [
-        ("v5e", "launch/local --extra=tpu compare_lengths --target=v5e …"),
+        ("v5e", "launch/local compare_lengths --target=v5e …"),
         ("h100", 'pip install "jax[cuda12-local]"'),
     ],
 )

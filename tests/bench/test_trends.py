@@ -1,17 +1,66 @@
+import dataclasses
+
+import numpy as np
 import pytest
 
 from attnlab.bench import trends
 from tests.bench import rows
 
 
-def test_exponent_is_that_of_the_longer_lengths():
-    fixed_cost = {n: 1e-3 + 1e-9 * n**2 for n in (64, 128, 256, 65536, 131072, 262144)}
-    assert trends.exponent(fixed_cost) == pytest.approx(2.0, abs=1e-3)
+def test_growth_is_that_of_the_longer_lengths():
+    fixed_cost = {n: 1e-3 + 1e-9 * n**2 for n in (8, 16, 32, 64, 2**15, 2**16, 2**17, 2**18)}
+    found = trends.growth(fixed_cost)
+    assert found.power == pytest.approx(2.0, abs=1e-3) and found.error < 1e-3
 
 
-@pytest.mark.parametrize("line", [{}, {1024: 0.5}])
-def test_exponent_needs_two_lengths(line):
-    assert trends.exponent(line) is None
+@pytest.mark.parametrize("lengths", [(), (1024,), (512, 1024, 2048)])
+def test_growth_needs_four_lengths(lengths):
+    assert trends.growth({n: 1e-9 * n**2 for n in lengths}) is None
+
+
+def test_growth_has_the_standard_error_of_the_slope():
+    line = {512: 1.0, 1024: 2.2, 2048: 3.7, 4096: 8.4}
+    slope, (slope_variance, _) = _numpy_fit(line)
+    found = trends.growth(line)
+    assert (found.power, found.error) == pytest.approx((slope, slope_variance**0.5))
+    assert str(found) == "1.00 ± 0.06"
+    assert str(dataclasses.replace(found, error=0.2)) == "1.0 ± 0.2"
+
+
+def _numpy_fit(line):
+    x, y = np.log(np.array(list(line.items()))).T
+    (slope, _), covariance = np.polyfit(x, y, 1, cov=True)
+    return slope, np.diag(covariance)
+
+
+def test_growth_of_noisy_repeats_is_less_sure_or_unknown():
+    line = {n: 1e-9 * n**2 for n in (512, 1024, 2048, 4096)}
+    noise = dict.fromkeys(line, 0.2)
+    x = np.log(list(line)) - np.mean(np.log(list(line)))
+    assert trends.growth(line, noise).error == pytest.approx(0.2 / np.sqrt(x @ x))
+    assert trends.growth(line, dict.fromkeys(line, 1.0)) is None
+
+
+def test_spreads_are_standard_errors_of_logarithms():
+    row = rows.row("dot", 512, seconds=(1.0, np.e, np.e**2))
+    assert trends.spreads([row], "forward") == {"dot": {512: pytest.approx(1 / np.sqrt(3))}}
+
+
+@pytest.mark.parametrize(
+    ("values", "lengths"),
+    [
+        ((1.0, 4.0, 16.0, 64.0), []),
+        ((1.0, 2.0, 4.0, 8.0), []),
+        ((1.0, 1.0, 1.0, 1.0), []),
+        ((1.0, 0.7, 1.2, 1.3), []),  # as short cases are
+        ((1.0, 1.0, 0.5, 1.0), [1024, 2048]),  # faster though longer
+        ((1.0, 7.0, 4.0, 8.0), [1024, 2048]),
+        ((1.0, 2.0, 4.0, 50.0), [4096]),  # the longest: no attention grows so
+    ],
+)
+def test_what_does_not_go_with_its_neighbours(values, lengths):
+    line = dict(zip((512, 1024, 2048, 4096), values, strict=True))
+    assert trends.disagreeing(line) == lengths
 
 
 def test_crossover_names_the_first_measured_length_and_where_the_lines_meet():

@@ -114,6 +114,11 @@ def rnn_enc_dec(p, source, read, *, output_state="before"):
     return np.array(logits)
 
 
+def up_to(size, logits):
+    """Of a short sentence the first logits; of a long one, words near the end have none (§3.1)."""
+    return np.append(logits, np.full(size, -np.inf))[:size]
+
+
 def luong(p, source, read, *, score, window, half_width, input_feeding, reverse_source):
     """Luong et al. 2015, §3: logits [T, V] and weights [T, S] for one source.
 
@@ -147,7 +152,7 @@ def luong(p, source, read, *, score, window, half_width, input_feeding, reverse_
         h = x
         size = len(source)
         logits = {
-            "location": lambda h: (h @ attend["score"]["kernel"][0])[: len(source)],
+            "location": lambda h: up_to(len(source), h @ attend["score"]["kernel"][0]),
             "dot": lambda h: h_bar @ h,
             "general": lambda h: h_bar @ p["keys"]["kernel"] @ h,
             "concat": lambda h: (

@@ -7,7 +7,14 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from attnlab import as_flax_attention_fn, routes, scores
+from attnlab import (
+    AdditiveScore,
+    MultiHeadAttention,
+    as_flax_attention_fn,
+    masks,
+    routes,
+    scores,
+)
 from tests import oracle
 from tests.modules.reference import apply, init, multi_head
 
@@ -176,10 +183,12 @@ def test_dropout_is_per_element_or_refused(make):
             module = of_nnx(attention_fn, dropout_rate=0.5, **options)
             return module(x, deterministic=deterministic, rngs=nnx.Rngs(dropout=seed))
 
-    with pytest.raises(NotImplementedError, match="got broadcast_dropout=True .*=False in the"):
+    with pytest.raises(NotImplementedError, match="got broadcast_dropout=True.*=False in the"):
         run(False)
-    still = run(True)
-    np.testing.assert_array_equal(still, run(True, seed=1))
+    with pytest.raises(NotImplementedError, match="broadcast_dropout=True, Flax's default"):
+        run(True)  # not only once it drops
+    still = run(True, broadcast_dropout=False)
+    np.testing.assert_array_equal(still, run(True, seed=1, broadcast_dropout=False))
     dropped = run(False, broadcast_dropout=False)
     assert np.isfinite(dropped).all()
     np.testing.assert_array_equal(dropped, run(False, broadcast_dropout=False))
@@ -202,20 +211,113 @@ def test_what_would_be_lost_is_refused():
         module.apply(variables, x, sow_weights=True, mutable=["intermediates"])
     with pytest.raises(NotImplementedError, match="weights are not sown here"):
         of_nnx(as_flax_attention_fn())(x, sow_weights=True)
-    with pytest.raises(NotImplementedError, match="LSH shares queries and keys.*LSHSelfAttention"):
+    with pytest.raises(NotImplementedError, match="LSH shares queries.*LSH.shared_qk=False.*Self"):
         as_flax_attention_fn(route=routes.LSH())
     quantised = linen(as_flax_attention_fn(), qk_attn_weights_einsum_cls=lambda: jnp.einsum)
     with pytest.raises(NotImplementedError, match="einsum of its own.*qk_attn_weights_einsum"):
         quantised.apply(variables, x)
 
 
-def test_a_window_while_flax_decodes_is_refused():
+def test_the_first_call_refuses_dropout_that_is_not_per_element():
+    module = linen(fn(), dropout_rate=0.5)
+    with pytest.raises(NotImplementedError, match="set broadcast_dropout=False in the Flax module"):
+        jax.eval_shape(lambda x: module.init(jax.random.key(0), x, deterministic=True), sequence())
+
+
+@pytest.mark.parametrize(
+    "route", [routes.Window(2, 0), routes.LSH(1, 2, shared_qk=False)], ids=["window", "lsh"]
+)
+def test_what_needs_a_position_is_refused_while_flax_decodes(route):
     """Flax does not say where in the cache the query stands."""
     x = sequence()
-    module = linen(as_flax_attention_fn(route=routes.Window(2, 0)), decode=True)
-    variables = init(module, x)
+    module = linen(as_flax_attention_fn(route=route), decode=True)
+
+    def decode(x):
+        variables = module.init(jax.random.key(0), x)
+        return module.apply(variables, x[:, :1], mutable=["cache"])
+
     with pytest.raises(NotImplementedError, match="got 1 queries and 7 keys"):
-        module.apply(variables, x[:, :1], mutable=["cache"])
+        jax.eval_shape(decode, x)
+
+
+def parameters_of(make, x):
+    """Of Flax's module, in the layout of `MultiHeadAttention`: it is the same."""
+    if make is linen:
+        return init(linen(nn.dot_product_attention), x)["params"]
+    return nnx.to_pure_dict(nnx.state(of_nnx(nnx.dot_product_attention), nnx.Param))
+
+
+def calls(make, attention_fn):
+    """(params, x, mask) -> the output of Flax's module."""
+    if make is linen:
+        return lambda params, x, mask: linen(attention_fn).apply({"params": params}, x, mask=mask)
+
+    def call(params, x, mask):
+        graph, state = nnx.split(of_nnx(attention_fn))
+        nnx.replace_by_pure_dict(state, params)
+        return nnx.merge(graph, state)(x, mask=mask)
+
+    return call
+
+
+@pytest.mark.parametrize("make", [linen, of_nnx])
+def test_flax_parameters_are_multi_head_attentions(make):
+    x = sequence()
+    params = parameters_of(make, x)
+    theirs = nn.dot_product_attention if make is linen else nnx.dot_product_attention
+    mask = nn.make_causal_mask(x[..., 0], dtype=bool)
+    ours = MultiHeadAttention(N).apply({"params": params}, x, mask=mask)
+    np.testing.assert_allclose(calls(make, theirs)(params, x, mask), ours, rtol=3e-7, atol=3e-7)
+
+
+ROUTES = {
+    "all": routes.AllPairs("dense"),
+    "lsh": routes.LSH(2, 4, chunk_size=2, shared_qk=False, implementation="dense"),
+}
+
+
+@pytest.mark.usefixtures("quick_compile")
+@pytest.mark.parametrize("name", ROUTES)
+def test_lazy_masks_pass(name):
+    """Output and gradients are those of attnlab's own module; nothing comes from the future."""
+    x, mask = sequence(), masks.Causal() & masks.Padding(jnp.asarray(REAL.sum(1)))
+    params = parameters_of(linen, x)
+    inside = [calls(make, as_flax_attention_fn(route=ROUTES[name])) for make in (linen, of_nnx)]
+
+    def own(params, x, mask):
+        return MultiHeadAttention(N, route=ROUTES[name]).apply({"params": params}, x, mask=mask)
+
+    @jax.jit
+    def run(params, x, dy):
+        found = []
+        for call in (own, *inside):
+            y, pull_back = jax.vjp(lambda params, x, call=call: call(params, x, mask), params, x)
+            found.append((y, *pull_back(dy)))
+        return found
+
+    dy = sequence(1)
+    true, *rest = run(params, x, dy)
+    for got in rest:
+        for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(true), strict=True):
+            np.testing.assert_allclose(a, b, **CLOSE)
+    for t in (2, 5):
+        for _, _, dx in run(params, x, dy.at[:, :t].set(0).at[:, t + 1 :].set(0))[1:]:
+            np.testing.assert_array_equal(dx[:, t + 1 :], 0)
+            assert np.abs(dx[0, :t]).max() > 1e-4
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"score": AdditiveScore()}, "instance of AdditiveScore .a module .*MultiHeadAttention"),
+        ({"score": scores.Dot}, r"attnlab\.scores, such as scores\.Additive.*the class Dot"),
+        ({"route": "lsh"}, r"route must be a value, such as routes\.LSH.*; got 'lsh'"),
+        ({"route": routes.Window}, "route must be a value.*; got the class Window"),
+    ],
+)
+def test_what_is_no_score_or_route_is_refused(options, message):
+    with pytest.raises(ValueError, match=message):
+        as_flax_attention_fn(**options)
 
 
 def test_masks_may_be_any_number_and_true_may_attend():

@@ -104,6 +104,16 @@ def test_decoding_is_the_causal_forward(name):
         np.testing.assert_array_equal(state.latest, ends[2].latest)
 
 
+def test_a_run_of_equal_tokens_is_hashed_alike_in_any_pieces():
+    """They are their own running mean; what rounding leaves of the difference has no direction."""
+    module, x = CONFIGURATIONS["running_centre"], sequence()
+    x = x.at[:, : L - 5].set(x[:, :1])
+    rest, cache = start(module)
+    true = forward(module, rest, x)
+    for pieces in (TOKEN_BY_TOKEN, PROMPT_FIRST):
+        np.testing.assert_allclose(decode(module, rest, cache, x, pieces)[0], true, **EXACT)
+
+
 @pytest.mark.parametrize("side", ["left", "right", "middle"])
 def test_every_example_is_as_if_it_were_alone_without_its_padding(side):
     """Prompts of different lengths in one batch: no example sees another, or any padding."""

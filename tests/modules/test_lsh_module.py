@@ -306,6 +306,10 @@ def test_what_cannot_be_is_refused():
     variables = init(host, x)
     with pytest.raises(NotImplementedError, match="LSH takes no bias"):
         host.apply(variables, x, bias=jnp.zeros((1, 1, 1, L)))
+    with pytest.raises(
+        TypeError, match=r"LSHSelfAttention has no .*num_hashes; use route=routes.LSH\(num_h"
+    ):
+        LSHSelfAttention(4, num_hashes=4)
     running = lsh(route=dataclasses.replace(ROUTE, centring="running"))
     with pytest.raises(NotImplementedError, match="mean of one segment into the next; got.*use"):
         init(running, x, mask=masks.Segments(jnp.zeros((B, L), jnp.int32)))

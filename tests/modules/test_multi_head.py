@@ -1,5 +1,7 @@
 """Multi-head attention against the reference, in float64, so that only the equations count."""
 
+import flax.linen as nn
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -14,6 +16,7 @@ from attnlab import (
     MultiHeadAttention,
     masks,
     routes,
+    scores,
 )
 from tests import oracle
 from tests.modules.reference import apply, init, multi_head
@@ -149,6 +152,65 @@ def test_window_route(implementation):
         mask=oracle.window(T, T, 2, 1)
         & np.stack([oracle.padding(T, T, n) for n in (T, 3)])[:, None],
     )
+
+
+@pytest.mark.parametrize(
+    ("options", "call", "message"),
+    [
+        ({"score": "additive"}, {}, r"score must be a module .*AdditiveScore\(\); got 'additive'"),
+        ({"score": AdditiveScore}, {}, "score must be a module .*got the class AdditiveScore"),
+        ({"score": scores.Dot()}, {}, "score must be a module .*got an instance of Dot"),
+        ({"route": "lsh"}, {}, r"route must be a value, such as routes\.LSH\(.*got 'lsh'"),
+        ({"route": routes.LSH}, {}, "route must be a value.*got the class LSH"),
+        ({}, {"mask": "causal"}, r"mask must be of .*masks\.Causal\(\).*got 'causal'"),
+        ({}, {"mask": masks.Causal}, "mask must be of .*got the class Causal"),
+        ({}, {"mask": nn.make_causal_mask(np.ones((B, T)))}, r"float32 .* != 0.*masks\.Causal\(\)"),
+        ({}, {"mask": np.ones((B, T), bool)}, r"real tokens \[\*B, S\] go through .*from_padding"),
+        ({"num_heads": 0}, {}, "MultiHeadAttention.num_heads must be an int ≥ 1; got 0"),
+        ({"num_kv_heads": 0}, {}, "num_kv_heads must be an int ≥ 1; got 0"),
+        ({"qkv_features": 0}, {}, "qkv_features must be an int ≥ 1; got 0"),
+        ({"value_features": -4}, {}, "value_features must be an int ≥ 1; got -4"),
+        ({"out_features": 2.0}, {}, r"out_features must be an int ≥ 1; got 2\.0"),
+        (
+            {"dropout_rate": jnp.ones(2) / 2},
+            {},
+            r"dropout_rate must be one number; got shape \(2,\)",
+        ),
+    ],
+)
+def test_misuse_is_named(options, call, message):
+    with pytest.raises(ValueError, match=message):
+        jax.eval_shape(
+            lambda x: mha(**options).init(jax.random.key(0), x, **call), jnp.ones((B, T, D))
+        )
+
+
+def test_keywords_of_other_libraries_are_pointed_to_their_place():
+    for name, message in (
+        ("causal", r"MultiHeadAttention has no keyword causal; .*mask=masks\.Causal\(\)"),
+        ("is_causal", r"no keyword is_causal; .*mask=masks\.Causal\(\)"),
+        ("decode", "no keyword decode; it belongs to the call"),
+    ):
+        with pytest.raises(TypeError, match=message):
+            MultiHeadAttention(2, **{name: True})
+    with pytest.raises(TypeError, match="unexpected keyword argument 'heads'"):
+        MultiHeadAttention(heads=2)
+
+
+def test_the_dropout_rate_may_be_an_array():
+    x, rngs = jnp.ones((B, T, D)), {"dropout": jax.random.key(0)}
+    variables, rates = init(mha(), x), (0.5, jnp.float32(0.5), np.float64(0.5))
+
+    @jax.jit
+    def run(variables):
+        return [
+            mha(dropout_rate=rate).apply(variables, x, deterministic=False, rngs=rngs)
+            for rate in rates
+        ]
+
+    number, *arrays = run(variables)
+    for got in arrays:
+        np.testing.assert_array_equal(got, number)
 
 
 def test_errors():

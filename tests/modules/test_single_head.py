@@ -186,8 +186,13 @@ def test_location_does_not_look_at_keys():
     np.testing.assert_array_equal(
         apply(module, variables, query, key, value), apply(module, variables, query, -key, value)
     )
-    with pytest.raises(ValueError, match=f"at most {S} keys .*; got {S + 1} keys"):
-        module.apply(variables, query, jnp.ones((B, S + 1, DK)))
+    longer = jnp.concatenate([value, jnp.ones((B, 2, value.shape[-1]))], axis=1)
+    np.testing.assert_allclose(
+        apply(module, variables, query, longer),
+        apply(module, variables, query, value),
+        rtol=1e-12,
+        err_msg="positions beyond max_length have no logit",
+    )
 
 
 def test_the_implementation_is_used_or_refused():
@@ -217,6 +222,14 @@ def test_bad_input_is_named():
         module.apply({}, query, value)
     with pytest.raises(ValueError, match="mask must be boolean.* float64 .*bias="):
         module.apply({}, query, key, mask=jnp.ones((T, S)))
+    for module, message in (
+        (MultiplicativeAttention("dot"), "score must be a module that makes one.*; got 'dot'"),
+        (MultiplicativeAttention(features=0), "MultiplicativeAttention.features must be .*; got 0"),
+        (LocationAttention(max_length=0), "LocationAttention.max_length must be .*; got 0"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            module.init(jax.random.key(0), query, key)
+    module = MultiplicativeAttention(DotScore())
     with pytest.raises(ValueError, match="equal batch axes"):
         module.apply({}, query, key[:1])
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from attnlab import masks, scores
+from attnlab.modules.scores import AdditiveScore
 from attnlab.ops import blockwise, dense
 from attnlab.ops.attention import (
     additive_attention,
@@ -19,6 +20,7 @@ from attnlab.ops.attention import (
     general_attention,
     location_attention,
 )
+from attnlab.ops.local import local_attention
 from tests import oracle
 from tests.mechanisms import SCORES, Sizes
 
@@ -189,6 +191,47 @@ def test_errors(shapes, options, message):
         attention(scores.Dot(), *(jnp.ones(shape) for shape in shapes), **options)
 
 
+@pytest.mark.parametrize(
+    ("score", "got"),
+    [
+        ("dot", "'dot'"),
+        (scores.Dot, "the class Dot"),
+        (AdditiveScore(), r"an instance of AdditiveScore \(a module .*MultiHeadAttention"),
+    ],
+)
+def test_what_is_no_score_is_refused(score, got):
+    q, k, v = (jnp.ones(shape) for shape in (Q, K, V))
+    for call in (
+        lambda: attention(score, q, k, v),
+        lambda: attention_weights(score, q, k),
+        lambda: local_attention(q, k, v, jnp.zeros((2, 5)), score=score),
+    ):
+        with pytest.raises(
+            ValueError, match=rf"score must be a value of attnlab\.scores.*; got {got}"
+        ):
+            call()
+
+
+def test_keywords_of_jax_nn_are_pointed_to_their_place():
+    q, k, v = (jnp.ones(shape) for shape in (Q, K, V))
+    for name, place in (
+        ("is_causal", r"use mask=masks\.Causal\(\)"),
+        ("local_window_size", r"use mask=masks\.Window\(left, right\)"),
+        ("key_value_seq_lengths", r"use mask=masks\.Padding\(kv_lengths\)"),
+    ):
+        with pytest.raises(TypeError, match=f"attention has no keyword {name}; {place}"):
+            dot_product_attention(q, k, v, **{name: 3})
+
+
+def test_a_traced_dropout_rate_is_refused():
+    q, k, v = (jnp.ones(shape) for shape in (Q, K, V))
+    options = {"dropout_key": jax.random.key(0)}
+    with pytest.raises(
+        ValueError, match="dropout_rate must be known while tracing.*make it static"
+    ):
+        jax.jit(lambda rate: dot_product_attention(q, k, v, dropout_rate=rate, **options))(0.5)
+
+
 def test_dtype_errors():
     q, k, v = (jnp.ones(shape) for shape in (Q, K, V))
     with pytest.raises(ValueError, match=r"one dtype; got q float32, k bfloat16, v float32"):
@@ -204,3 +247,19 @@ def test_a_rate_may_be_an_array_outside_jit():
     np.testing.assert_array_equal(
         call(dropout_rate=jnp.asarray(0.5), **options), call(dropout_rate=0.5, **options)
     )
+
+
+@pytest.mark.parametrize("implementation", ["dense", "blockwise"])
+def test_half_precision_rounds_no_more_than_jax_nn(implementation):
+    """Heads 24 wide: 1/√24 is no power of 2, so q · scale would round once more."""
+    rng = np.random.default_rng(3)
+    q, k, v = (jnp.asarray(2 * rng.normal(size=(2, 37, 3, 24)), jnp.bfloat16) for _ in range(3))
+    true = oracle.attention(oracle.scaled_dot, *(np.asarray(x, np.float64) for x in (q, k, v)))
+    ours, theirs = (
+        oracle.rms(oracle.errors(f(q, k, v), true.context))
+        for f in (
+            functools.partial(dot_product_attention, implementation=implementation),
+            jax.nn.dot_product_attention,
+        )
+    )
+    assert 0 < ours <= 1.01 * theirs

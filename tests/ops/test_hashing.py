@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from attnlab import scores
 from attnlab.ops import hashing, routes
 from attnlab.ops.lsh_order import bucket_limit
+from attnlab.ops.lsh_running_mean import RunningMean
 
 HEADS, WIDTH, ROUNDS, LENGTH = 3, 11, 2, 101
 
@@ -127,6 +128,12 @@ def test_rotations_are_gaussian_and_more_rounds_keep_the_first_ones():
     draws = np.concatenate([factor.ravel() for factor in many.factors])
     assert len(np.unique(draws)) == draws.size
     assert abs(draws.mean()) < 0.1 and abs(draws.std() - 1) < 0.05
+    for same in (np.int64(128), (np.int64(8), np.int32(16)), np.array([8, 16])):
+        other = make_rotations(same, num_hashes=np.int32(2))
+        jax.tree.map(np.testing.assert_array_equal, few, other)
+    sizes = {"num_hashes": 2, "num_buckets": 8, "chunk_size": 4}
+    from_numpy = routes.LSH(**{name: np.int64(size) for name, size in sizes.items()})
+    assert from_numpy == routes.LSH(**sizes) and type(from_numpy.chunk_size) is int
     shared = jax.eval_shape(lambda: make_rotations((6, 4), shared=True))
     assert [factor.shape for factor in shared.factors] == [(1, 2, 3, 11), (1, 2, 2, 11)]
 
@@ -174,6 +181,32 @@ def test_centring_undoes_a_common_mean():
     assert used(centre=hashing.running_centre(x + mean)) > 20
 
 
+def test_what_is_the_centre_up_to_rounding_has_no_direction_to_hash():
+    made, centre = rotations(14), 20 + activations()[:, :1]
+    direction = jnp.sign(activations())
+    for size, tie in ((1e-6, True), (1e-3, False)):
+        buckets = hash_buckets(centre * (1 + size * direction), made, centre=centre)
+        assert (len(np.unique(buckets)) == 1) == tie
+    huge = hash_buckets(1e30 * activations(), made, centre=1e30 * activations()[:, :1])
+    np.testing.assert_array_equal(
+        huge[:, :, 1:], hash_buckets(activations(), made, centre=activations()[:, :1])[:, :, 1:]
+    )
+
+
+def test_running_centre_of_equal_tokens_is_the_token_however_many():
+    x = jnp.broadcast_to(activations()[:, :1], (2, 4001, HEADS, WIDTH)).at[:, 4000].add(1)
+
+    def one(mean, token):
+        centre, mean = mean.go_on(token[:, None], None)
+        return mean, centre[:, 0]
+
+    together = hashing.running_centre(x)
+    _, one_by_one = jax.lax.scan(one, RunningMean.empty(x.shape), jnp.moveaxis(x, 1, 0))
+    for centre in (together, jnp.moveaxis(one_by_one, 0, 1)):
+        np.testing.assert_array_equal(centre[:, :4000], x[:, :4000])
+        np.testing.assert_allclose(centre[:, 4000] - x[:, 0], 1 / 4001, rtol=1e-3)
+
+
 def test_running_centre_is_the_mean_so_far():
     x, valid = activations(), jnp.arange(LENGTH)[None] % 3 != jnp.array([[0], [1]])
     centre = hashing.running_centre(x, valid)
@@ -193,7 +226,14 @@ def test_running_centre_is_the_mean_so_far():
         (lambda: make_rotations((4, 3)), "must be even.*got .4, 3."),
         (lambda: make_rotations(0), "must be even.*got 0"),
         (lambda: make_rotations(()), "at least one factor"),
-        (lambda: make_rotations(8, num_hashes=0), "at least 1; got 3, 11 and 0"),
+        (lambda: make_rotations(8.0), "must be even.*got 8.0"),
+        (lambda: routes.LSH(num_buckets=0), "num_buckets.* must be even and ≥ 2: .*got 0"),
+        (lambda: routes.LSH(num_buckets=(4, 3)), "must be even.*got .4, 3."),
+        (lambda: routes.LSH(num_hashes=0), "num_hashes must be an int ≥ 1; got 0"),
+        (lambda: routes.LSH(chunk_size=0), "chunk_size must be an int ≥ 1; got 0"),
+        (lambda: routes.LSH(chunk_size=64.0), "chunk_size must be an int ≥ 1; got 64.0"),
+        (lambda: routes.LSH(num_hashes=True), "num_hashes must be an int ≥ 1; got True"),
+        (lambda: make_rotations(8, num_hashes=0), "num_hashes must be an int ≥ 1; got 0"),
         (
             lambda: hashing.make_rotations(7, num_heads=1, head_dim=1, num_hashes=1, num_buckets=2),
             "key must be one PRNG key; got 7 .make it with jax.random.key",
@@ -209,6 +249,12 @@ def test_running_centre_is_the_mean_so_far():
         (
             lambda: hashing.hash_buckets(activations(), rotations(8), centre=jnp.zeros(WIDTH)),
             "centre must have x's rank",
+        ),
+        (
+            lambda: hashing.hash_buckets(
+                activations()[:1], rotations(8), centre=jnp.zeros((5, 1, HEADS, WIDTH))
+            ),
+            r"broadcast to it, \(1, 101, 3, 11\); got \(5, 1, 3, 11\) \(a mean of every head is",
         ),
         (
             lambda: jax.eval_shape(

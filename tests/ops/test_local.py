@@ -161,7 +161,7 @@ def test_window_attention(make, picture):
 
 
 def test_a_causal_window_is_one_mask(monkeypatch):
-    """So that cuDNN, which takes no combination of masks, may serve it."""
+    """So that `"tokamax"`, which takes no combination of masks, may serve it."""
     seen = []
     q, k, v, _ = small()
     refusal = attention_module.refusal

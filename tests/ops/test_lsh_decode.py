@@ -13,7 +13,8 @@ from attnlab.bench import oracle_lsh
 from attnlab.ops.hashing import running_centre
 from attnlab.ops.lsh import PAPER, STRICT, LSHOptions
 from attnlab.ops.lsh_decode import lsh_decode
-from attnlab.ops.lsh_decode_state import RunningMean, empty_state, next_centres
+from attnlab.ops.lsh_decode_state import empty_state
+from attnlab.ops.lsh_running_mean import RunningMean
 from tests.ops.lsh_plain import BUCKETS, CHUNK, LENGTH, ROUNDS, inputs, key_mask
 
 pytestmark = pytest.mark.usefixtures("x64", "quick_compile")
@@ -93,7 +94,7 @@ def test_options(name):
     for pieces in (TOKEN_BY_TOKEN, (7, *TOKEN_BY_TOKEN[7:])):
         got, state = decode(*arrays, pieces, options=options)
         np.testing.assert_allclose(got, true, **EXACT)
-        window = options.geometry(CHUNK, True).window
+        window = options.geometry(CHUNK, True, LENGTH).window
         np.testing.assert_array_equal(state.latest, lists(arrays[2], window))
 
 
@@ -209,16 +210,43 @@ def test_centres_go_on_from_a_running_mean():
     valid = np.random.default_rng(1).random((2, 13)) < 0.6
     valid[0, :2] = False
     for given in (None, valid):
-        mean = RunningMean(jnp.zeros((2, 3, 4), jnp.float32), jnp.zeros(2, jnp.int32))
+        mean = RunningMean.empty(x.shape)
         found = []
         for part in (slice(0, 1), slice(1, 6), slice(6, 7), slice(7, 13)):
             piece = None if given is None else given[:, part]
-            centres, mean = next_centres(mean, x[:, part], piece)
+            centres, mean = mean.go_on(x[:, part], piece)
             found.append(centres)
         np.testing.assert_allclose(
             np.concatenate(found, axis=1), running_centre(x, given), rtol=1e-5, atol=1e-6
         )
         np.testing.assert_array_equal(mean.count, 13 if given is None else valid.sum(1))
+
+
+@pytest.mark.parametrize("count", [1, 7])
+def test_bucket_ids_that_the_state_has_no_list_for_are_refused_or_nan(count):
+    qk, v, buckets = inputs()
+    state = empty_state(qk.shape, num_hashes=ROUNDS, num_buckets=BUCKETS, chunk_size=CHUNK)
+    for ids in (buckets[:, :, :count] + BUCKETS, buckets[:, :, :count] - BUCKETS):
+        assert np.isnan(step(qk, v, ids, state, 0, None, options=STRICT)[0]).all()
+        with pytest.raises(
+            ValueError, match=r"in \[0, 3\) as the state has it; got.*make the state"
+        ):
+            lsh_decode(qk, v, ids, state, 0, chunk_size=CHUNK)
+
+
+def test_a_window_longer_than_the_cache_keeps_no_more_than_the_cache():
+    arrays = inputs()
+    shape = arrays[0].shape
+    state = empty_state(shape, num_hashes=ROUNDS, num_buckets=BUCKETS, chunk_size=8192)
+    assert state.latest.shape[-1] == LENGTH
+    contexts = []
+    for start, stop in ((0, 11), (11, 12), (12, LENGTH - 1), (LENGTH - 1, LENGTH)):
+        new = arrays[2][:, :, start:stop]
+        context, state = lsh_decode(*arrays[:2], new, state, start, chunk_size=8192)
+        contexts.append(context)
+    fields = dataclasses.asdict(STRICT)
+    true = oracle_lsh.lsh_attention(*arrays, chunk_size=8192, causal=True, options=fields)
+    np.testing.assert_allclose(np.concatenate(contexts, axis=1), true, **EXACT)
 
 
 def test_what_cannot_be_decoded_is_refused():

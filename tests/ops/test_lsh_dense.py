@@ -49,8 +49,8 @@ def some_masked(length, seed=1):
     return valid, rng.integers(0, 3, size=(BATCH, length), dtype=np.int32)
 
 
-def make(options, causal, *, chunk=CHUNK, rate=0.0, rows_at_once=None):
-    geometry = options.geometry(chunk, causal)
+def make(options, causal, *, length=12, chunk=CHUNK, rate=0.0, rows_at_once=None):
+    geometry = options.geometry(chunk, causal, length)
     return Settings(geometry, options.key_norm, rate, rows_at_once, None)
 
 
@@ -66,7 +66,7 @@ def value_and_gradients(attend, settings, qk, v, buckets, valid, segments, cotan
 
 
 def compare(options, causal, masks, *, length=12, chunk=CHUNK, rounds=ROUNDS, rate=0.0):
-    settings = make(options, causal, chunk=chunk, rate=rate)
+    settings = make(options, causal, length=length, chunk=chunk, rate=rate)
     qk, v, buckets = inputs(length, rounds=rounds)
     cotangent = np.random.default_rng(3).normal(size=v.shape)
     for valid, segments in masks:
@@ -115,7 +115,7 @@ def test_rows_at_once_changes_no_number(x64, quick_compile):
 
 @pytest.mark.parametrize(("length", "chunk", "rounds"), [(256, 64, 4), (101, 101, 2), (60, 5, 3)])
 def test_the_future_changes_not_one_bit_of_the_past(length, chunk, rounds):
-    settings = make(STRICT, True, chunk=chunk)
+    settings = make(STRICT, True, length=length, chunk=chunk)
 
     @jax.jit
     def run(qk, v, buckets):

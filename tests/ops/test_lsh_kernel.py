@@ -1,6 +1,7 @@
 """LSH attention by the range kernels: the same function as round by round."""
 
 import functools
+import types
 
 import jax
 import jax.numpy as jnp
@@ -72,6 +73,23 @@ def test_equals_the_rounds(name, monkeypatch):
 def test_the_kernel_itself():
     """The TPU's, interpreted."""
     assert_equal_to_sorted(Pallas(8, 8, interpret=True), CASES["strict"])
+
+
+@pytest.mark.parametrize(("rows_at_once", "together"), [(None, 6), (2, 2), (4, 3)])
+def test_rows_at_once(rows_at_once, together, monkeypatch):
+    """A divisor of the 6 rows that there are."""
+    rows = []
+
+    def forward(x, *rest):
+        rows.append(len(x.q))
+        return plain_kernels.forward(x, *rest)
+
+    kernels = types.SimpleNamespace(refusal=plain_kernels.refusal, forward=forward)
+    monkeypatch.setattr(lsh_kernel, "kernels_for", lambda platform: kernels)
+    qk, v, _, buckets = arrays(16, 1)
+    options = dict(chunk_size=8, rows_at_once=rows_at_once, implementation=KERNEL)
+    jax.eval_shape(functools.partial(lsh_attention, **options), qk, v, buckets)
+    assert set(rows) == {together}
 
 
 @pytest.mark.parametrize(

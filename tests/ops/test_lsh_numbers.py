@@ -1,5 +1,7 @@
 """LSH attention: independence of rows, memory knobs, number types, extreme values, dropout."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -7,6 +9,8 @@ import pytest
 
 from attnlab.ops import dropout
 from attnlab.ops.lsh import LUCIDRAINS, STRICT, TRAX
+from attnlab.ops.lsh_cross import lsh_cross_attention
+from attnlab.ops.lsh_quality import hash_quality
 from tests.ops.lsh_plain import (
     BATCH,
     BUCKETS,
@@ -179,3 +183,26 @@ def test_memory_grows_with_the_length_and_no_faster():
 
     short, long = temporaries(2**13), temporaries(2**15)
     assert 2 * short < long < 4.4 * short
+
+
+def test_chunks_longer_than_the_input_cost_nothing():
+    """The window says who is seen, so a chunk as long as the input holds everyone: one program."""
+    x = jax.ShapeDtypeStruct((1, 101, 2, 16), jnp.float32)
+    buckets = jax.ShapeDtypeStruct((1, 2, 101, 2), jnp.int32)
+
+    def gradients(qk, v, buckets, **sizes):
+        return jax.grad(lambda qk, v: lsh_attention(qk, v, buckets, **sizes).sum(), (0, 1))(qk, v)
+
+    def cross(q, buckets, **sizes):
+        return lsh_cross_attention(q, q[:, 40:], q[:, 40:], buckets, buckets[:, :, 40:], **sizes)
+
+    for call, *given in (
+        (gradients, x, x, buckets),
+        (cross, x, buckets),
+        (hash_quality, x, x, buckets),
+    ):
+        lowered = [
+            jax.jit(functools.partial(call, chunk_size=c)).lower(*given) for c in (101, 8192)
+        ]
+        assert lowered[0].as_text() == lowered[1].as_text()
+        assert lowered[1].compile().memory_analysis().temp_size_in_bytes < 2**20

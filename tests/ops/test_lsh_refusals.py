@@ -1,11 +1,15 @@
 """What LSH attention refuses, and how it says so."""
 
+import functools
+
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from attnlab import masks
 from attnlab.ops.lsh import LSHOptions, lsh_attention
+from attnlab.ops.lsh_cross import lsh_cross_attention
 from tests.ops.lsh_plain import (
     CHUNK,
     attend,
@@ -31,7 +35,7 @@ QK, V, IDS = inputs(dtype=np.float32)
         ({"qk": QK[0, 0]}, "qk must be .*at least|qk must be .*heads, width"),
         ({"buckets": IDS.astype(np.float32)}, "buckets must be integers; got float32"),
         ({"buckets": np.moveaxis(IDS, 1, 3)}, "buckets must be .*rounds, length, heads.*got"),
-        ({"buckets": IDS - 1}, r"in \[0, 67108863\).*got -1 … 1 .use fewer"),
+        ({"buckets": IDS - 1}, r"in \[0, 186737707\).*got -1 … 1 .use fewer"),
         ({"buckets": IDS + 2**28}, "bucket ids must be in"),
         ({"chunk_size": 0}, "chunk_size must be an int ≥ 1; got 0"),
         ({"chunk_size": 2.5}, "chunk_size must be an int ≥ 1; got 2.5"),
@@ -51,6 +55,19 @@ QK, V, IDS = inputs(dtype=np.float32)
 def test_bad_input_is_refused(options, message):
     with pytest.raises(ValueError, match=message):
         refused(**options)
+
+
+@pytest.mark.parametrize(
+    ("keyword", "place"),
+    [
+        ({"is_causal": True}, "lsh_attention has no keyword is_causal; use causal=True"),
+        ({"num_hashes": 4}, "no keyword num_hashes; it belongs to make_rotations"),
+        ({"scale": 0.1}, r"no keyword scale; use options=LSHOptions\(logit_scale="),
+    ],
+)
+def test_keywords_that_belong_elsewhere_are_told_where(keyword, place):
+    with pytest.raises(TypeError, match=place):
+        refused(**keyword)
 
 
 @pytest.mark.parametrize(
@@ -92,6 +109,29 @@ def test_union_of_a_ring_is_refused():
 
 def test_what_only_the_run_can_show_gives_nan():
     assert np.isfinite(attend(QK, V, IDS, chunk_size=CHUNK)).all()
-    assert np.isnan(attend(QK, V, IDS - 1, chunk_size=CHUNK)[:, -1]).any()
+    # All of it: a token that sees only itself, and what padding makes zero.
+    valid = masks.Padding(jnp.array([5, 23]))
+    assert np.isnan(attend(QK, V, IDS - 1, chunk_size=CHUNK, mask=valid)).all()
     mask = masks.Causal(q_offset=jnp.array(3))
-    assert np.isnan(attend(QK, V, IDS, chunk_size=CHUNK, mask=mask)[:, -1]).any()
+    assert np.isnan(attend(QK, V, IDS, chunk_size=CHUNK, mask=mask)).all()
+    assert np.isnan(jax.grad(lambda v: attend(QK, v, IDS - 1, chunk_size=CHUNK).sum())(V)).all()
+
+
+@pytest.mark.parametrize("which", ["q", "k"])
+def test_between_two_sequences_too(which):
+    ids = (IDS - 1, IDS) if which == "q" else (IDS, IDS - 1)
+    valid = masks.Padding(jnp.array([5, 23]), jnp.array([23, 7]))
+    run = jax.jit(functools.partial(lsh_cross_attention, chunk_size=CHUNK))
+    assert np.isnan(run(QK, QK, V, *ids, mask=valid)).all()
+    with pytest.raises(ValueError, match=r"bucket ids must be in .*got -1 … 1 \(use fewer"):
+        lsh_cross_attention(QK, QK, V, *ids)
+
+
+@pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.int16, np.uint16, np.uint32])
+def test_bucket_ids_may_be_of_any_integer_type(dtype):
+    want = attend(QK, V, IDS, chunk_size=CHUNK)
+    ids = IDS.astype(dtype)
+    np.testing.assert_array_equal(attend(QK, V, ids, chunk_size=CHUNK), want)
+    jax.eval_shape(lambda qk: lsh_attention(qk, V, ids, chunk_size=CHUNK), QK)  # ids are known here
+    cross = lsh_cross_attention(QK, QK, V, ids, IDS.astype(np.int16), chunk_size=CHUNK)
+    assert np.isfinite(cross).all()

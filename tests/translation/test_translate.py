@@ -4,6 +4,8 @@ import json
 import os
 import shlex
 import signal
+import subprocess
+import sys
 
 import jax
 import pytest
@@ -206,6 +208,31 @@ def test_a_bad_flag_is_one_line_and_status_2_and_makes_nothing(tmp_path, flags, 
     status, _, err = tiny.run(translate, *flags, f"--output_dir={parent}")
     assert status == 2 and message in err and err.count("\n") == 1
     assert err.startswith("translate: ") and not parent.exists()
+
+
+def test_tensorboard_is_missed_before_anything_is_made(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "tensorboard.summary", None)
+    monkeypatch.setattr(translation, "open_corpus", None)  # nor is the data read
+    status, _, err = tiny.run(translate, "--tensorboard", f"--output_dir={tmp_path / 'results'}")
+    assert status == 2 and err.count("\n") == 1
+    assert "`launch/local --extra=tensorboard translate --tensorboard …`" in err
+    assert not (tmp_path / "results").exists()
+
+
+@pytest.mark.parametrize("resumed", [False, True])
+def test_a_cpu_is_as_many_devices_as_asked_for(tmp_path, resumed):
+    given = {"devices": 3, "parallel": "pmap", "batch_size": 64}
+    flags = [f"--{name}={value}" for name, value in given.items()]
+    if resumed:
+        (tmp_path / "settings.json").write_text(json.dumps(given))
+        flags = [f"--resume={tmp_path}"]
+    one = {k: v for k, v in os.environ.items() if k not in ("XLA_FLAGS", "JAX_NUM_CPU_DEVICES")}
+    command = [sys.executable, "-m", "experiments.translate", *flags, f"--output_dir={tmp_path}"]
+    done = subprocess.run(
+        command, env=one | {"JAX_PLATFORMS": "cpu"}, capture_output=True, text=True
+    )
+    assert done.returncode == 2
+    assert "give a multiple of devices × accumulate = 3 × 1" in done.stderr  # 3 there are
 
 
 def test_an_output_folder_that_cannot_be_made_is_refused(tmp_path):

@@ -34,6 +34,6 @@ def block_sizes(
     """
     name = "cuda" if platform.name == "cuda" else "tpu"
     queries, keys = _ALL_PAIRS[name, score]
-    if None not in reach and sum(side or 0 for side in reach) < keys:
+    if None not in reach and sum(side or 0 for side in reach) <= queries:
         queries = keys = _BAND[name]
     return options.block_q or queries, options.block_k or keys

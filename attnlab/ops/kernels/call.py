@@ -7,12 +7,12 @@ from typing import Any
 
 import jax
 
-from attnlab.masks import Causal, Mask, Window
+from attnlab.masks import Both, Causal, Mask, Window
 from attnlab.ops.kernels.options import Pallas
 from attnlab.platforms import Platform
 from attnlab.scores import Dot, Score
 
-__all__ = ["Call", "not_for", "refuse_all_but_dot", "starts_at_zero"]
+__all__ = ["Call", "not_for", "parts", "refuse_all_but_dot", "starts_at_zero"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,6 +64,13 @@ def refuse_all_but_dot(call: Call) -> str | None:
     if call.bias is not None or call.dropout_rate > 0.0:
         return "takes no bias and no dropout here"
     return None
+
+
+def parts(mask: Mask | None) -> list[Mask]:
+    """The masks that `&` joined."""
+    if isinstance(mask, Both):
+        return parts(mask.first) + parts(mask.second)
+    return [] if mask is None else [mask]
 
 
 def starts_at_zero(mask: Causal | Window) -> bool:

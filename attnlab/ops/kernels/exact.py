@@ -51,7 +51,11 @@ def attend(call: Call) -> jax.Array:
 
 
 def _prepared(call: Call) -> Prepared:
-    return prepare(call.score, call.q, call.k, call.v, call.mask, None, call.precision)
+    x = prepare(call.score, call.q, call.k, call.v, call.mask, None, call.precision)
+    if isinstance(x.score, Dot) and x.score.scale not in (None, 1.0):
+        # The kernels have no scale of their own.
+        x = x._replace(score=Dot(1.0), q=x.q * jnp.asarray(x.score.scale, x.q.dtype))
+    return x
 
 
 def _config(call: Call, additive: bool) -> Config:

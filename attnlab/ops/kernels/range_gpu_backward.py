@@ -173,8 +173,7 @@ def _weights(tile: Tile, s, shows, stats):
 
 
 def _logit_gradients(tile: Tile, p, dp, shows, stats):
-    ds = tiles.logit_gradients(p, dp, tile.spread(stats.at[1], tile.queries))
-    return jnp.where(shows, ds, 0.0)  # 0 · NaN, where dp is of something that nobody sees
+    return tiles.logit_gradients(p, dp, tile.spread(stats.at[1], tile.queries), shows)
 
 
 def _clear(tile: Tile, sums) -> None:

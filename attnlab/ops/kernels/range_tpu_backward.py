@@ -204,6 +204,7 @@ def _key_kernel(start, count, first, extent, x: Operands, dk, dv, scratch, turne
 
 def _weights_and_gradients(x: Operands, key_block, config: Config, scratch):
     """P and ds of a tile, [bk, bq]."""
-    p = tiles.weights(logits(x, config, scratch), shows(x, key_block, config), x.lse[...])
+    visible = shows(x, key_block, config)
+    p = tiles.weights(logits(x, config, scratch), visible, x.lse[...])
     dp = dot(x.v[...], x.dout[...], (0, 0), config)
-    return p, tiles.logit_gradients(p, dp, x.delta[...])
+    return p, tiles.logit_gradients(p, dp, x.delta[...], visible)

@@ -17,6 +17,7 @@ __all__ = ["attend", "refusal"]
 
 _LANES = 128  # of a TPU's vectors: blocks are multiples of it
 _LARGEST_BLOCK = 512
+_MOST_PAIRS = 2**32  # which take half a minute on the host, whatever the blocks
 
 
 def refusal(call: Call) -> str | None:
@@ -39,6 +40,11 @@ def refusal(call: Call) -> str | None:
     in_place = shape is None or starts_at_zero(shape)
     if call.mask is not None and not (in_place and call.lengths[0] == call.lengths[1]):
         return "takes masks only with as many queries as keys, and no q_offset"
+    if math.prod(call.lengths) > _MOST_PAIRS:
+        return (
+            "goes through all T·S pairs of its mask while tracing, minutes beyond 65536 × 65536; "
+            f'got {call.lengths[0]} × {call.lengths[1]} (on TPU, implementation="pallas" does not)'
+        )
     return None
 
 

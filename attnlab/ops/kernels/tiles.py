@@ -74,9 +74,12 @@ def weights(logits: jax.Array, visible: jax.Array, lse: jax.Array) -> jax.Array:
     return jnp.where(visible, jnp.exp(jnp.where(visible, logits - lse, 0.0)), 0.0)
 
 
-def logit_gradients(p: jax.Array, dp: jax.Array, delta: jax.Array) -> jax.Array:
-    """ds = P ∘ (dP − δ), with dP = do·v and δ = rowsum(do ∘ o) spread over the tile."""
-    return p * (dp - delta)
+def logit_gradients(p: jax.Array, dp: jax.Array, delta: jax.Array, visible: jax.Array) -> jax.Array:
+    """ds = P ∘ (dP − δ), with dP = do·v and δ = rowsum(do ∘ o) spread over the tile.
+
+    Zero where not visible: a value there may be so large that dP is infinite.
+    """
+    return jnp.where(visible, p * (dp - delta), 0.0)
 
 
 def unit_logits(q: jax.Array, k: jax.Array, w: jax.Array) -> jax.Array:

@@ -170,7 +170,7 @@ def test_what_nobody_sees_does_not_show(score):
     extent[:, 8:16] = 0  # a block of queries that see nothing
     visible = Visible(first, extent)
     key = np.arange(x.k.shape[1])[:, None]
-    hide = np.where((key < 16) | (key >= 32), np.nan, np.where((key < 18) | (key >= 27), 1e30, 0))
+    hide = np.where((key < 16) | (key >= 32), np.nan, np.where((key < 18) | (key >= 27), 3e38, 0))
     query = np.arange(x.q.shape[1])[:, None]
     blind = np.where((query >= 8) & (query < 16), np.nan, 0)
     hidden = cast(x._replace(k=x.k + hide, v=x.v + hide, q=x.q + blind))

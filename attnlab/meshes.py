@@ -1,0 +1,97 @@
+"""Arrays on a mesh of devices: inside `jax.shard_map`, and on a mesh with Explicit axes."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any, ParamSpec, TypeVar
+
+import jax
+from jax.sharding import NamedSharding, PartitionSpec
+
+__all__ = ["like", "on_explicit_axes", "spec_of", "vary_like"]
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def vary_like(tree: T, *operands: object) -> T:
+    """The tree, its arrays typed as different on all devices that any array here differs on.
+
+    Inside `jax.shard_map` the type of an array says over which mesh axes it varies. Operations
+    settle that between them, but the carry of a loop must begin as it ends, and a constant varies
+    over nothing. A custom VJP must return gradients typed as what it was given: where all of that
+    varies alike, the sum over the devices that share a parameter is the transpose of this cast.
+
+    Args:
+      tree: arrays.
+      operands: arrays that those of `tree` will be computed with.
+    """
+
+    def varies_over(x):
+        return jax.typeof(x).manual_axis_type.varying
+
+    axes = frozenset().union(*map(varies_over, jax.tree.leaves((tree, operands))))
+
+    def cast(x):
+        missing = tuple(sorted(axes - varies_over(x)))
+        return jax.lax.pcast(x, missing, to="varying") if missing else x
+
+    return jax.tree.map(cast, tree)
+
+
+def on_explicit_axes(
+    specs: Callable[[Mapping[str, Any]], Any],
+) -> Callable[[Callable[P, T]], Callable[P, T]]:
+    """Decorates a function of arrays, so that they may be on a mesh with Explicit axes.
+
+    Such a mesh, which `jax.make_mesh` makes by default, wants every operation to say how its result
+    is split, and sorts, gathers and merged axes cannot. Within the function its axes are Auto: the
+    compiler splits the work.
+
+    Args:
+      specs: from the function's arguments by name, how its result is split: a tree of specs, or one
+        for all of it.
+    """
+
+    def decorate(function: Callable[P, T]) -> Callable[P, T]:
+        signature = inspect.signature(function)
+
+        @functools.wraps(function)
+        def on_any_mesh(*args: P.args, **kwargs: P.kwargs) -> T:
+            leaves, structure = jax.tree.flatten((args, kwargs))
+            explicit = {i: x for i, x in enumerate(leaves) if _is_on_explicit_axes(x)}
+            if not explicit:
+                return function(*args, **kwargs)
+            mesh = jax.typeof(next(iter(explicit.values()))).sharding.mesh
+
+            def with_auto_axes(explicit):
+                now = [explicit.get(i, x) for i, x in enumerate(leaves)]
+                args, kwargs = jax.tree.unflatten(structure, now)
+                return function(*args, **kwargs)
+
+            wanted = jax.tree.map(
+                lambda spec: NamedSharding(mesh, spec),
+                specs(signature.bind(*args, **kwargs).arguments),
+            )
+            auto = jax.sharding.auto_axes(axes=mesh.explicit_axes, out_sharding=wanted)
+            return auto(with_auto_axes)(explicit)
+
+        return on_any_mesh
+
+    return decorate
+
+
+def like(name: str) -> Callable[[Mapping[str, Any]], PartitionSpec]:
+    """For `on_explicit_axes`: split as this argument is, but for the last axis, which is whole."""
+    return lambda arguments: PartitionSpec(*spec_of(arguments[name])[:-1], None)
+
+
+def spec_of(x: jax.Array) -> tuple[Any, ...]:
+    """Which axes of the mesh each axis of x is split over."""
+    return tuple(jax.typeof(x).sharding.spec)
+
+
+def _is_on_explicit_axes(x: Any) -> bool:
+    return isinstance(x, jax.Array) and bool(jax.typeof(x).sharding.mesh.explicit_axes)

@@ -1,0 +1,54 @@
+"""Second derivatives of the blockwise engine: forward over reverse; what reverse mode refuses."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from attnlab import masks
+from attnlab.ops.attention import dot_product_attention
+
+pytestmark = pytest.mark.usefixtures("x64", "quick_compile")
+KV = jax.random.normal(jax.random.key(0), (2, 13, 1, 5))
+Q, DIRECTION = jax.random.normal(jax.random.key(1), (2, 11, 1, 5))
+
+
+def loss(q, mask, implementation):
+    k, v = KV.astype(q.dtype)
+    return jnp.sin(dot_product_attention(q, k, v, mask=mask, implementation=implementation)).sum()
+
+
+def gradient(mask, implementation):
+    return jax.grad(functools.partial(loss, mask=mask, implementation=implementation))
+
+
+@jax.jit
+def hessian_times_direction(q, direction):
+    """Forward over reverse, under `vmap` too, as `jax.hessian` maps it; dense and blockwise."""
+
+    def of(implementation):
+        found = gradient(masks.Causal(2), implementation)
+        return jax.vmap(lambda d: jax.jvp(found, (q,), (d,))[1])(direction)
+
+    return of("dense"), of("blockwise")
+
+
+def test_forward_over_reverse_is_the_dense_one():
+    q, direction = (x.astype(jnp.float64) for x in (Q, DIRECTION))
+    want, got = hessian_times_direction(q, jnp.stack([direction, q]))
+    assert np.abs(want).max() > 1e-2
+    np.testing.assert_allclose(got, want, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("with_value", [False, True])
+def test_reverse_over_reverse_under_a_mask_is_refused(with_value):
+    def outer(q):
+        if with_value:  # the loss of the inner pass alone
+            f = functools.partial(loss, mask=masks.Causal(), implementation="blockwise")
+            return jax.value_and_grad(f)(q)[0]
+        return gradient(masks.Causal(), "blockwise")(q).sum()
+
+    with pytest.raises(NotImplementedError, match='got grad of grad .set implementation="dense"'):
+        jax.eval_shape(jax.grad(outer), Q)
