@@ -1,5 +1,6 @@
 """Alignments of a model that looks where it should, by the step that predicts or by the next."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from attnlab.models.seq2seq import Seq2Seq
 from attnlab.tokens import NUM_SPECIAL
 from attnlab.translation import report
 from attnlab.translation.corpus import Corpus, Drawn, Tokenizers
-from attnlab.translation.evaluate import date_alignment_error
+from attnlab.translation.evaluate import date_alignment_error, translate
 
 TEXTS = ("2019-03-05", "1998-10-31")
 
@@ -27,6 +28,11 @@ class Same(dates.Dates):
 
     def alignment(self, index):
         return tuple((i,) for i in range(len(TEXTS[index])))
+
+
+BYTES = Tokenizers(Bytes(), Bytes())
+DRAWN = tuple(Drawn(text, text) for text in TEXTS)
+CORPUS = Corpus("dates", {"test": Same("test")}, lambda joint: BYTES, "exact match", DRAWN)
 
 
 class Diagonal(Seq2Seq):
@@ -49,12 +55,9 @@ class Diagonal(Seq2Seq):
 
 @pytest.mark.parametrize("late", [False, True])
 def test_links_are_those_of_the_step_that_the_model_says(late):
-    bytes_ = Tokenizers(Bytes(), Bytes())
-    drawn = (Drawn(TEXTS[0], TEXTS[0]), Drawn(TEXTS[1], TEXTS[1]))
-    corpus = Corpus("dates", {"test": Same("test")}, lambda joint: bytes_, "exact match", drawn)
     model = Diagonal(late)
-    assert date_alignment_error(model, {}, corpus, bytes_) == 0
-    shown = report._alignments(model, {}, corpus, bytes_)
+    assert date_alignment_error(model, {}, CORPUS, BYTES) == 0
+    shown = report._alignments(model, {}, CORPUS, BYTES)
     length = len(TEXTS[0])
     for one in shown:
         np.testing.assert_array_equal(np.asarray(one.weights)[:length, :length], np.eye(length))
@@ -67,3 +70,15 @@ def test_luongs_scores_of_content_follow_the_word_that_is_read():
         False, True, True, True,
     ]  # fmt: skip
     assert not Seq2Seq().weights_follow_input
+
+
+def test_a_source_longer_than_luongs_locations_is_translated(quick_compile):
+    size = BYTES.target.vocab_size
+    sizes = {"embed_features": 3, "hidden_features": 5, "num_layers": 1, "max_source_length": 7}
+    model = Luong(size, size, score="location", **sizes)
+    tokens = jnp.ones((1, 4), int)
+    variables = jax.jit(model.init)(jax.random.key(0), tokens, tokens)
+    found = translate(
+        model, variables, CORPUS, BYTES, beam_size=1, length_penalty=0.0, max_length=3
+    )
+    assert len(found) == len(TEXTS)
