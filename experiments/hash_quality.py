@@ -3,13 +3,15 @@
     python -m experiments.hash_quality
     python -m experiments.hash_quality --data_files=shakespeare.txt --train_steps=1000
     python -m experiments.hash_quality --length=8192 --rounds=1,4,16 --chunk_sizes=64,128
+    python -m experiments.hash_quality --resume=results/hash_quality-20261120-144900
 
 A small causal model is trained for a moment on the bytes of a text. The queries, keys and values
 that its layers make of bytes it has not seen are then hashed, and LSH attention is compared with
 full attention: the share of the attention mass that it sees, the recall of the largest weights, the
 error of its context, the sizes of the buckets. The first value of each list is the base; the others
 are tried one at a time, each over --rounds. A fresh folder gets results.jsonl, report.md and two
-figures as SVG and PNG. Ctrl-C keeps what is done. The defaults take two minutes on two cores.
+figures as SVG and PNG. Ctrl-C keeps what is done; --resume measures what is missing, if anything
+is, and writes report and figures again. The defaults take two minutes on two cores.
 """
 
 import signal
@@ -44,13 +46,20 @@ _HELP = {
 
 def main(argv: list[str]) -> int:
     """Parses, builds the settings and runs; a bad flag ends in one line and status 2."""
-    given = command_line.flags_of(Settings(), _HELP)
     try:
+        resume = command_line.resumed(argv)
+        kept = Settings()
+        if resume:
+            flags_then = hash_quality_run.kept_rows(Path(resume))[0].flags
+            kept = command_line.from_plain(Settings, flags_then)
+        given = command_line.flags_of(kept, _HELP, resumes=True)
         if not command_line.parse(given, argv, __doc__):
             return 0
         signal.signal(signal.SIGTERM, signal.default_int_handler)  # a polite kill is a Ctrl-C
-        settings = command_line.settings_of(given, Settings())
-        return hash_quality_run.run(settings, output_dir=Path(given.output_dir))
+        settings = command_line.settings_of(given, kept)
+        if resume and settings != kept:
+            raise Invalid(f"--resume={resume} was made with other settings; leave these flags out")
+        return hash_quality_run.run(settings, output_dir=Path(given.output_dir), resume=resume)
     except (flags.Error, Invalid) as error:
         return command_line.refuse("hash_quality", error)
 

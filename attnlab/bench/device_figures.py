@@ -15,15 +15,9 @@ from attnlab.bench.margins import spread_out
 from attnlab.bench.memory import human
 from attnlab.bench.report import PASS_TITLES, duration
 from attnlab.records import figure_files
+from attnlab.records.palette import GRID, MECHANISMS, MUTED
 
-# Okabe and Ito's colours, one a program.
-_STYLES = {
-    "flash": ("#000000", "s"),
-    "lsh": ("#7B3294", "*"),
-    "multi_head": ("#E69F00", "X"),
-    "window": ("#009E73", "<"),
-    "additive": ("#0072B2", "o"),
-}
+_STYLES = MECHANISMS | {"flash": (MUTED, "d")}  # the platform's own, beside ours
 _DASHES = {"": "-", "pallas": "--", "sorted": (0, (1, 1)), "blockwise": "-."}
 
 
@@ -72,10 +66,10 @@ def draw(timed: Sequence[Result], quantity: str) -> Figure | None:
 
 def _style(label: str) -> dict[str, Any]:
     name, _, way = label.partition(" ")
-    colour, marker = _STYLES.get(name, ("#8a8a8a", "d"))
+    color, marker = _STYLES[name]
     size = 8 if marker == "*" else 5
     dashes = _DASHES.get(way.strip("()"), ":")
-    return {"color": colour, "marker": marker, "markersize": size, "linestyle": dashes}
+    return {"color": color, "marker": marker, "markersize": size, "linestyle": dashes}
 
 
 def _scales(axes: Any, lengths: Sequence[int], quantity: str) -> None:
@@ -90,7 +84,7 @@ def _scales(axes: Any, lengths: Sequence[int], quantity: str) -> None:
         axes.yaxis.set_major_locator(LogLocator(base=2))
     axes.yaxis.set_minor_formatter(NullFormatter())
     axes.yaxis.set_tick_params(labelleft=True)
-    axes.grid(which="major", color="#e4e4e4", linewidth=0.7)
+    axes.grid(which="major", color=GRID, linewidth=0.7)
     axes.set_axisbelow(True)
 
 
@@ -103,13 +97,13 @@ def _labels(axes: Any, lines: dict[str, trends.Line]) -> None:
     places = spread_out([height[label] for label in order], 0.06)
     to_axes = axes.transAxes.inverted()
     for label, place in zip(order, places, strict=True):
-        colour = _style(label)["color"]
+        color = _style(label)["color"]
         x, y = to_axes.transform(axes.transData.transform(ends[label]))
         axes.plot(
-            [x + 0.012, 1.02, 1.05], [y, place, place], color=colour, linewidth=0.7, alpha=0.7,
+            [x + 0.012, 1.02, 1.05], [y, place, place], color=color, linewidth=0.7, alpha=0.7,
             transform=axes.transAxes, clip_on=False,
         )  # fmt: skip
-        axes.text(1.06, place, label, color=colour, va="center", transform=axes.transAxes)
+        axes.text(1.06, place, label, color=color, va="center", transform=axes.transAxes)
 
 
 def _plain(text: str) -> str:

@@ -12,10 +12,8 @@ from matplotlib.ticker import MaxNLocator, NullLocator, PercentFormatter
 
 from attnlab.bench.hash_quality import Line, Row, by_line
 from attnlab.records import figure_files
+from attnlab.records.palette import GRID, MUTED, SERIES
 
-# The base is black everywhere; what differs from it, Okabe and Ito's colours.
-_BASE = "#000000"
-_OTHERS = (("#D55E00", "s"), ("#0072B2", "^"), ("#009E73", "v"), ("#CC79A7", "D"), ("#E69F00", "P"))
 _TITLES = {
     "chunk_size": "Chunk size",
     "num_buckets": "Buckets",
@@ -47,116 +45,152 @@ def varied(rows: Sequence[Row]) -> dict[str, list[Line]]:
 
 
 def _quality(rows: Sequence[Row]) -> Figure:
+    """A column a thing that varies: its legend, then a panel a measure."""
     lines, columns = by_line(rows), varied(rows)
     base = next(iter(lines))
     columns = columns or {"merge": [base]}
     flags = rows[0].flags
-    figure = Figure(figsize=(2.75 * len(columns) + 0.6, 5.6), layout="constrained")
-    panels = figure.subplots(2, len(columns), sharex=True, sharey="row", squeeze=False)
+    measures = {
+        "captured_mass": "attention mass captured",
+        "top_k_recall": f"recall of the {flags['top_k']} largest",
+        "relative_error": "error of the context",
+    }
+    figure = Figure(figsize=(2.5 * len(columns) + 0.8, 7.4), layout="constrained")
+    grid = figure.add_gridspec(4, len(columns), height_ratios=(0.35, 1, 1, 1))
+    first: dict[str, Any] = {}
     for column, (name, some) in enumerate(columns.items()):
-        mass, error = panels[:, column]
-        for axes, measure in ((mass, "captured_mass"), (error, "relative_error")):
+        shown = [
+            (line, _label(line, name, line == base), *SERIES[i % len(SERIES)])
+            for i, line in enumerate(some)
+        ]
+        for place, measure in enumerate(measures, 1):
+            axes = figure.add_subplot(grid[place, column], sharey=first.get(measure))
+            first.setdefault(measure, axes)
+            axes.tick_params(labelleft=column == 0, labelbottom=place == len(measures))
             _rounds(axes, flags["rounds"])
-            for i, line in enumerate(some):
-                colour, marker = (_BASE, "o") if line == base else _OTHERS[(i - 1) % len(_OTHERS)]
-                points = [(row.num_hashes, row.means[measure]) for row in lines[line]]
-                axes.plot(
-                    *zip(*points, strict=True), color=colour, marker=marker, markersize=4.5,
-                    linewidth=1.5, label=_label(line, name, line == base), zorder=3 - i * 0.1,
-                )  # fmt: skip
-        mass.set_title(_TITLES[name])
-        _chance(mass, lines[base])
-        mass.axhline(flags["target_mass"], color="#8a8a8a", linewidth=0.9, zorder=1)
-        handles, labels = mass.get_legend_handles_labels()
-        error.legend(
-            handles, labels, frameon=False, fontsize=8, loc="upper right", handlelength=1.4
-        )
-        error.set_xlabel("rounds")
-    top, bottom = panels[:, 0]
-    target = f"target {flags['target_mass']:.0%}"
-    place = {"xycoords": ("axes fraction", "data"), "textcoords": "offset points"}
-    top.annotate(
-        target, (0.02, flags["target_mass"]), xytext=(0, 2), fontsize=8, color="#6a6a6a", **place
-    )
-    top.set_ylim(0, 1.02)
-    top.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
-    top.set_ylabel("captured attention mass")
-    bottom.set_ylim(0, None)
-    bottom.set_ylabel("relative error of the context")
+            if measure != "relative_error":
+                axes.axhline(flags["target_mass"], color=MUTED, linewidth=0.9, linestyle="--")
+            for i, (line, label, color, marker) in enumerate(shown):
+                beside = 2 ** (0.12 * (i - (len(shown) - 1) / 2))  # apart on an axis of doublings
+                _over_rounds(axes, lines[line], measure, beside, color, marker, label)
+        axes.set_xlabel("rounds")
+        legend = figure.add_subplot(grid[0, column])
+        legend.set_axis_off()
+        legend.set_title(_TITLES[name])
+        legend.legend(
+            *axes.get_legend_handles_labels(), loc="upper left", bbox_to_anchor=(-0.03, 1.1),
+            frameon=False, fontsize=8, handlelength=1.6, borderaxespad=0,
+        )  # fmt: skip
+    for measure, title in measures.items():
+        first[measure].set_ylabel(title)
+        first[measure].set_ylim(0, None)
+        if measure != "relative_error":
+            first[measure].set_ylim(0, 1.04)
+            first[measure].yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
+            _target(first[measure], flags["target_mass"])
+    _chance(first["captured_mass"], lines[base])
     figure.suptitle(
-        f"LSH attention beside full attention over hash rounds — {_model(rows)}", x=0.01, ha="left",
-        fontsize=9.5,
+        f"LSH attention beside full attention over hash rounds — {_model(rows)}\n"
+        "Marks: mean over heads; bars: from the lowest head to the highest",
+        x=0.01, ha="left", fontsize=9.5,
     )  # fmt: skip
     return figure
 
 
+def _over_rounds(
+    axes: Any,
+    rows: Sequence[Row],
+    measure: str,
+    beside: float,
+    color: str,
+    marker: str,
+    label: str,
+) -> None:
+    """A line's means over rounds, with bars from the lowest head to the highest."""
+    xs = [row.num_hashes * beside for row in rows]
+    heads = [sum(row.per_head[measure], []) for row in rows]
+    axes.vlines(xs, [*map(min, heads)], [*map(max, heads)], color=color, linewidth=0.9, alpha=0.7)
+    means = [row.means[measure] for row in rows]
+    axes.plot(xs, means, color=color, marker=marker, markersize=4.5, linewidth=1.4, label=label)
+
+
 def _buckets(rows: Sequence[Row]) -> Figure:
-    """A panel a layer, a group of bars a bin, a bar a way of centring."""
+    """A panel a layer, a group of bars a bin, a bar a way of centring; the empty buckets first."""
     base, *_ = by_line(rows)
     shown = [base, *varied(rows).get("centring", [base])[1:]]
     most = {line: some[-1] for line, some in by_line(rows).items() if line in shown}
-    layers = len(most[base].layer_sizes)
-    bins = max(
-        b + 1
-        for row in most.values()
-        for layer in row.layer_sizes
-        for b, n in enumerate(layer)
-        if n
-    )
-    figure = Figure(figsize=(3.6 * layers + 0.6, 3.3), layout="constrained")
+    sizes = {line: [_with_empty(line, layer) for layer in most[line].layer_sizes] for line in shown}
+    layers = len(sizes[base])
+    bins = max(b + 1 for some in sizes.values() for layer in some for b, n in enumerate(layer) if n)
+    figure = Figure(figsize=(3.6 * layers + 1.4, 3.3), layout="constrained")
     panels = figure.subplots(1, layers, sharey=True, squeeze=False)[0]
     width = 0.8 / len(shown)
     for layer, axes in enumerate(panels):
         for i, line in enumerate(shown):
-            colour = "#7a7a7a" if i == 0 else _OTHERS[(i - 1) % len(_OTHERS)][0]
             xs = [b + (i + 0.5) * width - 0.4 for b in range(bins)]
             axes.bar(
-                xs, most[line].layer_sizes[layer][:bins], width * 0.94, color=colour,
+                xs, sizes[line][layer][:bins], width * 0.94, color=SERIES[i % len(SERIES)][0],
                 label=_centre(line), zorder=3,
             )  # fmt: skip
         edge = _bin_edge(base.window)
         if edge < bins - 0.5:
-            axes.axvline(edge, color="#8a8a8a", linestyle=(0, (1, 2)), linewidth=1.2)
+            axes.axvline(edge, color=MUTED, linestyle=(0, (1, 2)), linewidth=1.2)
             axes.annotate(
                 f"window {base.window}", (edge, 1.0), xycoords=("data", "axes fraction"),
-                xytext=(3, 0), textcoords="offset points", va="top", fontsize=8, color="#6a6a6a",
+                xytext=(3, 0), textcoords="offset points", va="top", fontsize=8, color=MUTED,
             )  # fmt: skip
-        names = ["1", *(f"{2**b}–{2 ** (b + 1) - 1}" for b in range(1, bins))]
+        names = ["0", "1", *(f"{2**b}–{2 ** (b + 1) - 1}" for b in range(1, bins - 1))]
         axes.set_xticks(range(bins), names, rotation=35, ha="right", rotation_mode="anchor")
         axes.tick_params(axis="x", length=0)
         axes.set_title(f"Layer {layer}")
         axes.set_xlabel("tokens in a bucket")
-        axes.grid(axis="y", color="#e4e4e4", linewidth=0.7)
+        axes.grid(axis="y", color=GRID, linewidth=0.7)
         axes.set_axisbelow(True)
     panels[0].yaxis.set_major_locator(MaxNLocator(6, integer=True))
     panels[0].set_ylabel(f"buckets, of {base.num_buckets}")
     panels[0].set_ylim(0, 1.15 * panels[0].get_ylim()[1])  # room for the words at the top
-    panels[-1].legend(
-        title="centring", frameon=False, fontsize=8, loc="upper right", bbox_to_anchor=(1, 0.92)
-    )
+    figure.legend(
+        *panels[0].get_legend_handles_labels(), title="centring", frameon=False, fontsize=8,
+        loc="outside right upper",
+    )  # fmt: skip
     figure.suptitle(f"Sizes of buckets — {_model(rows)}", x=0.01, ha="left", fontsize=9.5)
     return figure
 
 
+def _with_empty(line: Line, sizes: Sequence[float]) -> list[float]:
+    """The bins of bucket sizes, those of no token before them."""
+    return [line.num_buckets - sum(sizes), *sizes]
+
+
 def _bin_edge(window: int) -> float:
     """Where a size stands on an axis whose unit is a doubling, between the bars of its bins."""
-    return window.bit_length() - 1 - 0.5
+    return window.bit_length() - 0.5
 
 
 def _rounds(axes: Any, rounds: Sequence[int]) -> None:
     axes.set_xscale("log", base=2)
     axes.set_xticks(sorted(rounds), [str(r) for r in sorted(rounds)])
     axes.xaxis.set_minor_locator(NullLocator())
-    axes.grid(color="#e4e4e4", linewidth=0.7)
+    axes.grid(color=GRID, linewidth=0.7)
     axes.set_axisbelow(True)
 
 
+def _target(axes: Any, share: float) -> None:
+    axes.annotate(
+        f"target {share:.0%}", (0.02, share), xycoords=("axes fraction", "data"), xytext=(0, -2),
+        textcoords="offset points", va="top", fontsize=8, color=MUTED,
+    )  # fmt: skip
+
+
 def _chance(axes: Any, rows: Sequence[Row]) -> None:
-    """What the base would capture if its keys were chosen at random."""
+    """What the base would capture if its keys were chosen at random, in its first panel."""
     points = [(row.num_hashes, row.means["visible_pairs"]) for row in rows]
     axes.plot(
-        *zip(*points, strict=True), color="#8a8a8a", linestyle=(0, (1, 1.5)), linewidth=1.2,
-        label="as many keys at random", zorder=2,
+        *zip(*points, strict=True), color=MUTED, linestyle=(0, (1, 1.5)), linewidth=1.2, zorder=2
+    )
+    axes.annotate(
+        "as many keys at random", (1.0, 0.02), xycoords="axes fraction", ha="right", fontsize=8,
+        color=MUTED,
     )  # fmt: skip
 
 

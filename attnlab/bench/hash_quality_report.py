@@ -80,7 +80,7 @@ def markdown(rows: Sequence[Row], *, planned: int) -> str:
         "# How many hash rounds does LSH attention need?",
         f"**{answer(rows)}**",
         state + _model(rows),
-        "![mass and error over rounds](quality.svg)",
+        "![mass, recall and error over rounds](quality.svg)",
         _LEGEND,
         "## Rounds that are enough",
         _needed(rows),
@@ -194,10 +194,11 @@ _LEGEND = (
     " mass that as many keys chosen at random would capture. *same bucket*: of the pairs that share"
     " a bucket, the share that the window shows. *lonely*: queries that see no key. *largest"
     " bucket*: the share of all tokens that are in it. *keys compared*: a query's work, rounds × 2"
-    " chunks."
+    " chunks. In the figure, marks are means over heads, and bars go from the lowest to the"
+    " highest."
 )
 _BUCKETS = (
     "How many buckets hold how many tokens, mean over heads and rounds, at the most rounds that"
-    " were measured. A query sees at most the window's number of tokens of its bucket: what stands"
-    " to the right of the dotted line is not seen whole."
+    " were measured; those at 0 are empty. A query sees at most the window's number of tokens of"
+    " its bucket: what stands to the right of the dotted line is not seen whole."
 )

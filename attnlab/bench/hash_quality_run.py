@@ -15,57 +15,78 @@ import jax.numpy as jnp
 import numpy as np
 
 from attnlab.bench import environment, hash_quality_figures, hash_quality_report, inputs
-from attnlab.bench.hash_quality import Row, Settings, measure, plan
+from attnlab.bench.hash_quality import Line, Row, Settings, measure, plan
 from attnlab.bench.hash_quality_model import ByteModel, activations, train
 from attnlab.records.errors import Invalid
 from attnlab.records.folders import fresh_folder
 
+ROWS = "results.jsonl"
 INTERRUPTED = 130  # what a shell reports for a job ended by Ctrl-C
 
 
-def run(settings: Settings, *, output_dir: Path, out: TextIO | None = None) -> int:
+def run(
+    settings: Settings, *, output_dir: Path, resume: str = "", out: TextIO | None = None
+) -> int:
     """Measures into a fresh folder; Ctrl-C keeps what is done and writes the report.
 
     Args:
       settings: what to measure.
       output_dir: where the fresh folder goes.
+      resume: a folder of these settings instead: rows that it lacks are measured, if there are
+        any, and its report is written again.
       out: where the progress goes; standard output by default.
 
     Returns:
       The exit status: 0, or 130 after Ctrl-C.
 
     Raises:
-      Invalid: the text is too short, or the folder cannot be made.
+      Invalid: the text is too short or another one, or the folder cannot be made.
     """
     out = out or sys.stdout
 
     def tell(line: str) -> None:
         print(line, file=out, flush=True)
 
+    rows = kept_rows(Path(resume)) if resume else []
+    lines, status = plan(settings), 0
+    done = {(row.line, row.num_hashes) for row in rows}
+    missing = {
+        line: todo
+        for line in lines
+        if (todo := [n for n in sorted(set(settings.rounds)) if (line, n) not in done])
+    }
     text = read(settings.data_files)
     trained_on, measured_on = split(text, settings.length)
-    folder = fresh_folder(output_dir, "hash_quality")
+    where = environment.describe(text)
+    if missing and rows and rows[0].environment["input"] != where["input"]:
+        raise Invalid(f"--resume={resume} was measured on another text; leave it and start anew")
+    folder = Path(resume) if resume else fresh_folder(output_dir, "hash_quality")
     tell(f"results: {folder}")
-    (folder / "settings.json").write_text(json.dumps(dataclasses.asdict(settings), indent=2) + "\n")
-    rows: list[Row] = []
-    lines, status = plan(settings), 0
+    if not resume:
+        plain = json.dumps(dataclasses.asdict(settings), indent=2)
+        (folder / "settings.json").write_text(plain + "\n")
     try:
-        tell(f"{text.name}: training for {settings.train_steps} steps")
-        model = ByteModel(settings.num_layers, settings.num_heads, settings.head_dim)
-        params, bits = train(
-            model,
-            trained_on,
-            length=settings.length,
-            steps=settings.train_steps,
-            seed=settings.seed,
-            progress=tell,
-        )
-        layers = activations(model, params, measured_on[None])
-        qk, v = (jnp.concatenate(some) for some in zip(*layers, strict=True))
-        where = environment.describe(text)
-        for i, line in enumerate(lines, 1):
+        if missing:
+            tell(f"{text.name}: training for {settings.train_steps} steps")
+            model = ByteModel(settings.num_layers, settings.num_heads, settings.head_dim)
+            params, bits = train(
+                model,
+                trained_on,
+                length=settings.length,
+                steps=settings.train_steps,
+                seed=settings.seed,
+                progress=tell,
+            )
+            if rows and rows[0].bits != bits:
+                raise Invalid(
+                    f"--resume={resume} was measured on a model of {rows[0].bits} bits a byte, "
+                    f"which here comes to {bits}; start anew"
+                )
+            layers = activations(model, params, measured_on[None])
+            qk, v = (jnp.concatenate(some) for some in zip(*layers, strict=True))
+        for line, todo in missing.items():
             began = time.monotonic()
-            for num_hashes in sorted(set(settings.rounds)):
+            for num_hashes in todo:
                 row = dataclasses.replace(
                     measure(line, num_hashes, qk, v, top_k=settings.top_k, seed=settings.seed),
                     bits=bits,
@@ -74,17 +95,18 @@ def run(settings: Settings, *, output_dir: Path, out: TextIO | None = None) -> i
                     time=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
                 )
                 rows.append(row)
-                with open(folder / "results.jsonl", "a", encoding="utf-8") as file:
+                with open(folder / ROWS, "a", encoding="utf-8") as file:
                     file.write(json.dumps(dataclasses.asdict(row)) + "\n")
             mass = ", ".join(
                 f"{row.means['captured_mass']:.3f}" for row in rows if row.line == line
             )
             spent = time.monotonic() - began
-            tell(f"[{i}/{len(lines)}] {line.title()}: mass {mass} ({spent:.0f} s)")
+            at = lines.index(line) + 1
+            tell(f"[{at}/{len(lines)}] {line.title()}: mass {mass} ({spent:.0f} s)")
     except KeyboardInterrupt:
         status = INTERRUPTED
-        done = "writing the report of what is done" if rows else "nothing was measured yet"
-        tell(f"\ninterrupted: {done}")
+        said = "writing the report of what is done" if rows else "nothing was measured yet"
+        tell(f"\ninterrupted: {said}")
     if not rows:
         return status
     planned = len(lines) * len(set(settings.rounds))
@@ -94,6 +116,25 @@ def run(settings: Settings, *, output_dir: Path, out: TextIO | None = None) -> i
     tell(f"\n{hash_quality_report.table(rows)}\n\n{hash_quality_report.answer(rows)}")
     tell(f"\nreport: {folder / 'report.md'}")
     return status
+
+
+def kept_rows(folder: Path) -> list[Row]:
+    """The rows of an earlier run; one that was cut off while it was written is dropped.
+
+    Raises:
+      Invalid: there are none, or not of this job.
+    """
+    path = folder / ROWS
+    try:
+        whole = [x for x in path.read_text(encoding="utf-8").splitlines(True) if x.endswith("\n")]
+        found = [json.loads(line) for line in whole if line.strip()]
+        rows = [Row(**(one | {"line": Line(**one["line"])})) for one in found]
+    except (OSError, ValueError, TypeError, KeyError):
+        rows = []
+    if not rows:
+        raise Invalid(f"--resume={folder}: no rows of this job in {ROWS}; start anew")
+    path.write_text("".join(whole), encoding="utf-8")
+    return rows
 
 
 def read(paths: Sequence[str]) -> inputs.Text:

@@ -11,17 +11,9 @@ from attnlab.bench.profile_case import Profile
 from attnlab.bench.profile_report import chosen
 from attnlab.bench.profile_stages import STAGES
 from attnlab.bench.report import PASS_TITLES, duration
-from attnlab.records import figure_files
+from attnlab.records import figure_files, palette
 
-# Okabe and Ito's colours, told apart by all common forms of colour vision.
-_COLOURS = {
-    "hash": "#0072B2",
-    "sort": "#56B4E9",
-    "gather": "#E69F00",
-    "attend": "#009E73",
-    "merge": "#CC79A7",
-    "other": "#bdbdbd",
-}
+_COLORS = dict(zip(STAGES, (*palette.STAGES, palette.MUTED), strict=True))
 _LABELLED = 0.045  # smaller shares have no room for their number
 
 
@@ -69,10 +61,10 @@ def _bars(axes: Any, profiles: Sequence[Profile]) -> None:
     base = [0.0] * len(profiles)
     for stage in STAGES:
         heights = [profile.shares[stage] for profile in profiles]
-        axes.bar(places, heights, 0.8, base, color=_COLOURS[stage], label=stage, linewidth=0)
+        axes.bar(places, heights, 0.8, base, color=_COLORS[stage], label=stage, linewidth=0)
         for x, height, low in zip(places, heights, base, strict=True):
             if height >= _LABELLED:
-                dark = stage in ("hash", "attend")
+                dark = stage in ("hash", "attend", "other")
                 axes.text(
                     x, low + height / 2, f"{height:.0%}", ha="center", va="center", fontsize=8,
                     color="white" if dark else "black",
@@ -81,7 +73,7 @@ def _bars(axes: Any, profiles: Sequence[Profile]) -> None:
     for x, profile in zip(places, profiles, strict=True):
         axes.text(
             x, 1.01, duration(profile.median_seconds), ha="center", va="bottom", fontsize=8,
-            color="#555555",
+            color=palette.MUTED,
         )  # fmt: skip
     axes.set_xticks(places, [str(profile.case.length) for profile in profiles])
     axes.set_xlabel("length n (tokens)")

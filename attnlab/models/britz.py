@@ -53,6 +53,8 @@ DIRECTIONS = ("both", "forward", "backward")
 class Britz(Seq2Seq):
     """A recurrent encoder and decoder, the baseline of Britz et al. 2017 unless told otherwise.
 
+    The gates begin at 0, where those of TensorFlow's cells, which the paper used, begin at 1.
+
     | in the paper    | here                                                                      |
     | --------------- | ------------------------------------------------------------------------- |
     | Mul-128         | attention_features=128                                                    |

@@ -10,6 +10,10 @@ layer multiplies W with the inputs of all steps at once, outside of the recurren
 | `LSTMCell` | i, f, o = σ(x_i + U_i h), …; c ← f∘c + i∘tanh(x_g + U_g h); h ← o∘tanh(c)     |
 | `TanhCell` | h ← tanh(x + U h)                                                            |
 
+The gates begin with the bias of the input projection alone, which is 0. The programs of the papers
+may begin elsewhere: TensorFlow adds 1 to an LSTM's forget gate and begins both gates of a GRU at 1,
+trax adds 1 to the LSTM's forget gate.
+
 States are kept in at least float32, whatever the dtype of the matrix products. Letters: B batch, n
 width of the state.
 """

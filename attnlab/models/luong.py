@@ -93,6 +93,11 @@ class Luong(Seq2Seq):
     param_dtype: Any = jnp.float32
     kernel_init: Initializer = uniform_around_zero(0.1)
 
+    @property
+    def weights_follow_input(self) -> bool:
+        """True of the scores that look at the source's content: Luong et al. 2015, footnote 14."""
+        return self.score != "location"
+
     def setup(self):
         require_choice("score", self.score, SCORES)
         require_choice("window", self.window, WINDOWS)

@@ -32,7 +32,8 @@ class NMTAttn(Seq2Seq):
 
     Its three modes are calls: `model(source, target, deterministic=False)` trains, with True it
     evaluates, and `decode(…, decode=True)` predicts, some tokens at a time. It returns logits;
-    trax's log-softmax is left to the loss. The weights are the mean of all heads.
+    trax's log-softmax is left to the loss. The weights are the mean of all heads. The forget gates
+    begin at 0, where trax's begin at 1.
 
     Attributes:
       source_vocab_size: of the source.

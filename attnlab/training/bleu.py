@@ -5,14 +5,28 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Sequence
 
+import numpy as np
 from sacrebleu.metrics import BLEU
 
-__all__ = ["TOKENIZERS", "Bleu", "Bucket", "by_length", "corpus_bleu", "exact_match", "words"]
+__all__ = [
+    "OF_BLEU",
+    "OF_EXACT_MATCH",
+    "RESAMPLINGS",
+    "TOKENIZERS",
+    "Bleu",
+    "Bucket",
+    "Measure",
+    "by_length",
+    "corpus_bleu",
+    "exact_match",
+    "words",
+]
 
 # Of sacrebleu's, those that need no download and no other package.
 TOKENIZERS = ("13a", "none", "intl", "char", "zh")
 
 LONGEST = (5, 10, 15, 20, 25, 30, 40, 50)
+RESAMPLINGS = 1000
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,12 +60,16 @@ class Bucket:
       longest: the most; None where there is no limit.
       count: how many sentences.
       score: the measure of them.
+      low: 2.5 % of the resamplings of the sentences score less.
+      high: 2.5 % score more.
     """
 
     shortest: int
     longest: int | None
     count: int
     score: float
+    low: float
+    high: float
 
     @property
     def title(self) -> str:
@@ -119,8 +137,54 @@ def words(text: str) -> int:
     return len(text.split())
 
 
-def _bleu(hypotheses: Sequence[str], references: Sequence[str]) -> float:
-    return corpus_bleu(hypotheses, references).score
+@dataclasses.dataclass(frozen=True)
+class Measure:
+    """A measure of a corpus that is a function of sums over its sentences.
+
+    Attributes:
+      statistics: of hypotheses and references, [sentences, k].
+      score: of their sum over the sentences, [k].
+    """
+
+    statistics: Callable[[Sequence[str], Sequence[str]], np.ndarray]
+    score: Callable[[np.ndarray], float]
+
+    def interval(self, statistics: np.ndarray) -> tuple[float, float]:
+        """95 % of the scores of `RESAMPLINGS` corpora, as large, drawn from the sentences.
+
+        The draws are seeded, so that the same sentences have the same interval.
+
+        Source: Koehn 2004, §3 (percentiles of the bootstrap).
+        """
+        sentences = len(statistics)
+        draw = np.random.default_rng(0)
+        times = draw.multinomial(sentences, [1 / sentences] * sentences, RESAMPLINGS)
+        low, high = np.percentile([self.score(one) for one in times @ statistics], [2.5, 97.5])
+        return float(low), float(high)
+
+
+def _bleu_statistics(hypotheses: Sequence[str], references: Sequence[str]) -> np.ndarray:
+    metric = BLEU()
+    found = []
+    for hypothesis, reference in zip(hypotheses, references, strict=True):
+        one = metric.corpus_score([hypothesis], [[reference]])
+        found.append([*one.counts, *one.totals, one.sys_len, one.ref_len])
+    return np.array(found)
+
+
+def _bleu_of(sums: np.ndarray) -> float:
+    *ngrams, found_length, wanted_length = map(int, sums)
+    return BLEU.compute_bleu(
+        ngrams[:4], ngrams[4:], found_length, wanted_length, smooth_method="exp"
+    ).score
+
+
+def _matches(hypotheses: Sequence[str], references: Sequence[str]) -> np.ndarray:
+    return np.array([[a == b, 1] for a, b in zip(hypotheses, references, strict=True)], int)
+
+
+OF_BLEU = Measure(_bleu_statistics, _bleu_of)
+OF_EXACT_MATCH = Measure(_matches, lambda sums: float(sums[0] / sums[1]))
 
 
 def by_length(
@@ -128,20 +192,20 @@ def by_length(
     hypotheses: Sequence[str],
     references: Sequence[str],
     *,
-    measure: Callable[[Sequence[str], Sequence[str]], float] = _bleu,
+    measure: Measure = OF_BLEU,
     longest: Sequence[int] = LONGEST,
     length: Callable[[str], int] = words,
 ) -> list[Bucket]:
     """A measure of each group of sentences of like source length (Bahdanau 2014, Figure 2).
 
     A source of n words is in the first bucket with n ≤ `longest`, or in the last, which has no
-    limit. Buckets without a sentence are left out.
+    limit. Buckets without a sentence are left out. Each has the interval of `Measure.interval`.
 
     Args:
       sources: the sentences that were translated.
       hypotheses: the translations.
       references: what each of them should be.
-      measure: of some hypotheses and their references; default: BLEU of them as a corpus.
+      measure: of each group as a corpus.
       longest: the length at which each bucket ends, rising.
       length: of a source; `len` counts characters.
 
@@ -163,12 +227,14 @@ def by_length(
     for i, source in enumerate(sources):
         n = length(source)
         members[next((b for b, end in enumerate(ends) if n <= end), len(ends))].append(i)
+    statistics = measure.statistics(hypotheses, references)
     return [
         Bucket(
-            shortest=ends[b - 1] + 1 if b else 1,
-            longest=ends[b] if b < len(ends) else None,
-            count=len(some),
-            score=measure([hypotheses[i] for i in some], [references[i] for i in some]),
+            ends[b - 1] + 1 if b else 1,
+            ends[b] if b < len(ends) else None,
+            len(some),
+            measure.score(statistics[some].sum(0)),
+            *measure.interval(statistics[some]),
         )
         for b, some in enumerate(members)
         if some

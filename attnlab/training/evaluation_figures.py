@@ -17,27 +17,15 @@ from matplotlib.ticker import FuncFormatter
 from numpy.typing import ArrayLike
 
 from attnlab.records import figure_files
+from attnlab.records.palette import GRID, KNOWN, MUTED
 from attnlab.training.alignment import Link
-from attnlab.training.bleu import Bucket
+from attnlab.training.bleu import RESAMPLINGS, Bucket
 
-__all__ = ["LINES", "Alignment", "alignment_figure", "length_figure", "readable"]
+__all__ = ["Alignment", "alignment_figure", "length_figure", "readable"]
 
-# Okabe and Ito's colours, told apart by all common forms of colour vision: the n-th model of a run
-# looks the same in all of its figures.
-LINES = (
-    ("#0072B2", "o"),
-    ("#D55E00", "s"),
-    ("#009E73", "^"),
-    ("#CC79A7", "v"),
-    ("#E69F00", "D"),
-    ("#56B4E9", "P"),
-    ("#000000", "X"),
-)
-_KNOWN = "#E69F00"
-_GREY = "#6a6a6a"
 _SIZE = 8  # points, of a token
 # Inches: what a README shows without scrolling, a cell, around a panel, from a token to its cell,
-# the words source and target, and the colour bar with its words.
+# the words source and target, and the color bar with its words.
 _WIDTH, _CELL, _MARGIN, _GAP, _NAME, _BAR = 9.5, 0.17, 0.2, 0.08, 0.2, 0.7
 _FEW = 10  # sentences: a measure of fewer is noise
 
@@ -136,7 +124,7 @@ def _draw(panels: Sequence[_Panel], title: str) -> Figure:
     scale = figure.colorbar(figure.axes[0].images[0], cax=bar)
     scale.set_label("attention weight", fontsize=_SIZE)
     bar.tick_params(labelsize=_SIZE)
-    scale.outline.set(edgecolor=_GREY, linewidth=0.5)
+    scale.outline.set(edgecolor=MUTED, linewidth=0.5)
     if title:
         figure.text(_MARGIN / width, 1 - 0.17 / height, title, va="center", parse_math=False)
     return figure
@@ -171,13 +159,13 @@ def _fill(axes: Any, panel: _Panel) -> None:
     for label in (*axes.get_xticklabels(), *axes.get_yticklabels()):
         label.set_parse_math(False)  # a $ is a $
     axes.xaxis.set_label_position("top")
-    axes.set_xlabel("source", color=_GREY, fontsize=_SIZE, loc="left", labelpad=3)
-    axes.set_ylabel("target", color=_GREY, fontsize=_SIZE, loc="top", labelpad=3)
-    axes.spines[:].set(visible=True, color=_GREY, linewidth=0.5)  # white cells end at the page
+    axes.set_xlabel("source", color=MUTED, fontsize=_SIZE, loc="left", labelpad=3)
+    axes.set_ylabel("target", color=MUTED, fontsize=_SIZE, loc="top", labelpad=3)
+    axes.spines[:].set(visible=True, color=MUTED, linewidth=0.5)  # white cells end at the page
     axes.set_title(panel.one.title, fontsize=_SIZE + 1, parse_math=False)
     for t, s in sorted(panel.one.known):
         axes.add_patch(
-            Rectangle((s - 0.5, t - 0.5), 1, 1, fill=False, edgecolor=_KNOWN, linewidth=1)
+            Rectangle((s - 0.5, t - 0.5), 1, 1, fill=False, edgecolor=KNOWN, linewidth=1)
         )
 
 
@@ -204,6 +192,7 @@ def readable(tokens: Sequence[str]) -> list[str]:
 def length_figure(
     lines: Mapping[str, Sequence[Bucket]],
     *,
+    looks: Mapping[str, tuple[str, str]],
     measure: str = "BLEU",
     unit: str = "words",
     percent: bool = False,
@@ -211,10 +200,12 @@ def length_figure(
 ) -> Figure:
     """A measure over the source's length, a line a model (Bahdanau 2014, Figure 2).
 
-    Below each bucket stands how many sentences it has; those of fewer than 10 are hollow.
+    Bars are the buckets' intervals. Below each bucket stands how many sentences it has; scores of
+    fewer than 10 are hollow and have no bar.
 
     Args:
       lines: by the name of a model, its `bleu.by_length`.
+      looks: color and marker of each model.
       measure: what the scores are.
       unit: of the length.
       percent: the scores are shares of 1.
@@ -233,36 +224,49 @@ def length_figure(
                 f"{name} and {first} were measured on other sentences; give buckets of the same"
             )
     with figure_files.style():
-        figure = Figure(figsize=(6.4, 3.8), layout="constrained")
+        figure = Figure(figsize=(7.2, 3.8), layout="constrained")
         axes = figure.add_subplot()
         for i, (name, some) in enumerate(lines.items()):
-            colour, marker = LINES[i % len(LINES)]
-            scores = [b.score for b in some]
-            axes.plot(scores, color=colour, linewidth=1.6, label=name, marker=marker, markersize=5)
-            few = [j for j, b in enumerate(some) if b.count < _FEW]
-            axes.plot(
-                few, [scores[j] for j in few], linestyle="none", marker=marker, markersize=5,
-                color=colour, markerfacecolor="white", zorder=3,
-            )  # fmt: skip
-        ticks = [f"{title}\n{count:,}" for title, count in groups[first]]
+            beside = 0.07 * (i - (len(lines) - 1) / 2)  # so that bars do not hide each other
+            _scores(axes, beside, some, *looks[name], name)
+        ticks = [f"{title}\nn = {count:,}" for title, count in groups[first]]
         axes.set_xticks(range(len(ticks)), ticks)
-        axes.set_xlim(-0.4, len(ticks) - 0.6)
+        axes.tick_params(axis="x", length=0)
+        axes.set_xlim(-0.5, len(ticks) - 0.5)
         axes.set_ylim(0, None)
         if percent:
             axes.set_ylim(0, 1.03)
             axes.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{100 * y:g}%"))
-        axes.set_xlabel(f"source length ({unit}), and how many sentences")
+        axes.set_xlabel(f"length of the source ({unit}); n sentences")
         axes.set_ylabel(measure)
-        axes.grid(axis="y", color="#e4e4e4", linewidth=0.7)
+        axes.grid(axis="y", color=GRID, linewidth=0.7)
         axes.set_axisbelow(True)
         handles, _ = axes.get_legend_handles_labels()
+        if any(count >= _FEW for _, count in groups[first]):
+            said = f"95% of {RESAMPLINGS:,}\nresamplings"
+            handles.append(Line2D([], [], linestyle="none", marker="|", markersize=11, color=MUTED,
+                                  label=said))  # fmt: skip
         if any(count < _FEW for _, count in groups[first]):
             handles.append(
                 Line2D(
-                    [], [], linestyle="none", marker="o", markersize=5, color=_GREY,
-                    markerfacecolor="white", label=f"fewer than {_FEW} sentences",
+                    [], [], linestyle="none", marker="o", markersize=5, color=MUTED,
+                    markerfacecolor="white", label=f"n < {_FEW}",
                 )
             )  # fmt: skip
-        axes.legend(handles=handles, edgecolor="none")
+        figure.legend(handles=handles, loc="outside right upper", frameon=False)
         axes.set_title(title)
     return figure
+
+
+def _scores(axes: Any, beside: float, some: Sequence[Bucket], color: str, marker: str, name: str):
+    """One model: its line, marks that are hollow where sentences are few, else with a bar."""
+    xs, scores = [i + beside for i in range(len(some))], [b.score for b in some]
+    axes.plot(xs, scores, color=color, linewidth=1.6, label=name, marker=marker, markersize=5)
+    for x, b in zip(xs, some, strict=True):
+        if b.count < _FEW:
+            axes.plot(
+                x, b.score, linestyle="none", marker=marker, markersize=5, color=color,
+                markerfacecolor="white", zorder=3,
+            )  # fmt: skip
+        else:
+            axes.vlines(x, b.low, b.high, color=color, linewidth=1.0, alpha=0.8)

@@ -40,6 +40,7 @@ class LoopSettings:
       label_smoothing: ε of the loss.
       gradient_mean_over: "tokens" or "sentences", as `make_train_step` has it.
       accumulate: parts of a batch, one after the other.
+      streams: of random numbers, as `make_train_step` has it.
       seed: of the parameters and of dropout.
     """
 
@@ -50,6 +51,7 @@ class LoopSettings:
     label_smoothing: float = 0.0
     gradient_mean_over: str = "tokens"
     accumulate: int = 1
+    streams: tuple[str, ...] = ("dropout",)
     seed: int = 0
 
     def __post_init__(self):
@@ -64,6 +66,7 @@ class Trained:
 
     Attributes:
       params: the best ones: of the checkpoint with the smallest validation −log p.
+      collections: the model's other variables there.
       step: at which they were saved.
       steps: done in all.
       seconds: that the steps and validations took, over all its runs.
@@ -71,10 +74,16 @@ class Trained:
     """
 
     params: Any
+    collections: dict[str, Any]
     step: int
     steps: int
     seconds: float
     stopped_by: signal.Signals | None = None
+
+    @property
+    def variables(self) -> dict[str, Any]:
+        """What the model is applied with."""
+        return {"params": self.params, **self.collections}
 
 
 def train(
@@ -93,8 +102,8 @@ def train(
     """Trains until the last step, from the folder's last checkpoint if it has one.
 
     A run that is killed and started again goes on to the same numbers, bit for bit: parameters,
-    optimiser, step, key, place in the data and the sums of an unfinished row are in the
-    checkpoint. SIGTERM and Ctrl-C are answered after a step, by a checkpoint.
+    other collections, optimiser, step, key, place in the data and the sums of an unfinished row
+    are in the checkpoint. SIGTERM and Ctrl-C are answered after a step, by a checkpoint.
 
     Args:
       model: as `make_train_step` takes it.
@@ -109,7 +118,7 @@ def train(
       say: takes a line for the user.
 
     Returns:
-      The best parameters, on the host, and what became of the training.
+      The best parameters and collections, on the host, and what became of the training.
 
     Raises:
       Diverged: loss or gradient are not finite. The checkpoints until then stay.
@@ -125,6 +134,7 @@ def train(
             label_smoothing=settings.label_smoothing,
             gradient_mean_over=settings.gradient_mean_over,
             accumulate=settings.accumulate,
+            streams=settings.streams,
             axis_name=axis_name,
         ),
         donate=True,
@@ -140,8 +150,8 @@ def train(
         if checkpoints.latest_step is None:
             start, state, meter = 0, parallel.place(create()), Meter()
         else:
-            kept = checkpoints.restore(abstract, parallel.whole, checkpoints.latest_step)
-            start, state = kept.step, parallel.place(kept.state)
+            kept = checkpoints.restore(abstract.kept(), parallel.whole, checkpoints.latest_step)
+            start, state = kept.step, parallel.place(abstract.replace(**kept.state))
             meter = Meter.from_json(kept.meter)
             data.set_state(kept.data)
             say(f"going on after step {start}")
@@ -158,7 +168,7 @@ def train(
             meter.seconds = progress.seconds()
             checkpoints.save(
                 step,
-                parallel.gather(state),
+                parallel.gather(state).kept(),
                 data=data.get_state(),
                 meter=meter.to_json(),
                 validation_nll=validation_nll,
@@ -187,7 +197,7 @@ def train(
                 say(progress.line(step, row))
             found = None
             if validates:
-                found = validate(validation_step, parallel, state.params, validation()).means()
+                found = validate(validation_step, parallel, state.variables, validation()).means()
                 add_row("validation", step, found)
                 say(progress.validation_line(step, found))
             if saves:
@@ -195,16 +205,17 @@ def train(
 
         best = checkpoints.best_step
         assert best is not None  # the loop ends with a checkpoint
-        params = checkpoints.restore(abstract, parallel.whole, best).state.params
-    return Trained(jax.device_get(params), best, step, meter.seconds, stop.signal)
+        found = checkpoints.restore(abstract.kept(), parallel.whole, best).state
+        found = jax.device_get(abstract.replace(**found))
+    return Trained(found.params, found.collections, best, step, meter.seconds, stop.signal)
 
 
 def validate(
-    step: Callable, parallel: Parallel, params: Any, batches: Iterable[Batch]
+    step: Callable, parallel: Parallel, variables: Any, batches: Iterable[Batch]
 ) -> TokenSums:
     """The sums over all batches."""
     total = TokenSums(0.0, 0.0, 0.0, 0.0)
     for batch in batches:
-        sums = parallel.read(step(params, parallel.split(batch)))
+        sums = parallel.read(step(variables, parallel.split(batch)))
         total = TokenSums(*(a + float(b) for a, b in zip(total, sums, strict=True)))
     return total

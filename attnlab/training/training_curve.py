@@ -11,7 +11,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from attnlab.records import figure_files
-from attnlab.training.evaluation_figures import LINES
+from attnlab.records.palette import GRID, MUTED
 
 __all__ = ["curve", "training_curve"]
 
@@ -34,14 +34,16 @@ def curve(rows: Iterable[Row], kind: str, name: str) -> tuple[list[int], list[fl
 def training_curve(
     runs: Mapping[str, Sequence[Row]],
     *,
+    looks: Mapping[str, tuple[str, str]],
     quantity: str = "nll",
     label: str = "−log p (nats a token)",
     title: str = "",
 ) -> Figure:
-    """Loss over steps, a colour a model: training thin, validation with marks and its least named.
+    """Loss over steps, a color a model: training thin, validation with marks and its least named.
 
     Args:
       runs: by the name of a model, `metrics_file.read_metrics` of its run.
+      looks: color and marker of each model.
       quantity: which number of the rows. `nll` is comparable between training and validation,
         and between models; `loss` has label smoothing in it.
       label: of that number, with its unit.
@@ -57,31 +59,31 @@ def training_curve(
     if not any(steps for pair in lines.values() for steps, _ in pair):
         raise ValueError(f"no row has {quantity!r}; give the metrics of a run that made steps")
     with figure_files.style():
-        figure = Figure(figsize=(6.4, 3.8), layout="constrained")
+        figure = Figure(figsize=(7.2, 3.8), layout="constrained")
         axes = figure.add_subplot()
         handles = []
-        for i, (name, (train, held_out)) in enumerate(lines.items()):
-            colour, marker = LINES[i % len(LINES)]
-            axes.plot(*train, color=colour, linewidth=0.9, alpha=0.6, zorder=2)
-            axes.plot(*held_out, color=colour, linewidth=1.6, marker=marker, markersize=4, zorder=3)
+        for name, (train, held_out) in lines.items():
+            color, marker = looks[name]
+            axes.plot(*train, color=color, linewidth=0.9, alpha=0.6, zorder=2)
+            axes.plot(*held_out, color=color, linewidth=1.6, marker=marker, markersize=5, zorder=3)
             best = min(filter(math.isfinite, held_out[1]), default=None)
             said = name if best is None else f"{name} (best {best:.2f})"
-            handles.append(Line2D([], [], color=colour, marker=marker, markersize=4, label=said))
+            handles.append(Line2D([], [], color=color, marker=marker, markersize=5, label=said))
         styles: dict[str, dict[str, Any]] = {
             "training": dict(linewidth=0.9, alpha=0.7),
             "validation": dict(linewidth=1.6, marker="o", markersize=4),
         }
         for said, style in styles.items():
-            handles.append(Line2D([], [], color="#6a6a6a", label=said, **style))
+            handles.append(Line2D([], [], color=MUTED, label=said, **style))
         axes.set_ylim(*_limits([pair[0][1] + pair[1][1] for pair in lines.values()]))
         axes.set_xlim(0, None)
         axes.xaxis.set_major_locator(MaxNLocator(7, integer=True))
         axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:,.0f}"))
         axes.set_xlabel("step")
         axes.set_ylabel(label)
-        axes.grid(color="#e4e4e4", linewidth=0.7)
+        axes.grid(color=GRID, linewidth=0.7)
         axes.set_axisbelow(True)
-        axes.legend(handles=handles, edgecolor="none")
+        figure.legend(handles=handles, loc="outside right upper", frameon=False)
         axes.set_title(title)
     return figure
 

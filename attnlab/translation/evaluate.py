@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from attnlab.data.batching import evaluation_batches
@@ -24,7 +25,7 @@ BATCH_SIZE = 50
 
 def translate(
     model: Seq2Seq,
-    params: Any,
+    variables: Any,
     corpus: Corpus,
     tokenizers: Tokenizers,
     *,
@@ -36,7 +37,7 @@ def translate(
 
     Args:
       model: the model.
-      params: of it.
+      variables: of it.
       corpus: with the test split.
       tokenizers: of the model.
       beam_size: of the search; 1 = greedy.
@@ -50,7 +51,7 @@ def translate(
         )
     found: dict[int, str] = {}
     for indices, batch in _test_batches(corpus, tokenizers):
-        tokens = np.asarray(search(model, {"params": params}, batch["source"]).tokens)
+        tokens = np.asarray(search(model, variables, batch["source"]).tokens)
         for index, row in zip(indices, tokens, strict=False):
             found[int(index)] = tokenizers.target.decode(row.tolist())
     return [found[i] for i in range(len(found))]
@@ -58,19 +59,22 @@ def translate(
 
 @functools.partial(jax.jit, static_argnums=0)
 def attention_weights(
-    model: Seq2Seq, params: Any, source: jax.Array, target: jax.Array
+    model: Seq2Seq, variables: Any, source: jax.Array, target: jax.Array
 ) -> jax.Array:
-    """Weights [B, T, S] of the step that predicts each token of the target [B, T]."""
-    variables = {"params": params}
+    """Weights [B, T, S] about each token of the target [B, T].
+
+    They are of the step that predicts it, or that reads it where the model's weights follow that.
+    EOS then has those of a step that no training made.
+    """
+    late = int(model.weights_follow_input)
+    tokens = shift_right(jnp.pad(target, ((0, 0), (0, late))))
     memory = model.apply(variables, source, method="encode")
-    found: Any = model.apply(
-        variables, memory, shift_right(target), return_weights=True, method="decode"
-    )
-    return found[1]
+    found: Any = model.apply(variables, memory, tokens, return_weights=True, method="decode")
+    return found[1][:, late:]
 
 
 def date_alignment_error(
-    model: Seq2Seq, params: Any, corpus: Corpus, tokenizers: Tokenizers
+    model: Seq2Seq, variables: Any, corpus: Corpus, tokenizers: Tokenizers
 ) -> float | None:
     """AER of the strongest weights under the right targets.
 
@@ -83,7 +87,7 @@ def date_alignment_error(
     sure: list[set[Link]] = []
     possible: list[set[Link]] = []
     for indices, batch in _test_batches(corpus, tokenizers):
-        weights = np.asarray(attention_weights(model, params, batch["source"], batch["target"]))
+        weights = np.asarray(attention_weights(model, variables, batch["source"], batch["target"]))
         for row, index in enumerate(indices):
             origins = test.alignment(int(index))
             tokens = len(test[int(index)]["source"])

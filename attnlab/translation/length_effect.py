@@ -224,7 +224,7 @@ def measure(name: str, model: Seq2Seq, trained: Trained, settings: Settings) -> 
             pad_to=longest + 1,  # one shape, one compilation
         )
         source = jnp.asarray(batch["source"])
-        found = greedy(model, {"params": trained.params}, source, max_length=2 * longest + 1)
+        found = greedy(model, trained.variables, source, max_length=2 * longest + 1)
         wanted = [tokenizer.decode(row).split() for row in batch["target"].tolist()]
         written = [tokenizer.decode(row).split() for row in np.asarray(found.tokens).tolist()]
         pairs = list(zip(written, wanted, strict=True))

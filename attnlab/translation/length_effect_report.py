@@ -13,7 +13,8 @@ from matplotlib.ticker import FuncFormatter
 
 from attnlab.records import figure_files
 from attnlab.records.markdown import markdown_table
-from attnlab.training.evaluation_figures import LINES
+from attnlab.records.palette import FILL, GRID, MUTED
+from attnlab.translation.systems import LOOKS
 
 __all__ = ["Row", "answer", "figure", "markdown", "write_report"]
 
@@ -95,11 +96,12 @@ def figure(rows: Sequence[Row], *, longest: int) -> Figure:
         panels = found.subplots(1, len(MEASURES), sharex=True, sharey=True)
         last = max(row.length for row in rows)
         for axes, (name, title) in zip(panels, MEASURES, strict=True):
-            for (model, some), (colour, marker) in zip(by_model(rows).items(), LINES, strict=False):
+            for model, some in by_model(rows).items():
+                color, marker = LOOKS[model]
                 axes.plot(
                     [row.length for row in some],
                     [getattr(row, name) for row in some],
-                    color=colour,
+                    color=color,
                     marker=marker,
                     markersize=5,
                     linewidth=1.6,
@@ -107,13 +109,11 @@ def figure(rows: Sequence[Row], *, longest: int) -> Figure:
                     clip_on=False,
                 )
             if last > longest:
-                axes.axvspan(longest + 0.5, last + 1, color="#eeeeee", linewidth=0, zorder=0)
-                axes.text(
-                    longest + 0.8, 0.03, "longer than\nin training", color="#6a6a6a", fontsize=8
-                )
+                axes.axvspan(longest + 0.5, last + 1, color=FILL, linewidth=0, zorder=0)
+                axes.text(longest + 0.8, 0.03, "longer than\nin training", color=MUTED, fontsize=8)
             axes.set_title(title)
             axes.set_xlabel("length of the source (symbols)")
-            axes.grid(axis="y", color="#e4e4e4", linewidth=0.7)
+            axes.grid(axis="y", color=GRID, linewidth=0.7)
             axes.set_axisbelow(True)
         panels[0].set_xlim(0, last + 1)
         panels[0].set_ylim(0, 1.03)

@@ -208,7 +208,8 @@ def _paper() -> Preset:
     Vaswani 2017 §5, whose 25,000 tokens a batch are about 800 pairs; trax's NMTAttn. All on subword
     units, of which Vaswani's two languages share 37,000 and here each has 32,000 for the others.
     Bahdanau's and Luong's programs divide the loss of a batch by its sentences, so that their rates
-    and clip norms are of that gradient; the later ones divide by its tokens.
+    and clip norms are of that gradient; the later ones divide by its tokens. What is tested are the
+    parameters of one checkpoint, where Vaswani averages the last five (§6.1).
     """
     search = Recipe({}, _ADADELTA, steps=288_000, batch_size=80, gradient_mean_over="sentences")
     return Preset(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,14 @@ from attnlab.models.seq2seq import Seq2Seq
 from attnlab.records import figure_files, provenance
 from attnlab.records.published import read
 from attnlab.tokens import lengths
-from attnlab.training.bleu import Bucket, by_length, corpus_bleu, exact_match
+from attnlab.training.bleu import (
+    OF_EXACT_MATCH,
+    RESAMPLINGS,
+    Bucket,
+    by_length,
+    corpus_bleu,
+    exact_match,
+)
 from attnlab.training.evaluation_figures import Alignment, alignment_figure, length_figure
 from attnlab.training.loop import Trained
 from attnlab.training.metrics_file import read_metrics
@@ -25,7 +32,7 @@ from attnlab.training.translation_report import Published, Row, markdown
 from attnlab.translation.corpus import Corpus, Tokenizers
 from attnlab.translation.evaluate import attention_weights, date_alignment_error, translate
 from attnlab.translation.recipes import Preset
-from attnlab.translation.systems import TITLES
+from attnlab.translation.systems import LOOKS, TITLES
 
 __all__ = ["Evaluated", "environment", "evaluated", "write_report"]
 
@@ -86,7 +93,7 @@ def evaluated(
     tokenizers = corpus.tokenizers(preset.recipes[name].joint_vocabulary)
     found = translate(
         model,
-        trained.params,
+        trained.variables,
         corpus,
         tokenizers,
         beam_size=preset.beam_size,
@@ -107,7 +114,7 @@ def evaluated(
         perplexity=dict(zip(steps, perplexities, strict=True)).get(trained.step),
         bleu=corpus_bleu(found, references) if is_bleu else None,
         exact_match=None if is_bleu else exact_match(found, references),
-        alignment_error_rate=date_alignment_error(model, trained.params, corpus, tokenizers),
+        alignment_error_rate=date_alignment_error(model, trained.variables, corpus, tokenizers),
     )
     (folder / "result.json").write_text(json.dumps(dataclasses.asdict(row), indent=2) + "\n")
     if is_bleu:
@@ -115,24 +122,25 @@ def evaluated(
     else:
         edges = (8, 11, 14, 17, 20, 25, 30)
         buckets = by_length(
-            sources, found, references, measure=exact_match, longest=edges, length=len
+            sources, found, references, measure=OF_EXACT_MATCH, longest=edges, length=len
         )
-    alignments = _alignments(model, trained.params, corpus, tokenizers)
+    alignments = _alignments(model, trained.variables, corpus, tokenizers)
     return Evaluated(name, row, buckets, alignments, metrics)
 
 
 def _alignments(
-    model: Seq2Seq, params: Any, corpus: Corpus, tokenizers: Tokenizers
+    model: Seq2Seq, variables: Any, corpus: Corpus, tokenizers: Tokenizers
 ) -> list[Alignment]:
     if not model.attends or not corpus.drawn:
         return []
     pairs = [{"source": one.source, "target": one.target} for one in corpus.drawn]
     ((order, batch),) = evaluation_batches(pairs, *tokenizers, batch_size=len(pairs))
-    weights = np.asarray(attention_weights(model, params, batch["source"], batch["target"]))
+    weights = np.asarray(attention_weights(model, variables, batch["source"], batch["target"]))
     made = {}
     for row, place in enumerate(order):
         source, target = batch["source"][row], batch["target"][row]
-        s, t = int(lengths(source)), int(lengths(target))
+        # No step reads EOS, so that weights which follow what is read say nothing of it.
+        s, t = int(lengths(source)), int(lengths(target)) - model.weights_follow_input
         made[int(place)] = Alignment(
             tokenizers.source.pieces(source[:s]),
             tokenizers.target.pieces(target[:t]),
@@ -151,13 +159,23 @@ def write_report(
     published: Path,
     command: str,
 ) -> Path:
-    """Draws the figures and writes report.md; returns its path."""
+    """Draws the figures and writes report.md; returns its path.
+
+    Args:
+      results: of the models that are done.
+      corpus: what they were trained and tested on.
+      preset: with the models to come.
+      folder: of the run.
+      published: the folder of the papers' tables.
+      command: what to type to get this report again.
+    """
     is_bleu = corpus.measure == "BLEU"
     titles = {one.name: one.row.model for one in results}
     figures: dict[str, Any] = {
-        "curve": training_curve({one.row.model: one.metrics for one in results}),
+        "curve": training_curve({one.row.model: one.metrics for one in results}, looks=LOOKS),
         "by_length": length_figure(
             {one.row.model: one.buckets for one in results},
+            looks=LOOKS,
             measure=corpus.measure,
             unit="words" if is_bleu else "characters",
             percent=not is_bleu,
@@ -165,7 +183,8 @@ def write_report(
     }
     said = {
         "curve.svg": "Loss over steps, of training and of validation",
-        "by_length.svg": f"{corpus.measure} by the length of the source",
+        "by_length.svg": f"{corpus.measure} by the length of the source; bars: 95 % of "
+        f"{RESAMPLINGS:,} corpora of as many sentences, drawn from the n of that length",
     }
     for one in results:
         if one.alignments:
@@ -186,14 +205,18 @@ def write_report(
         command=command,
         environment=environment(),
         figures=said,
-        notes=[_VOCABULARIES] if is_bleu and _have_both_vocabularies(results, preset) else [],
+        notes=list(_notes(results, preset, is_bleu)),
     )
     (folder / "report.md").write_text(text, encoding="utf-8")
     return folder / "report.md"
 
 
-def _have_both_vocabularies(results: Sequence[Evaluated], preset: Preset) -> bool:
-    return len({preset.recipes[one.name].joint_vocabulary for one in results}) == 2
+def _notes(results: Sequence[Evaluated], preset: Preset, is_bleu: bool) -> Iterator[str]:
+    to_come = [TITLES[name] for name in preset.models if name not in {one.name for one in results}]
+    if to_come:
+        yield f"Not done yet: {', '.join(to_come)}."
+    if is_bleu and len({preset.recipes[one.name].joint_vocabulary for one in results}) == 2:
+        yield _VOCABULARIES
 
 
 def _published(titles: dict[str, str], folder: Path) -> list[Published]:

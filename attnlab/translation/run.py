@@ -77,15 +77,15 @@ def run(
                 return trained.stopped_by
             results.append(evaluated(name, model, trained, corpus, preset, folder / name))
             say(results[-1].line())
-        report = write_report(
-            results,
-            corpus,
-            preset,
-            folder,
-            published=published,
-            command=command("translate", settings),
-        )
-        say(f"\nreport: {report}")
+            report = write_report(
+                results,
+                corpus,
+                preset,
+                folder,
+                published=published,
+                command=command("translate", settings),
+            )
+            say(f"report: {report}")
         return None
 
     go_on = shlex.join(["launch/local", "translate", f"--resume={folder}"])

@@ -14,8 +14,9 @@ from attnlab.models.nmt_attn import NMTAttn
 from attnlab.models.rnn_search import RNNEncDec, RNNSearch
 from attnlab.models.seq2seq import Seq2Seq
 from attnlab.models.transformer import Transformer, TransformerConfig
+from attnlab.records import palette
 
-__all__ = ["MODELS", "TITLES", "build"]
+__all__ = ["LOOKS", "MODELS", "TITLES", "build"]
 
 _glorot = nn.initializers.glorot_uniform()
 
@@ -47,6 +48,9 @@ TITLES = {
     "nmt_attn": "NMTAttn",
     "transformer": "Transformer",
 }
+
+# By title: color and marker in every figure.
+LOOKS = {title: palette.MODELS[name] for name, title in TITLES.items()}
 
 
 def build(

@@ -37,7 +37,8 @@ def row(line=BASE, num_hashes=1, mass=0.5, **changed):
     where = {"device": "a processor", "platform": "cpu", "system": "Linux", "python": "3.11"}
     where |= {"versions": {"jax": "1"}, "revision": "abc"}
     where |= {"input": {"name": "a text", "bytes": 1000, "sha256": "0" * 64}}
-    heads = {"captured_mass": [[mass, mass - 0.1], [mass, mass]]}
+    heads = [[mass, mass - 0.1], [mass, mass]]
+    heads = {name: heads for name in ("captured_mass", "top_k_recall", "relative_error")}
     sizes = [[1.0, 2.0, 0.5], [2.0, 1.0, 0.0]]
     return Row(line, num_hashes, means, heads, sizes, 3.5, flags | changed, where, "now")
 
@@ -126,7 +127,9 @@ def test_a_small_run_from_end_to_end(quick_compile, tmp_path):
     assert hash_quality_report.MEASURES[0][1] in out.getvalue()
 
 
-def test_an_interrupted_run_keeps_its_rows(quick_compile, tmp_path, monkeypatch):
+def test_an_interrupted_run_keeps_its_rows_and_goes_on(
+    quick_compile, tmp_path, monkeypatch, capsys
+):
     text = tmp_path / "text.txt"
     text.write_text("abcdefghij" * 20)
     done = []
@@ -144,6 +147,30 @@ def test_an_interrupted_run_keeps_its_rows(quick_compile, tmp_path, monkeypatch)
     (folder,) = (tmp_path / "r").iterdir()
     assert len((folder / "results.jsonl").read_text().splitlines()) == 2
     assert "2 of 8 rows: cut short" in (folder / "report.md").read_text()
+    resume = ["hash_quality", f"--resume={folder}"]
+    kept = (folder / "results.jsonl").read_text()
+    (folder / "results.jsonl").write_text(kept + '\n{"line": {"chu')  # as a kill leaves it
+    monkeypatch.setattr(hash_quality_run, "measure", lambda line, n, *_, **__: row(line, n))
+    monkeypatch.setattr(hash_quality_figures, "save", lambda rows, folder: None)
+    assert experiment.main(resume) == 0
+    measured = (folder / "results.jsonl").read_text()
+    assert measured.startswith(kept) and len(hash_quality_run.kept_rows(folder)) == 8
+    report = (folder / "report.md").read_text()
+    assert "cut short" not in report
+    # Nothing is missing now: no model is trained, the report comes out of the rows.
+    monkeypatch.delattr(hash_quality_run, "train")
+    (folder / "report.md").unlink()
+    assert experiment.main(resume) == 0 and (folder / "report.md").read_text() == report
+    assert (folder / "results.jsonl").read_text() == measured
+    refused = {"made with other settings": [*resume, "--seed=1"]}
+    refused["no rows of this job"] = ["hash_quality", f"--resume={tmp_path}"]
+    (folder / "results.jsonl").write_text(kept)
+    text.write_text("klmnopqrst" * 20)
+    refused["measured on another text"] = resume
+    for message, argv in refused.items():
+        assert experiment.main(argv) == 2
+        error = capsys.readouterr().err
+        assert message in error and error.count("\n") == 1
 
 
 def test_the_fewest_rounds_that_are_enough():
@@ -182,8 +209,26 @@ def test_figures_of_one_line_and_of_many(tmp_path):
         folder.mkdir()
         paths = hash_quality_figures.save(rows, folder)
         assert all(path.stat().st_size > 1000 for path in paths) and len(paths) == 4
+    figure = hash_quality_figures._quality(many)
+    figure.draw_without_rendering()
+    legends = [axes for axes in figure.axes if axes.get_legend()]
+    panels = [axes for axes in figure.axes if not axes.get_legend()]
+    titles = [axes.get_ylabel() for axes in panels[:3]]
+    assert titles == ["attention mass captured", "recall of the 3 largest", "error of the context"]
+    for i, axes in enumerate(legends):
+        named = [text.get_text() for text in axes.get_legend().get_texts()]
+        for panel in panels[3 * i : 3 * i + 3]:
+            lines = [line for line in panel.get_lines() if not line.get_label().startswith("_")]
+            assert [line.get_label() for line in lines] == named  # nothing else is in the legend
+            low, high = panel.collections[0].get_segments()[1][:, 1]  # of the heads, 3 rounds
+            assert (low, high) == pytest.approx((0.2, 0.3))
+            for legend in legends:
+                box = legend.get_legend().get_window_extent()
+                assert not box.overlaps(panel.get_window_extent())
+    empty = [axes.patches[0].get_height() for axes in hash_quality_figures._buckets(many).axes]
+    assert empty == [12 - 3.5, 12 - 3]
     drawn = (tmp_path / "many" / "quality.svg").read_text()
-    for words in ("running mean", "Window", "Centring", "captured attention mass", "target 90%"):
+    for words in ("running mean", "Window", "Centring", "attention mass captured", "target 90%"):
         assert words in drawn
     before = (tmp_path / "many" / "buckets.svg").read_bytes()
     hash_quality_figures.save(many, tmp_path / "many")

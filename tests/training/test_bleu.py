@@ -1,11 +1,13 @@
 """BLEU by hand and by sacrebleu, and measures over the source's length."""
 
+import dataclasses
 import math
 
+import numpy as np
 import pytest
 import sacrebleu
 
-from attnlab.training.bleu import Bucket, by_length, corpus_bleu, exact_match
+from attnlab.training.bleu import OF_BLEU, OF_EXACT_MATCH, by_length, corpus_bleu, exact_match
 
 HYPOTHESES = ["the cat sat on the mat .", "a b"]
 REFERENCES = ["the cat is on the mat .", "a c"]
@@ -57,12 +59,12 @@ def test_buckets_end_at_their_longest():
     sources = ["w " * n for n in (5, 1, 6, 10, 21, 11, 40)]
     references = [f"this is the sentence {i}" for i in range(7)]
     hypotheses = [*references[:3], "", *references[4:]]
-    found = by_length(sources, hypotheses, references, measure=exact_match, longest=(5, 10, 20))
-    assert found == [
-        Bucket(1, 5, 2, 1.0),
-        Bucket(6, 10, 2, 0.5),
-        Bucket(11, 20, 1, 1.0),
-        Bucket(21, None, 2, 1.0),
+    found = by_length(sources, hypotheses, references, measure=OF_EXACT_MATCH, longest=(5, 10, 20))
+    assert [dataclasses.astuple(bucket) for bucket in found] == [
+        (1, 5, 2, 1.0, 1.0, 1.0),
+        (6, 10, 2, 0.5, 0.0, 1.0),
+        (11, 20, 1, 1.0, 1.0, 1.0),
+        (21, None, 2, 1.0, 1.0, 1.0),
     ]
     assert [bucket.title for bucket in found] == ["1–5", "6–10", "11–20", "> 20"]
 
@@ -74,12 +76,29 @@ def test_a_bucket_without_sentences_is_left_out_and_bleu_is_of_its_sentences_alo
     short, long = by_length(sources, hypotheses, references, longest=(2, 3, 4, 7))
     assert (short.shortest, short.longest, short.count) == (1, 2, 2)
     assert (long.shortest, long.longest, long.count) == (5, 7, 1)
-    assert short.score == corpus_bleu(hypotheses[::2], references[::2]).score
-    assert long.score == corpus_bleu(hypotheses[1:2], references[1:2]).score != short.score
+    of_short, of_long = (corpus_bleu(hypotheses[some], references[some]).score
+                         for some in (slice(0, 3, 2), slice(1, 2)))  # fmt: skip
+    assert short.score == pytest.approx(of_short) and long.score == pytest.approx(of_long)
+    assert of_short != of_long
+
+
+def test_the_interval_is_that_of_the_bootstrap():
+    """Of a share it is the binomial's, and of BLEU sacrebleu's own; both draw 1000 times."""
+    found = np.arange(400) % 10 < 3
+    statistics = np.stack([found, np.ones(400, int)], 1)
+    wide = 1.96 * (0.3 * 0.7 / 400) ** 0.5
+    assert OF_EXACT_MATCH.interval(statistics) == pytest.approx((0.3 - wide, 0.3 + wide), abs=0.01)
+    assert OF_EXACT_MATCH.interval(statistics) == OF_EXACT_MATCH.interval(statistics)
+    words = np.random.default_rng(1).integers(0, 9, (50, 2, 12))
+    hypotheses, references = ([" ".join(map(str, side)) for side in words[:, i]] for i in (0, 1))
+    low, high = OF_BLEU.interval(OF_BLEU.statistics(hypotheses, references))
+    theirs = sacrebleu.BLEU().corpus_score(hypotheses, [references], n_bootstrap=1000)
+    assert (low + high) / 2 == pytest.approx(theirs._mean, abs=0.3 * theirs._ci)
+    assert (high - low) / 2 == pytest.approx(theirs._ci, rel=0.15)
 
 
 def test_length_can_be_of_characters():
-    (one,) = by_length(["1 May"], ["x"], ["x"], measure=exact_match, longest=(4, 5), length=len)
+    (one,) = by_length(["1 May"], ["x"], ["x"], measure=OF_EXACT_MATCH, longest=(4, 5), length=len)
     assert (one.shortest, one.longest, one.title) == (5, 5, "5")
 
 

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from attnlab.records import figure_files
+from attnlab.records.palette import MODELS
 from attnlab.training.bleu import Bucket
 from attnlab.training.evaluation_figures import Alignment, alignment_figure, length_figure
 from attnlab.training.training_curve import training_curve
@@ -84,35 +85,42 @@ def test_alignments_that_cannot_be_drawn(some, message):
         alignment_figure(some)
 
 
-SHORT, LONG = Bucket(1, 5, 1240, 0.75), Bucket(6, None, 9, 0.5)
-WORSE = [Bucket(1, 5, 1240, 0.5), Bucket(6, None, 9, 0.25)]
+SHORT, LONG = Bucket(1, 5, 1240, 0.75, 0.7, 0.8), Bucket(6, None, 9, 0.5, 0.1, 0.9)
+WORSE = [Bucket(1, 5, 1240, 0.5, 0.4, 0.6), Bucket(6, None, 9, 0.25, 0.0, 0.5)]
+LOOKS = {"RNNsearch": MODELS["rnn_search"], "RNNencdec": MODELS["rnn_encdec"]}
 
 
 def test_length_figure_shows_scores_counts_and_names():
     lines = {"RNNsearch": [SHORT, LONG], "RNNencdec": WORSE}
-    figure = length_figure(lines, measure="exact match", unit="characters", percent=True)
+    given = {"looks": LOOKS, "measure": "exact match", "unit": "characters", "percent": True}
+    figure = length_figure(lines, **given)
     (axes,) = figure.axes
     search, few, fixed, few_fixed = axes.get_lines()
     assert [list(line.get_ydata()) for line in (search, fixed)] == [[0.75, 0.5], [0.5, 0.25]]
-    assert texts(axes.get_xticklabels()) == ["1–5\n1,240", "> 5\n9"]
-    assert [(list(x.get_xdata()), list(x.get_ydata())) for x in (few, few_fixed)] == [
-        ([1], [0.5]),
-        ([1], [0.25]),
-    ]
-    assert few.get_markerfacecolor() == "white"
-    assert texts(axes.get_legend().get_texts()) == [*lines, "fewer than 10 sentences"]
-    assert search.get_color() != fixed.get_color() and search.get_marker() != fixed.get_marker()
-    assert axes.get_xlabel().startswith("source length (characters)")
+    assert [(line.get_color(), line.get_marker()) for line in (search, fixed)] == [*LOOKS.values()]
+    assert texts(axes.get_xticklabels()) == ["1–5\nn = 1,240", "> 5\nn = 9"]
+    assert [list(line.get_ydata()) for line in (few, few_fixed)] == [[0.5], [0.25]]
+    assert few.get_markerfacecolor() == "white" and few.get_xdata()[0] == search.get_xdata()[1]
+    # Bars of the one that is not few; those of two models stand beside each other.
+    bars = [bar.get_segments()[0] for bar in axes.collections]
+    np.testing.assert_allclose([bar[:, 1] for bar in bars], [(0.7, 0.8), (0.4, 0.6)])
+    assert [bar[0, 0] for bar in bars] == [search.get_xdata()[0], fixed.get_xdata()[0]]
+    assert bars[0][0, 0] < 0 < bars[1][0, 0]
+    (legend,) = figure.legends
+    assert texts(legend.get_texts()) == [*lines, "95% of 1,000\nresamplings", "n < 10"]
+    figure.draw_without_rendering()
+    assert not legend.get_window_extent().overlaps(axes.get_window_extent())
+    assert axes.get_xlabel().startswith("length of the source (characters)")
     assert axes.get_ylabel() == "exact match"
     assert axes.yaxis.get_major_formatter()(0.5, None) == "50%"
 
 
 def test_length_figures_of_other_sentences_are_not_mixed():
     with pytest.raises(ValueError, match="b and a were measured on other sentences"):
-        length_figure({"a": [SHORT, LONG], "b": [SHORT]})
+        length_figure({"a": [SHORT, LONG], "b": [SHORT]}, looks=LOOKS)
     for nothing in ({}, {"a": []}):
         with pytest.raises(ValueError, match="nothing to draw"):
-            length_figure(nothing)
+            length_figure(nothing, looks=LOOKS)
 
 
 def test_training_curve_shows_both_losses_of_every_run():
@@ -123,7 +131,9 @@ def test_training_curve_shows_both_losses_of_every_run():
         {"kind": "training", "step": 20, "nll": 3.0},  # again, after a resume
         {"kind": "validation", "step": 30, "nll": 3.75},
     ]
-    (axes,) = training_curve({"one": rows, "two": rows[:2]}).axes
+    looks = dict(zip(("one", "two"), LOOKS.values(), strict=True))
+    figure = training_curve({"one": rows, "two": rows[:2]}, looks=looks)
+    (axes,), (legend,) = figure.axes, figure.legends
     found = [(list(line.get_xdata()), list(line.get_ydata())) for line in axes.get_lines()]
     assert found == [
         ([10, 20], [8.0, 3.0]),
@@ -131,11 +141,14 @@ def test_training_curve_shows_both_losses_of_every_run():
         ([10, 20], [8.0, 4.0]),
         ([], []),
     ]
-    shown = texts(axes.get_legend().get_texts())
+    assert [line.get_color() for line in axes.get_lines()[::2]] == [c for c, _ in LOOKS.values()]
+    figure.draw_without_rendering()
+    assert not legend.get_window_extent().overlaps(axes.get_window_extent())
+    shown = texts(legend.get_texts())
     assert shown == ["one (best 3.50)", "two", "training", "validation"]
     assert axes.get_ylim()[0] == 0 and axes.get_ylim()[1] > 8
     assert (axes.get_xlabel(), axes.get_ylabel()) == ("step", "−log p (nats a token)")
-    (axes,) = training_curve({"one": rows}, quantity="loss", label="loss").axes
+    (axes,) = training_curve({"one": rows}, looks=looks, quantity="loss", label="loss").axes
     assert list(axes.get_lines()[0].get_ydata()) == [9.0, 5.0]
     with pytest.raises(ValueError, match="no row has 'nll'"):
-        training_curve({"one": []})
+        training_curve({"one": []}, looks=looks)

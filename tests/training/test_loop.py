@@ -1,12 +1,17 @@
 import json
 import os
+import shutil
 import signal
 
 import jax
 import numpy as np
 import pytest
+from flax.errors import ScopeCollectionNotFound
 
+from attnlab import routes
+from attnlab.models.transformer import Transformer, TransformerConfig, TransformerLM
 from attnlab.records.errors import Invalid
+from attnlab.training.decode import greedy
 from attnlab.training.loop import CHECKPOINTS, LoopSettings, train
 from attnlab.training.meter import Diverged
 from attnlab.training.metrics_file import METRICS, read_metrics
@@ -17,13 +22,31 @@ from tests.training import tiny
 TIMES = ("seconds", "steps_per_second", "tokens_per_second")
 
 
-def run(folder, *, steps=12, rate=0.01, on_row=None, devices=2, parallel="jit", configuration=None):
+def run(
+    folder,
+    *,
+    model=None,
+    inputs=None,
+    steps=12,
+    rate=0.01,
+    on_row=None,
+    devices=2,
+    parallel="jit",
+    configuration=None,
+    **settings,
+):
     folder.mkdir(exist_ok=True)
+    settings = {"log_every": 3, "validate_every": 6, "checkpoint_every": 4} | settings
+    inputs = inputs or {"source": "source", "target": "target"}
+
+    def chosen(batch):
+        return {name: batch[of] for name, of in inputs.items()}
+
     return train(
-        tiny.Tiny(dropout_rate=0.2),
-        tiny.batches(),
-        tiny.validation,
-        settings=LoopSettings(steps=steps, log_every=3, validate_every=6, checkpoint_every=4),
+        model or tiny.Tiny(dropout_rate=0.2),
+        tiny.batches().map(chosen),
+        lambda: map(chosen, tiny.validation()),
+        settings=LoopSettings(steps=steps, **settings),
         optimizer=OptimizerSettings(learning_rate=rate, clip_norm=1.0),
         parallel=parallel_over(parallel, jax.devices()[:devices]),
         folder=folder,
@@ -118,6 +141,38 @@ def test_a_loss_that_is_not_finite_stops_and_keeps_the_last_good_checkpoint(tmp_
     with pytest.raises(Diverged, match=r"(loss|gradient norm) is (nan|inf) at step \d+"):
         run(tmp_path, rate=1e38)
     assert [path.name for path in (tmp_path / CHECKPOINTS).iterdir()] == ["4"]
+
+
+CONFIG = TransformerConfig(tiny.VOCAB, num_layers=1, width=6, hidden=5, num_heads=2)
+CENTRED = CONFIG.attention(routes.LSH(1, 2, centring="learned", implementation="dense"))
+
+
+def test_a_learned_centre_is_trained_and_kept(tmp_path, quick_compile):
+    options = {
+        "model": TransformerLM(CONFIG, attention=CENTRED),
+        "inputs": {"tokens": "target"},
+        "steps": 3,
+        "checkpoint_every": 2,
+        "streams": ("dropout", "hash"),
+    }
+    whole = run(tmp_path / "whole", **options)
+    (centre,) = jax.tree.leaves(whole.collections)
+    assert centre.shape == (2, 3) and centre.any(axis=-1).all()
+    kept = tmp_path / "whole" / CHECKPOINTS / "2"
+    shutil.copytree(kept, tmp_path / "from 2" / CHECKPOINTS / "2")
+    assert same(run(tmp_path / "from 2", **options).variables, whole.variables)
+
+
+def test_a_search_uses_the_learned_centre():
+    model, source = Transformer(CONFIG, attention=CENTRED), np.full((2, 5), 4)
+    variables = jax.eval_shape(model.init, jax.random.key(0), source, source)
+
+    def search(variables):
+        return greedy(model, variables, source, max_length=4)
+
+    jax.eval_shape(search, variables)
+    with pytest.raises(ScopeCollectionNotFound):
+        jax.eval_shape(search, {"params": variables["params"]})
 
 
 def test_the_folder_of_another_training_is_refused(whole_run):

@@ -3,8 +3,10 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -44,9 +46,68 @@ def test_a_step_draws_a_dropout_of_its_own():
     state = TrainState.create(model, optimizer, batch, seed=0)
     after, first = step(state, batch)
     _, second = step(after, batch)
-    _, again = step(state, batch)
+    _, again = jax.jit(make_train_step(model, optimizer, streams=("dropout", "more")))(state, batch)
     assert first.sums.loss == again.sums.loss != second.sums.loss
     assert int(after.step) == 1
+
+
+class Centred(tiny.Tiny):
+    """Keeps half of the mean of what it read in training before, and half of what it reads."""
+
+    dtype: Any = jnp.float32
+
+    def setup(self):
+        super().setup()
+        self.mean = self.variable("statistics", "mean", jnp.zeros, (), self.dtype)
+
+    def encode(self, source, *, deterministic=True):
+        mean = self.mean
+        if not deterministic:
+            assert self.has_rng("hash")
+            moved = (mean.value + source.mean(dtype=jnp.float32)) / 2
+            mean.value = moved.astype(self.dtype)
+        return super().encode(source, deterministic=deterministic)
+
+
+@pytest.mark.parametrize(
+    ("kind", "devices", "accumulate"),
+    [("jit", 1, 1), ("jit", 2, 2), ("pmap", 2, 1), ("pmap", 2, 2)],
+)
+def test_collections_move_from_part_to_part_and_are_means_over_devices(
+    kind, devices, accumulate, quick_compile
+):
+    parallel = parallel_over(kind, jax.devices()[:devices])
+    model, optimizer = Centred(), OptimizerSettings().build(3)
+    batch = next(iter(tiny.batches()))
+    state = TrainState.create(model, optimizer, batch, seed=0)
+    step = make_train_step(
+        model,
+        optimizer,
+        accumulate=accumulate,
+        streams=("dropout", "hash"),
+        axis_name=parallel.axis_name,
+    )
+    after, _ = parallel.compile(step)(parallel.place(state), parallel.split(batch))
+    expected = 0.0
+    for part in range(accumulate):
+        expected = (expected + batch["source"][part::accumulate].mean()) / 2
+    found = parallel.gather(after).collections["statistics"]["mean"]
+    assert state.collections["statistics"]["mean"] == 0
+    np.testing.assert_allclose(found, expected, rtol=1e-6)
+    copies = [x.data for x in after.collections["statistics"]["mean"].addressable_shards]
+    assert len(copies) == devices and len({np.asarray(x).tobytes() for x in copies}) == 1
+
+
+def test_integers_have_no_mean_over_devices():
+    model, optimizer = Centred(dtype=jnp.int32), OptimizerSettings().build(3)
+    batch = next(iter(tiny.batches()))
+    parallel = parallel_over("pmap", jax.devices()[:2])
+    state = parallel.place(TrainState.create(model, optimizer, batch, seed=0))
+    step = parallel.compile(
+        make_train_step(model, optimizer, streams=("dropout", "hash"), axis_name=parallel.axis_name)
+    )
+    with pytest.raises(NotImplementedError, match="must be floats; got int32 at .'statistics'"):
+        step(state, parallel.split(batch))
 
 
 def test_accumulate_must_divide_the_batch():

@@ -8,6 +8,7 @@ import jax
 import pytest
 
 from attnlab.data.tasks import Copy, Reversal
+from attnlab.records import palette
 from attnlab.records.errors import Invalid
 from attnlab.training.metrics_file import METRICS
 from attnlab.translation import length_effect, length_effect_report
@@ -171,6 +172,8 @@ def test_the_figure_shades_what_is_longer_than_in_training():
         drawn = figure(ROWS, longest=longest)
         left, right = drawn.axes
         assert [line.get_label() for line in left.lines] == ["RNNencdec", "RNNsearch"]
+        colors = [line.get_color() for line in left.lines]  # those of every other report
+        assert colors == [palette.MODELS[name][0] for name in ("rnn_encdec", "rnn_search")]
         assert list(left.lines[0].get_ydata()) == [1.0, 0.5, 0.95]
         assert list(right.lines[1].get_xdata()) == [5, 10, 15]
         assert bool(left.patches) == bool(right.patches) == shaded

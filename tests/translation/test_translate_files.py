@@ -40,8 +40,13 @@ def run(flags):
 
 def test_files_are_scored_in_bleu_beside_the_paper(quick_compile, given, monkeypatch):
     monkeypatch.setattr(translation, "build", tiny.build)
-    drawn = {}
-    monkeypatch.setattr(report.figure_files, "save", lambda figures, _: drawn.update(figures))
+    drawn, reports = {}, []
+
+    def save(figures, folder):
+        drawn.update(figures)
+        reports.extend(path.read_text() for path in folder.glob("report.md"))
+
+    monkeypatch.setattr(report.figure_files, "save", save)
     flags, source, target = given
     flags |= {"validation_files": f"{source},{target}", "test_files": f"{source},{target}"}
     (drawn_pairs := source.with_name("drawn.tsv")).write_text("Hund\tdog\n")
@@ -59,16 +64,19 @@ def test_files_are_scored_in_bleu_beside_the_paper(quick_compile, given, monkeyp
         "beam search, 2 wide",
         "27.3",
         "WMT14 En-De",
+        "bars: 95 % of 1,000 corpora",
         "Vaswani",
         "compare the BLEU of the two kinds, not their losses",
         result["bleu"]["signature"],
     ):
         assert text in written
+    (of_one,) = reports  # written before the second model was drawn
+    assert "Not done yet: Luong." in of_one and "Not done yet" not in written
     # In a vocabulary of both sides so small, words do not begin with a piece of their own.
     for name, pieces in (("luong", "dog</s>"), ("transformer", "␣·dog</s>")):
         (panel, *_) = drawn[f"alignment_{name}"].axes
         assert "".join(label.get_text() for label in panel.get_yticklabels()) == pieces
-    assert drawn["by_length"].axes[0].get_xlabel().startswith("source length (words)")
+    assert drawn["by_length"].axes[0].get_xlabel().startswith("length of the source (words)")
 
 
 def test_an_embedding_is_shared_where_the_vocabulary_is(given, monkeypatch, tmp_path):
