@@ -1,0 +1,117 @@
+"""What launch/local would install for the devices that it sees; nothing is installed."""
+
+import importlib.util
+import json
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.test_launch import PYPROJECT, ROOT
+
+
+@pytest.fixture
+def devices(monkeypatch):
+    spec = importlib.util.spec_from_file_location("devices", ROOT / "launch" / "devices.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    monkeypatch.setattr(module, "seen", set)
+    return module
+
+
+@pytest.fixture
+def environment(devices, monkeypatch):
+    monkeypatch.setitem(sys.modules, "devices", devices)
+    monkeypatch.syspath_prepend(ROOT / "launch")
+    spec = importlib.util.spec_from_file_location("environment", ROOT / "launch" / "environment.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture
+def installs(environment, monkeypatch, tmp_path) -> list[str]:
+    """What pip would be asked for, in order; nothing is installed."""
+    asked = []
+
+    def run(command, *_):
+        folder = Path(command[-1])
+        if "venv" in command:
+            (folder / "bin").mkdir()
+            (folder / "bin" / "python").symlink_to(os.path.realpath(sys.executable))
+            (folder / "lib" / "python3.11" / "site-packages").mkdir(parents=True)
+        else:
+            asked.append(",".join(command[command.index("--no-input") + 2 :]))
+
+    monkeypatch.setattr(environment, "run", run)
+    monkeypatch.delenv("ATTNLAB_PYTHON", raising=False)
+    (tmp_path / "pyproject.toml").write_text(PYPROJECT)
+    return asked
+
+
+@pytest.mark.parametrize(
+    ("found", "installed"),
+    [
+        (set(), [".", "gpu-compiler,tpu-compiler"]),
+        ({"cuda13"}, [".[cuda13]", "tpu-compiler"]),  # whose plugin is the compiler
+        ({"tpu"}, [".[tpu]", "gpu-compiler"]),
+        ({"cuda12", "tpu"}, [".[cuda12,tpu]"]),
+    ],
+)
+def test_wheels_for_real_devices_are_their_compilers(
+    environment, installs, devices, monkeypatch, tmp_path, found, installed
+):
+    monkeypatch.setattr(devices, "extras", lambda: found)
+    monkeypatch.setattr(devices, "seen", lambda: {"accel"} if "tpu" in found else set())
+    for _ in range(2):  # the second time nothing is left to do
+        python = environment.ensure(tmp_path, {"gpu-compile", "tpu"})
+        assert installs == installed
+    assert python.parts.count("compilers") == len(installed) - 1
+
+
+@pytest.mark.parametrize(
+    ("state", "again"),
+    [
+        (lambda made: made, []),
+        (lambda made: made | {"extras": ["tpu"]}, ["."]),  # for a target, by an earlier version
+        (lambda made: {"complete": True}, ["."]),
+        (lambda made: [], ["."]),
+        (lambda made: None, ["."]),  # the power went while it was written
+    ],
+)
+def test_what_is_not_known_to_be_right_is_made_anew(environment, installs, tmp_path, state, again):
+    environment.ensure(tmp_path, {"compat"})
+    assert installs == [".[compat]"]
+    file = tmp_path / ".venv" / "attnlab.json"
+    changed = state(json.loads(file.read_text()))
+    file.write_text("" if changed is None else json.dumps(changed))
+    for _ in range(2):
+        environment.ensure(tmp_path, set())
+        assert installs[1:] == again
+
+
+@pytest.mark.parametrize(
+    ("cards", "extras"),
+    [
+        ("580.65.06, 9.0", {"cuda13"}),
+        ("580.65.06, 9.0\n580.65.06, 7.0", {"cuda12"}),  # CUDA 13 dropped Volta
+        ("570.124.06, 9.0", {"cuda12"}),
+        ("470.256.02, 8.0", set()),
+        ("No devices were found", set()),
+    ],
+)
+def test_cuda_is_chosen_by_driver_and_card(devices, monkeypatch, tmp_path, cards, extras):
+    tool = tmp_path / "nvidia-smi"
+    tool.write_text(f"#!/bin/sh\ncat <<'END'\n{cards}\nEND\n")
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    assert devices.extras() == extras
+
+
+def test_accelerators_without_their_tool(devices, monkeypatch, tmp_path):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("TPU_ACCELERATOR_TYPE", "v5litepod-4")
+    for files, extras in (({"nvidia"}, {"cuda12"}), ({"vfio"}, {"tpu"}), (set(), set())):
+        monkeypatch.setattr(devices, "seen", lambda files=files: files)
+        assert devices.extras() == extras
