@@ -7,6 +7,7 @@ from collections.abc import Iterator
 # The CPU unless the caller names another platform: test workers cannot share an accelerator.
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
+import hypothesis
 import jax
 import pytest
 
@@ -15,6 +16,9 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 jax.config.update("jax_num_cpu_devices", 2)  # so that nothing assumes there is one
 jax.config.update("jax_numpy_rank_promotion", "raise")  # broadcasting across ranks is spelt out
+
+hypothesis.settings.register_profile("attnlab", deadline=None)  # machines are shared
+hypothesis.settings.load_profile("attnlab")
 
 
 @pytest.fixture

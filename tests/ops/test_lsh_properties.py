@@ -19,7 +19,7 @@ from attnlab.ops.lsh import LUCIDRAINS, PAPER, STRICT, TRAX, LSHOptions, lsh_att
 
 HEADS, WIDTH = 2, 3
 OPTIONS = [STRICT, TRAX, LUCIDRAINS, PAPER, LSHOptions(union=False, window=1)]
-FEW = settings(max_examples=12, deadline=None, derandomize=True, database=None)
+FEW = settings(max_examples=12, derandomize=True, database=None)
 pytestmark = pytest.mark.usefixtures("quick_compile")
 
 
