@@ -10,7 +10,6 @@ target, those that are not met first). Ctrl-C keeps what is done and still write
 --resume=FOLDER does only what is missing or failed there.
 """
 
-import signal
 import sys
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from typing import Any
 from absl import flags
 
 from attnlab.bench import compare, peers_rows, peers_run
+from attnlab.records.interrupts import interruptible
 
 flags.DEFINE_list("rows", list(peers_rows.ROWS), f"What to compare: {', '.join(peers_rows.ROWS)}.")
 flags.DEFINE_integer("repeats", 7, "Timed turns of each pair.", lower_bound=1)
@@ -40,14 +40,14 @@ def main(argv: list[str]) -> int:
         if rest:
             raise ValueError(f"{rest[0]!r} is not a flag; write --name=value")
         settings, resume = _settings(given)
-        signal.signal(signal.SIGTERM, signal.default_int_handler)  # a polite kill is a Ctrl-C
-        return peers_run.compare(
-            peers_rows.pairs(settings["rows"]),
-            repeats=settings["repeats"],
-            seconds=settings["seconds"],
-            output_dir=Path(given.output_dir),
-            resume=resume,
-        )
+        with interruptible():
+            return peers_run.compare(
+                peers_rows.pairs(settings["rows"]),
+                repeats=settings["repeats"],
+                seconds=settings["seconds"],
+                output_dir=Path(given.output_dir),
+                resume=resume,
+            )
     except (flags.Error, ValueError) as error:
         print(f"compare_peers: {error}", file=sys.stderr)
         return 2

@@ -17,7 +17,6 @@ matplotlib only, no network, and no installation of this project.
 """
 
 import dataclasses
-import signal
 import sys
 from pathlib import Path
 
@@ -42,7 +41,6 @@ def main(argv: list[str]) -> int:
         resume = Path(given.resume) if given.resume else None
         if resume is not None:
             settings = _stored(given, settings, resume)
-        signal.signal(signal.SIGTERM, signal.default_int_handler)  # a polite kill is a Ctrl-C
         return device_run.run(settings, output_dir=Path(given.output_dir), resume=resume)
     except (flags.Error, ValueError) as error:
         return command_line.refuse("device_check", error)

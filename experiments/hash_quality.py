@@ -14,7 +14,6 @@ figures as SVG and PNG. Ctrl-C keeps what is done; --resume measures what is mis
 is, and writes report and figures again. The defaults take two minutes on two cores.
 """
 
-import signal
 import sys
 from pathlib import Path
 
@@ -24,6 +23,7 @@ from attnlab.bench import hash_quality_run
 from attnlab.bench.hash_quality import CENTRING, MERGE, Settings
 from attnlab.records import command_line
 from attnlab.records.errors import Invalid
+from attnlab.records.interrupts import interruptible
 
 _HELP = {
     "rounds": "Numbers of hash rounds.",
@@ -55,11 +55,11 @@ def main(argv: list[str]) -> int:
         given = command_line.flags_of(kept, _HELP, resumes=True)
         if not command_line.parse(given, argv, __doc__):
             return 0
-        signal.signal(signal.SIGTERM, signal.default_int_handler)  # a polite kill is a Ctrl-C
         settings = command_line.settings_of(given, kept)
         if resume and settings != kept:
             raise Invalid(f"--resume={resume} was made with other settings; leave these flags out")
-        return hash_quality_run.run(settings, output_dir=Path(given.output_dir), resume=resume)
+        with interruptible():
+            return hash_quality_run.run(settings, output_dir=Path(given.output_dir), resume=resume)
     except (flags.Error, Invalid) as error:
         return command_line.refuse("hash_quality", error)
 

@@ -12,7 +12,6 @@ and still writes the report. The defaults take two minutes on two cores.
 
 import dataclasses
 import functools
-import signal
 import sys
 from pathlib import Path
 
@@ -23,6 +22,7 @@ from attnlab.bench.case import PASSES
 from attnlab.bench.settings import DTYPES, Settings
 from attnlab.records import command_line
 from attnlab.records.errors import Invalid
+from attnlab.records.interrupts import interruptible
 
 DEFAULTS = Settings(
     mechanisms=("lsh",), ops_only=True, lengths=(2048, 4096, 8192, 16384, 32768), num_heads=8
@@ -35,10 +35,10 @@ def main(argv: list[str]) -> int:
     try:
         if not command_line.parse(given, argv, __doc__):
             return 0
-        signal.signal(signal.SIGTERM, signal.default_int_handler)  # a polite kill is a Ctrl-C
-        return profile_run.run(
-            _settings(given), num_buckets=given.num_buckets, output_dir=Path(given.output_dir)
-        )
+        with interruptible():
+            return profile_run.run(
+                _settings(given), num_buckets=given.num_buckets, output_dir=Path(given.output_dir)
+            )
     except (flags.Error, ValueError) as error:
         return command_line.refuse("profile_lsh", error)
     except KeyboardInterrupt:  # before there was anything to keep

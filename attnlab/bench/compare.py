@@ -1,14 +1,12 @@
 """The main job: every case of the settings, a row each, and the report over the rows."""
 
-import contextlib
 import dataclasses
 import datetime
 import json
 import math
 import os
-import signal
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -28,6 +26,7 @@ from attnlab.bench.memory import human
 from attnlab.bench.runner import Runner, started
 from attnlab.bench.settings import Settings
 from attnlab.records.errors import Invalid
+from attnlab.records.interrupts import interruptible, uninterrupted
 
 INTERRUPTED = 130  # what a shell reports for a job ended by Ctrl-C
 COMPILE_SECONDS = 900.0  # for a target nothing runs: --case_seconds is not meant
@@ -61,7 +60,7 @@ def compare(
     folder = None if resume is None else Folder.open(resume)
     rows = {} if folder is None else {result.case: result for result in folder.results()}
     with (
-        _terminable(),
+        interruptible(),
         started(
             devices=settings.devices,
             input_path=settings.input,
@@ -85,7 +84,7 @@ def compare(
             print(f"\nstopped: {error}", file=out, flush=True)
         except OSError as error:
             full = error
-        with _uninterrupted():
+        with uninterrupted():
             try:
                 if full is None:
                     _finish(cases, folder, tables, runner.errors(), out)
@@ -295,31 +294,6 @@ def _where(runner: Runner) -> str:
     found = runner.environment
     free = found.get("available_bytes")
     return f"{found['devices']} × {found['device']}" + (f", {human(free)} free" if free else "")
-
-
-@contextlib.contextmanager
-def _terminable() -> Iterator[None]:
-    """A polite kill is treated as Ctrl-C: rows are kept and the report is written."""
-
-    def interrupt(*_: Any) -> None:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
-
-
-@contextlib.contextmanager
-def _uninterrupted() -> Iterator[None]:
-    """Lets an impatient second Ctrl-C wait for the few seconds that the report takes."""
-    before = {s: signal.signal(s, signal.SIG_IGN) for s in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def check_resumed(given: dict[str, Any], stored: dict[str, Any], path: Path) -> None:

@@ -2,7 +2,6 @@
 
 import dataclasses
 import datetime
-import signal
 import sys
 import time
 from pathlib import Path
@@ -17,6 +16,7 @@ from attnlab.bench.device_process import MODULE, Device, started
 from attnlab.bench.device_settings import Settings
 from attnlab.bench.memory import human
 from attnlab.records.errors import Invalid
+from attnlab.records.interrupts import interruptible, uninterrupted
 
 INTERRUPTED = 130  # what a shell reports for a job ended by Ctrl-C
 SUSPECT = 2  # a program that has cost so many processes waits until everything else is done
@@ -49,7 +49,7 @@ def run(
     """
     out = out or sys.stdout
     deadline = time.monotonic() + settings.minutes * 60
-    with started(module) as device:
+    with interruptible(), started(module) as device:
         _require_accelerator(device.environment, settings)
         folder = DeviceFolder.open(resume) if resume else DeviceFolder.create(output_dir, settings)
         jobs = device_jobs.plan(settings, device.environment["platform"])
@@ -64,12 +64,8 @@ def run(
         except Invalid as error:  # no new worker would start: the device is gone, say
             status = 1
             print(f"\nstopped: {error}", file=out, flush=True)
-        before = [(s, signal.signal(s, signal.SIG_IGN)) for s in (signal.SIGINT, signal.SIGTERM)]
-        try:
+        with uninterrupted():
             bad = _finish(jobs, rows, folder, settings, device, out)
-        finally:
-            for number, handler in before:
-                signal.signal(number, handler)
     return status or bad
 
 

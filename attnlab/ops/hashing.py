@@ -15,11 +15,12 @@ import functools
 import itertools
 import math
 from collections.abc import Sequence
-from typing import SupportsIndex
+from typing import Any, SupportsIndex
 
 import flax.struct
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.sharding import PartitionSpec
 
 from attnlab.checks import as_int, as_size, require
@@ -88,8 +89,9 @@ def as_num_buckets(num_buckets: SupportsIndex | Sequence[SupportsIndex]) -> int 
     Raises:
       ValueError: an odd number or factor, or one below 2.
     """
-    given = num_buckets if isinstance(num_buckets, Sequence) else (num_buckets,)
-    factors = [as_int(factor) for factor in given]
+    given: Any = num_buckets
+    one = np.ndim(given) == 0
+    factors = [as_int(factor) for factor in ([given] if one else given)]
     even = [x for x in factors if x is not None and x >= 2 and x % 2 == 0]
     require(len(factors) > 0, "num_buckets must have at least one factor; got none")
     require(
@@ -97,7 +99,7 @@ def as_num_buckets(num_buckets: SupportsIndex | Sequence[SupportsIndex]) -> int 
         "num_buckets, and each of its factors, must be even and ≥ 2: x and −x hash to opposite"
         f" buckets; got {num_buckets} (round it up to a multiple of 2)",
     )
-    return tuple(even) if isinstance(num_buckets, Sequence) else even[0]
+    return even[0] if one else tuple(even)
 
 
 def default_num_buckets(length: int, chunk_size: int) -> int:

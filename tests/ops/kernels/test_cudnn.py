@@ -156,6 +156,9 @@ def test_cudnn_under_vmap(padded, in_axes, monkeypatch):
         assert len(lower((None, None, None, 0))) == 2
 
 
+IDS = jnp.zeros(64, int)
+
+
 @pytest.mark.parametrize(
     ("score", "shapes", "options", "reason"),
     [
@@ -173,7 +176,7 @@ def test_cudnn_under_vmap(padded, in_axes, monkeypatch):
         (scores.Dot(), {}, {"mask": masks.Window(5, None)}, r"window \(left, 0\)"),
         (scores.Dot(), {"q": (2, 32, 4, 64)}, {"mask": masks.Window(5, 0)}, "as many queries"),
         (scores.Dot(), {}, {"mask": masks.Window(5, 0) & masks.Padding(3)}, "without padding"),
-        (scores.Dot(), {}, {"mask": masks.Causal() & masks.Segments(jnp.zeros(64))}, "Segments"),
+        (scores.Dot(), {}, {"mask": masks.Causal() & masks.Segments(IDS)}, "Segments"),
         (scores.Dot(), {"q": (2, 1, 4, 64)}, {"mask": masks.Causal()}, "two queries or more"),
         (scores.Dot(), {n: (2, 1, *s[2:]) for n, s in SHAPES.items()}, {}, "two queries or more"),
     ],
