@@ -1,40 +1,43 @@
 """Ctrl-C and SIGTERM while an experiment runs."""
 
 import contextlib
-import gc
 import os
 import signal
+import sys
 import threading
 from collections.abc import Iterator
-from types import FrameType
 from typing import Any
 
 __all__ = ["interruptible", "uninterrupted"]
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
-_LATER = 0.05  # seconds, much longer than a callback takes
+_LATER = 0.05  # seconds, longer than a callback takes
 
 
 @contextlib.contextmanager
 def interruptible() -> Iterator[None]:
     """Within `with`, Ctrl-C and a polite kill both raise KeyboardInterrupt, and none is lost.
 
-    Python prints and drops what is raised inside a callback of its garbage collector. JAX has such
-    a callback, and a program that waits for a worker is often just there when the signal wakes it:
-    the signal is then sent again a moment later.
+    Python prints and drops what is raised while it runs a callback, of a weak reference or of its
+    garbage collector, where JAX has one: a program that waits is often just there when a signal
+    wakes it. What was dropped is sent again.
     """
 
-    def interrupt(number: int, frame: FrameType | None) -> None:
-        callbacks = {getattr(callback, "__code__", None) for callback in gc.callbacks}
-        while frame is not None:
-            if frame.f_code in callbacks:
-                threading.Timer(_LATER, os.kill, (os.getpid(), number)).start()
-                return
-            frame = frame.f_back
+    def interrupt(*_: Any) -> None:
         raise KeyboardInterrupt
 
-    with _handled_by(interrupt):
-        yield
+    def send_again(dropped: Any) -> None:
+        if issubclass(dropped.exc_type, KeyboardInterrupt):
+            threading.Timer(_LATER, os.kill, (os.getpid(), signal.SIGINT)).start()
+        else:
+            before(dropped)
+
+    before, sys.unraisablehook = sys.unraisablehook, send_again
+    try:
+        with _handled_by(interrupt):
+            yield
+    finally:
+        sys.unraisablehook = before
 
 
 @contextlib.contextmanager
