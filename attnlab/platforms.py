@@ -69,7 +69,7 @@ def make_cpu_devices(count: int) -> None:
     counted together.
     """
     told = _FLAG.search(os.environ.get("XLA_FLAGS", ""))
-    known = int(told[1]) if told else jax.config.values["jax_num_cpu_devices"]
+    known = int(told[1]) if told else max(1, jax.config.values["jax_num_cpu_devices"])  # −1: unset
     if count <= known or jax.distributed.is_initialized():
         return
     with contextlib.suppress(RuntimeError):  # it has started

@@ -17,10 +17,9 @@ from attnlab.platforms import (
 )
 
 COUNT = """
-import os, jax
+import os, sys, jax
 from attnlab.platforms import make_cpu_devices
-make_cpu_devices(0)
-make_cpu_devices(3)
+make_cpu_devices(int(sys.argv[1]))
 print(len(jax.devices()), os.environ.get("XLA_FLAGS", "").strip())
 """
 FLAG = "--xla_force_host_platform_device_count"
@@ -63,18 +62,19 @@ def test_the_default_device_may_be_set(look, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("variables", "said"),
+    ("asked", "variables", "said"),
     [
-        ({}, "3"),
-        ({"XLA_FLAGS": f"--xla_cpu_use_onednn=false {FLAG}=2"}, "3 --xla_cpu_use_onednn=false"),
-        ({"XLA_FLAGS": f"{FLAG}=5"}, f"5 {FLAG}=5"),
-        ({"JAX_NUM_CPU_DEVICES": "5"}, "5"),
+        (0, {}, "1"),
+        (3, {}, "3"),
+        (3, {"XLA_FLAGS": f"--xla_cpu_use_onednn=false {FLAG}=2"}, "3 --xla_cpu_use_onednn=false"),
+        (3, {"XLA_FLAGS": f"{FLAG}=5"}, f"5 {FLAG}=5"),
+        (3, {"JAX_NUM_CPU_DEVICES": "5"}, "5"),
     ],
 )
-def test_as_many_cpu_devices_are_made_as_asked_for(variables, said):
+def test_as_many_cpu_devices_are_made_as_asked_for(asked, variables, said):
     rest = {k: v for k, v in os.environ.items() if k not in ("XLA_FLAGS", "JAX_NUM_CPU_DEVICES")}
     environment = rest | {"JAX_PLATFORMS": "cpu"} | variables
-    command = [sys.executable, "-c", COUNT]
+    command = [sys.executable, "-c", COUNT, str(asked)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True)
     assert done.stdout.strip() == said, done.stderr
 
