@@ -15,10 +15,10 @@ import numpy as np
 from attnlab import masks
 from attnlab.bench.device_scores import SCORES, ScoreCase, Sizes
 from attnlab.ops.attention import attention
-from attnlab.ops.hashing import hash_buckets, make_rotations
 from attnlab.ops.local import local_attention, window_attention
-from attnlab.ops.lsh import lsh_attention
-from attnlab.ops.lsh_cross import lsh_cross_attention
+from attnlab.ops.lsh.attention import lsh_attention
+from attnlab.ops.lsh.cross import lsh_cross_attention
+from attnlab.ops.lsh.hashing import hash_buckets, make_rotations
 
 Arrays = dict[str, Any]
 

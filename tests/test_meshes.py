@@ -12,9 +12,9 @@ import attnlab
 from attnlab import masks, meshes, routes
 from attnlab.ops import blockwise
 from attnlab.ops.attention import attention_weights
-from attnlab.ops.hashing import hash_buckets, make_rotations
 from attnlab.ops.local import local_attention
-from attnlab.ops.lsh_quality import hash_quality
+from attnlab.ops.lsh.hashing import hash_buckets, make_rotations
+from attnlab.ops.lsh.quality import hash_quality
 from attnlab.scores import Dot
 from tests.mechanisms import BY_NAME
 from tests.test_contract import assert_as_on_one_device, context_and_grads, over_two_devices

@@ -14,9 +14,14 @@ from typing import Any
 import jax
 import numpy as np
 
-from attnlab.ops.hashing import default_num_buckets, hash_buckets, make_rotations, running_centre
-from attnlab.ops.lsh import LSHOptions
-from attnlab.ops.lsh_quality import HashQuality, hash_quality
+from attnlab.ops.lsh.attention import LSHOptions
+from attnlab.ops.lsh.hashing import (
+    default_num_buckets,
+    hash_buckets,
+    make_rotations,
+    running_centre,
+)
+from attnlab.ops.lsh.quality import HashQuality, hash_quality
 from attnlab.records.errors import Invalid
 
 CENTRING = ("none", "running")

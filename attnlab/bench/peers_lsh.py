@@ -16,7 +16,7 @@ from attnlab.bench import inputs, peers
 from attnlab.bench.case import Case
 from attnlab.bench.mechanisms import Mechanism
 from attnlab.ops import lsh
-from attnlab.ops.hashing import factorise, hash_buckets, make_rotations
+from attnlab.ops.lsh import factorise, hash_buckets, make_rotations
 
 _OPTIONS = {peers.TRAX: lsh.TRAX, peers.LUCIDRAINS: lsh.LUCIDRAINS}
 

@@ -8,7 +8,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from attnlab.ops.lsh_inputs import read_mask
+from attnlab.ops.lsh.inputs import read_mask
 from attnlab.ops.routes import LSH
 
 __all__ = ["hash_options", "learned_centre"]

@@ -15,7 +15,7 @@ from jax.typing import ArrayLike
 from attnlab import masks
 from attnlab.ops.attention import Implementation, attention, attention_weights
 from attnlab.ops.local import window_attention
-from attnlab.ops.lsh_route import LSH
+from attnlab.ops.lsh.route import LSH
 from attnlab.scores import Score
 
 __all__ = ["LSH", "AllPairs", "Route", "Window"]

@@ -18,7 +18,7 @@ from attnlab import (
     scores,
 )
 from attnlab.bench import oracle_lsh
-from attnlab.ops.hashing import running_centre
+from attnlab.ops.lsh.hashing import running_centre
 from tests.modules.reference import apply, float64, init, merge, project, rms_norm, rotary
 from tests.ops import lsh_cross_plain
 
