@@ -20,7 +20,7 @@ from attnlab import (
 from attnlab.bench import oracle_lsh
 from attnlab.ops.lsh.hashing import running_centre
 from tests.modules.reference import apply, float64, init, merge, project, rms_norm, rotary
-from tests.ops import lsh_cross_plain
+from tests.ops.lsh import plain_cross
 
 pytestmark = pytest.mark.usefixtures("quick_compile")
 
@@ -270,9 +270,9 @@ def test_queries_and_keys_of_their_own_between_two_sequences():
         jax.random.key(0), num_heads=num_kv_heads, head_dim=H, num_hashes=3, num_buckets=4
     )
     buckets = (np.asarray(hash_buckets(jnp.asarray(x, jnp.float32), rotations)) for x in (q, k))
-    given = lsh_cross_plain.everything(B, L, num_keys)
-    times = lsh_cross_plain.all_counts(*buckets, given, reach=5, causal=False)
-    want = merge(p, np.asarray(lsh_cross_plain.dense(q, k, v, np.minimum(times, 1))))
+    given = plain_cross.everything(B, L, num_keys)
+    times = plain_cross.all_counts(*buckets, given, reach=5, causal=False)
+    want = merge(p, np.asarray(plain_cross.dense(q, k, v, np.minimum(times, 1))))
     np.testing.assert_allclose(apply(host, variables, x, memory), want, rtol=1e-4, atol=1e-5)
     with pytest.raises(NotImplementedError, match="decodes with shared queries and keys"):
         init(host, x, decode=True)

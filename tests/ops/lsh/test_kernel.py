@@ -12,7 +12,7 @@ from attnlab import Pallas, masks
 from attnlab.ops.lsh import kernel
 from attnlab.ops.lsh.attention import LUCIDRAINS, PAPER, STRICT, LSHOptions, lsh_attention
 from attnlab.ops.lsh.cross import lsh_cross_attention
-from tests.ops.kernels import plain_kernels
+from tests.ops.kernels.pallas import plain_kernels
 
 pytestmark = pytest.mark.usefixtures("quick_compile")
 CASES = {  # length, options, causal, mask, rounds

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 
 from attnlab.ops.kernels.pallas.ranges import Config, Inputs, Visible
-from tests.ops.kernels import ranges_plain
+from tests.ops.kernels.pallas import plain_ranges
 
 
 def refusal(x: Inputs, visible: Visible, config: Config) -> str | None:
@@ -12,7 +12,7 @@ def refusal(x: Inputs, visible: Visible, config: Config) -> str | None:
 
 
 def forward(x: Inputs, visible: Visible, config: Config) -> tuple[jax.Array, jax.Array]:
-    context, lse = ranges_plain.forward(x, visible)
+    context, lse = plain_ranges.forward(x, visible)
     return context.astype(config.dtype) * promises_kept(x, visible, config), lse
 
 
@@ -25,7 +25,7 @@ def backward(x: Inputs, visible: Visible, config: Config, dout, lse, delta):
         return jnp.einsum("mh,mtsh->mts", w, jnp.tanh(q[:, :, None] + k[:, None]))
 
     s, pull_back = jax.vjp(logits, x.q, k, x.w)
-    shows = ranges_plain.visible_pairs(visible, k.shape[1])
+    shows = plain_ranges.visible_pairs(visible, k.shape[1])
     shows = jnp.repeat(shows, len(s) // len(shows), axis=0)
     p = jnp.where(shows, jnp.exp(s - lse[..., None]), 0)
     ds = p * (jnp.einsum("mtd,msd->mts", dout, v) - delta[..., None])

@@ -11,7 +11,7 @@ from attnlab import Pallas, masks, scores
 from attnlab.ops.attention import attention
 from attnlab.ops.kernels.pallas import exact
 from attnlab.platforms import Platform, compiling_for
-from tests.ops.kernels import plain_kernels
+from tests.ops.kernels.pallas import plain_kernels
 
 pytestmark = pytest.mark.usefixtures("quick_compile")
 V5E = Platform("tpu", "TPU v5 lite")

@@ -15,7 +15,7 @@ import pytest
 from attnlab.ops.kernels.pallas import gpu, tiles
 from attnlab.ops.kernels.pallas.gpu.launch import simulator
 from attnlab.ops.kernels.pallas.ranges import Config, Inputs, Seen, Visible
-from tests.ops.kernels import ranges_plain
+from tests.ops.kernels.pallas import plain_ranges
 
 simulated = pytest.mark.skipif(
     simulator() is None, reason="Pallas has no interpreter of GPU kernels before jax 0.11"
@@ -48,7 +48,7 @@ def config(blocks, *, back=None, ahead=None, dtype=jnp.bfloat16, interpret=True)
 
 
 def case(seed, dtype, *, keys=128, value_width=64, **arguments):
-    x, visible = ranges_plain.random_case(seed, keys=keys, value_width=value_width, **arguments)
+    x, visible = plain_ranges.random_case(seed, keys=keys, value_width=value_width, **arguments)
     visible.extent[:, ::7] = 0
     w = None if x.w is None else jnp.asarray(x.w, jnp.float32)
     return jax.tree.map(lambda y: jnp.asarray(y, dtype), x)._replace(w=w), visible
@@ -59,10 +59,10 @@ def oracle(x, visible, dout, lse, delta):
 
     def objective(x):
         """Σ_i Σ_j P_ij (do_i·v_j − δ_i) with P = e^{s − lse}: its gradients are the kernel's."""
-        out, own = ranges_plain.forward(x, visible)
+        out, own = plain_ranges.forward(x, visible)
         return jnp.sum(jnp.exp(own - lse) * (jnp.sum(out * dout, axis=2) - delta))
 
-    return *ranges_plain.forward(x, visible), jax.grad(objective)(x)
+    return *plain_ranges.forward(x, visible), jax.grad(objective)(x)
 
 
 def in_float64(f, *args):
@@ -115,7 +115,7 @@ def test_forward_and_gradients(name, process):
     settings = config(blocks, back=arguments.get("back"), ahead=arguments.get("ahead"), dtype=dtype)
     rng = np.random.default_rng(1)
     dout = jnp.asarray(rng.normal(size=(*x.q.shape[:2], 64)), dtype)
-    _, own = in_float64(ranges_plain.forward, x, visible)
+    _, own = in_float64(plain_ranges.forward, x, visible)
     lse = jnp.asarray(np.logaddexp(own, rng.normal(size=own.shape)), jnp.float32)
     delta = jnp.asarray(rng.normal(size=lse.shape), jnp.float32)
 

@@ -10,7 +10,7 @@ import pytest
 from attnlab.ops.kernels.pallas import tiles, tpu
 from attnlab.ops.kernels.pallas.ranges import Config, Inputs, Seen, Visible
 from attnlab.platforms import Platform, compiling_for
-from tests.ops.kernels import ranges_plain
+from tests.ops.kernels.pallas import plain_ranges
 
 pytestmark = pytest.mark.usefixtures("quick_compile")
 
@@ -54,7 +54,7 @@ def cast(x, dtype=jnp.float32):
 
 @jax.jit
 def value_and_gradients(x, visible, dout):
-    (out, lse), pull = jax.vjp(lambda x: ranges_plain.forward(x, visible), x)
+    (out, lse), pull = jax.vjp(lambda x: plain_ranges.forward(x, visible), x)
     return out, lse, pull((dout, jnp.zeros_like(lse)))[0]
 
 
@@ -101,7 +101,7 @@ def assert_right(x, visible, out, lse, grads, dout):
 @pytest.mark.parametrize("case", CASES)
 def test_forward_and_gradients(case):
     blocks, wide, arguments = CASES[case]
-    x, visible = ranges_plain.random_case(0, **arguments)
+    x, visible = plain_ranges.random_case(0, **arguments)
     x = cast(x)
     settings = config(blocks, back=arguments.get("back"), ahead=arguments.get("ahead"))
     with jax.enable_x64(wide):
@@ -113,7 +113,7 @@ def test_forward_and_gradients(case):
 
 @pytest.mark.parametrize("score", ["dot", "additive"])
 def test_two_calls_with_one_log_sum_exp_add_up_to_one(score):
-    x, visible = ranges_plain.random_case(1, **SCORES[score])
+    x, visible = plain_ranges.random_case(1, **SCORES[score])
     x = cast(x)
     cut = visible.first + visible.extent // 3
     parts = [
@@ -133,7 +133,7 @@ def test_two_calls_with_one_log_sum_exp_add_up_to_one(score):
 
 
 def test_a_saturated_additive_score_is_plus_or_minus_w():
-    x, visible = ranges_plain.random_case(2, **SCORES["additive"])
+    x, visible = plain_ranges.random_case(2, **SCORES["additive"])
     far = np.where(np.arange(x.q.shape[1]) % 2, 1e30, -1e30)[:, None]
     x = cast(x._replace(q=np.where(np.arange(x.q.shape[2]) < 9, far, x.q)))
     out, lse = forward(x, visible, config(SMALL))
@@ -147,7 +147,7 @@ def test_a_saturated_additive_score_is_plus_or_minus_w():
     ("score", "dout_dtype"), [("dot", jnp.bfloat16), ("additive", jnp.float32)]
 )
 def test_bfloat16_with_sums_in_float32(score, dout_dtype):
-    x, visible = ranges_plain.random_case(3, score=score, earlier=1)
+    x, visible = plain_ranges.random_case(3, score=score, earlier=1)
     x = cast(x, jnp.bfloat16)._replace(w=None if x.w is None else cast(x.w))
     settings = config(SMALL, dtype=jnp.bfloat16)
     out, lse = forward(x, visible, settings)
@@ -164,7 +164,7 @@ def test_bfloat16_with_sums_in_float32(score, dout_dtype):
 @pytest.mark.parametrize("score", ["dot", "additive"])
 def test_what_nobody_sees_does_not_show(score):
     """In blocks that are visited it may be huge; what is in others is not even multiplied by 0."""
-    x, _ = ranges_plain.random_case(4, **SCORES[score])
+    x, _ = plain_ranges.random_case(4, **SCORES[score])
     shape = 2, x.q.shape[1]
     first, extent = np.full(shape, 18, np.int32), np.full(shape, 9, np.int32)
     extent[:, 8:16] = 0  # a block of queries that see nothing
