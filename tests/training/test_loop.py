@@ -7,16 +7,18 @@ import jax
 import numpy as np
 import pytest
 from flax.errors import ScopeCollectionNotFound
+from jax.sharding import NamedSharding, PartitionSpec
 
 from attnlab import routes
 from attnlab.models.transformer import Transformer, TransformerConfig, TransformerLM
 from attnlab.records.errors import Invalid
 from attnlab.training.decode import greedy
-from attnlab.training.loop import CHECKPOINTS, LoopSettings, train
+from attnlab.training.loop import CHECKPOINTS, LoopSettings, Task, train
 from attnlab.training.meter import Diverged
 from attnlab.training.metrics_file import METRICS, read_metrics
+from attnlab.training.objective import TokenCrossEntropy
 from attnlab.training.optimizers import OptimizerSettings
-from attnlab.training.parallel import parallel_over
+from attnlab.training.parallel import ShardedJit, parallel_over
 from tests.training import tiny
 
 TIMES = ("seconds", "steps_per_second", "tokens_per_second")
@@ -33,6 +35,7 @@ def run(
     devices=2,
     parallel="jit",
     configuration=None,
+    task=None,
     **settings,
 ):
     folder.mkdir(exist_ok=True)
@@ -42,15 +45,20 @@ def run(
     def chosen(batch):
         return {name: batch[of] for name, of in inputs.items()}
 
-    return train(
+    task = Task(
         model or tiny.Tiny(dropout_rate=0.2),
+        TokenCrossEntropy(),
         tiny.batches().map(chosen),
         lambda: map(chosen, tiny.validation()),
+        configuration or {},
+        **task or {},
+    )
+    return train(
+        task,
         settings=LoopSettings(steps=steps, **settings),
         optimizer=OptimizerSettings(learning_rate=rate, clip_norm=1.0),
         parallel=parallel_over(parallel, jax.devices()[:devices]),
         folder=folder,
-        configuration=configuration or {},
         on_row=on_row,
         say=lambda line: None,
     )
@@ -153,7 +161,7 @@ def test_a_learned_centre_is_trained_and_kept(tmp_path, quick_compile):
         "inputs": {"tokens": "target"},
         "steps": 3,
         "checkpoint_every": 2,
-        "streams": ("dropout", "hash"),
+        "task": {"streams": ("dropout", "hash")},
     }
     whole = run(tmp_path / "whole", **options)
     (centre,) = jax.tree.leaves(whole.collections)
@@ -173,6 +181,36 @@ def test_a_search_uses_the_learned_centre():
     jax.eval_shape(search, variables)
     with pytest.raises(ScopeCollectionNotFound):
         jax.eval_shape(search, {"params": variables["params"]})
+
+
+class Sharded(ShardedJit):
+    """Each device keeps half of every array that has an axis of two halves."""
+
+    def shardings(self, tree):
+        def sharding(x):
+            even = [i for i, size in enumerate(x.shape) if size % 2 == 0]
+            axes = (*(None,) * even[0], "batch") if even else ()
+            return NamedSharding(self.mesh, PartitionSpec(*axes))
+
+        return jax.tree.map(sharding, tree)
+
+
+def test_a_state_may_be_divided_among_the_devices(tmp_path, whole_run, monkeypatch):
+    monkeypatch.setattr(
+        "tests.training.test_loop.parallel_over", lambda kind, devices: Sharded(devices)
+    )
+    run(tmp_path / "s", steps=6)
+    shutil.rmtree(tmp_path / "s" / CHECKPOINTS / "6")
+    divided = run(tmp_path / "s", model=tiny.Tiny(dropout_rate=0.2))
+    _, whole = whole_run
+    for a, b in zip(jax.tree.leaves(divided.params), jax.tree.leaves(whole.params), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
+
+
+def test_a_training_starts_where_another_ended(tmp_path, whole_run):
+    _, whole = whole_run
+    begun = run(tmp_path / "more", steps=1, rate=0.0, task={"start": lambda drawn: whole.params})
+    assert same(begun.params, whole.params)
 
 
 def test_the_folder_of_another_training_is_refused(whole_run):
