@@ -85,4 +85,4 @@ def _flags() -> flags.FlagValues:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv))
+    command_line.start(main)

@@ -1,0 +1,99 @@
+"""What every experiment's command line does alike."""
+
+import dataclasses
+import importlib
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+from attnlab.records import command_line
+from attnlab.records.errors import Invalid
+
+EXPERIMENTS = sorted(
+    path.stem
+    for path in pathlib.Path(__file__).parents[2].glob("experiments/*.py")
+    if path.stem != "__init__"
+)
+
+
+@dataclasses.dataclass
+class Nothing:
+    """Settings of an experiment that has none."""
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_an_experiment_says_its_flags_and_refuses_a_folder_without_a_name(name, capsys):
+    main = importlib.import_module(f"experiments.{name}").main
+    assert main([name, "--help"]) == 0
+    out = capsys.readouterr().out
+    assert "\n  --output_dir=results\n      Where the fresh folder" in out
+    assert "flagfile" not in out and str(pathlib.Path(__file__).parents[2]) not in out
+    for flag in ("output_dir", "resume") if "--resume=" in out else ("output_dir",):
+        assert main([name, f"--{flag}="]) == 2
+        assert capsys.readouterr().err == f"{name}: --{flag}= is empty; give a folder\n"
+
+
+def test_a_folder_to_make_and_one_to_go_on_in_are_two():
+    given = command_line.flags_of(Nothing(), {}, resumes=True)
+    with pytest.raises(Invalid, match="--output_dir and --resume exclude each other; drop one"):
+        command_line.parse(given, ["x", "--resume=a", "--output_dir=b"], None)
+
+
+def test_a_line_break_in_a_flag_does_not_break_the_line(capsys):
+    assert command_line.refuse("x", ValueError("--task=a\nb: not known")) == 2
+    assert capsys.readouterr().err == "x: --task=a b: not known\n"
+
+
+MAIN = """
+import os, signal, sys, time
+from attnlab.records import command_line
+from attnlab.records.interrupts import uninterrupted
+
+def main(argv):
+    if argv[1] == "full":
+        open("/dev/full", "w", buffering=1).write("x" + chr(10))
+    elif argv[1] == "missing":
+        open("no/such")
+    elif argv[1] == "ascii":
+        print("1 × 2")
+    elif argv[1] == "signal":
+        signal.raise_signal(signal.SIGINT)
+    else:
+        try:
+            for _ in range(10**6):
+                command_line.say("a line")
+        except KeyboardInterrupt:
+            with uninterrupted():
+                print("what is done")  # nobody reads it
+                open(argv[1], "w").close()
+            return 130
+
+command_line.start(main)
+"""
+
+
+@pytest.mark.parametrize(
+    ("word", "status", "out", "err"),
+    [
+        ("full", 1, "", "-c: No space left on device; what was written is kept\n"),
+        ("missing", 1, "", "-c: no/such: No such file or directory; what was written is kept\n"),
+        ("ascii", 0, "1 ? 2\n", ""),
+        ("signal", 130, "", ""),
+    ],
+)
+def test_what_ends_a_run_is_one_line(word, status, out, err):
+    command = [sys.executable, "-c", MAIN, word]
+    environment = {"PYTHONPATH": ".", "PYTHONIOENCODING": "ascii"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (status, out, err)
+
+
+def test_a_reader_that_leaves_is_as_ctrl_c(tmp_path):
+    command = [sys.executable, "-c", MAIN, str(tmp_path / "kept")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout.readline() == b"a line\n"
+        process.stdout.close()
+        assert process.stderr.read() == b""
+    assert process.returncode == 130 and (tmp_path / "kept").exists()
