@@ -71,6 +71,9 @@ def start(main: Callable[[list[str]], int]) -> NoReturn:
     To `main` a reader that leaves (`| head`) is as Ctrl-C. What it leaves to say is said here, in
     one line: that the disk is full, or Ctrl-C where there was nothing to keep.
     """
+    sys.excepthook = sys.__excepthook__
+    if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:  # as it was during the imports
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     sys.stdout, sys.stderr = _output(sys.stdout), _output(sys.stderr)
     name = os.path.basename(sys.argv[0]).removesuffix(".py")
     try:

@@ -8,6 +8,7 @@ import sys
 
 import pytest
 
+import experiments
 from attnlab.records import command_line
 from attnlab.records.errors import Invalid
 
@@ -47,47 +48,58 @@ def test_a_line_break_in_a_flag_does_not_break_the_line(capsys):
 
 
 MAIN = """
-import os, signal, sys, time
+import os, signal, sys
 from attnlab.records import command_line
 from attnlab.records.interrupts import uninterrupted
 
 def main(argv):
-    if argv[1] == "full":
-        open("/dev/full", "w", buffering=1).write("x" + chr(10))
-    elif argv[1] == "missing":
-        open("no/such")
-    elif argv[1] == "ascii":
-        print("1 × 2")
-    elif argv[1] == "signal":
-        signal.raise_signal(signal.SIGINT)
-    else:
-        try:
-            for _ in range(10**6):
-                command_line.say("a line")
-        except KeyboardInterrupt:
-            with uninterrupted():
-                print("what is done")  # nobody reads it
-                open(argv[1], "w").close()
-            return 130
+    match argv[1]:
+        case "full":
+            open("/dev/full", "w", buffering=1).write("x" + chr(10))
+        case "missing":
+            open("no/such")
+        case "ascii":
+            print("1 × 2")
+        case "signal":
+            signal.raise_signal(signal.SIGINT)
+        case "bug":
+            print(sys.excepthook is sys.__excepthook__)
+            import flax_too
+        case path:
+            try:
+                for _ in range(10**6):
+                    command_line.say("a line")
+            except KeyboardInterrupt:
+                with uninterrupted():
+                    print("what is done")  # nobody reads it
+                    open(path, "w").close()
+                return 130
 
-command_line.start(main)
+for word in sys.argv[1:]:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # as experiments/__init__.py leaves them
+    sys.excepthook = lambda *_: None
+    sys.argv = ["one", word]
+    try:
+        command_line.start(main)
+    except BaseException as error:
+        print(repr(error), file=sys.stderr)
 """
 
 
-@pytest.mark.parametrize(
-    ("word", "status", "out", "err"),
-    [
-        ("full", 1, "", "-c: No space left on device; what was written is kept\n"),
-        ("missing", 1, "", "-c: no/such: No such file or directory; what was written is kept\n"),
-        ("ascii", 0, "1 ? 2\n", ""),
-        ("signal", 130, "", ""),
-    ],
-)
-def test_what_ends_a_run_is_one_line(word, status, out, err):
-    command = [sys.executable, "-c", MAIN, word]
+def test_what_ends_a_run_is_one_line():
+    command = [sys.executable, "-c", MAIN, "full", "missing", "ascii", "signal", "bug"]
     environment = {"PYTHONPATH": ".", "PYTHONIOENCODING": "ascii"}
     done = subprocess.run(command, env=environment, capture_output=True, text=True)
-    assert (done.returncode, done.stdout, done.stderr) == (status, out, err)
+    assert done.stdout == "1 ? 2\nTrue\n"
+    assert done.stderr.splitlines() == [
+        "one: No space left on device; what was written is kept",
+        "SystemExit(1)",
+        "one: no/such: No such file or directory; what was written is kept",
+        "SystemExit(1)",
+        "SystemExit()",
+        "SystemExit(130)",
+        "ModuleNotFoundError(\"No module named 'flax_too'\")",  # of a run, a bug: not one line
+    ]
 
 
 def test_a_reader_that_leaves_is_as_ctrl_c(tmp_path):
@@ -95,5 +107,23 @@ def test_a_reader_that_leaves_is_as_ctrl_c(tmp_path):
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stdout.readline() == b"a line\n"
         process.stdout.close()
-        assert process.stderr.read() == b""
-    assert process.returncode == 130 and (tmp_path / "kept").exists()
+        assert process.stderr.read() == b"SystemExit(130)\n"
+    assert (tmp_path / "kept").exists()
+
+
+@pytest.mark.parametrize(
+    ("line", "status", "message"),
+    [
+        ("import signal; signal.raise_signal(signal.SIGINT)", -2, ""),
+        ("import flax_too.linen", 1, " has no package 'flax_too': `launch/local NAME` without"),
+    ],
+)
+def test_what_ends_the_imports_is_no_traceback(line, status, message, tmp_path):
+    (tmp_path / "experiments").mkdir()
+    text = pathlib.Path(experiments.__file__).read_text()
+    (tmp_path / "experiments" / "__init__.py").write_text(text)
+    (tmp_path / "experiments" / "one.py").write_text(line)
+    command = [sys.executable, "-m", "experiments.one"]
+    done = subprocess.run(command, cwd=tmp_path, env={}, capture_output=True, text=True)
+    assert done.returncode == status and done.stdout == ""
+    assert message in done.stderr and done.stderr.count("\n") == bool(message)
