@@ -33,8 +33,16 @@ __all__ = [
 ]
 
 BAD_FLAG = 2  # the exit status
-# What a folder may do to a run that cannot go on: full, over a quota, taken away, broken.
-_DISK = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.ENOENT, errno.EIO}
+# What a disk may do to a run that cannot go on: full, over a quota, taken away, broken.
+_DISK = {
+    errno.ENOSPC,
+    errno.EDQUOT,
+    errno.EFBIG,
+    errno.EROFS,
+    errno.EACCES,
+    errno.ENOENT,
+    errno.EIO,
+}
 S = TypeVar("S")  # a dataclass of bools, numbers, strings and tuples of one of them
 
 
