@@ -10,6 +10,7 @@ target, those that are not met first). Ctrl-C keeps what is done and still write
 --resume=FOLDER does only what is missing or failed there.
 """
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +58,8 @@ def _flags() -> flags.FlagValues:
 
 
 def _settings(given: flags.FlagValues) -> tuple[dict[str, Any], Path | None]:
+    if not given.seconds < math.inf:  # nor is NaN
+        raise ValueError(f"--seconds={given.seconds}: give a finite number")
     if given.resume is None:
         return {name: given[name].value for name in _OWN}, None
     path = Path(given.resume)

@@ -22,6 +22,7 @@ from attnlab.records.errors import Invalid
 __all__ = [
     "BAD_FLAG",
     "add_common",
+    "check_seed",
     "flags_of",
     "from_plain",
     "parse",
@@ -189,6 +190,18 @@ def settings_of(found: flags.FlagValues, defaults: S) -> S:
     return kind(**{f.name: _value(f.name, found[f.name].value, f.default) for f in fields})
 
 
+def check_seed(seed: int) -> None:
+    """Refuses a seed that JAX and grain would not take, or take for another one.
+
+    Raises:
+      Invalid: it is not from 0 to 2³¹ − 1.
+    """
+    if seed < 0:
+        raise Invalid(f"--seed={seed}: give at least 0")
+    if seed >= 2**31:
+        raise Invalid(f"--seed={seed}: give less than {2**31}")
+
+
 def from_plain(kind: type[S], values: Mapping[str, Any]) -> S:
     """Settings from what JSON made of them, lists becoming tuples.
 
@@ -199,6 +212,8 @@ def from_plain(kind: type[S], values: Mapping[str, Any]) -> S:
     known = {field.name for field in dataclasses.fields(of_kind)}
     parts = (("without", known - values.keys()), ("with", values.keys() - known))
     differ = " and ".join(f"{word} {', '.join(sorted(names))}" for word, names in parts if names)
+    if values.keys() - known and 2 * len(known & values.keys()) < len(known):
+        raise Invalid(f"settings of another experiment, {differ}; give a folder of this one")
     if differ:
         raise Invalid(f"settings of another version, {differ}; start a new run")
     for field in dataclasses.fields(of_kind):

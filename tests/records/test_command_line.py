@@ -9,6 +9,7 @@ import sys
 import pytest
 
 import experiments
+from attnlab.bench.settings import Settings
 from attnlab.records import command_line
 from attnlab.records.errors import Invalid
 
@@ -40,6 +41,27 @@ def test_a_folder_to_make_and_one_to_go_on_in_are_two():
     given = command_line.flags_of(Nothing(), {}, resumes=True)
     with pytest.raises(Invalid, match="--output_dir and --resume exclude each other; drop one"):
         command_line.parse(given, ["x", "--resume=a", "--output_dir=b"], None)
+
+
+@pytest.mark.parametrize(
+    ("name", "flag"),
+    [
+        ("survive_kills", "--longest=-1"),
+        ("survive_kills", "--longest=inf"),
+        ("survive_kills", "--longest=nan"),
+        ("compare_peers", "--seconds=nan"),
+    ],
+)
+def test_seconds_are_finite(name, flag, tmp_path, capsys):
+    main = importlib.import_module(f"experiments.{name}").main
+    assert main([name, flag, f"--output_dir={tmp_path}"]) == 2
+    assert capsys.readouterr().err.startswith(f"{name}: {flag}: give")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_folder_of_another_experiment_is_called_that():
+    with pytest.raises(Invalid, match="settings of another experiment.*a folder of this one"):
+        command_line.from_plain(Settings, {"task": "copy", "seed": 1})
 
 
 def test_a_line_break_in_a_flag_does_not_break_the_line(capsys):
