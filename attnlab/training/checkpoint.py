@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
+import os
+import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -80,7 +84,8 @@ class Checkpoints:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._orbax.close()
+        with self._disk_errors():
+            self._orbax.close()
 
     def _require_same(self, step: int) -> None:
         found = self._metadata(step)["configuration"]
@@ -113,7 +118,11 @@ class Checkpoints:
         validation_nll: float | None = None,
         wait: bool = False,
     ) -> None:
-        """Saves in the background, or with `wait` returns when it is on disk."""
+        """Saves in the background, or with `wait` returns when it is on disk.
+
+        Raises:
+          OSError: this checkpoint, or the one before, cannot be written; those before it are kept.
+        """
         if step == self.latest_step:
             return
         metadata = {
@@ -123,15 +132,28 @@ class Checkpoints:
             "meter": meter,
         }
         metrics = None if validation_nll is None else {"validation_nll": validation_nll}
-        self._writing = self._orbax.save_checkpointables_async(
-            step, {"state": state}, force=True, metrics=metrics, custom_metadata=metadata
-        )
+        with self._disk_errors():
+            self._writing = self._orbax.save_checkpointables_async(
+                step, {"state": state}, force=True, metrics=metrics, custom_metadata=metadata
+            )
         if wait:
             self._wait()
 
     def _wait(self) -> None:
         if self._writing is not None:
-            self._writing.result()
+            with self._disk_errors():
+                self._writing.result()
+
+    @contextlib.contextmanager
+    def _disk_errors(self) -> Iterator[None]:
+        """What the disk says is an OSError, as elsewhere; orbax has it in a ValueError's text."""
+        try:
+            yield
+        except ValueError as error:
+            code = re.search(r"os_error_code='(\d+)'", str(error))
+            if code is None:
+                raise
+            raise OSError(int(code[1]), os.strerror(int(code[1])), str(self.folder)) from error
 
     def restore(self, abstract: Any, sharding: jax.sharding.Sharding, step: int) -> Restored:
         """A checkpoint on the devices of `sharding`, whichever it was saved from.
