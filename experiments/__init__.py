@@ -1,1 +1,27 @@
 """One file an experiment: parse the flags, build, call the library."""
+
+import signal
+import sys
+from types import TracebackType
+
+
+def _name_what_is_missing(
+    kind: type[BaseException], error: BaseException, trace: TracebackType | None
+) -> None:
+    name = str(getattr(error, "name", None)).partition(".")[0]
+    if not issubclass(kind, ModuleNotFoundError) or name in ("attnlab", "experiments"):
+        sys.__excepthook__(kind, error, trace)
+        return
+    print(
+        f"{sys.executable} has no package {name!r}: `launch/local NAME` without --no_env makes an "
+        "environment that has it, and so does `pip install .` in this one",
+        file=sys.stderr,
+    )
+
+
+# While `python -m experiments.NAME` imports its packages, which takes seconds, no `try` can help.
+# `command_line.start` takes both back.
+if sys.argv[:1] == ["-m"]:
+    sys.excepthook = _name_what_is_missing
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # nohup's wish stands
+        signal.signal(signal.SIGINT, signal.SIG_DFL)

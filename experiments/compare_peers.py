@@ -10,35 +10,25 @@ target, those that are not met first). Ctrl-C keeps what is done and still write
 --resume=FOLDER does only what is missing or failed there.
 """
 
-import sys
+import math
 from pathlib import Path
 from typing import Any
 
 from absl import flags
 
 from attnlab.bench import compare, peers_rows, peers_run
+from attnlab.records import command_line
 from attnlab.records.interrupts import interruptible
-
-flags.DEFINE_list("rows", list(peers_rows.ROWS), f"What to compare: {', '.join(peers_rows.ROWS)}.")
-flags.DEFINE_integer("repeats", 7, "Timed turns of each pair.", lower_bound=1)
-flags.DEFINE_float("seconds", 60.0, "A pair takes no more turns after this time.", lower_bound=0.0)
-flags.DEFINE_string("output_dir", "results", "Where the fresh folder of this run is made.")
-flags.DEFINE_string("resume", None, "The folder of an earlier run to complete, with its flags.")
-flags.DEFINE_bool("help", False, "Show this text.", short_name="h")
 
 _OWN = ("rows", "repeats", "seconds")
 
 
 def main(argv: list[str]) -> int:
     """Parses and compares; a bad flag or a missing package ends in one line and status 2."""
+    given = _flags()
     try:
-        rest = flags.FLAGS(argv)[1:]
-        given = flags.FLAGS
-        if given.help:
-            print(f"{__doc__}\nflags:\n{given.main_module_help()}")
+        if not command_line.parse(given, argv, __doc__):
             return 0
-        if rest:
-            raise ValueError(f"{rest[0]!r} is not a flag; write --name=value")
         settings, resume = _settings(given)
         with interruptible():
             return peers_run.compare(
@@ -49,20 +39,34 @@ def main(argv: list[str]) -> int:
                 resume=resume,
             )
     except (flags.Error, ValueError) as error:
-        print(f"compare_peers: {error}", file=sys.stderr)
-        return 2
+        return command_line.refuse("compare_peers", error)
+
+
+def _flags() -> flags.FlagValues:
+    """The flags; of this experiment alone, so that others may use the same names."""
+    found = flags.FlagValues()
+    rows = list(peers_rows.ROWS)
+    flags.DEFINE_list("rows", rows, f"What to compare: {', '.join(rows)}.", flag_values=found)
+    flags.DEFINE_integer(
+        "repeats", 7, "Timed turns of each pair.", lower_bound=1, flag_values=found
+    )
+    after = "A pair takes no more turns after this time."
+    flags.DEFINE_float("seconds", 60.0, after, lower_bound=0.0, flag_values=found)
+    again = "The folder of an earlier run to complete, with its flags."
+    flags.DEFINE_string("resume", None, again, flag_values=found)
+    return command_line.add_common(found)
 
 
 def _settings(given: flags.FlagValues) -> tuple[dict[str, Any], Path | None]:
+    if not given.seconds < math.inf:  # nor is NaN
+        raise ValueError(f"--seconds={given.seconds}: give a finite number")
     if given.resume is None:
         return {name: given[name].value for name in _OWN}, None
     path = Path(given.resume)
-    if given["output_dir"].present:
-        raise ValueError("--output_dir and --resume exclude each other; drop one")
     stored = peers_run.stored_settings(path)
     compare.check_resumed({n: given[n].value for n in _OWN if given[n].present}, stored, path)
     return stored, path
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv))
+    command_line.start(main)

@@ -17,7 +17,6 @@ matplotlib only, no network, and no installation of this project.
 """
 
 import dataclasses
-import sys
 from pathlib import Path
 
 from absl import flags
@@ -60,4 +59,4 @@ def _stored(given: flags.FlagValues, settings: Settings, folder: Path) -> Settin
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv))
+    command_line.start(main)

@@ -14,7 +14,6 @@ figures as SVG and PNG. Ctrl-C keeps what is done; --resume measures what is mis
 is, and writes report and figures again. The defaults take two minutes on two cores.
 """
 
-import sys
 from pathlib import Path
 
 from absl import flags
@@ -65,4 +64,4 @@ def main(argv: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv))
+    command_line.start(main)

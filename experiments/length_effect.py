@@ -13,7 +13,6 @@ and metrics.jsonl. SIGTERM and Ctrl-C save; --resume=FOLDER goes on. The default
 on two busy cores.
 """
 
-import sys
 from pathlib import Path
 
 from attnlab.records import command_line
@@ -49,4 +48,4 @@ def main(argv: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv))
+    command_line.start(main)

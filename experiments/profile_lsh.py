@@ -12,7 +12,6 @@ and still writes the report. The defaults take two minutes on two cores.
 
 import dataclasses
 import functools
-import sys
 from pathlib import Path
 
 from absl import flags
@@ -84,4 +83,4 @@ def _settings(given: flags.FlagValues) -> Settings:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv))
+    command_line.start(main)

@@ -9,6 +9,7 @@ resumed. The two curves and the last checkpoints must be the same, bit for bit. 
 both runs. Twenty kills take six minutes on two cores.
 """
 
+import math
 import sys
 from pathlib import Path
 
@@ -17,21 +18,33 @@ from absl import flags
 from attnlab.records import command_line
 from attnlab.records.errors import Invalid
 from attnlab.records.folders import fresh_folder
-from attnlab.training.kills import difference_of_runs, kill_until_done, run_to_the_end
+from attnlab.records.interrupts import interruptible
+from attnlab.training.kills import (
+    TrainingFailed,
+    difference_of_runs,
+    kill_until_done,
+    run_to_the_end,
+)
 from attnlab.translation.systems import MODELS
 
 EXPERIMENT = ["-m", "experiments.translate"]
 
 
 def main(argv: list[str]) -> int:
-    """Returns 0 if nothing differs, 1 if something does, 2 for a bad flag."""
+    """Returns 0 if nothing differs, 1 if something does or a training fails, 2 for a bad flag."""
     given = _flags()
     try:
         if not command_line.parse(given, argv, __doc__):
             return 0
-        return _run(given, fresh_folder(Path(given.output_dir), "survive_kills"))
+        if not 0 <= given.longest < math.inf:
+            raise Invalid(f"--longest={given.longest:g}: give 0 or more seconds")
+        with interruptible():  # also a polite kill takes the trainings along
+            return _run(given, fresh_folder(Path(given.output_dir), "survive_kills"))
     except (flags.Error, Invalid) as error:
         return command_line.refuse("survive_kills", error)
+    except TrainingFailed as error:
+        print(f"survive_kills: {error}", file=sys.stderr)
+        return 1
     except KeyboardInterrupt:
         print("survive_kills: interrupted; nothing was compared", file=sys.stderr)
         return 130
@@ -85,4 +98,4 @@ def _flags() -> flags.FlagValues:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv))
+    command_line.start(main)

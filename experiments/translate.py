@@ -17,7 +17,6 @@ fares as sentences grow. SIGTERM and Ctrl-C save; --resume=FOLDER goes on, also 
 nothing had happened. The defaults take a minute and a half on two cores.
 """
 
-import sys
 from pathlib import Path
 
 from attnlab.records import command_line
@@ -74,4 +73,4 @@ def main(argv: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv))
+    command_line.start(main)

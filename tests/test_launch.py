@@ -202,6 +202,15 @@ def test_a_reader_of_the_help_may_leave(scratch):
         assert process.stderr.read() == ""
 
 
+def test_a_folder_that_is_gone_is_the_reason(scratch):
+    gone = scratch.elsewhere / "gone"
+    gone.mkdir()
+    command = f'cd "{gone}"; rmdir "{gone}"; exec "{scratch.root}/launch/local" --help'
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True)
+    assert done.returncode == 1 and "the folder you are in is gone" in done.stderr
+    assert "needs Python" not in done.stderr
+
+
 def test_unknown_name_lists_the_known_ones(scratch):
     assert "hello              Says what it was given." in scratch.run("helo")[2]
 

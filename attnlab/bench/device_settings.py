@@ -2,9 +2,10 @@
 
 import dataclasses
 import json
+import math
 from typing import Any
 
-from attnlab.bench.device_cases import MECHANISMS
+from attnlab.bench.device_cases import IMPORTANT, MECHANISMS
 from attnlab.records.command_line import from_plain
 from attnlab.records.errors import Invalid
 
@@ -40,8 +41,17 @@ class Settings:
         for name in ("lengths", "tokens", "minutes", "repeats", "case_seconds"):
             value = getattr(self, name)
             numbers = value if isinstance(value, tuple) else (value,)
-            if not numbers or not min(numbers) > 0:
-                raise Invalid(f"--{name}={_plain(value)}: give numbers above 0")
+            if not numbers or not all(0 < n < math.inf for n in numbers):
+                raise Invalid(f"--{name}={_plain(value)}: give finite numbers above 0")
+        if self.parts == ("speed",) and set(self.mechanisms) != set(MECHANISMS):
+            untimed = [name for name in self.mechanisms if name not in IMPORTANT]
+            if untimed:
+                raise Invalid(
+                    f"--mechanisms={','.join(self.mechanisms)}: {untimed[0]} is checked but not "
+                    f"timed; with --parts=speed give some of: {', '.join(IMPORTANT)}"
+                )
+        if "speed" not in self.parts and self.repeats != Settings.repeats:
+            raise Invalid(f"--repeats={self.repeats}: nothing is timed without the part speed")
         for n in self.lengths:
             if n <= self.tokens and self.tokens % n:
                 raise Invalid(

@@ -14,14 +14,16 @@ from typing import Any
 import jax
 import numpy as np
 
-from attnlab.ops.lsh.attention import LSHOptions
-from attnlab.ops.lsh.hashing import (
+from attnlab.ops.lsh import (
+    HashQuality,
+    LSHOptions,
     default_num_buckets,
     hash_buckets,
+    hash_quality,
     make_rotations,
     running_centre,
 )
-from attnlab.ops.lsh.quality import HashQuality, hash_quality
+from attnlab.records.command_line import check_seed
 from attnlab.records.errors import Invalid
 
 CENTRING = ("none", "running")
@@ -66,6 +68,7 @@ class Settings:
                     raise Invalid(f"--{name}: {one:g} is not positive; 1 is 2·length/chunk buckets")
                 if name != "bucket_factors" and one < bound:
                     raise Invalid(f"--{name}: {one} is too small; give {bound} or more")
+        check_seed(self.seed)
         for name, valid in (("centring", CENTRING), ("merge", MERGE)):
             value = getattr(self, name)
             wrong = [one for one in value if one not in valid]

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -139,6 +140,31 @@ class Settings:
             for name, way in self._lines()
             for one in dict.fromkeys(passes)
         ]
+
+    def check_used(self, named: Collection[str]) -> None:
+        """Refuses flags that would count for nothing.
+
+        Args:
+          named: the flags that the command line names.
+
+        Raises:
+          Invalid: one of them is not used; the message says why.
+        """
+        names, program = self._names(), self.program != ATTENTION
+        ways = {way or AUTO for _, way in self._lines()}
+        others = ", ".join(way for way in self.implementation if way not in ways)
+        unused = (
+            ("repeats case_seconds case_gib input", self.target, "with --target nothing runs"),
+            ("passes causal ops_only", program, f"--program={self.program} settles that"),
+            ("num_layers vocab_size", not program, "they are of the model of a --program"),
+            ("window", "window" not in names, "window is not among --mechanisms"),
+            ("num_hashes chunk_size", "lsh" not in names, "lsh is not among --mechanisms"),
+            ("implementation", others, f"none of --mechanisms is computed by {others}"),
+        )
+        for flags, idle, why in unused:
+            for flag in flags.split():
+                if flag in named and idle:
+                    raise Invalid(f"--{flag} would count for nothing: {why}; leave it out")
 
     def as_json(self) -> dict[str, Any]:
         """Plain values; `from_json` is the inverse."""

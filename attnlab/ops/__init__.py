@@ -24,7 +24,8 @@ projection inside the score (`general`, `concat`) does not overflow |
 | `"cudnn"` | NVIDIA's flash attention by `jax.nn` | GPU: dot, half precision; causal, padding, a \
 window of the past |
 | `"splash"` | JAX's flash attention for TPU | TPU: dot, bfloat16; causal, window, segments |
-| `"tokamax"` | the library of that name, if installed | TPU, GPU: dot, half precision; causal, window |
+| `"tokamax"` | the library of that name, if installed | TPU, GPU: dot, half precision; causal, \
+window |
 | `"pallas"`, `Pallas(block_q=…)` | our kernels: dot and additive over ranges of keys, and LSH | \
 TPU, H100, H200; causal, window, padding |
 | `None` | cuDNN where it serves; else dense for at most 32 queries or keys (a decoder's step), \

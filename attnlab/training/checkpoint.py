@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
+import os
+import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -80,7 +84,8 @@ class Checkpoints:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._orbax.close()
+        with self._disk_errors():
+            self._orbax.close()
 
     def _require_same(self, step: int) -> None:
         found = self._metadata(step)["configuration"]
@@ -122,6 +127,9 @@ class Checkpoints:
           meter: state of the meter.
           validation: number by which the best checkpoint is known, the smallest; None = not known.
           wait: whether to return only when it is on disk.
+
+        Raises:
+          OSError: this checkpoint, or the one before, cannot be written; those before it are kept.
         """
         if step == self.latest_step:
             return
@@ -132,15 +140,28 @@ class Checkpoints:
             "meter": meter,
         }
         metrics = None if validation is None else {"validation": validation}
-        self._writing = self._orbax.save_checkpointables_async(
-            step, {"state": state}, force=True, metrics=metrics, custom_metadata=metadata
-        )
+        with self._disk_errors():
+            self._writing = self._orbax.save_checkpointables_async(
+                step, {"state": state}, force=True, metrics=metrics, custom_metadata=metadata
+            )
         if wait:
             self._wait()
 
     def _wait(self) -> None:
         if self._writing is not None:
-            self._writing.result()
+            with self._disk_errors():
+                self._writing.result()
+
+    @contextlib.contextmanager
+    def _disk_errors(self) -> Iterator[None]:
+        """What the disk says is an OSError, as elsewhere; orbax has it in a ValueError's text."""
+        try:
+            yield
+        except ValueError as error:
+            code = re.search(r"os_error_code='(\d+)'", str(error))
+            if code is None:
+                raise
+            raise OSError(int(code[1]), os.strerror(int(code[1])), str(self.folder)) from error
 
     def restore(self, abstract: Any, shardings: Any, step: int) -> Restored:
         """A checkpoint on the devices of `shardings`, whichever it was saved from.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import shlex
 import subprocess
 import sys
 import threading
@@ -19,10 +20,14 @@ from orbax.checkpoint import v1 as ocp
 from attnlab.training.loop import CHECKPOINTS
 from attnlab.training.metrics_file import read_metrics
 
-__all__ = ["difference_of_runs", "kill_until_done", "run_to_the_end"]
+__all__ = ["TrainingFailed", "difference_of_runs", "kill_until_done", "run_to_the_end"]
 
 TIMES = ("seconds", "steps_per_second", "tokens_per_second")  # a kill may change these
 EARLY = 0.25  # the share of kills while the process starts, restores and compiles
+
+
+class TrainingFailed(RuntimeError):
+    """A training that was to end well did not; the message ends with its last lines."""
 
 
 class Process:
@@ -74,7 +79,7 @@ def run_to_the_end(command: Sequence[str]) -> None:
     """Runs a command.
 
     Raises:
-      RuntimeError: it fails; the message ends with its last lines.
+      TrainingFailed: it fails.
     """
     process = Process(command)
     try:
@@ -83,7 +88,8 @@ def run_to_the_end(command: Sequence[str]) -> None:
         process.kill()
         raise
     if status:
-        raise RuntimeError(f"status {status} of {command}:\n" + "\n".join(process.lines[-20:]))
+        lines = "\n".join(process.lines[-20:])
+        raise TrainingFailed(f"status {status} of {shlex.join(command)}:\n{lines}")
 
 
 def kill_until_done(

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import shlex
 import signal
 from collections.abc import Callable, Mapping, Sequence
@@ -24,6 +25,7 @@ from attnlab.data.batching import evaluation_batches, train_batches
 from attnlab.data.tasks import Copy, Reversal, SymbolTask
 from attnlab.data.tokenizers import Numbers
 from attnlab.models.seq2seq import Seq2Seq
+from attnlab.records.command_line import check_seed
 from attnlab.records.errors import Invalid
 from attnlab.training.decode import greedy
 from attnlab.training.loop import LoopSettings, Task, Trained, train
@@ -89,8 +91,10 @@ class Settings:
             value = getattr(self, field.name)
             if isinstance(value, int) and value < (least := int(field.name != "seed")):
                 raise Invalid(f"--{field.name}={value}: give at least {least}")
-        if not self.learning_rate > 0:
-            raise Invalid(f"--learning_rate={self.learning_rate:g}: give more than 0")
+        check_seed(self.seed)
+        if not 0 < self.learning_rate < math.inf:
+            given = f"--learning_rate={self.learning_rate:g}"
+            raise Invalid(f"{given}: give more than 0, and a finite number")
         rising = sorted(set(self.lengths))
         if not rising or list(self.lengths) != rising or rising[0] < 1:
             given = ",".join(map(str, self.lengths))

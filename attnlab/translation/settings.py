@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from typing import Any
 
+from attnlab.records.command_line import check_seed
 from attnlab.records.errors import Invalid
 from attnlab.training.parallel import PARALLEL
 from attnlab.translation.recipes import PRESETS, Preset, Recipe
@@ -97,16 +99,24 @@ class Settings:
             got = getattr(self, name)
             if not got >= least:  # nor is NaN
                 raise Invalid(f"--{name}={got}: give at least {least}")
+            if got == math.inf:
+                raise Invalid(f"--{name}={got}: give a finite number")
+        check_seed(self.seed)
         if not (self.dropout_rate == -1 or 0 <= self.dropout_rate < 1):
             raise Invalid(
                 f"--dropout_rate={self.dropout_rate}: give 0 or more and less than 1, or -1 for "
                 "the recipe's"
             )
-        if not (self.length_penalty == -1 or self.length_penalty >= 0):
+        if not (self.length_penalty == -1 or 0 <= self.length_penalty < math.inf):
             raise Invalid(
                 f"--length_penalty={self.length_penalty}: give 0 or more, or -1 for the preset's"
             )
         self._check_data()
+        if self.length_penalty >= 0 and self.chosen_preset().beam_size == 1:
+            raise Invalid(
+                f"--length_penalty={self.length_penalty:g}: greedy search has none; leave it out, "
+                "or give a larger --beam_size"
+            )
         if self.pack and self.chosen_preset().models != ("transformer",):
             raise Invalid(
                 "--pack: only the Transformer keeps packed pairs apart; give --models=transformer"
@@ -134,6 +144,10 @@ class Settings:
             raise Invalid(f"--direction={self.direction}: give two languages, as de-en")
         if self.direction and not self.tfds_name:
             raise Invalid(f"--direction={self.direction}: needs --tfds_name; files have one order")
+        if self.data_dir != Settings.data_dir and not self.tfds_name:
+            raise Invalid(f"--data_dir={self.data_dir}: needs --tfds_name, whose folder it is")
+        if self.cache_dir and not self.has_text:
+            raise Invalid(f"--cache_dir={self.cache_dir}: needs text; dates are not prepared")
         if self.draw_file and not self.has_text:
             raise Invalid(f"--draw_file={self.draw_file}: needs text; dates are drawn as they are")
         if self.vocab_size and not self.has_text:
@@ -191,7 +205,6 @@ _LEAST = {
     "beam_size": 0,
     "devices": 0,
     "accumulate": 1,
-    "seed": 0,
 }
 
 

@@ -75,7 +75,17 @@ def test_without_an_accelerator_it_says_so(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("flags", [("--lengths=300",), ("--parts=speeed",), ("--minutes=0",)])
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ("--lengths=300",),
+        ("--parts=speeed",),
+        ("--minutes=0",),
+        ("--minutes=inf",),
+        ("--repeats=9", "--parts=correctness"),
+        ("--mechanisms=lsh,dot", "--parts=speed"),
+    ],
+)
 def test_bad_flags_are_one_line(flags, capsys):
     assert command.main(["device_check", *flags]) == 2
     (line,) = capsys.readouterr().err.splitlines()

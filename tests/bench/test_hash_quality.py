@@ -60,6 +60,7 @@ def test_one_thing_is_varied_at_a_time():
     [
         ({"rounds": ()}, "--rounds= is empty"),
         ({"rounds": (4, 0)}, "--rounds: 0 is too small; give 1 or more"),
+        ({"seed": 2**31}, "--seed=2147483648: give less than 2147483648"),
         ({"train_steps": -1}, "--train_steps: -1 is too small; give 0 or more"),
         ({"bucket_factors": (0.0,)}, "--bucket_factors: 0 is not positive"),
         ({"centring": ("mean",)}, "--centring=mean: choose from none, running"),

@@ -1,3 +1,5 @@
+import resource
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -60,6 +62,21 @@ def test_what_is_saved_is_not_what_comes_after(tmp_path):
             jax.eval_shape(lambda: a_state(size=3_000_000)), shardings(2), 1
         )
     np.testing.assert_array_equal(found.state["a"], np.arange(3e6, dtype=np.float32))
+
+
+def test_what_the_disk_says_is_an_os_error_and_the_checkpoint_before_is_kept(tmp_path):
+    unlimited = resource.getrlimit(resource.RLIMIT_FSIZE)
+    with pytest.raises(OSError, match="File too large.*/c'$"):
+        with Checkpoints(tmp_path / "c", {}) as checkpoints:
+            checkpoints.save(1, a_state(), data=None, meter={}, wait=True)
+            resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, unlimited[1]))
+            try:
+                checkpoints.save(2, a_state(size=3_000_000), data=None, meter={}, wait=True)
+            finally:
+                resource.setrlimit(resource.RLIMIT_FSIZE, unlimited)
+    with Checkpoints(tmp_path / "c", {}) as checkpoints:
+        assert checkpoints.latest_step == 1
+        checkpoints.restore(jax.eval_shape(a_state), whole(2), 1)
 
 
 def test_another_training_is_refused_with_the_difference(tmp_path):
