@@ -322,7 +322,7 @@ class Explicit(Mask):
 
     def for_queries(self, offset, count):
         array = jnp.asarray(self.array)
-        if array.shape[-2] == 1:
+        if array.ndim < 2 or array.shape[-2] == 1:
             return self
         return Explicit(jax.lax.dynamic_slice_in_dim(array, offset, count, array.ndim - 2))
 

@@ -140,3 +140,24 @@ def test_modules_on_explicit_axes_and_of_nothing(module: nn.Module):
     )
     jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-5), found, wanted)
     assert jax.jit(module.apply)(variables, x[:0]).shape == (0, 11, 8)
+
+
+@pytest.mark.parametrize("spec", [P("data"), P(None, None, "data")], ids=["batch", "heads"])
+def test_decoding_by_hash_on_explicit_axes(spec):
+    """A prompt and a token, from a cache that is split as the queries are."""
+    route = routes.LSH(2, 2, chunk_size=4, centring="running")
+    step = jax.jit(lambda k, v, state, q, at: route.decode(Dot(), q, k, v, state, q_offset=at))
+
+    def decode(place):
+        k, v, state, contexts = place(Q), place(V), route.empty_state(place(Q)), []
+        for first, stop in ((0, 9), (9, 10)):
+            context, state = step(k, v, state, place(Q[:, first:stop]), first)
+            contexts.append(context)
+        return contexts, state
+
+    found, expected = decode(lambda x: on_explicit_mesh(x, spec)), decode(jnp.asarray)
+    jax.tree.map(
+        lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-5, atol=1e-6), found, expected
+    )
+    for x in jax.tree.leaves(found):
+        assert jax.typeof(x).sharding.spec[0] == spec[0]

@@ -79,7 +79,7 @@ def cut_to_queries(mask, bias, offset, count: int, *, causal: bool):
     mask = masks.as_mask(mask)
     if mask is not None:
         mask = mask.for_queries(offset, count)
-    if bias is not None and bias.shape[-2] != 1:
+    if bias is not None and bias.ndim > 1 and bias.shape[-2] != 1:
         bias = jax.lax.dynamic_slice_in_dim(bias, offset, count, bias.ndim - 2)
     return masks.combine(masks.Causal(offset) if causal else None, mask), bias
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -32,7 +33,8 @@ def as_flax_attention_fn(
 
     Returns:
       A function of query [*B, T, N, H], key, value [*B, S, N, H] and the keywords that Flax
-      passes: Linen those it finds by name in the signature, so none is lost; NNX nine, always.
+      passes: Linen those it finds by name in the signature, so none is lost; NNX nine, always. It
+      is equal to another of an equal score and route, as modules with it are.
 
     Raises:
       ValueError: for a score or route that is none.
@@ -61,7 +63,18 @@ def as_flax_attention_fn(
             "use routes.LSH(shared_qk=False), or attnlab.LSHSelfAttention"
         )
 
-    def attention_fn(
+    return _AttentionFn(score, route)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _AttentionFn:
+    """Equal where score and route are, so that modules that hold it are: jit looks them up."""
+
+    score: Score
+    route: Route
+
+    def __call__(
+        self,
         query: jax.Array,
         key: jax.Array,
         value: jax.Array,
@@ -97,8 +110,8 @@ def as_flax_attention_fn(
                 "attn_weights_value_einsum (leave the Flax module's ..._einsum_cls unset)"
             )
         lengths = query.shape[-3], key.shape[-3]
-        decodes = isinstance(route, LSH) and lengths[0] == 1 < lengths[1]
-        if decodes or (isinstance(route, Window) and lengths[0] != lengths[1]):
+        decodes = isinstance(self.route, LSH) and lengths[0] == 1 < lengths[1]
+        if decodes or (isinstance(self.route, Window) and lengths[0] != lengths[1]):
             raise NotImplementedError(
                 "Flax does not say where its queries stand, so a window needs one query a key, and "
                 f"LSH more than one query; got {lengths[0]} queries and {lengths[1]} keys "
@@ -108,6 +121,15 @@ def as_flax_attention_fn(
             mask = jnp.asarray(mask) != 0  # Flax's own masks are floats of 0 and 1
         visible = masks.combine(masks.Causal() if is_causal else None, mask)
         query, key, value = promote_dtype(query, key, value, dtype=dtype)
-        return route(score, query, key, value, mask=visible, **options)
+        return self.route(self.score, query, key, value, mask=visible, **options)
 
-    return attention_fn
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _AttentionFn) and self._value() == other._value()
+
+    def __hash__(self) -> int:
+        return hash(self._value())
+
+    def _value(self) -> tuple[object, Route]:
+        """A score that holds arrays, which have no hash, is equal to itself alone."""
+        plain = all(isinstance(x, int | float) for x in jax.tree.leaves(self.score))
+        return self.score if plain else id(self.score), self.route

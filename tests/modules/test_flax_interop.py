@@ -1,5 +1,8 @@
 """attnlab's attention inside Flax's own multi-head modules: Flax's numbers, and nothing lost."""
 
+import functools
+import pickle
+
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -318,6 +321,26 @@ def test_lazy_masks_pass(name):
 def test_what_is_no_score_or_route_is_refused(options, message):
     with pytest.raises(ValueError, match=message):
         as_flax_attention_fn(**options)
+
+
+def test_modules_with_the_same_attention_are_the_same_to_jit():
+    """As with Flax's own function; pickled, too. Arrays have no hash, and so are themselves."""
+
+    def make(score=None, left=1):
+        return as_flax_attention_fn(score, routes.Window(left, 0))
+
+    @functools.partial(jax.jit, static_argnums=0)
+    def width(module):
+        return module.num_heads
+
+    for score in (None, scores.Cosine(3.0)):
+        assert make(score) == pickle.loads(pickle.dumps(make(score)))
+        width(linen(make(score))), width(linen(make(score)))
+    assert width._cache_size() == 2
+    assert make() != make(left=2) and make() != make(scores.Dot(1.0))
+    learned = scores.Additive(jnp.ones(4))
+    assert hash(make(learned)) == hash(make(learned)) and make(learned) == make(learned)
+    assert make(learned) != make(scores.Additive(jnp.ones(4)))
 
 
 def test_masks_may_be_any_number_and_true_may_attend():

@@ -31,8 +31,9 @@ class RunningMean:
     def empty(cls, shape: tuple[int, ...]) -> RunningMean:
         """Before the first token, for x of this shape, [*B, L, N, H]."""
         *batch, _, heads, width = shape
-        zeros = jnp.zeros((*batch, heads, width), jnp.float32)
-        return cls(zeros, zeros, jnp.zeros(batch, jnp.int32))
+        # An array each: a buffer that stands twice in a state cannot be donated.
+        first, total = (jnp.zeros((*batch, heads, width), jnp.float32) for _ in range(2))
+        return cls(first, total, jnp.zeros(batch, jnp.int32))
 
     def go_on(self, x: jax.Array, valid: jax.Array | None) -> tuple[jax.Array, RunningMean]:
         """The mean after each of T more tokens, and after all of them.

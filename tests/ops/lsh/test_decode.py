@@ -222,6 +222,12 @@ def test_centres_go_on_from_a_running_mean():
         np.testing.assert_array_equal(mean.count, 13 if given is None else valid.sum(1))
 
 
+def test_the_first_state_may_be_donated():
+    state = empty_state((2, 7, 3, 5), num_hashes=1, num_buckets=2, running_mean=True)
+    count = jax.jit(lambda state: jax.tree.map(lambda x: x + 1, state), donate_argnums=0)
+    assert all((x == 1).all() for x in jax.tree.leaves(count(state)))
+
+
 @pytest.mark.parametrize("count", [1, 7])
 def test_bucket_ids_that_the_state_has_no_list_for_are_refused_or_nan(count):
     qk, v, buckets = inputs()
