@@ -1,4 +1,4 @@
-"""What a module gives to the hashing of its LSH route: rng stream, inputs, learned centre."""
+"""What a module gives to the hashing of its route: rng stream, inputs, learned centre."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from attnlab.ops.lsh.inputs import read_mask
-from attnlab.ops.routes import LSH
+from attnlab.ops.routes import Route
 
 __all__ = ["hash_options", "learned_centre"]
 
@@ -17,23 +17,23 @@ _MOMENTUM = 0.99
 
 
 def hash_options(
-    module: nn.Module, route: LSH, x: jax.Array, mask: Any, *, training: bool
+    module: nn.Module, route: Route, x: jax.Array, mask: Any, *, training: bool
 ) -> dict[str, Any]:
     """The keywords of the route that say how to hash.
 
     Args:
-      module: whose rng stream "hash" and whose collection "hash_stats" they are.
-      route: of the module.
+      module: module whose rng stream "hash" and whose collection "hash_stats" they are.
+      route: route of the module; an exact one has none.
       x: queries before rotary, [*B, L, N, H].
-      mask: of the keys.
+      mask: mask of the keys.
       training: whether the learned centre may move.
     """
     options: dict[str, Any] = {}
-    if module.has_rng("hash"):
+    if "hash_key" in route.hash_keywords and module.has_rng("hash"):
         options["hash_key"] = module.make_rng("hash")
-    if route.hash_before_rotary:
+    if "hash_inputs" in route.hash_keywords:
         options["hash_inputs"] = x
-    if route.centring == "learned":
+    if "centre" in route.hash_keywords:
         options["centre"] = learned_centre(module, x, mask, training=training)
     return options
 

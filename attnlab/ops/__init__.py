@@ -63,6 +63,7 @@ linear memory, its backward pass and the modules then come for free:
 >>> bool(jnp.allclose(y[0, -1, 0], jax.nn.softmax(-distance) @ v[0, :, 0], atol=1e-5))
 True
 
-A new mask is a subclass of `masks.Mask` with `block(q_positions, k_positions)`. Add it to the list
-in `tests/mechanisms.py` and the contract tests run on it.
+A new mask is a subclass of `masks.Mask` with `block(q_positions, k_positions)`; a new route is a
+frozen dataclass with what `routes.Route` lists, most simply a subclass of `routes.Exact`. Add it to
+the list in `tests/mechanisms.py` and the contract tests run on it.
 """

@@ -98,7 +98,7 @@ def test_decoding_is_the_causal_forward(name):
         got, end = decode(module, rest, cache, x, pieces)
         np.testing.assert_allclose(got, true, **tolerance)
         assert end["cache_index"] == L
-        ends.append(end["hash_state"])
+        ends.append(end["route_state"])
     for state in ends[:2]:  # the last one hashed everything at once, as the forward does
         np.testing.assert_array_equal(state.buckets, ends[2].buckets)
         np.testing.assert_array_equal(state.latest, ends[2].latest)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -89,10 +89,21 @@ class LSH:
                 " shared_qk=False (leave them unset)"
             )
 
+    by_position: ClassVar[bool] = False
+    sows_weights: ClassVar[bool] = False  # a whole model is looked into where only LSH can go
+
     @property
     def shares_qk(self) -> bool:
         """Whether q and k must be the same, as every route says."""
         return self.shared_qk
+
+    @property
+    def hash_keywords(self) -> frozenset[str]:
+        """The keywords of a call that say how to hash, as every route says."""
+        names = {"hash_key"}
+        names |= {"hash_inputs"} if self.hash_before_rotary else set()
+        names |= {"centre"} if self.centring == "learned" else set()
+        return frozenset(names)
 
     @on_explicit_axes(like("q"))
     def __call__(
