@@ -14,6 +14,12 @@ import pytest
 # A job in the background of a shell ignores Ctrl-C, and so would programs that tests interrupt.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
+if jax.__version_info__ < (0, 11):
+    # Half of the time to compile is that of these emitters. Later releases of JAX have no other
+    # ones, so the suite on a newer JAX runs what users run. Programs that tests start inherit it.
+    told = os.environ.get("XLA_FLAGS", "")
+    os.environ["XLA_FLAGS"] = f"{told} --xla_cpu_use_fusion_emitters=false".strip()
+
 jax.config.update("jax_num_cpu_devices", 2)  # so that nothing assumes there is one
 jax.config.update("jax_numpy_rank_promotion", "raise")  # broadcasting across ranks is spelt out
 
