@@ -1,4 +1,7 @@
-"""What every test runs under. Warnings are errors too: `filterwarnings` in pyproject.toml."""
+"""What every test, and every example in a docstring, runs under.
+
+Warnings are errors too: `filterwarnings` in pyproject.toml.
+"""
 
 import os
 import signal
@@ -40,3 +43,10 @@ def quick_compile() -> Iterator[None]:
     jax.config.update("jax_disable_most_optimizations", True)
     yield
     jax.config.update("jax_disable_most_optimizations", False)
+
+
+@pytest.fixture(autouse=True)
+def examples_compile_quickly(request: pytest.FixtureRequest) -> None:
+    """Examples show what is computed."""
+    if isinstance(request.node, pytest.DoctestItem):
+        request.getfixturevalue("quick_compile")
