@@ -73,7 +73,11 @@ def test_accelerators_branch_in_shard_map(name, as_on_an_accelerator):
 
 
 @pytest.mark.parametrize(
-    "route", [routes.AllPairs("blockwise"), routes.LSH(num_hashes=2, num_buckets=4, chunk_size=4)]
+    "route",
+    [
+        routes.AllPairs("blockwise"),
+        routes.LSH(num_hashes=2, num_buckets=4, chunk_size=4, implementation="sorted"),
+    ],
 )
 @pytest.mark.parametrize("dropout_rate", [0.0, 0.5])
 def test_routes_in_an_eager_shard_map(route, dropout_rate):

@@ -12,7 +12,7 @@ from tests import oracle
 from tests.modules.reference import apply, init, multi_head
 from tests.modules.test_multi_head import DENSE, SCORES
 
-pytestmark = pytest.mark.usefixtures("x64")
+pytestmark = pytest.mark.usefixtures("x64", "quick_compile")
 
 B, L, D = 3, 11, 12
 CACHE = L + 2  # so that some slots are never written

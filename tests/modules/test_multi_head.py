@@ -21,7 +21,7 @@ from attnlab import (
 from tests import oracle
 from tests.modules.reference import apply, init, multi_head
 
-pytestmark = pytest.mark.usefixtures("x64")
+pytestmark = pytest.mark.usefixtures("x64", "quick_compile")
 
 B, T, S, D = 2, 5, 7, 12
 F64 = {"param_dtype": jnp.float64}

@@ -18,6 +18,8 @@ from attnlab import (
     window_attention,
 )
 
+pytestmark = pytest.mark.usefixtures("quick_compile")
+
 B, T, N, K, H, D = 2, 7, 6, 3, 5, 11
 
 

@@ -166,6 +166,7 @@ def test_a_learned_centre_is_trained_and_kept(tmp_path, quick_compile):
     whole = run(tmp_path / "whole", **options)
     (centre,) = jax.tree.leaves(whole.collections)
     assert centre.shape == (2, 3) and centre.any(axis=-1).all()
+    assert set(whole.variables) == {"params", *whole.collections}
     kept = tmp_path / "whole" / CHECKPOINTS / "2"
     shutil.copytree(kept, tmp_path / "from 2" / CHECKPOINTS / "2")
     assert same(run(tmp_path / "from 2", **options).variables, whole.variables)

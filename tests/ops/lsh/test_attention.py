@@ -30,6 +30,8 @@ from tests.ops.lsh.plain import (
     value_and_gradients,
 )
 
+pytestmark = pytest.mark.usefixtures("quick_compile")
+
 CASES = {  # options, causal
     "strict": (STRICT, True),
     "strict, both ways": (STRICT, False),

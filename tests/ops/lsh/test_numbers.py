@@ -25,6 +25,8 @@ from tests.ops.lsh.plain import (
     value_and_gradients,
 )
 
+pytestmark = pytest.mark.usefixtures("quick_compile")
+
 
 def test_examples_and_heads_are_independent(x64):
     qk, v, buckets = inputs()
