@@ -59,7 +59,7 @@ linear memory, its backward pass and the modules then come for free:
 ...         )
 >>> q, k, v = jax.random.normal(jax.random.key(0), (3, 1, 7, 2, 4))
 >>> y = attnlab.attention(Euclidean(), q, k, v, mask=masks.Causal())
->>> distance = ((q[0, -1, 0] - k[0, :, 0]) ** 2).sum(-1) / 2
+>>> distance = ((q[0, -1:, 0] - k[0, :, 0]) ** 2).sum(-1) / 2
 >>> bool(jnp.allclose(y[0, -1, 0], jax.nn.softmax(-distance) @ v[0, :, 0], atol=1e-5))
 True
 

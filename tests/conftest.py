@@ -1,4 +1,4 @@
-"""What every test, and every example in a docstring, runs under.
+"""What every test runs under.
 
 Warnings are errors too: `filterwarnings` in pyproject.toml.
 """
@@ -43,10 +43,3 @@ def quick_compile() -> Iterator[None]:
     jax.config.update("jax_disable_most_optimizations", True)
     yield
     jax.config.update("jax_disable_most_optimizations", False)
-
-
-@pytest.fixture(autouse=True)
-def examples_compile_quickly(request: pytest.FixtureRequest) -> None:
-    """Examples show what is computed."""
-    if isinstance(request.node, pytest.DoctestItem):
-        request.getfixturevalue("quick_compile")
