@@ -74,6 +74,14 @@ def same(a, b):
     return jax.tree.all(jax.tree.map(np.array_equal, a, b))
 
 
+@pytest.fixture(scope="module", autouse=True)
+def quick():
+    """Compiles quickly, and alike in all runs: they are compared bit for bit."""
+    jax.config.update("jax_disable_most_optimizations", True)
+    yield
+    jax.config.update("jax_disable_most_optimizations", False)
+
+
 @pytest.fixture(scope="module")
 def whole_run(tmp_path_factory):
     folder = tmp_path_factory.mktemp("whole")
@@ -155,7 +163,7 @@ CONFIG = TransformerConfig(tiny.VOCAB, num_layers=1, width=6, hidden=5, num_head
 CENTRED = CONFIG.attention(routes.LSH(1, 2, centring="learned", implementation="dense"))
 
 
-def test_a_learned_centre_is_trained_and_kept(tmp_path, quick_compile):
+def test_a_learned_centre_is_trained_and_kept(tmp_path):
     options = {
         "model": TransformerLM(CONFIG, attention=CENTRED),
         "inputs": {"tokens": "target"},
