@@ -43,3 +43,10 @@ def quick_compile() -> Iterator[None]:
     jax.config.update("jax_disable_most_optimizations", True)
     yield
     jax.config.update("jax_disable_most_optimizations", False)
+
+
+@pytest.fixture
+def as_users_compile() -> Iterator[dict[str, bool]]:
+    """Options for `jax.jit`: for tests of how programs round, such as those of equal bits."""
+    jax.config.update("jax_disable_most_optimizations", False)
+    yield {"xla_cpu_use_fusion_emitters": True} if jax.__version_info__ < (0, 11) else {}

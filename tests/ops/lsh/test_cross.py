@@ -116,13 +116,13 @@ def test_one_bucket_that_fits_the_window_is_exact_attention(x64):
 
 
 @pytest.mark.parametrize(("chunk", "length"), [(16, 101), (64, 256)])
-def test_the_future_changes_not_one_bit_of_the_past(chunk, length):
+def test_the_future_changes_not_one_bit_of_the_past(chunk, length, as_users_compile):
     rng = np.random.default_rng(0)
     rotations = hashing.make_rotations(
         jax.random.key(0), num_heads=KV_HEADS, head_dim=WIDTH, num_hashes=2, num_buckets=4
     )
 
-    @jax.jit
+    @functools.partial(jax.jit, compiler_options=as_users_compile)
     def run(q, k, v):
         buckets = (hashing.hash_buckets(x, rotations) for x in (q, k))
         return lsh_cross_attention(q, k, v, *buckets, chunk_size=chunk, causal=True)
