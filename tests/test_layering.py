@@ -3,6 +3,7 @@
 import ast
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -149,14 +150,21 @@ def test_import_attnlab_needs_only_jax_and_flax():
     # absl is not blocked: flax.linen itself imports it. None in sys.modules makes an import fail.
     code = """
 import sys
-for name in ("flax.nnx", "matplotlib", "optax", "orbax", "tensorflow_datasets", "tensorstore"):
+for name in ("flax.nnx", "grain", "matplotlib", "optax", "orbax", "tensorflow_datasets"):
     sys.modules[name] = None
-import attnlab
+import attnlab, attnlab.models
 import jax
 assert not jax._src.xla_bridge.backends_are_initialized(), "importing attnlab does work"
 """
     run = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
     assert run.returncode == 0, run.stderr
+
+
+def test_what_pip_installs_for_the_library():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    needed = project["project"]["dependencies"]
+    assert [one.partition(">=")[0] for one in needed] == ["jax", "flax", "numpy"]
+    assert project["tool"]["setuptools"]["packages"]["find"]["include"] == ["attnlab*"]
 
 
 def python_files() -> list[Path]:
