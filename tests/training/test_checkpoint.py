@@ -76,7 +76,7 @@ def test_what_the_disk_says_is_an_os_error_and_the_checkpoint_before_is_kept(tmp
                 resource.setrlimit(resource.RLIMIT_FSIZE, unlimited)
     with Checkpoints(tmp_path / "c", {}) as checkpoints:
         assert checkpoints.latest_step == 1
-        checkpoints.restore(jax.eval_shape(a_state), whole(2), 1)
+        checkpoints.restore(jax.eval_shape(a_state), shardings(2), 1)
 
 
 def test_another_training_is_refused_with_the_difference(tmp_path):
