@@ -15,7 +15,7 @@ from tests.mechanisms import BY_NAME, MECHANISMS, Mechanism
 EVERY = pytest.mark.parametrize("mechanism", MECHANISMS, ids=lambda m: m.name)
 # `Score.prepare` turns these scores into the dot or the tanh of other arrays, before and apart from
 # the engines. What asks JAX rather than the score compiles each preparation and each engine once.
-PREPARED = ("scaled_dot", "general", "cosine", "normalised_additive", "concat")
+PREPARED = ("scaled_dot", "general", "cosine", "normalized_additive", "concat")
 EACH_PART = pytest.mark.parametrize(
     "mechanism",
     [m for m in MECHANISMS if not (m.name.startswith(PREPARED) and m.name.endswith("-dense"))],
@@ -44,7 +44,7 @@ def many_small_blocks() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def quick_where_the_program_is_shared(request):
-    """Optimised: the dot, the tanh, the window. The others only prepare q and k in other ways."""
+    """Optimized: the dot, the tanh, the window. The others only prepare q and k in other ways."""
     arguments = request.node.callspec.params if hasattr(request.node, "callspec") else {}
     if "mechanism" in arguments:
         if arguments["mechanism"].name.split("-")[0] not in ("dot", "additive", "window"):

@@ -74,7 +74,10 @@ def test_wheels_for_real_devices_are_their_compilers(
     ("state", "again"),
     [
         (lambda made: made, []),
-        (lambda made: made | {"extras": ["tpu"]}, [".[all]"]),  # for a target, by an earlier version
+        (
+            lambda made: made | {"extras": ["tpu"]},
+            [".[all]"],
+        ),  # for a target, by an older one
         (lambda made: {"complete": True}, [".[all]"]),
         (lambda made: [], [".[all]"]),
         (lambda made: None, [".[all]"]),  # the power went while it was written

@@ -59,7 +59,7 @@ def linear_and_quadratic() -> tuple[list[str], list[str]]:
     from tests.mechanisms import MECHANISMS
 
     # What `Score.prepare` leaves of the other scores is one of these, and O(T + S) itself.
-    same = ("scaled_dot", "general", "cosine", "normalised_additive", "concat")
+    same = ("scaled_dot", "general", "cosine", "normalized_additive", "concat")
     names = [m.name for m in MECHANISMS if not m.name.startswith(same)]
     linear = [name for name in names if not name.endswith("-dense")]
     return linear, ["scaled_dot-dense", "additive-dense"]

@@ -149,7 +149,7 @@ def test_modules_on_explicit_axes_and_of_nothing(module: nn.Module):
 @pytest.mark.parametrize("spec", [P("data"), P(None, None, "data")], ids=["batch", "heads"])
 def test_decoding_by_hash_on_explicit_axes(spec):
     """A prompt and a token, from a cache that is split as the queries are."""
-    route = routes.LSH(2, 2, chunk_size=4, centring="running")
+    route = routes.LSH(2, 2, chunk_size=4, centering="running")
     step = jax.jit(lambda k, v, state, q, at: route.decode(Dot(), q, k, v, state, q_offset=at))
 
     def decode(place):

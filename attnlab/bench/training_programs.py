@@ -27,7 +27,7 @@ from attnlab.training.optimizers import OptimizerSettings
 from attnlab.training.parallel import ShardedJit
 from attnlab.training.step import TrainState, make_train_step
 
-_PROBE = 8  # tokens to initialise with: no parameter's shape depends on the input's length
+_PROBE = 8  # tokens to initialize with: no parameter's shape depends on the input's length
 
 
 class MaskedLM(nn.Module):

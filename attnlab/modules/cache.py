@@ -26,7 +26,7 @@ def append_to_cache(
     """Writes T new keys and values behind the `index` cached ones; returns all of them.
 
     Args:
-      module: whose variables they are; while it is initialised, their length becomes the cache's.
+      module: whose variables they are; while it is initialized, their length becomes the cache's.
       index: of the cache, moved on by T.
       k: [*B, T, K, H].
       v: [*B, T, K, D].
@@ -58,7 +58,7 @@ def keep_static(
 ) -> tuple[jax.Array, jax.Array]:
     """`make()`, keys and values that never change: computed by the first call, read by later ones.
 
-    Not while the module is initialised: what it is shown then is not the source of later calls.
+    Not while the module is initialized: what it is shown then is not the source of later calls.
     """
     if module.is_initializing():
         return make()

@@ -50,7 +50,7 @@ class MultiHeadAttention(nn.Module):
     with `return_weights=True` also the weights [*B, N, T, S]. Applied with
     `mutable=["intermediates"]` it sows them as "attention_weights".
 
-    Decoding: initialise with `decode=True` and inputs as long as the cache should be; then apply
+    Decoding: initialize with `decode=True` and inputs as long as the cache should be; then apply
     with `decode=True, mutable=["cache"]` to the next tokens, one or many at a time, and with the
     mask and bias of the whole sequence, as in training. The result is that of the causal forward
     over the whole sequence; past the end of the cache it is NaN. With `routes.LSH` a token costs
@@ -79,10 +79,10 @@ class MultiHeadAttention(nn.Module):
       score: a module of `attnlab.modules.scores`; None = `DotScore()`, the scaled dot product.
       route: `routes.AllPairs()`, `routes.Window(...)` or `routes.LSH(...)`. LSH shares one
         projection between queries and keys unless told otherwise; its rotations come from the
-        "hash" rng stream if there is one, else from its seed. With `centring="learned"` it keeps a
-        centre in the collection "hash_stats", which moves where that is mutable, unless
+        "hash" rng stream if there is one, else from its seed. With `centering="learned"` it keeps a
+        center in the collection "hash_stats", which moves where that is mutable, unless
         `deterministic` or decoding.
-      normalize_qk: RMS-normalise queries and keys a head, with a learned scale (Henry et al. 2020).
+      normalize_qk: RMS-normalize queries and keys a head, with a learned scale (Henry et al. 2020).
       rotary: turn queries and keys by their positions (`positions.rotary`); before they are hashed,
         if they are, unless the route says otherwise.
       use_bias: in the projections.

@@ -32,7 +32,7 @@ class Route(Protocol):
       by_position: whether the pairs depend on where queries and keys stand.
       sows_weights: whether a module may sow the weights, which are dense.
       hash_keywords: names of the keywords that say how to hash: of "hash_key", a PRNG key;
-        "hash_inputs", the queries before rotary positions; "centre", the learned one.
+        "hash_inputs", the queries before rotary positions; "center", the learned one.
     """
 
     @property

@@ -3,8 +3,8 @@
 | file | what it holds |
 | --- | --- |
 | `loop` | `train`, which reads top to bottom |
-| `objective`, `step` | what is minimised, as sums and counts; (state, batch) → (state, metrics) |
-| `optimizers`, `schedules` | the papers' optimisers and learning rates, in optax |
+| `objective`, `step` | what is minimized, as sums and counts; (state, batch) → (state, metrics) |
+| `optimizers`, `schedules` | the papers' optimizers and learning rates, in optax |
 | `parallel` | a step over several devices, under `jit` or `pmap` |
 | `checkpoint`, `meter`, `metrics_file` | what a training keeps: orbax, sums, the curve |
 | `stop`, `progress`, `tensorboard` | signals, lines for a terminal, event files |

@@ -34,7 +34,7 @@ class Task:
 
     Attributes:
       model: a Flax module, as `make_train_step` takes it.
-      objective: what is minimised.
+      objective: what is minimized.
       batches: endless data set of batches, with a state that can be saved.
       validation: function that gives the validation batches, each time from the first.
       identity: JSON values that make this training what it is; a checkpoint of another is refused.
@@ -116,13 +116,13 @@ def train(
     """Trains until the last step, from the folder's last checkpoint if it has one.
 
     A run that is killed and started again goes on to the same numbers, bit for bit: parameters,
-    other collections, optimiser, step, key, place in the data and the sums of an unfinished row
+    other collections, optimizer, step, key, place in the data and the sums of an unfinished row
     are in the checkpoint. SIGTERM and Ctrl-C are answered after a step, by a checkpoint.
 
     Args:
       task: what is trained, and on what.
       settings: how long, and how often what.
-      optimizer: optimiser of the parameters.
+      optimizer: optimizer of the parameters.
       parallel: devices, and how they share the work.
       folder: place for this training alone: checkpoints and metrics.jsonl.
       on_row: takes each row of the curve, besides metrics.jsonl.

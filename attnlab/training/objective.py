@@ -1,4 +1,4 @@
-"""What a training minimises: sums over a batch, the numbers they are means of, and their loss."""
+"""What a training minimizes: sums over a batch, the numbers they are means of, and their loss."""
 
 from __future__ import annotations
 

@@ -26,8 +26,8 @@ class TrainState:
       step: steps done.
       params: of the model.
       collections: its other variables, all that `init` makes beside the parameters: statistics that
-        its training moves, such as LSH's learned centre. Empty for most models.
-      opt_state: of the optimiser.
+        its training moves, such as LSH's learned center. Empty for most models.
+      opt_state: of the optimizer.
       key: the raw data of a PRNG key; a step uses it folded with its number.
     """
 
@@ -97,12 +97,12 @@ def make_train_step(
     streams: Sequence[str] = ("dropout",),
     axis_name: str | None = None,
 ) -> Callable[[TrainState, Batch], tuple[TrainState, StepMetrics]]:
-    """(state, batch) → (state, metrics), minimising the mean loss of the whole batch.
+    """(state, batch) → (state, metrics), minimizing the mean loss of the whole batch.
 
     Args:
       model: called as `model.apply(variables, **inputs, deterministic=False)`. The state's
         collections are mutable, and are what it left of them after the step.
-      objective: what is minimised.
+      objective: what is minimized.
       optimizer: of the parameters.
       accumulate: number of parts of a batch, whose gradients are added up one after the other: the
         same step in about 1/accumulate of the memory for activations. Each part begins with the

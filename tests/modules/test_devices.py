@@ -22,8 +22,8 @@ SPECS = {
     "britz": {"query/kernel": HIDDEN, "key/kernel": HIDDEN},
     "local_p": {
         "score/kernel": NOWHERE,
-        "centre_hidden/kernel": HIDDEN,
-        "centre/kernel": PartitionSpec("hidden", None),
+        "center_hidden/kernel": HIDDEN,
+        "center/kernel": PartitionSpec("hidden", None),
     },
     "multi_head": {
         "query/kernel": HEADS,

@@ -36,11 +36,11 @@ def unprojected(p, q, k):
 # name: (module, width of the keys, queries and keys that the score meets, score, its parameters)
 CASES = {
     "additive": (AdditiveAttention(17, **DENSE), DK, projected, oracle.additive, ("kernel",)),
-    "normalised": (
-        AdditiveAttention(17, normalise=True, **DENSE),
+    "normalized": (
+        AdditiveAttention(17, normalize=True, **DENSE),
         DK,
         projected,
-        oracle.normalised_additive,
+        oracle.normalized_additive,
         ("kernel", "gain", "bias"),
     ),
     "general": (MultiplicativeAttention(**DENSE), DK, unprojected, oracle.general, ("kernel",)),

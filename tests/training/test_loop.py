@@ -160,10 +160,10 @@ def test_a_loss_that_is_not_finite_stops_and_keeps_the_last_good_checkpoint(tmp_
 
 
 CONFIG = TransformerConfig(tiny.VOCAB, num_layers=1, width=6, hidden=5, num_heads=2)
-CENTRED = CONFIG.attention(routes.LSH(1, 2, centring="learned", implementation="dense"))
+CENTRED = CONFIG.attention(routes.LSH(1, 2, centering="learned", implementation="dense"))
 
 
-def test_a_learned_centre_is_trained_and_kept(tmp_path):
+def test_a_learned_center_is_trained_and_kept(tmp_path):
     options = {
         "model": TransformerLM(CONFIG, attention=CENTRED),
         "inputs": {"tokens": "target"},
@@ -172,15 +172,15 @@ def test_a_learned_centre_is_trained_and_kept(tmp_path):
         "task": {"streams": ("dropout", "hash")},
     }
     whole = run(tmp_path / "whole", **options)
-    (centre,) = jax.tree.leaves(whole.collections)
-    assert centre.shape == (2, 3) and centre.any(axis=-1).all()
+    (center,) = jax.tree.leaves(whole.collections)
+    assert center.shape == (2, 3) and center.any(axis=-1).all()
     assert set(whole.variables) == {"params", *whole.collections}
     kept = tmp_path / "whole" / CHECKPOINTS / "2"
     shutil.copytree(kept, tmp_path / "from 2" / CHECKPOINTS / "2")
     assert same(run(tmp_path / "from 2", **options).variables, whole.variables)
 
 
-def test_a_search_uses_the_learned_centre():
+def test_a_search_uses_the_learned_center():
     model, source = Transformer(CONFIG, attention=CENTRED), np.full((2, 5), 4)
     variables = jax.eval_shape(model.init, jax.random.key(0), source, source)
 

@@ -56,7 +56,7 @@ def test_a_step_draws_a_dropout_of_its_own():
     assert int(after.step) == 1
 
 
-class Centred(tiny.Tiny):
+class Centered(tiny.Tiny):
     """Keeps half of the mean of what it read in training before, and half of what it reads."""
 
     dtype: Any = jnp.float32
@@ -82,7 +82,7 @@ def test_collections_move_from_part_to_part_and_are_means_over_devices(
     kind, devices, accumulate, quick_compile
 ):
     parallel = parallel_over(kind, jax.devices()[:devices])
-    model, optimizer = Centred(), OptimizerSettings().build(3)
+    model, optimizer = Centered(), OptimizerSettings().build(3)
     batch = next(iter(tiny.batches()))
     state = TrainState.create(model, optimizer, batch, seed=0)
     step = make_train_step(
@@ -105,7 +105,7 @@ def test_collections_move_from_part_to_part_and_are_means_over_devices(
 
 
 def test_integers_have_no_mean_over_devices():
-    model, optimizer = Centred(dtype=jnp.int32), OptimizerSettings().build(3)
+    model, optimizer = Centered(dtype=jnp.int32), OptimizerSettings().build(3)
     batch = next(iter(tiny.batches()))
     parallel = parallel_over("pmap", jax.devices()[:2])
     state = parallel.place(TrainState.create(model, optimizer, batch, seed=0))

@@ -57,10 +57,10 @@ from attnlab.ops.lsh.decode_state import DecodeState, empty_state
 from attnlab.ops.lsh.hashing import (
     Rotations,
     default_num_buckets,
-    factorise,
+    factorize,
     hash_buckets,
     make_rotations,
-    running_centre,
+    running_center,
 )
 from attnlab.ops.lsh.quality import HashQuality, hash_quality
 from attnlab.ops.lsh.route import LSH
@@ -77,12 +77,12 @@ __all__ = [
     "Rotations",
     "default_num_buckets",
     "empty_state",
-    "factorise",
+    "factorize",
     "hash_buckets",
     "hash_quality",
     "lsh_attention",
     "lsh_cross_attention",
     "lsh_decode",
     "make_rotations",
-    "running_centre",
+    "running_center",
 ]

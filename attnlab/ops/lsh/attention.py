@@ -123,7 +123,7 @@ class LSHOptions:
         return 1 / math.sqrt(width) if self.logit_scale is None else self.logit_scale
 
     def geometry(self, chunk_size: int, causal: bool, length: int) -> Geometry:
-        """The neighbourhood of a slot among `length` tokens."""
+        """The neighborhood of a slot among `length` tokens."""
         window, look_back, look_ahead = None, self.look_back, self.look_ahead
         if self.strict:
             reach = self.look_back * chunk_size
@@ -141,7 +141,7 @@ class LSHOptions:
             )
             look_ahead, window = wanted, min(window, length)
             if length <= chunk_size:
-                # The window says who sees whom, and one chunk without neighbours holds everyone.
+                # The window says who sees whom, and one chunk without neighbors holds everyone.
                 chunk_size, look_back, look_ahead = length, 0, 0
         return Geometry(
             chunk_size,

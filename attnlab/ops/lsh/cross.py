@@ -56,7 +56,7 @@ def lsh_cross_attention(
     or before it, itself included, and no finite change of the future changes o_i. Else its place is
     where it would stand if both sequences were of one length: for self-attention its own position.
 
-    Hash both with the same rotations. Keys are normalised, so that buckets, which know nothing of
+    Hash both with the same rotations. Keys are normalized, so that buckets, which know nothing of
     length, hold the keys of large logits. With `key_norm=None` they are not. A hash in the order of
     inner products (Simple-LSH, Neyshabur & Srebro 2015) does not help: it shrinks all products, and
     its buckets held 0.5 to 1 times as much of the softmax's mass, with normal directions and three

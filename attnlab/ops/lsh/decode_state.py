@@ -30,7 +30,7 @@ class DecodeState:
       latest: [*B, N, R, num_buckets, W] int32, for each bucket the last W valid tokens, oldest
         first, each as 1 + its position; 0 = none. A ring buffer that is turned at every entry: it
         is read as a whole anyway, and so needs no count of its entries.
-      mean: of what is hashed, where hashing is centred on it; else None.
+      mean: of what is hashed, where hashing is centered on it; else None.
     """
 
     buckets: jax.Array
@@ -55,7 +55,7 @@ def empty_state(
       num_buckets: of a round.
       chunk_size: as for `lsh_decode`.
       options: likewise.
-      running_mean: whether hashing is centred on the mean of the tokens so far.
+      running_mean: whether hashing is centered on the mean of the tokens so far.
 
     Raises:
       NotImplementedError: options that are not strict.

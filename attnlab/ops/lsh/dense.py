@@ -80,7 +80,7 @@ def row_times(
     """How often each pair of row `index` = example · N + head counts in its softmax.
 
     Args:
-      geometry: which slots are neighbours.
+      geometry: which slots are neighbors.
       order: of all rounds.
       num_heads: N.
       index: which row.

@@ -6,7 +6,7 @@ the bucket be the signed axis that the rotated vector is nearest to,
     h(x) = argmax([xR; −xR]),    R: [H, B/2] Gaussian, one for every round.
 
 One rotation to B buckets costs H·B a token, quadratic if B grows with the length. So B = Π B_f is
-factorised: one small rotation a factor, whose ids are the digits of the bucket's.
+factorized: one small rotation a factor, whose ids are the digits of the bucket's.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ __all__ = [
     "Rotations",
     "as_num_buckets",
     "default_num_buckets",
-    "factorise",
+    "factorize",
     "hash_buckets",
     "make_rotations",
-    "running_centre",
+    "running_center",
 ]
 
 # Cross-polytopes of fewer axes hash worse; past this, what they save outweighs it.
@@ -68,12 +68,12 @@ class Rotations:
         return self.factors[0].shape[1]
 
 
-def factorise(num_buckets: int) -> tuple[int, ...]:
+def factorize(num_buckets: int) -> tuple[int, ...]:
     """Even factors whose product is `num_buckets`, as large as 64 and as equal as they can be.
 
-    >>> factorise(64), factorise(512), factorise(2**13)
+    >>> factorize(64), factorize(512), factorize(2**13)
     ((64,), (16, 32), (16, 16, 32))
-    >>> factorise(254)  # 2 · 127 has no two even factors
+    >>> factorize(254)  # 2 · 127 has no two even factors
     (254,)
     """
     best: tuple[int, ...] = (num_buckets,)
@@ -102,7 +102,7 @@ def as_num_buckets(num_buckets: SupportsIndex | Sequence[SupportsIndex]) -> int 
 
 
 def default_num_buckets(length: int, chunk_size: int) -> int:
-    """2·L/C as the paper has it, rounded up until it factorises.
+    """2·L/C as the paper has it, rounded up until it factorizes.
 
     Where that is more than a 32-bit sort key holds beside a position (with C = 64 from half a
     million tokens on), the largest power of 2 that fits: buckets then hold more tokens.
@@ -113,7 +113,7 @@ def default_num_buckets(length: int, chunk_size: int) -> int:
     2048
     """
     num_buckets = 2 * -(-length // chunk_size)
-    while max(factorise(num_buckets)) > _LARGEST_FACTOR:
+    while max(factorize(num_buckets)) > _LARGEST_FACTOR:
         num_buckets += 2
     limit = bucket_limit(length + chunk_size)  # the last chunk is filled up
     return num_buckets if num_buckets <= limit else 2 ** (limit.bit_length() - 1)
@@ -149,7 +149,7 @@ def make_rotations(
       num_heads: N.
       head_dim: H.
       num_hashes: R, rounds.
-      num_buckets: B, even and factorised automatically, or its even factors. The Reformer has
+      num_buckets: B, even and factorized automatically, or its even factors. The Reformer has
         `default_num_buckets`, reformer-pytorch half as many.
       shared: one rotation for all heads.
 
@@ -178,7 +178,7 @@ def make_rotations(
         )
     )
     num_buckets = as_num_buckets(num_buckets)
-    factors = factorise(num_buckets) if isinstance(num_buckets, int) else num_buckets
+    factors = factorize(num_buckets) if isinstance(num_buckets, int) else num_buckets
     rows = 1 if shared else num_heads
 
     def one_round(r):
@@ -197,19 +197,19 @@ def _split_by_round(arguments):
 
 @on_explicit_axes(_split_by_round)
 def hash_buckets(
-    x: jax.Array, rotations: Rotations, *, centre: jax.Array | None = None
+    x: jax.Array, rotations: Rotations, *, center: jax.Array | None = None
 ) -> jax.Array:
-    """Hashes every token in every round: bucket = Σ_f h_f(x − centre) · Π_{g<f} B_g.
+    """Hashes every token in every round: bucket = Σ_f h_f(x − center) · Π_{g<f} B_g.
 
     The hash sees angles from the origin, so h(a·x) = h(x) for a > 0. A component that all tokens
-    share puts them in few buckets; real activations have a large one. `centre` takes it away.
+    share puts them in few buckets; real activations have a large one. `center` takes it away.
 
     Args:
       x: shared queries and keys [*B, L, N, H].
       rotations: from `make_rotations`.
-      centre: subtracted before hashing, of x's rank and broadcastable to it: a learned [.., N, H],
-        or `running_centre(x)`. It must not look ahead if attention is to be causal. Where x is the
-        centre, to 1e-5 of their largest component, there is no direction to hash but rounding: zero
+      center: subtracted before hashing, of x's rank and broadcastable to it: a learned [.., N, H],
+        or `running_center(x)`. It must not look ahead if attention is to be causal. Where x is the
+        center, to 1e-5 of their largest component, there is no direction to hash but rounding: zero
         is hashed, a tie that puts all such tokens into bucket 0.
 
     Returns:
@@ -233,30 +233,30 @@ def hash_buckets(
         f"(bucket, position) must fit a 32-bit sort key: at length {length} at most {limit}"
         f" buckets; got {rotations.num_buckets} (use fewer)",
     )
-    if centre is not None:
-        fits = centre.ndim == x.ndim and all(
-            size in (1, of_x) for size, of_x in zip(centre.shape, x.shape, strict=True)
+    if center is not None:
+        fits = center.ndim == x.ndim and all(
+            size in (1, of_x) for size, of_x in zip(center.shape, x.shape, strict=True)
         )
         require(
             fits,
-            f"centre must have x's rank and broadcast to it, {x.shape}; got {centre.shape} (a mean"
+            f"center must have x's rank and broadcast to it, {x.shape}; got {center.shape} (a mean"
             " of every head is [1, …, 1, heads, width])",
         )
-        x = _from_centre(x, centre)
+        x = _from_center(x, center)
     with jax.named_scope("lsh_hash"):
         buckets = _hash(x.reshape(-1, length, heads, width), rotations)
     return jnp.moveaxis(buckets, 0, 3).reshape(*batch_shape, rotations.num_hashes, length, heads)
 
 
-def _from_centre(x: jax.Array, centre: jax.Array) -> jax.Array:
-    """x − centre, and zero where that is no more than what rounding leaves of the two."""
-    x, centre = x.astype(jnp.float32), centre.astype(jnp.float32)
+def _from_center(x: jax.Array, center: jax.Array) -> jax.Array:
+    """x − center, and zero where that is no more than what rounding leaves of the two."""
+    x, center = x.astype(jnp.float32), center.astype(jnp.float32)
 
     def largest(x):  # a norm whose squares do not overflow
         return jnp.max(jnp.abs(x), axis=-1, keepdims=True)
 
-    rounding = _ROUNDING * jnp.maximum(largest(x), largest(centre))
-    return jnp.where(largest(x - centre) <= rounding, 0, x - centre)
+    rounding = _ROUNDING * jnp.maximum(largest(x), largest(center))
+    return jnp.where(largest(x - center) <= rounding, 0, x - center)
 
 
 @functools.partial(jax.jit, inline=True)
@@ -294,7 +294,7 @@ def _nearest_axis(rotation: jax.Array, x: jax.Array) -> jax.Array:
     return jnp.min(signed, axis=2)
 
 
-def running_centre(x: jax.Array, valid: jax.Array | None = None) -> jax.Array:
+def running_center(x: jax.Array, valid: jax.Array | None = None) -> jax.Array:
     """The mean of each token and those before it, for `hash_buckets`: it never looks ahead.
 
     Args:

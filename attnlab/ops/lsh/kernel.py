@@ -1,7 +1,7 @@
 """LSH attention by the range kernels: rounds gathered into sorted order, merged as they come.
 
 In sorted order the keys that a query sees are one range of slots, and those of a block of queries
-stand in its own block and its neighbours, so a kernel reads every key once or twice a round. What
+stand in its own block and its neighbors, so a kernel reads every key once or twice a round. What
 an earlier round has shown already is told by comparing slots (`ranges.Seen`). Rounds are merged by
 their log-sum-exps, and the backward pass of each round uses the merged one.
 """

@@ -36,7 +36,7 @@ _SORT_KEYS = 2**32  # one uint32 operand: several times faster than sorting pair
 
 @dataclasses.dataclass(frozen=True)
 class Geometry:
-    """Which slots are neighbours; hashable, so that it is a static argument.
+    """Which slots are neighbors; hashable, so that it is a static argument.
 
     Attributes:
       chunk_size: C, slots in a chunk.
@@ -70,7 +70,7 @@ class KeyOrder(NamedTuple):
     Attributes:
       token: [M, R, S] the key at each key slot.
       slot: [M, R, S] the key slot of each key, the inverse of `token`.
-      home: [M, R, query chunks] the key chunk that a query chunk's neighbourhood is centred on.
+      home: [M, R, query chunks] the key chunk that a query chunk's neighborhood is centered on.
     """
 
     token: jax.Array
@@ -149,7 +149,7 @@ def sort_rounds(
       buckets: [B, N, R, L] integers in [0, bucket_limit(L)).
       valid: [B, L] booleans, False for tokens that nobody sees; None = all are valid.
       segments: [B, L] integers, or None.
-      geometry: which slots are neighbours.
+      geometry: which slots are neighbors.
 
     Returns:
       The order; tokens that are not valid stand last and see nothing.
@@ -178,7 +178,7 @@ def sort_rounds(
     if sorted_by_place is not None:
         token = jax.vmap(take)(sorted_by_place[0], place)
 
-    first, stop = _neighbourhood(slots, length, geometry)
+    first, stop = _neighborhood(slots, length, geometry)
     if geometry.same_bucket:
         starts = _starts(bucket, segments, token)
         first = jnp.maximum(first, lax.cummax(jnp.where(starts, slots, 0), axis=3))
@@ -205,7 +205,7 @@ def sort_rounds(
     return Order(token, slot, rows(first), rows(extent), visible_places)
 
 
-def _neighbourhood(slots, length, geometry):
+def _neighborhood(slots, length, geometry):
     """First and one past the last slot within reach, buckets aside."""
     if geometry.window is not None:
         first, stop = slots - geometry.window, slots + geometry.window + 1

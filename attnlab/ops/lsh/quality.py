@@ -96,7 +96,7 @@ def hash_quality(
 
     Measure it on the activations of a model: a component that all tokens share, which real ones
     have and random ones have not, puts most of them in few buckets, where chunks show few of the
-    pairs (`hash_buckets` can take a centre away).
+    pairs (`hash_buckets` can take a center away).
 
     Args:
       qk: shared queries and keys [*B, L, N, H], as for `lsh_attention`.

@@ -26,7 +26,7 @@ from attnlab.ops.lsh.hashing import (
     default_num_buckets,
     hash_buckets,
     make_rotations,
-    running_centre,
+    running_center,
 )
 from attnlab.ops.lsh.inputs import read_mask, require_implementation
 from attnlab.scores import Dot, Score
@@ -53,13 +53,13 @@ class LSH:
       options: what published implementations disagree about; default strictly causal.
       seed: of the rotations where no `hash_key` is given, so that evaluation is deterministic.
       shared_rotations: one rotation for all heads.
-      centring: what is subtracted before hashing, because a component that all tokens share puts
+      centering: what is subtracted before hashing, because a component that all tokens share puts
         them in few buckets. None; "running", the mean of the valid tokens up to each
-        (`hashing.running_centre`); "learned", a mean for each head that the modules track in
-        training, given as `centre`. Neither looks ahead.
+        (`hashing.running_center`); "learned", a mean for each head that the modules track in
+        training, given as `center`. Neither looks ahead.
       hash_before_rotary: hash queries and keys as they were before rotary positions turned them,
         which the modules give as `hash_inputs`.
-      shared_qk: whether queries and keys are the same. Decoding, centring, hashing before rotary
+      shared_qk: whether queries and keys are the same. Decoding, centering, hashing before rotary
         and options that are not strict are only for those that are.
       implementation: None, "sorted", "dense" or "pallas", as for `lsh_attention`.
     """
@@ -70,7 +70,7 @@ class LSH:
     options: LSHOptions = STRICT
     seed: int = 0
     shared_rotations: bool = False
-    centring: str | None = None
+    centering: str | None = None
     hash_before_rotary: bool = False
     shared_qk: bool = True
     implementation: str | Pallas | None = None
@@ -80,13 +80,13 @@ class LSH:
             object.__setattr__(self, name, as_size(name, getattr(self, name)))
         if self.num_buckets is not None:
             object.__setattr__(self, "num_buckets", as_num_buckets(self.num_buckets))
-        require_choice("centring", self.centring, (None, "running", "learned"))
+        require_choice("centering", self.centering, (None, "running", "learned"))
         require_implementation(self.implementation)
-        if not self.shared_qk and (self.centring is not None or self.hash_before_rotary):
+        if not self.shared_qk and (self.centering is not None or self.hash_before_rotary):
             raise NotImplementedError(
-                "centring and hash_before_rotary are for shared queries and keys; got"
-                f" centring={self.centring!r} and hash_before_rotary={self.hash_before_rotary} with"
-                " shared_qk=False (leave them unset)"
+                "centering and hash_before_rotary are for shared queries and keys; got"
+                f" centering={self.centering!r} and hash_before_rotary={self.hash_before_rotary}"
+                " with shared_qk=False (leave them unset)"
             )
 
     by_position: ClassVar[bool] = False
@@ -102,7 +102,7 @@ class LSH:
         """The keywords of a call that say how to hash, as every route says."""
         names = {"hash_key"}
         names |= {"hash_inputs"} if self.hash_before_rotary else set()
-        names |= {"centre"} if self.centring == "learned" else set()
+        names |= {"center"} if self.centering == "learned" else set()
         return frozenset(names)
 
     @on_explicit_axes(like("q"))
@@ -119,21 +119,21 @@ class LSH:
         dropout_key: jax.Array | None = None,
         hash_key: jax.Array | None = None,
         hash_inputs: jax.Array | None = None,
-        centre: jax.Array | None = None,
+        center: jax.Array | None = None,
         precision: jax.lax.PrecisionLike = None,
         q_offset: ArrayLike | None = None,
     ) -> jax.Array:
         """The context [*B, L, N, D]; causal where the mask has `masks.Causal()`.
 
         Beside the keywords of `attention`: hash_key for other rotations than those of the seed,
-        hash_inputs [*B, L, N, H] to be hashed in place of q, and the learned centre [N, H].
+        hash_inputs [*B, L, N, H] to be hashed in place of q, and the learned center [N, H].
         """
         if q_offset is not None:
             raise NotImplementedError(
                 "LSH does not decode with a key/value cache alone; got q_offset (use LSH.decode)"
             )
         self._refuse(score, bias)
-        x, centre = self._hashed(q, hash_inputs, centre)
+        x, center = self._hashed(q, hash_inputs, center)
         options: dict[str, Any] = {
             "chunk_size": self.chunk_size,
             "causal": False,
@@ -153,10 +153,10 @@ class LSH:
             "LSH with shared queries and keys attends within one sequence; got"
             f" {q.shape[-3]} queries and {k.shape[-3]} keys (set shared_qk=False)",
         )
-        if self.centring == "running":
-            centre = running_centre(x, _counted(mask, x.shape[:-2]))
+        if self.centering == "running":
+            center = running_center(x, _counted(mask, x.shape[:-2]))
         rotations = self._rotations(q.shape, hash_key)
-        return lsh_attention(q, v, hash_buckets(x, rotations, centre=centre), **options)
+        return lsh_attention(q, v, hash_buckets(x, rotations, center=center), **options)
 
     def empty_state(self, k: jax.Array) -> DecodeState:
         """What `decode` needs before the first token, for a cache of keys like k [*B, L, N, H]."""
@@ -167,7 +167,7 @@ class LSH:
             num_buckets=num_buckets if isinstance(num_buckets, int) else math.prod(num_buckets),
             chunk_size=self.chunk_size,
             options=self.options,
-            running_mean=self.centring == "running",
+            running_mean=self.centering == "running",
         )
 
     def decode(
@@ -185,7 +185,7 @@ class LSH:
         dropout_key: jax.Array | None = None,
         hash_key: jax.Array | None = None,
         hash_inputs: jax.Array | None = None,
-        centre: jax.Array | None = None,
+        center: jax.Array | None = None,
         precision: jax.lax.PrecisionLike = None,
     ) -> tuple[jax.Array, DecodeState]:
         """The context [*B, T, N, D] of the tokens from q_offset on, and the state after them.
@@ -206,7 +206,7 @@ class LSH:
           dropout_key: unused.
           hash_key: as for a call, and the same each time.
           hash_inputs: of the new tokens.
-          centre: as for a call, and the same each time.
+          center: as for a call, and the same each time.
           precision: as for a call.
 
         Raises:
@@ -233,19 +233,19 @@ class LSH:
             f"the state must be of this route and of a cache of {k.shape[-3]} tokens, {wanted}; got"
             f" {got} (start with LSH.empty_state, in a module with init(…, decode=True))",
         )
-        x, centre = self._hashed(q, hash_inputs, centre)
+        x, center = self._hashed(q, hash_inputs, center)
         if state.mean is not None:
             counted = _counted(mask, k.shape[:-2])
             if counted is not None:
                 counted = jax.lax.dynamic_slice_in_dim(
                     counted, q_offset, x.shape[-3], counted.ndim - 1
                 )
-            centre, mean = state.mean.go_on(x, counted)
+            center, mean = state.mean.go_on(x, counted)
             state = dataclasses.replace(state, mean=mean)
         return lsh_decode(
             k,
             v,
-            hash_buckets(x, self._rotations(k.shape, hash_key), centre=centre),
+            hash_buckets(x, self._rotations(k.shape, hash_key), center=center),
             state,
             q_offset,
             chunk_size=self.chunk_size,
@@ -273,8 +273,8 @@ class LSH:
         if bias is not None:
             raise NotImplementedError("LSH takes no bias: it never makes the T × S logits")
 
-    def _hashed(self, q, hash_inputs, centre):
-        """What is hashed, and the centre, if it is given, in the rank of that."""
+    def _hashed(self, q, hash_inputs, center):
+        """What is hashed, and the center, if it is given, in the rank of that."""
         require(
             (hash_inputs is not None) == self.hash_before_rotary,
             "hash_inputs, the queries before rotary, belong to hash_before_rotary=True; got"
@@ -282,17 +282,17 @@ class LSH:
             f" {'no ' if hash_inputs is None else ''}hash_inputs",
         )
         require(
-            (centre is not None) == (self.centring == "learned"),
-            'centre, a mean for each head, belongs to centring="learned"; got'
-            f" centring={self.centring!r} and {'no ' if centre is None else ''}centre",
+            (center is not None) == (self.centering == "learned"),
+            'center, a mean for each head, belongs to centering="learned"; got'
+            f" centering={self.centering!r} and {'no ' if center is None else ''}center",
         )
         x = q if hash_inputs is None else hash_inputs
         for name, got, wanted in (
             ("hash_inputs", x.shape, q.shape),
-            ("centre", q.shape[-2:] if centre is None else centre.shape, q.shape[-2:]),
+            ("center", q.shape[-2:] if center is None else center.shape, q.shape[-2:]),
         ):
             require(got == wanted, f"{name} must have shape {wanted} for q {q.shape}; got {got}")
-        return x, None if centre is None else lead_with_ones(centre, q.ndim)
+        return x, None if center is None else lead_with_ones(center, q.ndim)
 
     def _num_buckets(self, length):
         if self.num_buckets is None:
@@ -322,12 +322,12 @@ def _constant_rotations(seed: int, sizes: tuple[tuple[str, Any], ...]) -> Rotati
 
 
 def _counted(mask, shape: tuple[int, ...]) -> jax.Array | None:
-    """The tokens [*B, L] that count in a running centre: all (None), or those that are valid."""
+    """The tokens [*B, L] that count in a running center: all (None), or those that are valid."""
     *batch, length = shape
     visibility = read_mask(mask, tuple(batch), length, causal=True)
     if visibility.segments is not None:
         raise NotImplementedError(
-            'centring="running" would carry the mean of one segment into the next; got'
-            ' masks.Segments (use centring="learned")'
+            'centering="running" would carry the mean of one segment into the next; got'
+            ' masks.Segments (use centering="learned")'
         )
     return None if visibility.valid is None else visibility.valid.reshape(shape)

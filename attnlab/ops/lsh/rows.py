@@ -46,7 +46,7 @@ class Settings:
     """What is static in a call.
 
     Attributes:
-      geometry: which slots are neighbours.
+      geometry: which slots are neighbors.
       key_norm: "rms", "l2" or None.
       dropout_rate: probability of dropping a weight.
       rows_at_once: rows computed together; None = 1 on CPU, elsewhere `rows_together`.

@@ -13,7 +13,7 @@ from attnlab.bench import oracle_lsh
 from attnlab.ops.lsh.attention import PAPER, STRICT, LSHOptions
 from attnlab.ops.lsh.decode import lsh_decode
 from attnlab.ops.lsh.decode_state import empty_state
-from attnlab.ops.lsh.hashing import running_centre
+from attnlab.ops.lsh.hashing import running_center
 from attnlab.ops.lsh.running_mean import RunningMean
 from tests.ops.lsh.plain import BUCKETS, CHUNK, LENGTH, ROUNDS, inputs, key_mask
 
@@ -205,7 +205,7 @@ def test_a_token_costs_the_same_however_long_the_cache():
     assert short == long
 
 
-def test_centres_go_on_from_a_running_mean():
+def test_centers_go_on_from_a_running_mean():
     x = np.random.default_rng(0).normal(size=(2, 13, 3, 4)) + 5
     valid = np.random.default_rng(1).random((2, 13)) < 0.6
     valid[0, :2] = False
@@ -214,10 +214,10 @@ def test_centres_go_on_from_a_running_mean():
         found = []
         for part in (slice(0, 1), slice(1, 6), slice(6, 7), slice(7, 13)):
             piece = None if given is None else given[:, part]
-            centres, mean = mean.go_on(x[:, part], piece)
-            found.append(centres)
+            centers, mean = mean.go_on(x[:, part], piece)
+            found.append(centers)
         np.testing.assert_allclose(
-            np.concatenate(found, axis=1), running_centre(x, given), rtol=1e-5, atol=1e-6
+            np.concatenate(found, axis=1), running_center(x, given), rtol=1e-5, atol=1e-6
         )
         np.testing.assert_array_equal(mean.count, 13 if given is None else valid.sum(1))
 

@@ -22,7 +22,7 @@ hash_buckets = jax.jit(hashing.hash_buckets)
 def rotations(num_buckets, *, rounds=ROUNDS, shared=False):
     """As `make_rotations` makes them; NumPy draws them without compiling anything."""
     rng = np.random.default_rng(7)
-    factors = hashing.factorise(num_buckets) if isinstance(num_buckets, int) else num_buckets
+    factors = hashing.factorize(num_buckets) if isinstance(num_buckets, int) else num_buckets
     shapes = [(1 if shared else HEADS, rounds, factor // 2, WIDTH) for factor in factors]
     return hashing.Rotations(tuple(rng.normal(size=shape).astype(np.float32) for shape in shapes))
 
@@ -64,7 +64,7 @@ def test_hash_is_the_published_formula(num_buckets, shared):
 
 @given(st.integers(1, 3000).map(lambda n: 2 * n))
 def test_factors_are_even_and_small_if_that_can_be(num_buckets):
-    factors = hashing.factorise(num_buckets)
+    factors = hashing.factorize(num_buckets)
     assert math.prod(factors) == num_buckets
     assert all(factor % 2 == 0 for factor in factors)
     if max(factors) > 64:  # nothing more can be split off
@@ -83,7 +83,7 @@ def test_default_number_of_buckets_is_the_papers_or_a_little_more(length, chunk_
         assert min(wanted, limit) <= num_buckets <= 1.1 * wanted + 2
     else:
         assert num_buckets > limit / 2
-    assert max(hashing.factorise(num_buckets)) <= 64
+    assert max(hashing.factorize(num_buckets)) <= 64
 
 
 def test_a_million_tokens_are_hashed_and_sorted_by_default():
@@ -93,9 +93,9 @@ def test_a_million_tokens_are_hashed_and_sorted_by_default():
 
 def test_hash_cost_is_linear_in_the_length():
     def operations(length):
-        return length * sum(hashing.factorise(hashing.default_num_buckets(length, 16)))
+        return length * sum(hashing.factorize(hashing.default_num_buckets(length, 16)))
 
-    assert operations(2**16) < 5 * operations(2**14)  # unfactorised: 16 times
+    assert operations(2**16) < 5 * operations(2**14)  # unfactorized: 16 times
 
 
 def test_scaling_changes_nothing_and_negation_gives_the_opposite_bucket():
@@ -170,7 +170,7 @@ def test_heads_that_share_rotations_hash_alike_and_others_do_not():
     assert (own[:, 0] != own[:, 1]).mean() > 0.5
 
 
-def test_centring_undoes_a_common_mean():
+def test_centering_undoes_a_common_mean():
     made, x = rotations(32), activations()
     mean = 20 * jnp.ones((1, 1, HEADS, WIDTH))
 
@@ -178,45 +178,45 @@ def test_centring_undoes_a_common_mean():
         return len(np.unique(hash_buckets(x + mean, made, **options)[0, 0, :, 0]))
 
     assert used() <= 4
-    assert used(centre=mean) > 20
-    assert used(centre=hashing.running_centre(x + mean)) > 20
+    assert used(center=mean) > 20
+    assert used(center=hashing.running_center(x + mean)) > 20
 
 
-def test_what_is_the_centre_up_to_rounding_has_no_direction_to_hash():
-    made, centre = rotations(14), 20 + activations()[:, :1]
+def test_what_is_the_center_up_to_rounding_has_no_direction_to_hash():
+    made, center = rotations(14), 20 + activations()[:, :1]
     direction = jnp.sign(activations())
     for size, tie in ((1e-6, True), (1e-3, False)):
-        buckets = hash_buckets(centre * (1 + size * direction), made, centre=centre)
+        buckets = hash_buckets(center * (1 + size * direction), made, center=center)
         assert (len(np.unique(buckets)) == 1) == tie
-    huge = hash_buckets(1e30 * activations(), made, centre=1e30 * activations()[:, :1])
+    huge = hash_buckets(1e30 * activations(), made, center=1e30 * activations()[:, :1])
     np.testing.assert_array_equal(
-        huge[:, :, 1:], hash_buckets(activations(), made, centre=activations()[:, :1])[:, :, 1:]
+        huge[:, :, 1:], hash_buckets(activations(), made, center=activations()[:, :1])[:, :, 1:]
     )
 
 
-def test_running_centre_of_equal_tokens_is_the_token_however_many():
+def test_running_center_of_equal_tokens_is_the_token_however_many():
     x = jnp.broadcast_to(activations()[:, :1], (2, 4001, HEADS, WIDTH)).at[:, 4000].add(1)
 
     def one(mean, token):
-        centre, mean = mean.go_on(token[:, None], None)
-        return mean, centre[:, 0]
+        center, mean = mean.go_on(token[:, None], None)
+        return mean, center[:, 0]
 
-    together = hashing.running_centre(x)
+    together = hashing.running_center(x)
     _, one_by_one = jax.lax.scan(one, RunningMean.empty(x.shape), jnp.moveaxis(x, 1, 0))
-    for centre in (together, jnp.moveaxis(one_by_one, 0, 1)):
-        np.testing.assert_array_equal(centre[:, :4000], x[:, :4000])
-        np.testing.assert_allclose(centre[:, 4000] - x[:, 0], 1 / 4001, rtol=1e-3)
+    for center in (together, jnp.moveaxis(one_by_one, 0, 1)):
+        np.testing.assert_array_equal(center[:, :4000], x[:, :4000])
+        np.testing.assert_allclose(center[:, 4000] - x[:, 0], 1 / 4001, rtol=1e-3)
 
 
-def test_running_centre_is_the_mean_so_far():
+def test_running_center_is_the_mean_so_far():
     x, valid = activations(), jnp.arange(LENGTH)[None] % 3 != jnp.array([[0], [1]])
-    centre = hashing.running_centre(x, valid)
+    center = hashing.running_center(x, valid)
     for b, t in ((0, 0), (0, 1), (0, 50), (1, 0), (1, 50)):
         rows = x[b, : t + 1][np.asarray(valid)[b, : t + 1]]
         want = rows.mean(0) if len(rows) else jnp.zeros_like(x[b, 0])
-        np.testing.assert_allclose(centre[b, t], want, atol=1e-5)
+        np.testing.assert_allclose(center[b, t], want, atol=1e-5)
     np.testing.assert_array_equal(  # what is masked cannot matter
-        hashing.running_centre(jnp.where(valid[..., None, None], x, jnp.nan), valid), centre
+        hashing.running_center(jnp.where(valid[..., None, None], x, jnp.nan), valid), center
     )
 
 
@@ -248,12 +248,12 @@ def test_running_centre_is_the_mean_so_far():
         (lambda: hashing.hash_buckets(activations()[..., :5], rotations(8)), "width 11.*got"),
         (lambda: hashing.hash_buckets(activations()[:, :, :2], rotations(8)), "3 heads.*got"),
         (
-            lambda: hashing.hash_buckets(activations(), rotations(8), centre=jnp.zeros(WIDTH)),
-            "centre must have x's rank",
+            lambda: hashing.hash_buckets(activations(), rotations(8), center=jnp.zeros(WIDTH)),
+            "center must have x's rank",
         ),
         (
             lambda: hashing.hash_buckets(
-                activations()[:1], rotations(8), centre=jnp.zeros((5, 1, HEADS, WIDTH))
+                activations()[:1], rotations(8), center=jnp.zeros((5, 1, HEADS, WIDTH))
             ),
             r"broadcast to it, \(1, 101, 3, 11\); got \(5, 1, 3, 11\) \(a mean of every head is",
         ),

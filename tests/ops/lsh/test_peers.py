@@ -148,7 +148,7 @@ def test_what_separates_the_peers_is_the_scale(x64):
 @pytest.mark.parametrize("num_buckets", [8, (4, 6)])
 def test_hash_is_hugging_faces(x64, num_buckets):
     qk, v, _ = inputs(2, 8)
-    factors = hashing.factorise(num_buckets) if isinstance(num_buckets, int) else num_buckets
+    factors = hashing.factorize(num_buckets) if isinstance(num_buckets, int) else num_buckets
     total = int(np.prod(factors))
     wanted = list(num_buckets) if isinstance(num_buckets, tuple) else num_buckets
     module = hugging_face_module(qk, v, rounds=2, causal=True, num_buckets=wanted)

@@ -146,7 +146,7 @@ def test_the_error_is_that_of_the_attention_itself(x64, quick_compile):
     np.testing.assert_allclose(found.relative_error, np.sqrt(difference / size), rtol=1e-6)
 
 
-def test_a_common_component_collapses_the_buckets_and_centring_undoes_it(quick_compile):
+def test_a_common_component_collapses_the_buckets_and_centering_undoes_it(quick_compile):
     rng = np.random.default_rng(0)
     length, heads, width = 256, 2, 16
     qk = rng.normal(size=(1, length, heads, width)).astype(np.float32)
@@ -155,14 +155,14 @@ def test_a_common_component_collapses_the_buckets_and_centring_undoes_it(quick_c
         jax.random.key(0), num_heads=heads, head_dim=width, num_hashes=2, num_buckets=16
     )
 
-    def means(centre):
-        buckets = hashing.hash_buckets(qk, rotations, centre=centre)
+    def means(center):
+        buckets = hashing.hash_buckets(qk, rotations, center=center)
         return hash_quality(qk, qk, buckets, chunk_size=16).means()
 
-    plain, centred = means(None), means(hashing.running_centre(qk))
-    assert plain.largest_bucket > 0.5 > 3 * centred.largest_bucket
-    assert plain.visible_same_bucket < 0.5 < centred.visible_same_bucket
-    assert centred.used_buckets > 1.2 * plain.used_buckets
+    plain, centered = means(None), means(hashing.running_center(qk))
+    assert plain.largest_bucket > 0.5 > 3 * centered.largest_bucket
+    assert plain.visible_same_bucket < 0.5 < centered.visible_same_bucket
+    assert centered.used_buckets > 1.2 * plain.used_buckets
 
 
 def test_grouped_values_unbatched_inputs_and_nothing_to_see(quick_compile):
