@@ -42,11 +42,11 @@ from attnlab.ops.attention import (
     general_attention,
     location_attention,
 )
-from attnlab.ops.hashing import hash_buckets, make_rotations
 from attnlab.ops.local import local_attention, window_attention
-from attnlab.ops.lsh import LSHOptions, lsh_attention
-from attnlab.ops.lsh_cross import lsh_cross_attention
-from attnlab.ops.lsh_quality import hash_quality
+from attnlab.ops.lsh.attention import LSHOptions, lsh_attention
+from attnlab.ops.lsh.cross import lsh_cross_attention
+from attnlab.ops.lsh.hashing import hash_buckets, make_rotations
+from attnlab.ops.lsh.quality import hash_quality
 
 __version__ = "0.1.0"
 

@@ -32,7 +32,7 @@ def lead_with_ones(x: jax.Array, ndim: int) -> jax.Array:
 
 
 def split_heads(array: ArrayLike, layout: HeadLayout, name: str, remedy: str = "") -> jax.Array:
-    """[*B|1, N|1, T|1, S|1] to [B|1, K|1, G|1, T|1, S|1], without materialising a broadcast."""
+    """[*B|1, N|1, T|1, S|1] to [B|1, K|1, G|1, T|1, S|1], without materializing a broadcast."""
     array = jnp.asarray(array)
     heads = layout.num_kv_heads * layout.group_size
     full = (*layout.batch_shape, heads, layout.num_queries, layout.num_keys)

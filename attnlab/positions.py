@@ -54,7 +54,7 @@ def rotary(x: jax.Array, positions: ArrayLike, *, max_wavelength: float = 10_000
     Raises:
       ValueError: if H is odd.
 
-    Source: Su et al. 2021, §3.4.2, with pairs (i, i + H/2) as in GPT-NeoX instead of neighbours.
+    Source: Su et al. 2021, §3.4.2, with pairs (i, i + H/2) as in GPT-NeoX instead of neighbors.
     """
     angles = _angles(positions, x.shape[-1], max_wavelength)[..., None, :]  # heads turn alike
     require(

@@ -11,7 +11,7 @@ block of prepared keys (`logits`). After `prepare` only two meetings are left, a
 | `General`            | q·W·k                                | Luong 2015 §3.1                  |
 | `Cosine`             | scale · q·k / (‖q‖‖k‖)               |                                  |
 | `Additive`           | w·tanh(q + k)                        | Bahdanau 2014 §A.1.2             |
-| `NormalisedAdditive` | gain · w/‖w‖ · tanh(q + k + bias)    | Salimans & Kingma 2016 §2        |
+| `NormalizedAdditive` | gain · w/‖w‖ · tanh(q + k + bias)    | Salimans & Kingma 2016 §2        |
 | `Concat`             | w·tanh(Wq q + Wk k) = w·tanh(W[q;k]) | Luong 2015 §3.1                  |
 | `Location`           | (W q)_j, keys are not looked at      | Luong 2015 §3.1                  |
 
@@ -39,7 +39,7 @@ __all__ = [
     "Dot",
     "General",
     "Location",
-    "NormalisedAdditive",
+    "NormalizedAdditive",
     "Score",
     "require_score",
 ]
@@ -186,12 +186,12 @@ class Additive(Score):
         return {"w": 1}
 
 
-class NormalisedAdditive(Score):
+class NormalizedAdditive(Score):
     """gain · (w/‖w‖)·tanh(q + k + bias): the direction and the size of w learned apart.
 
     Args:
       w: [hidden] or [N, hidden].
-      gain: [] or [N]; initialise to 1/√hidden.
+      gain: [] or [N]; initialize to 1/√hidden.
       bias: [hidden] or [N, hidden].
     """
 

@@ -1,4 +1,4 @@
-"""The token ids that every tokeniser, batch and model of attnlab agree on."""
+"""The token ids that every tokenizer, batch and model of attnlab agree on."""
 
 import jax
 import jax.numpy as jnp

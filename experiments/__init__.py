@@ -14,7 +14,7 @@ def _name_what_is_missing(
         return
     print(
         f"{sys.executable} has no package {name!r}: `launch/local NAME` without --no_env makes an "
-        "environment that has it, and so does `pip install .` in this one",
+        "environment that has it, and so does `pip install '.[all]'` in this one",
         file=sys.stderr,
     )
 

@@ -14,7 +14,7 @@ the bytes of a text, forward and forward + backward, length by length; two of th
 textbook (dense), until that no longer fits or would be too slow. A fresh folder gets results.jsonl
 (every repetition), results.csv, report.md and two figures, memory and time, as SVG and PNG; the
 report also sets LSH beside published tables. Ctrl-C keeps what is done and still writes the report.
-The defaults finish within 5 minutes and 8 GiB on two quiet cores.
+The defaults take four to six minutes on two quiet cores, and at most 8 GiB.
 
 With --target nothing runs: each program is compiled for accelerators that are not there, and the
 report says what memory it would need on them, up to which length it fits, and no times. --program

@@ -29,7 +29,7 @@ _HELP = {
     "chunk_sizes": "Chunk lengths.",
     "bucket_factors": "Numbers of buckets, in units of the usual 2 * length / chunk size.",
     "windows": "Slots of its own bucket that a query sees; 0 = as many as a chunk has.",
-    "centring": f"What is subtracted before hashing: {', '.join(CENTRING)}.",
+    "centering": f"What is subtracted before hashing: {', '.join(CENTRING)}.",
     "merge": f"How a pair that several rounds show counts: {', '.join(MERGE)}.",
     "length": "Bytes that are attended over, and trained on at a time.",
     "num_layers": "Layers of the model; all are measured.",

@@ -36,7 +36,7 @@ _HELP = {
     "tfds_name": "A prepared TFDS translation set instead, as wmt14_translate/de-en.",
     "data_dir": "The folder TFDS keeps it in.",
     "direction": "Of a TFDS set: SOURCE-TARGET language, as de-en.",
-    "cache_dir": "Prepared files and tokenisers. Default: ~/.cache/attnlab.",
+    "cache_dir": "Prepared files and tokenizers. Default: ~/.cache/attnlab.",
     "steps": "Of training; 0 = the recipe's, like the next ones.",
     "batch_size": "Sentence pairs in a step.",
     "learning_rate": "At its peak.",

@@ -104,7 +104,7 @@ def _make(venv: Path, extras: set[str], lock: int) -> None:
         extras,
         update=update,
         create=lambda log: run([python, "-m", "venv", str(venv)], venv.parent, log, lock),
-        wanted=["--editable", f".[{','.join(sorted(extras))}]" if extras else "."],
+        wanted=["--editable", f".[{','.join(sorted({'all', *extras}))}]"],
         state=lambda: {
             "root": str(venv.parent),
             "python": os.path.realpath(_python(venv)),

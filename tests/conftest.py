@@ -1,4 +1,7 @@
-"""What every test runs under. Warnings are errors too: `filterwarnings` in pyproject.toml."""
+"""What every test runs under.
+
+Warnings are errors too: `filterwarnings` in pyproject.toml.
+"""
 
 import os
 import signal
@@ -13,6 +16,12 @@ import pytest
 
 # A job in the background of a shell ignores Ctrl-C, and so would programs that tests interrupt.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+if jax.__version_info__ < (0, 11):
+    # Half of the time to compile is that of these emitters. Later releases of JAX have no other
+    # ones, so the suite on a newer JAX runs what users run. Programs that tests start inherit it.
+    told = os.environ.get("XLA_FLAGS", "")
+    os.environ["XLA_FLAGS"] = f"{told} --xla_cpu_use_fusion_emitters=false".strip()
 
 jax.config.update("jax_num_cpu_devices", 2)  # so that nothing assumes there is one
 jax.config.update("jax_numpy_rank_promotion", "raise")  # broadcasting across ranks is spelt out
@@ -34,3 +43,10 @@ def quick_compile() -> Iterator[None]:
     jax.config.update("jax_disable_most_optimizations", True)
     yield
     jax.config.update("jax_disable_most_optimizations", False)
+
+
+@pytest.fixture
+def as_users_compile() -> Iterator[dict[str, bool]]:
+    """Options for `jax.jit`: for tests of how programs round, such as those of equal bits."""
+    jax.config.update("jax_disable_most_optimizations", False)
+    yield {"xla_cpu_use_fusion_emitters": True} if jax.__version_info__ < (0, 11) else {}

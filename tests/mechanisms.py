@@ -15,10 +15,10 @@ import numpy as np
 from attnlab import masks
 from attnlab.bench.device_scores import SCORES, ScoreCase, Sizes
 from attnlab.ops.attention import attention
-from attnlab.ops.hashing import hash_buckets, make_rotations
 from attnlab.ops.local import local_attention, window_attention
-from attnlab.ops.lsh import lsh_attention
-from attnlab.ops.lsh_cross import lsh_cross_attention
+from attnlab.ops.lsh.attention import lsh_attention
+from attnlab.ops.lsh.cross import lsh_cross_attention
+from attnlab.ops.lsh.hashing import hash_buckets, make_rotations
 
 Arrays = dict[str, Any]
 
@@ -131,25 +131,25 @@ def window(implementation: str) -> Mechanism:
 
 
 def local(name: str, *, gaussian: bool) -> Mechanism:
-    """Luong's local-m, whose centres are fixed, and local-p, whose centres are an array."""
+    """Luong's local-m, whose centers are fixed, and local-p, whose centers are an array."""
 
     def make(rng, sizes):
         q, k, v = SCORES[0].qkv(rng, sizes)
-        centres = rng.uniform(0, sizes.keys - 1, (sizes.batch, sizes.queries))
-        return {"q": q, "k": k, "v": v} | ({"centres": centres} if gaussian else {})
+        centers = rng.uniform(0, sizes.keys - 1, (sizes.batch, sizes.queries))
+        return {"q": q, "k": k, "v": v} | ({"centers": centers} if gaussian else {})
 
     def apply(arrays, mask):
         q, k, v = (arrays[name] for name in "qkv")
-        centres = arrays.get("centres")
-        if centres is None:
-            centres = jnp.broadcast_to(jnp.arange(q.shape[-3]), q.shape[:-2])
-        return local_attention(q, k, v, centres, half_width=3, gaussian=gaussian, mask=mask)
+        centers = arrays.get("centers")
+        if centers is None:
+            centers = jnp.broadcast_to(jnp.arange(q.shape[-3]), q.shape[:-2])
+        return local_attention(q, k, v, centers, half_width=3, gaussian=gaussian, mask=mask)
 
     return Mechanism(
         name,
         apply,
         make,
-        queries=("q", "centres") if gaussian else ("q",),
+        queries=("q", "centers") if gaussian else ("q",),
         mask=padding,
         hides_anywhere=False,
         causal=False,

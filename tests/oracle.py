@@ -18,7 +18,7 @@ from attnlab.bench.oracle import (
     errors,
     general,
     location,
-    normalised_additive,
+    normalized_additive,
     padding,
     pairs,
     rms,
@@ -45,7 +45,7 @@ __all__ = [
     "general",
     "local_attention",
     "location",
-    "normalised_additive",
+    "normalized_additive",
     "padding",
     "pairs",
     "rms",
@@ -56,23 +56,23 @@ __all__ = [
 ]
 
 
-def local_attention(score, q, k, v, centres, half_width, parameters=(), *, gaussian, lengths):
+def local_attention(score, q, k, v, centers, half_width, parameters=(), *, gaussian, lengths):
     """Luong et al. 2015, §3.2: keys s in [p_t − D, p_t + D], local-p times exp(−(s − p_t)²/2σ²).
 
-    Returns the attention and the function from its `Gradients.factor` to the centres' gradient.
+    Returns the attention and the function from its `Gradients.factor` to the centers' gradient.
     """
-    centres = np.asarray(centres, np.float64)
-    distance = np.arange(k.shape[1]) - centres[..., None]  # [B, T, S]
+    centers = np.asarray(centers, np.float64)
+    distance = np.arange(k.shape[1]) - centers[..., None]  # [B, T, S]
     mask = np.abs(distance) <= half_width
     mask &= np.arange(k.shape[1]) < np.asarray(lengths)[:, None, None]
     sigma = half_width / 2
     factor = np.exp(-(distance**2) / (2 * sigma**2))[:, None] if gaussian else None
     found = attention(score, q, k, v, parameters, mask=mask[:, None], factor=factor)
 
-    def centres_gradient(dfactor):
+    def centers_gradient(dfactor):
         return (dfactor[:, 0] * factor[:, 0] * distance / sigma**2).sum(-1)
 
-    return found, centres_gradient
+    return found, centers_gradient
 
 
 def assert_within_budget(got, plain, true, dtype, what=""):

@@ -53,10 +53,10 @@ def installs(environment, monkeypatch, tmp_path) -> list[str]:
 @pytest.mark.parametrize(
     ("found", "installed"),
     [
-        (set(), [".", "gpu-compiler,tpu-compiler"]),
-        ({"cuda13"}, [".[cuda13]", "tpu-compiler"]),  # whose plugin is the compiler
-        ({"tpu"}, [".[tpu]", "gpu-compiler"]),
-        ({"cuda12", "tpu"}, [".[cuda12,tpu]"]),
+        (set(), [".[all]", "gpu-compiler,tpu-compiler"]),
+        ({"cuda13"}, [".[all,cuda13]", "tpu-compiler"]),  # whose plugin is the compiler
+        ({"tpu"}, [".[all,tpu]", "gpu-compiler"]),
+        ({"cuda12", "tpu"}, [".[all,cuda12,tpu]"]),
     ],
 )
 def test_wheels_for_real_devices_are_their_compilers(
@@ -74,15 +74,18 @@ def test_wheels_for_real_devices_are_their_compilers(
     ("state", "again"),
     [
         (lambda made: made, []),
-        (lambda made: made | {"extras": ["tpu"]}, ["."]),  # for a target, by an earlier version
-        (lambda made: {"complete": True}, ["."]),
-        (lambda made: [], ["."]),
-        (lambda made: None, ["."]),  # the power went while it was written
+        (
+            lambda made: made | {"extras": ["tpu"]},
+            [".[all]"],
+        ),  # for a target, by an older one
+        (lambda made: {"complete": True}, [".[all]"]),
+        (lambda made: [], [".[all]"]),
+        (lambda made: None, [".[all]"]),  # the power went while it was written
     ],
 )
 def test_what_is_not_known_to_be_right_is_made_anew(environment, installs, tmp_path, state, again):
     environment.ensure(tmp_path, {"compat"})
-    assert installs == [".[compat]"]
+    assert installs == [".[all,compat]"]
     file = tmp_path / ".venv" / "attnlab.json"
     changed = state(json.loads(file.read_text()))
     file.write_text("" if changed is None else json.dumps(changed))

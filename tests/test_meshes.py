@@ -12,9 +12,9 @@ import attnlab
 from attnlab import masks, meshes, routes
 from attnlab.ops import blockwise
 from attnlab.ops.attention import attention_weights
-from attnlab.ops.hashing import hash_buckets, make_rotations
 from attnlab.ops.local import local_attention
-from attnlab.ops.lsh_quality import hash_quality
+from attnlab.ops.lsh.hashing import hash_buckets, make_rotations
+from attnlab.ops.lsh.quality import hash_quality
 from attnlab.scores import Dot
 from tests.mechanisms import BY_NAME
 from tests.test_contract import assert_as_on_one_device, context_and_grads, over_two_devices
@@ -73,7 +73,11 @@ def test_accelerators_branch_in_shard_map(name, as_on_an_accelerator):
 
 
 @pytest.mark.parametrize(
-    "route", [routes.AllPairs("blockwise"), routes.LSH(num_hashes=2, num_buckets=4, chunk_size=4)]
+    "route",
+    [
+        routes.AllPairs("blockwise"),
+        routes.LSH(num_hashes=2, num_buckets=4, chunk_size=4, implementation="sorted"),
+    ],
 )
 @pytest.mark.parametrize("dropout_rate", [0.0, 0.5])
 def test_routes_in_an_eager_shard_map(route, dropout_rate):
@@ -145,7 +149,7 @@ def test_modules_on_explicit_axes_and_of_nothing(module: nn.Module):
 @pytest.mark.parametrize("spec", [P("data"), P(None, None, "data")], ids=["batch", "heads"])
 def test_decoding_by_hash_on_explicit_axes(spec):
     """A prompt and a token, from a cache that is split as the queries are."""
-    route = routes.LSH(2, 2, chunk_size=4, centring="running")
+    route = routes.LSH(2, 2, chunk_size=4, centering="running")
     step = jax.jit(lambda k, v, state, q, at: route.decode(Dot(), q, k, v, state, q_offset=at))
 
     def decode(place):

@@ -48,21 +48,21 @@ def test_gradients(case, per_head):
         np.testing.assert_allclose(grad, differences(loss, x), atol=1e-8, err_msg=str(i))
 
 
-def test_local_centres_gradient():
+def test_local_centers_gradient():
     rng = np.random.default_rng(1)
     q, k, v = SCORES[0].qkv(rng, SIZES)
-    centres = rng.uniform(0.1, 1.9, (2, 2))
+    centers = rng.uniform(0.1, 1.9, (2, 2))
     dcontext = rng.normal(size=(2, 2, 2, 2))
 
-    def attend(centres):
+    def attend(centers):
         return oracle.local_attention(
-            oracle.dot, q, k, v, centres, 2, gaussian=True, lengths=[3, 2]
+            oracle.dot, q, k, v, centers, 2, gaussian=True, lengths=[3, 2]
         )
 
-    found, of_centres = attend(centres)
-    grad = of_centres(found.pull_back(dcontext).factor)
+    found, of_centers = attend(centers)
+    grad = of_centers(found.pull_back(dcontext).factor)
     loss = lambda moved: (attend(moved)[0].context * dcontext).sum()  # noqa: E731
-    np.testing.assert_allclose(grad, differences(loss, centres), atol=1e-8)
+    np.testing.assert_allclose(grad, differences(loss, centers), atol=1e-8)
 
 
 def test_equal_keys_are_averaged_over_what_is_visible():

@@ -94,13 +94,13 @@ def test_concat_is_additive_with_the_matrix_split():
     )
 
 
-def test_normalised_additive_ignores_the_size_of_w():
+def test_normalized_additive_ignores_the_size_of_w():
     rng = np.random.default_rng(5)
     q, k, w = (
         jnp.asarray(rng.normal(size=s), jnp.float32) for s in ((1, 5, 1, 7), (1, 3, 1, 7), (7,))
     )
     once, tenfold = (
-        attention_weights(scores.NormalisedAdditive(x, 2.0, jnp.zeros(7)), q, k)
+        attention_weights(scores.NormalizedAdditive(x, 2.0, jnp.zeros(7)), q, k)
         for x in (w, 10 * w)
     )
     np.testing.assert_allclose(once, tenfold, rtol=1e-5)

@@ -77,8 +77,11 @@ def test_everywhere(queries, q_at, k_at, dtype):
 def test_float64_to_its_own_rounding(queries):
     """Also where float32 would saturate: −33 against 43 is tanh(10) there, here not even near."""
     rng = np.random.default_rng(4)
-    for q_at, k_at in ((0, 0), (50, -33), (43, -32), (152, -149), (-170, 150), (400, -400)):
-        arrays = rng.normal(size=(queries, 5)) + q_at, rng.normal(size=(11, 5)) + k_at
+    # The narrow ones leave no pair of two far ones, which would send the block to the direct form.
+    wide = ((0, 0), (50, -33), (43, -32), (152, -149), (-170, 150), (400, -400))
+    cases = [(*at, 1.0) for at in wide] + [(43, -32, 0.1), (152, -149, 0.1)]
+    for q_at, k_at, spread in cases:
+        arrays = (spread * rng.normal(size=(n, 5)) + at for n, at in ((queries, q_at), (11, k_at)))
         arrays = (*arrays, rng.normal(size=5), rng.normal(size=(queries, 11)))
         for got, want in zip(compiled()(*map(jnp.asarray, arrays)), true(*arrays), strict=True):
             np.testing.assert_allclose(got, want, rtol=1e-12, atol=1e-14, err_msg=f"{q_at} {k_at}")

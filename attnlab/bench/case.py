@@ -110,7 +110,7 @@ class Result:
       begun: when the run began that wrote it; rows of a resumed run have several.
       load: the machine's load average over the minute before the case.
       other_seconds: the slower median, of a case that ran twice because it did not go with its
-        neighbours; the row is the faster run.
+        neighbors; the row is the faster run.
     """
 
     case: Case

@@ -12,7 +12,7 @@ import jax
 import numpy as np
 
 from attnlab.bench.device_problem import over, representable
-from attnlab.ops.hashing import Rotations, hash_buckets, make_rotations
+from attnlab.ops.lsh.hashing import Rotations, hash_buckets, make_rotations
 
 _SHAPE = (2, 1024, 4, 64)  # [B, L, N, H]
 _ROUNDS, _BUCKETS = 8, 512  # two factors: 16 · 32

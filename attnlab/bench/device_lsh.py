@@ -17,7 +17,7 @@ from attnlab.bench.device_problem import (
     representable,
     row_sizes,
 )
-from attnlab.ops.lsh import lsh_attention
+from attnlab.ops.lsh.attention import lsh_attention
 
 
 def problem(scenario: Scenario) -> Problem:

@@ -71,9 +71,9 @@ SCORES = (
     ScoreCase("cosine", scores.Cosine, oracle.cosine, lambda z: ((),)),
     ScoreCase("additive", scores.Additive, oracle.additive, lambda z: ((z.width,),)),
     ScoreCase(
-        "normalised_additive",
-        scores.NormalisedAdditive,
-        oracle.normalised_additive,
+        "normalized_additive",
+        scores.NormalizedAdditive,
+        oracle.normalized_additive,
         lambda z: ((z.width,), (), (z.width,)),
     ),
     ScoreCase(

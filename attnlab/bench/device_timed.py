@@ -17,7 +17,7 @@ from attnlab.bench.device_cases import Check, Scenario
 from attnlab.bench.device_problem import Arrays, Problem, Truth
 from attnlab.bench.device_programs import FLASH
 from attnlab.bench.device_scores import SCALED_DOT, Sizes
-from attnlab.ops.hashing import default_num_buckets, hash_buckets, make_rotations
+from attnlab.ops.lsh.hashing import default_num_buckets, hash_buckets, make_rotations
 
 _SORTED = "sorted"
 

@@ -118,7 +118,7 @@ def _compile(
             tell(i, "compiling")
             try:
                 compiled = future.result(compiler.left())
-                need = memory.analyse(lowered, compiled.program, device.platform)
+                need = memory.analyze(lowered, compiled.program, device.platform)
             except TimeoutError:
                 continue
             except Exception as error:  # noqa: BLE001 - likewise

@@ -16,7 +16,7 @@ NO_CUDNN = "cuDNN not found"
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
 
-def analyse(case: Case) -> Result:
+def analyze(case: Case) -> Result:
     """Compiles the case for its target.
 
     Where the device would choose cuDNN's attention and cuDNN is not installed here, it is compiled
@@ -61,7 +61,7 @@ def _compiled(case: Case, built: Case, target: Target, devices: Sequence[jax.Dev
                 available_bytes=refused[1],
             )
     seconds = time.perf_counter() - start
-    need = memory.analyse(lowered, compiled, devices[0].platform)
+    need = memory.analyze(lowered, compiled, devices[0].platform)
     fits = need.total <= target.memory_bytes  # XLA's GPU compiler leaves that to the allocator
     return Result(
         case,

@@ -14,7 +14,7 @@ COMPILERS = ("libtpu", "jax-cuda12-plugin", "jax-cuda13-plugin")  # named where 
 
 
 def describe(text: inputs.Text) -> dict[str, Any]:
-    """What to know of this process to read its numbers. Initialises JAX's devices."""
+    """What to know of this process to read its numbers. Initializes JAX's devices."""
     device = jax.local_devices()[0]
     return {
         "platform": device.platform,

@@ -63,7 +63,7 @@ def seconds_left(
 
 
 def to_repeat(cases: Sequence[Case], rows: Mapping[Case, Result]) -> list[Case]:
-    """Cases that do not go with their neighbours, once each, and what was not run because of them.
+    """Cases that do not go with their neighbors, once each, and what was not run because of them.
 
     Returns:
       Short lengths first.

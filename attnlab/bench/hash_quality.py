@@ -1,6 +1,6 @@
 """What LSH attention sees of full attention, on a model's activations: the cases and one's result.
 
-One *line* is a way to hash and to look around: chunk size, buckets, window, centring, union or
+One *line* is a way to hash and to look around: chunk size, buckets, window, centering, union or
 multiset. Around a base line one thing is varied at a time, and each line is measured over rounds.
 """
 
@@ -14,9 +14,15 @@ from typing import Any
 import jax
 import numpy as np
 
-from attnlab.ops.hashing import default_num_buckets, hash_buckets, make_rotations, running_centre
-from attnlab.ops.lsh import LSHOptions
-from attnlab.ops.lsh_quality import HashQuality, hash_quality
+from attnlab.ops.lsh import (
+    HashQuality,
+    LSHOptions,
+    default_num_buckets,
+    hash_buckets,
+    hash_quality,
+    make_rotations,
+    running_center,
+)
 from attnlab.records.command_line import check_seed
 from attnlab.records.errors import Invalid
 
@@ -32,7 +38,7 @@ class Settings:
     chunk_sizes: tuple[int, ...] = (64, 32, 128)
     bucket_factors: tuple[float, ...] = (1.0, 0.5, 2.0)
     windows: tuple[int, ...] = (0, 16, 32)
-    centring: tuple[str, ...] = CENTRING
+    centering: tuple[str, ...] = CENTRING
     merge: tuple[str, ...] = MERGE
     length: int = 2048
     num_layers: int = 2
@@ -63,7 +69,7 @@ class Settings:
                 if name != "bucket_factors" and one < bound:
                     raise Invalid(f"--{name}: {one} is too small; give {bound} or more")
         check_seed(self.seed)
-        for name, valid in (("centring", CENTRING), ("merge", MERGE)):
+        for name, valid in (("centering", CENTRING), ("merge", MERGE)):
             value = getattr(self, name)
             wrong = [one for one in value if one not in valid]
             if wrong or not value:
@@ -92,15 +98,15 @@ class Line:
     chunk_size: int
     num_buckets: int
     window: int
-    centring: str
+    centering: str
     merge: str
 
     def title(self) -> str:
         """In words."""
-        centre = "no centre" if self.centring == "none" else f"{self.centring} centre"
+        center = "no center" if self.centering == "none" else f"{self.centering} center"
         return (
             f"chunk {self.chunk_size}, {self.num_buckets} buckets, window {self.window},"
-            f" {centre}, {self.merge}"
+            f" {center}, {self.merge}"
         )
 
 
@@ -143,17 +149,17 @@ def plan(settings: Settings) -> list[Line]:
         chunk: int = settings.chunk_sizes[0],
         factor: float = settings.bucket_factors[0],
         window: int = settings.windows[0],
-        centring: str = settings.centring[0],
+        centering: str = settings.centering[0],
         merge: str = settings.merge[0],
     ) -> Line:
         buckets = default_num_buckets(max(1, round(settings.length * factor)), chunk)
-        return Line(chunk, buckets, min(window, chunk) or chunk, centring, merge)
+        return Line(chunk, buckets, min(window, chunk) or chunk, centering, merge)
 
     lines = [line()]
     lines += [line(chunk=chunk) for chunk in settings.chunk_sizes[1:]]
     lines += [line(factor=factor) for factor in settings.bucket_factors[1:]]
     lines += [line(window=window) for window in settings.windows[1:]]
-    lines += [line(centring=centring) for centring in settings.centring[1:]]
+    lines += [line(centering=centering) for centering in settings.centering[1:]]
     lines += [line(merge=merge) for merge in settings.merge[1:]]
     return list(dict.fromkeys(lines))
 
@@ -179,11 +185,11 @@ def measure(
         num_hashes=num_hashes,
         num_buckets=line.num_buckets,
     )
-    centre = running_centre(qk) if line.centring == "running" else None
+    center = running_center(qk) if line.centering == "running" else None
     found = hash_quality(
         qk,
         v,
-        hash_buckets(qk, rotations, centre=centre),
+        hash_buckets(qk, rotations, center=center),
         chunk_size=line.chunk_size,
         options=LSHOptions(union=line.merge == "union", window=line.window),
         top_k=top_k,

@@ -18,7 +18,7 @@ _TITLES = {
     "chunk_size": "Chunk size",
     "num_buckets": "Buckets",
     "window": "Window",
-    "centring": "Centring",
+    "centering": "Centering",
     "merge": "Merge",
 }
 
@@ -115,9 +115,9 @@ def _over_rounds(
 
 
 def _buckets(rows: Sequence[Row]) -> Figure:
-    """A panel a layer, a group of bars a bin, a bar a way of centring; the empty buckets first."""
+    """A panel a layer, a group of bars a bin, a bar a way of centering; the empty buckets first."""
     base, *_ = by_line(rows)
-    shown = [base, *varied(rows).get("centring", [base])[1:]]
+    shown = [base, *varied(rows).get("centering", [base])[1:]]
     most = {line: some[-1] for line, some in by_line(rows).items() if line in shown}
     sizes = {line: [_with_empty(line, layer) for layer in most[line].layer_sizes] for line in shown}
     layers = len(sizes[base])
@@ -130,7 +130,7 @@ def _buckets(rows: Sequence[Row]) -> Figure:
             xs = [b + (i + 0.5) * width - 0.4 for b in range(bins)]
             axes.bar(
                 xs, sizes[line][layer][:bins], width * 0.94, color=SERIES[i % len(SERIES)][0],
-                label=_centre(line), zorder=3,
+                label=_center(line), zorder=3,
             )  # fmt: skip
         edge = _bin_edge(base.window)
         if edge < bins - 0.5:
@@ -150,7 +150,7 @@ def _buckets(rows: Sequence[Row]) -> Figure:
     panels[0].set_ylabel(f"buckets, of {base.num_buckets}")
     panels[0].set_ylim(0, 1.15 * panels[0].get_ylim()[1])  # room for the words at the top
     figure.legend(
-        *panels[0].get_legend_handles_labels(), title="centring", frameon=False, fontsize=8,
+        *panels[0].get_legend_handles_labels(), title="centering", frameon=False, fontsize=8,
         loc="outside right upper",
     )  # fmt: skip
     figure.suptitle(f"Sizes of buckets — {_model(rows)}", x=0.01, ha="left", fontsize=9.5)
@@ -195,14 +195,14 @@ def _chance(axes: Any, rows: Sequence[Row]) -> None:
 
 
 def _label(line: Line, name: str, is_base: bool) -> str:
-    text = _centre(line) if name == "centring" else str(getattr(line, name))
+    text = _center(line) if name == "centering" else str(getattr(line, name))
     if name == "chunk_size":
         text += f" ({line.num_buckets} buckets)"
     return text + (" (base)" if is_base else "")
 
 
-def _centre(line: Line) -> str:
-    return {"none": "none", "running": "running mean"}[line.centring]
+def _center(line: Line) -> str:
+    return {"none": "none", "running": "running mean"}[line.centering]
 
 
 def _model(rows: Sequence[Row]) -> str:

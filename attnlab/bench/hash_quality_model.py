@@ -20,7 +20,7 @@ import optax
 
 from attnlab import positions
 from attnlab.modules.lsh import LSHSelfAttention
-from attnlab.ops.lsh import LSHOptions
+from attnlab.ops.lsh.attention import LSHOptions
 from attnlab.ops.routes import LSH
 
 LEARNING_RATE = 3e-3

@@ -85,12 +85,12 @@ def write(axes: Any, names: Sequence[Name], gap: float) -> None:
 
 
 def spread_out(heights: Sequence[float], gap: float) -> list[float]:
-    """Rising heights moved as little as need be so that neighbours are `gap` apart.
+    """Rising heights moved as little as need be so that neighbors are `gap` apart.
 
     >>> [round(y, 2) for y in spread_out([0.5, 0.5, 0.9], 0.1)]
     [0.45, 0.55, 0.9]
     """
-    groups: list[list[float]] = []  # [sum of wanted centres, count]: blocks that touch
+    groups: list[list[float]] = []  # [sum of wanted centers, count]: blocks that touch
     for height in heights:
         groups.append([height, 1])
         while len(groups) > 1 and _top(groups[-2], gap) > _bottom(groups[-1], gap) - gap:

@@ -50,7 +50,7 @@ def measure(
     lowered = programs.lower(case, mechanism, devices)
     compiled = lowered.compile()
     compile_seconds = time.perf_counter() - start
-    need = memory.analyse(lowered, compiled, platform)
+    need = memory.analyze(lowered, compiled, platform)
     free = memory.available(devices[0])
     allowed = host and limit_bytes < (math.inf if free is None else free)
     free = int(limit_bytes) if allowed else free

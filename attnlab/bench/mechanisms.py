@@ -33,7 +33,7 @@ NOTES = {  # where a module does other work than the rest
     "location": "`location` scores positions, so keys are neither projected nor looked at.",
 }
 IMPLEMENTATIONS = tuple(name for name in ops.IMPLEMENTATIONS if name is not None)
-_PROBE = 8  # tokens to initialise with: no parameter's shape depends on the input's length
+_PROBE = 8  # tokens to initialize with: no parameter's shape depends on the input's length
 
 
 @dataclasses.dataclass(frozen=True)

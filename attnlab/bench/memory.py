@@ -38,7 +38,7 @@ class Need:
         return self.argument_bytes + self.output_bytes + self.temporary_bytes
 
 
-def analyse(lowered: jax.stages.Lowered, compiled: jax.stages.Compiled, platform: str) -> Need:
+def analyze(lowered: jax.stages.Lowered, compiled: jax.stages.Compiled, platform: str) -> Need:
     """What the program needs on that platform, without running it.
 
     On CPU a program with YNN fusions is compiled a second time without them, for its numbers only.

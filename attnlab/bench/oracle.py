@@ -80,7 +80,7 @@ def additive(q, k, w):
     return np.einsum("btsnh,nh->bnts", tanh, w), pull_back
 
 
-def normalised_additive(q, k, w, gain, bias):
+def normalized_additive(q, k, w, gain, bias):
     """gain · w/‖w‖ · tanh(q + k + bias); Salimans & Kingma 2016, eq. 2 and 3 for the gradients."""
     norm = np.sqrt((w * w).sum(-1, keepdims=True))
     direction = w / norm
@@ -139,7 +139,7 @@ PARAMETER_RANKS: dict[Callable, tuple[int, ...]] = {
     general: (2,),
     cosine: (0,),
     additive: (1,),
-    normalised_additive: (1, 0, 1),
+    normalized_additive: (1, 0, 1),
     concat: (1, 2, 2),
     location: (2,),
 }

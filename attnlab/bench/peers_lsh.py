@@ -16,7 +16,7 @@ from attnlab.bench import inputs, peers
 from attnlab.bench.case import Case
 from attnlab.bench.mechanisms import Mechanism
 from attnlab.ops import lsh
-from attnlab.ops.hashing import factorise, hash_buckets, make_rotations
+from attnlab.ops.lsh import factorize, hash_buckets, make_rotations
 
 _OPTIONS = {peers.TRAX: lsh.TRAX, peers.LUCIDRAINS: lsh.LUCIDRAINS}
 
@@ -71,7 +71,7 @@ def hugging_face(case: Case, buckets: np.ndarray | None) -> Callable[[Any, Any],
         lsh_num_chunks_after=0,
         lsh_attention_probs_dropout_prob=0.0,
         num_hashes=case.num_hashes,
-        num_buckets=list(factorise(_num_buckets(peers.HUGGING_FACE, case))),
+        num_buckets=list(factorize(_num_buckets(peers.HUGGING_FACE, case))),
         is_decoder=case.causal,
         max_position_embeddings=case.length,
         hash_seed=0,

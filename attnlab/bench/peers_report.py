@@ -18,7 +18,7 @@ _FASTER = 0.5  # a bound below this reads "n times faster", one above "n times t
 _METHOD = """\
 Each side runs in a process of its own, with as many threads as there are cores; the two are called
 in turns, and the order of the two changes from turn to turn. A time is the median over the turns of
-one call (short calls are averaged over 5 ms). The ratio is the median of the ratios of neighbouring
+one call (short calls are averaged over 5 ms). The ratio is the median of the ratios of neighboring
 turns, with the smallest, the largest and how many there were. Time to compile and to place the
 arguments is not included.
 

@@ -72,7 +72,7 @@ def _jax(case: Case, mechanism: Mechanism) -> Program:
     devices = jax.local_devices()[:1]
     lowered = programs.lower(case, mechanism, devices)
     compiled = lowered.compile()
-    need, free = memory.analyse(lowered, compiled, "cpu").total, memory.available(devices[0])
+    need, free = memory.analyze(lowered, compiled, "cpu").total, memory.available(devices[0])
     if free is not None and need > free:
         raise MemoryError(f"needs {memory.human(need)} of {memory.human(free)}")
     streams = _streams(case)

@@ -16,8 +16,8 @@ from attnlab.bench import inputs, memory, profile_stages, profile_trace, program
 from attnlab.bench.case import Case
 from attnlab.bench.mechanisms import Mechanism
 from attnlab.bench.profile_stages import STAGES, Instruction
-from attnlab.ops.hashing import default_num_buckets, hash_buckets, make_rotations
-from attnlab.ops.lsh import lsh_attention
+from attnlab.ops.lsh.attention import lsh_attention
+from attnlab.ops.lsh.hashing import default_num_buckets, hash_buckets, make_rotations
 
 _KEPT = 40  # instructions in a row, the largest ones
 

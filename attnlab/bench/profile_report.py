@@ -16,7 +16,7 @@ what else the machine does disturbs it least. It still does: on a busy machine t
 the most memory gains the most.
 
 The stages are the named scopes of the code, `lsh_hash` to `lsh_merge`, the innermost one; *other*
-is what lies outside them: slicing heads out of the arrays and writing them back, normalising the
+is what lies outside them: slicing heads out of the arrays and writing them back, normalizing the
 keys, the loss. What the compiler added without saying where it belongs counts with what it works
 on. A fusion counts whole for one stage.
 

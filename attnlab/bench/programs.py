@@ -69,7 +69,7 @@ def arguments(
     """
     rows = _shape(case, mechanism)
     batched = [streams[name].reshape(rows.shape).astype(rows.dtype) for name in mechanism.streams]
-    parameters = _initialised(mechanism)
+    parameters = _initialized(mechanism)
     if case.passes == "forward_backward":
         like = lowered.args_info[0][-1]
         width = like.shape[3:] if case.parallel == "pmap" else like.shape[2:]
@@ -137,5 +137,5 @@ def _shardings(split: Split, parameters: Any, devices: Sequence[jax.Device]) -> 
 
 
 @functools.lru_cache(maxsize=1)  # the lengths of one mechanism share their parameters
-def _initialised(mechanism: Mechanism) -> Any:
+def _initialized(mechanism: Mechanism) -> Any:
     return jax.block_until_ready(jax.jit(mechanism.init)(jax.random.key(0)))

@@ -192,5 +192,5 @@ _OURS = (
 _NOT_REFORMER = (
     "LRA measured code that is not Reformer (`lra_benchmarks/models/reformer` of its repository): "
     "by default it cuts a sequence of any length into 10 chunks, so its cost grows with the square "
-    "of the length; keys are not normalised, logits are multiplied by √d, and nothing is masked."
+    "of the length; keys are not normalized, logits are multiplied by √d, and nothing is masked."
 )

@@ -22,11 +22,12 @@ from attnlab.models.transformer import Transformer, TransformerEncoder, Transfor
 from attnlab.models.transformer_config import TransformerConfig
 from attnlab.modules.scores import AdditiveScore
 from attnlab.ops import routes
+from attnlab.training.objective import TokenCrossEntropy
 from attnlab.training.optimizers import OptimizerSettings
 from attnlab.training.parallel import ShardedJit
 from attnlab.training.step import TrainState, make_train_step
 
-_PROBE = 8  # tokens to initialise with: no parameter's shape depends on the input's length
+_PROBE = 8  # tokens to initialize with: no parameter's shape depends on the input's length
 
 
 class MaskedLM(nn.Module):
@@ -66,7 +67,8 @@ def lower(case: Case, devices: Sequence[jax.Device]) -> jax.stages.Lowered:
         lambda: TrainState.create(model, optimizer, _batch(case, 1, _PROBE, jnp.ones), 0)
     )
     shapes = _batch(case, case.batch, case.length, jax.ShapeDtypeStruct)
-    return parallel.compile(make_train_step(model, optimizer), donate=True).lower(
+    step = make_train_step(model, TokenCrossEntropy(), optimizer)
+    return parallel.compile(step, donate=True).lower(
         _placed(state, parallel.whole), _placed(shapes, parallel.rows)
     )
 

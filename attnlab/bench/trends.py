@@ -112,9 +112,9 @@ def _logarithms(line: Line) -> tuple[np.ndarray, np.ndarray]:
 
 
 def disagreeing(line: Line) -> list[int]:
-    """Lengths whose value does not go with their neighbours', as under another load.
+    """Lengths whose value does not go with their neighbors', as under another load.
 
-    Such a value is more than three times off the straight line in log-log between its neighbours,
+    Such a value is more than three times off the straight line in log-log between its neighbors,
     or more than three times above n² from the shorter one, or more than one and a half times that
     of the longer one (then both are meant).
 

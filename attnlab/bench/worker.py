@@ -3,7 +3,7 @@
     python -m attnlab.bench.worker FD INPUT
 
 A worker that dies takes one case with it; `runner` turns that into a row and starts another. The
-parent never initialises a device, so an accelerator belongs to its worker alone.
+parent never initializes a device, so an accelerator belongs to its worker alone.
 """
 
 import json
@@ -42,12 +42,12 @@ def main(pipe: int, path: str | None) -> None:
 
 
 def _guarded(case: Case, text: inputs.Text, **options: Any) -> Result:
-    """`measure`, or `deviceless.analyse`, with whatever it raises as a row."""
+    """`measure`, or `deviceless.analyze`, with whatever it raises as a row."""
     try:
         if case.target is not None:
             from attnlab.bench import deviceless  # with the models and the training: seconds
 
-            return deviceless.analyse(case)
+            return deviceless.analyze(case)
         return measure(case, text, **options)
     except Exception as error:  # noqa: BLE001 - any mechanism's mistake is a row; the others go on
         traceback.print_exc()

@@ -51,7 +51,7 @@ class Luong(Seq2Seq):
     """Attention from the current state of a stacked LSTM: Luong et al. 2015, §3.
 
     A reversed source is read from its last word to its first, but positions stay those of the
-    source as it is written: the centre t of local-m, the position s of "location" and the weights
+    source as it is written: the center t of local-m, the position s of "location" and the weights
     all speak of its s-th word. (Counted in the reversed source, local-m would look for the first
     words of the target at the end of the source.) As in the paper, local-p's weights do not sum to
     1; a step of local-m beyond S + D sees nothing and has the context zero.
@@ -186,17 +186,17 @@ class _Attend(nn.Module):
             weights = align(score, queries, keys, memory.lengths)
             contexts = blend(weights, memory.states)
         else:
-            centres = jnp.broadcast_to(steps[None], states.shape[:2])
+            centers = jnp.broadcast_to(steps[None], states.shape[:2])
             if self.window == "local-p":
-                hidden = jnp.tanh(self._dense(self.hidden_features, "centre_hidden")(states))
-                logit = self._dense(1, "centre")(hidden)[..., 0]
+                hidden = jnp.tanh(self._dense(self.hidden_features, "center_hidden")(states))
+                logit = self._dense(1, "center")(hidden)[..., 0]
                 logit = logit.astype(jnp.promote_types(logit.dtype, jnp.float32))
-                centres = memory.lengths[:, None] * nn.sigmoid(logit)
+                centers = memory.lengths[:, None] * nn.sigmoid(logit)
             found: Any = local_attention(
                 queries[:, :, None],
                 keys[:, :, None],
                 memory.states[:, :, None],
-                centres,
+                centers,
                 half_width=self.half_width,
                 score=score,
                 gaussian=self.window == "local-p",

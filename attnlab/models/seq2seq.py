@@ -1,4 +1,4 @@
-"""What a sequence-to-sequence model is, so that one training step and one search serve them all."""
+"""What a model that writes tokens is, so that one training step and one search serve them all."""
 
 from __future__ import annotations
 
@@ -9,23 +9,52 @@ import jax
 
 from attnlab.tokens import shift_right
 
-__all__ = ["Seq2Seq"]
+__all__ = ["Decoder", "Seq2Seq"]
 
 
-class Seq2Seq(nn.Module):
-    """p(target | source) = Π_t p(y_t | y_1 … y_{t−1}, source).
+class Decoder(nn.Module):
+    """p(tokens | source) = Π_t p(y_t | y_1 … y_{t−1}, source); a language model has no source.
 
-    Source [B, S] and target [B, T] are int32 token ids with the padding `tokens.PAD` at the end;
-    the target ends with EOS and has no BOS. Dropout draws from the "dropout" rng stream.
+    Source [B, S] and tokens [B, T] are int32 ids with the padding `tokens.PAD` at the end. Dropout
+    draws from the "dropout" rng stream.
 
     A subclass defines `encode` and `decode`. What it makes once of a source goes into the memory
-    that `encode` returns, a pytree whose arrays lead with the batch.
+    that `encode` returns, a pytree whose arrays lead with the batch; a language model's is None.
 
     Decoding token by token: `decode(memory, tokens, decode=True)` with `mutable=["cache"]` takes
     the tokens that follow those of the calls before, whose state is in the collection "cache". A
     first call finds no such state and begins with the memory's. What only depends on the memory and
     costs more than to read it (projected keys and values) belongs into the collection "static",
     which the first call makes (`mutable=["cache", "static"]`) and later ones read.
+    """
+
+    def encode(self, source: Any, *, deterministic: bool = True) -> Any:
+        """The memory of a source [B, S]; None of none."""
+        raise NotImplementedError
+
+    def decode(
+        self,
+        memory: Any,
+        tokens: jax.Array,
+        *,
+        deterministic: bool = True,
+        decode: bool = False,
+    ) -> Any:
+        """Logits [B, T, V] float32 of the tokens that follow each of `tokens` [B, T].
+
+        Args:
+          memory: what `encode` made of the source.
+          tokens: ids that the decoder reads, beginning with BOS.
+          deterministic: whether there is no dropout.
+          decode: whether to continue after the tokens in the cache.
+        """
+        raise NotImplementedError
+
+
+class Seq2Seq(Decoder):
+    """A decoder of a source, with attention weights over it; the target ends with EOS.
+
+    `decode` takes `return_weights=True` besides and returns the weights [B, T, S] after the logits.
     """
 
     @property
@@ -51,15 +80,7 @@ class Seq2Seq(nn.Module):
         decode: bool = False,
         return_weights: bool = False,
     ) -> Any:
-        """Logits [B, T, V] float32 of the tokens that follow each of `tokens` [B, T].
-
-        Args:
-          memory: of the source.
-          tokens: what the decoder reads, beginning with BOS.
-          deterministic: no dropout.
-          decode: continue after the tokens in the cache.
-          return_weights: also return the attention weights over the source, [B, T, S].
-        """
+        """As `Decoder.decode`; with `return_weights` also the weights over the source [B, T, S]."""
         raise NotImplementedError
 
     def __call__(

@@ -30,7 +30,7 @@ import jax
 from attnlab import masks
 from attnlab import tokens as tok
 from attnlab.checks import require
-from attnlab.models.seq2seq import Seq2Seq
+from attnlab.models.seq2seq import Decoder, Seq2Seq
 from attnlab.models.transformer_config import TransformerConfig
 from attnlab.models.transformer_layers import Inputs, Stack, Vocabulary
 
@@ -215,7 +215,7 @@ class TransformerEncoder(nn.Module):
         return self.encoder(x, mask=mask, deterministic=deterministic)[0]
 
 
-class TransformerLM(nn.Module):
+class TransformerLM(Decoder):
     """The decoder alone: p(tokens) = Π_t p(y_t | y_1 … y_{t−1}), a language model.
 
     Attributes:
@@ -254,13 +254,24 @@ class TransformerLM(nn.Module):
         shifted = tok.shift_right(tokens, segments)
         return self._logits(shifted, segments, positions, deterministic, decode=False)
 
-    def decode(self, tokens: jax.Array, *, deterministic: bool = True) -> jax.Array:
-        """Logits [B, T, V] of the tokens that follow each of `tokens`, which continue the cache.
+    def encode(self, source: None = None, *, deterministic: bool = True) -> None:
+        """Nothing: a language model has no source."""
+        require(source is None, "a language model has no source; got one (give it as a prompt)")
 
-        Make the cache with `init(…, method="decode")` and tokens as many as it should hold, and
-        apply with `mutable=["cache"]`; begin with BOS.
+    def decode(
+        self,
+        memory: Any,
+        tokens: jax.Array,
+        *,
+        deterministic: bool = True,
+        decode: bool = False,
+    ) -> jax.Array:
+        """Logits [B, T, V] of the tokens that follow each of `tokens`, as `Decoder` has it.
+
+        Make the cache with `init(…, decode=True, method="decode")` and as many tokens as it should
+        hold.
         """
-        return self._logits(tokens, None, None, deterministic, decode=True)
+        return self._logits(tokens, None, None, deterministic, decode=decode)
 
     def _logits(self, tokens, segments, positions, deterministic, *, decode: bool):
         x = self.inputs(

@@ -1,1 +1,21 @@
-"""Flax Linen modules: parameters and naming around the functions of `attnlab.ops`."""
+"""Flax Linen modules: parameters and naming around the functions of `attnlab.ops`.
+
+They follow Flax: `dtype`, `param_dtype`, `precision`, `kernel_init`, `deterministic`, rng streams
+"dropout" and "hash", `logical_axes=True` for partitioning metadata. Weights come with
+`return_weights=True`, or sown where "intermediates" is mutable. `MultiHeadAttention` and
+`LSHSelfAttention` decode with a cache (`decode=True`), equal to the full forward:
+
+>>> import attnlab, jax, jax.numpy as jnp
+>>> from attnlab import routes
+>>> x = jnp.ones((2, 100, 64))
+>>> model = attnlab.LSHSelfAttention(num_heads=8, route=routes.LSH(chunk_size=32), rotary=True)
+>>> variables = model.init(jax.random.key(0), x, decode=True)  # a cache as long as x
+>>> step = jax.jit(lambda v, x: model.apply(v, x, decode=True, mutable=["cache"]))
+>>> y, cache = step(variables, x[:, :10])  # a prompt, in parallel
+>>> y, cache = step({**variables, **cache}, x[:, 10:11])  # a token: O(rounds · chunk_size)
+>>> y.shape
+(2, 1, 64)
+
+`num_hashes`, `num_buckets` and the other fields of the route belong to no parameter, so evaluation
+may use others. `attnlab.hash_quality` says what share of full attention the rounds see.
+"""

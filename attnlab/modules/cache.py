@@ -10,9 +10,9 @@ import jax.numpy as jnp
 
 from attnlab import masks
 from attnlab.checks import require
-from attnlab.ops.routes import LSH
+from attnlab.ops.routes import StatefulRoute
 
-__all__ = ["append_to_cache", "cache_index", "cut_to_queries", "decode_by_hash", "keep_static"]
+__all__ = ["append_to_cache", "cache_index", "cut_to_queries", "decode_with_state", "keep_static"]
 
 
 def cache_index(module: nn.Module) -> nn.Variable:
@@ -26,7 +26,7 @@ def append_to_cache(
     """Writes T new keys and values behind the `index` cached ones; returns all of them.
 
     Args:
-      module: whose variables they are; while it is initialised, their length becomes the cache's.
+      module: whose variables they are; while it is initialized, their length becomes the cache's.
       index: of the cache, moved on by T.
       k: [*B, T, K, H].
       v: [*B, T, K, D].
@@ -58,7 +58,7 @@ def keep_static(
 ) -> tuple[jax.Array, jax.Array]:
     """`make()`, keys and values that never change: computed by the first call, read by later ones.
 
-    Not while the module is initialised: what it is shown then is not the source of later calls.
+    Not while the module is initialized: what it is shown then is not the source of later calls.
     """
     if module.is_initializing():
         return make()
@@ -84,19 +84,21 @@ def cut_to_queries(mask, bias, offset, count: int, *, causal: bool):
     return masks.combine(masks.Causal(offset) if causal else None, mask), bias
 
 
-def decode_by_hash(module: nn.Module, route: LSH, score, q, k, v, **options) -> jax.Array:
-    """`route.decode` with its state in the cache, as "hash_state"; the context of the new tokens.
+def decode_with_state(
+    module: nn.Module, route: StatefulRoute, score, q, k, v, **options
+) -> jax.Array:
+    """`route.decode` with its state in the cache, as "route_state"; the new tokens' context.
 
     Args:
-      module: whose variable it is.
-      route: of the module.
+      module: module whose variable it is.
+      route: route of the module.
       score: as for `route.decode`, like all below.
-      q: of the new tokens.
-      k: of all tokens in the cache.
-      v: likewise.
+      q: queries of the new tokens.
+      k: keys of all tokens in the cache.
+      v: values of all tokens in the cache.
       **options: keywords.
     """
-    state = module.variable("cache", "hash_state", route.empty_state, k)
+    state = module.variable("cache", "route_state", route.empty_state, k)
     context, after = route.decode(score, q, k, v, state.value, **options)
     if not module.is_initializing():
         state.value = after

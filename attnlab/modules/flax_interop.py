@@ -12,7 +12,7 @@ from flax.linen.dtypes import promote_dtype
 
 from attnlab import masks
 from attnlab.checks import require_instance
-from attnlab.ops.routes import LSH, AllPairs, Route, Window
+from attnlab.ops.routes import AllPairs, Route, StatefulRoute
 from attnlab.scores import Dot, Score, require_score
 
 __all__ = ["as_flax_attention_fn"]
@@ -56,7 +56,7 @@ def as_flax_attention_fn(
     route = AllPairs() if route is None else route
     require_score(score)
     wanted = "a value, such as routes.LSH(shared_qk=False)"
-    require_instance("route", route, hasattr(route, "shares_qk"), wanted)
+    require_instance("route", route, isinstance(route, Route), wanted)
     if route.shares_qk:
         raise NotImplementedError(
             f"{type(route).__name__} shares queries and keys, which Flax's modules project apart; "
@@ -110,8 +110,8 @@ class _AttentionFn:
                 "attn_weights_value_einsum (leave the Flax module's ..._einsum_cls unset)"
             )
         lengths = query.shape[-3], key.shape[-3]
-        decodes = isinstance(self.route, LSH) and lengths[0] == 1 < lengths[1]
-        if decodes or (isinstance(self.route, Window) and lengths[0] != lengths[1]):
+        decodes = isinstance(self.route, StatefulRoute) and lengths[0] == 1 < lengths[1]
+        if decodes or (self.route.by_position and lengths[0] != lengths[1]):
             raise NotImplementedError(
                 "Flax does not say where its queries stand, so a window needs one query a key, and "
                 f"LSH more than one query; got {lengths[0]} queries and {lengths[1]} keys "

@@ -1,4 +1,4 @@
-"""What a module gives to the hashing of its LSH route: rng stream, inputs, learned centre."""
+"""What a module gives to the hashing of its route: rng stream, inputs, learned center."""
 
 from __future__ import annotations
 
@@ -8,40 +8,40 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from attnlab.ops.lsh_inputs import read_mask
-from attnlab.ops.routes import LSH
+from attnlab.ops.lsh.inputs import read_mask
+from attnlab.ops.routes import Route
 
-__all__ = ["hash_options", "learned_centre"]
+__all__ = ["hash_options", "learned_center"]
 
 _MOMENTUM = 0.99
 
 
 def hash_options(
-    module: nn.Module, route: LSH, x: jax.Array, mask: Any, *, training: bool
+    module: nn.Module, route: Route, x: jax.Array, mask: Any, *, training: bool
 ) -> dict[str, Any]:
     """The keywords of the route that say how to hash.
 
     Args:
-      module: whose rng stream "hash" and whose collection "hash_stats" they are.
-      route: of the module.
+      module: module whose rng stream "hash" and whose collection "hash_stats" they are.
+      route: route of the module; an exact one has none.
       x: queries before rotary, [*B, L, N, H].
-      mask: of the keys.
-      training: whether the learned centre may move.
+      mask: mask of the keys.
+      training: whether the learned center may move.
     """
     options: dict[str, Any] = {}
-    if module.has_rng("hash"):
+    if "hash_key" in route.hash_keywords and module.has_rng("hash"):
         options["hash_key"] = module.make_rng("hash")
-    if route.hash_before_rotary:
+    if "hash_inputs" in route.hash_keywords:
         options["hash_inputs"] = x
-    if route.centring == "learned":
-        options["centre"] = learned_centre(module, x, mask, training=training)
+    if "center" in route.hash_keywords:
+        options["center"] = learned_center(module, x, mask, training=training)
     return options
 
 
-def learned_centre(module: nn.Module, x: jax.Array, mask: Any, *, training: bool) -> jax.Array:
+def learned_center(module: nn.Module, x: jax.Array, mask: Any, *, training: bool) -> jax.Array:
     """The mean of x for each head, [N, H], as far as earlier steps of training have found it.
 
-    centre ← 0.99 · centre + 0.01 · (mean of the valid tokens of the batch), from 0 on, after it was
+    center ← 0.99 · center + 0.01 · (mean of the valid tokens of the batch), from 0 on, after it was
     read: no token of the step at hand is in it. It moves only if the collection "hash_stats" is
     mutable, as the statistics of `nn.BatchNorm` do.
 
@@ -51,8 +51,8 @@ def learned_centre(module: nn.Module, x: jax.Array, mask: Any, *, training: bool
       mask: whose valid keys count.
       training: False to leave it as it is.
     """
-    centre = module.variable("hash_stats", "centre", jnp.zeros, x.shape[-2:], jnp.float32)
-    found = centre.value
+    center = module.variable("hash_stats", "center", jnp.zeros, x.shape[-2:], jnp.float32)
+    found = center.value
     moves = training and module.is_mutable_collection("hash_stats")
     if moves and not module.is_initializing():
         *batch, length, heads, width = x.shape
@@ -63,5 +63,5 @@ def learned_centre(module: nn.Module, x: jax.Array, mask: Any, *, training: bool
         mean = jnp.sum(jnp.where(counted[:, None, None], tokens, 0), axis=0)
         mean /= jnp.maximum(count, 1).astype(jnp.float32)
         moved = _MOMENTUM * found + (1 - _MOMENTUM) * mean
-        centre.value = jnp.where(count > 0, moved, found)
+        center.value = jnp.where(count > 0, moved, found)
     return found

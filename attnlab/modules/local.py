@@ -23,11 +23,11 @@ __all__ = ["LocalAttention"]
 
 
 class LocalAttention(nn.Module):
-    """Attention to the keys around a centre p_t of each query: Luong et al. 2015, §3.2.
+    """Attention to the keys around a center p_t of each query: Luong et al. 2015, §3.2.
 
     Local-m (`predictive=False`): p_t = t, source and target run in step. Local-p: p_t =
     S·sigmoid(v·tanh(W query_t)), with S the number of real keys, and the weights are multiplied by
-    a Gaussian around p_t of σ = half_width / 2 without being renormalised.
+    a Gaussian around p_t of σ = half_width / 2 without being renormalized.
 
     Call it as `module(query, key, value=None)`, query [*B, T, Dq], key [*B, S, Dk], value
     [*B, S, Dv]; returns the context [*B, T, Dv], with `return_weights=True` also the weights
@@ -85,11 +85,11 @@ class LocalAttention(nn.Module):
         """
         query, key, value = as_query_key_value(self, query, key, value)
         if self.predictive:
-            centres = self._predict_centres(query, key.shape[-2], mask)
+            centers = self._predict_centers(query, key.shape[-2], mask)
         else:
             steps = jnp.arange(query.shape[-2]) if steps is None else steps
             steps = steps.reshape((1,) * (query.ndim - 1 - steps.ndim) + steps.shape)
-            centres = jnp.broadcast_to(steps, query.shape[:-1])
+            centers = jnp.broadcast_to(steps, query.shape[:-1])
         score = self.score
         if score is None:
             score = GeneralScore(param_dtype=self.param_dtype, name="score")
@@ -99,7 +99,7 @@ class LocalAttention(nn.Module):
             q,
             k,
             v,
-            centres,
+            centers,
             half_width=self.half_width,
             score=score(q, k),
             gaussian=self.predictive,
@@ -114,7 +114,7 @@ class LocalAttention(nn.Module):
         self.sow("intermediates", "attention_weights", weights)
         return (context, weights) if return_weights else context
 
-    def _predict_centres(self, query, num_keys: int, mask: masks.Padding | None) -> jax.Array:
+    def _predict_centers(self, query, num_keys: int, mask: masks.Padding | None) -> jax.Array:
         """S·sigmoid(v·tanh(W query)), [*B, T] float32."""
 
         def dense(features: int, name: str, *axes: str | None):
@@ -129,9 +129,9 @@ class LocalAttention(nn.Module):
             )
 
         hidden = jnp.tanh(
-            dense(self.features or query.shape[-1], "centre_hidden", "embed", "hidden")(query)
+            dense(self.features or query.shape[-1], "center_hidden", "embed", "hidden")(query)
         )
-        logit = dense(1, "centre", "hidden", None)(hidden)[..., 0].astype(jnp.float32)
+        logit = dense(1, "center", "hidden", None)(hidden)[..., 0].astype(jnp.float32)
         if not isinstance(mask, masks.Padding):  # None, or refused by local_attention
             return num_keys * jax.nn.sigmoid(logit)
         num_real = jnp.asarray(mask.kv_lengths)[..., None]

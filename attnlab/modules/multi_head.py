@@ -16,7 +16,7 @@ from attnlab.modules.cache import (
     append_to_cache,
     cache_index,
     cut_to_queries,
-    decode_by_hash,
+    decode_with_state,
     keep_static,
 )
 from attnlab.modules.conventions import (
@@ -28,7 +28,7 @@ from attnlab.modules.conventions import (
 )
 from attnlab.modules.hash_stats import hash_options
 from attnlab.modules.scores import DotScore
-from attnlab.ops.routes import LSH, AllPairs, Route
+from attnlab.ops.routes import AllPairs, Route, StatefulRoute
 
 __all__ = ["MultiHeadAttention"]
 
@@ -50,7 +50,7 @@ class MultiHeadAttention(nn.Module):
     with `return_weights=True` also the weights [*B, N, T, S]. Applied with
     `mutable=["intermediates"]` it sows them as "attention_weights".
 
-    Decoding: initialise with `decode=True` and inputs as long as the cache should be; then apply
+    Decoding: initialize with `decode=True` and inputs as long as the cache should be; then apply
     with `decode=True, mutable=["cache"]` to the next tokens, one or many at a time, and with the
     mask and bias of the whole sequence, as in training. The result is that of the causal forward
     over the whole sequence; past the end of the cache it is NaN. With `routes.LSH` a token costs
@@ -79,10 +79,10 @@ class MultiHeadAttention(nn.Module):
       score: a module of `attnlab.modules.scores`; None = `DotScore()`, the scaled dot product.
       route: `routes.AllPairs()`, `routes.Window(...)` or `routes.LSH(...)`. LSH shares one
         projection between queries and keys unless told otherwise; its rotations come from the
-        "hash" rng stream if there is one, else from its seed. With `centring="learned"` it keeps a
-        centre in the collection "hash_stats", which moves where that is mutable, unless
+        "hash" rng stream if there is one, else from its seed. With `centering="learned"` it keeps a
+        center in the collection "hash_stats", which moves where that is mutable, unless
         `deterministic` or decoding.
-      normalize_qk: RMS-normalise queries and keys a head, with a learned scale (Henry et al. 2020).
+      normalize_qk: RMS-normalize queries and keys a head, with a learned scale (Henry et al. 2020).
       rotary: turn queries and keys by their positions (`positions.rotary`); before they are hashed,
         if they are, unless the route says otherwise.
       use_bias: in the projections.
@@ -127,15 +127,17 @@ class MultiHeadAttention(nn.Module):
         """The result [*B, T, out_features]; see the class for shapes and decoding."""
         cross = key is not None
         wanted = "a value, such as routes.LSH(num_hashes=4)"
-        require_instance("route", self.route, hasattr(self.route, "shares_qk"), wanted)
+        require_instance("route", self.route, isinstance(self.route, Route), wanted)
+        stateful = isinstance(self.route, StatefulRoute)
         require(
             not cross or not self.route.shares_qk,
             f"{type(self.route).__name__} shares queries and keys, so it is self-attention; "
             "got key= (leave it out)",
         )
-        if cross and decode and isinstance(self.route, LSH):
+        if cross and decode and stateful:
             raise NotImplementedError(
-                "LSH decodes self-attention only; got key= with decode=True (use AllPairs)"
+                f"{type(self.route).__name__} decodes self-attention only; got key= with "
+                "decode=True (use AllPairs)"
             )
         query, key, value = as_query_key_value(self, query, key, value)
         out_features = self.out_features or query.shape[-1]
@@ -161,10 +163,9 @@ class MultiHeadAttention(nn.Module):
             k, v = q, self._project(value, num_kv_heads, value_width, "value")
         else:
             k, v = keep_static(self, keys_and_values) if cross and decode else keys_and_values()
-        extra = dropout_options(self, deterministic)
-        if isinstance(self.route, LSH):
-            training = not decode and not deterministic
-            extra |= hash_options(self, self.route, q, mask, training=training)
+        dropout = dropout_options(self, deterministic)
+        training = not decode and not deterministic
+        hashing = hash_options(self, self.route, q, mask, training=training)
         q = turn(q, q_positions)
         k = k if cross else turn(k, q_positions)
         attend: Callable[..., jax.Array] = self.route
@@ -173,8 +174,8 @@ class MultiHeadAttention(nn.Module):
                 k, v = append_to_cache(self, index, k, v)
             elif not self.is_initializing():
                 index.value += q.shape[-3]
-            if isinstance(self.route, LSH):
-                attend = functools.partial(decode_by_hash, self, self.route)
+            if isinstance(self.route, StatefulRoute):
+                attend = functools.partial(decode_with_state, self, self.route)
             else:
                 mask, bias = cut_to_queries(mask, bias, q_offset, q.shape[-3], causal=not cross)
 
@@ -182,7 +183,7 @@ class MultiHeadAttention(nn.Module):
         options: dict[str, Any] = {"mask": mask, "bias": bias, "precision": self.precision}
         if decode:
             options["q_offset"] = q_offset
-        context = attend(score, q, k, v, **options, **extra)
+        context = attend(score, q, k, v, **options, **dropout, **hashing)
         if decode and not cross:
             fits = q_offset + q.shape[-3] <= k.shape[-3]
             context = jnp.where(fits, context, jnp.nan)
@@ -193,11 +194,9 @@ class MultiHeadAttention(nn.Module):
             name="out",
             **self._dense_options(),
         )(context)
-        # LSH sows none, so that a whole model can be looked into at lengths that only LSH can do.
-        sows = self.is_mutable_collection("intermediates") and not isinstance(self.route, LSH)
+        sows = self.is_mutable_collection("intermediates") and self.route.sows_weights
         if not return_weights and not sows:
             return out
-        hashing = {name: x for name, x in extra.items() if not name.startswith("dropout")}
         weights = self.route.weights(score, q, k, **options, **hashing)
         self.sow("intermediates", "attention_weights", weights)
         return (out, weights) if return_weights else out

@@ -81,27 +81,27 @@ class GeneralScore(nn.Module):
 
 
 class AdditiveScore(nn.Module):
-    """`scores.Additive`, w·tanh(q + k) (Bahdanau et al. 2014, §A.1.2), or its normalised form.
+    """`scores.Additive`, w·tanh(q + k) (Bahdanau et al. 2014, §A.1.2), or its normalized form.
 
     Attributes:
-      normalise: learn the direction and the size of w apart, and a bias inside the tanh.
+      normalize: learn the direction and the size of w apart, and a bias inside the tanh.
       kernel_init: for w [N, H].
       param_dtype: of the parameters.
     """
 
-    normalise: bool = False
+    normalize: bool = False
     kernel_init: Initializer = _normal_over_width
     param_dtype: Any = jnp.float32
 
     @nn.compact
     def __call__(self, q: jax.Array, k: jax.Array) -> scores.Score:
-        """The score, with parameter `kernel` [N, H]; normalised also `gain` [N], `bias` [N, H]."""
+        """The score, with parameter `kernel` [N, H]; normalized also `gain` [N], `bias` [N, H]."""
         num_heads, width = q.shape[-2:]
         w = self.param("kernel", self.kernel_init, (num_heads, width), self.param_dtype)
-        if not self.normalise:
+        if not self.normalize:
             return scores.Additive(w)
         gain_init = nn.initializers.constant(width**-0.5)
-        return scores.NormalisedAdditive(
+        return scores.NormalizedAdditive(
             w,
             self.param("gain", gain_init, (num_heads,), self.param_dtype),
             self.param("bias", nn.initializers.zeros, (num_heads, width), self.param_dtype),

@@ -50,7 +50,7 @@ class AdditiveAttention(nn.Module):
 
     Attributes:
       features: the hidden width, the rows of W and U.
-      normalise: the weight-normalised form with a gain and a bias (Salimans & Kingma 2016, §2).
+      normalize: the weight-normalized form with a gain and a bias (Salimans & Kingma 2016, §2).
       dropout_rate: on the weights; the "dropout" rng stream.
       implementation: as for `attnlab.attention`.
       dtype: of the computation; None = that of inputs and parameters.
@@ -61,7 +61,7 @@ class AdditiveAttention(nn.Module):
     """
 
     features: int
-    normalise: bool = False
+    normalize: bool = False
     dropout_rate: float = 0.0
     implementation: Implementation = None
     dtype: Any = None
@@ -86,7 +86,7 @@ class AdditiveAttention(nn.Module):
         query, key, value = as_query_key_value(self, query, key, value)
         q = _project(self, self.features, "query")(query)
         k = _project(self, self.features, "key")(key)
-        score = AdditiveScore(self.normalise, param_dtype=self.param_dtype, name="score")
+        score = AdditiveScore(self.normalize, param_dtype=self.param_dtype, name="score")
         return _attend(self, score, q, k, value, mask, bias, deterministic, return_weights)
 
 

@@ -1,1 +1,69 @@
-"""Pure functions of arrays: the engines, the named mechanisms and the routes."""
+"""Pure functions of arrays: how attention is computed.
+
+Decided once, for every mechanism, and tested:
+
+| question | answer |
+| --- | --- |
+| mask | True = may attend; additive terms go to `bias` |
+| causal with T ≠ S | top-left aligned as in `jax.nn`; `q_offset` for decoding |
+| a query that may attend to nothing | output zero, gradient zero |
+| values at masked positions | no finite value there changes any output or gradient, as long as a \
+projection inside the score (`general`, `concat`) does not overflow |
+| grouped heads | query head n uses key/value head n // (N/K) |
+| softmax and sums | at least float32; the result in the dtype of the input |
+| dropout | on the weights, per element, the same weights whatever the implementation |
+| randomness | explicit keys only; hashing has its own, so evaluation is deterministic |
+| sizes | any T, S, chunk size and width from 1 on; an empty batch gives empty arrays |
+| meshes | inside `jax.shard_map` with its defaults; under `jit` with Auto or Explicit axes |
+| `implementation=` | named: used or refused, never replaced; None: the fastest exact one here |
+
+| `implementation=` | how | serves |
+| --- | --- | --- |
+| `"dense"` | all logits at once, the textbook | everything |
+| `"blockwise"` | online softmax over blocks, own backward | everything |
+| `"cudnn"` | NVIDIA's flash attention by `jax.nn` | GPU: dot, half precision; causal, padding, a \
+window of the past |
+| `"splash"` | JAX's flash attention for TPU | TPU: dot, bfloat16; causal, window, segments |
+| `"tokamax"` | the library of that name, if installed | TPU, GPU: dot, half precision; causal, \
+window |
+| `"pallas"`, `Pallas(block_q=…)` | our kernels: dot and additive over ranges of keys, and LSH | \
+TPU, H100, H200; causal, window, padding |
+| `None` | cuDNN where it serves; else dense for at most 32 queries or keys (a decoder's step), \
+blockwise beyond | everything |
+
+All but dense have a backward pass of their own, and so no forward mode. `jax.jvp` of `jax.grad`
+goes through `"blockwise"`, `grad` of `grad` only without a mask.
+
+XLA does not partition the kernels of `"splash"` and `"pallas"` over devices: under `jit` over a
+mesh they belong inside `jax.shard_map(…, check_vma=False)`, and so they are not the default. LSH
+attention, and `"blockwise"` on a CPU, run under `jit` over a mesh but are not partitioned either:
+every device gathers q, k and v and computes all rows. Inside `jax.shard_map` each computes its own.
+`attnlab.platforms.compiling_for` traces for a device that is not the default one.
+
+How to add a score: a pytree of its parameters with `prepare`, which ends in a product (`Dot`) or a
+sum of tanh (`Additive`), or with `logits(q_block, k_block)` instead. Every mask, the engine in
+linear memory, its backward pass and the modules then come for free:
+
+>>> import attnlab, jax, jax.numpy as jnp
+>>> from attnlab import masks
+>>> class Euclidean(attnlab.scores.Score):
+...     '''−‖q − k‖² / 2, which is q·k − ‖k‖² / 2 up to a constant of the query.'''
+...
+...     def prepare(self, q, k, *, precision=None):  # once a position: O(T + S)
+...         ones = jnp.ones((*q.shape[:-1], 1), q.dtype)
+...         half_square = (k * k).sum(-1, keepdims=True) / 2
+...         return (
+...             attnlab.scores.Dot(1.0),
+...             jnp.concatenate([q, -ones], -1),
+...             jnp.concatenate([k, half_square], -1),
+...         )
+>>> q, k, v = jax.random.normal(jax.random.key(0), (3, 1, 7, 2, 4))
+>>> y = attnlab.attention(Euclidean(), q, k, v, mask=masks.Causal())
+>>> distance = ((q[0, -1:, 0] - k[0, :, 0]) ** 2).sum(-1) / 2
+>>> bool(jnp.allclose(y[0, -1, 0], jax.nn.softmax(-distance) @ v[0, :, 0], atol=1e-5))
+True
+
+A new mask is a subclass of `masks.Mask` with `block(q_positions, k_positions)`; a new route is a
+frozen dataclass with what `routes.Route` lists, most simply a subclass of `routes.Exact`. Add it to
+the list in `tests/mechanisms.py` and the contract tests run on it.
+"""

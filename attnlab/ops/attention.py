@@ -52,9 +52,9 @@ from attnlab.checks import points_to, require_choice, require_dropout, require_q
 from attnlab.masks import Mask, as_mask
 from attnlab.meshes import like, on_explicit_axes, spec_of
 from attnlab.ops import blockwise, dense
-from attnlab.ops.kernels import cudnn, exact, splash, tokamax
+from attnlab.ops.kernels import cudnn, splash, tokamax
 from attnlab.ops.kernels.call import Call
-from attnlab.ops.kernels.options import Pallas
+from attnlab.ops.kernels.pallas import Pallas, exact
 from attnlab.ops.layout import merge_output, prepare
 from attnlab.scores import Additive, Concat, Cosine, Dot, General, Location, Score, require_score
 

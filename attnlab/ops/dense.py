@@ -31,13 +31,13 @@ def weights(x: Prepared, *, precision=None) -> jax.Array:
     # Not -inf: in a row without visible keys, -inf − -inf would be NaN.
     floor = jnp.finfo(logits.dtype).min
     largest = jnp.max(logits, axis=-1, keepdims=True, initial=floor)
-    unnormalised = jnp.exp(logits - jax.lax.stop_gradient(largest))
-    total = jnp.sum(unnormalised, axis=-1, keepdims=True)
-    normalised = unnormalised / jnp.where(total == 0, 1, total)
+    unnormalized = jnp.exp(logits - jax.lax.stop_gradient(largest))
+    total = jnp.sum(unnormalized, axis=-1, keepdims=True)
+    normalized = unnormalized / jnp.where(total == 0, 1, total)
     if x.mask is None:
-        return normalised
+        return normalized
     # Already zero: this keeps out of the gradient what a huge value there would make infinite.
-    return jnp.where(visible, normalised, 0)
+    return jnp.where(visible, normalized, 0)
 
 
 def attend(

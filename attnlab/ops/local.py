@@ -2,7 +2,7 @@
 
 * `window_attention`: around the query's own position, any score (restricted self-attention,
   Vaswani et al. 2017, §4; with right = 0 the sliding window of causal language models);
-* `local_attention`: around a centre of each query's own choice (Luong et al. 2015, §3.2).
+* `local_attention`: around a center of each query's own choice (Luong et al. 2015, §3.2).
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def local_attention(
     q: jax.Array,
     k: jax.Array,
     v: jax.Array,
-    centres: jax.Array,
+    centers: jax.Array,
     *,
     half_width: int = 10,
     score: Score | None = None,
@@ -93,16 +93,16 @@ def local_attention(
     precision: jax.lax.PrecisionLike = None,
     return_weights: bool = False,
 ) -> jax.Array | tuple[jax.Array, jax.Array]:
-    """Luong's local attention: a softmax over the keys within `half_width` of each query's centre.
+    """Luong's local attention: a softmax over the keys within `half_width` of each query's center.
 
     With `gaussian` the weights are then multiplied by exp(−(s − p_t)² / 2σ²), σ = half_width / 2,
-    and NOT renormalised, so that they are differentiable in the centre p_t.
+    and NOT renormalized, so that they are differentiable in the center p_t.
 
     Args:
       q: [*B, T, N, H].
       k: [*B, S, K, H].
       v: [*B, S, K, D].
-      centres: p_t [*B, T] floats or integers, in key positions; `arange(T)` is local-m, a
+      centers: p_t [*B, T] floats or integers, in key positions; `arange(T)` is local-m, a
         predicted S·sigmoid(...) is local-p.
       half_width: D in the paper; a query sees at most 2·half_width + 1 keys.
       score: any but Location; None = plain dot.
@@ -132,8 +132,8 @@ def local_attention(
         f"half_width counts keys, an int ≥ 0; got {half_width!r}",
     )
     require(
-        centres.shape == q.shape[:-2],
-        f"centres must be [*B, T] = {q.shape[:-2]}, one a query; got {centres.shape}",
+        centers.shape == q.shape[:-2],
+        f"centers must be [*B, T] = {q.shape[:-2]}, one a query; got {centers.shape}",
     )
     if isinstance(score, Location):
         raise NotImplementedError(
@@ -144,10 +144,10 @@ def local_attention(
             f"local attention takes masks.Padding or None; got {type(mask).__name__}"
         )
     num_queries, num_keys = q.shape[-3], k.shape[-3]
-    centres = centres.astype(jnp.promote_types(centres.dtype, jnp.float32))[..., None]  # [*B, T, 1]
-    window = jnp.arange(2 * half_width + 1).reshape((1,) * (centres.ndim - 1) + (-1,))
-    positions = jnp.ceil(centres - half_width).astype(jnp.int32) + window  # [*B, T, 2D + 1]
-    visible = (positions >= 0) & (positions < num_keys) & (positions <= centres + half_width)
+    centers = centers.astype(jnp.promote_types(centers.dtype, jnp.float32))[..., None]  # [*B, T, 1]
+    window = jnp.arange(2 * half_width + 1).reshape((1,) * (centers.ndim - 1) + (-1,))
+    positions = jnp.ceil(centers - half_width).astype(jnp.int32) + window  # [*B, T, 2D + 1]
+    visible = (positions >= 0) & (positions < num_keys) & (positions <= centers + half_width)
     if mask is not None:
 
         def of_each_example(lengths):
@@ -174,7 +174,7 @@ def local_attention(
     )[..., 0, :]  # [*B, T, N, 2D + 1]
     if gaussian:
         sigma = max(half_width, 1) / 2
-        weights *= jnp.exp(-((positions - centres) ** 2) / (2 * sigma**2))[..., None, :]
+        weights *= jnp.exp(-((positions - centers) ** 2) / (2 * sigma**2))[..., None, :]
         weights = jnp.where(visible[..., None, :], weights, 0)  # as in `dense.weights`
     shown = weights
     if dropout_rate > 0.0 and dropout_key is not None:

@@ -1,13 +1,15 @@
 """Routes: which pairs of query and key are visited at all, as values.
 
 A route is called with a score and the arrays, and is what a multi-head module is given as `route=`.
-All take q [*B, T, N, H], k [*B, S, K, H], v [*B, S, K, D] and the keywords of `attention`.
+All take q [*B, T, N, H], k [*B, S, K, H], v [*B, S, K, D] and the keywords of `attention`. A new
+one is a frozen dataclass with what `Route` lists; of a subclass of `Exact` that is `__call__` and
+`weights`.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import jax
 from jax.typing import ArrayLike
@@ -15,14 +17,73 @@ from jax.typing import ArrayLike
 from attnlab import masks
 from attnlab.ops.attention import Implementation, attention, attention_weights
 from attnlab.ops.local import window_attention
-from attnlab.ops.lsh_route import LSH
+from attnlab.ops.lsh.route import LSH
 from attnlab.scores import Score
 
-__all__ = ["LSH", "AllPairs", "Route", "Window"]
+__all__ = ["LSH", "AllPairs", "Exact", "Route", "StatefulRoute", "Window"]
+
+
+@runtime_checkable
+class Route(Protocol):
+    """What a module asks of a route.
+
+    Attributes:
+      shares_qk: whether q and k must be the same.
+      by_position: whether the pairs depend on where queries and keys stand.
+      sows_weights: whether a module may sow the weights, which are dense.
+      hash_keywords: names of the keywords that say how to hash: of "hash_key", a PRNG key;
+        "hash_inputs", the queries before rotary positions; "center", the learned one.
+    """
+
+    @property
+    def shares_qk(self) -> bool: ...
+
+    @property
+    def by_position(self) -> bool: ...
+
+    @property
+    def sows_weights(self) -> bool: ...
+
+    @property
+    def hash_keywords(self) -> frozenset[str]: ...
+
+    def __call__(self, *args: Any, **options: Any) -> jax.Array:
+        """(score, q, k, v) and the keywords of `attention` → the context [*B, T, N, D]."""
+        ...
+
+    def weights(self, score: Score, q: jax.Array, k: jax.Array, **options: Any) -> jax.Array:
+        """The weights [*B, N, T, S], dense, with the keywords of a call."""
+        ...
+
+
+@runtime_checkable
+class StatefulRoute(Route, Protocol):
+    """A route whose decoding keeps more than keys and values, beside a cache of these."""
+
+    def empty_state(self, k: jax.Array) -> Any:
+        """The state before the first token, for a cache of keys like k [*B, S, K, H]."""
+        ...
+
+    def decode(self, *args: Any, **options: Any) -> tuple[jax.Array, Any]:
+        """(score, q, k, v, state) → the context of the new tokens, and the state after them.
+
+        q is of the new tokens, from the keyword `q_offset` on, k and v of all in the cache, mask
+        and bias of the whole sequence.
+        """
+        ...
+
+
+class Exact:
+    """A route that needs nothing but its mask and where its queries stand."""
+
+    shares_qk: ClassVar[bool] = False
+    by_position: ClassVar[bool] = True
+    sows_weights: ClassVar[bool] = True
+    hash_keywords: ClassVar[frozenset[str]] = frozenset()
 
 
 @dataclasses.dataclass(frozen=True)
-class AllPairs:
+class AllPairs(Exact):
     """Every query visits every key that its mask shows; exact.
 
     Args:
@@ -30,7 +91,7 @@ class AllPairs:
     """
 
     implementation: Implementation = None
-    shares_qk: ClassVar[bool] = False
+    by_position: ClassVar[bool] = False
 
     def __call__(
         self,
@@ -53,19 +114,18 @@ class AllPairs:
 
 
 @dataclasses.dataclass(frozen=True)
-class Window:
+class Window(Exact):
     """A query visits the keys around its own position: `window_attention`; exact within the window.
 
     Args:
-      left: keys before the query.
-      right: keys after the query.
+      left: number of keys before the query.
+      right: number of keys after the query.
       implementation: as for `attention`.
     """
 
     left: int
     right: int
     implementation: Implementation = None
-    shares_qk: ClassVar[bool] = False
 
     def __call__(
         self,
@@ -93,6 +153,3 @@ class Window:
         """The weights [*B, N, T, S], dense; the keywords of `attention_weights`."""
         mask = masks.combine(masks.Window(self.left, self.right, q_offset), mask)
         return attention_weights(score, q, k, mask=mask, **options)
-
-
-Route = AllPairs | Window | LSH

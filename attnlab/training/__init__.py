@@ -3,12 +3,12 @@
 | file | what it holds |
 | --- | --- |
 | `loop` | `train`, which reads top to bottom |
-| `step`, `loss` | (state, batch) → (state, metrics); token-weighted cross entropy |
-| `optimizers`, `schedules` | the papers' optimisers and learning rates, in optax |
+| `objective`, `step` | what is minimized, as sums and counts; (state, batch) → (state, metrics) |
+| `optimizers`, `schedules` | the papers' optimizers and learning rates, in optax |
 | `parallel` | a step over several devices, under `jit` or `pmap` |
 | `checkpoint`, `meter`, `metrics_file` | what a training keeps: orbax, sums, the curve |
 | `stop`, `progress`, `tensorboard` | signals, lines for a terminal, event files |
-| `decode`, `decode_state` | greedy and beam search for every `Seq2Seq` |
+| `decode` | greedy and beam search and sampling for every `Decoder` |
 | `bleu`, `alignment` | sacrebleu, exact match, alignment error rate |
 | `training_curve`, `evaluation_figures`, `translation_report` | figures and tables of results |
 | `kills` | kills a training at random moments and compares |

@@ -35,7 +35,7 @@ class Bleu:
 
     Attributes:
       score: 0 to 100.
-      signature: sacrebleu's: references, case, tokeniser, smoothing and version. Scores compare
+      signature: sacrebleu's: references, case, tokenizer, smoothing and version. Scores compare
         only under the same one.
       brevity_penalty: min(1, exp(1 − reference length / hypothesis length)).
       precisions: of n-grams, n = 1 to 4, each 0 to 100.
@@ -86,16 +86,16 @@ def corpus_bleu(
 ) -> Bleu:
     """BLEU = BP · exp(¼ Σ_{n=1…4} log p_n), counted over the whole corpus, with case.
 
-    Detokenised text with one reference a sentence. Where a p_n has no match, sacrebleu's default
+    Detokenized text with one reference a sentence. Where a p_n has no match, sacrebleu's default
     smoothing (exp) stands in; where no hypothesis has n tokens, the score is 0.
 
     Args:
       hypotheses: the translations.
       references: what each of them should be.
-      tokenizer: one of `TOKENIZERS`. "13a" is what papers report as (detokenised) sacreBLEU.
+      tokenizer: one of `TOKENIZERS`. "13a" is what papers report as (detokenized) sacreBLEU.
 
     Raises:
-      ValueError: another tokeniser, no sentences, or not as many of one as of the other.
+      ValueError: another tokenizer, no sentences, or not as many of one as of the other.
 
     Source: Papineni et al. 2002; Post 2018.
     """

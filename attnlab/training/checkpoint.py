@@ -63,7 +63,7 @@ class Checkpoints:
         self.configuration = json.loads(json.dumps(configuration))
         last = _policies.LatestN(keep)
         best = _policies.BestN(
-            get_metric_fn=lambda metrics: metrics["validation_nll"],
+            get_metric_fn=lambda metrics: metrics["validation"],
             reverse=True,
             n=1,
             keep_checkpoints_without_metrics=False,
@@ -102,11 +102,11 @@ class Checkpoints:
 
     @property
     def best_step(self) -> int | None:
-        """The step with the smallest validation −log p; the last one where none was validated."""
+        """The step with the smallest validation; the last one where none was validated."""
         validated = [c for c in self._orbax.checkpoints if c.metrics]
         if not validated:
             return self.latest_step
-        return min(validated, key=lambda c: c.metrics["validation_nll"]).step
+        return min(validated, key=lambda c: c.metrics["validation"]).step
 
     def save(
         self,
@@ -115,10 +115,18 @@ class Checkpoints:
         *,
         data: Any,
         meter: dict[str, Any],
-        validation_nll: float | None = None,
+        validation: float | None = None,
         wait: bool = False,
     ) -> None:
         """Saves in the background, or with `wait` returns when it is on disk.
+
+        Args:
+          step: number of steps done.
+          state: arrays to keep.
+          data: state of the data iterator.
+          meter: state of the meter.
+          validation: number by which the best checkpoint is known, the smallest; None = not known.
+          wait: whether to return only when it is on disk.
 
         Raises:
           OSError: this checkpoint, or the one before, cannot be written; those before it are kept.
@@ -131,7 +139,7 @@ class Checkpoints:
             "data": data,
             "meter": meter,
         }
-        metrics = None if validation_nll is None else {"validation_nll": validation_nll}
+        metrics = None if validation is None else {"validation": validation}
         with self._disk_errors():
             self._writing = self._orbax.save_checkpointables_async(
                 step, {"state": state}, force=True, metrics=metrics, custom_metadata=metadata
@@ -155,17 +163,19 @@ class Checkpoints:
                 raise
             raise OSError(int(code[1]), os.strerror(int(code[1])), str(self.folder)) from error
 
-    def restore(self, abstract: Any, sharding: jax.sharding.Sharding, step: int) -> Restored:
-        """A checkpoint on the devices of `sharding`, whichever it was saved from.
+    def restore(self, abstract: Any, shardings: Any, step: int) -> Restored:
+        """A checkpoint on the devices of `shardings`, whichever it was saved from.
 
         Args:
           abstract: the state, or its shapes and dtypes.
-          sharding: of every array of it.
-          step: of the checkpoint.
+          shardings: a tree like it, with the sharding of each array.
+          step: number of the checkpoint's step.
         """
         self._wait()
         target = jax.tree.map(
-            lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding), abstract
+            lambda x, sharding: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding),
+            abstract,
+            shardings,
         )
         state = self._orbax.load_checkpointables(step, {"state": target})["state"]
         metadata = self._metadata(step)

@@ -35,7 +35,7 @@ class Alignment:
     """The weights of one sentence.
 
     Attributes:
-      source: S tokens, as the tokeniser's pieces or single characters.
+      source: S tokens, as the tokenizer's pieces or single characters.
       target: T tokens.
       weights: [T, S], rows of the step that predicts each target token.
       title: above the panel.

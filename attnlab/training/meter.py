@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Mapping
 from typing import Any
 
-from attnlab.training.loss import TokenSums
+from attnlab.training.objective import Objective
 from attnlab.training.step import StepMetrics
 
-__all__ = ["Diverged", "Meter"]
+__all__ = ["Diverged", "Meter", "require_finite"]
 
 
 class Diverged(ArithmeticError):
@@ -21,45 +22,53 @@ class Meter:
     """Adds up steps in float64; its state is part of a checkpoint, so that no row is lost.
 
     Attributes:
-      steps: since the last row.
-      sums: of the same steps.
-      gradient_norm: the largest of them.
-      seconds: that the training has taken, in all.
+      steps: number of steps since the last row.
+      sums: the objective's sums over these steps.
+      counts: the objective's counts over them.
+      gradient_norm: the largest of their gradients' norms.
+      seconds: time that the training has taken, in all.
     """
 
     steps: int = 0
-    sums: TokenSums = TokenSums(0.0, 0.0, 0.0, 0.0)
+    sums: dict[str, float] = dataclasses.field(default_factory=dict)
+    counts: dict[str, float] = dataclasses.field(default_factory=dict)
     gradient_norm: float = 0.0
     seconds: float = 0.0
 
-    def add(self, step: int, metrics: StepMetrics) -> None:
-        """Adds the metrics of a step.
-
-        Raises:
-          Diverged: they are not finite.
-        """
-        norm = float(metrics.gradient_norm)
-        for name, x in (("loss", float(metrics.sums.loss)), ("gradient norm", norm)):
-            if not math.isfinite(x):
-                raise Diverged(f"the {name} is {x} at step {step}")
+    def add(self, metrics: StepMetrics) -> None:
+        """Adds the metrics of a step."""
         self.steps += 1
-        self.sums = TokenSums(*(a + float(b) for a, b in zip(self.sums, metrics.sums, strict=True)))
-        self.gradient_norm = max(self.gradient_norm, norm)
+        self.sums = _added(self.sums, metrics.sums)
+        self.counts = _added(self.counts, metrics.counts)
+        self.gradient_norm = max(self.gradient_norm, float(metrics.gradient_norm))
 
-    def row(self) -> dict[str, float]:
-        """Means over the steps since the last row, which this one becomes."""
-        means = self.sums.means() | {
-            "gradient_norm": self.gradient_norm,
-            "tokens": int(self.sums.tokens),
-        }
-        self.steps, self.sums, self.gradient_norm = 0, TokenSums(0.0, 0.0, 0.0, 0.0), 0.0
-        return means
+    def means(self, objective: Objective) -> dict[str, float]:
+        """What the objective makes of the sums."""
+        return objective.means(self.sums, self.counts)
+
+    def row(self, objective: Objective) -> dict[str, float]:
+        """Means and counts over the steps since the last row, which this one becomes."""
+        row = self.means(objective) | {"gradient_norm": self.gradient_norm}
+        row |= {name: int(count) for name, count in self.counts.items()}
+        self.steps, self.sums, self.counts, self.gradient_norm = 0, {}, {}, 0.0
+        return row
 
     def to_json(self) -> dict[str, Any]:
         """What a checkpoint keeps."""
-        return dataclasses.asdict(self) | {"sums": list(self.sums)}
+        return dataclasses.asdict(self)
 
     @classmethod
     def from_json(cls, kept: dict[str, Any]) -> Meter:
         """As it was when `to_json` was called."""
-        return cls(**kept | {"sums": TokenSums(*kept["sums"])})
+        return cls(**kept)
+
+
+def require_finite(step: int, metrics: StepMetrics) -> None:
+    """Raises Diverged where a step's sums or gradient are not finite."""
+    for name, x in {**metrics.sums, "gradient norm": metrics.gradient_norm}.items():
+        if not math.isfinite(float(x)):
+            raise Diverged(f"the {name} is {float(x)} at step {step}")
+
+
+def _added(total: Mapping[str, float], new: Mapping[str, Any]) -> dict[str, float]:
+    return {name: total.get(name, 0.0) + float(x) for name, x in new.items()}

@@ -1,4 +1,4 @@
-"""The papers' optimisers as optax chains: clip, precondition, scale by the learning rate."""
+"""The papers' optimizers as optax chains: clip, precondition, scale by the learning rate."""
 
 from __future__ import annotations
 

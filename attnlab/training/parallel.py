@@ -25,7 +25,7 @@ class Parallel:
 
     Attributes:
       axis_name: what a step is told: the name of the devices' axis, None if it need not know.
-      whole: the sharding of an array that every device has the whole of.
+      whole: sharding of an array that every device has the whole of.
     """
 
     axis_name: str | None
@@ -34,16 +34,26 @@ class Parallel:
         self.mesh = jax.sharding.Mesh(np.array(devices), ("batch",))
         self.whole = NamedSharding(self.mesh, PartitionSpec())
 
+    def shardings(self, tree: Any) -> Any:
+        """The sharding of each array of a state: every device has the whole of it."""
+        return jax.tree.map(lambda _: self.whole, tree)
+
     def place(self, tree: Any) -> Any:
-        """The state, or parameters, on every device."""
+        """The state, or parameters, on the devices."""
         raise NotImplementedError
 
     def split(self, batch: dict[str, np.ndarray]) -> dict[str, Any]:
         """This process's rows of a batch, divided among its devices."""
         raise NotImplementedError
 
-    def compile(self, step: Callable, *, donate: bool = False) -> Callable:
-        """A step over placed state and split batches; `donate`: it may reuse the state's memory."""
+    def compile(self, step: Callable, *, donate: bool = False, out: Any = None) -> Callable:
+        """A step over placed state and split batches.
+
+        Args:
+          step: function of a state, or of parameters, and a batch.
+          donate: whether it may reuse the state's memory.
+          out: shardings of what it returns, or of its parts; None = all whole on every device.
+        """
         raise NotImplementedError
 
     def gather(self, tree: Any) -> Any:
@@ -65,15 +75,16 @@ class ShardedJit(Parallel):
         self.rows = NamedSharding(self.mesh, PartitionSpec("batch"))
 
     def place(self, tree):
-        return whole_on(self.whole, tree)
+        return jax.tree.map(placed, tree, self.shardings(tree))
 
     def split(self, batch):
         return {
             name: jax.make_array_from_process_local_data(self.rows, x) for name, x in batch.items()
         }
 
-    def compile(self, step, *, donate=False):
-        return jax.jit(step, out_shardings=self.whole, donate_argnums=(0,) if donate else ())
+    def compile(self, step, *, donate=False, out=None):
+        out = self.whole if out is None else out
+        return jax.jit(step, out_shardings=out, donate_argnums=(0,) if donate else ())
 
     def gather(self, tree):
         return tree
@@ -100,7 +111,8 @@ class Pmap(Parallel):
     def split(self, batch):
         return {name: x.reshape(len(self.local), -1, *x.shape[1:]) for name, x in batch.items()}
 
-    def compile(self, step, *, donate=False):
+    def compile(self, step, *, donate=False, out=None):
+        del out  # a copy each
         # Over several processes pmap takes all devices there are, and wants none named.
         devices = self.local if len(self.local) == self.mesh.size else None
         return jax.pmap(
@@ -111,17 +123,18 @@ class Pmap(Parallel):
         )
 
     def gather(self, tree):
-        return whole_on(self.whole, self.read(tree))
+        return jax.tree.map(placed, self.read(tree), self.shardings(tree))
 
     def read(self, tree):
         return jax.tree.map(lambda x: np.asarray(x.addressable_shards[0].data)[0], tree)
 
 
-def whole_on(sharding: NamedSharding, tree: Any) -> Any:
-    """The same values of every process as arrays that all devices of the sharding have."""
-    return jax.tree.map(
-        lambda x: jax.make_array_from_process_local_data(sharding, np.asarray(x)), tree
-    )
+def placed(x: Any, sharding: NamedSharding) -> jax.Array:
+    """The same values of every process as one array with that sharding."""
+    if isinstance(x, jax.Array) and x.sharding == sharding:
+        return x
+    values = np.asarray(x)
+    return jax.make_array_from_callback(values.shape, sharding, lambda index: values[index])
 
 
 def parallel_over(kind: str, devices: Sequence[jax.Device]) -> Parallel:

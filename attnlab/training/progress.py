@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 __all__ = ["Progress"]
 
@@ -11,15 +11,17 @@ __all__ = ["Progress"]
 class Progress:
     """Rates over the last row, and when the end is to be expected."""
 
-    def __init__(self, steps: int, start: int, seconds_before: float):
+    def __init__(self, steps: int, start: int, seconds_before: float, shown: Sequence[str]):
         """Begins now.
 
         Args:
-          steps: in all.
-          start: steps done before.
-          seconds_before: that they took.
+          steps: number of steps in all.
+          start: number of steps done before.
+          seconds_before: time that they took.
+          shown: names of the means that a line has.
         """
         self.steps = steps
+        self._shown = shown
         self._began = time.perf_counter() - seconds_before
         self._last = (start, seconds_before)
         self._per_step: float | None = None
@@ -49,20 +51,20 @@ class Progress:
     def line(self, step: int, row: Mapping[str, float]) -> str:
         """The row for a terminal."""
         left = (self.steps - step) * (self._per_step or 0)
-        width = len(str(self.steps))
         return (
-            f"step {step:>{width}}/{self.steps}  loss {row['loss']:.4f}  "
-            f"perplexity {row['perplexity']:.4g}  {row['steps_per_second']:.3g} steps/s  "
+            f"{self._at(step)}  {self._means(row)}  {row['steps_per_second']:.3g} steps/s  "
             f"{row['tokens_per_second']:,.0f} tokens/s  {_duration(left)} left"
         )
 
     def validation_line(self, step: int, row: Mapping[str, float]) -> str:
         """A validation for a terminal."""
-        width = len(str(self.steps))
-        return (
-            f"step {step:>{width}}/{self.steps}  validation: loss {row['nll']:.4f}  "
-            f"perplexity {row['perplexity']:.4g}  accuracy {row['accuracy']:.1%}"
-        )
+        return f"{self._at(step)}  validation: {self._means(row)}"
+
+    def _at(self, step: int) -> str:
+        return f"step {step:>{len(str(self.steps))}}/{self.steps}"
+
+    def _means(self, row: Mapping[str, float]) -> str:
+        return "  ".join(f"{name} {row[name]:.4g}" for name in self._shown)
 
 
 def _duration(seconds: float) -> str:

@@ -12,13 +12,10 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from attnlab.checks import require, require_choice
-from attnlab.tokens import PAD
-from attnlab.training.loss import TokenSums, token_sums
+from attnlab.checks import require
+from attnlab.training.objective import Batch, Objective
 
 __all__ = ["StepMetrics", "TrainState", "make_train_step", "make_validation_step"]
-
-Batch = dict[str, Any]
 
 
 @flax.struct.dataclass
@@ -29,8 +26,8 @@ class TrainState:
       step: steps done.
       params: of the model.
       collections: its other variables, all that `init` makes beside the parameters: statistics that
-        its training moves, such as LSH's learned centre. Empty for most models.
-      opt_state: of the optimiser.
+        its training moves, such as LSH's learned center. Empty for most models.
+      opt_state: of the optimizer.
       key: the raw data of a PRNG key; a step uses it folded with its number.
     """
 
@@ -52,12 +49,28 @@ class TrainState:
 
     @classmethod
     def create(
-        cls, model: nn.Module, optimizer: optax.GradientTransformation, batch: Batch, seed: int
+        cls,
+        model: nn.Module,
+        optimizer: optax.GradientTransformation,
+        inputs: Batch,
+        seed: int,
+        start: Callable[[Any], Any] | None = None,
     ) -> TrainState:
-        """The state before the first step; `batch` gives the shapes."""
+        """The state before the first step.
+
+        Args:
+          model: what is trained.
+          optimizer: of the parameters.
+          inputs: arguments of the model, by name, which give the shapes.
+          seed: of the parameters and of the steps.
+          start: takes the parameters that `init` drew and returns those to start from, such as
+            another training's.
+        """
         for_init, for_steps = jax.random.split(jax.random.key(seed))
-        collections: dict[str, Any] = dict(jax.jit(lambda key: model.init(key, **batch))(for_init))
+        collections: dict[str, Any] = dict(jax.jit(lambda key: model.init(key, **inputs))(for_init))
         params = collections.pop("params")
+        if start is not None:
+            params = start(params)
         return cls(
             step=jnp.zeros((), jnp.int32),
             params=params,
@@ -68,86 +81,84 @@ class TrainState:
 
 
 class StepMetrics(NamedTuple):
-    """What a step says of itself: the sums over its batch, and the L2 norm of its mean gradient."""
+    """What a step says of itself: its batch's sums and counts, the L2 norm of its mean gradient."""
 
-    sums: TokenSums
+    sums: dict[str, jax.Array]
+    counts: dict[str, jax.Array]
     gradient_norm: jax.Array
 
 
 def make_train_step(
     model: nn.Module,
+    objective: Objective,
     optimizer: optax.GradientTransformation,
     *,
-    label_smoothing: float = 0.0,
-    gradient_mean_over: str = "tokens",
     accumulate: int = 1,
     streams: Sequence[str] = ("dropout",),
     axis_name: str | None = None,
 ) -> Callable[[TrainState, Batch], tuple[TrainState, StepMetrics]]:
-    """(state, batch) → (state, metrics), minimising the mean loss of the whole batch.
+    """(state, batch) → (state, metrics), minimizing the mean loss of the whole batch.
 
     Args:
-      model: called as `model.apply(variables, **batch, deterministic=False)`, gives the logits
-        [B, T, V] of `batch["target"]`, or of `batch["tokens"]` if there is none. The state's
+      model: called as `model.apply(variables, **inputs, deterministic=False)`. The state's
         collections are mutable, and are what it left of them after the step.
+      objective: what is minimized.
       optimizer: of the parameters.
-      label_smoothing: ε of `token_sums`.
-      gradient_mean_over: "tokens" or "sentences", by whose number in the whole batch the gradient
-        of the summed loss is divided; a packed row has a sentence a segment. Over sentences it is
-        longer by their mean number of tokens, about 27 in WMT14: SGD's steps are as much larger
-        and a clip norm is reached as much earlier. Adam and Adadelta see it through ε alone. The
-        metrics are sums over tokens in either case.
-      accumulate: the batch is split in so many parts, whose gradients are added up one after the
-        other: the same step in about 1/accumulate of the memory for activations. Each part begins
-        with the collections that the one before left.
-      streams: of random numbers that the model draws from while it is trained. With "hash" the
-        rotations of LSH are other ones in every step.
-      axis_name: of the devices under `jax.pmap`, each with its rows of the batch and its own
+      accumulate: number of parts of a batch, whose gradients are added up one after the other: the
+        same step in about 1/accumulate of the memory for activations. Each part begins with the
+        collections that the one before left.
+      streams: names of the random numbers that the model draws from while it is trained. With
+        "hash" the rotations of LSH are other ones in every step.
+      axis_name: name of the devices under `jax.pmap`, each with its rows of the batch and its own
         dropout, and the mean of all for its collections; None under `jit`.
 
     Raises:
-      ValueError: another `gradient_mean_over`; when traced, rows that `accumulate` does not divide.
+      ValueError: when traced, rows that `accumulate` does not divide.
       NotImplementedError: when traced over an axis, a collection of integers, which have no mean.
     """
-    require_choice("gradient_mean_over", gradient_mean_over, ("tokens", "sentences"))
 
-    def loss(params, collections, batch, key):
+    def loss(params, collections, batch, shares, key):
         # The first stream has the key itself: a stream more does not change its numbers.
         keys = (jax.random.fold_in(key, i) if i else key for i in range(len(streams)))
-        logits, moved = model.apply(
+        outputs, moved = model.apply(
             {"params": params, **collections},
-            **batch,
+            **objective.inputs(batch),
             deterministic=False,
             rngs=dict(zip(streams, keys, strict=True)),
             mutable=list(collections),
         )
-        sums = token_sums(logits, predicted(batch), label_smoothing=label_smoothing)
-        return sums.loss, (sums, dict(moved))
+        sums = objective.sums(outputs, batch)
+        return objective.loss(sums, shares), (sums, dict(moved))
 
-    def gradients(params, collections, batch, key):
+    def gradients(params, collections, batch, shares, key):
         take = jax.value_and_grad(loss, has_aux=True)
-        (_, (sums, moved)), found = take(params, collections, batch, key)
-        count = sums.tokens if gradient_mean_over == "tokens" else num_sentences(batch)
-        return (found, sums, count), moved
+        (_, (sums, moved)), found = take(params, collections, batch, shares, key)
+        return (found, sums), moved
 
     def step(state: TrainState, batch: Batch) -> tuple[TrainState, StepMetrics]:
         key = jax.random.fold_in(jax.random.wrap_key_data(state.key), state.step)
+        counts = objective.counts(batch)
         if axis_name is not None:
             key = jax.random.fold_in(key, jax.lax.axis_index(axis_name))
+            counts = jax.lax.psum(counts, axis_name)
+        at_least_one = {name: jnp.maximum(count, 1) for name, count in counts.items()}
+        over = at_least_one[objective.over]
+        shares = {name: count / over for name, count in at_least_one.items()}
+
         take = gradients if accumulate == 1 else add_up
-        total, collections = take(state.params, state.collections, batch, key)
+        total, collections = take(state.params, state.collections, batch, shares, key)
         if axis_name is not None:
             total = jax.lax.psum(total, axis_name)
             collections = mean_over(axis_name, collections)
-        found, sums, count = total
-        found = jax.tree.map(lambda g: g / jnp.maximum(count, 1), found)
+        found, sums = total
+        found = jax.tree.map(lambda g: g / over, found)
         updates, opt_state = optimizer.update(found, state.opt_state, state.params)
         params = optax.apply_updates(state.params, updates)
         after = TrainState(state.step + 1, params, collections, opt_state, state.key)
-        return after, StepMetrics(sums, optax.tree.norm(found))
+        return after, StepMetrics(sums, counts, optax.tree.norm(found))
 
-    def add_up(params, collections, batch, key):
-        rows = len(predicted(batch))
+    def add_up(params, collections, batch, shares, key):
+        rows = len(jax.tree.leaves(batch)[0])
         require(
             rows % accumulate == 0,
             f"accumulate must divide the rows of the batch a device; got {accumulate} and {rows}",
@@ -157,28 +168,34 @@ def make_train_step(
             lambda x: x.reshape(rows // accumulate, accumulate, *x.shape[1:]).swapaxes(0, 1), batch
         )
 
+        def gradients_of(part, i, collections):
+            return gradients(params, collections, part, shares, jax.random.fold_in(key, i))
+
         def add(carry, part):
             total, collections = carry
             i, batch = part
-            new, moved = gradients(params, collections, batch, jax.random.fold_in(key, i))
+            new, moved = gradients_of(batch, i, collections)
             return (jax.tree.map(jnp.add, total, new), moved), None
 
-        *sums, count = jnp.zeros((5,), jnp.float32)
-        zero = jax.tree.map(jnp.zeros_like, params), TokenSums(*sums), count
+        first = jax.tree.map(lambda x: x[0], parts)
+        shapes, _ = jax.eval_shape(gradients_of, first, 0, collections)
+        zero = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
         return jax.lax.scan(add, (zero, collections), (jnp.arange(accumulate), parts))[0]
 
     return step
 
 
 def make_validation_step(
-    model: nn.Module, *, axis_name: str | None = None
-) -> Callable[[Any, Batch], TokenSums]:
-    """(variables, batch) → the sums over the batch, without dropout or label smoothing."""
+    model: nn.Module, objective: Objective, *, axis_name: str | None = None
+) -> Callable[[Any, Batch], StepMetrics]:
+    """(variables, batch) → the batch's sums and counts, without dropout; no gradient, norm 0."""
 
-    def step(variables: Any, batch: Batch) -> TokenSums:
-        logits: Any = model.apply(variables, **batch, deterministic=True)
-        sums = token_sums(logits, predicted(batch))
-        return sums if axis_name is None else jax.lax.psum(sums, axis_name)
+    def step(variables: Any, batch: Batch) -> StepMetrics:
+        outputs = model.apply(variables, **objective.inputs(batch), deterministic=True)
+        found = objective.sums(outputs, batch), objective.counts(batch)
+        if axis_name is not None:
+            found = jax.lax.psum(found, axis_name)
+        return StepMetrics(*found, jnp.zeros(()))
 
     return step
 
@@ -192,17 +209,3 @@ def mean_over(axis_name: str, collections: Any) -> Any:
                 f"{x.dtype} at {jax.tree_util.keystr(path)} (use jit over a mesh)"
             )
     return jax.lax.pmean(collections, axis_name)
-
-
-def predicted(batch: Batch) -> jax.Array:
-    """The tokens [B, T] that a model of this batch predicts."""
-    return batch["target"] if "target" in batch else batch["tokens"]
-
-
-def num_sentences(batch: Batch) -> jax.Array:
-    """How many are predicted, float32: rows with any token, or the segments of packed rows."""
-    segments = batch.get("target_segments" if "target" in batch else "segments")
-    if segments is None:
-        return (predicted(batch) != PAD).any(-1).sum(dtype=jnp.float32)
-    begins = (jnp.diff(segments, axis=-1, prepend=0) != 0) & (segments != 0)
-    return begins.sum(dtype=jnp.float32)

@@ -1,4 +1,4 @@
-"""Where sentence pairs come from, split in three, and their tokenisers."""
+"""Where sentence pairs come from, split in three, and their tokenizers."""
 
 from __future__ import annotations
 

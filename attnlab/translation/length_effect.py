@@ -28,7 +28,8 @@ from attnlab.models.seq2seq import Seq2Seq
 from attnlab.records.command_line import check_seed
 from attnlab.records.errors import Invalid
 from attnlab.training.decode import greedy
-from attnlab.training.loop import LoopSettings, Trained, train
+from attnlab.training.loop import LoopSettings, Task, Trained, train
+from attnlab.training.objective import TokenCrossEntropy
 from attnlab.training.optimizers import OptimizerSettings
 from attnlab.training.parallel import parallel_over
 from attnlab.translation.interrupts import until_stopped
@@ -187,10 +188,9 @@ def _train(
         )
     ]
     folder.mkdir(exist_ok=True)
+    identity = {"model": name, **plain(settings)}
     trained = train(
-        model,
-        batches,
-        lambda: validation,
+        Task(model, TokenCrossEntropy(), batches, lambda: validation, identity),
         settings=LoopSettings(
             steps=settings.steps,
             log_every=100,
@@ -207,7 +207,6 @@ def _train(
         ),
         parallel=parallel_over("jit", jax.devices()[:1]),
         folder=folder,
-        configuration={"model": name, **plain(settings)},
         say=say,
     )
     return model, trained

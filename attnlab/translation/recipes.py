@@ -78,7 +78,7 @@ def _adam(learning_rate: float, warmup_steps: int, **changed: Any) -> OptimizerS
 
 
 def _bahdanau(embed: int, hidden: int, dropout: float) -> dict[str, Any]:
-    """Sizes of RNNencdec; biases and Glorot's initialisation learn faster than the paper's."""
+    """Sizes of RNNencdec; biases and Glorot's initialization learn faster than the paper's."""
     return {
         "embed_features": embed,
         "hidden_features": hidden,
@@ -202,7 +202,7 @@ def _gpu() -> Preset:
 
 
 def _paper() -> Preset:
-    """The papers' sizes and optimisers, for WMT14 on several accelerators, days. Not run.
+    """The papers' sizes and optimizers, for WMT14 on several accelerators, days. Not run.
 
     Bahdanau 2014 §A, §B; Luong 2015 §4.1 (its rate is halved by the epoch, here it falls linearly);
     Vaswani 2017 §5, whose 25,000 tokens a batch are about 800 pairs; trax's NMTAttn. All on subword

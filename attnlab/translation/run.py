@@ -15,7 +15,8 @@ from attnlab.data.encoding import count_too_long
 from attnlab.models.seq2seq import Seq2Seq
 from attnlab.platforms import make_cpu_devices
 from attnlab.records.errors import Invalid
-from attnlab.training.loop import LoopSettings, Trained, train
+from attnlab.training.loop import LoopSettings, Task, Trained, train
+from attnlab.training.objective import TokenCrossEntropy
 from attnlab.training.parallel import Parallel, parallel_over
 from attnlab.training.tensorboard import TensorBoard, require_tensorboard
 from attnlab.translation.corpus import Corpus, open_corpus
@@ -145,7 +146,7 @@ def _train(
             pad_to=preset.pad_to,
         )
     ]
-    configuration = {
+    identity = {
         "model": name,
         "recipe": plain(recipe),
         "corpus": corpus.identity(joint),
@@ -160,24 +161,26 @@ def _train(
     folder.mkdir(exist_ok=True)
     with contextlib.ExitStack() as stack:
         board = stack.enter_context(TensorBoard(folder)) if settings.tensorboard else None
-        trained = train(
+        task = Task(
             model,
+            TokenCrossEntropy(recipe.label_smoothing, recipe.gradient_mean_over),
             batches,
             lambda: validation,
+            identity,
+        )
+        trained = train(
+            task,
             settings=LoopSettings(
                 steps=recipe.steps,
                 log_every=settings.log_every,
                 validate_every=preset.validate_every,
                 checkpoint_every=settings.checkpoint_every or preset.validate_every,
-                label_smoothing=recipe.label_smoothing,
-                gradient_mean_over=recipe.gradient_mean_over,
                 accumulate=settings.accumulate,
                 seed=settings.seed,
             ),
             optimizer=recipe.optimizer,
             parallel=parallel,
             folder=folder,
-            configuration=configuration,
             on_row=None if board is None else board.add,
             say=say,
         )

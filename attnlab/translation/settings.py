@@ -31,7 +31,7 @@ class Settings:
       tfds_name: instead of files, a prepared TFDS translation set, as "wmt14_translate/de-en".
       data_dir: where TFDS keeps it.
       direction: of a TFDS set, "de-en": the language of the source, then of the target.
-      cache_dir: where prepared files and tokenisers are kept.
+      cache_dir: where prepared files and tokenizers are kept.
       steps: of training, of every model; of a short one, half are the warm-up at most.
       batch_size: pairs in a step.
       learning_rate: at its peak.

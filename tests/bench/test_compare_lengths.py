@@ -21,13 +21,18 @@ SMALL = (
     "--ops_only --repeats=2"
 )
 
+ENVIRONMENT = {
+    "TF_CPP_MIN_LOG_LEVEL": "0",  # a good run's errors.log is not of chatter
+    "JAX_DISABLE_MOST_OPTIMIZATIONS": "true",  # half of the time to compile
+}
+
 
 def start(*flags: str) -> subprocess.Popen:
     command = [sys.executable, "-m", "experiments.compare_lengths", *flags]
     return subprocess.Popen(
         command,
         cwd=ROOT,
-        env=os.environ | {"TF_CPP_MIN_LOG_LEVEL": "0"},  # a good run's errors.log is not of chatter
+        env=os.environ | ENVIRONMENT,
         text=True,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

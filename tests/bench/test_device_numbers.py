@@ -21,7 +21,7 @@ from attnlab.bench.device_cases import Check, Checked, Scenario
 from attnlab.bench.device_problem import ROW, Problem, Truth, judge, program, representable
 from attnlab.bench.device_scores import Sizes
 from attnlab.ops.attention import attention
-from attnlab.ops.hashing import Rotations, hash_buckets
+from attnlab.ops.lsh.hashing import Rotations, hash_buckets
 from attnlab.scores import Dot
 
 pytestmark = pytest.mark.usefixtures("quick_compile")

@@ -111,12 +111,12 @@ def test_what_cudnn_would_compute_is_compiled_blockwise_where_it_is_missing(monk
     monkeypatch.setattr(deviceless, "_compiled", compile_)
     monkeypatch.setattr(topology, "devices", lambda target: [])
     case = dataclasses.replace(TINY, target="h100")
-    result = deviceless.analyse(case)
+    result = deviceless.analyze(case)
     assert built == [None, "blockwise"] and result.case == case
     assert result.message.startswith("compiled blockwise: cuDNN")
     with pytest.raises(RuntimeError):  # what was asked for is never replaced
         monkeypatch.setattr(deviceless, "_compiled", lambda *_: compile_(TINY, TINY, None, None))
-        deviceless.analyse(dataclasses.replace(case, implementation="cudnn"))
+        deviceless.analyze(dataclasses.replace(case, implementation="cudnn"))
 
 
 @pytest.mark.parametrize(

@@ -63,7 +63,7 @@ def test_one_thing_is_varied_at_a_time():
         ({"seed": 2**31}, "--seed=2147483648: give less than 2147483648"),
         ({"train_steps": -1}, "--train_steps: -1 is too small; give 0 or more"),
         ({"bucket_factors": (0.0,)}, "--bucket_factors: 0 is not positive"),
-        ({"centring": ("mean",)}, "--centring=mean: choose from none, running"),
+        ({"centering": ("mean",)}, "--centering=mean: choose from none, running"),
         ({"merge": ()}, "--merge=: choose from union, multiset"),
         ({"windows": (65,)}, "--windows: 65 is more than the first of --chunk_sizes, 64"),
         ({"target_mass": 90.0}, "--target_mass=90: give a share above 0, at most 1"),
@@ -194,7 +194,7 @@ def test_the_answer_is_computed_from_the_rows():
     cheaper = row(dataclasses.replace(BASE, chunk_size=16), num_hashes=1, mass=0.93)
     said = hash_quality_report.answer([*some, cheaper])
     assert (
-        "The fewest comparisons: chunk 16, 12 buckets, window 8, no centre, union, 1 round" in said
+        "The fewest comparisons: chunk 16, 12 buckets, window 8, no center, union, 1 round" in said
     )
     said = hash_quality_report.answer(some[:1])
     assert "More than 1 with chunk 8" in said and "1 round captured 30.0%" in said
@@ -203,7 +203,7 @@ def test_the_answer_is_computed_from_the_rows():
 
 def test_figures_of_one_line_and_of_many(tmp_path):
     alone = [row(num_hashes=n, mass=0.1 * n) for n in (1, 3)]
-    others = [dataclasses.replace(BASE, centring="running"), dataclasses.replace(BASE, window=2)]
+    others = [dataclasses.replace(BASE, centering="running"), dataclasses.replace(BASE, window=2)]
     many = alone + [row(line, n, 0.12 * n) for line in others for n in (1, 3)]
     for name, rows in (("alone", alone), ("many", many)):
         folder = tmp_path / name
@@ -229,7 +229,7 @@ def test_figures_of_one_line_and_of_many(tmp_path):
     empty = [axes.patches[0].get_height() for axes in hash_quality_figures._buckets(many).axes]
     assert empty == [12 - 3.5, 12 - 3]
     drawn = (tmp_path / "many" / "quality.svg").read_text()
-    for words in ("running mean", "Window", "Centring", "attention mass captured", "target 90%"):
+    for words in ("running mean", "Window", "Centering", "attention mass captured", "target 90%"):
         assert words in drawn
     before = (tmp_path / "many" / "buckets.svg").read_bytes()
     hash_quality_figures.save(many, tmp_path / "many")
@@ -275,5 +275,5 @@ def test_the_first_rounds_are_the_same_however_many_there_are(quick_compile):
     masses = [measure(BASE, n, *given, top_k=3, seed=1).means["captured_mass"] for n in (1, 3)]
     assert masses[0] < masses[1]
     larger = measure(BASE, 1, *given, top_k=3, seed=1).means["visible_pairs"]
-    centred = dataclasses.replace(BASE, centring="running")
-    assert measure(centred, 1, *given, top_k=3, seed=1).means["visible_pairs"] != larger
+    centered = dataclasses.replace(BASE, centering="running")
+    assert measure(centered, 1, *given, top_k=3, seed=1).means["visible_pairs"] != larger

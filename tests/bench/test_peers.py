@@ -181,7 +181,7 @@ def lsh_outcome(length: int, ours: float, theirs: float, **bounds) -> Outcome:
     return Outcome(pair, ours_seconds=(ours,) * 2, peer_seconds=(theirs,) * 2)
 
 
-def test_the_ratio_is_of_neighbouring_turns():
+def test_the_ratio_is_of_neighboring_turns():
     outcome = dataclasses.replace(
         lsh_outcome(512, 1, 1, most_time=0.5, most_memory=0.5, most_bytes=10),
         ours_seconds=(1.0, 4.0, 1.0),  # the machine was busy in the second turn

@@ -202,7 +202,7 @@ def test_help_names_every_flag():
     )  # fmt: skip
     assert done.returncode == 0 and without_chatter(done.stderr) == ""
     for name in "lengths num_heads head_dim num_hashes chunk_size num_buckets passes dtype".split():
-        assert f"--{name}:" in done.stdout, name
+        assert f"--{name}=" in done.stdout, name
 
 
 def test_table_has_a_line_a_length_and_a_column_a_stage():

@@ -58,7 +58,7 @@ def test_spreads_are_standard_errors_of_logarithms():
         ((1.0, 2.0, 4.0, 50.0), [4096]),  # the longest: no attention grows so
     ],
 )
-def test_what_does_not_go_with_its_neighbours(values, lengths):
+def test_what_does_not_go_with_its_neighbors(values, lengths):
     line = dict(zip((512, 1024, 2048, 4096), values, strict=True))
     assert trends.disagreeing(line) == lengths
 

@@ -161,16 +161,16 @@ def luong(p, source, read, *, score, window, half_width, input_feeding, reverse_
             ),
         }[score](h)
         s = np.arange(size)
-        centre = t
+        center = t
         if window == "local-p":
-            hidden = np.tanh(dense(attend["centre_hidden"], h))
-            centre = size * sigmoid(dense(attend["centre"], hidden)[0])
+            hidden = np.tanh(dense(attend["center_hidden"], h))
+            center = size * sigmoid(dense(attend["center"], hidden)[0])
         weights = np.zeros(size)
-        seen = np.full(size, True) if window == "global" else abs(s - centre) <= half_width
+        seen = np.full(size, True) if window == "global" else abs(s - center) <= half_width
         if seen.any():
             weights[seen] = softmax(logits[seen])
         if window == "local-p":
-            weights = weights * np.exp(-((s - centre) ** 2) / (2 * (half_width / 2) ** 2))
+            weights = weights * np.exp(-((s - center) ** 2) / (2 * (half_width / 2) ** 2))
         fed = np.tanh(dense(attend["combine"], np.concatenate([weights @ h_bar, h])))
         all_logits.append(dense(p["logits"]["vocabulary"], fed))
         all_weights.append(weights)

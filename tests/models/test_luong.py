@@ -60,7 +60,7 @@ def test_is_the_paper(name):
     if model.window == "global":
         np.testing.assert_allclose(weights.sum(-1), 1)
     if model.window == "local-p":
-        assert (weights.sum(-1) < 0.999).any(), "the Gaussian is not renormalised"
+        assert (weights.sum(-1) < 0.999).any(), "the Gaussian is not renormalized"
     if model.window == "local-m":
         got = decode(model, params, memory, target, IN_PIECES, return_weights=True)
         np.testing.assert_allclose(got[0], logits, **EXACT)

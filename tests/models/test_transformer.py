@@ -44,8 +44,8 @@ def tiny(kind=Transformer, **changed):
 
 
 def layer_norm(params, x):
-    centred = x - x.mean(-1, keepdims=True)
-    normed = centred / np.sqrt((centred**2).mean(-1, keepdims=True) + 1e-6)
+    centered = x - x.mean(-1, keepdims=True)
+    normed = centered / np.sqrt((centered**2).mean(-1, keepdims=True) + 1e-6)
     return normed * params["scale"] + params["bias"]
 
 

@@ -11,7 +11,7 @@ from attnlab import routes
 from attnlab.models.transformer import Transformer, TransformerConfig, TransformerLM
 from attnlab.tokens import BOS, PAD, shift_right
 from attnlab.training.decode import beam_search, greedy, length_penalty_of
-from attnlab.training.decode_state import first_call, make_next_logits
+from attnlab.training.decode.state import Given, first_call, make_next_logits
 from tests.modules.reference import apply, init
 
 pytestmark = pytest.mark.usefixtures("quick_compile")
@@ -23,6 +23,7 @@ TINY = TransformerConfig(
 DENSE = routes.AllPairs("dense")
 SOURCE = jnp.array([[5, 6, 7, 8, 9, 2, 0], [9, 4, 4, 2, 0, 0, 0]])
 TARGET = jnp.array([[8, 4, 7, 11, 10, 2], [12, 6, 2, 0, 0, 0]])
+GIVEN = Given(SOURCE, jnp.zeros((2, 0), jnp.int32))
 
 
 def tiny(route=DENSE, **changed):
@@ -48,7 +49,7 @@ def test_decoding_is_the_teacher_forced_forward(name):
     variables = init(model, SOURCE, TARGET)
     true = apply(model, variables, SOURCE, TARGET)
     memory, logits, state = jax.jit(
-        lambda variables: first_call(model, variables, SOURCE, max_length=CACHE)
+        lambda variables: first_call(model, variables, GIVEN, max_length=CACHE)
     )(variables)
     # What the first call kept of the source is all that later calls look at.
     memory = memory._replace(states=jnp.full_like(memory.states, jnp.nan))
@@ -94,13 +95,33 @@ def test_the_language_model_decodes():
     model = TransformerLM(TINY, TINY.attention(DENSE))
     variables = init(model, TARGET)
     true = apply(model, variables, TARGET)
-    made = init(model, jnp.zeros((2, CACHE), int), method="decode")
+    made = init(model, None, jnp.zeros((2, CACHE), int), decode=True, method="decode")
     variables |= {"cache": made["cache"]}
-    step = jax.jit(lambda v, x: model.apply(v, x, mutable=["cache"], method="decode"))
+    step = jax.jit(
+        lambda v, x: model.apply(v, None, x, decode=True, mutable=["cache"], method="decode")
+    )
     for t, token in enumerate(shift_right(TARGET).T):
         logits, updated = step(variables, token[:, None])
         variables |= updated
         np.testing.assert_allclose(logits[:, 0], true[:, t], rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("search", [greedy, beam_search])
+def test_a_language_model_goes_on_after_a_prompt(search):
+    model = TransformerLM(TINY, TINY.attention(DENSE))
+    prompt = TARGET[:, :3]
+    variables = init(model, prompt)
+    found = search(model, variables, prompt=prompt, max_length=CACHE - 3)
+    whole = jnp.concatenate([prompt, found.tokens], axis=1)
+    log_p = np.asarray(jax.nn.log_softmax(apply(model, variables, whole)))[:, 3:]
+    for row, (tokens, length, score) in enumerate(
+        zip(np.asarray(found.tokens), found.lengths, found.scores, strict=True)
+    ):
+        of_tokens = log_p[row, range(length), tokens[:length]].sum()
+        alpha = 0.6 if search is beam_search else 0.0
+        np.testing.assert_allclose(score, of_tokens / length_penalty_of(length, alpha), rtol=1e-4)
+    with pytest.raises(ValueError, match="a language model has no source"):
+        search(model, variables, prompt, max_length=3)
 
 
 def test_what_a_search_scores_is_what_the_model_says():

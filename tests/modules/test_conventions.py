@@ -22,6 +22,8 @@ from attnlab import (
 )
 from tests.modules.reference import apply, init
 
+pytestmark = pytest.mark.usefixtures("quick_compile")
+
 B, T, D = 2, 7, 6
 ROUTE = routes.LSH(num_hashes=2, num_buckets=2, chunk_size=4)
 
@@ -31,8 +33,8 @@ TABLE = {
         AdditiveAttention(5),
         {"query/kernel": (6, 5), "key/kernel": (6, 5), "score/kernel": (1, 5)},
     ),
-    "additive_normalised": (
-        AdditiveAttention(5, normalise=True),
+    "additive_normalized": (
+        AdditiveAttention(5, normalize=True),
         {
             "query/kernel": (6, 5),
             "key/kernel": (6, 5),
@@ -60,7 +62,7 @@ TABLE = {
     "local_m": (LocalAttention(False, half_width=2), {"score/kernel": (1, 6, 6)}),
     "local_p": (
         LocalAttention(half_width=2, features=5),
-        {"score/kernel": (1, 6, 6), "centre_hidden/kernel": (6, 5), "centre/kernel": (5, 1)},
+        {"score/kernel": (1, 6, 6), "center_hidden/kernel": (6, 5), "center/kernel": (5, 1)},
     ),
     "multi_head": (
         MultiHeadAttention(2, num_kv_heads=1, qkv_features=10, out_features=3, normalize_qk=True),
@@ -194,15 +196,15 @@ def test_scores_begin_neither_flat_nor_saturated():
     for score in (AdditiveScore(), ConcatScore(), GeneralScore()):
         for name, x in params(score).items():
             assert np.std(x) == pytest.approx(width**-0.5, rel=0.1), (score, name)
-    normalised = params(AdditiveScore(normalise=True))
-    np.testing.assert_allclose(normalised["gain"], width**-0.5, rtol=1e-6)
-    np.testing.assert_array_equal(normalised["bias"], 0)
+    normalized = params(AdditiveScore(normalize=True))
+    np.testing.assert_allclose(normalized["gain"], width**-0.5, rtol=1e-6)
+    np.testing.assert_array_equal(normalized["bias"], 0)
     np.testing.assert_array_equal(params(CosineScore(init_scale=3.0))["scale"], 3)
 
 
 # Every parameter of every module but LSH, whose tests have their own, is in one of these.
 REPRESENTATIVE = (
-    "additive_normalised",
+    "additive_normalized",
     "cosine",
     "britz",
     "concat",

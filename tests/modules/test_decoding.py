@@ -1,16 +1,18 @@
 """Decoding with the key/value cache is the causal forward over the whole sequence."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from attnlab import MultiHeadAttention, masks, routes
+from attnlab import MultiHeadAttention, attention, attention_weights, masks, routes
 from tests import oracle
 from tests.modules.reference import apply, init, multi_head
 from tests.modules.test_multi_head import DENSE, SCORES
 
-pytestmark = pytest.mark.usefixtures("x64")
+pytestmark = pytest.mark.usefixtures("x64", "quick_compile")
 
 B, L, D = 3, 11, 12
 CACHE = L + 2  # so that some slots are never written
@@ -254,3 +256,39 @@ def test_errors_of_encoder_decoder_attention():
     lsh = mha(num_heads=2, route=routes.LSH(shared_qk=False))
     with pytest.raises(NotImplementedError, match="LSH decodes self-attention only; got key="):
         init(lsh, x, x, decode=True)
+
+
+@dataclasses.dataclass(frozen=True)
+class Even(routes.Exact):
+    """A route of a user's own: every query visits the keys at even positions."""
+
+    def __call__(self, score, q, k, v, *, q_offset=0, **options):
+        options["mask"] = self.visible(k, options["mask"])
+        return attention(score, q, k, v, **options)
+
+    def weights(self, score, q, k, *, q_offset=0, **options):
+        options["mask"] = self.visible(k, options["mask"])
+        return attention_weights(score, q, k, **options)
+
+    def visible(self, k, mask):
+        even = masks.Explicit(jnp.arange(k.shape[-3])[None, None, None] % 2 == 0)
+        return masks.combine(even, mask)
+
+
+def test_a_route_of_a_users_own_is_called_and_decodes():
+    mha = MultiHeadAttention(2, route=Even())
+    x = jax.random.normal(jax.random.key(0), (1, 7, 6))
+    variables = mha.init(jax.random.key(1), x, decode=True)
+    params = {"params": variables["params"]}
+    true, weights = mha.apply(params, x, mask=masks.Causal(), return_weights=True)
+    assert (weights[..., 1::2] == 0).all() and (weights[0, :, 6, ::2] > 0).all()
+    found = []
+    for tokens in (x[:, :3], x[:, 3:4], x[:, 4:]):
+        (y, now), cache = mha.apply(
+            variables, tokens, decode=True, return_weights=True, mutable=["cache"]
+        )
+        variables = params | cache
+        found.append((y, now))
+    whole, all_weights = (jnp.concatenate(part, axis=-2) for part in zip(*found, strict=True))
+    np.testing.assert_allclose(whole, true, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(all_weights, weights, rtol=1e-5, atol=1e-6)

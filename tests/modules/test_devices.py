@@ -10,6 +10,8 @@ from attnlab import LocalAttention, LSHSelfAttention, MultiHeadAttention, routes
 from tests.modules.reference import apply, init
 from tests.modules.test_conventions import MODULES, TABLE, dense, flat, inputs
 
+pytestmark = pytest.mark.usefixtures("quick_compile")
+
 HEADS = PartitionSpec("embed", "heads", "head_dim")
 HIDDEN = PartitionSpec("embed", "hidden")
 NOWHERE = PartitionSpec()
@@ -20,8 +22,8 @@ SPECS = {
     "britz": {"query/kernel": HIDDEN, "key/kernel": HIDDEN},
     "local_p": {
         "score/kernel": NOWHERE,
-        "centre_hidden/kernel": HIDDEN,
-        "centre/kernel": PartitionSpec("hidden", None),
+        "center_hidden/kernel": HIDDEN,
+        "center/kernel": PartitionSpec("hidden", None),
     },
     "multi_head": {
         "query/kernel": HEADS,

@@ -216,9 +216,9 @@ def test_what_would_be_lost_is_refused():
         of_nnx(as_flax_attention_fn())(x, sow_weights=True)
     with pytest.raises(NotImplementedError, match="LSH shares queries.*LSH.shared_qk=False.*Self"):
         as_flax_attention_fn(route=routes.LSH())
-    quantised = linen(as_flax_attention_fn(), qk_attn_weights_einsum_cls=lambda: jnp.einsum)
+    quantized = linen(as_flax_attention_fn(), qk_attn_weights_einsum_cls=lambda: jnp.einsum)
     with pytest.raises(NotImplementedError, match="einsum of its own.*qk_attn_weights_einsum"):
-        quantised.apply(variables, x)
+        quantized.apply(variables, x)
 
 
 def test_the_first_call_refuses_dropout_that_is_not_per_element():

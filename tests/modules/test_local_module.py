@@ -9,12 +9,12 @@ from attnlab import CosineScore, DotScore, LocalAttention, masks
 from tests import oracle
 from tests.modules.reference import apply, float64, init
 
-pytestmark = pytest.mark.usefixtures("x64")
+pytestmark = pytest.mark.usefixtures("x64", "quick_compile")
 
 B, T, S, DQ, DK, DV = 2, 13, 17, 3, 5, 7
 LENGTHS = np.array([S, 11])
 F64 = {"param_dtype": jnp.float64}
-# The predicted centres are float32, whatever the inputs.
+# The predicted centers are float32, whatever the inputs.
 EXACT, FLOAT32 = {"rtol": 1e-11, "atol": 1e-13}, {"rtol": 1e-4, "atol": 1e-5}
 
 
@@ -25,20 +25,20 @@ def arrays(key_width=DK, seed=0):
 
 
 def expected(
-    params, inputs, centres, *, gaussian, lengths, score=oracle.general, names=("kernel",)
+    params, inputs, centers, *, gaussian, lengths, score=oracle.general, names=("kernel",)
 ):
     q, k, v = (x[:, :, None] for x in float64(inputs))
     parameters = [np.asarray(params["score"][name]) for name in names]
     found, _ = oracle.local_attention(
-        score, q, k, v, centres, 2, parameters, gaussian=gaussian, lengths=lengths
+        score, q, k, v, centers, 2, parameters, gaussian=gaussian, lengths=lengths
     )
     return found.context[:, :, 0], found.weights[:, 0]
 
 
-def predicted_centres(params, query, lengths):
+def predicted_centers(params, query, lengths):
     """Luong et al. 2015, eq. 9: p_t = S·sigmoid(v_pᵀ tanh(W_p h_t))."""
     p, query = float64((params, query))
-    logit = np.tanh(query @ p["centre_hidden"]["kernel"]) @ p["centre"]["kernel"]
+    logit = np.tanh(query @ p["center_hidden"]["kernel"]) @ p["center"]["kernel"]
     return np.asarray(lengths)[:, None] / (1 + np.exp(-logit[..., 0]))
 
 
@@ -54,11 +54,11 @@ def test_local_p(padded):
     lengths = LENGTHS if padded else np.full(B, S)
     mask = masks.Padding(jnp.asarray(LENGTHS)) if padded else None
     got = apply(module, variables, *inputs, mask=mask, return_weights=True)
-    centres = predicted_centres(variables["params"], inputs[0], lengths)
-    assert np.ptp(centres) > 2
-    true = expected(variables["params"], inputs, centres, gaussian=True, lengths=lengths)
+    centers = predicted_centers(variables["params"], inputs[0], lengths)
+    assert np.ptp(centers) > 2
+    true = expected(variables["params"], inputs, centers, gaussian=True, lengths=lengths)
     check(got, true, FLOAT32)
-    assert (got[1].sum(-1) < 0.999).any(), "local-p is not renormalised"
+    assert (got[1].sum(-1) < 0.999).any(), "local-p is not renormalized"
 
 
 @pytest.mark.parametrize("padded", [False, True])
@@ -69,8 +69,8 @@ def test_local_m(padded):
     lengths = LENGTHS if padded else np.full(B, S)
     mask = masks.Padding(jnp.asarray(LENGTHS)) if padded else None
     got = apply(module, variables, *inputs, mask=mask, return_weights=True)
-    centres = np.broadcast_to(np.arange(T), (B, T))
-    true = expected(variables["params"], inputs, centres, gaussian=False, lengths=lengths)
+    centers = np.broadcast_to(np.arange(T), (B, T))
+    true = expected(variables["params"], inputs, centers, gaussian=False, lengths=lengths)
     check(got, true, EXACT)
 
 
@@ -83,13 +83,13 @@ def test_other_scores(score, equation, names):
     module, inputs = LocalAttention(False, half_width=2, score=score), arrays(DQ)
     variables = init(module, *inputs)
     got = apply(module, variables, *inputs, return_weights=True)
-    centres = np.broadcast_to(np.arange(T), (B, T))
+    centers = np.broadcast_to(np.arange(T), (B, T))
     check(
         got,
         expected(
             variables.get("params"),
             inputs,
-            centres,
+            centers,
             gaussian=False,
             lengths=np.full(B, S),
             score=equation,

@@ -32,7 +32,7 @@ def lsh(route=ROUTE, **options):
 
 
 def sequence(seed=0):
-    """With a mean that all tokens share, so that centring changes buckets."""
+    """With a mean that all tokens share, so that centering changes buckets."""
     return jnp.asarray(np.random.default_rng(seed).normal(size=(B, L, D)) + 0.5)
 
 
@@ -40,8 +40,8 @@ def start(module):
     """What the module keeps, and apart from it a cache of zeros for L tokens."""
     variables = init(module, sequence(), decode=True)
     if "hash_stats" in variables:
-        centre = np.random.default_rng(1).normal(size=(N, D // N))
-        variables["hash_stats"] = {"centre": jnp.asarray(centre, jnp.float32)}
+        center = np.random.default_rng(1).normal(size=(N, D // N))
+        variables["hash_stats"] = {"center": jnp.asarray(center, jnp.float32)}
     rest = {name: tree for name, tree in variables.items() if name != "cache"}
     return rest, variables["cache"]
 
@@ -71,11 +71,11 @@ def decode(module, rest, cache, x, pieces, **options):
 
 CONFIGURATIONS = {
     "turned": lsh(num_kv_heads=2, rotary=True, normalize_qk=True),
-    "running_centre": lsh(route(centring="running", shared_rotations=True)),
-    "learned_centre": MultiHeadAttention(
+    "running_center": lsh(route(centering="running", shared_rotations=True)),
+    "learned_center": MultiHeadAttention(
         N,
         route=route(
-            centring="learned",
+            centering="learned",
             hash_before_rotary=True,
             num_buckets=None,
             options=LSHOptions(union=False, window=3),
@@ -98,7 +98,7 @@ def test_decoding_is_the_causal_forward(name):
         got, end = decode(module, rest, cache, x, pieces)
         np.testing.assert_allclose(got, true, **tolerance)
         assert end["cache_index"] == L
-        ends.append(end["hash_state"])
+        ends.append(end["route_state"])
     for state in ends[:2]:  # the last one hashed everything at once, as the forward does
         np.testing.assert_array_equal(state.buckets, ends[2].buckets)
         np.testing.assert_array_equal(state.latest, ends[2].latest)
@@ -106,7 +106,7 @@ def test_decoding_is_the_causal_forward(name):
 
 def test_a_run_of_equal_tokens_is_hashed_alike_in_any_pieces():
     """They are their own running mean; what rounding leaves of the difference has no direction."""
-    module, x = CONFIGURATIONS["running_centre"], sequence()
+    module, x = CONFIGURATIONS["running_center"], sequence()
     x = x.at[:, : L - 5].set(x[:, :1])
     rest, cache = start(module)
     true = forward(module, rest, x)
@@ -117,7 +117,7 @@ def test_a_run_of_equal_tokens_is_hashed_alike_in_any_pieces():
 @pytest.mark.parametrize("side", ["left", "right", "middle"])
 def test_every_example_is_as_if_it_were_alone_without_its_padding(side):
     """Prompts of different lengths in one batch: no example sees another, or any padding."""
-    module, x = CONFIGURATIONS["running_centre"], sequence()
+    module, x = CONFIGURATIONS["running_center"], sequence()
     lengths = np.array([PROMPT, 4, 7])[:, None]
     position, missing = np.arange(L), PROMPT - lengths
     first = {"left": 0, "right": lengths, "middle": 2}[side]
@@ -137,8 +137,8 @@ def test_every_example_is_as_if_it_were_alone_without_its_padding(side):
             np.testing.assert_allclose(got[row, valid[row]], alone[row, front[row]], **EXACT)
 
 
-@pytest.mark.parametrize("name", ["running_centre", "learned_centre"])
-def test_no_centre_looks_ahead(name):
+@pytest.mark.parametrize("name", ["running_center", "learned_center"])
+def test_no_center_looks_ahead(name):
     module, x = CONFIGURATIONS[name], sequence()
     rest, _ = start(module)
     before, after = (forward(module, rest, y) for y in (x, x.at[:, PROMPT:].add(100.0)))
@@ -203,7 +203,7 @@ def test_what_cannot_be_decoded_is_refused():
     with pytest.raises(ValueError, match=r"state must be of this route .* 23 tokens.*got.*start"):
         step(lsh(route(num_hashes=2)))
     with pytest.raises(ValueError, match=r"state must be of this route"):
-        step(lsh(route(centring="running")))
+        step(lsh(route(centering="running")))
     with pytest.raises(NotImplementedError, match="one sequence a row; got masks.Segments"):
         step(mask=masks.Segments(jnp.zeros((B, L), jnp.int32)))
     with pytest.raises(NotImplementedError, match="LSH attention takes .*; got Window"):

@@ -18,9 +18,9 @@ from attnlab import (
     scores,
 )
 from attnlab.bench import oracle_lsh
-from attnlab.ops.hashing import running_centre
+from attnlab.ops.lsh.hashing import running_center
 from tests.modules.reference import apply, float64, init, merge, project, rms_norm, rotary
-from tests.ops import lsh_cross_plain
+from tests.ops.lsh import plain_cross
 
 pytestmark = pytest.mark.usefixtures("quick_compile")
 
@@ -58,7 +58,7 @@ def by_hand(
     turn=False,
     hash_turned=True,
     shared=False,
-    centre=None,
+    center=None,
     **lengths,
 ):
     """Projections, the oracle's LSH attention on the library's buckets, the output projection."""
@@ -68,10 +68,10 @@ def by_hand(
         qk = rms_norm(p, "query_key_norm", qk)
     turned = rotary(qk, np.arange(L)) if turn else qk
     hashed = turned if hash_turned else qk
-    if isinstance(centre, str):
-        assert centre == "running"
-        centre = np.cumsum(hashed, axis=1) / np.arange(1, L + 1)[:, None, None]
-    hashed = hashed - (0 if centre is None else centre)
+    if isinstance(center, str):
+        assert center == "running"
+        center = np.cumsum(hashed, axis=1) / np.arange(1, L + 1)[:, None, None]
+    hashed = hashed - (0 if center is None else center)
     rotations = make_rotations(
         jax.random.key(0) if key is None else key,
         num_heads=N,
@@ -99,15 +99,15 @@ CASES = {
         {"rotary": True, "route": dataclasses.replace(ROUTE, hash_before_rotary=True)},
         {"turn": True, "hash_turned": False},
     ),
-    "shared_and_centred": (
-        {"route": dataclasses.replace(ROUTE, shared_rotations=True, centring="running")},
-        {"shared": True, "centre": "running"},
+    "shared_and_centered": (
+        {"route": dataclasses.replace(ROUTE, shared_rotations=True, centering="running")},
+        {"shared": True, "center": "running"},
     ),
 }
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_is_projections_hashing_and_neighbours(name):
+def test_is_projections_hashing_and_neighbors(name):
     options, reference = CASES[name]
     module, x = lsh(**options), sequence()
     variables = init(module, x)
@@ -174,28 +174,28 @@ def test_is_multi_head_attention_with_the_lsh_route():
     )
 
 
-LEARNED = lsh(route=dataclasses.replace(ROUTE, centring="learned"))
+LEARNED = lsh(route=dataclasses.replace(ROUTE, centering="learned"))
 
 
-def test_the_learned_centre_is_subtracted_before_hashing():
+def test_the_learned_center_is_subtracted_before_hashing():
     x = sequence()
     variables = init(LEARNED, x)
-    assert variables["hash_stats"]["centre"].shape == (N, H)
+    assert variables["hash_stats"]["center"].shape == (N, H)
     assert jax.tree.map(jnp.shape, variables["params"]) == jax.tree.map(
         jnp.shape, init(lsh(), x)["params"]
     )
-    for centre in (np.zeros((N, H)), np.random.default_rng(1).normal(size=(N, H))):
-        stats = {"centre": jnp.asarray(centre, jnp.float32)}
+    for center in (np.zeros((N, H)), np.random.default_rng(1).normal(size=(N, H))):
+        stats = {"center": jnp.asarray(center, jnp.float32)}
         got = compiled(LEARNED)({**variables, "hash_stats": stats}, x)
-        true = by_hand(variables["params"], x, centre=centre)
+        true = by_hand(variables["params"], x, center=center)
         np.testing.assert_allclose(got, true, rtol=1e-4, atol=2e-5)
 
 
-def test_the_learned_centre_moves_to_the_mean_of_valid_tokens_in_training_alone():
+def test_the_learned_center_moves_to_the_mean_of_valid_tokens_in_training_alone():
     x, lengths = sequence() + 1, jnp.array([L, 17])
     variables = init(LEARNED, x)
     before = jnp.asarray(np.random.default_rng(1).normal(size=(N, H)), jnp.float32)
-    variables["hash_stats"] = {"centre": before}
+    variables["hash_stats"] = {"center": before}
     valid = np.arange(L) < np.asarray(lengths)[:, None]
     garbage = jnp.where(valid[..., None], x, jnp.nan)
 
@@ -203,31 +203,31 @@ def test_the_learned_centre_moves_to_the_mean_of_valid_tokens_in_training_alone(
         def run(variables, x, lengths):
             mask = masks.Padding(lengths)
             y, updated = LEARNED.apply(variables, x, mask=mask, mutable=["hash_stats"], **options)
-            return y, updated["hash_stats"]["centre"]
+            return y, updated["hash_stats"]["center"]
 
         return jax.jit(run)(variables, x, lengths)
 
-    y, centre = after(garbage, lengths)
+    y, center = after(garbage, lengths)
     qk = project(float64(variables["params"]), "query_key", float64(x))
     mean = np.concatenate([qk[0], qk[1, :17]]).mean(0)
-    np.testing.assert_allclose(centre, 0.99 * before + 0.01 * mean, rtol=1e-5, atol=1e-6)
-    # This step still hashed around the centre as it was.
+    np.testing.assert_allclose(center, 0.99 * before + 0.01 * mean, rtol=1e-5, atol=1e-6)
+    # This step still hashed around the center as it was.
     np.testing.assert_array_equal(y[0], compiled(LEARNED)(variables, x, lengths)[0])
     np.testing.assert_array_equal(after(x, 0 * lengths)[1], before)
     np.testing.assert_array_equal(after(x, lengths, deterministic=True)[1], before)
 
 
 def test_a_common_mean_no_longer_fills_one_bucket():
-    """Centred on its running mean, a shifted sequence is hashed as if it had not been shifted."""
+    """Centered on its running mean, a shifted sequence is hashed as if it had not been shifted."""
     rng = np.random.default_rng(2)
     x = jnp.asarray(rng.normal(size=(1, 500, 1, 8)), jnp.float32)
     rotations = make_rotations(
         jax.random.key(0), num_heads=1, head_dim=8, num_hashes=1, num_buckets=8
     )
 
-    def pairs(x, centring):
-        centre = running_centre(x) if centring else None
-        counts = np.bincount(np.asarray(hash_buckets(x, rotations, centre=centre)).ravel())
+    def pairs(x, centering):
+        center = running_center(x) if centering else None
+        counts = np.bincount(np.asarray(hash_buckets(x, rotations, center=center)).ravel())
         return (counts**2).sum() / 500**2
 
     assert pairs(x, False) < 0.2 and pairs(x + 5, False) > 0.5 and pairs(x + 5, True) < 0.2
@@ -270,9 +270,9 @@ def test_queries_and_keys_of_their_own_between_two_sequences():
         jax.random.key(0), num_heads=num_kv_heads, head_dim=H, num_hashes=3, num_buckets=4
     )
     buckets = (np.asarray(hash_buckets(jnp.asarray(x, jnp.float32), rotations)) for x in (q, k))
-    given = lsh_cross_plain.everything(B, L, num_keys)
-    times = lsh_cross_plain.all_counts(*buckets, given, reach=5, causal=False)
-    want = merge(p, np.asarray(lsh_cross_plain.dense(q, k, v, np.minimum(times, 1))))
+    given = plain_cross.everything(B, L, num_keys)
+    times = plain_cross.all_counts(*buckets, given, reach=5, causal=False)
+    want = merge(p, np.asarray(plain_cross.dense(q, k, v, np.minimum(times, 1))))
     np.testing.assert_allclose(apply(host, variables, x, memory), want, rtol=1e-4, atol=1e-5)
     with pytest.raises(NotImplementedError, match="decodes with shared queries and keys"):
         init(host, x, decode=True)
@@ -310,17 +310,17 @@ def test_what_cannot_be_is_refused():
         TypeError, match=r"LSHSelfAttention has no .*num_hashes; use route=routes.LSH\(num_h"
     ):
         LSHSelfAttention(4, num_hashes=4)
-    running = lsh(route=dataclasses.replace(ROUTE, centring="running"))
+    running = lsh(route=dataclasses.replace(ROUTE, centering="running"))
     with pytest.raises(NotImplementedError, match="mean of one segment into the next; got.*use"):
         init(running, x, mask=masks.Segments(jnp.zeros((B, L), jnp.int32)))
-    with pytest.raises(ValueError, match="centring must be one of None, 'running', 'learned'; got"):
-        routes.LSH(centring="mean")
+    with pytest.raises(ValueError, match="centering must be one of None, 'running', 'learned'"):
+        routes.LSH(centering="mean")
     q = jnp.ones((B, L, N, H))
     for route, options in (
-        (routes.LSH(centring="learned"), {}),
-        (routes.LSH(), {"centre": jnp.ones((N, H))}),
+        (routes.LSH(centering="learned"), {}),
+        (routes.LSH(), {"center": jnp.ones((N, H))}),
     ):
-        with pytest.raises(ValueError, match='centre, .* belongs to centring="learned"; got'):
+        with pytest.raises(ValueError, match='center, .* belongs to centering="learned"; got'):
             route(scores.Dot(), q, q, q, **options)
     for route, options in (
         (routes.LSH(hash_before_rotary=True), {}),
@@ -330,14 +330,14 @@ def test_what_cannot_be_is_refused():
             ValueError, match="hash_inputs, .* belong to hash_before_rotary=True; got"
         ):
             route(scores.Dot(), q, q, q, **options)
-    with pytest.raises(ValueError, match=r"centre must have shape \(6, 2\) for q .*; got \(2,\)"):
-        routes.LSH(centring="learned")(scores.Dot(), q, q, q, centre=jnp.ones(H))
+    with pytest.raises(ValueError, match=r"center must have shape \(6, 2\) for q .*; got \(2,\)"):
+        routes.LSH(centering="learned")(scores.Dot(), q, q, q, center=jnp.ones(H))
     with pytest.raises(ValueError, match=r"hash_inputs must have shape .*; got \(2, 29, 3, 2\)"):
         routes.LSH(hash_before_rotary=True)(scores.Dot(), q, q, q, hash_inputs=q[:, :, :3])
 
 
 def test_weights_on_demand_are_of_the_same_hashing():
-    route = dataclasses.replace(ROUTE, centring="running", hash_before_rotary=True)
+    route = dataclasses.replace(ROUTE, centering="running", hash_before_rotary=True)
     host, x = MultiHeadAttention(N, route=route, rotary=True), sequence()
     variables = init(host, x)
     show = jax.jit(functools.partial(host.apply, return_weights=True))

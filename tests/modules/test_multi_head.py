@@ -21,7 +21,7 @@ from attnlab import (
 from tests import oracle
 from tests.modules.reference import apply, init, multi_head
 
-pytestmark = pytest.mark.usefixtures("x64")
+pytestmark = pytest.mark.usefixtures("x64", "quick_compile")
 
 B, T, S, D = 2, 5, 7, 12
 F64 = {"param_dtype": jnp.float64}
@@ -98,7 +98,7 @@ def test_sizes(options):
     check(mha(**options), arrays())
 
 
-def test_normalised_queries_and_keys():
+def test_normalized_queries_and_keys():
     check(mha(normalize_qk=True), arrays(), normalize_qk=True)
 
 
@@ -106,7 +106,7 @@ def test_rotary_positions():
     check(mha(rotary=True), arrays(), turn=True, tolerance=FLOAT32)
 
 
-def test_normalised_then_turned():
+def test_normalized_then_turned():
     check(
         mha(num_heads=6, num_kv_heads=2, normalize_qk=True, rotary=True),
         arrays()[:1],
@@ -122,9 +122,9 @@ SCORES = {
     "general": (GeneralScore(**F64), oracle.general, ("kernel",)),
     "cosine": (CosineScore(**F64), oracle.cosine, ("scale",)),
     "additive": (AdditiveScore(**F64), oracle.additive, ("kernel",)),
-    "normalised": (
-        AdditiveScore(normalise=True, **F64),
-        oracle.normalised_additive,
+    "normalized": (
+        AdditiveScore(normalize=True, **F64),
+        oracle.normalized_additive,
         ("kernel", "gain", "bias"),
     ),
     "concat": (

@@ -18,7 +18,7 @@ from attnlab import (
 from tests import oracle
 from tests.modules.reference import apply, float64, init
 
-pytestmark = pytest.mark.usefixtures("x64")
+pytestmark = pytest.mark.usefixtures("x64", "quick_compile")
 
 B, T, S, DQ, DK, DV = 2, 5, 7, 3, 11, 13
 F64 = {"param_dtype": jnp.float64}
@@ -36,11 +36,11 @@ def unprojected(p, q, k):
 # name: (module, width of the keys, queries and keys that the score meets, score, its parameters)
 CASES = {
     "additive": (AdditiveAttention(17, **DENSE), DK, projected, oracle.additive, ("kernel",)),
-    "normalised": (
-        AdditiveAttention(17, normalise=True, **DENSE),
+    "normalized": (
+        AdditiveAttention(17, normalize=True, **DENSE),
         DK,
         projected,
-        oracle.normalised_additive,
+        oracle.normalized_additive,
         ("kernel", "gain", "bias"),
     ),
     "general": (MultiplicativeAttention(**DENSE), DK, unprojected, oracle.general, ("kernel",)),

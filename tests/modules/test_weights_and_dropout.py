@@ -10,6 +10,8 @@ from attnlab import MultiHeadAttention, masks, routes
 from tests.modules.reference import apply, init
 from tests.modules.test_conventions import MODULES, B, D, T, dense, inputs
 
+pytestmark = pytest.mark.usefixtures("quick_compile")
+
 SINGLE_HEAD = ("additive", "general", "concat", "location", "local_m", "local_p")
 RATE = 0.25
 

@@ -36,7 +36,7 @@ def path(request):
 
 @pytest.fixture(autouse=True)
 def quick_unless_it_rounds(request):
-    """Optimised programs only where rounding is looked at in the program that users run."""
+    """Optimized programs only where rounding is looked at in the program that users run."""
     arguments = request.node.callspec.params if hasattr(request.node, "callspec") else {}
     if arguments.get("path") != "cpu" or arguments.get("name", "dot") not in ("dot", "additive"):
         request.getfixturevalue("quick_compile")

@@ -29,20 +29,20 @@ def close(got, want):
     [(name, False) for name in CASES if name != "location"] + [("dot", True), ("additive", True)],
 )
 def test_local_attention_is_luong_3_2(name, gaussian, x64):
-    """Context, weights and gradients, with centres between keys, at both ends and outside."""
+    """Context, weights and gradients, with centers between keys, at both ends and outside."""
     rng = np.random.default_rng(0)
     case = CASES[name]
     q, k, v = case.qkv(rng, SIZES)
     parameters = case.parameters(rng, SIZES)
-    centres = rng.uniform(-4, 27, (2, 17))
-    centres[0, :4] = [0, 22, 5, -9]  # the last sees nothing
+    centers = rng.uniform(-4, 27, (2, 17))
+    centers[0, :4] = [0, 22, 5, -9]  # the last sees nothing
     dcontext = rng.normal(size=(2, 17, 6, 11))
 
     @jax.jit
-    def run(q, k, v, centres, parameters):
-        def call(q, k, v, centres, parameters):
+    def run(q, k, v, centers, parameters):
+        def call(q, k, v, centers, parameters):
             return local_attention(
-                *(q, k, v, centres),
+                *(q, k, v, centers),
                 half_width=3,
                 score=case.build(*parameters),
                 gaussian=gaussian,
@@ -50,12 +50,12 @@ def test_local_attention_is_luong_3_2(name, gaussian, x64):
                 return_weights=True,
             )
 
-        context, pull_back, weights = jax.vjp(call, q, k, v, centres, parameters, has_aux=True)
+        context, pull_back, weights = jax.vjp(call, q, k, v, centers, parameters, has_aux=True)
         return context, weights, pull_back(jnp.asarray(dcontext))
 
-    context, weights, grads = run(q, k, v, centres, parameters)
-    true, of_centres = oracle.local_attention(
-        case.equation, q, k, v, centres, 3, parameters, gaussian=gaussian, lengths=LENGTHS
+    context, weights, grads = run(q, k, v, centers, parameters)
+    true, of_centers = oracle.local_attention(
+        case.equation, q, k, v, centers, 3, parameters, gaussian=gaussian, lengths=LENGTHS
     )
     true_grads = true.pull_back(dcontext)
     close(context, true.context)
@@ -66,8 +66,8 @@ def test_local_attention_is_luong_3_2(name, gaussian, x64):
     for got, want in zip(grads[4], true_grads.parameters, strict=True):
         close(got, want)
     if gaussian:
-        close(grads[3], of_centres(true_grads.factor))
-        assert (weights.sum(-1) < 0.99).mean() > 0.5  # not renormalised
+        close(grads[3], of_centers(true_grads.factor))
+        assert (weights.sum(-1) < 0.99).mean() > 0.5  # not renormalized
     else:
         np.testing.assert_array_equal(grads[3], 0)
 
@@ -81,8 +81,8 @@ def small():
 
 
 def test_local_m_is_a_window():
-    q, k, v, centres = small()
-    local = local_attention(q, k, v, centres, half_width=3)
+    q, k, v, centers = small()
+    local = local_attention(q, k, v, centers, half_width=3)
     window = window_attention(q, k, v, window=(3, 3), score=scores.Dot(1.0))
     np.testing.assert_allclose(local, window, rtol=1e-5, atol=1e-5)
 
@@ -96,11 +96,11 @@ def test_local_m_is_a_window():
     ],
 )
 def test_local_padding_of_keys_and_queries(mask, kv_lengths, q_lengths):
-    q, k, v, centres = small()
-    context = np.asarray(local_attention(q, k, v, centres, half_width=3, mask=mask))
+    q, k, v, centers = small()
+    context = np.asarray(local_attention(q, k, v, centers, half_width=3, mask=mask))
     for b in range(2):
         true, _ = oracle.local_attention(
-            *(oracle.dot, q[b : b + 1], k[b : b + 1], v[b : b + 1], centres[b : b + 1], 3),
+            *(oracle.dot, q[b : b + 1], k[b : b + 1], v[b : b + 1], centers[b : b + 1], 3),
             gaussian=False,
             lengths=kv_lengths[b : b + 1],
         )
@@ -110,18 +110,18 @@ def test_local_padding_of_keys_and_queries(mask, kv_lengths, q_lengths):
 
 
 def test_local_half_width_zero_is_the_nearest_key():
-    q, k, v, centres = small()
-    context = local_attention(q, k, v, centres + 0.0, half_width=0, gaussian=True)
+    q, k, v, centers = small()
+    context = local_attention(q, k, v, centers + 0.0, half_width=0, gaussian=True)
     np.testing.assert_allclose(context, np.repeat(v, 2, axis=2)[:, :17], rtol=1e-6)
 
 
 def test_local_dropout():
-    q, k, v, centres = small()
+    q, k, v, centers = small()
     call = functools.partial(local_attention, q, k, return_weights=True, half_width=5)
     identity = jnp.broadcast_to(jnp.eye(23)[None, :, None], (2, 23, 3, 23))
     options = {"dropout_rate": 0.3, "dropout_key": jax.random.key(0)}
-    context, weights = call(identity, centres, **options)
-    _, whole = call(identity, centres)
+    context, weights = call(identity, centers, **options)
+    _, whole = call(identity, centers)
     np.testing.assert_allclose(weights, whole, rtol=1e-6)  # shown as they were before
     dropped = np.moveaxis(np.asarray(context), 2, 1)
     visible = np.asarray(whole) > 0
@@ -194,13 +194,13 @@ def test_window_time_does_not_grow_with_the_square():
     [
         ({"half_width": -1}, ValueError, r"half_width counts keys, an int ≥ 0; got -1"),
         ({"half_width": 1.5}, ValueError, r"half_width counts keys.*got 1\.5"),
-        ({"centres": jnp.zeros((2, 23))}, ValueError, r"\(2, 17\), one a query; got \(2, 23\)"),
+        ({"centers": jnp.zeros((2, 23))}, ValueError, r"\(2, 17\), one a query; got \(2, 23\)"),
         ({"score": scores.Location(jnp.ones((7, 23)))}, NotImplementedError, "use another score"),
         ({"mask": masks.Causal()}, NotImplementedError, r"Padding or None; got Causal"),
         ({"dropout_rate": 0.5}, ValueError, r"needs dropout_key"),
     ],
 )
 def test_local_errors(options, error, message):
-    q, k, v, centres = small()
+    q, k, v, centers = small()
     with pytest.raises(error, match=message):
-        local_attention(q, k, v, **({"centres": centres} | options))
+        local_attention(q, k, v, **({"centers": centers} | options))

@@ -18,6 +18,8 @@ from attnlab import (
     window_attention,
 )
 
+pytestmark = pytest.mark.usefixtures("quick_compile")
+
 B, T, N, K, H, D = 2, 7, 6, 3, 5, 11
 
 
@@ -154,8 +156,8 @@ def test_what_lsh_cannot_do_is_refused():
         route(scores.Dot(), q, q, v, q_offset=jnp.zeros((), jnp.int32))
     with pytest.raises(ValueError, match="within one sequence; got 3 queries and 7 keys"):
         route(scores.Dot(), q[:, :3], k, v)
-    with pytest.raises(NotImplementedError, match="for shared queries and keys; got centring='run"):
-        routes.LSH(shared_qk=False, centring="running")
+    with pytest.raises(NotImplementedError, match="for shared queries and keys; got centering='"):
+        routes.LSH(shared_qk=False, centering="running")
 
 
 def test_an_unknown_keyword_is_an_error():

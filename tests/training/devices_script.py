@@ -10,6 +10,7 @@ import warnings
 import jax
 import numpy as np
 
+from attnlab.training.objective import TokenCrossEntropy
 from attnlab.training.optimizers import OptimizerSettings
 from attnlab.training.parallel import parallel_over
 from attnlab.training.step import TrainState, make_train_step
@@ -24,8 +25,8 @@ def run(kind: str, num_devices: int, accumulate: int = 1) -> list[float]:
     step = parallel.compile(
         make_train_step(
             model,
+            TokenCrossEntropy(label_smoothing=0.1),
             optimizer,
-            label_smoothing=0.1,
             accumulate=accumulate,
             axis_name=parallel.axis_name,
         ),
@@ -38,7 +39,7 @@ def run(kind: str, num_devices: int, accumulate: int = 1) -> list[float]:
         batch["target"] = np.where(np.tri(8, 6, 3) > 0, batch["target"], 0)
         state, metrics = step(state, parallel.split(batch))
         found = parallel.read(metrics)
-        numbers += [float(found.sums.loss), float(found.gradient_norm)]
+        numbers += [float(found.sums["loss"]), float(found.gradient_norm)]
     for leaf in jax.tree.leaves(jax.device_get(parallel.gather(state).params)):
         numbers += np.ravel(leaf).tolist()
     return numbers

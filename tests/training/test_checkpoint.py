@@ -19,9 +19,13 @@ def a_state(scale=1.0, size=5):
     return jax.device_put({"a": scale * jnp.arange(float(size)), "n": jnp.int32(3)}, whole(2))
 
 
+def shardings(num_devices):
+    return {"a": whole(num_devices), "n": whole(num_devices)}
+
+
 def save(checkpoints, step, nll=None, scale=None):
     checkpoints.save(
-        step, a_state(scale or step), data={"at": step}, meter={"m": 0.1}, validation_nll=nll
+        step, a_state(scale or step), data={"at": step}, meter={"m": 0.1}, validation=nll
     )
 
 
@@ -39,7 +43,7 @@ def test_the_last_two_and_the_best_are_kept(tmp_path):
 def test_a_checkpoint_goes_to_other_devices(tmp_path):
     with Checkpoints(tmp_path / "c", {}) as checkpoints:
         save(checkpoints, 7)
-        found = checkpoints.restore(jax.eval_shape(a_state), whole(1), 7)
+        found = checkpoints.restore(jax.eval_shape(a_state), shardings(1), 7)
     assert found.step == 7 and found.data == {"at": 7} and found.meter == {"m": 0.1}
     assert found.state["a"].sharding.device_set == {jax.devices()[0]}
     np.testing.assert_array_equal(found.state["a"], 7 * np.arange(5.0))
@@ -54,7 +58,9 @@ def test_what_is_saved_is_not_what_comes_after(tmp_path):
         for _ in range(5):
             state = step(state)
         jax.block_until_ready(state)
-        found = checkpoints.restore(jax.eval_shape(lambda: a_state(size=3_000_000)), whole(2), 1)
+        found = checkpoints.restore(
+            jax.eval_shape(lambda: a_state(size=3_000_000)), shardings(2), 1
+        )
     np.testing.assert_array_equal(found.state["a"], np.arange(3e6, dtype=np.float32))
 
 
@@ -70,7 +76,7 @@ def test_what_the_disk_says_is_an_os_error_and_the_checkpoint_before_is_kept(tmp
                 resource.setrlimit(resource.RLIMIT_FSIZE, unlimited)
     with Checkpoints(tmp_path / "c", {}) as checkpoints:
         assert checkpoints.latest_step == 1
-        checkpoints.restore(jax.eval_shape(a_state), whole(2), 1)
+        checkpoints.restore(jax.eval_shape(a_state), shardings(2), 1)
 
 
 def test_another_training_is_refused_with_the_difference(tmp_path):

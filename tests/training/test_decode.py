@@ -12,8 +12,7 @@ import pytest
 
 from attnlab.models.seq2seq import Seq2Seq
 from attnlab.tokens import BOS, EOS, PAD
-from attnlab.training import decode
-from attnlab.training.decode import Hypotheses, beam_search, greedy, length_penalty_of
+from attnlab.training.decode import Hypotheses, beam, beam_search, greedy, length_penalty_of, sample
 
 pytestmark = pytest.mark.usefixtures("quick_compile")
 
@@ -94,8 +93,8 @@ def all_ended(source, most, alpha, seed=0):
     return found
 
 
-def plain_beam(source, size, alpha, most, seed=0):
-    """A beam search of one source over lists, to the limit: nothing is stopped early."""
+def plain_beam(source, size, alpha, most, seed=0, *, stops=False):
+    """A beam search of one source over lists, to the limit unless it `stops` where it should."""
     growing, ended = [((), 0.0)], []
     for length in range(1, most + 1):
         candidates = []
@@ -111,6 +110,9 @@ def plain_beam(source, size, alpha, most, seed=0):
             if c[0][-1] == EOS
         ]
         growing = [c for c in candidates if c[0][-1] != EOS][:size]
+        best = max((score for _, score in ended), default=-np.inf)
+        if stops and best >= growing[0][1] / length_penalty_of(length + 1, alpha):
+            break
     ended.sort(key=lambda c: -c[1])
     if ended:
         return ended[:size]
@@ -166,6 +168,92 @@ def test_stopping_early_changes_nothing(return_beam):
         for i, source in enumerate(SOURCE):
             true = plain_beam(source, size, alpha, most, seed)
             assert_same(as_list(row_of(found, i)), true if return_beam else true[:1])
+
+
+def test_a_heuristic_stop_ends_each_row_where_nothing_seems_to_win():
+    size, most, alpha, missed = 3, 9, 3.0, 0
+    for seed in range(4):
+        found = beam_search(
+            MODEL,
+            variables(seed),
+            SOURCE,
+            beam_size=size,
+            length_penalty=alpha,
+            max_length=most,
+            stop="if_ended_now",
+        )
+        for i, source in enumerate(SOURCE):
+            true = plain_beam(source, size, alpha, most, seed, stops=True)[:1]
+            assert_same(as_list(row_of(found, i)), true)
+            missed += true != plain_beam(source, size, alpha, most, seed)[:1]
+    assert missed  # it is a heuristic
+
+
+def restricted(log_p, temperature, top_k, top_p):
+    """The probabilities that are drawn from, one token after the other in falling order."""
+    p = np.exp(log_p / temperature)
+    p[[PAD, BOS]] = 0
+    order = np.argsort(-p)
+    p[order[top_k:]] = 0
+    p /= p.sum()
+    kept = 0.0
+    for token in order:
+        p[token] = p[token] if kept < top_p else 0.0
+        kept += p[token]
+    return p / p.sum()
+
+
+@pytest.mark.parametrize(
+    ("temperature", "top_k", "top_p"),
+    [(1.0, None, None), (0.5, None, None), (2.0, 2, None), (1.0, None, 0.6), (3.0, 3, 0.7)],
+)
+def test_tokens_are_drawn_as_they_should_be(temperature, top_k, top_p):
+    rows = 4001
+    many = jnp.repeat(SOURCE[:1], rows, 0)
+    options = {"temperature": temperature, "top_k": top_k, "top_p": top_p}
+    found = sample(MODEL, variables(), many, key=jax.random.key(1), max_length=2, **options)
+    tokens = np.asarray(found.tokens)
+    first = log_probs(np.zeros((1, 0), int), SOURCE[0])[0]
+    for prefix in ((), (EOS + 1,)):
+        after = tokens[(tokens[:, : len(prefix)] == prefix).all(1), len(prefix)]
+        log_p = log_probs(np.array([prefix], int).reshape(1, -1), SOURCE[0])[0]
+        expected = restricted(log_p, temperature, top_k or V, top_p or 1.0)
+        share = np.bincount(after, minlength=V) / len(after)
+        spread = np.sqrt(expected * (1 - expected) / len(after))
+        assert (np.abs(share - expected) <= 4.5 * spread).all(), (share, expected)
+    ended = tokens[:, 0] == EOS  # the score is of the model, not of what was drawn from
+    np.testing.assert_allclose(np.asarray(found.scores)[ended], first[EOS], rtol=1e-5)
+
+
+def test_a_cold_draw_is_greedy_and_a_key_says_all():
+    cold = sample(MODEL, variables(), SOURCE, key=jax.random.key(0), max_length=7, temperature=1e-4)
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6),
+        cold,
+        greedy(MODEL, variables(), SOURCE, max_length=7),
+    )
+    first, again, other = (
+        np.asarray(sample(MODEL, variables(), SOURCE, key=jax.random.key(i), max_length=7).tokens)
+        for i in (1, 1, 2)
+    )
+    assert (first == again).all() and (first != other).any()
+
+
+@pytest.mark.parametrize("search", [greedy, beam_search])
+def test_a_prompt_is_gone_on_with(search):
+    """Each row begins with its own tokens, and the rest is what a search of the rest finds."""
+    prompt = jnp.asarray([[3, 4], [4, 4], [4, 3], [3, 3], [3, 4], [4, 3]])
+    found = search(MODEL, variables(), SOURCE, prompt=prompt, max_length=5)
+    for i, source in enumerate(SOURCE):
+        # The model's state after the prompt, as the source of a search that begins there.
+        state = (np.asarray(source) * np.arange(1, 4)).sum() % M
+        for token in (BOS, *np.asarray(prompt[i])):
+            state = (state * 7 + token + 3) % M
+        before = (state - BOS - 3) * pow(7, -1, M) % M
+        alone = search(MODEL, variables(), jnp.array([[before, 0, 0]]), max_length=5)
+        jax.tree.map(
+            lambda a, b, i=i: np.testing.assert_allclose(a[i], b[0], rtol=1e-6), found, alone
+        )
 
 
 def test_it_does_stop_early():
@@ -252,10 +340,10 @@ def test_padding_and_the_first_token_are_never_emitted():
 
 
 def test_a_search_compiles_once_a_shape():
-    before = decode._beam_search._cache_size()
+    before = beam._beam_search._cache_size()
     for alpha in (0.2, 0.9):
         beam_search(Table(1.5), variables(), SOURCE, length_penalty=alpha, max_length=8)
-    assert decode._beam_search._cache_size() - before <= 1
+    assert beam._beam_search._cache_size() - before <= 1
 
 
 def test_errors():
@@ -267,3 +355,16 @@ def test_errors():
     ):
         with pytest.raises(ValueError, match=message):
             beam_search(MODEL, variables(), SOURCE, **options)
+    with pytest.raises(ValueError, match="stop must be .*'soon'"):
+        beam_search(MODEL, variables(), SOURCE, max_length=3, stop="soon")
+    with pytest.raises(ValueError, match="a search needs a source or a prompt; got neither"):
+        greedy(MODEL, variables(), max_length=3)
+    with pytest.raises(ValueError, match=r"prompt must be tokens .* B = 6; got \[2, 3\]"):
+        greedy(MODEL, variables(), SOURCE, prompt=jnp.ones((2, 3), int), max_length=3)
+    for options, message in (
+        ({"temperature": 0.0}, "temperature must be more than 0; got 0.0"),
+        ({"top_k": 0}, "top_k must be at least 1, or None; got 0"),
+        ({"top_p": 1.5}, r"top_p must be in \(0, 1\], or None; got 1.5"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            sample(MODEL, variables(), SOURCE, key=jax.random.key(0), max_length=3, **options)

@@ -7,16 +7,18 @@ import jax
 import numpy as np
 import pytest
 from flax.errors import ScopeCollectionNotFound
+from jax.sharding import NamedSharding, PartitionSpec
 
 from attnlab import routes
 from attnlab.models.transformer import Transformer, TransformerConfig, TransformerLM
 from attnlab.records.errors import Invalid
 from attnlab.training.decode import greedy
-from attnlab.training.loop import CHECKPOINTS, LoopSettings, train
+from attnlab.training.loop import CHECKPOINTS, LoopSettings, Task, train
 from attnlab.training.meter import Diverged
 from attnlab.training.metrics_file import METRICS, read_metrics
+from attnlab.training.objective import TokenCrossEntropy
 from attnlab.training.optimizers import OptimizerSettings
-from attnlab.training.parallel import parallel_over
+from attnlab.training.parallel import ShardedJit, parallel_over
 from tests.training import tiny
 
 TIMES = ("seconds", "steps_per_second", "tokens_per_second")
@@ -33,6 +35,7 @@ def run(
     devices=2,
     parallel="jit",
     configuration=None,
+    task=None,
     **settings,
 ):
     folder.mkdir(exist_ok=True)
@@ -42,15 +45,20 @@ def run(
     def chosen(batch):
         return {name: batch[of] for name, of in inputs.items()}
 
-    return train(
+    task = Task(
         model or tiny.Tiny(dropout_rate=0.2),
+        TokenCrossEntropy(),
         tiny.batches().map(chosen),
         lambda: map(chosen, tiny.validation()),
+        configuration or {},
+        **task or {},
+    )
+    return train(
+        task,
         settings=LoopSettings(steps=steps, **settings),
         optimizer=OptimizerSettings(learning_rate=rate, clip_norm=1.0),
         parallel=parallel_over(parallel, jax.devices()[:devices]),
         folder=folder,
-        configuration=configuration or {},
         on_row=on_row,
         say=lambda line: None,
     )
@@ -64,6 +72,14 @@ def curve(folder):
 
 def same(a, b):
     return jax.tree.all(jax.tree.map(np.array_equal, a, b))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def quick():
+    """Compiles quickly, and alike in all runs: they are compared bit for bit."""
+    jax.config.update("jax_disable_most_optimizations", True)
+    yield
+    jax.config.update("jax_disable_most_optimizations", False)
 
 
 @pytest.fixture(scope="module")
@@ -144,26 +160,27 @@ def test_a_loss_that_is_not_finite_stops_and_keeps_the_last_good_checkpoint(tmp_
 
 
 CONFIG = TransformerConfig(tiny.VOCAB, num_layers=1, width=6, hidden=5, num_heads=2)
-CENTRED = CONFIG.attention(routes.LSH(1, 2, centring="learned", implementation="dense"))
+CENTRED = CONFIG.attention(routes.LSH(1, 2, centering="learned", implementation="dense"))
 
 
-def test_a_learned_centre_is_trained_and_kept(tmp_path, quick_compile):
+def test_a_learned_center_is_trained_and_kept(tmp_path):
     options = {
         "model": TransformerLM(CONFIG, attention=CENTRED),
         "inputs": {"tokens": "target"},
         "steps": 3,
         "checkpoint_every": 2,
-        "streams": ("dropout", "hash"),
+        "task": {"streams": ("dropout", "hash")},
     }
     whole = run(tmp_path / "whole", **options)
-    (centre,) = jax.tree.leaves(whole.collections)
-    assert centre.shape == (2, 3) and centre.any(axis=-1).all()
+    (center,) = jax.tree.leaves(whole.collections)
+    assert center.shape == (2, 3) and center.any(axis=-1).all()
+    assert set(whole.variables) == {"params", *whole.collections}
     kept = tmp_path / "whole" / CHECKPOINTS / "2"
     shutil.copytree(kept, tmp_path / "from 2" / CHECKPOINTS / "2")
     assert same(run(tmp_path / "from 2", **options).variables, whole.variables)
 
 
-def test_a_search_uses_the_learned_centre():
+def test_a_search_uses_the_learned_center():
     model, source = Transformer(CONFIG, attention=CENTRED), np.full((2, 5), 4)
     variables = jax.eval_shape(model.init, jax.random.key(0), source, source)
 
@@ -173,6 +190,36 @@ def test_a_search_uses_the_learned_centre():
     jax.eval_shape(search, variables)
     with pytest.raises(ScopeCollectionNotFound):
         jax.eval_shape(search, {"params": variables["params"]})
+
+
+class Sharded(ShardedJit):
+    """Each device keeps half of every array that has an axis of two halves."""
+
+    def shardings(self, tree):
+        def sharding(x):
+            even = [i for i, size in enumerate(x.shape) if size % 2 == 0]
+            axes = (*(None,) * even[0], "batch") if even else ()
+            return NamedSharding(self.mesh, PartitionSpec(*axes))
+
+        return jax.tree.map(sharding, tree)
+
+
+def test_a_state_may_be_divided_among_the_devices(tmp_path, whole_run, monkeypatch):
+    monkeypatch.setattr(
+        "tests.training.test_loop.parallel_over", lambda kind, devices: Sharded(devices)
+    )
+    run(tmp_path / "s", steps=6)
+    shutil.rmtree(tmp_path / "s" / CHECKPOINTS / "6")
+    divided = run(tmp_path / "s", model=tiny.Tiny(dropout_rate=0.2))
+    _, whole = whole_run
+    for a, b in zip(jax.tree.leaves(divided.params), jax.tree.leaves(whole.params), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
+
+
+def test_a_training_starts_where_another_ended(tmp_path, whole_run):
+    _, whole = whole_run
+    begun = run(tmp_path / "more", steps=1, rate=0.0, task={"start": lambda drawn: whole.params})
+    assert same(begun.params, whole.params)
 
 
 def test_the_folder_of_another_training_is_refused(whole_run):

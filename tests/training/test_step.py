@@ -1,3 +1,4 @@
+import dataclasses
 import json
 import os
 import subprocess
@@ -10,9 +11,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from attnlab.training.objective import TokenCrossEntropy, num_sentences, token_sums
 from attnlab.training.optimizers import OptimizerSettings
 from attnlab.training.parallel import parallel_over
-from attnlab.training.step import TrainState, make_train_step, num_sentences
+from attnlab.training.step import TrainState, make_train_step
 from tests.training import tiny
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -42,16 +44,19 @@ def test_devices_pmap_and_accumulation_change_no_number(numbers, case):
 def test_a_step_draws_a_dropout_of_its_own():
     model, optimizer = tiny.Tiny(dropout_rate=0.5), OptimizerSettings(learning_rate=0.0).build(3)
     batch = next(iter(tiny.batches()))
-    step = jax.jit(make_train_step(model, optimizer))
+    step, with_more = (
+        jax.jit(make_train_step(model, TokenCrossEntropy(), optimizer, streams=streams))
+        for streams in (("dropout",), ("dropout", "more"))
+    )
     state = TrainState.create(model, optimizer, batch, seed=0)
     after, first = step(state, batch)
     _, second = step(after, batch)
-    _, again = jax.jit(make_train_step(model, optimizer, streams=("dropout", "more")))(state, batch)
-    assert first.sums.loss == again.sums.loss != second.sums.loss
+    _, again = with_more(state, batch)
+    assert first.sums["loss"] == again.sums["loss"] != second.sums["loss"]
     assert int(after.step) == 1
 
 
-class Centred(tiny.Tiny):
+class Centered(tiny.Tiny):
     """Keeps half of the mean of what it read in training before, and half of what it reads."""
 
     dtype: Any = jnp.float32
@@ -77,11 +82,12 @@ def test_collections_move_from_part_to_part_and_are_means_over_devices(
     kind, devices, accumulate, quick_compile
 ):
     parallel = parallel_over(kind, jax.devices()[:devices])
-    model, optimizer = Centred(), OptimizerSettings().build(3)
+    model, optimizer = Centered(), OptimizerSettings().build(3)
     batch = next(iter(tiny.batches()))
     state = TrainState.create(model, optimizer, batch, seed=0)
     step = make_train_step(
         model,
+        TokenCrossEntropy(),
         optimizer,
         accumulate=accumulate,
         streams=("dropout", "hash"),
@@ -99,12 +105,18 @@ def test_collections_move_from_part_to_part_and_are_means_over_devices(
 
 
 def test_integers_have_no_mean_over_devices():
-    model, optimizer = Centred(dtype=jnp.int32), OptimizerSettings().build(3)
+    model, optimizer = Centered(dtype=jnp.int32), OptimizerSettings().build(3)
     batch = next(iter(tiny.batches()))
     parallel = parallel_over("pmap", jax.devices()[:2])
     state = parallel.place(TrainState.create(model, optimizer, batch, seed=0))
     step = parallel.compile(
-        make_train_step(model, optimizer, streams=("dropout", "hash"), axis_name=parallel.axis_name)
+        make_train_step(
+            model,
+            TokenCrossEntropy(),
+            optimizer,
+            streams=("dropout", "hash"),
+            axis_name=parallel.axis_name,
+        )
     )
     with pytest.raises(NotImplementedError, match="must be floats; got int32 at .'statistics'"):
         step(state, parallel.split(batch))
@@ -115,7 +127,7 @@ def test_accumulate_must_divide_the_batch():
     batch = next(iter(tiny.batches()))
     state = TrainState.create(model, optimizer, batch, seed=0)
     with pytest.raises(ValueError, match="accumulate must divide the rows .* got 3 and 8"):
-        make_train_step(model, optimizer, accumulate=3)(state, batch)
+        make_train_step(model, TokenCrossEntropy(), optimizer, accumulate=3)(state, batch)
 
 
 @pytest.mark.parametrize(
@@ -132,20 +144,62 @@ def test_a_gradient_is_a_mean_over_tokens_or_sentences(kind, devices, accumulate
     for over in ("tokens", "sentences"):
         step = make_train_step(
             model,
+            TokenCrossEntropy(gradient_mean_over=over),
             optimizer,
-            gradient_mean_over=over,
             accumulate=accumulate,
             axis_name=parallel.axis_name,
         )
         after, metrics = parallel.compile(step)(parallel.place(before), parallel.split(batch))
-        sums, norm = parallel.read(metrics)
+        sums, _, norm = parallel.read(metrics)
         params = jax.device_get(parallel.gather(after).params)
         gradient = jax.tree.map(np.subtract, jax.device_get(before.params), params)
-        found[over] = sums.loss, norm, jax.tree.leaves(gradient)
+        found[over] = sums["loss"], norm, jax.tree.leaves(gradient)
     (loss, norm, gradient), (same, longer_norm, longer) = found.values()
     assert loss == same and longer_norm == pytest.approx(27 / 7 * norm, rel=1e-5)
     for short, long in zip(gradient, longer, strict=True):
         np.testing.assert_allclose(long, 27 / 7 * short, rtol=1e-4, atol=1e-6)
+
+
+@dataclasses.dataclass(frozen=True)
+class TwoMeans(TokenCrossEntropy):
+    """The mean of −log p over tokens, and 3 times that of −log p of the first tokens over rows."""
+
+    def inputs(self, batch):
+        return {name: batch[name] for name in ("source", "target")}  # "row" is not for the model
+
+    def sums(self, outputs, batch):
+        first = token_sums(outputs[:, :1], batch["target"][:, :1])
+        return super().sums(outputs, batch) | {"first": first["nll"]}
+
+    def loss(self, sums, shares):
+        return sums["nll"] + 3 * sums["first"] / shares["sentences"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "devices", "accumulate"), [("jit", 1, 1), ("jit", 2, 2), ("pmap", 2, 2)]
+)
+def test_each_mean_of_a_loss_has_its_own_count(kind, devices, accumulate, quick_compile):
+    parallel = parallel_over(kind, jax.devices()[:devices])
+    model, optimizer = tiny.Tiny(), OptimizerSettings("sgd", learning_rate=1.0).build(3)
+    batch = next(iter(tiny.batches()))
+    batch["target"] = np.where(np.tri(8, 6, -1) > 0, batch["target"], 0)  # as above: 27 in 7
+    before = TrainState.create(model, optimizer, batch, seed=0)
+
+    def mean_loss(params):
+        logits = model.apply({"params": params}, **batch)
+        both = [token_sums(logits[:, :n], batch["target"][:, :n])["nll"] for n in (6, 1)]
+        return both[0] / 27 + 3 * both[1] / 7
+
+    step = make_train_step(
+        model, TwoMeans(), optimizer, accumulate=accumulate, axis_name=parallel.axis_name
+    )
+    given = batch | {"row": np.arange(8)}
+    after, metrics = parallel.compile(step)(parallel.place(before), parallel.split(given))
+    assert parallel.read(metrics).counts == {"tokens": 27, "sentences": 7}
+    expected = jax.tree.map(np.subtract, before.params, jax.grad(mean_loss)(before.params))
+    found = jax.device_get(parallel.gather(after).params)
+    for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6)
 
 
 def test_a_packed_row_has_a_sentence_for_each_segment():
@@ -158,4 +212,4 @@ def test_a_packed_row_has_a_sentence_for_each_segment():
 
 def test_a_gradient_has_no_other_mean():
     with pytest.raises(ValueError, match="gradient_mean_over .*'rows'"):
-        make_train_step(tiny.Tiny(), OptimizerSettings().build(3), gradient_mean_over="rows")
+        TokenCrossEntropy(gradient_mean_over="rows")

@@ -187,7 +187,7 @@ def test_the_figure_shades_what_is_longer_than_in_training():
 def test_models_have_no_sizes_of_their_own(name, monkeypatch, tmp_path):
     """Both are told the same widths, and the model takes them all."""
     built = []
-    monkeypatch.setattr(length_effect, "train", lambda model, *_, **__: built.append(model))
+    monkeypatch.setattr(length_effect, "train", lambda task, **_: built.append(task.model))
     settings = Settings(embed_features=3, hidden_features=5, num_symbols=7)
     length_effect._train(name, settings, tmp_path / name, print)
     (model,) = built

@@ -226,8 +226,10 @@ def test_a_cpu_is_as_many_devices_as_asked_for(tmp_path, resumed):
     if resumed:
         (tmp_path / "settings.json").write_text(json.dumps(given))
         flags = [f"--resume={tmp_path}"]
+    else:
+        flags.append(f"--output_dir={tmp_path}")
     one = {k: v for k, v in os.environ.items() if k not in ("XLA_FLAGS", "JAX_NUM_CPU_DEVICES")}
-    command = [sys.executable, "-m", "experiments.translate", *flags, f"--output_dir={tmp_path}"]
+    command = [sys.executable, "-m", "experiments.translate", *flags]
     done = subprocess.run(
         command, env=one | {"JAX_PLATFORMS": "cpu"}, capture_output=True, text=True
     )

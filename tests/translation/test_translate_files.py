@@ -82,8 +82,8 @@ def test_files_are_scored_in_bleu_beside_the_paper(quick_compile, given, monkeyp
 def test_an_embedding_is_shared_where_the_vocabulary_is(given, monkeypatch, tmp_path):
     trainings = {}
 
-    def train(model, *_, settings, configuration, **__):
-        trainings[configuration["model"]] = model, settings, configuration
+    def train(task, **_):
+        trainings[task.identity["model"]] = task
 
     monkeypatch.setattr(translation, "train", train)
     flags, source, target = given
@@ -96,12 +96,12 @@ def test_an_embedding_is_shared_where_the_vocabulary_is(given, monkeypatch, tmp_
     corpus = translation.open_corpus(settings)
     for name, vocabularies in (("transformer", 1), ("rnn_search", 2)):
         translation._train(name, settings, corpus, None, tmp_path / name, print)
-        model, loop, configuration = trainings[name]
-        assert len(set(configuration["corpus"]["tokenizers"])) == vocabularies
-        over = configuration["recipe"]["gradient_mean_over"]
-        assert loop.gradient_mean_over == over == ("tokens", "sentences")[vocabularies - 1]
+        task = trainings[name]
+        assert len(set(task.identity["corpus"]["tokenizers"])) == vocabularies
+        over = task.identity["recipe"]["gradient_mean_over"]
+        assert task.objective.over == over == ("tokens", "sentences")[vocabularies - 1]
         tokens = jnp.ones((2, 3), int)
-        shapes = jax.eval_shape(model.init, jax.random.key(0), tokens, tokens)
+        shapes = jax.eval_shape(task.model.init, jax.random.key(0), tokens, tokens)
         paths = [path for path, _ in jax.tree.leaves_with_path(shapes)]
         assert sum(path[-1].key == "embedding" for path in paths) == vocabularies
 

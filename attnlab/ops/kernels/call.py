@@ -8,7 +8,7 @@ from typing import Any
 import jax
 
 from attnlab.masks import Both, Causal, Mask, Window
-from attnlab.ops.kernels.options import Pallas
+from attnlab.ops.kernels.pallas import Pallas
 from attnlab.platforms import Platform
 from attnlab.scores import Dot, Score
 

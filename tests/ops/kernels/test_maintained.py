@@ -14,7 +14,7 @@ from attnlab import masks, scores
 from attnlab.ops.attention import attention
 from attnlab.ops.kernels import splash
 from attnlab.ops.kernels.call import Call
-from attnlab.ops.kernels.options import Pallas
+from attnlab.ops.kernels.pallas import Pallas
 from attnlab.platforms import compiling_for
 from tests.ops.kernels.maintained import (
     CAUSAL,

@@ -1,0 +1,92 @@
+"""This project's Pallas kernels: `implementation=Pallas(...)` and what it chooses for a device.
+
+One formulation serves the dot product and the additive score, exact and LSH attention: each query
+sees one range of keys (`ranges`), in the order of positions (`exact`) or in the sorted order of LSH
+(`attnlab.ops.lsh.kernel`). `tiles` holds the mathematics of one tile; `tpu` and `gpu` move tiles
+through the memories of their device.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from types import ModuleType
+
+from attnlab.checks import require
+from attnlab.platforms import Platform
+
+__all__ = ["Pallas", "block_sizes", "kernels_for", "why_not_on"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Pallas:
+    """This project's kernels; `implementation="pallas"` is `Pallas()`.
+
+    Attributes:
+      block_q: number of queries of a tile; None = `block_sizes` for the device.
+      block_k: number of keys of a tile; None = `block_sizes` for the device.
+      interpret: whether to simulate the kernel on the CPU, to check its numbers: the kernel for
+        `platforms.current()`, or the TPU's where that is the CPU.
+    """
+
+    block_q: int | None = None
+    block_k: int | None = None
+    interpret: bool = False
+
+    def __post_init__(self):
+        for name in ("block_q", "block_k"):
+            size = getattr(self, name)
+            require(
+                size is None or (isinstance(size, int) and size > 0 and size % 8 == 0),
+                f"{name} counts positions, a positive multiple of 8; got {size!r}",
+            )
+
+
+# (platform, score) -> queries, keys of a tile. None of these was measured on a device yet: they are
+# what compiles with room to spare. A row that was measured says on what.
+_ALL_PAIRS = {
+    ("tpu", "dot"): (512, 512),
+    ("tpu", "additive"): (512, 512),
+    ("cuda", "dot"): (128, 64),
+    ("cuda", "additive"): (64, 64),
+}
+_BAND = {"tpu": 128, "cuda": 64}  # of a narrow band, as LSH's, both sides
+
+
+def block_sizes(
+    options: Pallas, platform: Platform, score: str, reach: tuple[int | None, int | None]
+) -> tuple[int, int]:
+    """Queries and keys of a tile: what the user gave, or else the table's.
+
+    Args:
+      options: the user's choice.
+      platform: what the kernel is for.
+      score: "dot" or "additive".
+      reach: how far before and after itself a query sees; None = everything.
+    """
+    name = "cuda" if platform.name == "cuda" else "tpu"
+    queries, keys = _ALL_PAIRS[name, score]
+    if None not in reach and sum(side or 0 for side in reach) <= queries:
+        queries = keys = _BAND[name]
+    return options.block_q or queries, options.block_k or keys
+
+
+def why_not_on(platform: Platform, interpret: bool) -> str | None:
+    """Why there is no kernel for this platform; None where there is."""
+    if platform.name == "tpu" or (platform.name == "cpu" and interpret):
+        return None
+    if platform.name != "cuda":
+        return f"is for TPU and NVIDIA GPU, not for {platform.name}"
+    if platform.capability is None or platform.capability[0] != 9:
+        return f"is for NVIDIA's compute capability 9 (H100, H200), not for {platform.kind}"
+    return None
+
+
+def kernels_for(platform: Platform) -> ModuleType:
+    """`gpu` or `tpu`; imported here, because `import attnlab` does without Pallas."""
+    if platform.name == "cuda":
+        from attnlab.ops.kernels.pallas import gpu
+
+        return gpu
+    from attnlab.ops.kernels.pallas import tpu
+
+    return tpu

@@ -1,0 +1,165 @@
+"""`implementation="pallas"`: exact attention by this project's kernels.
+
+They serve the dot product and the additive score under masks that show each query one range of
+keys: causal, window, padding and these with `&`. The kernel itself is that of `tpu` or `gpu`.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from attnlab.masks import Both, Causal, Mask, Padding, Window
+from attnlab.ops.kernels.call import Call
+from attnlab.ops.kernels.pallas import block_sizes, kernels_for, why_not_on
+from attnlab.ops.kernels.pallas.ranges import Config, Inputs, Visible
+from attnlab.ops.layout import Prepared, merge_output, prepare
+from attnlab.platforms import Platform
+from attnlab.scores import Additive, Dot
+
+__all__ = ["attend", "refusal"]
+
+
+def refusal(call: Call) -> str | None:
+    """Why the kernels do not serve the call; None where they do."""
+    if call.bias is not None or call.dropout_rate > 0.0:
+        return "takes no bias and no dropout"
+    if not _is_range(call.mask):
+        return f"takes masks of one range a query only, not {type(call.mask).__name__}"
+    if reason := why_not_on(call.platform, call.pallas.interpret):
+        return reason
+    x = jax.eval_shape(lambda: _prepared(call))
+    if not isinstance(x.score, (Additive, Dot)) or x.k.shape[2] != 1:
+        return f"computes dot products and the additive score, not {type(call.score).__name__}"
+    config = _config(call, isinstance(x.score, Additive))
+    inputs, visible = jax.eval_shape(lambda: _operands(_prepared(call), config))
+    return kernels_for(call.platform).refusal(inputs, visible, config)
+
+
+def attend(call: Call) -> jax.Array:
+    """The context [*B, T, N, D]."""
+    x = _prepared(call)
+    config = _config(call, isinstance(x.score, Additive))
+    context = _attend(config, call.platform, *_operands(x, config))
+    context = context[:, : x.q.shape[3]].reshape(*x.q.shape[:-1], x.v.shape[-1])
+    return merge_output(context, call.q.shape[:-3])
+
+
+def _prepared(call: Call) -> Prepared:
+    x = prepare(call.score, call.q, call.k, call.v, call.mask, None, call.precision)
+    if isinstance(x.score, Dot) and x.score.scale not in (None, 1.0):
+        # The kernels have no scale of their own.
+        x = x._replace(score=Dot(1.0), q=x.q * jnp.asarray(x.score.scale, x.q.dtype))
+    return x
+
+
+def _config(call: Call, additive: bool) -> Config:
+    back, ahead = _reach(call.mask)
+    score = "additive" if additive else "dot"
+    block_q, block_k = block_sizes(call.pallas, call.platform, score, (back, ahead))
+    return Config(
+        block_q, block_k, back, ahead, call.q.dtype, call.precision, call.pallas.interpret
+    )
+
+
+def _operands(x: Prepared, config: Config) -> tuple[Inputs, Visible]:
+    """Rows of whole blocks: [B, K, G, …] flat; queries that are padding see nothing."""
+    num_queries, num_keys = x.q.shape[3], x.k.shape[3]
+    rows = math.prod(x.q.shape[:3])
+    w = None
+    if isinstance(x.score, Additive):
+        hidden = x.q.shape[4]
+        w = jnp.broadcast_to(jnp.asarray(x.score.w), (*x.q.shape[:3], hidden))
+        w = w.reshape(rows, hidden).astype(jnp.float32)
+    first, stop = _range(x.mask, num_queries, num_keys)
+    extent = jnp.maximum(stop - first, 0)
+    inputs = Inputs(
+        _pad(x.q.reshape(rows, *x.q.shape[3:]), config.block_q),
+        _pad(x.k.reshape(-1, *x.k.shape[3:]), config.block_k),
+        _pad(x.v.reshape(-1, *x.v.shape[3:]), config.block_k),
+        w,
+    )
+    return inputs, Visible(_pad(first, config.block_q), _pad(extent, config.block_q))
+
+
+def _pad(x: jax.Array, multiple: int) -> jax.Array:
+    """Zeros behind axis 1 up to whole blocks."""
+    return jnp.pad(x, [(0, -x.shape[1] % multiple if a == 1 else 0) for a in range(x.ndim)])
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
+def _attend(config: Config, platform: Platform, x: Inputs, visible: Visible) -> jax.Array:
+    return _forward(config, platform, x, visible)[0]
+
+
+def _forward(config, platform, x, visible):
+    context, lse = kernels_for(platform).forward(x, visible, config)
+    return context, (x, visible, context, lse)
+
+
+def _backward(config, platform, residuals, dout):
+    x, visible, context, lse = residuals
+    delta = jnp.sum(dout.astype(lse.dtype) * context.astype(lse.dtype), axis=-1)
+    grads = kernels_for(platform).backward(x, visible, config, dout, lse, delta)
+    grads = jax.tree.map(lambda grad, primal: grad.astype(primal.dtype), Inputs(*grads), x)
+    return grads, None
+
+
+_attend.defvjp(_forward, _backward)
+
+
+def _is_range(mask: Mask | None) -> bool:
+    if isinstance(mask, Both):
+        return _is_range(mask.first) and _is_range(mask.second)
+    return mask is None or type(mask) in (Causal, Window, Padding)
+
+
+def _range(mask: Mask | None, num_queries: int, num_keys: int) -> tuple[jax.Array, jax.Array]:
+    """[B or 1, T]: the first key that each query sees, and one past the last."""
+    i = jnp.arange(num_queries, dtype=jnp.int32)[None]
+    first, stop = jnp.zeros_like(i), jnp.full_like(i, num_keys)
+
+    def of_each_example(x: Any) -> jax.Array:
+        return jnp.asarray(x, jnp.int32).reshape(-1, 1)
+
+    if isinstance(mask, Both):
+        ranges = (_range(one, num_queries, num_keys) for one in (mask.first, mask.second))
+        (first, stop), (other_first, other_stop) = ranges
+        return jnp.maximum(first, other_first), jnp.minimum(stop, other_stop)
+    if isinstance(mask, Causal):
+        stop = i + of_each_example(mask.q_offset) + 1
+    if isinstance(mask, Window):
+        at = i + of_each_example(mask.q_offset)
+        first, stop = jnp.zeros_like(at), jnp.full_like(at, num_keys)
+        first = first if mask.left is None else at - mask.left
+        stop = stop if mask.right is None else at + mask.right + 1
+    if isinstance(mask, Padding):
+        lengths = of_each_example(mask.kv_lengths)
+        stop = jnp.broadcast_to(lengths, (lengths.size, i.size))
+        if mask.q_lengths is not None:
+            stop = jnp.where(i < of_each_example(mask.q_lengths), stop, 0)
+    first, stop = jnp.broadcast_arrays(first, stop)
+    return jnp.clip(first, 0, num_keys), jnp.clip(stop, 0, num_keys)
+
+
+def _reach(mask: Mask | None) -> tuple[int | None, int | None]:
+    """How far before and after its own index a query sees, where that is known while tracing."""
+    if mask is None or not all(isinstance(x, int) for x in _offsets(mask)):
+        return None, None
+    offset = max(_offsets(mask), default=0)
+    if any(x != offset for x in _offsets(mask)):
+        return None, None
+    left, right = mask.reach
+    back = None if left is None else max(left - offset, 0)
+    ahead = None if right is None else max(right + offset, 0)
+    return back, ahead
+
+
+def _offsets(mask: Mask) -> list[Any]:
+    if isinstance(mask, Both):
+        return _offsets(mask.first) + _offsets(mask.second)
+    return [mask.q_offset] if isinstance(mask, (Causal, Window)) else []

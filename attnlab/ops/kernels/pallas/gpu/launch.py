@@ -1,0 +1,165 @@
+"""How the kernels for Hopper GPUs start: programs, warpgroups, barriers and shared memory.
+
+The ring of slots and what the warpgroups wait for: see `tile`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import mosaic_gpu as plgpu
+
+from attnlab.ops.kernels.pallas.gpu.tile import ROWS, STAGES, Arrays, Layout, Queue, Tile
+from attnlab.ops.kernels.pallas.ranges import Blocks, Inputs, Visible
+
+__all__ = ["Launch", "Program", "arrays_of", "simulator"]
+
+
+class Program(NamedTuple):
+    """What a computing warpgroup is given.
+
+    Attributes:
+      row: of the program's side: of q where the rows are queries, of k where they are keys.
+      position: of the warpgroup's first row of the tile.
+      group: which of the computing warpgroups it is.
+      rows: its rows in shared memory.
+      columns: those that pass by, the slot first.
+      queue: which do.
+    """
+
+    row: jax.Array
+    position: jax.Array
+    group: jax.Array
+    rows: Arrays
+    columns: Arrays
+    queue: Queue
+
+
+class Launch(NamedTuple):
+    """A kernel's shape; static.
+
+    Attributes:
+      layout: of the arrays.
+      tile: of a warpgroup; its `queries` say which side the rows are.
+      groups: computing warpgroups of a program.
+      positions: of the side that the rows are of.
+      block: rows that a block of `visits` counts, a multiple of the program's 64 · groups.
+      pieces: tiles that a block of columns of `visits` makes.
+      rows: names of the arrays of the rows.
+      columns: likewise.
+    """
+
+    layout: Layout
+    tile: Tile
+    groups: int
+    positions: int
+    block: int
+    pieces: int
+    rows: tuple[str, ...]
+    columns: tuple[str, ...]
+
+    def __call__(
+        self,
+        name: str,
+        compute: Callable,
+        arrays: Arrays,
+        blocks: Blocks,
+        outputs: Sequence[jax.ShapeDtypeStruct],
+        scratch: Sequence[Any],
+    ) -> Sequence[jax.Array]:
+        """Runs compute(program, outputs, scratch) in every computing warpgroup.
+
+        The first axis of the outputs counts the rows of q, or of k where the rows are keys.
+        """
+        tile, layout, groups = self.tile, self.layout, self.groups
+        height, q_rows = ROWS * groups, 1 if tile.queries == 0 else layout.group
+        num_rows, num_blocks = outputs[0].shape[0], self.positions // height
+        row_arrays, column_arrays = arrays.only(*self.rows), arrays.only(*self.columns)
+        # The slots of keys differ by the row of q; where keys are the rows, they pass by with it.
+        by_row = arrays.only("slots") if tile.queries == 1 else Arrays()
+
+        def kernel(arrays, visits, *refs):
+            *outputs, (rows, columns, passing, ready, full, free, scratch) = refs
+            index, group = lax.axis_index("program"), lax.axis_index("warpgroup")
+            row = lax.div(index, jnp.int32(num_blocks))
+            position = lax.rem(index, jnp.int32(num_blocks)) * height
+            first = row * q_rows
+            queue = Queue(
+                visits, lax.div(position, jnp.int32(self.block)), self.pieces,
+                first, q_rows, layout.sharing, full, free,
+            )  # fmt: skip
+
+            @pl.when(group == groups)
+            def _():
+                if groups == 2:  # 2 · 232 + 40 registers a thread: all there are
+                    plgpu.set_max_registers(40, action="decrease")
+                for i in range(groups):
+                    layout.copy(arrays, rows.at(i), first, position + i * ROWS, ready)
+
+                def copy(row, at, slot, barrier):
+                    layout.copy(arrays, columns.at(slot), row, at * tile.columns, barrier)
+                    layout.copy(arrays, passing.at(slot), row, position, barrier)
+
+                queue.fill(copy)
+
+            @pl.when(group < groups)
+            def _():
+                if groups == 2:
+                    plgpu.set_max_registers(232, action="increase")
+                plgpu.barrier_wait(ready)
+                at, streamed = position + group * ROWS, columns._replace(**passing.present())
+                program = Program(row, at, group, rows.at(group), streamed, queue)
+                compute(program, outputs, scratch)
+
+        kernel.__name__ = name
+        return plgpu.kernel(
+            kernel,
+            out_type=tuple(outputs),
+            scratch_types=(
+                (
+                    layout.buffers(row_arrays, groups, ROWS),
+                    layout.buffers(column_arrays, STAGES, tile.columns),
+                    layout.buffers(by_row, STAGES, height),
+                    plgpu.Barrier(num_arrivals=groups * len(row_arrays.present())),
+                    plgpu.Barrier(
+                        num_arrivals=len(column_arrays.present()) + len(by_row.present()),
+                        num_barriers=STAGES,
+                    ),
+                    plgpu.Barrier(num_arrivals=groups, num_barriers=STAGES),
+                    tuple(scratch),
+                ),
+            ),
+            grid=(num_rows * num_blocks,),
+            grid_names=("program",),
+            num_threads=groups + 1,
+            thread_name="warpgroup",
+            compiler_params=plgpu.CompilerParams(
+                approx_math=True, lowering_semantics=plgpu.LoweringSemantics.Lane
+            ),
+            interpret=simulator() if tile.interpret else False,
+        )(arrays, jnp.stack([blocks.start, blocks.number], axis=2))
+
+
+def arrays_of(x: Inputs, visible: Visible, **of_backward: jax.Array) -> tuple[Arrays, Layout]:
+    """The arrays as the kernels read them, and how they belong together."""
+    layout = Layout(x.w is not None, x.group, x.q.shape[0] // visible.first.shape[0])
+    q, k = (y.swapaxes(1, 2) if layout.additive else y for y in (x.q, x.k))
+    all_ranges, slots = [visible.first[:, None], visible.extent[:, None]], None
+    if visible.seen is not None:
+        slots, first, extent = visible.seen
+        all_ranges += [first, extent]
+    w = x.w if x.w is None else x.w.astype(jnp.float32)
+    ranges = jnp.concatenate(all_ranges, axis=1)
+    return Arrays(q, k, x.v, ranges=ranges, slots=slots, w=w, **of_backward), layout
+
+
+def simulator() -> Any:
+    """What simulates the kernels on the CPU; None where this version of jax cannot."""
+    # That of jax 0.10 is internal still, and its wgmma transposes nothing.
+    params = getattr(plgpu, "InterpretGPUParams", None)
+    return None if params is None else params()

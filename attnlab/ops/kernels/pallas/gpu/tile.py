@@ -1,0 +1,298 @@
+"""What the kernels for Hopper GPUs share: the arrays, the queue of tiles, a tile's logits and mask.
+
+A program has a warpgroup (128 threads) for every 64 rows of its block, and one more that copies.
+Rows, the program's own, are queries in the forward and for dq, keys for dk and dv; columns are the
+other side, of which the copying warpgroup brings one block after another into `STAGES` slots of
+shared memory. A slot's `full` completes when all its copies have landed; its `free` completes when
+every computing warpgroup is done with it. These, and `ready` for the rows, are all that the
+warpgroups have in common.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import mosaic_gpu as plgpu
+
+from attnlab.ops.kernels.pallas import tiles
+
+__all__ = ["ROWS", "STAGES", "Arrays", "Layout", "Queue", "Tile", "swizzled", "write"]
+
+# Rows of a warpgroup's tile: those of a wgmma instruction.
+ROWS = 64
+# Blocks of columns in shared memory: one to compute with, one that is on its way.
+STAGES = 2
+
+
+class Arrays(NamedTuple):
+    """What the kernels read, or where it lies in shared memory; what is absent is None.
+
+    What wgmma multiplies has positions first and is swizzled in shared memory. Of the rest, single
+    rows along the positions are read, so positions come last.
+
+    Attributes:
+      q: [M, T, H]; for the additive score [M, H, T].
+      k: [M / group, S, H]; for the additive score [M / group, H, S].
+      v: [M / group, S, D].
+      dout: [M, T, D].
+      stats: [M, 2, T] float32, log-sum-exp and δ.
+      ranges: [V, 2 + 2E, T] int32: first and extent, then firsts and extents in E other orders.
+      slots: [V, E, S] int32.
+      w: [M, H] float32 of the additive score.
+    """
+
+    q: Any = None
+    k: Any = None
+    v: Any = None
+    dout: Any = None
+    stats: Any = None
+    ranges: Any = None
+    slots: Any = None
+    w: Any = None
+
+    def only(self, *names: str) -> Arrays:
+        return Arrays(**{name: getattr(self, name) for name in names})
+
+    def present(self) -> dict[str, Any]:
+        return {name: x for name, x in self._asdict().items() if x is not None}
+
+    def at(self, index) -> Arrays:
+        return Arrays(**{name: x.at[index] for name, x in self.present().items()})
+
+
+class Layout(NamedTuple):
+    """How the arrays of a call belong together; static.
+
+    Attributes:
+      additive: the score is additive; q and k have positions last.
+      group: query rows that share a row of keys.
+      sharing: query rows that share a row of `ranges` and `slots`.
+    """
+
+    additive: bool
+    group: int
+    sharing: int
+
+    def _is_multiplied(self, name: str) -> bool:
+        return name in ("v", "dout") or (name in ("q", "k") and not self.additive)
+
+    def buffers(self, arrays: Arrays, slots: int, positions: int) -> Arrays:
+        """Shared memory for some positions of each array, `slots` times."""
+
+        def buffer(name, x):
+            if self._is_multiplied(name):
+                return swizzled((slots, positions, x.shape[2]), x.dtype)
+            last = x.shape[1:] if name == "w" else (x.shape[1], positions)
+            return plgpu.SMEM((slots, *last), x.dtype)
+
+        return Arrays(**{name: buffer(name, x) for name, x in arrays.present().items()})
+
+    def copy(self, arrays: Arrays, buffers: Arrays, row, position, barrier) -> None:
+        """Starts the copies that fill `buffers` from `position` on; each arrives at the barrier.
+
+        `row` is one of q; those of the other arrays follow from it.
+        """
+        for name, buffer in buffers.present().items():
+            x, of = getattr(arrays, name), row
+            if name in ("k", "v"):
+                of = lax.div(row, jnp.int32(self.group))
+            if name in ("ranges", "slots"):
+                of = lax.div(row, jnp.int32(self.sharing))
+            if self._is_multiplied(name):
+                source = x.at[of, pl.ds(position, buffer.shape[0])]
+            elif name == "w":
+                source = x.at[of]
+            else:
+                source = x.at[of, :, pl.ds(position, buffer.shape[1])]
+            plgpu.copy_gmem_to_smem(source, buffer, barrier)
+
+
+class Queue(NamedTuple):
+    """The tiles of a program, in the order in which their columns pass through shared memory.
+
+    Attributes:
+      visits: [V, blocks, 2] int32: the first block of columns that a block of rows visits, and how
+        many from there on.
+      block: the program's rows, as `visits` counts them.
+      pieces: tiles that a block of columns makes.
+      rows: of q, [first, first + rows): all of them are visited, one after another.
+      sharing: rows of q to a row of `visits`.
+      full: a barrier for each slot.
+      free: likewise.
+    """
+
+    visits: Any
+    block: jax.Array
+    pieces: int
+    first: jax.Array
+    rows: int
+    sharing: int
+    full: Any
+    free: Any
+
+    def _walk(self, visit: Callable, carry):
+        """carry = visit(step, row of q, tile, carry) for every tile; and how many there were."""
+
+        def of_row(i, carry):
+            row = self.first + i
+            of = lax.div(row, jnp.int32(self.sharing))
+            start, count = (self.visits[of, self.block, j] * self.pieces for j in (0, 1))
+
+            def of_tile(j, carry):
+                step, carry = carry
+                return step + 1, visit(step, row, start + j, carry)
+
+            return lax.fori_loop(0, count, of_tile, carry)
+
+        return lax.fori_loop(0, self.rows, of_row, (jnp.int32(0), carry))
+
+    def fill(self, copy: Callable) -> None:
+        """What the copying warpgroup does: copy(row, tile, slot, barrier) into each free slot."""
+
+        def fill_slot(step, row, tile, _carry):
+            slot = lax.rem(step, jnp.int32(STAGES))
+
+            @pl.when(step >= STAGES)
+            def _wait_for_slot():
+                plgpu.barrier_wait(self.free.at[slot])
+
+            copy(row, tile, slot, self.full.at[slot])
+
+        steps, _ = self._walk(fill_slot, None)
+        for i in range(STAGES):  # until the last slots are free too
+
+            @pl.when(steps + i >= STAGES)
+            def _wait_for_last(step=steps + i):
+                plgpu.barrier_wait(self.free.at[lax.rem(step, jnp.int32(STAGES))])
+
+    def empty(self, compute: Callable, carry):
+        """What a computing one does: carry = compute(row, tile, slot, carry) for each full slot."""
+
+        def use_slot(step, row, tile, carry):
+            slot = lax.rem(step, jnp.int32(STAGES))
+            plgpu.barrier_wait(self.full.at[slot])
+            carry = compute(row, tile, slot, carry)
+            plgpu.commit_smem()  # the slot was read; only then may a copy overwrite it
+            plgpu.barrier_arrive(self.free.at[slot])
+            return carry
+
+        return self._walk(use_slot, carry)[1]
+
+
+class Tile(NamedTuple):
+    """A warpgroup's 64 rows against some columns, in the registers of its threads.
+
+    Attributes:
+      columns: how many.
+      queries: 0 where the queries are its rows, 1 where they are its columns.
+      interpret: simulated on the CPU, which knows no layouts of registers, nor wgmma from them.
+    """
+
+    columns: int
+    queries: int
+    interpret: bool
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return ROWS, self.columns
+
+    def _laid_out(self, x: jax.Array, axis: int | None) -> jax.Array:
+        """x of the whole tile (None), of its rows (0) or of its columns (1), in registers."""
+        if self.interpret:
+            return x
+        layout = plgpu.Layout.WGMMA
+        return plgpu.layout_cast(x, layout if axis is None else layout.reduce(1 - axis))
+
+    def zeros(self, width: int | None = None) -> jax.Array:
+        """Float32 for each row, [64] or [64, width]."""
+        if width is None:
+            return self._laid_out(jnp.zeros(ROWS, jnp.float32), 0)
+        return self._laid_out(jnp.zeros((ROWS, width), jnp.float32), None)
+
+    def read(self, ref, axis: int) -> jax.Array:
+        """What belongs to the rows (axis 0) or columns (1), from shared memory."""
+        return self._laid_out(ref[...], axis)
+
+    def spread(self, ref, axis: int) -> jax.Array:
+        """Likewise, over the whole tile."""
+        return lax.broadcast_in_dim(self.read(ref, axis), self.shape, [axis])
+
+    def visible(self, ranges, slots, first_key) -> jax.Array:
+        """Which pairs count.
+
+        Args:
+          ranges: [2 + 2E, queries] in shared memory.
+          slots: [E, keys] in shared memory; None where E is 0.
+          first_key: position of the tile's first key.
+        """
+        keys, others = 1 - self.queries, (ranges.shape[0] - 2) // 2
+        key = self._laid_out(lax.broadcasted_iota(jnp.int32, self.shape, keys), None) + first_key
+
+        def of_queries(i):
+            return self.spread(ranges.at[i], self.queries)
+
+        shows = tiles.in_range(key, of_queries(0), of_queries(1))
+        for e in range(others):
+            slot = self.spread(slots.at[e], keys)
+            shows &= ~tiles.in_range(slot, of_queries(2 + e), of_queries(2 + others + e))
+        return shows
+
+    def logits(self, rows, columns, w) -> jax.Array:
+        """The dot product of [64, H] and [columns, H], or the additive score.
+
+        That is Σ_h w_h tanh(rows_h + columns_h), of [H, 64], [H, columns] and [H]: one hidden unit
+        after another, for each pair of positions one instruction, tanh.approx.f32. Its relative
+        error is at most 2⁻¹¹ by NVIDIA's PTX manual, eight times finer than bfloat16's rounding.
+        """
+        if w is None:
+            return self.matmul(rows, columns, transposed=True)
+
+        def add_unit(h, total):
+            row, column = self.unit(h, rows, columns)
+            return total + tiles.unit_logits(row, column, w[h])
+
+        return lax.fori_loop(0, w.shape[0], add_unit, self.zeros(self.columns), unroll=2)
+
+    def unit(self, h, rows, columns) -> tuple[jax.Array, jax.Array]:
+        """A hidden unit of [H, 64] and [H, columns], each over the tile, float32."""
+        row, column = (self.spread(x.at[h], axis) for axis, x in enumerate((rows, columns)))
+        return row.astype(jnp.float32), column.astype(jnp.float32)
+
+    def matmul(self, a, b, *, transposed: bool = False, onto: jax.Array | None = None) -> jax.Array:
+        """a b, or a bᵀ, in float32 by wgmma, added onto something.
+
+        a is in shared memory or in registers, b in shared memory.
+        """
+        if self.interpret and isinstance(a, jax.Array):
+            b = b[...].T if transposed else b[...]
+            product = jnp.dot(a, b, preferred_element_type=jnp.float32)
+            return product if onto is None else onto + product
+        b = b.transpose((1, 0)) if transposed else b
+        if onto is not None:
+            return pl.run_state(lambda total: plgpu.wgmma(total, a, b))(plgpu.ACC.init(onto))
+
+        def multiply(total):
+            plgpu.wgmma(total, a, b)
+            return total[...]
+
+        return pl.run_scoped(multiply, plgpu.ACC((ROWS, b.shape[1]), jnp.float32))
+
+
+def swizzled(shape: tuple[int, ...], dtype) -> Any:
+    """Shared memory in the order that wgmma reads without bank conflicts."""
+    across = 128 // jnp.dtype(dtype).itemsize
+    transforms = plgpu.TilingTransform((8, across)), plgpu.SwizzleTransform(128)
+    return plgpu.SMEM(shape, dtype, transforms=transforms)
+
+
+def write(value: jax.Array, buffer, target) -> None:
+    """A warpgroup's tile from registers through shared memory to the device's memory."""
+    buffer[...] = value.astype(buffer.dtype)
+    plgpu.commit_smem()
+    plgpu.copy_smem_to_gmem(buffer, target)
+    plgpu.wait_smem_to_gmem(0)

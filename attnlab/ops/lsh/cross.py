@@ -1,0 +1,190 @@
+"""LSH attention with queries and keys of their own: between two sequences, or within one."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.typing import ArrayLike
+
+from attnlab import masks
+from attnlab.meshes import like, on_explicit_axes
+from attnlab.ops.lsh.attention import STRICT, LSHOptions, choose, pad
+from attnlab.ops.lsh.cross_order import CrossVisibility, sort_queries_and_keys
+from attnlab.ops.lsh.inputs import (
+    Visibility,
+    check_cross_arrays,
+    check_knobs,
+    check_sortable,
+    nan_where,
+    read_mask,
+)
+from attnlab.ops.lsh.rows import Settings, row_seeds
+
+__all__ = ["lsh_cross_attention"]
+
+
+@on_explicit_axes(like("q"))
+def lsh_cross_attention(
+    q: jax.Array,
+    k: jax.Array,
+    v: jax.Array,
+    q_buckets: jax.Array,
+    k_buckets: jax.Array,
+    *,
+    chunk_size: int = 64,
+    causal: bool = False,
+    mask: masks.Mask | ArrayLike | None = None,
+    options: LSHOptions = STRICT,
+    dropout_rate: float = 0.0,
+    dropout_key: jax.Array | None = None,
+    rows_at_once: int | None = None,
+    implementation: str | None = None,
+    precision: Any = None,
+) -> jax.Array:
+    r"""Attention of queries over the keys that hash into their bucket.
+
+    Per head, with c = `options.logit_scale` and k̂_j = k_j / |k_j| (k_j where `key_norm` is None):
+
+        o_i = Σ_j softmax_j(c·⟨q_i, k̂_j⟩) v_j    over j visible to i in some round,
+
+    and o_i = 0 where no round shows i a key. In each round i sees, of the keys in its bucket, the
+    `window` (default look_back · chunk_size) before its own place in (segment, position) order and,
+    if not causal, as many after it. With `causal` the query at position t + q_offset sees keys at
+    or before it, itself included, and no finite change of the future changes o_i. Else its place is
+    where it would stand if both sequences were of one length: for self-attention its own position.
+
+    Hash both with the same rotations. Keys are normalized, so that buckets, which know nothing of
+    length, hold the keys of large logits. With `key_norm=None` they are not. A hash in the order of
+    inner products (Simple-LSH, Neyshabur & Srebro 2015) does not help: it shrinks all products, and
+    its buckets held 0.5 to 1 times as much of the softmax's mass, with normal directions and three
+    distributions of norms, H = 16 and 64, 8 and 32 buckets.
+
+    Args:
+      q: queries [*B, T, N, H].
+      k: keys [*B, S, K, H], K a divisor of N; head n uses head n // (N/K) of keys and values.
+      v: values [*B, S, K, D].
+      q_buckets: integers [*B, R, T, N] from `hash_buckets`.
+      k_buckets: integers [*B, R, S, K] from `hash_buckets` with the same rotations.
+      chunk_size: C, slots attended together; no more than max(T, S) of them.
+      causal: see only keys at or before the query's position.
+      mask: `masks.Padding`, `masks.Segments`, `masks.Causal`, an `Explicit` or a boolean array
+        [*B, 1, 1, S] of keys that may be seen, or several of these with `&`.
+      options: as for `lsh_attention`; only the strict ones, for a query has no place in the keys'
+        chunks.
+      dropout_rate: probability of dropping a weight.
+      dropout_key: needed if dropout_rate > 0.
+      rows_at_once: as for `lsh_attention`.
+      implementation: None, "sorted" or "dense", as for `lsh_attention`.
+      precision: of the matrix products, as in `jax.lax.dot`.
+
+    Returns:
+      Context [*B, T, N, D] in v's dtype; softmax and sums in float32 at least.
+
+    Raises:
+      ValueError: shapes or dtypes that do not fit; bucket ids that the packed sort key cannot hold
+        (under jit they cannot raise: the context is then NaN).
+      NotImplementedError: options that are not strict; other masks.
+
+    Time O(R·(T + S)·C·(H + D) + R·(T + S)·log(T + S)), twice that of shared queries and keys;
+    memory O((T + S)·N·(R + H + D)), gradients included.
+
+    Source: not in Kitaev, Kaiser & Levskaya, "Reformer" (2020), which shares queries and keys.
+
+    Example:
+      >>> import jax, jax.numpy as jnp
+      >>> from attnlab.ops.lsh.hashing import hash_buckets, make_rotations
+      >>> q = jax.random.normal(jax.random.key(0), (1, 30, 4, 16))
+      >>> k, v = jax.random.normal(jax.random.key(1), (2, 1, 50, 4, 16))
+      >>> rotations = make_rotations(
+      ...     jax.random.key(2), num_heads=4, head_dim=16, num_hashes=2, num_buckets=8
+      ... )
+      >>> q_buckets, k_buckets = (hash_buckets(x, rotations) for x in (q, k))
+      >>> lsh_cross_attention(q, k, v, q_buckets, k_buckets, chunk_size=8).shape
+      (1, 30, 4, 16)
+    """
+    check_knobs(chunk_size, rows_at_once, implementation, dropout_rate, dropout_key)
+    check_cross_arrays(q, k, v, q_buckets, k_buckets)
+    if not options.strict:
+        raise NotImplementedError(
+            "queries apart from keys have no place in the keys' chunks; got options with"
+            " strict=False (set strict=True, or share queries and keys)"
+        )
+    *batch_shape, num_queries, heads, width = q.shape
+    num_keys = k.shape[-3]
+    seen = read_mask(mask, tuple(batch_shape), num_keys, causal, num_queries=num_queries)
+    geometry = options.geometry(chunk_size, seen.causal, max(num_queries, num_keys))
+    batch, padding = math.prod(batch_shape), -num_keys % geometry.chunk_size
+    if batch == 0:
+        return jnp.zeros((*q.shape[:-1], v.shape[-1]), v.dtype)
+    length = num_queries + num_keys + padding
+    q_buckets, q_broken = check_sortable(q_buckets, length)
+    k_buckets, k_broken = check_sortable(k_buckets, length)
+
+    q, k, v, q_buckets, k_buckets = (
+        x.reshape(batch, *x.shape[-3:]) for x in (q, k, v, q_buckets, k_buckets)
+    )
+    if heads != k.shape[2]:
+        k, v, k_buckets = (
+            jnp.repeat(x, heads // x.shape[axis], axis)
+            for x, axis in ((k, 2), (v, 2), (k_buckets, 3))
+        )
+    # Whatever stands in the padding, NaN included, ends here.
+    if seen.valid is not None:
+        k, v = (jnp.where(seen.valid[:, :, None, None], x, 0) for x in (k, v))
+    if seen.q_valid is not None:
+        q = jnp.where(seen.q_valid[:, :, None, None], q, 0)
+    visible = _visibility(seen, batch, num_queries, k.shape[1], padding)
+    k, v, k_buckets = (pad(x, padding, axis) for x, axis in ((k, 1), (v, 1), (k_buckets, 2)))
+
+    with jax.named_scope("lsh_sort"):
+        q_ids, k_ids = (jnp.moveaxis(x, 3, 1) for x in (q_buckets, k_buckets))
+        order = sort_queries_and_keys(q_ids, k_ids, visible, geometry)
+    seeds = row_seeds(dropout_rate, dropout_key, batch, heads)
+    settings = Settings(geometry, options.key_norm, dropout_rate, rows_at_once, precision)
+    attend = choose(implementation, order, settings, q, v)
+    context = attend(settings, q, k, v, options.scale(width), order, seeds)
+    if seen.q_valid is not None:
+        context = jnp.where(seen.q_valid[:, :, None, None], context, 0)
+    context = nan_where(seen.broken | q_broken | k_broken, context)
+    return context.reshape(*batch_shape, *context.shape[1:])
+
+
+def _visibility(
+    seen: Visibility, batch: int, num_queries: int, num_keys: int, padding: int
+) -> CrossVisibility:
+    """The masks with all arrays made, keys padded."""
+
+    def given(valid, size):
+        return jnp.ones((batch, size), bool) if valid is None else valid
+
+    valid, q_valid = given(seen.valid, num_keys), given(seen.q_valid, num_queries)
+    if seen.causal:
+        positions = jnp.broadcast_to(jnp.arange(num_queries), q_valid.shape)
+        q_position = positions + jnp.broadcast_to(seen.q_offset, (batch,))[:, None]
+    else:
+        q_position = _same_relative_place(valid, q_valid)
+    segments = seen.kv_segments
+    return CrossVisibility(
+        valid=pad(valid, padding, 1),
+        q_valid=q_valid,
+        segments=None if segments is None else pad(segments, padding, 1),
+        q_segments=seen.segments,
+        q_position=q_position.astype(jnp.int32),
+    )
+
+
+def _same_relative_place(valid: jax.Array, q_valid: jax.Array) -> jax.Array:
+    """[B, T] the key that stands where a query does if both sequences are stretched to one length.
+
+    Only valid tokens count, so that padding changes nothing.
+    """
+    count, q_count = (jnp.sum(x, axis=1, keepdims=True, dtype=jnp.int32) for x in (valid, q_valid))
+    q_rank = jnp.cumsum(q_valid, axis=1, dtype=jnp.int32) - 1
+    # In floats: products of two lengths overflow 32 bits. Equal lengths stay exact.
+    ratio = count / jnp.maximum(q_count, 1)
+    rank = jnp.clip((q_rank * ratio).astype(jnp.int32), 0, jnp.maximum(count - 1, 0))
+    key_of_rank = jnp.argsort(~valid, axis=1, stable=True)
+    return jnp.take_along_axis(key_of_rank, rank, axis=1)

@@ -1,0 +1,164 @@
+"""Hash-sorted order of queries and keys that are not the same tokens.
+
+Queries and keys are sorted together by (bucket, segment, position). A query's keys are then the W
+keys before its place in that order (and the W after it, if not causal) that share its bucket: one
+contiguous range of key slots. It says nothing about other queries, so it is as strictly causal as
+self-attention is.
+
+Keys stand in slots without gaps, C to a chunk. A query's *home* is the key chunk that its place
+falls into: all that it may see lies there and in the chunks beside it. Queries of one home are put
+into query chunks of their own, so a query chunk knows which key chunks to visit. At most
+⌈T/C⌉ + S/C of these chunks are needed, whatever the buckets.
+
+Letters: B examples, N heads, M = B·N rows, R rounds, T queries, S keys (a multiple of C here).
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from attnlab.checks import require
+from attnlab.ops.lsh.order import Geometry, KeyOrder, Order, bucket_limit, take, token_order
+
+__all__ = ["CrossVisibility", "sort_queries_and_keys"]
+
+
+class CrossVisibility(NamedTuple):
+    """Who may see whom, buckets aside, for B examples.
+
+    Attributes:
+      valid: [B, S], False for keys that nobody sees.
+      q_valid: [B, T], False for queries that see nothing.
+      segments: [B, S] ids, or None.
+      q_segments: [B, T] ids, or None.
+      q_position: [B, T], the last key at or before a query in position order; −1 = none.
+    """
+
+    valid: jax.Array
+    q_valid: jax.Array
+    segments: jax.Array | None
+    q_segments: jax.Array | None
+    q_position: jax.Array
+
+
+@functools.partial(jax.jit, static_argnames="geometry", inline=True)
+def sort_queries_and_keys(
+    q_buckets: jax.Array, k_buckets: jax.Array, seen: CrossVisibility, geometry: Geometry
+) -> Order:
+    """Sorts every round and finds the range of key slots that each query may see.
+
+    Args:
+      q_buckets: [B, N, R, T] integers in [0, bucket_limit(T + S)).
+      k_buckets: [B, N, R, S] likewise, S a multiple of the chunk size.
+      seen: masks.
+      geometry: strict: with a window and within buckets.
+    """
+    batch, heads, rounds, num_queries = q_buckets.shape
+    num_keys = k_buckets.shape[3]
+    length = num_keys + num_queries
+    limit = bucket_limit(length)
+    require(
+        limit >= 1,
+        f"packed sort keys need queries + keys ≤ 2^31; got {length} (split the sequences)",
+    )
+    item_at, place, segment = _sort_by_position(seen)
+    everyone = jnp.concatenate([seen.valid, seen.q_valid], axis=1)
+    buckets = jnp.concatenate([k_buckets, q_buckets], axis=3).astype(jnp.uint32)
+    buckets = jnp.where(everyone[:, None, None], buckets, jnp.uint32(limit))
+    packed = buckets * jnp.uint32(length) + place[:, None, None].astype(jnp.uint32)
+    packed = lax.sort(packed, dimension=3, is_stable=False)
+    bucket = packed // jnp.uint32(length)
+
+    def one_round(packed, bucket, item_at, segment):
+        item = take(item_at, (packed % jnp.uint32(length)).astype(jnp.int32))
+        starts = bucket != jnp.roll(bucket, 1)
+        if segment is not None:
+            of_item = take(segment, item)
+            starts |= of_item != jnp.roll(of_item, 1)
+        return _arrange(item, starts.at[0].set(True), bucket == limit, num_keys, geometry)
+
+    over_heads = jax.vmap(jax.vmap(one_round, (0, 0, None, None)), (0, 0, None, None))
+    over_examples = jax.vmap(over_heads, (0, 0, 0, None if segment is None else 0))
+    order = over_examples(packed, bucket, item_at, segment)
+    return jax.tree.map(lambda x: x.reshape(batch * heads, rounds, *x.shape[3:]), order)
+
+
+def _sort_by_position(seen: CrossVisibility):
+    """All items, keys first: who stands at each place, the place of each, and the segments.
+
+    A key stands before a query of the same position, so that the query may see it.
+    """
+    position = jnp.broadcast_to(jnp.arange(seen.valid.shape[1]), seen.valid.shape)
+    position = 2 * jnp.concatenate([position, seen.q_position], axis=1)
+    position = position.at[:, seen.valid.shape[1] :].add(1)
+    if seen.segments is None or seen.q_segments is None:
+        return *token_order(position), None
+    segment = jnp.concatenate([seen.segments, seen.q_segments], axis=1)
+    return *token_order(segment, position), segment
+
+
+def _arrange(item, starts, invalid, num_keys: int, geometry: Geometry) -> Order:
+    """One round of one row, everything [T + S] by rank in (bucket, segment, position) order.
+
+    Args:
+      item: the key (below S) or query (from S on) of each rank.
+      starts: True at the first of each (bucket, segment).
+      invalid: True for what sees nothing.
+      num_keys: S.
+      geometry: the window and the chunk size.
+    """
+    length, chunk, window = item.size, geometry.chunk_size, geometry.window
+    num_queries, key_chunks = length - num_keys, num_keys // chunk
+    query_chunks = -(-num_queries // chunk) + key_chunks
+    rank = jnp.arange(length, dtype=jnp.int32)
+    is_key = item < num_keys
+    keys_before = jnp.cumsum(is_key, dtype=jnp.int32) - is_key
+    queries_before = rank - keys_before
+
+    is_last = jnp.roll(starts, -1).at[-1].set(True)
+    bucket_start = lax.cummax(jnp.where(starts, keys_before, 0))
+    bucket_stop = lax.cummin(jnp.where(is_last, keys_before + is_key, num_keys), reverse=True)
+    first = jnp.maximum(keys_before - window, bucket_start)
+    stop = keys_before
+    if not geometry.causal:
+        stop = jnp.minimum(keys_before + window, bucket_stop)
+    extent = jnp.where(invalid, 0, stop - first)
+
+    rank_of_key = _scatter(num_keys, jnp.where(is_key, keys_before, num_keys), rank)
+    before_chunk = take(queries_before, rank_of_key[chunk - 1 : -1 : chunk])
+    group_start = jnp.concatenate([jnp.zeros(1, jnp.int32), before_chunk])
+    group_size = jnp.diff(group_start, append=jnp.int32(num_queries))
+    chunks_in_group = -(-group_size // chunk)
+    group_end = jnp.cumsum(chunks_in_group, dtype=jnp.int32)
+    group_first_chunk = group_end - chunks_in_group
+
+    home = jnp.minimum(keys_before // chunk, key_chunks - 1)
+    in_group = queries_before - take(group_start, home)
+    query_slot = take(group_first_chunk, home) * chunk + in_group
+    no_slot = query_chunks * chunk
+    rank_at = _scatter(no_slot, jnp.where(is_key, no_slot, query_slot), rank, empty=-1)
+    filled, rank_at = rank_at >= 0, jnp.maximum(rank_at, 0)
+    slot_of = jnp.zeros(length, jnp.int32).at[item].set(jnp.where(is_key, keys_before, query_slot))
+    chunk_home = jnp.searchsorted(group_end, jnp.arange(query_chunks), side="right")
+    return Order(
+        token=jnp.where(filled, take(item, rank_at) - num_keys, 0),
+        slot=slot_of[num_keys:],
+        first=take(first, rank_at),
+        extent=jnp.where(filled, take(extent, rank_at), 0),
+        place=None,
+        keys=KeyOrder(
+            token=take(item, rank_of_key),
+            slot=slot_of[:num_keys],
+            home=jnp.minimum(chunk_home, key_chunks - 1).astype(jnp.int32),
+        ),
+    )
+
+
+def _scatter(size: int, index, values, empty: int = 0):
+    """An array of `size` with `values` at `index`; an index of `size` is dropped."""
+    return jnp.full(size, empty, jnp.int32).at[index].set(values, mode="drop")

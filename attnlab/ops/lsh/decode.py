@@ -1,0 +1,194 @@
+"""Decoding with strictly causal LSH attention, O(R·W) a token.
+
+The strict route shows a query the last W tokens of its own bucket in every round, a function of the
+past alone. So a decoder needs of the past, beside keys and values, which W tokens entered each
+bucket last: it hashes the new token, reads one list a round, attends to the ≤ R·W keys named there,
+and enters the new token. The result is the row that the parallel forward computes.
+
+Letters: *B batch axes, B all of them merged, N heads, K value heads, R rounds, L tokens that the
+cache holds, T new ones, W the window.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.sharding import PartitionSpec
+from jax.typing import ArrayLike
+
+from attnlab import masks
+from attnlab.meshes import on_explicit_axes, spec_of
+from attnlab.ops.lsh.attention import STRICT, LSHOptions, lsh_attention
+from attnlab.ops.lsh.decode_state import DecodeState, latest_of
+from attnlab.ops.lsh.inputs import check_buckets, nan_where, read_mask
+from attnlab.ops.lsh.rows import unit_keys
+
+__all__ = ["lsh_decode"]
+
+
+def _split_by_example(arguments):
+    return PartitionSpec(*spec_of(arguments["qk"])[:-3])
+
+
+@on_explicit_axes(_split_by_example)
+def lsh_decode(
+    qk: jax.Array,
+    v: jax.Array,
+    buckets: jax.Array,
+    state: DecodeState,
+    start: ArrayLike,
+    *,
+    chunk_size: int = 64,
+    mask: masks.Mask | ArrayLike | None = None,
+    options: LSHOptions = STRICT,
+    precision: Any = None,
+) -> tuple[jax.Array, DecodeState]:
+    """The rows of `lsh_attention(causal=True)` that belong to the newest tokens.
+
+    Args:
+      qk: shared queries and keys of all tokens so far, the newest T included, [*B, L, N, H]; what
+        stands behind them counts for nothing.
+      v: values [*B, L, K, D].
+      buckets: integers [*B, R, T, N] of the newest.
+      state: of the tokens before them, at first `empty_state` for this cache and these options.
+      start: position of the first of the newest, a scalar; start + T ≤ L.
+      chunk_size: as for `lsh_attention`, like all below.
+      mask: of the whole sequence, L tokens, and the same at every call; no segments. A token that
+        is masked as a key is entered nowhere and its context is zero.
+      options: strict, which `empty_state` makes sure of.
+      precision: of the matrix products.
+
+    Returns:
+      Context [*B, T, N, D], and the state of all tokens so far.
+
+    Raises:
+      ValueError: bucket ids that the state has no list for (under jit the context is then NaN).
+      NotImplementedError: segments.
+
+    One token takes time O(R·W·(H + D)) a head. Several at once are a parallel forward: of
+    themselves where they are the first, else of the whole cache.
+    """
+    *batch_shape, length, heads, _ = qk.shape
+    rounds, count = buckets.shape[-3:-1]
+    num_buckets, window = state.latest.shape[-2:]
+    visibility = read_mask(mask, tuple(batch_shape), length, causal=True)
+    if visibility.segments is not None:
+        raise NotImplementedError(
+            "LSH decodes one sequence a row; got masks.Segments (give each segment its own row)"
+        )
+    if 0 in qk.shape:
+        return jnp.zeros((*batch_shape, count, heads, v.shape[-1]), v.dtype), state
+    buckets, broken = check_buckets(
+        buckets,
+        num_buckets,
+        why="as the state has it",
+        remedy="make the state with the num_buckets of the rotations",
+    )
+    history = lax.dynamic_update_slice_in_dim(state.buckets, buckets, start, state.buckets.ndim - 2)
+
+    qk, v, flat_history, latest = (
+        x.reshape(-1, *x.shape[len(batch_shape) :]) for x in (qk, v, history, state.latest)
+    )
+    valid = visibility.valid
+    valid = jnp.ones(qk.shape[:2], bool) if valid is None else valid
+    if count == 1:
+        bucket = jnp.swapaxes(buckets.reshape(-1, rounds, heads), 1, 2)
+        context, latest = _one_token(qk, v, bucket, latest, valid, start, options, precision)
+    else:
+        forward = functools.partial(
+            _several_tokens,
+            count=count,
+            num_buckets=num_buckets,
+            window=window,
+            chunk_size=chunk_size,
+            options=options,
+            precision=precision,
+        )
+        of_new, of_all = (functools.partial(forward, stop=stop) for stop in (count, length))
+        arrays = qk, v, flat_history, valid, start
+        if count == length:
+            context, latest = of_all(*arrays)
+        else:
+            context, latest = lax.cond(jnp.equal(start, 0), of_new, of_all, *arrays)
+    sees = valid if visibility.q_valid is None else valid & visibility.q_valid
+    sees = lax.dynamic_slice_in_dim(sees, start, count, 1)
+    context = jnp.where(sees[:, :, None, None], context, 0)
+    context = nan_where(visibility.broken | broken, context)
+    context = context.reshape(*batch_shape, *context.shape[1:])
+    return context, DecodeState(history, latest.reshape(state.latest.shape), state.mean)
+
+
+def _one_token(qk, v, bucket, latest, valid, start, options, precision):
+    """The context [B, 1, N, D] of the token at `start`, and `latest` after it; bucket [B, N, R]."""
+    batch, length, heads, width = qk.shape
+    example, head = jnp.arange(batch)[:, None, None], jnp.arange(heads)[None, :, None]
+    list_of_bucket = example, head, jnp.arange(bucket.shape[2])[None, None, :], bucket
+    entries = latest[list_of_bucket]  # [B, N, R, W]
+
+    shown = entries.reshape(batch, heads, -1)
+    if options.union:
+        shown = lax.sort(shown, dimension=2, is_stable=False)
+        repeats = (shown == jnp.roll(shown, 1, axis=2)).at[:, :, 0].set(False)
+        shown = jnp.where(repeats, 0, shown)
+    token = jnp.maximum(shown - 1, 0)
+    visible = (shown > 0) & valid[example, token]
+
+    def rows(x, head):
+        # One flat index, so that no copy of the history is made with the heads in front.
+        index = (example * length + token) * x.shape[2] + head
+        return jnp.where(visible[..., None], jnp.take(x.reshape(-1, x.shape[3]), index, axis=0), 0)
+
+    group = heads // v.shape[2]
+    scale = options.scale(width)
+    k = unit_keys(rows(qk, head), scale, options.key_norm)
+    q, own = (lax.dynamic_index_in_dim(x, start, 1, keepdims=False) for x in (qk, v))
+    dtype = jnp.promote_types(q.dtype, jnp.float32)
+    product = functools.partial(jnp.einsum, precision=precision, preferred_element_type=dtype)
+    logits = jnp.where(visible, product("bnh,bnsh->bns", q, k), jnp.finfo(dtype).min)
+    weights = jnp.exp(logits - jnp.max(logits, axis=2, keepdims=True))
+    weights = jnp.where(visible, weights, 0)
+    total = jnp.sum(weights, axis=2)[..., None]
+    context = product("bns,bnsd->bnd", weights.astype(v.dtype), rows(v, head // group))
+    context = (context / jnp.where(total == 0, 1, total)).astype(v.dtype)
+    context = jnp.where(total == 0, jnp.repeat(own, group, axis=1), context)
+
+    entered = jnp.roll(entries, -1, axis=3).at[..., -1].set(start + 1)
+    enters = lax.dynamic_slice_in_dim(valid, start, 1, 1)[:, :, None, None]
+    latest = latest.at[list_of_bucket].set(jnp.where(enters, entered, entries))
+    return context[:, None], latest
+
+
+def _several_tokens(
+    qk,
+    v,
+    history,
+    valid,
+    start,
+    *,
+    stop,
+    count,
+    num_buckets,
+    window,
+    chunk_size,
+    options,
+    precision,
+):
+    """The same for `count` tokens: a parallel forward over the first `stop` places of the cache."""
+    there = jnp.arange(stop) < start + count
+    valid = valid[:, :stop] & there[None, :]
+    history = history[:, :, :stop]
+    context = lsh_attention(
+        qk[:, :stop],
+        v[:, :stop],
+        history,
+        chunk_size=chunk_size,
+        mask=masks.Explicit(valid[:, None, None, :]),
+        options=options,
+        precision=precision,
+    )
+    latest = latest_of(history, valid, num_buckets, window)
+    return lax.dynamic_slice_in_dim(context, start, count, 1), latest

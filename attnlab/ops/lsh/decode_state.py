@@ -1,0 +1,110 @@
+"""What decoding with LSH attention remembers of the tokens so far, beside their keys and values.
+
+Letters: *B batch axes, B all of them merged, N heads, R rounds, L tokens that the cache holds, W
+the window, how many tokens of its bucket a query sees (L, where that is less).
+"""
+
+from __future__ import annotations
+
+import flax.struct
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from attnlab.checks import require
+from attnlab.ops.lsh.attention import STRICT, LSHOptions
+from attnlab.ops.lsh.order import bucket_limit
+from attnlab.ops.lsh.running_mean import RunningMean
+
+__all__ = ["DecodeState", "empty_state", "latest_of"]
+
+
+@flax.struct.dataclass
+class DecodeState:
+    """The state of `lsh_decode`; all zeros before the first token.
+
+    Every array leads with the batch axes, so that a beam search reorders it like keys and values.
+
+    Attributes:
+      buckets: [*B, R, L, N] int32, of the tokens so far.
+      latest: [*B, N, R, num_buckets, W] int32, for each bucket the last W valid tokens, oldest
+        first, each as 1 + its position; 0 = none. A ring buffer that is turned at every entry: it
+        is read as a whole anyway, and so needs no count of its entries.
+      mean: of what is hashed, where hashing is centered on it; else None.
+    """
+
+    buckets: jax.Array
+    latest: jax.Array
+    mean: RunningMean | None
+
+
+def empty_state(
+    shape: tuple[int, ...],
+    *,
+    num_hashes: int,
+    num_buckets: int,
+    chunk_size: int = 64,
+    options: LSHOptions = STRICT,
+    running_mean: bool = False,
+) -> DecodeState:
+    """The state before the first token; R·N·(L + num_buckets·W) integers an example.
+
+    Args:
+      shape: of the keys in the cache, [*B, L, N, H].
+      num_hashes: R.
+      num_buckets: of a round.
+      chunk_size: as for `lsh_decode`.
+      options: likewise.
+      running_mean: whether hashing is centered on the mean of the tokens so far.
+
+    Raises:
+      NotImplementedError: options that are not strict.
+      ValueError: too many buckets for 32-bit sort keys.
+    """
+    *batch, length, heads, _ = shape
+    geometry, limit = options.geometry(chunk_size, causal=True, length=length), bucket_limit(length)
+    if geometry.window is None:
+        raise NotImplementedError(
+            "LSH decodes where the future cannot change what the past sees; got"
+            " LSHOptions(strict=False) (use strict=True)"
+        )
+    require(
+        num_buckets <= limit,
+        f"(bucket, position) must fit a 32-bit sort key: in a cache of {length} tokens at most"
+        f" {limit} buckets; got {num_buckets} (use fewer)",
+    )
+    return DecodeState(
+        jnp.zeros((*batch, num_hashes, length, heads), jnp.int32),
+        jnp.zeros((*batch, heads, num_hashes, num_buckets, geometry.window), jnp.int32),
+        RunningMean.empty(shape) if running_mean else None,
+    )
+
+
+def latest_of(buckets: jax.Array, valid: jax.Array, num_buckets: int, window: int) -> jax.Array:
+    """`DecodeState.latest` after any number of tokens at once.
+
+    Args:
+      buckets: [B, R, S, N] of the first S tokens.
+      valid: [B, S], False for those that are not entered.
+      num_buckets: of a round.
+      window: W.
+
+    Returns:
+      [B, N, R, num_buckets, W]. One sort, as in the parallel forward: O(R·N·S·log S).
+    """
+    batch, rounds, length, heads = buckets.shape
+    keys = jnp.where(valid[:, None, :, None], buckets, num_buckets).astype(jnp.uint32)
+    position = jnp.arange(length, dtype=jnp.uint32)[None, None, :, None]
+    keys = lax.sort(
+        jnp.moveaxis(keys * jnp.uint32(length) + position, 3, 1), dimension=3, is_stable=False
+    )
+
+    def one_round(keys):
+        firsts = jnp.arange(num_buckets + 1, dtype=jnp.uint32) * jnp.uint32(length)
+        bounds = jnp.searchsorted(keys, firsts).astype(jnp.int32)
+        slot = bounds[1:, None] + jnp.arange(-window, 0, dtype=jnp.int32)[None, :]
+        token = (jnp.take(keys, slot, mode="clip") % jnp.uint32(length)).astype(jnp.int32)
+        return jnp.where(slot >= bounds[:-1, None], token + 1, 0)
+
+    latest = jax.vmap(one_round)(keys.reshape(-1, length))
+    return latest.reshape(batch, heads, rounds, num_buckets, window)

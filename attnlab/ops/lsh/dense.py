@@ -1,0 +1,194 @@
+"""LSH attention as one masked softmax: the same function, for inputs too short to be sorted for.
+
+A pair may be seen in a round if the key's slot lies in the query's range of slots, so how often it
+is seen is a sum of one comparison a round,
+
+    n_ij = Σ_r [first_i^r ≤ slot_j^r < first_i^r + extent_i^r],
+
+and the result of sorting, chunking, attending round by round and merging is one softmax,
+
+    P_ij ∝ m_ij exp(c·⟨q_i, k_j⟩),    m = min(n, 1) for the union of rounds, n for the multiset,
+
+with P_ii = 1 where no m_ij > 0 in self-attention. It costs R·T·S comparisons and T·S·(H + D)
+products, which is less than the rounds' R·T·2C·(H + D) while S < 2·R·C.
+
+Letters: B examples, N heads, M = B·N rows, R rounds, T queries, S keys.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from attnlab.ops.lsh.order import Geometry, Order, in_range, take
+from attnlab.ops.lsh.rows import Settings, at, keep_weights, row_of, unit_keys
+
+__all__ = ["attend_dense", "laps", "row_times", "softmax_times", "visible_counts"]
+
+# Weights computed together: as many rows as this leaves room for, so that memory does not grow with
+# the batch.
+_WEIGHTS_AT_ONCE = 2**20
+
+
+def visible_counts(
+    slot: jax.Array, first: jax.Array, extent: jax.Array, laps: Sequence[int] = (0,)
+) -> jax.Array:
+    """How many times each query is shown each key, masks by place aside.
+
+    Args:
+      slot: [R, S] the slot of each key in each round.
+      first: [R, T] the first slot that each query may see.
+      extent: [R, T] how many slots from there on.
+      laps: whose slots a query's range is compared with: 0 its own round's, −1 those of the round
+        before, which lie S slots earlier, and so on around the ring of all rounds.
+
+    Returns:
+      int32 [T, S].
+    """
+    rounds, num_slots = slot.shape
+    counts = jnp.zeros((first.shape[1], num_slots), jnp.int32)
+    for r in range(rounds):
+        for lap in laps:
+            key = slot[(r + lap) % rounds] + lap * num_slots
+            counts += in_range(key[None, :], first[r][:, None], extent[r][:, None])
+    return counts
+
+
+def laps(geometry: Geometry, num_slots: int) -> range:
+    """The rounds, relative to its own, that a query's range of slots reaches into."""
+    if not geometry.wrap:
+        return range(1)
+    back, ahead = (
+        -(-chunks * geometry.chunk_size // num_slots)
+        for chunks in (geometry.look_back, geometry.look_ahead)
+    )
+    return range(-back, ahead + 1)
+
+
+def row_times(
+    geometry: Geometry,
+    order: Order,
+    num_heads: int,
+    index: jax.Array,
+    start: jax.Array | int = 0,
+    size: int | None = None,
+) -> jax.Array:
+    """How often each pair of row `index` = example · N + head counts in its softmax.
+
+    Args:
+      geometry: which slots are neighbors.
+      order: of all rounds.
+      num_heads: N.
+      index: which row.
+      start: the first query.
+      size: how many queries from there on; None = all.
+
+    Returns:
+      int32 [size, S]: 0 where the query does not see the key, else 1 or, for a multiset, in how
+      many rounds it does.
+    """
+    slot, first, extent, key_slot = (
+        at(x, index) for x in (order.slot, order.first, order.extent, order.key_slot)
+    )
+    size = slot.shape[1] if size is None else size
+
+    def queries(x, axis=0):
+        return lax.dynamic_slice_in_dim(x, start, size, axis)
+
+    own = queries(slot, 1)
+    first, extent = (jax.vmap(take)(x, own) for x in (first, extent))
+    times = visible_counts(key_slot, first, extent, laps(geometry, key_slot.shape[1]))
+    if geometry.union:
+        times = jnp.minimum(times, 1)
+    if order.place is not None:
+        place = at(order.place, index // num_heads)
+        _, first, extent = jnp.unstack(queries(place)[:, None], axis=-1)
+        times = jnp.where(in_range(place[:, 0][None, :], first, extent), times, 0)
+    if order.keys is None:
+        query, key = _positions(times.shape, start)
+        times = jnp.where(query == key, 0, times)
+    return times
+
+
+def softmax_times(logits: jax.Array, times: jax.Array) -> jax.Array:
+    """P_ij = m_ij exp(s_ij) / Σ_j m_ij exp(s_ij), a row of zeros where all m_ij are 0.
+
+    Args:
+      logits: [T, S] s, any value where m is 0.
+      times: [T, S] m.
+
+    Returns:
+      [T, S] in the logits' dtype.
+    """
+    visible = times > 0
+    logits = jnp.where(visible, logits, -jnp.inf)
+    largest = jnp.max(logits, axis=1, keepdims=True, initial=jnp.finfo(logits.dtype).min)
+    weights = times * jnp.exp(logits - lax.stop_gradient(largest))
+    total = jnp.sum(weights, axis=1, keepdims=True)
+    # Also cuts the gradient: a masked key's value may be so large that its own is infinite.
+    return jnp.where(visible, weights / jnp.where(total > 0, total, 1), 0)
+
+
+@jax.named_scope("lsh_attend")
+@functools.partial(jax.jit, static_argnums=0, inline=True)  # compiled once outside any other, too
+def attend_dense(
+    settings: Settings,
+    q: jax.Array,
+    k: jax.Array | None,
+    v: jax.Array,
+    scale: jax.Array,
+    order: Order,
+    seeds: jax.Array,
+) -> jax.Array:
+    """What `lsh_rounds.attend_rounds` computes, with the same arguments.
+
+    Args:
+      settings: static.
+      q: [B, T, N, H].
+      k: [B, S, N, H]; None: the keys are the queries.
+      v: [B, S, N, D].
+      scale: of the logits.
+      order: of all rounds.
+      seeds: [B·N, 2] uint32, used if there is dropout.
+
+    Returns:
+      [B, T, N, D] in v's dtype. Time O(B·N·T·S·(R + H + D)); memory that of the arguments, beside
+      `settings.rows_at_once` (None = as many as 2²⁰ allow) times T·S weights: the backward pass
+      computes them again.
+    """
+    batch, num_queries, heads, _ = q.shape
+
+    @jax.checkpoint
+    def row(index):
+        weights = _row_weights(settings, q, k, scale, order, seeds, index)
+        return settings.einsum("ts,sd->td", weights.astype(v.dtype), row_of(v, index))
+
+    indices = jnp.arange(batch * heads, dtype=jnp.int32)
+    at_once = settings.rows_at_once or max(1, _WEIGHTS_AT_ONCE // (num_queries * v.shape[1]))
+    out = lax.map(row, indices, batch_size=min(at_once, batch * heads))
+    return jnp.moveaxis(out.reshape(batch, heads, num_queries, -1), 1, 2).astype(v.dtype)
+
+
+def _row_weights(settings: Settings, q, k, scale, order: Order, seeds, index) -> jax.Array:
+    """[T, S] of row `index`."""
+    q_row = row_of(q, index)
+    keys = unit_keys(q_row if k is None else row_of(k, index), scale, settings.key_norm)
+    times = row_times(settings.geometry, order, q.shape[2], index)
+    weights = softmax_times(settings.einsum("th,sh->ts", q_row, keys), times)
+    query, key = _positions(times.shape, 0)
+    if k is None:
+        alone = ~jnp.any(times > 0, axis=1, keepdims=True)
+        weights = jnp.where(alone & (query == key), 1, weights)
+    if settings.dropout_rate > 0:
+        weights *= keep_weights(settings, at(seeds, index), query, key, weights.dtype)
+    return weights
+
+
+def _positions(shape: tuple[int, ...], start) -> tuple[jax.Array, jax.Array]:
+    """[T, 1] queries from `start` on and [1, S] keys."""
+    query = start + lax.broadcasted_iota(jnp.int32, (shape[0], 1), 0)
+    return query, lax.broadcasted_iota(jnp.int32, (1, shape[1]), 1)

@@ -1,0 +1,284 @@
+"""What `lsh_attention` demands of its arguments, and what a mask means to it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from attnlab import masks
+from attnlab.axes import lead_with_ones
+from attnlab.checks import as_size, require, require_choice, require_dropout
+from attnlab.ops.kernels.pallas import Pallas
+from attnlab.ops.lsh.order import bucket_limit
+
+__all__ = [
+    "Visibility",
+    "check_arrays",
+    "check_buckets",
+    "check_cross_arrays",
+    "check_knobs",
+    "check_sortable",
+    "nan_where",
+    "read_mask",
+    "require_implementation",
+    "require_key",
+]
+
+
+class Visibility(NamedTuple):
+    """A mask as LSH attention uses it.
+
+    Attributes:
+      causal: only earlier keys are seen.
+      q_offset: [B] position of the first query, if causal.
+      valid: [B, S], False for padding, which nobody sees; None = none.
+      q_valid: [B, T], False for queries that see nothing; None = all see.
+      segments: [B, T] ids of the queries, or None.
+      kv_segments: [B, S] ids of the keys, or None.
+      broken: a boolean scalar, True where a value that is known only at run time is refused.
+    """
+
+    causal: bool
+    q_offset: jax.Array
+    valid: jax.Array | None
+    q_valid: jax.Array | None
+    segments: jax.Array | None
+    kv_segments: jax.Array | None
+    broken: jax.Array
+
+
+def require_implementation(implementation: Any) -> None:
+    """One of the names, or a kernel's options."""
+    if not isinstance(implementation, Pallas):
+        names = (None, "sorted", "dense", "pallas")
+        require_choice("implementation", implementation, names)
+
+
+def require_key(name: str, key: Any) -> None:
+    """`key` must be one PRNG key, new-style or raw."""
+    dtype = getattr(key, "dtype", None)
+    typed = dtype is not None and jnp.issubdtype(dtype, jax.dtypes.prng_key) and key.ndim == 0
+    raw = dtype == jnp.uint32 and key.ndim == 1
+    require(
+        typed or raw,
+        f"{name} must be one PRNG key; got {key if dtype is None else f'{dtype}{key.shape}'}"
+        " (make it with jax.random.key(seed))",
+    )
+
+
+def check_knobs(
+    chunk_size: Any, rows_at_once: Any, implementation: Any, dropout_rate: Any, dropout_key: Any
+) -> None:
+    """The arguments that are no arrays."""
+    require_implementation(implementation)
+    require_dropout(dropout_rate, dropout_key)
+    if dropout_rate > 0:
+        require_key("dropout_key", dropout_key)
+    for name, size in (
+        ("chunk_size", chunk_size),
+        ("rows_at_once", 1 if rows_at_once is None else rows_at_once),
+    ):
+        as_size(name, size)
+
+
+def check_arrays(qk: Any, v: Any, buckets: Any) -> None:
+    """qk [*B, L, N, H], v [*B, L, K, D] and buckets [*B, R, L, N], of one length and batch."""
+    _check_floating(qk=qk, v=v)
+    require(
+        qk.shape[:-2] == v.shape[:-2] and qk.shape[-2] % v.shape[-2] == 0,
+        "qk and v must have equal batch axes and length, and qk's heads be a multiple of v's;"
+        f" got qk {qk.shape} and v {v.shape}",
+    )
+    _check_ids("buckets", buckets, "qk", qk)
+
+
+def check_cross_arrays(q: Any, k: Any, v: Any, q_buckets: Any, k_buckets: Any) -> None:
+    """q [*B, T, N, H], k [*B, S, K, H], v [*B, S, K, D] and their buckets, of one batch."""
+    _check_floating(q=q, k=k, v=v)
+    require(
+        k.shape[:-1] == v.shape[:-1],
+        f"k and v must have equal batch axes, length and heads; got k {k.shape} and v {v.shape}",
+    )
+    require(
+        q.shape[:-3] == k.shape[:-3]
+        and q.shape[-1] == k.shape[-1]
+        and q.shape[-2] % k.shape[-2] == 0,
+        "q and k must have equal batch axes and width, and q's heads be a multiple of k's;"
+        f" got q {q.shape} and k {k.shape}",
+    )
+    _check_ids("q_buckets", q_buckets, "q", q)
+    _check_ids("k_buckets", k_buckets, "k", k)
+    require(
+        q_buckets.shape[-3] == k_buckets.shape[-3],
+        "q_buckets and k_buckets must have the same rounds, hashed with the same rotations;"
+        f" got {q_buckets.shape[-3]} and {k_buckets.shape[-3]}",
+    )
+
+
+def _check_floating(**arrays: Any) -> None:
+    for name, x in arrays.items():
+        require(
+            x.ndim >= 3 and min(x.shape[-3:]) > 0,
+            f"{name} must be [*batch, length, heads, width], no axis 0; got {x.shape}"
+            " (add an axis of 1 for a single head)",
+        )
+    dtypes = [x.dtype for x in arrays.values()]
+    require(
+        len(set(dtypes)) == 1 and jnp.issubdtype(dtypes[0], jnp.floating),
+        f"{' and '.join(arrays)} must have one floating dtype; got"
+        f" {' and '.join(map(str, dtypes))} (cast them to one)",
+    )
+
+
+def _check_ids(name: str, buckets: Any, of: str, x: Any) -> None:
+    """Buckets [*B, R, L, N] of x [*B, L, N, H]."""
+    require(
+        jnp.issubdtype(buckets.dtype, jnp.integer),
+        f"{name} must be integers; got {buckets.dtype} (make them with hash_buckets)",
+    )
+    *batch, length, heads, _ = x.shape
+    require(
+        buckets.ndim == x.ndim
+        and buckets.shape[-3] > 0
+        and buckets.shape == (*batch, buckets.shape[-3], length, heads),
+        f"{name} must be [*batch, rounds, length, heads] = {(*batch, '≥1', length, heads)} for"
+        f" {of} {x.shape}; got {buckets.shape}",
+    )
+
+
+def check_buckets(
+    buckets: jax.Array, limit: int, *, why: str, remedy: str
+) -> tuple[jax.Array, jax.Array]:
+    """Bucket ids, integers of any type, must be in [0, limit), limit < 2³¹.
+
+    Returns:
+      The ids as int32, and a boolean scalar, True where some are out of range.
+
+    Raises:
+      ValueError: where the ids are known.
+    """
+    if jnp.iinfo(buckets.dtype).bits < 32:
+        buckets = buckets.astype(jnp.int32)  # a narrow type may not hold the limit itself
+    wrong = jnp.any((buckets < 0) | (buckets >= limit))
+    if not isinstance(wrong, jax.core.Tracer) and bool(wrong):
+        raise ValueError(
+            f"bucket ids must be in [0, {limit}) {why}; got {int(jnp.min(buckets))} …"
+            f" {int(jnp.max(buckets))} ({remedy})"
+        )
+    return buckets.astype(jnp.int32), wrong
+
+
+def check_sortable(buckets: jax.Array, length: int) -> tuple[jax.Array, jax.Array]:
+    """`check_buckets` with what a sort key holds beside a place below `length`."""
+    return check_buckets(
+        buckets,
+        bucket_limit(length),
+        why=f"to be sorted by (bucket, position) in 32 bits at length {length}",
+        remedy="use fewer buckets",
+    )
+
+
+def nan_where(broken: jax.Array, x: jax.Array) -> jax.Array:
+    """All of x NaN, its gradient too, if `broken`: what is wrong under jit cannot raise."""
+    return x * jnp.where(broken, jnp.nan, 1).astype(x.dtype)
+
+
+def read_mask(
+    mask: Any,
+    batch_shape: tuple[int, ...],
+    length: int,
+    causal: bool,
+    *,
+    num_queries: int | None = None,
+) -> Visibility:
+    """Takes a mask over `length` keys apart.
+
+    Args:
+      mask: of `length` keys.
+      batch_shape: *B; B is their product.
+      length: S.
+      causal: as the caller has it, whatever the mask says.
+      num_queries: T, if the queries are not the keys; then segments may have ids for both and
+        `Causal` an offset.
+
+    Raises:
+      NotImplementedError: for a mask that is not a function of the key alone, segments or causal.
+    """
+    valid = q_valid = segments = kv_segments = None
+    broken, cross = jnp.zeros((), bool), num_queries is not None
+    q_offset = jnp.zeros(math.prod(batch_shape), jnp.int32)
+    queries = length if num_queries is None else num_queries
+
+    def rows(x, name, size):
+        x = jnp.asarray(x)
+        fits = x.ndim <= len(batch_shape) + 1 and x.shape[-1] == size
+        require(
+            fits,
+            f"{name} must be [*batch, {size}] with batch {batch_shape}; got {x.shape}",
+        )
+        return jnp.broadcast_to(x, (*batch_shape, size)).reshape(-1, size)
+
+    def below(lengths, name, size):
+        lengths = jnp.asarray(lengths)[..., None]
+        return rows(lead_with_ones(jnp.arange(size), lengths.ndim) < lengths, name, size)
+
+    for part in _parts(masks.as_mask(mask)):
+        if isinstance(part, masks.Causal):
+            causal = True
+            if cross:
+                offset = jnp.asarray(part.q_offset, jnp.int32)
+                q_offset = jnp.broadcast_to(offset, batch_shape).reshape(-1)
+            else:
+                broken |= _nonzero_offset(part.q_offset)
+        elif isinstance(part, masks.Padding):
+            valid = _both(valid, below(part.kv_lengths, "Padding.kv_lengths", length))
+            if part.q_lengths is not None:
+                q_valid = _both(q_valid, below(part.q_lengths, "Padding.q_lengths", queries))
+        elif isinstance(part, masks.Segments):
+            if segments is not None or (part.kv_ids is not None and not cross):
+                raise NotImplementedError(
+                    "LSH attention takes one Segments, and if queries are keys its q_ids alone; got"
+                    f" {'a second one' if segments is not None else 'kv_ids as well'}"
+                )
+            segments = rows(part.q_ids, "Segments.q_ids", queries)
+            kv_ids = part.q_ids if part.kv_ids is None else part.kv_ids
+            kv_segments = rows(kv_ids, "Segments.kv_ids", length)
+        elif isinstance(part, masks.Explicit) and _of_keys_alone(part.array):
+            array = jnp.asarray(part.array)[..., 0, 0, :]
+            valid = _both(valid, rows(array, "an explicit mask", length))
+        else:
+            raise NotImplementedError(
+                "LSH attention takes masks.Causal, Padding, Segments and boolean arrays"
+                f" [*batch, 1, 1, length] of keys (masks.from_padding); got {type(part).__name__}"
+            )
+    return Visibility(causal, q_offset, valid, q_valid, segments, kv_segments, broken)
+
+
+def _parts(mask: masks.Mask | None) -> Iterator[masks.Mask]:
+    if isinstance(mask, masks.Both):
+        yield from _parts(mask.first)
+        yield from _parts(mask.second)
+    elif mask is not None:
+        yield mask
+
+
+def _both(x, y):
+    return y if x is None else x & y
+
+
+def _of_keys_alone(array: Any) -> bool:
+    shape = jnp.shape(array)
+    return len(shape) >= 3 and shape[-3:-1] == (1, 1)
+
+
+def _nonzero_offset(q_offset: Any) -> jax.Array:
+    wrong = jnp.any(jnp.asarray(q_offset) != 0)
+    if not isinstance(wrong, jax.core.Tracer) and bool(wrong):
+        raise NotImplementedError(
+            f"LSH attention sees all of its keys as queries; got Causal(q_offset={q_offset})"
+        )
+    return wrong

@@ -1,0 +1,266 @@
+"""Hash-sorted order: where every token stands in every round, and which slots it may see.
+
+Tokens of one round are sorted by (bucket, segment, position). A token's place in that order is its
+*slot*; C consecutive slots are a chunk. Whatever the mode, the slots that a query may see are one
+contiguous range `first ≤ slot < first + extent`, so a pair is tested with one subtraction and one
+unsigned comparison, also when it is asked whether another round shows the same pair.
+
+Letters: B examples, N heads, M = B·N rows, R rounds, L tokens (a multiple of C here).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from attnlab.checks import require
+
+__all__ = [
+    "Geometry",
+    "KeyOrder",
+    "Order",
+    "bucket_limit",
+    "in_range",
+    "sort_rounds",
+    "take",
+    "token_order",
+]
+
+_SORT_KEYS = 2**32  # one uint32 operand: several times faster than sorting pairs
+
+
+@dataclasses.dataclass(frozen=True)
+class Geometry:
+    """Which slots are neighbors; hashable, so that it is a static argument.
+
+    Attributes:
+      chunk_size: C, slots in a chunk.
+      look_back: chunks before its own that a query visits.
+      look_ahead: chunks after its own that a query visits.
+      window: a query sees this many slots on each side; None = all of the visited chunks.
+      causal: only keys at earlier positions are seen.
+      same_bucket: only keys of the query's bucket are seen.
+      wrap: all rounds' chunks form one ring; else a round's first and last chunk are its ends.
+      union: a pair that several rounds show counts once.
+    """
+
+    chunk_size: int
+    look_back: int
+    look_ahead: int
+    window: int | None
+    causal: bool
+    same_bucket: bool
+    wrap: bool
+    union: bool
+
+    @property
+    def span(self) -> int:
+        """Chunks that a query visits, its own included."""
+        return self.look_back + 1 + self.look_ahead
+
+
+class KeyOrder(NamedTuple):
+    """The slots of S keys that are not the queries.
+
+    Attributes:
+      token: [M, R, S] the key at each key slot.
+      slot: [M, R, S] the key slot of each key, the inverse of `token`.
+      home: [M, R, query chunks] the key chunk that a query chunk's neighborhood is centered on.
+    """
+
+    token: jax.Array
+    slot: jax.Array
+    home: jax.Array
+
+
+class Order(NamedTuple):
+    """Every row's rounds, sorted. Self-attention has L query slots; else some may be empty.
+
+    Attributes:
+      token: [M, R, slots] the query at each slot; any token where the slot is empty.
+      slot: [M, R, L] the slot of each query.
+      first: [M, R, slots] by slot, the first key slot that it may see.
+      extent: [M, R, slots] by slot, how many key slots from there on.
+      place: [B, L, 3] by token where buckets are not compared, else None: the token's place in
+        position order, and the first and the number of places that it may see.
+      keys: None where the keys are the queries and stand in the same slots.
+    """
+
+    token: jax.Array
+    slot: jax.Array
+    first: jax.Array
+    extent: jax.Array
+    place: jax.Array | None
+    keys: KeyOrder | None = None
+
+    @property
+    def key_token(self) -> jax.Array:
+        """The key at each key slot."""
+        return self.token if self.keys is None else self.keys.token
+
+    @property
+    def key_slot(self) -> jax.Array:
+        """The key slot of each key."""
+        return self.slot if self.keys is None else self.keys.slot
+
+
+def take(x: jax.Array, index: jax.Array) -> jax.Array:
+    """x[index] along the first axis, for an index that is in bounds by construction."""
+    return x.at[index].get(mode="promise_in_bounds")
+
+
+def in_range(x: jax.Array, first: jax.Array, extent: jax.Array) -> jax.Array:
+    """True where first ≤ x < first + extent: below `first` the unsigned difference is huge."""
+    return (x - first).astype(jnp.uint32) < extent.astype(jnp.uint32)
+
+
+def bucket_limit(length: int) -> int:
+    """Bucket ids below this fit the packed sort key beside a place; one more stands for padding."""
+    return min(_SORT_KEYS // length - 1, 2**31 - 1)  # ids are int32 themselves
+
+
+def token_order(*digits: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Sorts tokens by these [B, L] integers, the first counting most, and then by index.
+
+    Returns:
+      The tokens in that order and each token's place in it, both [B, L].
+    """
+    index = lax.broadcasted_iota(jnp.int32, digits[0].shape, 1)
+    keys = (*digits, index)
+    *_, tokens = lax.sort(keys, dimension=1, num_keys=len(keys), is_stable=False)
+    return tokens, _inverse(tokens)
+
+
+@functools.partial(jax.jit, static_argnames="geometry", inline=True)
+def sort_rounds(
+    buckets: jax.Array,
+    valid: jax.Array | None,
+    segments: jax.Array | None,
+    geometry: Geometry,
+) -> Order:
+    """Sorts every round and finds the range of slots that each slot may see.
+
+    Args:
+      buckets: [B, N, R, L] integers in [0, bucket_limit(L)).
+      valid: [B, L] booleans, False for tokens that nobody sees; None = all are valid.
+      segments: [B, L] integers, or None.
+      geometry: which slots are neighbors.
+
+    Returns:
+      The order; tokens that are not valid stand last and see nothing.
+    """
+    batch, heads, rounds, length = buckets.shape
+    limit = bucket_limit(length)
+    require(
+        limit >= 1,
+        f"packed sort keys need length ≤ 2^31; got {length} (split the sequence into segments)",
+    )
+    digits = [] if valid is None else [(~valid).astype(jnp.int32)]
+    digits += [] if segments is None else [segments]
+    sorted_by_place = token_order(*digits) if digits else None
+    slots = lax.broadcasted_iota(jnp.int32, buckets.shape, 3)
+    place = slots
+    if sorted_by_place is not None:
+        place = _per_head(sorted_by_place[1], buckets.shape)
+    keys = buckets.astype(jnp.uint32)
+    if valid is not None:
+        keys = jnp.where(_per_head(valid, buckets.shape), keys, jnp.uint32(limit))
+    keys = keys * jnp.uint32(length) + place.astype(jnp.uint32)
+    # Stable, it would carry along where each came from.
+    keys = lax.sort(keys, dimension=3, is_stable=False)
+    bucket = keys // jnp.uint32(length)
+    token = place = (keys % jnp.uint32(length)).astype(jnp.int32)
+    if sorted_by_place is not None:
+        token = jax.vmap(take)(sorted_by_place[0], place)
+
+    first, stop = _neighborhood(slots, length, geometry)
+    if geometry.same_bucket:
+        starts = _starts(bucket, segments, token)
+        first = jnp.maximum(first, lax.cummax(jnp.where(starts, slots, 0), axis=3))
+        if geometry.causal:
+            stop = jnp.minimum(stop, slots)
+        else:
+            is_last = jnp.roll(starts, -1, axis=3).at[..., -1].set(True)
+            ends = jnp.where(is_last, slots + 1, length)
+            stop = jnp.minimum(stop, lax.cummin(ends, axis=3, reverse=True))
+    extent = stop - first
+    if valid is not None:
+        extent = jnp.where(bucket == limit, 0, extent)
+
+    def rows(x):
+        return x.reshape(batch * heads, rounds, length)
+
+    token = rows(token)
+    slot = _inverse(token.reshape(-1, length)).reshape(token.shape)
+    visible_places = None
+    if not geometry.same_bucket:
+        visible_places = _visible_places(
+            batch, length, valid, segments, sorted_by_place, geometry.causal
+        )
+    return Order(token, slot, rows(first), rows(extent), visible_places)
+
+
+def _neighborhood(slots, length, geometry):
+    """First and one past the last slot within reach, buckets aside."""
+    if geometry.window is not None:
+        first, stop = slots - geometry.window, slots + geometry.window + 1
+    else:
+        start = slots // geometry.chunk_size * geometry.chunk_size
+        first = start - geometry.look_back * geometry.chunk_size
+        stop = start + (1 + geometry.look_ahead) * geometry.chunk_size
+    if geometry.wrap:
+        return first, stop  # slots below 0 and from `length` on belong to the adjacent rounds
+    return jnp.maximum(first, 0), jnp.minimum(stop, length)
+
+
+def _starts(bucket, segments, token):
+    """True at the first slot of each (bucket, segment)."""
+    starts = bucket != jnp.roll(bucket, 1, axis=3)
+    if segments is not None:
+        segment = jax.vmap(take)(segments, token)
+        starts |= segment != jnp.roll(segment, 1, axis=3)
+    return starts.at[..., 0].set(True)
+
+
+def _visible_places(batch, length, valid, segments, sorted_by_place, causal):
+    """[B, L, 3] by token: its place, the first place it may see, how many from there on."""
+    tokens = place = lax.broadcasted_iota(jnp.int32, (batch, length), 1)
+    if sorted_by_place is not None:
+        tokens, place = sorted_by_place
+    num_valid = jnp.full((batch, 1), length)
+    if valid is not None:
+        num_valid = jnp.sum(valid, axis=1, keepdims=True, dtype=jnp.int32)
+    ranks = lax.broadcasted_iota(jnp.int32, (batch, length), 1)
+    first, stop = jnp.zeros_like(ranks), jnp.broadcast_to(num_valid, ranks.shape)
+    if segments is not None:
+        segment = jnp.take_along_axis(segments, tokens, axis=1)
+        starts = (segment != jnp.roll(segment, 1, axis=1)).at[:, 0].set(True)
+        first = lax.cummax(jnp.where(starts, ranks, 0), axis=1)
+        is_last = jnp.roll(starts, -1, axis=1).at[:, -1].set(True)
+        ends = lax.cummin(jnp.where(is_last, ranks + 1, length), axis=1, reverse=True)
+        stop = jnp.minimum(stop, ends)
+    if causal:
+        stop = jnp.minimum(stop, ranks)
+    # A token that is not valid has a place from num_valid on: nobody sees it, it sees nothing.
+    by_place = jnp.stack([ranks, first, jnp.maximum(stop - first, 0)], axis=-1)
+    return jax.vmap(take)(by_place, place)
+
+
+def _per_head(x, shape):
+    """[B, L] to [B, N, R, L]."""
+    return jnp.broadcast_to(x[:, None, None, :], shape)
+
+
+def _inverse(permutations: jax.Array) -> jax.Array:
+    """The inverse of every row of [rows, L]."""
+
+    def invert(row):
+        slots = jnp.arange(row.size, dtype=row.dtype)
+        return jnp.zeros_like(row).at[row].set(slots, unique_indices=True, mode="promise_in_bounds")
+
+    return jax.vmap(invert)(permutations)

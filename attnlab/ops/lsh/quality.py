@@ -1,0 +1,294 @@
+"""How good a hash is: what LSH attention sees of what full attention would look at."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.sharding import PartitionSpec
+from jax.typing import ArrayLike
+
+from attnlab import masks
+from attnlab.checks import as_size, require
+from attnlab.meshes import on_explicit_axes, spec_of
+from attnlab.ops.lsh.attention import STRICT, LSHOptions, pad
+from attnlab.ops.lsh.dense import row_times, softmax_times
+from attnlab.ops.lsh.inputs import (
+    Visibility,
+    check_arrays,
+    check_sortable,
+    nan_where,
+    read_mask,
+)
+from attnlab.ops.lsh.order import Geometry, Order, in_range, sort_rounds, take
+from attnlab.ops.lsh.rows import Settings, at, row_of, unit_keys
+
+__all__ = ["HashQuality", "hash_quality"]
+
+_WEIGHTS_AT_ONCE = 2**20  # of one block of queries: it stays in the cache of a CPU
+
+
+class HashQuality(NamedTuple):
+    """Of every example and head, [*B, N] float32 unless said otherwise.
+
+    Below, a pair (i, j) is *allowed* where full attention has it, *visible* where some round shows
+    it. Means over queries are over those with an allowed key.
+
+    Attributes:
+      captured_mass: Σ_j P_ij over visible j, P the weights of full attention; mean over queries.
+      top_k_recall: of the k keys of largest weight (all allowed keys, where they are fewer), the
+        share that is visible; mean over queries.
+      relative_error: ‖o − o_full‖ / ‖o_full‖ of the contexts of all queries together.
+      visible_pairs: share of the allowed pairs that is visible: the mass that a random choice of as
+        many keys would capture.
+      visible_same_bucket: of the allowed pairs that share a bucket, counted once a round, the share
+        that this round's window or chunks show. The rest are lost to the chunk size.
+      lonely: share of queries that see no key.
+      largest_bucket: share of the tokens that are in the largest bucket; mean over rounds.
+      used_buckets: how many buckets hold a token; mean over rounds.
+      bucket_sizes: [*B, N, ⌊log₂ L⌋ + 1] how many buckets hold 2^b … 2^(b+1) − 1 tokens; mean over
+        rounds.
+    """
+
+    captured_mass: jax.Array
+    top_k_recall: jax.Array
+    relative_error: jax.Array
+    visible_pairs: jax.Array
+    visible_same_bucket: jax.Array
+    lonely: jax.Array
+    largest_bucket: jax.Array
+    used_buckets: jax.Array
+    bucket_sizes: jax.Array
+
+    def means(self) -> HashQuality:
+        """Averaged over examples and heads: scalars, and [bins] `bucket_sizes`."""
+        leading = tuple(range(self.captured_mass.ndim))
+        return jax.tree.map(lambda x: jnp.mean(x, axis=leading), self)
+
+
+def _split_by_example(arguments):
+    return PartitionSpec(*spec_of(arguments["qk"])[:-3])
+
+
+@on_explicit_axes(_split_by_example)
+def hash_quality(
+    qk: jax.Array,
+    v: jax.Array,
+    buckets: jax.Array,
+    *,
+    chunk_size: int = 64,
+    causal: bool = True,
+    mask: masks.Mask | ArrayLike | None = None,
+    options: LSHOptions = STRICT,
+    top_k: int = 16,
+    precision: jax.lax.PrecisionLike = None,
+) -> HashQuality:
+    """Compares LSH attention with full attention, with the same logits and the same mask.
+
+    Full attention has the weights
+
+        P_ij = softmax_j(c·⟨qk_i, k_j⟩)    over all allowed j ≠ i, k_j = qk_j / |qk_j|.
+
+    Measure it on the activations of a model: a component that all tokens share, which real ones
+    have and random ones have not, puts most of them in few buckets, where chunks show few of the
+    pairs (`hash_buckets` can take a center away).
+
+    Args:
+      qk: shared queries and keys [*B, L, N, H], as for `lsh_attention`.
+      v: values [*B, L, K, D].
+      buckets: [*B, R, L, N] from `hash_buckets`.
+      chunk_size: C.
+      causal: see only earlier tokens.
+      mask: as for `lsh_attention`.
+      options: as for `lsh_attention`.
+      top_k: k of the recall.
+      precision: of the matrix products.
+
+    Returns:
+      Shares in [0, 1], an error and counts, for every example and head.
+
+    Raises:
+      ValueError: shapes or dtypes that do not fit; an empty batch; top_k < 1.
+      NotImplementedError: masks that `lsh_attention` refuses.
+
+    Time O(L²·(R + H + D + log k)) a head, one after the other; memory O(L·(R + H + D)) beside a
+    block of 2²⁰ weights (or one query's, if that is more).
+
+    Example:
+      >>> import jax
+      >>> from attnlab.ops.lsh.hashing import hash_buckets, make_rotations
+      >>> qk, v = jax.random.normal(jax.random.key(0), (2, 1, 128, 2, 16))
+      >>> rotations = make_rotations(
+      ...     jax.random.key(1), num_heads=2, head_dim=16, num_hashes=4, num_buckets=4
+      ... )
+      >>> quality = hash_quality(qk, v, hash_buckets(qk, rotations), chunk_size=64)
+      >>> bool(quality.captured_mass.mean() > quality.visible_pairs.mean())  # better than chance
+      True
+    """
+    check_arrays(qk, v, buckets)
+    require(
+        0 not in qk.shape,
+        f"hash_quality measures at least one example; got qk {qk.shape} (leave empty batches out)",
+    )
+    for name, number in (("chunk_size", chunk_size), ("top_k", top_k)):
+        as_size(name, number)
+    *batch_shape, length, heads, width = qk.shape
+    visibility = read_mask(mask, tuple(batch_shape), length, causal)
+    geometry = options.geometry(chunk_size, visibility.causal, length)
+    buckets, broken = check_sortable(buckets, length + -length % geometry.chunk_size)
+    broken |= visibility.broken
+    qk, v, buckets = (x.reshape(-1, *x.shape[-3:]) for x in (qk, v, buckets))
+    given = _prepare(geometry, qk, v, buckets, visibility)
+    if not geometry.wrap:
+        # In the order by now. Forgotten, so that all chunk sizes and windows share a program.
+        geometry = dataclasses.replace(
+            geometry, chunk_size=1, look_back=0, look_ahead=0, window=None
+        )
+    settings = Settings(geometry, options.key_norm, 0.0, None, precision)
+    found = _all_rows(settings, min(top_k, length), given, options.scale(width))
+    found = jax.tree.map(lambda x: nan_where(broken, x), found)
+    return jax.tree.map(lambda x: x.reshape(*batch_shape, heads, *x.shape[1:]), found)
+
+
+class _Given(NamedTuple):
+    """Padded to whole chunks: [B, L, N, H], [B, L, N, D], [B·N, R, L], the order and [B, L]."""
+
+    qk: jax.Array
+    v: jax.Array
+    buckets: jax.Array
+    order: Order
+    valid: jax.Array
+    asks: jax.Array
+    segments: jax.Array
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _prepare(geometry: Geometry, qk, v, buckets, visibility: Visibility) -> _Given:
+    dtype = jnp.promote_types(qk.dtype, jnp.float32)
+    batch, length, heads, _ = qk.shape
+    qk, v = qk.astype(dtype), jnp.repeat(v, heads // v.shape[2], axis=2).astype(dtype)
+    valid = jnp.ones((batch, length), bool) if visibility.valid is None else visibility.valid
+    asks = valid if visibility.q_valid is None else valid & visibility.q_valid
+    segments = visibility.segments
+    segments = jnp.zeros((batch, length), jnp.int32) if segments is None else segments
+    qk, v = (jnp.where(valid[:, :, None, None], x, 0) for x in (qk, v))
+    extra = -length % geometry.chunk_size
+    qk, v, valid, asks, segments = (pad(x, extra, 1) for x in (qk, v, valid, asks, segments))
+    buckets = pad(jnp.moveaxis(buckets, 3, 1), extra, 3)
+    order = sort_rounds(buckets, valid, segments, geometry)
+    by_row = buckets.reshape(-1, *buckets.shape[2:])
+    return _Given(qk, v, by_row, order, valid, asks, segments)
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def _all_rows(settings: Settings, top_k: int, given: _Given, scale: jax.Array) -> HashQuality:
+    """Everything [B·N, ...]."""
+    qk, v, by_row, order, valid, asks, segments = given
+    geometry = settings.geometry
+    batch, length, heads, _ = qk.shape
+    block = max(1, min(length, _WEIGHTS_AT_ONCE // length))
+
+    def one_row(index):
+        q, values, example = row_of(qk, index), row_of(v, index), index // heads
+        keys = unit_keys(q, scale, settings.key_norm)
+        here_valid, here_asks, segment = (at(x, example) for x in (valid, asks, segments))
+        slot, first, extent, bucket = (
+            at(x, index) for x in (order.slot, order.first, order.extent, by_row)
+        )
+        first, extent = (jax.vmap(take)(x, slot) for x in (first, extent))
+
+        def one_block(i):
+            # The last block is moved back to end with the sequence; what it repeats is not counted.
+            start = jnp.minimum(i * block, length - block)
+            query = start + jnp.arange(block, dtype=jnp.int32)
+
+            def own(x, axis=0):
+                return lax.dynamic_slice_in_dim(x, start, block, axis)
+
+            allowed = _allowed(geometry, query, here_valid, segment, own(segment))
+            allowed &= (own(here_asks) & (query >= i * block))[:, None]
+            times = row_times(geometry, order, heads, index, start, block)
+            logits = settings.einsum("th,sh->ts", own(q), keys)
+            sums = _sums(settings, logits, allowed, times, own(values), values, top_k)
+            return *sums, *_same_bucket(slot, own(first, 1), own(extent, 1), bucket, own, allowed)
+
+        blocks = lax.map(one_block, jnp.arange(-(-length // block), dtype=jnp.int32))
+        captured, recall, wrong, right, seen, pairs, lonely, queries, shown, shared = (
+            jnp.sum(x) for x in blocks
+        )
+        return (
+            captured / jnp.maximum(queries, 1),
+            recall / jnp.maximum(queries, 1),
+            jnp.sqrt(wrong / jnp.where(right > 0, right, 1)),
+            seen / jnp.maximum(pairs, 1),
+            shown / jnp.maximum(shared, 1),
+            lonely / jnp.maximum(queries, 1),
+            *_sizes(bucket, here_valid),
+        )
+
+    return HashQuality(*lax.map(one_row, jnp.arange(batch * heads, dtype=jnp.int32)))
+
+
+def _allowed(geometry: Geometry, query, valid, segment, own_segment) -> jax.Array:
+    """[T, S]: True where full attention has the pair."""
+    key = jnp.arange(valid.size, dtype=jnp.int32)[None, :]
+    earlier = key < query[:, None]
+    ordered = earlier if geometry.causal else key != query[:, None]
+    return ordered & valid[None, :] & (segment[None, :] == own_segment[:, None])
+
+
+def _sums(settings: Settings, logits, allowed, times, own_values, values, top_k):
+    """What is summed over the queries of a block."""
+    dtype = logits.dtype
+    visible = allowed & (times > 0)
+    full = softmax_times(logits, allowed)
+    near = softmax_times(logits, jnp.where(allowed, times, 0))
+    asks, alone = jnp.any(allowed, axis=1), ~jnp.any(visible, axis=1)
+    exact = settings.einsum("ts,sd->td", full, values)
+    context = settings.einsum("ts,sd->td", near, values)
+    wrong = jnp.where(alone[:, None], own_values, context) - exact
+    best, keys = lax.top_k(jnp.where(allowed, logits, -jnp.inf), top_k)
+    counted = best > -jnp.inf
+    found = jnp.take_along_axis(visible, keys, axis=1)
+    return (
+        jnp.sum(jnp.where(visible, full, 0)),
+        jnp.sum(jnp.sum(found, axis=1) / jnp.maximum(jnp.sum(counted, axis=1), 1), dtype=dtype),
+        jnp.sum(jnp.where(asks[:, None], wrong, 0) ** 2),
+        jnp.sum(jnp.where(asks[:, None], exact, 0) ** 2),
+        jnp.sum(visible, dtype=dtype),
+        jnp.sum(allowed, dtype=dtype),
+        jnp.sum(asks & alone, dtype=dtype),
+        jnp.sum(asks, dtype=dtype),
+    )
+
+
+def _same_bucket(slot, first, extent, bucket, own, allowed) -> tuple[jax.Array, jax.Array]:
+    """Over all rounds, how many allowed pairs share a bucket: those in the window, and all."""
+    shown = shared = jnp.zeros((), jnp.float32)
+    for r in range(bucket.shape[0]):
+        same = allowed & (bucket[r][None, :] == own(bucket[r])[:, None])
+        near = in_range(slot[r][None, :], first[r][:, None], extent[r][:, None])
+        shared += jnp.sum(same, dtype=jnp.float32)
+        shown += jnp.sum(same & near, dtype=jnp.float32)
+    return shown, shared
+
+
+def _sizes(bucket, valid) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Largest share, number used and histogram of sizes of [R, L] buckets, mean over rounds."""
+    nobody = jnp.iinfo(jnp.int32).max
+    ids = jnp.sort(jnp.where(valid[None, :], bucket.astype(jnp.int32), nobody), axis=1)
+    starts = (ids != jnp.roll(ids, 1, axis=1)).at[:, 0].set(True)
+    index = lax.broadcasted_iota(jnp.int32, ids.shape, 1)
+    next_start = jnp.where(starts, index, ids.shape[1])
+    next_start = jnp.roll(next_start, -1, axis=1).at[:, -1].set(ids.shape[1])
+    size = lax.cummin(next_start, axis=1, reverse=True) - index
+    size = jnp.where(starts & (ids != nobody), size, 0)
+    bins = jnp.arange(int(math.log2(ids.shape[1])) + 1)
+    histogram = jnp.sum((31 - lax.clz(size))[:, :, None] == bins[None, None, :], axis=1)
+    largest = jnp.max(size, axis=1) / jnp.maximum(jnp.sum(valid), 1)
+    return jnp.mean(largest), jnp.mean(jnp.sum(size > 0, axis=1)), jnp.mean(histogram, axis=0)

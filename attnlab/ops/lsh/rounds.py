@@ -1,0 +1,278 @@
+"""Attention in hash-sorted order, rounds merged as they come, with a backward pass of its own.
+
+For round r, tile by tile of chunks: gather the queries of the tile's chunks and the keys and values
+of the chunks they visit, attend, put the result back into position order, and merge it with the
+rounds before (running maximum, sum and output). Nothing R times or L·L large is ever alive.
+
+The backward pass recomputes the weights of a round from the log-sum-exp of all rounds together,
+P_ij = exp(s_ij − lse_i), as FlashAttention does over key blocks; what a permutation gathered, its
+inverse gathers back, so no gradient is scattered.
+
+Every sum over keys is one matrix product over all visited chunks, none is split at a chunk border:
+the order of summation is that of the slots wherever the borders fall, which is what keeps the past
+bit for bit the same when the future changes. Hence also tiles with the queries last: with the keys
+last XLA:CPU takes a faster product that at some widths adds keys up in pairs, wherever they begin.
+
+The named scopes lsh_hash, lsh_sort, lsh_gather, lsh_attend and lsh_merge are what a profile shows.
+"""
+
+from __future__ import annotations
+
+import functools
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from attnlab.meshes import vary_like
+from attnlab.ops.lsh.order import Geometry, Order, take
+from attnlab.ops.lsh.rows import (
+    Row,
+    Settings,
+    at,
+    keep_weights,
+    map_rows,
+    row_of,
+    select_row,
+    unit_keys,
+)
+from attnlab.ops.lsh.tiles import MASKED, chunk_tokens, home_chunks, make_tile
+
+__all__ = ["attend_rounds"]
+
+
+# jit: so that a call outside any other compiles once and not each time.
+@functools.partial(jax.jit, static_argnums=0, inline=True)
+def attend_rounds(settings: Settings, q, k, v, scale, order: Order, seeds) -> jax.Array:
+    """Σ_j softmax_j(scale·⟨q_i, k_j / |k_j|⟩) v_j over the keys that the rounds show.
+
+    Where they show none: v_i if the keys are the queries, else zero.
+
+    Args:
+      settings: static.
+      q: [B, T, N, H].
+      k: [B, S, N, H], S a multiple of the chunk size; None: the keys are the queries.
+      v: [B, S, N, D].
+      scale: of the logits, a scalar that gets no gradient.
+      order: of all rounds.
+      seeds: [B·N, 2] uint32, used if there is dropout.
+
+    Returns:
+      [B, T, N, D] in v's dtype. Time O(R·slots·E·C·(H + D)), slots as in `Order`; memory
+      O((T + S)·(R + H + D)) beside one tile.
+    """
+    return _attend(settings, *vary_like((q, k, v, scale, order, seeds)))
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _attend(settings, q, k, v, scale, order, seeds):
+    return _forward(settings, q, k, v, scale, order, seeds)[0]
+
+
+def _forward(settings, q, k, v, scale, order, seeds):
+    def row(index, chunks_at_once):
+        selected = select_row(settings, q, k, v, scale, order, seeds, index)
+        return _attend_row(settings, selected, chunks_at_once)
+
+    return map_rows(row, settings, order, q.shape[0])
+
+
+def _forward_rule(settings, q, k, v, scale, order, seeds):
+    context, lse = _forward(settings, q, k, v, scale, order, seeds)
+    return context, (q, k, v, scale, order, seeds, context, lse)
+
+
+def _backward_rule(settings, residuals, g):
+    q, k, v, scale, order, seeds, context, lse = residuals
+
+    def row(index, chunks_at_once):
+        selected = select_row(settings, q, k, v, scale, order, seeds, index)
+        g_row, context_row = (row_of(x, index).astype(lse.dtype) for x in (g, context))
+        delta = jnp.sum(g_row * context_row, axis=-1)
+        dq, dk, dv = _attend_row_vjp(
+            settings, selected, row_of(g, index), at(lse, index), delta, chunks_at_once
+        )
+        raw_keys = selected.q if k is None else row_of(k, index)
+        (dk,) = jax.vjp(
+            lambda x: unit_keys(x, scale, settings.key_norm), raw_keys.astype(dk.dtype)
+        )[1](dk)
+        dq, dk = (dq + dk, None) if k is None else (dq, dk.astype(k.dtype))
+        return dq.astype(q.dtype), dk, dv.astype(v.dtype)
+
+    return *map_rows(row, settings, order, q.shape[0]), None, None, None
+
+
+_attend.defvjp(_forward_rule, _backward_rule)
+
+
+def _attend_row(settings: Settings, row: Row, chunks_at_once: int):
+    """One row: context [L, D] and log-sum-exp [L], −MASKED where no key is visible."""
+    length, width = row.q.shape[0], row.v.shape[1]
+    (rounds, slots), chunk = row.order.token.shape, settings.geometry.chunk_size
+    dtype = jnp.promote_types(row.q.dtype, jnp.float32)
+
+    @jax.named_scope("lsh_merge")
+    def one_round(carry, r):
+        merged, buffers = carry
+
+        @jax.named_scope("lsh_attend")
+        def one_tile(i, buffers):
+            c0 = _first_chunk(i, chunks_at_once, slots // chunk)
+            tile = make_tile(settings, row, r, c0, chunks_at_once)
+            largest = jnp.maximum(jnp.max(tile.logits, axis=1), MASKED / 2)
+            weights = jnp.exp(tile.logits - largest[:, None])
+            # A product rather than a sum, which may split the keys as it likes.
+            total = settings.einsum("ckq,ck->cq", weights, jnp.ones(tile.k.shape[:2], dtype))
+            if tile.keep is not None:
+                weights *= tile.keep
+            out = settings.einsum("ckq,ckd->cqd", weights.astype(row.v.dtype), tile.v)
+            return _write(buffers, (out, total, largest), c0 * chunk)
+
+        tiles = _num_tiles(slots // chunk, chunks_at_once)
+        buffers = lax.fori_loop(0, tiles, one_tile, buffers)
+        out, total, largest = (take(x, row.order.slot[r]) for x in buffers)
+        out_before, total_before, largest_before = merged
+        new_largest = jnp.maximum(largest_before, largest)
+        before, now = jnp.exp(largest_before - new_largest), jnp.exp(largest - new_largest)
+        merged = (
+            out_before * before[:, None] + out * now[:, None],
+            total_before * before + total * now,
+            new_largest,
+        )
+        return (merged, buffers), None
+
+    def nothing(size):
+        largest = jnp.full((size,), MASKED / 2, dtype)
+        return jnp.zeros((size, width), dtype), jnp.zeros((size,), dtype), largest
+
+    indices = jnp.arange(rounds, dtype=jnp.int32)
+    start = nothing(length), nothing(slots)
+    ((out, total, largest), _), _ = lax.scan(one_round, vary_like(start, row.q), indices)
+    alone = total == 0
+    context = out / jnp.where(alone, 1, total)[:, None]
+    if row.order.keys is None:
+        own = row.v.astype(dtype) * _own_weight(settings, row, dtype)
+        context = jnp.where(alone[:, None], own, context)
+    lse = jnp.where(alone, -MASKED, largest + jnp.log(total))
+    return context.astype(row.v.dtype), lse
+
+
+def _attend_row_vjp(settings: Settings, row: Row, g, lse, delta, chunks_at_once: int):
+    """One row: the gradients of its q, k and v, [T, H], [S, H] and [S, D]."""
+    geometry, order = settings.geometry, row.order
+    (num_queries, width), (num_keys, value_width) = row.q.shape, row.v.shape
+    (rounds, slots), chunk = order.token.shape, geometry.chunk_size
+
+    @jax.named_scope("lsh_merge")
+    def one_round(carry, r):
+        (dq, dk, dv), buffers = carry
+
+        @jax.named_scope("lsh_attend")
+        def one_tile(i, buffers):
+            c0 = _first_chunk(i, chunks_at_once, slots // chunk)
+            tile = make_tile(settings, row, r, c0, chunks_at_once)
+            g_own = take(g, tile.own)
+            weights = jnp.exp(tile.logits - take(lse, tile.own)[:, None])
+            kept = weights
+            d_weights = settings.einsum("ckd,cqd->ckq", tile.v, g_own)
+            if tile.keep is not None:
+                kept, d_weights = weights * tile.keep, d_weights * tile.keep
+            d_logits = weights * (d_weights - take(delta, tile.own)[:, None])
+            # A masked key's value may be so large that its d_weights is infinite.
+            d_logits = jnp.where(weights > 0, d_logits, 0).astype(row.q.dtype)
+            dq = settings.einsum("ckq,ckh->cqh", d_logits, tile.k)
+            dk = settings.einsum("ckq,cqh->ckh", d_logits, tile.q)
+            dv = settings.einsum("ckq,cqd->ckd", kept.astype(row.v.dtype), g_own)
+            by_query, *by_visit = buffers
+            by_query = _write(by_query, dq, c0 * chunk)
+            if order.keys is not None:
+                home = home_chunks(order, r, c0, chunks_at_once)
+                done = c0 + jnp.arange(chunks_at_once) < i * chunks_at_once
+                new = [jnp.where(done[:, None, None], 0, x) for x in (dk, dv)]
+                return by_query, _add_to_chunks(by_visit[0], new, home, geometry)
+            # What a visit to the e-th chunk gives its keys goes to the slots of that chunk.
+            for e in range(geometry.span):
+                part = slice(e * chunk, (e + 1) * chunk)
+                by_visit[e] = _write(by_visit[e], (dk[:, part], dv[:, part]), (c0 + e) * chunk)
+            return by_query, *by_visit
+
+        if order.keys is not None:  # added to, not written over
+            buffers = jax.tree.map(jnp.zeros_like, buffers)
+        tiles = _num_tiles(slots // chunk, chunks_at_once)
+        buffers = lax.fori_loop(0, tiles, one_tile, buffers)
+        by_query, *by_visit = buffers
+        dq += take(by_query, order.slot[r])
+        key_slot = order.key_slot[r] + geometry.look_back * chunk
+        for dk_visit, dv_visit in by_visit:
+            dk += take(dk_visit, key_slot)
+            dv += take(dv_visit, key_slot)
+        if geometry.wrap:
+            edges, tokens = _edges(geometry, order, r)
+            for dk_visit, dv_visit in by_visit:
+                dk = dk.at[tokens].add(take(dk_visit, edges))
+                dv = dv.at[tokens].add(take(dv_visit, edges))
+        return ((dq, dk, dv), buffers), None
+
+    def zeros(size, *widths):
+        return tuple(jnp.zeros((size, n), lse.dtype) for n in widths)
+
+    extended = num_keys + (geometry.span - 1) * chunk
+    visits = geometry.span if order.keys is None else 1
+    by_visit = [zeros(extended, width, value_width) for _ in range(visits)]
+    gradients = (*zeros(num_queries, width), *zeros(num_keys, width, value_width))
+    start = gradients, (*zeros(slots, width), *by_visit)
+    indices = jnp.arange(rounds, dtype=jnp.int32)
+    ((dq, dk, dv), _), _ = lax.scan(one_round, vary_like(start, row.q), indices)
+    if order.keys is None:
+        own = g.astype(lse.dtype) * _own_weight(settings, row, lse.dtype)
+        dv += jnp.where((lse == -MASKED)[:, None], own, 0)
+    return dq, dk, dv
+
+
+def _own_weight(settings, row, dtype):
+    """The weight 1 of a token that sees only itself, [L, 1] under dropout."""
+    if settings.dropout_rate == 0:
+        return jnp.ones((1, 1), dtype)
+    position = jnp.arange(row.q.shape[0])
+    return keep_weights(settings, row.seed, position, position, dtype)[:, None]
+
+
+def _edges(geometry: Geometry, order: Order, r):
+    """Rows of an extended buffer that lie outside round r, and the tokens they stand for."""
+    chunk, length = geometry.chunk_size, order.token.shape[1]
+    outside = [*range(-geometry.look_back, 0)]
+    outside += [length // chunk + i for i in range(geometry.look_ahead)]
+    chunks = jnp.array(outside, jnp.int32)
+    rows = (chunks + geometry.look_back)[:, None] * chunk + jnp.arange(chunk)[None, :]
+    return rows.ravel(), chunk_tokens(order.token, r, chunks, chunk).ravel()
+
+
+def _add_to_chunks(buffers, parts, home, geometry: Geometry):
+    """Adds [g, E·C, width] to the chunks of [.., width] that query chunks of these homes visit."""
+    visited = home[:, None] + jnp.arange(geometry.span)[None, :]
+
+    def add(buffer, part):
+        chunks = buffer.reshape(-1, geometry.chunk_size, buffer.shape[1])
+        part = part.reshape(*visited.shape, *chunks.shape[1:])
+        return chunks.at[visited].add(part, mode="promise_in_bounds").reshape(buffer.shape)
+
+    return jax.tree.map(add, buffers, tuple(parts))
+
+
+def _num_tiles(num_chunks, chunks_at_once):
+    return -(-num_chunks // chunks_at_once)
+
+
+def _first_chunk(i, chunks_at_once, num_chunks):
+    """The last tile is moved back to end with the sequence: chunks computed and written twice."""
+    return jnp.minimum(jnp.asarray(i, jnp.int32) * chunks_at_once, num_chunks - chunks_at_once)
+
+
+def _write(buffers, parts, start):
+    """Writes [g, C, ...] into rows start … start + g·C of every buffer."""
+
+    def write(buffer, part):
+        part = part.reshape(-1, *buffer.shape[1:]).astype(buffer.dtype)
+        return lax.dynamic_update_slice_in_dim(buffer, part, start, 0)
+
+    return jax.tree.map(write, buffers, parts)

@@ -1,0 +1,118 @@
+"""A tile of LSH attention: some chunks of one round of one row, gathered, with masked logits.
+
+Tiles are held as [chunk, key, query], queries last: the ranges of visible slots then vary along the
+vector lanes. Letters: g chunks in the tile, C slots in a chunk, E chunks visited by each.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from attnlab.ops.lsh.order import Geometry, Order, in_range, take
+from attnlab.ops.lsh.rows import Row, Settings, keep_weights
+
+__all__ = ["MASKED", "Tile", "chunk_tokens", "home_chunks", "make_tile"]
+
+# Not -inf: where nothing is visible, -inf − -inf would be NaN. Half of it still swallows any logit.
+MASKED = -1e30
+
+
+class Tile(NamedTuple):
+    """The chunks of one tile.
+
+    Attributes:
+      own: [g, C] the queries' tokens.
+      q: [g, C, H].
+      k: [g, E·C, H].
+      v: [g, E·C, D].
+      logits: [g, E·C, C], at least float32; MASKED where not visible.
+      keep: [g, E·C, C] 0 where a weight is dropped, else 1 / (1 − rate); None without dropout.
+    """
+
+    own: jax.Array
+    q: jax.Array
+    k: jax.Array
+    v: jax.Array
+    logits: jax.Array
+    keep: jax.Array | None
+
+
+def make_tile(settings: Settings, row: Row, r: jax.Array, c0: jax.Array, size: int) -> Tile:
+    """Chunks c0 … c0 + size of round r."""
+    geometry = settings.geometry
+    chunk = geometry.chunk_size
+    order = row.order
+    chunks = c0 + jnp.arange(size, dtype=jnp.int32)
+    own = chunk_tokens(order.token, r, chunks, chunk)
+    home = home_chunks(order, r, c0, size)
+    visits = range(-geometry.look_back, geometry.look_ahead + 1)
+    near = jnp.concatenate(
+        [chunk_tokens(order.key_token, r, home + e, chunk) for e in visits], axis=1
+    )
+    with jax.named_scope("lsh_gather"):
+        k, v = take(row.k, near), take(row.v, near)
+        if row.q_over_k is None:
+            q = take(row.q, own)
+        else:  # already here: rows of memory are what a tile waits for
+            q = k[:, geometry.look_back * chunk :][:, :chunk] * take(row.q_over_k, own)[..., None]
+    logits = settings.einsum("ckh,cqh->ckq", k, q)
+    logits = jnp.where(_visible(geometry, row, r, c0, home, own, near), logits, MASKED)
+    keep = None
+    if settings.dropout_rate > 0:
+        keep = keep_weights(settings, row.seed, own[:, None, :], near[:, :, None], logits.dtype)
+    return Tile(own, q, k, v, logits, keep)
+
+
+def chunk_tokens(tokens: jax.Array, r: jax.Array, chunks: jax.Array, chunk_size: int) -> jax.Array:
+    """[n, C] the tokens [R, L] in some chunks of round r, counted on through the ring of rounds."""
+    by_chunk = tokens.reshape(-1, chunk_size)
+    chunks_a_round = by_chunk.shape[0] // tokens.shape[0]
+    return take(by_chunk, (r * chunks_a_round + chunks) % by_chunk.shape[0])
+
+
+def home_chunks(order: Order, r: jax.Array, c0: jax.Array, size: int) -> jax.Array:
+    """[g] the key chunks in the middle of what query chunks c0 … c0 + size visit."""
+    if order.keys is None:
+        return c0 + jnp.arange(size, dtype=jnp.int32)
+    return lax.dynamic_slice(order.keys.home, (r, c0), (1, size))[0]
+
+
+def _visible(geometry: Geometry, row: Row, r, c0, home, own, near) -> jax.Array:
+    """[g, E·C, C] (or an axis of 1): True where the query may see the key."""
+    order = row.order
+    size, chunk = own.shape
+    offset = jnp.arange(near.shape[1], dtype=jnp.int32) - geometry.look_back * chunk
+    slot = (home * chunk)[:, None] + offset[None, :]
+
+    def queries(x):  # by slot, [R, L]
+        x = lax.dynamic_slice(x, (r, c0 * chunk), (1, size * chunk))
+        return x.reshape(size, 1, chunk)
+
+    visible = in_range(slot[:, :, None], queries(order.first), queries(order.extent))
+    if order.place is not None:
+        place, first, extent = jnp.unstack(take(order.place, own)[:, None], axis=-1)
+        key_place = take(order.place[:, 0], near)[:, :, None]
+        visible &= in_range(key_place, first, extent)
+        if not geometry.causal:
+            visible &= key_place != place
+    elif not geometry.causal and order.keys is None:
+        visible &= (offset[:, None] != jnp.arange(chunk, dtype=jnp.int32)[None, :])[None]
+    if row.seen_by is not None:
+        visible &= ~_seen_before(row.seen_by, r, own, near)
+    return visible
+
+
+def _seen_before(seen_by, r, own, near) -> jax.Array:
+    """True where an earlier round shows the same pair."""
+    slot, first, extent = seen_by
+    slot, first, extent = take(slot, near), take(first, own), take(extent, own)
+    seen = jnp.zeros((1, 1, 1), bool)
+    for other in range(slot.shape[-1] - 1):
+        # Tested in every round, to be fused into one pass; rounds not earlier are emptied.
+        earlier = jnp.where(other < r, extent[:, None, :, other], 0)
+        seen |= in_range(slot[:, :, None, other], first[:, None, :, other], earlier)
+    return seen

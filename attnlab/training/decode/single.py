@@ -1,0 +1,174 @@
+"""One hypothesis a row, token by token: the likeliest token, or one that is drawn."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from attnlab import tokens as tok
+from attnlab.checks import require
+from attnlab.models.seq2seq import Decoder
+from attnlab.training.decode.state import (
+    Hypotheses,
+    as_given,
+    first_call,
+    limits_of,
+    log_probs_of,
+    make_next_logits,
+)
+
+__all__ = ["greedy", "sample"]
+
+
+def greedy(
+    model: Decoder,
+    variables: Mapping[str, Any],
+    source: jax.Array | None = None,
+    *,
+    prompt: jax.Array | None = None,
+    max_length: int,
+    extra_length: int | None = 50,
+) -> Hypotheses:
+    """The likeliest token after the likeliest tokens, until EOS or the limit.
+
+    Args:
+      model: a static argument of the compiled program: equal models share it.
+      variables: variables of the model, `{"params": …}`.
+      source: tokens [B, S], padded at the end; None for a language model. Every new shape compiles
+        anew: put lengths in buckets.
+      prompt: tokens [B, P] that the output goes on after, all of one length; None = none.
+      max_length: T, the most new tokens, EOS included; the caches hold P + T.
+      extra_length: a row ends at its source's length + extra_length, if that comes first; None, or
+        no source = at max_length.
+
+    Returns:
+      New tokens [B, T], scores [B] (not divided by a penalty) and lengths [B].
+
+    Raises:
+      ValueError: neither source nor prompt, shapes that do not fit, a length below 1.
+
+    Cost: one decoder step a token, until the last row has ended.
+
+    Example:
+      >>> import jax, jax.numpy as jnp
+      >>> from attnlab.models import TransformerConfig, TransformerLM
+      >>> model = TransformerLM(TransformerConfig(11, num_layers=1, width=8, hidden=8, num_heads=2))
+      >>> prompt = jnp.array([[5, 6, 7], [8, 9, 10]])
+      >>> variables = model.init(jax.random.key(0), prompt)
+      >>> greedy(model, variables, prompt=prompt, max_length=4).tokens.shape
+      (2, 4)
+    """
+    given = as_given(source, prompt, max_length, extra_length)
+    return _write(model, dict(variables), given, None, None, max_length, extra_length)
+
+
+def sample(
+    model: Decoder,
+    variables: Mapping[str, Any],
+    source: jax.Array | None = None,
+    *,
+    key: jax.Array,
+    prompt: jax.Array | None = None,
+    max_length: int,
+    extra_length: int | None = 50,
+    temperature: float = 1.0,
+    top_k: int | None = None,
+    top_p: float | None = None,
+) -> Hypotheses:
+    """Tokens drawn one after the other, until EOS or the limit.
+
+        p'(y) ∝ p(y)^{1/temperature}    over the `top_k` likeliest y, and of these over the fewest
+                                        likeliest whose p' sums up to at least `top_p`.
+
+    Args:
+      model: as for `greedy`.
+      variables: as for `greedy`.
+      source: as for `greedy`.
+      key: PRNG key; the same key gives the same tokens.
+      prompt: as for `greedy`.
+      max_length: as for `greedy`.
+      extra_length: as for `greedy`.
+      temperature: spread of the draw, > 0; towards 0 it is `greedy`.
+      top_k: number of tokens that may be drawn; None = all. Each value compiles anew.
+      top_p: share of the probability that may be drawn, in (0, 1]; None = all.
+
+    Returns:
+      As `greedy`; scores are log p of the model, whatever the temperature.
+
+    Raises:
+      ValueError: as `greedy`, and other values of temperature, top_k or top_p.
+
+    Source: top_p is the nucleus of Holtzman et al. 2020, §3.1; top_k is Fan et al. 2018, §5.3.
+    """
+    given = as_given(source, prompt, max_length, extra_length)
+    require(temperature > 0, f"temperature must be more than 0; got {temperature} (use greedy)")
+    require(top_k is None or top_k >= 1, f"top_k must be at least 1, or None; got {top_k}")
+    require(top_p is None or 0 < top_p <= 1, f"top_p must be in (0, 1], or None; got {top_p}")
+    draw = _Draw(key, jnp.float32(temperature), None if top_p is None else jnp.float32(top_p))
+    return _write(model, dict(variables), given, draw, top_k, max_length, extra_length)
+
+
+class _Draw(NamedTuple):
+    """How a token is drawn."""
+
+    key: jax.Array
+    temperature: jax.Array
+    top_p: jax.Array | None
+
+    def token(self, step: Any, log_probs: jax.Array, top_k: int | None) -> jax.Array:
+        """One token [B] of log p [B, V]."""
+        logits = log_probs / self.temperature
+        if top_k is not None and top_k < logits.shape[-1]:
+            logits = jnp.where(logits < jax.lax.top_k(logits, top_k)[0][:, -1:], -jnp.inf, logits)
+        if self.top_p is not None:
+            falling = -jnp.sort(-jax.nn.softmax(logits), axis=-1)
+            before = jnp.cumsum(falling, axis=-1) - falling
+            least = jnp.where(before < self.top_p, falling, jnp.inf).min(-1, keepdims=True)
+            logits = jnp.where(jax.nn.softmax(logits) < least, -jnp.inf, logits)
+        return jax.random.categorical(jax.random.fold_in(self.key, step), logits).astype(jnp.int32)
+
+
+class _Growing(NamedTuple):
+    """One hypothesis a row, and whether it has not ended."""
+
+    tokens: jax.Array  # [B, T]
+    log_p: jax.Array  # [B]
+    growing: jax.Array  # [B]
+
+
+@functools.partial(jax.jit, static_argnums=(0, 4, 5, 6))
+def _write(model, variables, given, draw, top_k, max_length, extra_length) -> Hypotheses:
+    limits = limits_of(given, max_length, extra_length)
+    memory, logits, state = first_call(model, variables, given, max_length)
+    next_logits = make_next_logits(model, variables, memory, state.get("static", {}))
+
+    def extend(step, found: _Growing, logits) -> _Growing:
+        log_probs = log_probs_of(logits)
+        if draw is None:
+            token = jnp.argmax(log_probs, -1).astype(jnp.int32)
+        else:
+            token = draw.token(step, log_probs, top_k)
+        log_p = jnp.take_along_axis(log_probs, token[:, None], axis=-1)[:, 0]
+        token = jnp.where(found.growing, token, tok.PAD)
+        return _Growing(
+            jax.lax.dynamic_update_slice_in_dim(found.tokens, token[:, None], step, 1),
+            found.log_p + jnp.where(found.growing, log_p, 0.0),
+            found.growing & (token != tok.EOS) & (step + 1 < limits),
+        )
+
+    def body(carry):
+        step, found, cache = carry
+        last = jax.lax.dynamic_slice_in_dim(found.tokens, step - 1, 1, 1)
+        logits, cache = next_logits(cache, last)
+        return step + 1, extend(step, found, logits), cache
+
+    batch = given.prompt.shape[0]
+    empty = jnp.full((batch, max_length), tok.PAD, jnp.int32)
+    found = extend(0, _Growing(empty, jnp.zeros(batch), jnp.ones(batch, bool)), logits)
+    carry = jnp.int32(1), found, state.get("cache", {})
+    _, found, _ = jax.lax.while_loop(lambda carry: carry[1].growing.any(), body, carry)
+    return Hypotheses(found.tokens, found.log_p, tok.lengths(found.tokens))

@@ -1,0 +1,171 @@
+"""What a training minimizes: sums over a batch, the numbers they are means of, and their loss."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+import jax
+import jax.numpy as jnp
+
+from attnlab.checks import require_choice
+from attnlab.tokens import PAD
+
+__all__ = ["Batch", "Objective", "TokenCrossEntropy", "num_sentences", "predicted", "token_sums"]
+
+Batch = dict[str, Any]
+
+
+class Objective(Protocol):
+    """A loss that is exact over devices and parts of a batch, because only sums are added up.
+
+    With the sums s_k and the counts c_j of the whole batch, the gradient is that of
+
+        loss(s, c / c_over) / c_over,
+
+    so `loss` must be linear in the sums. Dividing by c_over last keeps the gradients of 16 bits
+    from underflow.
+
+    Attributes:
+      over: name of the count that the gradient is divided by last.
+      headline: name of the mean that tells which checkpoint is best, the one where it is smallest.
+      shown: names of the means that a terminal shows.
+    """
+
+    @property
+    def over(self) -> str: ...
+
+    @property
+    def headline(self) -> str: ...
+
+    @property
+    def shown(self) -> tuple[str, ...]: ...
+
+    def inputs(self, batch: Batch) -> Batch:
+        """The arguments that the model is called with, by name."""
+        ...
+
+    def counts(self, batch: Batch) -> dict[str, jax.Array]:
+        """Numbers that are of the batch alone, float32 scalars; "tokens" is always one of them."""
+        ...
+
+    def sums(self, outputs: Any, batch: Batch) -> dict[str, jax.Array]:
+        """Sums over the batch of what the model returned, float32 scalars."""
+        ...
+
+    def loss(self, sums: Mapping[str, jax.Array], shares: Mapping[str, jax.Array]) -> jax.Array:
+        """The loss times `over`'s count, linear in the sums; a share is a count over that one."""
+        ...
+
+    def means(self, sums: Mapping[str, float], counts: Mapping[str, float]) -> dict[str, float]:
+        """What a curve shows of any number of batches."""
+        ...
+
+
+@dataclasses.dataclass(frozen=True)
+class TokenCrossEntropy:
+    """The cross entropy of `batch["target"]`, or of `batch["tokens"]` if there is none.
+
+    The model is called with the whole batch and returns logits [B, T, V]. Means are over tokens.
+
+    Attributes:
+      label_smoothing: ε of `token_sums`.
+      gradient_mean_over: "tokens" or "sentences", by whose number in the whole batch the gradient
+        of the summed loss is divided; a packed row has a sentence a segment. Over sentences it is
+        longer by their mean number of tokens, about 27 in WMT14: SGD's steps are as much larger
+        and a clip norm is reached as much earlier. Adam and Adadelta see it through ε alone.
+
+    Raises:
+      ValueError: another `gradient_mean_over`.
+    """
+
+    label_smoothing: float = 0.0
+    gradient_mean_over: str = "tokens"
+
+    headline = "nll"
+    shown = ("loss", "perplexity", "accuracy")
+
+    def __post_init__(self):
+        require_choice("gradient_mean_over", self.gradient_mean_over, ("tokens", "sentences"))
+
+    @property
+    def over(self) -> str:
+        """The count's name."""
+        return self.gradient_mean_over
+
+    def inputs(self, batch: Batch) -> Batch:
+        """All of the batch."""
+        return batch
+
+    def counts(self, batch: Batch) -> dict[str, jax.Array]:
+        """Tokens and sentences that are predicted."""
+        tokens = (predicted(batch) != PAD).sum(dtype=jnp.float32)
+        return {"tokens": tokens, "sentences": num_sentences(batch)}
+
+    def sums(self, outputs: jax.Array, batch: Batch) -> dict[str, jax.Array]:
+        """As `token_sums`."""
+        return token_sums(outputs, predicted(batch), label_smoothing=self.label_smoothing)
+
+    def loss(self, sums: Mapping[str, jax.Array], shares: Mapping[str, jax.Array]) -> jax.Array:
+        """The summed loss."""
+        del shares
+        return sums["loss"]
+
+    def means(self, sums: Mapping[str, float], counts: Mapping[str, float]) -> dict[str, float]:
+        """Loss and −log p a token, perplexity exp(nll) and accuracy."""
+        found = {name: x / counts["tokens"] for name, x in sums.items()}
+        nll = found["nll"]
+        perplexity = math.exp(nll) if nll < 700 else math.inf
+        return {
+            "loss": found["loss"],
+            "nll": nll,
+            "perplexity": perplexity,
+            "accuracy": found["correct"],
+        }
+
+
+def token_sums(
+    logits: jax.Array, targets: jax.Array, *, label_smoothing: float = 0.0
+) -> dict[str, jax.Array]:
+    """Σ_t H(q_t, p_t) with q_t = (1 − ε)·onehot(target_t) + ε/V, over the tokens that are not PAD.
+
+    Args:
+      logits: scores [*B, T, V] of all words.
+      targets: token ids [*B, T].
+      label_smoothing: ε (Szegedy et al. 2016, §7; Vaswani et al. 2017, §5.4).
+
+    Returns:
+      Float32 scalars: "loss", the smoothed cross entropy in nats; "nll", −log p(token) in nats;
+      "correct", the number of tokens that no other is likelier than. O(B·T·V) time; log p of all V
+      words is not kept.
+    """
+    logits = logits.astype(jnp.float32)
+    log_normalizer = jax.nn.logsumexp(logits, axis=-1)
+    of_target = jnp.take_along_axis(logits, targets[..., None], axis=-1)[..., 0]
+    nll = log_normalizer - of_target
+    loss = nll
+    if label_smoothing:
+        of_any = log_normalizer - logits.mean(-1)
+        loss = (1 - label_smoothing) * nll + label_smoothing * of_any
+    # The normalizer has made this maximum already; argmax would read the logits once more.
+    correct = of_target >= logits.max(-1)
+    sums = {"loss": loss, "nll": nll, "correct": correct}
+    return {
+        name: jnp.where(targets != PAD, x, 0).sum(dtype=jnp.float32) for name, x in sums.items()
+    }
+
+
+def predicted(batch: Batch) -> jax.Array:
+    """The tokens [B, T] that a model of this batch predicts."""
+    return batch["target"] if "target" in batch else batch["tokens"]
+
+
+def num_sentences(batch: Batch) -> jax.Array:
+    """How many are predicted, float32: rows with any token, or the segments of packed rows."""
+    segments = batch.get("target_segments" if "target" in batch else "segments")
+    if segments is None:
+        return (predicted(batch) != PAD).any(-1).sum(dtype=jnp.float32)
+    begins = (jnp.diff(segments, axis=-1, prepend=0) != 0) & (segments != 0)
+    return begins.sum(dtype=jnp.float32)

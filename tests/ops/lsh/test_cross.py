@@ -1,0 +1,243 @@
+"""LSH attention with queries and keys of their own, against a float64 oracle."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from attnlab import masks
+from attnlab.bench.oracle_lsh import unit_keys
+from attnlab.ops import dropout
+from attnlab.ops.lsh import cross, hashing
+from attnlab.ops.lsh.attention import PAPER, STRICT, LSHOptions
+from tests.ops.lsh.plain_cross import all_counts, dense, everything
+
+BATCH, QUERIES, KEYS, HEADS, KV_HEADS, WIDTH, VALUE_WIDTH, ROUNDS, BUCKETS = (
+    2,
+    29,
+    23,
+    4,
+    2,
+    5,
+    3,
+    3,
+    3,
+)
+CHUNK = 4
+
+# The rounds, which short inputs would not go through of themselves.
+lsh_cross_attention = functools.partial(cross.lsh_cross_attention, implementation="sorted")
+STATIC = ("chunk_size", "causal", "options", "dropout_rate", "rows_at_once")
+attend = jax.jit(lsh_cross_attention, static_argnames=STATIC)
+
+
+def inputs(num_queries=QUERIES, num_keys=KEYS, dtype=np.float64, seed=0):
+    rng = np.random.default_rng(seed)
+    q = rng.normal(size=(BATCH, num_queries, HEADS, WIDTH)).astype(dtype)
+    k = rng.normal(size=(BATCH, num_keys, KV_HEADS, WIDTH)).astype(dtype)
+    v = rng.normal(size=(BATCH, num_keys, KV_HEADS, VALUE_WIDTH)).astype(dtype)
+    q_buckets = rng.integers(0, BUCKETS, (BATCH, ROUNDS, num_queries, HEADS), dtype=np.int32)
+    k_buckets = rng.integers(0, BUCKETS, (BATCH, ROUNDS, num_keys, KV_HEADS), dtype=np.int32)
+    return q, k, v, q_buckets, k_buckets
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def value_and_gradients(f, q, k, v):
+    out, pull = jax.vjp(f, q, k, v)
+    return (out, *pull(jnp.cos(out)))
+
+
+CASES = {  # options, causal, reach, number of queries
+    "both ways": (STRICT, False, CHUNK, QUERIES),
+    "causal": (STRICT, True, CHUNK, QUERIES),
+    "a long window, both ways": (LSHOptions(look_back=2, window=5), False, 5, QUERIES),
+    "a short window, multiset": (LSHOptions(window=2, union=False), True, 2, QUERIES),
+    "raw keys, few queries": (LSHOptions(key_norm=None, logit_scale=None), False, CHUNK, 3),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_equals_the_oracle_and_its_gradients_those_of_a_dense_softmax(x64, case):
+    options, causal, reach, num_queries = CASES[case]
+    q, k, v, *buckets = inputs(num_queries)
+    rng = np.random.default_rng(2)
+    masked = {
+        "valid": rng.random((BATCH, KEYS)) < 0.7,
+        "q_valid": np.arange(num_queries) < np.array([[num_queries], [num_queries // 2 + 1]]),
+        "segments": rng.integers(0, 2, (BATCH, KEYS)),
+        "q_segments": rng.integers(0, 2, (BATCH, num_queries)),
+    }
+    masked["valid"][:, :2] = False
+    norm, scale = options.key_norm, options.logit_scale or WIDTH**-0.5
+
+    @jax.jit
+    def ours(q, k, v, given):
+        mask = masks.Explicit(given["valid"][:, None, None, :])
+        lengths = jnp.sum(given["q_valid"], 1)
+        mask &= masks.Padding(jnp.full(BATCH, KEYS), q_lengths=lengths)
+        mask &= masks.Segments(given["q_segments"], given["segments"])
+        return value_and_gradients(
+            lambda q, k, v: lsh_cross_attention(
+                q, k, v, *buckets, chunk_size=CHUNK, causal=causal, mask=mask, options=options
+            ),
+            q,
+            k,
+            v,
+        )
+
+    for given in (everything(BATCH, num_queries, KEYS), masked):
+        times = all_counts(*buckets, given, reach=reach, causal=causal)
+        times = np.minimum(times, 1) if options.union else times
+        wanted = value_and_gradients(
+            lambda q, k, v, times=times: dense(q, k, v, times, norm=norm, scale=scale), q, k, v
+        )
+        for got, want in zip(ours(q, k, v, given), wanted, strict=True):
+            np.testing.assert_allclose(got, want, atol=1e-11)
+
+
+@pytest.mark.parametrize(("num_queries", "num_keys"), [(1, 1), (1, 17), (17, 1), (5, 8), (16, 16)])
+def test_any_lengths(x64, num_queries, num_keys):
+    q, k, v, *buckets = inputs(num_queries, num_keys)
+    got = attend(q, k, v, *buckets, chunk_size=CHUNK)
+    given = everything(BATCH, num_queries, num_keys)
+    times = np.minimum(all_counts(*buckets, given, reach=CHUNK, causal=False), 1)
+    np.testing.assert_allclose(got, dense(q, k, v, times), atol=1e-12)
+
+
+def test_one_bucket_that_fits_the_window_is_exact_attention(x64):
+    q, k, v, *buckets = inputs()
+    got = attend(q, k, v, *(0 * b for b in buckets), chunk_size=KEYS)
+    keys = np.repeat(unit_keys(k, "rms"), HEADS // KV_HEADS, axis=2)
+    weights = jax.nn.softmax(np.einsum("bqnh,bknh->bnqk", q, keys))
+    want = np.einsum("bnqk,bknd->bqnd", weights, np.repeat(v, HEADS // KV_HEADS, axis=2))
+    np.testing.assert_allclose(got, want, atol=1e-12)
+
+
+@pytest.mark.parametrize(("chunk", "length"), [(16, 101), (64, 256)])
+def test_the_future_changes_not_one_bit_of_the_past(chunk, length, as_users_compile):
+    rng = np.random.default_rng(0)
+    rotations = hashing.make_rotations(
+        jax.random.key(0), num_heads=KV_HEADS, head_dim=WIDTH, num_hashes=2, num_buckets=4
+    )
+
+    @functools.partial(jax.jit, compiler_options=as_users_compile)
+    def run(q, k, v):
+        buckets = (hashing.hash_buckets(x, rotations) for x in (q, k))
+        return lsh_cross_attention(q, k, v, *buckets, chunk_size=chunk, causal=True)
+
+    arrays = [x for x in inputs(length, length, np.float32)[:3]]
+    before, cut = np.asarray(run(*arrays)), length // 3
+    for x in arrays:
+        x[:, cut:] = 3 * rng.normal(size=x[:, cut:].shape) + 1
+    after = np.asarray(run(*arrays))
+    np.testing.assert_array_equal(after[:, :cut], before[:, :cut])
+    assert np.abs(after[:, cut:] - before[:, cut:]).max() > 0.1
+
+
+def test_queries_may_begin_later_than_keys(x64):
+    q, k, v, *buckets = inputs(5)
+    mask = masks.Causal(q_offset=jnp.array([18, 3]))
+    got = attend(q, k, v, *buckets, chunk_size=CHUNK, mask=mask)
+    for b, offset in enumerate((18, 3)):
+        times = all_counts(
+            *buckets, everything(BATCH, 5, KEYS), reach=CHUNK, causal=True, offset=offset
+        )
+        want = dense(q, k, v, np.minimum(times, 1))
+        np.testing.assert_allclose(got[b], want[b], atol=1e-12)
+
+
+def test_padding_of_keys_and_queries_changes_nothing(x64):
+    q, k, v, *buckets = inputs()
+    mask = masks.Padding(np.array([KEYS, 11]), q_lengths=np.array([13, QUERIES]))
+
+    def padded(x, axis, amount):
+        return np.pad(x, [(0, amount if a == axis else 0) for a in range(x.ndim)])
+
+    want = attend(q, k, v, *buckets, chunk_size=CHUNK, mask=mask)
+    got = attend(
+        padded(q, 1, 7),
+        padded(k, 1, 13),
+        padded(v, 1, 13),
+        padded(buckets[0], 2, 7),
+        padded(buckets[1], 2, 13),
+        chunk_size=CHUNK,
+        mask=mask,
+    )
+    np.testing.assert_allclose(got[:, :QUERIES], want, atol=1e-14)
+    assert not got[:, QUERIES:].any() and not want[0, 13:].any()
+
+
+def test_knobs_change_no_number(x64, quick_compile, monkeypatch):
+    q, k, v, *buckets = inputs()
+    key, rate = jax.random.key(5), 0.4
+
+    def ours(q, k, v, rows_at_once=None):
+        return lsh_cross_attention(
+            q,
+            k,
+            v,
+            *buckets,
+            chunk_size=CHUNK,
+            dropout_rate=rate,
+            dropout_key=key,
+            rows_at_once=rows_at_once,
+        )
+
+    seeds = dropout.seeds(key, BATCH, HEADS, 1)
+    keep = dropout.keep_mask(seeds, rate, jnp.arange(QUERIES), jnp.arange(KEYS))
+    times = np.minimum(
+        all_counts(*buckets, everything(BATCH, QUERIES, KEYS), reach=CHUNK, causal=False), 1
+    )
+    wanted = value_and_gradients(
+        lambda q, k, v: dense(q, k, v, times, keep=keep[:, :, 0] / (1 - rate)), q, k, v
+    )
+
+    def tiled(q, k, v):
+        return ours(q, k, v)
+
+    runs = [
+        value_and_gradients(f, q, k, v) for f in (ours, functools.partial(ours, rows_at_once=3))
+    ]
+    # 5 of the 14 query chunks in a tile: the last one is moved back over chunks already computed.
+    monkeypatch.setattr("attnlab.ops.lsh.rows._TILE_ON_CPU", 5 * 3 * CHUNK**2)
+    for got in (*runs, value_and_gradients(tiled, q, k, v)):
+        for x, y in zip(got, wanted, strict=True):
+            np.testing.assert_allclose(x, y, atol=1e-11)
+
+
+def test_work_and_memory_grow_with_the_lengths_and_no_faster():
+    def temporaries(length):
+        x = jax.ShapeDtypeStruct((1, length, 2, 16), jnp.float32)
+        buckets = jax.ShapeDtypeStruct((1, 2, length, 2), jnp.int32)
+
+        def loss(q, k, v, *buckets):
+            return lsh_cross_attention(q, k, v, *buckets, chunk_size=16).sum()
+
+        compiled = jax.jit(jax.grad(loss, argnums=(0, 1, 2))).lower(x, x, x, buckets, buckets)
+        return compiled.compile().memory_analysis().temp_size_in_bytes
+
+    short, long = temporaries(2**13), temporaries(2**15)
+    assert 2 * short < long < 4.4 * short
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "message"),
+    [
+        ({"options": PAPER}, NotImplementedError, "strict=False"),
+        ({"v": 1}, ValueError, "k and v must have equal"),
+        ({"k": 0}, ValueError, "k and v must have equal"),
+        ({"q_buckets": 2}, ValueError, "q_buckets must be .*rounds"),
+        ({"k_buckets": 1}, ValueError, "same rounds, hashed with the same rotations; got 3 and 2"),
+        ({"mask": masks.Window(1, 0)}, NotImplementedError, "got Window"),
+    ],
+)
+def test_bad_input_is_refused(change, error, message):
+    names = ("q", "k", "v", "q_buckets", "k_buckets")
+    given = dict(zip(names, inputs(dtype=np.float32), strict=True)) | {"chunk_size": CHUNK}
+    for name, x in change.items():
+        shorter = name in names  # by one, along this axis
+        given[name] = np.take(given[name], range(given[name].shape[x] - 1), x) if shorter else x
+    with pytest.raises(error, match=message):
+        lsh_cross_attention(**given)

@@ -1,0 +1,272 @@
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from attnlab import scores
+from attnlab.ops import routes
+from attnlab.ops.lsh import hashing
+from attnlab.ops.lsh.order import bucket_limit
+from attnlab.ops.lsh.running_mean import RunningMean
+
+HEADS, WIDTH, ROUNDS, LENGTH = 3, 11, 2, 101
+
+
+hash_buckets = jax.jit(hashing.hash_buckets)
+
+
+def rotations(num_buckets, *, rounds=ROUNDS, shared=False):
+    """As `make_rotations` makes them; NumPy draws them without compiling anything."""
+    rng = np.random.default_rng(7)
+    factors = hashing.factorize(num_buckets) if isinstance(num_buckets, int) else num_buckets
+    shapes = [(1 if shared else HEADS, rounds, factor // 2, WIDTH) for factor in factors]
+    return hashing.Rotations(tuple(rng.normal(size=shape).astype(np.float32) for shape in shapes))
+
+
+def make_rotations(num_buckets, **changes):
+    sizes = {"num_heads": HEADS, "head_dim": WIDTH, "num_hashes": ROUNDS} | changes
+    return hashing.make_rotations(jax.random.key(7), num_buckets=num_buckets, **sizes)
+
+
+def activations(seed=0):
+    rng = np.random.default_rng(seed)
+    return jnp.asarray(rng.normal(size=(2, LENGTH, HEADS, WIDTH)), jnp.float32)
+
+
+def published_hash(x, made):
+    """The paper's formula and Trax's mixed radix, with the concatenation, in float64."""
+    batch, length, heads, _ = x.shape
+    buckets = np.zeros((batch, made.num_hashes, length, heads), int)
+    for b, r, n in np.ndindex(batch, made.num_hashes, heads):
+        radix = 1
+        for factor in made.factors:
+            rotation = np.asarray(factor, np.float64)[min(n, factor.shape[0] - 1), r]
+            rotated = np.asarray(x[b, :, n], np.float64) @ rotation.T
+            digit = np.argmax(np.concatenate([rotated, -rotated], axis=-1), axis=-1)
+            buckets[b, r, :, n] += radix * digit
+            radix *= 2 * rotation.shape[0]
+    return buckets
+
+
+@pytest.mark.parametrize("num_buckets", [2, 14, 128, (4, 6), (2, 2, 10)])
+@pytest.mark.parametrize("shared", [False, True])
+def test_hash_is_the_published_formula(num_buckets, shared):
+    made, x = rotations(num_buckets, shared=shared), activations()
+    buckets = hash_buckets(x, made)
+    assert buckets.dtype == jnp.int32
+    assert made.num_buckets == math.prod(np.atleast_1d(num_buckets))
+    np.testing.assert_array_equal(buckets, published_hash(x, made))
+
+
+@given(st.integers(1, 3000).map(lambda n: 2 * n))
+def test_factors_are_even_and_small_if_that_can_be(num_buckets):
+    factors = hashing.factorize(num_buckets)
+    assert math.prod(factors) == num_buckets
+    assert all(factor % 2 == 0 for factor in factors)
+    if max(factors) > 64:  # nothing more can be split off
+        odd_part = num_buckets // (num_buckets & -num_buckets)
+        assert num_buckets // odd_part == 2 ** len(factors) or max(factors) > 64
+        assert num_buckets % 2 ** (len(factors) + 1) != 0
+
+
+@given(st.integers(1, 10**7), st.integers(1, 300))
+def test_default_number_of_buckets_is_the_papers_or_a_little_more(length, chunk_size):
+    num_buckets = hashing.default_num_buckets(length, chunk_size)
+    wanted = 2 * math.ceil(length / chunk_size)
+    limit = bucket_limit(length + chunk_size)
+    assert num_buckets <= limit
+    if wanted <= limit:
+        assert min(wanted, limit) <= num_buckets <= 1.1 * wanted + 2
+    else:
+        assert num_buckets > limit / 2
+    assert max(hashing.factorize(num_buckets)) <= 64
+
+
+def test_a_million_tokens_are_hashed_and_sorted_by_default():
+    x = jax.ShapeDtypeStruct((1, 2**20, 1, 4), jnp.float32)
+    assert jax.eval_shape(lambda x: routes.LSH(2)(scores.Dot(), x, x, x), x).shape == x.shape
+
+
+def test_hash_cost_is_linear_in_the_length():
+    def operations(length):
+        return length * sum(hashing.factorize(hashing.default_num_buckets(length, 16)))
+
+    assert operations(2**16) < 5 * operations(2**14)  # unfactorized: 16 times
+
+
+def test_scaling_changes_nothing_and_negation_gives_the_opposite_bucket():
+    made, x = rotations(14), activations()
+    buckets = hash_buckets(x, made)
+    np.testing.assert_array_equal(buckets, hash_buckets(3.7 * x, made))
+    np.testing.assert_array_equal((buckets + 7) % 14, hash_buckets(-x, made))
+
+
+def test_collisions_become_rarer_with_the_angle():
+    made = rotations(16, rounds=64)
+    x, y = (np.asarray(activations(seed)) for seed in (1, 2))
+    y = y - x * (x * y).sum(-1, keepdims=True) / (x * x).sum(-1, keepdims=True)
+    y *= np.linalg.norm(x, axis=-1, keepdims=True) / np.linalg.norm(y, axis=-1, keepdims=True)
+    buckets = hash_buckets(x, made)
+    same = [
+        (buckets == hash_buckets(np.cos(angle) * x + np.sin(angle) * y, made)).mean()
+        for angle in np.pi * np.array([0, 0.1, 0.2, 0.35, 0.5])
+    ]
+    assert same[0] == 1
+    assert all(near > far for near, far in zip(same[:-1], same[1:], strict=True))
+    assert 0.02 < same[-1] < 0.1  # orthogonal vectors meet by chance, 1 in 16
+
+
+def test_rotations_are_gaussian_and_more_rounds_keep_the_first_ones():
+    few, many = (make_rotations(128, num_hashes=rounds) for rounds in (2, 5))
+    assert [factor.shape for factor in many.factors] == [(3, 5, 4, 11), (3, 5, 8, 11)]
+    assert few.num_buckets == many.num_buckets == 128 and many.num_hashes == 5
+    for first, all_rounds in zip(few.factors, many.factors, strict=True):
+        np.testing.assert_array_equal(first, all_rounds[:, :2])
+    draws = np.concatenate([factor.ravel() for factor in many.factors])
+    assert len(np.unique(draws)) == draws.size
+    assert abs(draws.mean()) < 0.1 and abs(draws.std() - 1) < 0.05
+    for same in (np.int64(128), (np.int64(8), np.int32(16)), np.array([8, 16])):
+        other = make_rotations(same, num_hashes=np.int32(2))
+        jax.tree.map(np.testing.assert_array_equal, few, other)
+    sizes = {"num_hashes": 2, "num_buckets": 8, "chunk_size": 4}
+    from_numpy = routes.LSH(**{name: np.int64(size) for name, size in sizes.items()})
+    assert from_numpy == routes.LSH(**sizes) and type(from_numpy.chunk_size) is int
+    shared = jax.eval_shape(lambda: make_rotations((6, 4), shared=True))
+    assert [factor.shape for factor in shared.factors] == [(1, 2, 3, 11), (1, 2, 2, 11)]
+
+
+def test_a_token_hashes_alike_alone_and_in_company():
+    made, x = rotations((8, 10)), activations()
+    together = jax.jit(hash_buckets)(x, made)
+    alone = jax.jit(hash_buckets)(x[:, 17:18], made)
+    np.testing.assert_array_equal(alone, together[:, :, 17:18])
+
+
+def test_no_gradient_and_any_batch():
+    made, x = rotations(16), activations()
+    gradient = jax.grad(lambda x: hash_buckets(x, made).astype(jnp.float32).sum() + x.sum())
+    np.testing.assert_array_equal(gradient(x), np.ones(x.shape))
+    buckets = hash_buckets(x, made)
+    np.testing.assert_array_equal(hash_buckets(x[None], made), buckets[None])
+    np.testing.assert_array_equal(hash_buckets(x[1], made), buckets[1])
+
+
+def test_a_row_that_is_not_finite_gets_some_bucket():
+    x = activations().at[0, 5].set(jnp.nan).at[0, 6].set(0)
+    buckets = hash_buckets(x, rotations((4, 6)))
+    assert buckets.min() >= 0 and buckets.max() < 24
+
+
+def test_heads_that_share_rotations_hash_alike_and_others_do_not():
+    x = activations()
+    x = jnp.broadcast_to(x[:, :, :1], x.shape)
+    own, shared = (hash_buckets(x, rotations(16, shared=flag)) for flag in (False, True))
+    np.testing.assert_array_equal(shared[..., 0], shared[..., 1])
+    assert (own[..., 0] != own[..., 1]).mean() > 0.5
+    assert (own[:, 0] != own[:, 1]).mean() > 0.5
+
+
+def test_centering_undoes_a_common_mean():
+    made, x = rotations(32), activations()
+    mean = 20 * jnp.ones((1, 1, HEADS, WIDTH))
+
+    def used(**options):
+        return len(np.unique(hash_buckets(x + mean, made, **options)[0, 0, :, 0]))
+
+    assert used() <= 4
+    assert used(center=mean) > 20
+    assert used(center=hashing.running_center(x + mean)) > 20
+
+
+def test_what_is_the_center_up_to_rounding_has_no_direction_to_hash():
+    made, center = rotations(14), 20 + activations()[:, :1]
+    direction = jnp.sign(activations())
+    for size, tie in ((1e-6, True), (1e-3, False)):
+        buckets = hash_buckets(center * (1 + size * direction), made, center=center)
+        assert (len(np.unique(buckets)) == 1) == tie
+    huge = hash_buckets(1e30 * activations(), made, center=1e30 * activations()[:, :1])
+    np.testing.assert_array_equal(
+        huge[:, :, 1:], hash_buckets(activations(), made, center=activations()[:, :1])[:, :, 1:]
+    )
+
+
+def test_running_center_of_equal_tokens_is_the_token_however_many():
+    x = jnp.broadcast_to(activations()[:, :1], (2, 4001, HEADS, WIDTH)).at[:, 4000].add(1)
+
+    def one(mean, token):
+        center, mean = mean.go_on(token[:, None], None)
+        return mean, center[:, 0]
+
+    together = hashing.running_center(x)
+    _, one_by_one = jax.lax.scan(one, RunningMean.empty(x.shape), jnp.moveaxis(x, 1, 0))
+    for center in (together, jnp.moveaxis(one_by_one, 0, 1)):
+        np.testing.assert_array_equal(center[:, :4000], x[:, :4000])
+        np.testing.assert_allclose(center[:, 4000] - x[:, 0], 1 / 4001, rtol=1e-3)
+
+
+def test_running_center_is_the_mean_so_far():
+    x, valid = activations(), jnp.arange(LENGTH)[None] % 3 != jnp.array([[0], [1]])
+    center = hashing.running_center(x, valid)
+    for b, t in ((0, 0), (0, 1), (0, 50), (1, 0), (1, 50)):
+        rows = x[b, : t + 1][np.asarray(valid)[b, : t + 1]]
+        want = rows.mean(0) if len(rows) else jnp.zeros_like(x[b, 0])
+        np.testing.assert_allclose(center[b, t], want, atol=1e-5)
+    np.testing.assert_array_equal(  # what is masked cannot matter
+        hashing.running_center(jnp.where(valid[..., None, None], x, jnp.nan), valid), center
+    )
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: make_rotations(15), "must be even.*got 15 .round it up"),
+        (lambda: make_rotations((4, 3)), "must be even.*got .4, 3."),
+        (lambda: make_rotations(0), "must be even.*got 0"),
+        (lambda: make_rotations(()), "at least one factor"),
+        (lambda: make_rotations(8.0), "must be even.*got 8.0"),
+        (lambda: routes.LSH(num_buckets=0), "num_buckets.* must be even and ≥ 2: .*got 0"),
+        (lambda: routes.LSH(num_buckets=(4, 3)), "must be even.*got .4, 3."),
+        (lambda: routes.LSH(num_hashes=0), "num_hashes must be an int ≥ 1; got 0"),
+        (lambda: routes.LSH(chunk_size=0), "chunk_size must be an int ≥ 1; got 0"),
+        (lambda: routes.LSH(chunk_size=64.0), "chunk_size must be an int ≥ 1; got 64.0"),
+        (lambda: routes.LSH(num_hashes=True), "num_hashes must be an int ≥ 1; got True"),
+        (lambda: make_rotations(8, num_hashes=0), "num_hashes must be an int ≥ 1; got 0"),
+        (
+            lambda: hashing.make_rotations(7, num_heads=1, head_dim=1, num_hashes=1, num_buckets=2),
+            "key must be one PRNG key; got 7 .make it with jax.random.key",
+        ),
+        (
+            lambda: hashing.make_rotations(
+                jnp.ones(3), num_heads=1, head_dim=1, num_hashes=1, num_buckets=2
+            ),
+            "key must be one PRNG key; got float32",
+        ),
+        (lambda: hashing.hash_buckets(activations()[..., :5], rotations(8)), "width 11.*got"),
+        (lambda: hashing.hash_buckets(activations()[:, :, :2], rotations(8)), "3 heads.*got"),
+        (
+            lambda: hashing.hash_buckets(activations(), rotations(8), center=jnp.zeros(WIDTH)),
+            "center must have x's rank",
+        ),
+        (
+            lambda: hashing.hash_buckets(
+                activations()[:1], rotations(8), center=jnp.zeros((5, 1, HEADS, WIDTH))
+            ),
+            r"broadcast to it, \(1, 101, 3, 11\); got \(5, 1, 3, 11\) \(a mean of every head is",
+        ),
+        (
+            lambda: jax.eval_shape(
+                hashing.hash_buckets,
+                jax.ShapeDtypeStruct((2**24, HEADS, WIDTH), jnp.float32),
+                rotations(512),
+            ),
+            "32-bit sort key: at length 16777216 at most 255 buckets; got 512",
+        ),
+    ],
+)
+def test_bad_input_is_refused(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()

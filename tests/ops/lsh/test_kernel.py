@@ -1,0 +1,113 @@
+"""LSH attention by the range kernels: the same function as round by round."""
+
+import functools
+import types
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from attnlab import Pallas, masks
+from attnlab.ops.lsh import kernel
+from attnlab.ops.lsh.attention import LUCIDRAINS, PAPER, STRICT, LSHOptions, lsh_attention
+from attnlab.ops.lsh.cross import lsh_cross_attention
+from tests.ops.kernels.pallas import plain_kernels
+
+pytestmark = pytest.mark.usefixtures("quick_compile")
+CASES = {  # length, options, causal, mask, rounds
+    "strict": (52, STRICT, True, None, 3),
+    "both ways, padding": (52, STRICT, False, masks.Padding(jnp.array([43, 52])), 3),
+    "paper": (32, PAPER, True, None, 2),
+    "one round, segments": (37, STRICT, True, masks.Segments(jnp.arange(37) // 13), 1),
+    "multiset, another window": (
+        37,
+        LSHOptions(union=False, look_back=2, window=9),
+        True,
+        None,
+        2,
+    ),
+    "chunks on both sides": (37, LSHOptions(strict=False, look_ahead=1), False, None, 2),
+}
+KERNEL = Pallas(8, 16, interpret=True)
+
+
+def arrays(length, rounds, buckets=4):
+    rng = np.random.default_rng(0)
+    qk, v, g = (jnp.asarray(rng.normal(size=(2, length, 3, 6)), jnp.float32) for _ in range(3))
+    return qk, v, g, jnp.asarray(rng.integers(0, buckets, size=(2, rounds, length, 3)))
+
+
+def output_and_gradients(implementation, length, options, causal, mask, rounds):
+    qk, v, g, buckets = arrays(length, rounds)
+
+    def attend(qk, v):
+        return lsh_attention(
+            qk,
+            v,
+            buckets,
+            chunk_size=8,
+            causal=causal,
+            mask=mask,
+            options=options,
+            implementation=implementation,
+        )
+
+    out, pull_back = jax.vjp(attend, qk, v)
+    return out, *pull_back(g)
+
+
+def assert_equal_to_sorted(implementation, case):
+    got = output_and_gradients(implementation, *case)
+    for x, y in zip(got, output_and_gradients("sorted", *case), strict=True):
+        np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_equals_the_rounds(name, monkeypatch):
+    """With a plain stand-in for the kernel that also checks what a kernel is promised."""
+    monkeypatch.setattr(kernel, "kernels_for", lambda platform: plain_kernels)
+    assert_equal_to_sorted(KERNEL, CASES[name])
+
+
+def test_the_kernel_itself():
+    """The TPU's, interpreted."""
+    assert_equal_to_sorted(Pallas(8, 8, interpret=True), CASES["strict"])
+
+
+@pytest.mark.parametrize(("rows_at_once", "together"), [(None, 6), (2, 2), (4, 3)])
+def test_rows_at_once(rows_at_once, together, monkeypatch):
+    """A divisor of the 6 rows that there are."""
+    rows = []
+
+    def forward(x, *rest):
+        rows.append(len(x.q))
+        return plain_kernels.forward(x, *rest)
+
+    kernels = types.SimpleNamespace(refusal=plain_kernels.refusal, forward=forward)
+    monkeypatch.setattr(kernel, "kernels_for", lambda platform: kernels)
+    qk, v, _, buckets = arrays(16, 1)
+    options = dict(chunk_size=8, rows_at_once=rows_at_once, implementation=KERNEL)
+    jax.eval_shape(functools.partial(lsh_attention, **options), qk, v, buckets)
+    assert set(rows) == {together}
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"options": LUCIDRAINS}, r"same_bucket=True, wrap=False"),
+        ({"dropout_rate": 0.1, "dropout_key": jax.random.key(0)}, "takes no dropout"),
+        ({"implementation": "pallas"}, "is for TPU and NVIDIA GPU, not for cpu"),
+    ],
+)
+def test_refusals(options, reason):
+    qk, v, _, buckets = arrays(16, 1)
+    call = functools.partial(lsh_attention, chunk_size=8, **({"implementation": KERNEL} | options))
+    with pytest.raises(NotImplementedError, match=f'"pallas".*{reason}.*use .*"sorted"'):
+        call(qk, v, buckets)
+
+
+def test_two_sequences_are_refused():
+    qk, v, _, buckets = arrays(16, 1)
+    with pytest.raises(NotImplementedError, match="within one sequence, not across two"):
+        lsh_cross_attention(qk, qk, v, buckets, buckets, chunk_size=8, implementation=KERNEL)

@@ -1,0 +1,210 @@
+"""LSH attention: independence of rows, memory knobs, number types, extreme values, dropout."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from attnlab.ops import dropout
+from attnlab.ops.lsh.attention import LUCIDRAINS, STRICT, TRAX
+from attnlab.ops.lsh.cross import lsh_cross_attention
+from attnlab.ops.lsh.quality import hash_quality
+from tests.ops.lsh.plain import (
+    BATCH,
+    BUCKETS,
+    CHUNK,
+    HEADS,
+    LENGTH,
+    attend,
+    counts_of,
+    dense,
+    inputs,
+    lsh_attention,
+    value_and_gradients,
+)
+
+pytestmark = pytest.mark.usefixtures("quick_compile")
+
+
+def test_examples_and_heads_are_independent(x64):
+    qk, v, buckets = inputs()
+    together = attend(qk, v, buckets, chunk_size=CHUNK)
+    for b, n in np.ndindex(BATCH, HEADS):
+        one = (slice(b, b + 1), slice(None), slice(n, n + 1))
+        alone = attend(qk[one], v[one], buckets[b : b + 1, :, :, n : n + 1], chunk_size=CHUNK)
+        np.testing.assert_allclose(alone[0, :, 0], together[b, :, n], atol=1e-14)
+    unbatched = attend(qk[0], v[0], buckets[0], chunk_size=CHUNK)
+    np.testing.assert_allclose(unbatched, together[0], atol=1e-14)
+
+
+def test_value_heads_may_be_shared(x64):
+    qk, v, buckets = inputs()
+    shared = attend(qk, v[:, :, :1], buckets, chunk_size=CHUNK)
+    both = attend(qk, np.repeat(v[:, :, :1], HEADS, 2), buckets, chunk_size=CHUNK)
+    np.testing.assert_array_equal(shared, both)
+
+
+def test_gradients_survive_rows_at_once_remat_vmap_and_two_forwards(x64):
+    (qk, v, buckets), other = inputs(), inputs(seed=5)[2]
+    cotangent = np.cos(v)
+
+    def plain(qk, v, buckets, rows_at_once=None):
+        return lsh_attention(qk, v, buckets, chunk_size=CHUNK, rows_at_once=rows_at_once)
+
+    def rows(qk, v, buckets):
+        return plain(qk, v, buckets, rows_at_once=3)
+
+    def mapped(qk, v, buckets):
+        return jax.vmap(plain)(qk, v, buckets)
+
+    def twice(qk, v, buckets):
+        return jax.checkpoint(plain)(qk, v, buckets) + plain(qk, v, other)
+
+    first = value_and_gradients(plain, qk, v, cotangent, buckets=buckets)
+    second = value_and_gradients(plain, qk, v, cotangent, buckets=other)
+    for f, want in (
+        (rows, first),
+        (mapped, first),
+        (twice, [x + y for x, y in zip(first, second, strict=True)]),
+    ):
+        got = value_and_gradients(f, qk, v, cotangent, buckets=buckets)
+        for x, y in zip(got, want, strict=True):
+            np.testing.assert_allclose(x, y, atol=1e-12)
+
+
+@pytest.mark.parametrize("options", [STRICT, TRAX], ids=["strict", "trax"])
+def test_tiles_may_be_smaller_than_a_round_and_overlap_at_its_end(x64, monkeypatch, options):
+    qk, v, buckets = inputs()
+
+    def whole(qk, v):
+        return lsh_attention(qk, v, buckets, chunk_size=2, options=options)
+
+    def tiled(qk, v):
+        return whole(qk, v)
+
+    want = value_and_gradients(whole, qk, v, v)
+    # Of 12 chunks of 2 queries, each with 4 keys, 5 in a tile.
+    monkeypatch.setattr("attnlab.ops.lsh.rows._TILE_ON_CPU", 5 * 2 * 4)
+    for x, y in zip(value_and_gradients(tiled, qk, v, v), want, strict=True):
+        np.testing.assert_allclose(x, y, atol=1e-14)
+
+
+def test_lonely_and_zero_rows():
+    qk, v, buckets = inputs(dtype=np.float32)
+    buckets[:, :, 9] = BUCKETS  # a bucket of its own in every round
+    qk[:, 4:6] = 0
+    for options in (STRICT, LUCIDRAINS):
+
+        def f(qk, v, options=options):
+            return lsh_attention(qk, v, buckets, chunk_size=2, options=options)
+
+        out, *gradients = value_and_gradients(f, qk, v, v)
+        assert all(np.isfinite(x).all() for x in (out, *gradients))
+        np.testing.assert_array_equal(out[:, 0], v[:, 0])  # nobody is before the first
+        if options is STRICT:
+            np.testing.assert_array_equal(out[:, 9], v[:, 9])
+
+
+def test_extreme_logits_are_finite():
+    qk, v, buckets = inputs(dtype=np.float32)
+
+    def f(qk, v):
+        return lsh_attention(qk, v, buckets, chunk_size=2)
+
+    for size in (1e-30, 1e3, 1e15):
+        out, *gradients = value_and_gradients(f, np.float32(size) * qk, v, v)
+        assert np.abs(out).max() <= np.abs(v).max() * (1 + 1e-6)
+        assert all(np.isfinite(x).all() for x in gradients)
+
+
+def test_a_value_in_the_future_reaches_no_gradient_however_large():
+    qk, v, buckets = inputs(dtype=np.float32)
+    past = np.ones_like(v)
+    past[:, -1] = 0
+
+    def f(qk, v):
+        return lsh_attention(qk, v, buckets, chunk_size=CHUNK)
+
+    want = value_and_gradients(f, qk, v, past)
+    v[:, -1] = 3e38
+    for x, y in zip(value_and_gradients(f, qk, v, past), want, strict=True):
+        np.testing.assert_array_equal(x[:, :-1], y[:, :-1])
+
+
+def test_bfloat16_is_as_near_as_plain_bfloat16():
+    qk, v, buckets = inputs()
+    # Logits of a size at which 8 bits of them would not do.
+    arrays = [jnp.asarray(x, jnp.bfloat16) for x in (8 * qk, v, np.cos(v))]
+    times = np.minimum(counts_of(buckets, STRICT, chunk_size=CHUNK, causal=True), 1)
+
+    def plain(qk, v):
+        return dense(qk, v, times)
+
+    def ours(qk, v):
+        return lsh_attention(qk, v, buckets, chunk_size=CHUNK)
+
+    exact = value_and_gradients(plain, *(x.astype(jnp.float32) for x in arrays))
+    got, budget = (value_and_gradients(f, *arrays) for f in (ours, plain))
+    for x, y, want in zip(got, budget, exact, strict=True):
+        assert x.dtype == jnp.bfloat16
+        error, allowed = (np.abs(np.asarray(z, np.float32) - want).max() for z in (x, y))
+        assert error <= 2 * allowed + 2**-9 * np.abs(want).max()
+
+
+def test_dropout_drops_the_weights_that_dense_attention_drops(x64):
+    qk, v, buckets = inputs()
+    key, rate = jax.random.key(5), 0.4
+    positions = jnp.arange(LENGTH)
+    keep = dropout.keep_mask(dropout.seeds(key, BATCH, HEADS, 1), rate, positions, positions)
+    keep = keep[:, :, 0] / (1 - rate)
+    times = np.minimum(counts_of(buckets, STRICT, chunk_size=CHUNK, causal=True), 1)
+
+    def plain(qk, v):
+        return dense(qk, v, times, keep=keep)
+
+    def ours(qk, v):
+        return lsh_attention(qk, v, buckets, chunk_size=CHUNK, dropout_rate=rate, dropout_key=key)
+
+    got, want = (value_and_gradients(f, qk, v, v) for f in (ours, plain))
+    for x, y in zip(got, want, strict=True):
+        np.testing.assert_allclose(x, y, atol=1e-9)
+
+
+def test_memory_grows_with_the_length_and_no_faster():
+    def temporaries(length):
+        qk = jax.ShapeDtypeStruct((1, length, 2, 16), jnp.float32)
+        buckets = jax.ShapeDtypeStruct((1, 2, length, 2), jnp.int32)
+
+        def loss(qk, v, buckets):
+            return lsh_attention(qk, v, buckets, chunk_size=16).sum()
+
+        compiled = jax.jit(jax.grad(loss, argnums=(0, 1))).lower(qk, qk, buckets).compile()
+        return compiled.memory_analysis().temp_size_in_bytes
+
+    short, long = temporaries(2**13), temporaries(2**15)
+    assert 2 * short < long < 4.4 * short
+
+
+def test_chunks_longer_than_the_input_cost_nothing():
+    """The window says who is seen, so a chunk as long as the input holds everyone: one program."""
+    x = jax.ShapeDtypeStruct((1, 101, 2, 16), jnp.float32)
+    buckets = jax.ShapeDtypeStruct((1, 2, 101, 2), jnp.int32)
+
+    def gradients(qk, v, buckets, **sizes):
+        return jax.grad(lambda qk, v: lsh_attention(qk, v, buckets, **sizes).sum(), (0, 1))(qk, v)
+
+    def cross(q, buckets, **sizes):
+        return lsh_cross_attention(q, q[:, 40:], q[:, 40:], buckets, buckets[:, :, 40:], **sizes)
+
+    for call, *given in (
+        (gradients, x, x, buckets),
+        (cross, x, buckets),
+        (hash_quality, x, x, buckets),
+    ):
+        lowered = [
+            jax.jit(functools.partial(call, chunk_size=c)).lower(*given) for c in (101, 8192)
+        ]
+        assert lowered[0].as_text() == lowered[1].as_text()
+        assert lowered[1].compile().memory_analysis().temp_size_in_bytes < 2**20

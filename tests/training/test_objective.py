@@ -1,0 +1,57 @@
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from attnlab.training.objective import TokenCrossEntropy, token_sums
+
+
+def by_hand(logits, targets, epsilon):
+    """Sum over the real tokens of the cross entropy with (1 − ε)·onehot + ε/V, in float64."""
+    loss = nll = 0.0
+    for row, target in zip(logits.reshape(-1, logits.shape[-1]), targets.ravel(), strict=True):
+        if target == 0:
+            continue
+        log_p = row - np.log(np.exp(row).sum())
+        wanted = np.full(len(row), epsilon / len(row))
+        wanted[target] += 1 - epsilon
+        loss -= wanted @ log_p
+        nll -= log_p[target]
+    return loss, nll
+
+
+@pytest.mark.parametrize("epsilon", [0.0, 0.1])
+def test_sums_are_those_of_the_real_tokens(epsilon):
+    draw = np.random.default_rng(0)
+    logits = draw.normal(size=(3, 5, 7)) * 3
+    targets = np.array([[4, 5, 2, 0, 0], [6, 2, 0, 0, 0], [0, 0, 0, 0, 0]])
+    sums = token_sums(
+        jnp.asarray(logits, jnp.float32), jnp.asarray(targets), label_smoothing=epsilon
+    )
+    loss, nll = by_hand(logits, targets, epsilon)
+    assert float(sums["loss"]) == pytest.approx(loss, rel=1e-5)
+    assert float(sums["nll"]) == pytest.approx(nll, rel=1e-5)
+    counts = TokenCrossEntropy().counts({"target": jnp.asarray(targets)})
+    assert {name: float(x) for name, x in counts.items()} == {"tokens": 5, "sentences": 2}
+    assert float(sums["correct"]) == ((logits.argmax(-1) == targets) & (targets != 0)).sum()
+
+
+def test_padding_has_no_gradient_even_where_logits_overflow():
+    logits = jnp.zeros((1, 2, 5)).at[0, 1].set(jnp.inf)
+    grad = jax.grad(lambda x: token_sums(x, jnp.array([[4, 0]]))["loss"])(logits)
+    assert jnp.isfinite(grad[0, 0]).all()
+
+
+def test_means_are_weighted_by_tokens():
+    means_of = TokenCrossEntropy().means
+    sums = {"loss": 6.0, "nll": math.log(2) * 3, "correct": 1.0}
+    means = means_of(sums, {"tokens": 3.0, "sentences": 2.0})
+    assert means == {
+        "loss": 2.0,
+        "nll": pytest.approx(math.log(2)),
+        "perplexity": pytest.approx(2.0),
+        "accuracy": pytest.approx(1 / 3),
+    }
+    assert means_of(sums | {"nll": 1e4}, {"tokens": 1.0})["perplexity"] == math.inf
