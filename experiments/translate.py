@@ -51,6 +51,7 @@ _HELP = {
     "parallel": "jit (the batch sharded over the devices) or pmap.",
     "devices": "How many; 0 = all. On a CPU as many as asked for are made.",
     "accumulate": "Parts of a batch, one after the other, to save memory.",
+    "num_workers": "Processes that prepare the data; 0 = a thread. No number depends on it.",
     "pack": "Several pairs in each row of max_length tokens; the Transformer only.",
     "dtype": f"Of the computation: {', '.join(DTYPES)}.",
     "seed": "Of parameters, dropout and the order of the data.",

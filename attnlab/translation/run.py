@@ -30,7 +30,15 @@ from attnlab.translation.systems import TITLES, build
 __all__ = ["run"]
 
 # What a run may go on with another value of: no number that is trained depends on it.
-FREE = ("devices", "parallel", "data_dir", "cache_dir", "draw_file", "tensorboard")
+FREE = (
+    "devices",
+    "parallel",
+    "num_workers",
+    "data_dir",
+    "cache_dir",
+    "draw_file",
+    "tensorboard",
+)
 
 
 def run(
@@ -135,6 +143,7 @@ def _train(
         seed=settings.seed,
         pad_to=preset.pad_to,
         pack=settings.pack,
+        num_workers=settings.num_workers,
         **processes,
     )
     validation = [

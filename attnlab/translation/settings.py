@@ -46,6 +46,7 @@ class Settings:
       parallel: "jit" or "pmap".
       devices: how many; 0 = all.
       accumulate: parts of a batch.
+      num_workers: number of processes that read, encode and batch the data; 0 = a thread.
       pack: several pairs in each row of `max_length` tokens, kept apart by segments.
       dtype: of the computation.
       seed: of parameters, dropout and order.
@@ -76,6 +77,7 @@ class Settings:
     parallel: str = "jit"
     devices: int = 0
     accumulate: int = 1
+    num_workers: int = 0
     pack: bool = False
     dtype: str = ""
     seed: int = 0
@@ -202,6 +204,7 @@ _LEAST = {
     "validate_every": 0,
     "checkpoint_every": 0,
     "log_every": 1,
+    "num_workers": 0,
     "beam_size": 0,
     "devices": 0,
     "accumulate": 1,

@@ -92,8 +92,15 @@ def test_an_embedding_is_shared_where_the_vocabulary_is(given, monkeypatch, tmp_
         data_files=(str(source), str(target)),
         cache_dir=str(flags["cache_dir"]),
         vocab_size=40,
+        num_workers=2,
     )
     corpus = translation.open_corpus(settings)
+    workers, batches = [], translation.train_batches
+    monkeypatch.setattr(
+        translation,
+        "train_batches",
+        lambda *given, **named: workers.append(named["num_workers"]) or batches(*given, **named),
+    )
     for name, vocabularies in (("transformer", 1), ("rnn_search", 2)):
         translation._train(name, settings, corpus, None, tmp_path / name, print)
         task = trainings[name]
@@ -104,6 +111,7 @@ def test_an_embedding_is_shared_where_the_vocabulary_is(given, monkeypatch, tmp_
         shapes = jax.eval_shape(task.model.init, jax.random.key(0), tokens, tokens)
         paths = [path for path, _ in jax.tree.leaves_with_path(shapes)]
         assert sum(path[-1].key == "embedding" for path in paths) == vocabularies
+    assert workers == [2, 2]
 
 
 def test_packed_rows_hold_several_pairs(quick_compile, given, monkeypatch):
