@@ -7,16 +7,14 @@ import optax
 
 from attnlab.checks import require
 
-__all__ = ["constant", "linear", "rsqrt", "vaswani"]
-
-
-def vaswani(d_model: int, warmup_steps: int, scale: float = 1.0) -> optax.Schedule:
-    """scale · d_model^−½ · min(step^−½, step · warmup^−1.5), step from 1: Vaswani 2017, §5.3."""
-    return rsqrt(scale * (d_model * warmup_steps) ** -0.5, warmup_steps)
+__all__ = ["constant", "linear", "rsqrt"]
 
 
 def rsqrt(peak: float, warmup_steps: int) -> optax.Schedule:
-    """Rises linearly to `peak` at the `warmup_steps`-th step, then falls as step^−½."""
+    """Rises linearly to `peak` at the `warmup_steps`-th step, then falls as step^−½.
+
+    Vaswani 2017, §5.3, is the peak (d_model · warmup_steps)^−½.
+    """
     _require_warmup(warmup_steps, at_least=1)
 
     def schedule(count):

@@ -6,7 +6,7 @@ from attnlab.training.optimizers import OptimizerSettings
 
 
 def test_the_transformers_schedule_is_the_papers():
-    schedule = schedules.vaswani(512, 4000)
+    schedule = schedules.rsqrt((512 * 4000) ** -0.5, 4000)
     for step in (1, 100, 4000, 4001, 100_000):
         paper = 512**-0.5 * min(step**-0.5, step * 4000**-1.5)
         assert float(schedule(step - 1)) == pytest.approx(paper, rel=1e-5)

@@ -25,6 +25,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from attnlab.meshes import vary_like
+from attnlab.ops.kernels.pallas.tiles import MASKED
 from attnlab.ops.lsh.order import Geometry, Order, take
 from attnlab.ops.lsh.rows import (
     Row,
@@ -36,7 +37,7 @@ from attnlab.ops.lsh.rows import (
     select_row,
     unit_keys,
 )
-from attnlab.ops.lsh.tiles import MASKED, chunk_tokens, home_chunks, make_tile
+from attnlab.ops.lsh.tiles import chunk_tokens, home_chunks, make_tile
 
 __all__ = ["attend_rounds"]
 

@@ -12,13 +12,13 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from attnlab.ops.kernels.pallas.tiles import MASKED
 from attnlab.ops.lsh.order import Geometry, Order, in_range, take
 from attnlab.ops.lsh.rows import Row, Settings, keep_weights
 
-__all__ = ["MASKED", "Tile", "chunk_tokens", "home_chunks", "make_tile"]
+__all__ = ["Tile", "chunk_tokens", "home_chunks", "make_tile"]
 
 # Not -inf: where nothing is visible, -inf − -inf would be NaN. Half of it still swallows any logit.
-MASKED = -1e30
 
 
 class Tile(NamedTuple):
