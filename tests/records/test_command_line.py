@@ -77,7 +77,7 @@ from attnlab.records.interrupts import uninterrupted
 def main(argv):
     match argv[1]:
         case "full":
-            open("/dev/full", "w", buffering=1).write("x" + chr(10))
+            os.write(os.open("/dev/full", os.O_WRONLY), b"x")
         case "missing":
             open("no/such")
         case "ascii":
