@@ -140,9 +140,8 @@ def _prepare(extras: set[str]) -> Path:
 def _experiments() -> dict[str, str]:
     """Maps the experiments' names to the first lines of their docstrings."""
     return {
-        path.stem: _first_line(path)
-        for path in sorted((ROOT / "experiments").glob("*.py"))
-        if not path.name.startswith("_")
+        path.parent.name: _first_line(path.with_name("__init__.py"))
+        for path in sorted((ROOT / "experiments").glob("*/__main__.py"))
     }
 
 

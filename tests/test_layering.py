@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parent.parent
 # A layer imports only lower ones. Top-level modules of attnlab that are not named here are layer 0.
 LAYERS = {
     "ops": 1,
-    "records": 1,
+    "runs": 1,
     "modules": 2,
     "nnx": 2,
     "models": 3,

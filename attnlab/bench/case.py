@@ -8,6 +8,13 @@ from typing import Any
 PASSES = ("forward", "forward_backward")
 TRAIN_STEP = "train_step"  # the pass of a program that is a whole training step
 ATTENTION = "attention"  # the program that is the mechanism alone
+PASS_TITLES = {"forward": "forward", "forward_backward": "forward + backward"}
+SHORT = {
+    "too_large": "does not fit",
+    "too_slow": "too slow",
+    "failed": "failed",
+    "killed": "killed",
+}
 STATUSES = ("ok", "too_large", "too_slow", "failed", "killed")
 
 

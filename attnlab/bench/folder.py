@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from attnlab.bench.case import Case, Result, from_json, to_json
-from attnlab.records.errors import Invalid
-from attnlab.records.folders import fresh_folder
+from attnlab.runs.errors import Invalid
+from attnlab.runs.folders import fresh_folder
 
 ROWS, SETTINGS = "results.jsonl", "settings.json"
 

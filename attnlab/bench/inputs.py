@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from attnlab.records.errors import Invalid
+from attnlab.runs.errors import Invalid
 
 STREAMS = ("query", "key", "value")
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from attnlab.bench import trends
-from attnlab.records.palette import INK
+from attnlab.runs.palette import INK
 
 
 @dataclasses.dataclass(frozen=True)

@@ -10,6 +10,7 @@ import jax
 
 from attnlab.bench import inputs, mechanisms, memory, programs
 from attnlab.bench.case import Case, Result
+from attnlab.runs.units import human
 
 SAMPLE_SECONDS = 5e-3  # shorter calls are batched: a clock read and a thread wake-up cost ~20 µs
 
@@ -66,7 +67,7 @@ def measure(
     )
     if free is not None and need.total * sharers > free:
         word = "allowed" if allowed else "free"
-        message = f"needs {memory.human(need.total * sharers)} of {memory.human(free)} {word}"
+        message = f"needs {human(need.total * sharers)} of {human(free)} {word}"
         return dataclasses.replace(known, status="too_large", message=message)
     if not run:
         return dataclasses.replace(known, status="too_slow", message="not run")

@@ -15,12 +15,11 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
 
 from attnlab.bench import margins, targets, trends
-from attnlab.bench.case import Result
+from attnlab.bench.case import SHORT, Result
 from attnlab.bench.margins import Name
-from attnlab.bench.memory import human
-from attnlab.bench.report import SHORT, duration
-from attnlab.records import figure_files
-from attnlab.records.palette import GRID, INK, MECHANISMS, MUTED
+from attnlab.runs import figure_files
+from attnlab.runs.palette import GRID, INK, MECHANISMS, MUTED
+from attnlab.runs.units import duration, human
 
 _DASHES: dict[str, Any] = {
     "": "-",

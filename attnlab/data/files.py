@@ -20,7 +20,7 @@ from absl import logging
 from attnlab.data.cache import default_cache_dir, writable
 from attnlab.data.lines import Row, read_documents, read_pairs, read_tsv
 from attnlab.data.texts import Texts
-from attnlab.records.errors import Invalid
+from attnlab.runs.errors import Invalid
 
 __all__ = ["open_pairs", "open_text", "open_tsv"]
 

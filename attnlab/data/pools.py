@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import grain
 
 from attnlab.data.encoding import Piece
-from attnlab.records.errors import Invalid
+from attnlab.runs.errors import Invalid
 
 __all__ = ["Ahead", "Batches", "Cursor", "Fill", "Reader"]
 

@@ -13,7 +13,7 @@ import sentencepiece
 from attnlab.data.cache import add_file, default_cache_dir
 from attnlab.data.encoding import Source
 from attnlab.data.tokenizers import sha256, until_end
-from attnlab.records.errors import Invalid
+from attnlab.runs.errors import Invalid
 from attnlab.tokens import BOS, EOS, PAD, UNK
 
 __all__ = ["SentencePiece", "train_sentencepiece"]

@@ -10,7 +10,7 @@ import tensorflow_datasets as tfds
 
 from attnlab.data.texts import Texts
 from attnlab.data.tfrecord import Shard, TFRecords
-from attnlab.records.errors import Invalid
+from attnlab.runs.errors import Invalid
 
 __all__ = ["open_tfds"]
 

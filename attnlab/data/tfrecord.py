@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from attnlab.records.errors import Invalid
+from attnlab.runs.errors import Invalid
 
 __all__ = ["Shard", "TFRecords"]
 

@@ -14,8 +14,8 @@ from typing import Any
 import jax
 from orbax.checkpoint import v1 as ocp
 
-from attnlab.records import provenance
-from attnlab.records.errors import Invalid
+from attnlab.runs import provenance
+from attnlab.runs.errors import Invalid
 
 __all__ = ["Checkpoints", "Restored", "difference"]
 

@@ -16,8 +16,8 @@ from matplotlib.textpath import text_to_path
 from matplotlib.ticker import FuncFormatter
 from numpy.typing import ArrayLike
 
-from attnlab.records import figure_files
-from attnlab.records.palette import GRID, KNOWN, MUTED
+from attnlab.runs import figure_files
+from attnlab.runs.palette import GRID, KNOWN, MUTED
 from attnlab.training.alignment import Link
 from attnlab.training.bleu import RESAMPLINGS, Bucket
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from attnlab.records.errors import Invalid
+from attnlab.runs.errors import Invalid
 
 __all__ = ["TensorBoard", "require_tensorboard"]
 

@@ -10,8 +10,8 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from attnlab.records import figure_files
-from attnlab.records.palette import GRID, MUTED
+from attnlab.runs import figure_files
+from attnlab.runs.palette import GRID, MUTED
 
 __all__ = ["curve", "training_curve"]
 

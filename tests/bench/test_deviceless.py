@@ -13,14 +13,15 @@ import pytest
 
 from attnlab.bench import deviceless, topology, training_programs
 from attnlab.bench.case import Case, Result, from_json
-from attnlab.bench.settings import Settings
+from experiments.compare_lengths.settings import Settings
 
 ROOT = Path(__file__).resolve().parents[2]
 GIB = 2**30
 PROGRAM = """
 import json, sys
 from attnlab.bench.case import Case, to_json
-from attnlab.bench import inputs, worker
+from attnlab.bench import inputs
+from experiments.compare_lengths import worker
 for fields in json.loads(sys.argv[1]):
     print(to_json(worker._guarded(Case(**fields), inputs.read())), flush=True)
 """

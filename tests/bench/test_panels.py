@@ -6,9 +6,10 @@ import itertools
 import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
-from attnlab.bench import figures, margins, mechanisms, panels
+from attnlab.bench import margins, mechanisms, panels
 from attnlab.bench.case import PASSES, Case, Result
-from attnlab.records.palette import INK, MUTED
+from attnlab.runs.palette import INK, MUTED
+from experiments.compare_lengths import figures
 from tests.bench import rows
 
 LENGTHS = (512, 1024, 2048, 3072, 4096, 16384)

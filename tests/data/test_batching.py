@@ -12,7 +12,7 @@ from attnlab.data.batching import evaluation_batches, language_model_batches, tr
 from attnlab.data.encoding import count_too_long
 from attnlab.data.tasks import Duplication, Reversal
 from attnlab.data.tokenizers import Numbers
-from attnlab.records.errors import Invalid
+from attnlab.runs.errors import Invalid
 from attnlab.tokens import EOS, PAD
 
 NUMBERS = Numbers(50)

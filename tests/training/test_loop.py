@@ -11,7 +11,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from attnlab import routes
 from attnlab.models.transformer import Transformer, TransformerConfig, TransformerLM
-from attnlab.records.errors import Invalid
+from attnlab.runs.errors import Invalid
 from attnlab.training.decode import greedy
 from attnlab.training.loop import CHECKPOINTS, LoopSettings, Task, train
 from attnlab.training.meter import Diverged

@@ -1,0 +1,155 @@
+"""The folder of a run: its settings, and files of rows, on disk as they come."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from attnlab.runs.errors import Invalid
+
+__all__ = ["ERRORS", "REPORT", "ROWS", "SETTINGS", "Folder", "fresh_folder"]
+
+SETTINGS, ROWS, REPORT, ERRORS = "settings.json", "results.jsonl", "report.md", "errors.log"
+
+
+class Folder:
+    """The folder of a run: a fresh one, which `begin` makes, or that of an earlier run.
+
+    Attributes:
+      name: of the experiment.
+      settings: plain values; those in settings.json.
+      resumes: whether it is an earlier run's.
+    """
+
+    def __init__(self, name: str, parent: Path, settings: dict[str, Any], path: Path | None):
+        """Use `fresh` or `kept`."""
+        self.name, self.settings, self.resumes = name, settings, path is not None
+        self._parent, self._path = parent, path
+
+    @classmethod
+    def fresh(cls, name: str, parent: Path, settings: dict[str, Any]) -> Folder:
+        """`parent`/NAME-DATE-TIME, not made yet."""
+        return cls(name, parent, settings, None)
+
+    @classmethod
+    def kept(cls, name: str, path: Path) -> Folder:
+        """That of an earlier run.
+
+        Raises:
+          Invalid: there are no settings in it, or none that can be read.
+        """
+        file = path / SETTINGS
+        try:
+            settings = json.loads(file.read_text(encoding="utf-8"))
+        except OSError:
+            raise Invalid(
+                f"--resume={path}: no {SETTINGS} there; give a folder that {name} made"
+            ) from None
+        except ValueError:
+            settings = None
+        if not isinstance(settings, dict):
+            raise Invalid(f"--resume={path}: {SETTINGS} cannot be read; start a new run")
+        return cls(name, path.parent, settings, path)
+
+    @property
+    def path(self) -> Path:
+        """Where it is; `begin` comes first."""
+        assert self._path is not None, "a fresh folder is made by `begin`"
+        return self._path
+
+    def begin(self) -> Path:
+        """Makes a fresh folder, with its settings; once. Returns where it is.
+
+        Raises:
+          Invalid: it cannot be made.
+        """
+        if self._path is None:
+            path = fresh_folder(self._parent, self.name)
+            part = path / f"{SETTINGS}.tmp"  # a kill leaves all of it or nothing
+            try:
+                part.write_text(json.dumps(self.settings, indent=2) + "\n", encoding="utf-8")
+                part.replace(path / SETTINGS)
+            except OSError as error:
+                raise Invalid(
+                    f"{path / SETTINGS}: {error.strerror}; give another --output_dir"
+                ) from None
+            self._path = path
+        return self._path
+
+    def write(self, file: str, text: str) -> None:
+        """Writes a whole file."""
+        (self.path / file).write_text(text, encoding="utf-8")
+
+    def append(self, row: Mapping[str, Any], file: str = ROWS) -> None:
+        """Adds a row, on disk before it returns."""
+        with open(self.path / file, "a", encoding="utf-8") as lines:
+            lines.write(json.dumps(row) + "\n")
+            lines.flush()
+            os.fsync(lines.fileno())
+
+    def rows(self, file: str = ROWS) -> dict[int, dict[str, Any]]:
+        """The rows of a file by the number of their line; of a fresh folder none.
+
+        A line that was cut off while it was written is removed, an empty one passed over.
+
+        Raises:
+          Invalid: a line is no row; the message has its number.
+        """
+        if self._path is None:
+            return {}
+        path = self.path / file
+        try:
+            lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
+        except FileNotFoundError:
+            return {}
+        except UnicodeDecodeError as error:
+            raise Invalid(f"{path}: not UTF-8 ({error.reason}); start a new run") from None
+        if lines and not lines[-1].endswith("\n"):
+            del lines[-1]
+            path.write_text("".join(lines), encoding="utf-8")
+        found = {}
+        for number, line in enumerate(lines, 1):
+            if line.strip():
+                try:
+                    found[number] = json.loads(line)
+                except ValueError:
+                    raise self.no_row(number, file) from None
+        return found
+
+    def no_row(self, number: int, file: str = ROWS) -> Invalid:
+        """The error of a line that is no row of this experiment."""
+        return Invalid(
+            f"{self.path / file}, line {number}: not a row of {self.name}; delete that line, and "
+            "what it was of is done again"
+        )
+
+    def note(self, errors: str) -> None:
+        """Adds what a failure had to say to errors.log; nothing where it had nothing."""
+        if errors.strip():
+            with open(self.path / ERRORS, "a", encoding="utf-8") as file:
+                file.write(errors.rstrip("\n") + "\n")
+
+
+def fresh_folder(parent: Path, name: str) -> Path:
+    """Makes `parent`/NAME-DATE-TIME, never one that exists.
+
+    Raises:
+      Invalid: it cannot be made.
+    """
+    stamp = f"{name}-{datetime.datetime.now():%Y%m%d-%H%M%S}"
+    for i in range(1, 1000):
+        path = parent / (stamp if i == 1 else f"{stamp}-{i}")
+        try:
+            path.mkdir(parents=True)
+        except FileExistsError:
+            if not parent.is_dir():
+                raise Invalid(f"--output_dir={parent} is a file; give a folder") from None
+        except OSError as error:
+            raise Invalid(f"--output_dir={parent}: {error.strerror}; give a folder") from None
+        else:
+            return path
+    raise Invalid(f"--output_dir={parent}: no free name for {stamp}")

@@ -1,0 +1,189 @@
+"""The jobs of `device_check` in the order of their importance: what comes late may not be reached.
+
+A job is one scenario of one mechanism, or the programs of one length and pass, timed in turns.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from attnlab.bench.case import PASSES, Case, Result
+from experiments.compare_lengths.forecast import predicted
+from experiments.device_check import cases as device_cases
+from experiments.device_check import programs as device_programs
+from experiments.device_check.cases import BUCKETS, IMPORTANT, RISKY, TIMED, Check, Checked
+from experiments.device_check.programs import FLASH
+from experiments.device_check.settings import Settings
+from experiments.device_check.turns import REFUSED
+
+TARGET = 8192  # tokens: the length of the targets on the crossover and on additive attention
+LONGEST_SCENARIO = 1024  # tokens, of `device_cases`
+ROUNDS = (1, 2, 8)  # of LSH beside the 4, at the longest common length
+FORWARD, BOTH = PASSES
+CHECKED_AS = {"scaled_dot": "multi_head"}  # a mechanism's name in the checks -> among the programs
+
+
+@dataclasses.dataclass(frozen=True)
+class Job:
+    """Members that are done together.
+
+    Attributes:
+      name: for the progress.
+      kind: "check" or "time".
+      members: all `Check` or all `Case`.
+    """
+
+    name: str
+    kind: str
+    members: tuple[Any, ...]
+
+
+def plan(settings: Settings, platform: str) -> list[Job]:
+    """Every job, the most important first: what may break on this device, then the timing.
+
+    At first the default and the kernels in bfloat16, in all scenarios of what is timed and on the
+    timed arrays; after the timing float32, the other implementations and the other scores.
+    """
+    risky: list[Job] = []
+    rest: list[Job] = []
+    for mechanism in settings.mechanisms if "correctness" in settings.parts else ():
+        for name, members in _checks(settings, mechanism):
+            first = tuple(m for m in members if _risky(m))
+            others = tuple(m for m in members if not _risky(m))
+            for jobs, some in ((risky, first), (rest, others)):
+                if some:
+                    jobs.append(Job(f"check {mechanism}, {name}", "check", some))
+    return risky + (timed(settings, platform) if "speed" in settings.parts else []) + rest
+
+
+def _risky(check: Check) -> bool:
+    return check.scenario in (TIMED, BUCKETS) or (
+        check.mechanism in IMPORTANT and check.implementation in RISKY and check.dtype == "bfloat16"
+    )
+
+
+def _checks(settings: Settings, mechanism: str) -> Iterator[tuple[str, tuple[Check, ...]]]:
+    """The checks of each scenario, with its name."""
+    for scenario in device_cases.scenarios(mechanism):
+        yield scenario.name, device_cases.checks(mechanism, scenario.name)
+    if mechanism == "lsh":
+        yield BUCKETS, device_cases.hash_checks()
+    length = _checked_length(settings)
+    if mechanism in ("scaled_dot", "lsh") and length:
+        batch = settings.tokens // length
+        yield f"{TIMED} n = {length}", device_cases.timed_checks(mechanism, length, batch)
+
+
+def _checked_length(settings: Settings) -> int:
+    """The shortest that is timed and above the scenarios', else the longest; 0: no such."""
+    known = [n for n in settings.lengths if n <= min(settings.tokens, TARGET)]
+    longer = [n for n in known if n > LONGEST_SCENARIO]
+    return min(longer, default=max(known, default=0))
+
+
+def timed(settings: Settings, platform: str) -> list[Job]:
+    """The jobs of the speed part."""
+    common = sorted(n for n in settings.lengths if n <= settings.tokens)
+    single = sorted(n for n in settings.lengths if n > settings.tokens)
+    near = min(common, key=lambda n: abs(n - TARGET), default=0)
+    order = [*common[-1:], near, *single[-1:], *sorted(common, key=lambda n: -n), *single]
+    order = [n for n in dict.fromkeys(order) if n]
+    lead = order[: 2 + bool(single)]
+    rest = order[len(lead) :]
+    jobs = [_tanh(platform)] if "additive" in settings.mechanisms else []
+    jobs += [_length(settings, n, BOTH) for n in lead]
+    jobs += [_length(settings, n, BOTH) for n in rest if n <= settings.tokens]
+    jobs += [_rounds(settings, n, BOTH) for n in common[-1:]]
+    jobs += [_length(settings, n, FORWARD) for n in (*lead, *rest) if n <= settings.tokens]
+    jobs += [_rounds(settings, n, FORWARD) for n in common[-1:]]
+    jobs += [_length(settings, n, BOTH) for n in rest if n > settings.tokens]
+    return [job for job in jobs if job.members]
+
+
+def _tanh(platform: str) -> Job:
+    evaluations = 2**22 if platform == "cpu" else 2**30
+    members = [device_programs.tanh_case(evaluations, dtype) for dtype in ("float32", "bfloat16")]
+    return Job("tanh throughput", "time", tuple(members))
+
+
+def _length(settings: Settings, length: int, passes: str) -> Job:
+    """All programs of a length and a pass, the most important first."""
+    alone = length > settings.tokens
+    case = functools.partial(_case, settings, length, passes)
+
+    ways = {"lsh": device_cases.implementations("lsh")}
+    ways["additive"] = device_cases.implementations("additive")
+    members = [case("lsh"), case(FLASH)]
+    if "pallas" in ways["lsh"]:
+        members += [case("lsh", "pallas"), case("lsh", "sorted")]
+    if not alone:
+        members.append(case("multi_head"))
+        if length <= TARGET:
+            members.append(case("additive"))
+            if "pallas" in ways["additive"]:
+                members.append(case("additive", "pallas"))
+        members.append(case("window"))
+    members.append(case("multi_head", "blockwise"))
+    wanted = {CHECKED_AS.get(name, name) for name in settings.mechanisms} | {FLASH}
+    members = [member for member in members if member.mechanism in wanted]
+    return Job(f"time n = {length}, {passes.replace('_', ' + ')}", "time", tuple(members))
+
+
+def _rounds(settings: Settings, length: int, passes: str) -> Job:
+    """LSH with other rounds."""
+    members = [_case(settings, length, passes, "lsh", num_hashes=rounds) for rounds in ROUNDS]
+    name = f"time rounds, n = {length}, {passes.replace('_', ' + ')}"
+    return Job(name, "time", tuple(members) if "lsh" in settings.mechanisms else ())
+
+
+def _case(
+    settings: Settings,
+    length: int,
+    passes: str,
+    mechanism: str,
+    implementation: str | None = None,
+    **other: Any,
+) -> Case:
+    return Case(
+        mechanism,
+        length,
+        passes,
+        batch=max(1, settings.tokens // length),
+        dtype="bfloat16",
+        ops_only=True,
+        implementation=implementation,
+        **other,
+    )
+
+
+def finished(row: Checked | Result | None) -> bool:
+    """Whether a resumed run leaves the member alone; what crashed, failed or died is not."""
+    if row is None:
+        return False
+    if isinstance(row, Checked):
+        return row.status != "crashed"
+    return row.status not in ("failed", "killed") or row.message.startswith(REFUSED)
+
+
+def missing(job: Job, rows: Mapping[Check | Case, Checked | Result]) -> tuple[Any, ...]:
+    """The members to do. Programs are compared in turns, so that of these it is all or none."""
+    left = tuple(m for m in job.members if not finished(rows.get(m)))
+    return job.members if left and job.kind == "time" else left
+
+
+def program(member: Check | Case) -> tuple[str, str | None]:
+    """The mechanism and implementation, by the same name whether checked or timed."""
+    way = None if member.implementation == device_cases.AUTO else member.implementation
+    return CHECKED_AS.get(member.mechanism, member.mechanism), way
+
+
+def expected_seconds(case: Case, rows: Iterable[Checked | Result]) -> float:
+    """One call of a case by the shorter lengths of the same program, a sequence at a time."""
+    same = [
+        dataclasses.replace(row, seconds=tuple(s / row.case.batch for s in row.seconds))
+        for row in rows
+        if isinstance(row, Result)
+        and dataclasses.replace(row.case, length=case.length, batch=case.batch) == case
+    ]
+    return case.batch * predicted(same, case.length)

@@ -1,0 +1,204 @@
+"""The report of `hash_quality`: which number of rounds is enough, and the table it is read from."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from attnlab.runs.markdown import markdown_table
+from experiments.hash_quality.lines import Line, Row, by_line, rounds_needed
+
+MEASURES = (
+    ("captured_mass", "mass"),
+    ("top_k_recall", "recall"),
+    ("relative_error", "error"),
+    ("visible_pairs", "pairs"),
+    ("visible_same_bucket", "same bucket"),
+    ("lonely", "lonely"),
+    ("largest_bucket", "largest bucket"),
+)
+
+
+def answer(rows: Sequence[Row]) -> str:
+    """How many rounds the base line needs, and which line needs the fewest comparisons."""
+    base = next(iter(by_line(rows).values()))
+    return f"{_mass(rows)} {_largest(base, _flags(rows)['target_mass'])}"
+
+
+def _mass(rows: Sequence[Row]) -> str:
+    lines = by_line(rows)
+    target = _flags(rows)["target_mass"]
+    base, some = next(iter(lines.items()))
+    found = rounds_needed(some, target)
+    if found is not None:
+        said = (
+            f"How many rounds do I need? {found.num_hashes}, to capture {target:.0%} of the"
+            f" attention mass with {base.title()}: it captures {_percent(found)}, the worst head"
+            f" {_worst_head(found):.0%}."
+        )
+    else:
+        last = some[-1]
+        said = (
+            f"How many rounds do I need? More than {last.num_hashes} with {base.title()}:"
+            f" {_rounds(last)} captured {_percent(last)} of the attention mass, not {target:.0%}."
+        )
+    enough = [row for some in lines.values() if (row := rounds_needed(some, target))]
+    cheapest = min(enough, key=lambda row: row.keys_compared, default=None)
+    if cheapest is None:
+        nearest = max(rows, key=lambda row: row.means["captured_mass"])
+        return (
+            f"{said} No line that was measured gets there; the nearest is {nearest.line.title()},"
+            f" whose {_rounds(nearest)} captured {_percent(nearest)}."
+        )
+    dense = _flags(rows)["length"] / 2
+    cost = f"{cheapest.keys_compared} keys compared a query, full causal attention {dense:.0f}"
+    if cheapest.line == base:
+        return f"{said} No line that was measured gets there with fewer comparisons ({cost})."
+    return f"{said} The fewest comparisons: {cheapest.line.title()}, {_rounds(cheapest)} ({cost})."
+
+
+def table(rows: Sequence[Row]) -> str:
+    """A Markdown table: lines and rounds down, what was measured across."""
+    header = ["line", "rounds", "keys compared", *(short for _, short in MEASURES)]
+    cells = [
+        [line.title(), str(row.num_hashes), str(row.keys_compared)]
+        + [f"{row.means[name]:.3f}" for name, _ in MEASURES]
+        for line, some in by_line(rows).items()
+        for row in some
+    ]
+    return markdown_table(header, cells)
+
+
+def markdown(rows: Sequence[Row], *, planned: int) -> str:
+    """The whole report.
+
+    Args:
+      rows: what was measured.
+      planned: how many rows the run has, done or not.
+    """
+    state = "" if len(rows) >= planned else f"{len(rows)} of {planned} rows: cut short. "
+    parts = [
+        "# How many hash rounds does LSH attention need?",
+        f"**{answer(rows)}**",
+        state + _model(rows),
+        "![mass, recall and error over rounds](quality.svg)",
+        _LEGEND,
+        "## Rounds that are enough",
+        _needed(rows),
+        "## Everything measured",
+        table(rows),
+        "## Buckets",
+        "![bucket sizes](buckets.svg)",
+        _BUCKETS,
+        "## Layers and heads",
+        _heads(rows),
+        "## Where",
+        _where(rows),
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def _flags(rows: Sequence[Row]) -> dict:
+    return rows[0].flags
+
+
+def _largest(rows: Sequence[Row], target: float) -> str:
+    """The same question about the keys of largest weight alone."""
+    found = rounds_needed(rows, target, "top_k_recall")
+    row = found or rows[-1]
+    seen = f"{_rounds(row)} showed {row.means['top_k_recall']:.1%}"
+    enough = "which is enough" if found else f"not {target:.0%}"
+    return f"Of the {_flags(rows)['top_k']} keys of largest weight, the base's {seen}, {enough}."
+
+
+def _rounds(row: Row) -> str:
+    return f"{row.num_hashes} round{'s' * (row.num_hashes > 1)}"
+
+
+def _percent(row: Row) -> str:
+    return f"{row.means['captured_mass']:.1%}"
+
+
+def _worst_head(row: Row) -> float:
+    return min(min(layer) for layer in row.per_head["captured_mass"])
+
+
+def _model(rows: Sequence[Row]) -> str:
+    flags, bits = _flags(rows), rows[0].bits
+    trained = (
+        "seeded, not trained"
+        if bits is None
+        else f"trained for {flags['train_steps']} steps to {bits:.2f} bits a byte"
+    )
+    return (
+        f"A causal model of {flags['num_layers']} layers with {flags['num_heads']} heads of width"
+        f" {flags['head_dim']}, {trained} on {rows[0].environment['input']['name']}; measured on"
+        f" the last {flags['length']} bytes, which it was not trained on. Means are over queries,"
+        " layers and heads."
+    )
+
+
+def _needed(rows: Sequence[Row]) -> str:
+    target = _flags(rows)["target_mass"]
+    cells = []
+    for line, some in by_line(rows).items():
+        found, last = rounds_needed(some, target), some[-1]
+        row = found or last
+        rounds = str(found.num_hashes) if found else f"> {last.num_hashes}"
+        error = f"{row.means['relative_error']:.3f}"
+        cells.append([line.title(), rounds, _percent(row), f"{_worst_head(row):.1%}", error])
+    header = ["line", f"rounds for {target:.0%}", "mass", "worst head", "error"]
+    return markdown_table(header, cells)
+
+
+def _heads(rows: Sequence[Row]) -> str:
+    base: Line = next(iter(by_line(rows)))
+    some = by_line(rows)[base]
+    layers = some[0].per_head["captured_mass"]
+    names = [f"{i}.{n}" for i, layer in enumerate(layers) for n in range(len(layer))]
+    cells = [
+        [str(row.num_hashes), *(f"{x:.2f}" for x in sum(row.per_head["captured_mass"], []))]
+        for row in some
+    ]
+    return f"Captured mass of each layer.head, {base.title()}.\n\n" + markdown_table(
+        ["rounds", *names], cells
+    )
+
+
+def _where(rows: Sequence[Row]) -> str:
+    found = rows[0].environment
+    text = found["input"]
+    versions = ", ".join(f"{name} {version}" for name, version in found["versions"].items())
+    flags = " ".join(f"--{k}={_flag(v)}" for k, v in _flags(rows).items() if v != [] and v != ())
+    where = markdown_table(
+        ["", "where"],
+        [
+            ["device", f"{found['device']} ({found['platform']})"],
+            ["system", f"{found['system']}, Python {found['python']}"],
+            ["versions", versions],
+            ["git revision", found["revision"] or "unknown"],
+            ["input", f"{text['name']}: {text['bytes']:,} bytes, sha256 {text['sha256'][:12]}…"],
+            ["measured (UTC)", f"{rows[0].time} to {rows[-1].time}"],
+        ],
+    )
+    return f"{where}\n\n    hash_quality {flags}"
+
+
+def _flag(value: object) -> str:
+    return ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+
+
+_LEGEND = (
+    "*mass*: share of full attention's weight that lies on keys which some round shows. *recall*:"
+    " share of the keys of largest weight that some round shows. *error*: of the context, relative"
+    " to full attention's. *pairs*: share of all allowed pairs that some round shows, which is the"
+    " mass that as many keys chosen at random would capture. *same bucket*: of the pairs that share"
+    " a bucket, the share that the window shows. *lonely*: queries that see no key. *largest"
+    " bucket*: the share of all tokens that are in it. *keys compared*: a query's work, rounds × 2"
+    " chunks. In the figure, marks are means over heads, and bars go from the lowest to the"
+    " highest."
+)
+_BUCKETS = (
+    "How many buckets hold how many tokens, mean over heads and rounds, at the most rounds that"
+    " were measured; those at 0 are empty. A query sees at most the window's number of tokens of"
+    " its bucket: what stands to the right of the dotted line is not seen whole."
+)

@@ -1,0 +1,169 @@
+"""One profile: LSH attention of one length in one pass, timed, and run under the profiler.
+
+The program is that of the library, hashing included; the inputs are those of `compare_lengths`.
+"""
+
+import dataclasses
+import statistics
+import time
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from attnlab.bench import inputs, memory, programs
+from attnlab.bench.case import Case
+from attnlab.bench.mechanisms import Mechanism
+from attnlab.ops.lsh.attention import lsh_attention
+from attnlab.ops.lsh.hashing import default_num_buckets, hash_buckets, make_rotations
+from attnlab.runs.units import human
+from experiments.profile_lsh import stages as profile_stages
+from experiments.profile_lsh import trace as profile_trace
+from experiments.profile_lsh.stages import STAGES, Instruction
+
+_KEPT = 40  # instructions in a row, the largest ones
+
+
+@dataclasses.dataclass(frozen=True)
+class Profile:
+    """Where one call's time goes.
+
+    Attributes:
+      case: what ran.
+      num_buckets: buckets B of a hash round.
+      status: "ok", "too_large" (known before running) or "failed" (an exception).
+      message: why it is not "ok", or "".
+      seconds: of one call without the profiler, one number a repetition.
+      traced_seconds: of one call under the profiler, the fastest of as many.
+      stages: of that call, by stage of `STAGES`; each moment is divided equally between the
+        instructions in flight, so they add up to the time in which any was.
+      instructions: the largest ones of that call: name, op_name, stage and seconds.
+    """
+
+    case: Case
+    num_buckets: int
+    status: str = "ok"
+    message: str = ""
+    seconds: tuple[float, ...] = ()
+    traced_seconds: float | None = None
+    stages: dict[str, float] = dataclasses.field(default_factory=dict)
+    instructions: tuple[dict[str, Any], ...] = ()
+
+    @property
+    def shares(self) -> dict[str, float]:
+        """The stages as parts of 1."""
+        total = sum(self.stages.values())
+        return {stage: seconds / total for stage, seconds in self.stages.items()}
+
+    @property
+    def median_seconds(self) -> float | None:
+        """The median without the profiler, or None where nothing ran."""
+        return statistics.median(self.seconds) if self.seconds else None
+
+
+def num_buckets_of(case: Case, num_buckets: int | None) -> int:
+    """The number of buckets that was asked for, or the library's own for the length."""
+    if num_buckets is not None:
+        return num_buckets
+    return default_num_buckets(case.length, case.chunk_size)
+
+
+def mechanism(case: Case, num_buckets: int) -> Mechanism:
+    """LSH attention as the routes call it: rotations, buckets, attention; nothing else."""
+
+    def apply(parameters: Any, qk: jax.Array, v: jax.Array) -> jax.Array:
+        del parameters
+        with jax.named_scope("lsh_hash"):
+            rotations = make_rotations(
+                jax.random.key(0),
+                num_heads=case.num_heads,
+                head_dim=case.head_dim,
+                num_hashes=case.num_hashes,
+                num_buckets=num_buckets,
+            )
+        buckets = hash_buckets(qk, rotations)
+        return lsh_attention(qk, v, buckets, chunk_size=case.chunk_size, causal=case.causal)
+
+    return Mechanism(lambda key: {}, apply, ("query", "value"), split_heads=True)
+
+
+def check(case: Case, num_buckets: int | None) -> None:
+    """Traces the case without compiling it.
+
+    Raises:
+      ValueError: the library refuses these sizes.
+    """
+    way = mechanism(case, num_buckets_of(case, num_buckets))
+    shape = (case.batch, case.length, case.num_heads, case.head_dim)
+    x = jax.ShapeDtypeStruct(shape, jnp.dtype(case.dtype))
+    jax.eval_shape(way.apply, {}, x, x)
+
+
+def profile(case: Case, text: inputs.Text, *, num_buckets: int | None, repeats: int) -> Profile:
+    """Profiles one case.
+
+    Args:
+      case: what to run; `mechanism` and `ops_only` do not matter.
+      text: where its input comes from.
+      num_buckets: buckets of a round; None = the library's own choice.
+      repeats: calls to time, and again as many under the profiler.
+
+    Returns:
+      A profile "ok" or "too_large". Whatever the program raises, it raises.
+    """
+    known = Profile(case, num_buckets_of(case, num_buckets))
+    way, devices = mechanism(case, known.num_buckets), jax.local_devices()[:1]
+    lowered = programs.lower(case, way, devices)
+    compiled = lowered.compile()
+    stats: Any = compiled.memory_analysis()
+    need = stats.argument_size_in_bytes + stats.output_size_in_bytes + stats.temp_size_in_bytes
+    free = memory.available(devices[0])
+    if free is not None and need > free:
+        message = f"needs {human(need)} of {human(free)}"
+        return dataclasses.replace(known, status="too_large", message=message)
+
+    streams = inputs.streams(text, batch=case.batch, length=case.length, width=case.width)
+    arguments = jax.block_until_ready(programs.arguments(case, way, devices, streams, lowered))
+
+    def call() -> float:
+        start = time.perf_counter()
+        jax.block_until_ready(compiled(*arguments))
+        return time.perf_counter() - start
+
+    call()  # also pays for threads and pages
+    seconds = tuple(call() for _ in range(repeats))
+    program = profile_stages.instructions(compiled.as_text() or "")
+    traced = [profile_trace.traced(call, program) for _ in range(repeats)]
+    # The least disturbed: what else the machine does falls on whichever instruction is in flight.
+    fastest, spans = min(traced, key=lambda one: one[0])
+    taken = profile_trace.divide(spans)
+    return dataclasses.replace(
+        known,
+        seconds=seconds,
+        traced_seconds=fastest,
+        stages=by_stage(taken, program),
+        instructions=_largest(taken, program),
+    )
+
+
+def by_stage(seconds: dict[str, float], program: dict[str, Instruction]) -> dict[str, float]:
+    """Seconds of each of `STAGES` from those of the instructions."""
+    stages = dict.fromkeys(STAGES, 0.0)
+    for name, taken in seconds.items():
+        stages[program[name].stage] += taken
+    return stages
+
+
+def _largest(
+    seconds: dict[str, float], program: dict[str, Instruction]
+) -> tuple[dict[str, Any], ...]:
+    order = sorted(seconds, key=lambda name: -seconds[name])[:_KEPT]
+    return tuple(
+        {
+            "name": name,
+            "op_name": program[name].op_name,
+            "stage": program[name].stage,
+            "seconds": seconds[name],
+        }
+        for name in order
+    )

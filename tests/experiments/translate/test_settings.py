@@ -1,0 +1,133 @@
+"""What `translate` may be asked, and that every recipe builds its model."""
+
+import dataclasses
+import functools
+import shlex
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from attnlab.runs import command_line
+from attnlab.runs.errors import Invalid
+from experiments.translate import __main__ as translate
+from experiments.translate.recipes import PRESETS
+from experiments.translate.run_folder import command
+from experiments.translate.settings import Settings
+from experiments.translate.systems import MODELS, TITLES, build
+
+FILES = ("a.de", "a.en")
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"preset": "tiny"}, "--preset=tiny: not known; the names are dates, cpu"),
+        ({"models": ("rnn_search", "gpt")}, "--models=gpt: not known; the names are rnn_encdec,"),
+        ({"models": ("luong", "luong")}, "--models=luong,luong: give each once"),
+        ({"parallel": "vmap"}, "--parallel=vmap: not known; the names are jit, pmap"),
+        ({"dtype": "float16"}, "--dtype=float16: not known; the names are float32, bfloat16"),
+        ({"steps": -1}, "--steps=-1: give at least 0"),
+        ({"seed": 2**31}, "--seed=2147483648: give less than 2147483648"),
+        ({"log_every": 0}, "--log_every=0: give at least 1"),
+        ({"draw_file": "a.tsv"}, "--draw_file=a.tsv: needs text"),
+        ({"pack": True}, "--pack: only the Transformer keeps packed pairs apart; give --models="),
+        ({"accumulate": 0}, "--accumulate=0: give at least 1"),
+        ({"learning_rate": float("nan")}, "--learning_rate=nan: give at least 0"),
+        ({"learning_rate": float("inf")}, "--learning_rate=inf: give a finite number"),
+        ({"length_penalty": float("inf")}, "--length_penalty=inf: give 0 or more, or -1"),
+        ({"length_penalty": 0.6}, "--length_penalty=0.6: greedy search has none"),
+        ({"data_dir": "/data"}, "--data_dir=/data: needs --tfds_name"),
+        ({"cache_dir": "/data"}, "--cache_dir=/data: needs text"),
+        ({"dropout_rate": 1.0}, "--dropout_rate=1.0: give 0 or more and less than 1, or -1"),
+        ({"dropout_rate": -0.1}, "--dropout_rate=-0.1: give 0 or more"),
+        ({"length_penalty": -0.6}, "--length_penalty=-0.6: give 0 or more, or -1"),
+        ({"data_files": ("a", "b", "c")}, "--data_files=a,b,c: give the source and the target"),
+        ({"data_files": FILES, "tfds_name": "wmt"}, "--tfds_name=wmt and --data_files are two"),
+        ({"test_files": FILES}, "--test_files=a.de,a.en: needs --data_files"),
+        (
+            {"data_files": FILES, "validation_files": FILES},
+            "--validation_files and --test_files go together",
+        ),
+        ({"data_files": FILES, "test_files": FILES}, "--validation_files and --test_files go"),
+        ({"tfds_name": "wmt", "direction": "de"}, "--direction=de: give two languages, as de-en"),
+        ({"direction": "de-en"}, "--direction=de-en: needs --tfds_name"),
+        ({"vocab_size": 99}, "--vocab_size=99: needs text"),
+        ({"preset": "dates", "data_files": FILES}, "--preset=dates is the embedded task"),
+        ({"preset": "cpu"}, "--preset=cpu needs text: give --data_files"),
+    ],
+)
+def test_refuses_bad_settings(changed, message):
+    with pytest.raises(Invalid) as refused:
+        Settings(**changed)
+    assert str(refused.value).startswith(message) and "\n" not in str(refused.value)
+
+
+def parsed(flags):
+    given = command_line.flags_of(Settings(), translate._HELP)
+    assert command_line.parse(given, ["translate", *flags], None)
+    return command_line.settings_of(given, Settings())
+
+
+def test_every_setting_is_a_flag_with_the_same_default():
+    names = {field.name for field in dataclasses.fields(Settings)}
+    assert names == set(translate._HELP)
+    assert parsed([]) == Settings()
+
+
+def test_the_command_line_of_settings_gives_these_settings():
+    settings = Settings(
+        models=("luong", "rnn_search"),
+        data_files=("my texts/a.de", "a.en"),
+        learning_rate=3e-5,
+        dropout_rate=0.0,
+        steps=7,
+        tensorboard=True,
+    )
+    launcher, name, *flags = shlex.split(command("translate", settings))
+    assert (launcher, name) == ("launch/local", "translate")
+    assert parsed(flags) == settings
+    assert command("translate", Settings()) == "launch/local translate"
+
+
+def test_flags_change_the_recipe_of_every_model():
+    changed = Settings(steps=8, batch_size=6, learning_rate=0.5, dropout_rate=0.25, max_length=9)
+    before = Settings()
+    for name in MODELS:
+        recipe, old = changed.recipe(name), before.recipe(name)
+        assert (recipe.steps, recipe.batch_size, recipe.sizes["dropout_rate"]) == (8, 6, 0.25)
+        assert recipe.optimizer == dataclasses.replace(
+            old.optimizer, learning_rate=0.5, warmup_steps=4
+        )
+        recipe.optimizer.build(8)  # a short training warms up in half of its steps
+        assert old == PRESETS["dates"].recipes[name]
+    assert changed.chosen_preset().max_length == 9
+    sizes = Settings(data_files=FILES, vocab_size=99).chosen_preset()
+    assert sizes.vocab_size == sizes.joint_vocab_size == 99
+    assert Settings(data_files=FILES).chosen_preset() == PRESETS["cpu"]
+    assert Settings(data_files=FILES, length_penalty=0.0).chosen_preset().length_penalty == 0
+
+
+def test_vocabularies_and_means_are_the_papers():
+    over_sentences = {"rnn_search", "rnn_encdec", "luong"}
+    for name, preset in PRESETS.items():
+        for model, recipe in preset.recipes.items():
+            assert recipe.joint_vocabulary == (model == "transformer")
+            of_sentences = name == "paper" and model in over_sentences
+            assert recipe.gradient_mean_over == ("sentences" if of_sentences else "tokens")
+    assert PRESETS["paper"].joint_vocab_size == 37_000
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("preset", PRESETS)
+def test_every_recipe_builds_its_model(preset, name):
+    recipe = PRESETS[preset].recipes[name]
+    sizes = {**recipe.sizes, "dropout_rate": 0.5}  # as --dropout_rate gives it
+    model = build(name, sizes, source_vocab_size=11, target_vocab_size=13, dtype="bfloat16")
+    source, target = (jax.ShapeDtypeStruct((2, n), jnp.int32) for n in (5, 7))
+    keys = {"params": jax.random.key(0), "dropout": jax.random.key(1)}
+    make = functools.partial(model.init_with_output, deterministic=False)
+    logits, _ = jax.eval_shape(make, keys, source, target)
+    assert logits.shape == (2, 7, 13) and logits.dtype == jnp.float32
+    recipe.optimizer.build(recipe.steps)
+    assert name in TITLES and set(PRESETS[preset].models) <= set(PRESETS[preset].recipes)
