@@ -1,9 +1,7 @@
-"""What is measured and what came out, one JSON line each."""
+"""What is measured and what came out."""
 
 import dataclasses
-import json
 import statistics
-from typing import Any
 
 PASSES = ("forward", "forward_backward")
 TRAIN_STEP = "train_step"  # the pass of a program that is a whole training step
@@ -15,6 +13,7 @@ SHORT = {
     "failed": "failed",
     "killed": "killed",
 }
+DERIVED = ("analysis_bytes", "memory_bytes", "median_seconds")  # written beside a row's fields
 STATUSES = ("ok", "too_large", "too_slow", "failed", "killed")
 
 
@@ -87,7 +86,7 @@ class Case:
 
 @dataclasses.dataclass(frozen=True)
 class Result:
-    """What came out of a case: one line of `results.jsonl`.
+    """What came out of a case.
 
     All sizes are bytes on one device; on CPU, where devices share the memory, the process's total
     divided by the devices.
@@ -111,13 +110,10 @@ class Result:
       available_bytes: what was free before the case and allowed to it; of a target, what a program
         can use there.
       input_cycled: whether the text was shorter than the case and began again.
-      environment: device, versions, git revision.
-      flags: the command line's settings.
-      time: when the row was written, UTC.
-      begun: when the run began that wrote it; rows of a resumed run have several.
       load: the machine's load average over the minute before the case.
       other_seconds: the slower median, of a case that ran twice because it did not go with its
         neighbors; the row is the faster run.
+      turns: when the turns began in which it was timed beside others; "" where it was alone.
     """
 
     case: Case
@@ -134,12 +130,9 @@ class Result:
     refused_bytes: int | None = None
     available_bytes: int | None = None
     input_cycled: bool = False
-    environment: dict[str, Any] = dataclasses.field(default_factory=dict)
-    flags: dict[str, Any] = dataclasses.field(default_factory=dict)
-    time: str = ""
-    begun: str = ""
     load: float | None = None
     other_seconds: float | None = None
+    turns: str = ""
 
     @property
     def analysis_bytes(self) -> int | None:
@@ -165,35 +158,6 @@ class Result:
         return "resident" if self.memory_bytes == self.resident_peak_bytes else "analysis"
 
     @property
-    def loaded(self) -> bool:
-        """Whether other work ran beside it: a load of more than all cores' and one."""
-        cpus = self.environment.get("cpus")
-        return self.load is not None and cpus is not None and self.load > cpus + 1
-
-    @property
     def median_seconds(self) -> float | None:
         """The median over the repetitions, or None where nothing ran."""
         return statistics.median(self.seconds) if self.seconds else None
-
-
-def to_json(result: Result) -> str:
-    """One line of JSON, the derived numbers included for readers without this library."""
-    derived = {
-        name: getattr(result, name) for name in ("analysis_bytes", "memory_bytes", "median_seconds")
-    }
-    return json.dumps(dataclasses.asdict(result) | derived)
-
-
-def from_json(line: str) -> Result:
-    """The inverse of `to_json`.
-
-    >>> result = Result(Case("dot", 256), "ok", seconds=(0.1, 0.3))
-    >>> from_json(to_json(result)) == result
-    True
-    """
-    fields = json.loads(line)
-    known = {field.name for field in dataclasses.fields(Result)}
-    fields = {name: value for name, value in fields.items() if name in known}
-    fields["case"] = Case(**fields["case"])
-    fields["seconds"] = tuple(fields["seconds"])
-    return Result(**fields)
