@@ -26,7 +26,7 @@ from experiments.profile_lsh.stages import STAGES, instructions
 from experiments.profile_lsh.trace import Span
 from tests.bench.rows import ENVIRONMENT
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 SMALL = "--num_heads=2 --head_dim=8 --num_hashes=2 --chunk_size=4 --repeats=2".split()
 FILES = ["report.md", "results.jsonl", "settings.json", "shares.png", "shares.svg"]
 
