@@ -57,7 +57,7 @@ def read(paths: str | Sequence[str] | None = None) -> Text:
         root = package.parent
         files = sorted(package.rglob("*.py"))
         if (root / "pyproject.toml").exists():  # a checkout rather than an installed package
-            files += sorted(root.glob("experiments/*.py")) + sorted(root.glob("README.md"))
+            files += sorted(root.glob("experiments/**/*.py")) + sorted(root.glob("README.md"))
         return Text("the project's sources", _bytes(b"\n".join(f.read_bytes() for f in files)))
     names = [paths] if isinstance(paths, str) else paths
     return Text(" + ".join(names), _bytes(b"".join(map(_read, names))))
