@@ -22,6 +22,7 @@ class Flag:
     help: str
     choices: tuple[str, ...] = ()
     least: float | None = None
+    most: float | None = None
     above: float | None = None
     below: float | None = None
     is_path: bool = False
@@ -33,6 +34,7 @@ def flag(
     *,
     choices: Iterable[str] = (),
     least: float | None = None,
+    most: float | None = None,
     above: float | None = None,
     below: float | None = None,
     is_path: bool = False,
@@ -44,11 +46,12 @@ def flag(
       help: what --help says.
       choices: the words it may be; of a tuple, each element.
       least: the smallest number.
+      most: the largest number.
       above: the number that it must be more than.
       below: the number that it must be less than.
       is_path: whether it is a file that must exist, kept as an absolute path.
     """
-    about = Flag(help, tuple(choices), least, above, below, is_path)
+    about = Flag(help, tuple(choices), least, most, above, below, is_path)
     return dataclasses.field(default=default, metadata={"flag": about})
 
 
@@ -187,6 +190,8 @@ def _check(field: dataclasses.Field[Any], value: Any) -> None:
             raise Invalid(f"{given}: give a finite number")
         if about.least is not None and one < about.least:
             raise Invalid(f"{of_several} is too small; give at least {about.least:g}")
+        if about.most is not None and one > about.most:
+            raise Invalid(f"{of_several} is too large; give at most {about.most:g}")
         if about.above is not None and not one > about.above:
             raise Invalid(f"{of_several} is too small; give more than {about.above:g}")
         if about.below is not None and not one < about.below:
