@@ -8,10 +8,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from experiments.device_check import exact as device_exact
-from experiments.device_check import hashing as device_hashing
-from experiments.device_check import lsh as device_lsh
-from experiments.device_check import timed as device_timed
+from experiments.device_check import exact, lsh, timed
 from experiments.device_check.cases import BUCKETS, TIMED, Check, Checked, scenario
 from experiments.device_check.compiler import Compiler
 from experiments.device_check.problem import (
@@ -141,12 +138,12 @@ def _part(problem: Problem, outputs: Arrays) -> Arrays:
 
 def _hashed(check: Check, tell: Callable[[str], None]) -> dict[str, float]:
     tell("compiling")
-    executable = device_hashing.lowered(check.dtype).compile()
+    executable = lsh.hash_program(check.dtype).compile()
     tell("running")
-    x, rotations = device_hashing.arguments(check.dtype)
+    x, rotations = lsh.hash_arguments(check.dtype)
     found = np.asarray(executable(x, rotations))
     tell("judging")
-    return {"buckets": device_hashing.judge(found, x, rotations)}
+    return {"buckets": lsh.judge_buckets(found, x, rotations)}
 
 
 def _row(check: Check, ratios: Callable[[], dict[str, float]]) -> Checked:
@@ -165,11 +162,11 @@ def _row(check: Check, ratios: Callable[[], dict[str, float]]) -> Checked:
 
 def _problem(check: Check) -> Problem:
     if check.scenario == TIMED:
-        return device_timed.problem(check)
+        return timed.problem(check)
     where = scenario(check.mechanism, check.scenario)
     if check.mechanism == "lsh":
-        return device_lsh.problem(where)
-    return device_exact.problem(check.mechanism, where)
+        return lsh.problem(where)
+    return exact.problem(check.mechanism, where)
 
 
 def _words(error: Exception) -> str:

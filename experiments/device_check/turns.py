@@ -1,6 +1,7 @@
 """Programs of one length timed in turns, so that what slows the device slows them all alike."""
 
 import dataclasses
+import datetime
 import functools
 import math
 import time
@@ -10,11 +11,11 @@ from typing import Any
 
 import jax
 
-from attnlab.runs.units import human
 from attnlab.bench import inputs, memory, programs
 from attnlab.bench.case import Case, Result
 from attnlab.bench.measure import SAMPLE_SECONDS, sample
-from experiments.device_check import programs as device_programs
+from attnlab.runs.units import human
+from experiments.device_check import functions
 from experiments.device_check.compiler import Compiler
 
 REFUSED = "refused: "  # how the message of a row begins that no second try would change
@@ -60,9 +61,9 @@ def run(
     device = jax.local_devices()[0]
     compiled = _compile(cases, device, threads, seconds * 2 / 3, tell, give)
     arrays = functools.cache(
-        lambda dtype: device_programs.arrays(dataclasses.replace(cases[0], dtype=dtype), text)
+        lambda dtype: functions.arrays(dataclasses.replace(cases[0], dtype=dtype), text)
     )
-    cycled = text.cycles(cases[0].batch, device_programs.shape(cases[0])[1])
+    cycled = text.cycles(cases[0].batch, functions.shape(cases[0])[1])
     ready: list[_Ready] = []
     for i, (known, call, mechanism) in compiled.items():
         known = dataclasses.replace(known, input_cycled=cycled)
@@ -85,12 +86,16 @@ def run(
             give(i, _failed(known, error))
             continue
         ready.append(one)
+    began = datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")
     _take_turns(ready, repeats, case_seconds, device.platform == "cpu", tell, give)
     for one in ready:
         note = "" if len(one.seconds) == repeats else f"{len(one.seconds)} of {repeats} repeats"
-        samples = tuple(one.seconds)
         row = dataclasses.replace(
-            one.known, seconds=samples, calls_per_sample=one.calls, message=note
+            one.known,
+            seconds=tuple(one.seconds),
+            calls_per_sample=one.calls,
+            message=note,
+            turns=began,
         )
         give(one.index, row)
 
@@ -110,8 +115,8 @@ def _compile(
         for i, case in enumerate(cases):
             tell(i, "compiling")
             try:
-                mechanism = device_programs.build(case, device.platform)
-                shaped = device_programs.lowered_case(case)
+                mechanism = functions.build(case, device.platform)
+                shaped = functions.lowered_case(case)
                 lowered = programs.lower(shaped, mechanism, [device])
                 pending[i] = mechanism, lowered, compiler.submit(lowered)
             except Exception as error:  # noqa: BLE001 - a case's failure is a row; the others go on
