@@ -53,8 +53,11 @@ def table(wheres: Sequence[Where]) -> str:
       wheres: of all rows.
     """
     lines: list[list[str]] = []
+    alike: dict[str, list[dict[str, Any]]] = {}  # but for the memory that was free at their starts
     for found in {str(one.environment): one.environment for one in wheres}.values():
-        lines += _of_environment(found)
+        alike.setdefault(str(found | {"available_bytes": None}), []).append(found)
+    for environments in alike.values():
+        lines += _of_environments(environments)
     times = sorted(one.time for one in wheres if one.time)
     if times:
         lines.append(["measured (UTC)", f"{times[0]} to {times[-1]}"])
@@ -65,13 +68,15 @@ def table(wheres: Sequence[Where]) -> str:
     return markdown_table(["", "where"], lines) if lines else ""
 
 
-def _of_environment(found: dict[str, Any]) -> list[list[str]]:
+def _of_environments(alike: Sequence[dict[str, Any]]) -> list[list[str]]:
+    found = alike[0]
     if not found:
         return []
-    free = found.get("available_bytes")
+    free = sorted(one["available_bytes"] for one in alike if one.get("available_bytes"))
+    sizes = " to ".join(dict.fromkeys(human(size) for size in (*free[:1], *free[-1:])))
     lines = [
         ["device", f"{found['devices']} × {found['device']} ({found['platform']})"],
-        ["cores", str(found["cores"]) + (f", {human(free)} free memory" if free else "")],
+        ["cores", str(found["cores"]) + (f", {sizes} free memory" if free else "")],
         ["system", f"{found['system']}, Python {found['python']}"],
         ["versions", ", ".join(f"{k} {v}" for k, v in found["versions"].items())],
         ["git revision", found["revision"] or "unknown"],

@@ -107,13 +107,12 @@ def line(done: Sequence[Row], *, wanted: int, waiting: int) -> str:
     checked = [row for row in done if isinstance(row, Checked)]
     if checked:
         words.append(_counted(row.status for row in checked))
-        bad = [row for row in checked if row.status in ("fail", "crashed")]
-        words += [f"\n    {row.check}: {row.status}: {row.message}" for row in bad]
     if len(done) < wanted:
         words.append(f"{wanted - len(done)} not reached")
     if waiting:
         words.append(f"{waiting} wait until the end")
-    return "; ".join(words)
+    bad = [row for row in checked if row.status in ("fail", "crashed")]
+    return "\n    ".join(["; ".join(words), *(f"{r.check}: {r.status}: {r.message}" for r in bad)])
 
 
 def _matrix(checked: Sequence[Checked]) -> str:
