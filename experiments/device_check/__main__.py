@@ -31,9 +31,9 @@ def run(settings: Settings, folder: Folder, module: str = MODULE) -> int:
     """Does what is missing, as far as the minutes reach.
 
     Args:
-      settings: what to do.
-      folder: where the rows go.
-      module: of the worker; another one in tests.
+      settings: the flags.
+      folder: the folder of the rows.
+      module: the worker's module; another one in tests.
 
     Returns:
       The exit status: 0; 1 where a check failed or crashed, a program did, something is not done,
@@ -94,7 +94,8 @@ class _Session:
 
     def measure(self, job: Job) -> Iterator[Row]:
         """The rows of the members that are missing, less those of suspects before their turn."""
-        left = jobs.missing(job, self.rows())
+        known = self.rows()
+        left = jobs.missing(job, known)
         waiting: tuple[Any, ...] = ()
         if not job.last:  # another hour would not be enough if each of them hung
             lost = self._device.lost
@@ -109,7 +110,7 @@ class _Session:
         for member in left:
             expected = 0.0
             if isinstance(member, Case):
-                expected = jobs.expected_seconds(member, self.rows().values())
+                expected = jobs.expected_seconds(member, known.values())
             if expected > self._settings.case_seconds:
                 limit_of = f"limit {self._settings.case_seconds:.0f} s"
                 why = f"not run: about {expected:.0f} s a call by shorter lengths, {limit_of}"

@@ -22,14 +22,14 @@ class Scenario:
     """Sizes and a mask.
 
     Attributes:
-      name: of the row.
-      sizes: of the arrays; `hidden` is the width of the concat score.
-      causal: with `masks.Causal()`.
-      window: with `masks.Window(*window)`.
-      padded: with `masks.Padding`: the last example has no key at all.
-      segmented: with `masks.Segments`, three of them.
-      chunk_size: C, for LSH.
-      num_hashes: R, for LSH.
+      name: name of the scenario.
+      sizes: sizes of the arrays; `hidden` is the width of the concat score.
+      causal: whether the mask has `masks.Causal()`.
+      window: the two sides of `masks.Window`, or None.
+      padded: whether the mask has `masks.Padding`: the last example then has no key at all.
+      segmented: whether the mask has `masks.Segments`, three of them.
+      chunk_size: chunk length C of LSH.
+      num_hashes: hash rounds R of LSH.
     """
 
     name: str
@@ -146,9 +146,9 @@ class Check:
       mechanism: one of `MECHANISMS`.
       scenario: the name of a `Scenario` of it, `TIMED` or `BUCKETS`.
       implementation: "default" (None) or a name.
-      dtype: of the arrays.
-      length: of `TIMED`.
-      batch: of `TIMED`.
+      dtype: type of the arrays.
+      length: length of the sequences of `TIMED`; else the scenario's own.
+      batch: number of the sequences of `TIMED`; else the scenario's own.
     """
 
     mechanism: str

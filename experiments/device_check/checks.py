@@ -38,11 +38,11 @@ def run(
     """Checks one scenario of one mechanism.
 
     Args:
-      checks: of the same mechanism and scenario.
-      threads: programs that are compiled at once.
-      tell: told what is about to happen: "compiling", "running" on the device, "judging".
-      give: given each row as it comes.
-      problem_of: what to check; for tests.
+      checks: checks of the same mechanism and scenario.
+      threads: number of programs that are compiled at once.
+      tell: listener to what is about to happen: "compiling", "running" on the device, "judging".
+      give: taker of each row as it comes.
+      problem_of: (check) -> the problem, in tests.
     """
     tell(0, "judging")  # the oracle, as far as the arrays need it
     if checks[0].scenario == BUCKETS:
@@ -109,7 +109,7 @@ def _attempt(function: Callable[[], Any]) -> Any:
     """Its result, or what it raises: a mechanism's mistake is a row, and the others go on."""
     try:
         return function()
-    except Exception as error:  # noqa: BLE001 - see above
+    except Exception as error:  # see above
         return error
 
 
@@ -151,7 +151,7 @@ def _row(check: Check, ratios: Callable[[], dict[str, float]]) -> Checked:
         found = ratios()
     except NotImplementedError as error:
         return Checked(check, "refused", _words(error))
-    except Exception as error:  # noqa: BLE001 - a mechanism's mistake is a row
+    except Exception as error:  # a mechanism's mistake is a row
         traceback.print_exception(error)
         return Checked(check, "crashed", f"{type(error).__name__}: {_words(error)}")
     worst = max(found, key=lambda name: found[name])

@@ -29,7 +29,7 @@ class Job:
     """Members that are done together.
 
     Attributes:
-      name: what the progress calls it.
+      name: name in the progress.
       kind: "check" or "time".
       members: all `Check` or all `Case`.
       last: whether its programs are suspects, done after all others.

@@ -174,9 +174,9 @@ def judge_buckets(buckets: Any, x: Any, rotations: Rotations) -> float:
     """How much nearer than its own another axis is, over rounding; at most 1 is right.
 
     Args:
-      buckets: [B, R, L, N], to be judged.
-      x: [B, L, N, H].
-      rotations: of N heads.
+      buckets: buckets to be judged, [B, R, L, N].
+      x: tokens, [B, L, N, H].
+      rotations: rotations of the N heads.
     """
     left, x = np.asarray(buckets), np.asarray(x, np.float64)
     worst = 0.0

@@ -26,7 +26,7 @@ class Device(Workers):
     """The worker that has the device.
 
     Attributes:
-      lost: how many workers each `jobs.program` has cost.
+      lost: number of workers that each `jobs.program` has cost.
     """
 
     def __init__(self, module: str = MODULE) -> None:
@@ -42,8 +42,8 @@ class Device(Workers):
           job: the members to be done.
           deadline: `time.monotonic()` after which nothing is waited for; members without a row
             then get none.
-          repeats: samples of a program.
-          case_seconds: the most that one may take.
+          repeats: number of samples of a program.
+          case_seconds: the most that a program may take.
         """
         left = dict(enumerate(job.members))
         threads = max(1, min(8, int(self.environment["cores"]) // 2))

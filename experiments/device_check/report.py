@@ -33,8 +33,8 @@ def markdown(
     Args:
       checked: rows of the checks.
       timed: rows of the programs.
-      planned: how many rows there are to be.
-      environment: what the worker said of its machine.
+      planned: number of rows that there are to be.
+      environment: environment of the worker.
       settings: the flags of the run.
       where: the table of where the rows come from.
     """
@@ -95,9 +95,9 @@ def line(done: Sequence[Row], *, wanted: int, waiting: int) -> str:
     """What the progress shows of a job.
 
     Args:
-      done: its rows.
-      wanted: how many members were to be done.
-      waiting: how many others wait for the end.
+      done: rows of the job.
+      wanted: number of members that were to be done.
+      waiting: number of others that wait until the end.
     """
     words = []
     for row in done:

@@ -35,8 +35,8 @@ class Settings(Flags):
     repeats: int = flag(7, "Timed samples of each program, taken in turns.", least=1)
     case_seconds: float = flag(
         20.0,
-        "Seconds of one call above which a program is not run, and a row, as shorter lengths "
-        "predict it.",
+        "Seconds of one call that a program may take; one that shorter lengths predict to take "
+        "longer is not run, and that is its row.",
         above=0,
     )
     allow_cpu: bool = flag(

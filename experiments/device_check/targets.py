@@ -25,7 +25,7 @@ class Verdict:
     """One target.
 
     Attributes:
-      what: is compared.
+      what: what is compared.
       target: the bound.
       found: what was measured, or "".
       holds: whether the bound holds; None where it was not measured.

@@ -48,15 +48,16 @@ def run(
     """Compiles all, then takes one sample of each in turn, `repeats` times.
 
     Args:
-      cases: of one length, batch and pass.
-      text: where the inputs come from.
-      repeats: samples; entry i of every row's `seconds` was taken in turn i.
-      case_seconds: a case whose call takes more than a third of it keeps that one sample, and no
-        turn begins when all together have used as much for each case.
-      threads: programs that are compiled at once.
-      seconds: what has not compiled in two thirds of them is left out, without a row.
-      tell: told what is about to happen to which case: "compiling", "preparing", "running".
-      give: given each row as soon as it is known.
+      cases: cases of one length, batch and pass.
+      text: source of the inputs.
+      repeats: number of samples; entry i of every row's `seconds` was taken in turn i.
+      case_seconds: limit of a case: one whose call takes more than a third of it keeps that one
+        sample, and no turn begins when all together have used as much for each case.
+      threads: number of programs that are compiled at once.
+      seconds: time of the job: what has not compiled in two thirds of it is left out, without a
+        row.
+      tell: listener to what is about to happen to which case: "compiling", "preparing", "running".
+      give: taker of each row as soon as it is known.
     """
     device = jax.local_devices()[0]
     compiled = _compile(cases, device, threads, seconds * 2 / 3, tell, give)
@@ -82,7 +83,7 @@ def run(
         tell(i, "running")
         try:
             _warm_up(one, case_seconds)
-        except Exception as error:  # noqa: BLE001 - a case's failure is a row; the others go on
+        except Exception as error:  # a case's failure is a row; the others go on
             give(i, _failed(known, error))
             continue
         ready.append(one)
@@ -119,7 +120,7 @@ def _compile(
                 shaped = functions.lowered_case(case)
                 lowered = programs.lower(shaped, mechanism, [device])
                 pending[i] = mechanism, lowered, compiler.submit(lowered)
-            except Exception as error:  # noqa: BLE001 - a case's failure is a row; the others go on
+            except Exception as error:  # a case's failure is a row; the others go on
                 give(i, _failed(Result(case, "failed"), error))
         for i, (mechanism, lowered, future) in pending.items():
             tell(i, "compiling")
@@ -128,7 +129,7 @@ def _compile(
                 need = memory.analyze(lowered, compiled.program, device.platform)
             except TimeoutError:
                 continue
-            except Exception as error:  # noqa: BLE001 - likewise
+            except Exception as error:  # as above
                 give(i, _failed(Result(cases[i], "failed"), error))
                 continue
             known = Result(
@@ -181,7 +182,7 @@ def _take_turns(
             tell(one.index, "running")
             try:
                 one.seconds.append(sample(one.call, one.arguments, one.calls, block_each=host))
-            except Exception as error:  # noqa: BLE001 - a case's failure is a row; the others go on
+            except Exception as error:  # a case's failure is a row; the others go on
                 give(one.index, _failed(one.known, error))
                 in_turn.remove(one)
                 ready.remove(one)
