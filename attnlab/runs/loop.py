@@ -46,8 +46,8 @@ class Job(Generic[Item, Row]):
     Attributes:
       unit: what an item is, in the plural.
       measure: (item) -> its rows, as they come.
-      done: whether a resumed run leaves a row alone; a run with a row that is not done ends with
-        status 1.
+      done: whether a resumed run leaves a row alone; a run with an item that lacks such a row ends
+        with status 1.
       title: (item) -> what it is, said before it is measured.
       line: (rows of an item) -> what came out, said behind the title.
       report: () -> the report of the rows so far, of which there is one at least.
@@ -87,7 +87,7 @@ def run(
       where: what it runs on.
 
     Returns:
-      The exit status: 0; 1 where a row is not done or the machine let the run down; 128 + the
+      The exit status: 0; 1 where an item is not done or the machine let the run down; 128 + the
       number of the signal that ended it.
 
     Raises:
@@ -105,8 +105,7 @@ def run(
             _write(job.report(), folder)
     if ending.words:
         say(f"\n{ending.words}")
-    lost = not all(job.done(one.row) for one in rows.kept.values())
-    status = ending.status or int(lost)
+    status = ending.status or int(not all(_finished(job, item, rows) for item in items))
     if status:
         say(f"to complete it: --resume={folder.path}")
     return status

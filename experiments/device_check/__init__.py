@@ -10,8 +10,9 @@ float64 NumPy, and times attnlab and the platform's own flash attention over len
 says which targets are met. All within --minutes and the most important first: the checks of what
 may break there (defaults and kernels in bfloat16), the timing, all other checks. Each program is in
 a worker process whose death is a row; one that fails on the device, or hangs, is replaced. A fresh
-folder gets correctness.jsonl, results.jsonl, report.md and figures of time and memory as SVG and
-PNG; what is worth keeping goes to experiments/results/DEVICE/device_check. Ctrl-C keeps what is
-done and writes the report; --resume does what is missing. It needs jax, flax, numpy, absl and
-matplotlib only, no network, and no installation of this project.
+folder gets results.jsonl with a line for each check and each timed program, report.md and figures
+of time and memory as SVG and PNG; what is worth keeping goes to
+experiments/results/DEVICE/device_check. Ctrl-C keeps what is done and writes the report; --resume
+does what is missing. The exit status is 0 only where all is done and no check failed. It needs jax,
+flax, numpy, absl and matplotlib only, no network, and no installation of this project.
 """

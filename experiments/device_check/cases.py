@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-from typing import Any
 
 import numpy as np
 
@@ -11,7 +10,7 @@ from attnlab.bench import oracle
 from attnlab.bench.oracle_scores import SCORES, Sizes
 from attnlab.ops import attention as ops
 from attnlab.ops import routes
-from experiments.device_check.programs import FLASH
+from experiments.device_check.functions import FLASH
 
 DTYPES = ("float32", "bfloat16")
 AUTO = "default"  # how `implementation=None` is called
@@ -23,14 +22,14 @@ class Scenario:
     """Sizes and a mask.
 
     Attributes:
-      name: of the row.
-      sizes: of the arrays; `hidden` is the width of the concat score.
-      causal: with `masks.Causal()`.
-      window: with `masks.Window(*window)`.
-      padded: with `masks.Padding`: the last example has no key at all.
-      segmented: with `masks.Segments`, three of them.
-      chunk_size: C, for LSH.
-      num_hashes: R, for LSH.
+      name: name of the scenario.
+      sizes: sizes of the arrays; `hidden` is the width of the concat score.
+      causal: whether the mask has `masks.Causal()`.
+      window: the two sides of `masks.Window`, or None.
+      padded: whether the mask has `masks.Padding`: the last example then has no key at all.
+      segmented: whether the mask has `masks.Segments`, three of them.
+      chunk_size: chunk length C of LSH.
+      num_hashes: hash rounds R of LSH.
     """
 
     name: str
@@ -147,9 +146,9 @@ class Check:
       mechanism: one of `MECHANISMS`.
       scenario: the name of a `Scenario` of it, `TIMED` or `BUCKETS`.
       implementation: "default" (None) or a name.
-      dtype: of the arrays.
-      length: of `TIMED`.
-      batch: of `TIMED`.
+      dtype: type of the arrays.
+      length: length of the sequences of `TIMED`; else the scenario's own.
+      batch: number of the sequences of `TIMED`; else the scenario's own.
     """
 
     mechanism: str
@@ -170,7 +169,7 @@ class Check:
 
 @dataclasses.dataclass(frozen=True)
 class Checked:
-    """What came out of a check: one line of `correctness.jsonl`.
+    """What came out of a check.
 
     Attributes:
       check: what was checked.
@@ -181,21 +180,12 @@ class Checked:
         change of the future moved the past, over rounding; "elsewhere": how far rows without an
         oracle are from the plain version; "buckets": how much nearer than the bucket's axis another
         one is, over rounding.
-      environment: device, versions, git revision.
-      time: when the row was written, UTC.
     """
 
     check: Check
     status: str
     message: str = ""
     ratios: dict[str, float] = dataclasses.field(default_factory=dict)
-    environment: dict[str, Any] = dataclasses.field(default_factory=dict)
-    time: str = ""
-
-
-def from_json(fields: dict[str, Any]) -> Checked:
-    """The inverse of `dataclasses.asdict`."""
-    return Checked(**fields | {"check": Check(**fields["check"])})
 
 
 def scenarios(mechanism: str) -> tuple[Scenario, ...]:

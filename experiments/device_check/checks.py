@@ -8,10 +8,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from experiments.device_check import exact as device_exact
-from experiments.device_check import hashing as device_hashing
-from experiments.device_check import lsh as device_lsh
-from experiments.device_check import timed as device_timed
+from experiments.device_check import exact, lsh, timed
 from experiments.device_check.cases import BUCKETS, TIMED, Check, Checked, scenario
 from experiments.device_check.compiler import Compiler
 from experiments.device_check.problem import (
@@ -41,11 +38,11 @@ def run(
     """Checks one scenario of one mechanism.
 
     Args:
-      checks: of the same mechanism and scenario.
-      threads: programs that are compiled at once.
-      tell: told what is about to happen: "compiling", "running" on the device, "judging".
-      give: given each row as it comes.
-      problem_of: what to check; for tests.
+      checks: checks of the same mechanism and scenario.
+      threads: number of programs that are compiled at once.
+      tell: listener to what is about to happen: "compiling", "running" on the device, "judging".
+      give: taker of each row as it comes.
+      problem_of: (check) -> the problem, in tests.
     """
     tell(0, "judging")  # the oracle, as far as the arrays need it
     if checks[0].scenario == BUCKETS:
@@ -112,7 +109,7 @@ def _attempt(function: Callable[[], Any]) -> Any:
     """Its result, or what it raises: a mechanism's mistake is a row, and the others go on."""
     try:
         return function()
-    except Exception as error:  # noqa: BLE001 - see above
+    except Exception as error:  # see above
         return error
 
 
@@ -141,12 +138,12 @@ def _part(problem: Problem, outputs: Arrays) -> Arrays:
 
 def _hashed(check: Check, tell: Callable[[str], None]) -> dict[str, float]:
     tell("compiling")
-    executable = device_hashing.lowered(check.dtype).compile()
+    executable = lsh.hash_program(check.dtype).compile()
     tell("running")
-    x, rotations = device_hashing.arguments(check.dtype)
+    x, rotations = lsh.hash_arguments(check.dtype)
     found = np.asarray(executable(x, rotations))
     tell("judging")
-    return {"buckets": device_hashing.judge(found, x, rotations)}
+    return {"buckets": lsh.judge_buckets(found, x, rotations)}
 
 
 def _row(check: Check, ratios: Callable[[], dict[str, float]]) -> Checked:
@@ -154,7 +151,7 @@ def _row(check: Check, ratios: Callable[[], dict[str, float]]) -> Checked:
         found = ratios()
     except NotImplementedError as error:
         return Checked(check, "refused", _words(error))
-    except Exception as error:  # noqa: BLE001 - a mechanism's mistake is a row
+    except Exception as error:  # a mechanism's mistake is a row
         traceback.print_exception(error)
         return Checked(check, "crashed", f"{type(error).__name__}: {_words(error)}")
     worst = max(found, key=lambda name: found[name])
@@ -165,11 +162,11 @@ def _row(check: Check, ratios: Callable[[], dict[str, float]]) -> Checked:
 
 def _problem(check: Check) -> Problem:
     if check.scenario == TIMED:
-        return device_timed.problem(check)
+        return timed.problem(check)
     where = scenario(check.mechanism, check.scenario)
     if check.mechanism == "lsh":
-        return device_lsh.problem(where)
-    return device_exact.problem(check.mechanism, where)
+        return lsh.problem(where)
+    return exact.problem(check.mechanism, where)
 
 
 def _words(error: Exception) -> str:

@@ -8,19 +8,19 @@ import functools
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from attnlab.bench import trends
 from attnlab.bench.case import PASSES, Case, Result
-from experiments.compare_lengths.forecast import predicted
-from experiments.device_check import cases as device_cases
-from experiments.device_check import programs as device_programs
+from experiments.device_check import cases, functions
 from experiments.device_check.cases import BUCKETS, IMPORTANT, RISKY, TIMED, Check, Checked
-from experiments.device_check.programs import FLASH
+from experiments.device_check.functions import FLASH
 from experiments.device_check.settings import Settings
 from experiments.device_check.turns import REFUSED
 
 TARGET = 8192  # tokens: the length of the targets on the crossover and on additive attention
-LONGEST_SCENARIO = 1024  # tokens, of `device_cases`
+LONGEST_SCENARIO = 1024  # tokens, of `cases`
 ROUNDS = (1, 2, 8)  # of LSH beside the 4, at the longest common length
 FORWARD, BOTH = PASSES
+Row = Checked | Result
 CHECKED_AS = {"scaled_dot": "multi_head"}  # a mechanism's name in the checks -> among the programs
 
 
@@ -29,14 +29,26 @@ class Job:
     """Members that are done together.
 
     Attributes:
-      name: for the progress.
+      name: name in the progress.
       kind: "check" or "time".
       members: all `Check` or all `Case`.
+      last: whether its programs are suspects, done after all others.
     """
 
     name: str
     kind: str
     members: tuple[Any, ...]
+    last: bool = False
+
+    def of(self, members: Iterable[Any]) -> "Job":
+        """The job of some of its members."""
+        return dataclasses.replace(self, members=tuple(members))
+
+    def of_suspects(self, members: tuple[Any, ...]) -> "Job":
+        """The job of those of its members that wait until the end."""
+        ways = sorted({f"{name} ({way or cases.AUTO})" for name, way in map(program, members)})
+        name = f"{self.name}: {', '.join(ways)} again"
+        return dataclasses.replace(self, name=name, members=members, last=True)
 
 
 def plan(settings: Settings, platform: str) -> list[Job]:
@@ -65,14 +77,14 @@ def _risky(check: Check) -> bool:
 
 def _checks(settings: Settings, mechanism: str) -> Iterator[tuple[str, tuple[Check, ...]]]:
     """The checks of each scenario, with its name."""
-    for scenario in device_cases.scenarios(mechanism):
-        yield scenario.name, device_cases.checks(mechanism, scenario.name)
+    for scenario in cases.scenarios(mechanism):
+        yield scenario.name, cases.checks(mechanism, scenario.name)
     if mechanism == "lsh":
-        yield BUCKETS, device_cases.hash_checks()
+        yield BUCKETS, cases.hash_checks()
     length = _checked_length(settings)
     if mechanism in ("scaled_dot", "lsh") and length:
         batch = settings.tokens // length
-        yield f"{TIMED} n = {length}", device_cases.timed_checks(mechanism, length, batch)
+        yield f"{TIMED} n = {length}", cases.timed_checks(mechanism, length, batch)
 
 
 def _checked_length(settings: Settings) -> int:
@@ -103,7 +115,7 @@ def timed(settings: Settings, platform: str) -> list[Job]:
 
 def _tanh(platform: str) -> Job:
     evaluations = 2**22 if platform == "cpu" else 2**30
-    members = [device_programs.tanh_case(evaluations, dtype) for dtype in ("float32", "bfloat16")]
+    members = [functions.tanh_case(evaluations, dtype) for dtype in ("float32", "bfloat16")]
     return Job("tanh throughput", "time", tuple(members))
 
 
@@ -112,8 +124,8 @@ def _length(settings: Settings, length: int, passes: str) -> Job:
     alone = length > settings.tokens
     case = functools.partial(_case, settings, length, passes)
 
-    ways = {"lsh": device_cases.implementations("lsh")}
-    ways["additive"] = device_cases.implementations("additive")
+    ways = {"lsh": cases.implementations("lsh")}
+    ways["additive"] = cases.implementations("additive")
     members = [case("lsh"), case(FLASH)]
     if "pallas" in ways["lsh"]:
         members += [case("lsh", "pallas"), case("lsh", "sorted")]
@@ -157,28 +169,31 @@ def _case(
     )
 
 
-def finished(row: Checked | Result | None) -> bool:
+def key_of(row: Row) -> Check | Case:
+    """The member that a row is of."""
+    return row.check if isinstance(row, Checked) else row.case
+
+
+def finished(row: Row) -> bool:
     """Whether a resumed run leaves the member alone; what crashed, failed or died is not."""
-    if row is None:
-        return False
     if isinstance(row, Checked):
         return row.status != "crashed"
     return row.status not in ("failed", "killed") or row.message.startswith(REFUSED)
 
 
-def missing(job: Job, rows: Mapping[Check | Case, Checked | Result]) -> tuple[Any, ...]:
+def missing(job: Job, rows: Mapping[Check | Case, Row]) -> tuple[Any, ...]:
     """The members to do. Programs are compared in turns, so that of these it is all or none."""
-    left = tuple(m for m in job.members if not finished(rows.get(m)))
+    left = tuple(m for m in job.members if m not in rows or not finished(rows[m]))
     return job.members if left and job.kind == "time" else left
 
 
 def program(member: Check | Case) -> tuple[str, str | None]:
     """The mechanism and implementation, by the same name whether checked or timed."""
-    way = None if member.implementation == device_cases.AUTO else member.implementation
+    way = None if member.implementation == cases.AUTO else member.implementation
     return CHECKED_AS.get(member.mechanism, member.mechanism), way
 
 
-def expected_seconds(case: Case, rows: Iterable[Checked | Result]) -> float:
+def expected_seconds(case: Case, rows: Iterable[Row]) -> float:
     """One call of a case by the shorter lengths of the same program, a sequence at a time."""
     same = [
         dataclasses.replace(row, seconds=tuple(s / row.case.batch for s in row.seconds))
@@ -186,4 +201,4 @@ def expected_seconds(case: Case, rows: Iterable[Checked | Result]) -> float:
         if isinstance(row, Result)
         and dataclasses.replace(row.case, length=case.length, batch=case.batch) == case
     ]
-    return case.batch * predicted(same, case.length)
+    return case.batch * trends.predicted(same, case.length)

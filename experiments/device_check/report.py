@@ -4,14 +4,17 @@ import collections
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from attnlab.bench.case import PASSES, Case, Result
-from attnlab.runs.units import human
+from matplotlib.figure import Figure
+
+from attnlab.bench import panels, tables
+from attnlab.bench.case import PASS_TITLES, PASSES, SHORT, Case, Result
+from attnlab.bench.panels import Panel
 from attnlab.runs.markdown import markdown_table
-from experiments.compare_lengths import report
-from experiments.device_check import targets as device_targets
+from attnlab.runs.units import duration, human
+from experiments.device_check import targets
 from experiments.device_check.cases import CHECKED, Checked
-from experiments.device_check.jobs import ROUNDS
-from experiments.device_check.programs import FLASH, TANH, flash_name
+from experiments.device_check.functions import FLASH, TANH, flash_name
+from experiments.device_check.jobs import ROUNDS, Row
 from experiments.device_check.settings import Settings
 from experiments.device_check.turns import REFUSED
 
@@ -23,81 +26,93 @@ def markdown(
     planned: int,
     environment: dict[str, Any],
     settings: Settings,
+    where: str,
 ) -> str:
     """The whole report.
 
     Args:
       checked: rows of the checks.
       timed: rows of the programs.
-      planned: how many rows there are to be.
-      environment: what the worker said of its machine.
-      settings: of the run.
+      planned: number of rows that there are to be.
+      environment: environment of the worker.
+      settings: the flags of the run.
+      where: the table of where the rows come from.
     """
     done = len(checked) + len(timed)
     state = f"{done} rows." if done >= planned else f"{done} of {planned} rows: cut short."
-    parts = ["# Device check", state, _environment(environment, checked, timed)]
-    parts += ["## Targets", _TARGETS, targets(timed, environment, settings)]
+    parts = ["# Device check", state]
+    parts += ["## Targets", _TARGETS, verdicts(timed, environment, settings)]
     if checked:
         parts += ["## Correctness", _CORRECTNESS, _matrix(checked), *_failures(checked)]
         parts += ["### What refused", _refusals(checked)]
     if timed:
         parts += _speed(timed, environment, settings)
-    return "\n\n".join(parts) + "\n"
+    return "\n\n".join([*parts, "## Where it was measured", where]) + "\n"
 
 
 def summary(
     checked: Sequence[Checked],
     timed: Sequence[Result],
+    *,
+    planned: int,
     environment: dict[str, Any],
     settings: Settings,
 ) -> str:
     """What the terminal shows at the end."""
-    parts = []
+    parts = [f"{len(checked) + len(timed)} of {planned} rows"]
     if checked:
         parts.append(f"correctness: {_counted(row.status for row in checked)}")
     if timed:
-        parts.append(targets(timed, environment, settings))
-    return "\n".join(parts) or "nothing was done"
+        parts.append(verdicts(timed, environment, settings))
+    return "\n".join(parts)
 
 
-def targets(timed: Sequence[Result], environment: dict[str, Any], settings: Settings) -> str:
+def figure(timed: Sequence[Result], quantity: str, device: str) -> Figure | None:
+    """Time or memory over length, a panel a pass, or None where there is nothing to draw."""
+    rows = over_lengths(timed)
+    if not rows:
+        return None
+    case = rows[0].case
+    title = (
+        f"{'Time of one call' if quantity == 'time' else 'Memory by the compiler'} over length n — "
+        f"{case.batch * case.length} tokens or one sequence, {case.num_heads} heads × "
+        f"{case.head_dim}, {case.dtype}, causal — {device}"
+    )
+    of_pass = [Panel(PASS_TITLES[p], [r for r in rows if r.case.passes == p]) for p in PASSES]
+    return panels.draw([[one for one in of_pass if one.results]], quantity, title)
+
+
+def verdicts(timed: Sequence[Result], environment: dict[str, Any], settings: Settings) -> str:
     """The table of the targets with their verdicts."""
     rows = [
         [v.what, v.target, v.found, v.word(environment, settings.tokens)]
-        for v in device_targets.verdicts(timed)
+        for v in targets.verdicts(timed)
     ]
     return markdown_table(["what", "target", "measured", "verdict"], rows)
 
 
-def line(done: Sequence[Checked | Result], wanted: int) -> str:
-    """What the progress shows of a job."""
+def line(done: Sequence[Row], *, wanted: int, waiting: int) -> str:
+    """What the progress shows of a job.
+
+    Args:
+      done: rows of the job.
+      wanted: number of members that were to be done.
+      waiting: number of others that wait until the end.
+    """
     words = []
     for row in done:
         if isinstance(row, Result):
-            found = _refused(row) or report.SHORT.get(row.status, "")
-            words.append(f"{_label(row.case)} {found or report.duration(row.median_seconds)}")
+            found = _refused(row) or SHORT.get(row.status, "")
+            words.append(f"{_label(row.case)} {found or duration(row.median_seconds)}")
     checked = [row for row in done if isinstance(row, Checked)]
     if checked:
         words.append(_counted(row.status for row in checked))
-        bad = [row for row in checked if row.status in ("fail", "crashed")]
-        words += [f"\n    {row.check}: {row.status}: {row.message}" for row in bad]
     if len(done) < wanted:
         words.append(f"{wanted - len(done)} not reached")
-    return "; ".join(words)
-
-
-def _environment(found: dict[str, Any], checked: Sequence[Checked], timed: Sequence[Result]) -> str:
-    versions = ", ".join(f"{name} {value}" for name, value in found.get("versions", {}).items())
-    times = [time for time in [*(r.time for r in checked), *(r.time for r in timed)] if time]
-    rows = [
-        ["device", f"{found.get('devices')} × {found.get('device')} ({found.get('platform')})"],
-        ["free memory", human(found.get("available_bytes"))],
-        ["system", f"{found.get('system')}, {found.get('cores')} cores"],
-        ["versions", f"Python {found.get('python')}, {versions}"],
-        ["git revision", found.get("revision") or "unknown"],
-        ["measured (UTC)", f"{min(times)} to {max(times)}" if times else ""],
-    ]
-    return markdown_table(["", "where"], rows)
+    if waiting:
+        words.append(f"{waiting} wait until the end")
+    bad = [row for row in checked if row.status in ("fail", "crashed")]
+    return "\n    ".join(["; ".join(words), *(f"{r.check}: {r.status}: {r.message}" for r in bad)])
 
 
 def _matrix(checked: Sequence[Checked]) -> str:
@@ -158,13 +173,13 @@ def _speed(timed: Sequence[Result], environment: dict[str, Any], settings: Setti
     for quantity in ("time", "memory"):
         parts.append(f"![{quantity} over length]({quantity}.svg)")
         for passes in shown:
-            parts.append(f"### {quantity.capitalize()}, {report.PASS_TITLES[passes]}")
-            parts.append(report.table(over_length, passes, quantity))
+            parts.append(f"### {quantity.capitalize()}, {PASS_TITLES[passes]}")
+            parts.append(tables.over_length(over_length, passes, quantity))
     parts += ["### LSH against flash", _against_flash(timed)]
     parts += ["### Rounds of LSH", _rounds(timed)]
     parts += ["### Additive attention against tanh", *_tanh(timed)]
     missing = [
-        [str(r.case), _refused(r) or report.SHORT[r.status], r.message.removeprefix(REFUSED)]
+        [str(r.case), _refused(r) or SHORT[r.status], r.message.removeprefix(REFUSED)]
         for r in timed
         if r.status != "ok"
     ]
@@ -193,9 +208,9 @@ def _against_flash(timed: Sequence[Result]) -> str:
     for way in dict.fromkeys(r.case.implementation for r in timed if r.case.mechanism == "lsh"):
         label = f"lsh ({way})" if way else "lsh"
         for passes in PASSES:
-            ratios = device_targets.speedups(timed, way, passes=passes)
-            columns[f"{label}: speed, {report.PASS_TITLES[passes]}"] = ratios
-        columns[f"{label}: memory"] = device_targets.memory_ratios(timed, way)
+            ratios = targets.speedups(timed, way, passes=passes)
+            columns[f"{label}: speed, {PASS_TITLES[passes]}"] = ratios
+        columns[f"{label}: memory"] = targets.memory_ratios(timed, way)
     columns = {name: ratios for name, ratios in columns.items() if ratios}
     lengths = sorted({n for ratios in columns.values() for n in ratios})
     rows = [
@@ -209,28 +224,28 @@ def _rounds(timed: Sequence[Result]) -> str:
     rows = []
     for rounds in sorted({*ROUNDS, Case.num_hashes}):
         for passes in PASSES:
-            found = device_targets.find(timed, "lsh", passes=passes, num_hashes=rounds)
-            flash = device_targets.find(timed, FLASH, passes=passes)
+            found = targets.find(timed, "lsh", passes=passes, num_hashes=rounds)
+            flash = targets.find(timed, FLASH, passes=passes)
             usual = [r.case.length for r in timed if r.case.num_hashes in ROUNDS]
             n = max(usual, default=0)
             if n in found:
-                speed = f"{device_targets.ratio(flash[n], found[n]):.3g}×" if n in flash else ""
-                time = report.duration(found[n].median_seconds)
-                cells = [str(rounds), report.PASS_TITLES[passes], str(n), time]
+                speed = f"{targets.ratio(flash[n], found[n]):.3g}×" if n in flash else ""
+                time = duration(found[n].median_seconds)
+                cells = [str(rounds), PASS_TITLES[passes], str(n), time]
                 rows.append([*cells, human(found[n].memory_bytes), speed])
     return markdown_table(["rounds", "pass", "n", "time", "memory", "speed / flash"], rows)
 
 
 def _tanh(timed: Sequence[Result]) -> list[str]:
-    rates = device_targets.tanh_rates(timed)
+    rates = targets.tanh_rates(timed)
     if not rates:
         return ["The throughput of tanh was not measured."]
     text = ", ".join(f"{rate:.3g} evaluations/s in {dtype}" for dtype, rate in rates.items())
     rows = [
-        [str(n), label, report.PASS_TITLES[passes], f"{device_targets.over_bound(row, rates):.3g}"]
+        [str(n), label, PASS_TITLES[passes], f"{targets.over_bound(row, rates):.3g}"]
         for passes in PASSES
         for way, label in ((None, "additive"), ("pallas", "additive (pallas)"))
-        for n, row in device_targets.find(timed, "additive", way, passes=passes).items()
+        for n, row in targets.find(timed, "additive", way, passes=passes).items()
     ]
     return [
         f"`jnp.tanh` in a fused chain: {text}. {_TANH}",

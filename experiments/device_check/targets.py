@@ -10,9 +10,9 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from attnlab.bench.case import Case, Result
-from experiments.device_check import programs as device_programs
+from experiments.device_check import functions
+from experiments.device_check.functions import FLASH, TANH
 from experiments.device_check.jobs import BOTH, TARGET
-from experiments.device_check.programs import FLASH, TANH
 
 TOKENS = 65536
 LSH_WAYS = (None, "pallas")  # the default, which is "sorted" at such lengths, and the kernel
@@ -25,7 +25,7 @@ class Verdict:
     """One target.
 
     Attributes:
-      what: is compared.
+      what: what is compared.
       target: the bound.
       found: what was measured, or "".
       holds: whether the bound holds; None where it was not measured.
@@ -76,7 +76,7 @@ def find(
 
 def ratio(above: Result, below: Result) -> float:
     """Time over time: the median over the turns where both were timed in the same ones."""
-    together = above.flags.get("turns") == below.flags.get("turns")
+    together = above.turns == below.turns != ""
     if together and len(above.seconds) == len(below.seconds):
         return statistics.median(a / b for a, b in zip(above.seconds, below.seconds, strict=True))
     return statistics.median(above.seconds) / statistics.median(below.seconds)
@@ -110,7 +110,7 @@ def faster_from(ratios: dict[int, float]) -> int | None:
 def tanh_rates(results: Iterable[Result]) -> dict[str, float]:
     """dtype -> evaluations a second."""
     return {
-        r.case.dtype: device_programs.tanh_evaluations(r.case) / statistics.median(r.seconds)
+        r.case.dtype: functions.tanh_evaluations(r.case) / statistics.median(r.seconds)
         for r in results
         if r.case.mechanism == TANH and r.status == "ok"
     }
@@ -118,7 +118,7 @@ def tanh_rates(results: Iterable[Result]) -> dict[str, float]:
 
 def over_bound(row: Result, rates: dict[str, float]) -> float:
     """Time over that of its tanh evaluations at the faster of the measured rates."""
-    bound = device_programs.tanh_evaluations(row.case) / max(rates.values())
+    bound = functions.tanh_evaluations(row.case) / max(rates.values())
     return statistics.median(row.seconds) / bound
 
 

@@ -15,12 +15,10 @@ from attnlab.bench import inputs, oracle_lsh
 from attnlab.bench.case import Case
 from attnlab.bench.oracle_scores import SCALED_DOT, Sizes
 from attnlab.ops.lsh.hashing import default_num_buckets, hash_buckets, make_rotations
-from experiments.device_check import exact as device_exact
-from experiments.device_check import lsh as device_lsh
-from experiments.device_check import programs as device_programs
+from experiments.device_check import exact, functions, lsh
 from experiments.device_check.cases import Check, Scenario
+from experiments.device_check.functions import FLASH
 from experiments.device_check.problem import Arrays, Problem, Truth
-from experiments.device_check.programs import FLASH
 
 _SORTED = "sorted"
 
@@ -37,7 +35,7 @@ def problem(check: Check) -> Problem:
         chunk_size=case.chunk_size,
         num_hashes=case.num_hashes,
     )
-    streams = device_programs.arrays(case, inputs.read())
+    streams = functions.arrays(case, inputs.read())
     host = {name: np.asarray(x.astype(jnp.float32)) for name, x in streams.items()}
     heads = sorted({(0, 0), (case.batch // 2, n // 2), (case.batch - 1, n - 1)})
     if check.mechanism == "lsh":
@@ -47,8 +45,8 @@ def problem(check: Check) -> Problem:
 
 def _exact(scenario: Scenario, host: Arrays, heads: list[tuple[int, int]]) -> Problem:
     length = scenario.sizes.queries
-    flash = device_programs.flash(jax.default_backend(), causal=True)
-    attend = device_exact.attention_of(SCALED_DOT, scenario)
+    flash = functions.flash(jax.default_backend(), causal=True)
+    attend = exact.attention_of(SCALED_DOT, scenario)
     seen = np.tri(length, dtype=bool)
 
     def apply(implementation: str, arrays: Arrays) -> jax.Array:
@@ -58,7 +56,7 @@ def _exact(scenario: Scenario, host: Arrays, heads: list[tuple[int, int]]) -> Pr
 
     def of_head(arrays: Arrays, dcontext: np.ndarray, b: int, n: int) -> Truth:
         one = _one_head(arrays, b, n)
-        return device_exact.true(SCALED_DOT, one, dcontext[b : b + 1, :, n : n + 1], seen)
+        return exact.true(SCALED_DOT, one, dcontext[b : b + 1, :, n : n + 1], seen)
 
     return Problem(
         arrays=dict(zip("qkv", (host[x] for x in inputs.STREAMS), strict=True)),
@@ -69,7 +67,7 @@ def _exact(scenario: Scenario, host: Arrays, heads: list[tuple[int, int]]) -> Pr
         apply=apply,
         plain=lambda arrays: apply(FLASH, arrays),
         plain_is=FLASH,
-        other_future=device_exact.other_future,
+        other_future=exact.other_future,
         part=lambda x: _part(x, heads),
     )
 
@@ -77,7 +75,7 @@ def _exact(scenario: Scenario, host: Arrays, heads: list[tuple[int, int]]) -> Pr
 def _lsh(
     scenario: Scenario, host: Arrays, buckets: np.ndarray, heads: list[tuple[int, int]]
 ) -> Problem:
-    apply = device_lsh.attention_of(scenario)
+    apply = lsh.attention_of(scenario)
     counts = {
         (b, n): oracle_lsh.visible_counts(
             buckets[b, :, :, n], chunk_size=scenario.chunk_size, causal=True
@@ -88,7 +86,7 @@ def _lsh(
     def of_head(arrays: Arrays, dcontext: np.ndarray, b: int, n: int) -> Truth:
         one = _one_head(arrays, b, n)
         cotangent = dcontext[b : b + 1, :, n : n + 1]
-        return device_lsh.true(one, cotangent, counts[b, n][None, None], None)
+        return lsh.true(one, cotangent, counts[b, n][None, None], None)
 
     return Problem(
         arrays={"qk": host["query"], "v": host["value"], "buckets": buckets},
@@ -99,7 +97,7 @@ def _lsh(
         apply=apply,
         plain=lambda arrays: apply(_SORTED, arrays),
         plain_is=_SORTED,
-        other_future=lambda arrays, at: device_lsh.other_future(arrays, at, buckets.max() + 1),
+        other_future=lambda arrays, at: lsh.other_future(arrays, at, buckets.max() + 1),
         part=lambda x: _part(x, heads),
     )
 

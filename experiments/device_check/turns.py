@@ -1,6 +1,7 @@
 """Programs of one length timed in turns, so that what slows the device slows them all alike."""
 
 import dataclasses
+import datetime
 import functools
 import math
 import time
@@ -10,11 +11,11 @@ from typing import Any
 
 import jax
 
-from attnlab.runs.units import human
 from attnlab.bench import inputs, memory, programs
 from attnlab.bench.case import Case, Result
 from attnlab.bench.measure import SAMPLE_SECONDS, sample
-from experiments.device_check import programs as device_programs
+from attnlab.runs.units import human
+from experiments.device_check import functions
 from experiments.device_check.compiler import Compiler
 
 REFUSED = "refused: "  # how the message of a row begins that no second try would change
@@ -47,22 +48,23 @@ def run(
     """Compiles all, then takes one sample of each in turn, `repeats` times.
 
     Args:
-      cases: of one length, batch and pass.
-      text: where the inputs come from.
-      repeats: samples; entry i of every row's `seconds` was taken in turn i.
-      case_seconds: a case whose call takes more than a third of it keeps that one sample, and no
-        turn begins when all together have used as much for each case.
-      threads: programs that are compiled at once.
-      seconds: what has not compiled in two thirds of them is left out, without a row.
-      tell: told what is about to happen to which case: "compiling", "preparing", "running".
-      give: given each row as soon as it is known.
+      cases: cases of one length, batch and pass.
+      text: source of the inputs.
+      repeats: number of samples; entry i of every row's `seconds` was taken in turn i.
+      case_seconds: limit of a case: one whose call takes more than a third of it keeps that one
+        sample, and no turn begins when all together have used as much for each case.
+      threads: number of programs that are compiled at once.
+      seconds: time of the job: what has not compiled in two thirds of it is left out, without a
+        row.
+      tell: listener to what is about to happen to which case: "compiling", "preparing", "running".
+      give: taker of each row as soon as it is known.
     """
     device = jax.local_devices()[0]
     compiled = _compile(cases, device, threads, seconds * 2 / 3, tell, give)
     arrays = functools.cache(
-        lambda dtype: device_programs.arrays(dataclasses.replace(cases[0], dtype=dtype), text)
+        lambda dtype: functions.arrays(dataclasses.replace(cases[0], dtype=dtype), text)
     )
-    cycled = text.cycles(cases[0].batch, device_programs.shape(cases[0])[1])
+    cycled = text.cycles(cases[0].batch, functions.shape(cases[0])[1])
     ready: list[_Ready] = []
     for i, (known, call, mechanism) in compiled.items():
         known = dataclasses.replace(known, input_cycled=cycled)
@@ -81,16 +83,20 @@ def run(
         tell(i, "running")
         try:
             _warm_up(one, case_seconds)
-        except Exception as error:  # noqa: BLE001 - a case's failure is a row; the others go on
+        except Exception as error:  # a case's failure is a row; the others go on
             give(i, _failed(known, error))
             continue
         ready.append(one)
+    began = datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")
     _take_turns(ready, repeats, case_seconds, device.platform == "cpu", tell, give)
     for one in ready:
         note = "" if len(one.seconds) == repeats else f"{len(one.seconds)} of {repeats} repeats"
-        samples = tuple(one.seconds)
         row = dataclasses.replace(
-            one.known, seconds=samples, calls_per_sample=one.calls, message=note
+            one.known,
+            seconds=tuple(one.seconds),
+            calls_per_sample=one.calls,
+            message=note,
+            turns=began,
         )
         give(one.index, row)
 
@@ -110,11 +116,11 @@ def _compile(
         for i, case in enumerate(cases):
             tell(i, "compiling")
             try:
-                mechanism = device_programs.build(case, device.platform)
-                shaped = device_programs.lowered_case(case)
+                mechanism = functions.build(case, device.platform)
+                shaped = functions.lowered_case(case)
                 lowered = programs.lower(shaped, mechanism, [device])
                 pending[i] = mechanism, lowered, compiler.submit(lowered)
-            except Exception as error:  # noqa: BLE001 - a case's failure is a row; the others go on
+            except Exception as error:  # a case's failure is a row; the others go on
                 give(i, _failed(Result(case, "failed"), error))
         for i, (mechanism, lowered, future) in pending.items():
             tell(i, "compiling")
@@ -123,7 +129,7 @@ def _compile(
                 need = memory.analyze(lowered, compiled.program, device.platform)
             except TimeoutError:
                 continue
-            except Exception as error:  # noqa: BLE001 - likewise
+            except Exception as error:  # as above
                 give(i, _failed(Result(cases[i], "failed"), error))
                 continue
             known = Result(
@@ -176,7 +182,7 @@ def _take_turns(
             tell(one.index, "running")
             try:
                 one.seconds.append(sample(one.call, one.arguments, one.calls, block_each=host))
-            except Exception as error:  # noqa: BLE001 - a case's failure is a row; the others go on
+            except Exception as error:  # a case's failure is a row; the others go on
                 give(one.index, _failed(one.known, error))
                 in_turn.remove(one)
                 ready.remove(one)

@@ -2,7 +2,6 @@
 
 import ast
 import dataclasses
-import io
 import json
 import os
 import signal
@@ -17,16 +16,14 @@ import experiments.device_check.__main__ as command
 from attnlab.bench import oracle, oracle_lsh
 from attnlab.bench.case import Case, Result
 from attnlab.bench.workers import without_chatter
-from experiments.device_check import cases as device_cases
-from experiments.device_check import jobs as device_jobs
-from experiments.device_check import process as device_process
-from experiments.device_check import run as device_run
+from attnlab.runs.folder import Folder
+from experiments.device_check import cases, jobs, process
 from experiments.device_check.cases import Check
 from experiments.device_check.jobs import Job
-from experiments.device_check.process import started
+from experiments.device_check.process import Device
 from experiments.device_check.settings import Settings
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 # Where the packages of a training machine are missing; None in sys.modules makes an import fail.
 ABSENT = (
     "array_record grain optax orbax sacrebleu sentencepiece tensorflow tensorflow_datasets torch"
@@ -57,7 +54,7 @@ def start(*flags: str) -> subprocess.Popen:
 
 
 def lines(path: Path) -> list[dict]:
-    return [json.loads(line) for line in path.read_text().splitlines()]
+    return [json.loads(line) for line in path.read_text().splitlines(True) if line.endswith("\n")]
 
 
 def test_without_an_accelerator_it_says_so(tmp_path):
@@ -99,7 +96,7 @@ def test_interrupted_and_resumed_without_what_training_needs(tmp_path):
     """Ctrl-C after the first rows; --resume does the others only, and refuses other flags."""
     process = start(*SMALL, f"--output_dir={tmp_path}")
     deadline = time.monotonic() + 120
-    while not list(tmp_path.glob("*/correctness.jsonl")):
+    while sum(len(lines(path)) for path in tmp_path.glob("*/results.jsonl")) < 2:
         assert process.poll() is None and time.monotonic() < deadline, process.communicate()[0]
         time.sleep(0.1)
     process.send_signal(signal.SIGINT)
@@ -107,16 +104,16 @@ def test_interrupted_and_resumed_without_what_training_needs(tmp_path):
     assert process.returncode == 130 and "to complete it: --resume=" in out, out
     (folder,) = tmp_path.iterdir()
     assert "cut short" in (folder / "report.md").read_text()
-    before = lines(folder / "correctness.jsonl")
+    before = lines(folder / "results.jsonl")
 
     process = start(f"--resume={folder}", "--allow_cpu")
     out, _ = process.communicate(timeout=180)
     assert process.returncode == 0, out
-    rows = lines(folder / "correctness.jsonl")
+    rows = lines(folder / "results.jsonl")
     assert rows[: len(before)] == before
     done = [json.dumps(row["check"]) for row in rows]
-    jobs = device_jobs.plan(Settings(parts=("correctness",), mechanisms=("window",)), "cpu")
-    assert len(done) == len(set(done)) == sum(len(job.members) for job in jobs)
+    planned = jobs.plan(Settings(parts=("correctness",), mechanisms=("window",)), "cpu")
+    assert len(done) == len(set(done)) == sum(len(job.members) for job in planned)
     assert {row["status"] for row in rows} == {"pass", "refused"}
     report = (folder / "report.md").read_text()
     assert (
@@ -138,7 +135,7 @@ def test_a_timed_run_writes_rows_report_and_figures(tmp_path):
     ran = [row for row in rows if row["status"] == "ok"]
     assert {len(row["seconds"]) for row in ran} == {3}
     assert {row["case"]["mechanism"] for row in ran} == {"flash", "multi_head"}
-    (turns,) = {row["flags"]["turns"] for row in ran if row["case"]["passes"] == "forward_backward"}
+    (turns,) = {row["turns"] for row in ran if row["case"]["passes"] == "forward_backward"}
     assert (folder / "time.png").exists() and (folder / "memory.svg").exists()
     report = (folder / "report.md").read_text()
     assert "| not measured here |" in report and "NOT met" not in report and turns
@@ -148,7 +145,8 @@ WORKER = """
 import json, os, sys, time
 out = os.fdopen(int(sys.argv[1]), "w", buffering=1)
 def send(**message): out.write(json.dumps(message) + "\\n")
-send(hello={"platform": "cpu", "device": "cpu", "cores": 8})
+send(hello={"platform": "cpu", "device": "cpu", "devices": 1, "cores": 8, "system": "",
+            "python": "3", "versions": {}, "revision": ""})
 for line in sys.stdin:
     order = json.loads(line)
     spoiled = False
@@ -187,13 +185,10 @@ def worker(tmp_path, monkeypatch) -> str:
 def rows_of(job: Job, module: str) -> tuple[dict[str, tuple[str, str]], dict[str, int]]:
     """By implementation what came out, and which process it came from."""
     rows, pids = {}, {}
-    with started(module) as device:
-
-        def give(row):
+    with Device(module) as device:
+        for row in device.measure(job, deadline=time.monotonic() + 60, **LIMITS):
             rows[row.check.implementation] = row.status, row.message
             pids[row.check.implementation] = device.pid
-
-        device.run(job, give, deadline=time.monotonic() + 60, **LIMITS)
     return rows, pids
 
 
@@ -216,7 +211,7 @@ def test_what_fails_on_the_device_takes_its_process_along(worker):
 def test_what_hangs_is_stopped(fault, limit, worker, monkeypatch):
     """Running and compiling have limits of their own, and each costs one process."""
     for name in ("RUN", "COMPILE"):
-        monkeypatch.setattr(device_process, f"{name}_SECONDS", 1.0 if name == limit else 50.0)
+        monkeypatch.setattr(process, f"{name}_SECONDS", 1.0 if name == limit else 50.0)
     began = time.monotonic()
     found, pids = rows_of(job("a", fault, "b"), worker)
     assert (found["a"][0], found["b"][0]) == ("pass", "pass") and pids["a"] != pids["b"]
@@ -228,89 +223,110 @@ def test_what_hangs_is_stopped(fault, limit, worker, monkeypatch):
 def test_what_missed_its_deadline_takes_its_process_along(worker):
     """It may still be compiling, beside whatever is timed next."""
     rows = []
-    with started(worker) as device:
+    with Device(worker) as device:
         first = device.pid
         for names in (("a", "late"), ("b",)):
             assert device.pid == first
-            device.run(job(*names), rows.append, deadline=time.monotonic() + 60, **LIMITS)
+            rows += device.measure(job(*names), deadline=time.monotonic() + 60, **LIMITS)
             first = None
         assert device.pid is not None
     assert [row.check.implementation for row in rows] == ["a", "b"]
 
 
-def test_what_cost_two_processes_waits_until_the_end(worker, tmp_path, monkeypatch):
-    jobs = [job("faulty", "a"), job("faulty", "b"), job("faulty", "c"), job("d")]
-    jobs = [
-        dataclasses.replace(
-            one,
-            name=str(i),
-            members=tuple(dataclasses.replace(m, dtype=str(i)) for m in one.members),
-        )
-        for i, one in enumerate(jobs)
-    ]
-    monkeypatch.setattr(device_jobs, "plan", lambda settings, platform: jobs)
-    out = io.StringIO()
-    settings = Settings(allow_cpu=True, minutes=1)
-    assert device_run.run(settings, output_dir=tmp_path / "out", module=worker, out=out) == 1
-    (folder,) = (tmp_path / "out").iterdir()
-    done = [row["check"]["implementation"] for row in lines(folder / "correctness.jsonl")]
-    assert done == ["faulty", "a", "faulty", "b", "c", "d", "faulty"], out.getvalue()
+def run(planned: list[Job], folder: Path, module: str, monkeypatch, **settings) -> tuple[int, Path]:
+    """The status of a run of these jobs, and its folder."""
+    monkeypatch.setattr(jobs, "plan", lambda settings, platform: planned)
+    chosen = Settings(allow_cpu=True, **settings)
+    kept = Folder.fresh("device_check", folder, chosen.as_json())
+    return command.run(chosen, kept, module), kept.path
+
+
+def in_dtype(dtype: str, *names: str) -> Job:
+    one = job(*names)
+    members = tuple(dataclasses.replace(member, dtype=dtype) for member in one.members)
+    return dataclasses.replace(one, name=dtype, members=members)
+
+
+def test_what_cost_two_processes_waits_until_the_end(worker, tmp_path, monkeypatch, capsys):
+    names = ("faulty", "a"), ("faulty", "b"), ("faulty", "c"), ("faulty",), ("d",)
+    planned = [in_dtype(str(i), *of) for i, of in enumerate(names)]
+    status, folder = run(planned, tmp_path / "out", worker, monkeypatch, minutes=1)
+    out = capsys.readouterr().out
+    assert status == 1 and "1 wait until the end" in out
+    assert "[1/2] 2: dot (faulty) again" in out and "to complete it: --resume=" in out
+    done = [row["check"]["implementation"] for row in lines(folder / "results.jsonl")]
+    assert done == ["faulty", "a", "faulty", "b", "c", "d", "faulty", "faulty"], out
+
+
+def test_a_run_that_is_out_of_time_fails_and_is_resumed(worker, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(command, "REPORT_SECONDS", 0.0)
+    planned = [in_dtype("0", "a"), in_dtype("1", "hanging"), in_dtype("2", "b")]
+    status, folder = run(planned, tmp_path / "out", worker, monkeypatch, minutes=0.06)
+    out = capsys.readouterr().out
+    assert status == 1 and "stopped: out of time: 2 jobs are left\n" in out
+    assert out.endswith(f"to complete it: --resume={folder}\n")
+    assert "1 of 3 rows: cut short" in (folder / "report.md").read_text()
+    last = [in_dtype("0", "a"), in_dtype("1", "b", "hanging")]
+    status, folder = run(last, tmp_path / "out", worker, monkeypatch, minutes=0.06)
+    out = capsys.readouterr().out
+    assert status == 1 and "1 not reached" in out and "out of time: 1 jobs are left" in out
+
+
+def test_a_run_without_time_for_any_row_fails(worker, tmp_path, monkeypatch, capsys):
+    status, folder = run([job("a")], tmp_path / "out", worker, monkeypatch, minutes=0.01)
+    out = capsys.readouterr().out
+    assert status == 1 and "out of time: 1 jobs are left" in out and "--resume=" in out
+    assert [path.name for path in folder.iterdir()] == ["settings.json"]
 
 
 LOSES_A_ROW = """
-import sys
-from experiments.device_check import worker as device_worker
+from experiments.device_check import worker
 from attnlab.ops import blockwise
 attend = blockwise.attend
 blockwise.attend = lambda *x, **options: attend(*x, **options).at[0, 1, 2, -7].set(0)
-device_worker.main(int(sys.argv[1]))
+worker.main()
 """
 
 
-def test_a_lost_row_fails_the_command(tmp_path, monkeypatch):
+def test_a_lost_row_fails_the_command(tmp_path, monkeypatch, capsys):
     """One late row of one head, in bfloat16; nothing else is wrong."""
     (tmp_path / "loses_a_row.py").write_text(LOSES_A_ROW)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     monkeypatch.setenv("JAX_DISABLE_MOST_OPTIMIZATIONS", "true")
     checks = [Check("scaled_dot", "everything", way, "bfloat16") for way in ("default", "dense")]
-    jobs = [Job("check", "check", tuple(checks))]
-    monkeypatch.setattr(device_jobs, "plan", lambda settings, platform: jobs)
-    settings = Settings(allow_cpu=True, minutes=3)
-    out = io.StringIO()
-    status = device_run.run(settings, output_dir=tmp_path / "out", module="loses_a_row", out=out)
+    planned = [Job("check", "check", tuple(checks))]
+    status, folder = run(planned, tmp_path / "out", "loses_a_row", monkeypatch, minutes=3)
     assert status == 1
-    (folder,) = (tmp_path / "out").iterdir()
-    broken, dense = lines(folder / "correctness.jsonl")
+    broken, dense = lines(folder / "results.jsonl")
     assert (broken["status"], dense["status"]) == ("fail", "pass")
     assert broken["message"].startswith("context, worst row: ")
-    assert (
-        "| scaled_dot, default, everything, bfloat16 | fail |"
-        in out.getvalue() + (folder / "report.md").read_text()
-    )
+    report = (folder / "report.md").read_text()
+    assert "| scaled_dot, default, everything, bfloat16 | fail |" in report
+    out = capsys.readouterr().out
+    assert "scaled_dot, default, everything, bfloat16: fail: context, worst row: " in out
+    assert "--resume" not in out  # nothing is left to do
 
 
 def test_nothing_is_waited_for_after_the_deadline(worker):
     rows = []
-    with started(worker) as device:
+    with Device(worker) as device:
         begin = time.monotonic()
-        device.run(job("a", "hanging", "b"), rows.append, deadline=begin + 1.0, **LIMITS)
+        rows += device.measure(job("a", "hanging", "b"), deadline=begin + 1.0, **LIMITS)
         assert time.monotonic() - begin < 3
     assert [row.check.implementation for row in rows] == ["a"]
 
 
 def test_the_plan_begins_with_what_may_break():
     """Kernels and defaults in bfloat16, then the timing, what the targets rest on first."""
-    jobs = device_jobs.plan(Settings(), "gpu")
-    kinds = [job.kind for job in jobs]
+    planned = jobs.plan(Settings(), "gpu")
+    kinds = [job.kind for job in planned]
     first, last = kinds.index("time"), len(kinds) - kinds[::-1].index("time")
     assert set(kinds[first:last]) == {"time"}
-    risky = {m for job in jobs[:first] for m in job.members}
-    rest = {m for job in jobs[last:] for m in job.members}
-    for mechanism in device_cases.IMPORTANT:
-        for scenario in device_cases.scenarios(mechanism):
-            for way in {"default", "cudnn", "pallas"} & set(
-                device_cases.implementations(mechanism)
-            ):
+    risky = {m for job in planned[:first] for m in job.members}
+    rest = {m for job in planned[last:] for m in job.members}
+    for mechanism in cases.IMPORTANT:
+        for scenario in cases.scenarios(mechanism):
+            for way in {"default", "cudnn", "pallas"} & set(cases.implementations(mechanism)):
                 assert Check(mechanism, scenario.name, way, "bfloat16") in risky
     checked = {m for m in risky if m.scenario == "timed"}
     assert {(m.mechanism, m.length, m.batch) for m in checked} == {
@@ -321,9 +337,9 @@ def test_the_plan_begins_with_what_may_break():
     assert {m.dtype for m in risky if m.scenario == "buckets"} == {"float32", "bfloat16"}
     assert {m.dtype for m in rest if m.implementation == "default"} == {"float32", "bfloat16"}
     assert {m.mechanism for m in rest} == set(Settings().mechanisms)
-    rounds = {s.num_hashes for s in device_cases.scenarios("lsh")}
-    assert rounds == {1, 2, 4, 8} == {Case.num_hashes, *device_jobs.ROUNDS}
-    timed = [job for job in jobs if job.kind == "time"]
+    rounds = {s.num_hashes for s in cases.scenarios("lsh")}
+    assert rounds == {1, 2, 4, 8} == {Case.num_hashes, *jobs.ROUNDS}
+    timed = [job for job in planned if job.kind == "time"]
     lengths = [(job.members[0].length, job.members[0].passes) for job in timed[1:4]]
     assert lengths == [(n, "forward_backward") for n in (65536, 8192, 2**20)]
     at_target = {(case.mechanism, case.implementation) for case in timed[2].members}
@@ -333,7 +349,9 @@ def test_the_plan_begins_with_what_may_break():
     for job in timed[1:]:
         (batch,) = {case.batch for case in job.members}
         assert batch * job.members[0].length == max(65536, job.members[0].length)
-    assert len({m for job in jobs for m in job.members}) == sum(len(job.members) for job in jobs)
+    assert len({m for job in planned for m in job.members}) == sum(
+        len(job.members) for job in planned
+    )
 
 
 def test_a_prediction_is_made_a_sequence_at_a_time():
@@ -343,7 +361,7 @@ def test_a_prediction_is_made_a_sequence_at_a_time():
         for n in (2**13, 2**16)
     ]
     long = Case("flash", 2**20, "forward", batch=1)
-    assert device_jobs.expected_seconds(long, rows) == pytest.approx(8e-3 * 256)
+    assert jobs.expected_seconds(long, rows) == pytest.approx(8e-3 * 256)
 
 
 @pytest.mark.parametrize("module", [oracle, oracle_lsh])

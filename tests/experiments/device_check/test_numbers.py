@@ -13,12 +13,7 @@ from attnlab.bench.oracle_scores import Sizes
 from attnlab.ops.attention import attention
 from attnlab.ops.lsh.hashing import Rotations, hash_buckets
 from attnlab.scores import Dot
-from experiments.device_check import cases as device_cases
-from experiments.device_check import checks as device_checks
-from experiments.device_check import exact as device_exact
-from experiments.device_check import hashing as device_hashing
-from experiments.device_check import lsh as device_lsh
-from experiments.device_check import timed as device_timed
+from experiments.device_check import cases, checks, exact, lsh, timed
 from experiments.device_check.cases import Check, Checked, Scenario
 from experiments.device_check.problem import ROW, Problem, Truth, judge, program, representable
 
@@ -28,7 +23,7 @@ SMALL = Scenario("small", Sizes(2, 23, 23, 2, 2, 8, 8, 8), causal=True, chunk_si
 
 def statuses(problem: Problem, *names: str, dtype: str = "float32") -> dict[str, Checked]:
     rows = []
-    device_checks.run(
+    checks.run(
         [Check("any", "small", name, dtype) for name in names],
         threads=1,
         tell=lambda i, stage: None,
@@ -73,7 +68,7 @@ def half_precision(arrays, plain):
 
 
 def test_what_is_wrong_is_named():
-    problem = device_exact.problem("scaled_dot", SMALL)
+    problem = exact.problem("scaled_dot", SMALL)
     ways = dict(refuse=refuse, crash=crash, no_gradient=no_gradient, slightly_off=slightly_off)
     ways |= dict(leak=leak, half=half_precision)
     rows = statuses(broken(problem, **ways), "default", "dense", "blockwise", *ways)
@@ -92,7 +87,7 @@ def test_what_is_wrong_is_named():
 
 def test_a_failure_on_the_device_is_told_from_one_before():
     """Its process is not used again; one that fails to trace or compile costs nothing."""
-    problem = device_exact.problem("scaled_dot", SMALL)
+    problem = exact.problem("scaled_dot", SMALL)
 
     def fault(arrays, plain):
         def no(x):
@@ -101,7 +96,7 @@ def test_a_failure_on_the_device_is_told_from_one_before():
         return plain(arrays) + jax.pure_callback(no, jax.ShapeDtypeStruct((), "float32"), 0.0)
 
     stages, rows = {}, []
-    device_checks.run(
+    checks.run(
         [Check("any", "small", name, "float32") for name in ("fault", "crash")],
         threads=1,
         tell=stages.__setitem__,
@@ -115,9 +110,7 @@ def test_a_failure_on_the_device_is_told_from_one_before():
 
 @pytest.mark.parametrize("mechanism", ["scaled_dot", "lsh"])
 def test_bfloat16_is_judged_by_bfloat16(mechanism):
-    problem = (
-        device_lsh.problem(SMALL) if mechanism == "lsh" else device_exact.problem(mechanism, SMALL)
-    )
+    problem = lsh.problem(SMALL) if mechanism == "lsh" else exact.problem(mechanism, SMALL)
     ways = dict(twice=lambda arrays, plain: plain(arrays) * 1.1)
     rows = statuses(broken(problem, **ways), "default", "dense", "twice", dtype="bfloat16")
     assert [rows[name].status for name in ("default", "dense", "twice")] == ["pass", "pass", "fail"]
@@ -159,7 +152,7 @@ FAULTS = dict(
 def test_one_wrong_row_is_seen(dtype):
     """In the row itself: the mean over the output may forgive it."""
     scenario = Scenario("late", Sizes(1, 127, 127, 2, 1, 16, 16), causal=True)
-    problem = device_exact.problem("scaled_dot", scenario)
+    problem = exact.problem("scaled_dot", scenario)
     rows = statuses(
         broken(problem, **{name: way for name, (way, _) in FAULTS.items()}),
         "default",
@@ -176,9 +169,7 @@ def test_one_wrong_row_is_seen(dtype):
 @pytest.mark.parametrize("mechanism", ["scaled_dot", "lsh"])
 def test_terms_that_cancel_have_a_size(mechanism):
     """The first query sees one key only: its gradient is 0, and rounding may leave something."""
-    problem = (
-        device_lsh.problem(SMALL) if mechanism == "lsh" else device_exact.problem(mechanism, SMALL)
-    )
+    problem = lsh.problem(SMALL) if mechanism == "lsh" else exact.problem(mechanism, SMALL)
     true = problem.truth(problem.arrays, problem.dcontext)
     sizes, name = true.sizes(), "d_qk" if mechanism == "lsh" else "d_q"
     assert all(sizes[x].shape == value.shape[:-1] for x, value in true.values.items())
@@ -203,10 +194,10 @@ def test_a_row_among_a_thousand_is_seen():
 @pytest.mark.parametrize("sides", [(8, 4), (10, 4), (9, 3), (9, 5)])
 def test_a_window_off_by_one_is_seen(sides):
     scenario = dataclasses.replace(
-        device_cases.KERNELS[5], window=(9, 4), sizes=Sizes(1, 61, 61, 2, 1, 8, 8)
+        cases.KERNELS[5], window=(9, 4), sizes=Sizes(1, 61, 61, 2, 1, 8, 8)
     )
-    problem = device_exact.problem("window", scenario)
-    other = device_exact.problem("window", dataclasses.replace(scenario, window=sides))
+    problem = exact.problem("window", scenario)
+    other = exact.problem("window", dataclasses.replace(scenario, window=sides))
     ways = dict(off=lambda arrays, plain: other.plain(arrays))
     rows = statuses(broken(problem, **ways), "dense", "off", dtype="bfloat16")
     assert (rows["dense"].status, rows["off"].status) == ("pass", "fail")
@@ -215,7 +206,7 @@ def test_a_window_off_by_one_is_seen(sides):
 
 def test_a_wrong_yardstick_forgives_nothing():
     """The plain version and what is judged by it share a fault."""
-    problem = device_exact.problem("scaled_dot", SMALL)
+    problem = exact.problem("scaled_dot", SMALL)
     wrong = dataclasses.replace(
         problem, plain=lambda arrays: problem.plain(arrays) * 1.1, plain_is=None
     )
@@ -223,13 +214,13 @@ def test_a_wrong_yardstick_forgives_nothing():
     assert rows["same"].status == "fail" and rows["same"].message.startswith("plain: ")
 
 
-@pytest.mark.parametrize("mechanism", device_cases.MECHANISMS)
+@pytest.mark.parametrize("mechanism", cases.MECHANISMS)
 def test_float32_is_asked_for_at_highest_precision(mechanism):
     """Every matrix product, gradients included: a GPU would round to TF32 as it likes."""
     if mechanism == "lsh":
-        problem, ways = device_lsh.problem(SMALL), ("sorted", "dense")
+        problem, ways = lsh.problem(SMALL), ("sorted", "dense")
     else:
-        problem, ways = device_exact.problem(mechanism, SMALL), ("blockwise", "dense")
+        problem, ways = exact.problem(mechanism, SMALL), ("blockwise", "dense")
     given = problem.given(problem.arrays, "float32")
     for apply in (problem.plain, *(functools.partial(problem.apply, way) for way in ways)):
         text = program(apply).lower(*given).as_text()
@@ -240,8 +231,8 @@ def test_float32_is_asked_for_at_highest_precision(mechanism):
 @pytest.mark.parametrize("mechanism", ["scaled_dot", "lsh"])
 def test_the_timed_arrays_are_judged(mechanism):
     """In three heads by the oracle, elsewhere by the plain version."""
-    checks = device_cases.timed_checks(mechanism, 37, 3)
-    problem = device_timed.problem(checks[0])
+    of_all = cases.timed_checks(mechanism, 37, 3)
+    problem = timed.problem(of_all[0])
 
     def lose(b, n):
         return lambda arrays, plain: plain(arrays).at[b, 32, n].set(0)
@@ -251,8 +242,8 @@ def test_the_timed_arrays_are_judged(mechanism):
 
     found = []
     ways = dict(first=lose(0, 0), last=lose(2, 7), other=lose_all)
-    members = [*checks, *(dataclasses.replace(checks[0], implementation=way) for way in ways)]
-    device_checks.run(
+    members = [*of_all, *(dataclasses.replace(of_all[0], implementation=way) for way in ways)]
+    checks.run(
         members,
         threads=1,
         tell=lambda i, stage: None,
@@ -269,32 +260,32 @@ def test_the_timed_arrays_are_judged(mechanism):
 
 
 def test_hashing_is_judged():
-    x, rotations = device_hashing.arguments("float32")
+    x, rotations = lsh.hash_arguments("float32")
     x = x[:, :29]
     buckets = np.array(hash_buckets(x, rotations))
-    assert device_hashing.judge(buckets, x, rotations) <= 1
+    assert lsh.judge_buckets(buckets, x, rotations) <= 1
     in_bfloat16 = jax.tree.map(lambda r: r.astype(jnp.bfloat16).astype("float32"), rotations)
-    assert device_hashing.judge(hash_buckets(x, in_bfloat16), x, rotations) > 1
+    assert lsh.judge_buckets(hash_buckets(x, in_bfloat16), x, rotations) > 1
     for wrong in (buckets[0, 0, 0, 0] ^ 1, buckets[0, 0, 0, 0] ^ 16, 512, -1):
         buckets[0, 0, 0, 0] = wrong
-        assert device_hashing.judge(buckets, x, rotations) > 1
+        assert lsh.judge_buckets(buckets, x, rotations) > 1
 
 
 def test_equally_near_axes_are_no_fault():
     """Both buckets of a tie are right, and no third one."""
     rotations = Rotations((jnp.array([[[[1.0, 2.0], [2.0, 1.0], [0.5, 0.5]]]]),))
     x = np.ones((1, 1, 1, 2))
-    found = [device_hashing.judge(np.full((1, 1, 1, 1), i), x, rotations) for i in range(6)]
+    found = [lsh.judge_buckets(np.full((1, 1, 1, 1), i), x, rotations) for i in range(6)]
     assert [ratio <= 1 for ratio in found] == [True, True, False, False, False, False]
 
 
 def test_every_mechanism_has_scenarios_of_its_own_sizes():
-    for mechanism in device_cases.MECHANISMS:
-        for scenario in device_cases.scenarios(mechanism):
+    for mechanism in cases.MECHANISMS:
+        for scenario in cases.scenarios(mechanism):
             seen = scenario.picture()
             assert seen.shape[2:] == (scenario.sizes.queries, scenario.sizes.keys)
-            assert device_cases.scenario(mechanism, scenario.name) is scenario
-    empty = device_cases.EVERYTHING
+            assert cases.scenario(mechanism, scenario.name) is scenario
+    empty = cases.EVERYTHING
     assert not empty.picture()[-1].any() and empty.picture()[0].any()
 
 

@@ -10,13 +10,10 @@ import pytest
 
 from attnlab.bench import inputs
 from attnlab.bench.case import Case, Result
-from experiments.device_check import compiler as device_compile
-from experiments.device_check import figures as device_figures
-from experiments.device_check import report as device_report
-from experiments.device_check import targets as device_targets
-from experiments.device_check import turns as device_turns
+from attnlab.runs import figure_files
+from experiments.device_check import compiler, report, targets, turns
 from experiments.device_check.cases import Check, Checked
-from experiments.device_check.programs import build, flash, tanh_case, tanh_evaluations
+from experiments.device_check.functions import build, flash, tanh_case, tanh_evaluations
 from experiments.device_check.settings import Settings
 
 pytestmark = pytest.mark.usefixtures("quick_compile")
@@ -42,7 +39,7 @@ def test_programs_are_timed_in_turns():
     ]
     found, stages = {}, []
     for group in (cases[:-1], cases[-1:]):
-        device_turns.run(
+        turns.run(
             group,
             inputs.read(),
             repeats=3,
@@ -54,24 +51,24 @@ def test_programs_are_timed_in_turns():
     lsh, flash, refused, wrong, tanh = (found[case] for case in cases)
     assert [len(r.seconds) for r in (lsh, flash, tanh)] == [3, 3, 3]
     assert {r.status for r in (lsh, flash, tanh)} == {"ok"} and lsh.memory_bytes > 64 * 16 * 2 * 3
-    assert refused.message.startswith(device_turns.REFUSED) and "cudnn" in refused.message
+    assert refused.message.startswith(turns.REFUSED) and "cudnn" in refused.message
     assert wrong.status == "failed" and "no such" in wrong.message
     running = [i for i, stage in stages if stage == "running"]
     assert running[:8] == [0, 1, 0, 1, 1, 0, 0, 1]  # warm-ups, then every other turn backwards
 
 
 def test_what_does_not_compile_in_time_is_left_for_a_resumed_run(monkeypatch):
-    at_leisure, released = device_compile._compile, threading.Event()
+    at_leisure, released = compiler._compile, threading.Event()
 
     def hold_lsh(lowered):
         if "sort" in lowered.as_text():
             released.wait(60)
         return at_leisure(lowered)
 
-    monkeypatch.setattr(device_compile, "_compile", hold_lsh)
+    monkeypatch.setattr(compiler, "_compile", hold_lsh)
     common = dict(num_heads=2, head_dim=8, dtype="bfloat16", ops_only=True)
     rows, began = [], time.monotonic()
-    device_turns.run(
+    turns.run(
         [Case("lsh", 512, chunk_size=16, **common), Case("flash", 512, **common)],
         inputs.read(),
         repeats=1,
@@ -104,7 +101,7 @@ def row(mechanism, n, milliseconds, *, memory=1e9, turns="a", implementation=Non
         argument_bytes=int(memory),
         output_bytes=0,
         temporary_bytes=0,
-        flags={"turns": turns},
+        turns=turns,
     )
 
 
@@ -130,7 +127,7 @@ def results(**change) -> list[Result]:
 
 
 def verdicts(found, device="NVIDIA H200", tokens=65536) -> list[str]:
-    return [v.word({"device": device}, tokens) for v in device_targets.verdicts(found)]
+    return [v.word({"device": device}, tokens) for v in targets.verdicts(found)]
 
 
 def test_targets():
@@ -154,7 +151,7 @@ def test_targets():
         for r in results()
     ]
     assert verdicts(quadratic)[8:10] == ["NOT met", "NOT met"]
-    found = {v.what: v.found for v in device_targets.verdicts(results())}
+    found = {v.what: v.found for v in targets.verdicts(results())}
     assert found["LSH-4, default at n = 65536"] == "12× at n = 65536"
     assert found["LSH-4, pallas at n = 65536"] == "15× at n = 65536"
     assert found["LSH-4, pallas (C = 64) against flash"] == "faster from n = 8192"
@@ -163,9 +160,9 @@ def test_targets():
 def test_a_ratio_is_taken_turn_by_turn():
     """What slows one turn slows both of it, and is no part of the ratio."""
     a, b = row("flash", 1024, (10.0, 40.0, 30.0)), row("lsh", 1024, (5.0, 20.0, 10.0))
-    assert device_targets.ratio(a, b) == pytest.approx(2.0)
+    assert targets.ratio(a, b) == pytest.approx(2.0)
     other = row("lsh", 1024, (1.0, 20.0, 30.0), turns="another time")
-    assert device_targets.ratio(a, other) == pytest.approx(30 / 20)
+    assert targets.ratio(a, other) == pytest.approx(30 / 20)
 
 
 def test_a_bound_counts_what_the_equation_evaluates():
@@ -178,19 +175,38 @@ def test_a_bound_counts_what_the_equation_evaluates():
     assert tanh_evaluations(tanh_case(2**22, "float32")) == 2**22
 
 
-def test_the_report_shows_what_failed_and_what_refused(tmp_path):
+def test_the_report_shows_what_failed_and_what_refused():
     checked = [
         Checked(Check("dot", "full", "dense", "float32"), "pass", "context: 0.1", {"context": 0.1}),
         Checked(Check("dot", "full", "cudnn", "float32"), "refused", "half precision only"),
         Checked(Check("dot", "full", "pallas", "float32"), "fail", "d_q: 7", {"d_q": 7.0}),
     ]
     timed = results() + [row("lsh", 65536, 5.0, num_hashes=1)]
-    text = device_report.markdown(
-        checked, timed, planned=99, environment={"device": "NVIDIA H200"}, settings=Settings()
+    text = report.markdown(
+        checked,
+        timed,
+        planned=99,
+        environment={"device": "NVIDIA H200"},
+        settings=Settings(),
+        where="on an H200",
     )
     for part in ("of 99 rows: cut short", "half precision only", "What failed", "d_q: 7", " met |"):
         assert part in text, part
     assert "1e+12 evaluations/s in bfloat16" in text
     assert "24×" in text  # one round against flash at the longest length
-    device_figures.save(timed, tmp_path)
+    assert text.endswith("on an H200\n")
+
+
+def test_the_figures_show_flash_beside_the_others(tmp_path):
+    """And no exponents: from length to length the batch changes."""
+    drawn = {name: report.figure(results(), name, "NVIDIA H200") for name in ("time", "memory")}
+    for figure in drawn.values():
+        (axes,) = figure.axes
+        words = {text.get_text() for text in axes.texts}
+        assert {"flash", "lsh", "lsh (pallas)", "multi_head", "additive"} <= words
+        assert not any("^{" in word for word in words)
+        assert "65536 tokens or one sequence" in figure.texts[0].get_text()
+        assert figure.texts[0].get_text().endswith("NVIDIA H200")
+    figure_files.save(drawn, tmp_path)
     assert len(list(tmp_path.iterdir())) == 4
+    assert report.figure([], "time", "NVIDIA H200") is None
