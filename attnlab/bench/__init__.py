@@ -14,6 +14,7 @@
 | `workers` | programs in a process of their own, so that a killed one is a row |
 | `environment` | where a measurement came from |
 | `trends` | fitted exponents, crossovers, the largest length that fits |
+| `tables` | Markdown over length, time or memory |
 | `panels`, `margins` | log-log figures over length, with the names of the lines beside them |
 | `oracle`, `oracle_lsh`, `oracle_scores` | attention in float64 NumPy, from the papers |
 """

@@ -1,6 +1,6 @@
 """Errors that a command line shows as one line."""
 
-__all__ = ["Invalid", "Stopped"]
+__all__ = ["Invalid", "Stopped", "one_line"]
 
 
 class Invalid(ValueError):
@@ -9,3 +9,8 @@ class Invalid(ValueError):
 
 class Stopped(Exception):
     """A run that cannot go on, what is done being kept; the message is one line for the user."""
+
+
+def one_line(error: Exception) -> str:
+    """An error as the message of a row."""
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"

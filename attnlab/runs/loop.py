@@ -11,12 +11,12 @@ from typing import Any, Generic, TypeVar
 
 from attnlab.runs import figure_files
 from attnlab.runs.command_line import say
-from attnlab.runs.errors import Invalid, Stopped
+from attnlab.runs.errors import Invalid, Stopped, one_line
 from attnlab.runs.folder import REPORT, Folder
 from attnlab.runs.interrupts import Terminated, interruptible, uninterrupted
 from attnlab.runs.rows import Rows
 
-__all__ = ["Job", "Report", "one_line", "run"]
+__all__ = ["Job", "Report", "run"]
 
 Item = TypeVar("Item", bound=Hashable)
 Row = TypeVar("Row")
@@ -109,11 +109,6 @@ def run(
     if status:
         say(f"to complete it: --resume={folder.path}")
     return status
-
-
-def one_line(error: Exception) -> str:
-    """An error as the message of a row."""
-    return f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
 
 
 class _Ending(contextlib.AbstractContextManager[None]):

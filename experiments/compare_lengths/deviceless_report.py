@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from attnlab.bench import targets, trends
 from attnlab.bench.case import ATTENTION, PASS_TITLES, PASSES, SHORT, TRAIN_STEP, Case, Result
+from attnlab.bench.tables import over_length
 from attnlab.runs import provenance
 from attnlab.runs.command_line import command
 from attnlab.runs.markdown import markdown_table
@@ -40,7 +41,7 @@ def tables(results: Sequence[Result]) -> str:
         for passes in passes_of(rows):
             chosen = [r for r in rows if r.case.passes == passes]
             parts.append(f"**{target}, {pass_title(chosen[0].case)}**")
-            parts.append(report.table(chosen, passes, "memory"))
+            parts.append(over_length(chosen, passes, "memory"))
     return "\n\n".join(parts)
 
 

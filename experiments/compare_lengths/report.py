@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from attnlab.bench import mechanisms, trends
 from attnlab.bench.case import PASS_TITLES, PASSES, SHORT, Result
+from attnlab.bench.tables import over_length
 from attnlab.runs import provenance
 from attnlab.runs.markdown import markdown_table
 from attnlab.runs.rows import Kept
@@ -40,24 +41,6 @@ def _field(result: Result, name: str, extra: dict[str, float | int | None]) -> o
     return getattr(result, name) if hasattr(result, name) else getattr(result.case, name)
 
 
-def table(results: Sequence[Result], passes: str, quantity: str) -> str:
-    """A Markdown table, lengths down and mechanisms across.
-
-    Args:
-      results: the rows.
-      passes: which of `PASSES`.
-      quantity: "time" (median, and half the range in percent) or "memory".
-    """
-    chosen = {(r.case.length, r.case.label): r for r in results if r.case.passes == passes}
-    labels = list(dict.fromkeys(label for _, label in chosen))
-    cell = _time_cell if quantity == "time" else _memory_cell
-    rows = [
-        [str(n), *(cell(chosen.get((n, label))) for label in labels)]
-        for n in sorted({n for n, _ in chosen})
-    ]
-    return markdown_table(["n", *labels], rows)
-
-
 def markdown(kept: Sequence[Kept[Result]], *, planned: int, beside: Sequence[str] = ()) -> str:
     """The whole report.
 
@@ -74,7 +57,10 @@ def markdown(kept: Sequence[Kept[Result]], *, planned: int, beside: Sequence[str
         parts.append(f"## {quantity.capitalize()}")
         parts.append(f"![{quantity} over length]({quantity}.svg)")
         for passes in shown:
-            parts += [f"### {PASS_TITLES[passes].capitalize()}", table(done, passes, quantity)]
+            parts += [
+                f"### {PASS_TITLES[passes].capitalize()}",
+                over_length(done, passes, quantity),
+            ]
     parts += ["## Growth", _GROWTH_NOTE, _growth(done, shown)]
     parts += ["## Crossovers", *_crossovers(done, shown)]
     parts += ["## Largest length that fits", _FITS_NOTE, _fits(done, shown)]
@@ -248,7 +234,7 @@ def times(results: Sequence[Result]) -> str:
     for passes in PASSES:
         if any(r.case.passes == passes for r in results):
             parts.append(f"{PASS_TITLES[passes]}, time so far:")
-            parts.append(table(results, passes, "time"))
+            parts.append(over_length(results, passes, "time"))
     return "\n".join(parts)
 
 
@@ -259,31 +245,6 @@ def counted(results: Sequence[Result], planned: int) -> str:
     ok = sum(r.status == "ok" for r in results)
     done = "compiled" if results[0].case.target else "measured"
     return f"{ok} of {planned} cases {done}" + (f"; {bad}" if bad else "")
-
-
-def _time_cell(result: Result | None) -> str:
-    if result is None:
-        return ""
-    if result.status != "ok":
-        return _why(result)
-    middle = result.median_seconds or 0.0
-    if len(result.seconds) == 1:
-        return duration(middle)
-    spread = (max(result.seconds) - min(result.seconds)) / 2 / middle
-    return f"{duration(middle)} ±{spread:.0%}"
-
-
-def _memory_cell(result: Result | None) -> str:
-    if result is None:
-        return ""
-    if result.status == "ok":
-        return human(result.memory_bytes) + " *" * (result.memory_source == "resident")
-    known = human(result.memory_bytes) if result.status == "too_slow" else ""
-    return f"{known} (not run)" if known else _why(result)
-
-
-def _why(result: Result) -> str:
-    return result.message if result.message.startswith("needs ") else SHORT[result.status]
 
 
 def two_digits(number: float) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 from attnlab.bench import environment, inputs, workers
 from attnlab.bench.case import Case, Result
 from attnlab.bench.measure import measure
-from attnlab.runs.loop import one_line
+from attnlab.runs.errors import one_line
 
 
 def main() -> None:

@@ -13,7 +13,7 @@ import numpy as np
 from attnlab.bench import environment, inputs, memory, workers
 from attnlab.bench.case import Case
 from attnlab.bench.measure import SAMPLE_SECONDS
-from attnlab.runs.loop import one_line
+from attnlab.runs.errors import one_line
 from experiments.compare_peers import sides
 from experiments.compare_peers.pairs import PACKAGES, Side
 
