@@ -68,7 +68,9 @@ class _Options(nn.Module, kw_only=True):
 class Recurrent(_Options):
     """One recurrent layer over a whole sequence.
 
-    Attributes (and the keywords of all layers here, see `_Options`):
+    The keywords of `_Options` belong to it too.
+
+    Attributes:
       cell: the class of the cell.
       features: width of the state, n.
       backward: whether to run from the last token to the first.
@@ -116,13 +118,15 @@ class Stack(_Options):
     With x¹ the input, layer l computes x^{l+1} = h^l(x^l), or in a residual (Britz et al. 2017,
     §4.3) x^{l+1} = h^l(x^l) + x^l, "add", or + Σ_{j ≤ l} x^j, "dense"; then x is as wide as n.
 
-    Attributes (and the keywords of all layers here, see `_Options`):
+    The keywords of `_Options` belong to it too.
+
+    Attributes:
       cell: the class of the cells.
       features: width of each layer's state, n.
       num_layers: number of layers.
       residual: kind of residual: None, "add" or "dense".
-      dropout_rate: rate of dropout on the input of each layer, around which a residual goes (Zaremba et al.
-        2014).
+      dropout_rate: rate of dropout on the input of each layer, around which a residual goes
+        (Zaremba et al. 2014).
       backward: whether to run from the last token to the first.
     """
 

@@ -134,7 +134,9 @@ class AdditiveAttention(SingleHead):
 
     Cost: T·S·features tanh evaluations, O(T + S) memory, also backward.
 
-    Attributes (and those of `SingleHead`):
+    The keywords of `SingleHead` belong to it too.
+
+    Attributes:
       features: the hidden width, the number of columns of W and U.
       normalize: whether to use the weight-normalized form with a gain and a bias (Salimans & Kingma
         2016, §2).
@@ -165,7 +167,9 @@ class MultiplicativeAttention(SingleHead):
 
     Cost: T·S·width products, O(T + S) memory, also backward.
 
-    Attributes (and those of `SingleHead`):
+    The keywords of `SingleHead` belong to it too.
+
+    Attributes:
       score: a score module; None = `GeneralScore()`.
       features: width to which query and key are projected first (Britz et al. 2017, §3.3); None =
         they are not projected.
@@ -190,7 +194,9 @@ class ConcatAttention(SingleHead):
     The same function as `AdditiveAttention`: W, one piece in the paper, is two halves here,
     [1, Dq, features] and [1, Dk, features], with axes (None, "embed", "hidden").
 
-    Attributes (and those of `SingleHead`):
+    The keywords of `SingleHead` belong to it too.
+
+    Attributes:
       features: number of rows of the paper's W; None = the width of the queries.
     """
 
@@ -207,7 +213,9 @@ class LocationAttention(SingleHead):
 
     The matrix W is [1, Dq, max_length], with axes (None, "embed", None).
 
-    Attributes (and those of `SingleHead`):
+    The keywords of `SingleHead` belong to it too.
+
+    Attributes:
       max_length: number of keys that have a logit; later ones get no weight.
     """
 
