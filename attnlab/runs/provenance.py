@@ -29,7 +29,7 @@ def describe(packages: Sequence[str] = ()) -> dict[str, Any]:
     """What to know of this process to read its numbers. Initializes JAX's devices.
 
     Args:
-      packages: others whose versions matter.
+      packages: names of other packages whose versions matter.
     """
     device = jax.local_devices()[0]
     return {
@@ -50,7 +50,7 @@ def table(wheres: Sequence[Where]) -> str:
     """A Markdown table of where rows come from; a group of lines for each environment.
 
     Args:
-      wheres: of all rows.
+      wheres: origins of all rows.
     """
     lines: list[list[str]] = []
     for found in {str(one.environment): one.environment for one in wheres}.values():
@@ -66,7 +66,7 @@ def table(wheres: Sequence[Where]) -> str:
 
 
 def _of_environment(found: Mapping[str, Any]) -> list[list[str]]:
-    """What there is of it: rows that are kept may be of an earlier version, which said less."""
+    """Lines for the fields there are: kept rows may be of an earlier version, which had fewer."""
     count, platform_ = found.get("devices"), found.get("platform")
     device = f"{count} × " * bool(count) + str(found.get("device", ""))
     free = found.get("available_bytes")
@@ -86,7 +86,7 @@ def _of_environment(found: Mapping[str, Any]) -> list[list[str]]:
 
 
 def versions(packages: Sequence[str] = ()) -> dict[str, str]:
-    """Of the packages that decide what is computed and how, and of others."""
+    """Versions of the packages that decide what is computed and how, and of others."""
     found = {name: version(name) for name in (*PACKAGES, *COMPILERS, *packages)}
     return {k: v for k, v in found.items() if k not in COMPILERS or v != "not installed"}
 
