@@ -40,13 +40,13 @@ def flag(
     """A field of `Flags`.
 
     Args:
-      default: value without the flag; None = something else decides, and `help` says what.
+      default: the value without the flag; None = something else decides, and `help` says what.
       help: text that --help shows for the flag.
-      choices: words that the value may be; of a tuple, words that each element may be.
-      least: smallest number allowed.
-      above: number that the value must be more than.
-      below: number that the value must be less than.
-      is_path: whether the value is a file that must exist, kept as an absolute path.
+      choices: the words it may be; of a tuple, each element.
+      least: the smallest number.
+      above: the number that it must be more than.
+      below: the number that it must be less than.
+      is_path: whether it is a file that must exist, kept as an absolute path.
     """
     about = Flag(help, tuple(choices), least, above, below, is_path)
     return dataclasses.field(default=default, metadata={"flag": about})

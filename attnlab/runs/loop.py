@@ -46,10 +46,10 @@ class Job(Generic[Item, Row]):
     Attributes:
       unit: word for an item, in the plural.
       measure: (item) -> its rows, as they come.
-      done: (row) -> whether a resumed run leaves the row alone; a run with a row that is not done
-        ends with status 1.
-      title: (item) -> its title, said before it is measured.
-      line: (rows of an item) -> the results in one line, said behind the title.
+      done: whether a resumed run leaves a row alone; a run with a row that is not done ends with
+        status 1.
+      title: (item) -> what it is, said before it is measured.
+      line: (rows of an item) -> what came out, said behind the title.
       report: () -> the report of the rows so far, of which there is one at least.
       lost: (item, message) -> the row of an item that raised an error; None lets it end the run.
       keys: (item) -> the keys of its rows.

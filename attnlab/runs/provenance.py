@@ -66,7 +66,7 @@ def table(wheres: Sequence[Where]) -> str:
 
 
 def _of_environment(found: Mapping[str, Any]) -> list[list[str]]:
-    """Lines for the fields there are: kept rows may be of an earlier version, which had fewer."""
+    """What there is of it: rows that are kept may be of an earlier version, which said less."""
     count, platform_ = found.get("devices"), found.get("platform")
     device = f"{count} × " * bool(count) + str(found.get("device", ""))
     free = found.get("available_bytes")
