@@ -66,22 +66,18 @@ def descriptions(path):
 
 def test_a_stump_is_found(tmp_path):
     path = tmp_path / "module.py"
-    path.write_text(
-        """
-class A:
-    '''All.
+    path.write_text('''class A:
+    """All.
 
     Attributes:
       params: of it.
       x: whether so, and where
         it is: of what.
-    '''
-""".replace("'''", '"' * 3)
-    )
-    assert list(descriptions(path)) == [
-        ("A", "params", "of it."),
-        ("A", "x", "whether so, and where"),
-    ]
+    """
+''')
+    found = list(descriptions(path))
+    assert found == [("A", "params", "of it."), ("A", "x", "whether so, and where")]
+    assert [bool(STUMP.match(text)) for *_, text in found] == [True, False]
 
 
 def test_every_description_begins_with_a_noun():

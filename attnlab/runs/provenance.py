@@ -86,7 +86,7 @@ def _of_environment(found: Mapping[str, Any]) -> list[list[str]]:
 
 
 def versions(packages: Sequence[str] = ()) -> dict[str, str]:
-    """Versions of the packages that decide what is computed and how, and of others."""
+    """Of the packages that decide what is computed and how, and of others."""
     found = {name: version(name) for name in (*PACKAGES, *COMPILERS, *packages)}
     return {k: v for k, v in found.items() if k not in COMPILERS or v != "not installed"}
 
