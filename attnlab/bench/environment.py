@@ -13,8 +13,8 @@ def describe(text: inputs.Text, packages: Sequence[str] = ()) -> dict[str, Any]:
     """What to know of this process to read its numbers. Initializes JAX's devices.
 
     Args:
-      text: the input.
-      packages: others whose versions matter.
+      text: text that the inputs are made of.
+      packages: names of other packages whose versions matter.
     """
     return provenance.describe(packages) | {
         "devices": jax.local_device_count(),

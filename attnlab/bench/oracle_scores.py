@@ -33,11 +33,11 @@ class ScoreCase:
     """A score of the library beside its equation in the oracle.
 
     Attributes:
-      name: for the test's id.
-      build: the library's score from its parameters.
-      equation: the oracle's function of the same parameters.
-      shapes: of the parameters, each as one head has it.
-      key_width: Hk; None = the width of the queries.
+      name: name of the score, for the test's id.
+      build: function of the parameters that returns the library's score.
+      equation: function of the oracle with the same parameters.
+      shapes: shapes of the parameters, each as one head has it.
+      key_width: width of the keys, Hk; None = the width of the queries.
     """
 
     name: str

@@ -48,8 +48,8 @@ class Target:
     """One device, or a slice of several.
 
     Attributes:
-      device: what they are.
-      shape: of the slice in chips, as "4x4"; None for one JAX device.
+      device: device that the slice is made of.
+      shape: shape of the slice in chips, as "4x4"; None for one JAX device.
     """
 
     device: Device

@@ -46,13 +46,13 @@ class Worker:
         devices: int | None = None,
         variables: Mapping[str, str] | None = None,
     ) -> None:
-        """Starts it.
+        """Starts the process.
 
         Args:
-          module: its full name.
-          arguments: of its command line, behind the pipe's number.
-          log: a file that gets what it writes.
-          devices: of a CPU, how many it has; None = as the environment says.
+          module: full name of the module that calls `serve`.
+          arguments: arguments of its command line, behind the pipe's number.
+          log: file that gets what the process writes.
+          devices: number of devices of a CPU; None = as the environment says.
           variables: environment variables.
         """
         reading, writing = os.pipe()
@@ -71,7 +71,7 @@ class Worker:
         self._rest = b""
 
     def send(self, **order: Any) -> None:
-        """Gives it an order."""
+        """Gives the worker an order."""
         assert self._process.stdin is not None
         with contextlib.suppress(BrokenPipeError):  # it died between two orders: `receive` tells
             self._process.stdin.write(json.dumps(order).encode() + b"\n")
@@ -111,7 +111,7 @@ class Workers:
     """One worker at a time, a fresh one where the last is gone; a context that ends it.
 
     Attributes:
-      environment: what the first one said of its machine.
+      environment: environment that the first worker told of its machine.
     """
 
     def __init__(
@@ -182,7 +182,7 @@ def serve(
 
     Args:
       hello: () -> the environment; a ValueError or RuntimeError is why it cannot work here.
-      answer: takes an order and a function that sends messages, from any thread.
+      answer: function of an order and of a function that sends messages, from any thread.
     """
     memory.volunteer_for_the_oom_killer()
     memory.dispatch_synchronously()

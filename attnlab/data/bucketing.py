@@ -13,7 +13,7 @@ __all__ = ["FillBuckets", "by_length", "padded"]
 
 
 def by_length(piece: Piece) -> tuple[int, ...]:
-    """What pieces are sorted by: the longest of their sequences, then each."""
+    """The key by which pieces are sorted: their longest length, then each length."""
     lengths = tuple(len(tokens) for tokens in piece.values())
     return (max(lengths), *lengths)
 
@@ -22,9 +22,9 @@ def padded(pieces: Sequence[Piece], *, pad_to: int, rows: int) -> dict[str, np.n
     """Pieces as the rows of int32 arrays [rows, length].
 
     Args:
-      pieces: at least one and at most `rows`; the rows that remain are all PAD.
-      pad_to: lengths are rounded up to a multiple of this.
-      rows: of each array.
+      pieces: pieces, at least one and at most `rows`; the rows that remain are all PAD.
+      pad_to: multiple to which every length is rounded up.
+      rows: number of rows of each array.
     """
     batch = {}
     for name in pieces[0]:

@@ -52,12 +52,12 @@ def run(
     """Parses a command line and runs what it says.
 
     Args:
-      argv: the command line.
-      settings: the class of the settings, whose fields are the flags.
-      experiment: takes the settings and the folder, which is not made yet; returns a status.
-      doc: what --help begins with.
+      argv: words of the command line.
+      settings: class of the settings, whose fields are the flags.
+      experiment: function of the settings and the folder, which is not made yet; returns a status.
+      doc: text that --help begins with.
       resumes: whether there is --resume.
-      free: flags that may have another value in a resumed run.
+      free: names of the flags that may have another value in a resumed run.
 
     Returns:
       The exit status: that of the experiment; 0 after --help; 2 for a command that cannot be
@@ -109,8 +109,8 @@ def command(name: str, kind: type[Flags], values: Mapping[str, Any]) -> str:
     """What to type for a run again: the flags that are not at their defaults.
 
     Args:
-      name: of the experiment.
-      kind: the class of its settings.
+      name: name of the experiment.
+      kind: class of its settings.
       values: settings as JSON has them.
     """
     words = ["launch/local", name]

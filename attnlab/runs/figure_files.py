@@ -11,7 +11,7 @@ __all__ = ["save", "style"]
 
 
 def style() -> AbstractContextManager[None]:
-    """What figures are drawn and written under."""
+    """A context in which figures are drawn and written in the house style."""
     return matplotlib.rc_context(
         {
             "font.size": 9,

@@ -43,7 +43,7 @@ def flag(
 
     Args:
       default: the value without the flag; None = something else decides, and `help` says what.
-      help: what --help says.
+      help: text that --help shows for the flag.
       choices: the words it may be; of a tuple, each element.
       least: the smallest number.
       most: the largest number.
@@ -56,7 +56,7 @@ def flag(
 
 
 def seed_flag(help: str) -> Any:
-    """A seed: what JAX and grain both take, and take for no other one."""
+    """A field for a seed, in the range where JAX and grain tell any two seeds apart."""
     return flag(0, help, least=0, below=2**31)
 
 
@@ -83,10 +83,10 @@ class Flags:
 
     @classmethod
     def implied(cls, named: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Other defaults that the flags which are named bring along.
+        """Other defaults that follow from the flags on the command line.
 
         Args:
-          named: the values of the flags on the command line.
+          named: values of the flags on the command line.
         """
         return {}
 
@@ -94,7 +94,7 @@ class Flags:
         """Refuses flags that would count for nothing.
 
         Args:
-          named: the flags on the command line.
+          named: names of the flags on the command line.
 
         Raises:
           Invalid: one of them is not used; the message says why.
@@ -130,7 +130,7 @@ class Flags:
 
 
 def kind_of(kind: type[Flags]) -> dict[str, type]:
-    """By field: bool, int, float or str, also of what may be None and of tuples' elements."""
+    """The type of each field: bool, int, float or str, also where it may be None or is a tuple."""
     hints = typing.get_type_hints(kind)
     return {field.name: _element(hints[field.name]) for field in dataclasses.fields(kind)}
 

@@ -20,9 +20,9 @@ class Folder:
     """The folder of a run: a fresh one, which `begin` makes, or that of an earlier run.
 
     Attributes:
-      name: of the experiment.
-      settings: plain values; those in settings.json.
-      resumes: whether it is an earlier run's.
+      name: name of the experiment.
+      settings: settings as plain values, as in settings.json.
+      resumes: whether the folder is an earlier run's.
     """
 
     def __init__(self, name: str, parent: Path, settings: dict[str, Any], path: Path | None):
@@ -37,7 +37,7 @@ class Folder:
 
     @classmethod
     def kept(cls, name: str, path: Path) -> Folder:
-        """That of an earlier run.
+        """The folder of an earlier run.
 
         Raises:
           Invalid: there are no settings in it, or none that can be read.
@@ -57,15 +57,15 @@ class Folder:
 
     @property
     def path(self) -> Path:
-        """Where it is; `begin` comes first."""
+        """The path of the folder, which exists once `begin` was called."""
         assert self._path is not None, "a fresh folder is made by `begin`"
         return self._path
 
     def begin(self) -> Path:
-        """Makes a fresh folder, with its settings; once. Returns where it is.
+        """Makes a fresh folder, with its settings; once. Returns its path.
 
         Raises:
-          Invalid: it cannot be made.
+          Invalid: the folder cannot be made.
         """
         if self._path is None:
             path = fresh_folder(self._parent, self.name)

@@ -24,13 +24,13 @@ Row = TypeVar("Row")
 
 @dataclasses.dataclass(frozen=True)
 class Report:
-    """What is written over the rows.
+    """What a run writes about its rows.
 
     Attributes:
-      markdown: report.md.
-      figures: by name, without an ending; None = nothing to draw.
+      markdown: text of report.md.
+      figures: figures by name, without an ending; None = nothing to draw.
       files: other texts by the name of their file.
-      said: what the terminal shows at the end.
+      said: text that the terminal shows at the end.
     """
 
     markdown: str
@@ -44,7 +44,7 @@ class Job(Generic[Item, Row]):
     """What a run does with its items.
 
     Attributes:
-      unit: what an item is, in the plural.
+      unit: word for an item, in the plural.
       measure: (item) -> its rows, as they come.
       done: whether a resumed run leaves a row alone; a run with an item that lacks such a row ends
         with status 1.
@@ -53,7 +53,7 @@ class Job(Generic[Item, Row]):
       report: () -> the report of the rows so far, of which there is one at least.
       lost: (item, message) -> the row of an item that raised an error; None lets it end the run.
       keys: (item) -> the keys of its rows.
-      before: (item) -> what is to be said or made ready before its title.
+      before: (item) -> None; says or makes ready what the item needs, before its title.
       again: () -> items to measure once more, after all others.
     """
 
@@ -80,11 +80,11 @@ def run(
     """Measures the items without a row and reports, also after Ctrl-C, SIGTERM or a failure.
 
     Args:
-      job: what is done with an item.
-      items: of the whole run.
-      folder: of the run; made here if it is a fresh one.
-      rows: its rows.
-      where: what it runs on.
+      job: functions that say what is done with an item.
+      items: items of the whole run.
+      folder: folder of the run; made here if it is a fresh one.
+      rows: rows of the run.
+      where: words for what the run runs on.
 
     Returns:
       The exit status: 0; 1 where an item is not done or the machine let the run down; 128 + the

@@ -29,7 +29,7 @@ def describe(packages: Sequence[str] = ()) -> dict[str, Any]:
     """What to know of this process to read its numbers. Initializes JAX's devices.
 
     Args:
-      packages: others whose versions matter.
+      packages: names of other packages whose versions matter.
     """
     device = jax.local_devices()[0]
     return {
@@ -52,7 +52,7 @@ def table(wheres: Sequence[Where]) -> str:
     Free memory, which is never the same twice, makes no group of its own.
 
     Args:
-      wheres: of all rows.
+      wheres: origins of all rows.
     """
     lines: list[list[str]] = []
     groups: dict[str, list[dict[str, Any]]] = {}

@@ -18,10 +18,10 @@ class Table:
     """One published table.
 
     Attributes:
-      name: the file's.
-      source: what its first line says.
-      lines: row -> its line in the file, counted from 1.
-      cells: row -> column -> the figure; blank cells are left out.
+      name: name of the file.
+      source: origin of the figures, from the first line.
+      lines: line of each row in the file, counted from 1, by the name of the row.
+      cells: figures by row and column; blank cells are left out.
     """
 
     name: str

@@ -23,9 +23,9 @@ class Where:
     Attributes:
       environment: device, versions, git revision; from `provenance.describe` and what an experiment
         adds.
-      flags: the settings of the run.
-      time: when the row was written, UTC.
-      begun: when the run began that wrote it; rows of a resumed run have several.
+      flags: settings of the run.
+      time: time at which the row was written, UTC.
+      begun: time at which the run that wrote the row began; a resumed run has rows of several.
     """
 
     environment: dict[str, Any] = dataclasses.field(default_factory=dict)
@@ -47,7 +47,7 @@ class Rows(Generic[Key, Row]):
 
     Attributes:
       kept: the rows by key, in the order in which the keys first came.
-      environment: of the rows to come.
+      environment: device, versions and git revision of the rows to come.
     """
 
     def __init__(
@@ -58,13 +58,13 @@ class Rows(Generic[Key, Row]):
         *,
         derived: Sequence[str] = (),
     ) -> None:
-        """Reads those that are there.
+        """Reads the rows that the folder has.
 
         Args:
-          folder: of the run.
-          key: what a row is of; of two rows with the same key the later one counts.
-          kinds: the dataclasses of the rows; a line is of the one whose fields it has.
-          derived: properties written beside the fields, for readers without this library.
+          folder: folder of the run.
+          key: (row) -> its key; of two rows with the same key the later one counts.
+          kinds: dataclasses of the rows; a line is of the one whose fields it has.
+          derived: names of properties written beside the fields, for readers without this library.
 
         Raises:
           Invalid: a line is no row; the message has its number.
@@ -81,7 +81,7 @@ class Rows(Generic[Key, Row]):
                 raise folder.no_row(number) from None
 
     def of(self, keys: Iterable[Key]) -> list[Kept[Row]]:
-        """Those of some keys, in their order, as far as they are there."""
+        """The rows of some keys, in their order, as far as they are there."""
         return [self.kept[key] for key in keys if key in self.kept]
 
     def add(self, row: Row) -> None:

@@ -15,10 +15,10 @@ class Progress:
         """Begins now.
 
         Args:
-          steps: number of steps in all.
+          steps: number of steps of the whole training.
           start: number of steps done before.
-          seconds_before: time that they took.
-          shown: names of the means that a line has.
+          seconds_before: time that the steps before took.
+          shown: names of the means that a line shows.
         """
         self.steps = steps
         self._shown = shown
@@ -27,11 +27,11 @@ class Progress:
         self._per_step: float | None = None
 
     def seconds(self) -> float:
-        """Since the beginning, over all runs."""
+        """Seconds since the beginning, over all runs."""
         return time.perf_counter() - self._began
 
     def rates(self, step: int, tokens: int) -> dict[str, float]:
-        """Of the steps since the last row, validations and compilations included."""
+        """Rates over the steps since the last row, validations and compilations included."""
         before, then = self._last
         now = self.seconds()
         self._last = (step, now)
