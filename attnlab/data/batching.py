@@ -11,9 +11,8 @@ import grain
 import numpy as np
 
 from attnlab.checks import require
-from attnlab.data.bucketing import FillBuckets, by_length, padded
 from attnlab.data.encoding import Encoded, EncodeDocument, EncodePair, Source
-from attnlab.data.packing import FillRows
+from attnlab.data.filling import FillBuckets, FillRows, by_length, padded
 from attnlab.data.pools import Ahead, Batches, Fill
 from attnlab.data.tokenizers import Tokenizer
 
@@ -32,6 +31,7 @@ def train_batches(
     seed: int,
     pool_batches: int = 20,
     pad_to: int = 8,
+    same_length: bool = False,
     pack: bool = False,
     process_index: int = 0,
     process_count: int = 1,
@@ -53,6 +53,8 @@ def train_batches(
       pool_batches: number of batches of pairs that are sorted by length together; 1 is no
         bucketing.
       pad_to: multiple to which every length is rounded up, so that few shapes are compiled.
+      same_length: whether both sides of a batch have the length of the longer one: half as many
+        shapes, for 1 % more tokens where they are alike (Multi30k; 11 shapes become 6).
       pack: whether to put several pairs into each row of `max_length` tokens, with segments and
         positions.
       process_index: index of this process, which takes the rows process_index, process_index +
@@ -73,7 +75,7 @@ def train_batches(
     fill = (
         FillRows(batch_size, max_length)
         if pack
-        else FillBuckets(batch_size, pool_batches, pad_to, seed)
+        else FillBuckets(batch_size, pool_batches, pad_to, seed, same_length)
     )
     encode = EncodePair(source_tokenizer, target_tokenizer, max_length)
     return endless(
@@ -159,6 +161,7 @@ def evaluation_batches(
     *,
     batch_size: int,
     pad_to: int = 8,
+    same_length: bool = False,
 ) -> Iterator[tuple[np.ndarray, dict[str, np.ndarray]]]:
     """Yields every example exactly once, in batches of alike lengths, shortest first.
 
@@ -168,6 +171,7 @@ def evaluation_batches(
       target_tokenizer: tokenizer of the targets.
       batch_size: number of rows of every batch; those that remain in the last one are all PAD.
       pad_to: multiple to which every length is rounded up.
+      same_length: whether both sides of a batch have the length of the longer one.
 
     Yields:
       (indices [n], {"source": [batch_size, S], "target": [batch_size, T]}): the first n rows are
@@ -180,5 +184,10 @@ def evaluation_batches(
         indices = order[start : start + batch_size]
         yield (
             np.array(indices),
-            padded([pieces[i] for i in indices], pad_to=pad_to, rows=batch_size),
+            padded(
+                [pieces[i] for i in indices],
+                pad_to=pad_to,
+                rows=batch_size,
+                same_length=same_length,
+            ),
         )

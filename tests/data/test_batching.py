@@ -82,6 +82,22 @@ def test_a_batch_holds_alike_lengths_in_few_shapes():
     assert longest != sorted(longest)  # not the short ones first
 
 
+@pytest.mark.parametrize("same_length", [False, True])
+def test_both_sides_may_have_one_length(same_length):
+    unlike = Listed({"source": "1 " * (1 + i % 3), "target": "2 " * (9 + i)} for i in range(12))
+    batch = next(iter(training(unlike, same_length=same_length)))
+    of_test = [x for _, x in evaluation_batches(
+        unlike, NUMBERS, NUMBERS, batch_size=5, same_length=same_length
+    )]  # fmt: skip
+    for sides in (batch, *of_test):
+        assert (sides["source"].shape == sides["target"].shape) == same_length
+        assert sides["source"].shape[1] == (sides["target"].shape[1] if same_length else 8)
+        assert all(
+            set(pair["source"]) == {"1", " "} or pair["source"] == "1"
+            for pair in pairs_of({k: x[x[:, 0] != PAD] for k, x in sides.items()})
+        )
+
+
 def test_what_is_remembered_is_what_was_encoded(monkeypatch):
     remembered = list(islice(training(), 40))
     monkeypatch.setattr(encoding, "REMEMBERED", 0)
