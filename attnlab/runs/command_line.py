@@ -9,6 +9,7 @@ import dataclasses
 import errno
 import io
 import os
+import shlex
 import signal
 import sys
 import textwrap
@@ -106,7 +107,7 @@ def start(main: Callable[[list[str]], int]) -> NoReturn:
 
 def command(name: str, settings: Flags) -> str:
     """What to type for a run with these settings: the flags that are not at their defaults."""
-    words = [f"launch/local {name}"]
+    words = ["launch/local", name]
     for field in dataclasses.fields(settings):
         value = getattr(settings, field.name)
         if value == field.default:
@@ -115,7 +116,7 @@ def command(name: str, settings: Flags) -> str:
             words.append(f"--{field.name}" if value else f"--no{field.name}")
         else:
             words.append(f"--{field.name}={written(value)}")
-    return " ".join(word if " " not in word[13:] else repr(word) for word in words)
+    return shlex.join(words)
 
 
 def say(line: str = "", end: str = "\n") -> None:

@@ -163,14 +163,16 @@ def structured(kind: Any, value: Any) -> Any:
 def written(value: Any) -> str:
     """A value as it is typed behind `--NAME=`.
 
-    >>> written((1.0, 0.5)), written(None), written("a")
-    ('1,0.5', '', 'a')
+    >>> written((1.0, 0.5)), written(None), written("a"), written(0.12345678)
+    ('1,0.5', '', 'a', '0.12345678')
     """
     if isinstance(value, (list, tuple)):
         return ",".join(map(written, value))
     if value is None:
         return ""
-    return f"{value:g}" if isinstance(value, float) else str(value)
+    if isinstance(value, float) and float(f"{value:g}") == value:
+        return f"{value:g}"
+    return str(value)
 
 
 def _check(field: dataclasses.Field[Any], value: Any) -> None:

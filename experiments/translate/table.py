@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 from attnlab.runs.markdown import markdown_table
-from attnlab.training.bleu import Bleu
+from attnlab.training.bleu import Bleu, Bucket
 
-__all__ = ["Published", "Row", "markdown"]
+__all__ = ["Published", "Row", "markdown", "results"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,6 +25,7 @@ class Row:
       bleu: of the test split.
       exact_match: of the test split, a share of 1.
       alignment_error_rate: of the test split, a share of 1.
+      buckets: the score by the length of the source.
     """
 
     model: str
@@ -37,6 +37,16 @@ class Row:
     bleu: Bleu | None = None
     exact_match: float | None = None
     alignment_error_rate: float | None = None
+    buckets: tuple[Bucket, ...] = ()
+
+    def line(self) -> str:
+        """For a terminal."""
+        found = (
+            f"BLEU {self.bleu.score:.1f}" if self.bleu else f"exact match {self.exact_match:.1%}"
+        )
+        if self.alignment_error_rate is not None:
+            found += f", alignment error rate {self.alignment_error_rate:.3f}"
+        return f"{self.model}: {found} on the test split, {self.seconds / 60:.1f} minutes"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,7 +75,7 @@ def markdown(
     task: str,
     published: Sequence[Published] = (),
     command: str,
-    environment: Mapping[str, Any],
+    where: str,
     figures: Mapping[str, str] | None = None,
     notes: Sequence[str] = (),
 ) -> str:
@@ -77,8 +87,7 @@ def markdown(
       task: a sentence or two: data, direction, split, how the search was done.
       published: the papers' numbers.
       command: what to type to get this report again.
-      environment: by what it is (device, system, git revision): where the rows were measured. A
-        mapping as a value, such as versions, is written out.
+      where: the table of where the rows were measured.
       figures: what is said of each, by its file.
       notes: paragraphs to end the results with.
 
@@ -87,7 +96,7 @@ def markdown(
     """
     if not rows:
         raise ValueError("there is nothing to report; give at least one row")
-    parts = [f"# {title}", f"**{answer(rows)}**", task, _results(rows)]
+    parts = [f"# {title}", f"**{answer(rows)}**", task, results(rows)]
     signatures = dict.fromkeys(row.bleu.signature for row in rows if row.bleu)
     if signatures:
         parts.append("BLEU is sacrebleu's: " + ", ".join(f"`{name}`" for name in signatures) + ".")
@@ -96,8 +105,7 @@ def markdown(
         parts.append(f"![{said}]({file})\n\n{said}")
     if published:
         parts += ["## Beside the papers", _PAPERS, _beside(rows, published)]
-    where = [[name, _written(value)] for name, value in environment.items()]
-    parts += ["## Where", markdown_table(["", "where"], where), f"    {command}"]
+    parts += ["## Where", f"    {command}", where]
     return "\n\n".join(parts) + "\n"
 
 
@@ -136,7 +144,7 @@ def _number(x: float | None, form: str) -> str:
     return "" if x is None else format(x, form)
 
 
-def _results(rows: Sequence[Row]) -> str:
+def results(rows: Sequence[Row]) -> str:
     """A line a model; columns that no row fills are left out."""
     cells = {name: [write(row) for row in rows] for name, write in _COLUMNS}
     filled = {name: some for name, some in cells.items() if any(some)}
@@ -168,12 +176,6 @@ def _beside(rows: Sequence[Row], published: Sequence[Published]) -> str:
 def _reached(row: Row | None, measure: str) -> str:
     writers = dict(_COLUMNS)
     return writers[measure](row) if row is not None and measure in writers else ""
-
-
-def _written(value: Any) -> str:
-    if isinstance(value, Mapping):
-        return ", ".join(f"{name} {_written(x)}" for name, x in value.items())
-    return str(value)
 
 
 _PAPERS = (
