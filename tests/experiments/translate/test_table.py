@@ -6,7 +6,7 @@ from attnlab.training.bleu import Bleu
 from experiments.translate.table import Published, Row, markdown
 
 PAPER = ("BLEU", "WMT14 en→fr", "Bahdanau 2014, Table 1")
-WHERE = {"device": "a processor", "versions": {"jax": "1.2", "flax": "3"}, "git revision": "abc"}
+WHERE = "| device | a processor |"
 
 
 def bleu(score):
@@ -14,7 +14,7 @@ def bleu(score):
 
 
 def report(rows, **changed):
-    given = dict(title="Title", task="A task.", command="launch/local x", environment=WHERE)
+    given = dict(title="Title", task="A task.", command="launch/local x", where=WHERE)
     return markdown(rows, **{**given, **changed})
 
 
@@ -66,8 +66,7 @@ def test_papers_stand_beside_and_are_blank_where_they_print_nothing():
 
 def test_where_it_was_measured_and_how_to_do_it_again():
     text = report(ROWS, figures={"length.svg": "BLEU by length"}, notes=["A note."])
-    assert cells(text, "versions") == [["versions", "jax 1.2, flax 3"]]
-    assert text.endswith("\n\n    launch/local x\n")
+    assert text.endswith("## Where\n\n    launch/local x\n\n| device | a processor |\n")
     assert "![BLEU by length](length.svg)" in text and "\n\nA note.\n\n" in text
 
 
