@@ -1,4 +1,4 @@
-"""One file an experiment: parse the flags, build, call the library."""
+"""One folder an experiment: settings, what is measured, report, figures; none imports another."""
 
 import signal
 import sys

@@ -53,7 +53,7 @@ def read(path: str | None = None) -> Text:
         root = package.parent
         files = sorted(package.rglob("*.py"))
         if (root / "pyproject.toml").exists():  # a checkout rather than an installed package
-            files += sorted(root.glob("experiments/*.py")) + sorted(root.glob("README.md"))
+            files += sorted(root.glob("experiments/**/*.py")) + sorted(root.glob("README.md"))
         return Text("the project's sources", _bytes(b"\n".join(f.read_bytes() for f in files)))
     try:
         data = Path(path).read_bytes()

@@ -12,6 +12,7 @@ from attnlab.bench.case import Result
 Line = dict[int, float]  # length -> seconds or bytes
 _FEWEST = 4  # lengths of a fit whose error is worth a word
 _NO_ANSWER = 0.5
+_STEEPEST = 2.0  # nothing here grows faster than n²; a steeper line is noise
 _FAR, _FALLS = 3.0, 1.5
 
 
@@ -109,6 +110,23 @@ def _logarithms(line: Line) -> tuple[np.ndarray, np.ndarray]:
     """log n and log value, less their means."""
     x, y = np.log(np.array(sorted(line.items()), np.float64)).T
     return x - x.mean(), y - y.mean()
+
+
+def predicted(
+    line: Iterable[Result], length: int, value: Callable[[Result], float | None] = seconds
+) -> float:
+    """The value at `length` from the shorter lengths of a line.
+
+    The last two that ran are continued with their own slope, up to n²; with one, linearly; with
+    none, 0.
+    """
+    known = {r.case.length: x for r in line if (x := value(r)) and r.case.length < length}
+    points = sorted(known.items())[-2:]
+    if not points:
+        return 0.0
+    n, last = points[-1]
+    power = min(slope(dict(points)), _STEEPEST) if len(points) == 2 else 1.0
+    return last * (length / n) ** power
 
 
 def disagreeing(line: Line) -> list[int]:

@@ -13,7 +13,7 @@ import shlex
 import signal
 import sys
 import textwrap
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
@@ -105,11 +105,18 @@ def start(main: Callable[[list[str]], int]) -> NoReturn:
         sys.exit(1)
 
 
-def command(name: str, settings: Flags) -> str:
-    """What to type for a run with these settings: the flags that are not at their defaults."""
+def command(name: str, kind: type[Flags], values: Mapping[str, Any]) -> str:
+    """What to type for a run again: the flags that are not at their defaults.
+
+    Args:
+      name: of the experiment.
+      kind: the class of its settings.
+      values: settings as JSON has them.
+    """
     words = ["launch/local", name]
-    for field in dataclasses.fields(settings):
-        value = getattr(settings, field.name)
+    for field in dataclasses.fields(kind):
+        value = values.get(field.name, field.default)
+        value = tuple(value) if isinstance(value, list) else value
         if value == field.default:
             continue
         if isinstance(value, bool):
@@ -225,10 +232,10 @@ def _chosen(
     if "resume" in found and found.resume is not None:
         folder = Folder.kept(name, Path(found.resume))
         return _resumed(folder, named, settings, free), folder
-    chosen = settings(**{**settings.implied(named), **named})
     for flag, value in named.items():
         if value in ((), ""):
             raise Invalid(f"--{flag}= is empty; give a value, or leave it out")
+    chosen = settings(**{**settings.implied(named), **named})
     chosen.check_named(named)
     return chosen, Folder.fresh(name, Path(found.output_dir), chosen.as_json())
 

@@ -178,8 +178,7 @@ def written(value: Any) -> str:
 def _check(field: dataclasses.Field[Any], value: Any) -> None:
     about, given = flag_of(field), f"--{field.name}={written(value)}"
     if value == () and field.default:
-        examples = ", ".join(about.choices) or f"such as {written(field.default)}"
-        raise Invalid(f"{given} is empty; give {examples}")
+        raise Invalid(f"{given} is empty; give a value, such as {written(field.default)}")
     for one in value if isinstance(value, tuple) else (value,):
         if one is None:
             continue

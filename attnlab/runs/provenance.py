@@ -6,7 +6,7 @@ import platform
 import re
 import subprocess
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -65,23 +65,24 @@ def table(wheres: Sequence[Where]) -> str:
     return markdown_table(["", "where"], lines) if lines else ""
 
 
-def _of_environment(found: dict[str, Any]) -> list[list[str]]:
-    if not found:
-        return []
+def _of_environment(found: Mapping[str, Any]) -> list[list[str]]:
+    """What there is of it: rows that are kept may be of an earlier version, which said less."""
+    count, platform_ = found.get("devices"), found.get("platform")
+    device = f"{count} × " * bool(count) + str(found.get("device", ""))
     free = found.get("available_bytes")
-    lines = [
-        ["device", f"{found['devices']} × {found['device']} ({found['platform']})"],
-        ["cores", str(found["cores"]) + (f", {human(free)} free memory" if free else "")],
-        ["system", f"{found['system']}, Python {found['python']}"],
-        ["versions", ", ".join(f"{k} {v}" for k, v in found["versions"].items())],
-        ["git revision", found["revision"] or "unknown"],
-    ]
-    if text := found.get("input"):
-        size, digest = text["bytes"], text["sha256"][:12]
-        lines.append(["input", f"{text['name']}: {size:,} bytes, sha256 {digest}…"])
-    if found.get("xla_flags"):
-        lines.append(["XLA_FLAGS", f"`{found['xla_flags']}`"])
-    return lines
+    text = found.get("input", {})
+    every = {
+        "device": device + f" ({platform_})" * bool(platform_),
+        "cores": f"{found.get('cores', '')}" + (f", {human(free)} free memory" if free else ""),
+        "system": ", Python ".join(str(found[x]) for x in ("system", "python") if x in found),
+        "versions": ", ".join(f"{k} {v}" for k, v in found.get("versions", {}).items()),
+        "git revision": found.get("revision") or "unknown",
+        "input": f"{text['name']}: {text['bytes']:,} bytes, sha256 {text['sha256'][:12]}…"
+        if text
+        else "",
+        "XLA_FLAGS": f"`{found['xla_flags']}`" if found.get("xla_flags") else "",
+    }
+    return [[name, words] for name, words in every.items() if words] if found else []
 
 
 def versions(packages: Sequence[str] = ()) -> dict[str, str]:

@@ -1,24 +1,13 @@
 """Memory over length for accelerators that are not there: a row of panels a target."""
 
 from collections.abc import Sequence
-from pathlib import Path
 
 from matplotlib.figure import Figure
 
 from attnlab.bench.case import Result
 from attnlab.bench.panels import Panel
 from attnlab.bench.panels import draw as draw_panels
-from attnlab.runs import figure_files
 from experiments.compare_lengths.deviceless_report import by_target, pass_title, passes_of
-
-
-def save(results: Sequence[Result], folder: Path) -> list[Path]:
-    """Writes memory.svg and memory.png; nothing where nothing compiled.
-
-    Returns:
-      The files written.
-    """
-    return figure_files.save({"memory": draw(results)}, folder)
 
 
 def draw(results: Sequence[Result]) -> Figure | None:

@@ -1,12 +1,14 @@
 """The report of programs compiled for absent accelerators: memory, and what fits, without times."""
 
 from collections.abc import Sequence
-from typing import Any
 
 from attnlab.bench import targets, trends
-from attnlab.bench.case import ATTENTION, PASSES, TRAIN_STEP, Case, Result
-from attnlab.runs.units import human
+from attnlab.bench.case import ATTENTION, PASS_TITLES, PASSES, SHORT, TRAIN_STEP, Case, Result
+from attnlab.runs import provenance
+from attnlab.runs.command_line import command
 from attnlab.runs.markdown import markdown_table
+from attnlab.runs.rows import Kept
+from attnlab.runs.units import human
 from experiments.compare_lengths import report
 from experiments.compare_lengths.settings import Settings
 
@@ -28,7 +30,7 @@ def pass_title(case: Case) -> str:
     """What a pass is called: "forward", or "training step of translate"."""
     if case.passes == TRAIN_STEP:
         return f"training step of {case.program}"
-    return report.PASS_TITLES[case.passes]
+    return PASS_TITLES[case.passes]
 
 
 def tables(results: Sequence[Result]) -> str:
@@ -42,19 +44,19 @@ def tables(results: Sequence[Result]) -> str:
     return "\n\n".join(parts)
 
 
-def markdown(results: Sequence[Result], *, planned: int) -> str:
+def markdown(kept: Sequence[Kept[Result]], *, planned: int) -> str:
     """The whole report.
 
     Args:
-      results: the rows.
+      kept: the rows.
       planned: how many cases the run has, done or not.
     """
+    results = [one.row for one in kept]
     count = len(results)
     state = f"{count} cases." if count >= planned else f"{count} of {planned} cases: cut short."
     parts = ["# Memory on accelerators that are not here"]
-    if not results:
-        return "\n\n".join([*parts, state]) + "\n"
-    parts += [f"`{command(results[0].flags)}`", f"{state} {_what(results[0].case)}"]
+    asked = command("compare_lengths", Settings, kept[0].where.flags)
+    parts += [f"`{asked}`", f"{state} {_what(results[0].case)}"]
     parts += ["## What fits", _FITS_NOTE, _fits(results)]
     parts += ["## Memory of one device", "![memory over length](memory.svg)", tables(results)]
     parts += ["## Targets", _TARGETS_NOTE, _targets(results)]
@@ -63,24 +65,9 @@ def markdown(results: Sequence[Result], *, planned: int) -> str:
     lost = _failed(results)
     if lost:
         parts += ["## Not compiled", lost]
-    parts += ["## How it was found", _METHOD, _environment(results)]
+    parts += ["## How it was found", _METHOD, _compiling(results)]
+    parts.append(provenance.table([one.where for one in kept]))
     return "\n\n".join(parts) + "\n"
-
-
-def command(flags: dict[str, Any]) -> str:
-    """The command line that asks for the same again."""
-    defaults = Settings().as_json()
-    written = []
-    for name, value in flags.items():
-        listed = list(value) if isinstance(value, (list, tuple)) else [value]
-        default = defaults.get(name)
-        if listed == (list(default) if isinstance(default, tuple) else [default]):
-            continue
-        if isinstance(value, bool):
-            written.append(f"--{name}" if value else f"--no{name}")
-        else:
-            written.append(f"--{name}={','.join(map(str, listed))}")
-    return " ".join(["launch/local compare_lengths", *written])
 
 
 def _what(case: Case) -> str:
@@ -149,7 +136,7 @@ def _failed(results: Sequence[Result]) -> str:
     rows = [
         [
             str(r.case.target), r.case.label, str(r.case.length), pass_title(r.case),
-            report.SHORT[r.status], r.message,
+            SHORT[r.status], r.message,
         ]
         for r in results
         if r.status not in ("ok", "too_large")
@@ -165,18 +152,9 @@ def _which(results: Sequence[Result], note: str) -> str:
     return ", ".join(found)
 
 
-def _environment(results: Sequence[Result]) -> str:
-    rows = []
-    for found in {str(r.environment): r.environment for r in results if r.environment}.values():
-        versions = ", ".join(f"{k} {v}" for k, v in found.get("versions", {}).items())
-        rows += [
-            ["versions", versions],
-            ["compiled on", f"{found.get('system')}, Python {found.get('python')}"],
-            ["git revision", found.get("revision") or "unknown"],
-        ]
+def _compiling(results: Sequence[Result]) -> str:
     seconds = [r.compile_seconds for r in results if r.compile_seconds is not None] or [0.0]
-    rows.append(["compiling", f"{sum(seconds):.0f} s in all, {max(seconds):.1f} s at most"])
-    return markdown_table(["", "what"], rows)
+    return f"Compiling took {sum(seconds):.0f} s in all, {max(seconds):.1f} s at most."
 
 
 _FITS_NOTE = (

@@ -1,35 +1,16 @@
 """What the rows so far say of the cases to come: time, memory, and the time that is left."""
 
 import statistics
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from attnlab.bench import trends
 from attnlab.bench.case import Case, Result
-
-_STEEPEST = 2.0  # nothing here grows faster than n²; a steeper line is noise
 
 
 def line_of(rows: Iterable[Result], case: Case) -> list[Result]:
     """The rows of the same mechanism, implementation, pass and target."""
     same = (case.label, case.passes, case.target)
     return [r for r in rows if (r.case.label, r.case.passes, r.case.target) == same]
-
-
-def predicted(
-    line: Iterable[Result], length: int, value: Callable[[Result], float | None] = trends.seconds
-) -> float:
-    """The value at `length` from the shorter lengths of a line.
-
-    The last two that ran are continued with their own slope, up to n²; with one, linearly; with
-    none, 0.
-    """
-    known = {r.case.length: x for r in line if (x := value(r)) and r.case.length < length}
-    points = sorted(known.items())[-2:]
-    if not points:
-        return 0.0
-    n, last = points[-1]
-    power = min(trends.slope(dict(points)), _STEEPEST) if len(points) == 2 else 1.0
-    return last * (length / n) ** power
 
 
 def seen_bytes(result: Result) -> float | None:
@@ -56,7 +37,7 @@ def seconds_left(
         return None
     total = statistics.mean(compiling) * len(left)
     for case in left:
-        one = predicted(line_of(rows.values(), case), case.length)
+        one = trends.predicted(line_of(rows.values(), case), case.length)
         if one <= limit:  # else it is only compiled
             total += min((repeats + 2) * one, max(limit, one))  # with two calls to warm up
     return total

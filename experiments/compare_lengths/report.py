@@ -6,8 +6,10 @@ from collections.abc import Callable, Iterable, Sequence
 
 from attnlab.bench import mechanisms, trends
 from attnlab.bench.case import PASS_TITLES, PASSES, SHORT, Result
-from attnlab.runs.units import duration, human
+from attnlab.runs import provenance
 from attnlab.runs.markdown import markdown_table
+from attnlab.runs.rows import Kept
+from attnlab.runs.units import duration, human
 
 COLUMNS = (
     "mechanism implementation length passes status median_seconds min_seconds max_seconds repeats "
@@ -56,19 +58,18 @@ def table(results: Sequence[Result], passes: str, quantity: str) -> str:
     return markdown_table(["n", *labels], rows)
 
 
-def markdown(results: Sequence[Result], *, planned: int, beside: Sequence[str] = ()) -> str:
+def markdown(kept: Sequence[Kept[Result]], *, planned: int, beside: Sequence[str] = ()) -> str:
     """The whole report.
 
     Args:
-      results: the rows.
+      kept: the rows.
       planned: how many cases the run has, done or not.
       beside: sections that set the rows beside other figures, from `published.sections`.
     """
-    done = [r for r in results if r.case.passes in PASSES]
+    done = [one.row for one in kept]
     shown = [p for p in PASSES if any(r.case.passes == p for r in done)]
-    parts = ["# Attention over sequence length", _summary(done, planned), _environment(done)]
-    if not done:
-        return "\n\n".join(parts) + "\n"
+    where = provenance.table([one.where for one in kept])
+    parts = ["# Attention over sequence length", _summary(done, planned), where]
     for quantity in ("time", "memory"):
         parts.append(f"## {quantity.capitalize()}")
         parts.append(f"![{quantity} over length]({quantity}.svg)")
@@ -79,15 +80,13 @@ def markdown(results: Sequence[Result], *, planned: int, beside: Sequence[str] =
     parts += ["## Largest length that fits", _FITS_NOTE, _fits(done, shown)]
     parts += beside
     parts += ["## Cases without a result", _missing(done)]
-    parts += ["## How it was measured", *filter(None, (_method(done), _conditions(done)))]
+    parts += ["## How it was measured", *filter(None, (_method(done), _conditions(kept)))]
     return "\n\n".join(parts) + "\n"
 
 
 def _summary(results: Sequence[Result], planned: int) -> str:
     count = len(results)
     state = f"{count} cases." if count >= planned else f"{count} of {planned} cases: cut short."
-    if not results:
-        return state
     case = results[0].case
     what = "Bare functions" if case.ops_only else "Jitted Flax modules with their projections"
     notes = [
@@ -108,28 +107,6 @@ def _summary(results: Sequence[Result], planned: int) -> str:
             "it begins again at its end, which hashing can notice."
         )
     return "\n\n".join(notes)
-
-
-def _environment(results: Sequence[Result]) -> str:
-    kinds = list({str(r.environment): r.environment for r in results if r.environment}.values())
-    rows = []
-    for found in kinds:
-        text = found.get("input", {})
-        size, digest = text.get("bytes", 0), str(text.get("sha256", ""))[:12]
-        rows += [
-            ["device", f"{found.get('devices')} × {found.get('device')} ({found.get('platform')})"],
-            ["cores, free memory", f"{found.get('cores')}, {human(found.get('available_bytes'))}"],
-            ["system", f"{found.get('system')}, Python {found.get('python')}"],
-            ["versions", ", ".join(f"{k} {v}" for k, v in found.get("versions", {}).items())],
-            ["git revision", found.get("revision") or "unknown"],
-            ["input", f"{text.get('name')}: {size:,} bytes, sha256 {digest}…"],
-        ]
-        if found.get("xla_flags"):
-            rows.append(["XLA_FLAGS", f"`{found['xla_flags']}`"])
-    times = [r.time for r in results if r.time]
-    if times:
-        rows.append(["measured (UTC)", f"{min(times)} to {max(times)}"])
-    return markdown_table(["", "where"], rows) if rows else ""
 
 
 def _growth(results: Sequence[Result], shown: Sequence[str]) -> str:
@@ -176,19 +153,12 @@ def _fits(results: Sequence[Result], shown: Sequence[str]) -> str:
     return markdown_table(["mechanism", "pass", "ran", "did not fit", "extrapolated"], rows)
 
 
-def _conditions(results: Sequence[Result]) -> str:
-    """What else went on: other work beside it, cases that ran twice, runs at several times."""
-    parts = []
-    begun = sorted({r.begun for r in results if r.begun})
-    if len(begun) > 1:
-        counts = [f"{sum(r.begun == at for r in results)} begun at {at}" for at in begun]
-        parts.append(
-            f"The run was resumed: of its rows {', '.join(counts)} (UTC). They mix times of day: "
-            "rows of different runs compare only as far as the machine was the same."
-        )
+def _conditions(kept: Sequence[Kept[Result]]) -> str:
+    """What else went on: other work beside it, cases that ran twice."""
+    parts, results = [], [one.row for one in kept]
     loads = [r.load for r in results if r.load is not None]
     if loads:
-        loaded = [f"{r.case} ({r.load:.1f})" for r in results if r.loaded]
+        loaded = [f"{one.row.case} ({one.row.load:.1f})" for one in kept if _is_loaded(one)]
         some = "; ".join(loaded) if len(loaded) < len(loads) else "all of them"
         parts.append(
             f"Load average before a case: {min(loads):.1f} to {max(loads):.1f}. Cases beside other "
@@ -205,6 +175,12 @@ def _conditions(results: Sequence[Result]) -> str:
             f"them, the faster one kept: {'; '.join(again)}."
         )
     return "\n\n".join(parts)
+
+
+def _is_loaded(one: Kept[Result]) -> bool:
+    """Whether other work ran beside it: a load of more than all cores' and one."""
+    cpus = one.where.environment.get("cpus")
+    return one.row.load is not None and cpus is not None and one.row.load > cpus + 1
 
 
 def _missing(results: Sequence[Result]) -> str:
@@ -250,6 +226,39 @@ def _method(results: Sequence[Result]) -> str:
             f"number over the {len(seen)} cases of at least 16 MiB."
         )
     return "\n\n".join(lines)
+
+
+def line(result: Result) -> str:
+    """One row for the progress."""
+    message = f"; {result.message}" if result.message else ""
+    if result.status != "ok":
+        return SHORT[result.status] + message.replace("; ", ": ", 1)
+    if not result.seconds:
+        compiled = f"compiled in {duration(result.compile_seconds)}"
+        return f"{human(result.memory_bytes)}, {compiled}{message}"
+    text = duration(result.median_seconds)
+    if len(result.seconds) > 1:
+        text += f" ({duration(min(result.seconds))} to {duration(max(result.seconds))})"
+    return f"{text}, {human(result.memory_bytes)}{message}"
+
+
+def times(results: Sequence[Result]) -> str:
+    """The tables of time alone, for the progress."""
+    parts = []
+    for passes in PASSES:
+        if any(r.case.passes == passes for r in results):
+            parts.append(f"{PASS_TITLES[passes]}, time so far:")
+            parts.append(table(results, passes, "time"))
+    return "\n".join(parts)
+
+
+def counted(results: Sequence[Result], planned: int) -> str:
+    """How many cases have a result, and what became of the others."""
+    counts = {status: sum(r.status == status for r in results) for status in SHORT}
+    bad = ", ".join(f"{n} × {SHORT[status]}" for status, n in counts.items() if n)
+    ok = sum(r.status == "ok" for r in results)
+    done = "compiled" if results[0].case.target else "measured"
+    return f"{ok} of {planned} cases {done}" + (f"; {bad}" if bad else "")
 
 
 def _time_cell(result: Result | None) -> str:

@@ -1,21 +1,19 @@
-"""The main job: every case of the settings, a row each, and the report over the rows."""
+"""What `compare_lengths` does: every case of the settings, a row each, and the report over them."""
 
 import dataclasses
-import datetime
-import json
 import math
 import os
-import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
-from attnlab.bench import memory, topology
-from attnlab.bench.case import Case, Result
-from attnlab.bench.folder import Folder
+from attnlab.bench import memory, topology, trends
+from attnlab.bench.case import DERIVED, Case, Result
+from attnlab.runs import loop
+from attnlab.runs.command_line import say
+from attnlab.runs.folder import Folder
+from attnlab.runs.rows import Rows
 from attnlab.runs.units import human
-from attnlab.runs.errors import Invalid
-from attnlab.runs.interrupts import interruptible, uninterrupted
 from experiments.compare_lengths import (
     deviceless_figures,
     deviceless_report,
@@ -24,144 +22,141 @@ from experiments.compare_lengths import (
     published,
     report,
 )
-from experiments.compare_lengths.runner import Runner, started
+from experiments.compare_lengths.runner import Runner
 from experiments.compare_lengths.settings import Settings
 
-INTERRUPTED = 130  # what a shell reports for a job ended by Ctrl-C
+PUBLISHED = Path(__file__).parents[1] / "published"
 COMPILE_SECONDS = 900.0  # for a target nothing runs: --case_seconds is not meant
+LOST = ("failed", "killed")  # and so tried again
 
 
-def compare(
-    settings: Settings,
-    *,
-    output_dir: Path,
-    published_dir: Path,
-    resume: Path | None = None,
-    out: TextIO | None = None,
-) -> int:
+def run(settings: Settings, folder: Folder) -> int:
     """Runs what is missing, and writes the tables and figures even when it is interrupted.
-
-    Args:
-      settings: what to compare; with `resume`, the settings of that folder.
-      output_dir: where the fresh folder of this run goes.
-      published_dir: the tables of papers that the report sets beside the run.
-      resume: an earlier run's folder to complete instead.
-      out: where the progress goes; standard output by default.
-
-    Returns:
-      The exit status: 0, 130 after Ctrl-C, or 1 where the machine let the run down.
 
     Raises:
       Invalid: the settings do not suit the machine, or the folder cannot be used.
     """
-    out = out or sys.stdout
-    tables = published.load(published_dir)
-    folder = None if resume is None else Folder.open(resume)
-    rows = {} if folder is None else {result.case: result for result in folder.results()}
-    with (
-        interruptible(),
-        started(
-            devices=settings.devices,
-            input_path=settings.input,
-            repeats=settings.repeats,
-            case_seconds=COMPILE_SECONDS if settings.target else settings.case_seconds,
-            case_bytes=math.inf if settings.target else settings.case_gib * 2**30,
-            variables=topology.environment() if settings.target else None,
-        ) as runner,
-    ):
-        cases = settings.cases(runner.environment["devices"])
-        if folder is None:
-            folder = Folder.create(output_dir, settings.as_json())
-        status, full = 0, None
-        try:
-            _run(cases, rows, folder, settings, runner, out)
-        except KeyboardInterrupt:
-            status = INTERRUPTED
-            print("\ninterrupted: writing the report of what is done", file=out, flush=True)
-        except Invalid as error:  # no new worker would start: the device is gone, say
-            status = 1
-            print(f"\nstopped: {error}", file=out, flush=True)
-        except OSError as error:
-            full = error
-        with uninterrupted():
-            try:
-                if full is None:
-                    _finish(cases, folder, tables, runner.errors(), out)
-            except OSError as error:
-                full = error
-        if full is not None:
-            status = 1
-            print(f"\nstopped: cannot write to {folder.path}: {full.strerror}", file=out)
-        if status:
-            print(f"to complete it: --resume={folder.path}", file=out)
-        return status
+    tables = published.load(PUBLISHED)
+    rows: Rows[Case, Result] = Rows(folder, lambda row: row.case, [Result], derived=DERIVED)
+    with Runner(
+        devices=settings.devices,
+        input_path=settings.input,
+        repeats=settings.repeats,
+        case_seconds=COMPILE_SECONDS if settings.target else settings.case_seconds,
+        case_bytes=math.inf if settings.target else settings.case_gib * 2**30,
+        variables=topology.environment() if settings.target else None,
+    ) as runner:
+        rows.environment = runner.environment
+        comparison = Comparison(settings, rows, runner, folder, tables)
+        where = "what is only described" if settings.target else _where(runner.environment)
+        return loop.run(comparison.job(), comparison.cases, folder, rows, where=where)
 
 
-def finished(result: Result | None) -> bool:
-    """Whether a resumed run leaves this case alone: failures and kills are tried again."""
-    return result is not None and result.status not in ("failed", "killed")
+class Comparison:
+    """The cases of a run, one after the other."""
 
+    def __init__(
+        self,
+        settings: Settings,
+        rows: Rows[Case, Result],
+        runner: Runner,
+        folder: Folder,
+        tables: dict[str, Any],
+    ) -> None:
+        """Plans the cases for the machine that the runner has."""
+        self.cases = settings.cases(runner.environment["devices"])
+        self._settings, self._rows, self._runner = settings, rows, runner
+        self._folder, self._tables = folder, tables
+        self._last: Case | None = None  # that ran
 
-def _run(
-    cases: Sequence[Case],
-    rows: dict[Case, Result],
-    folder: Folder,
-    settings: Settings,
-    runner: Runner,
-    out: TextIO,
-) -> None:
-    missing = [case for case in cases if not finished(rows.get(case))]
-    begun = _now()
-    print(f"results: {folder.path}", file=out)
-    what = "compile, without the devices" if settings.target else f"run on {_where(runner)}"
-    print(f"{len(missing)} of {len(cases)} cases to {what}", file=out, flush=True)
-
-    def measured(case: Case, count: str, left: Sequence[Case]) -> Result:
-        print(f"[{count}{_left(left, rows, settings)}] {case} … ", end="", file=out, flush=True)
-        load = os.getloadavg()[0] if hasattr(os, "getloadavg") else None
-        line = forecast.line_of(rows.values(), case)
-        result = _measured(case, line, settings, runner, lambda words: _tell(words, out))
-        print(_line(result), file=out, flush=True)
-        return dataclasses.replace(
-            result,
-            environment=runner.environment,
-            flags=settings.as_json(),
-            time=_now(),
-            begun=begun,
-            load=load,
+    def job(self) -> loop.Job[Case, Result]:
+        """What the loop does with each."""
+        return loop.Job(
+            unit="cases",
+            measure=self._measure,
+            done=lambda row: row.status not in LOST,
+            title=self._title,
+            line=lambda found: report.line(found[0]),
+            report=self._report,
+            before=self._before,
+            again=self._again,
         )
 
-    before: Case | None = None
-    for i, case in enumerate(missing):
-        if before is not None and _process(before, runner) != _process(case, runner):
-            runner.fresh()
-        if before is not None and (before.target, before.length) != (case.target, case.length):
-            print(_so_far(rows, cases, settings), file=out, flush=True)
-        before = case
-        rows[case] = measured(case, f"{i + 1}/{len(missing)}", missing[i:])
-        folder.append(rows[case])
-    again = forecast.to_repeat(cases, rows)
-    if again:
-        words = "do not go with the lengths beside them, as under another load: once more"
-        print(f"\n{len(again)} cases {words}", file=out, flush=True)
-    for i, case in enumerate(again):
-        runner.fresh()
-        rows[case] = faster(rows[case], measured(case, f"{i + 1}/{len(again)}", again[i:]))
-        folder.append(rows[case])
-    if missing or again:
-        print(_so_far(rows, cases, settings), file=out, flush=True)
+    def _results(self) -> list[Result]:
+        return [one.row for one in self._rows.of(self.cases)]
 
+    def _before(self, case: Case) -> None:
+        """After each length the table so far, and a fresh process."""
+        last, self._last = self._last, case
+        if last is None:
+            return
+        if self._process(last) != self._process(case):
+            self._runner.retire()
+        if (last.target, last.length) != (case.target, case.length):
+            say(f"\n{self._tables_so_far()}\n")
 
-def _process(case: Case, runner: Runner) -> tuple[Any, ...]:
-    """Cases in one process: a program compiled for a target leaves nothing behind.
+    def _tables_so_far(self) -> str:
+        results = self._results()
+        return deviceless_report.tables(results) if self._settings.target else report.times(results)
 
-    On a CPU a process's memory crumbles: one a length. An accelerator's peak never falls: there one
-    for each mechanism at each length.
-    """
-    if case.target is not None:
-        return (case.target,)
-    on_host = runner.environment["platform"] == "cpu"
-    return (case.length,) if on_host else (case.length, case.label)
+    def _process(self, case: Case) -> tuple[Any, ...]:
+        """Cases in one process: a program compiled for a target leaves nothing behind.
+
+        On a CPU a process's memory crumbles: one a length. An accelerator's peak never falls: there
+        one for each mechanism at each length. What is measured again has one of its own.
+        """
+        if case.target is not None:
+            return (case.target,)
+        on_host = self._runner.environment["platform"] == "cpu"
+        return (case.length,) if on_host else (case.length, case.label)
+
+    def _title(self, case: Case) -> str:
+        known = {one.case: one for one in self._results()}
+        left = [other for other in self.cases[self.cases.index(case) :] if other not in known]
+        settings = self._settings
+        seconds = forecast.seconds_left(
+            left or [case], known, repeats=settings.repeats, limit=settings.case_seconds
+        )
+        if seconds is None:
+            return str(case)
+        time = f"{seconds:.0f} s" if seconds < 90 else f"{seconds / 60:.0f} min"
+        return f"{case}, about {time} left"
+
+    def _measure(self, case: Case) -> Iterator[Result]:
+        known = self._rows.kept.get(case)
+        before = None if known is None or known.row.status in LOST else known.row
+        if before is not None:
+            self._runner.retire()
+        load = os.getloadavg()[0] if hasattr(os, "getloadavg") else None
+        line = forecast.line_of((one for one in self._results() if one.case != case), case)
+        result = measured(case, line, self._settings, self._runner)
+        result = dataclasses.replace(result, load=load)
+        yield result if before is None else faster(before, result)
+
+    def _again(self) -> list[Case]:
+        """Cases whose times do not go with those of the lengths beside them."""
+        found = forecast.to_repeat(self.cases, {one.case: one for one in self._results()})
+        if found:
+            words = "do not go with the lengths beside them, as under another load: once more"
+            say(f"\n{len(found)} cases {words}")
+        return found
+
+    def _report(self) -> loop.Report:
+        kept = self._rows.of(self.cases)
+        results = [one.row for one in kept]
+        if any(r.status in LOST for r in results):  # else they are chatter of compilers, plugins
+            self._folder.note(self._runner.errors())
+        devices = " / ".join(sorted({one.where.environment["device"] for one in kept}))
+        said = f"{self._tables_so_far()}\n\n{report.counted(results, len(self.cases))}"
+        files = {"results.csv": report.csv_text(results)}
+        if self._settings.target:
+            text = deviceless_report.markdown(kept, planned=len(self.cases))
+            drawn = {"memory": deviceless_figures.draw(results)}
+        else:
+            beside = published.sections(results, self._tables)
+            text = report.markdown(kept, planned=len(self.cases), beside=beside)
+            drawn = {name: figures.draw(results, name, devices) for name in ("time", "memory")}
+        return loop.Report(text, drawn, files, said)
 
 
 def faster(first: Result, second: Result) -> Result:
@@ -177,19 +172,13 @@ def faster(first: Result, second: Result) -> Result:
     return dataclasses.replace(low, other_seconds=high.median_seconds)
 
 
-def _measured(
-    case: Case,
-    line: Sequence[Result],
-    settings: Settings,
-    runner: Runner,
-    tell: Callable[[str], None],
-) -> Result:
+def measured(case: Case, line: Sequence[Result], settings: Settings, runner: Runner) -> Result:
     """The case's row; only compiled where shorter lengths say that it is too slow or too large."""
     if case.target is not None:
-        return runner.run(case, tell=tell)
+        return runner.run(case, tell=_tell)
     limit = settings.case_seconds
-    expected = forecast.predicted(line, case.length)
-    need = forecast.predicted(line, case.length, forecast.seen_bytes)
+    expected = trends.predicted(line, case.length)
+    need = trends.predicted(line, case.length, forecast.seen_bytes)
     allowed = settings.case_gib * 2**30
     free = memory.available_on_host() if need else None
     room, word = (allowed, "allowed") if free is None or allowed < free else (free, "free")
@@ -203,116 +192,17 @@ def _measured(
     elif expected > limit:
         message = f"not run: about {expected:.0f} s a call, by shorter lengths (limit {limit:g} s)"
     else:
-        return runner.run(case, tell=tell)
-    result = runner.run(case, run=False, tell=tell)
+        return runner.run(case, tell=_tell)
+    result = runner.run(case, run=False, tell=_tell)
     known = result.status == "too_slow" and result.message == "not run"
     return dataclasses.replace(result, message=message, **fields) if known else result
 
 
-def _finish(
-    cases: Sequence[Case],
-    folder: Folder,
-    tables: Mapping[str, published.Table],
-    errors: str,
-    out: TextIO,
-) -> None:
-    rows = {result.case: result for result in folder.results()}
-    results = [rows[case] for case in cases if case in rows]
-    (folder.path / "results.csv").write_text(report.csv_text(results), encoding="utf-8")
-    lost = any(r.status in ("failed", "killed") for r in results)
-    if lost and errors.strip():  # else they are the chatter of compilers and plugins
-        with open(folder.path / "errors.log", "a", encoding="utf-8") as file:
-            file.write(errors)
-    if _deviceless(cases):
-        deviceless_figures.save(results, folder.path)
-        text = deviceless_report.markdown(results, planned=len(cases))
-    else:
-        figures.save(results, folder.path)
-        beside = published.sections(results, tables)
-        text = report.markdown(results, planned=len(cases), beside=beside)
-    (folder.path / "report.md").write_text(text, encoding="utf-8")
-    counts = {status: sum(r.status == status for r in results) for status in report.SHORT}
-    bad = ", ".join(f"{n} × {report.SHORT[status]}" for status, n in counts.items() if n)
-    ok = sum(r.status == "ok" for r in results)
-    done = "compiled" if _deviceless(cases) else "measured"
-    print(f"{ok} of {len(cases)} cases {done}" + (f"; {bad}" if bad else ""), file=out)
-    print(f"report: {folder.path / 'report.md'}", file=out, flush=True)
+def _tell(words: str) -> None:
+    say(words, end=" ")
 
 
-def _so_far(rows: dict[Case, Result], cases: Sequence[Case], settings: Settings) -> str:
-    results = [rows[case] for case in cases if case in rows]
-    if settings.target:
-        return f"\n{deviceless_report.tables(results)}\n"
-    parts = []
-    for passes in settings.passes:
-        if any(r.case.passes == passes for r in results):
-            parts.append(f"\n{report.PASS_TITLES[passes]}, time so far:")
-            parts.append(report.table(results, passes, "time"))
-    return "\n".join(parts) + "\n"
-
-
-def _line(result: Result) -> str:
-    if result.status != "ok":
-        return report.SHORT[result.status] + (f": {result.message}" if result.message else "")
-    if not result.seconds:
-        text = (
-            f"{human(result.memory_bytes)}, compiled in {report.duration(result.compile_seconds)}"
-        )
-        return text + (f"; {result.message}" if result.message else "")
-    text = report.duration(result.median_seconds)
-    if len(result.seconds) > 1:
-        low, high = min(result.seconds), max(result.seconds)
-        text += f" ({report.duration(low)} to {report.duration(high)})"
-    text += f", {human(result.memory_bytes)}"
-    return text + (f"; {result.message}" if result.message else "")
-
-
-def _tell(words: str, out: TextIO) -> None:
-    print(words, end=" ", file=out, flush=True)
-
-
-def _left(left: Sequence[Case], rows: dict[Case, Result], settings: Settings) -> str:
-    limit = settings.case_seconds
-    seconds = forecast.seconds_left(left, rows, repeats=settings.repeats, limit=limit)
-    if seconds is None:
-        return ""
-    return (
-        f", about {seconds:.0f} s left" if seconds < 90 else f", about {seconds / 60:.0f} min left"
-    )
-
-
-def _now() -> str:
-    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-
-
-def _deviceless(cases: Sequence[Case]) -> bool:
-    return any(case.target is not None for case in cases)
-
-
-def _where(runner: Runner) -> str:
-    found = runner.environment
-    free = found.get("available_bytes")
-    return f"{found['devices']} × {found['device']}" + (f", {human(free)} free" if free else "")
-
-
-def check_resumed(given: dict[str, Any], stored: dict[str, Any], path: Path) -> None:
-    """Refuses flags that differ from those of the run to complete.
-
-    Args:
-      given: the settings named on the command line.
-      stored: all settings of the folder.
-      path: the folder.
-
-    Raises:
-      Invalid: naming the first flag that differs.
-    """
-    for name, value in json.loads(json.dumps(given)).items():
-        if stored.get(name) != value:
-            raise Invalid(
-                f"--{name}={_plain(value)} differs from {_plain(stored.get(name))} in {path}; "
-                "a resumed run keeps its flags: leave it out, or start a new run"
-            )
-
-
-def _plain(value: Any) -> str:
-    return ",".join(map(str, value)) if isinstance(value, list) else str(value)
+def _where(environment: dict[str, Any]) -> str:
+    free = environment.get("available_bytes")
+    there = f"{environment['devices']} × {environment['device']}"
+    return there + (f", {human(free)} free" if free else "")

@@ -1,18 +1,16 @@
-"""The main job's settings: one value a flag, checked before anything starts."""
+"""What a user asks of `compare_lengths`, checked before anything starts."""
 
 import dataclasses
-import math
-from collections.abc import Collection
-from pathlib import Path
+from collections.abc import Collection, Mapping
 from typing import Any
 
-from attnlab.bench import inputs, mechanisms, sharding, topology
-from attnlab.bench.case import ATTENTION, PASSES, TRAIN_STEP, Case
-from attnlab.bench.targets import Target, parse
-from attnlab.runs.command_line import from_plain
+from attnlab.bench import inputs, mechanisms, sharding, targets, topology
+from attnlab.bench.case import ATTENTION, TRAIN_STEP, Case
+from attnlab.bench.case_flags import CaseFlags
+from attnlab.bench.targets import Target
 from attnlab.runs.errors import Invalid
+from attnlab.runs.flags import flag, written
 
-DTYPES = ("float32", "bfloat16", "float16")
 PARALLEL = ("jit", "pmap")
 AUTO = "auto"
 LSH_WAYS = (AUTO, "pallas")
@@ -26,47 +24,70 @@ FOR_PROGRAMS: dict[str, Any] = {
     "mechanisms": ("multi_head", "window", "lsh"),
 }
 FOR_WAYS: dict[str, Any] = {"mechanisms": PLAIN}  # --implementation says of each how
+_WAYS = (AUTO, *mechanisms.IMPLEMENTATIONS)
 
 
 @dataclasses.dataclass(frozen=True)
-class Settings:
-    """What to compare; a field is the flag of the same name.
+class Settings(CaseFlags):
+    """The flags of `compare_lengths`.
 
     A mechanism is written "additive", computed as `implementation` says, each way a line, or
     "additive:dense", which is one line.
     """
 
-    mechanisms: tuple[str, ...] = (
-        "multi_head",
-        "multi_head:dense",
-        "additive",
-        "additive:dense",
-        "window",
-        "lsh",
+    mechanisms: tuple[str, ...] = flag(
+        (
+            "multi_head",
+            "multi_head:dense",
+            "additive",
+            "additive:dense",
+            "window",
+            "lsh",
+        ),
+        f"Mechanisms to compare: {', '.join(mechanisms.NAMES)}. NAME:IMPLEMENTATION computes one "
+        "of them so.",
     )
-    lengths: tuple[int, ...] = (512, 1024, 2048, 3072, 4096, 8192)
-    batch: int = 1
-    num_heads: int = 4
-    head_dim: int = 64
-    dtype: str = "float32"
-    causal: bool = True
-    passes: tuple[str, ...] = PASSES
-    implementation: tuple[str, ...] = (AUTO,)
-    ops_only: bool = False
-    parallel: str = "jit"
-    devices: int | None = None
-    repeats: int = 5
-    case_seconds: float = 10.0
-    case_gib: float = 8.0
-    window: int = 128
-    num_hashes: int = 4
-    chunk_size: int = 64
-    input: str | None = None
-    target: tuple[str, ...] = ()
-    shard: str | None = None
-    program: str = ATTENTION
-    num_layers: int = 6
-    vocab_size: int = 32000
+    implementation: tuple[str, ...] = flag(
+        (AUTO,),
+        "Ways to compute exact attention, a line in the figures for each: auto (the fastest exact "
+        f"one here), {', '.join(_WAYS[1:])}. lsh has its own way, and pallas. "
+        f"Without --mechanisms: {written(PLAIN)}.",
+        choices=_WAYS,
+    )
+    ops_only: bool = flag(False, "Whether to compare the bare functions, without modules.")
+    parallel: str = flag("jit", "How the batch is split over devices.", choices=PARALLEL)
+    devices: int | None = flag(
+        None,
+        "Number of devices to split the batch over. Without it: all local ones for pmap, one for "
+        "jit. On a CPU as many as asked for are made.",
+        least=1,
+    )
+    case_seconds: float = flag(10.0, "Seconds after which a case is stopped, and a row.", above=0)
+    case_gib: float = flag(
+        8.0,
+        "GiB of a CPU's memory: a case that needs more is not run, and a row. Accelerators use all "
+        "theirs.",
+        above=0,
+    )
+    window: int = flag(128, "Number of keys that window sees to the left (and right).", least=1)
+    target: tuple[str, ...] = flag(
+        (),
+        f"Accelerators to compile for without having them: {', '.join(targets.known())}; slices as "
+        f"v5e:4x4 or v5e-16. Without --lengths: {written(FOR_TARGETS['lengths'])}.",
+    )
+    shard: str | None = flag(
+        None, "What is split over the devices of a slice.", choices=sharding.SHARDS
+    )
+    program: str = flag(
+        ATTENTION,
+        "What is compiled for a target: attention, or a training step of a model whose "
+        f"self-attention is {', '.join(IN_MODELS)}. Without --lengths: "
+        f"{written(FOR_PROGRAMS['lengths'])}; without --mechanisms: "
+        f"{written(FOR_PROGRAMS['mechanisms'])}.",
+        choices=PROGRAMS,
+    )
+    num_layers: int = flag(6, "Number of layers of that model, in each of its stacks.", least=1)
+    vocab_size: int = flag(32000, "Number of words of that model.", least=1)
 
     def __post_init__(self) -> None:
         """Checks what can be checked without a device.
@@ -74,27 +95,24 @@ class Settings:
         Raises:
           Invalid: a value is not valid; the message begins with the flag.
         """
-        _choose("mechanisms", self.mechanisms, mechanisms.NAMES, self._names())
-        _choose("passes", self.passes, PASSES)
-        _choose("implementation", self.implementation, (AUTO, *mechanisms.IMPLEMENTATIONS))
+        super().__post_init__()
+        self._check_mechanisms(mechanisms.NAMES)
         self._check_ways()
-        _choose("dtype", (self.dtype,), DTYPES)
-        _choose("parallel", (self.parallel,), PARALLEL)
-        if not self.lengths:
-            raise Invalid("--lengths= is empty; give numbers of tokens, such as 256,1024,4k")
-        for name in ("lengths", "batch", "num_heads", "head_dim", "repeats", "window"):
-            _positive(name, getattr(self, name))
-        for name in ("num_hashes", "chunk_size", "num_layers", "vocab_size"):
-            _positive(name, getattr(self, name))
-        for name in ("case_seconds", "case_gib"):
-            _positive(name, getattr(self, name))
         self._check_targets()
         if self.devices is not None:
-            _positive("devices", self.devices)
             self._divide(self.devices)
-        if self.input is not None and not Path(self.input).is_file():
-            raise Invalid(f"--input={self.input}: no such file; give a file of text")
         inputs.read(self.input)
+
+    @classmethod
+    def implied(cls, named: Mapping[str, Any]) -> Mapping[str, Any]:
+        found: dict[str, Any] = {}
+        for name, defaults in (
+            ("target", FOR_TARGETS),
+            ("implementation", FOR_WAYS),
+            ("program", FOR_PROGRAMS),
+        ):
+            found |= defaults if name in named else {}
+        return found
 
     def cases(self, local_devices: int) -> list[Case]:
         """Every case, length by length: however early a run ends, it compares all mechanisms.
@@ -116,7 +134,7 @@ class Settings:
 
     def targets(self) -> list[Target]:
         """The accelerators to compile for, each once; none: what is there is measured."""
-        return list(dict.fromkeys(map(parse, self.target)))
+        return list(dict.fromkeys(map(targets.parse, self.target)))
 
     def _cases_of_targets(self) -> list[Case]:
         cases = []
@@ -131,25 +149,16 @@ class Settings:
         return cases
 
     def _cases(self, passes: tuple[str, ...], **options: Any) -> list[Case]:
-        fixed = ("batch", "num_heads", "head_dim", "dtype", "causal", "ops_only", "parallel")
-        sizes = ("window", "num_hashes", "chunk_size")
-        options |= {name: getattr(self, name) for name in (*fixed, *sizes)}
+        fixed = ("ops_only", "parallel", "window")
+        options |= {name: getattr(self, name) for name in fixed}
         return [
-            Case(name, length, one, implementation=way, **options)
+            self.case(name, length, one, implementation=way, **options)
             for length in sorted(set(self.lengths))
             for name, way in self._lines()
             for one in dict.fromkeys(passes)
         ]
 
-    def check_used(self, named: Collection[str]) -> None:
-        """Refuses flags that would count for nothing.
-
-        Args:
-          named: the flags that the command line names.
-
-        Raises:
-          Invalid: one of them is not used; the message says why.
-        """
+    def check_named(self, named: Collection[str]) -> None:
         names, program = self._names(), self.program != ATTENTION
         ways = {way or AUTO for _, way in self._lines()}
         others = ", ".join(way for way in self.implementation if way not in ways)
@@ -161,25 +170,13 @@ class Settings:
             ("num_hashes chunk_size", "lsh" not in names, "lsh is not among --mechanisms"),
             ("implementation", others, f"none of --mechanisms is computed by {others}"),
         )
-        for flags, idle, why in unused:
-            for flag in flags.split():
-                if flag in named and idle:
-                    raise Invalid(f"--{flag} would count for nothing: {why}; leave it out")
-
-    def as_json(self) -> dict[str, Any]:
-        """Plain values; `from_json` is the inverse."""
-        return dataclasses.asdict(self)
-
-    @classmethod
-    def from_json(cls, values: dict[str, Any]) -> "Settings":
-        """Settings from plain values, lists becoming tuples."""
-        return from_plain(cls, values)
+        for names_of, idle, why in unused:
+            for name in names_of.split():
+                if name in named and idle:
+                    raise Invalid(f"--{name} would count for nothing: {why}; leave it out")
 
     def _check_targets(self) -> None:
         """What is said of accelerators that are not there, and of what only they have."""
-        _choose("program", (self.program,), PROGRAMS)
-        if self.shard is not None:
-            _choose("shard", (self.shard,), sharding.SHARDS)
         if not self.target:
             for flag, default in (("program", ATTENTION), ("shard", None)):
                 if getattr(self, flag) != default:
@@ -189,7 +186,7 @@ class Settings:
             if getattr(self, flag) != default:
                 raise Invalid(f"--{flag} is for devices that are there; drop it, or --target")
         if self.program != ATTENTION:
-            _choose("mechanisms", self.mechanisms, IN_MODELS, self._names())
+            self._check_mechanisms(IN_MODELS)
             if self.shard not in (None, "batch"):
                 raise Invalid(f"--shard={self.shard}: a training step is split by batch; say that")
         for target in self.targets():
@@ -221,10 +218,18 @@ class Settings:
     def _names(self) -> tuple[str, ...]:
         return tuple(line.partition(":")[0] for line in self.mechanisms)
 
+    def _check_mechanisms(self, valid: tuple[str, ...]) -> None:
+        for name in self._names():
+            if name not in valid:
+                raise Invalid(
+                    f"--mechanisms={written(self.mechanisms)}: no {name!r}; "
+                    f"valid: {', '.join(valid)}"
+                )
+
     def _check_ways(self) -> None:
         for line in self.mechanisms:
             name, colon, way = line.partition(":")
-            valid = (AUTO, *mechanisms.IMPLEMENTATIONS) if name in mechanisms.EXACT else LSH_WAYS
+            valid = _WAYS if name in mechanisms.EXACT else LSH_WAYS
             if colon and way not in valid:
                 raise Invalid(
                     f"--mechanisms={line}: {name} has no {way!r}; valid: {', '.join(valid)}"
@@ -247,22 +252,3 @@ class Settings:
                 f"--batch={self.batch} does not divide over {devices} devices; "
                 f"give a multiple of {devices}, such as --batch={devices}"
             )
-
-
-def _choose(
-    flag: str, values: tuple[str, ...], valid: tuple[str, ...], names: tuple[str, ...] | None = None
-) -> None:
-    if not values:
-        raise Invalid(f"--{flag}= is empty; valid: {', '.join(valid)}")
-    for value in names or values:
-        if value not in valid:
-            raise Invalid(f"--{flag}={','.join(values)}: no {value!r}; valid: {', '.join(valid)}")
-
-
-def _positive(flag: str, value: Any) -> None:
-    for one in value if isinstance(value, tuple) else (value,):
-        if not 0 < one < math.inf:
-            what = (
-                "not finite; give a number" if one == math.inf else "not positive; give 1 or more"
-            )
-            raise Invalid(f"--{flag}: {one} is {what}")

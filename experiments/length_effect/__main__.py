@@ -62,7 +62,7 @@ def run(settings: Settings, folder: Folder) -> int:
             done,
             to_come=to_come,
             settings=settings,
-            command=command_line.command("length_effect", settings),
+            command=command_line.command("length_effect", Settings, settings.as_json()),
             where=provenance.table([one.where for one in kept]),
         )
         figures = {"by_length": report.figure(done, longest=settings.max_length)}

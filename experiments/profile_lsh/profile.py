@@ -17,9 +17,8 @@ from attnlab.bench.mechanisms import Mechanism
 from attnlab.ops.lsh.attention import lsh_attention
 from attnlab.ops.lsh.hashing import default_num_buckets, hash_buckets, make_rotations
 from attnlab.runs.units import human
-from experiments.profile_lsh import stages as profile_stages
-from experiments.profile_lsh import trace as profile_trace
-from experiments.profile_lsh.stages import STAGES, Instruction
+from experiments.profile_lsh import trace
+from experiments.profile_lsh.stages import STAGES, Instruction, instructions
 
 _KEPT = 40  # instructions in a row, the largest ones
 
@@ -132,11 +131,11 @@ def profile(case: Case, text: inputs.Text, *, num_buckets: int | None, repeats: 
 
     call()  # also pays for threads and pages
     seconds = tuple(call() for _ in range(repeats))
-    program = profile_stages.instructions(compiled.as_text() or "")
-    traced = [profile_trace.traced(call, program) for _ in range(repeats)]
+    program = instructions(compiled.as_text() or "")
+    traced = [trace.traced(call, program) for _ in range(repeats)]
     # The least disturbed: what else the machine does falls on whichever instruction is in flight.
     fastest, spans = min(traced, key=lambda one: one[0])
-    taken = profile_trace.divide(spans)
+    taken = trace.divide(spans)
     return dataclasses.replace(
         known,
         seconds=seconds,

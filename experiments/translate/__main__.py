@@ -64,7 +64,7 @@ def run(settings: Settings, folder: Folder) -> int:
             corpus,
             preset,
             folder.path,
-            command=command_line.command("translate", settings),
+            command=command_line.command("translate", Settings, settings.as_json()),
             where=provenance.table([one.where for one in done.values()]),
         )
 

@@ -3,6 +3,7 @@
 import dataclasses
 import importlib
 import pathlib
+import re
 import subprocess
 import sys
 
@@ -10,63 +11,170 @@ import pytest
 
 import experiments
 from attnlab.runs import command_line
-from attnlab.runs.errors import Invalid
-from experiments.compare_lengths.settings import Settings
+from attnlab.runs.errors import Invalid, Stopped
+from attnlab.runs.flags import Flags, flag, flag_of, seed_flag
+from attnlab.runs.folder import Folder
 
 EXPERIMENTS = sorted(
-    path.stem
-    for path in pathlib.Path(__file__).parents[2].glob("experiments/*.py")
-    if path.stem != "__init__"
+    path.parent.name for path in pathlib.Path(__file__).parents[2].glob("experiments/*/__main__.py")
 )
 
 
-@dataclasses.dataclass
-class Nothing:
-    """Settings of an experiment that has none."""
+@dataclasses.dataclass(frozen=True)
+class Settings(Flags):
+    """Flags of every kind."""
+
+    lengths: tuple[int, ...] = flag((16, 32), "Lengths of the input.", least=1)
+    rates: tuple[float, ...] = flag((0.5, 1.0), "Rates.")
+    names: tuple[str, ...] = flag((), "Names.")
+    steps: int | None = flag(None, "Number of steps. Without it: the recipe's.", least=1)
+    rate: float = flag(1e-3, "Rate at its peak.", above=0)
+    input: str | None = flag(None, "A file.", is_path=True)
+    causal: bool = flag(True, "Whether it is causal.")
+    devices: int = flag(1, "Number of devices.")
+    seed: int = seed_flag("Seed of everything.")
+
+    @classmethod
+    def implied(cls, named):
+        return {"rate": 7.0} if "steps" in named else {}
+
+    def check_named(self, named):
+        if "names" in named and self.steps is None:
+            raise Invalid("--names would count for nothing")
 
 
-@pytest.mark.parametrize("name", EXPERIMENTS)
-def test_an_experiment_says_its_flags_and_refuses_a_folder_without_a_name(name, capsys):
-    main = importlib.import_module(f"experiments.{name}").main
-    assert main([name, "--help"]) == 0
-    out = capsys.readouterr().out
-    assert "\n  --output_dir=results\n      Where the fresh folder" in out
-    assert "flagfile" not in out and str(pathlib.Path(__file__).parents[2]) not in out
-    for flag in ("output_dir", "resume") if "--resume=" in out else ("output_dir",):
-        assert main([name, f"--{flag}="]) == 2
-        assert capsys.readouterr().err == f"{name}: --{flag}= is empty; give a folder\n"
+def run(*flags: str, then=None, **options) -> tuple[int, list]:
+    """The status, and settings and folder that the experiment was given."""
+    given = []
+
+    def experiment(settings: Settings, folder: Folder) -> int:
+        given.append((settings, folder))
+        if then is not None:
+            raise then
+        return 7
+
+    options = {"free": ("devices",)} | options
+    status = command_line.run(
+        ["/x/one/__main__.py", *flags], Settings, experiment, doc="One.", **options
+    )
+    return status, given
 
 
-def test_a_folder_to_make_and_one_to_go_on_in_are_two():
-    given = command_line.flags_of(Nothing(), {}, resumes=True)
-    with pytest.raises(Invalid, match="--output_dir and --resume exclude each other; drop one"):
-        command_line.parse(given, ["x", "--resume=a", "--output_dir=b"], None)
+def test_each_flag_is_read_by_its_kind(tmp_path):
+    status, ((settings, folder),) = run(
+        "--lengths=1k,2K,1m,5", "--rates=2", "--names=a,b", "--steps=3", "--nocausal",
+        "--input=x.txt", f"--output_dir={tmp_path}",
+    )  # fmt: skip
+    assert status == 7 and not folder.resumes and not list(tmp_path.iterdir())
+    assert settings.lengths == (1024, 2048, 2**20, 5) and settings.rates == (2.0,)
+    assert settings.names == ("a", "b") and settings.steps == 3 and not settings.causal
+    assert settings.rate == 7.0  # implied by --steps
+    assert settings.input == str(pathlib.Path("x.txt").absolute())
+
+
+def test_without_flags_the_settings_are_the_defaults():
+    assert run()[1][0][0] == Settings()
 
 
 @pytest.mark.parametrize(
-    ("name", "flag"),
+    ("flags", "message"),
     [
-        ("survive_kills", "--longest=-1"),
-        ("survive_kills", "--longest=inf"),
-        ("survive_kills", "--longest=nan"),
-        ("compare_peers", "--seconds=nan"),
+        ("--lengths=1g", "--lengths=1g: give whole numbers, such as 3000, or 4k for 4096"),
+        ("--lengths=k", "--lengths=k: give whole numbers, such as 3000, or 4k for 4096"),
+        ("--rates=x", "--rates=x: give numbers"),
+        ("--lengths=", "--lengths= is empty; give a value, or leave it out"),
+        ("--names=", "--names= is empty; give a value, or leave it out"),
+        ("--input=", "--input= is empty; give a value, or leave it out"),
+        ("--steps=0", "--steps=0 is too small; give at least 1"),
+        ("--names=a", "--names would count for nothing"),
+        ("--output_dir=", "--output_dir= is empty; give a folder"),
+        ("--resume=", "--resume= is empty; give a folder"),
+        ("--resume=a --output_dir=b", "--output_dir and --resume exclude each other; drop one"),
+        ("--resume=/no/such", "--resume=/no/such: no settings.json there; give a folder that one"),
+        ("one", "'one' is not a flag; write --name=value"),
+        ("--length=3", "Did you mean: lengths"),
+        ("--steps=many", "many"),
+        ("--rate", "Missing value"),
     ],
 )
-def test_seconds_are_finite(name, flag, tmp_path, capsys):
-    main = importlib.import_module(f"experiments.{name}").main
-    assert main([name, flag, f"--output_dir={tmp_path}"]) == 2
-    assert capsys.readouterr().err.startswith(f"{name}: {flag}: give")
-    assert not list(tmp_path.iterdir())
+def test_a_bad_flag_is_one_line_and_status_2(flags, message, capsys):
+    assert run(*flags.split()) == (2, [])
+    out, err = capsys.readouterr()
+    assert out == "" and err.startswith("one: ") and err.count("\n") == 1 and message in err
 
 
-def test_a_folder_of_another_experiment_is_called_that():
-    with pytest.raises(Invalid, match="settings of another experiment.*a folder of this one"):
-        command_line.from_plain(Settings, {"task": "copy", "seed": 1})
+def test_a_resumed_run_keeps_its_settings_but_for_the_free_ones(tmp_path, capsys):
+    _, ((settings, folder),) = run("--lengths=5", "--devices=3", f"--output_dir={tmp_path}")
+    again = f"--resume={folder.begin()}"
+    _, ((same, kept),) = run(again)
+    assert same == settings and kept.resumes and kept.path == folder.path
+    _, ((other, _),) = run(again, "--devices=1", "--lengths=5")
+    assert other == dataclasses.replace(settings, devices=1)
+    assert run(again, "--lengths=6") == (2, [])
+    assert f"--lengths=6 differs from 5 in {folder.path}; a resumed run keeps its flags" in (
+        capsys.readouterr().err
+    )
+    (folder.path / "settings.json").write_text("{}")
+    assert run(again) == (2, [])
+    assert f"{again}: settings of another version, without" in capsys.readouterr().err
 
 
-def test_a_line_break_in_a_flag_does_not_break_the_line(capsys):
-    assert command_line.refuse("x", ValueError("--task=a\nb: not known")) == 2
-    assert capsys.readouterr().err == "x: --task=a b: not known\n"
+def test_help_says_every_flag_and_its_default(capsys):
+    assert run("--help") == (0, [])
+    out = capsys.readouterr().out
+    assert out.startswith("One.\nFlags:\n  --lengths=16,32\n      Lengths of the input.\n")
+    assert "\n  --steps=\n      Number of steps." in out and "\n  --[no]causal (on)\n" in out
+    assert "\n  --output_dir=results\n      Where the fresh folder" in out
+    assert "\n  --resume=\n" in out and "flagfile" not in out
+    run("--help", resumes=False)
+    assert "--resume" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "message"),
+    [
+        (Invalid("--a=b\nc: no"), 2, "one: --a=b c: no\n"),
+        (Stopped("it diverged"), 1, "one: it diverged\n"),
+        (KeyboardInterrupt(), 130, "one: interrupted before there was anything to keep\n"),
+    ],
+)
+def test_what_an_experiment_raises_is_one_line(error, status, message, capsys):
+    assert run(then=error)[0] == status
+    assert capsys.readouterr().err == message
+
+
+def test_a_mistake_of_ours_is_a_traceback():
+    with pytest.raises(ValueError, match="a bug"):
+        run(then=ValueError("a bug"))
+
+
+def test_the_command_of_a_report_asks_for_the_same_again():
+    settings = Settings(lengths=(5, 6), causal=False, rate=0.25, names=("a b", "c"), steps=3)
+    words = command_line.command("one", settings)
+    assert (
+        words == "launch/local one --lengths=5,6 '--names=a b,c' --steps=3 --rate=0.25 --nocausal"
+    )
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_an_experiment_says_its_flags(name, capsys):
+    main = importlib.import_module(f"experiments.{name}.__main__").main
+    assert main([name, "--help"]) == 0
+    out = capsys.readouterr().out
+    assert f"python -m experiments.{name}" in out and "\n  --output_dir=results\n" in out
+    assert str(pathlib.Path(__file__).parents[2]) not in out
+    for help in re.findall(r"\n  --[^\n]*\n      (.*)", out):
+        assert help[0].isupper(), help
+    assert main([name, "--no_such_flag"]) == 2
+    assert capsys.readouterr().err.startswith(f"{name}: Unknown command line flag 'no_such_flag'")
+
+
+def test_no_default_is_a_sentinel():
+    for name in EXPERIMENTS:
+        settings = importlib.import_module(f"experiments.{name}.__main__").Settings
+        for field in dataclasses.fields(settings):
+            assert flag_of(field).help.endswith("."), (name, field.name)
+            assert field.default not in (-1, ""), f"{name} --{field.name}: None, not a sentinel"
 
 
 MAIN = """
@@ -144,7 +252,8 @@ def test_what_ends_the_imports_is_no_traceback(line, status, message, tmp_path):
     (tmp_path / "experiments").mkdir()
     text = pathlib.Path(experiments.__file__).read_text()
     (tmp_path / "experiments" / "__init__.py").write_text(text)
-    (tmp_path / "experiments" / "one.py").write_text(line)
+    (tmp_path / "experiments" / "one").mkdir()
+    (tmp_path / "experiments" / "one" / "__main__.py").write_text(line)
     command = [sys.executable, "-m", "experiments.one"]
     done = subprocess.run(command, cwd=tmp_path, env={}, capture_output=True, text=True)
     assert done.returncode == status and done.stdout == ""

@@ -5,9 +5,11 @@ import shutil
 import subprocess
 from pathlib import Path
 
+import jax
 import pytest
 
 from attnlab.runs import provenance
+from attnlab.runs.rows import Where
 
 
 @pytest.fixture
@@ -17,7 +19,7 @@ def checkout(tmp_path) -> Path:
         (tmp_path / name).mkdir(parents=True)
     (tmp_path / "pyproject.toml").write_text('[project]\nname = "attnlab"\nversion = "1.2.3"\n')
     (tmp_path / "experiments" / "results" / "cpu" / "report.md").write_text("old")
-    shutil.copy(provenance.__file__, tmp_path / "attnlab" / "records")
+    shutil.copy(provenance.__file__, tmp_path / "attnlab" / "runs")
     git(tmp_path, "init", "--quiet")
     git(tmp_path, "add", "--all")
     author = ["-c", "user.name=A", "-c", "user.email=a@b", "-c", "commit.gpgsign=false"]
@@ -31,7 +33,7 @@ def git(folder: Path, *arguments: str) -> str:
 
 
 def of(checkout: Path):
-    path = checkout / "attnlab" / "records" / "provenance.py"
+    path = checkout / "attnlab" / "runs" / "provenance.py"
     spec = importlib.util.spec_from_file_location("provenance_there", path)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -72,3 +74,43 @@ def test_the_version_of_a_checkout_is_its_own_whatever_is_installed(checkout):
     assert there.version("jax") == provenance.version("jax") != "not installed"
     assert there.version("no-such-package") == "not installed"
     assert provenance.version("attnlab") != "not installed"
+
+
+def test_the_table_says_each_environment_once_and_when_a_run_was_resumed():
+    one = {
+        "device": "Abacus 9000",
+        "devices": 2,
+        "platform": "cpu",
+        "cores": 4,
+        "available_bytes": 2**30,
+        "system": "Linux x86_64",
+        "python": "3.11.7",
+        "versions": {"jax": "0.10.2", "numpy": "2.0"},
+        "revision": "",
+        "input": {"name": "poem.txt", "bytes": 1234, "sha256": "abcdef0123456789"},
+        "xla_flags": "--fast",
+    }
+    wheres = [Where(one, time="b", begun="x"), Where(one, time="a", begun="x")]
+    lines = provenance.table(wheres).splitlines()
+    cells = dict([cell.strip() for cell in line.strip("|").split("|")] for line in lines[2:])
+    assert cells == {
+        "device": "2 × Abacus 9000 (cpu)",
+        "cores": "4, 1.00 GiB free memory",
+        "system": "Linux x86_64, Python 3.11.7",
+        "versions": "jax 0.10.2, numpy 2.0",
+        "git revision": "unknown",
+        "input": "poem.txt: 1,234 bytes, sha256 abcdef012345…",
+        "XLA_FLAGS": "`--fast`",
+        "measured (UTC)": "a to b",
+    }
+    mixed = provenance.table([*wheres, Where(one | {"device": "Other"}, begun="y")])
+    assert mixed.count("git revision") == 2 and "2 begun at x; 1 begun at y" in mixed
+    assert "Abacus" in provenance.table([Where({"device": "Abacus"})])  # an old row says less
+    assert provenance.table([Where()]) == ""
+
+
+def test_what_is_described_is_this_process():
+    found = provenance.describe(["absl-py", "no-such-package"])
+    assert found["platform"] == "cpu" and found["devices"] == jax.device_count()
+    assert found["versions"]["no-such-package"] == "not installed"
+    assert {"attnlab", "jax", "flax", "absl-py"} <= found["versions"].keys()

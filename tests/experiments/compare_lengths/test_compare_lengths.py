@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from attnlab.bench import topology
-from experiments.compare_lengths import __main__ as compare_lengths
 from attnlab.bench.workers import without_chatter
+from experiments.compare_lengths import __main__ as compare_lengths
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 SMALL = (
     "--mechanisms=dot,window --lengths=16,32 --passes=forward --num_heads=2 --head_dim=8 "
     "--ops_only --repeats=2"
@@ -60,7 +60,7 @@ def finished(tmp_path_factory) -> Path:
     parent = tmp_path_factory.mktemp("results")
     status, out = run(*SMALL.split(), f"--output_dir={parent}")
     assert status == 0, out
-    assert re.search(r"\[4/4, about \d+ s left\] window, n = 32, forward", out), out
+    assert re.search(r"\[4/4\] window, n = 32, forward, about \d+ s left", out), out
     assert "compiling … " in out and "s, running … " in out and "4 of 4 cases measured" in out
     (folder,) = parent.iterdir()
     return folder
@@ -125,24 +125,24 @@ def test_pmap_over_two_cpu_devices(tmp_path):
     ("flags", "message"),
     [
         ("--mechanisms=dot,foo", "no 'foo'; valid: additive, dot, general, cosine"),
-        ("--lengths=0", "--lengths: 0 is not positive; give 1 or more"),
+        ("--lengths=0", "--lengths=0: 0 is too small; give at least 1"),
         ("--lengths=1g", "--lengths=1g: give whole numbers, such as 3000, or 4k for 4096"),
         ("--lengths=k", "--lengths=k: give whole numbers"),
-        ("--target=", "--target= is empty; name accelerators, such as v5e,h100, or leave it out"),
+        ("--target=", "--target= is empty; give a value, or leave it out"),
         ("--output_dir=", "--output_dir= is empty; give a folder"),
         ("--resume=", "--resume= is empty; give a folder"),
-        ("--input=", "--input=: no such file"),
-        ("--case_seconds=inf", "--case_seconds: inf is not finite; give a number"),
-        ("--case_seconds=nan", "--case_seconds: nan is not positive"),
-        ("--case_gib=0", "--case_gib: 0.0 is not positive"),
+        ("--input=", "--input= is empty; give a value, or leave it out"),
+        ("--case_seconds=inf", "--case_seconds=inf: give a finite number"),
+        ("--case_seconds=nan", "--case_seconds=nan: give a finite number"),
+        ("--case_gib=0", "--case_gib=0 is too small; give more than 0"),
         ("--lengths=", "--lengths= is empty"),
         ("--batch=3 --devices=2", "--batch=3 does not divide over 2 devices; give a multiple"),
-        ("--input=/no/such/file", "--input=/no/such/file: no such file"),
-        ("--parallel=shard", "value should be one of <jit|pmap>"),
-        ("--dtype=float8", "value should be one of <float32|bfloat16|float16>"),
+        ("--input=/no/such/file", "--input=/no/such/file: No such file"),
+        ("--parallel=shard", "--parallel=shard: no 'shard'; valid: jit, pmap"),
+        ("--dtype=float8", "no 'float8'; valid: float32, bfloat16, float16"),
         ("--passes=backward", "no 'backward'; valid: forward, forward_backward"),
         ("--implementation=fast", "no 'fast'; valid: auto, dense, blockwise, cudnn"),
-        ("--case_seconds=0", "--case_seconds: 0.0 is not positive"),
+        ("--case_seconds=0", "--case_seconds=0 is too small; give more than 0"),
         ("--mechanism=dot", "Did you mean: mechanisms"),
         ("--target=v5e --repeats=9", "--repeats would count for nothing: with --target nothing"),
         ("--target=v5e --case_gib=64", "--case_gib would count for nothing"),
@@ -165,7 +165,7 @@ def test_bad_flags_end_in_one_line(flags, message, monkeypatch, capsys):
 
 def test_lengths_may_be_thousands_of_1024(monkeypatch):
     seen = []
-    monkeypatch.setattr(compare_lengths.compare, "compare", lambda s, **_: seen.append(s) or 0)
+    monkeypatch.setattr(compare_lengths, "run", lambda s, _: seen.append(s) or 0)
     for flags in ("--lengths=512,1k,2K,1m", "--implementation=dense"):
         compare_lengths.main(["compare_lengths", *flags.split()])
     assert seen[0].lengths == (512, 1024, 2048, 2**20)
@@ -175,8 +175,12 @@ def test_lengths_may_be_thousands_of_1024(monkeypatch):
 @pytest.mark.parametrize(
     ("name", "line", "message"),
     [
-        ("results.jsonl", "{]", "results.jsonl, line 2: not a row of this job; delete that line"),
-        ("results.jsonl", '{"case": 5}', "line 2: not a row of this job"),
+        (
+            "results.jsonl",
+            "{]",
+            "results.jsonl, line 2: not a row of compare_lengths; delete that line",
+        ),
+        ("results.jsonl", '{"case": 5}', "line 2: not a row of compare_lengths"),
         ("settings.json", "{}", "settings of another version, without batch"),
         ("settings.json", "[]", "settings.json cannot be read"),
     ],

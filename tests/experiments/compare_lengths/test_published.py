@@ -11,7 +11,7 @@ from attnlab.runs.errors import Invalid
 from experiments.compare_lengths import published
 from tests.bench import rows
 
-FOLDER = Path(__file__).resolve().parents[2] / "experiments" / "published"
+FOLDER = Path(__file__).resolve().parents[3] / "experiments" / "published"
 TABLES = published.load(FOLDER)
 LENGTHS = (512, 1024, 2048, 3072, 4096, 8192)
 

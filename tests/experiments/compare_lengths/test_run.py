@@ -1,18 +1,15 @@
 import dataclasses
-import errno
-import io
-from pathlib import Path
 
 import pytest
 
+from attnlab.bench import trends
 from attnlab.bench.case import Case, Result
-from attnlab.bench.folder import Folder
+from attnlab.runs.folder import Folder
+from attnlab.runs.rows import Rows
 from experiments.compare_lengths import forecast
 from experiments.compare_lengths import run as compare
 from experiments.compare_lengths.settings import Settings
 from tests.bench import rows
-
-PUBLISHED = Path(__file__).resolve().parents[2] / "experiments" / "published"
 
 
 def of_rows(case: Case) -> Result:
@@ -32,7 +29,7 @@ class Recorder:
         self.log.append((str(case), run))
         return self._answer(case) if run else Result(case, "too_slow", "not run")
 
-    def fresh(self):
+    def retire(self):
         self.log.append("fresh")
 
     def errors(self):
@@ -47,18 +44,18 @@ class Recorder:
 
 def measured(earlier, length, **limits):
     runner = Recorder()
-    result = compare._measured(Case("dot", length), earlier, Settings(**limits), runner, print)
+    result = compare.measured(Case("dot", length), earlier, Settings(**limits), runner)
     ((_, ran),) = runner.log
     return ran, result
 
 
 def test_prediction_continues_the_last_two_lengths():
     quadratic = [rows.row("dot", n) for n in (512, 1024, 2048)]  # 20 ms at 1024
-    assert forecast.predicted(quadratic, 8192) == pytest.approx(0.02 * 64)
-    assert forecast.predicted(quadratic[:1], 1024) == pytest.approx(0.01)  # linear at least
-    assert forecast.predicted([], 1024) == 0.0
+    assert trends.predicted(quadratic, 8192) == pytest.approx(0.02 * 64)
+    assert trends.predicted(quadratic[:1], 1024) == pytest.approx(0.01)  # linear at least
+    assert trends.predicted([], 1024) == 0.0
     jump = [rows.row("dot", 512), rows.row("dot", 1024, seconds=(9.0,))]
-    assert forecast.predicted(jump, 2048) == pytest.approx(36.0)  # no steeper than n²
+    assert trends.predicted(jump, 2048) == pytest.approx(36.0)  # no steeper than n²
 
 
 def test_a_case_that_would_take_too_long_is_only_compiled():
@@ -96,15 +93,18 @@ def test_the_time_left_is_that_of_measured_cases_without_the_first():
 
 def run(tmp_path, monkeypatch, answer, resume=None, **settings):
     runner = Recorder(answer)
-    monkeypatch.setattr(compare, "started", lambda **_: runner)
+    monkeypatch.setattr(compare, "Runner", lambda **_: runner)
     flags = dict(mechanisms=("dot", "lsh"), passes=("forward",), lengths=(512, 1024, 2048))
-    out = io.StringIO()
-    status = compare.compare(
-        Settings(**flags | settings),
-        output_dir=tmp_path, published_dir=PUBLISHED, resume=resume, out=out,
-    )  # fmt: skip
-    folder = resume or next(tmp_path.iterdir())
-    return status, runner.log, Folder.open(folder), out.getvalue()
+    chosen = Settings(**flags | settings)
+    folder = Folder.fresh("compare_lengths", tmp_path, chosen.as_json())
+    if resume is not None:
+        folder = Folder.kept("compare_lengths", resume)
+    return compare.run(chosen, folder), runner.log, folder
+
+
+def kept(folder: Folder) -> dict[str, Result]:
+    rows_ = Rows(folder, lambda row: row.case, [Result]).kept.values()
+    return {str(one.row.case): one.row for one in rows_}
 
 
 def busy(case: Case) -> Result:
@@ -115,11 +115,14 @@ def busy(case: Case) -> Result:
     return dataclasses.replace(row, seconds=tuple(s * (40 if held_up else 1) for s in row.seconds))
 
 
-def test_a_run_goes_length_by_length_and_repeats_what_does_not_fit_in(tmp_path, monkeypatch):
+def test_a_run_goes_length_by_length_and_repeats_what_does_not_fit_in(
+    tmp_path, monkeypatch, capsys
+):
     busy.seen = set()
     loads = iter([0.5] * 3 + [9.0] + [0.5] * 20)
     monkeypatch.setattr(compare.os, "getloadavg", lambda: (next(loads), 0.0, 0.0))
-    status, log, folder, out = run(tmp_path, monkeypatch, busy)
+    status, log, folder = run(tmp_path, monkeypatch, busy)
+    out = capsys.readouterr().out
     planned = [entry for entry in log if entry != "fresh"]
     lengths = [512, 512, 1024, 1024, 2048, 2048]
     names = ["dot", "lsh"] * 3
@@ -128,56 +131,35 @@ def test_a_run_goes_length_by_length_and_repeats_what_does_not_fit_in(tmp_path, 
     assert log[2] == log[5] == "fresh"  # a process a length
     assert [words for words, _ in planned[6:]] == [want[2], want[4]]
     assert "about" in out and "s left" in out and "2 cases do not go with the lengths" in out
-    rows_ = {str(r.case): r for r in folder.results()}
-    again = rows_[want[2]]
+    found = kept(folder)
+    again = found[want[2]]
     assert again.median_seconds == pytest.approx(0.02) and again.other_seconds == 40 * 0.02
-    assert rows_[want[0]].other_seconds is None
-    assert rows_[want[3]].loaded and not rows_[want[0]].loaded
+    assert found[want[0]].other_seconds is None
     report = (folder.path / "report.md").read_text()
     assert "dot, n = 1024, forward: 20.0 ms, the other time 800 ms" in report
     assert "0.5 to 9.0" in report and "lsh, n = 1024, forward (9.0)" in report
-    assert "resumed" not in report
+    assert "rows of several runs" not in report
     # A resumed run repeats nothing twice, and says that it mixes times.
-    kept = (folder.path / "results.jsonl").read_text().replace(rows_[want[0]].begun, "2026-11-01")
-    (folder.path / "results.jsonl").write_text(kept)
-    folder.append(dataclasses.replace(rows_[want[5]], status="failed", seconds=()))
-    status, log, folder, out = run(tmp_path, monkeypatch, busy, resume=folder.path)
+    lost = dataclasses.replace(found[want[5]], status="failed", seconds=())
+    folder.append(dataclasses.asdict(lost) | {"begun": "2026-11-01", "environment": {}})
+    status, log, folder = run(tmp_path, monkeypatch, busy, resume=folder.path)
     assert status == 0 and [entry for entry in log if entry != "fresh"] == [(want[5], True)]
-    assert "The run was resumed: of its rows 5 begun at" in (folder.path / "report.md").read_text()
+    assert "rows of several runs" in (folder.path / "report.md").read_text()
 
 
 def test_on_an_accelerator_each_line_has_a_process_at_each_length(tmp_path, monkeypatch):
     monkeypatch.setitem(Recorder.environment, "platform", "gpu")
-    _, log, _, _ = run(tmp_path, monkeypatch, None, passes=("forward", "forward_backward"))
+    _, log, _ = run(tmp_path, monkeypatch, None, passes=("forward", "forward_backward"))
     assert log[2] == log[5] == log[8] == "fresh" and log.count("fresh") == 5
 
 
-@pytest.mark.parametrize("name", ["append", "report"])
-def test_a_full_disk_ends_in_one_line_and_the_way_to_go_on(name, tmp_path, monkeypatch):
-    def full(*_, **__):
-        raise OSError(errno.ENOSPC, "No space left on device")
+@pytest.mark.parametrize(("status", "lost"), [("too_large", 0), ("too_slow", 0), ("killed", 1)])
+def test_a_run_with_a_lost_case_is_not_complete(status, lost, tmp_path, monkeypatch):
+    def answer(case):
+        return dataclasses.replace(of_rows(case), status=status, seconds=())
 
-    if name == "append":
-        monkeypatch.setattr(Folder, "append", full)
-    else:
-        monkeypatch.setattr(compare.figures, "save", full)
-    status, _, folder, out = run(tmp_path, monkeypatch, None)
-    stopped = f"stopped: cannot write to {folder.path}: No space left on device"
-    assert status == 1 and out.splitlines()[-2:] == [
-        stopped,
-        f"to complete it: --resume={folder.path}",
-    ]
-
-
-@pytest.mark.parametrize("status", ["ok", "too_large", "too_slow"])
-def test_resume_keeps_what_has_an_answer(status):
-    assert compare.finished(rows.row("dot", 512, status=status))
-
-
-@pytest.mark.parametrize("status", ["failed", "killed"])
-def test_resume_tries_failures_again(status):
-    assert not compare.finished(rows.row("dot", 512, status=status))
-    assert not compare.finished(None)
+    found, _, _ = run(tmp_path, monkeypatch, answer, lengths=(512,))
+    assert found == lost
 
 
 def test_settings_of_another_version_are_refused():

@@ -10,7 +10,7 @@ import time
 import pytest
 
 from attnlab.bench.case import Case
-from experiments.compare_lengths import runner
+from experiments.compare_lengths.runner import Runner
 
 SMALL = dict(num_heads=2, head_dim=8, ops_only=True)
 OK = Case("dot", 32, **SMALL)
@@ -18,7 +18,7 @@ OK = Case("dot", 32, **SMALL)
 
 @pytest.fixture(scope="module")
 def started():
-    with runner.started(devices=None, input_path=None, repeats=2, case_seconds=60.0) as found:
+    with Runner(devices=None, input_path=None, repeats=2, case_seconds=60.0) as found:
         yield found
 
 
@@ -66,7 +66,7 @@ def test_a_killed_worker_is_a_row(started):
 def test_one_that_does_not_end_is_stopped():
     slow = dataclasses.replace(OK, mechanism="additive", length=2**17)
     settings = dict(devices=None, input_path=None, repeats=1, case_seconds=1.0)
-    with runner.started(**settings, case_bytes=2**30) as found:
+    with Runner(**settings, case_bytes=2**30) as found:
         large = found.run(dataclasses.replace(OK, length=2**22, implementation="dense"))
         assert large.status == "too_large" and large.message.endswith("TiB of 1.00 GiB allowed")
         said = []
@@ -79,5 +79,6 @@ def test_one_that_does_not_end_is_stopped():
 
 def test_a_worker_that_cannot_start_says_why(monkeypatch):
     monkeypatch.setenv("JAX_PLATFORMS", "no_such_platform")
-    with pytest.raises(ValueError, match="no_such_platform"):
-        runner.Runner(devices=None, input_path=None, repeats=1, case_seconds=1.0)
+    runner = Runner(devices=None, input_path=None, repeats=1, case_seconds=1.0)
+    with pytest.raises(ValueError, match="no_such_platform"), runner:
+        pass

@@ -88,10 +88,12 @@ def test_the_command_line_of_settings_gives_these_settings():
         steps=7,
         tensorboard=True,
     )
-    launcher, name, *flags = shlex.split(command_line.command("translate", settings))
+    launcher, name, *flags = shlex.split(
+        command_line.command("translate", Settings, settings.as_json())
+    )
     assert (launcher, name) == ("launch/local", "translate")
     assert parsed(flags) == settings
-    assert command_line.command("translate", Settings()) == "launch/local translate"
+    assert command_line.command("translate", Settings, {}) == "launch/local translate"
 
 
 def test_flags_change_the_recipe_of_every_model():
