@@ -25,6 +25,7 @@ class Flag:
     above: float | None = None
     below: float | None = None
     is_path: bool = False
+    repeated: bool = False
 
 
 def flag(
@@ -36,6 +37,7 @@ def flag(
     above: float | None = None,
     below: float | None = None,
     is_path: bool = False,
+    repeated: bool = False,
 ) -> Any:
     """A field of `Flags`.
 
@@ -47,8 +49,9 @@ def flag(
       above: the number that it must be more than.
       below: the number that it must be less than.
       is_path: whether it is a file that must exist, kept as an absolute path.
+      repeated: of a tuple, whether the flag is given once for each element, which may have commas.
     """
-    about = Flag(help, tuple(choices), least, above, below, is_path)
+    about = Flag(help, tuple(choices), least, above, below, is_path, repeated)
     return dataclasses.field(default=default, metadata={"flag": about})
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from attnlab.runs import command_line, loop, palette, provenance
+from attnlab.runs import command_line, loop, provenance
 from attnlab.runs.folder import Folder
 from attnlab.runs.rows import Rows
 from attnlab.training.flags import FREE
@@ -16,8 +16,7 @@ from experiments.translate.score import score
 from experiments.translate.settings import Settings
 from experiments.translate.table import Row
 from experiments.translate.training import say_corpus, task
-
-_NAMES = {title: name for name, title in palette.MODEL_TITLES.items()}
+from experiments.translate.variants import Training
 
 
 def main(argv: list[str]) -> int:
@@ -36,47 +35,52 @@ def run(settings: Settings, folder: Folder) -> int:
     preset = settings.chosen_preset()
     if settings.tensorboard:
         require_tensorboard()
-    parallel = settings.over_devices(settings.recipe(name).batch_size for name in preset.models)
+    trainings = settings.trainings()
+    sizes = [settings.recipe(one.variant).batch_size for one in trainings]
+    parallel = settings.over_devices(sizes)
     corpus = open_corpus(settings)
     say_corpus(corpus, preset)
-    rows: Rows[str, Row] = Rows(folder, lambda row: _NAMES[row.model], [Row])
+    rows: Rows[tuple[str, int], Row] = Rows(folder, lambda row: (row.model, row.seed), [Row])
+    places = {one.key: one.folder for one in trainings}
     rows.environment = provenance.describe(("optax", "grain", "sacrebleu", "sentencepiece"))
 
-    def measure(name: str) -> list[Row]:
-        recipe, place = settings.recipe(name), folder.path / name
-        asked = task(name, settings, corpus)
+    def measure(one: Training) -> list[Row]:
+        recipe, place = settings.recipe(one.variant), folder.path / one.folder
+        asked = task(one, settings, corpus)
         trained = run_training(
             asked,
             settings=settings.loop(
-                steps=recipe.steps, validate_every=preset.validate_every, seed=settings.seed
+                steps=recipe.steps, validate_every=preset.validate_every, seed=one.seed
             ),
             optimizer=recipe.optimizer,
             parallel=parallel,
             folder=place,
             tensorboard=settings.tensorboard,
         )
-        return [score(name, asked.model, trained, corpus, preset, place)]
+        return [score(one, asked.model, trained, corpus, preset, place)]
 
     def reported() -> loop.Report:
-        done = {name: rows.kept[name] for name in preset.models if name in rows.kept}
+        done = {one: rows.kept[one.key] for one in trainings if one.key in rows.kept}
         return report(
-            {name: one.row for name, one in done.items()},
+            {one: kept.row for one, kept in done.items()},
+            [one for one in trainings if one not in done],
             corpus,
             preset,
             folder.path,
             command=command_line.command("translate", Settings, settings.as_json()),
-            where=provenance.table([one.where for one in done.values()]),
+            where=provenance.table([kept.where for kept in done.values()]),
         )
 
     job = loop.Job(
-        unit="models",
+        unit="trainings",
         measure=measure,
-        done=lambda row: drawn.is_of(corpus.drawn, folder.path / _NAMES[row.model]),
-        title=lambda name: palette.MODEL_TITLES[name],
+        done=lambda row: drawn.is_of(corpus.drawn, folder.path / places[row.model, row.seed]),
+        title=lambda one: one.title,
         line=lambda found: found[0].line(),
         report=reported,
+        keys=lambda one: [one.key],
     )
-    return loop.run(job, preset.models, folder, rows, where=rows.environment["device"])
+    return loop.run(job, trainings, folder, rows, where=rows.environment["device"])
 
 
 if __name__ == "__main__":

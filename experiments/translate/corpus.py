@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from attnlab.data import dates, files, subwords, tfds_source, tokenizers
+from attnlab.data.dates import Dates
 from attnlab.data.encoding import Source
 from attnlab.data.lines import read_tsv
 from attnlab.runs.errors import Invalid
@@ -68,6 +69,12 @@ class Corpus:
     measure: str
     drawn: tuple[Drawn, ...]
 
+    def of_seed(self, seed: int) -> Corpus:
+        """With the training pairs of a seed: dates are drawn, those of a text are always all."""
+        if not isinstance(self.splits["train"], Dates):
+            return self
+        return dataclasses.replace(self, splits={**self.splits, "train": dates.Dates(seed=seed)})
+
     def identity(self, joint: bool) -> dict[str, Any]:
         """What a checkpoint of a model with these tokenizers is checked against."""
         return {
@@ -88,7 +95,7 @@ def open_corpus(settings: Settings) -> Corpus:
         by_bytes = Tokenizers(tokenizers.Bytes(), tokenizers.Bytes())
         test = dates.Dates("test", size=1000)
         of_dates: dict[str, Source] = {
-            "train": dates.Dates(seed=settings.seed),
+            "train": dates.Dates(),
             "validation": dates.Dates("validation", size=512),
             "test": test,
         }

@@ -14,7 +14,7 @@ from attnlab.models.rnn_search import RNNEncDec, RNNSearch
 from attnlab.models.seq2seq import Seq2Seq
 from attnlab.models.transformer import Transformer, TransformerConfig
 
-__all__ = ["MODELS", "build"]
+__all__ = ["CLASSES", "MODELS", "build"]
 
 
 def _recurrent(model: Callable[..., Seq2Seq]) -> Callable[..., Seq2Seq]:
@@ -37,6 +37,13 @@ _MAKE: dict[str, Callable[..., Seq2Seq]] = {
     "transformer": _transformer,
 }
 MODELS = tuple(_MAKE)
+CLASSES: dict[str, type] = {
+    "rnn_encdec": RNNEncDec,
+    "rnn_search": RNNSearch,
+    "luong": Luong,
+    "nmt_attn": NMTAttn,
+    "transformer": TransformerConfig,
+}  # whose attributes are the sizes of a recipe
 
 
 def build(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from experiments.translate import drawn
 from experiments.translate.corpus import Corpus
 from experiments.translate.recipes import Preset
 from experiments.translate.table import Published, Row, markdown, results
+from experiments.translate.variants import Training, Variant
 
 __all__ = ["report"]
 
@@ -42,27 +43,38 @@ _VOCABULARIES = (
 
 
 def report(
-    done: dict[str, Row], corpus: Corpus, preset: Preset, folder: Path, *, command: str, where: str
+    done: dict[Training, Row],
+    to_come: Sequence[Training],
+    corpus: Corpus,
+    preset: Preset,
+    folder: Path,
+    *,
+    command: str,
+    where: str,
 ) -> Report:
     """Draws the figures and writes the tables.
 
     Args:
-      done: the rows of the models that are done, by their names.
+      done: the rows of the trainings that are done.
+      to_come: the trainings that are not.
       corpus: what they were trained and tested on.
-      preset: with the models to come.
+      preset: how they were tested.
       folder: of the run.
       command: what to type to get this report again.
       where: the table of where the rows were measured.
     """
-    rows = list(done.values())
     is_bleu = corpus.measure == "BLEU"
-    looks = {row.model: palette.MODELS[name] for name, row in done.items()}
+    shown: dict[str, tuple[Training, Row]] = {}  # of several seeds, the first
+    for one, row in done.items():
+        shown.setdefault(row.model, (one, row))
+    looks = _looks([one.variant for one, _ in shown.values()])
     figures: dict[str, Any] = {
         "curve": training_curve(
-            {row.model: read_metrics(folder / name) for name, row in done.items()}, looks=looks
+            {title: read_metrics(folder / one.folder) for title, (one, _) in shown.items()},
+            looks=looks,
         ),
         "by_length": length_figure(
-            {row.model: row.buckets for row in rows},
+            {title: row.buckets for title, (_, row) in shown.items()},
             looks=looks,
             measure=corpus.measure,
             unit="words" if is_bleu else "characters",
@@ -74,11 +86,12 @@ def report(
         "by_length.svg": f"{corpus.measure} by the length of the source; bars: 95 % of "
         f"{RESAMPLINGS:,} corpora of as many sentences, drawn from the n of that length",
     }
-    for name, row in done.items():
-        if alignments := drawn.read(folder / name):
-            file = f"alignment_{name}"
-            figures[file] = alignment_figure(alignments, title=f"{row.model}: weights")
-            said[f"{file}.svg"] = f"Where {row.model} looks when it writes these targets"
+    for title, (one, _) in shown.items():
+        if alignments := drawn.read(folder / one.folder):
+            file = f"alignment_{one.variant.name}"
+            figures[file] = alignment_figure(alignments, title=f"{title}: weights")
+            said[f"{file}.svg"] = f"Where {title} looks when it writes these targets"
+    rows = list(done.values())
     search = f"beam search, {preset.beam_size} wide" if preset.beam_size > 1 else "greedy search"
     text = markdown(
         rows,
@@ -88,29 +101,44 @@ def report(
             f"{search}. "
             "The parameters are those with the smallest loss on the validation split."
         ),
-        published=_published(done) if is_bleu else (),
+        published=_published([one.variant for one, _ in shown.values()]) if is_bleu else (),
         command=command,
         where=where,
         figures=said,
-        notes=list(_notes(list(done), preset, is_bleu)),
+        notes=list(_notes(done, to_come, preset, is_bleu)),
     )
     return Report(text, figures, said=results(rows))
 
 
-def _notes(done: Sequence[str], preset: Preset, is_bleu: bool) -> Iterator[str]:
-    to_come = [palette.MODEL_TITLES[name] for name in preset.models if name not in done]
+def _looks(variants: Sequence[Variant]) -> dict[str, tuple[str, str]]:
+    """Color and marker by title: a model's own, or a place in a series where it has variants."""
+    if len({one.model for one in variants}) == len(variants):
+        return {one.title: palette.MODELS[one.model] for one in variants}
+    colors, markers = zip(*palette.SERIES, strict=True)
+    count = len(colors)
+    return {
+        one.title: (colors[i % count], markers[(i + i // count) % count])
+        for i, one in enumerate(variants)
+    }
+
+
+def _notes(
+    done: Mapping[Training, Row], to_come: Sequence[Training], preset: Preset, is_bleu: bool
+) -> Iterator[str]:
+    if seeds := list(dict.fromkeys(one.seed for one in done))[1:]:
+        yield f"The figures are of the first seed; the others are {', '.join(map(str, seeds))}."
     if to_come:
-        yield f"Not done yet: {', '.join(to_come)}."
-    if is_bleu and len({preset.recipes[name].joint_vocabulary for name in done}) == 2:
+        yield f"Not done yet: {', '.join(one.title for one in to_come)}."
+    if is_bleu and len({preset.recipes[one.variant.model].joint_vocabulary for one in done}) == 2:
         yield _VOCABULARIES
 
 
-def _published(done: dict[str, Row]) -> list[Published]:
+def _published(variants: Sequence[Variant]) -> list[Published]:
     found = []
-    for name, row in done.items():
-        if name in _PUBLISHED:
-            file, line, column, data = _PUBLISHED[name]
+    for one in variants:
+        if one.model in _PUBLISHED:
+            file, line, column, data = _PUBLISHED[one.model]
             table = read(PUBLISHED / file)
             value = f"{table.cells[line][column]:g}"
-            found.append(Published(row.model, value, "BLEU", data, f"{line}, {table.source}"))
+            found.append(Published(one.title, value, "BLEU", data, f"{line}, {table.source}"))
     return found

@@ -8,7 +8,6 @@ import jax
 import numpy as np
 
 from attnlab.models.seq2seq import Seq2Seq
-from attnlab.runs import palette
 from attnlab.training.bleu import OF_EXACT_MATCH, by_length, corpus_bleu, exact_match
 from attnlab.training.loop import Trained
 from attnlab.training.metrics_file import read_metrics
@@ -18,6 +17,7 @@ from experiments.translate.corpus import Corpus
 from experiments.translate.evaluate import date_alignment_error, translate
 from experiments.translate.recipes import Preset
 from experiments.translate.table import Row
+from experiments.translate.variants import Training
 
 __all__ = ["score"]
 
@@ -25,13 +25,18 @@ CHARACTERS = (8, 11, 14, 17, 20, 25, 30)  # where the groups of dates end
 
 
 def score(
-    name: str, model: Seq2Seq, trained: Trained, corpus: Corpus, preset: Preset, folder: Path
+    training: Training,
+    model: Seq2Seq,
+    trained: Trained,
+    corpus: Corpus,
+    preset: Preset,
+    folder: Path,
 ) -> Row:
     """Translates the test split and scores it; keeps translations and alignments in `folder`."""
     test = corpus.splits["test"]
     examples = [test[i] for i in range(len(test))]
     sources, references = ([e[side] for e in examples] for side in ("source", "target"))
-    tokenizers = corpus.tokenizers(preset.recipes[name].joint_vocabulary)
+    tokenizers = corpus.tokenizers(preset.recipes[training.variant.model].joint_vocabulary)
     found = translate(
         model,
         trained.variables,
@@ -54,7 +59,8 @@ def score(
             sources, found, references, measure=OF_EXACT_MATCH, longest=CHARACTERS, length=len
         )
     return Row(
-        model=palette.MODEL_TITLES[name],
+        model=training.variant.title,
+        seed=training.seed,
         parameters=sum(x.size for x in jax.tree.leaves(trained.params)),
         steps=trained.steps,
         seconds=trained.seconds,

@@ -6,10 +6,11 @@ import dataclasses
 from typing import Any
 
 from attnlab.runs.errors import Invalid
-from attnlab.runs.flags import flag, seed_flag, written
+from attnlab.runs.flags import flag, written
 from attnlab.training.flags import TrainFlags
 from experiments.translate.models import MODELS
 from experiments.translate.recipes import PRESETS, Preset, Recipe
+from experiments.translate.variants import Training, Variant, require_fits, variants
 
 __all__ = ["DTYPES", "SPLITS", "TFDS", "Settings"]
 
@@ -78,7 +79,19 @@ class Settings(TrainFlags):
         f"Type of the activations: {', '.join(DTYPES)}. Without it: the preset's.",
         choices=DTYPES,
     )
-    seed: int = seed_flag("Seed of parameters, dropout and the order of the data.")
+    set: tuple[str, ...] = flag(
+        (),
+        "Sizes of a model in place of its recipe's, MODEL.FIELD=VALUE; each value of a list is "
+        "trained: luong.score=dot,concat. May be given several times.",
+        repeated=True,
+    )
+    seeds: tuple[int, ...] = flag(
+        (0,),
+        "Seeds of parameters, dropout and the order of the data; each model is trained once for "
+        "each.",
+        least=0,
+        below=2**31,
+    )
     draw_file: str | None = flag(
         None, "TSV of pairs to draw the alignments of. Without it: some of the test split."
     )
@@ -90,8 +103,10 @@ class Settings(TrainFlags):
           Invalid: it does not; the message begins with the flag.
         """
         super().__post_init__()
-        if len(set(self.models)) < len(self.models):
-            raise Invalid(f"--models={written(self.models)}: give each once")
+        for name in ("models", "seeds"):
+            given = getattr(self, name)
+            if len(dict.fromkeys(given)) < len(given):
+                raise Invalid(f"--{name}={written(given)}: give each once")
         self._check_files()
         self._check_data()
         if self.length_penalty is not None and self.chosen_preset().beam_size == 1:
@@ -103,6 +118,9 @@ class Settings(TrainFlags):
             raise Invalid(
                 "--pack: only the Transformer keeps packed pairs apart; give --models=transformer"
             )
+        for variant in self.variants():
+            if variant.changed:
+                require_fits(variant, self.recipe(variant).sizes)
 
     def _check_files(self) -> None:
         if self.tfds_name and self.data_files:
@@ -162,9 +180,20 @@ class Settings(TrainFlags):
         changed["models"] = self.models or None
         return dataclasses.replace(preset, **_given(changed))
 
-    def recipe(self, model: str) -> Recipe:
+    def variants(self) -> list[Variant]:
+        """The models to train, with other sizes where --set asks for them."""
+        return variants(self.chosen_preset().models, self.set)
+
+    def trainings(self) -> list[Training]:
+        """Each model once for each seed."""
+        several = len(self.seeds) > 1
+        return [
+            Training(variant, seed, several) for variant in self.variants() for seed in self.seeds
+        ]
+
+    def recipe(self, variant: Variant) -> Recipe:
         """The recipe of a model, with what the flags change."""
-        recipe = self.chosen_preset().recipes[model]
+        recipe = self.chosen_preset().recipes[variant.model]
         optimizer = dataclasses.replace(
             recipe.optimizer, **_given({"learning_rate": self.learning_rate})
         )
@@ -172,6 +201,7 @@ class Settings(TrainFlags):
             warmup_steps = min(optimizer.warmup_steps, self.steps // 2)
             optimizer = dataclasses.replace(optimizer, warmup_steps=warmup_steps)
         sizes = {**recipe.sizes, **_given({"dropout_rate": self.dropout_rate})}
+        sizes |= dict(variant.changed)
         changed = _given({"steps": self.steps, "batch_size": self.batch_size})
         return dataclasses.replace(recipe, optimizer=optimizer, sizes=sizes, **changed)
 

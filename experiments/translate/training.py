@@ -15,19 +15,21 @@ from experiments.translate.corpus import Corpus
 from experiments.translate.models import build
 from experiments.translate.recipes import Preset
 from experiments.translate.settings import Settings
+from experiments.translate.variants import Training
 
 __all__ = ["say_corpus", "task"]
 
 
-def task(name: str, settings: Settings, corpus: Corpus) -> Task[Seq2Seq]:
+def task(training: Training, settings: Settings, corpus: Corpus) -> Task[Seq2Seq]:
     """What is trained, and on what.
 
     Args:
-      name: name of the model.
+      training: a model and its seed.
       settings: what a user asked for.
       corpus: the pairs.
     """
-    preset, recipe = settings.chosen_preset(), settings.recipe(name)
+    preset, recipe = settings.chosen_preset(), settings.recipe(training.variant)
+    name, corpus = training.variant.model, corpus.of_seed(training.seed)
     joint = recipe.joint_vocabulary
     tokenizers = corpus.tokenizers(joint)
     model = build(
@@ -43,7 +45,7 @@ def task(name: str, settings: Settings, corpus: Corpus) -> Task[Seq2Seq]:
         *tokenizers,
         batch_size=recipe.batch_size,
         max_length=preset.max_length,
-        seed=settings.seed,
+        seed=training.seed,
         pad_to=preset.pad_to,
         pack=settings.pack,
         num_workers=settings.num_workers,
@@ -62,7 +64,7 @@ def task(name: str, settings: Settings, corpus: Corpus) -> Task[Seq2Seq]:
         "model": name,
         "recipe": recipe.as_json(),
         "corpus": corpus.identity(joint),
-        "seed": settings.seed,
+        "seed": training.seed,
         "max_length": preset.max_length,
         "validate_every": preset.validate_every,
         "log_every": settings.log_every,

@@ -126,7 +126,7 @@ def test_a_finished_run_is_not_run_again_but_reported_again(finished):
     for name in names:
         (folder / name).unlink()
     status, out, _ = tiny.run(translate, f"--resume={folder}")
-    assert status == 0 and "0 of 1 models to run" in out
+    assert status == 0 and "0 of 1 trainings to run" in out
     assert [path.read_bytes() for path in kept] == before
 
 
@@ -163,9 +163,39 @@ def test_ctrl_c_reports_the_models_that_are_done(tmp_path, monkeypatch):
     assert "Not done yet: RNNsearch." in (folder / "report.md").read_text()
     assert set(drawn) == {"curve", "by_length", "alignment_luong"}
     status, out, _ = tiny.run(translate, f"--resume={folder}")
-    assert status == 0 and "1 of 2 models to run" in out
+    assert status == 0 and "1 of 2 trainings to run" in out
     assert "Not done yet" not in (folder / "report.md").read_text()
     assert set(drawn) == {"curve", "by_length", "alignment_luong", "alignment_rnn_search"}
+
+
+def test_each_seed_and_each_variant_has_a_folder_and_a_row(tmp_path, monkeypatch):
+    drawn = {}
+    monkeypatch.setattr(figure_files, "save", lambda figures, folder: drawn.update(figures))
+    flags = ["--models=luong", "--steps=1", "--seeds=0,2", "--set=luong.score=dot,concat"]
+    status, _, err = tiny.run(translate, *flags, *FLAGS[2:], f"--output_dir={tmp_path}")
+    assert (status, err) == (0, "")
+    (folder,) = tmp_path.iterdir()
+    names = {f"luong-score-{score}-seed{seed}" for score in ("dot", "concat") for seed in (0, 2)}
+    assert names == {path.name for path in folder.iterdir() if path.is_dir()}
+    lines = (folder / "results.jsonl").read_text().splitlines()
+    assert [(row["model"], row["seed"]) for row in map(json.loads, lines)] == [
+        ("Luong (score=dot)", 0), ("Luong (score=dot)", 2),
+        ("Luong (score=concat)", 0), ("Luong (score=concat)", 2),
+    ]  # fmt: skip
+    written = (folder / "report.md").read_text()
+    for text in (
+        "Mean ± standard deviation over seeds:",
+        "of the first seed; the others are 2.",
+        "--set=luong.score=dot,concat --seeds=0,2",
+    ):
+        assert text in written
+    assert {"alignment_luong-score-dot", "alignment_luong-score-concat"} < set(drawn)
+    first, second = (
+        [row["nll"] for row in read_metrics(folder / f"luong-score-dot-seed{seed}")]
+        for seed in (0, 2)
+    )
+    assert first != second
+    assert "0 of 4 trainings" in tiny.run(translate, f"--resume={folder}")[1]
 
 
 def test_a_run_goes_on_with_other_devices(stopped, tmp_path, monkeypatch):

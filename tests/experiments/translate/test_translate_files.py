@@ -13,6 +13,7 @@ from experiments.translate import __main__ as translate
 from experiments.translate import training
 from experiments.translate.corpus import open_corpus
 from experiments.translate.settings import Settings
+from experiments.translate.variants import Training, Variant
 from tests.experiments import tiny
 
 SOURCES = [f"Hund {i} bellt" for i in range(120)]  # short: all batches have one shape
@@ -91,7 +92,7 @@ def test_an_embedding_is_shared_where_the_vocabulary_is(given, monkeypatch):
         lambda *given, **named: workers.append(named["num_workers"]) or batches(*given, **named),
     )
     for name, vocabularies in (("transformer", 1), ("rnn_search", 2)):
-        task = training.task(name, settings, corpus)
+        task = training.task(Training(Variant(name), 0), settings, corpus)
         assert len(set(task.identity["corpus"]["tokenizers"])) == vocabularies
         over = task.identity["recipe"]["gradient_mean_over"]
         assert task.objective.over == over == ("tokens", "sentences")[vocabularies - 1]
