@@ -22,6 +22,7 @@ class Flag:
     help: str
     choices: tuple[str, ...] = ()
     least: float | None = None
+    most: float | None = None
     above: float | None = None
     below: float | None = None
     is_path: bool = False
@@ -34,6 +35,7 @@ def flag(
     *,
     choices: Iterable[str] = (),
     least: float | None = None,
+    most: float | None = None,
     above: float | None = None,
     below: float | None = None,
     is_path: bool = False,
@@ -46,12 +48,13 @@ def flag(
       help: what --help says.
       choices: the words it may be; of a tuple, each element.
       least: the smallest number.
+      most: the largest number.
       above: the number that it must be more than.
       below: the number that it must be less than.
       is_path: whether it is a file that must exist, kept as an absolute path.
       repeated: of a tuple, whether the flag is given once for each element, which may have commas.
     """
-    about = Flag(help, tuple(choices), least, above, below, is_path, repeated)
+    about = Flag(help, tuple(choices), least, most, above, below, is_path, repeated)
     return dataclasses.field(default=default, metadata={"flag": about})
 
 
@@ -192,6 +195,8 @@ def _check(field: dataclasses.Field[Any], value: Any) -> None:
             raise Invalid(f"{given}: give a finite number")
         if about.least is not None and one < about.least:
             raise Invalid(f"{of_several} is too small; give at least {about.least:g}")
+        if about.most is not None and one > about.most:
+            raise Invalid(f"{of_several} is too large; give at most {about.most:g}")
         if about.above is not None and not one > about.above:
             raise Invalid(f"{of_several} is too small; give more than {about.above:g}")
         if about.below is not None and not one < about.below:

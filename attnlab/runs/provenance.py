@@ -49,12 +49,18 @@ def describe(packages: Sequence[str] = ()) -> dict[str, Any]:
 def table(wheres: Sequence[Where]) -> str:
     """A Markdown table of where rows come from; a group of lines for each environment.
 
+    Free memory, which is never the same twice, makes no group of its own.
+
     Args:
       wheres: of all rows.
     """
     lines: list[list[str]] = []
-    for found in {str(one.environment): one.environment for one in wheres}.values():
-        lines += _of_environment(found)
+    groups: dict[str, list[dict[str, Any]]] = {}
+    for one in wheres:
+        rest = {name: x for name, x in one.environment.items() if name != "available_bytes"}
+        groups.setdefault(str(rest), []).append(one.environment)
+    for environments in groups.values():
+        lines += _of_environment(environments[0], _free_memory(environments))
     times = sorted(one.time for one in wheres if one.time)
     if times:
         lines.append(["measured (UTC)", f"{times[0]} to {times[-1]}"])
@@ -65,15 +71,23 @@ def table(wheres: Sequence[Where]) -> str:
     return markdown_table(["", "where"], lines) if lines else ""
 
 
-def _of_environment(found: Mapping[str, Any]) -> list[list[str]]:
+def _free_memory(environments: Sequence[dict[str, Any]]) -> str:
+    """Of several, from the least to the most; "" where none says it."""
+    free = [found["available_bytes"] for found in environments if found.get("available_bytes")]
+    if not free:
+        return ""
+    ends = dict.fromkeys(human(size) for size in (min(free), max(free)))
+    return f", {' to '.join(ends)} free memory"
+
+
+def _of_environment(found: Mapping[str, Any], free_memory: str) -> list[list[str]]:
     """What there is of it: rows that are kept may be of an earlier version, which said less."""
     count, platform_ = found.get("devices"), found.get("platform")
     device = f"{count} × " * bool(count) + str(found.get("device", ""))
-    free = found.get("available_bytes")
     text = found.get("input", {})
     every = {
         "device": device + f" ({platform_})" * bool(platform_),
-        "cores": f"{found.get('cores', '')}" + (f", {human(free)} free memory" if free else ""),
+        "cores": f"{found.get('cores', '')}" + free_memory,
         "system": ", Python ".join(str(found[x]) for x in ("system", "python") if x in found),
         "versions": ", ".join(f"{k} {v}" for k, v in found.get("versions", {}).items()),
         "git revision": found.get("revision") or "unknown",

@@ -1,64 +1,79 @@
-"""The command line of `compare_peers`."""
+"""The command line of `compare_peers`, and what it does."""
 
-import math
-from pathlib import Path
-from typing import Any
+import importlib.util
+from collections.abc import Sequence
 
-from absl import flags
-
-from attnlab.runs import command_line
-from attnlab.runs.interrupts import interruptible
+from attnlab.runs import command_line, loop, provenance
+from attnlab.runs.errors import Invalid
+from attnlab.runs.folder import Folder
+from attnlab.runs.rows import Rows
 from experiments import compare_peers
-from experiments.compare_lengths import run as compare
-from experiments.compare_peers import rows as peers_rows
-from experiments.compare_peers import run as peers_run
-
-_OWN = ("rows", "repeats", "seconds")
+from experiments.compare_peers import plan, report
+from experiments.compare_peers.measure import measure
+from experiments.compare_peers.pairs import PACKAGES, Outcome, Pair
+from experiments.compare_peers.settings import Settings
 
 
 def main(argv: list[str]) -> int:
-    """Parses and compares; a bad flag or a missing package ends in one line and status 2."""
-    given = _flags()
-    try:
-        if not command_line.parse(given, argv, compare_peers.__doc__):
-            return 0
-        settings, resume = _settings(given)
-        with interruptible():
-            return peers_run.compare(
-                peers_rows.pairs(settings["rows"]),
-                repeats=settings["repeats"],
-                seconds=settings["seconds"],
-                output_dir=Path(given.output_dir),
-                resume=resume,
-            )
-    except (flags.Error, ValueError) as error:
-        return command_line.refuse("compare_peers", error)
+    """Parses and compares."""
+    return command_line.run(argv, Settings, run, doc=compare_peers.__doc__)
 
 
-def _flags() -> flags.FlagValues:
-    """The flags; of this experiment alone, so that others may use the same names."""
-    found = flags.FlagValues()
-    rows = list(peers_rows.ROWS)
-    flags.DEFINE_list("rows", rows, f"What to compare: {', '.join(rows)}.", flag_values=found)
-    flags.DEFINE_integer(
-        "repeats", 7, "Timed turns of each pair.", lower_bound=1, flag_values=found
+def run(settings: Settings, folder: Folder) -> int:
+    """Compares the pairs, each side in a process of its own.
+
+    Raises:
+      Invalid: a peer that is missing is not installed, or the folder cannot be made.
+    """
+    pairs = plan.pairs(settings.rows)
+    rows: Rows[Pair, Outcome] = Rows(folder, lambda outcome: outcome.pair, [Outcome])
+    done = {pair for pair, one in rows.kept.items() if _done(one.row)}
+    require_packages([pair for pair in pairs if pair not in done])
+
+    def compared(pair: Pair) -> list[Outcome]:
+        found = measure(pair, repeats=settings.repeats, seconds=settings.seconds)
+        rows.environment = rows.environment or found.environment
+        folder.note(found.errors)
+        return [found.outcome]
+
+    def reported() -> loop.Report:
+        kept = rows.of(pairs)
+        outcomes = [one.row for one in kept]
+        where = provenance.table([one.where for one in kept])
+        return loop.Report(
+            report.markdown(outcomes, planned=len(pairs), where=where),
+            said=report.tables(outcomes),
+        )
+
+    job = loop.Job(
+        unit="pairs",
+        measure=compared,
+        lost=lambda pair, message: Outcome(pair, "failed", message),
+        done=_done,
+        title=lambda pair: f"{pair.row}: {report.title(pair)}",
+        line=lambda found: report.line(found[0]),
+        report=reported,
     )
-    after = "A pair takes no more turns after this time."
-    flags.DEFINE_float("seconds", 60.0, after, lower_bound=0.0, flag_values=found)
-    again = "The folder of an earlier run to complete, with its flags."
-    flags.DEFINE_string("resume", None, again, flag_values=found)
-    return command_line.add_common(found)
+    return loop.run(job, pairs, folder, rows, where=provenance.processor())
 
 
-def _settings(given: flags.FlagValues) -> tuple[dict[str, Any], Path | None]:
-    if not given.seconds < math.inf:  # nor is NaN
-        raise ValueError(f"--seconds={given.seconds}: give a finite number")
-    if given.resume is None:
-        return {name: given[name].value for name in _OWN}, None
-    path = Path(given.resume)
-    stored = peers_run.stored_settings(path)
-    compare.check_resumed({n: given[n].value for n in _OWN if given[n].present}, stored, path)
-    return stored, path
+def require_packages(pairs: Sequence[Pair]) -> None:
+    """Refuses pairs whose peer is not installed.
+
+    Raises:
+      Invalid: naming what is missing and how to install it.
+    """
+    needed = dict.fromkeys(PACKAGES[p.peer.program] for p in pairs if p.peer.program in PACKAGES)
+    missing = [name for name in needed if not importlib.util.find_spec(name.replace("-", "_"))]
+    if missing:
+        raise Invalid(
+            f"not installed: {', '.join(missing)}; they are in the extra compat, which "
+            "`launch/local --extra=compat compare_peers` installs (or choose other --rows)"
+        )
+
+
+def _done(outcome: Outcome) -> bool:
+    return outcome.status == "ok"
 
 
 if __name__ == "__main__":

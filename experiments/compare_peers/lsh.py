@@ -17,12 +17,12 @@ from attnlab.bench.case import Case
 from attnlab.bench.mechanisms import Mechanism
 from attnlab.ops import lsh
 from attnlab.ops.lsh import factorize, hash_buckets, make_rotations
-from experiments.compare_peers import pairs as peers
+from experiments.compare_peers import pairs
 
-_OPTIONS = {peers.TRAX: lsh.TRAX, peers.LUCIDRAINS: lsh.LUCIDRAINS}
+_OPTIONS = {pairs.TRAX: lsh.TRAX, pairs.LUCIDRAINS: lsh.LUCIDRAINS}
 
 
-def buckets_for(side: peers.Side) -> np.ndarray:
+def buckets_for(side: pairs.Side) -> np.ndarray:
     """Buckets [1, R, L, N] of the query stream, as many as the side's rule makes."""
     case = side.case
     streams = inputs.streams(inputs.read(), batch=1, length=case.length, width=case.width)
@@ -72,14 +72,14 @@ def hugging_face(case: Case, buckets: np.ndarray | None) -> Callable[[Any, Any],
         lsh_num_chunks_after=0,
         lsh_attention_probs_dropout_prob=0.0,
         num_hashes=case.num_hashes,
-        num_buckets=list(factorize(_num_buckets(peers.HUGGING_FACE, case))),
+        num_buckets=list(factorize(_num_buckets(pairs.HUGGING_FACE, case))),
         is_decoder=case.causal,
         max_position_embeddings=case.length,
         hash_seed=0,
     )
     module = LSHSelfAttention(config)
     module.query_key, module.value = Given(), Given()
-    offset = _with_offsets(buckets, _num_buckets(peers.HUGGING_FACE, case))  # [1, N, R·L]
+    offset = _with_offsets(buckets, _num_buckets(pairs.HUGGING_FACE, case))  # [1, N, R·L]
 
     def attend(qk: Any, v: Any) -> Any:
         module.query_key.result, module.value.result = qk, v
@@ -93,7 +93,7 @@ def reformer_pytorch(case: Case, buckets: np.ndarray | None) -> Callable[[Any, A
     from reformer_pytorch import LSHAttention
 
     module = LSHAttention(bucket_size=case.chunk_size, n_hashes=case.num_hashes, causal=case.causal)
-    offset = _with_offsets(buckets, _num_buckets(peers.REFORMER_PYTORCH, case))
+    offset = _with_offsets(buckets, _num_buckets(pairs.REFORMER_PYTORCH, case))
     if offset is not None:
         module.hash_vectors = lambda *_, **__: offset[0]
 
@@ -102,7 +102,7 @@ def reformer_pytorch(case: Case, buckets: np.ndarray | None) -> Callable[[Any, A
 
 def _num_buckets(program: str, case: Case) -> int:
     chunks = case.length // case.chunk_size
-    return chunks if program in (peers.REFORMER_PYTORCH, peers.LUCIDRAINS) else 2 * chunks
+    return chunks if program in (pairs.REFORMER_PYTORCH, pairs.LUCIDRAINS) else 2 * chunks
 
 
 def _with_offsets(buckets: np.ndarray | None, num_buckets: int) -> Any:

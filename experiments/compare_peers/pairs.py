@@ -1,23 +1,11 @@
-"""attnlab beside other people's attention: what is compared, and what came out.
-
-| file | what it holds |
-| --- | --- |
-| `peers` | `Side`, `Pair`: what is compared; `Outcome`: what came out, one JSON line each |
-| `peers_rows` | the pairs of each row of the command line, and their targets |
-| `peers_sides` | a `Side` -> a program to call: attnlab, Keras, Flax, `jax.nn`, torch |
-| `peers_lsh` | the same for Hugging Face's and reformer-pytorch's LSH attention |
-| `peers_process` | a side in a process of its own, called when it is its turn |
-| `peers_run` | the loop over the pairs |
-| `peers_report` | the tables, as functions of the outcomes |
+"""What is compared, and what came out.
 
 Everything is float32, batch 1, on the CPU; attnlab's side is the bare function that `mechanisms`
 builds with `ops_only`, and a peer's side the bare function too, without projections.
 """
 
 import dataclasses
-import json
 import statistics
-from typing import Any
 
 from attnlab.bench.case import Case
 
@@ -26,11 +14,11 @@ TRAX, LUCIDRAINS = "attnlab (trax)", "attnlab (lucidrains)"  # presets, for comp
 KERAS, FLAX, JAX_NN = "Keras AdditiveAttention", "Flax MHA", "jax.nn"
 SDPA = "torch SDPA"
 HUGGING_FACE, REFORMER_PYTORCH = "Hugging Face LSHSelfAttention", "reformer-pytorch"
-PACKAGES = {  # what to import for a program that jax and flax do not bring
-    KERAS: "keras",
+PACKAGES = {  # what to install for a program that jax and flax do not bring
     SDPA: "torch",
+    KERAS: "keras",
     HUGGING_FACE: "transformers",
-    REFORMER_PYTORCH: "reformer_pytorch",
+    REFORMER_PYTORCH: "reformer-pytorch",
 }
 CROSSOVER_BY = 2048  # the length at which LSH is to be faster than torch's dense attention
 
@@ -51,7 +39,7 @@ class Pair:
     """Two sides to compare. A bound is on ours / peer's, the smaller the better.
 
     Attributes:
-      row: the name on the command line; a key of `peers_rows.ROWS`.
+      row: the name on the command line; a key of `plan.ROWS`.
       ours: attnlab.
       peer: the other one; attnlab at a quarter of the length in the rows on growth.
       checked: the sides whose values must agree first; None where the two compute different things.
@@ -78,7 +66,7 @@ class Pair:
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    """What came out of a pair: one line of `results.jsonl`.
+    """What came out of a pair.
 
     Attributes:
       pair: what was compared.
@@ -91,9 +79,6 @@ class Outcome:
       peer_bytes: the same.
       difference: largest |ours − peer's| over the outputs (forward) or the gradients of the inputs
         (forward + backward), relative to the largest |peer's|; None where not checked.
-      environment: device, versions, git revision.
-      flags: the command line's settings.
-      time: when the row was written, UTC.
     """
 
     pair: Pair
@@ -104,9 +89,6 @@ class Outcome:
     ours_bytes: int | None = None
     peer_bytes: int | None = None
     difference: float | None = None
-    environment: dict[str, Any] = dataclasses.field(default_factory=dict)
-    flags: dict[str, Any] = dataclasses.field(default_factory=dict)
-    time: str = ""
 
     @property
     def ratios(self) -> tuple[float, ...]:
@@ -139,24 +121,6 @@ class Outcome:
         ]
         known = [met for met in found if met is not None]
         return all(known) if known else None
-
-
-def from_json(line: str) -> Outcome:
-    """An outcome from its line of `results.jsonl`.
-
-    Raises:
-      ValueError, KeyError or TypeError: it is no such line.
-    """
-
-    def side(values: dict[str, Any]) -> Side:
-        return Side(values["program"], Case(**values["case"]))
-
-    values = json.loads(line)
-    pair, checked = values["pair"], values["pair"]["checked"]
-    pair |= {"ours": side(pair["ours"]), "peer": side(pair["peer"])}
-    pair |= {"checked": checked and tuple(map(side, checked))}
-    seconds = {name: tuple(values[name]) for name in ("ours_seconds", "peer_seconds")}
-    return Outcome(**values | seconds | {"pair": Pair(**pair)})
 
 
 def crossover(outcomes: list[Outcome]) -> int | None:

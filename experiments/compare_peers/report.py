@@ -3,19 +3,17 @@
 import statistics
 from collections.abc import Sequence
 
-from attnlab.bench.case import PASSES
-from attnlab.runs.units import human
+from attnlab.bench.case import PASS_TITLES, PASSES
 from attnlab.runs.markdown import markdown_table
-from attnlab.runs.units import duration
-from attnlab.bench.case import PASS_TITLES
-from experiments.compare_peers import pairs as peers
-from experiments.compare_peers.pairs import Outcome, Pair
+from attnlab.runs.units import duration, human
+from experiments.compare_peers.pairs import CROSSOVER_BY, OURS, Outcome, Pair, crossover
 
 _HEADER = (
     "attnlab | against | pass | time | theirs | ratio (range; turns) | target | met | "
     "memory | theirs | ratio | target | met"
 ).split(" | ")
 _FASTER = 0.5  # a bound below this reads "n times faster", one above "n times the time"
+_CASES = "float32, batch 1, on the CPU."
 _METHOD = """\
 Each side runs in a process of its own, with as many threads as there are cores; the two are called
 in turns, and the order of the two changes from turn to turn. A time is the median over the turns of
@@ -73,24 +71,25 @@ def tables(outcomes: Sequence[Outcome]) -> str:
     return "\n".join(parts).rstrip()
 
 
-def markdown(outcomes: Sequence[Outcome], *, planned: int) -> str:
+def markdown(outcomes: Sequence[Outcome], *, planned: int, where: str) -> str:
     """The whole report.
 
     Args:
       outcomes: the rows.
       planned: how many the run has, done or not.
+      where: the table of where they come from.
     """
     met = [m for o in outcomes for m in (o.time_met, o.memory_met) if m is not None]
     failed = sum(o.status != "ok" for o in outcomes)
     summary = f"{len(outcomes)} of {planned} pairs; {sum(met)} of {len(met)} targets met" + (
         f"; {failed} pairs failed." if failed else "."
     )
-    parts = ["# attnlab and its peers", summary, *_where(outcomes)]
+    parts = ["# attnlab and its peers", summary, _CASES]
     if verdicts := _verdicts(outcomes):
         header = ["work", "against", "pass", "of", "measured", "target", "met"]
         parts += ["## Targets", markdown_table(header, verdicts)]
     parts.append(tables(outcomes))
-    parts += ["## How it was measured", _METHOD]
+    parts += ["## How it was measured", _METHOD, where]
     return "\n\n".join(parts) + "\n"
 
 
@@ -141,7 +140,7 @@ def _case(pair: Pair) -> str:
 
 def _peer(pair: Pair) -> str:
     ours, peer = pair.ours.case, pair.peer.case
-    if pair.peer.program != peers.OURS:
+    if pair.peer.program != OURS:
         return pair.peer.program
     return f"itself, n = {peer.length}" if ours.mechanism == peer.mechanism else "attnlab blockwise"
 
@@ -187,22 +186,11 @@ def _crossovers(outcomes: Sequence[Outcome]) -> list[str]:
         chosen = [o for o in outcomes if o.pair.passes == passes]
         if not chosen:
             continue
-        start = peers.crossover(chosen)
-        met = start is not None and start <= peers.CROSSOVER_BY
+        start = crossover(chosen)
+        met = start is not None and start <= CROSSOVER_BY
         words = "is faster at no length" if start is None else f"is faster from n = {start} on"
         found.append(
-            f"{PASS_TITLES[passes]}: LSH {words}; target: from n = {peers.CROSSOVER_BY} or less: "
+            f"{PASS_TITLES[passes]}: LSH {words}; target: from n = {CROSSOVER_BY} or less: "
             f"{_met(met)}.\n"
         )
     return found
-
-
-def _where(outcomes: Sequence[Outcome]) -> list[str]:
-    known = [o for o in outcomes if o.environment]
-    if not known:
-        return []
-    where, when = known[0].environment, known[0].time
-    versions = ", ".join(f"{name} {version}" for name, version in where["versions"].items())
-    text = f"{when}, {where['device']}, {where['cores']} cores, {where['system']}."
-    revision = f"Revision {where['revision']}. " if where["revision"] else ""
-    return [f"{text} {revision}Python {where['python']}, {versions}. float32, batch 1."]

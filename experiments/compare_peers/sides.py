@@ -14,13 +14,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from attnlab.runs import provenance
-from attnlab.runs.units import human
 from attnlab.bench import inputs, mechanisms, memory, programs
 from attnlab.bench.case import Case
 from attnlab.bench.mechanisms import Mechanism
-from experiments.compare_peers import lsh as peers_lsh
-from experiments.compare_peers import pairs as peers
+from attnlab.runs import provenance
+from attnlab.runs.units import human
+from experiments.compare_peers import lsh, pairs
 from experiments.compare_peers.pairs import Side
 
 
@@ -50,24 +49,24 @@ def build(side: Side, *, given_buckets: bool = False) -> Program:
     case = side.case
     if case.dtype == "float64":
         jax.config.update("jax_enable_x64", True)
-    buckets = peers_lsh.buckets_for(side) if given_buckets and case.mechanism == "lsh" else None
+    buckets = lsh.buckets_for(side) if given_buckets and case.mechanism == "lsh" else None
     match side.program:
-        case peers.OURS:
+        case pairs.OURS:
             return _jax(case, mechanisms.build(case))
-        case peers.TRAX | peers.LUCIDRAINS:
-            return _jax(case, peers_lsh.preset(side.program, case, peers_lsh.buckets_for(side)))
-        case peers.FLAX:
+        case pairs.TRAX | pairs.LUCIDRAINS:
+            return _jax(case, lsh.preset(side.program, case, lsh.buckets_for(side)))
+        case pairs.FLAX:
             return _jax(case, Mechanism(_no_parameters, _flax, split_heads=True))
-        case peers.JAX_NN:
+        case pairs.JAX_NN:
             return _jax(case, Mechanism(_no_parameters, _jax_nn, split_heads=True))
-        case peers.KERAS:
+        case pairs.KERAS:
             return _jax(case, _keras(case))
-        case peers.SDPA:
+        case pairs.SDPA:
             return _torch(case, _sdpa, inputs.STREAMS, "bnlh")
-        case peers.HUGGING_FACE:
-            return _torch(case, peers_lsh.hugging_face(case, buckets), ("query", "value"), "bl(nh)")
-        case peers.REFORMER_PYTORCH:
-            function = peers_lsh.reformer_pytorch(case, buckets)
+        case pairs.HUGGING_FACE:
+            return _torch(case, lsh.hugging_face(case, buckets), ("query", "value"), "bl(nh)")
+        case pairs.REFORMER_PYTORCH:
+            function = lsh.reformer_pytorch(case, buckets)
             return _torch(case, function, ("query", "value"), "(bn)lh")
     raise ValueError(f"no program {side.program!r}")
 

@@ -1,53 +1,117 @@
-"""The command line of `hash_quality`."""
+"""The command line of `hash_quality`, and what it does."""
 
-from pathlib import Path
+import functools
+from collections.abc import Iterator
 
-from absl import flags
+import jax
+import numpy as np
 
-from attnlab.runs import command_line
-from attnlab.runs.errors import Invalid
-from attnlab.runs.interrupts import interruptible
+from attnlab.bench import environment, inputs
+from attnlab.runs import command_line, loop, provenance
+from attnlab.runs.command_line import say
+from attnlab.runs.errors import Invalid, Stopped
+from attnlab.runs.folder import Folder
+from attnlab.runs.rows import Rows
 from experiments import hash_quality
-from experiments.hash_quality import run as hash_quality_run
-from experiments.hash_quality.lines import CENTRING, MERGE, Settings
+from experiments.hash_quality import figures, model, report
+from experiments.hash_quality.lines import Line, Row, measure
+from experiments.hash_quality.settings import Settings
 
-_HELP = {
-    "rounds": "Numbers of hash rounds.",
-    "chunk_sizes": "Chunk lengths.",
-    "bucket_factors": "Numbers of buckets, in units of the usual 2 * length / chunk size.",
-    "windows": "Slots of its own bucket that a query sees; 0 = as many as a chunk has.",
-    "centering": f"What is subtracted before hashing: {', '.join(CENTRING)}.",
-    "merge": f"How a pair that several rounds show counts: {', '.join(MERGE)}.",
-    "length": "Bytes that are attended over, and trained on at a time.",
-    "num_layers": "Layers of the model; all are measured.",
-    "num_heads": "Heads of a layer.",
-    "head_dim": "Width of a head.",
-    "train_steps": "Steps of training; 0 = seeded weights.",
-    "top_k": "Keys of a query whose recall is measured.",
-    "target_mass": "Share of the mass that is called enough.",
-    "seed": "Of the model, its training and the rotations.",
-    "data_files": "Files of text. Without them: the project's own sources.",
-}
+MODEL = "model"  # the folder of its training
+Key = tuple[Line, int]
 
 
 def main(argv: list[str]) -> int:
-    """Parses, builds the settings and runs; a bad flag ends in one line and status 2."""
-    try:
-        resume = command_line.resumed(argv)
-        kept = Settings()
-        if resume:
-            flags_then = hash_quality_run.kept_rows(Path(resume))[0].flags
-            kept = command_line.from_plain(Settings, flags_then)
-        given = command_line.flags_of(kept, _HELP, resumes=True)
-        if not command_line.parse(given, argv, hash_quality.__doc__):
-            return 0
-        settings = command_line.settings_of(given, kept)
-        if resume and settings != kept:
-            raise Invalid(f"--resume={resume} was made with other settings; leave these flags out")
-        with interruptible():
-            return hash_quality_run.run(settings, output_dir=Path(given.output_dir), resume=resume)
-    except (flags.Error, Invalid) as error:
-        return command_line.refuse("hash_quality", error)
+    """Parses and measures."""
+    return command_line.run(argv, Settings, run, doc=hash_quality.__doc__)
+
+
+def run(settings: Settings, folder: Folder) -> int:
+    """Trains the model, where a row is missing, and measures every line over rounds.
+
+    Raises:
+      Invalid: the text is too short or another one, or the folder cannot be made.
+    """
+    text = inputs.read(settings.input)
+    trained_on, measured_on = split(text, settings.length)
+    rows: Rows[Key, Row] = Rows(folder, lambda row: (row.line, row.num_hashes), [Row])
+    rows.environment = environment.describe(text)
+    lines, rounds = settings.lines(), settings.numbers_of_rounds()
+    keys = [(line, n) for line in lines for n in rounds]
+    if len(rows.of(keys)) < len(keys):
+        _require_same(text, rows, folder)
+
+    @functools.cache
+    def activations() -> tuple[jax.Array, jax.Array, float | None]:
+        say(f"{text.name}: training for {settings.train_steps} steps")
+        variables, bits = model.trained(settings, trained_on, measured_on, folder.path / MODEL)
+        before = {one.row.bits for one in rows.kept.values()} - {bits}
+        if before:
+            raise Stopped(
+                f"the rows of {folder.path} are of a model of {before.pop()} bits a byte, which "
+                f"here comes to {bits}; start a new run"
+            )
+        return *model.activations(settings, variables, measured_on), bits
+
+    def measured(line: Line) -> Iterator[Row]:
+        qk, v, bits = activations()
+        for n in rounds:
+            if (line, n) not in rows.kept:
+                yield measure(line, n, qk, v, top_k=settings.top_k, seed=settings.seed, bits=bits)
+
+    def reported() -> loop.Report:
+        kept = rows.of(keys)
+        found, wheres = [one.row for one in kept], [one.where for one in kept]
+        return loop.Report(
+            report.markdown(
+                found,
+                settings,
+                text=wheres[0].environment["input"]["name"],
+                planned=len(keys),
+                where=provenance.table(wheres),
+            ),
+            figures.draw(found, settings),
+            said=f"{report.table(found)}\n\n{report.answer(found, settings)}",
+        )
+
+    def before(line: Line) -> None:
+        activations()
+
+    job = loop.Job(
+        unit="lines",
+        measure=measured,
+        done=lambda row: True,
+        title=Line.title,
+        line=report.line,
+        report=reported,
+        keys=lambda line: [(line, n) for n in rounds],
+        before=before,
+    )
+    return loop.run(job, lines, folder, rows, where=rows.environment["device"])
+
+
+def split(text: inputs.Text, length: int) -> tuple[np.ndarray, np.ndarray]:
+    """What to train on, and the last `length` bytes, to measure on.
+
+    Raises:
+      Invalid: there is no window left to train on.
+    """
+    needed = 2 * length + 1
+    if text.data.size < needed:
+        raise Invalid(
+            f"--length={length} needs {needed} bytes, to train and to measure on; {text.name} has"
+            f" {text.data.size} (give a longer --input or a smaller --length)"
+        )
+    return text.data[:-length], text.data[-length:]
+
+
+def _require_same(text: inputs.Text, rows: Rows[Key, Row], folder: Folder) -> None:
+    """Refuses to add rows of a text to those of another."""
+    for one in rows.kept.values():
+        if one.where.environment["input"]["sha256"] != text.digest:
+            raise Invalid(
+                f"--resume={folder.path} was measured on another text; leave it and start anew"
+            )
 
 
 if __name__ == "__main__":

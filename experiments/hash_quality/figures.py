@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from matplotlib.figure import Figure
@@ -13,6 +12,7 @@ from matplotlib.ticker import MaxNLocator, NullLocator, PercentFormatter
 from attnlab.runs import figure_files
 from attnlab.runs.palette import GRID, MUTED, SERIES
 from experiments.hash_quality.lines import Line, Row, by_line
+from experiments.hash_quality.settings import Settings
 
 _TITLES = {
     "chunk_size": "Chunk size",
@@ -23,11 +23,10 @@ _TITLES = {
 }
 
 
-def save(rows: Sequence[Row], folder: Path) -> list[Path]:
-    """Writes quality.svg, quality.png, buckets.svg and buckets.png; returns their paths."""
+def draw(rows: Sequence[Row], settings: Settings) -> dict[str, Figure]:
+    """The figures "quality" and "buckets"."""
     with figure_files.style():
-        figures = {"quality": _quality(rows), "buckets": _buckets(rows)}
-    return figure_files.save(figures, folder)
+        return {"quality": _quality(rows, settings), "buckets": _buckets(rows, settings)}
 
 
 def varied(rows: Sequence[Row]) -> dict[str, list[Line]]:
@@ -44,15 +43,14 @@ def varied(rows: Sequence[Row]) -> dict[str, list[Line]]:
     return found
 
 
-def _quality(rows: Sequence[Row]) -> Figure:
+def _quality(rows: Sequence[Row], settings: Settings) -> Figure:
     """A column a thing that varies: its legend, then a panel a measure."""
     lines, columns = by_line(rows), varied(rows)
     base = next(iter(lines))
     columns = columns or {"merge": [base]}
-    flags = rows[0].flags
     measures = {
         "captured_mass": "attention mass captured",
-        "top_k_recall": f"recall of the {flags['top_k']} largest",
+        "top_k_recall": f"recall of the {settings.top_k} largest",
         "relative_error": "error of the context",
     }
     figure = Figure(figsize=(2.5 * len(columns) + 0.8, 7.4), layout="constrained")
@@ -67,9 +65,9 @@ def _quality(rows: Sequence[Row]) -> Figure:
             axes = figure.add_subplot(grid[place, column], sharey=first.get(measure))
             first.setdefault(measure, axes)
             axes.tick_params(labelleft=column == 0, labelbottom=place == len(measures))
-            _rounds(axes, flags["rounds"])
+            _rounds(axes, settings.rounds)
             if measure != "relative_error":
-                axes.axhline(flags["target_mass"], color=MUTED, linewidth=0.9, linestyle="--")
+                axes.axhline(settings.target_mass, color=MUTED, linewidth=0.9, linestyle="--")
             for i, (line, label, color, marker) in enumerate(shown):
                 beside = 2 ** (0.12 * (i - (len(shown) - 1) / 2))  # apart on an axis of doublings
                 _over_rounds(axes, lines[line], measure, beside, color, marker, label)
@@ -87,10 +85,10 @@ def _quality(rows: Sequence[Row]) -> Figure:
         if measure != "relative_error":
             first[measure].set_ylim(0, 1.04)
             first[measure].yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
-            _target(first[measure], flags["target_mass"])
+            _target(first[measure], settings.target_mass)
     _chance(first["captured_mass"], lines[base])
     figure.suptitle(
-        f"LSH attention beside full attention over hash rounds — {_model(rows)}\n"
+        f"LSH attention beside full attention over hash rounds — {_model(rows, settings)}\n"
         "Marks: mean over heads; bars: from the lowest head to the highest",
         x=0.01, ha="left", fontsize=9.5,
     )  # fmt: skip
@@ -114,7 +112,7 @@ def _over_rounds(
     axes.plot(xs, means, color=color, marker=marker, markersize=4.5, linewidth=1.4, label=label)
 
 
-def _buckets(rows: Sequence[Row]) -> Figure:
+def _buckets(rows: Sequence[Row], settings: Settings) -> Figure:
     """A panel a layer, a group of bars a bin, a bar a way of centering; the empty buckets first."""
     base, *_ = by_line(rows)
     shown = [base, *varied(rows).get("centering", [base])[1:]]
@@ -153,7 +151,7 @@ def _buckets(rows: Sequence[Row]) -> Figure:
         *panels[0].get_legend_handles_labels(), title="centering", frameon=False, fontsize=8,
         loc="outside right upper",
     )  # fmt: skip
-    figure.suptitle(f"Sizes of buckets — {_model(rows)}", x=0.01, ha="left", fontsize=9.5)
+    figure.suptitle(f"Sizes of buckets — {_model(rows, settings)}", x=0.01, ha="left", fontsize=9.5)
     return figure
 
 
@@ -205,10 +203,10 @@ def _center(line: Line) -> str:
     return {"none": "none", "running": "running mean"}[line.centering]
 
 
-def _model(rows: Sequence[Row]) -> str:
-    flags, bits = rows[0].flags, rows[0].bits
+def _model(rows: Sequence[Row], settings: Settings) -> str:
+    bits = rows[0].bits
     trained = "untrained" if bits is None else f"{bits:.2f} bits a byte"
     return (
-        f"{flags['length']} bytes, {flags['num_layers']} layers × {flags['num_heads']} heads,"
+        f"{settings.length} bytes, {settings.num_layers} layers × {settings.num_heads} heads,"
         f" {trained}"
     )

@@ -1,142 +1,168 @@
-"""Real activations to hash: a small causal model of bytes, trained for a moment on a text.
+"""Real activations to hash: those of a small causal model, trained for a moment on a text's bytes.
 
-x = E[byte] + P[position], then layers of shared-QK attention and a two-layer perceptron, both
-behind a LayerNorm and beside a residual path, then the logits of the next byte. While training,
+The layers' queries and keys are one projection, as LSH attention needs it. While training,
 attention is exact, so that no hash has had a say in what the activations look like.
 """
 
 from __future__ import annotations
 
-import functools
-import time
-from collections.abc import Callable
+import hashlib
+import itertools
+import math
+import signal
+from pathlib import Path
 from typing import Any
 
 import flax.linen as nn
+import grain
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 
-from attnlab import positions
-from attnlab.modules.lsh import LSHSelfAttention
+from attnlab.data.tasks import ENDLESS
+from attnlab.models.transformer import TransformerConfig, TransformerLM
 from attnlab.ops.lsh.attention import LSHOptions
 from attnlab.ops.routes import LSH
+from attnlab.runs.command_line import say
+from attnlab.tokens import NUM_SPECIAL
+from attnlab.training.loop import LoopSettings, Task, train
+from attnlab.training.metrics_file import read_metrics
+from attnlab.training.objective import TokenCrossEntropy
+from attnlab.training.optimizers import OptimizerSettings
+from attnlab.training.parallel import parallel_over
+from experiments.hash_quality.settings import Settings
 
-LEARNING_RATE = 3e-3
-WARMUP_STEPS = 10
 WINDOW, BATCH = 512, 2  # bytes of a window, windows of a step
+_IDENTITY = ("length", "num_layers", "num_heads", "head_dim", "train_steps", "seed")
 
 
-def exact(length: int) -> LSH:
-    """Full shared-QK attention as a route: one chunk that holds everything."""
+def build(settings: Settings, length: int) -> TransformerLM:
+    """The model, to be called with that many bytes; no parameter depends on how many."""
+    width = settings.num_heads * settings.head_dim
+    config = TransformerConfig(
+        NUM_SPECIAL + 256,
+        num_layers=settings.num_layers,
+        width=width,
+        hidden=4 * width,
+        num_heads=settings.num_heads,
+        pre_norm=True,
+        activation=nn.gelu,
+        dropout_rate=0.0,
+    )
+    # One chunk that holds everything: full attention with shared queries and keys.
     options = LSHOptions(strict=False, same_bucket=False, look_back=0)
-    return LSH(num_hashes=1, num_buckets=2, chunk_size=length, options=options)
+    exact = LSH(num_hashes=1, num_buckets=2, chunk_size=length, options=options)
+    return TransformerLM(config, config.attention(exact))
 
 
-class ByteModel(nn.Module):
-    """Logits [B, L, 256] of the byte after each of [B, L].
-
-    Attributes:
-      num_layers: attention and perceptron, this many times.
-      num_heads: N.
-      head_dim: H; the model is N·H wide.
-    """
-
-    num_layers: int
-    num_heads: int
-    head_dim: int
-
-    @nn.compact
-    def __call__(self, tokens: jax.Array, start: jax.Array) -> jax.Array:
-        """Logits of the next bytes; the first byte of row b stands at position start[b]."""
-        length, width = tokens.shape[1], self.num_heads * self.head_dim
-        x = nn.Embed(256, width, embedding_init=nn.initializers.normal(1.0))(tokens)
-        x += positions.sinusoids(start[:, None] + jnp.arange(length)[None, :], width)
-        for i in range(self.num_layers):
-            attention = LSHSelfAttention(self.num_heads, exact(length), name=f"attention_{i}")
-            x += attention(nn.LayerNorm()(x))
-            hidden = nn.gelu(nn.Dense(4 * width)(nn.LayerNorm()(x)))
-            x += nn.Dense(width)(hidden)
-        return nn.Dense(256)(nn.LayerNorm()(x))
-
-
-def train(
-    model: ByteModel,
-    data: np.ndarray,
-    *,
-    length: int,
-    steps: int,
-    seed: int,
-    progress: Callable[[str], None],
+def trained(
+    settings: Settings, data: np.ndarray, held_out: np.ndarray, folder: Path
 ) -> tuple[Any, float | None]:
-    """Parameters after `steps` of Adam on random windows of the text.
+    """The model's variables after `train_steps` on random windows of a text.
 
-    A window stands at random positions below `length`, so that the model has seen them all.
+    A training that `folder` has, or its beginning, is not done again.
 
     Args:
-      model: what to train.
-      data: uint8 [bytes], at least length + 1 of them.
-      length: of the sequences that the model is wanted for.
-      steps: of 2 windows of 512 bytes (or `length`, if less); 0 = only seeded.
-      seed: of parameters and windows.
-      progress: told how it goes.
+      settings: sizes, steps and seed.
+      data: uint8 [bytes], at least settings.length of them.
+      held_out: likewise, to validate on.
+      folder: of this training alone; made where there is any.
 
     Returns:
-      The parameters, and the loss of the last steps in bits a byte (None without any).
+      The variables, and the loss of the last steps in bits a byte (None without any).
+
+    Raises:
+      Diverged: the loss is not finite.
+      Invalid: the folder has another training.
+      KeyboardInterrupt: a signal ended it; what is done is in the folder.
     """
-    params = model.init(jax.random.key(seed), jnp.zeros((1, 2), jnp.int32), jnp.zeros(1, jnp.int32))
-    schedule = optax.warmup_cosine_decay_schedule(
-        0.0, LEARNING_RATE, WARMUP_STEPS, max(steps, WARMUP_STEPS + 1)
+    size = min(WINDOW, settings.length)
+    model = build(settings, size)
+    if not settings.train_steps:
+        tokens = jnp.full((1, size), NUM_SPECIAL)
+        return jax.jit(model.init)(jax.random.key(settings.seed), tokens), None
+    folder.mkdir(exist_ok=True)
+    identity = {name: getattr(settings, name) for name in _IDENTITY} | {
+        "text": hashlib.sha256(data.tobytes()).hexdigest()
+    }
+    found = train(
+        Task(
+            model,
+            TokenCrossEntropy(),
+            windows(data, size, settings.length, settings.seed),
+            lambda: itertools.islice(windows(held_out, size, settings.length, settings.seed), 1),
+            identity,
+        ),
+        settings=LoopSettings(
+            settings.train_steps,
+            log_every=max(10, settings.train_steps // 10),
+            validate_every=settings.train_steps,
+            seed=settings.seed,
+        ),
+        optimizer=OptimizerSettings(
+            learning_rate=3e-3,
+            schedule="linear",
+            warmup_steps=min(10, settings.train_steps - 1),
+            clip_norm=1.0,
+        ),
+        parallel=parallel_over("jit", jax.local_devices()[:1]),
+        folder=folder,
+        say=say,
     )
-    optimizer = optax.chain(optax.clip_by_global_norm(1.0), optax.adam(schedule))
-    state = optimizer.init(params)
+    if found.stopped_by is not None:
+        signal.raise_signal(found.stopped_by)
+    curve = [row for row in read_metrics(folder) if row["kind"] == "training"]
+    return found.variables, curve[-1]["nll"] / math.log(2)
 
-    @functools.partial(jax.jit, donate_argnums=(0, 1))
-    def step(params, state, windows, start):
-        def loss(params):
-            logits = model.apply(params, windows[:, :-1], start)
-            return optax.softmax_cross_entropy_with_integer_labels(logits, windows[:, 1:]).mean()
 
-        value, gradients = jax.value_and_grad(loss)(params)
-        updates, state = optimizer.update(gradients, state)
-        return optax.apply_updates(params, updates), state, value / jnp.log(2)
+def windows(data: np.ndarray, size: int, length: int, seed: int) -> grain.IterDataset:
+    """Endless batches of random windows, each at random positions below `length`.
 
-    rng, size = np.random.default_rng(seed), min(WINDOW, length)
-    losses: list[float] = []
-    began = told = time.monotonic()
-    for i in range(steps):
-        first = rng.integers(0, data.size - size, size=(BATCH, 1))
-        windows = data[first + np.arange(size + 1)].astype(np.int32)
-        start = rng.integers(0, length - size + 1, size=BATCH)
-        params, state, bits = step(params, state, windows, start)
-        losses.append(float(bits))
-        if not np.isfinite(losses[-1]):
-            raise ValueError(f"the loss is {losses[-1]} at step {i}: training has diverged")
-        if time.monotonic() - told > 10:
-            told = time.monotonic()
-            progress(
-                f"  step {i + 1} of {steps}: {losses[-1]:.2f} bits a byte, {told - began:.0f} s"
-            )
-    return params, float(np.mean(losses[-10:])) if losses else None
+    So the model has seen all positions that it will be asked for.
+
+    Args:
+      data: uint8 [bytes].
+      size: bytes of a window.
+      length: number of positions.
+      seed: seed of what is drawn.
+
+    Returns:
+      A dataset of {"tokens", "positions"}, int32 [BATCH, size].
+    """
+
+    def draw(_: int, rng: np.random.Generator) -> dict[str, np.ndarray]:
+        first = rng.integers(data.size - size + 1)
+        start = rng.integers(length - size + 1)
+        positions = np.arange(start, start + size, dtype=np.int32)
+        return {"tokens": as_tokens(data[first : first + size]), "positions": positions}
+
+    order = grain.MapDataset.range(ENDLESS).seed(seed).random_map(draw).batch(BATCH)
+    return order.to_iter_dataset(grain.ReadOptions(num_threads=0))
+
+
+def as_tokens(data: np.ndarray) -> np.ndarray:
+    """The bytes as `tokenizers.Bytes` has them."""
+    return data.astype(np.int32) + NUM_SPECIAL
 
 
 def activations(
-    model: ByteModel, params: Any, tokens: np.ndarray
-) -> list[tuple[jax.Array, jax.Array]]:
-    """The shared queries and keys and the values [B, L, N, H] of every layer, of bytes [B, L]."""
+    settings: Settings, variables: Any, data: np.ndarray
+) -> tuple[jax.Array, jax.Array]:
+    """Every layer's shared queries and keys, and its values, [layers, L, N, H], of bytes [L]."""
+    model = build(settings, data.size)
 
     def is_projection(module: nn.Module, _: str) -> bool:
         return module.name in ("query_key", "value")
 
     @jax.jit
-    def run(params, tokens):
-        start = jnp.zeros(len(tokens), jnp.int32)
-        _, kept = model.apply(params, tokens, start, capture_intermediates=is_projection)
-        return kept["intermediates"]
+    def run(variables, tokens):
+        _, kept = model.apply(variables, tokens, capture_intermediates=is_projection)
+        return kept["intermediates"]["decoder"]
 
-    kept = run(params, tokens.astype(np.int32))
-    layers = [kept[f"attention_{i}"] for i in range(model.num_layers)]
-    return [
-        tuple(layer[name]["__call__"][0] for name in ("query_key", "value")) for layer in layers
-    ]
+    kept = run(variables, as_tokens(data)[None])
+    layers = [kept[f"layer_{i}"]["attention"] for i in range(settings.num_layers)]
+    qk, v = (
+        jnp.concatenate([layer[name]["__call__"][0] for layer in layers])
+        for name in ("query_key", "value")
+    )
+    return qk, v

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from attnlab.runs.command_line import command
 from attnlab.runs.markdown import markdown_table
 from experiments.hash_quality.lines import Line, Row, by_line, rounds_needed
+from experiments.hash_quality.settings import Settings
 
 MEASURES = (
     ("captured_mass", "mass"),
@@ -18,15 +20,15 @@ MEASURES = (
 )
 
 
-def answer(rows: Sequence[Row]) -> str:
+def answer(rows: Sequence[Row], settings: Settings) -> str:
     """How many rounds the base line needs, and which line needs the fewest comparisons."""
     base = next(iter(by_line(rows).values()))
-    return f"{_mass(rows)} {_largest(base, _flags(rows)['target_mass'])}"
+    return f"{_mass(rows, settings)} {_largest(base, settings)}"
 
 
-def _mass(rows: Sequence[Row]) -> str:
+def _mass(rows: Sequence[Row], settings: Settings) -> str:
     lines = by_line(rows)
-    target = _flags(rows)["target_mass"]
+    target = settings.target_mass
     base, some = next(iter(lines.items()))
     found = rounds_needed(some, target)
     if found is not None:
@@ -49,7 +51,7 @@ def _mass(rows: Sequence[Row]) -> str:
             f"{said} No line that was measured gets there; the nearest is {nearest.line.title()},"
             f" whose {_rounds(nearest)} captured {_percent(nearest)}."
         )
-    dense = _flags(rows)["length"] / 2
+    dense = settings.length / 2
     cost = f"{cheapest.keys_compared} keys compared a query, full causal attention {dense:.0f}"
     if cheapest.line == base:
         return f"{said} No line that was measured gets there with fewer comparisons ({cost})."
@@ -68,22 +70,32 @@ def table(rows: Sequence[Row]) -> str:
     return markdown_table(header, cells)
 
 
-def markdown(rows: Sequence[Row], *, planned: int) -> str:
+def line(rows: Sequence[Row]) -> str:
+    """A line's new rows for the progress."""
+    return "mass " + ", ".join(f"{row.means['captured_mass']:.3f}" for row in rows)
+
+
+def markdown(
+    rows: Sequence[Row], settings: Settings, *, text: str, planned: int, where: str
+) -> str:
     """The whole report.
 
     Args:
       rows: what was measured.
+      settings: of the run.
+      text: name of the text.
       planned: how many rows the run has, done or not.
+      where: the table of where they come from.
     """
     state = "" if len(rows) >= planned else f"{len(rows)} of {planned} rows: cut short. "
     parts = [
         "# How many hash rounds does LSH attention need?",
-        f"**{answer(rows)}**",
-        state + _model(rows),
+        f"**{answer(rows, settings)}**",
+        state + _model(rows, settings, text),
         "![mass, recall and error over rounds](quality.svg)",
         _LEGEND,
         "## Rounds that are enough",
-        _needed(rows),
+        _needed(rows, settings.target_mass),
         "## Everything measured",
         table(rows),
         "## Buckets",
@@ -92,22 +104,19 @@ def markdown(rows: Sequence[Row], *, planned: int) -> str:
         "## Layers and heads",
         _heads(rows),
         "## Where",
-        _where(rows),
+        f"    {command('hash_quality', Settings, settings.as_json())}",
+        where,
     ]
     return "\n\n".join(parts) + "\n"
 
 
-def _flags(rows: Sequence[Row]) -> dict:
-    return rows[0].flags
-
-
-def _largest(rows: Sequence[Row], target: float) -> str:
+def _largest(rows: Sequence[Row], settings: Settings) -> str:
     """The same question about the keys of largest weight alone."""
-    found = rounds_needed(rows, target, "top_k_recall")
+    found = rounds_needed(rows, settings.target_mass, "top_k_recall")
     row = found or rows[-1]
     seen = f"{_rounds(row)} showed {row.means['top_k_recall']:.1%}"
-    enough = "which is enough" if found else f"not {target:.0%}"
-    return f"Of the {_flags(rows)['top_k']} keys of largest weight, the base's {seen}, {enough}."
+    enough = "which is enough" if found else f"not {settings.target_mass:.0%}"
+    return f"Of the {settings.top_k} keys of largest weight, the base's {seen}, {enough}."
 
 
 def _rounds(row: Row) -> str:
@@ -122,23 +131,22 @@ def _worst_head(row: Row) -> float:
     return min(min(layer) for layer in row.per_head["captured_mass"])
 
 
-def _model(rows: Sequence[Row]) -> str:
-    flags, bits = _flags(rows), rows[0].bits
+def _model(rows: Sequence[Row], settings: Settings, text: str) -> str:
+    bits = rows[0].bits
     trained = (
         "seeded, not trained"
         if bits is None
-        else f"trained for {flags['train_steps']} steps to {bits:.2f} bits a byte"
+        else f"trained for {settings.train_steps} steps to {bits:.2f} bits a byte"
     )
     return (
-        f"A causal model of {flags['num_layers']} layers with {flags['num_heads']} heads of width"
-        f" {flags['head_dim']}, {trained} on {rows[0].environment['input']['name']}; measured on"
-        f" the last {flags['length']} bytes, which it was not trained on. Means are over queries,"
+        f"A causal model of {settings.num_layers} layers with {settings.num_heads} heads of width"
+        f" {settings.head_dim}, {trained} on {text}; measured on"
+        f" the last {settings.length} bytes, which it was not trained on. Means are over queries,"
         " layers and heads."
     )
 
 
-def _needed(rows: Sequence[Row]) -> str:
-    target = _flags(rows)["target_mass"]
+def _needed(rows: Sequence[Row], target: float) -> str:
     cells = []
     for line, some in by_line(rows).items():
         found, last = rounds_needed(some, target), some[-1]
@@ -162,29 +170,6 @@ def _heads(rows: Sequence[Row]) -> str:
     return f"Captured mass of each layer.head, {base.title()}.\n\n" + markdown_table(
         ["rounds", *names], cells
     )
-
-
-def _where(rows: Sequence[Row]) -> str:
-    found = rows[0].environment
-    text = found["input"]
-    versions = ", ".join(f"{name} {version}" for name, version in found["versions"].items())
-    flags = " ".join(f"--{k}={_flag(v)}" for k, v in _flags(rows).items() if v != [] and v != ())
-    where = markdown_table(
-        ["", "where"],
-        [
-            ["device", f"{found['device']} ({found['platform']})"],
-            ["system", f"{found['system']}, Python {found['python']}"],
-            ["versions", versions],
-            ["git revision", found["revision"] or "unknown"],
-            ["input", f"{text['name']}: {text['bytes']:,} bytes, sha256 {text['sha256'][:12]}…"],
-            ["measured (UTC)", f"{rows[0].time} to {rows[-1].time}"],
-        ],
-    )
-    return f"{where}\n\n    hash_quality {flags}"
-
-
-def _flag(value: object) -> str:
-    return ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
 
 
 _LEGEND = (

@@ -17,7 +17,7 @@ class Settings(Flags):
     names: tuple[str, ...] = flag(("a",), "Names.", choices=("a", "b"))
     files: tuple[str, ...] = flag((), "Files.")
     rate: float = flag(0.5, "Rate.", above=0, below=1)
-    devices: int | None = flag(None, "Devices.", least=1)
+    devices: int | None = flag(None, "Devices.", least=1, most=8)
     dtype: str | None = flag(None, "Type.", choices=("float32", "bfloat16"))
     causal: bool = flag(True, "Causal.")
     seed: int = seed_flag("Seed.")
@@ -34,6 +34,7 @@ class Settings(Flags):
         ({"rate": float("nan")}, "--rate=nan: give a finite number"),
         ({"rate": float("inf")}, "--rate=inf: give a finite number"),
         ({"devices": 0}, "--devices=0 is too small; give at least 1"),
+        ({"devices": 9}, "--devices=9 is too large; give at most 8"),
         ({"dtype": "int8"}, "--dtype=int8: no 'int8'; valid: float32, bfloat16"),
         ({"seed": -1}, "--seed=-1 is too small; give at least 0"),
         ({"seed": 2**31}, "--seed=2147483648 is too large; give less than 2147483648"),

@@ -105,6 +105,8 @@ def test_the_table_says_each_environment_once_and_when_a_run_was_resumed():
     }
     mixed = provenance.table([*wheres, Where(one | {"device": "Other"}, begun="y")])
     assert mixed.count("git revision") == 2 and "2 begun at x; 1 begun at y" in mixed
+    fuller = provenance.table([*wheres, Where(one | {"available_bytes": 2**29})])
+    assert fuller.count("git revision") == 1 and "4, 512 MiB to 1.00 GiB free memory" in fuller
     assert "Abacus" in provenance.table([Where({"device": "Abacus"})])  # an old row says less
     assert provenance.table([Where()]) == ""
 
