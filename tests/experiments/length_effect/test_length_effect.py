@@ -57,7 +57,10 @@ def markdown(rows, to_come=()):
         ({"seed": 2**31}, "--seed=2147483648 is too large; give less than 2147483648"),
         ({"learning_rate": 0.0}, "--learning_rate=0 is too small; give more than 0"),
         ({"learning_rate": float("inf")}, "--learning_rate=inf: give a finite number"),
-        ({"lengths": ()}, "--lengths= is empty; give such as 5,10,15,20,25,30,35,40,50,60"),
+        (
+            {"lengths": ()},
+            "--lengths= is empty; give a value, such as 5,10,15,20,25,30,35,40,50,60",
+        ),
         ({"lengths": (5, 5)}, "--lengths=5,5: give lengths that rise"),
         ({"lengths": (0, 5)}, "--lengths=0,5: 0 is too small; give at least 1"),
     ],
