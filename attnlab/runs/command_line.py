@@ -121,6 +121,8 @@ def command(name: str, kind: type[Flags], values: Mapping[str, Any]) -> str:
             continue
         if isinstance(value, bool):
             words.append(f"--{field.name}" if value else f"--no{field.name}")
+        elif flag_of(field).repeated:
+            words += [f"--{field.name}={one}" for one in value]
         else:
             words.append(f"--{field.name}={written(value)}")
     return shlex.join(words)
@@ -175,7 +177,8 @@ def _defined(settings: type[Flags], *, resumes: bool) -> flags.FlagValues:
         default, text = field.default, flag_of(field).help
         if isinstance(default, tuple):
             listed = [written(one) for one in default]
-            flags.DEFINE_list(field.name, listed, text, flag_values=found)
+            several = flags.DEFINE_multi_string if flag_of(field).repeated else flags.DEFINE_list
+            several(field.name, listed, text, flag_values=found)
         else:
             define[kinds[field.name]](field.name, default, text, flag_values=found)
     where = "Where the fresh folder of this run is made."

@@ -26,6 +26,7 @@ class Flag:
     above: float | None = None
     below: float | None = None
     is_path: bool = False
+    repeated: bool = False
 
 
 def flag(
@@ -38,6 +39,7 @@ def flag(
     above: float | None = None,
     below: float | None = None,
     is_path: bool = False,
+    repeated: bool = False,
 ) -> Any:
     """A field of `Flags`.
 
@@ -50,8 +52,9 @@ def flag(
       above: the number that it must be more than.
       below: the number that it must be less than.
       is_path: whether it is a file that must exist, kept as an absolute path.
+      repeated: of a tuple, whether the flag is given once for each element, which may have commas.
     """
-    about = Flag(help, tuple(choices), least, most, above, below, is_path)
+    about = Flag(help, tuple(choices), least, most, above, below, is_path, repeated)
     return dataclasses.field(default=default, metadata={"flag": about})
 
 
@@ -166,14 +169,16 @@ def structured(kind: Any, value: Any) -> Any:
 def written(value: Any) -> str:
     """A value as it is typed behind `--NAME=`.
 
-    >>> written((1.0, 0.5)), written(None), written("a")
-    ('1,0.5', '', 'a')
+    >>> written((1.0, 0.5)), written(None), written("a"), written(0.12345678)
+    ('1,0.5', '', 'a', '0.12345678')
     """
     if isinstance(value, (list, tuple)):
         return ",".join(map(written, value))
     if value is None:
         return ""
-    return f"{value:g}" if isinstance(value, float) else str(value)
+    if isinstance(value, float) and float(f"{value:g}") == value:
+        return f"{value:g}"
+    return str(value)
 
 
 def _check(field: dataclasses.Field[Any], value: Any) -> None:

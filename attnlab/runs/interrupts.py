@@ -10,7 +10,7 @@ from typing import Any
 
 import jax
 
-__all__ = ["Terminated", "interruptible", "uninterrupted"]
+__all__ = ["Terminated", "interruptible", "signal_of", "uninterrupted"]
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _LATER = 0.05  # seconds, longer than a callback takes
@@ -18,6 +18,11 @@ _LATER = 0.05  # seconds, longer than a callback takes
 
 class Terminated(KeyboardInterrupt):
     """SIGTERM, as Ctrl-C is a KeyboardInterrupt."""
+
+
+def signal_of(error: KeyboardInterrupt) -> signal.Signals:
+    """The signal that raised it; a process that it ends has the status 128 + its number."""
+    return signal.SIGTERM if isinstance(error, Terminated) else signal.SIGINT
 
 
 @contextlib.contextmanager

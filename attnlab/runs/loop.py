@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import signal
 import traceback
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Generic, TypeVar
@@ -13,7 +12,7 @@ from attnlab.runs import figure_files
 from attnlab.runs.command_line import say
 from attnlab.runs.errors import Invalid, Stopped, one_line
 from attnlab.runs.folder import REPORT, Folder
-from attnlab.runs.interrupts import Terminated, interruptible, uninterrupted
+from attnlab.runs.interrupts import interruptible, signal_of, uninterrupted
 from attnlab.runs.rows import Rows
 
 __all__ = ["Job", "Report", "run"]
@@ -122,7 +121,7 @@ class _Ending(contextlib.AbstractContextManager[None]):
             case None:
                 return True
             case KeyboardInterrupt():
-                number = signal.SIGTERM if isinstance(error, Terminated) else signal.SIGINT
+                number = signal_of(error)
                 found = 128 + number, f"{number.name}: what is done is kept"
             case Invalid() | Stopped():  # a device is gone, a training diverged
                 found = 1, f"stopped: {error}"

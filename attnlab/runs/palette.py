@@ -5,7 +5,18 @@ and tritanopia (Machado et al. 2009, severity 1), and those of mechanisms and mo
 of at least 3 : 1 to white. Text stands in `INK` or `MUTED`. A test computes all of this.
 """
 
-__all__ = ["FILL", "GRID", "INK", "KNOWN", "MECHANISMS", "MODELS", "MUTED", "SERIES", "STAGES"]
+__all__ = [
+    "FILL",
+    "GRID",
+    "INK",
+    "KNOWN",
+    "MECHANISMS",
+    "MODELS",
+    "MODEL_TITLES",
+    "MUTED",
+    "SERIES",
+    "STAGES",
+]
 
 MECHANISMS = {
     "additive": ("#0072B2", "o"),
@@ -24,6 +35,13 @@ MODELS = {
     "transformer": ("#000000", "X"),
     "luong": ("#009E73", "^"),
     "nmt_attn": ("#B600F2", "v"),
+}
+MODEL_TITLES = {
+    "rnn_search": "RNNsearch",
+    "rnn_encdec": "RNNencdec",
+    "transformer": "Transformer",
+    "luong": "Luong",
+    "nmt_attn": "NMTAttn",
 }
 # The n-th line of a figure whose lines have no name that returns elsewhere.
 SERIES = (

@@ -10,6 +10,6 @@
 | `stop`, `progress`, `tensorboard` | signals, lines for a terminal, event files |
 | `decode` | greedy and beam search and sampling for every `Decoder` |
 | `bleu`, `alignment` | sacrebleu, exact match, alignment error rate |
-| `training_curve`, `evaluation_figures`, `translation_report` | figures and tables of results |
-| `kills` | kills a training at random moments and compares |
+| `flags`, `run` | the flags that every training has; a training as a part of a run |
+| `training_curve`, `evaluation_figures` | figures of results |
 """

@@ -6,7 +6,7 @@ import dataclasses
 import signal
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import flax.linen as nn
 import grain
@@ -26,10 +26,11 @@ from attnlab.training.stop import StopRequest
 __all__ = ["CHECKPOINTS", "LoopSettings", "Task", "Trained", "train"]
 
 CHECKPOINTS = "checkpoints"  # the folder within that of a training
+M = TypeVar("M", bound=nn.Module)
 
 
 @dataclasses.dataclass(frozen=True)
-class Task:
+class Task(Generic[M]):
     """What is trained, and on what.
 
     Attributes:
@@ -42,7 +43,7 @@ class Task:
       start: takes the parameters that `init` drew and returns those to start from; None = these.
     """
 
-    model: nn.Module
+    model: M
     objective: Objective
     batches: grain.IterDataset
     validation: Callable[[], Iterable[Batch]]
@@ -104,7 +105,7 @@ class Trained:
 
 
 def train(
-    task: Task,
+    task: Task[Any],
     *,
     settings: LoopSettings,
     optimizer: OptimizerSettings,

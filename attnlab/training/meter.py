@@ -7,13 +7,14 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from attnlab.runs.errors import Stopped
 from attnlab.training.objective import Objective
 from attnlab.training.step import StepMetrics
 
 __all__ = ["Diverged", "Meter", "require_finite"]
 
 
-class Diverged(ArithmeticError):
+class Diverged(Stopped):
     """The loss or the gradient is not finite; the message names the step."""
 
 
@@ -67,7 +68,10 @@ def require_finite(step: int, metrics: StepMetrics) -> None:
     """Raises Diverged where a step's sums or gradient are not finite."""
     for name, x in {**metrics.sums, "gradient norm": metrics.gradient_norm}.items():
         if not math.isfinite(float(x)):
-            raise Diverged(f"the {name} is {float(x)} at step {step}")
+            raise Diverged(
+                f"the {name} is {float(x)} at step {step}; the checkpoints before it are kept; try "
+                "a smaller --learning_rate"
+            )
 
 
 def _added(total: Mapping[str, float], new: Mapping[str, Any]) -> dict[str, float]:

@@ -21,7 +21,7 @@ def require_tensorboard() -> Any:
     except ImportError:
         raise Invalid(
             "--tensorboard needs the package tensorboard, which is not installed: run "
-            "`launch/local --extra=tensorboard translate --tensorboard …`, or `pip install "
+            "`launch/local --extra=tensorboard NAME --tensorboard …`, or `pip install "
             "tensorboard` in your own environment, or give --notensorboard"
         ) from None
     return Writer

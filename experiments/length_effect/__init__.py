@@ -9,6 +9,6 @@ RNNencdec, which squeezes the source into one vector, and RNNsearch, which looks
 every symbol, learn to copy words of random symbols, with the same sizes and the same training. Then
 each writes words that it has not seen, length by length, also longer ones than any in training. A
 fresh folder gets results.jsonl, report.md, one figure as SVG and PNG, and of each model checkpoints
-and metrics.jsonl. SIGTERM and Ctrl-C save; --resume=FOLDER goes on. The defaults take nine minutes
-on two busy cores.
+and metrics.jsonl. SIGTERM and Ctrl-C save and report what is done; --resume=FOLDER goes on. The
+defaults take nine minutes on two busy cores.
 """

@@ -2,71 +2,23 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
-from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import Any
+from collections.abc import Sequence
 
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 
 from attnlab.runs import figure_files
 from attnlab.runs.markdown import markdown_table
-from attnlab.runs.palette import FILL, GRID, MUTED
-from experiments.translate.systems import LOOKS
+from attnlab.runs.palette import FILL, GRID, MODEL_TITLES, MODELS, MUTED
+from experiments.length_effect.measure import Row
+from experiments.length_effect.settings import Settings
 
-__all__ = ["Row", "answer", "figure", "markdown", "write_report"]
+__all__ = ["answer", "figure", "markdown"]
 
 ENOUGH = 0.9  # the share of words without an error that is called enough
 MEASURES = (("exact_match", "words without an error"), ("symbols_right", "symbols right"))
-
-
-@dataclasses.dataclass(frozen=True)
-class Row:
-    """One model on words of one length.
-
-    Attributes:
-      model: its name.
-      length: symbols of each word.
-      examples: how many words.
-      exact_match: the share of them that is written without an error.
-      symbols_right: 1 − edit distance / length, the mean over them.
-      parameters: how many numbers the model learns.
-      step: of the parameters, those with the smallest validation loss.
-      seconds: of training, with compilation and validation.
-    """
-
-    model: str
-    length: int
-    examples: int
-    exact_match: float
-    symbols_right: float
-    parameters: int
-    step: int
-    seconds: float
-
-    def line(self) -> str:
-        """For a terminal."""
-        return (
-            f"{self.model}, {self.length} symbols: {self.exact_match:.1%} without an error, "
-            f"{self.symbols_right:.1%} of symbols right"
-        )
-
-
-def write_report(
-    rows: Sequence[Row],
-    folder: Path,
-    *,
-    flags: Mapping[str, Any],
-    command: str,
-    environment: Mapping[str, Any],
-) -> Path:
-    """Draws by_length.svg and .png and writes report.md; returns its path."""
-    figure_files.save({"by_length": figure(rows, longest=flags["max_length"])}, folder)
-    text = markdown(rows, flags=flags, command=command, environment=environment)
-    (folder / "report.md").write_text(text, encoding="utf-8")
-    return folder / "report.md"
+_LOOKS = {MODEL_TITLES[name]: look for name, look in MODELS.items()}
 
 
 def by_model(rows: Sequence[Row]) -> dict[str, list[Row]]:
@@ -97,7 +49,7 @@ def figure(rows: Sequence[Row], *, longest: int) -> Figure:
         last = max(row.length for row in rows)
         for axes, (name, title) in zip(panels, MEASURES, strict=True):
             for model, some in by_model(rows).items():
-                color, marker = LOOKS[model]
+                color, marker = _LOOKS[model]
                 axes.plot(
                     [row.length for row in some],
                     [getattr(row, name) for row in some],
@@ -126,32 +78,34 @@ def figure(rows: Sequence[Row], *, longest: int) -> Figure:
 def markdown(
     rows: Sequence[Row],
     *,
-    flags: Mapping[str, Any],
+    to_come: Sequence[str],
+    settings: Settings,
     command: str,
-    environment: Mapping[str, Any],
+    where: str,
 ) -> str:
     """The whole report.
 
     Args:
       rows: what was measured.
-      flags: the settings, by name.
+      to_come: titles of the models that are not done yet.
+      settings: of the run.
       command: what to type to get this report again.
-      environment: where the rows were measured; a mapping as a value is written out.
+      where: the table of where the rows were measured.
     """
-    asks = {"copy": "to be written again", "reversal": "to be written backwards"}[flags["task"]]
-    where = [[name, _written(value)] for name, value in environment.items()]
+    asks = {"copy": "to be written again", "reversal": "to be written backwards"}[settings.task]
     parts = [
         "# A fixed vector against attention, by length",
         f"**{answer(rows)}**",
-        f"Random words over {flags['num_symbols']} symbols are {asks}. Both models have states of"
-        f" {flags['hidden_features']} numbers and saw the same {flags['steps']:,} batches of"
-        f" {flags['batch_size']} words, of 1 to {flags['max_length']} symbols each. RNNencdec has"
-        f" the {flags['hidden_features']} numbers of its encoder's last state to write a word"
+        f"Random words over {settings.num_symbols} symbols are {asks}. Both models have states of"
+        f" {settings.hidden_features} numbers and saw the same {settings.steps:,} batches of"
+        f" {settings.batch_size} words, of 1 to {settings.max_length} symbols each. RNNencdec has"
+        f" the {settings.hidden_features} numbers of its encoder's last state to write a word"
         " from, however long it is; RNNsearch looks at the source again for every symbol."
-        f" The test words ({flags['examples']:,} of each length) are new, and are written by"
+        f" The test words ({settings.examples:,} of each length) are new, and are written by"
         " greedy search.",
         "![Both measures over the length of the source](by_length.svg)",
         _by_length(rows),
+        *([f"Not done yet: {', '.join(to_come)}."] if to_come else []),
         "Symbols right: 1 − edit distance / length. The last column is the paper's: it is blank"
         " because Figure 2 of Bahdanau et al. (2014) prints no numbers. It shows BLEU over sentence"
         " length, English to French: RNNenc falls dramatically as sentences grow, RNNsearch-50"
@@ -160,8 +114,8 @@ def markdown(
         "## Training",
         _training(rows),
         "## Where",
-        markdown_table(["", "where"], where),
         f"    {command}",
+        where,
     ]
     return "\n\n".join(parts) + "\n"
 
@@ -169,10 +123,12 @@ def markdown(
 def _by_length(rows: Sequence[Row]) -> str:
     models = by_model(rows)
     header = ["symbols", *(f"{model}: {said}" for _, said in MEASURES for model in models)]
+    by_key = {(row.model, row.length): row for row in rows}
     cells = []
-    for same_length in zip(*models.values(), strict=True):
-        shares = [getattr(row, name) for name, _ in MEASURES for row in same_length]
-        cells.append([str(same_length[0].length), *(f"{x:.1%}" for x in shares), ""])
+    for length in sorted({row.length for row in rows}):
+        found = [by_key.get((model, length)) for model in models]
+        shares = [getattr(row, name, None) for name, _ in MEASURES for row in found]
+        cells.append([str(length), *("" if x is None else f"{x:.1%}" for x in shares), ""])
     return markdown_table([*header, "paper"], cells)
 
 
@@ -182,9 +138,3 @@ def _training(rows: Sequence[Row]) -> str:
         for model, some in by_model(rows).items()
     ]
     return markdown_table(["model", "parameters", "best at step", "minutes"], cells)
-
-
-def _written(value: Any) -> str:
-    if isinstance(value, Mapping):
-        return ", ".join(f"{name} {_written(x)}" for name, x in value.items())
-    return str(value)

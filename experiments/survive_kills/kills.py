@@ -17,6 +17,8 @@ import jax
 import numpy as np
 from orbax.checkpoint import v1 as ocp
 
+from attnlab.runs.errors import Stopped
+from attnlab.runs.folder import ERRORS
 from attnlab.training.loop import CHECKPOINTS
 from attnlab.training.metrics_file import read_metrics
 
@@ -26,8 +28,19 @@ TIMES = ("seconds", "steps_per_second", "tokens_per_second")  # a kill may chang
 EARLY = 0.25  # the share of kills while the process starts, restores and compiles
 
 
-class TrainingFailed(RuntimeError):
-    """A training that was to end well did not; the message ends with its last lines."""
+class TrainingFailed(Stopped):
+    """A training that was to end well did not.
+
+    Attributes:
+      output: its command, and the last lines that it wrote.
+    """
+
+    def __init__(self, status: int, command: Sequence[str], lines: Sequence[str]):
+        last = next((line for line in reversed(lines) if line.strip()), "it wrote nothing")
+        super().__init__(
+            f"a training ended with status {status}: {last}; what it wrote is in {ERRORS}"
+        )
+        self.output = "\n".join([shlex.join(command), *lines])
 
 
 class Process:
@@ -88,8 +101,7 @@ def run_to_the_end(command: Sequence[str]) -> None:
         process.kill()
         raise
     if status:
-        lines = "\n".join(process.lines[-20:])
-        raise TrainingFailed(f"status {status} of {shlex.join(command)}:\n{lines}")
+        raise TrainingFailed(status, command, process.lines[-20:])
 
 
 def kill_until_done(

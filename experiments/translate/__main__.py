@@ -1,60 +1,86 @@
-"""The command line of `translate`."""
+"""The command line of `translate`, and what it does."""
 
-from pathlib import Path
+from __future__ import annotations
 
-from attnlab.runs import command_line
+from attnlab.runs import command_line, loop, provenance
+from attnlab.runs.folder import Folder
+from attnlab.runs.rows import Rows
+from attnlab.training.flags import FREE
+from attnlab.training.run import run_training
+from attnlab.training.tensorboard import require_tensorboard
 from experiments import translate
-from experiments.translate import run
-from experiments.translate.command import run_experiment
-from experiments.translate.recipes import PRESETS
-from experiments.translate.settings import DTYPES, Settings
-from experiments.translate.systems import MODELS
-
-PUBLISHED = Path(__file__).parent / "published"
-_HELP = {
-    "preset": f"Recipes: {', '.join(PRESETS)}. Default: dates without data, cpu with.",
-    "models": f"Which to train: {', '.join(MODELS)}.",
-    "data_files": "Training text: SOURCE,TARGET with aligned lines, or one TSV; .gz too.",
-    "validation_files": "Likewise. Default: the last but one percent of the training text.",
-    "test_files": "Likewise. Default: the last percent.",
-    "tfds_name": "A prepared TFDS translation set instead, as wmt14_translate/de-en.",
-    "data_dir": "The folder TFDS keeps it in.",
-    "direction": "Of a TFDS set: SOURCE-TARGET language, as de-en.",
-    "cache_dir": "Prepared files and tokenizers. Default: ~/.cache/attnlab.",
-    "steps": "Of training; 0 = the recipe's, like the next ones.",
-    "batch_size": "Sentence pairs in a step.",
-    "learning_rate": "At its peak.",
-    "dropout_rate": "Of every model; -1 = the recipe's.",
-    "vocab_size": "Of the vocabularies: the joint one of a Transformer, each side's of the others.",
-    "max_length": "Tokens of the longest pair to train on.",
-    "validate_every": "Steps between validations, each with a checkpoint.",
-    "checkpoint_every": "Steps between checkpoints; 0 = validate_every.",
-    "log_every": "Steps between rows of the curve.",
-    "beam_size": "Of the search; 1 = greedy.",
-    "length_penalty": "Exponent of the search's length penalty; -1 = the preset's.",
-    "parallel": "jit (the batch sharded over the devices) or pmap.",
-    "devices": "How many; 0 = all. On a CPU as many as asked for are made.",
-    "accumulate": "Parts of a batch, one after the other, to save memory.",
-    "num_workers": "Processes that prepare the data; 0 = a thread. No number depends on it.",
-    "pack": "Several pairs in each row of max_length tokens; the Transformer only.",
-    "dtype": f"Of the computation: {', '.join(DTYPES)}.",
-    "seed": "Of parameters, dropout and the order of the data.",
-    "draw_file": "A TSV of pairs to draw the alignments of. Default: some of the test split.",
-    "tensorboard": "Also write TensorBoard's files (extra tensorboard).",
-}
+from experiments.translate import drawn
+from experiments.translate.corpus import open_corpus
+from experiments.translate.report import report
+from experiments.translate.score import score
+from experiments.translate.settings import Settings
+from experiments.translate.table import Row
+from experiments.translate.training import say_corpus, task
+from experiments.translate.variants import Training
 
 
 def main(argv: list[str]) -> int:
-    """Parses and runs; a bad flag ends in one line and status 2."""
+    """Parses, trains and reports."""
+    free = (*FREE, "data_dir", "cache_dir", "draw_file")
+    return command_line.run(argv, Settings, run, doc=translate.__doc__, free=free)
 
-    def start(settings: Settings, output_dir: Path, resume: str) -> int:
-        return run.run(
-            settings, output_dir, resume=resume, published=PUBLISHED, say=command_line.say
+
+def run(settings: Settings, folder: Folder) -> int:
+    """Trains each model in this process and translates the test split with it.
+
+    Raises:
+      Invalid: settings and data do not fit, the folder cannot be made, or TensorBoard is wanted
+        and not installed.
+    """
+    preset = settings.chosen_preset()
+    if settings.tensorboard:
+        require_tensorboard()
+    trainings = settings.trainings()
+    sizes = [settings.recipe(one.variant).batch_size for one in trainings]
+    parallel = settings.over_devices(sizes)
+    corpus = open_corpus(settings)
+    say_corpus(corpus, preset)
+    rows: Rows[tuple[str, int], Row] = Rows(folder, lambda row: (row.model, row.seed), [Row])
+    places = {one.key: one.folder for one in trainings}
+    rows.environment = provenance.describe(("optax", "grain", "sacrebleu", "sentencepiece"))
+
+    def measure(one: Training) -> list[Row]:
+        recipe, place = settings.recipe(one.variant), folder.path / one.folder
+        asked = task(one, settings, corpus)
+        trained = run_training(
+            asked,
+            settings=settings.loop(
+                steps=recipe.steps, validate_every=preset.validate_every, seed=one.seed
+            ),
+            optimizer=recipe.optimizer,
+            parallel=parallel,
+            folder=place,
+            tensorboard=settings.tensorboard,
+        )
+        return [score(one, asked.model, trained, corpus, preset, place)]
+
+    def reported() -> loop.Report:
+        done = {one: rows.kept[one.key] for one in trainings if one.key in rows.kept}
+        return report(
+            {one: kept.row for one, kept in done.items()},
+            [one for one in trainings if one not in done],
+            corpus,
+            preset,
+            folder.path,
+            command=command_line.command("translate", Settings, settings.as_json()),
+            where=provenance.table([kept.where for kept in done.values()]),
         )
 
-    return run_experiment(
-        "translate", argv, doc=translate.__doc__, helps=_HELP, defaults=Settings(), run=start
+    job = loop.Job(
+        unit="trainings",
+        measure=measure,
+        done=lambda row: drawn.is_of(corpus.drawn, folder.path / places[row.model, row.seed]),
+        title=lambda one: one.title,
+        line=lambda found: found[0].line(),
+        report=reported,
+        keys=lambda one: [one.key],
     )
+    return loop.run(job, trainings, folder, rows, where=rows.environment["device"])
 
 
 if __name__ == "__main__":

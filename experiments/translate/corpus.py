@@ -9,20 +9,20 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from attnlab.data import dates, files, subwords, tfds_source, tokenizers
+from attnlab.data.dates import Dates
 from attnlab.data.encoding import Source
 from attnlab.data.lines import read_tsv
 from attnlab.runs.errors import Invalid
 from attnlab.training.alignment import Link, known_links
 from attnlab.training.bleu import words
 from experiments.translate.recipes import Preset
-from experiments.translate.settings import SPLITS, Settings
+from experiments.translate.settings import SPLITS, TFDS, Settings
 
 __all__ = ["Corpus", "Drawn", "Tokenizers", "open_corpus"]
 
 # With one set of files, the end of it is held out.
 HELD_OUT = {"train": "train[:98%]", "validation": "train[98%:99%]", "test": "train[99%:]"}
 FEWEST = 100  # pairs of which one percent is one
-
 
 DRAWN = 4  # pairs
 DRAWN_WORDS, DRAWN_CHARACTERS = (6, 14), (12, 30)  # of their sources, to fit in a figure
@@ -69,6 +69,12 @@ class Corpus:
     measure: str
     drawn: tuple[Drawn, ...]
 
+    def of_seed(self, seed: int) -> Corpus:
+        """With the training pairs of a seed: dates are drawn, those of a text are always all."""
+        if not isinstance(self.splits["train"], Dates):
+            return self
+        return dataclasses.replace(self, splits={**self.splits, "train": dates.Dates(seed=seed)})
+
     def identity(self, joint: bool) -> dict[str, Any]:
         """What a checkpoint of a model with these tokenizers is checked against."""
         return {
@@ -89,17 +95,15 @@ def open_corpus(settings: Settings) -> Corpus:
         by_bytes = Tokenizers(tokenizers.Bytes(), tokenizers.Bytes())
         test = dates.Dates("test", size=1000)
         of_dates: dict[str, Source] = {
-            "train": dates.Dates(seed=settings.seed),
+            "train": dates.Dates(),
             "validation": dates.Dates("validation", size=512),
             "test": test,
         }
         drawn = _drawn(test, len, DRAWN_CHARACTERS, test.alignment)
         return Corpus("dates", of_dates, lambda joint: by_bytes, "exact match", drawn)
-    splits = _of_tfds(settings) if settings.tfds_name else _of_files(settings)
+    splits = _of_tfds(settings.tfds_name, settings) if settings.tfds_name else _of_files(settings)
     made = functools.cache(
-        functools.partial(
-            _trained, splits["train"], settings.chosen_preset(), settings.cache_dir or None
-        )
+        functools.partial(_trained, splits["train"], settings.chosen_preset(), settings.cache_dir)
     )
     name = settings.tfds_name or " ".join(settings.data_files)
     drawn = _drawn(splits["test"], words, DRAWN_WORDS)
@@ -139,22 +143,20 @@ def _of_files(settings: Settings) -> dict[str, Source]:
 
 
 def _open(paths: Sequence[str], part: str, settings: Settings) -> Source:
-    cache_dir = settings.cache_dir or None
+    cache_dir = settings.cache_dir
     if len(paths) == 1:
         return files.open_tsv(paths[0], split=part, cache_dir=cache_dir)
     return files.open_pairs(*paths, split=part, cache_dir=cache_dir)
 
 
-def _of_tfds(settings: Settings) -> dict[str, Source]:
+def _of_tfds(name: str, settings: Settings) -> dict[str, Source]:
     features = None
     if settings.direction:
         features = dict(zip(("source", "target"), settings.direction.split("-"), strict=True))
-    folder = Path(settings.data_dir).expanduser()
+    folder = Path(settings.data_dir or TFDS).expanduser()
     return {
-        name: tfds_source.open_tfds(
-            settings.tfds_name, split=name, data_dir=folder, features=features
-        )
-        for name in SPLITS
+        split: tfds_source.open_tfds(name, split=split, data_dir=folder, features=features)
+        for split in SPLITS
     }
 
 

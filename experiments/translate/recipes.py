@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -36,6 +37,13 @@ class Recipe:
     label_smoothing: float = 0.0
     joint_vocabulary: bool = False
     gradient_mean_over: str = "tokens"
+
+    def as_json(self) -> dict[str, Any]:
+        """What a checkpoint is checked against; functions by their names."""
+        text = json.dumps(
+            dataclasses.asdict(self), default=lambda x: getattr(x, "__name__", repr(x))
+        )
+        return json.loads(text)
 
 
 @dataclasses.dataclass(frozen=True)

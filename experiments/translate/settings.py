@@ -3,118 +3,113 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from typing import Any
 
-from attnlab.runs.command_line import check_seed
 from attnlab.runs.errors import Invalid
-from attnlab.training.parallel import PARALLEL
+from attnlab.runs.flags import flag, written
+from attnlab.training.flags import TrainFlags
+from experiments.translate.models import MODELS
 from experiments.translate.recipes import PRESETS, Preset, Recipe
-from experiments.translate.systems import MODELS
+from experiments.translate.variants import Training, Variant, require_fits, variants
 
-__all__ = ["DTYPES", "SPLITS", "Settings"]
+__all__ = ["DTYPES", "SPLITS", "TFDS", "Settings"]
 
 DTYPES = ("float32", "bfloat16")
 SPLITS = ("train", "validation", "test")
+TFDS = "~/tensorflow_datasets"  # where TFDS keeps its sets
 
 
 @dataclasses.dataclass(frozen=True)
-class Settings:
-    """The flags of `translate`. None, 0 or an empty tuple = as the preset has it.
+class Settings(TrainFlags):
+    """The flags of `translate`, those of every training and its own."""
 
-    Attributes:
-      preset: a name of `PRESETS`; "" = "dates" without data, "cpu" with.
-      models: names of `MODELS`.
-      data_files: of training: source and target, or one TSV.
-      validation_files: likewise; none = the last but one percent of the training files.
-      test_files: likewise; none = the last percent.
-      tfds_name: instead of files, a prepared TFDS translation set, as "wmt14_translate/de-en".
-      data_dir: where TFDS keeps it.
-      direction: of a TFDS set, "de-en": the language of the source, then of the target.
-      cache_dir: where prepared files and tokenizers are kept.
-      steps: of training, of every model; of a short one, half are the warm-up at most.
-      batch_size: pairs in a step.
-      learning_rate: at its peak.
-      dropout_rate: of every model.
-      vocab_size: ids of each vocabulary, of one side or joint, whichever a model uses.
-      max_length: tokens of the longest pair.
-      validate_every: steps.
-      checkpoint_every: steps; 0 = validate_every.
-      log_every: steps.
-      beam_size: of the search; 1 = greedy.
-      length_penalty: α of the search.
-      parallel: "jit" or "pmap".
-      devices: how many; 0 = all.
-      accumulate: parts of a batch.
-      num_workers: number of processes that read, encode and batch the data; 0 = a thread.
-      pack: several pairs in each row of `max_length` tokens, kept apart by segments.
-      dtype: of the computation.
-      seed: of parameters, dropout and order.
-      draw_file: a TSV of pairs whose alignments are drawn; "" = some of the test split.
-      tensorboard: also write its files.
-    """
+    preset: str | None = flag(
+        None,
+        f"Name of the recipes: {', '.join(PRESETS)}. Without it: dates without data, cpu with.",
+        choices=PRESETS,
+    )
+    models: tuple[str, ...] = flag(
+        (),
+        f"Names of the models to train: {', '.join(MODELS)}. Without it: the preset's.",
+        choices=MODELS,
+    )
+    data_files: tuple[str, ...] = flag(
+        (), "Text to train on: SOURCE,TARGET with aligned lines, or one TSV; .gz too."
+    )
+    validation_files: tuple[str, ...] = flag(
+        (),
+        "Text to validate on, likewise. Without it: the last but one percent of the training text.",
+    )
+    test_files: tuple[str, ...] = flag(
+        (), "Text to test on, likewise. Without it: the last percent of the training text."
+    )
+    tfds_name: str | None = flag(
+        None, "Name of a prepared TFDS translation set instead, as wmt14_translate/de-en."
+    )
+    data_dir: str | None = flag(None, f"Folder that TFDS keeps it in. Without it: {TFDS}.")
+    direction: str | None = flag(
+        None, "Languages of a TFDS set, SOURCE-TARGET, as de-en. Without it: the set's own order."
+    )
+    cache_dir: str | None = flag(
+        None, "Folder of prepared files and tokenizers. Without it: ~/.cache/attnlab."
+    )
+    dropout_rate: float | None = flag(
+        None, "Dropout rate of every model. Without it: the recipe's.", least=0, below=1
+    )
+    vocab_size: int | None = flag(
+        None,
+        "Size of the vocabularies: the joint one of a Transformer, each side's of the others. "
+        "Without it: the preset's.",
+        least=1,
+    )
+    max_length: int | None = flag(
+        None, "Tokens of the longest pair to train on. Without it: the preset's.", least=1
+    )
+    beam_size: int | None = flag(
+        None, "Width of the beam search; 1 is greedy. Without it: the preset's.", least=1
+    )
+    length_penalty: float | None = flag(
+        None, "Exponent of the search's length penalty. Without it: the preset's.", least=0
+    )
+    pack: bool = flag(
+        False, "Whether a row of max_length tokens holds several pairs; the Transformer only."
+    )
+    dtype: str | None = flag(
+        None,
+        f"Type of the activations: {', '.join(DTYPES)}. Without it: the preset's.",
+        choices=DTYPES,
+    )
+    set: tuple[str, ...] = flag(
+        (),
+        "Sizes of a model in place of its recipe's, MODEL.FIELD=VALUE; each value of a list is "
+        "trained: luong.score=dot,concat. May be given several times.",
+        repeated=True,
+    )
+    seeds: tuple[int, ...] = flag(
+        (0,),
+        "Seeds of parameters, dropout and the order of the data; each model is trained once for "
+        "each.",
+        least=0,
+        below=2**31,
+    )
+    draw_file: str | None = flag(
+        None, "TSV of pairs to draw the alignments of. Without it: some of the test split."
+    )
 
-    preset: str = ""
-    models: tuple[str, ...] = ()
-    data_files: tuple[str, ...] = ()
-    validation_files: tuple[str, ...] = ()
-    test_files: tuple[str, ...] = ()
-    tfds_name: str = ""
-    data_dir: str = "~/tensorflow_datasets"
-    direction: str = ""
-    cache_dir: str = ""
-    steps: int = 0
-    batch_size: int = 0
-    learning_rate: float = 0.0
-    dropout_rate: float = -1.0
-    vocab_size: int = 0
-    max_length: int = 0
-    validate_every: int = 0
-    checkpoint_every: int = 0
-    log_every: int = 50
-    beam_size: int = 0
-    length_penalty: float = -1.0
-    parallel: str = "jit"
-    devices: int = 0
-    accumulate: int = 1
-    num_workers: int = 0
-    pack: bool = False
-    dtype: str = ""
-    seed: int = 0
-    draw_file: str = ""
-    tensorboard: bool = False
-
-    def __post_init__(self):
-        """Checks each value.
+    def __post_init__(self) -> None:
+        """Checks each value, and what goes together.
 
         Raises:
-          Invalid: one is not valid; the message begins with the flag.
+          Invalid: it does not; the message begins with the flag.
         """
-        _choice("preset", self.preset, ("", *PRESETS))
-        for model in self.models:
-            _choice("models", model, MODELS)
-        if len(set(self.models)) < len(self.models):
-            raise Invalid(f"--models={','.join(self.models)}: give each once")
-        _choice("parallel", self.parallel, PARALLEL)
-        _choice("dtype", self.dtype, ("", *DTYPES))
-        for name, least in _LEAST.items():
-            got = getattr(self, name)
-            if not got >= least:  # nor is NaN
-                raise Invalid(f"--{name}={got}: give at least {least}")
-            if got == math.inf:
-                raise Invalid(f"--{name}={got}: give a finite number")
-        check_seed(self.seed)
-        if not (self.dropout_rate == -1 or 0 <= self.dropout_rate < 1):
-            raise Invalid(
-                f"--dropout_rate={self.dropout_rate}: give 0 or more and less than 1, or -1 for "
-                "the recipe's"
-            )
-        if not (self.length_penalty == -1 or 0 <= self.length_penalty < math.inf):
-            raise Invalid(
-                f"--length_penalty={self.length_penalty}: give 0 or more, or -1 for the preset's"
-            )
+        super().__post_init__()
+        for name in ("models", "seeds"):
+            given = getattr(self, name)
+            if len(dict.fromkeys(given)) < len(given):
+                raise Invalid(f"--{name}={written(given)}: give each once")
+        self._check_files()
         self._check_data()
-        if self.length_penalty >= 0 and self.chosen_preset().beam_size == 1:
+        if self.length_penalty is not None and self.chosen_preset().beam_size == 1:
             raise Invalid(
                 f"--length_penalty={self.length_penalty:g}: greedy search has none; leave it out, "
                 "or give a larger --beam_size"
@@ -123,8 +118,11 @@ class Settings:
             raise Invalid(
                 "--pack: only the Transformer keeps packed pairs apart; give --models=transformer"
             )
+        for variant in self.variants():
+            if variant.changed:
+                require_fits(variant, self.recipe(variant).sizes)
 
-    def _check_data(self) -> None:
+    def _check_files(self) -> None:
         if self.tfds_name and self.data_files:
             raise Invalid(
                 f"--tfds_name={self.tfds_name} and --data_files are two data sets; give one"
@@ -133,31 +131,37 @@ class Settings:
             files = getattr(self, name)
             if len(files) > 2:
                 raise Invalid(
-                    f"--{name}={','.join(files)}: give the source and the target file, or one TSV"
+                    f"--{name}={written(files)}: give the source and the target file, or one TSV"
                 )
             if files and not self.data_files:
-                raise Invalid(f"--{name}={','.join(files)}: needs --data_files as well")
+                raise Invalid(f"--{name}={written(files)}: needs --data_files as well")
         if bool(self.validation_files) != bool(self.test_files):
             raise Invalid(
                 "--validation_files and --test_files go together: give both, or none to hold out "
                 "the last two percent of --data_files"
             )
+
+    def _check_data(self) -> None:
         if self.direction and self.direction.count("-") != 1:
             raise Invalid(f"--direction={self.direction}: give two languages, as de-en")
         if self.direction and not self.tfds_name:
             raise Invalid(f"--direction={self.direction}: needs --tfds_name; files have one order")
-        if self.data_dir != Settings.data_dir and not self.tfds_name:
+        if self.data_dir and not self.tfds_name:
             raise Invalid(f"--data_dir={self.data_dir}: needs --tfds_name, whose folder it is")
-        if self.cache_dir and not self.has_text:
-            raise Invalid(f"--cache_dir={self.cache_dir}: needs text; dates are not prepared")
-        if self.draw_file and not self.has_text:
-            raise Invalid(f"--draw_file={self.draw_file}: needs text; dates are drawn as they are")
-        if self.vocab_size and not self.has_text:
-            raise Invalid(f"--vocab_size={self.vocab_size}: needs text; dates are read as bytes")
         if self.has_text and self.preset == "dates":
             others = ", ".join(name for name in PRESETS if name != "dates")
             raise Invalid(f"--preset=dates is the embedded task; with data give one of: {others}")
-        if self.preset not in ("", "dates") and not self.has_text:
+        if self.has_text:
+            return
+        of_text = {
+            "cache_dir": "dates are not prepared",
+            "draw_file": "dates are drawn as they are",
+            "vocab_size": "dates are read as bytes",
+        }
+        for name, why in of_text.items():
+            if (given := getattr(self, name)) is not None:
+                raise Invalid(f"--{name}={given}: needs text; {why}")
+        if self.preset not in (None, "dates"):
             raise Invalid(
                 f"--preset={self.preset} needs text: give --data_files=SOURCE,TARGET or --tfds_name"
             )
@@ -170,48 +174,37 @@ class Settings:
     def chosen_preset(self) -> Preset:
         """The preset, with what the flags change for all models."""
         preset = PRESETS[self.preset or ("cpu" if self.has_text else "dates")]
-        names = ("models", "vocab_size", "max_length", "validate_every", "beam_size", "dtype")
+        names = ("vocab_size", "max_length", "validate_every", "beam_size", "dtype")
         changed: dict[str, Any] = {name: getattr(self, name) for name in names}
-        changed["joint_vocab_size"] = self.vocab_size
-        changed = {name: x for name, x in changed.items() if x}
-        if self.length_penalty >= 0:
-            changed["length_penalty"] = self.length_penalty
-        return dataclasses.replace(preset, **changed)
+        changed |= {"joint_vocab_size": self.vocab_size, "length_penalty": self.length_penalty}
+        changed["models"] = self.models or None
+        return dataclasses.replace(preset, **_given(changed))
 
-    def recipe(self, model: str) -> Recipe:
+    def variants(self) -> list[Variant]:
+        """The models to train, with other sizes where --set asks for them."""
+        return variants(self.chosen_preset().models, self.set)
+
+    def trainings(self) -> list[Training]:
+        """Each model once for each seed."""
+        several = len(self.seeds) > 1
+        return [
+            Training(variant, seed, several) for variant in self.variants() for seed in self.seeds
+        ]
+
+    def recipe(self, variant: Variant) -> Recipe:
         """The recipe of a model, with what the flags change."""
-        recipe = self.chosen_preset().recipes[model]
-        changed: dict[str, Any] = {"steps": self.steps, "batch_size": self.batch_size}
-        changed = {name: x for name, x in changed.items() if x}
-        optimizer = recipe.optimizer
-        if self.learning_rate:
-            optimizer = dataclasses.replace(optimizer, learning_rate=self.learning_rate)
-        if self.steps:
+        recipe = self.chosen_preset().recipes[variant.model]
+        optimizer = dataclasses.replace(
+            recipe.optimizer, **_given({"learning_rate": self.learning_rate})
+        )
+        if self.steps is not None:
             warmup_steps = min(optimizer.warmup_steps, self.steps // 2)
             optimizer = dataclasses.replace(optimizer, warmup_steps=warmup_steps)
-        changed["optimizer"] = optimizer
-        if self.dropout_rate >= 0:
-            changed["sizes"] = {**recipe.sizes, "dropout_rate": self.dropout_rate}
-        return dataclasses.replace(recipe, **changed)
+        sizes = {**recipe.sizes, **_given({"dropout_rate": self.dropout_rate})}
+        sizes |= dict(variant.changed)
+        changed = _given({"steps": self.steps, "batch_size": self.batch_size})
+        return dataclasses.replace(recipe, optimizer=optimizer, sizes=sizes, **changed)
 
 
-_LEAST = {
-    "steps": 0,
-    "batch_size": 0,
-    "learning_rate": 0.0,
-    "vocab_size": 0,
-    "max_length": 0,
-    "validate_every": 0,
-    "checkpoint_every": 0,
-    "log_every": 1,
-    "num_workers": 0,
-    "beam_size": 0,
-    "devices": 0,
-    "accumulate": 1,
-}
-
-
-def _choice(name: str, got: str, known: tuple[str, ...]) -> None:
-    if got not in known:
-        names = ", ".join(filter(None, known))
-        raise Invalid(f"--{name}={got}: not known; the names are {names}")
+def _given(values: dict[str, Any]) -> dict[str, Any]:
+    return {name: x for name, x in values.items() if x is not None}

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import statistics
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 from attnlab.runs.markdown import markdown_table
-from attnlab.training.bleu import Bleu
+from attnlab.training.bleu import Bleu, Bucket
 
-__all__ = ["Published", "Row", "markdown"]
+__all__ = ["Published", "Row", "markdown", "results"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -17,7 +17,7 @@ class Row:
     """What one model reached. None where it was not measured.
 
     Attributes:
-      model: its name.
+      model: its title.
       parameters: how many numbers it learns.
       steps: of training.
       seconds: of training, with compilation and validation.
@@ -26,6 +26,8 @@ class Row:
       bleu: of the test split.
       exact_match: of the test split, a share of 1.
       alignment_error_rate: of the test split, a share of 1.
+      buckets: the score by the length of the source.
+      seed: of the training.
     """
 
     model: str
@@ -37,6 +39,17 @@ class Row:
     bleu: Bleu | None = None
     exact_match: float | None = None
     alignment_error_rate: float | None = None
+    buckets: tuple[Bucket, ...] = ()
+    seed: int = 0
+
+    def line(self) -> str:
+        """For a terminal."""
+        found = (
+            f"BLEU {self.bleu.score:.1f}" if self.bleu else f"exact match {self.exact_match:.1%}"
+        )
+        if self.alignment_error_rate is not None:
+            found += f", alignment error rate {self.alignment_error_rate:.3f}"
+        return f"{self.model}: {found} on the test split, {self.seconds / 60:.1f} minutes"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,7 +78,7 @@ def markdown(
     task: str,
     published: Sequence[Published] = (),
     command: str,
-    environment: Mapping[str, Any],
+    where: str,
     figures: Mapping[str, str] | None = None,
     notes: Sequence[str] = (),
 ) -> str:
@@ -77,8 +90,7 @@ def markdown(
       task: a sentence or two: data, direction, split, how the search was done.
       published: the papers' numbers.
       command: what to type to get this report again.
-      environment: by what it is (device, system, git revision): where the rows were measured. A
-        mapping as a value, such as versions, is written out.
+      where: the table of where the rows were measured.
       figures: what is said of each, by its file.
       notes: paragraphs to end the results with.
 
@@ -87,7 +99,7 @@ def markdown(
     """
     if not rows:
         raise ValueError("there is nothing to report; give at least one row")
-    parts = [f"# {title}", f"**{answer(rows)}**", task, _results(rows)]
+    parts = [f"# {title}", f"**{answer(rows)}**", task, results(rows)]
     signatures = dict.fromkeys(row.bleu.signature for row in rows if row.bleu)
     if signatures:
         parts.append("BLEU is sacrebleu's: " + ", ".join(f"`{name}`" for name in signatures) + ".")
@@ -96,56 +108,103 @@ def markdown(
         parts.append(f"![{said}]({file})\n\n{said}")
     if published:
         parts += ["## Beside the papers", _PAPERS, _beside(rows, published)]
-    where = [[name, _written(value)] for name, value in environment.items()]
-    parts += ["## Where", markdown_table(["", "where"], where), f"    {command}"]
+    parts += ["## Where", f"    {command}", where]
     return "\n\n".join(parts) + "\n"
 
 
 def answer(rows: Sequence[Row]) -> str:
     """Every model's test score, BLEU where there is one, the best first."""
-    bleu = any(row.bleu for row in rows)
-    found = {row.model: _bleu(row) if bleu else row.exact_match for row in rows}
-    scores = {model: x for model, x in found.items() if x is not None}
+    measure = "BLEU" if any(row.bleu for row in rows) else "exact match"
+    read, form = _SCORES[measure]
+    scores = {model: _values(some, read) for model, some in by_model(rows).items()}
+    scores = {model: values for model, values in scores.items() if values}
     if not scores:
         return "No test score was measured."
-    measure, form = ("BLEU", ".1f") if bleu else ("exact match", ".1%")
-    best, *others = sorted(scores, key=lambda model: -scores[model])
-    said = [f"{best} reaches {scores[best]:{form}} {measure}"]
-    return ", ".join(said + [f"{model} {scores[model]:{form}}" for model in others]) + "."
+    best, *others = sorted(scores, key=lambda model: -statistics.fmean(scores[model]))
+    said = [f"{best} reaches {spread(scores[best], form)} {measure}"]
+    said += [f"{model} {spread(scores[model], form)}" for model in others]
+    several = any(len(values) > 1 for values in scores.values())
+    return ", ".join(said) + " (mean ± standard deviation over seeds)" * several + "."
+
+
+def by_model(rows: Sequence[Row]) -> dict[str, list[Row]]:
+    """The rows of each model, one a seed."""
+    found: dict[str, list[Row]] = {}
+    for row in rows:
+        found.setdefault(row.model, []).append(row)
+    return found
+
+
+def spread(values: Sequence[float], form: str) -> str:
+    """The mean of some values, and of several their standard deviation.
+
+    >>> spread([2.0], ".1f"), spread([1.0, 2.0, 3.0], ".1f")
+    ('2.0', '2.0 ± 1.0')
+    """
+    mean = format(statistics.fmean(values), form)
+    return mean if len(values) == 1 else f"{mean} ± {statistics.stdev(values):{form}}"
 
 
 def _bleu(row: Row) -> float | None:
     return None if row.bleu is None else row.bleu.score
 
 
-_COLUMNS: tuple[tuple[str, Callable[[Row], str]], ...] = (
-    ("model", lambda row: row.model),
-    ("parameters", lambda row: f"{row.parameters:,}"),
-    ("steps", lambda row: f"{row.steps:,}"),
-    ("minutes", lambda row: f"{row.seconds / 60:.1f}"),
-    ("tokens/s", lambda row: _number(row.tokens_per_second, ",.0f")),
-    ("validation perplexity", lambda row: _number(row.perplexity, ".2f")),
-    ("BLEU", lambda row: _number(_bleu(row), ".1f")),
-    ("brevity penalty", lambda row: f"{row.bleu.brevity_penalty:.3f}" if row.bleu else ""),
-    ("exact match", lambda row: _number(row.exact_match, ".1%")),
-    ("AER", lambda row: _number(row.alignment_error_rate, ".3f")),
-)
+_Score = Callable[[Row], float | None]
+_SCORES: dict[str, tuple[_Score, str]] = {
+    "validation perplexity": (lambda row: row.perplexity, ".2f"),
+    "BLEU": (_bleu, ".1f"),
+    "exact match": (lambda row: row.exact_match, ".1%"),
+    "AER": (lambda row: row.alignment_error_rate, ".3f"),
+}
 
 
-def _number(x: float | None, form: str) -> str:
-    return "" if x is None else format(x, form)
+def _values(rows: Sequence[Row], read: _Score) -> list[float]:
+    return [x for row in rows if (x := read(row)) is not None]
 
 
-def _results(rows: Sequence[Row]) -> str:
-    """A line a model; columns that no row fills are left out."""
-    cells = {name: [write(row) for row in rows] for name, write in _COLUMNS}
+def _score(name: str, rows: Sequence[Row]) -> str:
+    """One cell: blank where no row has the score."""
+    read, form = _SCORES[name]
+    values = _values(rows, read)
+    return spread(values, form) if values else ""
+
+
+def results(rows: Sequence[Row]) -> str:
+    """A line a training and, of several seeds, one a model; without columns that are blank."""
+    cells = {
+        "model": [row.model for row in rows],
+        "seed": [str(row.seed) for row in rows] if len({row.seed for row in rows}) > 1 else [],
+        "parameters": [f"{row.parameters:,}" for row in rows],
+        "steps": [f"{row.steps:,}" for row in rows],
+        "minutes": [f"{row.seconds / 60:.1f}" for row in rows],
+        "tokens/s": [
+            "" if row.tokens_per_second is None else f"{row.tokens_per_second:,.0f}" for row in rows
+        ],
+        "validation perplexity": [_score("validation perplexity", [row]) for row in rows],
+        "BLEU": [_score("BLEU", [row]) for row in rows],
+        "brevity penalty": [f"{row.bleu.brevity_penalty:.3f}" if row.bleu else "" for row in rows],
+        "exact match": [_score("exact match", [row]) for row in rows],
+        "AER": [_score("AER", [row]) for row in rows],
+    }
+    models = by_model(rows)
+    if max(map(len, models.values())) == 1:
+        return _filled(cells)
+    means = {
+        "model": list(models),
+        "seeds": [str(len(some)) for some in models.values()],
+        **{name: [_score(name, some) for some in models.values()] for name in _SCORES},
+    }
+    return "\n\n".join([_filled(cells), "Mean ± standard deviation over seeds:", _filled(means)])
+
+
+def _filled(cells: Mapping[str, Sequence[str]]) -> str:
     filled = {name: some for name, some in cells.items() if any(some)}
     return markdown_table(list(filled), list(zip(*filled.values(), strict=True)))
 
 
 def _beside(rows: Sequence[Row], published: Sequence[Published]) -> str:
     """A line a published number, and one for each model without: its paper column stays blank."""
-    here = {row.model: row for row in rows}
+    here = by_model(rows)
     without = [
         Published(model, None, "", "", "")
         for model in here
@@ -154,7 +213,7 @@ def _beside(rows: Sequence[Row], published: Sequence[Published]) -> str:
     cells = [
         [
             entry.model,
-            _reached(here.get(entry.model), entry.measure),
+            _score(entry.measure, here.get(entry.model, [])) if entry.measure in _SCORES else "",
             entry.value or "",
             entry.measure,
             entry.data,
@@ -163,17 +222,6 @@ def _beside(rows: Sequence[Row], published: Sequence[Published]) -> str:
         for entry in (*published, *without)
     ]
     return markdown_table(["model", "here", "paper", "measure", "paper's data", "source"], cells)
-
-
-def _reached(row: Row | None, measure: str) -> str:
-    writers = dict(_COLUMNS)
-    return writers[measure](row) if row is not None and measure in writers else ""
-
-
-def _written(value: Any) -> str:
-    if isinstance(value, Mapping):
-        return ", ".join(f"{name} {_written(x)}" for name, x in value.items())
-    return str(value)
 
 
 _PAPERS = (

@@ -39,10 +39,10 @@ def build(name, sizes, *, source_vocab_size, target_vocab_size, dtype):
 
 
 def run(experiment, *flags):
-    """The status of an experiment's main, and what it printed on stdout and stderr."""
+    """The status of the `main` in an experiment's __main__, and what it printed, and on stderr."""
     out, err = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-        status = experiment.main([experiment.__name__.rpartition(".")[2], *map(str, flags)])
+        status = experiment.main([experiment.__name__.split(".")[1], *map(str, flags)])
     return status, out.getvalue(), err.getvalue()
 
 

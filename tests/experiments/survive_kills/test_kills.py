@@ -1,21 +1,26 @@
 """What tells two trainings apart, and killing a process again and again until it is done."""
 
 import json
+import os
 import random
 import shutil
+import signal
 
 import jax.numpy as jnp
 import pytest
 
+from attnlab.runs.errors import Stopped
 from attnlab.training.checkpoint import Checkpoints
 from attnlab.training.loop import CHECKPOINTS
 from attnlab.training.metrics_file import METRICS
+from experiments.survive_kills import __main__ as survive_kills
 from experiments.survive_kills.kills import (
     EARLY,
     difference_of_runs,
     kill_until_done,
     run_to_the_end,
 )
+from tests.experiments import tiny
 
 ROWS = [
     {"kind": "training", "step": 2, "loss": 0.5, "seconds": 1.5, "tokens_per_second": 9.0},
@@ -132,5 +137,38 @@ def test_an_end_before_the_last_kill_is_said(counting, tmp_path):
 def test_a_training_that_fails_shows_its_last_lines(tmp_path):
     script = tmp_path / "fails.py"
     script.write_text("print('so far')\nraise SystemExit('no more')")
-    with pytest.raises(RuntimeError, match="status 1 of .*\nso far\nno more"):
+    with pytest.raises(
+        Stopped, match="status 1: no more; what it wrote is in errors.log"
+    ) as failed:
         run_to_the_end([str(script)])
+    assert failed.value.output == f"{script}\nso far\nno more"
+
+
+@pytest.mark.parametrize(
+    ("flag", "message"),
+    [
+        ("--model=gpt", "no 'gpt'; valid: rnn_search, rnn_encdec,"),
+        ("--longest=-1", "is too small; give at least 0"),
+        ("--longest=inf", "give a finite number"),
+        ("--resume=x", "Unknown command line flag 'resume'"),
+    ],
+)
+def test_a_bad_flag_is_one_line_and_status_2_and_makes_nothing(tmp_path, flag, message):
+    parent = tmp_path / "results"
+    status, _, err = tiny.run(survive_kills, flag, f"--output_dir={parent}")
+    assert status == 2 and message in err and err.count("\n") == 1 and not parent.exists()
+
+
+def test_what_a_training_that_fails_wrote_is_kept(tmp_path, monkeypatch):
+    monkeypatch.setattr(survive_kills, "EXPERIMENT", ["-c", "raise SystemExit('no more')"])
+    status, _, err = tiny.run(survive_kills, f"--output_dir={tmp_path}")
+    assert status == 1 and err.startswith("survive_kills: a training ended with status 1: no more;")
+    (folder,) = tmp_path.iterdir()
+    assert (folder / "errors.log").read_text().endswith("\nno more\n")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_it_with_its_status(tmp_path, monkeypatch, number):
+    monkeypatch.setattr(survive_kills, "run_to_the_end", lambda _: os.kill(os.getpid(), number))
+    status, out, err = tiny.run(survive_kills, f"--output_dir={tmp_path}")
+    assert (status, err) == (128 + number, "") and f"{number.name}: nothing was compared" in out

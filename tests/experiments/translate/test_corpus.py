@@ -94,7 +94,7 @@ def test_too_few_pairs_to_hold_any_out_are_refused(texts):
 
 
 def test_the_embedded_task_needs_nothing():
-    corpus = open_corpus(Settings(seed=7))
+    corpus = open_corpus(Settings()).of_seed(7)
     assert corpus.tokenizers(True) == corpus.tokenizers(False) == (Bytes(), Bytes())
     assert corpus.measure == "exact match"
     assert len(corpus.splits["validation"]) == 512 and len(corpus.splits["test"]) == 1000

@@ -6,7 +6,7 @@ from attnlab.training.bleu import Bleu
 from experiments.translate.table import Published, Row, markdown
 
 PAPER = ("BLEU", "WMT14 en→fr", "Bahdanau 2014, Table 1")
-WHERE = {"device": "a processor", "versions": {"jax": "1.2", "flax": "3"}, "git revision": "abc"}
+WHERE = "| device | a processor |"
 
 
 def bleu(score):
@@ -14,7 +14,7 @@ def bleu(score):
 
 
 def report(rows, **changed):
-    given = dict(title="Title", task="A task.", command="launch/local x", environment=WHERE)
+    given = dict(title="Title", task="A task.", command="launch/local x", where=WHERE)
     return markdown(rows, **{**given, **changed})
 
 
@@ -64,10 +64,28 @@ def test_papers_stand_beside_and_are_blank_where_they_print_nothing():
     assert "## Beside the papers" not in report(ROWS)
 
 
+def test_several_seeds_are_shown_one_by_one_and_as_their_mean():
+    rows = [Row("a", 1, 2, 3.0, exact_match=x, seed=i) for i, x in enumerate((0.5, 0.7))]
+    rows.append(Row("b", 1, 2, 3.0, exact_match=0.25))
+    text = report(rows)
+    said = (
+        "**a reaches 60.0% ± 14.1% exact match, b 25.0% (mean ± standard deviation over seeds).**"
+    )
+    assert said in text
+    assert cells(text, "a") == [
+        ["a", "0", "1", "2", "0.1", "50.0%"],
+        ["a", "1", "1", "2", "0.1", "70.0%"],
+        ["a", "2", "60.0% ± 14.1%"],
+    ]
+    assert cells(text, "b") == [["b", "0", "1", "2", "0.1", "25.0%"], ["b", "1", "25.0%"]]
+    both = [Row("a", 1, 2, 3.0, bleu=bleu(20.0 + 2 * seed), seed=seed) for seed in (0, 1)]
+    _, beside = report(both, published=[Published("a", "25", *PAPER)]).split("## Beside")
+    assert cells(beside, "a")[0][1] == "21.0 ± 1.4"
+
+
 def test_where_it_was_measured_and_how_to_do_it_again():
     text = report(ROWS, figures={"length.svg": "BLEU by length"}, notes=["A note."])
-    assert cells(text, "versions") == [["versions", "jax 1.2, flax 3"]]
-    assert text.endswith("\n\n    launch/local x\n")
+    assert text.endswith("## Where\n\n    launch/local x\n\n| device | a processor |\n")
     assert "![BLEU by length](length.svg)" in text and "\n\nA note.\n\n" in text
 
 

@@ -7,11 +7,13 @@ import jax.numpy as jnp
 import pytest
 
 from attnlab.models import Transformer, TransformerConfig
+from attnlab.runs import figure_files
 from attnlab.training.metrics_file import read_metrics
 from experiments.translate import __main__ as translate
-from experiments.translate import report
-from experiments.translate import run as translation
+from experiments.translate import training
+from experiments.translate.corpus import open_corpus
 from experiments.translate.settings import Settings
+from experiments.translate.variants import Training, Variant
 from tests.experiments import tiny
 
 SOURCES = [f"Hund {i} bellt" for i in range(120)]  # short: all batches have one shape
@@ -39,14 +41,9 @@ def run(flags):
 
 
 def test_files_are_scored_in_bleu_beside_the_paper(quick_compile, given, monkeypatch):
-    monkeypatch.setattr(translation, "build", tiny.build)
-    drawn, reports = {}, []
-
-    def save(figures, folder):
-        drawn.update(figures)
-        reports.extend(path.read_text() for path in folder.glob("report.md"))
-
-    monkeypatch.setattr(report.figure_files, "save", save)
+    monkeypatch.setattr(training, "build", tiny.build)
+    drawn = {}
+    monkeypatch.setattr(figure_files, "save", lambda figures, folder: drawn.update(figures))
     flags, source, target = given
     flags |= {"validation_files": f"{source},{target}", "test_files": f"{source},{target}"}
     (drawn_pairs := source.with_name("drawn.tsv")).write_text("Hund\tdog\n")
@@ -57,7 +54,7 @@ def test_files_are_scored_in_bleu_beside_the_paper(quick_compile, given, monkeyp
     (folder,) = flags["output_dir"].iterdir()
     translations = (folder / "transformer" / "translations.txt").read_text()
     assert translations.count("\n") == len(TARGETS)
-    result = json.loads((folder / "transformer" / "result.json").read_text())
+    result, _ = map(json.loads, (folder / "results.jsonl").read_text().splitlines())
     assert result["bleu"]["signature"].startswith("nrefs:1") and result["exact_match"] is None
     written = (folder / "report.md").read_text()
     for text in (
@@ -70,8 +67,7 @@ def test_files_are_scored_in_bleu_beside_the_paper(quick_compile, given, monkeyp
         result["bleu"]["signature"],
     ):
         assert text in written
-    (of_one,) = reports  # written before the second model was drawn
-    assert "Not done yet: Luong." in of_one and "Not done yet" not in written
+    assert "Not done yet" not in written
     # In a vocabulary of both sides so small, words do not begin with a piece of their own.
     for name, pieces in (("luong", "dog</s>"), ("transformer", "␣·dog</s>")):
         (panel, *_) = drawn[f"alignment_{name}"].axes
@@ -79,13 +75,7 @@ def test_files_are_scored_in_bleu_beside_the_paper(quick_compile, given, monkeyp
     assert drawn["by_length"].axes[0].get_xlabel().startswith("length of the source (words)")
 
 
-def test_an_embedding_is_shared_where_the_vocabulary_is(given, monkeypatch, tmp_path):
-    trainings = {}
-
-    def train(task, **_):
-        trainings[task.identity["model"]] = task
-
-    monkeypatch.setattr(translation, "train", train)
+def test_an_embedding_is_shared_where_the_vocabulary_is(given, monkeypatch):
     flags, source, target = given
     settings = Settings(
         preset="paper",
@@ -94,16 +84,15 @@ def test_an_embedding_is_shared_where_the_vocabulary_is(given, monkeypatch, tmp_
         vocab_size=40,
         num_workers=2,
     )
-    corpus = translation.open_corpus(settings)
-    workers, batches = [], translation.train_batches
+    corpus = open_corpus(settings)
+    workers, batches = [], training.train_batches
     monkeypatch.setattr(
-        translation,
+        training,
         "train_batches",
         lambda *given, **named: workers.append(named["num_workers"]) or batches(*given, **named),
     )
     for name, vocabularies in (("transformer", 1), ("rnn_search", 2)):
-        translation._train(name, settings, corpus, None, tmp_path / name, print)
-        task = trainings[name]
+        task = training.task(Training(Variant(name), 0), settings, corpus)
         assert len(set(task.identity["corpus"]["tokenizers"])) == vocabularies
         over = task.identity["recipe"]["gradient_mean_over"]
         assert task.objective.over == over == ("tokens", "sentences")[vocabularies - 1]
@@ -121,8 +110,8 @@ def test_packed_rows_hold_several_pairs(quick_compile, given, monkeypatch):
         )
         return Transformer(config)
 
-    monkeypatch.setattr(translation, "build", build)
-    monkeypatch.setattr(report.figure_files, "save", tiny.save_nothing)
+    monkeypatch.setattr(training, "build", build)
+    monkeypatch.setattr(figure_files, "save", tiny.save_nothing)
     flags, _, _ = given
     flags |= {"models": "transformer", "steps": 1, "beam_size": 1, "max_length": 64}
     flags |= {"batch_size": 2, "pack": "true"}

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import flax.linen as nn
 import jax.numpy as jnp
 
 from attnlab.checks import require_choice
@@ -14,11 +13,8 @@ from attnlab.models.nmt_attn import NMTAttn
 from attnlab.models.rnn_search import RNNEncDec, RNNSearch
 from attnlab.models.seq2seq import Seq2Seq
 from attnlab.models.transformer import Transformer, TransformerConfig
-from attnlab.runs import palette
 
-__all__ = ["LOOKS", "MODELS", "TITLES", "build"]
-
-_glorot = nn.initializers.glorot_uniform()
+__all__ = ["CLASSES", "MODELS", "build"]
 
 
 def _recurrent(model: Callable[..., Seq2Seq]) -> Callable[..., Seq2Seq]:
@@ -41,16 +37,13 @@ _MAKE: dict[str, Callable[..., Seq2Seq]] = {
     "transformer": _transformer,
 }
 MODELS = tuple(_MAKE)
-TITLES = {
-    "rnn_encdec": "RNNencdec",
-    "rnn_search": "RNNsearch",
-    "luong": "Luong",
-    "nmt_attn": "NMTAttn",
-    "transformer": "Transformer",
-}
-
-# By title: color and marker in every figure.
-LOOKS = {title: palette.MODELS[name] for name, title in TITLES.items()}
+CLASSES: dict[str, type] = {
+    "rnn_encdec": RNNEncDec,
+    "rnn_search": RNNSearch,
+    "luong": Luong,
+    "nmt_attn": NMTAttn,
+    "transformer": TransformerConfig,
+}  # whose attributes are the sizes of a recipe
 
 
 def build(
