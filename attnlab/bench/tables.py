@@ -12,7 +12,7 @@ def over_length(results: Sequence[Result], passes: str, quantity: str) -> str:
 
     Args:
       results: the rows.
-      passes: which of `PASSES`.
+      passes: pass of the rows to show, of `PASSES`.
       quantity: "time" (median, and half the range in percent) or "memory".
     """
     chosen = {(r.case.length, r.case.label): r for r in results if r.case.passes == passes}

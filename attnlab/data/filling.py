@@ -4,6 +4,7 @@ Bucketing (Bahdanau 2014, App. B.2) sorts a pool by length and pads to few shape
 several sequences into a row and tells them apart by segment ids and positions.
 """
 
+import functools
 import random
 from collections.abc import Sequence
 
@@ -58,7 +59,9 @@ class FillBuckets:
         same_length: bool = False,
     ) -> None:
         self.batch_size, self.pool_batches, self.seed = batch_size, pool_batches, seed
-        self._shape = {"pad_to": pad_to, "rows": batch_size, "same_length": same_length}
+        self._padded = functools.partial(
+            padded, pad_to=pad_to, rows=batch_size, same_length=same_length
+        )
 
     def __call__(self, reader: Reader) -> list[dict[str, np.ndarray]]:
         rng = random.Random(f"buckets {self.seed} {reader.cursor.example} {reader.cursor.piece}")
@@ -69,7 +72,7 @@ class FillBuckets:
         pool.sort(key=by_length)
         starts = list(range(0, len(pool), self.batch_size))
         rng.shuffle(starts)
-        return [padded(pool[i : i + self.batch_size], **self._shape) for i in starts]
+        return [self._padded(pool[i : i + self.batch_size]) for i in starts]
 
 
 class FillRows:

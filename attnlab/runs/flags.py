@@ -52,7 +52,7 @@ def flag(
       above: the number that it must be more than.
       below: the number that it must be less than.
       is_path: whether it is a file that must exist, kept as an absolute path.
-      repeated: of a tuple, whether the flag is given once for each element, which may have commas.
+      repeated: whether a tuple's flag is given once for each element, which may have commas.
     """
     about = Flag(help, tuple(choices), least, most, above, below, is_path, repeated)
     return dataclasses.field(default=default, metadata={"flag": about})

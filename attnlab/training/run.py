@@ -29,8 +29,8 @@ def run_training(
     """Trains to the last step in a folder, from its last checkpoint if it has one.
 
     Args:
-      task: what is trained, and on what.
-      settings: how long, and how often what.
+      task: model, objective and data.
+      settings: number of steps, and of steps between rows, validations and checkpoints.
       optimizer: optimizer of the parameters.
       parallel: devices, and how they share the work.
       folder: place for this training alone, made if need be.

@@ -150,10 +150,9 @@ def test_a_mistake_of_ours_is_a_traceback():
 
 def test_the_command_of_a_report_asks_for_the_same_again():
     settings = Settings(lengths=(5, 6), causal=False, rate=0.25, names=("a b", "c"), steps=3)
-    words = command_line.command("one", settings)
-    assert (
-        words == "launch/local one --lengths=5,6 '--names=a b,c' --steps=3 --rate=0.25 --nocausal"
-    )
+    flags = "--lengths=5,6 '--names=a b,c' --steps=3 --rate=0.25 --nocausal"
+    words = command_line.command("one", Settings, settings.as_json())
+    assert words == f"launch/local one {flags}"
 
 
 @pytest.mark.parametrize("name", EXPERIMENTS)
