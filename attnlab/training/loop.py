@@ -14,12 +14,10 @@ import jax
 
 from attnlab.checks import require
 from attnlab.training.checkpoint import Checkpoints
-from attnlab.training.meter import Meter, require_finite
-from attnlab.training.metrics_file import MetricsFile
+from attnlab.training.curve import Meter, MetricsFile, Progress, require_finite
 from attnlab.training.objective import Batch, Objective
 from attnlab.training.optimizers import OptimizerSettings
 from attnlab.training.parallel import Parallel
-from attnlab.training.progress import Progress
 from attnlab.training.step import TrainState, make_train_step, make_validation_step
 from attnlab.training.stop import StopRequest
 

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import signal
 from pathlib import Path
 from typing import Any
 
+import jax
+
+from attnlab.data.cache import default_cache_dir, writable
+from attnlab.runs import provenance
 from attnlab.runs.command_line import say
 from attnlab.runs.interrupts import Terminated
 from attnlab.training.loop import LoopSettings, Task, Trained, train
@@ -14,7 +19,23 @@ from attnlab.training.optimizers import OptimizerSettings
 from attnlab.training.parallel import Parallel
 from attnlab.training.tensorboard import TensorBoard
 
-__all__ = ["run_training"]
+__all__ = ["keep_compiled", "run_training"]
+
+
+def keep_compiled(cache_dir: str | None = None) -> None:
+    """Keeps programs that are compiled from now on: a resumed or second run compiles them no more.
+
+    They are those of this processor and version of jaxlib. A cache of JAX's own that is set
+    (JAX_COMPILATION_CACHE_DIR) stays.
+
+    Args:
+      cache_dir: folder of prepared data; None = `~/.cache/attnlab`.
+    """
+    if jax.config.values["jax_compilation_cache_dir"] is None:
+        names = f"{provenance.processor()}-jaxlib-{provenance.version('jaxlib')}"
+        parent = default_cache_dir() if cache_dir is None else Path(cache_dir)
+        folder = parent / "compiled" / re.sub(r"\W+", "-", names)
+        jax.config.update("jax_compilation_cache_dir", str(writable(folder)))
 
 
 def run_training(

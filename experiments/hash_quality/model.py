@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import itertools
 import math
-import signal
 from pathlib import Path
 from typing import Any
 
@@ -23,13 +22,13 @@ from attnlab.data.tasks import ENDLESS
 from attnlab.models.transformer import TransformerConfig, TransformerLM
 from attnlab.ops.lsh.attention import LSHOptions
 from attnlab.ops.routes import LSH
-from attnlab.runs.command_line import say
 from attnlab.tokens import NUM_SPECIAL
-from attnlab.training.loop import LoopSettings, Task, train
-from attnlab.training.metrics_file import read_metrics
+from attnlab.training.curve import read_metrics
+from attnlab.training.loop import LoopSettings, Task
 from attnlab.training.objective import TokenCrossEntropy
 from attnlab.training.optimizers import OptimizerSettings
 from attnlab.training.parallel import parallel_over
+from attnlab.training.run import keep_compiled, run_training
 from experiments.hash_quality.settings import Settings
 
 WINDOW, BATCH = 512, 2  # bytes of a window, windows of a step
@@ -81,11 +80,11 @@ def trained(
     if not settings.train_steps:
         tokens = jnp.full((1, size), NUM_SPECIAL)
         return jax.jit(model.init)(jax.random.key(settings.seed), tokens), None
-    folder.mkdir(exist_ok=True)
+    keep_compiled()
     identity = {name: getattr(settings, name) for name in _IDENTITY} | {
         "text": hashlib.sha256(data.tobytes()).hexdigest()
     }
-    found = train(
+    found = run_training(
         Task(
             model,
             TokenCrossEntropy(),
@@ -107,10 +106,7 @@ def trained(
         ),
         parallel=parallel_over("jit", jax.local_devices()[:1]),
         folder=folder,
-        say=say,
     )
-    if found.stopped_by is not None:
-        signal.raise_signal(found.stopped_by)
     curve = [row for row in read_metrics(folder) if row["kind"] == "training"]
     return found.variables, curve[-1]["nll"] / math.log(2)
 

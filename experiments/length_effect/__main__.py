@@ -8,7 +8,7 @@ from attnlab.runs import command_line, loop, palette, provenance
 from attnlab.runs.folder import Folder
 from attnlab.runs.rows import Rows
 from attnlab.training.flags import FREE
-from attnlab.training.run import run_training
+from attnlab.training.run import keep_compiled, run_training
 from attnlab.training.tensorboard import require_tensorboard
 from experiments import length_effect
 from experiments.length_effect import report
@@ -31,6 +31,7 @@ def run(settings: Settings, folder: Folder) -> int:
     """
     if settings.tensorboard:
         require_tensorboard()
+    keep_compiled()
     parallel = settings.over_devices([settings.batch_size])
     rows: Rows[tuple[str, int], Row] = Rows(folder, lambda row: (row.model, row.length), [Row])
     rows.environment = provenance.describe(("optax", "grain"))

@@ -19,8 +19,8 @@ from orbax.checkpoint import v1 as ocp
 
 from attnlab.runs.errors import Stopped
 from attnlab.runs.folder import ERRORS
+from attnlab.training.curve import read_metrics
 from attnlab.training.loop import CHECKPOINTS
-from attnlab.training.metrics_file import read_metrics
 
 __all__ = ["TrainingFailed", "difference_of_runs", "kill_until_done", "run_to_the_end"]
 

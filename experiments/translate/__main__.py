@@ -6,7 +6,7 @@ from attnlab.runs import command_line, loop, provenance
 from attnlab.runs.folder import Folder
 from attnlab.runs.rows import Rows
 from attnlab.training.flags import FREE
-from attnlab.training.run import run_training
+from attnlab.training.run import keep_compiled, run_training
 from attnlab.training.tensorboard import require_tensorboard
 from experiments import translate
 from experiments.translate import drawn
@@ -35,6 +35,7 @@ def run(settings: Settings, folder: Folder) -> int:
     preset = settings.chosen_preset()
     if settings.tensorboard:
         require_tensorboard()
+    keep_compiled(settings.cache_dir)
     trainings = settings.trainings()
     sizes = [settings.recipe(one.variant).batch_size for one in trainings]
     parallel = settings.over_devices(sizes)

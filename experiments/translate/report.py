@@ -10,8 +10,8 @@ from attnlab.runs import palette
 from attnlab.runs.loop import Report
 from attnlab.runs.published import read
 from attnlab.training.bleu import RESAMPLINGS
+from attnlab.training.curve import read_metrics
 from attnlab.training.evaluation_figures import alignment_figure, length_figure
-from attnlab.training.metrics_file import read_metrics
 from attnlab.training.training_curve import training_curve
 from experiments.translate import drawn
 from experiments.translate.corpus import Corpus

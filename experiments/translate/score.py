@@ -9,8 +9,8 @@ import numpy as np
 
 from attnlab.models.seq2seq import Seq2Seq
 from attnlab.training.bleu import OF_EXACT_MATCH, by_length, corpus_bleu, exact_match
+from attnlab.training.curve import read_metrics
 from attnlab.training.loop import Trained
-from attnlab.training.metrics_file import read_metrics
 from attnlab.training.training_curve import curve
 from experiments.translate import drawn
 from experiments.translate.corpus import Corpus

@@ -51,7 +51,8 @@ class Settings(TrainFlags):
         None, "Languages of a TFDS set, SOURCE-TARGET, as de-en. Without it: the set's own order."
     )
     cache_dir: str | None = flag(
-        None, "Folder of prepared files and tokenizers. Without it: ~/.cache/attnlab."
+        None,
+        "Folder of prepared files, tokenizers and compiled programs. Without it: ~/.cache/attnlab.",
     )
     dropout_rate: float | None = flag(
         None, "Dropout rate of every model. Without it: the recipe's.", least=0, below=1
@@ -154,7 +155,6 @@ class Settings(TrainFlags):
         if self.has_text:
             return
         of_text = {
-            "cache_dir": "dates are not prepared",
             "draw_file": "dates are drawn as they are",
             "vocab_size": "dates are read as bytes",
         }

@@ -40,6 +40,7 @@ def task(training: Training, settings: Settings, corpus: Corpus) -> Task[Seq2Seq
         dtype=preset.dtype,
     )
     processes = {"process_index": jax.process_index(), "process_count": jax.process_count()}
+    alike = settings.has_text  # sentences and their translations in length; dates are not
     batches = train_batches(
         corpus.splits["train"],
         *tokenizers,
@@ -47,6 +48,7 @@ def task(training: Training, settings: Settings, corpus: Corpus) -> Task[Seq2Seq
         max_length=preset.max_length,
         seed=training.seed,
         pad_to=preset.pad_to,
+        same_length=alike,
         pack=settings.pack,
         num_workers=settings.num_workers,
         **processes,
@@ -58,6 +60,7 @@ def task(training: Training, settings: Settings, corpus: Corpus) -> Task[Seq2Seq
             *tokenizers,
             batch_size=recipe.batch_size,
             pad_to=preset.pad_to,
+            same_length=alike,
         )
     ]
     identity = {

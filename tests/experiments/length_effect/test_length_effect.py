@@ -9,7 +9,7 @@ import pytest
 from attnlab.data.tasks import Copy, Reversal
 from attnlab.runs import figure_files, palette
 from attnlab.runs.errors import Invalid
-from attnlab.training.metrics_file import METRICS
+from attnlab.training.curve import METRICS
 from experiments.length_effect import __main__ as experiment
 from experiments.length_effect import report, training
 from experiments.length_effect.measure import Row, symbols_right

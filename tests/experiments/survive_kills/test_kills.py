@@ -11,8 +11,8 @@ import pytest
 
 from attnlab.runs.errors import Stopped
 from attnlab.training.checkpoint import Checkpoints
+from attnlab.training.curve import METRICS
 from attnlab.training.loop import CHECKPOINTS
-from attnlab.training.metrics_file import METRICS
 from experiments.survive_kills import __main__ as survive_kills
 from experiments.survive_kills.kills import (
     EARLY,

@@ -43,7 +43,6 @@ FILES = ("a.de", "a.en")
         ({"length_penalty": float("inf")}, "--length_penalty=inf: give a finite number"),
         ({"length_penalty": 0.6}, "--length_penalty=0.6: greedy search has none"),
         ({"data_dir": "/data"}, "--data_dir=/data: needs --tfds_name"),
-        ({"cache_dir": "/data"}, "--cache_dir=/data: needs text"),
         ({"dropout_rate": 1.0}, "--dropout_rate=1 is too large; give less than 1"),
         ({"dropout_rate": -0.1}, "--dropout_rate=-0.1 is too small; give at least 0"),
         ({"length_penalty": -0.6}, "--length_penalty=-0.6 is too small; give at least 0"),

@@ -14,9 +14,8 @@ import pytest
 
 from attnlab.runs import command_line, figure_files
 from attnlab.training import run as training_run
+from attnlab.training.curve import METRICS, Diverged, read_metrics
 from attnlab.training.loop import CHECKPOINTS
-from attnlab.training.meter import Diverged
-from attnlab.training.metrics_file import METRICS, read_metrics
 from experiments.translate import __main__ as translate
 from experiments.translate import corpus, training
 from experiments.translate.settings import Settings

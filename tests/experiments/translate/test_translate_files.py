@@ -8,7 +8,7 @@ import pytest
 
 from attnlab.models import Transformer, TransformerConfig
 from attnlab.runs import figure_files
-from attnlab.training.metrics_file import read_metrics
+from attnlab.training.curve import read_metrics
 from experiments.translate import __main__ as translate
 from experiments.translate import training
 from experiments.translate.corpus import open_corpus
