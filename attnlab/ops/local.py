@@ -145,10 +145,13 @@ def local_attention(
             f"local attention takes masks.Padding or None; got {type(mask).__name__}"
         )
     num_queries, num_keys = q.shape[-3], k.shape[-3]
+    if not jnp.issubdtype(centers.dtype, jnp.floating):
+        centers = centers.astype(jnp.float32)
     centers = centers.astype(jnp.promote_types(centers.dtype, jnp.float32))[..., None]  # [*B, T, 1]
     window = jnp.arange(2 * half_width + 1).reshape((1,) * (centers.ndim - 1) + (-1,))
     positions = jnp.ceil(centers - half_width).astype(jnp.int32) + window  # [*B, T, 2D + 1]
-    visible = (positions >= 0) & (positions < num_keys) & (positions <= centers + half_width)
+    places = positions.astype(centers.dtype)
+    visible = (positions >= 0) & (positions < num_keys) & (places <= centers + half_width)
     if mask is not None:
 
         def of_each_example(lengths):
@@ -175,7 +178,7 @@ def local_attention(
     )[..., 0, :]  # [*B, T, N, 2D + 1]
     if gaussian:
         sigma = max(half_width, 1) / 2
-        weights *= jnp.exp(-((positions - centers) ** 2) / (2 * sigma**2))[..., None, :]
+        weights *= jnp.exp(-((places - centers) ** 2) / (2 * sigma**2))[..., None, :]
         weights = jnp.where(visible[..., None, :], weights, 0)  # as in `dense.weights`
     shown = weights
     if dropout_rate > 0.0 and dropout_key is not None:

@@ -188,6 +188,8 @@ def _same_relative_place(valid: jax.Array, q_valid: jax.Array) -> jax.Array:
     q_rank = jnp.cumsum(q_valid, axis=1, dtype=jnp.int32) - 1
     # In floats: products of two lengths overflow 32 bits. Equal lengths stay exact.
     ratio = count / jnp.maximum(q_count, 1)
-    rank = jnp.clip((q_rank * ratio).astype(jnp.int32), 0, jnp.maximum(count - 1, 0))
+    rank = jnp.clip(
+        (q_rank.astype(ratio.dtype) * ratio).astype(jnp.int32), 0, jnp.maximum(count - 1, 0)
+    )
     key_of_rank = jnp.argsort(~valid, axis=1, stable=True)
     return jnp.take_along_axis(key_of_rank, rank, axis=1)

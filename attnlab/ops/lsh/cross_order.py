@@ -119,12 +119,13 @@ def _arrange(item, starts, invalid, num_keys: int, geometry: Geometry) -> Order:
     query_chunks = -(-num_queries // chunk) + key_chunks
     rank = jnp.arange(length, dtype=jnp.int32)
     is_key = item < num_keys
-    keys_before = jnp.cumsum(is_key, dtype=jnp.int32) - is_key
+    one_key = is_key.astype(jnp.int32)
+    keys_before = jnp.cumsum(one_key, dtype=jnp.int32) - one_key
     queries_before = rank - keys_before
 
     is_last = jnp.roll(starts, -1).at[-1].set(True)
     bucket_start = lax.cummax(jnp.where(starts, keys_before, 0))
-    bucket_stop = lax.cummin(jnp.where(is_last, keys_before + is_key, num_keys), reverse=True)
+    bucket_stop = lax.cummin(jnp.where(is_last, keys_before + one_key, num_keys), reverse=True)
     first = jnp.maximum(keys_before - window, bucket_start)
     stop = keys_before
     if not geometry.causal:

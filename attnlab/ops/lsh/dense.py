@@ -54,7 +54,9 @@ def visible_counts(
     for r in range(rounds):
         for lap in laps:
             key = slot[(r + lap) % rounds] + lap * num_slots
-            counts += in_range(key[None, :], first[r][:, None], extent[r][:, None])
+            counts += in_range(key[None, :], first[r][:, None], extent[r][:, None]).astype(
+                counts.dtype
+            )
     return counts
 
 
@@ -127,7 +129,7 @@ def softmax_times(logits: jax.Array, times: jax.Array) -> jax.Array:
     visible = times > 0
     logits = jnp.where(visible, logits, -jnp.inf)
     largest = jnp.max(logits, axis=1, keepdims=True, initial=jnp.finfo(logits.dtype).min)
-    weights = times * jnp.exp(logits - lax.stop_gradient(largest))
+    weights = times.astype(logits.dtype) * jnp.exp(logits - lax.stop_gradient(largest))
     total = jnp.sum(weights, axis=1, keepdims=True)
     # Also cuts the gradient: a masked key's value may be so large that its own is infinite.
     return jnp.where(visible, weights / jnp.where(total > 0, total, 1), 0)

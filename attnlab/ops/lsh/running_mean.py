@@ -55,5 +55,5 @@ class RunningMean:
         first = jnp.where(before > 0, self.first[..., None, :, :], found)
         total = jnp.cumsum(jnp.where(counted, x - first, 0), axis=-3)
         total += self.total[..., None, :, :]
-        mean = jnp.where(number > 0, first + total / jnp.maximum(number, 1), 0)
+        mean = jnp.where(number > 0, first + total / jnp.maximum(number, 1).astype(x.dtype), 0)
         return mean, RunningMean(first[..., 0, :, :], total[..., -1, :, :], number[..., -1, 0, 0])
