@@ -58,7 +58,7 @@ class Settings(TrainFlags):
     )
     vocab_size: int | None = flag(
         None,
-        "Size of the vocabularies: the Transformer's joint one, the other models' one of each side. "
+        "Size of each vocabulary: the Transformer has a joint one, other models one a side. "
         "Without it: the preset's.",
         least=1,
     )
