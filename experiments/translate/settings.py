@@ -38,10 +38,10 @@ class Settings(TrainFlags):
     )
     validation_files: tuple[str, ...] = flag(
         (),
-        "Text to validate on, given as --data_files. Without it: the last but one percent of that.",
+        "Text to validate on, as in --data_files. Without it: 1 % of --data_files before the last.",
     )
     test_files: tuple[str, ...] = flag(
-        (), "Text to test on, given as --data_files. Without it: the last percent of that."
+        (), "Text to test on, as in --data_files. Without it: the last 1 % of --data_files."
     )
     tfds_name: str | None = flag(
         None, "Name of a prepared TFDS data set, such as wmt14_translate/de-en, in place of files."
