@@ -47,8 +47,8 @@ def read(paths: str | Sequence[str] | None = None) -> Text:
     """Reads the bytes of a file, or of several one after the other.
 
     Args:
-      paths: path of a file, or paths of several; without any, the project's own sources and README,
-        in sorted order.
+      paths: path of a file, or paths of several; without any, the project's own sources and
+        README, in sorted order.
 
     Raises:
       Invalid: a file is missing or empty.

@@ -61,7 +61,7 @@ def draw(grid: Sequence[Sequence[Panel]], quantity: str, title: str) -> Figure |
     Args:
       grid: rows of panels.
       quantity: "time" or "memory".
-      title: what all of them show.
+      title: heading of the whole figure.
     """
     panels = [panel for row in grid for panel in row]
     results = [r for panel in panels for r in panel.results]

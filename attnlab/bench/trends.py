@@ -56,9 +56,9 @@ class Growth:
     """value ∝ n^power.
 
     Attributes:
-      power: the slope of the least squares in log-log.
-      error: its standard error, from the distances of the points to the fit, or from the spread of
-        the repeats if that says more.
+      power: slope of the least-squares line in log-log.
+      error: standard error of `power`, from the distances of the points to the line, or from the
+        spread of the repeats if that is larger.
     """
 
     power: float
@@ -71,13 +71,13 @@ class Growth:
 
 
 def growth(line: Line, spreads: Line | None = None) -> Growth | None:
-    """How a line grows at its longer half of the lengths, of which there must be four.
+    """How a line grows over the longer half of its lengths, or the four longest if that is more.
 
     Short lengths are left out because fixed costs flatten them.
 
     Args:
-      line: the values.
-      spreads: the standard error of the logarithm of each, where values were repeated.
+      line: the values by length.
+      spreads: standard error of the logarithm of each, where values were repeated.
 
     Returns:
       None for fewer than four lengths, or where the error is over ½: that is no answer.
@@ -170,8 +170,8 @@ def crossovers(found: dict[str, Line], *, margin: float = 1.1) -> list[Crossover
     """Every pair whose order at the longest common length is not its order at the shortest.
 
     Args:
-      found: from `lines`.
-      margin: how many times smaller the winner must end up; less is a tie.
+      found: lines by mechanism, as `lines` returns them.
+      margin: factor by which the winner must be smaller at the longest length; less is a tie.
     """
     crossings = []
     for winner, low in found.items():

@@ -7,7 +7,7 @@ from experiments.compare_lengths.settings import Settings
 
 
 def main(argv: list[str]) -> int:
-    """Parses and compares."""
+    """Parses the flags and compares."""
     return command_line.run(argv, Settings, run, doc=compare_lengths.__doc__)
 
 

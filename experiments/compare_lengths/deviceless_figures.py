@@ -1,4 +1,4 @@
-"""Memory over length for accelerators that are not there: a row of panels a target."""
+"""Memory over length for accelerators that are not there: a row of panels for each target."""
 
 from collections.abc import Sequence
 

@@ -23,19 +23,19 @@ def by_target(results: Sequence[Result]) -> dict[str, list[Result]]:
 
 
 def passes_of(results: Sequence[Result]) -> list[str]:
-    """The passes that occur, in their order."""
+    """The passes that occur in the rows: forward, forward + backward, training step."""
     return [p for p in (*PASSES, TRAIN_STEP) if any(r.case.passes == p for r in results)]
 
 
 def pass_title(case: Case) -> str:
-    """What a pass is called: "forward", or "training step of translate"."""
+    """The name of a case's pass: "forward", or "training step of translate"."""
     if case.passes == TRAIN_STEP:
         return f"training step of {case.program}"
     return PASS_TITLES[case.passes]
 
 
 def tables(results: Sequence[Result]) -> str:
-    """Memory, lengths down and mechanisms across: a table for each target and pass."""
+    """Memory: a table for each target and pass, a line for each length, a column a mechanism."""
     parts = []
     for target, rows in by_target(results).items():
         for passes in passes_of(rows):
@@ -49,8 +49,8 @@ def markdown(kept: Sequence[Kept[Result]], *, planned: int) -> str:
     """The whole report.
 
     Args:
-      kept: the rows.
-      planned: how many cases the run has, done or not.
+      kept: rows, each with where it was measured.
+      planned: number of cases that the run has, done or not.
     """
     results = [one.row for one in kept]
     count = len(results)
@@ -102,7 +102,7 @@ def _fits(results: Sequence[Result]) -> str:
                 at = mine.get(fit.largest or 0)
                 over = mine.get(fit.too_large or 0)
                 if at is None and over is None:
-                    continue  # nothing compiled: below
+                    continue  # none compiled: they are in the section "Not compiled"
                 estimate = "" if fit.estimate is None else f"≈ {report.two_digits(fit.estimate)}"
                 rows.append(
                     [

@@ -10,12 +10,12 @@ from attnlab.bench.panels import draw as draw_panels
 
 
 def draw(results: Sequence[Result], quantity: str, device: str) -> Figure | None:
-    """One figure, a panel a pass, or None where there is nothing to draw.
+    """One figure with a panel for each pass, or None where there is nothing to draw.
 
     Args:
       results: the rows.
       quantity: "time" or "memory".
-      device: name of what they were measured on.
+      device: name of the device that the rows were measured on.
     """
     panels = [Panel(PASS_TITLES[p], [r for r in results if r.case.passes == p]) for p in PASSES]
     case = results[0].case

@@ -1,4 +1,4 @@
-"""What the rows so far say of the cases to come: time, memory, and the time that is left."""
+"""What the rows so far predict for the cases that are left: memory, and the time until the end."""
 
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
@@ -14,7 +14,7 @@ def line_of(rows: Iterable[Result], case: Case) -> list[Result]:
 
 
 def seen_bytes(result: Result) -> float | None:
-    """What the process was seen to take, over all devices that share the memory."""
+    """Memory that the process was seen to take for all its devices together, in bytes."""
     seen = result.resident_peak_bytes if result.status == "ok" else None
     return seen and seen * result.case.devices
 
@@ -22,15 +22,16 @@ def seen_bytes(result: Result) -> float | None:
 def seconds_left(
     left: Sequence[Case], rows: Mapping[Case, Result], *, repeats: int, limit: float
 ) -> float | None:
-    """How long the cases that are left will take, from those that were measured.
+    """How long the cases that are left will take, by the cases that were measured.
 
-    The first row is left out, as it pays for the start; None before two lengths are known.
+    The compile time of the first row is left out, because it contains the start of the process.
+    None before rows of two lengths are known.
 
     Args:
-      left: cases to come.
-      rows: those done.
-      repeats: timed samples of a case.
-      limit: seconds of a case.
+      left: cases that are not measured yet.
+      rows: rows of the cases that are measured.
+      repeats: number of timed samples of a case.
+      limit: seconds that one case may run.
     """
     compiling = [r.compile_seconds for r in rows.values() if r.compile_seconds][1:]
     if not compiling or len({case.length for case in rows}) < 2:
@@ -38,16 +39,19 @@ def seconds_left(
     total = statistics.mean(compiling) * len(left)
     for case in left:
         one = trends.predicted(line_of(rows.values(), case), case.length)
-        if one <= limit:  # else it is only compiled
-            total += min((repeats + 2) * one, max(limit, one))  # with two calls to warm up
+        if one <= limit:  # else the case is only compiled
+            total += min((repeats + 2) * one, max(limit, one))  # + 2: the calls of the warm-up
     return total
 
 
 def to_repeat(cases: Sequence[Case], rows: Mapping[Case, Result]) -> list[Case]:
-    """Cases that do not go with their neighbors, once each, and what was not run because of them.
+    """Cases whose times disagree with those of neighboring lengths.
+
+    Cases that were not run because of such a time are among them. A case that was measured twice
+    already is not.
 
     Returns:
-      Short lengths first.
+      The cases, short lengths first.
     """
     again = set()
     for case in cases:

@@ -1,4 +1,4 @@
-"""Published figures beside a run's own: sections of the report of `compare_lengths`."""
+"""Published numbers beside a run's own: sections of the report of `compare_lengths`."""
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -20,21 +20,21 @@ def load(folder: Path) -> dict[str, Table]:
     """The tables that `sections` needs, by file name.
 
     Raises:
-      Invalid: one is missing, or does not say where it comes from.
+      Invalid: a table is missing, or does not say where it comes from.
     """
     return {name: read(folder / name) for name in (LRA, FLASH_FORWARD, FLASH_BOTH, FLASH_MEMORY)}
 
 
 def sections(results: Sequence[Result], tables: Mapping[str, Table]) -> list[str]:
-    """What of LSH attention the run and the published tables both have.
+    """LSH attention relative to exact attention: the run's ratios beside the published ones.
 
     Args:
-      results: the run's rows.
-      tables: from `load`.
+      results: rows of the run.
+      tables: published tables by file name, as `load` returns them.
 
     Returns:
-      Markdown, with its headings; nothing where no length of `lsh` and of exact multi-head
-      attention is published.
+      Markdown with headings; empty if no published length is one at which the run has both `lsh`
+      and exact multi-head attention.
     """
     parts = [*_lra(results, tables[LRA]), *_flash(results, tables)]
     return ["## Paper beside ours", _OURS, *parts] if parts else []
@@ -48,7 +48,7 @@ def _lra(results: Sequence[Result], table: Table) -> list[str]:
     rows, paper, common = [], {}, {}
     for thousands in (1, 2, 3, 4):
         published = table.ratio("Reformer", "Transformer", f"steps_per_s_{thousands}K")
-        for n in (1000 * thousands, 1024 * thousands):  # either may be meant by "1K"
+        for n in (1000 * thousands, 1024 * thousands):  # "1K" may mean either
             if published is not None and n in ours:
                 paper[n], common[n] = published, ours[n]
                 rows.append([f"{thousands}K", str(n), _times(published), _times(ours[n])])
@@ -112,7 +112,7 @@ def _flash(results: Sequence[Result], tables: Mapping[str, Table]) -> list[str]:
 
 
 def _first(results: Sequence[Result], ways: Sequence[str | None]) -> str | None:
-    """The label of the run's multi-head exact attention, the first of `ways` that is there."""
+    """The label of exact multi-head attention, by the first of `ways` that the run has."""
     found = {
         r.case.implementation: r.case.label for r in results if r.case.mechanism == "multi_head"
     }
@@ -144,7 +144,7 @@ def _faster(ratios: Ratios) -> str:
 
 
 def _verdict(paper: Ratios, ours: Ratios) -> str:
-    """Whether our ratio is the lower one, over the lengths that both have."""
+    """At which of the common lengths our ratio is the lower one."""
     common = {n: ours[n] for n in paper}
     lower = [n for n in paper if ours[n] < paper[n]]
     cheaper = [n for n in paper if ours[n] < 1]

@@ -21,7 +21,7 @@ COLUMNS = (
 
 
 def csv_text(results: Iterable[Result]) -> str:
-    """One line a case, without the single repetitions."""
+    """One line for each case, without the single repetitions."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(COLUMNS)
@@ -45,9 +45,9 @@ def markdown(kept: Sequence[Kept[Result]], *, planned: int, beside: Sequence[str
     """The whole report.
 
     Args:
-      kept: the rows.
-      planned: how many cases the run has, done or not.
-      beside: sections that set the rows beside other figures, from `published.sections`.
+      kept: rows, each with where it was measured.
+      planned: number of cases that the run has, done or not.
+      beside: sections that compare the rows with published numbers, from `published.sections`.
     """
     done = [one.row for one in kept]
     shown = [p for p in PASSES if any(r.case.passes == p for r in done)]
@@ -140,7 +140,7 @@ def _fits(results: Sequence[Result], shown: Sequence[str]) -> str:
 
 
 def _conditions(kept: Sequence[Kept[Result]]) -> str:
-    """What else went on: other work beside it, cases that ran twice."""
+    """What may have disturbed the times: other work on the machine, and cases that ran twice."""
     parts, results = [], [one.row for one in kept]
     loads = [r.load for r in results if r.load is not None]
     if loads:
@@ -148,7 +148,7 @@ def _conditions(kept: Sequence[Kept[Result]]) -> str:
         some = "; ".join(loaded) if len(loaded) < len(loads) else "all of them"
         parts.append(
             f"Load average before a case: {min(loads):.1f} to {max(loads):.1f}. Cases beside other "
-            f"work, where it was above the number of cores and one: {some or 'none'}."
+            f"work, where the load was above the number of cores + 1: {some or 'none'}."
         )
     again = [
         f"{r.case}: {duration(r.median_seconds)}, the other time {duration(r.other_seconds)}"
@@ -157,14 +157,14 @@ def _conditions(kept: Sequence[Kept[Result]]) -> str:
     ]
     if again:
         parts.append(
-            "Measured once more, because the times did not go with those of the lengths beside "
-            f"them, the faster one kept: {'; '.join(again)}."
+            "Measured twice, because the time disagreed with those of neighboring lengths; the "
+            f"faster one was kept: {'; '.join(again)}."
         )
     return "\n\n".join(parts)
 
 
 def _is_loaded(one: Kept[Result]) -> bool:
-    """Whether other work ran beside it: a load of more than all cores' and one."""
+    """Whether other work ran beside a case: the load was above the number of cores + 1."""
     cpus = one.where.environment.get("cpus")
     return one.row.load is not None and cpus is not None and one.row.load > cpus + 1
 
@@ -215,7 +215,7 @@ def _method(results: Sequence[Result]) -> str:
 
 
 def line(result: Result) -> str:
-    """One row for the progress."""
+    """One row as a line for the terminal."""
     message = f"; {result.message}" if result.message else ""
     if result.status != "ok":
         return SHORT[result.status] + message.replace("; ", ": ", 1)
@@ -229,7 +229,7 @@ def line(result: Result) -> str:
 
 
 def times(results: Sequence[Result]) -> str:
-    """The tables of time alone, for the progress."""
+    """The tables of time alone, for the terminal."""
     parts = []
     for passes in PASSES:
         if any(r.case.passes == passes for r in results):
@@ -248,7 +248,7 @@ def counted(results: Sequence[Result], planned: int) -> str:
 
 
 def two_digits(number: float) -> str:
-    """A rounded number, as 17,000."""
+    """A number rounded to two digits, such as 17,000."""
     return f"{float(f'{number:.2g}'):,.0f}"
 
 

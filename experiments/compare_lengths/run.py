@@ -1,4 +1,4 @@
-"""What `compare_lengths` does: every case of the settings, a row each, and the report over them."""
+"""What `compare_lengths` does: it measures every case of the settings and writes the report."""
 
 import dataclasses
 import math
@@ -26,12 +26,12 @@ from experiments.compare_lengths.runner import Runner
 from experiments.compare_lengths.settings import Settings
 
 PUBLISHED = Path(__file__).parents[1] / "published"
-COMPILE_SECONDS = 900.0  # for a target nothing runs: --case_seconds is not meant
-LOST = ("failed", "killed")  # and so tried again
+COMPILE_SECONDS = 900.0  # of a case with --target, where --case_seconds does not count
+LOST = ("failed", "killed")  # rows whose case a resumed run tries again
 
 
 def run(settings: Settings, folder: Folder) -> int:
-    """Runs what is missing, and writes the tables and figures even when it is interrupted.
+    """Measures the cases that are missing; writes tables and figures even when interrupted.
 
     Raises:
       Invalid: the settings do not suit the machine, or the folder cannot be used.
@@ -48,7 +48,7 @@ def run(settings: Settings, folder: Folder) -> int:
     ) as runner:
         rows.environment = runner.environment
         comparison = Comparison(settings, rows, runner, folder, tables)
-        where = "what is only described" if settings.target else _where(runner.environment)
+        where = "no device: compiled only" if settings.target else _where(runner.environment)
         return loop.run(comparison.job(), comparison.cases, folder, rows, where=where)
 
 
@@ -67,10 +67,10 @@ class Comparison:
         self.cases = settings.cases(runner.environment["devices"])
         self._settings, self._rows, self._runner = settings, rows, runner
         self._folder, self._tables = folder, tables
-        self._last: Case | None = None  # that ran
+        self._last: Case | None = None  # the case before
 
     def job(self) -> loop.Job[Case, Result]:
-        """What the loop does with each."""
+        """What `loop.run` does with each case."""
         return loop.Job(
             unit="cases",
             measure=self._measure,
@@ -86,7 +86,7 @@ class Comparison:
         return [one.row for one in self._rows.of(self.cases)]
 
     def _before(self, case: Case) -> None:
-        """After each length the table so far, and a fresh process."""
+        """Starts a fresh process where the case needs one; after each length shows the tables."""
         last, self._last = self._last, case
         if last is None:
             return
@@ -100,10 +100,11 @@ class Comparison:
         return deviceless_report.tables(results) if self._settings.target else report.times(results)
 
     def _process(self, case: Case) -> tuple[Any, ...]:
-        """Cases in one process: a program compiled for a target leaves nothing behind.
+        """A key that is the same for the cases that share a process.
 
-        On a CPU a process's memory crumbles: one a length. An accelerator's peak never falls: there
-        one for each mechanism at each length. What is measured again has one of its own.
+        Compiling for a target leaves nothing behind: one process for each target. On a CPU memory
+        becomes fragmented: one for each length. The memory peak of an accelerator never falls: one
+        for each mechanism at each length. A case that is measured again has its own process.
         """
         if case.target is not None:
             return (case.target,)
@@ -134,17 +135,17 @@ class Comparison:
         yield result if before is None else faster(before, result)
 
     def _again(self) -> list[Case]:
-        """Cases whose times do not go with those of the lengths beside them."""
+        """Cases whose times disagree with those of neighboring lengths."""
         found = forecast.to_repeat(self.cases, {one.case: one for one in self._results()})
         if found:
-            words = "do not go with the lengths beside them, as under another load: once more"
+            words = "have times that disagree with neighboring lengths: they are measured once more"
             say(f"\n{len(found)} cases {words}")
         return found
 
     def _report(self) -> loop.Report:
         kept = self._rows.of(self.cases)
         results = [one.row for one in kept]
-        if any(r.status in LOST for r in results):  # else they are chatter of compilers, plugins
+        if any(r.status in LOST for r in results):  # else compilers wrote it, of no interest
             self._folder.note(self._runner.errors())
         devices = " / ".join(sorted({one.where.environment["device"] for one in kept}))
         said = f"{self._tables_so_far()}\n\n{report.counted(results, len(self.cases))}"
@@ -160,9 +161,9 @@ class Comparison:
 
 
 def faster(first: Result, second: Result) -> Result:
-    """Of two runs of a case the one that other work held up less; the row says that there were two.
+    """The faster of two runs of a case, with the time of the slower one in `other_seconds`.
 
-    What did not run before and ran now is the second run alone.
+    If the first run gave no time, the second one is the row.
     """
     if first.status != "ok":
         return second
@@ -173,7 +174,7 @@ def faster(first: Result, second: Result) -> Result:
 
 
 def measured(case: Case, line: Sequence[Result], settings: Settings, runner: Runner) -> Result:
-    """The case's row; only compiled where shorter lengths say that it is too slow or too large."""
+    """The case's row; only compiled if, by shorter lengths, it would be too slow or too large."""
     if case.target is not None:
         return runner.run(case, tell=_tell)
     limit = settings.case_seconds

@@ -10,8 +10,8 @@ from attnlab.bench.case import Case, Result
 from attnlab.bench.workers import Workers, death
 from attnlab.runs.flags import structured
 
-SILENCE_SECONDS = 10.0  # between two words of progress
-COMPILE_SECONDS = 120.0  # more than for running, on a busy machine as well
+SILENCE_SECONDS = 10.0  # after which the progress line goes on
+COMPILE_SECONDS = 120.0  # to compile a case, beside the limit for running it
 
 
 class Runner(Workers):
@@ -27,14 +27,14 @@ class Runner(Workers):
         case_bytes: float = math.inf,
         variables: Mapping[str, str] | None = None,
     ) -> None:
-        """Starts nothing yet.
+        """Starts no process yet.
 
         Args:
-          devices: of a CPU, how many it has.
-          input_path: a file of text; None = the project's sources.
-          repeats: timed samples of a case.
-          case_seconds: the most that a case may run.
-          case_bytes: the most of a CPU's memory that it may take.
+          devices: number of devices of a CPU; None = as the environment says.
+          input_path: path of a text; None = the project's sources.
+          repeats: number of timed samples of a case.
+          case_seconds: seconds that a case may run.
+          case_bytes: bytes of a CPU's memory that a case may take.
           variables: environment variables of the worker.
         """
         super().__init__(
@@ -56,9 +56,9 @@ class Runner(Workers):
         """One case's row, whatever happens to it.
 
         Args:
-          case: what to measure.
+          case: case to measure.
           run: False compiles only.
-          tell: gets a word on what is going on, when that changes and every ten seconds.
+          tell: (words) -> None; told what is going on, at each change and every ten seconds.
         """
         worker = self.ready()
         worker.send(case=dataclasses.asdict(case), run=run, **self._limits)
@@ -66,7 +66,7 @@ class Runner(Workers):
         stage, limit = "compiling", self._case_seconds + COMPILE_SECONDS
         tell(f"{stage} …")
         while True:
-            # The worker keeps to the limit by itself; this is for one call that does not end.
+            # The worker keeps to the limit by itself, but cannot end a call that hangs.
             message = self._wait(limit * 1.2 + 5, tell)
             if message is None:
                 stopped = worker.running()
@@ -76,20 +76,20 @@ class Runner(Workers):
                     if stopped
                     else f"{death(code)} while {stage}"
                 )
-                slow = "too_slow" if stage == "running" else "failed"  # which is tried again
+                slow = "too_slow" if stage == "running" else "failed"  # --resume tries again
                 status = slow if stopped else "killed"
                 return dataclasses.replace(so_far, status=status, message=why)
             if "result" in message:
                 result = structured(Result, message["result"])
                 if result.status == "failed" or result.message.startswith("RESOURCE_EXHAUSTED"):
-                    self.retire()  # its allocator may be in any state
+                    self.retire()  # the process may hold memory that the next case needs
                 return result
             so_far = structured(Result, message["compiled"])
             stage, limit = "running", self._case_seconds
             tell(f"{so_far.compile_seconds:.1f} s, {stage} …")
 
     def _wait(self, limit: float, tell: Callable[[str], None]) -> dict[str, Any] | None:
-        """The worker's next message, or None where it died or the time is over."""
+        """The worker's next message, or None if the worker died or the time is up."""
         worker, begun = self.ready(), time.monotonic()
         while (waited := time.monotonic() - begun) < limit:
             if waited >= SILENCE_SECONDS:

@@ -15,7 +15,7 @@ PARALLEL = ("jit", "pmap")
 AUTO = "auto"
 LSH_WAYS = (AUTO, "pallas")
 PLAIN = ("multi_head", "additive", "window", "lsh")
-# As `training_programs` has them, which imports the models: seconds that --help should not take.
+# The same as in `training_programs`, whose import takes seconds, too long for --help.
 PROGRAMS = (ATTENTION, "translate", "language_model", "bert")
 IN_MODELS = ("multi_head", "window", "lsh", "additive")
 FOR_TARGETS: dict[str, Any] = {"lengths": (1024, 4096, 16384, 65536, 262144)}
@@ -23,7 +23,7 @@ FOR_PROGRAMS: dict[str, Any] = {
     "lengths": (1024, 4096, 16384),
     "mechanisms": ("multi_head", "window", "lsh"),
 }
-FOR_WAYS: dict[str, Any] = {"mechanisms": PLAIN}  # --implementation says of each how
+FOR_WAYS: dict[str, Any] = {"mechanisms": PLAIN}  # --implementation says how to compute each
 _WAYS = (AUTO, *mechanisms.IMPLEMENTATIONS)
 
 
@@ -31,7 +31,7 @@ _WAYS = (AUTO, *mechanisms.IMPLEMENTATIONS)
 class Settings(CaseFlags):
     """The flags of `compare_lengths`.
 
-    A mechanism is written "additive", computed as `implementation` says, each way a line, or
+    A mechanism is written "additive", with one line in the figures for each `implementation`, or
     "additive:dense", which is one line.
     """
 
@@ -44,13 +44,13 @@ class Settings(CaseFlags):
             "window",
             "lsh",
         ),
-        f"Mechanisms to compare: {', '.join(mechanisms.NAMES)}. NAME:IMPLEMENTATION computes one "
-        "of them so.",
+        f"Mechanisms to compare: {', '.join(mechanisms.NAMES)}. NAME:IMPLEMENTATION computes "
+        "that one in the named way only.",
     )
     implementation: tuple[str, ...] = flag(
         (AUTO,),
         "Ways to compute exact attention, a line in the figures for each: auto (the fastest exact "
-        f"one here), {', '.join(_WAYS[1:])}. lsh has its own way, and pallas. "
+        f"way here), {', '.join(_WAYS[1:])}. lsh has its own way and pallas. "
         f"Without --mechanisms: {written(PLAIN)}.",
         choices=_WAYS,
     )
@@ -62,18 +62,18 @@ class Settings(CaseFlags):
         "jit. On a CPU as many as asked for are made.",
         least=1,
     )
-    case_seconds: float = flag(10.0, "Seconds after which a case is stopped, and a row.", above=0)
+    case_seconds: float = flag(10.0, "Seconds after which a case is stopped.", above=0)
     case_gib: float = flag(
         8.0,
-        "GiB of a CPU's memory: a case that needs more is not run, and a row. Accelerators use all "
-        "theirs.",
+        "GiB of a CPU's memory that a case may take: one that needs more is not run. On an "
+        "accelerator: all of its memory.",
         above=0,
     )
     window: int = flag(128, "Number of keys that window sees to the left (and right).", least=1)
     target: tuple[str, ...] = flag(
         (),
-        f"Accelerators to compile for without having them: {', '.join(targets.known())}; slices as "
-        f"v5e:4x4 or v5e-16. Without --lengths: {written(FOR_TARGETS['lengths'])}.",
+        f"Accelerators to compile for, which need not be here: {', '.join(targets.known())}; "
+        f"slices such as v5e:4x4 or v5e-16. Without --lengths: {written(FOR_TARGETS['lengths'])}.",
     )
     shard: str | None = flag(
         None, "What is split over the devices of a slice.", choices=sharding.SHARDS
@@ -86,8 +86,8 @@ class Settings(CaseFlags):
         f"{written(FOR_PROGRAMS['mechanisms'])}.",
         choices=PROGRAMS,
     )
-    num_layers: int = flag(6, "Number of layers of that model, in each of its stacks.", least=1)
-    vocab_size: int = flag(32000, "Number of words of that model.", least=1)
+    num_layers: int = flag(6, "Number of layers in each stack of the model of --program.", least=1)
+    vocab_size: int = flag(32000, "Size of the vocabulary of the model of --program.", least=1)
 
     def __post_init__(self) -> None:
         """Checks what can be checked without a device.
@@ -118,10 +118,10 @@ class Settings(CaseFlags):
         """Every case, length by length: however early a run ends, it compares all mechanisms.
 
         Args:
-          local_devices: how many devices the machine has.
+          local_devices: number of devices that the machine has.
 
         Raises:
-          Invalid: the batch or `devices` does not suit them.
+          Invalid: the batch does not divide over the devices, or there are too few of them.
         """
         if self.target:
             return self._cases_of_targets()
@@ -133,7 +133,7 @@ class Settings(CaseFlags):
         return self._cases(self.passes, devices=devices)
 
     def targets(self) -> list[Target]:
-        """The accelerators to compile for, each once; none: what is there is measured."""
+        """The accelerators to compile for, each once; empty = measure on this machine."""
         return list(dict.fromkeys(map(targets.parse, self.target)))
 
     def _cases_of_targets(self) -> list[Case]:
@@ -165,7 +165,7 @@ class Settings(CaseFlags):
         unused = (
             ("repeats case_seconds case_gib input", self.target, "with --target nothing runs"),
             ("passes causal ops_only", program, f"--program={self.program} settles that"),
-            ("num_layers vocab_size", not program, "they are of the model of a --program"),
+            ("num_layers vocab_size", not program, "only the model of a --program has them"),
             ("window", "window" not in names, "window is not among --mechanisms"),
             ("num_hashes chunk_size", "lsh" not in names, "lsh is not among --mechanisms"),
             ("implementation", others, f"none of --mechanisms is computed by {others}"),
@@ -176,7 +176,7 @@ class Settings(CaseFlags):
                     raise Invalid(f"--{name} would count for nothing: {why}; leave it out")
 
     def _check_targets(self) -> None:
-        """What is said of accelerators that are not there, and of what only they have."""
+        """Checks --target, and the flags that only go with it."""
         if not self.target:
             for flag, default in (("program", ATTENTION), ("shard", None)):
                 if getattr(self, flag) != default:
@@ -184,11 +184,11 @@ class Settings(CaseFlags):
             return
         for flag, default in (("devices", None), ("parallel", "jit")):
             if getattr(self, flag) != default:
-                raise Invalid(f"--{flag} is for devices that are there; drop it, or --target")
+                raise Invalid(f"--{flag} is for devices of this machine; drop it, or --target")
         if self.program != ATTENTION:
             self._check_mechanisms(IN_MODELS)
             if self.shard not in (None, "batch"):
-                raise Invalid(f"--shard={self.shard}: a training step is split by batch; say that")
+                raise Invalid(f"--shard={self.shard}: a training step is split by batch; give that")
         for target in self.targets():
             self._check_split(target)
             topology.require_compiler(target)
@@ -236,12 +236,12 @@ class Settings(CaseFlags):
                 )
 
     def _lines(self) -> list[tuple[str, str | None]]:
-        """A mechanism and how it is computed, each once."""
+        """The pairs of a mechanism and an implementation, each once."""
         found: list[tuple[str, str]] = []
         for line in self.mechanisms:
             name, colon, way = line.partition(":")
             ways = (way,) if colon else self.implementation
-            if name not in mechanisms.EXACT:  # it has its own way, and a kernel
+            if name not in mechanisms.EXACT:  # such as lsh, which has its own way and a kernel
                 ways = tuple(way for way in ways if way in LSH_WAYS) or (AUTO,)
             found += [(name, way) for way in ways]
         return [(name, None if way == AUTO else way) for name, way in dict.fromkeys(found)]

@@ -32,10 +32,10 @@ def main() -> None:
 
 
 def guarded(case: Case, text: inputs.Text, **options: Any) -> Result:
-    """`measure`, or `deviceless.analyze`, with whatever it raises as a row."""
+    """The row of `measure` or `deviceless.analyze`; an exception becomes a row too."""
     try:
         if case.target is not None:
-            from attnlab.bench import deviceless  # with the models and the training: seconds
+            from attnlab.bench import deviceless  # takes seconds: the models and the training
 
             return deviceless.analyze(case)
         return measure(case, text, **options)

@@ -4,8 +4,8 @@
     python -m experiments.compare_peers --rows=sdpa,lsh --repeats=11
     python -m experiments.compare_peers --resume=results/compare_peers-20261120-101500
 
-Needs the extra `compat` (torch, Keras, transformers, reformer-pytorch), and the CPU only. A fresh
+Runs on the CPU and needs the extra `compat` (torch, Keras, transformers, reformer-pytorch). A fresh
 folder gets results.jsonl (every repetition), settings.json and report.md (each ratio beside its
-target, those that are not met first). Ctrl-C keeps what is done and still writes the report;
---resume=FOLDER does only what is missing or failed there.
+target, targets that are not met first). Ctrl-C keeps what is done and still writes the report;
+--resume=FOLDER measures only what is missing or failed in that folder.
 """

@@ -15,7 +15,7 @@ from experiments.compare_peers.settings import Settings
 
 
 def main(argv: list[str]) -> int:
-    """Parses and compares."""
+    """Parses the flags and compares."""
     return command_line.run(argv, Settings, run, doc=compare_peers.__doc__)
 
 
@@ -23,7 +23,7 @@ def run(settings: Settings, folder: Folder) -> int:
     """Compares the pairs, each side in a process of its own.
 
     Raises:
-      Invalid: a peer that is missing is not installed, or the folder cannot be made.
+      Invalid: a package that a pair needs is not installed, or the folder cannot be made.
     """
     pairs = plan.pairs(settings.rows)
     rows: Rows[Pair, Outcome] = Rows(folder, lambda outcome: outcome.pair, [Outcome])
@@ -58,10 +58,10 @@ def run(settings: Settings, folder: Folder) -> int:
 
 
 def require_packages(pairs: Sequence[Pair]) -> None:
-    """Refuses pairs whose peer is not installed.
+    """Refuses to begin where the package of a peer is not installed.
 
     Raises:
-      Invalid: naming what is missing and how to install it.
+      Invalid: a package is missing; the message says which, and how to install it.
     """
     needed = dict.fromkeys(PACKAGES[p.peer.program] for p in pairs if p.peer.program in PACKAGES)
     missing = [name for name in needed if not importlib.util.find_spec(name.replace("-", "_"))]

@@ -1,8 +1,9 @@
-"""Other people's LSH attention, without its projections, on queries that are keys too.
+"""Other people's LSH attention, without its projections; the queries are the keys too.
 
-Each hashes in its own way: attnlab and Hugging Face with 2·L/C buckets in two factors, rotations
-for each head; reformer-pytorch with L/C buckets, one factor, one rotation for all heads. That is
-part of what is timed. To compare values all get the same buckets.
+Each implementation hashes in its own way: attnlab and Hugging Face with 2·L/C buckets in two
+factors and rotations for each head, reformer-pytorch with L/C buckets in one factor and one
+rotation for all heads. Hashing is part of what is timed. Where values are compared, all get the
+same buckets.
 """
 
 from collections.abc import Callable
@@ -38,7 +39,7 @@ def buckets_for(side: pairs.Side) -> np.ndarray:
 
 
 def preset(program: str, case: Case, buckets: np.ndarray) -> Mechanism:
-    """Our attention with a peer's choices, on given buckets."""
+    """attnlab's attention with the preset that computes as a peer does, on given buckets."""
     constant = jnp.asarray(buckets)
 
     def apply(parameters: Any, qk: jax.Array, v: jax.Array) -> jax.Array:
@@ -51,13 +52,13 @@ def preset(program: str, case: Case, buckets: np.ndarray) -> Mechanism:
 
 
 def hugging_face(case: Case, buckets: np.ndarray | None) -> Callable[[Any, Any], Any]:
-    """`LSHSelfAttention` on qk, v [1, L, N·H]; its two projections are replaced by them."""
+    """`LSHSelfAttention` as a function of qk, v [1, L, N·H], which replace its projections."""
     import torch
     from transformers import ReformerConfig
     from transformers.models.reformer.modeling_reformer import LSHSelfAttention
 
     class Given(torch.nn.Module):
-        """Stands for a projection whose result is known."""
+        """A projection whose result is given."""
 
         def forward(self, _: Any) -> Any:
             return self.result
@@ -89,7 +90,7 @@ def hugging_face(case: Case, buckets: np.ndarray | None) -> Callable[[Any, Any],
 
 
 def reformer_pytorch(case: Case, buckets: np.ndarray | None) -> Callable[[Any, Any], Any]:
-    """`LSHAttention` on qk, v [N, L, H]."""
+    """`LSHAttention` as a function of qk, v [N, L, H]."""
     from reformer_pytorch import LSHAttention
 
     module = LSHAttention(bucket_size=case.chunk_size, n_hashes=case.num_hashes, causal=case.causal)
@@ -106,7 +107,7 @@ def _num_buckets(program: str, case: Case) -> int:
 
 
 def _with_offsets(buckets: np.ndarray | None, num_buckets: int) -> Any:
-    """[1, R, L, N] to a tensor [1, N, R·L] in which the rounds' numbers do not overlap."""
+    """[1, R, L, N] to a tensor [1, N, R·L] in which no two rounds share a number."""
     if buckets is None:
         return None
     import torch

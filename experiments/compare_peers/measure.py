@@ -1,4 +1,4 @@
-"""One pair, side by side: values first, then memory, then the two in turns.
+"""Measures one pair: compares the values, then measures memory, then times the two in turns.
 
 Each side has a process of its own, so that neither shares its thread pool, its allocator or its
 high-water mark with the other; a process that waits for its turn sleeps. The turns are short and
@@ -20,14 +20,14 @@ from attnlab.bench import workers
 from experiments.compare_peers.pairs import Outcome, Pair, Side
 
 WORKER = "experiments.compare_peers.worker"
-LONGEST_SECONDS = 3600.0  # of one answer; after that a side hangs
-SAME = 1e-4  # of the largest value, in float32: rounding in sums of some thousand terms
-PAUSE_SECONDS = 0.01  # OpenMP's threads spin for some milliseconds after their work
+LONGEST_SECONDS = 3600.0  # to wait for one answer of a side
+SAME = 1e-4  # allowed difference over the largest value: float32 sums of some thousand terms
+PAUSE_SECONDS = 0.01  # between turns: OpenMP's threads spin for milliseconds after their work
 
 
 @dataclasses.dataclass(frozen=True)
 class Measured:
-    """A pair's outcome, where it ran, and what its sides wrote if it failed."""
+    """A pair's outcome, the machine it ran on, and what its sides wrote to stderr if it failed."""
 
     outcome: Outcome
     environment: dict[str, Any]
@@ -35,7 +35,7 @@ class Measured:
 
 
 class SideError(Exception):
-    """A side did not run, or not as it should; the message says why, `written` what it wrote."""
+    """A side failed; the message says why, `written` is what its process wrote to stderr."""
 
     def __init__(self, message: str, written: str = "") -> None:
         super().__init__(message)
@@ -43,14 +43,14 @@ class SideError(Exception):
 
 
 class Asked:
-    """A side in its process, which does one thing at a time, when it is asked."""
+    """A side in its own process, which does one thing at a time, when asked."""
 
     def __init__(self, side: Side, process: workers.Workers) -> None:
         self._side, self._process = side, process
         self.environment = process.environment
 
     def ask(self, what: str, **arguments: Any) -> Any:
-        """What the worker's method of this name returns.
+        """The answer of the worker: what its method of this name returns.
 
         Raises:
           SideError: there is no answer.
@@ -69,7 +69,7 @@ class Asked:
         raise SideError(f"{self._side}: {why}", self._process.errors())
 
     def values(self) -> list[np.ndarray]:
-        """What its program computes."""
+        """The values that the side's program computes."""
         with tempfile.TemporaryDirectory() as folder:
             file = Path(folder) / "values.npz"
             self.ask("values", file=str(file))
@@ -78,12 +78,12 @@ class Asked:
 
 
 def measure(pair: Pair, *, repeats: int, seconds: float) -> Measured:
-    """Measures one pair; a side that fails is an outcome too.
+    """Measures one pair; if a side fails, the outcome says so.
 
     Args:
-      pair: what to compare.
-      repeats: timed turns.
-      seconds: no turn starts that would end later than this after the first.
+      pair: pair to measure.
+      repeats: number of timed turns.
+      seconds: time for all turns; no turn starts that would end later.
 
     Raises:
       Invalid: no process can be started.
@@ -111,7 +111,7 @@ def measure(pair: Pair, *, repeats: int, seconds: float) -> Measured:
 
 @contextlib.contextmanager
 def _both(a: Side, b: Side, *, given_buckets: bool = False) -> Iterator[tuple[Asked, Asked]]:
-    """Two sides, each built in a process that lives as long as the context."""
+    """A context with two sides, each in a process that ends with the context."""
     with contextlib.ExitStack() as stack:
         asked = []
         for side in (a, b):
@@ -126,7 +126,7 @@ def _both(a: Side, b: Side, *, given_buckets: bool = False) -> Iterator[tuple[As
 def _in_turns(
     ours: Asked, peer: Asked, repeats: int, seconds: float
 ) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Seconds of a call of ours and of the peer's, taken side by side."""
+    """Seconds of a call: our times and the peer's, one of each per turn."""
     taken: dict[Asked, list[float]] = {ours: [], peer: []}
     began = time.monotonic()
     for turn in range(repeats):
@@ -140,7 +140,7 @@ def _in_turns(
 
 
 def _difference(ours: Asked, peer: Asked) -> float:
-    """The largest |ours − peer's| relative to the largest |peer's|; refuses more than `SAME`."""
+    """The largest |ours − peer's| over the largest |peer's|; raises above `SAME`."""
     found = 0.0
     for x, y in zip(ours.values(), peer.values(), strict=True):
         if x.shape != y.shape:

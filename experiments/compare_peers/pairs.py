@@ -1,7 +1,7 @@
 """What is compared, and what came out.
 
-Everything is float32, batch 1, on the CPU; attnlab's side is the bare function that `mechanisms`
-builds with `ops_only`, and a peer's side the bare function too, without projections.
+Everything is float32, batch 1, on the CPU. Both sides are bare functions without projections;
+attnlab's is the one that `mechanisms` builds with `ops_only`.
 """
 
 import dataclasses
@@ -14,7 +14,7 @@ TRAX, LUCIDRAINS = "attnlab (trax)", "attnlab (lucidrains)"  # presets, for comp
 KERAS, FLAX, JAX_NN = "Keras AdditiveAttention", "Flax MHA", "jax.nn"
 SDPA = "torch SDPA"
 HUGGING_FACE, REFORMER_PYTORCH = "Hugging Face LSHSelfAttention", "reformer-pytorch"
-PACKAGES = {  # what to install for a program that jax and flax do not bring
+PACKAGES = {  # program -> package to install, where jax and flax do not have it
     SDPA: "torch",
     KERAS: "keras",
     HUGGING_FACE: "transformers",
@@ -36,17 +36,17 @@ class Side:
 
 @dataclasses.dataclass(frozen=True)
 class Pair:
-    """Two sides to compare. A bound is on ours / peer's, the smaller the better.
+    """Two sides to compare, with bounds to stay below.
 
     Attributes:
-      row: the name on the command line; a key of `plan.ROWS`.
-      ours: attnlab.
-      peer: the other one; attnlab at a quarter of the length in the rows on growth.
-      checked: the sides whose values must agree first; None where the two compute different things.
-      most_time: bound on the time; None = only reported.
-      most_memory: bound on the memory; None = only reported.
-      most_bytes: bound on our own memory.
-      timed: False measures memory only.
+      row: name on the command line, a key of `plan.ROWS`.
+      ours: attnlab's side.
+      peer: side to compare with; in the rows on growth, attnlab at a quarter of the length.
+      checked: sides whose values must agree first; None where the two compute different things.
+      most_time: bound on our time / the peer's; None = only reported.
+      most_memory: bound on our memory / the peer's; None = only reported.
+      most_bytes: bound on our memory in bytes; None = no bound.
+      timed: whether times are measured; False = memory only.
     """
 
     row: str
@@ -69,14 +69,15 @@ class Outcome:
     """What came out of a pair.
 
     Attributes:
-      pair: what was compared.
+      pair: pair that was measured.
       status: "ok" or "failed".
-      message: why it failed, or "".
-      ours_seconds: of one call, one number a repetition.
-      peer_seconds: the same; entry i was measured next to ours_seconds[i].
-      ours_bytes: how far one call raised its process's high-water mark: outputs and temporaries,
-        without the arguments. None where the system cannot tell.
-      peer_bytes: the same.
+      message: reason of the failure, or "".
+      ours_seconds: seconds of one call of our side, one number per turn.
+      peer_seconds: seconds of one call of the peer's side; entry i is of the same turn as
+        ours_seconds[i].
+      ours_bytes: bytes by which one call of our side raised the high-water mark of its process:
+        outputs and temporaries, without the arguments. None where the system cannot tell.
+      peer_bytes: bytes by which one call of the peer's side did.
       difference: largest |ours − peer's| over the outputs (forward) or the gradients of the inputs
         (forward + backward), relative to the largest |peer's|; None where not checked.
     """
@@ -92,7 +93,7 @@ class Outcome:
 
     @property
     def ratios(self) -> tuple[float, ...]:
-        """Our time over the peer's, one a repetition: what slows the machine slows both."""
+        """Our time / the peer's, one per turn: what slows the machine slows both."""
         return tuple(a / b for a, b in zip(self.ours_seconds, self.peer_seconds, strict=True))
 
     @property
@@ -102,19 +103,19 @@ class Outcome:
 
     @property
     def memory_ratio(self) -> float | None:
-        """Our memory over the peer's."""
+        """Our memory / the peer's."""
         if self.ours_bytes is None or not self.peer_bytes:
             return None
         return self.ours_bytes / self.peer_bytes
 
     @property
     def time_met(self) -> bool | None:
-        """Whether the bound on the time holds; None where there is none or nothing was measured."""
+        """Whether the bound on the time holds; None without a bound or a measurement."""
         return _within(self.time_ratio, self.pair.most_time)
 
     @property
     def memory_met(self) -> bool | None:
-        """The same for the bounds on the memory."""
+        """Whether the bounds on the memory hold; None without a bound or a measurement."""
         found = [
             _within(self.memory_ratio, self.pair.most_memory),
             _within(self.ours_bytes, self.pair.most_bytes),
@@ -124,10 +125,10 @@ class Outcome:
 
 
 def crossover(outcomes: list[Outcome]) -> int | None:
-    """The length from which on ours is faster at every longer one measured; None = none.
+    """The shortest length from which on our side is faster at every measured length; None = none.
 
     Args:
-      outcomes: of one pass against one peer.
+      outcomes: outcomes of one pass against one peer, at several lengths.
     """
     best = None
     for outcome in sorted(outcomes, key=lambda o: o.pair.ours.case.length, reverse=True):

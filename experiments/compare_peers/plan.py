@@ -1,4 +1,4 @@
-"""The pairs of each of --rows: the work, whom it is compared with, and what is to be reached."""
+"""The pairs of each of --rows: the work, the peer to compare with, and the bounds to stay below."""
 
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -21,7 +21,7 @@ from experiments.compare_peers.pairs import (
 )
 
 CROSSOVER_LENGTHS = (512, 1024, 2048, 4096, 8192)
-PARITY_LENGTH = 512  # where the values of LSH implementations are compared, buckets given
+PARITY_LENGTH = 512  # at which values of LSH implementations are compared, on given buckets
 
 
 def _additive() -> Iterator[Pair]:
@@ -110,10 +110,12 @@ def _exact(
 
 
 def _parity(peer: str, passes: str) -> tuple[Side, Side] | None:
-    """Our preset that is the peer's function. The timed one, `strict`, is nobody else's.
+    """The sides to compare values of: the peer, and our preset that computes the same function.
 
-    In float64: a token that sees nobody has the log-sum-exp -1e5 (or -5e4) in the peers, which in
-    float32 leaves 2e-3 of its weights when rounds are merged.
+    The timed program is another one, our default `strict`, which no peer computes.
+
+    In float64: a token that sees no key has the log-sum-exp -1e5 (or -5e4) in the peers' code,
+    which in float32 leaves 2e-3 of its weights when rounds are merged.
     """
     preset = {HUGGING_FACE: TRAX, REFORMER_PYTORCH: LUCIDRAINS}.get(peer)
     case = _case("lsh", PARITY_LENGTH, passes, num_heads=2, num_hashes=2, dtype="float64")

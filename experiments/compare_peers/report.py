@@ -28,23 +28,23 @@ wrong.
 
 Where both sides compute the same function, their outputs (forward) and the gradients of their
 inputs (forward + backward) are compared first, at the size that is timed: the largest difference
-relative to the largest value is in results.jsonl and must be at most 1e-4. LSH attention with
-strict causality is nobody else's function: there our preset `trax` is compared with Hugging Face
-and `lucidrains` with reformer-pytorch, on a short input in float64 and on the same buckets; the
-timed pair is the default, `strict`, against theirs, each with its own hashing. Against torch and
-blockwise attention LSH is approximate.
+relative to the largest value is in results.jsonl and must be at most 1e-4. No other
+library computes LSH attention with strict causality. So the values of our preset `trax` are
+compared with Hugging Face, and those of `lucidrains` with reformer-pytorch, on a short input in
+float64 and on the same buckets; what is timed is our default, `strict`, against the peer, each with
+its own hashing. Against torch and blockwise attention LSH is approximate.
 
 Inputs: the bytes of the project's sources through a seeded embedding with positions, projected to
 separate query, key and value streams."""
 
 
 def title(pair: Pair) -> str:
-    """What a pair compares, for the progress."""
+    """What a pair compares, for the terminal."""
     return f"{_case(pair)}, against {_peer(pair)}, {PASS_TITLES[pair.passes]}"
 
 
 def line(outcome: Outcome) -> str:
-    """One pair for the progress."""
+    """One outcome as a line for the terminal."""
     if outcome.status != "ok":
         return f"{outcome.status}: {outcome.message}"
     parts = []
@@ -57,7 +57,7 @@ def line(outcome: Outcome) -> str:
 
 
 def tables(outcomes: Sequence[Outcome]) -> str:
-    """One table a row of the command line, and the crossovers."""
+    """A table for each of --rows, and the crossovers."""
     parts = []
     for row in dict.fromkeys(o.pair.row for o in outcomes):
         chosen = [o for o in outcomes if o.pair.row == row]
@@ -75,9 +75,9 @@ def markdown(outcomes: Sequence[Outcome], *, planned: int, where: str) -> str:
     """The whole report.
 
     Args:
-      outcomes: the rows.
-      planned: how many the run has, done or not.
-      where: the table of where they come from.
+      outcomes: outcomes so far.
+      planned: number of pairs that the run has, done or not.
+      where: table of the machines and revisions that the outcomes are from.
     """
     met = [m for o in outcomes for m in (o.time_met, o.memory_met) if m is not None]
     failed = sum(o.status != "ok" for o in outcomes)
@@ -94,7 +94,7 @@ def markdown(outcomes: Sequence[Outcome], *, planned: int, where: str) -> str:
 
 
 def _verdicts(outcomes: Sequence[Outcome]) -> list[list[str]]:
-    """A line for each target, those that are not met first."""
+    """A line for each target; targets that are not met come first."""
     found = []
     for outcome in outcomes:
         pair = outcome.pair

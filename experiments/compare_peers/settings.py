@@ -15,5 +15,5 @@ class Settings(Flags):
     rows: tuple[str, ...] = flag(
         tuple(ROWS), f"Parts of the comparison: {', '.join(ROWS)}.", choices=ROWS
     )
-    repeats: int = flag(7, "Timed turns of each pair.", least=1)
-    seconds: float = flag(60.0, "Time after which a pair takes no more turns.", least=0)
+    repeats: int = flag(7, "Number of timed turns of each pair.", least=1)
+    seconds: float = flag(60.0, "Seconds for all turns of a pair.", least=0)

@@ -1,4 +1,4 @@
-"""A side as a program to call, its arguments in place: the same streams of text for everyone.
+"""A side as a program that is ready to be called; all sides get the same text as input.
 
 Each peer gets arrays in the layout it documents, contiguous, and its own fastest way of being
 called: jitted for JAX, without gradients for torch's forward pass. Forward + backward is one call
@@ -25,11 +25,11 @@ from experiments.compare_peers.pairs import Side
 
 @dataclasses.dataclass(frozen=True)
 class Program:
-    """Something to time.
+    """A program to time.
 
     Attributes:
-      call: runs to the end and returns whatever it returns.
-      values: what `call` returned -> the output [1, L, N, H], or the gradients of the streams.
+      call: () -> the program's result, once it is computed.
+      values: (what `call` returned) -> the output [1, L, N, H], or the gradients of the inputs.
     """
 
     call: Callable[[], Any]
@@ -40,11 +40,12 @@ def build(side: Side, *, given_buckets: bool = False) -> Program:
     """The side's program.
 
     Args:
-      side: what to run.
-      given_buckets: LSH programs get the same buckets instead of hashing; for comparing values.
+      side: program and case.
+      given_buckets: whether LSH programs get the same buckets instead of hashing; for comparing
+        values.
 
     Raises:
-      MemoryError: it would not fit.
+      MemoryError: the program would not fit.
     """
     case = side.case
     if case.dtype == "float64":
@@ -92,7 +93,7 @@ def _jax(case: Case, mechanism: Mechanism) -> Program:
 def _torch(
     case: Case, function: Callable[..., Any], names: tuple[str, ...], layout: str
 ) -> Program:
-    """`layout`: how [b, l, n, h] is laid out, brackets around axes that are merged."""
+    """`layout`: the order of the axes of [b, l, n, h] that the peer wants, merged ones in ()."""
     import torch
 
     torch.set_num_threads(provenance.cores())  # as many as XLA has
@@ -116,7 +117,7 @@ def _torch(
     backward = case.passes == "forward_backward"
     tensors = [inward(streams[name]).requires_grad_(backward) for name in names]
     del streams
-    cotangent = inward(np.random.default_rng(1).standard_normal(shape, np.float32))  # `programs`'
+    cotangent = inward(np.random.default_rng(1).standard_normal(shape, np.float32))  # as `programs`
 
     def call() -> Any:
         with torch.set_grad_enabled(backward):

@@ -1,4 +1,4 @@
-"""The process of a side: builds its program, and measures it when `measure` asks.
+"""The process of a side: builds its program and measures it when `measure` asks for it.
 
 python -m experiments.compare_peers.worker FD
 """
@@ -19,13 +19,13 @@ from experiments.compare_peers.pairs import PACKAGES, Side
 
 
 def main() -> None:
-    """Says what the machine is, then answers."""
+    """Sends a description of the machine, then answers questions."""
     questions = Questions()
 
     def answer(order: dict[str, Any], send: workers.Send) -> None:
         try:
             send(answer=getattr(questions, order.pop("ask"))(**order))
-        except Exception as error:  # noqa: BLE001 - whatever a side raises is a row; others go on
+        except Exception as error:  # noqa: BLE001 - it becomes a row; others go on
             traceback.print_exc()
             send(failed=one_line(error))
 
@@ -34,30 +34,30 @@ def main() -> None:
 
 
 class Questions:
-    """What a side can be asked, a method each; `build` comes first."""
+    """What a side can be asked: one method for each question. `build` comes first."""
 
     def __init__(self) -> None:
-        self._warm = False  # the first call also pays for threads
-        self._calls = 0  # of one sample
+        self._warm = False  # the first call also starts threads
+        self._calls = 0  # in one sample; 0 = not known yet
 
     def build(self, program: str, case: dict[str, Any], given_buckets: bool) -> None:
         """Makes the program of a side, as `sides.build` does."""
         self._program = sides.build(Side(program, Case(**case)), given_buckets=given_buckets)
 
     def values(self, file: str) -> None:
-        """Writes what the program computes to a file .npz."""
+        """Writes the values that the program computes to a .npz file."""
         self._warm = True
         np.savez(file, *self._program.values(self._program.call()))
 
     def memory(self) -> int | None:
-        """By how much a call raises the high-water mark."""
+        """Bytes by which a call raises the high-water mark of the process."""
         if not self._warm:
             self._program.call()
         self._warm = True
         return memory.peak_of(self._program.call)[1]
 
     def time(self) -> float:
-        """Seconds of a call, averaged over enough of them for the clock."""
+        """Seconds of a call, averaged over as many calls as the clock needs."""
         if not self._calls:
             one = self._sample(1)  # also brings back the pages that `memory` gave up
             if one < 20 * SAMPLE_SECONDS:

@@ -1,4 +1,4 @@
-"""The command line of `device_check`, and job after job until the time is up."""
+"""The command line of `device_check`; does one job after the other until the time is up."""
 
 import time
 from collections.abc import Iterator, Sequence
@@ -17,27 +17,27 @@ from experiments.device_check.jobs import Job, Row, key_of
 from experiments.device_check.process import MODULE, Device
 from experiments.device_check.settings import Settings
 
-SUSPECT = 2  # a program that has cost so many processes waits until everything else is done
-REPORT_SECONDS = 10.0  # of the minutes, kept for the report and its figures
-FREE = ("minutes", "allow_cpu")  # flags that a resumed run may have otherwise
+SUSPECT = 2  # a program that has cost so many worker processes waits until all others are done
+REPORT_SECONDS = 10.0  # of --minutes, kept for the report and its figures
+FREE = ("minutes", "allow_cpu")  # flags that a resumed run may change
 
 
 def main(argv: list[str]) -> int:
-    """Parses and runs; a bad flag, or no accelerator, ends in one line and status 2."""
+    """Parses the flags and runs; a bad flag, or no accelerator, ends in one line and status 2."""
     return command_line.run(argv, Settings, run, doc=device_check.__doc__, free=FREE)
 
 
 def run(settings: Settings, folder: Folder, module: str = MODULE) -> int:
-    """Does what is missing, as far as the minutes reach.
+    """Does the jobs that are missing, as far as the time allows.
 
     Args:
       settings: the flags.
-      folder: the folder of the rows.
-      module: the worker's module; another one in tests.
+      folder: folder of the run.
+      module: module of the worker process; another one in tests.
 
     Returns:
-      The exit status: 0; 1 where a check failed or crashed, a program did, something is not done,
-      or no new worker would start; 128 + the number of the signal that ended it.
+      The exit status: 0; 1 if a check or a program failed or crashed, something is not done, or no
+      new worker starts; 128 + the number of the signal that ended the run.
 
     Raises:
       Invalid: there is no accelerator and `allow_cpu` is not set, or the folder cannot be used.
@@ -76,14 +76,14 @@ class _Session:
         self.planned = jobs.plan(settings, device.environment["platform"])
         self._settings, self._device, self._rows = settings, device, rows
         self._deadline = deadline
-        self._suspects: list[Job] = []  # to be done after all others
-        self._wanted = self._waiting = 0  # members of the job that is being done
+        self._suspects: list[Job] = []  # jobs that come after all others
+        self._wanted = self._waiting = 0  # numbers of members of the current job
 
     def rows(self) -> dict[Check | Case, Row]:
         return {key: one.row for key, one in self._rows.kept.items()}
 
     def before(self, job: Job | None = None) -> None:
-        """Stops the run where the time is up and something is left."""
+        """Stops the run if the time is up and something is left."""
         known = self.rows()
         left = sum(bool(jobs.missing(one, known)) for one in self.planned)
         if left and self._seconds_left() <= 0:
@@ -93,11 +93,11 @@ class _Session:
         return f"{job.name}, {self._seconds_left():.0f} s left"
 
     def measure(self, job: Job) -> Iterator[Row]:
-        """The rows of the members that are missing, less those of suspects before their turn."""
+        """The rows of the missing members; suspects wait until all other jobs are done."""
         known = self.rows()
         left = jobs.missing(job, known)
         waiting: tuple[Any, ...] = ()
-        if not job.last:  # another hour would not be enough if each of them hung
+        if not job.last:  # suspects may hang: they would use up the time of the others
             lost = self._device.lost
             waiting = tuple(m for m in left if lost[jobs.program(m)] >= SUSPECT)
             left = tuple(m for m in left if m not in waiting)
@@ -115,7 +115,7 @@ class _Session:
                 limit_of = f"limit {self._settings.case_seconds:.0f} s"
                 why = f"not run: about {expected:.0f} s a call by shorter lengths, {limit_of}"
                 yield Result(member, "too_slow", why)
-            elif expected <= limit:  # else there is time for it in a resumed run
+            elif expected <= limit:  # else a resumed run may have the time
                 members.append(member)
         yield from self._device.measure(
             job.of(members),
@@ -128,7 +128,7 @@ class _Session:
         return report.line(found, wanted=self._wanted, waiting=self._waiting)
 
     def again(self) -> list[Job]:
-        self.before()  # the last job may have been cut short
+        self.before()  # the time may be up
         return self._suspects
 
     def report(self) -> loop.Report:
@@ -155,7 +155,7 @@ class _Session:
 def _require_accelerator(environment: dict[str, Any], settings: Settings) -> None:
     if environment["platform"] == "cpu" and not settings.allow_cpu:
         raise Invalid(
-            f"no accelerator here, JAX finds {environment['device']} only; to go on: --allow_cpu "
+            f"no accelerator here, JAX finds only {environment['device']}; to go on: --allow_cpu "
             "--lengths=256,512 --tokens=1024 --minutes=2"
         )
 

@@ -13,7 +13,7 @@ from attnlab.ops import routes
 from experiments.device_check.functions import FLASH
 
 DTYPES = ("float32", "bfloat16")
-AUTO = "default"  # how `implementation=None` is called
+AUTO = "default"  # the name of `implementation=None`
 CHECKED = ("pass", "fail", "refused", "crashed")
 
 
@@ -25,7 +25,7 @@ class Scenario:
       name: name of the scenario.
       sizes: sizes of the arrays; `hidden` is the width of the concat score.
       causal: whether the mask has `masks.Causal()`.
-      window: the two sides of `masks.Window`, or None.
+      window: keys to the left and to the right in `masks.Window`; None = the mask has none.
       padded: whether the mask has `masks.Padding`: the last example then has no key at all.
       segmented: whether the mask has `masks.Segments`, three of them.
       chunk_size: chunk length C of LSH.
@@ -43,20 +43,20 @@ class Scenario:
 
     @functools.cached_property
     def kv_lengths(self) -> np.ndarray:
-        """[B]: all keys, …, none."""
+        """Numbers of keys that are not padding, [B]: from all in the first example to none."""
         sizes = self.sizes
         return np.linspace(sizes.keys, 0, sizes.batch).astype(np.int32)
 
     @functools.cached_property
     def segments(self) -> np.ndarray:
-        """[B, T] ids, cut elsewhere in each example."""
+        """Ids of the segments, [B, T]; each example has other boundaries."""
         sizes = self.sizes
         at = np.arange(sizes.queries)
         cuts = [(sizes.queries // (3 + b), sizes.queries // 2 + b) for b in range(sizes.batch)]
         return np.array([(at >= a).astype(int) + (at >= b) for a, b in cuts], np.int32)
 
     def mask(self) -> masks.Mask | None:
-        """For the library."""
+        """The mask for the library."""
         parts: list[masks.Mask] = []
         if self.causal:
             parts.append(masks.Causal())
@@ -69,7 +69,7 @@ class Scenario:
         return functools.reduce(lambda a, b: a & b, parts) if parts else None
 
     def picture(self) -> np.ndarray:
-        """For the oracle: [B, 1, T, S]."""
+        """The mask for the oracle, [B, 1, T, S]."""
         sizes = self.sizes
         seen = np.ones((sizes.batch, 1, sizes.queries, sizes.keys), bool)
         lengths = sizes.queries, sizes.keys
@@ -90,7 +90,7 @@ def _sizes(batch: int, length: int, heads: int, group: int, width: int, **other:
     return same._replace(**other)
 
 
-# Widths and lengths that kernels like, one mask at a time, …
+# Widths and lengths that kernels serve, with one mask at a time.
 KERNELS = (
     Scenario("causal", _sizes(2, 256, 2, 1, 64), causal=True),
     Scenario("long", _sizes(1, 1024, 1, 2, 64), causal=True, chunk_size=64),
@@ -102,7 +102,7 @@ KERNELS = (
     Scenario("grouped", _sizes(2, 128, 2, 3, 64), causal=True),
     Scenario("odd", _sizes(2, 131, 2, 1, 64, keys=157)),
 )
-# … and all at once.
+# All masks at once, on sizes that fit no block.
 EVERYTHING = Scenario(
     "everything",
     Sizes(3, 61, 61, 2, 3, 7, 11, 13),
@@ -110,13 +110,13 @@ EVERYTHING = Scenario(
     padded=True,
     segmented=True,
 )
-# Several blocks of the engine, in sizes for which the oracle's [T, S, hidden] is not too large.
+# Several blocks of blockwise attention, so narrow that the oracle's [T, S, hidden] fits.
 LONG = Scenario("long", _sizes(1, 1024, 1, 2, 8), causal=True)
 IN_TURN: dict[str, tuple[Scenario, ...]] = {
     "scaled_dot": (*KERNELS, EVERYTHING),
     "additive": (*(LONG if s.name == "long" else s for s in KERNELS), EVERYTHING),
     "window": (KERNELS[4], KERNELS[5], dataclasses.replace(EVERYTHING, window=(9, 4))),
-    "lsh": (  # with every number of rounds that is timed
+    "lsh": (  # with every timed number of rounds
         *(
             dataclasses.replace(s, num_hashes=rounds)
             for s in KERNELS
@@ -131,24 +131,25 @@ IN_TURN: dict[str, tuple[Scenario, ...]] = {
 MECHANISMS = tuple(dict.fromkeys(["scaled_dot", "additive", "lsh", "window"])) + tuple(
     case.name for case in SCORES if case.name not in IN_TURN
 )
-# Checked on the arrays that are timed, and the buckets of LSH by themselves.
+# Scenarios of their own: the arrays that are timed, and the buckets of LSH.
 TIMED, BUCKETS = "timed", "buckets"
-# What the speed rests on comes first, and of it what a compiler alone cannot vouch for.
+# Checked first: the mechanisms that are timed, and of them the implementations that may compile
+# and still compute wrong values on the device.
 IMPORTANT = ("scaled_dot", "additive", "lsh", "window")
 RISKY = (AUTO, "cudnn", "splash", "pallas")
 
 
 @dataclasses.dataclass(frozen=True)
 class Check:
-    """One function on the device against the oracle.
+    """A comparison of one function on the device with the oracle.
 
     Attributes:
       mechanism: one of `MECHANISMS`.
-      scenario: the name of a `Scenario` of it, `TIMED` or `BUCKETS`.
+      scenario: name of a `Scenario` of the mechanism, `TIMED` or `BUCKETS`.
       implementation: "default" (None) or a name.
       dtype: type of the arrays.
-      length: length of the sequences of `TIMED`; else the scenario's own.
-      batch: number of the sequences of `TIMED`; else the scenario's own.
+      length: length of the sequences of `TIMED`; 0 = the scenario's.
+      batch: number of sequences of `TIMED`; 0 = the scenario's.
     """
 
     mechanism: str
@@ -160,7 +161,7 @@ class Check:
 
     @property
     def where(self) -> str:
-        """The scenario, with the length that it has not itself."""
+        """The name of the scenario, with the length of `TIMED`."""
         return f"{self.scenario} n = {self.length}" if self.length else self.scenario
 
     def __str__(self) -> str:
@@ -172,14 +173,14 @@ class Checked:
     """What came out of a check.
 
     Attributes:
-      check: what was checked.
+      check: check that was done.
       status: one of `CHECKED`.
       message: the worst error, or why there is none.
-      ratios: error over what is allowed, in the mean and in the worst row, of the context and each
-        gradient; "plain": the worst of the plain version that it is judged by; "past": how far a
-        change of the future moved the past, over rounding; "elsewhere": how far rows without an
-        oracle are from the plain version; "buckets": how much nearer than the bucket's axis another
-        one is, over rounding.
+      ratios: errors over what is allowed, by name: of the context and each gradient, in the mean
+        and in the worst row; "plain": the worst ratio of the plain version that judges them;
+        "past": how far a change of the future moved the past, over rounding; "elsewhere": how far
+        rows that the oracle does not know are from the plain version; "buckets": how much nearer
+        another axis is than the bucket's, over rounding.
     """
 
     check: Check
@@ -189,7 +190,7 @@ class Checked:
 
 
 def scenarios(mechanism: str) -> tuple[Scenario, ...]:
-    """Those of a mechanism."""
+    """The scenarios of a mechanism."""
     return IN_TURN.get(mechanism, (EVERYTHING, LONG))
 
 
@@ -199,7 +200,7 @@ def scenario(mechanism: str, name: str) -> Scenario:
 
 
 def implementations(mechanism: str) -> tuple[str, ...]:
-    """Every name that the library knows for it now, whether it serves here or not."""
+    """The name of every implementation of a mechanism, whether this device can run it or not."""
     if mechanism == "lsh":
         return (AUTO, *filter(_lsh_knows, ("dense", "sorted", "pallas")))
     return tuple(AUTO if name is None else name for name in ops.IMPLEMENTATIONS)
@@ -223,14 +224,14 @@ def checks(mechanism: str, name: str) -> tuple[Check, ...]:
 
 
 def timed_checks(mechanism: str, length: int, batch: int) -> tuple[Check, ...]:
-    """Those on the arrays that are timed, beside the plain version of them."""
+    """The checks on the timed arrays, where the plain version is checked as well."""
     ways = implementations(mechanism)
-    ways = tuple(way for way in ways if way != "dense")  # has no room for them
+    ways = tuple(way for way in ways if way != "dense")  # these arrays are too large for it
     if mechanism != "lsh":
         ways = (FLASH, *ways)
     return tuple(Check(mechanism, TIMED, way, "bfloat16", length, batch) for way in ways)
 
 
 def hash_checks() -> tuple[Check, ...]:
-    """Those of `hash_buckets`."""
+    """The checks of `hash_buckets`."""
     return tuple(Check("lsh", BUCKETS, AUTO, dtype) for dtype in DTYPES)

@@ -23,7 +23,7 @@ from experiments.device_check.problem import (
     rounding,
 )
 
-# (index of the check, what happens to it now)
+# (index of the check, what is done with it now) -> None
 Tell = Callable[[int, str], None]
 
 
@@ -40,11 +40,12 @@ def run(
     Args:
       checks: checks of the same mechanism and scenario.
       threads: number of programs that are compiled at once.
-      tell: listener to what is about to happen: "compiling", "running" on the device, "judging".
-      give: taker of each row as it comes.
-      problem_of: (check) -> the problem, in tests.
+      tell: (index of a check, what is done with it next) -> None; "compiling", "running" on the
+        device, or "judging".
+      give: (index of a check, its row) -> None.
+      problem_of: (check) -> its problem; only for tests.
     """
-    tell(0, "judging")  # the oracle, as far as the arrays need it
+    tell(0, "judging")  # the oracle's part in making the arrays
     if checks[0].scenario == BUCKETS:
         for i, check in enumerate(checks):
             give(i, _row(check, functools.partial(_hashed, check, functools.partial(tell, i))))
@@ -73,7 +74,7 @@ def run(
             tell(i, "compiling")
             pending[i] = _attempt(functools.partial(_executable, pending[i]))
 
-    # Nothing compiles now: a death belongs to what runs.
+    # Nothing compiles any more: what kills the process is the program that runs.
     @functools.cache
     def plainly(dtype: str) -> Arrays:
         given = problem.given(problem.arrays, dtype)
@@ -91,7 +92,7 @@ def run(
         got, after = _outputs(problem, executable, check.dtype)
         tell(i, "judging")
         found = dict(of_plain(check.dtype))
-        if check.implementation != problem.plain_is:  # a wrong yardstick would forgive everything
+        if check.implementation != problem.plain_is:  # the plain version is not judged by itself
             ours, theirs = _part(problem, got), _part(problem, plain)
             worst = max(found.values())
             found = judge(ours, theirs, truth(), check.dtype) | {"plain": worst}
@@ -106,10 +107,10 @@ def run(
 
 
 def _attempt(function: Callable[[], Any]) -> Any:
-    """Its result, or what it raises: a mechanism's mistake is a row, and the others go on."""
+    """The function's result, or the exception it raises, which becomes a row; others go on."""
     try:
         return function()
-    except Exception as error:  # see above
+    except Exception as error:  # it becomes a row
         return error
 
 
@@ -124,7 +125,7 @@ def _executable(pending: Any) -> Any:
 
 
 def _outputs(problem: Problem, executable: Any, dtype: str) -> tuple[Arrays, Any]:
-    """What it computes, and the context with another future."""
+    """The outputs of a program, and its context when the inputs have another future."""
     got = jax.block_until_ready(executable(*problem.given(problem.arrays, dtype)))
     if problem.other_future is None:
         return got, None
@@ -151,7 +152,7 @@ def _row(check: Check, ratios: Callable[[], dict[str, float]]) -> Checked:
         found = ratios()
     except NotImplementedError as error:
         return Checked(check, "refused", _words(error))
-    except Exception as error:  # a mechanism's mistake is a row
+    except Exception as error:  # it becomes a row; others go on
         traceback.print_exception(error)
         return Checked(check, "crashed", f"{type(error).__name__}: {_words(error)}")
     worst = max(found, key=lambda name: found[name])

@@ -1,4 +1,4 @@
-"""Programs compiled in threads, each once: a default is one of the named implementations."""
+"""Compiles programs in threads; equal programs, as of a default and its implementation, once."""
 
 import concurrent.futures
 import math
@@ -18,8 +18,8 @@ class Compiled(NamedTuple):
 class Compiler:
     """A context in which lowered programs compile beside each other, for `seconds` in all.
 
-    With one thread a program is waited for as it is submitted: whoever submits them then knows
-    which one it was that killed the process.
+    With one thread, `submit` waits until the program has compiled: whoever submits several then
+    knows which one killed the process.
     """
 
     def __init__(self, threads: int, seconds: float = math.inf) -> None:
@@ -38,14 +38,14 @@ class Compiler:
         return self._known[text]
 
     def left(self) -> float | None:
-        """The seconds that are left; None = there is no end."""
+        """The seconds that are left; None = no limit."""
         return None if math.isinf(self._until) else max(0.0, self._until - time.monotonic())
 
     def __enter__(self) -> "Compiler":
         return self
 
     def __exit__(self, *_: object) -> None:
-        # What still compiles goes on, and nobody waits for it.
+        # Programs that still compile go on; nobody waits for them.
         self._pool.shutdown(wait=False, cancel_futures=True)
 
 

@@ -26,7 +26,7 @@ _CASES = {case.name: case for case in SCORES}
 
 
 def problem(mechanism: str, scenario: Scenario) -> Problem:
-    """q, k, v and the score's parameters; the plain version is the library's "dense"."""
+    """The problem on q, k, v and the score's parameters; the plain version is "dense"."""
     score = _CASES["scaled_dot" if mechanism == "window" else mechanism]
     rng = np.random.default_rng(0)
     q, k, v = score.qkv(rng, scenario.sizes)
@@ -50,7 +50,7 @@ def problem(mechanism: str, scenario: Scenario) -> Problem:
 
 
 def true(score: ScoreCase, arrays: Arrays, dcontext: np.ndarray, seen: np.ndarray) -> Truth:
-    """The oracle's answer where `seen` [B, 1, T, S] may attend."""
+    """The oracle's answer, where query i may see key j if `seen` [B, 1, T, S] is True."""
     q, k, v = (arrays[x] for x in "qkv")
     found = oracle.attention(score.equation, q, k, v, _parameters(arrays), mask=seen)
 
@@ -66,7 +66,7 @@ def true(score: ScoreCase, arrays: Arrays, dcontext: np.ndarray, seen: np.ndarra
 
 
 def other_future(arrays: Arrays, at: int) -> Arrays:
-    """Keys and values from position `at` on redrawn, a hundred times as large."""
+    """The arrays, with keys and values from position `at` on redrawn, a hundred times as large."""
     rng = np.random.default_rng(1)
     changed = {name: np.array(arrays[name]) for name in "kv"}
     for x in changed.values():
@@ -75,7 +75,7 @@ def other_future(arrays: Arrays, at: int) -> Arrays:
 
 
 def attention_of(score: ScoreCase, scenario: Scenario) -> Callable[..., jax.Array]:
-    """(implementation, arrays) -> the library's context."""
+    """A function (implementation, arrays) -> the context that the library computes."""
 
     def apply(implementation: str, arrays: Arrays) -> jax.Array:
         return attention(

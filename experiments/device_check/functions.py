@@ -16,7 +16,7 @@ from attnlab.bench.mechanisms import Mechanism
 from attnlab.ops import local, routes
 from attnlab.scores import Dot
 
-FLASH = "flash"  # the platform's own attention, called without attnlab
+FLASH = "flash"  # the platform's own flash attention, called without attnlab
 TANH = "tanh"  # evaluations of tanh in chains of `CHAIN`, `length` for each of N * H numbers
 CHAIN = 32
 _TPU_BLOCK = 512  # of splash attention; its own default of 128 is slower
@@ -34,7 +34,7 @@ def build(case: Case, platform: str) -> Mechanism:
             mask = _causal(case)
             return _pure(lambda qk, v: route(Dot(), qk, qk, v, mask=mask), "query", "value")
         case "window":
-            # Its right side is the causal mask already; a second mask only narrows who serves it.
+            # The window ends at the query, so it is causal; fewer kernels serve a second mask.
             attend = functools.partial(
                 local.window_attention,
                 window=(case.window, 0 if case.causal else case.window),
@@ -47,13 +47,13 @@ def build(case: Case, platform: str) -> Mechanism:
 
 
 def flash_name(platform: str) -> str:
-    """What `FLASH` is there."""
+    """What `FLASH` is on a platform."""
     names = {"gpu": "jax.nn with cuDNN", "tpu": "splash attention", "cpu": "jax.nn, plain"}
     return names.get(platform, names["cpu"])
 
 
 def flash(platform: str, *, causal: bool) -> Callable[..., jax.Array]:
-    """(q, k, v [B, T, N, H]) -> [B, T, N, H] by the platform's maintained attention."""
+    """A function (q, k, v [B, T, N, H]) -> [B, T, N, H]: the platform's maintained attention."""
     if platform == "tpu":
         return functools.partial(_splash, causal=causal)
     implementation: Any = "cudnn" if platform == "gpu" else None
@@ -85,7 +85,7 @@ def _splash(q: jax.Array, k: jax.Array, v: jax.Array, *, causal: bool) -> jax.Ar
 def tanh_chain(x: jax.Array) -> jax.Array:
     """tanh, `CHAIN` times: one fused loop that reads and writes each number once.
 
-    A step adds x, or the numbers would run to zero.
+    Each step adds x; without it the numbers would go to zero.
     """
     y = x
     for _ in range(CHAIN):
@@ -94,7 +94,7 @@ def tanh_chain(x: jax.Array) -> jax.Array:
 
 
 def tanh_case(evaluations: int, dtype: str) -> Case:
-    """So many evaluations, in a shape that fills the vectors of any device."""
+    """The case of that many evaluations of tanh, in a shape that uses any device fully."""
     heads, width = 8, 128
     chains = evaluations // (heads * width * CHAIN)
     return Case(
@@ -109,10 +109,10 @@ def tanh_case(evaluations: int, dtype: str) -> Case:
 
 
 def tanh_evaluations(case: Case) -> int:
-    """Those of a `tanh_case`, or those that the equation of additive attention calls for.
+    """The evaluations of tanh in a `tanh_case`, or in the equation of additive attention.
 
-    A pair of query and key costs one for each of H hidden units; forward + backward two, because
-    the backward pass of a program that keeps no [T, S, H] evaluates them again.
+    A pair of query and key needs one for each of H hidden units. Forward + backward needs two,
+    because the backward pass of a program that keeps no [T, S, H] evaluates them again.
     """
     n = case.length
     if case.mechanism == TANH:
@@ -123,7 +123,7 @@ def tanh_evaluations(case: Case) -> int:
 
 
 def shape(case: Case) -> tuple[int, ...]:
-    """Of each stream: [B, T, N, H]."""
+    """The shape [B, T, N, H] of each stream."""
     length = case.length // CHAIN if case.mechanism == TANH else case.length
     return (case.batch, length, case.num_heads, case.head_dim)
 
@@ -145,7 +145,7 @@ def arrays(case: Case, text: inputs.Text) -> dict[str, jax.Array]:
 
 
 def lowered_case(case: Case) -> Case:
-    """The case as `programs.lower` is to shape it."""
+    """The case from which `programs.lower` gets the shapes of the arguments."""
     return dataclasses.replace(case, length=shape(case)[1])
 
 

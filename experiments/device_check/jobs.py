@@ -1,4 +1,4 @@
-"""The jobs of `device_check` in the order of their importance: what comes late may not be reached.
+"""The jobs of `device_check`, the most important first: the time may be up before the last.
 
 A job is one scenario of one mechanism, or the programs of one length and pass, timed in turns.
 """
@@ -16,12 +16,12 @@ from experiments.device_check.functions import FLASH
 from experiments.device_check.settings import Settings
 from experiments.device_check.turns import REFUSED
 
-TARGET = 8192  # tokens: the length of the targets on the crossover and on additive attention
-LONGEST_SCENARIO = 1024  # tokens, of `cases`
-ROUNDS = (1, 2, 8)  # of LSH beside the 4, at the longest common length
+TARGET = 8192  # tokens: the length in the targets on crossover and additive attention
+LONGEST_SCENARIO = 1024  # tokens of the longest scenario in `cases`
+ROUNDS = (1, 2, 8)  # other rounds of LSH than the usual 4, timed at the longest common length
 FORWARD, BOTH = PASSES
 Row = Checked | Result
-CHECKED_AS = {"scaled_dot": "multi_head"}  # a mechanism's name in the checks -> among the programs
+CHECKED_AS = {"scaled_dot": "multi_head"}  # name in the checks -> name in the timing
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,8 +31,8 @@ class Job:
     Attributes:
       name: name in the progress.
       kind: "check" or "time".
-      members: all `Check` or all `Case`.
-      last: whether its programs are suspects, done after all others.
+      members: checks (all `Check`) or timed programs (all `Case`).
+      last: whether the members are suspects, to be done after all other jobs.
     """
 
     name: str
@@ -41,21 +41,22 @@ class Job:
     last: bool = False
 
     def of(self, members: Iterable[Any]) -> "Job":
-        """The job of some of its members."""
+        """This job with only some of its members."""
         return dataclasses.replace(self, members=tuple(members))
 
     def of_suspects(self, members: tuple[Any, ...]) -> "Job":
-        """The job of those of its members that wait until the end."""
+        """The job of the members that wait until all other jobs are done."""
         ways = sorted({f"{name} ({way or cases.AUTO})" for name, way in map(program, members)})
         name = f"{self.name}: {', '.join(ways)} again"
         return dataclasses.replace(self, name=name, members=members, last=True)
 
 
 def plan(settings: Settings, platform: str) -> list[Job]:
-    """Every job, the most important first: what may break on this device, then the timing.
+    """Every job, the most important first.
 
-    At first the default and the kernels in bfloat16, in all scenarios of what is timed and on the
-    timed arrays; after the timing float32, the other implementations and the other scores.
+    First come checks of the default and the kernels in bfloat16, for all mechanisms that are timed:
+    in every scenario, and on the timed arrays. Then the timing; then checks of float32, of the
+    other implementations and of the other scores.
     """
     risky: list[Job] = []
     rest: list[Job] = []
@@ -88,7 +89,7 @@ def _checks(settings: Settings, mechanism: str) -> Iterator[tuple[str, tuple[Che
 
 
 def _checked_length(settings: Settings) -> int:
-    """The shortest that is timed and above the scenarios', else the longest; 0: no such."""
+    """The shortest timed length above those of the scenarios, else the longest; 0 = none."""
     known = [n for n in settings.lengths if n <= min(settings.tokens, TARGET)]
     longer = [n for n in known if n > LONGEST_SCENARIO]
     return min(longer, default=max(known, default=0))
@@ -143,7 +144,7 @@ def _length(settings: Settings, length: int, passes: str) -> Job:
 
 
 def _rounds(settings: Settings, length: int, passes: str) -> Job:
-    """LSH with other rounds."""
+    """The job of LSH with other numbers of rounds."""
     members = [_case(settings, length, passes, "lsh", num_hashes=rounds) for rounds in ROUNDS]
     name = f"time rounds, n = {length}, {passes.replace('_', ' + ')}"
     return Job(name, "time", tuple(members) if "lsh" in settings.mechanisms else ())
@@ -170,31 +171,31 @@ def _case(
 
 
 def key_of(row: Row) -> Check | Case:
-    """The member that a row is of."""
+    """The check or case that a row is of."""
     return row.check if isinstance(row, Checked) else row.case
 
 
 def finished(row: Row) -> bool:
-    """Whether a resumed run leaves the member alone; what crashed, failed or died is not."""
+    """Whether a resumed run leaves a row alone; it repeats crashes and programs that died."""
     if isinstance(row, Checked):
         return row.status != "crashed"
     return row.status not in ("failed", "killed") or row.message.startswith(REFUSED)
 
 
 def missing(job: Job, rows: Mapping[Check | Case, Row]) -> tuple[Any, ...]:
-    """The members to do. Programs are compared in turns, so that of these it is all or none."""
+    """The members to do; of timed programs all or none, because they are compared in turns."""
     left = tuple(m for m in job.members if m not in rows or not finished(rows[m]))
     return job.members if left and job.kind == "time" else left
 
 
 def program(member: Check | Case) -> tuple[str, str | None]:
-    """The mechanism and implementation, by the same name whether checked or timed."""
+    """The mechanism and implementation; a check and a timed case of them give the same names."""
     way = None if member.implementation == cases.AUTO else member.implementation
     return CHECKED_AS.get(member.mechanism, member.mechanism), way
 
 
 def expected_seconds(case: Case, rows: Iterable[Row]) -> float:
-    """One call of a case by the shorter lengths of the same program, a sequence at a time."""
+    """Seconds of one call of a case, predicted per sequence from shorter lengths of the program."""
     same = [
         dataclasses.replace(row, seconds=tuple(s / row.case.batch for s in row.seconds))
         for row in rows

@@ -1,9 +1,9 @@
-"""LSH attention as a problem to check, its buckets given; and `hash_buckets` against float64.
+"""LSH attention on given buckets as a problem to check; and `hash_buckets` against float64.
 
-A bucket is the axis that a projection is nearest to, so where two axes are equally near to rounding
-either is right. The device sums H products in float32, in any order: an error of at most
-(H + 1)·2⁻²⁴·Σ|x_h r_h| a projection. A bucket is wrong if another axis is nearer than its own by
-more than the two of them may be off.
+A bucket is the axis that a vector is nearest to. Where two axes are equally near up to rounding,
+either bucket is right. The device sums H products in float32, in any order: an error of at most
+(H + 1)·2⁻²⁴·Σ|x_h r_h| in each projection. A bucket is wrong if another axis is nearer than its own
+by more than the errors of the two projections together.
 """
 
 from collections.abc import Callable, Sequence
@@ -32,7 +32,7 @@ _ROUNDS, _BUCKETS = 8, 512  # two factors: 16 · 32
 
 
 def problem(scenario: Scenario) -> Problem:
-    """qk, v and buckets; the values have as many heads as the scenario has of keys."""
+    """The problem on qk, v and buckets, with as many heads as the scenario has for keys."""
     sizes, rng = scenario.sizes, np.random.default_rng(0)
     rows = sizes.batch, sizes.keys
     hashed = sizes.batch, scenario.num_hashes, sizes.keys, sizes.num_heads
@@ -71,13 +71,13 @@ def problem(scenario: Scenario) -> Problem:
 def true(
     arrays: Arrays, dcontext: np.ndarray, counts: np.ndarray, valid: np.ndarray | None
 ) -> Truth:
-    """The oracle's answer where `counts` [B, N, L, L] are above 0."""
+    """The oracle's answer, where query i may see key j if `counts` [B, N, L, L] is above 0."""
     qk, heads = arrays["qk"], counts.shape[1]
     group = heads // arrays["v"].shape[2]
     v = np.repeat(arrays["v"], group, axis=2)
 
     def every_head(function: Callable[..., Sequence[np.ndarray]]) -> Arrays:
-        """(dcontext, qk, v, counts, valid) -> context, d_qk, d_v of one head, for all of them."""
+        """Applies (dcontext, qk, v, counts, valid) -> (context, d_qk, d_v) to each head."""
         found = [np.zeros(x.shape) for x in (dcontext, qk, v)]
         for b, n in np.ndindex(counts.shape[:2]):
             rows = [x[b, :, n] for x in (dcontext, qk, v)]
@@ -103,7 +103,7 @@ def true(
 
 
 def attention_of(scenario: Scenario) -> Callable[[str, Arrays], jax.Array]:
-    """(implementation, arrays) -> the library's context."""
+    """A function (implementation, arrays) -> the context that the library computes."""
 
     def apply(implementation: str, arrays: Arrays) -> jax.Array:
         return lsh_attention(
@@ -121,7 +121,7 @@ def attention_of(scenario: Scenario) -> Callable[[str, Arrays], jax.Array]:
 
 
 def other_future(arrays: Arrays, at: int, buckets: int) -> Arrays:
-    """All from position `at` on redrawn, the values a hundred times as large."""
+    """The arrays, redrawn from position `at` on, with values a hundred times as large."""
     rng = np.random.default_rng(1)
     changed = {name: np.array(x) for name, x in arrays.items()}
     for name, scale in (("qk", 1), ("v", 100)):
@@ -148,17 +148,17 @@ def plain(qk: jax.Array, v: jax.Array, seen: np.ndarray, valid: np.ndarray | Non
 
 
 def num_buckets(length: int) -> int:
-    """So many that each holds a few tokens, and chunks end within buckets."""
+    """A number of buckets such that each holds a few tokens, and chunks end within buckets."""
     return max(2, length // 12)
 
 
 def hash_program(dtype: str) -> jax.stages.Lowered:
-    """The program, of `hash_arguments`."""
+    """`hash_buckets`, lowered for the shapes of `hash_arguments`."""
     return jax.jit(hash_buckets).lower(*hash_arguments(dtype))
 
 
 def hash_arguments(dtype: str) -> tuple[jax.Array, Rotations]:
-    """Normal tokens, and rotations for them."""
+    """Normally distributed tokens, and rotations for them."""
     x = representable(np.random.default_rng(0).normal(size=_HASHED))
     rotations = make_rotations(
         jax.random.key(0),
@@ -171,7 +171,7 @@ def hash_arguments(dtype: str) -> tuple[jax.Array, Rotations]:
 
 
 def judge_buckets(buckets: Any, x: Any, rotations: Rotations) -> float:
-    """How much nearer than its own another axis is, over rounding; at most 1 is right.
+    """How much nearer another axis is than the bucket's own, over rounding; at most 1 passes.
 
     Args:
       buckets: buckets to be judged, [B, R, L, N].
@@ -192,4 +192,4 @@ def judge_buckets(buckets: Any, x: Any, rotations: Rotations) -> float:
         short = np.take_along_axis(np.abs(y), nearest, -1) - own
         allowed = sum(np.take_along_axis(rounding, i, -1) for i in (nearest, axis))
         worst = max(worst, over(short, allowed))
-    return worst if not left.any() else over(1.0, 0.0)  # no such bucket
+    return worst if not left.any() else over(1.0, 0.0)  # a number that is no bucket

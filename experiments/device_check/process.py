@@ -1,7 +1,7 @@
-"""Jobs in a worker process that may die: one member is lost with it, and the others are done.
+"""Runs jobs in a worker process: if it dies, one member of the job is lost and the others go on.
 
-A worker in which something failed on the device is not used again: after a CUDA error whatever the
-process does next fails too. Nor is one that still compiles what nobody waits for.
+A worker in which something failed on the device is not used again, because after a CUDA error all
+that its process does fails too. Nor is a worker that still compiles programs nobody waits for.
 """
 
 import collections
@@ -16,9 +16,9 @@ from attnlab.runs.flags import structured
 from experiments.device_check.cases import Check, Checked
 from experiments.device_check.jobs import Job, Row, program
 
-COMPILE_SECONDS = 120.0  # without a word from the worker, which compiles or computes in NumPy
-RUN_SECONDS = 20.0  # of a check on the device: what takes longer hangs
-FIRST_CALL_SECONDS = 5.0  # the least for a timed program: its first call also loads it
+COMPILE_SECONDS = 120.0  # to wait for a message while the worker compiles or computes in NumPy
+RUN_SECONDS = 20.0  # for a check on the device; one that takes longer is stopped
+FIRST_CALL_SECONDS = 5.0  # at least, for a timed program: its first call also loads it
 MODULE = "experiments.device_check.worker"
 
 
@@ -26,7 +26,7 @@ class Device(Workers):
     """The worker that has the device.
 
     Attributes:
-      lost: number of workers that each `jobs.program` has cost.
+      lost: number of workers that were lost to each program, by `jobs.program`.
     """
 
     def __init__(self, module: str = MODULE) -> None:
@@ -39,11 +39,10 @@ class Device(Workers):
         """Does a job's members and yields rows as they come, whatever happens to the worker.
 
         Args:
-          job: the members to be done.
-          deadline: `time.monotonic()` after which nothing is waited for; members without a row
-            then get none.
+          job: job with the members to do.
+          deadline: `time.monotonic()` at which the job is given up; its other members get no row.
           repeats: number of samples of a program.
-          case_seconds: the most that a program may take.
+          case_seconds: seconds that a program may take.
         """
         left = dict(enumerate(job.members))
         threads = max(1, min(8, int(self.environment["cores"]) // 2))
@@ -68,11 +67,11 @@ class Device(Workers):
             code = self.retire()
             if ended or time.monotonic() >= deadline:
                 return
-            if at is not None and at not in left:  # it said what failed: the others in a fresh one
+            if at is not None and at not in left:  # it has its row: a fresh worker does the others
                 self.lost[program(job.members[at])] += 1
                 continue
             if stage == "compiling" and threads > 1 and not stopped:
-                threads = 1  # several were being compiled: once more, to see whose fault it was
+                threads = 1  # several were compiling: one by one shows which one it was
                 continue
             took = "stopped: it took too long" if stopped else death(code)
             member = left.pop(at if at is not None else indices[0])
@@ -90,8 +89,8 @@ def _listen(
     """Yields rows and takes their members out of `left`.
 
     Returns:
-      Whether the job came to its end; else which member it stopped at, and in what. It stops at a
-      member that failed on the device, whose row is yielded.
+      Whether the job came to its end; if not, the index of the member at which it stopped, and what
+      was done with it. A job also stops after the row of a member that failed on the device.
     """
     at, stage = None, "starting"
     while True:

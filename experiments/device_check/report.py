@@ -33,10 +33,10 @@ def markdown(
     Args:
       checked: rows of the checks.
       timed: rows of the programs.
-      planned: number of rows that there are to be.
-      environment: environment of the worker.
+      planned: number of rows of the whole run.
+      environment: description of the machine, as the worker gives it.
       settings: the flags of the run.
-      where: the table of where the rows come from.
+      where: table of the machines and revisions that the rows are from.
     """
     done = len(checked) + len(timed)
     state = f"{done} rows." if done >= planned else f"{done} of {planned} rows: cut short."
@@ -58,7 +58,7 @@ def summary(
     environment: dict[str, Any],
     settings: Settings,
 ) -> str:
-    """What the terminal shows at the end."""
+    """The text that the terminal shows at the end."""
     parts = [f"{len(checked) + len(timed)} of {planned} rows"]
     if checked:
         parts.append(f"correctness: {_counted(row.status for row in checked)}")
@@ -92,12 +92,12 @@ def verdicts(timed: Sequence[Result], environment: dict[str, Any], settings: Set
 
 
 def line(done: Sequence[Row], *, wanted: int, waiting: int) -> str:
-    """What the progress shows of a job.
+    """One line for the terminal: what came out of a job.
 
     Args:
       done: rows of the job.
       wanted: number of members that were to be done.
-      waiting: number of others that wait until the end.
+      waiting: number of members that wait until all other jobs are done.
     """
     words = []
     for row in done:
@@ -116,7 +116,7 @@ def line(done: Sequence[Row], *, wanted: int, waiting: int) -> str:
 
 
 def _matrix(checked: Sequence[Checked]) -> str:
-    """Mechanisms down, implementations across."""
+    """The table of statuses: a line for each mechanism, a column for each implementation."""
     names = list(dict.fromkeys(row.check.implementation for row in checked))
     found: dict[tuple[str, str], list[str]] = collections.defaultdict(list)
     for row in checked:
@@ -195,7 +195,7 @@ def _speed(timed: Sequence[Result], environment: dict[str, Any], settings: Setti
 
 
 def over_lengths(timed: Iterable[Result]) -> list[Result]:
-    """The rows for tables and figures over length: what is served, LSH with its usual rounds."""
+    """The rows for tables and figures over length, without refusals and other numbers of rounds."""
     return [
         r
         for r in timed

@@ -22,21 +22,21 @@ class Settings(Flags):
     )
     lengths: tuple[int, ...] = flag(
         tuple(n * 1024 for n in (1, 2, 4, 8, 16, 32, 64, 256, 1024)),
-        "Sequence lengths to time, in tokens; 4k is 4096. One above --tokens is a single sequence, "
-        "of LSH, blockwise and the platform's flash attention only.",
+        "Sequence lengths to time, in tokens; 4k is 4096. Above --tokens: one sequence, with "
+        "only LSH, blockwise and the platform's flash attention.",
         least=1,
     )
-    tokens: int = flag(65536, "Batch × length; the batch of a length is what divides it.", least=1)
+    tokens: int = flag(65536, "Tokens of a batch: batch size × length.", least=1)
     minutes: float = flag(
         8.0,
-        "Minutes in all. What is not done by then is missing in the report; --resume goes on.",
+        "Minutes in all. Jobs not done by then are missing in the report; --resume goes on.",
         above=0,
     )
-    repeats: int = flag(7, "Timed samples of each program, taken in turns.", least=1)
+    repeats: int = flag(7, "Number of timed samples of each program, taken in turns.", least=1)
     case_seconds: float = flag(
         20.0,
-        "Seconds of one call that a program may take; one that shorter lengths predict to take "
-        "longer is not run, and that is its row.",
+        "Seconds that a program may take. It is not run if one call would take longer, by shorter "
+        "lengths.",
         above=0,
     )
     allow_cpu: bool = flag(

@@ -1,4 +1,4 @@
-"""What the timed rows say of the targets: pure functions of them.
+"""Which targets are met: pure functions of the timed rows.
 
 The targets are for one NVIDIA H200: bfloat16, 8 heads of width 64, causal, batch × length = 65536
 tokens, forward + backward.
@@ -25,9 +25,9 @@ class Verdict:
     """One target.
 
     Attributes:
-      what: what is compared.
-      target: the bound.
-      found: what was measured, or "".
+      what: words for the quantity that has the bound.
+      target: words for the bound.
+      found: words for the measured value, or "".
       holds: whether the bound holds; None where it was not measured.
     """
 
@@ -37,7 +37,7 @@ class Verdict:
     holds: bool | None
 
     def word(self, environment: dict[str, Any], tokens: int) -> str:
-        """MET or NOT_MET; UNKNOWN also where this is not what the target is for."""
+        """MET or NOT_MET; UNKNOWN if not measured, or on a device that the targets are not for."""
         there = "H200" in str(environment.get("device")) and tokens == TOKENS
         if self.holds is None or not there:
             return UNKNOWN
@@ -45,7 +45,7 @@ class Verdict:
 
 
 def verdicts(results: Sequence[Result]) -> list[Verdict]:
-    """Every target: LSH by its default and by its kernel, additive and multi-head attention."""
+    """The verdict on every target: LSH (default and kernel), additive and multi-head attention."""
     rows = [r for r in results if r.case.passes == BOTH and r.case.mechanism != TANH]
     return [
         *(verdict for way in LSH_WAYS for verdict in _against_flash(rows, way)),
@@ -62,7 +62,7 @@ def find(
     passes: str = BOTH,
     num_hashes: int = Case.num_hashes,
 ) -> dict[int, Result]:
-    """Length -> the row of a program that ran, lengths rising."""
+    """The rows of a program that ran, by length, lengths rising."""
     found = {
         r.case.length: r
         for r in results
@@ -75,7 +75,7 @@ def find(
 
 
 def ratio(above: Result, below: Result) -> float:
-    """Time over time: the median over the turns where both were timed in the same ones."""
+    """Time of `above` / time of `below`: the median over turns, if both were timed in the same."""
     together = above.turns == below.turns != ""
     if together and len(above.seconds) == len(below.seconds):
         return statistics.median(a / b for a, b in zip(above.seconds, below.seconds, strict=True))
@@ -85,20 +85,20 @@ def ratio(above: Result, below: Result) -> float:
 def speedups(
     results: Sequence[Result], implementation: str | None = None, *, passes: str = BOTH
 ) -> dict[int, float]:
-    """Length -> flash's time over LSH's with 4 rounds."""
+    """Flash's time / LSH's time with 4 rounds, by length."""
     lsh = find(results, "lsh", implementation, passes=passes)
     flash = find(results, FLASH, passes=passes)
     return {n: ratio(flash[n], lsh[n]) for n in lsh if n in flash}
 
 
 def memory_ratios(results: Sequence[Result], implementation: str | None = None) -> dict[int, float]:
-    """Length -> LSH's memory over flash's, forward + backward."""
+    """LSH's memory / flash's memory, forward + backward, by length."""
     lsh, flash = find(results, "lsh", implementation), find(results, FLASH)
     return {n: (lsh[n].memory_bytes or 0) / (flash[n].memory_bytes or 1) for n in lsh if n in flash}
 
 
 def faster_from(ratios: dict[int, float]) -> int | None:
-    """The shortest length from which on every measured one is above 1."""
+    """The shortest length from which on every ratio is above 1."""
     found = None
     for n in sorted(ratios, reverse=True):
         if ratios[n] <= 1:
@@ -108,7 +108,7 @@ def faster_from(ratios: dict[int, float]) -> int | None:
 
 
 def tanh_rates(results: Iterable[Result]) -> dict[str, float]:
-    """dtype -> evaluations a second."""
+    """Evaluations of tanh per second, by dtype."""
     return {
         r.case.dtype: functions.tanh_evaluations(r.case) / statistics.median(r.seconds)
         for r in results
@@ -117,7 +117,7 @@ def tanh_rates(results: Iterable[Result]) -> dict[str, float]:
 
 
 def over_bound(row: Result, rates: dict[str, float]) -> float:
-    """Time over that of its tanh evaluations at the faster of the measured rates."""
+    """Time of a program / the time of its tanh evaluations at the faster of the measured rates."""
     bound = functions.tanh_evaluations(row.case) / max(rates.values())
     return statistics.median(row.seconds) / bound
 
@@ -181,7 +181,7 @@ def _additive(results: Sequence[Result]) -> list[Verdict]:
     last, first = best[max(best)], best[min(best)]
     n, label = last.case.length, last.case.label
     time = over_bound(last, rates)
-    # batch × length is the same at both, so linear memory is the same as well
+    # batch × length is the same at both lengths, and so is a memory that is linear in the length
     growth = (last.memory_bytes or 0) / (first.memory_bytes or 1)
     measured = len(best) > 1
     span = f"{growth:.3g}× from n = {first.case.length} to {n}, as many tokens in all"

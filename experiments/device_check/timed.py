@@ -1,8 +1,8 @@
-"""The arrays that are timed, as a problem to check: whole on the device, three heads by the oracle.
+"""The timed arrays as a problem to check: the device computes all heads, the oracle three.
 
-The first head of the first example, the last one of the last, and one between them are compared
-with float64; every other row of context and gradients with the plain version, which is the
-platform's own flash attention for exact attention, and "sorted" for LSH.
+The first head of the first example, the last head of the last example, and one between them are
+compared with float64. Every other row of context and gradients is compared with the plain version:
+for exact attention the platform's own flash attention, for LSH the implementation "sorted".
 """
 
 from typing import Any
@@ -24,7 +24,7 @@ _SORTED = "sorted"
 
 
 def problem(check: Check) -> Problem:
-    """The mechanism of the check at its batch and length, causal, with the widths of `Case`."""
+    """The problem of a check: its batch and length, causal, with the widths of `Case`."""
     case = Case(check.mechanism, check.length, batch=check.batch, dtype=check.dtype)
     n, h = case.num_heads, case.head_dim
     sizes = Sizes(case.batch, case.length, case.length, n, 1, h, h)
@@ -103,7 +103,7 @@ def _lsh(
 
 
 def _buckets(qk: jax.Array, case: Case) -> np.ndarray:
-    """[B, R, L, N], as the timed route hashes them."""
+    """The buckets [B, R, L, N] that the timed route gets by hashing."""
     rotations = make_rotations(
         jax.random.key(0),
         num_heads=case.num_heads,
@@ -120,12 +120,12 @@ def _one_head(arrays: Arrays, b: int, n: int) -> Arrays:
 
 
 def _part(x: Any, heads: list[tuple[int, int]]) -> Any:
-    """[B, L, N, H] to [heads, L, 1, H]."""
+    """The chosen heads of [B, L, N, H], as [heads, L, 1, H]."""
     return np.stack([x[b, :, n : n + 1] for b, n in heads])
 
 
 def _stacked(found: list[Truth]) -> Truth:
-    """The answers for one head each as the answer for all, in the shape of `_part`."""
+    """Joins the answers for single heads into one answer, in the shape of `_part`."""
 
     def stack(parts: list[Arrays]) -> Arrays:
         return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}

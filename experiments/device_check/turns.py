@@ -18,7 +18,7 @@ from attnlab.runs.units import human
 from experiments.device_check import functions
 from experiments.device_check.compiler import Compiler
 
-REFUSED = "refused: "  # how the message of a row begins that no second try would change
+REFUSED = "refused: "  # begins the message of a row that a second try would not change
 
 
 @dataclasses.dataclass
@@ -51,13 +51,13 @@ def run(
       cases: cases of one length, batch and pass.
       text: source of the inputs.
       repeats: number of samples; entry i of every row's `seconds` was taken in turn i.
-      case_seconds: limit of a case: one whose call takes more than a third of it keeps that one
-        sample, and no turn begins when all together have used as much for each case.
+      case_seconds: limit for a case: one whose first call takes more than a third of it has only
+        that sample, and no turn begins that would take all cases together beyond this average.
       threads: number of programs that are compiled at once.
-      seconds: time of the job: what has not compiled in two thirds of it is left out, without a
-        row.
-      tell: listener to what is about to happen to which case: "compiling", "preparing", "running".
-      give: taker of each row as soon as it is known.
+      seconds: seconds for the job; cases that have not compiled after two thirds of it get no row.
+      tell: (index of a case, what is done with it next) -> None; "compiling", "preparing" or
+        "running".
+      give: (index of a case, its row) -> None; called as soon as the row is known.
     """
     device = jax.local_devices()[0]
     compiled = _compile(cases, device, threads, seconds * 2 / 3, tell, give)
@@ -109,7 +109,7 @@ def _compile(
     tell: Callable[[int, str], None],
     give: Callable[[int, Result], None],
 ) -> dict[int, tuple[Result, Any, Any]]:
-    """What is known of each case that compiled, its program and its mechanism."""
+    """For each case that compiled: its row so far, its program and its mechanism."""
     free = memory.available(device)
     pending, found = {}, {}
     with Compiler(threads, seconds) as compiler:
@@ -129,7 +129,7 @@ def _compile(
                 need = memory.analyze(lowered, compiled.program, device.platform)
             except TimeoutError:
                 continue
-            except Exception as error:  # as above
+            except Exception as error:  # it becomes a row; the others go on
                 give(i, _failed(Result(cases[i], "failed"), error))
                 continue
             known = Result(
@@ -157,7 +157,7 @@ def _warm_up(one: _Ready, case_seconds: float) -> None:
     run = functools.partial(sample, one.call, one.arguments, block_each=True)
     one.one_call = run(1)
     if one.one_call > case_seconds / 3:
-        one.seconds.append(one.one_call)  # too long for another one, and for a start to matter
+        one.seconds.append(one.one_call)  # so long that one sample is enough
         return
     one.one_call = run(1)
     one.calls = max(1, math.ceil(SAMPLE_SECONDS / one.one_call))
@@ -171,7 +171,7 @@ def _take_turns(
     tell: Callable[[int, str], None],
     give: Callable[[int, Result], None],
 ) -> None:
-    """Adds samples; what fails is given, and taken out."""
+    """Adds samples to `ready`; a case that fails gets its row and is taken out."""
     in_turn = [one for one in ready if not one.seconds]
     began = time.perf_counter()
     for turn in range(repeats):

@@ -1,9 +1,9 @@
-"""The process of `device_check` that has the device: jobs come in, rows go out on a pipe.
+"""The process of `device_check` that uses the device: it reads jobs and writes rows to a pipe.
 
     python -m experiments.device_check.worker FD
 
-Before anything can go wrong with a member of a job, the worker says which it is and what it is
-about to do, so that the parent knows whom a death belongs to.
+Before the worker does anything with a member of a job, it sends the number of the member and what
+it will do, so that the parent knows which member killed it.
 """
 
 import dataclasses
@@ -18,7 +18,7 @@ from experiments.device_check.cases import Check
 
 
 def main() -> None:
-    """Says what the machine is, then does what it is told to until its input ends."""
+    """Sends a description of the machine, then does jobs until its input ends."""
     text = inputs.read()
     serve(lambda: environment.describe(text), functools.partial(_do, text))
 

@@ -17,20 +17,20 @@ from experiments.hash_quality import figures, model, report
 from experiments.hash_quality.lines import Line, Row, measure
 from experiments.hash_quality.settings import Settings
 
-MODEL = "model"  # the folder of its training
+MODEL = "model"  # name of the folder of the training
 Key = tuple[Line, int]
 
 
 def main(argv: list[str]) -> int:
-    """Parses and measures."""
+    """Parses the flags and measures."""
     return command_line.run(argv, Settings, run, doc=hash_quality.__doc__)
 
 
 def run(settings: Settings, folder: Folder) -> int:
-    """Trains the model, where a row is missing, and measures every line over rounds.
+    """Trains the model, if a row is missing, and measures every line over rounds.
 
     Raises:
-      Invalid: the text is too short or another one, or the folder cannot be made.
+      Invalid: the text is too short or not that of the resumed run, or the folder cannot be made.
     """
     text = inputs.read(settings.input)
     trained_on, measured_on = split(text, settings.length)
@@ -48,8 +48,8 @@ def run(settings: Settings, folder: Folder) -> int:
         before = {one.row.bits for one in rows.kept.values()} - {bits}
         if before:
             raise Stopped(
-                f"the rows of {folder.path} are of a model of {before.pop()} bits a byte, which "
-                f"here comes to {bits}; start a new run"
+                f"the rows of {folder.path} are of a model with {before.pop()} bits a byte, but "
+                f"training it here gives {bits}; start a new run"
             )
         return *model.activations(settings, variables, measured_on), bits
 
@@ -91,10 +91,10 @@ def run(settings: Settings, folder: Folder) -> int:
 
 
 def split(text: inputs.Text, length: int) -> tuple[np.ndarray, np.ndarray]:
-    """What to train on, and the last `length` bytes, to measure on.
+    """The bytes to train on, and the last `length` bytes, to measure on.
 
     Raises:
-      Invalid: there is no window left to train on.
+      Invalid: the text is too short for both.
     """
     needed = 2 * length + 1
     if text.data.size < needed:
@@ -106,7 +106,7 @@ def split(text: inputs.Text, length: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _require_same(text: inputs.Text, rows: Rows[Key, Row], folder: Folder) -> None:
-    """Refuses to add rows of a text to those of another."""
+    """Raises `Invalid` if the rows of a resumed run are of another text."""
     for one in rows.kept.values():
         if one.where.environment["input"]["sha256"] != text.digest:
             raise Invalid(

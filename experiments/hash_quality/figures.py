@@ -30,9 +30,9 @@ def draw(rows: Sequence[Row], settings: Settings) -> dict[str, Figure]:
 
 
 def varied(rows: Sequence[Row]) -> dict[str, list[Line]]:
-    """The lines that differ from the base in each thing, the base first; only things that vary.
+    """The lines by the field in which they differ from the base; each list begins with the base.
 
-    Chunk size takes the default buckets and window along, so it is told first.
+    Another chunk size changes the buckets and the window as well: such a line counts as chunk size.
     """
     base, *others = by_line(rows)
     found: dict[str, list[Line]] = {}
@@ -44,7 +44,7 @@ def varied(rows: Sequence[Row]) -> dict[str, list[Line]]:
 
 
 def _quality(rows: Sequence[Row], settings: Settings) -> Figure:
-    """A column a thing that varies: its legend, then a panel a measure."""
+    """A column for each field that varies: its legend, then a panel for each measure."""
     lines, columns = by_line(rows), varied(rows)
     base = next(iter(lines))
     columns = columns or {"merge": [base]}
@@ -69,7 +69,7 @@ def _quality(rows: Sequence[Row], settings: Settings) -> Figure:
             if measure != "relative_error":
                 axes.axhline(settings.target_mass, color=MUTED, linewidth=0.9, linestyle="--")
             for i, (line, label, color, marker) in enumerate(shown):
-                beside = 2 ** (0.12 * (i - (len(shown) - 1) / 2))  # apart on an axis of doublings
+                beside = 2 ** (0.12 * (i - (len(shown) - 1) / 2))  # side by side, on a log₂ axis
                 _over_rounds(axes, lines[line], measure, beside, color, marker, label)
         axes.set_xlabel("rounds")
         legend = figure.add_subplot(grid[0, column])
@@ -113,7 +113,7 @@ def _over_rounds(
 
 
 def _buckets(rows: Sequence[Row], settings: Settings) -> Figure:
-    """A panel a layer, a group of bars a bin, a bar a way of centering; the empty buckets first."""
+    """Bars: a panel per layer, a group per bin of sizes (first: empty), a bar per centering."""
     base, *_ = by_line(rows)
     shown = [base, *varied(rows).get("centering", [base])[1:]]
     most = {line: some[-1] for line, some in by_line(rows).items() if line in shown}
@@ -156,12 +156,12 @@ def _buckets(rows: Sequence[Row], settings: Settings) -> Figure:
 
 
 def _with_empty(line: Line, sizes: Sequence[float]) -> list[float]:
-    """The bins of bucket sizes, those of no token before them."""
+    """The number of buckets in each bin of sizes; the first is that of empty buckets."""
     return [line.num_buckets - sum(sizes), *sizes]
 
 
 def _bin_edge(window: int) -> float:
-    """Where a size stands on an axis whose unit is a doubling, between the bars of its bins."""
+    """The place of a size on the axis of bins, which double, between two groups of bars."""
     return window.bit_length() - 0.5
 
 
@@ -181,7 +181,7 @@ def _target(axes: Any, share: float) -> None:
 
 
 def _chance(axes: Any, rows: Sequence[Row]) -> None:
-    """What the base would capture if its keys were chosen at random, in its first panel."""
+    """Draws the mass that the base would capture if its keys were chosen at random."""
     points = [(row.num_hashes, row.means["visible_pairs"]) for row in rows]
     axes.plot(
         *zip(*points, strict=True), color=MUTED, linestyle=(0, (1, 1.5)), linewidth=1.2, zorder=2

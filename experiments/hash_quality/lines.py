@@ -1,7 +1,8 @@
 """What LSH attention sees of full attention, on a model's activations.
 
-One *line* is a way to hash and to look around: chunk size, buckets, window, centering, union or
-multiset. Around a base line one thing is varied at a time, and each line is measured over rounds.
+A *line* is one way to hash and to choose keys: chunk size, number of buckets, window, centering,
+union or multiset. The base line is varied in one of these at a time, and each line is measured over
+rounds.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ MERGE = ("union", "multiset")
 
 @dataclasses.dataclass(frozen=True)
 class Line:
-    """One way to hash; `window` is in slots, the chunk size where it is all that can be seen."""
+    """One way to hash; `window` is in slots, at most the chunk size: all that can be seen."""
 
     chunk_size: int
     num_buckets: int
@@ -37,7 +38,7 @@ class Line:
     merge: str
 
     def title(self) -> str:
-        """In words."""
+        """The line in words."""
         center = "no center" if self.centering == "none" else f"{self.centering} center"
         return (
             f"chunk {self.chunk_size}, {self.num_buckets} buckets, window {self.window},"
@@ -47,15 +48,15 @@ class Line:
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """A line at a number of rounds.
+    """A line, measured with one number of rounds.
 
     Attributes:
-      line: what was measured.
-      num_hashes: rounds.
-      means: the fields of `HashQuality`, averaged over layers and heads.
-      per_head: its scalar fields, [layers][heads].
-      layer_sizes: its `bucket_sizes`, averaged over heads, [layers][bins].
-      bits: the model's loss at the end of training, in bits a byte; None where untrained.
+      line: line that was measured.
+      num_hashes: number of hash rounds.
+      means: fields of `HashQuality`, averaged over layers and heads.
+      per_head: scalar fields of `HashQuality`, [layers][heads].
+      layer_sizes: `HashQuality.bucket_sizes`, averaged over heads, [layers][bins].
+      bits: loss of the model at the end of training, in bits per byte; None = untrained.
     """
 
     line: Line
@@ -67,7 +68,7 @@ class Row:
 
     @property
     def keys_compared(self) -> int:
-        """Slots that a query is compared with, its own chunk and the one before in every round."""
+        """Number of slots that a query is compared with: two chunks in every round."""
         return self.num_hashes * 2 * self.line.chunk_size
 
 
@@ -84,13 +85,13 @@ def measure(
     """One row.
 
     Args:
-      line: how to hash.
-      num_hashes: rounds; with the same seed the first ones are the same however many there are.
-      qk: [layers, L, N, H].
-      v: [layers, L, N, H].
-      top_k: keys of a query whose recall is measured.
+      line: line to measure.
+      num_hashes: number of rounds; with the same seed the first rounds are always the same.
+      qk: queries, which are the keys too, [layers, L, N, H].
+      v: values, [layers, L, N, H].
+      top_k: number of keys of a query whose recall is measured.
       seed: seed of the rotations.
-      bits: of the model that made the arrays.
+      bits: loss of the model that made the arrays, in bits per byte; None = untrained.
     """
     *_, num_heads, head_dim = qk.shape
     rotations = make_rotations(
@@ -117,13 +118,13 @@ def measure(
 
 
 def rounds_needed(rows: Sequence[Row], target: float, measure: str = "captured_mass") -> Row | None:
-    """Of one line's rows, that of the fewest rounds whose mean reaches the target, if any."""
+    """The row with the fewest rounds whose mean reaches the target, of one line's rows; or None."""
     enough = [row for row in rows if row.means[measure] >= target]
     return min(enough, key=lambda row: row.num_hashes, default=None)
 
 
 def by_line(rows: Sequence[Row]) -> dict[Line, list[Row]]:
-    """The rows of each line, in the order the lines came, by rounds."""
+    """The rows of each line, rounds rising; lines in order of first appearance."""
     found: dict[Line, list[Row]] = {}
     for row in rows:
         found.setdefault(row.line, []).append(row)

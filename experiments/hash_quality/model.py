@@ -1,7 +1,7 @@
 """Real activations to hash: those of a small causal model, trained for a moment on a text's bytes.
 
-The layers' queries and keys are one projection, as LSH attention needs it. While training,
-attention is exact, so that no hash has had a say in what the activations look like.
+In each layer queries and keys are one projection, as LSH attention needs it. The model is trained
+with exact attention, so that no hash has an influence on its activations.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from attnlab.training.parallel import parallel_over
 from attnlab.training.run import keep_compiled, run_training
 from experiments.hash_quality.settings import Settings
 
-WINDOW, BATCH = 512, 2  # bytes of a window, windows of a step
+WINDOW, BATCH = 512, 2  # bytes in a window, windows in a step
 _IDENTITY = ("length", "num_layers", "num_heads", "head_dim", "train_steps", "seed")
 
 
 def build(settings: Settings, length: int) -> TransformerLM:
-    """The model, to be called with that many bytes; no parameter depends on how many."""
+    """The model for inputs of `length` bytes; its parameters do not depend on the length."""
     width = settings.num_heads * settings.head_dim
     config = TransformerConfig(
         NUM_SPECIAL + 256,
@@ -59,21 +59,21 @@ def trained(
 ) -> tuple[Any, float | None]:
     """The model's variables after `train_steps` on random windows of a text.
 
-    A training that `folder` has, or its beginning, is not done again.
+    If `folder` has this training or its beginning, only the rest is done.
 
     Args:
       settings: sizes, steps and seed.
-      data: uint8 [bytes], at least settings.length of them.
-      held_out: likewise, to validate on.
-      folder: of this training alone; made where there is any.
+      data: bytes to train on, uint8 [bytes], at least settings.length of them.
+      held_out: bytes to validate on, uint8 [bytes], at least settings.length of them.
+      folder: folder for this training alone; made unless `train_steps` is 0.
 
     Returns:
-      The variables, and the loss of the last steps in bits a byte (None without any).
+      The variables, and the loss of the last steps in bits per byte (None without training).
 
     Raises:
       Diverged: the loss is not finite.
       Invalid: the folder has another training.
-      KeyboardInterrupt: a signal ended it; what is done is in the folder.
+      KeyboardInterrupt: a signal ended the training; what is done is in the folder.
     """
     size = min(WINDOW, settings.length)
     model = build(settings, size)
@@ -112,15 +112,15 @@ def trained(
 
 
 def windows(data: np.ndarray, size: int, length: int, seed: int) -> grain.IterDataset:
-    """Endless batches of random windows, each at random positions below `length`.
+    """Endless batches of random windows; the positions of each begin at a random number.
 
-    So the model has seen all positions that it will be asked for.
+    So the model is trained on all the positions at which it is measured.
 
     Args:
-      data: uint8 [bytes].
-      size: bytes of a window.
+      data: bytes of the text, uint8 [bytes].
+      size: number of bytes in a window.
       length: number of positions.
-      seed: seed of what is drawn.
+      seed: seed of the windows and positions.
 
     Returns:
       A dataset of {"tokens", "positions"}, int32 [BATCH, size].
@@ -137,14 +137,14 @@ def windows(data: np.ndarray, size: int, length: int, seed: int) -> grain.IterDa
 
 
 def as_tokens(data: np.ndarray) -> np.ndarray:
-    """The bytes as `tokenizers.Bytes` has them."""
+    """The ids that `tokenizers.Bytes` gives the bytes."""
     return data.astype(np.int32) + NUM_SPECIAL
 
 
 def activations(
     settings: Settings, variables: Any, data: np.ndarray
 ) -> tuple[jax.Array, jax.Array]:
-    """Every layer's shared queries and keys, and its values, [layers, L, N, H], of bytes [L]."""
+    """Queries, which are the keys, and values of all layers, [layers, L, N, H], on bytes [L]."""
     model = build(settings, data.size)
 
     def is_projection(module: nn.Module, _: str) -> bool:

@@ -1,4 +1,4 @@
-"""The report of `hash_quality`: which number of rounds is enough, and the table it is read from."""
+"""The report of `hash_quality`: how many rounds are enough, and the tables that show it."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def _mass(rows: Sequence[Row], settings: Settings) -> str:
 
 
 def table(rows: Sequence[Row]) -> str:
-    """A Markdown table: lines and rounds down, what was measured across."""
+    """A Markdown table: a row for each line and number of rounds, a column for each measure."""
     header = ["line", "rounds", "keys compared", *(short for _, short in MEASURES)]
     cells = [
         [line.title(), str(row.num_hashes), str(row.keys_compared)]
@@ -71,7 +71,7 @@ def table(rows: Sequence[Row]) -> str:
 
 
 def line(rows: Sequence[Row]) -> str:
-    """A line's new rows for the progress."""
+    """The new rows of a line, for the terminal."""
     return "mass " + ", ".join(f"{row.means['captured_mass']:.3f}" for row in rows)
 
 
@@ -81,11 +81,11 @@ def markdown(
     """The whole report.
 
     Args:
-      rows: what was measured.
-      settings: of the run.
+      rows: rows so far.
+      settings: settings of the run.
       text: name of the text.
-      planned: how many rows the run has, done or not.
-      where: the table of where they come from.
+      planned: number of rows that the run has, done or not.
+      where: table of the machines and revisions that the rows are from.
     """
     state = "" if len(rows) >= planned else f"{len(rows)} of {planned} rows: cut short. "
     parts = [
@@ -111,7 +111,7 @@ def markdown(
 
 
 def _largest(rows: Sequence[Row], settings: Settings) -> str:
-    """The same question about the keys of largest weight alone."""
+    """How many rounds the base line needs for its keys of largest weight alone."""
     found = rounds_needed(rows, settings.target_mass, "top_k_recall")
     row = found or rows[-1]
     seen = f"{_rounds(row)} showed {row.means['top_k_recall']:.1%}"

@@ -18,12 +18,12 @@ class Settings(Flags):
     chunk_sizes: tuple[int, ...] = flag((64, 32, 128), "Chunk lengths, in slots.", least=1)
     bucket_factors: tuple[float, ...] = flag(
         (1.0, 0.5, 2.0),
-        "Numbers of buckets, in units of the usual 2 * length / chunk size.",
+        "Numbers of buckets, as multiples of the usual 2 * length / chunk size.",
         above=0,
     )
     window_factors: tuple[float, ...] = flag(
         (1.0, 0.25, 0.5),
-        "Numbers of slots of its own bucket that a query sees, in units of the chunk size, which "
+        "Numbers of slots of its own bucket that a query sees, as shares of the chunk size, which "
         "is the most that it can see.",
         above=0,
         most=1,
@@ -38,14 +38,14 @@ class Settings(Flags):
         f"Ways to count a pair that several rounds show: {', '.join(MERGE)}.",
         choices=MERGE,
     )
-    length: int = flag(2048, "Bytes that are attended over.", least=2)
-    num_layers: int = flag(2, "Layers of the model; all are measured.", least=1)
-    num_heads: int = flag(4, "Heads of a layer.", least=1)
+    length: int = flag(2048, "Number of bytes to measure on, the last of the text.", least=2)
+    num_layers: int = flag(2, "Number of layers of the model; all are measured.", least=1)
+    num_heads: int = flag(4, "Number of heads of a layer.", least=1)
     head_dim: int = flag(32, "Width of one head.", least=1)
-    train_steps: int = flag(200, "Steps of training; after none the weights are random.", least=0)
-    top_k: int = flag(16, "Keys of a query whose recall is measured.", least=1)
+    train_steps: int = flag(200, "Number of training steps; 0 leaves the weights random.", least=0)
+    top_k: int = flag(16, "Number of keys of largest weight whose recall is measured.", least=1)
     target_mass: float = flag(
-        0.9, "Share of the attention mass that is called enough.", above=0, most=1
+        0.9, "Share of the attention mass that counts as enough.", above=0, most=1
     )
     seed: int = seed_flag("Seed of the model, its training and the rotations.")
     input: tuple[str, ...] = flag(
@@ -53,7 +53,7 @@ class Settings(Flags):
     )
 
     def __post_init__(self) -> None:
-        """Checks each value, and that the model has sines and cosines."""
+        """Checks each value, and that the width is even, for sines and cosines."""
         super().__post_init__()
         if self.num_heads * self.head_dim % 2:
             raise Invalid(

@@ -5,10 +5,10 @@
     python -m experiments.length_effect --max_length=20 --lengths=5,10,20,40 --steps=1500
     python -m experiments.length_effect --resume=results/length_effect-20261120-101500
 
-RNNencdec, which squeezes the source into one vector, and RNNsearch, which looks at it again for
-every symbol, learn to copy words of random symbols, with the same sizes and the same training. Then
-each writes words that it has not seen, length by length, also longer ones than any in training. A
-fresh folder gets results.jsonl, report.md, one figure as SVG and PNG, and of each model checkpoints
-and metrics.jsonl. SIGTERM and Ctrl-C save and report what is done; --resume=FOLDER goes on. The
-defaults take nine minutes on two busy cores.
+Two models learn to copy words of random symbols, with the same sizes and the same training:
+RNNencdec, which puts the whole source into one vector, and RNNsearch, which looks at the source
+again for every symbol that it writes. Then each copies words that it was not trained on, length by
+length, also words longer than any in training. A fresh folder gets results.jsonl, report.md, one
+figure as SVG and PNG, and checkpoints and metrics.jsonl of each model. SIGTERM and Ctrl-C save and
+report what is done; --resume=FOLDER goes on. The defaults take nine minutes on two busy cores.
 """

@@ -18,7 +18,7 @@ from experiments.length_effect.training import MODELS, optimizer, task
 
 
 def main(argv: list[str]) -> int:
-    """Parses, trains and reports."""
+    """Parses the flags, trains and reports."""
     return command_line.run(argv, Settings, run, doc=length_effect.__doc__, free=FREE)
 
 
@@ -26,8 +26,8 @@ def run(settings: Settings, folder: Folder) -> int:
     """Trains both models in this process and tests them length by length.
 
     Raises:
-      Invalid: the devices do not fit, the folder cannot be made, or TensorBoard is wanted and not
-        installed.
+      Invalid: the batch does not divide over the devices, the folder cannot be made, or TensorBoard
+        is asked for and not installed.
     """
     if settings.tensorboard:
         require_tensorboard()

@@ -1,4 +1,4 @@
-"""What a trained model makes of words that it has not seen, length by length."""
+"""How well a trained model writes words that it was not trained on, length by length."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ class Row:
     """One model on words of one length.
 
     Attributes:
-      model: its title.
-      length: symbols of each word.
-      examples: how many words.
-      exact_match: the share of them that is written without an error.
-      symbols_right: 1 − edit distance / length, the mean over them.
-      parameters: how many numbers the model learns.
-      step: of the parameters, those with the smallest validation loss.
-      seconds: of training, with compilation and validation.
+      model: title of the model.
+      length: number of symbols in each word.
+      examples: number of words.
+      exact_match: share of the words that are written without an error.
+      symbols_right: mean over the words of 1 − edit distance / length.
+      parameters: number of parameters that are trained.
+      step: number of the step with the smallest validation loss, whose parameters are tested.
+      seconds: time of the training, with compilation and validation.
     """
 
     model: str
@@ -45,7 +45,7 @@ class Row:
     seconds: float
 
     def line(self) -> str:
-        """For a terminal."""
+        """The row as a line for the terminal."""
         return (
             f"{self.model}, {self.length} symbols: {self.exact_match:.1%} without an error, "
             f"{self.symbols_right:.1%} of symbols right"
@@ -53,7 +53,7 @@ class Row:
 
 
 def measure(title: str, model: Seq2Seq, trained: Trained, settings: Settings) -> Iterator[Row]:
-    """A row a length."""
+    """Yields a row for each length."""
     tokenizer = Numbers(settings.num_symbols + 1)
     longest = settings.lengths[-1]
     for length in settings.lengths:
@@ -83,7 +83,7 @@ def measure(title: str, model: Seq2Seq, trained: Trained, settings: Settings) ->
 
 
 def symbols_right(found: Sequence[Any], wanted: Sequence[Any]) -> float:
-    """1 − edit distance / length of what is wanted, at least 0.
+    """1 − edit distance / length of `wanted`, at least 0.
 
     The edit distance is the fewest insertions, deletions and replacements (Levenshtein 1966), so
     that one symbol left out costs one symbol, not all that follow.

@@ -16,7 +16,7 @@ from experiments.length_effect.settings import Settings
 
 __all__ = ["answer", "figure", "markdown"]
 
-ENOUGH = 0.9  # the share of words without an error that is called enough
+ENOUGH = 0.9  # the share of words without an error that counts as enough
 MEASURES = (("exact_match", "words without an error"), ("symbols_right", "symbols right"))
 _LOOKS = {MODEL_TITLES[name]: look for name, look in MODELS.items()}
 
@@ -42,7 +42,7 @@ def answer(rows: Sequence[Row]) -> str:
 
 
 def figure(rows: Sequence[Row], *, longest: int) -> Figure:
-    """Both measures over length, a line a model; shaded: longer than any word in training."""
+    """Both measures over length, a line per model; shaded: longer than any word in training."""
     with figure_files.style():
         found = Figure(figsize=(9.0, 3.6), layout="constrained")
         panels = found.subplots(1, len(MEASURES), sharex=True, sharey=True)
@@ -86,11 +86,11 @@ def markdown(
     """The whole report.
 
     Args:
-      rows: what was measured.
+      rows: rows so far.
       to_come: titles of the models that are not done yet.
-      settings: of the run.
-      command: what to type to get this report again.
-      where: the table of where the rows were measured.
+      settings: settings of the run.
+      command: command line that gives this report again.
+      where: table of the machines and revisions that the rows are from.
     """
     asks = {"copy": "to be written again", "reversal": "to be written backwards"}[settings.task]
     parts = [

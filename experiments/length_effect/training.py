@@ -18,7 +18,7 @@ from experiments.length_effect.settings import TRAINING, VALIDATION, Settings
 __all__ = ["MODELS", "build", "optimizer", "task"]
 
 MODELS = ("rnn_encdec", "rnn_search")
-# Of the settings, what a checkpoint is checked against.
+# Settings that must be the same to go on from a checkpoint.
 _IDENTITY = (
     "task",
     "num_symbols",
@@ -40,7 +40,7 @@ def build(name: str, settings: Settings) -> Seq2Seq:
 
     Args:
       name: name of the model, one of `MODELS`.
-      settings: widths, and the number of symbols.
+      settings: settings of the run, with the widths and the number of symbols.
     """
     glorot = nn.initializers.glorot_uniform()
     vocab_size = Numbers(settings.num_symbols + 1).vocab_size
@@ -69,11 +69,11 @@ def optimizer(settings: Settings) -> OptimizerSettings:
 
 
 def task(name: str, settings: Settings) -> Task[Seq2Seq]:
-    """What is trained, and on what.
+    """The training of one model: model, loss and words.
 
     Args:
       name: name of the model.
-      settings: what a user asked for.
+      settings: settings of the run.
     """
     tokenizer = Numbers(settings.num_symbols + 1)
     longest = settings.max_length

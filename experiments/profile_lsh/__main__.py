@@ -13,7 +13,7 @@ from experiments.profile_lsh.settings import Settings
 
 
 def main(argv: list[str]) -> int:
-    """Parses and profiles."""
+    """Parses the flags and profiles."""
     return command_line.run(argv, Settings, run, doc=profile_lsh.__doc__)
 
 

@@ -17,7 +17,7 @@ _LABELLED = 0.045  # smaller shares have no room for their number
 
 
 def draw(profiles: Sequence[Profile]) -> Figure | None:
-    """Stacked bars of the shares, one a length, a panel a pass; None where no case ran."""
+    """Stacked bars of the shares: one per length, a panel per pass; None if no case ran."""
     done = [profile for profile in profiles if profile.status == "ok"]
     shown = [passes for passes in PASSES if chosen(done, passes)]
     if not shown:

@@ -1,6 +1,6 @@
-"""One profile: LSH attention of one length in one pass, timed, and run under the profiler.
+"""One profile: LSH attention of one length and pass, timed, then run under the profiler.
 
-The program is that of the library, hashing included; the inputs are those of `compare_lengths`.
+The program is the library's, hashing included; the inputs are the same as in `compare_lengths`.
 """
 
 import dataclasses
@@ -20,7 +20,7 @@ from attnlab.runs.units import human
 from experiments.profile_lsh import trace
 from experiments.profile_lsh.stages import STAGES, Instruction, instructions
 
-_KEPT = 40  # instructions in a row, the largest ones
+_KEPT = 40  # number of instructions that a row keeps, the largest ones
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,15 +28,15 @@ class Profile:
     """Where one call's time goes.
 
     Attributes:
-      case: what ran.
-      num_buckets: buckets B of a hash round.
+      case: case that was profiled.
+      num_buckets: number of buckets B of a hash round.
       status: "ok", "too_large" (known before running) or "failed" (an exception).
-      message: why it is not "ok", or "".
-      seconds: of one call without the profiler, one number a repetition.
-      traced_seconds: of one call under the profiler, the fastest of as many.
-      stages: of that call, by stage of `STAGES`; each moment is divided equally between the
-        instructions in flight, so they add up to the time in which any was.
-      instructions: the largest ones of that call: name, op_name, stage and seconds.
+      message: reason why the status is not "ok", or "".
+      seconds: seconds of one call without the profiler, one number per repetition.
+      traced_seconds: seconds of the fastest call under the profiler, of as many repetitions.
+      stages: seconds of each of `STAGES` in that call. Each moment is divided equally between the
+        instructions that run in it, so the stages add up to the time in which any runs.
+      instructions: largest instructions of that call: name, op_name, stage and seconds.
     """
 
     case: Case
@@ -50,25 +50,25 @@ class Profile:
 
     @property
     def shares(self) -> dict[str, float]:
-        """The stages as parts of 1."""
+        """The shares of the stages, which add up to 1."""
         total = sum(self.stages.values())
         return {stage: seconds / total for stage, seconds in self.stages.items()}
 
     @property
     def median_seconds(self) -> float | None:
-        """The median without the profiler, or None where nothing ran."""
+        """The median time without the profiler, or None if nothing ran."""
         return statistics.median(self.seconds) if self.seconds else None
 
 
 def num_buckets_of(case: Case, num_buckets: int | None) -> int:
-    """The number of buckets that was asked for, or the library's own for the length."""
+    """The number of buckets that was asked for; else the library's choice for the length."""
     if num_buckets is not None:
         return num_buckets
     return default_num_buckets(case.length, case.chunk_size)
 
 
 def mechanism(case: Case, num_buckets: int) -> Mechanism:
-    """LSH attention as the routes call it: rotations, buckets, attention; nothing else."""
+    """LSH attention as `routes.LSH` computes it: rotations, buckets, attention; nothing else."""
 
     def apply(parameters: Any, qk: jax.Array, v: jax.Array) -> jax.Array:
         del parameters
@@ -102,13 +102,13 @@ def profile(case: Case, text: inputs.Text, *, num_buckets: int | None, repeats: 
     """Profiles one case.
 
     Args:
-      case: what to run; `mechanism` and `ops_only` do not matter.
-      text: where its input comes from.
-      num_buckets: buckets of a round; None = the library's own choice.
-      repeats: calls to time, and again as many under the profiler.
+      case: case to profile; its `mechanism` and `ops_only` do not matter.
+      text: source of the input.
+      num_buckets: number of buckets of a round; None = the library's own choice.
+      repeats: number of timed calls, and of calls under the profiler.
 
     Returns:
-      A profile "ok" or "too_large". Whatever the program raises, it raises.
+      A profile with the status "ok" or "too_large". Exceptions of the program are raised.
     """
     known = Profile(case, num_buckets_of(case, num_buckets))
     way, devices = mechanism(case, known.num_buckets), jax.local_devices()[:1]
@@ -129,11 +129,11 @@ def profile(case: Case, text: inputs.Text, *, num_buckets: int | None, repeats: 
         jax.block_until_ready(compiled(*arguments))
         return time.perf_counter() - start
 
-    call()  # also pays for threads and pages
+    call()  # not timed: it also starts threads and gets memory
     seconds = tuple(call() for _ in range(repeats))
     program = instructions(compiled.as_text() or "")
     traced = [trace.traced(call, program) for _ in range(repeats)]
-    # The least disturbed: what else the machine does falls on whichever instruction is in flight.
+    # The call that other work on the machine disturbed least.
     fastest, spans = min(traced, key=lambda one: one[0])
     taken = trace.divide(spans)
     return dataclasses.replace(
@@ -146,7 +146,7 @@ def profile(case: Case, text: inputs.Text, *, num_buckets: int | None, repeats: 
 
 
 def by_stage(seconds: dict[str, float], program: dict[str, Instruction]) -> dict[str, float]:
-    """Seconds of each of `STAGES` from those of the instructions."""
+    """Seconds of each of `STAGES`: the sums over its instructions."""
     stages = dict.fromkeys(STAGES, 0.0)
     for name, taken in seconds.items():
         stages[program[name].stage] += taken

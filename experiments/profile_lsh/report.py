@@ -8,7 +8,7 @@ from attnlab.runs.units import duration
 from experiments.profile_lsh.profile import Profile
 from experiments.profile_lsh.stages import STAGES
 
-_LISTED = 8  # instructions
+_LISTED = 8  # instructions in a table
 _METHOD = """\
 The program that is timed is the one that is traced. *n* is the length; *time* is the median of a
 call without the profiler; *traced* is the fastest call under it, and the stages are that call's:
@@ -26,7 +26,7 @@ time in which any was: the rest of *traced* is dispatch."""
 
 
 def table(profiles: Sequence[Profile], passes: str) -> str:
-    """A Markdown table of one pass: lengths down, stages across, each with its time and share."""
+    """A Markdown table of one pass: a row per length; time and share of each stage."""
     header = ["n", "time", "traced", *STAGES]
     rows = []
     for profile in chosen(profiles, passes):
@@ -51,9 +51,9 @@ def markdown(profiles: Sequence[Profile], *, planned: int, where: str) -> str:
     """The whole report.
 
     Args:
-      profiles: the rows.
-      planned: how many the run has, done or not.
-      where: the table of where they come from.
+      profiles: rows so far.
+      planned: number of cases that the run has, done or not.
+      where: table of the machines and revisions that the rows are from.
     """
     state = f"{len(profiles)} of {planned} cases" + ": cut short." * (len(profiles) < planned)
     parts = ["# Where the time of LSH attention goes", state, _what(profiles)]
@@ -75,7 +75,7 @@ def chosen(profiles: Sequence[Profile], passes: str) -> list[Profile]:
 
 
 def line(profile: Profile) -> str:
-    """One row for the progress."""
+    """One row as a line for the terminal."""
     if profile.status != "ok":
         return f"{profile.status.replace('_', ' ')}: {profile.message}"
     shares = (f"{stage} {share:.0%}" for stage, share in profile.shares.items())
@@ -83,7 +83,7 @@ def line(profile: Profile) -> str:
 
 
 def _largest(profile: Profile) -> str:
-    """The largest instructions of all, and the largest of what is in no stage."""
+    """A table of the largest instructions, and of the largest that belong to no stage."""
     other = [one for one in profile.instructions if one["stage"] == "other"]
     listed = [*profile.instructions[:_LISTED], *other[:_LISTED]]
     unique = {one["name"]: one for one in listed}.values()
@@ -102,7 +102,7 @@ def _largest(profile: Profile) -> str:
 
 
 def _end_of(op_name: str) -> str:
-    """The last steps of where an instruction comes from, without the loops around it."""
+    """The end of the path that says where an instruction comes from, without loops."""
     loops = ("while", "body", "closed_call", "eval_jaxpr")
     steps = [step for step in op_name.split("/") if step not in loops]
     return "/".join(steps[-3:]) or "(the compiler)"

@@ -14,13 +14,13 @@ class Settings(CaseFlags):
     lengths: tuple[int, ...] = flag(
         (2048, 4096, 8192, 16384, 32768), "Sequence lengths, in tokens; 4k is 4096.", least=1
     )
-    batch: int = flag(1, "Sequences.", least=1)
-    num_heads: int = flag(8, "Heads.", least=1)
-    repeats: int = flag(5, "Calls timed, and again as many under the profiler.", least=1)
+    batch: int = flag(1, "Number of sequences.", least=1)
+    num_heads: int = flag(8, "Number of heads.", least=1)
+    repeats: int = flag(5, "Number of timed calls, and of calls under the profiler.", least=1)
     num_buckets: int | None = flag(
         None,
-        "Buckets of a round, an even number. Without it: the library's own choice for each length, "
-        "about 2 * length / chunk_size.",
+        "Number of buckets of a round, an even number. Without it: the library's own choice for "
+        "each length, about 2 * length / chunk_size.",
     )
 
     def cases(self) -> list[Case]:

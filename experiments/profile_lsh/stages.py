@@ -2,7 +2,8 @@
 
 The code's named scopes (`lsh_hash`, …) are in the `op_name` that XLA keeps with each instruction,
 through fusion, differentiation and the bodies of loops; the innermost scope is the stage. What XLA
-itself adds (copies, parts of a split reduction) has no `op_name` and goes with what it works on.
+itself adds (copies, parts of a split reduction) has no `op_name` and gets the stage of the
+instruction that it works on.
 """
 
 import dataclasses
@@ -22,9 +23,9 @@ class Instruction:
     """One instruction of a program.
 
     Attributes:
-      op_name: where in the source it comes from, as XLA's metadata has it; "" where XLA made it.
-      stage: of `STAGES`.
-      runs: the instructions of the computations that it calls: a loop's body, a fusion's parts.
+      op_name: path of scopes in the source, from XLA's metadata; "" = XLA itself added it.
+      stage: one of `STAGES`.
+      runs: instructions of the computations that this one calls: a loop's body, a fusion's parts.
     """
 
     op_name: str
@@ -46,7 +47,7 @@ def instructions(hlo: str) -> dict[str, Instruction]:
     """Every instruction of a compiled program by its name.
 
     Args:
-      hlo: the program's text, `compiled.as_text()`.
+      hlo: text of the program, `compiled.as_text()`.
     """
     op_names: dict[str, str] = {}
     named: dict[str, list[str]] = {}  # instruction -> every name that its line mentions
@@ -74,7 +75,7 @@ def instructions(hlo: str) -> dict[str, Instruction]:
 
 
 def _inherit(inside: list[str], named: dict[str, list[str]], stages: dict[str, str]) -> None:
-    """Gives what has no stage yet that of its first operand that has one, else of its first user.
+    """Gives instructions without a stage that of their first operand with one, else of a user.
 
     Instructions come after their operands, so one pass forwards follows a chain of operands to its
     beginning, and one pass backwards a chain of users to its end.

@@ -1,13 +1,13 @@
 """Seconds of a program's instructions, from a trace of its run by `jax.profiler`.
 
 An event names its instruction in the stat `hlo_op`. On a CPU the event ends when the instruction is
-launched; its work may go on in other threads, and the mark "end: …" with the same id says until
-when. The thread that completes it first runs what waited for it, though, and only then writes the
-mark: a `ThunkExecutor::Execute` right before the mark is not the instruction's time.
+launched. Its work may go on in other threads; a mark "end: …" with the same id says until when. But
+the thread that completes the instruction first runs what waited for it, and writes the mark after
+that: a `ThunkExecutor::Execute` right before the mark is not the instruction's time.
 
-Instructions overlap, so their times would add up to more than the run's: instead each moment
-is divided equally between the instructions in flight, and the seconds add up to the time in which
-any was.
+Instructions overlap, so their times would add up to more than the time of the run. Instead each
+moment is divided equally between the instructions that run in it, and the seconds add up to the
+time in which any runs.
 """
 
 import bisect
@@ -23,12 +23,12 @@ import jax
 
 from experiments.profile_lsh.stages import Instruction
 
-_PROMPT = 20e3  # ns: what is resumed has ended at most so long before the mark is written
+_PROMPT = 20e3  # ns: at most this long before the mark, the thread ended what had waited
 
 
 @dataclasses.dataclass(frozen=True)
 class Span:
-    """An instruction in flight, from `start` to `end` in nanoseconds."""
+    """One execution of an instruction, from `start` to `end` in nanoseconds."""
 
     instruction: str
     start: float
@@ -36,15 +36,15 @@ class Span:
 
 
 def traced(run: Callable[[], Any], program: Mapping[str, Instruction]) -> tuple[Any, list[Span]]:
-    """Runs under the profiler.
+    """Runs a program under the profiler.
 
     Args:
-      run: runs the program once and waits until it has ended.
-      program: its instructions; what else is in the trace is left out.
+      run: () -> any result; runs the program once and waits until it has ended.
+      program: instructions of the program, by name; others in the trace are left out.
 
     Returns:
       What `run` returns, and the spans of the instructions that did work: one that runs others (a
-      loop, a branch) is left out where these left spans of their own.
+      loop, a branch) is left out if those have spans of their own.
 
     Raises:
       RuntimeError: the trace has no event of this program.
@@ -61,9 +61,9 @@ def traced(run: Callable[[], Any], program: Mapping[str, Instruction]) -> tuple[
 
 
 def read(file: Path) -> list[Span]:
-    """All spans of a trace: the devices' own where there are any, else the host's."""
+    """All spans of a trace: those of the devices if there are any, else those of the host."""
     with warnings.catch_warnings():
-        # Python 3.13 on the types of jax 0.12's bindings.
+        # Python 3.13 warns of types in jax 0.12's bindings.
         warnings.filterwarnings("ignore", "builtin type .* has no __module__", DeprecationWarning)
         planes = list(jax.profiler.ProfileData.from_file(str(file)).planes)
         on_device = [_spans(p.lines) for p in planes if p.name.startswith("/device:")]
@@ -76,7 +76,7 @@ def _spans(lines: Iterable[Any]) -> list[Span]:
     launched: list[tuple[str, float, float, int | None]] = []
     marks: dict[int | None, tuple[float, list[tuple[float, float]]]] = {}
     for line in lines:
-        resumed: list[tuple[float, float]] = []  # (end, start) of what this thread went on with
+        resumed: list[tuple[float, float]] = []  # (end, start) of what had waited
         for event in line.events:
             stats = dict(event.stats)
             start, end = event.start_ns, event.start_ns + event.duration_ns
@@ -96,7 +96,7 @@ def _spans(lines: Iterable[Any]) -> list[Span]:
 
 
 def _completed(start: float, mark: float, resumed: list[tuple[float, float]]) -> float:
-    """When an instruction that began at `start` was complete, from its mark and its thread's."""
+    """When an instruction was complete, by its mark and what its thread ran before the mark."""
     while True:
         low = bisect.bisect_left(resumed, (mark - _PROMPT, 0.0))
         high = bisect.bisect_right(resumed, (mark, mark))
@@ -107,7 +107,7 @@ def _completed(start: float, mark: float, resumed: list[tuple[float, float]]) ->
 
 
 def divide(spans: Iterable[Span]) -> dict[str, float]:
-    """Seconds of each instruction, every moment divided equally between those in flight.
+    """Seconds of each instruction; a moment is divided equally between those that run in it.
 
     >>> divide([Span("a", 0, 4e9), Span("b", 2e9, 4e9), Span("b", 9e9, 10e9)])
     {'a': 3.0, 'b': 2.0}

@@ -19,20 +19,20 @@ EXPERIMENT = ["-m", "experiments.translate"]
 
 
 def main(argv: list[str]) -> int:
-    """Parses, trains, kills and compares."""
+    """Parses the flags, trains, kills and compares."""
     return command_line.run(argv, Settings, run, doc=survive_kills.__doc__, resumes=False)
 
 
 def run(settings: Settings, folder: Folder) -> int:
-    """Trains twice, once undisturbed, and compares; 1 if something differs.
+    """Trains twice, once undisturbed, and compares; returns 1 if something differs.
 
     Raises:
       Invalid: the folder cannot be made.
-      TrainingFailed: a training that was not killed did not end well.
+      TrainingFailed: a training that was not killed failed.
     """
     say(f"results: {folder.begin()}")
     try:
-        with interruptible():  # also a polite kill takes the trainings along
+        with interruptible():  # SIGTERM, too, then ends the training that runs
             return _compare(settings, folder)
     except TrainingFailed as error:
         folder.note(error.output)

@@ -1,4 +1,4 @@
-"""Kills a training at random moments, and tells whether that changed anything."""
+"""Kills a training at random moments, and finds out whether that changed anything."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from attnlab.training.loop import CHECKPOINTS
 __all__ = ["TrainingFailed", "difference_of_runs", "kill_until_done", "run_to_the_end"]
 
 TIMES = ("seconds", "steps_per_second", "tokens_per_second")  # a kill may change these
-EARLY = 0.25  # the share of kills while the process starts, restores and compiles
+EARLY = 0.25  # share of the kills that come while the process starts, restores and compiles
 
 
 class TrainingFailed(Stopped):
-    """A training that was to end well did not.
+    """A training that was not killed failed.
 
     Attributes:
-      output: its command, and the last lines that it wrote.
+      output: command of the training, and the last lines that it wrote.
     """
 
     def __init__(self, status: int, command: Sequence[str], lines: Sequence[str]):
@@ -67,7 +67,7 @@ class Process:
         self.begun.set()
 
     def ended(self, within: float) -> bool:
-        """Whether it ends in so many seconds."""
+        """Whether the process ends in so many seconds."""
         try:
             self._process.wait(within)
         except subprocess.TimeoutExpired:
@@ -75,12 +75,12 @@ class Process:
         return True
 
     def kill(self) -> None:
-        """Kills it as nothing can be caught, kill −9, if it still runs."""
+        """Kills the process, if it still runs, with kill −9, which it cannot catch."""
         self._process.kill()
         self.finish()
 
     def finish(self) -> int:
-        """Waits for its end; returns its status."""
+        """Waits for the end of the process; returns its exit status."""
         status = self._process.wait()
         self._reader.join()
         assert self._process.stdout is not None
@@ -89,10 +89,10 @@ class Process:
 
 
 def run_to_the_end(command: Sequence[str]) -> None:
-    """Runs a command.
+    """Runs the command of a training.
 
     Raises:
-      TrainingFailed: it fails.
+      TrainingFailed: the exit status is not 0.
     """
     process = Process(command)
     try:
@@ -113,18 +113,18 @@ def kill_until_done(
     seed: int,
     say: Callable[[str], None],
 ) -> int:
-    """Starts a training, kills it, starts it again, …; the last time to its end.
+    """Starts a training, kills it, resumes it, …; after the last kill it runs to its end.
 
     Args:
-      first: the command.
-      again: gives the command that goes on, None if there is nothing yet to go on with.
-      kills: how many.
+      first: command that starts the training.
+      again: () -> the command that resumes the training, or None if it has no folder yet.
+      kills: number of kills.
       longest: seconds after the first step at which a kill comes at the latest.
-      seed: of the moments.
-      say: takes a line for the user.
+      seed: seed of the moments of the kills.
+      say: (line) -> None; shows a line to the user.
 
     Returns:
-      How many kills there were; fewer than `kills` if the training ended before.
+      The number of kills; fewer than `kills` if the training ended before.
     """
     draw = random.Random(seed)
     startup = 5.0
@@ -152,7 +152,7 @@ def kill_until_done(
 def difference_of_runs(one: Path, other: Path) -> str | None:
     """What differs between two finished trainings, by their folders; None if nothing does.
 
-    Compared are all rows of the curves but times, and every number of the last checkpoints.
+    All rows of the curves are compared, except times, and every number of the last checkpoints.
     """
     for a, b in zip(*(_curve(folder) for folder in (one, other)), strict=False):
         if a != b:
@@ -173,7 +173,7 @@ def _curve(folder: Path) -> list[dict[str, Any]]:
 
 
 def _last_state(folder: Path) -> dict[str, np.ndarray]:
-    # Onto one device, whichever they were saved from.
+    # Arrays are restored to one device, whichever devices they were saved from.
     device = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
     with ocp.training.Checkpointer(folder.resolve()) as checkpoints:
         saved = checkpoints.checkpointables_metadata(None).metadata["state"]

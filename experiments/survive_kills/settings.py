@@ -12,7 +12,7 @@ class Settings(Flags):
 
     kills: int = flag(20, "Number of kills.", least=1)
     longest: float = flag(
-        5.0, "Seconds of training after which a kill comes at the latest.", least=0
+        5.0, "Seconds after the first step at which a kill comes at the latest.", least=0
     )
     steps: int = flag(2400, "Number of steps of the training.", least=1)
     model: str = flag(

@@ -9,13 +9,13 @@ r"""Translation: RNNencdec, RNNsearch, Luong, NMTAttn and the Transformer on the
         --direction=de-en --data_dir=/data/tfds
     python -m experiments.translate --resume=results/translate-20261120-101500
 
-Without data it learns to read dates: `3rd of March 2019` → `2019-03-03`, with RNNsearch and, beside
-it, the same model with a fixed vector instead of attention. Each model is trained by its recipe in
+Without data, two models learn to read dates (`3rd of March 2019` → `2019-03-03`): RNNsearch, and
+RNNencdec, which has a fixed vector instead of attention. Each model is trained by its recipe in
 experiments/translate/recipes.py and translates the test split with the parameters that did best on
-the validation split. A fresh folder gets, for each model, checkpoints, metrics.jsonl and the
-translations, and of all results.jsonl and report.md with figures of the training, of where each
-model looks and of how it fares as sentences grow; of several seeds the mean and its standard
-deviation stand beside each. SIGTERM and Ctrl-C save and report what is done; --resume=FOLDER goes
-on, also after kill −9, as if nothing had happened. The defaults take a minute and a half on two
-cores.
+the validation split. A fresh folder gets checkpoints, metrics.jsonl and translations of each model,
+and results.jsonl and report.md of all models, with figures of the training, of where each model
+looks and of its scores by sentence length. With several seeds the report also has the mean and the
+standard deviation over them. SIGTERM and Ctrl-C save and report what is done; --resume=FOLDER goes
+on, also after kill −9, and the results are the same as without the interruption. The defaults take
+a minute and a half on two cores.
 """

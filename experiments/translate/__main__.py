@@ -20,7 +20,7 @@ from experiments.translate.variants import Training
 
 
 def main(argv: list[str]) -> int:
-    """Parses, trains and reports."""
+    """Parses the flags, trains and reports."""
     free = (*FREE, "data_dir", "cache_dir", "draw_file")
     return command_line.run(argv, Settings, run, doc=translate.__doc__, free=free)
 
@@ -29,8 +29,8 @@ def run(settings: Settings, folder: Folder) -> int:
     """Trains each model in this process and translates the test split with it.
 
     Raises:
-      Invalid: settings and data do not fit, the folder cannot be made, or TensorBoard is wanted
-        and not installed.
+      Invalid: settings and data do not fit, the folder cannot be made, or TensorBoard is asked
+        for and not installed.
     """
     preset = settings.chosen_preset()
     if settings.tensorboard:

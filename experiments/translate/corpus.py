@@ -1,4 +1,4 @@
-"""Where sentence pairs come from, split in three, and their tokenizers."""
+"""Sentence pairs from dates, files or TFDS, in three splits, and their tokenizers."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from experiments.translate.settings import SPLITS, TFDS, Settings
 
 __all__ = ["Corpus", "Drawn", "Tokenizers", "open_corpus"]
 
-# With one set of files, the end of it is held out.
+# Splits of --data_files where no other files are given.
 HELD_OUT = {"train": "train[:98%]", "validation": "train[98%:99%]", "test": "train[99%:]"}
-FEWEST = 100  # pairs of which one percent is one
+FEWEST = 100  # pairs; one percent of fewer is none
 
-DRAWN = 4  # pairs
-DRAWN_WORDS, DRAWN_CHARACTERS = (6, 14), (12, 30)  # of their sources, to fit in a figure
+DRAWN = 4  # number of pairs whose alignment is drawn
+DRAWN_WORDS, DRAWN_CHARACTERS = (6, 14), (12, 30)  # in the source, to fit in a figure
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,9 +33,9 @@ class Drawn:
     """A pair whose alignment is drawn.
 
     Attributes:
-      source: the text.
-      target: the text.
-      known: its links between tokens, where they are known.
+      source: text of the source.
+      target: text of the target.
+      known: links between the tokens of the two; empty where they are not known.
     """
 
     source: str
@@ -44,7 +44,7 @@ class Drawn:
 
 
 class Tokenizers(NamedTuple):
-    """Those of the sources and of the targets; one and the same if the vocabulary is joint."""
+    """The tokenizers of sources and of targets; the same one if the vocabulary is joint."""
 
     source: tokenizers.Tokenizer
     target: tokenizers.Tokenizer
@@ -55,12 +55,12 @@ class Corpus:
     """Sentence pairs and how they become tokens.
 
     Attributes:
-      name: for the report.
-      splits: {"train", "validation", "test"}, examples {"source", "target"} by index.
-      tokenizers: `tokenizers(joint)` are those of a model whose source and target share one
-        vocabulary, or have one each; trained when they are first asked for.
+      name: name of the data, for the report.
+      splits: examples {"source", "target"} by index, of each split "train", "validation", "test".
+      tokenizers: (joint) -> tokenizers with one vocabulary for source and target (True) or one for
+        each (False); trained at the first call.
       measure: "BLEU", or "exact match" where a target has one right form.
-      drawn: pairs whose alignments are drawn.
+      drawn: pairs whose alignments are drawn in the report.
     """
 
     name: str
@@ -70,13 +70,13 @@ class Corpus:
     drawn: tuple[Drawn, ...]
 
     def of_seed(self, seed: int) -> Corpus:
-        """With the training pairs of a seed: dates are drawn, those of a text are always all."""
+        """The corpus to train on with a seed: it draws other dates; a text stays the same."""
         if not isinstance(self.splits["train"], Dates):
             return self
         return dataclasses.replace(self, splits={**self.splits, "train": dates.Dates(seed=seed)})
 
     def identity(self, joint: bool) -> dict[str, Any]:
-        """What a checkpoint of a model with these tokenizers is checked against."""
+        """JSON values that must be the same to go on from a checkpoint."""
         return {
             "data": self.name,
             "pairs": {name: len(split) for name, split in self.splits.items()},
@@ -85,11 +85,11 @@ class Corpus:
 
 
 def open_corpus(settings: Settings) -> Corpus:
-    """The corpus that the settings ask for, prepared if need be.
+    """The corpus that the settings ask for; its files are prepared if they are not yet.
 
     Raises:
-      Invalid: files that are missing, misaligned or not text. `Corpus.tokenizers` raises it for a
-        vocabulary that is too large.
+      Invalid: files are missing, misaligned or not text. `Corpus.tokenizers` raises it if the
+        vocabulary is too large for the text.
     """
     if not settings.has_text:
         by_bytes = Tokenizers(tokenizers.Bytes(), tokenizers.Bytes())
@@ -166,7 +166,7 @@ def _drawn(
     sizes: tuple[int, int],
     origins: Callable[[int], Sequence[Iterable[int]]] | None = None,
 ) -> tuple[Drawn, ...]:
-    """The first pairs whose source has a size between the two, with the links of their tokens."""
+    """The first pairs whose source has a size within `sizes`, with known links of their tokens."""
     found: list[Drawn] = []
     for i in range(len(test)):
         source, target = test[i]["source"], test[i]["target"]

@@ -1,4 +1,4 @@
-"""Where a trained model looks in a few sentences, on disk beside its checkpoints."""
+"""The weights of a trained model on a few sentences, in a file beside its checkpoints."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ FILE = "alignments.json"
 def alignments(
     model: Seq2Seq, variables: Any, corpus: Corpus, tokenizers: Tokenizers
 ) -> list[Alignment]:
-    """The weights of the corpus's pairs to draw; none of a model that does not attend."""
+    """The weights on the pairs that are drawn; empty for a model without attention."""
     if not model.attends or not corpus.drawn:
         return []
     pairs = [{"source": one.source, "target": one.target} for one in corpus.drawn]
@@ -33,7 +33,7 @@ def alignments(
     made = {}
     for row, place in enumerate(order):
         source, target = batch["source"][row], batch["target"][row]
-        # No step reads EOS, so that weights which follow what is read say nothing of it.
+        # If weights belong to the step that reads a token, EOS has none: no step reads it.
         s, t = int(lengths(source)), int(lengths(target)) - model.weights_follow_input
         made[int(place)] = Alignment(
             tokenizers.source.pieces(source[:s]),
@@ -45,7 +45,7 @@ def alignments(
 
 
 def write(found: Sequence[Alignment], drawn: Sequence[Drawn], folder: Path) -> None:
-    """Keeps what a report draws, and the pairs that it is of."""
+    """Writes the alignments that a report draws, and their pairs, to a file."""
     kept = {
         "pairs": [[one.source, one.target] for one in drawn],
         "alignments": [
@@ -62,7 +62,7 @@ def write(found: Sequence[Alignment], drawn: Sequence[Drawn], folder: Path) -> N
 
 
 def read(folder: Path) -> list[Alignment]:
-    """What `write` kept."""
+    """The alignments that `write` wrote."""
     kept = json.loads((folder / FILE).read_text(encoding="utf-8"))
     return [
         Alignment(
@@ -76,7 +76,7 @@ def read(folder: Path) -> list[Alignment]:
 
 
 def is_of(drawn: Sequence[Drawn], folder: Path) -> bool:
-    """Whether the pairs that are kept are these: --draw_file may be another one now."""
+    """Whether the file has the alignments of these pairs: --draw_file may have changed."""
     try:
         kept = json.loads((folder / FILE).read_text(encoding="utf-8"))
     except (OSError, ValueError):

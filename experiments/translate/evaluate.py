@@ -1,4 +1,4 @@
-"""What a trained model makes of the test split: translations, and where it looks."""
+"""What a trained model does with the test split: its translations, and where it looks."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ def translate(
     """The translations of the test split, in its order.
 
     Args:
-      model: the model.
-      variables: of it.
-      corpus: with the test split.
-      tokenizers: of the model.
-      beam_size: of the search; 1 = greedy.
-      length_penalty: α of the search.
-      max_length: tokens of the longest translation.
+      model: trained model.
+      variables: variables of the model.
+      corpus: corpus whose test split is translated.
+      tokenizers: tokenizers of the model.
+      beam_size: width of the beam search; 1 = greedy.
+      length_penalty: exponent α of the search's length penalty.
+      max_length: number of tokens of the longest translation.
     """
     search: Any = functools.partial(greedy, max_length=max_length)
     if beam_size > 1:
@@ -61,10 +61,11 @@ def translate(
 def attention_weights(
     model: Seq2Seq, variables: Any, source: jax.Array, target: jax.Array
 ) -> jax.Array:
-    """Weights [B, T, S] about each token of the target [B, T].
+    """The weights [B, T, S] for each token of the target [B, T].
 
-    They are of the step that predicts it, or that reads it where the model's weights follow that.
-    EOS then has those of a step that no training made.
+    They are of the step that predicts the token or, if the model's weights follow the input
+    (`weights_follow_input`), of the step that reads it. No step of training reads EOS, so its
+    weights mean nothing then.
     """
     late = int(model.weights_follow_input)
     tokens = shift_right(jnp.pad(target, ((0, 0), (0, late))))
@@ -76,9 +77,9 @@ def attention_weights(
 def date_alignment_error(
     model: Seq2Seq, variables: Any, corpus: Corpus, tokenizers: Tokenizers
 ) -> float | None:
-    """AER of the strongest weights under the right targets.
+    """Alignment error rate of the strongest weights, when the model reads the right targets.
 
-    None where no alignments are known, or the model has no weights.
+    None where no alignments are known, or the model has no attention.
     """
     test = corpus.splits["test"]
     if not isinstance(test, Dates) or not model.attends:

@@ -1,4 +1,4 @@
-"""From a model's name on the command line to the model."""
+"""Builds the model that a name on the command line stands for."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ CLASSES: dict[str, type] = {
     "luong": Luong,
     "nmt_attn": NMTAttn,
     "transformer": TransformerConfig,
-}  # whose attributes are the sizes of a recipe
+}  # classes whose attributes are the sizes of a recipe
 
 
 def build(
@@ -57,12 +57,12 @@ def build(
     """The model of that name.
 
     Args:
-      name: one of `MODELS`.
-      sizes: attributes of its class (of `TransformerConfig` for the Transformer).
-      source_vocab_size: ids of the source; None = one vocabulary for both. The Transformer then
-        has one matrix for both embeddings; the others have two in any case.
-      target_vocab_size: ids of the target.
-      dtype: of the computation; parameters are float32.
+      name: name of the model, one of `MODELS`.
+      sizes: attributes of the model's class (of `TransformerConfig` for the Transformer).
+      source_vocab_size: number of ids of the source; None = one vocabulary for both sides. The
+        Transformer then has one matrix for both embeddings; the others have two in any case.
+      target_vocab_size: number of ids of the target.
+      dtype: type of the computation; parameters are float32.
     """
     require_choice("model", name, MODELS)
     return _MAKE[name](source_vocab_size, target_vocab_size, dtype=jnp.dtype(dtype), **dict(sizes))

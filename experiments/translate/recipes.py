@@ -1,4 +1,4 @@
-"""What is trained on what, with which sizes and for how long: the presets of `translate`."""
+"""The presets of `translate`: which models are trained, with which sizes and for how long."""
 
 from __future__ import annotations
 
@@ -19,15 +19,17 @@ class Recipe:
     """How one model is trained.
 
     Attributes:
-      sizes: attributes of its class.
-      optimizer: of its parameters.
-      steps: of training.
-      batch_size: sentence pairs in a step.
+      sizes: attributes of the model's class.
+      optimizer: optimizer of the parameters.
+      steps: number of training steps.
+      batch_size: number of sentence pairs in a step.
       label_smoothing: ε of the loss.
-      joint_vocabulary: source and target share one vocabulary (Vaswani 2017 §5.1), where an id
-        means the same on both sides, and the Transformer one embedding; False = a vocabulary each.
-      gradient_mean_over: "tokens" or "sentences", as `make_train_step` has it. A clip norm and a
-        rate of SGD belong to one of them: over sentences of 27 tokens a gradient is 27 × longer.
+      joint_vocabulary: whether source and target share one vocabulary (Vaswani 2017 §5.1), where an
+        id means the same on both sides, and the Transformer has one embedding for both; False = a
+        vocabulary each.
+      gradient_mean_over: "tokens" or "sentences", as in `TokenCrossEntropy`. A clip norm, or a
+        learning rate of SGD, fits only one of them: a mean over sentences of 27 tokens is a
+        gradient 27 × as long.
     """
 
     sizes: Mapping[str, Any]
@@ -39,7 +41,7 @@ class Recipe:
     gradient_mean_over: str = "tokens"
 
     def as_json(self) -> dict[str, Any]:
-        """What a checkpoint is checked against; functions by their names."""
+        """The recipe as JSON values, functions by name; a checkpoint of another is refused."""
         text = json.dumps(
             dataclasses.asdict(self), default=lambda x: getattr(x, "__name__", repr(x))
         )
@@ -51,16 +53,17 @@ class Preset:
     """A recipe for each model on one kind of text.
 
     Attributes:
-      recipes: by model.
-      models: those that run unless others are named.
-      vocab_size: ids of the SentencePiece vocabulary of one side; dates have none, they are bytes.
-      joint_vocab_size: ids of the SentencePiece vocabulary that source and target share.
-      max_length: tokens of the longest pair that is trained on, and of the longest translation.
-      validate_every: steps.
-      beam_size: of the search; 1 = greedy.
-      length_penalty: α of the search.
-      dtype: of the computation.
-      pad_to: lengths of batches are rounded up to a multiple; every shape compiles anew.
+      recipes: recipe of each model, by name.
+      models: names of the models that are trained unless --models names others.
+      vocab_size: number of ids in the SentencePiece vocabulary of one side; dates are bytes.
+      joint_vocab_size: number of ids in the SentencePiece vocabulary that both sides share.
+      max_length: number of tokens of the longest pair to train on, and of the longest translation.
+      validate_every: number of steps between two validations.
+      beam_size: width of the beam search; 1 = greedy.
+      length_penalty: exponent α of the search's length penalty.
+      dtype: type of the computation.
+      pad_to: number to a multiple of which the lengths of batches are rounded up; each length is
+        compiled once.
     """
 
     recipes: Mapping[str, Recipe]
@@ -86,7 +89,7 @@ def _adam(learning_rate: float, warmup_steps: int, **changed: Any) -> OptimizerS
 
 
 def _bahdanau(embed: int, hidden: int, dropout: float) -> dict[str, Any]:
-    """Sizes of RNNencdec; biases and Glorot's initialization learn faster than the paper's."""
+    """Sizes of RNNencdec; with biases and Glorot's initialization it learns faster."""
     return {
         "embed_features": embed,
         "hidden_features": hidden,
@@ -98,7 +101,7 @@ def _bahdanau(embed: int, hidden: int, dropout: float) -> dict[str, Any]:
 
 
 def _search(embed: int, hidden: int, dropout: float) -> dict[str, Any]:
-    """Sizes of RNNsearch: those of RNNencdec and the alignment model's."""
+    """Sizes of RNNsearch: those of RNNencdec, and of the alignment model."""
     return _bahdanau(embed, hidden, dropout) | {"align_features": hidden, "align_init": _glorot}
 
 
@@ -115,7 +118,7 @@ def _transformer(num_layers: int, width: int, hidden: int, dropout: float) -> di
 
 
 def _dates() -> Preset:
-    """Characters of the embedded date task: a minute a model on two CPU cores.
+    """Dates, read as characters: a minute per model on two CPU cores.
 
     Expected: RNNsearch ≥ 98 % exact match on dates it has not seen, RNNencdec less.
     """
@@ -152,7 +155,7 @@ def _dates() -> Preset:
 
 
 def _cpu() -> Preset:
-    """Multi30k on two CPU cores, under an hour a model."""
+    """Multi30k on two CPU cores, under an hour per model."""
 
     def recipe(sizes: dict[str, Any], **changed: Any) -> Recipe:
         return Recipe(sizes, _adam(1e-3, 400), steps=4000, label_smoothing=0.1, **changed)
@@ -181,7 +184,7 @@ def _cpu() -> Preset:
 
 
 def _gpu() -> Preset:
-    """Multi30k on one H200, in bfloat16, under ten minutes a model.
+    """Multi30k on one H200, in bfloat16, under ten minutes per model.
 
     Aimed at: RNNsearch 30 BLEU, Transformer 34 (de → en, test_2016_flickr). Not run yet.
     """
@@ -212,12 +215,13 @@ def _gpu() -> Preset:
 def _paper() -> Preset:
     """The papers' sizes and optimizers, for WMT14 on several accelerators, days. Not run.
 
-    Bahdanau 2014 §A, §B; Luong 2015 §4.1 (its rate is halved by the epoch, here it falls linearly);
-    Vaswani 2017 §5, whose 25,000 tokens a batch are about 800 pairs; trax's NMTAttn. All on subword
-    units, of which Vaswani's two languages share 37,000 and here each has 32,000 for the others.
-    Bahdanau's and Luong's programs divide the loss of a batch by its sentences, so that their rates
-    and clip norms are of that gradient; the later ones divide by its tokens. What is tested are the
-    parameters of one checkpoint, where Vaswani averages the last five (§6.1).
+    Bahdanau 2014 §A, §B; Luong 2015 §4.1 (where the learning rate is halved after each epoch; here
+    it falls linearly); Vaswani 2017 §5, whose 25,000 tokens a batch are about 800 pairs; trax's
+    NMTAttn. All read subwords: the Transformer's two languages share 37,000, as in the paper; for
+    the other models each language has 32,000. Bahdanau's and Luong's programs divide the loss of a
+    batch by the number of its sentences, so their rates and clip norms are for that gradient; the
+    later papers divide by the number of tokens. Here one checkpoint is tested; Vaswani averages the
+    last five (§6.1).
     """
     search = Recipe({}, _ADADELTA, steps=288_000, batch_size=80, gradient_mean_over="sentences")
     return Preset(

@@ -1,4 +1,4 @@
-"""The report over the rows: figures of the training, of where each model looks, and by length."""
+"""The report of a run: figures of the training, of where each model looks, and by length."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from experiments.translate.variants import Training, Variant
 __all__ = ["report"]
 
 PUBLISHED = Path(__file__).parents[1] / "published"
-# model: file, its row and column, the paper's data
+# model -> file, row and column in the file, data of the paper
 _PUBLISHED = {
     "rnn_encdec": ("bahdanau2014_table1.csv", "RNNencdec-50", "BLEU_all", "WMT14 En-Fr"),
     "rnn_search": ("bahdanau2014_table1.csv", "RNNsearch-50", "BLEU_all", "WMT14 En-Fr"),
@@ -52,19 +52,19 @@ def report(
     command: str,
     where: str,
 ) -> Report:
-    """Draws the figures and writes the tables.
+    """Draws the figures and makes the tables.
 
     Args:
-      done: the rows of the trainings that are done.
-      to_come: the trainings that are not.
-      corpus: what they were trained and tested on.
-      preset: how they were tested.
-      folder: of the run.
-      command: what to type to get this report again.
-      where: the table of where the rows were measured.
+      done: rows of the trainings that are done.
+      to_come: trainings that are not done yet.
+      corpus: data of training and test.
+      preset: settings of the search, and the vocabularies.
+      folder: folder of the run.
+      command: command line that gives this report again.
+      where: table of the machines and revisions that the rows are from.
     """
     is_bleu = corpus.measure == "BLEU"
-    shown: dict[str, tuple[Training, Row]] = {}  # of several seeds, the first
+    shown: dict[str, tuple[Training, Row]] = {}  # of several seeds the first
     for one, row in done.items():
         shown.setdefault(row.model, (one, row))
     looks = _looks([one.variant for one, _ in shown.values()])
@@ -111,7 +111,7 @@ def report(
 
 
 def _looks(variants: Sequence[Variant]) -> dict[str, tuple[str, str]]:
-    """Color and marker by title: a model's own, or a place in a series where it has variants."""
+    """Color and marker by title: those of the model, or a series' where it has variants."""
     if len({one.model for one in variants}) == len(variants):
         return {one.title: palette.MODELS[one.model] for one in variants}
     colors, markers = zip(*palette.SERIES, strict=True)

@@ -21,7 +21,7 @@ from experiments.translate.variants import Training
 
 __all__ = ["score"]
 
-CHARACTERS = (8, 11, 14, 17, 20, 25, 30)  # where the groups of dates end
+CHARACTERS = (8, 11, 14, 17, 20, 25, 30)  # the longest date of each group
 
 
 def score(
@@ -32,7 +32,7 @@ def score(
     preset: Preset,
     folder: Path,
 ) -> Row:
-    """Translates the test split and scores it; keeps translations and alignments in `folder`."""
+    """Translates and scores the test split; writes translations and alignments to `folder`."""
     test = corpus.splits["test"]
     examples = [test[i] for i in range(len(test))]
     sources, references = ([e[side] for e in examples] for side in ("source", "target"))

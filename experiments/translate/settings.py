@@ -16,16 +16,16 @@ __all__ = ["DTYPES", "SPLITS", "TFDS", "Settings"]
 
 DTYPES = ("float32", "bfloat16")
 SPLITS = ("train", "validation", "test")
-TFDS = "~/tensorflow_datasets"  # where TFDS keeps its sets
+TFDS = "~/tensorflow_datasets"  # the folder in which TFDS keeps its data sets
 
 
 @dataclasses.dataclass(frozen=True)
 class Settings(TrainFlags):
-    """The flags of `translate`, those of every training and its own."""
+    """The flags of `translate`: those of every training, and its own."""
 
     preset: str | None = flag(
         None,
-        f"Name of the recipes: {', '.join(PRESETS)}. Without it: dates without data, cpu with.",
+        f"Name of the set of recipes: {', '.join(PRESETS)}. Without it: dates, or cpu with data.",
         choices=PRESETS,
     )
     models: tuple[str, ...] = flag(
@@ -38,17 +38,17 @@ class Settings(TrainFlags):
     )
     validation_files: tuple[str, ...] = flag(
         (),
-        "Text to validate on, likewise. Without it: the last but one percent of the training text.",
+        "Text to validate on, as in --data_files. Without it: 1 % of --data_files before the last.",
     )
     test_files: tuple[str, ...] = flag(
-        (), "Text to test on, likewise. Without it: the last percent of the training text."
+        (), "Text to test on, as in --data_files. Without it: the last 1 % of --data_files."
     )
     tfds_name: str | None = flag(
-        None, "Name of a prepared TFDS translation set instead, as wmt14_translate/de-en."
+        None, "Name of a prepared TFDS data set, such as wmt14_translate/de-en, in place of files."
     )
-    data_dir: str | None = flag(None, f"Folder that TFDS keeps it in. Without it: {TFDS}.")
+    data_dir: str | None = flag(None, f"Folder of the TFDS data sets. Without it: {TFDS}.")
     direction: str | None = flag(
-        None, "Languages of a TFDS set, SOURCE-TARGET, as de-en. Without it: the set's own order."
+        None, "Languages of the TFDS data set, SOURCE-TARGET: de-en. Without it: its own order."
     )
     cache_dir: str | None = flag(
         None,
@@ -59,12 +59,15 @@ class Settings(TrainFlags):
     )
     vocab_size: int | None = flag(
         None,
-        "Size of the vocabularies: the joint one of a Transformer, each side's of the others. "
+        "Size of each vocabulary: the Transformer has a joint one, other models one a side. "
         "Without it: the preset's.",
         least=1,
     )
     max_length: int | None = flag(
-        None, "Tokens of the longest pair to train on. Without it: the preset's.", least=1
+        None,
+        "Tokens of the longest pair to train on, and of the longest translation. Without it: the "
+        "preset's.",
+        least=1,
     )
     beam_size: int | None = flag(
         None, "Width of the beam search; 1 is greedy. Without it: the preset's.", least=1
@@ -73,7 +76,7 @@ class Settings(TrainFlags):
         None, "Exponent of the search's length penalty. Without it: the preset's.", least=0
     )
     pack: bool = flag(
-        False, "Whether a row of max_length tokens holds several pairs; the Transformer only."
+        False, "Whether a row of --max_length tokens has several pairs; the Transformer only."
     )
     dtype: str | None = flag(
         None,
@@ -82,8 +85,8 @@ class Settings(TrainFlags):
     )
     set: tuple[str, ...] = flag(
         (),
-        "Sizes of a model in place of its recipe's, MODEL.FIELD=VALUE; each value of a list is "
-        "trained: luong.score=dot,concat. May be given several times.",
+        "Sizes of a model in place of its recipe's, MODEL.FIELD=VALUE; a list trains the model "
+        "with each of its values: luong.score=dot,concat. May be given several times.",
         repeated=True,
     )
     seeds: tuple[int, ...] = flag(
@@ -98,10 +101,10 @@ class Settings(TrainFlags):
     )
 
     def __post_init__(self) -> None:
-        """Checks each value, and what goes together.
+        """Checks each value, and whether they go together.
 
         Raises:
-          Invalid: it does not; the message begins with the flag.
+          Invalid: a value is not valid; the message begins with the flag.
         """
         super().__post_init__()
         for name in ("models", "seeds"):
@@ -151,11 +154,11 @@ class Settings(TrainFlags):
             raise Invalid(f"--data_dir={self.data_dir}: needs --tfds_name, whose folder it is")
         if self.has_text and self.preset == "dates":
             others = ", ".join(name for name in PRESETS if name != "dates")
-            raise Invalid(f"--preset=dates is the embedded task; with data give one of: {others}")
+            raise Invalid(f"--preset=dates has its own data; with yours give one of: {others}")
         if self.has_text:
             return
         of_text = {
-            "draw_file": "dates are drawn as they are",
+            "draw_file": "of dates, the first of the test split are drawn",
             "vocab_size": "dates are read as bytes",
         }
         for name, why in of_text.items():
@@ -168,7 +171,7 @@ class Settings(TrainFlags):
 
     @property
     def has_text(self) -> bool:
-        """Whether data is given."""
+        """Whether the flags name data: files or a TFDS data set."""
         return bool(self.data_files or self.tfds_name)
 
     def chosen_preset(self) -> Preset:

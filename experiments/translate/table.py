@@ -1,4 +1,4 @@
-"""The report of a translation experiment: what was reached, beside what the papers print."""
+"""The tables of a report: scores of the models, beside those that the papers print."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ __all__ = ["Published", "Row", "markdown", "results"]
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """What one model reached. None where it was not measured.
+    """The results of one training. None where a score was not measured.
 
     Attributes:
-      model: its title.
-      parameters: how many numbers it learns.
-      steps: of training.
-      seconds: of training, with compilation and validation.
-      tokens_per_second: of training, target tokens.
-      perplexity: of the validation split, exp of nats a token.
-      bleu: of the test split.
-      exact_match: of the test split, a share of 1.
-      alignment_error_rate: of the test split, a share of 1.
-      buckets: the score by the length of the source.
-      seed: of the training.
+      model: title of the model.
+      parameters: number of parameters that are trained.
+      steps: number of training steps.
+      seconds: time of the training, with compilation and validation.
+      tokens_per_second: speed of the training, in target tokens.
+      perplexity: perplexity on the validation split, exp of nats per token.
+      bleu: BLEU on the test split.
+      exact_match: share of the test split that is translated exactly, 0 to 1.
+      alignment_error_rate: alignment error rate on the test split, 0 to 1.
+      buckets: scores by the length of the source.
+      seed: seed of the training.
     """
 
     model: str
@@ -43,7 +43,7 @@ class Row:
     seed: int = 0
 
     def line(self) -> str:
-        """For a terminal."""
+        """The row as a line for the terminal."""
         found = (
             f"BLEU {self.bleu.score:.1f}" if self.bleu else f"exact match {self.exact_match:.1%}"
         )
@@ -57,10 +57,10 @@ class Published:
     """A model's number in a paper.
 
     Attributes:
-      model: the `Row.model` it stands beside.
-      value: as printed; None where the paper prints none.
-      measure: what it is; "BLEU", "AER" and the other columns of the report are set beside it.
-      data: what it was measured on.
+      model: title of the model, the `Row.model` that it is set beside.
+      value: number as printed; None where the paper prints none.
+      measure: name of the score; the report sets its own column of that name beside it.
+      data: data that the paper measured on.
       source: paper and table.
     """
 
@@ -85,17 +85,17 @@ def markdown(
     """The whole report.
 
     Args:
-      rows: the models.
-      title: of the report.
-      task: a sentence or two: data, direction, split, how the search was done.
-      published: the papers' numbers.
-      command: what to type to get this report again.
-      where: the table of where the rows were measured.
-      figures: what is said of each, by its file.
+      rows: results of the trainings.
+      title: title of the report.
+      task: a sentence or two on data, direction, split and search.
+      published: numbers from papers.
+      command: command line that gives this report again.
+      where: table of the machines and revisions that the rows are from.
+      figures: caption of each figure, by the name of its file.
       notes: paragraphs to end the results with.
 
     Raises:
-      ValueError: no rows.
+      ValueError: there are no rows.
     """
     if not rows:
         raise ValueError("there is nothing to report; give at least one row")
@@ -113,7 +113,7 @@ def markdown(
 
 
 def answer(rows: Sequence[Row]) -> str:
-    """Every model's test score, BLEU where there is one, the best first."""
+    """The test score of every model, BLEU if there is any, the best first."""
     measure = "BLEU" if any(row.bleu for row in rows) else "exact match"
     read, form = _SCORES[measure]
     scores = {model: _values(some, read) for model, some in by_model(rows).items()}
@@ -128,7 +128,7 @@ def answer(rows: Sequence[Row]) -> str:
 
 
 def by_model(rows: Sequence[Row]) -> dict[str, list[Row]]:
-    """The rows of each model, one a seed."""
+    """The rows of each model, one per seed."""
     found: dict[str, list[Row]] = {}
     for row in rows:
         found.setdefault(row.model, []).append(row)
@@ -136,7 +136,7 @@ def by_model(rows: Sequence[Row]) -> dict[str, list[Row]]:
 
 
 def spread(values: Sequence[float], form: str) -> str:
-    """The mean of some values, and of several their standard deviation.
+    """The mean of some values and, if there are several, their standard deviation.
 
     >>> spread([2.0], ".1f"), spread([1.0, 2.0, 3.0], ".1f")
     ('2.0', '2.0 ± 1.0')
@@ -163,14 +163,14 @@ def _values(rows: Sequence[Row], read: _Score) -> list[float]:
 
 
 def _score(name: str, rows: Sequence[Row]) -> str:
-    """One cell: blank where no row has the score."""
+    """One cell of a table: blank if no row has the score."""
     read, form = _SCORES[name]
     values = _values(rows, read)
     return spread(values, form) if values else ""
 
 
 def results(rows: Sequence[Row]) -> str:
-    """A line a training and, of several seeds, one a model; without columns that are blank."""
+    """A line per training and, with several seeds, one per model; blank columns are left out."""
     cells = {
         "model": [row.model for row in rows],
         "seed": [str(row.seed) for row in rows] if len({row.seed for row in rows}) > 1 else [],
@@ -203,7 +203,7 @@ def _filled(cells: Mapping[str, Sequence[str]]) -> str:
 
 
 def _beside(rows: Sequence[Row], published: Sequence[Published]) -> str:
-    """A line a published number, and one for each model without: its paper column stays blank."""
+    """A line per published number; a model without any has a line with a blank paper column."""
     here = by_model(rows)
     without = [
         Published(model, None, "", "", "")

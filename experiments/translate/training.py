@@ -1,4 +1,4 @@
-"""From settings and a corpus to the training of one model."""
+"""Makes the training of one model from settings and a corpus."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ __all__ = ["say_corpus", "task"]
 
 
 def task(training: Training, settings: Settings, corpus: Corpus) -> Task[Seq2Seq]:
-    """What is trained, and on what.
+    """The training of one model: model, loss and data.
 
     Args:
-      training: a model and its seed.
-      settings: what a user asked for.
-      corpus: the pairs.
+      training: model and seed.
+      settings: settings of the run.
+      corpus: sentence pairs and tokenizers.
     """
     preset, recipe = settings.chosen_preset(), settings.recipe(training.variant)
     name, corpus = training.variant.model, corpus.of_seed(training.seed)
@@ -83,7 +83,7 @@ def say_corpus(corpus: Corpus, preset: Preset) -> None:
     """Says how many pairs there are, and how many of them are too long to train on.
 
     Raises:
-      Invalid: all of them are.
+      Invalid: all pairs that were looked at are too long.
     """
     counts = ", ".join(f"{name} {len(split):,}" for name, split in corpus.splits.items())
     say(f"{corpus.name}: {counts} pairs")

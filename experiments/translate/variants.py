@@ -33,12 +33,12 @@ class Variant:
 
     @property
     def name(self) -> str:
-        """For files."""
+        """The name in file names."""
         return "-".join([self.model, *(f"{field}-{value}" for field, value in self.changed)])
 
     @property
     def title(self) -> str:
-        """For readers."""
+        """The name in reports: the model's title and the changed fields."""
         changed = ", ".join(f"{field}={value}" for field, value in self.changed)
         return MODEL_TITLES[self.model] + f" ({changed})" * bool(changed)
 
@@ -48,9 +48,9 @@ class Training:
     """One training of a run.
 
     Attributes:
-      variant: what is trained.
+      variant: model to train, with its changed sizes.
       seed: seed of parameters, dropout and the order of the data.
-      several: whether the run has other seeds.
+      several: whether the run has several seeds.
     """
 
     variant: Variant
@@ -59,26 +59,26 @@ class Training:
 
     @property
     def folder(self) -> str:
-        """Its name in that of the run."""
+        """The name of the training's folder in the folder of the run."""
         return self.variant.name + f"-seed{self.seed}" * self.several
 
     @property
     def title(self) -> str:
-        """For readers."""
+        """The name in reports."""
         return self.variant.title + f", seed {self.seed}" * self.several
 
     @property
     def key(self) -> tuple[str, int]:
-        """Of its row."""
+        """The key of the training's row."""
         return self.variant.title, self.seed
 
 
 def variants(models: Sequence[str], asked: Sequence[str]) -> list[Variant]:
-    """Every model, or each combination of the values that are asked for it.
+    """Every model, once for each combination of the values that --set gives it.
 
     Args:
       models: names of the models that are trained.
-      asked: MODEL.FIELD=VALUE,… each.
+      asked: values of --set, MODEL.FIELD=VALUE,… each.
 
     Raises:
       Invalid: a model, field or value is not valid; the message names those that are.
@@ -108,14 +108,14 @@ def variants(models: Sequence[str], asked: Sequence[str]) -> list[Variant]:
 
 
 def require_fits(variant: Variant, sizes: Mapping[str, Any]) -> None:
-    """Traces a variant without compiling it.
+    """Traces a variant without compiling it, to see whether its model accepts the sizes.
 
     Args:
-      variant: what is trained.
-      sizes: attributes of its class, the changed ones among them.
+      variant: variant to check.
+      sizes: attributes of the model's class, with the changes of the variant.
 
     Raises:
-      Invalid: the model refuses them.
+      Invalid: the model refuses the sizes.
     """
     tokens = jax.ShapeDtypeStruct((1, 2), jnp.int32)
     try:
@@ -129,7 +129,7 @@ def require_fits(variant: Variant, sizes: Mapping[str, Any]) -> None:
 
 
 def _fields(model: str) -> dict[str, tuple[type, bool]]:
-    """By field that a command line can give: its type, and whether it may be None."""
+    """The type of each field that --set can give, and whether it may be None."""
     kind = CLASSES[model]
     hints = typing.get_type_hints(kind)
     found = {}

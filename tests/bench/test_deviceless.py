@@ -151,8 +151,8 @@ def test_training_steps_lower(program, mechanism):
         (dict(shard="heads"), "--shard needs --target"),
         (dict(target=("v5e:2x2",)), "v5e:2x2 has 4 devices; say what is split over them"),
         (dict(target=("v5e",), shard="batch"), "v5e is one device, with nothing to split"),
-        (dict(target=("v5e",), devices=2), "--devices is for devices that are there"),
-        (dict(target=("v5e",), parallel="pmap"), "--parallel is for devices that are there"),
+        (dict(target=("v5e",), devices=2), "--devices is for devices of this machine"),
+        (dict(target=("v5e",), parallel="pmap"), "--parallel is for devices of this machine"),
         (
             dict(target=("v5e:2x2",), shard="batch", batch=6),
             "--batch: 6 does not divide over the 4",

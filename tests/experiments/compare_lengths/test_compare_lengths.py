@@ -147,7 +147,7 @@ def test_pmap_over_two_cpu_devices(tmp_path):
         ("--target=v5e --repeats=9", "--repeats would count for nothing: with --target nothing"),
         ("--target=v5e --case_gib=64", "--case_gib would count for nothing"),
         ("--target=v5e --program=bert --nocausal", "--program=bert settles that; leave it out"),
-        ("--vocab_size=7", "--vocab_size would count for nothing: they are of the model"),
+        ("--vocab_size=7", "--vocab_size would count for nothing: only the model"),
         ("--mechanisms=lsh --window=8", "--window would count for nothing: window is not among"),
         ("--mechanisms=dot --chunk_size=8", "lsh is not among --mechanisms"),
         ("--mechanisms=lsh --implementation=dense", "none of --mechanisms is computed by dense"),

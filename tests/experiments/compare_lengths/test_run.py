@@ -130,7 +130,7 @@ def test_a_run_goes_length_by_length_and_repeats_what_does_not_fit_in(
     assert status == 0 and [words for words, _ in planned[:6]] == want
     assert log[2] == log[5] == "fresh"  # a process a length
     assert [words for words, _ in planned[6:]] == [want[2], want[4]]
-    assert "about" in out and "s left" in out and "2 cases do not go with the lengths" in out
+    assert "about" in out and "s left" in out and "2 cases have times that disagree" in out
     found = kept(folder)
     again = found[want[2]]
     assert again.median_seconds == pytest.approx(0.02) and again.other_seconds == 40 * 0.02

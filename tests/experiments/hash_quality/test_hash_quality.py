@@ -200,7 +200,7 @@ def test_an_interrupted_run_keeps_its_rows_and_goes_on(quick_compile, text, monk
     capsys.readouterr()
     (folder / "results.jsonl").write_text(kept.replace('"bits": ', '"bits": 1'))
     assert hash_quality.main(resume) == 1
-    assert "are of a model of 1" in capsys.readouterr().out
+    assert "are of a model with 1" in capsys.readouterr().out
     (folder / "results.jsonl").write_text(kept)
     text.write_text("klmnopqrst" * 42)
     assert hash_quality.main(resume) == 2

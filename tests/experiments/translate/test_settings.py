@@ -57,7 +57,7 @@ FILES = ("a.de", "a.en")
         ({"tfds_name": "wmt", "direction": "de"}, "--direction=de: give two languages, as de-en"),
         ({"direction": "de-en"}, "--direction=de-en: needs --tfds_name"),
         ({"vocab_size": 99}, "--vocab_size=99: needs text"),
-        ({"preset": "dates", "data_files": FILES}, "--preset=dates is the embedded task"),
+        ({"preset": "dates", "data_files": FILES}, "--preset=dates has its own data"),
         ({"preset": "cpu"}, "--preset=cpu needs text: give --data_files"),
     ],
 )
