@@ -16,7 +16,6 @@ LAYERS = {
     "ops": 1,
     "runs": 1,
     "modules": 2,
-    "nnx": 2,
     "models": 3,
     "data": 3,
     "training": 4,
