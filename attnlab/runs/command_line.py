@@ -154,17 +154,19 @@ class _Output(io.FileIO):
     def write(self, data: Any) -> int:
         try:
             return super().write(data)
-        except BrokenPipeError:
+        except OSError as error:
             nowhere = os.open(os.devnull, os.O_WRONLY)
             os.dup2(nowhere, self.fileno())
             os.close(nowhere)
+            if not isinstance(error, BrokenPipeError):  # said once; what is left goes nowhere
+                raise
             signal.raise_signal(signal.SIGINT)
             return len(data)
 
 
 def _output(stream: Any) -> io.TextIOWrapper:
     if stream is None:  # closed, as by >&-
-        stream = open(os.devnull, "w")
+        return open(os.devnull, "w")
     stream.flush()
     raw = io.BufferedWriter(_Output(stream.fileno(), "w", closefd=False))
     # A terminal without "×" is no reason to fail.

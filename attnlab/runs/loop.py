@@ -11,7 +11,7 @@ from typing import Any, Generic, TypeVar
 from attnlab.runs import figure_files
 from attnlab.runs.command_line import say
 from attnlab.runs.errors import Invalid, Stopped, of_system, one_line
-from attnlab.runs.folder import REPORT, Folder
+from attnlab.runs.folder import REPORT, SETTINGS, Folder
 from attnlab.runs.interrupts import interruptible, signal_of, uninterrupted
 from attnlab.runs.rows import Rows
 
@@ -107,13 +107,13 @@ def run(
                     if rows.kept:
                         _write(job.report(), folder)
     except Exception:
-        say(f"\nto complete it: --resume={folder.path}")
+        say(f"\n{_remedy(folder)}")
         raise
     if ending.words:
         say(f"\n{ending.words}")
     status = ending.status or int(not all(_finished(job, item, rows) for item in items))
     if status:
-        say(f"to complete it: --resume={folder.path}")
+        say(_remedy(folder))
     return status
 
 
@@ -144,6 +144,12 @@ class _Ending(contextlib.AbstractContextManager[None]):
 def _finished(job: Job[Item, Row], item: Item, rows: Rows[Any, Row]) -> bool:
     known = [rows.kept.get(key) for key in job.keys(item)]
     return all(one is not None and job.done(one.row) for one in known)
+
+
+def _remedy(folder: Folder) -> str:
+    if (folder.path / SETTINGS).exists():
+        return f"to complete it: --resume={folder.path}"
+    return f"{folder.path} is gone, and what was in it; start a new run"
 
 
 def _measure(

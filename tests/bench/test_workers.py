@@ -45,6 +45,16 @@ def test_a_death_is_told_and_the_next_one_is_another(crew, do, why):
         assert crew.errors().endswith("the last words\n")
 
 
+def test_reading_what_it_writes_does_not_disturb_it():
+    with Workers(MODULE) as crew:
+        worker = crew.ready()
+        worker.send(do="chatter")
+        while worker.receive(0.001) is None:
+            assert worker.running()
+            crew.errors()
+        assert crew.errors().split() == [str(i) for i in range(20_000)]
+
+
 def test_what_takes_too_long_is_left_to_the_caller(crew):
     worker = crew.ready()
     worker.send(do="wait")
