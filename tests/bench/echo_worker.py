@@ -20,10 +20,6 @@ def _answer(order, send):
         case "exit":
             print("the last words", file=sys.stderr, flush=True)
             os._exit(3)
-        case "chatter":
-            for i in range(20_000):
-                os.write(2, b"%d\n" % i)
-            send(said="all")
         case "wait":
             signal.pause()
         case _:
