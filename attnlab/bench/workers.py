@@ -171,8 +171,9 @@ class Workers:
 
     def errors(self) -> str:
         """What the workers wrote."""
-        self._log.seek(0)
-        return without_chatter(self._log.read().decode(errors="replace"))
+        log = self._log.fileno()
+        text = os.pread(log, os.fstat(log).st_size, 0)  # they write where the file stands
+        return without_chatter(text.decode(errors="replace"))
 
 
 def serve(

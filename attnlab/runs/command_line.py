@@ -19,9 +19,10 @@ from typing import Any, NoReturn, TypeVar
 
 from absl import flags
 
-from attnlab.runs.errors import Invalid, Stopped
+from attnlab.runs.errors import Invalid, Stopped, of_system
 from attnlab.runs.flags import Flags, flag_of, kind_of, written
 from attnlab.runs.folder import Folder
+from attnlab.runs.interrupts import signal_of
 
 __all__ = ["BAD_FLAG", "command", "run", "say", "start"]
 
@@ -61,11 +62,12 @@ def run(
 
     Returns:
       The exit status: that of the experiment; 0 after --help; 2 for a command that cannot be
-      meant, 1 for a run that cannot go on, each said in one line; 128 + 2 for Ctrl-C before there
-      was anything to keep.
+      meant, 1 for a run that cannot go on, each said in one line; 128 + 2 for Ctrl-C that the
+      experiment does not answer.
     """
     name = _name_of(argv[0])
     defined = _defined(settings, resumes=resumes)
+    folder = None
     try:
         if not _parsed(defined, argv, doc):
             return 0
@@ -77,9 +79,13 @@ def run(
     except Stopped as error:
         _complain(name, error)
         return 1
-    except KeyboardInterrupt:
-        print(f"{name}: interrupted before there was anything to keep", file=sys.stderr)
-        return 128 + signal.SIGINT
+    except KeyboardInterrupt as error:
+        number, words = signal_of(error), "interrupted before there was anything to keep"
+        if folder is not None and folder.exists:
+            words = f"{number.name}: what is done is kept in {folder.path}"
+            words += f"; to complete it: --resume={folder.path}" if resumes else ""
+        print(f"{name}: {words}", file=sys.stderr)
+        return 128 + number
 
 
 def start(main: Callable[[list[str]], int]) -> NoReturn:
@@ -99,9 +105,8 @@ def start(main: Callable[[list[str]], int]) -> NoReturn:
     except OSError as error:
         if error.errno not in _DISK:
             raise
-        where = f"{error.filename}: " if error.filename else ""
         name = _name_of(sys.argv[0])
-        print(f"{name}: {where}{error.strerror}; what was written is kept", file=sys.stderr)
+        print(f"{name}: {of_system(error)}; what was written is kept", file=sys.stderr)
         sys.exit(1)
 
 
@@ -149,15 +154,19 @@ class _Output(io.FileIO):
     def write(self, data: Any) -> int:
         try:
             return super().write(data)
-        except BrokenPipeError:
+        except OSError as error:
             nowhere = os.open(os.devnull, os.O_WRONLY)
             os.dup2(nowhere, self.fileno())
             os.close(nowhere)
+            if not isinstance(error, BrokenPipeError):  # said once; what is left goes nowhere
+                raise
             signal.raise_signal(signal.SIGINT)
             return len(data)
 
 
 def _output(stream: Any) -> io.TextIOWrapper:
+    if stream is None:  # closed, as by >&-
+        return open(os.devnull, "w")
     stream.flush()
     raw = io.BufferedWriter(_Output(stream.fileno(), "w", closefd=False))
     # A terminal without "×" is no reason to fail.
@@ -232,12 +241,12 @@ def _chosen(
     for field in dataclasses.fields(settings):
         if flag_of(field).is_path and named.get(field.name):
             named[field.name] = _absolute(named[field.name])
-    if "resume" in found and found.resume is not None:
-        folder = Folder.kept(name, Path(found.resume))
-        return _resumed(folder, named, settings, free), folder
     for flag, value in named.items():
         if value in ((), ""):
             raise Invalid(f"--{flag}= is empty; give a value, or leave it out")
+    if "resume" in found and found.resume is not None:
+        folder = Folder.kept(name, Path(found.resume))
+        return _resumed(folder, named, settings, free), folder
     chosen = settings(**{**settings.implied(named), **named})
     chosen.check_named(named)
     return chosen, Folder.fresh(name, Path(found.output_dir), chosen.as_json())

@@ -1,6 +1,6 @@
 """Errors that a command line shows as one line."""
 
-__all__ = ["Invalid", "Stopped", "one_line"]
+__all__ = ["Invalid", "Stopped", "of_system", "one_line"]
 
 
 class Invalid(ValueError):
@@ -14,3 +14,13 @@ class Stopped(Exception):
 def one_line(error: Exception) -> str:
     """An error as the message of a row."""
     return f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
+
+
+def of_system(error: OSError) -> str:
+    """What the system refused, and of which file.
+
+    >>> of_system(OSError(28, "No space left on device", "x")), of_system(OSError("not gzipped"))
+    ('x: No space left on device', 'not gzipped')
+    """
+    where = f"{error.filename}: " if error.filename else ""
+    return where + " ".join((error.strerror or str(error) or type(error).__name__).split())

@@ -14,6 +14,8 @@ from attnlab.runs.errors import Invalid
 
 __all__ = ["Flag", "Flags", "flag", "flag_of", "kind_of", "seed_flag", "structured", "written"]
 
+_NUMBERS = 2**31  # of JAX: whole numbers are less
+
 
 @dataclasses.dataclass(frozen=True)
 class Flag:
@@ -119,7 +121,8 @@ class Flags:
         differ = " and ".join(
             f"{word} {', '.join(sorted(names))}" for word, names in parts if names
         )
-        if values.keys() - known and 2 * len(known & values.keys()) < len(known):
+        shared, most = known & values.keys(), max(len(known), len(values))
+        if values.keys() - known and 2 * len(shared) < most:
             raise Invalid(f"settings of another experiment, {differ}; give a folder of this one")
         if differ:
             raise Invalid(f"settings of another version, {differ}; start a new run")
@@ -199,5 +202,6 @@ def _check(field: dataclasses.Field[Any], value: Any) -> None:
             raise Invalid(f"{of_several} is too large; give at most {about.most:g}")
         if about.above is not None and not one > about.above:
             raise Invalid(f"{of_several} is too small; give more than {about.above:g}")
-        if about.below is not None and not one < about.below:
-            raise Invalid(f"{of_several} is too large; give less than {about.below:.0f}")
+        below = _NUMBERS if about.below is None and isinstance(one, int) else about.below
+        if below is not None and not one < below:
+            raise Invalid(f"{of_several} is too large; give less than {below:.0f}")

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from attnlab.runs.errors import Invalid
+from attnlab.runs.errors import Invalid, of_system
 
 __all__ = ["ERRORS", "REPORT", "ROWS", "SETTINGS", "Folder", "fresh_folder"]
 
@@ -45,15 +45,22 @@ class Folder:
         file = path / SETTINGS
         try:
             settings = json.loads(file.read_text(encoding="utf-8"))
-        except OSError:
+        except (FileNotFoundError, NotADirectoryError):
             raise Invalid(
                 f"--resume={path}: no {SETTINGS} there; give a folder that {name} made"
             ) from None
+        except OSError as error:
+            raise Invalid(f"--resume={path}: {of_system(error)}; give a folder to read") from None
         except ValueError:
             settings = None
         if not isinstance(settings, dict):
             raise Invalid(f"--resume={path}: {SETTINGS} cannot be read; start a new run")
         return cls(name, path.parent, settings, path)
+
+    @property
+    def exists(self) -> bool:
+        """Whether it is made."""
+        return self._path is not None
 
     @property
     def path(self) -> Path:
@@ -69,10 +76,8 @@ class Folder:
         """
         if self._path is None:
             path = fresh_folder(self._parent, self.name)
-            part = path / f"{SETTINGS}.tmp"  # a kill leaves all of it or nothing
             try:
-                part.write_text(json.dumps(self.settings, indent=2) + "\n", encoding="utf-8")
-                part.replace(path / SETTINGS)
+                _write(path / SETTINGS, json.dumps(self.settings, indent=2) + "\n")
             except OSError as error:
                 raise Invalid(
                     f"{path / SETTINGS}: {error.strerror}; give another --output_dir"
@@ -81,8 +86,8 @@ class Folder:
         return self._path
 
     def write(self, file: str, text: str) -> None:
-        """Writes a whole file."""
-        (self.path / file).write_text(text, encoding="utf-8")
+        """Writes a whole file; what it was before stays until then."""
+        _write(self.path / file, text)
 
     def append(self, row: Mapping[str, Any], file: str = ROWS) -> None:
         """Adds a row, on disk before it returns."""
@@ -97,22 +102,28 @@ class Folder:
         A line that was cut off while it was written is removed, an empty one passed over.
 
         Raises:
-          Invalid: a line is no row; the message has its number.
+          Invalid: the file cannot be read, or a line is no row; the message has its number.
         """
         if self._path is None:
             return {}
         path = self.path / file
         try:
-            lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
+            data = path.read_bytes()
+            whole = data.rfind(b"\n") + 1
+            if whole < len(data):
+                os.truncate(path, whole)  # written anew, the rows would be gone on a full disk
+            text = data[:whole].decode()
         except FileNotFoundError:
             return {}
+        except OSError as error:
+            raise Invalid(
+                f"--resume={self.path}: {of_system(error)}; give a folder that can be read and "
+                "written"
+            ) from None
         except UnicodeDecodeError as error:
             raise Invalid(f"{path}: not UTF-8 ({error.reason}); start a new run") from None
-        if lines and not lines[-1].endswith("\n"):
-            del lines[-1]
-            path.write_text("".join(lines), encoding="utf-8")
         found = {}
-        for number, line in enumerate(lines, 1):
+        for number, line in enumerate(text.split("\n"), 1):
             if line.strip():
                 try:
                     found[number] = json.loads(line)
@@ -132,6 +143,12 @@ class Folder:
         if errors.strip():
             with open(self.path / ERRORS, "a", encoding="utf-8") as file:
                 file.write(errors.rstrip("\n") + "\n")
+
+
+def _write(path: Path, text: str) -> None:
+    part = path.with_name(f"{path.name}.tmp")  # a kill leaves all of it or nothing
+    part.write_text(text, encoding="utf-8")
+    part.replace(path)
 
 
 def fresh_folder(parent: Path, name: str) -> Path:

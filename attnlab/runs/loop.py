@@ -10,8 +10,8 @@ from typing import Any, Generic, TypeVar
 
 from attnlab.runs import figure_files
 from attnlab.runs.command_line import say
-from attnlab.runs.errors import Invalid, Stopped, one_line
-from attnlab.runs.folder import REPORT, Folder
+from attnlab.runs.errors import Invalid, Stopped, of_system, one_line
+from attnlab.runs.folder import REPORT, SETTINGS, Folder
 from attnlab.runs.interrupts import interruptible, signal_of, uninterrupted
 from attnlab.runs.rows import Rows
 
@@ -96,17 +96,24 @@ def run(
     missing = [item for item in items if not _finished(job, item, rows)]
     say(f"{len(missing)} of {len(items)} {job.unit} to run on {where}")
     ending = _Ending()
-    with interruptible(), ending:
-        _measure(job, missing, folder, rows)
-        _measure(job, job.again(), folder, rows)
-    with uninterrupted(), ending:
-        if rows.kept:
-            _write(job.report(), folder)
+    try:
+        with interruptible():
+            try:
+                with ending:
+                    _measure(job, missing, folder, rows)
+                    _measure(job, job.again(), folder, rows)
+            finally:  # also after a mistake of ours, which is raised again
+                with uninterrupted(), ending:
+                    if rows.kept:
+                        _write(job.report(), folder)
+    except Exception:
+        say(f"\n{_remedy(folder)}")
+        raise
     if ending.words:
         say(f"\n{ending.words}")
     status = ending.status or int(not all(_finished(job, item, rows) for item in items))
     if status:
-        say(f"to complete it: --resume={folder.path}")
+        say(_remedy(folder))
     return status
 
 
@@ -126,8 +133,7 @@ class _Ending(contextlib.AbstractContextManager[None]):
             case Invalid() | Stopped():  # a device is gone, a training diverged
                 found = 1, f"stopped: {error}"
             case OSError():
-                where = f"{error.filename}: " if error.filename else ""
-                found = 1, f"stopped: {where}{error.strerror}"
+                found = 1, f"stopped: {of_system(error)}"
             case _:
                 return False
         if not self.status:
@@ -138,6 +144,12 @@ class _Ending(contextlib.AbstractContextManager[None]):
 def _finished(job: Job[Item, Row], item: Item, rows: Rows[Any, Row]) -> bool:
     known = [rows.kept.get(key) for key in job.keys(item)]
     return all(one is not None and job.done(one.row) for one in known)
+
+
+def _remedy(folder: Folder) -> str:
+    if (folder.path / SETTINGS).exists():
+        return f"to complete it: --resume={folder.path}"
+    return f"{folder.path} is gone, and what was in it; start a new run"
 
 
 def _measure(
@@ -166,8 +178,8 @@ def _rows_of(job: Job[Item, Row], item: Item, folder: Folder) -> Iterator[Row]:
 def _write(report: Report, folder: Folder) -> None:
     for name, text in report.files.items():
         folder.write(name, text)
-    figure_files.save(report.figures, folder.path)
     folder.write(REPORT, report.markdown)
+    figure_files.save(report.figures, folder.path)
     if report.said:
         say(f"\n{report.said}")
     say(f"\nreport: {folder.path / REPORT}")

@@ -12,11 +12,12 @@ from typing import Any
 
 import jax
 
+from attnlab.runs.errors import Invalid
 from attnlab.runs.markdown import markdown_table
 from attnlab.runs.rows import Where
 from attnlab.runs.units import human
 
-__all__ = ["cores", "describe", "processor", "revision", "table", "version", "versions"]
+__all__ = ["cores", "describe", "devices", "processor", "revision", "table", "version", "versions"]
 
 _ROOT = Path(__file__).resolve().parents[2]
 # What a result depends on; results that are kept among the sources are not.
@@ -30,8 +31,11 @@ def describe(packages: Sequence[str] = ()) -> dict[str, Any]:
 
     Args:
       packages: names of other packages whose versions matter.
+
+    Raises:
+      Invalid: JAX finds no device.
     """
-    device = jax.local_devices()[0]
+    device = devices()[0]
     return {
         "platform": device.platform,
         "device": processor() if device.platform == "cpu" else device.device_kind,
@@ -44,6 +48,23 @@ def describe(packages: Sequence[str] = ()) -> dict[str, Any]:
         "revision": revision(),
         "xla_flags": os.environ.get("XLA_FLAGS", ""),
     }
+
+
+def devices(*, local: bool = True) -> list[jax.Device]:
+    """JAX's devices.
+
+    Args:
+      local: whether those of this process alone.
+
+    Raises:
+      Invalid: there are none of the kind that is asked for.
+    """
+    try:
+        return jax.local_devices() if local else jax.devices()
+    except (RuntimeError, AssertionError) as error:  # JAX 0.10 asserts where no plugin is
+        asked = f"JAX_PLATFORMS={os.environ.get('JAX_PLATFORMS', '')}"
+        why = str(error).partition("\n")[0] or "no such device"
+        raise Invalid(f"{asked}: {why}; unset it, or name what is here, such as cpu") from None
 
 
 def table(wheres: Sequence[Where]) -> str:

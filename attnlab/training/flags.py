@@ -5,9 +5,8 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable
 
-import jax
-
 from attnlab.platforms import make_cpu_devices
+from attnlab.runs import provenance
 from attnlab.runs.errors import Invalid
 from attnlab.runs.flags import Flags, flag
 from attnlab.training.loop import LoopSettings
@@ -83,11 +82,11 @@ class TrainFlags(Flags):
           batch_sizes: numbers of examples in a step, which must divide over them.
 
         Raises:
-          Invalid: there are fewer devices, or a batch does not divide.
+          Invalid: there are no devices or fewer, or a batch does not divide.
         """
         if self.devices is not None:
             make_cpu_devices(self.devices)
-        devices = jax.devices()[: self.devices]
+        devices = provenance.devices(local=False)[: self.devices]
         if self.devices is not None and self.devices > len(devices):
             raise Invalid(f"--devices={self.devices}: there are {len(devices)}; give fewer")
         for rows in batch_sizes:

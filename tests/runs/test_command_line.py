@@ -14,6 +14,7 @@ from attnlab.runs import command_line
 from attnlab.runs.errors import Invalid, Stopped
 from attnlab.runs.flags import Flags, flag, flag_of, seed_flag
 from attnlab.runs.folder import Folder
+from attnlab.runs.interrupts import Terminated
 
 EXPERIMENTS = sorted(
     path.parent.name for path in pathlib.Path(__file__).parents[2].glob("experiments/*/__main__.py")
@@ -86,6 +87,8 @@ def test_without_flags_the_settings_are_the_defaults():
         ("--names=", "--names= is empty; give a value, or leave it out"),
         ("--input=", "--input= is empty; give a value, or leave it out"),
         ("--steps=0", "--steps=0 is too small; give at least 1"),
+        ("--steps=2147483648", "--steps=2147483648 is too large; give less than 2147483648"),
+        ("--lengths=1,2048m", "--lengths=1,2147483648: 2147483648 is too large"),
         ("--names=a", "--names would count for nothing"),
         ("--output_dir=", "--output_dir= is empty; give a folder"),
         ("--resume=", "--resume= is empty; give a folder"),
@@ -117,6 +120,8 @@ def test_a_resumed_run_keeps_its_settings_but_for_the_free_ones(tmp_path, capsys
     (folder.path / "settings.json").write_text("{}")
     assert run(again) == (2, [])
     assert f"{again}: settings of another version, without" in capsys.readouterr().err
+    assert run(again, "--names=", free=("names",)) == (2, [])
+    assert "--names= is empty; give a value" in capsys.readouterr().err
 
 
 def test_help_says_every_flag_and_its_default(capsys):
@@ -141,6 +146,24 @@ def test_help_says_every_flag_and_its_default(capsys):
 def test_what_an_experiment_raises_is_one_line(error, status, message, capsys):
     assert run(then=error)[0] == status
     assert capsys.readouterr().err == message
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "signal"), [(KeyboardInterrupt, 130, "INT"), (Terminated, 143, "TERM")]
+)
+def test_ctrl_c_outside_of_the_loop_says_where_the_rows_are(
+    error, status, signal, tmp_path, capsys
+):
+    def experiment(settings: Settings, folder: Folder) -> int:
+        folder.begin()
+        raise error
+
+    words = ["one", f"--output_dir={tmp_path}"]
+    assert command_line.run(words, Settings, experiment, doc="") == status
+    (path,) = tmp_path.iterdir()
+    assert capsys.readouterr().err == (
+        f"one: SIG{signal}: what is done is kept in {path}; to complete it: --resume={path}\n"
+    )
 
 
 def test_a_mistake_of_ours_is_a_traceback():
@@ -229,6 +252,20 @@ def test_what_ends_a_run_is_one_line():
         "SystemExit(130)",
         "ModuleNotFoundError(\"No module named 'flax_too'\")",  # of a run, a bug: not one line
     ]
+
+
+@pytest.mark.parametrize(
+    ("output", "status", "message"),
+    [(">/dev/full", 1, "one: No space left on device; what was written is kept\n"), (">&-", 0, "")],
+)
+def test_an_output_that_takes_nothing_is_one_line_at_most(output, status, message):
+    code = (
+        "import sys; from attnlab.runs import command_line; sys.argv = ['one']; "
+        "command_line.start(lambda argv: command_line.say('a line') or 0)"
+    )
+    command = ["bash", "-c", f'"$0" -c "$1" {output}', sys.executable, code]
+    done = subprocess.run(command, env={"PYTHONPATH": "."}, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (status, message)
 
 
 def test_a_reader_that_leaves_is_as_ctrl_c(tmp_path):

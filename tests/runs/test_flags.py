@@ -72,6 +72,9 @@ def test_settings_of_another_version_are_refused(change, message):
 def test_settings_of_another_experiment_are_called_that():
     with pytest.raises(Invalid, match="settings of another experiment.*a folder of this one"):
         Settings.from_json({"task": "copy", "seed": 1})
+    others = {f"another_{i}": 0 for i in range(len(dataclasses.fields(Settings)))}
+    with pytest.raises(Invalid, match="settings of another experiment"):
+        Settings.from_json(dict(list(Settings().as_json().items())[1:]) | others)
 
 
 def test_the_kind_of_a_field_is_that_of_its_elements():

@@ -2,6 +2,8 @@
 
 import dataclasses
 import datetime
+import errno
+import pathlib
 import types
 
 import pytest
@@ -32,6 +34,11 @@ class Row:
 class Other:
     name: str
     words: tuple[str, ...]
+
+
+def full_disk(path: pathlib.Path, *_, **__):
+    path.write_bytes(b"half")
+    raise OSError(errno.ENOSPC, "No space left on device")
 
 
 def rows_of(folder: Folder) -> Rows:
@@ -76,13 +83,15 @@ def test_rows_are_kept_with_where_they_come_from(tmp_path):
     assert where.environment == {"device": "Abacus"} and where.time >= where.begun > ""
 
 
-def test_a_line_that_was_cut_off_is_removed_and_the_next_one_whole(tmp_path):
+def test_a_line_that_was_cut_off_is_removed_and_the_next_one_whole(tmp_path, monkeypatch):
     folder = Folder.fresh("one", tmp_path, {})
     folder.begin()
     rows_of(folder).add(Row("x", 1))
     with open(folder.path / ROWS, "a") as file:
         file.write('\n{"name": "y", "val')  # killed while writing
-    rows = rows_of(folder)
+    with monkeypatch.context() as patch:
+        patch.setattr(pathlib.Path, "write_text", full_disk)  # the others stay where they are
+        rows = rows_of(folder)
     assert list(rows.kept) == ["x"]
     rows.add(Row("z", 3))
     assert list(rows_of(folder).kept) == ["x", "z"]
@@ -108,3 +117,22 @@ def test_a_folder_of_nothing_is_refused(text, message, tmp_path):
         (tmp_path / SETTINGS).write_text(text)
     with pytest.raises(Invalid, match=f"--resume={tmp_path}: .*{message}"):
         Folder.kept("one", tmp_path)
+
+
+def test_a_report_that_does_not_fit_leaves_the_one_before(tmp_path, monkeypatch):
+    folder = Folder.fresh("one", tmp_path, {})
+    folder.begin()
+    folder.write("report.md", "whole")
+    monkeypatch.setattr(pathlib.Path, "write_text", full_disk)
+    with pytest.raises(OSError, match="No space"):
+        folder.write("report.md", "another")
+    assert (folder.path / "report.md").read_text() == "whole"
+
+
+@pytest.mark.parametrize("file", [SETTINGS, ROWS])
+def test_a_folder_in_place_of_a_file_is_one_line(file, tmp_path):
+    (tmp_path / SETTINGS).write_text("{}")
+    (tmp_path / file).unlink(missing_ok=True)
+    (tmp_path / file).mkdir()
+    with pytest.raises(Invalid, match=f"--resume={tmp_path}: .*{file}: Is a directory; give a"):
+        Folder.kept("one", tmp_path).rows()

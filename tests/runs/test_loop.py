@@ -3,6 +3,7 @@
 import dataclasses
 import errno
 import os
+import shutil
 import signal
 
 import pytest
@@ -92,6 +93,7 @@ def test_an_error_is_a_row_the_rest_go_on_and_a_resumed_run_tries_it_again(tmp_p
         (Invalid("the device is gone"), 1, "stopped: the device is gone"),
         (Stopped("out of time"), 1, "stopped: out of time"),
         (OSError(errno.ENOSPC, "No space left", "/x"), 1, "stopped: /x: No space left"),
+        (TimeoutError("waited for\na minute"), 1, "stopped: waited for a minute"),
     ],
 )
 def test_what_ends_a_run_is_said_and_the_report_is_written(error, status, words, tmp_path, capsys):
@@ -144,6 +146,30 @@ def test_a_mistake_of_ours_is_a_traceback_where_no_row_stands_for_it(tmp_path):
         run(tmp_path, breaks, lost=None)
 
 
+def test_a_mistake_of_ours_does_not_lose_the_report(tmp_path, capsys):
+    def breaks(name):
+        if name == "b":
+            raise RuntimeError("a bug")
+        return one(name)
+
+    with pytest.raises(RuntimeError, match="a bug"):
+        run(tmp_path, breaks, lost=None)
+    (folder,) = tmp_path.iterdir()
+    assert (folder / "report.md").read_text() == "a=ok"
+    assert capsys.readouterr().out.endswith(f"to complete it: --resume={folder}\n")
+
+
+def test_a_folder_that_is_gone_is_not_offered_again(tmp_path, capsys):
+    def removes(name):
+        shutil.rmtree(next(tmp_path.iterdir()))
+        return one(name)
+
+    status, folder = run(tmp_path, removes)
+    out = capsys.readouterr().out
+    assert status == 1 and f"stopped: {folder.path / 'results.jsonl'}: No such file" in out
+    assert out.endswith(f"{folder.path} is gone, and what was in it; start a new run\n")
+
+
 def test_a_full_disk_during_the_report_is_one_line(tmp_path, monkeypatch, capsys):
     def full(*_):
         raise OSError(errno.ENOSPC, "No space left on device")
@@ -151,6 +177,7 @@ def test_a_full_disk_during_the_report_is_one_line(tmp_path, monkeypatch, capsys
     monkeypatch.setattr(figure_files, "save", full)
     status, folder = run(tmp_path, one)
     assert status == 1 and len((folder.path / "results.jsonl").read_text().splitlines()) == 3
+    assert (folder.path / "report.md").read_text() == "a=ok b=ok c=ok"
     assert "stopped: No space left on device" in capsys.readouterr().out
 
 

@@ -9,6 +9,7 @@ import jax
 import pytest
 
 from attnlab.runs import provenance
+from attnlab.runs.errors import Invalid
 from attnlab.runs.rows import Where
 
 
@@ -116,3 +117,14 @@ def test_what_is_described_is_this_process():
     assert found["platform"] == "cpu" and found["devices"] == jax.device_count()
     assert found["versions"]["no-such-package"] == "not installed"
     assert {"attnlab", "jax", "flax", "absl-py"} <= found["versions"].keys()
+
+
+@pytest.mark.parametrize("error", [RuntimeError("no backend\nand more"), AssertionError()])
+def test_no_device_is_one_line(error, monkeypatch):
+    def absent():
+        raise error
+
+    monkeypatch.setenv("JAX_PLATFORMS", "abacus")
+    monkeypatch.setattr(jax, "local_devices", absent)
+    with pytest.raises(Invalid, match="^JAX_PLATFORMS=abacus: no .*; unset it, or name"):
+        provenance.describe()
