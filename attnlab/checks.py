@@ -106,7 +106,7 @@ def require_qkv(q: Any, k: Any, v: Any, *, same_width: bool = True) -> None:
       q: queries.
       k: keys.
       v: values; None where only logits are wanted.
-      same_width: the score compares q and k directly, so their widths must be equal.
+      same_width: whether the score compares q and k directly, so that their widths must be equal.
     """
     named = {"q": q, "k": k} | ({} if v is None else {"v": v})
     for name, x in named.items():

@@ -59,8 +59,8 @@ class Mask(flax.struct.PyTreeNode, abc.ABC):
         """The mask for some queries and keys.
 
         Args:
-          q_positions: [bq] ascending, contiguous query positions.
-          k_positions: [bk] ascending, contiguous key positions.
+          q_positions: query positions [bq], ascending and contiguous.
+          k_positions: key positions [bk], ascending and contiguous.
 
         Returns:
           Booleans that broadcast to [*B, N, bq, bk].
@@ -170,9 +170,9 @@ class Window(Mask):
     """Query i sees keys i + q_offset − left ≤ j ≤ i + q_offset + right, both ends included.
 
     Args:
-      left: keys seen before the query; None = all of them.
-      right: keys seen after the query; None = all of them.
-      q_offset: as in `Causal`.
+      left: number of keys seen before the query; None = all of them.
+      right: number of keys seen after the query; None = all of them.
+      q_offset: position of the first query among the keys, as in `Causal`.
     """
 
     left: int | None = flax.struct.field(pytree_node=False)
@@ -220,8 +220,9 @@ class Padding(Mask):
     """Keys from `kv_lengths` on are seen by nobody; queries from `q_lengths` on see nothing.
 
     Args:
-      kv_lengths: integers [*B], the number of real keys of each example.
-      q_lengths: integers [*B] or None (all queries are real).
+      kv_lengths: numbers of real keys of each example, integers [*B].
+      q_lengths: numbers of real queries of each example, integers [*B]; None = all queries are
+        real.
     """
 
     kv_lengths: ArrayLike
@@ -257,8 +258,8 @@ class Segments(Mask):
     """Query i sees key j if both carry the same segment id: several sequences packed in one row.
 
     Args:
-      q_ids: integers [*B, T].
-      kv_ids: integers [*B, S]; None = `q_ids` (self-attention).
+      q_ids: segment ids of the queries, integers [*B, T].
+      kv_ids: segment ids of the keys, integers [*B, S]; None = `q_ids` (self-attention).
     """
 
     q_ids: ArrayLike

@@ -25,7 +25,7 @@ def vary_like(tree: T, *operands: object) -> T:
     varies alike, the sum over the devices that share a parameter is the transpose of this cast.
 
     Args:
-      tree: arrays.
+      tree: arrays to be cast.
       operands: arrays that those of `tree` will be computed with.
     """
 
@@ -51,8 +51,8 @@ def on_explicit_axes(
     compiler splits the work.
 
     Args:
-      specs: from the function's arguments by name, how its result is split: a tree of specs, or one
-        for all of it.
+      specs: function of the arguments by name that says how the result is split: a tree of specs,
+        or one for all of it.
     """
 
     def decorate(function: Callable[P, T]) -> Callable[P, T]:

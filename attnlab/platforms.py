@@ -1,9 +1,8 @@
 """Which accelerator a program is traced for, and how many devices a CPU is split into.
 
-A program is traced for the default device, or for one that is not there.
-
-A program may be compiled for a device that this machine lacks (`jax.experimental.topologies`). What
-is chosen while tracing, an implementation say, must then be chosen for that device:
+That is the default device, unless a program is compiled for a device that this machine lacks
+(`jax.experimental.topologies`). What is chosen while tracing, an implementation say, must then be
+chosen for that device:
 
     >>> with compiling_for(Platform("cuda", "NVIDIA H100 80GB HBM3", (9, 0))):
     ...     current().name
@@ -51,7 +50,7 @@ _target: Any = jax.make_user_context(None)
 
 @contextlib.contextmanager
 def compiling_for(platform: Platform) -> Iterator[None]:
-    """What is traced inside is meant for that accelerator rather than for the default device."""
+    """A context: what is traced in it is meant for `platform`, not for the default device."""
     with _target(platform):
         yield
 

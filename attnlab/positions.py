@@ -21,7 +21,7 @@ def sinusoids(positions: ArrayLike, width: int, *, max_wavelength: float = 10_00
 
     Args:
       positions: numbers [*B, T] (or any shape).
-      width: an even number of features.
+      width: number of features, even.
       max_wavelength: the longest wavelength, in units of 2π positions.
 
     Returns:
@@ -45,8 +45,8 @@ def rotary(x: jax.Array, positions: ArrayLike, *, max_wavelength: float = 10_000
 
     Args:
       x: queries or keys [*B, T, N, H], H even.
-      positions: [T] or [*B, T] numbers.
-      max_wavelength: m above.
+      positions: positions of the tokens, numbers [T] or [*B, T].
+      max_wavelength: constant m of the formula.
 
     Returns:
       x turned, same shape and dtype; lengths of vectors are kept.
@@ -73,8 +73,9 @@ def learned(table: jax.Array, positions: ArrayLike) -> jax.Array:
     """Rows of a learned table.
 
     Args:
-      table: [max_length, width].
-      positions: integers [*B, T]; where they are known while tracing they are checked.
+      table: table of vectors, [max_length, width].
+      positions: positions of the tokens, integers [*B, T]; where they are known while tracing they
+        are checked.
 
     Returns:
       [*B, T, width]. Source: Gehring et al. 2017, §3.1; Vaswani et al. 2017, Table 3 (E).

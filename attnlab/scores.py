@@ -92,7 +92,7 @@ class Score(flax.struct.PyTreeNode):
 
 
 def require_score(score: Any) -> None:
-    """A value, not its name, its class or a module that makes one."""
+    """`score` must be a value, not its name, its class or a module that makes one."""
     require_instance(
         "score",
         score,
@@ -106,7 +106,8 @@ class Dot(Score):
     """q·k · scale.
 
     Args:
-      scale: None = 1/√H, the scaled dot product (Vaswani 2017 §3.2.1); 1.0 = Luong's dot.
+      scale: factor of the product; None = 1/√H, the scaled dot product (Vaswani 2017 §3.2.1); 1.0 =
+        Luong's dot.
     """
 
     scale: float | None = flax.struct.field(pytree_node=False, default=None)
@@ -137,7 +138,7 @@ class General(Score):
     """q·W·k: the bilinear, or multiplicative, score.
 
     Args:
-      w: [Hq, Hk] or [N, Hq, Hk].
+      w: matrix W, [Hq, Hk] or [N, Hq, Hk].
     """
 
     w: ArrayLike
@@ -155,7 +156,7 @@ class Cosine(Score):
     """scale · q·k / (‖q‖‖k‖), in [−scale, scale]; a zero vector is alike to nothing (logit 0).
 
     Args:
-      scale: a number, or a learned array [] or [N].
+      scale: factor of the cosine, a number or a learned array [] or [N].
     """
 
     scale: ArrayLike = 1.0
@@ -173,7 +174,7 @@ class Additive(Score):
     """w·tanh(q + k), with q and k already projected to the hidden width.
 
     Args:
-      w: [hidden] or [N, hidden].
+      w: weights of the hidden units, [hidden] or [N, hidden].
     """
 
     w: ArrayLike
@@ -190,9 +191,9 @@ class NormalizedAdditive(Score):
     """gain · (w/‖w‖)·tanh(q + k + bias): the direction and the size of w learned apart.
 
     Args:
-      w: [hidden] or [N, hidden].
-      gain: [] or [N]; initialize to 1/√hidden.
-      bias: [hidden] or [N, hidden].
+      w: vector whose direction weights the hidden units, [hidden] or [N, hidden].
+      gain: length of these weights, [] or [N]; initialize to 1/√hidden.
+      bias: term added inside the tanh, [hidden] or [N, hidden].
     """
 
     w: ArrayLike
@@ -213,9 +214,9 @@ class Concat(Score):
     """w·tanh(Wq q + Wk k), which is Luong's w·tanh(W [q; k]) with W split in two.
 
     Args:
-      w: [hidden] or [N, hidden].
-      wq: [Hq, hidden] or [N, Hq, hidden].
-      wk: [Hk, hidden] or [N, Hk, hidden].
+      w: weights of the hidden units, [hidden] or [N, hidden].
+      wq: part of W that meets the query, [Hq, hidden] or [N, Hq, hidden].
+      wk: part of W that meets the key, [Hk, hidden] or [N, Hk, hidden].
     """
 
     w: ArrayLike
@@ -241,7 +242,7 @@ class Location(Score):
     Keys beyond S_max get no weight, as in the paper, which ignores the words near the end.
 
     Args:
-      w: [Hq, S_max] or [N, Hq, S_max].
+      w: matrix W, [Hq, S_max] or [N, Hq, S_max].
     """
 
     w: ArrayLike

@@ -47,9 +47,9 @@ def tanh_sum(q: jax.Array, k: jax.Array, w: jax.Array) -> jax.Array:
     """logits[i, j] = Σ_h w[h] · tanh(q[i, h] + k[j, h]).
 
     Args:
-      q: [..., bq, hidden] floats.
-      k: [..., bk, hidden]; leading axes broadcast with those of q.
-      w: [..., hidden]; leading axes broadcast too.
+      q: queries [..., bq, hidden], floats.
+      k: keys [..., bk, hidden]; leading axes broadcast with those of q.
+      w: weights of the hidden units, [..., hidden]; leading axes broadcast too.
 
     Returns:
       [..., bq, bk] in at least float32. O(bq·bk·hidden) time, O(bq·bk) memory, also backward.

@@ -18,8 +18,8 @@ def shift_right(tokens: jax.Array, segments: jax.Array | None = None) -> jax.Arr
     """What a decoder reads to predict `tokens`: BOS, then all but the last of them.
 
     Args:
-      tokens: [*B, T].
-      segments: [*B, T], the ids of several sequences packed in a row; each begins with BOS.
+      tokens: token ids [*B, T].
+      segments: segment ids [*B, T] of several sequences packed in a row; each begins with BOS.
 
     Returns:
       [*B, T].

@@ -1,4 +1,4 @@
-"""One file an experiment: parse the flags, build, call the library."""
+"""Each folder is one experiment: settings, measurement, report, figures. None imports another."""
 
 import signal
 import sys
@@ -19,9 +19,9 @@ def _name_what_is_missing(
     )
 
 
-# While `python -m experiments.NAME` imports its packages, which takes seconds, no `try` can help.
-# `command_line.start` takes both back.
+# `python -m experiments.NAME` first imports packages for seconds, where no `try` can catch an error
+# or Ctrl-C. So both are handled here, until `command_line.start` takes that back.
 if sys.argv[:1] == ["-m"]:
     sys.excepthook = _name_what_is_missing
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # nohup's wish stands
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # not where nohup ignores it
         signal.signal(signal.SIGINT, signal.SIG_DFL)

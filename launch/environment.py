@@ -1,4 +1,4 @@
-"""Makes the repository's `.venv`, which is at any time either complete or on its way out.
+"""Makes the repository's `.venv`, which at any time is either complete or marked incomplete.
 
 `.venv/attnlab.json` tells what the folder holds. It is written before anything else, marked
 incomplete, and marked complete last; a folder found incomplete (killed, power lost) is made anew. A
@@ -7,7 +7,7 @@ a time.
 
 Compilers for devices that are not here bring plugins that look for their device whenever JAX
 starts, and complain. They live in `.venv/compilers`, an environment that sees the packages of
-`.venv` and adds only theirs, so that no command without need of them meets them.
+`.venv` and adds only the compilers, so that commands which do not need them do not load them.
 """
 
 import hashlib
@@ -31,13 +31,13 @@ def ensure(root: Path, extras: Collection[str]) -> Path:
     """Returns the Python of a complete environment with these extras, made first if need be.
 
     Args:
-        root: The repository.
-        extras: Extras of pyproject.toml to hold besides the accelerator's. With a compiler for a
-            device that is not here, the Python is that of `.venv/compilers`, else of `.venv`.
+        root: Folder of the repository.
+        extras: Extras of pyproject.toml to install besides the accelerator's. With a compiler for
+            a device that is not here, the Python is that of `.venv/compilers`, else of `.venv`.
 
     Raises:
-        InstallError: It could not be made. An environment that was complete before is then as it
-            was, any other is gone.
+        InstallError: The environment could not be made. One that was complete before is then as it
+            was; any other is gone.
     """
     venv = root / ".venv"
     plain, compilers = set(extras) - set(COMPILERS), set(extras) & set(COMPILERS)
@@ -81,7 +81,7 @@ def _sound(venv: Path, state: dict[str, Any]) -> bool:
 
 
 def _stray(state: dict[str, Any]) -> set[str]:
-    """Compilers for absent devices among the packages: they were once installed there."""
+    """Compilers for absent devices that are in `.venv` itself, as in earlier versions."""
     here = {TPU_COMPILER} if {"accel", "vfio"} & set(state["devices"]) else set()
     return set(state["extras"]) & set(COMPILERS) - here
 
@@ -97,7 +97,7 @@ def _make(venv: Path, extras: set[str], lock: int) -> None:
     extras = extras | held | (set() if held & devices.CUDA else devices.extras())
     if "compat" in extras and sys.platform == "linux":
         say("note: torch may bring gigabytes of CUDA libraries; see `compat` in pyproject.toml")
-    python = os.path.realpath(sys.executable)  # which may run from the .venv that is to go
+    python = os.path.realpath(sys.executable)  # it may be in the .venv that is removed
     _install(
         venv,
         venv.parent,
@@ -179,7 +179,7 @@ def _install(
     state: Callable[[], dict[str, Any]],
     lock: int,
 ) -> None:
-    """Creates or updates one environment; what fails leaves it as it was, or gone."""
+    """Creates or updates one environment; after a failure it is as it was before, or gone."""
     name = str(folder.relative_to(root))
     shown = f" with {', '.join(sorted(extras))}" if extras else ""
     say(f"{'updating' if update else 'making'} {name}{shown} (once; takes minutes)")
@@ -216,7 +216,7 @@ def _site_packages(venv: Path) -> Path:
 
 
 def _packages(venv: Path) -> list[str]:
-    """What is installed, as pip's requirements; by the names of folders alone, which is quick."""
+    """The installed packages as pip's requirements, from names of folders alone, which is quick."""
     found = _site_packages(venv).glob("*.dist-info")
     return sorted("==".join(path.name.removesuffix(".dist-info").rsplit("-", 1)) for path in found)
 

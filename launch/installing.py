@@ -130,7 +130,7 @@ def _termination_waits() -> contextlib.AbstractContextManager[None]:
 def _handlers(handler: Any, numbers: tuple[signal.Signals, ...]) -> Iterator[None]:
     before = {number: signal.getsignal(number) for number in numbers}
     for number, old in before.items():
-        if old is not signal.SIG_IGN:  # nohup's wish stands
+        if old is not signal.SIG_IGN:  # what nohup ignores stays ignored
             signal.signal(number, handler)
     try:
         yield

@@ -3,10 +3,10 @@
     launch/local [--no_env] [--extra=NAMES] NAME FLAGS…
 
 The first call makes `.venv` in the repository and installs the project into it, with the extra for
-the accelerator it finds; later calls start at once. The compilers that a --target needs (extras tpu
-and gpu-compile) come into `.venv/compilers`, which other calls never meet. Everything after NAME is
-the experiment's own (`launch/local NAME --help`), or pytest's for NAME `test`, whose paths start at
-the repository.
+the accelerator that it finds; later calls start at once. The compilers that a --target needs
+(extras tpu and gpu-compile) are installed into `.venv/compilers`, which other calls do not load.
+Everything after NAME is for the experiment (`launch/local NAME --help`) or, with the NAME `test`,
+for pytest, whose paths start at the repository.
 
     --no_env       use the Python that is active, as it is; install nothing
     --extra=NAMES  also install these extras of pyproject.toml, with commas between them
@@ -140,9 +140,8 @@ def _prepare(extras: set[str]) -> Path:
 def _experiments() -> dict[str, str]:
     """Maps the experiments' names to the first lines of their docstrings."""
     return {
-        path.stem: _first_line(path)
-        for path in sorted((ROOT / "experiments").glob("*.py"))
-        if not path.name.startswith("_")
+        path.parent.name: _first_line(path.with_name("__init__.py"))
+        for path in sorted((ROOT / "experiments").glob("*/__main__.py"))
     }
 
 

@@ -6,9 +6,16 @@ Warnings are errors too: `filterwarnings` in pyproject.toml.
 import os
 import signal
 from collections.abc import Iterator
+from pathlib import Path
 
 # The CPU unless the caller names another platform: test workers cannot share an accelerator.
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
+
+# A second run compiles nothing that has not changed; programs that tests start use it as well.
+os.environ.setdefault(
+    "JAX_COMPILATION_CACHE_DIR", str(Path(__file__).parents[1] / ".pytest_cache" / "compiled")
+)
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.1")
 
 import hypothesis
 import jax

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from attnlab import masks
-from attnlab.bench.device_scores import SCORES, ScoreCase, Sizes
+from attnlab.bench.oracle_scores import SCORES, ScoreCase, Sizes
 from attnlab.ops.attention import attention
 from attnlab.ops.local import local_attention, window_attention
 from attnlab.ops.lsh.attention import lsh_attention

@@ -13,7 +13,7 @@ import sys
 import pytest
 
 from attnlab.bench import targets, topology
-from attnlab.records.errors import Invalid
+from attnlab.runs.errors import Invalid
 from tests.mechanisms import BY_NAME, MECHANISMS
 
 TARGETS = ("v5e", "h100")

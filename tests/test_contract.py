@@ -369,3 +369,11 @@ def test_examples_do_not_meet(mechanism):
         np.testing.assert_array_equal(
             np.asarray(changed_grads[name])[rest], np.asarray(grads[name])[rest], err_msg=name
         )
+
+
+@EVERY
+def test_nothing_is_promoted_implicitly(mechanism):
+    """As `jax_numpy_dtype_promotion="strict"` demands; traced, not compiled."""
+    operands = mechanism.arrays(), mask_of(mechanism), dcontext_of(mechanism)
+    with jax.numpy_dtype_promotion("strict"):
+        jax.eval_shape(context_and_grads(mechanism).__wrapped__, *operands)

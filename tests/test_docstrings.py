@@ -1,5 +1,6 @@
-"""The examples in docstrings show what is computed."""
+"""Docstrings: examples show what is computed, descriptions of arguments say what they are."""
 
+import ast
 import doctest
 import importlib
 import re
@@ -29,3 +30,57 @@ def test_examples(file):
     for test in found:
         runner.run(test, out=said.append)
     assert not said, "".join(said)
+
+
+# Where a description must begin with a noun phrase: it is understood without its neighbors.
+DESCRIBED = ("attnlab", "experiments", "launch")
+HEADING = re.compile(r"\s*(\w+):$")
+DESCRIPTION = re.compile(r"(\s*)\*{0,2}(\w+): (.*)")
+# Functions may begin with their signature, booleans with "whether".
+STUMP = re.compile(
+    r"(of|in|as|from|with|for|by|at|on|under|behind|among|beside|between|per|to"
+    r"|also|both|and|or|likewise|ditto|the same|those|it|its|they|their|he"
+    r"|that|which|what|how|where|when|who|whose|takes|told|given|gets)\b",
+    re.I,
+)
+
+
+def descriptions(path):
+    """(name of the class or function, argument, its description) for all docstrings of a file."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            continue
+        section = None
+        for line in (ast.get_docstring(node) or "").splitlines():
+            if heading := HEADING.fullmatch(line):
+                section = heading[1]
+            elif section in ("Args", "Attributes") and (found := DESCRIPTION.fullmatch(line)):
+                if found[1] == "  ":  # deeper lines go on with a description
+                    yield node.name, found[2], found[3]
+
+
+def test_a_stump_is_found(tmp_path):
+    path = tmp_path / "module.py"
+    path.write_text('''class A:
+    """All.
+
+    Attributes:
+      params: of it.
+      x: whether so, and where
+        it is: of what.
+    """
+''')
+    found = list(descriptions(path))
+    assert found == [("A", "params", "of it."), ("A", "x", "whether so, and where")]
+    assert [bool(STUMP.match(text)) for *_, text in found] == [True, False]
+
+
+def test_every_description_begins_with_a_noun():
+    files = [path for folder in DESCRIBED for path in sorted((ROOT / folder).rglob("*.py"))]
+    stumps = [
+        f"{path.relative_to(ROOT)}: {owner}({argument}: {text})"
+        for path in files
+        for owner, argument, text in descriptions(path)
+        if STUMP.match(text)
+    ]
+    assert not stumps, "say what it is, not only whose:\n" + "\n".join(stumps)

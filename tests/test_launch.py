@@ -93,7 +93,7 @@ class Scratch:
         (self.root / "backend.py").write_text(BACKEND)
         # A package proper: a namespace would lose to any `experiments` later on the path.
         (self.root / "experiments" / "__init__.py").touch()
-        (self.root / "experiments" / "hello.py").write_text(HELLO)
+        self.add("hello", HELLO, HELLO)
         self.environment = {
             **{k: v for k, v in os.environ.items() if not k.startswith("PYTEST_")},
             "PIP_NO_INDEX": "1",
@@ -102,6 +102,13 @@ class Scratch:
             "PIP_FIND_LINKS": str(folder / "wheels"),
             "ATTNLAB_PYTHON": sys.executable,
         }
+
+    def add(self, name: str, main: str, init: str = "") -> None:
+        """Adds an experiment."""
+        folder = self.root / "experiments" / name
+        folder.mkdir()
+        (folder / "__init__.py").write_text(init)
+        (folder / "__main__.py").write_text(main)
 
     def offer(self, name: str, version: str = "1", requires: str = "") -> None:
         """Puts an empty wheel where pip looks for packages."""
@@ -150,7 +157,7 @@ def scratch(tmp_path) -> Scratch:
 
 
 def test_help_lists_experiments_with_their_first_lines(scratch):
-    (scratch.root / "experiments" / "broken.py").write_text("def\n")
+    scratch.add("broken", "", "def\n")
     status, out, _ = scratch.run("--help")
     assert status == 0
     assert (
@@ -287,7 +294,7 @@ def test_a_target_brings_its_compiler_to_no_other_command(scratch):
     bench = scratch.root / "attnlab" / "bench"
     bench.mkdir(parents=True)
     shutil.copy(ROOT / "attnlab" / "bench" / "targets.toml", bench)
-    (scratch.root / "experiments" / "packages.py").write_text(PACKAGES)
+    scratch.add("packages", PACKAGES)
     (scratch.elsewhere / "earlier").mkdir()
     (scratch.elsewhere / "earlier" / "settings.json").write_text('{"target": ["v5e"]}')
     compilers = str(scratch.venv / "compilers")

@@ -14,13 +14,11 @@ ROOT = Path(__file__).resolve().parent.parent
 # A layer imports only lower ones. Top-level modules of attnlab that are not named here are layer 0.
 LAYERS = {
     "ops": 1,
-    "records": 1,
+    "runs": 1,
     "modules": 2,
-    "nnx": 2,
     "models": 3,
     "data": 3,
     "training": 4,
-    "translation": 5,
     "bench": 5,
 }
 
@@ -90,6 +88,18 @@ def test_attnlab_imports_downwards_only():
         if importer != "attnlab"
         for imported in imports(importer, path, LIBRARY)
         if imported in LIBRARY and (reason := violation(importer, imported))
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_an_experiment_imports_no_other():
+    known = sources("experiments")
+    wrong = [
+        f"{importer} imports {imported}"
+        for importer, path in known.items()
+        for imported in imports(importer, path, known | LIBRARY)
+        if imported.startswith("experiments.")
+        and imported.split(".")[1] != (importer.split(".") + [""])[1]
     ]
     assert not wrong, "\n".join(wrong)
 

@@ -1,13 +1,19 @@
-"""What is measured and what came out, one JSON line each."""
+"""What is measured and what came out."""
 
 import dataclasses
-import json
 import statistics
-from typing import Any
 
 PASSES = ("forward", "forward_backward")
 TRAIN_STEP = "train_step"  # the pass of a program that is a whole training step
 ATTENTION = "attention"  # the program that is the mechanism alone
+PASS_TITLES = {"forward": "forward", "forward_backward": "forward + backward"}
+SHORT = {
+    "too_large": "does not fit",
+    "too_slow": "too slow",
+    "failed": "failed",
+    "killed": "killed",
+}
+DERIVED = ("analysis_bytes", "memory_bytes", "median_seconds")  # written beside a row's fields
 STATUSES = ("ok", "too_large", "too_slow", "failed", "killed")
 
 
@@ -17,27 +23,31 @@ class Case:
 
     Attributes:
       mechanism: a name of `attnlab.bench.mechanisms.NAMES`.
-      length: tokens T = S.
-      passes: "forward", or "forward_backward": the value and the gradient of a scalar loss with
-        respect to the parameters and the inputs; "train_step" of a model.
-      batch: sequences in all, over every device.
-      num_heads: heads N; the model width is N * H.
-      head_dim: width H of one head.
-      dtype: of parameters and activations.
+      length: number of tokens, T = S.
+      passes: passes that are measured: "forward", or "forward_backward": the value and the gradient
+        of a scalar loss with respect to the parameters and the inputs; "train_step" of a model.
+      batch: number of sequences in all, over every device.
+      num_heads: number of heads, N; the model width is N * H.
+      head_dim: width of one head, H.
+      dtype: dtype of parameters and activations.
       causal: whether a token sees only itself and earlier ones.
-      implementation: of `ops.attention.IMPLEMENTATIONS`; None for the library's own choice.
-      ops_only: the bare function on [B, T, N, H], without the module and its projections.
-      parallel: "jit" or "pmap".
-      devices: how many devices the batch is split over.
-      window: keys that the window mechanism sees on each open side.
-      num_hashes: hash rounds R of LSH.
-      chunk_size: chunk length C of LSH.
-      target: the absent accelerator it is compiled for, as `targets.parse` takes it, or None: it
-        is run on the devices that are there.
-      shard: what is split over the devices of the target: "batch", "heads", "sequence" or None.
-      program: "attention", or the model whose training step it is (`settings.PROGRAMS`).
-      num_layers: of that model, in each of its stacks.
-      vocab_size: of that model.
+      implementation: implementation, one of `ops.attention.IMPLEMENTATIONS`; None for the library's
+        own choice.
+      ops_only: whether to measure the bare function on [B, T, N, H], without the module and its
+        projections.
+      parallel: way to use several devices, "jit" or "pmap".
+      devices: number of devices that the batch is split over.
+      window: number of keys that the window mechanism sees on each open side.
+      num_hashes: number of hash rounds of LSH, R.
+      chunk_size: chunk length of LSH, C.
+      target: absent accelerator that the case is compiled for, as `targets.parse` takes it, or
+        None: the case runs on the devices that are there.
+      shard: axis that is split over the devices of the target: "batch", "heads", "sequence" or
+        None.
+      program: program that is measured: "attention", or the model whose training step it is
+        (`settings.PROGRAMS`).
+      num_layers: number of layers in each stack of that model.
+      vocab_size: number of ids of that model.
     """
 
     mechanism: str
@@ -80,37 +90,37 @@ class Case:
 
 @dataclasses.dataclass(frozen=True)
 class Result:
-    """What came out of a case: one line of `results.jsonl`.
+    """What came out of a case.
 
     All sizes are bytes on one device; on CPU, where devices share the memory, the process's total
     divided by the devices.
 
     Attributes:
-      case: what was measured.
-      status: "ok"; "too_large" (known before running); "too_slow" (stopped, or predicted to be);
-        "failed" (an exception); "killed" (its process died).
-      message: why it is not "ok", or "".
-      compile_seconds: tracing, lowering and compiling.
-      seconds: of one call, one number a repetition.
-      calls_per_sample: calls that each repetition averages over.
-      argument_bytes: from the compiler: the parameters and inputs.
-      output_bytes: from the compiler: the outputs, less those that reuse an argument's memory.
-      temporary_bytes: from the compiler: everything in between.
-      resident_peak_bytes: seen: arguments plus how far a run raised the process's high-water mark.
-        CPU on Linux only.
-      device_peak_bytes: seen: the device allocator's peak, where it has one and the case raised it.
-      refused_bytes: what it would need, of a case refused before it was known from the program: as
-        the compiler says that refused it, or as shorter lengths were seen to grow.
-      available_bytes: what was free before the case and allowed to it; of a target, what a program
-        can use there.
+      case: case that was measured.
+      status: outcome: "ok"; "too_large" (known before running); "too_slow" (stopped, or predicted
+        to be); "failed" (an exception); "killed" (its process died).
+      message: reason for a status other than "ok", or "".
+      compile_seconds: time of tracing, lowering and compiling.
+      seconds: times of one call, one for each repetition.
+      calls_per_sample: number of calls that each repetition averages over.
+      argument_bytes: size of the parameters and inputs, from the compiler.
+      output_bytes: size of the outputs, less those that reuse an argument's memory, from the
+        compiler.
+      temporary_bytes: size of everything in between, from the compiler.
+      resident_peak_bytes: size that was seen: the arguments, and how far a run raised the process's
+        high-water mark. CPU on Linux only.
+      device_peak_bytes: size that was seen: the peak of the device's allocator, where it has one
+        and the case raised it.
+      refused_bytes: size that a refused case would need, where its program does not say: from the
+        compiler that refused it, or from the growth over shorter lengths.
+      available_bytes: size of the memory that was free before the case and allowed to it; of a
+        target, what a program can use there.
       input_cycled: whether the text was shorter than the case and began again.
-      environment: device, versions, git revision.
-      flags: the command line's settings.
-      time: when the row was written, UTC.
-      begun: when the run began that wrote it; rows of a resumed run have several.
-      load: the machine's load average over the minute before the case.
-      other_seconds: the slower median, of a case that ran twice because it did not go with its
+      load: load average of the machine over the minute before the case.
+      other_seconds: slower median of a case that ran twice because it did not go with its
         neighbors; the row is the faster run.
+      turns: times at which the turns began in which the case was timed beside others; "" where it
+        was alone.
     """
 
     case: Case
@@ -127,12 +137,9 @@ class Result:
     refused_bytes: int | None = None
     available_bytes: int | None = None
     input_cycled: bool = False
-    environment: dict[str, Any] = dataclasses.field(default_factory=dict)
-    flags: dict[str, Any] = dataclasses.field(default_factory=dict)
-    time: str = ""
-    begun: str = ""
     load: float | None = None
     other_seconds: float | None = None
+    turns: str = ""
 
     @property
     def analysis_bytes(self) -> int | None:
@@ -158,35 +165,6 @@ class Result:
         return "resident" if self.memory_bytes == self.resident_peak_bytes else "analysis"
 
     @property
-    def loaded(self) -> bool:
-        """Whether other work ran beside it: a load of more than all cores' and one."""
-        cpus = self.environment.get("cpus")
-        return self.load is not None and cpus is not None and self.load > cpus + 1
-
-    @property
     def median_seconds(self) -> float | None:
         """The median over the repetitions, or None where nothing ran."""
         return statistics.median(self.seconds) if self.seconds else None
-
-
-def to_json(result: Result) -> str:
-    """One line of JSON, the derived numbers included for readers without this library."""
-    derived = {
-        name: getattr(result, name) for name in ("analysis_bytes", "memory_bytes", "median_seconds")
-    }
-    return json.dumps(dataclasses.asdict(result) | derived)
-
-
-def from_json(line: str) -> Result:
-    """The inverse of `to_json`.
-
-    >>> result = Result(Case("dot", 256), "ok", seconds=(0.1, 0.3))
-    >>> from_json(to_json(result)) == result
-    True
-    """
-    fields = json.loads(line)
-    known = {field.name for field in dataclasses.fields(Result)}
-    fields = {name: value for name, value in fields.items() if name in known}
-    fields["case"] = Case(**fields["case"])
-    fields["seconds"] = tuple(fields["seconds"])
-    return Result(**fields)

@@ -11,6 +11,7 @@ from attnlab import platforms
 from attnlab.bench import mechanisms, memory, programs, targets, topology, training_programs
 from attnlab.bench.case import ATTENTION, Case, Result
 from attnlab.bench.targets import Target
+from attnlab.runs.units import human
 
 NO_CUDNN = "cuDNN not found"
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
@@ -91,4 +92,4 @@ def refused_sizes(message: str) -> tuple[int, int] | None:
 
 
 def _needs(need: int, limit: int) -> str:
-    return f"needs {memory.human(need)} of {memory.human(limit)}"
+    return f"needs {human(need)} of {human(limit)}"

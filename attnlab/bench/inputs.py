@@ -7,12 +7,13 @@ hashing an easy day; random normal queries spread evenly over the buckets, which
 import dataclasses
 import functools
 import hashlib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from attnlab.records.errors import Invalid
+from attnlab.runs.errors import Invalid
 
 STREAMS = ("query", "key", "value")
 
@@ -42,26 +43,25 @@ class Text:
         return batch * length > self.data.size
 
 
-def read(path: str | None = None) -> Text:
-    """Reads a file's bytes; without a path, the project's own sources and README, in sorted order.
+def read(paths: str | Sequence[str] | None = None) -> Text:
+    """Reads the bytes of a file, or of several one after the other.
+
+    Args:
+      paths: path of a file, or paths of several; without any, the project's own sources and
+        README, in sorted order.
 
     Raises:
-      Invalid: the file is missing or empty.
+      Invalid: a file is missing or empty.
     """
-    if path is None:
+    if not paths:
         package = Path(__file__).resolve().parents[1]
         root = package.parent
         files = sorted(package.rglob("*.py"))
         if (root / "pyproject.toml").exists():  # a checkout rather than an installed package
-            files += sorted(root.glob("experiments/*.py")) + sorted(root.glob("README.md"))
+            files += sorted(root.glob("experiments/**/*.py")) + sorted(root.glob("README.md"))
         return Text("the project's sources", _bytes(b"\n".join(f.read_bytes() for f in files)))
-    try:
-        data = Path(path).read_bytes()
-    except OSError as error:
-        raise Invalid(f"--input={path}: {error.strerror}; give a file of text") from None
-    if not data:
-        raise Invalid(f"--input={path}: the file is empty; give a file of text")
-    return Text(path, _bytes(data))
+    names = [paths] if isinstance(paths, str) else paths
+    return Text(" + ".join(names), _bytes(b"".join(map(_read, names))))
 
 
 def streams(
@@ -100,3 +100,13 @@ def _sinusoids(xp: Any, length: int, width: int) -> Any:
 
 def _bytes(data: bytes) -> np.ndarray:
     return np.frombuffer(data, np.uint8)
+
+
+def _read(path: str) -> bytes:
+    try:
+        data = Path(path).read_bytes()
+    except OSError as error:
+        raise Invalid(f"--input={path}: {error.strerror}; give a file of text") from None
+    if not data:
+        raise Invalid(f"--input={path}: the file is empty; give a file of text")
+    return data

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from attnlab.bench import trends
-from attnlab.records.palette import INK
+from attnlab.runs.palette import INK
 
 
 @dataclasses.dataclass(frozen=True)
@@ -14,12 +14,12 @@ class Name:
     """What stands in the margin for a line.
 
     Attributes:
-      label: what it is called.
-      growth: how it grows, where that is known.
-      reason: why it ends, in a smaller line below.
-      style: of the line and its marker.
-      length: where it ends.
-      height: and how high; None for the top of the panel.
+      label: name of the line.
+      growth: growth of the line, where that is known.
+      reason: reason why the line ends, in a smaller text below.
+      style: style of the line and its marker.
+      length: length at which the line ends.
+      height: value at which the line ends; None for the top of the panel.
     """
 
     label: str
@@ -50,9 +50,9 @@ def write(axes: Any, names: Sequence[Name], gap: float) -> None:
     """Each line's name to the right of it, moved up or down where names would touch.
 
     Args:
-      axes: a panel with its scales and limits, logarithmic.
-      names: of its lines.
-      gap: between two lines of text, in heights of the panel.
+      axes: panel with its scales and limits, logarithmic.
+      names: names of its lines.
+      gap: distance between two lines of text, in heights of the panel.
     """
     low, high = axes.get_ylim()
 

@@ -10,6 +10,7 @@ import jax
 
 from attnlab.bench import inputs, mechanisms, memory, programs
 from attnlab.bench.case import Case, Result
+from attnlab.runs.units import human
 
 SAMPLE_SECONDS = 5e-3  # shorter calls are batched: a clock read and a thread wake-up cost ~20 µs
 
@@ -28,14 +29,16 @@ def measure(
     """Measures one case.
 
     Args:
-      case: what to measure.
-      text: where its input comes from.
-      repeats: timed samples.
-      limit_seconds: no sample starts that would end later than this after the first run began.
-      limit_bytes: of a CPU's memory, what the case may take; an accelerator's is its own.
-      run: False stops after compiling.
+      case: case to measure.
+      text: text that the inputs are made of.
+      repeats: number of timed samples.
+      limit_seconds: time after the start of the first run by which every sample must be expected to
+        end, or it is not started.
+      limit_bytes: size of a CPU's memory that the case may take; an accelerator has a limit of its
+        own.
+      run: whether to run the program; False stops after compiling.
       build: case -> mechanism.
-      on_compiled: told what is known before the first run.
+      on_compiled: function of the result as it is known before the first run.
 
     Returns:
       A result "ok", "too_large" or "too_slow". Whatever the mechanism raises, it raises.
@@ -66,7 +69,7 @@ def measure(
     )
     if free is not None and need.total * sharers > free:
         word = "allowed" if allowed else "free"
-        message = f"needs {memory.human(need.total * sharers)} of {memory.human(free)} {word}"
+        message = f"needs {human(need.total * sharers)} of {human(free)} {word}"
         return dataclasses.replace(known, status="too_large", message=message)
     if not run:
         return dataclasses.replace(known, status="too_slow", message="not run")

@@ -44,8 +44,8 @@ class Mechanism:
       init: key -> parameters.
       apply: (parameters, *streams, q_offset=0) -> context [B, T, ...]; q_offset is the position of
         the first query among the keys.
-      streams: which of `inputs.STREAMS` it takes, in order.
-      split_heads: streams are [B, T, N, H] rather than [B, T, N * H].
+      streams: names of the `inputs.STREAMS` that it takes, in order.
+      split_heads: whether streams are [B, T, N, H] rather than [B, T, N * H].
     """
 
     init: Callable[[jax.Array], Any]
@@ -58,8 +58,9 @@ def build(case: Case, *, heads_over: int = 1) -> Mechanism:
     """The mechanism of a case; the same object for cases that may share parameters.
 
     Args:
-      case: as it says.
-      heads_over: of a module with heads, build what one of so many devices has: its share of them.
+      case: case to build the mechanism of.
+      heads_over: number of devices that the heads of a module are shared among: it is built with
+        the share of one of them.
 
     Raises:
       ValueError: no mechanism has that name.

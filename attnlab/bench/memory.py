@@ -10,7 +10,6 @@ import contextlib
 import ctypes
 import dataclasses
 import gc
-import os
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -165,24 +164,3 @@ def volunteer_for_the_oom_killer() -> None:
     """If the machine runs out of memory, this process is the one to go, not the user's editor."""
     with contextlib.suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text("1000")
-
-
-def human(size: float | None) -> str:
-    """Bytes for a reader: three digits and a binary unit.
-
-    >>> human(1_500), human(1.5 * 2**30), human(None)
-    ('1.46 KiB', '1.50 GiB', '')
-    """
-    if size is None:
-        return ""
-    units = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
-    power = 0
-    while size >= 999.5 and power < len(units) - 1:
-        size, power = size / 1024, power + 1
-    digits = max(0, 2 - len(str(int(size))) + 1) if power else 0
-    return f"{size:.{digits}f} {units[power]}"
-
-
-def cores() -> int:
-    """Cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

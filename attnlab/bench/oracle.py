@@ -148,7 +148,7 @@ PARAMETER_RANKS: dict[Callable, tuple[int, ...]] = {
 
 
 class Gradients(NamedTuple):
-    """Of a context's scalar loss, each in its argument's shape; None where there was none."""
+    """Gradients of a context's scalar loss, each in its argument's shape; None without argument."""
 
     q: np.ndarray
     k: np.ndarray
@@ -162,8 +162,8 @@ class Attention(NamedTuple):
     """What attention computes.
 
     Attributes:
-      weights: [B, N, T, S].
-      context: [B, T, N, D].
+      weights: weights [B, N, T, S].
+      context: context [B, T, N, D].
       pull_back: dcontext -> its gradients.
       noise: (dcontext, rng) -> the context and the gradients of q, k, v and the parameters, with
         every weight, and every logit's gradient w·(dw − Σ w·dw), at the size of its terms and with
@@ -297,7 +297,7 @@ def rms(x) -> float:
 
 
 def row_rms(x) -> np.ndarray:
-    """Of the rows, which are along the last axis."""
+    """Root mean square of each row, along the last axis."""
     return np.sqrt((x * x).mean(-1))
 
 

@@ -15,12 +15,11 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
 
 from attnlab.bench import margins, targets, trends
-from attnlab.bench.case import Result
+from attnlab.bench.case import SHORT, Result
 from attnlab.bench.margins import Name
-from attnlab.bench.memory import human
-from attnlab.bench.report import SHORT, duration
-from attnlab.records import figure_files
-from attnlab.records.palette import GRID, INK, MECHANISMS, MUTED
+from attnlab.runs import figure_files
+from attnlab.runs.palette import GRID, INK, MECHANISMS, MUTED
+from attnlab.runs.units import duration, human
 
 _DASHES: dict[str, Any] = {
     "": "-",
@@ -29,8 +28,10 @@ _DASHES: dict[str, Any] = {
     "cudnn": ":",
     "splash": (0, (3, 1, 1, 1)),
     "tokamax": (0, (1, 1)),
+    "sorted": (0, (4, 1, 1, 1, 1, 1)),
     "pallas": (0, (8, 1)),
 }
+_STYLES = MECHANISMS | {"flash": (MUTED, "d")}  # the platform's own attention, beside ours
 _LEFT, _WIDE, _TALL = 0.95, 3.7, 3.3  # inches: the ticks of a panel, and the least panel
 _TEXT, _BETWEEN = 0.175, 0.85  # inches: a line of names, what is between two rows of panels
 _MARKS = {"too_large": "x", "too_slow": "o"}  # a case without a result
@@ -60,7 +61,7 @@ def draw(grid: Sequence[Sequence[Panel]], quantity: str, title: str) -> Figure |
     Args:
       grid: rows of panels.
       quantity: "time" or "memory".
-      title: what all of them show.
+      title: heading of the whole figure.
     """
     panels = [panel for row in grid for panel in row]
     results = [r for panel in panels for r in panel.results]
@@ -124,9 +125,10 @@ def _names(results: Sequence[Result], quantity: str, ticks: Sequence[float]) -> 
     fitted = trends.lines(results, passes, trends.needs) if quantity == "memory" else None
     fitted = fitted or _lines(results, quantity)
     spreads = trends.spreads(results, passes) if quantity == "time" else {}
+    one_batch = len({r.case.batch for r in results}) == 1  # else longer is not all that changes
     found = []
     for label, line in _lines(results, quantity).items():
-        growth = trends.growth(fitted[label], spreads.get(label))
+        growth = trends.growth(fitted[label], spreads.get(label)) if one_batch else None
         points: list[tuple[int, float | None]] = [*line.items()]
         lost = _unmeasured((r for r in results if r.case.label == label), quantity)
         points += [(r.case.length, y) for r, y in lost if y or not line]
@@ -288,7 +290,7 @@ def _foot(results: Sequence[Result], quantity: str, *, fitted: bool) -> str:
 
 def _style(label: str) -> dict[str, Any]:
     name, _, way = label.partition(" ")
-    color, marker = MECHANISMS[name]
+    color, marker = _STYLES[name]
     way = way.strip("()")
     face = "white" if way == "dense" else color
     size = 8 if marker == "*" else 5.5

@@ -33,10 +33,10 @@ class Split:
 
     Attributes:
       apply: (parameters, *streams) -> context of one device, inside of the `shard_map`.
-      parameters: where they live, a tree of specs or one for all.
-      rows: where the streams, the context and its cotangent live.
-      partial_loss: a device's loss is of its part only.
-      partial_gradient: so is its gradient of the parameters.
+      parameters: place of the parameters, a tree of specs or one for all.
+      rows: place of the streams, of the context and of its cotangent, a spec.
+      partial_loss: whether a device's loss is of its part only.
+      partial_gradient: whether a device's gradient of the parameters is of its part only.
     """
 
     apply: Callable[..., jax.Array]

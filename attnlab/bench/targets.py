@@ -13,7 +13,7 @@ from importlib import resources
 from typing import Any
 
 from attnlab.platforms import Platform
-from attnlab.records.errors import Invalid
+from attnlab.runs.errors import Invalid
 
 # Of a GPU's memory JAX takes this share unless XLA_PYTHON_CLIENT_MEM_FRACTION says otherwise
 # (JAX documentation, "GPU memory allocation").
@@ -48,8 +48,8 @@ class Target:
     """One device, or a slice of several.
 
     Attributes:
-      device: what they are.
-      shape: of the slice in chips, as "4x4"; None for one JAX device.
+      device: device that the slice is made of.
+      shape: shape of the slice in chips, as "4x4"; None for one JAX device.
     """
 
     device: Device

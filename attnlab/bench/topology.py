@@ -7,7 +7,7 @@ import jax
 from jax.experimental import topologies
 
 from attnlab.bench.targets import Target, gpu_description
-from attnlab.records.errors import Invalid
+from attnlab.runs.errors import Invalid
 
 # A TPU's compiler comes in libtpu; a GPU's in JAX's plugin, which needs no NVIDIA library for it.
 _COMPILERS = {

@@ -38,8 +38,8 @@ class MaskedLM(nn.Module):
     next-sentence loss, or the choice of 15 % of the positions. It is here for its memory alone.
 
     Attributes:
-      config: of the encoder.
-      attention: of the encoder.
+      config: configuration of the encoder.
+      attention: self-attention module of the encoder.
     """
 
     config: TransformerConfig
@@ -49,7 +49,7 @@ class MaskedLM(nn.Module):
     def __call__(
         self, tokens: jax.Array, target: jax.Array | None = None, *, deterministic: bool = True
     ) -> jax.Array:
-        """Of tokens [B, T], some of them masked; `target` [B, T] is for the loss alone."""
+        """Logits of tokens [B, T], some of them masked; `target` [B, T] is for the loss alone."""
         del target
         c = self.config
         types: dict[str, Any] = {"dtype": c.dtype, "param_dtype": c.param_dtype}

@@ -12,6 +12,7 @@ from attnlab.bench.case import Result
 Line = dict[int, float]  # length -> seconds or bytes
 _FEWEST = 4  # lengths of a fit whose error is worth a word
 _NO_ANSWER = 0.5
+_STEEPEST = 2.0  # nothing here grows faster than n²; a steeper line is noise
 _FAR, _FALLS = 3.0, 1.5
 
 
@@ -55,9 +56,9 @@ class Growth:
     """value ∝ n^power.
 
     Attributes:
-      power: the slope of the least squares in log-log.
-      error: its standard error, from the distances of the points to the fit, or from the spread of
-        the repeats if that says more.
+      power: slope of the least-squares line in log-log.
+      error: standard error of `power`, from the distances of the points to the line, or from the
+        spread of the repeats if that is larger.
     """
 
     power: float
@@ -70,13 +71,13 @@ class Growth:
 
 
 def growth(line: Line, spreads: Line | None = None) -> Growth | None:
-    """How a line grows at its longer half of the lengths, of which there must be four.
+    """How a line grows over the longer half of its lengths, or the four longest if that is more.
 
     Short lengths are left out because fixed costs flatten them.
 
     Args:
-      line: the values.
-      spreads: the standard error of the logarithm of each, where values were repeated.
+      line: the values by length.
+      spreads: standard error of the logarithm of each, where values were repeated.
 
     Returns:
       None for fewer than four lengths, or where the error is over ½: that is no answer.
@@ -109,6 +110,23 @@ def _logarithms(line: Line) -> tuple[np.ndarray, np.ndarray]:
     """log n and log value, less their means."""
     x, y = np.log(np.array(sorted(line.items()), np.float64)).T
     return x - x.mean(), y - y.mean()
+
+
+def predicted(
+    line: Iterable[Result], length: int, value: Callable[[Result], float | None] = seconds
+) -> float:
+    """The value at `length` from the shorter lengths of a line.
+
+    The last two that ran are continued with their own slope, up to n²; with one, linearly; with
+    none, 0.
+    """
+    known = {r.case.length: x for r in line if (x := value(r)) and r.case.length < length}
+    points = sorted(known.items())[-2:]
+    if not points:
+        return 0.0
+    n, last = points[-1]
+    power = min(slope(dict(points)), _STEEPEST) if len(points) == 2 else 1.0
+    return last * (length / n) ** power
 
 
 def disagreeing(line: Line) -> list[int]:
@@ -152,8 +170,8 @@ def crossovers(found: dict[str, Line], *, margin: float = 1.1) -> list[Crossover
     """Every pair whose order at the longest common length is not its order at the shortest.
 
     Args:
-      found: from `lines`.
-      margin: how many times smaller the winner must end up; less is a tie.
+      found: lines by mechanism, as `lines` returns them.
+      margin: factor by which the winner must be smaller at the longest length; less is a tie.
     """
     crossings = []
     for winner, low in found.items():

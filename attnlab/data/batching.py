@@ -11,9 +11,8 @@ import grain
 import numpy as np
 
 from attnlab.checks import require
-from attnlab.data.bucketing import FillBuckets, by_length, padded
 from attnlab.data.encoding import Encoded, EncodeDocument, EncodePair, Source
-from attnlab.data.packing import FillRows
+from attnlab.data.filling import FillBuckets, FillRows, by_length, padded
 from attnlab.data.pools import Ahead, Batches, Fill
 from attnlab.data.tokenizers import Tokenizer
 
@@ -32,6 +31,7 @@ def train_batches(
     seed: int,
     pool_batches: int = 20,
     pad_to: int = 8,
+    same_length: bool = False,
     pack: bool = False,
     process_index: int = 0,
     process_count: int = 1,
@@ -45,18 +45,24 @@ def train_batches(
 
     Args:
       source: examples {"source", "target"}, by index.
-      source_tokenizer: of the sources.
-      target_tokenizer: of the targets.
-      batch_size: pairs in a global batch; with `pack`, rows.
-      max_length: tokens of the longest source or target, EOS included.
-      seed: of the order.
-      pool_batches: how many batches of pairs are sorted by length together; 1 is no bucketing.
-      pad_to: lengths are rounded up to a multiple of this, so that few shapes are compiled.
-      pack: put several pairs into each row of `max_length` tokens, with segments and positions.
-      process_index: which rows this process takes: process_index, + process_count, …
-      process_count: must divide batch_size.
-      num_workers: processes that read and encode; 0 does it in a thread. The batches and the state
-        are the same. Workers import the main program, so it needs its `if __name__ == "__main__"`.
+      source_tokenizer: tokenizer of the sources.
+      target_tokenizer: tokenizer of the targets.
+      batch_size: number of pairs in a global batch; with `pack`, number of rows.
+      max_length: number of tokens of the longest source or target, EOS included.
+      seed: seed of the order of examples.
+      pool_batches: number of batches of pairs that are sorted by length together; 1 is no
+        bucketing.
+      pad_to: multiple to which every length is rounded up, so that few shapes are compiled.
+      same_length: whether both sides of a batch have the length of the longer one: half as many
+        shapes, for 1 % more tokens where they are alike (Multi30k; 11 shapes become 6).
+      pack: whether to put several pairs into each row of `max_length` tokens, with segments and
+        positions.
+      process_index: index of this process, which takes the rows process_index, process_index +
+        process_count, … of each batch.
+      process_count: number of processes, which must divide batch_size.
+      num_workers: number of processes that read and encode; 0 does it in a thread. The batches and
+        the state are the same. Workers import the main program, so it needs its `if __name__ ==
+        "__main__"`.
 
     Returns:
       A dataset of {"source": [B, S], "target": [B, T]}, int32, B = batch_size / process_count; both
@@ -69,7 +75,7 @@ def train_batches(
     fill = (
         FillRows(batch_size, max_length)
         if pack
-        else FillBuckets(batch_size, pool_batches, pad_to, seed)
+        else FillBuckets(batch_size, pool_batches, pad_to, seed, same_length)
     )
     encode = EncodePair(source_tokenizer, target_tokenizer, max_length)
     return endless(
@@ -96,14 +102,15 @@ def language_model_batches(
 
     Args:
       source: examples {"text"}, by index.
-      tokenizer: of the texts.
-      batch_size: rows in a global batch.
-      length: tokens in a row.
-      seed: of the order.
-      pack: put several documents into each row; otherwise one, and no segments or positions.
-      process_index: which rows this process takes.
-      process_count: must divide batch_size.
-      num_workers: processes that read and encode.
+      tokenizer: tokenizer of the texts.
+      batch_size: number of rows in a global batch.
+      length: number of tokens in a row.
+      seed: seed of the order of examples.
+      pack: whether to put several documents into each row; otherwise one, and no segments or
+        positions.
+      process_index: index of this process.
+      process_count: number of processes, which must divide batch_size.
+      num_workers: number of processes that read and encode; 0 does it in a thread.
 
     Returns:
       A dataset of {"tokens", "segments", "positions"}, each [batch_size / process_count, length].
@@ -154,15 +161,17 @@ def evaluation_batches(
     *,
     batch_size: int,
     pad_to: int = 8,
+    same_length: bool = False,
 ) -> Iterator[tuple[np.ndarray, dict[str, np.ndarray]]]:
     """Yields every example exactly once, in batches of alike lengths, shortest first.
 
     Args:
       source: examples {"source", "target"}, by index.
-      source_tokenizer: of the sources.
-      target_tokenizer: of the targets.
-      batch_size: rows of every batch; those that remain in the last one are all PAD.
-      pad_to: lengths are rounded up to a multiple of this.
+      source_tokenizer: tokenizer of the sources.
+      target_tokenizer: tokenizer of the targets.
+      batch_size: number of rows of every batch; those that remain in the last one are all PAD.
+      pad_to: multiple to which every length is rounded up.
+      same_length: whether both sides of a batch have the length of the longer one.
 
     Yields:
       (indices [n], {"source": [batch_size, S], "target": [batch_size, T]}): the first n rows are
@@ -175,5 +184,10 @@ def evaluation_batches(
         indices = order[start : start + batch_size]
         yield (
             np.array(indices),
-            padded([pieces[i] for i in indices], pad_to=pad_to, rows=batch_size),
+            padded(
+                [pieces[i] for i in indices],
+                pad_to=pad_to,
+                rows=batch_size,
+                same_length=same_length,
+            ),
         )

@@ -4,7 +4,7 @@ import os
 import tempfile
 from pathlib import Path
 
-from attnlab.records.errors import Invalid
+from attnlab.runs.errors import Invalid
 
 __all__ = ["add_file", "default_cache_dir", "writable"]
 

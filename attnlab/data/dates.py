@@ -84,9 +84,9 @@ class Dates:
     No date of one split is in another, so what is learnt is how dates are written.
 
     Attributes:
-      split: "train", "validation" or "test".
-      seed: of the order of dates and forms.
-      size: how many examples there are.
+      split: name of the split: "train", "validation" or "test".
+      seed: seed of the order of dates and forms.
+      size: number of examples.
 
     Example:
       >>> Dates()[0]
@@ -119,7 +119,7 @@ class Dates:
         return tuple(links.get(i, ()) for i in range(len(target)))
 
     def _written(self, index: int) -> tuple[str, str, Links]:
-        """Returns source, target, and of positions of the target those of the source."""
+        """Returns source, target, and for positions of the target the positions of the source."""
         if not 0 <= index < self.size:
             raise IndexError(f"example {index} of {self.size}")
         rng = random.Random(f"dates {self.split} {self.seed} {index}")
@@ -139,7 +139,7 @@ class Dates:
 
 
 def field(kind: str, date: datetime.date, language: int) -> tuple[str, Links]:
-    """The text of a field and, of positions in `YYYY-MM-DD`, those of the text they stem from."""
+    """The text of a field and, for positions in `YYYY-MM-DD`, those of the text they stem from."""
     match kind:
         case "Y":
             return f"{date.year}", {i: (i,) for i in range(4)}

@@ -82,7 +82,7 @@ def count_too_long(
     max_length: int,
     sample: int = 10_000,
 ) -> tuple[int, int]:
-    """Of the first `sample` examples, how many training leaves out, and how many were looked at."""
+    """How many of the first `sample` examples training leaves out, and how many were looked at."""
     encode = EncodePair(source_tokenizer, target_tokenizer, max_length)
     looked_at = min(sample, len(source))
     return sum(not encode(source[i]) for i in range(looked_at)), looked_at

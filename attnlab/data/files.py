@@ -20,7 +20,7 @@ from absl import logging
 from attnlab.data.cache import default_cache_dir, writable
 from attnlab.data.lines import Row, read_documents, read_pairs, read_tsv
 from attnlab.data.texts import Texts
-from attnlab.records.errors import Invalid
+from attnlab.runs.errors import Invalid
 
 __all__ = ["open_pairs", "open_text", "open_tsv"]
 
@@ -37,10 +37,10 @@ def open_pairs(
     """Examples {"source", "target"} of two aligned files, a sentence a line, in their order.
 
     Args:
-      source: UTF-8 text, gzipped if its name ends with .gz.
-      target: its translation, line by line.
-      split: which part of it, in the words of TFDS: "train" is all, "train[:1%]" a part.
-      cache_dir: where the prepared data is kept; None is `cache.default_cache_dir()`.
+      source: path of a UTF-8 text, gzipped if its name ends with .gz.
+      target: path of its translation, line by line.
+      split: part of the data set, in the words of TFDS: "train" is all, "train[:1%]" a part.
+      cache_dir: folder of prepared data; None is `cache.default_cache_dir()`.
 
     Raises:
       Invalid: a file that is missing, misaligned or not UTF-8; an empty line; a cache that
@@ -72,10 +72,10 @@ class TextFiles(tfds.core.GeneratorBasedBuilder, skip_registration=True):  # typ
     """The TFDS builder of rows that a function reads.
 
     Args:
-      name: of the data set.
-      columns: of a row.
-      read: makes an iterator of the rows.
-      data_dir: where the folder of the data set is, or will be.
+      name: name of the data set.
+      columns: names of a row's columns.
+      read: function () -> an iterator of the rows.
+      data_dir: parent of the folder of the data set, which need not exist yet.
     """
 
     VERSION = tfds.core.Version("1.0.0")

@@ -1,9 +1,9 @@
 """An endless iterator of batches that are cut from pools, whose state is three integers.
 
-A pool is what is looked at together to make batches of it: the examples that are sorted by length,
-or those that fill the rows of one packed batch. It is a pure function of where it begins in the
-endless order of examples. So the state of the iterator is (where its pool begins, how many of the
-pool's batches are gone), and resuming is exact.
+A pool is a group of examples that batches are made of together: the examples that are sorted by
+length, or those that fill the rows of one packed batch. It is a pure function of where it begins in
+the endless order of examples. So the state of the iterator is (where its pool begins, how many of
+the pool's batches are gone), and resuming is exact.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import grain
 
 from attnlab.data.encoding import Piece
-from attnlab.records.errors import Invalid
+from attnlab.runs.errors import Invalid
 
 __all__ = ["Ahead", "Batches", "Cursor", "Fill", "Reader"]
 
@@ -35,9 +35,9 @@ class Reader:
 
     Args:
       order: the endless order of examples, lists of pieces.
-      epoch: how many examples there are.
-      cursor: the first piece to read.
-      num_workers: processes that read and encode.
+      epoch: number of examples.
+      cursor: place of the first piece to read.
+      num_workers: number of processes that read and encode.
     """
 
     def __init__(
@@ -96,10 +96,10 @@ class Batches(grain.IterDataset):
 
     Args:
       order: the endless order of examples, lists of pieces.
-      epoch: how many examples there are.
-      fill: takes pieces from the reader and returns the batches of a pool, at least one; a pure
-        function of where the reader stands.
-      num_workers: processes that read and encode.
+      epoch: number of examples.
+      fill: function of a reader that takes pieces from it and returns the batches of a pool, at
+        least one; a pure function of where the reader stands.
+      num_workers: number of processes that read and encode.
     """
 
     def __init__(
@@ -154,11 +154,11 @@ class _PoolIterator(grain.DatasetIterator):
 
 
 class Ahead(grain.IterDataset):
-    """Makes batches in a thread before they are asked for; its state is that of what was.
+    """Makes batches in a thread before they are asked for; its state is that of the last one given.
 
     Args:
-      parent: makes the batches.
-      batches: how many are made ahead.
+      parent: data set that makes the batches.
+      batches: number of batches made ahead.
     """
 
     def __init__(self, parent: grain.IterDataset, batches: int) -> None:
@@ -203,7 +203,7 @@ class _AheadIterator(grain.DatasetIterator):
         pass
 
     def _forget(self) -> None:
-        """Throws away what is not yet asked for."""
+        """Throws away the batches that are not yet asked for."""
         for future in self._ahead:
             future.cancel()
         wait(self._ahead)

@@ -13,7 +13,7 @@ import sentencepiece
 from attnlab.data.cache import add_file, default_cache_dir
 from attnlab.data.encoding import Source
 from attnlab.data.tokenizers import sha256, until_end
-from attnlab.records.errors import Invalid
+from attnlab.runs.errors import Invalid
 from attnlab.tokens import BOS, EOS, PAD, UNK
 
 __all__ = ["SentencePiece", "train_sentencepiece"]
@@ -25,7 +25,7 @@ class SentencePiece:
     """A trained SentencePiece model.
 
     Args:
-      model: the bytes of a model file with attnlab's special ids.
+      model: bytes of a model file with attnlab's special ids.
     """
 
     def __init__(self, model: bytes) -> None:
@@ -70,11 +70,12 @@ def train_sentencepiece(
     read, equally spaced.
 
     Args:
-      source: the training split.
-      sides: of its examples. Two of them share one vocabulary (Vaswani 2017 §5.1).
-      vocab_size: ids, the four special ones included.
-      model_type: "bpe" (Sennrich 2016) or "unigram" (Kudo 2018).
-      cache_dir: where models are kept; None is `cache.default_cache_dir()`.
+      source: examples of the training split.
+      sides: names of the texts of an example to train on. Two of them share one vocabulary (Vaswani
+        2017 §5.1).
+      vocab_size: number of ids, the four special ones included.
+      model_type: kind of model: "bpe" (Sennrich 2016) or "unigram" (Kudo 2018).
+      cache_dir: folder of trained models; None is `cache.default_cache_dir()`.
 
     Raises:
       Invalid: no such vocabulary can be made of this text, or the cache cannot be written.

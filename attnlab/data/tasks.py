@@ -17,11 +17,11 @@ class SymbolTask(abc.ABC):
     symbols are uniform. Take another seed for held-out examples.
 
     Attributes:
-      num_symbols: how many symbols words are made of.
-      min_length: symbols in the shortest word.
-      max_length: symbols in the longest word.
-      seed: of the whole task.
-      size: how many examples there are.
+      num_symbols: number of symbols that words are made of.
+      min_length: number of symbols in the shortest word.
+      max_length: number of symbols in the longest word.
+      seed: seed of the whole task.
+      size: number of examples.
 
     Raises:
       ValueError: there is no word of such a length.
@@ -52,7 +52,7 @@ class SymbolTask(abc.ABC):
 
     @abc.abstractmethod
     def example(self, word: list[int]) -> dict[str, str]:
-        """What is asked of a word."""
+        """The example that the task makes of a word."""
 
 
 def numbers(symbols: list[int]) -> str:

@@ -14,7 +14,7 @@ class Texts:
 
     Args:
       records: a TFDS data source: dictionaries by index, values bytes or str.
-      features: of what an example calls a text, the name of the feature.
+      features: names of the records' features, by the name that an example has for the text.
     """
 
     def __init__(self, records: Any, features: Mapping[str, str]) -> None:

@@ -10,7 +10,7 @@ import tensorflow_datasets as tfds
 
 from attnlab.data.texts import Texts
 from attnlab.data.tfrecord import Shard, TFRecords
-from attnlab.records.errors import Invalid
+from attnlab.runs.errors import Invalid
 
 __all__ = ["open_tfds"]
 
@@ -23,13 +23,13 @@ def open_tfds(
     """Examples of a data set in a TFDS folder, in array_record or tfrecord files.
 
     Args:
-      name: as TFDS calls it, such as "wmt14_translate/de-en" or "lm1b:1.1.0"; without a version,
-        the newest that is there.
-      split: in the words of TFDS: "train", "test[:100]", …
+      name: name of the data set in TFDS, such as "wmt14_translate/de-en" or "lm1b:1.1.0"; without a
+        version, the newest that is there.
+      split: part of the data set, in the words of TFDS: "train", "test[:100]", …
       data_dir: the folder that TFDS was given as its data_dir.
-      features: what an example calls its texts, and the features they are, such as
-        {"source": "en", "target": "de"} for the other direction. None is the pair that the data set
-        is made for, in its own direction, or else its "text".
+      features: names of the data set's features, by the name that an example has for the text, such
+        as {"source": "en", "target": "de"} for the other direction. None is the pair that the data
+        set is made for, in its own direction, or else its "text".
 
     Raises:
       Invalid: it is not there, or in a format that cannot be read. The message is one line.

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from attnlab.records.errors import Invalid
+from attnlab.runs.errors import Invalid
 
 __all__ = ["Shard", "TFRecords"]
 
@@ -27,9 +27,9 @@ class Shard:
     """Some records of a file.
 
     Attributes:
-      path: of the file.
-      skip: how many records of the file come before them.
-      take: how many they are; -1 is all that are left.
+      path: path of the file.
+      skip: number of records of the file that come before these.
+      take: number of these records; -1 is all that are left.
     """
 
     path: Path

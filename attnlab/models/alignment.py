@@ -20,10 +20,10 @@ def align(score: Score, queries: jax.Array, keys: jax.Array, lengths: jax.Array)
     """softmax_j(score(query_i, key_j)) over the real keys, [B, T, S] in at least float32.
 
     Args:
-      score: of one head.
-      queries: [B, T, Hq].
-      keys: [B, S, Hk].
-      lengths: [B], how many keys are real; where none is, the weights are zero.
+      score: score of one head.
+      queries: queries [B, T, Hq].
+      keys: keys [B, S, Hk].
+      lengths: number of real keys of each example, [B]; where it is 0, the weights are zero.
     """
     mask = masks.Padding(lengths)
     return attention_weights(score, queries[:, :, None], keys[:, :, None], mask=mask)[:, 0]

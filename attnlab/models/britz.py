@@ -66,26 +66,27 @@ class Britz(Seq2Seq):
     | Dec-4-Res, ResD | decoder_layers=4, decoder_residual="add", "dense", input_transform=True   |
 
     Attributes:
-      source_vocab_size: of the source.
-      target_vocab_size: of the target.
+      source_vocab_size: number of ids of the source.
+      target_vocab_size: number of ids of the target.
       embed_features: width of the embeddings.
-      hidden_features: n, of every layer.
-      attention: "mul", "add", "none-state" or "none-input".
-      attention_features: rows of W_1 and W_2.
+      hidden_features: width of every layer's state, n.
+      attention: kind of attention: "mul", "add", "none-state" or "none-input".
+      attention_features: number of rows of W_1 and W_2.
       encoder_cell: a class of `attnlab.models.cells`.
-      decoder_cell: likewise.
-      encoder_layers: in each direction.
-      decoder_layers: at least 1.
-      encoder_residual: None, "add" or "dense"; see `Stack`.
-      decoder_residual: likewise; around the first layer only with `input_transform`.
-      input_transform: bring [y; c] to the width n first, as the released code does to make room for
-        a residual around the first layer. The counts printed for Dec-8-Res and Dec-8-ResD are
-        without it, those for Dec-4-Res and Dec-4-ResD with it.
-      direction: "both", "forward" or "backward", the ways the encoder reads.
-      dropout_rate: on the input of each layer; 0.2 in the paper.
-      dtype: of the computation; None = that of the parameters. States and logits are float32.
-      param_dtype: of the parameters.
-      kernel_init: for all but embeddings, score and recurrent kernels.
+      decoder_cell: a class of `attnlab.models.cells`.
+      encoder_layers: number of layers of the encoder, in each direction.
+      decoder_layers: number of layers of the decoder, at least 1.
+      encoder_residual: kind of residual in the encoder: None, "add" or "dense"; see `Stack`.
+      decoder_residual: kind of residual in the decoder: None, "add" or "dense"; around the first
+        layer only with `input_transform`.
+      input_transform: whether to bring [y; c] to the width n first, as the released code does to
+        make room for a residual around the first layer. The counts printed for Dec-8-Res and
+        Dec-8-ResD are without it, those for Dec-4-Res and Dec-4-ResD with it.
+      direction: direction in which the encoder reads: "both", "forward" or "backward".
+      dropout_rate: rate of dropout on the input of each layer; 0.2 in the paper.
+      dtype: dtype of the computation; None = that of the parameters. States and logits are float32.
+      param_dtype: dtype of the parameters.
+      kernel_init: initializer of all kernels but those of embeddings, score and recurrence.
     """
 
     source_vocab_size: int
@@ -196,7 +197,7 @@ class Britz(Seq2Seq):
         return (logits, weights) if return_weights else logits
 
     def _as_states(self, x: jax.Array) -> tuple[Any, ...]:
-        """[B, all states] cut into one for each layer of the decoder."""
+        """The columns of x [B, all states] cut into a state for each layer of the decoder."""
         x = x.astype(jnp.promote_types(x.dtype, jnp.float32))
         each = self.decoder_cell.num_states
         parts = jnp.split(x, each * self.decoder_layers, -1)

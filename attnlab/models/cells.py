@@ -64,9 +64,9 @@ class Cell(nn.Module):
     A state is an array [B, n] or a tuple of such; x [B, num_gates · n] is the projected input.
 
     Attributes:
-      features: n.
-      recurrent_init: for what multiplies the state, [n, k·n].
-      param_dtype: of the parameters.
+      features: width of the state, n.
+      recurrent_init: initializer of the kernels that multiply the state, [n, k·n].
+      param_dtype: dtype of the parameters.
     """
 
     features: int

@@ -59,22 +59,25 @@ class Luong(Seq2Seq):
     Cost of a target token: O(layers · n²) + O(S·n), with a local window O(D·n).
 
     Attributes:
-      source_vocab_size: of the source.
-      target_vocab_size: of the target.
+      source_vocab_size: number of ids of the source.
+      target_vocab_size: number of ids of the target.
       embed_features: width of the embeddings.
-      hidden_features: n.
-      num_layers: of encoder and decoder alike; the decoder begins with the encoder's last states.
-      score: "location", "dot", "general" or "concat"; concat is not crippled as in the paper, whose
-        authors fixed the half of W_a that meets the source to the identity (footnote 15).
-      window: "global", "local-m" or "local-p"; a local window refuses "location".
-      half_width: D of the local windows.
-      max_source_length: words that "location" can look at; it ignores later ones.
-      input_feeding: h̃ into the next step.
-      reverse_source: read the source backwards.
-      dropout_rate: on the input of each layer and on h̃; 0.2 in the paper's better models.
-      dtype: of the computation; None = that of the parameters. States and logits are float32.
-      param_dtype: of the parameters.
-      kernel_init: for all parameters but the biases of the LSTM, the only biases there are.
+      hidden_features: width of every layer's state, n.
+      num_layers: number of layers of the encoder, and also of the decoder, which begins with the
+        encoder's last states.
+      score: name of the score: "location", "dot", "general" or "concat". Here concat learns all of
+        W_a; the paper's authors fixed the half that meets the source to the identity (footnote 15).
+      window: kind of window: "global", "local-m" or "local-p"; a local window refuses "location".
+      half_width: half width D of the local windows.
+      max_source_length: number of words that "location" can look at; it ignores later ones.
+      input_feeding: whether h̃ is an input of the next step.
+      reverse_source: whether to read the source backwards.
+      dropout_rate: rate of dropout on the input of each layer and on h̃; 0.2 in the paper's better
+        models.
+      dtype: dtype of the computation; None = that of the parameters. States and logits are float32.
+      param_dtype: dtype of the parameters.
+      kernel_init: initializer of all parameters but the biases of the LSTM, the only biases there
+        are.
     """
 
     source_vocab_size: int

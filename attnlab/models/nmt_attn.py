@@ -36,16 +36,16 @@ class NMTAttn(Seq2Seq):
     begin at 0, where trax's begin at 1.
 
     Attributes:
-      source_vocab_size: of the source.
-      target_vocab_size: of the target.
-      features: d_model, the width of embeddings, states and all heads together.
-      num_heads: of the attention, a divisor of `features`.
-      num_encoder_layers: LSTM layers over the source.
-      num_decoder_layers: LSTM layers after the attention.
-      dropout_rate: on the input of each LSTM layer; trax has none.
-      attention_dropout_rate: on the weights.
-      dtype: of the computation; None = that of the parameters. States and logits are float32.
-      param_dtype: of the parameters.
+      source_vocab_size: number of ids of the source.
+      target_vocab_size: number of ids of the target.
+      features: width d_model of embeddings, of states and of all heads together.
+      num_heads: number of heads, a divisor of `features`.
+      num_encoder_layers: number of LSTM layers over the source.
+      num_decoder_layers: number of LSTM layers after the attention.
+      dropout_rate: rate of dropout on the input of each LSTM layer; trax has none.
+      attention_dropout_rate: rate of dropout on the attention weights.
+      dtype: dtype of the computation; None = that of the parameters. States and logits are float32.
+      param_dtype: dtype of the parameters.
     """
 
     source_vocab_size: int = 33300

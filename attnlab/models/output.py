@@ -19,11 +19,11 @@ class Logits(nn.Module):
     """W x (+ b) over the vocabulary, summed and returned in at least float32.
 
     Attributes:
-      vocab_size: V.
-      use_bias: add b.
-      dtype: of the factors of the product; None = that of inputs and parameters.
-      param_dtype: of the parameters.
-      kernel_init: for W.
+      vocab_size: number of ids, V.
+      use_bias: whether to add b.
+      dtype: dtype of the factors of the product; None = that of inputs and parameters.
+      param_dtype: dtype of the parameters.
+      kernel_init: initializer of W.
     """
 
     vocab_size: int

@@ -28,49 +28,72 @@ __all__ = [
 ]
 
 
-class Recurrent(nn.Module):
-    """One recurrent layer over a whole sequence.
+class _Options(nn.Module, kw_only=True):
+    """The keywords that all layers here take.
 
     Attributes:
-      cell: the class of the cell.
-      features: n, the width of its state.
-      backward: run from the last token to the first.
-      use_bias: of the input projection.
-      dtype: of the matrix products; None = that of inputs and parameters.
-      param_dtype: of the parameters.
-      kernel_init: for the input projection.
-      recurrent_init: for what multiplies the state.
+      use_bias: whether the input projections have biases.
+      dtype: dtype of the matrix products; None = that of inputs and parameters.
+      param_dtype: dtype of the parameters.
+      kernel_init: initializer of the input projections.
+      recurrent_init: initializer of the matrices that multiply the state.
     """
 
-    cell: type[Cell]
-    features: int
-    backward: bool = False
     use_bias: bool = True
     dtype: Any = None
     param_dtype: Any = jnp.float32
     kernel_init: Initializer = lecun_normal
     recurrent_init: Initializer = orthogonal_blocks
 
-    @nn.compact
-    def __call__(
-        self, x: jax.Array, lengths: jax.Array | None = None, state: Any = None
-    ) -> tuple[jax.Array, Any]:
-        """Outputs [B, S, n] and the state after the last step (backward: of the first token).
+    def _options(self) -> dict[str, Any]:
+        return {
+            "use_bias": self.use_bias,
+            "dtype": self.dtype,
+            "param_dtype": self.param_dtype,
+            "kernel_init": self.kernel_init,
+            "recurrent_init": self.recurrent_init,
+        }
 
-        Args:
-          x: [B, S, D].
-          lengths: [B]. From there on outputs are zero and the state stays as it is, so that the
-            backward layer begins at the last token; None = all tokens are real.
-          state: before the first step; None = zero.
-        """
-        x = nn.Dense(
-            self.cell.num_gates * self.features,
+    def _to_gates(self, cell: type[Cell], features: int, name: str) -> nn.Dense:
+        return nn.Dense(
+            cell.num_gates * features,
             use_bias=self.use_bias,
             dtype=self.dtype,
             param_dtype=self.param_dtype,
             kernel_init=self.kernel_init,
-            name="input",
-        )(time_first(x))
+            name=name,
+        )
+
+
+class Recurrent(_Options):
+    """One recurrent layer over a whole sequence.
+
+    The keywords of `_Options` belong to it too.
+
+    Attributes:
+      cell: the class of the cell.
+      features: width of the state, n.
+      backward: whether to run from the last token to the first.
+    """
+
+    cell: type[Cell]
+    features: int
+    backward: bool = False
+
+    @nn.compact
+    def __call__(
+        self, x: jax.Array, lengths: jax.Array | None = None, state: Any = None
+    ) -> tuple[jax.Array, Any]:
+        """Outputs [B, S, n] and the state after the last step (backward: after the first token).
+
+        Args:
+          x: inputs [B, S, D].
+          lengths: number of real tokens of each row, [B]. From there on outputs are zero and the
+            state stays as it is, so that a backward layer begins at the last real token; None = all
+            tokens are real.
+          state: state before the first step; None = zero.
+        """
+        x = self._to_gates(self.cell, self.features, "input")(time_first(x))
         real = None if lengths is None else _is_real(x.shape[0], lengths)
 
         def step(cell, state, inputs):
@@ -89,24 +112,22 @@ class Recurrent(nn.Module):
         return time_first(outputs), state
 
 
-class Stack(nn.Module):
+class Stack(_Options):
     """Recurrent layers on top of each other.
 
     With x¹ the input, layer l computes x^{l+1} = h^l(x^l), or in a residual (Britz et al. 2017,
     §4.3) x^{l+1} = h^l(x^l) + x^l, "add", or + Σ_{j ≤ l} x^j, "dense"; then x is as wide as n.
 
+    The keywords of `_Options` belong to it too.
+
     Attributes:
-      cell: as for `Recurrent`.
-      features: n, of each layer.
-      num_layers: how many.
-      residual: None, "add" or "dense".
-      dropout_rate: on the input of each layer, around which a residual goes (Zaremba et al. 2014).
-      backward: as for `Recurrent`, like all below.
-      use_bias: of the input projections.
-      dtype: of the matrix products.
-      param_dtype: of the parameters.
-      kernel_init: for the input projections.
-      recurrent_init: for what multiplies the states.
+      cell: the class of the cells.
+      features: width of each layer's state, n.
+      num_layers: number of layers.
+      residual: kind of residual: None, "add" or "dense".
+      dropout_rate: rate of dropout on the input of each layer, around which a residual goes
+        (Zaremba et al. 2014).
+      backward: whether to run from the last token to the first.
     """
 
     cell: type[Cell]
@@ -115,11 +136,6 @@ class Stack(nn.Module):
     residual: str | None = None
     dropout_rate: float = 0.0
     backward: bool = False
-    use_bias: bool = True
-    dtype: Any = None
-    param_dtype: Any = jnp.float32
-    kernel_init: Initializer = lecun_normal
-    recurrent_init: Initializer = orthogonal_blocks
 
     @nn.compact
     def __call__(
@@ -133,24 +149,21 @@ class Stack(nn.Module):
         """Outputs [B, S, n] of the top layer, and the last state of each layer.
 
         Args:
-          x: [B, S, D].
-          lengths: [B], as for `Recurrent`.
-          states: of each layer before the first step; None = zero.
-          deterministic: no dropout.
+          x: inputs [B, S, D].
+          lengths: number of real tokens of each row, [B]; None = all tokens are real.
+          states: state of each layer before the first step; None = zero.
+          deterministic: whether dropout is off.
         """
         inputs, after = [x], []
         for index in range(self.num_layers):
-            output, state = Recurrent(
+            layer = Recurrent(
                 self.cell,
                 self.features,
-                self.backward,
-                self.use_bias,
-                self.dtype,
-                self.param_dtype,
-                self.kernel_init,
-                self.recurrent_init,
+                backward=self.backward,
                 name=f"layer_{index}",
-            )(
+                **self._options(),
+            )
+            output, state = layer(
                 nn.Dropout(self.dropout_rate)(inputs[-1], deterministic=deterministic),
                 lengths,
                 None if states is None else states[index],
@@ -160,10 +173,10 @@ class Stack(nn.Module):
         return inputs[-1], tuple(after)
 
 
-class Bidirectional(nn.Module):
+class Bidirectional(_Options):
     """Two stacks that read the same sequence in opposite directions, their outputs side by side.
 
-    Attributes: as for `Stack`.
+    Attributes: as for `Stack`, without `backward`.
     """
 
     cell: type[Cell]
@@ -171,11 +184,6 @@ class Bidirectional(nn.Module):
     num_layers: int = 1
     residual: str | None = None
     dropout_rate: float = 0.0
-    use_bias: bool = True
-    dtype: Any = None
-    param_dtype: Any = jnp.float32
-    kernel_init: Initializer = lecun_normal
-    recurrent_init: Initializer = orthogonal_blocks
 
     @nn.compact
     def __call__(
@@ -188,15 +196,11 @@ class Bidirectional(nn.Module):
                     self.cell,
                     self.features,
                     self.num_layers,
-                    self.residual,
-                    self.dropout_rate,
-                    backward,
-                    self.use_bias,
-                    self.dtype,
-                    self.param_dtype,
-                    self.kernel_init,
-                    self.recurrent_init,
+                    residual=self.residual,
+                    dropout_rate=self.dropout_rate,
+                    backward=backward,
                     name="backward" if backward else "forward",
+                    **self._options(),
                 )(x, lengths, deterministic=deterministic)
                 for backward in (False, True)
             ),
@@ -205,10 +209,13 @@ class Bidirectional(nn.Module):
         return jnp.concatenate(outputs, -1), states
 
 
-class StackStep(nn.Module):
+class StackStep(_Options):
     """One step of a stack, for a decoder whose next input depends on what came out of this one.
 
-    Attributes: as for `Stack`, whose parameters have other names.
+    Its parameters have other names than those of `Stack`. The input projection of the first layer
+    belongs to the caller.
+
+    Attributes: as for `Stack`, without `backward`.
     """
 
     cell: type[Cell]
@@ -216,10 +223,6 @@ class StackStep(nn.Module):
     num_layers: int
     residual: str | None = None
     dropout_rate: float = 0.0
-    dtype: Any = None
-    param_dtype: Any = jnp.float32
-    kernel_init: Initializer = lecun_normal
-    recurrent_init: Initializer = orthogonal_blocks
 
     @nn.compact
     def __call__(
@@ -233,22 +236,17 @@ class StackStep(nn.Module):
         """The next states and the output [B, n] of the top layer.
 
         Args:
-          states: of each layer.
-          gates: the input of the first layer, projected, [B, num_gates · n].
-          x: the same before its projection, [B, n], for a residual around the first layer; None =
-            no residual around that layer.
-          deterministic: no dropout.
+          states: state of each layer.
+          gates: projected input of the first layer, [B, num_gates · n].
+          x: input of the first layer before its projection, [B, n], for a residual around that
+            layer; None = no residual around it.
+          deterministic: whether dropout is off.
         """
         inputs, after = [] if x is None else [x], []
         for index, state in enumerate(states):
             if index > 0:
-                gates = nn.Dense(
-                    self.cell.num_gates * self.features,
-                    dtype=self.dtype,
-                    param_dtype=self.param_dtype,
-                    kernel_init=self.kernel_init,
-                    name=f"input_{index}",
-                )(nn.Dropout(self.dropout_rate)(inputs[-1], deterministic=deterministic))
+                below = nn.Dropout(self.dropout_rate)(inputs[-1], deterministic=deterministic)
+                gates = self._to_gates(self.cell, self.features, f"input_{index}")(below)
             cell = self.cell(
                 self.features, self.recurrent_init, self.param_dtype, name=f"cell_{index}"
             )
@@ -292,7 +290,7 @@ def over_time(step: Callable[..., Any], *, backward: bool = False, in_axes: Any 
 
 
 def read_carry(module: nn.Module, start: Any, decode: bool) -> Any:
-    """The state to begin with: while decoding, that after the tokens so far, if there were any."""
+    """The state to begin with: `start`, or while decoding the state after the tokens so far."""
     return module.variable("cache", "carry", lambda: start).value if decode else start
 
 

@@ -86,13 +86,13 @@ class _Bahdanau(Seq2Seq):
         return nn.Dense(features, **self._options(**changed))
 
     def _annotations(self, source: jax.Array, deterministic: bool):
-        """[B, S, n or 2n], and the state or states after the last step."""
+        """The annotations [B, S, n or 2n], and the state or states after the last step."""
         embedded = self.dropout(self.source_embed(source), deterministic=deterministic)
         outputs, states = self.encoder(embedded, tok.lengths(source))
         return self.dropout(outputs, deterministic=deterministic), states
 
     def _read_out(self, states, embedded, contexts, deterministic: bool) -> jax.Array:
-        """Logits [B, T, V] from [B, T, n], [B, T, m] and [B, T, n or 2n]."""
+        """Logits [B, T, V] of states [B, T, n], embeddings [B, T, m], contexts [B, T, n or 2n]."""
         hidden = self.maxout(
             jnp.concatenate([states.astype(embedded.dtype), embedded, contexts], -1)
         )
@@ -109,19 +109,22 @@ class RNNSearch(_Bahdanau):
     Cost of a target token: O(n²) + O(S·(n' + n)).
 
     Attributes:
-      source_vocab_size: of the source.
-      target_vocab_size: of the target.
-      embed_features: m, the width of the embeddings.
-      hidden_features: n, the width of each state.
-      maxout_features: l, the width of the layer before the vocabulary.
-      output_state: "before" or "after" the step, what the output layer reads.
-      use_bias: where the paper omits biases to save space.
-      dropout_rate: on embeddings, annotations and the maxout layer; the paper has none.
-      dtype: of the computation; None = that of the parameters. States and logits are float32.
-      param_dtype: of the parameters.
-      kernel_init: for all but the recurrent kernels, which are orthogonal, and the alignment.
-      align_features: n', the hidden width of the alignment model.
-      align_init: for W_a and U_a; v begins at zero, so that at first attention is uniform.
+      source_vocab_size: number of ids of the source.
+      target_vocab_size: number of ids of the target.
+      embed_features: width of the embeddings, m.
+      hidden_features: width of each state, n.
+      maxout_features: width of the layer before the vocabulary, l.
+      output_state: state that the output layer reads, the one "before" or "after" the step.
+      use_bias: whether there are biases, which the paper omits to save space.
+      dropout_rate: rate of dropout on embeddings, annotations and the maxout layer; the paper has
+        none.
+      dtype: dtype of the computation; None = that of the parameters. States and logits are float32.
+      param_dtype: dtype of the parameters.
+      kernel_init: initializer of all kernels but those of the recurrence, which are orthogonal, and
+        of the alignment.
+      align_features: hidden width of the alignment model, n'.
+      align_init: initializer of W_a and U_a; v begins at zero, so that at first attention is
+        uniform.
     """
 
     align_features: int = 1000

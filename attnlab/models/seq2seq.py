@@ -29,7 +29,7 @@ class Decoder(nn.Module):
     """
 
     def encode(self, source: Any, *, deterministic: bool = True) -> Any:
-        """The memory of a source [B, S]; None of none."""
+        """The memory of a source [B, S]; None if there is no source."""
         raise NotImplementedError
 
     def decode(
@@ -43,7 +43,7 @@ class Decoder(nn.Module):
         """Logits [B, T, V] float32 of the tokens that follow each of `tokens` [B, T].
 
         Args:
-          memory: what `encode` made of the source.
+          memory: memory that `encode` made of the source.
           tokens: ids that the decoder reads, beginning with BOS.
           deterministic: whether there is no dropout.
           decode: whether to continue after the tokens in the cache.

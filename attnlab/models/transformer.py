@@ -52,9 +52,11 @@ class Transformer(Seq2Seq):
 
     Attributes:
       config: sizes and choices.
-      attention: of both stacks, copied for each layer, called as `attention(x, mask=,
-        deterministic=, decode=)`; the mask says what is causal. None = `config.attention()`.
-      cross_attention: likewise; None = `config.cross_attention()`.
+      attention: self-attention module of both stacks, copied for each layer, called as
+        `attention(x, mask=, deterministic=, decode=)`; the mask says what is causal. None =
+        `config.attention()`.
+      cross_attention: module of the attention over the source, copied for each layer; None =
+        `config.cross_attention()`.
     """
 
     config: TransformerConfig
@@ -88,13 +90,13 @@ class Transformer(Seq2Seq):
         """Logits [B, T, V] of the target [B, T] under teacher forcing.
 
         Args:
-          source: [B, S].
-          target: [B, T].
-          source_segments: [B, S], the ids of several sources packed in a row.
-          source_positions: [B, S], restarting with each segment.
-          target_segments: [B, T].
-          target_positions: [B, T].
-          deterministic: no dropout.
+          source: source tokens [B, S].
+          target: target tokens [B, T].
+          source_segments: segment ids [B, S] of several sources packed in a row.
+          source_positions: positions [B, S] of the source tokens, restarting with each segment.
+          target_segments: segment ids [B, T] of several targets packed in a row.
+          target_positions: positions [B, T] of the target tokens, restarting with each segment.
+          deterministic: whether dropout is off.
         """
         memory = self.encode(
             source,
@@ -137,9 +139,9 @@ class Transformer(Seq2Seq):
         decode: bool = False,
         return_weights: bool = False,
     ) -> Any:
-        """As `Seq2Seq` has it; the weights are the last layer's, a mean of its heads.
+        """As `Seq2Seq.decode`; the weights are the last layer's, the mean of its heads.
 
-        Those of all layers and heads are sown: apply with `mutable=["intermediates"]`.
+        The weights of all layers and heads are sown: apply with `mutable=["intermediates"]`.
         """
         require(
             (segments is None) == (memory.segments is None),
@@ -181,7 +183,7 @@ class TransformerEncoder(nn.Module):
 
     Attributes:
       config: sizes and choices.
-      attention: as for `Transformer`.
+      attention: self-attention module, copied for each layer, as for `Transformer`.
     """
 
     config: TransformerConfig
@@ -204,10 +206,10 @@ class TransformerEncoder(nn.Module):
         """States [B, T, D] of tokens [B, T], padded at the end or packed.
 
         Args:
-          tokens: [B, T].
-          segments: [B, T], the ids of several sequences packed in a row.
-          positions: [B, T], restarting with each segment.
-          deterministic: no dropout.
+          tokens: token ids [B, T].
+          segments: segment ids [B, T] of several sequences packed in a row.
+          positions: positions [B, T] of the tokens, restarting with each segment.
+          deterministic: whether dropout is off.
         """
         _require_positions(self.config, segments, positions)
         x = self.inputs(self.vocabulary.embed(tokens), positions, deterministic=deterministic)
@@ -220,7 +222,7 @@ class TransformerLM(Decoder):
 
     Attributes:
       config: sizes and choices.
-      attention: as for `Transformer`.
+      attention: self-attention module, copied for each layer, as for `Transformer`.
     """
 
     config: TransformerConfig
@@ -245,10 +247,10 @@ class TransformerLM(Decoder):
         """Logits [B, T, V] of each of the tokens [B, T], given those before it.
 
         Args:
-          tokens: [B, T].
-          segments: [B, T], the ids of several sequences packed in a row.
-          positions: [B, T], restarting with each segment.
-          deterministic: no dropout.
+          tokens: token ids [B, T].
+          segments: segment ids [B, T] of several sequences packed in a row.
+          positions: positions [B, T] of the tokens, restarting with each segment.
+          deterministic: whether dropout is off.
         """
         _require_positions(self.config, segments, positions)
         shifted = tok.shift_right(tokens, segments)
@@ -266,7 +268,7 @@ class TransformerLM(Decoder):
         deterministic: bool = True,
         decode: bool = False,
     ) -> jax.Array:
-        """Logits [B, T, V] of the tokens that follow each of `tokens`, as `Decoder` has it.
+        """Logits [B, T, V] of the tokens that follow each of `tokens`, as in `Decoder.decode`.
 
         Make the cache with `init(…, decode=True, method="decode")` and as many tokens as it should
         hold.

@@ -28,35 +28,40 @@ class TransformerConfig:
     other row is `dataclasses.replace(base, …)` or `base(V, num_layers=2, …)`.
 
     Attributes:
-      vocab_size: V, of the target.
-      source_vocab_size: ids of the source, where it has a vocabulary, and so an embedding, of its
-        own, be it of the same size. None = source and target have one joint vocabulary, where an
-        id means the same on both sides.
-      num_layers: N, of each stack.
-      width: d_model.
-      hidden: d_ff, of the feed-forward network.
-      num_heads: h.
-      key_width: d_k, of a head's queries and keys; None = width / num_heads.
-      value_width: d_v, of a head's values; None = width / num_heads.
-      share_embeddings: one matrix for the embedding of the target, the pre-softmax projection and,
-        of a joint vocabulary, the embedding of the source (§3.4); False = a matrix each.
-      positions: "sinusoid" and "learned" are added to the embeddings; "rotary" turns queries and
-        keys of self-attention; None = no positions.
-      max_length: rows of the table of learned positions.
-      pre_norm: x + f(LN(x)) and a LayerNorm at the end of the stack, instead of LN(x + f(x)).
-      activation: of the feed-forward network.
-      dropout_rate: on each sub-layer's output, and on the sum of embeddings and positions.
-      attention_dropout_rate: on the attention weights.
-      hidden_dropout_rate: after the activation ("relu dropout").
-      norm_epsilon: of LayerNorm.
-      kernel_init: for all matrices but embeddings, seen as [in, out] with all heads side by side.
-      embedding_init: for embeddings and learned positions; None = N(0, 1/width).
-      scan_layers: one layer's program for all layers, which then compile in the time of one; the
-        parameters are stacked in "layers" instead of "layer_0", "layer_1", ….
-      remat: compute each layer's activations again in the backward pass instead of keeping them.
-      dtype: of the computation, as jnp.bfloat16; None = that of the parameters. Softmaxes, the
-        statistics of LayerNorm and the logits are float32.
-      param_dtype: of the parameters.
+      vocab_size: number of ids of the target, V.
+      source_vocab_size: number of ids of the source, where it has a vocabulary of its own, and so
+        an embedding of its own, even one of the same size. None = source and target have one joint
+        vocabulary, where an id means the same on both sides.
+      num_layers: number of layers of each stack, N.
+      width: width of the model, d_model.
+      hidden: hidden width of the feed-forward network, d_ff.
+      num_heads: number of heads, h.
+      key_width: width of a head's queries and keys, d_k; None = width / num_heads.
+      value_width: width of a head's values, d_v; None = width / num_heads.
+      share_embeddings: whether one matrix is the embedding of the target, the pre-softmax
+        projection and, of a joint vocabulary, the embedding of the source (§3.4); False = a matrix
+        each.
+      positions: kind of positions: "sinusoid" and "learned" are added to the embeddings; "rotary"
+        turns queries and keys of self-attention; None = no positions.
+      max_length: number of rows in the table of learned positions.
+      pre_norm: whether a layer is x + f(LN(x)), with a LayerNorm at the end of the stack, instead
+        of LN(x + f(x)).
+      activation: activation of the feed-forward network.
+      dropout_rate: rate of dropout on each sub-layer's output, and on the sum of embeddings and
+        positions.
+      attention_dropout_rate: rate of dropout on the attention weights.
+      hidden_dropout_rate: rate of dropout after the activation ("relu dropout").
+      norm_epsilon: epsilon of LayerNorm.
+      kernel_init: initializer of all matrices but embeddings; it sees them as [in, out] with all
+        heads side by side.
+      embedding_init: initializer of embeddings and learned positions; None = N(0, 1/width).
+      scan_layers: whether one layer's program serves all layers, which then compile in the time of
+        one; the parameters are stacked in "layers" instead of "layer_0", "layer_1", ….
+      remat: whether to compute each layer's activations again in the backward pass instead of
+        keeping them.
+      dtype: dtype of the computation, such as jnp.bfloat16; None = that of the parameters.
+        Softmaxes, the statistics of LayerNorm and the logits are float32.
+      param_dtype: dtype of the parameters.
     """
 
     vocab_size: int
@@ -106,8 +111,9 @@ class TransformerConfig:
         """The self-attention of a layer; change it and give it to a model as `attention=`.
 
         Args:
-          route: None = all pairs; `routes.Window(r, r)` is restricted self-attention (§4).
-          **changed: other attributes of `MultiHeadAttention`, as `score=AdditiveScore()`.
+          route: a value of `attnlab.routes`; None = all pairs; `routes.Window(r, r)` is restricted
+            self-attention (§4).
+          **changed: other attributes of `MultiHeadAttention`, such as `score=AdditiveScore()`.
         """
         head = self.width // self.num_heads
         given: dict[str, Any] = {

@@ -25,8 +25,8 @@ class Vocabulary(nn.Module):
     """A matrix E [V, D] that is read by rows, as embeddings, or by columns, before a softmax.
 
     Attributes:
-      size: V.
-      config: of the model.
+      size: number of ids, V.
+      config: configuration of the model.
     """
 
     size: int
@@ -59,7 +59,7 @@ class Inputs(nn.Module):
     """dropout(embeddings + positions): what the first layer reads.
 
     Attributes:
-      config: of the model.
+      config: configuration of the model.
     """
 
     config: TransformerConfig
@@ -73,13 +73,14 @@ class Inputs(nn.Module):
         deterministic: bool = True,
         decode: bool = False,
     ) -> jax.Array:
-        """Of embeddings x [B, T, D].
+        """The sum [B, T, D], with dropout.
 
         Args:
-          x: as above.
-          positions: [B, T] or [T]; None = 0, 1, 2 …, or while decoding those after the last call.
-          deterministic: no dropout.
-          decode: count the tokens in the cache.
+          x: embeddings [B, T, D].
+          positions: positions of the tokens, [B, T] or [T]; None = 0, 1, 2 …, or while decoding
+            those after the last call.
+          deterministic: whether dropout is off.
+          decode: whether to count the tokens in the cache.
         """
         c = self.config
         count = x.shape[1]
@@ -112,14 +113,14 @@ class FeedForward(nn.Module):
     """activation(x W1 + b1) W2 + b2, at each position alone (Vaswani et al. 2017, §3.3).
 
     Attributes:
-      config: of the model.
+      config: configuration of the model.
     """
 
     config: TransformerConfig
 
     @nn.compact
     def __call__(self, x: jax.Array, *, deterministic: bool = True) -> jax.Array:
-        """[B, T, D] of x [B, T, D]."""
+        """The network's output [B, T, D] for x [B, T, D]."""
         c = self.config
 
         def dense(features: int, name: str) -> nn.Dense:
@@ -140,7 +141,7 @@ class TransformerLayer(nn.Module):
     """Self-attention, attention over a memory if there is one, feed-forward; each in a residual.
 
     Attributes:
-      config: of the model.
+      config: configuration of the model.
       attention: a module to clone, called as `attention(x, mask=, deterministic=, decode=)`.
       cross_attention: a module to clone, called as `cross_attention(x, memory, mask=,
         deterministic=, decode=, return_weights=)`; None = the layer has no memory.
@@ -162,16 +163,16 @@ class TransformerLayer(nn.Module):
         decode: bool = False,
         return_weights: bool = False,
     ) -> tuple[jax.Array, jax.Array | None]:
-        """[B, T, D], and the weights [B, T, S] over the memory, a mean of all heads, or None.
+        """States [B, T, D], and the weights [B, T, S] over the memory, the heads' mean, or None.
 
         Args:
-          x: [B, T, D].
-          memory: [B, S, D].
-          mask: of self-attention.
-          memory_mask: of attention over the memory.
-          deterministic: no dropout.
-          decode: continue after the tokens in the cache.
-          return_weights: compute the weights.
+          x: states [B, T, D].
+          memory: states of the source, [B, S, D].
+          mask: mask of self-attention.
+          memory_mask: mask of the attention over the memory.
+          deterministic: whether dropout is off.
+          decode: whether to continue after the tokens in the cache.
+          return_weights: whether to compute the weights.
         """
         weights = None
         cross_attention: Any = self.cross_attention
@@ -226,7 +227,7 @@ class Stack(nn.Module):
         return_weights: bool = False,
         **options: Any,
     ) -> tuple[jax.Array, jax.Array | None]:
-        """[B, T, D] and the last layer's weights; arguments as for a layer."""
+        """States [B, T, D] and the last layer's weights; arguments as for a layer."""
         c = self.config
 
         def make_layer(name: str) -> TransformerLayer:
@@ -260,7 +261,7 @@ class Stack(nn.Module):
 
 
 def layer_norm(config: TransformerConfig, name: str) -> nn.LayerNorm:
-    """As `config` has it; call it inside of a compact module."""
+    """The LayerNorm that `config` describes; call it inside of a compact module."""
     return nn.LayerNorm(
         epsilon=config.norm_epsilon,
         dtype=config.dtype,

@@ -16,6 +16,9 @@ They follow Flax: `dtype`, `param_dtype`, `precision`, `kernel_init`, `determini
 >>> y.shape
 (2, 1, 64)
 
+The mask says what is causal; `LSHSelfAttention` also takes `causal=`, by default True, because the
+Reformer is a language model. `attnlab.ops` lists all defaults of `causal=`.
+
 `num_hashes`, `num_buckets` and the other fields of the route belong to no parameter, so evaluation
 may use others. `attnlab.hash_quality` says what share of full attention the rounds see.
 """

@@ -1,4 +1,4 @@
-"""What a module that decodes keeps: "cache", of the tokens so far; "static", of the source."""
+"""What a module that decodes keeps: "cache" of the tokens so far, and "static" of the source."""
 
 from __future__ import annotations
 
@@ -26,10 +26,11 @@ def append_to_cache(
     """Writes T new keys and values behind the `index` cached ones; returns all of them.
 
     Args:
-      module: whose variables they are; while it is initialized, their length becomes the cache's.
-      index: of the cache, moved on by T.
-      k: [*B, T, K, H].
-      v: [*B, T, K, D].
+      module: module that keeps keys and values as variables; while it is initialized, their length
+        becomes the length of the cache.
+      index: number of tokens in the cache, which grows by T.
+      k: new keys [*B, T, K, H].
+      v: new values [*B, T, K, D].
     """
     require(
         module.is_initializing() or module.has_variable("cache", "cached_key"),
@@ -58,7 +59,8 @@ def keep_static(
 ) -> tuple[jax.Array, jax.Array]:
     """`make()`, keys and values that never change: computed by the first call, read by later ones.
 
-    Not while the module is initialized: what it is shown then is not the source of later calls.
+    While the module is initialized nothing is kept: what it is given then is not the source of
+    later calls.
     """
     if module.is_initializing():
         return make()
@@ -90,13 +92,13 @@ def decode_with_state(
     """`route.decode` with its state in the cache, as "route_state"; the new tokens' context.
 
     Args:
-      module: module whose variable it is.
+      module: module that keeps the state as a variable.
       route: route of the module.
-      score: as for `route.decode`, like all below.
+      score: score, as for `route.decode`.
       q: queries of the new tokens.
       k: keys of all tokens in the cache.
       v: values of all tokens in the cache.
-      **options: keywords.
+      **options: other keywords of `route.decode`.
     """
     state = module.variable("cache", "route_state", route.empty_state, k)
     context, after = route.decode(score, q, k, v, state.value, **options)

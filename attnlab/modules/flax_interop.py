@@ -28,8 +28,8 @@ def as_flax_attention_fn(
 
     Args:
       score: a value of `attnlab.scores`; None = scaled dot product.
-      route: None = all pairs. `routes.LSH` takes `shared_qk=False`: Flax's modules project queries
-        and keys apart.
+      route: a value of `attnlab.routes`; None = all pairs. `routes.LSH` takes `shared_qk=False`:
+        Flax's modules project queries and keys apart.
 
     Returns:
       A function of query [*B, T, N, H], key, value [*B, S, N, H] and the keywords that Flax

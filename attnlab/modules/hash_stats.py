@@ -22,8 +22,8 @@ def hash_options(
     """The keywords of the route that say how to hash.
 
     Args:
-      module: module whose rng stream "hash" and whose collection "hash_stats" they are.
-      route: route of the module; an exact one has none.
+      module: module that has the rng stream "hash" and the collection "hash_stats".
+      route: route of the module; an exact one needs no such keywords.
       x: queries before rotary, [*B, L, N, H].
       mask: mask of the keys.
       training: whether the learned center may move.
@@ -41,15 +41,15 @@ def hash_options(
 def learned_center(module: nn.Module, x: jax.Array, mask: Any, *, training: bool) -> jax.Array:
     """The mean of x for each head, [N, H], as far as earlier steps of training have found it.
 
-    center ← 0.99 · center + 0.01 · (mean of the valid tokens of the batch), from 0 on, after it was
-    read: no token of the step at hand is in it. It moves only if the collection "hash_stats" is
-    mutable, as the statistics of `nn.BatchNorm` do.
+    It begins at 0 and moves after it was read, so that no token of the step at hand is in it:
+    center ← 0.99 · center + 0.01 · (mean of the valid tokens of the batch). It moves only if the
+    collection "hash_stats" is mutable, as the statistics of `nn.BatchNorm` do.
 
     Args:
-      module: whose variable it is.
-      x: [*B, L, N, H].
-      mask: whose valid keys count.
-      training: False to leave it as it is.
+      module: module that keeps the center as a variable.
+      x: vectors to be averaged, [*B, L, N, H].
+      mask: mask whose valid keys count.
+      training: whether the center may move.
     """
     center = module.variable("hash_stats", "center", jnp.zeros, x.shape[-2:], jnp.float32)
     found = center.value

@@ -36,16 +36,16 @@ class LocalAttention(nn.Module):
     Cost: O(T·half_width) time and memory.
 
     Attributes:
-      predictive: local-p rather than local-m.
-      half_width: D in the paper; a query sees 2·half_width + 1 keys.
+      predictive: whether the centers are predicted (local-p) rather than given (local-m).
+      half_width: reach D of the paper; a query sees at most 2·half_width + 1 keys.
       score: a score module; None = `GeneralScore()`.
-      features: rows of W in local-p; None = width of the query.
-      dropout_rate: on the weights; the "dropout" rng stream.
-      dtype: of the computation; None = that of inputs and parameters.
-      param_dtype: of the parameters.
-      precision: of the matrix products.
-      kernel_init: for W.
-      logical_axes: name the axes of W ("embed", "hidden") for partitioning.
+      features: number of rows of W in local-p; None = width of the query.
+      dropout_rate: probability of dropping a weight, drawn from the "dropout" rng stream.
+      dtype: dtype of the computation; None = that of inputs and parameters.
+      param_dtype: dtype of the parameters.
+      precision: precision of the matrix products.
+      kernel_init: initializer of W and v.
+      logical_axes: whether to name the axes of W ("embed", "hidden") for partitioning.
     """
 
     predictive: bool = True
@@ -74,14 +74,14 @@ class LocalAttention(nn.Module):
         """The context [*B, T, Dv].
 
         Args:
-          query: [*B, T, Dq].
-          key: [*B, S, Dk].
-          value: [*B, S, Dv]; None = key.
+          query: queries [*B, T, Dq].
+          key: keys [*B, S, Dk].
+          value: values [*B, S, Dv]; None = key.
           mask: `masks.Padding` or None.
-          steps: the time t of each query [*B, T] for local-m; None = 0 … T − 1. A decoder that
-            takes one step at a time passes it.
-          deterministic: no dropout.
-          return_weights: also return the weights.
+          steps: time t of each query [*B, T] for local-m; None = 0 … T − 1. A decoder that takes
+            one step at a time passes it.
+          deterministic: whether dropout is off; needed if dropout_rate > 0.
+          return_weights: whether to return the weights [*B, T, S] too.
         """
         query, key, value = as_query_key_value(self, query, key, value)
         if self.predictive:

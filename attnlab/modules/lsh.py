@@ -32,21 +32,25 @@ class LSHSelfAttention(nn.Module):
     costs O(rounds · window), however many came before.
 
     Attributes:
-      num_heads: N.
-      route: rounds, buckets, chunk size and the options of the hashing.
-      causal: see only earlier tokens.
-      num_kv_heads: heads of the values, a divisor of N; None = N.
+      num_heads: number of heads, N.
+      route: route of the attention: its rounds, buckets, chunk size and the options of the hashing.
+      causal: whether a token sees only earlier tokens, as `masks.Causal()` in the mask says too;
+        default True, because the Reformer is a language model. False leaves it to the mask.
+      num_kv_heads: number of heads of the values, a divisor of N; None = N.
       qkv_features: width of all heads together; None = width of the input.
       out_features: width of the result; None = width of the input.
-      normalize_qk: as for `MultiHeadAttention`, like all below.
-      rotary: turn queries and keys by their positions, before hashing unless the route says after.
-      use_bias: in the projections.
-      dropout_rate: on the weights.
-      dtype: of the computation.
-      param_dtype: of the parameters.
-      precision: of the matrix products.
-      kernel_init: for all projections.
-      logical_axes: name the axes of the kernels.
+      normalize_qk: whether to RMS-normalize queries and keys in each head, with a learned scale
+        (Henry et al. 2020).
+      rotary: whether to turn queries and keys by their positions, before hashing unless the route
+        says after.
+      use_bias: whether the projections have biases.
+      dropout_rate: probability of dropping a weight, drawn from the "dropout" rng stream.
+      dtype: dtype of the computation; None = that of inputs and parameters.
+      param_dtype: dtype of the parameters.
+      precision: precision of the matrix products.
+      kernel_init: initializer of all projections.
+      logical_axes: whether to name the axes of the kernels ("embed", "heads", "head_dim") for
+        partitioning.
     """
 
     num_heads: int
@@ -80,12 +84,22 @@ class LSHSelfAttention(nn.Module):
             "decode=True needs causal=True: a token is computed before the next is known; got"
             " causal=False",
         )
-        shared = {
-            field.name: getattr(self, field.name)
-            for field in dataclasses.fields(MultiHeadAttention)
-            if field.name in self.__dataclass_fields__ and field.name not in ("parent", "name")
-        }
-        attention = MultiHeadAttention(**shared)
+        attention = MultiHeadAttention(
+            num_heads=self.num_heads,
+            num_kv_heads=self.num_kv_heads,
+            qkv_features=self.qkv_features,
+            out_features=self.out_features,
+            route=self.route,
+            normalize_qk=self.normalize_qk,
+            rotary=self.rotary,
+            use_bias=self.use_bias,
+            dropout_rate=self.dropout_rate,
+            dtype=self.dtype,
+            param_dtype=self.param_dtype,
+            precision=self.precision,
+            kernel_init=self.kernel_init,
+            logical_axes=self.logical_axes,
+        )
         nn.share_scope(self, attention)
         if self.causal:
             mask = masks.combine(masks.Causal(), mask)

@@ -60,6 +60,8 @@ class MultiHeadAttention(nn.Module):
     `mutable=["cache", "static"]`, projects them and keeps what it made in the collection "static";
     later calls read that, and look at `key` and `value` no more. `init` makes no "static".
 
+    The module is causal where the mask has `masks.Causal()`, and where it decodes self-attention.
+
         >>> import jax, jax.numpy as jnp
         >>> mha = MultiHeadAttention(num_heads=2)
         >>> x = jnp.ones((1, 5, 8))
@@ -71,10 +73,11 @@ class MultiHeadAttention(nn.Module):
         (1, 1, 8)
 
     Attributes:
-      num_heads: N.
-      num_kv_heads: K, a divisor of N; None = N.
-      qkv_features: width of all heads together, a multiple of N; None = width of the query.
-      value_features: likewise of the values, where it differs; None = qkv_features.
+      num_heads: number of query heads, N.
+      num_kv_heads: number of key/value heads, K, a divisor of N; None = N.
+      qkv_features: width of all heads of the queries together, a multiple of N; None = width of the
+        query.
+      value_features: width of N heads of the values together, a multiple of N; None = qkv_features.
       out_features: width of the result; None = width of the query.
       score: a module of `attnlab.modules.scores`; None = `DotScore()`, the scaled dot product.
       route: `routes.AllPairs()`, `routes.Window(...)` or `routes.LSH(...)`. LSH shares one
@@ -82,16 +85,18 @@ class MultiHeadAttention(nn.Module):
         "hash" rng stream if there is one, else from its seed. With `centering="learned"` it keeps a
         center in the collection "hash_stats", which moves where that is mutable, unless
         `deterministic` or decoding.
-      normalize_qk: RMS-normalize queries and keys a head, with a learned scale (Henry et al. 2020).
-      rotary: turn queries and keys by their positions (`positions.rotary`); before they are hashed,
-        if they are, unless the route says otherwise.
-      use_bias: in the projections.
-      dropout_rate: on the weights; the "dropout" rng stream.
-      dtype: of the computation; None = that of inputs and parameters.
-      param_dtype: of the parameters.
-      precision: of the matrix products.
-      kernel_init: for all projections.
-      logical_axes: name the axes of the kernels ("embed", "heads", "head_dim") for partitioning.
+      normalize_qk: whether to RMS-normalize queries and keys in each head, with a learned scale
+        (Henry et al. 2020).
+      rotary: whether to turn queries and keys by their positions (`positions.rotary`); a route that
+        hashes does so after the turn, unless told otherwise.
+      use_bias: whether the projections have biases.
+      dropout_rate: probability of dropping a weight, drawn from the "dropout" rng stream.
+      dtype: dtype of the computation; None = that of inputs and parameters.
+      param_dtype: dtype of the parameters.
+      precision: precision of the matrix products.
+      kernel_init: initializer of all projections.
+      logical_axes: whether to name the axes of the kernels ("embed", "heads", "head_dim") for
+        partitioning.
     """
 
     num_heads: int
@@ -151,7 +156,7 @@ class MultiHeadAttention(nn.Module):
             return positions.rotary(x, at) if self.rotary else x
 
         def keys_and_values():
-            """Of the other sequence, which stands at 0, 1, 2 …."""
+            """The keys and values; those of another sequence stand at 0, 1, 2 …."""
             k = self._normalize(self._project(key, num_kv_heads, width, "key"), "key_norm")
             v = self._project(value, num_kv_heads, value_width, "value")
             return (k, v) if not cross else (turn(k, jnp.arange(k.shape[-3])), v)
@@ -202,7 +207,7 @@ class MultiHeadAttention(nn.Module):
         return (out, weights) if return_weights else out
 
     def _widths(self, query_width: int) -> tuple[int, int]:
-        """Of a head of queries and keys, and of values: H, D."""
+        """The widths of a head of queries and keys, and of a head of values: H, D."""
         features = self.qkv_features or query_width
         value_features = self.value_features or features
         num_kv_heads = self.num_kv_heads or self.num_heads
@@ -219,7 +224,7 @@ class MultiHeadAttention(nn.Module):
         return features // self.num_heads, value_features // self.num_heads
 
     def _project(self, x: jax.Array, num_heads: int, width: int, name: str) -> jax.Array:
-        """Heads [*B, L, num_heads, width]."""
+        """x projected to heads [*B, L, num_heads, width]."""
         return nn.DenseGeneral(
             (num_heads, width),
             kernel_init=partitioned(self, self.kernel_init, "embed", "heads", "head_dim"),

@@ -34,7 +34,7 @@ class DotScore(nn.Module):
     """`scores.Dot`, no parameters.
 
     Attributes:
-      scale: None = 1/√H; 1.0 = plain dot.
+      scale: factor of the product; None = 1/√H; 1.0 = plain dot.
     """
 
     scale: float | None = None
@@ -48,8 +48,8 @@ class CosineScore(nn.Module):
     """`scores.Cosine` with one learned scale a head.
 
     Attributes:
-      init_scale: the scale to begin with; cosines alone lie in [−1, 1], too flat to attend sharply.
-      param_dtype: of the parameters.
+      init_scale: scale to begin with; cosines alone lie in [−1, 1], too flat to attend sharply.
+      param_dtype: dtype of the parameters.
     """
 
     init_scale: float = 10.0
@@ -66,8 +66,8 @@ class GeneralScore(nn.Module):
     """`scores.General`, q·W·k (Luong et al. 2015, §3.1).
 
     Attributes:
-      kernel_init: for W [N, Hq, Hk].
-      param_dtype: of the parameters.
+      kernel_init: initializer of W [N, Hq, Hk].
+      param_dtype: dtype of the parameters.
     """
 
     kernel_init: Initializer = lecun_normal_per_head
@@ -84,9 +84,9 @@ class AdditiveScore(nn.Module):
     """`scores.Additive`, w·tanh(q + k) (Bahdanau et al. 2014, §A.1.2), or its normalized form.
 
     Attributes:
-      normalize: learn the direction and the size of w apart, and a bias inside the tanh.
-      kernel_init: for w [N, H].
-      param_dtype: of the parameters.
+      normalize: whether to learn the direction and the size of w apart, and a bias inside the tanh.
+      kernel_init: initializer of w [N, H].
+      param_dtype: dtype of the parameters.
     """
 
     normalize: bool = False
@@ -113,8 +113,8 @@ class ConcatScore(nn.Module):
 
     Attributes:
       features: the hidden width, the rows of W; None = the width of q.
-      kernel_init: for the two halves of W, [N, Hq, features] and [N, Hk, features].
-      param_dtype: of the parameters.
+      kernel_init: initializer of the two halves of W, [N, Hq, features] and [N, Hk, features].
+      param_dtype: dtype of the parameters.
     """
 
     features: int | None = None
@@ -139,9 +139,9 @@ class LocationScore(nn.Module):
     """`scores.Location`, logits W q over positions, no keys (Luong et al. 2015, §3.1).
 
     Attributes:
-      max_length: S_max, the keys that have a logit; later ones get no weight.
-      kernel_init: for W [N, Hq, S_max].
-      param_dtype: of the parameters.
+      max_length: number of keys that have a logit, S_max; later ones get no weight.
+      kernel_init: initializer of W [N, Hq, S_max].
+      param_dtype: dtype of the parameters.
     """
 
     max_length: int

@@ -29,7 +29,6 @@ from attnlab.modules.conventions import (
     as_query_key_value,
     dropout_options,
     lecun_normal,
-    lecun_normal_per_head,
     partitioned,
 )
 from attnlab.modules.scores import AdditiveScore, ConcatScore, GeneralScore, LocationScore
@@ -40,28 +39,25 @@ __all__ = [
     "ConcatAttention",
     "LocationAttention",
     "MultiplicativeAttention",
+    "SingleHead",
 ]
 
 
-class AdditiveAttention(nn.Module):
-    """softmax(w·tanh(W query_i + U key_j)) over values: Bahdanau et al. 2014, §3.1 and §A.1.2.
+class SingleHead(nn.Module, kw_only=True):
+    """What the single-head modules share: their options, all keywords, and their call.
 
-    Cost: T·S·features tanh evaluations, O(T + S) memory, also backward.
+    A subclass chooses the score by which queries and keys meet.
 
     Attributes:
-      features: the hidden width, the rows of W and U.
-      normalize: the weight-normalized form with a gain and a bias (Salimans & Kingma 2016, §2).
-      dropout_rate: on the weights; the "dropout" rng stream.
-      implementation: as for `attnlab.attention`.
-      dtype: of the computation; None = that of inputs and parameters.
-      param_dtype: of the parameters.
-      precision: of the matrix products.
-      kernel_init: for W [Dq, features] and U [Dk, features].
-      logical_axes: name the axes of the kernels ("embed", "hidden") for partitioning.
+      dropout_rate: probability of dropping a weight, drawn from the "dropout" rng stream.
+      implementation: None, a name, or `Pallas(...)`, as for `attnlab.attention`.
+      dtype: dtype of the computation; None = that of inputs and parameters.
+      param_dtype: dtype of the parameters.
+      precision: precision of the matrix products.
+      kernel_init: initializer of the matrices W and U.
+      logical_axes: whether to name the axes of these matrices for partitioning.
     """
 
-    features: int
-    normalize: bool = False
     dropout_rate: float = 0.0
     implementation: Implementation = None
     dtype: Any = None
@@ -82,15 +78,81 @@ class AdditiveAttention(nn.Module):
         deterministic: bool | None = None,
         return_weights: bool = False,
     ):
-        """The context [*B, T, Dv]; see the module's docstring for the shapes."""
+        """The context [*B, T, Dv]; see the page of these modules for the shapes.
+
+        Args:
+          query: queries [*B, T, Dq].
+          key: keys [*B, S, Dk]; None = query.
+          value: values [*B, S, Dv]; None = key.
+          mask: a mask or a boolean array that broadcasts to [*B, 1, T, S]; True = may attend.
+          bias: term added to the logits; broadcasts to [*B, 1, T, S].
+          deterministic: whether dropout is off; needed if dropout_rate > 0.
+          return_weights: whether to return the weights [*B, T, S] too.
+        """
         query, key, value = as_query_key_value(self, query, key, value)
-        q = _project(self, self.features, "query")(query)
-        k = _project(self, self.features, "key")(key)
+        score_module, query, key = self._meet(query, key)
+        q, k, v = (x[..., None, :] for x in (query, key, value))
+        score = score_module(q, k)
+        context = attention(
+            score,
+            q,
+            k,
+            v,
+            mask=mask,
+            bias=bias,
+            implementation=self.implementation,
+            precision=self.precision,
+            **dropout_options(self, deterministic),
+        )[..., 0, :]
+        if not return_weights and not self.is_mutable_collection("intermediates"):
+            return context
+        weights = attention_weights(score, q, k, mask=mask, bias=bias, precision=self.precision)
+        weights = weights[..., 0, :, :]
+        self.sow("intermediates", "attention_weights", weights)
+        return (context, weights) if return_weights else context
+
+    def _meet(self, query: jax.Array, key: jax.Array) -> tuple[nn.Module, jax.Array, jax.Array]:
+        """The score module, and the queries and keys that it compares."""
+        raise NotImplementedError
+
+    def _project(self, x: jax.Array, features: int, name: str) -> jax.Array:
+        return nn.Dense(
+            features,
+            use_bias=False,
+            dtype=self.dtype,
+            param_dtype=self.param_dtype,
+            precision=self.precision,
+            kernel_init=partitioned(self, self.kernel_init, "embed", "hidden"),
+            name=name,
+        )(x)
+
+
+class AdditiveAttention(SingleHead):
+    """softmax(w·tanh(W query_i + U key_j)) over values: Bahdanau et al. 2014, §3.1 and §A.1.2.
+
+    The matrices are W [Dq, features] and U [Dk, features], with axes ("embed", "hidden").
+
+    Cost: T·S·features tanh evaluations, O(T + S) memory, also backward.
+
+    The keywords of `SingleHead` belong to it too.
+
+    Attributes:
+      features: the hidden width, the number of columns of W and U.
+      normalize: whether to use the weight-normalized form with a gain and a bias (Salimans & Kingma
+        2016, §2).
+    """
+
+    features: int
+    normalize: bool = False
+
+    def _meet(self, query, key):
+        query = self._project(query, self.features, "query")
+        key = self._project(key, self.features, "key")
         score = AdditiveScore(self.normalize, param_dtype=self.param_dtype, name="score")
-        return _attend(self, score, q, k, value, mask, bias, deterministic, return_weights)
+        return score, query, key
 
 
-class MultiplicativeAttention(nn.Module):
+class MultiplicativeAttention(SingleHead):
     """softmax(score(query_i, key_j)) over values, with a score made of products: Luong et al. 2015.
 
     | score                   | logits                      |
@@ -100,169 +162,66 @@ class MultiplicativeAttention(nn.Module):
     | `DotScore()`            | query·key / √width          |
     | `CosineScore()`         | scale · cos(query, key)     |
 
+    With `features` the matrices are the projections [Dq, features] and [Dk, features], with axes
+    ("embed", "hidden"); the score has an initializer of its own.
+
     Cost: T·S·width products, O(T + S) memory, also backward.
+
+    The keywords of `SingleHead` belong to it too.
 
     Attributes:
       score: a score module; None = `GeneralScore()`.
-      features: project query and key to this width first (Britz et al. 2017, §3.3); None = not.
-      dropout_rate: as for `AdditiveAttention`, like all below.
-      implementation: how to compute it.
-      dtype: of the computation.
-      param_dtype: of the parameters.
-      precision: of the matrix products.
-      kernel_init: for the projections.
-      logical_axes: name the axes of the kernels.
+      features: width to which query and key are projected first (Britz et al. 2017, §3.3); None =
+        they are not projected.
     """
 
     score: nn.Module | None = None
     features: int | None = None
-    dropout_rate: float = 0.0
-    implementation: Implementation = None
-    dtype: Any = None
-    param_dtype: Any = jnp.float32
-    precision: Any = None
-    kernel_init: Initializer = lecun_normal
-    logical_axes: bool = False
 
-    @nn.compact
-    def __call__(
-        self,
-        query: jax.Array,
-        key: jax.Array | None = None,
-        value: jax.Array | None = None,
-        *,
-        mask: Mask | jax.Array | None = None,
-        bias: jax.Array | None = None,
-        deterministic: bool | None = None,
-        return_weights: bool = False,
-    ):
-        """The context [*B, T, Dv]; see the module's docstring for the shapes."""
-        query, key, value = as_query_key_value(self, query, key, value)
+    def _meet(self, query, key):
         if self.features is not None:
-            query = _project(self, self.features, "query")(query)
-            key = _project(self, self.features, "key")(key)
+            query = self._project(query, self.features, "query")
+            key = self._project(key, self.features, "key")
         score = self.score
         if score is None:
             score = GeneralScore(param_dtype=self.param_dtype, name="score")
-        return _attend(self, score, query, key, value, mask, bias, deterministic, return_weights)
+        return score, query, key
 
 
-class ConcatAttention(nn.Module):
+class ConcatAttention(SingleHead):
     """softmax(w·tanh(W [query_i; key_j])) over values: Luong et al. 2015, §3.1, "concat".
 
-    The same function as `AdditiveAttention`: W, one piece in the paper, is two halves here.
+    The same function as `AdditiveAttention`: W, one piece in the paper, is two halves here,
+    [1, Dq, features] and [1, Dk, features], with axes (None, "embed", "hidden").
+
+    The keywords of `SingleHead` belong to it too.
 
     Attributes:
-      features: the rows of W; None = the width of the queries.
-      dropout_rate: as for `AdditiveAttention`, like all below.
-      implementation: how to compute it.
-      dtype: of the computation.
-      param_dtype: of the parameters.
-      precision: of the matrix products.
-      kernel_init: for the two halves of W, [1, Dq, features] and [1, Dk, features].
-      logical_axes: name their axes (None, "embed", "hidden") for partitioning.
+      features: number of rows of the paper's W; None = the width of the queries.
     """
 
     features: int | None = None
-    dropout_rate: float = 0.0
-    implementation: Implementation = None
-    dtype: Any = None
-    param_dtype: Any = jnp.float32
-    precision: Any = None
-    kernel_init: Initializer = lecun_normal_per_head
-    logical_axes: bool = False
 
-    @nn.compact
-    def __call__(
-        self,
-        query: jax.Array,
-        key: jax.Array | None = None,
-        value: jax.Array | None = None,
-        *,
-        mask: Mask | jax.Array | None = None,
-        bias: jax.Array | None = None,
-        deterministic: bool | None = None,
-        return_weights: bool = False,
-    ):
-        """The context [*B, T, Dv]; see the module's docstring for the shapes."""
-        query, key, value = as_query_key_value(self, query, key, value)
+    def _meet(self, query, key):
         kernel_init = partitioned(self, self.kernel_init, None, "embed", "hidden")
         score = ConcatScore(self.features, kernel_init, self.param_dtype, name="score")
-        return _attend(self, score, query, key, value, mask, bias, deterministic, return_weights)
+        return score, query, key
 
 
-class LocationAttention(nn.Module):
+class LocationAttention(SingleHead):
     """softmax(W query_i) over positions, without looking at keys: Luong et al. 2015, §3.1.
 
+    The matrix W is [1, Dq, max_length], with axes (None, "embed", None).
+
+    The keywords of `SingleHead` belong to it too.
+
     Attributes:
-      max_length: keys that have a logit; later ones get no weight.
-      dropout_rate: as for `AdditiveAttention`, like all below.
-      implementation: how to compute it.
-      dtype: of the computation.
-      param_dtype: of the parameters.
-      precision: of the matrix products.
-      kernel_init: for W [1, Dq, max_length].
-      logical_axes: name its axes (None, "embed", None) for partitioning.
+      max_length: number of keys that have a logit; later ones get no weight.
     """
 
     max_length: int
-    dropout_rate: float = 0.0
-    implementation: Implementation = None
-    dtype: Any = None
-    param_dtype: Any = jnp.float32
-    precision: Any = None
-    kernel_init: Initializer = lecun_normal_per_head
-    logical_axes: bool = False
 
-    @nn.compact
-    def __call__(
-        self,
-        query: jax.Array,
-        key: jax.Array | None = None,
-        value: jax.Array | None = None,
-        *,
-        mask: Mask | jax.Array | None = None,
-        bias: jax.Array | None = None,
-        deterministic: bool | None = None,
-        return_weights: bool = False,
-    ):
-        """The context [*B, T, Dv]; see the module's docstring for the shapes."""
-        query, key, value = as_query_key_value(self, query, key, value)
+    def _meet(self, query, key):
         kernel_init = partitioned(self, self.kernel_init, None, "embed", None)
         score = LocationScore(self.max_length, kernel_init, self.param_dtype, name="score")
-        return _attend(self, score, query, key, value, mask, bias, deterministic, return_weights)
-
-
-def _project(module, features: int, name: str) -> nn.Dense:
-    return nn.Dense(
-        features,
-        use_bias=False,
-        dtype=module.dtype,
-        param_dtype=module.param_dtype,
-        precision=module.precision,
-        kernel_init=partitioned(module, module.kernel_init, "embed", "hidden"),
-        name=name,
-    )
-
-
-def _attend(module, score_module, q, k, v, mask, bias, deterministic, return_weights):
-    """One head: adds its axis, attends, drops it again."""
-    q, k, v = (x[..., None, :] for x in (q, k, v))
-    score = score_module(q, k)
-    context = attention(
-        score,
-        q,
-        k,
-        v,
-        mask=mask,
-        bias=bias,
-        implementation=module.implementation,
-        precision=module.precision,
-        **dropout_options(module, deterministic),
-    )[..., 0, :]
-    if not return_weights and not module.is_mutable_collection("intermediates"):
-        return context
-    weights = attention_weights(score, q, k, mask=mask, bias=bias, precision=module.precision)
-    weights = weights[..., 0, :, :]
-    module.sow("intermediates", "attention_weights", weights)
-    return (context, weights) if return_weights else context
+        return score, query, key

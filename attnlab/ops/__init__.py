@@ -40,6 +40,19 @@ attention, and `"blockwise"` on a CPU, run under `jit` over a mesh but are not p
 every device gathers q, k and v and computes all rows. Inside `jax.shard_map` each computes its own.
 `attnlab.platforms.compiling_for` traces for a device that is not the default one.
 
+The mask says what is causal: with `mask=masks.Causal()` every function, route and module is causal,
+without it none is. Those that have LSH in their name also take `causal=`, a convenience of
+self-attention: True adds `masks.Causal()` to the mask, False leaves it to the mask.
+
+| | default of `causal=` | why |
+| --- | --- | --- |
+| `lsh_attention`, `hash_quality`, `LSHSelfAttention` | True | the Reformer is a language model |
+| `lsh_cross_attention` | False | keys of another sequence are neither earlier nor later |
+| `routes.LSH`, also in `MultiHeadAttention` | has none | it takes the place of any route, for \
+which the mask says it |
+
+Self-attention that decodes (`lsh_decode`, `decode=True`) is always causal.
+
 How to add a score: a pytree of its parameters with `prepare`, which ends in a product (`Dot`) or a
 sum of tanh (`Additive`), or with `logits(q_block, k_block)` instead. Every mask, the engine in
 linear memory, its backward pass and the modules then come for free:

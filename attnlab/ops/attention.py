@@ -122,17 +122,17 @@ def attention(
     "cudnn" for all padding). Softmax and sums are in at least float32.
 
     Args:
-      score: how alike q_i and k_j are (`attnlab.scores`).
+      score: similarity of a query and a key, a value of `attnlab.scores`.
       q: queries [*B, T, N, H].
       k: keys [*B, S, K, H].
       v: values [*B, S, K, D].
       mask: a mask (`attnlab.masks`) or a boolean array that broadcasts to [*B, N, T, S];
         True = may attend.
-      bias: added to the logits; broadcasts to [*B, N, T, S].
+      bias: term added to the logits; broadcasts to [*B, N, T, S].
       dropout_rate: probability of dropping a weight; the rest are scaled by 1/(1 − rate).
       dropout_key: a PRNG key, needed if dropout_rate > 0.
       implementation: None or a name of the table above, or `Pallas(...)`.
-      precision: of the matrix products, as in `jax.lax.dot_general`.
+      precision: precision of the matrix products, as in `jax.lax.dot_general`.
 
     Returns:
       The context [*B, T, N, D] in the dtype of q.
@@ -225,10 +225,11 @@ def dot_product_attention(
     """Scaled dot-product attention, softmax(q kᵀ · scale) v: `attention` with `scores.Dot`.
 
     Args:
-      q: [*B, T, N, H].
-      k: [*B, S, K, H].
-      v: [*B, S, K, D].
-      scale: None = 1/√H (Vaswani et al. 2017, §3.2.1); 1.0 = Luong et al. 2015, §3.1, "dot".
+      q: queries [*B, T, N, H].
+      k: keys [*B, S, K, H].
+      v: values [*B, S, K, D].
+      scale: factor of the logits; None = 1/√H (Vaswani et al. 2017, §3.2.1); 1.0 = Luong et al.
+        2015, §3.1, "dot".
       **options: the keywords of `attention`: mask, bias, dropout_rate, dropout_key,
         implementation, precision. An unknown one raises TypeError.
 
@@ -242,10 +243,10 @@ def general_attention(q, k, v, w: ArrayLike, **options: Unpack[Options]) -> jax.
     """Multiplicative attention, logits q W kᵀ: `attention` with `scores.General`.
 
     Args:
-      q: [*B, T, N, Hq].
-      k: [*B, S, K, Hk].
-      v: [*B, S, K, D].
-      w: [Hq, Hk] or [N, Hq, Hk].
+      q: queries [*B, T, N, Hq].
+      k: keys [*B, S, K, Hk].
+      v: values [*B, S, K, D].
+      w: matrix of the score, [Hq, Hk] or [N, Hq, Hk].
       **options: the keywords of `attention`.
 
     Returns:
@@ -260,10 +261,10 @@ def additive_attention(q, k, v, w: ArrayLike, **options: Unpack[Options]) -> jax
     Neither [T, S, hidden] nor, blockwise, [T, S] is ever in memory.
 
     Args:
-      q: [*B, T, N, hidden], already projected.
-      k: [*B, S, K, hidden], already projected.
-      v: [*B, S, K, D].
-      w: [hidden] or [N, hidden].
+      q: projected queries [*B, T, N, hidden].
+      k: projected keys [*B, S, K, hidden].
+      v: values [*B, S, K, D].
+      w: weights of the hidden units, [hidden] or [N, hidden].
       **options: the keywords of `attention`.
 
     Returns:
@@ -278,12 +279,12 @@ def concat_attention(
     """Concat attention, logits w·tanh(W [q; k]), W = [wq; wk]: `attention` with `scores.Concat`.
 
     Args:
-      q: [*B, T, N, Hq].
-      k: [*B, S, K, Hk].
-      v: [*B, S, K, D].
-      w: [hidden] or [N, hidden].
-      wq: [Hq, hidden] or [N, Hq, hidden].
-      wk: [Hk, hidden] or [N, Hk, hidden].
+      q: queries [*B, T, N, Hq].
+      k: keys [*B, S, K, Hk].
+      v: values [*B, S, K, D].
+      w: weights of the hidden units, [hidden] or [N, hidden].
+      wq: part of W that meets the query, [Hq, hidden] or [N, Hq, hidden].
+      wk: part of W that meets the key, [Hk, hidden] or [N, Hk, hidden].
       **options: the keywords of `attention`.
 
     Returns:
@@ -296,10 +297,11 @@ def cosine_attention(q, k, v, *, scale: ArrayLike = 1.0, **options: Unpack[Optio
     """Cosine attention, logits scale · cos(q, k): `attention` with `scores.Cosine`.
 
     Args:
-      q: [*B, T, N, H].
-      k: [*B, S, K, H].
-      v: [*B, S, K, D].
-      scale: a number, or learned [] or [N]; with 1.0 no weight is more than e² times another.
+      q: queries [*B, T, N, H].
+      k: keys [*B, S, K, H].
+      v: values [*B, S, K, D].
+      scale: factor of the cosine, a number or a learned array [] or [N]; with 1.0 no weight is more
+        than e² times another.
       **options: the keywords of `attention`.
 
     Returns:
@@ -312,9 +314,9 @@ def location_attention(q, v, w: ArrayLike, **options: Unpack[Options]) -> jax.Ar
     """Location attention, logits (q W)_j: `attention` with `scores.Location`, which needs no keys.
 
     Args:
-      q: [*B, T, N, Hq].
-      v: [*B, S, K, D].
-      w: [Hq, S_max] or [N, Hq, S_max]; keys beyond S_max get no weight.
+      q: queries [*B, T, N, Hq].
+      v: values [*B, S, K, D].
+      w: matrix of the logits, [Hq, S_max] or [N, Hq, S_max]; keys beyond S_max get no weight.
       **options: the keywords of `attention`.
 
     Returns:

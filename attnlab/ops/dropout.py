@@ -25,10 +25,10 @@ def keep_mask(
     """True where a weight is kept, with probability 1 − rate.
 
     Args:
-      seeds: [B, K, G, 2] from `seeds`.
-      rate: the probability of dropping a weight.
-      q_positions: [bq].
-      k_positions: [bk].
+      seeds: seeds of every example and head from `seeds`, [B, K, G, 2].
+      rate: probability of dropping a weight.
+      q_positions: positions of the queries, [bq].
+      k_positions: positions of the keys, [bk].
 
     Returns:
       [B, K, G, bq, bk] booleans. Cost: one Threefry hash a weight.

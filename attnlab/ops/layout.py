@@ -24,12 +24,12 @@ class Prepared(NamedTuple):
     """The operands of one attention, in layout.
 
     Attributes:
-      score: the score left after `Score.prepare`; parameters [1, K|1, G|1, ...].
-      q: [B, K, G, T, H'] prepared queries.
-      k: [B, K, 1 or G, S, H'] prepared keys.
-      v: [B, K, 1, S, D].
-      mask: with arrays [B|1, K|1, ...], or None.
-      bias: [B|1, K|1, G|1, T|1, S|1], or None.
+      score: score that `Score.prepare` left; its parameters are [1, K|1, G|1, ...].
+      q: prepared queries [B, K, G, T, H'].
+      k: prepared keys [B, K, 1 or G, S, H'].
+      v: values [B, K, 1, S, D].
+      mask: mask whose arrays are [B|1, K|1, ...], or None.
+      bias: term added to the logits, [B|1, K|1, G|1, T|1, S|1], or None.
     """
 
     score: Score

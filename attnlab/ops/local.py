@@ -40,13 +40,14 @@ def window_attention(
     `attention` with `masks.Window(left, right)`: the engine visits no block outside the window.
 
     Args:
-      q: [*B, T, N, H].
-      k: [*B, S, K, H].
-      v: [*B, S, K, D].
-      window: (left, right), the keys seen before and after the query, both inclusive.
+      q: queries [*B, T, N, H].
+      k: keys [*B, S, K, H].
+      v: values [*B, S, K, D].
+      window: numbers (left, right) of keys seen before and after the query's position.
       q_offset: position of the first query among the keys, as for `masks.Window`.
       score: any score; None = scaled dot product.
-      mask: restricts the window further; `masks.Causal()` hides what it shows of the future.
+      mask: mask that restricts the window further; `masks.Causal()` hides what it shows of the
+        future.
       **options: the other keywords of `attention`; `implementation="dense"` costs O(T·S).
 
     Returns:
@@ -99,19 +100,19 @@ def local_attention(
     and NOT renormalized, so that they are differentiable in the center p_t.
 
     Args:
-      q: [*B, T, N, H].
-      k: [*B, S, K, H].
-      v: [*B, S, K, D].
-      centers: p_t [*B, T] floats or integers, in key positions; `arange(T)` is local-m, a
+      q: queries [*B, T, N, H].
+      k: keys [*B, S, K, H].
+      v: values [*B, S, K, D].
+      centers: centers p_t [*B, T], floats or integers, in key positions; `arange(T)` is local-m, a
         predicted S·sigmoid(...) is local-p.
-      half_width: D in the paper; a query sees at most 2·half_width + 1 keys.
-      score: any but Location; None = plain dot.
-      gaussian: local-p's Gaussian.
+      half_width: reach D of the paper; a query sees at most 2·half_width + 1 keys.
+      score: any score but Location; None = plain dot product.
+      gaussian: whether to multiply the weights by the Gaussian of local-p.
       mask: `masks.Padding` or None.
-      dropout_rate: as for `attention`.
-      dropout_key: as for `attention`.
-      precision: as for `attention`.
-      return_weights: also return the weights.
+      dropout_rate: probability of dropping a weight; the rest are scaled by 1/(1 − rate).
+      dropout_key: a PRNG key, needed if dropout_rate > 0.
+      precision: precision of the matrix products, as in `jax.lax.dot_general`.
+      return_weights: whether to return the weights too.
 
     Returns:
       The context [*B, T, N, D]; with `return_weights` also the weights over all keys,
@@ -144,10 +145,13 @@ def local_attention(
             f"local attention takes masks.Padding or None; got {type(mask).__name__}"
         )
     num_queries, num_keys = q.shape[-3], k.shape[-3]
+    if not jnp.issubdtype(centers.dtype, jnp.floating):
+        centers = centers.astype(jnp.float32)
     centers = centers.astype(jnp.promote_types(centers.dtype, jnp.float32))[..., None]  # [*B, T, 1]
     window = jnp.arange(2 * half_width + 1).reshape((1,) * (centers.ndim - 1) + (-1,))
     positions = jnp.ceil(centers - half_width).astype(jnp.int32) + window  # [*B, T, 2D + 1]
-    visible = (positions >= 0) & (positions < num_keys) & (positions <= centers + half_width)
+    places = positions.astype(centers.dtype)
+    visible = (positions >= 0) & (positions < num_keys) & (places <= centers + half_width)
     if mask is not None:
 
         def of_each_example(lengths):
@@ -174,7 +178,7 @@ def local_attention(
     )[..., 0, :]  # [*B, T, N, 2D + 1]
     if gaussian:
         sigma = max(half_width, 1) / 2
-        weights *= jnp.exp(-((positions - centers) ** 2) / (2 * sigma**2))[..., None, :]
+        weights *= jnp.exp(-((places - centers) ** 2) / (2 * sigma**2))[..., None, :]
         weights = jnp.where(visible[..., None, :], weights, 0)  # as in `dense.weights`
     shown = weights
     if dropout_rate > 0.0 and dropout_key is not None:

@@ -2,8 +2,8 @@
 
 A route is called with a score and the arrays, and is what a multi-head module is given as `route=`.
 All take q [*B, T, N, H], k [*B, S, K, H], v [*B, S, K, D] and the keywords of `attention`. A new
-one is a frozen dataclass with what `Route` lists; of a subclass of `Exact` that is `__call__` and
-`weights`.
+route is a frozen dataclass with the members that `Route` lists; a subclass of `Exact` defines only
+`__call__` and `weights`.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ class Route(Protocol):
       shares_qk: whether q and k must be the same.
       by_position: whether the pairs depend on where queries and keys stand.
       sows_weights: whether a module may sow the weights, which are dense.
-      hash_keywords: names of the keywords that say how to hash: of "hash_key", a PRNG key;
-        "hash_inputs", the queries before rotary positions; "center", the learned one.
+      hash_keywords: names of the keywords that say how to hash, some of these: "hash_key", a PRNG
+        key; "hash_inputs", the queries before rotary positions; "center", the learned center.
     """
 
     @property
@@ -120,7 +120,7 @@ class Window(Exact):
     Args:
       left: number of keys before the query.
       right: number of keys after the query.
-      implementation: as for `attention`.
+      implementation: None, a name, or `Pallas(...)`, as for `attention`.
     """
 
     left: int

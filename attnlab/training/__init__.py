@@ -6,10 +6,10 @@
 | `objective`, `step` | what is minimized, as sums and counts; (state, batch) → (state, metrics) |
 | `optimizers`, `schedules` | the papers' optimizers and learning rates, in optax |
 | `parallel` | a step over several devices, under `jit` or `pmap` |
-| `checkpoint`, `meter`, `metrics_file` | what a training keeps: orbax, sums, the curve |
-| `stop`, `progress`, `tensorboard` | signals, lines for a terminal, event files |
+| `checkpoint`, `curve` | what a training keeps: orbax; sums, rows on disk and on a terminal |
+| `stop`, `tensorboard` | signals; event files |
 | `decode` | greedy and beam search and sampling for every `Decoder` |
 | `bleu`, `alignment` | sacrebleu, exact match, alignment error rate |
-| `training_curve`, `evaluation_figures`, `translation_report` | figures and tables of results |
-| `kills` | kills a training at random moments and compares |
+| `flags`, `run` | the flags that every training has; a training as a part of a run |
+| `training_curve`, `evaluation_figures` | figures of curves, alignments and scores by length |
 """

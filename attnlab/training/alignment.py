@@ -28,8 +28,8 @@ def strongest_links(weights: ArrayLike, *, targets: Iterable[int] | None = None)
     [(0, 0), (1, 2)]
 
     Args:
-      weights: [T, S], without the rows and columns of padding.
-      targets: the target tokens to link, where others stem from nothing; default: all.
+      weights: attention weights [T, S], without the rows and columns of padding.
+      targets: target tokens to link, where others stem from nothing; default: all.
 
     Raises:
       ValueError: another number of axes, or weights that are negative or not finite.
@@ -59,7 +59,7 @@ def known_links(sources: Sequence[Iterable[int]]) -> tuple[set[Link], set[Link]]
     ([(0, 4)], [(0, 4), (1, 0), (1, 1)])
 
     Args:
-      sources: for each target token, the indices of the source tokens that it stems from.
+      sources: indices of the source tokens that each target token stems from.
 
     Returns:
       The sure links, and the possible ones, which contain them.
@@ -79,10 +79,10 @@ def alignment_error_rate(
     0 is best: every link found is possible and every sure link is found.
 
     Args:
-      found: A, the links of each sentence. Leave out those of target tokens that stem from nothing
+      found: links A of each sentence. Leave out those of target tokens that stem from nothing
         (EOS): like everything that is in A and not in P, they count as errors.
-      sure: S, of each sentence.
-      possible: P ⊇ S, of each sentence; default: S.
+      sure: sure links S of each sentence.
+      possible: possible links P ⊇ S of each sentence; default: S.
 
     Raises:
       ValueError: not as many sentences in one as in another, a sure link that is not possible, or

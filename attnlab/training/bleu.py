@@ -34,13 +34,13 @@ class Bleu:
     """BLEU of a corpus, as sacrebleu computed it.
 
     Attributes:
-      score: 0 to 100.
-      signature: sacrebleu's: references, case, tokenizer, smoothing and version. Scores compare
-        only under the same one.
-      brevity_penalty: min(1, exp(1 − reference length / hypothesis length)).
-      precisions: of n-grams, n = 1 to 4, each 0 to 100.
-      hypothesis_length: in sacrebleu's tokens, of the whole corpus.
-      reference_length: the same of the references.
+      score: BLEU, 0 to 100.
+      signature: signature of sacrebleu: references, case, tokenizer, smoothing and version. Scores
+        compare only under the same one.
+      brevity_penalty: penalty min(1, exp(1 − reference length / hypothesis length)).
+      precisions: precisions of n-grams, n = 1 to 4, each 0 to 100.
+      hypothesis_length: number of sacrebleu's tokens in all hypotheses.
+      reference_length: number of sacrebleu's tokens in all references.
     """
 
     score: float
@@ -56,12 +56,12 @@ class Bucket:
     """A measure of the sentences whose source has `shortest` to `longest` words.
 
     Attributes:
-      shortest: the fewest words.
-      longest: the most; None where there is no limit.
-      count: how many sentences.
-      score: the measure of them.
-      low: 2.5 % of the resamplings of the sentences score less.
-      high: 2.5 % score more.
+      shortest: fewest words of a source.
+      longest: most words of a source; None where there is no limit.
+      count: number of sentences.
+      score: measure of these sentences.
+      low: score below which 2.5 % of the resamplings of the sentences are.
+      high: score above which 2.5 % of the resamplings are.
     """
 
     shortest: int
@@ -90,9 +90,10 @@ def corpus_bleu(
     smoothing (exp) stands in; where no hypothesis has n tokens, the score is 0.
 
     Args:
-      hypotheses: the translations.
-      references: what each of them should be.
-      tokenizer: one of `TOKENIZERS`. "13a" is what papers report as (detokenized) sacreBLEU.
+      hypotheses: translations to judge.
+      references: right translation of each of them.
+      tokenizer: name of a tokenizer, one of `TOKENIZERS`. "13a" is what papers report as
+        (detokenized) sacreBLEU.
 
     Raises:
       ValueError: another tokenizer, no sentences, or not as many of one as of the other.
@@ -142,8 +143,8 @@ class Measure:
     """A measure of a corpus that is a function of sums over its sentences.
 
     Attributes:
-      statistics: of hypotheses and references, [sentences, k].
-      score: of their sum over the sentences, [k].
+      statistics: function of hypotheses and references that returns an array [sentences, k].
+      score: function of the sum [k] of these rows that returns the measure.
     """
 
     statistics: Callable[[Sequence[str], Sequence[str]], np.ndarray]
@@ -202,12 +203,12 @@ def by_length(
     limit. Buckets without a sentence are left out. Each has the interval of `Measure.interval`.
 
     Args:
-      sources: the sentences that were translated.
-      hypotheses: the translations.
-      references: what each of them should be.
-      measure: of each group as a corpus.
-      longest: the length at which each bucket ends, rising.
-      length: of a source; `len` counts characters.
+      sources: sentences that were translated.
+      hypotheses: translations to judge.
+      references: right translation of each source.
+      measure: measure of each group, taken as a corpus.
+      longest: source lengths at which the buckets end, rising.
+      length: function of a source that gives its length; `len` counts characters.
 
     Returns:
       The buckets, short sources first.

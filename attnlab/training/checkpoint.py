@@ -14,8 +14,8 @@ from typing import Any
 import jax
 from orbax.checkpoint import v1 as ocp
 
-from attnlab.records import provenance
-from attnlab.records.errors import Invalid
+from attnlab.runs import provenance
+from attnlab.runs.errors import Invalid
 
 __all__ = ["Checkpoints", "Restored", "difference"]
 
@@ -28,10 +28,10 @@ class Restored:
     """What a checkpoint held.
 
     Attributes:
-      step: steps that were done.
-      state: of the training, on the devices that were asked for.
-      data: the state of the data iterator.
-      meter: of the steps since the last row of the curve.
+      step: number of steps that were done.
+      state: state of the training, on the devices that were asked for.
+      data: state of the data iterator.
+      meter: state of the meter, of the steps since the last row of the curve.
     """
 
     step: int
@@ -51,9 +51,9 @@ class Checkpoints:
         """Opens or makes the folder.
 
         Args:
-          folder: of this training alone.
-          configuration: what makes this training what it is, as JSON.
-          keep: how many of the last ones stay, besides the best one.
+          folder: folder of this training alone.
+          configuration: JSON values that make this training what it is.
+          keep: number of the last checkpoints that stay, besides the best one.
 
         Raises:
           Invalid: the checkpoints there are of another configuration; the message has the
@@ -126,7 +126,7 @@ class Checkpoints:
           data: state of the data iterator.
           meter: state of the meter.
           validation: number by which the best checkpoint is known, the smallest; None = not known.
-          wait: whether to return only when it is on disk.
+          wait: whether to return only when the checkpoint is on disk.
 
         Raises:
           OSError: this checkpoint, or the one before, cannot be written; those before it are kept.
@@ -154,7 +154,7 @@ class Checkpoints:
 
     @contextlib.contextmanager
     def _disk_errors(self) -> Iterator[None]:
-        """What the disk says is an OSError, as elsewhere; orbax has it in a ValueError's text."""
+        """Raises errors of the disk as OSError; orbax has them in the text of a ValueError."""
         try:
             yield
         except ValueError as error:
@@ -167,8 +167,8 @@ class Checkpoints:
         """A checkpoint on the devices of `shardings`, whichever it was saved from.
 
         Args:
-          abstract: the state, or its shapes and dtypes.
-          shardings: a tree like it, with the sharding of each array.
+          abstract: state of the training, or its shapes and dtypes.
+          shardings: sharding of each array of the state, as a tree like it.
           step: number of the checkpoint's step.
         """
         self._wait()

@@ -16,8 +16,8 @@ from matplotlib.textpath import text_to_path
 from matplotlib.ticker import FuncFormatter
 from numpy.typing import ArrayLike
 
-from attnlab.records import figure_files
-from attnlab.records.palette import GRID, KNOWN, MUTED
+from attnlab.runs import figure_files
+from attnlab.runs.palette import GRID, KNOWN, MUTED
 from attnlab.training.alignment import Link
 from attnlab.training.bleu import RESAMPLINGS, Bucket
 
@@ -35,10 +35,10 @@ class Alignment:
     """The weights of one sentence.
 
     Attributes:
-      source: S tokens, as the tokenizer's pieces or single characters.
-      target: T tokens.
-      weights: [T, S], rows of the step that predicts each target token.
-      title: above the panel.
+      source: tokens of the source, S of them, as the tokenizer's pieces or single characters.
+      target: tokens of the target, T of them.
+      weights: attention weights [T, S], rows of the step that predicts each target token.
+      title: title above the panel.
       known: links to mark, where they are known.
     """
 
@@ -204,12 +204,12 @@ def length_figure(
     fewer than 10 are hollow and have no bar.
 
     Args:
-      lines: by the name of a model, its `bleu.by_length`.
+      lines: buckets of each model by its name, from `bleu.by_length`.
       looks: color and marker of each model.
-      measure: what the scores are.
-      unit: of the length.
-      percent: the scores are shares of 1.
-      title: above the figure.
+      measure: name of the scores.
+      unit: unit of the length.
+      percent: whether the scores are shares of 1.
+      title: title above the figure.
 
     Raises:
       ValueError: no models, one without a bucket, or models whose buckets differ.
@@ -259,7 +259,7 @@ def length_figure(
 
 
 def _scores(axes: Any, beside: float, some: Sequence[Bucket], color: str, marker: str, name: str):
-    """One model: its line, marks that are hollow where sentences are few, else with a bar."""
+    """Draws one model: its line, and marks, hollow where sentences are few, else with a bar."""
     xs, scores = [i + beside for i in range(len(some))], [b.score for b in some]
     axes.plot(xs, scores, color=color, linewidth=1.6, label=name, marker=marker, markersize=5)
     for x, b in zip(xs, some, strict=True):

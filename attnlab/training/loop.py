@@ -6,7 +6,7 @@ import dataclasses
 import signal
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import flax.linen as nn
 import grain
@@ -14,35 +14,34 @@ import jax
 
 from attnlab.checks import require
 from attnlab.training.checkpoint import Checkpoints
-from attnlab.training.meter import Meter, require_finite
-from attnlab.training.metrics_file import MetricsFile
+from attnlab.training.curve import Meter, MetricsFile, Progress, require_finite
 from attnlab.training.objective import Batch, Objective
 from attnlab.training.optimizers import OptimizerSettings
 from attnlab.training.parallel import Parallel
-from attnlab.training.progress import Progress
 from attnlab.training.step import TrainState, make_train_step, make_validation_step
 from attnlab.training.stop import StopRequest
 
 __all__ = ["CHECKPOINTS", "LoopSettings", "Task", "Trained", "train"]
 
-CHECKPOINTS = "checkpoints"  # the folder within that of a training
+CHECKPOINTS = "checkpoints"  # name of the folder of checkpoints, in the folder of a training
+M = TypeVar("M", bound=nn.Module)
 
 
 @dataclasses.dataclass(frozen=True)
-class Task:
+class Task(Generic[M]):
     """What is trained, and on what.
 
     Attributes:
       model: a Flax module, as `make_train_step` takes it.
-      objective: what is minimized.
+      objective: loss to minimize, and the metrics to report.
       batches: endless data set of batches, with a state that can be saved.
       validation: function that gives the validation batches, each time from the first.
       identity: JSON values that make this training what it is; a checkpoint of another is refused.
       streams: names of the model's random numbers, as `make_train_step` takes them.
-      start: takes the parameters that `init` drew and returns those to start from; None = these.
+      start: (parameters that `init` drew) -> parameters to start from; None = those of `init`.
     """
 
-    model: nn.Module
+    model: M
     objective: Objective
     batches: grain.IterDataset
     validation: Callable[[], Iterable[Batch]]
@@ -53,7 +52,7 @@ class Task:
 
 @dataclasses.dataclass(frozen=True)
 class LoopSettings:
-    """How long, and how often what.
+    """How long to train, and how often to log, to validate and to save.
 
     Attributes:
       steps: number of steps in all.
@@ -82,12 +81,13 @@ class Trained:
     """How a training ended.
 
     Attributes:
-      params: those of the best checkpoint, whose validation has the smallest headline.
-      collections: the model's other variables there.
-      step: at which they were saved.
-      steps: done in all.
-      seconds: that the steps and validations took, over all its runs.
-      stopped_by: the signal that ended it early, if one did.
+      params: parameters of the best checkpoint: the one with the smallest headline metric in
+        validation.
+      collections: the model's other variables in that checkpoint.
+      step: number of the step after which that checkpoint was saved.
+      steps: number of steps that were done in all.
+      seconds: time of all steps and validations, added up over the runs of this training.
+      stopped_by: signal that ended the training early, if one did.
     """
 
     params: Any
@@ -104,7 +104,7 @@ class Trained:
 
 
 def train(
-    task: Task,
+    task: Task[Any],
     *,
     settings: LoopSettings,
     optimizer: OptimizerSettings,
@@ -120,13 +120,13 @@ def train(
     are in the checkpoint. SIGTERM and Ctrl-C are answered after a step, by a checkpoint.
 
     Args:
-      task: what is trained, and on what.
-      settings: how long, and how often what.
+      task: model, objective and data.
+      settings: numbers of steps: of the whole training, and between rows, validations, checkpoints.
       optimizer: optimizer of the parameters.
       parallel: devices, and how they share the work.
       folder: place for this training alone: checkpoints and metrics.jsonl.
-      on_row: takes each row of the curve, besides metrics.jsonl.
-      say: takes a line for the user.
+      on_row: (row) -> None; called with each row of the curve, which metrics.jsonl gets as well.
+      say: (line) -> None; shows a line to the user.
 
     Returns:
       The best parameters and collections, on the host, and what became of the training.

@@ -48,7 +48,7 @@ class Objective(Protocol):
         ...
 
     def counts(self, batch: Batch) -> dict[str, jax.Array]:
-        """Numbers that are of the batch alone, float32 scalars; "tokens" is always one of them."""
+        """Numbers that depend on the batch alone, float32 scalars; "tokens" is one of them."""
         ...
 
     def sums(self, outputs: Any, batch: Batch) -> dict[str, jax.Array]:
@@ -71,11 +71,12 @@ class TokenCrossEntropy:
     The model is called with the whole batch and returns logits [B, T, V]. Means are over tokens.
 
     Attributes:
-      label_smoothing: ε of `token_sums`.
-      gradient_mean_over: "tokens" or "sentences", by whose number in the whole batch the gradient
-        of the summed loss is divided; a packed row has a sentence a segment. Over sentences it is
-        longer by their mean number of tokens, about 27 in WMT14: SGD's steps are as much larger
-        and a clip norm is reached as much earlier. Adam and Adadelta see it through ε alone.
+      label_smoothing: share ε of `token_sums`.
+      gradient_mean_over: name of a count, "tokens" or "sentences", of the whole batch, by which the
+        gradient of the summed loss is divided; a packed row has a sentence a segment. Over
+        sentences the gradient is longer by their mean number of tokens, about 27 in WMT14: SGD's
+        steps are as much larger and a clip norm is reached as much earlier. Adam and Adadelta see
+        it through ε alone.
 
     Raises:
       ValueError: another `gradient_mean_over`.
@@ -105,7 +106,7 @@ class TokenCrossEntropy:
         return {"tokens": tokens, "sentences": num_sentences(batch)}
 
     def sums(self, outputs: jax.Array, batch: Batch) -> dict[str, jax.Array]:
-        """As `token_sums`."""
+        """The sums of `token_sums`."""
         return token_sums(outputs, predicted(batch), label_smoothing=self.label_smoothing)
 
     def loss(self, sums: Mapping[str, jax.Array], shares: Mapping[str, jax.Array]) -> jax.Array:
@@ -134,7 +135,8 @@ def token_sums(
     Args:
       logits: scores [*B, T, V] of all words.
       targets: token ids [*B, T].
-      label_smoothing: ε (Szegedy et al. 2016, §7; Vaswani et al. 2017, §5.4).
+      label_smoothing: share ε of the uniform distribution (Szegedy et al. 2016, §7; Vaswani et al.
+        2017, §5.4).
 
     Returns:
       Float32 scalars: "loss", the smoothed cross entropy in nats; "nll", −log p(token) in nats;

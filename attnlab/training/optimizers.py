@@ -20,16 +20,18 @@ class OptimizerSettings:
     """What updates the parameters.
 
     Attributes:
-      optimizer: "adam" (Kingma & Ba 2015), "adadelta" (ρ 0.95; Zeiler 2012, as Bahdanau et al. 2014
-        use it, with learning_rate 1) or "sgd".
-      learning_rate: at its peak.
-      schedule: over steps, each with a linear warm-up: "constant", "linear" to zero at the end, or
-        "rsqrt", step^−½ (Vaswani et al. 2017, §5.3, whose peak is (d_model · warmup_steps)^−½).
-      warmup_steps: until the peak.
-      b1: Adam's decay of the first moment.
-      b2: Adam's decay of the second moment.
-      epsilon: Adam's or Adadelta's; None = 1e-8 and 1e-6.
-      clip_norm: gradients with a larger L2 norm over all parameters are scaled to it; 0 = not.
+      optimizer: name of the optimizer: "adam" (Kingma & Ba 2015), "adadelta" (ρ 0.95; Zeiler 2012,
+        as Bahdanau et al. 2014 use it, with learning_rate 1) or "sgd".
+      learning_rate: learning rate at its peak.
+      schedule: course of the learning rate over steps, after a linear warm-up: "constant", "linear"
+        to zero at the end, or "rsqrt", step^−½ (Vaswani et al. 2017, §5.3, whose peak is (d_model ·
+        warmup_steps)^−½).
+      warmup_steps: number of steps until the peak.
+      b1: decay of Adam's first moment.
+      b2: decay of Adam's second moment.
+      epsilon: epsilon of Adam or Adadelta; None = 1e-8 and 1e-6.
+      clip_norm: largest L2 norm of the gradient over all parameters; a larger gradient is scaled to
+        it. 0 = no limit.
     """
 
     optimizer: str = "adam"

@@ -24,7 +24,7 @@ class Parallel:
     """Places state and batches on devices and compiles steps that take them there.
 
     Attributes:
-      axis_name: what a step is told: the name of the devices' axis, None if it need not know.
+      axis_name: name of the devices' axis that a step is told; None if it need not know.
       whole: sharding of an array that every device has the whole of.
     """
 
@@ -51,8 +51,8 @@ class Parallel:
 
         Args:
           step: function of a state, or of parameters, and a batch.
-          donate: whether it may reuse the state's memory.
-          out: shardings of what it returns, or of its parts; None = all whole on every device.
+          donate: whether the step may reuse the state's memory.
+          out: shardings of the step's result, or of its parts; None = all whole on every device.
         """
         raise NotImplementedError
 

@@ -23,12 +23,12 @@ class TrainState:
     """All that a step changes, and the key that it draws from.
 
     Attributes:
-      step: steps done.
-      params: of the model.
-      collections: its other variables, all that `init` makes beside the parameters: statistics that
-        its training moves, such as LSH's learned center. Empty for most models.
-      opt_state: of the optimizer.
-      key: the raw data of a PRNG key; a step uses it folded with its number.
+      step: number of steps done.
+      params: parameters of the model.
+      collections: other variables of the model, all that `init` makes beside the parameters:
+        statistics that its training moves, such as LSH's learned center. Empty for most models.
+      opt_state: state of the optimizer.
+      key: raw data of a PRNG key; a step uses it folded with its number.
     """
 
     step: jax.Array
@@ -59,12 +59,12 @@ class TrainState:
         """The state before the first step.
 
         Args:
-          model: what is trained.
-          optimizer: of the parameters.
+          model: model to train.
+          optimizer: optimizer of the parameters.
           inputs: arguments of the model, by name, which give the shapes.
-          seed: of the parameters and of the steps.
-          start: takes the parameters that `init` drew and returns those to start from, such as
-            another training's.
+          seed: seed of the parameters and of the steps.
+          start: function of the parameters that `init` drew that returns the parameters to start
+            from, such as another training's; None = those of `init`.
         """
         for_init, for_steps = jax.random.split(jax.random.key(seed))
         collections: dict[str, Any] = dict(jax.jit(lambda key: model.init(key, **inputs))(for_init))
@@ -81,7 +81,7 @@ class TrainState:
 
 
 class StepMetrics(NamedTuple):
-    """What a step says of itself: its batch's sums and counts, the L2 norm of its mean gradient."""
+    """Results of a step: its batch's sums and counts, and the L2 norm of its mean gradient."""
 
     sums: dict[str, jax.Array]
     counts: dict[str, jax.Array]
@@ -100,17 +100,17 @@ def make_train_step(
     """(state, batch) → (state, metrics), minimizing the mean loss of the whole batch.
 
     Args:
-      model: called as `model.apply(variables, **inputs, deterministic=False)`. The state's
-        collections are mutable, and are what it left of them after the step.
-      objective: what is minimized.
-      optimizer: of the parameters.
+      model: module, called as `model.apply(variables, **inputs, deterministic=False)`. The state's
+        collections are mutable, and the new state has them as the model left them.
+      objective: objective to minimize.
+      optimizer: optimizer of the parameters.
       accumulate: number of parts of a batch, whose gradients are added up one after the other: the
         same step in about 1/accumulate of the memory for activations. Each part begins with the
-        collections that the one before left.
+        collections that the part before left.
       streams: names of the random numbers that the model draws from while it is trained. With
-        "hash" the rotations of LSH are other ones in every step.
-      axis_name: name of the devices under `jax.pmap`, each with its rows of the batch and its own
-        dropout, and the mean of all for its collections; None under `jit`.
+        "hash" the rotations of LSH differ from step to step.
+      axis_name: name of the axis of devices under `jax.pmap`, each with its rows of the batch and
+        its own dropout, while its collections become the mean over all; None under `jit`.
 
     Raises:
       ValueError: when traced, rows that `accumulate` does not divide.
@@ -201,7 +201,7 @@ def make_validation_step(
 
 
 def mean_over(axis_name: str, collections: Any) -> Any:
-    """The mean over devices, each of which saw other rows."""
+    """The mean of the collections over devices, each of which saw other rows."""
     for path, x in jax.tree.leaves_with_path(collections):
         if not jnp.issubdtype(x.dtype, jnp.inexact):
             raise NotImplementedError(

@@ -19,7 +19,7 @@ class StopRequest:
     after which they stop (`jax.distributed.initialize` starts it).
 
     Attributes:
-      signal: which one asked, if one did.
+      signal: signal that asked, if one did.
     """
 
     def __init__(self) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from attnlab.records.errors import Invalid
+from attnlab.runs.errors import Invalid
 
 __all__ = ["TensorBoard", "require_tensorboard"]
 
@@ -21,7 +21,7 @@ def require_tensorboard() -> Any:
     except ImportError:
         raise Invalid(
             "--tensorboard needs the package tensorboard, which is not installed: run "
-            "`launch/local --extra=tensorboard translate --tensorboard …`, or `pip install "
+            "`launch/local --extra=tensorboard NAME --tensorboard …`, or `pip install "
             "tensorboard` in your own environment, or give --notensorboard"
         ) from None
     return Writer

@@ -10,8 +10,8 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from attnlab.records import figure_files
-from attnlab.records.palette import GRID, MUTED
+from attnlab.runs import figure_files
+from attnlab.runs.palette import GRID, MUTED
 
 __all__ = ["curve", "training_curve"]
 
@@ -42,12 +42,12 @@ def training_curve(
     """Loss over steps, a color a model: training thin, validation with marks and its least named.
 
     Args:
-      runs: by the name of a model, `metrics_file.read_metrics` of its run.
+      runs: rows of each model's run by its name, from `metrics_file.read_metrics`.
       looks: color and marker of each model.
-      quantity: which number of the rows. `nll` is comparable between training and validation,
+      quantity: name of a number in the rows. `nll` is comparable between training and validation,
         and between models; `loss` has label smoothing in it.
-      label: of that number, with its unit.
-      title: above the figure.
+      label: name of that number for a reader, with its unit.
+      title: title above the figure.
 
     Raises:
       ValueError: no row has it.

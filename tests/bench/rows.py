@@ -1,6 +1,9 @@
 """Made-up rows with known growth, for the tests of tables, trends and figures."""
 
+from collections.abc import Sequence
+
 from attnlab.bench.case import PASSES, Case, Result
+from attnlab.runs.rows import Kept, Where
 
 GIB = 2**30
 ENVIRONMENT = {
@@ -8,6 +11,7 @@ ENVIRONMENT = {
     "device": "Abacus 9000",
     "devices": 1,
     "cores": 2,
+    "cpus": 2,
     "available_bytes": 23 * GIB,
     "system": "Linux x86_64",
     "python": "3.11.7",
@@ -42,8 +46,6 @@ def row(label: str, length: int, passes: str = "forward", **fields) -> Result:
             temporary_bytes=total,
             resident_peak_bytes=round(0.99 * total),
             available_bytes=23 * GIB,
-            environment=ENVIRONMENT,
-            time="2026-11-20T10:00:00+00:00",
         )
         | fields
     )
@@ -66,3 +68,9 @@ def run() -> list[Result]:
                     lost |= dict(seconds=(), resident_peak_bytes=None)
                 rows.append(row(label, length, passes, **lost))
     return rows
+
+
+def kept(results: Sequence, **where) -> list[Kept]:
+    """Rows with where they come from."""
+    known = {"environment": ENVIRONMENT, "time": "2026-11-20T10:00:00+00:00"}
+    return [Kept(result, Where(**known | where)) for result in results]

@@ -1,22 +1,26 @@
 import dataclasses
-import json
 
 import numpy as np
 import pytest
 
 from attnlab.bench import inputs
-from attnlab.bench.case import Case, Result, from_json, to_json
-from attnlab.bench.folder import ROWS, Folder
+from attnlab.bench.case import DERIVED, Case, Result
+from attnlab.runs.folder import Folder
+from attnlab.runs.rows import Rows
 from tests.bench import rows
 
 
-def test_json_line_round_trip_and_derived_numbers():
+def test_a_row_on_disk_has_the_derived_numbers_too(tmp_path):
+    folder = Folder.fresh("compare", tmp_path, {})
+    folder.begin()
+    kept: Rows = Rows(folder, lambda row: row.case, [Result], derived=DERIVED)
     result = rows.row("dot (dense)", 2048, "forward_backward", resident_peak_bytes=2**31)
-    line = to_json(result)
-    assert "\n" not in line and from_json(line) == result
-    plain = json.loads(line)
+    kept.add(result)
+    (plain,) = folder.rows().values()
     assert plain["memory_bytes"] == 2**31 and plain["median_seconds"] == result.seconds[1]
     assert (result.memory_source, result.case.label) == ("resident", "dot (dense)")
+    (again,) = Rows(folder, lambda row: row.case, [Result]).kept.values()
+    assert again.row == result
 
 
 def test_results_and_cases_are_frozen():
@@ -27,28 +31,6 @@ def test_results_and_cases_are_frozen():
 def test_memory_of_a_case_that_did_not_compile_is_unknown():
     lost = Result(Case("dot", 8), "failed")
     assert (lost.analysis_bytes, lost.memory_bytes, lost.memory_source) == (None, None, "")
-
-
-def test_folders_are_never_shared_and_keep_the_last_row_of_a_case(tmp_path):
-    folder, other = (Folder.create(tmp_path, {"batch": 3}) for _ in range(2))
-    assert folder.path != other.path
-    failed = rows.row("dot", 512, status="failed", seconds=())
-    for row in (failed, rows.row("lsh", 512), rows.row("dot", 512)):
-        folder.append(row)
-    with open(folder.path / ROWS, "a") as file:
-        file.write('{"case": {"mech')  # killed while writing
-    reopened = Folder.open(folder.path)
-    assert reopened.settings() == {"batch": 3}
-    assert reopened.results() == [rows.row("dot", 512), rows.row("lsh", 512)]
-    reopened.append(rows.row("additive", 512))
-    assert len(reopened.results()) == 3
-
-
-@pytest.mark.parametrize("taken", ["file", "file/below"])
-def test_output_dir_that_cannot_be_made(tmp_path, taken):
-    (tmp_path / "file").write_text("")
-    with pytest.raises(ValueError, match="--output_dir=.*file"):
-        Folder.create(tmp_path / taken, {})
 
 
 def test_default_text_suffices_for_the_default_lengths():

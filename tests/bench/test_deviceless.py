@@ -12,17 +12,20 @@ import jax
 import pytest
 
 from attnlab.bench import deviceless, topology, training_programs
-from attnlab.bench.case import Case, Result, from_json
-from attnlab.bench.settings import Settings
+from attnlab.bench.case import Case, Result
+from attnlab.runs.flags import structured
+from experiments.compare_lengths.settings import Settings
 
 ROOT = Path(__file__).resolve().parents[2]
 GIB = 2**30
 PROGRAM = """
-import json, sys
-from attnlab.bench.case import Case, to_json
-from attnlab.bench import inputs, worker
+import dataclasses, json, sys
+from attnlab.bench.case import Case
+from attnlab.bench import inputs
+from experiments.compare_lengths import worker
 for fields in json.loads(sys.argv[1]):
-    print(to_json(worker._guarded(Case(**fields), inputs.read())), flush=True)
+    row = worker.guarded(Case(**fields), inputs.read())
+    print(json.dumps(dataclasses.asdict(row)), flush=True)
 """
 TINY = Case("dot", 128, num_heads=2, head_dim=32, ops_only=True, dtype="bfloat16")
 STEP = dict(passes="train_step", program="language_model", num_layers=1, vocab_size=64)
@@ -36,7 +39,7 @@ def compiled(*cases: Case) -> list[Result]:
         command, cwd=ROOT, env=os.environ | topology.environment(), text=True, capture_output=True
     )
     assert done.returncode == 0, done.stderr[-2000:]
-    return [from_json(line) for line in done.stdout.splitlines()]
+    return [structured(Result, json.loads(line)) for line in done.stdout.splitlines()]
 
 
 def needs(*modules: str):
@@ -148,8 +151,8 @@ def test_training_steps_lower(program, mechanism):
         (dict(shard="heads"), "--shard needs --target"),
         (dict(target=("v5e:2x2",)), "v5e:2x2 has 4 devices; say what is split over them"),
         (dict(target=("v5e",), shard="batch"), "v5e is one device, with nothing to split"),
-        (dict(target=("v5e",), devices=2), "--devices is for devices that are there"),
-        (dict(target=("v5e",), parallel="pmap"), "--parallel is for devices that are there"),
+        (dict(target=("v5e",), devices=2), "--devices is for devices of this machine"),
+        (dict(target=("v5e",), parallel="pmap"), "--parallel is for devices of this machine"),
         (
             dict(target=("v5e:2x2",), shard="batch", batch=6),
             "--batch: 6 does not divide over the 4",

@@ -6,9 +6,10 @@ import itertools
 import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
-from attnlab.bench import figures, margins, mechanisms, panels
+from attnlab.bench import margins, mechanisms, panels
 from attnlab.bench.case import PASSES, Case, Result
-from attnlab.records.palette import INK, MUTED
+from attnlab.runs.palette import INK, MUTED
+from experiments.compare_lengths import figures
 from tests.bench import rows
 
 LENGTHS = (512, 1024, 2048, 3072, 4096, 16384)
@@ -58,7 +59,7 @@ def boxes(figure):
     ],
 )
 def test_no_word_hides_another_or_a_point_or_is_cut(labels, lengths, passes, quantity):
-    figure = figures.draw(made(labels, lengths, passes), quantity)
+    figure = figures.draw(made(labels, lengths, passes), quantity, "")
     words = boxes(figure)
     for text, box in words:
         inside = figure.bbox.x0 <= box.x0 and box.x1 <= figure.bbox.x1
@@ -82,7 +83,7 @@ def test_no_word_hides_another_or_a_point_or_is_cut(labels, lengths, passes, qua
 def test_a_figure_says_what_it_shows():
     results = made(DEFAULT, LENGTHS, PASSES)
     for quantity in ("time", "memory"):
-        figure = figures.draw(results, quantity)
+        figure = figures.draw(results, quantity, "")
         words = " | ".join(text.get_text() for text, _ in boxes(figure))
         assert "4 heads × 64" in words and "± its standard error" in words
         assert "at 3k needs about 24.0 GiB of 8 GiB allowed" in words
@@ -97,12 +98,12 @@ def test_a_pass_that_never_ran_has_a_panel_with_its_reasons():
     lost = dict(status="killed", seconds=(), temporary_bytes=None, resident_peak_bytes=None)
     results = [dataclasses.replace(r, **lost) if r.case.passes == PASSES[1] else r for r in results]
     for quantity in ("time", "memory"):
-        words = [text.get_text() for text in figures.draw(results, quantity).axes[1].texts]
+        words = [text.get_text() for text in figures.draw(results, quantity, "").axes[1].texts]
         assert words.count("at 512 killed") == 2
 
 
 def test_equal_curves_show_both():
-    axes = figures.draw(made(("dot", "general"), LENGTHS, PASSES[:1]), "memory").axes[0]
+    axes = figures.draw(made(("dot", "general"), LENGTHS, PASSES[:1]), "memory", "").axes[0]
     first, second = (line for line in axes.lines if len(line.get_xdata()) == len(LENGTHS))
     assert list(first.get_ydata()) == list(second.get_ydata())
     assert first.get_linewidth() > second.get_linewidth() + 1

@@ -12,7 +12,7 @@ from attnlab.data.batching import evaluation_batches, language_model_batches, tr
 from attnlab.data.encoding import count_too_long
 from attnlab.data.tasks import Duplication, Reversal
 from attnlab.data.tokenizers import Numbers
-from attnlab.records.errors import Invalid
+from attnlab.runs.errors import Invalid
 from attnlab.tokens import EOS, PAD
 
 NUMBERS = Numbers(50)
@@ -80,6 +80,22 @@ def test_a_batch_holds_alike_lengths_in_few_shapes():
     assert np.mean(spread) < 2
     longest = [batch["source"].shape[1] for batch in batches[:16]]
     assert longest != sorted(longest)  # not the short ones first
+
+
+@pytest.mark.parametrize("same_length", [False, True])
+def test_both_sides_may_have_one_length(same_length):
+    unlike = Listed({"source": "1 " * (1 + i % 3), "target": "2 " * (9 + i)} for i in range(12))
+    batch = next(iter(training(unlike, same_length=same_length)))
+    of_test = [x for _, x in evaluation_batches(
+        unlike, NUMBERS, NUMBERS, batch_size=5, same_length=same_length
+    )]  # fmt: skip
+    for sides in (batch, *of_test):
+        assert (sides["source"].shape == sides["target"].shape) == same_length
+        assert sides["source"].shape[1] == (sides["target"].shape[1] if same_length else 8)
+        assert all(
+            set(pair["source"]) == {"1", " "} or pair["source"] == "1"
+            for pair in pairs_of({k: x[x[:, 0] != PAD] for k, x in sides.items()})
+        )
 
 
 def test_what_is_remembered_is_what_was_encoded(monkeypatch):

@@ -9,7 +9,7 @@ import pytest
 
 from attnlab.data import files
 from attnlab.data.files import open_pairs, open_text, open_tsv
-from attnlab.records.errors import Invalid
+from attnlab.runs.errors import Invalid
 
 GERMAN = ["Zwei Hunde.", "Ein Mädchen\u2028lacht.", "Drei"]
 ENGLISH = ["Two dogs.", "A girl laughs.", "Three"]

@@ -11,7 +11,7 @@ import tensorflow_datasets as tfds
 from attnlab.data import texts
 from attnlab.data.tfds_source import open_tfds
 from attnlab.data.tfrecord import Shard, TFRecords
-from attnlab.records.errors import Invalid
+from attnlab.runs.errors import Invalid
 from tests.data.tfds_sets import ENGLISH, GERMAN, Pairs, prepared
 
 

@@ -7,7 +7,7 @@ from attnlab.data import subwords as subwords_module
 from attnlab.data.dates import Dates
 from attnlab.data.subwords import train_sentencepiece
 from attnlab.data.tokenizers import Bytes, Numbers
-from attnlab.records.errors import Invalid
+from attnlab.runs.errors import Invalid
 from attnlab.tokens import BOS, EOS, NUM_SPECIAL, PAD, UNK
 
 DATES = Dates(size=500)

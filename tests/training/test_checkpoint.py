@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from attnlab.records.errors import Invalid
+from attnlab.runs.errors import Invalid
 from attnlab.training.checkpoint import Checkpoints, difference
 
 

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from attnlab.records import figure_files
-from attnlab.records.palette import MODELS
+from attnlab.runs import figure_files
+from attnlab.runs.palette import MODELS
 from attnlab.training.bleu import Bucket
 from attnlab.training.evaluation_figures import Alignment, alignment_figure, length_figure
 from attnlab.training.training_curve import training_curve

@@ -11,11 +11,10 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from attnlab import routes
 from attnlab.models.transformer import Transformer, TransformerConfig, TransformerLM
-from attnlab.records.errors import Invalid
+from attnlab.runs.errors import Invalid
+from attnlab.training.curve import METRICS, Diverged, read_metrics
 from attnlab.training.decode import greedy
 from attnlab.training.loop import CHECKPOINTS, LoopSettings, Task, train
-from attnlab.training.meter import Diverged
-from attnlab.training.metrics_file import METRICS, read_metrics
 from attnlab.training.objective import TokenCrossEntropy
 from attnlab.training.optimizers import OptimizerSettings
 from attnlab.training.parallel import ShardedJit, parallel_over

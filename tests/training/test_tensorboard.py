@@ -37,5 +37,5 @@ def test_every_number_of_a_row_is_written(monkeypatch, tmp_path):
 
 def test_a_missing_package_is_named(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "tensorboard.summary", None)
-    with pytest.raises(ValueError, match=r"launch/local --extra=tensorboard translate"):
+    with pytest.raises(ValueError, match=r"launch/local --extra=tensorboard NAME"):
         TensorBoard(tmp_path)

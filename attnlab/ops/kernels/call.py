@@ -20,16 +20,16 @@ class Call:
     """The checked arguments of `attention`, and what the program is traced for.
 
     Attributes:
-      score: as the user gave it.
-      q: [*B, T, N, H].
-      k: [*B, S, K, H].
-      v: [*B, S, K, D].
+      score: score that the user gave.
+      q: queries [*B, T, N, H].
+      k: keys [*B, S, K, H].
+      v: values [*B, S, K, D].
       mask: a mask or None.
-      bias: for the logits, or None.
-      dropout_rate: on the weights.
-      precision: of the matrix products.
-      platform: the accelerator.
-      pallas: what this project's own kernels are tuned by.
+      bias: term added to the logits, or None.
+      dropout_rate: probability of dropping a weight.
+      precision: precision of the matrix products.
+      platform: accelerator that the program is traced for.
+      pallas: options of this project's own kernels.
     """
 
     score: Score

@@ -28,7 +28,7 @@ __all__ = ["attend", "refusal"]
 
 
 def refusal(call: Call) -> str | None:
-    """Why it does not serve the call; None where it does."""
+    """Why cuDNN does not serve the call; None where it does."""
     q, v = call.q, call.v
     if reason := not_for(call, "cuda") or refuse_all_but_dot(call):
         return reason

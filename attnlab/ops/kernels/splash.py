@@ -21,7 +21,7 @@ _MOST_PAIRS = 2**32  # which take half a minute on the host, whatever the blocks
 
 
 def refusal(call: Call) -> str | None:
-    """Why it does not serve the call; None where it does.
+    """Why splash attention does not serve the call; None where it does.
 
     What it computes for a query that sees nothing is undefined, so it is given only masks under
     which every query sees a key.

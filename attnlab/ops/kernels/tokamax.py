@@ -16,10 +16,10 @@ __all__ = ["attend", "refusal"]
 
 
 def refusal(call: Call) -> str | None:
-    """Why it does not serve the call; None where it does.
+    """Why tokamax does not serve the call; None where it does.
 
-    It averages the values where a query sees nothing, so it is given only masks under which every
-    query sees a key.
+    Tokamax averages the values where a query sees nothing, so it is given only masks under which
+    every query sees a key.
     """
     if reason := not_for(call, "cuda", "tpu"):
         return reason

@@ -50,27 +50,29 @@ class LSHOptions:
     | look_ahead  | see below | 0                    | 0                             | 0     |
 
     Attributes:
-      strict: a query sees the `window` nearest slots of its own bucket, so that nothing in the
-        future changes what it sees. False: it sees its chunk and the chunks beside it, whose
+      strict: whether a query sees the `window` nearest slots of its own bucket, so that nothing in
+        the future changes what it sees. False: it sees its chunk and the chunks beside it, whose
         borders depend on all tokens, as in every published implementation.
-      same_bucket: only keys in the query's bucket are visible. `strict` needs it.
-      union: a pair that several rounds show counts once, and the result is exactly the softmax over
-        the union of the rounds' keys: more rounds only bring it nearer to full attention. False: it
-        counts as often as it is shown (a multiset), which sharpens the weights of near keys by an
-        amount that depends on the number of rounds. The paper defines the union, its code computes
-        the multiset. Error against full attention, 2048 noisy tokens in 40 clusters: the union's is
-        3–4 % less at 4 rounds, 20–25 % less at 16.
-      wrap: the chunks of all rounds form a ring, so the first chunk of a round looks back at the
-        last chunk of the round before. Published code does that; it makes a round depend on the
-        others, so it is on for parity only.
-      logit_scale: c in c·⟨q_i, k_j⟩; None = 1/√H. Keys have unit norm, so the norm of a query is
-        already a learned temperature.
-      key_norm: "rms" divides by √(mean(x²) + 1e-6)·√H, "l2" by |x|, None by nothing. A key whose
-        squares leave the range of float32 becomes zero: |x| above 1e19, with "l2" also below 1e-19.
-      look_back: chunks visited before a query's own.
-      look_ahead: chunks visited after it. None = 0 if causal or not strict, else `look_back`.
-      window: slots seen on each side (before only, if causal) where `strict`; None = the most that
-        can be, look_back · chunk_size.
+      same_bucket: whether only keys in the query's bucket are visible. `strict` needs it.
+      union: whether a pair that several rounds show counts once: the result is then exactly the
+        softmax over the union of the rounds' keys, and more rounds only bring it nearer to full
+        attention. False: a pair counts as often as it is shown (a multiset), which sharpens the
+        weights of near keys by an amount that depends on the number of rounds. The paper defines
+        the union, its code computes the multiset. Error against full attention, 2048 noisy tokens
+        in 40 clusters: the union's is 3–4 % less at 4 rounds, 20–25 % less at 16.
+      wrap: whether the chunks of all rounds form a ring, so that the first chunk of a round looks
+        back at the last chunk of the round before. Published code does that; it makes a round
+        depend on the others, so it is on for parity only.
+      logit_scale: factor c in c·⟨q_i, k_j⟩; None = 1/√H. Keys have unit norm, so the norm of a
+        query is already a learned temperature.
+      key_norm: norm that keys are divided by: "rms" divides by √(mean(x²) + 1e-6)·√H, "l2" by |x|,
+        None by nothing. A key whose squares leave the range of float32 becomes zero: |x| above
+        1e19, with "l2" also below 1e-19.
+      look_back: number of chunks visited before a query's own.
+      look_ahead: number of chunks visited after a query's own. None = 0 if causal or not strict,
+        else `look_back`.
+      window: number of slots seen on each side (before only, if causal) where `strict`; None = the
+        most that can be, look_back · chunk_size.
     """
 
     strict: bool = True
@@ -199,23 +201,25 @@ def lsh_attention(
       qk: shared queries and keys [*B, L, N, H], any L ≥ 1.
       v: values [*B, L, K, D], K a divisor of N; head n uses v's head n // (N/K).
       buckets: integers [*B, R, L, N] from `hash_buckets`, equal for tokens that should meet.
-      chunk_size: C, slots attended together; where strict, no more than L of them.
-      causal: see only earlier tokens.
+      chunk_size: number of slots attended together, C; where strict, no more than L of them.
+      causal: whether a token sees only earlier tokens, as `masks.Causal()` in the mask says too;
+        default True, because the Reformer is a language model. False leaves it to the mask.
       mask: `masks.Padding`, `masks.Segments`, `masks.Causal`, an `Explicit` or a boolean array
         [*B, 1, 1, L] of keys that may be seen, or several of these with `&`. A token that is
         masked as a key is padding: nobody sees it and its own context is zero. Segments attend as
         if each were alone (up to chunk borders, if these decide).
-      options: what published implementations disagree about; see `LSHOptions`.
+      options: settings that published implementations disagree about; see `LSHOptions`.
       dropout_rate: probability of dropping a weight.
-      dropout_key: needed if dropout_rate > 0.
-      rows_at_once: how many of the B·N rows to compute together: memory for speed, the same
-        function up to rounding. None = 1 on CPU, elsewhere as many as have 65,536 tokens.
-      implementation: "sorted" goes through the rounds in sorted order; "dense" makes the L × L
-        weights of a row, the same function with other rounding; None = dense where that visits no
-        more pairs than the rounds would, no more than 2¹⁸, and rows_at_once is not asked for;
-        "pallas" (or `Pallas(...)`) goes through the rounds by the kernels of `ops.kernels`, on TPU
-        and Hopper GPU, where only the query's own bucket is shown and no weight is dropped.
-      precision: of the matrix products, as in `jax.lax.dot`.
+      dropout_key: a PRNG key, needed if dropout_rate > 0.
+      rows_at_once: number of the B·N rows to compute together: memory for speed, the same function
+        up to rounding. None = 1 on CPU, elsewhere as many as have 65,536 tokens.
+      implementation: way to compute the result. "sorted" goes through the rounds in sorted order;
+        "dense" makes the L × L weights of a row, the same function with other rounding; "pallas"
+        (or `Pallas(...)`) goes through the rounds by the kernels of `ops.kernels`, on TPU and
+        Hopper GPU, where only the query's own bucket is shown and no weight is dropped. None =
+        "dense" where that visits no more pairs than the rounds would, no more than 2¹⁸, and
+        rows_at_once is None; else "sorted".
+      precision: precision of the matrix products, as in `jax.lax.dot`.
 
     Returns:
       Context [*B, L, N, D] in v's dtype; softmax and sums in float32 at least.

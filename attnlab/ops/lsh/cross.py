@@ -66,19 +66,22 @@ def lsh_cross_attention(
       q: queries [*B, T, N, H].
       k: keys [*B, S, K, H], K a divisor of N; head n uses head n // (N/K) of keys and values.
       v: values [*B, S, K, D].
-      q_buckets: integers [*B, R, T, N] from `hash_buckets`.
-      k_buckets: integers [*B, R, S, K] from `hash_buckets` with the same rotations.
-      chunk_size: C, slots attended together; no more than max(T, S) of them.
-      causal: see only keys at or before the query's position.
+      q_buckets: buckets of the queries from `hash_buckets`, integers [*B, R, T, N].
+      k_buckets: buckets of the keys from `hash_buckets` with the same rotations, integers [*B, R,
+        S, K].
+      chunk_size: number of slots attended together, C; no more than max(T, S) of them.
+      causal: whether a query sees only keys at or before its position, as `masks.Causal()` in the
+        mask says too; default False, because keys of another sequence are neither earlier nor
+        later. False leaves it to the mask.
       mask: `masks.Padding`, `masks.Segments`, `masks.Causal`, an `Explicit` or a boolean array
         [*B, 1, 1, S] of keys that may be seen, or several of these with `&`.
-      options: as for `lsh_attention`; only the strict ones, for a query has no place in the keys'
-        chunks.
+      options: settings as for `lsh_attention`; only strict ones, for a query has no place in the
+        keys' chunks.
       dropout_rate: probability of dropping a weight.
-      dropout_key: needed if dropout_rate > 0.
-      rows_at_once: as for `lsh_attention`.
+      dropout_key: a PRNG key, needed if dropout_rate > 0.
+      rows_at_once: number of rows to compute together, as for `lsh_attention`.
       implementation: None, "sorted" or "dense", as for `lsh_attention`.
-      precision: of the matrix products, as in `jax.lax.dot`.
+      precision: precision of the matrix products, as in `jax.lax.dot`.
 
     Returns:
       Context [*B, T, N, D] in v's dtype; softmax and sums in float32 at least.
@@ -185,6 +188,8 @@ def _same_relative_place(valid: jax.Array, q_valid: jax.Array) -> jax.Array:
     q_rank = jnp.cumsum(q_valid, axis=1, dtype=jnp.int32) - 1
     # In floats: products of two lengths overflow 32 bits. Equal lengths stay exact.
     ratio = count / jnp.maximum(q_count, 1)
-    rank = jnp.clip((q_rank * ratio).astype(jnp.int32), 0, jnp.maximum(count - 1, 0))
+    rank = jnp.clip(
+        (q_rank.astype(ratio.dtype) * ratio).astype(jnp.int32), 0, jnp.maximum(count - 1, 0)
+    )
     key_of_rank = jnp.argsort(~valid, axis=1, stable=True)
     return jnp.take_along_axis(key_of_rank, rank, axis=1)

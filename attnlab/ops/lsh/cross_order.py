@@ -32,11 +32,12 @@ class CrossVisibility(NamedTuple):
     """Who may see whom, buckets aside, for B examples.
 
     Attributes:
-      valid: [B, S], False for keys that nobody sees.
-      q_valid: [B, T], False for queries that see nothing.
-      segments: [B, S] ids, or None.
-      q_segments: [B, T] ids, or None.
-      q_position: [B, T], the last key at or before a query in position order; −1 = none.
+      valid: booleans [B, S], False for keys that nobody sees.
+      q_valid: booleans [B, T], False for queries that see nothing.
+      segments: segment ids of the keys, [B, S], or None.
+      q_segments: segment ids of the queries, [B, T], or None.
+      q_position: index of the last key at or before each query in position order, [B, T]; −1 =
+        none.
     """
 
     valid: jax.Array
@@ -53,10 +54,11 @@ def sort_queries_and_keys(
     """Sorts every round and finds the range of key slots that each query may see.
 
     Args:
-      q_buckets: [B, N, R, T] integers in [0, bucket_limit(T + S)).
-      k_buckets: [B, N, R, S] likewise, S a multiple of the chunk size.
-      seen: masks.
-      geometry: strict: with a window and within buckets.
+      q_buckets: buckets of the queries, integers [B, N, R, T] in [0, bucket_limit(T + S)).
+      k_buckets: buckets of the keys, integers [B, N, R, S] in the same range; S is a multiple of
+        the chunk size.
+      seen: masks of queries and keys.
+      geometry: rules of which slots are neighbors; strict: with a window and within buckets.
     """
     batch, heads, rounds, num_queries = q_buckets.shape
     num_keys = k_buckets.shape[3]
@@ -106,23 +108,24 @@ def _arrange(item, starts, invalid, num_keys: int, geometry: Geometry) -> Order:
     """One round of one row, everything [T + S] by rank in (bucket, segment, position) order.
 
     Args:
-      item: the key (below S) or query (from S on) of each rank.
-      starts: True at the first of each (bucket, segment).
-      invalid: True for what sees nothing.
-      num_keys: S.
-      geometry: the window and the chunk size.
+      item: key (below S) or query (from S on) of each rank.
+      starts: booleans by rank, True at the first of each (bucket, segment).
+      invalid: booleans by rank, True for items that see nothing.
+      num_keys: number of keys, S.
+      geometry: window and chunk size.
     """
     length, chunk, window = item.size, geometry.chunk_size, geometry.window
     num_queries, key_chunks = length - num_keys, num_keys // chunk
     query_chunks = -(-num_queries // chunk) + key_chunks
     rank = jnp.arange(length, dtype=jnp.int32)
     is_key = item < num_keys
-    keys_before = jnp.cumsum(is_key, dtype=jnp.int32) - is_key
+    one_key = is_key.astype(jnp.int32)
+    keys_before = jnp.cumsum(one_key, dtype=jnp.int32) - one_key
     queries_before = rank - keys_before
 
     is_last = jnp.roll(starts, -1).at[-1].set(True)
     bucket_start = lax.cummax(jnp.where(starts, keys_before, 0))
-    bucket_stop = lax.cummin(jnp.where(is_last, keys_before + is_key, num_keys), reverse=True)
+    bucket_stop = lax.cummin(jnp.where(is_last, keys_before + one_key, num_keys), reverse=True)
     first = jnp.maximum(keys_before - window, bucket_start)
     stop = keys_before
     if not geometry.causal:

@@ -47,20 +47,22 @@ def lsh_decode(
     options: LSHOptions = STRICT,
     precision: Any = None,
 ) -> tuple[jax.Array, DecodeState]:
-    """The rows of `lsh_attention(causal=True)` that belong to the newest tokens.
+    """The rows of `lsh_attention` with causal=True, its default, that belong to the newest tokens.
 
     Args:
-      qk: shared queries and keys of all tokens so far, the newest T included, [*B, L, N, H]; what
-        stands behind them counts for nothing.
+      qk: shared queries and keys of all tokens so far, the newest T included, [*B, L, N, H]; places
+        after the newest token are ignored.
       v: values [*B, L, K, D].
-      buckets: integers [*B, R, T, N] of the newest.
-      state: of the tokens before them, at first `empty_state` for this cache and these options.
-      start: position of the first of the newest, a scalar; start + T ≤ L.
-      chunk_size: as for `lsh_attention`, like all below.
-      mask: of the whole sequence, L tokens, and the same at every call; no segments. A token that
-        is masked as a key is entered nowhere and its context is zero.
-      options: strict, which `empty_state` makes sure of.
-      precision: of the matrix products.
+      buckets: buckets of the newest tokens, integers [*B, R, T, N].
+      state: state after the tokens before the newest; at first `empty_state` for this cache and
+        these options.
+      start: position of the first of the newest tokens, a scalar; start + T ≤ L.
+      chunk_size: number of slots attended together, C, as for `lsh_attention`.
+      mask: mask of the whole sequence, L tokens, as for `lsh_attention` but without segments; it is
+        the same at every call. A token that is masked as a key is entered nowhere and its context
+        is zero.
+      options: settings as for `lsh_attention`; strict, which `empty_state` makes sure of.
+      precision: precision of the matrix products, as in `jax.lax.dot`.
 
     Returns:
       Context [*B, T, N, D], and the state of all tokens so far.
@@ -177,7 +179,7 @@ def _several_tokens(
     options,
     precision,
 ):
-    """The same for `count` tokens: a parallel forward over the first `stop` places of the cache."""
+    """The contexts of `count` tokens: a parallel forward over the first `stop` cached places."""
     there = jnp.arange(stop) < start + count
     valid = valid[:, :stop] & there[None, :]
     history = history[:, :, :stop]

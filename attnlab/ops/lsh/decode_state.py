@@ -26,11 +26,11 @@ class DecodeState:
     Every array leads with the batch axes, so that a beam search reorders it like keys and values.
 
     Attributes:
-      buckets: [*B, R, L, N] int32, of the tokens so far.
-      latest: [*B, N, R, num_buckets, W] int32, for each bucket the last W valid tokens, oldest
-        first, each as 1 + its position; 0 = none. A ring buffer that is turned at every entry: it
-        is read as a whole anyway, and so needs no count of its entries.
-      mean: of what is hashed, where hashing is centered on it; else None.
+      buckets: buckets of the tokens so far, [*B, R, L, N] int32.
+      latest: last W valid tokens of each bucket, [*B, N, R, num_buckets, W] int32, oldest first,
+        each as 1 + its position; 0 = none. A ring buffer that is turned at every entry: it is read
+        as a whole anyway, and so needs no count of its entries.
+      mean: running mean of the vectors that are hashed, where hashing is centered on it; else None.
     """
 
     buckets: jax.Array
@@ -50,11 +50,11 @@ def empty_state(
     """The state before the first token; R·N·(L + num_buckets·W) integers an example.
 
     Args:
-      shape: of the keys in the cache, [*B, L, N, H].
-      num_hashes: R.
-      num_buckets: of a round.
-      chunk_size: as for `lsh_decode`.
-      options: likewise.
+      shape: shape of the keys in the cache, [*B, L, N, H].
+      num_hashes: number of rounds, R.
+      num_buckets: number of buckets of a round.
+      chunk_size: number of slots attended together, C, as for `lsh_decode`.
+      options: settings as for `lsh_decode`.
       running_mean: whether hashing is centered on the mean of the tokens so far.
 
     Raises:
@@ -84,10 +84,10 @@ def latest_of(buckets: jax.Array, valid: jax.Array, num_buckets: int, window: in
     """`DecodeState.latest` after any number of tokens at once.
 
     Args:
-      buckets: [B, R, S, N] of the first S tokens.
-      valid: [B, S], False for those that are not entered.
-      num_buckets: of a round.
-      window: W.
+      buckets: buckets of the first S tokens, [B, R, S, N].
+      valid: booleans [B, S], False for tokens that are not entered.
+      num_buckets: number of buckets of a round.
+      window: window W, the number of tokens kept of each bucket.
 
     Returns:
       [B, N, R, num_buckets, W]. One sort, as in the parallel forward: O(R·N·S·log S).

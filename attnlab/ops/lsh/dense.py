@@ -40,11 +40,11 @@ def visible_counts(
     """How many times each query is shown each key, masks by place aside.
 
     Args:
-      slot: [R, S] the slot of each key in each round.
-      first: [R, T] the first slot that each query may see.
-      extent: [R, T] how many slots from there on.
-      laps: whose slots a query's range is compared with: 0 its own round's, −1 those of the round
-        before, which lie S slots earlier, and so on around the ring of all rounds.
+      slot: slot of each key in each round, [R, S].
+      first: first slot that each query may see, [R, T].
+      extent: number of slots from there on, [R, T].
+      laps: rounds whose slots a query's range is compared with: 0 its own round's, −1 those of the
+        round before, which lie S slots earlier, and so on around the ring of all rounds.
 
     Returns:
       int32 [T, S].
@@ -54,7 +54,9 @@ def visible_counts(
     for r in range(rounds):
         for lap in laps:
             key = slot[(r + lap) % rounds] + lap * num_slots
-            counts += in_range(key[None, :], first[r][:, None], extent[r][:, None])
+            counts += in_range(key[None, :], first[r][:, None], extent[r][:, None]).astype(
+                counts.dtype
+            )
     return counts
 
 
@@ -80,12 +82,12 @@ def row_times(
     """How often each pair of row `index` = example · N + head counts in its softmax.
 
     Args:
-      geometry: which slots are neighbors.
-      order: of all rounds.
-      num_heads: N.
-      index: which row.
-      start: the first query.
-      size: how many queries from there on; None = all.
+      geometry: rules of which slots are neighbors.
+      order: sorted order of all rounds.
+      num_heads: number of heads, N.
+      index: index of the row.
+      start: index of the first query.
+      size: number of queries from there on; None = all.
 
     Returns:
       int32 [size, S]: 0 where the query does not see the key, else 1 or, for a multiset, in how
@@ -118,8 +120,8 @@ def softmax_times(logits: jax.Array, times: jax.Array) -> jax.Array:
     """P_ij = m_ij exp(s_ij) / Σ_j m_ij exp(s_ij), a row of zeros where all m_ij are 0.
 
     Args:
-      logits: [T, S] s, any value where m is 0.
-      times: [T, S] m.
+      logits: logits s, [T, S]; any value where m is 0.
+      times: multiplicities m, [T, S].
 
     Returns:
       [T, S] in the logits' dtype.
@@ -127,7 +129,7 @@ def softmax_times(logits: jax.Array, times: jax.Array) -> jax.Array:
     visible = times > 0
     logits = jnp.where(visible, logits, -jnp.inf)
     largest = jnp.max(logits, axis=1, keepdims=True, initial=jnp.finfo(logits.dtype).min)
-    weights = times * jnp.exp(logits - lax.stop_gradient(largest))
+    weights = times.astype(logits.dtype) * jnp.exp(logits - lax.stop_gradient(largest))
     total = jnp.sum(weights, axis=1, keepdims=True)
     # Also cuts the gradient: a masked key's value may be so large that its own is infinite.
     return jnp.where(visible, weights / jnp.where(total > 0, total, 1), 0)
@@ -144,16 +146,16 @@ def attend_dense(
     order: Order,
     seeds: jax.Array,
 ) -> jax.Array:
-    """What `lsh_rounds.attend_rounds` computes, with the same arguments.
+    """What `rounds.attend_rounds` computes, with the same arguments.
 
     Args:
-      settings: static.
-      q: [B, T, N, H].
-      k: [B, S, N, H]; None: the keys are the queries.
-      v: [B, S, N, D].
-      scale: of the logits.
-      order: of all rounds.
-      seeds: [B·N, 2] uint32, used if there is dropout.
+      settings: static settings of the call.
+      q: queries [B, T, N, H].
+      k: keys [B, S, N, H]; None: the keys are the queries.
+      v: values [B, S, N, D].
+      scale: factor of the logits, a scalar.
+      order: sorted order of all rounds.
+      seeds: dropout seeds of the rows, [B·N, 2] uint32, used if there is dropout.
 
     Returns:
       [B, T, N, D] in v's dtype. Time O(B·N·T·S·(R + H + D)); memory that of the arguments, beside

@@ -51,8 +51,8 @@ class Rotations:
     """Random rotations, a pytree.
 
     Attributes:
-      factors: one array [N, R, B_f/2, H] for each factor B_f of the number of buckets; N divides
-        the heads that are hashed, and groups of heads share them.
+      factors: rotations, one array [N, R, B_f/2, H] for each factor B_f of the number of buckets; N
+        divides the number of heads that are hashed, and groups of heads share them.
     """
 
     factors: tuple[jax.Array, ...]
@@ -146,12 +146,12 @@ def make_rotations(
     Args:
       key: a PRNG key. Each round has its own key made from it: with the same key, the first rounds
         are the same however many there are.
-      num_heads: N.
-      head_dim: H.
-      num_hashes: R, rounds.
-      num_buckets: B, even and factorized automatically, or its even factors. The Reformer has
-        `default_num_buckets`, reformer-pytorch half as many.
-      shared: one rotation for all heads.
+      num_heads: number of heads, N.
+      head_dim: head width, H.
+      num_hashes: number of rounds, R.
+      num_buckets: number of buckets, B, even and factorized automatically, or a tuple of its even
+        factors. The Reformer has `default_num_buckets`, reformer-pytorch half as many.
+      shared: whether all heads share one rotation.
 
     Returns:
       The rotations, float32.
@@ -206,11 +206,11 @@ def hash_buckets(
 
     Args:
       x: shared queries and keys [*B, L, N, H].
-      rotations: from `make_rotations`.
-      center: subtracted before hashing, of x's rank and broadcastable to it: a learned [.., N, H],
-        or `running_center(x)`. It must not look ahead if attention is to be causal. Where x is the
-        center, to 1e-5 of their largest component, there is no direction to hash but rounding: zero
-        is hashed, a tie that puts all such tokens into bucket 0.
+      rotations: random rotations from `make_rotations`.
+      center: vector subtracted before hashing, of x's rank and broadcastable to it: a learned [..,
+        N, H], or `running_center(x)`. It must not look ahead if attention is to be causal. Where x
+        equals the center up to 1e-5 of their largest component, only rounding is left of the
+        difference: zero is hashed instead, which puts all such tokens into bucket 0.
 
     Returns:
       int32 [*B, R, L, N] in [0, B); no gradient.
@@ -298,8 +298,8 @@ def running_center(x: jax.Array, valid: jax.Array | None = None) -> jax.Array:
     """The mean of each token and those before it, for `hash_buckets`: it never looks ahead.
 
     Args:
-      x: [*B, L, N, H].
-      valid: [*B, L], True for tokens that count; None = all.
+      x: vectors to be averaged, [*B, L, N, H].
+      valid: booleans [*B, L], True for tokens that count; None = all.
 
     Returns:
       [*B, L, N, H] float32, zero where nothing has been counted yet.

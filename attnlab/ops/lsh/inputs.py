@@ -33,12 +33,12 @@ class Visibility(NamedTuple):
     """A mask as LSH attention uses it.
 
     Attributes:
-      causal: only earlier keys are seen.
-      q_offset: [B] position of the first query, if causal.
-      valid: [B, S], False for padding, which nobody sees; None = none.
-      q_valid: [B, T], False for queries that see nothing; None = all see.
-      segments: [B, T] ids of the queries, or None.
-      kv_segments: [B, S] ids of the keys, or None.
+      causal: whether only earlier keys are seen.
+      q_offset: position of the first query, [B], if causal.
+      valid: booleans [B, S], False for padding, which nobody sees; None = there is no padding.
+      q_valid: booleans [B, T], False for queries that see nothing; None = all see.
+      segments: segment ids of the queries, [B, T], or None.
+      kv_segments: segment ids of the keys, [B, S], or None.
       broken: a boolean scalar, True where a value that is known only at run time is refused.
     """
 
@@ -52,7 +52,7 @@ class Visibility(NamedTuple):
 
 
 def require_implementation(implementation: Any) -> None:
-    """One of the names, or a kernel's options."""
+    """`implementation` must be one of the names, or a kernel's options."""
     if not isinstance(implementation, Pallas):
         names = (None, "sorted", "dense", "pallas")
         require_choice("implementation", implementation, names)
@@ -73,7 +73,7 @@ def require_key(name: str, key: Any) -> None:
 def check_knobs(
     chunk_size: Any, rows_at_once: Any, implementation: Any, dropout_rate: Any, dropout_key: Any
 ) -> None:
-    """The arguments that are no arrays."""
+    """Checks the arguments that are no arrays."""
     require_implementation(implementation)
     require_dropout(dropout_rate, dropout_key)
     if dropout_rate > 0:
@@ -86,7 +86,7 @@ def check_knobs(
 
 
 def check_arrays(qk: Any, v: Any, buckets: Any) -> None:
-    """qk [*B, L, N, H], v [*B, L, K, D] and buckets [*B, R, L, N], of one length and batch."""
+    """Checks qk [*B, L, N, H], v [*B, L, K, D] and buckets [*B, R, L, N], of one length, batch."""
     _check_floating(qk=qk, v=v)
     require(
         qk.shape[:-2] == v.shape[:-2] and qk.shape[-2] % v.shape[-2] == 0,
@@ -97,7 +97,7 @@ def check_arrays(qk: Any, v: Any, buckets: Any) -> None:
 
 
 def check_cross_arrays(q: Any, k: Any, v: Any, q_buckets: Any, k_buckets: Any) -> None:
-    """q [*B, T, N, H], k [*B, S, K, H], v [*B, S, K, D] and their buckets, of one batch."""
+    """Checks q [*B, T, N, H], k [*B, S, K, H], v [*B, S, K, D] and their buckets, of one batch."""
     _check_floating(q=q, k=k, v=v)
     require(
         k.shape[:-1] == v.shape[:-1],
@@ -135,7 +135,7 @@ def _check_floating(**arrays: Any) -> None:
 
 
 def _check_ids(name: str, buckets: Any, of: str, x: Any) -> None:
-    """Buckets [*B, R, L, N] of x [*B, L, N, H]."""
+    """Checks the buckets [*B, R, L, N] of x [*B, L, N, H]."""
     require(
         jnp.issubdtype(buckets.dtype, jnp.integer),
         f"{name} must be integers; got {buckets.dtype} (make them with hash_buckets)",
@@ -198,12 +198,12 @@ def read_mask(
     """Takes a mask over `length` keys apart.
 
     Args:
-      mask: of `length` keys.
-      batch_shape: *B; B is their product.
-      length: S.
-      causal: as the caller has it, whatever the mask says.
-      num_queries: T, if the queries are not the keys; then segments may have ids for both and
-        `Causal` an offset.
+      mask: mask over `length` keys.
+      batch_shape: batch axes *B; B is their product.
+      length: number of keys, S.
+      causal: whether the caller asks for causal attention; a mask with `Causal` gives it too.
+      num_queries: number of queries, T, if the queries are not the keys; then segments may have ids
+        for both and `Causal` an offset.
 
     Raises:
       NotImplementedError: for a mask that is not a function of the key alone, segments or causal.

@@ -82,7 +82,7 @@ def kernel_for(
 # jit: so that a call outside any other compiles once and not each time.
 @functools.partial(jax.jit, static_argnums=(0, 1), inline=True)
 def attend_with(kernel: Kernel, settings: Settings, q, k, v, scale, order, seeds) -> jax.Array:
-    """What `lsh_rounds.attend_rounds` computes, with its arguments; k and seeds are not used."""
+    """What `rounds.attend_rounds` computes, with its arguments; k and seeds are not used."""
     del k, seeds
     return _attend(kernel, settings, q, v, scale, order)
 

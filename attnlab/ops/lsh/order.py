@@ -39,14 +39,15 @@ class Geometry:
     """Which slots are neighbors; hashable, so that it is a static argument.
 
     Attributes:
-      chunk_size: C, slots in a chunk.
-      look_back: chunks before its own that a query visits.
-      look_ahead: chunks after its own that a query visits.
-      window: a query sees this many slots on each side; None = all of the visited chunks.
-      causal: only keys at earlier positions are seen.
-      same_bucket: only keys of the query's bucket are seen.
-      wrap: all rounds' chunks form one ring; else a round's first and last chunk are its ends.
-      union: a pair that several rounds show counts once.
+      chunk_size: number of slots in a chunk, C.
+      look_back: number of chunks before its own that a query visits.
+      look_ahead: number of chunks after its own that a query visits.
+      window: number of slots on each side that a query sees; None = all of the visited chunks.
+      causal: whether only keys at earlier positions are seen.
+      same_bucket: whether only keys of the query's bucket are seen.
+      wrap: whether the chunks of all rounds form one ring; else a round's first and last chunk are
+        its ends.
+      union: whether a pair that several rounds show counts once.
     """
 
     chunk_size: int
@@ -68,9 +69,9 @@ class KeyOrder(NamedTuple):
     """The slots of S keys that are not the queries.
 
     Attributes:
-      token: [M, R, S] the key at each key slot.
-      slot: [M, R, S] the key slot of each key, the inverse of `token`.
-      home: [M, R, query chunks] the key chunk that a query chunk's neighborhood is centered on.
+      token: key at each key slot, [M, R, S].
+      slot: key slot of each key, the inverse of `token`, [M, R, S].
+      home: key chunk that a query chunk's neighborhood is centered on, [M, R, query chunks].
     """
 
     token: jax.Array
@@ -82,13 +83,13 @@ class Order(NamedTuple):
     """Every row's rounds, sorted. Self-attention has L query slots; else some may be empty.
 
     Attributes:
-      token: [M, R, slots] the query at each slot; any token where the slot is empty.
-      slot: [M, R, L] the slot of each query.
-      first: [M, R, slots] by slot, the first key slot that it may see.
-      extent: [M, R, slots] by slot, how many key slots from there on.
-      place: [B, L, 3] by token where buckets are not compared, else None: the token's place in
-        position order, and the first and the number of places that it may see.
-      keys: None where the keys are the queries and stand in the same slots.
+      token: query at each slot, [M, R, slots]; any token where the slot is empty.
+      slot: slot of each query, [M, R, L].
+      first: first key slot that each slot's query may see, [M, R, slots].
+      extent: number of key slots from there on, [M, R, slots].
+      place: visible places of each token, [B, L, 3], where buckets are not compared, else None: the
+        token's place in position order, and the first and the number of places that it may see.
+      keys: slots of the keys; None where the keys are the queries and stand in the same slots.
     """
 
     token: jax.Array
@@ -146,10 +147,10 @@ def sort_rounds(
     """Sorts every round and finds the range of slots that each slot may see.
 
     Args:
-      buckets: [B, N, R, L] integers in [0, bucket_limit(L)).
-      valid: [B, L] booleans, False for tokens that nobody sees; None = all are valid.
-      segments: [B, L] integers, or None.
-      geometry: which slots are neighbors.
+      buckets: buckets of the tokens, integers [B, N, R, L] in [0, bucket_limit(L)).
+      valid: booleans [B, L], False for tokens that nobody sees; None = all are valid.
+      segments: segment ids, integers [B, L], or None.
+      geometry: rules of which slots are neighbors.
 
     Returns:
       The order; tokens that are not valid stand last and see nothing.

@@ -34,25 +34,26 @@ _WEIGHTS_AT_ONCE = 2**20  # of one block of queries: it stays in the cache of a 
 
 
 class HashQuality(NamedTuple):
-    """Of every example and head, [*B, N] float32 unless said otherwise.
+    """Figures of every example and head, [*B, N] float32 unless said otherwise.
 
     Below, a pair (i, j) is *allowed* where full attention has it, *visible* where some round shows
     it. Means over queries are over those with an allowed key.
 
     Attributes:
-      captured_mass: Σ_j P_ij over visible j, P the weights of full attention; mean over queries.
-      top_k_recall: of the k keys of largest weight (all allowed keys, where they are fewer), the
-        share that is visible; mean over queries.
-      relative_error: ‖o − o_full‖ / ‖o_full‖ of the contexts of all queries together.
-      visible_pairs: share of the allowed pairs that is visible: the mass that a random choice of as
-        many keys would capture.
-      visible_same_bucket: of the allowed pairs that share a bucket, counted once a round, the share
-        that this round's window or chunks show. The rest are lost to the chunk size.
+      captured_mass: mean over queries of the weight that is visible, Σ_j P_ij over visible j, P the
+        weights of full attention.
+      top_k_recall: share of the k keys of largest weight (of all allowed keys, where they are
+        fewer) that is visible; mean over queries.
+      relative_error: error ‖o − o_full‖ / ‖o_full‖ of the contexts of all queries together.
+      visible_pairs: share of the allowed pairs that is visible: the weight that as many keys would
+        capture if chosen at random.
+      visible_same_bucket: share of the allowed pairs in one bucket, counted in each round, that
+        this round's window or chunks show. The rest are lost to the chunk size.
       lonely: share of queries that see no key.
       largest_bucket: share of the tokens that are in the largest bucket; mean over rounds.
-      used_buckets: how many buckets hold a token; mean over rounds.
-      bucket_sizes: [*B, N, ⌊log₂ L⌋ + 1] how many buckets hold 2^b … 2^(b+1) − 1 tokens; mean over
-        rounds.
+      used_buckets: number of buckets that hold a token; mean over rounds.
+      bucket_sizes: histogram of bucket sizes, [*B, N, ⌊log₂ L⌋ + 1]: number of buckets that hold
+        2^b … 2^(b+1) − 1 tokens; mean over rounds.
     """
 
     captured_mass: jax.Array
@@ -94,20 +95,21 @@ def hash_quality(
 
         P_ij = softmax_j(c·⟨qk_i, k_j⟩)    over all allowed j ≠ i, k_j = qk_j / |qk_j|.
 
-    Measure it on the activations of a model: a component that all tokens share, which real ones
-    have and random ones have not, puts most of them in few buckets, where chunks show few of the
-    pairs (`hash_buckets` can take a center away).
+    Measure it on the activations of a model, not on random numbers: activations have a component
+    that all tokens share, which puts most tokens in few buckets, where chunks show few of the pairs
+    (`hash_buckets` can take a center away).
 
     Args:
       qk: shared queries and keys [*B, L, N, H], as for `lsh_attention`.
       v: values [*B, L, K, D].
-      buckets: [*B, R, L, N] from `hash_buckets`.
-      chunk_size: C.
-      causal: see only earlier tokens.
-      mask: as for `lsh_attention`.
-      options: as for `lsh_attention`.
-      top_k: k of the recall.
-      precision: of the matrix products.
+      buckets: buckets from `hash_buckets`, integers [*B, R, L, N].
+      chunk_size: number of slots attended together, C.
+      causal: whether a token sees only earlier tokens, as `masks.Causal()` in the mask says too;
+        default True, because the Reformer is a language model. False leaves it to the mask.
+      mask: mask or boolean array, as for `lsh_attention`.
+      options: settings, as for `lsh_attention`.
+      top_k: number k of keys of the recall.
+      precision: precision of the matrix products, as in `jax.lax.dot`.
 
     Returns:
       Shares in [0, 1], an error and counts, for every example and head.
@@ -156,7 +158,7 @@ def hash_quality(
 
 
 class _Given(NamedTuple):
-    """Padded to whole chunks: [B, L, N, H], [B, L, N, D], [B·N, R, L], the order and [B, L]."""
+    """Inputs in whole chunks: [B, L, N, H], [B, L, N, D], [B·N, R, L], the order and [B, L]."""
 
     qk: jax.Array
     v: jax.Array
@@ -187,7 +189,7 @@ def _prepare(geometry: Geometry, qk, v, buckets, visibility: Visibility) -> _Giv
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
 def _all_rows(settings: Settings, top_k: int, given: _Given, scale: jax.Array) -> HashQuality:
-    """Everything [B·N, ...]."""
+    """The figures of all rows, [B·N, ...]."""
     qk, v, by_row, order, valid, asks, segments = given
     geometry = settings.geometry
     batch, length, heads, _ = qk.shape

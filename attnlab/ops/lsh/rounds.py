@@ -50,13 +50,13 @@ def attend_rounds(settings: Settings, q, k, v, scale, order: Order, seeds) -> ja
     Where they show none: v_i if the keys are the queries, else zero.
 
     Args:
-      settings: static.
-      q: [B, T, N, H].
-      k: [B, S, N, H], S a multiple of the chunk size; None: the keys are the queries.
-      v: [B, S, N, D].
-      scale: of the logits, a scalar that gets no gradient.
-      order: of all rounds.
-      seeds: [B·N, 2] uint32, used if there is dropout.
+      settings: static settings of the call.
+      q: queries [B, T, N, H].
+      k: keys [B, S, N, H], S a multiple of the chunk size; None: the keys are the queries.
+      v: values [B, S, N, D].
+      scale: factor of the logits, a scalar that gets no gradient.
+      order: sorted order of all rounds.
+      seeds: dropout seeds of the rows, [B·N, 2] uint32, used if there is dropout.
 
     Returns:
       [B, T, N, D] in v's dtype. Time O(R·slots·E·C·(H + D)), slots as in `Order`; memory

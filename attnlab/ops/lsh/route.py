@@ -40,25 +40,25 @@ class LSH:
 
     Queries and keys are one projection, as the Reformer has it: the route reads q and takes k to be
     the same. With `shared_qk=False` they are not, and keys may be of another sequence
-    (`lsh_cross_attention`). No parameter depends on the other fields: another route may be used at
-    evaluation.
+    (`lsh_cross_attention`). Like every route, it is causal where the mask has `masks.Causal()`. No
+    parameter depends on the other fields: another route may be used at evaluation.
 
     Args:
-      num_hashes: R, rounds; more come nearer to all pairs, at R times the cost.
-      num_buckets: an even number, or a tuple of even factors; None = 2·L/chunk_size, as the paper
-        has it, for the number L of keys at hand (`hashing.default_num_buckets`; fewer from half a
-        million keys on). While decoding that is the length of the cache, so a forward over another
-        length has other buckets: give a number if both should compute the same.
-      chunk_size: C, slots of sorted order attended together.
-      options: what published implementations disagree about; default strictly causal.
-      seed: of the rotations where no `hash_key` is given, so that evaluation is deterministic.
-      shared_rotations: one rotation for all heads.
-      centering: what is subtracted before hashing, because a component that all tokens share puts
-        them in few buckets. None; "running", the mean of the valid tokens up to each
-        (`hashing.running_center`); "learned", a mean for each head that the modules track in
+      num_hashes: number of rounds, R; more come nearer to all pairs, at R times the cost.
+      num_buckets: number of buckets, even, or a tuple of even factors; None = 2·L/chunk_size, as
+        the paper has it, for the number L of keys at hand (`hashing.default_num_buckets`; fewer
+        from half a million keys on). While decoding, L is the length of the cache, so a forward
+        over another length has other buckets: give a number if both should compute the same.
+      chunk_size: number of slots of sorted order attended together, C.
+      options: settings that published implementations disagree about; default strictly causal.
+      seed: seed of the rotations where no `hash_key` is given, so that evaluation is deterministic.
+      shared_rotations: whether all heads share one rotation.
+      centering: center subtracted before hashing, because a component that all tokens share puts
+        them in few buckets. None = nothing; "running" = the mean of the valid tokens up to each
+        (`hashing.running_center`); "learned" = a mean for each head that the modules track in
         training, given as `center`. Neither looks ahead.
-      hash_before_rotary: hash queries and keys as they were before rotary positions turned them,
-        which the modules give as `hash_inputs`.
+      hash_before_rotary: whether to hash queries and keys as they were before rotary positions
+        turned them, which the modules give as `hash_inputs`.
       shared_qk: whether queries and keys are the same. Decoding, centering, hashing before rotary
         and options that are not strict are only for those that are.
       implementation: None, "sorted", "dense" or "pallas", as for `lsh_attention`.
@@ -190,24 +190,24 @@ class LSH:
     ) -> tuple[jax.Array, DecodeState]:
         """The context [*B, T, N, D] of the tokens from q_offset on, and the state after them.
 
-        They are the rows of the causal forward over all tokens, up to rounding: a token whose hash
-        is a tie to within float32 may fall into another bucket than there.
+        The contexts are rows of the causal forward over all tokens, up to rounding: a token whose
+        hash is a tie in float32 may fall into another bucket than there.
 
         Args:
-          score: as for a call.
-          q: the new tokens' [*B, T, N, H].
-          k: all tokens so far in a cache [*B, L, N, H], the new ones included.
-          v: likewise, [*B, L, K, D].
+          score: score, as for a call.
+          q: queries of the new tokens, [*B, T, N, H].
+          k: keys of all tokens in the cache, the new ones included, [*B, L, N, H].
+          v: values of all tokens in the cache, [*B, L, K, D].
           state: `empty_state(k)`, or what the call before returned.
           q_offset: position of the first new token, a scalar.
-          mask: of the whole sequence, as for `lsh_decode`.
-          bias: refused.
-          dropout_rate: refused above 0.
-          dropout_key: unused.
-          hash_key: as for a call, and the same each time.
-          hash_inputs: of the new tokens.
-          center: as for a call, and the same each time.
-          precision: as for a call.
+          mask: mask of the whole sequence, as for `lsh_decode`.
+          bias: None; any other is refused.
+          dropout_rate: 0; any other rate is refused.
+          dropout_key: PRNG key that is not used.
+          hash_key: PRNG key of the rotations, as for a call; it must not change between calls.
+          hash_inputs: vectors of the new tokens that are hashed in place of q, [*B, T, N, H].
+          center: learned center [N, H], as for a call; it must not change between calls.
+          precision: precision of the matrix products.
 
         Raises:
           NotImplementedError: what a call or `lsh_decode` refuses; dropout.
@@ -257,7 +257,7 @@ class LSH:
     def weights(self, score: Score, q: jax.Array, k: jax.Array, **options: Any) -> jax.Array:
         """The weights [*B, N, T, S], dense: for looking at, since the route is there to avoid them.
 
-        They are the context of values e_j = (0 … 1 … 0), with the keywords of a call.
+        The weights are the context of the values e_j = (0 … 1 … 0), with the keywords of a call.
         """
         num_keys, num_heads = k.shape[-3:-1]
         units = jnp.eye(num_keys, dtype=q.dtype)[:, None]
@@ -300,7 +300,7 @@ class LSH:
         return self.num_buckets
 
     def _rotations(self, shape: tuple[int, ...], hash_key):
-        """For keys of this shape, [*B, S, K, H]."""
+        """The rotations for keys of this shape, [*B, S, K, H]."""
         sizes = {
             "num_heads": shape[-2],
             "head_dim": shape[-1],

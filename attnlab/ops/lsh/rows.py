@@ -46,11 +46,11 @@ class Settings:
     """What is static in a call.
 
     Attributes:
-      geometry: which slots are neighbors.
-      key_norm: "rms", "l2" or None.
+      geometry: rules of which slots are neighbors.
+      key_norm: norm of the keys: "rms", "l2" or None.
       dropout_rate: probability of dropping a weight.
-      rows_at_once: rows computed together; None = 1 on CPU, elsewhere `rows_together`.
-      precision: of the matrix products.
+      rows_at_once: number of rows computed together; None = 1 on CPU, elsewhere `rows_together`.
+      precision: precision of the matrix products.
     """
 
     geometry: Geometry
@@ -69,15 +69,15 @@ class Row(NamedTuple):
     """One head of one example.
 
     Attributes:
-      q: [T, H].
-      k: [S, H] unit keys, times the scale of the logits.
-      q_over_k: [L], q = q_over_k · k, where the keys are the queries and the type is wide enough to
-        take q from k; else None.
-      v: [S, D].
-      order: the arrays of `Order` without their first axis.
-      seen_by: by token, [S, R] the slot of a key, [T, R] each first and extent of a query, to tell
-        in one round what the others show; None where a pair may count several times.
-      seed: [2] uint32 for dropout.
+      q: queries [T, H].
+      k: unit keys times the scale of the logits, [S, H].
+      q_over_k: factors [L] with q = q_over_k · k, where the keys are the queries and the type is
+        wide enough to take q from k; else None.
+      v: values [S, D].
+      order: arrays of `Order` without their first axis.
+      seen_by: slots by token, to tell in one round what the others show: [S, R] the slot of a key,
+        [T, R] the first slot and the extent of a query; None where a pair may count several times.
+      seed: dropout seed of the row, [2] uint32.
     """
 
     q: jax.Array
@@ -185,11 +185,11 @@ def map_rows(
     """Computes all rows.
 
     Args:
-      row: takes the row's index and the number of chunks to put into a tile; returns arrays of
-        [L] or [L, width].
-      settings: static.
-      order: of all rounds.
-      batch: B.
+      row: function of the row's index and the number of chunks to put into a tile; returns arrays
+        of [L] or [L, width].
+      settings: static settings of the call.
+      order: sorted order of all rounds.
+      batch: number of examples, B.
 
     Returns:
       The rows' [L] as [B·N, L], their [L, width] as [B, L, N, width].

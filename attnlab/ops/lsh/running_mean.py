@@ -18,9 +18,9 @@ class RunningMean:
     in whatever pieces they come, rounding is small against how far they are from each other.
 
     Attributes:
-      first: [*B, N, H] float32, the first token that counts.
-      total: [*B, N, H] float32, Σ (x − first) over those that count.
-      count: [*B] int32, how many count.
+      first: first token that counts, [*B, N, H] float32.
+      total: sum Σ (x − first) over the tokens that count, [*B, N, H] float32.
+      count: number of tokens that count, [*B] int32.
     """
 
     first: jax.Array
@@ -39,11 +39,12 @@ class RunningMean:
         """The mean after each of T more tokens, and after all of them.
 
         Args:
-          x: [*B, T, N, H].
-          valid: [*B, T], True for tokens that count; None = all.
+          x: vectors of the new tokens, [*B, T, N, H].
+          valid: booleans [*B, T], True for tokens that count; None = all.
 
         Returns:
-          [*B, T, N, H] float32, zero where nothing has been counted yet, and what goes on from it.
+          The means [*B, T, N, H] float32, zero where nothing has been counted yet, and the state
+          after the last token.
         """
         x = lax.stop_gradient(x).astype(jnp.float32)
         counted = jnp.ones(x.shape[:-2], bool) if valid is None else valid
@@ -54,5 +55,5 @@ class RunningMean:
         first = jnp.where(before > 0, self.first[..., None, :, :], found)
         total = jnp.cumsum(jnp.where(counted, x - first, 0), axis=-3)
         total += self.total[..., None, :, :]
-        mean = jnp.where(number > 0, first + total / jnp.maximum(number, 1), 0)
+        mean = jnp.where(number > 0, first + total / jnp.maximum(number, 1).astype(x.dtype), 0)
         return mean, RunningMean(first[..., 0, :, :], total[..., -1, :, :], number[..., -1, 0, 0])

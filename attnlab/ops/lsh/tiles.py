@@ -25,12 +25,13 @@ class Tile(NamedTuple):
     """The chunks of one tile.
 
     Attributes:
-      own: [g, C] the queries' tokens.
-      q: [g, C, H].
-      k: [g, E·C, H].
-      v: [g, E·C, D].
-      logits: [g, E·C, C], at least float32; MASKED where not visible.
-      keep: [g, E·C, C] 0 where a weight is dropped, else 1 / (1 − rate); None without dropout.
+      own: tokens of the queries, [g, C].
+      q: queries [g, C, H].
+      k: keys [g, E·C, H].
+      v: values [g, E·C, D].
+      logits: logits [g, E·C, C], at least float32; MASKED where not visible.
+      keep: factors of dropout [g, E·C, C], 0 where a weight is dropped, else 1 / (1 − rate); None
+        without dropout.
     """
 
     own: jax.Array

@@ -52,19 +52,21 @@ def beam_search(
     length_penalty=0` it is `greedy`.
 
     Args:
-      model: as for `greedy`.
-      variables: as for `greedy`.
-      source: as for `greedy`.
-      prompt: as for `greedy`.
-      beam_size: k, number of hypotheses.
-      length_penalty: alpha ≥ 0; 0 = none.
-      max_length: as for `greedy`.
-      extra_length: as for `greedy`; 50 as in Vaswani et al. 2017, §6.1.
-      return_beam: return all k ended hypotheses of a row (score −inf and no tokens where there are
-        fewer) instead of the best, which takes longer to be sure of.
-      stop: when a row is done: "exact", when no unended hypothesis can win however its later tokens
-        turn out, so that stopping changes nothing; "if_ended_now", when none would win if its next
-        token were a certain EOS, a heuristic that stops earlier and may miss a longer hypothesis.
+      model: model that searches, a static argument of the compiled program, as for `greedy`.
+      variables: variables of the model, `{"params": …}`.
+      source: tokens [B, S], padded at the end; None for a language model.
+      prompt: tokens [B, P] that the output goes on after, all of one length; None = none.
+      beam_size: number of hypotheses, k.
+      length_penalty: exponent of the length penalty, ≥ 0; 0 = none.
+      max_length: limit T of new tokens, EOS included; the caches hold P + T.
+      extra_length: number of tokens by which a row may be longer than its source, as for `greedy`;
+        50 as in Vaswani et al. 2017, §6.1.
+      return_beam: whether to return all k ended hypotheses of a row (score −inf and no tokens where
+        there are fewer) instead of the best, which takes longer to be sure of.
+      stop: rule that says when a row is done. "exact": when no unended hypothesis can win however
+        its later tokens turn out, so that stopping changes nothing. "if_ended_now": when none would
+        win if its next token were a certain EOS, a heuristic that stops earlier and may miss a
+        longer hypothesis.
 
     Returns:
       New tokens [B, T], scores [B] and lengths [B]; of the whole beam [B, k, T], [B, k], [B, k].
@@ -157,8 +159,8 @@ def _grow(beam: _Beam, logits: jax.Array, step: Any, grows: jax.Array, alpha: An
     Args:
       beam: hypotheses of `step` tokens.
       logits: scores [B, k, V] of their next tokens.
-      step: number of tokens that there are.
-      grows: rows [B] that do; the others stay as they are.
+      step: number of tokens of the hypotheses.
+      grows: booleans [B], True for rows that grow; the others stay as they are.
       alpha: exponent of the length penalty.
     """
     size, vocab_size = logits.shape[1:]

@@ -36,14 +36,15 @@ def greedy(
     """The likeliest token after the likeliest tokens, until EOS or the limit.
 
     Args:
-      model: a static argument of the compiled program: equal models share it.
+      model: model that writes the tokens, a static argument of the compiled program: equal models
+        share it.
       variables: variables of the model, `{"params": …}`.
       source: tokens [B, S], padded at the end; None for a language model. Every new shape compiles
         anew: put lengths in buckets.
       prompt: tokens [B, P] that the output goes on after, all of one length; None = none.
-      max_length: T, the most new tokens, EOS included; the caches hold P + T.
-      extra_length: a row ends at its source's length + extra_length, if that comes first; None, or
-        no source = at max_length.
+      max_length: limit T of new tokens, EOS included; the caches hold P + T.
+      extra_length: number of tokens by which a row may be longer than its source, if that ends it
+        before max_length; None, or no source = no such limit.
 
     Returns:
       New tokens [B, T], scores [B] (not divided by a penalty) and lengths [B].
@@ -85,13 +86,14 @@ def sample(
                                         likeliest whose p' sums up to at least `top_p`.
 
     Args:
-      model: as for `greedy`.
-      variables: as for `greedy`.
-      source: as for `greedy`.
+      model: model that writes the tokens, a static argument of the compiled program, as for
+        `greedy`.
+      variables: variables of the model, `{"params": …}`.
+      source: tokens [B, S], padded at the end; None for a language model.
       key: PRNG key; the same key gives the same tokens.
-      prompt: as for `greedy`.
-      max_length: as for `greedy`.
-      extra_length: as for `greedy`.
+      prompt: tokens [B, P] that the output goes on after, all of one length; None = none.
+      max_length: limit T of new tokens, EOS included; the caches hold P + T.
+      extra_length: number of tokens by which a row may be longer than its source, as for `greedy`.
       temperature: spread of the draw, > 0; towards 0 it is `greedy`.
       top_k: number of tokens that may be drawn; None = all. Each value compiles anew.
       top_p: share of the probability that may be drawn, in (0, 1]; None = all.

@@ -33,7 +33,7 @@ class Hypotheses:
     Attributes:
       tokens: new tokens [B, T] or, of a whole beam, [B, k, T] with the best first; they end with
         EOS unless the limit came first, then PAD.
-      scores: log p of the new tokens, over the length penalty, [B] or [B, k].
+      scores: log-probabilities of the new tokens, over the length penalty, [B] or [B, k].
       lengths: numbers of new tokens, EOS included.
     """
 
@@ -131,7 +131,7 @@ def make_next_logits(model, variables, memory, static) -> Callable[..., Any]:
 def _buffers(model, memory, batch: int, max_length: int) -> dict[str, Any]:
     """Empty arrays for the caches that hold all tokens; the first call makes what else it keeps.
 
-    They are those whose shape, as `init` makes them, depends on the number of tokens it is shown.
+    These are the arrays whose shape, as `init` makes them, depends on the number of tokens.
     """
 
     def cache_of(length):

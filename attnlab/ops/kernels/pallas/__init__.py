@@ -22,8 +22,8 @@ class Pallas:
     """This project's kernels; `implementation="pallas"` is `Pallas()`.
 
     Attributes:
-      block_q: number of queries of a tile; None = `block_sizes` for the device.
-      block_k: number of keys of a tile; None = `block_sizes` for the device.
+      block_q: number of queries in a tile; None = `block_sizes` for the device.
+      block_k: number of keys in a tile; None = `block_sizes` for the device.
       interpret: whether to simulate the kernel on the CPU, to check its numbers: the kernel for
         `platforms.current()`, or the TPU's where that is the CPU.
     """
@@ -58,10 +58,10 @@ def block_sizes(
     """Queries and keys of a tile: what the user gave, or else the table's.
 
     Args:
-      options: the user's choice.
-      platform: what the kernel is for.
-      score: "dot" or "additive".
-      reach: how far before and after itself a query sees; None = everything.
+      options: options that the user gave.
+      platform: accelerator that the kernel is for.
+      score: name of the score, "dot" or "additive".
+      reach: numbers of keys before and after itself that a query sees; None = everything.
     """
     name = "cuda" if platform.name == "cuda" else "tpu"
     queries, keys = _ALL_PAIRS[name, score]

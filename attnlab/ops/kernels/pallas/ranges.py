@@ -22,9 +22,9 @@ class Seen(NamedTuple):
     """Where E other orders of the same tokens show a pair: then it does not count again here.
 
     Attributes:
-      slot: [V, E, S] int32, each key's slot in the other order.
-      first: [V, E, T] int32, the first slot there that each query may see.
-      extent: [V, E, T] int32, how many slots from there on; 0 = none.
+      slot: slot of each key in the other order, [V, E, S] int32.
+      first: first slot there that each query may see, [V, E, T] int32.
+      extent: number of slots from there on, [V, E, T] int32; 0 = none.
     """
 
     slot: jax.Array
@@ -36,8 +36,8 @@ class Visible(NamedTuple):
     """Which keys each query sees. Row m of the queries sees by row m // (M / V).
 
     Attributes:
-      first: [V, T] int32.
-      extent: [V, T] int32; 0 = it sees nothing.
+      first: first key that each query sees, [V, T] int32.
+      extent: number of keys from there on, [V, T] int32; 0 = the query sees nothing.
       seen: pairs in the range that do not count, or None.
     """
 
@@ -50,10 +50,12 @@ class Inputs(NamedTuple):
     """The arrays of one call, padded to whole blocks.
 
     Attributes:
-      q: [M, T, H]; for a dot product scaled already, for the additive score projected already.
-      k: [M / group, S, H]; row m of q meets row m // group of k and v.
-      v: [M / group, S, D].
-      w: [M, H] of the additive score w·tanh(q + k); None: the score is the dot product q·k.
+      q: queries [M, T, H]; for a dot product scaled already, for the additive score projected
+        already.
+      k: keys [M / group, S, H]; row m of q meets row m // group of k and v.
+      v: values [M / group, S, D].
+      w: weights of the hidden units in the additive score w·tanh(q + k), [M, H]; None: the score is
+        the dot product q·k.
     """
 
     q: jax.Array
@@ -71,13 +73,15 @@ class Config(NamedTuple):
     """What is static in a kernel.
 
     Attributes:
-      block_q: queries of a tile; divides T.
-      block_k: keys of a tile; divides S.
-      back: a query at i sees no key before i − back; None = as far as there are keys.
-      ahead: nor one after i + ahead.
-      dtype: of the forward's output.
-      precision: of the matrix products, as in `jax.lax.dot_general`.
-      interpret: simulate on the CPU.
+      block_q: number of queries in a tile; divides T.
+      block_k: number of keys in a tile; divides S.
+      back: number of keys before its own index that a query can see at most: none before i − back;
+        None = all there are.
+      ahead: number of keys after its own index that a query can see at most: none after i + ahead;
+        None = all there are.
+      dtype: dtype of the forward's output.
+      precision: precision of the matrix products, as in `jax.lax.dot_general`.
+      interpret: whether to simulate the kernel on the CPU.
     """
 
     block_q: int
@@ -93,9 +97,10 @@ class Blocks(NamedTuple):
     """Which blocks of the other side a block visits.
 
     Attributes:
-      start: [V, blocks] int32, the first of them; a valid block also where the count is 0.
-      number: [V, blocks] int32, how many from there on.
-      most: the largest count that can be; static.
+      start: index of the first block visited, [V, blocks] int32; a valid block also where the count
+        is 0.
+      number: number of blocks visited from there on, [V, blocks] int32.
+      most: largest number of blocks that can be; static.
     """
 
     start: jax.Array

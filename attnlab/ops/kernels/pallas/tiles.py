@@ -44,12 +44,12 @@ def softmax_step(
     """One tile of the online softmax (Milakov & Gimelshein 2018, §3).
 
     Args:
-      largest: the largest logit of each query so far.
-      total: Σ e^{s − largest} so far.
-      logits: of the tile.
+      largest: largest logit of each query so far.
+      total: sum Σ e^{s − largest} of each query so far.
+      logits: logits of the tile.
       visible: booleans of the tile.
-      spread: what belongs to a query, over the tile.
-      axis: the keys' axis of the tile.
+      spread: function that spreads one number for each query over the tile.
+      axis: axis of the keys in the tile.
 
     Returns:
       The new largest and total, the tile's e^{s − largest} (zero where not visible), and the factor

@@ -40,12 +40,13 @@ def backward(
     """The gradients, from those of the context and the given log-sum-exp.
 
     Args:
-      x: as in the forward.
-      visible: likewise.
-      config: likewise.
-      dout: [M, T, D].
-      lse: [M, T] float32, such that P = e^{s − lse}; over more keys than these, perhaps.
-      delta: [M, T] float32, rowsum(do ∘ o).
+      x: inputs of the forward pass.
+      visible: visible keys of the forward pass.
+      config: static configuration of the forward pass.
+      dout: gradient of the context, [M, T, D].
+      lse: log-sum-exp, [M, T] float32, such that P = e^{s − lse}; it may cover more keys than
+        these.
+      delta: rowsum(do ∘ o), [M, T] float32.
 
     Returns:
       dq [M, T, H], dk [M / group, S, H], dv [M / group, S, D] and dw [M, H], float32; dw is None

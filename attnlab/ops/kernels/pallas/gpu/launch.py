@@ -21,15 +21,16 @@ __all__ = ["Launch", "Program", "arrays_of", "simulator"]
 
 
 class Program(NamedTuple):
-    """What a computing warpgroup is given.
+    """Arguments of a computing warpgroup.
 
     Attributes:
-      row: of the program's side: of q where the rows are queries, of k where they are keys.
-      position: of the warpgroup's first row of the tile.
-      group: which of the computing warpgroups it is.
-      rows: its rows in shared memory.
-      columns: those that pass by, the slot first.
-      queue: which do.
+      row: row of the program's own side: of q where the tile's rows are queries, of k where they
+        are keys.
+      position: position of the warpgroup's first row of the tile.
+      group: index of this warpgroup among the computing ones.
+      rows: program's own rows in shared memory.
+      columns: columns that pass by, in shared memory, the slot first.
+      queue: queue of the tiles whose columns pass by.
     """
 
     row: jax.Array
@@ -44,14 +45,15 @@ class Launch(NamedTuple):
     """A kernel's shape; static.
 
     Attributes:
-      layout: of the arrays.
-      tile: of a warpgroup; its `queries` say which side the rows are.
-      groups: computing warpgroups of a program.
-      positions: of the side that the rows are of.
-      block: rows that a block of `visits` counts, a multiple of the program's 64 · groups.
-      pieces: tiles that a block of columns of `visits` makes.
+      layout: layout of the arrays.
+      tile: tile of a warpgroup; its `queries` say which side the rows are.
+      groups: number of computing warpgroups of a program.
+      positions: number of positions on the side of the rows.
+      block: number of rows that a block of `visits` counts, a multiple of the program's 64 ·
+        groups.
+      pieces: number of tiles that a block of columns of `visits` makes.
       rows: names of the arrays of the rows.
-      columns: likewise.
+      columns: names of the arrays of the columns.
     """
 
     layout: Layout

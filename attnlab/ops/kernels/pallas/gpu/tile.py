@@ -36,14 +36,15 @@ class Arrays(NamedTuple):
     rows along the positions are read, so positions come last.
 
     Attributes:
-      q: [M, T, H]; for the additive score [M, H, T].
-      k: [M / group, S, H]; for the additive score [M / group, H, S].
-      v: [M / group, S, D].
-      dout: [M, T, D].
-      stats: [M, 2, T] float32, log-sum-exp and δ.
-      ranges: [V, 2 + 2E, T] int32: first and extent, then firsts and extents in E other orders.
-      slots: [V, E, S] int32.
-      w: [M, H] float32 of the additive score.
+      q: queries [M, T, H]; for the additive score [M, H, T].
+      k: keys [M / group, S, H]; for the additive score [M / group, H, S].
+      v: values [M / group, S, D].
+      dout: gradient of the context, [M, T, D].
+      stats: log-sum-exp and δ of the queries, [M, 2, T] float32.
+      ranges: ranges of visible keys, [V, 2 + 2E, T] int32: first and extent, then firsts and
+        extents in E other orders.
+      slots: slots of the keys in E other orders, [V, E, S] int32.
+      w: weights of the additive score's hidden units, [M, H] float32.
     """
 
     q: Any = None
@@ -69,9 +70,9 @@ class Layout(NamedTuple):
     """How the arrays of a call belong together; static.
 
     Attributes:
-      additive: the score is additive; q and k have positions last.
-      group: query rows that share a row of keys.
-      sharing: query rows that share a row of `ranges` and `slots`.
+      additive: whether the score is additive; q and k then have positions last.
+      group: number of query rows that share a row of keys.
+      sharing: number of query rows that share a row of `ranges` and `slots`.
     """
 
     additive: bool
@@ -116,14 +117,14 @@ class Queue(NamedTuple):
     """The tiles of a program, in the order in which their columns pass through shared memory.
 
     Attributes:
-      visits: [V, blocks, 2] int32: the first block of columns that a block of rows visits, and how
-        many from there on.
-      block: the program's rows, as `visits` counts them.
-      pieces: tiles that a block of columns makes.
-      rows: of q, [first, first + rows): all of them are visited, one after another.
-      sharing: rows of q to a row of `visits`.
-      full: a barrier for each slot.
-      free: likewise.
+      visits: blocks of columns that each block of rows visits, [V, blocks, 2] int32: the first, and
+        how many from there on.
+      block: index of the program's block of rows, as `visits` counts them.
+      pieces: number of tiles that a block of columns makes.
+      rows: rows of q, [first, first + rows): all of them are visited, one after another.
+      sharing: number of rows of q that share a row of `visits`.
+      full: barrier of each slot that completes when the slot has been filled.
+      free: barrier of each slot that completes when the slot may be filled again.
     """
 
     visits: Any
@@ -188,9 +189,10 @@ class Tile(NamedTuple):
     """A warpgroup's 64 rows against some columns, in the registers of its threads.
 
     Attributes:
-      columns: how many.
-      queries: 0 where the queries are its rows, 1 where they are its columns.
-      interpret: simulated on the CPU, which knows no layouts of registers, nor wgmma from them.
+      columns: number of columns.
+      queries: axis of the queries: 0 where they are the tile's rows, 1 where they are its columns.
+      interpret: whether the tile is simulated on the CPU, which knows no layouts of registers, nor
+        wgmma from them.
     """
 
     columns: int
@@ -219,15 +221,15 @@ class Tile(NamedTuple):
         return self._laid_out(ref[...], axis)
 
     def spread(self, ref, axis: int) -> jax.Array:
-        """Likewise, over the whole tile."""
+        """What belongs to the rows (axis 0) or columns (1), over the whole tile."""
         return lax.broadcast_in_dim(self.read(ref, axis), self.shape, [axis])
 
     def visible(self, ranges, slots, first_key) -> jax.Array:
         """Which pairs count.
 
         Args:
-          ranges: [2 + 2E, queries] in shared memory.
-          slots: [E, keys] in shared memory; None where E is 0.
+          ranges: ranges of the queries in shared memory, [2 + 2E, queries].
+          slots: slots of the keys in shared memory, [E, keys]; None where E is 0.
           first_key: position of the tile's first key.
         """
         keys, others = 1 - self.queries, (ranges.shape[0] - 2) // 2

@@ -27,11 +27,11 @@ def add_logits(x_row: Any, x_column: Any, w: Any, tile: Any, column: Any) -> Non
     """Writes the logits of a tile.
 
     Args:
-      x_row: [H, n], the queries.
-      x_column: [H, m], the keys.
-      w: [1, H] in scalar memory.
-      tile: [m, n] float32, written.
-      column: scratch, [m, UNITS].
+      x_row: queries [H, n].
+      x_column: keys [H, m].
+      w: weights of the hidden units in scalar memory, [1, H].
+      tile: logits [m, n] float32, which this function writes.
+      column: scratch memory [m, UNITS].
     """
     tile[...] = jnp.zeros_like(tile)
 
@@ -50,13 +50,14 @@ def row_gradients(x_row: Any, x_column: Any, w: Any, ds: Any, out: Any, out_w: A
     """Adds Σ_columns of ds ∘ (slope of the additive score) to `out`, a unit at a time.
 
     Args:
-      x_row: [H, n], q or k: what stands along the lanes, and gets its gradient.
-      x_column: [H, m], the other.
-      w: [1, H] in scalar memory.
-      ds: [m, n] the tile's logits' gradients.
-      out: [H, n].
-      out_w: [H, lanes] that w's gradient is added to, to be summed over the lanes; or None.
-      column: scratch, [m, UNITS].
+      x_row: array along the lanes, q or k, [H, n]; its gradient is computed.
+      x_column: array along the sublanes, the other of q and k, [H, m].
+      w: weights of the hidden units in scalar memory, [1, H].
+      ds: gradients of the tile's logits, [m, n].
+      out: gradient of `x_row` [H, n], which this function adds to.
+      out_w: gradient of w [H, lanes], which this function adds to, to be summed over the lanes; or
+        None.
+      column: scratch memory [m, UNITS].
     """
     kinds = 1 if out_w is None else 2
 

@@ -48,12 +48,13 @@ def backward(
     """The gradients of the inputs, all in float32.
 
     Args:
-      x: the inputs of the forward.
-      visible: likewise.
-      config: likewise.
-      dout: [M, T, D] the gradient of the context.
-      lse: [M, T] float32, of all keys that the softmax goes over, perhaps more than are here.
-      delta: [M, T] float32, Σ_d do ∘ o, with o the context of all those keys.
+      x: inputs of the forward pass.
+      visible: visible keys of the forward pass.
+      config: static configuration of the forward pass.
+      dout: gradient of the context, [M, T, D].
+      lse: log-sum-exp of all keys that the softmax goes over, perhaps more than are here, [M, T]
+        float32.
+      delta: sum Σ_d do ∘ o, [M, T] float32, with o the context of all those keys.
 
     Returns:
       dq [M, T, H], dk [M / group, S, H], dv [M / group, S, D] and dw [M, H], None without w.

@@ -39,18 +39,18 @@ class Operands(NamedTuple):
     """The arrays of one call, or a kernel's references to their blocks.
 
     Attributes:
-      q: [M, H, T].
-      k: [M / group, H, S].
-      v: [M / group, D, S].
-      w: [M, 1, H] float32, or None.
-      first: [V, 1, T].
-      extent: [V, 1, T].
-      slot: [V, E, S], or None; so the next two.
-      seen_first: [V, E, T].
-      seen_extent: [V, E, T].
-      dout: [M, D, T]; None in the forward; so the next two.
-      lse: [M, 1, T].
-      delta: [M, 1, T].
+      q: queries [M, H, T].
+      k: keys [M / group, H, S].
+      v: values [M / group, D, S].
+      w: weights of the additive score's hidden units, [M, 1, H] float32, or None.
+      first: first key that each query sees, [V, 1, T].
+      extent: number of keys from there on, [V, 1, T].
+      slot: slot of each key in E other orders, [V, E, S], or None.
+      seen_first: first slot that each query may see in these orders, [V, E, T], or None.
+      seen_extent: number of slots from there on, [V, E, T], or None.
+      dout: gradient of the context, [M, D, T]; None in the forward.
+      lse: log-sum-exp of each query, [M, 1, T]; None in the forward.
+      delta: δ = Σ_d do ∘ o of each query, [M, 1, T]; None in the forward.
     """
 
     q: Any

@@ -1,0 +1,50 @@
+"""Tables of measurements over length, as Markdown."""
+
+from collections.abc import Sequence
+
+from attnlab.bench.case import SHORT, Result
+from attnlab.runs.markdown import markdown_table
+from attnlab.runs.units import duration, human
+
+
+def over_length(results: Sequence[Result], passes: str, quantity: str) -> str:
+    """A Markdown table, lengths down and mechanisms across.
+
+    Args:
+      results: the rows.
+      passes: pass of the rows to show, of `PASSES`.
+      quantity: "time" (median, and half the range in percent) or "memory".
+    """
+    chosen = {(r.case.length, r.case.label): r for r in results if r.case.passes == passes}
+    labels = list(dict.fromkeys(label for _, label in chosen))
+    cell = _time if quantity == "time" else _memory
+    rows = [
+        [str(n), *(cell(chosen.get((n, label))) for label in labels)]
+        for n in sorted({n for n, _ in chosen})
+    ]
+    return markdown_table(["n", *labels], rows)
+
+
+def _time(result: Result | None) -> str:
+    if result is None:
+        return ""
+    if result.status != "ok":
+        return _why(result)
+    middle = result.median_seconds or 0.0
+    if len(result.seconds) == 1:
+        return duration(middle)
+    spread = (max(result.seconds) - min(result.seconds)) / 2 / middle
+    return f"{duration(middle)} ±{spread:.0%}"
+
+
+def _memory(result: Result | None) -> str:
+    if result is None:
+        return ""
+    if result.status == "ok":
+        return human(result.memory_bytes) + " *" * (result.memory_source == "resident")
+    known = human(result.memory_bytes) if result.status == "too_slow" else ""
+    return f"{known} (not run)" if known else _why(result)
+
+
+def _why(result: Result) -> str:
+    return result.message if result.message.startswith("needs ") else SHORT[result.status]

@@ -1,0 +1,19 @@
+"""A run: its flags, its folder, its loop; what it leaves on disk, and where that came from.
+
+An experiment is a dataclass of settings (`Flags`), a function that measures one item, and a report
+over the rows; `command_line.run` and `loop.run` are the rest.
+
+| file | what it holds |
+| --- | --- |
+| `errors` | `Invalid`, a setting that cannot be used; `Stopped`, a run that cannot go on |
+| `flags` | settings as a dataclass whose fields are flags |
+| `command_line` | from the command line to settings and a folder; the exit status |
+| `folder` | a stamped folder that nothing was in before, or that of an earlier run |
+| `rows` | rows on disk as they come, each with when and where it was made |
+| `loop` | does what is missing, keeps each row, reports however it ends |
+| `interrupts` | Ctrl-C and SIGTERM, none of which is lost |
+| `provenance` | device, versions and git revision; the table of them in each report |
+| `markdown`, `units` | tables in Markdown; seconds and bytes for a reader |
+| `figure_files`, `palette` | how every figure looks, and how it is written |
+| `published` | papers' tables, read from CSV |
+"""

@@ -1,0 +1,290 @@
+"""The command line of an experiment: a flag a field of its settings, and those that all have.
+
+Flags are of one experiment alone, not absl's global ones, so that others may use the same names.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import errno
+import io
+import os
+import shlex
+import signal
+import sys
+import textwrap
+from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
+from typing import Any, NoReturn, TypeVar
+
+from absl import flags
+
+from attnlab.runs.errors import Invalid, Stopped, of_system
+from attnlab.runs.flags import Flags, flag_of, kind_of, written
+from attnlab.runs.folder import Folder
+from attnlab.runs.interrupts import signal_of
+
+__all__ = ["BAD_FLAG", "command", "run", "say", "start"]
+
+BAD_FLAG = 2  # the exit status
+# What a disk may do to a run that cannot go on: full, over a quota, taken away, broken.
+_DISK = {
+    errno.ENOSPC,
+    errno.EDQUOT,
+    errno.EFBIG,
+    errno.EROFS,
+    errno.EACCES,
+    errno.ENOENT,
+    errno.EIO,
+}
+_UNITS = {"k": 2**10, "m": 2**20}
+S = TypeVar("S", bound=Flags)
+
+
+def run(
+    argv: list[str],
+    settings: type[S],
+    experiment: Callable[[S, Folder], int],
+    *,
+    doc: str | None,
+    resumes: bool = True,
+    free: Collection[str] = (),
+) -> int:
+    """Parses a command line and runs what it says.
+
+    Args:
+      argv: words of the command line.
+      settings: class of the settings, whose fields are the flags.
+      experiment: function of the settings and the folder, which is not made yet; returns a status.
+      doc: text that --help begins with.
+      resumes: whether there is --resume.
+      free: names of the flags that may have another value in a resumed run.
+
+    Returns:
+      The exit status: that of the experiment; 0 after --help; 2 for a command that cannot be
+      meant, 1 for a run that cannot go on, each said in one line; 128 + 2 for Ctrl-C that the
+      experiment does not answer.
+    """
+    name = _name_of(argv[0])
+    defined = _defined(settings, resumes=resumes)
+    folder = None
+    try:
+        if not _parsed(defined, argv, doc):
+            return 0
+        chosen, folder = _chosen(name, defined, settings, free)
+        return experiment(chosen, folder)
+    except (flags.Error, Invalid) as error:
+        _complain(name, error)
+        return BAD_FLAG
+    except Stopped as error:
+        _complain(name, error)
+        return 1
+    except KeyboardInterrupt as error:
+        number, words = signal_of(error), "interrupted before there was anything to keep"
+        if folder is not None and folder.exists:
+            words = f"{number.name}: what is done is kept in {folder.path}"
+            words += f"; to complete it: --resume={folder.path}" if resumes else ""
+        print(f"{name}: {words}", file=sys.stderr)
+        return 128 + number
+
+
+def start(main: Callable[[list[str]], int]) -> NoReturn:
+    """Runs an experiment's `main` as this process.
+
+    To `main` a reader that leaves (`| head`) is as Ctrl-C. What it leaves to say is said here, in
+    one line: that the disk is full, or Ctrl-C where there was nothing to keep.
+    """
+    sys.excepthook = sys.__excepthook__
+    if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:  # as it was during the imports
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    sys.stdout, sys.stderr = _output(sys.stdout), _output(sys.stderr)
+    try:
+        sys.exit(main(sys.argv))
+    except KeyboardInterrupt:
+        sys.exit(128 + signal.SIGINT)
+    except OSError as error:
+        if error.errno not in _DISK:
+            raise
+        name = _name_of(sys.argv[0])
+        print(f"{name}: {of_system(error)}; what was written is kept", file=sys.stderr)
+        sys.exit(1)
+
+
+def command(name: str, kind: type[Flags], values: Mapping[str, Any]) -> str:
+    """What to type for a run again: the flags that are not at their defaults.
+
+    Args:
+      name: name of the experiment.
+      kind: class of its settings.
+      values: settings as JSON has them.
+    """
+    words = ["launch/local", name]
+    for field in dataclasses.fields(kind):
+        value = values.get(field.name, field.default)
+        value = tuple(value) if isinstance(value, list) else value
+        if value == field.default:
+            continue
+        if isinstance(value, bool):
+            words.append(f"--{field.name}" if value else f"--no{field.name}")
+        elif flag_of(field).repeated:
+            words += [f"--{field.name}={one}" for one in value]
+        else:
+            words.append(f"--{field.name}={written(value)}")
+    return shlex.join(words)
+
+
+def say(line: str = "", end: str = "\n") -> None:
+    """Prints at once, also into a pipe."""
+    print(line, end=end, flush=True)
+
+
+def _complain(name: str, error: Exception) -> None:
+    print(f"{name}: {' '.join(str(error).splitlines())}", file=sys.stderr)
+
+
+def _name_of(program: str) -> str:
+    """What an experiment is called, from the path of its file or of its folder's `__main__`."""
+    path = Path(program)
+    return path.parent.name if path.stem == "__main__" else path.stem
+
+
+class _Output(io.FileIO):
+    """A standard stream whose reader may leave: then this process is asked to stop."""
+
+    def write(self, data: Any) -> int:
+        try:
+            return super().write(data)
+        except OSError as error:
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, self.fileno())
+            os.close(nowhere)
+            if not isinstance(error, BrokenPipeError):  # said once; what is left goes nowhere
+                raise
+            signal.raise_signal(signal.SIGINT)
+            return len(data)
+
+
+def _output(stream: Any) -> io.TextIOWrapper:
+    if stream is None:  # closed, as by >&-
+        return open(os.devnull, "w")
+    stream.flush()
+    raw = io.BufferedWriter(_Output(stream.fileno(), "w", closefd=False))
+    # A terminal without "×" is no reason to fail.
+    return io.TextIOWrapper(raw, stream.encoding, errors="replace", line_buffering=True)
+
+
+def _defined(settings: type[Flags], *, resumes: bool) -> flags.FlagValues:
+    found = flags.FlagValues()
+    define: dict[type, Callable[..., Any]] = {
+        bool: flags.DEFINE_bool,
+        int: flags.DEFINE_integer,
+        float: flags.DEFINE_float,
+        str: flags.DEFINE_string,
+    }
+    kinds = kind_of(settings)
+    for field in dataclasses.fields(settings):
+        default, text = field.default, flag_of(field).help
+        if isinstance(default, tuple):
+            listed = [written(one) for one in default]
+            several = flags.DEFINE_multi_string if flag_of(field).repeated else flags.DEFINE_list
+            several(field.name, listed, text, flag_values=found)
+        else:
+            define[kinds[field.name]](field.name, default, text, flag_values=found)
+    where = "Where the fresh folder of this run is made."
+    flags.DEFINE_string("output_dir", "results", where, flag_values=found)
+    if resumes:
+        again = "The folder of an earlier run: does what is missing there, with its flags."
+        flags.DEFINE_string("resume", None, again, flag_values=found)
+    flags.DEFINE_bool("help", False, "Show this text.", short_name="h", flag_values=found)
+    return found
+
+
+def _parsed(found: flags.FlagValues, argv: list[str], doc: str | None) -> bool:
+    """Reads the command line; False if it asked for help, which is then shown."""
+    rest = found(argv)[1:]
+    if found.help:
+        try:
+            print(_help(found, doc))
+        except KeyboardInterrupt:  # its reader has seen enough
+            pass
+        return False
+    if rest:
+        raise Invalid(f"{rest[0]!r} is not a flag; write --name=value")
+    given = [name for name in ("output_dir", "resume") if name in found and found[name].present]
+    for name in given:
+        if not found[name].value:
+            raise Invalid(f"--{name}= is empty; give a folder")
+    if len(given) > 1:
+        raise Invalid("--output_dir and --resume exclude each other; drop one")
+    return True
+
+
+def _help(found: flags.FlagValues, doc: str | None) -> str:
+    ours = [found[name] for name in found if name == found[name].name]  # not the short ones
+    lines = [doc or "", "Flags:"]
+    for one in ours:
+        default = "" if one.default is None else one.serialize().partition("=")[2]
+        switch = f"--{one.name}={default}"
+        if one.boolean:
+            switch = f"--[no]{one.name} ({'on' if one.default else 'off'})"
+        lines += [f"  {switch}", textwrap.indent(textwrap.fill(str(one.help), 92), " " * 6)]
+    return "\n".join(lines)
+
+
+def _chosen(
+    name: str, found: flags.FlagValues, settings: type[S], free: Collection[str]
+) -> tuple[S, Folder]:
+    """The settings that the flags say, or a folder's own, and the folder."""
+    kinds = kind_of(settings)
+    ours = [found[field.name] for field in dataclasses.fields(settings)]
+    named = {one.name: _value(one, kinds[one.name]) for one in ours if one.present}
+    for field in dataclasses.fields(settings):
+        if flag_of(field).is_path and named.get(field.name):
+            named[field.name] = _absolute(named[field.name])
+    for flag, value in named.items():
+        if value in ((), ""):
+            raise Invalid(f"--{flag}= is empty; give a value, or leave it out")
+    if "resume" in found and found.resume is not None:
+        folder = Folder.kept(name, Path(found.resume))
+        return _resumed(folder, named, settings, free), folder
+    chosen = settings(**{**settings.implied(named), **named})
+    chosen.check_named(named)
+    return chosen, Folder.fresh(name, Path(found.output_dir), chosen.as_json())
+
+
+def _resumed(folder: Folder, named: dict[str, Any], settings: type[S], free: Collection[str]) -> S:
+    """A folder's settings, checked against the flags that are named."""
+    try:
+        kept = settings.from_json(folder.settings)
+    except Invalid as error:
+        raise Invalid(f"--resume={folder.path}: {error}") from None
+    for flag, value in named.items():
+        if flag not in free and value != getattr(kept, flag):
+            raise Invalid(
+                f"--{flag}={written(value)} differs from {written(getattr(kept, flag))} in "
+                f"{folder.path}; a resumed run keeps its flags: leave it out, or start a new run"
+            )
+    return dataclasses.replace(kept, **{k: x for k, x in named.items() if k in free})
+
+
+def _value(one: flags.Flag, kind: type) -> Any:
+    """A flag's value, with 4k for 4096 in lists of whole numbers."""
+    if not isinstance(one.value, list):
+        return one.value
+    try:
+        return tuple(_whole(x) if kind is int else kind(x) for x in one.value)
+    except ValueError:
+        what = "whole numbers, such as 3000, or 4k for 4096" if kind is int else "numbers"
+        raise Invalid(f"--{one.name}={','.join(one.value)}: give {what}") from None
+
+
+def _whole(text: str) -> int:
+    unit = _UNITS.get(text[-1:].lower())
+    return int(text) if unit is None else int(text[:-1]) * unit
+
+
+def _absolute(value: Any) -> Any:
+    """The path of each file, which a resumed run finds from wherever it is started."""
+    if isinstance(value, tuple):
+        return tuple(map(_absolute, value))
+    return str(Path(value).absolute())

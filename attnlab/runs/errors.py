@@ -1,0 +1,26 @@
+"""Errors that a command line shows as one line."""
+
+__all__ = ["Invalid", "Stopped", "of_system", "one_line"]
+
+
+class Invalid(ValueError):
+    """A setting that cannot be used; the message is one line for the user."""
+
+
+class Stopped(Exception):
+    """A run that cannot go on, what is done being kept; the message is one line for the user."""
+
+
+def one_line(error: Exception) -> str:
+    """An error as the message of a row."""
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
+
+
+def of_system(error: OSError) -> str:
+    """What the system refused, and of which file.
+
+    >>> of_system(OSError(28, "No space left on device", "x")), of_system(OSError("not gzipped"))
+    ('x: No space left on device', 'not gzipped')
+    """
+    where = f"{error.filename}: " if error.filename else ""
+    return where + " ".join((error.strerror or str(error) or type(error).__name__).split())

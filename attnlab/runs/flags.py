@@ -1,0 +1,207 @@
+"""Settings as a dataclass: a field is a flag, with its help and the values that it may have."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import types
+import typing
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any
+
+from attnlab.runs.errors import Invalid
+
+__all__ = ["Flag", "Flags", "flag", "flag_of", "kind_of", "seed_flag", "structured", "written"]
+
+_NUMBERS = 2**31  # of JAX: whole numbers are less
+
+
+@dataclasses.dataclass(frozen=True)
+class Flag:
+    """What a field says of its flag; the arguments of `flag`."""
+
+    help: str
+    choices: tuple[str, ...] = ()
+    least: float | None = None
+    most: float | None = None
+    above: float | None = None
+    below: float | None = None
+    is_path: bool = False
+    repeated: bool = False
+
+
+def flag(
+    default: Any,
+    help: str,
+    *,
+    choices: Iterable[str] = (),
+    least: float | None = None,
+    most: float | None = None,
+    above: float | None = None,
+    below: float | None = None,
+    is_path: bool = False,
+    repeated: bool = False,
+) -> Any:
+    """A field of `Flags`.
+
+    Args:
+      default: the value without the flag; None = something else decides, and `help` says what.
+      help: text that --help shows for the flag.
+      choices: the words it may be; of a tuple, each element.
+      least: the smallest number.
+      most: the largest number.
+      above: the number that it must be more than.
+      below: the number that it must be less than.
+      is_path: whether it is a file that must exist, kept as an absolute path.
+      repeated: whether a tuple's flag is given once for each element, which may have commas.
+    """
+    about = Flag(help, tuple(choices), least, most, above, below, is_path, repeated)
+    return dataclasses.field(default=default, metadata={"flag": about})
+
+
+def seed_flag(help: str) -> Any:
+    """A field for a seed, in the range where JAX and grain tell any two seeds apart."""
+    return flag(0, help, least=0, below=2**31)
+
+
+def flag_of(field: dataclasses.Field[Any]) -> Flag:
+    """What a field says of its flag."""
+    return field.metadata["flag"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Flags:
+    """The base of an experiment's settings; every field is made by `flag`.
+
+    A field's type is bool, int, float or str, `TYPE | None`, or a tuple of one of them.
+    """
+
+    def __post_init__(self) -> None:
+        """Checks each value by what its field says.
+
+        Raises:
+          Invalid: one is not valid; the message begins with the flag.
+        """
+        for field in dataclasses.fields(self):
+            _check(field, getattr(self, field.name))
+
+    @classmethod
+    def implied(cls, named: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Other defaults that follow from the flags on the command line.
+
+        Args:
+          named: values of the flags on the command line.
+        """
+        return {}
+
+    def check_named(self, named: Collection[str]) -> None:
+        """Refuses flags that would count for nothing.
+
+        Args:
+          named: names of the flags on the command line.
+
+        Raises:
+          Invalid: one of them is not used; the message says why.
+        """
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain values, as JSON has them."""
+        return json.loads(json.dumps(dataclasses.asdict(self)))
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> typing.Self:
+        """The inverse of `as_json`.
+
+        Raises:
+          Invalid: the values are not all there, or there are others.
+        """
+        known = {field.name for field in dataclasses.fields(cls)}
+        parts = (("without", known - values.keys()), ("with", values.keys() - known))
+        differ = " and ".join(
+            f"{word} {', '.join(sorted(names))}" for word, names in parts if names
+        )
+        shared, most = known & values.keys(), max(len(known), len(values))
+        if values.keys() - known and 2 * len(shared) < most:
+            raise Invalid(f"settings of another experiment, {differ}; give a folder of this one")
+        if differ:
+            raise Invalid(f"settings of another version, {differ}; start a new run")
+        for field in dataclasses.fields(cls):
+            if isinstance(field.default, tuple) != isinstance(values[field.name], list):
+                raise Invalid(f"settings that cannot be read: {field.name}; start a new run")
+        try:
+            return structured(cls, values)
+        except TypeError as error:
+            raise Invalid(f"settings that cannot be read: {error}; start a new run") from None
+
+
+def kind_of(kind: type[Flags]) -> dict[str, type]:
+    """The type of each field: bool, int, float or str, also where it may be None or is a tuple."""
+    hints = typing.get_type_hints(kind)
+    return {field.name: _element(hints[field.name]) for field in dataclasses.fields(kind)}
+
+
+def _element(hint: Any) -> type:
+    inner = [one for one in typing.get_args(hint) if one not in (types.NoneType, Ellipsis)]
+    return _element(inner[0]) if inner else hint
+
+
+def structured(kind: Any, value: Any) -> Any:
+    """A value of a type from what JSON made of it: dataclasses from objects, tuples from lists.
+
+    Names that a dataclass does not have are passed over: a row on disk also has derived numbers.
+
+    Raises:
+      TypeError, AttributeError or KeyError: it is of another type.
+    """
+    if dataclasses.is_dataclass(kind):
+        hints = typing.get_type_hints(kind)
+        names = [field.name for field in dataclasses.fields(kind) if field.name in value.keys()]
+        make: Any = kind
+        return make(**{name: structured(hints[name], value[name]) for name in names})
+    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    if origin in (typing.Union, types.UnionType):
+        if value is None:
+            return None
+        return structured(next(a for a in arguments if a is not types.NoneType), value)
+    if origin is tuple:
+        return tuple(structured(arguments[0], one) for one in value)
+    return value
+
+
+def written(value: Any) -> str:
+    """A value as it is typed behind `--NAME=`.
+
+    >>> written((1.0, 0.5)), written(None), written("a"), written(0.12345678)
+    ('1,0.5', '', 'a', '0.12345678')
+    """
+    if isinstance(value, (list, tuple)):
+        return ",".join(map(written, value))
+    if value is None:
+        return ""
+    if isinstance(value, float) and float(f"{value:g}") == value:
+        return f"{value:g}"
+    return str(value)
+
+
+def _check(field: dataclasses.Field[Any], value: Any) -> None:
+    about, given = flag_of(field), f"--{field.name}={written(value)}"
+    if value == () and field.default:
+        raise Invalid(f"{given} is empty; give a value, such as {written(field.default)}")
+    for one in value if isinstance(value, tuple) else (value,):
+        if one is None:
+            continue
+        of_several = f"{given}: {written(one)}" if isinstance(value, tuple) else given
+        if about.choices and one not in about.choices:
+            raise Invalid(f"{given}: no {one!r}; valid: {', '.join(about.choices)}")
+        if isinstance(one, float) and not math.isfinite(one):
+            raise Invalid(f"{given}: give a finite number")
+        if about.least is not None and one < about.least:
+            raise Invalid(f"{of_several} is too small; give at least {about.least:g}")
+        if about.most is not None and one > about.most:
+            raise Invalid(f"{of_several} is too large; give at most {about.most:g}")
+        if about.above is not None and not one > about.above:
+            raise Invalid(f"{of_several} is too small; give more than {about.above:g}")
+        below = _NUMBERS if about.below is None and isinstance(one, int) else about.below
+        if below is not None and not one < below:
+            raise Invalid(f"{of_several} is too large; give less than {below:.0f}")

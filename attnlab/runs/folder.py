@@ -1,0 +1,172 @@
+"""The folder of a run: its settings, and files of rows, on disk as they come."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from attnlab.runs.errors import Invalid, of_system
+
+__all__ = ["ERRORS", "REPORT", "ROWS", "SETTINGS", "Folder", "fresh_folder"]
+
+SETTINGS, ROWS, REPORT, ERRORS = "settings.json", "results.jsonl", "report.md", "errors.log"
+
+
+class Folder:
+    """The folder of a run: a fresh one, which `begin` makes, or that of an earlier run.
+
+    Attributes:
+      name: name of the experiment.
+      settings: settings as plain values, as in settings.json.
+      resumes: whether the folder is an earlier run's.
+    """
+
+    def __init__(self, name: str, parent: Path, settings: dict[str, Any], path: Path | None):
+        """Use `fresh` or `kept`."""
+        self.name, self.settings, self.resumes = name, settings, path is not None
+        self._parent, self._path = parent, path
+
+    @classmethod
+    def fresh(cls, name: str, parent: Path, settings: dict[str, Any]) -> Folder:
+        """`parent`/NAME-DATE-TIME, not made yet."""
+        return cls(name, parent, settings, None)
+
+    @classmethod
+    def kept(cls, name: str, path: Path) -> Folder:
+        """The folder of an earlier run.
+
+        Raises:
+          Invalid: there are no settings in it, or none that can be read.
+        """
+        file = path / SETTINGS
+        try:
+            settings = json.loads(file.read_text(encoding="utf-8"))
+        except (FileNotFoundError, NotADirectoryError):
+            raise Invalid(
+                f"--resume={path}: no {SETTINGS} there; give a folder that {name} made"
+            ) from None
+        except OSError as error:
+            raise Invalid(f"--resume={path}: {of_system(error)}; give a folder to read") from None
+        except ValueError:
+            settings = None
+        if not isinstance(settings, dict):
+            raise Invalid(f"--resume={path}: {SETTINGS} cannot be read; start a new run")
+        return cls(name, path.parent, settings, path)
+
+    @property
+    def exists(self) -> bool:
+        """Whether it is made."""
+        return self._path is not None
+
+    @property
+    def path(self) -> Path:
+        """The path of the folder, which exists once `begin` was called."""
+        assert self._path is not None, "a fresh folder is made by `begin`"
+        return self._path
+
+    def begin(self) -> Path:
+        """Makes a fresh folder, with its settings; once. Returns its path.
+
+        Raises:
+          Invalid: the folder cannot be made.
+        """
+        if self._path is None:
+            path = fresh_folder(self._parent, self.name)
+            try:
+                _write(path / SETTINGS, json.dumps(self.settings, indent=2) + "\n")
+            except OSError as error:
+                raise Invalid(
+                    f"{path / SETTINGS}: {error.strerror}; give another --output_dir"
+                ) from None
+            self._path = path
+        return self._path
+
+    def write(self, file: str, text: str) -> None:
+        """Writes a whole file; what it was before stays until then."""
+        _write(self.path / file, text)
+
+    def append(self, row: Mapping[str, Any], file: str = ROWS) -> None:
+        """Adds a row, on disk before it returns."""
+        with open(self.path / file, "a", encoding="utf-8") as lines:
+            lines.write(json.dumps(row) + "\n")
+            lines.flush()
+            os.fsync(lines.fileno())
+
+    def rows(self, file: str = ROWS) -> dict[int, dict[str, Any]]:
+        """The rows of a file by the number of their line; of a fresh folder none.
+
+        A line that was cut off while it was written is removed, an empty one passed over.
+
+        Raises:
+          Invalid: the file cannot be read, or a line is no row; the message has its number.
+        """
+        if self._path is None:
+            return {}
+        path = self.path / file
+        try:
+            data = path.read_bytes()
+            whole = data.rfind(b"\n") + 1
+            if whole < len(data):
+                os.truncate(path, whole)  # written anew, the rows would be gone on a full disk
+            text = data[:whole].decode()
+        except FileNotFoundError:
+            return {}
+        except OSError as error:
+            raise Invalid(
+                f"--resume={self.path}: {of_system(error)}; give a folder that can be read and "
+                "written"
+            ) from None
+        except UnicodeDecodeError as error:
+            raise Invalid(f"{path}: not UTF-8 ({error.reason}); start a new run") from None
+        found = {}
+        for number, line in enumerate(text.split("\n"), 1):
+            if line.strip():
+                try:
+                    found[number] = json.loads(line)
+                except ValueError:
+                    raise self.no_row(number, file) from None
+        return found
+
+    def no_row(self, number: int, file: str = ROWS) -> Invalid:
+        """The error of a line that is no row of this experiment."""
+        return Invalid(
+            f"{self.path / file}, line {number}: not a row of {self.name}; delete that line, and "
+            "what it was of is done again"
+        )
+
+    def note(self, errors: str) -> None:
+        """Adds what a failure had to say to errors.log; nothing where it had nothing."""
+        if errors.strip():
+            with open(self.path / ERRORS, "a", encoding="utf-8") as file:
+                file.write(errors.rstrip("\n") + "\n")
+
+
+def _write(path: Path, text: str) -> None:
+    part = path.with_name(f"{path.name}.tmp")  # a kill leaves all of it or nothing
+    part.write_text(text, encoding="utf-8")
+    part.replace(path)
+
+
+def fresh_folder(parent: Path, name: str) -> Path:
+    """Makes `parent`/NAME-DATE-TIME, never one that exists.
+
+    Raises:
+      Invalid: it cannot be made.
+    """
+    stamp = f"{name}-{datetime.datetime.now():%Y%m%d-%H%M%S}"
+    for i in range(1, 1000):
+        path = parent / (stamp if i == 1 else f"{stamp}-{i}")
+        try:
+            path.mkdir(parents=True)
+        except FileExistsError:
+            if not parent.is_dir():
+                raise Invalid(f"--output_dir={parent} is a file; give a folder") from None
+        except OSError as error:
+            raise Invalid(f"--output_dir={parent}: {error.strerror}; give a folder") from None
+        else:
+            return path
+    raise Invalid(f"--output_dir={parent}: no free name for {stamp}")

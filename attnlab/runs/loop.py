@@ -1,0 +1,185 @@
+"""One run: does what is missing, keeps each row as it comes, and reports however it ends."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import traceback
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Generic, TypeVar
+
+from attnlab.runs import figure_files
+from attnlab.runs.command_line import say
+from attnlab.runs.errors import Invalid, Stopped, of_system, one_line
+from attnlab.runs.folder import REPORT, SETTINGS, Folder
+from attnlab.runs.interrupts import interruptible, signal_of, uninterrupted
+from attnlab.runs.rows import Rows
+
+__all__ = ["Job", "Report", "run"]
+
+Item = TypeVar("Item", bound=Hashable)
+Row = TypeVar("Row")
+
+
+@dataclasses.dataclass(frozen=True)
+class Report:
+    """What a run writes about its rows.
+
+    Attributes:
+      markdown: text of report.md.
+      figures: figures by name, without an ending; None = nothing to draw.
+      files: other texts by the name of their file.
+      said: text that the terminal shows at the end.
+    """
+
+    markdown: str
+    figures: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    files: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    said: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class Job(Generic[Item, Row]):
+    """What a run does with its items.
+
+    Attributes:
+      unit: word for an item, in the plural.
+      measure: (item) -> its rows, as they come.
+      done: whether a resumed run leaves a row alone; a run with an item that lacks such a row ends
+        with status 1.
+      title: (item) -> what it is, said before it is measured.
+      line: (rows of an item) -> what came out, said behind the title.
+      report: () -> the report of the rows so far, of which there is one at least.
+      lost: (item, message) -> the row of an item that raised an error; None lets it end the run.
+      keys: (item) -> the keys of its rows.
+      before: (item) -> None; says or makes ready what the item needs, before its title.
+      again: () -> items to measure once more, after all others.
+    """
+
+    unit: str
+    measure: Callable[[Item], Iterable[Row]]
+    done: Callable[[Row], bool]
+    title: Callable[[Item], str]
+    line: Callable[[Sequence[Row]], str]
+    report: Callable[[], Report]
+    lost: Callable[[Item, str], Row] | None = None
+    keys: Callable[[Item], Sequence[Hashable]] = lambda item: (item,)
+    before: Callable[[Item], None] = lambda item: None
+    again: Callable[[], Sequence[Item]] = lambda: ()
+
+
+def run(
+    job: Job[Item, Row],
+    items: Sequence[Item],
+    folder: Folder,
+    rows: Rows[Any, Row],
+    *,
+    where: str,
+) -> int:
+    """Measures the items without a row and reports, also after Ctrl-C, SIGTERM or a failure.
+
+    Args:
+      job: functions that say what is done with an item.
+      items: items of the whole run.
+      folder: folder of the run; made here if it is a fresh one.
+      rows: rows of the run.
+      where: words for what the run runs on.
+
+    Returns:
+      The exit status: 0; 1 where an item is not done or the machine let the run down; 128 + the
+      number of the signal that ended it.
+
+    Raises:
+      Invalid: the folder cannot be made.
+    """
+    say(f"results: {folder.begin()}")
+    missing = [item for item in items if not _finished(job, item, rows)]
+    say(f"{len(missing)} of {len(items)} {job.unit} to run on {where}")
+    ending = _Ending()
+    try:
+        with interruptible():
+            try:
+                with ending:
+                    _measure(job, missing, folder, rows)
+                    _measure(job, job.again(), folder, rows)
+            finally:  # also after a mistake of ours, which is raised again
+                with uninterrupted(), ending:
+                    if rows.kept:
+                        _write(job.report(), folder)
+    except Exception:
+        say(f"\n{_remedy(folder)}")
+        raise
+    if ending.words:
+        say(f"\n{ending.words}")
+    status = ending.status or int(not all(_finished(job, item, rows) for item in items))
+    if status:
+        say(_remedy(folder))
+    return status
+
+
+class _Ending(contextlib.AbstractContextManager[None]):
+    """Within `with` what ends a run does not end this process; the first reason is kept."""
+
+    def __init__(self) -> None:
+        self.status, self.words = 0, ""
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> bool:
+        match error:
+            case None:
+                return True
+            case KeyboardInterrupt():
+                number = signal_of(error)
+                found = 128 + number, f"{number.name}: what is done is kept"
+            case Invalid() | Stopped():  # a device is gone, a training diverged
+                found = 1, f"stopped: {error}"
+            case OSError():
+                found = 1, f"stopped: {of_system(error)}"
+            case _:
+                return False
+        if not self.status:
+            self.status, self.words = found
+        return True
+
+
+def _finished(job: Job[Item, Row], item: Item, rows: Rows[Any, Row]) -> bool:
+    known = [rows.kept.get(key) for key in job.keys(item)]
+    return all(one is not None and job.done(one.row) for one in known)
+
+
+def _remedy(folder: Folder) -> str:
+    if (folder.path / SETTINGS).exists():
+        return f"to complete it: --resume={folder.path}"
+    return f"{folder.path} is gone, and what was in it; start a new run"
+
+
+def _measure(
+    job: Job[Item, Row], items: Sequence[Item], folder: Folder, rows: Rows[Any, Row]
+) -> None:
+    for i, item in enumerate(items, 1):
+        job.before(item)
+        say(f"[{i}/{len(items)}] {job.title(item)} … ", end="")
+        found = []
+        for row in _rows_of(job, item, folder):
+            rows.add(row)
+            found.append(row)
+        say(job.line(found))
+
+
+def _rows_of(job: Job[Item, Row], item: Item, folder: Folder) -> Iterator[Row]:
+    try:
+        yield from job.measure(item)
+    except Exception as error:
+        if job.lost is None or isinstance(error, (Invalid, Stopped, OSError)):
+            raise
+        folder.note("".join(traceback.format_exception(error)))
+        yield job.lost(item, one_line(error))
+
+
+def _write(report: Report, folder: Folder) -> None:
+    for name, text in report.files.items():
+        folder.write(name, text)
+    folder.write(REPORT, report.markdown)
+    figure_files.save(report.figures, folder.path)
+    if report.said:
+        say(f"\n{report.said}")
+    say(f"\nreport: {folder.path / REPORT}")

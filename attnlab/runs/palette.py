@@ -1,0 +1,62 @@
+"""Colors and markers of every figure: a mechanism or a model looks the same wherever it is drawn.
+
+Any two colors of a table differ by ΔE ≥ 16 (CIE 1976), also as seen with protanopia, deuteranopia
+and tritanopia (Machado et al. 2009, severity 1), and those of mechanisms and models have a contrast
+of at least 3 : 1 to white. Text stands in `INK` or `MUTED`. A test computes all of this.
+"""
+
+__all__ = [
+    "FILL",
+    "GRID",
+    "INK",
+    "KNOWN",
+    "MECHANISMS",
+    "MODELS",
+    "MODEL_TITLES",
+    "MUTED",
+    "SERIES",
+    "STAGES",
+]
+
+MECHANISMS = {
+    "additive": ("#0072B2", "o"),
+    "multi_head": ("#000000", "X"),
+    "lsh": ("#D55E00", "*"),
+    "window": ("#009E73", "<"),
+    "dot": ("#8C461C", "s"),
+    "general": ("#9385F2", "^"),
+    "cosine": ("#B600F2", "v"),
+    "concat": ("#73506A", "D"),
+    "location": ("#2639BF", "P"),
+}
+MODELS = {
+    "rnn_search": ("#0072B2", "o"),
+    "rnn_encdec": ("#D55E00", "s"),
+    "transformer": ("#000000", "X"),
+    "luong": ("#009E73", "^"),
+    "nmt_attn": ("#B600F2", "v"),
+}
+MODEL_TITLES = {
+    "rnn_search": "RNNsearch",
+    "rnn_encdec": "RNNencdec",
+    "transformer": "Transformer",
+    "luong": "Luong",
+    "nmt_attn": "NMTAttn",
+}
+# The n-th line of a figure whose lines have no name that returns elsewhere.
+SERIES = (
+    ("#000000", "o"),
+    ("#D55E00", "s"),
+    ("#0072B2", "^"),
+    ("#009E73", "v"),
+    ("#B600F2", "D"),
+    ("#8C461C", "P"),
+)
+# Areas that touch, told apart by their order and their names as well.
+STAGES = ("#0072B2", "#56B4E9", "#E69F00", "#009E73", "#CC79A7")
+
+INK = "#222222"
+MUTED = "#6a6a6a"
+GRID = "#e4e4e4"
+FILL = "#eeeeee"
+KNOWN = "#E69F00"  # a link that is known to be right, on a heat map

@@ -1,0 +1,166 @@
+"""Where a result came from: device, versions, git revision; and the table of it in every report."""
+
+import importlib.metadata
+import os
+import platform
+import re
+import subprocess
+import tomllib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from attnlab.runs.errors import Invalid
+from attnlab.runs.markdown import markdown_table
+from attnlab.runs.rows import Where
+from attnlab.runs.units import human
+
+__all__ = ["cores", "describe", "devices", "processor", "revision", "table", "version", "versions"]
+
+_ROOT = Path(__file__).resolve().parents[2]
+# What a result depends on; results that are kept among the sources are not.
+_SOURCES = ("attnlab", "experiments", ":(exclude)experiments/results")
+PACKAGES = ("attnlab", "jax", "jaxlib", "flax", "numpy")
+COMPILERS = ("libtpu", "jax-cuda12-plugin", "jax-cuda13-plugin")  # named where they are installed
+
+
+def describe(packages: Sequence[str] = ()) -> dict[str, Any]:
+    """What to know of this process to read its numbers. Initializes JAX's devices.
+
+    Args:
+      packages: names of other packages whose versions matter.
+
+    Raises:
+      Invalid: JAX finds no device.
+    """
+    device = devices()[0]
+    return {
+        "platform": device.platform,
+        "device": processor() if device.platform == "cpu" else device.device_kind,
+        "devices": jax.device_count(),
+        "cores": cores(),
+        "cpus": os.cpu_count(),  # whose load average a row has: of a container, the host's
+        "system": f"{platform.system()} {platform.machine()}",
+        "python": platform.python_version(),
+        "versions": versions(packages),
+        "revision": revision(),
+        "xla_flags": os.environ.get("XLA_FLAGS", ""),
+    }
+
+
+def devices(*, local: bool = True) -> list[jax.Device]:
+    """JAX's devices.
+
+    Args:
+      local: whether those of this process alone.
+
+    Raises:
+      Invalid: there are none of the kind that is asked for.
+    """
+    try:
+        return jax.local_devices() if local else jax.devices()
+    except (RuntimeError, AssertionError) as error:  # JAX 0.10 asserts where no plugin is
+        asked = f"JAX_PLATFORMS={os.environ.get('JAX_PLATFORMS', '')}"
+        why = str(error).partition("\n")[0] or "no such device"
+        raise Invalid(f"{asked}: {why}; unset it, or name what is here, such as cpu") from None
+
+
+def table(wheres: Sequence[Where]) -> str:
+    """A Markdown table of where rows come from; a group of lines for each environment.
+
+    Free memory, which is never the same twice, makes no group of its own.
+
+    Args:
+      wheres: origins of all rows.
+    """
+    lines: list[list[str]] = []
+    groups: dict[str, list[dict[str, Any]]] = {}
+    for one in wheres:
+        rest = {name: x for name, x in one.environment.items() if name != "available_bytes"}
+        groups.setdefault(str(rest), []).append(one.environment)
+    for environments in groups.values():
+        lines += _of_environment(environments[0], _free_memory(environments))
+    times = sorted(one.time for one in wheres if one.time)
+    if times:
+        lines.append(["measured (UTC)", f"{times[0]} to {times[-1]}"])
+    begun = sorted({one.begun for one in wheres if one.begun})
+    if len(begun) > 1:
+        counts = [f"{sum(one.begun == at for one in wheres)} begun at {at}" for at in begun]
+        lines.append(["rows of several runs (UTC)", "; ".join(counts)])
+    return markdown_table(["", "where"], lines) if lines else ""
+
+
+def _free_memory(environments: Sequence[dict[str, Any]]) -> str:
+    """Of several, from the least to the most; "" where none says it."""
+    free = [found["available_bytes"] for found in environments if found.get("available_bytes")]
+    if not free:
+        return ""
+    ends = dict.fromkeys(human(size) for size in (min(free), max(free)))
+    return f", {' to '.join(ends)} free memory"
+
+
+def _of_environment(found: Mapping[str, Any], free_memory: str) -> list[list[str]]:
+    """What there is of it: rows that are kept may be of an earlier version, which said less."""
+    count, platform_ = found.get("devices"), found.get("platform")
+    device = f"{count} × " * bool(count) + str(found.get("device", ""))
+    text = found.get("input", {})
+    every = {
+        "device": device + f" ({platform_})" * bool(platform_),
+        "cores": f"{found.get('cores', '')}" + free_memory,
+        "system": ", Python ".join(str(found[x]) for x in ("system", "python") if x in found),
+        "versions": ", ".join(f"{k} {v}" for k, v in found.get("versions", {}).items()),
+        "git revision": found.get("revision") or "unknown",
+        "input": f"{text['name']}: {text['bytes']:,} bytes, sha256 {text['sha256'][:12]}…"
+        if text
+        else "",
+        "XLA_FLAGS": f"`{found['xla_flags']}`" if found.get("xla_flags") else "",
+    }
+    return [[name, words] for name, words in every.items() if words] if found else []
+
+
+def versions(packages: Sequence[str] = ()) -> dict[str, str]:
+    """Of the packages that decide what is computed and how, and of others."""
+    found = {name: version(name) for name in (*PACKAGES, *COMPILERS, *packages)}
+    return {k: v for k, v in found.items() if k not in COMPILERS or v != "not installed"}
+
+
+def version(package: str) -> str:
+    """The installed version, or "not installed"; of attnlab, that of these sources."""
+    if package == "attnlab" and (_ROOT / "pyproject.toml").is_file():  # in a checkout
+        return tomllib.loads((_ROOT / "pyproject.toml").read_text())["project"]["version"]
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return "not installed"
+
+
+def revision() -> str:
+    """The git revision of these sources, with "+changes" when they differ from it; else ""."""
+
+    def git(*arguments: str) -> str:
+        done = subprocess.run(["git", "-C", _ROOT, *arguments], capture_output=True, text=True)
+        return done.stdout.strip() if done.returncode == 0 else ""
+
+    try:
+        if not git("ls-files", __file__):  # installed inside someone else's repository
+            return ""
+        changes = git("status", "--short", "--untracked-files=all", "--", *_SOURCES)
+        return git("rev-parse", "--short=12", "HEAD") + "+changes" * bool(changes)
+    except OSError:  # no git
+        return ""
+
+
+def processor() -> str:
+    """The name of this machine's CPU."""
+    try:
+        found = re.search(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text())
+    except OSError:
+        found = None
+    return found[1] if found else platform.processor() or "CPU"
+
+
+def cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -1,0 +1,61 @@
+"""Published tables: line 1 `# source: …`, line 2 the header with units, then a row a system.
+
+A blank cell is a figure that is not there.
+"""
+
+import csv
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+
+from attnlab.runs.errors import Invalid
+
+__all__ = ["Table", "read"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Table:
+    """One published table.
+
+    Attributes:
+      name: name of the file.
+      source: origin of the figures, from the first line.
+      lines: line of each row in the file, counted from 1, by the name of the row.
+      cells: figures by row and column; blank cells are left out.
+    """
+
+    name: str
+    source: str
+    lines: Mapping[str, int]
+    cells: Mapping[str, Mapping[str, float]]
+
+    def ratio(self, above: str, below: str, column: str) -> float | None:
+        """One row's figure over another's, or None where either is blank."""
+        top, bottom = (self.cells[row].get(column) for row in (above, below))
+        return None if top is None or bottom is None else top / bottom
+
+    def cite(self, above: str, below: str) -> str:
+        """Where a ratio of two rows comes from."""
+        lines = f"line {self.lines[above]} over line {self.lines[below]}"
+        return f"`{self.name}`, {lines}: {self.source}"
+
+
+def read(path: Path) -> Table:
+    """Reads one table.
+
+    Raises:
+      Invalid: it is missing, or its first line does not say where it comes from.
+    """
+    try:
+        first, header, *body = path.read_text(encoding="utf-8").splitlines()
+    except OSError as error:
+        raise Invalid(f"published table {path}: {error.strerror}; use a whole checkout") from None
+    mark = "# source: "
+    if not first.startswith(mark):
+        raise Invalid(f"{path}: line 1 must begin with {mark!r}; got {first[:40]!r}")
+    columns = next(csv.reader([header]))
+    lines, cells = {}, {}
+    for number, row in enumerate(csv.reader(body), 3):
+        lines[row[0]] = number
+        cells[row[0]] = {c: float(x) for c, x in zip(columns[1:], row[1:], strict=True) if x}
+    return Table(path.name, first.removeprefix(mark), lines, cells)

@@ -1,0 +1,111 @@
+"""The rows of a run: what was measured, and beside it when, where and with which settings."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from typing import Any, Generic, TypeVar
+
+from attnlab.runs.flags import structured
+from attnlab.runs.folder import Folder
+
+__all__ = ["Kept", "Rows", "Where", "now"]
+
+Key = TypeVar("Key", bound=Hashable)
+Row = TypeVar("Row")
+
+
+@dataclasses.dataclass(frozen=True)
+class Where:
+    """Where a row comes from.
+
+    Attributes:
+      environment: device, versions, git revision; from `provenance.describe` and what an experiment
+        adds.
+      flags: settings of the run.
+      time: time at which the row was written, UTC.
+      begun: time at which the run that wrote the row began; a resumed run has rows of several.
+    """
+
+    environment: dict[str, Any] = dataclasses.field(default_factory=dict)
+    flags: dict[str, Any] = dataclasses.field(default_factory=dict)
+    time: str = ""
+    begun: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class Kept(Generic[Row]):
+    """A row and where it comes from."""
+
+    row: Row
+    where: Where
+
+
+class Rows(Generic[Key, Row]):
+    """The rows of a folder: on disk a line of JSON each, here the last one of each key.
+
+    Attributes:
+      kept: the rows by key, in the order in which the keys first came.
+      environment: device, versions and git revision of the rows to come.
+    """
+
+    def __init__(
+        self,
+        folder: Folder,
+        key: Callable[[Row], Key],
+        kinds: Sequence[type],
+        *,
+        derived: Sequence[str] = (),
+    ) -> None:
+        """Reads the rows that the folder has.
+
+        Args:
+          folder: folder of the run.
+          key: (row) -> its key; of two rows with the same key the later one counts.
+          kinds: dataclasses of the rows; a line is of the one whose fields it has.
+          derived: names of properties written beside the fields, for readers without this library.
+
+        Raises:
+          Invalid: a line is no row; the message has its number.
+        """
+        self.environment: dict[str, Any] = {}
+        self.kept: dict[Key, Kept[Row]] = {}
+        self._folder, self._key, self._derived = folder, key, tuple(derived)
+        self._begun = now()
+        for number, values in folder.rows().items():
+            try:
+                one = _read(values, kinds)
+                self.kept[key(one.row)] = one
+            except (TypeError, ValueError, KeyError, AttributeError):
+                raise folder.no_row(number) from None
+
+    def of(self, keys: Iterable[Key]) -> list[Kept[Row]]:
+        """The rows of some keys, in their order, as far as they are there."""
+        return [self.kept[key] for key in keys if key in self.kept]
+
+    def add(self, row: Row) -> None:
+        """Adds a row, on disk before it returns."""
+        where = Where(self.environment, self._folder.settings, now(), self._begun)
+        derived = {name: getattr(row, name) for name in self._derived if hasattr(row, name)}
+        fields: Any = row
+        self._folder.append(dataclasses.asdict(fields) | derived | dataclasses.asdict(where))
+        self.kept[self._key(row)] = Kept(row, where)
+
+
+def now() -> str:
+    """The time, UTC."""
+    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+
+
+def _read(values: Mapping[str, Any], kinds: Sequence[type]) -> Kept[Any]:
+    def required(kind: Any) -> set[str]:
+        missing = dataclasses.MISSING
+        return {
+            field.name
+            for field in dataclasses.fields(kind)
+            if field.default is missing and field.default_factory is missing
+        }
+
+    kind = next((one for one in kinds if required(one) <= values.keys()), kinds[0])
+    return Kept(structured(kind, values), structured(Where, values))

@@ -1,0 +1,33 @@
+"""Seconds and bytes for a reader."""
+
+__all__ = ["duration", "human"]
+
+
+def duration(seconds: float | None) -> str:
+    """Seconds: three digits.
+
+    >>> duration(0.01234), duration(65.0), duration(4.2e-5)
+    ('12.3 ms', '65.0 s', '42.0 µs')
+    """
+    if seconds is None:
+        return ""
+    units = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"))
+    size, unit = next((u for u in units if seconds >= 0.9995 * u[0]), units[-1])
+    number = seconds / size
+    return f"{number:.{max(0, 3 - len(str(int(number))))}f} {unit}"
+
+
+def human(size: float | None) -> str:
+    """Bytes: three digits and a binary unit.
+
+    >>> human(1_500), human(1.5 * 2**30), human(None)
+    ('1.46 KiB', '1.50 GiB', '')
+    """
+    if size is None:
+        return ""
+    units = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
+    power = 0
+    while size >= 999.5 and power < len(units) - 1:
+        size, power = size / 1024, power + 1
+    digits = max(0, 2 - len(str(int(size))) + 1) if power else 0
+    return f"{size:.{digits}f} {units[power]}"

@@ -1,0 +1,190 @@
+"""The curve of a training: sums between two rows, rows on disk, and lines for a terminal.
+
+metrics.jsonl has one JSON object a line, on disk when `MetricsFile.add` returns.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import os
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from attnlab.runs.errors import Stopped
+from attnlab.training.objective import Objective
+from attnlab.training.step import StepMetrics
+
+__all__ = [
+    "METRICS",
+    "Diverged",
+    "Meter",
+    "MetricsFile",
+    "Progress",
+    "read_metrics",
+    "require_finite",
+]
+
+METRICS = "metrics.jsonl"
+
+
+class Diverged(Stopped):
+    """The loss or the gradient is not finite; the message names the step."""
+
+
+@dataclasses.dataclass
+class Meter:
+    """Adds up steps in float64; its state is part of a checkpoint, so that no row is lost.
+
+    Attributes:
+      steps: number of steps since the last row.
+      sums: the objective's sums over these steps.
+      counts: the objective's counts over them.
+      gradient_norm: the largest of their gradients' norms.
+      seconds: time that the training has taken, in all.
+    """
+
+    steps: int = 0
+    sums: dict[str, float] = dataclasses.field(default_factory=dict)
+    counts: dict[str, float] = dataclasses.field(default_factory=dict)
+    gradient_norm: float = 0.0
+    seconds: float = 0.0
+
+    def add(self, metrics: StepMetrics) -> None:
+        """Adds the metrics of a step."""
+        self.steps += 1
+        self.sums = _added(self.sums, metrics.sums)
+        self.counts = _added(self.counts, metrics.counts)
+        self.gradient_norm = max(self.gradient_norm, float(metrics.gradient_norm))
+
+    def means(self, objective: Objective) -> dict[str, float]:
+        """What the objective makes of the sums."""
+        return objective.means(self.sums, self.counts)
+
+    def row(self, objective: Objective) -> dict[str, float]:
+        """Means and counts over the steps since the last row, which this one becomes."""
+        row = self.means(objective) | {"gradient_norm": self.gradient_norm}
+        row |= {name: int(count) for name, count in self.counts.items()}
+        self.steps, self.sums, self.counts, self.gradient_norm = 0, {}, {}, 0.0
+        return row
+
+    def to_json(self) -> dict[str, Any]:
+        """What a checkpoint keeps."""
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_json(cls, kept: dict[str, Any]) -> Meter:
+        """As it was when `to_json` was called."""
+        return cls(**kept)
+
+
+def require_finite(step: int, metrics: StepMetrics) -> None:
+    """Raises Diverged where a step's sums or gradient are not finite."""
+    for name, x in {**metrics.sums, "gradient norm": metrics.gradient_norm}.items():
+        if not math.isfinite(float(x)):
+            raise Diverged(
+                f"the {name} is {float(x)} at step {step}; the checkpoints before it are kept; try "
+                "a smaller --learning_rate"
+            )
+
+
+def read_metrics(folder: Path) -> list[dict[str, Any]]:
+    """The rows of a folder; a last line that was cut off while it was written is left out."""
+    try:
+        lines = (folder / METRICS).read_text(encoding="utf-8").splitlines(keepends=True)
+    except FileNotFoundError:
+        return []
+    return [json.loads(line) for line in lines if line.endswith("\n")]
+
+
+class MetricsFile:
+    """Appends rows, each with its "step" and its "kind", "training" or "validation"."""
+
+    def __init__(self, folder: Path, *, after_step: int):
+        """Opens the file of a run that goes on after `after_step`; later rows come again."""
+        self.path = folder / METRICS
+        kept = [row for row in read_metrics(folder) if row["step"] <= after_step]
+        fresh = self.path.with_suffix(".tmp")
+        fresh.write_text("".join(json.dumps(row) + "\n" for row in kept), encoding="utf-8")
+        fresh.replace(self.path)
+
+    def add(self, row: dict[str, Any]) -> None:
+        """Appends a row."""
+        with open(self.path, "a", encoding="utf-8") as file:
+            file.write(json.dumps(row) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+
+
+class Progress:
+    """Rates over the last row, and when the end is to be expected."""
+
+    def __init__(self, steps: int, start: int, seconds_before: float, shown: Sequence[str]):
+        """Begins now.
+
+        Args:
+          steps: number of steps of the whole training.
+          start: number of steps done before.
+          seconds_before: time that the steps before took.
+          shown: names of the means that a line shows.
+        """
+        self.steps = steps
+        self._shown = shown
+        self._began = time.perf_counter() - seconds_before
+        self._last = (start, seconds_before)
+        self._per_step: float | None = None
+
+    def seconds(self) -> float:
+        """Seconds since the beginning, over all runs."""
+        return time.perf_counter() - self._began
+
+    def rates(self, step: int, tokens: int) -> dict[str, float]:
+        """Rates over the steps since the last row, validations and compilations included."""
+        before, then = self._last
+        now = self.seconds()
+        self._last = (step, now)
+        elapsed = max(now - then, 1e-9)
+        steps = max(step - before, 1)
+        # The first row has the compilations; later ones outweigh it.
+        per_step = elapsed / steps
+        self._per_step = (
+            per_step if self._per_step is None else 0.7 * self._per_step + 0.3 * per_step
+        )
+        return {
+            "seconds": round(now, 3),
+            "steps_per_second": round(steps / elapsed, 3),
+            "tokens_per_second": round(tokens / elapsed, 1),
+        }
+
+    def line(self, step: int, row: Mapping[str, float]) -> str:
+        """The row for a terminal."""
+        left = (self.steps - step) * (self._per_step or 0)
+        return (
+            f"{self._at(step)}  {self._means(row)}  {row['steps_per_second']:.3g} steps/s  "
+            f"{row['tokens_per_second']:,.0f} tokens/s  {_duration(left)} left"
+        )
+
+    def validation_line(self, step: int, row: Mapping[str, float]) -> str:
+        """A validation for a terminal."""
+        return f"{self._at(step)}  validation: {self._means(row)}"
+
+    def _at(self, step: int) -> str:
+        return f"step {step:>{len(str(self.steps))}}/{self.steps}"
+
+    def _means(self, row: Mapping[str, float]) -> str:
+        return "  ".join(f"{name} {row[name]:.4g}" for name in self._shown)
+
+
+def _added(total: Mapping[str, float], new: Mapping[str, Any]) -> dict[str, float]:
+    return {name: total.get(name, 0.0) + float(x) for name, x in new.items()}
+
+
+def _duration(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    if hours:
+        return f"{hours} h {minutes:02d} min"
+    return f"{minutes} min {rest:02d} s" if minutes else f"{rest} s"

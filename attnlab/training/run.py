@@ -1,0 +1,80 @@
+"""A training as a part of a run: what ends it early ends the run, as `runs.loop` takes it."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import signal
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from attnlab.data.cache import default_cache_dir, writable
+from attnlab.runs import provenance
+from attnlab.runs.command_line import say
+from attnlab.runs.interrupts import Terminated
+from attnlab.training.loop import LoopSettings, Task, Trained, train
+from attnlab.training.optimizers import OptimizerSettings
+from attnlab.training.parallel import Parallel
+from attnlab.training.tensorboard import TensorBoard
+
+__all__ = ["keep_compiled", "run_training"]
+
+
+def keep_compiled(cache_dir: str | None = None) -> None:
+    """Keeps programs that are compiled from now on: a resumed or second run compiles them no more.
+
+    They are those of this processor and version of jaxlib. A cache of JAX's own that is set
+    (JAX_COMPILATION_CACHE_DIR) stays.
+
+    Args:
+      cache_dir: folder of prepared data; None = `~/.cache/attnlab`.
+    """
+    if jax.config.values["jax_compilation_cache_dir"] is None:
+        names = f"{provenance.processor()}-jaxlib-{provenance.version('jaxlib')}"
+        parent = default_cache_dir() if cache_dir is None else Path(cache_dir)
+        folder = parent / "compiled" / re.sub(r"\W+", "-", names)
+        jax.config.update("jax_compilation_cache_dir", str(writable(folder)))
+
+
+def run_training(
+    task: Task[Any],
+    *,
+    settings: LoopSettings,
+    optimizer: OptimizerSettings,
+    parallel: Parallel,
+    folder: Path,
+    tensorboard: bool = False,
+) -> Trained:
+    """Trains to the last step in a folder, from its last checkpoint if it has one.
+
+    Args:
+      task: model, objective and data.
+      settings: number of steps, and of steps between rows, validations and checkpoints.
+      optimizer: optimizer of the parameters.
+      parallel: devices, and how they share the work.
+      folder: place for this training alone, made if need be.
+      tensorboard: whether to write TensorBoard's files as well.
+
+    Raises:
+      KeyboardInterrupt: Ctrl-C, or as `Terminated` SIGTERM, was answered by a checkpoint.
+      Diverged: loss or gradient are not finite.
+      Invalid: the folder belongs to another training or cannot be written.
+    """
+    folder.mkdir(exist_ok=True)
+    say()  # the title of what is trained stands in the line that this ends
+    with contextlib.ExitStack() as stack:
+        board = stack.enter_context(TensorBoard(folder)) if tensorboard else None
+        trained = train(
+            task,
+            settings=settings,
+            optimizer=optimizer,
+            parallel=parallel,
+            folder=folder,
+            on_row=None if board is None else board.add,
+            say=say,
+        )
+    if trained.stopped_by is not None:
+        raise Terminated if trained.stopped_by == signal.SIGTERM else KeyboardInterrupt
+    return trained

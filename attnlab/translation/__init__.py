@@ -1,1 +1,0 @@
-"""The translation experiment: recipes, corpora, training of each model, one report."""

@@ -1,0 +1,15 @@
+"""The command line of `compare_lengths`."""
+
+from attnlab.runs import command_line
+from experiments import compare_lengths
+from experiments.compare_lengths.run import run
+from experiments.compare_lengths.settings import Settings
+
+
+def main(argv: list[str]) -> int:
+    """Parses the flags and compares."""
+    return command_line.run(argv, Settings, run, doc=compare_lengths.__doc__)
+
+
+if __name__ == "__main__":
+    command_line.start(main)

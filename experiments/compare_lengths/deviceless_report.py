@@ -1,0 +1,173 @@
+"""The report of programs compiled for absent accelerators: memory, and what fits, without times."""
+
+from collections.abc import Sequence
+
+from attnlab.bench import targets, trends
+from attnlab.bench.case import ATTENTION, PASS_TITLES, PASSES, SHORT, TRAIN_STEP, Case, Result
+from attnlab.bench.tables import over_length
+from attnlab.runs import provenance
+from attnlab.runs.command_line import command
+from attnlab.runs.markdown import markdown_table
+from attnlab.runs.rows import Kept
+from attnlab.runs.units import human
+from experiments.compare_lengths import report
+from experiments.compare_lengths.settings import Settings
+
+
+def by_target(results: Sequence[Result]) -> dict[str, list[Result]]:
+    """The rows of each target, in order of first appearance."""
+    found: dict[str, list[Result]] = {}
+    for result in results:
+        found.setdefault(result.case.target or "", []).append(result)
+    return found
+
+
+def passes_of(results: Sequence[Result]) -> list[str]:
+    """The passes that occur in the rows: forward, forward + backward, training step."""
+    return [p for p in (*PASSES, TRAIN_STEP) if any(r.case.passes == p for r in results)]
+
+
+def pass_title(case: Case) -> str:
+    """The name of a case's pass: "forward", or "training step of translate"."""
+    if case.passes == TRAIN_STEP:
+        return f"training step of {case.program}"
+    return PASS_TITLES[case.passes]
+
+
+def tables(results: Sequence[Result]) -> str:
+    """Memory: a table for each target and pass, a line for each length, a column a mechanism."""
+    parts = []
+    for target, rows in by_target(results).items():
+        for passes in passes_of(rows):
+            chosen = [r for r in rows if r.case.passes == passes]
+            parts.append(f"**{target}, {pass_title(chosen[0].case)}**")
+            parts.append(over_length(chosen, passes, "memory"))
+    return "\n\n".join(parts)
+
+
+def markdown(kept: Sequence[Kept[Result]], *, planned: int) -> str:
+    """The whole report.
+
+    Args:
+      kept: rows, each with where it was measured.
+      planned: number of cases that the run has, done or not.
+    """
+    results = [one.row for one in kept]
+    count = len(results)
+    state = f"{count} cases." if count >= planned else f"{count} of {planned} cases: cut short."
+    parts = ["# Memory on accelerators that are not here"]
+    asked = command("compare_lengths", Settings, kept[0].where.flags)
+    parts += [f"`{asked}`", f"{state} {_what(results[0].case)}"]
+    parts += ["## What fits", _FITS_NOTE, _fits(results)]
+    parts += ["## Memory of one device", "![memory over length](memory.svg)", tables(results)]
+    parts += ["## Targets", _TARGETS_NOTE, _targets(results)]
+    notes = sorted({r.message for r in results if r.status == "ok" and r.message})
+    parts += [f"- {note}: {_which(results, note)}" for note in notes]
+    lost = _failed(results)
+    if lost:
+        parts += ["## Not compiled", lost]
+    parts += ["## How it was found", _METHOD, _compiling(results)]
+    parts.append(provenance.table([one.where for one in kept]))
+    return "\n\n".join(parts) + "\n"
+
+
+def _what(case: Case) -> str:
+    if case.program == ATTENTION:
+        kind = "Bare functions" if case.ops_only else "Flax modules with their projections"
+        seen = f"{'causal' if case.causal else 'not causal'}"
+    else:
+        kind = (
+            f"Training steps of {case.program}: {case.num_layers} layers of model width "
+            f"{case.width}, vocabulary {case.vocab_size:,}, float32 parameters with Adam's state, "
+            "without dropout"
+        )
+        seen = "activations in that type"
+    split = "" if case.shard is None else f" Split by {case.shard} over the devices of the slice."
+    return (
+        f"{kind}, batch {case.batch} in all, {case.num_heads} heads of width {case.head_dim}, "
+        f"{case.dtype}, {seen}.{split} `window` sees {case.window} keys to each open side; `lsh` "
+        f"has {case.num_hashes} hash rounds and chunks of {case.chunk_size}."
+    )
+
+
+def _fits(results: Sequence[Result]) -> str:
+    rows = []
+    for target, of_target in by_target(results).items():
+        for passes in passes_of(of_target):
+            chosen = [r for r in of_target if r.case.passes == passes]
+            found = trends.fits(chosen, passes)
+            for label, fit in found.items():
+                mine = {r.case.length: r for r in chosen if r.case.label == label}
+                limit = human(chosen[0].available_bytes)
+                at = mine.get(fit.largest or 0)
+                over = mine.get(fit.too_large or 0)
+                if at is None and over is None:
+                    continue  # none compiled: they are in the section "Not compiled"
+                estimate = "" if fit.estimate is None else f"≈ {report.two_digits(fit.estimate)}"
+                rows.append(
+                    [
+                        target,
+                        label,
+                        pass_title(chosen[0].case),
+                        "none" if at is None else f"{at.case.length}: {human(at.memory_bytes)}",
+                        "" if over is None else f"{over.case.length}: {human(over.memory_bytes)}",
+                        estimate,
+                        limit,
+                    ]
+                )
+    header = ["target", "mechanism", "pass", "fits at n", "not at n", "reaches n", "has"]
+    return markdown_table(header, rows)
+
+
+def _targets(results: Sequence[Result]) -> str:
+    rows = []
+    for name in by_target(results):
+        target = targets.parse(name)
+        device = target.device
+        size = human(target.memory_bytes)
+        if device.kind == "cuda":
+            whole = human(device.gpu["device_memory_size"])
+            size += f" ({targets.GPU_SHARE:.0%} of {whole}, JAX's default share)"
+        slice_ = f"{target.chips} chips, {target.devices} devices" if target.shape else "1 device"
+        rows.append([name, device.device_kind, slice_, size, device.source])
+    return markdown_table(["target", "device", "slice", "memory of a device", "source"], rows)
+
+
+def _failed(results: Sequence[Result]) -> str:
+    rows = [
+        [
+            str(r.case.target), r.case.label, str(r.case.length), pass_title(r.case),
+            SHORT[r.status], r.message,
+        ]
+        for r in results
+        if r.status not in ("ok", "too_large")
+    ]  # fmt: skip
+    header = ["target", "mechanism", "n", "pass", "what happened", "why"]
+    return markdown_table(header, rows) if rows else ""
+
+
+def _which(results: Sequence[Result], note: str) -> str:
+    found = dict.fromkeys(
+        f"{r.case.label} on {r.case.target}" for r in results if r.message == note
+    )
+    return ", ".join(found)
+
+
+def _compiling(results: Sequence[Result]) -> str:
+    seconds = [r.compile_seconds for r in results if r.compile_seconds is not None] or [0.0]
+    return f"Compiling took {sum(seconds):.0f} s in all, {max(seconds):.1f} s at most."
+
+
+_FITS_NOTE = (
+    "*fits at* is the longest length of this run that fits, *not at* the shortest that does not, "
+    "with what each needs on one device; *reaches* is where b·n + c·n² through the two longest "
+    "known lengths would meet the device's memory, extrapolated."
+)
+_TARGETS_NOTE = "What a program can use on one JAX device, and where the figures are from."
+_METHOD = (
+    "The real compilers, without the device: libtpu for TPUs, XLA's GPU compiler for GPUs. On TPU "
+    "the memory is the compiler's peak, and a program that it refuses as too large needs what its "
+    "message says; on GPU it is arguments + outputs + temporaries − what is aliased, set against "
+    "the device's memory. Nothing ran, so there are no times; GPU programs are not autotuned. "
+    "Other versions of jax or of the compilers give other numbers."
+)

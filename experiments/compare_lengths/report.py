@@ -1,0 +1,267 @@
+"""Tables of a run, as Markdown and CSV: pure functions of its rows."""
+
+import csv
+import io
+from collections.abc import Callable, Iterable, Sequence
+
+from attnlab.bench import mechanisms, trends
+from attnlab.bench.case import PASS_TITLES, PASSES, SHORT, Result
+from attnlab.bench.tables import over_length
+from attnlab.runs import provenance
+from attnlab.runs.markdown import markdown_table
+from attnlab.runs.rows import Kept
+from attnlab.runs.units import duration, human
+
+COLUMNS = (
+    "mechanism implementation length passes status median_seconds min_seconds max_seconds repeats "
+    "memory_bytes memory_source analysis_bytes resident_peak_bytes device_peak_bytes "
+    "available_bytes compile_seconds load other_seconds batch num_heads head_dim dtype causal "
+    "ops_only parallel devices target shard program num_layers vocab_size message"
+).split()
+
+
+def csv_text(results: Iterable[Result]) -> str:
+    """One line for each case, without the single repetitions."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(COLUMNS)
+    for result in results:
+        spread = dict(
+            min_seconds=min(result.seconds, default=None),
+            max_seconds=max(result.seconds, default=None),
+            repeats=len(result.seconds),
+        )
+        writer.writerow([_field(result, name, spread) for name in COLUMNS])
+    return out.getvalue()
+
+
+def _field(result: Result, name: str, extra: dict[str, float | int | None]) -> object:
+    if name in extra:
+        return extra[name]
+    return getattr(result, name) if hasattr(result, name) else getattr(result.case, name)
+
+
+def markdown(kept: Sequence[Kept[Result]], *, planned: int, beside: Sequence[str] = ()) -> str:
+    """The whole report.
+
+    Args:
+      kept: rows, each with where it was measured.
+      planned: number of cases that the run has, done or not.
+      beside: sections that compare the rows with published numbers, from `published.sections`.
+    """
+    done = [one.row for one in kept]
+    shown = [p for p in PASSES if any(r.case.passes == p for r in done)]
+    where = provenance.table([one.where for one in kept])
+    parts = ["# Attention over sequence length", _summary(done, planned), where]
+    for quantity in ("time", "memory"):
+        parts.append(f"## {quantity.capitalize()}")
+        parts.append(f"![{quantity} over length]({quantity}.svg)")
+        for passes in shown:
+            parts += [
+                f"### {PASS_TITLES[passes].capitalize()}",
+                over_length(done, passes, quantity),
+            ]
+    parts += ["## Growth", _GROWTH_NOTE, _growth(done, shown)]
+    parts += ["## Crossovers", *_crossovers(done, shown)]
+    parts += ["## Largest length that fits", _FITS_NOTE, _fits(done, shown)]
+    parts += beside
+    parts += ["## Cases without a result", _missing(done)]
+    parts += ["## How it was measured", *filter(None, (_method(done), _conditions(kept)))]
+    return "\n\n".join(parts) + "\n"
+
+
+def _summary(results: Sequence[Result], planned: int) -> str:
+    count = len(results)
+    state = f"{count} cases." if count >= planned else f"{count} of {planned} cases: cut short."
+    case = results[0].case
+    what = "Bare functions" if case.ops_only else "Jitted Flax modules with their projections"
+    notes = [
+        f"{state} {what}, batch {case.batch}, {case.num_heads} heads of width "
+        f"{case.head_dim} (model width {case.width}), {case.dtype}, "
+        f"{'causal' if case.causal else 'not causal'}, {case.parallel} on "
+        f"{case.devices} device{'s' * (case.devices > 1)}.",
+        f"`window` sees {case.window} keys {'to the left' if case.causal else 'to each side'}; "
+        f"`lsh` has {case.num_hashes} hash rounds and chunks of {case.chunk_size}.",
+    ]
+    present = {r.case.mechanism for r in results}
+    if not case.ops_only:
+        notes += [note for name, note in mechanisms.NOTES.items() if name in present]
+    cycled = sorted({r.case.length for r in results if r.input_cycled})
+    if cycled:
+        notes.append(
+            f"The text is shorter than batch × length for n = {', '.join(map(str, cycled))}: there "
+            "it begins again at its end, which hashing can notice."
+        )
+    return "\n\n".join(notes)
+
+
+def _growth(results: Sequence[Result], shown: Sequence[str]) -> str:
+    header = ["mechanism"]
+    columns: list[dict[str, trends.Growth | None]] = []
+    for name, value in (("time", trends.seconds), ("memory", trends.needs)):
+        for passes in shown:
+            header.append(f"{name}, {PASS_TITLES[passes]}")
+            spreads = trends.spreads(results, passes) if name == "time" else {}
+            lines = trends.lines(results, passes, value)
+            columns.append({k: trends.growth(x, spreads.get(k)) for k, x in lines.items()})
+    rows = []
+    for label in dict.fromkeys(r.case.label for r in results):
+        found = [column.get(label) for column in columns]
+        rows.append([label, *("" if p is None else f"n^({p})" for p in found)])
+    return markdown_table(header, rows)
+
+
+def _crossovers(results: Sequence[Result], shown: Sequence[str]) -> list[str]:
+    rows = []
+    values: tuple[tuple[str, Callable[[Result], float | None], float], ...] = (
+        ("is faster than", trends.seconds, 1.1),
+        ("takes less memory than", trends.memory, 1.25),
+    )
+    for verb, value, margin in values:
+        for passes in shown:
+            for x in trends.crossovers(trends.lines(results, passes, value), margin=margin):
+                claim = f"**{x.winner}** {verb} **{x.loser}** from n = {x.length}"
+                rows.append(
+                    [claim, PASS_TITLES[passes], f"{x.before} to {x.length}, near {x.crossing:.0f}"]
+                )
+    if not rows:
+        return ["None: at every length that ran, the order is the same."]
+    return [_CROSSOVER_NOTE, markdown_table(["", "pass", "the lines meet at n ="], rows)]
+
+
+def _fits(results: Sequence[Result], shown: Sequence[str]) -> str:
+    rows = []
+    for passes in shown:
+        for label, fit in trends.fits(results, passes).items():
+            estimate = "" if fit.estimate is None else f"≈ {two_digits(fit.estimate)}"
+            cells = (fit.largest or "none", fit.too_large or "", estimate)
+            rows.append([label, PASS_TITLES[passes], *map(str, cells)])
+    return markdown_table(["mechanism", "pass", "ran", "did not fit", "extrapolated"], rows)
+
+
+def _conditions(kept: Sequence[Kept[Result]]) -> str:
+    """What may have disturbed the times: other work on the machine, and cases that ran twice."""
+    parts, results = [], [one.row for one in kept]
+    loads = [r.load for r in results if r.load is not None]
+    if loads:
+        loaded = [f"{one.row.case} ({one.row.load:.1f})" for one in kept if _is_loaded(one)]
+        some = "; ".join(loaded) if len(loaded) < len(loads) else "all of them"
+        parts.append(
+            f"Load average before a case: {min(loads):.1f} to {max(loads):.1f}. Cases beside other "
+            f"work, where the load was above the number of cores + 1: {some or 'none'}."
+        )
+    again = [
+        f"{r.case}: {duration(r.median_seconds)}, the other time {duration(r.other_seconds)}"
+        for r in results
+        if r.other_seconds is not None
+    ]
+    if again:
+        parts.append(
+            "Measured twice, because the time disagreed with those of neighboring lengths; the "
+            f"faster one was kept: {'; '.join(again)}."
+        )
+    return "\n\n".join(parts)
+
+
+def _is_loaded(one: Kept[Result]) -> bool:
+    """Whether other work ran beside a case: the load was above the number of cores + 1."""
+    cpus = one.where.environment.get("cpus")
+    return one.row.load is not None and cpus is not None and one.row.load > cpus + 1
+
+
+def _missing(results: Sequence[Result]) -> str:
+    rows = [
+        [r.case.label, str(r.case.length), PASS_TITLES[r.case.passes], SHORT[r.status], r.message]
+        for r in results
+        if r.status != "ok"
+    ]
+    if not rows:
+        return "None."
+    return markdown_table(["mechanism", "n", "pass", "what happened", "why"], rows)
+
+
+def _method(results: Sequence[Result]) -> str:
+    repeats = [len(r.seconds) for r in results if r.status == "ok"] or [0]
+    compiled = [r.compile_seconds for r in results if r.compile_seconds is not None] or [0.0]
+    seen = [
+        r.resident_peak_bytes / r.analysis_bytes
+        for r in results
+        if r.resident_peak_bytes and r.analysis_bytes and r.analysis_bytes >= 16 * 2**20
+    ]
+    lines = [
+        f"Time: the median of {min(repeats)} to {max(repeats)} samples after a warm-up, each "
+        "at least 5 ms long and blocked on; ± is half the range, where there are several. A first "
+        "call longer than a third of the time limit is a sample itself. Compiling is apart: "
+        f"{sum(compiled):.0f} s in all, {max(compiled):.1f} s at most.",
+        "Memory: arguments + outputs + temporaries of the compiled program, or the process's own "
+        "high-water mark where that is more (marked *). Both are in `results.jsonl`.",
+    ]
+    peaks = [
+        r.device_peak_bytes / r.analysis_bytes
+        for r in results
+        if r.device_peak_bytes and r.analysis_bytes and r.analysis_bytes >= 16 * 2**20
+    ]
+    if peaks:
+        lines.append(
+            f"The device allocator's peak was {min(peaks):.2f} to {max(peaks):.2f} times the "
+            f"compiler's number over the {len(peaks)} cases of at least 16 MiB that raised it."
+        )
+    if seen:
+        lines.append(
+            f"The high-water mark was {min(seen):.2f} to {max(seen):.2f} times the compiler's "
+            f"number over the {len(seen)} cases of at least 16 MiB."
+        )
+    return "\n\n".join(lines)
+
+
+def line(result: Result) -> str:
+    """One row as a line for the terminal."""
+    message = f"; {result.message}" if result.message else ""
+    if result.status != "ok":
+        return SHORT[result.status] + message.replace("; ", ": ", 1)
+    if not result.seconds:
+        compiled = f"compiled in {duration(result.compile_seconds)}"
+        return f"{human(result.memory_bytes)}, {compiled}{message}"
+    text = duration(result.median_seconds)
+    if len(result.seconds) > 1:
+        text += f" ({duration(min(result.seconds))} to {duration(max(result.seconds))})"
+    return f"{text}, {human(result.memory_bytes)}{message}"
+
+
+def times(results: Sequence[Result]) -> str:
+    """The tables of time alone, for the terminal."""
+    parts = []
+    for passes in PASSES:
+        if any(r.case.passes == passes for r in results):
+            parts.append(f"{PASS_TITLES[passes]}, time so far:")
+            parts.append(over_length(results, passes, "time"))
+    return "\n".join(parts)
+
+
+def counted(results: Sequence[Result], planned: int) -> str:
+    """How many cases have a result, and what became of the others."""
+    counts = {status: sum(r.status == status for r in results) for status in SHORT}
+    bad = ", ".join(f"{n} × {SHORT[status]}" for status, n in counts.items() if n)
+    ok = sum(r.status == "ok" for r in results)
+    done = "compiled" if results[0].case.target else "measured"
+    return f"{ok} of {planned} cases {done}" + (f"; {bad}" if bad else "")
+
+
+def two_digits(number: float) -> str:
+    """A number rounded to two digits, such as 17,000."""
+    return f"{float(f'{number:.2g}'):,.0f}"
+
+
+_GROWTH_NOTE = (
+    "The fitted p ± its standard error in value ∝ n^p, over the longer half of the lengths, at "
+    "least four; the error is that of the fit or of the repeats, the larger. Nothing where there "
+    "are fewer lengths or the error is above ½. Memory also counts what was only compiled."
+)
+_CROSSOVER_NOTE = (
+    "From n on, and at every longer length that both ran; the first column names measured lengths. "
+    "Where the longest common length differs by less than 10% (memory: 25%) it is a tie."
+)
+_FITS_NOTE = (
+    "*ran* and *did not fit* are lengths of this run; *extrapolated* is where b·n + c·n² through "
+    "the two longest would reach the memory that was free and allowed, and was not measured."
+)

@@ -1,0 +1,209 @@
+"""What `compare_lengths` does: it measures every case of the settings and writes the report."""
+
+import dataclasses
+import math
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from attnlab.bench import memory, topology, trends
+from attnlab.bench.case import DERIVED, Case, Result
+from attnlab.runs import loop
+from attnlab.runs.command_line import say
+from attnlab.runs.folder import Folder
+from attnlab.runs.rows import Rows
+from attnlab.runs.units import human
+from experiments.compare_lengths import (
+    deviceless_figures,
+    deviceless_report,
+    figures,
+    forecast,
+    published,
+    report,
+)
+from experiments.compare_lengths.runner import Runner
+from experiments.compare_lengths.settings import Settings
+
+PUBLISHED = Path(__file__).parents[1] / "published"
+COMPILE_SECONDS = 900.0  # of a case with --target, where --case_seconds does not count
+LOST = ("failed", "killed")  # rows whose case a resumed run tries again
+
+
+def run(settings: Settings, folder: Folder) -> int:
+    """Measures the cases that are missing; writes tables and figures even when interrupted.
+
+    Raises:
+      Invalid: the settings do not suit the machine, or the folder cannot be used.
+    """
+    tables = published.load(PUBLISHED)
+    rows: Rows[Case, Result] = Rows(folder, lambda row: row.case, [Result], derived=DERIVED)
+    with Runner(
+        devices=settings.devices,
+        input_path=settings.input,
+        repeats=settings.repeats,
+        case_seconds=COMPILE_SECONDS if settings.target else settings.case_seconds,
+        case_bytes=math.inf if settings.target else settings.case_gib * 2**30,
+        variables=topology.environment() if settings.target else None,
+    ) as runner:
+        rows.environment = runner.environment
+        comparison = Comparison(settings, rows, runner, folder, tables)
+        where = "no device: compiled only" if settings.target else _where(runner.environment)
+        return loop.run(comparison.job(), comparison.cases, folder, rows, where=where)
+
+
+class Comparison:
+    """The cases of a run, one after the other."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        rows: Rows[Case, Result],
+        runner: Runner,
+        folder: Folder,
+        tables: dict[str, Any],
+    ) -> None:
+        """Plans the cases for the machine that the runner has."""
+        self.cases = settings.cases(runner.environment["devices"])
+        self._settings, self._rows, self._runner = settings, rows, runner
+        self._folder, self._tables = folder, tables
+        self._last: Case | None = None  # the case before
+
+    def job(self) -> loop.Job[Case, Result]:
+        """What `loop.run` does with each case."""
+        return loop.Job(
+            unit="cases",
+            measure=self._measure,
+            done=lambda row: row.status not in LOST,
+            title=self._title,
+            line=lambda found: report.line(found[0]),
+            report=self._report,
+            before=self._before,
+            again=self._again,
+        )
+
+    def _results(self) -> list[Result]:
+        return [one.row for one in self._rows.of(self.cases)]
+
+    def _before(self, case: Case) -> None:
+        """Starts a fresh process where the case needs one; after each length shows the tables."""
+        last, self._last = self._last, case
+        if last is None:
+            return
+        if self._process(last) != self._process(case):
+            self._runner.retire()
+        if (last.target, last.length) != (case.target, case.length):
+            say(f"\n{self._tables_so_far()}\n")
+
+    def _tables_so_far(self) -> str:
+        results = self._results()
+        return deviceless_report.tables(results) if self._settings.target else report.times(results)
+
+    def _process(self, case: Case) -> tuple[Any, ...]:
+        """A key that is the same for the cases that share a process.
+
+        Compiling for a target leaves nothing behind: one process for each target. On a CPU memory
+        becomes fragmented: one for each length. The memory peak of an accelerator never falls: one
+        for each mechanism at each length. A case that is measured again has its own process.
+        """
+        if case.target is not None:
+            return (case.target,)
+        on_host = self._runner.environment["platform"] == "cpu"
+        return (case.length,) if on_host else (case.length, case.label)
+
+    def _title(self, case: Case) -> str:
+        known = {one.case: one for one in self._results()}
+        left = [other for other in self.cases[self.cases.index(case) :] if other not in known]
+        settings = self._settings
+        seconds = forecast.seconds_left(
+            left or [case], known, repeats=settings.repeats, limit=settings.case_seconds
+        )
+        if seconds is None:
+            return str(case)
+        time = f"{seconds:.0f} s" if seconds < 90 else f"{seconds / 60:.0f} min"
+        return f"{case}, about {time} left"
+
+    def _measure(self, case: Case) -> Iterator[Result]:
+        known = self._rows.kept.get(case)
+        before = None if known is None or known.row.status in LOST else known.row
+        if before is not None:
+            self._runner.retire()
+        load = os.getloadavg()[0] if hasattr(os, "getloadavg") else None
+        line = forecast.line_of((one for one in self._results() if one.case != case), case)
+        result = measured(case, line, self._settings, self._runner)
+        result = dataclasses.replace(result, load=load)
+        yield result if before is None else faster(before, result)
+
+    def _again(self) -> list[Case]:
+        """Cases whose times disagree with those of neighboring lengths."""
+        found = forecast.to_repeat(self.cases, {one.case: one for one in self._results()})
+        if found:
+            words = "have times that disagree with neighboring lengths: they are measured once more"
+            say(f"\n{len(found)} cases {words}")
+        return found
+
+    def _report(self) -> loop.Report:
+        kept = self._rows.of(self.cases)
+        results = [one.row for one in kept]
+        if any(r.status in LOST for r in results):  # else compilers wrote it, of no interest
+            self._folder.note(self._runner.errors())
+        devices = " / ".join(sorted({one.where.environment["device"] for one in kept}))
+        said = f"{self._tables_so_far()}\n\n{report.counted(results, len(self.cases))}"
+        files = {"results.csv": report.csv_text(results)}
+        if self._settings.target:
+            text = deviceless_report.markdown(kept, planned=len(self.cases))
+            drawn = {"memory": deviceless_figures.draw(results)}
+        else:
+            beside = published.sections(results, self._tables)
+            text = report.markdown(kept, planned=len(self.cases), beside=beside)
+            drawn = {name: figures.draw(results, name, devices) for name in ("time", "memory")}
+        return loop.Report(text, drawn, files, said)
+
+
+def faster(first: Result, second: Result) -> Result:
+    """The faster of two runs of a case, with the time of the slower one in `other_seconds`.
+
+    If the first run gave no time, the second one is the row.
+    """
+    if first.status != "ok":
+        return second
+    if second.status != "ok":
+        return dataclasses.replace(first, other_seconds=first.median_seconds)
+    low, high = sorted((first, second), key=lambda r: r.median_seconds or 0.0)
+    return dataclasses.replace(low, other_seconds=high.median_seconds)
+
+
+def measured(case: Case, line: Sequence[Result], settings: Settings, runner: Runner) -> Result:
+    """The case's row; only compiled if, by shorter lengths, it would be too slow or too large."""
+    if case.target is not None:
+        return runner.run(case, tell=_tell)
+    limit = settings.case_seconds
+    expected = trends.predicted(line, case.length)
+    need = trends.predicted(line, case.length, forecast.seen_bytes)
+    allowed = settings.case_gib * 2**30
+    free = memory.available_on_host() if need else None
+    room, word = (allowed, "allowed") if free is None or allowed < free else (free, "free")
+    stopped = [r for r in line if r.status == "too_slow" and r.case.length < case.length]
+    fields: dict[str, Any] = {}
+    if need > room:
+        message = f"needs about {human(need)} of {human(room)} {word}"
+        fields = {"status": "too_large", "refused_bytes": round(need / case.devices)}
+    elif stopped:
+        message = f"not run: n = {stopped[0].case.length} was already too slow"
+    elif expected > limit:
+        message = f"not run: about {expected:.0f} s a call, by shorter lengths (limit {limit:g} s)"
+    else:
+        return runner.run(case, tell=_tell)
+    result = runner.run(case, run=False, tell=_tell)
+    known = result.status == "too_slow" and result.message == "not run"
+    return dataclasses.replace(result, message=message, **fields) if known else result
+
+
+def _tell(words: str) -> None:
+    say(words, end=" ")
+
+
+def _where(environment: dict[str, Any]) -> str:
+    free = environment.get("available_bytes")
+    there = f"{environment['devices']} × {environment['device']}"
+    return there + (f", {human(free)} free" if free else "")

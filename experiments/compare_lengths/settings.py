@@ -1,0 +1,254 @@
+"""What a user asks of `compare_lengths`, checked before anything starts."""
+
+import dataclasses
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from attnlab.bench import inputs, mechanisms, sharding, targets, topology
+from attnlab.bench.case import ATTENTION, TRAIN_STEP, Case
+from attnlab.bench.case_flags import CaseFlags
+from attnlab.bench.targets import Target
+from attnlab.runs.errors import Invalid
+from attnlab.runs.flags import flag, written
+
+PARALLEL = ("jit", "pmap")
+AUTO = "auto"
+LSH_WAYS = (AUTO, "pallas")
+PLAIN = ("multi_head", "additive", "window", "lsh")
+# The same as in `training_programs`, whose import takes seconds, too long for --help.
+PROGRAMS = (ATTENTION, "translate", "language_model", "bert")
+IN_MODELS = ("multi_head", "window", "lsh", "additive")
+FOR_TARGETS: dict[str, Any] = {"lengths": (1024, 4096, 16384, 65536, 262144)}
+FOR_PROGRAMS: dict[str, Any] = {
+    "lengths": (1024, 4096, 16384),
+    "mechanisms": ("multi_head", "window", "lsh"),
+}
+FOR_WAYS: dict[str, Any] = {"mechanisms": PLAIN}  # --implementation says how to compute each
+_WAYS = (AUTO, *mechanisms.IMPLEMENTATIONS)
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings(CaseFlags):
+    """The flags of `compare_lengths`.
+
+    A mechanism is written "additive", with one line in the figures for each `implementation`, or
+    "additive:dense", which is one line.
+    """
+
+    mechanisms: tuple[str, ...] = flag(
+        (
+            "multi_head",
+            "multi_head:dense",
+            "additive",
+            "additive:dense",
+            "window",
+            "lsh",
+        ),
+        f"Mechanisms to compare: {', '.join(mechanisms.NAMES)}. NAME:IMPLEMENTATION computes "
+        "that one in the named way only.",
+    )
+    implementation: tuple[str, ...] = flag(
+        (AUTO,),
+        "Ways to compute exact attention, a line in the figures for each: auto (the fastest exact "
+        f"way here), {', '.join(_WAYS[1:])}. lsh has its own way and pallas. "
+        f"Without --mechanisms: {written(PLAIN)}.",
+        choices=_WAYS,
+    )
+    ops_only: bool = flag(False, "Whether to compare the bare functions, without modules.")
+    parallel: str = flag("jit", "How the batch is split over devices.", choices=PARALLEL)
+    devices: int | None = flag(
+        None,
+        "Number of devices to split the batch over. Without it: all local ones for pmap, one for "
+        "jit. On a CPU as many as asked for are made.",
+        least=1,
+    )
+    case_seconds: float = flag(10.0, "Seconds after which a case is stopped.", above=0)
+    case_gib: float = flag(
+        8.0,
+        "GiB of a CPU's memory that a case may take: one that needs more is not run. On an "
+        "accelerator: all of its memory.",
+        above=0,
+    )
+    window: int = flag(128, "Number of keys that window sees to the left (and right).", least=1)
+    target: tuple[str, ...] = flag(
+        (),
+        f"Accelerators to compile for, which need not be here: {', '.join(targets.known())}; "
+        f"slices such as v5e:4x4 or v5e-16. Without --lengths: {written(FOR_TARGETS['lengths'])}.",
+    )
+    shard: str | None = flag(
+        None, "What is split over the devices of a slice.", choices=sharding.SHARDS
+    )
+    program: str = flag(
+        ATTENTION,
+        "What is compiled for a target: attention, or a training step of a model whose "
+        f"self-attention is {', '.join(IN_MODELS)}. Without --lengths: "
+        f"{written(FOR_PROGRAMS['lengths'])}; without --mechanisms: "
+        f"{written(FOR_PROGRAMS['mechanisms'])}.",
+        choices=PROGRAMS,
+    )
+    num_layers: int = flag(6, "Number of layers in each stack of the model of --program.", least=1)
+    vocab_size: int = flag(32000, "Size of the vocabulary of the model of --program.", least=1)
+
+    def __post_init__(self) -> None:
+        """Checks what can be checked without a device.
+
+        Raises:
+          Invalid: a value is not valid; the message begins with the flag.
+        """
+        super().__post_init__()
+        self._check_mechanisms(mechanisms.NAMES)
+        self._check_ways()
+        self._check_targets()
+        if self.devices is not None:
+            self._divide(self.devices)
+        inputs.read(self.input)
+
+    @classmethod
+    def implied(cls, named: Mapping[str, Any]) -> Mapping[str, Any]:
+        found: dict[str, Any] = {}
+        for name, defaults in (
+            ("target", FOR_TARGETS),
+            ("implementation", FOR_WAYS),
+            ("program", FOR_PROGRAMS),
+        ):
+            found |= defaults if name in named else {}
+        return found
+
+    def cases(self, local_devices: int) -> list[Case]:
+        """Every case, length by length: however early a run ends, it compares all mechanisms.
+
+        Args:
+          local_devices: number of devices that the machine has.
+
+        Raises:
+          Invalid: the batch does not divide over the devices, or there are too few of them.
+        """
+        if self.target:
+            return self._cases_of_targets()
+        if self.devices is not None and self.devices > local_devices:
+            raise Invalid(f"--devices={self.devices}: this machine has {local_devices}; give fewer")
+        everything = local_devices if self.parallel == "pmap" else 1
+        devices = self.devices or everything
+        self._divide(devices)
+        return self._cases(self.passes, devices=devices)
+
+    def targets(self) -> list[Target]:
+        """The accelerators to compile for, each once; empty = measure on this machine."""
+        return list(dict.fromkeys(map(targets.parse, self.target)))
+
+    def _cases_of_targets(self) -> list[Case]:
+        cases = []
+        for target in self.targets():
+            options: dict[str, Any] = {"target": target.name, "shard": self.shard}
+            passes = self.passes
+            if self.program != ATTENTION:
+                passes = (TRAIN_STEP,)
+                options |= {"program": self.program, "num_layers": self.num_layers}
+                options |= {"vocab_size": self.vocab_size}
+            cases += self._cases(passes, devices=target.devices, **options)
+        return cases
+
+    def _cases(self, passes: tuple[str, ...], **options: Any) -> list[Case]:
+        fixed = ("ops_only", "parallel", "window")
+        options |= {name: getattr(self, name) for name in fixed}
+        return [
+            self.case(name, length, one, implementation=way, **options)
+            for length in sorted(set(self.lengths))
+            for name, way in self._lines()
+            for one in dict.fromkeys(passes)
+        ]
+
+    def check_named(self, named: Collection[str]) -> None:
+        names, program = self._names(), self.program != ATTENTION
+        ways = {way or AUTO for _, way in self._lines()}
+        others = ", ".join(way for way in self.implementation if way not in ways)
+        unused = (
+            ("repeats case_seconds case_gib input", self.target, "with --target nothing runs"),
+            ("passes causal ops_only", program, f"--program={self.program} settles that"),
+            ("num_layers vocab_size", not program, "only the model of a --program has them"),
+            ("window", "window" not in names, "window is not among --mechanisms"),
+            ("num_hashes chunk_size", "lsh" not in names, "lsh is not among --mechanisms"),
+            ("implementation", others, f"none of --mechanisms is computed by {others}"),
+        )
+        for names_of, idle, why in unused:
+            for name in names_of.split():
+                if name in named and idle:
+                    raise Invalid(f"--{name} would count for nothing: {why}; leave it out")
+
+    def _check_targets(self) -> None:
+        """Checks --target, and the flags that only go with it."""
+        if not self.target:
+            for flag, default in (("program", ATTENTION), ("shard", None)):
+                if getattr(self, flag) != default:
+                    raise Invalid(f"--{flag} needs --target, such as --target=v5e:2x4")
+            return
+        for flag, default in (("devices", None), ("parallel", "jit")):
+            if getattr(self, flag) != default:
+                raise Invalid(f"--{flag} is for devices of this machine; drop it, or --target")
+        if self.program != ATTENTION:
+            self._check_mechanisms(IN_MODELS)
+            if self.shard not in (None, "batch"):
+                raise Invalid(f"--shard={self.shard}: a training step is split by batch; give that")
+        for target in self.targets():
+            self._check_split(target)
+            topology.require_compiler(target)
+
+    def _check_split(self, target: Target) -> None:
+        if self.shard is None:
+            if target.devices > 1:
+                raise Invalid(
+                    f"--target={target.name} has {target.devices} devices; say what is split over "
+                    "them: --shard=batch, heads or sequence"
+                )
+            return
+        if target.devices == 1:
+            raise Invalid(
+                f"--target={target.name} is one device, with nothing to split; drop --shard, or "
+                f"give a slice, such as --target={target.device.name}:{target.device.slices[-1]}"
+            )
+        flag = {"batch": "batch", "heads": "num_heads", "sequence": "lengths"}[self.shard]
+        sizes = getattr(self, flag)
+        for size in sizes if isinstance(sizes, tuple) else (sizes,):
+            if size % target.devices:
+                raise Invalid(
+                    f"--{flag}: {size} does not divide over the {target.devices} devices of "
+                    f"{target.name}; give a multiple of {target.devices}"
+                )
+
+    def _names(self) -> tuple[str, ...]:
+        return tuple(line.partition(":")[0] for line in self.mechanisms)
+
+    def _check_mechanisms(self, valid: tuple[str, ...]) -> None:
+        for name in self._names():
+            if name not in valid:
+                raise Invalid(
+                    f"--mechanisms={written(self.mechanisms)}: no {name!r}; "
+                    f"valid: {', '.join(valid)}"
+                )
+
+    def _check_ways(self) -> None:
+        for line in self.mechanisms:
+            name, colon, way = line.partition(":")
+            valid = _WAYS if name in mechanisms.EXACT else LSH_WAYS
+            if colon and way not in valid:
+                raise Invalid(
+                    f"--mechanisms={line}: {name} has no {way!r}; valid: {', '.join(valid)}"
+                )
+
+    def _lines(self) -> list[tuple[str, str | None]]:
+        """The pairs of a mechanism and an implementation, each once."""
+        found: list[tuple[str, str]] = []
+        for line in self.mechanisms:
+            name, colon, way = line.partition(":")
+            ways = (way,) if colon else self.implementation
+            if name not in mechanisms.EXACT:  # such as lsh, which has its own way and a kernel
+                ways = tuple(way for way in ways if way in LSH_WAYS) or (AUTO,)
+            found += [(name, way) for way in ways]
+        return [(name, None if way == AUTO else way) for name, way in dict.fromkeys(found)]
+
+    def _divide(self, devices: int) -> None:
+        if self.batch % devices:
+            raise Invalid(
+                f"--batch={self.batch} does not divide over {devices} devices; "
+                f"give a multiple of {devices}, such as --batch={devices}"
+            )

@@ -1,0 +1,296 @@
+"""The report of `device_check`: pure functions of its rows."""
+
+import collections
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from matplotlib.figure import Figure
+
+from attnlab.bench import panels, tables
+from attnlab.bench.case import PASS_TITLES, PASSES, SHORT, Case, Result
+from attnlab.bench.panels import Panel
+from attnlab.runs.markdown import markdown_table
+from attnlab.runs.units import duration, human
+from experiments.device_check import targets
+from experiments.device_check.cases import CHECKED, Checked
+from experiments.device_check.functions import FLASH, TANH, flash_name
+from experiments.device_check.jobs import ROUNDS, Row
+from experiments.device_check.settings import Settings
+from experiments.device_check.turns import REFUSED
+
+
+def markdown(
+    checked: Sequence[Checked],
+    timed: Sequence[Result],
+    *,
+    planned: int,
+    environment: dict[str, Any],
+    settings: Settings,
+    where: str,
+) -> str:
+    """The whole report.
+
+    Args:
+      checked: rows of the checks.
+      timed: rows of the programs.
+      planned: number of rows of the whole run.
+      environment: description of the machine, as the worker gives it.
+      settings: the flags of the run.
+      where: table of the machines and revisions that the rows are from.
+    """
+    done = len(checked) + len(timed)
+    state = f"{done} rows." if done >= planned else f"{done} of {planned} rows: cut short."
+    parts = ["# Device check", state]
+    parts += ["## Targets", _TARGETS, verdicts(timed, environment, settings)]
+    if checked:
+        parts += ["## Correctness", _CORRECTNESS, _matrix(checked), *_failures(checked)]
+        parts += ["### What refused", _refusals(checked)]
+    if timed:
+        parts += _speed(timed, environment, settings)
+    return "\n\n".join([*parts, "## Where it was measured", where]) + "\n"
+
+
+def summary(
+    checked: Sequence[Checked],
+    timed: Sequence[Result],
+    *,
+    planned: int,
+    environment: dict[str, Any],
+    settings: Settings,
+) -> str:
+    """The text that the terminal shows at the end."""
+    parts = [f"{len(checked) + len(timed)} of {planned} rows"]
+    if checked:
+        parts.append(f"correctness: {_counted(row.status for row in checked)}")
+    if timed:
+        parts.append(verdicts(timed, environment, settings))
+    return "\n".join(parts)
+
+
+def figure(timed: Sequence[Result], quantity: str, device: str) -> Figure | None:
+    """Time or memory over length, a panel a pass, or None where there is nothing to draw."""
+    rows = over_lengths(timed)
+    if not rows:
+        return None
+    case = rows[0].case
+    title = (
+        f"{'Time of one call' if quantity == 'time' else 'Memory by the compiler'} over length n — "
+        f"{case.batch * case.length} tokens or one sequence, {case.num_heads} heads × "
+        f"{case.head_dim}, {case.dtype}, causal — {device}"
+    )
+    of_pass = [Panel(PASS_TITLES[p], [r for r in rows if r.case.passes == p]) for p in PASSES]
+    return panels.draw([[one for one in of_pass if one.results]], quantity, title)
+
+
+def verdicts(timed: Sequence[Result], environment: dict[str, Any], settings: Settings) -> str:
+    """The table of the targets with their verdicts."""
+    rows = [
+        [v.what, v.target, v.found, v.word(environment, settings.tokens)]
+        for v in targets.verdicts(timed)
+    ]
+    return markdown_table(["what", "target", "measured", "verdict"], rows)
+
+
+def line(done: Sequence[Row], *, wanted: int, waiting: int) -> str:
+    """One line for the terminal: what came out of a job.
+
+    Args:
+      done: rows of the job.
+      wanted: number of members that were to be done.
+      waiting: number of members that wait until all other jobs are done.
+    """
+    words = []
+    for row in done:
+        if isinstance(row, Result):
+            found = _refused(row) or SHORT.get(row.status, "")
+            words.append(f"{_label(row.case)} {found or duration(row.median_seconds)}")
+    checked = [row for row in done if isinstance(row, Checked)]
+    if checked:
+        words.append(_counted(row.status for row in checked))
+    if len(done) < wanted:
+        words.append(f"{wanted - len(done)} not reached")
+    if waiting:
+        words.append(f"{waiting} wait until the end")
+    bad = [row for row in checked if row.status in ("fail", "crashed")]
+    return "\n    ".join(["; ".join(words), *(f"{r.check}: {r.status}: {r.message}" for r in bad)])
+
+
+def _matrix(checked: Sequence[Checked]) -> str:
+    """The table of statuses: a line for each mechanism, a column for each implementation."""
+    names = list(dict.fromkeys(row.check.implementation for row in checked))
+    found: dict[tuple[str, str], list[str]] = collections.defaultdict(list)
+    for row in checked:
+        found[row.check.mechanism, row.check.implementation].append(row.status)
+    mechanisms = dict.fromkeys(row.check.mechanism for row in checked)
+    rows = [[m, *(_counted(found.get((m, name), [])) for name in names)] for m in mechanisms]
+    return markdown_table(["mechanism", *names], rows)
+
+
+def _counted(statuses: Iterable[str]) -> str:
+    counts = collections.Counter(statuses)
+    return ", ".join(f"{counts[status]} {status}" for status in CHECKED if counts[status])
+
+
+def _failures(checked: Sequence[Checked]) -> list[str]:
+    bad = [row for row in checked if row.status in ("fail", "crashed")]
+    worst: dict[str, tuple[float, Checked]] = {}
+    for row in checked:
+        if row.ratios:
+            name = f"{row.check.implementation}, {row.check.dtype}"
+            found = max(row.ratios.values())
+            if name not in worst or found > worst[name][0]:
+                worst[name] = found, row
+    rows = [
+        [name, f"{found:.2g}", f"{row.check.mechanism}, {row.check.where}: {row.message}"]
+        for name, (found, row) in worst.items()
+    ]
+    parts = []
+    if bad:
+        table = [[str(row.check), row.status, row.message] for row in bad]
+        parts += ["### What failed", markdown_table(["check", "what", "why"], table)]
+    if rows:
+        header = ["implementation, dtype", "error / budget", "where"]
+        parts += ["### The worst that was seen", markdown_table(header, rows)]
+    return parts
+
+
+def _refusals(checked: Sequence[Checked]) -> str:
+    found: dict[tuple[str, str, str], int] = collections.Counter(
+        (row.check.mechanism, row.check.implementation, row.message)
+        for row in checked
+        if row.status == "refused"
+    )
+    rows = [[m, name, str(count), why] for (m, name, why), count in found.items()]
+    header = ["mechanism", "implementation", "checks", "reason"]
+    return markdown_table(header, rows) if rows else "Nothing."
+
+
+def _speed(timed: Sequence[Result], environment: dict[str, Any], settings: Settings) -> list[str]:
+    over_length = over_lengths(timed)
+    platform = str(environment.get("platform"))
+    parts = ["## Speed", _SPEED.format(tokens=settings.tokens, flash=flash_name(platform))]
+    shown = [p for p in PASSES if any(r.case.passes == p for r in over_length)]
+    for quantity in ("time", "memory"):
+        parts.append(f"![{quantity} over length]({quantity}.svg)")
+        for passes in shown:
+            parts.append(f"### {quantity.capitalize()}, {PASS_TITLES[passes]}")
+            parts.append(tables.over_length(over_length, passes, quantity))
+    parts += ["### LSH against flash", _against_flash(timed)]
+    parts += ["### Rounds of LSH", _rounds(timed)]
+    parts += ["### Additive attention against tanh", *_tanh(timed)]
+    missing = [
+        [str(r.case), _refused(r) or SHORT[r.status], r.message.removeprefix(REFUSED)]
+        for r in timed
+        if r.status != "ok"
+    ]
+    parts.append("### Programs without a result")
+    header = ["program", "what happened", "why"]
+    parts.append(markdown_table(header, missing) if missing else "None.")
+    if any(r.input_cycled for r in timed):
+        parts.append(
+            "The text is shorter than batch × length: it begins again at its end, which hashing "
+            "can notice."
+        )
+    return parts
+
+
+def over_lengths(timed: Iterable[Result]) -> list[Result]:
+    """The rows for tables and figures over length, without refusals and other numbers of rounds."""
+    return [
+        r
+        for r in timed
+        if r.case.mechanism != TANH and r.case.num_hashes == Case.num_hashes and not _refused(r)
+    ]
+
+
+def _against_flash(timed: Sequence[Result]) -> str:
+    columns: dict[str, dict[int, float]] = {}
+    for way in dict.fromkeys(r.case.implementation for r in timed if r.case.mechanism == "lsh"):
+        label = f"lsh ({way})" if way else "lsh"
+        for passes in PASSES:
+            ratios = targets.speedups(timed, way, passes=passes)
+            columns[f"{label}: speed, {PASS_TITLES[passes]}"] = ratios
+        columns[f"{label}: memory"] = targets.memory_ratios(timed, way)
+    columns = {name: ratios for name, ratios in columns.items() if ratios}
+    lengths = sorted({n for ratios in columns.values() for n in ratios})
+    rows = [
+        [str(n), *(f"{ratios[n]:.3g}×" if n in ratios else "" for ratios in columns.values())]
+        for n in lengths
+    ]
+    return markdown_table(["n", *columns], rows) if rows else "Not both were timed."
+
+
+def _rounds(timed: Sequence[Result]) -> str:
+    rows = []
+    for rounds in sorted({*ROUNDS, Case.num_hashes}):
+        for passes in PASSES:
+            found = targets.find(timed, "lsh", passes=passes, num_hashes=rounds)
+            flash = targets.find(timed, FLASH, passes=passes)
+            usual = [r.case.length for r in timed if r.case.num_hashes in ROUNDS]
+            n = max(usual, default=0)
+            if n in found:
+                speed = f"{targets.ratio(flash[n], found[n]):.3g}×" if n in flash else ""
+                time = duration(found[n].median_seconds)
+                cells = [str(rounds), PASS_TITLES[passes], str(n), time]
+                rows.append([*cells, human(found[n].memory_bytes), speed])
+    return markdown_table(["rounds", "pass", "n", "time", "memory", "speed / flash"], rows)
+
+
+def _tanh(timed: Sequence[Result]) -> list[str]:
+    rates = targets.tanh_rates(timed)
+    if not rates:
+        return ["The throughput of tanh was not measured."]
+    text = ", ".join(f"{rate:.3g} evaluations/s in {dtype}" for dtype, rate in rates.items())
+    rows = [
+        [str(n), label, PASS_TITLES[passes], f"{targets.over_bound(row, rates):.3g}"]
+        for passes in PASSES
+        for way, label in ((None, "additive"), ("pallas", "additive (pallas)"))
+        for n, row in targets.find(timed, "additive", way, passes=passes).items()
+    ]
+    return [
+        f"`jnp.tanh` in a fused chain: {text}. {_TANH}",
+        markdown_table(["n", "program", "pass", "time / bound"], rows),
+    ]
+
+
+def _label(case: Case) -> str:
+    if case.mechanism == TANH:
+        return f"tanh {case.dtype}"
+    rounds = "" if case.num_hashes == Case.num_hashes else f" R = {case.num_hashes}"
+    return f"{case.label}{rounds}"
+
+
+def _refused(row: Result) -> str:
+    return "refused" if row.message.startswith(REFUSED) else ""
+
+
+_TARGETS = (
+    "bfloat16, 8 heads of width 64, causal, bare functions, forward + backward. The verdicts are "
+    "for one NVIDIA H200 with batch × length = 65536 tokens; elsewhere the numbers stand without."
+)
+_CORRECTNESS = (
+    "Context and gradients against attention in float64 NumPy, written from the papers. A check "
+    "passes if each rms error is at most twice that of the plain dense version in the same dtype "
+    "on this device, plus one rounding, over all and also in the worst row (a query or key of one "
+    "head), where the budget is relative to what the row sums up; `dense` itself is held to eight "
+    "times what rounding its inputs costs, and if it fails, so does what is judged by it. float32 "
+    "is asked for and judged at precision HIGHEST, so TF32 is no part of it. Under a causal mask "
+    "the future is changed as well, with values a hundred times larger, and the past must not move "
+    "by more than rounding. `timed`: arrays of the speed part, where three heads are compared with "
+    "float64 and all others with the platform's flash (LSH: with `sorted`). `buckets`: "
+    "`hash_buckets` against float64; ids may differ only where two axes are equally near to "
+    "rounding. *refused*: the library says that it "
+    "does not serve this here; `default` is `implementation=None`."
+)
+_SPEED = (
+    "batch × length = {tokens} tokens, a longer length is one sequence. `flash` is {flash}, called "
+    "without attnlab. The programs of one length and pass were timed in turns, one sample of each "
+    "after the other, and ratios are medians over the turns (LSH with other rounds: of medians). "
+    "Memory is what the compiler counts: arguments, outputs and temporaries; "
+    "LSH has one argument fewer, because its queries are its keys. Time ± half the range."
+)
+_TANH = (
+    "The bound is an evaluation for each visible pair, head and hidden unit, and two for forward + "
+    "backward (a backward pass that keeps no [T, S, hidden] evaluates them again), at the faster "
+    "of these rates. Below 1 means that the program has a faster tanh than `jnp.tanh`."
+)

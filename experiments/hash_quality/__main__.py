@@ -1,0 +1,118 @@
+"""The command line of `hash_quality`, and what it does."""
+
+import functools
+from collections.abc import Iterator
+
+import jax
+import numpy as np
+
+from attnlab.bench import environment, inputs
+from attnlab.runs import command_line, loop, provenance
+from attnlab.runs.command_line import say
+from attnlab.runs.errors import Invalid, Stopped
+from attnlab.runs.folder import Folder
+from attnlab.runs.rows import Rows
+from experiments import hash_quality
+from experiments.hash_quality import figures, model, report
+from experiments.hash_quality.lines import Line, Row, measure
+from experiments.hash_quality.settings import Settings
+
+MODEL = "model"  # name of the folder of the training
+Key = tuple[Line, int]
+
+
+def main(argv: list[str]) -> int:
+    """Parses the flags and measures."""
+    return command_line.run(argv, Settings, run, doc=hash_quality.__doc__)
+
+
+def run(settings: Settings, folder: Folder) -> int:
+    """Trains the model, if a row is missing, and measures every line over rounds.
+
+    Raises:
+      Invalid: the text is too short or not that of the resumed run, or the folder cannot be made.
+    """
+    text = inputs.read(settings.input)
+    trained_on, measured_on = split(text, settings.length)
+    rows: Rows[Key, Row] = Rows(folder, lambda row: (row.line, row.num_hashes), [Row])
+    rows.environment = environment.describe(text)
+    lines, rounds = settings.lines(), settings.numbers_of_rounds()
+    keys = [(line, n) for line in lines for n in rounds]
+    if len(rows.of(keys)) < len(keys):
+        _require_same(text, rows, folder)
+
+    @functools.cache
+    def activations() -> tuple[jax.Array, jax.Array, float | None]:
+        say(f"{text.name}: training for {settings.train_steps} steps")
+        variables, bits = model.trained(settings, trained_on, measured_on, folder.path / MODEL)
+        before = {one.row.bits for one in rows.kept.values()} - {bits}
+        if before:
+            raise Stopped(
+                f"the rows of {folder.path} are of a model with {before.pop()} bits a byte, but "
+                f"training it here gives {bits}; start a new run"
+            )
+        return *model.activations(settings, variables, measured_on), bits
+
+    def measured(line: Line) -> Iterator[Row]:
+        qk, v, bits = activations()
+        for n in rounds:
+            if (line, n) not in rows.kept:
+                yield measure(line, n, qk, v, top_k=settings.top_k, seed=settings.seed, bits=bits)
+
+    def reported() -> loop.Report:
+        kept = rows.of(keys)
+        found, wheres = [one.row for one in kept], [one.where for one in kept]
+        return loop.Report(
+            report.markdown(
+                found,
+                settings,
+                text=wheres[0].environment["input"]["name"],
+                planned=len(keys),
+                where=provenance.table(wheres),
+            ),
+            figures.draw(found, settings),
+            said=f"{report.table(found)}\n\n{report.answer(found, settings)}",
+        )
+
+    def before(line: Line) -> None:
+        activations()
+
+    job = loop.Job(
+        unit="lines",
+        measure=measured,
+        done=lambda row: True,
+        title=Line.title,
+        line=report.line,
+        report=reported,
+        keys=lambda line: [(line, n) for n in rounds],
+        before=before,
+    )
+    return loop.run(job, lines, folder, rows, where=rows.environment["device"])
+
+
+def split(text: inputs.Text, length: int) -> tuple[np.ndarray, np.ndarray]:
+    """The bytes to train on, and the last `length` bytes, to measure on.
+
+    Raises:
+      Invalid: the text is too short for both.
+    """
+    needed = 2 * length + 1
+    if text.data.size < needed:
+        raise Invalid(
+            f"--length={length} needs {needed} bytes, to train and to measure on; {text.name} has"
+            f" {text.data.size} (give a longer --input or a smaller --length)"
+        )
+    return text.data[:-length], text.data[-length:]
+
+
+def _require_same(text: inputs.Text, rows: Rows[Key, Row], folder: Folder) -> None:
+    """Raises `Invalid` if the rows of a resumed run are of another text."""
+    for one in rows.kept.values():
+        if one.where.environment["input"]["sha256"] != text.digest:
+            raise Invalid(
+                f"--resume={folder.path} was measured on another text; leave it and start anew"
+            )
+
+
+if __name__ == "__main__":
+    command_line.start(main)

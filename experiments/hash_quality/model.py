@@ -1,0 +1,164 @@
+"""Real activations to hash: those of a small causal model, trained for a moment on a text's bytes.
+
+In each layer queries and keys are one projection, as LSH attention needs it. The model is trained
+with exact attention, so that no hash has an influence on its activations.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import math
+from pathlib import Path
+from typing import Any
+
+import flax.linen as nn
+import grain
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from attnlab.data.tasks import ENDLESS
+from attnlab.models.transformer import TransformerConfig, TransformerLM
+from attnlab.ops.lsh.attention import LSHOptions
+from attnlab.ops.routes import LSH
+from attnlab.tokens import NUM_SPECIAL
+from attnlab.training.curve import read_metrics
+from attnlab.training.loop import LoopSettings, Task
+from attnlab.training.objective import TokenCrossEntropy
+from attnlab.training.optimizers import OptimizerSettings
+from attnlab.training.parallel import parallel_over
+from attnlab.training.run import keep_compiled, run_training
+from experiments.hash_quality.settings import Settings
+
+WINDOW, BATCH = 512, 2  # bytes in a window, windows in a step
+_IDENTITY = ("length", "num_layers", "num_heads", "head_dim", "train_steps", "seed")
+
+
+def build(settings: Settings, length: int) -> TransformerLM:
+    """The model for inputs of `length` bytes; its parameters do not depend on the length."""
+    width = settings.num_heads * settings.head_dim
+    config = TransformerConfig(
+        NUM_SPECIAL + 256,
+        num_layers=settings.num_layers,
+        width=width,
+        hidden=4 * width,
+        num_heads=settings.num_heads,
+        pre_norm=True,
+        activation=nn.gelu,
+        dropout_rate=0.0,
+    )
+    # One chunk that holds everything: full attention with shared queries and keys.
+    options = LSHOptions(strict=False, same_bucket=False, look_back=0)
+    exact = LSH(num_hashes=1, num_buckets=2, chunk_size=length, options=options)
+    return TransformerLM(config, config.attention(exact))
+
+
+def trained(
+    settings: Settings, data: np.ndarray, held_out: np.ndarray, folder: Path
+) -> tuple[Any, float | None]:
+    """The model's variables after `train_steps` on random windows of a text.
+
+    If `folder` has this training or its beginning, only the rest is done.
+
+    Args:
+      settings: sizes, steps and seed.
+      data: bytes to train on, uint8 [bytes], at least settings.length of them.
+      held_out: bytes to validate on, uint8 [bytes], at least settings.length of them.
+      folder: folder for this training alone; made unless `train_steps` is 0.
+
+    Returns:
+      The variables, and the loss of the last steps in bits per byte (None without training).
+
+    Raises:
+      Diverged: the loss is not finite.
+      Invalid: the folder has another training.
+      KeyboardInterrupt: a signal ended the training; what is done is in the folder.
+    """
+    size = min(WINDOW, settings.length)
+    model = build(settings, size)
+    if not settings.train_steps:
+        tokens = jnp.full((1, size), NUM_SPECIAL)
+        return jax.jit(model.init)(jax.random.key(settings.seed), tokens), None
+    keep_compiled()
+    identity = {name: getattr(settings, name) for name in _IDENTITY} | {
+        "text": hashlib.sha256(data.tobytes()).hexdigest()
+    }
+    found = run_training(
+        Task(
+            model,
+            TokenCrossEntropy(),
+            windows(data, size, settings.length, settings.seed),
+            lambda: itertools.islice(windows(held_out, size, settings.length, settings.seed), 1),
+            identity,
+        ),
+        settings=LoopSettings(
+            settings.train_steps,
+            log_every=max(10, settings.train_steps // 10),
+            validate_every=settings.train_steps,
+            seed=settings.seed,
+        ),
+        optimizer=OptimizerSettings(
+            learning_rate=3e-3,
+            schedule="linear",
+            warmup_steps=min(10, settings.train_steps - 1),
+            clip_norm=1.0,
+        ),
+        parallel=parallel_over("jit", jax.local_devices()[:1]),
+        folder=folder,
+    )
+    curve = [row for row in read_metrics(folder) if row["kind"] == "training"]
+    return found.variables, curve[-1]["nll"] / math.log(2)
+
+
+def windows(data: np.ndarray, size: int, length: int, seed: int) -> grain.IterDataset:
+    """Endless batches of random windows; the positions of each begin at a random number.
+
+    So the model is trained on all the positions at which it is measured.
+
+    Args:
+      data: bytes of the text, uint8 [bytes].
+      size: number of bytes in a window.
+      length: number of positions.
+      seed: seed of the windows and positions.
+
+    Returns:
+      A dataset of {"tokens", "positions"}, int32 [BATCH, size].
+    """
+
+    def draw(_: int, rng: np.random.Generator) -> dict[str, np.ndarray]:
+        first = rng.integers(data.size - size + 1)
+        start = rng.integers(length - size + 1)
+        positions = np.arange(start, start + size, dtype=np.int32)
+        return {"tokens": as_tokens(data[first : first + size]), "positions": positions}
+
+    order = grain.MapDataset.range(ENDLESS).seed(seed).random_map(draw).batch(BATCH)
+    return order.to_iter_dataset(grain.ReadOptions(num_threads=0))
+
+
+def as_tokens(data: np.ndarray) -> np.ndarray:
+    """The ids that `tokenizers.Bytes` gives the bytes."""
+    return data.astype(np.int32) + NUM_SPECIAL
+
+
+def activations(
+    settings: Settings, variables: Any, data: np.ndarray
+) -> tuple[jax.Array, jax.Array]:
+    """Queries, which are the keys, and values of all layers, [layers, L, N, H], on bytes [L]."""
+    model = build(settings, data.size)
+
+    def is_projection(module: nn.Module, _: str) -> bool:
+        return module.name in ("query_key", "value")
+
+    @jax.jit
+    def run(variables, tokens):
+        _, kept = model.apply(variables, tokens, capture_intermediates=is_projection)
+        return kept["intermediates"]["decoder"]
+
+    kept = run(variables, as_tokens(data)[None])
+    layers = [kept[f"layer_{i}"]["attention"] for i in range(settings.num_layers)]
+    qk, v = (
+        jnp.concatenate([layer[name]["__call__"][0] for layer in layers])
+        for name in ("query_key", "value")
+    )
+    return qk, v

@@ -1,0 +1,85 @@
+"""The command line of `length_effect`, and what it does."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from attnlab.runs import command_line, loop, palette, provenance
+from attnlab.runs.folder import Folder
+from attnlab.runs.rows import Rows
+from attnlab.training.flags import FREE
+from attnlab.training.run import keep_compiled, run_training
+from attnlab.training.tensorboard import require_tensorboard
+from experiments import length_effect
+from experiments.length_effect import report
+from experiments.length_effect.measure import Row, measure
+from experiments.length_effect.settings import Settings
+from experiments.length_effect.training import MODELS, optimizer, task
+
+
+def main(argv: list[str]) -> int:
+    """Parses the flags, trains and reports."""
+    return command_line.run(argv, Settings, run, doc=length_effect.__doc__, free=FREE)
+
+
+def run(settings: Settings, folder: Folder) -> int:
+    """Trains both models in this process and tests them length by length.
+
+    Raises:
+      Invalid: the batch does not divide over the devices, the folder cannot be made, or TensorBoard
+        is asked for and not installed.
+    """
+    if settings.tensorboard:
+        require_tensorboard()
+    keep_compiled()
+    parallel = settings.over_devices([settings.batch_size])
+    rows: Rows[tuple[str, int], Row] = Rows(folder, lambda row: (row.model, row.length), [Row])
+    rows.environment = provenance.describe(("optax", "grain"))
+
+    def keys(name: str) -> list[tuple[str, int]]:
+        return [(palette.MODEL_TITLES[name], length) for length in settings.lengths]
+
+    def measured(name: str) -> Iterator[Row]:
+        asked = task(name, settings)
+        trained = run_training(
+            asked,
+            settings=settings.loop(
+                steps=settings.steps, validate_every=settings.validate_every, seed=settings.seed
+            ),
+            optimizer=optimizer(settings),
+            parallel=parallel,
+            folder=folder.path / name,
+            tensorboard=settings.tensorboard,
+        )
+        yield from measure(palette.MODEL_TITLES[name], asked.model, trained, settings)
+
+    def reported() -> loop.Report:
+        kept = rows.of(key for name in MODELS for key in keys(name))
+        done = [one.row for one in kept]
+        to_come = [
+            palette.MODEL_TITLES[name] for name in MODELS if not rows.kept.keys() >= {*keys(name)}
+        ]
+        text = report.markdown(
+            done,
+            to_come=to_come,
+            settings=settings,
+            command=command_line.command("length_effect", Settings, settings.as_json()),
+            where=provenance.table([one.where for one in kept]),
+        )
+        figures = {"by_length": report.figure(done, longest=settings.max_length)}
+        return loop.Report(text, figures, said=report.answer(done))
+
+    job = loop.Job(
+        unit="models",
+        measure=measured,
+        done=lambda row: True,
+        title=lambda name: palette.MODEL_TITLES[name],
+        line=lambda found: "\n".join(row.line() for row in found),
+        report=reported,
+        keys=keys,
+    )
+    return loop.run(job, MODELS, folder, rows, where=rows.environment["device"])
+
+
+if __name__ == "__main__":
+    command_line.start(main)

@@ -1,0 +1,88 @@
+"""The command line of `translate`, and what it does."""
+
+from __future__ import annotations
+
+from attnlab.runs import command_line, loop, provenance
+from attnlab.runs.folder import Folder
+from attnlab.runs.rows import Rows
+from attnlab.training.flags import FREE
+from attnlab.training.run import keep_compiled, run_training
+from attnlab.training.tensorboard import require_tensorboard
+from experiments import translate
+from experiments.translate import drawn
+from experiments.translate.corpus import open_corpus
+from experiments.translate.report import report
+from experiments.translate.score import score
+from experiments.translate.settings import Settings
+from experiments.translate.table import Row
+from experiments.translate.training import say_corpus, task
+from experiments.translate.variants import Training
+
+
+def main(argv: list[str]) -> int:
+    """Parses the flags, trains and reports."""
+    free = (*FREE, "data_dir", "cache_dir", "draw_file")
+    return command_line.run(argv, Settings, run, doc=translate.__doc__, free=free)
+
+
+def run(settings: Settings, folder: Folder) -> int:
+    """Trains each model in this process and translates the test split with it.
+
+    Raises:
+      Invalid: settings and data do not fit, the folder cannot be made, or TensorBoard is asked
+        for and not installed.
+    """
+    preset = settings.chosen_preset()
+    if settings.tensorboard:
+        require_tensorboard()
+    keep_compiled(settings.cache_dir)
+    trainings = settings.trainings()
+    sizes = [settings.recipe(one.variant).batch_size for one in trainings]
+    parallel = settings.over_devices(sizes)
+    corpus = open_corpus(settings)
+    say_corpus(corpus, preset)
+    rows: Rows[tuple[str, int], Row] = Rows(folder, lambda row: (row.model, row.seed), [Row])
+    places = {one.key: one.folder for one in trainings}
+    rows.environment = provenance.describe(("optax", "grain", "sacrebleu", "sentencepiece"))
+
+    def measure(one: Training) -> list[Row]:
+        recipe, place = settings.recipe(one.variant), folder.path / one.folder
+        asked = task(one, settings, corpus)
+        trained = run_training(
+            asked,
+            settings=settings.loop(
+                steps=recipe.steps, validate_every=preset.validate_every, seed=one.seed
+            ),
+            optimizer=recipe.optimizer,
+            parallel=parallel,
+            folder=place,
+            tensorboard=settings.tensorboard,
+        )
+        return [score(one, asked.model, trained, corpus, preset, place)]
+
+    def reported() -> loop.Report:
+        done = {one: rows.kept[one.key] for one in trainings if one.key in rows.kept}
+        return report(
+            {one: kept.row for one, kept in done.items()},
+            [one for one in trainings if one not in done],
+            corpus,
+            preset,
+            folder.path,
+            command=command_line.command("translate", Settings, settings.as_json()),
+            where=provenance.table([kept.where for kept in done.values()]),
+        )
+
+    job = loop.Job(
+        unit="trainings",
+        measure=measure,
+        done=lambda row: drawn.is_of(corpus.drawn, folder.path / places[row.model, row.seed]),
+        title=lambda one: one.title,
+        line=lambda found: found[0].line(),
+        report=reported,
+        keys=lambda one: [one.key],
+    )
+    return loop.run(job, trainings, folder, rows, where=rows.environment["device"])
+
+
+if __name__ == "__main__":
+    command_line.start(main)

@@ -1,0 +1,178 @@
+"""Sentence pairs from dates, files or TFDS, in three splits, and their tokenizers."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from attnlab.data import dates, files, subwords, tfds_source, tokenizers
+from attnlab.data.dates import Dates
+from attnlab.data.encoding import Source
+from attnlab.data.lines import read_tsv
+from attnlab.runs.errors import Invalid
+from attnlab.training.alignment import Link, known_links
+from attnlab.training.bleu import words
+from experiments.translate.recipes import Preset
+from experiments.translate.settings import SPLITS, TFDS, Settings
+
+__all__ = ["Corpus", "Drawn", "Tokenizers", "open_corpus"]
+
+# Splits of --data_files where no other files are given.
+HELD_OUT = {"train": "train[:98%]", "validation": "train[98%:99%]", "test": "train[99%:]"}
+FEWEST = 100  # pairs; one percent of fewer is none
+
+DRAWN = 4  # number of pairs whose alignment is drawn
+DRAWN_WORDS, DRAWN_CHARACTERS = (6, 14), (12, 30)  # in the source, to fit in a figure
+
+
+@dataclasses.dataclass(frozen=True)
+class Drawn:
+    """A pair whose alignment is drawn.
+
+    Attributes:
+      source: text of the source.
+      target: text of the target.
+      known: links between the tokens of the two; empty where they are not known.
+    """
+
+    source: str
+    target: str
+    known: frozenset[Link] = frozenset()
+
+
+class Tokenizers(NamedTuple):
+    """The tokenizers of sources and of targets; the same one if the vocabulary is joint."""
+
+    source: tokenizers.Tokenizer
+    target: tokenizers.Tokenizer
+
+
+@dataclasses.dataclass(frozen=True)
+class Corpus:
+    """Sentence pairs and how they become tokens.
+
+    Attributes:
+      name: name of the data, for the report.
+      splits: examples {"source", "target"} by index, of each split "train", "validation", "test".
+      tokenizers: (joint) -> tokenizers with one vocabulary for source and target (True) or one for
+        each (False); trained at the first call.
+      measure: "BLEU", or "exact match" where a target has one right form.
+      drawn: pairs whose alignments are drawn in the report.
+    """
+
+    name: str
+    splits: dict[str, Source]
+    tokenizers: Callable[[bool], Tokenizers]
+    measure: str
+    drawn: tuple[Drawn, ...]
+
+    def of_seed(self, seed: int) -> Corpus:
+        """The corpus to train on with a seed: it draws other dates; a text stays the same."""
+        if not isinstance(self.splits["train"], Dates):
+            return self
+        return dataclasses.replace(self, splits={**self.splits, "train": dates.Dates(seed=seed)})
+
+    def identity(self, joint: bool) -> dict[str, Any]:
+        """JSON values that must be the same to go on from a checkpoint."""
+        return {
+            "data": self.name,
+            "pairs": {name: len(split) for name, split in self.splits.items()},
+            "tokenizers": [side.digest for side in self.tokenizers(joint)],
+        }
+
+
+def open_corpus(settings: Settings) -> Corpus:
+    """The corpus that the settings ask for; its files are prepared if they are not yet.
+
+    Raises:
+      Invalid: files are missing, misaligned or not text. `Corpus.tokenizers` raises it if the
+        vocabulary is too large for the text.
+    """
+    if not settings.has_text:
+        by_bytes = Tokenizers(tokenizers.Bytes(), tokenizers.Bytes())
+        test = dates.Dates("test", size=1000)
+        of_dates: dict[str, Source] = {
+            "train": dates.Dates(),
+            "validation": dates.Dates("validation", size=512),
+            "test": test,
+        }
+        drawn = _drawn(test, len, DRAWN_CHARACTERS, test.alignment)
+        return Corpus("dates", of_dates, lambda joint: by_bytes, "exact match", drawn)
+    splits = _of_tfds(settings.tfds_name, settings) if settings.tfds_name else _of_files(settings)
+    made = functools.cache(
+        functools.partial(_trained, splits["train"], settings.chosen_preset(), settings.cache_dir)
+    )
+    name = settings.tfds_name or " ".join(settings.data_files)
+    drawn = _drawn(splits["test"], words, DRAWN_WORDS)
+    if settings.draw_file:
+        given = read_tsv(Path(settings.draw_file))
+        drawn = tuple(Drawn(pair["source"], pair["target"]) for pair in given)
+    return Corpus(name, splits, made, "BLEU", drawn)
+
+
+def _trained(split: Source, preset: Preset, cache_dir: str | None, joint: bool) -> Tokenizers:
+    def train(sides: Sequence[str], vocab_size: int) -> tokenizers.Tokenizer:
+        return subwords.train_sentencepiece(
+            split, sides, vocab_size=vocab_size, cache_dir=cache_dir
+        )
+
+    if joint:
+        both = train(("source", "target"), preset.joint_vocab_size)
+        return Tokenizers(both, both)
+    return Tokenizers(*(train([side], preset.vocab_size) for side in ("source", "target")))
+
+
+def _of_files(settings: Settings) -> dict[str, Source]:
+    given = {
+        "train": settings.data_files,
+        "validation": settings.validation_files,
+        "test": settings.test_files,
+    }
+    if given["test"]:
+        return {name: _open(paths, "train", settings) for name, paths in given.items()}
+    pairs = len(_open(given["train"], "train", settings))
+    if pairs < FEWEST:
+        raise Invalid(
+            f"--data_files: of {pairs} pairs one percent is none, so none can be held out; give "
+            "--validation_files and --test_files as well"
+        )
+    return {name: _open(given["train"], part, settings) for name, part in HELD_OUT.items()}
+
+
+def _open(paths: Sequence[str], part: str, settings: Settings) -> Source:
+    cache_dir = settings.cache_dir
+    if len(paths) == 1:
+        return files.open_tsv(paths[0], split=part, cache_dir=cache_dir)
+    return files.open_pairs(*paths, split=part, cache_dir=cache_dir)
+
+
+def _of_tfds(name: str, settings: Settings) -> dict[str, Source]:
+    features = None
+    if settings.direction:
+        features = dict(zip(("source", "target"), settings.direction.split("-"), strict=True))
+    folder = Path(settings.data_dir or TFDS).expanduser()
+    return {
+        split: tfds_source.open_tfds(name, split=split, data_dir=folder, features=features)
+        for split in SPLITS
+    }
+
+
+def _drawn(
+    test: Source,
+    size: Callable[[str], int],
+    sizes: tuple[int, int],
+    origins: Callable[[int], Sequence[Iterable[int]]] | None = None,
+) -> tuple[Drawn, ...]:
+    """The first pairs whose source has a size within `sizes`, with known links of their tokens."""
+    found: list[Drawn] = []
+    for i in range(len(test)):
+        source, target = test[i]["source"], test[i]["target"]
+        if sizes[0] <= size(source) <= sizes[1]:
+            known = known_links(origins(i))[1] if origins else ()
+            found.append(Drawn(source, target, frozenset(known)))
+        if len(found) == DRAWN:
+            break
+    return tuple(found)

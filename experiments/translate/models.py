@@ -1,0 +1,68 @@
+"""Builds the model that a name on the command line stands for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax.numpy as jnp
+
+from attnlab.checks import require_choice
+from attnlab.models.luong import Luong
+from attnlab.models.nmt_attn import NMTAttn
+from attnlab.models.rnn_search import RNNEncDec, RNNSearch
+from attnlab.models.seq2seq import Seq2Seq
+from attnlab.models.transformer import Transformer, TransformerConfig
+
+__all__ = ["CLASSES", "MODELS", "build"]
+
+
+def _recurrent(model: Callable[..., Seq2Seq]) -> Callable[..., Seq2Seq]:
+    def make(source_vocab_size: int | None, target_vocab_size: int, **sizes: Any) -> Seq2Seq:
+        return model(source_vocab_size or target_vocab_size, target_vocab_size, **sizes)
+
+    return make
+
+
+def _transformer(source_vocab_size: int | None, target_vocab_size: int, **sizes: Any) -> Seq2Seq:
+    config = TransformerConfig(target_vocab_size, source_vocab_size=source_vocab_size, **sizes)
+    return Transformer(config)
+
+
+_MAKE: dict[str, Callable[..., Seq2Seq]] = {
+    "rnn_encdec": _recurrent(RNNEncDec),
+    "rnn_search": _recurrent(RNNSearch),
+    "luong": _recurrent(Luong),
+    "nmt_attn": _recurrent(NMTAttn),
+    "transformer": _transformer,
+}
+MODELS = tuple(_MAKE)
+CLASSES: dict[str, type] = {
+    "rnn_encdec": RNNEncDec,
+    "rnn_search": RNNSearch,
+    "luong": Luong,
+    "nmt_attn": NMTAttn,
+    "transformer": TransformerConfig,
+}  # classes whose attributes are the sizes of a recipe
+
+
+def build(
+    name: str,
+    sizes: Mapping[str, Any],
+    *,
+    source_vocab_size: int | None,
+    target_vocab_size: int,
+    dtype: str,
+) -> Seq2Seq:
+    """The model of that name.
+
+    Args:
+      name: name of the model, one of `MODELS`.
+      sizes: attributes of the model's class (of `TransformerConfig` for the Transformer).
+      source_vocab_size: number of ids of the source; None = one vocabulary for both sides. The
+        Transformer then has one matrix for both embeddings; the others have two in any case.
+      target_vocab_size: number of ids of the target.
+      dtype: type of the computation; parameters are float32.
+    """
+    require_choice("model", name, MODELS)
+    return _MAKE[name](source_vocab_size, target_vocab_size, dtype=jnp.dtype(dtype), **dict(sizes))

@@ -1,0 +1,144 @@
+"""The report of a run: figures of the training, of where each model looks, and by length."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from attnlab.runs import palette
+from attnlab.runs.loop import Report
+from attnlab.runs.published import read
+from attnlab.training.bleu import RESAMPLINGS
+from attnlab.training.curve import read_metrics
+from attnlab.training.evaluation_figures import alignment_figure, length_figure
+from attnlab.training.training_curve import training_curve
+from experiments.translate import drawn
+from experiments.translate.corpus import Corpus
+from experiments.translate.recipes import Preset
+from experiments.translate.table import Published, Row, markdown, results
+from experiments.translate.variants import Training, Variant
+
+__all__ = ["report"]
+
+PUBLISHED = Path(__file__).parents[1] / "published"
+# model -> file, row and column in the file, data of the paper
+_PUBLISHED = {
+    "rnn_encdec": ("bahdanau2014_table1.csv", "RNNencdec-50", "BLEU_all", "WMT14 En-Fr"),
+    "rnn_search": ("bahdanau2014_table1.csv", "RNNsearch-50", "BLEU_all", "WMT14 En-Fr"),
+    "luong": (
+        "luong2015_table1.csv",
+        "Base + reverse + dropout + local-p (general) + feed",
+        "BLEU_tokenized",
+        "WMT14 En-De",
+    ),
+    "transformer": ("vaswani2017_table2.csv", "Transformer (base)", "BLEU_EN_DE", "WMT14 En-De"),
+}
+
+_VOCABULARIES = (
+    "The Transformer's source and target share one vocabulary, those of the other models have one "
+    "each: compare the BLEU of the two kinds, not their losses and perplexities, which are means "
+    "over tokens of different lengths."
+)
+
+
+def report(
+    done: dict[Training, Row],
+    to_come: Sequence[Training],
+    corpus: Corpus,
+    preset: Preset,
+    folder: Path,
+    *,
+    command: str,
+    where: str,
+) -> Report:
+    """Draws the figures and makes the tables.
+
+    Args:
+      done: rows of the trainings that are done.
+      to_come: trainings that are not done yet.
+      corpus: data of training and test.
+      preset: settings of the search, and the vocabularies.
+      folder: folder of the run.
+      command: command line that gives this report again.
+      where: table of the machines and revisions that the rows are from.
+    """
+    is_bleu = corpus.measure == "BLEU"
+    shown: dict[str, tuple[Training, Row]] = {}  # of several seeds the first
+    for one, row in done.items():
+        shown.setdefault(row.model, (one, row))
+    looks = _looks([one.variant for one, _ in shown.values()])
+    figures: dict[str, Any] = {
+        "curve": training_curve(
+            {title: read_metrics(folder / one.folder) for title, (one, _) in shown.items()},
+            looks=looks,
+        ),
+        "by_length": length_figure(
+            {title: row.buckets for title, (_, row) in shown.items()},
+            looks=looks,
+            measure=corpus.measure,
+            unit="words" if is_bleu else "characters",
+            percent=not is_bleu,
+        ),
+    }
+    said = {
+        "curve.svg": "Loss over steps, of training and of validation",
+        "by_length.svg": f"{corpus.measure} by the length of the source; bars: 95 % of "
+        f"{RESAMPLINGS:,} corpora of as many sentences, drawn from the n of that length",
+    }
+    for title, (one, _) in shown.items():
+        if alignments := drawn.read(folder / one.folder):
+            file = f"alignment_{one.variant.name}"
+            figures[file] = alignment_figure(alignments, title=f"{title}: weights")
+            said[f"{file}.svg"] = f"Where {title} looks when it writes these targets"
+    rows = list(done.values())
+    search = f"beam search, {preset.beam_size} wide" if preset.beam_size > 1 else "greedy search"
+    text = markdown(
+        rows,
+        title="Translation",
+        task=(
+            f"Data: {corpus.name}; {len(corpus.splits['test']):,} pairs of the test split, "
+            f"{search}. "
+            "The parameters are those with the smallest loss on the validation split."
+        ),
+        published=_published([one.variant for one, _ in shown.values()]) if is_bleu else (),
+        command=command,
+        where=where,
+        figures=said,
+        notes=list(_notes(done, to_come, preset, is_bleu)),
+    )
+    return Report(text, figures, said=results(rows))
+
+
+def _looks(variants: Sequence[Variant]) -> dict[str, tuple[str, str]]:
+    """Color and marker by title: those of the model, or a series' where it has variants."""
+    if len({one.model for one in variants}) == len(variants):
+        return {one.title: palette.MODELS[one.model] for one in variants}
+    colors, markers = zip(*palette.SERIES, strict=True)
+    count = len(colors)
+    return {
+        one.title: (colors[i % count], markers[(i + i // count) % count])
+        for i, one in enumerate(variants)
+    }
+
+
+def _notes(
+    done: Mapping[Training, Row], to_come: Sequence[Training], preset: Preset, is_bleu: bool
+) -> Iterator[str]:
+    if seeds := list(dict.fromkeys(one.seed for one in done))[1:]:
+        yield f"The figures are of the first seed; the others are {', '.join(map(str, seeds))}."
+    if to_come:
+        yield f"Not done yet: {', '.join(one.title for one in to_come)}."
+    if is_bleu and len({preset.recipes[one.variant.model].joint_vocabulary for one in done}) == 2:
+        yield _VOCABULARIES
+
+
+def _published(variants: Sequence[Variant]) -> list[Published]:
+    found = []
+    for one in variants:
+        if one.model in _PUBLISHED:
+            file, line, column, data = _PUBLISHED[one.model]
+            table = read(PUBLISHED / file)
+            value = f"{table.cells[line][column]:g}"
+            found.append(Published(one.title, value, "BLEU", data, f"{line}, {table.source}"))
+    return found

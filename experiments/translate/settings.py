@@ -1,0 +1,213 @@
+"""What a user asks of `translate`, checked before anything is made."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from attnlab.runs.errors import Invalid
+from attnlab.runs.flags import flag, written
+from attnlab.training.flags import TrainFlags
+from experiments.translate.models import MODELS
+from experiments.translate.recipes import PRESETS, Preset, Recipe
+from experiments.translate.variants import Training, Variant, require_fits, variants
+
+__all__ = ["DTYPES", "SPLITS", "TFDS", "Settings"]
+
+DTYPES = ("float32", "bfloat16")
+SPLITS = ("train", "validation", "test")
+TFDS = "~/tensorflow_datasets"  # the folder in which TFDS keeps its data sets
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings(TrainFlags):
+    """The flags of `translate`: those of every training, and its own."""
+
+    preset: str | None = flag(
+        None,
+        f"Name of the set of recipes: {', '.join(PRESETS)}. Without it: dates, or cpu with data.",
+        choices=PRESETS,
+    )
+    models: tuple[str, ...] = flag(
+        (),
+        f"Names of the models to train: {', '.join(MODELS)}. Without it: the preset's.",
+        choices=MODELS,
+    )
+    data_files: tuple[str, ...] = flag(
+        (), "Text to train on: SOURCE,TARGET with aligned lines, or one TSV; .gz too."
+    )
+    validation_files: tuple[str, ...] = flag(
+        (),
+        "Text to validate on, as in --data_files. Without it: 1 % of --data_files before the last.",
+    )
+    test_files: tuple[str, ...] = flag(
+        (), "Text to test on, as in --data_files. Without it: the last 1 % of --data_files."
+    )
+    tfds_name: str | None = flag(
+        None, "Name of a prepared TFDS data set, such as wmt14_translate/de-en, in place of files."
+    )
+    data_dir: str | None = flag(None, f"Folder of the TFDS data sets. Without it: {TFDS}.")
+    direction: str | None = flag(
+        None, "Languages of the TFDS data set, SOURCE-TARGET: de-en. Without it: its own order."
+    )
+    cache_dir: str | None = flag(
+        None,
+        "Folder of prepared files, tokenizers and compiled programs. Without it: ~/.cache/attnlab.",
+    )
+    dropout_rate: float | None = flag(
+        None, "Dropout rate of every model. Without it: the recipe's.", least=0, below=1
+    )
+    vocab_size: int | None = flag(
+        None,
+        "Size of each vocabulary: the Transformer has a joint one, other models one a side. "
+        "Without it: the preset's.",
+        least=1,
+    )
+    max_length: int | None = flag(
+        None,
+        "Tokens of the longest pair to train on, and of the longest translation. Without it: the "
+        "preset's.",
+        least=1,
+    )
+    beam_size: int | None = flag(
+        None, "Width of the beam search; 1 is greedy. Without it: the preset's.", least=1
+    )
+    length_penalty: float | None = flag(
+        None, "Exponent of the search's length penalty. Without it: the preset's.", least=0
+    )
+    pack: bool = flag(
+        False, "Whether a row of --max_length tokens has several pairs; the Transformer only."
+    )
+    dtype: str | None = flag(
+        None,
+        f"Type of the activations: {', '.join(DTYPES)}. Without it: the preset's.",
+        choices=DTYPES,
+    )
+    set: tuple[str, ...] = flag(
+        (),
+        "Sizes of a model in place of its recipe's, MODEL.FIELD=VALUE; a list trains the model "
+        "with each of its values: luong.score=dot,concat. May be given several times.",
+        repeated=True,
+    )
+    seeds: tuple[int, ...] = flag(
+        (0,),
+        "Seeds of parameters, dropout and the order of the data; each model is trained once for "
+        "each.",
+        least=0,
+        below=2**31,
+    )
+    draw_file: str | None = flag(
+        None, "TSV of pairs to draw the alignments of. Without it: some of the test split."
+    )
+
+    def __post_init__(self) -> None:
+        """Checks each value, and whether they go together.
+
+        Raises:
+          Invalid: a value is not valid; the message begins with the flag.
+        """
+        super().__post_init__()
+        for name in ("models", "seeds"):
+            given = getattr(self, name)
+            if len(dict.fromkeys(given)) < len(given):
+                raise Invalid(f"--{name}={written(given)}: give each once")
+        self._check_files()
+        self._check_data()
+        if self.length_penalty is not None and self.chosen_preset().beam_size == 1:
+            raise Invalid(
+                f"--length_penalty={self.length_penalty:g}: greedy search has none; leave it out, "
+                "or give a larger --beam_size"
+            )
+        if self.pack and self.chosen_preset().models != ("transformer",):
+            raise Invalid(
+                "--pack: only the Transformer keeps packed pairs apart; give --models=transformer"
+            )
+        for variant in self.variants():
+            if variant.changed:
+                require_fits(variant, self.recipe(variant).sizes)
+
+    def _check_files(self) -> None:
+        if self.tfds_name and self.data_files:
+            raise Invalid(
+                f"--tfds_name={self.tfds_name} and --data_files are two data sets; give one"
+            )
+        for name in ("data_files", "validation_files", "test_files"):
+            files = getattr(self, name)
+            if len(files) > 2:
+                raise Invalid(
+                    f"--{name}={written(files)}: give the source and the target file, or one TSV"
+                )
+            if files and not self.data_files:
+                raise Invalid(f"--{name}={written(files)}: needs --data_files as well")
+        if bool(self.validation_files) != bool(self.test_files):
+            raise Invalid(
+                "--validation_files and --test_files go together: give both, or none to hold out "
+                "the last two percent of --data_files"
+            )
+
+    def _check_data(self) -> None:
+        if self.direction and self.direction.count("-") != 1:
+            raise Invalid(f"--direction={self.direction}: give two languages, as de-en")
+        if self.direction and not self.tfds_name:
+            raise Invalid(f"--direction={self.direction}: needs --tfds_name; files have one order")
+        if self.data_dir and not self.tfds_name:
+            raise Invalid(f"--data_dir={self.data_dir}: needs --tfds_name, whose folder it is")
+        if self.has_text and self.preset == "dates":
+            others = ", ".join(name for name in PRESETS if name != "dates")
+            raise Invalid(f"--preset=dates has its own data; with yours give one of: {others}")
+        if self.has_text:
+            return
+        of_text = {
+            "draw_file": "of dates, the first of the test split are drawn",
+            "vocab_size": "dates are read as bytes",
+        }
+        for name, why in of_text.items():
+            if (given := getattr(self, name)) is not None:
+                raise Invalid(f"--{name}={given}: needs text; {why}")
+        if self.preset not in (None, "dates"):
+            raise Invalid(
+                f"--preset={self.preset} needs text: give --data_files=SOURCE,TARGET or --tfds_name"
+            )
+
+    @property
+    def has_text(self) -> bool:
+        """Whether the flags name data: files or a TFDS data set."""
+        return bool(self.data_files or self.tfds_name)
+
+    def chosen_preset(self) -> Preset:
+        """The preset, with what the flags change for all models."""
+        preset = PRESETS[self.preset or ("cpu" if self.has_text else "dates")]
+        names = ("vocab_size", "max_length", "validate_every", "beam_size", "dtype")
+        changed: dict[str, Any] = {name: getattr(self, name) for name in names}
+        changed |= {"joint_vocab_size": self.vocab_size, "length_penalty": self.length_penalty}
+        changed["models"] = self.models or None
+        return dataclasses.replace(preset, **_given(changed))
+
+    def variants(self) -> list[Variant]:
+        """The models to train, with other sizes where --set asks for them."""
+        return variants(self.chosen_preset().models, self.set)
+
+    def trainings(self) -> list[Training]:
+        """Each model once for each seed."""
+        several = len(self.seeds) > 1
+        return [
+            Training(variant, seed, several) for variant in self.variants() for seed in self.seeds
+        ]
+
+    def recipe(self, variant: Variant) -> Recipe:
+        """The recipe of a model, with what the flags change."""
+        recipe = self.chosen_preset().recipes[variant.model]
+        optimizer = dataclasses.replace(
+            recipe.optimizer, **_given({"learning_rate": self.learning_rate})
+        )
+        if self.steps is not None:
+            warmup_steps = min(optimizer.warmup_steps, self.steps // 2)
+            optimizer = dataclasses.replace(optimizer, warmup_steps=warmup_steps)
+        sizes = {**recipe.sizes, **_given({"dropout_rate": self.dropout_rate})}
+        sizes |= dict(variant.changed)
+        changed = _given({"steps": self.steps, "batch_size": self.batch_size})
+        return dataclasses.replace(recipe, optimizer=optimizer, sizes=sizes, **changed)
+
+
+def _given(values: dict[str, Any]) -> dict[str, Any]:
+    return {name: x for name, x in values.items() if x is not None}

@@ -1,0 +1,230 @@
+"""The tables of a report: scores of the models, beside those that the papers print."""
+
+from __future__ import annotations
+
+import dataclasses
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+
+from attnlab.runs.markdown import markdown_table
+from attnlab.training.bleu import Bleu, Bucket
+
+__all__ = ["Published", "Row", "markdown", "results"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """The results of one training. None where a score was not measured.
+
+    Attributes:
+      model: title of the model.
+      parameters: number of parameters that are trained.
+      steps: number of training steps.
+      seconds: time of the training, with compilation and validation.
+      tokens_per_second: speed of the training, in target tokens.
+      perplexity: perplexity on the validation split, exp of nats per token.
+      bleu: BLEU on the test split.
+      exact_match: share of the test split that is translated exactly, 0 to 1.
+      alignment_error_rate: alignment error rate on the test split, 0 to 1.
+      buckets: scores by the length of the source.
+      seed: seed of the training.
+    """
+
+    model: str
+    parameters: int
+    steps: int
+    seconds: float
+    tokens_per_second: float | None = None
+    perplexity: float | None = None
+    bleu: Bleu | None = None
+    exact_match: float | None = None
+    alignment_error_rate: float | None = None
+    buckets: tuple[Bucket, ...] = ()
+    seed: int = 0
+
+    def line(self) -> str:
+        """The row as a line for the terminal."""
+        found = (
+            f"BLEU {self.bleu.score:.1f}" if self.bleu else f"exact match {self.exact_match:.1%}"
+        )
+        if self.alignment_error_rate is not None:
+            found += f", alignment error rate {self.alignment_error_rate:.3f}"
+        return f"{self.model}: {found} on the test split, {self.seconds / 60:.1f} minutes"
+
+
+@dataclasses.dataclass(frozen=True)
+class Published:
+    """A model's number in a paper.
+
+    Attributes:
+      model: title of the model, the `Row.model` that it is set beside.
+      value: number as printed; None where the paper prints none.
+      measure: name of the score; the report sets its own column of that name beside it.
+      data: data that the paper measured on.
+      source: paper and table.
+    """
+
+    model: str
+    value: str | None
+    measure: str
+    data: str
+    source: str
+
+
+def markdown(
+    rows: Sequence[Row],
+    *,
+    title: str,
+    task: str,
+    published: Sequence[Published] = (),
+    command: str,
+    where: str,
+    figures: Mapping[str, str] | None = None,
+    notes: Sequence[str] = (),
+) -> str:
+    """The whole report.
+
+    Args:
+      rows: results of the trainings.
+      title: title of the report.
+      task: a sentence or two on data, direction, split and search.
+      published: numbers from papers.
+      command: command line that gives this report again.
+      where: table of the machines and revisions that the rows are from.
+      figures: caption of each figure, by the name of its file.
+      notes: paragraphs to end the results with.
+
+    Raises:
+      ValueError: there are no rows.
+    """
+    if not rows:
+        raise ValueError("there is nothing to report; give at least one row")
+    parts = [f"# {title}", f"**{answer(rows)}**", task, results(rows)]
+    signatures = dict.fromkeys(row.bleu.signature for row in rows if row.bleu)
+    if signatures:
+        parts.append("BLEU is sacrebleu's: " + ", ".join(f"`{name}`" for name in signatures) + ".")
+    parts += notes
+    for file, said in (figures or {}).items():
+        parts.append(f"![{said}]({file})\n\n{said}")
+    if published:
+        parts += ["## Beside the papers", _PAPERS, _beside(rows, published)]
+    parts += ["## Where", f"    {command}", where]
+    return "\n\n".join(parts) + "\n"
+
+
+def answer(rows: Sequence[Row]) -> str:
+    """The test score of every model, BLEU if there is any, the best first."""
+    measure = "BLEU" if any(row.bleu for row in rows) else "exact match"
+    read, form = _SCORES[measure]
+    scores = {model: _values(some, read) for model, some in by_model(rows).items()}
+    scores = {model: values for model, values in scores.items() if values}
+    if not scores:
+        return "No test score was measured."
+    best, *others = sorted(scores, key=lambda model: -statistics.fmean(scores[model]))
+    said = [f"{best} reaches {spread(scores[best], form)} {measure}"]
+    said += [f"{model} {spread(scores[model], form)}" for model in others]
+    several = any(len(values) > 1 for values in scores.values())
+    return ", ".join(said) + " (mean ± standard deviation over seeds)" * several + "."
+
+
+def by_model(rows: Sequence[Row]) -> dict[str, list[Row]]:
+    """The rows of each model, one per seed."""
+    found: dict[str, list[Row]] = {}
+    for row in rows:
+        found.setdefault(row.model, []).append(row)
+    return found
+
+
+def spread(values: Sequence[float], form: str) -> str:
+    """The mean of some values and, if there are several, their standard deviation.
+
+    >>> spread([2.0], ".1f"), spread([1.0, 2.0, 3.0], ".1f")
+    ('2.0', '2.0 ± 1.0')
+    """
+    mean = format(statistics.fmean(values), form)
+    return mean if len(values) == 1 else f"{mean} ± {statistics.stdev(values):{form}}"
+
+
+def _bleu(row: Row) -> float | None:
+    return None if row.bleu is None else row.bleu.score
+
+
+_Score = Callable[[Row], float | None]
+_SCORES: dict[str, tuple[_Score, str]] = {
+    "validation perplexity": (lambda row: row.perplexity, ".2f"),
+    "BLEU": (_bleu, ".1f"),
+    "exact match": (lambda row: row.exact_match, ".1%"),
+    "AER": (lambda row: row.alignment_error_rate, ".3f"),
+}
+
+
+def _values(rows: Sequence[Row], read: _Score) -> list[float]:
+    return [x for row in rows if (x := read(row)) is not None]
+
+
+def _score(name: str, rows: Sequence[Row]) -> str:
+    """One cell of a table: blank if no row has the score."""
+    read, form = _SCORES[name]
+    values = _values(rows, read)
+    return spread(values, form) if values else ""
+
+
+def results(rows: Sequence[Row]) -> str:
+    """A line per training and, with several seeds, one per model; blank columns are left out."""
+    cells = {
+        "model": [row.model for row in rows],
+        "seed": [str(row.seed) for row in rows] if len({row.seed for row in rows}) > 1 else [],
+        "parameters": [f"{row.parameters:,}" for row in rows],
+        "steps": [f"{row.steps:,}" for row in rows],
+        "minutes": [f"{row.seconds / 60:.1f}" for row in rows],
+        "tokens/s": [
+            "" if row.tokens_per_second is None else f"{row.tokens_per_second:,.0f}" for row in rows
+        ],
+        "validation perplexity": [_score("validation perplexity", [row]) for row in rows],
+        "BLEU": [_score("BLEU", [row]) for row in rows],
+        "brevity penalty": [f"{row.bleu.brevity_penalty:.3f}" if row.bleu else "" for row in rows],
+        "exact match": [_score("exact match", [row]) for row in rows],
+        "AER": [_score("AER", [row]) for row in rows],
+    }
+    models = by_model(rows)
+    if max(map(len, models.values())) == 1:
+        return _filled(cells)
+    means = {
+        "model": list(models),
+        "seeds": [str(len(some)) for some in models.values()],
+        **{name: [_score(name, some) for some in models.values()] for name in _SCORES},
+    }
+    return "\n\n".join([_filled(cells), "Mean ± standard deviation over seeds:", _filled(means)])
+
+
+def _filled(cells: Mapping[str, Sequence[str]]) -> str:
+    filled = {name: some for name, some in cells.items() if any(some)}
+    return markdown_table(list(filled), list(zip(*filled.values(), strict=True)))
+
+
+def _beside(rows: Sequence[Row], published: Sequence[Published]) -> str:
+    """A line per published number; a model without any has a line with a blank paper column."""
+    here = by_model(rows)
+    without = [
+        Published(model, None, "", "", "")
+        for model in here
+        if model not in {entry.model for entry in published}
+    ]
+    cells = [
+        [
+            entry.model,
+            _score(entry.measure, here.get(entry.model, [])) if entry.measure in _SCORES else "",
+            entry.value or "",
+            entry.measure,
+            entry.data,
+            entry.source,
+        ]
+        for entry in (*published, *without)
+    ]
+    return markdown_table(["model", "here", "paper", "measure", "paper's data", "source"], cells)
+
+
+_PAPERS = (
+    "The papers' numbers are of their own data, vocabularies and machines; they are here for the"
+    " order of the models and the distances between them. Blank: the paper prints no number."
+)

@@ -1,0 +1,105 @@
+"""Makes the training of one model from settings and a corpus."""
+
+from __future__ import annotations
+
+import jax
+
+from attnlab.data.batching import evaluation_batches, train_batches
+from attnlab.data.encoding import count_too_long
+from attnlab.models.seq2seq import Seq2Seq
+from attnlab.runs.command_line import say
+from attnlab.runs.errors import Invalid
+from attnlab.training.loop import Task
+from attnlab.training.objective import TokenCrossEntropy
+from experiments.translate.corpus import Corpus
+from experiments.translate.models import build
+from experiments.translate.recipes import Preset
+from experiments.translate.settings import Settings
+from experiments.translate.variants import Training
+
+__all__ = ["say_corpus", "task"]
+
+
+def task(training: Training, settings: Settings, corpus: Corpus) -> Task[Seq2Seq]:
+    """The training of one model: model, loss and data.
+
+    Args:
+      training: model and seed.
+      settings: settings of the run.
+      corpus: sentence pairs and tokenizers.
+    """
+    preset, recipe = settings.chosen_preset(), settings.recipe(training.variant)
+    name, corpus = training.variant.model, corpus.of_seed(training.seed)
+    joint = recipe.joint_vocabulary
+    tokenizers = corpus.tokenizers(joint)
+    model = build(
+        name,
+        recipe.sizes,
+        source_vocab_size=None if joint else tokenizers.source.vocab_size,
+        target_vocab_size=tokenizers.target.vocab_size,
+        dtype=preset.dtype,
+    )
+    processes = {"process_index": jax.process_index(), "process_count": jax.process_count()}
+    alike = settings.has_text  # sentences and their translations in length; dates are not
+    batches = train_batches(
+        corpus.splits["train"],
+        *tokenizers,
+        batch_size=recipe.batch_size,
+        max_length=preset.max_length,
+        seed=training.seed,
+        pad_to=preset.pad_to,
+        same_length=alike,
+        pack=settings.pack,
+        num_workers=settings.num_workers,
+        **processes,
+    )
+    validation = [
+        {key: x[jax.process_index() :: jax.process_count()] for key, x in batch.items()}
+        for _, batch in evaluation_batches(
+            corpus.splits["validation"],
+            *tokenizers,
+            batch_size=recipe.batch_size,
+            pad_to=preset.pad_to,
+            same_length=alike,
+        )
+    ]
+    identity = {
+        "model": name,
+        "recipe": recipe.as_json(),
+        "corpus": corpus.identity(joint),
+        "seed": training.seed,
+        "max_length": preset.max_length,
+        "validate_every": preset.validate_every,
+        "log_every": settings.log_every,
+        "accumulate": settings.accumulate,
+        "pack": settings.pack,
+        "dtype": preset.dtype,
+    }
+    objective = TokenCrossEntropy(recipe.label_smoothing, recipe.gradient_mean_over)
+    return Task(model, objective, batches, lambda: validation, identity)
+
+
+def say_corpus(corpus: Corpus, preset: Preset) -> None:
+    """Says how many pairs there are, and how many of them are too long to train on.
+
+    Raises:
+      Invalid: all pairs that were looked at are too long.
+    """
+    counts = ", ".join(f"{name} {len(split):,}" for name, split in corpus.splits.items())
+    say(f"{corpus.name}: {counts} pairs")
+    max_length = preset.max_length
+    for joint in sorted({preset.recipes[name].joint_vocabulary for name in preset.models}):
+        left_out, looked_at = count_too_long(
+            corpus.splits["train"], *corpus.tokenizers(joint), max_length, sample=2000
+        )
+        if left_out == looked_at:
+            raise Invalid(
+                f"--max_length={max_length}: the first {looked_at} pairs all have more tokens; "
+                "give a larger one"
+            )
+        if left_out:
+            say(
+                f"{left_out} of the first {looked_at} pairs have more than {max_length} tokens of "
+                f"{'one joint vocabulary' if joint else 'a vocabulary each'} and are left out of "
+                "training"
+            )

@@ -1,0 +1,159 @@
+"""Models with other sizes than their recipe's, as `--set=MODEL.FIELD=VALUE,…` asks for them."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+import types
+import typing
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from attnlab.runs.errors import Invalid
+from attnlab.runs.palette import MODEL_TITLES
+from experiments.translate.models import CLASSES, build
+
+__all__ = ["Training", "Variant", "require_fits", "variants"]
+
+_KINDS = (bool, int, float, str)
+_OTHERS = ("parent", "name", "vocab_size", "source_vocab_size", "target_vocab_size")
+_SWITCH = {"true": True, "false": False}
+
+
+@dataclasses.dataclass(frozen=True)
+class Variant:
+    """A model, and fields of its class with other values than its recipe's."""
+
+    model: str
+    changed: tuple[tuple[str, Any], ...] = ()
+
+    @property
+    def name(self) -> str:
+        """The name in file names."""
+        return "-".join([self.model, *(f"{field}-{value}" for field, value in self.changed)])
+
+    @property
+    def title(self) -> str:
+        """The name in reports: the model's title and the changed fields."""
+        changed = ", ".join(f"{field}={value}" for field, value in self.changed)
+        return MODEL_TITLES[self.model] + f" ({changed})" * bool(changed)
+
+
+@dataclasses.dataclass(frozen=True)
+class Training:
+    """One training of a run.
+
+    Attributes:
+      variant: model to train, with its changed sizes.
+      seed: seed of parameters, dropout and the order of the data.
+      several: whether the run has several seeds.
+    """
+
+    variant: Variant
+    seed: int
+    several: bool = False
+
+    @property
+    def folder(self) -> str:
+        """The name of the training's folder in the folder of the run."""
+        return self.variant.name + f"-seed{self.seed}" * self.several
+
+    @property
+    def title(self) -> str:
+        """The name in reports."""
+        return self.variant.title + f", seed {self.seed}" * self.several
+
+    @property
+    def key(self) -> tuple[str, int]:
+        """The key of the training's row."""
+        return self.variant.title, self.seed
+
+
+def variants(models: Sequence[str], asked: Sequence[str]) -> list[Variant]:
+    """Every model, once for each combination of the values that --set gives it.
+
+    Args:
+      models: names of the models that are trained.
+      asked: values of --set, MODEL.FIELD=VALUE,… each.
+
+    Raises:
+      Invalid: a model, field or value is not valid; the message names those that are.
+    """
+    values: dict[str, dict[str, list[Any]]] = {model: {} for model in models}
+    for text in asked:
+        target, equals, listed = text.partition("=")
+        model, dot, field = target.partition(".")
+        if not (equals and dot):
+            raise Invalid(f"--set={text}: write MODEL.FIELD=VALUE, as luong.score=dot,concat")
+        if model not in values:
+            raise Invalid(f"--set={text}: no {model!r} is trained; valid: {', '.join(models)}")
+        kinds = _fields(model)
+        if field not in kinds:
+            raise Invalid(f"--set={text}: {model} has no {field!r}; valid: {', '.join(kinds)}")
+        if field in values[model]:
+            raise Invalid(f"--set={text}: {target} is set already; give all values in one list")
+        found = [_value(text, one, kinds[field]) for one in listed.split(",")]
+        if len(set(found)) < len(found):
+            raise Invalid(f"--set={text}: give each value once")
+        values[model][field] = found
+    return [
+        Variant(model, tuple(zip(fields, chosen, strict=True)))
+        for model, fields in values.items()
+        for chosen in itertools.product(*fields.values())
+    ]
+
+
+def require_fits(variant: Variant, sizes: Mapping[str, Any]) -> None:
+    """Traces a variant without compiling it, to see whether its model accepts the sizes.
+
+    Args:
+      variant: variant to check.
+      sizes: attributes of the model's class, with the changes of the variant.
+
+    Raises:
+      Invalid: the model refuses the sizes.
+    """
+    tokens = jax.ShapeDtypeStruct((1, 2), jnp.int32)
+    try:
+        model = build(
+            variant.model, sizes, source_vocab_size=9, target_vocab_size=9, dtype="float32"
+        )
+        jax.eval_shape(model.init, jax.random.key(0), tokens, tokens)
+    except (TypeError, ValueError, NotImplementedError, ZeroDivisionError) as error:
+        given = " ".join(f"--set={variant.model}.{field}={x}" for field, x in variant.changed)
+        raise Invalid(f"{given}: {error}") from None
+
+
+def _fields(model: str) -> dict[str, tuple[type, bool]]:
+    """The type of each field that --set can give, and whether it may be None."""
+    kind = CLASSES[model]
+    hints = typing.get_type_hints(kind)
+    found = {}
+    for field in dataclasses.fields(kind):
+        hint = hints[field.name]
+        parts = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
+        kinds = [part for part in parts if part in _KINDS]
+        if kinds and field.name not in _OTHERS:
+            found[field.name] = (kinds[0], types.NoneType in parts)
+    return found
+
+
+def _value(text: str, one: str, kind: tuple[type, bool]) -> Any:
+    of, optional = kind
+    if optional and one == "none":
+        return None
+    try:
+        if of is bool:
+            return _SWITCH[one]
+        value = of(one)
+    except (KeyError, ValueError):
+        value = ""
+    if value == "" or (of is float and not math.isfinite(value)):
+        wanted = {bool: "true or false", int: "whole numbers", float: "numbers", str: "words"}
+        what = wanted[of] + " or none" * optional
+        raise Invalid(f"--set={text}: no {one!r}; give {what}")
+    return value

@@ -1,0 +1,76 @@
+"""The report and the figure of a run without devices, from made-up rows."""
+
+import dataclasses
+
+from experiments.compare_lengths import deviceless_figures, deviceless_report
+from experiments.compare_lengths.settings import Settings
+from tests.bench import rows
+
+LIMIT = {"v5e": 15.75 * rows.GIB, "h100": 59.3 * rows.GIB}
+FLAGS = Settings(dtype="bfloat16").as_json() | {"target": ["v5e", "h100"]}
+
+
+def run(**fields):
+    found = []
+    for target, limit in LIMIT.items():
+        for result in rows.run():
+            case = dataclasses.replace(result.case, target=target, **fields)
+            size = result.memory_bytes
+            lost = dict(status="too_large", message=f"needs {size / rows.GIB:.1f} GiB of ours")
+            kept = dict(status="ok", message="")
+            found.append(
+                dataclasses.replace(
+                    result,
+                    case=case,
+                    seconds=(),
+                    resident_peak_bytes=None,
+                    available_bytes=round(limit),
+                    **(lost if size > limit else kept),
+                )  # fmt: skip
+            )
+    return found
+
+
+def test_the_report_says_what_fits_and_no_times():
+    results = run()
+    text = deviceless_report.markdown(rows.kept(results, flags=FLAGS), planned=len(results))
+    assert "launch/local compare_lengths --dtype=bfloat16 --target=v5e,h100`" in text
+    squeezed = " ".join(text.split())
+    assert "| v5e | dot (dense) | forward | 8192: 8.00 GiB | 16384: 32.0 GiB |" in squeezed
+    assert "**h100, forward + backward**" in text and "75% of 79.1 GiB" in text
+    assert " ms" not in text and "median" not in text and "samples" not in text
+    assert "libtpu" in text and "Not compiled" not in text
+
+
+def test_what_did_not_compile_and_what_was_compiled_otherwise_are_said():
+    first, second, *rest = run()
+    first = dataclasses.replace(first, status="failed", message="Mosaic: no such layout")
+    second = dataclasses.replace(second, message="compiled blockwise")
+    text = deviceless_report.markdown(rows.kept([first, second, *rest], flags=FLAGS), planned=1)
+    assert "## Not compiled" in text and "Mosaic: no such layout" in text
+    assert "- compiled blockwise: additive on v5e" in text
+
+
+def test_the_figure_has_a_panel_a_target_and_pass_with_its_memory():
+    figure = deviceless_figures.draw(run())
+    titles = [axes.get_title(loc="left") for axes in figure.axes]
+    assert titles == [
+        f"{target}, {passes}"
+        for target in ("v5e", "h100")
+        for passes in ("forward", "forward + backward")
+    ]
+    words = [text.get_text() for axes in figure.axes for text in axes.texts]
+    assert words.count("15.8 GiB of v5e") == 2
+    assert words.count("59.3 GiB (75% of h100's 79.1 GiB)") == 2
+    assert deviceless_figures.draw([dataclasses.replace(run()[0], status="failed")]) is None
+
+
+def test_a_training_step_is_called_by_its_model():
+    fields = dict(passes="train_step", program="bert", num_layers=2, vocab_size=99, shard="batch")
+    results = [r for r in run() if r.case.passes == "forward"]
+    results = [dataclasses.replace(r, case=dataclasses.replace(r.case, **fields)) for r in results]
+    text = deviceless_report.markdown(rows.kept(results, flags=FLAGS), planned=len(results))
+    assert "training step of bert" in text and "2 layers of model width 512" in text
+    assert "Split by batch" in text
+    (first, _) = deviceless_figures.draw(results).axes
+    assert first.get_title(loc="left") == "v5e, training step of bert"

@@ -1,0 +1,99 @@
+import csv
+import io
+
+import pytest
+
+from attnlab.bench.tables import over_length
+from experiments.compare_lengths import figures, report
+from tests.bench import rows
+
+
+def test_table_shows_medians_spreads_and_reasons():
+    lines = over_length(rows.run(), "forward", "time").splitlines()
+    assert [cell.strip() for cell in lines[0].split("|")[1:-1]] == ["n", *rows.GROWTH]
+    last = [cell.strip() for cell in lines[-1].split("|")[1:-1]]
+    assert last == ["16384", "too slow", "5.12 s ±15%", "needs 32.0 GiB of 23.0 GiB", "1.10 s ±15%"]
+
+
+def test_memory_marks_the_high_water_mark_where_that_is_more():
+    low = rows.row("dot", 1024)
+    high = rows.row("dot", 2048, resident_peak_bytes=2**25)
+    table = over_length([low, high], "forward", "memory")
+    assert "8.00 MiB |" in table and "32.0 MiB * |" in table
+
+
+def test_report_has_every_section():
+    text = report.markdown(rows.kept(rows.run()), planned=48)
+    assert "48 cases." in text and "Abacus 9000" in text and "0123456789ab" in text
+    assert "**lsh** is faster than **dot** from n = 4096" in text
+    assert "**dot** takes less memory than" not in text  # it does at every length
+    assert "n^(2.00 ± 0.03)" in text and "n^(1.05 ± 0.03)" in text
+    assert "needs 32.0 GiB of 23.0 GiB" in text
+    assert "![memory over length](memory.svg)" in text
+    assert "0.99 to 0.99 times" in text
+
+
+def test_report_holds_what_stands_beside_the_rows():
+    text = report.markdown(
+        rows.kept(rows.run()), planned=48, beside=["## Paper beside ours", "1.23×"]
+    )
+    assert "## Paper beside ours\n\n1.23×\n\n## Cases without a result" in text
+
+
+def test_report_compares_the_devices_own_peak_where_there_is_one():
+    row = rows.row("dot", 2048, resident_peak_bytes=None, device_peak_bytes=2**25)
+    text = report.markdown(rows.kept([row]), planned=1)
+    assert "allocator's peak was 2.00 to 2.00 times" in text and "high-water mark was" not in text
+
+
+def test_report_of_an_unfinished_run_says_so():
+    assert "2 of 48 cases: cut short." in report.markdown(rows.kept(rows.run()[:2]), planned=48)
+
+
+def test_report_says_where_the_text_began_again():
+    text = report.markdown(
+        rows.kept([rows.row("dot", 512), rows.row("dot", 4096, input_cycled=True)]), planned=2
+    )
+    assert "for n = 4096: there it begins again" in text
+
+
+def test_a_pipe_in_a_message_does_not_break_the_table():
+    text = report.markdown(
+        rows.kept([rows.row("dot", 512, status="failed", message="a | b\nc")]), planned=1
+    )
+    assert "a \\| b c |" in text
+
+
+def test_csv_has_a_line_a_case():
+    lines = list(csv.DictReader(io.StringIO(report.csv_text(rows.run()))))
+    assert len(lines) == 48
+    first = lines[0]
+    assert (first["mechanism"], first["length"], first["repeats"]) == ("additive", "512", "5")
+    assert float(first["median_seconds"]) == pytest.approx(0.05)
+    assert {line["status"] for line in lines} == {"ok", "too_large", "too_slow"}
+
+
+def test_figures_of_nothing_are_not_drawn():
+    lost = rows.row("dot", 512, status="failed", seconds=())
+    assert [figures.draw([lost], name, "") for name in ("time", "memory")] == [None, None]
+
+
+def test_load_and_repeated_cases_are_said():
+    first = rows.row("dot", 512, load=9.0, other_seconds=0.8)
+    text = report.markdown(rows.kept([first, rows.row("dot", 1024, load=0.5)]), planned=2)
+    assert "0.5 to 9.0" in text and "dot, n = 512, forward (9.0)." in text
+    assert "dot, n = 512, forward: 5.00 ms, the other time 800 ms" in text
+
+
+def test_one_sample_has_no_spread():
+    row = rows.row("dot", 512, seconds=(0.01,))
+    assert "10.0 ms |" in over_length([row], "forward", "time")
+
+
+def test_what_a_module_does_less_of_is_said():
+    assert "`lsh` shares one projection" in report.markdown(
+        rows.kept([rows.row("lsh", 512)]), planned=1
+    )
+    assert "shares one projection" not in report.markdown(
+        rows.kept([rows.row("dot", 512)]), planned=1
+    )

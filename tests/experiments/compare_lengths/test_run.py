@@ -1,0 +1,205 @@
+import dataclasses
+
+import pytest
+
+from attnlab.bench import trends
+from attnlab.bench.case import Case, Result
+from attnlab.runs.folder import Folder
+from attnlab.runs.rows import Rows
+from experiments.compare_lengths import forecast
+from experiments.compare_lengths import run as compare
+from experiments.compare_lengths.settings import Settings
+from tests.bench import rows
+
+
+def of_rows(case: Case) -> Result:
+    return dataclasses.replace(rows.row(case.label, case.length, case.passes), case=case)
+
+
+class Recorder:
+    """Stands in for a `Runner`: keeps what was asked of it, and says what a table of rows says."""
+
+    environment = {"platform": "cpu", "device": "Abacus 9000", "devices": 1, "cpus": 2}
+
+    def __init__(self, answer=None):
+        self.log = []
+        self._answer = answer or of_rows
+
+    def run(self, case: Case, *, run: bool = True, tell=None) -> Result:
+        self.log.append((str(case), run))
+        return self._answer(case) if run else Result(case, "too_slow", "not run")
+
+    def retire(self):
+        self.log.append("fresh")
+
+    def errors(self):
+        return ""
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        pass
+
+
+def measured(earlier, length, **limits):
+    runner = Recorder()
+    result = compare.measured(Case("dot", length), earlier, Settings(**limits), runner)
+    ((_, ran),) = runner.log
+    return ran, result
+
+
+def test_prediction_continues_the_last_two_lengths():
+    quadratic = [rows.row("dot", n) for n in (512, 1024, 2048)]  # 20 ms at 1024
+    assert trends.predicted(quadratic, 8192) == pytest.approx(0.02 * 64)
+    assert trends.predicted(quadratic[:1], 1024) == pytest.approx(0.01)  # linear at least
+    assert trends.predicted([], 1024) == 0.0
+    jump = [rows.row("dot", 512), rows.row("dot", 1024, seconds=(9.0,))]
+    assert trends.predicted(jump, 2048) == pytest.approx(36.0)  # no steeper than n²
+
+
+def test_a_case_that_would_take_too_long_is_only_compiled():
+    earlier = [rows.row("dot", n) for n in (512, 1024)]
+    assert measured(earlier, 8192, case_seconds=2.0)[0]
+    ran, result = measured(earlier, 8192, case_seconds=1.0)
+    message = "not run: about 1 s a call, by shorter lengths (limit 1 s)"
+    assert not ran and result.message == message
+
+
+def test_after_one_too_slow_length_the_longer_ones_are_only_compiled():
+    earlier = [rows.row("dot", 512, status="too_slow", seconds=())]
+    ran, result = measured(earlier, 1024, case_seconds=60.0)
+    assert not ran and result.message == "not run: n = 512 was already too slow"
+
+
+def test_a_case_that_was_seen_to_grow_too_large_is_only_compiled():
+    earlier = [rows.row("dot (dense)", n) for n in (512, 1024)]  # 128 MiB at 1024
+    assert measured(earlier, 2048, case_gib=0.6)[0]
+    ran, result = measured(earlier, 4096, case_gib=0.6)
+    assert not ran and result.status == "too_large" and result.memory_bytes > 1.9 * 2**30
+    assert result.message == "needs about 1.98 GiB of 614 MiB allowed"
+
+
+def test_the_time_left_is_that_of_measured_cases_without_the_first():
+    cases = [Case("dot", n) for n in (512, 1024, 2048)]
+    done = {c: rows.row("dot", c.length, compile_seconds=1.0) for c in cases[:2]}
+    done[cases[0]] = dataclasses.replace(done[cases[0]], compile_seconds=50.0)  # with the start
+    left = forecast.seconds_left(cases[2:], done, repeats=5, limit=10.0)
+    assert left == pytest.approx(1.0 + 7 * 0.08)
+    too_slow = forecast.seconds_left(cases[2:], done, repeats=5, limit=0.01)
+    assert too_slow == pytest.approx(1.0)
+    assert forecast.seconds_left(cases[1:], dict([*done.items()][:1]), repeats=5, limit=1.0) is None
+
+
+def run(tmp_path, monkeypatch, answer, resume=None, **settings):
+    runner = Recorder(answer)
+    monkeypatch.setattr(compare, "Runner", lambda **_: runner)
+    flags = dict(mechanisms=("dot", "lsh"), passes=("forward",), lengths=(512, 1024, 2048))
+    chosen = Settings(**flags | settings)
+    folder = Folder.fresh("compare_lengths", tmp_path, chosen.as_json())
+    if resume is not None:
+        folder = Folder.kept("compare_lengths", resume)
+    return compare.run(chosen, folder), runner.log, folder
+
+
+def kept(folder: Folder) -> dict[str, Result]:
+    rows_ = Rows(folder, lambda row: row.case, [Result]).kept.values()
+    return {str(one.row.case): one.row for one in rows_}
+
+
+def busy(case: Case) -> Result:
+    """A machine on which other work slows one case down, the first time."""
+    held_up = case.mechanism == "dot" and case.length == 1024 and case not in busy.seen
+    busy.seen.add(case)
+    row = of_rows(case)
+    return dataclasses.replace(row, seconds=tuple(s * (40 if held_up else 1) for s in row.seconds))
+
+
+def test_a_run_goes_length_by_length_and_repeats_what_does_not_fit_in(
+    tmp_path, monkeypatch, capsys
+):
+    busy.seen = set()
+    loads = iter([0.5] * 3 + [9.0] + [0.5] * 20)
+    monkeypatch.setattr(compare.os, "getloadavg", lambda: (next(loads), 0.0, 0.0))
+    status, log, folder = run(tmp_path, monkeypatch, busy)
+    out = capsys.readouterr().out
+    planned = [entry for entry in log if entry != "fresh"]
+    lengths = [512, 512, 1024, 1024, 2048, 2048]
+    names = ["dot", "lsh"] * 3
+    want = [f"{name}, n = {n}, forward" for name, n in zip(names, lengths, strict=True)]
+    assert status == 0 and [words for words, _ in planned[:6]] == want
+    assert log[2] == log[5] == "fresh"  # a process a length
+    assert [words for words, _ in planned[6:]] == [want[2], want[4]]
+    assert "about" in out and "s left" in out and "2 cases have times that disagree" in out
+    found = kept(folder)
+    again = found[want[2]]
+    assert again.median_seconds == pytest.approx(0.02) and again.other_seconds == 40 * 0.02
+    assert found[want[0]].other_seconds is None
+    report = (folder.path / "report.md").read_text()
+    assert "dot, n = 1024, forward: 20.0 ms, the other time 800 ms" in report
+    assert "0.5 to 9.0" in report and "lsh, n = 1024, forward (9.0)" in report
+    assert "rows of several runs" not in report
+    # A resumed run repeats nothing twice, and says that it mixes times.
+    lost = dataclasses.replace(found[want[5]], status="failed", seconds=())
+    folder.append(dataclasses.asdict(lost) | {"begun": "2026-11-01", "environment": {}})
+    status, log, folder = run(tmp_path, monkeypatch, busy, resume=folder.path)
+    assert status == 0 and [entry for entry in log if entry != "fresh"] == [(want[5], True)]
+    assert "rows of several runs" in (folder.path / "report.md").read_text()
+
+
+def test_on_an_accelerator_each_line_has_a_process_at_each_length(tmp_path, monkeypatch):
+    monkeypatch.setitem(Recorder.environment, "platform", "gpu")
+    _, log, _ = run(tmp_path, monkeypatch, None, passes=("forward", "forward_backward"))
+    assert log[2] == log[5] == log[8] == "fresh" and log.count("fresh") == 5
+
+
+@pytest.mark.parametrize(("status", "lost"), [("too_large", 0), ("too_slow", 0), ("killed", 1)])
+def test_a_run_with_a_lost_case_is_not_complete(status, lost, tmp_path, monkeypatch):
+    def answer(case):
+        return dataclasses.replace(of_rows(case), status=status, seconds=())
+
+    found, _, _ = run(tmp_path, monkeypatch, answer, lengths=(512,))
+    assert found == lost
+
+
+def test_settings_of_another_version_are_refused():
+    values = Settings().as_json()
+    for changed, message in (
+        (values | {"color": "red"}, "settings of another version, with color; start a new run"),
+        ({k: v for k, v in values.items() if k != "batch"}, "another version, without batch;"),
+        ({}, "without batch, case_gib,"),
+        (values | {"lengths": 5}, "settings that cannot be read: lengths; start"),
+        (values | {"batch": "many"}, "settings that cannot be read: '<' not supported"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            Settings.from_json(changed)
+
+
+def test_cases_come_length_by_length():
+    settings = Settings(
+        mechanisms=("lsh", "dot"), lengths=(64, 32), implementation=("dense", "blockwise")
+    )
+    cases = settings.cases(local_devices=1)
+    one_length = ["lsh"] * 2 + ["dot (dense)"] * 2 + ["dot (blockwise)"] * 2
+    assert [c.label for c in cases] == one_length * 2
+    assert [c.length for c in cases] == [32] * 6 + [64] * 6
+
+
+def test_a_mechanism_may_say_how_it_is_computed():
+    names = ("multi_head", "multi_head:dense", "additive:auto", "lsh:pallas", "multi_head:dense")
+    cases = Settings(mechanisms=names, lengths=(8,), passes=("forward",)).cases(1)
+    labels = ["multi_head", "multi_head (dense)", "additive", "lsh (pallas)"]
+    assert [c.label for c in cases] == labels
+    assert {"multi_head", "multi_head (dense)"} < {c.label for c in Settings().cases(1)}
+    for bad, valid in (("lsh:dense", "auto, pallas"), ("dot:fast", "auto, dense, blockwise")):
+        with pytest.raises(ValueError, match=f"--mechanisms={bad}: .*valid: {valid}"):
+            Settings(mechanisms=(bad,))
+
+
+def test_pmap_takes_every_device_and_jit_one():
+    def devices(**flags):
+        return Settings(batch=4, **flags).cases(local_devices=4)[0].devices
+
+    assert (devices(), devices(parallel="pmap"), devices(devices=2)) == (1, 4, 2)
+    with pytest.raises(ValueError, match="--devices=4: this machine has 2; give fewer"):
+        Settings(batch=4, devices=4).cases(local_devices=2)

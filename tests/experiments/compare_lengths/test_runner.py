@@ -1,0 +1,84 @@
+"""One worker process after the other: what dies or does not fit becomes a row, the rest go on."""
+
+import dataclasses
+import os
+import re
+import signal
+import threading
+import time
+
+import pytest
+
+from attnlab.bench.case import Case
+from experiments.compare_lengths.runner import Runner
+
+SMALL = dict(num_heads=2, head_dim=8, ops_only=True)
+OK = Case("dot", 32, **SMALL)
+
+
+@pytest.fixture(scope="module")
+def started():
+    with Runner(devices=None, input_path=None, repeats=2, case_seconds=60.0) as found:
+        yield found
+
+
+def test_a_case_is_measured(started):
+    result = started.run(OK)
+    assert (result.status, result.case) == ("ok", OK)
+    assert len(result.seconds) == 2 and min(result.seconds) > 0
+    assert result.compile_seconds > 0 and result.calls_per_sample >= 1
+    assert result.analysis_bytes >= 4 * 32 * 16 * 4  # three inputs and an output
+    assert started.environment["platform"] == "cpu" and started.environment["versions"]["jax"]
+
+
+def test_what_would_not_fit_is_known_before_it_runs(started):
+    case = dataclasses.replace(OK, length=2**22, implementation="dense")
+    began = time.monotonic()
+    result = started.run(case)
+    assert result.status == "too_large" and time.monotonic() - began < 60
+    assert re.fullmatch(r"needs \d+ TiB of [\d.]+ [GM]iB free", result.message)
+    assert result.analysis_bytes > 2 * 4 * 2**44 and not result.seconds
+    assert started.run(OK).status == "ok"
+
+
+def test_compiling_only_tells_the_memory(started):
+    result = started.run(OK, run=False)
+    assert (result.status, result.seconds) == ("too_slow", ())
+    assert result.analysis_bytes == started.run(OK).analysis_bytes
+
+
+def test_an_exception_is_a_row(started):
+    result = started.run(dataclasses.replace(OK, implementation="cudnn"))
+    assert result.status == "failed" and "cudnn" in result.message
+    assert "Traceback" in started.errors()
+    assert started.run(OK).status == "ok"
+
+
+def test_a_killed_worker_is_a_row(started):
+    assert started.run(OK).status == "ok"  # a worker is there
+    endless = dataclasses.replace(OK, mechanism="additive", length=2**17)
+    threading.Timer(3.0, lambda: os.kill(started.pid, signal.SIGKILL)).start()
+    result = started.run(endless)
+    assert result.status == "killed" and "SIGKILL" in result.message
+    assert started.run(OK).status == "ok"
+
+
+def test_one_that_does_not_end_is_stopped():
+    slow = dataclasses.replace(OK, mechanism="additive", length=2**17)
+    settings = dict(devices=None, input_path=None, repeats=1, case_seconds=1.0)
+    with Runner(**settings, case_bytes=2**30) as found:
+        large = found.run(dataclasses.replace(OK, length=2**22, implementation="dense"))
+        assert large.status == "too_large" and large.message.endswith("TiB of 1.00 GiB allowed")
+        said = []
+        result = found.run(slow, tell=said.append)
+        assert said[0] == "compiling …"
+        assert any(re.fullmatch(r"[\d.]+ s, running …", words) for words in said)
+        assert result.status == "too_slow" and result.message == "stopped after 1 s while running"
+        assert result.analysis_bytes > 0  # known before it ran
+
+
+def test_a_worker_that_cannot_start_says_why(monkeypatch):
+    monkeypatch.setenv("JAX_PLATFORMS", "no_such_platform")
+    runner = Runner(devices=None, input_path=None, repeats=1, case_seconds=1.0)
+    with pytest.raises(ValueError, match="no_such_platform"), runner:
+        pass

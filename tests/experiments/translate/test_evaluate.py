@@ -1,0 +1,97 @@
+"""Alignments of a model that looks where it should, by the step that predicts or by the next."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from attnlab.data import dates
+from attnlab.data.tokenizers import Bytes
+from attnlab.models.luong import Luong
+from attnlab.models.seq2seq import Seq2Seq
+from attnlab.tokens import NUM_SPECIAL
+from attnlab.training.evaluation_figures import Alignment
+from experiments.translate import drawn
+from experiments.translate.corpus import Corpus, Drawn, Tokenizers
+from experiments.translate.evaluate import date_alignment_error, translate
+
+TEXTS = ("2019-03-05", "1998-10-31")
+
+
+class Same(dates.Dates):
+    """Dates that are written as they should be: each character stems from itself."""
+
+    def __len__(self):
+        return len(TEXTS)
+
+    def __getitem__(self, index):
+        return {"source": TEXTS[index], "target": TEXTS[index]}
+
+    def alignment(self, index):
+        return tuple((i,) for i in range(len(TEXTS[index])))
+
+
+BYTES = Tokenizers(Bytes(), Bytes())
+DRAWN = tuple(Drawn(text, text) for text in TEXTS)
+CORPUS = Corpus("dates", {"test": Same("test")}, lambda joint: BYTES, "exact match", DRAWN)
+
+
+class Diagonal(Seq2Seq):
+    """Step t looks at the source's character t or, `late`, at the one before."""
+
+    late: bool = False
+
+    @property
+    def weights_follow_input(self):
+        return self.late
+
+    def encode(self, source, *, deterministic=True):
+        return source
+
+    def decode(self, memory, tokens, *, deterministic=True, decode=False, return_weights=False):
+        weights = jnp.eye(tokens.shape[1], memory.shape[1], -int(self.late))
+        logits = jnp.zeros((*tokens.shape, NUM_SPECIAL + 256))
+        return logits, jnp.broadcast_to(weights, (len(tokens), *weights.shape))
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_links_are_those_of_the_step_that_the_model_says(late):
+    model = Diagonal(late)
+    assert date_alignment_error(model, {}, CORPUS, BYTES) == 0
+    shown = drawn.alignments(model, {}, CORPUS, BYTES)
+    length = len(TEXTS[0])
+    for one in shown:
+        np.testing.assert_array_equal(np.asarray(one.weights)[:length, :length], np.eye(length))
+        assert len(one.target) == np.shape(one.weights)[0] == length + (not late)  # and EOS
+
+
+def test_alignments_are_kept_with_the_pairs_that_they_are_of(tmp_path):
+    assert not drawn.is_of(DRAWN, tmp_path)
+    known = (Drawn("a", "b", frozenset({(0, 1)})),)
+    drawn.write(
+        [Alignment(["a", "c"], ["b"], [[0.25, 0.75]], known=known[0].known)], known, tmp_path
+    )
+    (one,) = drawn.read(tmp_path)
+    assert (one.source, one.target, one.known) == (["a", "c"], ["b"], {(0, 1)})
+    np.testing.assert_array_equal(one.weights, [[0.25, 0.75]])
+    assert drawn.is_of(known, tmp_path) and not drawn.is_of(DRAWN, tmp_path)
+
+
+def test_luongs_scores_of_content_follow_the_word_that_is_read():
+    scores = ("location", "dot", "general", "concat")
+    assert [Luong(5, 5, score=name).weights_follow_input for name in scores] == [
+        False, True, True, True,
+    ]  # fmt: skip
+    assert not Seq2Seq().weights_follow_input
+
+
+def test_a_source_longer_than_luongs_locations_is_translated(quick_compile):
+    size = BYTES.target.vocab_size
+    sizes = {"embed_features": 3, "hidden_features": 5, "num_layers": 1, "max_source_length": 7}
+    model = Luong(size, size, score="location", **sizes)
+    tokens = jnp.ones((1, 4), int)
+    variables = jax.jit(model.init)(jax.random.key(0), tokens, tokens)
+    found = translate(
+        model, variables, CORPUS, BYTES, beam_size=1, length_penalty=0.0, max_length=3
+    )
+    assert len(found) == len(TEXTS)

@@ -1,0 +1,200 @@
+"""What `translate` may be asked, and that every recipe builds its model."""
+
+import dataclasses
+import functools
+import shlex
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from attnlab.runs import command_line, palette
+from attnlab.runs.errors import Invalid
+from experiments.translate.models import MODELS, build
+from experiments.translate.recipes import PRESETS
+from experiments.translate.settings import Settings
+from experiments.translate.variants import Training, Variant
+
+FILES = ("a.de", "a.en")
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"preset": "tiny"}, "--preset=tiny: no 'tiny'; valid: dates, cpu"),
+        (
+            {"models": ("rnn_search", "gpt")},
+            "--models=rnn_search,gpt: no 'gpt'; valid: rnn_encdec,",
+        ),
+        ({"models": ("luong", "luong")}, "--models=luong,luong: give each once"),
+        ({"parallel": "vmap"}, "--parallel=vmap: no 'vmap'; valid: jit, pmap"),
+        ({"dtype": "float16"}, "--dtype=float16: no 'float16'; valid: float32, bfloat16"),
+        ({"steps": 0}, "--steps=0 is too small; give at least 1"),
+        (
+            {"seeds": (0, 2**31)},
+            "--seeds=0,2147483648: 2147483648 is too large; give less than 2147483648",
+        ),
+        ({"log_every": 0}, "--log_every=0 is too small; give at least 1"),
+        ({"draw_file": "a.tsv"}, "--draw_file=a.tsv: needs text"),
+        ({"pack": True}, "--pack: only the Transformer keeps packed pairs apart; give --models="),
+        ({"accumulate": 0}, "--accumulate=0 is too small; give at least 1"),
+        ({"learning_rate": float("nan")}, "--learning_rate=nan: give a finite number"),
+        ({"learning_rate": float("inf")}, "--learning_rate=inf: give a finite number"),
+        ({"length_penalty": float("inf")}, "--length_penalty=inf: give a finite number"),
+        ({"length_penalty": 0.6}, "--length_penalty=0.6: greedy search has none"),
+        ({"data_dir": "/data"}, "--data_dir=/data: needs --tfds_name"),
+        ({"dropout_rate": 1.0}, "--dropout_rate=1 is too large; give less than 1"),
+        ({"dropout_rate": -0.1}, "--dropout_rate=-0.1 is too small; give at least 0"),
+        ({"length_penalty": -0.6}, "--length_penalty=-0.6 is too small; give at least 0"),
+        ({"data_files": ("a", "b", "c")}, "--data_files=a,b,c: give the source and the target"),
+        ({"data_files": FILES, "tfds_name": "wmt"}, "--tfds_name=wmt and --data_files are two"),
+        ({"test_files": FILES}, "--test_files=a.de,a.en: needs --data_files"),
+        (
+            {"data_files": FILES, "validation_files": FILES},
+            "--validation_files and --test_files go together",
+        ),
+        ({"data_files": FILES, "test_files": FILES}, "--validation_files and --test_files go"),
+        ({"tfds_name": "wmt", "direction": "de"}, "--direction=de: give two languages, as de-en"),
+        ({"direction": "de-en"}, "--direction=de-en: needs --tfds_name"),
+        ({"vocab_size": 99}, "--vocab_size=99: needs text"),
+        ({"preset": "dates", "data_files": FILES}, "--preset=dates has its own data"),
+        ({"preset": "cpu"}, "--preset=cpu needs text: give --data_files"),
+    ],
+)
+def test_refuses_bad_settings(changed, message):
+    with pytest.raises(Invalid) as refused:
+        Settings(**changed)
+    assert str(refused.value).startswith(message) and "\n" not in str(refused.value)
+
+
+def parsed(flags):
+    found = []
+
+    def keep(settings, folder):
+        found.append(settings)
+        return 0
+
+    assert command_line.run(["translate", *flags], Settings, keep, doc=None) == 0
+    return found[0]
+
+
+def test_without_flags_the_settings_are_the_defaults():
+    assert parsed([]) == Settings()
+
+
+def test_the_command_line_of_settings_gives_these_settings():
+    settings = Settings(
+        models=("luong", "rnn_search"),
+        data_files=("my texts/a.de", "a.en"),
+        learning_rate=3e-5,
+        dropout_rate=0.0,
+        steps=7,
+        tensorboard=True,
+        seeds=(1, 0),
+        set=("luong.score=dot,concat", "luong.reverse_source=false"),
+    )
+    launcher, name, *flags = shlex.split(
+        command_line.command("translate", Settings, settings.as_json())
+    )
+    assert (launcher, name) == ("launch/local", "translate")
+    assert parsed(flags) == settings
+    assert command_line.command("translate", Settings, {}) == "launch/local translate"
+
+
+def test_flags_change_the_recipe_of_every_model():
+    changed = Settings(steps=8, batch_size=6, learning_rate=0.5, dropout_rate=0.25, max_length=9)
+    before = Settings()
+    for name in MODELS:
+        recipe, old = changed.recipe(Variant(name)), before.recipe(Variant(name))
+        assert (recipe.steps, recipe.batch_size, recipe.sizes["dropout_rate"]) == (8, 6, 0.25)
+        assert recipe.optimizer == dataclasses.replace(
+            old.optimizer, learning_rate=0.5, warmup_steps=4
+        )
+        recipe.optimizer.build(8)  # a short training warms up in half of its steps
+        assert old == PRESETS["dates"].recipes[name]
+    assert changed.chosen_preset().max_length == 9
+    sizes = Settings(data_files=FILES, vocab_size=99).chosen_preset()
+    assert sizes.vocab_size == sizes.joint_vocab_size == 99
+    assert Settings(data_files=FILES).chosen_preset() == PRESETS["cpu"]
+    assert Settings(data_files=FILES, length_penalty=0.0).chosen_preset().length_penalty == 0
+
+
+def test_each_value_that_is_set_is_a_variant_of_its_own():
+    settings = Settings(
+        models=("luong", "rnn_search"),
+        set=("luong.score=dot,concat", "luong.reverse_source=false", "rnn_search.dropout_rate=.5"),
+        dropout_rate=0.25,
+    )
+    variants = settings.variants()
+    assert [one.title for one in variants] == [
+        "Luong (score=dot, reverse_source=False)",
+        "Luong (score=concat, reverse_source=False)",
+        "RNNsearch (dropout_rate=0.5)",
+    ]
+    assert [one.name for one in variants][0] == "luong-score-dot-reverse_source-False"
+    dot, concat, search = (settings.recipe(one).sizes for one in variants)
+    assert (dot["score"], concat["score"], search["dropout_rate"]) == ("dot", "concat", 0.5)
+    assert dot["reverse_source"] is False and dot["dropout_rate"] == 0.25
+    sizes = Settings(models=("transformer",), set=("transformer.positions=none,rotary",))
+    assert [sizes.recipe(one).sizes["positions"] for one in sizes.variants()] == [None, "rotary"]
+
+
+def test_each_model_is_trained_once_for_each_seed():
+    assert Settings(models=("luong",)).trainings() == [Training(Variant("luong"), 0)]
+    one, other = Settings(models=("luong",), seeds=(3, 1)).trainings()
+    assert (one.folder, other.folder) == ("luong-seed3", "luong-seed1")
+    assert one.title == "Luong, seed 3" and one.key == ("Luong", 3)
+    assert Settings(models=("luong",), seeds=(3,)).trainings()[0].folder == "luong"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("score=dot", "write MODEL.FIELD=VALUE, as luong.score=dot,concat"),
+        ("luong.score", "write MODEL.FIELD=VALUE"),
+        ("gpt.score=dot", "no 'gpt' is trained; valid: luong, transformer"),
+        ("luong.heads=4", "luong has no 'heads'; valid: embed_features, hidden_features,"),
+        ("luong.num_layers=two", "no 'two'; give whole numbers"),
+        ("luong.num_layers=", "no ''; give whole numbers"),
+        ("luong.input_feeding=yes", "no 'yes'; give true or false"),
+        ("luong.dropout_rate=nan", "no 'nan'; give numbers"),
+        ("luong.score=dot,dot", "give each value once"),
+        ("luong.score=cosine", "score"),
+        ("transformer.num_heads=5", "width must be a multiple of num_heads"),
+    ],
+)
+def test_refuses_sizes_that_a_model_does_not_have(text, message):
+    with pytest.raises(Invalid) as refused:
+        Settings(models=("luong", "transformer"), set=(text,))
+    assert str(refused.value).startswith(f"--set={text}: ") and message in str(refused.value)
+
+
+def test_refuses_to_set_a_size_twice():
+    with pytest.raises(Invalid, match="luong.score is set already; give all values in one list"):
+        Settings(models=("luong",), set=("luong.score=dot", "luong.score=concat"))
+
+
+def test_vocabularies_and_means_are_the_papers():
+    over_sentences = {"rnn_search", "rnn_encdec", "luong"}
+    for name, preset in PRESETS.items():
+        for model, recipe in preset.recipes.items():
+            assert recipe.joint_vocabulary == (model == "transformer")
+            of_sentences = name == "paper" and model in over_sentences
+            assert recipe.gradient_mean_over == ("sentences" if of_sentences else "tokens")
+    assert PRESETS["paper"].joint_vocab_size == 37_000
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("preset", PRESETS)
+def test_every_recipe_builds_its_model(preset, name):
+    recipe = PRESETS[preset].recipes[name]
+    sizes = {**recipe.sizes, "dropout_rate": 0.5}  # as --dropout_rate gives it
+    model = build(name, sizes, source_vocab_size=11, target_vocab_size=13, dtype="bfloat16")
+    source, target = (jax.ShapeDtypeStruct((2, n), jnp.int32) for n in (5, 7))
+    keys = {"params": jax.random.key(0), "dropout": jax.random.key(1)}
+    make = functools.partial(model.init_with_output, deterministic=False)
+    logits, _ = jax.eval_shape(make, keys, source, target)
+    assert logits.shape == (2, 7, 13) and logits.dtype == jnp.float32
+    recipe.optimizer.build(recipe.steps)
+    assert name in palette.MODEL_TITLES.keys() & palette.MODELS.keys()
+    assert set(PRESETS[preset].models) <= set(PRESETS[preset].recipes)

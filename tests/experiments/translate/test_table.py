@@ -1,0 +1,94 @@
+"""The report of translations: its answer, its tables, and what it leaves blank."""
+
+import pytest
+
+from attnlab.training.bleu import Bleu
+from experiments.translate.table import Published, Row, markdown
+
+PAPER = ("BLEU", "WMT14 en→fr", "Bahdanau 2014, Table 1")
+WHERE = "| device | a processor |"
+
+
+def bleu(score):
+    return Bleu(score, "nrefs:1|tok:13a", 0.9871, (50.0, 30.0, 20.0, 10.0), 98, 99)
+
+
+def report(rows, **changed):
+    given = dict(title="Title", task="A task.", command="launch/local x", where=WHERE)
+    return markdown(rows, **{**given, **changed})
+
+
+def cells(text, first):
+    """The cells of the lines of tables that begin with `first`."""
+    lines = [line for line in text.splitlines() if line.startswith(f"| {first} ")]
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+
+
+ROWS = [
+    Row("RNNencdec", 1234567, 5000, 600.0, 2500.4, 9.876, bleu(20.04)),
+    Row("RNNsearch", 2345678, 5000, 900.0, 2000.0, 6.5, bleu(31.26), None, 0.25),
+    Row("Luong", 7, 5000, 900.0),
+]
+
+
+def test_the_best_is_told_first():
+    assert "**RNNsearch reaches 31.3 BLEU, RNNencdec 20.0.**" in report(ROWS)
+    by_match = [Row("a", 1, 2, 3.0, exact_match=0.5), Row("b", 1, 2, 3.0, exact_match=0.985)]
+    assert "**b reaches 98.5% exact match, a 50.0%.**" in report(by_match)
+    assert "**No test score was measured.**" in report(ROWS[2:])
+
+
+def test_results_are_as_measured_and_the_rest_is_blank():
+    text = report(ROWS)
+    assert cells(text, "model") == [
+        ["model", "parameters", "steps", "minutes", "tokens/s", "validation perplexity", "BLEU"]
+        + ["brevity penalty", "AER"]
+    ]  # no exact match: nothing measured it
+    assert cells(text, "RNNsearch") == [
+        ["RNNsearch", "2,345,678", "5,000", "15.0", "2,000", "6.50", "31.3", "0.987", "0.250"]
+    ]
+    assert cells(text, "Luong") == [["Luong", "7", "5,000", "15.0", "", "", "", "", ""]]
+    assert "`nrefs:1|tok:13a`" in text
+
+
+def test_papers_stand_beside_and_are_blank_where_they_print_nothing():
+    published = [Published("RNNsearch", "26.75", *PAPER), Published("RNNencdec", None, *PAPER)]
+    published.append(Published("RNNsearch", "0.39", "AER", "RWTH", "elsewhere"))
+    _, beside = report(ROWS, published=published).split("## Beside the papers")
+    assert cells(beside, "RNNsearch") == [
+        ["RNNsearch", "31.3", "26.75", *PAPER],
+        ["RNNsearch", "0.250", "0.39", "AER", "RWTH", "elsewhere"],
+    ]
+    assert cells(beside, "RNNencdec") == [["RNNencdec", "20.0", "", *PAPER]]
+    assert cells(beside, "Luong") == [["Luong", "", "", "", "", ""]]
+    assert "## Beside the papers" not in report(ROWS)
+
+
+def test_several_seeds_are_shown_one_by_one_and_as_their_mean():
+    rows = [Row("a", 1, 2, 3.0, exact_match=x, seed=i) for i, x in enumerate((0.5, 0.7))]
+    rows.append(Row("b", 1, 2, 3.0, exact_match=0.25))
+    text = report(rows)
+    said = (
+        "**a reaches 60.0% ± 14.1% exact match, b 25.0% (mean ± standard deviation over seeds).**"
+    )
+    assert said in text
+    assert cells(text, "a") == [
+        ["a", "0", "1", "2", "0.1", "50.0%"],
+        ["a", "1", "1", "2", "0.1", "70.0%"],
+        ["a", "2", "60.0% ± 14.1%"],
+    ]
+    assert cells(text, "b") == [["b", "0", "1", "2", "0.1", "25.0%"], ["b", "1", "25.0%"]]
+    both = [Row("a", 1, 2, 3.0, bleu=bleu(20.0 + 2 * seed), seed=seed) for seed in (0, 1)]
+    _, beside = report(both, published=[Published("a", "25", *PAPER)]).split("## Beside")
+    assert cells(beside, "a")[0][1] == "21.0 ± 1.4"
+
+
+def test_where_it_was_measured_and_how_to_do_it_again():
+    text = report(ROWS, figures={"length.svg": "BLEU by length"}, notes=["A note."])
+    assert text.endswith("## Where\n\n    launch/local x\n\n| device | a processor |\n")
+    assert "![BLEU by length](length.svg)" in text and "\n\nA note.\n\n" in text
+
+
+def test_a_report_of_nothing():
+    with pytest.raises(ValueError, match="nothing to report"):
+        report([])

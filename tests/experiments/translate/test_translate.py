@@ -1,0 +1,322 @@
+"""`translate` from end to end, in this process, with a model that compiles at once."""
+
+import dataclasses
+import json
+import os
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+
+import jax
+import pytest
+
+from attnlab.runs import command_line, figure_files
+from attnlab.training import run as training_run
+from attnlab.training.curve import METRICS, Diverged, read_metrics
+from attnlab.training.loop import CHECKPOINTS
+from experiments.translate import __main__ as translate
+from experiments.translate import corpus, training
+from experiments.translate.settings import Settings
+from tests.experiments import tiny
+
+FLAGS = ["--models=rnn_search", "--steps=6", "--validate_every=3", "--log_every=2", "--devices=1"]
+FLAGS += ["--max_length=16"]  # so that all batches have one shape
+
+
+@pytest.fixture(scope="module", autouse=True)
+def small():
+    """Small models, few dates to test, quick compilation."""
+    jax.config.update("jax_disable_most_optimizations", True)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(training, "build", tiny.build)
+        dates = corpus.dates.Dates
+
+        def fewer(split="train", *, size=None, **given):
+            return dates(split, size=48, **given) if size else dates(split, **given)
+
+        patched.setattr(corpus.dates, "Dates", fewer)
+        patched.setattr(corpus, "DRAWN", 1)
+        yield
+    jax.config.update("jax_disable_most_optimizations", False)
+
+
+@pytest.fixture(scope="module")
+def stopped(tmp_path_factory):
+    """The folder of a run that SIGTERM stopped, and what it printed."""
+    parent = tmp_path_factory.mktemp("results")
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(training_run, "say", signals("step 4/6", signal.SIGTERM))
+        status, out, err = tiny.run(translate, *FLAGS, f"--output_dir={parent}")
+    assert (status, err) == (128 + signal.SIGTERM, "")
+    (folder,) = parent.iterdir()
+    assert {path.name for path in folder.iterdir()} == {"settings.json", "rnn_search"}
+    return folder, out
+
+
+def signals(line, number):
+    """A `say` that sends a signal at a line that begins so."""
+
+    def say(text=""):
+        command_line.say(text)
+        if text.startswith(line):
+            os.kill(os.getpid(), number)
+
+    return say
+
+
+@pytest.fixture(scope="module")
+def finished(stopped):
+    """The same folder after it was gone on with, and what that printed."""
+    folder, _ = stopped
+    status, out, err = tiny.run(translate, f"--resume={folder}")
+    assert (status, err) == (0, "")
+    return folder, out
+
+
+def test_sigterm_saves_and_says_how_to_go_on(stopped):
+    folder, out = stopped
+    assert f"results: {folder}" in out and "step 6/6" not in out
+    assert out.endswith(f"SIGTERM: what is done is kept\nto complete it: --resume={folder}\n")
+
+
+def test_a_stopped_run_goes_on_to_the_end(finished):
+    folder, out = finished
+    assert "going on after step 5" in out and f"report: {folder / 'report.md'}" in out
+    rows = [(row["kind"], row["step"]) for row in read_metrics(folder / "rnn_search")]
+    assert rows == [
+        ("training", 2), ("validation", 3), ("training", 4), ("training", 6), ("validation", 6),
+    ]  # fmt: skip
+
+
+def test_the_folder_has_what_the_documentation_says(finished):
+    folder, _ = finished
+    figures = [f"{name}.{kind}" for name in ("alignment_rnn_search", "by_length", "curve")
+               for kind in ("png", "svg")]  # fmt: skip
+    names = {path.name for path in folder.iterdir()}
+    assert names == {*figures, "report.md", "results.jsonl", "settings.json", "rnn_search"}
+    names = {path.name for path in (folder / "rnn_search").iterdir()}
+    assert names == {CHECKPOINTS, METRICS, "translations.txt", "alignments.json"}
+    (result,) = map(json.loads, (folder / "results.jsonl").read_text().splitlines())
+    assert (result["model"], result["steps"], result["bleu"]) == ("RNNsearch", 6, None)
+    assert 0 <= result["exact_match"] <= 1 and 0 <= result["alignment_error_rate"] <= 1
+    assert result["flags"]["log_every"] == 2 and "sacrebleu" in result["environment"]["versions"]
+    written = (folder / "report.md").read_text()
+    for text in ("RNNsearch reaches", " AER |", "(curve.svg)", "48 pairs of the test split"):
+        assert text in written
+
+
+def test_the_report_says_how_to_make_it_again(finished):
+    folder, _ = finished
+    (line,) = [
+        line.strip()
+        for line in (folder / "report.md").read_text().splitlines()
+        if line.startswith("    launch/local")
+    ]
+    assert set(shlex.split(line)) == {"launch/local", "translate", *FLAGS}
+
+
+def test_a_finished_run_is_not_run_again_but_reported_again(finished):
+    folder, _ = finished
+    names = ("report.md", "alignment_rnn_search.svg", "by_length.svg", "curve.svg")
+    kept = [folder / "rnn_search" / METRICS, folder / "results.jsonl", *map(folder.joinpath, names)]
+    before = [path.read_bytes() for path in kept]
+    for name in names:
+        (folder / name).unlink()
+    status, out, _ = tiny.run(translate, f"--resume={folder}")
+    assert status == 0 and "0 of 1 trainings to run" in out
+    assert [path.read_bytes() for path in kept] == before
+
+
+def test_other_pairs_are_drawn_without_training_again(finished, monkeypatch):
+    folder, _ = finished
+    monkeypatch.setattr(figure_files, "save", tiny.save_nothing)
+    monkeypatch.setattr(corpus, "DRAWN", 2)  # dates have no --draw_file
+    before = (folder / "rnn_search" / METRICS).read_bytes()
+    status, out, _ = tiny.run(translate, f"--resume={folder}")
+    assert status == 0 and "going on after step 6" in out and "step 6/6" not in out
+    kept = json.loads((folder / "rnn_search" / "alignments.json").read_text())
+    assert len(kept["alignments"]) == len(kept["pairs"]) == 2
+    assert (folder / "rnn_search" / METRICS).read_bytes() == before
+    assert "1 of 1" not in tiny.run(translate, f"--resume={folder}")[1]
+
+
+def test_ctrl_c_reports_the_models_that_are_done(tmp_path, monkeypatch):
+    drawn = {}
+    monkeypatch.setattr(figure_files, "save", lambda figures, folder: drawn.update(figures))
+    flags = ["--models=luong,rnn_search", "--steps=1", *FLAGS[2:], f"--output_dir={tmp_path}"]
+    with monkeypatch.context() as patched:
+        say = command_line.say
+        begun = iter(("luong", "rnn_search"))
+
+        def interrupt(text=""):
+            say(text)
+            if not text and next(begun) == "rnn_search":
+                os.kill(os.getpid(), signal.SIGINT)
+
+        patched.setattr(training_run, "say", interrupt)
+        status, _, _ = tiny.run(translate, *flags)
+    assert status == 128 + signal.SIGINT
+    (folder,) = tmp_path.iterdir()
+    assert "Not done yet: RNNsearch." in (folder / "report.md").read_text()
+    assert set(drawn) == {"curve", "by_length", "alignment_luong"}
+    status, out, _ = tiny.run(translate, f"--resume={folder}")
+    assert status == 0 and "1 of 2 trainings to run" in out
+    assert "Not done yet" not in (folder / "report.md").read_text()
+    assert set(drawn) == {"curve", "by_length", "alignment_luong", "alignment_rnn_search"}
+
+
+def test_each_seed_and_each_variant_has_a_folder_and_a_row(tmp_path, monkeypatch):
+    drawn = {}
+    monkeypatch.setattr(figure_files, "save", lambda figures, folder: drawn.update(figures))
+    flags = ["--models=luong", "--steps=1", "--seeds=0,2", "--set=luong.score=dot,concat"]
+    status, _, err = tiny.run(translate, *flags, *FLAGS[2:], f"--output_dir={tmp_path}")
+    assert (status, err) == (0, "")
+    (folder,) = tmp_path.iterdir()
+    names = {f"luong-score-{score}-seed{seed}" for score in ("dot", "concat") for seed in (0, 2)}
+    assert names == {path.name for path in folder.iterdir() if path.is_dir()}
+    lines = (folder / "results.jsonl").read_text().splitlines()
+    assert [(row["model"], row["seed"]) for row in map(json.loads, lines)] == [
+        ("Luong (score=dot)", 0), ("Luong (score=dot)", 2),
+        ("Luong (score=concat)", 0), ("Luong (score=concat)", 2),
+    ]  # fmt: skip
+    written = (folder / "report.md").read_text()
+    for text in (
+        "Mean ± standard deviation over seeds:",
+        "of the first seed; the others are 2.",
+        "--set=luong.score=dot,concat --seeds=0,2",
+    ):
+        assert text in written
+    assert {"alignment_luong-score-dot", "alignment_luong-score-concat"} < set(drawn)
+    first, second = (
+        [row["nll"] for row in read_metrics(folder / f"luong-score-dot-seed{seed}")]
+        for seed in (0, 2)
+    )
+    assert first != second
+    assert "0 of 4 trainings" in tiny.run(translate, f"--resume={folder}")[1]
+
+
+def test_a_run_goes_on_with_other_devices(stopped, tmp_path, monkeypatch):
+    folder = shutil.copytree(stopped[0], tmp_path / "copy")
+    (folder / "results.jsonl").unlink(missing_ok=True)
+    monkeypatch.setattr(figure_files, "save", tiny.save_nothing)
+    flags = f"--resume={folder}", "--devices=1", "--parallel=pmap"
+    status, out, err = tiny.run(translate, *flags)
+    assert (status, err) == (0, "") and "going on after step" in out
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--steps=7"], "--steps=7 differs from 6 in"),
+        (["--models=luong"], "--models=luong differs from rnn_search in"),
+    ],
+)
+def test_a_run_does_not_go_on_with_other_settings(finished, flags, message):
+    folder, _ = finished
+    before = (folder / "rnn_search" / METRICS).read_bytes()
+    status, _, err = tiny.run(translate, f"--resume={folder}", *flags)
+    assert status == 2 and message in err and err.count("\n") == 1
+    assert (folder / "rnn_search" / METRICS).read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (None, "no settings.json there"),
+        ("", "settings.json cannot be read"),
+        ("[1]", "settings.json cannot be read"),
+        ("{}}", "settings.json cannot be read"),
+        ('{"no_such": 1}', "settings of another"),
+        ('{"steps": "7"}', "settings of another version"),
+    ],
+)
+def test_only_a_folder_of_this_experiment_is_gone_on_with(tmp_path, content, message):
+    if content is not None:
+        (tmp_path / "settings.json").write_text(content)
+    status, _, err = tiny.run(translate, f"--resume={tmp_path}")
+    assert status == 2 and err.count("\n") == 1
+    assert f"--resume={tmp_path}: {message}" in err
+
+
+def test_ctrl_c_while_the_data_is_read_makes_nothing(tmp_path, monkeypatch):
+    def interrupt(_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(translate, "open_corpus", interrupt)
+    parent = tmp_path / "results"
+    status, _, err = tiny.run(translate, *FLAGS, f"--output_dir={parent}")
+    assert (status, err) == (130, "translate: interrupted before there was anything to keep\n")
+    assert not parent.exists()
+
+
+def test_a_loss_that_is_not_finite_is_one_line_and_status_1(tmp_path, monkeypatch):
+    def diverge(*_, **__):
+        raise Diverged("the loss is nan at step 5")
+
+    monkeypatch.setattr(training_run, "train", diverge)
+    status, out, err = tiny.run(translate, *FLAGS, f"--output_dir={tmp_path}")
+    assert (status, err) == (1, "") and "\nstopped: the loss is nan at step 5\n" in out
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--no_such=1"], "Unknown command line flag 'no_such'"),
+        (["more"], "'more' is not a flag; write --name=value"),
+        (["--steps=few"], "--steps=few"),
+        (["--models=gpt"], "--models=gpt: no 'gpt'; valid: rnn_encdec"),
+        (["--devices=9"], "--devices=9: there are 2"),
+        (["--batch_size=63"], "--batch_size=63: give a multiple of devices × accumulate = 2 × 1"),
+        (["--accumulate=5"], "--batch_size=64: give a multiple of devices × accumulate = 2 × 5"),
+        (["--max_length=4"], "--max_length=4: the first 2000 pairs all have more tokens"),
+    ],
+)
+def test_a_bad_flag_is_one_line_and_status_2_and_makes_nothing(tmp_path, flags, message):
+    parent = tmp_path / "results"
+    status, _, err = tiny.run(translate, *flags, f"--output_dir={parent}")
+    assert status == 2 and message in err and err.count("\n") == 1
+    assert err.startswith("translate: ") and not parent.exists()
+
+
+def test_tensorboard_is_missed_before_anything_is_made(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "tensorboard.summary", None)
+    monkeypatch.setattr(translate, "open_corpus", None)  # nor is the data read
+    status, _, err = tiny.run(translate, "--tensorboard", f"--output_dir={tmp_path / 'results'}")
+    assert status == 2 and err.count("\n") == 1
+    assert "`launch/local --extra=tensorboard NAME --tensorboard …`" in err
+    assert not (tmp_path / "results").exists()
+
+
+@pytest.mark.parametrize("resumed", [False, True])
+def test_a_cpu_is_as_many_devices_as_asked_for(tmp_path, resumed):
+    given = {"devices": 3, "parallel": "pmap", "batch_size": 64}
+    flags = [f"--{name}={value}" for name, value in given.items()]
+    if resumed:
+        (tmp_path / "settings.json").write_text(json.dumps(Settings(**given).as_json()))
+        flags = [f"--resume={tmp_path}"]
+    else:
+        flags.append(f"--output_dir={tmp_path}")
+    one = {k: v for k, v in os.environ.items() if k not in ("XLA_FLAGS", "JAX_NUM_CPU_DEVICES")}
+    command = [sys.executable, "-m", "experiments.translate", *flags]
+    done = subprocess.run(
+        command, env=one | {"JAX_PLATFORMS": "cpu"}, capture_output=True, text=True
+    )
+    assert done.returncode == 2
+    assert "give a multiple of devices × accumulate = 3 × 1" in done.stderr  # 3 there are
+
+
+def test_an_output_folder_that_cannot_be_made_is_refused(tmp_path):
+    (tmp_path / "file").write_text("kept")
+    for parent in (tmp_path / "file", tmp_path / "file" / "below"):
+        status, _, err = tiny.run(translate, f"--output_dir={parent}")
+        assert status == 2 and err.startswith(f"translate: --output_dir={parent}")
+        assert err.count("\n") == 1
+    assert (tmp_path / "file").read_text() == "kept"
+
+
+def test_help_has_every_flag():
+    status, out, _ = tiny.run(translate, "--help")
+    names = [field.name for field in dataclasses.fields(Settings)]
+    assert status == 0 and all(f"--{name}" in out.replace("[no]", "") for name in names)

@@ -1,0 +1,193 @@
+"""`translate` on files: from end to end, and what it says of files that it cannot use."""
+
+import json
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from attnlab.models import Transformer, TransformerConfig
+from attnlab.runs import figure_files
+from attnlab.training.curve import read_metrics
+from experiments.translate import __main__ as translate
+from experiments.translate import training
+from experiments.translate.corpus import open_corpus
+from experiments.translate.settings import Settings
+from experiments.translate.variants import Training, Variant
+from tests.experiments import tiny
+
+SOURCES = [f"Hund {i} bellt" for i in range(120)]  # short: all batches have one shape
+TARGETS = [f"dog {i} barks" for i in range(120)]
+
+
+@pytest.fixture
+def given(tmp_path):
+    """Flags for small files, and the paths of the two."""
+    paths = tmp_path / "a.de", tmp_path / "a.en"
+    for path, lines in zip(paths, (SOURCES, TARGETS), strict=True):
+        path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    flags = {
+        "data_files": f"{paths[0]},{paths[1]}",
+        "cache_dir": tmp_path / "cache",
+        "output_dir": tmp_path / "results",
+        "vocab_size": 40,
+        "devices": 1,
+    }
+    return flags, *paths
+
+
+def run(flags):
+    return tiny.run(translate, *(f"--{name}={value}" for name, value in flags.items()))
+
+
+def test_files_are_scored_in_bleu_beside_the_paper(quick_compile, given, monkeypatch):
+    monkeypatch.setattr(training, "build", tiny.build)
+    drawn = {}
+    monkeypatch.setattr(figure_files, "save", lambda figures, folder: drawn.update(figures))
+    flags, source, target = given
+    flags |= {"validation_files": f"{source},{target}", "test_files": f"{source},{target}"}
+    (drawn_pairs := source.with_name("drawn.tsv")).write_text("Hund\tdog\n")
+    flags |= {"models": "transformer,luong", "steps": 2, "beam_size": 2, "max_length": 30}
+    flags["draw_file"] = drawn_pairs
+    status, out, err = run(flags)
+    assert (status, err) == (0, "") and "train 120, validation 120, test 120 pairs" in out
+    (folder,) = flags["output_dir"].iterdir()
+    translations = (folder / "transformer" / "translations.txt").read_text()
+    assert translations.count("\n") == len(TARGETS)
+    result, _ = map(json.loads, (folder / "results.jsonl").read_text().splitlines())
+    assert result["bleu"]["signature"].startswith("nrefs:1") and result["exact_match"] is None
+    written = (folder / "report.md").read_text()
+    for text in (
+        "beam search, 2 wide",
+        "27.3",
+        "WMT14 En-De",
+        "bars: 95 % of 1,000 corpora",
+        "Vaswani",
+        "compare the BLEU of the two kinds, not their losses",
+        result["bleu"]["signature"],
+    ):
+        assert text in written
+    assert "Not done yet" not in written
+    # In a vocabulary of both sides so small, words do not begin with a piece of their own.
+    for name, pieces in (("luong", "dog</s>"), ("transformer", "␣·dog</s>")):
+        (panel, *_) = drawn[f"alignment_{name}"].axes
+        assert "".join(label.get_text() for label in panel.get_yticklabels()) == pieces
+    assert drawn["by_length"].axes[0].get_xlabel().startswith("length of the source (words)")
+
+
+def test_an_embedding_is_shared_where_the_vocabulary_is(given, monkeypatch):
+    flags, source, target = given
+    settings = Settings(
+        preset="paper",
+        data_files=(str(source), str(target)),
+        cache_dir=str(flags["cache_dir"]),
+        vocab_size=40,
+        num_workers=2,
+    )
+    corpus = open_corpus(settings)
+    workers, batches = [], training.train_batches
+    monkeypatch.setattr(
+        training,
+        "train_batches",
+        lambda *given, **named: workers.append(named["num_workers"]) or batches(*given, **named),
+    )
+    for name, vocabularies in (("transformer", 1), ("rnn_search", 2)):
+        task = training.task(Training(Variant(name), 0), settings, corpus)
+        assert len(set(task.identity["corpus"]["tokenizers"])) == vocabularies
+        over = task.identity["recipe"]["gradient_mean_over"]
+        assert task.objective.over == over == ("tokens", "sentences")[vocabularies - 1]
+        tokens = jnp.ones((2, 3), int)
+        shapes = jax.eval_shape(task.model.init, jax.random.key(0), tokens, tokens)
+        paths = [path for path, _ in jax.tree.leaves_with_path(shapes)]
+        assert sum(path[-1].key == "embedding" for path in paths) == vocabularies
+    assert workers == [2, 2]
+
+
+def test_packed_rows_hold_several_pairs(quick_compile, given, monkeypatch):
+    def build(name, sizes, *, source_vocab_size, target_vocab_size, dtype):
+        config = TransformerConfig(
+            target_vocab_size, source_vocab_size, num_layers=1, width=4, hidden=4, num_heads=1
+        )
+        return Transformer(config)
+
+    monkeypatch.setattr(training, "build", build)
+    monkeypatch.setattr(figure_files, "save", tiny.save_nothing)
+    flags, _, _ = given
+    flags |= {"models": "transformer", "steps": 1, "beam_size": 1, "max_length": 64}
+    flags |= {"batch_size": 2, "pack": "true"}
+    status, _, err = run(flags)
+    assert (status, err) == (0, "")
+    (folder,) = flags["output_dir"].iterdir()
+    (row,) = [r for r in read_metrics(folder / "transformer") if r["kind"] == "training"]
+    # Two rows of 64, filled but for less than one pair; a pair alone has at most 17 tokens a side.
+    assert 2 * (64 - 17) <= row["tokens"] <= 2 * 64
+
+
+def misaligned(flags, source, target):
+    target.write_text("\n".join(TARGETS[:-1]) + "\n")
+    return f"{source} has 120 lines and {target} has 119"
+
+
+def an_empty_line(flags, source, target):
+    target.write_text("\n".join([*TARGETS[:4], " ", *TARGETS[5:]]) + "\n")
+    return f"{target}, line 5 is empty; remove it from both files"
+
+
+def latin_1(flags, source, target):
+    lines = [*SOURCES[:2], "Grüße", *SOURCES[3:]]
+    source.write_bytes("\n".join(lines).encode("latin-1"))
+    return f"{source}, line 3: not UTF-8, byte 0xfc in column 3"
+
+
+def missing(flags, source, target):
+    target.unlink()
+    return f"no file {target}"
+
+
+def three_columns(flags, source, target):
+    source.write_text("a\tb\nc\td\te\n")
+    flags["data_files"] = source
+    return f"{source}, line 2: must be source, tab, target; got 3 columns"
+
+
+def too_large_a_vocabulary(flags, source, target):
+    flags["vocab_size"] = 5000
+    return "no bpe vocabulary of vocab_size=5000 can be made of the source texts"
+
+
+def too_few_pairs(flags, source, target):
+    for path, lines in ((source, SOURCES), (target, TARGETS)):
+        path.write_text("\n".join(lines[:20]))
+    return "--data_files: of 20 pairs one percent is none, so none can be held out"
+
+
+def too_long(flags, source, target):
+    flags["max_length"] = 3
+    return "--max_length=3: the first 118 pairs all have more tokens; give a larger one"
+
+
+def a_cache_that_is_a_file(flags, source, target):
+    flags["cache_dir"].write_text("")
+    return f"cannot write to the cache folder {flags['cache_dir']}"
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        misaligned,
+        an_empty_line,
+        latin_1,
+        missing,
+        three_columns,
+        too_large_a_vocabulary,
+        too_few_pairs,
+        too_long,
+        a_cache_that_is_a_file,
+    ],
+)
+def test_bad_input_is_one_line_and_status_2_and_makes_nothing(given, spoil):
+    message = spoil(*given)
+    flags, *_ = given
+    status, _, err = run(flags)
+    assert status == 2 and err.startswith(f"translate: {message}") and err.count("\n") == 1
+    assert not flags["output_dir"].exists()

@@ -1,0 +1,102 @@
+"""Settings whose fields are flags: what each may be, and the way to JSON and back."""
+
+import dataclasses
+import json
+
+import pytest
+
+from attnlab.runs.errors import Invalid
+from attnlab.runs.flags import Flags, flag, kind_of, seed_flag, structured, written
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings(Flags):
+    """One flag of each kind."""
+
+    lengths: tuple[int, ...] = flag((1, 2), "Lengths.", least=1)
+    names: tuple[str, ...] = flag(("a",), "Names.", choices=("a", "b"))
+    files: tuple[str, ...] = flag((), "Files.")
+    rate: float = flag(0.5, "Rate.", above=0, below=1)
+    devices: int | None = flag(None, "Devices.", least=1, most=8)
+    dtype: str | None = flag(None, "Type.", choices=("float32", "bfloat16"))
+    causal: bool = flag(True, "Causal.")
+    seed: int = seed_flag("Seed.")
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"lengths": (1, 0)}, "--lengths=1,0: 0 is too small; give at least 1"),
+        ({"lengths": ()}, "--lengths= is empty; give a value, such as 1,2"),
+        ({"names": ("a", "c")}, "--names=a,c: no 'c'; valid: a, b"),
+        ({"rate": 0.0}, "--rate=0 is too small; give more than 0"),
+        ({"rate": 1.0}, "--rate=1 is too large; give less than 1"),
+        ({"rate": float("nan")}, "--rate=nan: give a finite number"),
+        ({"rate": float("inf")}, "--rate=inf: give a finite number"),
+        ({"devices": 0}, "--devices=0 is too small; give at least 1"),
+        ({"devices": 9}, "--devices=9 is too large; give at most 8"),
+        ({"dtype": "int8"}, "--dtype=int8: no 'int8'; valid: float32, bfloat16"),
+        ({"seed": -1}, "--seed=-1 is too small; give at least 0"),
+        ({"seed": 2**31}, "--seed=2147483648 is too large; give less than 2147483648"),
+    ],
+)
+def test_a_value_that_may_not_be_is_one_line_that_begins_with_the_flag(values, message):
+    with pytest.raises(Invalid) as caught:
+        Settings(**values)
+    assert str(caught.value) == message
+
+
+def test_what_may_be_is_taken():
+    Settings(files=(), devices=None, dtype=None, seed=2**31 - 1, rate=0.999)
+
+
+def test_settings_go_through_json():
+    settings = Settings(lengths=(5,), devices=3, files=("x", "y"), dtype="bfloat16")
+    assert Settings.from_json(json.loads(json.dumps(settings.as_json()))) == settings
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"color": "red"}, "settings of another version, with color; start a new run"),
+        ({"lengths": 5}, "settings that cannot be read: lengths; start a new run"),
+        ({"rate": "fast"}, "settings that cannot be read: '>' not supported"),
+        ({"rate": 2.0}, "--rate=2 is too large"),
+    ],
+)
+def test_settings_of_another_version_are_refused(change, message):
+    with pytest.raises(Invalid, match=message):
+        Settings.from_json(Settings().as_json() | change)
+
+
+def test_settings_of_another_experiment_are_called_that():
+    with pytest.raises(Invalid, match="settings of another experiment.*a folder of this one"):
+        Settings.from_json({"task": "copy", "seed": 1})
+    others = {f"another_{i}": 0 for i in range(len(dataclasses.fields(Settings)))}
+    with pytest.raises(Invalid, match="settings of another experiment"):
+        Settings.from_json(dict(list(Settings().as_json().items())[1:]) | others)
+
+
+def test_the_kind_of_a_field_is_that_of_its_elements():
+    kinds = kind_of(Settings)
+    assert (kinds["lengths"], kinds["devices"], kinds["dtype"]) == (int, int, str)
+    assert (kinds["causal"], kinds["rate"]) == (bool, float)
+
+
+@dataclasses.dataclass(frozen=True)
+class Point:
+    x: int
+    near: tuple["Point", ...] = ()
+    other: "Point | None" = None
+
+
+def test_dataclasses_come_back_from_what_json_made_of_them():
+    point = Point(1, (Point(2), Point(3)), Point(4, (Point(5),)))
+    plain = json.loads(json.dumps(dataclasses.asdict(point) | {"derived": 7}))
+    assert structured(Point, plain) == point
+    with pytest.raises(TypeError):
+        structured(Point, {"near": []})
+
+
+def test_a_value_is_written_as_it_is_typed():
+    assert [written(x) for x in (2.0, (1, 2), ("a",), None, True)] == ["2", "1,2", "a", "", "True"]

@@ -1,0 +1,138 @@
+"""The folder of a run, and the rows in it."""
+
+import dataclasses
+import datetime
+import errno
+import pathlib
+import types
+
+import pytest
+
+from attnlab.runs import folder as folder_module
+from attnlab.runs.errors import Invalid
+from attnlab.runs.folder import ROWS, SETTINGS, Folder, fresh_folder
+from attnlab.runs.rows import Rows
+
+
+class Frozen(datetime.datetime):
+    @classmethod
+    def now(cls, tz=None):
+        return cls(2026, 11, 20, tzinfo=tz)
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    name: str
+    value: int
+
+    @property
+    def double(self) -> int:
+        return 2 * self.value
+
+
+@dataclasses.dataclass(frozen=True)
+class Other:
+    name: str
+    words: tuple[str, ...]
+
+
+def full_disk(path: pathlib.Path, *_, **__):
+    path.write_bytes(b"half")
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def rows_of(folder: Folder) -> Rows:
+    return Rows(folder, lambda row: row.name, [Row, Other], derived=["double"])
+
+
+def test_a_folder_that_exists_is_never_used(tmp_path, monkeypatch):
+    monkeypatch.setattr(folder_module, "datetime", types.SimpleNamespace(datetime=Frozen))
+    first, second = (fresh_folder(tmp_path, "one") for _ in range(2))
+    assert first != second and first.is_dir() and second.is_dir()
+
+
+@pytest.mark.parametrize("taken", ["file", "file/below"])
+def test_a_folder_that_cannot_be_made_is_one_line(taken, tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(Invalid, match=r"--output_dir=.*file.*; give a folder"):
+        Folder.fresh("one", tmp_path / taken, {}).begin()
+
+
+def test_a_fresh_folder_is_made_when_the_run_begins(tmp_path):
+    folder = Folder.fresh("one", tmp_path, {"a": [1]})
+    assert not folder.resumes and folder.rows() == {} and not list(tmp_path.iterdir())
+    path = folder.begin()
+    assert folder.begin() == path and [file.name for file in path.iterdir()] == [SETTINGS]
+    again = Folder.kept("one", path)
+    assert again.resumes and again.settings == {"a": [1]} and again.begin() == path
+
+
+def test_rows_are_kept_with_where_they_come_from(tmp_path):
+    folder = Folder.fresh("one", tmp_path, {"a": 1})
+    folder.begin()
+    rows = rows_of(folder)
+    rows.environment = {"device": "Abacus"}
+    rows.add(Row("x", 1))
+    rows.add(Other("y", ("p", "q")))
+    rows.add(Row("x", 2))
+    lines = list(folder.rows().values())
+    assert len(lines) == 3 and lines[2]["double"] == 4 and lines[2]["flags"] == {"a": 1}
+    again = rows_of(Folder.kept("one", folder.path))
+    assert [one.row for one in again.of(["y", "x", "z"])] == [Other("y", ("p", "q")), Row("x", 2)]
+    where = again.kept["x"].where
+    assert where.environment == {"device": "Abacus"} and where.time >= where.begun > ""
+
+
+def test_a_line_that_was_cut_off_is_removed_and_the_next_one_whole(tmp_path, monkeypatch):
+    folder = Folder.fresh("one", tmp_path, {})
+    folder.begin()
+    rows_of(folder).add(Row("x", 1))
+    with open(folder.path / ROWS, "a") as file:
+        file.write('\n{"name": "y", "val')  # killed while writing
+    with monkeypatch.context() as patch:
+        patch.setattr(pathlib.Path, "write_text", full_disk)  # the others stay where they are
+        rows = rows_of(folder)
+    assert list(rows.kept) == ["x"]
+    rows.add(Row("z", 3))
+    assert list(rows_of(folder).kept) == ["x", "z"]
+
+
+@pytest.mark.parametrize("line", ["{]", "[]", '{"name": 5}', '{"value": 5}', "\ufeff"])
+def test_a_line_that_is_no_row_is_named(line, tmp_path):
+    folder = Folder.fresh("one", tmp_path, {})
+    folder.begin()
+    rows_of(folder).add(Row("x", 1))
+    with open(folder.path / ROWS, "a") as file:
+        file.write(line + "\n")
+    with pytest.raises(Invalid, match="results.jsonl, line 2: not a row of one; delete that line"):
+        rows_of(folder)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [(None, "no settings.json there; give a folder that one made"), ("[]", "cannot be read")],
+)
+def test_a_folder_of_nothing_is_refused(text, message, tmp_path):
+    if text is not None:
+        (tmp_path / SETTINGS).write_text(text)
+    with pytest.raises(Invalid, match=f"--resume={tmp_path}: .*{message}"):
+        Folder.kept("one", tmp_path)
+
+
+def test_a_report_that_does_not_fit_leaves_the_one_before(tmp_path, monkeypatch):
+    folder = Folder.fresh("one", tmp_path, {})
+    folder.begin()
+    folder.write("report.md", "whole")
+    monkeypatch.setattr(pathlib.Path, "write_text", full_disk)
+    with pytest.raises(OSError, match="No space"):
+        folder.write("report.md", "another")
+    assert (folder.path / "report.md").read_text() == "whole"
+
+
+@pytest.mark.parametrize("file", [SETTINGS, ROWS])
+def test_a_folder_in_place_of_a_file_is_one_line(file, tmp_path):
+    (tmp_path / SETTINGS).write_text("{}")
+    (tmp_path / file).unlink(missing_ok=True)
+    (tmp_path / file).mkdir()
+    with pytest.raises(Invalid, match=f"--resume={tmp_path}: .*{file}: Is a directory; give a"):
+        Folder.kept("one", tmp_path).rows()

@@ -1,0 +1,130 @@
+"""Where a result came from, in a repository made for it."""
+
+import importlib.util
+import shutil
+import subprocess
+from pathlib import Path
+
+import jax
+import pytest
+
+from attnlab.runs import provenance
+from attnlab.runs.errors import Invalid
+from attnlab.runs.rows import Where
+
+
+@pytest.fixture
+def checkout(tmp_path) -> Path:
+    """A repository with these sources and a result that is kept among them."""
+    for name in ("attnlab/runs", "experiments/results/cpu", "tests"):
+        (tmp_path / name).mkdir(parents=True)
+    (tmp_path / "pyproject.toml").write_text('[project]\nname = "attnlab"\nversion = "1.2.3"\n')
+    (tmp_path / "experiments" / "results" / "cpu" / "report.md").write_text("old")
+    shutil.copy(provenance.__file__, tmp_path / "attnlab" / "runs")
+    git(tmp_path, "init", "--quiet")
+    git(tmp_path, "add", "--all")
+    author = ["-c", "user.name=A", "-c", "user.email=a@b", "-c", "commit.gpgsign=false"]
+    git(tmp_path, *author, "commit", "--quiet", "--message=all")
+    return tmp_path
+
+
+def git(folder: Path, *arguments: str) -> str:
+    done = subprocess.run(["git", "-C", folder, *arguments], check=True, capture_output=True)
+    return done.stdout.decode().strip()
+
+
+def of(checkout: Path):
+    path = checkout / "attnlab" / "runs" / "provenance.py"
+    spec = importlib.util.spec_from_file_location("provenance_there", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize(
+    ("file", "counts"),
+    [
+        ("experiments/results/cpu/report.md", False),
+        ("experiments/results/cpu/new/results.jsonl", False),
+        ("results/translate-1/report.md", False),
+        ("README.md", False),
+        ("tests/test_new.py", False),
+        ("attnlab/runs/provenance.py", True),
+        ("attnlab/new.py", True),
+        ("experiments/new.py", True),
+    ],
+)
+def test_a_revision_is_changed_where_the_sources_are(checkout, file, counts):
+    path = checkout / file
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text((path.read_text() if path.exists() else "") + "\n")
+    revision = git(checkout, "rev-parse", "--short=12", "HEAD")
+    assert of(checkout).revision() == revision + "+changes" * counts
+
+
+def test_sources_in_nobodys_or_somebody_elses_repository_have_no_revision(checkout):
+    git(checkout, "rm", "--quiet", "--cached", "attnlab/runs/provenance.py")
+    assert of(checkout).revision() == ""
+    shutil.rmtree(checkout / ".git")
+    assert of(checkout).revision() == ""
+
+
+def test_the_version_of_a_checkout_is_its_own_whatever_is_installed(checkout):
+    there = of(checkout)
+    assert there.version("attnlab") == "1.2.3"
+    assert there.version("jax") == provenance.version("jax") != "not installed"
+    assert there.version("no-such-package") == "not installed"
+    assert provenance.version("attnlab") != "not installed"
+
+
+def test_the_table_says_each_environment_once_and_when_a_run_was_resumed():
+    one = {
+        "device": "Abacus 9000",
+        "devices": 2,
+        "platform": "cpu",
+        "cores": 4,
+        "available_bytes": 2**30,
+        "system": "Linux x86_64",
+        "python": "3.11.7",
+        "versions": {"jax": "0.10.2", "numpy": "2.0"},
+        "revision": "",
+        "input": {"name": "poem.txt", "bytes": 1234, "sha256": "abcdef0123456789"},
+        "xla_flags": "--fast",
+    }
+    wheres = [Where(one, time="b", begun="x"), Where(one, time="a", begun="x")]
+    lines = provenance.table(wheres).splitlines()
+    cells = dict([cell.strip() for cell in line.strip("|").split("|")] for line in lines[2:])
+    assert cells == {
+        "device": "2 × Abacus 9000 (cpu)",
+        "cores": "4, 1.00 GiB free memory",
+        "system": "Linux x86_64, Python 3.11.7",
+        "versions": "jax 0.10.2, numpy 2.0",
+        "git revision": "unknown",
+        "input": "poem.txt: 1,234 bytes, sha256 abcdef012345…",
+        "XLA_FLAGS": "`--fast`",
+        "measured (UTC)": "a to b",
+    }
+    mixed = provenance.table([*wheres, Where(one | {"device": "Other"}, begun="y")])
+    assert mixed.count("git revision") == 2 and "2 begun at x; 1 begun at y" in mixed
+    fuller = provenance.table([*wheres, Where(one | {"available_bytes": 2**29})])
+    assert fuller.count("git revision") == 1 and "4, 512 MiB to 1.00 GiB free memory" in fuller
+    assert "Abacus" in provenance.table([Where({"device": "Abacus"})])  # an old row says less
+    assert provenance.table([Where()]) == ""
+
+
+def test_what_is_described_is_this_process():
+    found = provenance.describe(["absl-py", "no-such-package"])
+    assert found["platform"] == "cpu" and found["devices"] == jax.device_count()
+    assert found["versions"]["no-such-package"] == "not installed"
+    assert {"attnlab", "jax", "flax", "absl-py"} <= found["versions"].keys()
+
+
+@pytest.mark.parametrize("error", [RuntimeError("no backend\nand more"), AssertionError()])
+def test_no_device_is_one_line(error, monkeypatch):
+    def absent():
+        raise error
+
+    monkeypatch.setenv("JAX_PLATFORMS", "abacus")
+    monkeypatch.setattr(jax, "local_devices", absent)
+    with pytest.raises(Invalid, match="^JAX_PLATFORMS=abacus: no .*; unset it, or name"):
+        provenance.describe()

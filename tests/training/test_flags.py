@@ -1,0 +1,71 @@
+"""The flags of every training, and a training as a part of a run."""
+
+import signal
+
+import jax
+import pytest
+
+from attnlab.runs.errors import Invalid
+from attnlab.runs.interrupts import Terminated
+from attnlab.training import run as training_run
+from attnlab.training.flags import FREE, TrainFlags
+from attnlab.training.loop import Trained
+from attnlab.training.optimizers import OptimizerSettings
+from attnlab.training.parallel import Pmap
+
+
+def test_checkpoints_come_with_validations_unless_asked_for():
+    given = {"steps": 7, "validate_every": 3, "seed": 5}
+    loop = TrainFlags(log_every=2, accumulate=4).loop(**given)
+    assert (loop.steps, loop.validate_every, loop.checkpoint_every, loop.seed) == (7, 3, 3, 5)
+    assert (loop.log_every, loop.accumulate) == (2, 4)
+    assert TrainFlags(checkpoint_every=1).loop(**given).checkpoint_every == 1
+
+
+def test_all_devices_unless_some_are_asked_for():
+    assert TrainFlags().over_devices([6]).mesh.size == len(jax.devices()) == 2
+    one = TrainFlags(devices=1, parallel="pmap", accumulate=5).over_devices([5, 10])
+    assert isinstance(one, Pmap) and one.mesh.size == 1
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (TrainFlags(devices=9), "--devices=9: there are 2; give fewer"),
+        (TrainFlags(accumulate=3), "--batch_size=8: give a multiple of devices × accumulate = 2 ×"),
+    ],
+)
+def test_refuses_devices_that_do_not_fit(flags, message):
+    with pytest.raises(Invalid) as refused:
+        flags.over_devices([12, 8])
+    assert str(refused.value).startswith(message)
+
+
+def test_what_may_change_in_a_resumed_run_is_a_flag():
+    assert all(hasattr(TrainFlags(), name) for name in FREE)
+
+
+@pytest.mark.parametrize(
+    ("stopped_by", "error"),
+    [(signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, Terminated), (None, None)],
+)
+def test_the_signal_that_a_training_answered_ends_the_run(tmp_path, monkeypatch, stopped_by, error):
+    trained = Trained({}, {}, step=1, steps=1, seconds=0.5, stopped_by=stopped_by)
+    monkeypatch.setattr(training_run, "train", lambda *_, **__: trained)
+
+    def run():
+        return training_run.run_training(
+            None,
+            settings=TrainFlags().loop(steps=1, validate_every=1, seed=0),
+            optimizer=OptimizerSettings(),
+            parallel=None,
+            folder=tmp_path / "new",
+        )
+
+    if error is None:
+        assert run() is trained
+    else:
+        with pytest.raises(KeyboardInterrupt) as ended:
+            run()
+        assert type(ended.value) is error
+    assert (tmp_path / "new").is_dir()
