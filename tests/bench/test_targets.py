@@ -80,7 +80,7 @@ def test_a_missing_compiler_is_named(target, command, tmp_path):
         "import importlib.util as u, sys; find = u.find_spec\n"
         "names = ('libtpu', 'jax_plugins.xla_cuda12', 'jax_plugins.xla_cuda13')\n"
         "u.find_spec = lambda name, *a: None if name in names else find(name, *a)\n"
-        "from experiments import compare_lengths\n"
+        "from experiments.compare_lengths import __main__ as compare_lengths\n"
         f"sys.exit(compare_lengths.main(['', '--target={target}', '--output_dir={tmp_path}']))"
     )
     done = subprocess.run([sys.executable, "-c", blocked], cwd=ROOT, text=True, capture_output=True)
