@@ -1,9 +1,11 @@
 import dataclasses
+import itertools
 
 import pytest
 
 from attnlab.bench import trends
 from attnlab.bench.case import Case, Result
+from attnlab.runs import rows as rows_module
 from attnlab.runs.folder import Folder
 from attnlab.runs.rows import Rows
 from experiments.compare_lengths import forecast
@@ -121,6 +123,8 @@ def test_a_run_goes_length_by_length_and_repeats_what_does_not_fit_in(
     busy.seen = set()
     loads = iter([0.5] * 3 + [9.0] + [0.5] * 20)
     monkeypatch.setattr(compare.os, "getloadavg", lambda: (next(loads), 0.0, 0.0))
+    clock = itertools.count()
+    monkeypatch.setattr(rows_module, "now", lambda: f"{next(clock):05}")
     status, log, folder = run(tmp_path, monkeypatch, busy)
     out = capsys.readouterr().out
     planned = [entry for entry in log if entry != "fresh"]
