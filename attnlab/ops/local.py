@@ -87,7 +87,7 @@ class ChunksBefore(masks.Mask):
     def block(self, q_positions, k_positions):
         offset = jnp.asarray(self.q_offset)[..., None, None, None]
         rows = (lead_with_ones(q_positions[:, None], max(2, offset.ndim)) + offset) // self.size
-        chunks_before = rows - k_positions // self.size
+        chunks_before = rows - lead_with_ones(k_positions // self.size, rows.ndim)
         return (chunks_before >= 0) & (chunks_before <= self.look_back)
 
     def in_layout(self, layout):

@@ -3,7 +3,8 @@
 `Reformer` is called as a `TransformerLM` is, and made of the same parts. What it adds costs no
 parameter: two residual streams, whose layers are undone in the backward pass (`couplings`), so that
 memory does not grow with depth; feed-forward networks for a chunk of positions at a time
-(`TransformerConfig.feed_forward_chunk`); axial positions (`positions.axial`).
+(`TransformerConfig.feed_forward_chunk`); axial positions (`positions.axial`). Hugging Face's
+weights serve a model that `from_hugging_face` makes.
 
     >>> import jax, jax.numpy as jnp
     >>> from attnlab import routes
@@ -22,6 +23,7 @@ memory does not grow with depth; feed-forward networks for a chunk of positions 
     (1, 128, 260)
 """
 
+from attnlab.models.reformer.hugging_face import from_hugging_face
 from attnlab.models.reformer.model import Reformer
 
-__all__ = ["Reformer"]
+__all__ = ["Reformer", "from_hugging_face"]

@@ -99,7 +99,8 @@ def _backward(couplings, kept, cotangents):
     def repetition(carry, of_layers):
         d_params = []
         for coupling, params, own in reversed(list(zip(couplings, *of_layers, strict=True))):
-            (y1, y2), (d1, d2) = carry
+            # Without the barrier a compiler may undo all layers first, and keep what they need.
+            (y1, y2), (d1, d2) = lax.optimization_barrier(carry)
             rest = own, shared
 
             def g(params, y1, coupling=coupling, rest=rest):
