@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.typing import ArrayLike
 
 from attnlab.checks import require
@@ -124,7 +125,8 @@ def _within(positions: ArrayLike, count: int) -> jax.Array:
     """The positions; those that are known must be in [0, count)."""
     positions = jnp.asarray(positions)
     if not isinstance(positions, jax.core.Tracer) and positions.size:
-        first, last = int(positions.min()), int(positions.max())
+        known = np.asarray(positions)  # jnp's operations would be traced under jit
+        first, last = int(known.min()), int(known.max())
         require(
             first >= 0 and last < count,
             f"positions must be in [0, {count}), the learned ones; got {first} to {last}",

@@ -96,6 +96,17 @@ class ChunksBefore(masks.Mask):
     def for_queries(self, offset, count):
         return self.replace(q_offset=self.q_offset + offset)
 
+    def key_range(self, q_positions, num_keys):
+        offset = jnp.asarray(self.q_offset)
+        first = (q_positions[0] + jnp.min(offset)) // self.size - self.look_back
+        last = (q_positions[-1] + jnp.max(offset)) // self.size
+        start, stop = first * self.size, (last + 1) * self.size
+        return jnp.clip(start, 0, num_keys), jnp.clip(stop, 0, num_keys)
+
+    @property
+    def reach(self):
+        return (self.look_back + 1) * self.size - 1, self.size - 1
+
 
 def _split_as_queries(arguments):
     *batch, queries, heads, _ = spec_of(arguments["q"])

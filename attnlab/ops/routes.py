@@ -189,17 +189,8 @@ class Chunked(Exact):
         **options: Any,
     ) -> jax.Array:
         """The context [*B, T, N, D]."""
-        return window_attention(
-            q,
-            k,
-            v,
-            window=((self.look_back + 1) * self.size - 1, self.size - 1),
-            q_offset=q_offset,
-            score=score,
-            mask=self._mask(q_offset, mask),
-            implementation=self.implementation,
-            **options,
-        )
+        mask = self._mask(q_offset, mask)
+        return attention(score, q, k, v, mask=mask, implementation=self.implementation, **options)
 
     def weights(self, score, q, k, *, q_offset: ArrayLike = 0, mask=None, **options) -> jax.Array:
         """The weights [*B, N, T, S], dense; the keywords of `attention_weights`."""

@@ -42,7 +42,7 @@ class Coupling(NamedTuple):
 def stored(
     couplings: tuple[Coupling, ...], params: Any, streams: Streams, each: Any, shared: Any
 ) -> tuple[Streams, Any]:
-    """The same as `reversible`; JAX derives its gradient, and so keeps every layer's activations."""
+    """As `reversible`, but JAX derives the gradient, and so keeps every layer's activations."""
 
     def repetition(streams, of_layers):
         moved = []
@@ -69,11 +69,11 @@ def reversible(
 
     Args:
       couplings: layers that are repeated, P of them.
-      params: parameters of each coupling, a tuple of P trees whose arrays lead with the repetitions.
+      params: parameters of each coupling: P trees whose arrays lead with the repetitions.
       streams: pair (x1, x2) of arrays of one shape and dtype.
-      each: what else the layers are given, such as keys of their dropout: a tuple of P trees whose
-        arrays lead with the repetitions. The backward pass gives them the same again.
-      shared: what all layers are given besides.
+      each: other arguments of each coupling, such as keys of its dropout: P trees likewise. The
+        backward pass gives them the same again.
+      shared: other arguments of all couplings.
 
     Memory: the streams, and one layer's activations.
     """

@@ -106,7 +106,7 @@ def _model(config: Mapping[str, Any], changed: Mapping[str, Any]) -> Reformer:
         "norm_epsilon": config["layer_norm_eps"],
         "dropout_rate": config["hidden_dropout_prob"],
     }
-    c = TransformerConfig(config["vocab_size"], **(given | changed))
+    c = TransformerConfig(config["vocab_size"], **{**given, **changed})
     buckets = config["num_buckets"]
     attentions = {
         "local": c.attention(
@@ -142,7 +142,9 @@ def _layer(c: TransformerConfig, take: Any, name: str, shares_qk: bool) -> dict[
     heads, head = c.num_heads, c.key_width or c.width // c.num_heads
     projections = ("query_key", "value") if shares_qk else ("query", "key", "value")
     attention: dict[str, Any] = {
-        each: {"kernel": take(f"{name}attention.self_attention.{each}.weight", c.width, heads, head)}
+        each: {
+            "kernel": take(f"{name}attention.self_attention.{each}.weight", c.width, heads, head)
+        }
         for each in projections
     }
     out = take(f"{name}attention.output.dense.weight", heads, head, c.width)

@@ -18,6 +18,8 @@ from attnlab.models.transformer.stack import Attention, layer_paths, pattern_of,
 
 __all__ = ["ReversibleLayer", "ReversibleStack"]
 
+STREAMS = ("dropout", "hash")  # of random numbers that a layer draws from
+
 
 class ReversibleLayer(nn.Module):
     """y1 = x1 + attention(LN(x2)), y2 = x2 + feed-forward(LN(y1)): Kitaev et al. 2020, §3.
@@ -57,9 +59,7 @@ class ReversibleLayer(nn.Module):
     ) -> jax.Array:
         """What the attention adds, [B, T, D] in the dtype of x."""
         attention: Any = self.attention
-        y = attention(
-            self.attention_norm(x), mask=mask, deterministic=deterministic, decode=decode
-        )
+        y = attention(self.attention_norm(x), mask=mask, deterministic=deterministic, decode=decode)
         return self.attention_dropout(y, deterministic=deterministic).astype(x.dtype)
 
     def feed(self, x: jax.Array, *, deterministic: bool = True) -> jax.Array:
@@ -123,7 +123,7 @@ class ReversibleStack(nn.Module):
             variables = jax.tree.map(lambda x: x[None], variables)
         params = variables.pop("params")
         repetitions = c.num_layers // len(paths)
-        keys = {name: self.make_rng(name) for name in self.scope.rngs if name != "params"}
+        keys = {name: self.make_rng(name) for name in STREAMS if self.has_rng(name)}
 
         def rest_of(k: int, path: tuple[str, ...]) -> tuple[Any, Any]:
             """The other variables of the k-th layer of a repetition, and its keys."""
@@ -156,9 +156,7 @@ class ReversibleStack(nn.Module):
                 self.put_variable(kind, name, x)
         return streams
 
-    def _coupling(
-        self, attention: nn.Module, mutable: list[str], deterministic: bool
-    ) -> Coupling:
+    def _coupling(self, attention: nn.Module, mutable: list[str], deterministic: bool) -> Coupling:
         """A layer as two pure functions."""
         layer = ReversibleLayer(self.config, attention.copy(parent=None), parent=None)
 
@@ -167,9 +165,7 @@ class ReversibleStack(nn.Module):
             if options["method"] == "attend":
                 options["mask"] = mask
             variables = {"params": params, **collections}
-            return layer.apply(
-                variables, x, rngs=keys, deterministic=deterministic, **options
-            )
+            return layer.apply(variables, x, rngs=keys, deterministic=deterministic, **options)
 
         return Coupling(
             f=functools.partial(apply, method="attend", mutable=mutable),

@@ -10,7 +10,7 @@ import jax
 from attnlab import masks
 from attnlab import tokens as tok
 from attnlab.checks import require
-from attnlab.models.seq2seq import Decoder, Seq2Seq
+from attnlab.models.seq2seq import Seq2Seq
 from attnlab.models.transformer.config import TransformerConfig
 from attnlab.models.transformer.layers import Inputs, Vocabulary, require_positions
 from attnlab.models.transformer.stack import Attention, Stack, pattern_of
