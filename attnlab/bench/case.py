@@ -2,6 +2,7 @@
 
 import dataclasses
 import statistics
+from collections.abc import Sequence
 
 PASSES = ("forward", "forward_backward")
 TRAIN_STEP = "train_step"  # the pass of a program that is a whole training step
@@ -15,6 +16,7 @@ SHORT = {
 }
 DERIVED = ("analysis_bytes", "memory_bytes", "median_seconds")  # written beside a row's fields
 STATUSES = ("ok", "too_large", "too_slow", "failed", "killed")
+AXES = {"length": "length n (tokens)", "num_layers": "layers n"}  # what a line may go over
 
 
 @dataclasses.dataclass(frozen=True)
@@ -168,3 +170,13 @@ class Result:
     def median_seconds(self) -> float | None:
         """The median over the repetitions, or None where nothing ran."""
         return statistics.median(self.seconds) if self.seconds else None
+
+
+def axis_of(results: Sequence[Result]) -> str:
+    """What the lines of these rows go over: depth where that differs, else the length."""
+    return "num_layers" if len({r.case.num_layers for r in results}) > 1 else "length"
+
+
+def size_of(result: Result, axis: str) -> int:
+    """Where a row stands on an axis."""
+    return int(getattr(result.case, axis))

@@ -15,10 +15,10 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
 
 from attnlab.bench import margins, targets, trends
-from attnlab.bench.case import SHORT, Result
+from attnlab.bench.case import AXES, SHORT, Result, axis_of, size_of
 from attnlab.bench.margins import Name
 from attnlab.runs import figure_files
-from attnlab.runs.palette import GRID, INK, MECHANISMS, MUTED
+from attnlab.runs.palette import GRID, INK, MECHANISMS, MUTED, REVERSIBLE
 from attnlab.runs.units import duration, human
 
 _DASHES: dict[str, Any] = {
@@ -31,7 +31,8 @@ _DASHES: dict[str, Any] = {
     "sorted": (0, (4, 1, 1, 1, 1, 1)),
     "pallas": (0, (8, 1)),
 }
-_STYLES = MECHANISMS | {"flash": (MUTED, "d")}  # the platform's own attention, beside ours
+# "flash" is the platform's own attention.
+_STYLES = MECHANISMS | REVERSIBLE | {"flash": (MUTED, "d")}
 _LEFT, _WIDE, _TALL = 0.95, 3.7, 3.3  # inches: the ticks of a panel, and the least panel
 _TEXT, _BETWEEN = 0.175, 0.85  # inches: a line of names, what is between two rows of panels
 _MARKS = {"too_large": "x", "too_slow": "o"}  # a case without a result
@@ -115,13 +116,14 @@ def _lines(results: Sequence[Result], quantity: str) -> dict[str, trends.Line]:
 
 
 def _unmeasured(results: Iterable[Result], quantity: str) -> list[tuple[Result, float | None]]:
-    """Cases without a result, short ones first, and at which height they are known to stand."""
-    lost = sorted((r for r in results if r.status != "ok"), key=lambda r: r.case.length)
+    """Cases without a result, small ones first, and at which height they are known to stand."""
+    lost = [r for r in results if r.status != "ok"]
+    lost.sort(key=lambda r: (r.case.length, r.case.num_layers or 0))
     return [(r, trends.needs(r) if quantity == "memory" else None) for r in lost]
 
 
 def _names(results: Sequence[Result], quantity: str, ticks: Sequence[float]) -> list[Name]:
-    passes = results[0].case.passes
+    passes, axis = results[0].case.passes, axis_of(results)
     fitted = trends.lines(results, passes, trends.needs) if quantity == "memory" else None
     fitted = fitted or _lines(results, quantity)
     spreads = trends.spreads(results, passes) if quantity == "time" else {}
@@ -131,12 +133,13 @@ def _names(results: Sequence[Result], quantity: str, ticks: Sequence[float]) -> 
         growth = trends.growth(fitted[label], spreads.get(label)) if one_batch else None
         points: list[tuple[int, float | None]] = [*line.items()]
         lost = _unmeasured((r for r in results if r.case.label == label), quantity)
-        points += [(r.case.length, y) for r, y in lost if y or not line]
-        reason = f"at {thousands(lost[0][0].case.length)} {_reason(lost[0][0])}" if lost else ""
+        points += [(size_of(r, axis), y) for r, y in lost if y or not line]
+        first = f"at {thousands(size_of(lost[0][0], axis))}" if lost else ""
+        reason = f"{first} {_reason(lost[0][0])}" if lost else ""
         found.append(Name(label, growth, reason, _style(label), *points[-1]))
     limit = _available(results) if quantity == "memory" else None
     if limit is not None and ticks[0] < limit[1] < ticks[-1]:
-        last = max(r.case.length for r in results)
+        last = max(size_of(r, axis) for r in results)
         found.append(Name(limit[0], None, "", _LIMIT, last, limit[1]))
     return found
 
@@ -186,13 +189,14 @@ def _ticks(low: float, high: float, quantity: str) -> list[float]:
 
 
 def _scales(axes: Any, results: Sequence[Result], quantity: str, ticks: Sequence[float]) -> None:
-    lengths = sorted({r.case.length for r in results})
+    axis_name = axis_of(results)
+    sizes = sorted({size_of(r, axis_name) for r in results})
     axes.set_xscale("log", base=2)
     axes.set_yscale("log")
-    step = math.ceil(len(lengths) / 9)
-    axes.set_xticks(lengths[::step], [thousands(n) for n in lengths[::step]])
-    axes.set_xlim(lengths[0] / 1.12, lengths[-1] * 1.12)
-    axes.set_xlabel("length n (tokens)")
+    step = math.ceil(len(sizes) / 9)
+    axes.set_xticks(sizes[::step], [thousands(n) for n in sizes[::step]])
+    axes.set_xlim(sizes[0] / 1.12, sizes[-1] * 1.12)
+    axes.set_xlabel(AXES[axis_name])
     form = duration if quantity == "time" else human
     axes.set_yticks(ticks, [_plain(form(y)) for y in ticks])
     axes.set_ylim(ticks[0], ticks[-1])
@@ -241,6 +245,7 @@ def _available(results: Sequence[Result]) -> tuple[str, float] | None:
 
 def _curves(axes: Any, results: Sequence[Result], quantity: str) -> None:
     """The lines, each a little thinner than the one before, so that equal ones show both."""
+    axis = axis_of(results)
     found = {label: line for label, line in _lines(results, quantity).items() if line}
     for i, (label, line) in enumerate(found.items()):
         share = i / max(1, len(found) - 1)
@@ -248,13 +253,13 @@ def _curves(axes: Any, results: Sequence[Result], quantity: str) -> None:
         style["markersize"] *= 1.5 - 0.6 * share
         axes.plot(*zip(*line.items(), strict=True), **style, linewidth=2.8 - 1.6 * share, zorder=4)
         mine = [r for r in results if r.case.label == label]
-        spans = [(r.case.length, min(r.seconds), max(r.seconds)) for r in mine if r.seconds]
+        spans = [(size_of(r, axis), min(r.seconds), max(r.seconds)) for r in mine if r.seconds]
         if quantity == "time":
             axes.fill_between(
                 *zip(*sorted(spans), strict=True), color=style["color"], alpha=0.16, linewidth=0,
                 zorder=3,
             )  # fmt: skip
-        known = [(r.case.length, y) for r, y in _unmeasured(mine, quantity) if y]
+        known = [(size_of(r, axis), y) for r, y in _unmeasured(mine, quantity) if y]
         points = [*list(line.items())[-1:], *known]
         dots = {"color": style["color"], "linewidth": 1, "linestyle": ":", "zorder": 3}
         axes.plot(*zip(*points, strict=True), **dots)
@@ -264,7 +269,7 @@ def _marks(axes: Any, results: Sequence[Result], quantity: str) -> None:
     """Of each case without a result: at its known height, or under the panel's top."""
     at_top: dict[int, int] = {}
     for result, y in _unmeasured(results, quantity):
-        n = result.case.length
+        n = size_of(result, axis_of(results))
         row = at_top[n] = at_top.get(n, -1) + (y is None)
         axes.plot(
             [n], [0.975 - 0.045 * row if y is None else y], linestyle="none", clip_on=False,

@@ -2,27 +2,28 @@
 
 from collections.abc import Sequence
 
-from attnlab.bench.case import SHORT, Result
+from attnlab.bench.case import SHORT, Result, axis_of, size_of
 from attnlab.runs.markdown import markdown_table
 from attnlab.runs.units import duration, human
 
 
 def over_length(results: Sequence[Result], passes: str, quantity: str) -> str:
-    """A Markdown table, lengths down and mechanisms across.
+    """A Markdown table, lengths (or numbers of layers) down and mechanisms across.
 
     Args:
       results: the rows.
       passes: pass of the rows to show, of `PASSES`.
       quantity: "time" (median, and half the range in percent) or "memory".
     """
-    chosen = {(r.case.length, r.case.label): r for r in results if r.case.passes == passes}
+    axis = axis_of(results)
+    chosen = {(size_of(r, axis), r.case.label): r for r in results if r.case.passes == passes}
     labels = list(dict.fromkeys(label for _, label in chosen))
     cell = _time if quantity == "time" else _memory
     rows = [
         [str(n), *(cell(chosen.get((n, label))) for label in labels)]
         for n in sorted({n for n, _ in chosen})
     ]
-    return markdown_table(["n", *labels], rows)
+    return markdown_table(["layers" if axis == "num_layers" else "n", *labels], rows)
 
 
 def _time(result: Result | None) -> str:

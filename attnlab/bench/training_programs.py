@@ -4,7 +4,9 @@ A step is `attnlab.training`'s: forward, backward and Adam's update of float32 p
 in the case's dtype, the state given away so that its memory serves the new one. Over several
 devices the batch is split and the state is whole on each, as `ShardedJit` trains. The models are
 Transformers of `num_layers` layers (of each stack), model width num_heads · head_dim and
-feed-forward width four times that; the mechanism is that of their self-attention. They are without
+feed-forward width four times that; the mechanism is that of their self-attention. A language model
+may be `reversible`, a Reformer with exact attention, `chunked_reversible`, the same with
+feed-forward networks for 1024 positions at a time, or `reformer`, that with LSH. They are without
 dropout: XLA draws its masks again in the backward pass, so they take no memory worth naming (2.13
 GiB with and without, 6 layers of width 512 at 8 × 1024 tokens for v5e), but much longer to
 compile.
@@ -18,6 +20,7 @@ import jax
 import jax.numpy as jnp
 
 from attnlab.bench.case import Case
+from attnlab.models.reformer import Reformer
 from attnlab.models.transformer import Transformer, TransformerEncoder, TransformerLM
 from attnlab.models.transformer.config import TransformerConfig
 from attnlab.modules.scores import AdditiveScore
@@ -27,6 +30,9 @@ from attnlab.training.optimizers import OptimizerSettings
 from attnlab.training.parallel import ShardedJit
 from attnlab.training.step import TrainState, make_train_step
 
+# The reversible models; Kitaev et al. 2020, Table 3.
+REVERSIBLE = ("reversible", "chunked_reversible", "reformer")
+_FEED_FORWARD_CHUNK = 1024  # positions
 _PROBE = 8  # tokens to initialize with: no parameter's shape depends on the input's length
 
 
@@ -87,6 +93,7 @@ def build(case: Case) -> nn.Module:
         max_length=case.length,
         activation=nn.gelu if bert else nn.relu,
         dropout_rate=0.0,
+        feed_forward_chunk=_FEED_FORWARD_CHUNK if case.mechanism in REVERSIBLE[1:] else None,
         scan_layers=True,  # else compiling takes as many times as long as there are layers
         dtype=jnp.dtype(case.dtype),
     )
@@ -96,7 +103,8 @@ def build(case: Case) -> nn.Module:
             cross = config.cross_attention(route=routes.AllPairs(case.implementation))
             return Transformer(config, attention, cross)
         case "language_model":
-            return TransformerLM(config, attention)
+            model = Reformer if case.mechanism in REVERSIBLE else TransformerLM
+            return model(config, attention)
         case "bert":
             return MaskedLM(config, attention)
     raise ValueError(f"no program {case.program!r}")
@@ -105,14 +113,14 @@ def build(case: Case) -> nn.Module:
 def _attention(case: Case, config: TransformerConfig) -> nn.Module:
     exact = routes.AllPairs(case.implementation)
     match case.mechanism:
-        case "multi_head":
+        case "multi_head" | "reversible" | "chunked_reversible":
             return config.attention(exact)
         case "additive":
             return config.attention(exact, score=AdditiveScore())
         case "window":
             right = 0 if case.program == "language_model" else case.window
             return config.attention(routes.Window(case.window, right, case.implementation))
-        case "lsh":
+        case "lsh" | "reformer":
             route = routes.LSH(
                 case.num_hashes, chunk_size=case.chunk_size, implementation=case.implementation
             )

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
-from attnlab.bench.case import Result
+from attnlab.bench.case import Result, axis_of, size_of
 
-Line = dict[int, float]  # length -> seconds or bytes
+Line = dict[int, float]  # length, or number of layers -> seconds or bytes
 _FEWEST = 4  # lengths of a fit whose error is worth a word
 _NO_ANSWER = 0.5
 _STEEPEST = 2.0  # nothing here grows faster than n²; a steeper line is noise
@@ -32,16 +32,17 @@ def needs(result: Result) -> float | None:
 
 
 def lines(
-    results: Iterable[Result], passes: str, value: Callable[[Result], float | None]
+    results: Sequence[Result], passes: str, value: Callable[[Result], float | None]
 ) -> dict[str, Line]:
-    """One line a mechanism, in order of first appearance; lengths rise along it."""
+    """One line a mechanism, in order of first appearance; lengths (or layers) rise along it."""
     found: dict[str, Line] = {}
+    axis = axis_of(results)
     for result in results:
         if result.case.passes == passes:
             line = found.setdefault(result.case.label, {})
             number = value(result)
             if number:
-                line[result.case.length] = number
+                line[size_of(result, axis)] = number
     return {label: dict(sorted(line.items())) for label, line in found.items()}
 
 
@@ -198,12 +199,13 @@ def _meeting(low: Line, high: Line, before: int, after: int) -> float:
 
 @dataclasses.dataclass(frozen=True)
 class Fit:
-    """How long a sequence of one mechanism fits.
+    """How long a sequence of one mechanism fits, or how deep a model of it.
 
     Attributes:
-      largest: the longest length that ran.
+      largest: the longest length (or depth) that ran.
       too_large: the shortest that did not fit, or None.
-      estimate: the length at which the need would reach what was available, extrapolated.
+      estimate: the length (or depth) at which the need would reach what was available,
+        extrapolated.
     """
 
     largest: int | None
@@ -211,21 +213,20 @@ class Fit:
     estimate: float | None
 
 
-def fits(results: Iterable[Result], passes: str) -> dict[str, Fit]:
-    """The largest length that fits, one entry a mechanism."""
+def fits(results: Sequence[Result], passes: str) -> dict[str, Fit]:
+    """The largest length (or depth) that fits, one entry a mechanism."""
     by_label: dict[str, list[Result]] = {}
+    axis = axis_of(results)
     for result in results:
         if result.case.passes == passes:
             by_label.setdefault(result.case.label, []).append(result)
-    return {
-        label: _fit(sorted(rows, key=lambda r: r.case.length)) for label, rows in by_label.items()
-    }
+    return {label: _fit(rows, axis) for label, rows in by_label.items()}
 
 
-def _fit(rows: Sequence[Result]) -> Fit:
-    ran = [row.case.length for row in rows if row.status == "ok"]
-    too_large = [row.case.length for row in rows if row.status == "too_large"]
-    needs = {row.case.length: float(row.memory_bytes) for row in rows if row.memory_bytes}
+def _fit(rows: Sequence[Result], axis: str) -> Fit:
+    ran = [size_of(row, axis) for row in rows if row.status == "ok"]
+    too_large = [size_of(row, axis) for row in rows if row.status == "too_large"]
+    needs = {size_of(row, axis): float(row.memory_bytes) for row in rows if row.memory_bytes}
     free = [row.available_bytes for row in rows if row.available_bytes]
     estimate = _reach(needs, free[-1]) if needs and free else None
     return Fit(max(ran, default=None), min(too_large, default=None), estimate)

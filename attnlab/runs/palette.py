@@ -14,6 +14,7 @@ __all__ = [
     "MODELS",
     "MODEL_TITLES",
     "MUTED",
+    "REVERSIBLE",
     "SERIES",
     "STAGES",
 ]
@@ -28,6 +29,12 @@ MECHANISMS = {
     "cosine": ("#B600F2", "v"),
     "concat": ("#73506A", "D"),
     "location": ("#2639BF", "P"),
+}
+# Language models, beside those of additive, multi-head, window and LSH attention.
+REVERSIBLE = {
+    "reversible": ("#8C461C", "s"),
+    "chunked_reversible": ("#9385F2", "^"),
+    "reformer": ("#B600F2", "v"),
 }
 MODELS = {
     "rnn_search": ("#0072B2", "o"),

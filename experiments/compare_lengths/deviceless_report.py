@@ -3,7 +3,17 @@
 from collections.abc import Sequence
 
 from attnlab.bench import targets, trends
-from attnlab.bench.case import ATTENTION, PASS_TITLES, PASSES, SHORT, TRAIN_STEP, Case, Result
+from attnlab.bench.case import (
+    ATTENTION,
+    PASS_TITLES,
+    PASSES,
+    SHORT,
+    TRAIN_STEP,
+    Case,
+    Result,
+    axis_of,
+    size_of,
+)
 from attnlab.bench.tables import over_length
 from attnlab.runs import provenance
 from attnlab.runs.command_line import command
@@ -57,9 +67,11 @@ def markdown(kept: Sequence[Kept[Result]], *, planned: int) -> str:
     state = f"{count} cases." if count >= planned else f"{count} of {planned} cases: cut short."
     parts = ["# Memory on accelerators that are not here"]
     asked = command("compare_lengths", Settings, kept[0].where.flags)
-    parts += [f"`{asked}`", f"{state} {_what(results[0].case)}"]
+    parts += [f"`{asked}`", f"{state} {_what(results)}"]
     parts += ["## What fits", _FITS_NOTE, _fits(results)]
-    parts += ["## Memory of one device", "![memory over length](memory.svg)", tables(results)]
+    parts += ["## Memory of one device", "![memory over n](memory.svg)", tables(results)]
+    if results[0].case.program == "language_model":
+        parts += ["## Growth", _GROWTH_NOTE, _growth(results)]
     parts += ["## Targets", _TARGETS_NOTE, _targets(results)]
     notes = sorted({r.message for r in results if r.status == "ok" and r.message})
     parts += [f"- {note}: {_which(results, note)}" for note in notes]
@@ -71,13 +83,14 @@ def markdown(kept: Sequence[Kept[Result]], *, planned: int) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def _what(case: Case) -> str:
+def _what(results: Sequence[Result]) -> str:
+    case = results[0].case
     if case.program == ATTENTION:
         kind = "Bare functions" if case.ops_only else "Flax modules with their projections"
         seen = f"{'causal' if case.causal else 'not causal'}"
     else:
         kind = (
-            f"Training steps of {case.program}: {case.num_layers} layers of model width "
+            f"Training steps of {case.program}: {_depths(results)} layers of model width "
             f"{case.width}, vocabulary {case.vocab_size:,}, float32 parameters with Adam's state, "
             "without dropout"
         )
@@ -90,14 +103,19 @@ def _what(case: Case) -> str:
     )
 
 
+def _depths(results: Sequence[Result]) -> str:
+    return ", ".join(map(str, sorted({r.case.num_layers or 0 for r in results})))
+
+
 def _fits(results: Sequence[Result]) -> str:
     rows = []
+    axis = axis_of(results)
     for target, of_target in by_target(results).items():
         for passes in passes_of(of_target):
             chosen = [r for r in of_target if r.case.passes == passes]
             found = trends.fits(chosen, passes)
             for label, fit in found.items():
-                mine = {r.case.length: r for r in chosen if r.case.label == label}
+                mine = {size_of(r, axis): r for r in chosen if r.case.label == label}
                 limit = human(chosen[0].available_bytes)
                 at = mine.get(fit.largest or 0)
                 over = mine.get(fit.too_large or 0)
@@ -109,14 +127,23 @@ def _fits(results: Sequence[Result]) -> str:
                         target,
                         label,
                         pass_title(chosen[0].case),
-                        "none" if at is None else f"{at.case.length}: {human(at.memory_bytes)}",
-                        "" if over is None else f"{over.case.length}: {human(over.memory_bytes)}",
+                        "none" if at is None else f"{fit.largest}: {human(at.memory_bytes)}",
+                        "" if over is None else f"{fit.too_large}: {human(over.memory_bytes)}",
                         estimate,
                         limit,
                     ]
                 )
     header = ["target", "mechanism", "pass", "fits at n", "not at n", "reaches n", "has"]
     return markdown_table(header, rows)
+
+
+def _growth(results: Sequence[Result]) -> str:
+    table = []
+    for target, rows in by_target(results).items():
+        for label, line in trends.lines(rows, TRAIN_STEP, trends.needs).items():
+            power = str(trends.growth(line) or "")
+            table.append([target, label, power, *TABLE_3.get(label.partition(" ")[0], ("", ""))])
+    return markdown_table(["target", "mechanism", "power of n", "row of Table 3", "formula"], table)
 
 
 def _targets(results: Sequence[Result]) -> str:
@@ -158,10 +185,24 @@ def _compiling(results: Sequence[Result]) -> str:
     return f"Compiling took {sum(seconds):.0f} s in all, {max(seconds):.1f} s at most."
 
 
+TABLE_3 = {
+    "multi_head": ("Transformer", "max(b·l·d_ff, b·n_h·l²)·n_l"),
+    "reversible": ("Reversible Transformer", "max(b·l·d_ff, b·n_h·l²)"),
+    "chunked_reversible": ("Chunked Reversible Transformer", "max(b·l·d_model, b·n_h·l²)"),
+    "lsh": ("LSH Transformer", "max(b·l·d_ff, b·n_h·l·n_r·c)·n_l"),
+    "reformer": ("Reformer", "max(b·l·d_model, b·n_h·l·n_r·c)"),
+}
 _FITS_NOTE = (
-    "*fits at* is the longest length of this run that fits, *not at* the shortest that does not, "
-    "with what each needs on one device; *reaches* is where b·n + c·n² through the two longest "
-    "known lengths would meet the device's memory, extrapolated."
+    "*n* is the length, or the number of layers where that differs. *fits at* is the largest n of "
+    "this run that fits, *not at* the smallest that does not, with what each needs on one device; "
+    "*reaches* is where b·n + c·n² through the two largest known n would meet the device's memory, "
+    "extrapolated."
+)
+_GROWTH_NOTE = (
+    "The power of n that the memory of a step grows with over the larger n, beside the formulas of "
+    "Kitaev et al. 2020, Table 3: b batch, l length, d_ff and d_model widths, n_h heads, n_l "
+    "layers, n_r rounds, c what a round's chunks cost a token. The formulas leave out parameters, "
+    "and their Transformer makes the whole matrix of weights, as (dense) does here."
 )
 _TARGETS_NOTE = "What a program can use on one JAX device, and where the figures are from."
 _METHOD = (

@@ -15,9 +15,11 @@ PARALLEL = ("jit", "pmap")
 AUTO = "auto"
 LSH_WAYS = (AUTO, "pallas")
 PLAIN = ("multi_head", "additive", "window", "lsh")
+EXACT = (*mechanisms.EXACT, "reversible", "chunked_reversible")
 # The same as in `training_programs`, whose import takes seconds, too long for --help.
 PROGRAMS = (ATTENTION, "translate", "language_model", "bert")
 IN_MODELS = ("multi_head", "window", "lsh", "additive")
+REVERSIBLE = ("reversible", "chunked_reversible", "reformer")  # language models
 FOR_TARGETS: dict[str, Any] = {"lengths": (1024, 4096, 16384, 65536, 262144)}
 FOR_PROGRAMS: dict[str, Any] = {
     "lengths": (1024, 4096, 16384),
@@ -81,12 +83,18 @@ class Settings(CaseFlags):
     program: str = flag(
         ATTENTION,
         "What is compiled for a target: attention, or a training step of a model whose "
-        f"self-attention is {', '.join(IN_MODELS)}. Without --lengths: "
+        f"self-attention is {', '.join(IN_MODELS)}; a language model may also be "
+        f"{', '.join(REVERSIBLE)}. Without --lengths: "
         f"{written(FOR_PROGRAMS['lengths'])}; without --mechanisms: "
         f"{written(FOR_PROGRAMS['mechanisms'])}.",
         choices=PROGRAMS,
     )
-    num_layers: int = flag(6, "Number of layers in each stack of the model of --program.", least=1)
+    num_layers: tuple[int, ...] = flag(
+        (6,),
+        "Numbers of layers in each stack of the model of --program; with several, memory is shown "
+        "over depth, at one length.",
+        least=1,
+    )
     vocab_size: int = flag(32000, "Size of the vocabulary of the model of --program.", least=1)
 
     def __post_init__(self) -> None:
@@ -96,7 +104,8 @@ class Settings(CaseFlags):
           Invalid: a value is not valid; the message begins with the flag.
         """
         super().__post_init__()
-        self._check_mechanisms(mechanisms.NAMES)
+        if self.program == ATTENTION:
+            self._check_mechanisms(mechanisms.NAMES)
         self._check_ways()
         self._check_targets()
         if self.devices is not None:
@@ -143,10 +152,15 @@ class Settings(CaseFlags):
             passes = self.passes
             if self.program != ATTENTION:
                 passes = (TRAIN_STEP,)
-                options |= {"program": self.program, "num_layers": self.num_layers}
-                options |= {"vocab_size": self.vocab_size}
-            cases += self._cases(passes, devices=target.devices, **options)
+                options |= {"program": self.program, "vocab_size": self.vocab_size}
+            for depth in self._depths():
+                cases += self._cases(passes, devices=target.devices, num_layers=depth, **options)
         return cases
+
+    def _depths(self) -> list[int | None]:
+        if self.program == ATTENTION:
+            return [None]
+        return [*dict.fromkeys(self.num_layers)]
 
     def _cases(self, passes: tuple[str, ...], **options: Any) -> list[Case]:
         fixed = ("ops_only", "parallel", "window")
@@ -161,13 +175,14 @@ class Settings(CaseFlags):
     def check_named(self, named: Collection[str]) -> None:
         names, program = self._names(), self.program != ATTENTION
         ways = {way or AUTO for _, way in self._lines()}
+        hashed = {"lsh", "reformer"} & set(names)
         others = ", ".join(way for way in self.implementation if way not in ways)
         unused = (
             ("repeats case_seconds case_gib input", self.target, "with --target nothing runs"),
             ("passes causal ops_only", program, f"--program={self.program} settles that"),
             ("num_layers vocab_size", not program, "only the model of a --program has them"),
             ("window", "window" not in names, "window is not among --mechanisms"),
-            ("num_hashes chunk_size", "lsh" not in names, "lsh is not among --mechanisms"),
+            ("num_hashes chunk_size", not hashed, "lsh is not among --mechanisms"),
             ("implementation", others, f"none of --mechanisms is computed by {others}"),
         )
         for names_of, idle, why in unused:
@@ -186,7 +201,13 @@ class Settings(CaseFlags):
             if getattr(self, flag) != default:
                 raise Invalid(f"--{flag} is for devices of this machine; drop it, or --target")
         if self.program != ATTENTION:
-            self._check_mechanisms(IN_MODELS)
+            reversible = REVERSIBLE if self.program == "language_model" else ()
+            self._check_mechanisms(IN_MODELS + reversible)
+            if len(set(self.num_layers)) > 1 < len(set(self.lengths)):
+                raise Invalid(
+                    f"--num_layers={written(self.num_layers)} with {len(set(self.lengths))} "
+                    "lengths: a run goes over lengths or over depth; give one of either"
+                )
             if self.shard not in (None, "batch"):
                 raise Invalid(f"--shard={self.shard}: a training step is split by batch; give that")
         for target in self.targets():
@@ -229,7 +250,7 @@ class Settings(CaseFlags):
     def _check_ways(self) -> None:
         for line in self.mechanisms:
             name, colon, way = line.partition(":")
-            valid = _WAYS if name in mechanisms.EXACT else LSH_WAYS
+            valid = _WAYS if name in EXACT else LSH_WAYS
             if colon and way not in valid:
                 raise Invalid(
                     f"--mechanisms={line}: {name} has no {way!r}; valid: {', '.join(valid)}"
@@ -241,7 +262,7 @@ class Settings(CaseFlags):
         for line in self.mechanisms:
             name, colon, way = line.partition(":")
             ways = (way,) if colon else self.implementation
-            if name not in mechanisms.EXACT:  # such as lsh, which has its own way and a kernel
+            if name not in EXACT:  # such as lsh, which has its own way and a kernel
                 ways = tuple(way for way in ways if way in LSH_WAYS) or (AUTO,)
             found += [(name, way) for way in ways]
         return [(name, None if way == AUTO else way) for name, way in dict.fromkeys(found)]

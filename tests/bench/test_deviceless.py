@@ -13,6 +13,9 @@ import pytest
 
 from attnlab.bench import deviceless, topology, training_programs
 from attnlab.bench.case import Case, Result
+from attnlab.models import Reformer
+from attnlab.ops import routes
+from attnlab.runs.errors import Invalid
 from attnlab.runs.flags import structured
 from experiments.compare_lengths.settings import Settings
 
@@ -173,6 +176,34 @@ def test_settings_that_do_not_go_together(fields, message, monkeypatch):
     monkeypatch.setattr(topology, "require_compiler", lambda target: None)
     with pytest.raises(ValueError, match=message):
         Settings(**fields)
+
+
+@pytest.mark.parametrize("name", ["multi_head", "reversible", "chunked_reversible", "reformer"])
+def test_reversible_models_are_those_of_their_names(name):
+    case = Case(name, 2048, num_heads=2, head_dim=4, dtype="float32", **STEP)
+    model = training_programs.build(case)
+    assert isinstance(model, Reformer) == (name != "multi_head")
+    in_chunks = name in ("chunked_reversible", "reformer")
+    assert model.config.feed_forward_chunk == (1024 if in_chunks else None)
+    hashed = isinstance(model.attention.route, routes.LSH)
+    assert hashed == (name == "reformer")
+
+
+def test_cases_go_over_depth(monkeypatch):
+    monkeypatch.setattr(topology, "require_compiler", lambda target: None)
+    asked = dict(target=("v5e",), program="language_model", num_layers=(2, 6))
+    settings = Settings(**asked, mechanisms=("reversible:dense", "reformer"), lengths=(64,))
+    cases = settings.cases(local_devices=1)
+    assert [(c.label, c.num_layers) for c in cases] == [
+        ("reversible (dense)", 2),
+        ("reformer", 2),
+        ("reversible (dense)", 6),
+        ("reformer", 6),
+    ]
+    with pytest.raises(Invalid, match="goes over lengths or over depth; give one of either"):
+        Settings(**asked, mechanisms=("lsh",), lengths=(64, 128))
+    with pytest.raises(Invalid, match="no 'reformer'; valid: multi_head, window, lsh, additive"):
+        Settings(target=("v5e",), program="bert", mechanisms=("reformer",))
 
 
 def test_cases_of_targets(monkeypatch):

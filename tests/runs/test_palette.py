@@ -34,6 +34,9 @@ XYZ = np.array(
     ]
 )
 WHITE = XYZ.sum(1)
+LANGUAGE_MODELS = palette.REVERSIBLE | {
+    name: palette.MECHANISMS[name] for name in ("multi_head", "additive", "window", "lsh")
+}
 
 
 def linear(color: str) -> np.ndarray:
@@ -51,10 +54,10 @@ def contrast_to_white(color: str) -> float:
     return 1.05 / (XYZ[1] @ linear(color) + 0.05)
 
 
-@pytest.mark.parametrize("table", ["MECHANISMS", "MODELS", "SERIES"])
+@pytest.mark.parametrize("table", ["MECHANISMS", "MODELS", "SERIES", "LANGUAGE_MODELS"])
 @pytest.mark.parametrize("vision", VISION)
 def test_any_two_lines_look_different(table, vision):
-    lines = getattr(palette, table)
+    lines = getattr(palette, table) if table != "LANGUAGE_MODELS" else LANGUAGE_MODELS
     styles = list(lines.values() if isinstance(lines, dict) else lines)
     seen = {color: lab(np.array(VISION[vision]) @ linear(color)) for color, _ in styles}
     assert len(seen) == len({marker for _, marker in styles}) == len(styles)
@@ -62,7 +65,7 @@ def test_any_two_lines_look_different(table, vision):
     assert min(apart.values()) >= 16, min(apart.items(), key=lambda pair: pair[1])
 
 
-@pytest.mark.parametrize("table", ["MECHANISMS", "MODELS"])
+@pytest.mark.parametrize("table", ["MECHANISMS", "MODELS", "REVERSIBLE"])
 def test_lines_are_dark_enough(table):
     for name, (color, _) in getattr(palette, table).items():
         assert contrast_to_white(color) >= 3, name

@@ -65,6 +65,43 @@ def test_the_figure_has_a_panel_a_target_and_pass_with_its_memory():
     assert deviceless_figures.draw([dataclasses.replace(run()[0], status="failed")]) is None
 
 
+def over_depth():
+    """Rows of two models, one of which takes the same memory whatever its depth."""
+    first = next(r for r in run() if r.case.passes == "forward")
+    found = []
+    for layers in (2, 6, 12, 24):
+        for name, size in (("multi_head", layers * rows.GIB), ("reformer", rows.GIB)):
+            fields = dict(passes="train_step", program="language_model", vocab_size=258)
+            case = dataclasses.replace(
+                first.case, mechanism=name, implementation=None, num_layers=layers, **fields
+            )
+            lost = dict(status="too_large", message=f"needs {layers:.1f} GiB", refused_bytes=size)
+            lost |= dict(argument_bytes=None)
+            row = dataclasses.replace(
+                first, case=case, argument_bytes=0, output_bytes=0, temporary_bytes=size
+            )
+            found.append(dataclasses.replace(row, **lost) if size > LIMIT["v5e"] else row)
+    return found
+
+
+def test_rows_of_several_depths_are_shown_over_depth():
+    results = over_depth()
+    text = deviceless_report.markdown(rows.kept(results, flags=FLAGS), planned=len(results))
+    squeezed = " ".join(text.split())
+    assert "language_model: 2, 6, 12, 24 layers" in squeezed
+    assert "| layers | multi_head | reformer |" in squeezed
+    assert "| 24 | needs 24.0 GiB | 1.00 GiB |" in squeezed
+    fits = "| v5e | multi_head | training step of language_model | 12: 12.0 GiB | 24: 24.0 GiB |"
+    assert fits in squeezed
+    assert (
+        "| v5e | multi_head | 1.00 ± 0.01 | Transformer | max(b·l·d_ff, b·n_h" in squeezed
+    )
+    assert "| v5e | reformer | 0.00 ± 0.01 | Reformer | max(b·l·d_model, b·n_h·" in squeezed
+    (axes,) = deviceless_figures.draw(results).axes
+    assert axes.get_xlabel() == "layers n"
+    assert [text.get_text() for text in axes.get_xticklabels()] == ["2", "6", "12", "24"]
+
+
 def test_a_training_step_is_called_by_its_model():
     fields = dict(passes="train_step", program="bert", num_layers=2, vocab_size=99, shard="batch")
     results = [r for r in run() if r.case.passes == "forward"]
