@@ -56,7 +56,7 @@ def hugging_face(case: Case) -> Callable[[], Any]:
         attention_head_size=case.head_dim,
         hidden_size=case.width,
         feed_forward_size=4 * case.width,
-        chunk_size_feed_forward=training_programs.FEED_FORWARD_CHUNK,
+        chunk_size_feed_forward=min(training_programs.FEED_FORWARD_CHUNK, case.length),
         vocab_size=case.vocab_size,
         max_position_embeddings=case.length,
         axial_pos_shape=[64, case.length // 64],
