@@ -7,7 +7,11 @@ from collections.abc import Sequence
 PASSES = ("forward", "forward_backward")
 TRAIN_STEP = "train_step"  # the pass of a program that is a whole training step
 ATTENTION = "attention"  # the program that is the mechanism alone
-PASS_TITLES = {"forward": "forward", "forward_backward": "forward + backward"}
+PASS_TITLES = {
+    "forward": "forward",
+    "forward_backward": "forward + backward",
+    TRAIN_STEP: "training step",
+}
 SHORT = {
     "too_large": "does not fit",
     "too_slow": "too slow",

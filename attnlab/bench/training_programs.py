@@ -18,6 +18,7 @@ from typing import Any
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+import optax
 
 from attnlab.bench.case import Case
 from attnlab.models.reformer import Reformer
@@ -32,7 +33,7 @@ from attnlab.training.step import TrainState, make_train_step
 
 # The reversible models; Kitaev et al. 2020, Table 3.
 REVERSIBLE = ("reversible", "chunked_reversible", "reformer")
-_FEED_FORWARD_CHUNK = 1024  # positions
+FEED_FORWARD_CHUNK = 1024  # positions
 _PROBE = 8  # tokens to initialize with: no parameter's shape depends on the input's length
 
 
@@ -66,17 +67,22 @@ class MaskedLM(nn.Module):
 
 def lower(case: Case, devices: Sequence[jax.Device]) -> jax.stages.Lowered:
     """Traces and lowers the training step of the case; allocates nothing."""
-    model = build(case)
-    optimizer = OptimizerSettings().build(total_steps=1)
     parallel = ShardedJit(devices)
-    state = jax.eval_shape(
-        lambda: TrainState.create(model, optimizer, _batch(case, 1, _PROBE, jnp.ones), 0)
-    )
+    state = jax.eval_shape(lambda: initial_state(case))
     shapes = _batch(case, case.batch, case.length, jax.ShapeDtypeStruct)
-    step = make_train_step(model, TokenCrossEntropy(), optimizer)
+    step = make_train_step(build(case), TokenCrossEntropy(), _optimizer())
     return parallel.compile(step, donate=True).lower(
         _placed(state, parallel.whole), _placed(shapes, parallel.rows)
     )
+
+
+def initial_state(case: Case) -> TrainState:
+    """The state that the first step of the case is given."""
+    return TrainState.create(build(case), _optimizer(), _batch(case, 1, _PROBE, jnp.ones), 0)
+
+
+def _optimizer() -> optax.GradientTransformation:
+    return OptimizerSettings().build(total_steps=1)
 
 
 def build(case: Case) -> nn.Module:
@@ -93,7 +99,7 @@ def build(case: Case) -> nn.Module:
         max_length=case.length,
         activation=nn.gelu if bert else nn.relu,
         dropout_rate=0.0,
-        feed_forward_chunk=_FEED_FORWARD_CHUNK if case.mechanism in REVERSIBLE[1:] else None,
+        feed_forward_chunk=FEED_FORWARD_CHUNK if case.mechanism in REVERSIBLE[1:] else None,
         scan_layers=True,  # else compiling takes as many times as long as there are layers
         dtype=jnp.dtype(case.dtype),
     )

@@ -40,7 +40,7 @@ def passes_of(results: Sequence[Result]) -> list[str]:
 def pass_title(case: Case) -> str:
     """The name of a case's pass: "forward", or "training step of translate"."""
     if case.passes == TRAIN_STEP:
-        return f"training step of {case.program}"
+        return f"{PASS_TITLES[TRAIN_STEP]} of {case.program}"
     return PASS_TITLES[case.passes]
 
 

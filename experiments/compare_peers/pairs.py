@@ -1,7 +1,8 @@
 """What is compared, and what came out.
 
 Everything is float32, batch 1, on the CPU. Both sides are bare functions without projections;
-attnlab's is the one that `mechanisms` builds with `ops_only`.
+attnlab's is the one that `mechanisms` builds with `ops_only`. In the row `training` they are whole
+training steps.
 """
 
 import dataclasses
@@ -13,9 +14,11 @@ OURS = "attnlab"
 TRAX, LUCIDRAINS = "attnlab (trax)", "attnlab (lucidrains)"  # presets, for comparing the values
 KERAS, FLAX, JAX_NN = "Keras AdditiveAttention", "Flax MHA", "jax.nn"
 SDPA = "torch SDPA"
+HUGGING_FACE_LM = "Hugging Face ReformerModelWithLMHead"
 HUGGING_FACE, REFORMER_PYTORCH = "Hugging Face LSHSelfAttention", "reformer-pytorch"
 PACKAGES = {  # program -> package to install, where jax and flax do not have it
     SDPA: "torch",
+    HUGGING_FACE_LM: "transformers",
     KERAS: "keras",
     HUGGING_FACE: "transformers",
     REFORMER_PYTORCH: "reformer-pytorch",
@@ -60,7 +63,7 @@ class Pair:
 
     @property
     def passes(self) -> str:
-        """One of `PASSES`."""
+        """A key of `PASS_TITLES`."""
         return self.ours.case.passes
 
 

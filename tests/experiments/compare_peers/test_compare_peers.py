@@ -89,6 +89,29 @@ def test_both_sides_compute_the_same(program, passes, differences):
     assert max(found) < (1e-9 if lsh else 1e-5)
 
 
+TRAINING = """
+import dataclasses
+import json
+from experiments.compare_peers import plan, training
+
+[case] = {pair.ours.case for pair in plan.pairs(["training"]) if pair.ours.case.length == 4096}
+case = dataclasses.replace(case, length=256, num_layers=1, num_heads=2, head_dim=16, chunk_size=32)
+ours, theirs = training.ours(case), training.hugging_face(case)
+of_ours = [float(metrics.sums["loss"]) / 256 for metrics in (ours() for _ in range(9))]
+print(json.dumps([of_ours, [theirs() for _ in range(9)]]))
+"""
+
+
+def test_both_reformers_learn():
+    if not installed(pairs.HUGGING_FACE_LM):
+        pytest.skip("needs transformers, which is in the extra compat")
+    run = subprocess.run([sys.executable, "-c", TRAINING], capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr
+    for losses in json.loads(run.stdout.splitlines()[-1]):
+        assert 5 < losses[0] < 8, "about log 260 and what random logits add"
+        assert losses[-1] < losses[0] - 0.2
+
+
 def small_pair(**changes) -> Pair:
     case = Case("multi_head", 64, num_heads=2, head_dim=16, ops_only=True)
     ours, theirs = Side(pairs.OURS, dataclasses.replace(case, **changes)), Side(pairs.FLAX, case)
