@@ -5,13 +5,15 @@ Letters: *B batch axes, T length, D model width, N heads, H head width (even for
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from attnlab.checks import require
 
-__all__ = ["learned", "rotary", "sinusoids"]
+__all__ = ["learned", "rotary", "sinusoid_init", "sinusoids"]
 
 
 def sinusoids(positions: ArrayLike, width: int, *, max_wavelength: float = 10_000.0) -> jax.Array:
@@ -92,6 +94,22 @@ def learned(table: jax.Array, positions: ArrayLike) -> jax.Array:
             f"got {first} to {last}",
         )
     return jnp.take(table, positions, axis=0)
+
+
+def sinusoid_init(key: jax.Array, shape: tuple[int, int], dtype: Any = jnp.float32) -> jax.Array:
+    """An initializer of a learned table: row p is `sinusoids` of p, and nothing is drawn.
+
+    What depends on a distance is then there before the first step of training, for every position
+    at once. Positions of the released Reformer (Kitaev et al. 2020) begin so.
+
+    Args:
+      key: PRNG key, as every initializer takes it; not used.
+      shape: shape of the table, (max_length, width).
+      dtype: dtype of the table.
+    """
+    del key
+    length, width = shape
+    return sinusoids(jnp.arange(length), width).astype(dtype)
 
 
 def _angles(positions: ArrayLike, width: int, max_wavelength: float) -> jax.Array:

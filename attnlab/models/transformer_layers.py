@@ -98,7 +98,7 @@ class Inputs(nn.Module):
                 count <= c.max_length,
                 f"there are max_length={c.max_length} learned positions; got {count} tokens",
             )
-            init = c.embedding_init or nn.initializers.normal(c.width**-0.5)
+            init = c.position_init or c.embedding_init or nn.initializers.normal(c.width**-0.5)
             table = self.param("positions", init, (c.max_length, c.width), c.param_dtype)
             added = pos.learned(table, positions)
         else:
