@@ -26,8 +26,8 @@ class OptimizerSettings:
         size, no first moment) or "sgd".
       learning_rate: learning rate at its peak.
       schedule: course of the learning rate over steps, after a linear warm-up: "constant", "linear"
-        or "cosine" to zero at the end, or "rsqrt", step^−½ (Vaswani et al. 2017, §5.3, whose peak is (d_model ·
-        warmup_steps)^−½).
+        or "cosine" to zero at the end, or "rsqrt", step^−½ (Vaswani et al. 2017, §5.3, whose peak
+        is (d_model · warmup_steps)^−½).
       warmup_steps: number of steps until the peak.
       b1: decay of Adam's first moment.
       b2: decay of Adam's second moment.

@@ -45,8 +45,8 @@ class LSH:
 
     Args:
       num_hashes: number of rounds, R; more come nearer to all pairs, at R times the cost.
-      num_buckets: number of buckets, 1 or even, or a tuple of even factors; None = 2·L/chunk_size, as
-        the paper has it, for the number L of keys at hand (`hashing.default_num_buckets`; fewer
+      num_buckets: number of buckets, 1 or even, or a tuple of even factors; None = 2·L/chunk_size,
+        as the paper has it, for the number L of keys at hand (`hashing.default_num_buckets`; fewer
         from half a million keys on). While decoding, L is the length of the cache, so a forward
         over another length has other buckets: give a number if both should compute the same. 1 =
         no hashing, all tokens in one bucket: with a chunk of L tokens exact attention with shared
