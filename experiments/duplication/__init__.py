@@ -10,8 +10,8 @@ be predicted from the first alone. It is trained with full attention and with LS
 and 1 hash rounds, and each of these models is evaluated with full attention and with 8, 4, 2 and 1
 rounds; loss and accuracy are of the second half. The table stands beside the paper's. With --grid
 what the literature leaves open is varied as well: the scale of the logits, the number of buckets,
-the bucket mask, how a pair counts that several rounds show, and what "full" attention is. A fresh
-folder gets results.jsonl, report.md, a figure as SVG and PNG, and checkpoints and metrics.jsonl of
+the bucket mask, how a pair counts that several rounds show, what "full" attention is, and how the
+learned positions begin. A fresh folder gets results.jsonl, report.md, a figure as SVG and PNG, and checkpoints and metrics.jsonl of
 each training. SIGTERM and Ctrl-C save and report what is done; --resume=FOLDER goes on.
 
 Presets: cpu (words of 31 symbols, with the grid), gpu (words of 511), paper (what the paper's text

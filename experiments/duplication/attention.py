@@ -7,6 +7,7 @@ evaluated with any other.
 from __future__ import annotations
 
 import dataclasses
+import re
 from typing import Any, ClassVar
 
 import jax
@@ -95,7 +96,8 @@ class SharedPairs(AllPairs):
 
 def rounds_of(name: str) -> int | None:
     """The number of hash rounds of an attention `LSH-4`; None where it does not hash."""
-    return int(name.removeprefix("LSH-")) if name.startswith("LSH-") else None
+    found = re.match(r"LSH-(\d+)", name)
+    return int(found[1]) if found else None
 
 
 def options(name: str, hashing: Hashing, *, length: int, chunk_size: int) -> dict[str, Any]:
@@ -103,7 +105,7 @@ def options(name: str, hashing: Hashing, *, length: int, chunk_size: int) -> dic
 
     Args:
       name: name of the attention: one of `EXACT`, or "LSH-" and a number of rounds.
-      hashing: what the literature leaves open.
+      hashing: choices that the literature leaves open.
       length: number of tokens in an example, L.
       chunk_size: number of slots in a chunk, C.
     """

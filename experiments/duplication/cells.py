@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from experiments.duplication.attention import Hashing, rounds_of
 from experiments.duplication.measure import Row
 
-__all__ = ["LEARNED", "Cells", "written"]
+__all__ = ["LEARNED", "Cells", "own", "written"]
 
 LEARNED = 50.0  # percent with the attention of training: below that, a model says nothing of others
 
@@ -21,7 +21,7 @@ class Cells:
         self.base = base
         self.by_cell: dict[tuple[str, Hashing, str, Hashing], list[float]] = {}
         for row in rows:
-            cell = row.attention, row.hashing, row.evaluated, row.evaluated_hashing
+            cell = row.trained, row.hashing, row.evaluated, row.evaluated_hashing
             self.by_cell.setdefault(cell, []).append(100 * row.accuracy)
 
     def of(
@@ -49,7 +49,7 @@ class Cells:
 
     def learned(self, trained: str, hashing: Hashing) -> bool:
         """Whether a training learned the task: `LEARNED` with its own attention, in the mean."""
-        found = self.of(trained, trained, hashing)
+        found = self.of(trained, own(trained), hashing)
         found = found or self.of(trained, f"LSH-{max(self.rounds(), default=0)}", hashing)
         return bool(found) and statistics.fmean(found) >= LEARNED
 
@@ -65,6 +65,15 @@ class Cells:
     def evaluated(self) -> list[str]:
         """The columns of the table: full attention, then rounds that fall."""
         return ["full", *(f"LSH-{n}" for n in self.rounds())]
+
+
+def own(trained: str) -> str:
+    """The attention of a training.
+
+    >>> own("LSH-4, N(0, 1) positions"), own("plain")
+    ('LSH-4', 'plain')
+    """
+    return trained.partition(",")[0]
 
 
 def written(found: Sequence[float]) -> str:

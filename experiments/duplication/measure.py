@@ -15,14 +15,14 @@ from attnlab.models.transformer import TransformerLM
 from attnlab.training.loop import Trained
 from attnlab.training.objective import token_sums
 from experiments.duplication.attention import Hashing
-from experiments.duplication.plan import Training, evaluations
+from experiments.duplication.plan import SINUSOIDS, Training, evaluations, trained_name
 from experiments.duplication.settings import Settings
 from experiments.duplication.training import TEST, batches, build
 
 __all__ = ["DRAW", "Key", "Row", "measure"]
 
 DRAW = 16  # examples that are hashed with the same rotations
-Key = tuple[int, str, Hashing, int, str, Hashing]
+Key = tuple[int, str, Hashing, int, str, str, Hashing]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,10 +32,10 @@ class Row:
     Attributes:
       word: number of symbols in a word.
       attention: name of the attention that it was trained with.
-      hashing: what the literature leaves open of that.
+      hashing: choices that the literature leaves open, as it was trained.
       seed: seed of the training.
       evaluated: name of the attention that it is evaluated with.
-      evaluated_hashing: what the literature leaves open of that.
+      evaluated_hashing: choices that it is evaluated with.
       accuracy: share of the second half's symbols that no other is likelier than.
       nll: mean −log p of the second half's symbols, in nats.
       symbols: number of symbols that are predicted.
@@ -43,6 +43,7 @@ class Row:
       parameters: number of parameters that are trained.
       step: number of the step with the smallest validation loss, whose parameters are evaluated.
       seconds: time of the training, with compilation and validation.
+      positions: name of how its learned positions began.
     """
 
     word: int
@@ -58,17 +59,24 @@ class Row:
     parameters: int
     step: int
     seconds: float
+    positions: str = SINUSOIDS
+
+    @property
+    def trained(self) -> str:
+        """What tables call the training, beside its hashing."""
+        return trained_name(self.attention, self.positions)
 
     @property
     def key(self) -> Key:
         """What tells it from the others."""
-        trained = self.word, self.attention, self.hashing, self.seed
+        trained = self.word, self.attention, self.hashing, self.seed, self.positions
         return *trained, self.evaluated, self.evaluated_hashing
 
 
 def keys(training: Training, settings: Settings) -> list[Key]:
     """The keys of a training's rows."""
-    trained = training.size.word, training.attention, training.hashing, training.seed
+    name, hashing = training.attention, training.hashing
+    trained = training.size.word, name, hashing, training.seed, training.positions
     return [(*trained, one.attention, one.hashing) for one in evaluations(training, settings)]
 
 
@@ -99,6 +107,7 @@ def measure(training: Training, trained: Trained, settings: Settings) -> Iterato
             parameters=sum(x.size for x in jax.tree.leaves(trained.params)),
             step=trained.step,
             seconds=trained.seconds,
+            positions=training.positions,
         )
 
 

@@ -8,9 +8,11 @@ import re
 from experiments.duplication.attention import EXACT, Hashing, rounds_of
 from experiments.duplication.settings import Settings, Size
 
-__all__ = ["Evaluation", "Training", "evaluations", "trainings"]
+__all__ = ["SINUSOIDS", "Evaluation", "Training", "evaluations", "trained_name", "trainings"]
 
 VARIED = "LSH-4"  # what the grid trains with each of the hashings
+SINUSOIDS = "sinusoid"
+POSITIONS = {SINUSOIDS: "positions that begin as sinusoids", "normal": "N(0, 1) positions"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -20,19 +22,22 @@ class Training:
     Attributes:
       size: task.
       attention: name of the attention that it is trained with.
-      hashing: what the literature leaves open of it; of attention over all pairs only the scale.
+      hashing: choices that the literature leaves open; attention over all pairs has only the scale.
       seed: seed of parameters, words and rotations.
+      positions: name in `POSITIONS` of how the table of learned positions begins.
     """
 
     size: Size
     attention: str
     hashing: Hashing
     seed: int
+    positions: str = SINUSOIDS
 
     @property
     def title(self) -> str:
         """Its name in a line."""
-        return f"{self.attention} ({self.hashing.words()}), {self.size.word} symbols, {self.seed}"
+        name = trained_name(self.attention, self.positions)
+        return f"{name} ({self.hashing.words()}), {self.size.word} symbols, seed {self.seed}"
 
     @property
     def folder(self) -> str:
@@ -40,10 +45,16 @@ class Training:
         h = self.hashing
         scale = "scaled" if h.scaled else "unscaled"
         parts = [f"w{self.size.word}", self.attention, scale]
+        parts += [self.positions] if self.positions != SINUSOIDS else []
         if rounds_of(self.attention) is not None:
             parts += [f"{h.bucket_factor}buckets", "masked" if h.bucket_mask else "unmasked"]
             parts.append("union" if h.union else "multiset")
         return re.sub(r"\W+", "_", "_".join([*parts, f"seed{self.seed}"]).lower())
+
+
+def trained_name(attention: str, positions: str) -> str:
+    """What tables call a training, beside its hashing."""
+    return attention if positions == SINUSOIDS else f"{attention}, {POSITIONS[positions]}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,6 +74,7 @@ def trainings(settings: Settings) -> list[Training]:
     found = _table(first, settings)
     for seed in first.seeds if settings.recipe().grid else ():
         scaled, *varied = list(base.variations().values())[1:]
+        found += [Training(first, name, base, seed, "normal") for name in ("full", VARIED)]
         found += [Training(first, name, scaled, seed) for name in ("full", "plain")]
         found.append(Training(first, "plain", base, seed))
         found += [Training(first, VARIED, hashing, seed) for hashing in (scaled, *varied)]

@@ -66,7 +66,7 @@ def report(
         f"Words of {size.word} symbols: {verdict.verdict(verdict.claims(cells, symbols))}"
         for size, cells in tables.items()
     ]
-    why = verdict.explained(first, symbols)
+    why = verdict.explained(first, symbols, paper)
     said = "\n\n".join([*answers, *filter(None, why)])
     parts = ["# Reformer, Table 2: what hashing costs on the duplication task"]
     parts += [f"**{answer}**" for answer in answers]
@@ -200,9 +200,9 @@ def _name(name: str, hashing, cells: Cells) -> str:
 
 
 def _trainings(rows: Sequence[Row]) -> str:
-    found = {(row.word, row.attention, row.hashing, row.seed): row for row in rows}
+    found = {(row.word, row.trained, row.hashing, row.seed): row for row in rows}
     lines = [
-        [str(row.word), row.attention, row.hashing.words(), str(row.seed), f"{row.step:,}",
+        [str(row.word), row.trained, row.hashing.words(), str(row.seed), f"{row.step:,}",
          f"{row.seconds / 60:.1f}"]
         for row in found.values()
     ]  # fmt: skip

@@ -7,6 +7,7 @@ import itertools
 from collections.abc import Callable
 from typing import Any
 
+import flax.linen as nn
 import grain
 import numpy as np
 
@@ -17,7 +18,7 @@ from attnlab.training.loop import Task
 from attnlab.training.objective import TokenCrossEntropy
 from experiments.duplication import attention
 from experiments.duplication.attention import Hashing
-from experiments.duplication.plan import Training
+from experiments.duplication.plan import SINUSOIDS, Training
 from experiments.duplication.settings import Settings, Size
 
 __all__ = ["TEST", "batches", "build", "task"]
@@ -26,7 +27,9 @@ TRAINING, VALIDATION, TEST = range(3)  # added to the seed of the words
 VALIDATION_BATCHES = 4
 
 
-def build(size: Size, num_symbols: int, name: str, hashing: Hashing) -> TransformerLM:
+def build(
+    size: Size, num_symbols: int, name: str, hashing: Hashing, positions: str = SINUSOIDS
+) -> TransformerLM:
     """The model, as far as published: 1 layer, width 256, 4 heads of 64, nothing shared.
 
     395,264 parameters and 256 for each position; the released model has 128 more, the biases of its
@@ -36,7 +39,8 @@ def build(size: Size, num_symbols: int, name: str, hashing: Hashing) -> Transfor
       size: task.
       num_symbols: number of different symbols.
       name: name of the attention.
-      hashing: what the literature leaves open of it.
+      hashing: choices that the literature leaves open.
+      positions: name of how the table of learned positions begins.
     """
     config = TransformerConfig(
         max(128, num_symbols + 1),  # the released model has 128, and 126 symbols
@@ -46,7 +50,7 @@ def build(size: Size, num_symbols: int, name: str, hashing: Hashing) -> Transfor
         num_heads=4,
         share_embeddings=False,
         positions="learned",
-        position_init=sinusoid_init,
+        position_init=sinusoid_init if positions == SINUSOIDS else nn.initializers.normal(1.0),
         max_length=size.length,
         pre_norm=True,
         dropout_rate=0.0,
@@ -93,7 +97,7 @@ def task(training: Training, settings: Settings) -> Task[TransformerLM]:
         examples(VALIDATION), VALIDATION_BATCHES
     )
     return Task(
-        build(size, recipe.num_symbols, training.attention, training.hashing),
+        build(size, recipe.num_symbols, training.attention, training.hashing, training.positions),
         TokenCrossEntropy(),
         examples(TRAINING),
         validation,

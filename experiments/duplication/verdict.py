@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 
 from experiments.duplication.attention import EXACT, Hashing, rounds_of
-from experiments.duplication.cells import Cells, written
+from experiments.duplication.cells import Cells, own, written
 
 __all__ = ["ATTEMPT", "Claim", "Paper", "claims", "explained", "nearest", "verdict"]
 
@@ -107,12 +107,16 @@ def verdict(found: list[Claim]) -> str:
     )
 
 
-def explained(cells: Cells, num_symbols: int) -> list[str]:
-    """What the rows say of the paper's 0.8 % and of the attempt's 1.4 %, each in words.
+def explained(cells: Cells, num_symbols: int, paper: Paper) -> list[str]:
+    """What the rows say of the paper's 0.8 %, the attempt's 1.4 % and the paper's other numbers.
 
     Models that did not learn the task with the attention of their training are left out.
     """
-    return [_of_paper(cells, num_symbols), _of_attempt(cells, num_symbols)]
+    return [
+        _of_paper(cells, num_symbols),
+        _of_attempt(cells, num_symbols),
+        _of_pattern(cells, paper),
+    ]
 
 
 def _of_paper(cells: Cells, num_symbols: int) -> str:
@@ -178,6 +182,20 @@ def _of_attempt(cells: Cells, num_symbols: int) -> str:
     )
 
 
+def _of_pattern(cells: Cells, paper: Paper) -> str:
+    """Which setting is nearest to each row of the paper that was trained in several."""
+    said = []
+    for row, found in nearest(cells, paper).items():
+        gap, name, hashing, other = found[0]
+        if len(found) > 1:
+            how = f"{name}, {hashing.words() if rounds_of(name) else _scale(hashing)}"
+            where = "" if other == hashing else f" and evaluated with {other.words()}"
+            said.append(f"its row {row} by *{how}*{where} ({gap:.1f} points away)")
+    if not said:
+        return ""
+    return "The numbers nearest to the paper's, in the mean over rounds: " + "; ".join(said) + "."
+
+
 def _scale(hashing: Hashing) -> str:
     return hashing.words().split(",")[0]
 
@@ -192,7 +210,7 @@ def nearest(cells: Cells, paper: Paper) -> dict[str, list[tuple[float, str, Hash
     found: dict[str, list[tuple[float, str, Hashing, Hashing]]] = {}
     columns = [name for name in cells.evaluated() if rounds_of(name)]
     for name, hashing in cells.trained():
-        row = "full" if rounds_of(name) is None else name
+        row = own(name) if rounds_of(name) else "full"
         for other in dict.fromkeys(cell[3] for cell in cells.by_cell):
             known = {c: cells.mean(name, c, hashing, other) for c in columns if c in paper[row]}
             gaps = [abs(x - paper[row][c]) for c, x in known.items() if x is not None]

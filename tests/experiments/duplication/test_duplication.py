@@ -31,10 +31,20 @@ PAPER, SOURCE = report.load()
 BASE = Hashing()
 
 
-def row(attention, evaluated, percent, *, hashing=BASE, other=None, seed=0, word=31):
+def row(
+    attention,
+    evaluated,
+    percent,
+    *,
+    hashing=BASE,
+    other=None,
+    seed=0,
+    word=31,
+    positions="sinusoid",
+):
     return Row(
         word, attention, hashing, seed, evaluated, other or hashing, percent / 100, 1.0, 3968, 8,
-        411_648, 500, 90.0,
+        411_648, 500, 90.0, positions,
     )  # fmt: skip
 
 
@@ -135,13 +145,13 @@ def test_a_statement_that_does_not_hold_is_named(change, fails):
 def test_no_verdict_without_rows_that_can_be_judged():
     cells = Cells([row("LSH-1", "LSH-1", 1.0)], BASE)
     assert verdict.verdict(verdict.claims(cells, 127)).startswith("No statement")
-    assert verdict.explained(cells, 127) == ["", ""]
+    assert verdict.explained(cells, 127, PAPER) == [""] * 3
 
 
 def test_the_senses_of_full_that_give_chance_are_named():
     rows = [row("LSH-4", "LSH-4", 99.0), row("LSH-4", "full", 99.0), row("LSH-4", "plain", 0.8)]
     rows += [row("LSH-2", "LSH-2", 1.0), row("LSH-2", "plain", 55.0)]  # did not learn: says nothing
-    said = verdict.explained(Cells(rows, BASE), 127)[0]
+    said = verdict.explained(Cells(rows, BASE), 127, PAPER)[0]
     assert "of all 1 models trained to hash *plain* attention gives chance" in said
     assert "99.0 to 99.0" in said and "55" not in said
 
@@ -150,10 +160,10 @@ def test_the_attempts_number_is_looked_for_in_every_pair():
     scaled = Hashing(scaled=True)
     rows = [row("plain", "plain", 100.0), row("plain", "LSH-8", 60.0)]
     rows += [row("plain", "LSH-8", 1.5, other=scaled), row("full", "LSH-8", 0.8)]
-    said = verdict.explained(Cells(rows, BASE), 127)[1]
+    said = verdict.explained(Cells(rows, BASE), 127, PAPER)[1]
     assert "1 of 2 pairs" in said and "trained with *plain*, c = 1, evaluated with c = 1/√d" in said
     rows[2] = row("plain", "LSH-8", 30.0, other=scaled)
-    said = verdict.explained(Cells(rows, BASE), 127)[1]
+    said = verdict.explained(Cells(rows, BASE), 127, PAPER)[1]
     assert "comes from none of the 2 pairs" in said and said.endswith("union: 30.0.")
 
 
@@ -161,11 +171,16 @@ def test_the_nearest_setting_comes_first():
     scaled = Hashing(scaled=True)
     rows = as_in_the_paper({("full", "LSH-1"): 4.0})
     rows += [row("full", column, x, hashing=scaled) for column, x in PAPER["full"].items()]
-    found = verdict.nearest(Cells(rows, BASE), PAPER)["full"]
-    assert [(gap, hashing) for gap, _, hashing, _ in found] == [
-        (pytest.approx(0.0), scaled),
-        (pytest.approx(1.0), BASE),
+    rows += [row("full", f"LSH-{n}", 50.0, positions="normal") for n in (8, 4, 2, 1)]
+    cells = Cells(rows, BASE)
+    found = verdict.nearest(cells, PAPER)["full"]
+    assert [(gap, name, hashing) for gap, name, hashing, _ in found] == [
+        (pytest.approx(0.0), "full", scaled),
+        (pytest.approx(1.0), "full", BASE),
+        (pytest.approx((44.8 + 42.5 + 26.9 + 2.5) / 4), "full, N(0, 1) positions", BASE),
     ]
+    said = verdict.explained(cells, 127, PAPER)[2]
+    assert said.endswith(": its row full by *full, c = 1/√d* (0.0 points away).")
 
 
 def test_the_report_has_the_paper_beside_mean_and_spread():

@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 
 from attnlab import masks
+from attnlab.positions import sinusoids
 from attnlab.runs.errors import Invalid
 from experiments.duplication import attention
 from experiments.duplication.attention import EXACT, Hashing
-from experiments.duplication.plan import Evaluation, evaluations, trainings
+from experiments.duplication.plan import POSITIONS, Evaluation, evaluations, trainings
 from experiments.duplication.settings import PRESETS, Settings, Size
 from experiments.duplication.training import TEST, TRAINING, VALIDATION, batches, build, task
 
@@ -81,15 +82,19 @@ def test_flags_change_the_recipe():
 def test_the_table_comes_first_then_the_grid_then_longer_words():
     settings = Settings(words=(7, 15), chunk_size=4, seeds=(0, 1))
     planned = trainings(settings)
-    assert len(set(planned)) == len(planned) == 8 + 2 * 8 + 8
+    assert len(set(planned)) == len(planned) == 8 + 2 * 10 + 8
     assert len({one.folder for one in planned}) == len(planned)
     base = settings.hashing()
     names = ["full", "LSH-4", "LSH-2", "LSH-1"]
-    for i, (size, start) in enumerate(((7, 0), (7, 4), (15, 24), (15, 28))):
+    for i, (size, start) in enumerate(((7, 0), (7, 4), (15, 28), (15, 32))):
         some = planned[start : start + 4]
         assert [one.attention for one in some] == names
         assert {(one.size.word, one.hashing, one.seed) for one in some} == {(size, base, i % 2)}
-    varied = [one.hashing for one in planned[8:16] if one.attention == "LSH-4"]
+    assert [(one.attention, one.positions) for one in planned[8:10]] == [
+        ("full", "normal"),
+        ("LSH-4", "normal"),
+    ]
+    varied = [one.hashing for one in planned[10:18] if one.attention == "LSH-4"]
     assert varied == list(base.variations().values())[1:]
     assert [one.beside(base) for one in varied] == [
         "c = 1/√d",
@@ -103,7 +108,8 @@ def test_the_table_comes_first_then_the_grid_then_longer_words():
 
 def test_what_was_trained_on_all_pairs_is_evaluated_with_every_hashing():
     settings = Settings(words=(7, 15), chunk_size=4, seeds=(0,), eval_rounds=(8, 1))
-    by_name = {(one.size.word, one.attention, one.hashing): one for one in trainings(settings)}
+    planned = [one for one in trainings(settings) if one.positions == "sinusoid"]
+    by_name = {(one.size.word, one.attention, one.hashing): one for one in planned}
     base = settings.hashing()
     exact = [Evaluation(name, base) for name in EXACT]
     hashed = evaluations(by_name[7, "LSH-4", base], settings)
@@ -142,6 +148,17 @@ def test_no_parameter_depends_on_the_attention():
     count = sum(x.size for x in jax.tree.leaves(shapes[0]))
     # The published count, of a model that has biases before its softmax and fixed positions.
     assert count == 395_392 - 128 + 256 * 64
+
+
+def test_positions_begin_as_they_are_told():
+    size, tokens = Size(31, 16, 1), jnp.ones((1, 64), jnp.int32)
+    tables = [
+        jax.jit(build(size, 127, "full", Hashing(), name).init)(jax.random.key(0), tokens)
+        for name in POSITIONS
+    ]
+    sines, drawn = (np.asarray(table["params"]["inputs"]["positions"]) for table in tables)
+    np.testing.assert_array_equal(sines, sinusoids(jnp.arange(64), 256))
+    assert abs(drawn.std() - 1) < 0.05 and abs(drawn.mean()) < 0.05
 
 
 @pytest.mark.parametrize("scaled", [False, True])
