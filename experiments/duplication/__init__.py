@@ -11,9 +11,10 @@ and 1 hash rounds, and each of these models is evaluated with full attention and
 rounds; loss and accuracy are of the second half. The table stands beside the paper's. With --grid
 what the literature leaves open is varied as well: the scale of the logits, the number of buckets,
 the bucket mask, how a pair counts that several rounds show, what "full" attention is, and how the
-learned positions begin. A fresh folder gets results.jsonl, report.md, a figure as SVG and PNG, and checkpoints and metrics.jsonl of
-each training. SIGTERM and Ctrl-C save and report what is done; --resume=FOLDER goes on.
+learned positions begin. A fresh folder gets results.jsonl, report.md, a figure as SVG and PNG, and
+checkpoints and metrics.jsonl of each training. SIGTERM and Ctrl-C save and report what is done;
+--resume=FOLDER goes on.
 
-Presets: cpu (words of 31 symbols, with the grid), gpu (words of 511), paper (what the paper's text
-says), code (the configuration that its authors released in 2019).
+Presets: cpu (words of 31 symbols with the grid, then words of 127), gpu (words of 511), paper (what
+the paper's text says), code (the configuration that its authors released in 2019).
 """

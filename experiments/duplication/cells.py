@@ -62,6 +62,10 @@ class Cells:
         """What was trained, in order of first appearance."""
         return list(dict.fromkeys((cell[0], cell[1]) for cell in self.by_cell))
 
+    def hashings(self) -> list[Hashing]:
+        """What was evaluated with, in order of first appearance."""
+        return list(dict.fromkeys(cell[3] for cell in self.by_cell))
+
     def evaluated(self) -> list[str]:
         """The columns of the table: full attention, then rounds that fall."""
         return ["full", *(f"LSH-{n}" for n in self.rounds())]

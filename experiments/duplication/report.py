@@ -72,10 +72,10 @@ def report(
     parts += [f"**{answer}**" for answer in answers]
     parts += [one for one in why if one]
     if to_come:
-        parts.append("Not done yet: " + "; ".join(one.title for one in to_come) + ".")
+        parts.append(_to_come(to_come))
     parts += [_setting(rows[0], settings), "![Accuracy over rounds at evaluation](rounds.svg)"]
     for size, cells in tables.items():
-        parts += [f"## Words of {size.word} symbols", _of_size(size, settings)]
+        parts += [f"## Words of {size.word} symbols", _of_size(size, rows, settings)]
         parts += [_table(cells, paper), _claims(cells, symbols)]
     parts.append(f"Paper: {source}.")
     if settings.recipe().grid:
@@ -99,13 +99,24 @@ def _setting(row: Row, settings: Settings) -> str:
     )
 
 
-def _of_size(size: Size, settings: Settings) -> str:
+def _to_come(trainings: Sequence[Training]) -> str:
+    """What a run that was cut short lacks, the seeds of a training together."""
+    seeds: dict[str, list[int]] = {}
+    for one in trainings:
+        name, _, _ = one.title.rpartition(", seed")
+        seeds.setdefault(name, []).append(one.seed)
+    names = "; ".join(f"{name}, seeds {', '.join(map(str, x))}" for name, x in seeds.items())
+    return f"{len(trainings)} models are not done yet: {names}."
+
+
+def _of_size(size: Size, rows: Sequence[Row], settings: Settings) -> str:
     optimizer = settings.optimizer(size.steps)
+    seeds = sorted({row.seed for row in rows if row.word == size.word})
     return (
         f"{size.length} tokens, chunks of {size.chunk_size}; {size.steps:,} steps of"
         f" {size.batch_size} examples, {optimizer.optimizer} {optimizer.learning_rate:g}"
         f" ({optimizer.schedule}, warm-up {optimizer.warmup_steps}); seeds"
-        f" {', '.join(map(str, size.seeds))}, ± their standard deviation."
+        f" {', '.join(map(str, seeds))}; ± is the standard deviation over seeds."
     )
 
 
@@ -162,7 +173,7 @@ def _hashed(cells: Cells) -> str:
     for name, hashing in cells.trained():
         if rounds_of(name):
             continue
-        for other in dict.fromkeys(cell[3] for cell in cells.by_cell):
+        for other in cells.hashings():
             found = [written(cells.of(name, column, hashing, other)) for column in columns]
             if any(found):
                 lines.append([_name(name, hashing, cells), other.words(), *found])

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+import statistics
+from collections.abc import Mapping, Sequence
 
 from experiments.duplication.attention import EXACT, Hashing, rounds_of
-from experiments.duplication.cells import Cells, own, written
+from experiments.duplication.cells import Cells, own
 
 __all__ = ["ATTEMPT", "Claim", "Paper", "claims", "explained", "nearest", "verdict"]
 
@@ -34,8 +35,8 @@ def claims(cells: Cells, num_symbols: int) -> list[Claim]:
         own = {name: mean(name, "full" if name == "full" else "LSH-8") or 0.0 for name in rows}
         found.append(
             Claim(
-                "every model learns the task (≥ 99 % with full attention or 8 rounds)",
-                min(own.values()) >= 99,
+                "every model learns the task (≥ 95 % with full attention or 8 rounds)",
+                min(own.values()) >= 95,
                 _said(own),
             )
         )
@@ -120,66 +121,49 @@ def explained(cells: Cells, num_symbols: int, paper: Paper) -> list[str]:
 
 
 def _of_paper(cells: Cells, num_symbols: int) -> str:
-    chance = 100 / num_symbols
-    lines = []
-    for kind, words in EXACT.items():
-        found = [
-            x
-            for name, hashing in cells.trained()
-            if rounds_of(name) and cells.learned(name, hashing)
-            for x in cells.of(name, kind, hashing)
-        ]
-        if found:
-            failed = sum(x < CHANCE * chance for x in found)
-            lines.append((kind, words, failed, len(found), min(found), max(found)))
-    if not lines:
+    """In which sense of full attention models that were trained to hash know least."""
+    hashed = [(n, h) for n, h in cells.trained() if rounds_of(n) and cells.learned(n, h)]
+    found = {kind: [x for n, h in hashed for x in cells.of(n, kind, h)] for kind in EXACT}
+    found = {kind: x for kind, x in found.items() if x}
+    if not found:
         return ""
-    blamed = [line for line in lines if line[2] == line[3]]
-    ranges = "; ".join(
-        f"*{kind}* ({words}) {low:.1f} to {high:.1f}" for kind, words, *_, low, high in lines
+    lowest = min(found, key=lambda kind: statistics.fmean(found[kind]))
+    every = "; ".join(f"*{kind}* {_range(x)}" for kind, x in found.items())
+    return (
+        f"The paper's 0.8 % (trained to hash → full) is chance, {100 / num_symbols:.1f} %. Of"
+        f" {len(found[lowest])} models trained to hash, the sense of full attention that is nearest"
+        f" to it is *{lowest}* ({EXACT[lowest]}): {statistics.fmean(found[lowest]):.1f} % in the"
+        f" mean. From worst to best model: {every}."
     )
-    who = ", ".join(f"*{line[0]}*" for line in blamed)
-    what = (
-        f"Its 0.8 % is chance ({chance:.1f} %), and of all {lines[0][3]} models trained to hash"
-        f" {who} attention gives chance"
-        if blamed
-        else "Its 0.8 % comes from no sense of full attention in every model trained to hash"
-    )
-    return f"{what}. Accuracies in percent: {ranges}."
 
 
 def _of_attempt(cells: Cells, num_symbols: int) -> str:
     """Which trainings with attention over all pairs fail with 8 rounds."""
-    found = {
-        (name, hashing, other): cells.of(name, "LSH-8", hashing, other)
-        for name, hashing in cells.trained()
-        if not rounds_of(name) and cells.learned(name, hashing)
-        for other in dict.fromkeys(cell[3] for cell in cells.by_cell)
-    }
-    found = {cell: x for cell, x in found.items() if x}
+    found: dict[str, list[float]] = {}
+    for name, hashing in cells.trained():
+        if rounds_of(name) or not cells.learned(name, hashing):
+            continue
+        for other in cells.hashings():
+            if (mean := cells.mean(name, "LSH-8", hashing, other)) is not None:
+                found.setdefault(f"{name}, {_scale(hashing)}", []).append(mean)
     if not found:
         return ""
-    failing = [cell for cell, x in found.items() if sum(x) / len(x) < CHANCE * 100 / num_symbols]
-
-    def said(cell: tuple[str, Hashing, Hashing]) -> str:
-        name, hashing, other = cell
-        return (
-            f"trained with *{name}*, {_scale(hashing)}, evaluated with {other.words()}:"
-            f" {written(found[cell])}"
-        )
-
-    if failing:
-        return (
-            f"The attempt's {ATTEMPT} % (full → LSH-8) is reached within {CHANCE:g} times chance by"
-            f" {len(failing)} of {len(found)} pairs of training and hashing: "
-            + "; ".join(said(cell) for cell in failing)
-            + "."
-        )
-    lowest = min(found, key=lambda cell: sum(found[cell]) / len(found[cell]))
-    return (
-        f"The attempt's {ATTEMPT} % (full → LSH-8) comes from none of the {len(found)} pairs of"
-        f" training and hashing that were run; the lowest is {said(lowest)}."
+    failing = [name for name, x in found.items() if min(x) < CHANCE * 100 / num_symbols]
+    every = "; ".join(f"*{name}* {_range(x)} ({len(x)} hashings)" for name, x in found.items())
+    blamed = (
+        f"is within {CHANCE:g} times chance of models trained with "
+        + " and with ".join(f"*{name}*" for name in failing)
+        if failing
+        else "comes from no setting that was run"
     )
+    return (
+        f"The attempt's {ATTEMPT} % (full → LSH-8) {blamed}. From the worst to the best hashing of"
+        f" evaluation, means over seeds: {every}."
+    )
+
+
+def _range(found: Sequence[float]) -> str:
+    return f"{min(found):.1f} to {max(found):.1f}"
 
 
 def _of_pattern(cells: Cells, paper: Paper) -> str:
@@ -211,7 +195,7 @@ def nearest(cells: Cells, paper: Paper) -> dict[str, list[tuple[float, str, Hash
     columns = [name for name in cells.evaluated() if rounds_of(name)]
     for name, hashing in cells.trained():
         row = own(name) if rounds_of(name) else "full"
-        for other in dict.fromkeys(cell[3] for cell in cells.by_cell):
+        for other in cells.hashings():
             known = {c: cells.mean(name, c, hashing, other) for c in columns if c in paper[row]}
             gaps = [abs(x - paper[row][c]) for c, x in known.items() if x is not None]
             if gaps and len(gaps) == len(known):

@@ -13,6 +13,7 @@ from experiments.duplication.attention import EXACT, Hashing
 from experiments.duplication.cells import Cells
 from experiments.duplication.figure import figure
 from experiments.duplication.measure import Row
+from experiments.duplication.plan import trainings
 from experiments.duplication.settings import Settings
 from tests.experiments import tiny
 
@@ -148,12 +149,13 @@ def test_no_verdict_without_rows_that_can_be_judged():
     assert verdict.explained(cells, 127, PAPER) == [""] * 3
 
 
-def test_the_senses_of_full_that_give_chance_are_named():
+def test_the_sense_of_full_that_is_nearest_to_chance_is_named():
     rows = [row("LSH-4", "LSH-4", 99.0), row("LSH-4", "full", 99.0), row("LSH-4", "plain", 0.8)]
+    rows += [row("LSH-1", "LSH-1", 99.0), row("LSH-1", "plain", 2.8)]
     rows += [row("LSH-2", "LSH-2", 1.0), row("LSH-2", "plain", 55.0)]  # did not learn: says nothing
     said = verdict.explained(Cells(rows, BASE), 127, PAPER)[0]
-    assert "of all 1 models trained to hash *plain* attention gives chance" in said
-    assert "99.0 to 99.0" in said and "55" not in said
+    assert "is chance, 0.8 %. Of 2 models" in said and "*plain* (dot product" in said
+    assert "1.8 % in the mean" in said and said.endswith("*full* 99.0 to 99.0; *plain* 0.8 to 2.8.")
 
 
 def test_the_attempts_number_is_looked_for_in_every_pair():
@@ -161,10 +163,10 @@ def test_the_attempts_number_is_looked_for_in_every_pair():
     rows = [row("plain", "plain", 100.0), row("plain", "LSH-8", 60.0)]
     rows += [row("plain", "LSH-8", 1.5, other=scaled), row("full", "LSH-8", 0.8)]
     said = verdict.explained(Cells(rows, BASE), 127, PAPER)[1]
-    assert "1 of 2 pairs" in said and "trained with *plain*, c = 1, evaluated with c = 1/√d" in said
+    assert "is within 3 times chance of models trained with *plain, c = 1*." in said
+    assert said.endswith(": *plain, c = 1* 1.5 to 60.0 (2 hashings).")  # full did not learn
     rows[2] = row("plain", "LSH-8", 30.0, other=scaled)
-    said = verdict.explained(Cells(rows, BASE), 127, PAPER)[1]
-    assert "comes from none of the 2 pairs" in said and said.endswith("union: 30.0.")
+    assert "comes from no setting" in verdict.explained(Cells(rows, BASE), 127, PAPER)[1]
 
 
 def test_the_nearest_setting_comes_first():
@@ -194,7 +196,15 @@ def test_the_report_has_the_paper_beside_mean_and_spread():
     for said in ("launch/local x", "| jax |", SOURCE, 'What "full" is', "411,648"):
         assert said in made.markdown
     assert made.markdown.index("Reproduced: all") < made.markdown.index("One layer")
-    assert "63 symbols" not in made.markdown  # no row yet
+    assert "63 symbols" not in made.markdown and "not done" not in made.markdown
+    some = trainings(Settings(words=(31, 63), chunk_size=16, seeds=(0, 1)))
+    some = [one for one in some if one.attention == "LSH-1"]
+    made = report.report(rows, settings, to_come=some, command="", where="")
+    assert (
+        "4 models are not done yet: LSH-1 (c = 1, B = 2L/C, bucket mask, union), 31 symbols, seeds"
+        " 0, 1; LSH-1 (c = 1, B = 2L/C, bucket mask, union), 63 symbols, seeds 0, 1."
+        in made.markdown
+    )
 
 
 def test_the_figure_has_a_line_a_model_and_hollow_marks_of_the_paper():
