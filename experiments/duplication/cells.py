@@ -49,9 +49,13 @@ class Cells:
 
     def learned(self, trained: str, hashing: Hashing) -> bool:
         """Whether a training learned the task: `LEARNED` with its own attention, in the mean."""
-        found = self.of(trained, own(trained), hashing)
-        found = found or self.of(trained, f"LSH-{max(self.rounds(), default=0)}", hashing)
+        found = self.own(trained, hashing)
         return bool(found) and statistics.fmean(found) >= LEARNED
+
+    def own(self, trained: str, hashing: Hashing) -> list[float]:
+        """The accuracies with the attention of training, or where none is, with the most rounds."""
+        most = f"LSH-{max(self.rounds(), default=0)}"
+        return self.of(trained, own(trained), hashing) or self.of(trained, most, hashing)
 
     def rounds(self) -> list[int]:
         """The numbers of rounds of evaluation, the most first."""

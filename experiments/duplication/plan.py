@@ -8,10 +8,18 @@ import re
 from experiments.duplication.attention import EXACT, Hashing, rounds_of
 from experiments.duplication.settings import Settings, Size
 
-__all__ = ["SINUSOIDS", "Evaluation", "Training", "evaluations", "trained_name", "trainings"]
+__all__ = [
+    "LONGER",
+    "SINUSOIDS",
+    "Evaluation",
+    "Training",
+    "evaluations",
+    "trained_name",
+    "trainings",
+]
 
 VARIED = "LSH-4"  # what the grid trains with each of the hashings
-# A query that sees itself must first be outdone by the keys of the first half: in `steps` it is not.
+# Times the steps for "plain": a query that sees itself sees little else for longer than `steps`.
 LONGER = 3
 SINUSOIDS = "sinusoid"
 POSITIONS = {SINUSOIDS: "positions that begin as sinusoids", "normal": "N(0, 1) positions"}

@@ -13,7 +13,7 @@ from experiments.duplication.attention import EXACT, rounds_of
 from experiments.duplication.cells import Cells, written
 from experiments.duplication.figure import figure
 from experiments.duplication.measure import DRAW, Row
-from experiments.duplication.plan import Training
+from experiments.duplication.plan import LONGER, Training
 from experiments.duplication.settings import PRESETS, Settings, Size
 from experiments.duplication.verdict import Paper
 
@@ -147,7 +147,7 @@ def _grid(cells: Cells, paper: Paper) -> list[str]:
         '## What "full" is',
         "Every model, evaluated with attention over all pairs in four senses: "
         + "; ".join(f"*{name}*: {words}" for name, words in EXACT.items())
-        + ".",
+        + f". What is trained with *plain* has {LONGER} times the steps.",
         _exact(cells),
         "## Trained with attention over all pairs, evaluated with each hashing",
         _hashed(cells),

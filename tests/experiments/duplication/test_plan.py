@@ -80,7 +80,7 @@ def test_flags_change_the_recipe():
 
 
 def test_the_table_comes_first_then_the_grid_then_longer_words():
-    settings = Settings(words=(7, 15), chunk_size=4, seeds=(0, 1))
+    settings = Settings(words=(7, 15), chunk_size=4, seeds=(0, 1), steps=10)
     planned = trainings(settings)
     assert len(set(planned)) == len(planned) == 8 + 2 * 10 + 8
     assert len({one.folder for one in planned}) == len(planned)
@@ -94,6 +94,8 @@ def test_the_table_comes_first_then_the_grid_then_longer_words():
         ("full", "normal"),
         ("LSH-4", "normal"),
     ]
+    longer = {one.attention for one in planned if one.size.steps == 30}
+    assert longer == {"plain"} and {one.size.steps for one in planned} == {10, 30}
     varied = [one.hashing for one in planned[10:18] if one.attention == "LSH-4"]
     assert varied == list(base.variations().values())[1:]
     assert [one.beside(base) for one in varied] == [
