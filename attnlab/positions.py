@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -15,7 +16,7 @@ from jax.typing import ArrayLike
 
 from attnlab.checks import require
 
-__all__ = ["axial", "learned", "rotary", "sinusoids"]
+__all__ = ["axial", "learned", "rotary", "sinusoid_init", "sinusoids"]
 
 
 def sinusoids(positions: ArrayLike, width: int, *, max_wavelength: float = 10_000.0) -> jax.Array:
@@ -132,6 +133,22 @@ def _within(positions: ArrayLike, count: int) -> jax.Array:
             f"positions must be in [0, {count}), the learned ones; got {first} to {last}",
         )
     return positions
+
+
+def sinusoid_init(key: jax.Array, shape: tuple[int, int], dtype: Any = jnp.float32) -> jax.Array:
+    """An initializer of a learned table: row p is `sinusoids` of p, and nothing is drawn.
+
+    What depends on a distance is then there before the first step of training, for every position
+    at once. Positions of the released Reformer (Kitaev et al. 2020) begin so.
+
+    Args:
+      key: PRNG key, as every initializer takes it; not used.
+      shape: shape of the table, (max_length, width).
+      dtype: dtype of the table.
+    """
+    del key
+    length, width = shape
+    return sinusoids(jnp.arange(length), width).astype(dtype)
 
 
 def _angles(positions: ArrayLike, width: int, max_wavelength: float) -> jax.Array:

@@ -106,3 +106,9 @@ def test_axial_positions_are_cells_of_a_grid():
 def test_errors(call, message):
     with pytest.raises(ValueError, match=message):
         call()
+
+
+def test_a_learned_table_may_begin_as_sinusoids():
+    table = positions.sinusoid_init(jax.random.key(0), (7, 6), jnp.float16)
+    assert table.shape == (7, 6) and table.dtype == jnp.float16
+    np.testing.assert_allclose(table, positions.sinusoids(jnp.arange(7), 6), atol=1e-3)

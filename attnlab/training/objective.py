@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp
+from jax.typing import ArrayLike
 
 from attnlab.checks import require_choice
 from attnlab.tokens import PAD
@@ -68,7 +69,8 @@ class Objective(Protocol):
 class TokenCrossEntropy:
     """The cross entropy of `batch["target"]`, or of `batch["tokens"]` if there is none.
 
-    The model is called with the whole batch and returns logits [B, T, V]. Means are over tokens.
+    The model is called with the whole batch and returns logits [B, T, V]. Means are over tokens;
+    `batch["weights"]`, [B, T], which the model does not see, says how much each of them counts.
 
     Attributes:
       label_smoothing: share ε of `token_sums`.
@@ -97,17 +99,22 @@ class TokenCrossEntropy:
         return self.gradient_mean_over
 
     def inputs(self, batch: Batch) -> Batch:
-        """All of the batch."""
-        return batch
+        """All of the batch but the weights."""
+        return {name: x for name, x in batch.items() if name != "weights"}
 
     def counts(self, batch: Batch) -> dict[str, jax.Array]:
-        """Tokens and sentences that are predicted."""
-        tokens = (predicted(batch) != PAD).sum(dtype=jnp.float32)
-        return {"tokens": tokens, "sentences": num_sentences(batch)}
+        """Tokens, as much as they count, and sentences that are predicted."""
+        tokens = jnp.where(predicted(batch) != PAD, batch.get("weights", 1), 0)
+        return {"tokens": tokens.sum(dtype=jnp.float32), "sentences": num_sentences(batch)}
 
     def sums(self, outputs: jax.Array, batch: Batch) -> dict[str, jax.Array]:
         """The sums of `token_sums`."""
-        return token_sums(outputs, predicted(batch), label_smoothing=self.label_smoothing)
+        return token_sums(
+            outputs,
+            predicted(batch),
+            label_smoothing=self.label_smoothing,
+            weights=batch.get("weights", 1),
+        )
 
     def loss(self, sums: Mapping[str, jax.Array], shares: Mapping[str, jax.Array]) -> jax.Array:
         """The summed loss."""
@@ -128,7 +135,11 @@ class TokenCrossEntropy:
 
 
 def token_sums(
-    logits: jax.Array, targets: jax.Array, *, label_smoothing: float = 0.0
+    logits: jax.Array,
+    targets: jax.Array,
+    *,
+    label_smoothing: float = 0.0,
+    weights: ArrayLike = 1,
 ) -> dict[str, jax.Array]:
     """Σ_t H(q_t, p_t) with q_t = (1 − ε)·onehot(target_t) + ε/V, over the tokens that are not PAD.
 
@@ -137,6 +148,7 @@ def token_sums(
       targets: token ids [*B, T].
       label_smoothing: share ε of the uniform distribution (Szegedy et al. 2016, §7; Vaswani et al.
         2017, §5.4).
+      weights: factors [*B, T] of the tokens in each sum.
 
     Returns:
       Float32 scalars: "loss", the smoothed cross entropy in nats; "nll", −log p(token) in nats;
@@ -155,7 +167,8 @@ def token_sums(
     correct = of_target >= logits.max(-1)
     sums = {"loss": loss, "nll": nll, "correct": correct}
     return {
-        name: jnp.where(targets != PAD, x, 0).sum(dtype=jnp.float32) for name, x in sums.items()
+        name: jnp.where(targets != PAD, x * weights, 0).sum(dtype=jnp.float32)
+        for name, x in sums.items()
     }
 
 

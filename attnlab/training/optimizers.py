@@ -11,8 +11,8 @@ from attnlab.training import schedules
 
 __all__ = ["OPTIMIZERS", "SCHEDULES", "OptimizerSettings"]
 
-OPTIMIZERS = ("adam", "adadelta", "sgd")
-SCHEDULES = ("constant", "linear", "rsqrt")
+OPTIMIZERS = ("adam", "adadelta", "adafactor", "sgd")
+SCHEDULES = ("constant", "linear", "cosine", "rsqrt")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -21,11 +21,13 @@ class OptimizerSettings:
 
     Attributes:
       optimizer: name of the optimizer: "adam" (Kingma & Ba 2015), "adadelta" (ρ 0.95; Zeiler 2012,
-        as Bahdanau et al. 2014 use it, with learning_rate 1) or "sgd".
+        as Bahdanau et al. 2014 use it, with learning_rate 1), "adafactor" (Shazeer & Stern 2018,
+        algorithm 4: factored second moments, update clipping, steps relative to the parameters'
+        size, no first moment) or "sgd".
       learning_rate: learning rate at its peak.
       schedule: course of the learning rate over steps, after a linear warm-up: "constant", "linear"
-        to zero at the end, or "rsqrt", step^−½ (Vaswani et al. 2017, §5.3, whose peak is (d_model ·
-        warmup_steps)^−½).
+        or "cosine" to zero at the end, or "rsqrt", step^−½ (Vaswani et al. 2017, §5.3, whose peak
+        is (d_model · warmup_steps)^−½).
       warmup_steps: number of steps until the peak.
       b1: decay of Adam's first moment.
       b2: decay of Adam's second moment.
@@ -51,6 +53,8 @@ class OptimizerSettings:
         """The learning rate over steps."""
         if self.schedule == "linear":
             return schedules.linear(self.learning_rate, self.warmup_steps, total_steps)
+        if self.schedule == "cosine":
+            return schedules.cosine(self.learning_rate, self.warmup_steps, total_steps)
         if self.schedule == "rsqrt":
             return schedules.rsqrt(self.learning_rate, self.warmup_steps)
         return schedules.constant(self.learning_rate, self.warmup_steps)
@@ -60,6 +64,11 @@ class OptimizerSettings:
         precondition = {
             "adam": lambda: optax.scale_by_adam(self.b1, self.b2, self.epsilon or 1e-8),
             "adadelta": lambda: optax.scale_by_adadelta(rho=0.95, eps=self.epsilon or 1e-6),
+            "adafactor": lambda: optax.chain(
+                optax.scale_by_factored_rms(),
+                optax.clip_by_block_rms(1.0),
+                optax.scale_by_param_block_rms(),
+            ),
             "sgd": optax.identity,
         }[self.optimizer]()
         clip = optax.clip_by_global_norm(self.clip_norm) if self.clip_norm else optax.identity()

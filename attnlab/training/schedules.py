@@ -7,7 +7,7 @@ import optax
 
 from attnlab.checks import require
 
-__all__ = ["constant", "linear", "rsqrt"]
+__all__ = ["constant", "cosine", "linear", "rsqrt"]
 
 
 def rsqrt(peak: float, warmup_steps: int) -> optax.Schedule:
@@ -29,12 +29,7 @@ def linear(peak: float, warmup_steps: int, total_steps: int) -> optax.Schedule:
 
     BERT's schedule: Devlin et al. 2018, §A.2.
     """
-    _require_warmup(warmup_steps, at_least=0)
-    require(
-        total_steps > warmup_steps,
-        f"the learning rate falls after its warm-up: total_steps must be more than warmup_steps; "
-        f"got {total_steps} and {warmup_steps}",
-    )
+    _require_fall(warmup_steps, total_steps)
 
     def schedule(count):
         step = jnp.asarray(count, jnp.float32) + 1
@@ -45,11 +40,36 @@ def linear(peak: float, warmup_steps: int, total_steps: int) -> optax.Schedule:
     return schedule
 
 
+def cosine(peak: float, warmup_steps: int, total_steps: int) -> optax.Schedule:
+    """Rises linearly to `peak` at the `warmup_steps`-th step, then falls to 0 as half a cosine.
+
+    Without restarts: Loshchilov & Hutter 2017, Eq. 5.
+    """
+    _require_fall(warmup_steps, total_steps)
+
+    def schedule(count):
+        step = jnp.asarray(count, jnp.float32) + 1
+        rising = step / max(warmup_steps, 1)
+        done = jnp.clip((step - warmup_steps) / (total_steps - warmup_steps), 0, 1)
+        return peak * jnp.minimum(rising, (1 + jnp.cos(jnp.pi * done)) / 2)
+
+    return schedule
+
+
 def constant(peak: float, warmup_steps: int = 0) -> optax.Schedule:
     """Rises linearly to `peak` at the `warmup_steps`-th step and stays there."""
     _require_warmup(warmup_steps, at_least=0)
     return lambda count: (
         peak * jnp.minimum((jnp.asarray(count, jnp.float32) + 1) / max(warmup_steps, 1), 1.0)
+    )
+
+
+def _require_fall(warmup_steps: int, total_steps: int) -> None:
+    _require_warmup(warmup_steps, at_least=0)
+    require(
+        total_steps > warmup_steps,
+        f"the learning rate falls after its warm-up: total_steps must be more than warmup_steps; "
+        f"got {total_steps} and {warmup_steps}",
     )
 
 

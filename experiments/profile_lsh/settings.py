@@ -19,8 +19,8 @@ class Settings(CaseFlags):
     repeats: int = flag(5, "Number of timed calls, and of calls under the profiler.", least=1)
     num_buckets: int | None = flag(
         None,
-        "Number of buckets of a round, an even number. Without it: the library's own choice for "
-        "each length, about 2 * length / chunk_size.",
+        "Number of buckets of a round, 1 or an even number. Without it: the library's own choice "
+        "for each length, about 2 * length / chunk_size.",
     )
 
     def cases(self) -> list[Case]:

@@ -70,6 +70,8 @@ def decode(module, rest, cache, x, pieces, **options):
 
 
 CONFIGURATIONS = {
+    "one_bucket": lsh(route(num_hashes=1, num_buckets=1, chunk_size=L)),
+    "one_bucket_window": lsh(route(num_hashes=2, num_buckets=1)),
     "turned": lsh(num_kv_heads=2, rotary=True, normalize_qk=True),
     "running_center": lsh(route(centering="running", shared_rotations=True)),
     "learned_center": MultiHeadAttention(

@@ -38,6 +38,26 @@ def test_sums_are_those_of_the_real_tokens(epsilon):
     assert float(sums["correct"]) == ((logits.argmax(-1) == targets) & (targets != 0)).sum()
 
 
+def test_weights_say_how_much_a_token_counts():
+    draw = np.random.default_rng(0)
+    logits = jnp.asarray(draw.normal(size=(2, 3, 7)), jnp.float32)
+    batch = {
+        "tokens": jnp.array([[4, 5, 2], [6, 3, 0]]),
+        "weights": jnp.array([[0.0, 1.0, 2.0], [0.0, 1.0, 1.0]]),  # of padding nothing counts
+    }
+    objective = TokenCrossEntropy(0.1)
+    assert objective.inputs(batch).keys() == {"tokens"}
+    counts = objective.counts(batch)
+    assert {name: float(x) for name, x in counts.items()} == {"tokens": 4, "sentences": 2}
+    found = objective.sums(logits, batch)
+    parts = [
+        token_sums(logits[i, t : t + 1], batch["tokens"][i, t : t + 1], label_smoothing=0.1)
+        for i, t in ((0, 1), (0, 2), (0, 2), (1, 1))
+    ]
+    for name, x in found.items():
+        assert float(x) == pytest.approx(sum(float(part[name]) for part in parts), rel=1e-6)
+
+
 def test_padding_has_no_gradient_even_where_logits_overflow():
     logits = jnp.zeros((1, 2, 5)).at[0, 1].set(jnp.inf)
     grad = jax.grad(lambda x: token_sums(x, jnp.array([[4, 0]]))["loss"])(logits)

@@ -1,4 +1,5 @@
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 from attnlab.training import schedules
@@ -17,6 +18,14 @@ def test_linear_ends_at_zero():
     assert [float(schedule(i)) for i in (0, 9, 29, 49)] == pytest.approx([0.3, 3.0, 1.5, 0.0])
     with pytest.raises(ValueError, match="more than warmup_steps; got 10 and 10"):
         schedules.linear(3.0, 10, 10)
+
+
+def test_cosine_is_half_done_half_way_and_ends_at_zero():
+    schedule = schedules.cosine(4.0, 10, 50)
+    found = [float(schedule(i)) for i in (0, 9, 19, 29, 49)]
+    assert found == pytest.approx([0.4, 4.0, 2 + 2**0.5, 2.0, 0.0], abs=1e-6)
+    with pytest.raises(ValueError, match="more than warmup_steps; got 10 and 10"):
+        OptimizerSettings(schedule="cosine", warmup_steps=10).learning_rates(10)
 
 
 def test_constant_warms_up_or_does_not():
@@ -50,6 +59,20 @@ def test_adam_is_told_its_constants():
     params = jnp.zeros(1)
     updates, _ = optimizer.update(jnp.array([1.0]), optimizer.init(params), params)
     assert float(updates[0]) == pytest.approx(-0.5, rel=1e-3)
+
+
+def test_adafactors_step_is_clipped_and_relative_to_the_parameters():
+    """Shazeer & Stern 2018, algorithm 4: at first û = g / |g| element by element, of RMS 1."""
+    optimizer = OptimizerSettings(optimizer="adafactor", learning_rate=0.1).build(10)
+    params = jnp.array([3.0, 4.0, 0.0])
+    updates, state = optimizer.update(jnp.array([2.0, -7.0, 5.0]), optimizer.init(params), params)
+    size = 0.1 * (25 / 3) ** 0.5
+    np.testing.assert_allclose(updates, [-size, size, -size], rtol=1e-5)
+    # β₂ = 1 − 2^−0.8: after a gradient of 1 one of 10 has û = 10 / √(β₂ + 100 (1 − β₂)) > 1.
+    larger = OptimizerSettings(optimizer="adafactor", learning_rate=1.0).build(10)
+    one = jnp.ones(1)
+    _, state = larger.update(one, larger.init(one), one)
+    assert float(larger.update(10 * one, state, one)[0][0]) == pytest.approx(-1.0, rel=1e-5)
 
 
 def test_adadelta_begins_with_its_epsilon():

@@ -60,6 +60,8 @@ class TransformerConfig:
       kernel_init: initializer of all matrices but embeddings; it sees them as [in, out] with all
         heads side by side.
       embedding_init: initializer of embeddings and learned positions; None = N(0, 1/width).
+      position_init: initializer of learned positions alone, such as `positions.sinusoid_init`; None
+        = that of embeddings.
       scan_layers: whether one layer's program serves all layers, which then compile in the time of
         one; the parameters are stacked in "layers" instead of "layer_0", "layer_1", ….
       remat: whether to compute each layer's activations again in the backward pass instead of
@@ -92,6 +94,7 @@ class TransformerConfig:
     norm_epsilon: float = 1e-6
     kernel_init: Initializer = glorot_uniform
     embedding_init: Initializer | None = None
+    position_init: Initializer | None = None
     scan_layers: bool = False
     remat: bool = False
     dtype: Any = None

@@ -107,7 +107,7 @@ class Inputs(nn.Module):
 
     def _learned(self, positions: jax.Array) -> jax.Array:
         c = self.config
-        init = c.embedding_init or nn.initializers.normal(c.width**-0.5)
+        init = c.position_init or c.embedding_init or nn.initializers.normal(c.width**-0.5)
         if c.positions == "learned":
             table = self.param("positions", init, (c.max_length, c.width), c.param_dtype)
             return pos.learned(table, positions)

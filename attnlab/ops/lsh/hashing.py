@@ -6,7 +6,8 @@ the bucket be the signed axis that the rotated vector is nearest to,
     h(x) = argmax([xR; −xR]),    R: [H, B/2] Gaussian, one for every round.
 
 One rotation to B buckets costs H·B a token, quadratic if B grows with the length. So B = Π B_f is
-factorized: one small rotation a factor, whose ids are the digits of the bucket's.
+factorized: one small rotation a factor, whose ids are the digits of the bucket's. One bucket is no
+hashing: every token is in bucket 0.
 """
 
 from __future__ import annotations
@@ -51,8 +52,9 @@ class Rotations:
     """Random rotations, a pytree.
 
     Attributes:
-      factors: rotations, one array [N, R, B_f/2, H] for each factor B_f of the number of buckets; N
-        divides the number of heads that are hashed, and groups of heads share them.
+      factors: rotations, one array [N, R, B_f/2, H] for each factor B_f of the number of buckets, for
+        one bucket a single [N, R, 0, H]; N divides the number of heads that are hashed, and groups
+        of heads share them.
     """
 
     factors: tuple[jax.Array, ...]
@@ -60,7 +62,7 @@ class Rotations:
     @property
     def num_buckets(self) -> int:
         """B, the product of the factors."""
-        return math.prod(2 * factor.shape[2] for factor in self.factors)
+        return math.prod(max(1, 2 * factor.shape[2]) for factor in self.factors)
 
     @property
     def num_hashes(self) -> int:
@@ -83,20 +85,22 @@ def factorize(num_buckets: int) -> tuple[int, ...]:
 
 
 def as_num_buckets(num_buckets: SupportsIndex | Sequence[SupportsIndex]) -> int | tuple[int, ...]:
-    """An even number or its even factors, in Python's own types.
+    """1, an even number or its even factors, in Python's own types.
 
     Raises:
-      ValueError: an odd number or factor, or one below 2.
+      ValueError: another odd number, an odd factor, or one below 1.
     """
     given: Any = num_buckets
     one = np.ndim(given) == 0
     factors = [as_int(factor) for factor in ([given] if one else given)]
+    if one and factors == [1]:
+        return 1
     even = [x for x in factors if x is not None and x >= 2 and x % 2 == 0]
     require(len(factors) > 0, "num_buckets must have at least one factor; got none")
     require(
         len(even) == len(factors),
-        "num_buckets, and each of its factors, must be even and ≥ 2: x and −x hash to opposite"
-        f" buckets; got {num_buckets} (round it up to a multiple of 2)",
+        "num_buckets must be 1, or it and each of its factors even and ≥ 2: x and −x hash to"
+        f" opposite buckets; got {num_buckets} (round it up to a multiple of 2)",
     )
     return even[0] if one else tuple(even)
 
@@ -150,14 +154,15 @@ def make_rotations(
       head_dim: head width, H.
       num_hashes: number of rounds, R.
       num_buckets: number of buckets, B, even and factorized automatically, or a tuple of its even
-        factors. The Reformer has `default_num_buckets`, reformer-pytorch half as many.
+        factors. The Reformer has `default_num_buckets`, reformer-pytorch half as many. 1 = all
+        tokens in one bucket.
       shared: whether all heads share one rotation.
 
     Returns:
       The rotations, float32.
 
     Raises:
-      ValueError: an odd number of buckets or factor; a key that is no PRNG key.
+      ValueError: an odd number of buckets above 1, or factor; a key that is no PRNG key.
 
     Source: Kitaev, Kaiser & Levskaya, "Reformer" (2020), section 2; Andoni et al., "Practical and
     Optimal LSH for Angular Distance" (2015), section 3.
@@ -268,8 +273,10 @@ def _hash(x: jax.Array, rotations: Rotations) -> jax.Array:
     def one_head(n):
         # Only one head's projections are alive at a time.
         one = jax.lax.dynamic_index_in_dim(x, n, 2, keepdims=False).astype(jnp.float32)
-        bucket, radix = jnp.int32(0), 1
+        bucket, radix = jnp.zeros((x.shape[0], rotations.num_hashes, x.shape[1]), jnp.int32), 1
         for factor in rotations.factors:
+            if factor.shape[2] == 0:  # one bucket
+                continue
             rotation = jax.lax.dynamic_index_in_dim(
                 factor, n // (heads // num_heads), 0, keepdims=False
             )

@@ -45,10 +45,13 @@ class LSH:
 
     Args:
       num_hashes: number of rounds, R; more come nearer to all pairs, at R times the cost.
-      num_buckets: number of buckets, even, or a tuple of even factors; None = 2·L/chunk_size, as
-        the paper has it, for the number L of keys at hand (`hashing.default_num_buckets`; fewer
+      num_buckets: number of buckets, 1 or even, or a tuple of even factors; None = 2·L/chunk_size,
+        as the paper has it, for the number L of keys at hand (`hashing.default_num_buckets`; fewer
         from half a million keys on). While decoding, L is the length of the cache, so a forward
-        over another length has other buckets: give a number if both should compute the same.
+        over another length has other buckets: give a number if both should compute the same. 1 =
+        no hashing, all tokens in one bucket: with a chunk of L tokens exact attention with shared
+        queries and keys, which every number of rounds and buckets is an approximation of; with a
+        smaller one a sliding window. One round is enough then.
       chunk_size: number of slots of sorted order attended together, C.
       options: settings that published implementations disagree about; default strictly causal.
       seed: seed of the rotations where no `hash_key` is given, so that evaluation is deterministic.

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from attnlab import GeneralScore, routes
+from attnlab import GeneralScore, positions, routes
 from attnlab.models.transformer import (
     Memory,
     Transformer,
@@ -299,6 +299,14 @@ def test_dropout_is_where_the_paper_has_it():
         model = tiny(TransformerEncoder, dropout_rate=0.0, **{rate: 0.5})
         some = apply(model, variables, SOURCE, deterministic=False, rngs=rngs)
         assert abs(some - kept).max() > 1e-2
+
+
+def test_learned_positions_have_an_initializer_of_their_own():
+    model = tiny(TransformerLM, positions="learned", position_init=positions.sinusoid_init)
+    params = jax.jit(model.init)(jax.random.key(0), SOURCE)["params"]
+    table = positions.sinusoids(jnp.arange(11), D)
+    np.testing.assert_array_equal(params["inputs"]["positions"], table)
+    assert np.abs(params["vocabulary"]["embedding"]).max() < 1.5  # N(0, 1/D)
 
 
 def test_errors():

@@ -62,6 +62,14 @@ def test_hash_is_the_published_formula(num_buckets, shared):
     np.testing.assert_array_equal(buckets, published_hash(x, made))
 
 
+def test_one_bucket_holds_every_token():
+    made = make_rotations(1)
+    assert (made.num_buckets, made.num_hashes) == (1, ROUNDS)
+    buckets = hash_buckets(activations(), made)
+    assert buckets.dtype == jnp.int32
+    np.testing.assert_array_equal(buckets, np.zeros((2, ROUNDS, LENGTH, HEADS)))
+
+
 @given(st.integers(1, 3000).map(lambda n: 2 * n))
 def test_factors_are_even_and_small_if_that_can_be(num_buckets):
     factors = hashing.factorize(num_buckets)
@@ -223,13 +231,14 @@ def test_running_center_is_the_mean_so_far():
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: make_rotations(15), "must be even.*got 15 .round it up"),
-        (lambda: make_rotations((4, 3)), "must be even.*got .4, 3."),
-        (lambda: make_rotations(0), "must be even.*got 0"),
+        (lambda: make_rotations(15), "must be 1, or it and each.* even.*got 15 .round it up"),
+        (lambda: make_rotations((4, 3)), "factors even.*got .4, 3."),
+        (lambda: make_rotations((4, 1)), "factors even.*got .4, 1."),
+        (lambda: make_rotations(0), "must be 1.*got 0"),
         (lambda: make_rotations(()), "at least one factor"),
-        (lambda: make_rotations(8.0), "must be even.*got 8.0"),
-        (lambda: routes.LSH(num_buckets=0), "num_buckets.* must be even and ≥ 2: .*got 0"),
-        (lambda: routes.LSH(num_buckets=(4, 3)), "must be even.*got .4, 3."),
+        (lambda: make_rotations(8.0), "must be 1.*got 8.0"),
+        (lambda: routes.LSH(num_buckets=0), "num_buckets must be 1, .* even and ≥ 2: .*got 0"),
+        (lambda: routes.LSH(num_buckets=(4, 3)), "factors even.*got .4, 3."),
         (lambda: routes.LSH(num_hashes=0), "num_hashes must be an int ≥ 1; got 0"),
         (lambda: routes.LSH(chunk_size=0), "chunk_size must be an int ≥ 1; got 0"),
         (lambda: routes.LSH(chunk_size=64.0), "chunk_size must be an int ≥ 1; got 64.0"),

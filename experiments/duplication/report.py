@@ -1,0 +1,221 @@
+"""The report of `duplication`: the verdict, the table beside the paper's, and the grid."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from attnlab.runs import loop
+from attnlab.runs.markdown import markdown_table
+from attnlab.runs.published import read
+from experiments.duplication import verdict
+from experiments.duplication.attention import EXACT, rounds_of
+from experiments.duplication.cells import Cells, written
+from experiments.duplication.figure import figure
+from experiments.duplication.measure import DRAW, Row
+from experiments.duplication.plan import LONGER, Training
+from experiments.duplication.settings import PRESETS, Settings, Size
+from experiments.duplication.verdict import Paper
+
+__all__ = ["load", "report"]
+
+PUBLISHED = Path(__file__).parents[1] / "published" / "reformer2020_table2.csv"
+
+
+def load(path: Path = PUBLISHED) -> tuple[Paper, str]:
+    """The paper's table, in percent by training and evaluation, and where it stands."""
+    table = read(path)
+
+    def name(cell: str) -> str:
+        cell = cell.removeprefix("eval_").removesuffix("_pct")
+        return "full" if cell.lower() == "full" else f"LSH-{cell.removeprefix('LSH').strip('-')}"
+
+    cells = {
+        name(row): {name(column): x for column, x in of_row.items()}
+        for row, of_row in table.cells.items()
+    }
+    return cells, table.source
+
+
+def report(
+    rows: Sequence[Row],
+    settings: Settings,
+    *,
+    to_come: Sequence[Training],
+    command: str,
+    where: str,
+) -> loop.Report:
+    """Everything that a run writes about its rows.
+
+    Args:
+      rows: rows so far, of which there is one at least.
+      settings: settings of the run.
+      to_come: trainings that are not done yet.
+      command: command line that gives this report again.
+      where: table of the machines and revisions that the rows are from.
+    """
+    paper, source = load()
+    symbols = settings.recipe().num_symbols
+    tables = {
+        size: Cells([row for row in rows if row.word == size.word], settings.hashing())
+        for size in settings.sizes()
+    }
+    tables = {size: cells for size, cells in tables.items() if cells.by_cell}
+    first = next(iter(tables.values()))
+    answers = [
+        f"Words of {size.word} symbols: {verdict.verdict(verdict.claims(cells, symbols))}"
+        for size, cells in tables.items()
+    ]
+    why = verdict.explained(first, symbols, paper)
+    said = "\n\n".join([*answers, *filter(None, why)])
+    parts = ["# Reformer, Table 2: what hashing costs on the duplication task"]
+    parts += [f"**{answer}**" for answer in answers]
+    parts += [one for one in why if one]
+    if to_come:
+        parts.append(_to_come(to_come))
+    parts += [_setting(rows[0], settings), "![Accuracy over rounds at evaluation](rounds.svg)"]
+    for size, cells in tables.items():
+        parts += [f"## Words of {size.word} symbols", _of_size(size, rows, settings)]
+        parts += [_table(cells, paper), _claims(cells, symbols)]
+    parts.append(f"Paper: {source}.")
+    if settings.recipe().grid:
+        parts += _grid(first, paper)
+    parts += ["## Trainings", _trainings(rows), "## Where", f"    {command}", where]
+    text = "\n\n".join(part for part in parts if part) + "\n"
+    drawn = {"rounds": figure({size.word: cells for size, cells in tables.items()}, paper)}
+    return loop.Report(text, drawn, said=said)
+
+
+def _setting(row: Row, settings: Settings) -> str:
+    return (
+        f"`0w0w`, w of {settings.recipe().num_symbols} symbols; accuracy in percent, of the second"
+        f" w alone. One layer, width 256, 4 heads of 64, queries and keys one projection, learned"
+        f" positions that begin as sinusoids: {row.parameters:,} parameters. Recipe"
+        f" `{settings.preset}`: {PRESETS[settings.preset].about}. The table's setting:"
+        f" {settings.hashing().words()}; borders of chunks decide what is visible, as in the paper,"
+        " and each round looks back one chunk. Rotations are drawn anew in every step, and in"
+        f" evaluation for every {DRAW} of the {settings.examples} examples. *full* = "
+        f"{EXACT['full']}: LSH attention with one bucket."
+    )
+
+
+def _to_come(trainings: Sequence[Training]) -> str:
+    """What a run that was cut short lacks, the seeds of a training together."""
+    seeds: dict[str, list[int]] = {}
+    for one in trainings:
+        name, _, _ = one.title.rpartition(", seed")
+        seeds.setdefault(name, []).append(one.seed)
+    names = "; ".join(f"{name}, seeds {', '.join(map(str, x))}" for name, x in seeds.items())
+    return f"{len(trainings)} models are not done yet: {names}."
+
+
+def _of_size(size: Size, rows: Sequence[Row], settings: Settings) -> str:
+    optimizer = settings.optimizer(size.steps)
+    seeds = sorted({row.seed for row in rows if row.word == size.word})
+    return (
+        f"{size.length} tokens, chunks of {size.chunk_size}; {size.steps:,} steps of"
+        f" {size.batch_size} examples, {optimizer.optimizer} {optimizer.learning_rate:g}"
+        f" ({optimizer.schedule}, warm-up {optimizer.warmup_steps}); seeds"
+        f" {', '.join(map(str, seeds))}; ± is the standard deviation over seeds."
+    )
+
+
+def _table(cells: Cells, paper: Paper) -> str:
+    """Two lines a model, here and the paper."""
+    columns = cells.evaluated()
+    lines = []
+    for name in paper:
+        here = [written(cells.of(name, column)) for column in columns]
+        if any(here):
+            lines.append([f"{name}, here", *here])
+            there = [paper[name].get(column) for column in columns]
+            lines.append([f"{name}, paper", *("" if x is None else f"{x:.1f}" for x in there)])
+    return markdown_table(["trained with", *columns], lines) if lines else ""
+
+
+def _claims(cells: Cells, symbols: int) -> str:
+    lines = [
+        [claim.words, "yes" if claim.holds else "no", claim.numbers]
+        for claim in verdict.claims(cells, symbols)
+    ]
+    return markdown_table(["the paper's table says", "here", "numbers"], lines) if lines else ""
+
+
+def _grid(cells: Cells, paper: Paper) -> list[str]:
+    """The tables of what the literature leaves open."""
+    return [
+        '## What "full" is',
+        "Every model, evaluated with attention over all pairs in four senses: "
+        + "; ".join(f"*{name}*: {words}" for name, words in EXACT.items())
+        + f". What is trained with *plain* has {LONGER} times the steps.",
+        _exact(cells),
+        "## Trained with attention over all pairs, evaluated with each hashing",
+        _hashed(cells),
+        "## Trained with each hashing",
+        _trained(cells),
+        "## Which setting is nearest to the paper's numbers",
+        "Mean distance of a row's LSH columns to the paper's, in points.",
+        _nearest(cells, paper),
+    ]
+
+
+def _exact(cells: Cells) -> str:
+    lines = [
+        [_name(name, hashing, cells), *(written(cells.of(name, kind, hashing)) for kind in EXACT)]
+        for name, hashing in cells.trained()
+    ]
+    return markdown_table(["trained with", *EXACT], lines)
+
+
+def _hashed(cells: Cells) -> str:
+    columns = cells.evaluated()[1:]
+    lines = []
+    for name, hashing in cells.trained():
+        if rounds_of(name):
+            continue
+        for other in cells.hashings():
+            found = [written(cells.of(name, column, hashing, other)) for column in columns]
+            if any(found):
+                lines.append([_name(name, hashing, cells), other.words(), *found])
+    return markdown_table(["trained with", "evaluated with", *columns], lines) if lines else ""
+
+
+def _trained(cells: Cells) -> str:
+    columns = cells.evaluated()
+    lines = [
+        [f"{name}, {hashing.words()}", *(written(cells.of(name, c, hashing)) for c in columns)]
+        for name, hashing in cells.trained()
+        if rounds_of(name)
+    ]
+    return markdown_table(["trained with", *columns], lines) if lines else ""
+
+
+def _nearest(cells: Cells, paper: Paper) -> str:
+    lines = []
+    for row, found in verdict.nearest(cells, paper).items():
+        for gap, name, hashing, other in found[:3]:
+            trained = (
+                f"{name}, {hashing.words()}" if rounds_of(name) else _name(name, hashing, cells)
+            )
+            lines.append([row, f"{gap:.1f}", trained, other.words()])
+    header = ["paper's row", "distance", "trained with", "evaluated with"]
+    return markdown_table(header, lines) if lines else ""
+
+
+def _name(name: str, hashing, cells: Cells) -> str:
+    """A training beside the table's: what is not said is as there."""
+    if rounds_of(name):
+        differs = hashing.beside(cells.base)
+        return f"{name}, {differs}" if differs else name
+    return f"{name}, {hashing.words().split(',')[0]}"
+
+
+def _trainings(rows: Sequence[Row]) -> str:
+    found = {(row.word, row.trained, row.hashing, row.seed): row for row in rows}
+    lines = [
+        [str(row.word), row.trained, row.hashing.words(), str(row.seed), f"{row.step:,}",
+         f"{row.seconds / 60:.1f}"]
+        for row in found.values()
+    ]  # fmt: skip
+    header = ["symbols", "trained with", "setting", "seed", "best at step", "minutes"]
+    return markdown_table(header, lines)

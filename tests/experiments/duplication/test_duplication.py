@@ -1,0 +1,222 @@
+"""The experiment on duplication: a small run from end to end, verdict, report and figure."""
+
+import json
+import shutil
+
+import pytest
+
+from attnlab.runs import figure_files
+from attnlab.training.curve import read_metrics
+from experiments.duplication import __main__ as experiment
+from experiments.duplication import report, verdict
+from experiments.duplication.attention import EXACT, Hashing
+from experiments.duplication.cells import Cells
+from experiments.duplication.figure import figure
+from experiments.duplication.measure import Row
+from experiments.duplication.plan import trainings
+from experiments.duplication.settings import Settings
+from tests.experiments import tiny
+
+SMALL = {
+    "words": "5",
+    "chunk_size": 3,
+    "models": "full,LSH-1",
+    "eval_rounds": "1",
+    "steps": 4,
+    "batch_size": 2,
+    "seeds": "1",
+    "examples": 16,
+    "validate_every": 2,
+}
+PAPER, SOURCE = report.load()
+BASE = Hashing()
+
+
+def row(
+    attention,
+    evaluated,
+    percent,
+    *,
+    hashing=BASE,
+    other=None,
+    seed=0,
+    word=31,
+    positions="sinusoid",
+):
+    return Row(
+        word, attention, hashing, seed, evaluated, other or hashing, percent / 100, 1.0, 3968, 8,
+        411_648, 500, 90.0, positions,
+    )  # fmt: skip
+
+
+def as_in_the_paper(change=None):
+    return [
+        row(name, column, x + (change or {}).get((name, column), 0.0), seed=seed)
+        for seed in (0, 1)
+        for name, columns in PAPER.items()
+        for column, x in columns.items()
+    ]
+
+
+def test_the_papers_table():
+    assert PAPER["full"] == {
+        "full": 100, "LSH-8": 94.8, "LSH-4": 92.5, "LSH-2": 76.9, "LSH-1": 52.5,
+    }  # fmt: skip
+    assert PAPER["LSH-1"]["full"] == 0.8 and list(PAPER) == ["full", "LSH-4", "LSH-2", "LSH-1"]
+    assert "Table 2" in SOURCE
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--words=7", "--chunk_size=5"], "an example of 7 symbols has 16 tokens; give a divisor"),
+        (["--words=7,x"], "--words=7,x: give whole numbers"),
+        (["--num_workers=2"], "--num_workers=2: examples are drawn"),
+        (["--devices=2", "--batch_size=3"], "--batch_size=3: give a multiple of devices"),
+    ],
+)
+def test_a_bad_flag_is_one_line_and_status_2_and_makes_nothing(tmp_path, flags, message):
+    parent = tmp_path / "results"
+    status, _, err = tiny.run(experiment, *flags, f"--output_dir={parent}")
+    assert status == 2 and message in err and err.count("\n") == 1 and not parent.exists()
+
+
+def test_a_small_run_from_end_to_end(quick_compile, tmp_path, monkeypatch):
+    flags = ["--nogrid", *(f"--{name}={value}" for name, value in SMALL.items())]
+    status, out, err = tiny.run(experiment, *flags, f"--output_dir={tmp_path}")
+    assert (status, err) == (0, "")
+    (folder,) = tmp_path.iterdir()
+    places = ["w5_full_unscaled_seed1", "w5_lsh_1_unscaled_2buckets_masked_union_seed1"]
+    files = ["report.md", "results.jsonl", "rounds.png", "rounds.svg", "settings.json"]
+    assert sorted(path.name for path in folder.iterdir()) == sorted([*files, *places])
+    text = (folder / "results.jsonl").read_text()
+    rows = [json.loads(line) for line in text.splitlines()]
+    assert [(r["attention"], r["evaluated"]) for r in rows] == [
+        (name, column) for name in ("full", "LSH-1") for column in (*EXACT, "LSH-1")
+    ]
+    for r in rows:
+        assert 0 <= r["accuracy"] <= 1 and r["nll"] > 1 and r["symbols"] == 5 * 16
+        assert r["draws"] == 1 and r["step"] in (2, 4) and r["parameters"] == 395_264 + 256 * 12
+    written = (folder / "report.md").read_text()
+    for flag in flags:
+        assert flag in written
+
+    # As a kill leaves it within the second training: that goes on, to the same numbers.
+    curves = [read_metrics(folder / place) for place in places]
+    shutil.rmtree(folder / places[1] / "checkpoints" / "4")
+    (folder / "results.jsonl").write_text("".join(text.splitlines(keepends=True)[:5]))
+    monkeypatch.setattr(figure_files, "save", tiny.save_nothing)
+    status, out, _ = tiny.run(experiment, f"--resume={folder}")
+    assert status == 0 and "1 of 2 models" in out and "going on after step 2" in out
+    again = [json.loads(line) for line in (folder / "results.jsonl").read_text().splitlines()]
+    timed = ("seconds", "time", "begun")
+    for one, two in zip(rows, again, strict=True):
+        assert {k: x for k, x in one.items() if k not in timed} == {
+            k: x for k, x in two.items() if k not in timed
+        }
+    for place, curve in zip(places, curves, strict=True):
+        losses = [(r["kind"], r["step"], r["loss"]) for r in curve]
+        assert losses == [(r["kind"], r["step"], r["loss"]) for r in read_metrics(folder / place)]
+
+
+def test_the_papers_own_numbers_are_reproduced():
+    found = verdict.claims(Cells(as_in_the_paper(), BASE), 127)
+    assert [claim.holds for claim in found] == [True] * 5
+    assert found[4].numbers == "LSH-4 0.8, LSH-2 0.8, LSH-1 0.8"
+    assert verdict.verdict(found) == "Reproduced: all 5 statements of the paper's table hold."
+
+
+@pytest.mark.parametrize(
+    ("change", "fails"),
+    [
+        ({("LSH-2", "LSH-1"): -20.0}, 3),
+        ({("full", "LSH-1"): 45.0}, 2),
+        ({("LSH-4", "full"): 99.0}, 4),
+        ({("LSH-1", "LSH-8"): -30.0}, 0),
+        ({("LSH-1", "LSH-2"): -30.0}, 1),
+    ],
+)
+def test_a_statement_that_does_not_hold_is_named(change, fails):
+    found = verdict.claims(Cells(as_in_the_paper(change), BASE), 127)
+    assert not found[fails].holds
+    said = verdict.verdict(found)
+    assert found[fails].words in said and said.startswith("Reproduced in part")
+
+
+def test_no_verdict_without_rows_that_can_be_judged():
+    cells = Cells([row("LSH-1", "LSH-1", 1.0)], BASE)
+    assert verdict.verdict(verdict.claims(cells, 127)).startswith("No statement")
+    assert verdict.explained(cells, 127, PAPER)[:3] == [""] * 3
+
+
+def test_the_sense_of_full_that_is_nearest_to_chance_is_named():
+    rows = [row("LSH-4", "LSH-4", 99.0), row("LSH-4", "full", 99.0), row("LSH-4", "plain", 0.8)]
+    rows += [row("LSH-1", "LSH-1", 99.0), row("LSH-1", "plain", 2.8)]
+    rows += [row("LSH-2", "LSH-2", 1.0), row("LSH-2", "plain", 55.0)]  # did not learn: says nothing
+    said, *_, left_out = verdict.explained(Cells(rows, BASE), 127, PAPER)
+    assert left_out.endswith("less than 50 % of the symbols: *LSH-2, c = 1* (1.0 %).")
+    assert "is chance, 0.8 %. Of 2 models" in said and "*plain* (dot product" in said
+    assert "1.8 % in the mean" in said and said.endswith("*full* 99.0 to 99.0; *plain* 0.8 to 2.8.")
+
+
+def test_the_attempts_number_is_looked_for_in_every_pair():
+    scaled = Hashing(scaled=True)
+    rows = [row("plain", "plain", 100.0), row("plain", "LSH-8", 60.0)]
+    rows += [row("plain", "LSH-8", 1.5, other=scaled), row("full", "LSH-8", 0.8)]
+    said = verdict.explained(Cells(rows, BASE), 127, PAPER)[1]
+    assert "is within 3 times chance of models trained with *plain, c = 1*." in said
+    assert said.endswith(": *plain, c = 1* 1.5 to 60.0 (2 hashings).")  # full did not learn
+    rows[2] = row("plain", "LSH-8", 30.0, other=scaled)
+    assert "comes from no setting" in verdict.explained(Cells(rows, BASE), 127, PAPER)[1]
+
+
+def test_the_nearest_setting_comes_first():
+    scaled = Hashing(scaled=True)
+    rows = as_in_the_paper({("full", "LSH-1"): 4.0})
+    rows += [row("full", column, x, hashing=scaled) for column, x in PAPER["full"].items()]
+    rows += [row("full", f"LSH-{n}", 50.0, positions="normal") for n in (8, 4, 2, 1)]
+    cells = Cells(rows, BASE)
+    found = verdict.nearest(cells, PAPER)["full"]
+    assert [(gap, name, hashing) for gap, name, hashing, _ in found] == [
+        (pytest.approx(0.0), "full", scaled),
+        (pytest.approx(1.0), "full", BASE),
+        (pytest.approx((44.8 + 42.5 + 26.9 + 2.5) / 4), "full, N(0, 1) positions", BASE),
+    ]
+    said = verdict.explained(cells, 127, PAPER)[2]
+    assert said.endswith(": its row full by *full, c = 1/√d* (0.0 points away).")
+
+
+def test_the_report_has_the_paper_beside_mean_and_spread():
+    rows = as_in_the_paper() + [row("full", "LSH-8", 97.8, seed=2)]
+    settings = Settings(words=(31, 63), chunk_size=16)
+    made = report.report(rows, settings, to_come=[], command="launch/local x", where="| jax |")
+    lines = [line for line in made.markdown.splitlines() if line.startswith("| full, ")]
+    cells = [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines[:2]]
+    assert cells[0][:3] == ["full, here", "100.0 ± 0.0", "95.8 ± 1.7"]
+    assert cells[1] == ["full, paper", "100.0", "94.8", "92.5", "76.9", "52.5"]
+    for said in ("launch/local x", "| jax |", SOURCE, 'What "full" is', "411,648"):
+        assert said in made.markdown
+    assert made.markdown.index("Reproduced: all") < made.markdown.index("One layer")
+    assert "63 symbols" not in made.markdown and "not done" not in made.markdown
+    some = trainings(Settings(words=(31, 63), chunk_size=16, seeds=(0, 1)))
+    some = [one for one in some if one.attention == "LSH-1"]
+    made = report.report(rows, settings, to_come=some, command="", where="")
+    assert (
+        "4 models are not done yet: LSH-1 (c = 1, B = 2L/C, bucket mask, union), 31 symbols, seeds"
+        " 0, 1; LSH-1 (c = 1, B = 2L/C, bucket mask, union), 63 symbols, seeds 0, 1."
+        in made.markdown
+    )
+
+
+def test_the_figure_has_a_line_a_model_and_hollow_marks_of_the_paper():
+    drawn = figure({31: Cells(as_in_the_paper(), BASE)}, PAPER)
+    (axes,) = drawn.axes
+    hollow = [line for line in axes.lines if line.get_markerfacecolor() == "none"]
+    assert [list(line.get_ydata()) for line in hollow] == [
+        list(columns.values())[::-1] for columns in PAPER.values()
+    ]
+    assert [tick.get_text() for tick in axes.get_xticklabels()] == [
+        "LSH-1", "LSH-2", "LSH-4", "LSH-8", "full",
+    ]  # fmt: skip
+    labels = [text.get_text() for text in drawn.legends[0].get_texts()]
+    assert labels == [f"trained with {name}" for name in PAPER]
