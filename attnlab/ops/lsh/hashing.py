@@ -52,9 +52,9 @@ class Rotations:
     """Random rotations, a pytree.
 
     Attributes:
-      factors: rotations, one array [N, R, B_f/2, H] for each factor B_f of the number of buckets, for
-        one bucket a single [N, R, 0, H]; N divides the number of heads that are hashed, and groups
-        of heads share them.
+      factors: rotations, one array [N, R, B_f/2, H] for each factor B_f of the number of buckets
+        (for one bucket [N, R, 0, H]); N divides the number of heads that are hashed, and groups of
+        heads share them.
     """
 
     factors: tuple[jax.Array, ...]
