@@ -15,6 +15,7 @@ from attnlab.bench import deviceless, topology, training_programs
 from attnlab.bench.case import Case, Result
 from attnlab.runs.flags import structured
 from experiments.compare_lengths.settings import Settings
+from tests.daily import daily
 
 ROOT = Path(__file__).resolve().parents[2]
 GIB = 2**30
@@ -124,13 +125,16 @@ def test_what_cudnn_would_compute_is_compiled_blockwise_where_it_is_missing(monk
 
 @pytest.mark.parametrize(
     ("program", "mechanism"),
-    [
+    daily(
+        [
+            ("translate", "multi_head"),
+            ("bert", "multi_head"),
+            ("bert", "lsh"),
+            ("language_model", "window"),
+            ("language_model", "additive"),
+        ],
         ("translate", "multi_head"),
-        ("bert", "multi_head"),
-        ("bert", "lsh"),
-        ("language_model", "window"),
-        ("language_model", "additive"),
-    ],
+    ),
 )
 def test_training_steps_lower(program, mechanism):
     case = dataclasses.replace(

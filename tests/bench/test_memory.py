@@ -73,6 +73,7 @@ def test_quadratic_memory_is_seen_as_quadratic_and_linear_as_linear(measured, nu
     assert growth["linear"] < (4.4 if number == "analysis" else 7)
 
 
+@pytest.mark.slow
 def test_the_compilers_number_agrees_with_the_high_water_mark():
     (name, value), *_ = memory.WITHOUT_HIDDEN_SCRATCH.items()
     for case, numbers in probe(f"--{name}={value}").items():

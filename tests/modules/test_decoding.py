@@ -9,6 +9,7 @@ import pytest
 
 from attnlab import MultiHeadAttention, attention, attention_weights, masks, routes
 from tests import oracle
+from tests.daily import daily
 from tests.modules.reference import apply, init, multi_head
 from tests.modules.test_multi_head import DENSE, SCORES
 
@@ -71,7 +72,7 @@ CONFIGURATIONS = {
 }
 
 
-@pytest.mark.parametrize("name", CONFIGURATIONS)
+@pytest.mark.parametrize("name", daily(CONFIGURATIONS, "plain", "window"))
 def test_any_split_is_the_causal_forward(name):
     module, x = CONFIGURATIONS[name], sequence()
     variables = empty_cache(module, garbage=1e30)

@@ -79,6 +79,7 @@ def test_a_run_leaves_everything_it_promises(finished):
         assert row["flags"]["num_heads"] == 2 and row["case"]["ops_only"]
 
 
+@pytest.mark.slow
 def test_resume_does_only_what_is_missing(finished, tmp_path):
     folder = tmp_path / "copy"
     folder.mkdir()
@@ -94,6 +95,7 @@ def test_resume_does_only_what_is_missing(finished, tmp_path):
     assert "| killed |" not in (folder / "report.md").read_text()
 
 
+@pytest.mark.slow
 def test_interrupted_runs_keep_their_rows_and_write_the_report(tmp_path):
     long = "--mechanisms=additive --lengths=64,131072 --ops_only --case_seconds=600".split()
     process = start(*long, f"--output_dir={tmp_path}")
@@ -111,6 +113,7 @@ def test_interrupted_runs_keep_their_rows_and_write_the_report(tmp_path):
     assert (folder / "time.png").exists()
 
 
+@pytest.mark.slow
 def test_pmap_over_two_cpu_devices(tmp_path):
     flags = "--parallel=pmap --devices=2 --batch=2 --mechanisms=dot --lengths=32 --passes=forward"
     status, out = run(*flags.split(), f"--output_dir={tmp_path}")
@@ -208,6 +211,7 @@ def test_resume_refuses_other_flags(finished, flag, message, capsys):
     assert message in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_batch_that_does_not_divide_over_the_machines_devices(tmp_path):
     environment = dict(os.environ, XLA_FLAGS="--xla_force_host_platform_device_count=2")
     command = [

@@ -78,6 +78,7 @@ def test_every_peer_is_checked():
     assert CHECKED.keys() == {(name, passes) for name in names for passes in PASSES}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("program", "passes"), CHECKED)
 def test_both_sides_compute_the_same(program, passes, differences):
     if not installed(program):
@@ -95,6 +96,7 @@ def small_pair(**changes) -> Pair:
     return Pair("multi_head", ours, theirs, (ours, theirs), most_time=100, most_memory=100)
 
 
+@pytest.mark.slow
 def test_a_pair_is_measured_in_two_processes():
     found = side_by_side.measure(small_pair(), repeats=3, seconds=60)
     outcome = found.outcome

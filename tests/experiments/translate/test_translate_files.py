@@ -103,6 +103,7 @@ def test_an_embedding_is_shared_where_the_vocabulary_is(given, monkeypatch):
     assert workers == [2, 2]
 
 
+@pytest.mark.slow
 def test_packed_rows_hold_several_pairs(quick_compile, given, monkeypatch):
     def build(name, sizes, *, source_vocab_size, target_vocab_size, dtype):
         config = TransformerConfig(

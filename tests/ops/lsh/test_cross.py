@@ -12,6 +12,7 @@ from attnlab.bench.oracle_lsh import unit_keys
 from attnlab.ops import dropout
 from attnlab.ops.lsh import cross, hashing
 from attnlab.ops.lsh.attention import PAPER, STRICT, LSHOptions
+from tests.daily import daily
 from tests.ops.lsh.plain_cross import all_counts, dense, everything
 
 BATCH, QUERIES, KEYS, HEADS, KV_HEADS, WIDTH, VALUE_WIDTH, ROUNDS, BUCKETS = (
@@ -58,7 +59,7 @@ CASES = {  # options, causal, reach, number of queries
 }
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", daily(CASES, "causal", "raw keys, few queries"))
 def test_equals_the_oracle_and_its_gradients_those_of_a_dense_softmax(x64, case):
     options, causal, reach, num_queries = CASES[case]
     q, k, v, *buckets = inputs(num_queries)
@@ -97,7 +98,9 @@ def test_equals_the_oracle_and_its_gradients_those_of_a_dense_softmax(x64, case)
             np.testing.assert_allclose(got, want, atol=1e-11)
 
 
-@pytest.mark.parametrize(("num_queries", "num_keys"), [(1, 1), (1, 17), (17, 1), (5, 8), (16, 16)])
+@pytest.mark.parametrize(
+    ("num_queries", "num_keys"), daily([(1, 1), (1, 17), (17, 1), (5, 8), (16, 16)], (17, 1))
+)
 def test_any_lengths(x64, num_queries, num_keys):
     q, k, v, *buckets = inputs(num_queries, num_keys)
     got = attend(q, k, v, *buckets, chunk_size=CHUNK)
@@ -115,7 +118,7 @@ def test_one_bucket_that_fits_the_window_is_exact_attention(x64):
     np.testing.assert_allclose(got, want, atol=1e-12)
 
 
-@pytest.mark.parametrize(("chunk", "length"), [(16, 101), (64, 256)])
+@pytest.mark.parametrize(("chunk", "length"), daily([(16, 101), (64, 256)], (16, 101)))
 def test_the_future_changes_not_one_bit_of_the_past(chunk, length, as_users_compile):
     rng = np.random.default_rng(0)
     rotations = hashing.make_rotations(
@@ -169,6 +172,7 @@ def test_padding_of_keys_and_queries_changes_nothing(x64):
     assert not got[:, QUERIES:].any() and not want[0, 13:].any()
 
 
+@pytest.mark.slow
 def test_knobs_change_no_number(x64, quick_compile, monkeypatch):
     q, k, v, *buckets = inputs()
     key, rate = jax.random.key(5), 0.4
@@ -207,6 +211,7 @@ def test_knobs_change_no_number(x64, quick_compile, monkeypatch):
             np.testing.assert_allclose(x, y, atol=1e-11)
 
 
+@pytest.mark.slow
 def test_work_and_memory_grow_with_the_lengths_and_no_faster():
     def temporaries(length):
         x = jax.ShapeDtypeStruct((1, length, 2, 16), jnp.float32)

@@ -15,6 +15,7 @@ from attnlab.ops.lsh.decode import lsh_decode
 from attnlab.ops.lsh.decode_state import empty_state
 from attnlab.ops.lsh.hashing import running_center
 from attnlab.ops.lsh.running_mean import RunningMean
+from tests.daily import daily
 from tests.ops.lsh.plain import BUCKETS, CHUNK, LENGTH, ROUNDS, inputs, key_mask
 
 pytestmark = pytest.mark.usefixtures("x64", "quick_compile")
@@ -87,7 +88,7 @@ OPTIONS = {
 }
 
 
-@pytest.mark.parametrize("name", OPTIONS)
+@pytest.mark.parametrize("name", daily(OPTIONS, "multiset"))
 def test_options(name):
     arrays, options = inputs(), OPTIONS[name]
     true = true_contexts(*arrays, options=options)
@@ -152,7 +153,7 @@ def test_a_key_that_a_later_call_hides_is_not_seen():
     assert np.abs(last(v) - last(other)).min() > 1e-3
 
 
-@pytest.mark.parametrize("batch", [(), (2, 1, 2)])
+@pytest.mark.parametrize("batch", [(), pytest.param((2, 1, 2), marks=pytest.mark.slow)])
 def test_any_number_of_batch_axes(batch):
     flat = inputs(seed=7, batch=4)
     qk, v, buckets = (x[: np.prod(batch, dtype=int)].reshape(*batch, *x.shape[1:]) for x in flat)

@@ -81,6 +81,7 @@ def test_equals_the_oracle(case, seeds):
             np.testing.assert_allclose(run(qk, v, buckets, valid, segments), want, atol=1e-11)
 
 
+@pytest.mark.slow
 @FEW
 @given(
     case=static(),
@@ -104,6 +105,7 @@ def test_whatever_is_finite_stays_finite(case, dtype, seeds):
             assert np.abs(out.astype(np.float32)).max() <= bound * (1 + 2**-7)
 
 
+@pytest.mark.slow
 @FEW
 @given(case=static(), seed=st.integers(0, 2**32 - 1))
 def test_the_future_never_reaches_the_past(case, seed):

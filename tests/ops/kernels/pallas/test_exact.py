@@ -11,6 +11,7 @@ from attnlab import Pallas, masks, scores
 from attnlab.ops.attention import attention
 from attnlab.ops.kernels.pallas import exact
 from attnlab.platforms import Platform, compiling_for
+from tests.daily import daily
 from tests.ops.kernels.pallas import plain_kernels
 
 pytestmark = pytest.mark.usefixtures("quick_compile")
@@ -57,10 +58,15 @@ def output_and_gradients(implementation, mask, name):
 
 @pytest.mark.parametrize(
     ("name", "mask"),
-    [
-        *(("dot", mask) for mask in MASKS),
-        *((name, "causal and padding") for name in ("general", "additive", "additive, one w")),
-    ],
+    daily(
+        [
+            *(("dot", mask) for mask in MASKS),
+            *((name, "causal and padding") for name in ("general", "additive", "additive, one w")),
+        ],
+        ("dot", "window"),
+        ("dot", "padding of both"),
+        ("additive", "causal and padding"),
+    ),
 )
 def test_masks_become_ranges_and_heads_rows(name, mask, monkeypatch):
     """With a plain stand-in for the kernel that also checks what a kernel is promised."""
@@ -70,6 +76,7 @@ def test_masks_become_ranges_and_heads_rows(name, mask, monkeypatch):
         np.testing.assert_allclose(x, y, rtol=1e-4, atol=2e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["dot", "additive"])
 def test_the_kernel_itself(name):
     """The TPU's, interpreted."""

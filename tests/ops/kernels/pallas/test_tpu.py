@@ -10,6 +10,7 @@ import pytest
 from attnlab.ops.kernels.pallas import tiles, tpu
 from attnlab.ops.kernels.pallas.ranges import Config, Inputs, Seen, Visible
 from attnlab.platforms import Platform, compiling_for
+from tests.daily import daily
 from tests.ops.kernels.pallas import plain_ranges
 
 pytestmark = pytest.mark.usefixtures("quick_compile")
@@ -98,7 +99,7 @@ def assert_right(x, visible, out, lse, grads, dout):
     assert_close(grads, expected_grads, 1e-5)
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", daily(CASES, "dot, all share the keys, a band, few keys"))
 def test_forward_and_gradients(case):
     blocks, wide, arguments = CASES[case]
     x, visible = plain_ranges.random_case(0, **arguments)
@@ -111,6 +112,7 @@ def test_forward_and_gradients(case):
     assert_right(x, visible, out, lse, grads, dout)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("score", ["dot", "additive"])
 def test_two_calls_with_one_log_sum_exp_add_up_to_one(score):
     x, visible = plain_ranges.random_case(1, **SCORES[score])
@@ -143,6 +145,7 @@ def test_a_saturated_additive_score_is_plus_or_minus_w():
     np.testing.assert_array_equal(grads.q[..., :9], 0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("score", "dout_dtype"), [("dot", jnp.bfloat16), ("additive", jnp.float32)]
 )
