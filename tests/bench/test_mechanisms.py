@@ -6,6 +6,7 @@ from attnlab.bench import inputs, mechanisms, programs
 from attnlab.bench.case import Case
 from tests.daily import daily
 
+pytestmark = pytest.mark.usefixtures("quick_compile")
 SIZES = dict(num_heads=2, head_dim=8, window=5, num_hashes=2, chunk_size=4, batch=2)
 TEXT = inputs.Text("test", np.frombuffer(b"a text with some repetition, some repetition", np.uint8))
 

@@ -22,6 +22,7 @@ from tests import oracle
 from tests.daily import daily
 from tests.modules.reference import apply, init, multi_head
 
+pytestmark = pytest.mark.usefixtures("quick_compile")
 B, T, D, N = 2, 7, 12, 3
 REAL = np.arange(T) < np.array([[T], [4]])
 CLOSE = {"rtol": 1e-5, "atol": 1e-6}
@@ -148,8 +149,9 @@ def test_nnx_decodes():
     module = of_nnx(fn())
     whole = of_nnx(nnx.dot_product_attention)(x, mask=nnx.make_causal_mask(x[..., 0]))
     module.init_cache(x.shape)
+    step = nnx.jit(lambda module, x: module(x, decode=True))
     for t in range(T):
-        y = module(x[:, t : t + 1], decode=True)
+        y = step(module, x[:, t : t + 1])
         np.testing.assert_allclose(y[:, 0], whole[:, t], **CLOSE)
 
 
@@ -282,7 +284,6 @@ ROUTES = {
 }
 
 
-@pytest.mark.usefixtures("quick_compile")
 @pytest.mark.parametrize("name", daily(ROUTES, "all"))
 def test_lazy_masks_pass(name):
     """Output and gradients are those of attnlab's own module; nothing comes from the future."""

@@ -66,6 +66,7 @@ def finished(tmp_path_factory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_a_run_leaves_everything_it_promises(finished):
     names = (
         "memory.png memory.svg report.md results.csv results.jsonl settings.json time.png time.svg"
@@ -175,6 +176,7 @@ def test_lengths_may_be_thousands_of_1024(monkeypatch):
     assert seen[1].mechanisms == ("multi_head", "additive", "window", "lsh")  # each as it says
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "line", "message"),
     [
@@ -198,6 +200,7 @@ def test_a_damaged_folder_ends_in_one_line(finished, tmp_path, name, line, messa
     assert out == "" and err.count("\n") == 1 and message in err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("flag", "message"),
     [

@@ -54,6 +54,7 @@ def test_an_exception_is_a_row(started):
     assert started.run(OK).status == "ok"
 
 
+@pytest.mark.slow
 def test_a_killed_worker_is_a_row(started):
     assert started.run(OK).status == "ok"  # a worker is there
     endless = dataclasses.replace(OK, mechanism="additive", length=2**17)

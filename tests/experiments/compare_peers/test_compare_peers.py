@@ -108,6 +108,7 @@ def test_a_pair_is_measured_in_two_processes():
     json.dumps(dataclasses.asdict(outcome))
 
 
+@pytest.mark.slow
 def test_sides_that_compute_different_things_are_not_timed():
     found = side_by_side.measure(small_pair(causal=False), repeats=1, seconds=60)
     assert found.outcome.status == "failed" and "values differ" in found.outcome.message

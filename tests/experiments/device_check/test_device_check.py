@@ -57,6 +57,7 @@ def lines(path: Path) -> list[dict]:
     return [json.loads(line) for line in path.read_text().splitlines(True) if line.endswith("\n")]
 
 
+@pytest.mark.slow
 def test_without_an_accelerator_it_says_so(tmp_path):
     process = start(f"--output_dir={tmp_path}")
     out, _ = process.communicate(timeout=120)

@@ -40,6 +40,7 @@ def run(flags):
     return tiny.run(translate, *(f"--{name}={value}" for name, value in flags.items()))
 
 
+@pytest.mark.slow
 def test_files_are_scored_in_bleu_beside_the_paper(quick_compile, given, monkeypatch):
     monkeypatch.setattr(training, "build", tiny.build)
     drawn = {}

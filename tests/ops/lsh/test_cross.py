@@ -15,6 +15,7 @@ from attnlab.ops.lsh.attention import PAPER, STRICT, LSHOptions
 from tests.daily import daily
 from tests.ops.lsh.plain_cross import all_counts, dense, everything
 
+pytestmark = pytest.mark.usefixtures("quick_compile")
 BATCH, QUERIES, KEYS, HEADS, KV_HEADS, WIDTH, VALUE_WIDTH, ROUNDS, BUCKETS = (
     2,
     29,
@@ -173,7 +174,7 @@ def test_padding_of_keys_and_queries_changes_nothing(x64):
 
 
 @pytest.mark.slow
-def test_knobs_change_no_number(x64, quick_compile, monkeypatch):
+def test_knobs_change_no_number(x64, monkeypatch):
     q, k, v, *buckets = inputs()
     key, rate = jax.random.key(5), 0.4
 

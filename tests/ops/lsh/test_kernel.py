@@ -54,8 +54,12 @@ def output_and_gradients(implementation, length, options, causal, mask, rounds):
             implementation=implementation,
         )
 
-    out, pull_back = jax.vjp(attend, qk, v)
-    return out, *pull_back(g)
+    @jax.jit
+    def run(qk, v):
+        out, pull_back = jax.vjp(attend, qk, v)
+        return out, *pull_back(g)
+
+    return run(qk, v)
 
 
 def assert_equal_to_sorted(implementation, case):

@@ -15,7 +15,7 @@ from attnlab.ops.lsh import hashing
 from attnlab.ops.lsh.attention import LUCIDRAINS, TRAX
 from tests.ops.lsh.plain import CHUNK, lsh_attention
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("quick_compile")]
 BATCH, LENGTH, HEADS, WIDTH = 2, 40, 3, 6
 attend = jax.jit(lsh_attention, static_argnames=("chunk_size", "causal", "options"))
 

@@ -11,11 +11,9 @@ from attnlab import masks
 from attnlab.ops.lsh.attention import LSHOptions, lsh_attention
 from attnlab.ops.lsh.cross import lsh_cross_attention
 from tests.daily import daily
-from tests.ops.lsh.plain import (
-    CHUNK,
-    attend,
-    inputs,
-)
+from tests.ops.lsh.plain import CHUNK, attend, inputs
+
+pytestmark = pytest.mark.usefixtures("quick_compile")
 
 
 def refused(qk=None, v=None, buckets=None, **options):
