@@ -281,6 +281,7 @@ def test_queries_and_keys_of_their_own_between_two_sequences():
         init(host, x, decode=True)
 
 
+@pytest.mark.slow
 def test_what_another_example_or_an_earlier_input_is_decides_nothing():
     """Hugging Face's number of buckets is set by the first input and by the longest example."""
     module = lsh(route=routes.LSH(num_hashes=2, chunk_size=5))

@@ -97,6 +97,7 @@ def test_one_chunk_one_round_is_dense_attention(x64):
     np.testing.assert_allclose(got, dense(qk, v, times), atol=1e-12)
 
 
+@pytest.mark.slow
 def test_large_chunks_attend_over_the_union_of_buckets(x64):
     qk, v, buckets = inputs()
     same = (buckets[:, :, :, None] == buckets[:, :, None, :]).any(1)  # [B, L, L, N]
@@ -106,6 +107,7 @@ def test_large_chunks_attend_over_the_union_of_buckets(x64):
     np.testing.assert_allclose(got, want, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_more_rounds_come_nearer_to_full_attention(x64):
     qk, v, _ = inputs()
     rng = np.random.default_rng(0)

@@ -93,7 +93,9 @@ def test_equals_it_without_any_mask(x64, quick_compile):
 @pytest.mark.parametrize(
     ("length", "chunk", "rounds"), daily([(1, 1, 1), (7, 7, 2), (14, 2, 3)], (1, 1, 1))
 )
-@pytest.mark.parametrize("case", ["strict", "ring, 3 chunks back and 2 ahead"])
+@pytest.mark.parametrize(
+    "case", daily(["strict", "ring, 3 chunks back and 2 ahead"], "ring, 3 chunks back and 2 ahead")
+)
 def test_equals_it_at_other_sizes(x64, quick_compile, case, length, chunk, rounds):
     # With few chunks the ring of all rounds shows a key several times.
     compare(*CASES[case], [some_masked(length)], length=length, chunk=chunk, rounds=rounds)

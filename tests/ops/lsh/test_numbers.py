@@ -11,7 +11,6 @@ from attnlab.ops import dropout
 from attnlab.ops.lsh.attention import LUCIDRAINS, STRICT, TRAX
 from attnlab.ops.lsh.cross import lsh_cross_attention
 from attnlab.ops.lsh.quality import hash_quality
-from tests.daily import daily
 from tests.ops.lsh.plain import (
     BATCH,
     BUCKETS,
@@ -76,7 +75,8 @@ def test_gradients_survive_rows_at_once_remat_vmap_and_two_forwards(x64):
             np.testing.assert_allclose(x, y, atol=1e-12)
 
 
-@pytest.mark.parametrize("options", daily([STRICT, TRAX], STRICT), ids=["strict", "trax"])
+@pytest.mark.slow
+@pytest.mark.parametrize("options", [STRICT, TRAX], ids=["strict", "trax"])
 def test_tiles_may_be_smaller_than_a_round_and_overlap_at_its_end(x64, monkeypatch, options):
     qk, v, buckets = inputs()
 
@@ -93,6 +93,7 @@ def test_tiles_may_be_smaller_than_a_round_and_overlap_at_its_end(x64, monkeypat
         np.testing.assert_allclose(x, y, atol=1e-14)
 
 
+@pytest.mark.slow
 def test_lonely_and_zero_rows():
     qk, v, buckets = inputs(dtype=np.float32)
     buckets[:, :, 9] = BUCKETS  # a bucket of its own in every round

@@ -20,7 +20,7 @@ from attnlab.ops.lsh.attention import LUCIDRAINS, PAPER, STRICT, TRAX, LSHOption
 HEADS, WIDTH = 2, 3
 OPTIONS = [STRICT, TRAX, LUCIDRAINS, PAPER, LSHOptions(union=False, window=1)]
 FEW = settings(max_examples=12, derandomize=True, database=None)
-pytestmark = pytest.mark.usefixtures("quick_compile")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("quick_compile")]
 
 
 @st.composite
@@ -81,7 +81,6 @@ def test_equals_the_oracle(case, seeds):
             np.testing.assert_allclose(run(qk, v, buckets, valid, segments), want, atol=1e-11)
 
 
-@pytest.mark.slow
 @FEW
 @given(
     case=static(),
@@ -105,7 +104,6 @@ def test_whatever_is_finite_stays_finite(case, dtype, seeds):
             assert np.abs(out.astype(np.float32)).max() <= bound * (1 + 2**-7)
 
 
-@pytest.mark.slow
 @FEW
 @given(case=static(), seed=st.integers(0, 2**32 - 1))
 def test_the_future_never_reaches_the_past(case, seed):

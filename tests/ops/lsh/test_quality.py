@@ -149,6 +149,7 @@ def test_the_error_is_that_of_the_attention_itself(x64, quick_compile):
     np.testing.assert_allclose(found.relative_error, np.sqrt(difference / size), rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_a_common_component_collapses_the_buckets_and_centering_undoes_it(quick_compile):
     rng = np.random.default_rng(0)
     length, heads, width = 256, 2, 16

@@ -134,6 +134,7 @@ def test_two_calls_with_one_log_sum_exp_add_up_to_one(score):
     assert_close(jax.tree.map(jnp.add, *grads), expected_grads, 1e-5)
 
 
+@pytest.mark.slow
 def test_a_saturated_additive_score_is_plus_or_minus_w():
     x, visible = plain_ranges.random_case(2, **SCORES["additive"])
     far = np.where(np.arange(x.q.shape[1]) % 2, 1e30, -1e30)[:, None]
