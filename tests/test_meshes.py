@@ -78,7 +78,10 @@ def test_accelerators_branch_in_shard_map(name, as_on_an_accelerator):
     "route",
     [
         routes.AllPairs("blockwise"),
-        routes.LSH(num_hashes=2, num_buckets=4, chunk_size=4, implementation="sorted"),
+        pytest.param(
+            routes.LSH(num_hashes=2, num_buckets=4, chunk_size=4, implementation="sorted"),
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 @pytest.mark.parametrize("dropout_rate", daily([0.0, 0.5], 0.5))
