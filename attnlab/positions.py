@@ -5,13 +5,17 @@ Letters: *B batch axes, T length, D model width, N heads, H head width (even for
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
+
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.typing import ArrayLike
 
 from attnlab.checks import require
 
-__all__ = ["learned", "rotary", "sinusoids"]
+__all__ = ["axial", "learned", "rotary", "sinusoids"]
 
 
 def sinusoids(positions: ArrayLike, width: int, *, max_wavelength: float = 10_000.0) -> jax.Array:
@@ -83,15 +87,51 @@ def learned(table: jax.Array, positions: ArrayLike) -> jax.Array:
     Raises:
       ValueError: if a known position is outside the table.
     """
+    return jnp.take(table, _within(positions, table.shape[0]), axis=0)
+
+
+def axial(tables: Sequence[jax.Array], positions: ArrayLike) -> jax.Array:
+    """Concatenated rows of several small tables: position p is a cell of a grid of n_1 × n_2 × ….
+
+    E[p] = [table_1[i_1], table_2[i_2], …] with p = i_1·n_2·n_3… + i_2·n_3… + …, the last digit
+    running fastest: Σ n_k·d_k numbers instead of Π n_k · Σ d_k.
+
+    Args:
+      tables: tables of vectors, [n_k, d_k] each.
+      positions: positions of the tokens, integers [*B, T]; where they are known while tracing they
+        are checked.
+
+    Returns:
+      [*B, T, Σ d_k]. Source: Kitaev et al. 2020, released code; Ho et al. 2019.
+
+    Raises:
+      ValueError: if a known position is outside the grid.
+
+    Example:
+      >>> tables = jnp.array([[0.0], [1.0]]), jnp.array([[10.0], [20.0], [30.0]])
+      >>> axial(tables, jnp.arange(6)).tolist()[-2:]
+      [[1.0, 20.0], [1.0, 30.0]]
+    """
+    sizes = [table.shape[0] for table in tables]
+    at = _within(positions, math.prod(sizes))
+    parts = []
+    for table, size in zip(reversed(tables), reversed(sizes), strict=True):
+        parts.append(jnp.take(table, at % size, axis=0))
+        at = at // size
+    return jnp.concatenate(parts[::-1], axis=-1)
+
+
+def _within(positions: ArrayLike, count: int) -> jax.Array:
+    """The positions; those that are known must be in [0, count)."""
     positions = jnp.asarray(positions)
     if not isinstance(positions, jax.core.Tracer) and positions.size:
-        first, last = int(positions.min()), int(positions.max())
+        known = np.asarray(positions)  # jnp's operations would be traced under jit
+        first, last = int(known.min()), int(known.max())
         require(
-            first >= 0 and last < table.shape[0],
-            f"positions must be in [0, {table.shape[0]}), the rows of the table; "
-            f"got {first} to {last}",
+            first >= 0 and last < count,
+            f"positions must be in [0, {count}), the learned ones; got {first} to {last}",
         )
-    return jnp.take(table, positions, axis=0)
+    return positions
 
 
 def _angles(positions: ArrayLike, width: int, max_wavelength: float) -> jax.Array:

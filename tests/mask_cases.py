@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from attnlab import masks
+from attnlab.ops.local import ChunksBefore
 from tests import oracle
 
 BATCH, QUERIES, KEYS, HEADS = 3, 13, 19, 6
@@ -43,6 +44,18 @@ def window(left, right, offset=0):
     )
 
 
+def chunks(size, look_back, offset=(0,) * BATCH):
+    def picture(b, n):
+        return np.array(
+            [
+                [0 <= (i + offset[b]) // size - j // size <= look_back for j in range(KEYS)]
+                for i in range(QUERIES)
+            ]
+        )
+
+    return picture
+
+
 def lengths(b, n):
     return oracle.padding(QUERIES, KEYS, KV_LENGTHS[b], Q_LENGTHS[b])
 
@@ -57,6 +70,10 @@ MASKS = (
     MaskCase("window_none", lambda: masks.Window(None, None), window(None, None)),
     MaskCase(
         "window_offsets", lambda: masks.Window(1, 1, jnp.array(OFFSETS)), window(1, 1, OFFSETS)
+    ),
+    MaskCase("chunks", lambda: ChunksBefore(4), chunks(4, 1)),
+    MaskCase(
+        "chunks_offsets", lambda: ChunksBefore(3, 2, jnp.array(OFFSETS)), chunks(3, 2, OFFSETS)
     ),
     MaskCase(
         "padding",

@@ -74,6 +74,19 @@ def test_learned_takes_rows():
     np.testing.assert_array_equal(
         jax.jit(positions.learned)(table, at), np.asarray(table)[np.asarray(at)]
     )
+    # Positions that a program knows are checked where it is traced.
+    np.testing.assert_array_equal(
+        jax.jit(lambda table: positions.learned(table, at))(table), table[at]
+    )
+
+
+def test_axial_positions_are_cells_of_a_grid():
+    tables = [jnp.arange(float(n * d)).reshape(n, d) + 100 * n for n, d in ((2, 3), (5, 1), (3, 2))]
+    got = positions.axial(tables, jnp.arange(30).reshape(1, 30))
+    for p in range(30):
+        first, second, third = p // 15, p // 3 % 5, p % 3
+        want = [*tables[0][first], *tables[1][second], *tables[2][third]]
+        np.testing.assert_array_equal(got[0, p], want)
 
 
 @pytest.mark.parametrize(
@@ -87,6 +100,7 @@ def test_learned_takes_rows():
         ),
         (lambda: positions.learned(jnp.ones((5, 2)), jnp.array([1, 5])), r"\[0, 5\).*got 1 to 5"),
         (lambda: positions.learned(jnp.ones((5, 2)), jnp.array([-1])), r"\[0, 5\).*got -1 to -1"),
+        (lambda: positions.axial([jnp.ones((5, 2))] * 2, jnp.array([25])), r"\[0, 25\).*got 25"),
     ],
 )
 def test_errors(call, message):

@@ -19,7 +19,7 @@ import jax.numpy as jnp
 
 from attnlab.bench.case import Case
 from attnlab.models.transformer import Transformer, TransformerEncoder, TransformerLM
-from attnlab.models.transformer_config import TransformerConfig
+from attnlab.models.transformer.config import TransformerConfig
 from attnlab.modules.scores import AdditiveScore
 from attnlab.ops import routes
 from attnlab.training.objective import TokenCrossEntropy

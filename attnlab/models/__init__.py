@@ -14,6 +14,8 @@ local-p; input feeding | |
 multiplicative | 66,324,623 |
 | `Transformer`, `TransformerEncoder`, `TransformerLM` | Vaswani 2017 | one stack of layers with \
 any attention: `attention=` | 63,045,632 |
+| `Reformer` | Kitaev 2020 | reversible layers, LSH and local attention in any pattern, chunked \
+feed-forward, axial positions | 149,182,722 |
 
 >>> import jax, jax.numpy as jnp
 >>> from attnlab import routes
@@ -35,6 +37,7 @@ A model that writes tokens is a `Decoder`, with a source a `Seq2Seq`: `encode` m
 from attnlab.models.britz import Britz
 from attnlab.models.luong import Luong
 from attnlab.models.nmt_attn import NMTAttn
+from attnlab.models.reformer import Reformer
 from attnlab.models.rnn_search import RNNEncDec, RNNSearch
 from attnlab.models.seq2seq import Decoder, Seq2Seq
 from attnlab.models.transformer import (
@@ -51,6 +54,7 @@ __all__ = [
     "NMTAttn",
     "RNNEncDec",
     "RNNSearch",
+    "Reformer",
     "Seq2Seq",
     "Transformer",
     "TransformerConfig",

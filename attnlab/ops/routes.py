@@ -15,12 +15,13 @@ import jax
 from jax.typing import ArrayLike
 
 from attnlab import masks
+from attnlab.checks import as_size, require
 from attnlab.ops.attention import Implementation, attention, attention_weights
-from attnlab.ops.local import window_attention
+from attnlab.ops.local import ChunksBefore, window_attention
 from attnlab.ops.lsh.route import LSH
 from attnlab.scores import Score
 
-__all__ = ["LSH", "AllPairs", "Exact", "Route", "StatefulRoute", "Window"]
+__all__ = ["LSH", "AllPairs", "Chunked", "Exact", "Route", "StatefulRoute", "Window"]
 
 
 @runtime_checkable
@@ -153,3 +154,47 @@ class Window(Exact):
         """The weights [*B, N, T, S], dense; the keywords of `attention_weights`."""
         mask = masks.combine(masks.Window(self.left, self.right, q_offset), mask)
         return attention_weights(score, q, k, mask=mask, **options)
+
+
+@dataclasses.dataclass(frozen=True)
+class Chunked(Exact):
+    """A query visits the keys of its own chunk and of those before: the Reformer's local attention.
+
+    As many keys as a `Window` of (look_back + ½) · size on average, with more work for most
+    implementations; it is what weights were trained with (Kitaev et al. 2020, released code).
+
+    Args:
+      size: number of positions of a chunk.
+      look_back: number of chunks visited before a query's own.
+      implementation: None, a name, or `Pallas(...)`, as for `attention`.
+    """
+
+    size: int
+    look_back: int = 1
+    implementation: Implementation = None
+
+    def __post_init__(self):
+        object.__setattr__(self, "size", as_size("size", self.size))
+        require(self.look_back >= 0, f"look_back counts chunks, an int ≥ 0; got {self.look_back}")
+
+    def __call__(
+        self,
+        score: Score,
+        q: jax.Array,
+        k: jax.Array,
+        v: jax.Array,
+        *,
+        q_offset: ArrayLike = 0,
+        mask: masks.Mask | ArrayLike | None = None,
+        **options: Any,
+    ) -> jax.Array:
+        """The context [*B, T, N, D]."""
+        mask = self._mask(q_offset, mask)
+        return attention(score, q, k, v, mask=mask, implementation=self.implementation, **options)
+
+    def weights(self, score, q, k, *, q_offset: ArrayLike = 0, mask=None, **options) -> jax.Array:
+        """The weights [*B, N, T, S], dense; the keywords of `attention_weights`."""
+        return attention_weights(score, q, k, mask=self._mask(q_offset, mask), **options)
+
+    def _mask(self, q_offset: ArrayLike, mask: masks.Mask | ArrayLike | None) -> masks.Mask | None:
+        return masks.combine(ChunksBefore(self.size, self.look_back, q_offset), mask)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -35,15 +36,19 @@ class TransformerConfig:
       num_layers: number of layers of each stack, N.
       width: width of the model, d_model.
       hidden: hidden width of the feed-forward network, d_ff.
+      feed_forward_chunk: number of positions whose hidden layer is computed at once; None = all.
       num_heads: number of heads, h.
       key_width: width of a head's queries and keys, d_k; None = width / num_heads.
       value_width: width of a head's values, d_v; None = width / num_heads.
       share_embeddings: whether one matrix is the embedding of the target, the pre-softmax
         projection and, of a joint vocabulary, the embedding of the source (§3.4); False = a matrix
         each.
-      positions: kind of positions: "sinusoid" and "learned" are added to the embeddings; "rotary"
-        turns queries and keys of self-attention; None = no positions.
-      max_length: number of rows in the table of learned positions.
+      scale_embeddings: whether embeddings are multiplied by √d_model (§3.4).
+      positions: kind of positions: "sinusoid", "learned" and "axial" (`positions.axial`) are added
+        to the embeddings; "rotary" turns queries and keys of self-attention; None = no positions.
+      max_length: number of learned positions; of axial ones the product of their shape.
+      axial_shape: numbers of rows of the axial tables, whose product is max_length.
+      axial_widths: widths of the axial tables, whose sum is the width.
       pre_norm: whether a layer is x + f(LN(x)), with a LayerNorm at the end of the stack, instead
         of LN(x + f(x)).
       activation: activation of the feed-forward network.
@@ -69,12 +74,16 @@ class TransformerConfig:
     num_layers: int = 6
     width: int = 512
     hidden: int = 2048
+    feed_forward_chunk: int | None = None
     num_heads: int = 8
     key_width: int | None = None
     value_width: int | None = None
     share_embeddings: bool = True
+    scale_embeddings: bool = True
     positions: str | None = "sinusoid"
     max_length: int = 512
+    axial_shape: tuple[int, ...] = ()
+    axial_widths: tuple[int, ...] = ()
     pre_norm: bool = False
     activation: Callable[[jax.Array], jax.Array] = nn.relu
     dropout_rate: float = 0.1
@@ -89,7 +98,21 @@ class TransformerConfig:
     param_dtype: Any = jnp.float32
 
     def __post_init__(self):
-        require_choice("positions", self.positions, ("sinusoid", "learned", "rotary", None))
+        kinds = ("sinusoid", "learned", "axial", "rotary", None)
+        require_choice("positions", self.positions, kinds)
+        axial = math.prod(self.axial_shape) == self.max_length
+        axial &= sum(self.axial_widths) == self.width
+        axial &= 1 <= len(self.axial_shape) == len(self.axial_widths)
+        require(
+            axial or self.positions != "axial",
+            "axial positions need axial_shape, whose product is max_length, and as many"
+            f" axial_widths, whose sum is width; got {self.axial_shape} for {self.max_length} and"
+            f" {self.axial_widths} for {self.width}",
+        )
+        require(
+            self.feed_forward_chunk is None or self.feed_forward_chunk >= 1,
+            f"feed_forward_chunk counts positions, at least 1; got {self.feed_forward_chunk}",
+        )
         require(
             self.width % self.num_heads == 0 or None not in (self.key_width, self.value_width),
             "width must be a multiple of num_heads, or key_width and value_width be given; "

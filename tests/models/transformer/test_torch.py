@@ -8,7 +8,7 @@ import pytest
 
 from attnlab import masks, routes
 from attnlab.models.transformer import TransformerConfig
-from attnlab.models.transformer_layers import Stack
+from attnlab.models.transformer.stack import Stack
 from tests.modules.reference import apply, init
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("x64", "quick_compile")]

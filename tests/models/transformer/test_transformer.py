@@ -19,25 +19,10 @@ from attnlab.models.transformer import (
 )
 from attnlab.tokens import BOS, PAD, shift_right
 from tests import oracle
+from tests.models.transformer.tiny import DENSE, SOURCE, TARGET, TINY, D, N, V, tiny
 from tests.modules.reference import apply, float64, init, multi_head
 
 pytestmark = pytest.mark.usefixtures("quick_compile")
-
-V, D, N = 13, 12, 2
-TINY = TransformerConfig(
-    V, num_layers=N, width=D, hidden=17, num_heads=3, key_width=2, value_width=5, max_length=11
-)
-DENSE = routes.AllPairs("dense")  # compiles fastest
-SOURCE = jnp.array([[5, 6, 7, 8, 9, 2, 0], [9, 4, 4, 2, 0, 0, 0]])
-TARGET = jnp.array([[8, 4, 7, 11, 2], [12, 6, 2, 0, 0]])
-
-
-def tiny(kind=Transformer, **changed):
-    config = dataclasses.replace(TINY, **changed)
-    options = (
-        {"cross_attention": config.cross_attention(route=DENSE)} if kind is Transformer else {}
-    )
-    return kind(config, attention=config.attention(DENSE), **options)
 
 
 # The model once more, from Vaswani et al. 2017, §3.
@@ -195,7 +180,7 @@ def test_parameters_of_table_3(row):
 
 
 def test_the_counts_are_those_of_the_published_table():
-    path = Path(__file__).parents[2] / "experiments/published/param_counts.csv"
+    path = Path(__file__).parents[3] / "experiments/published/param_counts.csv"
     lines = [line for line in path.read_text().splitlines() if not line.startswith("#")]
     table = {row["model"].removeprefix("Vaswani "): row for row in csv.DictReader(lines)}
     for row, count in EXACT.items():
@@ -297,49 +282,6 @@ def test_each_layer_has_an_attention_and_a_score_of_its_own():
 
 
 @pytest.mark.slow
-def test_scanned_layers_are_the_same_layers():
-    loop, scan = tiny(), tiny(scan_layers=True)
-    variables = init(loop, SOURCE, TARGET)
-    params = {name: dict(x) for name, x in variables["params"].items()}
-    for name in ("encoder", "decoder"):
-        layers = [params[name].pop(f"layer_{i}") for i in range(N)]
-        params[name]["layers"] = jax.tree.map(lambda *x: jnp.stack(x), *layers)
-    got, intermediates = apply(scan, {"params": params}, SOURCE, TARGET, mutable=["intermediates"])
-    np.testing.assert_allclose(got, apply(loop, variables, SOURCE, TARGET), rtol=1e-5, atol=1e-5)
-    cross = intermediates["intermediates"]["decoder"]["layers"]["cross_attention"]
-    assert cross["attention_weights"][0].shape == (N, 2, 3, 5, 7)
-    # Each layer begins with numbers of its own.
-    fresh = jax.jit(scan.init)(jax.random.key(0), SOURCE, TARGET)["params"]
-    kernel = fresh["encoder"]["layers"]["feed_forward"]["hidden"]["kernel"]
-    assert abs(kernel[0] - kernel[1]).max() > 0.1
-
-
-@pytest.mark.slow
-def test_recomputed_activations_change_no_gradient():
-    def gradient(**options):
-        model = tiny(TransformerEncoder, **options)
-        rngs = {"dropout": jax.random.key(3)}
-
-        def loss(params):
-            states = model.apply({"params": params}, SOURCE, deterministic=False, rngs=rngs)
-            return (states**3).sum()
-
-        return jax.grad(loss), init(model, SOURCE)["params"]
-
-    found = []
-    for options, recomputes in (
-        ({}, False),
-        ({"remat": True}, True),
-        ({"remat": True, "scan_layers": True}, True),
-    ):
-        function, params = gradient(**options)
-        assert ("remat" in str(jax.make_jaxpr(function)(params))) == recomputes
-        if "scan_layers" not in options:
-            found.append(jax.jit(function)(params))
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-4), *found)
-
-
-@pytest.mark.slow
 def test_dropout_is_where_the_paper_has_it():
     """At a rate near 1 nothing is left of embeddings and sub-layers: only LayerNorm's biases."""
     rngs = {"dropout": jax.random.key(0)}
@@ -367,6 +309,15 @@ def test_errors():
         dataclasses.replace(TINY, positions="none")
     with pytest.raises(ValueError, match="width must be a multiple of num_heads, .*; got 12 and 5"):
         TransformerConfig(V, width=12, num_heads=5)
+
+    with pytest.raises(
+        ValueError, match=r"product is max_length.* got \(2, 5\) for 11 and \(4, 8\)"
+    ):
+        dataclasses.replace(TINY, positions="axial", axial_shape=(2, 5), axial_widths=(4, 8))
+    with pytest.raises(ValueError, match="feed_forward_chunk counts positions, at least 1; got 0"):
+        dataclasses.replace(TINY, feed_forward_chunk=0)
+    with pytest.raises(ValueError, match="attention must be a module, or a sequence of modules"):
+        jax.eval_shape(TransformerLM(TINY, ("lsh",)).init, jax.random.key(0), TARGET)
 
     def call(model, **options):
         jax.eval_shape(lambda: model.init(jax.random.key(0), SOURCE, TARGET, **options))

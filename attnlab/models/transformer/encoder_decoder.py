@@ -1,24 +1,4 @@
-"""The Transformer (Vaswani et al. 2017): encoder–decoder, encoder alone, decoder alone.
-
-One stack of layers serves all three, with any attention: `attention=` is a module that is copied
-for each layer, so that a window, LSH or an additive score need no model of their own.
-
-    >>> import jax, jax.numpy as jnp
-    >>> from attnlab import routes
-    >>> config = TransformerConfig(17, num_layers=2, width=8, hidden=16, num_heads=2)
-    >>> model = Transformer(config, attention=config.attention(routes.Window(3, 3)))
-    >>> source, target = jnp.full((1, 5), 4), jnp.full((1, 7), 5)
-    >>> variables = model.init(jax.random.key(0), source, target)
-    >>> model.apply(variables, source, target).shape
-    (1, 7, 17)
-
-Parameters: "vocabulary" (of the target; also of the source and the softmax, where they are shared;
-else "source_vocabulary", "softmax"), "encoder_inputs" and "decoder_inputs" (learned positions),
-"encoder" and "decoder" (`Stack`). At first embeddings are N(0, 1/D), so that times √D, and as
-logits, they have unit variance; all other matrices are Glorot-uniform, biases 0.
-
-Letters: B batch, S source length, T target length, D width, V vocabulary.
-"""
+"""Encoder and decoder, and the encoder alone."""
 
 from __future__ import annotations
 
@@ -30,11 +10,12 @@ import jax
 from attnlab import masks
 from attnlab import tokens as tok
 from attnlab.checks import require
-from attnlab.models.seq2seq import Decoder, Seq2Seq
-from attnlab.models.transformer_config import TransformerConfig
-from attnlab.models.transformer_layers import Inputs, Stack, Vocabulary
+from attnlab.models.seq2seq import Seq2Seq
+from attnlab.models.transformer.config import TransformerConfig
+from attnlab.models.transformer.layers import Inputs, Vocabulary, require_positions
+from attnlab.models.transformer.stack import Attention, Stack, pattern_of
 
-__all__ = ["Memory", "Transformer", "TransformerConfig", "TransformerEncoder", "TransformerLM"]
+__all__ = ["Memory", "Transformer", "TransformerEncoder"]
 
 
 class Memory(NamedTuple):
@@ -53,14 +34,14 @@ class Transformer(Seq2Seq):
     Attributes:
       config: sizes and choices.
       attention: self-attention module of both stacks, copied for each layer, called as
-        `attention(x, mask=, deterministic=, decode=)`; the mask says what is causal. None =
-        `config.attention()`.
+        `attention(x, mask=, deterministic=, decode=)`; the mask says what is causal. A sequence of
+        modules is a pattern that the layers repeat. None = `config.attention()`.
       cross_attention: module of the attention over the source, copied for each layer; None =
         `config.cross_attention()`.
     """
 
     config: TransformerConfig
-    attention: nn.Module | None = None
+    attention: Attention | None = None
     cross_attention: nn.Module | None = None
 
     def setup(self):
@@ -70,7 +51,7 @@ class Transformer(Seq2Seq):
             self.source_vocabulary = Vocabulary(c.source_vocab_size or c.vocab_size, c)
         if not c.share_embeddings:
             self.softmax = Vocabulary(c.vocab_size, c)
-        attention = _attention(c, self.attention)
+        attention = pattern_of(c, self.attention)
         cross_attention = self.cross_attention or c.cross_attention()
         self.encoder_inputs, self.decoder_inputs = Inputs(c), Inputs(c)
         self.encoder = Stack(c, attention)
@@ -120,7 +101,7 @@ class Transformer(Seq2Seq):
         positions: jax.Array | None = None,
         deterministic: bool = True,
     ) -> Memory:
-        _require_positions(self.config, segments, positions)
+        require_positions(self.config, segments, positions)
         vocabulary = self.vocabulary if self._shares_source else self.source_vocabulary
         x = self.encoder_inputs(vocabulary.embed(source), positions, deterministic=deterministic)
         lengths = tok.lengths(source)
@@ -151,7 +132,7 @@ class Transformer(Seq2Seq):
             segments is None or not decode,
             "decode=True is for one target a row; got segments (leave them out)",
         )
-        _require_positions(self.config, segments, positions)
+        require_positions(self.config, segments, positions)
         x = self.decoder_inputs(
             self.vocabulary.embed(tokens), positions, deterministic=deterministic, decode=decode
         )
@@ -187,13 +168,13 @@ class TransformerEncoder(nn.Module):
     """
 
     config: TransformerConfig
-    attention: nn.Module | None = None
+    attention: Attention | None = None
 
     def setup(self):
         c = self.config
         self.vocabulary = Vocabulary(c.vocab_size, c)
         self.inputs = Inputs(c)
-        self.encoder = Stack(c, _attention(c, self.attention))
+        self.encoder = Stack(c, pattern_of(c, self.attention))
 
     def __call__(
         self,
@@ -211,101 +192,12 @@ class TransformerEncoder(nn.Module):
           positions: positions [B, T] of the tokens, restarting with each segment.
           deterministic: whether dropout is off.
         """
-        _require_positions(self.config, segments, positions)
+        require_positions(self.config, segments, positions)
         x = self.inputs(self.vocabulary.embed(tokens), positions, deterministic=deterministic)
         mask = _visible(tok.lengths(tokens), segments)
         return self.encoder(x, mask=mask, deterministic=deterministic)[0]
 
 
-class TransformerLM(Decoder):
-    """The decoder alone: p(tokens) = Π_t p(y_t | y_1 … y_{t−1}), a language model.
-
-    Attributes:
-      config: sizes and choices.
-      attention: self-attention module, copied for each layer, as for `Transformer`.
-    """
-
-    config: TransformerConfig
-    attention: nn.Module | None = None
-
-    def setup(self):
-        c = self.config
-        self.vocabulary = Vocabulary(c.vocab_size, c)
-        if not c.share_embeddings:
-            self.softmax = Vocabulary(c.vocab_size, c)
-        self.inputs = Inputs(c)
-        self.decoder = Stack(c, _attention(c, self.attention))
-
-    def __call__(
-        self,
-        tokens: jax.Array,
-        *,
-        segments: jax.Array | None = None,
-        positions: jax.Array | None = None,
-        deterministic: bool = True,
-    ) -> jax.Array:
-        """Logits [B, T, V] of each of the tokens [B, T], given those before it.
-
-        Args:
-          tokens: token ids [B, T].
-          segments: segment ids [B, T] of several sequences packed in a row.
-          positions: positions [B, T] of the tokens, restarting with each segment.
-          deterministic: whether dropout is off.
-        """
-        _require_positions(self.config, segments, positions)
-        shifted = tok.shift_right(tokens, segments)
-        return self._logits(shifted, segments, positions, deterministic, decode=False)
-
-    def encode(self, source: None = None, *, deterministic: bool = True) -> None:
-        """Nothing: a language model has no source."""
-        require(source is None, "a language model has no source; got one (give it as a prompt)")
-
-    def decode(
-        self,
-        memory: Any,
-        tokens: jax.Array,
-        *,
-        deterministic: bool = True,
-        decode: bool = False,
-    ) -> jax.Array:
-        """Logits [B, T, V] of the tokens that follow each of `tokens`, as in `Decoder.decode`.
-
-        Make the cache with `init(…, decode=True, method="decode")` and as many tokens as it should
-        hold.
-        """
-        return self._logits(tokens, None, None, deterministic, decode=decode)
-
-    def _logits(self, tokens, segments, positions, deterministic, *, decode: bool):
-        x = self.inputs(
-            self.vocabulary.embed(tokens), positions, deterministic=deterministic, decode=decode
-        )
-        mask = masks.combine(masks.Causal(), None if segments is None else masks.Segments(segments))
-        x, _ = self.decoder(x, mask=mask, deterministic=deterministic, decode=decode)
-        return (self.vocabulary if self.config.share_embeddings else self.softmax).logits(x)
-
-
-def _attention(config: TransformerConfig, given: nn.Module | None) -> nn.Module:
-    """The template that was given, or the config's."""
-    if given is None:
-        return config.attention()
-    rotary = getattr(given, "rotary", False)
-    require(
-        rotary == (config.positions == "rotary"),
-        "rotary positions are set in the config and in the attention alike; got "
-        f"positions={config.positions!r} and {type(given).__name__}(rotary={rotary}) "
-        "(derive it with config.attention(…))",
-    )
-    return given
-
-
 def _visible(lengths: jax.Array, segments: jax.Array | None) -> masks.Mask:
     """What encoders see: the tokens before the padding, or those of the same segment."""
     return masks.Padding(lengths) if segments is None else masks.Segments(segments)
-
-
-def _require_positions(config: TransformerConfig, segments, positions) -> None:
-    added = config.positions in ("sinusoid", "learned")
-    require(
-        segments is None or positions is not None or not added,
-        "positions restart with each packed sequence; got segments without positions",
-    )

@@ -1,0 +1,129 @@
+"""Reversible residual layers as a pure function: their backward pass keeps no activations.
+
+A layer couples two streams by two functions of one stream each (Gomez et al. 2017, §3.1; Kitaev et
+al. 2020, §3):
+
+    y1 = x1 + f(x2)        x2 = y2 − g(y1)
+    y2 = x2 + g(y1)        x1 = y1 − f(x2)
+
+so that a backward pass can compute each layer's inputs again from its outputs, the last layer's
+first. Memory is that of one layer, however many there are; the time is that of one more forward.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+from jax import lax
+
+from attnlab.meshes import vary_like
+
+__all__ = ["Coupling", "Streams", "reversible", "stored"]
+
+Streams = tuple[jax.Array, jax.Array]
+
+
+class Coupling(NamedTuple):
+    """The two functions of a layer.
+
+    Attributes:
+      f: function of (parameters, x2, rest) → what is added to x1, and what the layer's other
+        variables become.
+      g: function of (parameters, y1, rest) → what is added to x2.
+    """
+
+    f: Callable[[Any, jax.Array, Any], tuple[jax.Array, Any]]
+    g: Callable[[Any, jax.Array, Any], jax.Array]
+
+
+def stored(
+    couplings: tuple[Coupling, ...], params: Any, streams: Streams, each: Any, shared: Any
+) -> tuple[Streams, Any]:
+    """As `reversible`, but JAX derives the gradient, and so keeps every layer's activations."""
+
+    def repetition(streams, of_layers):
+        moved = []
+        for coupling, params, own in zip(couplings, *of_layers, strict=True):
+            x1, x2 = streams
+            added, after = coupling.f(params, x2, (own, shared))
+            y1 = x1 + added
+            streams = y1, x2 + coupling.g(params, y1, (own, shared))
+            moved.append(after)
+        return streams, tuple(moved)
+
+    return lax.scan(repetition, streams, (params, each))
+
+
+def reversible(
+    couplings: tuple[Coupling, ...], params: Any, streams: Streams, each: Any, shared: Any
+) -> tuple[Streams, Any]:
+    """The streams after all layers, and what each layer's other variables become.
+
+    Layer i = r·P + k is the k-th of P couplings in its r-th repetition, with the r-th slice of the
+    k-th parameters. Gradients go to parameters and streams alone. The inputs that the backward pass
+    computes are off by rounding; so are the gradients, which this bounds in what `streams` are kept
+    in: float32 streams and functions that compute in bfloat16 serve well.
+
+    Args:
+      couplings: layers that are repeated, P of them.
+      params: parameters of each coupling: P trees whose arrays lead with the repetitions.
+      streams: pair (x1, x2) of arrays of one shape and dtype.
+      each: other arguments of each coupling, such as keys of its dropout: P trees likewise. The
+        backward pass gives them the same again.
+      shared: other arguments of all couplings.
+
+    Memory: the streams, and one layer's activations.
+    """
+    params, streams = vary_like((params, streams), each, shared)
+    return _reversible(couplings, params, streams, each, shared)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _reversible(couplings, params, streams, each, shared):
+    return stored(couplings, params, streams, each, shared)
+
+
+def _forward(couplings, params, streams, each, shared):
+    found = stored(couplings, params, streams, each, shared)
+    after, _ = found
+    return found, (params, after, each, shared)
+
+
+def _backward(couplings, kept, cotangents):
+    params, after, each, shared = kept
+    d_streams, _ = cotangents
+
+    def repetition(carry, of_layers):
+        d_params = []
+        for coupling, params, own in reversed(list(zip(couplings, *of_layers, strict=True))):
+            # Without the barrier a compiler may undo all layers first, and keep what they need.
+            (y1, y2), (d1, d2) = lax.optimization_barrier(carry)
+            rest = own, shared
+
+            def g(params, y1, coupling=coupling, rest=rest):
+                return coupling.g(params, y1, rest)
+
+            def f(params, x2, coupling=coupling, rest=rest):
+                return coupling.f(params, x2, rest)
+
+            added, pull = jax.vjp(g, params, y1)
+            x2 = y2 - added
+            of_g, of_y1 = pull(d2)
+            d1 = d1 + of_y1
+            added, pull, _ = jax.vjp(f, params, x2, has_aux=True)
+            x1 = y1 - added
+            of_f, of_x2 = pull(d1)
+            carry = (x1, x2), (d1, d2 + of_x2)
+            d_params.append(jax.tree.map(lambda a, b: a + b, of_f, of_g))
+        return carry, tuple(reversed(d_params))
+
+    (_, d_streams), d_params = lax.scan(
+        repetition, (after, d_streams), (params, each), reverse=True
+    )
+    return d_params, d_streams, None, None
+
+
+_reversible.defvjp(_forward, _backward)

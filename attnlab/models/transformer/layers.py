@@ -1,0 +1,191 @@
+"""The parts of a Transformer beside attention.
+
+Letters: B batch, T tokens, D width of the model, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import math
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from attnlab import positions as pos
+from attnlab.checks import require
+from attnlab.models.transformer.config import TransformerConfig
+from attnlab.modules.cache import cache_index
+
+__all__ = ["FeedForward", "Inputs", "Vocabulary", "layer_norm", "require_positions"]
+
+
+class Vocabulary(nn.Module):
+    """A matrix E [V, D] that is read by rows, as embeddings, or by columns, before a softmax.
+
+    Attributes:
+      size: number of ids, V.
+      config: configuration of the model.
+    """
+
+    size: int
+    config: TransformerConfig
+
+    def setup(self):
+        c = self.config
+        init = c.embedding_init or nn.initializers.normal(c.width**-0.5)
+        self.embedding = self.param("embedding", init, (self.size, c.width), c.param_dtype)
+
+    def embed(self, tokens: jax.Array) -> jax.Array:
+        """E[tokens] · √D, [B, T, D]; without √D where the config says so."""
+        scale = math.sqrt(self.config.width) if self.config.scale_embeddings else 1.0
+        return self.embedding[tokens].astype(self._dtype) * scale
+
+    def logits(self, x: jax.Array) -> jax.Array:
+        """x E^T, [B, T, V] in at least float32, of x [B, T, D]."""
+        return jnp.einsum(
+            "btd,vd->btv",
+            x.astype(self._dtype),
+            self.embedding.astype(self._dtype),
+            preferred_element_type=jnp.promote_types(self._dtype, jnp.float32),
+        )
+
+    @property
+    def _dtype(self):
+        return self.config.dtype or self.config.param_dtype
+
+
+class Inputs(nn.Module):
+    """dropout(embeddings + positions): what the first layer reads.
+
+    Attributes:
+      config: configuration of the model.
+    """
+
+    config: TransformerConfig
+
+    @nn.compact
+    def __call__(
+        self,
+        x: jax.Array,
+        positions: jax.Array | None = None,
+        *,
+        deterministic: bool = True,
+        decode: bool = False,
+    ) -> jax.Array:
+        """The sum [B, T, D], with dropout.
+
+        Args:
+          x: embeddings [B, T, D].
+          positions: positions of the tokens, [B, T] or [T]; None = 0, 1, 2 …, or while decoding
+            those after the last call.
+          deterministic: whether dropout is off.
+          decode: whether to count the tokens in the cache.
+        """
+        c = self.config
+        count = x.shape[1]
+        if positions is None:
+            positions = jnp.arange(count)
+            if decode:
+                index = cache_index(self)
+                positions += index.value
+                if not self.is_initializing():
+                    index.value += count
+        if c.positions == "sinusoid":
+            added = pos.sinusoids(positions, c.width)
+        elif c.positions in ("learned", "axial"):
+            require(
+                count <= c.max_length,
+                f"there are max_length={c.max_length} learned positions; got {count} tokens",
+            )
+            added = self._learned(positions)
+        else:
+            added = jnp.zeros((1, c.width))
+        if added.ndim == 2:
+            added = added[None]
+        x += added.astype(x.dtype)
+        return nn.Dropout(c.dropout_rate)(x, deterministic=deterministic)
+
+    def _learned(self, positions: jax.Array) -> jax.Array:
+        c = self.config
+        init = c.embedding_init or nn.initializers.normal(c.width**-0.5)
+        if c.positions == "learned":
+            table = self.param("positions", init, (c.max_length, c.width), c.param_dtype)
+            return pos.learned(table, positions)
+        tables = [
+            self.param(f"positions_{axis}", init, shape, c.param_dtype)
+            for axis, shape in enumerate(zip(c.axial_shape, c.axial_widths, strict=True))
+        ]
+        return pos.axial(tables, positions)
+
+
+class FeedForward(nn.Module):
+    """activation(x W1 + b1) W2 + b2, at each position alone (Vaswani et al. 2017, §3.3).
+
+    With `config.feed_forward_chunk` the hidden layer exists for that many positions at a time, in
+    the backward pass too, where it is computed again (Kitaev et al. 2020, §3).
+
+    Attributes:
+      config: configuration of the model.
+    """
+
+    config: TransformerConfig
+
+    @nn.compact
+    def __call__(self, x: jax.Array, *, deterministic: bool = True) -> jax.Array:
+        """The network's output [B, T, D] for x [B, T, D]."""
+        *batch, length, width = x.shape
+        size = self.config.feed_forward_chunk
+        if size is None or length <= size or self.is_initializing():
+            return self._network(x, deterministic)
+
+        def one_chunk(self, carry, chunk):
+            return carry, self._network(chunk, deterministic)
+
+        over_chunks = nn.scan(
+            # Inside a scan XLA cannot undo the recomputation, so it need not be kept from it.
+            nn.remat(one_chunk, prevent_cse=False),
+            variable_broadcast="params",
+            split_rngs={"params": False, "dropout": True},
+            in_axes=len(batch),
+            out_axes=len(batch),
+        )
+        padded = jnp.pad(x, [(0, 0)] * len(batch) + [(0, -length % size), (0, 0)])
+        _, y = over_chunks(self, None, padded.reshape(*batch, -1, size, width))
+        return y.reshape(padded.shape)[..., :length, :]
+
+    def _network(self, x: jax.Array, deterministic: bool) -> jax.Array:
+        c = self.config
+
+        def dense(features: int, name: str) -> nn.Dense:
+            return nn.Dense(
+                features,
+                dtype=c.dtype,
+                param_dtype=c.param_dtype,
+                kernel_init=c.kernel_init,
+                name=name,
+            )
+
+        hidden = c.activation(dense(c.hidden, "hidden")(x))
+        hidden = nn.Dropout(c.hidden_dropout_rate)(hidden, deterministic=deterministic)
+        return dense(c.width, "out")(hidden)
+
+
+def layer_norm(config: TransformerConfig, name: str | None = None) -> nn.LayerNorm:
+    """The LayerNorm that `config` describes; a compact module gives it a name."""
+    return nn.LayerNorm(
+        epsilon=config.norm_epsilon,
+        dtype=config.dtype,
+        param_dtype=config.param_dtype,
+        name=name,
+    )
+
+
+def require_positions(
+    config: TransformerConfig, segments: jax.Array | None, positions: jax.Array | None
+) -> None:
+    """Packed rows must say where their tokens stand, if that is added to the embeddings."""
+    added = config.positions in ("sinusoid", "learned", "axial")
+    require(
+        segments is None or positions is not None or not added,
+        "positions restart with each packed sequence; got segments without positions",
+    )

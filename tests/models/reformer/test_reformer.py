@@ -1,0 +1,211 @@
+"""The Reformer: its backward pass, its memory, its decoding, where it runs, what it refuses."""
+
+import csv
+import dataclasses
+import functools
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from attnlab import routes
+from attnlab.models import Reformer, TransformerConfig, TransformerLM
+from attnlab.models.reformer import couplings, stack
+from tests.daily import daily
+from tests.modules.reference import apply, init
+
+V, LENGTH, CHUNK = 29, 23, 4
+TINY = TransformerConfig(
+    V,
+    num_layers=4,
+    width=12,
+    hidden=17,
+    num_heads=3,
+    feed_forward_chunk=5,
+    positions="axial",
+    max_length=30,
+    axial_shape=(5, 6),
+    axial_widths=(3, 9),
+    dropout_rate=0.3,
+    attention_dropout_rate=0.2,
+)
+LSH = routes.LSH(num_hashes=2, num_buckets=4, chunk_size=CHUNK, centering="learned")
+TOKENS = jnp.asarray(np.random.default_rng(0).integers(4, V, (2, LENGTH)))
+STREAMS = ("dropout", "hash")
+
+
+def tiny(*pattern, stream_dtype=jnp.float32, **changed):
+    config = dataclasses.replace(TINY, **changed)
+    attention = tuple(config.attention(route) for route in pattern or (routes.Window(3, 0), LSH))
+    return Reformer(config, attention, stream_dtype)
+
+
+def gradient(model, variables, tokens=TOKENS):
+    """Of a mean with every dropout on, and the collections as the pass left them."""
+    kept = {kind: x for kind, x in variables.items() if kind != "params"}
+    rngs = {name: jax.random.key(i) for i, name in enumerate(STREAMS)}
+
+    @functools.partial(jax.grad, has_aux=True)
+    def of_loss(params):
+        logits, moved = model.apply(
+            {"params": params, **kept},
+            tokens,
+            deterministic=False,
+            rngs=rngs,
+            mutable=list(kept),
+        )
+        return -jax.nn.log_softmax(logits)[..., 5].mean(), moved
+
+    return jax.jit(of_loss)(variables["params"])
+
+
+def relative_error(got, want):
+    flat = [jnp.concatenate([x.ravel() for x in jax.tree.leaves(tree)]) for tree in (got, want)]
+    return float(jnp.linalg.norm(flat[0] - flat[1]) / jnp.linalg.norm(flat[1]))
+
+
+@pytest.mark.usefixtures("quick_compile")
+@pytest.mark.parametrize("scan_layers", daily([False, True], True))
+def test_gradients_are_those_of_stored_activations(monkeypatch, scan_layers):
+    """With dropout, rotations drawn anew and a center that moves: all of it is drawn again."""
+    model = tiny(scan_layers=scan_layers)
+    variables = init(model, TOKENS)
+    got, moved = gradient(model, variables)
+    monkeypatch.setattr(stack, "reversible", couplings.stored)
+    want, moved_of_stored = gradient(model, variables)
+    assert relative_error(got, want) < 3e-6
+    jax.tree.map(functools.partial(np.testing.assert_allclose, atol=1e-6), moved, moved_of_stored)
+    before = {"hash_stats": variables["hash_stats"]}
+    assert jax.tree.structure(moved) == jax.tree.structure(before)
+    assert not jax.tree.all(jax.tree.map(jnp.array_equal, moved, before))
+    assert min(float(jnp.abs(x).max()) for x in jax.tree.leaves(got)) > 0
+
+
+@pytest.mark.usefixtures("quick_compile")
+def test_streams_of_float32_serve_a_bfloat16_model(monkeypatch):
+    """Streams of bfloat16 do not: that is why they are float32."""
+
+    def error(stream_dtype):
+        model = tiny(
+            routes.Window(3, 0), dtype=jnp.bfloat16, stream_dtype=stream_dtype, scan_layers=True
+        )
+        variables = init(model, TOKENS)
+        got, _ = gradient(model, variables)
+        with monkeypatch.context() as patched:
+            patched.setattr(stack, "reversible", couplings.stored)
+            want, _ = gradient(model, variables)
+        return relative_error(got, want)
+
+    assert error(jnp.float32) < min(5e-4, error(jnp.bfloat16) / 5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model", [Reformer, TransformerLM])
+def test_memory_does_not_grow_with_depth(model):
+    def temporaries(num_layers):
+        config = TransformerConfig(
+            V, num_layers=num_layers, width=32, hidden=64, num_heads=2, scan_layers=True
+        )
+        built = model(config, config.attention(routes.Window(7, 0)))
+        tokens = jax.ShapeDtypeStruct((1, 512), jnp.int32)
+        variables = jax.eval_shape(built.init, jax.random.key(0), tokens)
+
+        def loss(variables, tokens):
+            return built.apply(variables, tokens).sum()
+
+        compiled = jax.jit(jax.grad(loss)).lower(variables, tokens).compile()
+        return compiled.memory_analysis().temp_size_in_bytes
+
+    growth = (temporaries(11) - temporaries(3)) / 8
+    streams = 2 * 512 * 32 * 4
+    assert growth < streams / 8 if model is Reformer else growth > streams
+
+
+@pytest.mark.usefixtures("quick_compile")
+@pytest.mark.parametrize("scan_layers", daily([False, True], True))
+def test_decoding_is_the_forward(scan_layers):
+    """As are the activations that are kept where somebody looks at them."""
+    route = dataclasses.replace(LSH, centering=None)
+    model = tiny(routes.Chunked(3), route, scan_layers=scan_layers)
+    variables = init(model, TOKENS)
+    want = apply(model, variables, TOKENS)
+    found, _ = model.apply(variables, TOKENS, mutable=["intermediates"])
+    np.testing.assert_allclose(found, want, atol=2e-5)
+
+    longest = jnp.zeros((2, LENGTH), jnp.int32)
+    cache = model.init(jax.random.key(0), None, longest, decode=True, method="decode")["cache"]
+    read = jnp.concatenate([jnp.ones((2, 1), jnp.int32), TOKENS[:, :-1]], 1)
+
+    @jax.jit
+    def step(cache, tokens):
+        given = {**variables, "cache": cache}
+        logits, after = model.apply(
+            given, None, tokens, decode=True, method="decode", mutable=["cache"]
+        )
+        return logits, after["cache"]
+
+    prompt, cache = step(cache, read[:, :6])
+    found = [prompt]
+    for i in range(6, LENGTH):
+        logits, cache = step(cache, read[:, i : i + 1])
+        found.append(logits)
+    np.testing.assert_allclose(jnp.concatenate(found, 1), want, atol=3e-5)
+
+
+@pytest.mark.usefixtures("quick_compile")
+def test_a_packed_row_is_its_documents():
+    route = dataclasses.replace(LSH, centering=None)
+    model = tiny(route)
+    variables = init(model, TOKENS)
+    segments = jnp.array([[1] * 9 + [2] * 14])
+    positions = jnp.array([[*range(9), *range(14)]])
+    got = apply(model, variables, TOKENS[:1], segments=segments, positions=positions)
+    parts = [apply(model, variables, TOKENS[:1, span]) for span in (slice(9), slice(9, None))]
+    np.testing.assert_allclose(got, jnp.concatenate(parts, 1), atol=3e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("quick_compile")
+def test_over_devices():
+    """The mean gradient of pmap and of shard_map is that of one device, without dropout."""
+    model = tiny(routes.Window(3, 0), dropout_rate=0.0, attention_dropout_rate=0.0)
+    variables = init(model, TOKENS)
+
+    def loss(variables, tokens):
+        return -jax.nn.log_softmax(model.apply(variables, tokens))[..., 5].mean()
+
+    want = jax.jit(jax.grad(loss))(variables, TOKENS)
+    mesh = jax.make_mesh((2,), ("rows",), axis_types=(jax.sharding.AxisType.Auto,))
+    rows = jax.sharding.PartitionSpec("rows")
+
+    def mean_loss(variables, tokens):
+        return jax.lax.pmean(loss(variables, tokens), "rows")
+
+    of_shards = jax.shard_map(
+        mean_loss, mesh=mesh, in_specs=(jax.sharding.PartitionSpec(), rows),
+        out_specs=jax.sharding.PartitionSpec(),
+    )  # fmt: skip
+    got = jax.jit(jax.grad(of_shards))(variables, TOKENS)
+    assert relative_error(got, want) < 1e-5
+    each = jax.pmap(
+        lambda tokens: jax.lax.pmean(jax.grad(loss)(variables, tokens), "rows"), axis_name="rows"
+    )(TOKENS[:, None])
+    assert relative_error(jax.tree.map(lambda x: x[0], each), want) < 1e-5
+
+
+def test_parameters_of_the_released_model():
+    path = Path(__file__).parents[3] / "experiments/published/param_counts.csv"
+    lines = [line for line in path.read_text().splitlines() if not line.startswith("#")]
+    [row] = [row for row in csv.DictReader(lines) if row["model"].startswith("Reformer enwik8 (HF")]
+    model = Reformer.enwik8()
+    tokens = jax.ShapeDtypeStruct((1, 8), jnp.int32)
+    params = jax.eval_shape(model.init, jax.random.key(0), tokens)["params"]
+    assert sum(x.size for x in jax.tree.leaves(params)) == int(row["exact_V37000"]) == 149_182_722
+
+
+def test_a_longer_text_than_there_are_positions_is_refused():
+    model = tiny(routes.Window(3, 0))
+    with pytest.raises(ValueError, match="max_length=30 learned positions; got 31 tokens"):
+        jax.eval_shape(model.init, jax.random.key(0), jnp.ones((1, 31), jnp.int32))
