@@ -349,6 +349,7 @@ def test_activations_are_what_attention_sees(quick_compile, tmp_path):
     assert np.all(np.abs(other - qk)[1, 1:].max((1, 2)) > 1e-4)
 
 
+@pytest.mark.slow
 def test_the_first_rounds_are_the_same_however_many_there_are(quick_compile):
     qk, v = np.random.default_rng(0).normal(size=(2, 1, 40, 2, 8)).astype(np.float32)
     given = (jnp.asarray(qk), jnp.asarray(v))

@@ -142,6 +142,7 @@ def test_other_pairs_are_drawn_without_training_again(finished, monkeypatch):
     assert "1 of 1" not in tiny.run(translate, f"--resume={folder}")[1]
 
 
+@pytest.mark.slow
 def test_ctrl_c_reports_the_models_that_are_done(tmp_path, monkeypatch):
     drawn = {}
     monkeypatch.setattr(figure_files, "save", lambda figures, folder: drawn.update(figures))

@@ -62,6 +62,7 @@ def test_decoding_is_the_teacher_forced_forward(name):
     np.testing.assert_allclose(jnp.stack(found, 1), true, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_several_tokens_at_once_and_the_weights_over_the_source():
     model = MODELS["sinusoid"]
     variables = init(model, SOURCE, TARGET)

@@ -222,6 +222,7 @@ def test_a_longer_padding_changes_nothing(x64, case):
     assert not long[:, LENGTH:].any() and not short[1, 11:].any()
 
 
+@pytest.mark.slow
 def test_segments_attend_as_if_each_were_alone(x64):
     qk, v, buckets = inputs()
     borders = [(0, 9), (9, 18), (18, LENGTH)]
