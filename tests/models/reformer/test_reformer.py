@@ -66,8 +66,9 @@ def relative_error(got, want):
     return float(jnp.linalg.norm(flat[0] - flat[1]) / jnp.linalg.norm(flat[1]))
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("quick_compile")
-@pytest.mark.parametrize("scan_layers", daily([False, True], True))
+@pytest.mark.parametrize("scan_layers", [False, True])
 def test_gradients_are_those_of_stored_activations(monkeypatch, scan_layers):
     """With dropout, rotations drawn anew and a center that moves: all of it is drawn again."""
     model = tiny(scan_layers=scan_layers)
@@ -83,6 +84,7 @@ def test_gradients_are_those_of_stored_activations(monkeypatch, scan_layers):
     assert min(float(jnp.abs(x).max()) for x in jax.tree.leaves(got)) > 0
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("quick_compile")
 def test_streams_of_float32_serve_a_bfloat16_model(monkeypatch):
     """Streams of bfloat16 do not: that is why they are float32."""
