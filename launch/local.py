@@ -6,7 +6,8 @@ The first call makes `.venv` in the repository and installs the project into it,
 the accelerator that it finds; later calls start at once. The compilers that a --target needs
 (extras tpu and gpu-compile) are installed into `.venv/compilers`, which other calls do not load.
 Everything after NAME is for the experiment (`launch/local NAME --help`) or, with the NAME `test`,
-for pytest, whose paths start at the repository.
+for pytest, whose paths start at the repository: `launch/local test -m "not slow"` is the daily
+loop, minutes rather than a quarter of an hour.
 
     --no_env       use the Python that is active, as it is; install nothing
     --extra=NAMES  also install these extras of pyproject.toml, with commas between them

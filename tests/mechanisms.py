@@ -4,13 +4,14 @@ To add a mechanism, append a `Mechanism` to `MECHANISMS` (its file, or a functio
 some): how it is applied to named arrays, and how these are made for given sizes.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from attnlab import masks
 from attnlab.bench.oracle_scores import SCORES, ScoreCase, Sizes
@@ -19,6 +20,7 @@ from attnlab.ops.local import local_attention, window_attention
 from attnlab.ops.lsh.attention import lsh_attention
 from attnlab.ops.lsh.cross import lsh_cross_attention
 from attnlab.ops.lsh.hashing import hash_buckets, make_rotations
+from tests.daily import daily
 
 Arrays = dict[str, Any]
 
@@ -223,3 +225,22 @@ MECHANISMS: tuple[Mechanism, ...] = (
     *(make(name) for make in (lsh_self, lsh_cross) for name in ("sorted", "dense")),
 )
 BY_NAME = {mechanism.name: mechanism for mechanism in MECHANISMS}
+# One of each engine.
+DAILY = [
+    BY_NAME[name]
+    for name in (
+        "dot-blockwise",
+        "additive-dense",
+        "window-blockwise",
+        "local_m",
+        "lsh-sorted",
+        "lsh_cross-dense",
+    )
+]
+
+
+def over(mechanisms: Iterable[Mechanism]) -> pytest.MarkDecorator:
+    """A test's cases `mechanism`, those that the daily loop does without marked slow."""
+    mechanisms = list(mechanisms)
+    cases = daily(mechanisms, *(x for x in DAILY if x in mechanisms))
+    return pytest.mark.parametrize("mechanism", cases, ids=[x.name for x in mechanisms])

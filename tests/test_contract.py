@@ -10,26 +10,18 @@ import pytest
 
 from attnlab.ops import blockwise
 from tests import oracle
-from tests.mechanisms import BY_NAME, MECHANISMS, Mechanism
+from tests.mechanisms import BY_NAME, MECHANISMS, Mechanism, over
 
-EVERY = pytest.mark.parametrize("mechanism", MECHANISMS, ids=lambda m: m.name)
+EVERY = over(MECHANISMS)
 # `Score.prepare` turns these scores into the dot or the tanh of other arrays, before and apart from
 # the engines. What asks JAX rather than the score compiles each preparation and each engine once.
 PREPARED = ("scaled_dot", "general", "cosine", "normalized_additive", "concat")
-EACH_PART = pytest.mark.parametrize(
-    "mechanism",
-    [m for m in MECHANISMS if not (m.name.startswith(PREPARED) and m.name.endswith("-dense"))],
-    ids=lambda m: m.name,
+EACH_PART = over(
+    m for m in MECHANISMS if not (m.name.startswith(PREPARED) and m.name.endswith("-dense"))
 )
-ENGINES = pytest.mark.parametrize(
-    "mechanism", [m for m in MECHANISMS if not m.name.startswith(PREPARED)], ids=lambda m: m.name
-)
-MASKED = pytest.mark.parametrize(
-    "mechanism", [m for m in MECHANISMS if m.mask is not None], ids=lambda m: m.name
-)
-CAUSAL = pytest.mark.parametrize(
-    "mechanism", [m for m in MECHANISMS if m.causal], ids=lambda m: m.name
-)
+ENGINES = over(m for m in MECHANISMS if not m.name.startswith(PREPARED))
+MASKED = over(m for m in MECHANISMS if m.mask is not None)
+CAUSAL = over(m for m in MECHANISMS if m.causal)
 
 
 @pytest.fixture(scope="module", autouse=True)

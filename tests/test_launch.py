@@ -250,6 +250,7 @@ def test_no_env_runs_in_the_active_python_where_the_user_is(scratch):
     assert scratch.leftovers() == []
 
 
+@pytest.mark.slow
 def test_no_env_test_runs_pytest_in_the_repository(scratch):
     (scratch.root / "test_it.py").write_text("def test_it():\n    assert True\n")
     status, out, err = scratch.run("--no_env", "test", "-q", "test_it.py")
@@ -257,6 +258,7 @@ def test_no_env_test_runs_pytest_in_the_repository(scratch):
     assert "1 passed" in out
 
 
+@pytest.mark.slow
 def test_makes_the_environment_once_and_updates_it_when_it_must(scratch):
     status, out, err = scratch.run("hello")
     assert status == 0, err
@@ -290,6 +292,7 @@ def test_makes_the_environment_once_and_updates_it_when_it_must(scratch):
     assert "making .venv" in scratch.run("hello")[2]
 
 
+@pytest.mark.slow
 def test_a_target_brings_its_compiler_to_no_other_command(scratch):
     bench = scratch.root / "attnlab" / "bench"
     bench.mkdir(parents=True)
@@ -339,6 +342,7 @@ def test_a_failed_install_says_why_and_leaves_nothing(scratch):
     assert scratch.leftovers() == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_an_interrupted_install_leaves_nothing(scratch, number, status):
     (scratch.root / "wait").touch()
@@ -350,6 +354,7 @@ def test_an_interrupted_install_leaves_nothing(scratch, number, status):
     assert scratch.leftovers() == []
 
 
+@pytest.mark.slow
 def test_a_killed_install_is_made_anew_after_its_pip_has_ended(scratch):
     (scratch.root / "wait").touch()
     killed = scratch.start("hello")
@@ -365,6 +370,7 @@ def test_a_killed_install_is_made_anew_after_its_pip_has_ended(scratch):
     assert json.loads(out)[0] == str(scratch.venv)
 
 
+@pytest.mark.slow
 def test_two_launches_at_once_make_one_environment(scratch):
     (scratch.root / "wait").touch()
     first = scratch.start("hello")

@@ -3,12 +3,11 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
 
-from tests.mechanisms import MECHANISMS
+from tests.mechanisms import MECHANISMS, over
 
 
-@pytest.mark.parametrize("mechanism", MECHANISMS, ids=lambda m: m.name)
+@over(MECHANISMS)
 def test_lowers(mechanism):
     arrays = mechanism.arrays(dtype=jnp.bfloat16)
     mask = None

@@ -65,11 +65,13 @@ def linear_and_quadratic() -> tuple[list[str], list[str]]:
     return linear, ["scaled_dot-dense", "additive-dense"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", linear_and_quadratic()[0])
 def test_memory_is_linear(growth, name):
     assert 1 < growth[name] <= LARGEST_GROWTH
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", linear_and_quadratic()[1])
 def test_the_same_measure_sees_the_square(growth, name):
     assert growth[name] > 3 * LARGEST_GROWTH

@@ -16,6 +16,7 @@ from attnlab.ops.local import local_attention
 from attnlab.ops.lsh.hashing import hash_buckets, make_rotations
 from attnlab.ops.lsh.quality import hash_quality
 from attnlab.scores import Dot
+from tests.daily import daily
 from tests.mechanisms import BY_NAME
 from tests.test_contract import assert_as_on_one_device, context_and_grads, over_two_devices
 
@@ -59,6 +60,7 @@ def test_constants_vary_like_what_they_meet():
     assert meshes.vary_like(x, Q) is x
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["additive-blockwise", "lsh-sorted", "lsh_cross-sorted"])
 def test_accelerators_branch_in_shard_map(name, as_on_an_accelerator):
     mechanism = BY_NAME[name]
@@ -76,10 +78,13 @@ def test_accelerators_branch_in_shard_map(name, as_on_an_accelerator):
     "route",
     [
         routes.AllPairs("blockwise"),
-        routes.LSH(num_hashes=2, num_buckets=4, chunk_size=4, implementation="sorted"),
+        pytest.param(
+            routes.LSH(num_hashes=2, num_buckets=4, chunk_size=4, implementation="sorted"),
+            marks=pytest.mark.slow,
+        ),
     ],
 )
-@pytest.mark.parametrize("dropout_rate", [0.0, 0.5])
+@pytest.mark.parametrize("dropout_rate", daily([0.0, 0.5], 0.5))
 def test_routes_in_an_eager_shard_map(route, dropout_rate):
     key = jax.random.key(0)
 
@@ -127,7 +132,10 @@ def test_weights_on_explicit_axes_keep_the_split_of_heads_and_queries():
     "module",
     [
         attnlab.MultiHeadAttention(num_heads=2, score=attnlab.AdditiveScore()),
-        attnlab.LSHSelfAttention(2, route=routes.LSH(num_hashes=2, chunk_size=4)),
+        pytest.param(
+            attnlab.LSHSelfAttention(2, route=routes.LSH(num_hashes=2, chunk_size=4)),
+            marks=pytest.mark.slow,
+        ),
     ],
     ids=["multi_head", "lsh"],
 )
@@ -146,7 +154,9 @@ def test_modules_on_explicit_axes_and_of_nothing(module: nn.Module):
     assert jax.jit(module.apply)(variables, x[:0]).shape == (0, 11, 8)
 
 
-@pytest.mark.parametrize("spec", [P("data"), P(None, None, "data")], ids=["batch", "heads"])
+@pytest.mark.parametrize(
+    "spec", daily([P("data"), P(None, None, "data")], P("data")), ids=["batch", "heads"]
+)
 def test_decoding_by_hash_on_explicit_axes(spec):
     """A prompt and a token, from a cache that is split as the queries are."""
     route = routes.LSH(2, 2, chunk_size=4, centering="running")

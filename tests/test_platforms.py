@@ -15,6 +15,7 @@ from attnlab.platforms import (
     make_cpu_devices,
     variables_for_cpu_devices,
 )
+from tests.daily import daily
 
 COUNT = """
 import os, sys, jax
@@ -63,13 +64,20 @@ def test_the_default_device_may_be_set(look, monkeypatch):
 
 @pytest.mark.parametrize(
     ("asked", "variables", "said"),
-    [
-        (0, {}, "1"),
+    daily(
+        [
+            (0, {}, "1"),
+            (3, {}, "3"),
+            (
+                3,
+                {"XLA_FLAGS": f"--xla_cpu_use_onednn=false {FLAG}=2"},
+                "3 --xla_cpu_use_onednn=false",
+            ),
+            (3, {"XLA_FLAGS": f"{FLAG}=5"}, f"5 {FLAG}=5"),
+            (3, {"JAX_NUM_CPU_DEVICES": "5"}, "5"),
+        ],
         (3, {}, "3"),
-        (3, {"XLA_FLAGS": f"--xla_cpu_use_onednn=false {FLAG}=2"}, "3 --xla_cpu_use_onednn=false"),
-        (3, {"XLA_FLAGS": f"{FLAG}=5"}, f"5 {FLAG}=5"),
-        (3, {"JAX_NUM_CPU_DEVICES": "5"}, "5"),
-    ],
+    ),
 )
 def test_as_many_cpu_devices_are_made_as_asked_for(asked, variables, said):
     rest = {k: v for k, v in os.environ.items() if k not in ("XLA_FLAGS", "JAX_NUM_CPU_DEVICES")}

@@ -23,6 +23,7 @@ def inside_flax(program, printed):
 CHECKS = (every_mechanism, inside_flax)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("quick_compile")
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
 def test_the_code_runs_by_itself(check, capsys):

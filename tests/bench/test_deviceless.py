@@ -18,6 +18,7 @@ from attnlab.ops import routes
 from attnlab.runs.errors import Invalid
 from attnlab.runs.flags import structured
 from experiments.compare_lengths.settings import Settings
+from tests.daily import daily
 
 ROOT = Path(__file__).resolve().parents[2]
 GIB = 2**30
@@ -127,13 +128,16 @@ def test_what_cudnn_would_compute_is_compiled_blockwise_where_it_is_missing(monk
 
 @pytest.mark.parametrize(
     ("program", "mechanism"),
-    [
+    daily(
+        [
+            ("translate", "multi_head"),
+            ("bert", "multi_head"),
+            ("bert", "lsh"),
+            ("language_model", "window"),
+            ("language_model", "additive"),
+        ],
         ("translate", "multi_head"),
-        ("bert", "multi_head"),
-        ("bert", "lsh"),
-        ("language_model", "window"),
-        ("language_model", "additive"),
-    ],
+    ),
 )
 def test_training_steps_lower(program, mechanism):
     case = dataclasses.replace(

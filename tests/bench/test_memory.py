@@ -62,6 +62,7 @@ def measured() -> dict[str, dict[str, int]]:
     return probe("")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", ["analysis", "resident", "shown"])
 def test_quadratic_memory_is_seen_as_quadratic_and_linear_as_linear(measured, number):
     growth = {
@@ -73,6 +74,7 @@ def test_quadratic_memory_is_seen_as_quadratic_and_linear_as_linear(measured, nu
     assert growth["linear"] < (4.4 if number == "analysis" else 7)
 
 
+@pytest.mark.slow
 def test_the_compilers_number_agrees_with_the_high_water_mark():
     (name, value), *_ = memory.WITHOUT_HIDDEN_SCRATCH.items()
     for case, numbers in probe(f"--{name}={value}").items():
@@ -81,6 +83,7 @@ def test_the_compilers_number_agrees_with_the_high_water_mark():
         assert numbers["resident"] < 1.1 * numbers["analysis"] + 8 * 2**20, case
 
 
+@pytest.mark.slow
 def test_what_a_fusion_hides_is_shown(measured):
     for numbers in measured.values():
         assert numbers["shown"] == max(numbers["resident"], numbers["analysis"])
@@ -88,6 +91,7 @@ def test_what_a_fusion_hides_is_shown(measured):
     assert hidden["naive"] < hidden["shown"] / 10, "XLA no longer hides it: simplify memory.py"
 
 
+@pytest.mark.slow
 def test_all_pairs_cannot_hide(measured):
     pairs = 4 * 8192**2  # one float32 T x S matrix
     assert measured["quadratic 8192"]["shown"] > pairs

@@ -9,6 +9,7 @@ import pytest
 
 from attnlab.bench import inputs, mechanisms, programs, sharding
 from attnlab.bench.case import Case
+from tests.daily import daily
 
 CASE = Case("multi_head", 64, "forward_backward", batch=2, num_heads=4, head_dim=8, window=16)
 TEXT = inputs.read()
@@ -30,17 +31,22 @@ def results(case: Case):
 
 @pytest.mark.parametrize(
     ("name", "shard", "fields"),
-    [
+    daily(
+        [
+            ("dot", "batch", dict(ops_only=True)),
+            ("multi_head", "heads", {}),
+            ("multi_head", "heads", dict(passes="forward")),
+            ("additive", "heads", dict(ops_only=True)),
+            ("concat", "heads", {}),
+            ("multi_head", "sequence", {}),
+            ("window", "sequence", dict(passes="forward")),
+            ("window", "sequence", dict(ops_only=True)),
+            ("location", "sequence", dict(ops_only=True)),
+        ],
         ("dot", "batch", dict(ops_only=True)),
-        ("multi_head", "heads", {}),
         ("multi_head", "heads", dict(passes="forward")),
-        ("additive", "heads", dict(ops_only=True)),
-        ("concat", "heads", {}),
-        ("multi_head", "sequence", {}),
         ("window", "sequence", dict(passes="forward")),
-        ("window", "sequence", dict(ops_only=True)),
-        ("location", "sequence", dict(ops_only=True)),
-    ],
+    ),
 )
 def test_split_programs_equal_the_whole(name, shard, fields, quick_compile):
     case = dataclasses.replace(CASE, mechanism=name, **fields)
@@ -49,6 +55,7 @@ def test_split_programs_equal_the_whole(name, shard, fields, quick_compile):
     jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=2e-4, atol=2e-4), whole, parts)
 
 
+@pytest.mark.slow
 def test_heads_of_lsh_are_split_with_its_projections(quick_compile):
     case = dataclasses.replace(
         CASE, mechanism="lsh", shard="heads", devices=2, chunk_size=16, num_hashes=1

@@ -49,6 +49,14 @@ def test_other_kinds_of_files(write, cache):
     assert [texts[i] for i in range(len(texts))] == [{"text": "Ho:"}, {"text": "ho"}]
 
 
+def test_no_temporary_folder_is_left(write, cache, tmp_path, monkeypatch):
+    temporary = tmp_path / "tmp"
+    temporary.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(temporary))
+    open_text(write("a.txt", ENGLISH), cache_dir=cache)
+    assert not list(temporary.iterdir())
+
+
 def test_files_are_prepared_once_and_by_content(write, cache, monkeypatch):
     source, target = write("a.de", GERMAN), write("a.en", ENGLISH)
     open_pairs(source, target, cache_dir=cache)
@@ -65,7 +73,7 @@ def test_files_are_prepared_once_and_by_content(write, cache, monkeypatch):
     assert before == {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
 
 
-def test_an_interrupted_preparation_is_redone(write, cache):
+def test_an_interrupted_preparation_is_redone(write, cache, tmp_path):
     source, target = write("a.de", GERMAN * 20), write("a.en", ENGLISH * 20)
     script = f"""
 import os, signal
@@ -79,7 +87,9 @@ def killed(self):
 files.TextFiles._generate_examples = killed
 files.open_pairs({str(source)!r}, {str(target)!r}, cache_dir={str(cache)!r})
 """
-    run = subprocess.run([sys.executable, "-c", script], env={**os.environ, "PYTHONPATH": "."})
+    (tmp_path / "tmp").mkdir()  # what it had no time to remove
+    env = {**os.environ, "PYTHONPATH": ".", "TMPDIR": str(tmp_path / "tmp")}
+    run = subprocess.run([sys.executable, "-c", script], env=env)
     assert run.returncode == -signal.SIGKILL
     assert list(cache.rglob("*incomplete*"))
     pairs = open_pairs(source, target, cache_dir=cache)

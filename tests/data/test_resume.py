@@ -117,6 +117,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 def test_workers_change_nothing(tmp_path, request):
     script = tmp_path / "workers.py"  # a file, because workers import the main program
     script.write_text(WORKERS)

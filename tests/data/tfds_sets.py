@@ -2,6 +2,8 @@
 
 import tensorflow_datasets as tfds
 
+from attnlab.data.files import LocalInfo
+
 ENGLISH = [f"{i} dogs" for i in range(23)]
 GERMAN = [f"{i} Hündchen" for i in range(23)]
 
@@ -14,9 +16,7 @@ class Pairs(tfds.core.GeneratorBasedBuilder, skip_registration=True):
     supervised_keys = ("de", "en")
 
     def _info(self):
-        return tfds.core.DatasetInfo(
-            builder=self, features=self.features, supervised_keys=self.supervised_keys
-        )
+        return LocalInfo(builder=self, features=self.features, supervised_keys=self.supervised_keys)
 
     def _split_generators(self, dl_manager):
         return {"train": self._generate_examples(), "test": self._generate_examples()}

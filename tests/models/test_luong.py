@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from attnlab.models.luong import Luong
+from tests.daily import daily
 from tests.models import rnn_oracle
 from tests.models.rnn_checks import (
     EXACT,
@@ -45,7 +46,7 @@ CASES = {
 
 
 @pytest.mark.usefixtures("x64", "quick_compile")
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", daily(CASES, "dot", "local-m", "local-p"))
 def test_is_the_paper(name):
     model, (source, target) = luong(**CASES[name]), batch(source_width=6)
     params = random_params(model)
@@ -67,6 +68,7 @@ def test_is_the_paper(name):
         np.testing.assert_allclose(got[1], weights, **EXACT)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("quick_compile")
 def test_dropout_in_half_precision():
     options = {"window": "local-p", "dropout_rate": 0.5}

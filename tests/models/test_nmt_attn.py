@@ -46,6 +46,7 @@ def test_parameters_by_layer():
     assert count(NMTAttn()) == 2 * vocab * d + 5 * lstm + attention + (d + 1) * vocab
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("quick_compile")
 @pytest.mark.parametrize("rate", ["dropout_rate", "attention_dropout_rate"])
 def test_dropout_in_half_precision(rate):

@@ -9,6 +9,7 @@ import pytest
 
 from attnlab import MultiHeadAttention, attention, attention_weights, masks, routes
 from tests import oracle
+from tests.daily import daily
 from tests.modules.reference import apply, init, multi_head
 from tests.modules.test_multi_head import DENSE, SCORES
 
@@ -72,7 +73,7 @@ CONFIGURATIONS = {
 }
 
 
-@pytest.mark.parametrize("name", CONFIGURATIONS)
+@pytest.mark.parametrize("name", daily(CONFIGURATIONS, "plain", "window"))
 def test_any_split_is_the_causal_forward(name):
     module, x = CONFIGURATIONS[name], sequence()
     variables = empty_cache(module, garbage=1e30)
@@ -279,14 +280,14 @@ class Even(routes.Exact):
 def test_a_route_of_a_users_own_is_called_and_decodes():
     mha = MultiHeadAttention(2, route=Even())
     x = jax.random.normal(jax.random.key(0), (1, 7, 6))
-    variables = mha.init(jax.random.key(1), x, decode=True)
+    variables = init(mha, x, decode=True)
     params = {"params": variables["params"]}
-    true, weights = mha.apply(params, x, mask=masks.Causal(), return_weights=True)
+    true, weights = apply(mha, params, x, mask=masks.Causal(), return_weights=True)
     assert (weights[..., 1::2] == 0).all() and (weights[0, :, 6, ::2] > 0).all()
     found = []
     for tokens in (x[:, :3], x[:, 3:4], x[:, 4:]):
-        (y, now), cache = mha.apply(
-            variables, tokens, decode=True, return_weights=True, mutable=["cache"]
+        (y, now), cache = apply(
+            mha, variables, tokens, decode=True, return_weights=True, mutable=["cache"]
         )
         variables = params | cache
         found.append((y, now))

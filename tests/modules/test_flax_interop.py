@@ -19,8 +19,10 @@ from attnlab import (
     scores,
 )
 from tests import oracle
+from tests.daily import daily
 from tests.modules.reference import apply, init, multi_head
 
+pytestmark = pytest.mark.usefixtures("quick_compile")
 B, T, D, N = 2, 7, 12, 3
 REAL = np.arange(T) < np.array([[T], [4]])
 CLOSE = {"rtol": 1e-5, "atol": 1e-6}
@@ -56,7 +58,7 @@ def masks_of_flax():
     }
 
 
-@pytest.mark.parametrize("make", [linen, of_nnx])
+@pytest.mark.parametrize("make", daily([linen, of_nnx], linen))
 def test_equals_flax_under_its_masks(make):
     x, found = sequence(), masks_of_flax()
     assert found["float"].dtype == jnp.float32 and found["bool"].dtype == jnp.bool_
@@ -141,13 +143,15 @@ def test_linen_decodes():
         np.testing.assert_allclose(y[:, 0], whole[:, t], **CLOSE)
 
 
+@pytest.mark.slow
 def test_nnx_decodes():
     x = sequence()
     module = of_nnx(fn())
     whole = of_nnx(nnx.dot_product_attention)(x, mask=nnx.make_causal_mask(x[..., 0]))
     module.init_cache(x.shape)
+    step = nnx.jit(lambda module, x: module(x, decode=True))
     for t in range(T):
-        y = module(x[:, t : t + 1], decode=True)
+        y = step(module, x[:, t : t + 1])
         np.testing.assert_allclose(y[:, 0], whole[:, t], **CLOSE)
 
 
@@ -167,6 +171,7 @@ def test_another_score_and_route():
     np.testing.assert_allclose(apply(module, variables, x), true, **CLOSE)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", ["linen", "nnx"])
 def test_dropout_is_per_element_or_refused(make):
     x = sequence()
@@ -279,8 +284,7 @@ ROUTES = {
 }
 
 
-@pytest.mark.usefixtures("quick_compile")
-@pytest.mark.parametrize("name", ROUTES)
+@pytest.mark.parametrize("name", daily(ROUTES, "all"))
 def test_lazy_masks_pass(name):
     """Output and gradients are those of attnlab's own module; nothing comes from the future."""
     x, mask = sequence(), masks.Causal() & masks.Padding(jnp.asarray(REAL.sum(1)))

@@ -7,23 +7,25 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-os.environ.setdefault("KERAS_BACKEND", "jax")
-keras = pytest.importorskip(
-    "keras", reason="needs keras, of the extra compat", exc_type=ImportError
-)
+from attnlab import AdditiveAttention, DotScore, MultiplicativeAttention, masks
+from tests.modules.reference import apply
 
-from attnlab import AdditiveAttention, DotScore, MultiplicativeAttention, masks  # noqa: E402
-from tests.modules.reference import apply  # noqa: E402
-
+pytestmark = pytest.mark.slow
 B, T, S, D, DV = 2, 5, 7, 3, 11
 CLOSE = {"rtol": 1e-5, "atol": 1e-6}
 LENGTHS = np.array([S, 4])
 REAL = np.arange(S) < LENGTHS[:, None]
 
 
-@pytest.fixture(scope="module", autouse=True)
-def on_jax():
-    assert keras.backend.backend() == "jax"
+@pytest.fixture(scope="module")
+def keras():
+    """Not imported until a test runs: it takes seconds."""
+    os.environ.setdefault("KERAS_BACKEND", "jax")
+    found = pytest.importorskip(
+        "keras", reason="needs keras, of the extra compat", exc_type=ImportError
+    )
+    assert found.backend.backend() == "jax"
+    return found
 
 
 def arrays():
@@ -55,7 +57,7 @@ def additive_params(scale):
 
 
 @pytest.mark.parametrize("causal", [False, True])
-def test_additive(causal):
+def test_additive(causal, keras):
     query, key, value = arrays()
     layer = keras.layers.AdditiveAttention()
     layer.build([query.shape, value.shape, key.shape])
@@ -77,7 +79,7 @@ def test_additive(causal):
         np.testing.assert_allclose(mine, theirs, **CLOSE)
 
 
-def test_dot_with_a_learned_scale():
+def test_dot_with_a_learned_scale(keras):
     query, key, value = arrays()
     layer = keras.layers.Attention(use_scale=True)
     layer.build([query.shape, value.shape, key.shape])
@@ -91,7 +93,7 @@ def test_dot_with_a_learned_scale():
         np.testing.assert_allclose(mine, theirs, **CLOSE)
 
 
-def test_concat_is_additive_with_one_weight_for_all():
+def test_concat_is_additive_with_one_weight_for_all(keras):
     query, key, value = arrays()
     layer = keras.layers.Attention(score_mode="concat")
     layer.build([query.shape, value.shape, key.shape])

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from attnlab import LSHOptions, LSHSelfAttention, MultiHeadAttention, masks, routes
+from tests.daily import daily
 from tests.modules.reference import init
 
 pytestmark = pytest.mark.usefixtures("x64", "quick_compile")
@@ -88,7 +89,7 @@ CONFIGURATIONS = {
 }
 
 
-@pytest.mark.parametrize("name", CONFIGURATIONS)
+@pytest.mark.parametrize("name", daily(CONFIGURATIONS, "running_center"))
 def test_decoding_is_the_causal_forward(name):
     module, x = CONFIGURATIONS[name], sequence()
     rest, cache = start(module)
@@ -116,7 +117,7 @@ def test_a_run_of_equal_tokens_is_hashed_alike_in_any_pieces():
         np.testing.assert_allclose(decode(module, rest, cache, x, pieces)[0], true, **EXACT)
 
 
-@pytest.mark.parametrize("side", ["left", "right", "middle"])
+@pytest.mark.parametrize("side", daily(["left", "right", "middle"], "left"))
 def test_every_example_is_as_if_it_were_alone_without_its_padding(side):
     """Prompts of different lengths in one batch: no example sees another, or any padding."""
     module, x = CONFIGURATIONS["running_center"], sequence()
@@ -169,6 +170,7 @@ def test_decoding_inside_a_scan():
     np.testing.assert_allclose(jnp.moveaxis(got, 0, 1), forward(module, rest, x), **EXACT)
 
 
+@pytest.mark.slow
 def test_past_the_end_of_the_cache_is_nan():
     module, x = lsh(), sequence()
     rest, cache = start(module)
@@ -178,6 +180,7 @@ def test_past_the_end_of_the_cache_is_nan():
         assert got.shape[1] > fitting and np.isnan(got[:, fitting:]).all()
 
 
+@pytest.mark.slow
 def test_bfloat16():
     module, x = lsh(param_dtype=jnp.bfloat16), sequence().astype(jnp.bfloat16)
     rest, _ = start(module)

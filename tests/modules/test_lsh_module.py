@@ -19,6 +19,7 @@ from attnlab import (
 )
 from attnlab.bench import oracle_lsh
 from attnlab.ops.lsh.hashing import running_center
+from tests.daily import daily
 from tests.modules.reference import apply, float64, init, merge, project, rms_norm, rotary
 from tests.ops.lsh import plain_cross
 
@@ -106,7 +107,7 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", daily(CASES, "causal", "shared_and_centered"))
 def test_is_projections_hashing_and_neighbors(name):
     options, reference = CASES[name]
     module, x = lsh(**options), sequence()
@@ -236,6 +237,7 @@ def test_a_common_mean_no_longer_fills_one_bucket():
 EVALUATION = routes.LSH(num_hashes=5, num_buckets=(2, 4), chunk_size=7, shared_rotations=True)
 
 
+@pytest.mark.slow
 def test_rounds_and_buckets_change_at_evaluation_with_the_same_parameters():
     x = sequence()
     module, other = lsh(), lsh(route=EVALUATION)
@@ -257,6 +259,7 @@ def test_rounds_and_buckets_change_at_evaluation_with_the_same_parameters():
         assert np.isfinite(another).all() and np.abs(one - another).max() > 1e-3
 
 
+@pytest.mark.slow
 def test_queries_and_keys_of_their_own_between_two_sequences():
     num_keys, num_kv_heads = L - 3, 2
     host = MultiHeadAttention(
@@ -278,6 +281,7 @@ def test_queries_and_keys_of_their_own_between_two_sequences():
         init(host, x, decode=True)
 
 
+@pytest.mark.slow
 def test_what_another_example_or_an_earlier_input_is_decides_nothing():
     """Hugging Face's number of buckets is set by the first input and by the longest example."""
     module = lsh(route=routes.LSH(num_hashes=2, chunk_size=5))
@@ -290,6 +294,7 @@ def test_what_another_example_or_an_earlier_input_is_decides_nothing():
     assert jax.tree.map(jnp.shape, fresh) == jax.tree.map(jnp.shape, variables)
 
 
+@pytest.mark.slow
 def test_pmap_is_the_batch_axis():
     module, x = lsh(), sequence()
     variables = init(module, x)

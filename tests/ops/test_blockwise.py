@@ -11,6 +11,7 @@ from attnlab import masks
 from attnlab.ops import blockwise, dense
 from attnlab.ops.layout import merge_output, prepare
 from tests import oracle
+from tests.daily import daily
 from tests.mask_cases import BATCH, HEADS, KEYS, MASKS, QUERIES
 from tests.mechanisms import SCORES, Sizes
 
@@ -21,7 +22,7 @@ BY_NAME = {case.name: case for case in SCORES}
 BRANCHES = {"cpu": "cpu", "accelerator": "default"}
 
 
-@pytest.fixture(scope="module", params=BRANCHES)
+@pytest.fixture(scope="module", params=daily(BRANCHES, "cpu"))
 def path(request):
     """Which branch of `platform_dependent` is compiled, whatever the platform."""
     branch = BRANCHES[request.param]
@@ -111,7 +112,10 @@ BUDGETS = (
 
 
 @pytest.mark.parametrize(
-    ("path", "name", "dtype"), BUDGETS, ids=lambda x: getattr(x, "__name__", x), indirect=["path"]
+    ("path", "name", "dtype"),
+    daily(BUDGETS, *((path, "dot", jnp.float32) for path in BRANCHES)),
+    ids=lambda x: getattr(x, "__name__", x),
+    indirect=["path"],
 )
 def test_error_budget(path, name, dtype):
     """With grouped heads, D ≠ H, an empty row, a bias, and blocks that do not divide."""
@@ -132,8 +136,12 @@ BIASES = [
 @pytest.mark.usefixtures("quick_compile")
 @pytest.mark.parametrize(
     ("path", "shape"),
-    [("cpu", shape) for shape in BIASES]
-    + [("accelerator", shape) for shape in ((2, 6, 17, 23), (6, 1, 23), (17, 1), ())],
+    daily(
+        [("cpu", shape) for shape in BIASES]
+        + [("accelerator", shape) for shape in ((2, 6, 17, 23), (6, 1, 23), (17, 1), ())],
+        *[("cpu", shape) for shape in ((2, 6, 17, 23), (2, 6, 1, 23), (1, 1, 1, 1))],
+        ("accelerator", (6, 1, 23)),
+    ),
     ids=str,
     indirect=["path"],
 )
@@ -155,10 +163,15 @@ SLICED = """causal_offsets window window_offsets padding_one padding_both segmen
 @pytest.mark.usefixtures("quick_compile")
 @pytest.mark.parametrize(
     ("path", "name", "group_size"),
-    [("cpu", name, 2) for name in SLICED]
-    # Heads that share no keys are sliced without the axis of the group.
-    + [("cpu", name, 1) for name in ("segments", "all_of_them")]
-    + [("accelerator", name, 2) for name in ("padding_both", "segments", "all_of_them")],
+    daily(
+        [("cpu", name, 2) for name in SLICED]
+        # Heads that share no keys are sliced without the axis of the group.
+        + [("cpu", name, 1) for name in ("segments", "all_of_them")]
+        + [("accelerator", name, 2) for name in ("padding_both", "segments", "all_of_them")],
+        *[("cpu", name, 2) for name in ("window", "explicit_heads", "all_of_them")],
+        ("cpu", "segments", 1),
+        ("accelerator", "padding_both", 2),
+    ),
     indirect=["path"],
 )
 def test_every_mask(path, name, group_size, x64):
@@ -175,7 +188,7 @@ def test_every_mask(path, name, group_size, x64):
         np.testing.assert_allclose(x, want, rtol=1e-10, atol=1e-12)
 
 
-@pytest.mark.parametrize("name", ["dot", "general", "additive"])
+@pytest.mark.parametrize("name", daily(["dot", "general", "additive"], "dot"))
 def test_hidden_queries_change_nothing(name):
     """Garbage in queries from `q_lengths` on reaches no output and no gradient."""
     case, q_lengths = BY_NAME[name], np.array([9, 4])
@@ -189,7 +202,9 @@ def test_hidden_queries_change_nothing(name):
         np.testing.assert_array_equal(x, same)
 
 
-@pytest.mark.parametrize(("num_queries", "num_keys"), [(1019, 601), (1301, 307)])
+@pytest.mark.parametrize(
+    ("num_queries", "num_keys"), daily([(1019, 601), (1301, 307)], (1301, 307))
+)
 def test_blocks_of_the_default_size(num_queries, num_keys):
     """Several blocks of them, in the program of this platform: nothing is replaced here."""
     case, dtype = BY_NAME["scaled_dot"], jnp.float32

@@ -11,13 +11,16 @@ from attnlab import masks, scores
 from attnlab.ops import blockwise, dense, dropout
 from attnlab.ops.attention import attention
 from attnlab.ops.layout import prepare
+from tests.daily import daily
 from tests.mechanisms import SCORES, Sizes
 
 RATE = 0.3
 
 
 @pytest.mark.usefixtures("quick_compile")
-@pytest.mark.parametrize(("branch", "group_size"), [("cpu", 2), ("cpu", 1), ("default", 2)])
+@pytest.mark.parametrize(
+    ("branch", "group_size"), daily([("cpu", 2), ("cpu", 1), ("default", 2)], ("cpu", 2))
+)
 def test_dense_and_blockwise_drop_the_same(branch, group_size, monkeypatch):
     monkeypatch.setattr(
         jax.lax, "platform_dependent", lambda *args, **branches: branches[branch](*args)

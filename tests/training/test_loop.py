@@ -122,6 +122,7 @@ def test_a_stopped_run_goes_on_bit_for_bit(tmp_path, whole_run):
     assert same(second.params, whole.params)
 
 
+@pytest.mark.slow
 def test_a_stopped_run_goes_on_with_another_number_of_devices(tmp_path, whole_run):
     assert run_and_stop(tmp_path, after_rows=3) == 7
     second = run(tmp_path, devices=1, parallel="pmap")
@@ -162,6 +163,7 @@ CONFIG = TransformerConfig(tiny.VOCAB, num_layers=1, width=6, hidden=5, num_head
 CENTRED = CONFIG.attention(routes.LSH(1, 2, centering="learned", implementation="dense"))
 
 
+@pytest.mark.slow
 def test_a_learned_center_is_trained_and_kept(tmp_path):
     options = {
         "model": TransformerLM(CONFIG, attention=CENTRED),
@@ -203,6 +205,7 @@ class Sharded(ShardedJit):
         return jax.tree.map(sharding, tree)
 
 
+@pytest.mark.slow
 def test_a_state_may_be_divided_among_the_devices(tmp_path, whole_run, monkeypatch):
     monkeypatch.setattr(
         "tests.training.test_loop.parallel_over", lambda kind, devices: Sharded(devices)

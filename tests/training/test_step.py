@@ -15,6 +15,7 @@ from attnlab.training.objective import TokenCrossEntropy, num_sentences, token_s
 from attnlab.training.optimizers import OptimizerSettings
 from attnlab.training.parallel import parallel_over
 from attnlab.training.step import TrainState, make_train_step
+from tests.daily import daily
 from tests.training import tiny
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -35,6 +36,7 @@ def numbers():
     return {name: np.array(x) for name, x in json.loads(done.stdout).items()}
 
 
+@pytest.mark.slow  # a process of its own
 @pytest.mark.parametrize("case", ["jit 2 1", "jit 4 1", "pmap 4 1", "jit 2 4", "pmap 2 2"])
 def test_devices_pmap_and_accumulation_change_no_number(numbers, case):
     """A case is (jit or pmap, devices, accumulated parts); devices have unequal token counts."""
@@ -76,7 +78,7 @@ class Centered(tiny.Tiny):
 
 @pytest.mark.parametrize(
     ("kind", "devices", "accumulate"),
-    [("jit", 1, 1), ("jit", 2, 2), ("pmap", 2, 1), ("pmap", 2, 2)],
+    daily([("jit", 1, 1), ("jit", 2, 2), ("pmap", 2, 1), ("pmap", 2, 2)], ("pmap", 2, 2)),
 )
 def test_collections_move_from_part_to_part_and_are_means_over_devices(
     kind, devices, accumulate, quick_compile
@@ -131,7 +133,8 @@ def test_accumulate_must_divide_the_batch():
 
 
 @pytest.mark.parametrize(
-    ("kind", "devices", "accumulate"), [("jit", 1, 1), ("jit", 2, 2), ("pmap", 2, 2)]
+    ("kind", "devices", "accumulate"),
+    daily([("jit", 1, 1), ("jit", 2, 2), ("pmap", 2, 2)], ("jit", 2, 2)),
 )
 def test_a_gradient_is_a_mean_over_tokens_or_sentences(kind, devices, accumulate, quick_compile):
     parallel = parallel_over(kind, jax.devices()[:devices])
@@ -176,7 +179,8 @@ class TwoMeans(TokenCrossEntropy):
 
 
 @pytest.mark.parametrize(
-    ("kind", "devices", "accumulate"), [("jit", 1, 1), ("jit", 2, 2), ("pmap", 2, 2)]
+    ("kind", "devices", "accumulate"),
+    daily([("jit", 1, 1), ("jit", 2, 2), ("pmap", 2, 2)], ("jit", 2, 2)),
 )
 def test_each_mean_of_a_loss_has_its_own_count(kind, devices, accumulate, quick_compile):
     parallel = parallel_over(kind, jax.devices()[:devices])

@@ -66,6 +66,7 @@ def finished(tmp_path_factory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_a_run_leaves_everything_it_promises(finished):
     names = (
         "memory.png memory.svg report.md results.csv results.jsonl settings.json time.png time.svg"
@@ -79,6 +80,7 @@ def test_a_run_leaves_everything_it_promises(finished):
         assert row["flags"]["num_heads"] == 2 and row["case"]["ops_only"]
 
 
+@pytest.mark.slow
 def test_resume_does_only_what_is_missing(finished, tmp_path):
     folder = tmp_path / "copy"
     folder.mkdir()
@@ -94,6 +96,7 @@ def test_resume_does_only_what_is_missing(finished, tmp_path):
     assert "| killed |" not in (folder / "report.md").read_text()
 
 
+@pytest.mark.slow
 def test_interrupted_runs_keep_their_rows_and_write_the_report(tmp_path):
     long = "--mechanisms=additive --lengths=64,131072 --ops_only --case_seconds=600".split()
     process = start(*long, f"--output_dir={tmp_path}")
@@ -111,6 +114,7 @@ def test_interrupted_runs_keep_their_rows_and_write_the_report(tmp_path):
     assert (folder / "time.png").exists()
 
 
+@pytest.mark.slow
 def test_pmap_over_two_cpu_devices(tmp_path):
     flags = "--parallel=pmap --devices=2 --batch=2 --mechanisms=dot --lengths=32 --passes=forward"
     status, out = run(*flags.split(), f"--output_dir={tmp_path}")
@@ -172,6 +176,7 @@ def test_lengths_may_be_thousands_of_1024(monkeypatch):
     assert seen[1].mechanisms == ("multi_head", "additive", "window", "lsh")  # each as it says
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "line", "message"),
     [
@@ -195,6 +200,7 @@ def test_a_damaged_folder_ends_in_one_line(finished, tmp_path, name, line, messa
     assert out == "" and err.count("\n") == 1 and message in err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("flag", "message"),
     [
@@ -208,6 +214,7 @@ def test_resume_refuses_other_flags(finished, flag, message, capsys):
     assert message in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_batch_that_does_not_divide_over_the_machines_devices(tmp_path):
     environment = dict(os.environ, XLA_FLAGS="--xla_force_host_platform_device_count=2")
     command = [

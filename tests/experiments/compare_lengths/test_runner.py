@@ -54,6 +54,7 @@ def test_an_exception_is_a_row(started):
     assert started.run(OK).status == "ok"
 
 
+@pytest.mark.slow
 def test_a_killed_worker_is_a_row(started):
     assert started.run(OK).status == "ok"  # a worker is there
     endless = dataclasses.replace(OK, mechanism="additive", length=2**17)
@@ -63,6 +64,7 @@ def test_a_killed_worker_is_a_row(started):
     assert started.run(OK).status == "ok"
 
 
+@pytest.mark.slow
 def test_one_that_does_not_end_is_stopped():
     slow = dataclasses.replace(OK, mechanism="additive", length=2**17)
     settings = dict(devices=None, input_path=None, repeats=1, case_seconds=1.0)

@@ -78,6 +78,7 @@ def test_every_peer_is_checked():
     assert CHECKED.keys() == {(name, passes) for name in names for passes in PASSES}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("program", "passes"), CHECKED)
 def test_both_sides_compute_the_same(program, passes, differences):
     if not installed(program):
@@ -118,6 +119,7 @@ def small_pair(**changes) -> Pair:
     return Pair("multi_head", ours, theirs, (ours, theirs), most_time=100, most_memory=100)
 
 
+@pytest.mark.slow
 def test_a_pair_is_measured_in_two_processes():
     found = side_by_side.measure(small_pair(), repeats=3, seconds=60)
     outcome = found.outcome
@@ -129,6 +131,7 @@ def test_a_pair_is_measured_in_two_processes():
     json.dumps(dataclasses.asdict(outcome))
 
 
+@pytest.mark.slow
 def test_sides_that_compute_different_things_are_not_timed():
     found = side_by_side.measure(small_pair(causal=False), repeats=1, seconds=60)
     assert found.outcome.status == "failed" and "values differ" in found.outcome.message

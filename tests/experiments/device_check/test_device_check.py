@@ -57,6 +57,7 @@ def lines(path: Path) -> list[dict]:
     return [json.loads(line) for line in path.read_text().splitlines(True) if line.endswith("\n")]
 
 
+@pytest.mark.slow
 def test_without_an_accelerator_it_says_so(tmp_path):
     process = start(f"--output_dir={tmp_path}")
     out, _ = process.communicate(timeout=120)
@@ -92,6 +93,7 @@ def test_help(capsys):
     assert "--resume" in out and "--minutes" in out and "experiments/results/DEVICE" in out
 
 
+@pytest.mark.slow
 def test_interrupted_and_resumed_without_what_training_needs(tmp_path):
     """Ctrl-C after the first rows; --resume does the others only, and refuses other flags."""
     process = start(*SMALL, f"--output_dir={tmp_path}")
@@ -123,6 +125,7 @@ def test_interrupted_and_resumed_without_what_training_needs(tmp_path):
     assert command.main(["device_check", f"--resume={folder}", "--tokens=128"]) == 2
 
 
+@pytest.mark.slow
 def test_a_timed_run_writes_rows_report_and_figures(tmp_path):
     flags = "--parts=speed --mechanisms=scaled_dot --lengths=32 --tokens=64 --repeats=3"
     process = start("--allow_cpu", *flags.split(), f"--output_dir={tmp_path}")
@@ -207,6 +210,7 @@ def test_what_fails_on_the_device_takes_its_process_along(worker):
     assert pids["a"] == pids["faulty"] != pids["b"] == pids["c"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault, limit", [("hanging", "RUN"), ("endless", "COMPILE")])
 def test_what_hangs_is_stopped(fault, limit, worker, monkeypatch):
     """Running and compiling have limits of their own, and each costs one process."""
@@ -258,6 +262,7 @@ def test_what_cost_two_processes_waits_until_the_end(worker, tmp_path, monkeypat
     assert done == ["faulty", "a", "faulty", "b", "c", "d", "faulty", "faulty"], out
 
 
+@pytest.mark.slow
 def test_a_run_that_is_out_of_time_fails_and_is_resumed(worker, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(command, "REPORT_SECONDS", 0.0)
     planned = [in_dtype("0", "a"), in_dtype("1", "hanging"), in_dtype("2", "b")]
@@ -288,6 +293,7 @@ worker.main()
 """
 
 
+@pytest.mark.slow
 def test_a_lost_row_fails_the_command(tmp_path, monkeypatch, capsys):
     """One late row of one head, in bfloat16; nothing else is wrong."""
     (tmp_path / "loses_a_row.py").write_text(LOSES_A_ROW)
@@ -307,6 +313,7 @@ def test_a_lost_row_fails_the_command(tmp_path, monkeypatch, capsys):
     assert "--resume" not in out  # nothing is left to do
 
 
+@pytest.mark.slow
 def test_nothing_is_waited_for_after_the_deadline(worker):
     rows = []
     with Device(worker) as device:

@@ -57,6 +57,7 @@ def test_programs_are_timed_in_turns():
     assert running[:8] == [0, 1, 0, 1, 1, 0, 0, 1]  # warm-ups, then every other turn backwards
 
 
+@pytest.mark.slow
 def test_what_does_not_compile_in_time_is_left_for_a_resumed_run(monkeypatch):
     at_leisure, released = compiler._compile, threading.Event()
 

@@ -131,6 +131,7 @@ def test_several_files_are_one_text(text):
     assert found.data.tobytes() == 2 * text.read_bytes()
 
 
+@pytest.mark.slow
 def test_a_small_run_from_end_to_end(quick_compile, text, capsys):
     status, folder = run(text)
     assert status == 0
@@ -159,6 +160,7 @@ def test_a_small_run_from_end_to_end(quick_compile, text, capsys):
     assert report.MEASURES[0][1] in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_an_interrupted_run_keeps_its_rows_and_goes_on(quick_compile, text, monkeypatch, capsys):
     done = []
 
@@ -208,6 +210,7 @@ def test_an_interrupted_run_keeps_its_rows_and_goes_on(quick_compile, text, monk
     assert "measured on another text" in error and error.count("\n") == 1
 
 
+@pytest.mark.slow
 def test_a_training_that_is_interrupted_goes_on(quick_compile, text, monkeypatch, capsys):
     def interrupted(data, size, length, seed):
         if len(data) == length:  # the validation, which the loop of the training asks for
@@ -250,6 +253,7 @@ def test_the_answer_is_computed_from_the_rows():
     assert "No line that was measured gets there; the nearest is chunk 8" in said
 
 
+@pytest.mark.slow
 def test_figures_of_one_line_and_of_many(tmp_path):
     alone = [row(num_hashes=n, mass=0.1 * n) for n in (1, 3)]
     others = [dataclasses.replace(BASE, centering="running"), dataclasses.replace(BASE, window=2)]
@@ -288,6 +292,7 @@ def test_figures_of_one_line_and_of_many(tmp_path):
 TO_BE = np.frombuffer(b"to be or not to be. " * 30, np.uint8)
 
 
+@pytest.mark.slow
 def test_training_lowers_the_loss_and_seeded_weights_are_the_same_each_time(
     quick_compile, tmp_path
 ):
@@ -344,6 +349,7 @@ def test_activations_are_what_attention_sees(quick_compile, tmp_path):
     assert np.all(np.abs(other - qk)[1, 1:].max((1, 2)) > 1e-4)
 
 
+@pytest.mark.slow
 def test_the_first_rounds_are_the_same_however_many_there_are(quick_compile):
     qk, v = np.random.default_rng(0).normal(size=(2, 1, 40, 2, 8)).astype(np.float32)
     given = (jnp.asarray(qk), jnp.asarray(v))

@@ -113,6 +113,7 @@ def test_symbols_right_counts_edits(found, wanted, share):
     assert symbols_right(found.split(), wanted.split()) == pytest.approx(share, abs=1e-9)
 
 
+@pytest.mark.slow
 def test_a_small_run_from_end_to_end(quick_compile, tmp_path, monkeypatch):
     monkeypatch.setattr(training, "build", lambda name, settings: tiny.Tiny(10, 10))
     flags = [f"--{name}={value}" for name, value in SMALL.items()]

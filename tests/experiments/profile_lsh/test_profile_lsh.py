@@ -37,6 +37,7 @@ def made_up(length: int, passes: str = "forward", **fields) -> Profile:
     return Profile(Case("lsh", length, passes), 64, **(known | fields))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("passes", PASSES)
 def test_every_stage_of_a_real_program_has_its_share(passes):
     case = Case("lsh", 250, passes, num_heads=2, head_dim=8, num_hashes=2, chunk_size=16)
@@ -91,6 +92,7 @@ def test_what_does_not_fit_is_not_run(monkeypatch, quick_compile):
     assert found.status == "too_large" and found.message.startswith("needs ")
 
 
+@pytest.mark.slow
 def test_a_run_leaves_everything_it_promises(tmp_path, capsys, quick_compile):
     command = ["profile_lsh", "--lengths=64,32", *SMALL, f"--output_dir={tmp_path}"]
     assert profile_lsh.main([*command, "--passes=forward", "--nocausal", "--dtype=bfloat16"]) == 0

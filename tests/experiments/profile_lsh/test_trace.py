@@ -136,6 +136,7 @@ def test_a_devices_own_events_come_before_the_hosts(monkeypatch):
     assert profile_trace.read(Path("any")) == [Span("dot.1", 0, 1)]
 
 
+@pytest.mark.slow
 def test_a_loop_counts_through_what_it_runs():
     @jax.jit
     def f(x):
@@ -161,6 +162,7 @@ def test_a_loop_counts_through_what_it_runs():
     assert sum(stages.values()) <= (last - first) * 1e-9 * (1 + 1e-9)
 
 
+@pytest.mark.slow
 def test_a_trace_without_the_program_is_an_error():
     with pytest.raises(RuntimeError, match="no event of this program"):
         profile_trace.traced(lambda: None, instructions(HLO))

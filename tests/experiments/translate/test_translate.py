@@ -142,6 +142,7 @@ def test_other_pairs_are_drawn_without_training_again(finished, monkeypatch):
     assert "1 of 1" not in tiny.run(translate, f"--resume={folder}")[1]
 
 
+@pytest.mark.slow
 def test_ctrl_c_reports_the_models_that_are_done(tmp_path, monkeypatch):
     drawn = {}
     monkeypatch.setattr(figure_files, "save", lambda figures, folder: drawn.update(figures))
@@ -167,6 +168,7 @@ def test_ctrl_c_reports_the_models_that_are_done(tmp_path, monkeypatch):
     assert set(drawn) == {"curve", "by_length", "alignment_luong", "alignment_rnn_search"}
 
 
+@pytest.mark.slow
 def test_each_seed_and_each_variant_has_a_folder_and_a_row(tmp_path, monkeypatch):
     drawn = {}
     monkeypatch.setattr(figure_files, "save", lambda figures, folder: drawn.update(figures))
@@ -289,6 +291,7 @@ def test_tensorboard_is_missed_before_anything_is_made(tmp_path, monkeypatch):
     assert not (tmp_path / "results").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("resumed", [False, True])
 def test_a_cpu_is_as_many_devices_as_asked_for(tmp_path, resumed):
     given = {"devices": 3, "parallel": "pmap", "batch_size": 64}

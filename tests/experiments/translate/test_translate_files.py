@@ -40,6 +40,7 @@ def run(flags):
     return tiny.run(translate, *(f"--{name}={value}" for name, value in flags.items()))
 
 
+@pytest.mark.slow
 def test_files_are_scored_in_bleu_beside_the_paper(quick_compile, given, monkeypatch):
     monkeypatch.setattr(training, "build", tiny.build)
     drawn = {}
@@ -103,6 +104,7 @@ def test_an_embedding_is_shared_where_the_vocabulary_is(given, monkeypatch):
     assert workers == [2, 2]
 
 
+@pytest.mark.slow
 def test_packed_rows_hold_several_pairs(quick_compile, given, monkeypatch):
     def build(name, sizes, *, source_vocab_size, target_vocab_size, dtype):
         config = TransformerConfig(

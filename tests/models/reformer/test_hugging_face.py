@@ -1,5 +1,7 @@
 """A Reformer with Hugging Face's weights computes what Hugging Face's does, given its buckets."""
 
+import importlib
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -8,11 +10,8 @@ import pytest
 from attnlab.models.reformer import Reformer, from_hugging_face
 from attnlab.ops.lsh import hash_buckets, make_rotations
 
+pytestmark = pytest.mark.slow
 WHY = "the peer is the oracle; it comes with the extra `compat`"
-torch = pytest.importorskip("torch", reason=WHY)
-peer = pytest.importorskip("transformers.models.reformer.modeling_reformer", reason=WHY)
-transformers = pytest.importorskip("transformers", reason=WHY)
-
 ROUNDS, BUCKETS = 2, 6
 SIZES = {
     "attn_layers": ["local", "lsh", "local"],
@@ -35,7 +34,18 @@ SIZES = {
 
 
 @pytest.fixture(scope="module")
-def theirs():
+def torch():
+    """Not imported until a test runs: it takes seconds, and `transformers` as well."""
+    return pytest.importorskip("torch", reason=WHY)
+
+
+@pytest.fixture(scope="module")
+def transformers(torch):
+    return pytest.importorskip("transformers", reason=WHY)
+
+
+@pytest.fixture(scope="module")
+def theirs(torch, transformers):
     torch.manual_seed(0)
     model = transformers.ReformerModelWithLMHead(transformers.ReformerConfig(**SIZES))
     for p in model.parameters():  # theirs are nearly 0, and biases and norms say nothing
@@ -58,13 +68,16 @@ def our_buckets(module, vectors, num_hashes, attention_mask, increase_num_bucket
     )
     buckets = hash_buckets(jnp.asarray(vectors.detach().numpy()).swapaxes(1, 2), rotations)
     offset = np.asarray(buckets) + BUCKETS * np.arange(num_hashes)[:, None, None]
-    return torch.from_numpy(
-        np.moveaxis(offset, 3, 1).reshape(len(vectors), heads, -1).astype(np.int64)
+    return np.moveaxis(offset, 3, 1).reshape(len(vectors), heads, -1).astype(np.int64)
+
+
+def test_logits(x64, torch, theirs, monkeypatch):
+    peer = importlib.import_module("transformers.models.reformer.modeling_reformer")
+    monkeypatch.setattr(
+        peer.LSHSelfAttention,
+        "_hash_vectors",
+        lambda *x, **options: torch.from_numpy(our_buckets(*x, **options)),
     )
-
-
-def test_logits(x64, theirs, monkeypatch):
-    monkeypatch.setattr(peer.LSHSelfAttention, "_hash_vectors", our_buckets)
     tokens = np.random.default_rng(0).integers(0, 53, (2, 40))
     with torch.no_grad():
         want = theirs(torch.from_numpy(tokens)).logits.numpy()
@@ -76,7 +89,7 @@ def test_logits(x64, theirs, monkeypatch):
     np.testing.assert_allclose(got, want, atol=1e-9)
 
 
-def test_enwik8_is_the_released_model():
+def test_enwik8_is_the_released_model(torch, transformers):
     """Every array of the released configuration has its place, by shapes alone."""
     with torch.device("meta"):
         model = transformers.ReformerModelWithLMHead(

@@ -13,6 +13,7 @@ import pytest
 from attnlab import routes
 from attnlab.models import Reformer, TransformerConfig, TransformerLM
 from attnlab.models.reformer import couplings, stack
+from tests.daily import daily
 from tests.modules.reference import apply, init
 
 V, LENGTH, CHUNK = 29, 23, 4
@@ -65,6 +66,7 @@ def relative_error(got, want):
     return float(jnp.linalg.norm(flat[0] - flat[1]) / jnp.linalg.norm(flat[1]))
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("quick_compile")
 @pytest.mark.parametrize("scan_layers", [False, True])
 def test_gradients_are_those_of_stored_activations(monkeypatch, scan_layers):
@@ -82,6 +84,7 @@ def test_gradients_are_those_of_stored_activations(monkeypatch, scan_layers):
     assert min(float(jnp.abs(x).max()) for x in jax.tree.leaves(got)) > 0
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("quick_compile")
 def test_streams_of_float32_serve_a_bfloat16_model(monkeypatch):
     """Streams of bfloat16 do not: that is why they are float32."""
@@ -100,6 +103,7 @@ def test_streams_of_float32_serve_a_bfloat16_model(monkeypatch):
     assert error(jnp.float32) < min(5e-4, error(jnp.bfloat16) / 5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", [Reformer, TransformerLM])
 def test_memory_does_not_grow_with_depth(model):
     def temporaries(num_layers):
@@ -122,7 +126,7 @@ def test_memory_does_not_grow_with_depth(model):
 
 
 @pytest.mark.usefixtures("quick_compile")
-@pytest.mark.parametrize("scan_layers", [False, True])
+@pytest.mark.parametrize("scan_layers", daily([False, True], True))
 def test_decoding_is_the_forward(scan_layers):
     """As are the activations that are kept where somebody looks at them."""
     route = dataclasses.replace(LSH, centering=None)
@@ -164,6 +168,7 @@ def test_a_packed_row_is_its_documents():
     np.testing.assert_allclose(got, jnp.concatenate(parts, 1), atol=3e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("quick_compile")
 def test_over_devices():
     """The mean gradient of pmap and of shard_map is that of one device, without dropout."""

@@ -12,6 +12,7 @@ from attnlab.models.transformer import Transformer, TransformerConfig, Transform
 from attnlab.tokens import BOS, PAD, shift_right
 from attnlab.training.decode import beam_search, greedy, length_penalty_of
 from attnlab.training.decode.state import Given, first_call, make_next_logits
+from tests.daily import daily
 from tests.modules.reference import apply, init
 
 pytestmark = pytest.mark.usefixtures("quick_compile")
@@ -43,7 +44,7 @@ MODELS = {
 }
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", daily(MODELS, "sinusoid", "lsh, scanned"))
 def test_decoding_is_the_teacher_forced_forward(name):
     model = MODELS[name]
     variables = init(model, SOURCE, TARGET)
@@ -61,6 +62,7 @@ def test_decoding_is_the_teacher_forced_forward(name):
     np.testing.assert_allclose(jnp.stack(found, 1), true, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_several_tokens_at_once_and_the_weights_over_the_source():
     model = MODELS["sinusoid"]
     variables = init(model, SOURCE, TARGET)
@@ -106,7 +108,7 @@ def test_the_language_model_decodes():
         np.testing.assert_allclose(logits[:, 0], true[:, t], rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("search", [greedy, beam_search])
+@pytest.mark.parametrize("search", daily([greedy, beam_search], greedy))
 def test_a_language_model_goes_on_after_a_prompt(search):
     model = TransformerLM(TINY, TINY.attention(DENSE))
     prompt = TARGET[:, :3]
@@ -124,6 +126,7 @@ def test_a_language_model_goes_on_after_a_prompt(search):
         search(model, variables, prompt, max_length=3)
 
 
+@pytest.mark.slow
 def test_what_a_search_scores_is_what_the_model_says():
     """Only if each hypothesis keeps its own caches, whichever it came from, do the scores agree."""
     model, alpha = MODELS["learned, pre-norm, scanned"], 0.6

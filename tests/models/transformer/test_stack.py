@@ -16,6 +16,7 @@ from tests.modules.reference import apply, init
 pytestmark = pytest.mark.usefixtures("quick_compile")
 
 
+@pytest.mark.slow
 def test_scanned_layers_are_the_same_layers():
     loop, scan = tiny(), tiny(scan_layers=True)
     variables = init(loop, SOURCE, TARGET)
@@ -88,6 +89,7 @@ def test_a_chunked_feed_forward_network_is_the_same(rate):
         assert len(np.unique(np.asarray(y[0, :, 0]))) == 11
 
 
+@pytest.mark.slow
 def test_recomputed_activations_change_no_gradient():
     def gradient(**options):
         model = tiny(TransformerEncoder, **options)

@@ -11,8 +11,7 @@ from attnlab.models.transformer import TransformerConfig
 from attnlab.models.transformer.stack import Stack
 from tests.modules.reference import apply, init
 
-torch = pytest.importorskip("torch", reason="needs torch, of the extra compat")
-pytestmark = pytest.mark.usefixtures("x64", "quick_compile")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("x64", "quick_compile")]
 
 D, N, HEADS, HIDDEN = 12, 2, 3, 17
 CONFIG = TransformerConfig(
@@ -20,7 +19,13 @@ CONFIG = TransformerConfig(
 )
 
 
-def load(layer, params):
+@pytest.fixture(scope="module")
+def torch():
+    """Not imported until a test runs: it takes seconds."""
+    return pytest.importorskip("torch", reason="needs torch, of the extra compat")
+
+
+def load(torch, layer, params):
     """Our parameters of a layer into torch's, whose attention has biases: 0."""
 
     def matrix(kernel, rows):
@@ -49,7 +54,7 @@ def load(layer, params):
 
 
 @pytest.mark.parametrize("pre_norm", [False, True])
-def test_pytorch(pre_norm):
+def test_pytorch(pre_norm, torch):
     config = dataclasses.replace(CONFIG, pre_norm=pre_norm)
     dense = routes.AllPairs("dense")
     stack = Stack(config, config.attention(dense), config.cross_attention(route=dense))
@@ -70,7 +75,7 @@ def test_pytorch(pre_norm):
         layer = torch.nn.TransformerDecoderLayer(
             D, HEADS, HIDDEN, layer_norm_eps=1e-6, batch_first=True, norm_first=pre_norm
         )
-        y = load(layer, variables["params"][f"layer_{i}"])(
+        y = load(torch, layer, variables["params"][f"layer_{i}"])(
             y,
             torch.tensor(memory),
             tgt_mask=torch.ones(5, 5, dtype=torch.bool).triu(1),

@@ -189,6 +189,7 @@ def test_the_counts_are_those_of_the_published_table():
         assert int(table[row]["exact_V41100"]) == count + 4100 * width
 
 
+@pytest.mark.slow
 def test_initial_parameters_are_as_documented():
     config = TransformerConfig(257, num_layers=1, width=128, hidden=512, num_heads=4)
     model = Transformer(config)
@@ -237,6 +238,7 @@ def test_packed_rows_are_as_if_apart():
     np.testing.assert_allclose(got[5:], apart[1, :3], rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_the_encoder_alone_and_the_decoder_alone():
     """The encoder is the encoder of both; of the decoder, row t knows the tokens before t."""
     both, encoder, lm = (tiny(kind) for kind in (Transformer, TransformerEncoder, TransformerLM))
@@ -279,6 +281,7 @@ def test_each_layer_has_an_attention_and_a_score_of_its_own():
     np.testing.assert_array_equal(difference > 0, [False] * 3 + [True] * 4)
 
 
+@pytest.mark.slow
 def test_dropout_is_where_the_paper_has_it():
     """At a rate near 1 nothing is left of embeddings and sub-layers: only LayerNorm's biases."""
     rngs = {"dropout": jax.random.key(0)}

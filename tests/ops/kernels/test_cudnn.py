@@ -10,6 +10,7 @@ import pytest
 from attnlab import masks, scores
 from attnlab.ops.attention import attention
 from attnlab.platforms import compiling_for
+from tests.daily import daily
 from tests.ops.kernels.maintained import (
     ALL,
     CAUSAL,
@@ -109,7 +110,7 @@ def told_to_cudnn(call, arrays, monkeypatch):
     return [(mask, int(window)) for mask, window in zip(types, windows, strict=True)]
 
 
-@pytest.mark.parametrize("name", BY_CUDNN)
+@pytest.mark.parametrize("name", daily(BY_CUDNN, "causal", "window", "padding"))
 def test_cudnn_is_asked_for_what_it_is_to_compute(name, monkeypatch, quick_compile):
     """By default; what padding hides may be huge."""
     call, queries, given, lengths, told = BY_CUDNN[name]

@@ -112,6 +112,7 @@ SERVED = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SERVED)
 def test_splash_is_the_same_function(name, quick_compile):
     """In Pallas' interpret mode, with lengths that are no multiple of its blocks."""

@@ -12,6 +12,7 @@ from attnlab import masks
 from attnlab.bench import oracle_lsh
 from attnlab.ops.lsh import hashing
 from attnlab.ops.lsh.attention import LUCIDRAINS, PAPER, STRICT, TRAX, LSHOptions
+from tests.daily import daily
 from tests.ops.lsh.plain import (
     BATCH,
     BUCKETS,
@@ -47,7 +48,7 @@ CASES = {  # options, causal
 }
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", daily(CASES, "strict", "trax", "paper"))
 def test_equals_the_oracle_and_its_gradients_those_of_a_dense_softmax(x64, case):
     (options, causal), (qk, v, buckets) = CASES[case], inputs()
     fields = dataclasses.asdict(options)
@@ -80,7 +81,7 @@ def test_equals_the_oracle_and_its_gradients_those_of_a_dense_softmax(x64, case)
             np.testing.assert_allclose(got, want, atol=1e-9)
 
 
-@pytest.mark.parametrize("length", range(1, 9))
+@pytest.mark.parametrize("length", daily(range(1, 9), 1, 5))
 def test_any_length_from_one_to_four_chunks(x64, length):
     qk, v, buckets = inputs(length=length)
     got = attend(qk, v, buckets, chunk_size=2)
@@ -96,6 +97,7 @@ def test_one_chunk_one_round_is_dense_attention(x64):
     np.testing.assert_allclose(got, dense(qk, v, times), atol=1e-12)
 
 
+@pytest.mark.slow
 def test_large_chunks_attend_over_the_union_of_buckets(x64):
     qk, v, buckets = inputs()
     same = (buckets[:, :, :, None] == buckets[:, :, None, :]).any(1)  # [B, L, L, N]
@@ -105,6 +107,7 @@ def test_large_chunks_attend_over_the_union_of_buckets(x64):
     np.testing.assert_allclose(got, want, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_more_rounds_come_nearer_to_full_attention(x64):
     qk, v, _ = inputs()
     rng = np.random.default_rng(0)
@@ -146,7 +149,8 @@ def perturbed_future(options, chunk, width, length, compiler_options=None):
 
 
 @pytest.mark.parametrize(
-    ("chunk", "width", "length"), [(64, 64, 512), (16, 8, 200), (7, 11, 101), (1, 5, 50)]
+    ("chunk", "width", "length"),
+    daily([(64, 64, 512), (16, 8, 200), (7, 11, 101), (1, 5, 50)], (7, 11, 101)),
 )
 def test_the_future_changes_not_one_bit_of_the_past(chunk, width, length, as_users_compile):
     assert perturbed_future(STRICT, chunk, width, length, as_users_compile) == 0.0
@@ -200,7 +204,7 @@ def test_padding_anywhere_leaks_nowhere():
                 np.testing.assert_array_equal(x, y)
 
 
-@pytest.mark.parametrize("case", ["strict", "strict, both ways", "paper"])
+@pytest.mark.parametrize("case", daily(["strict", "strict, both ways", "paper"], "paper"))
 def test_a_longer_padding_changes_nothing(x64, case):
     options, causal = CASES[case]
 
@@ -218,6 +222,7 @@ def test_a_longer_padding_changes_nothing(x64, case):
     assert not long[:, LENGTH:].any() and not short[1, 11:].any()
 
 
+@pytest.mark.slow
 def test_segments_attend_as_if_each_were_alone(x64):
     qk, v, buckets = inputs()
     borders = [(0, 9), (9, 18), (18, LENGTH)]

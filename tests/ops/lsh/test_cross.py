@@ -12,8 +12,10 @@ from attnlab.bench.oracle_lsh import unit_keys
 from attnlab.ops import dropout
 from attnlab.ops.lsh import cross, hashing
 from attnlab.ops.lsh.attention import PAPER, STRICT, LSHOptions
+from tests.daily import daily
 from tests.ops.lsh.plain_cross import all_counts, dense, everything
 
+pytestmark = pytest.mark.usefixtures("quick_compile")
 BATCH, QUERIES, KEYS, HEADS, KV_HEADS, WIDTH, VALUE_WIDTH, ROUNDS, BUCKETS = (
     2,
     29,
@@ -58,7 +60,7 @@ CASES = {  # options, causal, reach, number of queries
 }
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", daily(CASES, "causal"))
 def test_equals_the_oracle_and_its_gradients_those_of_a_dense_softmax(x64, case):
     options, causal, reach, num_queries = CASES[case]
     q, k, v, *buckets = inputs(num_queries)
@@ -97,7 +99,9 @@ def test_equals_the_oracle_and_its_gradients_those_of_a_dense_softmax(x64, case)
             np.testing.assert_allclose(got, want, atol=1e-11)
 
 
-@pytest.mark.parametrize(("num_queries", "num_keys"), [(1, 1), (1, 17), (17, 1), (5, 8), (16, 16)])
+@pytest.mark.parametrize(
+    ("num_queries", "num_keys"), daily([(1, 1), (1, 17), (17, 1), (5, 8), (16, 16)], (17, 1))
+)
 def test_any_lengths(x64, num_queries, num_keys):
     q, k, v, *buckets = inputs(num_queries, num_keys)
     got = attend(q, k, v, *buckets, chunk_size=CHUNK)
@@ -115,7 +119,7 @@ def test_one_bucket_that_fits_the_window_is_exact_attention(x64):
     np.testing.assert_allclose(got, want, atol=1e-12)
 
 
-@pytest.mark.parametrize(("chunk", "length"), [(16, 101), (64, 256)])
+@pytest.mark.parametrize(("chunk", "length"), daily([(16, 101), (64, 256)], (16, 101)))
 def test_the_future_changes_not_one_bit_of_the_past(chunk, length, as_users_compile):
     rng = np.random.default_rng(0)
     rotations = hashing.make_rotations(
@@ -136,6 +140,7 @@ def test_the_future_changes_not_one_bit_of_the_past(chunk, length, as_users_comp
     assert np.abs(after[:, cut:] - before[:, cut:]).max() > 0.1
 
 
+@pytest.mark.slow
 def test_queries_may_begin_later_than_keys(x64):
     q, k, v, *buckets = inputs(5)
     mask = masks.Causal(q_offset=jnp.array([18, 3]))
@@ -148,6 +153,7 @@ def test_queries_may_begin_later_than_keys(x64):
         np.testing.assert_allclose(got[b], want[b], atol=1e-12)
 
 
+@pytest.mark.slow
 def test_padding_of_keys_and_queries_changes_nothing(x64):
     q, k, v, *buckets = inputs()
     mask = masks.Padding(np.array([KEYS, 11]), q_lengths=np.array([13, QUERIES]))
@@ -169,7 +175,8 @@ def test_padding_of_keys_and_queries_changes_nothing(x64):
     assert not got[:, QUERIES:].any() and not want[0, 13:].any()
 
 
-def test_knobs_change_no_number(x64, quick_compile, monkeypatch):
+@pytest.mark.slow
+def test_knobs_change_no_number(x64, monkeypatch):
     q, k, v, *buckets = inputs()
     key, rate = jax.random.key(5), 0.4
 
@@ -207,6 +214,7 @@ def test_knobs_change_no_number(x64, quick_compile, monkeypatch):
             np.testing.assert_allclose(x, y, atol=1e-11)
 
 
+@pytest.mark.slow
 def test_work_and_memory_grow_with_the_lengths_and_no_faster():
     def temporaries(length):
         x = jax.ShapeDtypeStruct((1, length, 2, 16), jnp.float32)

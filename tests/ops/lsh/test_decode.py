@@ -15,6 +15,7 @@ from attnlab.ops.lsh.decode import lsh_decode
 from attnlab.ops.lsh.decode_state import empty_state
 from attnlab.ops.lsh.hashing import running_center
 from attnlab.ops.lsh.running_mean import RunningMean
+from tests.daily import daily
 from tests.ops.lsh.plain import BUCKETS, CHUNK, LENGTH, ROUNDS, inputs, key_mask
 
 pytestmark = pytest.mark.usefixtures("x64", "quick_compile")
@@ -87,7 +88,7 @@ OPTIONS = {
 }
 
 
-@pytest.mark.parametrize("name", OPTIONS)
+@pytest.mark.parametrize("name", daily(OPTIONS, "multiset"))
 def test_options(name):
     arrays, options = inputs(), OPTIONS[name]
     true = true_contexts(*arrays, options=options)
@@ -152,7 +153,7 @@ def test_a_key_that_a_later_call_hides_is_not_seen():
     assert np.abs(last(v) - last(other)).min() > 1e-3
 
 
-@pytest.mark.parametrize("batch", [(), (2, 1, 2)])
+@pytest.mark.parametrize("batch", [(), pytest.param((2, 1, 2), marks=pytest.mark.slow)])
 def test_any_number_of_batch_axes(batch):
     flat = inputs(seed=7, batch=4)
     qk, v, buckets = (x[: np.prod(batch, dtype=int)].reshape(*batch, *x.shape[1:]) for x in flat)
@@ -209,12 +210,13 @@ def test_centers_go_on_from_a_running_mean():
     x = np.random.default_rng(0).normal(size=(2, 13, 3, 4)) + 5
     valid = np.random.default_rng(1).random((2, 13)) < 0.6
     valid[0, :2] = False
+    go_on = jax.jit(RunningMean.go_on)
     for given in (None, valid):
         mean = RunningMean.empty(x.shape)
         found = []
         for part in (slice(0, 1), slice(1, 6), slice(6, 7), slice(7, 13)):
             piece = None if given is None else given[:, part]
-            centers, mean = mean.go_on(x[:, part], piece)
+            centers, mean = go_on(mean, x[:, part], piece)
             found.append(centers)
         np.testing.assert_allclose(
             np.concatenate(found, axis=1), running_center(x, given), rtol=1e-5, atol=1e-6
@@ -245,10 +247,10 @@ def test_a_window_longer_than_the_cache_keeps_no_more_than_the_cache():
     shape = arrays[0].shape
     state = empty_state(shape, num_hashes=ROUNDS, num_buckets=BUCKETS, chunk_size=8192)
     assert state.latest.shape[-1] == LENGTH
-    contexts = []
+    step, contexts = jax.jit(functools.partial(lsh_decode, chunk_size=8192)), []
     for start, stop in ((0, 11), (11, 12), (12, LENGTH - 1), (LENGTH - 1, LENGTH)):
         new = arrays[2][:, :, start:stop]
-        context, state = lsh_decode(*arrays[:2], new, state, start, chunk_size=8192)
+        context, state = step(*arrays[:2], new, state, start)
         contexts.append(context)
     fields = dataclasses.asdict(STRICT)
     true = oracle_lsh.lsh_attention(*arrays, chunk_size=8192, causal=True, options=fields)

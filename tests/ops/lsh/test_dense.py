@@ -13,6 +13,7 @@ from attnlab.ops.lsh.dense import attend_dense
 from attnlab.ops.lsh.order import sort_rounds
 from attnlab.ops.lsh.rounds import attend_rounds
 from attnlab.ops.lsh.rows import Settings
+from tests.daily import daily
 
 BATCH, HEADS, WIDTH, VALUE_WIDTH, ROUNDS, CHUNK, BUCKETS = 2, 2, 5, 3, 3, 4, 3
 
@@ -77,7 +78,7 @@ def compare(options, causal, masks, *, length=12, chunk=CHUNK, rounds=ROUNDS, ra
             np.testing.assert_allclose(x, y, atol=atol, rtol=0)
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", daily(CASES, "strict", "lucidrains"))
 def test_equals_attention_round_by_round(x64, quick_compile, case):
     valid, segments = some_masked(12)
     everyone, one_segment = np.ones_like(valid), np.zeros_like(segments)
@@ -89,18 +90,24 @@ def test_equals_it_without_any_mask(x64, quick_compile):
     compare(STRICT, True, [(None, None)])
 
 
-@pytest.mark.parametrize(("length", "chunk", "rounds"), [(1, 1, 1), (7, 7, 2), (14, 2, 3)])
-@pytest.mark.parametrize("case", ["strict", "ring, 3 chunks back and 2 ahead"])
+@pytest.mark.parametrize(
+    ("length", "chunk", "rounds"), daily([(1, 1, 1), (7, 7, 2), (14, 2, 3)], (1, 1, 1))
+)
+@pytest.mark.parametrize(
+    "case", daily(["strict", "ring, 3 chunks back and 2 ahead"], "ring, 3 chunks back and 2 ahead")
+)
 def test_equals_it_at_other_sizes(x64, quick_compile, case, length, chunk, rounds):
     # With few chunks the ring of all rounds shows a key several times.
     compare(*CASES[case], [some_masked(length)], length=length, chunk=chunk, rounds=rounds)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", ["strict, both ways", "lucidrains"])
 def test_dropout_draws_the_same(x64, quick_compile, case):
     compare(*CASES[case], [some_masked(12)], rate=0.4)
 
 
+@pytest.mark.slow
 def test_rows_at_once_changes_no_number(x64, quick_compile):
     qk, v, buckets = inputs(12)
     given = (qk, v, buckets, None, None, np.ones_like(v))
@@ -111,7 +118,10 @@ def test_rows_at_once_changes_no_number(x64, quick_compile):
             np.testing.assert_allclose(x, y, atol=1e-14)
 
 
-@pytest.mark.parametrize(("length", "chunk", "rounds"), [(256, 64, 4), (101, 101, 2), (60, 5, 3)])
+@pytest.mark.parametrize(
+    ("length", "chunk", "rounds"),
+    daily([(256, 64, 4), (101, 101, 2), (60, 5, 3)], (60, 5, 3)),
+)
 def test_the_future_changes_not_one_bit_of_the_past(length, chunk, rounds):
     settings = make(STRICT, True, length=length, chunk=chunk)
 
@@ -175,6 +185,7 @@ def test_bfloat16_is_as_near_to_the_truth_as_round_by_round(quick_compile):
     assert 0 < errors[0] <= 2 * errors[1]
 
 
+@pytest.mark.slow
 def test_separate_queries_and_keys(x64, quick_compile):
     length, num_queries = 12, 7
     settings = make(STRICT, True)

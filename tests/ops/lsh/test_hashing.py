@@ -17,6 +17,7 @@ HEADS, WIDTH, ROUNDS, LENGTH = 3, 11, 2, 101
 
 
 hash_buckets = jax.jit(hashing.hash_buckets)
+running_center = jax.jit(hashing.running_center)
 
 
 def rotations(num_buckets, *, rounds=ROUNDS, shared=False):
@@ -187,7 +188,7 @@ def test_centering_undoes_a_common_mean():
 
     assert used() <= 4
     assert used(center=mean) > 20
-    assert used(center=hashing.running_center(x + mean)) > 20
+    assert used(center=running_center(x + mean)) > 20
 
 
 def test_what_is_the_center_up_to_rounding_has_no_direction_to_hash():
@@ -209,7 +210,7 @@ def test_running_center_of_equal_tokens_is_the_token_however_many():
         center, mean = mean.go_on(token[:, None], None)
         return mean, center[:, 0]
 
-    together = hashing.running_center(x)
+    together = running_center(x)
     _, one_by_one = jax.lax.scan(one, RunningMean.empty(x.shape), jnp.moveaxis(x, 1, 0))
     for center in (together, jnp.moveaxis(one_by_one, 0, 1)):
         np.testing.assert_array_equal(center[:, :4000], x[:, :4000])
@@ -218,13 +219,13 @@ def test_running_center_of_equal_tokens_is_the_token_however_many():
 
 def test_running_center_is_the_mean_so_far():
     x, valid = activations(), jnp.arange(LENGTH)[None] % 3 != jnp.array([[0], [1]])
-    center = hashing.running_center(x, valid)
+    center = running_center(x, valid)
     for b, t in ((0, 0), (0, 1), (0, 50), (1, 0), (1, 50)):
         rows = x[b, : t + 1][np.asarray(valid)[b, : t + 1]]
         want = rows.mean(0) if len(rows) else jnp.zeros_like(x[b, 0])
         np.testing.assert_allclose(center[b, t], want, atol=1e-5)
     np.testing.assert_array_equal(  # what is masked cannot matter
-        hashing.running_center(jnp.where(valid[..., None, None], x, jnp.nan), valid), center
+        running_center(jnp.where(valid[..., None, None], x, jnp.nan), valid), center
     )
 
 

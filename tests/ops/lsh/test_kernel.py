@@ -12,6 +12,7 @@ from attnlab import Pallas, masks
 from attnlab.ops.lsh import kernel
 from attnlab.ops.lsh.attention import LUCIDRAINS, PAPER, STRICT, LSHOptions, lsh_attention
 from attnlab.ops.lsh.cross import lsh_cross_attention
+from tests.daily import daily
 from tests.ops.kernels.pallas import plain_kernels
 
 pytestmark = pytest.mark.usefixtures("quick_compile")
@@ -53,8 +54,12 @@ def output_and_gradients(implementation, length, options, causal, mask, rounds):
             implementation=implementation,
         )
 
-    out, pull_back = jax.vjp(attend, qk, v)
-    return out, *pull_back(g)
+    @jax.jit
+    def run(qk, v):
+        out, pull_back = jax.vjp(attend, qk, v)
+        return out, *pull_back(g)
+
+    return run(qk, v)
 
 
 def assert_equal_to_sorted(implementation, case):
@@ -63,13 +68,14 @@ def assert_equal_to_sorted(implementation, case):
         np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", daily(CASES, "one round, segments"))
 def test_equals_the_rounds(name, monkeypatch):
     """With a plain stand-in for the kernel that also checks what a kernel is promised."""
     monkeypatch.setattr(kernel, "kernels_for", lambda platform: plain_kernels)
     assert_equal_to_sorted(KERNEL, CASES[name])
 
 
+@pytest.mark.slow
 def test_the_kernel_itself():
     """The TPU's, interpreted."""
     assert_equal_to_sorted(Pallas(8, 8, interpret=True), CASES["strict"])

@@ -46,6 +46,7 @@ def test_value_heads_may_be_shared(x64):
     np.testing.assert_array_equal(shared, both)
 
 
+@pytest.mark.slow
 def test_gradients_survive_rows_at_once_remat_vmap_and_two_forwards(x64):
     (qk, v, buckets), other = inputs(), inputs(seed=5)[2]
     cotangent = np.cos(v)
@@ -74,6 +75,7 @@ def test_gradients_survive_rows_at_once_remat_vmap_and_two_forwards(x64):
             np.testing.assert_allclose(x, y, atol=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [STRICT, TRAX], ids=["strict", "trax"])
 def test_tiles_may_be_smaller_than_a_round_and_overlap_at_its_end(x64, monkeypatch, options):
     qk, v, buckets = inputs()
@@ -91,6 +93,7 @@ def test_tiles_may_be_smaller_than_a_round_and_overlap_at_its_end(x64, monkeypat
         np.testing.assert_allclose(x, y, atol=1e-14)
 
 
+@pytest.mark.slow
 def test_lonely_and_zero_rows():
     qk, v, buckets = inputs(dtype=np.float32)
     buckets[:, :, 9] = BUCKETS  # a bucket of its own in every round
@@ -172,6 +175,7 @@ def test_dropout_drops_the_weights_that_dense_attention_drops(x64):
         np.testing.assert_allclose(x, y, atol=1e-9)
 
 
+@pytest.mark.slow
 def test_memory_grows_with_the_length_and_no_faster():
     def temporaries(length):
         qk = jax.ShapeDtypeStruct((1, length, 2, 16), jnp.float32)
@@ -187,6 +191,7 @@ def test_memory_grows_with_the_length_and_no_faster():
     assert 2 * short < long < 4.4 * short
 
 
+@pytest.mark.slow
 def test_chunks_longer_than_the_input_cost_nothing():
     """The window says who is seen, so a chunk as long as the input holds everyone: one program."""
     x = jax.ShapeDtypeStruct((1, 101, 2, 16), jnp.float32)

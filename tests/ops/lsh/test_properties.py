@@ -20,7 +20,7 @@ from attnlab.ops.lsh.attention import LUCIDRAINS, PAPER, STRICT, TRAX, LSHOption
 HEADS, WIDTH = 2, 3
 OPTIONS = [STRICT, TRAX, LUCIDRAINS, PAPER, LSHOptions(union=False, window=1)]
 FEW = settings(max_examples=12, derandomize=True, database=None)
-pytestmark = pytest.mark.usefixtures("quick_compile")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("quick_compile")]
 
 
 @st.composite

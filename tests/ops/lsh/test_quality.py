@@ -11,6 +11,7 @@ from attnlab.bench import oracle_lsh
 from attnlab.ops.lsh import hashing, quality
 from attnlab.ops.lsh.attention import LUCIDRAINS, PAPER, STRICT, LSHOptions, lsh_attention
 from attnlab.ops.lsh.quality import hash_quality
+from tests.daily import daily
 from tests.ops.lsh.plain import CHUNK, counts_of, inputs, key_mask, some_padding
 
 CASES = {  # options, causal
@@ -78,7 +79,9 @@ def expected(qk, v, buckets, options, causal, valid, segments):
     }
 
 
-@pytest.mark.parametrize(("case", "block"), [*((case, None) for case in CASES), ("strict", 5)])
+@pytest.mark.parametrize(
+    ("case", "block"), daily([*((case, None) for case in CASES), ("strict", 5)], ("strict", None))
+)
 def test_equals_a_loop_over_the_pairs(x64, quick_compile, monkeypatch, case, block):
     options, causal = CASES[case]
     qk, v, buckets = inputs()
@@ -109,7 +112,7 @@ def test_equals_a_loop_over_the_pairs(x64, quick_compile, monkeypatch, case, blo
 
 @pytest.mark.parametrize(
     "options",
-    [LSHOptions(window=1), STRICT, LSHOptions(strict=False, same_bucket=False)],
+    daily([LSHOptions(window=1), STRICT, LSHOptions(strict=False, same_bucket=False)], STRICT),
     ids=["window 1", "window 4", "chunks, any bucket"],
 )
 def test_share_of_same_bucket_pairs_that_the_window_shows(quick_compile, options):
@@ -146,6 +149,7 @@ def test_the_error_is_that_of_the_attention_itself(x64, quick_compile):
     np.testing.assert_allclose(found.relative_error, np.sqrt(difference / size), rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_a_common_component_collapses_the_buckets_and_centering_undoes_it(quick_compile):
     rng = np.random.default_rng(0)
     length, heads, width = 256, 2, 16
@@ -190,6 +194,7 @@ def test_refuses_a_top_k_that_is_none():
         hash_quality(*inputs(dtype=np.float32), top_k=0)
 
 
+@pytest.mark.slow
 def test_memory_grows_with_the_length_and_not_its_square():
     def temporaries(length):
         x = jax.ShapeDtypeStruct((1, length, 1, 8), np.float32)

@@ -10,11 +10,9 @@ import pytest
 from attnlab import masks
 from attnlab.ops.lsh.attention import LSHOptions, lsh_attention
 from attnlab.ops.lsh.cross import lsh_cross_attention
-from tests.ops.lsh.plain import (
-    CHUNK,
-    attend,
-    inputs,
-)
+from tests.ops.lsh.plain import CHUNK, attend, inputs
+
+pytestmark = pytest.mark.usefixtures("quick_compile")
 
 
 def refused(qk=None, v=None, buckets=None, **options):
@@ -107,6 +105,7 @@ def test_union_of_a_ring_is_refused():
         LSHOptions(strict=False, same_bucket=False, wrap=True)
 
 
+@pytest.mark.slow
 def test_what_only_the_run_can_show_gives_nan():
     assert np.isfinite(attend(QK, V, IDS, chunk_size=CHUNK)).all()
     # All of it: a token that sees only itself, and what padding makes zero.
@@ -127,6 +126,7 @@ def test_between_two_sequences_too(which):
         lsh_cross_attention(QK, QK, V, *ids)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.int16, np.uint16, np.uint32])
 def test_bucket_ids_may_be_of_any_integer_type(dtype):
     want = attend(QK, V, IDS, chunk_size=CHUNK)

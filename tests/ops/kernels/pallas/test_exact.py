@@ -11,6 +11,7 @@ from attnlab import Pallas, masks, scores
 from attnlab.ops.attention import attention
 from attnlab.ops.kernels.pallas import exact
 from attnlab.platforms import Platform, compiling_for
+from tests.daily import daily
 from tests.ops.kernels.pallas import plain_kernels
 
 pytestmark = pytest.mark.usefixtures("quick_compile")
@@ -50,17 +51,26 @@ def output_and_gradients(implementation, mask, name):
     def attend(score, q, k, v):
         return attention(score, q, k, v, mask=mask, implementation=implementation)
 
-    out, pull_back = jax.vjp(attend, score(name), q, k, v)
-    g = np.random.default_rng(2).normal(size=out.shape)
-    return jax.tree.leaves((out, pull_back(jnp.asarray(g, out.dtype))))
+    @jax.jit
+    def run(*arguments):
+        out, pull_back = jax.vjp(attend, *arguments)
+        g = np.random.default_rng(2).normal(size=out.shape)
+        return jax.tree.leaves((out, pull_back(jnp.asarray(g, out.dtype))))
+
+    return run(score(name), q, k, v)
 
 
 @pytest.mark.parametrize(
     ("name", "mask"),
-    [
-        *(("dot", mask) for mask in MASKS),
-        *((name, "causal and padding") for name in ("general", "additive", "additive, one w")),
-    ],
+    daily(
+        [
+            *(("dot", mask) for mask in MASKS),
+            *((name, "causal and padding") for name in ("general", "additive", "additive, one w")),
+        ],
+        ("dot", "window"),
+        ("dot", "padding of both"),
+        ("additive", "causal and padding"),
+    ),
 )
 def test_masks_become_ranges_and_heads_rows(name, mask, monkeypatch):
     """With a plain stand-in for the kernel that also checks what a kernel is promised."""
@@ -70,6 +80,7 @@ def test_masks_become_ranges_and_heads_rows(name, mask, monkeypatch):
         np.testing.assert_allclose(x, y, rtol=1e-4, atol=2e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["dot", "additive"])
 def test_the_kernel_itself(name):
     """The TPU's, interpreted."""

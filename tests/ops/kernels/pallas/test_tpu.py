@@ -10,6 +10,7 @@ import pytest
 from attnlab.ops.kernels.pallas import tiles, tpu
 from attnlab.ops.kernels.pallas.ranges import Config, Inputs, Seen, Visible
 from attnlab.platforms import Platform, compiling_for
+from tests.daily import daily
 from tests.ops.kernels.pallas import plain_ranges
 
 pytestmark = pytest.mark.usefixtures("quick_compile")
@@ -98,7 +99,7 @@ def assert_right(x, visible, out, lse, grads, dout):
     assert_close(grads, expected_grads, 1e-5)
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", daily(CASES, "dot, all share the keys, a band, few keys"))
 def test_forward_and_gradients(case):
     blocks, wide, arguments = CASES[case]
     x, visible = plain_ranges.random_case(0, **arguments)
@@ -111,6 +112,7 @@ def test_forward_and_gradients(case):
     assert_right(x, visible, out, lse, grads, dout)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("score", ["dot", "additive"])
 def test_two_calls_with_one_log_sum_exp_add_up_to_one(score):
     x, visible = plain_ranges.random_case(1, **SCORES[score])
@@ -132,6 +134,7 @@ def test_two_calls_with_one_log_sum_exp_add_up_to_one(score):
     assert_close(jax.tree.map(jnp.add, *grads), expected_grads, 1e-5)
 
 
+@pytest.mark.slow
 def test_a_saturated_additive_score_is_plus_or_minus_w():
     x, visible = plain_ranges.random_case(2, **SCORES["additive"])
     far = np.where(np.arange(x.q.shape[1]) % 2, 1e30, -1e30)[:, None]
@@ -143,6 +146,7 @@ def test_a_saturated_additive_score_is_plus_or_minus_w():
     np.testing.assert_array_equal(grads.q[..., :9], 0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("score", "dout_dtype"), [("dot", jnp.bfloat16), ("additive", jnp.float32)]
 )
@@ -161,7 +165,7 @@ def test_bfloat16_with_sums_in_float32(score, dout_dtype):
     assert_close(grads, expected_grads, 2e-2)
 
 
-@pytest.mark.parametrize("score", ["dot", "additive"])
+@pytest.mark.parametrize("score", daily(["dot", "additive"], "dot"))
 def test_what_nobody_sees_does_not_show(score):
     """In blocks that are visited it may be huge; what is in others is not even multiplied by 0."""
     x, _ = plain_ranges.random_case(4, **SCORES[score])
