@@ -22,7 +22,7 @@ from attnlab.models.transformer import Transformer, TransformerEncoder, Transfor
 from attnlab.models.transformer_config import TransformerConfig
 from attnlab.modules.scores import AdditiveScore
 from attnlab.ops import routes
-from attnlab.training.objective import TokenCrossEntropy
+from attnlab.training.objective import Batch, Objective, TokenCrossEntropy
 from attnlab.training.optimizers import OptimizerSettings
 from attnlab.training.parallel import ShardedJit
 from attnlab.training.step import TrainState, make_train_step
@@ -60,16 +60,36 @@ class MaskedLM(nn.Module):
 
 def lower(case: Case, devices: Sequence[jax.Device]) -> jax.stages.Lowered:
     """Traces and lowers the training step of the case; allocates nothing."""
-    model = build(case)
-    optimizer = OptimizerSettings().build(total_steps=1)
+    batch = _batch(case, case.batch, case.length, jax.ShapeDtypeStruct)
+    return lower_step(build(case), TokenCrossEntropy(), OptimizerSettings(), batch, devices)
+
+
+def lower_step(
+    model: nn.Module,
+    objective: Objective,
+    optimizer: OptimizerSettings,
+    batch: Batch,
+    devices: Sequence[jax.Device],
+    *,
+    streams: Sequence[str] = ("dropout",),
+) -> jax.stages.Lowered:
+    """Traces and lowers a training step of any model; allocates nothing.
+
+    Args:
+      model: model that is trained.
+      objective: objective to minimize.
+      optimizer: optimizer of the parameters.
+      batch: shapes and dtypes of a batch, all of them [rows, length].
+      devices: devices that the rows are split over.
+      streams: names of the random numbers that the model draws, as `make_train_step` takes them.
+    """
+    chain = optimizer.build(total_steps=2 + optimizer.warmup_steps)
     parallel = ShardedJit(devices)
-    state = jax.eval_shape(
-        lambda: TrainState.create(model, optimizer, _batch(case, 1, _PROBE, jnp.ones), 0)
-    )
-    shapes = _batch(case, case.batch, case.length, jax.ShapeDtypeStruct)
-    step = make_train_step(model, TokenCrossEntropy(), optimizer)
+    probe = {name: jnp.ones((1, _PROBE), x.dtype) for name, x in batch.items()}
+    state = jax.eval_shape(lambda: TrainState.create(model, chain, objective.inputs(probe), 0))
+    step = make_train_step(model, objective, chain, streams=streams)
     return parallel.compile(step, donate=True).lower(
-        _placed(state, parallel.whole), _placed(shapes, parallel.rows)
+        _placed(state, parallel.whole), _placed(batch, parallel.rows)
     )
 
 

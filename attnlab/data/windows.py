@@ -163,7 +163,7 @@ def random_windows(
     )
 
     def draw(_: int, rng: np.random.Generator) -> dict[str, np.ndarray]:
-        batch = {"tokens": windows[rng.integers(len(windows))]}
+        batch = {"tokens": windows[int(rng.integers(len(windows)))]}
         if num_positions is not None:
             start = rng.integers(num_positions - length + 1)
             batch["positions"] = np.arange(start, start + length, dtype=np.int32)

@@ -30,7 +30,7 @@ class BitsPerByte(TokenCrossEntropy):
     bytes_of: tuple[int, ...] = ()
 
     headline = "bits_per_byte"
-    shown = ("bits_per_byte", "accuracy")
+    shown = ("bits_per_byte", "perplexity", "accuracy")
 
     def counts(self, batch: Batch) -> dict[str, jax.Array]:
         """Tokens, sentences and bytes that are predicted."""

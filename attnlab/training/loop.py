@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import signal
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -50,7 +50,7 @@ class Task(Generic[M]):
     identity: dict[str, Any]
     streams: tuple[str, ...] = ("dropout",)
     start: Callable[[Any], Any] | None = None
-    watch: Callable[[Any], Mapping[str, float]] | None = None
+    watch: Callable[[Any], dict[str, float]] | None = None
 
 
 @dataclasses.dataclass(frozen=True)
