@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Iterator, Sequence
 
 from attnlab.bench import environment, targets, topology
+from attnlab.bench.workers import Workers
 from attnlab.runs import command_line, loop, provenance
 from attnlab.runs.errors import Invalid
 from attnlab.runs.folder import Folder
@@ -41,7 +43,8 @@ def run(settings: Settings, folder: Folder) -> int:
     for target in settings.targets:
         topology.require_compiler(targets.parse(target))
     keep_compiled()
-    parallel = settings.over_devices(settings.batch_sizes().values())
+    trains = "train" in settings.parts
+    parallel = settings.over_devices(settings.batch_sizes().values() if trains else ())
     corpus = read(settings)
     rows: Rows[tuple, Row] = Rows(folder, key_of, KINDS)
     require_same_text(rows, corpus, folder)
@@ -49,16 +52,14 @@ def run(settings: Settings, folder: Folder) -> int:
     items = plan(settings)
 
     with contextlib.ExitStack() as stack:
-        there = compiler.process()
-        entered = False
+
+        @functools.cache
+        def there() -> Workers:
+            return stack.enter_context(compiler.process())
 
         def compiled(item: Compiled) -> Iterator[Row]:
-            nonlocal entered
-            if not entered:
-                entered = True
-                stack.enter_context(there)
             vocab_size = corpus.tokenizer.vocab_size
-            yield from compiler.compiled(there, item.model, item.target, settings, vocab_size)
+            yield from compiler.compiled(there(), item.model, item.target, settings, vocab_size)
 
         def trained(cell: Cell) -> Iterator[Row]:
             where = cell.folder(folder.path)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any
 
 from experiments.language_model.evaluate import evaluations
@@ -38,27 +39,26 @@ Item = Cell | Timed | Compiled | Copying
 
 
 def plan(settings: Settings) -> list[Item]:
-    """The items in their order: what says most, first; the other seeds of it, last."""
-    first, rest = (
-        [
-            Cell(model, length, seed)
-            for seed in seeds
-            for length in settings.lengths
-            for model in settings.models
-        ]
-        for seeds in (settings.seeds[:1], settings.seeds[1:])
-    )
-    timed = [Timed(length) for length in settings.cost_lengths]
-    copying = [Copying(model) for model in settings.copy_models]
-    compiled = [Compiled(target, model) for target in settings.targets for model in settings.models]
-    parts = settings.parts
-    return [
-        *(first if "train" in parts else []),
-        *(timed if "cost" in parts else []),
-        *(compiled if "cost" in parts else []),
-        *(copying if "copy" in parts else []),
-        *(rest if "train" in parts else []),
-    ]
+    """The items in their order: what the answer at each length needs, then what it rests on."""
+
+    def cells(length: int, seeds: Sequence[int]) -> list[Item]:
+        return [Cell(model, length, seed) for seed in seeds for model in settings.models]
+
+    first, rest = settings.seeds[:1], settings.seeds[1:]
+    trains, times, copies = (part in settings.parts for part in ("train", "cost", "copy"))
+    found: list[Item] = []
+    for length in settings.lengths:
+        found += cells(length, first) if trains else []
+        found += [Timed(length)] if times and length in settings.cost_lengths else []
+    if times:
+        longer = [length for length in settings.cost_lengths if Timed(length) not in found]
+        found += [Timed(length) for length in longer]
+    found += [Copying(model) for model in settings.copy_models] if copies else []
+    if times:
+        found += [Compiled(target, m) for target in settings.targets for m in settings.models]
+    for length in settings.lengths if trains else ():
+        found += cells(length, rest)
+    return found
 
 
 def keys(item: Item, settings: Settings) -> list[tuple[Any, ...]]:

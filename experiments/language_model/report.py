@@ -154,9 +154,9 @@ def _copies(rows: Sequence[Row]) -> list[str]:
     return [
         f"## A copy across {one.distance:,} tokens",
         markdown_table(["model", "symbols right", "without attention", "steps"], cells),
-        "A word of random symbols, noise, and the word again, which is to be predicted by one layer"
-        f" of attention; each symbol stands {one.distance:,} tokens behind its first. A guess is"
-        f" right {one.chance:.1%} of the time.",
+        "A word of random symbols, noise, and the word again, each symbol behind the number of its"
+        " place: one layer is to predict it from the first word, which stands at least"
+        f" {one.distance:,} tokens before. A guess is right {one.chance:.1%} of the time.",
     ]
 
 

@@ -99,7 +99,7 @@ class Copied:
 
     Attributes:
       model: name of the model.
-      distance: number of tokens between a symbol and its copy.
+      distance: number of tokens that lie between a symbol and its copy at least.
       accuracy: share of the copied symbols that it predicts.
       chance: share that a guess would have.
       zeroed: share with the last projection of every attention at 0.

@@ -62,13 +62,13 @@ class Settings(TrainFlags):
         "copy across --copy_distance tokens.",
         choices=PARTS,
     )
-    steps: int = flag(400, "Number of steps of a training.", least=1)
+    steps: int = flag(300, "Number of steps of a training.", least=1)
     batch_tokens: int = flag(8192, "Tokens in a step, the same at every length.", least=1)
     learning_rate: float = flag(3e-3, "Learning rate at its peak.", above=0)
     schedule: str = flag(
         "linear", "Course of the learning rate behind its warm-up.", choices=SCHEDULES
     )
-    warmup_steps: int = flag(40, "Steps until the learning rate's peak.", least=1)
+    warmup_steps: int = flag(30, "Steps until the learning rate's peak.", least=1)
     b2: float = flag(0.98, "Decay of Adam's second moment.", above=0, below=1)
     epsilon: float = flag(1e-8, "Epsilon of Adam.", above=0)
     clip_norm: float = flag(1.0, "Largest norm of the gradient; 0 = no limit.", least=0)
@@ -110,7 +110,7 @@ class Settings(TrainFlags):
     copy_models: tuple[str, ...] = flag(
         ("window", "lsh-4"), "Models that learn to copy across --copy_distance tokens."
     )
-    copy_distance: int = flag(1024, "Tokens across which the copy task copies.", least=2)
+    copy_distance: int = flag(1024, "Tokens across which the copy task copies.", least=17)
     copy_steps: int = flag(600, "Number of steps on the copy task.", least=1)
 
     def __post_init__(self) -> None:
