@@ -62,17 +62,17 @@ class Settings(TrainFlags):
         "copy across --copy_distance tokens.",
         choices=PARTS,
     )
-    steps: int = flag(300, "Number of steps of a training.", least=1)
-    batch_tokens: int = flag(8192, "Tokens in a step, the same at every length.", least=1)
+    steps: int = flag(1200, "Number of steps of a training.", least=1)
+    batch_tokens: int = flag(2048, "Tokens in a step, the same at every length.", least=1)
     learning_rate: float = flag(3e-3, "Learning rate at its peak.", above=0)
     schedule: str = flag(
         "linear", "Course of the learning rate behind its warm-up.", choices=SCHEDULES
     )
-    warmup_steps: int = flag(30, "Steps until the learning rate's peak.", least=1)
+    warmup_steps: int = flag(100, "Steps until the learning rate's peak.", least=1)
     b2: float = flag(0.98, "Decay of Adam's second moment.", above=0, below=1)
     epsilon: float = flag(1e-8, "Epsilon of Adam.", above=0)
     clip_norm: float = flag(1.0, "Largest norm of the gradient; 0 = no limit.", least=0)
-    validate_every: int = flag(100, "Steps between validations, each with a checkpoint.", least=1)
+    validate_every: int = flag(300, "Steps between validations, each with a checkpoint.", least=1)
     num_layers: int = flag(2, "Layers of a model.", least=1)
     num_heads: int = flag(2, "Heads of a layer; the width is num_heads * head_dim.", least=1)
     head_dim: int = flag(64, "Width of one head.", least=1)
