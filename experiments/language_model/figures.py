@@ -43,13 +43,18 @@ def _look(model: str) -> dict[str, Any]:
     return {"color": MECHANISMS["lsh"][0], "marker": marker, "linestyle": dash, "markersize": size}
 
 
-def _panels(count: int, height: float = 3.4, **options: Any) -> tuple[Figure, list[Any]]:
-    figure = Figure(figsize=(1.3 + 3.5 * count, height), layout="constrained")
-    panels = list(figure.subplots(1, count, squeeze=False, **options)[0])
-    for axes in panels:
+def _panels(count: int, **options: Any) -> tuple[Figure, list[Any]]:
+    """Panels in one row, or in rows of two where they are more than three."""
+    columns = count if count <= 3 else 2
+    rows = -(-count // columns)
+    figure = Figure(figsize=(1.3 + 3.5 * columns, 3.4 * rows), layout="constrained")
+    panels = list(figure.subplots(rows, columns, squeeze=False, **options).ravel())
+    for axes in panels[count:]:
+        axes.remove()
+    for axes in panels[:count]:
         axes.grid(color=GRID, linewidth=0.7)
         axes.set_axisbelow(True)
-    return figure, panels
+    return figure, panels[:count]
 
 
 def _legend(figure: Figure, panels: Sequence[Any]) -> Figure:
@@ -90,20 +95,25 @@ def _frontier(rows: Sequence[Row]) -> Figure | None:
                     textcoords="offset points", fontsize=7, color=MUTED,
                 )  # fmt: skip
         axes.set_xscale("log")
-        _plain(axes.xaxis, form)
+        _ticks(axes.xaxis, form)
         axes.set_xlabel(name)
     panels[0].set_ylabel("bits per byte, test")
     figure.suptitle("Bits per byte against cost; beside a mark, the length", fontsize=10)
     return _legend(figure, panels)
 
 
-def _plain(axis: Any, form: Callable[[float], str]) -> None:
-    """Ticks at 1, 2 and 5 with their units."""
-    axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+def _ticks(axis: Any, form: Callable[[float], str]) -> None:
+    """Logarithmic ticks at round numbers with their units: powers of 2 of bytes."""
+    binary = form is human
+    axis.set_major_locator(LogLocator(2.0) if binary else LogLocator(subs=(1.0, 2.0, 5.0)))
     axis.set_minor_locator(NullLocator())
-    axis.set_major_formatter(
-        FuncFormatter(lambda x, _: form(x).replace(".00", "").replace(".0", ""))
-    )
+    axis.set_major_formatter(FuncFormatter(lambda x, _: _short(form(x))))
+
+
+def _short(text: str) -> str:
+    """`10.0 ms` as `10 ms`."""
+    number, unit = text.split(" ")
+    return f"{float(number):g} {unit}"
 
 
 def _rounds(rows: Sequence[Row]) -> Figure | None:
@@ -193,7 +203,7 @@ def _cost(rows: Sequence[Row]) -> Figure | None:
         axes.set_xticks(*zip(*((n, thousands(n)) for n in sorted({n for _, n, _ in marks})),
                              strict=True))  # fmt: skip
         axes.xaxis.set_minor_locator(NullLocator())
-        _plain(axes.yaxis, form)
+        _ticks(axes.yaxis, form)
         axes.set_title(name)
         axes.set_xlabel("length (tokens)")
     return _legend(figure, panels)

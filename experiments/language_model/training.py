@@ -123,10 +123,10 @@ def mass_seen(
 
     "mass" is the mean over layers, heads and queries of the first window to validate on, and
     "pairs" the share of all pairs that is seen, which keys at random would have as mass. None where
-    the model does not hash.
+    the model does not hash, or hashes what rotary positions have turned, which is not looked at.
     """
     num_hashes = rounds_of(cell.model)
-    if num_hashes is None:
+    if num_hashes is None or settings.positions == "rotary":
         return None
     length = min(cell.length, WATCHED)
     rotations = make_rotations(
