@@ -29,10 +29,10 @@ _GPU = {
 
 # Kitaev et al. 2020, §5, enwik8-64K, as the authors' configuration of January 2020 has it (Trax,
 # 915b3f78): 12 layers, width 1024, 8 heads of 128, d_ff 4096, 2 rounds, chunks of 256, Adam with
-# 0.03125 · min(step / 2000, 1) · max(step, 2000)^−½, 8 windows of 64K bytes a step. Their layers are
-# a pattern, three local to one LSH, and their positions axial; here all layers hash, and positions
-# are a full table, as the authors had them in October 2019. The paper's result is 1.05 bits per
-# byte of the test part after further tuning, 1.19 after 20,000 steps.
+# 0.03125 · min(step / 2000, 1) · max(step, 2000)^−½, 8 windows of 64K bytes a step. Their layers
+# are a pattern, three local to one LSH, and their positions axial; here all layers hash, and
+# positions are a full table, as the authors had them in October 2019. The paper's result is 1.05
+# bits per byte of the test part after further tuning, 1.19 after 20,000 steps.
 _PAPER = {
     "models": ("lsh-2",),
     "lengths": (65536,),
