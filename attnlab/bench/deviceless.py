@@ -3,7 +3,7 @@
 import dataclasses
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import jax
 
@@ -17,11 +17,26 @@ NO_CUDNN = "cuDNN not found"
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
 
-def analyze(case: Case) -> Result:
+Lower = Callable[[Case, Sequence[jax.Device]], jax.stages.Lowered]
+
+
+def lower(case: Case, devices: Sequence[jax.Device]) -> jax.stages.Lowered:
+    """The program that a case names."""
+    if case.program == ATTENTION:
+        return programs.lower(case, mechanisms.build(case), devices)
+    return training_programs.lower(case, devices)
+
+
+def analyze(case: Case, lower: Lower = lower) -> Result:
     """Compiles the case for its target.
 
     Where the device would choose cuDNN's attention and cuDNN is not installed here, it is compiled
     blockwise, and the row's message says so.
+
+    Args:
+      case: case to compile.
+      lower: function of a case and its devices, which lowers it with the case's implementation;
+        default: the program that the case names.
 
     Returns:
       A result "ok" or "too_large". Whatever the mechanism or the compiler raises, it raises.
@@ -30,23 +45,22 @@ def analyze(case: Case) -> Result:
     target = targets.parse(case.target)
     devices = topology.devices(target)
     try:
-        return _compiled(case, case, target, devices)
+        return _compiled(case, case, lower, target, devices)
     except RuntimeError as error:
         if NO_CUDNN not in str(error) or case.implementation is not None:
             raise
     blockwise = dataclasses.replace(case, implementation="blockwise")
-    result = _compiled(case, blockwise, target, devices)
+    result = _compiled(case, blockwise, lower, target, devices)
     note = "compiled blockwise: cuDNN, which the device would choose, is not installed"
     return dataclasses.replace(result, message="; ".join(filter(None, [result.message, note])))
 
 
-def _compiled(case: Case, built: Case, target: Target, devices: Sequence[jax.Device]) -> Result:
+def _compiled(
+    case: Case, built: Case, lower: Lower, target: Target, devices: Sequence[jax.Device]
+) -> Result:
     start = time.perf_counter()
     with platforms.compiling_for(target.platform):
-        if case.program == ATTENTION:
-            lowered = programs.lower(built, mechanisms.build(built), devices)
-        else:
-            lowered = training_programs.lower(built, devices)
+        lowered = lower(built, devices)
         try:
             compiled = lowered.compile()
         except jax.errors.JaxRuntimeError as error:

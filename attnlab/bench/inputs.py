@@ -28,7 +28,7 @@ class Text:
     @functools.cached_property
     def digest(self) -> str:
         """The SHA-256 of the bytes: which input a result belongs to."""
-        return hashlib.sha256(self.data.tobytes()).hexdigest()
+        return hashlib.sha256(self.data.data).hexdigest()
 
     def windows(self, batch: int, length: int) -> np.ndarray:
         """Consecutive windows [batch, length] of the text, from its beginning again at its end.

@@ -26,7 +26,7 @@ from attnlab.models.transformer import Transformer, TransformerEncoder, Transfor
 from attnlab.models.transformer.config import TransformerConfig
 from attnlab.modules.scores import AdditiveScore
 from attnlab.ops import routes
-from attnlab.training.objective import TokenCrossEntropy
+from attnlab.training.objective import Batch, Objective, TokenCrossEntropy
 from attnlab.training.optimizers import OptimizerSettings
 from attnlab.training.parallel import ShardedJit
 from attnlab.training.step import TrainState, make_train_step
@@ -67,22 +67,55 @@ class MaskedLM(nn.Module):
 
 def lower(case: Case, devices: Sequence[jax.Device]) -> jax.stages.Lowered:
     """Traces and lowers the training step of the case; allocates nothing."""
-    parallel = ShardedJit(devices)
-    state = jax.eval_shape(lambda: initial_state(case))
-    shapes = _batch(case, case.batch, case.length, jax.ShapeDtypeStruct)
-    step = make_train_step(build(case), TokenCrossEntropy(), _optimizer())
-    return parallel.compile(step, donate=True).lower(
-        _placed(state, parallel.whole), _placed(shapes, parallel.rows)
-    )
+    return lower_step(*_training(case), devices)
 
 
 def initial_state(case: Case) -> TrainState:
     """The state that the first step of the case is given."""
-    return TrainState.create(build(case), _optimizer(), _batch(case, 1, _PROBE, jnp.ones), 0)
+    return _state(*_training(case))
 
 
-def _optimizer() -> optax.GradientTransformation:
-    return OptimizerSettings().build(total_steps=1)
+def lower_step(
+    model: nn.Module,
+    objective: Objective,
+    optimizer: OptimizerSettings,
+    batch: Batch,
+    devices: Sequence[jax.Device],
+    *,
+    streams: Sequence[str] = ("dropout",),
+) -> jax.stages.Lowered:
+    """Traces and lowers a training step of any model; allocates nothing.
+
+    Args:
+      model: model that is trained.
+      objective: objective to minimize.
+      optimizer: optimizer of the parameters.
+      batch: shapes and dtypes of a batch, all of them [rows, length].
+      devices: devices that the rows are split over.
+      streams: names of the random numbers that the model draws, as `make_train_step` takes them.
+    """
+    parallel = ShardedJit(devices)
+    state = jax.eval_shape(lambda: _state(model, objective, optimizer, batch))
+    step = make_train_step(model, objective, _chain(optimizer), streams=streams)
+    return parallel.compile(step, donate=True).lower(
+        _placed(state, parallel.whole), _placed(batch, parallel.rows)
+    )
+
+
+def _training(case: Case) -> tuple[nn.Module, Objective, OptimizerSettings, Batch]:
+    batch = _batch(case, case.batch, case.length)
+    return build(case), TokenCrossEntropy(), OptimizerSettings(), batch
+
+
+def _state(
+    model: nn.Module, objective: Objective, optimizer: OptimizerSettings, batch: Batch
+) -> TrainState:
+    probe = {name: jnp.ones((1, _PROBE), x.dtype) for name, x in batch.items()}
+    return TrainState.create(model, _chain(optimizer), objective.inputs(probe), 0)
+
+
+def _chain(optimizer: OptimizerSettings) -> optax.GradientTransformation:
+    return optimizer.build(total_steps=2 + optimizer.warmup_steps)
 
 
 def build(case: Case) -> nn.Module:
@@ -134,9 +167,9 @@ def _attention(case: Case, config: TransformerConfig) -> nn.Module:
     raise ValueError(f"no mechanism {case.mechanism!r} in {case.program}")
 
 
-def _batch(case: Case, rows: int, length: int, make: Any) -> dict[str, Any]:
+def _batch(case: Case, rows: int, length: int) -> Batch:
     names = {"translate": ("source", "target"), "bert": ("tokens", "target")}
-    tokens = make((rows, length), jnp.int32)
+    tokens = jax.ShapeDtypeStruct((rows, length), jnp.int32)
     return dict.fromkeys(names.get(case.program, ("tokens",)), tokens)
 
 

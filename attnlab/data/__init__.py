@@ -4,8 +4,9 @@
     dates        dates written in many ways → ISO, with known alignments
     files        aligned files, TSV and plain text, prepared once by a TFDS builder
     tfds_source  data sets that TFDS has prepared, without TensorFlow
-    tokenizers   bytes and numbers
+    tokenizers   bytes, characters and numbers
     subwords     SentencePiece, trained on the training split
+    windows      windows over one long text, which may stay on disk
     batching     endless batches for training, finite ones for evaluation
 
 Below them: lines (of text files), cache, texts (records as strings), tfrecord, encoding, pools (the

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from attnlab.tokens import EOS, NUM_SPECIAL, UNK
 
-__all__ = ["Bytes", "Numbers", "Tokenizer"]
+__all__ = ["Bytes", "Characters", "Numbers", "Tokenizer"]
 
 
 SPECIAL = ("<pad>", "<s>", "</s>", "<unk>")  # as SentencePiece writes them
@@ -69,6 +69,11 @@ class Bytes:
     def encode(self, text: str) -> list[int]:
         return [NUM_SPECIAL + byte for byte in text.encode()]
 
+    @property
+    def bytes_of(self) -> tuple[int, ...]:
+        """Numbers of bytes that the ids stand for."""
+        return (0,) * NUM_SPECIAL + (1,) * 256
+
     def decode(self, ids: Iterable[int]) -> str:
         # a model can write half a character
         return bytes(token - NUM_SPECIAL for token in until_end(ids)).decode(errors="replace")
@@ -76,6 +81,48 @@ class Bytes:
     def pieces(self, ids: Iterable[int]) -> list[str]:
         # a byte alone is a character only in ASCII
         return [piece(i, lambda i: bytes([i]).decode(errors="replace")) for i in ids]
+
+
+@dataclasses.dataclass(frozen=True)
+class Characters:
+    """The characters of a text, each 4 + its place in the sorted vocabulary; others are UNK.
+
+    >>> tokenizer = Characters.of("hello")
+    >>> tokenizer.characters, tokenizer.encode("hey")
+    ('ehlo', [5, 4, 3])
+    >>> tokenizer.decode([5, 4, 6, 7])
+    'helo'
+    """
+
+    characters: str
+
+    @classmethod
+    def of(cls, text: str) -> "Characters":
+        """The vocabulary of a text."""
+        return cls("".join(sorted(set(text))))
+
+    @property
+    def vocab_size(self) -> int:
+        return NUM_SPECIAL + len(self.characters)
+
+    @property
+    def digest(self) -> str:
+        return f"characters {sha256([self.characters.encode()])}"
+
+    def encode(self, text: str) -> list[int]:
+        places = {character: NUM_SPECIAL + i for i, character in enumerate(self.characters)}
+        return [places.get(character, UNK) for character in text]
+
+    @property
+    def bytes_of(self) -> tuple[int, ...]:
+        """Numbers of bytes that the ids stand for, in UTF-8."""
+        return (0,) * NUM_SPECIAL + tuple(len(x.encode()) for x in self.characters)
+
+    def decode(self, ids: Iterable[int]) -> str:
+        return "".join(self.characters[token - NUM_SPECIAL] for token in until_end(ids))
+
+    def pieces(self, ids: Iterable[int]) -> list[str]:
+        return [piece(i, self.characters.__getitem__) for i in ids]
 
 
 @dataclasses.dataclass(frozen=True)

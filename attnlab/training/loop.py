@@ -39,6 +39,8 @@ class Task(Generic[M]):
       identity: JSON values that make this training what it is; a checkpoint of another is refused.
       streams: names of the model's random numbers, as `make_train_step` takes them.
       start: (parameters that `init` drew) -> parameters to start from; None = those of `init`.
+      watch: (variables) -> numbers by name, added to each validation's row of the curve; None =
+        nothing is added.
     """
 
     model: M
@@ -48,6 +50,7 @@ class Task(Generic[M]):
     identity: dict[str, Any]
     streams: tuple[str, ...] = ("dropout",)
     start: Callable[[Any], Any] | None = None
+    watch: Callable[[Any], dict[str, float]] | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -220,7 +223,8 @@ def train(
             if validates:
                 sums = validate(validation_step, parallel, state.variables, task.validation())
                 found = sums.means(objective)
-                add_row("validation", step, found)
+                watched = task.watch(parallel.read(state).variables) if task.watch else {}
+                add_row("validation", step, found | watched)
                 say(progress.validation_line(step, found))
             if saves:
                 save(step, found[objective.headline] if found else None, wait=last or stops)

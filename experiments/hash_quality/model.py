@@ -18,7 +18,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from attnlab.data.tasks import ENDLESS
+from attnlab.data.windows import Windows, as_tokens, random_windows
+from attnlab.models.activations import shared_projections
 from attnlab.models.transformer import TransformerConfig, TransformerLM
 from attnlab.ops.lsh.attention import LSHOptions
 from attnlab.ops.routes import LSH
@@ -125,20 +126,8 @@ def windows(data: np.ndarray, size: int, length: int, seed: int) -> grain.IterDa
     Returns:
       A dataset of {"tokens", "positions"}, int32 [BATCH, size].
     """
-
-    def draw(_: int, rng: np.random.Generator) -> dict[str, np.ndarray]:
-        first = rng.integers(data.size - size + 1)
-        start = rng.integers(length - size + 1)
-        positions = np.arange(start, start + size, dtype=np.int32)
-        return {"tokens": as_tokens(data[first : first + size]), "positions": positions}
-
-    order = grain.MapDataset.range(ENDLESS).seed(seed).random_map(draw).batch(BATCH)
-    return order.to_iter_dataset(grain.ReadOptions(num_threads=0))
-
-
-def as_tokens(data: np.ndarray) -> np.ndarray:
-    """The ids that `tokenizers.Bytes` gives the bytes."""
-    return data.astype(np.int32) + NUM_SPECIAL
+    of_text = Windows(data, size, first_id=NUM_SPECIAL)
+    return random_windows(of_text, batch_size=BATCH, seed=seed, num_positions=length)
 
 
 def activations(
@@ -147,18 +136,9 @@ def activations(
     """Queries, which are the keys, and values of all layers, [layers, L, N, H], on bytes [L]."""
     model = build(settings, data.size)
 
-    def is_projection(module: nn.Module, _: str) -> bool:
-        return module.name in ("query_key", "value")
-
     @jax.jit
     def run(variables, tokens):
-        _, kept = model.apply(variables, tokens, capture_intermediates=is_projection)
-        return kept["intermediates"]["decoder"]
+        return shared_projections(model, variables, tokens)
 
-    kept = run(variables, as_tokens(data)[None])
-    layers = [kept[f"layer_{i}"]["attention"] for i in range(settings.num_layers)]
-    qk, v = (
-        jnp.concatenate([layer[name]["__call__"][0] for layer in layers])
-        for name in ("query_key", "value")
-    )
-    return qk, v
+    qk, v = run(variables, as_tokens(data, NUM_SPECIAL)[None])
+    return qk[:, 0], v[:, 0]

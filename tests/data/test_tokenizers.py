@@ -6,7 +6,7 @@ import sentencepiece
 from attnlab.data import subwords as subwords_module
 from attnlab.data.dates import Dates
 from attnlab.data.subwords import train_sentencepiece
-from attnlab.data.tokenizers import Bytes, Numbers
+from attnlab.data.tokenizers import Bytes, Characters, Numbers
 from attnlab.runs.errors import Invalid
 from attnlab.tokens import BOS, EOS, NUM_SPECIAL, PAD, UNK
 
@@ -29,6 +29,7 @@ def round_trips(tokenizer, text):
 def test_text_comes_back(subwords):
     round_trips(Bytes(), "naïve 注意 \0\n")
     round_trips(Numbers(11), "0 10 3")
+    round_trips(Characters.of("注意naïve \0\n"), "naïve 注意 \0\n")
     for i in range(20):
         round_trips(subwords, DATES[i]["source"])
 
@@ -37,6 +38,10 @@ def test_vocabularies():
     assert Bytes().vocab_size == 260
     assert max(Bytes().encode("\xff")) < 260
     assert Numbers(11).encode("10 11") == [14, UNK]
+    characters = Characters.of("baab")
+    assert (characters.vocab_size, characters.encode("abc")) == (6, [4, 5, UNK])
+    assert characters.pieces([0, 4, 5]) == ["<pad>", "a", "b"]
+    assert characters.digest == Characters.of("ab").digest != Characters.of("ac").digest
     assert Bytes().decode([NUM_SPECIAL + 0xC3, EOS]) == "\ufffd"  # half a character
 
 

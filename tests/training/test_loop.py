@@ -87,6 +87,18 @@ def whole_run(tmp_path_factory):
     return folder, run(folder)
 
 
+def test_what_is_watched_stands_in_the_validations_rows(tmp_path):
+    def watch(variables):
+        return {"largest": max(float(np.abs(x).max()) for x in jax.tree.leaves(variables))}
+
+    found = run(tmp_path / "watched", task={"watch": watch})
+    rows = read_metrics(tmp_path / "watched")
+    watched = [row["largest"] for row in rows if row["kind"] == "validation"]
+    assert len(watched) == 2 and found.step == 12
+    assert watched[-1] == watch(found.variables)["largest"] != watched[0]
+    assert not any("largest" in row for row in rows if row["kind"] == "training")
+
+
 def test_the_curve_has_every_row(whole_run):
     folder, trained = whole_run
     rows = read_metrics(folder)

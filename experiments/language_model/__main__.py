@@ -1,0 +1,134 @@
+"""The command line of `language_model`, and what it does."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Iterator, Sequence
+
+from attnlab.bench import environment, targets, topology
+from attnlab.bench.workers import Workers
+from attnlab.runs import command_line, loop, provenance
+from attnlab.runs.errors import Invalid
+from attnlab.runs.folder import Folder
+from attnlab.runs.rows import Rows
+from attnlab.training.flags import FREE
+from attnlab.training.run import keep_compiled, run_training
+from attnlab.training.tensorboard import require_tensorboard
+from experiments import language_model
+from experiments.language_model import compiler, copying, cost, figures, report
+from experiments.language_model.conclusion import answer
+from experiments.language_model.corpus import Corpus, read
+from experiments.language_model.evaluate import measure
+from experiments.language_model.plan import Compiled, Copying, Item, Timed, keys, plan, title
+from experiments.language_model.rows import KINDS, Row, key_of
+from experiments.language_model.settings import Settings
+from experiments.language_model.training import Cell, task
+
+
+def main(argv: list[str]) -> int:
+    """Parses the flags, trains, measures and reports."""
+    return command_line.run(argv, Settings, run, doc=language_model.__doc__, free=FREE)
+
+
+def run(settings: Settings, folder: Folder) -> int:
+    """Does what is missing of the plan, and reports.
+
+    Raises:
+      Invalid: the text is no text for these settings, or another one than before; a batch does not
+        divide over the devices; a compiler or TensorBoard is asked for and not installed.
+    """
+    if settings.tensorboard:
+        require_tensorboard()
+    for target in settings.targets:
+        topology.require_compiler(targets.parse(target))
+    keep_compiled()
+    trains = "train" in settings.parts
+    parallel = settings.over_devices(settings.batch_sizes().values() if trains else ())
+    corpus = read(settings)
+    rows: Rows[tuple, Row] = Rows(folder, key_of, KINDS)
+    require_same_text(rows, corpus, folder)
+    rows.environment = environment.describe(corpus.text, ("optax", "grain"))
+    items = plan(settings)
+
+    with contextlib.ExitStack() as stack:
+
+        @functools.cache
+        def there() -> Workers:
+            return stack.enter_context(compiler.process())
+
+        def compiled(item: Compiled) -> Iterator[Row]:
+            vocab_size = corpus.tokenizer.vocab_size
+            yield from compiler.compiled(there(), item.model, item.target, settings, vocab_size)
+
+        def trained(cell: Cell) -> Iterator[Row]:
+            where = cell.folder(folder.path)
+            found = run_training(
+                task(cell, settings, corpus),
+                settings=settings.loop(
+                    steps=settings.steps, validate_every=settings.validate_every, seed=cell.seed
+                ),
+                optimizer=settings.optimizer(),
+                parallel=parallel,
+                folder=where,
+                tensorboard=settings.tensorboard,
+            )
+            yield from measure(cell, settings, corpus, found, where)
+
+        def measured(item: Item) -> Iterator[Row]:
+            match item:
+                case Cell():
+                    yield from trained(item)
+                case Timed():
+                    yield from cost.timed(item.length, settings, corpus)
+                case Compiled():
+                    yield from compiled(item)
+                case Copying():
+                    yield from copying.learned(item.model, settings, folder.path)
+
+        def reported() -> loop.Report:
+            kept = rows.of(key for item in items for key in keys(item, settings))
+            found = [one.row for one in kept]
+            done = [item for item in items if rows.kept.keys() >= {*keys(item, settings)}]
+            text = report.markdown(
+                found,
+                settings,
+                text=f"{corpus.text.name} (split {corpus.split.name})",
+                to_come=[title(item) for item in items if item not in done],
+                where=provenance.table([one.where for one in kept]),
+            )
+            return loop.Report(text, figures.draw(found), said=answer(found, settings))
+
+        job = loop.Job(
+            unit="parts",
+            measure=measured,
+            done=lambda row: True,
+            title=title,
+            line=said,
+            report=reported,
+            keys=lambda item: keys(item, settings),
+        )
+        return loop.run(job, items, folder, rows, where=rows.environment["device"])
+
+
+def said(found: Sequence[Row]) -> str:
+    """The rows of an item, for the terminal."""
+    return "; ".join(row.line() for row in found)
+
+
+def require_same_text(rows: Rows[tuple, Row], corpus: Corpus, folder: Folder) -> None:
+    """Refuses to go on with another text.
+
+    Raises:
+      Invalid: the rows of the folder are of another one.
+    """
+    for one in rows.kept.values():
+        if one.where.environment["input"]["sha256"] != corpus.text.digest:
+            raise Invalid(
+                f"--resume={folder.path} is about another text than {corpus.text.name} is now; "
+                "start a new run"
+            )
+
+
+if __name__ == "__main__":
+    command_line.start(main)

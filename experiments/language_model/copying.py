@@ -1,0 +1,138 @@
+"""Does hashing find what is far? A word, a thousand tokens of noise, and the word again.
+
+    w_1 … w_n   noise … noise   1 w_1 2 w_2 … n w_n
+
+Each w_i is an id of its own, one of `SYMBOLS` that may stand at place i, and before its copy stands
+the place's number. So one layer can find it by what it is, not by where it is: it is to learn that
+the query of a number hashes as the keys of its place's symbols. Only the copies are predicted, and
+nothing but the word itself says what they are: a window that does not reach it can only guess.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import grain
+import jax
+import numpy as np
+
+from attnlab.data.tasks import ENDLESS
+from attnlab.models.transformer import TransformerLM
+from attnlab.tokens import NUM_SPECIAL, PAD
+from attnlab.training.curve import Meter
+from attnlab.training.loop import LoopSettings, Task
+from attnlab.training.objective import Batch, TokenCrossEntropy
+from attnlab.training.optimizers import OptimizerSettings
+from attnlab.training.parallel import parallel_over
+from attnlab.training.run import run_training
+from attnlab.training.step import make_validation_step
+from experiments.language_model.models import Sizes, ablated, build, streams
+from experiments.language_model.rows import Copied
+from experiments.language_model.settings import Settings
+
+__all__ = ["SYMBOLS", "learned", "words"]
+
+WORD, SYMBOLS, NOISE = 16, 16, 32  # places of a word, symbols of a place, ids of noise
+FIRST_NUMBER = NUM_SPECIAL + WORD * SYMBOLS
+FIRST_NOISE = FIRST_NUMBER + WORD
+BATCH = 8
+HELD_OUT = 8  # batches to validate and to test on
+
+
+class OfTheTarget(TokenCrossEntropy):
+    """Cross entropy of the target's tokens that are not PAD; the model reads the tokens alone."""
+
+    def inputs(self, batch: Batch) -> Batch:
+        """The tokens."""
+        return {"tokens": batch["tokens"]}
+
+
+def learned(name: str, settings: Settings, parent: Path) -> Iterator[Copied]:
+    """Trains a model on the task and yields how much of new words it copies.
+
+    Args:
+      name: name of the model.
+      settings: settings of the run, with the distance and the number of steps.
+      parent: folder of the run.
+    """
+    distance, steps, seed = settings.copy_distance, settings.copy_steps, settings.seeds[0]
+    sizes = sizes_of(settings)
+    model = build(name, sizes, vocab_size=FIRST_NOISE + NOISE, length=distance + 2 * WORD)
+    identity = {"task": "copy", "model": name, "distance": distance, "steps": steps, "seed": seed}
+    found = run_training(
+        Task(
+            model,
+            OfTheTarget(),
+            words(distance, seed).to_iter_dataset(grain.ReadOptions(num_threads=0)),
+            lambda: held_out(distance, seed + 1),
+            identity | {"sizes": dataclasses.asdict(sizes)},
+            streams=streams(name),
+        ),
+        settings=LoopSettings(steps, validate_every=-(-steps // 4), seed=seed),
+        optimizer=OptimizerSettings(
+            learning_rate=3e-3,
+            schedule="linear",
+            warmup_steps=min(50, steps // 2),
+            b2=0.98,
+            clip_norm=1.0,
+        ),
+        parallel=parallel_over("jit", jax.local_devices()[:1]),
+        folder=parent / f"copy-{name}",
+    )
+    right, zeroed = (
+        accuracy(model, variables, distance, seed + 2)
+        for variables in (found.variables, ablated(found.variables))
+    )
+    yield Copied(name, distance, right, 1 / SYMBOLS, zeroed, steps, found.seconds)
+
+
+def sizes_of(settings: Settings) -> Sizes:
+    """One small layer, with the window and the chunks of the run's models."""
+    return dataclasses.replace(
+        settings.sizes(),
+        num_layers=1,
+        num_heads=2,
+        head_dim=64,
+        hidden=512,
+        positions="sinusoid",
+        dropout_rate=0.0,
+        attention_dropout_rate=0.0,
+    )
+
+
+def words(distance: int, seed: int) -> grain.MapDataset:
+    """Endless batches {"tokens", "target"}, int32 [BATCH, distance + 2 · WORD].
+
+    Args:
+      distance: number of tokens from the beginning of the word to the first number.
+      seed: seed of words and noise.
+    """
+    places = np.arange(WORD)
+
+    def draw(_: int, rng: np.random.Generator) -> dict[str, np.ndarray]:
+        word = NUM_SPECIAL + places * SYMBOLS + rng.integers(SYMBOLS, size=WORD)
+        noise = FIRST_NOISE + rng.integers(NOISE, size=distance - WORD)
+        copy = np.stack([FIRST_NUMBER + places, word], axis=1).ravel()
+        tokens = np.concatenate([word, noise, copy]).astype(np.int32)
+        target = np.full_like(tokens, PAD)
+        target[distance + 1 :: 2] = word
+        return {"tokens": tokens, "target": target}
+
+    return grain.MapDataset.range(ENDLESS).seed(seed).random_map(draw).batch(BATCH)
+
+
+def held_out(distance: int, seed: int) -> list[dict[str, np.ndarray]]:
+    """Some batches, the same each time."""
+    batches = words(distance, seed)
+    return [batches[i] for i in range(HELD_OUT)]
+
+
+def accuracy(model: TransformerLM, variables: Any, distance: int, seed: int) -> float:
+    """The share of the copies that no other symbol is likelier than."""
+    step, meter = jax.jit(make_validation_step(model, OfTheTarget())), Meter()
+    for batch in held_out(distance, seed):
+        meter.add(step(variables, batch))
+    return meter.means(OfTheTarget())["accuracy"]

@@ -1,0 +1,99 @@
+"""A text as ids in three parts: bytes, which stay on disk, or characters."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+
+from attnlab.bench import inputs
+from attnlab.data.tokenizers import Bytes, Characters
+from attnlab.data.windows import Split, Windows, map_bytes, split_of
+from attnlab.runs.errors import Invalid
+from attnlab.tokens import NUM_SPECIAL
+from experiments.language_model.settings import Settings
+
+__all__ = ["Corpus", "read"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Corpus:
+    """A text that is read and split.
+
+    Attributes:
+      text: name and bytes of the text.
+      tokenizer: tokenizer of the ids; to an id of the parts NUM_SPECIAL is added.
+      split: ids of the three parts.
+    """
+
+    text: inputs.Text
+    tokenizer: Bytes | Characters
+    split: Split
+
+    def windows(self, length: int) -> Windows:
+        """The windows to train on."""
+        return Windows(self.split.training, length, first_id=NUM_SPECIAL)
+
+
+def read(settings: Settings) -> Corpus:
+    """The text of the settings.
+
+    Raises:
+      Invalid: it is missing, is shorter than a window, is not UTF-8 where characters are asked
+        for, or has a character in its later parts that its first part does not have.
+    """
+    if settings.input is None:
+        text = inputs.read()
+    else:
+        text = inputs.Text(settings.input, map_bytes(settings.input))
+    split = split_of(text.data)
+    tokenizer: Bytes | Characters = Bytes()
+    if settings.vocabulary == "characters":
+        tokenizer, split = _characters(split)
+    longest = max(settings.lengths)
+    if split.training.size < longest:
+        raise Invalid(
+            f"--lengths={longest}: a window is longer than the training part of {text.name}, "
+            f"{split.training.size} tokens; give shorter windows or a longer text"
+        )
+    return Corpus(text, tokenizer, split)
+
+
+def _characters(split: Split) -> tuple[Characters, Split]:
+    parts = _decoded(split)
+    vocabulary = np.unique(parts["training"])
+    tokenizer = Characters("".join(map(chr, vocabulary)))
+    for name, part in parts.items():
+        unknown = np.setdiff1d(part, vocabulary)
+        # Read as UNK it would be predicted as one of many, and its bits would not be those of it.
+        if unknown.size:
+            raise Invalid(
+                f"--vocabulary=characters: the {name} part has {chr(unknown[0])!r}, which the "
+                "training part does not have, and so no code for it; give --vocabulary=bytes"
+            )
+    ids = [np.searchsorted(vocabulary, part) for part in parts.values()]
+    return tokenizer, Split(split.name, *ids)
+
+
+def _decoded(split: Split) -> dict[str, np.ndarray]:
+    """The code points of the parts, cut between characters."""
+    parts = {name: getattr(split, name) for name in ("training", "validation", "test")}
+    rest, found = b"", {}
+    for name, part in reversed(parts.items()):
+        data = part.tobytes() + rest
+        # What a part begins with of a character belongs to the part before.
+        start = next(
+            i for i in range(len(data) + 1) if (data[i : i + 1] or b"\0")[0] & 0xC0 != 0x80
+        )
+        if name == "training":
+            start = 0
+        rest = data[:start]
+        try:
+            text = data[start:].decode()
+        except UnicodeDecodeError as error:
+            raise Invalid(
+                f"--vocabulary=characters: the text is not UTF-8 ({error.reason}); give "
+                "--vocabulary=bytes"
+            ) from None
+        found[name] = np.frombuffer(text.encode("utf-32-le"), np.uint32)
+    return dict(reversed(found.items()))

@@ -1,0 +1,209 @@
+"""The figures of `language_model`: frontier, rounds at evaluation, what rounds see, cost."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
+
+from attnlab.bench.panels import thousands
+from attnlab.runs import figure_files
+from attnlab.runs.palette import GRID, MECHANISMS, MUTED
+from attnlab.runs.units import duration, human
+from experiments.language_model.models import rounds_of
+from experiments.language_model.rows import Cost, Row
+from experiments.language_model.summary import costs, points, qualities
+
+__all__ = ["draw"]
+
+_MARKERS = {1: "*", 2: "s", 4: "^", 8: "D"}  # of LSH by rounds; others are "v"
+_DASHES = {1: (0, (1, 1.5)), 2: (0, (3, 1.5)), 4: "-", 8: (0, (6, 1.5))}
+
+
+def draw(rows: Sequence[Row]) -> dict[str, Figure | None]:
+    """Each figure that there are points for."""
+    with figure_files.style():
+        return {
+            "frontier": _frontier(rows),
+            "rounds": _rounds(rows),
+            "mass": _mass(rows),
+            "cost": _cost(rows),
+        }
+
+
+def _look(model: str) -> dict[str, Any]:
+    rounds = rounds_of(model)
+    if rounds is None:
+        color, marker = MECHANISMS["multi_head" if model == "exact" else "window"]
+        return {"color": color, "marker": marker, "linestyle": "-", "markersize": 5.5}
+    marker, dash = _MARKERS.get(rounds, "v"), _DASHES.get(rounds, "-.")
+    size = 8 if marker == "*" else 5
+    return {"color": MECHANISMS["lsh"][0], "marker": marker, "linestyle": dash, "markersize": size}
+
+
+def _panels(count: int, **options: Any) -> tuple[Figure, list[Any]]:
+    """Panels in one row, or in rows of two where they are more than three."""
+    columns = count if count <= 3 else 2
+    rows = -(-count // columns)
+    figure = Figure(figsize=(1.3 + 3.5 * columns, 3.4 * rows), layout="constrained")
+    panels = list(figure.subplots(rows, columns, squeeze=False, **options).ravel())
+    for axes in panels[count:]:
+        axes.remove()
+    for axes in panels[:count]:
+        axes.grid(color=GRID, linewidth=0.7)
+        axes.set_axisbelow(True)
+    return figure, panels[:count]
+
+
+def _legend(figure: Figure, panels: Sequence[Any]) -> Figure:
+    found: dict[str, Any] = {}
+    for axes in panels:
+        for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
+            found.setdefault(label, handle)
+    figure.legend(found.values(), found.keys(), loc="outside right upper", edgecolor="none")
+    return figure
+
+
+def _frontier(rows: Sequence[Row]) -> Figure | None:
+    """Bits per byte against what a token costs: left and low is good."""
+    found = [point for point in points(rows).values() if point.cost is not None]
+    kinds: list[tuple[str, Callable[[Cost], float | None], Any]] = [
+        ("time of a step, per token", lambda cost: cost.per_token, duration),
+        (
+            "memory of a step, per token",
+            lambda cost: None if cost.memory is None else cost.memory / cost.tokens,
+            human,
+        ),
+    ]
+    known = [point for point in found if point.cost and all(of(point.cost) for _, of, _ in kinds)]
+    if not known:
+        return None
+    figure, panels = _panels(2, sharey=True)
+    for axes, (name, of, form) in zip(panels, kinds, strict=True):
+        for model in dict.fromkeys(point.model for point in known):
+            some = [point for point in known if point.model == model]
+            xs = [of(point.cost) for point in some if point.cost]
+            ys = [point.mean for point in some]
+            axes.plot(xs, ys, label=model, linewidth=1.3, **_look(model))
+            spans = [(min(point.bits), max(point.bits)) for point in some]
+            axes.vlines(xs, *zip(*spans, strict=True), color=_look(model)["color"], linewidth=1)
+            for x, point in zip(xs, some, strict=True):
+                axes.annotate(
+                    thousands(point.length), (x, point.mean), xytext=(4, 4),
+                    textcoords="offset points", fontsize=7, color=MUTED,
+                )  # fmt: skip
+        axes.set_xscale("log")
+        _ticks(axes.xaxis, form)
+        axes.set_xlabel(name)
+    panels[0].set_ylabel("bits per byte, test")
+    figure.suptitle("Bits per byte against cost; beside a mark, the length", fontsize=10)
+    return _legend(figure, panels)
+
+
+def _ticks(axis: Any, form: Callable[[float], str]) -> None:
+    """Logarithmic ticks at round numbers with their units: powers of 2 of bytes."""
+    binary = form is human
+    axis.set_major_locator(LogLocator(2.0) if binary else LogLocator(subs=(1.0, 2.0, 5.0)))
+    axis.set_minor_locator(NullLocator())
+    axis.set_major_formatter(FuncFormatter(lambda x, _: _short(form(x))))
+
+
+def _short(text: str) -> str:
+    """`10.0 ms` as `10 ms`."""
+    number, unit = text.split(" ")
+    return f"{float(number):g} {unit}"
+
+
+def _rounds(rows: Sequence[Row]) -> Figure | None:
+    """Bits per byte over the rounds at evaluation, a line for each trained model."""
+    found = points(rows, as_trained=False)
+    lengths = list(dict.fromkeys(length for length, *_ in found))
+    hashing = [key for key in found if rounds_of(key[1]) and rounds_of(key[2])]
+    if not hashing:
+        return None
+    figure, panels = _panels(len(lengths), sharey=True)
+    for axes, length in zip(panels, lengths, strict=True):
+        for model in dict.fromkeys(key[1] for key in hashing):
+            some = sorted(
+                (rounds_of(key[2]) or 0, found[key].mean)
+                for key in hashing
+                if key[:2] == (length, model)
+            )
+            if some:
+                label = f"trained with {rounds_of(model)}"
+                axes.plot(*zip(*some, strict=True), label=label, linewidth=1.3, **_look(model))
+        for model in ("exact", "window"):
+            if (length, model, model) in found:
+                look = _look(model)
+                axes.axhline(
+                    found[length, model, model].mean, color=look["color"], label=model, linewidth=1
+                )
+        axes.set_title(f"{length:,} tokens")
+        axes.set_xlabel("rounds at evaluation")
+        axes.set_xscale("log", base=2)
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:g}"))
+    panels[0].set_ylabel("bits per byte, test")
+    return _legend(figure, panels)
+
+
+def _mass(rows: Sequence[Row]) -> Figure | None:
+    """What the rounds see while training goes on, of the first seed."""
+    found = [row for row in qualities(rows) if row.masses]
+    found = [row for row in found if row.seed == found[0].seed]
+    lengths = sorted({row.length for row in found})
+    if not found:
+        return None
+    figure, panels = _panels(len(lengths), sharey=True)
+    for axes, length in zip(panels, lengths, strict=True):
+        for row in found:
+            if row.length == length:
+                axes.plot(row.steps, row.masses, label=row.model, linewidth=1.3, **_look(row.model))
+        axes.set_title(f"{length:,} tokens")
+        axes.set_xlabel("step of training")
+        axes.set_ylim(0, 1)
+    panels[0].set_ylabel("share of the attention mass seen")
+    return _legend(figure, panels)
+
+
+def _cost(rows: Sequence[Row]) -> Figure | None:
+    """Time and memory over length here, and the memory of each target."""
+    targets = list(dict.fromkeys(row.target for row in rows if isinstance(row, Cost)))
+    grid: list[tuple[str, list[tuple[str, int, float]], Any]] = []
+    for target in targets:
+        some = sorted(costs(rows, target), key=lambda row: row.length)
+        where = f"on {target}" if target else "here"
+        grid += [
+            (
+                f"time per token {where}",
+                [(row.model, row.length, row.per_token) for row in some if row.per_token],
+                duration,
+            ),
+            (
+                f"memory {'of one window' if target else 'per token'} {where}",
+                [
+                    (row.model, row.length, row.memory / (1 if target else row.tokens))
+                    for row in some
+                    if row.memory
+                ],
+                human,
+            ),
+        ]
+    grid = [panel for panel in grid if panel[1]]
+    if not grid:
+        return None
+    figure, panels = _panels(len(grid))
+    for axes, (name, marks, form) in zip(panels, grid, strict=True):
+        for model in dict.fromkeys(model for model, *_ in marks):
+            line = [(n, y) for of, n, y in marks if of == model]
+            axes.plot(*zip(*line, strict=True), label=model, linewidth=1.3, **_look(model))
+        axes.set_xscale("log", base=2)
+        axes.set_yscale("log")
+        axes.set_xticks(*zip(*((n, thousands(n)) for n in sorted({n for _, n, _ in marks})),
+                             strict=True))  # fmt: skip
+        axes.xaxis.set_minor_locator(NullLocator())
+        _ticks(axes.yaxis, form)
+        axes.set_title(name)
+        axes.set_xlabel("length (tokens)")
+    return _legend(figure, panels)

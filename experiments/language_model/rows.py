@@ -1,0 +1,136 @@
+"""What is measured: a row of each kind, and the key by which a run knows that it is done."""
+
+from __future__ import annotations
+
+import dataclasses
+import statistics
+from typing import Any
+
+from attnlab.runs.units import duration, human
+
+__all__ = ["KINDS", "NO_ATTENTION", "Copied", "Cost", "Quality", "Row", "key_of"]
+
+NO_ATTENTION = "no attention"  # the name under which an ablated model is evaluated
+
+
+@dataclasses.dataclass(frozen=True)
+class Quality:
+    """A trained model on the test part.
+
+    Attributes:
+      model: name of the model that was trained.
+      length: number of tokens in a window.
+      seed: seed of the training.
+      evaluated: name of the model that the parameters were evaluated as; `NO_ATTENTION` = with
+        the last projection of every attention at 0.
+      bits: bits per byte of the test part.
+      parameters: number of parameters.
+      tokens: number of tokens that were trained on.
+      step: number of the step after which validation was best, whose parameters these are.
+      seconds: time of the training, with compilations and validations.
+      steps: numbers of the steps after which `masses` were measured.
+      masses: shares of the attention mass that the rounds saw then; of the trained model itself.
+      pairs: shares of the pairs that the rounds saw then.
+    """
+
+    model: str
+    length: int
+    seed: int
+    evaluated: str
+    bits: float
+    parameters: int
+    tokens: int
+    step: int
+    seconds: float
+    steps: tuple[int, ...] = ()
+    masses: tuple[float, ...] = ()
+    pairs: tuple[float, ...] = ()
+
+    def line(self) -> str:
+        """The row in words."""
+        return f"as {self.evaluated} {self.bits:.3f} bits per byte"
+
+
+@dataclasses.dataclass(frozen=True)
+class Cost:
+    """A training step of a model, and what it takes.
+
+    Attributes:
+      model: name of the model.
+      length: number of tokens in a window.
+      target: name of the absent accelerator that it was compiled for; "" = it ran here.
+      tokens: number of tokens in the step.
+      samples: times of a step, one for each turn; none on an absent device.
+      memory: number of bytes that the step needs, from the compiler; None where it did not say.
+      status: outcome: "ok", "too_large" or "failed".
+      message: reason for another status than "ok".
+    """
+
+    model: str
+    length: int
+    target: str
+    tokens: int
+    samples: tuple[float, ...] = ()
+    memory: int | None = None
+    status: str = "ok"
+    message: str = ""
+
+    def line(self) -> str:
+        """The row in words."""
+        if self.status != "ok":
+            return f"{self.model} {self.message}"
+        time = "" if self.seconds is None else f" {duration(self.seconds)}"
+        return f"{self.model} at {self.length:,}{time} {human(self.memory)}"
+
+    @property
+    def seconds(self) -> float | None:
+        """The median time of a step."""
+        return statistics.median(self.samples) if self.samples else None
+
+    @property
+    def per_token(self) -> float | None:
+        """The median time of a step over its tokens, in seconds."""
+        return None if self.seconds is None else self.seconds / self.tokens
+
+
+@dataclasses.dataclass(frozen=True)
+class Copied:
+    """A model that was trained to copy, on new words.
+
+    Attributes:
+      model: name of the model.
+      distance: number of tokens that lie between a symbol and its copy at least.
+      accuracy: share of the copied symbols that it predicts.
+      chance: share that a guess would have.
+      zeroed: share with the last projection of every attention at 0.
+      steps: number of steps of the training.
+      seconds: time of the training.
+    """
+
+    model: str
+    distance: int
+    accuracy: float
+    chance: float
+    zeroed: float
+    steps: int
+    seconds: float
+
+    def line(self) -> str:
+        """The row in words."""
+        return f"{self.accuracy:.1%} right, {self.zeroed:.1%} without attention"
+
+
+Row = Quality | Cost | Copied
+KINDS = (Quality, Copied, Cost)
+
+
+def key_of(row: Any) -> tuple[Any, ...]:
+    """The key of a row of any kind."""
+    match row:
+        case Quality():
+            return "quality", row.model, row.length, row.seed, row.evaluated
+        case Cost():
+            return "cost", row.model, row.length, row.target
+        case Copied():
+            return "copy", row.model
+    raise TypeError(f"no row: {row!r}")

@@ -1,0 +1,177 @@
+"""What a user asks of `language_model`, checked before anything is made."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from attnlab.bench import targets
+from attnlab.bench.case_flags import DTYPES
+from attnlab.runs.errors import Invalid
+from attnlab.runs.flags import flag, written
+from attnlab.training.flags import TrainFlags
+from attnlab.training.optimizers import SCHEDULES, OptimizerSettings
+from experiments.language_model.models import Sizes, require_model, rounds_of
+from experiments.language_model.presets import PRESETS
+
+__all__ = ["VOCABULARIES", "Settings"]
+
+VOCABULARIES = ("bytes", "characters")
+PARTS = ("train", "cost", "copy")
+
+
+# Lists in which a value that comes twice would count for nothing.
+_ONCE = (
+    "models",
+    "lengths",
+    "seeds",
+    "parts",
+    "eval_rounds",
+    "cost_lengths",
+    "targets",
+    "target_lengths",
+    "copy_models",
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings(TrainFlags):
+    """The flags of `language_model`, those of every training and its own."""
+
+    preset: str = flag(
+        "cpu", f"Defaults of the other flags: {', '.join(PRESETS)}.", choices=PRESETS
+    )
+    input: str | None = flag(
+        None, "A file of text. Without it: the project's own sources.", is_path=True
+    )
+    vocabulary: str = flag(
+        "bytes", f"What a token is: {', '.join(VOCABULARIES)}.", choices=VOCABULARIES
+    )
+    models: tuple[str, ...] = flag(
+        ("exact", "window", "lsh-1", "lsh-2", "lsh-4", "lsh-8"),
+        "Models: exact, window, and lsh-R for R hash rounds.",
+    )
+    lengths: tuple[int, ...] = flag((512, 1024, 2048), "Tokens in a window; 4k is 4096.", least=2)
+    seeds: tuple[int, ...] = flag(
+        (0, 1, 2), "Seeds of parameters and windows; each model is trained with each.", least=0
+    )
+    parts: tuple[str, ...] = flag(
+        PARTS,
+        "Parts of the experiment: train the models, time their steps over --cost_lengths, learn a "
+        "copy across --copy_distance tokens.",
+        choices=PARTS,
+    )
+    steps: int = flag(1200, "Number of steps of a training.", least=1)
+    batch_tokens: int = flag(2048, "Tokens in a step, the same at every length.", least=1)
+    learning_rate: float = flag(3e-3, "Learning rate at its peak.", above=0)
+    schedule: str = flag(
+        "linear", "Course of the learning rate behind its warm-up.", choices=SCHEDULES
+    )
+    warmup_steps: int = flag(100, "Steps until the learning rate's peak.", least=1)
+    b2: float = flag(0.98, "Decay of Adam's second moment.", above=0, below=1)
+    epsilon: float = flag(1e-8, "Epsilon of Adam.", above=0)
+    clip_norm: float = flag(1.0, "Largest norm of the gradient; 0 = no limit.", least=0)
+    validate_every: int = flag(300, "Steps between validations, each with a checkpoint.", least=1)
+    num_layers: int = flag(2, "Layers of a model.", least=1)
+    num_heads: int = flag(2, "Heads of a layer; the width is num_heads * head_dim.", least=1)
+    head_dim: int = flag(64, "Width of one head.", least=1)
+    hidden: int = flag(512, "Hidden width of the feed-forward network.", least=1)
+    positions: str = flag(
+        "sinusoid",
+        "Kind of positions: sinusoid, learned, rotary.",
+        choices=("sinusoid", "learned", "rotary"),
+    )
+    dropout_rate: float = flag(0.0, "Rate of dropout.", least=0, below=1)
+    attention_dropout_rate: float = flag(0.0, "Rate of dropout on the weights.", least=0, below=1)
+    window: int = flag(128, "Tokens before its own that a query of `window` sees.", least=1)
+    chunk_size: int = flag(64, "Chunk length of lsh, in slots of sorted order.", least=1)
+    dtype: str = flag("float32", "Type of the activations.", choices=DTYPES)
+    eval_rounds: tuple[int, ...] = flag(
+        (1, 2, 4, 8), "Rounds that each trained lsh is evaluated with.", least=1
+    )
+    equal_bits: float = flag(
+        0.01, "Bits per byte by which a model may be worse than exact and count as equal.", least=0
+    )
+    cost_lengths: tuple[int, ...] = flag(
+        (512, 1024, 2048, 4096, 8192, 16384), "Lengths that a step is timed at.", least=2
+    )
+    cost_tokens: int = flag(
+        16384, "Tokens in a timed step; one window where that is longer.", least=1
+    )
+    cost_repeats: int = flag(5, "Timed samples of each model.", least=1)
+    targets: tuple[str, ...] = flag(
+        (),
+        "Absent accelerators, such as v5e,h100, whose compilers say what memory a step needs.",
+    )
+    target_lengths: tuple[int, ...] = flag(
+        (1024, 4096, 16384, 65536, 262144), "Lengths that are compiled for --targets.", least=2
+    )
+    copy_models: tuple[str, ...] = flag(
+        ("window", "lsh-4"), "Models that learn to copy across --copy_distance tokens."
+    )
+    copy_distance: int = flag(1024, "Tokens across which the copy task copies.", least=17)
+    copy_steps: int = flag(600, "Number of steps on the copy task.", least=1)
+
+    def __post_init__(self) -> None:
+        """Checks each value, and whether they go together.
+
+        Raises:
+          Invalid: a value is not valid; the message begins with the flag.
+        """
+        super().__post_init__()
+        for name in _ONCE:
+            given = getattr(self, name)
+            if len(set(given)) < len(given):
+                raise Invalid(f"--{name}={written(given)}: give each once")
+        for flags in ("models", "copy_models"):
+            for name in getattr(self, flags):
+                require_model(f"--{flags}={written(getattr(self, flags))}", name)
+        for target in self.targets:
+            targets.parse(target)
+        if self.num_workers:
+            raise Invalid(
+                f"--num_workers={self.num_workers}: windows are cut from memory, which needs no "
+                "process; leave it out"
+            )
+        if self.num_heads * self.head_dim % 2:
+            raise Invalid(
+                f"--num_heads={self.num_heads} --head_dim={self.head_dim}: their product is the "
+                "width of sines and cosines, an even number; change one of them"
+            )
+        if "train" in self.parts:
+            self.batch_sizes()
+        if self.schedule == "linear" and self.warmup_steps >= self.steps:
+            raise Invalid(
+                f"--warmup_steps={self.warmup_steps}: must be fewer than --steps={self.steps}"
+            )
+
+    @classmethod
+    def implied(cls, named: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The preset's values."""
+        return PRESETS.get(named.get("preset", "cpu"), {})
+
+    def batch_sizes(self) -> dict[int, int]:
+        """The number of windows in a step, by length."""
+        for length in self.lengths:
+            if self.batch_size is None and self.batch_tokens % length:
+                raise Invalid(
+                    f"--batch_tokens={self.batch_tokens}: give a multiple of all --lengths, such "
+                    f"as of {length}, so that all see as many tokens; or give --batch_size"
+                )
+        return {n: self.batch_size or self.batch_tokens // n for n in self.lengths}
+
+    def sizes(self) -> Sizes:
+        """The sizes of all models."""
+        names = [field.name for field in dataclasses.fields(Sizes)]
+        return Sizes(**{name: getattr(self, name) for name in names})
+
+    def optimizer(self) -> OptimizerSettings:
+        """Adam, as the flags say."""
+        names = ("learning_rate", "schedule", "warmup_steps", "b2", "epsilon", "clip_norm")
+        return OptimizerSettings(**{name: getattr(self, name) for name in names})
+
+    def evaluated_rounds(self, name: str) -> list[int]:
+        """The other numbers of rounds that a trained model is evaluated with."""
+        own = rounds_of(name)
+        return [] if own is None else [n for n in self.eval_rounds if n != own]

@@ -1,0 +1,100 @@
+"""Windows over a text: what training and evaluation see of it."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+from attnlab.data.windows import (
+    ENWIK8,
+    Windows,
+    consecutive_windows,
+    map_bytes,
+    random_windows,
+    split_of,
+)
+from attnlab.runs.errors import Invalid
+
+TEXT = np.arange(101, dtype=np.uint8)
+
+
+def drawn(batches, count):
+    return [next(batches)["tokens"] for _ in range(count)]
+
+
+def test_a_file_is_read_where_it_is_looked_at(tmp_path):
+    path = tmp_path / "text"
+    path.write_bytes(TEXT.tobytes())
+    data = map_bytes(path)
+    assert isinstance(data, np.memmap) and data.dtype == np.uint8
+    np.testing.assert_array_equal(Windows(data, 3, first_id=4)[5], [9, 10, 11])
+    path.write_bytes(b"")
+    with pytest.raises(Invalid, match=r"text is empty; give a text$"):
+        map_bytes(path)
+    with pytest.raises(Invalid, match="nowhere: No such file or directory; give a text$"):
+        map_bytes(tmp_path / "nowhere")
+
+
+@pytest.mark.parametrize(("size", "parts"), [(101, [89, 6, 6]), (3, [1, 1, 1]), (40, [36, 2, 2])])
+def test_the_parts_of_a_split_are_the_whole_text(size, parts):
+    split = split_of(TEXT[:size])
+    found = [split.training, split.validation, split.test]
+    assert [part.size for part in found] == parts and split.name == "90 / 5 / 5 %"
+    np.testing.assert_array_equal(np.concatenate(found), TEXT[:size])
+
+
+def test_the_split_of_enwik8_is_the_usual_one():
+    split = split_of(np.broadcast_to(np.uint8(0), ENWIK8))
+    sizes = [split.training.size, split.validation.size, split.test.size]
+    assert sizes == [90_000_000, 5_000_000, 5_000_000] and "enwik8" in split.name
+
+
+def test_windows_begin_at_multiples_of_the_stride():
+    windows = Windows(TEXT, 7, stride=5)
+    starts = [int(windows[i][0]) for i in range(len(windows))]
+    assert starts == list(range(0, 95, 5))  # 95 would end behind the text
+    assert all(window.tolist() == list(range(x, x + 7)) for x, window in zip(starts, windows))  # noqa: B905
+    assert len(Windows(TEXT, 101)) == 1
+    with pytest.raises(Invalid, match="a window has 102 tokens and the text 101; give shorter"):
+        Windows(TEXT, 102)
+    with pytest.raises(ValueError, match="stride must be at least 1"):
+        Windows(TEXT, 7, stride=0)
+
+
+def test_random_windows_are_seeded_and_go_on_where_they_were():
+    windows = Windows(TEXT, 7, stride=5)
+
+    def batches(seed=1, **processes):
+        return iter(random_windows(windows, batch_size=6, seed=seed, **processes))
+
+    one, other = batches(), batches()
+    first = drawn(one, 3)
+    np.testing.assert_array_equal(first, drawn(other, 3))
+    state, after = one.get_state(), drawn(one, 2)
+    again = batches()
+    again.set_state(state)
+    np.testing.assert_array_equal(after, drawn(again, 2))
+    assert not np.array_equal(first, drawn(batches(seed=2), 3))
+    starts = {int(row[0]) for batch in drawn(batches(), 40) for row in batch}
+    assert starts == set(range(0, 95, 5))
+    parts = [drawn(batches(process_index=i, process_count=3), 3) for i in range(3)]
+    np.testing.assert_array_equal(np.stack(parts, 2).reshape(3, 6, 7), first)
+    with pytest.raises(ValueError, match="multiple of the number of processes; got 6 for 4"):
+        batches(process_count=4)
+
+
+def test_positions_begin_at_every_number_that_leaves_room():
+    found = random_windows(Windows(TEXT, 7), batch_size=6, seed=0, num_positions=10)
+    rows = np.concatenate([batch["positions"] for batch in itertools.islice(found, 20)])
+    assert np.all(np.diff(rows) == 1) and set(rows[:, 0].tolist()) == {0, 1, 2, 3}
+    with pytest.raises(ValueError, match="at least the length; got 6 and 7"):
+        random_windows(Windows(TEXT, 7), batch_size=6, seed=0, num_positions=6)
+
+
+@pytest.mark.parametrize("size", [101, 84, 5])
+def test_consecutive_windows_have_each_token_once(size):
+    batches = list(consecutive_windows(TEXT[:size], length=7, batch_size=3, first_id=4))
+    tokens = np.concatenate([batch["tokens"].ravel() for batch in batches])
+    assert all(batch["tokens"].shape == (3, 7) for batch in batches)
+    np.testing.assert_array_equal(tokens[:size], np.arange(size) + 4)
+    assert not tokens[size:].any() and len(tokens) - size < 21

@@ -1,0 +1,174 @@
+"""A small run of `language_model` from end to end, killed and resumed, and a sample of it."""
+
+import json
+import shlex
+import signal
+
+import pytest
+
+from attnlab.runs import figure_files
+from attnlab.training.curve import read_metrics
+from experiments.language_model import __main__ as experiment
+from experiments.language_model import sample, training
+from experiments.language_model.rows import NO_ATTENTION
+from tests.experiments import tiny
+
+SMALL = {
+    "models": "exact,lsh-2",
+    "lengths": "16",
+    "seeds": "3",
+    "steps": 4,
+    "batch_tokens": 64,
+    "warmup_steps": 2,
+    "validate_every": 2,
+    "num_layers": 1,
+    "head_dim": 6,
+    "hidden": 11,
+    "chunk_size": 8,
+    "eval_rounds": "1,2",
+    "cost_lengths": "16",
+    "cost_tokens": 32,
+    "cost_repeats": 2,
+    "copy_models": "lsh-1",
+    "copy_distance": 40,
+    "copy_steps": 2,
+}
+TIMES = ("seconds", "steps_per_second", "tokens_per_second")
+
+
+@pytest.fixture
+def text(tmp_path):
+    path = tmp_path / "text"
+    path.write_bytes(b"to be, or not to be: that is the question. " * 23)
+    return path
+
+
+def flags(text, **changed):
+    given = {"input": text} | SMALL | changed
+    return [f"--{name}={value}" for name, value in given.items()]
+
+
+def rows_of(folder):
+    return [json.loads(line) for line in (folder / "results.jsonl").read_text().splitlines()]
+
+
+def curve_of(folder):
+    return [{k: x for k, x in row.items() if k not in TIMES} for row in read_metrics(folder)]
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"models": "exact,local"}, "--models=exact,local: no model 'local'; valid: exact, window"),
+        ({"lengths": "2000", "batch_tokens": 4000}, "--lengths=2000: a window is longer than the"),
+        ({"input": "nowhere"}, "nowhere: No such file or directory; give a text"),
+        ({"targets": "v5e:9x9"}, "--target=v5e:9x9: v5e has no such slice"),
+    ],
+)
+def test_a_bad_flag_is_one_line_and_status_2_and_makes_nothing(tmp_path, text, changed, message):
+    parent = tmp_path / "results"
+    status, _, err = tiny.run(experiment, *flags(text, **changed), f"--output_dir={parent}")
+    assert status == 2 and message in err and err.count("\n") == 1 and not parent.exists()
+
+
+def test_a_small_run_from_end_to_end(quick_compile, tmp_path, text, monkeypatch):
+    monkeypatch.setattr(figure_files, "save", tiny.save_nothing)
+    status, out, err = tiny.run(experiment, *flags(text), f"--output_dir={tmp_path / 'out'}")
+    assert (status, err) == (0, "")
+    (folder,) = (tmp_path / "out").iterdir()
+    rows = rows_of(folder)
+    quality = {(r["model"], r["evaluated"]): r["bits"] for r in rows if "evaluated" in r}
+    assert set(quality) == {
+        ("exact", "exact"), ("exact", NO_ATTENTION), ("lsh-2", "lsh-2"), ("lsh-2", "lsh-1"),
+        ("lsh-2", NO_ATTENTION),
+    }  # fmt: skip
+    assert len(set(quality.values())) == 5 and all(3 < bits < 12 for bits in quality.values())
+    costs = [r for r in rows if "target" in r]
+    assert [r["model"] for r in costs] == ["exact", "lsh-2"]
+    assert all(len(r["samples"]) == 2 and r["memory"] > 1000 for r in costs)
+    (copied,) = [r for r in rows if "zeroed" in r]
+    assert copied["model"] == "lsh-1" and 0 <= copied["accuracy"] <= 1
+    (seen,) = [r for r in rows if r.get("masses")]
+    validations = [r for r in curve_of(folder / "lsh-2-16-3") if r["kind"] == "validation"]
+    assert seen["steps"] == [2, 4] and seen["masses"] == [r["mass"] for r in validations]
+    assert 0 < seen["pairs"][0] < seen["masses"][0] + 0.2 <= 1.2
+    written = (folder / "report.md").read_text()
+    (line,) = [x.strip() for x in written.splitlines() if x.startswith("    launch/local")]
+    assert set(shlex.split(line)) == {"launch/local", "language_model", *flags(text)}
+
+    status, out, _ = tiny.run(experiment, f"--resume={folder}")
+    assert status == 0 and "0 of 4 parts" in out and (folder / "report.md").read_text() == written
+    text.write_bytes(text.read_bytes()[::-1])
+    status, _, err = tiny.run(experiment, f"--resume={folder}")
+    assert status == 2 and "is about another text than" in err and err.count("\n") == 1
+
+
+def test_a_run_that_is_interrupted_goes_on_bit_for_bit(quick_compile, tmp_path, text, monkeypatch):
+    monkeypatch.setattr(figure_files, "save", tiny.save_nothing)
+    of_lsh = {"models": "lsh-2", "parts": "train", "validate_every": 4, "log_every": 1}
+
+    def run(name):
+        return tiny.run(
+            experiment, *flags(text, **of_lsh), f"--output_dir={tmp_path / name}"
+        )[0]  # fmt: skip
+
+    assert run("whole") == 0
+    windows = training.random_windows
+
+    def interrupting(*given, **options):
+        def after_two(i, batch):
+            if i == 2:
+                signal.raise_signal(signal.SIGINT)
+            return batch
+
+        return windows(*given, **options).map(_Counting(after_two))
+
+    monkeypatch.setattr(training, "random_windows", interrupting)
+    assert run("cut") == 130
+    monkeypatch.setattr(training, "random_windows", windows)
+    (whole,), (cut,) = ((tmp_path / name).iterdir() for name in ("whole", "cut"))
+    assert len(curve_of(cut / "lsh-2-16-3")) < len(curve_of(whole / "lsh-2-16-3"))
+    assert tiny.run(experiment, f"--resume={cut}")[0] == 0
+    assert curve_of(cut / "lsh-2-16-3") == curve_of(whole / "lsh-2-16-3")
+    bits = [[r["bits"] for r in rows_of(folder)] for folder in (whole, cut)]
+    assert bits[0] == bits[1]
+
+
+class _Counting:
+    """A function of the number of a batch and the batch, as grain takes one."""
+
+    def __init__(self, function):
+        self.function, self.count = function, -1
+
+    def __call__(self, batch):
+        self.count += 1
+        return self.function(self.count, batch)
+
+
+def test_a_sample_of_a_trained_model(quick_compile, tmp_path, text, monkeypatch):
+    monkeypatch.setattr(figure_files, "save", tiny.save_nothing)
+    of_lsh = {"models": "lsh-2", "parts": "train", "seeds": "0"}
+    assert tiny.run(experiment, *flags(text, **of_lsh), f"--output_dir={tmp_path / 'out'}")[0] == 0
+    (folder,) = (tmp_path / "out").iterdir()
+
+    def sampled(*given):
+        return tiny.run(sample, f"--run={folder}", "--model=lsh-2", *given)
+
+    status, first, err = sampled("--prompt=to be", "--tokens=9")
+    assert (status, err) == (0, "") and first.startswith("to be") and len(first) > 6
+    assert sampled("--prompt=to be", "--tokens=9")[1] == first
+    assert sampled("--prompt=to be", "--tokens=9", "--seed=1")[1] != first
+    likeliest = [sampled("--tokens=9", "--top_k=1", f"--seed={seed}")[1] for seed in (1, 2)]
+    assert likeliest[0] == likeliest[1]
+    for given, message in (
+        (["--model=exact"], "has no checkpoints of exact, 16 tokens, seed 0; it has lsh-2-16-0"),
+        (["--model=lsh"], "--model=lsh: no model 'lsh'; valid"),
+        (["--tokens=16"], "--tokens=16: with the prompt's 1 they are more than the 16"),
+        (["--run="], "--run= is empty; give"),
+    ):
+        status, _, err = sampled(*given)
+        assert status == 2 and message in err and err.count("\n") == 1
+    (folder / "lsh-2-16-0").rename(folder / "lsh-1-16-0")
+    status, _, err = sampled("--model=lsh-1", "--tokens=9")
+    assert status == 2 and 'model is "lsh-2" there and "lsh-1" here' in err
+    assert err.count("\n") == 1

@@ -1,0 +1,183 @@
+"""What a user may ask of `language_model`, and what a name, a preset and a text become."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from attnlab import routes
+from attnlab.data.windows import consecutive_windows
+from attnlab.runs.errors import Invalid
+from attnlab.tokens import NUM_SPECIAL
+from experiments.language_model import corpus
+from experiments.language_model.models import ablated, build, require_model, rounds_of, streams
+from experiments.language_model.plan import Compiled, Copying, Timed, keys, plan
+from experiments.language_model.presets import PRESETS
+from experiments.language_model.settings import Settings
+from experiments.language_model.training import Cell
+
+SIZES = dataclasses.replace(
+    Settings().sizes(), num_layers=1, num_heads=2, head_dim=6, hidden=11, window=5, chunk_size=8
+)
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        (
+            {"models": ("exact", "lsh")},
+            "--models=exact,lsh: no model 'lsh'; valid: exact, window, lsh-1, lsh-2, lsh-4, …",
+        ),
+        ({"copy_models": ("lsh-04",)}, "--copy_models=lsh-04: no model 'lsh-04'; valid: exact"),
+        ({"seeds": (1, 1)}, "--seeds=1,1: give each once"),
+        (
+            {"lengths": (96,), "batch_tokens": 100},
+            "--batch_tokens=100: give a multiple of all --lengths, such as of 96",
+        ),
+        ({"num_workers": 2}, "--num_workers=2: windows are cut from memory"),
+        ({"num_heads": 3, "head_dim": 5}, "--num_heads=3 --head_dim=5: their product is"),
+        ({"steps": 100}, "--warmup_steps=100: must be fewer than --steps=100"),
+        ({"targets": ("v99",)}, "--target=v99: no such device"),
+        ({"vocabulary": "words"}, "--vocabulary=words: no 'words'; valid: bytes, characters"),
+    ],
+)
+def test_refuses_bad_settings(changed, message):
+    with pytest.raises(Invalid) as refused:
+        Settings(**changed)
+    assert str(refused.value).startswith(message) and "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_a_preset_is_settings_that_are_valid(preset):
+    settings = Settings(**{**Settings.implied({"preset": preset}), "preset": preset})
+    assert settings.preset == preset
+    assert all(size >= 1 for size in settings.batch_sizes().values())
+
+
+def test_the_papers_preset_has_the_papers_numbers():
+    settings = Settings(**Settings.implied({"preset": "paper"}))
+    assert settings.batch_sizes() == {65536: 8}
+    rates = settings.optimizer().learning_rates(settings.steps)
+    for step in (1000, 2000, 50_000):  # 0.03125 · min(step / 2000, 1) / √max(step, 2000)
+        wanted = 0.03125 * min(step / 2000, 1) / max(step, 2000) ** 0.5
+        assert float(rates(step - 1)) == pytest.approx(wanted, rel=1e-5)
+    model = build("lsh-2", settings.sizes(), vocab_size=260, length=65536)
+    shape = jax.eval_shape(model.init, jax.random.key(0), jnp.ones((1, 8), int))
+    # Of the authors' 149,182,722 (published/param_counts.csv): their embeddings are twice, for
+    # the softmax as well, and their positions are axial.
+    count = sum(x.size for x in jax.tree.leaves(shape))
+    assert model.attention.route.num_buckets == 512
+    assert (
+        count
+        == 12 * (3 * 1024**2 + 2 * 1024 * 4096 + 4096 + 5 * 1024) + 2 * 1024 + (260 + 65536) * 1024
+    )
+
+
+def test_every_length_sees_as_many_tokens():
+    assert Settings().batch_sizes() == {512: 4, 1024: 2, 2048: 1}
+    assert Settings(batch_size=3).batch_sizes() == {512: 3, 1024: 3, 2048: 3}
+
+
+def test_a_name_is_a_route():
+    def route(name):
+        return build(name, SIZES, vocab_size=9, length=64).attention.route
+
+    assert route("exact") == routes.AllPairs()
+    assert route("window") == routes.Window(5, 0)
+    assert route("lsh-3") == routes.LSH(3, 16, 8)  # 2 · 64 / 8 buckets
+    assert [rounds_of(name) for name in ("lsh-12", "lsh-0", "lsh-", "lsh-x", "window")] == [
+        12, None, None, None, None,
+    ]  # fmt: skip
+    assert streams("lsh-1") == ("dropout", "hash") and streams("window") == ("dropout",)
+    with pytest.raises(Invalid, match="--model=local: no model 'local'; valid: exact"):
+        require_model("--model=local", "local")
+
+
+@pytest.mark.parametrize("name", ["exact", "lsh-2"])
+def test_an_ablated_model_attends_to_nothing(quick_compile, name):
+    model = build(name, SIZES, vocab_size=9, length=16)
+    tokens = jnp.asarray(np.random.default_rng(0).integers(4, 9, (1, 16)))
+    variables = jax.jit(model.init)(jax.random.key(0), tokens)
+    other = tokens.at[0, 3].set(4 + (tokens[0, 3] - 3) % 5)
+
+    def changed(variables):
+        one, two = (jax.jit(model.apply)(variables, x) for x in (tokens, other))
+        return np.flatnonzero(np.abs(one - two).max((0, 2)) > 1e-6)
+
+    assert len(changed(variables)) > 2
+    assert changed(ablated(variables)).tolist() == [4]  # which reads token 3 itself
+
+
+def test_a_text_of_bytes_stays_on_disk(tmp_path):
+    path = tmp_path / "text"
+    path.write_bytes(b"to be or not to be, " * 20)
+    found = corpus.read(Settings(input=str(path), lengths=(32,)))
+    assert isinstance(found.split.test, np.memmap) and found.tokenizer.vocab_size == 260
+    assert found.tokenizer.decode(found.windows(32)[3]) == "be or not to be, to be or not to"
+
+
+def test_characters_are_cut_between_characters(tmp_path):
+    path = tmp_path / "text"
+    text = "aé€" * 82  # 492 bytes, cut at 442 and 467: both inside of a character
+    path.write_text(text)
+    found = corpus.read(Settings(input=str(path), vocabulary="characters", lengths=(32,)))
+    parts = found.split.training, found.split.validation, found.split.test
+    sizes = [
+        sum(found.tokenizer.bytes_of[NUM_SPECIAL + i] for i in part.tolist()) for part in parts
+    ]
+    assert sum(sizes) == len(text.encode()) and sizes[0] == 444
+    tokens = np.concatenate(
+        [
+            batch["tokens"].ravel()
+            for part in parts
+            for batch in consecutive_windows(part, length=5, batch_size=1, first_id=NUM_SPECIAL)
+        ]
+    )
+    assert found.tokenizer.decode(tokens[tokens > 0].tolist()) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "changed", "message"),
+    [
+        (b"short" * 6, {}, "--lengths=32: a window is longer than the training part of"),
+        (b"", {}, "text is empty; give a text"),
+        (
+            b"a" * 184 + "é".encode() * 8,
+            {"vocabulary": "characters"},
+            "--vocabulary=characters: the validation part has 'é', which the training part does",
+        ),
+        (
+            b"\xff" * 200,
+            {"vocabulary": "characters"},
+            "--vocabulary=characters: the text is not UTF-8 (invalid start byte); give",
+        ),
+    ],
+)
+def test_a_text_that_cannot_be_used_is_one_line(tmp_path, text, changed, message):
+    path = tmp_path / "text"
+    path.write_bytes(text)
+    with pytest.raises(Invalid) as refused:
+        corpus.read(Settings(input=str(path), lengths=(32,), **changed))
+    assert message in str(refused.value) and "\n" not in str(refused.value)
+
+
+def test_the_plan_answers_one_length_after_the_other():
+    settings = Settings(
+        models=("exact", "lsh-1"), lengths=(64, 32), seeds=(3, 1), batch_tokens=64,
+        cost_lengths=(32, 128), copy_models=("window",), targets=("v5e",),
+    )  # fmt: skip
+    cells = {
+        (n, seed): [Cell(model, n, seed) for model in settings.models]
+        for n in (32, 64)
+        for seed in (1, 3)
+    }
+    timed = [*cells[64, 3], *cells[32, 3], Timed(32), Timed(128)]
+    compiled = [Compiled("v5e", "exact"), Compiled("v5e", "lsh-1")]
+    assert plan(settings) == [
+        *timed, Copying("window"), *compiled, *cells[64, 1], *cells[32, 1],
+    ]  # fmt: skip
+    assert plan(dataclasses.replace(settings, parts=("copy",))) == [Copying("window")]
+    every = [key for item in plan(settings) for key in keys(item, settings)]
+    assert len(set(every)) == len(every) == 4 * (2 + 5) + 2 * 2 + 1 + 2 * 5
