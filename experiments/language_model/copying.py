@@ -20,7 +20,7 @@ import jax
 import numpy as np
 
 from attnlab.data.tasks import ENDLESS
-from attnlab.models.transformer import TransformerLM
+from attnlab.models.transformer import LanguageModel
 from attnlab.tokens import NUM_SPECIAL, PAD
 from attnlab.training.curve import Meter
 from attnlab.training.loop import LoopSettings, Task
@@ -84,7 +84,7 @@ def learned(name: str, settings: Settings, parent: Path) -> Iterator[Copied]:
     )
     right, zeroed = (
         accuracy(model, variables, distance, seed + 2)
-        for variables in (found.variables, ablated(found.variables))
+        for variables in (found.variables, ablated(name, found.variables))
     )
     yield Copied(name, distance, right, 1 / SYMBOLS, zeroed, steps, found.seconds)
 
@@ -130,7 +130,7 @@ def held_out(distance: int, seed: int) -> list[dict[str, np.ndarray]]:
     return [batches[i] for i in range(HELD_OUT)]
 
 
-def accuracy(model: TransformerLM, variables: Any, distance: int, seed: int) -> float:
+def accuracy(model: LanguageModel, variables: Any, distance: int, seed: int) -> float:
     """The share of the copies that no other symbol is likelier than."""
     step, meter = jax.jit(make_validation_step(model, OfTheTarget())), Meter()
     for batch in held_out(distance, seed):

@@ -43,7 +43,7 @@ def measure(
     watched = [row for row in curve if row["kind"] == "validation" and "mass" in row]
     for name in evaluations(cell, settings):
         zeroed = name == NO_ATTENTION
-        variables = ablated(trained.variables) if zeroed else trained.variables
+        variables = ablated(cell.model, trained.variables) if zeroed else trained.variables
         model = Cell(cell.model if zeroed else name, cell.length, cell.seed)
         bits = bits_per_byte(model, settings, corpus, variables, corpus.split.test)
         seen = watched if name == cell.model else []

@@ -10,15 +10,16 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
 from attnlab.bench.panels import thousands
 from attnlab.runs import figure_files
-from attnlab.runs.palette import GRID, MECHANISMS, MUTED
+from attnlab.runs.palette import GRID, MECHANISMS, MUTED, REVERSIBLE
 from attnlab.runs.units import duration, human
-from experiments.language_model.models import rounds_of
+from experiments.language_model.models import Named, rounds_of
 from experiments.language_model.rows import Cost, Row
 from experiments.language_model.summary import costs, points, qualities
 
 __all__ = ["draw"]
 
 _MARKERS = {1: "*", 2: "s", 4: "^", 8: "D"}  # of LSH by rounds; others are "v"
+_LIKE = {"exact": "multi_head", "shared": "dot", "window": "window"}  # in the palette
 _DASHES = {1: (0, (1, 1.5)), 2: (0, (3, 1.5)), 4: "-", 8: (0, (6, 1.5))}
 
 
@@ -36,7 +37,10 @@ def draw(rows: Sequence[Row]) -> dict[str, Figure | None]:
 def _look(model: str) -> dict[str, Any]:
     rounds = rounds_of(model)
     if rounds is None:
-        color, marker = MECHANISMS["multi_head" if model == "exact" else "window"]
+        color, marker = MECHANISMS[_LIKE.get(model, "general")]
+        return {"color": color, "marker": marker, "linestyle": "-", "markersize": 5.5}
+    if len(Named.parse(model).layers) > 1 or Named.parse(model).reversible:
+        color, marker = REVERSIBLE["reformer"]
         return {"color": color, "marker": marker, "linestyle": "-", "markersize": 5.5}
     marker, dash = _MARKERS.get(rounds, "v"), _DASHES.get(rounds, "-.")
     size = 8 if marker == "*" else 5

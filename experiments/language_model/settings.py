@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -50,7 +51,9 @@ class Settings(TrainFlags):
     )
     models: tuple[str, ...] = flag(
         ("exact", "window", "lsh-1", "lsh-2", "lsh-4", "lsh-8"),
-        "Models: exact, window, and lsh-R for R hash rounds.",
+        "Models: exact, window, lsh-R for R hash rounds, shared (exact, with queries that are the "
+        "keys, as lsh has them), patterns that the layers repeat, such as window+lsh-4, "
+        "reversible-MODEL, and reformer, which is reversible-window+lsh-4.",
     )
     lengths: tuple[int, ...] = flag((512, 1024, 2048), "Tokens in a window; 4k is 4096.", least=2)
     seeds: tuple[int, ...] = flag(
@@ -79,8 +82,14 @@ class Settings(TrainFlags):
     hidden: int = flag(512, "Hidden width of the feed-forward network.", least=1)
     positions: str = flag(
         "sinusoid",
-        "Kind of positions: sinusoid, learned, rotary.",
-        choices=("sinusoid", "learned", "rotary"),
+        "Kind of positions: sinusoid, learned, axial, rotary.",
+        choices=("sinusoid", "learned", "axial", "rotary"),
+    )
+    axial_shape: tuple[int, ...] = flag(
+        (), "Rows of the tables of axial positions; their product is the length.", least=1
+    )
+    axial_widths: tuple[int, ...] = flag(
+        (), "Widths of these tables; their sum is the model's width.", least=1
     )
     dropout_rate: float = flag(0.0, "Rate of dropout.", least=0, below=1)
     attention_dropout_rate: float = flag(0.0, "Rate of dropout on the weights.", least=0, below=1)
@@ -141,9 +150,25 @@ class Settings(TrainFlags):
             )
         if "train" in self.parts:
             self.batch_sizes()
+        self._check_axial()
         if self.schedule == "linear" and self.warmup_steps >= self.steps:
             raise Invalid(
                 f"--warmup_steps={self.warmup_steps}: must be fewer than --steps={self.steps}"
+            )
+
+    def _check_axial(self) -> None:
+        named = f"--axial_shape={written(self.axial_shape)}"
+        if self.positions != "axial":
+            if self.axial_shape or self.axial_widths:
+                raise Invalid(f"{named}: needs --positions=axial")
+            return
+        width = self.num_heads * self.head_dim
+        if set(self.lengths) != {math.prod(self.axial_shape)}:
+            raise Invalid(f"{named}: the product must be the one length of --lengths")
+        if len(self.axial_shape) != len(self.axial_widths) or sum(self.axial_widths) != width:
+            raise Invalid(
+                f"--axial_widths={written(self.axial_widths)}: give as many as --axial_shape, "
+                f"whose sum is the width, {width}"
             )
 
     @classmethod

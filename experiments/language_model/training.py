@@ -13,7 +13,7 @@ import numpy as np
 
 from attnlab.data.windows import consecutive_windows, random_windows
 from attnlab.models.activations import shared_projections
-from attnlab.models.transformer import TransformerLM
+from attnlab.models.transformer import LanguageModel
 from attnlab.ops.lsh import hash_buckets, hash_quality, make_rotations
 from attnlab.ops.lsh.hashing import default_num_buckets
 from attnlab.tokens import NUM_SPECIAL
@@ -74,7 +74,7 @@ def held_out(ids: np.ndarray, *, length: int, batch_size: int) -> Iterator[dict[
         yield {name: x[rows] for name, x in batch.items()}
 
 
-def task(cell: Cell, settings: Settings, corpus: Corpus) -> Task[TransformerLM]:
+def task(cell: Cell, settings: Settings, corpus: Corpus) -> Task[LanguageModel]:
     """Model, objective and windows of a cell.
 
     Args:
@@ -110,7 +110,7 @@ def task(cell: Cell, settings: Settings, corpus: Corpus) -> Task[TransformerLM]:
     )
 
 
-def build_of(cell: Cell, settings: Settings, corpus: Corpus) -> TransformerLM:
+def build_of(cell: Cell, settings: Settings, corpus: Corpus) -> LanguageModel:
     """The model of a cell."""
     vocab_size = corpus.tokenizer.vocab_size
     return build(cell.model, settings.sizes(), vocab_size=vocab_size, length=cell.length)

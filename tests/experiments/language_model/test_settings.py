@@ -9,15 +9,24 @@ import pytest
 
 from attnlab import routes
 from attnlab.data.windows import consecutive_windows
+from attnlab.models import Reformer, TransformerLM
 from attnlab.runs.errors import Invalid
 from attnlab.tokens import NUM_SPECIAL
 from experiments.language_model import corpus
-from experiments.language_model.models import ablated, build, require_model, rounds_of, streams
+from experiments.language_model.models import (
+    ablated,
+    build,
+    require_model,
+    rounds_of,
+    streams,
+    with_rounds,
+)
 from experiments.language_model.plan import Compiled, Copying, Timed, keys, plan
 from experiments.language_model.presets import PRESETS
 from experiments.language_model.settings import Settings
 from experiments.language_model.training import Cell
 
+AXIAL = {"positions": "axial", "lengths": (512,), "axial_shape": (8, 64), "axial_widths": (28, 100)}
 SIZES = dataclasses.replace(
     Settings().sizes(), num_layers=1, num_heads=2, head_dim=6, hidden=11, window=5, chunk_size=8
 )
@@ -28,9 +37,24 @@ SIZES = dataclasses.replace(
     [
         (
             {"models": ("exact", "lsh")},
-            "--models=exact,lsh: no model 'lsh'; valid: exact, window, lsh-1, lsh-2, lsh-4, …",
+            "--models=exact,lsh: no model 'lsh'; valid: exact, shared, window, lsh-1, lsh-2",
         ),
         ({"copy_models": ("lsh-04",)}, "--copy_models=lsh-04: no model 'lsh-04'; valid: exact"),
+        (
+            {"models": ("window+lcal",)},
+            "--models=window+lcal: 'window+lcal' has no layer 'lcal'; valid: exact",
+        ),
+        (
+            {"models": ("lsh-1+lsh-2",)},
+            "--models=lsh-1+lsh-2: the layers of 'lsh-1+lsh-2' hash in as many rounds",
+        ),
+        ({"axial_shape": (8, 64)}, "--axial_shape=8,64: needs --positions=axial"),
+        (AXIAL | {"axial_shape": (8, 65)}, "--axial_shape=8,65: the product must be the one"),
+        (AXIAL | {"lengths": (512, 1024)}, "--axial_shape=8,64: the product must be the one"),
+        (
+            AXIAL | {"axial_widths": (28, 99)},
+            "--axial_widths=28,99: give as many as --axial_shape, whose sum is the width, 128",
+        ),
         ({"seeds": (1, 1)}, "--seeds=1,1: give each once"),
         (
             {"lengths": (96,), "batch_tokens": 100},
@@ -63,16 +87,13 @@ def test_the_papers_preset_has_the_papers_numbers():
     for step in (1000, 2000, 50_000):  # 0.03125 · min(step / 2000, 1) / √max(step, 2000)
         wanted = 0.03125 * min(step / 2000, 1) / max(step, 2000) ** 0.5
         assert float(rates(step - 1)) == pytest.approx(wanted, rel=1e-5)
-    model = build("lsh-2", settings.sizes(), vocab_size=260, length=65536)
+    (name,) = settings.models
+    model = build(name, settings.sizes(), vocab_size=260, length=65536)
     shape = jax.eval_shape(model.init, jax.random.key(0), jnp.ones((1, 8), int))
-    # Of the authors' 149,182,722 (published/param_counts.csv): their embeddings are twice, for
-    # the softmax as well, and their positions are axial.
-    count = sum(x.size for x in jax.tree.leaves(shape))
-    assert model.attention.route.num_buckets == 512
-    assert (
-        count
-        == 12 * (3 * 1024**2 + 2 * 1024 * 4096 + 4096 + 5 * 1024) + 2 * 1024 + (260 + 65536) * 1024
-    )
+    count = sum(x.size for x in jax.tree.leaves(shape["params"]))
+    # published/param_counts.csv; theirs has 258 ids, each in the embedding and in the softmax.
+    assert count == 149_182_722 + 2 * (1024 + 2 * 1024 + 1)
+    assert model.attention[2].route.num_buckets == 512
 
 
 def test_every_length_sees_as_many_tokens():
@@ -82,17 +103,45 @@ def test_every_length_sees_as_many_tokens():
 
 def test_a_name_is_a_route():
     def route(name):
-        return build(name, SIZES, vocab_size=9, length=64).attention.route
+        (attention,) = build(name, SIZES, vocab_size=9, length=64).attention
+        return attention.route
 
     assert route("exact") == routes.AllPairs()
     assert route("window") == routes.Window(5, 0)
     assert route("lsh-3") == routes.LSH(3, 16, 8)  # 2 · 64 / 8 buckets
+    assert route("shared") == routes.LSH(1, 1, 64)
     assert [rounds_of(name) for name in ("lsh-12", "lsh-0", "lsh-", "lsh-x", "window")] == [
         12, None, None, None, None,
     ]  # fmt: skip
     assert streams("lsh-1") == ("dropout", "hash") and streams("window") == ("dropout",)
     with pytest.raises(Invalid, match="--model=local: no model 'local'; valid: exact"):
         require_model("--model=local", "local")
+
+
+def test_a_name_may_be_a_pattern_of_reversible_layers():
+    def parts(name):
+        model = build(name, SIZES, vocab_size=9, length=64)
+        return type(model), [type(attention.route) for attention in model.attention]
+
+    assert parts("window+lsh-2") == (TransformerLM, [routes.Window, routes.LSH])
+    assert parts("reformer") == (Reformer, [routes.Window, routes.LSH])
+    assert parts("reversible-exact") == (Reformer, [routes.AllPairs])
+    assert rounds_of("reformer") == 4 and rounds_of("reversible-window") is None
+    assert with_rounds("reformer", 8) == "reversible-window+lsh-8"
+    assert with_rounds("lsh-4", 8) == "lsh-8"
+    require_model("--models", "reversible-window+window+lsh-2+window")
+
+
+def test_the_ablation_of_a_pattern_is_that_of_its_hashing_layers():
+    sizes = dataclasses.replace(SIZES, num_layers=4)
+    model = build("reversible-window+lsh-2", sizes, vocab_size=9, length=16)
+    shapes = jax.eval_shape(model.init, jax.random.key(0), jnp.ones((1, 16), int))
+    variables = jax.tree.map(lambda x: jnp.ones(x.shape), shapes)
+    found = ablated("reversible-window+lsh-2", variables)["params"]["decoder"]
+    zeroed = [not found[f"layer_{i}"]["attention"]["out"]["kernel"].any() for i in range(4)]
+    assert zeroed == [False, True, False, True]
+    left = sum(int(x.sum()) for x in jax.tree.leaves(variables["params"]["decoder"]))
+    assert sum(int(x.sum()) for x in jax.tree.leaves(found)) == left - 2 * 12 * 12
 
 
 @pytest.mark.parametrize("name", ["exact", "lsh-2"])
@@ -107,7 +156,7 @@ def test_an_ablated_model_attends_to_nothing(quick_compile, name):
         return np.flatnonzero(np.abs(one - two).max((0, 2)) > 1e-6)
 
     assert len(changed(variables)) > 2
-    assert changed(ablated(variables)).tolist() == [4]  # which reads token 3 itself
+    assert changed(ablated(name, variables)).tolist() == [4]  # which reads token 3 itself
 
 
 def test_a_text_of_bytes_stays_on_disk(tmp_path):
