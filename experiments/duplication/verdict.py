@@ -173,8 +173,8 @@ def _of_the_rest(cells: Cells) -> str:
     if not failed:
         return ""
     return (
-        f"Left out of what is said of 0.8 % and {ATTEMPT} %, because with the attention of their training they know less"
-        f" than {LEARNED:g} % of the symbols: {'; '.join(failed)}."
+        f"Left out of what is said of 0.8 % and {ATTEMPT} %, because with the attention of their"
+        f" training they know less than {LEARNED:g} % of the symbols: {'; '.join(failed)}."
     )
 
 
