@@ -146,7 +146,7 @@ def test_a_statement_that_does_not_hold_is_named(change, fails):
 
 
 def test_no_verdict_without_rows_that_can_be_judged():
-    cells = Cells([row("LSH-1", "LSH-1", 1.0)], BASE)
+    cells = Cells([row("LSH-1", "LSH-1", 1.0)], BASE)  # learned nothing
     assert verdict.verdict(verdict.claims(cells, 127)).startswith("No statement")
     assert verdict.explained(cells, 127, PAPER)[:3] == [""] * 3
 
@@ -163,12 +163,14 @@ def test_the_sense_of_full_that_is_nearest_to_chance_is_named():
 
 def test_the_attempts_number_is_looked_for_in_every_pair():
     scaled = Hashing(scaled=True)
-    rows = [row("plain", "plain", 100.0), row("plain", "LSH-8", 60.0)]
-    rows += [row("plain", "LSH-8", 1.5, other=scaled), row("full", "LSH-8", 0.8)]
+    rows = [row("plain", "plain", 7.0), row("plain", "LSH-8", 60.0), row("full", "full", 99.0)]
+    rows += [row("full", "LSH-8", 98.0), row("plain", "LSH-8", 1.5, other=scaled)]
     said = verdict.explained(Cells(rows, BASE), 127, PAPER)[1]
-    assert "is within 3 times chance of models trained with *plain, c = 1*." in said
-    assert said.endswith(": *plain, c = 1* 1.5 to 60.0 (2 hashings).")  # full did not learn
-    rows[2] = row("plain", "LSH-8", 30.0, other=scaled)
+    assert "is within 3 times chance of what was trained with *plain, c = 1* (itself 7.0)." in said
+    assert said.endswith(
+        ": *plain, c = 1* (itself 7.0) 1.5 to 60.0; *full, c = 1* (itself 99.0) 98.0 to 98.0."
+    )
+    rows[-1] = row("plain", "LSH-8", 30.0, other=scaled)
     assert "comes from no setting" in verdict.explained(Cells(rows, BASE), 127, PAPER)[1]
 
 
