@@ -56,5 +56,11 @@ def figure(tables: Mapping[int, Cells], paper: Paper) -> Figure:
             color=MUTED, fontsize=8,
         )  # fmt: skip
         handles, labels = panels[0].get_legend_handles_labels()
-        found.legend(handles, labels, loc="outside upper center", ncols=4, edgecolor="none")
+        found.legend(
+            handles,
+            labels,
+            loc="outside upper center",
+            ncols=min(4, 2 * len(tables)),
+            edgecolor="none",
+        )
     return found

@@ -116,7 +116,10 @@ def _of_size(size: Size, rows: Sequence[Row], settings: Settings) -> str:
         f"{size.length} tokens, chunks of {size.chunk_size}; {size.steps:,} steps of"
         f" {size.batch_size} examples, {optimizer.optimizer} {optimizer.learning_rate:g}"
         f" ({optimizer.schedule}, warm-up {optimizer.warmup_steps}); seeds"
-        f" {', '.join(map(str, seeds))}; ± is the standard deviation over seeds."
+        f" {', '.join(map(str, seeds))}; ± is the standard deviation over seeds. What learns later"
+        " is trained longer: "
+        + ", ".join(f"*{name}* {factor} times as long" for name, factor in LONGER.items())
+        + "."
     )
 
 
@@ -147,7 +150,7 @@ def _grid(cells: Cells, paper: Paper) -> list[str]:
         '## What "full" is',
         "Every model, evaluated with attention over all pairs in four senses: "
         + "; ".join(f"*{name}*: {words}" for name, words in EXACT.items())
-        + f". What is trained with *plain* has {LONGER} times the steps.",
+        + ".",
         _exact(cells),
         "## Trained with attention over all pairs, evaluated with each hashing",
         _hashed(cells),
