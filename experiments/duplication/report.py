@@ -88,7 +88,7 @@ def report(
 
 def _setting(row: Row, settings: Settings) -> str:
     return (
-        f"`0w0w`, w of {settings.recipe().num_symbols} symbols; accuracy in percent, of the second"
+        f"`0w0w`, {settings.recipe().num_symbols} symbols; accuracy in percent, of the second"
         f" w alone. One layer, width 256, 4 heads of 64, queries and keys one projection, learned"
         f" positions that begin as sinusoids: {row.parameters:,} parameters. Recipe"
         f" `{settings.preset}`: {PRESETS[settings.preset].about}. The table's setting:"
