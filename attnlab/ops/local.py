@@ -84,6 +84,13 @@ class ChunksBefore(masks.Mask):
     look_back: int = flax.struct.field(pytree_node=False, default=1)
     q_offset: ArrayLike = 0
 
+    def __post_init__(self):
+        require(
+            self.size >= 1 and self.look_back >= 0,
+            f"a chunk has at least 1 position and look_back counts chunks; got {self.size} and"
+            f" {self.look_back}",
+        )
+
     def block(self, q_positions, k_positions):
         offset = jnp.asarray(self.q_offset)[..., None, None, None]
         rows = (lead_with_ones(q_positions[:, None], max(2, offset.ndim)) + offset) // self.size

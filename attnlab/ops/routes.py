@@ -15,7 +15,7 @@ import jax
 from jax.typing import ArrayLike
 
 from attnlab import masks
-from attnlab.checks import as_size, require
+from attnlab.checks import as_int, as_size, require
 from attnlab.ops.attention import Implementation, attention, attention_weights
 from attnlab.ops.local import ChunksBefore, window_attention
 from attnlab.ops.lsh.route import LSH
@@ -175,7 +175,11 @@ class Chunked(Exact):
 
     def __post_init__(self):
         object.__setattr__(self, "size", as_size("size", self.size))
-        require(self.look_back >= 0, f"look_back counts chunks, an int ≥ 0; got {self.look_back}")
+        back = as_int(self.look_back)
+        require(
+            back is not None and back >= 0,
+            f"look_back counts chunks, an int ≥ 0; got {self.look_back!r}",
+        )
 
     def __call__(
         self,

@@ -1,8 +1,8 @@
 """A training step of a Reformer, ours and Hugging Face's: forward, backward and Adam's update.
 
-Both are byte models of the same layers: all of LSH with the case's rounds and chunks, reversible,
-feed-forward networks for 1024 positions at a time, no dropout. Hugging Face's positions are axial,
-ours sinusoids, which is a difference of some thousand parameters.
+Both are byte models of the same layers: all of LSH with the case's rounds and chunks, ours strictly
+causal, reversible, feed-forward networks for 1024 positions at a time, no dropout. Hugging Face's
+positions are axial, ours sinusoids, which is a difference of some thousand parameters.
 """
 
 from collections.abc import Callable

@@ -64,8 +64,8 @@ def reversible(
 
     Layer i = r·P + k is the k-th of P couplings in its r-th repetition, with the r-th slice of the
     k-th parameters. Gradients go to parameters and streams alone. The inputs that the backward pass
-    computes are off by rounding; so are the gradients, which this bounds in what `streams` are kept
-    in: float32 streams and functions that compute in bfloat16 serve well.
+    computes differ from the true ones by rounding errors of the streams' dtype, and so do the
+    gradients: keep the streams in float32, even if f and g compute in bfloat16.
 
     Args:
       couplings: layers that are repeated, P of them.
@@ -75,7 +75,7 @@ def reversible(
         backward pass gives them the same again.
       shared: other arguments of all couplings.
 
-    Memory: the streams, and one layer's activations.
+    Memory: the streams, and the activations of one repetition.
     """
     params, streams = vary_like((params, streams), each, shared)
     return _reversible(couplings, params, streams, each, shared)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -31,16 +32,17 @@ def from_hugging_face(
 ) -> tuple[Reformer, dict[str, Any]]:
     """A model that computes what Hugging Face's does, and its variables.
 
-    Their logits after tokens [B, T] are `model.apply(variables, None, tokens, method="decode")`:
-    chunk borders decide what LSH sees, as there, so that the future changes the past; give the
-    model another route for attention that does not. The rotations are random on both sides, so the
-    outputs agree where the buckets do.
+    Their logits after tokens [B, T] are `model.apply(variables, None, tokens, method="decode")`.
+    Their LSH lets chunk borders decide who is seen, so that later tokens change earlier outputs,
+    and so does this model. The rotations are random on both sides, so the outputs agree where the
+    buckets do.
 
     Args:
       config: fields of its configuration, by name, as `config.to_dict()` or config.json has them.
-      weights: arrays of its state, by name, as `state_dict()` or a file has them; torch tensors on
-        the CPU are arrays too. Those of a `ReformerModel` alone lack the softmax.
-      **changed: other fields of `TransformerConfig`, such as `dtype=jnp.bfloat16`.
+      weights: arrays of its state, by name, as `state_dict()` or a file has them; torch tensors of
+        float32 or float16 on the CPU are arrays too. Those of a `ReformerModel`, which lack the
+        softmax, are refused.
+      **changed: other fields of `TransformerConfig`, such as `dtype=jnp.bfloat16`; not scan_layers.
 
     Raises:
       ValueError: a configuration with what this model has not, or weights of another one.
@@ -56,21 +58,27 @@ def from_hugging_face(
         )
         read.add(name)
         x = given[name]
-        x = x.T.reshape(shape) if shape else x
-        return x.astype(model.config.param_dtype)
+        fits = x.size == math.prod(shape)
+        require(fits, f"weights must be of this configuration; got {name!r} {x.shape}")
+        return x.T.reshape(shape).astype(model.config.param_dtype)
 
     c = model.config
+    require(
+        not c.scan_layers, "weights are laid out a layer each; got scan_layers=True (leave it out)"
+    )
     params: dict[str, Any] = {
-        "vocabulary": {"embedding": take("embeddings.word_embeddings.weight")},
+        "vocabulary": {
+            "embedding": _table(take, "embeddings.word_embeddings.weight", c.vocab_size, c.width)
+        },
         "inputs": _positions(c, take),
         "decoder": {
             f"layer_{i}": _layer(c, take, f"encoder.layers.{i}.", kind == "lsh")
             for i, kind in enumerate(config["attn_layers"])
         },
-        "norm": _norm(take, "encoder.layer_norm"),
+        "norm": _norm(take, "encoder.layer_norm", 2 * c.width),
         "softmax": {
             "kernel": take("lm_head.decoder.weight", 2 * c.width, c.vocab_size),
-            "bias": take("lm_head.bias"),
+            "bias": take("lm_head.bias", c.vocab_size),
         },
     }
     known = read | {"lm_head.decoder.bias"}  # the softmax's bias by another name
@@ -84,7 +92,7 @@ def _model(config: Mapping[str, Any], changed: Mapping[str, Any]) -> Reformer:
     require_choice("hidden_act", config["hidden_act"], tuple(ACTIVATIONS))
     causal = {"is_decoder": True, "local_num_chunks_after": 0, "lsh_num_chunks_after": 0}
     for name, value in causal.items():
-        got = config[name]
+        got = config.get(name)
         require(got == value, f"a language model has {name}={value!r}; got {got!r}")
     axial = config["axial_pos_embds"]
     heads, head = config["num_attention_heads"], config["attention_head_size"]
@@ -92,7 +100,7 @@ def _model(config: Mapping[str, Any], changed: Mapping[str, Any]) -> Reformer:
         "num_layers": len(config["attn_layers"]),
         "width": config["hidden_size"],
         "hidden": config["feed_forward_size"],
-        "feed_forward_chunk": config["chunk_size_feed_forward"] or None,
+        "feed_forward_chunk": config.get("chunk_size_feed_forward") or None,
         "num_heads": heads,
         "key_width": head,
         "value_width": head,
@@ -131,11 +139,16 @@ def _model(config: Mapping[str, Any], changed: Mapping[str, Any]) -> Reformer:
 def _positions(c: TransformerConfig, take: Any) -> dict[str, np.ndarray]:
     name = "embeddings.position_embeddings."
     if c.positions == "learned":
-        return {"positions": take(f"{name}embedding.weight")}
+        return {"positions": _table(take, f"{name}embedding.weight", c.max_length, c.width)}
     sizes = zip(c.axial_shape, c.axial_widths, strict=True)
     return {
-        f"positions_{i}": take(f"{name}weights.{i}").reshape(size) for i, size in enumerate(sizes)
+        f"positions_{i}": _table(take, f"{name}weights.{i}", *size) for i, size in enumerate(sizes)
     }
+
+
+def _table(take: Any, name: str, rows: int, width: int) -> np.ndarray:
+    """A table that is read by rows; `take` turns a matrix over."""
+    return take(name, width, rows).T
 
 
 def _layer(c: TransformerConfig, take: Any, name: str, shares_qk: bool) -> dict[str, Any]:
@@ -151,7 +164,7 @@ def _layer(c: TransformerConfig, take: Any, name: str, shares_qk: bool) -> dict[
     dense = {
         ours: {
             "kernel": take(f"{name}feed_forward.{theirs}.weight", *shape),
-            "bias": take(f"{name}feed_forward.{theirs}.bias"),
+            "bias": take(f"{name}feed_forward.{theirs}.bias", shape[1]),
         }
         for ours, theirs, shape in (
             ("hidden", "dense.dense", (c.width, c.hidden)),
@@ -160,11 +173,11 @@ def _layer(c: TransformerConfig, take: Any, name: str, shares_qk: bool) -> dict[
     }
     return {
         "attention": attention | {"out": {"kernel": out}},
-        "attention_norm": _norm(take, f"{name}attention.layer_norm"),
+        "attention_norm": _norm(take, f"{name}attention.layer_norm", c.width),
         "feed_forward": dense,
-        "feed_forward_norm": _norm(take, f"{name}feed_forward.layer_norm"),
+        "feed_forward_norm": _norm(take, f"{name}feed_forward.layer_norm", c.width),
     }
 
 
-def _norm(take: Any, name: str) -> dict[str, np.ndarray]:
-    return {"scale": take(f"{name}.weight"), "bias": take(f"{name}.bias")}
+def _norm(take: Any, name: str, width: int) -> dict[str, np.ndarray]:
+    return {"scale": take(f"{name}.weight", width), "bias": take(f"{name}.bias", width)}

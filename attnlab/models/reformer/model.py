@@ -19,7 +19,7 @@ __all__ = ["Reformer"]
 
 
 class Reformer(LanguageModel):
-    """Softmax(LN([y1, y2]) W + b) of the two streams after all layers (Kitaev et al. 2020, §3).
+    """Logits LN([y1, y2]) W + b of the two streams after all layers (Kitaev et al. 2020, §3).
 
     Its layers are pre-norm and its softmax has a matrix of its own, [2·D, V]. `Reformer.enwik8()`
     is the released model of 149,182,722 parameters.
@@ -28,7 +28,7 @@ class Reformer(LanguageModel):
     "norm", "softmax".
 
     Attributes:
-      config: sizes and choices; `remat`, `share_embeddings` and `pre_norm` do not matter.
+      config: sizes and choices; `remat`, `share_embeddings` and `pre_norm` are ignored.
       attention: self-attention module, copied for each layer, or the pattern of modules that the
         layers repeat; None = LSH with 4 rounds.
       stream_dtype: dtype of the residual streams, as for `ReversibleStack`.
@@ -56,8 +56,9 @@ class Reformer(LanguageModel):
         """The released model of enwik8's bytes, 65,536 at a time: 12 layers of width 1024.
 
         Every fourth layer, from the third on, has LSH with 2 rounds, 512 buckets and chunks of 256;
-        the others see what their own chunk of 128 and the one before show of the past. LSH is
-        strictly causal here. Source: the paper's code of January 2020; dropout 0.2.
+        the others have `routes.Chunked(128)`: a position sees the past in its own chunk of 128 and
+        in the one before. LSH is strictly causal here. Source: the paper's code of January 2020;
+        dropout 0.2. The layers are scanned.
 
         Args:
           **changed: other fields of `TransformerConfig`, such as `dtype=jnp.bfloat16`.
@@ -77,6 +78,7 @@ class Reformer(LanguageModel):
             "axial_widths": (256, 768),
             "dropout_rate": 0.2,
             "attention_dropout_rate": 0.2,
+            "scan_layers": True,
         }
         config = TransformerConfig(258, **(given | changed))
         local = config.attention(routes.Chunked(128))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import functools
+from collections.abc import Callable, Collection
 from typing import Any
 
 import flax.linen as nn
@@ -17,8 +17,6 @@ from attnlab.models.transformer.layers import FeedForward, layer_norm
 from attnlab.models.transformer.stack import Attention, layer_paths, pattern_of, through_layers
 
 __all__ = ["ReversibleLayer", "ReversibleStack"]
-
-STREAMS = ("dropout", "hash")  # of random numbers that a layer draws from
 
 
 class ReversibleLayer(nn.Module):
@@ -73,8 +71,13 @@ class ReversibleStack(nn.Module):
 
     Its parameters are laid out as those of a `Stack`. A backward pass keeps no activations but the
     last layer's (`couplings.reversible`) and draws the same dropout and the same rotations again:
-    layer i's keys are those of the call folded with i. To look into a model costs memory: with
-    mutable "intermediates" the activations are kept.
+    layer i's keys are those of the call folded with i. With `config.scan_layers` memory is that of
+    one layer; without, a compiler may keep some activations of each. Call it under `jax.jit`:
+    outside, each call compiles.
+
+    To look into a model costs memory: where "intermediates", or a collection that is not there yet,
+    is mutable, the activations are kept. Such calls, and decoding, draw other masks and rotations.
+    No gradient flows through the collections that layers move.
 
     Attributes:
       config: configuration of the model.
@@ -98,8 +101,7 @@ class ReversibleStack(nn.Module):
     ) -> jax.Array:
         """Both streams side by side, [B, T, 2·D], for x [B, T, D]."""
         x = x.astype(self.stream_dtype)
-        as_modules = self.is_initializing() or decode
-        if as_modules or self.is_mutable_collection("intermediates"):
+        if self.is_initializing() or decode or self._makes_collections():
             options = {"mask": mask, "deterministic": deterministic, "decode": decode}
 
             def make_layer(attention: nn.Module, name: str) -> ReversibleLayer:
@@ -113,6 +115,15 @@ class ReversibleStack(nn.Module):
             streams = self._reversible((x, x), mask, deterministic)
         return jnp.concatenate(streams, axis=-1)
 
+    def _makes_collections(self) -> bool:
+        """Whether layers may leave something that was not there before, as `sow` does."""
+        assert self.scope is not None
+        mutable = self.scope.mutable
+        if isinstance(mutable, bool):
+            return mutable
+        names = (mutable,) if isinstance(mutable, str) else mutable
+        return not isinstance(names, Collection) or any(x not in self.variables for x in names)
+
     def _reversible(self, streams: Streams, mask: Mask | None, deterministic: bool) -> Streams:
         c = self.config
         pattern = pattern_of(c, self.attention)
@@ -123,7 +134,15 @@ class ReversibleStack(nn.Module):
             variables = jax.tree.map(lambda x: x[None], variables)
         params = variables.pop("params")
         repetitions = c.num_layers // len(paths)
-        keys = {name: self.make_rng(name) for name in STREAMS if self.has_rng(name)}
+        assert self.scope is not None
+        keys = {name: self.make_rng(name) for name in self.scope.rngs}
+        # A Python number stays one: implementations ask, while tracing, whether an offset is 0.
+        parts, structure = jax.tree.flatten(mask)
+        arrays = {i: x for i, x in enumerate(parts) if isinstance(x, jax.Array)}
+
+        def mask_of(arrays: dict[int, jax.Array]) -> Mask | None:
+            now = [arrays.get(i, x) for i, x in enumerate(parts)]
+            return jax.tree.unflatten(structure, now)
 
         def rest_of(k: int, path: tuple[str, ...]) -> tuple[Any, Any]:
             """The other variables of the k-th layer of a repetition, and its keys."""
@@ -136,13 +155,16 @@ class ReversibleStack(nn.Module):
             )
 
         mutable = [kind for kind in variables if self.is_mutable_collection(kind)]
-        couplings = tuple(self._coupling(module, mutable, deterministic) for module in pattern)
+        couplings = tuple(
+            self._coupling(module, mask_of, mutable=mutable, deterministic=deterministic)
+            for module in pattern
+        )
         streams, moved = reversible(
             couplings,
             tuple(_at(params, path) for path in paths),
             streams,
             tuple(rest_of(k, path) for k, path in enumerate(paths)),
-            mask,
+            arrays,
         )
         if not c.scan_layers:
             moved = jax.tree.map(lambda x: x[0], moved)
@@ -156,21 +178,36 @@ class ReversibleStack(nn.Module):
                 self.put_variable(kind, name, x)
         return streams
 
-    def _coupling(self, attention: nn.Module, mutable: list[str], deterministic: bool) -> Coupling:
+    def _coupling(
+        self,
+        attention: nn.Module,
+        mask_of: Callable[[dict[int, jax.Array]], Mask | None],
+        *,
+        mutable: list[str],
+        deterministic: bool,
+    ) -> Coupling:
         """A layer as two pure functions."""
         layer = ReversibleLayer(self.config, attention.copy(parent=None), parent=None)
 
-        def apply(params, x, rest, **options):
-            (collections, keys), mask = rest
-            if options["method"] == "attend":
-                options["mask"] = mask
-            variables = {"params": params, **collections}
-            return layer.apply(variables, x, rngs=keys, deterministic=deterministic, **options)
+        def f(params, x, rest):
+            (collections, keys), arrays = rest
+            return layer.apply(
+                {"params": params, **collections},
+                x,
+                mask=mask_of(arrays),
+                deterministic=deterministic,
+                rngs=keys,
+                mutable=mutable,
+                method="attend",
+            )
 
-        return Coupling(
-            f=functools.partial(apply, method="attend", mutable=mutable),
-            g=functools.partial(apply, method="feed"),
-        )
+        def g(params, x, rest):
+            (_, keys), _ = rest
+            return layer.apply(
+                {"params": params}, x, deterministic=deterministic, rngs=keys, method="feed"
+            )
+
+        return Coupling(f, g)
 
 
 def _at(tree: Any, path: tuple[str, ...]) -> Any:

@@ -11,7 +11,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from attnlab.checks import require, require_choice
+from attnlab.checks import as_size, require, require_choice
 from attnlab.modules.conventions import Initializer
 from attnlab.modules.multi_head import MultiHeadAttention
 from attnlab.ops.routes import AllPairs, Route
@@ -103,6 +103,9 @@ class TransformerConfig:
     def __post_init__(self):
         kinds = ("sinusoid", "learned", "axial", "rotary", None)
         require_choice("positions", self.positions, kinds)
+        for name in ("axial_shape", "axial_widths"):
+            sizes = tuple(as_size(name, size) for size in getattr(self, name))
+            object.__setattr__(self, name, sizes)
         axial = math.prod(self.axial_shape) == self.max_length
         axial &= sum(self.axial_widths) == self.width
         axial &= 1 <= len(self.axial_shape) == len(self.axial_widths)
@@ -112,10 +115,9 @@ class TransformerConfig:
             f" axial_widths, whose sum is width; got {self.axial_shape} for {self.max_length} and"
             f" {self.axial_widths} for {self.width}",
         )
-        require(
-            self.feed_forward_chunk is None or self.feed_forward_chunk >= 1,
-            f"feed_forward_chunk counts positions, at least 1; got {self.feed_forward_chunk}",
-        )
+        for name in ("num_layers", "feed_forward_chunk"):
+            if getattr(self, name) is not None:
+                as_size(name, getattr(self, name))
         require(
             self.width % self.num_heads == 0 or None not in (self.key_width, self.value_width),
             "width must be a multiple of num_heads, or key_width and value_width be given; "

@@ -95,7 +95,7 @@ class Inputs(nn.Module):
         elif c.positions in ("learned", "axial"):
             require(
                 count <= c.max_length,
-                f"there are max_length={c.max_length} learned positions; got {count} tokens",
+                f"there are positions for max_length={c.max_length} tokens; got {count}",
             )
             added = self._learned(positions)
         else:
@@ -150,7 +150,8 @@ class FeedForward(nn.Module):
             out_axes=len(batch),
         )
         padded = jnp.pad(x, [(0, 0)] * len(batch) + [(0, -length % size), (0, 0)])
-        _, y = over_chunks(self, None, padded.reshape(*batch, -1, size, width))
+        chunks = padded.reshape(*batch, padded.shape[-2] // size, size, width)
+        _, y = over_chunks(self, None, chunks)
         return y.reshape(padded.shape)[..., :length, :]
 
     def _network(self, x: jax.Array, deterministic: bool) -> jax.Array:

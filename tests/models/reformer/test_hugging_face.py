@@ -116,11 +116,20 @@ def test_enwik8_is_the_released_model(torch, transformers):
         name: np.broadcast_to(np.float32(0), x.shape) for name, x in model.state_dict().items()
     }
     loaded, variables = from_hugging_face(model.config.to_dict(), weights)
-    ours = Reformer.enwik8()
+    ours = Reformer.enwik8(scan_layers=False)
     assert loaded.config.width == ours.config.width
     made = jax.eval_shape(ours.init, jax.random.key(0), jnp.ones((1, 8), int))
     assert jax.tree.map(np.shape, variables) == jax.tree.map(np.shape, dict(made))
     assert sum(x.size for x in jax.tree.leaves(made["params"])) == 149_182_722
+
+
+def test_a_saved_configuration_leaves_out_what_is_usual(theirs):
+    usual = theirs.config.to_dict()
+    del usual["chunk_size_feed_forward"]
+    model, _ = from_hugging_face(usual, theirs.state_dict())
+    assert model.config.feed_forward_chunk is None
+    with pytest.raises(ValueError, match="a layer each; got scan_layers=True"):
+        from_hugging_face(usual, theirs.state_dict(), scan_layers=True)
 
 
 @pytest.mark.parametrize(
@@ -130,6 +139,10 @@ def test_enwik8_is_the_released_model(torch, transformers):
         ({"hidden_act": "swish"}, "hidden_act must be one of"),
         ({"attn_layers": ["local", "dense", "local"]}, "attn_layers must be one of"),
         ({"attn_layers": ["local", "lsh"]}, r"weights must be of this configuration; got \["),
+        (
+            {"hidden_size": 27, "axial_pos_embds_dim": [6, 21]},
+            "got 'embeddings.word_emb",
+        ),
         ({"attn_layers": ["local", "lsh", "lsh"]}, "no 'encoder.layers.2.attention.self_atte"),
     ],
 )

@@ -3,14 +3,17 @@
 import csv
 import dataclasses
 import functools
+from collections.abc import Callable
 from pathlib import Path
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from attnlab import routes
+from attnlab.masks import Mask
 from attnlab.models import Reformer, TransformerConfig, TransformerLM
 from attnlab.models.reformer import couplings, stack
 from tests.daily import daily
@@ -59,6 +62,19 @@ def gradient(model, variables, tokens=TOKENS):
         return -jax.nn.log_softmax(logits)[..., 5].mean(), moved
 
     return jax.jit(of_loss)(variables["params"])
+
+
+class Spy(nn.Module):
+    """An attention that keeps the masks it is given, draws, and adds a loss of its own."""
+
+    note: Callable[[Mask], None]
+
+    @nn.compact
+    def __call__(self, x, *, mask, deterministic, decode=False):
+        self.note(mask)
+        x = nn.Dense(x.shape[-1])(x)
+        self.sow("losses", "size", jnp.square(x).mean())
+        return x + jax.random.normal(self.make_rng("noise"), x.shape)
 
 
 def relative_error(got, want):
@@ -157,6 +173,43 @@ def test_decoding_is_the_forward(scan_layers):
 
 
 @pytest.mark.usefixtures("quick_compile")
+def test_layers_are_given_what_those_of_other_stacks_are():
+    """Any stream, or one key for all; offsets that are numbers; collections that they make."""
+    seen = []
+    model = Reformer(dataclasses.replace(TINY, dropout_rate=0.0), Spy(seen.append))
+    keys = {"params": jax.random.key(0), "noise": jax.random.key(1)}
+    variables = {"params": jax.jit(model.init)(keys, TOKENS)["params"]}
+    seen.clear()
+
+    def gradient_with(rngs):
+        return jax.grad(lambda variables: model.apply(variables, TOKENS, rngs=rngs).sum())
+
+    for rngs in ({"noise": jax.random.key(2)}, jax.random.key(2)):
+        jax.eval_shape(gradient_with(rngs), variables)
+    assert seen and all(type(mask.q_offset) is int for mask in seen), "or cuDNN is not asked"
+
+    @jax.jit
+    @jax.grad
+    def of_the_losses(variables):
+        _, made = model.apply(
+            variables, TOKENS, rngs={"noise": jax.random.key(2)}, mutable=["losses"]
+        )
+        return sum(jax.tree.leaves(made["losses"]))
+
+    dense = of_the_losses(variables)["params"]["decoder"]["layer_0"]["attention"]["Dense_0"]
+    assert abs(dense["kernel"]).max() > 0
+
+
+@pytest.mark.usefixtures("quick_compile")
+def test_an_empty_batch_and_a_single_token():
+    model = tiny(routes.Window(3, 0))
+    variables = init(model, TOKENS)
+    assert apply(model, variables, TOKENS[:0]).shape == (0, LENGTH, V)
+    one = apply(model, variables, TOKENS[:, :1])
+    np.testing.assert_allclose(one, apply(model, variables, TOKENS)[:, :1], atol=2e-5)
+
+
+@pytest.mark.usefixtures("quick_compile")
 def test_a_packed_row_is_its_documents():
     route = dataclasses.replace(LSH, centering=None)
     model = tiny(route)
@@ -209,5 +262,5 @@ def test_parameters_of_the_released_model():
 
 def test_a_longer_text_than_there_are_positions_is_refused():
     model = tiny(routes.Window(3, 0))
-    with pytest.raises(ValueError, match="max_length=30 learned positions; got 31 tokens"):
+    with pytest.raises(ValueError, match="positions for max_length=30 tokens; got 31"):
         jax.eval_shape(model.init, jax.random.key(0), jnp.ones((1, 31), jnp.int32))

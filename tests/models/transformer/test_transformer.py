@@ -322,7 +322,7 @@ def test_errors():
         ValueError, match=r"product is max_length.* got \(2, 5\) for 11 and \(4, 8\)"
     ):
         dataclasses.replace(TINY, positions="axial", axial_shape=(2, 5), axial_widths=(4, 8))
-    with pytest.raises(ValueError, match="feed_forward_chunk counts positions, at least 1; got 0"):
+    with pytest.raises(ValueError, match="feed_forward_chunk must be an int ≥ 1; got 0"):
         dataclasses.replace(TINY, feed_forward_chunk=0)
     with pytest.raises(ValueError, match="attention must be a module, or a sequence of modules"):
         jax.eval_shape(TransformerLM(TINY, ("lsh",)).init, jax.random.key(0), TARGET)
@@ -330,7 +330,7 @@ def test_errors():
     def call(model, **options):
         jax.eval_shape(lambda: model.init(jax.random.key(0), SOURCE, TARGET, **options))
 
-    with pytest.raises(ValueError, match="max_length=6 learned positions; got 7 tokens"):
+    with pytest.raises(ValueError, match="positions for max_length=6 tokens; got 7"):
         call(tiny(positions="learned", max_length=6))
     turned = dataclasses.replace(TINY, positions="rotary").attention()
     with pytest.raises(ValueError, match="rotary positions are set in the config and .*alike"):
