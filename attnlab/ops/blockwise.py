@@ -71,7 +71,7 @@ def attend(
 ) -> jax.Array:
     """The same function as `dense.attend`, [B, K, G, T, D].
 
-    Blocks are 512 × 512 unless given, or about a window wide where the mask is a window.
+    Blocks are 512 × 512 unless given, or half a window wide, from 64 on, where the mask has one.
 
     Time O(T·S) less the blocks that the mask rules out; memory O(T + S + block_q·block_k), also
     backward.
