@@ -103,6 +103,7 @@ print(json.dumps([of_ours, [theirs() for _ in range(9)]]))
 """
 
 
+@pytest.mark.slow
 def test_both_reformers_learn():
     if not installed(pairs.HUGGING_FACE_LM):
         pytest.skip("needs transformers, which is in the extra compat")

@@ -81,6 +81,7 @@ def test_a_bad_flag_is_one_line_and_status_2_and_makes_nothing(tmp_path, flags, 
     assert status == 2 and message in err and err.count("\n") == 1 and not parent.exists()
 
 
+@pytest.mark.slow
 def test_a_small_run_from_end_to_end(quick_compile, tmp_path, monkeypatch):
     flags = ["--nogrid", *(f"--{name}={value}" for name, value in SMALL.items())]
     status, out, err = tiny.run(experiment, *flags, f"--output_dir={tmp_path}")

@@ -26,6 +26,7 @@ def text(tmp_path):
     return corpus.read(dataclasses.replace(SETTINGS, input=str(path)))
 
 
+@pytest.mark.slow
 def test_steps_are_timed_in_turns(quick_compile, text, monkeypatch):
     called, sample = [], cost.sample
 

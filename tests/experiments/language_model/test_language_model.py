@@ -71,6 +71,7 @@ def test_a_bad_flag_is_one_line_and_status_2_and_makes_nothing(tmp_path, text, c
     assert status == 2 and message in err and err.count("\n") == 1 and not parent.exists()
 
 
+@pytest.mark.slow
 def test_a_small_run_from_end_to_end(quick_compile, tmp_path, text, monkeypatch):
     monkeypatch.setattr(figure_files, "save", tiny.save_nothing)
     status, out, err = tiny.run(experiment, *flags(text), f"--output_dir={tmp_path / 'out'}")
@@ -145,6 +146,7 @@ class _Counting:
         return self.function(self.count, batch)
 
 
+@pytest.mark.slow
 def test_a_sample_of_a_trained_model(quick_compile, tmp_path, text, monkeypatch):
     monkeypatch.setattr(figure_files, "save", tiny.save_nothing)
     of_lsh = {"models": "lsh-2", "parts": "train", "seeds": "0"}

@@ -30,6 +30,7 @@ def variables_of(cell, text):
     return jax.jit(model.init)(jax.random.key(0), jnp.ones((1, 8), int))
 
 
+@pytest.mark.slow
 def test_more_rounds_see_more_of_the_mass(quick_compile, text):
     variables = variables_of(Cell("lsh-1", 32, 0), text)
     found = [mass_seen(Cell(f"lsh-{n}", 32, 0), SETTINGS, text)(variables) for n in (1, 3)]
