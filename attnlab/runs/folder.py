@@ -36,8 +36,13 @@ class Folder:
         return cls(name, parent, settings, None)
 
     @classmethod
-    def kept(cls, name: str, path: Path) -> Folder:
+    def kept(cls, name: str, path: Path, *, flag: str = "resume") -> Folder:
         """The folder of an earlier run.
+
+        Args:
+          name: name of the experiment.
+          path: path of the folder.
+          flag: name of the flag that gave the path, for what is refused.
 
         Raises:
           Invalid: there are no settings in it, or none that can be read.
@@ -47,14 +52,14 @@ class Folder:
             settings = json.loads(file.read_text(encoding="utf-8"))
         except (FileNotFoundError, NotADirectoryError):
             raise Invalid(
-                f"--resume={path}: no {SETTINGS} there; give a folder that {name} made"
+                f"--{flag}={path}: no {SETTINGS} there; give a folder that {name} made"
             ) from None
         except OSError as error:
-            raise Invalid(f"--resume={path}: {of_system(error)}; give a folder to read") from None
+            raise Invalid(f"--{flag}={path}: {of_system(error)}; give a folder to read") from None
         except ValueError:
             settings = None
         if not isinstance(settings, dict):
-            raise Invalid(f"--resume={path}: {SETTINGS} cannot be read; start a new run")
+            raise Invalid(f"--{flag}={path}: {SETTINGS} cannot be read; start a new run")
         return cls(name, path.parent, settings, path)
 
     @property

@@ -64,7 +64,7 @@ def run(flags: SampleFlags, folder: Folder) -> int:
     del folder  # nothing is kept
     if not flags.run:
         raise Invalid("--run= is empty; give the folder of a run of language_model")
-    kept = Folder.kept("language_model", Path(flags.run))
+    kept = Folder.kept("language_model", Path(flags.run), flag="run")
     settings = Settings.from_json(kept.settings)
     require_model(f"--model={flags.model}", flags.model)
     cell = Cell(flags.model, flags.length or max(settings.lengths), flags.trained_seed)

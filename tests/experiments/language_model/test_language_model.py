@@ -146,6 +146,11 @@ class _Counting:
         return self.function(self.count, batch)
 
 
+def test_a_sample_of_no_run_names_its_own_flag(tmp_path):
+    status, _, err = tiny.run(sample, f"--run={tmp_path}", "--model=exact")
+    assert status == 2 and f"--run={tmp_path}: no settings.json there; give" in err
+
+
 @pytest.mark.slow
 def test_a_sample_of_a_trained_model(quick_compile, tmp_path, text, monkeypatch):
     monkeypatch.setattr(figure_files, "save", tiny.save_nothing)
