@@ -6,10 +6,10 @@ devices the batch is split and the state is whole on each, as `ShardedJit` train
 Transformers of `num_layers` layers (of each stack), model width num_heads · head_dim and
 feed-forward width four times that; the mechanism is that of their self-attention. A language model
 may be `reversible`, a Reformer with exact attention, `chunked_reversible`, the same with
-feed-forward networks for 1024 positions at a time, or `reformer`, that with LSH. They are without
+feed-forward networks for 1024 positions at a time, or `reformer`, that with LSH. No model has
 dropout: XLA draws its masks again in the backward pass, so they take no memory worth naming (2.13
-GiB with and without, 6 layers of width 512 at 8 × 1024 tokens for v5e), but much longer to
-compile.
+GiB with and without, 6 layers of width 512 at 8 × 1024 tokens for v5e), but programs with them
+take much longer to compile.
 """
 
 from collections.abc import Sequence

@@ -127,7 +127,8 @@ class Workers:
             module, arguments, log, devices=devices, variables=variables
         )
         self._worker: Worker | None = None
-        self._log = tempfile.TemporaryFile()  # what workers write
+        self._log = tempfile.TemporaryFile()  # what workers write, one after the other
+        self._last = 0  # where in it the last worker began
         self.environment: dict[str, Any] = {}
 
     def __enter__(self) -> Self:
@@ -154,11 +155,12 @@ class Workers:
           Invalid: it did not start; the message says why.
         """
         if self._worker is None:
+            self._last = os.fstat(self._log.fileno()).st_size
             self._worker = self._make(self._log)
             message = self._worker.receive(START_SECONDS)
             if message is None or "hello" not in message:
                 self.retire()
-                text = message["refused"] if message else last_line(self.errors())
+                text = message["refused"] if message else last_line(self.last_words())
                 raise Invalid(text or "the worker process did not start")
             self.environment = self.environment or message["hello"]
         return self._worker
@@ -170,9 +172,16 @@ class Workers:
         return code
 
     def errors(self) -> str:
-        """What the workers wrote."""
+        """What all workers wrote."""
+        return self._written(0)
+
+    def last_words(self) -> str:
+        """What the last worker wrote."""
+        return self._written(self._last)
+
+    def _written(self, start: int) -> str:
         log = self._log.fileno()
-        text = os.pread(log, os.fstat(log).st_size, 0)  # they write where the file stands
+        text = os.pread(log, os.fstat(log).st_size - start, start)  # they write where the file is
         return without_chatter(text.decode(errors="replace"))
 
 

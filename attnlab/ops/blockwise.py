@@ -36,6 +36,7 @@ __all__ = ["attend"]
 class _Config(NamedTuple):
     block_q: int
     block_k: int
+    cpu_forward_block_q: int
     num_keys: int  # without padding
     dropout_rate: float
     precision: Any
@@ -71,13 +72,14 @@ def attend(
 ) -> jax.Array:
     """The same function as `dense.attend`, [B, K, G, T, D].
 
-    Blocks are 512 × 512 unless given, or half a window wide, from 64 on, where the mask has one.
+    Blocks are 512 × 512 unless given, or half a window wide, from 64 on, where the mask has one;
+    a forward pass on a CPU takes 1024 rows.
 
     Time O(T·S) less the blocks that the mask rules out; memory O(T + S + block_q·block_k), also
     backward.
     """
     num_queries, num_keys = x.q.shape[-2], x.k.shape[-2]
-    block = _default_block(x.mask)
+    block, rows_are_given = _default_block(x.mask), block_q is not None
     block_q = _even_block(num_queries, block_q or block)
     block_k = _even_block(num_keys, block_k or block)
     pad_queries = functools.partial(_pad_to_multiple, axis=-2, multiple=block_q)
@@ -93,7 +95,10 @@ def attend(
         _Differentiable(x.score, pad_queries(x.q), pad_keys(x.k), pad_keys(x.v), bias),
         _Fixed(None if x.mask is None else x.mask.pad(block_q, block_k), seeds),
     )
-    config = _Config(block_q, block_k, num_keys, dropout_rate, precision)
+    # The backward carries gradients through a CPU's cache as well; else twice the rows fit in it.
+    doubles = not rows_are_given and block_q >= 256 and operands[0].q.shape[-2] % (2 * block_q) == 0
+    cpu_forward_block_q = 2 * block_q if doubles else block_q
+    config = _Config(block_q, block_k, cpu_forward_block_q, num_keys, dropout_rate, precision)
     return _attend(config, *vary_like(operands))[..., :num_queries, :]
 
 
@@ -184,7 +189,7 @@ def _key_blocks(config: _Config, x: _Differentiable, fixed: _Fixed, i) -> tuple[
 def _forward(config: _Config, x: _Differentiable, fixed: _Fixed):
     """Context [..., T, D] and lse [..., T]."""
     dtype = jnp.promote_types(x.v.dtype, jnp.float32)
-    rows = x.q.shape[:-2] + (config.block_q,)
+    shape = x.q.shape[:-2] + (config.block_q,)
 
     def query_block(i):
         q = _block(x.q, i, config.block_q, -2)
@@ -202,9 +207,9 @@ def _forward(config: _Config, x: _Differentiable, fixed: _Fixed):
             return new_largest, total, context
 
         start = (
-            jnp.full(rows, jnp.finfo(dtype).min, dtype),  # not -inf: −inf − −inf would be NaN
-            jnp.zeros(rows, dtype),
-            jnp.zeros((*rows, x.v.shape[-1]), dtype),
+            jnp.full(shape, jnp.finfo(dtype).min, dtype),  # not -inf: −inf − −inf would be NaN
+            jnp.zeros(shape, dtype),
+            jnp.zeros((*shape, x.v.shape[-1]), dtype),
         )
         largest, total, context = jax.lax.fori_loop(
             *_key_blocks(config, x, fixed, i), key_block, vary_like(start, q)
@@ -270,9 +275,7 @@ def _backward(config: _Config, x: _Differentiable, fixed: _Fixed, rows) -> _Diff
 def _forward_slice_by_slice(config: _Config, x: _Differentiable, fixed: _Fixed):
     """`_forward` of one example and key/value head after the other."""
     num_kv_heads = x.q.shape[1]
-    if config.block_q >= 256 and x.q.shape[-2] % (2 * config.block_q) == 0:
-        # The backward carries gradients through the cache as well; here twice the rows fit in it.
-        config = config._replace(block_q=2 * config.block_q)
+    config = config._replace(block_q=config.cpu_forward_block_q)
 
     def one_slice(index):
         return _forward(config, *_slice((x, fixed), *divmod(index, num_kv_heads)))

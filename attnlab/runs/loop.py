@@ -48,9 +48,10 @@ class Job(Generic[Item, Row]):
       done: whether a resumed run leaves a row alone; a run with an item that lacks such a row ends
         with status 1.
       title: (item) -> what it is, said before it is measured.
-      line: (rows of an item) -> what came out, said behind the title.
+      line: (rows of an item) -> its results in one line, said behind the title when it is done.
       report: () -> the report of the rows so far, of which there is one at least.
-      lost: (item, message) -> the row of an item that raised an error; None lets it end the run.
+      lost: (item, message) -> the row that is kept where measuring the item raised an error, whose
+        message is given; the run goes on. None = such an error ends the run.
       keys: (item) -> the keys of its rows.
       before: (item) -> None; says or makes ready what the item needs, before its title.
       again: () -> items to measure once more, after all others.

@@ -219,22 +219,23 @@ def train(
                 row |= progress.rates(step, int(row["tokens"]))
                 add_row("training", step, row)
                 say(progress.line(step, row))
-            found = None
+            headline = None
             if validates:
                 sums = validate(validation_step, parallel, state.variables, task.validation())
-                found = sums.means(objective)
+                means = sums.means(objective)
+                headline = means[objective.headline]
                 watched = task.watch(parallel.read(state).variables) if task.watch else {}
-                add_row("validation", step, found | watched)
-                say(progress.validation_line(step, found))
+                add_row("validation", step, means | watched)
+                say(progress.validation_line(step, means))
             if saves:
-                save(step, found[objective.headline] if found else None, wait=last or stops)
+                save(step, headline, wait=last or stops)
 
         best = checkpoints.best_step
         assert best is not None  # the loop ends with a checkpoint
         whole = jax.tree.map(lambda _: parallel.whole, abstract.kept())
-        found = checkpoints.restore(abstract.kept(), whole, best).state
-        found = jax.device_get(abstract.replace(**found))
-    return Trained(found.params, found.collections, best, step, meter.seconds, stop.signal)
+        kept = checkpoints.restore(abstract.kept(), whole, best)
+        trained = jax.device_get(abstract.replace(**kept.state))
+    return Trained(trained.params, trained.collections, best, step, meter.seconds, stop.signal)
 
 
 def validate(step: Callable, parallel: Parallel, variables: Any, batches: Iterable[Batch]) -> Meter:

@@ -66,7 +66,7 @@ class Asked:
             why = f"no answer for {LONGEST_SECONDS:.0f} s"
         else:
             why = workers.death(self._process.retire())
-        raise SideError(f"{self._side}: {why}", self._process.errors())
+        raise SideError(f"{self._side}: {why}", self._process.last_words())
 
     def values(self) -> list[np.ndarray]:
         """The values that the side's program computes."""

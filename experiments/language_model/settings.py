@@ -50,7 +50,7 @@ class Settings(TrainFlags):
         "bytes", f"What a token is: {', '.join(VOCABULARIES)}.", choices=VOCABULARIES
     )
     models: tuple[str, ...] = flag(
-        ("exact", "window", "lsh-1", "lsh-2", "lsh-4", "lsh-8"),
+        ("exact", "shared", "window", "lsh-1", "lsh-2", "lsh-4", "lsh-8"),
         "Models: exact, window, lsh-R for R hash rounds, shared (exact, with queries that are the "
         "keys, as lsh has them), patterns that the layers repeat, such as window+lsh-4, "
         "reversible-MODEL, and reformer, which is reversible-window+lsh-4.",
@@ -65,7 +65,7 @@ class Settings(TrainFlags):
         "copy across --copy_distance tokens.",
         choices=PARTS,
     )
-    steps: int = flag(1200, "Number of steps of a training.", least=1)
+    steps: int = flag(1000, "Number of steps of a training.", least=1)
     batch_tokens: int = flag(2048, "Tokens in a step, the same at every length.", least=1)
     learning_rate: float = flag(3e-3, "Learning rate at its peak.", above=0)
     schedule: str = flag(
@@ -75,15 +75,15 @@ class Settings(TrainFlags):
     b2: float = flag(0.98, "Decay of Adam's second moment.", above=0, below=1)
     epsilon: float = flag(1e-8, "Epsilon of Adam.", above=0)
     clip_norm: float = flag(1.0, "Largest norm of the gradient; 0 = no limit.", least=0)
-    validate_every: int = flag(300, "Steps between validations, each with a checkpoint.", least=1)
+    validate_every: int = flag(250, "Steps between validations, each with a checkpoint.", least=1)
     num_layers: int = flag(2, "Layers of a model.", least=1)
     num_heads: int = flag(2, "Heads of a layer; the width is num_heads * head_dim.", least=1)
     head_dim: int = flag(64, "Width of one head.", least=1)
     hidden: int = flag(512, "Hidden width of the feed-forward network.", least=1)
     positions: str = flag(
-        "sinusoid",
-        "Kind of positions: sinusoid, learned, axial, rotary.",
-        choices=("sinusoid", "learned", "axial", "rotary"),
+        "rotary",
+        "Kind of positions: rotary, sinusoid, learned, axial.",
+        choices=("rotary", "sinusoid", "learned", "axial"),
     )
     axial_shape: tuple[int, ...] = flag(
         (), "Rows of the tables of axial positions; their product is the length.", least=1

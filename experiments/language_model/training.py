@@ -16,6 +16,7 @@ from attnlab.models.activations import shared_projections
 from attnlab.models.transformer import LanguageModel
 from attnlab.ops.lsh import hash_buckets, hash_quality, make_rotations
 from attnlab.ops.lsh.hashing import default_num_buckets
+from attnlab.positions import rotary
 from attnlab.tokens import NUM_SPECIAL
 from attnlab.training.bits import BitsPerByte
 from attnlab.training.checkpoint import Checkpoints
@@ -123,10 +124,10 @@ def mass_seen(
 
     "mass" is the mean over layers, heads and queries of the first window to validate on, and
     "pairs" the share of all pairs that is seen, which keys at random would have as mass. None where
-    the model does not hash, or hashes what rotary positions have turned, which is not looked at.
+    the model does not hash.
     """
     num_hashes = rounds_of(cell.model)
-    if num_hashes is None or settings.positions == "rotary":
+    if num_hashes is None:
         return None
     length = min(cell.length, WATCHED)
     rotations = make_rotations(
@@ -145,6 +146,8 @@ def mass_seen(
 
     def watch(variables: Any) -> dict[str, float]:
         qk, v = projections(variables)
+        if settings.positions == "rotary":
+            qk = rotary(qk, jnp.arange(length))
         found = hash_quality(
             qk, v, hash_buckets(qk, rotations), chunk_size=settings.chunk_size
         ).means()

@@ -8,7 +8,7 @@ import math
 import types
 import typing
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -19,7 +19,7 @@ from experiments.translate.models import CLASSES, build
 
 __all__ = ["Training", "Variant", "require_fits", "variants"]
 
-_KINDS = (bool, int, float, str)
+_PLAIN = (bool, int, float, str)
 _OTHERS = ("parent", "name", "vocab_size", "source_vocab_size", "target_vocab_size")
 _SWITCH = {"true": True, "false": False}
 
@@ -91,20 +91,30 @@ def variants(models: Sequence[str], asked: Sequence[str]) -> list[Variant]:
             raise Invalid(f"--set={text}: write MODEL.FIELD=VALUE, as luong.score=dot,concat")
         if model not in values:
             raise Invalid(f"--set={text}: no {model!r} is trained; valid: {', '.join(models)}")
-        kinds = _fields(model)
-        if field not in kinds:
-            raise Invalid(f"--set={text}: {model} has no {field!r}; valid: {', '.join(kinds)}")
+        fields = _fields(model)
+        if field not in fields:
+            raise Invalid(f"--set={text}: {model} has no {field!r}; valid: {', '.join(fields)}")
         if field in values[model]:
             raise Invalid(f"--set={text}: {target} is set already; give all values in one list")
-        found = [_value(text, one, kinds[field]) for one in listed.split(",")]
-        if len(set(found)) < len(found):
-            raise Invalid(f"--set={text}: give each value once")
-        values[model][field] = found
+        values[model][field] = _values(text, listed.split(","), fields[field])
     return [
-        Variant(model, tuple(zip(fields, chosen, strict=True)))
-        for model, fields in values.items()
-        for chosen in itertools.product(*fields.values())
+        Variant(model, tuple(zip(given, chosen, strict=True)))
+        for model, given in values.items()
+        for chosen in itertools.product(*given.values())
     ]
+
+
+def _values(text: str, listed: Sequence[str], wanted: _Type) -> list[Any]:
+    """The values that a --set lists; each may come once."""
+    found = []
+    for written in listed:
+        try:
+            found.append(wanted.read(written))
+        except ValueError:
+            raise Invalid(f"--set={text}: no {written!r}; give {wanted}") from None
+    if len(set(found)) < len(found):
+        raise Invalid(f"--set={text}: give each value once")
+    return found
 
 
 def require_fits(variant: Variant, sizes: Mapping[str, Any]) -> None:
@@ -128,32 +138,40 @@ def require_fits(variant: Variant, sizes: Mapping[str, Any]) -> None:
         raise Invalid(f"{given}: {error}") from None
 
 
-def _fields(model: str) -> dict[str, tuple[type, bool]]:
-    """The type of each field that --set can give, and whether it may be None."""
-    kind = CLASSES[model]
-    hints = typing.get_type_hints(kind)
+class _Type(NamedTuple):
+    """What --set can give a field."""
+
+    of: type
+    or_none: bool
+
+    def read(self, written: str) -> Any:
+        """The value that is written.
+
+        Raises:
+          ValueError: it is of another type.
+        """
+        if self.or_none and written == "none":
+            return None
+        if self.of is bool and written not in _SWITCH:
+            raise ValueError(written)
+        value = _SWITCH[written] if self.of is bool else self.of(written)
+        if value == "" or (self.of is float and not math.isfinite(value)):
+            raise ValueError(written)
+        return value
+
+    def __str__(self) -> str:
+        words = {bool: "true or false", int: "whole numbers", float: "numbers", str: "words"}
+        return words[self.of] + " or none" * self.or_none
+
+
+def _fields(model: str) -> dict[str, _Type]:
+    """The type of each field that --set can give."""
+    hints = typing.get_type_hints(CLASSES[model])
     found = {}
-    for field in dataclasses.fields(kind):
+    for field in dataclasses.fields(CLASSES[model]):
         hint = hints[field.name]
         parts = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
-        kinds = [part for part in parts if part in _KINDS]
-        if kinds and field.name not in _OTHERS:
-            found[field.name] = (kinds[0], types.NoneType in parts)
+        plain = [part for part in parts if part in _PLAIN]
+        if plain and field.name not in _OTHERS:
+            found[field.name] = _Type(plain[0], types.NoneType in parts)
     return found
-
-
-def _value(text: str, one: str, kind: tuple[type, bool]) -> Any:
-    of, optional = kind
-    if optional and one == "none":
-        return None
-    try:
-        if of is bool:
-            return _SWITCH[one]
-        value = of(one)
-    except (KeyError, ValueError):
-        value = ""
-    if value == "" or (of is float and not math.isfinite(value)):
-        wanted = {bool: "true or false", int: "whole numbers", float: "numbers", str: "words"}
-        what = wanted[of] + " or none" * optional
-        raise Invalid(f"--set={text}: no {one!r}; give {what}")
-    return value

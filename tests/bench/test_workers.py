@@ -53,6 +53,13 @@ def test_reading_what_workers_wrote_does_not_move_where_they_write():
         assert crew.errors() == "the last words\n" and os.lseek(log, 0, os.SEEK_CUR) == 4
 
 
+def test_a_silent_death_is_not_explained_by_what_an_older_worker_wrote(crew):
+    for do in ("exit", "die"):
+        ask(crew.ready(), do)
+        crew.retire()
+    assert crew.errors().endswith("the last words\n") and crew.last_words() == ""
+
+
 def test_what_takes_too_long_is_left_to_the_caller(crew):
     worker = crew.ready()
     worker.send(do="wait")

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from experiments.language_model import corpus
+from experiments.language_model import corpus, training
 from experiments.language_model.evaluate import bits_per_byte, evaluations
 from experiments.language_model.settings import Settings
 from experiments.language_model.training import Cell, mass_seen, task
@@ -37,8 +37,18 @@ def test_more_rounds_see_more_of_the_mass(quick_compile, text):
     assert 0 < found[0]["mass"] < found[1]["mass"] < 1
     assert 0 < found[0]["pairs"] < found[1]["pairs"] < 1
     assert mass_seen(Cell("exact", 32, 0), SETTINGS, text) is None
-    rotary = dataclasses.replace(SETTINGS, positions="rotary")
-    assert mass_seen(Cell("lsh-1", 32, 0), rotary, text) is None
+
+
+def test_the_mass_is_of_queries_that_positions_have_turned(quick_compile, monkeypatch, text):
+    cell, turned = Cell("lsh-1", 32, 0), []
+    variables = variables_of(cell, text)
+    seen = mass_seen(cell, SETTINGS, text)(variables)
+    monkeypatch.setattr(training, "rotary", lambda qk, at: turned.append(qk.shape) or qk)
+    assert mass_seen(cell, SETTINGS, text)(variables)["mass"] != pytest.approx(seen["mass"])
+    assert turned == [(2, 1, 32, 2, 6)]
+    sinusoid = dataclasses.replace(SETTINGS, positions="sinusoid")
+    mass_seen(cell, sinusoid, text)(variables)
+    assert len(turned) == 1
 
 
 def test_bits_do_not_depend_on_how_a_part_is_batched(quick_compile, text):
