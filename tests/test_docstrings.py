@@ -26,6 +26,8 @@ COMPILING = {
     "attnlab/ops/lsh/cross.py",
     "attnlab/ops/lsh/quality.py",
     "attnlab/training/decode/single.py",
+    "attnlab/models/reformer/__init__.py",
+    "attnlab/models/transformer/__init__.py",
 }
 FLAGS = doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS
 

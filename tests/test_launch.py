@@ -334,6 +334,7 @@ def test_a_target_brings_its_compiler_to_no_other_command(scratch):
     assert json.loads(scratch.run("packages")[1]) == [str(scratch.venv), ["scratch 0", "shared 2"]]
 
 
+@pytest.mark.slow
 def test_a_failed_install_says_why_and_leaves_nothing(scratch):
     (scratch.root / "break").touch()
     status, out, err = scratch.run("hello")

@@ -136,7 +136,6 @@ def test_what_cudnn_would_compute_is_compiled_blockwise_where_it_is_missing(monk
             ("language_model", "window"),
             ("language_model", "additive"),
         ],
-        ("translate", "multi_head"),
     ),
 )
 def test_training_steps_lower(program, mechanism):

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from attnlab.bench import targets
+from tests.daily import daily
 
 ROOT = Path(__file__).resolve().parents[2]
 GIB = 2**30
@@ -70,10 +71,13 @@ def test_unknown_names_are_refused_with_the_known_ones(text, message):
 
 @pytest.mark.parametrize(
     ("target", "command"),
-    [
+    daily(
+        [
+            ("v5e", "launch/local compare_lengths --target=v5e …"),
+            ("h100", 'pip install "jax[cuda12-local]"'),
+        ],
         ("v5e", "launch/local compare_lengths --target=v5e …"),
-        ("h100", 'pip install "jax[cuda12-local]"'),
-    ],
+    ),
 )
 def test_a_missing_compiler_is_named(target, command, tmp_path):
     blocked = (

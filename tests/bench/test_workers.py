@@ -10,6 +10,7 @@ import pytest
 
 from attnlab.bench.workers import Worker, Workers, death
 from attnlab.runs.errors import Invalid
+from tests.daily import daily
 
 MODULE = "tests.bench.echo_worker"
 ROOT = Path(__file__).resolve().parents[2]
@@ -33,7 +34,10 @@ def test_a_worker_says_where_it_is_and_answers(crew):
 
 @pytest.mark.parametrize(
     ("do", "why"),
-    [("die", "killed (SIGKILL: usually"), ("exit", "its process ended with status 3")],
+    daily(
+        [("die", "killed (SIGKILL: usually"), ("exit", "its process ended with status 3")],
+        ("exit", "its process ended with status 3"),
+    ),
 )
 def test_a_death_is_told_and_the_next_one_is_another(crew, do, why):
     first = crew.ready()
@@ -60,6 +64,7 @@ def test_a_silent_death_is_not_explained_by_what_an_older_worker_wrote(crew):
     assert crew.errors().endswith("the last words\n") and crew.last_words() == ""
 
 
+@pytest.mark.slow
 def test_what_takes_too_long_is_left_to_the_caller(crew):
     worker = crew.ready()
     worker.send(do="wait")

@@ -191,6 +191,7 @@ def test_what_cannot_be_is_refused():
         next(iter(training(max_length=2)))
 
 
+@pytest.mark.slow
 def test_an_iterator_that_is_dropped_leaves_no_thread():
     for close in (True, False):
         before = set(threading.enumerate())

@@ -15,6 +15,7 @@ CONFIG = TransformerConfig(11, num_layers=11, width=6, hidden=7, num_heads=3, dr
 TOKENS = jnp.arange(5)[None] + 4
 
 
+@pytest.mark.slow
 def test_layers_are_in_the_order_of_their_numbers(quick_compile):
     model = TransformerLM(CONFIG, CONFIG.attention(routes.LSH(1, 2, chunk_size=4)))
     variables = jax.jit(model.init)(jax.random.key(0), TOKENS)

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from attnlab.models.rnn_search import RNNEncDec, RNNSearch
+from tests.daily import daily
 from tests.models import rnn_oracle
 from tests.models.rnn_checks import (
     EXACT,
@@ -103,7 +104,7 @@ def test_half_precision_is_near_and_its_logits_are_not_rounded():
 
 
 @pytest.mark.usefixtures("quick_compile")
-@pytest.mark.parametrize("make", [search, enc_dec])
+@pytest.mark.parametrize("make", daily([search, enc_dec], search))
 def test_dropout_in_half_precision(make):
     assert_drops(make(param_dtype=jnp.float32, dtype=jnp.bfloat16, dropout_rate=0.5))
 

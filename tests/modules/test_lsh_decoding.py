@@ -117,6 +117,7 @@ def test_a_run_of_equal_tokens_is_hashed_alike_in_any_pieces():
         np.testing.assert_allclose(decode(module, rest, cache, x, pieces)[0], true, **EXACT)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("side", daily(["left", "right", "middle"], "left"))
 def test_every_example_is_as_if_it_were_alone_without_its_padding(side):
     """Prompts of different lengths in one batch: no example sees another, or any padding."""

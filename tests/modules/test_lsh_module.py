@@ -218,6 +218,7 @@ def test_the_learned_center_moves_to_the_mean_of_valid_tokens_in_training_alone(
     np.testing.assert_array_equal(after(x, lengths, deterministic=True)[1], before)
 
 
+@pytest.mark.slow
 def test_a_common_mean_no_longer_fills_one_bucket():
     """Centered on its running mean, a shifted sequence is hashed as if it had not been shifted."""
     rng = np.random.default_rng(2)

@@ -113,7 +113,7 @@ BUDGETS = (
 
 @pytest.mark.parametrize(
     ("path", "name", "dtype"),
-    daily(BUDGETS, *((path, "dot", jnp.float32) for path in BRANCHES)),
+    daily(BUDGETS, ("accelerator", "dot", jnp.float32)),
     ids=lambda x: getattr(x, "__name__", x),
     indirect=["path"],
 )

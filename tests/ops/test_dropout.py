@@ -18,9 +18,7 @@ RATE = 0.3
 
 
 @pytest.mark.usefixtures("quick_compile")
-@pytest.mark.parametrize(
-    ("branch", "group_size"), daily([("cpu", 2), ("cpu", 1), ("default", 2)], ("cpu", 2))
-)
+@pytest.mark.parametrize(("branch", "group_size"), daily([("cpu", 2), ("cpu", 1), ("default", 2)]))
 def test_dense_and_blockwise_drop_the_same(branch, group_size, monkeypatch):
     monkeypatch.setattr(
         jax.lax, "platform_dependent", lambda *args, **branches: branches[branch](*args)

@@ -17,6 +17,7 @@ from attnlab import (
     scores,
     window_attention,
 )
+from tests.daily import daily
 
 pytestmark = pytest.mark.usefixtures("quick_compile")
 
@@ -107,8 +108,8 @@ def test_lsh_is_lsh_attention():
     np.testing.assert_array_equal(got, true)
 
 
-@pytest.mark.parametrize("window", [T, 2])
-@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("window", daily([T, 2], 2))
+@pytest.mark.parametrize("causal", daily([True, False], True))
 def test_one_bucket_is_dense_attention_with_unit_keys_that_are_not_the_querys_own(causal, window):
     """With a chunk of all tokens; with a smaller one it is a window."""
     route = routes.LSH(num_hashes=1, num_buckets=1, chunk_size=window)
@@ -159,7 +160,7 @@ def test_lsh_of_separate_queries_and_keys_is_lsh_cross_attention():
     np.testing.assert_array_equal(got, true)
 
 
-@pytest.mark.parametrize("shared_qk", [True, False])
+@pytest.mark.parametrize("shared_qk", daily([True, False], True))
 def test_lsh_shows_the_weights_that_it_attends_with(shared_qk):
     route = routes.LSH(num_hashes=2, num_buckets=2, chunk_size=3, shared_qk=shared_qk)
     q, k, v = arrays()

@@ -11,6 +11,7 @@ from attnlab.data.windows import consecutive_windows
 from attnlab.training.bits import BitsPerByte
 from attnlab.training.curve import Meter
 from attnlab.training.step import StepMetrics
+from tests.daily import daily
 
 TEXT = "thé café à Nîmes "
 
@@ -30,7 +31,7 @@ def bits(tokenizer, bytes_of, log_p, *, length, batch_size):
     return meter.means(objective)[objective.headline]
 
 
-@pytest.mark.parametrize(("length", "batch_size"), [(7, 2), (17, 1), (5, 3)])
+@pytest.mark.parametrize(("length", "batch_size"), daily([(7, 2), (17, 1), (5, 3)], (5, 3)))
 def test_bits_are_those_of_the_whole_text_over_its_bytes(length, batch_size):
     sizes = {"length": length, "batch_size": batch_size}
     of_bytes = (0,) * 4 + (1,) * 256

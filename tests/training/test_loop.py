@@ -87,6 +87,7 @@ def whole_run(tmp_path_factory):
     return folder, run(folder)
 
 
+@pytest.mark.slow
 def test_what_is_watched_stands_in_the_validations_rows(tmp_path):
     def watch(variables):
         return {"largest": max(float(np.abs(x).max()) for x in jax.tree.leaves(variables))}
@@ -144,6 +145,7 @@ def test_a_stopped_run_goes_on_with_another_number_of_devices(tmp_path, whole_ru
         np.testing.assert_allclose(a, b, atol=0.1)
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_after_a_checkpoint_even_if_later_rows_were_written(tmp_path, whole_run):
     """As after kill −9: the curve has rows that no checkpoint knows of, one of them cut off."""
     run(tmp_path, steps=4)
@@ -164,6 +166,7 @@ def test_the_end_is_not_run_twice(whole_run):
     assert same(again.params, whole.params) and (folder / METRICS).read_bytes() == before
 
 
+@pytest.mark.slow
 def test_a_loss_that_is_not_finite_stops_and_keeps_the_last_good_checkpoint(tmp_path):
     run(tmp_path, steps=4)
     with pytest.raises(Diverged, match=r"(loss|gradient norm) is (nan|inf) at step \d+"):
@@ -193,6 +196,7 @@ def test_a_learned_center_is_trained_and_kept(tmp_path):
     assert same(run(tmp_path / "from 2", **options).variables, whole.variables)
 
 
+@pytest.mark.slow
 def test_a_search_uses_the_learned_center():
     model, source = Transformer(CONFIG, attention=CENTRED), np.full((2, 5), 4)
     variables = jax.eval_shape(model.init, jax.random.key(0), source, source)
@@ -230,6 +234,7 @@ def test_a_state_may_be_divided_among_the_devices(tmp_path, whole_run, monkeypat
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_training_starts_where_another_ended(tmp_path, whole_run):
     _, whole = whole_run
     begun = run(tmp_path / "more", steps=1, rate=0.0, task={"start": lambda drawn: whole.params})

@@ -61,6 +61,7 @@ def test_adam_is_told_its_constants():
     assert float(updates[0]) == pytest.approx(-0.5, rel=1e-3)
 
 
+@pytest.mark.slow
 def test_adafactors_step_is_clipped_and_relative_to_the_parameters():
     """Shazeer & Stern 2018, algorithm 4: at first û = g / |g| element by element, of RMS 1."""
     optimizer = OptimizerSettings(optimizer="adafactor", learning_rate=0.1).build(10)

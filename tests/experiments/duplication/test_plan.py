@@ -139,6 +139,7 @@ def test_an_example_is_a_word_twice_and_only_its_second_half_counts():
     assert len(words) == 4
 
 
+@pytest.mark.slow
 def test_no_parameter_depends_on_the_attention():
     shapes = []
     for name in (*EXACT, "LSH-1", "LSH-4"):

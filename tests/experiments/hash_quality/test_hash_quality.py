@@ -329,6 +329,7 @@ def test_windows_are_of_the_text_at_all_positions():
     assert seen == {0, 1, 2, 3, 4}
 
 
+@pytest.mark.slow
 def test_activations_are_what_attention_sees(quick_compile, tmp_path):
     # A position reads the byte before it, so the last byte changes no activation, the one before
     # it the last activation alone, and the first byte all but the first.

@@ -50,6 +50,7 @@ class Lookup(nn.Module):
         return jax.numpy.asarray(hit.astype(np.float32) @ one_hot)
 
 
+@pytest.mark.slow
 def test_accuracy_is_that_of_the_copies(monkeypatch):
     monkeypatch.setattr(jax, "jit", lambda function: function)
     assert copying.accuracy(Lookup(200), {}, 64, seed=0) == 1.0

@@ -45,6 +45,7 @@ def test_steps_are_timed_in_turns(quick_compile, text, monkeypatch):
     assert cost.case_of("exact", 64, SETTINGS).batch == 1
 
 
+@pytest.mark.slow
 def test_a_model_that_cannot_be_timed_is_a_row_and_the_others_go_on(
     quick_compile, text, monkeypatch
 ):

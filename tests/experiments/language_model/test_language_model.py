@@ -104,6 +104,7 @@ def test_a_small_run_from_end_to_end(quick_compile, tmp_path, text, monkeypatch)
     assert status == 2 and "is about another text than" in err and err.count("\n") == 1
 
 
+@pytest.mark.slow
 def test_a_run_that_is_interrupted_goes_on_bit_for_bit(quick_compile, tmp_path, text, monkeypatch):
     monkeypatch.setattr(figure_files, "save", tiny.save_nothing)
     of_lsh = {"models": "lsh-2", "parts": "train", "validate_every": 4, "log_every": 1}

@@ -136,6 +136,7 @@ def test_a_run_that_has_only_begun_reports_what_there_is():
     assert "Not known yet" in text and "frontier.svg" not in text and "2.000" in text
 
 
+@pytest.mark.slow
 def test_figures_are_of_what_there_is(tmp_path):
     drawn = figures.draw([*rows(BITS, MICROS, seeds=(0, 1)), *MORE])
     assert {name for name, figure in drawn.items() if figure} == {

@@ -39,6 +39,7 @@ def test_more_rounds_see_more_of_the_mass(quick_compile, text):
     assert mass_seen(Cell("exact", 32, 0), SETTINGS, text) is None
 
 
+@pytest.mark.slow
 def test_the_mass_is_of_queries_that_positions_have_turned(quick_compile, monkeypatch, text):
     cell, turned = Cell("lsh-1", 32, 0), []
     variables = variables_of(cell, text)

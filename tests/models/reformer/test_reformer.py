@@ -142,7 +142,7 @@ def test_memory_does_not_grow_with_depth(model):
 
 
 @pytest.mark.usefixtures("quick_compile")
-@pytest.mark.parametrize("scan_layers", daily([False, True], True))
+@pytest.mark.parametrize("scan_layers", daily([False, True]))
 def test_decoding_is_the_forward(scan_layers):
     """As are the activations that are kept where somebody looks at them."""
     route = dataclasses.replace(LSH, centering=None)
@@ -172,6 +172,7 @@ def test_decoding_is_the_forward(scan_layers):
     np.testing.assert_allclose(jnp.concatenate(found, 1), want, atol=3e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("quick_compile")
 def test_layers_are_given_what_those_of_other_stacks_are():
     """Any stream, or one key for all; offsets that are numbers; collections that they make."""
@@ -250,6 +251,7 @@ def test_over_devices():
     assert relative_error(jax.tree.map(lambda x: x[0], each), want) < 1e-5
 
 
+@pytest.mark.slow
 def test_parameters_of_the_released_model():
     path = Path(__file__).parents[3] / "experiments/published/param_counts.csv"
     lines = [line for line in path.read_text().splitlines() if not line.startswith("#")]

@@ -110,6 +110,7 @@ def test_any_lengths(x64, num_queries, num_keys):
     np.testing.assert_allclose(got, dense(q, k, v, times), atol=1e-12)
 
 
+@pytest.mark.slow
 def test_one_bucket_that_fits_the_window_is_exact_attention(x64):
     q, k, v, *buckets = inputs()
     got = attend(q, k, v, *(0 * b for b in buckets), chunk_size=KEYS)

@@ -122,6 +122,7 @@ def test_extreme_logits_are_finite():
         assert all(np.isfinite(x).all() for x in gradients)
 
 
+@pytest.mark.slow
 def test_a_value_in_the_future_reaches_no_gradient_however_large():
     qk, v, buckets = inputs(dtype=np.float32)
     past = np.ones_like(v)
@@ -156,6 +157,7 @@ def test_bfloat16_is_as_near_as_plain_bfloat16():
         assert error <= 2 * allowed + 2**-9 * np.abs(want).max()
 
 
+@pytest.mark.slow
 def test_dropout_drops_the_weights_that_dense_attention_drops(x64):
     qk, v, buckets = inputs()
     key, rate = jax.random.key(5), 0.4

@@ -169,6 +169,7 @@ def test_a_common_component_collapses_the_buckets_and_centering_undoes_it(quick_
     assert centered.used_buckets > 1.2 * plain.used_buckets
 
 
+@pytest.mark.slow
 def test_grouped_values_unbatched_inputs_and_nothing_to_see(quick_compile):
     qk, v, buckets = inputs(dtype=np.float32)
     found = hash_quality(qk[0], v[0, :, :1], buckets[0], chunk_size=CHUNK)
