@@ -14,6 +14,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any, NamedTuple
 
 import grain
+from absl import flags
 
 from attnlab.data.encoding import Piece
 from attnlab.runs.errors import Invalid
@@ -78,6 +79,8 @@ def _examples(order: grain.MapDataset, start: int, num_workers: int) -> Generato
         for index in range(start, len(order)):
             yield order[index]
         return
+    if not flags.FLAGS.is_parsed():
+        flags.FLAGS.mark_as_parsed()  # grain reads its own; a program without `app.run` has none
     # Which examples come, and in which order, does not depend on the number of workers: only the
     # map over single examples is done by them.
     dataset = order[start:].to_iter_dataset()

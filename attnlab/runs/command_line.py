@@ -246,6 +246,7 @@ def _chosen(
             raise Invalid(f"--{flag}= is empty; give a value, or leave it out")
     if "resume" in found and found.resume is not None:
         folder = Folder.kept(name, Path(found.resume))
+        folder.claim()
         return _resumed(folder, named, settings, free), folder
     chosen = settings(**{**settings.implied(named), **named})
     chosen.check_named(named)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import fcntl
 import json
 import os
 from collections.abc import Mapping
@@ -14,6 +15,8 @@ from attnlab.runs.errors import Invalid, of_system
 __all__ = ["ERRORS", "REPORT", "ROWS", "SETTINGS", "Folder", "fresh_folder"]
 
 SETTINGS, ROWS, REPORT, ERRORS = "settings.json", "results.jsonl", "report.md", "errors.log"
+
+_claims: dict[Path, int] = {}  # open files of the folders that this process writes to
 
 
 class Folder:
@@ -88,7 +91,29 @@ class Folder:
                     f"{path / SETTINGS}: {error.strerror}; give another --output_dir"
                 ) from None
             self._path = path
+        self.claim()
         return self._path
+
+    def claim(self) -> None:
+        """Keeps other processes' runs out of the folder until this process ends, however it does.
+
+        Raises:
+          Invalid: another one writes to it.
+        """
+        path = self.path.resolve()
+        if path in _claims:
+            return
+        file = os.open(path, os.O_RDONLY)
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(file)
+            raise Invalid(
+                f"--resume={self.path}: a run writes to this folder now; wait for its end"
+            ) from None
+        except OSError:
+            pass  # a file system without locks
+        _claims[path] = file
 
     def write(self, file: str, text: str) -> None:
         """Writes a whole file; what it was before stays until then."""

@@ -99,9 +99,7 @@ from itertools import islice
 sys.path.insert(0, ".")
 
 def main():
-    from absl import flags
     from tests.data.test_resume import assert_same, documents
-    flags.FLAGS.mark_as_parsed()
     alone = iter(documents())
     list(islice(alone, 7))
     with_workers = iter(documents(num_workers=2))

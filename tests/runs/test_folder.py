@@ -4,6 +4,8 @@ import dataclasses
 import datetime
 import errno
 import pathlib
+import subprocess
+import sys
 import types
 
 import pytest
@@ -65,6 +67,30 @@ def test_a_fresh_folder_is_made_when_the_run_begins(tmp_path):
     assert folder.begin() == path and [file.name for file in path.iterdir()] == [SETTINGS]
     again = Folder.kept("one", path)
     assert again.resumes and again.settings == {"a": [1]} and again.begin() == path
+
+
+def test_one_run_at_a_time_writes_to_a_folder(tmp_path):
+    """A run that is killed lets go of it."""
+    path = fresh_folder(tmp_path, "one")
+    (path / SETTINGS).write_text("{}")
+    other = f"""
+import fcntl, os, sys
+fcntl.flock(os.open({str(path)!r}, os.O_RDONLY), fcntl.LOCK_EX)
+print("claimed", flush=True)
+sys.stdin.read()
+"""
+    with subprocess.Popen(
+        [sys.executable, "-c", other], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as process:
+        assert process.stdout.readline() == b"claimed\n"
+        with pytest.raises(Invalid, match=f"--resume={path}: a run writes to this folder now"):
+            Folder.kept("one", path).claim()
+        process.kill()
+    for _ in range(2):  # the process that has it may begin again
+        assert Folder.kept("one", path).begin() == path
+    held = f"import fcntl, os; fcntl.flock(os.open({str(path)!r}, os.O_RDONLY), 6)"
+    refused = subprocess.run([sys.executable, "-c", held], capture_output=True, check=False)
+    assert b"BlockingIOError" in refused.stderr
 
 
 def test_rows_are_kept_with_where_they_come_from(tmp_path):
