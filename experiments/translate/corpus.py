@@ -105,7 +105,7 @@ def open_corpus(settings: Settings) -> Corpus:
     made = functools.cache(
         functools.partial(_trained, splits["train"], settings.chosen_preset(), settings.cache_dir)
     )
-    name = settings.tfds_name or " ".join(settings.data_files)
+    name = settings.tfds_name or " ".join(Path(file).name for file in settings.data_files)
     drawn = _drawn(splits["test"], words, DRAWN_WORDS)
     if settings.draw_file:
         given = read_tsv(Path(settings.draw_file))

@@ -34,14 +34,19 @@ class Settings(TrainFlags):
         choices=MODELS,
     )
     data_files: tuple[str, ...] = flag(
-        (), "Text to train on: SOURCE,TARGET with aligned lines, or one TSV; .gz too."
+        (),
+        "Text to train on: SOURCE,TARGET with aligned lines, or one TSV; .gz too.",
+        is_path=True,
     )
     validation_files: tuple[str, ...] = flag(
         (),
         "Text to validate on, as in --data_files. Without it: 1 % of --data_files before the last.",
+        is_path=True,
     )
     test_files: tuple[str, ...] = flag(
-        (), "Text to test on, as in --data_files. Without it: the last 1 % of --data_files."
+        (),
+        "Text to test on, as in --data_files. Without it: the last 1 % of --data_files.",
+        is_path=True,
     )
     tfds_name: str | None = flag(
         None, "Name of a prepared TFDS data set, such as wmt14_translate/de-en, in place of files."
@@ -97,7 +102,9 @@ class Settings(TrainFlags):
         below=2**31,
     )
     draw_file: str | None = flag(
-        None, "TSV of pairs to draw the alignments of. Without it: some of the test split."
+        None,
+        "TSV of pairs to draw the alignments of. Without it: some of the test split.",
+        is_path=True,
     )
 
     def __post_init__(self) -> None:

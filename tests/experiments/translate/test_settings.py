@@ -86,7 +86,7 @@ def test_without_flags_the_settings_are_the_defaults():
 def test_the_command_line_of_settings_gives_these_settings():
     settings = Settings(
         models=("luong", "rnn_search"),
-        data_files=("my texts/a.de", "a.en"),
+        data_files=("/my texts/a.de", "/a.en"),
         learning_rate=3e-5,
         dropout_rate=0.0,
         steps=7,
