@@ -50,7 +50,8 @@ def test_the_end_of_one_set_of_files_is_held_out(texts, name):
     sizes = {split: len(corpus.splits[split]) for split in ("train", "validation", "test")}
     assert sizes == {"train": 196, "validation": 2, "test": 2}
     assert [pair for split in corpus.splits.values() for pair in in_order(split)] == PAIRS
-    assert corpus.measure == "BLEU" and corpus.name == {"pairs": "a.de.gz a.en", "tsv": "a.tsv"}[name]
+    names = {"pairs": "a.de.gz a.en", "tsv": "a.tsv"}
+    assert corpus.measure == "BLEU" and corpus.name == names[name]
     for joint in (False, True):
         for text, side in zip(PAIRS[-1], corpus.tokenizers(joint), strict=True):
             assert side.vocab_size == 60 and side.decode(side.encode(text)) == text
