@@ -24,7 +24,7 @@ def answer(rows: Sequence[Row], settings: Settings) -> str:
         if "exact" in found and any(point.hashes for point in found.values())
     }
     said = [_by_quality(comparable, settings.equal_bits)] if comparable else [_NOT_YET]
-    said += [_of_window(comparable, settings)] if comparable else []
+    said += [_of_window(comparable, settings), _of_sharing(comparable)]
     said += [_by_time(rows, settings)]
     return " ".join(filter(None, said))
 
@@ -114,6 +114,18 @@ def _of_window(at: dict[int, dict[str, Point]], settings: Settings) -> str:
         return words + ", and no LSH model has fewer."
     names = ", ".join(p.model for p in better)
     return f"{words}; fewer {'has' if len(better) == 1 else 'have'} {names}."
+
+
+def _of_sharing(at: dict[int, dict[str, Point]]) -> str:
+    """What LSH's shared queries and keys reach without hashing, at the longest length."""
+    longest = max((n for n in at if "shared" in at[n]), default=None)
+    if longest is None:
+        return ""
+    return (
+        f"Exact attention whose queries are its keys, as LSH has them, reaches"
+        f" {at[longest]['shared'].written()} bits at {longest:,} tokens: what LSH models have more,"
+        " hashing costs."
+    )
 
 
 def _by_time(rows: Sequence[Row], settings: Settings) -> str:

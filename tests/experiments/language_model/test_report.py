@@ -99,6 +99,12 @@ def test_what_a_window_reaches_is_said_against_lsh():
     assert "at 1.800 bits, and no LSH model has fewer." in answer(rows(best, MICROS), SETTINGS)
 
 
+def test_what_sharing_costs_is_told_from_what_hashing_costs():
+    assert "whose queries are its keys" not in answer(rows(BITS, MICROS), SETTINGS)
+    shared = rows(BITS | {"shared": (2.1, 2.2, 1.75)}, MICROS | {"shared": (10, 20, 40)})
+    assert "has them, reaches 1.750 bits at 2,048 tokens: what LSH" in answer(shared, SETTINGS)
+
+
 MORE = [
     trained("lsh-4", 512, 2.2, evaluated="lsh-1"),
     trained("lsh-4", 512, 2.7, evaluated=NO_ATTENTION),
