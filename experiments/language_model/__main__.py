@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 from attnlab.bench import environment, targets, topology
 from attnlab.bench.workers import Workers
@@ -93,7 +94,7 @@ def run(settings: Settings, folder: Folder) -> int:
             text = report.markdown(
                 found,
                 settings,
-                text=f"{corpus.text.name} (split {corpus.split.name})",
+                text=f"{Path(corpus.text.name).name} (split {corpus.split.name})",
                 to_come=[title(item) for item in items if item not in done],
                 where=provenance.table([one.where for one in kept]),
             )

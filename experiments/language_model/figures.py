@@ -123,8 +123,8 @@ def _short(text: str) -> str:
 def _rounds(rows: Sequence[Row]) -> Figure | None:
     """Bits per byte over the rounds at evaluation, a line for each trained model."""
     found = points(rows, as_trained=False)
-    lengths = list(dict.fromkeys(length for length, *_ in found))
     hashing = [key for key in found if rounds_of(key[1]) and rounds_of(key[2])]
+    lengths = list(dict.fromkeys(length for length, *_ in hashing))
     if not hashing:
         return None
     figure, panels = _panels(len(lengths), sharey=True)
@@ -138,7 +138,7 @@ def _rounds(rows: Sequence[Row]) -> Figure | None:
             if some:
                 label = f"trained with {rounds_of(model)}"
                 axes.plot(*zip(*some, strict=True), label=label, linewidth=1.3, **_look(model))
-        for model in ("exact", "window"):
+        for model in _LIKE:
             if (length, model, model) in found:
                 look = _look(model)
                 axes.axhline(
