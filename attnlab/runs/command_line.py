@@ -119,10 +119,18 @@ def command(name: str, kind: type[Flags], values: Mapping[str, Any]) -> str:
       values: settings as JSON has them.
     """
     words = ["launch/local", name]
+    defaults = {field.name: field.default for field in dataclasses.fields(kind)}
+    given = {
+        field: tuple(value) if isinstance(value, list) else value for field, value in values.items()
+    }
+    named: dict[str, Any] = {}
+    for _ in range(2):  # a flag that differs from what others imply is named too
+        implied = defaults | dict(kind.implied(named))
+        named |= {field: x for field, x in given.items() if x != implied.get(field)}
+    defaults |= kind.implied(named)
     for field in dataclasses.fields(kind):
-        value = values.get(field.name, field.default)
-        value = tuple(value) if isinstance(value, list) else value
-        if value == field.default:
+        value = given.get(field.name, field.default)
+        if value == defaults[field.name]:
             continue
         if isinstance(value, bool):
             words.append(f"--{field.name}" if value else f"--no{field.name}")

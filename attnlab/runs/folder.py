@@ -28,10 +28,12 @@ class Folder:
       resumes: whether the folder is an earlier run's.
     """
 
-    def __init__(self, name: str, parent: Path, settings: dict[str, Any], path: Path | None):
+    def __init__(
+        self, name: str, parent: Path, settings: dict[str, Any], path: Path | None, flag: str = ""
+    ):
         """Use `fresh` or `kept`."""
         self.name, self.settings, self.resumes = name, settings, path is not None
-        self._parent, self._path = parent, path
+        self._parent, self._path, self._flag = parent, path, flag
 
     @classmethod
     def fresh(cls, name: str, parent: Path, settings: dict[str, Any]) -> Folder:
@@ -63,7 +65,7 @@ class Folder:
             settings = None
         if not isinstance(settings, dict):
             raise Invalid(f"--{flag}={path}: {SETTINGS} cannot be read; start a new run")
-        return cls(name, path.parent, settings, path)
+        return cls(name, path.parent, settings, path, flag)
 
     @property
     def exists(self) -> bool:
@@ -109,7 +111,7 @@ class Folder:
         except BlockingIOError:
             os.close(file)
             raise Invalid(
-                f"--resume={self.path}: a run writes to this folder now; wait for its end"
+                f"--{self._flag}={self.path}: a run writes to this folder now; wait for its end"
             ) from None
         except OSError:
             pass  # a file system without locks

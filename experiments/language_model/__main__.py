@@ -13,6 +13,7 @@ from attnlab.runs import command_line, loop, provenance
 from attnlab.runs.errors import Invalid
 from attnlab.runs.folder import Folder
 from attnlab.runs.rows import Rows
+from attnlab.training.curve import Diverged
 from attnlab.training.flags import FREE
 from attnlab.training.run import keep_compiled, run_training
 from attnlab.training.tensorboard import require_tensorboard
@@ -22,7 +23,7 @@ from experiments.language_model.conclusion import answer
 from experiments.language_model.corpus import Corpus, read
 from experiments.language_model.evaluate import measure
 from experiments.language_model.plan import Compiled, Copying, Item, Timed, keys, plan, title
-from experiments.language_model.rows import KINDS, Row, key_of
+from experiments.language_model.rows import KINDS, Failed, Row, is_done, key_of
 from experiments.language_model.settings import Settings
 from experiments.language_model.training import Cell, task
 
@@ -76,10 +77,16 @@ def run(settings: Settings, folder: Folder) -> int:
             )
             yield from measure(cell, settings, corpus, found, where)
 
+        def lost(item: Item, message: str) -> Failed:
+            return Failed(keys(item, settings)[0], message)
+
         def measured(item: Item) -> Iterator[Row]:
             match item:
                 case Cell():
-                    yield from trained(item)
+                    try:
+                        yield from trained(item)
+                    except Diverged as error:  # the others may not
+                        yield lost(item, str(error))
                 case Timed():
                     yield from cost.timed(item.length, settings, corpus)
                 case Compiled():
@@ -90,12 +97,18 @@ def run(settings: Settings, folder: Folder) -> int:
         def reported() -> loop.Report:
             kept = rows.of(key for item in items for key in keys(item, settings))
             found = [one.row for one in kept]
-            done = [item for item in items if rows.kept.keys() >= {*keys(item, settings)}]
+            to_come = [
+                title(item)
+                for item in items
+                if not all(
+                    key in rows.kept and is_done(rows.kept[key].row) for key in keys(item, settings)
+                )
+            ]
             text = report.markdown(
                 found,
                 settings,
                 text=f"{Path(corpus.text.name).name} (split {corpus.split.name})",
-                to_come=[title(item) for item in items if item not in done],
+                to_come=to_come,
                 where=provenance.table([one.where for one in kept]),
             )
             return loop.Report(text, figures.draw(found), said=answer(found, settings))
@@ -103,7 +116,8 @@ def run(settings: Settings, folder: Folder) -> int:
         job = loop.Job(
             unit="parts",
             measure=measured,
-            done=lambda row: True,
+            done=is_done,
+            lost=lost,
             title=title,
             line=said,
             report=reported,

@@ -31,7 +31,7 @@ from attnlab.training.run import run_training
 from attnlab.training.step import make_validation_step
 from experiments.language_model.models import Sizes, ablated, build, streams
 from experiments.language_model.rows import Copied
-from experiments.language_model.settings import Settings
+from experiments.language_model.settings import COPY_LAYERS, Settings
 
 __all__ = ["SYMBOLS", "learned", "words"]
 
@@ -93,7 +93,7 @@ def sizes_of(settings: Settings) -> Sizes:
     """One small layer, with the window and the chunks of the run's models."""
     return dataclasses.replace(
         settings.sizes(),
-        num_layers=1,
+        num_layers=COPY_LAYERS,
         num_heads=2,
         head_dim=64,
         hidden=512,

@@ -118,9 +118,20 @@ def _compiled(name: str, length: int, settings: Settings, corpus: Corpus) -> _Re
     if free is not None and need.total > free:
         message = f"needs {human(need.total)} of {human(free)} free"
         return dataclasses.replace(row, status="too_large", message=message)
+    try:
+        return _started(row, step, case, settings, corpus)
+    except Exception as error:  # noqa: BLE001 - nor does one that cannot run
+        return dataclasses.replace(row, status="failed", message=one_line(error))
+
+
+def _started(
+    row: Cost, step: Callable[..., Any], case: Case, settings: Settings, corpus: Corpus
+) -> _Ready:
+    """The step and its state, after one call."""
+    length, vocab_size = case.length, corpus.tokenizer.vocab_size
     ids = np.take(corpus.split.training, np.arange(case.batch * length), mode="wrap")
     batch = {"tokens": jnp.asarray(as_tokens(ids, NUM_SPECIAL).reshape(case.batch, length))}
-    model = build(name, settings.sizes(), vocab_size=vocab_size, length=length)
+    model = build(case.mechanism, settings.sizes(), vocab_size=vocab_size, length=length)
     optimizer = settings.optimizer().build(settings.steps)
     ready = _Ready(row, step, batch, TrainState.create(model, optimizer, batch, 0))
     jax.block_until_ready(ready.call())

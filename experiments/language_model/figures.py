@@ -91,7 +91,7 @@ def _frontier(rows: Sequence[Row]) -> Figure | None:
             xs = [of(point.cost) for point in some if point.cost]
             ys = [point.mean for point in some]
             axes.plot(xs, ys, label=model, linewidth=1.3, **_look(model))
-            spans = [(min(point.bits), max(point.bits)) for point in some]
+            spans = [(min(point.bits.values()), max(point.bits.values())) for point in some]
             axes.vlines(xs, *zip(*spans, strict=True), color=_look(model)["color"], linewidth=1)
             for x, point in zip(xs, some, strict=True):
                 axes.annotate(
@@ -136,7 +136,7 @@ def _rounds(rows: Sequence[Row]) -> Figure | None:
                 if key[:2] == (length, model)
             )
             if some:
-                label = f"trained with {rounds_of(model)}"
+                label = f"trained as {model}"
                 axes.plot(*zip(*some, strict=True), label=label, linewidth=1.3, **_look(model))
         for model in _LIKE:
             if (length, model, model) in found:

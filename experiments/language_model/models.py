@@ -17,6 +17,7 @@ from typing import Any
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from attnlab import routes
 from attnlab.models.reformer import Reformer
@@ -30,6 +31,8 @@ __all__ = [
     "Sizes",
     "ablated",
     "build",
+    "hashing_layers",
+    "is_lsh",
     "require_model",
     "rounds_of",
     "streams",
@@ -135,8 +138,8 @@ def _route(layer: str, sizes: Sizes, length: int, implementation: str | None) ->
     raise ValueError(f"no layer {layer!r}")
 
 
-def require_model(flag: str, name: str) -> None:
-    """Refuses a name that is no model's.
+def require_model(flag: str, name: str, num_layers: int) -> None:
+    """Refuses a name that is no model's, or not one of so many layers.
 
     Raises:
       Invalid: one line that begins with the flag.
@@ -152,6 +155,11 @@ def require_model(flag: str, name: str) -> None:
         )
     if len({x for x in layers if _LSH.fullmatch(x)}) > 1:
         raise Invalid(f"{flag}: the layers of {name!r} hash in as many rounds; give one number")
+    if len(layers) > num_layers:
+        raise Invalid(
+            f"{flag}: {name!r} names {len(layers)} layers, a model has {num_layers} there; give "
+            "fewer"
+        )
 
 
 def rounds_of(name: str) -> int | None:
@@ -162,6 +170,27 @@ def rounds_of(name: str) -> int | None:
     """
     found = [hashing for x in Named.parse(name).layers if (hashing := _LSH.fullmatch(x))]
     return int(found[0][1]) if found else None
+
+
+def is_lsh(name: str) -> bool:
+    """Whether a model is LSH attention in all layers, and neither a pattern nor reversible.
+
+    >>> is_lsh("lsh-4"), is_lsh("window+lsh-4"), is_lsh("reversible-lsh-4")
+    (True, False, False)
+    """
+    return _LSH.fullmatch(name) is not None
+
+
+def hashing_layers(name: str, num_layers: int) -> np.ndarray:
+    """Which of the layers whose queries are their keys hash, and are not exact: booleans.
+
+    >>> hashing_layers("window+shared+lsh-2", 6)
+    array([False,  True, False,  True])
+    """
+    layers = Named.parse(name).layers
+    all_layers = [layers[i % len(layers)] for i in range(num_layers)]
+    sharing = [layer for layer in all_layers if layer == "shared" or _LSH.fullmatch(layer)]
+    return np.array([layer != "shared" for layer in sharing])
 
 
 def with_rounds(name: str, num_hashes: int) -> str:

@@ -9,9 +9,10 @@ from attnlab.runs.markdown import markdown_table
 from attnlab.runs.units import duration, human
 from experiments.language_model.conclusion import answer
 from experiments.language_model.models import rounds_of
-from experiments.language_model.rows import NO_ATTENTION, Cost, Row
+from experiments.language_model.rows import NO_ATTENTION, Cost, Failed, Row
 from experiments.language_model.settings import Settings
 from experiments.language_model.summary import Point, copied, costs, points, qualities
+from experiments.language_model.training import WATCHED
 
 __all__ = ["markdown"]
 
@@ -30,9 +31,13 @@ def markdown(
     """
     parts = ["# Is LSH attention worth it?", f"**{answer(rows, settings)}**"]
     if qualities(rows):
-        parts += [_about(rows, settings, text), *_frontier(rows), *_rounds(rows), *_mass(rows)]
-        parts += _ablation(rows)
+        parts += [_about(rows, settings, text), *_frontier(rows, settings)]
+        parts += [*_rounds(rows), *_mass(rows), *_ablation(rows)]
     parts += [*_copies(rows), *_costs(rows)]
+    failed = [row for row in rows if isinstance(row, Failed)]
+    if failed:
+        listed = "; ".join(f"{', '.join(map(str, row.key))}: {row.error}" for row in failed)
+        parts.append(f"Failed: {listed}.")
     if to_come:
         shown = "; ".join(to_come[:6])
         more = f"; and {len(to_come) - 6} more" if len(to_come) > 6 else ""
@@ -46,12 +51,14 @@ def markdown(
 
 
 def _about(rows: Sequence[Row], settings: Settings, text: str) -> str:
-    s, one = settings, qualities(rows)[0]
+    s = settings
+    tokens = " to ".join(f"{n:,}" for n in sorted({row.tokens for row in qualities(rows)}))
     fewest, most = (f({row.parameters for row in qualities(rows)}) for f in (min, max))
     return (
         f"Models of {s.num_layers} layers with {s.num_heads} heads of width {s.head_dim},"
-        f" {fewest:,} to {most:,} parameters (shared queries and keys have fewer), trained on"
-        f" {one.tokens:,} {s.vocabulary} each in {s.steps:,} steps of Adam, on {text}."
+        f" {fewest:,} to {most:,} parameters (fewer with shared queries and keys, more where the"
+        f" layers are reversible), trained on {tokens} {s.vocabulary} each in {s.steps:,} steps of"
+        f" Adam, on {text}."
         f" *window* sees {s.window} tokens before its own; *lsh-R* hashes R times,"
         f" shares queries and keys, and attends in chunks of {s.chunk_size}, strictly causally,"
         " with other rotations in each"
@@ -60,7 +67,7 @@ def _about(rows: Sequence[Row], settings: Settings, text: str) -> str:
     )
 
 
-def _frontier(rows: Sequence[Row]) -> list[str]:
+def _frontier(rows: Sequence[Row], settings: Settings) -> list[str]:
     found = points(rows)
     cells = []
     for point in found.values():
@@ -72,13 +79,14 @@ def _frontier(rows: Sequence[Row]) -> list[str]:
         "## Quality against cost",
         *(["![bits per byte against time and memory](frontier.svg)"] if drawn else []),
         markdown_table([*header, "memory of a step"], cells),
-        "± is half the range over seeds. Time and memory are of a training step of all its tokens"
-        " on the machine below, each model's steps timed in turns with the others'.",
+        "± is half the range over seeds; *against exact* is the mean over the seeds of both. Time"
+        f" and memory are of a training step of {settings.cost_tokens:,} tokens, or of one window"
+        " where that is longer, on the machine below; the models' steps are timed in turns.",
     ]
 
 
 def _cost_cells(point: Point, exact: Point | None) -> list[str]:
-    more = "" if exact is None else f"{point.mean - exact.mean:+.3f}"
+    more = "" if exact is None else f"{point.more_than(exact):+.3f}"
     ratio = ""
     if exact is not None and point.per_token and exact.per_token:
         ratio = f"{point.per_token / exact.per_token:.2f}"
@@ -123,7 +131,8 @@ def _mass(rows: Sequence[Row]) -> list[str]:
         markdown_table(header, cells),
         "The share of full attention's mass, with the same queries and keys, that lies on pairs"
         " which some round shows; *pairs* is the share of all pairs, which is the mass that as many"
-        " keys chosen at random would have.",
+        f" keys chosen at random would have. Windows have at most {WATCHED:,} tokens here, and the"
+        " number of buckets that goes with that.",
     ]
 
 
@@ -133,13 +142,13 @@ def _ablation(rows: Sequence[Row]) -> list[str]:
     for (length, model, evaluated), point in found.items():
         whole = found.get((length, model, model))
         if evaluated == NO_ATTENTION and whole is not None:
-            more = f"{point.mean - whole.mean:+.3f}"
+            more = f"{point.more_than(whole):+.3f}"
             cells.append([str(length), model, whole.written(), point.written(), more])
     return [
         "## Without attention",
         markdown_table(["length", "model", "bits per byte", "without", "difference"], cells),
-        "The same parameters with the last projection of every attention at 0: where that changes"
-        " nothing, the model does not use its attention.",
+        "The same parameters with the last projection of attention at 0: of the layers that hash,"
+        " where there are some, else of all. Where that changes nothing, the layers are of no use.",
     ]
 
 

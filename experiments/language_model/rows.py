@@ -8,7 +8,17 @@ from typing import Any
 
 from attnlab.runs.units import duration, human
 
-__all__ = ["KINDS", "NO_ATTENTION", "Copied", "Cost", "Quality", "Row", "key_of"]
+__all__ = [
+    "KINDS",
+    "NO_ATTENTION",
+    "Copied",
+    "Cost",
+    "Failed",
+    "Quality",
+    "Row",
+    "is_done",
+    "key_of",
+]
 
 NO_ATTENTION = "no attention"  # the name under which an ablated model is evaluated
 
@@ -22,7 +32,7 @@ class Quality:
       length: number of tokens in a window.
       seed: seed of the training.
       evaluated: name of the model that the parameters were evaluated as; `NO_ATTENTION` = with
-        the last projection of every attention at 0.
+        the last projection of attention at 0, as `models.ablated` does it.
       bits: bits per byte of the test part.
       parameters: number of parameters.
       tokens: number of tokens that were trained on.
@@ -102,7 +112,7 @@ class Copied:
       distance: number of tokens that lie between a symbol and its copy at least.
       accuracy: share of the copied symbols that it predicts.
       chance: share that a guess would have.
-      zeroed: share with the last projection of every attention at 0.
+      zeroed: share with the last projection of attention at 0.
       steps: number of steps of the training.
       seconds: time of the training.
     """
@@ -120,8 +130,30 @@ class Copied:
         return f"{self.accuracy:.1%} right, {self.zeroed:.1%} without attention"
 
 
-Row = Quality | Cost | Copied
-KINDS = (Quality, Copied, Cost)
+@dataclasses.dataclass(frozen=True)
+class Failed:
+    """An item that raised an error; a resumed run tries it again.
+
+    Attributes:
+      key: key of its first row, were there one.
+      error: the error in one line.
+    """
+
+    key: tuple[Any, ...]
+    error: str
+
+    def line(self) -> str:
+        """The row in words."""
+        return f"failed: {self.error}"
+
+
+Row = Quality | Cost | Copied | Failed
+KINDS = (Failed, Quality, Copied, Cost)
+
+
+def is_done(row: Row) -> bool:
+    """Whether a resumed run leaves it alone."""
+    return not (isinstance(row, Failed) or (isinstance(row, Cost) and row.status == "failed"))
 
 
 def key_of(row: Any) -> tuple[Any, ...]:
@@ -133,4 +165,6 @@ def key_of(row: Any) -> tuple[Any, ...]:
             return "cost", row.model, row.length, row.target
         case Copied():
             return "copy", row.model
+        case Failed():
+            return row.key
     raise TypeError(f"no row: {row!r}")

@@ -66,7 +66,8 @@ def run(flags: SampleFlags, folder: Folder) -> int:
         raise Invalid("--run= is empty; give the folder of a run of language_model")
     kept = Folder.kept("language_model", Path(flags.run), flag="run")
     settings = Settings.from_json(kept.settings)
-    require_model(f"--model={flags.model}", flags.model)
+    kept.claim()  # to read checkpoints is to clear away one that is half written
+    require_model(f"--model={flags.model}", flags.model, settings.num_layers)
     cell = Cell(flags.model, flags.length or max(settings.lengths), flags.trained_seed)
     where = cell.folder(kept.path)
     if not (where / CHECKPOINTS).is_dir():

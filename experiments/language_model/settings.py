@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from attnlab.bench import targets
@@ -16,10 +16,11 @@ from attnlab.training.optimizers import SCHEDULES, OptimizerSettings
 from experiments.language_model.models import Sizes, require_model, rounds_of
 from experiments.language_model.presets import PRESETS
 
-__all__ = ["VOCABULARIES", "Settings"]
+__all__ = ["COPY_LAYERS", "ONLY_FOR", "VOCABULARIES", "Settings"]
 
 VOCABULARIES = ("bytes", "characters")
 PARTS = ("train", "cost", "copy")
+COPY_LAYERS = 1  # of the models that learn to copy: the proof is that one finds what is far
 
 
 # Lists in which a value that comes twice would count for nothing.
@@ -34,6 +35,14 @@ _ONCE = (
     "target_lengths",
     "copy_models",
 )
+
+
+# Flags that one part alone reads.
+ONLY_FOR = {
+    "train": ("eval_rounds", "validate_every", "batch_size", "batch_tokens"),
+    "cost": ("targets", "target_lengths", "cost_lengths", "cost_tokens", "cost_repeats"),
+    "copy": ("copy_models", "copy_distance", "copy_steps"),
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -133,15 +142,20 @@ class Settings(TrainFlags):
             given = getattr(self, name)
             if len(set(given)) < len(given):
                 raise Invalid(f"--{name}={written(given)}: give each once")
-        for flags in ("models", "copy_models"):
+        for flags, num_layers in (("models", self.num_layers), ("copy_models", COPY_LAYERS)):
             for name in getattr(self, flags):
-                require_model(f"--{flags}={written(getattr(self, flags))}", name)
+                require_model(f"--{flags}={written(getattr(self, flags))}", name, num_layers)
         for target in self.targets:
             targets.parse(target)
         if self.num_workers:
             raise Invalid(
                 f"--num_workers={self.num_workers}: windows are cut from memory, which needs no "
                 "process; leave it out"
+            )
+        if self.positions == "rotary" and self.head_dim % 2:
+            raise Invalid(
+                f"--head_dim={self.head_dim}: rotary positions turn pairs; give an even number, or "
+                "other --positions"
             )
         if self.num_heads * self.head_dim % 2:
             raise Invalid(
@@ -151,7 +165,7 @@ class Settings(TrainFlags):
         if "train" in self.parts:
             self.batch_sizes()
         self._check_axial()
-        if self.schedule == "linear" and self.warmup_steps >= self.steps:
+        if self.schedule in ("linear", "cosine") and self.warmup_steps >= self.steps:
             raise Invalid(
                 f"--warmup_steps={self.warmup_steps}: must be fewer than --steps={self.steps}"
             )
@@ -163,8 +177,16 @@ class Settings(TrainFlags):
                 raise Invalid(f"{named}: needs --positions=axial")
             return
         width = self.num_heads * self.head_dim
-        if set(self.lengths) != {math.prod(self.axial_shape)}:
-            raise Invalid(f"{named}: the product must be the one length of --lengths")
+        used = {"lengths": self.lengths}
+        if "cost" in self.parts:
+            used["cost_lengths"] = self.cost_lengths
+            used |= {"target_lengths": self.target_lengths} if self.targets else {}
+        for flags, lengths in used.items():
+            if set(lengths) != {math.prod(self.axial_shape)}:
+                raise Invalid(
+                    f"{named}: the product must be the one length of --{flags}="
+                    f"{written(lengths)}; give others, or fewer --parts"
+                )
         if len(self.axial_shape) != len(self.axial_widths) or sum(self.axial_widths) != width:
             raise Invalid(
                 f"--axial_widths={written(self.axial_widths)}: give as many as --axial_shape, "
@@ -173,8 +195,29 @@ class Settings(TrainFlags):
 
     @classmethod
     def implied(cls, named: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The preset's values."""
-        return PRESETS.get(named.get("preset", "cpu"), {})
+        """The preset's values, without its tables where other positions are named."""
+        preset = dict(PRESETS.get(named.get("preset", "cpu"), {}))
+        if named.get("positions", "axial") != "axial":
+            preset = {name: x for name, x in preset.items() if not name.startswith("axial_")}
+        return preset
+
+    def check_named(self, named: Collection[str]) -> None:
+        """Refuses flags that would count for nothing."""
+        super().check_named(named)
+        for name in sorted(named):
+            part = next((part for part, flags in ONLY_FOR.items() if name in flags), None)
+            if part is not None and part not in self.parts:
+                raise Invalid(
+                    f"--{name}={written(getattr(self, name))}: needs {part} in --parts="
+                    f"{written(self.parts)}"
+                )
+        if "target_lengths" in named and not self.targets:
+            raise Invalid(f"--target_lengths={written(self.target_lengths)}: needs --targets")
+        if {"batch_size", "batch_tokens"} <= {*named}:
+            raise Invalid(
+                f"--batch_size={self.batch_size} and --batch_tokens={self.batch_tokens} both say "
+                "how many windows a step has; give one"
+            )
 
     def batch_sizes(self) -> dict[int, int]:
         """The number of windows in a step, by length."""

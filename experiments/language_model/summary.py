@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from experiments.language_model.models import rounds_of
+from experiments.language_model.models import is_lsh
 from experiments.language_model.rows import Copied, Cost, Quality, Row
 
 __all__ = ["Point", "copied", "costs", "points", "qualities"]
@@ -19,35 +20,46 @@ class Point:
     Attributes:
       model: name of the model.
       length: number of tokens in a window.
-      bits: bits per byte of the test part, one for each seed.
+      bits: bits per byte of the test part, by seed.
       cost: cost of a step; None = not measured.
     """
 
     model: str
     length: int
-    bits: tuple[float, ...]
+    bits: Mapping[int, float]
     cost: Cost | None
 
     @property
     def mean(self) -> float:
         """The mean of the bits over the seeds."""
-        return statistics.fmean(self.bits)
+        return statistics.fmean(self.bits.values())
 
     @property
-    def hashes(self) -> bool:
-        """Whether it is an LSH model."""
-        return rounds_of(self.model) is not None
+    def spread(self) -> float:
+        """Half the range of the bits over the seeds."""
+        return (max(self.bits.values()) - min(self.bits.values())) / 2
+
+    @property
+    def is_lsh(self) -> bool:
+        """Whether all its layers are LSH attention, and not only some of a pattern."""
+        return is_lsh(self.model)
 
     @property
     def per_token(self) -> float | None:
         """The time of a step over its tokens, in seconds."""
         return None if self.cost is None else self.cost.per_token
 
+    def more_than(self, other: Point) -> float:
+        """The bits that it has more, the mean over the seeds of both; NaN without any."""
+        common = self.bits.keys() & other.bits.keys()
+        more = [self.bits[seed] - other.bits[seed] for seed in common]
+        return statistics.fmean(more) if more else math.nan
+
     def written(self) -> str:
         """The bits as mean ± half the range over the seeds."""
         if len(self.bits) == 1:
             return f"{self.mean:.3f}"
-        return f"{self.mean:.3f} ± {(max(self.bits) - min(self.bits)) / 2:.3f}"
+        return f"{self.mean:.3f} ± {self.spread:.3f}"
 
 
 def qualities(rows: Sequence[Row]) -> list[Quality]:
@@ -72,12 +84,11 @@ def points(rows: Sequence[Row], *, as_trained: bool = True) -> dict[tuple[int, s
       rows: rows of a run.
       as_trained: whether only the models as they were trained.
     """
-    found: dict[tuple[int, str, str], list[float]] = {}
+    found: dict[tuple[int, str, str], dict[int, float]] = {}
     for row in sorted(qualities(rows), key=lambda row: row.length):
         if row.evaluated == row.model or not as_trained:
-            found.setdefault((row.length, row.model, row.evaluated), []).append(row.bits)
+            found.setdefault((row.length, row.model, row.evaluated), {})[row.seed] = row.bits
     cost = {(row.length, row.model): row for row in costs(rows)}
     return {
-        key: Point(key[1], key[0], tuple(bits), cost.get((key[0], key[2])))
-        for key, bits in found.items()
+        key: Point(key[1], key[0], bits, cost.get((key[0], key[2]))) for key, bits in found.items()
     }

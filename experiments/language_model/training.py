@@ -17,6 +17,7 @@ from attnlab.models.transformer import LanguageModel
 from attnlab.ops.lsh import hash_buckets, hash_quality, make_rotations
 from attnlab.ops.lsh.hashing import default_num_buckets
 from attnlab.positions import rotary
+from attnlab.runs.errors import Invalid
 from attnlab.tokens import NUM_SPECIAL
 from attnlab.training.bits import BitsPerByte
 from attnlab.training.checkpoint import Checkpoints
@@ -24,7 +25,7 @@ from attnlab.training.loop import CHECKPOINTS, Task
 from attnlab.training.parallel import parallel_over
 from attnlab.training.step import TrainState
 from experiments.language_model.corpus import Corpus
-from experiments.language_model.models import build, rounds_of, streams
+from experiments.language_model.models import build, hashing_layers, rounds_of, streams
 from experiments.language_model.settings import Settings
 
 __all__ = ["Cell", "held_out", "objective", "task", "trained_variables"]
@@ -122,14 +123,15 @@ def mass_seen(
 ) -> Callable[[Any], dict[str, float]] | None:
     """(variables) -> the share of full attention's mass that the model's rounds see.
 
-    "mass" is the mean over layers, heads and queries of the first window to validate on, and
-    "pairs" the share of all pairs that is seen, which keys at random would have as mass. None where
-    the model does not hash.
+    "mass" is the mean over layers that hash, heads and queries of the first window to validate on,
+    and "pairs" the share of all pairs that is seen, which keys at random would have as mass. None
+    where the model does not hash.
     """
     num_hashes = rounds_of(cell.model)
     if num_hashes is None:
         return None
     length = min(cell.length, WATCHED)
+    hashes = hashing_layers(cell.model, settings.num_layers)
     rotations = make_rotations(
         jax.random.key(0),
         num_heads=settings.num_heads,
@@ -145,7 +147,7 @@ def mass_seen(
     )
 
     def watch(variables: Any) -> dict[str, float]:
-        qk, v = projections(variables)
+        qk, v = (x[hashes] for x in projections(variables))
         if settings.positions == "rotary":
             qk = rotary(qk, jnp.arange(length))
         found = hash_quality(
@@ -166,7 +168,7 @@ def trained_variables(cell: Cell, settings: Settings, corpus: Corpus, folder: Pa
       folder: folder of its training.
 
     Raises:
-      Invalid: the checkpoints there are of another training.
+      Invalid: the checkpoints there are of another training, or there is none yet.
     """
     given = task(cell, settings, corpus)
     optimizer = settings.optimizer().build(settings.steps)
@@ -175,7 +177,8 @@ def trained_variables(cell: Cell, settings: Settings, corpus: Corpus, folder: Pa
     parallel = parallel_over("jit", jax.local_devices()[:1])
     with Checkpoints(folder / CHECKPOINTS, given.identity) as checkpoints:
         best = checkpoints.best_step
-        assert best is not None
+        if best is None:
+            raise Invalid(f"{folder}: no checkpoint was written yet; train it further")
         shardings = jax.tree.map(lambda _: parallel.whole, abstract.kept())
         kept = checkpoints.restore(abstract.kept(), shardings, best)
     return abstract.replace(**kept.state).variables

@@ -7,10 +7,11 @@ import signal
 import pytest
 
 from attnlab.runs import figure_files
-from attnlab.training.curve import read_metrics
+from attnlab.training.curve import Diverged, read_metrics
 from experiments.language_model import __main__ as experiment
 from experiments.language_model import sample, training
 from experiments.language_model.rows import NO_ATTENTION
+from experiments.language_model.settings import ONLY_FOR
 from tests.experiments import tiny
 
 SMALL = {
@@ -45,6 +46,9 @@ def text(tmp_path):
 
 def flags(text, **changed):
     given = {"input": text} | SMALL | changed
+    for part, names in ONLY_FOR.items():  # flags of parts that are left out are refused
+        if part not in given.get("parts", "train,cost,copy"):
+            given = {name: x for name, x in given.items() if name not in names}
     return [f"--{name}={value}" for name, value in given.items()]
 
 
@@ -134,6 +138,22 @@ def test_a_run_that_is_interrupted_goes_on_bit_for_bit(quick_compile, tmp_path, 
     assert curve_of(cut / "lsh-2-16-3") == curve_of(whole / "lsh-2-16-3")
     bits = [[r["bits"] for r in rows_of(folder)] for folder in (whole, cut)]
     assert bits[0] == bits[1]
+
+
+def test_a_model_that_diverges_is_a_row_and_the_others_go_on(tmp_path, text, monkeypatch):
+    def run_training(task, **_):
+        raise Diverged(f"{task.identity['model']}: the loss of step 2 is not finite")
+
+    monkeypatch.setattr(experiment, "run_training", run_training)
+    of_two = flags(text, parts="train")
+    assert tiny.run(experiment, *of_two, f"--output_dir={tmp_path / 'out'}")[0] == 1
+    (folder,) = (tmp_path / "out").iterdir()
+    assert [row["error"].partition(":")[0] for row in rows_of(folder)] == ["exact", "lsh-2"]
+    assert (
+        "Failed: quality, exact, 16, 3, exact: exact: the loss"
+        in (folder / "report.md").read_text()
+    )
+    assert "2 of 2 parts to run" in tiny.run(experiment, f"--resume={folder}")[1]
 
 
 class _Counting:

@@ -1,6 +1,7 @@
 """What a user may ask of `language_model`, and what a name, a preset and a text become."""
 
 import dataclasses
+import shlex
 
 import jax
 import jax.numpy as jnp
@@ -10,6 +11,7 @@ import pytest
 from attnlab import routes
 from attnlab.data.windows import consecutive_windows
 from attnlab.models import Reformer, TransformerLM
+from attnlab.runs import command_line
 from attnlab.runs.errors import Invalid
 from attnlab.tokens import NUM_SPECIAL
 from experiments.language_model import corpus
@@ -27,7 +29,10 @@ from experiments.language_model.settings import Settings
 from experiments.language_model.training import Cell
 from tests.daily import daily
 
-AXIAL = {"positions": "axial", "lengths": (512,), "axial_shape": (8, 64), "axial_widths": (28, 100)}
+AXIAL = {
+    "positions": "axial", "lengths": (512,), "parts": ("train",),
+    "axial_shape": (8, 64), "axial_widths": (28, 100),
+}  # fmt: skip
 SIZES = dataclasses.replace(
     Settings().sizes(), num_layers=1, num_heads=2, head_dim=6, hidden=11, window=5, chunk_size=8
 )
@@ -56,13 +61,33 @@ SIZES = dataclasses.replace(
             AXIAL | {"axial_widths": (28, 99)},
             "--axial_widths=28,99: give as many as --axial_shape, whose sum is the width, 128",
         ),
+        (
+            AXIAL | {"parts": ("cost",), "cost_lengths": (512, 1024)},
+            "--axial_shape=8,64: the product must be the one length of --cost_lengths=512,1024",
+        ),
         ({"seeds": (1, 1)}, "--seeds=1,1: give each once"),
+        (
+            {"models": ("window+window+lsh-2",)},
+            "--models=window+window+lsh-2: 'window+window+lsh-2' names 3 layers, a model has 2",
+        ),
+        (
+            {"copy_models": ("reformer",)},
+            "--copy_models=reformer: 'reformer' names 2 layers, a model has 1 there",
+        ),
+        ({"head_dim": 63}, "--head_dim=63: rotary positions turn pairs"),
+        (
+            {"schedule": "cosine", "steps": 50},
+            "--warmup_steps=100: must be fewer than --steps=50",
+        ),
         (
             {"lengths": (96,), "batch_tokens": 100},
             "--batch_tokens=100: give a multiple of all --lengths, such as of 96",
         ),
         ({"num_workers": 2}, "--num_workers=2: windows are cut from memory"),
-        ({"num_heads": 3, "head_dim": 5}, "--num_heads=3 --head_dim=5: their product is"),
+        (
+            {"num_heads": 3, "head_dim": 5, "positions": "learned"},
+            "--num_heads=3 --head_dim=5: their",
+        ),
         ({"steps": 100}, "--warmup_steps=100: must be fewer than --steps=100"),
         ({"targets": ("v99",)}, "--target=v99: no such device"),
         ({"vocabulary": "words"}, "--vocabulary=words: no 'words'; valid: bytes, characters"),
@@ -72,6 +97,38 @@ def test_refuses_bad_settings(changed, message):
     with pytest.raises(Invalid) as refused:
         Settings(**changed)
     assert str(refused.value).startswith(message) and "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--parts=train", "--targets=v5e"], "--targets=v5e: needs cost in --parts=train"),
+        (["--parts=train", "--copy_steps=9"], "--copy_steps=9: needs copy in --parts=train"),
+        (["--parts=cost", "--eval_rounds=1"], "--eval_rounds=1: needs train in --parts=cost"),
+        (["--target_lengths=512"], "--target_lengths=512: needs --targets"),
+        (["--batch_size=2", "--batch_tokens=4096"], "--batch_size=2 and --batch_tokens=4096 both"),
+    ],
+)
+def test_a_flag_that_would_count_for_nothing_is_refused(flags, message, capsys):
+    assert command_line.run(["language_model", *flags], Settings, lambda *_: 0, doc=None) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_the_command_of_a_run_gives_its_settings_also_where_a_preset_differs(tmp_path):
+    def parsed(words):
+        found = []
+        words = ["language_model", f"--output_dir={tmp_path}", *words]
+        assert command_line.run(words, Settings, lambda x, _: found.append(x) or 0, doc=None) == 0
+        return found[0]
+
+    for words in (
+        [],
+        ["--preset=gpu", "--dtype=float32", "--num_layers=2", "--dropout_rate=0"],
+        ["--preset=paper", "--positions=rotary"],
+    ):
+        settings = parsed(words)
+        again = shlex.split(command_line.command("language_model", Settings, settings.as_json()))
+        assert parsed(again[2:]) == settings and set(again[2:]) <= set(words) | {"--dropout_rate=0"}
 
 
 @pytest.mark.parametrize("preset", PRESETS)
@@ -117,7 +174,7 @@ def test_a_name_is_a_route():
     ]  # fmt: skip
     assert streams("lsh-1") == ("dropout", "hash") and streams("window") == ("dropout",)
     with pytest.raises(Invalid, match="--model=local: no model 'local'; valid: exact"):
-        require_model("--model=local", "local")
+        require_model("--model=local", "local", 2)
 
 
 def test_a_name_may_be_a_pattern_of_reversible_layers():
@@ -131,7 +188,7 @@ def test_a_name_may_be_a_pattern_of_reversible_layers():
     assert rounds_of("reformer") == 4 and rounds_of("reversible-window") is None
     assert with_rounds("reformer", 8) == "reversible-window+lsh-8"
     assert with_rounds("lsh-4", 8) == "lsh-8"
-    require_model("--models", "reversible-window+window+lsh-2+window")
+    require_model("--models", "reversible-window+window+lsh-2+window", 4)
 
 
 def test_the_ablation_of_a_pattern_is_that_of_its_hashing_layers():
