@@ -1,10 +1,11 @@
 """Published tables: line 1 `# source: …`, line 2 the header with units, then a row a system.
 
-A blank cell is a figure that is not there.
+A blank cell is a figure that is not there; a cell of words is no figure.
 """
 
 import csv
 import dataclasses
+import math
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -21,13 +22,21 @@ class Table:
       name: name of the file.
       source: origin of the figures, from the first line.
       lines: line of each row in the file, counted from 1, by the name of the row.
-      cells: figures by row and column; blank cells are left out.
+      printed: what the paper prints, by row and column; blank cells are left out.
     """
 
     name: str
     source: str
     lines: Mapping[str, int]
-    cells: Mapping[str, Mapping[str, float]]
+    printed: Mapping[str, Mapping[str, str]]
+
+    @property
+    def cells(self) -> Mapping[str, Mapping[str, float]]:
+        """The figures by row and column."""
+        return {
+            row: {column: float(x) for column, x in found.items() if _is_figure(x)}
+            for row, found in self.printed.items()
+        }
 
     def ratio(self, above: str, below: str, column: str) -> float | None:
         """One row's figure over another's, or None where either is blank."""
@@ -54,8 +63,15 @@ def read(path: Path) -> Table:
     if not first.startswith(mark):
         raise Invalid(f"{path}: line 1 must begin with {mark!r}; got {first[:40]!r}")
     columns = next(csv.reader([header]))
-    lines, cells = {}, {}
+    lines, printed = {}, {}
     for number, row in enumerate(csv.reader(body), 3):
         lines[row[0]] = number
-        cells[row[0]] = {c: float(x) for c, x in zip(columns[1:], row[1:], strict=True) if x}
-    return Table(path.name, first.removeprefix(mark), lines, cells)
+        printed[row[0]] = {c: x for c, x in zip(columns[1:], row[1:], strict=True) if x}
+    return Table(path.name, first.removeprefix(mark), lines, printed)
+
+
+def _is_figure(text: str) -> bool:
+    try:
+        return math.isfinite(float(text))
+    except ValueError:
+        return False

@@ -1,0 +1,78 @@
+"""Numbers of parameters of the papers' models, counted without making one."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from collections.abc import Callable
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from attnlab.models import Britz, Reformer, RNNSearch, Transformer
+from attnlab.models.transformer import LanguageModel, TransformerConfig
+
+__all__ = ["Count", "vocabularies"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Count:
+    """The number of parameters of a model.
+
+    Attributes:
+      model: name of the model: "transformer" (Vaswani et al. 2017, its base), "britz", "rnn_search"
+        or "reformer" (of enwik8).
+      fields: fields of the model, or of its configuration, with other values than its defaults, in
+        pairs.
+      vocab_size: number of ids, of each side; None = it belongs to the model.
+    """
+
+    model: str
+    fields: tuple[tuple[str, Any], ...] = ()
+    vocab_size: int | None = None
+
+    def measure(self) -> int:
+        """The number of parameters."""
+        model = _BUILD[self.model](self.vocab_size, **dict(self.fields))
+        tokens = jax.ShapeDtypeStruct((1, 8), jnp.int32)
+        sides = [tokens] if isinstance(model, LanguageModel) else [tokens, tokens]
+        shapes = jax.eval_shape(model.init, jax.random.key(0), *sides)
+        return sum(x.size for x in jax.tree.leaves(shapes["params"]))
+
+
+def _transformer(vocab_size: int, **fields: Any) -> Transformer:
+    # Scanned layers have as many parameters, and one is traced for all.
+    return Transformer(TransformerConfig.base(vocab_size, scan_layers=True, **fields))
+
+
+_BUILD: dict[str, Callable[..., nn.Module]] = {
+    "transformer": _transformer,
+    "britz": lambda vocab_size, **fields: Britz(vocab_size, vocab_size, **fields),
+    "rnn_search": lambda vocab_size, **fields: RNNSearch(vocab_size, vocab_size, **fields),
+    "reformer": lambda _: Reformer.enwik8(),
+}
+
+
+@functools.cache
+def _line(model: str, fields: tuple[tuple[str, Any], ...]) -> tuple[int, int]:
+    """The number of parameters without any id, and that of each id."""
+    one, two = (Count(model, fields, vocab_size).measure() for vocab_size in (1000, 1001))
+    return one - 1000 * (two - one), two - one
+
+
+def vocabularies(count: Count, printed: str) -> range:
+    """The numbers of ids with which a model has as many parameters as a paper prints.
+
+    Args:
+      count: model.
+      printed: millions of parameters, as printed; rounding leaves an interval.
+    """
+    fixed, each = _line(count.model, count.fields)
+    decimals = len(printed.partition(".")[2])
+    half = 10**6 // 10**decimals // 2
+    middle = round(float(printed) * 1e6)
+    first, last = (middle - half - fixed) / each, (middle + half - fixed) / each
+    return range(math.ceil(first), math.floor(last) + 1)

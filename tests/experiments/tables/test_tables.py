@@ -1,0 +1,107 @@
+"""The tables at scale "exact": every cell against the paper and against closed forms."""
+
+import csv
+
+import pytest
+
+from attnlab.runs.published import read
+from experiments.tables import __main__ as experiment
+from experiments.tables import report, verdicts
+from experiments.tables.mapping import TABLES
+from experiments.tables.parameters import Count, vocabularies
+from experiments.tables.settings import Settings
+from tests.experiments import tiny
+
+CLOSED_FORMS = read(report.PUBLISHED / "param_counts.csv")
+
+
+def test_every_published_number_of_parameters_has_a_cell():
+    papers = report.published(list(TABLES))
+    for name, mapped in TABLES.items():
+        assert mapped.counts.keys() <= papers[name].printed.keys()
+        if mapped.column == "params_millions":
+            printed = {row for row, x in papers[name].printed.items() if mapped.column in x}
+            assert mapped.counts.keys() == printed
+
+
+@pytest.mark.slow
+def test_the_exact_tables(tmp_path):
+    """No count is another than the paper's but that of the big Transformer."""
+    status, out, err = tiny.run(experiment, f"--output_dir={tmp_path}")
+    assert (status, err) == (0, "") and "10 exact, 1 not reproduced" in out
+    (folder,) = tmp_path.iterdir()
+    lines = list(csv.DictReader((folder / "results.csv").read_text().splitlines()))
+    others = [line["row"] for line in lines if line["verdict"] != verdicts.EXACT]
+    assert others == ["big"] and len(lines) == 51
+    text = (folder / "report.md").read_text()
+    assert "gives 10 of 11 numbers of the paper: 41,004 to 41,208 ids." in text
+    assert "One vocabulary gives all numbers of the paper: 37,007 ids." in text
+    # Nothing is left to do.
+    assert "0 of 51 cells" in tiny.run(experiment, f"--resume={folder}")[1]
+
+
+@pytest.mark.parametrize(
+    ("row", "table", "key"),
+    [
+        ("base", "vaswani3_parameters", "Vaswani base"),
+        ("B1", "vaswani3_parameters", "Vaswani B1 d_k=16"),
+        ("C5", "vaswani3_parameters", "Vaswani C5 d_model=1024"),
+        ("big", "vaswani3_parameters", "Vaswani big"),
+        ("None-Input", "britz5_parameters", "Britz None-Input"),
+    ],
+)
+def test_counts_are_the_closed_forms(row, table, key):
+    count = TABLES[table].counts[row]
+    for column in ("exact_V37000", "exact_V41100"):
+        if column not in CLOSED_FORMS.cells[key]:
+            continue
+        ids = count.vocab_size if "Britz" in key else int(column.removeprefix("exact_V"))
+        assert Count(count.model, count.fields, ids).measure() == CLOSED_FORMS.cells[key][column]
+
+
+def test_vocabularies_are_those_that_round_to_the_papers_number():
+    count = TABLES["vaswani3_parameters"].counts["C1"]
+    found = vocabularies(count, "36")
+
+    def gives(vocab_size):
+        made = Count(count.model, count.fields, vocab_size).measure()
+        return verdicts.of_count("36", made) == verdicts.EXACT
+
+    inside, outside = (found[0], found[-1]), (found.start - 1, found.stop)
+    assert all(map(gives, inside)) and not any(map(gives, outside))
+
+
+def test_the_verdict_on_a_count():
+    assert verdicts.of_count("66.32", 66_324_623) == verdicts.EXACT
+    assert verdicts.of_count("66.33", 66_324_623) == verdicts.NOT_REPRODUCED
+    assert verdicts.of_count("80401000", 80_401_001) == verdicts.NOT_REPRODUCED
+
+
+def test_a_cell_that_was_not_run_says_so():
+    names = ["bahdanau_parameters"]
+    papers = report.published(names)
+    (line,) = report.lines(names, {}, papers)
+    assert (line.ours, line.verdict, line.revision) == (None, "not run", "")
+    assert "| not run |" in report.markdown([line], papers, where="")
+
+
+@pytest.mark.parametrize(
+    ("flag", "message"),
+    [
+        ("--only=luong9", "--only=luong9: no 'luong9'; valid: vaswani3_parameters, britz1"),
+        ("--only=britz1_parameters,britz1_parameters", ": give each once"),
+        ("--scale=cpu", "--scale=cpu: no 'cpu'; valid: exact"),
+    ],
+)
+def test_a_bad_flag_is_one_line(flag, message, tmp_path):
+    status, _, err = tiny.run(experiment, flag, f"--output_dir={tmp_path / 'out'}")
+    assert status == 2 and message in err and err.count("\n") == 1
+    assert not (tmp_path / "out").exists()
+
+
+def test_only_names_the_tables_of_a_run():
+    settings = Settings(only=("britz2_parameters", "bahdanau_parameters"))
+    assert [str(cell) for cell in settings.cells()] == [
+        "britz2_parameters, LSTM", "britz2_parameters, GRU", "britz2_parameters, Vanilla-Dec",
+        "bahdanau_parameters, Bahdanau RNNsearch",
+    ]  # fmt: skip
