@@ -22,7 +22,7 @@ class Table:
       name: name of the file.
       source: origin of the figures, from the first line.
       lines: line of each row in the file, counted from 1, by the name of the row.
-      printed: what the paper prints, by row and column; blank cells are left out.
+      printed: words and figures of the paper, by row and column; blank cells are left out.
     """
 
     name: str
