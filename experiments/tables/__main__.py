@@ -10,7 +10,7 @@ from attnlab.runs.rows import Rows
 from experiments import tables
 from experiments.tables import report
 from experiments.tables.mapping import TABLES, Cell
-from experiments.tables.report import Ours
+from experiments.tables.report import Found
 from experiments.tables.settings import Settings
 
 
@@ -26,15 +26,16 @@ def run(settings: Settings, folder: Folder) -> int:
       Invalid: a published table is missing, or the folder cannot be made.
     """
     papers = report.published(settings.tables())
-    rows: Rows[Cell, Ours] = Rows(folder, lambda row: row.cell, [Ours])
+    rows: Rows[Cell, Found] = Rows(folder, lambda row: row.cell, [Found])
     rows.environment = provenance.describe(())
     cells = settings.cells()
 
-    def measure(cell: Cell) -> list[Ours]:
-        return [Ours(cell.table, cell.row, TABLES[cell.table].counts[cell.row].measure())]
+    def measure(cell: Cell) -> list[Found]:
+        return [Found(cell.table, cell.row, TABLES[cell.table].rows[cell.row].measure())]
 
-    def line(found: Sequence[Ours]) -> str:
-        return f"{found[0].value:,}"
+    def line(found: Sequence[Found]) -> str:
+        one = found[0]
+        return TABLES[one.table].rows[one.row].written(one.values)
 
     def reported() -> loop.Report:
         lines = report.lines(settings.tables(), rows.kept, papers)

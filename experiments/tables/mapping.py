@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, Protocol
 
 from attnlab.models.cells import LSTMCell, TanhCell
+from experiments.tables.growth import Growth
 from experiments.tables.parameters import Count
 
-__all__ = ["SCALES", "TABLES", "Cell", "Mapped"]
+__all__ = ["SCALES", "TABLES", "Cell", "Mapped", "Ours"]
 
 SCALES = ("exact",)
 
@@ -29,6 +31,22 @@ class Cell:
         return f"{self.table}, {self.row}"
 
 
+class Ours(Protocol):
+    """A way to a number of ours."""
+
+    def measure(self) -> dict[str, float]:
+        """The numbers of a cell, by name."""
+        ...
+
+    def written(self, values: Mapping[str, float]) -> str:
+        """The numbers as they stand in the table."""
+        ...
+
+    def verdict(self, paper: str, values: Mapping[str, float]) -> str:
+        """The verdict beside what the paper prints."""
+        ...
+
+
 @dataclasses.dataclass(frozen=True)
 class Mapped:
     """A published table and what we have for it.
@@ -37,15 +55,17 @@ class Mapped:
       title: title of the report's section.
       file: file in `experiments/published`.
       column: column of the file that ours stands beside.
-      counts: how each row is counted, by the row's name.
+      rows: way to our number, by the name of the row.
       scale: one of `SCALES`.
+      note: remark below the table.
     """
 
     title: str
     file: str
     column: str
-    counts: dict[str, Count]
+    rows: Mapping[str, Ours]
     scale: str = "exact"
+    note: str = ""
 
 
 def _count(model: str, vocab_size: int | None, **fields: Any) -> Count:
@@ -68,10 +88,51 @@ def _of_britz(number: int, what: str, file: str, **counts: Count) -> Mapped:
     return Mapped(title, f"britz2017_{file}.csv", "params_millions", rows)
 
 
+def _grows(layer: str, work: str = "products", **paper: float) -> Growth:
+    return Growth(layer, work, tuple(paper.items()))
+
+
 _LSTM = {"encoder_cell": LSTMCell, "decoder_cell": LSTMCell}
 _INPUT = {"input_transform": True}
 
 TABLES: dict[str, Mapped] = {
+    "vaswani1_complexity": Mapped(
+        "Operations of a layer: Vaswani et al. 2017, Table 1",
+        "vaswani2017_table1.csv",
+        "complexity_per_layer",
+        {
+            "Self-Attention": _grows("self_attention", n=2, d=1),
+            "Recurrent": _grows("recurrent", n=1, d=2),
+            "Convolutional": _grows("convolutional", k=1, n=1, d=2),
+            "Self-Attention (restricted)": _grows("restricted", r=1, n=1, d=1),
+        },
+        note="Without projections, which would add n·d²: the paper does not count them either.",
+    ),
+    "vaswani1_sequential": Mapped(
+        "Sequential operations of a layer: Vaswani et al. 2017, Table 1",
+        "vaswani2017_table1.csv",
+        "sequential_operations",
+        {
+            "Self-Attention": _grows("self_attention", "sequential", n=0),
+            "Recurrent": _grows("recurrent", "sequential", n=1),
+            "Convolutional": _grows("convolutional", "sequential", n=0),
+            "Self-Attention (restricted)": _grows("restricted", "sequential", n=0),
+        },
+        note="Counted as the longest chain of matrix products, each of which needs the one before.",
+    ),
+    "reformer1_time": Mapped(
+        "Operations of attention: Kitaev et al. 2020, Table 1",
+        "reformer2020_table1.csv",
+        "time_complexity",
+        {
+            "Scaled Dot-Product": _grows("self_attention", n=2),
+            "Memory-Efficient": _grows("blockwise", n=2),
+            "LSH Attention": _grows("lsh", n=1, R=1, c=2),
+        },
+        note="Here n is the paper's l, R its n_r, and c = l / n_c the length of a chunk, which it"
+        " writes squared. A query meets some chunks of keys, so that the work grows with c itself,"
+        " as in the paper's own Table 3; hashing, which no table of the paper counts, is in ours.",
+    ),
     "vaswani3_parameters": Mapped(
         "Parameters: Vaswani et al. 2017, Table 3",
         "vaswani2017_table3.csv",

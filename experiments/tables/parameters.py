@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import flax.linen as nn
@@ -14,6 +14,7 @@ import jax.numpy as jnp
 
 from attnlab.models import Britz, Reformer, RNNSearch, Transformer
 from attnlab.models.transformer import LanguageModel, TransformerConfig
+from experiments.tables import verdicts
 
 __all__ = ["Count", "vocabularies"]
 
@@ -34,7 +35,19 @@ class Count:
     fields: tuple[tuple[str, Any], ...] = ()
     vocab_size: int | None = None
 
-    def measure(self) -> int:
+    def measure(self) -> dict[str, float]:
+        """The number of parameters."""
+        return {"parameters": self.number()}
+
+    def written(self, values: Mapping[str, float]) -> str:
+        """The number as it is read."""
+        return f"{values['parameters']:,.0f}"
+
+    def verdict(self, paper: str, values: Mapping[str, float]) -> str:
+        """The verdict beside what the paper prints."""
+        return verdicts.of_count(paper, round(values["parameters"]))
+
+    def number(self) -> int:
         """The number of parameters."""
         model = _BUILD[self.model](self.vocab_size, **dict(self.fields))
         tokens = jax.ShapeDtypeStruct((1, 8), jnp.int32)
@@ -59,7 +72,7 @@ _BUILD: dict[str, Callable[..., nn.Module]] = {
 @functools.cache
 def _line(model: str, fields: tuple[tuple[str, Any], ...]) -> tuple[int, int]:
     """The number of parameters without any id, and that of each id."""
-    one, two = (Count(model, fields, vocab_size).measure() for vocab_size in (1000, 1001))
+    one, two = (Count(model, fields, vocab_size).number() for vocab_size in (1000, 1001))
     return one - 1000 * (two - one), two - one
 
 

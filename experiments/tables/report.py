@@ -14,28 +14,28 @@ from attnlab.runs.published import Table, read
 from attnlab.runs.rows import Kept
 from experiments.tables import verdicts
 from experiments.tables.mapping import TABLES, Cell
-from experiments.tables.parameters import vocabularies
+from experiments.tables.parameters import Count, vocabularies
 from experiments.tables.settings import Settings
 
-__all__ = ["Line", "Ours", "csv_text", "lines", "markdown", "published"]
+__all__ = ["Line", "Found", "csv_text", "lines", "markdown", "published"]
 
 PUBLISHED = Path(__file__).parents[1] / "published"
 NOT_RUN = "not run"
 
 
 @dataclasses.dataclass(frozen=True)
-class Ours:
+class Found:
     """What was measured for a cell.
 
     Attributes:
       table: name of the table.
       row: name of the row.
-      value: our number.
+      values: our numbers by name.
     """
 
     table: str
     row: str
-    value: int
+    values: dict[str, float]
 
     @property
     def cell(self) -> Cell:
@@ -51,7 +51,7 @@ class Line:
       table: name of the table.
       row: name of the row.
       paper: number as it is published.
-      ours: our number, None where it was not run.
+      ours: our number, "" where it was not run.
       verdict: verdict by the rules of `verdicts`, "not run" where there is no number.
       scale: scale of ours.
       revision: git revision that made it.
@@ -61,7 +61,7 @@ class Line:
     table: str
     row: str
     paper: str
-    ours: int | None
+    ours: str
     verdict: str
     scale: str
     revision: str
@@ -78,7 +78,7 @@ def published(names: Sequence[str]) -> dict[str, Table]:
 
 
 def lines(
-    names: Sequence[str], kept: Mapping[Cell, Kept[Ours]], papers: Mapping[str, Table]
+    names: Sequence[str], kept: Mapping[Cell, Kept[Found]], papers: Mapping[str, Table]
 ) -> list[Line]:
     """All lines of some tables.
 
@@ -90,16 +90,16 @@ def lines(
     found = []
     for name in names:
         mapped = TABLES[name]
-        for row in mapped.counts:
+        for row, ours in mapped.rows.items():
             paper = papers[name].printed[row][mapped.column]
             one = kept.get(Cell(name, row))
-            ours, verdict, revision = None, NOT_RUN, ""
+            number, verdict, revision = "", NOT_RUN, ""
             if one is not None:
-                ours = one.row.value
-                verdict = verdicts.of_count(paper, one.row.value)
+                number = ours.written(one.row.values)
+                verdict = ours.verdict(paper, one.row.values)
                 revision = one.where.environment["revision"] or ""
             how = command("tables", Settings, {"only": [name], "scale": mapped.scale})
-            found.append(Line(name, row, paper, ours, verdict, mapped.scale, revision, how))
+            found.append(Line(name, row, paper, number, verdict, mapped.scale, revision, how))
     return found
 
 
@@ -138,27 +138,28 @@ def csv_text(found: Sequence[Line]) -> str:
 
 
 def _section(name: str, found: Sequence[Line], paper: Table) -> list[str]:
-    counts = TABLES[name].counts
+    mapped = TABLES[name]
+    counts = {row: ours for row, ours in mapped.rows.items() if isinstance(ours, Count)}
     possible = {
         line.row: vocabularies(counts[line.row], line.paper)
         for line in found
-        if counts[line.row].vocab_size is not None and verdicts.is_rounded(line.paper)
+        if line.row in counts
+        and counts[line.row].vocab_size is not None
+        and verdicts.is_rounded(line.paper)
     }
     header = ["row", "paper", "ours", "verdict"]
-    cells = [
-        [line.row, line.paper, "" if line.ours is None else f"{line.ours:,}", line.verdict]
-        for line in found
-    ]
+    cells = [[line.row, line.paper, line.ours, line.verdict] for line in found]
     if possible:
         header.append("vocabularies that round to the paper's")
         cells = [
             [*row, _interval(possible[line.row]) if line.row in possible else ""]
             for row, line in zip(cells, found, strict=True)
         ]
-    parts = [f"## {TABLES[name].title}", markdown_table(header, cells)]
+    parts = [f"## {mapped.title}", markdown_table(header, cells)]
     sizes = {count.vocab_size for count in counts.values()}
     parts += [_of_one_vocabulary(found, possible, *sizes)] if possible else []
-    source = f"Paper: {paper.source}; column `{TABLES[name].column}`."
+    source = f"Paper: {paper.source}; column `{mapped.column}`."
+    parts += [mapped.note] if mapped.note else []
     return [*parts, source, f"    {found[0].command}"]
 
 

@@ -41,4 +41,4 @@ class Settings(Flags):
 
     def cells(self) -> list[Cell]:
         """The cells of the run."""
-        return [Cell(name, row) for name in self.tables() for row in TABLES[name].counts]
+        return [Cell(name, row) for name in self.tables() for row in TABLES[name].rows]

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-__all__ = ["EXACT", "NOT_REPRODUCED", "RULES", "is_rounded", "of_count", "rounded"]
+from collections.abc import Mapping
 
+__all__ = ["EXACT", "NOT_REPRODUCED", "RULES", "is_rounded", "of_count", "of_exponents", "rounded"]
+
+TOLERANCE = 0.15  # of an exponent: blocks are whole, and a sequence has ends
 RULES = (
     "A number of parameters is *exact* where ours, rounded as the paper rounds, is the paper's, or,"
-    " where the paper has none, to the last parameter that of a closed form; else *not reproduced*."
+    " where the paper has none, to the last parameter that of a closed form; exponents are *exact*"
+    f" where each is within {TOLERANCE:g} of the paper's. Else: *not reproduced*."
 )
 EXACT, NOT_REPRODUCED = "exact", "not reproduced"
 
@@ -30,6 +34,12 @@ def of_count(printed: str, count: int) -> str:
       count: our count.
     """
     return EXACT if rounded(count, printed) == printed else NOT_REPRODUCED
+
+
+def of_exponents(paper: Mapping[str, float], ours: Mapping[str, float]) -> str:
+    """The verdict on exponents by size: all of the paper's must be ours."""
+    near = all(abs(ours[size] - exponent) <= TOLERANCE for size, exponent in paper.items())
+    return EXACT if near else NOT_REPRODUCED
 
 
 def is_rounded(printed: str) -> bool:

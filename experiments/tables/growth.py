@@ -1,0 +1,113 @@
+"""How the work of a layer grows with each of its sizes, counted in its traced program."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from attnlab import dot_product_attention, window_attention
+from attnlab.bench.operations import count
+from attnlab.models.cells import TanhCell
+from attnlab.models.recurrent import Recurrent
+from attnlab.ops.lsh import default_num_buckets, hash_buckets, lsh_attention, make_rotations
+from experiments.tables import verdicts
+
+__all__ = ["Growth"]
+
+# Each size is doubled from here, the others as they are: n tokens, width d, kernels of k tokens, r
+# neighbors, R hash rounds, chunks of c slots.
+_BASE = {"n": 4096, "d": 64, "k": 4, "r": 512, "R": 4, "c": 64}
+
+_Program = tuple[Callable[..., Any], list[Any]]  # a function and shapes of its arguments
+
+
+@dataclasses.dataclass(frozen=True)
+class Growth:
+    """The exponents with which a layer's work grows.
+
+    Attributes:
+      layer: name of the layer: "self_attention", "blockwise", "recurrent", "convolutional",
+        "restricted" or "lsh".
+      work: what is counted: "products", floating-point operations of matrix products, or
+        "sequential", the longest chain of them.
+      paper: exponents of the paper, in pairs of a size and a number.
+    """
+
+    layer: str
+    work: str
+    paper: tuple[tuple[str, float], ...]
+
+    def measure(self) -> dict[str, float]:
+        """log₂ of what doubling each of the sizes multiplies the work by."""
+        once = self._work(_BASE)
+        return {
+            size: math.log2(self._work(_BASE | {size: 2 * _BASE[size]}) / once)
+            for size, _ in self.paper
+        }
+
+    def written(self, values: Mapping[str, float]) -> str:
+        """The exponents behind their sizes."""
+        return " ".join(f"{size}^{values[size]:.2f}" for size, _ in self.paper)
+
+    def verdict(self, paper: str, values: Mapping[str, float]) -> str:
+        """The verdict on measured exponents; the paper's words are those of `self.paper`."""
+        del paper
+        return verdicts.of_exponents(dict(self.paper), values)
+
+    def _work(self, sizes: Mapping[str, int]) -> float:
+        function, shapes = _LAYERS[self.layer](**sizes)
+        return getattr(count(function, *shapes), self.work)
+
+
+def _heads(n: int, d: int) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct((1, n, 1, d), jnp.float32)
+
+
+def _module(module: nn.Module, n: int, d: int) -> _Program:
+    x = jax.ShapeDtypeStruct((1, n, d), jnp.float32)
+    return module.apply, [jax.eval_shape(module.init, jax.random.key(0), x), x]
+
+
+def _self_attention(implementation: str) -> Callable[..., _Program]:
+    def program(*, n: int, d: int, **_: int) -> _Program:
+        def attend(x):
+            return dot_product_attention(x, x, x, implementation=implementation)
+
+        return attend, [_heads(n, d)]
+
+    return program
+
+
+def _restricted(*, n: int, d: int, r: int, **_: int) -> _Program:
+    return lambda x: window_attention(x, x, x, window=(r // 2, r // 2)), [_heads(n, d)]
+
+
+def _lsh(*, n: int, d: int, R: int, c: int, **_: int) -> _Program:  # noqa: N803 - as in the paper
+    def attend(x):
+        rotations = make_rotations(
+            jax.random.key(0),
+            num_heads=1,
+            head_dim=d,
+            num_hashes=R,
+            num_buckets=default_num_buckets(n, c),
+        )
+        buckets = hash_buckets(x, rotations)
+        return lsh_attention(x, x, buckets, chunk_size=c, implementation="sorted")
+
+    return attend, [_heads(n, d)]
+
+
+_LAYERS: dict[str, Callable[..., _Program]] = {
+    "self_attention": _self_attention("dense"),
+    "blockwise": _self_attention("blockwise"),
+    "recurrent": lambda *, n, d, **_: _module(Recurrent(cell=TanhCell, features=d), n, d),
+    "convolutional": lambda *, n, d, k, **_: _module(nn.Conv(d, (k,)), n, d),
+    "restricted": _restricted,
+    "lsh": _lsh,
+}
