@@ -34,8 +34,8 @@ class Growth:
     Attributes:
       layer: name of the layer: "self_attention", "blockwise", "recurrent", "convolutional",
         "restricted" or "lsh".
-      work: what is counted: "products", floating-point operations of matrix products, or
-        "sequential", the longest chain of them.
+      work: kind of work that is counted: "products", floating-point operations of matrix products,
+        or "sequential", the longest chain of them.
       paper: exponents of the paper, in pairs of a size and a number.
     """
 
