@@ -42,7 +42,7 @@ def run(settings: Settings, folder: Folder) -> int:
     """
     if settings.tensorboard:
         require_tensorboard()
-    for target in settings.targets:
+    for target in settings.target:
         topology.require_compiler(targets.parse(target))
     keep_compiled()
     trains = "train" in settings.parts

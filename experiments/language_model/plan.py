@@ -55,7 +55,7 @@ def plan(settings: Settings) -> list[Item]:
         found += [Timed(length) for length in longer]
     found += [Copying(model) for model in settings.copy_models] if copies else []
     if times:
-        found += [Compiled(target, m) for target in settings.targets for m in settings.models]
+        found += [Compiled(target, m) for target in settings.target for m in settings.models]
     for length in settings.lengths if trains else ():
         found += cells(length, rest)
     return found

@@ -31,7 +31,7 @@ _ONCE = (
     "parts",
     "eval_rounds",
     "cost_lengths",
-    "targets",
+    "target",
     "target_lengths",
     "copy_models",
 )
@@ -40,7 +40,7 @@ _ONCE = (
 # Flags that one part alone reads.
 ONLY_FOR = {
     "train": ("eval_rounds", "validate_every", "batch_size", "batch_tokens"),
-    "cost": ("targets", "target_lengths", "cost_lengths", "cost_tokens", "cost_repeats"),
+    "cost": ("target", "target_lengths", "cost_lengths", "cost_tokens", "cost_repeats"),
     "copy": ("copy_models", "copy_distance", "copy_steps"),
 }
 
@@ -118,12 +118,12 @@ class Settings(TrainFlags):
         16384, "Tokens in a timed step; one window where that is longer.", least=1
     )
     cost_repeats: int = flag(5, "Timed samples of each model.", least=1)
-    targets: tuple[str, ...] = flag(
+    target: tuple[str, ...] = flag(
         (),
         "Absent accelerators, such as v5e,h100, whose compilers say what memory a step needs.",
     )
     target_lengths: tuple[int, ...] = flag(
-        (1024, 4096, 16384, 65536, 262144), "Lengths that are compiled for --targets.", least=2
+        (1024, 4096, 16384, 65536, 262144), "Lengths that are compiled for --target.", least=2
     )
     copy_models: tuple[str, ...] = flag(
         ("window", "lsh-4"), "Models that learn to copy across --copy_distance tokens."
@@ -145,7 +145,7 @@ class Settings(TrainFlags):
         for flags, num_layers in (("models", self.num_layers), ("copy_models", COPY_LAYERS)):
             for name in getattr(self, flags):
                 require_model(f"--{flags}={written(getattr(self, flags))}", name, num_layers)
-        for target in self.targets:
+        for target in self.target:
             targets.parse(target)
         if self.num_workers:
             raise Invalid(
@@ -180,7 +180,7 @@ class Settings(TrainFlags):
         used = {"lengths": self.lengths}
         if "cost" in self.parts:
             used["cost_lengths"] = self.cost_lengths
-            used |= {"target_lengths": self.target_lengths} if self.targets else {}
+            used |= {"target_lengths": self.target_lengths} if self.target else {}
         for flags, lengths in used.items():
             if set(lengths) != {math.prod(self.axial_shape)}:
                 raise Invalid(
@@ -211,8 +211,8 @@ class Settings(TrainFlags):
                     f"--{name}={written(getattr(self, name))}: needs {part} in --parts="
                     f"{written(self.parts)}"
                 )
-        if "target_lengths" in named and not self.targets:
-            raise Invalid(f"--target_lengths={written(self.target_lengths)}: needs --targets")
+        if "target_lengths" in named and not self.target:
+            raise Invalid(f"--target_lengths={written(self.target_lengths)}: needs --target")
         if {"batch_size", "batch_tokens"} <= {*named}:
             raise Invalid(
                 f"--batch_size={self.batch_size} and --batch_tokens={self.batch_tokens} both say "

@@ -15,7 +15,7 @@ from tests.bench.test_deviceless import needs
 
 SETTINGS = Settings(
     models=("exact", "lsh-1"), lengths=(16,), num_layers=1, head_dim=6, hidden=7, chunk_size=8,
-    cost_tokens=40, cost_repeats=3, targets=("v5e",), target_lengths=(16, 32),
+    cost_tokens=40, cost_repeats=3, target=("v5e",), target_lengths=(16, 32),
 )  # fmt: skip
 
 

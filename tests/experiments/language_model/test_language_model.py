@@ -66,7 +66,7 @@ def curve_of(folder):
         ({"models": "exact,local"}, "--models=exact,local: no model 'local'; valid: exact, shared"),
         ({"lengths": "2000", "batch_tokens": 4000}, "--lengths=2000: a window is longer than the"),
         ({"input": "nowhere"}, "nowhere: No such file or directory; give a text"),
-        ({"targets": "v5e:9x9"}, "--target=v5e:9x9: v5e has no such slice"),
+        ({"target": "v5e:9x9"}, "--target=v5e:9x9: v5e has no such slice"),
     ],
 )
 def test_a_bad_flag_is_one_line_and_status_2_and_makes_nothing(tmp_path, text, changed, message):

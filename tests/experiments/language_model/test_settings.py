@@ -89,7 +89,7 @@ SIZES = dataclasses.replace(
             "--num_heads=3 --head_dim=5: their",
         ),
         ({"steps": 100}, "--warmup_steps=100: must be fewer than --steps=100"),
-        ({"targets": ("v99",)}, "--target=v99: no such device"),
+        ({"target": ("v99",)}, "--target=v99: no such device"),
         ({"vocabulary": "words"}, "--vocabulary=words: no 'words'; valid: bytes, characters"),
     ],
 )
@@ -102,10 +102,10 @@ def test_refuses_bad_settings(changed, message):
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (["--parts=train", "--targets=v5e"], "--targets=v5e: needs cost in --parts=train"),
+        (["--parts=train", "--target=v5e"], "--target=v5e: needs cost in --parts=train"),
         (["--parts=train", "--copy_steps=9"], "--copy_steps=9: needs copy in --parts=train"),
         (["--parts=cost", "--eval_rounds=1"], "--eval_rounds=1: needs train in --parts=cost"),
-        (["--target_lengths=512"], "--target_lengths=512: needs --targets"),
+        (["--target_lengths=512"], "--target_lengths=512: needs --target"),
         (["--batch_size=2", "--batch_tokens=4096"], "--batch_size=2 and --batch_tokens=4096 both"),
     ],
 )
@@ -274,7 +274,7 @@ def test_a_text_that_cannot_be_used_is_one_line(tmp_path, text, changed, message
 def test_the_plan_answers_one_length_after_the_other():
     settings = Settings(
         models=("exact", "lsh-1"), lengths=(64, 32), seeds=(3, 1), batch_tokens=64,
-        cost_lengths=(32, 128), copy_models=("window",), targets=("v5e",),
+        cost_lengths=(32, 128), copy_models=("window",), target=("v5e",),
     )  # fmt: skip
     cells = {
         (n, seed): [Cell(model, n, seed) for model in settings.models]
