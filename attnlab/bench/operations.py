@@ -10,7 +10,7 @@ import dataclasses
 import functools
 import math
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -19,7 +19,14 @@ import jax.numpy as jnp
 __all__ = ["Operations", "count"]
 
 # Of one argument each; an accelerator computes them in a unit of their own.
-_TRANSCENDENTAL = ("exp", "exp2", "log", "log1p", "expm1", "tanh", "logistic", "erf", "sin", "cos")
+_TRANSCENDENTAL = (
+    *("exp", "exp2", "log", "log1p", "expm1", "tanh", "logistic", "erf", "sin", "cos", "pow"),
+)
+_REFUSED = (  # they multiply matrices, or nobody sees what they do
+    *("ragged_dot", "ragged_dot_general", "triangular_solve", "cholesky", "lu", "qr", "svd", "eig"),
+    *("eigh", "custom_linear_solve", "fft", "custom_call", "ffi_call", "pure_callback"),
+)
+_PLATFORMS = {"gpu": ("cuda", "rocm")}  # other names that programs have for a backend
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,38 +49,43 @@ class Operations:
 def count(function: Callable[..., Any], *arguments: Any) -> Operations:
     """The operations of a function.
 
-    A loop whose length depends on numbers, as that over the blocks which a mask leaves, is run with
-    the arguments, or with zeros for shapes, an operation at a time: give small ones.
+    Of branches the costliest counts, and of platforms this one. A loop whose length depends on
+    numbers, as that over the blocks which a mask leaves, is run with the arguments, or with zeros
+    for shapes, an operation at a time: give small ones. Then the branches that are taken count.
 
     Args:
       function: function that JAX can trace.
       arguments: trees of arrays or `jax.ShapeDtypeStruct`s.
 
     Raises:
-      NotImplementedError: a kernel, whose operations are not seen, or a chain of products that goes
-        through a loop whose length depends on numbers.
+      NotImplementedError: a kernel or a solver, whose operations are not seen, or a chain of
+        products that goes through a loop whose length depends on numbers.
     """
     program = jax.make_jaxpr(function)(*arguments)
-    zeros = [
-        x if isinstance(x, jax.Array) else jnp.zeros(x.shape, x.dtype)
+    values = [
+        jnp.zeros(x.shape, x.dtype) if isinstance(x, jax.ShapeDtypeStruct) else jnp.asarray(x)
         for x in jax.tree.leaves(arguments)
     ]
     tally = Counter[str]()
     _tally(program.jaxpr, tally)
-    if tally.pop("while", 0):
+    if tally["while"]:
         tally = Counter()
-        _run(program.jaxpr, program.consts, zeros, tally)
-    sequential = max(_depths(program.jaxpr, [0] * len(zeros)))
+        _run(program.jaxpr, program.consts, values, tally)
+    sequential = max(_depths(program.jaxpr, [0] * len(values)), default=0)
     return Operations(tally["products"], tally["transcendental"], sequential)
 
 
 def _tally(jaxpr: Any, tally: Counter[str], times: int = 1) -> None:
-    """Adds what a program computes, and how many loops there are of a length that is not known."""
+    """Adds what a program computes, and its loops of unknown length and its branches."""
+    platforms: dict[Any, int] = {}
     for equation in jaxpr.eqns:
         name = equation.primitive.name
-        if "pallas" in name or name in ("custom_call", "ffi_call"):
+        if "pallas" in name or name in _REFUSED:
             raise NotImplementedError(f"{name}: what it computes is not seen; count another way")
-        tally[name] += name == "while"
+        if name == "platform_index":
+            platforms[equation.outvars[0]] = _platform(equation.params["platforms"])
+        elif name in ("while", "cond"):
+            tally[name] += 1
         size = _size(equation.outvars[0]) if equation.outvars else 0
         if name == "dot_general":
             tally["products"] += times * 2 * size * _contracted(equation)
@@ -81,12 +93,17 @@ def _tally(jaxpr: Any, tally: Counter[str], times: int = 1) -> None:
             tally["products"] += times * 2 * size * _of_kernel(equation)
         elif name in _TRANSCENDENTAL:
             tally["transcendental"] += times * size
-        for repeats, inner in _inner(equation):
+        for repeats, inner in _inner(equation, platforms):
             _tally(inner, tally, times * repeats)
 
 
-def _inner(equation: Any) -> list[tuple[int, Any]]:
-    """The programs inside an operation, and how often each runs; of branches the costliest."""
+def _inner(equation: Any, platforms: Mapping[Any, int] = {}) -> list[tuple[int, Any]]:  # noqa: B006
+    """The programs inside an operation, and how often each runs.
+
+    Args:
+      equation: operation.
+      platforms: branches of this platform, by the variable that chooses them.
+    """
     parameters = equation.params
     match equation.primitive.name:
         case "while":
@@ -94,8 +111,20 @@ def _inner(equation: Any) -> list[tuple[int, Any]]:
         case "scan":
             return [(parameters["length"], parameters["jaxpr"].jaxpr)]
         case "cond":
-            return [(1, max((x.jaxpr for x in parameters["branches"]), key=_cost))]
-    return [(1, _open(x)) for x in parameters.values() if hasattr(_open(x), "eqns")][:1]
+            branches, chosen = parameters["branches"], equation.invars[0]
+            if not hasattr(chosen, "val") and chosen in platforms:
+                return [(1, branches[platforms[chosen]].jaxpr)]
+            return [(1, max((x.jaxpr for x in branches), key=_cost))]
+    called = _called(equation)
+    return [] if called is None else [(1, _open(called))]
+
+
+def _called(equation: Any) -> Any:
+    """The program that an operation calls with its own inputs; not how it combines two numbers."""
+    for x in equation.params.values():
+        if hasattr(_open(x), "eqns") and len(_open(x).invars) == len(equation.invars):
+            return None if equation.primitive.name.startswith(("scatter", "reduce")) else x
+    return None
 
 
 def _cost(jaxpr: Any) -> float:
@@ -118,7 +147,7 @@ def _run(jaxpr: Any, constants: Sequence[Any], inputs: Sequence[Any], tally: Cou
         name = equation.primitive.name
         if name == "platform_index":
             outputs = [_platform(parameters["platforms"])]
-        elif not of_one.pop("while", 0):
+        elif not of_one["while"] + of_one["cond"]:
             tally.update(of_one)
             outputs = jax.core.eval_jaxpr(
                 jaxpr.replace(eqns=[equation], invars=_variables(equation), constvars=[],
@@ -133,7 +162,7 @@ def _run(jaxpr: Any, constants: Sequence[Any], inputs: Sequence[Any], tally: Cou
                 index, *given = given
                 inner = parameters["branches"][int(index)]
             else:
-                inner = next(x for x in parameters.values() if hasattr(_open(x), "eqns"))
+                inner = _called(equation)
             outputs = _run(_open(inner), getattr(inner, "consts", []), given, tally)
         known.update(zip(equation.outvars, outputs, strict=True))
     return [value(x) for x in jaxpr.outvars]
@@ -145,8 +174,8 @@ def _variables(equation: Any) -> list[Any]:
 
 def _platform(platforms: Sequence[Sequence[str] | None]) -> int:
     """The branch of `lax.platform_dependent` that this machine takes."""
-    here = jax.default_backend()
-    return next(i for i, names in enumerate(platforms) if names is None or here in names)
+    here = {jax.default_backend(), *_PLATFORMS.get(jax.default_backend(), ())}
+    return next(i for i, names in enumerate(platforms) if names is None or here & {*names})
 
 
 def _run_while(parameters: Any, given: list[Any], tally: Counter[str]) -> list[Any]:
@@ -195,22 +224,18 @@ def _depths(jaxpr: Any, inputs: Sequence[int]) -> list[int]:
             outputs = [max(x, given[0]) for x in map(max, zip(*of_branches, strict=True))]
         else:
             for _, inner in _inner(equation):
-                outputs = _depths(inner, given[-len(inner.invars) :])
+                outputs = _depths(inner, given)
         known.update(zip(equation.outvars, outputs, strict=True))
     return [before(x) for x in jaxpr.outvars]
 
 
 def _of_scan(parameters: Any, given: Sequence[int]) -> list[int]:
-    """A loop's chain grows with each repetition by as much as in the second one."""
     constants, carried = parameters["num_consts"], parameters["num_carry"]
     fixed, start, xs = given[:constants], given[constants:][:carried], given[constants + carried :]
-    body = functools.partial(_depths, parameters["jaxpr"].jaxpr)
-    first = body([*fixed, *start, *xs])
-    if parameters["length"] == 1:
-        return first
-    second = body([*fixed, *first[:carried], *xs])
-    more = parameters["length"] - 2
-    return [y + more * (y - x) for x, y in zip(first, second, strict=True)]
+    outputs = [*start, *[0] * (len(parameters["jaxpr"].out_avals) - carried)]
+    for _ in range(parameters["length"]):
+        outputs = _depths(parameters["jaxpr"].jaxpr, [*fixed, *outputs[:carried], *xs])
+    return outputs
 
 
 def _of_while(parameters: Any, given: Sequence[int]) -> list[int]:
@@ -223,7 +248,9 @@ def _of_while(parameters: Any, given: Sequence[int]) -> list[int]:
             "a chain of products goes through a loop whose length depends on numbers; count another"
             " implementation"
         )
-    return second
+    of_condition = given[: parameters["cond_nconsts"]]
+    (length,) = _depths(parameters["cond_jaxpr"].jaxpr, [*of_condition, *second])
+    return [max(x, length) for x in second]
 
 
 def _size(variable: Any) -> int:

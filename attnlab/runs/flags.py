@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import csv
 import dataclasses
+import io
 import json
 import math
 import types
@@ -172,11 +174,13 @@ def structured(kind: Any, value: Any) -> Any:
 def written(value: Any) -> str:
     """A value as it is typed behind `--NAME=`.
 
-    >>> written((1.0, 0.5)), written(None), written("a"), written(0.12345678)
-    ('1,0.5', '', 'a', '0.12345678')
+    >>> written((1.0, 0.5)), written(None), written("a"), written(0.12345678), written(("a,b", "c"))
+    ('1,0.5', '', 'a', '0.12345678', '"a,b",c')
     """
     if isinstance(value, (list, tuple)):
-        return ",".join(map(written, value))
+        line = io.StringIO()
+        csv.writer(line, lineterminator="").writerow(map(written, value))
+        return line.getvalue()
     if value is None:
         return ""
     if isinstance(value, float) and float(f"{value:g}") == value:

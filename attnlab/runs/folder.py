@@ -105,7 +105,10 @@ class Folder:
         path = self.path.resolve()
         if path in _claims:
             return
-        file = os.open(path, os.O_RDONLY)
+        try:
+            file = os.open(path / SETTINGS, os.O_WRONLY)  # to lock over NFS is to write
+        except OSError:
+            return  # what is written next says why it cannot be
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

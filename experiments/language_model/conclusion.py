@@ -56,8 +56,8 @@ def _unknown(settings: Settings) -> str:
             " and timed at one length."
         )
     return (
-        "Is LSH worth it? This run does not ask: that needs --models with exact and one of lsh-R,"
-        " and a length in both --lengths and --cost_lengths."
+        "Is LSH worth it? This run does not ask: that needs --parts with train and cost, --models"
+        " with exact and one of lsh-R, and a length in both --lengths and --cost_lengths."
     )
 
 
@@ -124,15 +124,16 @@ def _ratio(point: Point, exact: Point) -> str:
 
 
 def _bits(point: Point, exact: Point) -> str:
+    point, exact = point.with_seeds_of(exact), exact.with_seeds_of(point)
     return f"at {point.written()} against {exact.written()} bits per byte"
 
 
 def _seeds(one: Point, exact: Point, margin: float) -> str:
     """What is known of the spread over the seeds that were compared."""
-    common = one.bits.keys() & exact.bits.keys()
-    if len(common) == 1:
+    one, exact = one.with_seeds_of(exact), exact.with_seeds_of(one)
+    if len(one.bits) == 1:
         return " (One seed of both: no spread is known.)"
-    said = f" (± is half the range over seeds; {len(common)} of them were compared"
+    said = f" (± is half the range over seeds; {len(one.bits)} of them were compared"
     if max(one.spread, exact.spread) > margin:
         said += f", which differ by more than the {margin:g} that count as equal"
     return said + ".)"
@@ -143,12 +144,12 @@ def _without_exact(trained: Mapping[int, _Points]) -> str:
     lengths = [
         n
         for n, found in trained.items()
-        if not _decisive(found)
+        if ("exact" not in found or found["exact"].per_token is None)
         and any(point.is_lsh and point.per_token is not None for point in found.values())
     ]
     if not lengths:
         return ""
-    return f"At {_listed(lengths)} tokens LSH was trained and timed, exact attention was not."
+    return f"At {_listed(lengths)} tokens LSH was trained and timed, exact attention was not timed."
 
 
 def _of_window(at: Mapping[int, _Points], settings: Settings) -> str:
@@ -158,13 +159,14 @@ def _of_window(at: Mapping[int, _Points], settings: Settings) -> str:
         return ""
     found = at[longest]
     window, exact = found["window"], found["exact"]
-    better = [p for p in found.values() if p.is_lsh and p.more_than(window) < 0]
+    compared = [p for p in found.values() if p.is_lsh and p.bits.keys() & window.bits.keys()]
+    better = [p for p in compared if p.more_than(window) < 0]
     words = (
         f"At {longest:,} tokens a window of {settings.window} takes {_ratio(window, exact)} of"
         f" exact attention's time, at {window.written()} bits"
     )
     if not better:
-        return words + ", and no LSH model has fewer."
+        return words + (", and no LSH model has fewer." if compared else ".")
     names = ", ".join(p.model for p in better)
     return f"{words}; fewer {'has' if len(better) == 1 else 'have'} {names}."
 

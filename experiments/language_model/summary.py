@@ -49,6 +49,11 @@ class Point:
         """The time of a step over its tokens, in seconds."""
         return None if self.cost is None else self.cost.per_token
 
+    def with_seeds_of(self, other: Point) -> Point:
+        """The same of those seeds alone that the other has too."""
+        common = {seed: bits for seed, bits in self.bits.items() if seed in other.bits}
+        return dataclasses.replace(self, bits=common)
+
     def more_than(self, other: Point) -> float:
         """The bits that it has more, the mean over the seeds of both; NaN without any."""
         common = self.bits.keys() & other.bits.keys()

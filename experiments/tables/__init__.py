@@ -1,7 +1,7 @@
 """Published tables beside ours, cell by cell: paper, ours, verdict.
 
-    launch/local tables
-    launch/local tables --only=vaswani3_parameters,britz4_parameters
+    python -m experiments.tables
+    python -m experiments.tables --only=vaswani3_parameters,britz4_parameters
 
 A number of ours was always made here, by code of the revision beside it. A cell has a scale:
 "exact" is counted, without training. The verdict follows from a rule that was written down before

@@ -8,9 +8,9 @@ __all__ = ["EXACT", "NOT_REPRODUCED", "RULES", "is_rounded", "of_count", "of_exp
 
 TOLERANCE = 0.15  # of an exponent: blocks are whole, and a sequence has ends
 RULES = (
-    "A number of parameters is *exact* where ours, rounded as the paper rounds, is the paper's, or,"
-    " where the paper has none, to the last parameter that of a closed form; exponents are *exact*"
-    f" where each is within {TOLERANCE:g} of the paper's. Else: *not reproduced*."
+    "A number of parameters is *exact* where ours, rounded as the paper rounds, is the paper's;"
+    " where the paper has none, ours must equal a closed form to the last parameter. Exponents are"
+    f" *exact* where each is within {TOLERANCE:g} of the paper's. Else: *not reproduced*."
 )
 EXACT, NOT_REPRODUCED = "exact", "not reproduced"
 

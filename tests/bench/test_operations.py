@@ -3,6 +3,7 @@
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 from attnlab import dot_product_attention, window_attention
@@ -59,6 +60,42 @@ def test_a_loop_whose_length_depends_on_numbers_is_run():
             shape(5),
             shape(5, 5),
         )
+
+
+def test_a_chain_through_a_loop_is_as_long_as_it_is():
+    """Two numbers that change places: each is multiplied every other time. And one that waits."""
+
+    def turns(w, x):
+        return jax.lax.scan(lambda c, _: ((c[1], w @ c[0]), None), (x, x), length=10)[0]
+
+    def waits(w, x):
+        start = (x, w @ (w @ (w @ x)))
+        return jax.lax.scan(lambda c, _: ((w @ c[0], c[1] + c[0]), None), start, length=10)[0][1]
+
+    assert count(turns, shape(5, 5), shape(5)).sequential == 5
+    assert count(waits, shape(5, 5), shape(5)).sequential == 9
+    assert count(lambda w, x: w @ (w @ x).at[0].add(1.0), shape(5, 5), shape(5)).sequential == 2
+
+
+def test_branches_and_platforms_are_those_that_are_taken():
+    def branch(n, x, w):
+        many = jax.lax.fori_loop(0, n, lambda _, y: y + 1.0, x)
+        return jax.lax.cond(n > 3, lambda: many, lambda: w @ many)
+
+    assert count(branch, np.int32(4), shape(5), shape(5, 5)).products == 0
+    assert count(branch, 2, shape(5), shape(5, 5)).products == 50
+
+    def platform(x, w):
+        return jax.lax.platform_dependent(
+            x, cpu=lambda x: w @ x, tpu=lambda x: x, default=lambda x: w @ (w @ x)
+        )
+
+    assert count(platform, shape(5), shape(5, 5)).products == 50
+
+
+def test_what_is_not_counted_is_refused():
+    with pytest.raises(NotImplementedError, match="what it computes is not seen"):
+        count(jnp.linalg.solve, shape(5, 5), shape(5))
 
 
 def test_a_kernel_is_refused():

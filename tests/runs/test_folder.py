@@ -75,7 +75,7 @@ def test_one_run_at_a_time_writes_to_a_folder(tmp_path):
     (path / SETTINGS).write_text("{}")
     other = f"""
 import fcntl, os, sys
-fcntl.flock(os.open({str(path)!r}, os.O_RDONLY), fcntl.LOCK_EX)
+fcntl.flock(os.open({str(path / SETTINGS)!r}, os.O_WRONLY), fcntl.LOCK_EX)
 print("claimed", flush=True)
 sys.stdin.read()
 """
@@ -88,7 +88,7 @@ sys.stdin.read()
         process.kill()
     for _ in range(2):  # the process that has it may begin again
         assert Folder.kept("one", path).begin() == path
-    held = f"import fcntl, os; fcntl.flock(os.open({str(path)!r}, os.O_RDONLY), 6)"
+    held = f"import fcntl, os; fcntl.flock(os.open({str(path / SETTINGS)!r}, os.O_WRONLY), 6)"
     refused = subprocess.run([sys.executable, "-c", held], capture_output=True, check=False)
     assert b"BlockingIOError" in refused.stderr
 

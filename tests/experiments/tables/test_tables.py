@@ -24,6 +24,16 @@ def test_every_published_number_of_parameters_has_a_cell():
             assert mapped.rows.keys() == printed
 
 
+@pytest.mark.parametrize("name", ["vaswani1_complexity", "vaswani1_sequential"])
+def test_exponents_are_those_of_the_papers_words(name):
+    mapped, paper = TABLES[name], report.published([name])[name]
+    for row, ours in mapped.rows.items():
+        words = paper.printed[row][mapped.column].removeprefix("O(").removesuffix(")")
+        factors = (factor.partition("^") for factor in words.split(" * "))
+        wanted = {size: float(power or 1) for size, _, power in factors}
+        assert dict(ours.paper) == ({"n": 0} if words == "1" else wanted)
+
+
 @pytest.mark.slow
 def test_the_exact_tables(tmp_path):
     """No count is another than the paper's but that of the big Transformer."""
