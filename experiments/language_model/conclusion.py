@@ -109,7 +109,7 @@ def _fastest_equal(found: _Points, margin: float) -> Point | None:
         point
         for point in _decisive(found)
         if point.more_than(exact) <= margin + 1e-9  # rounded
-        and (point.per_token or 0) <= FASTER * (exact.per_token or 0)
+        and (point.time_of(exact) or 1) <= FASTER
     ]
     return min(equal, key=lambda point: point.per_token or 0, default=None)
 
@@ -120,7 +120,7 @@ def _listed(lengths: Iterable[int]) -> str:
 
 
 def _ratio(point: Point, exact: Point) -> str:
-    return f"{(point.per_token or 0) / (exact.per_token or 1):.2f}"
+    return f"{point.time_of(exact):.2f}"
 
 
 def _bits(point: Point, exact: Point) -> str:
@@ -185,8 +185,8 @@ def _of_sharing(at: Mapping[int, _Points]) -> str:
 
 def _by_time(rows: Sequence[Row]) -> str:
     """From which length on a step is faster, whatever it learns."""
-    measured = {(c.length, c.model): c.per_token for c in costs(rows) if c.per_token is not None}
-    exact = {n: seconds for (n, model), seconds in measured.items() if model == "exact"}
+    measured = {(c.length, c.model): c for c in costs(rows) if c.samples}
+    exact = {n: cost for (n, model), cost in measured.items() if model == "exact"}
     said = []
     for model in dict.fromkeys(model for _, model in measured):
         if rounds_of(model) is None:
@@ -194,7 +194,7 @@ def _by_time(rows: Sequence[Row]) -> str:
         lengths = sorted(n for n in exact if (n, model) in measured)
         first = None
         for n in reversed(lengths):
-            if measured[n, model] > FASTER * exact[n]:
+            if (measured[n, model].time_of(exact[n]) or 1) > FASTER:
                 break
             first = n
         if lengths:

@@ -81,15 +81,16 @@ def _frontier(rows: Sequence[Row], settings: Settings) -> list[str]:
         markdown_table([*header, "memory of a step"], cells),
         "± is half the range over seeds; *against exact* is the mean over the seeds of both. Time"
         f" and memory are of a training step of {settings.cost_tokens:,} tokens, or of one window"
-        " where that is longer, on the machine below; the models' steps are timed in turns.",
+        " where that is longer, on the machine below; the models' steps are timed in turns, and *of"
+        " exact's* is the median of the turns' ratios.",
     ]
 
 
 def _cost_cells(point: Point, exact: Point | None) -> list[str]:
     more = "" if exact is None else f"{point.more_than(exact):+.3f}"
     ratio = ""
-    if exact is not None and point.per_token and exact.per_token:
-        ratio = f"{point.per_token / exact.per_token:.2f}"
+    if exact is not None and (times := point.time_of(exact)) is not None:
+        ratio = f"{times:.2f}"
     memory = None if point.cost is None else point.cost.memory
     return [more, duration(point.per_token), ratio, human(memory)]
 

@@ -102,6 +102,17 @@ class Cost:
         """The median time of a step over its tokens, in seconds."""
         return None if self.seconds is None else self.seconds / self.tokens
 
+    def time_of(self, other: Cost) -> float | None:
+        """Its time over the other's, for as many tokens: the median over the turns.
+
+        A turn's two samples are neighbors, so that a busy moment of the machine hits both.
+        """
+        turns = [
+            (mine / self.tokens) / (theirs / other.tokens)
+            for mine, theirs in zip(self.samples, other.samples, strict=False)
+        ]
+        return statistics.median(turns) if turns else None
+
 
 @dataclasses.dataclass(frozen=True)
 class Copied:

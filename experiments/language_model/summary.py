@@ -49,6 +49,12 @@ class Point:
         """The time of a step over its tokens, in seconds."""
         return None if self.cost is None else self.cost.per_token
 
+    def time_of(self, other: Point) -> float | None:
+        """Its time over the other's, None where one was not timed."""
+        if self.cost is None or other.cost is None:
+            return None
+        return self.cost.time_of(other.cost)
+
     def with_seeds_of(self, other: Point) -> Point:
         """The same of those seeds alone that the other has too."""
         common = {seed: bits for seed, bits in self.bits.items() if seed in other.bits}

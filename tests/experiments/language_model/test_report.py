@@ -103,6 +103,17 @@ def test_what_is_nearer_than_noise_is_not_faster():
     assert "Not up to 2,048" in said and said.endswith("lsh-4 not up to 2,048 tokens.")
 
 
+def test_a_busy_turn_does_not_decide():
+    """The medians of the samples are equal; the median of the turns' ratios is not 1."""
+    found = [
+        trained("exact", 512, 2.0), trained("lsh-4", 512, 2.0),
+        dataclasses.replace(cost("exact", 512, 0), samples=(10.0, 20.0, 30.0)),
+        dataclasses.replace(cost("lsh-4", 512, 0), samples=(20.0, 10.0, 20.0)),
+    ]  # fmt: skip
+    said = answer(found, SETTINGS)
+    assert "takes 0.67 of exact attention's time" in said and "lsh-4 from 512 tokens." in said
+
+
 def test_only_seeds_of_both_are_compared():
     """Seed 1 of exact attention is worse; of LSH there is seed 0 alone, where it is worse."""
     found = [
