@@ -70,7 +70,7 @@ def count(function: Callable[..., Any], *arguments: Any) -> Operations:
     _tally(program.jaxpr, tally)
     if tally["while"]:
         tally = Counter()
-        _run(program.jaxpr, program.consts, values, tally)
+        _run(program, values, tally)
     sequential = max(_depths(program.jaxpr, [0] * len(values)), default=0)
     return Operations(tally["products"], tally["transcendental"], sequential)
 
@@ -107,14 +107,14 @@ def _inner(equation: Any, platforms: Mapping[Any, int] = {}) -> list[tuple[int, 
     parameters = equation.params
     match equation.primitive.name:
         case "while":
-            return [(1, parameters["body_jaxpr"].jaxpr)]
+            return [(1, _open(parameters["body_jaxpr"]))]
         case "scan":
-            return [(parameters["length"], parameters["jaxpr"].jaxpr)]
+            return [(parameters["length"], _open(parameters["jaxpr"]))]
         case "cond":
             branches, chosen = parameters["branches"], equation.invars[0]
             if not hasattr(chosen, "val") and chosen in platforms:
-                return [(1, branches[platforms[chosen]].jaxpr)]
-            return [(1, max((x.jaxpr for x in branches), key=_cost))]
+                return [(1, _open(branches[platforms[chosen]]))]
+            return [(1, max(map(_open, branches), key=_cost))]
     called = _called(equation)
     return [] if called is None else [(1, _open(called))]
 
@@ -133,8 +133,9 @@ def _cost(jaxpr: Any) -> float:
     return tally["products"]
 
 
-def _run(jaxpr: Any, constants: Sequence[Any], inputs: Sequence[Any], tally: Counter[str]) -> list:
+def _run(program: Any, inputs: Sequence[Any], tally: Counter[str]) -> list[Any]:
     """Computes a program, an operation at a time where a loop of unknown length is in it."""
+    jaxpr, constants = _open(program), getattr(program, "consts", ())
     known = dict(zip([*jaxpr.constvars, *jaxpr.invars], [*constants, *inputs], strict=True))
 
     def value(x: Any) -> Any:
@@ -156,14 +157,14 @@ def _run(jaxpr: Any, constants: Sequence[Any], inputs: Sequence[Any], tally: Cou
         elif name == "while":
             outputs = _run_while(parameters, given, tally)
         elif name == "scan":
-            outputs = _run_scan(parameters, given, tally)
+            outputs = _run_scan(equation, given, tally)
         else:
             if name == "cond":
                 index, *given = given
                 inner = parameters["branches"][int(index)]
             else:
                 inner = _called(equation)
-            outputs = _run(_open(inner), getattr(inner, "consts", []), given, tally)
+            outputs = _run(inner, given, tally)
         known.update(zip(equation.outvars, outputs, strict=True))
     return [value(x) for x in jaxpr.outvars]
 
@@ -183,19 +184,33 @@ def _run_while(parameters: Any, given: list[Any], tally: Counter[str]) -> list[A
     of_condition = given[: parameters["cond_nconsts"]]
     rest = given[parameters["cond_nconsts"] :]
     of_body, carried = rest[: parameters["body_nconsts"]], rest[parameters["body_nconsts"] :]
-    while bool(_run(condition.jaxpr, condition.consts, [*of_condition, *carried], tally)[0]):
-        carried = _run(body.jaxpr, body.consts, [*of_body, *carried], tally)
+    while bool(_run(condition, [*of_condition, *carried], tally)[0]):
+        carried = _run(body, [*of_body, *carried], tally)
     return carried
 
 
-def _run_scan(parameters: Any, given: list[Any], tally: Counter[str]) -> list[Any]:
+def _parts_of_scan(equation: Any) -> tuple[int, int]:
+    """How many constants it has, and how many carried values: they have no axis of repetitions."""
+    body = _open(equation.params["jaxpr"])
+
+    def alike(outside: Sequence[Any], inside: Sequence[Any]) -> int:
+        pairs = zip(outside, inside, strict=True)
+        return sum(len(x.aval.shape) == len(y.aval.shape) for x, y in pairs)
+
+    carried = alike(equation.outvars, body.outvars)
+    return alike(equation.invars, body.invars) - carried, carried
+
+
+def _run_scan(equation: Any, given: list[Any], tally: Counter[str]) -> list[Any]:
+    parameters = equation.params
     body, length = parameters["jaxpr"], parameters["length"]
-    first, last = parameters["num_consts"], parameters["num_consts"] + parameters["num_carry"]
-    fixed, carried, xs = given[:first], given[first:last], given[last:]
-    found: list[list[Any]] = [[] for _ in range(len(body.out_avals) - len(carried))]
+    constants, num_carried = _parts_of_scan(equation)
+    fixed, xs = given[:constants], given[constants + num_carried :]
+    carried = given[constants : constants + num_carried]
+    found: list[list[Any]] = [[] for _ in range(len(_open(body).outvars) - num_carried)]
     order = range(length)[:: -1 if parameters["reverse"] else 1]
     for i in order:
-        outputs = _run(body.jaxpr, body.consts, [*fixed, *carried, *(x[i] for x in xs)], tally)
+        outputs = _run(body, [*fixed, *carried, *(x[i] for x in xs)], tally)
         carried = outputs[: len(carried)]
         for many, one in zip(found, outputs[len(carried) :], strict=True):
             many.append(one)
@@ -216,7 +231,7 @@ def _depths(jaxpr: Any, inputs: Sequence[int]) -> list[int]:
         if equation.primitive.name in ("dot_general", "conv_general_dilated"):
             outputs = [x + 1 for x in outputs]
         elif equation.primitive.name == "scan":
-            outputs = _of_scan(equation.params, given)
+            outputs = _of_scan(equation, given)
         elif equation.primitive.name == "while":
             outputs = _of_while(equation.params, given)
         elif equation.primitive.name == "cond":
@@ -229,19 +244,19 @@ def _depths(jaxpr: Any, inputs: Sequence[int]) -> list[int]:
     return [before(x) for x in jaxpr.outvars]
 
 
-def _of_scan(parameters: Any, given: Sequence[int]) -> list[int]:
-    constants, carried = parameters["num_consts"], parameters["num_carry"]
+def _of_scan(equation: Any, given: Sequence[int]) -> list[int]:
+    body, (constants, carried) = _open(equation.params["jaxpr"]), _parts_of_scan(equation)
     fixed, start, xs = given[:constants], given[constants:][:carried], given[constants + carried :]
-    outputs = [*start, *[0] * (len(parameters["jaxpr"].out_avals) - carried)]
-    for _ in range(parameters["length"]):
-        outputs = _depths(parameters["jaxpr"].jaxpr, [*fixed, *outputs[:carried], *xs])
+    outputs = [*start, *[0] * (len(body.outvars) - carried)]
+    for _ in range(equation.params["length"]):
+        outputs = _depths(body, [*fixed, *outputs[:carried], *xs])
     return outputs
 
 
 def _of_while(parameters: Any, given: Sequence[int]) -> list[int]:
     rest = given[parameters["cond_nconsts"] :]
     fixed, start = rest[: parameters["body_nconsts"]], rest[parameters["body_nconsts"] :]
-    body = functools.partial(_depths, parameters["body_jaxpr"].jaxpr)
+    body = functools.partial(_depths, _open(parameters["body_jaxpr"]))
     second = body([*fixed, *body([*fixed, *start])])
     if body([*fixed, *second]) != second:
         raise NotImplementedError(
@@ -249,7 +264,7 @@ def _of_while(parameters: Any, given: Sequence[int]) -> list[int]:
             " implementation"
         )
     of_condition = given[: parameters["cond_nconsts"]]
-    (length,) = _depths(parameters["cond_jaxpr"].jaxpr, [*of_condition, *second])
+    (length,) = _depths(_open(parameters["cond_jaxpr"]), [*of_condition, *second])
     return [max(x, length) for x in second]
 
 
