@@ -97,7 +97,7 @@ def _tally(jaxpr: Any, tally: Counter[str], times: int = 1) -> None:
             _tally(inner, tally, times * repeats)
 
 
-def _inner(equation: Any, platforms: Mapping[Any, int] = {}) -> list[tuple[int, Any]]:  # noqa: B006
+def _inner(equation: Any, platforms: Mapping[Any, int]) -> list[tuple[int, Any]]:
     """The programs inside an operation, and how often each runs.
 
     Args:
@@ -238,7 +238,7 @@ def _depths(jaxpr: Any, inputs: Sequence[int]) -> list[int]:
             of_branches = [_depths(_open(x), given[1:]) for x in equation.params["branches"]]
             outputs = [max(x, given[0]) for x in map(max, zip(*of_branches, strict=True))]
         else:
-            for _, inner in _inner(equation):
+            for _, inner in _inner(equation, {}):
                 outputs = _depths(inner, given)
         known.update(zip(equation.outvars, outputs, strict=True))
     return [before(x) for x in jaxpr.outvars]
