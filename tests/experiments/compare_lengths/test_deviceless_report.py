@@ -3,11 +3,11 @@
 import dataclasses
 
 from experiments.compare_lengths import deviceless_figures, deviceless_report
-from experiments.compare_lengths.settings import Settings
+from experiments.compare_lengths.settings import FOR_TARGETS, Settings
 from tests.bench import rows
 
 LIMIT = {"v5e": 15.75 * rows.GIB, "h100": 59.3 * rows.GIB}
-FLAGS = Settings(dtype="bfloat16").as_json() | {"target": ["v5e", "h100"]}
+FLAGS = Settings(dtype="bfloat16", **FOR_TARGETS).as_json() | {"target": ["v5e", "h100"]}
 
 
 def run(**fields):
