@@ -109,9 +109,11 @@ def _frontier(rows: Sequence[Row]) -> Figure | None:
 def _ticks(axis: Any, form: Callable[[float], str]) -> None:
     """Logarithmic ticks at round numbers with their units: powers of 2 of bytes."""
     first, last = axis.get_view_interval()
-    between = (1.0, 1.25, 1.5, 1.75) if last < 4 * first else (1.0,)
-    binary = LogLocator(2.0, subs=between) if form is human else None
-    axis.set_major_locator(binary or LogLocator(subs=(1.0, 2.0, 5.0)))
+    if last < 4 * first:  # a small difference looks small, and there are two ticks at least
+        middle = (first * last) ** 0.5
+        axis.set_view_interval(middle / 2, middle * 2, ignore=True)
+    binary = form is human
+    axis.set_major_locator(LogLocator(2.0) if binary else LogLocator(subs=(1.0, 2.0, 5.0)))
     axis.set_minor_locator(NullLocator())
     axis.set_major_formatter(FuncFormatter(lambda x, _: _short(form(x))))
 
