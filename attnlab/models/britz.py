@@ -3,6 +3,7 @@
     h_j = [stack→(x)_j; stack←(x)_j]                            annotations
     s_i = stack([y_{i−1}; c_{i−1}], s_{i−1}),  s_0 = 0
     e_ij = (W_1 h_j)·(W_2 s_i)         "mul", Eq. 7, unscaled
+           (W_1 h_j)·(W_2 s_i) / √d    "scaled-mul", d rows in W_1 and W_2; not in the paper
            v·tanh(W_1 h_j + W_2 s_i)   "add", Eq. 6
     c_i = Σ_j softmax_j(e_i) h_j
     p = softmax(W tanh(W_c [s_i; c_i]))
@@ -46,7 +47,8 @@ from attnlab.modules.scores import AdditiveScore
 
 __all__ = ["Britz"]
 
-ATTENTIONS = ("mul", "add", "none-state", "none-input")
+WITH_WEIGHTS = ("mul", "scaled-mul", "add")
+ATTENTIONS = (*WITH_WEIGHTS, "none-state", "none-input")
 DIRECTIONS = ("both", "forward", "backward")
 
 
@@ -70,7 +72,7 @@ class Britz(Seq2Seq):
       target_vocab_size: number of ids of the target.
       embed_features: width of the embeddings.
       hidden_features: width of every layer's state, n.
-      attention: kind of attention: "mul", "add", "none-state" or "none-input".
+      attention: kind of attention: "mul", "scaled-mul", "add", "none-state" or "none-input".
       attention_features: number of rows of W_1 and W_2.
       encoder_cell: a class of `attnlab.models.cells`.
       decoder_cell: a class of `attnlab.models.cells`.
@@ -110,13 +112,13 @@ class Britz(Seq2Seq):
 
     @property
     def attends(self) -> bool:
-        return self.attention in ("mul", "add")
+        return self.attention in WITH_WEIGHTS
 
     def setup(self):
         require_choice("attention", self.attention, ATTENTIONS)
         require_choice("direction", self.direction, DIRECTIONS)
         require(
-            not self.input_transform or self.attention in ("mul", "add"),
+            not self.input_transform or self.attention in WITH_WEIGHTS,
             "input_transform is of [y; c], which only attention has; "
             f"got it with attention={self.attention!r}",
         )
@@ -142,7 +144,7 @@ class Britz(Seq2Seq):
             self.decoder_residual,
             self.dropout_rate,
         )
-        if self.attention in ("mul", "add"):
+        if self.attention in WITH_WEIGHTS:
             self.keys = nn.Dense(self.attention_features, **options)
             self.decoder: nn.Module = _Attending(
                 StackStep(*stack, **options),
@@ -166,7 +168,7 @@ class Britz(Seq2Seq):
         lengths = tok.lengths(source)
         x = self.source_embed(source)
         annotations, last = self.encoder(x, lengths, deterministic=deterministic)
-        if self.attention in ("mul", "add"):
+        if self.attention in WITH_WEIGHTS:
             return _Memory(annotations, self.keys(annotations), None, lengths)
         if self.attention == "none-state":
             bridged = self.bridge(jnp.concatenate(jax.tree.leaves(last), -1))
@@ -272,7 +274,7 @@ class _Attending(nn.Module):
 
     def _align(self, states: jax.Array, memory: _Memory) -> jax.Array:
         queries = self._dense(self.attention_features, "query")(states)
-        score: scores.Score = scores.Dot(1.0)
+        score: scores.Score = scores.Dot(1.0 if self.attention == "mul" else None)
         if self.attention == "add":
             score = AdditiveScore(param_dtype=self.param_dtype, name="score")(
                 queries[:, :, None], memory.keys[:, :, None]

@@ -13,6 +13,8 @@ With h̄_s the top state of the encoder at source word s and h_t that of the dec
 | dot      | h_t·h̄_s                | local-m | within D of t                               |
 | general  | h_t·W_a h̄_s            | local-p | within D of p_t = S·sigmoid(v·tanh(W_p h_t)), |
 | concat   | v·tanh(W_a [h_t; h̄_s]) |         | weights then times exp(−2(s − p_t)²/D²)     |
+
+Without a score there is no attention, and h̃_t = h_t: the baseline of the paper's Table 1.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ import jax.numpy as jnp
 
 from attnlab import masks, scores
 from attnlab import tokens as tok
-from attnlab.checks import require_choice
+from attnlab.checks import require, require_choice
 from attnlab.models.alignment import align, blend
 from attnlab.models.cells import Initializer, LSTMCell, uniform_around_zero
 from attnlab.models.output import Logits
@@ -65,8 +67,9 @@ class Luong(Seq2Seq):
       hidden_features: width of every layer's state, n.
       num_layers: number of layers of the encoder, and also of the decoder, which begins with the
         encoder's last states.
-      score: name of the score: "location", "dot", "general" or "concat". Here concat learns all of
-        W_a; the paper's authors fixed the half that meets the source to the identity (footnote 15).
+      score: name of the score: "location", "dot", "general" or "concat"; None = no attention, which
+        needs input_feeding=False. Here concat learns all of W_a; the paper's authors fixed the half
+        that meets the source to the identity (footnote 15).
       window: kind of window: "global", "local-m" or "local-p"; a local window refuses "location".
       half_width: half width D of the local windows.
       max_source_length: number of words that "location" can look at; it ignores later ones.
@@ -85,7 +88,7 @@ class Luong(Seq2Seq):
     embed_features: int = 1000
     hidden_features: int = 1000
     num_layers: int = 4
-    score: str = "general"
+    score: str | None = "general"
     window: str = "global"
     half_width: int = 10
     max_source_length: int = 50
@@ -97,13 +100,24 @@ class Luong(Seq2Seq):
     kernel_init: Initializer = uniform_around_zero(0.1)
 
     @property
+    def attends(self) -> bool:
+        """Whether there is a score."""
+        return self.score is not None
+
+    @property
     def weights_follow_input(self) -> bool:
         """True of the scores that look at the source's content: Luong et al. 2015, footnote 14."""
         return self.score != "location"
 
     def setup(self):
-        require_choice("score", self.score, SCORES)
+        if self.attends:
+            require_choice("score", self.score, SCORES)
         require_choice("window", self.window, WINDOWS)
+        require(
+            self.score is not None or (self.window == "global" and not self.input_feeding),
+            "score=None has no attention: no window, and no h̃ to feed to the next step; got "
+            f"window={self.window!r}, input_feeding={self.input_feeding}",
+        )
         embedding = {
             "features": self.embed_features,
             "embedding_init": self.kernel_init,
@@ -149,6 +163,10 @@ class Luong(Seq2Seq):
     def decode(
         self, memory, tokens, *, deterministic=True, decode=False, return_weights=False
     ) -> Any:
+        require(
+            self.attends or not return_weights,
+            "score=None has no weights; got return_weights=True",
+        )
         states, weights = self.decoder(
             memory, self.target_embed(tokens), deterministic=deterministic, decode=decode
         )
@@ -166,10 +184,13 @@ class _Memory(NamedTuple):
 
 
 class _Attend(nn.Module):
-    """h̃_t [B, T, n] and a_t [B, T, S] of the states h_t [B, T, n] at the steps t [T]."""
+    """h̃_t [B, T, n] and a_t [B, T, S] of the states h_t [B, T, n] at the steps t [T].
+
+    Without a score h̃_t is h_t, and there are no weights.
+    """
 
     hidden_features: int
-    score: str
+    score: str | None
     window: str
     half_width: int
     max_source_length: int
@@ -179,6 +200,8 @@ class _Attend(nn.Module):
 
     @nn.compact
     def __call__(self, states: jax.Array, memory: _Memory, steps: jax.Array):
+        if self.score is None:
+            return states, None
         queries = (
             self._dense(self.hidden_features, "query")(states) if self.score == "concat" else states
         )

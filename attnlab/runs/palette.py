@@ -42,6 +42,7 @@ MODELS = {
     "transformer": ("#000000", "X"),
     "luong": ("#009E73", "^"),
     "nmt_attn": ("#B600F2", "v"),
+    "britz": ("#8C461C", "D"),
 }
 MODEL_TITLES = {
     "rnn_search": "RNNsearch",
@@ -49,6 +50,7 @@ MODEL_TITLES = {
     "transformer": "Transformer",
     "luong": "Luong",
     "nmt_attn": "NMTAttn",
+    "britz": "Britz",
 }
 # The n-th line of a figure whose lines have no name that returns elsewhere.
 SERIES = (

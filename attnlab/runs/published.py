@@ -49,8 +49,12 @@ class Table:
         return f"`{self.name}`, {lines}: {self.source}"
 
 
-def read(path: Path) -> Table:
+def read(path: Path, *, keys: int = 1) -> Table:
     """Reads one table.
+
+    Args:
+      path: path of the file.
+      keys: number of the first columns that name a row together, such as "global, dot".
 
     Raises:
       Invalid: it is missing, or its first line does not say where it comes from.
@@ -65,8 +69,9 @@ def read(path: Path) -> Table:
     columns = next(csv.reader([header]))
     lines, printed = {}, {}
     for number, row in enumerate(csv.reader(body), 3):
-        lines[row[0]] = number
-        printed[row[0]] = {c: x for c, x in zip(columns[1:], row[1:], strict=True) if x}
+        name = ", ".join(row[:keys])
+        lines[name] = number
+        printed[name] = {c: x for c, x in zip(columns[keys:], row[keys:], strict=True) if x}
     return Table(path.name, first.removeprefix(mark), lines, printed)
 
 

@@ -1,6 +1,9 @@
-"""Seconds and bytes for a reader."""
+"""Seconds, bytes and scores of several seeds for a reader."""
 
-__all__ = ["duration", "human"]
+import statistics
+from collections.abc import Sequence
+
+__all__ = ["duration", "human", "spread"]
 
 
 def duration(seconds: float | None) -> str:
@@ -31,3 +34,13 @@ def human(size: float | None) -> str:
         size, power = size / 1024, power + 1
     digits = max(0, 2 - len(str(int(size))) + 1) if power else 0
     return f"{size:.{digits}f} {units[power]}"
+
+
+def spread(values: Sequence[float], form: str) -> str:
+    """The mean of some values and, if there are several, their standard deviation.
+
+    >>> spread([2.0], ".1f"), spread([1.0, 2.0, 3.0], ".1f")
+    ('2.0', '2.0 ± 1.0')
+    """
+    mean = format(statistics.fmean(values), form)
+    return mean if len(values) == 1 else f"{mean} ± {statistics.stdev(values):{form}}"

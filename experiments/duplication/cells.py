@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 
+from attnlab.runs.units import spread
 from experiments.duplication.attention import Hashing, rounds_of
 from experiments.duplication.measure import Row
 
@@ -90,7 +91,4 @@ def written(found: Sequence[float]) -> str:
     >>> written([99.0, 98.0, 100.0]), written([0.84]), written([])
     ('99.0 ± 1.0', '0.8', '')
     """
-    if not found:
-        return ""
-    spread = f" ± {statistics.stdev(found):.1f}" if len(found) > 1 else ""
-    return f"{statistics.fmean(found):.1f}{spread}"
+    return spread(found, ".1f") if found else ""

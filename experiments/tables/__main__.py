@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from attnlab.runs import command_line, loop, provenance
 from attnlab.runs.folder import Folder
 from attnlab.runs.rows import Rows
 from experiments import tables
 from experiments.tables import report
-from experiments.tables.mapping import TABLES, Cell
-from experiments.tables.report import Found
-from experiments.tables.settings import Settings
+from experiments.tables.beside import Context, Found
+from experiments.tables.mapping import TABLES
+from experiments.tables.settings import Cell, Settings
+
+RUNS = "runs"  # the folder of the trainings within that of the run
 
 
 def main(argv: list[str]) -> int:
@@ -26,24 +28,33 @@ def run(settings: Settings, folder: Folder) -> int:
       Invalid: a published table is missing, or the folder cannot be made.
     """
     papers = report.published(settings.tables())
-    rows: Rows[Cell, Found] = Rows(folder, lambda row: row.cell, [Found])
-    rows.environment = provenance.describe(())
-    cells = settings.cells()
+    rows: Rows[tuple[Cell, int], Found] = Rows(
+        folder, lambda row: (Cell(row.table, row.row), row.seed), [Found]
+    )
+    here = rows.environment = provenance.describe()
+    context = Context(settings.scale, folder.begin() / RUNS, settings.seeds, settings.data())
 
-    def measure(cell: Cell) -> list[Found]:
-        return [Found(cell.table, cell.row, TABLES[cell.table].rows[cell.row].measure())]
+    def measure(cell: Cell) -> Iterator[Found]:
+        for seed, values, where in TABLES[cell.table].measure(cell.row, context):
+            rows.environment = where or here
+            yield Found(cell.table, cell.row, dict(values), seed)
+
+    def keys(cell: Cell) -> list[tuple[Cell, int]]:
+        return [(cell, seed) for seed in (settings.seeds if TABLES[cell.table].trains else (0,))]
 
     def line(found: Sequence[Found]) -> str:
         one = found[0]
-        return TABLES[one.table].rows[one.row].written(one.values)
+        return TABLES[one.table].shown(one.row, [one.values for one in found])
 
     def reported() -> loop.Report:
-        lines = report.lines(settings.tables(), rows.kept, papers)
-        where = provenance.table([one.where for one in rows.of(cells)])
+        sections = report.sections(papers, rows.kept, context)
+        known = [one.where for cell in settings.cells() for one in rows.of(keys(cell))]
+        command = command_line.command("tables", Settings, settings.as_json())
         return loop.Report(
-            report.markdown(lines, papers, where=where),
-            files={"results.csv": report.csv_text(lines)},
-            said=report.summary(lines),
+            report.markdown(sections, command=command, where=provenance.table(known)),
+            figures=report.figures(sections),
+            files={"results.csv": report.csv_text(sections)},
+            said=report.summary(sections),
         )
 
     job = loop.Job(
@@ -53,8 +64,9 @@ def run(settings: Settings, folder: Folder) -> int:
         title=str,
         line=line,
         report=reported,
+        keys=keys,
     )
-    return loop.run(job, cells, folder, rows, where=rows.environment["device"])
+    return loop.run(job, settings.cells(), folder, rows, where=here["device"])
 
 
 if __name__ == "__main__":

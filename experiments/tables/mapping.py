@@ -2,70 +2,19 @@
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any
 
 from attnlab.models.cells import LSTMCell, TanhCell
+from experiments.tables.beside import Beside
+from experiments.tables.exact import ExactTable
 from experiments.tables.growth import Growth
+from experiments.tables.logits import LogitVariance
 from experiments.tables.parameters import Count
+from experiments.tables.trained import PRESETS, TrainedTable
 
-__all__ = ["SCALES", "TABLES", "Cell", "Mapped", "Ours"]
+__all__ = ["SCALES", "TABLES"]
 
-SCALES = ("exact",)
-
-
-@dataclasses.dataclass(frozen=True)
-class Cell:
-    """A number of ours beside one of a paper.
-
-    Attributes:
-      table: name of the table here.
-      row: name of the row in the published table.
-    """
-
-    table: str
-    row: str
-
-    def __str__(self) -> str:
-        return f"{self.table}, {self.row}"
-
-
-class Ours(Protocol):
-    """A way to a number of ours."""
-
-    def measure(self) -> dict[str, float]:
-        """The numbers of a cell, by name."""
-        ...
-
-    def written(self, values: Mapping[str, float]) -> str:
-        """The numbers as they stand in the table."""
-        ...
-
-    def verdict(self, paper: str, values: Mapping[str, float]) -> str:
-        """The verdict beside what the paper prints."""
-        ...
-
-
-@dataclasses.dataclass(frozen=True)
-class Mapped:
-    """A published table and what we have for it.
-
-    Attributes:
-      title: title of the report's section.
-      file: file in `experiments/published`.
-      column: column of the file that ours stands beside.
-      rows: way to our number, by the name of the row.
-      scale: one of `SCALES`.
-      note: remark below the table.
-    """
-
-    title: str
-    file: str
-    column: str
-    rows: Mapping[str, Ours]
-    scale: str = "exact"
-    note: str = ""
+SCALES = ("exact", *PRESETS)
 
 
 def _count(model: str, vocab_size: int | None, **fields: Any) -> Count:
@@ -82,21 +31,41 @@ def _britz(**fields: Any) -> Count:
     return _count("britz", 37_007, **fields)
 
 
-def _of_britz(number: int, what: str, file: str, **counts: Count) -> Mapped:
+def _of_britz(number: int, what: str, file: str, **counts: Count) -> ExactTable:
     title = f"Parameters: Britz et al. 2017, Table {number}, {what}"
     rows = {row.replace("_", "-"): count for row, count in counts.items()}
-    return Mapped(title, f"britz2017_{file}.csv", "params_millions", rows)
+    return ExactTable(title, f"britz2017_{file}.csv", "params_millions", rows)
 
 
 def _grows(layer: str, work: str = "products", **paper: float) -> Growth:
     return Growth(layer, work, tuple(paper.items()))
 
 
+def _set(model: str, **fields: Any) -> tuple[str, ...]:
+    """Flags of `translate`: a model, and its fields that are not its recipe's."""
+    written = {name: str(x).lower() for name, x in fields.items()}
+    return (f"--models={model}", *(f"--set={model}.{name}={x}" for name, x in written.items()))
+
+
+def _luong(score: str | None, window: str = "global", **fields: Any) -> tuple[str, ...]:
+    local = {"window": window, "half_width": 4} if window != "global" else {}
+    return _set("luong", score=score, **local, **fields)
+
+
+def _vaswani(**fields: Any) -> tuple[str, ...]:
+    return _set("transformer", **fields)
+
+
+def _attention(kind: str, width: int) -> tuple[str, ...]:
+    return _set("britz", attention=kind, attention_features=width)
+
+
+_LUONG_WINDOW = "Sentences are half as long as the paper's, and so are the windows: D is 4, not 10."
 _LSTM = {"encoder_cell": LSTMCell, "decoder_cell": LSTMCell}
 _INPUT = {"input_transform": True}
 
-TABLES: dict[str, Mapped] = {
-    "vaswani1_complexity": Mapped(
+TABLES: dict[str, Beside] = {
+    "vaswani1_complexity": ExactTable(
         "Operations of a layer: Vaswani et al. 2017, Table 1",
         "vaswani2017_table1.csv",
         "complexity_per_layer",
@@ -108,7 +77,7 @@ TABLES: dict[str, Mapped] = {
         },
         note="Without projections, which would add n·d²: the paper does not count them either.",
     ),
-    "vaswani1_sequential": Mapped(
+    "vaswani1_sequential": ExactTable(
         "Sequential operations of a layer: Vaswani et al. 2017, Table 1",
         "vaswani2017_table1.csv",
         "sequential_operations",
@@ -120,7 +89,7 @@ TABLES: dict[str, Mapped] = {
         },
         note="Counted as the longest chain of matrix products, each of which needs the one before.",
     ),
-    "reformer1_time": Mapped(
+    "reformer1_time": ExactTable(
         "Operations of attention: Kitaev et al. 2020, Table 1",
         "reformer2020_table1.csv",
         "time_complexity",
@@ -135,7 +104,18 @@ TABLES: dict[str, Mapped] = {
         " Hashing, which the paper does not count, is in ours. Of exact attention only the length"
         " is compared: the paper's b·n_h·l² leaves out the width.",
     ),
-    "vaswani3_parameters": Mapped(
+    "vaswani_footnote4": ExactTable(
+        "Variance of the logits: Vaswani et al. 2017, footnote 4",
+        "vaswani2017_footnote4.csv",
+        "variance_of_the_logits",
+        {
+            "dot product": LogitVariance("mul", 1),
+            "scaled dot product": LogitVariance("scaled-mul", 0),
+        },
+        note="Of the logits (W₁ h)·(W₂ s) of Britz's model before training: d is the number of rows"
+        " of W₁. What it does to the weights is the column *entropy* of `britz5`.",
+    ),
+    "vaswani3_parameters": ExactTable(
         "Parameters: Vaswani et al. 2017, Table 3",
         "vaswani2017_table3.csv",
         "params_millions",
@@ -153,7 +133,7 @@ TABLES: dict[str, Mapped] = {
             "big": _transformer(width=1024, hidden=4096, num_heads=16),
         },
     ),
-    "britz1_parameters": Mapped(
+    "britz1_parameters": ExactTable(
         "Parameters: Britz et al. 2017, Table 1, width of the embeddings",
         "britz2017_embedding.csv",
         "params_millions",
@@ -197,7 +177,7 @@ TABLES: dict[str, Mapped] = {
         Uni_4=_britz(direction="forward", encoder_layers=4),
         Uni_4R=_britz(direction="backward", encoder_layers=4),
     ),  # fmt: skip
-    "britz5_parameters": Mapped(
+    "britz5_parameters": ExactTable(
         "Parameters: Britz et al. 2017, Table 5, attention",
         "britz2017_attention.csv",
         "params_millions",
@@ -211,13 +191,13 @@ TABLES: dict[str, Mapped] = {
             "None-Input": _britz(attention="none-input"),
         },
     ),
-    "bahdanau_parameters": Mapped(
+    "bahdanau_parameters": ExactTable(
         "Parameters: Bahdanau et al. 2014, in closed form",
         "param_counts.csv",
         "exact_V37000",
         {"Bahdanau RNNsearch": _count("rnn_search", 30_000)},
     ),
-    "reformer_parameters": Mapped(
+    "reformer_parameters": ExactTable(
         "Parameters: Reformer of enwik8",
         "param_counts.csv",
         "published_millions",
@@ -226,5 +206,103 @@ TABLES: dict[str, Mapped] = {
                 "reformer", None
             )
         },
+    ),
+    "luong1": TrainedTable(
+        "The ladder: Luong et al. 2015, Table 1",
+        "luong2015_table1.csv",
+        "BLEU_tokenized",
+        {
+            "Base": _luong(None, input_feeding=False, reverse_source=False, dropout_rate=0.0),
+            "Base + reverse": _luong(None, input_feeding=False, dropout_rate=0.0),
+            "Base + reverse + dropout": _luong(None, input_feeding=False),
+            "Base + reverse + dropout + global (location)": _luong("location", input_feeding=False),
+            "Base + reverse + dropout + global (location) + feed": _luong("location"),
+            "Base + reverse + dropout + local-p (general) + feed": _luong("general", "local-p"),
+        },
+        note=_LUONG_WINDOW,
+    ),
+    "luong4": TrainedTable(
+        "Scores and windows: Luong et al. 2015, Table 4",
+        "luong2015_table4.csv",
+        "BLEU_before_unk",
+        {
+            "global, location": _luong("location"),
+            "global, dot": _luong("dot"),
+            "global, general": _luong("general"),
+            "global, concat (footnote 15)": _luong("concat"),
+            "local-m, dot": _luong("dot", "local-m"),
+            "local-m, general": _luong("general", "local-m"),
+            "local-m, concat (footnote 15)": _luong("concat", "local-m"),
+            "local-p, dot": _luong("dot", "local-p"),
+            "local-p, general": _luong("general", "local-p"),
+            "local-p, concat (footnote 15)": _luong("concat", "local-p"),
+        },
+        base="global, location",
+        keys=2,
+        note=_LUONG_WINDOW + " Here concat learns all of W_a; the authors fixed a half of it.",
+    ),
+    "luong6": TrainedTable(
+        "Alignment: Luong et al. 2015, Table 6",
+        "luong2015_table6.csv",
+        "AER",
+        {
+            "global (location)": _luong("location"),
+            "local-m (general)": _luong("general", "local-m"),
+            "local-p (general)": _luong("general", "local-p"),
+        },
+        score="AER",
+        base="global (location)",
+        tie=0.01,
+        of_dates=True,
+        note="Of dates read as characters, whose links are known; they are not monotone, as those"
+        " of the paper's two languages nearly are.",
+    ),
+    "bahdanau1": TrainedTable(
+        "Lengths of training: Bahdanau et al. 2014, Table 1",
+        "bahdanau2014_table1.csv",
+        "BLEU_all",
+        {
+            "RNNencdec-30": ("--models=rnn_encdec", "--max_length=15"),
+            "RNNsearch-30": ("--models=rnn_search", "--max_length=15"),
+            "RNNencdec-50": ("--models=rnn_encdec", "--max_length=25"),
+            "RNNsearch-50": ("--models=rnn_search", "--max_length=25"),
+        },
+        base="RNNencdec-30",
+        note="Sentences are half as long as the paper's, and so are the limits: 15 and 25 tokens"
+        " for -30 and -50 words.",
+    ),
+    "britz5": TrainedTable(
+        "Kinds and widths of attention: Britz et al. 2017, Table 5",
+        "britz2017_attention.csv",
+        "BLEU_newstest2013_mean",
+        {
+            **{f"Mul-{n}": _attention("mul", n) for n in (128, 256, 512, 1024)},
+            **{f"Add-{n}": _attention("add", n) for n in (128, 256, 512, 1024)},
+            "None-State": _set("britz", attention="none-state"),
+            "None-Input": _set("britz", attention="none-input"),
+            **{f"scaled Mul-{n}": _attention("scaled-mul", n) for n in (128, 256, 512, 1024)},
+        },
+        base="Mul-512",
+        note="The paper's Mul is not divided by the root of its width; ours of the last rows is.",
+    ),
+    "vaswani3": TrainedTable(
+        "Heads, keys, positions: Vaswani et al. 2017, Table 3 (A), (B), (E)",
+        "vaswani2017_table3.csv",
+        "BLEU_dev",
+        {
+            "base": _vaswani(num_heads=8),
+            "A1": _vaswani(num_heads=1),
+            "A2": _vaswani(num_heads=4),
+            "A3": _vaswani(num_heads=16),
+            "A4": _vaswani(num_heads=32),
+            "B1": _vaswani(num_heads=8, key_width=4),
+            "B2": _vaswani(num_heads=8, key_width=8),
+            "E positional embedding instead of sinusoids": _vaswani(
+                num_heads=8, positions="learned"
+            ),
+        },
+        base="base",
+        note="A quarter of the paper's width, so heads are a quarter as wide; (B) divides the width"
+        " of the keys by 4 and by 2, as the paper does.",
     ),
 }

@@ -5,42 +5,22 @@ from __future__ import annotations
 import csv
 import dataclasses
 import io
+import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
-from attnlab.runs.command_line import command
 from attnlab.runs.markdown import markdown_table
 from attnlab.runs.published import Table, read
 from attnlab.runs.rows import Kept
 from experiments.tables import verdicts
-from experiments.tables.mapping import TABLES, Cell
-from experiments.tables.parameters import Count, vocabularies
-from experiments.tables.settings import Settings
+from experiments.tables.beside import Beside, Context, Found, Values
+from experiments.tables.mapping import TABLES
 
-__all__ = ["Line", "Found", "csv_text", "lines", "markdown", "published"]
+__all__ = ["Line", "Section", "csv_text", "figures", "markdown", "published", "sections", "summary"]
 
 PUBLISHED = Path(__file__).parents[1] / "published"
 NOT_RUN = "not run"
-
-
-@dataclasses.dataclass(frozen=True)
-class Found:
-    """What was measured for a cell.
-
-    Attributes:
-      table: name of the table.
-      row: name of the row.
-      values: our numbers by name.
-    """
-
-    table: str
-    row: str
-    values: dict[str, float]
-
-    @property
-    def cell(self) -> Cell:
-        """The cell that it is of."""
-        return Cell(self.table, self.row)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,12 +30,13 @@ class Line:
     Attributes:
       table: name of the table.
       row: name of the row.
-      paper: number as it is published.
-      ours: our number, "" where it was not run.
+      paper: number as it is published, "" where the paper has none.
+      ours: our number, "" where it was not run; a mean ± standard deviation of several seeds.
       verdict: verdict by the rules of `verdicts`, "not run" where there is no number.
       scale: scale of ours.
+      seeds: seeds that it is of.
       revision: git revision that made it.
-      command: command that makes the table.
+      command: command that makes it.
     """
 
     table: str
@@ -64,8 +45,33 @@ class Line:
     ours: str
     verdict: str
     scale: str
+    seeds: str
     revision: str
     command: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Section:
+    """A table, what was found for it, and what the paper prints.
+
+    Attributes:
+      name: name of the table.
+      paper: what the paper prints, by row.
+      found: our numbers by row, of all seeds.
+      lines: lines of the table.
+      source: origin of the paper's numbers.
+    """
+
+    name: str
+    paper: Mapping[str, str]
+    found: Mapping[str, Sequence[Values]]
+    lines: Sequence[Line]
+    source: str
+
+    @property
+    def table(self) -> Beside:
+        """The table."""
+        return TABLES[self.name]
 
 
 def published(names: Sequence[str]) -> dict[str, Table]:
@@ -74,110 +80,109 @@ def published(names: Sequence[str]) -> dict[str, Table]:
     Raises:
       Invalid: one is missing, or does not say where it comes from.
     """
-    return {name: read(PUBLISHED / TABLES[name].file) for name in names}
+    tables = {name: TABLES[name] for name in names}
+    return {name: read(PUBLISHED / one.file, keys=one.keys) for name, one in tables.items()}
 
 
-def lines(
-    names: Sequence[str], kept: Mapping[Cell, Kept[Found]], papers: Mapping[str, Table]
-) -> list[Line]:
-    """All lines of some tables.
+def sections(
+    papers: Mapping[str, Table], kept: Mapping[Any, Kept[Found]], context: Context
+) -> list[Section]:
+    """All tables of a run.
 
     Args:
-      names: names of the tables.
-      kept: our numbers.
       papers: published tables by our name.
+      kept: our numbers.
+      context: scale, seeds and data of the run.
     """
-    found = []
-    for name in names:
-        mapped = TABLES[name]
-        for row, ours in mapped.rows.items():
-            paper = papers[name].printed[row][mapped.column]
-            one = kept.get(Cell(name, row))
-            number, verdict, revision = "", NOT_RUN, ""
-            if one is not None:
-                number = ours.written(one.row.values)
-                verdict = ours.verdict(paper, one.row.values)
-                revision = one.where.environment["revision"] or ""
-            how = command("tables", Settings, {"only": [name], "scale": mapped.scale})
-            found.append(Line(name, row, paper, number, verdict, mapped.scale, revision, how))
-    return found
+    return [_section_of(name, paper, kept, context) for name, paper in papers.items()]
 
 
-def markdown(found: Sequence[Line], papers: Mapping[str, Table], *, where: str) -> str:
+def _section_of(
+    name: str, published: Table, kept: Mapping[Any, Kept[Found]], context: Context
+) -> Section:
+    table = TABLES[name]
+    paper = {row: x[table.column] for row, x in published.printed.items() if table.column in x}
+    of_row: dict[str, list[Kept[Found]]] = {row: [] for row in table.rows}
+    for one in kept.values():
+        if one.row.table == name and one.row.row in of_row:
+            of_row[one.row.row].append(one)
+    found = {row: [one.row.values for one in some] for row, some in of_row.items() if some}
+    verdict = table.verdicts(paper, found)
+    lines = [
+        Line(
+            table=name,
+            row=row,
+            paper=paper.get(row, ""),
+            ours=table.shown(row, found[row]) if row in found else "",
+            verdict=verdict.get(row, NOT_RUN),
+            scale=context.scale,
+            seeds=",".join(str(one.row.seed) for one in some) if table.trains else "",
+            revision=some[0].where.environment["revision"] or "" if some else "",
+            command=shlex.join(["launch/local", *table.command(name, row, context)]),
+        )
+        for row, some in of_row.items()
+    ]
+    source = f"{published.source}; column `{table.column}`."
+    return Section(name, paper, found, lines, source)
+
+
+def markdown(found: Sequence[Section], *, command: str, where: str) -> str:
     """The whole report.
 
     Args:
-      found: lines of all tables.
-      papers: published tables by our name.
+      found: all tables.
+      command: command that makes the report again.
       where: table of the machines and revisions that the numbers are from.
     """
-    parts = ["# Published tables beside ours", summary(found), verdicts.RULES]
-    for name in dict.fromkeys(line.table for line in found):
-        parts += _section(name, [line for line in found if line.table == name], papers[name])
-    return "\n\n".join([*parts, "## Where", where]) + "\n"
+    trains = any(section.table.trains for section in found)
+    rules = verdicts.RULES["trained" if trains else "exact"]
+    parts = ["# Published tables beside ours", summary(found), rules]
+    for section in found:
+        parts += _markdown_of(section)
+    return "\n\n".join([*parts, "## Where", f"    {command}", where]) + "\n"
 
 
-def summary(found: Sequence[Line]) -> str:
+def summary(found: Sequence[Section]) -> str:
     """The verdicts of each table, counted."""
     cells = []
-    for name in dict.fromkeys(line.table for line in found):
-        some = [line.verdict for line in found if line.table == name]
+    for section in found:
+        some = [line.verdict.partition(":")[0] for line in section.lines]
         counted = {verdict: some.count(verdict) for verdict in dict.fromkeys(some)}
         said = ", ".join(f"{number} {verdict}" for verdict, number in counted.items())
-        cells.append([name, TABLES[name].title, TABLES[name].scale, said])
+        cells.append([section.name, section.table.title, section.lines[0].scale, said])
     return markdown_table(["table", "of", "scale", "verdicts"], cells)
 
 
-def csv_text(found: Sequence[Line]) -> str:
-    """The lines as CSV."""
+def csv_text(found: Sequence[Section]) -> str:
+    """The lines of all tables as CSV."""
     text = io.StringIO()
     writer = csv.DictWriter(text, [field.name for field in dataclasses.fields(Line)])
     writer.writeheader()
-    writer.writerows(map(dataclasses.asdict, found))
+    writer.writerows(dataclasses.asdict(line) for section in found for line in section.lines)
     return text.getvalue()
 
 
-def _section(name: str, found: Sequence[Line], paper: Table) -> list[str]:
-    mapped = TABLES[name]
-    counts = {row: ours for row, ours in mapped.rows.items() if isinstance(ours, Count)}
-    possible = {
-        line.row: vocabularies(counts[line.row], line.paper)
-        for line in found
-        if line.row in counts
-        and counts[line.row].vocab_size is not None
-        and verdicts.is_rounded(line.paper)
-    }
-    header = ["row", "paper", "ours", "verdict"]
-    cells = [[line.row, line.paper, line.ours, line.verdict] for line in found]
-    if possible:
-        header.append("vocabularies that round to the paper's")
-        cells = [
-            [*row, _interval(possible[line.row]) if line.row in possible else ""]
-            for row, line in zip(cells, found, strict=True)
-        ]
-    parts = [f"## {mapped.title}", markdown_table(header, cells)]
-    sizes = {count.vocab_size for count in counts.values()}
-    parts += [_of_one_vocabulary(found, possible, *sizes)] if possible else []
-    source = f"Paper: {paper.source}; column `{mapped.column}`."
-    parts += [mapped.note] if mapped.note else []
-    return [*parts, source, f"    {found[0].command}"]
+def figures(found: Sequence[Section]) -> dict[str, Any]:
+    """The figures by the name of their table; None where there is nothing to draw."""
+    return {section.name: section.table.figure(section.paper, section.found) for section in found}
 
 
-def _of_one_vocabulary(
-    found: Sequence[Line], possible: Mapping[str, range], chosen: int | None
-) -> str:
-    """Which numbers of ids give every printed number that one can give."""
-    exact = [possible[line.row] for line in found if line.verdict == verdicts.EXACT]
-    said = f"Ours has {chosen:,} ids."
-    if not exact:
-        return said
-    common = range(max(x.start for x in exact), min(x.stop for x in exact))
-    number = "all numbers" if len(exact) == len(found) else f"{len(exact)} of {len(found)} numbers"
-    return f"{said} One vocabulary gives {number} of the paper: {_interval(common)} ids."
-
-
-def _interval(numbers: range) -> str:
-    if not numbers:
-        return "none"
-    first, last = f"{numbers.start:,}", f"{numbers.stop - 1:,}"
-    return first if first == last else f"{first} to {last}"
+def _markdown_of(section: Section) -> list[str]:
+    table, lines = section.table, section.lines
+    columns = table.columns(section.paper, section.found)
+    header = ["row", "paper", "ours", "verdict", *columns]
+    cells = [
+        [line.row, line.paper, line.ours, line.verdict]
+        + [column.get(line.row, "") for column in columns.values()]
+        for line in lines
+    ]
+    parts = [f"## {table.title}", markdown_table(header, cells)]
+    parts += table.remarks(section.paper, section.found)
+    if table.figure(section.paper, section.found):
+        parts.append(f"![{table.title}: gaps, the paper's and ours]({section.name}.svg)")
+    parts += [table.note] if table.note else []
+    last = lines[-1]
+    parts.append(f"Paper: {section.source}")
+    if len({line.command for line in lines}) > 1:
+        parts.append(f"The row *{last.row}* alone:")
+    return [*parts, f"    {last.command}"]

@@ -1,18 +1,74 @@
-"""What is said of a cell, by rules that were fixed before any was run."""
+"""What is said of a row, by rules that were fixed before any was run."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import dataclasses
+import itertools
+import math
+import statistics
+from collections.abc import Mapping, Sequence
 
-__all__ = ["EXACT", "NOT_REPRODUCED", "RULES", "is_rounded", "of_count", "of_exponents", "rounded"]
+__all__ = [
+    "EXACT",
+    "NOT_REPRODUCED",
+    "RULES",
+    "Gap",
+    "gaps",
+    "is_rounded",
+    "of_count",
+    "of_exponents",
+    "of_gaps",
+    "pairs",
+    "rounded",
+]
 
 TOLERANCE = 0.15  # of an exponent: blocks are whole, and a sequence has ends
-RULES = (
-    "A number of parameters is *exact* where ours, rounded as the paper rounds, is the paper's;"
-    " where the paper has none, ours must equal a closed form to the last parameter. Exponents are"
-    f" *exact* where each is within {TOLERANCE:g} of the paper's. Else: *not reproduced*."
-)
 EXACT, NOT_REPRODUCED = "exact", "not reproduced"
+SAME_ORDER, WITHIN = "same order", "same order and gap within spread"
+BASE, NOT_PRINTED, ONE_SEED = "(base)", "(not in the paper)", "(one seed has no spread)"
+RULES = {
+    "exact": (
+        "A number of parameters is *exact* where ours, rounded as the paper rounds, is the paper's;"
+        " where the paper has none, ours must equal a closed form to the last parameter. Exponents"
+        f" are *exact* where each is within {TOLERANCE:g} of the paper's. Else: *not reproduced*."
+    ),
+    "trained": (
+        "Of a score that training decides, the gap between two rows is judged, the paper's and that"
+        " of our means over the seeds. The *spread* of our gap is twice its standard error; for"
+        " the variance of a row counts its own or the mean of all rows of the table, whichever is"
+        " larger. A gap of the paper is none if it is smaller than a tie, ours if it is smaller"
+        " than its spread. Where both have the same sign, or none, it is the *same order*, *and gap"
+        " within spread* if the two gaps differ by no more than it. Else: *not reproduced*."
+    ),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Gap:
+    """How far a row's score is from another's.
+
+    Attributes:
+      row: name of the row.
+      against: name of the row that it is compared with.
+      paper: gap in the paper.
+      ours: gap of our means over the seeds.
+      spread: two standard errors of our gap.
+    """
+
+    row: str
+    against: str
+    paper: float
+    ours: float
+    spread: float
+
+    def verdict(self, tie: float) -> str:
+        """The verdict, where gaps of the paper below `tie` count as none."""
+        theirs, ours = _sign(self.paper, tie), _sign(self.ours, self.spread)
+        if theirs != ours:
+            why = "the other order" if ours else "no gap beyond the spread"
+            why = why if theirs else "a gap beyond the spread where the paper has none"
+            return f"{NOT_REPRODUCED}: {why}"
+        return WITHIN if abs(self.ours - self.paper) <= self.spread else SAME_ORDER
 
 
 def rounded(count: int, printed: str) -> str:
@@ -45,3 +101,71 @@ def of_exponents(paper: Mapping[str, float], ours: Mapping[str, float]) -> str:
 def is_rounded(printed: str) -> bool:
     """Whether it is in millions, and no whole count: no model has so few as 1000 parameters."""
     return float(printed) < 1000
+
+
+def of_gaps(
+    paper: Mapping[str, float],
+    ours: Mapping[str, Sequence[float]],
+    *,
+    against: Mapping[str, str],
+    tie: float,
+) -> dict[str, str]:
+    """The verdict on each row of a table of scores.
+
+    Args:
+      paper: score by row; a row that the paper leaves blank is missing.
+      ours: scores of all seeds by row.
+      against: row that each row is compared with.
+      tie: gap of the paper below which two rows count as equal.
+    """
+    found = {gap.row: gap.verdict(tie) for gap in gaps(paper, ours, against)}
+
+    def other(row: str) -> str:
+        if row not in paper or against.get(row, row) not in paper:
+            return NOT_PRINTED
+        return BASE if row not in against else ONE_SEED
+
+    return {row: found.get(row) or other(row) for row in ours}
+
+
+def gaps(
+    paper: Mapping[str, float],
+    ours: Mapping[str, Sequence[float]],
+    against: Mapping[str, str],
+) -> list[Gap]:
+    """The gaps of all rows that have one in the paper and a spread here; arguments of `of_gaps`."""
+    several = {row: scores for row, scores in ours.items() if len(scores) > 1 and row in paper}
+    return [
+        _gap(row, other, paper, several)
+        for row, other in against.items()
+        if {row, other} <= several.keys()
+    ]
+
+
+def pairs(
+    paper: Mapping[str, float], ours: Mapping[str, Sequence[float]], tie: float
+) -> dict[str, int]:
+    """How many pairs of rows that the paper tells apart are in its order here, and how many not."""
+    counts = {"in the same order": 0, "in the other order": 0, "within the spread": 0}
+    several = {row: scores for row, scores in ours.items() if len(scores) > 1 and row in paper}
+    for one, other in itertools.combinations(several, 2):
+        gap = _gap(one, other, paper, several)
+        if theirs := _sign(gap.paper, tie):
+            order = theirs * _sign(gap.ours, gap.spread)
+            counts[list(counts)[{1: 0, -1: 1, 0: 2}[order]]] += 1
+    return counts
+
+
+def _gap(
+    row: str, against: str, paper: Mapping[str, float], ours: Mapping[str, Sequence[float]]
+) -> Gap:
+    pooled = statistics.fmean(statistics.variance(scores) for scores in ours.values())
+    error = math.sqrt(
+        sum(max(statistics.variance(x), pooled) / len(x) for x in (ours[row], ours[against]))
+    )
+    gap = statistics.fmean(ours[row]) - statistics.fmean(ours[against])
+    return Gap(row, against, paper[row] - paper[against], gap, 2 * error)
+
+
+def _sign(gap: float, least: float) -> int:
+    return 0 if abs(gap) < least or gap == 0 else int(math.copysign(1, gap))

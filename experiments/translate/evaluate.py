@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from attnlab import tokens as tok
 from attnlab.data.batching import evaluation_batches
 from attnlab.data.dates import Dates
 from attnlab.models.seq2seq import Seq2Seq
@@ -18,7 +19,7 @@ from attnlab.training.alignment import Link, alignment_error_rate, known_links, 
 from attnlab.training.decode import beam_search, greedy
 from experiments.translate.corpus import Corpus, Tokenizers
 
-__all__ = ["attention_weights", "date_alignment_error", "translate"]
+__all__ = ["attention_entropy", "attention_weights", "date_alignment_error", "translate"]
 
 BATCH_SIZE = 50
 
@@ -98,6 +99,27 @@ def date_alignment_error(
             sure.append(of_sure)
             possible.append(of_possible)
     return alignment_error_rate(found, sure, possible)
+
+
+def attention_entropy(
+    model: Seq2Seq, variables: Any, corpus: Corpus, tokenizers: Tokenizers
+) -> float | None:
+    """Mean entropy of the weights, in nats, when the model reads the right targets.
+
+    It is 0 where each token of a target looks at one of the source, and the log of the source's
+    length where it looks at all alike. None if the model has no attention.
+    """
+    if not model.attends:
+        return None
+    total, tokens = 0.0, 0
+    for _, batch in _test_batches(corpus, tokenizers):
+        weights = np.asarray(attention_weights(model, variables, batch["source"], batch["target"]))
+        sums = weights.sum(-1, keepdims=True)
+        looks = (batch["target"] != tok.PAD) & (batch["target"] != tok.EOS) & (sums[..., 0] > 0)
+        shares = (weights / np.where(sums > 0, sums, 1))[looks]
+        total -= float(np.sum(shares * np.log(np.where(shares > 0, shares, 1))))
+        tokens += len(shares)
+    return total / tokens
 
 
 def _test_batches(

@@ -8,6 +8,7 @@ from typing import Any
 import jax.numpy as jnp
 
 from attnlab.checks import require_choice
+from attnlab.models.britz import Britz
 from attnlab.models.luong import Luong
 from attnlab.models.nmt_attn import NMTAttn
 from attnlab.models.rnn_search import RNNEncDec, RNNSearch
@@ -34,6 +35,7 @@ _MAKE: dict[str, Callable[..., Seq2Seq]] = {
     "rnn_search": _recurrent(RNNSearch),
     "luong": _recurrent(Luong),
     "nmt_attn": _recurrent(NMTAttn),
+    "britz": _recurrent(Britz),
     "transformer": _transformer,
 }
 MODELS = tuple(_MAKE)
@@ -42,6 +44,7 @@ CLASSES: dict[str, type] = {
     "rnn_search": RNNSearch,
     "luong": Luong,
     "nmt_attn": NMTAttn,
+    "britz": Britz,
     "transformer": TransformerConfig,
 }  # classes whose attributes are the sizes of a recipe
 

@@ -105,6 +105,16 @@ def _search(embed: int, hidden: int, dropout: float) -> dict[str, Any]:
     return _bahdanau(embed, hidden, dropout) | {"align_features": hidden, "align_init": _glorot}
 
 
+def _britz(width: int, dropout: float) -> dict[str, Any]:
+    """Sizes of Britz's model, whose attention is as wide as its states."""
+    return {
+        "embed_features": width,
+        "hidden_features": width,
+        "attention_features": width,
+        "dropout_rate": dropout,
+    }
+
+
 def _transformer(num_layers: int, width: int, hidden: int, dropout: float) -> dict[str, Any]:
     """Sizes of a small pre-norm Transformer, which learns without a long warm-up."""
     return {
@@ -139,6 +149,7 @@ def _dates() -> Preset:
                     "num_decoder_layers": 1,
                 },
             ),
+            "britz": dataclasses.replace(search, sizes=_britz(128, 0.0)),
             "transformer": dataclasses.replace(
                 search,
                 sizes=_transformer(2, 128, 256, 0.0),
@@ -174,12 +185,43 @@ def _cpu() -> Preset:
                 }
             ),
             "nmt_attn": recipe({"features": 256, "dropout_rate": 0.3}),
+            "britz": recipe(_britz(256, 0.3)),
             "transformer": recipe(_transformer(3, 256, 512, 0.3), joint_vocabulary=True),
         },
         models=("rnn_search", "rnn_encdec", "transformer"),
         vocab_size=6000,
         joint_vocab_size=8000,
         validate_every=450,
+    )
+
+
+def _small() -> Preset:
+    """Multi30k with models an eighth as wide as the papers': a few minutes a model on a CPU core.
+
+    The cells of `tables --scale=cpu`: all models have the same budget, and none is tuned.
+    """
+
+    def recipe(sizes: dict[str, Any], **changed: Any) -> Recipe:
+        return Recipe(sizes, _adam(2e-3, 150), steps=1200, **changed)
+
+    luong = {"embed_features": 128, "hidden_features": 128, "num_layers": 2, "dropout_rate": 0.1}
+    return Preset(
+        recipes={
+            "rnn_search": recipe(_search(128, 128, 0.1)),
+            "rnn_encdec": recipe(_bahdanau(128, 128, 0.1)),
+            "luong": recipe({**luong, "max_source_length": 40}),
+            "nmt_attn": recipe({"features": 128, "dropout_rate": 0.1}),
+            "britz": recipe(_britz(128, 0.1)),
+            "transformer": recipe(
+                _transformer(2, 128, 256, 0.1), joint_vocabulary=True, label_smoothing=0.1
+            ),
+        },
+        models=("rnn_search", "rnn_encdec", "luong", "nmt_attn", "britz", "transformer"),
+        vocab_size=3000,
+        joint_vocab_size=4000,
+        max_length=40,
+        validate_every=300,
+        beam_size=1,
     )
 
 
@@ -200,6 +242,7 @@ def _gpu() -> Preset:
             "rnn_encdec": recipe(_bahdanau(512, 512, 0.5), 1e-3, 6000),
             "luong": recipe({**lstm, "max_source_length": 60}, 1e-3, 6000),
             "nmt_attn": recipe({"features": 512, "dropout_rate": 0.4}, 1e-3, 6000),
+            "britz": recipe(_britz(512, 0.4), 1e-3, 6000),
             "transformer": recipe(
                 _transformer(4, 256, 1024, 0.3), 2e-3, 10000, joint_vocabulary=True
             ),
@@ -236,6 +279,12 @@ def _paper() -> Preset:
                 gradient_mean_over="sentences",
             ),
             "nmt_attn": Recipe({}, _adam(1e-3, 1000), steps=100_000, batch_size=128),
+            "britz": Recipe(
+                {"dropout_rate": 0.2},
+                OptimizerSettings("adam", 1e-4, clip_norm=5.0),
+                steps=2_500_000,
+                batch_size=128,
+            ),
             "transformer": Recipe(
                 {},
                 OptimizerSettings(
@@ -260,4 +309,4 @@ def _paper() -> Preset:
 
 
 _ADADELTA = OptimizerSettings("adadelta", learning_rate=1.0, clip_norm=1.0)
-PRESETS = {"dates": _dates(), "cpu": _cpu(), "gpu": _gpu(), "paper": _paper()}
+PRESETS = {"dates": _dates(), "small": _small(), "cpu": _cpu(), "gpu": _gpu(), "paper": _paper()}

@@ -14,7 +14,11 @@ from attnlab.training.loop import Trained
 from attnlab.training.training_curve import curve
 from experiments.translate import drawn
 from experiments.translate.corpus import Corpus
-from experiments.translate.evaluate import date_alignment_error, translate
+from experiments.translate.evaluate import (
+    attention_entropy,
+    date_alignment_error,
+    translate,
+)
 from experiments.translate.recipes import Preset
 from experiments.translate.table import Row
 from experiments.translate.variants import Training
@@ -69,5 +73,6 @@ def score(
         bleu=corpus_bleu(found, references) if is_bleu else None,
         exact_match=None if is_bleu else exact_match(found, references),
         alignment_error_rate=date_alignment_error(model, trained.variables, corpus, tokenizers),
+        attention_entropy=attention_entropy(model, trained.variables, corpus, tokenizers),
         buckets=tuple(buckets),
     )

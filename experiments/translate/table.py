@@ -7,6 +7,7 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 
 from attnlab.runs.markdown import markdown_table
+from attnlab.runs.units import spread
 from attnlab.training.bleu import Bleu, Bucket
 
 __all__ = ["Published", "Row", "markdown", "results"]
@@ -26,6 +27,7 @@ class Row:
       bleu: BLEU on the test split.
       exact_match: share of the test split that is translated exactly, 0 to 1.
       alignment_error_rate: alignment error rate on the test split, 0 to 1.
+      attention_entropy: mean entropy of the attention weights on the test split, in nats.
       buckets: scores by the length of the source.
       seed: seed of the training.
     """
@@ -39,6 +41,7 @@ class Row:
     bleu: Bleu | None = None
     exact_match: float | None = None
     alignment_error_rate: float | None = None
+    attention_entropy: float | None = None
     buckets: tuple[Bucket, ...] = ()
     seed: int = 0
 
@@ -135,16 +138,6 @@ def by_model(rows: Sequence[Row]) -> dict[str, list[Row]]:
     return found
 
 
-def spread(values: Sequence[float], form: str) -> str:
-    """The mean of some values and, if there are several, their standard deviation.
-
-    >>> spread([2.0], ".1f"), spread([1.0, 2.0, 3.0], ".1f")
-    ('2.0', '2.0 ± 1.0')
-    """
-    mean = format(statistics.fmean(values), form)
-    return mean if len(values) == 1 else f"{mean} ± {statistics.stdev(values):{form}}"
-
-
 def _bleu(row: Row) -> float | None:
     return None if row.bleu is None else row.bleu.score
 
@@ -155,6 +148,7 @@ _SCORES: dict[str, tuple[_Score, str]] = {
     "BLEU": (_bleu, ".1f"),
     "exact match": (lambda row: row.exact_match, ".1%"),
     "AER": (lambda row: row.alignment_error_rate, ".3f"),
+    "entropy of the weights": (lambda row: row.attention_entropy, ".2f"),
 }
 
 
@@ -185,6 +179,7 @@ def results(rows: Sequence[Row]) -> str:
         "brevity penalty": [f"{row.bleu.brevity_penalty:.3f}" if row.bleu else "" for row in rows],
         "exact match": [_score("exact match", [row]) for row in rows],
         "AER": [_score("AER", [row]) for row in rows],
+        "entropy of the weights": [_score("entropy of the weights", [row]) for row in rows],
     }
     models = by_model(rows)
     if max(map(len, models.values())) == 1:

@@ -120,7 +120,7 @@ def up_to(size, logits):
 
 
 def luong(p, source, read, *, score, window, half_width, input_feeding, reverse_source):
-    """Luong et al. 2015, §3: logits [T, V] and weights [T, S] for one source.
+    """Luong et al. 2015, §3: logits [T, V] and weights [T, S] for one source, or no weights.
 
     The source is reversed as in the paper; its states are put back into the order of the words.
     """
@@ -134,7 +134,7 @@ def luong(p, source, read, *, score, window, half_width, input_feeding, reverse_
         x = [h for _, h in outputs]
     h_bar = np.array(x[::-1] if reverse_source else x)
     q = p["decoder"]
-    attend = q["attend"]
+    attend = q.get("attend")
     fed = np.zeros(n)
     all_logits, all_weights = [], []
     for t, token in enumerate(read):
@@ -150,6 +150,9 @@ def luong(p, source, read, *, score, window, half_width, input_feeding, reverse_
             states[layer] = lstm(cell, states[layer], gates)
             x = states[layer][1]
         h = x
+        if score is None:
+            all_logits.append(dense(p["logits"]["vocabulary"], h))
+            continue
         size = len(source)
         logits = {
             "location": lambda h: up_to(len(source), h @ attend["score"]["kernel"][0]),
@@ -174,7 +177,7 @@ def luong(p, source, read, *, score, window, half_width, input_feeding, reverse_
         fed = np.tanh(dense(attend["combine"], np.concatenate([weights @ h_bar, h])))
         all_logits.append(dense(p["logits"]["vocabulary"], fed))
         all_weights.append(weights)
-    return np.array(all_logits), np.array(all_weights)
+    return np.array(all_logits), np.array(all_weights) if all_weights else None
 
 
 def nmt_attn(p, source, read):
@@ -287,8 +290,9 @@ def britz(
         s = inputs[-1]
         if not attention.startswith("none"):
             keys, query = dense(p["keys"], h), dense(q["query"], s)
-            if attention == "mul":
-                logits = keys @ query
+            if attention.endswith("mul"):
+                scale = len(query) ** -0.5 if attention == "scaled-mul" else 1
+                logits = keys @ query * scale
             else:
                 logits = np.tanh(keys + query) @ q["score"]["kernel"][0]
             weights = softmax(logits)

@@ -54,6 +54,7 @@ def britz(**options):
 CASES = {
     "mul": {"encoder_layers": 2, "encoder_residual": "dense", "embed_features": 5},
     "add": {"attention": "add", "direction": "backward", "embed_features": 3} | LSTM,
+    "scaled-mul": {"attention": "scaled-mul", "attention_features": 64},
     "residual": {"decoder_layers": 3, "direction": "forward", "encoder_residual": "add"} | DEEP,
     "dense": {"decoder_layers": 3, "decoder_residual": "dense", "decoder_cell": TanhCell},
     "none-state": {"attention": "none-state", "embed_features": 3, "encoder_layers": 2} | LSTM,

@@ -38,6 +38,7 @@ CASES = {
     "location": {"score": "location"},
     "location of the first words": {"score": "location", "max_source_length": 3},
     "dot": {"score": "dot", "input_feeding": False},
+    "none": {"score": None, "input_feeding": False},
     "concat": {"score": "concat", "reverse_source": False},
     "local-m": {"window": "local-m"},
     "local-m at once": {"window": "local-m", "score": "concat", "input_feeding": False},
@@ -50,15 +51,20 @@ CASES = {
 def test_is_the_paper(name):
     model, (source, target) = luong(**CASES[name]), batch(source_width=6)
     params = random_params(model)
-    (logits, weights), memory = forward(model, params, source, target, return_weights=True)
+    found, memory = forward(model, params, source, target, return_weights=model.attends)
+    logits, weights = found if model.attends else (found, None)
     settings = ("score", "window", "half_width", "input_feeding", "reverse_source")
     settings = {name: getattr(model, name) for name in settings}
     for b, s, read in sentences(source, target):
         true, alignment = rnn_oracle.luong(params, s, read, **settings)
         np.testing.assert_allclose(logits[b, : len(read)], true, **EXACT)
-        np.testing.assert_allclose(weights[b, : len(read), : len(s)], alignment, **EXACT)
-        assert not weights[b, :, len(s) :].any()
-    if model.window == "global":
+        if weights is not None:
+            np.testing.assert_allclose(weights[b, : len(read), : len(s)], alignment, **EXACT)
+            assert not weights[b, :, len(s) :].any()
+    if weights is None:
+        got = decode(model, params, memory, target, IN_PIECES)
+        np.testing.assert_allclose(got, logits, **EXACT)
+    elif model.window == "global":
         np.testing.assert_allclose(weights.sum(-1), 1)
     if model.window == "local-p":
         assert (weights.sum(-1) < 0.999).any(), "the Gaussian is not renormalized"
@@ -80,6 +86,12 @@ def test_refusals():
     for options, error, message in (
         ({"score": "cosine"}, ValueError, "score must be one of 'location'.*; got 'cosine'"),
         ({"window": "local"}, ValueError, "window must be one of 'global'.*; got 'local'"),
+        ({"score": None}, ValueError, "score=None has no attention.*; got .* input_feeding=True"),
+        (
+            {"score": None, "input_feeding": False, "window": "local-m"},
+            ValueError,
+            "score=None has no attention.*; got window='local-m'",
+        ),
         (
             {"score": "location", "window": "local-p"},
             NotImplementedError,
@@ -89,3 +101,15 @@ def test_refusals():
         model = luong(param_dtype=jnp.float32, **options)
         with pytest.raises(error, match=message):
             jax.eval_shape(model.init, jax.random.key(0), source, target)
+
+
+def test_weights_need_attention():
+    model = luong(param_dtype=jnp.float32, score=None, input_feeding=False)
+    with pytest.raises(ValueError, match="score=None has no weights"):
+        jax.eval_shape(
+            lambda: model.init(
+                jax.random.key(0),
+                *batch(),
+                method=lambda m, s, t: m.decode(m.encode(s), t, return_weights=True),
+            )
+        )

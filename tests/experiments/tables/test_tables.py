@@ -6,28 +6,30 @@ import pytest
 
 from attnlab.runs.published import read
 from experiments.tables import __main__ as experiment
-from experiments.tables import report, verdicts
-from experiments.tables.mapping import TABLES
+from experiments.tables import mapping, report, verdicts
+from experiments.tables.beside import Context
+from experiments.tables.exact import ExactTable
 from experiments.tables.parameters import Count, vocabularies
 from experiments.tables.settings import Settings
 from tests.experiments import tiny
 
+TABLES = {name: one for name, one in mapping.TABLES.items() if isinstance(one, ExactTable)}
 CLOSED_FORMS = read(report.PUBLISHED / "param_counts.csv")
 
 
 def test_every_published_number_of_parameters_has_a_cell():
     papers = report.published(list(TABLES))
     for name, mapped in TABLES.items():
-        assert mapped.rows.keys() <= papers[name].printed.keys()
+        assert mapped.cells.keys() <= papers[name].printed.keys()
         if mapped.column == "params_millions":
             printed = {row for row, x in papers[name].printed.items() if mapped.column in x}
-            assert mapped.rows.keys() == printed
+            assert mapped.cells.keys() == printed
 
 
 @pytest.mark.parametrize("name", ["vaswani1_complexity", "vaswani1_sequential"])
 def test_exponents_are_those_of_the_papers_words(name):
     mapped, paper = TABLES[name], report.published([name])[name]
-    for row, ours in mapped.rows.items():
+    for row, ours in mapped.cells.items():
         words = paper.printed[row][mapped.column].removeprefix("O(").removesuffix(")")
         factors = (factor.partition("^") for factor in words.split(" * "))
         wanted = {size: float(power or 1) for size, _, power in factors}
@@ -42,12 +44,12 @@ def test_the_exact_tables(tmp_path):
     (folder,) = tmp_path.iterdir()
     lines = list(csv.DictReader((folder / "results.csv").read_text().splitlines()))
     others = [line["row"] for line in lines if line["verdict"] != verdicts.EXACT]
-    assert others == ["LSH Attention", "big"] and len(lines) == 62
+    assert others == ["LSH Attention", "big"] and len(lines) == 64
     text = (folder / "report.md").read_text()
     assert "gives 10 of 11 numbers of the paper: 41,004 to 41,208 ids." in text
     assert "One vocabulary gives all numbers of the paper: 37,007 ids." in text
     # Nothing is left to do.
-    assert "0 of 62 cells" in tiny.run(experiment, f"--resume={folder}")[1]
+    assert "0 of 64 cells" in tiny.run(experiment, f"--resume={folder}")[1]
 
 
 @pytest.mark.parametrize(
@@ -61,7 +63,7 @@ def test_the_exact_tables(tmp_path):
     ],
 )
 def test_counts_are_the_closed_forms(row, table, key):
-    count = TABLES[table].rows[row]
+    count = TABLES[table].cells[row]
     for column in ("exact_V37000", "exact_V41100"):
         if column not in CLOSED_FORMS.cells[key]:
             continue
@@ -70,7 +72,7 @@ def test_counts_are_the_closed_forms(row, table, key):
 
 
 def test_vocabularies_are_those_that_round_to_the_papers_number():
-    count = TABLES["vaswani3_parameters"].rows["C1"]
+    count = TABLES["vaswani3_parameters"].cells["C1"]
     found = vocabularies(count, "36")
 
     def gives(vocab_size):
@@ -87,12 +89,13 @@ def test_the_verdict_on_a_count():
     assert verdicts.of_count("80401000", 80_401_001) == verdicts.NOT_REPRODUCED
 
 
-def test_a_cell_that_was_not_run_says_so():
+def test_a_cell_that_was_not_run_says_so(tmp_path):
     names = ["bahdanau_parameters"]
-    papers = report.published(names)
-    (line,) = report.lines(names, {}, papers)
+    context = Context("exact", tmp_path, (), ())
+    (section,) = report.sections(report.published(names), {}, context)
+    (line,) = section.lines
     assert (line.ours, line.verdict, line.revision) == ("", "not run", "")
-    assert "| not run |" in report.markdown([line], papers, where="")
+    assert "| not run |" in report.markdown([section], command="", where="")
 
 
 @pytest.mark.parametrize(
@@ -100,7 +103,7 @@ def test_a_cell_that_was_not_run_says_so():
     [
         ("--only=luong9", "--only=luong9: no 'luong9'; valid: vaswani1_complexity, "),
         ("--only=britz1_parameters,britz1_parameters", ": give each once"),
-        ("--scale=cpu", "--scale=cpu: no 'cpu'; valid: exact"),
+        ("--scale=tpu", "--scale=tpu: no 'tpu'; valid: exact, cpu, gpu"),
     ],
 )
 def test_a_bad_flag_is_one_line(flag, message, tmp_path):

@@ -22,7 +22,7 @@ FILES = ("a.de", "a.en")
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ({"preset": "tiny"}, "--preset=tiny: no 'tiny'; valid: dates, cpu"),
+        ({"preset": "tiny"}, "--preset=tiny: no 'tiny'; valid: dates, small, cpu"),
         (
             {"models": ("rnn_search", "gpt")},
             "--models=rnn_search,gpt: no 'gpt'; valid: rnn_encdec,",

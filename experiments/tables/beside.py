@@ -1,0 +1,127 @@
+"""A published table and what stands beside it: the base of its kinds."""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+__all__ = ["Beside", "Context", "Found", "Values"]
+
+Values = Mapping[str, float]  # our numbers of a row, by name
+
+
+@dataclasses.dataclass(frozen=True)
+class Context:
+    """What the run gives to a cell.
+
+    Attributes:
+      scale: scale of ours.
+      folder: folder of the trainings.
+      seeds: seeds of the trainings.
+      data: flags of an experiment that name its text.
+    """
+
+    scale: str
+    folder: Path
+    seeds: tuple[int, ...]
+    data: tuple[str, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Found:
+    """What was measured of a row, by one training if it needs any.
+
+    Attributes:
+      table: name of the table.
+      row: name of the row.
+      values: our numbers by name.
+      seed: seed of the training; 0 where there is none.
+    """
+
+    table: str
+    row: str
+    values: dict[str, float]
+    seed: int = 0
+
+
+@dataclasses.dataclass(frozen=True)
+class Beside(abc.ABC):
+    """A published table and our numbers beside it.
+
+    Attributes:
+      title: title of the report's section.
+      file: file in `experiments/published`.
+      column: column of the file that ours stands beside.
+      note: remark below the table.
+      keys: number of the file's first columns that name a row together.
+    """
+
+    title: str
+    file: str
+    column: str
+    _: dataclasses.KW_ONLY
+    note: str = ""
+    keys: int = 1
+
+    @property
+    @abc.abstractmethod
+    def rows(self) -> Sequence[str]:
+        """The names of the rows that have a way to a number of ours."""
+
+    @property
+    @abc.abstractmethod
+    def scales(self) -> Sequence[str]:
+        """The scales at which it can be measured."""
+
+    @property
+    @abc.abstractmethod
+    def trains(self) -> bool:
+        """Whether its numbers are of trained models, one for each seed."""
+
+    @property
+    @abc.abstractmethod
+    def of_text(self) -> bool:
+        """Whether the models are trained on the text that the user names."""
+
+    @abc.abstractmethod
+    def measure(self, row: str, context: Context) -> Iterator[tuple[int, Values, Any]]:
+        """Seed and numbers of a row, and the environment where it is not this process's."""
+
+    @abc.abstractmethod
+    def shown(self, row: str, values: Sequence[Values]) -> str:
+        """The numbers of a row, of all seeds, as they stand in the table."""
+
+    @abc.abstractmethod
+    def verdicts(
+        self, paper: Mapping[str, str], found: Mapping[str, Sequence[Values]]
+    ) -> dict[str, str]:
+        """The verdict on each row that was found.
+
+        Args:
+          paper: what the paper prints, by row; a row that it leaves blank is missing.
+          found: our numbers by row, of all seeds.
+        """
+
+    def columns(
+        self, paper: Mapping[str, str], found: Mapping[str, Sequence[Values]]
+    ) -> dict[str, dict[str, str]]:
+        """Further columns: by title, the cell of each row."""
+        del paper, found
+        return {}
+
+    def remarks(self, paper: Mapping[str, str], found: Mapping[str, Sequence[Values]]) -> list[str]:
+        """Paragraphs below the table."""
+        del paper, found
+        return []
+
+    def figure(self, paper: Mapping[str, str], found: Mapping[str, Sequence[Values]]) -> Any:
+        """A figure of the rows; None = there is nothing to draw."""
+        del paper, found
+
+    def command(self, name: str, row: str, context: Context) -> list[str]:
+        """The words behind `launch/local` that make the row of the table of that name here."""
+        del row, context
+        return ["tables", f"--only={name}"]

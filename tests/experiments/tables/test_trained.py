@@ -1,0 +1,149 @@
+"""Trained tables: their commands, and runs of `translate` from end to end."""
+
+import json
+import subprocess
+
+import pytest
+
+from attnlab.runs import command_line, figure_files
+from attnlab.runs.errors import Stopped
+from experiments.tables import __main__ as experiment
+from experiments.tables import mapping, trained
+from experiments.tables.beside import Context
+from experiments.tables.settings import LANGUAGES, MULTI30K
+from experiments.tables.trained import PRESETS, TrainedTable
+from experiments.translate import __main__ as translate
+from experiments.translate import training
+from experiments.translate.settings import Settings as TranslateSettings
+from tests.experiments import tiny
+
+TABLES = {name: one for name, one in mapping.TABLES.items() if isinstance(one, TrainedTable)}
+
+
+@pytest.fixture
+def multi30k(tmp_path):
+    """A folder with files of the names that Multi30k's have, which nothing reads here."""
+    folder = tmp_path / "multi30k"
+    folder.mkdir()
+    for split in MULTI30K:
+        for language in LANGUAGES:
+            (folder / f"{split}.{language}.gz").touch()
+    return folder
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("scale", PRESETS)
+@pytest.mark.parametrize("name", TABLES)
+def test_every_row_is_a_command_that_translate_accepts(name, scale, multi30k):
+    settings = experiment.Settings(only=(name,), scale=scale, multi30k=str(multi30k))
+    context = Context(scale, multi30k, (0, 1, 2), settings.data())
+    found = []
+    for row in TABLES[name].rows:
+        words = TABLES[name].command(name, row, context)
+        status = command_line.run(
+            words, TranslateSettings, lambda chosen, _: found.append(chosen) or 0, doc=""
+        )
+        assert status == 0, row
+    assert len({chosen.as_json()["set"].__repr__() + repr(chosen) for chosen in found}) == len(
+        found
+    )
+    assert all(len(chosen.trainings()) == 3 for chosen in found)
+
+
+FLAGS = ("--steps=2", "--validate_every=2", "--log_every=2", "--devices=1")
+SMALL = TrainedTable(
+    "Small",
+    "luong2015_table6.csv",
+    "AER",
+    {
+        "global (location)": ("--models=luong", *FLAGS),
+        "local-m (general)": ("--models=rnn_search", *FLAGS),
+    },
+    score="AER",
+    base="global (location)",
+    tie=0.01,
+    of_dates=True,
+)
+
+
+@pytest.mark.slow
+def test_a_table_is_trained_found_again_and_of_one_revision(quick_compile, monkeypatch, tmp_path):
+    monkeypatch.setattr(training, "build", tiny.build)
+    monkeypatch.setattr(figure_files, "save", tiny.save_nothing)
+    monkeypatch.setitem(mapping.TABLES, "luong6", SMALL)
+    ran = []
+
+    def run(words):
+        ran.append(words)
+        status, _, err = tiny.run(translate, *words[1:])
+        if status:
+            raise Stopped(err)
+
+    monkeypatch.setattr(trained, "_run", run)
+    flags = ["--only=luong6", "--scale=cpu", "--seeds=0,1"]
+    status, out, err = tiny.run(experiment, *flags, f"--output_dir={tmp_path}")
+    assert (status, err) == (0, "") and "2 of 2 cells" in out
+    (folder,) = tmp_path.glob("tables-*")
+    report = (folder / "report.md").read_text()
+    assert "| global (location) |  0.39 | 0." in report and "(base)" in report
+    assert "![Small: gaps, the paper's and ours](luong6.svg)" in report
+    assert "entropy" in report and "--preset=dates --models=rnn_search" in report
+    rows = [json.loads(line) for line in (folder / "results.jsonl").read_text().splitlines()]
+    assert [(row["row"], row["seed"]) for row in rows] == [
+        (name, seed) for name in SMALL.runs for seed in (0, 1)
+    ]
+    # Without its rows the same trainings are found, and nothing is trained again.
+    (folder / "results.jsonl").unlink()
+    ran.clear()
+    status, out, err = tiny.run(experiment, f"--resume={folder}")
+    assert status == 0 and all("--resume=" in words[-1] for words in ran)
+    assert len(list((folder / "runs").glob("*/*"))) == 2
+    # Seeds of several revisions are not mixed.
+    (kept,) = (folder / "runs").glob("*luong*/*/results.jsonl")
+    first, second = kept.read_text().splitlines()
+    other = json.loads(second)
+    other["environment"]["revision"] = "0123abcd"
+    kept.write_text(f"{first}\n{json.dumps(other)}\n")
+    (folder / "results.jsonl").unlink()
+    status, out, err = tiny.run(experiment, f"--resume={folder}")
+    assert status == 1 and "seed 1 of 0123abcd; a row is of one revision" in out
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--only=luong4"], "--only=luong4: has no --scale=exact; give cpu,gpu"),
+        (["--scale=cpu"], "--scale=cpu: is trained on text; give --multi30k=FOLDER, with train.de"),
+        (["--scale=cpu", "--multi30k=/nowhere"], "--multi30k=/nowhere: no train.de.gz there"),
+        (["--seeds=0,1"], "--seeds=0,1: none of the tables needs it at --scale=exact"),
+        (["--scale=cpu", "--only=luong6", "--seeds=1,1"], "--seeds=1,1: give each once"),
+    ],
+)
+def test_a_bad_flag_is_one_line(flags, message, tmp_path):
+    status, _, err = tiny.run(experiment, *flags, f"--output_dir={tmp_path / 'out'}")
+    assert status == 2 and message in err and err.count("\n") == 1
+    assert not (tmp_path / "out").exists()
+
+
+def test_text_that_no_table_reads_is_refused(multi30k):
+    flags = ("--scale=cpu", "--only=luong6", f"--multi30k={multi30k}")
+    status, _, err = tiny.run(experiment, *flags)
+    assert status == 2 and "none of the tables needs it" in err
+
+
+def test_a_run_that_fails_or_is_interrupted_ends_ours(monkeypatch):
+    trained._run(["timeit", "-n", "1", "pass"])
+    with pytest.raises(Stopped, match="python -m json.tool --no ended with status 2"):
+        trained._run(["json.tool", "--no"])
+    wait, waited = subprocess.Popen.wait, []
+
+    def interrupted(process):
+        waited.append(process)
+        if len(waited) == 1:
+            raise KeyboardInterrupt
+        return wait(process)
+
+    monkeypatch.setattr(subprocess.Popen, "wait", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        trained._run(["timeit", "-n", "1", "import time; time.sleep(60)"])
+    assert len(waited) == 2 and waited[0].returncode != 0, "it was not asked to end"

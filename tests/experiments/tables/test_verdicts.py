@@ -1,0 +1,56 @@
+"""The rules of the verdicts on trained tables, on numbers made up for each."""
+
+import pytest
+
+from experiments.tables import verdicts
+from experiments.tables.verdicts import NOT_REPRODUCED, SAME_ORDER, WITHIN
+
+PAPER = {"base": 20.0, "better": 22.0, "equal": 20.1, "worse": 18.0, "blank here": 21.0}
+AGAINST = {row: "base" for row in ("better", "equal", "worse", "blank here", "new")}
+
+
+def of(**ours):
+    ours = {"base": [30.0, 30.2, 29.8], **ours}
+    return verdicts.of_gaps(PAPER, ours, against=AGAINST, tie=0.3)
+
+
+def around(mean):
+    return [mean - 0.2, mean, mean + 0.2]
+
+
+@pytest.mark.parametrize(
+    ("row", "mean", "verdict"),
+    [
+        ("better", 32.1, WITHIN),
+        ("better", 35.0, SAME_ORDER),
+        ("better", 30.1, f"{NOT_REPRODUCED}: no gap beyond the spread"),
+        ("better", 28.0, f"{NOT_REPRODUCED}: the other order"),
+        ("equal", 30.1, WITHIN),
+        ("equal", 33.0, f"{NOT_REPRODUCED}: a gap beyond the spread where the paper has none"),
+        ("worse", 28.1, WITHIN),
+    ],
+)
+def test_the_verdict_on_a_gap(row, mean, verdict):
+    assert of(**{row: around(mean)})[row] == verdict
+
+
+def test_rows_without_a_gap_say_why():
+    assert of()["base"] == "(base)"
+    assert of(new=around(31))["new"] == "(not in the paper)"
+    assert of(better=[32.0])["better"] == "(one seed has no spread)"
+
+
+def test_the_spread_is_of_the_larger_variance():
+    """A row whose seeds agree by chance is no surer than the table; one that varies is less."""
+    ours = {"base": [30.0, 30.0, 30.0], "better": [31.0, 32.0, 33.0]}
+    (gap,) = verdicts.gaps(PAPER, ours, {"better": "base"})
+    assert gap.ours == 2.0 and gap.spread == pytest.approx(2 * ((0.5 + 1.0) / 3) ** 0.5)
+
+
+def test_pairs_are_counted_by_their_order():
+    ours = {"base": around(30), "better": around(33), "worse": around(31), "equal": around(30)}
+    assert verdicts.pairs(PAPER, ours, tie=0.3) == {
+        "in the same order": 3,  # better than each
+        "in the other order": 2,  # worse is not than base and equal
+        "within the spread": 0,
+    }
