@@ -256,9 +256,9 @@ class _Attending(nn.Module):
             x += self._dense(first, "fed", use_bias=False)(drop(fed))
             if self.input_transform:
                 gates = self._dense(to_gates, "gates")(drop(x))
-                states, output = stack(states, gates, x, deterministic=deterministic)
+                states, output = self.stack(states, gates, x, deterministic=deterministic)
             else:
-                states, output = stack(states, x, deterministic=deterministic)
+                states, output = self.stack(states, x, deterministic=deterministic)
             weights = self._align(output[:, None], memory)
             fed = blend(weights, memory.annotations)[:, 0]
             return (states, fed), (output, weights[:, 0])
