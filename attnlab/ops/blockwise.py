@@ -73,7 +73,7 @@ def attend(
     """The same function as `dense.attend`, [B, K, G, T, D].
 
     Blocks are 512 × 512 unless given, or half a window wide, from 64 on, where the mask has one;
-    a forward pass on a CPU takes 1024 rows.
+    a forward pass on a CPU takes 1024 rows where the length is a multiple of that.
 
     Time O(T·S) less the blocks that the mask rules out; memory O(T + S + block_q·block_k), also
     backward.
@@ -96,7 +96,8 @@ def attend(
         _Fixed(None if x.mask is None else x.mask.pad(block_q, block_k), seeds),
     )
     # The backward carries gradients through a CPU's cache as well; else twice the rows fit in it.
-    doubles = not rows_are_given and block_q >= 256 and operands[0].q.shape[-2] % (2 * block_q) == 0
+    # Of a window's smaller blocks twice the rows would look at keys that none of them sees.
+    doubles = not rows_are_given and block_q >= 512 and operands[0].q.shape[-2] % (2 * block_q) == 0
     cpu_forward_block_q = 2 * block_q if doubles else block_q
     config = _Config(block_q, block_k, cpu_forward_block_q, num_keys, dropout_rate, precision)
     return _attend(config, *vary_like(operands))[..., :num_queries, :]
