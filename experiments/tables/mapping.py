@@ -10,6 +10,7 @@ from experiments.tables.exact import ExactTable
 from experiments.tables.growth import Growth
 from experiments.tables.logits import LogitVariance
 from experiments.tables.parameters import Count
+from experiments.tables.paths import PathLength
 from experiments.tables.trained import PRESETS, TrainedTable
 
 __all__ = ["SCALES", "TABLES"]
@@ -88,6 +89,19 @@ TABLES: dict[str, Beside] = {
             "Self-Attention (restricted)": _grows("restricted", "sequential", n=0),
         },
         note="Counted as the longest chain of matrix products, each of which needs the one before.",
+    ),
+    "vaswani1_path": ExactTable(
+        "Longest path between two positions: Vaswani et al. 2017, Table 1",
+        "vaswani2017_table1.csv",
+        "maximum_path_length",
+        {
+            "Self-Attention": PathLength("self_attention", (("n", 0),)),
+            "Recurrent": PathLength("recurrent", (("n", 1),)),
+            "Convolutional": PathLength("convolutional", (("log n", 1), ("log k", -1))),
+            "Self-Attention (restricted)": PathLength("restricted", (("n", 1), ("r", -1))),
+        },
+        note="Counted as the longest chain of matrix products in the fewest layers through which"
+        " the last position depends on the first; the i-th convolution has gaps of kⁱ tokens.",
     ),
     "reformer1_time": ExactTable(
         "Operations of attention: Kitaev et al. 2020, Table 1",
