@@ -61,8 +61,8 @@ def _about(rows: Sequence[Row], settings: Settings, text: str) -> str:
         f" Adam, on {text}."
         f" *window* sees {s.window} tokens before its own; *lsh-R* hashes R times,"
         f" shares queries and keys, and attends in chunks of {s.chunk_size}, strictly causally,"
-        " with other rotations in each"
-        " step of training. Bits per byte are of the whole test part, in windows one after the"
+        " with other rotations in each step of training; *shared* is the same in one chunk, which"
+        " keeps the weights of all pairs. Bits per byte are of the whole test part, in windows one after the"
         " other, each byte predicted once; the parameters are those with the best validation."
     )
 
@@ -119,6 +119,8 @@ def _mass(rows: Sequence[Row]) -> list[str]:
     found = [row for row in qualities(rows) if row.masses]
     if not found:
         return []
+    models = list(dict.fromkeys(row.model for row in found))
+    found.sort(key=lambda row: (row.length, models.index(row.model), row.seed))
     steps = sorted({step for row in found for step in row.steps})
     cells = []
     for row in found:
