@@ -95,9 +95,10 @@ def attend(
         _Differentiable(x.score, pad_queries(x.q), pad_keys(x.k), pad_keys(x.v), bias),
         _Fixed(None if x.mask is None else x.mask.pad(block_q, block_k), seeds),
     )
-    # The backward carries gradients through a CPU's cache as well; else twice the rows fit in it.
-    # Of a window's smaller blocks twice the rows would look at keys that none of them sees.
-    doubles = not rows_are_given and block_q >= 512 and operands[0].q.shape[-2] % (2 * block_q) == 0
+    # The backward carries gradients through a CPU's cache as well; else twice the rows fit in it,
+    # but of a window's rows half would not see a key that the others see.
+    doubles = not rows_are_given and block_q == 512 and _window_width(x.mask) is None
+    doubles &= operands[0].q.shape[-2] % (2 * block_q) == 0
     cpu_forward_block_q = 2 * block_q if doubles else block_q
     config = _Config(block_q, block_k, cpu_forward_block_q, num_keys, dropout_rate, precision)
     return _attend(config, *vary_like(operands))[..., :num_queries, :]
@@ -355,10 +356,14 @@ def _join_blocks(blocks: jax.Array, axis: int) -> jax.Array:
 
 
 def _default_block(mask: Mask | None) -> int:
+    width = _window_width(mask)
+    return 512 if width is None else min(512, max(64, 64 * math.ceil(width / 128)))
+
+
+def _window_width(mask: Mask | None) -> int | None:
+    """How many keys beside its own position a query sees; None = no window."""
     left, right = (None, None) if mask is None else mask.reach
-    if left is None or right is None:
-        return 512
-    return min(512, max(64, 64 * math.ceil((left + right) / 128)))
+    return None if left is None or right is None else left + right
 
 
 def _even_block(length: int, largest: int) -> int:

@@ -62,8 +62,9 @@ def _about(rows: Sequence[Row], settings: Settings, text: str) -> str:
         f" *window* sees {s.window} tokens before its own; *lsh-R* hashes R times,"
         f" shares queries and keys, and attends in chunks of {s.chunk_size}, strictly causally,"
         " with other rotations in each step of training; *shared* is the same in one chunk, which"
-        " keeps the weights of all pairs. Bits per byte are of the whole test part, in windows one after the"
-        " other, each byte predicted once; the parameters are those with the best validation."
+        " keeps the weights of all pairs. Bits per byte are of the whole test part, in windows one"
+        " after the other, each byte predicted once; the parameters are those with the best"
+        " validation."
     )
 
 

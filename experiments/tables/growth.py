@@ -1,10 +1,10 @@
-"""How the work of a layer grows with each of its sizes, counted in its traced program."""
+"""How the work and the memory of a layer grow with each of its sizes, by its program."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import flax.linen as nn
@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from attnlab import dot_product_attention, window_attention
+from attnlab.bench.memory import analyze
 from attnlab.bench.operations import count
 from attnlab.models.cells import TanhCell
 from attnlab.models.recurrent import Recurrent
@@ -20,22 +21,24 @@ from experiments.tables import verdicts
 
 __all__ = ["Growth"]
 
-# Each size is doubled from here, the others as they are: n tokens, width d, kernels of k tokens, r
+# Each size grows from here, the others as they are: n tokens, width d, kernels of k tokens, r
 # neighbors, R hash rounds, chunks of c slots.
 _BASE = {"n": 4096, "d": 64, "k": 4, "r": 512, "R": 4, "c": 64}
+_LONG = {"n": 2**15}  # for memory, multiplied by 8: what does not grow with it is a small part then
 
 _Program = tuple[Callable[..., Any], list[Any]]  # a function and shapes of its arguments
 
 
 @dataclasses.dataclass(frozen=True)
 class Growth:
-    """The exponents with which a layer's work grows.
+    """The exponents with which a layer's work or memory grows.
 
     Attributes:
       layer: name of the layer: "self_attention", "blockwise", "recurrent", "convolutional",
         "restricted" or "lsh".
-      work: kind of work that is counted: "products", floating-point operations of matrix products,
-        or "sequential", the longest chain of them.
+      work: kind of work: "products", floating-point operations of matrix products in the traced
+        program, or "sequential", the longest chain of them; or "memory", bytes that the compiled
+        program takes beside its inputs and outputs, backward pass included.
       paper: exponents of the paper, in pairs of a size and a number.
     """
 
@@ -44,10 +47,11 @@ class Growth:
     paper: tuple[tuple[str, float], ...]
 
     def measure(self) -> dict[str, float]:
-        """log₂ of what doubling each of the sizes multiplies the work by."""
-        once = self._work(_BASE)
+        """The logs of what the work grows by when a size grows by a factor, to its base."""
+        base, times = (_BASE | _LONG, 8) if self.work == "memory" else (_BASE, 2)
+        once = self._work(base)
         return {
-            size: math.log2(self._work(_BASE | {size: 2 * _BASE[size]}) / once)
+            size: math.log(self._work(base | {size: times * base[size]}) / once, times)
             for size, _ in self.paper
         }
 
@@ -62,7 +66,18 @@ class Growth:
 
     def _work(self, sizes: Mapping[str, int]) -> float:
         function, shapes = _LAYERS[self.layer](**sizes)
+        if self.work == "memory":
+            return _memory(function, shapes)
         return getattr(count(function, *shapes), self.work)
+
+
+def _memory(function: Callable[..., jax.Array], shapes: Sequence[Any]) -> float:
+    def with_gradients(*arguments: Any) -> Any:
+        out, backward = jax.vjp(function, *arguments)
+        return backward(out)
+
+    lowered = jax.jit(with_gradients).lower(*shapes)
+    return analyze(lowered, lowered.compile(), jax.default_backend()).temporary_bytes
 
 
 def _heads(n: int, d: int) -> jax.ShapeDtypeStruct:

@@ -118,6 +118,19 @@ TABLES: dict[str, Beside] = {
         " Hashing, which the paper does not count, is in ours. Of exact attention only the length"
         " is compared: the paper's b·n_h·l² leaves out the width.",
     ),
+    "reformer1_memory": ExactTable(
+        "Memory of attention: Kitaev et al. 2020, Table 1",
+        "reformer2020_table1.csv",
+        "memory_complexity",
+        {
+            "Scaled Dot-Product": _grows("self_attention", "memory", n=2),
+            "Memory-Efficient": _grows("blockwise", "memory", n=2),
+            "LSH Attention": _grows("lsh", "memory", n=1, R=1, c=2),
+        },
+        note="Sizes as above, of one layer with its backward pass, compiled for the machine below."
+        " *Memory-Efficient* is exact attention in blocks, whose weights are not kept; of LSH"
+        " attention's rounds and chunks not all are in memory at once.",
+    ),
     "vaswani_footnote4": ExactTable(
         "Variance of the logits: Vaswani et al. 2017, footnote 4",
         "vaswani2017_footnote4.csv",

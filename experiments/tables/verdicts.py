@@ -30,7 +30,8 @@ RULES = {
     "exact": (
         "A number of parameters is *exact* where ours, rounded as the paper rounds, is the paper's;"
         " where the paper has none, ours must equal a closed form to the last parameter. Exponents"
-        f" are *exact* where each is within {TOLERANCE:g} of the paper's. Else: *not reproduced*."
+        f" are *exact* where each is within {TOLERANCE:g} of the paper's. Else: *not reproduced*,"
+        " *less* where none is above the paper's."
     ),
     "trained": (
         "Of a score that training decides, the gap between two rows is judged, the paper's and that"
@@ -94,8 +95,10 @@ def of_count(printed: str, count: int) -> str:
 
 def of_exponents(paper: Mapping[str, float], ours: Mapping[str, float]) -> str:
     """The verdict on exponents by size: all of the paper's must be ours."""
-    near = all(abs(ours[size] - exponent) <= TOLERANCE for size, exponent in paper.items())
-    return EXACT if near else NOT_REPRODUCED
+    above = [ours[size] - exponent for size, exponent in paper.items()]
+    if max(map(abs, above)) <= TOLERANCE:
+        return EXACT
+    return NOT_REPRODUCED + ": less" * (max(above) <= TOLERANCE)
 
 
 def is_rounded(printed: str) -> bool:

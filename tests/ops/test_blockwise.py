@@ -293,11 +293,15 @@ def test_blocks_outside_a_window_are_not_visited(path):
     assert np.isfinite(dq[:, 24:32]).all() and np.isnan(dq[:, [16, 40]]).any(-1).all()
 
 
-@pytest.mark.parametrize(("given", "rows"), [(256, 256), (None, 1024)])
-def test_a_cpu_takes_the_rows_that_are_given_and_twice_512_otherwise(given, rows, path):
+@pytest.mark.parametrize(
+    ("given", "mask", "rows"),
+    [(256, None, 256), (None, None, 1024), (None, masks.Window(1024, 0), 512)],
+)
+def test_a_cpu_takes_the_rows_that_are_given_and_twice_512_but_of_a_window(given, mask, rows, path):
     q = jnp.zeros((1, 2048, 1, 8))
     engine = functools.partial(blockwise.attend, block_q=given)
-    program = jax.jit(lambda q: attend(engine, BY_NAME["dot"].build(), q, q, q)).lower(q).as_text()
+    function = functools.partial(attend, engine, BY_NAME["dot"].build(), mask=mask)
+    program = jax.jit(lambda q: function(q, q, q)).lower(q).as_text()
     found = {n for n in (256, 512, 1024) if f"tensor<{n}x512xf32>" in program}
     assert found == {rows} or path != "cpu"
 
