@@ -8,6 +8,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from attnlab.runs.published import Table
+
 __all__ = ["Beside", "Context", "Found", "Values"]
 
 Values = Mapping[str, float]  # our numbers of a row, by name
@@ -54,17 +56,30 @@ class Beside(abc.ABC):
     Attributes:
       title: title of the report's section.
       file: file in `experiments/published`.
-      column: column of the file that ours stands beside.
+      column: column of the file that ours stands beside; several columns by title, where a row
+        here, "LSH-4, LSH-1", is a row of the file and the title of a column.
       note: remark below the table.
       keys: number of the file's first columns that name a row together.
     """
 
     title: str
     file: str
-    column: str
+    column: str | Mapping[str, str]
     _: dataclasses.KW_ONLY
     note: str = ""
     keys: int = 1
+
+    def paper(self, published: Table) -> dict[str, str]:
+        """What the paper prints, by row; a row that it leaves blank is missing."""
+        printed = published.printed
+        if isinstance(self.column, str):
+            return {row: x[self.column] for row, x in printed.items() if self.column in x}
+        return {
+            f"{row}, {title}": found[column]
+            for row, found in printed.items()
+            for title, column in self.column.items()
+            if column in found
+        }
 
     @property
     @abc.abstractmethod

@@ -101,7 +101,7 @@ def _section_of(
     name: str, published: Table, kept: Mapping[Any, Kept[Found]], context: Context
 ) -> Section:
     table = TABLES[name]
-    paper = {row: x[table.column] for row, x in published.printed.items() if table.column in x}
+    paper = table.paper(published)
     of_row: dict[str, list[Kept[Found]]] = {row: [] for row in table.rows}
     for one in kept.values():
         if one.row.table == name and one.row.row in of_row:
@@ -122,7 +122,9 @@ def _section_of(
         )
         for row, some in of_row.items()
     ]
-    source = f"{published.source}; column `{table.column}`."
+    columns = [table.column] if isinstance(table.column, str) else table.column.values()
+    named = "column" + "s" * (len(columns) > 1) + " " + ", ".join(f"`{x}`" for x in columns)
+    source = f"{published.source}; {named}."
     return Section(name, paper, found, lines, source)
 
 

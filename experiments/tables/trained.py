@@ -20,10 +20,9 @@ from attnlab.runs.units import spread
 from experiments.tables import verdicts
 from experiments.tables.beside import Beside, Context, Values
 from experiments.tables.figure import gaps_figure
+from experiments.tables.trainings import SCALES, Trainings
 
-__all__ = ["PRESETS", "TrainedTable"]
-
-PRESETS = {"cpu": "small", "gpu": "gpu"}  # of translate, by scale
+__all__ = ["TrainedTable"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,27 +30,25 @@ class TrainedTable(Beside):
     """A table of scores of trained models, judged by their order and their gaps.
 
     Attributes:
-      runs: flags of `translate` that make a row another than the preset's, by the name of the row.
+      trainings: commands that train the models.
       score: name of the score that stands beside the paper's.
       base: row that the others are compared with; None = each with the one above it.
       tie: gap of the paper below which two rows count as equal.
-      of_dates: whether the models are trained on dates, whose links are known.
     """
 
-    runs: Mapping[str, Sequence[str]]
+    trainings: Trainings
     _: dataclasses.KW_ONLY
     score: str = "BLEU"
     base: str | None = None
     tie: float = 0.3
-    of_dates: bool = False
 
     @property
     def rows(self) -> Sequence[str]:
-        return list(self.runs)
+        return self.trainings.rows
 
     @property
     def scales(self) -> Sequence[str]:
-        return list(PRESETS)
+        return SCALES
 
     @property
     def trains(self) -> bool:
@@ -59,17 +56,14 @@ class TrainedTable(Beside):
 
     @property
     def of_text(self) -> bool:
-        return not self.of_dates
-
-    def flags(self, row: str, context: Context) -> list[str]:
-        """The flags of `translate` that train a row's models."""
-        seeds = ",".join(map(str, context.seeds))
-        data = () if self.of_dates else context.data
-        return [*self._model(row, context), f"--seeds={seeds}", *data]
+        return self.trainings.of_text
 
     def command(self, name: str, row: str, context: Context) -> list[str]:
         del name
-        return ["translate", *self.flags(row, context)]
+        seeds = ",".join(map(str, context.seeds))
+        data = context.data if self.of_text else ()
+        trained = self.trainings.flags(row, context.scale)
+        return [self.trainings.experiment, *trained, f"--seeds={seeds}", *data]
 
     def measure(self, row: str, context: Context) -> Iterator[tuple[int, Values, Any]]:
         """Trains what is missing in a run of its own; one that is there already is found.
@@ -78,11 +72,13 @@ class TrainedTable(Beside):
           Invalid: the seeds' rows are of several revisions.
           Stopped: the run did not end well.
         """
-        folder = context.folder / _as_name(self._model(row, context))
+        experiment, flags = self.trainings.experiment, self.trainings.flags(row, context.scale)
+        folder = context.folder / _as_name([experiment, *flags])
+        _, *flags = self.command("", row, context)
         say()
-        _run(["experiments.translate", *self.flags(row, context), *_where(folder)])
-        rows = _rows(_kept(folder)[-1])
-        revisions = {seed: rows[seed]["environment"]["revision"] for seed in context.seeds}
+        _run([f"experiments.{experiment}", *flags, *_where(folder)])
+        scores = self.trainings.scores(row, _rows(_kept(folder)[-1]))
+        revisions = {seed: scores[seed][1]["revision"] for seed in context.seeds}
         if len(set(revisions.values())) > 1:
             listed = ", ".join(f"seed {seed} of {x or '?'}" for seed, x in revisions.items())
             raise Invalid(
@@ -90,7 +86,7 @@ class TrainedTable(Beside):
                 "trained again"
             )
         for seed in context.seeds:
-            yield seed, _scores(rows[seed]), rows[seed]["environment"]
+            yield seed, *scores[seed]
 
     def shown(self, row: str, values: Sequence[Values]) -> str:
         del row
@@ -134,33 +130,24 @@ class TrainedTable(Beside):
         gaps = verdicts.gaps(_figures(paper), self._scores(found), self._against())
         return gaps_figure(gaps, title=self.title, score=self.score) if gaps else None
 
-    def _model(self, row: str, context: Context) -> list[str]:
-        preset = "dates" if self.of_dates else PRESETS[context.scale]
-        return [f"--preset={preset}", *self.runs[row]]
-
     def _scores(self, found: Mapping[str, Sequence[Values]]) -> dict[str, list[float]]:
         return {row: [one[self.score] for one in values] for row, values in found.items()}
 
     def _against(self) -> dict[str, str]:
-        rows = list(self.runs)
+        rows = self.rows
         if self.base is None:
             return dict(zip(rows[1:], rows, strict=False))
         return {row: self.base for row in rows if row != self.base}
 
 
-_FORMS = {"BLEU": ".1f", "perplexity": ".2f", "AER": ".3f", "entropy": ".2f", "exact match": ".1%"}
-
-
-def _scores(row: Mapping[str, Any]) -> dict[str, float]:
-    """The scores of a row of `translate`."""
-    found = {
-        "BLEU": row["bleu"] and row["bleu"]["score"],
-        "perplexity": row["perplexity"],
-        "AER": row["alignment_error_rate"],
-        "entropy": row["attention_entropy"],
-        "exact match": row["exact_match"],
-    }
-    return {name: x for name, x in found.items() if x is not None}
+_FORMS = {
+    "BLEU": ".1f",
+    "perplexity": ".2f",
+    "AER": ".3f",
+    "entropy": ".2f",
+    "exact match": ".1%",
+    "accuracy": ".1f",
+}
 
 
 def _figures(paper: Mapping[str, str]) -> dict[str, float]:
@@ -181,10 +168,8 @@ def _where(folder: Path) -> list[str]:
     return [f"--resume={kept[-1]}" if kept else f"--output_dir={folder}"]
 
 
-def _rows(folder: Path) -> dict[int, dict[str, Any]]:
-    """The last row of each seed."""
-    lines = (folder / ROWS).read_text(encoding="utf-8").splitlines()
-    return {row["seed"]: row for row in map(json.loads, lines)}
+def _rows(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / ROWS).read_text(encoding="utf-8").splitlines()]
 
 
 def _run(words: Sequence[str]) -> None:
