@@ -2,9 +2,12 @@
 
     python -m experiments.tables
     python -m experiments.tables --only=vaswani3_parameters,britz4_parameters
+    python -m experiments.tables --scale=cpu --multi30k=FOLDER --only=luong4
 
 A number of ours was always made here, by code of the revision beside it. A cell has a scale:
-"exact" is counted, without training. The verdict follows from a rule that was written down before
-the run (`verdicts.py`); `mapping.py` says what each cell is. A run that was cut short goes on with
-`--resume`, cell by cell.
+"exact" is counted, without training; at "cpu" and "gpu" each row is a run of an experiment, such as
+`translate`, with small models, once for each seed, in the folder `runs`. The verdict follows from a
+rule that was written down before the run (`verdicts.py`); `mapping.py` says what each cell is. A
+run that was cut short goes on with `--resume`, in the middle of a training too, and a run that is in
+`runs` already is not made again.
 """
