@@ -20,6 +20,7 @@ width of the state.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -49,13 +50,14 @@ def orthogonal_blocks(key: jax.Array, shape: tuple[int, int], dtype: Any = jnp.f
     return jnp.concatenate([init(key, (rows, rows), dtype) for key in keys], axis=1)
 
 
-def uniform_around_zero(scale: float) -> Initializer:
+@dataclasses.dataclass(frozen=True)  # not a closure: its repr says the scale
+class uniform_around_zero:  # noqa: N801 - an initializer, as those of `nn.initializers`
     """Uniform in [−scale, scale]."""
 
-    def init(key: jax.Array, shape: tuple[int, ...], dtype: Any = jnp.float32) -> jax.Array:
-        return jax.random.uniform(key, shape, dtype, -scale, scale)
+    scale: float
 
-    return init
+    def __call__(self, key: jax.Array, shape: tuple[int, ...], dtype: Any = jnp.float32):
+        return jax.random.uniform(key, shape, dtype, -self.scale, self.scale)
 
 
 class Cell(nn.Module):

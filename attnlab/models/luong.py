@@ -107,7 +107,7 @@ class Luong(Seq2Seq):
     @property
     def weights_follow_input(self) -> bool:
         """True of the scores that look at the source's content: Luong et al. 2015, footnote 14."""
-        return self.score != "location"
+        return self.attends and self.score != "location"
 
     def setup(self):
         if self.attends:
@@ -116,7 +116,7 @@ class Luong(Seq2Seq):
         require(
             self.score is not None or (self.window == "global" and not self.input_feeding),
             "score=None has no attention: no window, and no h̃ to feed to the next step; got "
-            f"window={self.window!r}, input_feeding={self.input_feeding}",
+            f"window={self.window!r}, input_feeding={self.input_feeding} (give 'global' and False)",
         )
         embedding = {
             "features": self.embed_features,

@@ -95,8 +95,8 @@ def attend(
         _Differentiable(x.score, pad_queries(x.q), pad_keys(x.k), pad_keys(x.v), bias),
         _Fixed(None if x.mask is None else x.mask.pad(block_q, block_k), seeds),
     )
-    # The backward carries gradients through a CPU's cache as well; else twice the rows fit in it,
-    # but of a window's rows half would not see a key that the others see.
+    # The backward carries gradients through a CPU's cache as well; else twice the rows fit in it.
+    # In a window twice the rows would multiply blocks of keys that half of them cannot see.
     doubles = not rows_are_given and block_q == 512 and _window_width(x.mask) is None
     doubles &= operands[0].q.shape[-2] % (2 * block_q) == 0
     cpu_forward_block_q = 2 * block_q if doubles else block_q

@@ -8,6 +8,6 @@ A number of ours was always made here, by code of the revision beside it. A cell
 "exact" is counted, without training; at "cpu" and "gpu" each row is a run of an experiment, such as
 `translate`, with small models, once for each seed, in the folder `runs`. The verdict follows from a
 rule that was written down before the run (`verdicts.py`); `mapping.py` says what each cell is. A
-run that was cut short goes on with `--resume`, in the middle of a training too, and a run that is in
-`runs` already is not made again.
+run that was cut short goes on with `--resume`, in the middle of a training too, and a training that
+is in `runs` already is not made again.
 """

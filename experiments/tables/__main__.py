@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 from attnlab.runs import command_line, loop, provenance
+from attnlab.runs.command_line import say
+from attnlab.runs.errors import Stopped
 from attnlab.runs.folder import Folder
 from attnlab.runs.rows import Rows
 from experiments import tables
@@ -31,18 +34,25 @@ def run(settings: Settings, folder: Folder) -> int:
     rows: Rows[tuple[Cell, int], Found] = Rows(
         folder, lambda row: (Cell(row.table, row.row), row.seed), [Found]
     )
-    here = rows.environment = provenance.describe()
+    # Children train: a parent that held an accelerator would leave them none.
+    trains = any(TABLES[name].trains for name in settings.tables())
+    here: dict[str, Any] = {} if trains else provenance.describe()
     context = Context(settings.scale, folder.begin() / RUNS, settings.seeds, settings.data())
 
     def measure(cell: Cell) -> Iterator[Found]:
-        for seed, values, where in TABLES[cell.table].measure(cell.row, context):
-            rows.environment = where or here
-            yield Found(cell.table, cell.row, dict(values), seed)
+        try:
+            for seed, values, where in TABLES[cell.table].measure(cell.row, context):
+                rows.environment = where or here
+                yield Found(cell.table, cell.row, dict(values), seed)
+        except Stopped as error:  # a cell's failure: the others go on
+            say(f"{cell}: {error}")
 
     def keys(cell: Cell) -> list[tuple[Cell, int]]:
         return [(cell, seed) for seed in (settings.seeds if TABLES[cell.table].trains else (0,))]
 
     def line(found: Sequence[Found]) -> str:
+        if not found:
+            return "nothing was measured"
         one = found[0]
         return TABLES[one.table].shown(one.row, [one.values for one in found])
 
@@ -66,7 +76,8 @@ def run(settings: Settings, folder: Folder) -> int:
         report=reported,
         keys=keys,
     )
-    return loop.run(job, settings.cells(), folder, rows, where=here["device"])
+    where = here.get("device", "this machine, by other experiments")
+    return loop.run(job, settings.cells(), folder, rows, where=where)
 
 
 if __name__ == "__main__":

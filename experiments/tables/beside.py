@@ -24,12 +24,14 @@ class Context:
       folder: folder of the trainings.
       seeds: seeds of the trainings.
       data: flags of an experiment that name its text.
+      ran: runs that were made or found already, by their folders.
     """
 
     scale: str
     folder: Path
     seeds: tuple[int, ...]
     data: tuple[str, ...]
+    ran: set[Path] = dataclasses.field(default_factory=set)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -103,7 +105,11 @@ class Beside(abc.ABC):
 
     @abc.abstractmethod
     def measure(self, row: str, context: Context) -> Iterator[tuple[int, Values, Any]]:
-        """Seed and numbers of a row, and the environment where it is not this process's."""
+        """Seed and numbers of a row, and the environment where it is not this process's.
+
+        Raises:
+          Stopped: the row cannot be measured, or not all of it; the other rows can.
+        """
 
     @abc.abstractmethod
     def shown(self, row: str, values: Sequence[Values]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import dataclasses
+import functools
 import io
 import shlex
 from collections.abc import Mapping, Sequence
@@ -21,6 +22,14 @@ __all__ = ["Line", "Section", "csv_text", "figures", "markdown", "published", "s
 
 PUBLISHED = Path(__file__).parents[1] / "published"
 NOT_RUN = "not run"
+_SCALES = {
+    "exact": "Numbers are counted, without training.",
+    "cpu": "Models are trained as `translate --preset=small` does: 128 wide, on Multi30k from"
+    " German to English, where the papers translate from English; 1200 steps of 64 pairs, the"
+    " Transformer 800; greedy search.",
+    "gpu": "Models are trained as `translate --preset=gpu` does, on Multi30k from German to"
+    " English, where the papers translate from English.",
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,6 +81,11 @@ class Section:
     def table(self) -> Beside:
         """The table."""
         return TABLES[self.name]
+
+    @functools.cached_property
+    def figure(self) -> Any:
+        """The figure of the rows; None = there is nothing to draw."""
+        return self.table.figure(self.paper, self.found)
 
 
 def published(names: Sequence[str]) -> dict[str, Table]:
@@ -138,7 +152,8 @@ def markdown(found: Sequence[Section], *, command: str, where: str) -> str:
     """
     trains = any(section.table.trains for section in found)
     rules = verdicts.RULES["trained" if trains else "exact"]
-    parts = ["# Published tables beside ours", summary(found), rules]
+    scale = _SCALES[found[0].lines[0].scale]
+    parts = ["# Published tables beside ours", summary(found), scale, rules]
     for section in found:
         parts += _markdown_of(section)
     return "\n\n".join([*parts, "## Where", f"    {command}", where]) + "\n"
@@ -166,12 +181,14 @@ def csv_text(found: Sequence[Section]) -> str:
 
 def figures(found: Sequence[Section]) -> dict[str, Any]:
     """The figures by the name of their table; None where there is nothing to draw."""
-    return {section.name: section.table.figure(section.paper, section.found) for section in found}
+    return {section.name: section.figure for section in found}
 
 
 def _markdown_of(section: Section) -> list[str]:
     table, lines = section.table, section.lines
     columns = table.columns(section.paper, section.found)
+    if table.trains:
+        columns["seeds"] = {line.row: line.seeds for line in lines}
     header = ["row", "paper", "ours", "verdict", *columns]
     cells = [
         [line.row, line.paper, line.ours, line.verdict]
@@ -180,7 +197,10 @@ def _markdown_of(section: Section) -> list[str]:
     ]
     parts = [f"## {table.title}", markdown_table(header, cells)]
     parts += table.remarks(section.paper, section.found)
-    if table.figure(section.paper, section.found):
+    revisions = list(dict.fromkeys(line.revision for line in lines if line.revision))
+    if len(revisions) > 1:
+        parts.append(f"Rows are of several revisions: {', '.join(revisions)}.")
+    if section.figure is not None:
         parts.append(f"![{table.title}: gaps, the paper's and ours]({section.name}.svg)")
     parts += [table.note] if table.note else []
     last = lines[-1]

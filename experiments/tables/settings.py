@@ -42,15 +42,16 @@ class Settings(Flags):
     scale: str = flag(
         "exact",
         f"Scale of ours: {', '.join(SCALES)}; exact is counted, without training, cpu and gpu are "
-        "trained on Multi30k.",
+        "trained, translation on Multi30k.",
         choices=SCALES,
     )
     multi30k: str | None = flag(
         None,
         f"Folder of Multi30k's text, {' and '.join(f'train.{x}.gz' for x in LANGUAGES)} and so on: "
         f"{', '.join(MULTI30K)}.",
+        is_path=True,
     )
-    seeds: tuple[int, ...] = flag((0, 1, 2), "Seeds of the trainings.", least=0, below=2**31)
+    seeds: tuple[int, ...] = flag((0, 1, 2), "Seeds of the trainings.", least=0, below=2**29)
 
     def __post_init__(self) -> None:
         """Checks each value, and whether they go together.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import json
+import os
 import re
 import shlex
 import subprocess
@@ -12,15 +12,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from attnlab.runs.command_line import say
+from attnlab.bench.workers import death
+from attnlab.runs import provenance
+from attnlab.runs.command_line import BAD_FLAG, say
 from attnlab.runs.errors import Invalid, Stopped
-from attnlab.runs.folder import ROWS, SETTINGS
-from attnlab.runs.interrupts import signal_of
+from attnlab.runs.folder import SETTINGS, Folder
+from attnlab.runs.interrupts import signal_of, uninterrupted
 from attnlab.runs.units import spread
 from experiments.tables import verdicts
 from experiments.tables.beside import Beside, Context, Values
 from experiments.tables.figure import gaps_figure
-from experiments.tables.trainings import SCALES, Trainings
+from experiments.tables.trainings import Trainings
 
 __all__ = ["TrainedTable"]
 
@@ -34,6 +36,7 @@ class TrainedTable(Beside):
       score: name of the score that stands beside the paper's.
       base: row that the others are compared with; None = each with the one above it.
       tie: gap of the paper below which two rows count as equal.
+      not_comparable: reason why a row's gap says nothing about the paper's, by its name.
     """
 
     trainings: Trainings
@@ -41,6 +44,7 @@ class TrainedTable(Beside):
     score: str = "BLEU"
     base: str | None = None
     tie: float = 0.3
+    not_comparable: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     @property
     def rows(self) -> Sequence[str]:
@@ -48,7 +52,7 @@ class TrainedTable(Beside):
 
     @property
     def scales(self) -> Sequence[str]:
-        return SCALES
+        return self.trainings.scales
 
     @property
     def trains(self) -> bool:
@@ -60,33 +64,42 @@ class TrainedTable(Beside):
 
     def command(self, name: str, row: str, context: Context) -> list[str]:
         del name
-        seeds = ",".join(map(str, context.seeds))
-        data = context.data if self.of_text else ()
-        trained = self.trainings.flags(row, context.scale)
-        return [self.trainings.experiment, *trained, f"--seeds={seeds}", *data]
+        return [self.trainings.experiment, *self._flags(row, context)]
 
     def measure(self, row: str, context: Context) -> Iterator[tuple[int, Values, Any]]:
         """Trains what is missing in a run of its own; one that is there already is found.
 
         Raises:
-          Invalid: the seeds' rows are of several revisions.
-          Stopped: the run did not end well.
+          Invalid: its experiment does not accept the flags.
+          Stopped: a training failed, or the seeds that are done are of another revision.
         """
-        experiment, flags = self.trainings.experiment, self.trainings.flags(row, context.scale)
-        folder = context.folder / _as_name([experiment, *flags])
-        _, *flags = self.command("", row, context)
-        say()
-        _run([f"experiments.{experiment}", *flags, *_where(folder)])
-        scores = self.trainings.scores(row, _rows(_kept(folder)[-1]))
-        revisions = {seed: scores[seed][1]["revision"] for seed in context.seeds}
-        if len(set(revisions.values())) > 1:
-            listed = ", ".join(f"seed {seed} of {x or '?'}" for seed, x in revisions.items())
-            raise Invalid(
-                f"{folder}: {listed}; a row is of one revision: delete the folder, and it is "
-                "trained again"
-            )
+        name = self.trainings.experiment
+        place = context.folder / _as_name([name, *self.trainings.flags(row, context.scale)])
+        why = ""
+        if place not in context.ran:
+            _require_revision(place, self._read(row, place), context.seeds)
+            say()
+            why = _run([f"experiments.{name}", *self._flags(row, context), *_where(place)])
+            context.ran.add(place)
+        scores = self._read(row, place)
         for seed in context.seeds:
-            yield seed, *scores[seed]
+            if seed in scores:
+                yield seed, *scores[seed]
+        if missing := [seed for seed in context.seeds if seed not in scores]:
+            listed = ", ".join(map(str, missing))
+            raise Stopped(f"seed {listed} of {row}: {why or f'no row in {place}'}")
+
+    def _flags(self, row: str, context: Context) -> list[str]:
+        seeds = ",".join(map(str, context.seeds))
+        data = context.data if self.of_text else ()
+        return [*self.trainings.flags(row, context.scale), f"--seeds={seeds}", *data]
+
+    def _read(self, row: str, place: Path) -> dict[int, tuple[dict[str, float], Any]]:
+        kept = _kept(place)
+        if not kept:
+            return {}
+        found = Folder.kept(self.trainings.experiment, kept[-1]).rows()
+        return self.trainings.scores(row, list(found.values()))
 
     def shown(self, row: str, values: Sequence[Values]) -> str:
         del row
@@ -95,9 +108,11 @@ class TrainedTable(Beside):
     def verdicts(
         self, paper: Mapping[str, str], found: Mapping[str, Sequence[Values]]
     ) -> dict[str, str]:
-        return verdicts.of_gaps(
+        judged = verdicts.of_gaps(
             _figures(paper), self._scores(found), against=self._against(), tie=self.tie
         )
+        reasons = {row: why for row, why in self.not_comparable.items() if row in judged}
+        return judged | {row: f"not comparable: {why}" for row, why in reasons.items()}
 
     def columns(
         self, paper: Mapping[str, str], found: Mapping[str, Sequence[Values]]
@@ -105,8 +120,9 @@ class TrainedTable(Beside):
         """The gaps that are judged, and our other scores."""
         columns: dict[str, dict[str, str]] = {"paper's gap": {}, "our gap": {}}
         for gap in verdicts.gaps(_figures(paper), self._scores(found), self._against()):
-            columns["paper's gap"][gap.row] = f"{gap.paper:+.2f}"
-            columns["our gap"][gap.row] = f"{gap.ours:+.2f}, spread {gap.spread:.2f}"
+            form = _FORMS[self.score]
+            columns["paper's gap"][gap.row] = f"{gap.paper:+{form}}"
+            columns["our gap"][gap.row] = f"{gap.ours:+{form}}, spread {gap.spread:{form}}"
         for name, form in _FORMS.items():
             if name != self.score:
                 columns[name] = {
@@ -168,24 +184,46 @@ def _where(folder: Path) -> list[str]:
     return [f"--resume={kept[-1]}" if kept else f"--output_dir={folder}"]
 
 
-def _rows(folder: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (folder / ROWS).read_text(encoding="utf-8").splitlines()]
-
-
-def _run(words: Sequence[str]) -> None:
-    """Runs a module; Ctrl-C and SIGTERM reach it once, and it keeps what it has.
+def _require_revision(
+    place: Path, scores: Mapping[int, tuple[Values, Any]], seeds: Sequence[int]
+) -> None:
+    """Refuses to train the other seeds of a row at another revision.
 
     Raises:
-      Stopped: its exit status is not 0; what it said stands above.
+      Stopped: seeds that are done are of another revision, or of several.
     """
-    command = [sys.executable, "-m", *words]
-    process = subprocess.Popen(command, start_new_session=True)
+    revisions = {scores[seed][1]["revision"] for seed in seeds if seed in scores}
+    missing = any(seed not in scores for seed in seeds)
+    if len(revisions | ({provenance.revision()} if missing and scores else set())) > 1:
+        raise Stopped(
+            f"{place} has seeds of revision {', '.join(sorted(revisions))}, and a row is of one: "
+            "go on there with that revision, or delete the folder"
+        )
+
+
+def _run(words: Sequence[str]) -> str:
+    """Runs a module to its end; why it failed, or "".
+
+    It has a session of its own, so that Ctrl-C reaches it once, from here; it keeps what it has.
+
+    Raises:
+      Invalid: the module does not accept its flags; what it said stands above.
+    """
+    root = str(Path(__file__).parents[2])
+    paths = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH", "")]))
+    process = subprocess.Popen(
+        [sys.executable, "-P", "-m", *words],
+        start_new_session=True,
+        env=dict(os.environ, PYTHONPATH=paths),
+    )
     try:
         status = process.wait()
     except KeyboardInterrupt as error:
         process.send_signal(signal_of(error))
-        process.wait()
+        with uninterrupted():
+            process.wait()
         raise
-    if status:
-        said = shlex.join(["python", "-m", *words])
-        raise Stopped(f"{said} ended with status {status}")
+    said = shlex.join(["python", "-m", *words])
+    if status == BAD_FLAG:
+        raise Invalid(f"{said}: not accepted")
+    return f"{said}: {death(status)}" if status else ""

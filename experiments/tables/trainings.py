@@ -9,7 +9,7 @@ from typing import Any, Protocol
 __all__ = ["SCALES", "Duplications", "Trainings", "Translations"]
 
 SCALES = ("cpu", "gpu")
-Rows = Sequence[Mapping[str, Any]]  # of a run's results.jsonl
+Lines = Sequence[Mapping[str, Any]]  # of a run's results.jsonl
 
 
 class Trainings(Protocol):
@@ -26,6 +26,11 @@ class Trainings(Protocol):
         ...
 
     @property
+    def scales(self) -> Sequence[str]:
+        """The scales that the flags have a meaning at."""
+        ...
+
+    @property
     def of_text(self) -> bool:
         """Whether the models are trained on the text that the user names."""
         ...
@@ -34,7 +39,7 @@ class Trainings(Protocol):
         """The flags that make a row, without those of seeds and text."""
         ...
 
-    def scores(self, row: str, found: Rows) -> dict[int, tuple[dict[str, float], Any]]:
+    def scores(self, row: str, found: Lines) -> dict[int, tuple[dict[str, float], Any]]:
         """The scores of a row by seed, each with the environment that they were measured in."""
         ...
 
@@ -46,10 +51,12 @@ class Translations:
     Attributes:
       models: flags that make a row another than the preset's, by the name of the row.
       of_text: whether models are trained on a text; False = on dates, whose links are known.
+      scales: scales that the flags have a meaning at.
     """
 
     models: Mapping[str, Sequence[str]]
     of_text: bool = True
+    scales: Sequence[str] = SCALES
 
     experiment = "translate"
 
@@ -61,7 +68,7 @@ class Translations:
         preset = {"cpu": "small", "gpu": "gpu"}[scale] if self.of_text else "dates"
         return [f"--preset={preset}", *self.models[row]]
 
-    def scores(self, row: str, found: Rows) -> dict[int, tuple[dict[str, float], Any]]:
+    def scores(self, row: str, found: Lines) -> dict[int, tuple[dict[str, float], Any]]:
         del row
 
         def of(one: Mapping[str, Any]) -> dict[str, float]:
@@ -69,7 +76,7 @@ class Translations:
                 "BLEU": one["bleu"] and one["bleu"]["score"],
                 "perplexity": one["perplexity"],
                 "AER": one["alignment_error_rate"],
-                "entropy": one["attention_entropy"],
+                "entropy": one.get("attention_entropy"),
                 "exact match": one["exact_match"],
             }
             return {name: x for name, x in scores.items() if x is not None}
@@ -86,6 +93,7 @@ class Duplications:
 
     experiment = "duplication"
     of_text = False
+    scales = SCALES
 
     @property
     def rows(self) -> Sequence[str]:
@@ -96,7 +104,7 @@ class Duplications:
         small = ["--words=31", "--nogrid"] if scale == "cpu" else []
         return [f"--preset={scale}", *small]
 
-    def scores(self, row: str, found: Rows) -> dict[int, tuple[dict[str, float], Any]]:
+    def scores(self, row: str, found: Lines) -> dict[int, tuple[dict[str, float], Any]]:
         trained, evaluated = row.split(", ")
         return {
             one["seed"]: ({"accuracy": 100 * one["accuracy"]}, one["environment"])

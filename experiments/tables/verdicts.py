@@ -25,7 +25,8 @@ __all__ = [
 TOLERANCE = 0.15  # of an exponent: blocks are whole, and a sequence has ends
 EXACT, NOT_REPRODUCED = "exact", "not reproduced"
 SAME_ORDER, WITHIN = "same order", "same order and gap within spread"
-BASE, NOT_PRINTED, ONE_SEED = "(base)", "(not in the paper)", "(one seed has no spread)"
+BASE, NOT_PRINTED = "(base)", "(the paper has none)"
+ONE_SEED, NO_BASE = "(one seed has no spread)", "(no spread of the row that it is compared with)"
 RULES = {
     "exact": (
         "A number of parameters is *exact* where ours, rounded as the paper rounds, is the paper's;"
@@ -36,7 +37,7 @@ RULES = {
     "trained": (
         "Of a score that training decides, the gap between two rows is judged, the paper's and that"
         " of our means over the seeds. The *spread* of our gap is twice its standard error; for"
-        " the variance of a row counts its own or the mean of all rows of the table, whichever is"
+        " the variance of a row counts its own or the median of the table's rows, whichever is"
         " larger. A gap of the paper is none if it is smaller than a tie, ours if it is smaller"
         " than its spread. Where both have the same sign, or none, it is the *same order*, *and gap"
         " within spread* if the two gaps differ by no more than it. Else: *not reproduced*."
@@ -126,7 +127,9 @@ def of_gaps(
     def other(row: str) -> str:
         if row not in paper or against.get(row, row) not in paper:
             return NOT_PRINTED
-        return BASE if row not in against else ONE_SEED
+        if row not in against:
+            return BASE
+        return NO_BASE if len(ours[row]) > 1 else ONE_SEED
 
     return {row: found.get(row) or other(row) for row in ours}
 
@@ -137,11 +140,11 @@ def gaps(
     against: Mapping[str, str],
 ) -> list[Gap]:
     """The gaps of all rows that have one in the paper and a spread here; arguments of `of_gaps`."""
-    several = {row: scores for row, scores in ours.items() if len(scores) > 1 and row in paper}
+    several = _several(ours)
     return [
         _gap(row, other, paper, several)
         for row, other in against.items()
-        if {row, other} <= several.keys()
+        if {row, other} <= several.keys() & paper.keys()
     ]
 
 
@@ -150,8 +153,8 @@ def pairs(
 ) -> dict[str, int]:
     """How many pairs of rows that the paper tells apart are in its order here, and how many not."""
     counts = {"in the same order": 0, "in the other order": 0, "within the spread": 0}
-    several = {row: scores for row, scores in ours.items() if len(scores) > 1 and row in paper}
-    for one, other in itertools.combinations(several, 2):
+    several = _several(ours)
+    for one, other in itertools.combinations([row for row in several if row in paper], 2):
         gap = _gap(one, other, paper, several)
         if theirs := _sign(gap.paper, tie):
             order = theirs * _sign(gap.ours, gap.spread)
@@ -159,15 +162,20 @@ def pairs(
     return counts
 
 
+def _several(ours: Mapping[str, Sequence[float]]) -> dict[str, Sequence[float]]:
+    return {row: scores for row, scores in ours.items() if len(scores) > 1}
+
+
 def _gap(
     row: str, against: str, paper: Mapping[str, float], ours: Mapping[str, Sequence[float]]
 ) -> Gap:
-    pooled = statistics.fmean(statistics.variance(scores) for scores in ours.values())
+    usual = statistics.median(statistics.variance(scores) for scores in ours.values())
     error = math.sqrt(
-        sum(max(statistics.variance(x), pooled) / len(x) for x in (ours[row], ours[against]))
+        sum(max(statistics.variance(x), usual) / len(x) for x in (ours[row], ours[against]))
     )
+    theirs = round(paper[row] - paper[against], 9)  # of figures with a few decimals
     gap = statistics.fmean(ours[row]) - statistics.fmean(ours[against])
-    return Gap(row, against, paper[row] - paper[against], gap, 2 * error)
+    return Gap(row, against, theirs, gap, 2 * error)
 
 
 def _sign(gap: float, least: float) -> int:

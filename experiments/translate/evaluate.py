@@ -104,10 +104,11 @@ def date_alignment_error(
 def attention_entropy(
     model: Seq2Seq, variables: Any, corpus: Corpus, tokenizers: Tokenizers
 ) -> float | None:
-    """Mean entropy of the weights, in nats, when the model reads the right targets.
+    """Mean entropy of the weights of a token, in nats, when the model reads the right targets.
 
     It is 0 where each token of a target looks at one of the source, and the log of the source's
-    length where it looks at all alike. None if the model has no attention.
+    length where it looks at all alike. Weights that do not sum to 1 are divided by their sum; EOS,
+    and a token that sees nothing, do not count. None if the model has no attention.
     """
     if not model.attends:
         return None

@@ -197,7 +197,7 @@ def _cpu() -> Preset:
 
 
 def _small() -> Preset:
-    """Multi30k with models an eighth as wide as the papers': a few minutes a model on a CPU core.
+    """Multi30k with models 128 wide: five to eight minutes a model on one CPU core.
 
     The cells of `tables --scale=cpu`: all recurrent models have the same budget.
     """

@@ -1,19 +1,21 @@
 """Trained tables: their commands, and runs of `translate` from end to end."""
 
+import csv
 import json
 import subprocess
+from pathlib import Path
 
 import pytest
 
 from attnlab.runs import command_line, figure_files
-from attnlab.runs.errors import Stopped
+from attnlab.runs.errors import Invalid
 from experiments.duplication.settings import Settings as DuplicationSettings
 from experiments.tables import __main__ as experiment
 from experiments.tables import mapping, report, trained
 from experiments.tables.beside import Context
 from experiments.tables.settings import LANGUAGES, MULTI30K
 from experiments.tables.trained import TrainedTable
-from experiments.tables.trainings import SCALES, Duplications, Translations
+from experiments.tables.trainings import Duplications, Translations
 from experiments.translate import __main__ as translate
 from experiments.translate import training
 from experiments.translate.settings import Settings as TranslateSettings
@@ -37,8 +39,9 @@ SETTINGS = {"translate": TranslateSettings, "duplication": DuplicationSettings}
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("scale", SCALES)
-@pytest.mark.parametrize("name", TABLES)
+@pytest.mark.parametrize(
+    ("name", "scale"), [(name, scale) for name, table in TABLES.items() for scale in table.scales]
+)
 def test_every_row_is_a_command_that_its_experiment_accepts(name, scale, multi30k):
     settings = experiment.Settings(only=(name,), scale=scale, multi30k=str(multi30k))
     context = Context(scale, multi30k, (0, 1, 2), settings.data())
@@ -84,6 +87,56 @@ def test_a_table_with_several_columns_has_a_row_for_each():
     assert set(paper) == set(table.rows) and paper["LSH-4, full"] == "0.8"
 
 
+def test_a_training_that_fails_leaves_its_other_seeds_and_rows(monkeypatch, tmp_path):
+    """A row with a seed that diverges keeps the others; the run goes on, and ends with status 1."""
+    monkeypatch.setattr(figure_files, "save", tiny.save_nothing)
+    monkeypatch.setitem(mapping.TABLES, "luong6", SMALL)
+
+    def run(words):
+        (place,) = (word.partition("=")[2] for word in words if word.startswith("--output_dir="))
+        folder = Path(place) / "translate-1"
+        folder.mkdir(parents=True)
+        (folder / "settings.json").write_text("{}")
+        fails = "--models=luong" in words
+        scores = {"bleu": None, "perplexity": None, "exact_match": 0.5}
+        for seed in (0,) if fails else (0, 1):
+            row = scores | {"seed": seed, "alignment_error_rate": 0.2 + seed / 10}
+            with (folder / "results.jsonl").open("a") as file:
+                file.write(json.dumps(row | {"environment": {"revision": "abc"}}) + "\n")
+        return "diverged" if fails else ""
+
+    monkeypatch.setattr(trained, "_run", run)
+    flags = ["--only=luong6", "--scale=cpu", "--seeds=0,1"]
+    status, out, err = tiny.run(experiment, *flags, f"--output_dir={tmp_path}")
+    assert status == 1 and "seed 1 of global (location): diverged" in out
+    (folder,) = tmp_path.glob("tables-*")
+    first, second = csv.DictReader((folder / "results.csv").read_text().splitlines())
+    assert (first["ours"], first["seeds"]) == ("0.200", "0")
+    assert (second["ours"], second["seeds"]) == ("0.250 ± 0.071", "0,1")
+    assert second["verdict"] == "(no spread of the row that it is compared with)"
+
+
+def test_a_row_that_says_nothing_of_the_papers_is_not_judged():
+    scores = {row: [{"AER": 0.5}, {"AER": 0.6}] for row in TABLES["luong6"].rows}
+    found = TABLES["luong6"].verdicts({row: "0.3" for row in scores}, scores)
+    assert found["local-m (general)"].startswith("not comparable: ")
+
+
+def test_a_ladder_compares_each_row_with_the_one_above():
+    table = TABLES["luong1"]
+    first, second, third, *_ = table.rows
+    found = {
+        row: [{"BLEU": score + x} for x in (-0.1, 0.1)]
+        for row, score in ((first, 10.0), (second, 12.0), (third, 12.1))
+    }
+    paper = {first: "11.3", second: "12.6", third: "14.0"}
+    judged = table.verdicts(paper, found)
+    assert judged[first] == "(base)" and judged[second] == "same order"
+    assert judged[third] == "not reproduced: no gap beyond the spread"
+    assert "from the row above" in table.remarks(paper, found)[0]
+    assert len(table.figure(paper, found).axes[0].get_yticks()) == 2
+
+
 FLAGS = ("--steps=2", "--validate_every=2", "--log_every=2", "--devices=1")
 SMALL = TrainedTable(
     "Small",
@@ -111,9 +164,7 @@ def test_a_table_is_trained_found_again_and_of_one_revision(quick_compile, monke
 
     def run(words):
         ran.append(words)
-        status, _, err = tiny.run(translate, *words[1:])
-        if status:
-            raise Stopped(err)
+        return tiny.run(translate, *words[1:])[2]
 
     monkeypatch.setattr(trained, "_run", run)
     flags = ["--only=luong6", "--scale=cpu", "--seeds=0,1"]
@@ -132,9 +183,11 @@ def test_a_table_is_trained_found_again_and_of_one_revision(quick_compile, monke
     (folder / "results.jsonl").unlink()
     ran.clear()
     status, out, err = tiny.run(experiment, f"--resume={folder}")
-    assert status == 0 and all("--resume=" in words[-1] for words in ran)
+    assert status == 0 and len(ran) == 2 and all("--resume=" in words[-1] for words in ran)
     assert len(list((folder / "runs").glob("*/*"))) == 2
-    # Seeds of several revisions are not mixed.
+    again = map(json.loads, (folder / "results.jsonl").read_text().splitlines())
+    assert [row["values"] for row in again] == [row["values"] for row in rows]
+    # Seeds of several revisions are not mixed, and the other rows do not suffer from it.
     (kept,) = (folder / "runs").glob("*luong*/*/results.jsonl")
     first, second = kept.read_text().splitlines()
     other = json.loads(second)
@@ -142,7 +195,9 @@ def test_a_table_is_trained_found_again_and_of_one_revision(quick_compile, monke
     kept.write_text(f"{first}\n{json.dumps(other)}\n")
     (folder / "results.jsonl").unlink()
     status, out, err = tiny.run(experiment, f"--resume={folder}")
-    assert status == 1 and "seed 1 of 0123abcd; a row is of one revision" in out
+    assert status == 1 and "has seeds of revision 0123abcd, " in out
+    assert len((folder / "results.jsonl").read_text().splitlines()) == 2
+    assert " not run |" in (folder / "report.md").read_text()
 
 
 @pytest.mark.parametrize(
@@ -167,9 +222,12 @@ def test_text_that_no_table_reads_is_refused(multi30k):
     assert status == 2 and "none of the tables needs it" in err
 
 
-def test_a_run_that_fails_or_is_interrupted_ends_ours(monkeypatch):
-    trained._run(["timeit", "-n", "1", "pass"])
-    with pytest.raises(Stopped, match="python -m json.tool --no ended with status 2"):
+def test_a_run_that_fails_says_why_and_one_that_is_interrupted_ends_ours(monkeypatch, tmp_path):
+    assert trained._run(["timeit", "-n", "1", "pass"]) == ""
+    (bad := tmp_path / "bad.json").write_text("?")
+    failed = trained._run(["json.tool", str(bad)])
+    assert failed == f"python -m json.tool {bad}: its process ended with status 1"
+    with pytest.raises(Invalid, match="python -m json.tool --no: not accepted"):
         trained._run(["json.tool", "--no"])
     wait, waited = subprocess.Popen.wait, []
 

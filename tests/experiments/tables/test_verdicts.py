@@ -36,15 +36,32 @@ def test_the_verdict_on_a_gap(row, mean, verdict):
 
 def test_rows_without_a_gap_say_why():
     assert of()["base"] == "(base)"
-    assert of(new=around(31))["new"] == "(not in the paper)"
+    assert of(new=around(31))["new"] == "(the paper has none)"
     assert of(better=[32.0])["better"] == "(one seed has no spread)"
+    for base in ([30.0], []):
+        ours = {"better": around(32), "base": base} if base else {"better": around(32)}
+        judged = verdicts.of_gaps(PAPER, ours, against=AGAINST, tie=0.3)
+        assert judged["better"] == "(no spread of the row that it is compared with)"
 
 
 def test_the_spread_is_of_the_larger_variance():
     """A row whose seeds agree by chance is no surer than the table; one that varies is less."""
-    ours = {"base": [30.0, 30.0, 30.0], "better": [31.0, 32.0, 33.0]}
+    ours = {"base": [30.0] * 3, "better": [31.0, 32.0, 33.0], "new": [29.0, 29.5, 30.0]}
     (gap,) = verdicts.gaps(PAPER, ours, {"better": "base"})
-    assert gap.ours == 2.0 and gap.spread == pytest.approx(2 * ((0.5 + 1.0) / 3) ** 0.5)
+    assert gap.ours == 2.0 and gap.spread == pytest.approx(2 * ((0.25 + 1.0) / 3) ** 0.5)
+
+
+def test_a_row_that_collapses_leaves_the_verdicts_of_others():
+    ours = {"equal": around(30), "better": around(32), "worse": [1.0, 8.0, 19.0]}
+    found = of(**ours)
+    assert found["better"] == WITHIN and found["equal"] == WITHIN
+
+
+def test_a_gap_as_large_as_a_tie_is_one_whatever_its_last_bits():
+    for one, other in ((25.8, 25.5), (25.4, 25.1)):
+        paper = {"one": one, "other": other}
+        ours = {"one": around(30), "other": around(20)}
+        assert sum(verdicts.pairs(paper, ours, tie=0.3).values()) == 1
 
 
 def test_pairs_are_counted_by_their_order():

@@ -13,7 +13,7 @@ from attnlab.tokens import NUM_SPECIAL
 from attnlab.training.evaluation_figures import Alignment
 from experiments.translate import drawn
 from experiments.translate.corpus import Corpus, Drawn, Tokenizers
-from experiments.translate.evaluate import date_alignment_error, translate
+from experiments.translate.evaluate import attention_entropy, date_alignment_error, translate
 
 TEXTS = ("2019-03-05", "1998-10-31")
 
@@ -52,6 +52,36 @@ class Diagonal(Seq2Seq):
         weights = jnp.eye(tokens.shape[1], memory.shape[1], -int(self.late))
         logits = jnp.zeros((*tokens.shape, NUM_SPECIAL + 256))
         return logits, jnp.broadcast_to(weights, (len(tokens), *weights.shape))
+
+
+class Uniform(Diagonal):
+    """Looks at `looks` tokens alike, with weights that sum to `total`; at EOS looks at one."""
+
+    looks: int = 4
+    total: float = 1.0
+
+    def decode(self, memory, tokens, *, deterministic=True, decode=False, return_weights=False):
+        shape = (*tokens.shape, memory.shape[1])
+        weights = jnp.where(jnp.arange(shape[-1]) < self.looks, self.total / self.looks, 0.0)
+        weights = jnp.broadcast_to(weights, shape)
+        last = jnp.arange(shape[1])[:, None] == len(TEXTS[0])  # the step that predicts EOS
+        one = jnp.arange(shape[-1]) == 0
+        logits = jnp.zeros((*tokens.shape, NUM_SPECIAL + 256))
+        return logits, jnp.where(last, one, weights)
+
+
+@pytest.mark.parametrize(
+    ("model", "entropy"),
+    [
+        (Diagonal(), 0),
+        (Diagonal(late=True), 0),
+        (Uniform(), np.log(4)),
+        (Uniform(looks=7, total=0.3), np.log(7)),
+        (Uniform(looks=1), 0),
+    ],
+)
+def test_the_entropy_is_of_the_shares_of_each_token(model, entropy):
+    assert attention_entropy(model, {}, CORPUS, BYTES) == pytest.approx(entropy, abs=1e-5)
 
 
 @pytest.mark.parametrize("late", [False, True])
