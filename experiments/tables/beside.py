@@ -122,7 +122,7 @@ class Beside(abc.ABC):
         """The verdict on each row that was found.
 
         Args:
-          paper: what the paper prints, by row; a row that it leaves blank is missing.
+          paper: numbers that the paper prints, by row; a row that it leaves blank is missing.
           found: our numbers by row, of all seeds.
         """
 

@@ -65,7 +65,7 @@ class Section:
 
     Attributes:
       name: name of the table.
-      paper: what the paper prints, by row.
+      paper: numbers that the paper prints, by row.
       found: our numbers by row, of all seeds.
       lines: lines of the table.
       source: origin of the paper's numbers.
