@@ -12,6 +12,8 @@ from experiments.tables.verdicts import Gap
 
 __all__ = ["gaps_figure"]
 
+_LETTER = 0.065  # inches, of a row's name; the title is larger
+
 
 def gaps_figure(gaps: Sequence[Gap], *, title: str, score: str) -> Figure:
     """A line for each row: the paper's gap, hollow, and ours with its spread.
@@ -22,8 +24,12 @@ def gaps_figure(gaps: Sequence[Gap], *, title: str, score: str) -> Figure:
       score: name of the score.
     """
     color, marker = SERIES[2]
+    bases = {gap.against for gap in gaps}
+    base = bases.pop() if len(bases) == 1 else "the row above in the table"
+    longest = max(len(gap.row) for gap in gaps)
     with figure_files.style():
-        figure = Figure(figsize=(6.4, 1.3 + 0.28 * len(gaps)), layout="constrained")
+        width = max(4.6 + _LETTER * longest, 1.4 * _LETTER * len(title))
+        figure = Figure(figsize=(width, 1.4 + 0.28 * len(gaps)), layout="constrained")
         axes = figure.subplots()
         heights = range(len(gaps))
         axes.axvline(0, color=INK, linewidth=0.8)
@@ -35,14 +41,10 @@ def gaps_figure(gaps: Sequence[Gap], *, title: str, score: str) -> Figure:
             [gap.paper for gap in gaps], heights, "o", markerfacecolor="none",
             markeredgecolor=INK, markersize=7, label="the paper",
         )  # fmt: skip
-        bases = {gap.against for gap in gaps}
-        several = len(bases) > 1
-        axes.set_yticks(
-            heights, [f"{gap.row} (from {gap.against})" if several else gap.row for gap in gaps]
-        )
-        axes.invert_yaxis()
-        axes.set_xlabel(f"{score}, gap" + f" from {bases.pop()}" * (not several), color=MUTED)
-        axes.set_title(title)
+        axes.set_yticks(heights, [gap.row for gap in gaps])
+        axes.set_ylim(len(gaps) - 0.5, -0.5)
+        axes.set_xlabel(f"{score}, gap from {base}", color=MUTED)
+        figure.suptitle(title, x=0.01, ha="left", fontsize="large", fontweight="bold")
         axes.grid(axis="x", color=GRID, linewidth=0.7)
         axes.set_axisbelow(True)
         figure.legend(loc="outside lower right", ncols=2, edgecolor="none", fontsize=8)

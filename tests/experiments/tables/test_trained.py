@@ -3,6 +3,7 @@
 import csv
 import json
 import subprocess
+import warnings
 from pathlib import Path
 
 import pytest
@@ -122,6 +123,16 @@ def test_a_row_that_says_nothing_of_the_papers_is_not_judged():
     assert found["local-m (general)"].startswith("not comparable: ")
 
 
+@pytest.mark.parametrize("name", TABLES)
+def test_a_figure_has_room_for_the_names_of_its_rows(name, tmp_path):
+    table = TABLES[name]
+    paper = table.paper(report.published([name])[name])
+    found = {row: [{table.score: score} for score in (1.0, 2.0)] for row in table.rows}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # a layout that does not fit is a warning
+        table.figure(paper, found).savefig(tmp_path / "figure.svg")
+
+
 def test_a_ladder_compares_each_row_with_the_one_above():
     table = TABLES["luong1"]
     first, second, third, *_ = table.rows
@@ -134,7 +145,9 @@ def test_a_ladder_compares_each_row_with_the_one_above():
     assert judged[first] == "(base)" and judged[second] == "same order"
     assert judged[third] == "not reproduced: no gap beyond the spread"
     assert "from the row above" in table.remarks(paper, found)[0]
-    assert len(table.figure(paper, found).axes[0].get_yticks()) == 2
+    (axes,) = table.figure(paper, found).axes
+    assert [label.get_text() for label in axes.get_yticklabels()] == [second, third]
+    assert axes.get_xlabel() == "BLEU, gap from the row above in the table"
 
 
 FLAGS = ("--steps=2", "--validate_every=2", "--log_every=2", "--devices=1")
