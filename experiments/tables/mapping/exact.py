@@ -1,4 +1,4 @@
-"""Which cell of which published table is which number of ours: the one place that says it."""
+"""Cells that need no training: which published table is which of our counts."""
 
 from __future__ import annotations
 
@@ -11,13 +11,8 @@ from experiments.tables.growth import Growth
 from experiments.tables.logits import LogitVariance
 from experiments.tables.parameters import Count
 from experiments.tables.paths import PathLength
-from experiments.tables.trained import TrainedTable
-from experiments.tables.trainings import SCALES as TRAINED_SCALES
-from experiments.tables.trainings import Duplications, Translations
 
-__all__ = ["SCALES", "TABLES"]
-
-SCALES = ("exact", *TRAINED_SCALES)
+__all__ = ["EXACT"]
 
 
 def _count(model: str, vocab_size: int | None, **fields: Any) -> Count:
@@ -44,59 +39,10 @@ def _grows(layer: str, work: str = "products", **paper: float) -> Growth:
     return Growth(layer, work, tuple(paper.items()))
 
 
-def _set(model: str, **fields: Any) -> tuple[str, ...]:
-    """Flags of `translate`: a model, and its fields that are not its recipe's."""
-    written = {name: str(x).lower() for name, x in fields.items()}
-    return (f"--models={model}", *(f"--set={model}.{name}={x}" for name, x in written.items()))
-
-
-def _luong(score: str | None, window: str = "global", **fields: Any) -> tuple[str, ...]:
-    local = {"window": window, "half_width": 4} if window != "global" else {}
-    return _set("luong", score=score, **local, **fields)
-
-
-def _vaswani(**fields: Any) -> tuple[str, ...]:
-    return _set("transformer", **fields)
-
-
-def _attention(kind: str, width: int) -> tuple[str, ...]:
-    return _set("britz", attention=kind, attention_features=width)
-
-
-_LUONG_WINDOW = "Sentences are half as long as the paper's, and so are the windows: D is 4, not 10."
-
-
-def _luong4(column: str, score: str, *, tie: float) -> TrainedTable:
-    return TrainedTable(
-        f"Scores and windows, {score}: Luong et al. 2015, Table 4",
-        "luong2015_table4.csv",
-        column,
-        Translations(
-            {
-                "global, location": _luong("location"),
-                "global, dot": _luong("dot"),
-                "global, general": _luong("general"),
-                "global, concat (footnote 15)": _luong("concat"),
-                "local-m, dot": _luong("dot", "local-m"),
-                "local-m, general": _luong("general", "local-m"),
-                "local-m, concat (footnote 15)": _luong("concat", "local-m"),
-                "local-p, dot": _luong("dot", "local-p"),
-                "local-p, general": _luong("general", "local-p"),
-                "local-p, concat (footnote 15)": _luong("concat", "local-p"),
-            }
-        ),
-        score=score,
-        base="global, location",
-        tie=tie,
-        keys=2,
-        note=_LUONG_WINDOW + " Here concat learns all of W_a; the authors fixed a half of it.",
-    )
-
-
 _LSTM = {"encoder_cell": LSTMCell, "decoder_cell": LSTMCell}
 _INPUT = {"input_transform": True}
 
-TABLES: dict[str, Beside] = {
+EXACT: dict[str, Beside] = {
     "vaswani1_complexity": ExactTable(
         "Operations of a layer: Vaswani et al. 2017, Table 1",
         "vaswani2017_table1.csv",
@@ -264,119 +210,5 @@ TABLES: dict[str, Beside] = {
                 "reformer", None
             )
         },
-    ),
-    "luong1": TrainedTable(
-        "The ladder: Luong et al. 2015, Table 1",
-        "luong2015_table1.csv",
-        "BLEU_tokenized",
-        Translations(
-            {
-                "Base": _luong(None, input_feeding=False, reverse_source=False, dropout_rate=0.0),
-                "Base + reverse": _luong(None, input_feeding=False, dropout_rate=0.0),
-                "Base + reverse + dropout": _luong(None, input_feeding=False),
-                "Base + reverse + dropout + global (location)": _luong(
-                    "location", input_feeding=False
-                ),
-                "Base + reverse + dropout + global (location) + feed": _luong("location"),
-                "Base + reverse + dropout + local-p (general) + feed": _luong("general", "local-p"),
-            }
-        ),
-        note=_LUONG_WINDOW,
-    ),
-    "luong4": _luong4("BLEU_before_unk", "BLEU", tie=0.3),
-    "luong4_perplexity": _luong4("ppl", "perplexity", tie=0.1),
-    "luong6": TrainedTable(
-        "Alignment: Luong et al. 2015, Table 6",
-        "luong2015_table6.csv",
-        "AER",
-        Translations(
-            {
-                "global (location)": _luong("location"),
-                "local-m (general)": _luong("general", "local-m"),
-                "local-p (general)": _luong("general", "local-p"),
-            },
-            of_text=False,
-            scales=["cpu"],
-        ),
-        score="AER",
-        base="global (location)",
-        tie=0.01,
-        not_comparable={
-            "local-m (general)": "most characters of a date lie outside its window",
-        },
-        note="Of dates read as characters, whose links are known. The parts of a date change their"
-        " order, as those of the paper's two languages seldom do; windows have D = 4.",
-    ),
-    "bahdanau1": TrainedTable(
-        "Lengths of training: Bahdanau et al. 2014, Table 1",
-        "bahdanau2014_table1.csv",
-        "BLEU_all",
-        Translations(
-            {
-                "RNNencdec-30": ("--models=rnn_encdec", "--max_length=15"),
-                "RNNsearch-30": ("--models=rnn_search", "--max_length=15"),
-                "RNNencdec-50": ("--models=rnn_encdec", "--max_length=25"),
-                "RNNsearch-50": ("--models=rnn_search", "--max_length=25"),
-            }
-        ),
-        base="RNNencdec-30",
-        note="Sentences are half as long as the paper's, and so are the limits: 15 and 25 subwords"
-        " for -30 and -50 words, which leave 42 and 91 % of the pairs. A translation ends 20"
-        " subwords after them.",
-    ),
-    "britz5": TrainedTable(
-        "Kinds and widths of attention: Britz et al. 2017, Table 5",
-        "britz2017_attention.csv",
-        "BLEU_newstest2013_mean",
-        Translations(
-            {
-                **{f"Mul-{n}": _attention("mul", n) for n in (128, 256, 512, 1024)},
-                **{f"Add-{n}": _attention("add", n) for n in (128, 256, 512, 1024)},
-                "None-State": _set("britz", attention="none-state"),
-                "None-Input": _set("britz", attention="none-input"),
-                **{f"scaled Mul-{n}": _attention("scaled-mul", n) for n in (128, 256, 512, 1024)},
-            }
-        ),
-        base="Mul-512",
-        note="Only attention is as wide as in the paper: states and embeddings have 128 units, not"
-        " 512. The paper's Mul is not divided by the root of its width; in the last rows ours is.",
-    ),
-    "vaswani3": TrainedTable(
-        "Heads, keys, positions: Vaswani et al. 2017, Table 3 (A), (B), (E)",
-        "vaswani2017_table3.csv",
-        "BLEU_dev",
-        Translations(
-            {
-                "base": _vaswani(num_heads=8),
-                "A1": _vaswani(num_heads=1),
-                "A2": _vaswani(num_heads=4),
-                "A3": _vaswani(num_heads=16),
-                "A4": _vaswani(num_heads=32),
-                "B1": _vaswani(num_heads=8, key_width=4),
-                "B2": _vaswani(num_heads=8, key_width=8),
-                "E positional embedding instead of sinusoids": _vaswani(
-                    num_heads=8, positions="learned"
-                ),
-            },
-            scales=["cpu"],
-        ),
-        base="base",
-        note="A quarter of the paper's width, so heads are a quarter as wide; (B) divides the width"
-        " of the keys by 4 and by 2, as the paper does. *entropy* is of the mean of the heads of"
-        " the last layer, which is the larger the more there are.",
-    ),
-    "reformer2": TrainedTable(
-        "Duplication of a word: Kitaev et al. 2020, Table 2",
-        "reformer2020_table2.csv",
-        {
-            "full": "eval_full_pct",
-            **{f"LSH-{rounds}": f"eval_LSH{rounds}_pct" for rounds in (8, 4, 2, 1)},
-        },
-        Duplications(),
-        score="accuracy",
-        base="Full, full",
-        note="A row is what a model was trained with and what it was evaluated with. Words have 31"
-        " symbols at scale cpu, 511 in the paper; a model that hashes once is trained twice as"
-        " long. The report of `duplication` has the paper's statements and what explains them.",
     ),
 }

@@ -1,0 +1,13 @@
+"""Which cell of which published table is which number of ours: the one place that says it."""
+
+from __future__ import annotations
+
+from experiments.tables.beside import Beside
+from experiments.tables.mapping.exact import EXACT
+from experiments.tables.mapping.trained import TRAINED
+from experiments.tables.trainings import SCALES as TRAINED_SCALES
+
+__all__ = ["SCALES", "TABLES"]
+
+SCALES = ("exact", *TRAINED_SCALES)
+TABLES: dict[str, Beside] = EXACT | TRAINED
