@@ -47,6 +47,7 @@ from attnlab.ops.lsh.attention import LSHOptions, lsh_attention
 from attnlab.ops.lsh.cross import lsh_cross_attention
 from attnlab.ops.lsh.hashing import hash_buckets, make_rotations
 from attnlab.ops.lsh.quality import hash_quality
+from attnlab.split import over
 
 __version__ = "0.1.0"
 
@@ -69,6 +70,8 @@ __all__ = [
     "location_attention",
     # how they are computed, where a name is not enough
     "Pallas",
+    # on which devices
+    "over",
     # exact within a window
     "local_attention",
     "window_attention",

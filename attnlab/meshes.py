@@ -10,6 +10,8 @@ from typing import Any, ParamSpec, TypeVar
 import jax
 from jax.sharding import NamedSharding, PartitionSpec
 
+from attnlab.split import over
+
 __all__ = ["like", "on_explicit_axes", "spec_of", "vary_like"]
 
 P = ParamSpec("P")
@@ -42,17 +44,18 @@ def vary_like(tree: T, *operands: object) -> T:
 
 
 def on_explicit_axes(
-    specs: Callable[[Mapping[str, Any]], Any],
+    specs: Callable[[Mapping[str, Any]], Any], *, of: str
 ) -> Callable[[Callable[P, T]], Callable[P, T]]:
     """Decorates a function of arrays, so that they may be on a mesh with Explicit axes.
 
     Such a mesh, which `jax.make_mesh` makes by default, wants every operation to say how its result
-    is split, and sorts, gathers and merged axes cannot. Within the function its axes are Auto: the
-    compiler splits the work.
+    is split, and sorts, gathers and merged axes cannot. Within the function its axes are Auto, and
+    what attends is divided as one of its arrays is (`split.over`).
 
     Args:
       specs: function of the arguments by name that says how the result is split: a tree of specs,
         or one for all of it.
+      of: name of the argument [*B, T, N, H] that the work is divided as.
     """
 
     def decorate(function: Callable[P, T]) -> Callable[P, T]:
@@ -65,15 +68,17 @@ def on_explicit_axes(
             if not explicit:
                 return function(*args, **kwargs)
             mesh = jax.typeof(next(iter(explicit.values()))).sharding.mesh
+            arguments = signature.bind(*args, **kwargs).arguments
 
             def with_auto_axes(explicit):
                 now = [explicit.get(i, x) for i, x in enumerate(leaves)]
                 args, kwargs = jax.tree.unflatten(structure, now)
-                return function(*args, **kwargs)
+                with over(mesh, **_split_of(arguments[of])):
+                    return function(*args, **kwargs)
 
             wanted = jax.tree.map(
                 lambda spec: NamedSharding(mesh, spec),
-                specs(signature.bind(*args, **kwargs).arguments),
+                specs(arguments),
             )
             auto = jax.sharding.auto_axes(axes=mesh.explicit_axes, out_sharding=wanted)
             return auto(with_auto_axes)(explicit)
@@ -91,6 +96,14 @@ def like(name: str) -> Callable[[Mapping[str, Any]], PartitionSpec]:
 def spec_of(x: jax.Array) -> tuple[Any, ...]:
     """Which axes of the mesh each axis of x is split over."""
     return tuple(jax.typeof(x).sharding.spec)
+
+
+def _split_of(x: jax.Array) -> dict[str, Any]:
+    """What divides the examples, positions and heads of x [*B, T, N, H]."""
+    if not _is_on_explicit_axes(x):
+        return {}
+    *batch, length, heads, _ = (None,) * (4 - x.ndim) + spec_of(x)
+    return {"batch": batch[0], "length": length, "heads": heads}
 
 
 def _is_on_explicit_axes(x: Any) -> bool:

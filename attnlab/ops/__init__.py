@@ -14,7 +14,8 @@ projection inside the score (`general`, `concat`) does not overflow |
 | dropout | on the weights, per element, the same weights whatever the implementation |
 | randomness | explicit keys only; hashing has its own, so evaluation is deterministic |
 | sizes | any T, S, chunk size and width from 1 on; an empty batch gives empty arrays |
-| meshes | inside `jax.shard_map` with its defaults; under `jit` with Auto or Explicit axes |
+| meshes | under `jit`, `attnlab.over(mesh, batch=…, heads=…, length=…)` divides the rows; inside \
+`jax.shard_map` with its defaults; Explicit axes divide by themselves |
 | `implementation=` | named: used or refused, never replaced; None: the fastest exact one here |
 
 | `implementation=` | how | serves |
@@ -28,17 +29,16 @@ window of the past |
 window |
 | `"pallas"`, `Pallas(block_q=…)` | our kernels: dot and additive over ranges of keys, and LSH | \
 TPU, H100, H200; causal, window, padding |
-| `None` | cuDNN where it serves; else dense for at most 32 queries or keys (a decoder's step), \
-blockwise beyond | everything |
+| `None` | cuDNN on NVIDIA and splash on one TPU's part, where they serve; else dense for at most \
+32 queries or keys (a decoder's step), blockwise beyond | everything |
 
 All but dense have a backward pass of their own, and so no forward mode. `jax.jvp` of `jax.grad`
 goes through `"blockwise"`, `grad` of `grad` only without a mask.
 
-XLA does not partition the kernels of `"splash"` and `"pallas"` over devices: under `jit` over a
-mesh they belong inside `jax.shard_map(…, check_vma=False)`, and so they are not the default. LSH
-attention, and `"blockwise"` on a CPU, run under `jit` over a mesh but are not partitioned either:
-every device gathers q, k and v and computes all rows. Inside `jax.shard_map` each computes its own.
-`attnlab.platforms.compiling_for` traces for a device that is not the default one.
+XLA does not partition the kernels of `"splash"` and `"pallas"`, nor LSH attention, over devices:
+compiled for several without `attnlab.over`, they are refused, not computed in full on each.
+`"blockwise"` on a CPU then is computed in full. `attnlab.platforms.compiling_for` traces for a
+device that is not the default one.
 
 The mask says what is causal: with `mask=masks.Causal()` every function, route and module is causal,
 without it none is. Those that have LSH in their name also take `causal=`, a convenience of

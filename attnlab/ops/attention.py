@@ -22,17 +22,21 @@ Second derivatives of `"blockwise"` are forward over reverse, `jax.jvp` of `jax.
 reverse too where there is no mask. `Pallas(block_q=…, block_k=…)` is `"pallas"` with tiles of your
 own.
 
-`None` is `"cudnn"` on NVIDIA where it serves. Else it is `"dense"` for at most 32 queries or keys
-and 2048 of the others, a decoder's step say, where all pairs are but a block and the engine around
-it only costs (1.3 to 18 times the time on a CPU); `"blockwise"` beyond. It looks at the default
-device while tracing; to compile for another one, trace under `platforms.compiling_for`.
+`None` is `"cudnn"` on NVIDIA where it serves; on TPU `"splash"` where it serves, up to 2³⁰ pairs
+(beyond, what it does while tracing takes longer than 7 s), if the program is known to be one
+device's part: under `attnlab.over`, inside `jax.shard_map`, or where there is one device in all.
+Else it is `"dense"` for at most 32 queries or keys and 2048 of the others, a decoder's step say,
+where all pairs are but a block and the engine around it only costs (1.3 to 18 times the time on a
+CPU); `"blockwise"` beyond. `"pallas"` is no default: its kernels were compiled for devices, but not
+yet run on one. It looks at the default device while tracing; to compile for another one, trace
+under `platforms.compiling_for`.
 
-`"splash"`, `"pallas"` and some of `"tokamax"` are kernels that XLA does not partition over devices:
-under `jit` over a mesh they belong inside `jax.shard_map`, with check_vma=False because they do not
-say over which axes they vary. That is why they are not the default. `"dense"` and `"blockwise"` run
-inside `jax.shard_map` with its defaults, and under `jit` over a mesh with Auto or Explicit axes;
-there `"blockwise"` on a CPU is not partitioned either: every device gathers q, k and v and computes
-all rows, where inside `jax.shard_map` each computes its own.
+On a mesh, under `jit`, `attnlab.over` says which of its axes divide examples, heads or positions:
+every implementation then computes a device's own rows on each. Arrays on Explicit axes say so
+themselves. Without it `"dense"`, `"cudnn"` and, on accelerators, `"blockwise"` are partitioned by
+XLA; on a CPU `"blockwise"` is computed in full on every device, and `"splash"`, `"pallas"` and
+`"tokamax"` are refused when they are compiled. Inside `jax.shard_map` everything is one device's;
+there the three kernels need check_vma=False, because they do not say over which axes they vary.
 
 Letters: *B batch axes, T queries, S keys, N query heads, K key/value heads (N a multiple of K;
 query head n uses key/value head n // (N/K)), H head width, D value width. All but the batch axes
@@ -41,9 +45,12 @@ are at least 1; an empty batch gives an empty context.
 
 from __future__ import annotations
 
+import functools
+import math
 from typing import TypedDict, Unpack
 
 import jax
+import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 from jax.typing import ArrayLike
 
@@ -55,8 +62,9 @@ from attnlab.ops import blockwise, dense
 from attnlab.ops.kernels import cudnn, splash, tokamax
 from attnlab.ops.kernels.call import Call
 from attnlab.ops.kernels.pallas import Pallas, exact
-from attnlab.ops.layout import merge_output, prepare
+from attnlab.ops.layout import merge_output, over_heads, prepare
 from attnlab.scores import Additive, Concat, Cosine, Dot, General, Location, Score, require_score
+from attnlab.split import copies_of_kv_heads, divide_positions, is_one_device
 
 __all__ = [
     "IMPLEMENTATIONS",
@@ -91,6 +99,8 @@ _KERNELS = {"cudnn": cudnn, "splash": splash, "tokamax": tokamax, "pallas": exac
 IMPLEMENTATIONS = (None, "dense", "blockwise", *_KERNELS)
 # Up to here T × S logits are a block's, and the engine around them only costs.
 _SHORT, _LONG = 32, 2048
+# Splash goes through all pairs of its mask on the host while it is traced: 7 s for so many.
+_MOST_SPLASH_PAIRS = 2**30
 
 
 @points_to(
@@ -100,7 +110,7 @@ _SHORT, _LONG = 32, 2048
     query_seq_lengths="use mask=masks.Padding(kv_lengths, q_lengths)",
     key_value_seq_lengths="use mask=masks.Padding(kv_lengths)",
 )
-@on_explicit_axes(like("q"))
+@on_explicit_axes(like("q"), of="q")
 def attention(
     score: Score,
     q: jax.Array,
@@ -162,13 +172,16 @@ def attention(
     if 0 in q.shape:
         implementation = "dense"  # which checks the rest of the arguments, and loops over nothing
     mask = as_mask(mask)
+    q, k, v = divide_positions(q, k, v)
+    if (copies := copies_of_kv_heads(k.shape[-2], q.shape[-2])) > 1:
+        k, v = (jnp.repeat(x, copies, axis=-2) for x in (k, v))
     platform = platforms.current()
     call = Call(score, q, k, v, mask, bias, dropout_rate, precision, platform, pallas)
-    name = "cudnn" if implementation is None and platform.name == "cuda" else implementation
+    name = _kernel_by_default(call) if implementation is None else implementation
     if name in _KERNELS:
         reason = refusal(name, call)
         if reason is None:
-            return _KERNELS[name].attend(call)
+            return divide_positions(_KERNELS[name].attend(call))
         if implementation is not None:
             raise NotImplementedError(
                 f'implementation="{name}" {reason}; use implementation="blockwise" or None'
@@ -177,14 +190,18 @@ def attention(
         shorter, longer = sorted(call.lengths)
         fits_a_block = shorter <= _SHORT and longer <= _LONG
         implementation = "dense" if fits_a_block else "blockwise"
-    attend = dense.attend if implementation == "dense" else blockwise.attend
-    context = attend(
-        prepare(score, q, k, v, mask, bias, precision),
-        dropout_rate=dropout_rate,
-        dropout_key=dropout_key,
-        precision=precision,
-    )
-    return merge_output(context, q.shape[:-3])
+    engine = dense.attend if implementation == "dense" else blockwise.attend
+    attend = functools.partial(engine, dropout_rate=dropout_rate, precision=precision)
+    key = dropout_key if dropout_rate > 0.0 else None
+    prepared = prepare(score, q, k, v, mask, bias, precision, key)
+    context = over_heads(attend, prepared, partitioned=True)
+    return divide_positions(merge_output(context, q.shape[:-3]))
+
+
+def _kernel_by_default(call: Call) -> str | None:
+    if call.platform.name == "tpu" and is_one_device():
+        return "splash" if math.prod(call.lengths) <= _MOST_SPLASH_PAIRS else None
+    return "cudnn" if call.platform.name == "cuda" else None
 
 
 def _split_as_heads_and_queries(arguments):
@@ -192,7 +209,7 @@ def _split_as_heads_and_queries(arguments):
     return PartitionSpec(*batch, heads, queries, None)
 
 
-@on_explicit_axes(_split_as_heads_and_queries)
+@on_explicit_axes(_split_as_heads_and_queries, of="q")
 def attention_weights(
     score: Score,
     q: jax.Array,

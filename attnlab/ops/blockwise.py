@@ -65,7 +65,6 @@ def attend(
     x: Prepared,
     *,
     dropout_rate: float = 0.0,
-    dropout_key: jax.Array | None = None,
     precision: Any = None,
     block_q: int | None = None,
     block_k: int | None = None,
@@ -88,12 +87,9 @@ def attend(
     if bias is not None:
         bias = bias if bias.shape[-2] == 1 else pad_queries(bias)
         bias = bias if bias.shape[-1] == 1 else _pad_to_multiple(bias, -1, block_k)
-    seeds = None
-    if dropout_rate > 0.0 and dropout_key is not None:
-        seeds = dropout.seeds(dropout_key, *x.q.shape[:3])
     operands = (
         _Differentiable(x.score, pad_queries(x.q), pad_keys(x.k), pad_keys(x.v), bias),
-        _Fixed(None if x.mask is None else x.mask.pad(block_q, block_k), seeds),
+        _Fixed(None if x.mask is None else x.mask.pad(block_q, block_k), x.dropout_seeds),
     )
     # The backward carries gradients through a CPU's cache as well; else twice the rows fit in it.
     # In a window twice the rows would multiply blocks of keys that half of them cannot see.

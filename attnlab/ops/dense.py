@@ -40,15 +40,13 @@ def weights(x: Prepared, *, precision=None) -> jax.Array:
     return jnp.where(visible, normalized, 0)
 
 
-def attend(
-    x: Prepared, *, dropout_rate: float = 0.0, dropout_key: jax.Array | None = None, precision=None
-) -> jax.Array:
+def attend(x: Prepared, *, dropout_rate: float = 0.0, precision=None) -> jax.Array:
     """Σ_j weights_ij v_j, [B, K, G, T, D]. O(T·S) time and memory."""
     attention_weights = weights(x, precision=precision)
-    if dropout_rate > 0.0 and dropout_key is not None:
+    if dropout_rate > 0.0 and x.dropout_seeds is not None:
         *_, num_queries, num_keys = attention_weights.shape
         keep = dropout.keep_mask(
-            dropout.seeds(dropout_key, *x.q.shape[:3]),
+            x.dropout_seeds,
             dropout_rate,
             jnp.arange(num_queries),
             jnp.arange(num_keys),

@@ -7,6 +7,7 @@ length and width come last, as matrix products want them. Everything an engine i
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -15,9 +16,11 @@ import jax.numpy as jnp
 from attnlab.axes import HeadLayout, split_heads
 from attnlab.checks import require
 from attnlab.masks import Mask, Padding, combine
+from attnlab.ops import dropout
 from attnlab.scores import Score
+from attnlab.split import by_device
 
-__all__ = ["Prepared", "add_slice", "merge_output", "prepare", "slice_heads"]
+__all__ = ["Prepared", "add_slice", "merge_output", "over_heads", "prepare", "slice_heads"]
 
 
 class Prepared(NamedTuple):
@@ -30,6 +33,7 @@ class Prepared(NamedTuple):
       v: values [B, K, 1, S, D].
       mask: mask whose arrays are [B|1, K|1, ...], or None.
       bias: term added to the logits, [B|1, K|1, G|1, T|1, S|1], or None.
+      dropout_seeds: two words for every example and head, [B, K, G, 2] uint32; None = no dropout.
     """
 
     score: Score
@@ -38,9 +42,12 @@ class Prepared(NamedTuple):
     v: jax.Array
     mask: Mask | None
     bias: jax.Array | None
+    dropout_seeds: jax.Array | None
 
 
-def prepare(score: Score, q, k, v, mask: Mask | None, bias, precision=None) -> Prepared:
+def prepare(
+    score: Score, q, k, v, mask: Mask | None, bias, precision=None, dropout_key=None
+) -> Prepared:
     """Lays out checked public arguments and applies the score's once-a-position part."""
     *batch_shape, num_queries, num_heads, _ = q.shape
     num_keys, num_kv_heads = k.shape[-3:-1]
@@ -74,6 +81,24 @@ def prepare(score: Score, q, k, v, mask: Mask | None, bias, precision=None) -> P
         heads_first(v, 1),
         None if mask is None else mask.in_layout(layout),
         None if bias is None else split_heads(bias, layout, "bias"),
+        None if dropout_key is None else dropout.seeds(dropout_key, *q.shape[:3]),
+    )
+
+
+def over_heads(
+    attend: Callable[[Prepared], jax.Array], x: Prepared, *, partitioned: bool = False
+) -> jax.Array:
+    """attend(x), [B, K, G, T, D], each device its examples and heads (`split.by_device`)."""
+    batch, num_kv_heads = x.q.shape[:2]
+    return by_device(
+        attend,
+        [x],
+        ["bn"],
+        "bn",
+        name="attention",
+        batch=batch,
+        heads=num_kv_heads,
+        partitioned=partitioned,
     )
 
 

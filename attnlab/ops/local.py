@@ -123,7 +123,7 @@ def _split_as_queries(arguments):
     return context, PartitionSpec(*batch, heads, queries, None)
 
 
-@on_explicit_axes(_split_as_queries)
+@on_explicit_axes(_split_as_queries, of="q")
 def local_attention(
     q: jax.Array,
     k: jax.Array,

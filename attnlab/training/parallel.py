@@ -14,6 +14,7 @@ import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
 from attnlab.checks import require_choice
+from attnlab.split import over
 
 __all__ = ["PARALLEL", "Parallel", "Pmap", "ShardedJit", "parallel_over"]
 
@@ -66,7 +67,10 @@ class Parallel:
 
 
 class ShardedJit(Parallel):
-    """The batch is one array sharded over the mesh; XLA adds the communication."""
+    """The batch is one array sharded over the mesh; XLA adds the communication.
+
+    Attention, and what else XLA would not divide, computes each device's rows (`attnlab.over`).
+    """
 
     axis_name = None
 
@@ -83,8 +87,12 @@ class ShardedJit(Parallel):
         }
 
     def compile(self, step, *, donate=False, out=None):
+        def over_mesh(*arguments: Any) -> Any:
+            with over(self.mesh, batch="batch"):
+                return step(*arguments)
+
         out = self.whole if out is None else out
-        return jax.jit(step, out_shardings=out, donate_argnums=(0,) if donate else ())
+        return jax.jit(over_mesh, out_shardings=out, donate_argnums=(0,) if donate else ())
 
     def gather(self, tree):
         return tree

@@ -32,8 +32,8 @@ def test_dense_and_blockwise_drop_the_same(branch, group_size, monkeypatch):
 
     def run(attend):
         def loss(q, k, v, key):
-            x = prepare(scores.Dot(), q, k, v, mask, None)
-            context = attend(x, dropout_rate=RATE, dropout_key=key)
+            x = prepare(scores.Dot(), q, k, v, mask, None, dropout_key=key)
+            context = attend(x, dropout_rate=RATE)
             return (context**2).sum(), context
 
         return jax.jit(jax.value_and_grad(loss, (0, 1, 2), has_aux=True))(

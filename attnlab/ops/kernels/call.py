@@ -3,16 +3,27 @@
 from __future__ import annotations
 
 import dataclasses
+import math
+from collections.abc import Callable
 from typing import Any
 
 import jax
 
+from attnlab.axes import HeadLayout
 from attnlab.masks import Both, Causal, Mask, Window
 from attnlab.ops.kernels.pallas import Pallas
 from attnlab.platforms import Platform
 from attnlab.scores import Dot, Score
+from attnlab.split import by_device
 
-__all__ = ["Call", "not_for", "parts", "refuse_all_but_dot", "starts_at_zero"]
+__all__ = [
+    "Call",
+    "attend_over_heads",
+    "not_for",
+    "parts",
+    "refuse_all_but_dot",
+    "starts_at_zero",
+]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,7 +35,7 @@ class Call:
       q: queries [*B, T, N, H].
       k: keys [*B, S, K, H].
       v: values [*B, S, K, D].
-      mask: a mask or None.
+      mask: a mask or None; in layout, [B|1, 1, …], where `attend_over_heads` gives it.
       bias: term added to the logits, or None.
       dropout_rate: probability of dropping a weight.
       precision: precision of the matrix products.
@@ -47,6 +58,41 @@ class Call:
     def lengths(self) -> tuple[int, int]:
         """T and S."""
         return self.q.shape[-3], self.k.shape[-3]
+
+
+def attend_over_heads(
+    attend: Callable[[Call], jax.Array], call: Call, *, partitioned: bool = False
+) -> jax.Array:
+    """attend(call) [*B, T, N, D], each device its examples and heads (`split.by_device`).
+
+    What `attend` is given has one batch axis, and the mask in layout.
+    """
+    *batch_shape, num_queries, num_heads, _ = call.q.shape
+    num_keys, num_kv_heads = call.k.shape[-3:-1]
+    group_size = num_heads // num_kv_heads
+    layout = HeadLayout(tuple(batch_shape), num_kv_heads, group_size, num_queries, num_keys)
+    batch = math.prod(batch_shape)
+
+    def of_device(q: jax.Array, k: jax.Array, v: jax.Array, mask: Mask | None) -> jax.Array:
+        merged = q.reshape(*q.shape[:2], -1, q.shape[-1])
+        context = attend(dataclasses.replace(call, q=merged, k=k, v=v, mask=mask))
+        return context.reshape(*q.shape[:-1], v.shape[-1])
+
+    context = by_device(
+        of_device,
+        [
+            call.q.reshape(batch, num_queries, num_kv_heads, group_size, -1),
+            *(x.reshape(batch, *x.shape[-3:]) for x in (call.k, call.v)),
+            None if call.mask is None else call.mask.in_layout(layout),
+        ],
+        ["btn", "btn", "btn", "bn"],
+        "btn",
+        name="attention by a kernel",
+        batch=batch,
+        heads=num_kv_heads,
+        partitioned=partitioned,
+    )
+    return context.reshape(*call.q.shape[:-1], call.v.shape[-1])
 
 
 def not_for(call: Call, *names: str) -> str | None:

@@ -12,16 +12,21 @@ What cuDNN is told beside the arrays, and how each is made safe:
 from __future__ import annotations
 
 import functools
-import math
 import operator
 from typing import cast
 
 import jax
 import jax.numpy as jnp
 
-from attnlab.axes import HeadLayout
 from attnlab.masks import Causal, Padding, Window
-from attnlab.ops.kernels.call import Call, not_for, parts, refuse_all_but_dot, starts_at_zero
+from attnlab.ops.kernels.call import (
+    Call,
+    attend_over_heads,
+    not_for,
+    parts,
+    refuse_all_but_dot,
+    starts_at_zero,
+)
 from attnlab.scores import Dot
 
 __all__ = ["attend", "refusal"]
@@ -55,7 +60,11 @@ def refusal(call: Call) -> str | None:
 
 
 def attend(call: Call) -> jax.Array:
-    """The context [*B, T, N, D]."""
+    """The context [*B, T, N, D]; JAX tells XLA how to divide cuDNN's calls over devices."""
+    return attend_over_heads(_attend, call, partitioned=True)
+
+
+def _attend(call: Call) -> jax.Array:
     left, right = _reach(call)
     attend = functools.partial(
         jax.nn.dot_product_attention,
@@ -100,12 +109,9 @@ def _even(x: jax.Array) -> jax.Array:
 
 def _lengths(call: Call) -> tuple[jax.Array, jax.Array]:
     """[B] int32 each: the real queries, none where there are no keys, and the real keys."""
-    batch, num_heads, num_kv_heads = call.q.shape[:-3], call.q.shape[-2], call.k.shape[-2]
-    layout = HeadLayout(batch, num_kv_heads, num_heads // num_kv_heads, *call.lengths)
-    of_q, of_kv = (jnp.full(math.prod(batch), n, jnp.int32) for n in call.lengths)
+    of_q, of_kv = (jnp.full(len(call.q), n, jnp.int32) for n in call.lengths)
     for mask in parts(call.mask):
         if isinstance(mask, Padding):
-            mask = mask.in_layout(layout)
             of_kv = jnp.minimum(of_kv, jnp.asarray(mask.kv_lengths, jnp.int32)[:, 0])
             if mask.q_lengths is not None:
                 of_q = jnp.minimum(of_q, jnp.asarray(mask.q_lengths, jnp.int32)[:, 0])

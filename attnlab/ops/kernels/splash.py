@@ -10,7 +10,13 @@ import jax
 import jax.numpy as jnp
 
 from attnlab.masks import Both, Causal, Mask, Segments, Window
-from attnlab.ops.kernels.call import Call, not_for, refuse_all_but_dot, starts_at_zero
+from attnlab.ops.kernels.call import (
+    Call,
+    attend_over_heads,
+    not_for,
+    refuse_all_but_dot,
+    starts_at_zero,
+)
 from attnlab.scores import Dot
 
 __all__ = ["attend", "refusal"]
@@ -50,6 +56,10 @@ def refusal(call: Call) -> str | None:
 
 def attend(call: Call) -> jax.Array:
     """The context [*B, T, N, D]."""
+    return attend_over_heads(_attend, call)
+
+
+def _attend(call: Call) -> jax.Array:
     group = call.q.shape[-2] // call.k.shape[-2]
     scale = cast(Dot, call.score).scale
     scale = 1 / math.sqrt(call.q.shape[-1]) if scale is None else scale

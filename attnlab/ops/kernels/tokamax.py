@@ -9,7 +9,13 @@ import jax
 import jax.numpy as jnp
 
 from attnlab.masks import Causal, Window
-from attnlab.ops.kernels.call import Call, not_for, refuse_all_but_dot, starts_at_zero
+from attnlab.ops.kernels.call import (
+    Call,
+    attend_over_heads,
+    not_for,
+    refuse_all_but_dot,
+    starts_at_zero,
+)
 from attnlab.scores import Dot
 
 __all__ = ["attend", "refusal"]
@@ -38,6 +44,10 @@ def refusal(call: Call) -> str | None:
 
 def attend(call: Call) -> jax.Array:
     """The context [*B, T, N, D]."""
+    return attend_over_heads(_attend, call)
+
+
+def _attend(call: Call) -> jax.Array:
     import tokamax
 
     window: Any = None

@@ -28,6 +28,7 @@ from attnlab.ops.lsh.kernel import attend_with, kernel_for
 from attnlab.ops.lsh.order import Geometry, Order, sort_rounds
 from attnlab.ops.lsh.rounds import attend_rounds
 from attnlab.ops.lsh.rows import Settings, row_seeds
+from attnlab.split import by_device, divide_positions
 
 __all__ = ["LUCIDRAINS", "PAPER", "STRICT", "TRAX", "LSHOptions", "lsh_attention"]
 
@@ -169,7 +170,7 @@ PAPER = LSHOptions(strict=False, logit_scale=None, key_norm="l2")
     num_buckets="it belongs to make_rotations, which hash_buckets takes",
     scale="use options=LSHOptions(logit_scale=…)",
 )
-@on_explicit_axes(like("qk"))
+@on_explicit_axes(like("qk"), of="qk")
 def lsh_attention(
     qk: jax.Array,
     v: jax.Array,
@@ -229,6 +230,9 @@ def lsh_attention(
         (under jit they cannot raise: the context is then NaN).
       NotImplementedError: other masks; what a kernel that was named does not serve.
 
+    On several devices it belongs under `attnlab.over`, which divides examples, heads or positions;
+    compiled for them without, it raises NotImplementedError.
+
     Time O(R·L·C·(H + D) + R·L·log L); memory O(L·N·(R + H + D)), gradients included.
 
     Differs from Kitaev, Kaiser & Levskaya, "Reformer" (2020), section 2, in `options.strict` (chunk
@@ -243,6 +247,7 @@ def lsh_attention(
     """
     check_knobs(chunk_size, rows_at_once, implementation, dropout_rate, dropout_key)
     check_arrays(qk, v, buckets)
+    qk, v = divide_positions(qk, v)
     *batch_shape, length, heads, width = qk.shape
     visibility = read_mask(mask, tuple(batch_shape), length, causal)
     geometry = options.geometry(chunk_size, visibility.causal, length)
@@ -253,28 +258,49 @@ def lsh_attention(
 
     qk, v, buckets = (x.reshape(batch, *x.shape[-3:]) for x in (qk, v, buckets))
     v = jnp.repeat(v, heads // v.shape[2], axis=2)
-    valid = visibility.valid
-    if valid is not None:
-        # Whatever stands in the padding, NaN included, ends here.
-        qk, v = (jnp.where(valid[:, :, None, None], x, 0) for x in (qk, v))
-    segments = visibility.segments
-    if padding:
-        valid = jnp.ones((batch, length), bool) if valid is None else valid
-        qk, v, buckets = (pad(x, padding, axis) for x, axis in ((qk, 1), (v, 1), (buckets, 2)))
-        valid = pad(valid, padding, 1)
-        segments = None if segments is None else pad(segments, padding, 1)
-
-    with jax.named_scope("lsh_sort"):
-        order = sort_rounds(jnp.moveaxis(buckets, 3, 1), valid, segments, geometry)
     seeds = row_seeds(dropout_rate, dropout_key, batch, heads)
     settings = Settings(geometry, options.key_norm, dropout_rate, rows_at_once, precision)
-    attend = choose(implementation, order, settings, qk, v)
-    context = attend(settings, qk, None, v, options.scale(width), order, seeds)[:, :length]
+    context = by_device(
+        functools.partial(_attend, implementation, settings, options.scale(width)),
+        [buckets, qk, v, visibility.valid, visibility.segments, seeds],
+        ["brtn", "btn", "btn", "bt", "bt", "bn"],
+        "btn",
+        name="LSH attention",
+        batch=batch,
+        heads=heads,
+    )
     for visible in (visibility.valid, visibility.q_valid):
         if visible is not None:
             context = jnp.where(visible[:, :, None, None], context, 0)
     context = nan_where(visibility.broken | broken, context)
-    return context.reshape(*batch_shape, *context.shape[1:])
+    return divide_positions(context.reshape(*batch_shape, *context.shape[1:]))
+
+
+def _attend(
+    implementation: str | Pallas | None,
+    settings: Settings,
+    scale: float,
+    buckets: jax.Array,
+    qk: jax.Array,
+    v: jax.Array,
+    valid: jax.Array | None,
+    segments: jax.Array | None,
+    seeds: jax.Array,
+) -> jax.Array:
+    """The context [B, L, N, D] of the rows at hand: those of one device."""
+    batch, length = qk.shape[:2]
+    if valid is not None:
+        # Whatever stands in the padding, NaN included, ends here.
+        qk, v = (jnp.where(valid[:, :, None, None], x, 0) for x in (qk, v))
+    if padding := -length % settings.geometry.chunk_size:
+        valid = jnp.ones((batch, length), bool) if valid is None else valid
+        qk, v, buckets = (pad(x, padding, axis) for x, axis in ((qk, 1), (v, 1), (buckets, 2)))
+        valid = pad(valid, padding, 1)
+        segments = None if segments is None else pad(segments, padding, 1)
+    with jax.named_scope("lsh_sort"):
+        order = sort_rounds(jnp.moveaxis(buckets, 3, 1), valid, segments, settings.geometry)
+    attend = choose(implementation, order, settings, qk, v)
+    return attend(settings, qk, None, v, scale, order, seeds.reshape(-1, 2))[:, :length]
 
 
 def pad(x: jax.Array, padding: int, axis: int) -> jax.Array:

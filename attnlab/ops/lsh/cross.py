@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import Any
 
@@ -22,11 +23,12 @@ from attnlab.ops.lsh.inputs import (
     read_mask,
 )
 from attnlab.ops.lsh.rows import Settings, row_seeds
+from attnlab.split import by_device, divide_positions
 
 __all__ = ["lsh_cross_attention"]
 
 
-@on_explicit_axes(like("q"))
+@on_explicit_axes(like("q"), of="q")
 def lsh_cross_attention(
     q: jax.Array,
     k: jax.Array,
@@ -115,6 +117,7 @@ def lsh_cross_attention(
             "queries apart from keys have no place in the keys' chunks; got options with"
             " strict=False (set strict=True, or share queries and keys)"
         )
+    q, k, v = divide_positions(q, k, v)
     *batch_shape, num_queries, heads, width = q.shape
     num_keys = k.shape[-3]
     seen = read_mask(mask, tuple(batch_shape), num_keys, causal, num_queries=num_queries)
@@ -134,25 +137,48 @@ def lsh_cross_attention(
             jnp.repeat(x, heads // x.shape[axis], axis)
             for x, axis in ((k, 2), (v, 2), (k_buckets, 3))
         )
-    # Whatever stands in the padding, NaN included, ends here.
-    if seen.valid is not None:
-        k, v = (jnp.where(seen.valid[:, :, None, None], x, 0) for x in (k, v))
-    if seen.q_valid is not None:
-        q = jnp.where(seen.q_valid[:, :, None, None], q, 0)
-    visible = _visibility(seen, batch, num_queries, k.shape[1], padding)
-    k, v, k_buckets = (pad(x, padding, axis) for x, axis in ((k, 1), (v, 1), (k_buckets, 2)))
-
-    with jax.named_scope("lsh_sort"):
-        q_ids, k_ids = (jnp.moveaxis(x, 3, 1) for x in (q_buckets, k_buckets))
-        order = sort_queries_and_keys(q_ids, k_ids, visible, geometry)
+    visible = _visibility(seen, batch, num_queries, num_keys, padding)
     seeds = row_seeds(dropout_rate, dropout_key, batch, heads)
     settings = Settings(geometry, options.key_norm, dropout_rate, rows_at_once, precision)
-    attend = choose(implementation, order, settings, q, v)
-    context = attend(settings, q, k, v, options.scale(width), order, seeds)
+    context = by_device(
+        functools.partial(_attend, implementation, settings, options.scale(width)),
+        [q_buckets, k_buckets, q, k, v, visible, seeds],
+        ["brtn", "brtn", "btn", "btn", "btn", "bt", "bn"],
+        "btn",
+        name="LSH attention",
+        batch=batch,
+        heads=heads,
+    )
     if seen.q_valid is not None:
         context = jnp.where(seen.q_valid[:, :, None, None], context, 0)
     context = nan_where(seen.broken | q_broken | k_broken, context)
-    return context.reshape(*batch_shape, *context.shape[1:])
+    return divide_positions(context.reshape(*batch_shape, *context.shape[1:]))
+
+
+def _attend(
+    implementation: str | None,
+    settings: Settings,
+    scale: float,
+    q_buckets: jax.Array,
+    k_buckets: jax.Array,
+    q: jax.Array,
+    k: jax.Array,
+    v: jax.Array,
+    visible: CrossVisibility,
+    seeds: jax.Array,
+) -> jax.Array:
+    """The context [B, T, N, D] of the rows at hand: those of one device."""
+    padding = visible.valid.shape[1] - k.shape[1]
+    # Whatever stands in the padding, NaN included, ends here.
+    valid = visible.valid[:, : k.shape[1], None, None]
+    q = jnp.where(visible.q_valid[:, :, None, None], q, 0)
+    k, v = (jnp.where(valid, x, 0) for x in (k, v))
+    k, v, k_buckets = (pad(x, padding, axis) for x, axis in ((k, 1), (v, 1), (k_buckets, 2)))
+    with jax.named_scope("lsh_sort"):
+        q_ids, k_ids = (jnp.moveaxis(x, 3, 1) for x in (q_buckets, k_buckets))
+        order = sort_queries_and_keys(q_ids, k_ids, visible, settings.geometry)
+    attend = choose(implementation, order, settings, q, v)
+    return attend(settings, q, k, v, scale, order, seeds.reshape(-1, 2))
 
 
 def _visibility(

@@ -34,7 +34,7 @@ def _split_by_example(arguments):
     return PartitionSpec(*spec_of(arguments["qk"])[:-3])
 
 
-@on_explicit_axes(_split_by_example)
+@on_explicit_axes(_split_by_example, of="qk")
 def lsh_decode(
     qk: jax.Array,
     v: jax.Array,

@@ -29,6 +29,7 @@ from attnlab.meshes import on_explicit_axes, spec_of
 from attnlab.ops.lsh.inputs import require_key
 from attnlab.ops.lsh.order import bucket_limit
 from attnlab.ops.lsh.running_mean import RunningMean
+from attnlab.split import by_device, current
 
 __all__ = [
     "Rotations",
@@ -200,7 +201,7 @@ def _split_by_round(arguments):
     return PartitionSpec(*batch, None, length, heads)
 
 
-@on_explicit_axes(_split_by_round)
+@on_explicit_axes(_split_by_round, of="x")
 def hash_buckets(
     x: jax.Array, rotations: Rotations, *, center: jax.Array | None = None
 ) -> jax.Array:
@@ -249,8 +250,26 @@ def hash_buckets(
         )
         x = _from_center(x, center)
     with jax.named_scope("lsh_hash"):
-        buckets = _hash(x.reshape(-1, length, heads, width), rotations)
+        buckets = _hash_over_heads(x.reshape(-1, length, heads, width), rotations)
     return jnp.moveaxis(buckets, 0, 3).reshape(*batch_shape, rotations.num_hashes, length, heads)
+
+
+def _hash_over_heads(x: jax.Array, rotations: Rotations) -> jax.Array:
+    """`_hash`, each device its examples and heads."""
+    factors, groups = rotations.factors, rotations.factors[0].shape[0]
+    if current() is not None and groups > 1:
+        # The heads of a device may be fewer than share a rotation.
+        factors = tuple(jnp.repeat(factor, x.shape[2] // groups, axis=0) for factor in factors)
+    return by_device(
+        _hash,
+        [x, Rotations(factors)],
+        ["btn", "n"],
+        "nb",
+        name="hashing",
+        batch=x.shape[0],
+        heads=x.shape[2],
+        partitioned=True,
+    )
 
 
 def _from_center(x: jax.Array, center: jax.Array) -> jax.Array:
@@ -311,4 +330,20 @@ def running_center(x: jax.Array, valid: jax.Array | None = None) -> jax.Array:
     Returns:
       [*B, L, N, H] float32, zero where nothing has been counted yet.
     """
-    return RunningMean.empty(x.shape).go_on(x, valid)[0]
+
+    def of_device(x: jax.Array, valid: jax.Array | None) -> jax.Array:
+        return RunningMean.empty(x.shape).go_on(x, valid)[0]
+
+    batch, length = math.prod(x.shape[:-3]), x.shape[-3]
+    counted = None if valid is None else valid.reshape(batch, length)
+    center = by_device(
+        of_device,
+        [x.reshape(batch, *x.shape[-3:]), counted],
+        ["btn", "bt"],
+        "btn",
+        name="a running center",
+        batch=batch,
+        heads=x.shape[-2],
+        partitioned=True,
+    )
+    return center.reshape(x.shape)

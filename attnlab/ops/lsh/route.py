@@ -108,7 +108,7 @@ class LSH:
         names |= {"center"} if self.centering == "learned" else set()
         return frozenset(names)
 
-    @on_explicit_axes(like("q"))
+    @on_explicit_axes(like("q"), of="q")
     def __call__(
         self,
         score: Score,

@@ -105,10 +105,10 @@ def unit_keys(k: jax.Array, scale: ArrayLike, norm: str | None) -> jax.Array:
 
 
 def row_seeds(rate: float, key: jax.Array | None, batch: int, heads: int) -> jax.Array:
-    """[B·N, 2] uint32 for `keep_weights`; zeros where nothing is dropped."""
+    """[B, N, 2] uint32 for `keep_weights`; zeros where nothing is dropped."""
     if rate == 0 or key is None:
-        return jnp.zeros((batch * heads, 2), jnp.uint32)
-    return dropout.seeds(key, batch, heads, 1).reshape(-1, 2)
+        return jnp.zeros((batch, heads, 2), jnp.uint32)
+    return dropout.seeds(key, batch, heads, 1)[:, :, 0]
 
 
 def keep_weights(settings: Settings, seed, queries, keys, dtype) -> jax.Array:

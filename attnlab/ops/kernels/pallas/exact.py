@@ -17,7 +17,7 @@ from attnlab.masks import Both, Causal, Mask, Padding, Window
 from attnlab.ops.kernels.call import Call
 from attnlab.ops.kernels.pallas import block_sizes, kernels_for, why_not_on
 from attnlab.ops.kernels.pallas.ranges import Config, Inputs, Visible
-from attnlab.ops.layout import Prepared, merge_output, prepare
+from attnlab.ops.layout import Prepared, merge_output, over_heads, prepare
 from attnlab.platforms import Platform
 from attnlab.scores import Additive, Dot
 
@@ -44,9 +44,12 @@ def attend(call: Call) -> jax.Array:
     """The context [*B, T, N, D]."""
     x = _prepared(call)
     config = _config(call, isinstance(x.score, Additive))
-    context = _attend(config, call.platform, *_operands(x, config))
-    context = context[:, : x.q.shape[3]].reshape(*x.q.shape[:-1], x.v.shape[-1])
-    return merge_output(context, call.q.shape[:-3])
+
+    def of_rows(x: Prepared) -> jax.Array:
+        context = _attend(config, call.platform, *_operands(x, config))
+        return context[:, : x.q.shape[3]].reshape(*x.q.shape[:-1], x.v.shape[-1])
+
+    return merge_output(over_heads(of_rows, x), call.q.shape[:-3])
 
 
 def _prepared(call: Call) -> Prepared:

@@ -1,0 +1,274 @@
+"""Attention over the devices of a mesh: each computes the rows of its own examples and heads.
+
+XLA divides matrix products over devices by itself. What goes through rows in a loop or sorts them
+(LSH, blocks on a CPU), and a kernel, it does not: every device would gather everything and compute
+all of it. `over` says which axes of a mesh divide the examples and the heads; what attends then
+does only its device's part, under `jit`, forward and gradient, with nothing to change in a model:
+
+    with attnlab.over(mesh, batch="data", heads="model"):
+        state = step(state, batch)
+
+Letters of a layout name the axes of an array: b examples, n heads or key/value heads; any other is
+whole.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import math
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import jax
+from jax.extend.core import Primitive
+from jax.interpreters import ad, batching, mlir
+from jax.sharding import NamedSharding, PartitionSpec
+
+from attnlab.checks import require, require_instance
+
+__all__ = [
+    "Split",
+    "by_device",
+    "copies_of_kv_heads",
+    "current",
+    "divide_positions",
+    "is_one_device",
+    "over",
+]
+
+Axes = str | Sequence[str] | None
+
+
+@dataclasses.dataclass(frozen=True)
+class Split:
+    """Which axes of a mesh divide what; hashable, as JAX's contexts are.
+
+    Attributes:
+      mesh: mesh of the devices.
+      batch: axes that divide the examples.
+      heads: axes that divide the heads.
+      length: axes that divide the positions outside attention, and the heads within.
+    """
+
+    mesh: jax.sharding.Mesh | jax.sharding.AbstractMesh
+    batch: tuple[str, ...] = ()
+    heads: tuple[str, ...] = ()
+    length: tuple[str, ...] = ()
+
+    def size(self, axes: Sequence[str]) -> int:
+        """Number of devices along these axes."""
+        return math.prod(self.mesh.shape[axis] for axis in axes)
+
+
+# JAX counts it in when it looks for a trace that it has made already.
+_split: Any = jax.make_user_context(None)
+
+
+@contextlib.contextmanager
+def over(
+    mesh: jax.sharding.Mesh | jax.sharding.AbstractMesh,
+    *,
+    batch: Axes = None,
+    heads: Axes = None,
+    length: Axes = None,
+) -> Iterator[None]:
+    """A context: what is traced in it attends device by device, each to its examples and heads.
+
+    It must be entered where the step is traced or called, in the thread that does so. Inside
+    `jax.shard_map`, where a function is one device's already, it changes nothing. With no axes
+    every device computes everything, which is asked for then and no accident.
+
+    Args:
+      mesh: mesh of the devices, with Auto or Explicit axes.
+      batch: axis, or axes, of the mesh that divide the examples: the first batch axis of the
+        arrays, which the number of devices must divide.
+      heads: axis, or axes, that divide the heads. Key/value heads fewer than the devices are
+        copied.
+      length: axis, or axes, that divide the positions of queries and keys, which they must share
+        evenly. Attention exchanges positions for heads and back (all-to-all): in it a device has
+        all positions of some heads, so these axes divide the heads too.
+
+    Raises:
+      ValueError: an axis that the mesh lacks or that is named twice; where it attends, sizes that
+        the devices do not divide.
+      RuntimeError: it is left in another thread than it was entered in.
+
+    Source: all-to-all for the length, DeepSpeed-Ulysses (Jacobs et al. 2023, §3).
+
+    Example:
+      >>> import attnlab, jax
+      >>> mesh = jax.make_mesh((1,), ("data",))
+      >>> qk, v = jax.random.normal(jax.random.key(0), (2, 2, 9, 1, 4))
+      >>> with attnlab.over(mesh, batch="data"):
+      ...     jax.jit(attnlab.routes.LSH())(attnlab.scores.Dot(), qk, qk, v).shape
+      (2, 9, 1, 4)
+    """
+    fits = isinstance(mesh, jax.sharding.Mesh | jax.sharding.AbstractMesh)
+    require_instance("mesh", mesh, fits, "a mesh", ' (jax.make_mesh((4,), ("data",)))')
+    named = {"batch": batch, "heads": heads, "length": length}
+    tuples = {name: _as_tuple(axes) for name, axes in named.items()}
+    used: list[str] = []
+    for name, axes in tuples.items():
+        for axis in axes:
+            known = ", ".join(map(repr, mesh.axis_names))
+            require(axis in mesh.axis_names, f"{name}={axis!r} is no axis of the mesh: {known}")
+            require(axis not in used, f"an axis divides one thing; got {axis!r} twice")
+            used.append(axis)
+    thread = threading.get_ident()
+    with _split(Split(mesh, **tuples)):
+        yield
+        if threading.get_ident() != thread:
+            raise RuntimeError(
+                "over(mesh) belongs to one thread; it was left in another (enter it in each)"
+            )
+
+
+def current() -> Split | None:
+    """The split of `over`; None outside, and where a function is one device's already."""
+    return None if jax.sharding.get_abstract_mesh().manual_axes else _split.value
+
+
+def is_one_device() -> bool:
+    """Whether what is traced now is known to run on one device of its own."""
+    inside = bool(jax.sharding.get_abstract_mesh().manual_axes) or _split.value is not None
+    return inside or jax.device_count() == 1
+
+
+def by_device(
+    function: Callable[..., Any],
+    operands: Sequence[Any],
+    layouts: Sequence[str],
+    out: str,
+    *,
+    name: str,
+    batch: int,
+    heads: int,
+    partitioned: bool = False,
+) -> Any:
+    """function(*operands), each device with the part of the operands that `over` gives it.
+
+    Args:
+      function: function of arrays, independent between examples and between heads.
+      operands: trees of arrays.
+      layouts: layout of each operand: that of all of its arrays, as far as they have axes. An axis
+        of size 1 is whole: it is meant for all.
+      out: layout of the result.
+      name: what is computed, for messages.
+      batch: number of examples, b.
+      heads: number of heads, n.
+      partitioned: whether XLA divides the function over devices by itself, so that it may be
+        compiled for several without `over`.
+
+    Raises:
+      ValueError: the devices do not divide the examples or the heads.
+      NotImplementedError: when compiled for several devices outside of `over` what XLA would
+        compute in full on each.
+    """
+    split = current()
+    if split is not None and split.mesh.size == 1:
+        return function(*operands)
+    if split is None:
+        if partitioned or jax.sharding.get_abstract_mesh().manual_axes:
+            return function(*operands)
+        first, *rest = operands
+        first = jax.tree.map(lambda x: _require_one_device.bind(x, name=name), first)
+        return function(first, *rest)
+    axes = {"b": split.batch, "n": split.heads + split.length}
+    _require_even(split, f"{name}: {batch} examples", batch, batch=split.batch)
+    _require_even(split, f"{name}: {heads} heads", heads, heads=split.heads, length=split.length)
+
+    def spec(layout: str, x: Any) -> PartitionSpec:
+        sizes = zip(layout, x.shape, strict=False)
+        return PartitionSpec(*(axes.get(a) or None if size > 1 else None for a, size in sizes))
+
+    in_specs = tuple(
+        jax.tree.map(lambda x, layout=layout: spec(layout, x), operand)
+        for operand, layout in zip(operands, layouts, strict=True)
+    )
+    # vma is not checked because kernels do not say over which axes their results vary.
+    return jax.shard_map(
+        function,
+        mesh=None if _mesh_is_set() else split.mesh,
+        in_specs=in_specs,
+        out_specs=PartitionSpec(*(axes.get(letter) or None for letter in out)),
+        check_vma=False,
+    )(*operands)
+
+
+def divide_positions(*arrays: jax.Array) -> Any:
+    """The same arrays [*B, T, N, H], divided by positions where `over` says so; one alone, or all.
+
+    Attention itself divides heads instead; XLA exchanges the one for the other (all-to-all).
+
+    Raises:
+      ValueError: the devices do not divide the positions.
+    """
+    split = current()
+    if split is None or not split.length:
+        return arrays[0] if len(arrays) == 1 else arrays
+
+    def divided(x: jax.Array) -> jax.Array:
+        length = x.shape[-3]
+        _require_even(split, f"a sequence of {length} positions", length, length=split.length)
+        free = PartitionSpec.UNCONSTRAINED
+        spec = PartitionSpec(*[free] * (x.ndim - 3), split.length, free, free)
+        where = spec if _mesh_is_set() else NamedSharding(split.mesh, spec)
+        return jax.lax.with_sharding_constraint(x, where)
+
+    found = tuple(map(divided, arrays))
+    return found[0] if len(found) == 1 else found
+
+
+def copies_of_kv_heads(num_kv_heads: int, num_heads: int) -> int:
+    """How many of each key/value head let the devices of `over` share them evenly.
+
+    >>> mesh = jax.sharding.AbstractMesh((4,), ("model",))
+    >>> with over(mesh, heads="model"):
+    ...     copies_of_kv_heads(8, 8), copies_of_kv_heads(2, 8), copies_of_kv_heads(1, 6)
+    (1, 2, 1)
+    """
+    split = current()
+    devices = 1 if split is None else split.size(split.heads + split.length)
+    group_size = num_heads // num_kv_heads
+    fitting = (n for n in range(1, group_size + 1) if num_kv_heads * n % devices == 0)
+    return next((n for n in fitting if group_size % n == 0), 1)
+
+
+def _require_even(split: Split, what: str, number: int, **axes: tuple[str, ...]) -> None:
+    devices = split.size(sum(axes.values(), ()))
+    named = ", ".join(f"{name}={'+'.join(x)!r}" for name, x in axes.items() if x)
+    require(
+        number % devices == 0,
+        f"{what} cannot be shared evenly by {devices} devices, over(mesh, {named}); make them a"
+        f" multiple of {devices}, or share them over fewer",
+    )
+
+
+def _as_tuple(axes: Axes) -> tuple[str, ...]:
+    return () if axes is None else (axes,) if isinstance(axes, str) else tuple(axes)
+
+
+def _mesh_is_set() -> bool:
+    """Whether `jax.set_mesh` or an Explicit axis has said which mesh it is."""
+    return not jax.sharding.get_abstract_mesh().empty
+
+
+def _lowered(ctx: Any, x: Any, *, name: str) -> list[Any]:
+    # As `pallas_call` for TPUs asks: only here the number of devices is known.
+    devices = getattr(ctx.module_context.axis_context, "num_devices", 1)
+    if devices > 1:
+        raise NotImplementedError(
+            f"{name} compiled for {devices} devices would be computed in full on each; say what"
+            ' they share: with attnlab.over(mesh, batch="data", heads="model"), axes of your mesh'
+        )
+    return [x]
+
+
+_require_one_device = Primitive("require_one_device")
+_require_one_device.def_impl(lambda x, name: x)
+_require_one_device.def_abstract_eval(lambda x, name: x)
+ad.deflinear(_require_one_device, lambda dx, name: [dx])
+batching.defvectorized(_require_one_device)
+mlir.register_lowering(_require_one_device, _lowered)

@@ -1,0 +1,77 @@
+"""Models and several axes of a mesh of 4 CPU devices against one device; prints JSON.
+
+A process of its own, because the tests' has two devices: JAX_NUM_CPU_DEVICES=4. Each name has the
+largest difference, relative to the largest number, and what is allowed.
+"""
+
+import json
+import warnings
+
+import flax.linen as nn
+import jax
+import numpy as np
+
+import attnlab
+from attnlab import routes
+from attnlab.models.reformer import Reformer
+from attnlab.models.transformer import TransformerConfig, TransformerLM
+
+P = jax.P
+MESH = jax.make_mesh((2, 2), ("data", "model"), axis_types=(jax.sharding.AxisType.Auto,) * 2)
+TOKENS = np.random.default_rng(0).integers(1, 13, (4, 16))
+LSH = routes.LSH(num_hashes=2, num_buckets=4, chunk_size=4)
+
+
+ALL = ("data", "model")
+CONFIG = TransformerConfig(13, num_layers=1, width=16, hidden=24, num_heads=4, dropout_rate=0.3)
+HASHED = attnlab.LSHSelfAttention(4, route=LSH, dropout_rate=0.3)
+MODELS = {
+    "transformer": (TransformerLM(CONFIG), {"batch": "data", "length": "model"}),
+    "transformer, lsh": (
+        TransformerLM(CONFIG, attention=HASHED),
+        {"batch": "data", "heads": "model"},
+        {"length": ALL},
+    ),
+    "reformer": (
+        Reformer(CONFIG, attention=HASHED),
+        {"batch": ALL},
+        {"batch": "data", "length": "model"},
+    ),
+}
+
+
+def value_and_grad(model: nn.Module):
+    def loss(variables, tokens):
+        logits = model.apply(
+            variables, tokens, deterministic=False, rngs={"dropout": jax.random.key(3)}
+        )
+        return (jax.nn.log_softmax(logits)[..., 0]).mean()
+
+    return jax.jit(jax.value_and_grad(loss))
+
+
+def difference(found, expected) -> float:
+    pairs = zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True)
+    return max(float(np.abs(np.asarray(a) - b).max() / (np.abs(b).max() + 1e-9)) for a, b in pairs)
+
+
+def main() -> None:
+    found = {}
+    for name, (model, *splits) in MODELS.items():
+        variables = jax.jit(model.init)(jax.random.key(0), TOKENS)
+        step = value_and_grad(model)
+        expected = jax.device_get(step(variables, TOKENS))
+        for axes in splits:
+            rows = jax.NamedSharding(MESH, P(axes.get("batch"), axes.get("length")))
+            whole = jax.NamedSharding(MESH, P())
+            placed = jax.device_put(variables, whole), jax.device_put(TOKENS, rows)
+            with attnlab.over(MESH, **axes):
+                got = jax.device_get(step(*placed))
+            found[f"{name}, {axes}"] = difference(got, expected), 1e-5
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    warnings.simplefilter("error")
+    jax.config.update("jax_disable_most_optimizations", True)
+    main()

@@ -1,0 +1,209 @@
+"""`attnlab.over`: what attends over a mesh computes its own rows, and the same as one device."""
+
+import itertools
+import json
+import os
+import re
+import subprocess
+import sys
+import threading
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import attnlab
+from attnlab import masks, routes, scores
+from attnlab.ops.kernels.pallas import Pallas
+from tests.daily import daily
+
+pytestmark = pytest.mark.usefixtures("quick_compile")
+
+P = jax.P
+BATCH, LENGTH, HEADS, WIDTH = 4, 14, 4, 8
+Q, K, V, DCONTEXT = (
+    np.random.default_rng(0).normal(size=(4, BATCH, LENGTH, HEADS, WIDTH)).astype("f")
+)
+LENGTHS = np.array([14, 5, 0, 9])
+W = np.random.default_rng(1).normal(size=(HEADS, WIDTH)).astype("f")
+KEY = jax.random.key(7)
+LSH = routes.LSH(num_hashes=2, num_buckets=4, chunk_size=4, implementation="sorted")
+
+# Functions of q, k, v, the parameters of a score and the lengths of the sequences.
+FUNCTIONS = {
+    "additive": lambda q, k, v, w, n: attnlab.additive_attention(
+        q, k, v, w, mask=masks.Padding(n), implementation="blockwise"
+    ),
+    "dropped": lambda q, k, v, w, n: attnlab.attention(
+        scores.General(w[:, :, None] * w[:, None]), q, k, v,
+        mask=masks.Causal() & masks.Padding(n), dropout_rate=0.5, dropout_key=KEY,
+        implementation="blockwise",
+    ),
+    "one_kv_head": lambda q, k, v, w, n: attnlab.attention(
+        scores.Dot(), q, k[:, :, :1], v[:, :, :1],
+        mask=masks.Segments(jnp.arange(LENGTH) // 5), bias=w[:, :1, None], implementation="dense",
+    ),
+    "window": lambda q, k, v, w, n: attnlab.window_attention(q, k, v, window=(3, 1)),
+    "lsh": lambda q, k, v, w, n: LSH(
+        scores.Dot(), q, q, v, mask=masks.Causal() & masks.Padding(n, n),
+        dropout_rate=0.5, dropout_key=KEY, hash_key=KEY,
+    ),
+    "lsh_shared_rotations": lambda q, k, v, w, n: routes.LSH(
+        2, 4, 4, shared_rotations=True, implementation="dense", centering="running"
+    )(scores.Dot(), q, q, v[:, :, :2], mask=masks.Padding(n)),
+    "lsh_cross": lambda q, k, v, w, n: routes.LSH(2, 4, 4, shared_qk=False)(
+        scores.Dot(), q, k[:, :, :2], v[:, :, :2], mask=masks.Padding(n), hash_key=KEY
+    ),
+    "kernel": lambda q, k, v, w, n: attnlab.attention(
+        scores.Dot(), q, k, v, mask=masks.Causal() & masks.Padding(n),
+        implementation=Pallas(interpret=True),
+    ),
+}  # fmt: skip
+SPLITS = {
+    "batch": P("x"),
+    "heads": P(None, None, "x"),
+    "length": P(None, "x"),
+}
+
+
+def context_and_grads(name):
+    def run(q, k, v, w, lengths):
+        context, pull_back = jax.vjp(
+            lambda q, k, v, w: FUNCTIONS[name](q, k, v, w, lengths), q, k, v, w
+        )
+        return context, pull_back(jnp.asarray(DCONTEXT))
+
+    return run
+
+
+def mesh_of_two(axis="x"):
+    return jax.make_mesh((2,), (axis,), axis_types=(jax.sharding.AxisType.Auto,))
+
+
+@pytest.mark.parametrize(
+    ("name", "divides"),
+    daily(
+        itertools.product(FUNCTIONS, SPLITS),
+        ("additive", "heads"),
+        ("lsh", "batch"),
+        ("lsh", "length"),
+    ),
+)
+def test_two_devices_compute_what_one_does(name, divides):
+    mesh = mesh_of_two()
+    specs = [*[SPLITS[divides]] * 3, P(), P()]
+    placed = [
+        jax.device_put(x, jax.NamedSharding(mesh, spec))
+        for x, spec in zip((Q, K, V, W, LENGTHS), specs, strict=True)
+    ]
+    step = jax.jit(context_and_grads(name))
+    expected = step(Q, K, V, W, LENGTHS)
+    with attnlab.over(mesh, **{divides: "x"}):
+        compiled = step.lower(*placed).compile()
+    assert not gathered(compiled.as_text()), "activations travel"
+    found = compiled(*placed)
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=2e-5, atol=2e-5), found, expected
+    )
+    if divides == "length":
+        assert compiled.output_shardings[0].spec[1] == "x"
+
+
+def gathered(hlo: str) -> list[str]:
+    """The results of all-gathers that have an activation's size on a device, or more."""
+    found = re.findall(r"= \w+\[([\d,]+)\]\S* all-gather\(", hlo)
+    return [x for x in found if np.prod([int(n) for n in x.split(",")]) >= Q.size // 2]
+
+
+def test_more_axes_at_once_and_whole_models_on_four_devices():
+    """See the script for what it runs; each pair is (largest difference, allowed)."""
+    script = subprocess.run(
+        [sys.executable, "-m", "tests.split_script"],
+        env=dict(os.environ, JAX_NUM_CPU_DEVICES="4", PYTHONPATH=os.pathsep.join(sys.path)),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert script.returncode == 0, script.stderr
+    found = json.loads(script.stdout)
+    assert len(found) == 5
+    assert {name: x for name, (x, allowed) in found.items() if not x <= allowed} == {}
+
+
+def test_lsh_is_not_computed_on_every_device_unasked():
+    mesh = mesh_of_two()
+    q = jax.device_put(Q, jax.NamedSharding(mesh, P("x")))
+    attend = jax.jit(lambda q: LSH(scores.Dot(), q, q, q))
+    message = (
+        r"^LSH attention compiled for 2 devices would be computed in full on each; say what they "
+        r'share: with attnlab\.over\(mesh, batch="data", heads="model"\), axes of your mesh(\n|$)'
+    )
+    with pytest.raises(NotImplementedError, match=message):
+        attend(q)
+    with attnlab.over(mesh):  # asked for
+        whole = attend(q)
+    np.testing.assert_allclose(whole, attend(Q), rtol=1e-5, atol=1e-6)
+    mapped = jax.shard_map(attend, mesh=mesh, in_specs=P("x"), out_specs=P("x"))
+    with attnlab.over(mesh, batch="x"):  # one device's already
+        np.testing.assert_allclose(jax.jit(mapped)(q), whole, rtol=1e-5, atol=1e-6)
+    explicit = jax.make_mesh((2,), ("x",), axis_types=(jax.sharding.AxisType.Explicit,))
+    q = jax.device_put(Q, jax.NamedSharding(explicit, P()))
+    np.testing.assert_allclose(attend(q), whole, rtol=1e-5, atol=1e-6)
+
+
+def test_a_kernel_is_not_computed_on_every_device_unasked():
+    q = jax.device_put(Q, jax.NamedSharding(mesh_of_two(), P("x")))
+    attend = jax.jit(
+        lambda q: attnlab.attention(scores.Dot(), q, q, q, implementation=Pallas(interpret=True))
+    )
+    with pytest.raises(NotImplementedError, match="^attention compiled for 2 devices would be"):
+        attend(q)
+
+
+def attend_over(q=Q, k=Q, function="window", **axes):
+    with attnlab.over(mesh_of_two(), **axes):
+        return jax.eval_shape(lambda: FUNCTIONS[function](q, k, k, W, LENGTHS[: len(q)]))
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: attend_over(batch="y"), r"batch='y' is no axis of the mesh: 'x'"),
+        (lambda: attend_over(batch="x", heads="x"), "an axis divides one thing; got 'x' twice"),
+        (
+            lambda: attend_over(Q[:3], Q[:3], batch="x"),
+            r"attention: 3 examples cannot be shared evenly by 2 devices, over\(mesh, batch='x'\);"
+            " make them a multiple of 2, or share them over fewer",
+        ),
+        (
+            lambda: attend_over(Q[:, :, :3], Q[:, :, :3], "lsh", heads="x"),
+            r"hashing: 3 heads cannot be shared evenly by 2 devices, over\(mesh, heads='x'\)",
+        ),
+        (
+            lambda: attend_over(Q[:, :13], Q[:, :13], length="x"),
+            r"a sequence of 13 positions cannot be shared evenly by 2 devices, over\(mesh, length",
+        ),
+        (lambda: attnlab.over("x").__enter__(), r"mesh must be a mesh; got 'x' \(jax.make_mesh"),
+    ],
+)  # fmt: skip
+def test_refuses_what_devices_cannot_share(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()
+
+
+def test_belongs_to_one_thread():
+    context = attnlab.over(mesh_of_two(), batch="x")
+    context.__enter__()
+    caught = []
+
+    def leave():
+        try:
+            context.__exit__(None, None, None)
+        except RuntimeError as error:
+            caught.append(str(error))
+
+    thread = threading.Thread(target=leave)
+    thread.start()
+    thread.join()
+    assert caught == ["over(mesh) belongs to one thread; it was left in another (enter it in each)"]
