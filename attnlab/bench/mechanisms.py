@@ -14,7 +14,6 @@ from typing import Any
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-from jax.typing import ArrayLike
 
 from attnlab import masks, scores
 from attnlab.bench import inputs
@@ -42,8 +41,7 @@ class Mechanism:
 
     Attributes:
       init: key -> parameters.
-      apply: (parameters, *streams, q_offset=0) -> context [B, T, ...]; q_offset is the position of
-        the first query among the keys.
+      apply: (parameters, *streams) -> context [B, T, ...].
       streams: names of the `inputs.STREAMS` that it takes, in order.
       split_heads: whether streams are [B, T, N, H] rather than [B, T, N * H].
     """
@@ -54,13 +52,8 @@ class Mechanism:
     split_heads: bool = False
 
 
-def build(case: Case, *, heads_over: int = 1) -> Mechanism:
+def build(case: Case) -> Mechanism:
     """The mechanism of a case; the same object for cases that may share parameters.
-
-    Args:
-      case: case to build the mechanism of.
-      heads_over: number of devices that the heads of a module are shared among: it is built with
-        the share of one of them.
 
     Raises:
       ValueError: no mechanism has that name.
@@ -68,16 +61,16 @@ def build(case: Case, *, heads_over: int = 1) -> Mechanism:
     if case.mechanism not in NAMES:
         raise ValueError(f"no mechanism {case.mechanism!r}; valid: {', '.join(NAMES)}")
     length = case.length if case.mechanism == "location" else 0  # it has a weight a position
-    return _build(dataclasses.replace(case, passes="", length=length), heads_over)
+    return _build(dataclasses.replace(case, passes="", length=length))
 
 
 @functools.lru_cache(maxsize=8)
-def _build(case: Case, heads_over: int) -> Mechanism:
-    return _function(case) if case.ops_only else _module(case, heads_over)
+def _build(case: Case) -> Mechanism:
+    return _function(case) if case.ops_only else _module(case)
 
 
-def _module(case: Case, heads_over: int) -> Mechanism:
-    width, n, dtype = case.width, case.num_heads // heads_over, jnp.dtype(case.dtype)
+def _module(case: Case) -> Mechanism:
+    width, n, dtype = case.width, case.num_heads, jnp.dtype(case.dtype)
     of_score: dict[str, Any] = {"param_dtype": dtype}
     common: dict[str, Any] = {
         "qkv_features": n * case.head_dim,
@@ -86,9 +79,8 @@ def _module(case: Case, heads_over: int) -> Mechanism:
     }
     common |= {"dtype": dtype, "param_dtype": dtype}
     all_pairs = routes.AllPairs(case.implementation)
-    # A route does not know where its queries stand; split by sequence, the mask says it.
     window: Any = routes.Window(*_sides(case), case.implementation)
-    route = window if case.mechanism == "window" and case.shard != "sequence" else all_pairs
+    route = window if case.mechanism == "window" else all_pairs
     module: nn.Module
     if case.mechanism == "lsh":
         module = LSHSelfAttention(n, _lsh(case), case.causal, **common)
@@ -111,8 +103,8 @@ def _module(case: Case, heads_over: int) -> Mechanism:
         probe = [jnp.zeros((1, tokens, width), dtype)] * len(streams)
         return module.init(key, *probe)
 
-    def apply(parameters: Any, *arrays: jax.Array, q_offset: ArrayLike = 0) -> Any:
-        options: dict[str, Any] = {"mask": _mask(case, q_offset)}
+    def apply(parameters: Any, *arrays: jax.Array) -> Any:
+        options: dict[str, Any] = {"mask": masks.Causal() if case.causal else None}
         if case.mechanism == "lsh":
             options = {}  # whether it is causal is an attribute of it
         return module.apply(parameters, *arrays, **options)
@@ -160,20 +152,11 @@ def _function(case: Case) -> Mechanism:
             for k, (name, shape) in zip(keys, shapes.items(), strict=False)
         }
 
-    def apply(
-        parameters: dict[str, jax.Array], *arrays: jax.Array, q_offset: ArrayLike = 0
-    ) -> jax.Array:
-        mask = masks.Causal(q_offset) if case.causal else None
-        place = {"q_offset": q_offset} if case.mechanism == "window" else {}
-        return function(*arrays, **parameters, **options, **place, mask=mask)
+    def apply(parameters: dict[str, jax.Array], *arrays: jax.Array) -> jax.Array:
+        mask = masks.Causal() if case.causal else None
+        return function(*arrays, **parameters, **options, mask=mask)
 
     return Mechanism(init, apply, streams, split_heads=True)
-
-
-def _mask(case: Case, q_offset: ArrayLike) -> masks.Mask | None:
-    if case.mechanism == "window" and case.shard == "sequence":
-        return masks.Window(*_sides(case), q_offset)
-    return masks.Causal(q_offset) if case.causal else None
 
 
 def _sides(case: Case) -> tuple[int, int]:

@@ -16,7 +16,6 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec, SingleDeviceShardin
 from attnlab.bench import sharding
 from attnlab.bench.case import Case
 from attnlab.bench.mechanisms import Mechanism
-from attnlab.bench.sharding import Split
 
 
 def lower(case: Case, mechanism: Mechanism, devices: Sequence[jax.Device]) -> jax.stages.Lowered:
@@ -28,8 +27,7 @@ def lower(case: Case, mechanism: Mechanism, devices: Sequence[jax.Device]) -> ja
         one = _struct((1, *rows.shape[1:]), rows.dtype)
         context = jax.eval_shape(mechanism.apply, parameters, *([one] * len(inputs)))
         inputs.append(_struct((case.batch, *context.shape[1:]), context.dtype))
-    split = sharding.split(case, mechanism)
-    function = _function(case, split)
+    function = _function(case, mechanism)
     if case.parallel == "pmap":
         count = len(devices)
         shapes = (
@@ -38,22 +36,24 @@ def lower(case: Case, mechanism: Mechanism, devices: Sequence[jax.Device]) -> ja
         )
         parallel = jax.pmap(function, axis_name=sharding.AXIS, devices=list(devices))
         return parallel.lower(*shapes)
-    if len(devices) > 1:
-        replicated = PartitionSpec()
-        gradients = (replicated, split.parameters, split.rows)
-        function = jax.shard_map(
-            function,
-            mesh=_mesh(devices),
-            in_specs=(split.parameters, *[split.rows] * len(inputs)),
-            out_specs=split.rows if case.passes == "forward" else gradients,
-            check_vma=False,  # Pallas kernels do not say over which axes they vary
-        )
-    of_parameters, of_rows = _shardings(split, parameters, devices)
+    of_parameters, of_rows = _shardings(case, parameters, devices)
     shapes = (
         jax.tree.map(lambda x, s: _struct(x.shape, x.dtype, s), parameters, of_parameters),
         *(_struct(x.shape, x.dtype, of_rows) for x in inputs),
     )
-    return jax.jit(function).lower(*shapes)
+    if len(devices) == 1:
+        return jax.jit(function).lower(*shapes)
+    mesh = _mesh(devices)
+    whole = NamedSharding(mesh, PartitionSpec())
+    of_results = of_rows
+    if case.passes == "forward_backward":
+        of_results = whole, of_parameters, (of_rows,) * len(mechanism.streams)
+
+    def over_mesh(*arguments: Any) -> Any:
+        with sharding.over_devices(case, mesh):
+            return function(*arguments)
+
+    return jax.jit(over_mesh, out_shardings=of_results).lower(*shapes)
 
 
 def arguments(
@@ -82,20 +82,20 @@ def arguments(
         split = [x.reshape(count, case.batch // count, *x.shape[1:]) for x in batched]
         place = jax.pmap(lambda *x: x, devices=list(devices))  # puts each part on its device
         return tuple(place(stacked, *split))
-    of_parameters, of_rows = _shardings(sharding.split(case, mechanism), parameters, devices)
+    of_parameters, of_rows = _shardings(case, parameters, devices)
     return (
         jax.device_put(parameters, of_parameters),
         *(jax.device_put(x, of_rows) for x in batched),
     )
 
 
-def _function(case: Case, split: Split) -> Any:
-    """(parameters, *inputs) -> context, or (…, cotangent) -> (loss, two gradients), of a device."""
+def _function(case: Case, mechanism: Mechanism) -> Any:
+    """(parameters, *inputs) -> context, or (…, cotangent) -> (loss, two gradients)."""
     if case.passes == "forward":
-        return split.apply
+        return mechanism.apply
 
     def loss(weights: Any, inputs: Any, cotangent: jax.Array) -> jax.Array:
-        context = split.apply(weights, *inputs)
+        context = mechanism.apply(weights, *inputs)
         return jnp.vdot(context.astype(jnp.float32), cotangent.astype(jnp.float32))
 
     def forward_backward(weights: Any, *inputs: jax.Array) -> Any:
@@ -103,10 +103,8 @@ def _function(case: Case, split: Split) -> Any:
         value, (d_weights, d_inputs) = jax.value_and_grad(loss, argnums=(0, 1))(
             weights, tuple(streams), cotangent
         )
-        if case.devices > 1 and split.partial_loss:
-            value = jax.lax.psum(value, sharding.AXIS)
-        if case.devices > 1 and split.partial_gradient:  # as data-parallel training does
-            d_weights = jax.lax.psum(d_weights, sharding.AXIS)
+        if case.parallel == "pmap":  # as data-parallel training does
+            value, d_weights = jax.lax.psum((value, d_weights), sharding.AXIS)
         return value, d_weights, d_inputs
 
     return forward_backward
@@ -125,15 +123,15 @@ def _mesh(devices: Sequence[jax.Device]) -> Mesh:
     return Mesh(np.array(devices), (sharding.AXIS,))
 
 
-def _shardings(split: Split, parameters: Any, devices: Sequence[jax.Device]) -> tuple[Any, Any]:
+def _shardings(case: Case, parameters: Any, devices: Sequence[jax.Device]) -> tuple[Any, Any]:
     """Where each of the parameters, and where the rows, live under jit."""
     if len(devices) == 1:
         alone = SingleDeviceSharding(devices[0])
         return jax.tree.map(lambda _: alone, parameters), alone
     mesh = _mesh(devices)
-    specs = jax.tree.broadcast(split.parameters, parameters)
+    specs = sharding.specs_of_parameters(case, parameters)
     of_parameters = jax.tree.map(lambda spec: NamedSharding(mesh, spec), specs)
-    return of_parameters, NamedSharding(mesh, split.rows)
+    return of_parameters, NamedSharding(mesh, sharding.spec_of_rows(case))
 
 
 @functools.lru_cache(maxsize=1)  # the lengths of one mechanism share their parameters

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from attnlab.bench import inputs, mechanisms, programs, sharding
+from attnlab.bench import inputs, mechanisms, programs
 from attnlab.bench.case import Case
 from tests.daily import daily
 
@@ -42,6 +42,7 @@ def results(case: Case):
             ("window", "sequence", dict(passes="forward")),
             ("window", "sequence", dict(ops_only=True)),
             ("location", "sequence", dict(ops_only=True)),
+            ("lsh", "sequence", dict(chunk_size=16, num_hashes=1)),
         ],
         ("dot", "batch", dict(ops_only=True)),
         ("multi_head", "heads", dict(passes="forward")),
@@ -69,6 +70,6 @@ def test_heads_of_lsh_are_split_with_its_projections(quick_compile):
 
 
 def test_what_cannot_be_split_says_why():
-    case = dataclasses.replace(CASE, mechanism="lsh", shard="sequence", devices=2)
-    with pytest.raises(NotImplementedError, match="lsh sorts the whole sequence, so it is not"):
-        sharding.split(case, mechanisms.build(case))
+    case = dataclasses.replace(CASE, mechanism="lsh", shard="sequence", devices=2, num_heads=3)
+    with pytest.raises(ValueError, match="hashing: 3 heads cannot be shared evenly by 2 devices"):
+        programs.lower(case, mechanisms.build(case), jax.devices()[:2])
