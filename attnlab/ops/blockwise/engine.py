@@ -1,22 +1,8 @@
-"""The engine: exact attention of any score under any mask in memory linear in T + S.
-
-Queries and keys are cut in blocks. For one block of queries the softmax over all keys is built a
-block of keys at a time (online softmax): with the largest logit so far m, the sum ℓ = Σ e^{s − m}
-and the accumulator a = Σ e^{s − m} v, a new block rescales ℓ and a by e^{m − m'} and adds its own
-terms; the context is a / ℓ. Blocks that the mask rules out are never visited.
-
-The backward pass keeps only the context o and lse = m + log ℓ, and computes each block's weights
-again: p = e^{s − lse}, dv = pᵀ do, dp = do vᵀ, ds = p ∘ (dp − rowsum(do ∘ o)); the score's own
-derivative turns ds into dq, dk and its parameters' gradients.
-
-Sources: Milakov & Gimelshein 2018 §3 (online softmax); Rabe & Staats 2021; Dao et al. 2022,
-Algorithms 1 and 4. The difference: `Score.logits` and `Mask.block` stand where they have q·k.
-"""
+"""The loops of blockwise attention, forward and backward, over blocks of queries and of keys."""
 
 from __future__ import annotations
 
 import functools
-import math
 from typing import Any, NamedTuple
 
 import jax
@@ -26,14 +12,13 @@ from attnlab.axes import lead_with_ones
 from attnlab.masks import Mask
 from attnlab.meshes import vary_like
 from attnlab.ops import dropout
-from attnlab.ops.blockwise_derivatives import refuse_reverse_mode
-from attnlab.ops.layout import Prepared, add_slice, slice_heads
+from attnlab.ops.layout import add_slice, slice_heads
 from attnlab.scores import Score
 
-__all__ = ["attend"]
+__all__ = ["Config", "Differentiable", "Fixed", "backward", "forward"]
 
 
-class _Config(NamedTuple):
+class Config(NamedTuple):
     block_q: int
     block_k: int
     cpu_forward_block_q: int
@@ -42,7 +27,7 @@ class _Config(NamedTuple):
     precision: Any
 
 
-class _Differentiable(NamedTuple):
+class Differentiable(NamedTuple):
     """Leading axes [B, K, G], or [G], or none; T and S padded to whole blocks."""
 
     score: Score
@@ -52,88 +37,43 @@ class _Differentiable(NamedTuple):
     bias: jax.Array | None
 
 
-class _Fixed(NamedTuple):
+class Fixed(NamedTuple):
     mask: Mask | None
     dropout_seeds: jax.Array | None
 
 
-# Compiled here, so that a call outside any `jit` compiles once and not each time.
-@functools.partial(
-    jax.jit, static_argnames=("dropout_rate", "precision", "block_q", "block_k"), inline=True
-)
-def attend(
-    x: Prepared,
-    *,
-    dropout_rate: float = 0.0,
-    precision: Any = None,
-    block_q: int | None = None,
-    block_k: int | None = None,
-) -> jax.Array:
-    """The same function as `dense.attend`, [B, K, G, T, D].
-
-    Blocks are 512 × 512 unless given, or half a window wide, from 64 on, where the mask has one;
-    a forward pass on a CPU takes 1024 rows where the length is a multiple of that.
-
-    Time O(T·S) less the blocks that the mask rules out; memory O(T + S + block_q·block_k), also
-    backward.
-    """
-    num_queries, num_keys = x.q.shape[-2], x.k.shape[-2]
-    block, rows_are_given = _default_block(x.mask), block_q is not None
-    block_q = _even_block(num_queries, block_q or block)
-    block_k = _even_block(num_keys, block_k or block)
-    pad_queries = functools.partial(_pad_to_multiple, axis=-2, multiple=block_q)
-    pad_keys = functools.partial(_pad_to_multiple, axis=-2, multiple=block_k)
-    bias = x.bias
-    if bias is not None:
-        bias = bias if bias.shape[-2] == 1 else pad_queries(bias)
-        bias = bias if bias.shape[-1] == 1 else _pad_to_multiple(bias, -1, block_k)
-    operands = (
-        _Differentiable(x.score, pad_queries(x.q), pad_keys(x.k), pad_keys(x.v), bias),
-        _Fixed(None if x.mask is None else x.mask.pad(block_q, block_k), x.dropout_seeds),
-    )
-    # The backward carries gradients through a CPU's cache as well; else twice the rows fit in it.
-    # In a window twice the rows would multiply blocks of keys that half of them cannot see.
-    doubles = not rows_are_given and block_q == 512 and _window_width(x.mask) is None
-    doubles &= operands[0].q.shape[-2] % (2 * block_q) == 0
-    cpu_forward_block_q = 2 * block_q if doubles else block_q
-    config = _Config(block_q, block_k, cpu_forward_block_q, num_keys, dropout_rate, precision)
-    return _attend(config, *vary_like(operands))[..., :num_queries, :]
-
-
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _attend(config: _Config, x: _Differentiable, fixed: _Fixed) -> jax.Array:
-    return _attend_forward(config, x, fixed)[0]
-
-
-def _attend_forward(config, x, fixed):
+def forward(config: Config, x: Differentiable, fixed: Fixed) -> tuple[jax.Array, jax.Array]:
+    """Context [B, K, G, T, D] and log-sum-exp [B, K, G, T], +inf where no key is visible."""
     # On a CPU one head's block fits the cache and all heads' would not; accelerators want them all.
-    out, lse = jax.lax.platform_dependent(
+    return jax.lax.platform_dependent(
         x,
         fixed,
         cpu=functools.partial(_forward_slice_by_slice, config),
         default=functools.partial(_forward, config),
     )
-    if fixed.mask is not None:  # it decides how many blocks are visited
-        out, lse = refuse_reverse_mode((out, lse))
-    return out, (x, fixed, out, lse)
 
 
-def _attend_backward(config, residuals, dout):
-    x, fixed, out, lse = residuals
-    delta = jnp.sum(dout.astype(lse.dtype) * out.astype(lse.dtype), axis=-1)
-    grads = jax.lax.platform_dependent(
+def backward(
+    config: Config,
+    x: Differentiable,
+    fixed: Fixed,
+    rows: tuple[jax.Array, jax.Array, jax.Array],
+) -> Differentiable:
+    """Gradients of x, in float32 at least.
+
+    Args:
+      config: what is static.
+      x: operands of the forward pass.
+      fixed: operands that get no gradient.
+      rows: gradient of the context, log-sum-exp over ALL keys of the softmax, and rowsum(do ∘ o).
+    """
+    return jax.lax.platform_dependent(
         x,
         fixed,
-        (dout, lse, delta),
+        rows,
         cpu=functools.partial(_backward_slice_by_slice, config),
         default=functools.partial(_backward, config),
     )
-    if fixed.mask is not None:
-        grads = refuse_reverse_mode(grads)
-    return jax.tree.map(lambda grad, primal: grad.astype(primal.dtype), grads, x), None
-
-
-_attend.defvjp(_attend_forward, _attend_backward)
 
 
 class _Tile(NamedTuple):
@@ -155,7 +95,7 @@ class _Tile(NamedTuple):
         return weights if self.keep is None else jnp.where(self.keep, weights / (1 - rate), 0)
 
 
-def _tile(config: _Config, x: _Differentiable, fixed: _Fixed, i, j) -> _Tile:
+def _tile(config: Config, x: Differentiable, fixed: Fixed, i, j) -> _Tile:
     q_positions = i * config.block_q + jnp.arange(config.block_q)
     k_positions = j * config.block_k + jnp.arange(config.block_k)
     bias = x.bias
@@ -175,7 +115,7 @@ def _tile(config: _Config, x: _Differentiable, fixed: _Fixed, i, j) -> _Tile:
     return _Tile(k, v, bias, visible, keep)
 
 
-def _key_blocks(config: _Config, x: _Differentiable, fixed: _Fixed, i) -> tuple[Any, Any]:
+def _key_blocks(config: Config, x: Differentiable, fixed: Fixed, i) -> tuple[Any, Any]:
     """The key blocks [first, stop) that block i of the queries may see."""
     if fixed.mask is None:
         return 0, x.k.shape[-2] // config.block_k
@@ -184,7 +124,7 @@ def _key_blocks(config: _Config, x: _Differentiable, fixed: _Fixed, i) -> tuple[
     return first // config.block_k, (stop + config.block_k - 1) // config.block_k
 
 
-def _forward(config: _Config, x: _Differentiable, fixed: _Fixed):
+def _forward(config: Config, x: Differentiable, fixed: Fixed):
     """Context [..., T, D] and lse [..., T]."""
     dtype = jnp.promote_types(x.v.dtype, jnp.float32)
     shape = x.q.shape[:-2] + (config.block_q,)
@@ -222,7 +162,7 @@ def _forward(config: _Config, x: _Differentiable, fixed: _Fixed):
     return _join_blocks(out, -2), _join_blocks(lse, -1)
 
 
-def _backward(config: _Config, x: _Differentiable, fixed: _Fixed, rows) -> _Differentiable:
+def _backward(config: Config, x: Differentiable, fixed: Fixed, rows) -> Differentiable:
     """Gradients of x; rows = (dout, lse, delta)."""
     dout, lse, delta = rows
 
@@ -267,10 +207,10 @@ def _backward(config: _Config, x: _Differentiable, fixed: _Fixed, rows) -> _Diff
     (dscore, dk, dv, dbias), dq = jax.lax.scan(
         query_block, shared, jnp.arange(x.q.shape[-2] // config.block_q)
     )
-    return _Differentiable(dscore, _join_blocks(dq, -2), dk, dv, dbias)
+    return Differentiable(dscore, _join_blocks(dq, -2), dk, dv, dbias)
 
 
-def _forward_slice_by_slice(config: _Config, x: _Differentiable, fixed: _Fixed):
+def _forward_slice_by_slice(config: Config, x: Differentiable, fixed: Fixed):
     """`_forward` of one example and key/value head after the other."""
     num_kv_heads = x.q.shape[1]
     config = config._replace(block_q=config.cpu_forward_block_q)
@@ -282,7 +222,7 @@ def _forward_slice_by_slice(config: _Config, x: _Differentiable, fixed: _Fixed):
     return out.reshape(*x.q.shape[:-1], x.v.shape[-1]), lse.reshape(x.q.shape[:-1])
 
 
-def _backward_slice_by_slice(config: _Config, x: _Differentiable, fixed: _Fixed, rows):
+def _backward_slice_by_slice(config: Config, x: Differentiable, fixed: Fixed, rows):
     """`_backward` of one example and key/value head after the other; sums what heads share."""
     num_kv_heads = x.q.shape[1]
 
@@ -302,7 +242,7 @@ def _backward_slice_by_slice(config: _Config, x: _Differentiable, fixed: _Fixed,
     dq, dk, dv = (
         grad.reshape(primal.shape) for grad, primal in zip(grads, (x.q, x.k, x.v), strict=True)
     )
-    return _Differentiable(shared[0], dq, dk, dv, shared[1])
+    return Differentiable(shared[0], dq, dk, dv, shared[1])
 
 
 def _slice(operands: tuple, batch_index, kv_head_index) -> tuple:
@@ -320,7 +260,7 @@ def _zeros_like(x: jax.Array) -> jax.Array:
     return vary_like(jnp.zeros(x.shape, jnp.promote_types(x.dtype, jnp.float32)), x)
 
 
-def _matmul(a: jax.Array, b: jax.Array, config: _Config) -> jax.Array:
+def _matmul(a: jax.Array, b: jax.Array, config: Config) -> jax.Array:
     dtype = jnp.promote_types(b.dtype, jnp.float32)
     return jnp.matmul(a, b, precision=config.precision, preferred_element_type=dtype)
 
@@ -335,7 +275,7 @@ def _add_block(x: jax.Array, block: jax.Array, index, size: int, axis: int) -> j
     return jax.lax.dynamic_update_slice_in_dim(x, updated, index * size, axis)
 
 
-def _add_bias(dbias: jax.Array, block: jax.Array, i, j, config: _Config) -> jax.Array:
+def _add_bias(dbias: jax.Array, block: jax.Array, i, j, config: Config) -> jax.Array:
     start = [0] * (dbias.ndim - 2) + [
         0 if size == 1 else at
         for size, at in zip(dbias.shape[-2:], (i * config.block_q, j * config.block_k), strict=True)
@@ -349,28 +289,6 @@ def _join_blocks(blocks: jax.Array, axis: int) -> jax.Array:
     axis %= blocks.ndim - 1
     blocks = jnp.moveaxis(blocks, 0, axis)
     return jax.lax.collapse(blocks, axis, axis + 2)
-
-
-def _default_block(mask: Mask | None) -> int:
-    width = _window_width(mask)
-    return 512 if width is None else min(512, max(64, 64 * math.ceil(width / 128)))
-
-
-def _window_width(mask: Mask | None) -> int | None:
-    """How many keys beside its own position a query sees; None = no window."""
-    left, right = (None, None) if mask is None else mask.reach
-    return None if left is None or right is None else left + right
-
-
-def _even_block(length: int, largest: int) -> int:
-    """The block size, a multiple of 8, that cuts `length` in as few equal blocks as possible."""
-    number = math.ceil(length / largest)
-    return min(largest, 8 * math.ceil(length / number / 8))
-
-
-def _pad_to_multiple(x: jax.Array, axis: int, multiple: int) -> jax.Array:
-    axis %= x.ndim
-    return jnp.pad(x, [(0, -x.shape[i] % multiple if i == axis else 0) for i in range(x.ndim)])
 
 
 def _to_rank(x: jax.Array, ndim: int) -> jax.Array:

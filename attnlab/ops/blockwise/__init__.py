@@ -1,0 +1,121 @@
+"""The engine: exact attention of any score under any mask in memory linear in T + S.
+
+Queries and keys are cut in blocks. For one block of queries the softmax over all keys is built a
+block of keys at a time (online softmax): with the largest logit so far m, the sum ℓ = Σ e^{s − m}
+and the accumulator a = Σ e^{s − m} v, a new block rescales ℓ and a by e^{m − m'} and adds its own
+terms; the context is a / ℓ. Blocks that the mask rules out are never visited.
+
+The backward pass keeps only the context o and lse = m + log ℓ, and computes each block's weights
+again: p = e^{s − lse}, dv = pᵀ do, dp = do vᵀ, ds = p ∘ (dp − rowsum(do ∘ o)); the score's own
+derivative turns ds into dq, dk and its parameters' gradients.
+
+Sources: Milakov & Gimelshein 2018 §3 (online softmax); Rabe & Staats 2021; Dao et al. 2022,
+Algorithms 1 and 4. The difference: `Score.logits` and `Mask.block` stand where they have q·k.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from attnlab.masks import Mask
+from attnlab.meshes import vary_like
+from attnlab.ops.blockwise import engine
+from attnlab.ops.blockwise.derivatives import refuse_reverse_mode
+from attnlab.ops.blockwise.engine import Config, Differentiable, Fixed
+from attnlab.ops.layout import Prepared
+
+__all__ = ["attend"]
+
+
+# Compiled here, so that a call outside any `jit` compiles once and not each time.
+@functools.partial(
+    jax.jit, static_argnames=("dropout_rate", "precision", "block_q", "block_k"), inline=True
+)
+def attend(
+    x: Prepared,
+    *,
+    dropout_rate: float = 0.0,
+    precision: Any = None,
+    block_q: int | None = None,
+    block_k: int | None = None,
+) -> jax.Array:
+    """The same function as `dense.attend`, [B, K, G, T, D].
+
+    Blocks are 512 × 512 unless given, or half a window wide, from 64 on, where the mask has one;
+    a forward pass on a CPU takes 1024 rows where the length is a multiple of that.
+
+    Time O(T·S) less the blocks that the mask rules out; memory O(T + S + block_q·block_k), also
+    backward.
+    """
+    num_queries, num_keys = x.q.shape[-2], x.k.shape[-2]
+    block, rows_are_given = _default_block(x.mask), block_q is not None
+    block_q = _even_block(num_queries, block_q or block)
+    block_k = _even_block(num_keys, block_k or block)
+    pad_queries = functools.partial(_pad_to_multiple, axis=-2, multiple=block_q)
+    pad_keys = functools.partial(_pad_to_multiple, axis=-2, multiple=block_k)
+    bias = x.bias
+    if bias is not None:
+        bias = bias if bias.shape[-2] == 1 else pad_queries(bias)
+        bias = bias if bias.shape[-1] == 1 else _pad_to_multiple(bias, -1, block_k)
+    operands = (
+        Differentiable(x.score, pad_queries(x.q), pad_keys(x.k), pad_keys(x.v), bias),
+        Fixed(None if x.mask is None else x.mask.pad(block_q, block_k), x.dropout_seeds),
+    )
+    # The backward carries gradients through a CPU's cache as well; else twice the rows fit in it.
+    # In a window twice the rows would multiply blocks of keys that half of them cannot see.
+    doubles = not rows_are_given and block_q == 512 and _window_width(x.mask) is None
+    doubles &= operands[0].q.shape[-2] % (2 * block_q) == 0
+    cpu_forward_block_q = 2 * block_q if doubles else block_q
+    config = Config(block_q, block_k, cpu_forward_block_q, num_keys, dropout_rate, precision)
+    return _attend(config, *vary_like(operands))[..., :num_queries, :]
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _attend(config: Config, x: Differentiable, fixed: Fixed) -> jax.Array:
+    return _attend_forward(config, x, fixed)[0]
+
+
+def _attend_forward(config, x, fixed):
+    out, lse = engine.forward(config, x, fixed)
+    if fixed.mask is not None:  # it decides how many blocks are visited
+        out, lse = refuse_reverse_mode((out, lse))
+    return out, (x, fixed, out, lse)
+
+
+def _attend_backward(config, residuals, dout):
+    x, fixed, out, lse = residuals
+    delta = jnp.sum(dout.astype(lse.dtype) * out.astype(lse.dtype), axis=-1)
+    grads = engine.backward(config, x, fixed, (dout, lse, delta))
+    if fixed.mask is not None:
+        grads = refuse_reverse_mode(grads)
+    return jax.tree.map(lambda grad, primal: grad.astype(primal.dtype), grads, x), None
+
+
+_attend.defvjp(_attend_forward, _attend_backward)
+
+
+def _default_block(mask: Mask | None) -> int:
+    width = _window_width(mask)
+    return 512 if width is None else min(512, max(64, 64 * math.ceil(width / 128)))
+
+
+def _window_width(mask: Mask | None) -> int | None:
+    """How many keys beside its own position a query sees; None = no window."""
+    left, right = (None, None) if mask is None else mask.reach
+    return None if left is None or right is None else left + right
+
+
+def _even_block(length: int, largest: int) -> int:
+    """The block size, a multiple of 8, that cuts `length` in as few equal blocks as possible."""
+    number = math.ceil(length / largest)
+    return min(largest, 8 * math.ceil(length / number / 8))
+
+
+def _pad_to_multiple(x: jax.Array, axis: int, multiple: int) -> jax.Array:
+    axis %= x.ndim
+    return jnp.pad(x, [(0, -x.shape[i] % multiple if i == axis else 0) for i in range(x.ndim)])
