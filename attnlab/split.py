@@ -8,8 +8,8 @@ does only its device's part, under `jit`, forward and gradient, with nothing to 
     with attnlab.over(mesh, batch="data", heads="model"):
         state = step(state, batch)
 
-Letters of a layout name the axes of an array: b examples, n heads or key/value heads; any other is
-whole.
+Letters of a layout name the axes of an array: b examples, n heads or key/value heads, t positions,
+which are whole except in a ring; any other is whole.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ __all__ = [
     "current",
     "divide_positions",
     "is_one_device",
+    "needs_ring",
     "over",
 ]
 
@@ -88,14 +89,15 @@ def over(
         copied.
       length: axis, or axes, that divide the positions of queries and keys, which they must share
         evenly. Attention exchanges positions for heads and back (all-to-all): in it a device has
-        all positions of some heads, so these axes divide the heads too.
+        all positions of some heads. Where these devices do not divide the heads, exact attention
+        sends keys and values round a ring of them instead; LSH attention is refused.
 
     Raises:
       ValueError: an axis that the mesh lacks or that is named twice; where it attends, sizes that
         the devices do not divide.
       RuntimeError: it is left in another thread than it was entered in.
 
-    Source: all-to-all for the length, DeepSpeed-Ulysses (Jacobs et al. 2023, §3).
+    Source: all-to-all, DeepSpeed-Ulysses (Jacobs et al. 2023, §3); the ring, Liu et al. 2023.
 
     Example:
       >>> import attnlab, jax
@@ -146,6 +148,7 @@ def by_device(
     batch: int,
     heads: int,
     partitioned: bool = False,
+    rings: bool = False,
 ) -> Any:
     """function(*operands), each device with the part of the operands that `over` gives it.
 
@@ -160,6 +163,7 @@ def by_device(
       heads: number of heads, n.
       partitioned: whether XLA divides the function over devices by itself, so that it may be
         compiled for several without `over`.
+      rings: whether devices keep their positions, and the function exchanges them.
 
     Raises:
       ValueError: the devices do not divide the examples or the heads.
@@ -175,9 +179,11 @@ def by_device(
         first, *rest = operands
         first = jax.tree.map(lambda x: _require_one_device.bind(x, name=name), first)
         return function(first, *rest)
-    axes = {"b": split.batch, "n": split.heads + split.length}
+    of_heads = {"heads": split.heads} | ({} if rings else {"length": split.length})
+    axes = {"b": split.batch, "n": sum(of_heads.values(), ())}
+    axes |= {"t": split.length} if rings else {}
     _require_even(split, f"{name}: {batch} examples", batch, batch=split.batch)
-    _require_even(split, f"{name}: {heads} heads", heads, heads=split.heads, length=split.length)
+    _require_even(split, f"{name}: {heads} heads", heads, **of_heads)
 
     def spec(layout: str, x: Any) -> PartitionSpec:
         sizes = zip(layout, x.shape, strict=False)
@@ -195,6 +201,14 @@ def by_device(
         out_specs=PartitionSpec(*(axes.get(letter) or None for letter in out)),
         check_vma=False,
     )(*operands)
+
+
+def needs_ring(num_heads: int) -> bool:
+    """Whether positions are divided by devices that cannot have heads in exchange for them."""
+    split = current()
+    if split is None or not split.length:
+        return False
+    return num_heads % split.size(split.heads + split.length) != 0
 
 
 def divide_positions(*arrays: jax.Array) -> Any:
@@ -222,7 +236,7 @@ def divide_positions(*arrays: jax.Array) -> Any:
 
 
 def copies_of_kv_heads(num_kv_heads: int, num_heads: int) -> int:
-    """How many of each key/value head let the devices of `over` share them evenly.
+    """How many of each key/value head let the devices of `over` share them evenly; 1 if none do.
 
     >>> mesh = jax.sharding.AbstractMesh((4,), ("model",))
     >>> with over(mesh, heads="model"):

@@ -4,6 +4,7 @@ A process of its own, because the tests' has two devices: JAX_NUM_CPU_DEVICES=4.
 largest difference, relative to the largest number, and what is allowed.
 """
 
+import dataclasses
 import json
 import warnings
 
@@ -30,6 +31,10 @@ MODELS = {
     "transformer, lsh": (
         TransformerLM(CONFIG, attention=HASHED),
         {"batch": "data", "heads": "model"},
+        {"length": ALL},
+    ),
+    "one head, in a ring": (
+        TransformerLM(dataclasses.replace(CONFIG, num_heads=1)),
         {"length": ALL},
     ),
     "reformer": (

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from attnlab.ops import blockwise
+from attnlab.ops.blockwise import engine
 from tests import oracle
 from tests.mechanisms import BY_NAME, MECHANISMS, Mechanism, over
 
@@ -28,7 +28,7 @@ CAUSAL = over(m for m in MECHANISMS if m.causal)
 def many_small_blocks() -> Iterator[None]:
     """Blocks of 8, so that these short sequences are cut in several, unevenly."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(blockwise, "_default_block", lambda mask: 8)
+        patch.setattr(engine, "default_block", lambda mask: 8)
         jax.clear_caches()
         yield
     jax.clear_caches()

@@ -10,8 +10,8 @@ import pytest
 
 import attnlab
 from attnlab import masks, meshes, routes
-from attnlab.ops import blockwise
 from attnlab.ops.attention import attention_weights
+from attnlab.ops.blockwise import engine
 from attnlab.ops.local import local_attention
 from attnlab.ops.lsh.hashing import hash_buckets, make_rotations
 from attnlab.ops.lsh.quality import hash_quality
@@ -39,7 +39,7 @@ def on_explicit_mesh(x, spec=P("data")):  # noqa: B008, a spec is immutable
 def as_on_an_accelerator() -> Iterator[None]:
     """Takes the branch that is not for the CPU, in several small blocks."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(blockwise, "_default_block", lambda mask: 8)
+        patch.setattr(engine, "default_block", lambda mask: 8)
         patch.setattr(jax.lax, "platform_dependent", lambda *x, default, **_: default(*x))
         jax.clear_caches()
         yield

@@ -59,12 +59,13 @@ from attnlab.checks import points_to, require_choice, require_dropout, require_q
 from attnlab.masks import Mask, as_mask
 from attnlab.meshes import like, on_explicit_axes, spec_of
 from attnlab.ops import blockwise, dense
+from attnlab.ops.blockwise import ring
 from attnlab.ops.kernels import cudnn, splash, tokamax
 from attnlab.ops.kernels.call import Call
 from attnlab.ops.kernels.pallas import Pallas, exact
 from attnlab.ops.layout import merge_output, over_heads, prepare
 from attnlab.scores import Additive, Concat, Cosine, Dot, General, Location, Score, require_score
-from attnlab.split import copies_of_kv_heads, divide_positions, is_one_device
+from attnlab.split import copies_of_kv_heads, divide_positions, is_one_device, needs_ring
 
 __all__ = [
     "IMPLEMENTATIONS",
@@ -165,6 +166,7 @@ def attention(
     require_score(score)
     require_qkv(q, k, v, same_width=score.same_width)
     dropout_rate = require_dropout(dropout_rate, dropout_key)
+    dropout_key = dropout_key if dropout_rate > 0.0 else None
     pallas = implementation if isinstance(implementation, Pallas) else Pallas()
     if isinstance(implementation, Pallas):
         implementation = "pallas"
@@ -175,6 +177,16 @@ def attention(
     q, k, v = divide_positions(q, k, v)
     if (copies := copies_of_kv_heads(k.shape[-2], q.shape[-2])) > 1:
         k, v = (jnp.repeat(x, copies, axis=-2) for x in (k, v))
+    if needs_ring(k.shape[-2]):
+        if implementation not in (None, "blockwise"):
+            raise NotImplementedError(
+                f"the devices of length= do not divide {k.shape[-2]} key/value heads, and around a"
+                f' ring of them attention is blockwise; got implementation="{implementation}"'
+                " (use None, or fewer devices)"
+            )
+        prepared = prepare(score, q, k, v, mask, bias, precision, dropout_key)
+        context = ring.attend(prepared, dropout_rate=dropout_rate, precision=precision)
+        return divide_positions(merge_output(context, q.shape[:-3]))
     platform = platforms.current()
     call = Call(score, q, k, v, mask, bias, dropout_rate, precision, platform, pallas)
     name = _kernel_by_default(call) if implementation is None else implementation
@@ -192,8 +204,7 @@ def attention(
         implementation = "dense" if fits_a_block else "blockwise"
     engine = dense.attend if implementation == "dense" else blockwise.attend
     attend = functools.partial(engine, dropout_rate=dropout_rate, precision=precision)
-    key = dropout_key if dropout_rate > 0.0 else None
-    prepared = prepare(score, q, k, v, mask, bias, precision, key)
+    prepared = prepare(score, q, k, v, mask, bias, precision, dropout_key)
     context = over_heads(attend, prepared, partitioned=True)
     return divide_positions(merge_output(context, q.shape[:-3]))
 

@@ -16,13 +16,11 @@ Algorithms 1 and 4. The difference: `Score.logits` and `Mask.block` stand where 
 from __future__ import annotations
 
 import functools
-import math
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from attnlab.masks import Mask
 from attnlab.meshes import vary_like
 from attnlab.ops.blockwise import engine
 from attnlab.ops.blockwise.derivatives import refuse_reverse_mode
@@ -53,25 +51,32 @@ def attend(
     backward.
     """
     num_queries, num_keys = x.q.shape[-2], x.k.shape[-2]
-    block, rows_are_given = _default_block(x.mask), block_q is not None
-    block_q = _even_block(num_queries, block_q or block)
-    block_k = _even_block(num_keys, block_k or block)
-    pad_queries = functools.partial(_pad_to_multiple, axis=-2, multiple=block_q)
-    pad_keys = functools.partial(_pad_to_multiple, axis=-2, multiple=block_k)
+    block, rows_are_given = engine.default_block(x.mask), block_q is not None
+    block_q = engine.even_block(num_queries, block_q or block)
+    block_k = engine.even_block(num_keys, block_k or block)
+    pad_queries = functools.partial(engine.pad_to_multiple, axis=-2, multiple=block_q)
+    pad_keys = functools.partial(engine.pad_to_multiple, axis=-2, multiple=block_k)
     bias = x.bias
     if bias is not None:
         bias = bias if bias.shape[-2] == 1 else pad_queries(bias)
-        bias = bias if bias.shape[-1] == 1 else _pad_to_multiple(bias, -1, block_k)
+        bias = bias if bias.shape[-1] == 1 else engine.pad_to_multiple(bias, -1, block_k)
     operands = (
         Differentiable(x.score, pad_queries(x.q), pad_keys(x.k), pad_keys(x.v), bias),
-        Fixed(None if x.mask is None else x.mask.pad(block_q, block_k), x.dropout_seeds),
+        Fixed(None if x.mask is None else x.mask.pad(block_q, block_k), x.dropout_seeds, None),
     )
     # The backward carries gradients through a CPU's cache as well; else twice the rows fit in it.
     # In a window twice the rows would multiply blocks of keys that half of them cannot see.
-    doubles = not rows_are_given and block_q == 512 and _window_width(x.mask) is None
+    doubles = not rows_are_given and block_q == 512 and engine.window_width(x.mask) is None
     doubles &= operands[0].q.shape[-2] % (2 * block_q) == 0
-    cpu_forward_block_q = 2 * block_q if doubles else block_q
-    config = Config(block_q, block_k, cpu_forward_block_q, num_keys, dropout_rate, precision)
+    config = Config(
+        block_q,
+        block_k,
+        2 * block_q if doubles else block_q,
+        num_keys,
+        operands[0].k.shape[-2] != num_keys,
+        dropout_rate,
+        precision,
+    )
     return _attend(config, *vary_like(operands))[..., :num_queries, :]
 
 
@@ -97,25 +102,3 @@ def _attend_backward(config, residuals, dout):
 
 
 _attend.defvjp(_attend_forward, _attend_backward)
-
-
-def _default_block(mask: Mask | None) -> int:
-    width = _window_width(mask)
-    return 512 if width is None else min(512, max(64, 64 * math.ceil(width / 128)))
-
-
-def _window_width(mask: Mask | None) -> int | None:
-    """How many keys beside its own position a query sees; None = no window."""
-    left, right = (None, None) if mask is None else mask.reach
-    return None if left is None or right is None else left + right
-
-
-def _even_block(length: int, largest: int) -> int:
-    """The block size, a multiple of 8, that cuts `length` in as few equal blocks as possible."""
-    number = math.ceil(length / largest)
-    return min(largest, 8 * math.ceil(length / number / 8))
-
-
-def _pad_to_multiple(x: jax.Array, axis: int, multiple: int) -> jax.Array:
-    axis %= x.ndim
-    return jnp.pad(x, [(0, -x.shape[i] % multiple if i == axis else 0) for i in range(x.ndim)])

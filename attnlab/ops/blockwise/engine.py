@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from typing import Any, NamedTuple
 
 import jax
@@ -15,14 +16,37 @@ from attnlab.ops import dropout
 from attnlab.ops.layout import add_slice, slice_heads
 from attnlab.scores import Score
 
-__all__ = ["Config", "Differentiable", "Fixed", "backward", "forward"]
+__all__ = [
+    "Config",
+    "Differentiable",
+    "Fixed",
+    "backward",
+    "default_block",
+    "even_block",
+    "forward",
+    "pad_to_multiple",
+    "window_width",
+]
 
 
 class Config(NamedTuple):
+    """What is static.
+
+    Attributes:
+      block_q: number of queries in a block.
+      block_k: number of keys in a block.
+      cpu_forward_block_q: number of queries in a block of the forward pass on a CPU.
+      num_keys: number of keys that the mask knows, without padding.
+      hides_padding: whether keys from `num_keys` on are padding; else there are none.
+      dropout_rate: probability of dropping a weight.
+      precision: precision of the matrix products.
+    """
+
     block_q: int
     block_k: int
     cpu_forward_block_q: int
-    num_keys: int  # without padding
+    num_keys: int
+    hides_padding: bool
     dropout_rate: float
     precision: Any
 
@@ -38,8 +62,22 @@ class Differentiable(NamedTuple):
 
 
 class Fixed(NamedTuple):
+    """What gets no gradient, with leading axes [B|1, K|1].
+
+    Attributes:
+      mask: mask in layout, or None.
+      dropout_seeds: seeds of every example and head, or None.
+      starts: positions of the first query and of the first key, [1, 1, 2] int32; None = 0 and 0.
+    """
+
     mask: Mask | None
     dropout_seeds: jax.Array | None
+    starts: jax.Array | None
+
+    @property
+    def first_positions(self) -> tuple[Any, Any]:
+        """Positions of the first query and of the first key."""
+        return (0, 0) if self.starts is None else tuple(self.starts.reshape(2))
 
 
 def forward(config: Config, x: Differentiable, fixed: Fixed) -> tuple[jax.Array, jax.Array]:
@@ -96,8 +134,9 @@ class _Tile(NamedTuple):
 
 
 def _tile(config: Config, x: Differentiable, fixed: Fixed, i, j) -> _Tile:
-    q_positions = i * config.block_q + jnp.arange(config.block_q)
-    k_positions = j * config.block_k + jnp.arange(config.block_k)
+    first_q, first_k = fixed.first_positions
+    q_positions = first_q + i * config.block_q + jnp.arange(config.block_q)
+    k_positions = first_k + j * config.block_k + jnp.arange(config.block_k)
     bias = x.bias
     if bias is not None:
         bias = bias if bias.shape[-2] == 1 else _block(bias, i, config.block_q, -2)
@@ -105,7 +144,7 @@ def _tile(config: Config, x: Differentiable, fixed: Fixed, i, j) -> _Tile:
     visible = None
     if fixed.mask is not None:
         visible = _to_rank(fixed.mask.block(q_positions, k_positions), x.q.ndim)
-    if x.k.shape[-2] != config.num_keys:
+    if config.hides_padding:
         real = lead_with_ones(k_positions < config.num_keys, x.q.ndim)
         visible = real if visible is None else visible & real
     keep = None
@@ -119,8 +158,11 @@ def _key_blocks(config: Config, x: Differentiable, fixed: Fixed, i) -> tuple[Any
     """The key blocks [first, stop) that block i of the queries may see."""
     if fixed.mask is None:
         return 0, x.k.shape[-2] // config.block_k
-    q_positions = i * config.block_q + jnp.arange(config.block_q)
+    first_q, first_k = fixed.first_positions
+    q_positions = first_q + i * config.block_q + jnp.arange(config.block_q)
     first, stop = fixed.mask.key_range(q_positions, config.num_keys)
+    if fixed.starts is not None:
+        first, stop = (jnp.clip(y - first_k, 0, x.k.shape[-2]) for y in (first, stop))
     return first // config.block_k, (stop + config.block_k - 1) // config.block_k
 
 
@@ -294,3 +336,27 @@ def _join_blocks(blocks: jax.Array, axis: int) -> jax.Array:
 def _to_rank(x: jax.Array, ndim: int) -> jax.Array:
     """Drops or adds leading axes of length 1."""
     return x.reshape(x.shape[x.ndim - ndim :]) if x.ndim > ndim else lead_with_ones(x, ndim)
+
+
+def default_block(mask: Mask | None) -> int:
+    """Rows of a block: 512, or half a window, from 64 on."""
+    width = window_width(mask)
+    return 512 if width is None else min(512, max(64, 64 * math.ceil(width / 128)))
+
+
+def window_width(mask: Mask | None) -> int | None:
+    """How many keys beside its own position a query sees; None = no window."""
+    left, right = (None, None) if mask is None else mask.reach
+    return None if left is None or right is None else left + right
+
+
+def even_block(length: int, largest: int) -> int:
+    """The block size, a multiple of 8, that cuts `length` in as few equal blocks as possible."""
+    number = math.ceil(length / largest)
+    return min(largest, 8 * math.ceil(length / number / 8))
+
+
+def pad_to_multiple(x: jax.Array, axis: int, multiple: int) -> jax.Array:
+    """Zeros behind x along an axis, up to whole multiples."""
+    axis %= x.ndim
+    return jnp.pad(x, [(0, -x.shape[i] % multiple if i == axis else 0) for i in range(x.ndim)])

@@ -1,0 +1,226 @@
+"""Exact attention of a sequence that is divided over a ring of devices.
+
+Each device keeps its queries; keys and values go round, one device further at each step, and their
+gradients go round with them. What a device has seen is one softmax with a log-sum-exp, so steps are
+merged as blocks are, and the backward pass computes the weights of every step from that of all. A
+device never has more than two shares of the keys, however long the sequence is.
+
+Where the future is hidden the first positions have little to see and the last have all. Each device
+then has one piece from the front and one from the back, which share the work evenly.
+
+Source: Liu, Zaharia & Abbeel, "Ring Attention with Blockwise Transformers" (2023), §3; the order of
+the pieces: Brandon et al., "Striped Attention" (2023), §3, and its relatives ("zigzag").
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from attnlab.masks import Mask
+from attnlab.ops.blockwise import engine
+from attnlab.ops.blockwise.engine import Config, Differentiable, Fixed
+from attnlab.ops.layout import Prepared
+from attnlab.scores import Score
+from attnlab.split import by_device, current
+
+__all__ = ["attend"]
+
+_NOTHING = -1e30  # a log-sum-exp of no keys; −inf would give NaN in differences
+
+
+class _Ring(NamedTuple):
+    """Devices in a ring, and the pieces that each has; static."""
+
+    axes: tuple[str, ...]
+    size: int
+    pieces: int
+
+    def pass_on(self, tree: Any) -> Any:
+        """What the device before has."""
+        pairs = [(i, (i + 1) % self.size) for i in range(self.size)]
+        return jax.lax.ppermute(tree, self.axes, pairs)
+
+    def starts(self, length: int) -> jax.Array:
+        """Positions of the first tokens of this device's pieces of `length`, [pieces] int32."""
+        index = jax.lax.axis_index(self.axes)
+        if self.pieces == 1:
+            return (index * length)[None].astype(jnp.int32)
+        front_and_back = jnp.stack([index, 2 * self.size - 1 - index])
+        even_first = jnp.where(index % 2 == 0, front_and_back, front_and_back[::-1])
+        return (even_first * length).astype(jnp.int32)
+
+    def to_pieces(self, x: jax.Array) -> jax.Array:
+        """The device's positions [B, K, G, T, H] to its pieces [pieces, B, K, G, length, H]."""
+        halves = jnp.stack(jnp.split(x, self.pieces, axis=3))
+        return self._exchange(halves, forth=True) if self.pieces == 2 else halves
+
+    def to_positions(self, pieces: jax.Array) -> jax.Array:
+        """The inverse of `to_pieces`."""
+        halves = self._exchange(pieces, forth=False) if self.pieces == 2 else pieces
+        return jnp.concatenate(list(halves), axis=3)
+
+    def _exchange(self, x: jax.Array, *, forth: bool) -> jax.Array:
+        # Piece 2i + h is half h of device i; of a device's two one is even and one is odd.
+        last = 2 * self.size - 1
+        owners = [piece if piece < self.size else last - piece for piece in range(2 * self.size)]
+        halves = []
+        for half in range(2):
+            pairs = [(i, owners[2 * i + half]) for i in range(self.size)]
+            pairs = pairs if forth else [(to, start) for start, to in pairs]
+            halves.append(jax.lax.ppermute(x[half], self.axes, pairs))
+        return jnp.stack(halves)
+
+
+def attend(x: Prepared, *, dropout_rate: float = 0.0, precision: Any = None) -> jax.Array:
+    """The same function as `blockwise.attend`, [B, K, G, T, D], positions divided by `over`.
+
+    Raises:
+      NotImplementedError: there is a bias.
+
+    Cost: each device a share of the time; memory O((T + S) / devices + block²), also backward;
+    the keys, values and their gradients go round once.
+    """
+    split = current()
+    assert split is not None
+    if x.bias is not None:
+        raise NotImplementedError(
+            "attention around a ring of devices takes no bias; got one (divide fewer positions, so"
+            " that the devices of length= divide the heads)"
+        )
+    num_queries, num_keys = x.q.shape[3], x.k.shape[3]
+    devices = split.size(split.length)
+    hides_future = x.mask is not None and x.mask.reach[1] is not None
+    pieces = 2 if hides_future and num_queries == num_keys else 1
+    ring = _Ring(split.length, devices, pieces)
+
+    block = engine.default_block(x.mask)
+    block_q, block_k = (
+        engine.even_block(math.ceil(length / (devices * pieces)), block)
+        for length in (num_queries, num_keys)
+    )
+    pad = functools.partial(engine.pad_to_multiple, axis=3)
+    q, (k, v) = (
+        pad(x.q, multiple=devices * pieces * block_q),
+        (pad(y, multiple=devices * pieces * block_k) for y in (x.k, x.v)),
+    )
+    config = Config(
+        block_q,
+        block_k,
+        cpu_forward_block_q=block_q,
+        num_keys=num_keys,
+        hides_padding=k.shape[3] != num_keys,
+        dropout_rate=dropout_rate,
+        precision=precision,
+    )
+    mask = None if x.mask is None else x.mask.pad(block_q, block_k)
+    context = by_device(
+        functools.partial(_of_device, config, ring),
+        [x.score, q, k, v, mask, x.dropout_seeds],
+        ["bn", "bngt", "bngt", "bngt", "bn", "bn"],
+        "bngt",
+        name="attention around a ring",
+        batch=x.q.shape[0],
+        heads=x.q.shape[1],
+        rings=True,
+    )
+    return context[:, :, :, :num_queries]
+
+
+def _of_device(
+    config: Config,
+    ring: _Ring,
+    score: Score,
+    q: jax.Array,
+    k: jax.Array,
+    v: jax.Array,
+    mask: Mask | None,
+    dropout_seeds: jax.Array | None,
+) -> jax.Array:
+    q, k, v = (ring.to_pieces(y) for y in (q, k, v))
+    starts = tuple(ring.starts(y.shape[4]) for y in (q, k))
+    fixed = Fixed(mask, dropout_seeds, None)
+    return ring.to_positions(_attend(config, ring, (score, q, k, v), fixed, starts))
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
+def _attend(config, ring, x, fixed, starts):
+    """Contexts of this device's pieces; x = (score, q, k, v), each array in pieces."""
+    return _forward(config, ring, x, fixed, starts)[0]
+
+
+def _pair(x, fixed, starts, keys, index, ring: _Ring) -> tuple[Any, Any, Differentiable, Fixed]:
+    """Piece i of the queries against piece j of the keys at hand."""
+    (score, q, *_), (k, v, k_starts) = x, keys
+    i, j = index // ring.pieces, index % ring.pieces
+    at = jnp.stack([starts[0][i], k_starts[j]])[None, None]
+    return i, j, Differentiable(score, q[i], k[j], v[j], None), fixed._replace(starts=at)
+
+
+def _forward(config, ring, x, fixed, starts):
+    _, q, k, v = x
+    dtype = jnp.promote_types(v.dtype, jnp.float32)
+
+    def step(carry, _):
+        keys, merged = carry
+        following = ring.pass_on(keys)
+
+        def pair(merged, index):
+            out, lse = merged
+            i, _, operands, where = _pair(x, fixed, starts, keys, index, ring)
+            found, found_lse = engine.forward(config, operands, where)
+            found_lse = jnp.where(jnp.isposinf(found_lse), _NOTHING, found_lse)
+            new_lse = jnp.logaddexp(lse[i], found_lse)
+            before, now = (jnp.exp(y - new_lse)[..., None] for y in (lse[i], found_lse))
+            out = out.at[i].set(out[i] * before + found.astype(dtype) * now)
+            return (out, lse.at[i].set(new_lse)), None
+
+        merged, _ = jax.lax.scan(pair, merged, jnp.arange(ring.pieces**2))
+        return (following, merged), None
+
+    nothing = (
+        jnp.zeros((*q.shape[:-1], v.shape[-1]), dtype),
+        jnp.full(q.shape[:-1], _NOTHING, dtype),
+    )
+    (_, (out, lse)), _ = jax.lax.scan(step, ((k, v, starts[1]), nothing), length=ring.size)
+    out = out.astype(v.dtype)
+    # As the engine has it: the weights of a row that sees nothing are then 0.
+    lse = jnp.where(lse <= _NOTHING / 2, jnp.inf, lse)
+    return out, (x, fixed, starts, out, lse)
+
+
+def _backward(config, ring, residuals, dout):
+    x, fixed, starts, out, lse = residuals
+    score, q, k, v = x
+    delta = jnp.sum(dout.astype(lse.dtype) * out.astype(lse.dtype), axis=-1)
+
+    def zeros(y):
+        return jnp.zeros(y.shape, jnp.promote_types(y.dtype, jnp.float32))
+
+    def step(carry, _):
+        keys, of_keys, of_queries = carry
+        following = ring.pass_on(keys)
+
+        def pair(grads, index):
+            (dk, dv), (dscore, dq) = grads
+            i, j, operands, where = _pair(x, fixed, starts, keys, index, ring)
+            found = engine.backward(config, operands, where, (dout[i], lse[i], delta[i]))
+            dscore = jax.tree.map(jnp.add, dscore, found.score)
+            of_keys = dk.at[j].add(found.k), dv.at[j].add(found.v)
+            return (of_keys, (dscore, dq.at[i].add(found.q))), None
+
+        grads = of_keys, of_queries
+        (of_keys, of_queries), _ = jax.lax.scan(pair, grads, jnp.arange(ring.pieces**2))
+        return (following, ring.pass_on(of_keys), of_queries), None
+
+    start = (k, v, starts[1]), (zeros(k), zeros(v)), (jax.tree.map(zeros, score), zeros(q))
+    (_, (dk, dv), (dscore, dq)), _ = jax.lax.scan(step, start, length=ring.size)
+    grads = jax.tree.map(lambda grad, y: grad.astype(y.dtype), (dscore, dq, dk, dv), x)
+    return grads, None, None
+
+
+_attend.defvjp(_forward, _backward)
