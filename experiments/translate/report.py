@@ -49,6 +49,7 @@ def report(
     preset: Preset,
     folder: Path,
     *,
+    average: int | None,
     command: str,
     where: str,
 ) -> Report:
@@ -60,6 +61,7 @@ def report(
       corpus: data of training and test.
       preset: settings of the search, and the vocabularies.
       folder: folder of the run.
+      average: number of checkpoints whose mean is tested; None = the best one.
       command: command line that gives this report again.
       where: table of the machines and revisions that the rows are from.
     """
@@ -99,7 +101,7 @@ def report(
         task=(
             f"Data: {corpus.name}; {len(corpus.splits['test']):,} pairs of the test split, "
             f"{search}. "
-            "The parameters are those with the smallest loss on the validation split."
+            f"The parameters are {_tested(average)}."
         ),
         published=_published([one.variant for one, _ in shown.values()]) if is_bleu else (),
         command=command,
@@ -108,6 +110,14 @@ def report(
         notes=list(_notes(done, to_come, preset, is_bleu)),
     )
     return Report(text, figures, said=results(rows))
+
+
+def _tested(average: int | None) -> str:
+    if average is None:
+        return "those with the smallest loss on the validation split"
+    if average == 1:
+        return "those of the last checkpoint"
+    return f"the mean of those of the last {average} checkpoints (Vaswani et al. 2017, §6.1)"
 
 
 def _looks(variants: Sequence[Variant]) -> dict[str, tuple[str, str]]:
