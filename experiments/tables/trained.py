@@ -24,27 +24,18 @@ from experiments.tables.beside import Beside, Context, Values
 from experiments.tables.figure import gaps_figure
 from experiments.tables.trainings import Trainings
 
-__all__ = ["TrainedTable"]
+__all__ = ["Trained", "TrainedTable"]
 
 
 @dataclasses.dataclass(frozen=True)
-class TrainedTable(Beside):
-    """A table of scores of trained models, judged by their order and their gaps.
+class Trained(Beside):
+    """A table of trained models; its kinds judge them.
 
     Attributes:
       trainings: commands that train the models.
-      score: name of the score that stands beside the paper's.
-      base: row that the others are compared with; None = each with the one above it.
-      tie: gap of the paper below which two rows count as equal.
-      not_comparable: reason why a row's gap says nothing about the paper's, by its name.
     """
 
     trainings: Trainings
-    _: dataclasses.KW_ONLY
-    score: str = "BLEU"
-    base: str | None = None
-    tie: float = 0.3
-    not_comparable: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     @property
     def rows(self) -> Sequence[str]:
@@ -100,6 +91,26 @@ class TrainedTable(Beside):
             return {}
         found = Folder.kept(self.trainings.experiment, kept[-1]).rows()
         return self.trainings.scores(row, list(found.values()))
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainedTable(Trained):
+    """A table of scores of trained models, judged by their order and their gaps.
+
+    Attributes:
+      score: name of the score that stands beside the paper's.
+      base: row that the others are compared with; None = each with the one above it.
+      tie: gap of the paper below which two rows count as equal.
+      not_comparable: reason why a row's gap says nothing about the paper's, by its name.
+    """
+
+    _: dataclasses.KW_ONLY
+    score: str = "BLEU"
+    base: str | None = None
+    tie: float = 0.3
+    not_comparable: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+    caption = "gaps, the paper's and ours"
 
     def shown(self, row: str, values: Sequence[Values]) -> str:
         del row

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from experiments.tables.beside import Beside
+from experiments.tables.lengths import LengthTable, TranslationsByLength
 from experiments.tables.mapping import britz
 from experiments.tables.trained import TrainedTable
 from experiments.tables.trainings import Duplications, Translations
@@ -71,6 +72,18 @@ def _luong4(column: str, score: str, *, tie: float) -> TrainedTable:
     )
 
 
+_BAHDANAU = {
+    "RNNencdec-30": ("--models=rnn_encdec", "--max_length=15"),
+    "RNNsearch-30": ("--models=rnn_search", "--max_length=15"),
+    "RNNencdec-50": ("--models=rnn_encdec", "--max_length=25"),
+    "RNNsearch-50": ("--models=rnn_search", "--max_length=25"),
+}
+_BAHDANAU_LENGTHS = (
+    "Sentences are half as long as the paper's, and so are the limits: 15 and 25 subwords for -30"
+    " and -50 words, which leave 42 and 91 % of the pairs. A translation ends 20 subwords after"
+    " them."
+)
+
 TRAINED: dict[str, Beside] = {
     "luong1": TrainedTable(
         "The ladder: Luong et al. 2015, Table 1",
@@ -118,18 +131,17 @@ TRAINED: dict[str, Beside] = {
         "Lengths of training: Bahdanau et al. 2014, Table 1",
         "bahdanau2014_table1.csv",
         "BLEU_all",
-        Translations(
-            {
-                "RNNencdec-30": ("--models=rnn_encdec", "--max_length=15"),
-                "RNNsearch-30": ("--models=rnn_search", "--max_length=15"),
-                "RNNencdec-50": ("--models=rnn_encdec", "--max_length=25"),
-                "RNNsearch-50": ("--models=rnn_search", "--max_length=25"),
-            }
-        ),
+        Translations(_BAHDANAU),
         base="RNNencdec-30",
-        note="Sentences are half as long as the paper's, and so are the limits: 15 and 25 subwords"
-        " for -30 and -50 words, which leave 42 and 91 % of the pairs. A translation ends 20"
-        " subwords after them.",
+        note=_BAHDANAU_LENGTHS,
+    ),
+    "bahdanau2": LengthTable(
+        "BLEU over the length of the source: Bahdanau et al. 2014, Figure 2",
+        "bahdanau2014_figure2.csv",
+        "BLEU_over_length",
+        TranslationsByLength(_BAHDANAU),
+        less={"RNNsearch-30": "RNNencdec-30"},
+        note=f"The trainings of `bahdanau1`. {_BAHDANAU_LENGTHS}",
     ),
     "britz2": _of_britz(
         2,

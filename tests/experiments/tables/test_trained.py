@@ -15,14 +15,15 @@ from experiments.tables import __main__ as experiment
 from experiments.tables import mapping, report, trained
 from experiments.tables.beside import Context
 from experiments.tables.settings import LANGUAGES, MULTI30K
-from experiments.tables.trained import TrainedTable
+from experiments.tables.trained import Trained, TrainedTable
 from experiments.tables.trainings import Duplications, Translations
 from experiments.translate import __main__ as translate
 from experiments.translate import training
 from experiments.translate.settings import Settings as TranslateSettings
 from tests.experiments import tiny
 
-TABLES = {name: one for name, one in mapping.TABLES.items() if isinstance(one, TrainedTable)}
+TRAINED = {name: one for name, one in mapping.TABLES.items() if isinstance(one, Trained)}
+TABLES = {name: one for name, one in TRAINED.items() if isinstance(one, TrainedTable)}
 
 
 @pytest.fixture
@@ -41,22 +42,22 @@ SETTINGS = {"translate": TranslateSettings, "duplication": DuplicationSettings}
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("name", "scale"), [(name, scale) for name, table in TABLES.items() for scale in table.scales]
+    ("name", "scale"), [(name, scale) for name, table in TRAINED.items() for scale in table.scales]
 )
 def test_every_row_is_a_command_that_its_experiment_accepts(name, scale, multi30k):
     settings = experiment.Settings(only=(name,), scale=scale, multi30k=str(multi30k))
     context = Context(scale, multi30k, (0, 1, 2), settings.data())
-    found, rows = [], TABLES[name].rows
+    found, rows = [], TRAINED[name].rows
     for row in rows:
-        words = TABLES[name].command(name, row, context)
+        words = TRAINED[name].command(name, row, context)
         status = command_line.run(
             words, SETTINGS[words[0]], lambda chosen, _: found.append(chosen) or 0, doc=""
         )
         assert status == 0, row
-    if isinstance(TABLES[name].trainings, Duplications):
+    if isinstance(TRAINED[name].trainings, Duplications):
         assert len(set(found)) == 1, "one run for all rows"
     else:
-        paper = TABLES[name].paper(report.published([name])[name])
+        paper = TRAINED[name].paper(report.published([name])[name])
         numbers = {(chosen, paper.get(row, row)) for row, chosen in zip(rows, found, strict=True)}
         assert len(set(found)) == len(numbers), "two rows of the paper are the same model here"
     assert all(chosen.seeds == (0, 1, 2) for chosen in found)
