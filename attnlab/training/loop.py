@@ -123,7 +123,7 @@ class Trained:
       steps: number of steps that were done in all.
       seconds: time of all steps and validations, added up over the runs of this training.
       stopped_by: signal that ended the training early, if one did.
-      validation: what validation found with these parameters, by name; empty where a training was
+      validation: means of the validation with these parameters, by name; empty where a training was
         ended before its first validation.
     """
 
