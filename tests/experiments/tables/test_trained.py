@@ -2,7 +2,10 @@
 
 import csv
 import json
+import os
 import subprocess
+import sys
+import time
 import warnings
 from pathlib import Path
 
@@ -238,6 +241,36 @@ def test_text_that_no_table_reads_is_refused(multi30k):
     flags = ("--scale=cpu", "--only=luong6", f"--multi30k={multi30k}")
     status, _, err = tiny.run(experiment, *flags)
     assert status == 2 and "none of the tables needs it" in err
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="the kernel tells a child on Linux alone")
+def test_a_training_ends_with_tables_however_that_ends(tmp_path):
+    """After kill −9 nobody could stop it, and a resumed run would find its folder taken."""
+    (tmp_path / "waits.py").write_text(
+        "import pathlib, signal, sys, time\n"
+        "def end(*_):\n"
+        "    pathlib.Path(sys.argv[1], 'ended').touch()\n"
+        "    sys.exit()\n"
+        "signal.signal(signal.SIGTERM, end)\n"
+        "pathlib.Path(sys.argv[1], 'began').touch()\n"
+        "time.sleep(100)\n"
+    )
+    code = "import sys; from experiments.tables import trained; trained._run(sys.argv[1:])"
+    paths = os.pathsep.join([str(tmp_path), *filter(None, sys.path)])
+    words = [sys.executable, "-c", code, "waits", str(tmp_path)]
+    with subprocess.Popen(words, env=dict(os.environ, PYTHONPATH=paths)) as parent:
+        _wait_for(tmp_path / "began")
+        parent.kill()
+    _wait_for(tmp_path / "ended")
+
+
+def _wait_for(path):
+    for _ in range(600):
+        if path.exists():
+            return
+        time.sleep(0.1)
+    raise AssertionError(f"no {path.name} after a minute")
 
 
 def test_a_run_that_fails_says_why_and_one_that_is_interrupted_ends_ours(monkeypatch, tmp_path):
