@@ -155,8 +155,8 @@ def train(
 
     A run that is killed and started again goes on to the same numbers, bit for bit: parameters,
     other collections, optimizer, step, key, place in the data and the sums of an unfinished row
-    are in the checkpoint. SIGTERM and Ctrl-C are answered after a step, by a checkpoint
-    more, which no mean counts.
+    are in the checkpoint. SIGTERM and Ctrl-C are answered after a step, by a checkpoint more, which
+    no mean counts.
 
     Args:
       task: model, objective and data.

@@ -129,11 +129,15 @@ class TrainedTable(Trained):
         self, paper: Mapping[str, str], found: Mapping[str, Sequence[Values]]
     ) -> dict[str, dict[str, str]]:
         """The gaps that are judged, and our other scores."""
-        columns: dict[str, dict[str, str]] = {"paper's gap": {}, "our gap": {}}
-        for gap in verdicts.gaps(_figures(paper), self._scores(found), self._against()):
-            form = _FORMS[self.score]
-            columns["paper's gap"][gap.row] = f"{gap.paper:+{form}}"
-            columns["our gap"][gap.row] = f"{gap.ours:+{form}}, spread {gap.spread:{form}}"
+        form, scores, against = _FORMS[self.score], self._scores(found), self._against()
+        printed = verdicts.gaps(_figures(paper), scores, against)
+        every = verdicts.gaps(dict.fromkeys(scores, 0.0), scores, against)  # also what is not
+        columns = {
+            "paper's gap": {gap.row: f"{gap.paper:+{form}}" for gap in printed},
+            "our gap": {
+                gap.row: f"{gap.ours:+{form}}, spread {gap.spread:{form}}" for gap in every
+            },
+        }
         for name, form in _FORMS.items():
             if name != self.score:
                 columns[name] = {
@@ -146,7 +150,8 @@ class TrainedTable(Trained):
     def remarks(self, paper: Mapping[str, str], found: Mapping[str, Sequence[Values]]) -> list[str]:
         """What the gaps are from, and how many pairs of rows have the paper's order."""
         base = "the row above" if self.base is None else f"*{self.base}*"
-        pairs = verdicts.pairs(_figures(paper), self._scores(found), self.tie)
+        judged = {row: x for row, x in found.items() if row not in self.not_comparable}
+        pairs = verdicts.pairs(_figures(paper), self._scores(judged), self.tie)
         said = f"Gaps are from {base}; the paper's below {self.tie:g} count as none."
         if total := sum(pairs.values()):
             counted = ", ".join(f"{number} {words}" for words, number in pairs.items())

@@ -126,9 +126,25 @@ def test_a_training_that_fails_leaves_its_other_seeds_and_rows(monkeypatch, tmp_
 
 
 def test_a_row_that_says_nothing_of_the_papers_is_not_judged():
-    scores = {row: [{"AER": 0.5}, {"AER": 0.6}] for row in TABLES["luong6"].rows}
-    found = TABLES["luong6"].verdicts({row: "0.3" for row in scores}, scores)
+    table = TABLES["luong6"]
+    scores = {row: [{"AER": 0.5}, {"AER": 0.6}] for row in table.rows}
+    found = table.verdicts({row: "0.3" for row in scores}, scores)
     assert found["local-m (general)"].startswith("not comparable: ")
+    paper = {row: str(0.1 * i) for i, row in enumerate(table.rows)}
+    assert "Of the 1 pairs of rows that the paper tells apart" in table.remarks(paper, scores)[0]
+
+
+def test_a_row_that_the_paper_does_not_have_shows_our_gap_without_a_verdict():
+    table = TABLES["vaswani2"]
+    base, big, without = table.rows
+    scores = {base: (20.0, 20.2), big: (21.0, 21.2), without: (19.0, 19.2)}
+    found = {row: [{"BLEU": x} for x in some] for row, some in scores.items()}
+    paper = table.paper(report.published(["vaswani2"])["vaswani2"])
+    columns = table.columns(paper, found)
+    assert columns["paper's gap"] == {big: "+1.1"}
+    assert columns["our gap"] == {big: "+1.0, spread 0.3", without: "-1.0, spread 0.3"}
+    assert table.verdicts(paper, found)[without] == "(the paper has none)"
+    assert "Of the 1 pairs" in table.remarks(paper, found)[0]
 
 
 @pytest.mark.parametrize("name", TABLES)
