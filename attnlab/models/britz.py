@@ -30,7 +30,7 @@ from attnlab import scores
 from attnlab import tokens as tok
 from attnlab.checks import require, require_choice
 from attnlab.models.alignment import align, blend
-from attnlab.models.cells import Cell, GRUCell, Initializer
+from attnlab.models.cells import CELLS, Initializer
 from attnlab.models.output import Logits
 from attnlab.models.recurrent import (
     Bidirectional,
@@ -61,8 +61,8 @@ class Britz(Seq2Seq):
     | --------------- | ------------------------------------------------------------------------- |
     | Mul-128         | attention_features=128                                                    |
     | None-State      | attention="none-state"                                                    |
-    | LSTM            | encoder_cell=LSTMCell, decoder_cell=LSTMCell                              |
-    | Vanilla-Dec     | decoder_cell=TanhCell                                                     |
+    | LSTM            | encoder_cell="lstm", decoder_cell="lstm"                                  |
+    | Vanilla-Dec     | decoder_cell="tanh"                                                       |
     | Enc-4 (Bidi)    | encoder_layers=2, in each direction                                       |
     | Uni-2, Uni-2R   | direction="forward", "backward" (the source reversed), encoder_layers=2   |
     | Dec-4-Res, ResD | decoder_layers=4, decoder_residual="add", "dense", input_transform=True   |
@@ -74,8 +74,8 @@ class Britz(Seq2Seq):
       hidden_features: width of every layer's state, n.
       attention: kind of attention: "mul", "scaled-mul", "add", "none-state" or "none-input".
       attention_features: number of rows of W_1 and W_2.
-      encoder_cell: a class of `attnlab.models.cells`.
-      decoder_cell: a class of `attnlab.models.cells`.
+      encoder_cell: name of the cell, one of `attnlab.models.cells.CELLS`: "gru", "lstm" or "tanh".
+      decoder_cell: name of the cell, likewise.
       encoder_layers: number of layers of the encoder, in each direction.
       decoder_layers: number of layers of the decoder, at least 1.
       encoder_residual: kind of residual in the encoder: None, "add" or "dense"; see `Stack`.
@@ -97,8 +97,8 @@ class Britz(Seq2Seq):
     hidden_features: int = 512
     attention: str = "mul"
     attention_features: int = 512
-    encoder_cell: type[Cell] = GRUCell
-    decoder_cell: type[Cell] = GRUCell
+    encoder_cell: str = "gru"
+    decoder_cell: str = "gru"
     encoder_layers: int = 1
     decoder_layers: int = 2
     encoder_residual: str | None = None
@@ -117,6 +117,8 @@ class Britz(Seq2Seq):
     def setup(self):
         require_choice("attention", self.attention, ATTENTIONS)
         require_choice("direction", self.direction, DIRECTIONS)
+        require_choice("encoder_cell", self.encoder_cell, tuple(CELLS))
+        require_choice("decoder_cell", self.decoder_cell, tuple(CELLS))
         require(
             not self.input_transform or self.attention in WITH_WEIGHTS,
             "input_transform is of [y; c], which only attention has; "
@@ -127,7 +129,7 @@ class Britz(Seq2Seq):
         self.target_embed = nn.Embed(self.target_vocab_size, self.embed_features, **types)
         options = types | {"kernel_init": self.kernel_init}
         encoder = (
-            self.encoder_cell,
+            CELLS[self.encoder_cell],
             self.hidden_features,
             self.encoder_layers,
             self.encoder_residual,
@@ -138,7 +140,7 @@ class Britz(Seq2Seq):
         else:
             self.encoder = Stack(*encoder, backward=self.direction == "backward", **options)
         stack = (
-            self.decoder_cell,
+            CELLS[self.decoder_cell],
             self.hidden_features,
             self.decoder_layers,
             self.decoder_residual,
@@ -156,7 +158,7 @@ class Britz(Seq2Seq):
         else:
             self.decoder = _Remembering(Stack(*stack, **options))
         if self.attention == "none-state":
-            num_states = self.decoder_cell.num_states * self.decoder_layers
+            num_states = CELLS[self.decoder_cell].num_states * self.decoder_layers
             self.bridge = nn.Dense(num_states * self.hidden_features, **options)
         else:
             self.combine = nn.Dense(self.hidden_features, **options)
@@ -201,7 +203,7 @@ class Britz(Seq2Seq):
     def _as_states(self, x: jax.Array) -> tuple[Any, ...]:
         """The columns of x [B, all states] cut into a state for each layer of the decoder."""
         x = x.astype(jnp.promote_types(x.dtype, jnp.float32))
-        each = self.decoder_cell.num_states
+        each = CELLS[self.decoder_cell].num_states
         parts = jnp.split(x, each * self.decoder_layers, -1)
         if each == 1:
             return tuple(parts)

@@ -29,6 +29,7 @@ import jax
 import jax.numpy as jnp
 
 __all__ = [
+    "CELLS",
     "Cell",
     "GRUCell",
     "Initializer",
@@ -137,3 +138,6 @@ class TanhCell(Cell):
         """The next state [B, n], twice."""
         state = jnp.tanh(x + self.times("recurrent", state, 1, x.dtype)).astype(state.dtype)
         return state, state
+
+
+CELLS: dict[str, type[Cell]] = {"gru": GRUCell, "lstm": LSTMCell, "tanh": TanhCell}

@@ -7,7 +7,7 @@ import dataclasses
 import json
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -41,19 +41,27 @@ class Restored:
 
 
 class Checkpoints:
-    """A folder of checkpoints, written by orbax in the background; the last and the best are kept.
+    """A folder of checkpoints, written by orbax in the background; not all of them are kept.
 
     A checkpoint is whole or not there: a process killed while it writes one leaves the one before.
     Use it in `with`, which waits for the last one to be written.
     """
 
-    def __init__(self, folder: Path, configuration: dict[str, Any], *, keep: int = 2):
+    def __init__(
+        self,
+        folder: Path,
+        configuration: dict[str, Any],
+        *,
+        keep: int = 2,
+        steps: Sequence[int] = (),
+    ):
         """Opens or makes the folder.
 
         Args:
           folder: folder of this training alone.
           configuration: JSON values that make this training what it is.
           keep: number of the last checkpoints that stay, besides the best one.
+          steps: steps whose checkpoints stay as well.
 
         Raises:
           Invalid: the checkpoints there are of another configuration; the message has the
@@ -71,7 +79,9 @@ class Checkpoints:
         try:
             self._orbax = ocp.training.Checkpointer(
                 folder.resolve(),
-                preservation_policy=_policies.AnyPreservationPolicy([last, best]),
+                preservation_policy=_policies.AnyPreservationPolicy(
+                    [last, best, _policies.CustomSteps(steps)]
+                ),
                 cleanup_tmp_directories=True,
             )
         except OSError as error:
@@ -94,6 +104,11 @@ class Checkpoints:
                 f"{self.folder} holds checkpoints of another training: "
                 f"{difference(found, self.configuration)}; give another folder, or the same flags"
             )
+
+    @property
+    def steps(self) -> list[int]:
+        """The steps of the checkpoints, in order."""
+        return [one.step for one in self._orbax.checkpoints]
 
     @property
     def latest_step(self) -> int | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import signal
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -11,10 +12,13 @@ from typing import Any, Generic, TypeVar
 import flax.linen as nn
 import grain
 import jax
+import jax.numpy as jnp
+import numpy as np
 
 from attnlab.checks import require
+from attnlab.runs.errors import Invalid
 from attnlab.training.checkpoint import Checkpoints
-from attnlab.training.curve import Meter, MetricsFile, Progress, require_finite
+from attnlab.training.curve import Meter, MetricsFile, Progress, read_metrics, require_finite
 from attnlab.training.objective import Batch, Objective
 from attnlab.training.optimizers import OptimizerSettings
 from attnlab.training.parallel import Parallel
@@ -64,6 +68,8 @@ class LoopSettings:
       checkpoint_every: number of steps between two checkpoints.
       accumulate: number of parts of a batch, one after the other.
       seed: seed of the parameters and of dropout.
+      average: number of the last checkpoints whose parameters' mean is the result, as in Vaswani et
+        al. 2017, §6.1; 1 = those of the last alone; None = those of the best.
     """
 
     steps: int
@@ -72,11 +78,36 @@ class LoopSettings:
     checkpoint_every: int = 500
     accumulate: int = 1
     seed: int = 0
+    average: int | None = None
 
     def __post_init__(self):
-        for name in ("steps", "log_every", "validate_every", "checkpoint_every", "accumulate"):
+        counts = ("steps", "log_every", "validate_every", "checkpoint_every", "accumulate")
+        for name in (*counts, *(["average"] if self.average is not None else [])):
             got = getattr(self, name)
             require(got >= 1, f"{name} must be at least 1; got {got}")
+        made = len(self.averaged)
+        require(
+            made == (self.average or 0),
+            f"average must be at most the number of checkpoints, {made}; got {self.average}",
+        )
+
+    def validates(self, step: int) -> bool:
+        """Whether there is a validation after a step."""
+        return step == self.steps or step % self.validate_every == 0
+
+    def saves(self, step: int) -> bool:
+        """Whether there is a checkpoint after a step, of a training that nothing interrupts."""
+        return self.validates(step) or step % self.checkpoint_every == 0
+
+    def last_saved(self, count: int) -> tuple[int, ...]:
+        """The steps of the last `count` checkpoints, or of all if there are fewer."""
+        backwards = filter(self.saves, range(self.steps, 0, -1))
+        return tuple(itertools.islice(backwards, count))[::-1]
+
+    @property
+    def averaged(self) -> tuple[int, ...]:
+        """The steps of the checkpoints whose mean is the result."""
+        return self.last_saved(self.average or 0)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,13 +115,16 @@ class Trained:
     """How a training ended.
 
     Attributes:
-      params: parameters of the best checkpoint: the one with the smallest headline metric in
-        validation.
-      collections: the model's other variables in that checkpoint.
+      params: parameters of the best checkpoint, the one with the smallest headline metric in
+        validation; with `LoopSettings.average` the mean of those of the last ones, unless a signal
+        ended the training before.
+      collections: the model's other variables in that checkpoint, or in the last one.
       step: number of the step after which that checkpoint was saved.
       steps: number of steps that were done in all.
       seconds: time of all steps and validations, added up over the runs of this training.
       stopped_by: signal that ended the training early, if one did.
+      validation: means of the validation with these parameters, by name; empty where a training was
+        ended before its first validation.
     """
 
     params: Any
@@ -99,6 +133,7 @@ class Trained:
     steps: int
     seconds: float
     stopped_by: signal.Signals | None = None
+    validation: dict[str, float] = dataclasses.field(default_factory=dict)
 
     @property
     def variables(self) -> dict[str, Any]:
@@ -120,7 +155,8 @@ def train(
 
     A run that is killed and started again goes on to the same numbers, bit for bit: parameters,
     other collections, optimizer, step, key, place in the data and the sums of an unfinished row
-    are in the checkpoint. SIGTERM and Ctrl-C are answered after a step, by a checkpoint.
+    are in the checkpoint. SIGTERM and Ctrl-C are answered after a step, by a checkpoint more, which
+    no mean counts.
 
     Args:
       task: model, objective and data.
@@ -132,11 +168,13 @@ def train(
       say: (line) -> None; shows a line to the user.
 
     Returns:
-      The best parameters and collections, on the host, and what became of the training.
+      The best parameters and collections, or the mean, on the host, and what became of the
+      training.
 
     Raises:
       Diverged: loss or gradient are not finite. The checkpoints until then stay.
-      Invalid: the folder belongs to another training or cannot be written.
+      Invalid: the folder belongs to another training or cannot be written, or a training that
+        ended there did not keep the checkpoints to average.
     """
     model, objective = task.model, task.objective
     transformation = optimizer.build(settings.steps)
@@ -165,7 +203,8 @@ def train(
     data = iter(task.batches)
     where = folder / CHECKPOINTS
 
-    with Checkpoints(where, task.identity) as checkpoints, StopRequest() as stop:
+    kept_steps = settings.averaged
+    with Checkpoints(where, task.identity, steps=kept_steps) as checkpoints, StopRequest() as stop:
         if checkpoints.latest_step is None:
             start, state, meter = 0, parallel.place(create()), Meter()
         else:
@@ -199,6 +238,16 @@ def train(
                 wait=wait,
             )
 
+        def validated(variables: Any) -> dict[str, float]:
+            sums = validate(validation_step, parallel, variables, task.validation())
+            watched = task.watch(parallel.read(variables)) if task.watch else {}
+            return sums.means(objective) | watched
+
+        def restored(step: int) -> TrainState:
+            whole = jax.tree.map(lambda _: parallel.whole, abstract.kept())
+            kept = checkpoints.restore(abstract.kept(), whole, step)
+            return jax.device_get(abstract.replace(**kept.state))
+
         step, pending = start, None
         stops = False
         while step < settings.steps and not stops:
@@ -209,8 +258,7 @@ def train(
 
             last, stops = step == settings.steps, stop.asked(step)
             logs = last or step % settings.log_every == 0
-            validates = last or step % settings.validate_every == 0
-            saves = validates or stops or step % settings.checkpoint_every == 0
+            validates, saves = settings.validates(step), stops or settings.saves(step)
             if logs or saves:
                 read(step, pending)
                 pending = None
@@ -221,21 +269,52 @@ def train(
                 say(progress.line(step, row))
             headline = None
             if validates:
-                sums = validate(validation_step, parallel, state.variables, task.validation())
-                means = sums.means(objective)
+                means = validated(state.variables)
                 headline = means[objective.headline]
-                watched = task.watch(parallel.read(state).variables) if task.watch else {}
-                add_row("validation", step, means | watched)
+                add_row("validation", step, means)
                 say(progress.validation_line(step, means))
             if saves:
                 save(step, headline, wait=last or stops)
 
-        best = checkpoints.best_step
-        assert best is not None  # the loop ends with a checkpoint
-        whole = jax.tree.map(lambda _: parallel.whole, abstract.kept())
-        kept = checkpoints.restore(abstract.kept(), whole, best)
-        trained = jax.device_get(abstract.replace(**kept.state))
-    return Trained(trained.params, trained.collections, best, step, meter.seconds, stop.signal)
+        if settings.average is None or step < settings.steps:
+            best = checkpoints.best_step
+            assert best is not None  # the loop ends with a checkpoint
+            result, found = restored(best), _validation(folder, best)
+        else:
+            best = step
+            if missing := [str(one) for one in kept_steps if one not in checkpoints.steps]:
+                raise Invalid(
+                    f"{where}: the mean of the last {settings.average} checkpoints needs those of "
+                    f"step {', '.join(missing)}, which were not kept; train in another folder"
+                )
+            mean = _mean(restored(one).params for one in kept_steps)
+            result = dataclasses.replace(restored(step), params=mean)
+            found = validated(parallel.place(result.variables))
+            say(f"{progress.validation_line(step, found)}  mean of {settings.average} checkpoints")
+    return Trained(result.params, result.collections, best, step, meter.seconds, stop.signal, found)
+
+
+def _validation(folder: Path, step: int) -> dict[str, float]:
+    """What validation found after a step, by the curve."""
+    rows = [row for row in read_metrics(folder) if row["kind"] == "validation"]
+    return {
+        name: x
+        for row in rows
+        if row["step"] == step
+        for name, x in row.items()
+        if name not in ("kind", "step")
+    }
+
+
+def _mean(trees: Iterable[Any]) -> Any:
+    """The mean of trees of arrays, in their dtypes, summed in float32 at least."""
+    total, count, dtypes = None, 0, None
+    for tree in trees:
+        dtypes = jax.tree.map(lambda x: x.dtype, tree)
+        wide = jax.tree.map(lambda x: x.astype(jnp.promote_types(x.dtype, jnp.float32)), tree)
+        total = wide if total is None else jax.tree.map(np.add, total, wide)
+        count += 1
+    return jax.tree.map(lambda x, dtype: (x / count).astype(dtype), total, dtypes)
 
 
 def validate(step: Callable, parallel: Parallel, variables: Any, batches: Iterable[Batch]) -> Meter:

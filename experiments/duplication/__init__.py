@@ -8,7 +8,7 @@
 A language model of one layer learns to write a random word again: `0w0w`, where the second half can
 be predicted from the first alone. It is trained with full attention and with LSH attention of 4, 2
 and 1 hash rounds, and each of these models is evaluated with full attention and with 8, 4, 2 and 1
-rounds; loss and accuracy are of the second half. The table stands beside the paper's. With --grid
+rounds; loss and accuracy are of the second half. `tables` sets it beside the paper's. With --grid
 what the literature leaves open is varied as well: the scale of the logits, the number of buckets,
 the bucket mask, how a pair counts that several rounds show, what "full" attention is, and how the
 learned positions begin. A fresh folder gets results.jsonl, report.md, a figure as SVG and PNG, and

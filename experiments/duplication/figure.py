@@ -8,26 +8,25 @@ from collections.abc import Mapping
 from matplotlib.figure import Figure
 
 from attnlab.runs import figure_files
-from attnlab.runs.palette import GRID, MUTED, SERIES
+from attnlab.runs.palette import GRID, SERIES
 from experiments.duplication.cells import Cells
-from experiments.duplication.verdict import Paper
+from experiments.duplication.verdict import HASHED
 
 __all__ = ["figure"]
 
 
-def figure(tables: Mapping[int, Cells], paper: Paper) -> Figure:
-    """A panel a task, a line for each model of the table, the paper's values as hollow marks.
+def figure(tables: Mapping[int, Cells]) -> Figure:
+    """A panel a task, a line for each model of the table.
 
     Args:
       tables: accuracies by the number of symbols in a word.
-      paper: accuracies of the paper.
     """
     with figure_files.style():
         found = Figure(figsize=(1.5 + 3.9 * len(tables), 3.9), layout="constrained")
         panels = found.subplots(1, len(tables), sharey=True, squeeze=False)[0]
         for axes, (word, cells) in zip(panels, tables.items(), strict=True):
             columns = cells.evaluated()[::-1]
-            for (color, marker), name in zip(SERIES, paper, strict=False):
+            for (color, marker), name in zip(SERIES, ("full", *HASHED), strict=False):
                 values = [cells.of(name, column) for column in columns]
                 known = [(i, x) for i, x in enumerate(values) if x]
                 if not known:
@@ -39,11 +38,6 @@ def figure(tables: Mapping[int, Cells], paper: Paper) -> Figure:
                     at, means, spread, color=color, marker=marker, markersize=5, linewidth=1.6,
                     capsize=2, label=f"trained with {name}", clip_on=False,
                 )  # fmt: skip
-                theirs = {i: paper[name][c] for i, c in enumerate(columns) if c in paper[name]}
-                axes.plot(
-                    list(theirs), list(theirs.values()), marker, markerfacecolor="none",
-                    markeredgecolor=color, markersize=8, clip_on=False,
-                )  # fmt: skip
             axes.set_xticks(range(len(columns)), columns)
             axes.set_xlabel("evaluated with")
             axes.set_title(f"Words of {word} symbols")
@@ -51,10 +45,6 @@ def figure(tables: Mapping[int, Cells], paper: Paper) -> Figure:
             axes.set_axisbelow(True)
         panels[0].set_ylim(0, 103)
         panels[0].set_ylabel("accuracy, second half (%)")
-        panels[0].text(
-            0.02, 0.03, "hollow: the paper, words of 511", transform=panels[0].transAxes,
-            color=MUTED, fontsize=8,
-        )  # fmt: skip
         handles, labels = panels[0].get_legend_handles_labels()
         found.legend(
             handles,

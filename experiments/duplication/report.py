@@ -1,4 +1,4 @@
-"""The report of `duplication`: the verdict, the table beside the paper's, and the grid."""
+"""The report of `duplication`: the verdict, the table, and the grid."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from experiments.duplication.figure import figure
 from experiments.duplication.measure import DRAW, Row
 from experiments.duplication.plan import LONGER, Training
 from experiments.duplication.settings import PRESETS, Settings, Size
-from experiments.duplication.verdict import Paper
+from experiments.duplication.verdict import HASHED, Paper
 
 __all__ = ["load", "report"]
 
@@ -76,13 +76,13 @@ def report(
     parts += [_setting(rows[0], settings), "![Accuracy over rounds at evaluation](rounds.svg)"]
     for size, cells in tables.items():
         parts += [f"## Words of {size.word} symbols", _of_size(size, rows, settings)]
-        parts += [_table(cells, paper), _claims(cells, symbols)]
-    parts.append(f"Paper: {source}.")
+        parts += [_table(cells), _claims(cells, symbols)]
+    parts.append("Beside the paper's numbers: `launch/local tables --scale=cpu --only=reformer2`.")
     if settings.recipe().grid:
-        parts += _grid(first, paper)
+        parts += _grid(first, paper, source)
     parts += ["## Trainings", _trainings(rows), "## Where", f"    {command}", where]
     text = "\n\n".join(part for part in parts if part) + "\n"
-    drawn = {"rounds": figure({size.word: cells for size, cells in tables.items()}, paper)}
+    drawn = {"rounds": figure({size.word: cells for size, cells in tables.items()})}
     return loop.Report(text, drawn, said=said)
 
 
@@ -123,16 +123,10 @@ def _of_size(size: Size, rows: Sequence[Row], settings: Settings) -> str:
     )
 
 
-def _table(cells: Cells, paper: Paper) -> str:
-    """Two lines a model, here and the paper."""
+def _table(cells: Cells) -> str:
     columns = cells.evaluated()
-    lines = []
-    for name in paper:
-        here = [written(cells.of(name, column)) for column in columns]
-        if any(here):
-            lines.append([f"{name}, here", *here])
-            there = [paper[name].get(column) for column in columns]
-            lines.append([f"{name}, paper", *("" if x is None else f"{x:.1f}" for x in there)])
+    every = [[name, *(written(cells.of(name, x)) for x in columns)] for name in ("full", *HASHED)]
+    lines = [line for line in every if any(line[1:])]
     return markdown_table(["trained with", *columns], lines) if lines else ""
 
 
@@ -144,7 +138,7 @@ def _claims(cells: Cells, symbols: int) -> str:
     return markdown_table(["the paper's table says", "here", "numbers"], lines) if lines else ""
 
 
-def _grid(cells: Cells, paper: Paper) -> list[str]:
+def _grid(cells: Cells, paper: Paper, source: str) -> list[str]:
     """The tables of what the literature leaves open."""
     return [
         '## What "full" is',
@@ -157,7 +151,7 @@ def _grid(cells: Cells, paper: Paper) -> list[str]:
         "## Trained with each hashing",
         _trained(cells),
         "## Which setting is nearest to the paper's numbers",
-        "Mean distance of a row's LSH columns to the paper's, in points.",
+        f"Mean distance of a row's LSH columns to the paper's, in points ({source}).",
         _nearest(cells, paper),
     ]
 

@@ -71,6 +71,8 @@ class Beside(abc.ABC):
     note: str = ""
     keys: int = 1
 
+    caption = ""  # what the figure shows
+
     def paper(self, published: Table) -> dict[str, str]:
         """What the paper prints, by row; a row that it leaves blank is missing."""
         printed = published.printed

@@ -201,7 +201,7 @@ def _markdown_of(section: Section) -> list[str]:
     if len(revisions) > 1:
         parts.append(f"Rows are of several revisions: {', '.join(revisions)}.")
     if section.figure is not None:
-        parts.append(f"![{table.title}: gaps, the paper's and ours]({section.name}.svg)")
+        parts.append(f"![{table.title}: {table.caption}]({section.name}.svg)")
     parts += [table.note] if table.note else []
     last = lines[-1]
     parts.append(f"Paper: {section.source}")

@@ -24,27 +24,18 @@ from experiments.tables.beside import Beside, Context, Values
 from experiments.tables.figure import gaps_figure
 from experiments.tables.trainings import Trainings
 
-__all__ = ["TrainedTable"]
+__all__ = ["Trained", "TrainedTable"]
 
 
 @dataclasses.dataclass(frozen=True)
-class TrainedTable(Beside):
-    """A table of scores of trained models, judged by their order and their gaps.
+class Trained(Beside):
+    """A table of trained models; its kinds judge them.
 
     Attributes:
       trainings: commands that train the models.
-      score: name of the score that stands beside the paper's.
-      base: row that the others are compared with; None = each with the one above it.
-      tie: gap of the paper below which two rows count as equal.
-      not_comparable: reason why a row's gap says nothing about the paper's, by its name.
     """
 
     trainings: Trainings
-    _: dataclasses.KW_ONLY
-    score: str = "BLEU"
-    base: str | None = None
-    tie: float = 0.3
-    not_comparable: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     @property
     def rows(self) -> Sequence[str]:
@@ -101,6 +92,26 @@ class TrainedTable(Beside):
         found = Folder.kept(self.trainings.experiment, kept[-1]).rows()
         return self.trainings.scores(row, list(found.values()))
 
+
+@dataclasses.dataclass(frozen=True)
+class TrainedTable(Trained):
+    """A table of scores of trained models, judged by their order and their gaps.
+
+    Attributes:
+      score: name of the score that stands beside the paper's.
+      base: row that the others are compared with; None = each with the one above it.
+      tie: gap of the paper below which two rows count as equal.
+      not_comparable: reason why a row's gap says nothing about the paper's, by its name.
+    """
+
+    _: dataclasses.KW_ONLY
+    score: str = "BLEU"
+    base: str | None = None
+    tie: float = 0.3
+    not_comparable: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+    caption = "gaps, the paper's and ours"
+
     def shown(self, row: str, values: Sequence[Values]) -> str:
         del row
         return spread([one[self.score] for one in values], _FORMS[self.score])
@@ -118,11 +129,15 @@ class TrainedTable(Beside):
         self, paper: Mapping[str, str], found: Mapping[str, Sequence[Values]]
     ) -> dict[str, dict[str, str]]:
         """The gaps that are judged, and our other scores."""
-        columns: dict[str, dict[str, str]] = {"paper's gap": {}, "our gap": {}}
-        for gap in verdicts.gaps(_figures(paper), self._scores(found), self._against()):
-            form = _FORMS[self.score]
-            columns["paper's gap"][gap.row] = f"{gap.paper:+{form}}"
-            columns["our gap"][gap.row] = f"{gap.ours:+{form}}, spread {gap.spread:{form}}"
+        form, scores, against = _FORMS[self.score], self._scores(found), self._against()
+        printed = verdicts.gaps(_figures(paper), scores, against)
+        every = verdicts.gaps(dict.fromkeys(scores, 0.0), scores, against)  # also what is not
+        columns = {
+            "paper's gap": {gap.row: f"{gap.paper:+{form}}" for gap in printed},
+            "our gap": {
+                gap.row: f"{gap.ours:+{form}}, spread {gap.spread:{form}}" for gap in every
+            },
+        }
         for name, form in _FORMS.items():
             if name != self.score:
                 columns[name] = {
@@ -135,7 +150,8 @@ class TrainedTable(Beside):
     def remarks(self, paper: Mapping[str, str], found: Mapping[str, Sequence[Values]]) -> list[str]:
         """What the gaps are from, and how many pairs of rows have the paper's order."""
         base = "the row above" if self.base is None else f"*{self.base}*"
-        pairs = verdicts.pairs(_figures(paper), self._scores(found), self.tie)
+        judged = {row: x for row, x in found.items() if row not in self.not_comparable}
+        pairs = verdicts.pairs(_figures(paper), self._scores(judged), self.tie)
         said = f"Gaps are from {base}; the paper's below {self.tie:g} count as none."
         if total := sum(pairs.values()):
             counted = ", ".join(f"{number} {words}" for words, number in pairs.items())
@@ -201,10 +217,23 @@ def _require_revision(
         )
 
 
+# `python -m` for a process that is told to end when this one is gone, however it went; the kernel
+# does that on Linux alone. Not `preexec_fn`, which forks a process that has threads.
+_MODULE = """
+import ctypes, os, runpy, signal, sys
+_, parent, *sys.argv = sys.argv
+if sys.platform == "linux":
+    ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG
+if os.getppid() == int(parent):
+    runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
+"""
+
+
 def _run(words: Sequence[str]) -> str:
     """Runs a module to its end; why it failed, or "".
 
-    It has a session of its own, so that Ctrl-C reaches it once, from here; it keeps what it has.
+    It has a session of its own, so that Ctrl-C reaches it once, from here; it keeps what it has. If
+    this process is killed it gets SIGTERM, on Linux.
 
     Raises:
       Invalid: the module does not accept its flags; what it said stands above.
@@ -212,7 +241,7 @@ def _run(words: Sequence[str]) -> str:
     root = str(Path(__file__).parents[2])
     paths = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH", "")]))
     process = subprocess.Popen(
-        [sys.executable, "-P", "-m", *words],
+        [sys.executable, "-P", "-c", _MODULE, str(os.getpid()), *words],
         start_new_session=True,
         env=dict(os.environ, PYTHONPATH=paths),
     )

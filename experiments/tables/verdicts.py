@@ -15,15 +15,18 @@ __all__ = [
     "Gap",
     "gaps",
     "is_rounded",
+    "of_courses",
     "of_count",
     "of_exponents",
     "of_gaps",
     "pairs",
     "rounded",
+    "spreads",
 ]
 
 TOLERANCE = 0.15  # of an exponent: blocks are whole, and a sequence has ends
 EXACT, NOT_REPRODUCED = "exact", "not reproduced"
+SAME_COURSE = "same course"
 SAME_ORDER, WITHIN = "same order", "same order and gap within spread"
 BASE, NOT_PRINTED = "(base)", "(the paper has none)"
 ONE_SEED, NO_BASE = "(one seed has no spread)", "(no spread of the row that it is compared with)"
@@ -41,6 +44,13 @@ RULES = {
         " larger. A gap of the paper is none if it is smaller than a tie, ours if it is smaller"
         " than its spread. Where both have the same sign, or none, it is the *same order*, *and gap"
         " within spread* if the two gaps differ by no more than it. Else: *not reproduced*."
+    ),
+    "course": (
+        "Our change *falls* where its mean over the seeds is below 0 by more than its spread, two"
+        " standard errors; else it *holds*. It *falls less* than another's where it is above that"
+        " one by more than the spread of their gap. Where that is what the paper says of its"
+        " figure, it is the *same course*. The spread is that of the seeds, which translate the"
+        " same sentences."
     ),
 }
 
@@ -107,6 +117,42 @@ def is_rounded(printed: str) -> bool:
     return float(printed) < 1000
 
 
+def of_courses(
+    paper: Mapping[str, str], ours: Mapping[str, Sequence[float]], *, less: Mapping[str, str]
+) -> dict[str, str]:
+    """The verdict on how scores change as sentences grow.
+
+    Args:
+      paper: "falls", "holds" or "falls less", by row.
+      ours: changes of all seeds by row.
+      less: row that another should fall less than, by the name of the other.
+    """
+    spread = spreads(ours)
+    several = _several(ours)
+
+    def judged(row: str) -> str:
+        if row not in spread:
+            return ONE_SEED
+        if paper[row] != "falls less":
+            falls = statistics.fmean(ours[row]) < -spread[row]
+            course = "falls" if falls else "holds"
+            return SAME_COURSE if course == paper[row] else f"{NOT_REPRODUCED}: it {course}"
+        if less[row] not in spread:
+            return NO_BASE
+        gap = _gap(row, less[row], dict.fromkeys(several, 0.0), several)
+        if gap.ours > gap.spread:
+            return SAME_COURSE
+        return f"{NOT_REPRODUCED}: it does not fall less than {less[row]} beyond the spread"
+
+    return {row: judged(row) for row in ours}
+
+
+def spreads(ours: Mapping[str, Sequence[float]]) -> dict[str, float]:
+    """Two standard errors of the mean of each row with several seeds."""
+    several = _several(ours)
+    return {row: 2 * _error(several, row) for row in several}
+
+
 def of_gaps(
     paper: Mapping[str, float],
     ours: Mapping[str, Sequence[float]],
@@ -169,13 +215,16 @@ def _several(ours: Mapping[str, Sequence[float]]) -> dict[str, Sequence[float]]:
 def _gap(
     row: str, against: str, paper: Mapping[str, float], ours: Mapping[str, Sequence[float]]
 ) -> Gap:
-    usual = statistics.median(statistics.variance(scores) for scores in ours.values())
-    error = math.sqrt(
-        sum(max(statistics.variance(x), usual) / len(x) for x in (ours[row], ours[against]))
-    )
     theirs = round(paper[row] - paper[against], 9)  # of figures with a few decimals
     gap = statistics.fmean(ours[row]) - statistics.fmean(ours[against])
-    return Gap(row, against, theirs, gap, 2 * error)
+    return Gap(row, against, theirs, gap, 2 * _error(ours, row, against))
+
+
+def _error(ours: Mapping[str, Sequence[float]], *rows: str) -> float:
+    """The standard error of a row's mean, or of the gap of two rows' means."""
+    usual = statistics.median(statistics.variance(scores) for scores in ours.values())
+    found = (ours[row] for row in rows)
+    return math.sqrt(sum(max(statistics.variance(x), usual) / len(x) for x in found))
 
 
 def _sign(gap: float, least: float) -> int:

@@ -12,10 +12,11 @@ r"""Translation: RNNencdec, RNNsearch, Luong, NMTAttn and the Transformer on the
 Without data, two models learn to read dates (`3rd of March 2019` → `2019-03-03`): RNNsearch, and
 RNNencdec, which has a fixed vector instead of attention. Each model is trained by its recipe in
 experiments/translate/recipes.py and translates the test split with the parameters that did best on
-the validation split. A fresh folder gets checkpoints, metrics.jsonl and translations of each model,
-and results.jsonl and report.md of all models, with figures of the training, of where each model
-looks and of its scores by sentence length. With several seeds the report also has the mean and the
-standard deviation over them. SIGTERM and Ctrl-C save and report what is done; --resume=FOLDER goes
-on, also after kill −9, and the results are the same as without the interruption. The defaults take
-a minute and a half on two cores.
+the validation split, or with the mean of its last checkpoints (--average). A fresh folder gets
+checkpoints, metrics.jsonl and translations of each model, and results.jsonl and report.md of all
+models, with figures of the training, of where each model looks and of its scores by sentence
+length. With several seeds the report also has the mean and the standard deviation over them.
+SIGTERM and Ctrl-C save and report what is done; --resume=FOLDER goes on, also after kill −9, and
+the results are the same as without the interruption. The defaults take a minute and a half on two
+cores.
 """

@@ -50,9 +50,7 @@ def run(settings: Settings, folder: Folder) -> int:
         asked = task(one, settings, corpus)
         trained = run_training(
             asked,
-            settings=settings.loop(
-                steps=recipe.steps, validate_every=preset.validate_every, seed=one.seed
-            ),
+            settings=settings.loop_of(one.variant, seed=one.seed),
             optimizer=recipe.optimizer,
             parallel=parallel,
             folder=place,
@@ -68,6 +66,7 @@ def run(settings: Settings, folder: Folder) -> int:
             corpus,
             preset,
             folder.path,
+            average=settings.average,
             command=command_line.command("translate", Settings, settings.as_json()),
             where=provenance.table([kept.where for kept in done.values()]),
         )

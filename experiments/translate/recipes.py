@@ -275,8 +275,8 @@ def _paper() -> Preset:
     NMTAttn. All read subwords: the Transformer's two languages share 37,000, as in the paper; for
     the other models each language has 32,000. Bahdanau's and Luong's programs divide the loss of a
     batch by the number of its sentences, so their rates and clip norms are for that gradient; the
-    later papers divide by the number of tokens. Here one checkpoint is tested; Vaswani averages the
-    last five (§6.1).
+    later papers divide by the number of tokens. Vaswani tests the mean of the last five
+    checkpoints, ten minutes apart (§6.1): --average=5 with --checkpoint_every.
     """
     search = Recipe({}, _ADADELTA, steps=288_000, batch_size=80, gradient_mean_over="sentences")
     return Preset(

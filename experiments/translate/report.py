@@ -8,7 +8,6 @@ from typing import Any
 
 from attnlab.runs import palette
 from attnlab.runs.loop import Report
-from attnlab.runs.published import read
 from attnlab.training.bleu import RESAMPLINGS
 from attnlab.training.curve import read_metrics
 from attnlab.training.evaluation_figures import alignment_figure, length_figure
@@ -16,24 +15,10 @@ from attnlab.training.training_curve import training_curve
 from experiments.translate import drawn
 from experiments.translate.corpus import Corpus
 from experiments.translate.recipes import Preset
-from experiments.translate.table import Published, Row, markdown, results
+from experiments.translate.table import Row, markdown, results
 from experiments.translate.variants import Training, Variant
 
 __all__ = ["report"]
-
-PUBLISHED = Path(__file__).parents[1] / "published"
-# model -> file, row and column in the file, data of the paper
-_PUBLISHED = {
-    "rnn_encdec": ("bahdanau2014_table1.csv", "RNNencdec-50", "BLEU_all", "WMT14 En-Fr"),
-    "rnn_search": ("bahdanau2014_table1.csv", "RNNsearch-50", "BLEU_all", "WMT14 En-Fr"),
-    "luong": (
-        "luong2015_table1.csv",
-        "Base + reverse + dropout + local-p (general) + feed",
-        "BLEU_tokenized",
-        "WMT14 En-De",
-    ),
-    "transformer": ("vaswani2017_table2.csv", "Transformer (base)", "BLEU_EN_DE", "WMT14 En-De"),
-}
 
 _VOCABULARIES = (
     "The Transformer's source and target share one vocabulary, those of the other models have one "
@@ -49,6 +34,7 @@ def report(
     preset: Preset,
     folder: Path,
     *,
+    average: int | None,
     command: str,
     where: str,
 ) -> Report:
@@ -60,6 +46,7 @@ def report(
       corpus: data of training and test.
       preset: settings of the search, and the vocabularies.
       folder: folder of the run.
+      average: number of checkpoints whose mean is tested; None = the best one.
       command: command line that gives this report again.
       where: table of the machines and revisions that the rows are from.
     """
@@ -99,15 +86,22 @@ def report(
         task=(
             f"Data: {corpus.name}; {len(corpus.splits['test']):,} pairs of the test split, "
             f"{search}. "
-            "The parameters are those with the smallest loss on the validation split."
+            f"The parameters are {_tested(average)}."
         ),
-        published=_published([one.variant for one, _ in shown.values()]) if is_bleu else (),
         command=command,
         where=where,
         figures=said,
         notes=list(_notes(done, to_come, preset, is_bleu)),
     )
     return Report(text, figures, said=results(rows))
+
+
+def _tested(average: int | None) -> str:
+    if average is None:
+        return "those with the smallest loss on the validation split"
+    if average == 1:
+        return "those of the last checkpoint"
+    return f"the mean of those of the last {average} checkpoints (Vaswani et al. 2017, §6.1)"
 
 
 def _looks(variants: Sequence[Variant]) -> dict[str, tuple[str, str]]:
@@ -131,14 +125,6 @@ def _notes(
         yield f"Not done yet: {', '.join(one.title for one in to_come)}."
     if is_bleu and len({preset.recipes[one.variant.model].joint_vocabulary for one in done}) == 2:
         yield _VOCABULARIES
-
-
-def _published(variants: Sequence[Variant]) -> list[Published]:
-    found = []
-    for one in variants:
-        if one.model in _PUBLISHED:
-            file, line, column, data = _PUBLISHED[one.model]
-            table = read(PUBLISHED / file)
-            value = f"{table.cells[line][column]:g}"
-            found.append(Published(one.title, value, "BLEU", data, f"{line}, {table.source}"))
-    return found
+    if is_bleu:
+        command = "launch/local tables --scale=cpu --multi30k=FOLDER"
+        yield f"Published tables beside such trainings: `{command}`."

@@ -54,7 +54,6 @@ def score(
     looked = drawn.alignments(model, trained.variables, corpus, tokenizers)
     drawn.write(looked, corpus.drawn, folder)
     metrics = read_metrics(folder)
-    steps, perplexities = curve(metrics, "validation", "perplexity")
     _, rates = curve(metrics, "training", "tokens_per_second")
     if is_bleu := corpus.measure == "BLEU":
         buckets = by_length(sources, found, references)
@@ -69,7 +68,7 @@ def score(
         steps=trained.steps,
         seconds=trained.seconds,
         tokens_per_second=float(np.median(rates)),
-        perplexity=dict(zip(steps, perplexities, strict=True)).get(trained.step),
+        perplexity=trained.validation.get("perplexity"),
         bleu=corpus_bleu(found, references) if is_bleu else None,
         exact_match=None if is_bleu else exact_match(found, references),
         alignment_error_rate=date_alignment_error(model, trained.variables, corpus, tokenizers),

@@ -8,6 +8,7 @@ from typing import Any
 from attnlab.runs.errors import Invalid
 from attnlab.runs.flags import flag, written
 from attnlab.training.flags import TrainFlags
+from attnlab.training.loop import LoopSettings
 from experiments.translate.models import MODELS
 from experiments.translate.recipes import PRESETS, Preset, Recipe
 from experiments.translate.variants import Training, Variant, require_fits, variants
@@ -80,6 +81,12 @@ class Settings(TrainFlags):
     length_penalty: float | None = flag(
         None, "Exponent of the search's length penalty. Without it: the preset's.", least=0
     )
+    average: int | None = flag(
+        None,
+        "Number of the last checkpoints, the mean of whose parameters is tested; 1 is the last "
+        "alone. Without it: the checkpoint with the smallest validation loss.",
+        least=1,
+    )
     pack: bool = flag(
         False, "Whether a row of --max_length tokens has several pairs; the Transformer only."
     )
@@ -132,6 +139,7 @@ class Settings(TrainFlags):
         for variant in self.variants():
             if variant.changed:
                 require_fits(variant, self.recipe(variant).sizes)
+            self.loop_of(variant, seed=0)
 
     def _check_files(self) -> None:
         if self.tfds_name and self.data_files:
@@ -200,6 +208,22 @@ class Settings(TrainFlags):
         return [
             Training(variant, seed, several) for variant in self.variants() for seed in self.seeds
         ]
+
+    def loop_of(self, variant: Variant, *, seed: int) -> LoopSettings:
+        """How long a model is trained, how often what is done, and what is kept.
+
+        Raises:
+          Invalid: more checkpoints are averaged than there are.
+        """
+        steps, validate_every = self.recipe(variant).steps, self.chosen_preset().validate_every
+        loop = self.loop(steps=steps, validate_every=validate_every, seed=seed)
+        wanted = self.average or 0
+        if (made := len(loop.last_saved(wanted))) < wanted:
+            raise Invalid(
+                f"--average={wanted}: {variant.title} makes {made} checkpoints in {steps} steps; "
+                "give a smaller number, or a smaller --checkpoint_every"
+            )
+        return dataclasses.replace(loop, average=self.average)
 
     def recipe(self, variant: Variant) -> Recipe:
         """The recipe of a model, with what the flags change."""

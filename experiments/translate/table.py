@@ -1,4 +1,4 @@
-"""The tables of a report: scores of the models, beside those that the papers print."""
+"""The tables of a report: scores of the models."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from attnlab.runs.markdown import markdown_table
 from attnlab.runs.units import spread
 from attnlab.training.bleu import Bleu, Bucket
 
-__all__ = ["Published", "Row", "markdown", "results"]
+__all__ = ["Row", "markdown", "results"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,31 +55,11 @@ class Row:
         return f"{self.model}: {found} on the test split, {self.seconds / 60:.1f} minutes"
 
 
-@dataclasses.dataclass(frozen=True)
-class Published:
-    """A model's number in a paper.
-
-    Attributes:
-      model: title of the model, the `Row.model` that it is set beside.
-      value: number as printed; None where the paper prints none.
-      measure: name of the score; the report sets its own column of that name beside it.
-      data: data that the paper measured on.
-      source: paper and table.
-    """
-
-    model: str
-    value: str | None
-    measure: str
-    data: str
-    source: str
-
-
 def markdown(
     rows: Sequence[Row],
     *,
     title: str,
     task: str,
-    published: Sequence[Published] = (),
     command: str,
     where: str,
     figures: Mapping[str, str] | None = None,
@@ -91,7 +71,6 @@ def markdown(
       rows: results of the trainings.
       title: title of the report.
       task: a sentence or two on data, direction, split and search.
-      published: numbers from papers.
       command: command line that gives this report again.
       where: table of the machines and revisions that the rows are from.
       figures: caption of each figure, by the name of its file.
@@ -109,8 +88,6 @@ def markdown(
     parts += notes
     for file, said in (figures or {}).items():
         parts.append(f"![{said}]({file})\n\n{said}")
-    if published:
-        parts += ["## Beside the papers", _PAPERS, _beside(rows, published)]
     parts += ["## Where", f"    {command}", where]
     return "\n\n".join(parts) + "\n"
 
@@ -195,31 +172,3 @@ def results(rows: Sequence[Row]) -> str:
 def _filled(cells: Mapping[str, Sequence[str]]) -> str:
     filled = {name: some for name, some in cells.items() if any(some)}
     return markdown_table(list(filled), list(zip(*filled.values(), strict=True)))
-
-
-def _beside(rows: Sequence[Row], published: Sequence[Published]) -> str:
-    """A line per published number; a model without any has a line with a blank paper column."""
-    here = by_model(rows)
-    without = [
-        Published(model, None, "", "", "")
-        for model in here
-        if model not in {entry.model for entry in published}
-    ]
-    cells = [
-        [
-            entry.model,
-            _score(entry.measure, here.get(entry.model, [])) if entry.measure in _SCORES else "",
-            entry.value or "",
-            entry.measure,
-            entry.data,
-            entry.source,
-        ]
-        for entry in (*published, *without)
-    ]
-    return markdown_table(["model", "here", "paper", "measure", "paper's data", "source"], cells)
-
-
-_PAPERS = (
-    "The papers' numbers are of their own data, vocabularies and machines; they are here for the"
-    " order of the models and the distances between them. Blank: the paper prints no number."
-)

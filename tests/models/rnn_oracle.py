@@ -207,9 +207,9 @@ def nmt_attn(p, source, read):
 
 
 CELLS = {
-    "GRUCell": (gru, lambda n: np.zeros(n), lambda s: s),
-    "LSTMCell": (lstm, lambda n: (np.zeros(n), np.zeros(n)), lambda s: s[1]),
-    "TanhCell": (tanh_rnn, lambda n: np.zeros(n), lambda s: s),
+    "gru": (gru, lambda n: np.zeros(n), lambda s: s),
+    "lstm": (lstm, lambda n: (np.zeros(n), np.zeros(n)), lambda s: s[1]),
+    "tanh": (tanh_rnn, lambda n: np.zeros(n), lambda s: s),
 }
 
 
@@ -233,7 +233,7 @@ def britz(
 ):
     """Britz et al. 2017, §4: logits [T, V] and weights [T, S], or None without attention."""
     n = p["logits"]["vocabulary"]["kernel"].shape[0]
-    step, zero, output_of = CELLS[encoder_cell.__name__]
+    step, zero, output_of = CELLS[encoder_cell]
 
     def read_stack(q, x):
         inputs, last = [np.array(x)], []
@@ -253,7 +253,7 @@ def britz(
         sides.append((h[::-1], last))
     h = np.concatenate([h for h, _ in sides], 1)
 
-    step, zero, output_of = CELLS[decoder_cell.__name__]
+    step, zero, output_of = CELLS[decoder_cell]
     q = p["decoder"]
     num_layers = sum("cell" in name or "layer" in name for name in q["stack"])
     states = [zero(n) for _ in range(num_layers)]

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from attnlab.models.britz import Britz
-from attnlab.models.cells import LSTMCell, TanhCell
 from tests.daily import daily
 from tests.models import rnn_oracle
 from tests.models.rnn_checks import (
@@ -23,7 +22,7 @@ from tests.models.rnn_checks import (
     sentences,
 )
 
-LSTM = {"encoder_cell": LSTMCell, "decoder_cell": LSTMCell}
+LSTM = {"encoder_cell": "lstm", "decoder_cell": "lstm"}
 DEEP = {"decoder_residual": "add", "input_transform": True}
 
 
@@ -56,7 +55,7 @@ CASES = {
     "add": {"attention": "add", "direction": "backward", "embed_features": 3} | LSTM,
     "scaled-mul": {"attention": "scaled-mul", "attention_features": 64},
     "residual": {"decoder_layers": 3, "direction": "forward", "encoder_residual": "add"} | DEEP,
-    "dense": {"decoder_layers": 3, "decoder_residual": "dense", "decoder_cell": TanhCell},
+    "dense": {"decoder_layers": 3, "decoder_residual": "dense", "decoder_cell": "tanh"},
     "none-state": {"attention": "none-state", "embed_features": 3, "encoder_layers": 2} | LSTM,
     "none-input": {"attention": "none-input", "decoder_residual": "dense"},
 }
@@ -96,6 +95,8 @@ def test_dropout_in_half_precision():
     ("options", "message"),
     [
         ({"attention": "dot"}, "attention must be one of 'mul'.*; got 'dot'"),
+        ({"encoder_cell": "rnn"}, "encoder_cell must be one of 'gru', 'lstm', 'tanh'; got 'rnn'"),
+        ({"decoder_cell": "LSTM"}, "decoder_cell must be one of 'gru'.*; got 'LSTM'"),
         ({"direction": "up"}, "direction must be one of 'both'.*; got 'up'"),
         ({"decoder_residual": "mean"}, "residual must be one of None, 'add', 'dense'; got 'mean'"),
         (

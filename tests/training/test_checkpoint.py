@@ -38,6 +38,14 @@ def test_the_last_two_and_the_best_are_kept(tmp_path):
     assert kept == {"2", "4", "5"}
     with Checkpoints(tmp_path / "c", {}) as checkpoints:
         assert (checkpoints.latest_step, checkpoints.best_step) == (5, 2)
+        assert checkpoints.steps == [2, 4, 5]
+
+
+def test_those_that_are_asked_for_are_kept_as_well(tmp_path):
+    with Checkpoints(tmp_path / "c", {}, steps=(2, 4)) as checkpoints:
+        for step in range(1, 8):
+            save(checkpoints, step)
+    assert {path.name for path in (tmp_path / "c").iterdir()} == {"2", "4", "6", "7"}
 
 
 def test_a_checkpoint_goes_to_other_devices(tmp_path):

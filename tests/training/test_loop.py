@@ -113,7 +113,7 @@ def test_the_curve_has_every_row(whole_run):
     assert losses[1] < losses[0]
 
 
-def run_and_stop(folder, after_rows):
+def run_and_stop(folder, after_rows, **options):
     """SIGTERM when so many rows are written."""
     rows = []
 
@@ -122,7 +122,7 @@ def run_and_stop(folder, after_rows):
         if len(rows) == after_rows:
             os.kill(os.getpid(), signal.SIGTERM)
 
-    stopped = run(folder, on_row=ask_to_stop)
+    stopped = run(folder, on_row=ask_to_stop, **options)
     assert stopped.stopped_by == signal.SIGTERM
     return stopped.steps
 
@@ -143,6 +143,39 @@ def test_a_stopped_run_goes_on_with_another_number_of_devices(tmp_path, whole_ru
     # Under pmap dropout is another, so the last steps differ; the parameters hardly.
     for a, b in zip(jax.tree.leaves(second.params), jax.tree.leaves(whole.params), strict=True):
         np.testing.assert_allclose(a, b, atol=0.1)
+
+
+def test_the_last_checkpoints_are_averaged_also_those_of_before_an_interruption(tmp_path):
+    whole = run(tmp_path / "whole", average=3)
+    assert run_and_stop(tmp_path / "stopped", after_rows=4, average=3) == 10
+    resumed = run(tmp_path / "stopped", average=3)
+    assert same(resumed.params, whole.params) and resumed.validation == whole.validation
+    ones = []
+    for step in (6, 8, 12):  # each alone is a training that ended there
+        copied = tmp_path / f"from {step}" / CHECKPOINTS / str(step)
+        shutil.copytree(tmp_path / "stopped" / CHECKPOINTS / str(step), copied)
+        ones.append(run(tmp_path / f"from {step}", steps=step).params)
+    assert not same(ones[-1], whole.params)
+    mean = jax.tree.map(lambda *x: np.mean(np.float64(x), 0), *ones)
+    for a, b in zip(jax.tree.leaves(mean), jax.tree.leaves(whole.params), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-8)
+    task = {"start": lambda drawn: whole.params}
+    same_loss = run(tmp_path / "more", steps=1, rate=0.0, task=task).validation
+    assert whole.validation == same_loss and whole.step == 12
+
+
+def test_the_last_checkpoint_alone_is_no_mean_and_the_best_is_in_the_curve(tmp_path, whole_run):
+    folder, whole = whole_run
+    last = run(shutil.copytree(folder, tmp_path / "copy"), average=1)
+    assert same(last.params, whole.params)  # here the last is the best
+    (*_, row) = curve(folder)
+    assert row == {"kind": "validation", "step": 12} | whole.validation
+    assert last.validation["nll"] == pytest.approx(whole.validation["nll"])
+
+
+def test_checkpoints_that_were_not_kept_are_missed(whole_run):
+    with pytest.raises(Invalid, match="last 4 checkpoints needs those of step 4, 6, which"):
+        run(whole_run[0], average=4)
 
 
 @pytest.mark.slow
@@ -249,3 +282,9 @@ def test_the_folder_of_another_training_is_refused(whole_run):
 def test_settings_count_from_one():
     with pytest.raises(ValueError, match="log_every must be at least 1; got 0"):
         LoopSettings(steps=3, log_every=0)
+    with pytest.raises(ValueError, match="average must be at least 1; got 0"):
+        LoopSettings(steps=3, average=0)
+    with pytest.raises(ValueError, match="at most the number of checkpoints, 4; got 5"):
+        LoopSettings(steps=12, validate_every=6, checkpoint_every=4, average=5)
+    found = LoopSettings(steps=12, validate_every=6, checkpoint_every=5, average=3)
+    assert found.averaged == (6, 10, 12)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from attnlab.models.cells import LSTMCell, TanhCell
 from experiments.tables.beside import Beside
 from experiments.tables.exact import ExactTable
 from experiments.tables.growth import Growth
 from experiments.tables.logits import LogitVariance
+from experiments.tables.mapping import britz
 from experiments.tables.parameters import Count
 from experiments.tables.paths import PathLength
 
@@ -29,18 +29,15 @@ def _britz(**fields: Any) -> Count:
     return _count("britz", 37_007, **fields)
 
 
-def _of_britz(number: int, what: str, file: str, **counts: Count) -> ExactTable:
+def _of_britz(number: int, what: str, file: str, rows: britz.Rows) -> ExactTable:
     title = f"Parameters: Britz et al. 2017, Table {number}, {what}"
-    rows = {row.replace("_", "-"): count for row, count in counts.items()}
-    return ExactTable(title, f"britz2017_{file}.csv", "params_millions", rows)
+    counts = {row: _britz(**fields) for row, fields in rows.items()}
+    return ExactTable(title, f"britz2017_{file}.csv", "params_millions", counts)
 
 
 def _grows(layer: str, work: str = "products", **paper: float) -> Growth:
     return Growth(layer, work, tuple(paper.items()))
 
-
-_LSTM = {"encoder_cell": LSTMCell, "decoder_cell": LSTMCell}
-_INPUT = {"input_transform": True}
 
 EXACT: dict[str, Beside] = {
     "vaswani1_complexity": ExactTable(
@@ -143,44 +140,9 @@ EXACT: dict[str, Beside] = {
         "params_millions",
         {str(n): _britz(embed_features=n) for n in (128, 256, 512, 1024, 2048)},
     ),
-    "britz2_parameters": _of_britz(
-        2,
-        "cells",
-        "cell",
-        LSTM=_britz(**_LSTM),
-        GRU=_britz(),
-        Vanilla_Dec=_britz(decoder_cell=TanhCell),
-    ),  # fmt: skip
-    "britz3_parameters": _of_britz(
-        3,
-        "depth",
-        "depth",
-        Enc_2=_britz(),
-        Enc_4=_britz(encoder_layers=2),
-        Enc_8=_britz(encoder_layers=4),
-        Enc_8_Res=_britz(encoder_layers=4, encoder_residual="add"),
-        Enc_8_ResD=_britz(encoder_layers=4, encoder_residual="dense"),
-        Dec_1=_britz(decoder_layers=1),
-        Dec_2=_britz(),
-        Dec_4=_britz(decoder_layers=4),
-        Dec_4_Res=_britz(decoder_layers=4, decoder_residual="add", **_INPUT),
-        Dec_4_ResD=_britz(decoder_layers=4, decoder_residual="dense", **_INPUT),
-        Dec_8=_britz(decoder_layers=8),
-        Dec_8_Res=_britz(decoder_layers=8, decoder_residual="add"),
-        Dec_8_ResD=_britz(decoder_layers=8, decoder_residual="dense"),
-    ),  # fmt: skip
-    "britz4_parameters": _of_britz(
-        4,
-        "directions",
-        "direction",
-        Bidi_2=_britz(),
-        Uni_1=_britz(direction="forward"),
-        Uni_1R=_britz(direction="backward"),
-        Uni_2=_britz(direction="forward", encoder_layers=2),
-        Uni_2R=_britz(direction="backward", encoder_layers=2),
-        Uni_4=_britz(direction="forward", encoder_layers=4),
-        Uni_4R=_britz(direction="backward", encoder_layers=4),
-    ),  # fmt: skip
+    "britz2_parameters": _of_britz(2, "cells", "cell", britz.CELLS),
+    "britz3_parameters": _of_britz(3, "depth", "depth", britz.DEPTHS),
+    "britz4_parameters": _of_britz(4, "directions", "direction", britz.DIRECTIONS),
     "britz5_parameters": ExactTable(
         "Parameters: Britz et al. 2017, Table 5, attention",
         "britz2017_attention.csv",

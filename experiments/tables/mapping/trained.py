@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from experiments.tables.beside import Beside
+from experiments.tables.lengths import LengthTable, TranslationsByLength
+from experiments.tables.mapping import britz
 from experiments.tables.trained import TrainedTable
 from experiments.tables.trainings import Duplications, Translations
 
@@ -24,6 +26,16 @@ def _luong(score: str | None, window: str = "global", **fields: Any) -> tuple[st
 
 def _vaswani(**fields: Any) -> tuple[str, ...]:
     return _set("transformer", **fields)
+
+
+def _of_britz(number: int, what: str, file: str, rows: britz.Rows, **given: Any) -> TrainedTable:
+    return TrainedTable(
+        f"{what}: Britz et al. 2017, Table {number}",
+        f"britz2017_{file}.csv",
+        "BLEU_newstest2013_mean",
+        Translations({row: _set("britz", **fields) for row, fields in rows.items()}),
+        **given,
+    )
 
 
 def _attention(kind: str, width: int) -> tuple[str, ...]:
@@ -59,6 +71,18 @@ def _luong4(column: str, score: str, *, tie: float) -> TrainedTable:
         note=_LUONG_WINDOW + " Here concat learns all of W_a; the authors fixed a half of it.",
     )
 
+
+_BAHDANAU = {
+    "RNNencdec-30": ("--models=rnn_encdec", "--max_length=15"),
+    "RNNsearch-30": ("--models=rnn_search", "--max_length=15"),
+    "RNNencdec-50": ("--models=rnn_encdec", "--max_length=25"),
+    "RNNsearch-50": ("--models=rnn_search", "--max_length=25"),
+}
+_BAHDANAU_LENGTHS = (
+    "Sentences are half as long as the paper's, and so are the limits: 15 and 25 subwords for -30"
+    " and -50 words, which leave 42 and 91 % of the pairs. A translation ends 20 subwords after"
+    " them."
+)
 
 TRAINED: dict[str, Beside] = {
     "luong1": TrainedTable(
@@ -107,18 +131,43 @@ TRAINED: dict[str, Beside] = {
         "Lengths of training: Bahdanau et al. 2014, Table 1",
         "bahdanau2014_table1.csv",
         "BLEU_all",
-        Translations(
-            {
-                "RNNencdec-30": ("--models=rnn_encdec", "--max_length=15"),
-                "RNNsearch-30": ("--models=rnn_search", "--max_length=15"),
-                "RNNencdec-50": ("--models=rnn_encdec", "--max_length=25"),
-                "RNNsearch-50": ("--models=rnn_search", "--max_length=25"),
-            }
-        ),
+        Translations(_BAHDANAU),
         base="RNNencdec-30",
-        note="Sentences are half as long as the paper's, and so are the limits: 15 and 25 subwords"
-        " for -30 and -50 words, which leave 42 and 91 % of the pairs. A translation ends 20"
-        " subwords after them.",
+        note=_BAHDANAU_LENGTHS,
+    ),
+    "bahdanau2": LengthTable(
+        "BLEU over the length of the source: Bahdanau et al. 2014, Figure 2",
+        "bahdanau2014_figure2.csv",
+        "BLEU_over_length",
+        TranslationsByLength(_BAHDANAU),
+        less={"RNNsearch-30": "RNNencdec-30"},
+        note=f"The trainings of `bahdanau1`. {_BAHDANAU_LENGTHS}",
+    ),
+    "britz2": _of_britz(
+        2,
+        "Cells",
+        "cell",
+        britz.CELLS,
+        base="GRU",
+        note="The gates begin at 0; those of the authors' program begin at 1.",
+    ),
+    "britz3": _of_britz(
+        3,
+        "Depths",
+        "depth",
+        britz.DEPTHS,
+        base="Enc-2",
+        not_comparable={"Dec-2": "the same model as Enc-2"},
+        note="As deep as in the paper, and as long trained as the others; what is deep may need"
+        " longer. Dropout is 0.1, not 0.2.",
+    ),
+    "britz4": _of_britz(
+        4,
+        "Directions",
+        "direction",
+        britz.DIRECTIONS,
+        base="Bidi-2",
+        note="Uni-1R, Uni-2R and Uni-4R read the source backwards.",
     ),
     "britz5": TrainedTable(
         "Kinds and widths of attention: Britz et al. 2017, Table 5",
@@ -136,6 +185,37 @@ TRAINED: dict[str, Beside] = {
         base="Mul-512",
         note="Only attention is as wide as in the paper: states and embeddings have 128 units, not"
         " 512. The paper's Mul is not divided by the root of its width; in the last rows ours is.",
+    ),
+    "vaswani2": TrainedTable(
+        "Base and big, averaged checkpoints: Vaswani et al. 2017, Table 2",
+        "vaswani2017_table2.csv",
+        "BLEU_EN_DE",
+        Translations(
+            {
+                "Transformer (base)": (
+                    *_vaswani(num_heads=8),
+                    "--checkpoint_every=10",
+                    "--average=5",
+                ),
+                "Transformer (big)": (
+                    *_vaswani(num_heads=16, width=256, hidden=512, dropout_rate=0.3),
+                    "--learning_rate=0.0014",
+                    "--checkpoint_every=2",
+                    "--average=20",
+                ),
+                "Transformer (base), its best checkpoint": _vaswani(num_heads=8),
+            },
+            scales=["cpu"],
+        ),
+        base="Transformer (base)",
+        note="The base model has a quarter of the paper's width and a third of its layers. The big"
+        " one is to it what the paper's is: twice as wide, with twice as many heads, dropout 0.3"
+        " and a learning rate divided by √2, as the paper's d_model^-0.5 says; but it is trained"
+        " for as many steps, not three times as many. Tested is the mean of the last 5 and of the"
+        " last 20 checkpoints (§6.1), which span 5 % of the steps, in the paper 7 and 4 % of the"
+        " time. The learning rate falls to 0 at the end, in the paper as step^-0.5, so that the"
+        " last checkpoints here are more alike. The last row is the base model without the mean,"
+        " for which the paper prints no number; the paper's other rows are other systems.",
     ),
     "vaswani3": TrainedTable(
         "Heads, keys, positions: Vaswani et al. 2017, Table 3 (A), (B), (E)",

@@ -2,7 +2,10 @@
 
 import csv
 import json
+import os
 import subprocess
+import sys
+import time
 import warnings
 from pathlib import Path
 
@@ -15,14 +18,15 @@ from experiments.tables import __main__ as experiment
 from experiments.tables import mapping, report, trained
 from experiments.tables.beside import Context
 from experiments.tables.settings import LANGUAGES, MULTI30K
-from experiments.tables.trained import TrainedTable
+from experiments.tables.trained import Trained, TrainedTable
 from experiments.tables.trainings import Duplications, Translations
 from experiments.translate import __main__ as translate
 from experiments.translate import training
 from experiments.translate.settings import Settings as TranslateSettings
 from tests.experiments import tiny
 
-TABLES = {name: one for name, one in mapping.TABLES.items() if isinstance(one, TrainedTable)}
+TRAINED = {name: one for name, one in mapping.TABLES.items() if isinstance(one, Trained)}
+TABLES = {name: one for name, one in TRAINED.items() if isinstance(one, TrainedTable)}
 
 
 @pytest.fixture
@@ -41,20 +45,24 @@ SETTINGS = {"translate": TranslateSettings, "duplication": DuplicationSettings}
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("name", "scale"), [(name, scale) for name, table in TABLES.items() for scale in table.scales]
+    ("name", "scale"), [(name, scale) for name, table in TRAINED.items() for scale in table.scales]
 )
 def test_every_row_is_a_command_that_its_experiment_accepts(name, scale, multi30k):
     settings = experiment.Settings(only=(name,), scale=scale, multi30k=str(multi30k))
     context = Context(scale, multi30k, (0, 1, 2), settings.data())
-    found = []
-    for row in TABLES[name].rows:
-        words = TABLES[name].command(name, row, context)
+    found, rows = [], TRAINED[name].rows
+    for row in rows:
+        words = TRAINED[name].command(name, row, context)
         status = command_line.run(
             words, SETTINGS[words[0]], lambda chosen, _: found.append(chosen) or 0, doc=""
         )
         assert status == 0, row
-    one_run = isinstance(TABLES[name].trainings, Duplications)
-    assert len(set(found)) == (1 if one_run else len(found)), "two rows are the same model"
+    if isinstance(TRAINED[name].trainings, Duplications):
+        assert len(set(found)) == 1, "one run for all rows"
+    else:
+        paper = TRAINED[name].paper(report.published([name])[name])
+        numbers = {(chosen, paper.get(row, row)) for row, chosen in zip(rows, found, strict=True)}
+        assert len(set(found)) == len(numbers), "two rows of the paper are the same model here"
     assert all(chosen.seeds == (0, 1, 2) for chosen in found)
 
 
@@ -118,9 +126,25 @@ def test_a_training_that_fails_leaves_its_other_seeds_and_rows(monkeypatch, tmp_
 
 
 def test_a_row_that_says_nothing_of_the_papers_is_not_judged():
-    scores = {row: [{"AER": 0.5}, {"AER": 0.6}] for row in TABLES["luong6"].rows}
-    found = TABLES["luong6"].verdicts({row: "0.3" for row in scores}, scores)
+    table = TABLES["luong6"]
+    scores = {row: [{"AER": 0.5}, {"AER": 0.6}] for row in table.rows}
+    found = table.verdicts({row: "0.3" for row in scores}, scores)
     assert found["local-m (general)"].startswith("not comparable: ")
+    paper = {row: str(0.1 * i) for i, row in enumerate(table.rows)}
+    assert "Of the 1 pairs of rows that the paper tells apart" in table.remarks(paper, scores)[0]
+
+
+def test_a_row_that_the_paper_does_not_have_shows_our_gap_without_a_verdict():
+    table = TABLES["vaswani2"]
+    base, big, without = table.rows
+    scores = {base: (20.0, 20.2), big: (21.0, 21.2), without: (19.0, 19.2)}
+    found = {row: [{"BLEU": x} for x in some] for row, some in scores.items()}
+    paper = table.paper(report.published(["vaswani2"])["vaswani2"])
+    columns = table.columns(paper, found)
+    assert columns["paper's gap"] == {big: "+1.1"}
+    assert columns["our gap"] == {big: "+1.0, spread 0.3", without: "-1.0, spread 0.3"}
+    assert table.verdicts(paper, found)[without] == "(the paper has none)"
+    assert "Of the 1 pairs" in table.remarks(paper, found)[0]
 
 
 @pytest.mark.parametrize("name", TABLES)
@@ -233,6 +257,36 @@ def test_text_that_no_table_reads_is_refused(multi30k):
     flags = ("--scale=cpu", "--only=luong6", f"--multi30k={multi30k}")
     status, _, err = tiny.run(experiment, *flags)
     assert status == 2 and "none of the tables needs it" in err
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="the kernel tells a child on Linux alone")
+def test_a_training_ends_with_tables_however_that_ends(tmp_path):
+    """After kill −9 nobody could stop it, and a resumed run would find its folder taken."""
+    (tmp_path / "waits.py").write_text(
+        "import pathlib, signal, sys, time\n"
+        "def end(*_):\n"
+        "    pathlib.Path(sys.argv[1], 'ended').touch()\n"
+        "    sys.exit()\n"
+        "signal.signal(signal.SIGTERM, end)\n"
+        "pathlib.Path(sys.argv[1], 'began').touch()\n"
+        "time.sleep(100)\n"
+    )
+    code = "import sys; from experiments.tables import trained; trained._run(sys.argv[1:])"
+    paths = os.pathsep.join([str(tmp_path), *filter(None, sys.path)])
+    words = [sys.executable, "-c", code, "waits", str(tmp_path)]
+    with subprocess.Popen(words, env=dict(os.environ, PYTHONPATH=paths)) as parent:
+        _wait_for(tmp_path / "began")
+        parent.kill()
+    _wait_for(tmp_path / "ended")
+
+
+def _wait_for(path):
+    for _ in range(600):
+        if path.exists():
+            return
+        time.sleep(0.1)
+    raise AssertionError(f"no {path.name} after a minute")
 
 
 def test_a_run_that_fails_says_why_and_one_that_is_interrupted_ends_ours(monkeypatch, tmp_path):

@@ -35,6 +35,12 @@ FILES = ("a.de", "a.en")
             {"seeds": (0, 2**31)},
             "--seeds=0,2147483648: 2147483648 is too large; give less than 2147483648",
         ),
+        ({"average": 0}, "--average=0 is too small; give at least 1"),
+        ({"average": -2}, "--average=-2 is too small; give at least 1"),
+        (
+            {"average": 9, "steps": 1200, "checkpoint_every": 300},
+            "--average=9: RNNsearch makes 8 checkpoints in 1200 steps; give a smaller number",
+        ),
         ({"log_every": 0}, "--log_every=0 is too small; give at least 1"),
         ({"draw_file": "a.tsv"}, "--draw_file=a.tsv: needs text"),
         ({"pack": True}, "--pack: only the Transformer keeps packed pairs apart; give --models="),

@@ -3,9 +3,8 @@
 import pytest
 
 from attnlab.training.bleu import Bleu
-from experiments.translate.table import Published, Row, markdown
+from experiments.translate.table import Row, markdown
 
-PAPER = ("BLEU", "WMT14 en→fr", "Bahdanau 2014, Table 1")
 WHERE = "| device | a processor |"
 
 
@@ -51,19 +50,6 @@ def test_results_are_as_measured_and_the_rest_is_blank():
     assert "`nrefs:1|tok:13a`" in text
 
 
-def test_papers_stand_beside_and_are_blank_where_they_print_nothing():
-    published = [Published("RNNsearch", "26.75", *PAPER), Published("RNNencdec", None, *PAPER)]
-    published.append(Published("RNNsearch", "0.39", "AER", "RWTH", "elsewhere"))
-    _, beside = report(ROWS, published=published).split("## Beside the papers")
-    assert cells(beside, "RNNsearch") == [
-        ["RNNsearch", "31.3", "26.75", *PAPER],
-        ["RNNsearch", "0.250", "0.39", "AER", "RWTH", "elsewhere"],
-    ]
-    assert cells(beside, "RNNencdec") == [["RNNencdec", "20.0", "", *PAPER]]
-    assert cells(beside, "Luong") == [["Luong", "", "", "", "", ""]]
-    assert "## Beside the papers" not in report(ROWS)
-
-
 def test_several_seeds_are_shown_one_by_one_and_as_their_mean():
     rows = [Row("a", 1, 2, 3.0, exact_match=x, seed=i) for i, x in enumerate((0.5, 0.7))]
     rows.append(Row("b", 1, 2, 3.0, exact_match=0.25))
@@ -78,9 +64,6 @@ def test_several_seeds_are_shown_one_by_one_and_as_their_mean():
         ["a", "2", "60.0% ± 14.1%"],
     ]
     assert cells(text, "b") == [["b", "0", "1", "2", "0.1", "25.0%"], ["b", "1", "25.0%"]]
-    both = [Row("a", 1, 2, 3.0, bleu=bleu(20.0 + 2 * seed), seed=seed) for seed in (0, 1)]
-    _, beside = report(both, published=[Published("a", "25", *PAPER)]).split("## Beside")
-    assert cells(beside, "a")[0][1] == "21.0 ± 1.4"
 
 
 def test_where_it_was_measured_and_how_to_do_it_again():

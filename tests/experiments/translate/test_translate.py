@@ -117,6 +117,24 @@ def test_the_report_says_how_to_make_it_again(finished):
     assert set(shlex.split(line)) == {"launch/local", "translate", *FLAGS}
 
 
+@pytest.mark.slow
+def test_the_mean_of_checkpoints_is_what_is_tested(tmp_path, monkeypatch):
+    monkeypatch.setattr(figure_files, "save", tiny.save_nothing)
+    flags = [*FLAGS, "--learning_rate=0.1", "--checkpoint_every=1", f"--output_dir={tmp_path}"]
+    found = {}
+    for average in (1, 3):
+        status, _, err = tiny.run(translate, *flags, f"--average={average}")
+        assert (status, err) == (0, "")
+        folder = max(tmp_path.iterdir())
+        (row,) = map(json.loads, (folder / "results.jsonl").read_text().splitlines())
+        found[average] = row["perplexity"]
+        last = read_metrics(folder / "rnn_search")[-1]["perplexity"]
+        assert (row["perplexity"] == pytest.approx(last)) == (average == 1)
+    assert found[1] != found[3]
+    written = (folder / "report.md").read_text()
+    assert "the mean of those of the last 3 checkpoints (Vaswani et al. 2017, §6.1)." in written
+
+
 def test_a_finished_run_is_not_run_again_but_reported_again(finished):
     folder, _ = finished
     names = ("report.md", "alignment_rnn_search.svg", "by_length.svg", "curve.svg")

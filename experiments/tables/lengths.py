@@ -1,0 +1,141 @@
+"""A figure of scores over the length of the source: no numbers of the paper, only their course."""
+
+from __future__ import annotations
+
+import dataclasses
+import statistics
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from attnlab.runs.palette import SERIES
+from attnlab.runs.units import spread
+from attnlab.training.bleu import Bucket
+from attnlab.training.evaluation_figures import length_figure
+from experiments.tables import verdicts
+from experiments.tables.beside import Values
+from experiments.tables.trained import Trained
+from experiments.tables.trainings import Lines, Translations
+
+__all__ = ["LengthTable", "TranslationsByLength"]
+
+ENOUGH = 50  # sentences: BLEU of fewer is too uncertain to be judged
+
+
+class TranslationsByLength(Translations):
+    """Runs of `translate`; of each the BLEU of sentences of like length."""
+
+    def scores(self, row: str, found: Lines) -> dict[int, tuple[dict[str, float], Any]]:
+        del row
+        return {one["seed"]: (_flat(one["buckets"]), one["environment"]) for one in found}
+
+
+def _flat(buckets: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """The numbers of all groups, as "2 score" of the third."""
+    return {
+        f"{i} {name}": x
+        for i, bucket in enumerate(buckets)
+        for name, x in bucket.items()
+        if x is not None
+    }
+
+
+def _buckets(values: Values) -> list[Bucket]:
+    """The inverse of `_flat`."""
+    found: dict[str, dict[str, Any]] = {}
+    for key, x in values.items():
+        i, name = key.split()
+        found.setdefault(i, {"longest": None})[name] = x
+    return [Bucket(**fields) for fields in found.values()]
+
+
+@dataclasses.dataclass(frozen=True)
+class LengthTable(Trained):
+    """Scores of trained models by the length of the source, judged by their course.
+
+    A model's *change* is the BLEU of the longest group of at least `ENOUGH` sentences without that
+    of the group that has most sentences.
+
+    Attributes:
+      less: row that another row should fall less than, by the name of the other.
+    """
+
+    _: dataclasses.KW_ONLY
+    less: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+    caption = "means over the seeds, of the scores and of the ends of their bars"
+
+    def shown(self, row: str, values: Sequence[Values]) -> str:
+        del row
+        usual, long = zip(*(_ends(_buckets(one)) for one in values), strict=True)
+        return " → ".join(spread([one.score for one in some], ".1f") for some in (usual, long))
+
+    def verdicts(
+        self, paper: Mapping[str, str], found: Mapping[str, Sequence[Values]]
+    ) -> dict[str, str]:
+        return verdicts.of_courses(paper, _changes(found), less=self.less)
+
+    def columns(
+        self, paper: Mapping[str, str], found: Mapping[str, Sequence[Values]]
+    ) -> dict[str, dict[str, str]]:
+        """The changes that are judged."""
+        del paper
+        changes = _changes(found)
+        spreads = verdicts.spreads(changes)
+        return {
+            "change": {
+                row: f"{statistics.fmean(some):+.1f}"
+                + (f", spread {spreads[row]:.1f}" if row in spreads else "")
+                for row, some in changes.items()
+            }
+        }
+
+    def remarks(self, paper: Mapping[str, str], found: Mapping[str, Sequence[Values]]) -> list[str]:
+        """From which lengths to which, and the rule."""
+        del paper
+        ends = dict.fromkeys(
+            tuple(bucket.title for bucket in _ends(_buckets(one)))
+            for values in found.values()
+            for one in values
+        )
+        said = [f"from sentences of {usual} words to those of {long}" for usual, long in ends]
+        return [
+            f"BLEU {', '.join(said)}: the group with most sentences, and the longest of at least"
+            f" {ENOUGH}. {verdicts.RULES['course']}"
+        ]
+
+    def figure(self, paper: Mapping[str, str], found: Mapping[str, Sequence[Values]]) -> Any:
+        del paper
+        if not found:
+            return None
+        looks = dict(zip(self.rows, SERIES, strict=False))
+        lines = {row: _mean([_buckets(one) for one in some]) for row, some in found.items()}
+        return length_figure(lines, looks=looks)
+
+
+def _ends(buckets: Sequence[Bucket]) -> tuple[Bucket, Bucket]:
+    """The group with most sentences, and the longest one that has enough, or the same."""
+    usual = max(buckets, key=lambda bucket: bucket.count)
+    long = [bucket for bucket in buckets if bucket.count >= ENOUGH]
+    return usual, long[-1] if long else usual
+
+
+def _changes(found: Mapping[str, Sequence[Values]]) -> dict[str, list[float]]:
+    def change(values: Values) -> float:
+        usual, long = _ends(_buckets(values))
+        return long.score - usual.score
+
+    return {row: [change(one) for one in values] for row, values in found.items()}
+
+
+def _mean(seeds: Sequence[Sequence[Bucket]]) -> list[Bucket]:
+    """The groups with the means over seeds of scores and of the ends of their intervals."""
+    return [
+        dataclasses.replace(
+            same[0],
+            **{
+                name: statistics.fmean(getattr(one, name) for one in same)
+                for name in ("score", "low", "high")
+            },
+        )
+        for same in zip(*seeds, strict=True)
+    ]

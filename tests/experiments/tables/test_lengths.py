@@ -1,0 +1,88 @@
+"""Scores by the length of the source: from the rows of `translate` to a verdict and a figure."""
+
+import dataclasses
+
+import pytest
+
+from attnlab.training.bleu import Bucket
+from experiments.tables import report, verdicts
+from experiments.tables.lengths import LengthTable
+from experiments.tables.mapping import TABLES
+
+TABLE = TABLES["bahdanau2"]
+COUNTS = ((1, 5, 24), (6, 10, 500), (11, 15, 50), (16, None, 49))
+
+
+def rows(changes):
+    """Lines of results.jsonl, a seed each, whose BLEU changes so from 6–10 words to 11–15."""
+    found = []
+    for seed, change in enumerate(changes):
+        scores = (30.0, 20.0, 20.0 + change, 99.0)
+        buckets = [
+            Bucket(a, b, n, score, score - 1, score + 1)
+            for (a, b, n), score in zip(COUNTS, scores, strict=True)
+        ]
+        buckets = [dataclasses.asdict(one) for one in buckets]
+        found.append({"seed": seed, "buckets": buckets, "environment": seed, "bleu": None})
+    return found
+
+
+def found(**changes):
+    read = {row.replace("_", "-"): some for row, some in changes.items()}
+    return {
+        row: [values for values, _ in TABLE.trainings.scores(row, rows(some)).values()]
+        for row, some in read.items()
+    }
+
+
+AS_IN_THE_PAPER = {
+    "RNNencdec_30": (-9.0, -10.0),
+    "RNNsearch_30": (-3.0, -4.0),
+    "RNNencdec_50": (-5.0, -6.0),
+    "RNNsearch_50": (0.5, -0.5),
+}
+
+
+def test_the_papers_courses_are_told_from_their_opposites():
+    paper = TABLE.paper(report.published(["bahdanau2"])["bahdanau2"])
+    assert list(paper) == list(TABLE.rows)
+    same = TABLE.verdicts(paper, found(**AS_IN_THE_PAPER))
+    assert set(same.values()) == {verdicts.SAME_COURSE}
+    swapped = {row: (0.5, -0.5) for row in AS_IN_THE_PAPER} | {"RNNsearch_50": (-5.0, -6.0)}
+    other = TABLE.verdicts(paper, found(**swapped))
+    assert list(other.values()) == [
+        "not reproduced: it holds",
+        "not reproduced: it does not fall less than RNNencdec-30 beyond the spread",
+        "not reproduced: it holds",
+        "not reproduced: it falls",
+    ]
+    # A fall within the spread of the seeds is none: two standard errors of ±3 are 6.
+    wide = found(**AS_IN_THE_PAPER | {"RNNencdec_50": (-2.0, -8.0)})
+    assert TABLE.verdicts(paper, wide)["RNNencdec-50"] == "not reproduced: it holds"
+    alone = found(**AS_IN_THE_PAPER | {"RNNencdec_30": (-9.0,)})
+    assert TABLE.verdicts(paper, alone) == same | {
+        "RNNencdec-30": verdicts.ONE_SEED,
+        "RNNsearch-30": verdicts.NO_BASE,
+    }
+
+
+def test_groups_of_few_sentences_are_drawn_and_not_judged(tmp_path):
+    values = found(**AS_IN_THE_PAPER)
+    assert TABLE.shown("RNNencdec-30", values["RNNencdec-30"]) == "20.0 ± 0.0 → 10.5 ± 0.7"
+    assert TABLE.columns({}, values)["change"]["RNNencdec-30"] == "-9.5, spread 1.0"
+    (said,) = TABLE.remarks({}, values)
+    assert said.startswith("BLEU from sentences of 6–10 words to those of 11–15: ")
+    figure = TABLE.figure({}, values)
+    (axes,) = figure.axes
+    labels = [label.get_text() for label in axes.get_xticklabels()]
+    assert labels == ["1–5\nn = 24", "6–10\nn = 500", "11–15\nn = 50", "> 15\nn = 49"]
+    drawn = {line.get_label(): list(line.get_ydata()) for line in axes.lines}
+    assert drawn["RNNencdec-30"] == pytest.approx([30.0, 20.0, 10.5, 99.0])
+    figure.savefig(tmp_path / "figure.svg")
+    assert TABLE.figure({}, {}) is None
+
+
+def test_the_figure_is_of_the_trainings_of_the_table():
+    table = TABLES["bahdanau1"]
+    assert isinstance(TABLE, LengthTable)
+    assert TABLE.trainings.models == table.trainings.models
