@@ -158,7 +158,7 @@ def by_device(
       layouts: layout of each operand: that of all of its arrays, as far as they have axes. An axis
         of size 1 is whole: it is meant for all.
       out: layout of the result.
-      name: what is computed, for messages.
+      name: words for what is computed, in messages.
       batch: number of examples, b.
       heads: number of heads, n.
       partitioned: whether XLA divides the function over devices by itself, so that it may be

@@ -6,6 +6,7 @@ largest difference, relative to the largest number, and what is allowed.
 
 import dataclasses
 import json
+import math
 import warnings
 
 import flax.linen as nn
@@ -16,6 +17,10 @@ import attnlab
 from attnlab import routes
 from attnlab.models.reformer import Reformer
 from attnlab.models.transformer import TransformerConfig, TransformerLM
+from attnlab.training.objective import TokenCrossEntropy
+from attnlab.training.optimizers import OptimizerSettings
+from attnlab.training.parallel import parallel_over
+from attnlab.training.step import TrainState, make_train_step
 
 P = jax.P
 MESH = jax.make_mesh((2, 2), ("data", "model"), axis_types=(jax.sharding.AxisType.Auto,) * 2)
@@ -60,6 +65,25 @@ def difference(found, expected) -> float:
     return max(float(np.abs(np.asarray(a) - b).max() / (np.abs(b).max() + 1e-9)) for a, b in pairs)
 
 
+def trained(sizes: dict[str, int]):
+    """The parameters after two steps on a mesh of these sizes, the state divided."""
+    parallel = parallel_over("jit", jax.devices()[: math.prod(sizes.values())], sizes)
+    model, _ = MODELS["transformer"]
+    optimizer = OptimizerSettings(learning_rate=0.01).build(2)
+    batch = {"tokens": TOKENS}
+    create = lambda: TrainState.create(model, optimizer, batch, seed=0)  # noqa: E731
+    out = parallel.shardings(jax.eval_shape(create)), parallel.whole
+    step = make_train_step(model, TokenCrossEntropy(), optimizer)
+    step = parallel.compile(step, donate=True, out=out)
+    state = parallel.place(create())
+    whole = sum(x.nbytes for x in jax.tree.leaves(state))
+    here = sum(x.addressable_shards[0].data.nbytes for x in jax.tree.leaves(state))
+    assert len(parallel.mesh.devices.flat) == 1 or here < 0.6 * whole, (sizes, here, whole)
+    for _ in range(2):
+        state, _ = step(state, parallel.split(batch))
+    return jax.device_get(state.params)
+
+
 def main() -> None:
     found = {}
     for name, (model, *splits) in MODELS.items():
@@ -73,6 +97,8 @@ def main() -> None:
             with attnlab.over(MESH, **axes):
                 got = jax.device_get(step(*placed))
             found[f"{name}, {axes}"] = difference(got, expected), 1e-5
+    for sizes in ({"data": 2, "model": 2}, {"model": 2, "sequence": 2}):
+        found[f"training, {sizes}"] = difference(trained(sizes), trained({"data": 1})), 1e-5
     print(json.dumps(found))
 
 

@@ -158,7 +158,7 @@ def test_more_axes_at_once_and_whole_models_on_four_devices():
     )
     assert script.returncode == 0, script.stderr
     found = json.loads(script.stdout)
-    assert len(found) == 6
+    assert len(found) == 8
     assert {name: x for name, (x, allowed) in found.items() if not x <= allowed} == {}
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Iterable
 
 from attnlab.platforms import make_cpu_devices
@@ -10,12 +11,12 @@ from attnlab.runs import provenance
 from attnlab.runs.errors import Invalid
 from attnlab.runs.flags import Flags, flag
 from attnlab.training.loop import LoopSettings
-from attnlab.training.parallel import PARALLEL, Parallel, parallel_over
+from attnlab.training.parallel import MESH_AXES, PARALLEL, Parallel, parallel_over
 
 __all__ = ["FREE", "TrainFlags"]
 
 # Those that a resumed run may have other values of.
-FREE = ("devices", "parallel", "num_workers", "tensorboard")
+FREE = ("devices", "mesh", "parallel", "num_workers", "tensorboard")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,6 +50,11 @@ class TrainFlags(Flags):
         None,
         "Number of devices; on a CPU as many as asked for are made. Without it: all.",
         least=1,
+    )
+    mesh: str | None = flag(
+        None,
+        "Sizes of a mesh, such as data:4,model:2: data divides the batch and the state, model "
+        "heads and hidden units, sequence positions. Without it: the batch alone is divided.",
     )
     num_workers: int = flag(
         0,
@@ -84,15 +90,35 @@ class TrainFlags(Flags):
         Raises:
           Invalid: there are no devices or fewer, or a batch does not divide.
         """
-        if self.devices is not None:
-            make_cpu_devices(self.devices)
-        devices = provenance.devices(local=False)[: self.devices]
-        if self.devices is not None and self.devices > len(devices):
-            raise Invalid(f"--devices={self.devices}: there are {len(devices)}; give fewer")
+        sizes = None if self.mesh is None else self._sizes(self.mesh)
+        asked, said = self.devices, f"--devices={self.devices}"
+        if sizes is not None:
+            asked, said = math.prod(sizes.values()), f"--mesh={self.mesh}"
+        if asked is not None:
+            make_cpu_devices(asked)
+        devices = provenance.devices(local=False)[:asked]
+        if asked is not None and asked > len(devices):
+            raise Invalid(f"{said}: there are {len(devices)}; give fewer")
+        sharing = len(devices) if sizes is None else sizes.get("data", 1)
         for rows in batch_sizes:
-            if rows % (len(devices) * self.accumulate):
+            if rows % (sharing * self.accumulate):
                 raise Invalid(
                     f"--batch_size={rows}: give a multiple of devices × accumulate = "
-                    f"{len(devices)} × {self.accumulate}"
+                    f"{sharing} × {self.accumulate}"
                 )
-        return parallel_over(self.parallel, devices)
+        return parallel_over(self.parallel, devices, sizes)
+
+    def _sizes(self, mesh: str) -> dict[str, int]:
+        """The axes of a mesh and their sizes, of "data:4,model:2"."""
+        for name in ("devices", "parallel"):
+            default = type(self).__dataclass_fields__[name].default
+            if getattr(self, name) != default:
+                raise Invalid(f"--mesh is of all that it names, under jit; leave --{name} unset")
+        parts = [part.partition(":") for part in mesh.split(",")]
+        sizes = {axis: int(size) for axis, _, size in parts if size.isdecimal()}
+        if len(sizes) < len(parts) or not set(sizes) <= set(MESH_AXES) or 0 in sizes.values():
+            raise Invalid(
+                f"--mesh={mesh}: give axes and their sizes, such as data:4,model:2; axes are "
+                f"{', '.join(MESH_AXES)}"
+            )
+        return sizes

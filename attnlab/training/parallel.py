@@ -1,24 +1,34 @@
-"""A step over several devices: the batch sharded over a mesh under `jit`, or `jax.pmap`.
+"""A step over several devices: sharded over a mesh under `jit`, or `jax.pmap`.
 
-Both compute the same numbers up to the order of sums; under `pmap` each device draws a dropout of
+All compute the same numbers up to the order of sums; under `pmap` each device draws a dropout of
 its own, while under `jit` dropout does not depend on the number of devices.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
-from attnlab.checks import require_choice
+from attnlab.checks import require, require_choice
 from attnlab.split import over
+from attnlab.training.placement import shardings_on
 
-__all__ = ["PARALLEL", "Parallel", "Pmap", "ShardedJit", "parallel_over"]
+__all__ = [
+    "MESH_AXES",
+    "PARALLEL",
+    "Parallel",
+    "Pmap",
+    "ShardedJit",
+    "ShardedState",
+    "parallel_over",
+]
 
 PARALLEL = ("jit", "pmap")
+MESH_AXES = ("data", "model", "sequence")
 
 
 class Parallel:
@@ -31,8 +41,10 @@ class Parallel:
 
     axis_name: str | None
 
-    def __init__(self, devices: Sequence[jax.Device]):
-        self.mesh = jax.sharding.Mesh(np.array(devices), ("batch",))
+    def __init__(self, devices: Sequence[jax.Device], sizes: Mapping[str, int] | None = None):
+        sizes = {"data": len(devices)} if sizes is None else sizes
+        shape = [sizes.get(axis, 1) for axis in MESH_AXES]
+        self.mesh = jax.sharding.Mesh(np.array(devices).reshape(shape), MESH_AXES)
         self.whole = NamedSharding(self.mesh, PartitionSpec())
 
     def shardings(self, tree: Any) -> Any:
@@ -74,9 +86,9 @@ class ShardedJit(Parallel):
 
     axis_name = None
 
-    def __init__(self, devices: Sequence[jax.Device]):
-        super().__init__(devices)
-        self.rows = NamedSharding(self.mesh, PartitionSpec("batch"))
+    def __init__(self, devices: Sequence[jax.Device], sizes: Mapping[str, int] | None = None):
+        super().__init__(devices, sizes)
+        self.rows = NamedSharding(self.mesh, PartitionSpec("data"))
 
     def place(self, tree):
         return jax.tree.map(placed, tree, self.shardings(tree))
@@ -88,17 +100,32 @@ class ShardedJit(Parallel):
 
     def compile(self, step, *, donate=False, out=None):
         def over_mesh(*arguments: Any) -> Any:
-            with over(self.mesh, batch="batch"):
+            with over(self.mesh, **self._divides()):
                 return step(*arguments)
 
         out = self.whole if out is None else out
         return jax.jit(over_mesh, out_shardings=out, donate_argnums=(0,) if donate else ())
+
+    def _divides(self) -> dict[str, str]:
+        of_axes = zip(("batch", "heads", "length"), MESH_AXES, strict=True)
+        return {what: axis for what, axis in of_axes if self.mesh.shape[axis] > 1}
 
     def gather(self, tree):
         return tree
 
     def read(self, tree):
         return jax.device_get(tree)
+
+
+class ShardedState(ShardedJit):
+    """As `ShardedJit`, and the state is divided too, over a mesh of several axes (`placement`).
+
+    `data` divides the batch and the state, `model` heads and hidden units, `sequence` the positions
+    around attention.
+    """
+
+    def shardings(self, tree):
+        return shardings_on(self.mesh, tree)
 
 
 class Pmap(Parallel):
@@ -145,7 +172,12 @@ def placed(x: Any, sharding: NamedSharding) -> jax.Array:
     return jax.make_array_from_callback(values.shape, sharding, lambda index: values[index])
 
 
-def parallel_over(kind: str, devices: Sequence[jax.Device]) -> Parallel:
-    """`ShardedJit` or `Pmap`."""
+def parallel_over(
+    kind: str, devices: Sequence[jax.Device], mesh: Mapping[str, int] | None = None
+) -> Parallel:
+    """`ShardedJit` or `Pmap`; with sizes of the mesh's axes `ShardedState`."""
     require_choice("parallel", kind, PARALLEL)
+    if mesh is not None:
+        require(kind == "jit", 'a mesh needs parallel="jit"; got "pmap"')
+        return ShardedState(devices, mesh)
     return {"jit": ShardedJit, "pmap": Pmap}[kind](devices)

@@ -32,10 +32,20 @@ def test_all_devices_unless_some_are_asked_for():
     ("flags", "message"),
     [
         (TrainFlags(devices=9), "--devices=9: there are 2; give fewer"),
+        (TrainFlags(mesh="data:3,model:2"), "--mesh=data:3,model:2: there are 2; give fewer"),
+        (TrainFlags(mesh="data:2", accumulate=3), "--batch_size=8: give a multiple of devices"),
+        (TrainFlags(mesh="batch:2"), "--mesh=batch:2: give axes and their sizes, such as data:4,"),
+        (TrainFlags(mesh="data:0"), "--mesh=data:0: give axes and their sizes, such as data:4,"),
+        (TrainFlags(mesh="data:2", devices=2), "--mesh is of all that it names, under jit; leave"),
+        (
+            TrainFlags(mesh="data:2", parallel="pmap"),
+            "--mesh is of all that it names, under jit; leave --parallel",
+        ),
         (TrainFlags(accumulate=3), "--batch_size=8: give a multiple of devices × accumulate = 2 ×"),
     ],
 )
 def test_refuses_devices_that_do_not_fit(flags, message):
+    assert len(jax.devices()) == 2  # and no more can be made now
     with pytest.raises(Invalid) as refused:
         flags.over_devices([12, 8])
     assert str(refused.value).startswith(message)

@@ -7,7 +7,6 @@ import jax
 import numpy as np
 import pytest
 from flax.errors import ScopeCollectionNotFound
-from jax.sharding import NamedSharding, PartitionSpec
 
 from attnlab import routes
 from attnlab.models.transformer import Transformer, TransformerConfig, TransformerLM
@@ -17,7 +16,7 @@ from attnlab.training.decode import greedy
 from attnlab.training.loop import CHECKPOINTS, LoopSettings, Task, train
 from attnlab.training.objective import TokenCrossEntropy
 from attnlab.training.optimizers import OptimizerSettings
-from attnlab.training.parallel import ShardedJit, parallel_over
+from attnlab.training.parallel import parallel_over
 from tests.training import tiny
 
 TIMES = ("seconds", "steps_per_second", "tokens_per_second")
@@ -33,6 +32,7 @@ def run(
     on_row=None,
     devices=2,
     parallel="jit",
+    mesh=None,
     configuration=None,
     task=None,
     **settings,
@@ -56,7 +56,7 @@ def run(
         task,
         settings=LoopSettings(steps=steps, **settings),
         optimizer=OptimizerSettings(learning_rate=rate, clip_norm=1.0),
-        parallel=parallel_over(parallel, jax.devices()[:devices]),
+        parallel=parallel_over(parallel, jax.devices()[:devices], mesh),
         folder=folder,
         on_row=on_row,
         say=lambda line: None,
@@ -242,29 +242,33 @@ def test_a_search_uses_the_learned_center():
         jax.eval_shape(search, {"params": variables["params"]})
 
 
-class Sharded(ShardedJit):
-    """Each device keeps half of every array that has an axis of two halves."""
-
-    def shardings(self, tree):
-        def sharding(x):
-            even = [i for i, size in enumerate(x.shape) if size % 2 == 0]
-            axes = (*(None,) * even[0], "batch") if even else ()
-            return NamedSharding(self.mesh, PartitionSpec(*axes))
-
-        return jax.tree.map(sharding, tree)
-
-
 @pytest.mark.slow
-def test_a_state_may_be_divided_among_the_devices(tmp_path, whole_run, monkeypatch):
-    monkeypatch.setattr(
-        "tests.training.test_loop.parallel_over", lambda kind, devices: Sharded(devices)
+def test_a_divided_state_is_restored_on_another_mesh(tmp_path):
+    model = tiny.Tiny(dropout_rate=0.2, width=8)
+    plain = run(tmp_path / "whole", model=model)
+    shards = []
+
+    def look(row):
+        if row["kind"] == "training":
+            live = [x for x in jax.live_arrays() if x.shape == (tiny.VOCAB, 8)]
+            shards.append({x.addressable_shards[0].data.shape for x in live})
+
+    run(
+        tmp_path / "s",
+        model=model,
+        steps=6,
+        mesh={"data": 2},
+        on_row=look,
     )
-    run(tmp_path / "s", steps=6)
+    assert (tiny.VOCAB, 4) in shards[-1]
     shutil.rmtree(tmp_path / "s" / CHECKPOINTS / "6")
-    divided = run(tmp_path / "s", model=tiny.Tiny(dropout_rate=0.2))
-    _, whole = whole_run
-    for a, b in zip(jax.tree.leaves(divided.params), jax.tree.leaves(whole.params), strict=True):
-        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
+    for mesh in ({"model": 2}, {"sequence": 2}):
+        other = tmp_path / "-".join(mesh)
+        shutil.copytree(tmp_path / "s", other)
+        divided = run(other, model=model, mesh=mesh)
+        assert divided.steps == 12
+        for a, b in zip(*map(jax.tree.leaves, (divided.params, plain.params)), strict=True):
+            np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.slow

@@ -29,9 +29,10 @@ class Tiny(Seq2Seq):
     """Embeds the source, adds what is read, predicts: no recurrence, no attention."""
 
     dropout_rate: float = 0.0
+    width: int = 7
 
     def setup(self):
-        self.embed = nn.Embed(VOCAB, 7)
+        self.embed = nn.Embed(VOCAB, self.width)
         self.drop = nn.Dropout(self.dropout_rate)
         self.out = nn.Dense(VOCAB)
 

@@ -100,7 +100,7 @@ def backward(
     """Gradients of x, in float32 at least.
 
     Args:
-      config: what is static.
+      config: sizes of blocks, and what else is static.
       x: operands of the forward pass.
       fixed: operands that get no gradient.
       rows: gradient of the context, log-sum-exp over ALL keys of the softmax, and rowsum(do ∘ o).
