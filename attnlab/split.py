@@ -30,6 +30,7 @@ from attnlab.checks import require, require_instance
 
 __all__ = [
     "Split",
+    "Uneven",
     "by_device",
     "copies_of_kv_heads",
     "current",
@@ -63,6 +64,10 @@ class Split:
         return math.prod(self.mesh.shape[axis] for axis in axes)
 
 
+class Uneven(ValueError):
+    """The devices of a mesh cannot share something evenly."""
+
+
 # JAX counts it in when it looks for a trace that it has made already.
 _split: Any = jax.make_user_context(None)
 
@@ -93,8 +98,8 @@ def over(
         sends keys and values round a ring of them instead; LSH attention is refused.
 
     Raises:
-      ValueError: an axis that the mesh lacks or that is named twice; where it attends, sizes that
-        the devices do not divide.
+      ValueError: an axis that the mesh lacks or that is named twice; where it attends, as `Uneven`,
+        sizes that the devices do not divide.
       RuntimeError: it is left in another thread than it was entered in.
 
     Source: all-to-all, DeepSpeed-Ulysses (Jacobs et al. 2023, §3); the ring, Liu et al. 2023.
@@ -166,7 +171,7 @@ def by_device(
       rings: whether devices keep their positions, and the function exchanges them.
 
     Raises:
-      ValueError: the devices do not divide the examples or the heads.
+      Uneven: the devices do not divide the examples or the heads.
       NotImplementedError: when compiled for several devices outside of `over` what XLA would
         compute in full on each.
     """
@@ -217,7 +222,7 @@ def divide_positions(*arrays: jax.Array) -> Any:
     Attention itself divides heads instead; XLA exchanges the one for the other (all-to-all).
 
     Raises:
-      ValueError: the devices do not divide the positions.
+      Uneven: the devices do not divide the positions.
     """
     split = current()
     if split is None or not split.length:
@@ -253,11 +258,11 @@ def copies_of_kv_heads(num_kv_heads: int, num_heads: int) -> int:
 def _require_even(split: Split, what: str, number: int, **axes: tuple[str, ...]) -> None:
     devices = split.size(sum(axes.values(), ()))
     named = ", ".join(f"{name}={'+'.join(x)!r}" for name, x in axes.items() if x)
-    require(
-        number % devices == 0,
-        f"{what} cannot be shared evenly by {devices} devices, over(mesh, {named}); make them a"
-        f" multiple of {devices}, or share them over fewer",
-    )
+    if number % devices:
+        raise Uneven(
+            f"{what} cannot be shared evenly by {devices} devices, over(mesh, {named}); make them a"
+            f" multiple of {devices}, or share them over fewer"
+        )
 
 
 def _as_tuple(axes: Axes) -> tuple[str, ...]:

@@ -17,6 +17,7 @@ import numpy as np
 
 from attnlab.checks import require
 from attnlab.runs.errors import Invalid
+from attnlab.split import Uneven
 from attnlab.training.checkpoint import Checkpoints
 from attnlab.training.curve import Meter, MetricsFile, Progress, read_metrics, require_finite
 from attnlab.training.objective import Batch, Objective
@@ -174,7 +175,8 @@ def train(
     Raises:
       Diverged: loss or gradient are not finite. The checkpoints until then stay.
       Invalid: the folder belongs to another training or cannot be written, or a training that
-        ended there did not keep the checkpoints to average.
+        ended there did not keep the checkpoints to average; the devices cannot share the model's
+        heads, or its positions, evenly.
     """
     model, objective = task.model, task.objective
     transformation = optimizer.build(settings.steps)
@@ -251,7 +253,10 @@ def train(
         step, pending = start, None
         stops = False
         while step < settings.steps and not stops:
-            state, metrics = train_step(state, parallel.split(next(data)))
+            try:
+                state, metrics = train_step(state, parallel.split(next(data)))
+            except Uneven as error:  # when it is traced: only the model knows its heads
+                raise Invalid(f"--mesh: {error}") from error
             if pending is not None:  # read a step late, so that the device never waits for it
                 read(step, pending)
             step, pending = step + 1, metrics
