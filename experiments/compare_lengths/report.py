@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from attnlab.bench import mechanisms, trends
 from attnlab.bench.case import PASS_TITLES, PASSES, SHORT, Result
+from attnlab.bench.roofline import PRODUCTS, Peak
 from attnlab.bench.tables import over_length
 from attnlab.runs import provenance
 from attnlab.runs.markdown import markdown_table
@@ -214,8 +215,10 @@ def _method(results: Sequence[Result]) -> str:
     return "\n\n".join(lines)
 
 
-def line(result: Result) -> str:
+def line(result: Result | Peak) -> str:
     """One row as a line for the terminal."""
+    if isinstance(result, Peak):
+        return result.message or rate(result)
     message = f"; {result.message}" if result.message else ""
     if result.status != "ok":
         return SHORT[result.status] + message.replace("; ", ": ", 1)
@@ -245,6 +248,13 @@ def counted(results: Sequence[Result], planned: int) -> str:
     ok = sum(r.status == "ok" for r in results)
     done = "compiled" if results[0].case.target else "measured"
     return f"{ok} of {planned} cases {done}" + (f"; {bad}" if bad else "")
+
+
+def rate(peak: Peak) -> str:
+    """A peak for a reader: "85.4 GFLOP/s", or "1.31 G/s" of a function."""
+    unit = "FLOP/s" if peak.unit.name == PRODUCTS else "/s"
+    size, letter = next((x for x in ((1e12, "T"), (1e9, "G")) if peak.rate >= x[0]), (1e6, "M"))
+    return f"{peak.rate / size:.3g} {letter}{unit}"
 
 
 def two_digits(number: float) -> str:

@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from attnlab import dot_product_attention, window_attention
+from attnlab.bench.chains import longest_chain
 from attnlab.bench.memory import analyze
 from attnlab.bench.operations import count
 from attnlab.models.cells import TanhCell
@@ -68,7 +69,9 @@ class Growth:
         function, shapes = _LAYERS[self.layer](**sizes)
         if self.work == "memory":
             return _memory(function, shapes)
-        return getattr(count(function, *shapes), self.work)
+        if self.work == "sequential":
+            return longest_chain(function, *shapes)
+        return count(function, *shapes).products
 
 
 def _memory(function: Callable[..., jax.Array], shapes: Sequence[Any]) -> float:
