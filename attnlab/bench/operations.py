@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -25,19 +24,9 @@ from attnlab.bench.jaxprs import (
     parts_of_scan,
     platform_taken,
 )
+from attnlab.bench.primitives import DIVISION, PRODUCTS, of_one
 
 __all__ = ["count"]
-
-_TRANSCENDENTAL = (
-    *("exp", "exp2", "log", "log1p", "expm1", "tanh", "logistic", "erf", "sin", "cos", "pow"),
-)
-_DIVISION = "div"
-_REFUSED = (  # they multiply matrices, or nobody sees what they do
-    *("ragged_dot", "ragged_dot_general", "triangular_solve", "cholesky", "lu", "qr", "svd", "eig"),
-    *("eigh", "custom_linear_solve", "fft", "custom_call", "ffi_call", "pure_callback"),
-)
-_KERNELS = ("pallas", "dot_product_attention")  # in their names; cuDNN's is the second
-_PRODUCTS = "products"
 
 Values = Sequence[Any]  # of variables; None = not known
 Flags = tuple[bool, ...]
@@ -66,7 +55,7 @@ def count(function: Callable[..., Any], *arguments: Any) -> Operations:
     with jax.enable_x64(True):  # sums of blocks are beyond 2³¹
         _Counter().walk(program, values, (False,) * len(program.jaxpr.outvars), tally)
     found = {kind: int(number) for kind, number in sorted(tally.items())}
-    products = found.pop(_PRODUCTS, 0)
+    products = found.pop(PRODUCTS, 0)
     return Operations(products, found)
 
 
@@ -127,7 +116,7 @@ class _Counter:
         inner = called(equation)
         if inner is not None:
             return self.walk(inner, given, wants, tally, times)
-        _add(tally, dict(_of_one(equation)), times)
+        _add(tally, dict(of_one(equation)), times)
         if not any(wants):
             return [None] * len(wants)
         return _computed(equation, given)
@@ -341,44 +330,8 @@ class _Plan:
 
 def _cost(tally: Counter[str]) -> tuple[float, ...]:
     """Numbers of operations, those that take longest first."""
-    functions = tally.total() - tally[_PRODUCTS] - tally[_DIVISION]
-    return tally[_PRODUCTS], functions, tally[_DIVISION]
-
-
-def _of_one(equation: Any) -> Iterator[tuple[str, int]]:
-    """What an operation without others inside computes.
-
-    Raises:
-      NotImplementedError: nobody sees what it does.
-    """
-    name = equation.primitive.name
-    if name in _REFUSED or any(part in name for part in _KERNELS):
-        raise NotImplementedError(f"{name}: what it computes is not seen; count another way")
-    size = math.prod(getattr(equation.outvars[0].aval, "shape", ())) if equation.outvars else 0
-    if name == "dot_general":
-        yield _PRODUCTS, 2 * size * _contracted(equation)
-    elif name == "conv_general_dilated":
-        yield _PRODUCTS, 2 * size * _of_kernel(equation)
-    elif name in _TRANSCENDENTAL or _divides(equation):
-        yield name, size
-
-
-def _divides(equation: Any) -> bool:
-    """Whether it divides numbers by others than a constant, by whose inverse compilers multiply."""
-    if equation.primitive.name != _DIVISION or hasattr(equation.invars[1], "val"):
-        return False
-    return jnp.issubdtype(equation.outvars[0].aval.dtype, jnp.inexact)
-
-
-def _contracted(equation: Any) -> int:
-    (axes, _), _ = equation.params["dimension_numbers"]
-    return math.prod(equation.invars[0].aval.shape[axis] for axis in axes)
-
-
-def _of_kernel(equation: Any) -> int:
-    """Inputs that each output is a sum over."""
-    shape, numbers = equation.invars[1].aval.shape, equation.params["dimension_numbers"]
-    return math.prod(shape) // shape[numbers.rhs_spec[0]]
+    functions = tally.total() - tally[PRODUCTS] - tally[DIVISION]
+    return tally[PRODUCTS], functions, tally[DIVISION]
 
 
 def _computed(equation: Any, given: Values) -> list[Any]:
