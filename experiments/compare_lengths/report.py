@@ -42,13 +42,13 @@ def _field(result: Result, name: str, extra: dict[str, float | int | None]) -> o
     return getattr(result, name) if hasattr(result, name) else getattr(result.case, name)
 
 
-def markdown(kept: Sequence[Kept[Result]], *, planned: int, beside: Sequence[str] = ()) -> str:
+def markdown(kept: Sequence[Kept[Result]], *, planned: int, shares: Sequence[str] = ()) -> str:
     """The whole report.
 
     Args:
       kept: rows, each with where it was measured.
       planned: number of cases that the run has, done or not.
-      beside: sections that compare the rows with published numbers, from `published.sections`.
+      shares: section on the share of the machine's peak, from `shares.section`.
     """
     done = [one.row for one in kept]
     shown = [p for p in PASSES if any(r.case.passes == p for r in done)]
@@ -65,7 +65,7 @@ def markdown(kept: Sequence[Kept[Result]], *, planned: int, beside: Sequence[str
     parts += ["## Growth", _GROWTH_NOTE, _growth(done, shown)]
     parts += ["## Crossovers", *_crossovers(done, shown)]
     parts += ["## Largest length that fits", _FITS_NOTE, _fits(done, shown)]
-    parts += beside
+    parts += shares
     parts += ["## Cases without a result", _missing(done)]
     parts += ["## How it was measured", *filter(None, (_method(done), _conditions(kept)))]
     return "\n\n".join(parts) + "\n"

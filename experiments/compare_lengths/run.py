@@ -4,7 +4,6 @@ import dataclasses
 import math
 import os
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 from attnlab.bench import memory, topology, trends
@@ -20,14 +19,12 @@ from experiments.compare_lengths import (
     deviceless_report,
     figures,
     forecast,
-    published,
     report,
     shares,
 )
 from experiments.compare_lengths.runner import Runner
 from experiments.compare_lengths.settings import Settings
 
-PUBLISHED = Path(__file__).parents[1] / "published"
 COMPILE_SECONDS = 900.0  # of a case with --target, where --case_seconds does not count
 Item = Case | Unit
 Row = Result | Peak
@@ -40,7 +37,6 @@ def run(settings: Settings, folder: Folder) -> int:
     Raises:
       Invalid: the settings do not suit the machine, or the folder cannot be used.
     """
-    tables = published.load(PUBLISHED)
     rows: Rows[Item, Row] = Rows(folder, key_of, [Result, Peak], derived=DERIVED)
     with Runner(
         devices=settings.devices,
@@ -51,7 +47,7 @@ def run(settings: Settings, folder: Folder) -> int:
         variables=topology.environment() if settings.target else None,
     ) as runner:
         rows.environment = runner.environment
-        comparison = Comparison(settings, rows, runner, folder, tables)
+        comparison = Comparison(settings, rows, runner, folder)
         where = "no device: compiled only" if settings.target else _where(runner.environment)
         return loop.run(comparison.job(), comparison.items, folder, rows, where=where)
 
@@ -70,13 +66,12 @@ class Comparison:
         rows: Rows[Item, Row],
         runner: Runner,
         folder: Folder,
-        tables: dict[str, Any],
     ) -> None:
         """Plans the cases for the machine that the runner has."""
         self.cases = settings.cases(runner.environment["devices"])
         self.units = settings.units(self.cases)
         self._settings, self._rows, self._runner = settings, rows, runner
-        self._folder, self._tables = folder, tables
+        self._folder = folder
         self._last: Case | None = None  # the case before
 
     @property
@@ -184,9 +179,8 @@ class Comparison:
             text = deviceless_report.markdown(kept, planned=len(self.cases))
             drawn = {"memory": deviceless_figures.draw(results)}
         else:
-            beside = published.sections(results, self._tables)
-            beside = [*shares.section(results, self._peaks()), *beside]
-            text = report.markdown(kept, planned=len(self.cases), beside=beside)
+            reached = shares.section(results, self._peaks())
+            text = report.markdown(kept, planned=len(self.cases), shares=reached)
             drawn = {name: figures.draw(results, name, devices) for name in ("time", "memory")}
         return loop.Report(text, drawn, files, said)
 
