@@ -140,7 +140,7 @@ class Result:
       other_seconds: slower median of a case that ran twice because it did not go with its
         neighbors; the row is the faster run.
       operations: operations of one device, or None where they were not counted.
-      operations_of: what was counted, where it is not the program itself.
+      operations_of: name of what was counted, where it is not the program itself.
       turns: times at which the turns began in which the case was timed beside others; "" where it
         was alone.
     """

@@ -76,7 +76,7 @@ class _Counter:
 
         Args:
           program: program.
-          inputs: its inputs.
+          inputs: inputs of the program.
           wanted: whether each of its outputs is to be computed, if that is possible.
           tally: numbers of operations, added to.
           times: number of times that it runs.
