@@ -13,6 +13,10 @@
 | `deviceless`, `targets`, `topology` | the same compiled for an accelerator that is not there |
 | `workers` | programs in a process of their own, so that a killed one is a row |
 | `environment` | where a measurement came from |
+| `operations`, `chains` | what a traced program computes; the longest chain of its products |
+| `jaxprs`, `primitives` | what is inside of a traced operation; what it computes |
+| `work` | the operations of a case |
+| `roofline`, `peaks` | what a machine can do at most, and the least time of so many operations |
 | `trends` | fitted exponents, crossovers, the largest length that fits |
 | `tables` | Markdown over length, time or memory |
 | `panels`, `margins` | log-log figures over length, with the names of the lines beside them |

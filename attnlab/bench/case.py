@@ -2,7 +2,7 @@
 
 import dataclasses
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 PASSES = ("forward", "forward_backward")
 TRAIN_STEP = "train_step"  # the pass of a program that is a whole training step
@@ -95,6 +95,20 @@ class Case:
 
 
 @dataclasses.dataclass(frozen=True)
+class Operations:
+    """Numbers of operations.
+
+    Attributes:
+      products: floating-point operations of matrix products and convolutions, two for each pair of
+        numbers that is multiplied and added.
+      functions: exponentials, tanh, divisions and the like by JAX's name, one for each number.
+    """
+
+    products: float
+    functions: Mapping[str, float]
+
+
+@dataclasses.dataclass(frozen=True)
 class Result:
     """What came out of a case.
 
@@ -125,6 +139,8 @@ class Result:
       load: load average of the machine over the minute before the case.
       other_seconds: slower median of a case that ran twice because it did not go with its
         neighbors; the row is the faster run.
+      operations: operations of one device, or None where they were not counted.
+      operations_of: name of what was counted, where it is not the program itself.
       turns: times at which the turns began in which the case was timed beside others; "" where it
         was alone.
     """
@@ -145,6 +161,8 @@ class Result:
     input_cycled: bool = False
     load: float | None = None
     other_seconds: float | None = None
+    operations: Operations | None = None
+    operations_of: str = ""
     turns: str = ""
 
     @property

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 import jax
 
 from attnlab import platforms
-from attnlab.bench import mechanisms, memory, programs, targets, topology, training_programs
+from attnlab.bench import mechanisms, memory, programs, targets, topology, training_programs, work
 from attnlab.bench.case import ATTENTION, Case, Result
 from attnlab.bench.targets import Target
 from attnlab.runs.units import human
@@ -88,6 +88,23 @@ def _compiled(
         temporary_bytes=need.temporary_bytes,
         available_bytes=target.memory_bytes,
     )
+
+
+def counted(result: Result) -> Result:
+    """The row of `analyze` with the operations of one device, where the program fits."""
+    case = result.case
+    if case.target is None or result.status != "ok":
+        return result
+    traceable = work.attention if case.program == ATTENTION else training_programs.traceable
+    with platforms.compiling_for(targets.parse(case.target).platform):
+        try:
+            operations, what = work.counted(case, traceable)
+        except RuntimeError as error:
+            if NO_CUDNN not in str(error):
+                raise
+            blockwise = dataclasses.replace(case, implementation="blockwise")  # as it was compiled
+            operations, what = work.counted(blockwise, traceable)
+    return dataclasses.replace(result, operations=operations, operations_of=what)
 
 
 def refused_sizes(message: str) -> tuple[int, int] | None:

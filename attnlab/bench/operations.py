@@ -1,14 +1,14 @@
 """What a traced program computes: operations counted, loops as often as they run.
 
 A program is traced, not compiled, so that neither a device nor memory is needed, and no compiler
-has fused or dropped anything. Sorting, copying and elementwise arithmetic are not counted.
+has fused or dropped anything. Sorting, copying, adding and multiplying number by number are not
+counted.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-import functools
-import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -16,273 +16,342 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-__all__ = ["Operations", "count"]
-
-# Of one argument each; an accelerator computes them in a unit of their own.
-_TRANSCENDENTAL = (
-    *("exp", "exp2", "log", "log1p", "expm1", "tanh", "logistic", "erf", "sin", "cos", "pow"),
+from attnlab.bench.case import Operations
+from attnlab.bench.jaxprs import (
+    called,
+    fori_trips,
+    opened,
+    parts_of_scan,
+    platform_taken,
 )
-_REFUSED = (  # they multiply matrices, or nobody sees what they do
-    *("ragged_dot", "ragged_dot_general", "triangular_solve", "cholesky", "lu", "qr", "svd", "eig"),
-    *("eigh", "custom_linear_solve", "fft", "custom_call", "ffi_call", "pure_callback"),
-)
-_PLATFORMS = {"gpu": ("cuda", "rocm")}  # other names that programs have for a backend
+from attnlab.bench.primitives import DIVISION, PRODUCTS, of_one
 
+__all__ = ["count"]
 
-@dataclasses.dataclass(frozen=True)
-class Operations:
-    """Numbers of operations.
-
-    Attributes:
-      products: floating-point operations of matrix products and convolutions, two for each pair of
-        numbers that is multiplied and added.
-      transcendental: exponentials, logarithms, tanh and the like, one for each number.
-      sequential: matrix products and convolutions of the longest chain in which each needs the
-        result of the one before.
-    """
-
-    products: float
-    transcendental: float
-    sequential: int
+Values = Sequence[Any]  # of variables; None = not known
+Flags = tuple[bool, ...]
 
 
 def count(function: Callable[..., Any], *arguments: Any) -> Operations:
     """The operations of a function.
 
-    Of branches the costliest counts, and of platforms this one. A loop whose length depends on
-    numbers, as that over the blocks which a mask leaves, is run with the arguments, or with zeros
-    for shapes, an operation at a time: give small ones. Then the branches that are taken count.
+    A loop whose length depends on numbers, as that over the blocks which a mask leaves, is followed
+    as far as these are known: from the positions of tokens, say. Of branches the one that is taken
+    counts; where that is not known, the one with the fewest operations: of products, else of
+    functions, else of divisions. Of platforms it is that of `platforms.current`.
 
     Args:
       function: function that JAX can trace.
-      arguments: trees of arrays or `jax.ShapeDtypeStruct`s.
+      arguments: trees of arrays, whose numbers are known, or `jax.ShapeDtypeStruct`s.
 
     Raises:
-      NotImplementedError: a kernel or a solver, whose operations are not seen, or a chain of
-        products that goes through a loop whose length depends on numbers.
+      NotImplementedError: a kernel or a solver, whose operations are not seen, or a loop whose
+        length depends on numbers that are not known.
     """
     program = jax.make_jaxpr(function)(*arguments)
-    values = [
-        jnp.zeros(x.shape, x.dtype) if isinstance(x, jax.ShapeDtypeStruct) else jnp.asarray(x)
-        for x in jax.tree.leaves(arguments)
-    ]
+    given = jax.tree.leaves(arguments)
+    values = [None if isinstance(x, jax.ShapeDtypeStruct) else jnp.asarray(x) for x in given]
     tally = Counter[str]()
-    _tally(program.jaxpr, tally)
-    if tally["while"]:
-        tally = Counter()
-        _run(program, values, tally)
-    sequential = max(_depths(program.jaxpr, [0] * len(values)), default=0)
-    return Operations(tally["products"], tally["transcendental"], sequential)
+    with jax.enable_x64(True):  # sums of blocks are beyond 2³¹
+        _Counter().walk(program, values, (False,) * len(program.jaxpr.outvars), tally)
+    found = {kind: int(number) for kind, number in sorted(tally.items())}
+    products = found.pop(PRODUCTS, 0)
+    return Operations(products, found)
 
 
-def _tally(jaxpr: Any, tally: Counter[str], times: int = 1) -> None:
-    """Adds what a program computes, and its loops of unknown length and its branches."""
-    platforms: dict[Any, int] = {}
-    for equation in jaxpr.eqns:
-        name = equation.primitive.name
-        if "pallas" in name or name in _REFUSED:
-            raise NotImplementedError(f"{name}: what it computes is not seen; count another way")
-        if name == "platform_index":
-            platforms[equation.outvars[0]] = _platform(equation.params["platforms"])
-        elif name in ("while", "cond"):
-            tally[name] += 1
-        size = _size(equation.outvars[0]) if equation.outvars else 0
-        if name == "dot_general":
-            tally["products"] += times * 2 * size * _contracted(equation)
-        elif name == "conv_general_dilated":
-            tally["products"] += times * 2 * size * _of_kernel(equation)
-        elif name in _TRANSCENDENTAL:
-            tally["transcendental"] += times * size
-        for repeats, inner in _inner(equation, platforms):
-            _tally(inner, tally, times * repeats)
+class _Counter:
+    """Walks through programs, and computes of them what decides how often a loop runs.
 
-
-def _inner(equation: Any, platforms: Mapping[Any, int]) -> list[tuple[int, Any]]:
-    """The programs inside an operation, and how often each runs.
-
-    Args:
-      equation: operation.
-      platforms: branches of this platform, by the variable that chooses them.
+    Two passes over a program say what that is: forwards which of its variables can be known, and
+    backwards which of these a loop or a branch depends on.
     """
-    parameters = equation.params
-    match equation.primitive.name:
-        case "while":
-            return [(1, _open(parameters["body_jaxpr"]))]
-        case "scan":
-            return [(parameters["length"], _open(parameters["jaxpr"]))]
-        case "cond":
-            branches, chosen = parameters["branches"], equation.invars[0]
-            if not hasattr(chosen, "val") and chosen in platforms:
-                return [(1, _open(branches[platforms[chosen]]))]
-            return [(1, max(map(_open, branches), key=_cost))]
-    called = _called(equation)
-    return [] if called is None else [(1, _open(called))]
+
+    def __init__(self) -> None:
+        self._plans: dict[Any, _Plan] = {}
+
+    def walk(
+        self, program: Any, inputs: Values, wanted: Flags, tally: Counter[str], times: int = 1
+    ) -> list[Any]:
+        """Adds what a program computes.
+
+        Args:
+          program: program.
+          inputs: inputs of the program.
+          wanted: whether each of its outputs is to be computed, if that is possible.
+          tally: numbers of operations, added to.
+          times: number of times that it runs.
+
+        Returns:
+          The outputs that are wanted and known.
+        """
+        jaxpr, constants = opened(program), getattr(program, "consts", ())
+        plan = self._plan(program, _known(inputs), wanted)
+        variables = zip([*jaxpr.constvars, *jaxpr.invars], [*constants, *inputs], strict=True)
+        known = {x: value for x, value in variables if x in plan.needed}
+
+        def value(x: Any) -> Any:
+            return x.val if hasattr(x, "val") else known.get(x)
+
+        for equation in jaxpr.eqns:
+            given = [value(x) for x in equation.invars]
+            wants = tuple(x in plan.needed for x in equation.outvars)
+            outputs = self._equation(equation, given, wants, tally, times)
+            made = zip(equation.outvars, outputs, strict=True)
+            known.update((x, y) for x, y in made if x in plan.needed)
+        return [value(x) if flag else None for x, flag in zip(jaxpr.outvars, wanted, strict=True)]
+
+    def _equation(
+        self, equation: Any, given: Values, wants: Flags, tally: Counter[str], times: int
+    ) -> Values:
+        name, parameters = equation.primitive.name, equation.params
+        match name:
+            case "while":
+                return self._while(parameters, given, wants, tally, times)
+            case "scan":
+                return self._scan(equation, given, wants, tally, times)
+            case "cond":
+                return self._cond(parameters["branches"], given, wants, tally, times)
+            case "platform_index":
+                return [platform_taken(parameters["platforms"])]
+        inner = called(equation)
+        if inner is not None:
+            return self.walk(inner, given, wants, tally, times)
+        _add(tally, dict(of_one(equation)), times)
+        if not any(wants):
+            return [None] * len(wants)
+        return _computed(equation, given)
+
+    def _cond(
+        self, branches: Sequence[Any], given: Values, wants: Flags, tally: Counter[str], times: int
+    ) -> Values:
+        index, *rest = given
+        if index is not None:
+            return self.walk(branches[int(index)], rest, wants, tally, times)
+        tallies = [Counter[str]() for _ in branches]
+        for branch, one in zip(branches, tallies, strict=True):
+            self.walk(branch, rest, wants, one)
+        fewest = min(map(_cost, tallies))
+        _add(tally, next(one for one in tallies if _cost(one) == fewest), times)
+        return [None] * len(wants)
+
+    def _while(
+        self, parameters: Any, given: Values, wants: Flags, tally: Counter[str], times: int
+    ) -> Values:
+        condition, body = parameters["cond_jaxpr"], parameters["body_jaxpr"]
+        of_condition, rest = _split(given, parameters["cond_nconsts"])
+        of_body, carried = _split(rest, parameters["body_nconsts"])
+        needed = self._of_while(parameters, _known(given), wants)[1]
+        carried = [x if flag else None for x, flag in zip(carried, needed, strict=True)]
+        trips = fori_trips(parameters, of_condition, carried)
+        if trips is not None and not any(wants) and not self._varies(body, of_body, carried):
+            self.walk(body, [*of_body, *[None] * len(carried)], wants, tally, times * trips)
+            return [None] * len(wants)
+        while True:
+            (goes_on,) = self.walk(condition, [*of_condition, *carried], (True,), tally, times)
+            if goes_on is None:
+                raise NotImplementedError(
+                    "the length of a loop depends on numbers that are not known; give arrays"
+                    " rather than shapes, or count another implementation"
+                )
+            if not bool(goes_on):
+                return carried
+            carried = self.walk(body, [*of_body, *carried], needed, tally, times)
+
+    def _scan(
+        self, equation: Any, given: Values, wants: Flags, tally: Counter[str], times: int
+    ) -> Values:
+        parameters, (constants, carried) = equation.params, parts_of_scan(equation)
+        body, length = parameters["jaxpr"], parameters["length"]
+        fixed, rest = _split(given, constants)
+        state, xs = _split(rest, carried)
+        if not any(wants) and not self._varies(body, fixed, [*state, *xs]):
+            nothing = [None] * (len(given) - constants)
+            self.walk(body, [*fixed, *nothing], wants, tally, times * length)
+            return [None] * len(wants)
+        of_state = self._of_scan(equation, _known(given), wants)[1]
+        state = [x if flag else None for x, flag in zip(state, of_state, strict=True)]
+        wanted = (*of_state, *wants[carried:])
+        if not any(wanted):
+            with contextlib.suppress(jax.errors.ConcretizationTypeError):
+                _add(tally, self._all_steps(body, [*fixed, *state], xs), times)
+                return [None] * len(wants)
+        found: list[Any] = [[] for _ in wants[carried:]]
+        order = range(length)[:: -1 if parameters["reverse"] else 1]
+        for i in order:
+            of_step = [x if x is None else x[i] for x in xs]
+            outputs = self.walk(body, [*fixed, *state, *of_step], wanted, tally, times)
+            state = outputs[:carried]
+            for many, one in zip(found, outputs[carried:], strict=True):
+                many.append(one)
+        stacked = [[many[i] for i in order] for many in found]
+        known = [many and all(x is not None for x in many) for many in stacked]
+        ys = [jnp.stack(x) if flag else None for x, flag in zip(stacked, known, strict=True)]
+        return [*state, *ys]
+
+    def _all_steps(self, body: Any, fixed: Values, xs: Values) -> Counter[str]:
+        """What the steps of a loop compute that do not depend on each other, side by side.
+
+        Raises:
+          jax.errors.ConcretizationTypeError: a branch depends on the step.
+        """
+        wanted = (False,) * len(opened(body).outvars)
+
+        @jax.jit
+        @jax.vmap
+        def step(known: dict[int, Any]) -> dict[str, Any]:
+            tally = Counter[str]()
+            of_step = [known.get(i) for i in range(len(xs))]
+            self.walk(body, [*fixed, *of_step], wanted, tally)
+            return {kind: jnp.asarray(number) for kind, number in tally.items()}
+
+        tally = step({i: x for i, x in enumerate(xs) if x is not None})
+        return Counter({kind: jnp.sum(numbers) for kind, numbers in tally.items()})
+
+    def _varies(self, body: Any, fixed: Values, varying: Values) -> bool:
+        """Whether what a body computes depends on values that change from step to step."""
+        outputs = (False,) * len(opened(body).outvars)
+        return any(self._needs(body, _known([*fixed, *varying]), outputs)[len(fixed) :])
+
+    def _needs(self, program: Any, known: Flags, wanted: Flags) -> Flags:
+        """Which inputs decide what a program computes, or its wanted outputs."""
+        return self._plan(program, known, wanted).inputs
+
+    def _plan(self, program: Any, known: Flags, wanted: Flags) -> _Plan:
+        jaxpr = opened(program)
+        key = (id(jaxpr), known, wanted)
+        if key not in self._plans:
+            self._plans[key] = self._planned(jaxpr, known, wanted)
+        return self._plans[key]
+
+    def _planned(self, jaxpr: Any, known: Flags, wanted: Flags) -> _Plan:
+        can = _chosen(jaxpr.invars, known) | {*jaxpr.constvars}
+
+        def flags(variables: Sequence[Any]) -> Flags:
+            return tuple(hasattr(x, "val") or x in can for x in variables)
+
+        for equation in jaxpr.eqns:
+            outputs = self._outputs(equation, flags(equation.invars))
+            can |= _chosen(equation.outvars, outputs)
+        needed = can & _chosen(jaxpr.outvars, wanted)
+        for equation in reversed(jaxpr.eqns):
+            wants = tuple(x in needed for x in equation.outvars)
+            uses = self._uses(equation, flags(equation.invars), wants)
+            needed |= can & _chosen(equation.invars, uses)
+        inputs = tuple(x in needed for x in jaxpr.invars)
+        return _Plan(frozenset(needed), inputs, flags(jaxpr.outvars))
+
+    def _outputs(self, equation: Any, known: Flags) -> Flags:
+        """Which outputs of an operation are known where these inputs are."""
+        parameters, nothing = equation.params, (False,) * len(equation.outvars)
+        match equation.primitive.name:
+            case "while":
+                return self._of_while(parameters, known, nothing)[0]
+            case "scan":
+                return self._of_scan(equation, known, nothing)[0]
+            case "cond":
+                branches = parameters["branches"]
+                every = [self._plan(one, known[1:], nothing).outputs for one in branches]
+                return tuple(known[0] and all(flags) for flags in zip(*every, strict=True))
+        inner = called(equation)
+        if inner is not None:
+            return self._plan(inner, known, nothing).outputs
+        return (all(known),) * len(equation.outvars)
+
+    def _uses(self, equation: Any, known: Flags, wants: Flags) -> Flags:
+        """Which inputs an operation needs for its wanted outputs, or for what it computes."""
+        parameters = equation.params
+        match equation.primitive.name:
+            case "while":
+                return self._of_while(parameters, known, wants)[2]
+            case "scan":
+                return self._of_scan(equation, known, wants)[2]
+            case "cond":
+                every = [self._needs(one, known[1:], wants) for one in parameters["branches"]]
+                return (True, *(any(flags) for flags in zip(*every, strict=True)))
+        inner = called(equation)
+        if inner is not None:
+            return self._needs(inner, known, wants)
+        return (any(wants),) * len(equation.invars)
+
+    def _of_while(self, parameters: Any, known: Flags, wants: Flags) -> tuple[Flags, Flags, Flags]:
+        """As `_of_loop`; what its condition needs is needed, too."""
+        condition = parameters["cond_jaxpr"]
+        of_condition, rest = _split(known, parameters["cond_nconsts"])
+        of_body, carried = _split(rest, parameters["body_nconsts"])
+        body = parameters["body_jaxpr"]
+        can = self._of_loop(body, of_body, carried, (), wants)[0]
+        flags = (*of_condition, *can)
+        (ends,) = self._plan(condition, flags, (False,)).outputs
+        uses, of_carried = _split(self._needs(condition, flags, (True,)), len(of_condition))
+        needed = tuple(map(any, zip(wants, of_carried, strict=True)))
+        _, needed, more = self._of_loop(body, of_body, carried, (), needed)
+        return tuple(flag and ends for flag in can), needed, (*uses, *more)
+
+    def _of_scan(self, equation: Any, known: Flags, wants: Flags) -> tuple[Flags, Flags, Flags]:
+        constants, carried = parts_of_scan(equation)
+        fixed, rest = _split(known, constants)
+        return self._of_loop(equation.params["jaxpr"], fixed, *_split(rest, carried), wants)
+
+    def _of_loop(
+        self, body: Any, fixed: Flags, carried: Flags, xs: Flags, wants: Flags
+    ) -> tuple[Flags, Flags, Flags]:
+        """Of a loop: which outputs can be known, which carried values and which inputs it needs."""
+        while True:  # what is known before each step
+            flags = (*fixed, *carried, *xs)
+            outputs = self._plan(body, flags, (False,) * len(wants)).outputs
+            state = tuple(map(all, zip(carried, outputs, strict=False)))
+            if state == carried:
+                break
+            carried = state
+        needed, more = _split(wants, len(carried))
+        while True:
+            uses = self._needs(body, flags, (*needed, *more))
+            of_state = uses[len(fixed) :][: len(carried)]
+            both = tuple(map(any, zip(needed, of_state, strict=True)))
+            if both == needed:
+                return outputs, needed, uses
+            needed = both
 
 
-def _called(equation: Any) -> Any:
-    """The program that an operation calls with its own inputs; not how it combines two numbers."""
-    for x in equation.params.values():
-        if hasattr(_open(x), "eqns") and len(_open(x).invars) == len(equation.invars):
-            return None if equation.primitive.name.startswith(("scatter", "reduce")) else x
-    return None
+@dataclasses.dataclass(frozen=True)
+class _Plan:
+    """What is to be computed of a program.
+
+    Attributes:
+      needed: variables that are.
+      inputs: whether each input is one of them.
+      outputs: whether each output can be known.
+    """
+
+    needed: frozenset[Any]
+    inputs: Flags
+    outputs: Flags
 
 
-def _cost(jaxpr: Any) -> float:
-    tally = Counter[str]()
-    _tally(jaxpr, tally)
-    return tally["products"]
+def _cost(tally: Counter[str]) -> tuple[float, ...]:
+    """Numbers of operations, those that take longest first."""
+    functions = tally.total() - tally[PRODUCTS] - tally[DIVISION]
+    return tally[PRODUCTS], functions, tally[DIVISION]
 
 
-def _run(program: Any, inputs: Sequence[Any], tally: Counter[str]) -> list[Any]:
-    """Computes a program, an operation at a time where a loop of unknown length is in it."""
-    jaxpr, constants = _open(program), getattr(program, "consts", ())
-    known = dict(zip([*jaxpr.constvars, *jaxpr.invars], [*constants, *inputs], strict=True))
-
-    def value(x: Any) -> Any:
-        return x.val if hasattr(x, "val") else known[x]
-
-    for equation in jaxpr.eqns:
-        given, parameters = [value(x) for x in equation.invars], equation.params
-        of_one = Counter[str]()
-        _tally(jaxpr.replace(eqns=[equation]), of_one)
-        name = equation.primitive.name
-        if name == "platform_index":
-            outputs = [_platform(parameters["platforms"])]
-        elif not of_one["while"] + of_one["cond"]:
-            tally.update(of_one)
-            outputs = jax.core.eval_jaxpr(
-                jaxpr.replace(eqns=[equation], invars=_variables(equation), constvars=[],
-                              outvars=equation.outvars), [], *map(known.get, _variables(equation))
-            )  # fmt: skip
-        elif name == "while":
-            outputs = _run_while(parameters, given, tally)
-        elif name == "scan":
-            outputs = _run_scan(equation, given, tally)
-        else:
-            if name == "cond":
-                index, *given = given
-                inner = parameters["branches"][int(index)]
-            else:
-                inner = _called(equation)
-            outputs = _run(inner, given, tally)
-        known.update(zip(equation.outvars, outputs, strict=True))
-    return [value(x) for x in jaxpr.outvars]
+def _computed(equation: Any, given: Values) -> list[Any]:
+    outputs = equation.primitive.bind(*given, **equation.params)
+    return list(outputs) if equation.primitive.multiple_results else [outputs]
 
 
-def _variables(equation: Any) -> list[Any]:
-    return list(dict.fromkeys(x for x in equation.invars if not hasattr(x, "val")))
+def _add(tally: Counter[str], more: Mapping[str, Any], times: Any) -> None:
+    for kind, number in more.items():
+        tally[kind] += times * number
 
 
-def _platform(platforms: Sequence[Sequence[str] | None]) -> int:
-    """The branch of `lax.platform_dependent` that this machine takes."""
-    here = {jax.default_backend(), *_PLATFORMS.get(jax.default_backend(), ())}
-    return next(i for i, names in enumerate(platforms) if names is None or here & {*names})
+def _chosen(variables: Sequence[Any], flags: Flags) -> set[Any]:
+    pairs = zip(variables, flags, strict=True)
+    return {x for x, flag in pairs if flag and not hasattr(x, "val")}
 
 
-def _run_while(parameters: Any, given: list[Any], tally: Counter[str]) -> list[Any]:
-    condition, body = parameters["cond_jaxpr"], parameters["body_jaxpr"]
-    of_condition = given[: parameters["cond_nconsts"]]
-    rest = given[parameters["cond_nconsts"] :]
-    of_body, carried = rest[: parameters["body_nconsts"]], rest[parameters["body_nconsts"] :]
-    while bool(_run(condition, [*of_condition, *carried], tally)[0]):
-        carried = _run(body, [*of_body, *carried], tally)
-    return carried
+def _known(values: Values) -> Flags:
+    return tuple(x is not None for x in values)
 
 
-def _parts_of_scan(equation: Any) -> tuple[int, int]:
-    """How many constants it has, and how many carried values: they have no axis of repetitions."""
-    body = _open(equation.params["jaxpr"])
-
-    def alike(outside: Sequence[Any], inside: Sequence[Any]) -> int:
-        pairs = zip(outside, inside, strict=True)
-        return sum(len(x.aval.shape) == len(y.aval.shape) for x, y in pairs)
-
-    carried = alike(equation.outvars, body.outvars)
-    return alike(equation.invars, body.invars) - carried, carried
-
-
-def _run_scan(equation: Any, given: list[Any], tally: Counter[str]) -> list[Any]:
-    parameters = equation.params
-    body, length = parameters["jaxpr"], parameters["length"]
-    constants, num_carried = _parts_of_scan(equation)
-    fixed, xs = given[:constants], given[constants + num_carried :]
-    carried = given[constants : constants + num_carried]
-    found: list[list[Any]] = [[] for _ in range(len(_open(body).outvars) - num_carried)]
-    order = range(length)[:: -1 if parameters["reverse"] else 1]
-    for i in order:
-        outputs = _run(body, [*fixed, *carried, *(x[i] for x in xs)], tally)
-        carried = outputs[: len(carried)]
-        for many, one in zip(found, outputs[len(carried) :], strict=True):
-            many.append(one)
-    stacked = [jnp.stack(many[:: -1 if parameters["reverse"] else 1]) for many in found]
-    return [*carried, *stacked]
-
-
-def _depths(jaxpr: Any, inputs: Sequence[int]) -> list[int]:
-    """How long the chain of products before each output is, given that before each input."""
-    known: dict[Any, int] = dict(zip(jaxpr.invars, inputs, strict=True))
-
-    def before(variable: Any) -> int:
-        return 0 if hasattr(variable, "val") else known.get(variable, 0)
-
-    for equation in jaxpr.eqns:
-        given = [before(x) for x in equation.invars]
-        outputs = [max(given, default=0)] * len(equation.outvars)
-        if equation.primitive.name in ("dot_general", "conv_general_dilated"):
-            outputs = [x + 1 for x in outputs]
-        elif equation.primitive.name == "scan":
-            outputs = _of_scan(equation, given)
-        elif equation.primitive.name == "while":
-            outputs = _of_while(equation.params, given)
-        elif equation.primitive.name == "cond":
-            of_branches = [_depths(_open(x), given[1:]) for x in equation.params["branches"]]
-            outputs = [max(x, given[0]) for x in map(max, zip(*of_branches, strict=True))]
-        else:
-            for _, inner in _inner(equation, {}):
-                outputs = _depths(inner, given)
-        known.update(zip(equation.outvars, outputs, strict=True))
-    return [before(x) for x in jaxpr.outvars]
-
-
-def _of_scan(equation: Any, given: Sequence[int]) -> list[int]:
-    body, (constants, carried) = _open(equation.params["jaxpr"]), _parts_of_scan(equation)
-    fixed, start, xs = given[:constants], given[constants:][:carried], given[constants + carried :]
-    outputs = [*start, *[0] * (len(body.outvars) - carried)]
-    for _ in range(equation.params["length"]):
-        outputs = _depths(body, [*fixed, *outputs[:carried], *xs])
-    return outputs
-
-
-def _of_while(parameters: Any, given: Sequence[int]) -> list[int]:
-    rest = given[parameters["cond_nconsts"] :]
-    fixed, start = rest[: parameters["body_nconsts"]], rest[parameters["body_nconsts"] :]
-    body = functools.partial(_depths, _open(parameters["body_jaxpr"]))
-    second = body([*fixed, *body([*fixed, *start])])
-    if body([*fixed, *second]) != second:
-        raise NotImplementedError(
-            "a chain of products goes through a loop whose length depends on numbers; count another"
-            " implementation"
-        )
-    of_condition = given[: parameters["cond_nconsts"]]
-    (length,) = _depths(_open(parameters["cond_jaxpr"]), [*of_condition, *second])
-    return [max(x, length) for x in second]
-
-
-def _size(variable: Any) -> int:
-    return math.prod(getattr(variable.aval, "shape", ()))
-
-
-def _contracted(equation: Any) -> int:
-    (axes, _), _ = equation.params["dimension_numbers"]
-    return math.prod(equation.invars[0].aval.shape[axis] for axis in axes)
-
-
-def _of_kernel(equation: Any) -> int:
-    """Inputs that each output is a sum over."""
-    shape, numbers = equation.invars[1].aval.shape, equation.params["dimension_numbers"]
-    return math.prod(shape) // shape[numbers.rhs_spec[0]]
-
-
-def _open(x: Any) -> Any:
-    """The program without its constants."""
-    return x.jaxpr if hasattr(x, "jaxpr") else x
+def _split(values: Sequence[Any], number: int) -> tuple[Any, Any]:
+    return values[:number], values[number:]

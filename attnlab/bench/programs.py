@@ -4,6 +4,7 @@
 memory of a program can be had for an accelerator that is not there.
 """
 
+import dataclasses
 import functools
 from collections.abc import Sequence
 from typing import Any
@@ -20,13 +21,7 @@ from attnlab.bench.mechanisms import Mechanism
 
 def lower(case: Case, mechanism: Mechanism, devices: Sequence[jax.Device]) -> jax.stages.Lowered:
     """Traces and lowers the case for the devices; allocates nothing."""
-    parameters = jax.eval_shape(mechanism.init, jax.random.key(0))
-    rows = _shape(case, mechanism)
-    inputs = [rows] * len(mechanism.streams)
-    if case.passes == "forward_backward":
-        one = _struct((1, *rows.shape[1:]), rows.dtype)
-        context = jax.eval_shape(mechanism.apply, parameters, *([one] * len(inputs)))
-        inputs.append(_struct((case.batch, *context.shape[1:]), context.dtype))
+    parameters, *inputs = _shapes(case, mechanism)
     function = _function(case, mechanism)
     if case.parallel == "pmap":
         count = len(devices)
@@ -54,6 +49,24 @@ def lower(case: Case, mechanism: Mechanism, devices: Sequence[jax.Device]) -> ja
             return function(*arguments)
 
     return jax.jit(over_mesh, out_shardings=of_results).lower(*shapes)
+
+
+def traceable(case: Case, mechanism: Mechanism) -> tuple[Any, ...]:
+    """The function of a case and the shapes of its arguments, all of it on one device."""
+    alone = dataclasses.replace(case, devices=1, shard=None, parallel="jit")
+    return (_function(alone, mechanism), *_shapes(alone, mechanism))
+
+
+def _shapes(case: Case, mechanism: Mechanism) -> list[Any]:
+    """Of the parameters, the streams and, for a gradient, the cotangent."""
+    parameters = jax.eval_shape(mechanism.init, jax.random.key(0))
+    rows = _shape(case, mechanism)
+    inputs = [rows] * len(mechanism.streams)
+    if case.passes == "forward_backward":
+        one = _struct((1, *rows.shape[1:]), rows.dtype)
+        context = jax.eval_shape(mechanism.apply, parameters, *([one] * len(inputs)))
+        inputs.append(_struct((case.batch, *context.shape[1:]), context.dtype))
+    return [parameters, *inputs]
 
 
 def arguments(

@@ -1,24 +1,28 @@
 """Tables of measurements over length, as Markdown."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from attnlab.bench.case import SHORT, Result, axis_of, size_of
 from attnlab.runs.markdown import markdown_table
 from attnlab.runs.units import duration, human
 
+Cell = Callable[[Result | None], str]
 
-def over_length(results: Sequence[Result], passes: str, quantity: str) -> str:
+
+def over_length(results: Sequence[Result], passes: str, quantity: str | Cell) -> str:
     """A Markdown table, lengths (or numbers of layers) down and mechanisms across.
 
     Args:
       results: the rows.
       passes: pass of the rows to show, of `PASSES`.
-      quantity: "time" (median, and half the range in percent) or "memory".
+      quantity: quantity to show: "time" (median, and half the range in percent), "memory", or a
+        function of a row, None where there is none, that gives the cell.
     """
     axis = axis_of(results)
     chosen = {(size_of(r, axis), r.case.label): r for r in results if r.case.passes == passes}
     labels = list(dict.fromkeys(label for _, label in chosen))
-    cell = _time if quantity == "time" else _memory
+    of_name: dict[str, Cell] = {"time": _time, "memory": _memory}
+    cell = of_name[quantity] if isinstance(quantity, str) else quantity
     rows = [
         [str(n), *(cell(chosen.get((n, label))) for label in labels)]
         for n in sorted({n for n, _ in chosen})

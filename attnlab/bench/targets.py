@@ -29,6 +29,8 @@ class Device:
     device_kind: str
     source: str
     slices: tuple[str, ...]
+    bf16_tflops: float
+    memory_gb_per_second: float = 0.0
     memory_gib: float = 0.0
     devices_per_chip: int = 1
     counted_per_chip: int = 1
@@ -41,6 +43,18 @@ class Device:
         if self.kind == "cuda":
             return int(GPU_SHARE * self.gpu["device_memory_size"])
         return int(self.memory_gib * 2**30)
+
+    @property
+    def products_per_second(self) -> float:
+        """Floating-point operations of matrix products of bfloat16, of one JAX device."""
+        return self.bf16_tflops * 1e12 / self.devices_per_chip
+
+    @property
+    def memory_bytes_per_second(self) -> float:
+        """What its memory moves, of one JAX device."""
+        if self.kind == "cuda":
+            return float(self.gpu["memory_bandwidth"])
+        return self.memory_gb_per_second * 1e9 / self.devices_per_chip
 
 
 @dataclasses.dataclass(frozen=True)

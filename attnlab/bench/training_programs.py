@@ -70,6 +70,13 @@ def lower(case: Case, devices: Sequence[jax.Device]) -> jax.stages.Lowered:
     return lower_step(*_training(case), devices)
 
 
+def traceable(case: Case) -> tuple[Any, ...]:
+    """The training step of the case, all of it on one device, and the shapes of its arguments."""
+    model, objective, optimizer, batch = _training(case)
+    state = jax.eval_shape(lambda: _state(model, objective, optimizer, batch))
+    return make_train_step(model, objective, _chain(optimizer)), state, batch
+
+
 def initial_state(case: Case) -> TrainState:
     """The state that the first step of the case is given."""
     return _state(*_training(case))

@@ -21,13 +21,11 @@ class Table:
     Attributes:
       name: name of the file.
       source: origin of the figures, from the first line.
-      lines: line of each row in the file, counted from 1, by the name of the row.
       printed: words and figures of the paper, by row and column; blank cells are left out.
     """
 
     name: str
     source: str
-    lines: Mapping[str, int]
     printed: Mapping[str, Mapping[str, str]]
 
     @property
@@ -42,11 +40,6 @@ class Table:
         """One row's figure over another's, or None where either is blank."""
         top, bottom = (self.cells[row].get(column) for row in (above, below))
         return None if top is None or bottom is None else top / bottom
-
-    def cite(self, above: str, below: str) -> str:
-        """Where a ratio of two rows comes from."""
-        lines = f"line {self.lines[above]} over line {self.lines[below]}"
-        return f"`{self.name}`, {lines}: {self.source}"
 
 
 def read(path: Path, *, keys: int = 1) -> Table:
@@ -67,12 +60,11 @@ def read(path: Path, *, keys: int = 1) -> Table:
     if not first.startswith(mark):
         raise Invalid(f"{path}: line 1 must begin with {mark!r}; got {first[:40]!r}")
     columns = next(csv.reader([header]))
-    lines, printed = {}, {}
-    for number, row in enumerate(csv.reader(body), 3):
+    printed = {}
+    for row in csv.reader(body):
         name = ", ".join(row[:keys])
-        lines[name] = number
         printed[name] = {c: x for c, x in zip(columns[keys:], row[keys:], strict=True) if x}
-    return Table(path.name, first.removeprefix(mark), lines, printed)
+    return Table(path.name, first.removeprefix(mark), printed)
 
 
 def _is_figure(text: str) -> bool:

@@ -12,12 +12,14 @@
 Each mechanism is a jitted Flax module; all have the same number of heads and the same projections.
 They run on the bytes of a text, forward and forward + backward, length by length. Multi-head and
 additive attention are also computed as in a textbook (dense), until that no longer fits or would be
-too slow. A fresh folder gets results.jsonl (every repetition), results.csv, report.md and two
-figures, memory and time, as SVG and PNG. The report also compares LSH with published tables. Ctrl-C
-keeps what is done and still writes the report.
-The defaults take four to six minutes on two quiet cores, and at most 8 GiB.
+too slow. The operations of each program are counted and set beside the machine's peaks, which are
+measured at the end: the share that a mechanism reaches. A fresh folder gets results.jsonl (every
+repetition), results.csv, report.md and two figures, memory and time, as SVG and PNG. Ctrl-C
+keeps what is done and still writes the report. The defaults take four to six minutes on two quiet
+cores, and at most 8 GiB.
 
 With --target nothing runs, so there are no times: each program is compiled for accelerators that
-this machine does not have, and the report says how much memory it would need there and up to which
-length it would fit. --program compiles a whole training step instead (Adam, float32 parameters).
+this machine does not have, and the report says how much memory it would need there, up to which
+length it would fit, and how long it would take at least. --program compiles a whole training step
+instead (Adam, float32 parameters).
 """

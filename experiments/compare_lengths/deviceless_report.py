@@ -1,5 +1,6 @@
 """The report of programs compiled for absent accelerators: memory, and what fits, without times."""
 
+import functools
 from collections.abc import Sequence
 
 from attnlab.bench import targets, trends
@@ -14,12 +15,13 @@ from attnlab.bench.case import (
     axis_of,
     size_of,
 )
+from attnlab.bench.roofline import Rates
 from attnlab.bench.tables import over_length
 from attnlab.runs import provenance
 from attnlab.runs.command_line import command
 from attnlab.runs.markdown import markdown_table
 from attnlab.runs.rows import Kept
-from attnlab.runs.units import human
+from attnlab.runs.units import duration, human
 from experiments.compare_lengths import report
 from experiments.compare_lengths.settings import Settings
 
@@ -70,6 +72,8 @@ def markdown(kept: Sequence[Kept[Result]], *, planned: int) -> str:
     parts += [f"`{asked}`", f"{state} {_what(results)}"]
     parts += ["## What fits", _FITS_NOTE, _fits(results)]
     parts += ["## Memory of one device", "![memory over n](memory.svg)", tables(results)]
+    if any(r.operations for r in results):
+        parts += ["## Least times", _LEAST_NOTE, _least_times(results)]
     if results[0].case.program == "language_model":
         parts += ["## Growth", _GROWTH_NOTE, _growth(results)]
     parts += ["## Targets", _TARGETS_NOTE, _targets(results)]
@@ -146,6 +150,28 @@ def _growth(results: Sequence[Result]) -> str:
     return markdown_table(["target", "mechanism", "power of n", "row of Table 3", "formula"], table)
 
 
+def _least_times(results: Sequence[Result]) -> str:
+    parts = []
+    for name, rows in by_target(results).items():
+        rates = Rates.of_device(targets.parse(name).device)
+        cell = functools.partial(_least, rates)
+        for passes in passes_of(rows):
+            chosen = [r for r in rows if r.case.passes == passes]
+            parts.append(f"**{name}, {pass_title(chosen[0].case)}, at least**")
+            parts.append(over_length(chosen, passes, cell))
+    counted = {r.operations_of for r in results} - {""}
+    parts += [f"- Counted is {what}: {_which(results, what)}" for what in sorted(counted)]
+    return "\n\n".join(parts)
+
+
+def _least(rates: Rates, result: Result | None) -> str:
+    if result is None or result.operations is None:
+        return ""
+    moved = (result.argument_bytes or 0) + (result.output_bytes or 0)
+    least = rates.bound(result.operations, moved)
+    return f"{duration(least.seconds)} {least.by}"
+
+
 def _targets(results: Sequence[Result]) -> str:
     rows = []
     for name in by_target(results):
@@ -156,8 +182,13 @@ def _targets(results: Sequence[Result]) -> str:
             whole = human(device.gpu["device_memory_size"])
             size += f" ({targets.GPU_SHARE:.0%} of {whole}, JAX's default share)"
         slice_ = f"{target.chips} chips, {target.devices} devices" if target.shape else "1 device"
-        rows.append([name, device.device_kind, slice_, size, device.source])
-    return markdown_table(["target", "device", "slice", "memory of a device", "source"], rows)
+        peaks = (
+            f"{device.products_per_second / 1e12:g} TFLOP/s",
+            f"{device.memory_bytes_per_second / 1e9:,.0f} GB/s",
+        )
+        rows.append([name, device.device_kind, slice_, size, *peaks, device.source])
+    header = ["target", "device", "slice", "memory of a device", "bfloat16", "to memory", "source"]
+    return markdown_table(header, rows)
 
 
 def _failed(results: Sequence[Result]) -> str:
@@ -175,7 +206,9 @@ def _failed(results: Sequence[Result]) -> str:
 
 def _which(results: Sequence[Result], note: str) -> str:
     found = dict.fromkeys(
-        f"{r.case.label} on {r.case.target}" for r in results if r.message == note
+        f"{r.case.label} on {r.case.target}"
+        for r in results
+        if note in (r.message, r.operations_of)
     )
     return ", ".join(found)
 
@@ -204,7 +237,18 @@ _GROWTH_NOTE = (
     "layers, n_r rounds, c what a round's chunks cost a token. The formulas leave out parameters, "
     "and their Transformer makes the whole matrix of weights, as (dense) does here."
 )
-_TARGETS_NOTE = "What a program can use on one JAX device, and where the figures are from."
+_LEAST_NOTE = (
+    "A lower bound, not a forecast: no program that does these operations is faster on one device. "
+    "It is the longest of three times that may overlap (the roofline of Williams et al. 2009): of "
+    "matrix products at the published peak of bfloat16 without sparsity, whatever the dtype; on a "
+    "GPU, of exponentials, tanh, divisions and the like, 16 a clock of each multiprocessor (for "
+    "TPUs no figure is published); and of arguments and results, once through the memory. What a "
+    "program keeps in memory in between is not in it: compilers count the bytes of a loop once, "
+    "which is no bound. Nor are additions, sorting, or what the devices of a slice send each other."
+)
+_TARGETS_NOTE = (
+    "What a program can use on one JAX device, its published peaks, and where the figures are from."
+)
 _METHOD = (
     "The real compilers, without the device: libtpu for TPUs, XLA's GPU compiler for GPUs. On TPU "
     "the memory is the compiler's peak, and a program that it refuses as too large needs what its "

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from attnlab.bench import mechanisms, trends
 from attnlab.bench.case import PASS_TITLES, PASSES, SHORT, Result
+from attnlab.bench.roofline import PRODUCTS, Peak
 from attnlab.bench.tables import over_length
 from attnlab.runs import provenance
 from attnlab.runs.markdown import markdown_table
@@ -41,13 +42,13 @@ def _field(result: Result, name: str, extra: dict[str, float | int | None]) -> o
     return getattr(result, name) if hasattr(result, name) else getattr(result.case, name)
 
 
-def markdown(kept: Sequence[Kept[Result]], *, planned: int, beside: Sequence[str] = ()) -> str:
+def markdown(kept: Sequence[Kept[Result]], *, planned: int, shares: Sequence[str] = ()) -> str:
     """The whole report.
 
     Args:
       kept: rows, each with where it was measured.
       planned: number of cases that the run has, done or not.
-      beside: sections that compare the rows with published numbers, from `published.sections`.
+      shares: section on the share of the machine's peak, from `shares.section`.
     """
     done = [one.row for one in kept]
     shown = [p for p in PASSES if any(r.case.passes == p for r in done)]
@@ -64,7 +65,7 @@ def markdown(kept: Sequence[Kept[Result]], *, planned: int, beside: Sequence[str
     parts += ["## Growth", _GROWTH_NOTE, _growth(done, shown)]
     parts += ["## Crossovers", *_crossovers(done, shown)]
     parts += ["## Largest length that fits", _FITS_NOTE, _fits(done, shown)]
-    parts += beside
+    parts += shares
     parts += ["## Cases without a result", _missing(done)]
     parts += ["## How it was measured", *filter(None, (_method(done), _conditions(kept)))]
     return "\n\n".join(parts) + "\n"
@@ -214,8 +215,10 @@ def _method(results: Sequence[Result]) -> str:
     return "\n\n".join(lines)
 
 
-def line(result: Result) -> str:
+def line(result: Result | Peak) -> str:
     """One row as a line for the terminal."""
+    if isinstance(result, Peak):
+        return result.message or rate(result)
     message = f"; {result.message}" if result.message else ""
     if result.status != "ok":
         return SHORT[result.status] + message.replace("; ", ": ", 1)
@@ -245,6 +248,13 @@ def counted(results: Sequence[Result], planned: int) -> str:
     ok = sum(r.status == "ok" for r in results)
     done = "compiled" if results[0].case.target else "measured"
     return f"{ok} of {planned} cases {done}" + (f"; {bad}" if bad else "")
+
+
+def rate(peak: Peak) -> str:
+    """A peak for a reader: "85.4 GFLOP/s", or "1.31 G/s" of a function."""
+    unit = "FLOP/s" if peak.unit.name == PRODUCTS else "/s"
+    size, letter = next((x for x in ((1e12, "T"), (1e9, "G")) if peak.rate >= x[0]), (1e6, "M"))
+    return f"{peak.rate / size:.3g} {letter}{unit}"
 
 
 def two_digits(number: float) -> str:

@@ -4,29 +4,30 @@ import dataclasses
 import math
 import os
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 from attnlab.bench import memory, topology, trends
 from attnlab.bench.case import DERIVED, Case, Result
+from attnlab.bench.roofline import Peak, Unit
 from attnlab.runs import loop
 from attnlab.runs.command_line import say
 from attnlab.runs.folder import Folder
-from attnlab.runs.rows import Rows
+from attnlab.runs.rows import Kept, Rows
 from attnlab.runs.units import human
 from experiments.compare_lengths import (
     deviceless_figures,
     deviceless_report,
     figures,
     forecast,
-    published,
     report,
+    shares,
 )
 from experiments.compare_lengths.runner import Runner
 from experiments.compare_lengths.settings import Settings
 
-PUBLISHED = Path(__file__).parents[1] / "published"
 COMPILE_SECONDS = 900.0  # of a case with --target, where --case_seconds does not count
+Item = Case | Unit
+Row = Result | Peak
 LOST = ("failed", "killed")  # rows whose case a resumed run tries again
 
 
@@ -36,8 +37,7 @@ def run(settings: Settings, folder: Folder) -> int:
     Raises:
       Invalid: the settings do not suit the machine, or the folder cannot be used.
     """
-    tables = published.load(PUBLISHED)
-    rows: Rows[Case, Result] = Rows(folder, lambda row: row.case, [Result], derived=DERIVED)
+    rows: Rows[Item, Row] = Rows(folder, key_of, [Result, Peak], derived=DERIVED)
     with Runner(
         devices=settings.devices,
         input_path=settings.input,
@@ -47,9 +47,14 @@ def run(settings: Settings, folder: Folder) -> int:
         variables=topology.environment() if settings.target else None,
     ) as runner:
         rows.environment = runner.environment
-        comparison = Comparison(settings, rows, runner, folder, tables)
+        comparison = Comparison(settings, rows, runner, folder)
         where = "no device: compiled only" if settings.target else _where(runner.environment)
-        return loop.run(comparison.job(), comparison.cases, folder, rows, where=where)
+        return loop.run(comparison.job(), comparison.items, folder, rows, where=where)
+
+
+def key_of(row: Row) -> Item:
+    """What a row is of."""
+    return row.unit if isinstance(row, Peak) else row.case
 
 
 class Comparison:
@@ -58,23 +63,28 @@ class Comparison:
     def __init__(
         self,
         settings: Settings,
-        rows: Rows[Case, Result],
+        rows: Rows[Item, Row],
         runner: Runner,
         folder: Folder,
-        tables: dict[str, Any],
     ) -> None:
         """Plans the cases for the machine that the runner has."""
         self.cases = settings.cases(runner.environment["devices"])
+        self.units = settings.units(self.cases)
         self._settings, self._rows, self._runner = settings, rows, runner
-        self._folder, self._tables = folder, tables
+        self._folder = folder
         self._last: Case | None = None  # the case before
 
-    def job(self) -> loop.Job[Case, Result]:
-        """What `loop.run` does with each case."""
+    @property
+    def items(self) -> list[Item]:
+        """The cases, then the peaks: a run that is cut short has compared what it has."""
+        return [*self.cases, *self.units]
+
+    def job(self) -> loop.Job[Item, Row]:
+        """What `loop.run` does with each peak and each case."""
         return loop.Job(
-            unit="cases",
+            unit="cases and peaks" if self.units else "cases",
             measure=self._measure,
-            done=lambda row: row.status not in LOST,
+            done=lambda row: row.rate > 0 if isinstance(row, Peak) else row.status not in LOST,
             title=self._title,
             line=lambda found: report.line(found[0]),
             report=self._report,
@@ -83,10 +93,20 @@ class Comparison:
         )
 
     def _results(self) -> list[Result]:
-        return [one.row for one in self._rows.of(self.cases)]
+        return [one.row for one in self._kept()]
 
-    def _before(self, case: Case) -> None:
+    def _kept(self) -> list[Kept[Result]]:
+        return [
+            Kept(x.row, x.where) for x in self._rows.of(self.cases) if isinstance(x.row, Result)
+        ]
+
+    def _peaks(self) -> list[Peak]:
+        return [x.row for x in self._rows.of(self.units) if isinstance(x.row, Peak)]
+
+    def _before(self, case: Item) -> None:
         """Starts a fresh process where the case needs one; after each length shows the tables."""
+        if isinstance(case, Unit):
+            return
         last, self._last = self._last, case
         if last is None:
             return
@@ -111,7 +131,9 @@ class Comparison:
         on_host = self._runner.environment["platform"] == "cpu"
         return (case.length,) if on_host else (case.length, case.label)
 
-    def _title(self, case: Case) -> str:
+    def _title(self, case: Item) -> str:
+        if isinstance(case, Unit):
+            return str(case)
         known = {one.case: one for one in self._results()}
         left = [other for other in self.cases[self.cases.index(case) :] if other not in known]
         settings = self._settings
@@ -123,9 +145,12 @@ class Comparison:
         time = f"{seconds:.0f} s" if seconds < 90 else f"{seconds / 60:.0f} min"
         return f"{case}, about {time} left"
 
-    def _measure(self, case: Case) -> Iterator[Result]:
-        known = self._rows.kept.get(case)
-        before = None if known is None or known.row.status in LOST else known.row
+    def _measure(self, case: Item) -> Iterator[Row]:
+        if isinstance(case, Unit):
+            yield self._runner.peak(case)
+            return
+        known = [one for one in self._results() if one.case == case and one.status not in LOST]
+        before = known[0] if known else None
         if before is not None:
             self._runner.retire()
         load = os.getloadavg()[0] if hasattr(os, "getloadavg") else None
@@ -143,7 +168,7 @@ class Comparison:
         return found
 
     def _report(self) -> loop.Report:
-        kept = self._rows.of(self.cases)
+        kept = self._kept()
         results = [one.row for one in kept]
         if any(r.status in LOST for r in results):  # else compilers wrote it, of no interest
             self._folder.note(self._runner.errors())
@@ -154,8 +179,8 @@ class Comparison:
             text = deviceless_report.markdown(kept, planned=len(self.cases))
             drawn = {"memory": deviceless_figures.draw(results)}
         else:
-            beside = published.sections(results, self._tables)
-            text = report.markdown(kept, planned=len(self.cases), beside=beside)
+            reached = shares.section(results, self._peaks())
+            text = report.markdown(kept, planned=len(self.cases), shares=reached)
             drawn = {name: figures.draw(results, name, devices) for name in ("time", "memory")}
         return loop.Report(text, drawn, files, said)
 

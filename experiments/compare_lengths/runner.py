@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from attnlab.bench.case import Case, Result
+from attnlab.bench.roofline import Peak, Unit
 from attnlab.bench.workers import Workers, death
 from attnlab.runs.flags import structured
 
@@ -87,6 +88,17 @@ class Runner(Workers):
             so_far = structured(Result, message["compiled"])
             stage, limit = "running", self._case_seconds
             tell(f"{so_far.compile_seconds:.1f} s, {stage} …")
+
+    def peak(self, unit: Unit) -> Peak:
+        """The peak of a unit, or why it was not measured."""
+        worker = self.ready()
+        worker.send(unit=dataclasses.asdict(unit), repeats=self._limits["repeats"])
+        message = self._wait(COMPILE_SECONDS, lambda words: None)
+        if message is not None:
+            return structured(Peak, message["peak"])
+        stopped = worker.running()
+        code = self.retire()
+        return Peak(unit, 0.0, message="took too long" if stopped else death(code))
 
     def _wait(self, limit: float, tell: Callable[[str], None]) -> dict[str, Any] | None:
         """The worker's next message, or None if the worker died or the time is up."""

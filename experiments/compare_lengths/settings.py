@@ -1,12 +1,13 @@
 """What a user asks of `compare_lengths`, checked before anything starts."""
 
 import dataclasses
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from attnlab.bench import inputs, mechanisms, sharding, targets, topology
 from attnlab.bench.case import ATTENTION, TRAIN_STEP, Case
 from attnlab.bench.case_flags import CaseFlags
+from attnlab.bench.roofline import UNITS, Unit
 from attnlab.bench.targets import Target
 from attnlab.runs.errors import Invalid
 from attnlab.runs.flags import flag, written
@@ -140,6 +141,12 @@ class Settings(CaseFlags):
         devices = self.devices or everything
         self._divide(devices)
         return self._cases(self.passes, devices=devices)
+
+    def units(self, cases: Sequence[Case]) -> list[Unit]:
+        """What of the machine the peak of is measured: nothing where cases have several devices."""
+        if self.target or any(case.devices > 1 for case in cases):
+            return []
+        return [Unit(name, self.dtype) for name in UNITS]
 
     def targets(self) -> list[Target]:
         """The accelerators to compile for, each once; empty = measure on this machine."""

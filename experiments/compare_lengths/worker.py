@@ -9,9 +9,10 @@ import sys
 import traceback
 from typing import Any
 
-from attnlab.bench import environment, inputs, workers
+from attnlab.bench import environment, inputs, peaks, work, workers
 from attnlab.bench.case import Case, Result
 from attnlab.bench.measure import measure
+from attnlab.bench.roofline import Unit
 from attnlab.runs.errors import one_line
 
 
@@ -24,6 +25,10 @@ def main() -> None:
         def told(result: Result) -> None:
             send(compiled=dataclasses.asdict(result))
 
+        if "unit" in order:
+            unit = Unit(**order["unit"])
+            send(peak=dataclasses.asdict(peaks.measure(unit, repeats=order["repeats"])))
+            return
         case = Case(**order.pop("case"))
         result = guarded(case, text(), on_compiled=told, **order)
         send(result=dataclasses.asdict(result))
@@ -37,8 +42,12 @@ def guarded(case: Case, text: inputs.Text, **options: Any) -> Result:
         if case.target is not None:
             from attnlab.bench import deviceless  # takes seconds: the models and the training
 
-            return deviceless.analyze(case)
-        return measure(case, text, **options)
+            return deviceless.counted(deviceless.analyze(case))
+        result = measure(case, text, **options)
+        if result.status != "ok" or case.devices > 1:  # peaks are of one
+            return result
+        operations, what = work.counted(case)
+        return dataclasses.replace(result, operations=operations, operations_of=what)
     except Exception as error:  # noqa: BLE001 - any mechanism's mistake is a row; the others go on
         traceback.print_exc()
         words = one_line(error)

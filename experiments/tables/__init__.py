@@ -3,11 +3,13 @@
     python -m experiments.tables
     python -m experiments.tables --only=vaswani3_parameters,britz4_parameters
     python -m experiments.tables --scale=cpu --multi30k=FOLDER --only=luong4
+    python -m experiments.tables --scale=cpu --only=lra2_speed,lra2_memory
 
 A number of ours was always made here, by code of the revision beside it. A cell has a scale:
 "exact" is counted, without training; at "cpu" and "gpu" each row is a run of an experiment, such as
-`translate`, with small models, once for each seed, in the folder `runs`. The verdict follows from a
-rule that was written down before the run (`verdicts.py`); `mapping.py` says what each cell is. A
-run that was cut short goes on with `--resume`, in the middle of a training too, and a training that
-is in `runs` already is not made again.
+`translate`, with small models, once for each seed, in the folder `runs`; times and memory are of a
+run of `compare_lengths` for a whole table. The verdict follows from a rule that was written down
+before the run (`verdicts.py`); `mapping` says what each cell is. A run that was cut short goes on
+with `--resume`, in the middle of a training too, and one that is in `runs` already is not made
+again.
 """

@@ -34,9 +34,9 @@ def run(settings: Settings, folder: Folder) -> int:
     rows: Rows[tuple[Cell, int], Found] = Rows(
         folder, lambda row: (Cell(row.table, row.row), row.seed), [Found]
     )
-    # Children train: a parent that held an accelerator would leave them none.
-    trains = any(TABLES[name].trains for name in settings.tables())
-    here: dict[str, Any] = {} if trains else provenance.describe()
+    # Children measure: a parent that held an accelerator would leave them none.
+    runs = any(TABLES[name].runs for name in settings.tables())
+    here: dict[str, Any] = {} if runs else provenance.describe()
     context = Context(settings.scale, folder.begin() / RUNS, settings.seeds, settings.data())
 
     def measure(cell: Cell) -> Iterator[Found]:

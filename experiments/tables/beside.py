@@ -101,6 +101,16 @@ class Beside(abc.ABC):
         """Whether its numbers are of trained models, one for each seed."""
 
     @property
+    def runs(self) -> bool:
+        """Whether its numbers come from runs of other experiments, in processes of their own."""
+        return self.trains
+
+    @property
+    @abc.abstractmethod
+    def rule(self) -> str:
+        """The name of the rule that its verdicts follow, one of `verdicts.RULES`."""
+
+    @property
     @abc.abstractmethod
     def of_text(self) -> bool:
         """Whether the models are trained on the text that the user names."""

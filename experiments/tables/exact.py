@@ -52,6 +52,10 @@ class ExactTable(Beside):
         return False
 
     @property
+    def rule(self) -> str:
+        return "exact"
+
+    @property
     def of_text(self) -> bool:
         return False
 

@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from attnlab import dot_product_attention, window_attention
+from attnlab.bench.chains import longest_chain
 from attnlab.bench.memory import analyze
 from attnlab.bench.operations import count
 from attnlab.models.cells import TanhCell
@@ -19,7 +20,7 @@ from attnlab.models.recurrent import Recurrent
 from attnlab.ops.lsh import default_num_buckets, hash_buckets, lsh_attention, make_rotations
 from experiments.tables import verdicts
 
-__all__ = ["Growth"]
+__all__ = ["Growth", "bytes_between"]
 
 # Each size grows from here, the others as they are: n tokens, width d, kernels of k tokens, r
 # neighbors, R hash rounds, chunks of c slots.
@@ -67,11 +68,15 @@ class Growth:
     def _work(self, sizes: Mapping[str, int]) -> float:
         function, shapes = _LAYERS[self.layer](**sizes)
         if self.work == "memory":
-            return _memory(function, shapes)
-        return getattr(count(function, *shapes), self.work)
+            return bytes_between(function, shapes)
+        if self.work == "sequential":
+            return longest_chain(function, *shapes)
+        return count(function, *shapes).products
 
 
-def _memory(function: Callable[..., jax.Array], shapes: Sequence[Any]) -> float:
+def bytes_between(function: Callable[..., jax.Array], shapes: Sequence[Any]) -> float:
+    """The memory of a function with its backward pass, beside its inputs and outputs, compiled."""
+
     def with_gradients(*arguments: Any) -> Any:
         out, backward = jax.vjp(function, *arguments)
         return backward(out)

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from attnlab import dot_product_attention, window_attention
-from attnlab.bench.operations import count
+from attnlab.bench.chains import longest_chain
 from attnlab.models.cells import TanhCell
 from attnlab.models.recurrent import Recurrent
 from experiments.tables import verdicts
@@ -65,7 +65,7 @@ class PathLength:
         while not reached[0]:
             layers.append(_LAYERS[self.layer](len(layers), k, r))
             reached = _read(layers[-1], x, reached)
-        return count(lambda x: functools.reduce(lambda x, layer: layer(x), layers, x), x).sequential
+        return longest_chain(lambda x: functools.reduce(lambda x, layer: layer(x), layers, x), x)
 
 
 @functools.partial(jax.jit, static_argnums=0)

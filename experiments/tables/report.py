@@ -150,10 +150,12 @@ def markdown(found: Sequence[Section], *, command: str, where: str) -> str:
       command: command that makes the report again.
       where: table of the machines and revisions that the numbers are from.
     """
-    trains = any(section.table.trains for section in found)
-    rules = verdicts.RULES["trained" if trains else "exact"]
-    scale = _SCALES[found[0].lines[0].scale]
-    parts = ["# Published tables beside ours", summary(found), scale, rules]
+    rules = [verdicts.RULES[rule] for rule in dict.fromkeys(one.table.rule for one in found)]
+    trained = any(section.table.trains for section in found)
+    scale = found[0].lines[0].scale
+    parts = ["# Published tables beside ours", summary(found)]
+    parts += [_SCALES[scale]] if trained or scale == "exact" else []
+    parts += rules
     for section in found:
         parts += _markdown_of(section)
     return "\n\n".join([*parts, "## Where", f"    {command}", where]) + "\n"

@@ -3,23 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-import os
-import re
-import shlex
-import subprocess
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from attnlab.bench.workers import death
 from attnlab.runs import provenance
-from attnlab.runs.command_line import BAD_FLAG, say
-from attnlab.runs.errors import Invalid, Stopped
-from attnlab.runs.folder import SETTINGS, Folder
-from attnlab.runs.interrupts import signal_of, uninterrupted
+from attnlab.runs.command_line import say
+from attnlab.runs.errors import Stopped
+from attnlab.runs.folder import Folder
 from attnlab.runs.units import spread
-from experiments.tables import verdicts
+from experiments.tables import runs, verdicts
 from experiments.tables.beside import Beside, Context, Values
 from experiments.tables.figure import gaps_figure
 from experiments.tables.trainings import Trainings
@@ -50,6 +43,10 @@ class Trained(Beside):
         return True
 
     @property
+    def rule(self) -> str:
+        return "trained"
+
+    @property
     def of_text(self) -> bool:
         return self.trainings.of_text
 
@@ -65,12 +62,12 @@ class Trained(Beside):
           Stopped: a training failed, or the seeds that are done are of another revision.
         """
         name = self.trainings.experiment
-        place = context.folder / _as_name([name, *self.trainings.flags(row, context.scale)])
+        place = context.folder / runs.as_name([name, *self.trainings.flags(row, context.scale)])
         why = ""
         if place not in context.ran:
             _require_revision(place, self._read(row, place), context.seeds)
             say()
-            why = _run([f"experiments.{name}", *self._flags(row, context), *_where(place)])
+            why = runs.run([f"experiments.{name}", *self._flags(row, context), *runs.where(place)])
             context.ran.add(place)
         scores = self._read(row, place)
         for seed in context.seeds:
@@ -86,7 +83,7 @@ class Trained(Beside):
         return [*self.trainings.flags(row, context.scale), f"--seeds={seeds}", *data]
 
     def _read(self, row: str, place: Path) -> dict[int, tuple[dict[str, float], Any]]:
-        kept = _kept(place)
+        kept = runs.kept(place)
         if not kept:
             return {}
         found = Folder.kept(self.trainings.experiment, kept[-1]).rows()
@@ -186,20 +183,6 @@ def _figures(paper: Mapping[str, str]) -> dict[str, float]:
     return {row: float(printed) for row, printed in paper.items()}
 
 
-def _as_name(words: Sequence[str]) -> str:
-    """Flags as the name of a folder."""
-    return re.sub(r"[^\w.=,-]+", "_", " ".join(word.removeprefix("--") for word in words))
-
-
-def _kept(folder: Path) -> list[Path]:
-    return sorted(path.parent for path in folder.glob(f"*/{SETTINGS}"))
-
-
-def _where(folder: Path) -> list[str]:
-    kept = _kept(folder)
-    return [f"--resume={kept[-1]}" if kept else f"--output_dir={folder}"]
-
-
 def _require_revision(
     place: Path, scores: Mapping[int, tuple[Values, Any]], seeds: Sequence[int]
 ) -> None:
@@ -215,44 +198,3 @@ def _require_revision(
             f"{place} has seeds of revision {', '.join(sorted(revisions))}, and a row is of one: "
             "go on there with that revision, or delete the folder"
         )
-
-
-# `python -m` for a process that is told to end when this one is gone, however it went; the kernel
-# does that on Linux alone. Not `preexec_fn`, which forks a process that has threads.
-_MODULE = """
-import ctypes, os, runpy, signal, sys
-_, parent, *sys.argv = sys.argv
-if sys.platform == "linux":
-    ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG
-if os.getppid() == int(parent):
-    runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
-"""
-
-
-def _run(words: Sequence[str]) -> str:
-    """Runs a module to its end; why it failed, or "".
-
-    It has a session of its own, so that Ctrl-C reaches it once, from here; it keeps what it has. If
-    this process is killed it gets SIGTERM, on Linux.
-
-    Raises:
-      Invalid: the module does not accept its flags; what it said stands above.
-    """
-    root = str(Path(__file__).parents[2])
-    paths = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH", "")]))
-    process = subprocess.Popen(
-        [sys.executable, "-P", "-c", _MODULE, str(os.getpid()), *words],
-        start_new_session=True,
-        env=dict(os.environ, PYTHONPATH=paths),
-    )
-    try:
-        status = process.wait()
-    except KeyboardInterrupt as error:
-        process.send_signal(signal_of(error))
-        with uninterrupted():
-            process.wait()
-        raise
-    said = shlex.join(["python", "-m", *words])
-    if status == BAD_FLAG:
-        raise Invalid(f"{said}: not accepted")
-    return f"{said}: {death(status)}" if status else ""

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 __all__ = [
     "EXACT",
     "NOT_REPRODUCED",
+    "RATIO",
     "RULES",
     "Gap",
     "gaps",
@@ -19,6 +20,7 @@ __all__ = [
     "of_count",
     "of_exponents",
     "of_gaps",
+    "of_ratio",
     "pairs",
     "rounded",
     "spreads",
@@ -30,6 +32,8 @@ SAME_COURSE = "same course"
 SAME_ORDER, WITHIN = "same order", "same order and gap within spread"
 BASE, NOT_PRINTED = "(base)", "(the paper has none)"
 ONE_SEED, NO_BASE = "(one seed has no spread)", "(no spread of the row that it is compared with)"
+EVEN, NEAR = 1.1, 1.5  # of ratios: no difference, and none worth a word
+RATIO = f"same order and ratio within a factor of {NEAR:g}"
 RULES = {
     "exact": (
         "A number of parameters is *exact* where ours, rounded as the paper rounds, is the paper's;"
@@ -51,6 +55,12 @@ RULES = {
         " one by more than the spread of their gap. Where that is what the paper says of its"
         " figure, it is the *same course*. The spread is that of the seeds, which translate the"
         " same sentences."
+    ),
+    "measured": (
+        "Of times and memory, ratios to a row of the same table are compared, as the machines and"
+        f" the models are others. A ratio within {EVEN - 1:.0%} of 1 is even. Where the paper's and"
+        " ours are on the same side of 1, or even, it is the *same order*, *and ratio within a"
+        f" factor of {NEAR:g}* if they are no further apart. Else: *not reproduced*."
     ),
 }
 
@@ -110,6 +120,14 @@ def of_exponents(paper: Mapping[str, float], ours: Mapping[str, float]) -> str:
     if max(map(abs, above)) <= TOLERANCE:
         return EXACT
     return NOT_REPRODUCED + ": less" * (max(above) <= TOLERANCE)
+
+
+def of_ratio(paper: float, ours: float) -> str:
+    """The verdict on a ratio to another row, in the paper and here."""
+    theirs, here = (_sign(math.log(x), math.log(EVEN)) for x in (paper, ours))
+    if theirs != here:
+        return f"{NOT_REPRODUCED}: the other order" if theirs * here else NOT_REPRODUCED
+    return RATIO if abs(math.log(ours / paper)) <= math.log(NEAR) else SAME_ORDER
 
 
 def is_rounded(printed: str) -> bool:

@@ -11,6 +11,7 @@ from experiments.tables.logits import LogitVariance
 from experiments.tables.mapping import britz
 from experiments.tables.parameters import Count
 from experiments.tables.paths import PathLength
+from experiments.tables.stacks import StackGrowth
 
 __all__ = ["EXACT"]
 
@@ -37,6 +38,10 @@ def _of_britz(number: int, what: str, file: str, rows: britz.Rows) -> ExactTable
 
 def _grows(layer: str, work: str = "products", **paper: float) -> Growth:
     return Growth(layer, work, tuple(paper.items()))
+
+
+def _stack(model: str, work: str = "products", **paper: float) -> StackGrowth:
+    return StackGrowth(model, work, tuple(paper.items()))
 
 
 EXACT: dict[str, Beside] = {
@@ -104,6 +109,36 @@ EXACT: dict[str, Beside] = {
         note="Sizes as above, of one layer with its backward pass, compiled for the machine below."
         " *Memory-Efficient* is exact attention in blocks, whose weights are not kept; of LSH"
         " attention's rounds and chunks not all are in memory at once.",
+    ),
+    "reformer3_time": ExactTable(
+        "Operations of a model: Kitaev et al. 2020, Table 3",
+        "reformer2020_table3.csv",
+        "time_complexity",
+        {
+            "Transformer": _stack("multi_head", l=2, f=1, N=1),
+            "Reversible Transformer": _stack("reversible", l=2, f=1, N=1),
+            "Chunked Reversible Transformer": _stack("chunked_reversible", l=2, f=1, N=1),
+            "LSH Transformer": _stack("lsh", l=1, N=1, R=1),
+            "Reformer": _stack("reformer", l=1, N=1, R=1),
+        },
+        note="Of a forward pass; l tokens; f is the paper's d_ff, N its n_l, R its n_r. Each grows"
+        " where its term of the sum is the largest: of 512 tokens and more where attention is, of"
+        " networks 16,384 wide and more where they are. c is that of Table 1.",
+    ),
+    "reformer3_memory": ExactTable(
+        "Memory of a model over its layers: Kitaev et al. 2020, Table 3",
+        "reformer2020_table3.csv",
+        "memory_complexity",
+        {
+            "Transformer": _stack("multi_head", "memory", N=1),
+            "Reversible Transformer": _stack("reversible", "memory", N=0),
+            "Chunked Reversible Transformer": _stack("chunked_reversible", "memory", N=0),
+            "LSH Transformer": _stack("lsh", "memory", N=1),
+            "Reformer": _stack("reformer", "memory", N=0),
+        },
+        note="Between 16 and 64 layers, with the backward pass, beside parameters and their"
+        " gradients; compiled for the machine below. Exact attention keeps its weights here, as in"
+        " the paper.",
     ),
     "vaswani_footnote4": ExactTable(
         "Variance of the logits: Vaswani et al. 2017, footnote 4",

@@ -46,9 +46,15 @@ def run(*flags: str) -> tuple[int, str]:
 
 
 def rows_of(folder: Path) -> list[dict]:
-    """Every line; a short case that ran among other work may have two."""
+    """Every line of a case; a short one that ran among other work may have two."""
     lines = (folder / "results.jsonl").read_text().splitlines()
-    return [json.loads(line) for line in lines if line]
+    return [row for line in lines if line if "case" in (row := json.loads(line))]
+
+
+def peaks_of(folder: Path) -> list[str]:
+    lines = filter(None, (folder / "results.jsonl").read_text().splitlines())
+    rows = map(json.loads, lines)
+    return [row["unit"]["name"] for row in rows if "unit" in row and row["rate"] > 0]
 
 
 def cases_of(rows: list[dict]) -> set[str]:
@@ -60,7 +66,7 @@ def finished(tmp_path_factory) -> Path:
     parent = tmp_path_factory.mktemp("results")
     status, out = run(*SMALL.split(), f"--output_dir={parent}")
     assert status == 0, out
-    assert re.search(r"\[4/4\] window, n = 32, forward, about \d+ s left", out), out
+    assert re.search(r"\[4/8\] window, n = 32, forward, about \d+ s left", out), out
     assert "compiling … " in out and "s, running … " in out and "4 of 4 cases measured" in out
     (folder,) = parent.iterdir()
     return folder
@@ -78,6 +84,9 @@ def test_a_run_leaves_everything_it_promises(finished):
         assert len(row["seconds"]) == 2 and row["compile_seconds"] > 0
         assert row["environment"]["device"] and row["environment"]["versions"]["jax"]
         assert row["flags"]["num_heads"] == 2 and row["case"]["ops_only"]
+        assert row["operations"]["products"] >= 16 * 16 * 8 * 2 * 2 * 2
+    assert peaks_of(finished) == ["products", "exp", "tanh", "div"]
+    assert "## Share of the machine's peak" in (finished / "report.md").read_text()
 
 
 @pytest.mark.slow
@@ -89,9 +98,10 @@ def test_resume_does_only_what_is_missing(finished, tmp_path):
     failed = json.loads(kept[1]) | {"status": "killed"}
     (folder / "results.jsonl").write_text(kept[0] + "\n" + json.dumps(failed) + "\n")
     status, out = run(f"--resume={folder}")
-    assert status == 0 and "3 of 4 cases to run" in out, out
+    assert status == 0 and "7 of 8 cases and peaks to run" in out, out
     rows = rows_of(folder)
     assert rows[:2] == [json.loads(kept[0]), failed] and len(cases_of(rows)) == 4
+    assert len(peaks_of(folder)) == 4
     assert len(rows) >= 2 + 3 and {row["status"] for row in rows[2:]} == {"ok"}
     assert "| killed |" not in (folder / "report.md").read_text()
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 
+from attnlab.bench.case import Operations
 from experiments.compare_lengths import deviceless_figures, deviceless_report
 from experiments.compare_lengths.settings import FOR_TARGETS, Settings
 from tests.bench import rows
@@ -11,6 +12,8 @@ FLAGS = Settings(dtype="bfloat16", **FOR_TARGETS).as_json() | {"target": ["v5e",
 
 
 def run(**fields):
+    of_result = {name: x for name, x in fields.items() if hasattr(rows.row("lsh", 512), name)}
+    fields = {name: x for name, x in fields.items() if name not in of_result}
     found = []
     for target, limit in LIMIT.items():
         for result in rows.run():
@@ -25,6 +28,7 @@ def run(**fields):
                     seconds=(),
                     resident_peak_bytes=None,
                     available_bytes=round(limit),
+                    **of_result,
                     **(lost if size > limit else kept),
                 )  # fmt: skip
             )
@@ -109,3 +113,21 @@ def test_a_training_step_is_called_by_its_model():
     assert "Split by batch" in text
     (first, _) = deviceless_figures.draw(results).axes
     assert first.get_title(loc="left") == "v5e, training step of bert"
+
+
+def test_the_least_times_are_lower_bounds_by_published_peaks():
+    """197 TFLOP/s and 819 GB/s of a v5e; an H100 computes 16 functions a clock in each of 132."""
+    operations = Operations(197e9, {"exp": 16 * 132 * 1.98e9 / 100})
+    results = run(operations=operations, operations_of="", argument_bytes=8190000, output_bytes=0)
+    text = deviceless_report.markdown(rows.kept(results, flags=FLAGS), planned=len(results))
+    least = text.split("## Least times")[1].split("## Targets")[0]
+    assert "**v5e, forward, at least**" in least and "A lower bound, not a forecast" in least
+    v5e, h100 = least.split("**h100, forward, at least**")
+    assert "1.00 ms products" in v5e and "10.0 ms functions" in h100
+    assert "functions" not in v5e.split("**v5e, forward")[1]
+    moved = run(operations=operations, argument_bytes=2 * 8190000000, output_bytes=0)
+    text = deviceless_report.markdown(rows.kept(moved, flags=FLAGS), planned=len(moved))
+    assert "20.0 ms memory" in text
+    assert "## Least times" not in deviceless_report.markdown(
+        rows.kept(run(), flags=FLAGS), planned=len(results)
+    )

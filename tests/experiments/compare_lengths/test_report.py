@@ -33,11 +33,11 @@ def test_report_has_every_section():
     assert "0.99 to 0.99 times" in text
 
 
-def test_report_holds_what_stands_beside_the_rows():
+def test_report_holds_the_shares_of_the_peak():
     text = report.markdown(
-        rows.kept(rows.run()), planned=48, beside=["## Paper beside ours", "1.23×"]
+        rows.kept(rows.run()), planned=48, shares=["## Share of the peak", "23%"]
     )
-    assert "## Paper beside ours\n\n1.23×\n\n## Cases without a result" in text
+    assert "## Share of the peak\n\n23%\n\n## Cases without a result" in text
 
 
 def test_report_compares_the_devices_own_peak_where_there_is_one():

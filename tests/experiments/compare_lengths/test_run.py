@@ -5,6 +5,7 @@ import pytest
 
 from attnlab.bench import trends
 from attnlab.bench.case import Case, Result
+from attnlab.bench.roofline import Peak
 from attnlab.runs import rows as rows_module
 from attnlab.runs.folder import Folder
 from attnlab.runs.rows import Rows
@@ -30,6 +31,9 @@ class Recorder:
     def run(self, case: Case, *, run: bool = True, tell=None) -> Result:
         self.log.append((str(case), run))
         return self._answer(case) if run else Result(case, "too_slow", "not run")
+
+    def peak(self, unit):
+        return Peak(unit, 1e9)
 
     def retire(self):
         self.log.append("fresh")
@@ -105,8 +109,8 @@ def run(tmp_path, monkeypatch, answer, resume=None, **settings):
 
 
 def kept(folder: Folder) -> dict[str, Result]:
-    rows_ = Rows(folder, lambda row: row.case, [Result]).kept.values()
-    return {str(one.row.case): one.row for one in rows_}
+    rows_ = Rows(folder, compare.key_of, [Result, Peak]).kept.values()
+    return {str(x.row.case): x.row for x in rows_ if isinstance(x.row, Result)}
 
 
 def busy(case: Case) -> Result:

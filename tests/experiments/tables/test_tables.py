@@ -6,7 +6,7 @@ import pytest
 
 from attnlab.runs.published import read
 from experiments.tables import __main__ as experiment
-from experiments.tables import growth, mapping, report, verdicts
+from experiments.tables import growth, mapping, report, stacks, verdicts
 from experiments.tables.beside import Context
 from experiments.tables.exact import ExactTable
 from experiments.tables.parameters import Count, vocabularies
@@ -56,7 +56,8 @@ def test_an_exponent_that_is_less_says_so():
     assert verdicts.of_exponents({"n": 2, "R": 1}, {"n": 1, "R": 1.3}) == "not reproduced"
 
 
-FAST = [name for name in TABLES if name not in ("vaswani1_path", "reformer1_memory")]
+SLOW = ("vaswani1_path", "reformer1_memory", "reformer3_time", "reformer3_memory")
+FAST = [name for name in TABLES if name not in SLOW]
 
 
 @pytest.mark.slow
@@ -89,6 +90,21 @@ def test_memory_of_hashing_grows_with_the_length_and_not_with_its_square(monkeyp
     for layer, exponent in (("self_attention", 2), ("lsh", 1)):
         ours = growth.Growth(layer, "memory", (("n", exponent),))
         assert ours.measure()["n"] == pytest.approx(exponent, abs=0.15)
+
+
+@pytest.mark.parametrize("row", daily(TABLES["reformer3_time"].rows, "Reversible Transformer"))
+def test_operations_of_whole_models_grow_as_printed(row):
+    ours = TABLES["reformer3_time"].cells[row]
+    assert ours.verdict("", ours.measure()) == verdicts.EXACT
+
+
+@pytest.mark.slow
+def test_reversible_layers_keep_nothing_and_others_do(monkeypatch):
+    """At short lengths, where the two are further apart than parameters weigh."""
+    monkeypatch.setitem(stacks._LONG, "l", 256)
+    for model, exponent in (("multi_head", 1), ("reversible", 0)):
+        ours = stacks.StackGrowth(model, "memory", (("N", exponent),))
+        assert ours.measure()["N"] == pytest.approx(exponent, abs=0.15)
 
 
 @pytest.mark.parametrize(

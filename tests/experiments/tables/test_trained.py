@@ -15,7 +15,7 @@ from attnlab.runs import command_line, figure_files
 from attnlab.runs.errors import Invalid
 from experiments.duplication.settings import Settings as DuplicationSettings
 from experiments.tables import __main__ as experiment
-from experiments.tables import mapping, report, trained
+from experiments.tables import mapping, report, runs
 from experiments.tables.beside import Context
 from experiments.tables.settings import LANGUAGES, MULTI30K
 from experiments.tables.trained import Trained, TrainedTable
@@ -114,7 +114,7 @@ def test_a_training_that_fails_leaves_its_other_seeds_and_rows(monkeypatch, tmp_
                 file.write(json.dumps(row | {"environment": {"revision": "abc"}}) + "\n")
         return "diverged" if fails else ""
 
-    monkeypatch.setattr(trained, "_run", run)
+    monkeypatch.setattr(runs, "run", run)
     flags = ["--only=luong6", "--scale=cpu", "--seeds=0,1"]
     status, out, err = tiny.run(experiment, *flags, f"--output_dir={tmp_path}")
     assert status == 1 and "seed 1 of global (location): diverged" in out
@@ -203,7 +203,7 @@ def test_a_table_is_trained_found_again_and_of_one_revision(quick_compile, monke
         ran.append(words)
         return tiny.run(translate, *words[1:])[2]
 
-    monkeypatch.setattr(trained, "_run", run)
+    monkeypatch.setattr(runs, "run", run)
     flags = ["--only=luong6", "--scale=cpu", "--seeds=0,1"]
     status, out, err = tiny.run(experiment, *flags, f"--output_dir={tmp_path}")
     assert (status, err) == (0, "") and "2 of 2 cells" in out
@@ -290,12 +290,12 @@ def _wait_for(path):
 
 
 def test_a_run_that_fails_says_why_and_one_that_is_interrupted_ends_ours(monkeypatch, tmp_path):
-    assert trained._run(["timeit", "-n", "1", "pass"]) == ""
+    assert runs.run(["timeit", "-n", "1", "pass"]) == ""
     (bad := tmp_path / "bad.json").write_text("?")
-    failed = trained._run(["json.tool", str(bad)])
+    failed = runs.run(["json.tool", str(bad)])
     assert failed == f"python -m json.tool {bad}: its process ended with status 1"
     with pytest.raises(Invalid, match="python -m json.tool --no: not accepted"):
-        trained._run(["json.tool", "--no"])
+        runs.run(["json.tool", "--no"])
     wait, waited = subprocess.Popen.wait, []
 
     def interrupted(process):
@@ -306,5 +306,5 @@ def test_a_run_that_fails_says_why_and_one_that_is_interrupted_ends_ours(monkeyp
 
     monkeypatch.setattr(subprocess.Popen, "wait", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        trained._run(["timeit", "-n", "1", "import time; time.sleep(60)"])
+        runs.run(["timeit", "-n", "1", "import time; time.sleep(60)"])
     assert len(waited) == 2 and waited[0].returncode != 0, "it was not asked to end"

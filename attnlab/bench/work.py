@@ -1,0 +1,85 @@
+"""The operations of a case, of one device: those of its program, or those that it needs.
+
+A kernel's operations are not seen. Exact attention with one is counted by what its mask leaves: of
+the dense program without a mask, whose operations are a·n + b·n² (of tokens, and of pairs of them),
+a·n + b·(visible pairs) products and exponentials, which any way to compute it needs. LSH is counted
+without its kernel.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+from attnlab.bench import mechanisms, programs
+from attnlab.bench.case import Case, Operations
+from attnlab.bench.operations import count
+
+__all__ = ["counted"]
+
+Traceable = Callable[[Case], tuple[Any, ...]]  # of a case: its function and shapes of arguments
+NEEDED = "what the mask leaves of exact attention, not its kernel"
+WITHOUT_KERNEL = "LSH attention without its kernel"
+
+
+def attention(case: Case) -> tuple[Any, ...]:
+    """The function of a case whose program is attention, and the shapes of its arguments."""
+    return programs.traceable(case, mechanisms.build(case))
+
+
+def counted(case: Case, traceable: Traceable = attention) -> tuple[Operations, str]:
+    """The operations of one device, and what they are of where it is not the program itself.
+
+    Args:
+      case: case to count.
+      traceable: function of a case that gives its function and the shapes of its arguments.
+    """
+    what = ""
+    try:
+        found = count(*traceable(case))
+    except NotImplementedError:
+        if case.mechanism in ("lsh", "reformer"):
+            what, found = WITHOUT_KERNEL, count(*traceable(_by(case, "sorted")))
+        else:
+            what, found = NEEDED, _needed(case, traceable)
+    return _scaled(found, 1 / case.devices), what
+
+
+def _needed(case: Case, traceable: Traceable) -> Operations:
+    n = case.length
+    dense = dataclasses.replace(_by(case, "dense"), causal=False)
+    if case.mechanism == "window":
+        dense = dataclasses.replace(dense, mechanism="multi_head")
+    one = count(*traceable(dense))
+    two = count(*traceable(dataclasses.replace(dense, length=2 * n)))
+    of_pairs = _scaled(_sum(two, _scaled(one, -2)), 1 / 2)  # b·n²
+    found = _sum(one, _scaled(of_pairs, visible_pairs(case) / n**2 - 1))
+    # A kernel need not divide each weight, and may compute tanh in another way.
+    return Operations(found.products, {"exp": found.functions["exp"]})
+
+
+def visible_pairs(case: Case) -> int:
+    """The pairs of a query and a key that the mask leaves; of a model, those of its causal part."""
+    n, causal = case.length, case.causal and case.program != "bert"
+    left = right = n - 1
+    if case.mechanism == "window":
+        left = right = min(case.window, n - 1)
+    right = 0 if causal else right
+    outside = sum(k * (k - 1) // 2 for k in (n - left, n - right))
+    return n * n - outside
+
+
+def _by(case: Case, way: str) -> Case:
+    return dataclasses.replace(case, implementation=way)
+
+
+def _sum(one: Operations, other: Operations) -> Operations:
+    names = one.functions.keys() | other.functions.keys()
+    functions = {x: one.functions.get(x, 0) + other.functions.get(x, 0) for x in sorted(names)}
+    return Operations(one.products + other.products, functions)
+
+
+def _scaled(operations: Operations, factor: float) -> Operations:
+    functions = {name: factor * number for name, number in operations.functions.items()}
+    return Operations(factor * operations.products, functions)

@@ -1,0 +1,98 @@
+"""Peaks, least times, and the operations of cases, against what they are by hand."""
+
+import dataclasses
+import math
+
+import jax
+import pytest
+
+from attnlab.bench import inputs, peaks, targets, training_programs, work
+from attnlab.bench.case import Case, Operations
+from attnlab.bench.measure import measure
+from attnlab.bench.roofline import UNITS, Bound, Peak, Rates, Unit
+from attnlab.platforms import compiling_for
+
+SMALL = {"num_heads": 2, "head_dim": 7, "ops_only": True}
+
+
+def test_the_unit_with_most_to_do_decides():
+    rates = Rates(100.0, {"exp": 10.0, "tanh": 5.0}, memory=50.0)
+    assert rates.bound(Operations(300, {"exp": 20, "tanh": 5})) == Bound(3.0, "products")
+    assert rates.bound(Operations(200, {"exp": 20, "tanh": 5})) == Bound(3.0, "functions")
+    assert rates.bound(Operations(300, {}), 200) == Bound(4.0, "memory")
+    assert rates.bound(Operations(0, {"erf": 20})) == Bound(2.0, "functions")  # as the fastest
+    assert Rates(100.0, {}).bound(Operations(100, {"exp": 1e9})) == Bound(1.0, "products")
+
+
+def test_rates_need_every_peak():
+    found = [Peak(Unit(name, "float32"), 1.0 + i) for i, name in enumerate(UNITS)]
+    assert Rates.of_peaks(found) == Rates(1.0, {"exp": 2.0, "tanh": 3.0, "div": 4.0})
+    assert Rates.of_peaks([*found[:-1], dataclasses.replace(found[-1], rate=0.0)]) is None
+
+
+@pytest.mark.parametrize("device", targets.known().values(), ids=lambda device: device.name)
+def test_published_peaks_are_of_one_device_of_a_chip(device):
+    rates = Rates.of_device(device)
+    assert 100e12 < rates.products < 3000e12 and 0.5e12 < rates.memory < 10e12
+    assert rates.products * device.devices_per_chip == device.bf16_tflops * 1e12
+    # NVIDIA's A100: 108 multiprocessors at 1.41 GHz.
+    assert (device.kind == "cuda") == bool(rates.functions)
+    if device.name == "a100-80":
+        assert rates.functions[""] == pytest.approx(16 * 108 * 1.41e9)
+
+
+@pytest.mark.parametrize("name", ["multi_head", "additive"])
+def test_no_program_is_faster_than_its_least_time(name):
+    """Here the two are far apart: the program is small."""
+    found = Rates.of_peaks(peaks.measure(Unit(one, "float32"), repeats=2) for one in UNITS)
+    case = Case(name, 64, implementation="dense", **SMALL)
+    row = measure(case, inputs.read(), repeats=3)
+    least = found.bound(work.counted(case)[0])
+    assert 0 < least.seconds < min(row.seconds)
+
+
+def test_a_kernel_is_counted_by_what_its_mask_leaves():
+    """In blocks, of tiles that the diagonal halves, it would be more."""
+    case = Case("multi_head", 64, "forward_backward", implementation="pallas", **SMALL)
+    found, what = work.counted(case)
+    pairs = 64 * 65 // 2
+    loss = 2 * 2 * 64 * 2 * 7
+    assert what == work.NEEDED
+    assert found.products == pytest.approx(6 * 2 * pairs * 2 * 7 + loss)
+    assert found.functions == {"exp": pytest.approx(2 * pairs)}
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize(("name", "window"), [("multi_head", 0), ("window", 3), ("window", 99)])
+def test_visible_pairs(name, window, causal):
+    case = Case(name, 13, causal=causal, window=window)
+    left, right = (window, window) if name == "window" else (13, 13)
+    seen = [
+        (i, j)
+        for i in range(13)
+        for j in range(13)
+        if i - left <= j <= (i if causal else i + right)
+    ]
+    assert work.visible_pairs(case) == len(seen)
+
+
+def test_the_devices_of_a_slice_share_the_work():
+    case = Case("multi_head", 64, batch=4, implementation="dense", **SMALL)
+    alone, _ = work.counted(case)
+    shared, _ = work.counted(dataclasses.replace(case, devices=4, shard="batch"))
+    assert shared.products == alone.products / 4
+
+
+def test_a_training_step_counts_six_operations_for_each_parameter_and_token():
+    """Kaplan et al. 2020, §2.1: two forward and four backward, beside those of attention."""
+    length, width, vocab = 8, 32, 61
+    case = Case(
+        "multi_head", length, "train_step", batch=3, num_heads=2, head_dim=16,
+        implementation="dense", program="language_model", num_layers=2, vocab_size=vocab,
+    )  # fmt: skip
+    with compiling_for(targets.parse("v5e").platform):
+        found, _ = work.counted(case, training_programs.traceable)
+    matrices = 2 * (4 * width**2 + 2 * width * 4 * width) + vocab * width
+    attention = 2 * 2 * length**2 * width  # of the layers, two products
+    assert found.products == 3 * 2 * 3 * (length * matrices + attention)
+    assert math.isfinite(found.functions["exp"]) and jax.default_backend() == "cpu"

@@ -1,0 +1,97 @@
+"""Tables of times and memory: their commands, and a run of `compare_lengths` that stands in."""
+
+import csv
+import itertools
+import json
+from pathlib import Path
+
+import pytest
+
+from attnlab.runs import command_line, figure_files
+from experiments.compare_lengths.settings import Settings as CompareSettings
+from experiments.tables import __main__ as experiment
+from experiments.tables import mapping, report, runs, verdicts
+from experiments.tables.beside import Context
+from experiments.tables.measured import MeasuredTable
+from tests.experiments import tiny
+
+TABLES = {name: one for name, one in mapping.TABLES.items() if isinstance(one, MeasuredTable)}
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_its_command_measures_every_number_of_the_table(name, tmp_path):
+    table, found = TABLES[name], []
+    words = table.command(name, "", Context("cpu", tmp_path, (), ()))
+    assert command_line.run(words, CompareSettings, lambda s, _: found.append(s) or 0, doc="") == 0
+    cases = {(case.label, case.length, case.passes) for case in found[0].cases(1)}
+    for line in (*table.lines.values(), table.base[1]):
+        mechanism, _, way = line.partition(":")
+        label = f"{mechanism} ({way})" if way else mechanism
+        assert all((label, n, table.quantity.passes) in cases for n in table.lengths.values())
+
+
+def test_ratios_are_those_of_the_papers_numbers():
+    """Table 2 of Long Range Arena: 8.4 / 4.9 steps at 2K; of FlashAttention: 5.01 / 0.18 ms."""
+    papers = report.published(["lra2_speed", "flash18_forward"])
+    lra, flash = (TABLES[name].paper(paper) for name, paper in papers.items())
+    assert lra["Local Attention, 2K"] == "1.71×" and flash["Reformer, 512"] == "27.8×"
+    assert set(lra) == set(TABLES["lra2_speed"].rows)
+
+
+@pytest.mark.parametrize(
+    ("paper", "ours", "verdict"),
+    [
+        (2.0, 2.9, verdicts.RATIO),
+        (2.0, 3.1, verdicts.SAME_ORDER),
+        (0.5, 0.4, verdicts.RATIO),
+        (1.05, 0.95, verdicts.RATIO),
+        (2.0, 0.5, f"{verdicts.NOT_REPRODUCED}: the other order"),
+        (2.0, 1.05, verdicts.NOT_REPRODUCED),
+        (1.0, 1.2, verdicts.NOT_REPRODUCED),
+    ],
+)
+def test_the_verdict_on_a_ratio(paper, ours, verdict):
+    assert verdicts.of_ratio(paper, ours) == verdict
+
+
+def test_one_run_serves_all_rows_and_a_case_that_is_missing_leaves_the_others(
+    monkeypatch, tmp_path
+):
+    monkeypatch.setattr(figure_files, "save", tiny.save_nothing)
+    made = []
+
+    def run(words):
+        made.append(words)
+        (place,) = (word.partition("=")[2] for word in words if word.startswith("--output_dir="))
+        folder = Path(place) / "compare_lengths-1"
+        folder.mkdir(parents=True)
+        (folder / "settings.json").write_text("{}")
+        lines = [{"unit": {"name": "exp", "dtype": "float32"}, "rate": 1.0}]
+        seconds = {"multi_head": 8.0, "window": 2.0, "lsh": 4.0}
+        for (name, one), n in itertools.product(seconds.items(), (1024, 2048, 3072, 4096)):
+            case = {"mechanism": name, "length": n, "passes": "forward_backward"}
+            case["implementation"] = "dense" if name == "multi_head" else None
+            lost = name == "window" and n == 3072
+            row = {"case": case, "status": "too_slow" if lost else "ok", "memory_bytes": 1000 * one}
+            row |= {"median_seconds": one, "environment": {"revision": "abc"}}
+            lines += [row | {"case": case | {"passes": "forward"}, "median_seconds": 1.0}, row]
+        (folder / "results.jsonl").write_text("".join(json.dumps(x) + "\n" for x in lines))
+        return ""
+
+    monkeypatch.setattr(runs, "run", run)
+    flags = ["--only=lra2_speed,lra2_memory", "--scale=cpu", f"--output_dir={tmp_path}"]
+    status, out, err = tiny.run(experiment, *flags)
+    assert (status, err, len(made)) == (1, "", 1)
+    assert "lra2_speed, Local Attention, 3K: no row of it" in out
+    (folder,) = tmp_path.glob("tables-*")
+    lines = csv.DictReader((folder / "results.csv").read_text().splitlines())
+    by = {(line["table"], line["row"]): line for line in lines}
+    local = by["lra2_speed", "Local Attention, 2K"]
+    assert (local["paper"], local["ours"], local["revision"]) == ("1.71×", "4.00×", "abc")
+    assert local["verdict"] == verdicts.SAME_ORDER
+    assert by["lra2_speed", "Local Attention, 3K"]["verdict"] == "not run"
+    assert by["lra2_memory", "Local Attention, 1K"]["ours"] == "0.250×"
+    assert by["lra2_speed", "Reformer, 1K"]["verdict"].startswith("not comparable: LRA's code")
+    text = (folder / "report.md").read_text()
+    assert "Ratios to *Transformer*, ours to `multi_head:dense`. Above 1 is faster" in text
+    assert verdicts.RULES["measured"] in text and "Multi30k" not in text
