@@ -21,6 +21,8 @@ from attnlab.split import over
 
 AXIS = "split"  # of the mesh
 SHARDS = ("batch", "heads", "sequence")
+# Of a training, by the axis of its mesh: "batch" leaves the state whole, "state" divides it too.
+OF_TRAININGS = {"batch": None, "state": "data", "heads": "model", "sequence": "sequence"}
 
 
 def over_devices(case: Case, mesh: jax.sharding.Mesh) -> contextlib.AbstractContextManager[None]:

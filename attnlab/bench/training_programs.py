@@ -2,7 +2,8 @@
 
 A step is `attnlab.training`'s: forward, backward and Adam's update of float32 parameters, computed
 in the case's dtype, the state given away so that its memory serves the new one. Over several
-devices the batch is split and the state is whole on each, as `ShardedJit` trains. The models are
+devices the batch is split and the state is whole on each (`ShardedJit`), or both, or heads, or the
+sequence are split (`ShardedState`), as `case.shard` says. The models are
 Transformers of `num_layers` layers (of each stack), model width num_heads · head_dim and
 feed-forward width four times that; the mechanism is that of their self-attention. A language model
 may be `reversible`, a Reformer with exact attention, `chunked_reversible`, the same with
@@ -20,6 +21,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from attnlab.bench import sharding
 from attnlab.bench.case import Case
 from attnlab.models.reformer import Reformer
 from attnlab.models.transformer import Transformer, TransformerEncoder, TransformerLM
@@ -28,7 +30,7 @@ from attnlab.modules.scores import AdditiveScore
 from attnlab.ops import routes
 from attnlab.training.objective import Batch, Objective, TokenCrossEntropy
 from attnlab.training.optimizers import OptimizerSettings
-from attnlab.training.parallel import ShardedJit
+from attnlab.training.parallel import ShardedJit, ShardedState
 from attnlab.training.step import TrainState, make_train_step
 
 # The reversible models; Kitaev et al. 2020, Table 3.
@@ -67,7 +69,9 @@ class MaskedLM(nn.Module):
 
 def lower(case: Case, devices: Sequence[jax.Device]) -> jax.stages.Lowered:
     """Traces and lowers the training step of the case; allocates nothing."""
-    return lower_step(*_training(case), devices)
+    axis = sharding.OF_TRAININGS[case.shard or "batch"]
+    parallel = ShardedJit(devices) if axis is None else ShardedState(devices, {axis: len(devices)})
+    return lower_step(*_training(case), parallel)
 
 
 def traceable(case: Case) -> tuple[Any, ...]:
@@ -87,7 +91,7 @@ def lower_step(
     objective: Objective,
     optimizer: OptimizerSettings,
     batch: Batch,
-    devices: Sequence[jax.Device],
+    parallel: ShardedJit,
     *,
     streams: Sequence[str] = ("dropout",),
 ) -> jax.stages.Lowered:
@@ -98,14 +102,15 @@ def lower_step(
       objective: objective to minimize.
       optimizer: optimizer of the parameters.
       batch: shapes and dtypes of a batch, all of them [rows, length].
-      devices: devices that the rows are split over.
+      parallel: devices, and what of the step is split over them.
       streams: names of the random numbers that the model draws, as `make_train_step` takes them.
     """
-    parallel = ShardedJit(devices)
     state = jax.eval_shape(lambda: _state(model, objective, optimizer, batch))
     step = make_train_step(model, objective, _chain(optimizer), streams=streams)
-    return parallel.compile(step, donate=True).lower(
-        _placed(state, parallel.whole), _placed(batch, parallel.rows)
+    shardings = parallel.shardings(state)
+    return parallel.compile(step, donate=True, out=(shardings, parallel.whole)).lower(
+        _placed(state, shardings),
+        _placed(batch, jax.tree.map(lambda _: parallel.rows, batch)),
     )
 
 
@@ -180,5 +185,7 @@ def _batch(case: Case, rows: int, length: int) -> Batch:
     return dict.fromkeys(names.get(case.program, ("tokens",)), tokens)
 
 
-def _placed(tree: Any, sharding: jax.sharding.Sharding) -> Any:
-    return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding), tree)
+def _placed(tree: Any, shardings: Any) -> Any:
+    return jax.tree.map(
+        lambda x, where: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=where), tree, shardings
+    )

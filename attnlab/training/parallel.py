@@ -37,6 +37,7 @@ class Parallel:
     Attributes:
       axis_name: name of the devices' axis that a step is told; None if it need not know.
       whole: sharding of an array that every device has the whole of.
+      rows: sharding of a batch's arrays.
     """
 
     axis_name: str | None
@@ -46,6 +47,7 @@ class Parallel:
         shape = [sizes.get(axis, 1) for axis in MESH_AXES]
         self.mesh = jax.sharding.Mesh(np.array(devices).reshape(shape), MESH_AXES)
         self.whole = NamedSharding(self.mesh, PartitionSpec())
+        self.rows = NamedSharding(self.mesh, PartitionSpec("data"))
 
     def shardings(self, tree: Any) -> Any:
         """The sharding of each array of a state: every device has the whole of it."""
@@ -85,10 +87,6 @@ class ShardedJit(Parallel):
     """
 
     axis_name = None
-
-    def __init__(self, devices: Sequence[jax.Device], sizes: Mapping[str, int] | None = None):
-        super().__init__(devices, sizes)
-        self.rows = NamedSharding(self.mesh, PartitionSpec("data"))
 
     def place(self, tree):
         return jax.tree.map(placed, tree, self.shardings(tree))

@@ -79,7 +79,10 @@ class Settings(CaseFlags):
         f"slices such as v5e:4x4 or v5e-16. Without --lengths: {written(FOR_TARGETS['lengths'])}.",
     )
     shard: str | None = flag(
-        None, "What is split over the devices of a slice.", choices=sharding.SHARDS
+        None,
+        "What is split over several devices, of a slice or of this machine: batch, heads or "
+        "sequence; of a training also state, the batch and the parameters with it.",
+        choices=sharding.OF_TRAININGS,
     )
     program: str = flag(
         ATTENTION,
@@ -110,7 +113,7 @@ class Settings(CaseFlags):
         self._check_ways()
         self._check_targets()
         if self.devices is not None:
-            self._divide(self.devices)
+            self._divide(self.devices, f"{self.devices} devices")
         inputs.read(self.input)
 
     @classmethod
@@ -139,8 +142,8 @@ class Settings(CaseFlags):
             raise Invalid(f"--devices={self.devices}: this machine has {local_devices}; give fewer")
         everything = local_devices if self.parallel == "pmap" else 1
         devices = self.devices or everything
-        self._divide(devices)
-        return self._cases(self.passes, devices=devices)
+        self._divide(devices, f"{devices} devices")
+        return self._cases(self.passes, devices=devices, shard=self.shard)
 
     def units(self, cases: Sequence[Case]) -> list[Unit]:
         """What of the machine the peak of is measured: nothing where cases have several devices."""
@@ -200,13 +203,19 @@ class Settings(CaseFlags):
     def _check_targets(self) -> None:
         """Checks --target, and the flags that only go with it."""
         if not self.target:
-            for flag, default in (("program", ATTENTION), ("shard", None)):
-                if getattr(self, flag) != default:
-                    raise Invalid(f"--{flag} needs --target, such as --target=v5e:2x4")
+            if self.program != ATTENTION:
+                raise Invalid("--program needs --target, such as --target=v5e:2x4")
+            if self.shard is not None and (self.devices or 1) == 1:
+                raise Invalid(
+                    f"--shard={self.shard} needs several devices: --devices=2, or --target=v5e:2x4"
+                )
+            if self.shard is not None and self.parallel == "pmap":
+                raise Invalid("--parallel=pmap splits the batch; leave --shard out")
+            self._check_shard()
             return
-        for flag, default in (("devices", None), ("parallel", "jit")):
-            if getattr(self, flag) != default:
-                raise Invalid(f"--{flag} is for devices of this machine; drop it, or --target")
+        for name, default in (("devices", None), ("parallel", "jit")):
+            if getattr(self, name) != default:
+                raise Invalid(f"--{name} is for devices of this machine; drop it, or --target")
         if self.program != ATTENTION:
             reversible = REVERSIBLE if self.program == "language_model" else ()
             self._check_mechanisms(IN_MODELS + reversible)
@@ -215,18 +224,24 @@ class Settings(CaseFlags):
                     f"--num_layers={written(self.num_layers)} with {len(set(self.lengths))} "
                     "lengths: a run goes over lengths or over depth; give one of either"
                 )
-            if self.shard not in (None, "batch"):
-                raise Invalid(f"--shard={self.shard}: a training step is split by batch; give that")
+        self._check_shard()
         for target in self.targets():
             self._check_split(target)
             topology.require_compiler(target)
+
+    def _check_shard(self) -> None:
+        if self.shard == "state" and self.program == ATTENTION:
+            raise Invalid(
+                "--shard=state: only a training has a state; give --program, or batch, heads or "
+                "sequence"
+            )
 
     def _check_split(self, target: Target) -> None:
         if self.shard is None:
             if target.devices > 1:
                 raise Invalid(
                     f"--target={target.name} has {target.devices} devices; say what is split over "
-                    "them: --shard=batch, heads or sequence"
+                    f"them: --shard={', '.join(sharding.SHARDS)}"
                 )
             return
         if target.devices == 1:
@@ -234,14 +249,7 @@ class Settings(CaseFlags):
                 f"--target={target.name} is one device, with nothing to split; drop --shard, or "
                 f"give a slice, such as --target={target.device.name}:{target.device.slices[-1]}"
             )
-        flag = {"batch": "batch", "heads": "num_heads", "sequence": "lengths"}[self.shard]
-        sizes = getattr(self, flag)
-        for size in sizes if isinstance(sizes, tuple) else (sizes,):
-            if size % target.devices:
-                raise Invalid(
-                    f"--{flag}: {size} does not divide over the {target.devices} devices of "
-                    f"{target.name}; give a multiple of {target.devices}"
-                )
+        self._divide(target.devices, f"the {target.devices} devices of {target.name}")
 
     def _names(self) -> tuple[str, ...]:
         return tuple(line.partition(":")[0] for line in self.mechanisms)
@@ -274,9 +282,14 @@ class Settings(CaseFlags):
             found += [(name, way) for way in ways]
         return [(name, None if way == AUTO else way) for name, way in dict.fromkeys(found)]
 
-    def _divide(self, devices: int) -> None:
-        if self.batch % devices:
-            raise Invalid(
-                f"--batch={self.batch} does not divide over {devices} devices; "
-                f"give a multiple of {devices}, such as --batch={devices}"
-            )
+    def _divide(self, devices: int, said: str) -> None:
+        """Refuses sizes that the devices do not divide."""
+        of_sizes = {"heads": "num_heads", "sequence": "lengths"}
+        name = of_sizes.get(self.shard or "batch", "batch")
+        sizes = getattr(self, name)
+        for size in sizes if isinstance(sizes, tuple) else (sizes,):
+            if size % devices:
+                raise Invalid(
+                    f"--{name}={size} does not divide over {said}; give a multiple of {devices}, "
+                    f"such as --{name}={devices}"
+                )

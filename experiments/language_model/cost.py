@@ -19,6 +19,7 @@ from attnlab.runs.errors import one_line
 from attnlab.runs.units import human
 from attnlab.tokens import NUM_SPECIAL
 from attnlab.training.objective import TokenCrossEntropy
+from attnlab.training.parallel import ShardedJit
 from attnlab.training.step import TrainState
 from experiments.language_model.corpus import Corpus
 from experiments.language_model.models import build, streams
@@ -41,7 +42,12 @@ def lower(
     )
     batch = {"tokens": jax.ShapeDtypeStruct((case.batch, case.length), jnp.int32)}
     return lower_step(
-        model, TokenCrossEntropy(), settings.optimizer(), batch, devices, streams=streams(name)
+        model,
+        TokenCrossEntropy(),
+        settings.optimizer(),
+        batch,
+        ShardedJit(devices),
+        streams=streams(name),
     )
 
 

@@ -154,25 +154,23 @@ def test_training_steps_lower(program, mechanism):
     ("fields", "message"),
     [
         (dict(program="bert"), "--program needs --target, such as --target=v5e:2x4"),
-        (dict(shard="heads"), "--shard needs --target"),
+        (dict(shard="heads"), "--shard=heads needs several devices: --devices=2, or --target=v5e:"),
+        (dict(shard="state", devices=2), "--shard=state: only a training has a state"),
+        (dict(shard="heads", devices=2, parallel="pmap"), "--parallel=pmap splits the batch"),
         (dict(target=("v5e:2x2",)), "v5e:2x2 has 4 devices; say what is split over them"),
         (dict(target=("v5e",), shard="batch"), "v5e is one device, with nothing to split"),
         (dict(target=("v5e",), devices=2), "--devices is for devices of this machine"),
         (dict(target=("v5e",), parallel="pmap"), "--parallel is for devices of this machine"),
         (
             dict(target=("v5e:2x2",), shard="batch", batch=6),
-            "--batch: 6 does not divide over the 4",
+            "--batch=6 does not divide over the 4",
         ),
-        (dict(target=("v5e-8",), shard="heads", num_heads=4), "--num_heads: 4 does not divide"),
+        (dict(target=("v5e-8",), shard="heads", num_heads=4), "--num_heads=4 does not divide"),
         (
             dict(target=("v5e-8",), shard="sequence", lengths=(64, 100)),
-            "--lengths: 100 does not divide over the 8 devices of v5e:2x4; give a multiple of 8",
+            "--lengths=100 does not divide over the 8 devices of v5e:2x4; give a multiple of 8",
         ),
         (dict(target=("v5e",), program="bert", mechanisms=("dot",)), "no 'dot'; valid: multi_head"),
-        (
-            dict(target=("v5e-8",), program="bert", shard="heads", mechanisms=("lsh",)),
-            "--shard=heads: a training step is split by batch",
-        ),
     ],
 )
 def test_settings_that_do_not_go_together(fields, message, monkeypatch):
