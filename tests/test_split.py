@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import attnlab
-from attnlab import masks, routes, scores
+from attnlab import masks, routes, scores, split
 from attnlab.ops.kernels.pallas import Pallas
 from tests.daily import daily
 
@@ -224,9 +224,7 @@ def test_refuses_what_devices_cannot_share(call, message):
 
 
 def test_belongs_to_one_thread():
-    context = attnlab.over(mesh_of_two(), batch="x")
-    context.__enter__()
-    caught = []
+    context, caught = attnlab.over(mesh_of_two(), batch="x"), []
 
     def leave():
         try:
@@ -234,7 +232,9 @@ def test_belongs_to_one_thread():
         except RuntimeError as error:
             caught.append(str(error))
 
-    thread = threading.Thread(target=leave)
-    thread.start()
-    thread.join()
+    for step in (context.__enter__, leave):
+        thread = threading.Thread(target=step)
+        thread.start()
+        thread.join()
     assert caught == ["over(mesh) belongs to one thread; it was left in another (enter it in each)"]
+    assert split.current() is None

@@ -48,7 +48,7 @@ class Case:
       chunk_size: chunk length of LSH, C.
       target: absent accelerator that the case is compiled for, as `targets.parse` takes it, or
         None: the case runs on the devices that are there.
-      shard: what is split over the devices: "batch", "heads", "sequence", of a training also
+      shard: part that is split over the devices: "batch", "heads", "sequence", of a training also
         "state"; None = the batch.
       program: program that is measured: "attention", or the model whose training step it is
         (`settings.PROGRAMS`).
