@@ -35,9 +35,9 @@ __all__ = [
     "copies_of_kv_heads",
     "current",
     "divide_positions",
-    "is_one_device",
     "needs_ring",
     "over",
+    "serves_kernels",
 ]
 
 Axes = str | Sequence[str] | None
@@ -137,10 +137,14 @@ def current() -> Split | None:
     return None if jax.sharding.get_abstract_mesh().manual_axes else _split.value
 
 
-def is_one_device() -> bool:
-    """Whether what is traced now is known to run on one device of its own."""
-    inside = bool(jax.sharding.get_abstract_mesh().manual_axes) or _split.value is not None
-    return inside or jax.device_count() == 1
+def serves_kernels() -> bool:
+    """Whether a kernel may be chosen unasked: `over` divides the work, or there is one device.
+
+    Inside the user's own `jax.shard_map` it may not: with its defaults that refuses kernels.
+    """
+    if jax.sharding.get_abstract_mesh().manual_axes:
+        return False
+    return _split.value is not None or jax.device_count() == 1
 
 
 def by_device(

@@ -29,8 +29,9 @@ window of the past |
 window |
 | `"pallas"`, `Pallas(block_q=…)` | our kernels: dot and additive over ranges of keys, and LSH | \
 TPU, H100, H200; causal, window, padding |
-| `None` | cuDNN on NVIDIA and splash on one TPU's part, where they serve; else dense for at most \
-32 queries or keys (a decoder's step), blockwise beyond | everything |
+| `None` | where they serve, cuDNN on NVIDIA and splash on TPU (one device, or under \
+`attnlab.over`); else dense for at most 32 queries or keys (a decoder's step), blockwise beyond | \
+everything |
 
 All but dense have a backward pass of their own, and so no forward mode. `jax.jvp` of `jax.grad`
 goes through `"blockwise"`, `grad` of `grad` only without a mask.

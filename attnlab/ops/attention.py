@@ -23,8 +23,8 @@ reverse too where there is no mask. `Pallas(block_q=…, block_k=…)` is `"pall
 own.
 
 `None` is `"cudnn"` on NVIDIA where it serves; on TPU `"splash"` where it serves, up to 2³⁰ pairs
-(beyond, what it does while tracing takes longer than 7 s), if the program is known to be one
-device's part: under `attnlab.over`, inside `jax.shard_map`, or where there is one device in all.
+(beyond, what it does while tracing takes longer than 7 s), under `attnlab.over` or where there is
+one device in all.
 Else it is `"dense"` for at most 32 queries or keys and 2048 of the others, a decoder's step say,
 where all pairs are but a block and the engine around it only costs (1.3 to 18 times the time on a
 CPU); `"blockwise"` beyond. `"pallas"` is no default: its kernels were compiled for devices, but not
@@ -65,7 +65,7 @@ from attnlab.ops.kernels.call import Call
 from attnlab.ops.kernels.pallas import Pallas, exact
 from attnlab.ops.layout import merge_output, over_heads, prepare
 from attnlab.scores import Additive, Concat, Cosine, Dot, General, Location, Score, require_score
-from attnlab.split import copies_of_kv_heads, divide_positions, is_one_device, needs_ring
+from attnlab.split import copies_of_kv_heads, divide_positions, needs_ring, serves_kernels
 
 __all__ = [
     "IMPLEMENTATIONS",
@@ -210,7 +210,7 @@ def attention(
 
 
 def _kernel_by_default(call: Call) -> str | None:
-    if call.platform.name == "tpu" and is_one_device():
+    if call.platform.name == "tpu" and serves_kernels():
         return "splash" if math.prod(call.lengths) <= _MOST_SPLASH_PAIRS else None
     return "cudnn" if call.platform.name == "cuda" else None
 

@@ -31,6 +31,17 @@ for fields in json.loads(sys.argv[1]):
     row = worker.guarded(Case(**fields), inputs.read())
     print(json.dumps(dataclasses.asdict(row)), flush=True)
 """
+EXCHANGED = """
+import json, re, sys
+from attnlab import platforms
+from attnlab.bench import targets, topology, training_programs
+from attnlab.bench.case import Case
+case = Case(**json.loads(sys.argv[1]))
+target = targets.parse(case.target)
+with platforms.compiling_for(target.platform):
+    lowered = training_programs.lower(case, topology.devices(target))
+print(json.dumps(re.findall(r"= \\w+\\[[\\d,]+\\]\\S* ([\\w-]+)\\(", lowered.compile().as_text())))
+"""
 TINY = Case("dot", 128, num_heads=2, head_dim=32, ops_only=True, dtype="bfloat16")
 STEP = dict(passes="train_step", program="language_model", num_layers=1, vocab_size=64)
 LONG = dict(length=2048, num_heads=4, batch=4, ops_only=False, mechanism="multi_head")
@@ -66,7 +77,8 @@ def test_v5e():
     parts = [
         dataclasses.replace(whole, **split, shard=shard) for shard in ("batch", "heads", "sequence")
     ]
-    refused = dataclasses.replace(one, mechanism="lsh", shard="sequence", **split)
+    lsh = dict(mechanism="lsh", implementation=None)
+    refused = dataclasses.replace(one, **lsh, shard="sequence", **split)
     step = dataclasses.replace(one, mechanism="multi_head", ops_only=False, **STEP)
     small, large, all_of_it, *shares, lost, trained = compiled(
         one, huge, whole, *parts, refused, step
@@ -80,8 +92,25 @@ def test_v5e():
     for share in shares:
         assert share.status == "ok", share
         assert 0.2 * all_of_it.memory_bytes < share.memory_bytes < 0.8 * all_of_it.memory_bytes
-    assert lost.status == "failed" and "lsh sorts the whole sequence" in lost.message
+    assert lost.status == "failed" and "hashing: 2 heads cannot be shared evenly" in lost.message
     assert trained.status == "ok" and trained.argument_bytes > 3 * 4 * 64 * 64  # with Adam's state
+
+
+@needs("libtpu")
+@pytest.mark.slow
+def test_nothing_is_gathered_where_a_training_of_lsh_divides_its_batch():
+    case = dataclasses.replace(
+        TINY, **STEP | dict(mechanism="lsh", ops_only=False, target="v5e:2x2", batch=4, devices=4)
+    )
+    given = json.dumps(dataclasses.asdict(dataclasses.replace(case, shard="batch")))
+    done = subprocess.run(
+        [sys.executable, "-c", EXCHANGED, given],
+        cwd=ROOT, env=os.environ | topology.environment(), text=True, capture_output=True,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-2000:]
+    operations = set(json.loads(done.stdout.splitlines()[-1]))
+    assert "all-reduce" in operations and "sort" in operations
+    assert not {"all-gather", "all-gather-start", "all-to-all"} & operations
 
 
 @needs("jax_plugins.xla_cuda12", "jax_plugins.xla_cuda13")

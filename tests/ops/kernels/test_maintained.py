@@ -16,6 +16,7 @@ from attnlab.ops.kernels import splash
 from attnlab.ops.kernels.call import Call
 from attnlab.ops.kernels.pallas import Pallas
 from attnlab.platforms import compiling_for
+from attnlab.split import over
 from tests.ops.kernels.maintained import (
     CAUSAL,
     H100,
@@ -166,14 +167,31 @@ def test_splash_refuses_to_prepare_a_mask_for_minutes():
         assert re.search(reason or "None", str(splash.refusal(call)))
 
 
-def test_splash_is_used_by_name_only(monkeypatch):
-    """XLA cannot partition it, so that a model under `jit` over a mesh could not be compiled."""
+def test_splash_is_the_default_where_it_has_a_device_of_its_own(monkeypatch):
+    """XLA cannot partition it, and `jax.shard_map` with its defaults does not take it."""
     used = []
-    monkeypatch.setattr(splash, "attend", lambda call: used.append(call.mask) or call.q)
+    monkeypatch.setattr(splash, "attend", lambda call: used.append(call.lengths) or call.q)
+    mesh = jax.make_mesh((2,), ("x",), axis_types=(jax.sharding.AxisType.Auto,))
+
+    def attend(length=128, **options):
+        x = jnp.zeros((2, length, 1, 64), jnp.bfloat16)
+        jax.eval_shape(
+            lambda x: attention(scores.Dot(), x, x, x, mask=masks.Causal(), **options), x
+        )
+        return x
+
     with compiling_for(V5E):
-        attention(scores.Dot(), *arrays(**LONG), mask=masks.Causal())
-        attention(scores.Dot(), *arrays(**LONG), mask=masks.Causal(), implementation="splash")
-    assert used == [masks.Causal()]
+        attend()  # on one of two devices, or on both: nobody knows
+        jax.shard_map(lambda: attend(), mesh=mesh, in_specs=(), out_specs=jax.P())()
+        assert used == []
+        attend(implementation="splash")
+        with over(mesh, batch="x"):
+            attend(256)
+            attend(2**15 + 128)  # its mask would take longer to prepare
+        monkeypatch.setattr(jax, "device_count", lambda: 1)
+        attend(384)
+    attend(512)
+    assert used == [(n, n) for n in (128, 256, 384)]
 
 
 BY_TOKAMAX = {
