@@ -75,7 +75,8 @@ def trained(sizes: dict[str, int]):
     out = parallel.shardings(jax.eval_shape(create)), parallel.whole
     step = make_train_step(model, TokenCrossEntropy(), optimizer)
     step = parallel.compile(step, donate=True, out=out)
-    state = parallel.place(create())
+    state = parallel.make(create)
+    assert difference(jax.device_get(state.params), create().params) < 1e-6
     whole = sum(x.nbytes for x in jax.tree.leaves(state))
     here = sum(x.addressable_shards[0].data.nbytes for x in jax.tree.leaves(state))
     assert len(parallel.mesh.devices.flat) == 1 or here < 0.6 * whole, (sizes, here, whole)

@@ -147,6 +147,7 @@ def gathered(hlo: str) -> list[str]:
     return [x for x in found if np.prod([int(n) for n in x.split(",")]) >= Q.size // 2]
 
 
+@pytest.mark.slow
 def test_more_axes_at_once_and_whole_models_on_four_devices():
     """See the script for what it runs; each pair is (largest difference, allowed)."""
     script = subprocess.run(

@@ -208,7 +208,9 @@ def train(
     kept_steps = settings.averaged
     with Checkpoints(where, task.identity, steps=kept_steps) as checkpoints, StopRequest() as stop:
         if checkpoints.latest_step is None:
-            start, state, meter = 0, parallel.place(create()), Meter()
+            # What another training left to begin with is here already, and belongs in no program.
+            state = parallel.make(create) if task.start is None else parallel.place(create())
+            start, meter = 0, Meter()
         else:
             kept = checkpoints.restore(abstract.kept(), shardings.kept(), checkpoints.latest_step)
             start, state = kept.step, parallel.place(abstract.replace(**kept.state))

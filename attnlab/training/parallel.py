@@ -57,6 +57,10 @@ class Parallel:
         """The state, or parameters, on the devices."""
         raise NotImplementedError
 
+    def make(self, create: Callable[[], Any]) -> Any:
+        """The state that `create` draws, on the devices."""
+        return self.place(create())
+
     def split(self, batch: dict[str, np.ndarray]) -> dict[str, Any]:
         """This process's rows of a batch, divided among its devices."""
         raise NotImplementedError
@@ -124,6 +128,10 @@ class ShardedState(ShardedJit):
 
     def shardings(self, tree):
         return shardings_on(self.mesh, tree)
+
+    def make(self, create):
+        # Divided from the beginning: no device need hold the whole of it.
+        return self.compile(create, out=self.shardings(jax.eval_shape(create)))()
 
 
 class Pmap(Parallel):
