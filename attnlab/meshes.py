@@ -10,7 +10,7 @@ from typing import Any, ParamSpec, TypeVar
 import jax
 from jax.sharding import NamedSharding, PartitionSpec
 
-from attnlab.split import over
+from attnlab.split import Split, as_tuple, entered
 
 __all__ = ["like", "on_explicit_axes", "spec_of", "vary_like"]
 
@@ -73,7 +73,7 @@ def on_explicit_axes(
             def with_auto_axes(explicit):
                 now = [explicit.get(i, x) for i, x in enumerate(leaves)]
                 args, kwargs = jax.tree.unflatten(structure, now)
-                with over(mesh, **_split_of(arguments[of])):
+                with entered(_split_of(arguments[of], mesh)):
                     return function(*args, **kwargs)
 
             wanted = jax.tree.map(
@@ -98,12 +98,12 @@ def spec_of(x: jax.Array) -> tuple[Any, ...]:
     return tuple(jax.typeof(x).sharding.spec)
 
 
-def _split_of(x: jax.Array) -> dict[str, Any]:
-    """What divides the examples, positions and heads of x [*B, T, N, H]."""
+def _split_of(x: jax.Array, mesh: Any) -> Split:
+    """What divides the examples and heads of x [*B, T, N, H]; its positions XLA gathers."""
     if not _is_on_explicit_axes(x):
-        return {}
-    *batch, length, heads, _ = (None,) * (4 - x.ndim) + spec_of(x)
-    return {"batch": batch[0], "length": length, "heads": heads}
+        return Split(mesh)
+    *batch, _, heads, _ = (None,) * (4 - x.ndim) + spec_of(x)
+    return Split(mesh, as_tuple(batch[0]), as_tuple(heads))
 
 
 def _is_on_explicit_axes(x: Any) -> bool:

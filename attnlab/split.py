@@ -31,10 +31,12 @@ from attnlab.checks import require, require_instance
 __all__ = [
     "Split",
     "Uneven",
+    "as_tuple",
     "by_device",
     "copies_of_kv_heads",
     "current",
     "divide_positions",
+    "entered",
     "needs_ring",
     "over",
     "serves_kernels",
@@ -83,30 +85,32 @@ def over(
     """A context: what is traced in it attends device by device, each to its examples and heads.
 
     It must be entered where the step is traced or called, in the thread that does so. Inside
-    `jax.shard_map`, where a function is one device's already, it changes nothing. With no axes
-    every device computes everything, which is asked for then and no accident.
+    `jax.shard_map` over the whole mesh, where a function is one device's already, it changes
+    nothing. With no axes every device computes everything, which is asked for then and no accident.
+    Arrays on Explicit axes say themselves what divides examples and heads, and need no context.
 
     Args:
-      mesh: mesh of the devices, with Auto or Explicit axes.
+      mesh: mesh of the devices, with Auto axes.
       batch: axis, or axes, of the mesh that divide the examples: the first batch axis of the
-        arrays, which the number of devices must divide.
+        arrays, which the number of devices must divide. A single example is computed by all.
       heads: axis, or axes, that divide the heads. Key/value heads fewer than the devices are
         copied.
       length: axis, or axes, that divide the positions of queries and keys, which they must share
         evenly. Attention exchanges positions for heads and back (all-to-all): in it a device has
         all positions of some heads. Where these devices do not divide the heads, exact attention
-        sends keys and values round a ring of them instead; LSH attention is refused.
+        sends keys and values round a ring of them instead, without a bias; LSH attention is
+        refused.
 
     Raises:
-      ValueError: an axis that the mesh lacks or that is named twice; where it attends, as `Uneven`,
-        sizes that the devices do not divide.
+      ValueError: a mesh with Explicit axes; an axis that the mesh lacks or that is named twice;
+        where it attends, as `Uneven`, sizes that the devices do not divide.
       RuntimeError: it is left in another thread than it was entered in.
 
     Source: all-to-all, DeepSpeed-Ulysses (Jacobs et al. 2023, §3); the ring, Liu et al. 2023.
 
     Example:
       >>> import attnlab, jax
-      >>> mesh = jax.make_mesh((1,), ("data",))
+      >>> mesh = jax.make_mesh((1,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
       >>> qk, v = jax.random.normal(jax.random.key(0), (2, 2, 9, 1, 4))
       >>> with attnlab.over(mesh, batch="data"):
       ...     jax.jit(attnlab.routes.LSH())(attnlab.scores.Dot(), qk, qk, v).shape
@@ -114,8 +118,13 @@ def over(
     """
     fits = isinstance(mesh, jax.sharding.Mesh | jax.sharding.AbstractMesh)
     require_instance("mesh", mesh, fits, "a mesh", ' (jax.make_mesh((4,), ("data",)))')
+    require(
+        jax.sharding.AxisType.Explicit not in mesh.axis_types,
+        "over(mesh) divides the work on Auto axes; got Explicit ones, arrays on which say it"
+        " themselves (make the mesh with axis_types=(jax.sharding.AxisType.Auto,) * axes)",
+    )
     named = {"batch": batch, "heads": heads, "length": length}
-    tuples = {name: _as_tuple(axes) for name, axes in named.items()}
+    tuples = {name: as_tuple(axes) for name, axes in named.items()}
     used: list[str] = []
     for name, axes in tuples.items():
         for axis in axes:
@@ -132,8 +141,13 @@ def over(
             )
 
 
+def entered(split: Split | None) -> contextlib.AbstractContextManager[Any]:
+    """A context like `over`, of a split that is known: for what is traced later."""
+    return _split(split)
+
+
 def current() -> Split | None:
-    """The split of `over`; None outside, and where a function is one device's already."""
+    """The split of `over`; None outside, and inside `jax.shard_map`."""
     return None if jax.sharding.get_abstract_mesh().manual_axes else _split.value
 
 
@@ -151,7 +165,7 @@ def by_device(
     function: Callable[..., Any],
     operands: Sequence[Any],
     layouts: Sequence[str],
-    out: str,
+    out: str | tuple[str, ...],
     *,
     name: str,
     batch: int,
@@ -166,7 +180,7 @@ def by_device(
       operands: trees of arrays.
       layouts: layout of each operand: that of all of its arrays, as far as they have axes. An axis
         of size 1 is whole: it is meant for all.
-      out: layout of the result.
+      out: layout of the result, or of each of its parts.
       name: words for what is computed, in messages.
       batch: number of examples, b.
       heads: number of heads, n.
@@ -180,19 +194,28 @@ def by_device(
         compute in full on each.
     """
     split = current()
-    if split is not None and split.mesh.size == 1:
+    if split is not None and (split.mesh.size == 1 or batch == 0):
         return function(*operands)
     if split is None:
-        if partitioned or jax.sharding.get_abstract_mesh().manual_axes:
+        if partitioned:
             return function(*operands)
         first, *rest = operands
         first = jax.tree.map(lambda x: _require_one_device.bind(x, name=name), first)
         return function(first, *rest)
     of_heads = {"heads": split.heads} | ({} if rings else {"length": split.length})
-    axes = {"b": split.batch, "n": sum(of_heads.values(), ())}
+    axes = {"b": split.batch if batch > 1 else (), "n": sum(of_heads.values(), ())}
     axes |= {"t": split.length} if rings else {}
-    _require_even(split, f"{name}: {batch} examples", batch, batch=split.batch)
+    if partitioned and not any(axes.values()):
+        return function(*operands)
+    if batch > 1:
+        _require_even(split, f"{name}: {batch} examples", batch, batch=split.batch)
     _require_even(split, f"{name}: {heads} heads", heads, **of_heads)
+    set_mesh = jax.sharding.get_abstract_mesh()
+    require(
+        set_mesh.empty or set_mesh.shape == split.mesh.shape,
+        f"over(mesh) must be given the mesh of jax.set_mesh, {dict(set_mesh.shape)}; got"
+        f" {dict(split.mesh.shape)}",
+    )
 
     def spec(layout: str, x: Any) -> PartitionSpec:
         sizes = zip(layout, x.shape, strict=False)
@@ -207,7 +230,9 @@ def by_device(
         function,
         mesh=None if _mesh_is_set() else split.mesh,
         in_specs=in_specs,
-        out_specs=PartitionSpec(*(axes.get(letter) or None for letter in out)),
+        out_specs=jax.tree.map(
+            lambda layout: PartitionSpec(*(axes.get(letter) or None for letter in layout)), out
+        ),
         check_vma=False,
     )(*operands)
 
@@ -234,6 +259,8 @@ def divide_positions(*arrays: jax.Array) -> Any:
 
     def divided(x: jax.Array) -> jax.Array:
         length = x.shape[-3]
+        if length == 1:  # a decoder's step
+            return x
         _require_even(split, f"a sequence of {length} positions", length, length=split.length)
         free = PartitionSpec.UNCONSTRAINED
         spec = PartitionSpec(*[free] * (x.ndim - 3), split.length, free, free)
@@ -245,7 +272,9 @@ def divide_positions(*arrays: jax.Array) -> Any:
 
 
 def copies_of_kv_heads(num_kv_heads: int, num_heads: int) -> int:
-    """How many of each key/value head let the devices of `over` share them evenly; 1 if none do.
+    """How many of each key/value head let the devices of `over` share them evenly.
+
+    Where no number does, those for the devices of `heads` alone: `length` then needs a ring.
 
     >>> mesh = jax.sharding.AbstractMesh((4,), ("model",))
     >>> with over(mesh, heads="model"):
@@ -253,10 +282,15 @@ def copies_of_kv_heads(num_kv_heads: int, num_heads: int) -> int:
     (1, 2, 1)
     """
     split = current()
-    devices = 1 if split is None else split.size(split.heads + split.length)
+    if split is None:
+        return 1
     group_size = num_heads // num_kv_heads
-    fitting = (n for n in range(1, group_size + 1) if num_kv_heads * n % devices == 0)
-    return next((n for n in fitting if group_size % n == 0), 1)
+    copies = [n for n in range(1, group_size + 1) if group_size % n == 0]
+    for devices in (split.size(split.heads + split.length), split.size(split.heads)):
+        for n in copies:
+            if num_kv_heads * n % devices == 0:
+                return n
+    return 1
 
 
 def _require_even(split: Split, what: str, number: int, **axes: tuple[str, ...]) -> None:
@@ -269,7 +303,8 @@ def _require_even(split: Split, what: str, number: int, **axes: tuple[str, ...])
         )
 
 
-def _as_tuple(axes: Axes) -> tuple[str, ...]:
+def as_tuple(axes: Axes) -> tuple[str, ...]:
+    """The axes, of a name, several, or None."""
     return () if axes is None else (axes,) if isinstance(axes, str) else tuple(axes)
 
 
@@ -280,7 +315,11 @@ def _mesh_is_set() -> bool:
 
 def _lowered(ctx: Any, x: Any, *, name: str) -> list[Any]:
     # As `pallas_call` for TPUs asks: only here the number of devices is known.
-    devices = getattr(ctx.module_context.axis_context, "num_devices", 1)
+    context = ctx.module_context.axis_context
+    devices = getattr(context, "num_devices", 1)
+    if hasattr(context, "manual_axes"):  # inside a shard_map, perhaps over a part of the mesh
+        left = set(context.mesh.axis_names) - context.manual_axes
+        devices = math.prod(context.mesh.shape[axis] for axis in left)
     if devices > 1:
         raise NotImplementedError(
             f"{name} compiled for {devices} devices would be computed in full on each; say what"

@@ -1,6 +1,9 @@
 """What the README shows runs as it stands, and what it points to is there."""
 
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -27,10 +30,20 @@ CHECKS = (every_mechanism, inside_flax)
 @pytest.mark.usefixtures("quick_compile")
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
 def test_the_code_runs_by_itself(check, capsys):
-    assert len(BLOCKS) == len(CHECKS)
+    assert len(BLOCKS) == len(CHECKS) + 1
     program: dict = {}
     exec(compile(BLOCKS[CHECKS.index(check)], "README.md", "exec"), program)
     check(program, capsys.readouterr().out)
+
+
+@pytest.mark.slow
+def test_the_code_over_devices_runs_on_eight():
+    code = BLOCKS[-1] + "print(y.shape, len(y.sharding.device_set))"
+    environment = dict(os.environ, JAX_NUM_CPU_DEVICES="8", PYTHONPATH=str(ROOT))
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.stdout == "(8, 1024, 64) 8\n", done.stderr
 
 
 @pytest.mark.parametrize("page", ["README.md", "experiments/README.md"])

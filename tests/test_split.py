@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 import threading
+import time
 
 import jax
 import jax.numpy as jnp
@@ -15,6 +16,8 @@ import pytest
 
 import attnlab
 from attnlab import masks, routes, scores, split
+from attnlab.models.reformer import Reformer
+from attnlab.models.transformer import TransformerConfig
 from attnlab.ops.kernels.pallas import Pallas
 from tests.daily import daily
 
@@ -75,7 +78,7 @@ RINGS = {
         mask=masks.from_padding(jnp.arange(12) != n[0]),
     ),
     "segments": lambda q, k, v, w, n: attnlab.attention(
-        scores.Dot(), q[:, :, :3], k[:, :, :1], v[:, :, :1],
+        scores.Dot(1.0), q[:, :, :3], k[:, :, :1], v[:, :, :1],
         mask=masks.Segments(jnp.arange(LENGTH) // 5) & masks.Causal(),
     ),
     "all_pairs": lambda q, k, v, w, n: attnlab.attention(
@@ -143,8 +146,57 @@ def test_two_devices_compute_what_one_does(name, divides):
 
 def gathered(hlo: str) -> list[str]:
     """The results of all-gathers that have an activation's size on a device, or more."""
-    found = re.findall(r"= \w+\[([\d,]+)\]\S* all-gather\(", hlo)
+    lines = [
+        line for line in hlo.splitlines() if " all-gather(" in line or "all-gather-start(" in line
+    ]
+    found = [
+        x for line in lines for x in re.findall(r"\w+\[([\d,]+)\]", line.split("all-gather")[0])
+    ]
     return [x for x in found if np.prod([int(n) for n in x.split(",")]) >= Q.size // 2]
+
+
+@pytest.mark.parametrize("divides", daily(["batch", "heads"], "heads"))
+def test_decoding_by_hash_divides_the_cache(divides):
+    mesh, route = mesh_of_two(), routes.LSH(2, 4, chunk_size=4)
+    state = route.empty_state(jnp.asarray(K))
+    step = jax.jit(lambda k, v, state, q: route.decode(scores.Dot(), q, k, v, state, q_offset=3))
+    expected, _ = step(K, V, state, K[:, 3:4])
+    placed = [jax.device_put(x, jax.NamedSharding(mesh, SPLITS[divides])) for x in (K, V)]
+    of_state = P("x") if divides == "batch" else P(None, "x")
+    state = jax.tree.map(lambda x: jax.device_put(x, jax.NamedSharding(mesh, P())), state)
+    latest = jax.device_put(state.latest, jax.NamedSharding(mesh, of_state))
+    with attnlab.over(mesh, **{divides: "x"}):
+        compiled = step.lower(*placed, state.replace(latest=latest), K[:, 3:4]).compile()
+    assert not gathered(compiled.as_text())
+    new = jax.device_put(K[:, 3:4], compiled.input_shardings[0][3])
+    state = jax.device_put(state, compiled.input_shardings[0][2])
+    np.testing.assert_allclose(compiled(*placed, state, new)[0], expected, rtol=1e-5, atol=1e-6)
+
+
+def test_a_reversible_model_is_divided_in_its_backward_pass_too():
+    """Which is traced after the context of the forward pass is left."""
+    mesh = mesh_of_two()
+    config = TransformerConfig(5, num_layers=1, width=4, hidden=4, num_heads=2, dropout_rate=0.0)
+    model = Reformer(config, attention=attnlab.LSHSelfAttention(2, route=LSH))
+    tokens = jax.device_put(np.ones((2, 8), np.int32), jax.NamedSharding(mesh, P("x")))
+    variables = jax.eval_shape(model.init, jax.random.key(0), np.ones((2, 8), np.int32))
+
+    def loss(variables, tokens):
+        with attnlab.over(mesh, batch="x"):
+            return model.apply(variables, tokens).sum()
+
+    jax.jit(jax.grad(loss)).lower(variables, tokens)  # refused where a part of it is not divided
+
+
+def test_a_ring_counts_in_32_bits_where_64_are_allowed(x64):
+    with attnlab.over(mesh_of_two(), length="x"):
+        jax.eval_shape(RINGS["additive"], Q, K, V, W, jnp.asarray(LENGTHS, jnp.int64))
+
+
+def test_nothing_is_nothing_in_a_ring():
+    with attnlab.over(mesh_of_two(), length="x"):
+        context = attnlab.attention(scores.Dot(), Q[:0, :, :1], K[:0, :, :1], V[:0, :, :1])
+    assert context.shape == (0, LENGTH, 1, WIDTH)
 
 
 @pytest.mark.slow
@@ -216,6 +268,10 @@ def attend_over(q=Q, k=Q, function="window", **axes):
             lambda: attend_over(Q[:, :13], Q[:, :13], length="x"),
             r"a sequence of 13 positions cannot be shared evenly by 2 devices, over\(mesh, length",
         ),
+        (
+            lambda: attnlab.over(jax.make_mesh((2,), ("x",))).__enter__(),
+            r"over\(mesh\) divides the work on Auto axes; got Explicit ones, arrays on which",
+        ),
         (lambda: attnlab.over("x").__enter__(), r"mesh must be a mesh; got 'x' \(jax.make_mesh"),
     ],
 )  # fmt: skip
@@ -225,17 +281,24 @@ def test_refuses_what_devices_cannot_share(call, message):
 
 
 def test_belongs_to_one_thread():
-    context, caught = attnlab.over(mesh_of_two(), batch="x"), []
+    context, left, caught = attnlab.over(mesh_of_two(), batch="x"), threading.Event(), []
+
+    def enter():
+        context.__enter__()
+        left.wait()  # a thread that has ended lends its name to the next
 
     def leave():
         try:
             context.__exit__(None, None, None)
         except RuntimeError as error:
             caught.append(str(error))
+        left.set()
 
-    for step in (context.__enter__, leave):
-        thread = threading.Thread(target=step)
+    threads = [threading.Thread(target=enter), threading.Thread(target=leave)]
+    for thread in threads:
         thread.start()
+        time.sleep(0.1)
+    for thread in threads:
         thread.join()
     assert caught == ["over(mesh) belongs to one thread; it was left in another (enter it in each)"]
     assert split.current() is None

@@ -177,7 +177,7 @@ def attention(
     q, k, v = divide_positions(q, k, v)
     if (copies := copies_of_kv_heads(k.shape[-2], q.shape[-2])) > 1:
         k, v = (jnp.repeat(x, copies, axis=-2) for x in (k, v))
-    if needs_ring(k.shape[-2]):
+    if needs_ring(k.shape[-2]) and 0 not in q.shape:
         if implementation not in (None, "blockwise"):
             raise NotImplementedError(
                 f"the devices of length= do not divide {k.shape[-2]} key/value heads, and around a"

@@ -113,7 +113,7 @@ class TrainFlags(Flags):
         for name in ("devices", "parallel"):
             default = type(self).__dataclass_fields__[name].default
             if getattr(self, name) != default:
-                raise Invalid(f"--mesh is of all that it names, under jit; leave --{name} unset")
+                raise Invalid(f"--mesh says it all, under jit; leave --{name} out")
         parts = [part.partition(":") for part in mesh.split(",")]
         sizes = {axis: int(size) for axis, _, size in parts if size.isdecimal()}
         if len(sizes) < len(parts) or not set(sizes) <= set(MESH_AXES) or 0 in sizes.values():

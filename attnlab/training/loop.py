@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import itertools
 import signal
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -243,7 +244,8 @@ def train(
             )
 
         def validated(variables: Any) -> dict[str, float]:
-            sums = validate(validation_step, parallel, variables, task.validation())
+            with _evenly():
+                sums = validate(validation_step, parallel, variables, task.validation())
             watched = task.watch(parallel.read(variables)) if task.watch else {}
             return sums.means(objective) | watched
 
@@ -255,10 +257,9 @@ def train(
         step, pending = start, None
         stops = False
         while step < settings.steps and not stops:
-            try:
-                state, metrics = train_step(state, parallel.split(next(data)))
-            except Uneven as error:  # when it is traced: only the model knows its heads
-                raise Invalid(f"--mesh: {error}") from error
+            batch = parallel.split(next(data))
+            with _evenly():
+                state, metrics = train_step(state, batch)
             if pending is not None:  # read a step late, so that the device never waits for it
                 read(step, pending)
             step, pending = step + 1, metrics
@@ -322,6 +323,15 @@ def _mean(trees: Iterable[Any]) -> Any:
         total = wide if total is None else jax.tree.map(np.add, total, wide)
         count += 1
     return jax.tree.map(lambda x, dtype: (x / count).astype(dtype), total, dtypes)
+
+
+@contextlib.contextmanager
+def _evenly() -> Iterator[None]:
+    """Only when a step is traced it shows whether the mesh divides heads and positions."""
+    try:
+        yield
+    except Uneven as error:
+        raise Invalid(f"--mesh: {error}") from error
 
 
 def validate(step: Callable, parallel: Parallel, variables: Any, batches: Iterable[Batch]) -> Meter:

@@ -284,8 +284,14 @@ class Settings(CaseFlags):
 
     def _divide(self, devices: int, said: str) -> None:
         """Refuses sizes that the devices do not divide."""
+        if self.shard == "sequence" and {"lsh", "reformer"} & set(self._names()):
+            # Exact attention goes round a ring where heads are too few.
+            self._require_divided("num_heads", devices, said)
         of_sizes = {"heads": "num_heads", "sequence": "lengths"}
         name = of_sizes.get(self.shard or "batch", "batch")
+        self._require_divided(name, devices, said)
+
+    def _require_divided(self, name: str, devices: int, said: str) -> None:
         sizes = getattr(self, name)
         for size in sizes if isinstance(sizes, tuple) else (sizes,):
             if size % devices:

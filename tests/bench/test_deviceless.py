@@ -194,9 +194,13 @@ def test_training_steps_lower(program, mechanism):
             dict(target=("v5e:2x2",), shard="batch", batch=6),
             "--batch=6 does not divide over the 4",
         ),
+        (
+            dict(shard="sequence", devices=4, num_heads=2, mechanisms=("multi_head", "lsh")),
+            "--num_heads=2 does not divide over 4 devices; give a multiple of 4",
+        ),
         (dict(target=("v5e-8",), shard="heads", num_heads=4), "--num_heads=4 does not divide"),
         (
-            dict(target=("v5e-8",), shard="sequence", lengths=(64, 100)),
+            dict(target=("v5e-8",), shard="sequence", lengths=(64, 100), num_heads=8),
             "--lengths=100 does not divide over the 8 devices of v5e:2x4; give a multiple of 8",
         ),
         (dict(target=("v5e",), program="bert", mechanisms=("dot",)), "no 'dot'; valid: multi_head"),

@@ -20,6 +20,7 @@ import jax
 from jax import lax
 
 from attnlab.meshes import vary_like
+from attnlab.split import current, entered
 
 __all__ = ["Coupling", "Streams", "reversible", "stored"]
 
@@ -78,21 +79,29 @@ def reversible(
     Memory: the streams, and the activations of one repetition.
     """
     params, streams = vary_like((params, streams), each, shared)
-    return _reversible(couplings, params, streams, each, shared)
+    return _reversible(couplings, current(), params, streams, each, shared)
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _reversible(couplings, params, streams, each, shared):
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
+def _reversible(couplings, split, params, streams, each, shared):
+    del split
     return stored(couplings, params, streams, each, shared)
 
 
-def _forward(couplings, params, streams, each, shared):
+def _forward(couplings, split, params, streams, each, shared):
+    del split
     found = stored(couplings, params, streams, each, shared)
     after, _ = found
     return found, (params, after, each, shared)
 
 
-def _backward(couplings, kept, cotangents):
+def _backward(couplings, split, kept, cotangents):
+    # Traced when the gradient is, which may be after the context of the forward pass.
+    with entered(split):
+        return _undo(couplings, kept, cotangents)
+
+
+def _undo(couplings, kept, cotangents):
     params, after, each, shared = kept
     d_streams, _ = cotangents
 

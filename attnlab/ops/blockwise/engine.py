@@ -162,7 +162,9 @@ def _key_blocks(config: Config, x: Differentiable, fixed: Fixed, i) -> tuple[Any
     q_positions = first_q + i * config.block_q + jnp.arange(config.block_q)
     first, stop = fixed.mask.key_range(q_positions, config.num_keys)
     if fixed.starts is not None:
-        first, stop = (jnp.clip(y - first_k, 0, x.k.shape[-2]) for y in (first, stop))
+        # Bounds may be Python's, or 64 bits wide.
+        bounds = (jnp.asarray(y, jnp.int32) - first_k for y in (first, stop))
+        first, stop = (jnp.clip(y, 0, x.k.shape[-2]) for y in bounds)
     return first // config.block_k, (stop + config.block_k - 1) // config.block_k
 
 

@@ -26,6 +26,7 @@ from attnlab.ops.lsh.attention import STRICT, LSHOptions, lsh_attention
 from attnlab.ops.lsh.decode_state import DecodeState, latest_of
 from attnlab.ops.lsh.inputs import check_buckets, nan_where, read_mask
 from attnlab.ops.lsh.rows import unit_keys
+from attnlab.split import by_device, copies_of_kv_heads
 
 __all__ = ["lsh_decode"]
 
@@ -97,10 +98,11 @@ def lsh_decode(
     )
     valid = visibility.valid
     valid = jnp.ones(qk.shape[:2], bool) if valid is None else valid
-    if count == 1:
-        bucket = jnp.swapaxes(buckets.reshape(-1, rounds, heads), 1, 2)
-        context, latest = _one_token(qk, v, bucket, latest, valid, start, options, precision)
-    else:
+    v = jnp.repeat(v, copies_of_kv_heads(v.shape[2], heads), axis=2)
+
+    def of_device(qk, v, bucket, history, latest, valid, start):
+        if count == 1:
+            return _one_token(qk, v, bucket, latest, valid, start, options, precision)
         forward = functools.partial(
             _several_tokens,
             count=count,
@@ -111,11 +113,22 @@ def lsh_decode(
             precision=precision,
         )
         of_new, of_all = (functools.partial(forward, stop=stop) for stop in (count, length))
-        arrays = qk, v, flat_history, valid, start
+        arrays = qk, v, history, valid, start
         if count == length:
-            context, latest = of_all(*arrays)
-        else:
-            context, latest = lax.cond(jnp.equal(start, 0), of_new, of_all, *arrays)
+            return of_all(*arrays)
+        return lax.cond(jnp.equal(start, 0), of_new, of_all, *arrays)
+
+    bucket = jnp.moveaxis(buckets.reshape(-1, *buckets.shape[-3:]), 3, 1)[..., 0]  # if it is one
+    context, latest = by_device(
+        of_device,
+        [qk, v, bucket, flat_history, latest, valid, jnp.asarray(start)],
+        ["btn", "btn", "bn", "brtn", "bn", "bt", ""],
+        ("btn", "bn"),
+        name="decoding by LSH attention",
+        batch=len(qk),
+        heads=heads,
+        partitioned=True,
+    )
     sees = valid if visibility.q_valid is None else valid & visibility.q_valid
     sees = lax.dynamic_slice_in_dim(sees, start, count, 1)
     context = jnp.where(sees[:, :, None, None], context, 0)
