@@ -272,7 +272,7 @@ def test_a_training_ends_with_tables_however_that_ends(tmp_path):
         "pathlib.Path(sys.argv[1], 'began').touch()\n"
         "time.sleep(100)\n"
     )
-    code = "import sys; from experiments.tables import trained; runs.run(sys.argv[1:])"
+    code = "import sys; from experiments.tables import runs; runs.run(sys.argv[1:])"
     paths = os.pathsep.join([str(tmp_path), *filter(None, sys.path)])
     words = [sys.executable, "-c", code, "waits", str(tmp_path)]
     with subprocess.Popen(words, env=dict(os.environ, PYTHONPATH=paths)) as parent:
