@@ -117,7 +117,7 @@ def over(
       (2, 9, 1, 4)
     """
     fits = isinstance(mesh, jax.sharding.Mesh | jax.sharding.AbstractMesh)
-    require_instance("mesh", mesh, fits, "a mesh", ' (jax.make_mesh((4,), ("data",)))')
+    require_instance("mesh", mesh, fits, "a mesh", ' (jax.sharding.Mesh(jax.devices(), ("data",)))')
     require(
         jax.sharding.AxisType.Explicit not in mesh.axis_types,
         "over(mesh) divides the work on Auto axes; got Explicit ones, arrays on which say it"

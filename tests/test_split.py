@@ -272,7 +272,7 @@ def attend_over(q=Q, k=Q, function="window", **axes):
             lambda: attnlab.over(jax.make_mesh((2,), ("x",))).__enter__(),
             r"over\(mesh\) divides the work on Auto axes; got Explicit ones, arrays on which",
         ),
-        (lambda: attnlab.over("x").__enter__(), r"mesh must be a mesh; got 'x' \(jax.make_mesh"),
+        (lambda: attnlab.over("x").__enter__(), r"mesh must be a mesh; got 'x' \(jax.sharding"),
     ],
 )  # fmt: skip
 def test_refuses_what_devices_cannot_share(call, message):
