@@ -276,7 +276,8 @@ def copies_of_kv_heads(num_kv_heads: int, num_heads: int) -> int:
 
     Where no number does, those for the devices of `heads` alone: `length` then needs a ring.
 
-    >>> mesh = jax.sharding.AbstractMesh((4,), ("model",))
+    >>> auto = (jax.sharding.AxisType.Auto,)
+    >>> mesh = jax.sharding.AbstractMesh((4,), ("model",), axis_types=auto)
     >>> with over(mesh, heads="model"):
     ...     copies_of_kv_heads(8, 8), copies_of_kv_heads(2, 8), copies_of_kv_heads(1, 6)
     (1, 2, 1)
