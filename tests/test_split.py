@@ -135,7 +135,9 @@ def test_two_devices_compute_what_one_does(name, divides):
     expected = step(Q, K, V, W, LENGTHS)
     with attnlab.over(mesh, **{divides: "x"}):
         compiled = step.lower(*placed).compile()
-    assert not gathered(compiled.as_text()), "activations travel"
+    one_head = f"{BATCH},{LENGTH},1,{WIDTH}"  # of keys or values, which each device needs
+    allowed = {one_head} if (name, divides) == ("one_kv_head", "length") else set()
+    assert set(gathered(compiled.as_text())) <= allowed, "activations travel"
     found = compiled(*placed)
     jax.tree.map(
         lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4), found, expected
@@ -145,14 +147,11 @@ def test_two_devices_compute_what_one_does(name, divides):
 
 
 def gathered(hlo: str) -> list[str]:
-    """The results of all-gathers that have an activation's size on a device, or more."""
-    lines = [
-        line for line in hlo.splitlines() if " all-gather(" in line or "all-gather-start(" in line
-    ]
-    found = [
-        x for line in lines for x in re.findall(r"\w+\[([\d,]+)\]", line.split("all-gather")[0])
-    ]
-    return [x for x in found if np.prod([int(n) for n in x.split(",")]) >= Q.size // 2]
+    """The results of all-gathers that are larger than a parameter: activations, or their order."""
+    # One may have several results, and be started and awaited apart.
+    gathers = re.findall(r" = (.*?) all-gather(?:-start)?\(", hlo)
+    found = [x for results in gathers for x in re.findall(r"\w+\[([\d,]+)\]", results)]
+    return [x for x in found if np.prod([int(n) for n in x.split(",")]) > W.size]
 
 
 @pytest.mark.parametrize("divides", daily(["batch", "heads"], "heads"))

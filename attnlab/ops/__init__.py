@@ -15,7 +15,7 @@ projection inside the score (`general`, `concat`) does not overflow |
 | randomness | explicit keys only; hashing has its own, so evaluation is deterministic |
 | sizes | any T, S, chunk size and width from 1 on; an empty batch gives empty arrays |
 | meshes | under `jit`, `attnlab.over(mesh, batch=…, heads=…, length=…)` divides the rows; inside \
-`jax.shard_map` with its defaults; Explicit axes divide by themselves |
+`jax.shard_map` with its defaults; Explicit axes divide examples and heads by themselves |
 | `implementation=` | named: used or refused, never replaced; None: the fastest exact one here |
 
 | `implementation=` | how | serves |

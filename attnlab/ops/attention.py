@@ -32,11 +32,12 @@ yet run on one. It looks at the default device while tracing; to compile for ano
 under `platforms.compiling_for`.
 
 On a mesh, under `jit`, `attnlab.over` says which of its axes divide examples, heads or positions:
-every implementation then computes a device's own rows on each. Arrays on Explicit axes say so
-themselves. Without it `"dense"`, `"cudnn"` and, on accelerators, `"blockwise"` are partitioned by
-XLA; on a CPU `"blockwise"` is computed in full on every device, and `"splash"`, `"pallas"` and
-`"tokamax"` are refused when they are compiled. Inside `jax.shard_map` everything is one device's;
-there the three kernels need check_vma=False, because they do not say over which axes they vary.
+every implementation then computes a device's own rows on each. Arrays on Explicit axes say it of
+examples and heads themselves. Without it `"dense"`, `"cudnn"` and, on accelerators, `"blockwise"`
+are partitioned by XLA; on a CPU `"blockwise"` is computed in full on every device, and `"splash"`,
+`"pallas"` and `"tokamax"` are refused when they are compiled. Inside
+`jax.shard_map` everything is one device's; there the three kernels need check_vma=False, because
+they do not say over which axes they vary.
 
 Letters: *B batch axes, T queries, S keys, N query heads, K key/value heads (N a multiple of K;
 query head n uses key/value head n // (N/K)), H head width, D value width. All but the batch axes
