@@ -37,7 +37,7 @@ __all__ = [
     "current",
     "divide_positions",
     "entered",
-    "needs_ring",
+    "heads_are_too_few",
     "over",
     "serves_kernels",
 ]
@@ -98,8 +98,8 @@ def over(
       length: axis, or axes, that divide the positions of queries and keys, which they must share
         evenly. Attention exchanges positions for heads and back (all-to-all): in it a device has
         all positions of some heads. Where these devices do not divide the heads, exact attention
-        sends keys and values round a ring of them instead, without a bias; LSH attention is
-        refused.
+        sends keys and values round a ring of them instead, and in LSH attention several devices
+        share the hash rounds of a head.
 
     Raises:
       ValueError: a mesh with Explicit axes; an axis that the mesh lacks or that is named twice;
@@ -237,7 +237,7 @@ def by_device(
     )(*operands)
 
 
-def needs_ring(num_heads: int) -> bool:
+def heads_are_too_few(num_heads: int) -> bool:
     """Whether positions are divided by devices that cannot have heads in exchange for them."""
     split = current()
     if split is None or not split.length:

@@ -42,6 +42,10 @@ MODELS = {
         TransformerLM(dataclasses.replace(CONFIG, num_heads=1)),
         {"length": ALL},
     ),
+    "two heads × two rounds": (
+        TransformerLM(dataclasses.replace(CONFIG, num_heads=2), attention=HASHED.clone(num_heads=2)),
+        {"length": ALL},
+    ),
     "reformer": (
         Reformer(CONFIG, attention=HASHED),
         {"batch": ALL},

@@ -75,7 +75,15 @@ RINGS = {
     "two_lengths": lambda q, k, v, w, n: attnlab.attention(
         scores.General(w[:1, :, None] * w[:1, None]),
         q[:, :, :1], k[:, :12, :1], v[:, :12, :1],
-        mask=masks.from_padding(jnp.arange(12) != n[0]),
+        mask=masks.from_padding(jnp.arange(12) != n[0]), bias=w[:1, :1, None],
+    ),
+    "bias": lambda q, k, v, w, n: attnlab.attention(
+        scores.Dot(), q[:, :, :3], k[:, :, :3], v[:, :, :3], mask=masks.Causal() & masks.Padding(n),
+        bias=jnp.sin(jnp.arange(LENGTH**2)).reshape(1, LENGTH, LENGTH) * w[:3, :1, None],
+    ),
+    "bias_of_keys": lambda q, k, v, w, n: attnlab.attention(
+        scores.Dot(), q[:, :, :1], k[:, :, :1], v[:, :, :1], mask=masks.Causal(),
+        bias=jnp.repeat(w, 2, axis=1)[:, None, None, :LENGTH],
     ),
     "segments": lambda q, k, v, w, n: attnlab.attention(
         scores.Dot(1.0), q[:, :, :3], k[:, :, :1], v[:, :, :1],
@@ -83,6 +91,20 @@ RINGS = {
     ),
     "all_pairs": lambda q, k, v, w, n: attnlab.attention(
         scores.Cosine(w[:1, 0]), q[:, :, :1], k[:, :, :1], v[:, :, :1]
+    ),
+    # Hash rounds are shared; some tokens see only themselves.
+    "lsh": lambda q, k, v, w, n: routes.LSH(2, 8, 4)(
+        scores.Dot(), q[:, :, :1], q[:, :, :1], v[:, :, :1],
+        mask=masks.Causal() & masks.Padding(n, n), dropout_rate=0.5, dropout_key=KEY,
+    ),
+    "lsh_three_rounds": lambda q, k, v, w, n: routes.LSH(3, 8, 4)(
+        scores.Dot(), q[:, :, :1], q[:, :, :1], v[:, :, :1]
+    ),
+    "lsh_trax": lambda q, k, v, w, n: routes.LSH(
+        4, 4, 3, options=attnlab.ops.lsh.TRAX, shared_rotations=True
+    )(
+        scores.Dot(), q[:, :, :3], q[:, :, :3], v[:, :, :1],
+        mask=masks.Segments(jnp.arange(LENGTH) // 5),
     ),
 }  # fmt: skip
 FUNCTIONS |= {
@@ -116,7 +138,7 @@ def mesh_of_two(axis="x"):
     daily(
         [
             *itertools.product([name for name in FUNCTIONS if "ring" not in name], SPLITS),
-            *((f"ring_{name}", "length") for name in RINGS),
+            *((f"ring_{name}", "length") for name in RINGS if "three" not in name),
         ],
         ("additive", "heads"),
         ("lsh", "batch"),
@@ -210,7 +232,7 @@ def test_more_axes_at_once_and_whole_models_on_four_devices():
     )
     assert script.returncode == 0, script.stderr
     found = json.loads(script.stdout)
-    assert len(found) == 8
+    assert len(found) == 9
     assert {name: x for name, (x, allowed) in found.items() if not x <= allowed} == {}
 
 
@@ -266,6 +288,11 @@ def attend_over(q=Q, k=Q, function="window", **axes):
         (
             lambda: attend_over(Q[:, :13], Q[:, :13], length="x"),
             r"a sequence of 13 positions cannot be shared evenly by 2 devices, over\(mesh, length",
+        ),
+        (
+            lambda: attend_over(Q, Q, "ring_lsh_three_rounds", length="x"),
+            r"LSH attention: 1 heads × 3 rounds cannot be shared evenly by 2 devices, over\(mesh,"
+            r" length='x'\): 2 would share the rounds of a head; make num_hashes a multiple of 2",
         ),
         (
             lambda: attnlab.over(jax.make_mesh((2,), ("x",))).__enter__(),

@@ -66,7 +66,12 @@ from attnlab.ops.kernels.call import Call
 from attnlab.ops.kernels.pallas import Pallas, exact
 from attnlab.ops.layout import merge_output, over_heads, prepare
 from attnlab.scores import Additive, Concat, Cosine, Dot, General, Location, Score, require_score
-from attnlab.split import copies_of_kv_heads, divide_positions, needs_ring, serves_kernels
+from attnlab.split import (
+    copies_of_kv_heads,
+    divide_positions,
+    heads_are_too_few,
+    serves_kernels,
+)
 
 __all__ = [
     "IMPLEMENTATIONS",
@@ -178,7 +183,7 @@ def attention(
     q, k, v = divide_positions(q, k, v)
     if (copies := copies_of_kv_heads(k.shape[-2], q.shape[-2])) > 1:
         k, v = (jnp.repeat(x, copies, axis=-2) for x in (k, v))
-    if needs_ring(k.shape[-2]) and 0 not in q.shape:
+    if heads_are_too_few(k.shape[-2]) and 0 not in q.shape:
         if implementation not in (None, "blockwise"):
             raise NotImplementedError(
                 f"the devices of length= do not divide {k.shape[-2]} key/value heads, and around a"

@@ -79,19 +79,11 @@ class _Ring(NamedTuple):
 def attend(x: Prepared, *, dropout_rate: float = 0.0, precision: Any = None) -> jax.Array:
     """The same function as `blockwise.attend`, [B, K, G, T, D], positions divided by `over`.
 
-    Raises:
-      NotImplementedError: there is a bias.
-
-    Cost: each device a share of the time; memory O((T + S) / devices + block²), also backward;
-    the keys, values and their gradients go round once.
+    Cost: each device a share of the time; memory O((T + S) / devices + block²), also backward, and
+    its rows of a bias; the keys, values and their gradients go round once.
     """
     split = current()
     assert split is not None
-    if x.bias is not None:
-        raise NotImplementedError(
-            "attention around a ring of devices takes no bias; got one (divide fewer positions, so"
-            " that the devices of length= divide the heads)"
-        )
     num_queries, num_keys = x.q.shape[3], x.k.shape[3]
     devices = split.size(split.length)
     hides_future = x.mask is not None and x.mask.reach[1] is not None
@@ -103,11 +95,15 @@ def attend(x: Prepared, *, dropout_rate: float = 0.0, precision: Any = None) -> 
         engine.even_block(math.ceil(length / (devices * pieces)), block)
         for length in (num_queries, num_keys)
     )
-    pad = functools.partial(engine.pad_to_multiple, axis=3)
-    q, (k, v) = (
-        pad(x.q, multiple=devices * pieces * block_q),
-        (pad(y, multiple=devices * pieces * block_k) for y in (x.k, x.v)),
+    pad_queries, pad_keys = (
+        functools.partial(engine.pad_to_multiple, multiple=devices * pieces * block)
+        for block in (block_q, block_k)
     )
+    q, k, v = pad_queries(x.q, axis=3), pad_keys(x.k, axis=3), pad_keys(x.v, axis=3)
+    bias = x.bias
+    if bias is not None:
+        bias = bias if bias.shape[3] == 1 else pad_queries(bias, axis=3)
+        bias = bias if bias.shape[4] == 1 else pad_keys(bias, axis=4)
     config = Config(
         block_q,
         block_k,
@@ -120,8 +116,8 @@ def attend(x: Prepared, *, dropout_rate: float = 0.0, precision: Any = None) -> 
     mask = None if x.mask is None else x.mask.pad(block_q, block_k)
     context = by_device(
         functools.partial(_of_device, config, ring),
-        [x.score, q, k, v, mask, x.dropout_seeds],
-        ["bn", "bngt", "bngt", "bngt", "bn", "bn"],
+        [x.score, q, k, v, bias, mask, x.dropout_seeds],
+        ["bn", "bngt", "bngt", "bngt", "bngt", "bn", "bn"],
         "bngt",
         name="attention around a ring",
         batch=x.q.shape[0],
@@ -138,31 +134,49 @@ def _of_device(
     q: jax.Array,
     k: jax.Array,
     v: jax.Array,
+    bias: jax.Array | None,
     mask: Mask | None,
     dropout_seeds: jax.Array | None,
 ) -> jax.Array:
+    if bias is not None:
+        for_all = bias.shape[3] == 1
+        bias = jnp.stack([bias] * ring.pieces) if for_all else ring.to_pieces(bias)
     q, k, v = (ring.to_pieces(y) for y in (q, k, v))
     starts = tuple(ring.starts(y.shape[4]) for y in (q, k))
     fixed = Fixed(mask, dropout_seeds, None)
-    return ring.to_positions(_attend(config, ring, (score, q, k, v), fixed, starts))
+    x = Differentiable(score, q, k, v, bias)
+    return ring.to_positions(_attend(config, ring, x, fixed, starts))
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
 def _attend(config, ring, x, fixed, starts):
-    """Contexts of this device's pieces; x = (score, q, k, v), each array in pieces."""
+    """Contexts of this device's pieces; the arrays of x in pieces, a bias with all keys."""
     return _forward(config, ring, x, fixed, starts)[0]
 
 
 def _pair(x, fixed, starts, keys, index, ring: _Ring) -> tuple[Any, Any, Differentiable, Fixed]:
     """Piece i of the queries against piece j of the keys at hand."""
-    (score, q, *_), (k, v, k_starts) = x, keys
+    k, v, k_starts = keys
     i, j = index // ring.pieces, index % ring.pieces
     at = jnp.stack([starts[0][i], k_starts[j]])[None, None]
-    return i, j, Differentiable(score, q[i], k[j], v[j], None), fixed._replace(starts=at)
+    bias = None if x.bias is None else x.bias[i]
+    if bias is not None and bias.shape[-1] > 1:
+        bias = jax.lax.dynamic_slice_in_dim(bias, k_starts[j], k.shape[4], axis=-1)
+    return i, j, Differentiable(x.score, x.q[i], k[j], v[j], bias), fixed._replace(starts=at)
+
+
+def _add_bias(total, found, i, key_start):
+    """The gradient of a bias [pieces, …] with that of piece i and the keys from `key_start` on."""
+    if total is None:
+        return None
+    column = key_start if total.shape[-1] > 1 else 0
+    start = (i, *[0] * (total.ndim - 2), column)
+    updated = jax.lax.dynamic_slice(total, start, (1, *found.shape)) + found[None]
+    return jax.lax.dynamic_update_slice(total, updated, start)
 
 
 def _forward(config, ring, x, fixed, starts):
-    _, q, k, v = x
+    _, q, k, v, _ = x
     dtype = jnp.promote_types(v.dtype, jnp.float32)
 
     def step(carry, _):
@@ -195,7 +209,6 @@ def _forward(config, ring, x, fixed, starts):
 
 def _backward(config, ring, residuals, dout):
     x, fixed, starts, out, lse = residuals
-    score, q, k, v = x
     delta = jnp.sum(dout.astype(lse.dtype) * out.astype(lse.dtype), axis=-1)
 
     def zeros(y):
@@ -206,21 +219,23 @@ def _backward(config, ring, residuals, dout):
         following = ring.pass_on(keys)
 
         def pair(grads, index):
-            (dk, dv), (dscore, dq) = grads
+            (dk, dv), (dscore, dq, dbias) = grads
             i, j, operands, where = _pair(x, fixed, starts, keys, index, ring)
             found = engine.backward(config, operands, where, (dout[i], lse[i], delta[i]))
             dscore = jax.tree.map(jnp.add, dscore, found.score)
             of_keys = dk.at[j].add(found.k), dv.at[j].add(found.v)
-            return (of_keys, (dscore, dq.at[i].add(found.q))), None
+            dbias = _add_bias(dbias, found.bias, i, keys[2][j])
+            return (of_keys, (dscore, dq.at[i].add(found.q), dbias)), None
 
         grads = of_keys, of_queries
         (of_keys, of_queries), _ = jax.lax.scan(pair, grads, jnp.arange(ring.pieces**2))
         return (following, ring.pass_on(of_keys), of_queries), None
 
-    start = (k, v, starts[1]), (zeros(k), zeros(v)), (jax.tree.map(zeros, score), zeros(q))
-    (_, (dk, dv), (dscore, dq)), _ = jax.lax.scan(step, start, length=ring.size)
-    grads = jax.tree.map(lambda grad, y: grad.astype(y.dtype), (dscore, dq, dk, dv), x)
-    return grads, None, None
+    of_keys, of_queries = jax.tree.map(zeros, ((x.k, x.v), (x.score, x.q, x.bias)))
+    start = (x.k, x.v, starts[1]), of_keys, of_queries
+    (_, (dk, dv), (dscore, dq, dbias)), _ = jax.lax.scan(step, start, length=ring.size)
+    grads = Differentiable(dscore, dq, dk, dv, dbias)
+    return jax.tree.map(lambda grad, y: grad.astype(y.dtype), grads, x), None, None
 
 
 _attend.defvjp(_forward, _backward)

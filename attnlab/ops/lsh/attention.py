@@ -16,7 +16,6 @@ from attnlab import masks, platforms
 from attnlab.checks import as_int, points_to, require, require_choice
 from attnlab.meshes import like, on_explicit_axes
 from attnlab.ops.kernels.pallas import Pallas
-from attnlab.ops.lsh.dense import attend_dense
 from attnlab.ops.lsh.inputs import (
     check_arrays,
     check_knobs,
@@ -24,16 +23,13 @@ from attnlab.ops.lsh.inputs import (
     nan_where,
     read_mask,
 )
-from attnlab.ops.lsh.kernel import attend_with, kernel_for
-from attnlab.ops.lsh.order import Geometry, Order, sort_rounds
-from attnlab.ops.lsh.rounds import attend_rounds
+from attnlab.ops.lsh.order import Geometry
 from attnlab.ops.lsh.rows import Settings, row_seeds
-from attnlab.split import by_device, divide_positions
+from attnlab.ops.lsh.implementations import attend_rows
+from attnlab.ops.lsh.shared_rounds import attend_sharing_rounds
+from attnlab.split import by_device, divide_positions, heads_are_too_few
 
 __all__ = ["LUCIDRAINS", "PAPER", "STRICT", "TRAX", "LSHOptions", "lsh_attention"]
-
-# A row's weights: past this few rows fit into little memory, and few at a time are slow.
-_MOST_DENSE_PAIRS = 2**18
 
 
 @dataclasses.dataclass(frozen=True)
@@ -260,77 +256,21 @@ def lsh_attention(
     v = jnp.repeat(v, heads // v.shape[2], axis=2)
     seeds = row_seeds(dropout_rate, dropout_key, batch, heads)
     settings = Settings(geometry, options.key_norm, dropout_rate, rows_at_once, precision)
-    context = by_device(
-        functools.partial(_attend, implementation, settings, options.scale(width)),
-        [buckets, qk, v, visibility.valid, visibility.segments, seeds],
-        ["brtn", "btn", "btn", "bt", "bt", "bn"],
-        "btn",
-        name="LSH attention",
-        batch=batch,
-        heads=heads,
-    )
+    operands = [buckets, qk, v, visibility.valid, visibility.segments, seeds]
+    if heads_are_too_few(heads):
+        context = attend_sharing_rounds(implementation, settings, options.scale(width), operands)
+    else:
+        context = by_device(
+            functools.partial(attend_rows, implementation, settings, options.scale(width)),
+            operands,
+            ["brtn", "btn", "btn", "bt", "bt", "bn"],
+            "btn",
+            name="LSH attention",
+            batch=batch,
+            heads=heads,
+        )
     for visible in (visibility.valid, visibility.q_valid):
         if visible is not None:
             context = jnp.where(visible[:, :, None, None], context, 0)
     context = nan_where(visibility.broken | broken, context)
     return divide_positions(context.reshape(*batch_shape, *context.shape[1:]))
-
-
-def _attend(
-    implementation: str | Pallas | None,
-    settings: Settings,
-    scale: float,
-    buckets: jax.Array,
-    qk: jax.Array,
-    v: jax.Array,
-    valid: jax.Array | None,
-    segments: jax.Array | None,
-    seeds: jax.Array,
-) -> jax.Array:
-    """The context [B, L, N, D] of the rows at hand: those of one device."""
-    batch, length = qk.shape[:2]
-    if valid is not None:
-        # Whatever stands in the padding, NaN included, ends here.
-        qk, v = (jnp.where(valid[:, :, None, None], x, 0) for x in (qk, v))
-    if padding := -length % settings.geometry.chunk_size:
-        valid = jnp.ones((batch, length), bool) if valid is None else valid
-        qk, v, buckets = (pad(x, padding, axis) for x, axis in ((qk, 1), (v, 1), (buckets, 2)))
-        valid = pad(valid, padding, 1)
-        segments = None if segments is None else pad(segments, padding, 1)
-    with jax.named_scope("lsh_sort"):
-        order = sort_rounds(jnp.moveaxis(buckets, 3, 1), valid, segments, settings.geometry)
-    attend = choose(implementation, order, settings, qk, v)
-    return attend(settings, qk, None, v, scale, order, seeds.reshape(-1, 2))[:, :length]
-
-
-def pad(x: jax.Array, padding: int, axis: int) -> jax.Array:
-    """Zeros behind x along one axis."""
-    return jnp.pad(x, [(0, padding if a == axis else 0) for a in range(x.ndim)])
-
-
-def choose(
-    implementation: str | Pallas | None,
-    order: Order,
-    settings: Settings,
-    q: jax.Array,
-    v: jax.Array,
-) -> Callable[..., jax.Array]:
-    """`attend_rounds`, `attend_dense` or a kernel, which compute the same of the same arguments.
-
-    Raises:
-      NotImplementedError: no kernel serves them.
-    """
-    if implementation == "pallas":
-        implementation = Pallas()
-    if isinstance(implementation, Pallas):
-        platform = platforms.current()
-        kernel = kernel_for(implementation, platform, settings, q, v, order)
-        return functools.partial(attend_with, kernel)
-    if implementation is None:
-        _, rounds, slots = order.token.shape
-        geometry = settings.geometry
-        pairs = order.slot.shape[2] * order.key_slot.shape[2]
-        visited = rounds * slots * geometry.span * geometry.chunk_size
-        short = settings.rows_at_once is None and pairs <= min(visited, _MOST_DENSE_PAIRS)
-        implementation = "dense" if short else "sorted"
-    return attend_dense if implementation == "dense" else attend_rounds

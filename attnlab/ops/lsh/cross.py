@@ -12,8 +12,9 @@ from jax.typing import ArrayLike
 
 from attnlab import masks
 from attnlab.meshes import like, on_explicit_axes
-from attnlab.ops.lsh.attention import STRICT, LSHOptions, choose, pad
+from attnlab.ops.lsh.attention import STRICT, LSHOptions
 from attnlab.ops.lsh.cross_order import CrossVisibility, sort_queries_and_keys
+from attnlab.ops.lsh.implementations import choose, pad
 from attnlab.ops.lsh.inputs import (
     Visibility,
     check_cross_arrays,

@@ -29,7 +29,7 @@ from attnlab.meshes import on_explicit_axes, spec_of
 from attnlab.ops.lsh.inputs import require_key
 from attnlab.ops.lsh.order import bucket_limit
 from attnlab.ops.lsh.running_mean import RunningMean
-from attnlab.split import by_device, current
+from attnlab.split import by_device, current, divide_positions, heads_are_too_few
 
 __all__ = [
     "Rotations",
@@ -255,20 +255,22 @@ def hash_buckets(
 
 
 def _hash_over_heads(x: jax.Array, rotations: Rotations) -> jax.Array:
-    """`_hash`, each device its examples and heads."""
+    """`_hash`, each device its examples and heads, or positions."""
     factors, groups = rotations.factors, rotations.factors[0].shape[0]
     if current() is not None and groups > 1:
         # The heads of a device may be fewer than share a rotation.
         factors = tuple(jnp.repeat(factor, x.shape[2] // groups, axis=0) for factor in factors)
+    by_position = x.shape[1] > 1 and heads_are_too_few(x.shape[2])
     return by_device(
         _hash,
-        [x, Rotations(factors)],
+        [divide_positions(x) if by_position else x, Rotations(factors)],
         ["btn", "n"],
-        "nb",
+        "nbrt",
         name="hashing",
         batch=x.shape[0],
         heads=x.shape[2],
         partitioned=True,
+        rings=by_position,
     )
 
 

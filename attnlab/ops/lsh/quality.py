@@ -16,8 +16,9 @@ from jax.typing import ArrayLike
 from attnlab import masks
 from attnlab.checks import as_size, require
 from attnlab.meshes import on_explicit_axes, spec_of
-from attnlab.ops.lsh.attention import STRICT, LSHOptions, pad
+from attnlab.ops.lsh.attention import STRICT, LSHOptions
 from attnlab.ops.lsh.dense import row_times, softmax_times
+from attnlab.ops.lsh.implementations import pad
 from attnlab.ops.lsh.inputs import (
     Visibility,
     check_arrays,

@@ -39,7 +39,7 @@ from attnlab.ops.lsh.rows import (
 )
 from attnlab.ops.lsh.tiles import chunk_tokens, home_chunks, make_tile
 
-__all__ = ["attend_rounds"]
+__all__ = ["attend_rounds", "attend_some_rounds"]
 
 
 # jit: so that a call outside any other compiles once and not each time.
@@ -62,36 +62,59 @@ def attend_rounds(settings: Settings, q, k, v, scale, order: Order, seeds) -> ja
       [B, T, N, D] in v's dtype. Time O(R·slots·E·C·(H + D)), slots as in `Order`; memory
       O((T + S)·(R + H + D)) beside one tile.
     """
-    return _attend(settings, *vary_like((q, k, v, scale, order, seeds)))
+    rounds = order.token.shape[1]
+    return attend_some_rounds(settings, rounds, q, k, v, scale, order, seeds, jnp.int32(0))[0]
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _attend(settings, q, k, v, scale, order, seeds):
-    return _forward(settings, q, k, v, scale, order, seeds)[0]
+def attend_some_rounds(
+    settings: Settings, count: int, q, k, v, scale, order: Order, seeds, first: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    """What some of the rounds show, to be merged with the others: `attend_rounds` for all of them.
+
+    Args:
+      settings: static settings of the call.
+      count: number of rounds that are gone through.
+      q, k, v, scale, order, seeds: as for `attend_rounds`; the order has all rounds, so that a pair
+        which an earlier one shows counts once.
+      first: index of the first round, int32.
+
+    Returns:
+      The context [B, T, N, D], and the log-sum-exp of its logits [B·N, T]; that is MASKED / 2 where
+      nothing is visible. Both have gradients.
+    """
+    return _attend(settings, count, *vary_like((q, k, v, scale, order, seeds, first)))
 
 
-def _forward(settings, q, k, v, scale, order, seeds):
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
+def _attend(settings, count, q, k, v, scale, order, seeds, first):
     def row(index, chunks_at_once):
         selected = select_row(settings, q, k, v, scale, order, seeds, index)
-        return _attend_row(settings, selected, chunks_at_once)
+        return _attend_row(settings, selected, first + _indices(count), chunks_at_once)
 
     return map_rows(row, settings, order, q.shape[0])
 
 
-def _forward_rule(settings, q, k, v, scale, order, seeds):
-    context, lse = _forward(settings, q, k, v, scale, order, seeds)
-    return context, (q, k, v, scale, order, seeds, context, lse)
+def _forward_rule(settings, count, *operands):
+    found = _attend(settings, count, *operands)
+    return found, (operands, found)
 
 
-def _backward_rule(settings, residuals, g):
-    q, k, v, scale, order, seeds, context, lse = residuals
+def _backward_rule(settings, count, residuals, g):
+    (q, k, v, scale, order, seeds, first), (context, lse) = residuals
+    g, g_lse = g
 
     def row(index, chunks_at_once):
         selected = select_row(settings, q, k, v, scale, order, seeds, index)
         g_row, context_row = (row_of(x, index).astype(lse.dtype) for x in (g, context))
-        delta = jnp.sum(g_row * context_row, axis=-1)
+        delta = jnp.sum(g_row * context_row, axis=-1) - at(g_lse, index)
         dq, dk, dv = _attend_row_vjp(
-            settings, selected, row_of(g, index), at(lse, index), delta, chunks_at_once
+            settings,
+            selected,
+            first + _indices(count),
+            row_of(g, index),
+            at(lse, index),
+            delta,
+            chunks_at_once,
         )
         raw_keys = selected.q if k is None else row_of(k, index)
         (dk,) = jax.vjp(
@@ -100,16 +123,20 @@ def _backward_rule(settings, residuals, g):
         dq, dk = (dq + dk, None) if k is None else (dq, dk.astype(k.dtype))
         return dq.astype(q.dtype), dk, dv.astype(v.dtype)
 
-    return *map_rows(row, settings, order, q.shape[0]), None, None, None
+    return *map_rows(row, settings, order, q.shape[0]), None, None, None, None
 
 
 _attend.defvjp(_forward_rule, _backward_rule)
 
 
-def _attend_row(settings: Settings, row: Row, chunks_at_once: int):
-    """One row: context [L, D] and log-sum-exp [L], −MASKED where no key is visible."""
+def _indices(count: int) -> jax.Array:
+    return jnp.arange(count, dtype=jnp.int32)
+
+
+def _attend_row(settings: Settings, row: Row, indices: jax.Array, chunks_at_once: int):
+    """One row, rounds `indices`: context [L, D] and log-sum-exp [L], MASKED / 2 where alone."""
     length, width = row.q.shape[0], row.v.shape[1]
-    (rounds, slots), chunk = row.order.token.shape, settings.geometry.chunk_size
+    slots, chunk = row.order.token.shape[1], settings.geometry.chunk_size
     dtype = jnp.promote_types(row.q.dtype, jnp.float32)
 
     @jax.named_scope("lsh_merge")
@@ -146,7 +173,6 @@ def _attend_row(settings: Settings, row: Row, chunks_at_once: int):
         largest = jnp.full((size,), MASKED / 2, dtype)
         return jnp.zeros((size, width), dtype), jnp.zeros((size,), dtype), largest
 
-    indices = jnp.arange(rounds, dtype=jnp.int32)
     start = nothing(length), nothing(slots)
     ((out, total, largest), _), _ = lax.scan(one_round, vary_like(start, row.q), indices)
     alone = total == 0
@@ -154,15 +180,17 @@ def _attend_row(settings: Settings, row: Row, chunks_at_once: int):
     if row.order.keys is None:
         own = row.v.astype(dtype) * _own_weight(settings, row, dtype)
         context = jnp.where(alone[:, None], own, context)
-    lse = jnp.where(alone, -MASKED, largest + jnp.log(total))
+    lse = jnp.where(alone, MASKED / 2, largest + jnp.log(jnp.where(alone, 1, total)))
     return context.astype(row.v.dtype), lse
 
 
-def _attend_row_vjp(settings: Settings, row: Row, g, lse, delta, chunks_at_once: int):
+def _attend_row_vjp(settings: Settings, row: Row, indices, g, lse, delta, chunks_at_once: int):
     """One row: the gradients of its q, k and v, [T, H], [S, H] and [S, D]."""
     geometry, order = settings.geometry, row.order
     (num_queries, width), (num_keys, value_width) = row.q.shape, row.v.shape
-    (rounds, slots), chunk = order.token.shape, geometry.chunk_size
+    slots, chunk = order.token.shape[1], geometry.chunk_size
+    alone = lse <= MASKED / 2
+    lse = jnp.where(alone, -MASKED, lse)  # the weights are then zero
 
     @jax.named_scope("lsh_merge")
     def one_round(carry, r):
@@ -222,11 +250,10 @@ def _attend_row_vjp(settings: Settings, row: Row, g, lse, delta, chunks_at_once:
     by_visit = [zeros(extended, width, value_width) for _ in range(visits)]
     gradients = (*zeros(num_queries, width), *zeros(num_keys, width, value_width))
     start = gradients, (*zeros(slots, width), *by_visit)
-    indices = jnp.arange(rounds, dtype=jnp.int32)
     ((dq, dk, dv), _), _ = lax.scan(one_round, vary_like(start, row.q), indices)
     if order.keys is None:
         own = g.astype(lse.dtype) * _own_weight(settings, row, lse.dtype)
-        dv += jnp.where((lse == -MASKED)[:, None], own, 0)
+        dv += jnp.where(alone[:, None], own, 0)
     return dq, dk, dv
 
 

@@ -1,0 +1,96 @@
+"""Rows of LSH attention, sorted, and the implementation that attends to them."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+
+from attnlab import platforms
+from attnlab.ops.kernels.pallas import Pallas
+from attnlab.ops.lsh.dense import attend_dense
+from attnlab.ops.lsh.kernel import attend_with, kernel_for
+from attnlab.ops.lsh.order import Order, sort_rounds
+from attnlab.ops.lsh.rounds import attend_rounds
+from attnlab.ops.lsh.rows import Settings
+
+__all__ = ["attend_rows", "choose", "in_order", "pad"]
+
+# A row's weights: past this few rows fit into little memory, and few at a time are slow.
+_MOST_DENSE_PAIRS = 2**18
+
+
+def attend_rows(
+    implementation: str | Pallas | None,
+    settings: Settings,
+    scale: float,
+    buckets: jax.Array,
+    qk: jax.Array,
+    v: jax.Array,
+    valid: jax.Array | None,
+    segments: jax.Array | None,
+    seeds: jax.Array,
+) -> jax.Array:
+    """The context [B, L, N, D] of some rows, with the arrays of `lsh_attention`."""
+    length = qk.shape[1]
+    order, qk, v = in_order(settings, buckets, qk, v, valid, segments)
+    attend = choose(implementation, order, settings, qk, v)
+    return attend(settings, qk, None, v, scale, order, seeds.reshape(-1, 2))[:, :length]
+
+
+def in_order(
+    settings: Settings,
+    buckets: jax.Array,
+    qk: jax.Array,
+    v: jax.Array,
+    valid: jax.Array | None,
+    segments: jax.Array | None,
+) -> tuple[Order, jax.Array, jax.Array]:
+    """The order of the rounds, and qk and v, all in whole chunks."""
+    batch, length = qk.shape[:2]
+    if valid is not None:
+        # Whatever stands in the padding, NaN included, ends here.
+        qk, v = (jnp.where(valid[:, :, None, None], x, 0) for x in (qk, v))
+    if padding := -length % settings.geometry.chunk_size:
+        valid = jnp.ones((batch, length), bool) if valid is None else valid
+        qk, v, buckets = (pad(x, padding, axis) for x, axis in ((qk, 1), (v, 1), (buckets, 2)))
+        valid = pad(valid, padding, 1)
+        segments = None if segments is None else pad(segments, padding, 1)
+    with jax.named_scope("lsh_sort"):
+        order = sort_rounds(jnp.moveaxis(buckets, 3, 1), valid, segments, settings.geometry)
+    return order, qk, v
+
+
+def pad(x: jax.Array, padding: int, axis: int) -> jax.Array:
+    """Zeros behind x along one axis."""
+    return jnp.pad(x, [(0, padding if a == axis else 0) for a in range(x.ndim)])
+
+
+def choose(
+    implementation: str | Pallas | None,
+    order: Order,
+    settings: Settings,
+    q: jax.Array,
+    v: jax.Array,
+) -> Callable[..., jax.Array]:
+    """`attend_rounds`, `attend_dense` or a kernel, which compute the same of the same arguments.
+
+    Raises:
+      NotImplementedError: no kernel serves them.
+    """
+    if implementation == "pallas":
+        implementation = Pallas()
+    if isinstance(implementation, Pallas):
+        platform = platforms.current()
+        kernel = kernel_for(implementation, platform, settings, q, v, order)
+        return functools.partial(attend_with, kernel)
+    if implementation is None:
+        _, rounds, slots = order.token.shape
+        geometry = settings.geometry
+        pairs = order.slot.shape[2] * order.key_slot.shape[2]
+        visited = rounds * slots * geometry.span * geometry.chunk_size
+        short = settings.rows_at_once is None and pairs <= min(visited, _MOST_DENSE_PAIRS)
+        implementation = "dense" if short else "sorted"
+    return attend_dense if implementation == "dense" else attend_rounds

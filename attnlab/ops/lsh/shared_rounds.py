@@ -1,0 +1,158 @@
+"""LSH attention of a divided sequence whose heads are fewer than the devices.
+
+The hash rounds of a head are further units of work: of P devices, P/g share the rounds of a head,
+where g is the largest number of groups of heads that divides both. Each device has all positions of
+its heads in exchange for its own positions of all heads (all-to-all), goes through its rounds, and
+sends what they show, with its log-sum-exp, back to whose positions they are, where the rounds are
+merged. A round shows what no earlier one does, so each device sorts all of them.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from attnlab.ops.kernels.pallas import Pallas
+from attnlab.ops.lsh.implementations import in_order
+from attnlab.ops.lsh.rounds import attend_some_rounds
+from attnlab.ops.lsh.rows import Settings, heads_inside
+from attnlab.split import Uneven, by_device, current
+
+__all__ = ["attend_sharing_rounds"]
+
+
+class _Share(NamedTuple):
+    """Devices that share heads and rounds; static.
+
+    Attributes:
+      axes: axes of the mesh that divide the positions.
+      groups: number of groups of heads.
+      sharing: number of devices that share the rounds of a group.
+      rounds: number of rounds that each goes through.
+    """
+
+    axes: tuple[str, ...]
+    groups: int
+    sharing: int
+    rounds: int
+
+    @property
+    def devices(self) -> int:
+        """Number of devices."""
+        return self.groups * self.sharing
+
+    def own(self) -> tuple[jax.Array, jax.Array]:
+        """The group of this device, and its place among those who share it."""
+        return jnp.divmod(jax.lax.axis_index(self.axes), self.sharing)
+
+    def to_units(self, x: jax.Array) -> jax.Array:
+        """This device's positions of all heads [B, t, N, …] to all positions of its [B, T, n, …]."""
+        batch, length, heads, *rest = x.shape
+        x = x.reshape(batch, length, self.groups, heads // self.groups, *rest)
+        x = jnp.repeat(jnp.moveaxis(x, 2, 0), self.sharing, axis=0)  # what each device needs
+        x = jnp.moveaxis(self._exchange(x), 0, 1)
+        return x.reshape(batch, self.devices * length, heads // self.groups, *rest)
+
+    def to_positions(self, x: jax.Array) -> jax.Array:
+        """All positions [B, T, n, …] to this device's, of each sharer [sharing, B, t, N, …]."""
+        batch, length, heads, *rest = x.shape
+        x = x.reshape(batch, self.devices, length // self.devices, heads, *rest)
+        x = self._exchange(jnp.moveaxis(x, 1, 0))
+        x = x.reshape(self.groups, self.sharing, *x.shape[1:])
+        x = jnp.moveaxis(x, 0, 3)
+        return x.reshape(*x.shape[:3], self.groups * heads, *rest)
+
+    def _exchange(self, x: jax.Array) -> jax.Array:
+        """Part i of [devices, …] to device i; what they sent here."""
+        # XLA could lay copies out in other ways than what they are of, which it then refuses.
+        x = jax.lax.optimization_barrier(x)
+        return jax.lax.all_to_all(x, self.axes, 0, 0, tiled=True)
+
+
+def attend_sharing_rounds(
+    implementation: str | Pallas | None, settings: Settings, scale: float, operands: Sequence[Any]
+) -> jax.Array:
+    """The context [B, L, N, D] of the arrays of `lsh_attention`, positions divided by `over`.
+
+    Raises:
+      Uneven: the devices do not divide heads × rounds.
+      NotImplementedError: an implementation that does not go round by round is named.
+
+    Cost: a device does its share of the rounds, and sorts all rounds of its heads; its memory is
+    that of all positions of its heads, and of as many copies of its own positions as share a head.
+    """
+    if implementation not in (None, "sorted"):
+        raise NotImplementedError(
+            "devices that share the hash rounds of a head go through them in sorted order; got"
+            f" implementation={implementation!r} (leave it None, or divide the positions by as many"
+            " devices as divide the heads)"
+        )
+    split = current()
+    assert split is not None
+    buckets, qk, *_ = operands
+    batch, rounds, _, heads = buckets.shape
+    devices = split.size(split.length)
+    heads_here = heads // split.size(split.heads)
+    groups = math.gcd(heads_here, devices)
+    sharing = devices // groups
+    if rounds % sharing:
+        raise Uneven(
+            f"LSH attention: {heads_here} heads × {rounds} rounds cannot be shared evenly by"
+            f" {devices} devices, over(mesh, length={'+'.join(split.length)!r}): {sharing} would"
+            f" share the rounds of a head; make num_hashes a multiple of {sharing}, or share them"
+            " over fewer"
+        )
+    share = _Share(split.length, groups, sharing, rounds // sharing)
+    return by_device(
+        functools.partial(_of_device, settings, share, scale),
+        operands,
+        ["brtn", "btn", "btn", "b", "b", "bn"],
+        "btn",
+        name="LSH attention",
+        batch=batch,
+        heads=heads,
+        rings=True,
+    )
+
+
+def _of_device(
+    settings: Settings,
+    share: _Share,
+    scale: float,
+    buckets: jax.Array,
+    qk: jax.Array,
+    v: jax.Array,
+    valid: jax.Array | None,
+    segments: jax.Array | None,
+    seeds: jax.Array,
+) -> jax.Array:
+    """The context [B, t, N, D] of this device's positions."""
+    group, place = share.own()
+    heads = qk.shape[2] // share.groups
+    qk, v = share.to_units(qk), share.to_units(v)
+    buckets = jnp.moveaxis(share.to_units(jnp.moveaxis(buckets, 1, 3)), 3, 1)
+    seeds = jax.lax.dynamic_slice_in_dim(seeds, group * heads, heads, axis=1)
+
+    batch, length = qk.shape[:2]
+    order, qk, v = in_order(settings, buckets, qk, v, valid, segments)
+    context, lse = attend_some_rounds(
+        settings,
+        share.rounds,
+        qk,
+        None,
+        v,
+        scale,
+        order,
+        seeds.reshape(-1, 2),
+        place * share.rounds,
+    )
+    lse = heads_inside(lse[..., None], batch)[..., 0]
+    context, lse = (share.to_positions(x[:, :length]) for x in (context, lse))
+    # Where no round shows a key, all have the token's own value and weigh the same.
+    weights = jax.nn.softmax(lse, axis=0)[..., None]
+    return jnp.sum(context * weights, axis=0).astype(v.dtype)
