@@ -43,7 +43,9 @@ MODELS = {
         {"length": ALL},
     ),
     "two heads × two rounds": (
-        TransformerLM(dataclasses.replace(CONFIG, num_heads=2), attention=HASHED.clone(num_heads=2)),
+        TransformerLM(
+            dataclasses.replace(CONFIG, num_heads=2), attention=HASHED.clone(num_heads=2)
+        ),
         {"length": ALL},
     ),
     "reformer": (

@@ -3,6 +3,7 @@
 import dataclasses
 import statistics
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 PASSES = ("forward", "forward_backward")
 TRAIN_STEP = "train_step"  # the pass of a program that is a whole training step
@@ -20,7 +21,20 @@ SHORT = {
 }
 DERIVED = ("analysis_bytes", "memory_bytes", "median_seconds")  # written beside a row's fields
 STATUSES = ("ok", "too_large", "too_slow", "failed", "killed")
-AXES = {"length": "length n (tokens)", "num_layers": "layers n"}  # what a line may go over
+
+
+class Axis(NamedTuple):
+    """What a line may go over: its name in a table and in a figure."""
+
+    column: str
+    title: str
+
+
+AXES = {
+    "length": Axis("n", "length n (tokens)"),
+    "num_layers": Axis("layers", "layers n"),
+    "devices": Axis("devices", "devices d"),
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -91,7 +105,8 @@ class Case:
 
     def __str__(self) -> str:
         where = "" if self.target is None else f"{self.target}: "
-        return f"{where}{self.label}, n = {self.length}, {self.passes}"
+        split = f", batch {self.batch} on {self.devices} devices" if self.devices > 1 else ""
+        return f"{where}{self.label}, n = {self.length}, {self.passes}{split}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -195,8 +210,11 @@ class Result:
 
 
 def axis_of(results: Sequence[Result]) -> str:
-    """What the lines of these rows go over: depth where that differs, else the length."""
-    return "num_layers" if len({r.case.num_layers for r in results}) > 1 else "length"
+    """What the lines of these rows go over: depth or devices where they differ, else the length."""
+    if len({r.case.num_layers for r in results}) > 1:
+        return "num_layers"
+    here = all(r.case.target is None for r in results)  # a target says how many there are
+    return "devices" if here and len({r.case.devices for r in results}) > 1 else "length"
 
 
 def size_of(result: Result, axis: str) -> int:

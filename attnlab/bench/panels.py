@@ -41,6 +41,7 @@ _LIMIT = {"color": MUTED, "linestyle": "-", "marker": ""}  # of the memory that 
 _MOST_TICKS = 10
 _DECIMAL: tuple[tuple[float, ...], ...] = ((1.0, 2.0, 5.0), (1.0, 3.0), (1.0,))
 _GUIDES = ((1, "∝ n"), (2, "∝ n²"))
+_GUIDES_OF_DEVICES = ((-1, "∝ 1/d"),)
 _AXIS = {"time": "time of one call", "memory": "memory of one device"}
 _FOOT = {
     "time": "Points are medians; a band goes from the fastest to the slowest repeat.",
@@ -196,7 +197,7 @@ def _scales(axes: Any, results: Sequence[Result], quantity: str, ticks: Sequence
     step = math.ceil(len(sizes) / 9)
     axes.set_xticks(sizes[::step], [thousands(n) for n in sizes[::step]])
     axes.set_xlim(sizes[0] / 1.12, sizes[-1] * 1.12)
-    axes.set_xlabel(AXES[axis_name])
+    axes.set_xlabel(AXES[axis_name].title)
     form = duration if quantity == "time" else human
     axes.set_yticks(ticks, [_plain(form(y)) for y in ticks])
     axes.set_ylim(ticks[0], ticks[-1])
@@ -211,11 +212,15 @@ def _guides(axes: Any, results: Sequence[Result], quantity: str) -> None:
     """Lines of slope 1 and 2 below all points, over a range that shows the difference."""
     points = [(n, y) for line in _lines(results, quantity).values() for n, y in line.items()]
     first, last = (f((n for n, _ in points), default=1) for f in (min, max))
-    if last < 4 * first:
+    over_devices = axis_of(results) == "devices"
+    guides = _GUIDES_OF_DEVICES if over_devices else _GUIDES
+    if over_devices and len({r.case.batch for r in results}) > 1:
+        return  # as much work a device
+    if last < 4 * first and not over_devices:
         return
-    for power, name in _GUIDES:
+    for power, name in guides:
         scale = 0.75 * min(y / n**power for n, y in points)
-        start = max(first, (axes.get_ylim()[0] / scale) ** (1 / power))
+        start = first if power < 0 else max(first, (axes.get_ylim()[0] / scale) ** (1 / power))
         if start > last / 2:
             continue
         ends = start, last

@@ -1,16 +1,16 @@
-"""Tables of measurements over length, as Markdown."""
+"""Tables of measurements over length, depth or devices, as Markdown."""
 
 from collections.abc import Callable, Sequence
 
-from attnlab.bench.case import SHORT, Result, axis_of, size_of
+from attnlab.bench.case import AXES, SHORT, Result, axis_of, size_of
 from attnlab.runs.markdown import markdown_table
 from attnlab.runs.units import duration, human
 
 Cell = Callable[[Result | None], str]
 
 
-def over_length(results: Sequence[Result], passes: str, quantity: str | Cell) -> str:
-    """A Markdown table, lengths (or numbers of layers) down and mechanisms across.
+def over_axis(results: Sequence[Result], passes: str, quantity: str | Cell) -> str:
+    """A Markdown table, lengths (or layers, or devices) down and mechanisms across.
 
     Args:
       results: the rows.
@@ -27,7 +27,7 @@ def over_length(results: Sequence[Result], passes: str, quantity: str | Cell) ->
         [str(n), *(cell(chosen.get((n, label))) for label in labels)]
         for n in sorted({n for n, _ in chosen})
     ]
-    return markdown_table(["layers" if axis == "num_layers" else "n", *labels], rows)
+    return markdown_table([AXES[axis].column, *labels], rows)
 
 
 def _time(result: Result | None) -> str:

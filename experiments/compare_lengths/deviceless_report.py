@@ -16,7 +16,7 @@ from attnlab.bench.case import (
     size_of,
 )
 from attnlab.bench.roofline import Rates
-from attnlab.bench.tables import over_length
+from attnlab.bench.tables import over_axis
 from attnlab.runs import provenance
 from attnlab.runs.command_line import command
 from attnlab.runs.markdown import markdown_table
@@ -53,7 +53,7 @@ def tables(results: Sequence[Result]) -> str:
         for passes in passes_of(rows):
             chosen = [r for r in rows if r.case.passes == passes]
             parts.append(f"**{target}, {pass_title(chosen[0].case)}**")
-            parts.append(over_length(chosen, passes, "memory"))
+            parts.append(over_axis(chosen, passes, "memory"))
     return "\n\n".join(parts)
 
 
@@ -158,7 +158,7 @@ def _least_times(results: Sequence[Result]) -> str:
         for passes in passes_of(rows):
             chosen = [r for r in rows if r.case.passes == passes]
             parts.append(f"**{name}, {pass_title(chosen[0].case)}, at least**")
-            parts.append(over_length(chosen, passes, cell))
+            parts.append(over_axis(chosen, passes, cell))
     counted = {r.operations_of for r in results} - {""}
     parts += [f"- Counted is {what}: {_which(results, what)}" for what in sorted(counted)]
     return "\n\n".join(parts)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from attnlab.bench import mechanisms, trends
 from attnlab.bench.case import PASS_TITLES, PASSES, SHORT, Result
 from attnlab.bench.roofline import PRODUCTS, Peak
-from attnlab.bench.tables import over_length
+from attnlab.bench.tables import over_axis
 from attnlab.runs import provenance
 from attnlab.runs.markdown import markdown_table
 from attnlab.runs.rows import Kept
@@ -53,34 +53,37 @@ def markdown(kept: Sequence[Kept[Result]], *, planned: int, shares: Sequence[str
     done = [one.row for one in kept]
     shown = [p for p in PASSES if any(r.case.passes == p for r in done)]
     where = provenance.table([one.where for one in kept])
-    parts = ["# Attention over sequence length", _summary(done, planned), where]
+    parts = ["# Attention over sequence length", summary(done, planned), where]
     for quantity in ("time", "memory"):
         parts.append(f"## {quantity.capitalize()}")
         parts.append(f"![{quantity} over length]({quantity}.svg)")
         for passes in shown:
             parts += [
                 f"### {PASS_TITLES[passes].capitalize()}",
-                over_length(done, passes, quantity),
+                over_axis(done, passes, quantity),
             ]
     parts += ["## Growth", _GROWTH_NOTE, _growth(done, shown)]
     parts += ["## Crossovers", *_crossovers(done, shown)]
     parts += ["## Largest length that fits", _FITS_NOTE, _fits(done, shown)]
     parts += shares
-    parts += ["## Cases without a result", _missing(done)]
-    parts += ["## How it was measured", *filter(None, (_method(done), _conditions(kept)))]
+    parts += ["## Cases without a result", missing(done)]
+    parts += ["## How it was measured", *filter(None, (method(done), _conditions(kept)))]
     return "\n\n".join(parts) + "\n"
 
 
-def _summary(results: Sequence[Result], planned: int) -> str:
+def summary(results: Sequence[Result], planned: int) -> str:
+    """What was measured, in words."""
     count = len(results)
     state = f"{count} cases." if count >= planned else f"{count} of {planned} cases: cut short."
     case = results[0].case
+    devices = sorted({r.case.devices for r in results})
+    split = f", {case.shard} divided" if case.shard else ""
     what = "Bare functions" if case.ops_only else "Jitted Flax modules with their projections"
     notes = [
         f"{state} {what}, batch {case.batch}, {case.num_heads} heads of width "
         f"{case.head_dim} (model width {case.width}), {case.dtype}, "
         f"{'causal' if case.causal else 'not causal'}, {case.parallel} on "
-        f"{case.devices} device{'s' * (case.devices > 1)}.",
+        f"{', '.join(map(str, devices))} device{'s' * (devices != [1])}{split}.",
         f"`window` sees {case.window} keys {'to the left' if case.causal else 'to each side'}; "
         f"`lsh` has {case.num_hashes} hash rounds and chunks of {case.chunk_size}.",
     ]
@@ -170,7 +173,8 @@ def _is_loaded(one: Kept[Result]) -> bool:
     return one.row.load is not None and cpus is not None and one.row.load > cpus + 1
 
 
-def _missing(results: Sequence[Result]) -> str:
+def missing(results: Sequence[Result]) -> str:
+    """A table of the cases that have no result, and why."""
     rows = [
         [r.case.label, str(r.case.length), PASS_TITLES[r.case.passes], SHORT[r.status], r.message]
         for r in results
@@ -181,7 +185,8 @@ def _missing(results: Sequence[Result]) -> str:
     return markdown_table(["mechanism", "n", "pass", "what happened", "why"], rows)
 
 
-def _method(results: Sequence[Result]) -> str:
+def method(results: Sequence[Result]) -> str:
+    """How time and memory were measured, with the numbers of this run."""
     repeats = [len(r.seconds) for r in results if r.status == "ok"] or [0]
     compiled = [r.compile_seconds for r in results if r.compile_seconds is not None] or [0.0]
     seen = [
@@ -237,7 +242,7 @@ def times(results: Sequence[Result]) -> str:
     for passes in PASSES:
         if any(r.case.passes == passes for r in results):
             parts.append(f"{PASS_TITLES[passes]}, time so far:")
-            parts.append(over_length(results, passes, "time"))
+            parts.append(over_axis(results, passes, "time"))
     return "\n".join(parts)
 
 

@@ -20,6 +20,7 @@ from experiments.compare_lengths import (
     figures,
     forecast,
     report,
+    scaling,
     shares,
 )
 from experiments.compare_lengths.runner import Runner
@@ -39,7 +40,7 @@ def run(settings: Settings, folder: Folder) -> int:
     """
     rows: Rows[Item, Row] = Rows(folder, key_of, [Result, Peak], derived=DERIVED)
     with Runner(
-        devices=settings.devices,
+        devices=max(settings.devices, default=None),
         input_path=settings.input,
         repeats=settings.repeats,
         case_seconds=COMPILE_SECONDS if settings.target else settings.case_seconds,
@@ -117,7 +118,13 @@ class Comparison:
 
     def _tables_so_far(self) -> str:
         results = self._results()
-        return deviceless_report.tables(results) if self._settings.target else report.times(results)
+        if self._settings.target:
+            return deviceless_report.tables(results)
+        return scaling.tables(results) if self._over_devices else report.times(results)
+
+    @property
+    def _over_devices(self) -> bool:
+        return len(set(self._settings.devices)) > 1
 
     def _process(self, case: Case) -> tuple[Any, ...]:
         """A key that is the same for the cases that share a process.
@@ -178,6 +185,9 @@ class Comparison:
         if self._settings.target:
             text = deviceless_report.markdown(kept, planned=len(self.cases))
             drawn = {"memory": deviceless_figures.draw(results)}
+        elif self._over_devices:
+            text = scaling.markdown(kept, planned=len(self.cases))
+            drawn = {name: scaling.draw(results, name, devices) for name in ("time", "memory")}
         else:
             reached = shares.section(results, self._peaks())
             text = report.markdown(kept, planned=len(self.cases), shares=reached)

@@ -1,6 +1,7 @@
 """What a user asks of `compare_lengths`, checked before anything starts."""
 
 import dataclasses
+import math
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
@@ -26,6 +27,7 @@ FOR_PROGRAMS: dict[str, Any] = {
     "lengths": (1024, 4096, 16384),
     "mechanisms": ("multi_head", "window", "lsh"),
 }
+FOR_DEVICES: dict[str, Any] = {"lengths": (4096,)}  # where there are several numbers of them
 FOR_WAYS: dict[str, Any] = {"mechanisms": PLAIN}  # --implementation says how to compute each
 _WAYS = (AUTO, *mechanisms.IMPLEMENTATIONS)
 
@@ -59,10 +61,11 @@ class Settings(CaseFlags):
     )
     ops_only: bool = flag(False, "Whether to compare the bare functions, without modules.")
     parallel: str = flag("jit", "How the batch is split over devices.", choices=PARALLEL)
-    devices: int | None = flag(
-        None,
-        "Number of devices to split the batch over. Without it: all local ones for pmap, one for "
-        "jit. On a CPU as many as asked for are made.",
+    devices: tuple[int, ...] = flag(
+        (),
+        "Numbers of devices to split the cases over; with several, time is shown over devices, at "
+        "one length, for the same work and for as much work a device. Without it: all local ones "
+        "for pmap, one for jit. On a CPU as many as asked for are made.",
         least=1,
     )
     case_seconds: float = flag(10.0, "Seconds after which a case is stopped.", above=0)
@@ -112,8 +115,13 @@ class Settings(CaseFlags):
             self._check_mechanisms(mechanisms.NAMES)
         self._check_ways()
         self._check_targets()
-        if self.devices is not None:
-            self._divide(self.devices, f"{self.devices} devices")
+        if len(set(self.devices)) > 1 < len(set(self.lengths)):
+            raise Invalid(
+                f"--devices={written(self.devices)} with {len(set(self.lengths))} lengths: a run "
+                "goes over lengths or over devices; give one of either"
+            )
+        for count in self.devices:
+            self._divide(count, f"{count} devices")
         inputs.read(self.input)
 
     @classmethod
@@ -125,7 +133,7 @@ class Settings(CaseFlags):
             ("program", FOR_PROGRAMS),
         ):
             found |= defaults if name in named else {}
-        return found
+        return found | (FOR_DEVICES if len(named.get("devices", ())) > 1 else {})
 
     def cases(self, local_devices: int) -> list[Case]:
         """Every case, length by length: however early a run ends, it compares all mechanisms.
@@ -138,12 +146,18 @@ class Settings(CaseFlags):
         """
         if self.target:
             return self._cases_of_targets()
-        if self.devices is not None and self.devices > local_devices:
-            raise Invalid(f"--devices={self.devices}: this machine has {local_devices}; give fewer")
-        everything = local_devices if self.parallel == "pmap" else 1
-        devices = self.devices or everything
-        self._divide(devices, f"{devices} devices")
-        return self._cases(self.passes, devices=devices, shard=self.shard)
+        counts = sorted(set(self.devices))
+        if counts and counts[-1] > local_devices:
+            raise Invalid(f"--devices={counts[-1]}: this machine has {local_devices}; give fewer")
+        counts = counts or [local_devices if self.parallel == "pmap" else 1]
+        cases = []
+        for count in counts:
+            self._divide(count, f"{count} devices")
+            # As much work a device as the fewest have.
+            for batch in dict.fromkeys((self.batch, self.batch * count // counts[0])):
+                options: dict[str, Any] = {"devices": count, "shard": self.shard, "batch": batch}
+                cases += self._cases(self.passes, **options)
+        return cases
 
     def units(self, cases: Sequence[Case]) -> list[Unit]:
         """What of the machine the peak of is measured: nothing where cases have several devices."""
@@ -205,7 +219,7 @@ class Settings(CaseFlags):
         if not self.target:
             if self.program != ATTENTION:
                 raise Invalid("--program needs --target, such as --target=v5e:2x4")
-            if self.shard is not None and (self.devices or 1) == 1:
+            if self.shard is not None and max(self.devices, default=1) == 1:
                 raise Invalid(
                     f"--shard={self.shard} needs several devices: --devices=2, or --target=v5e:2x4"
                 )
@@ -213,7 +227,7 @@ class Settings(CaseFlags):
                 raise Invalid("--parallel=pmap splits the batch; leave --shard out")
             self._check_shard()
             return
-        for name, default in (("devices", None), ("parallel", "jit")):
+        for name, default in (("devices", ()), ("parallel", "jit")):
             if getattr(self, name) != default:
                 raise Invalid(f"--{name} is for devices of this machine; drop it, or --target")
         if self.program != ATTENTION:
@@ -285,8 +299,9 @@ class Settings(CaseFlags):
     def _divide(self, devices: int, said: str) -> None:
         """Refuses sizes that the devices do not divide."""
         if self.shard == "sequence" and {"lsh", "reformer"} & set(self._names()):
-            # Exact attention goes round a ring where heads are too few.
-            self._require_divided("num_heads", devices, said)
+            # Where heads are too few, exact attention goes round a ring, and rounds are shared.
+            if self.num_hashes % (devices // math.gcd(self.num_heads, devices)):
+                self._require_divided("num_heads", devices, said)
         of_sizes = {"heads": "num_heads", "sequence": "lengths"}
         name = of_sizes.get(self.shard or "batch", "batch")
         self._require_divided(name, devices, said)

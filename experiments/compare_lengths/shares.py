@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from attnlab.bench.case import PASS_TITLES, PASSES, Result
 from attnlab.bench.roofline import Peak, Rates
-from attnlab.bench.tables import over_length
+from attnlab.bench.tables import over_axis
 from attnlab.runs.markdown import markdown_table
 from experiments.compare_lengths import report
 
@@ -39,7 +39,7 @@ def section(results: Sequence[Result], peaks: Sequence[Peak]) -> list[str]:
     for passes in PASSES:
         if any(r.case.passes == passes for r in counted):
             title = f"### {PASS_TITLES[passes].capitalize()}, share"
-            parts += [title, over_length(counted, passes, cell)]
+            parts += [title, over_axis(counted, passes, cell)]
     notes = dict.fromkeys(r.operations_of for r in counted if r.operations_of)
     for note in notes:
         labels = dict.fromkeys(r.case.label for r in counted if r.operations_of == note)

@@ -69,7 +69,7 @@ def summary(
 
 def figure(timed: Sequence[Result], quantity: str, device: str) -> Figure | None:
     """Time or memory over length, a panel a pass, or None where there is nothing to draw."""
-    rows = over_lengths(timed)
+    rows = over_axiss(timed)
     if not rows:
         return None
     case = rows[0].case
@@ -166,15 +166,15 @@ def _refusals(checked: Sequence[Checked]) -> str:
 
 
 def _speed(timed: Sequence[Result], environment: dict[str, Any], settings: Settings) -> list[str]:
-    over_length = over_lengths(timed)
+    over_axis = over_axiss(timed)
     platform = str(environment.get("platform"))
     parts = ["## Speed", _SPEED.format(tokens=settings.tokens, flash=flash_name(platform))]
-    shown = [p for p in PASSES if any(r.case.passes == p for r in over_length)]
+    shown = [p for p in PASSES if any(r.case.passes == p for r in over_axis)]
     for quantity in ("time", "memory"):
         parts.append(f"![{quantity} over length]({quantity}.svg)")
         for passes in shown:
             parts.append(f"### {quantity.capitalize()}, {PASS_TITLES[passes]}")
-            parts.append(tables.over_length(over_length, passes, quantity))
+            parts.append(tables.over_axis(over_axis, passes, quantity))
     parts += ["### LSH against flash", _against_flash(timed)]
     parts += ["### Rounds of LSH", _rounds(timed)]
     parts += ["### Additive attention against tanh", *_tanh(timed)]
@@ -194,7 +194,7 @@ def _speed(timed: Sequence[Result], environment: dict[str, Any], settings: Setti
     return parts
 
 
-def over_lengths(timed: Iterable[Result]) -> list[Result]:
+def over_axiss(timed: Iterable[Result]) -> list[Result]:
     """The rows for tables and figures over length, without refusals and other numbers of rounds."""
     return [
         r

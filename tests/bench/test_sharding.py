@@ -71,5 +71,6 @@ def test_heads_of_lsh_are_split_with_its_projections(quick_compile):
 
 def test_what_cannot_be_split_says_why():
     case = dataclasses.replace(CASE, mechanism="lsh", shard="sequence", devices=2, num_heads=3)
-    with pytest.raises(ValueError, match="hashing: 3 heads cannot be shared evenly by 2 devices"):
+    case = dataclasses.replace(case, num_hashes=3)
+    with pytest.raises(ValueError, match="3 heads × 3 rounds cannot be shared evenly by 2 devices"):
         programs.lower(case, mechanisms.build(case), jax.devices()[:2])

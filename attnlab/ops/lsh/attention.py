@@ -5,17 +5,17 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from attnlab import masks, platforms
+from attnlab import masks
 from attnlab.checks import as_int, points_to, require, require_choice
 from attnlab.meshes import like, on_explicit_axes
 from attnlab.ops.kernels.pallas import Pallas
+from attnlab.ops.lsh.implementations import attend_rows
 from attnlab.ops.lsh.inputs import (
     check_arrays,
     check_knobs,
@@ -25,7 +25,6 @@ from attnlab.ops.lsh.inputs import (
 )
 from attnlab.ops.lsh.order import Geometry
 from attnlab.ops.lsh.rows import Settings, row_seeds
-from attnlab.ops.lsh.implementations import attend_rows
 from attnlab.ops.lsh.shared_rounds import attend_sharing_rounds
 from attnlab.split import by_device, divide_positions, heads_are_too_few
 

@@ -74,8 +74,12 @@ def attend_some_rounds(
     Args:
       settings: static settings of the call.
       count: number of rounds that are gone through.
-      q, k, v, scale, order, seeds: as for `attend_rounds`; the order has all rounds, so that a pair
-        which an earlier one shows counts once.
+      q: queries [B, T, N, H].
+      k: keys [B, S, N, H], or None, as for `attend_rounds`.
+      v: values [B, S, N, D].
+      scale: factor of the logits, a scalar that gets no gradient.
+      order: sorted order of all rounds, so that a pair which an earlier one shows counts once.
+      seeds: dropout seeds of the rows, [B·N, 2] uint32.
       first: index of the first round, int32.
 
     Returns:

@@ -51,7 +51,7 @@ class _Share(NamedTuple):
         return jnp.divmod(jax.lax.axis_index(self.axes), self.sharing)
 
     def to_units(self, x: jax.Array) -> jax.Array:
-        """This device's positions of all heads [B, t, N, …] to all positions of its [B, T, n, …]."""
+        """Own positions of all heads [B, t, N, …] to all positions of own heads [B, T, n, …]."""
         batch, length, heads, *rest = x.shape
         x = x.reshape(batch, length, self.groups, heads // self.groups, *rest)
         x = jnp.repeat(jnp.moveaxis(x, 2, 0), self.sharing, axis=0)  # what each device needs
@@ -59,7 +59,7 @@ class _Share(NamedTuple):
         return x.reshape(batch, self.devices * length, heads // self.groups, *rest)
 
     def to_positions(self, x: jax.Array) -> jax.Array:
-        """All positions [B, T, n, …] to this device's, of each sharer [sharing, B, t, N, …]."""
+        """Back, to what each sharer has of own positions [sharing, B, t, N, …]."""
         batch, length, heads, *rest = x.shape
         x = x.reshape(batch, self.devices, length // self.devices, heads, *rest)
         x = self._exchange(jnp.moveaxis(x, 1, 0))

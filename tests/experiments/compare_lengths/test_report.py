@@ -3,13 +3,13 @@ import io
 
 import pytest
 
-from attnlab.bench.tables import over_length
+from attnlab.bench.tables import over_axis
 from experiments.compare_lengths import figures, report
 from tests.bench import rows
 
 
 def test_table_shows_medians_spreads_and_reasons():
-    lines = over_length(rows.run(), "forward", "time").splitlines()
+    lines = over_axis(rows.run(), "forward", "time").splitlines()
     assert [cell.strip() for cell in lines[0].split("|")[1:-1]] == ["n", *rows.GROWTH]
     last = [cell.strip() for cell in lines[-1].split("|")[1:-1]]
     assert last == ["16384", "too slow", "5.12 s ±15%", "needs 32.0 GiB of 23.0 GiB", "1.10 s ±15%"]
@@ -18,7 +18,7 @@ def test_table_shows_medians_spreads_and_reasons():
 def test_memory_marks_the_high_water_mark_where_that_is_more():
     low = rows.row("dot", 1024)
     high = rows.row("dot", 2048, resident_peak_bytes=2**25)
-    table = over_length([low, high], "forward", "memory")
+    table = over_axis([low, high], "forward", "memory")
     assert "8.00 MiB |" in table and "32.0 MiB * |" in table
 
 
@@ -87,7 +87,7 @@ def test_load_and_repeated_cases_are_said():
 
 def test_one_sample_has_no_spread():
     row = rows.row("dot", 512, seconds=(0.01,))
-    assert "10.0 ms |" in over_length([row], "forward", "time")
+    assert "10.0 ms |" in over_axis([row], "forward", "time")
 
 
 def test_what_a_module_does_less_of_is_said():
