@@ -9,6 +9,8 @@ Checks every mechanism and implementation on the device, context and gradients, 
 float64 NumPy; times attnlab and the platform's own flash attention over length, in turns; and says
 which targets are met. All of this takes at most --minutes, the most important first: checks of what
 may break on this device (defaults and kernels in bfloat16), then the timing, then all other checks.
+Where there are several devices, it also checks a mesh of them; their times over their number are
+`compare_lengths --devices=1,2,4`.
 The programs run in a worker process: one that dies, hangs or fails on the device is replaced, and
 the row of its program says so. A fresh folder gets results.jsonl with a line for each check and
 each timed program, report.md and figures of time and memory as SVG and PNG; results that are worth

@@ -73,7 +73,8 @@ class _Session:
     def __init__(
         self, settings: Settings, device: Device, rows: Rows[Any, Row], deadline: float
     ) -> None:
-        self.planned = jobs.plan(settings, device.environment["platform"])
+        here = device.environment
+        self.planned = jobs.plan(settings, here["platform"], here["devices"])
         self._settings, self._device, self._rows = settings, device, rows
         self._deadline = deadline
         self._suspects: list[Job] = []  # jobs that come after all others

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import math
 
 import numpy as np
 
@@ -68,6 +69,11 @@ class Scenario:
             parts.append(masks.Segments(self.segments))
         return functools.reduce(lambda a, b: a & b, parts) if parts else None
 
+    def sharers(self, devices: int) -> int:
+        """How many of these devices can share the examples, heads and positions evenly."""
+        sizes = self.sizes
+        return math.gcd(devices, sizes.batch, sizes.num_heads, sizes.queries)
+
     def picture(self) -> np.ndarray:
         """The mask for the oracle, [B, 1, T, S]."""
         sizes = self.sizes
@@ -128,6 +134,10 @@ IN_TURN: dict[str, tuple[Scenario, ...]] = {
         dataclasses.replace(EVERYTHING, chunk_size=5),
     ),
 }
+# On several devices: whole batches, heads and positions for 2, 4 or 8 of them.
+MESH = Scenario("mesh", _sizes(8, 64, 8, 1, 64), causal=True)
+# The names of the default implementation under `attnlab.over`, and what the devices divide there.
+DIVIDED = {"over batch": "batch", "over heads": "heads", "over length": "length"}
 MECHANISMS = tuple(dict.fromkeys(["scaled_dot", "additive", "lsh", "window"])) + tuple(
     case.name for case in SCORES if case.name not in IN_TURN
 )
@@ -145,8 +155,8 @@ class Check:
 
     Attributes:
       mechanism: one of `MECHANISMS`.
-      scenario: name of a `Scenario` of the mechanism, `TIMED` or `BUCKETS`.
-      implementation: "default" (None) or a name.
+      scenario: name of a `Scenario` of the mechanism, `MESH.name`, `TIMED` or `BUCKETS`.
+      implementation: "default" (None), a name, or one of `DIVIDED`.
       dtype: type of the arrays.
       length: length of the sequences of `TIMED`; 0 = the scenario's.
       batch: number of sequences of `TIMED`; 0 = the scenario's.
@@ -196,6 +206,8 @@ def scenarios(mechanism: str) -> tuple[Scenario, ...]:
 
 def scenario(mechanism: str, name: str) -> Scenario:
     """The scenario of that name."""
+    if name == MESH.name:
+        return dataclasses.replace(MESH, window=(9, 0)) if mechanism == "window" else MESH
     return next(s for s in scenarios(mechanism) if s.name == name)
 
 
@@ -230,6 +242,11 @@ def timed_checks(mechanism: str, length: int, batch: int) -> tuple[Check, ...]:
     if mechanism != "lsh":
         ways = (FLASH, *ways)
     return tuple(Check(mechanism, TIMED, way, "bfloat16", length, batch) for way in ways)
+
+
+def mesh_checks(mechanism: str) -> tuple[Check, ...]:
+    """The checks on several devices, which divide the examples, the heads or the positions."""
+    return tuple(Check(mechanism, MESH.name, way, dtype) for way in DIVIDED for dtype in DTYPES)
 
 
 def hash_checks() -> tuple[Check, ...]:

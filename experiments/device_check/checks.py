@@ -8,8 +8,18 @@ from typing import Any
 import jax
 import numpy as np
 
+import attnlab
 from experiments.device_check import exact, lsh, timed
-from experiments.device_check.cases import BUCKETS, TIMED, Check, Checked, scenario
+from experiments.device_check.cases import (
+    AUTO,
+    BUCKETS,
+    DIVIDED,
+    MESH,
+    TIMED,
+    Check,
+    Checked,
+    scenario,
+)
 from experiments.device_check.compiler import Compiler
 from experiments.device_check.problem import (
     Arrays,
@@ -65,7 +75,7 @@ def run(
         pending = []
         for i, check in enumerate(checks):
             tell(i, "compiling")
-            apply = functools.partial(problem.apply, check.implementation)
+            apply = functools.partial(_applied, problem, check.implementation)
             pending.append(submitted(apply, check.dtype))
         truth = functools.cache(lambda: problem.truth(problem.arrays, problem.dcontext))
         if not all(isinstance(one, Exception) for one in pending):
@@ -104,6 +114,16 @@ def run(
 
     for i, check in enumerate(checks):
         give(i, _row(check, functools.partial(ratios, i, check)))
+
+
+def _applied(problem: Problem, implementation: str, arrays: Arrays) -> jax.Array:
+    """The context, by the default over a mesh where that is what the implementation is called."""
+    if implementation not in DIVIDED:
+        return problem.apply(implementation, arrays)
+    devices = jax.local_devices()
+    mesh = jax.sharding.Mesh(np.array(devices[: MESH.sharers(len(devices))]), ("devices",))
+    with attnlab.over(mesh, **{DIVIDED[implementation]: "devices"}):
+        return problem.apply(AUTO, arrays)
 
 
 def _attempt(function: Callable[[], Any]) -> Any:

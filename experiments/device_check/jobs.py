@@ -51,17 +51,23 @@ class Job:
         return dataclasses.replace(self, name=name, members=members, last=True)
 
 
-def plan(settings: Settings, platform: str) -> list[Job]:
+def plan(settings: Settings, platform: str, devices: int = 1) -> list[Job]:
     """Every job, the most important first.
 
     First come checks of the default and the kernels in bfloat16, for all mechanisms that are timed:
     in every scenario, and on the timed arrays. Then the timing; then checks of float32, of the
     other implementations and of the other scores.
+
+    Args:
+      settings: the flags.
+      platform: "cpu", "gpu" or "tpu".
+      devices: number of devices; with several the mechanisms that are timed are also checked on a
+        mesh of them.
     """
     risky: list[Job] = []
     rest: list[Job] = []
     for mechanism in settings.mechanisms if "correctness" in settings.parts else ():
-        for name, members in _checks(settings, mechanism):
+        for name, members in _checks(settings, mechanism, devices):
             first = tuple(m for m in members if _risky(m))
             others = tuple(m for m in members if not _risky(m))
             for jobs, some in ((risky, first), (rest, others)):
@@ -72,14 +78,20 @@ def plan(settings: Settings, platform: str) -> list[Job]:
 
 def _risky(check: Check) -> bool:
     return check.scenario in (TIMED, BUCKETS) or (
-        check.mechanism in IMPORTANT and check.implementation in RISKY and check.dtype == "bfloat16"
+        check.mechanism in IMPORTANT
+        and check.implementation in (*RISKY, *cases.DIVIDED)
+        and check.dtype == "bfloat16"
     )
 
 
-def _checks(settings: Settings, mechanism: str) -> Iterator[tuple[str, tuple[Check, ...]]]:
+def _checks(
+    settings: Settings, mechanism: str, devices: int
+) -> Iterator[tuple[str, tuple[Check, ...]]]:
     """The checks of each scenario, with its name."""
     for scenario in cases.scenarios(mechanism):
         yield scenario.name, cases.checks(mechanism, scenario.name)
+    if mechanism in IMPORTANT and cases.MESH.sharers(devices) > 1:
+        yield cases.MESH.name, cases.mesh_checks(mechanism)
     if mechanism == "lsh":
         yield BUCKETS, cases.hash_checks()
     length = _checked_length(settings)

@@ -323,6 +323,15 @@ def test_nothing_is_waited_for_after_the_deadline(worker):
     assert [row.check.implementation for row in rows] == ["a"]
 
 
+def test_several_devices_are_checked_together():
+    def on_a_mesh(devices):
+        planned = jobs.plan(Settings(parts=("correctness",)), "tpu", devices)
+        return {m.mechanism for job in planned for m in job.members if m.scenario == "mesh"}
+
+    assert on_a_mesh(4) == on_a_mesh(6) == {*cases.IMPORTANT}
+    assert on_a_mesh(1) == on_a_mesh(5) == set()
+
+
 def test_the_plan_begins_with_what_may_break():
     """Kernels and defaults in bfloat16, then the timing, what the targets rest on first."""
     planned = jobs.plan(Settings(), "gpu")

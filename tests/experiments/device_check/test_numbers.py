@@ -86,6 +86,18 @@ def test_what_is_wrong_is_named():
     assert {rows[name].status for name in ("slightly_off", "half")} == {"fail"}
 
 
+@pytest.mark.parametrize("mechanism", daily(cases.IMPORTANT, "window"))
+def test_a_mesh_of_devices_is_judged(mechanism, monkeypatch):
+    small = dataclasses.replace(cases.MESH, sizes=cases._sizes(2, 32, 2, 1, 8))
+    monkeypatch.setattr(cases, "MESH", small)
+    monkeypatch.setattr(checks, "MESH", small)
+    rows = []
+    members = [m for m in cases.mesh_checks(mechanism) if m.dtype == "float32"]
+    checks.run(members, threads=1, tell=lambda i, stage: None, give=lambda i, row: rows.append(row))
+    assert [row.status for row in rows] == ["pass"] * 3, rows
+    assert [row.check.implementation for row in rows] == [*cases.DIVIDED]
+
+
 def test_a_failure_on_the_device_is_told_from_one_before():
     """Its process is not used again; one that fails to trace or compile costs nothing."""
     problem = exact.problem("scaled_dot", SMALL)
