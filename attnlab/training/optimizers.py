@@ -63,6 +63,19 @@ class OptimizerSettings:
             f"optimizer={self.optimizer!r} with one of them",
         )
 
+    @classmethod
+    def bert(cls, learning_rate: float, warmup_steps: int) -> OptimizerSettings:
+        """Adam as released with BERT (Devlin et al. 2018, A.2; optimization.py): ε 1e-6, clip 1."""
+        return cls(
+            learning_rate=learning_rate,
+            schedule="linear",
+            warmup_steps=warmup_steps,
+            epsilon=1e-6,
+            bias_correction=False,
+            weight_decay=0.01,
+            clip_norm=1.0,
+        )
+
     def learning_rates(self, total_steps: int) -> optax.Schedule:
         """The learning rate over steps."""
         if self.schedule == "linear":
