@@ -5,6 +5,7 @@
 | `loop` | `train`, which reads top to bottom |
 | `objective`, `step` | what is minimized, as sums and counts; (state, batch) → (state, metrics) |
 | `bits` | the objective in bits per byte, for language models |
+| `classes` | the objective of classifiers: of sequences, tokens, spans |
 | `optimizers`, `schedules` | the papers' optimizers and learning rates, in optax |
 | `parallel` | a step over several devices, under `jit` or `pmap` |
 | `checkpoint`, `curve` | what a training keeps: orbax; sums, rows on disk and on a terminal |
