@@ -5,7 +5,8 @@ in the case's dtype, the state given away so that its memory serves the new one.
 devices the batch is split and the state is whole on each (`ShardedJit`), or both, or heads, or the
 sequence are split (`ShardedState`), as `case.shard` says. The models are
 Transformers of `num_layers` layers (of each stack), model width num_heads · head_dim and
-feed-forward width four times that; the mechanism is that of their self-attention. A language model
+feed-forward width four times that; the mechanism is that of their self-attention. BERT's step is
+that of its pre-training, with 15 % of the tokens masked. A language model
 may be `reversible`, a Reformer with exact attention, `chunked_reversible`, the same with
 feed-forward networks for 1024 positions at a time, or `reformer`, that with LSH. No model has
 dropout: XLA draws its masks again in the backward pass, so they take no memory worth naming (2.13
@@ -23,11 +24,13 @@ import optax
 
 from attnlab.bench import sharding
 from attnlab.bench.case import Case
+from attnlab.models.bert import BertPretraining
 from attnlab.models.reformer import Reformer
-from attnlab.models.transformer import Transformer, TransformerEncoder, TransformerLM
+from attnlab.models.transformer import Transformer, TransformerLM
 from attnlab.models.transformer.config import TransformerConfig
 from attnlab.modules.scores import AdditiveScore
 from attnlab.ops import routes
+from attnlab.training.masked import MaskedCrossEntropy
 from attnlab.training.objective import Batch, Objective, TokenCrossEntropy
 from attnlab.training.optimizers import OptimizerSettings
 from attnlab.training.parallel import ShardedJit, ShardedState
@@ -37,34 +40,6 @@ from attnlab.training.step import TrainState, make_train_step
 REVERSIBLE = ("reversible", "chunked_reversible", "reformer")
 FEED_FORWARD_CHUNK = 1024  # positions
 _PROBE = 8  # tokens to initialize with: no parameter's shape depends on the input's length
-
-
-class MaskedLM(nn.Module):
-    """Logits [B, T, V] of every position of an encoder: the shape of BERT's pre-training.
-
-    BERT-base's kind of layer (Devlin et al. 2019, §3: learned positions, GELU, LayerNorm after each
-    residual) under a dense layer, a LayerNorm and a matrix to the vocabulary, without segments, the
-    next-sentence loss, or the choice of 15 % of the positions. It is here for its memory alone.
-
-    Attributes:
-      config: configuration of the encoder.
-      attention: self-attention module of the encoder.
-    """
-
-    config: TransformerConfig
-    attention: nn.Module
-
-    @nn.compact
-    def __call__(
-        self, tokens: jax.Array, target: jax.Array | None = None, *, deterministic: bool = True
-    ) -> jax.Array:
-        """Logits of tokens [B, T], some of them masked; `target` [B, T] is for the loss alone."""
-        del target
-        c = self.config
-        types: dict[str, Any] = {"dtype": c.dtype, "param_dtype": c.param_dtype}
-        x = TransformerEncoder(c, self.attention)(tokens, deterministic=deterministic)
-        x = nn.LayerNorm(**types)(nn.gelu(nn.Dense(c.width, **types)(x)))
-        return nn.Dense(c.vocab_size, **types)(x)
 
 
 def lower(case: Case, devices: Sequence[jax.Device]) -> jax.stages.Lowered:
@@ -101,7 +76,7 @@ def lower_step(
       model: model that is trained.
       objective: objective to minimize.
       optimizer: optimizer of the parameters.
-      batch: shapes and dtypes of a batch, all of them [rows, length].
+      batch: shapes and dtypes of a batch, each [rows] or [rows, length].
       parallel: devices, and what of the step is split over them.
       streams: names of the random numbers that the model draws, as `make_train_step` takes them.
     """
@@ -116,13 +91,17 @@ def lower_step(
 
 def _training(case: Case) -> tuple[nn.Module, Objective, OptimizerSettings, Batch]:
     batch = _batch(case, case.batch, case.length)
-    return build(case), TokenCrossEntropy(), OptimizerSettings(), batch
+    objective = MaskedCrossEntropy() if case.program == "bert" else TokenCrossEntropy()
+    return build(case), objective, OptimizerSettings(), batch
 
 
 def _state(
     model: nn.Module, objective: Objective, optimizer: OptimizerSettings, batch: Batch
 ) -> TrainState:
-    probe = {name: jnp.ones((1, _PROBE), x.dtype) for name, x in batch.items()}
+    probe = {
+        name: jnp.ones((1, *(min(size, _PROBE) for size in x.shape[1:])), x.dtype)
+        for name, x in batch.items()
+    }
     return TrainState.create(model, _chain(optimizer), objective.inputs(probe), 0)
 
 
@@ -133,17 +112,16 @@ def _chain(optimizer: OptimizerSettings) -> optax.GradientTransformation:
 def build(case: Case) -> nn.Module:
     """The model of a case."""
     assert case.vocab_size is not None and case.num_layers is not None
-    bert = case.program == "bert"
-    config = TransformerConfig(
+    make = TransformerConfig.bert if case.program == "bert" else TransformerConfig
+    config = make(
         case.vocab_size,
         num_layers=case.num_layers,
         width=case.width,
         hidden=4 * case.width,
         num_heads=case.num_heads,
-        positions="learned" if bert else "sinusoid",
         max_length=case.length,
-        activation=nn.gelu if bert else nn.relu,
         dropout_rate=0.0,
+        attention_dropout_rate=0.0,
         feed_forward_chunk=FEED_FORWARD_CHUNK if case.mechanism in REVERSIBLE[1:] else None,
         scan_layers=True,  # else compiling takes as many times as long as there are layers
         dtype=jnp.dtype(case.dtype),
@@ -157,7 +135,7 @@ def build(case: Case) -> nn.Module:
             model = Reformer if case.mechanism in REVERSIBLE else TransformerLM
             return model(config, attention)
         case "bert":
-            return MaskedLM(config, attention)
+            return BertPretraining(config, attention)
     raise ValueError(f"no program {case.program!r}")
 
 
@@ -180,9 +158,17 @@ def _attention(case: Case, config: TransformerConfig) -> nn.Module:
 
 
 def _batch(case: Case, rows: int, length: int) -> Batch:
-    names = {"translate": ("source", "target"), "bert": ("tokens", "target")}
     tokens = jax.ShapeDtypeStruct((rows, length), jnp.int32)
-    return dict.fromkeys(names.get(case.program, ("tokens",)), tokens)
+    match case.program:
+        case "translate":
+            return {"source": tokens, "target": tokens}
+        case "bert":
+            masked = jax.ShapeDtypeStruct((rows, max(1, round(0.15 * length))), jnp.int32)
+            pair = jax.ShapeDtypeStruct((rows,), jnp.int32)
+            return {
+                "tokens": tokens, "types": tokens, "masked": masked, "target": masked, "next": pair
+            }  # fmt: skip
+    return {"tokens": tokens}
 
 
 def _placed(tree: Any, shardings: Any) -> Any:

@@ -7,6 +7,7 @@
     tokenizers   bytes, characters and numbers
     subwords     SentencePiece, trained on the training split
     windows      windows over one long text, which may stay on disk
+    masking      pairs of segments with masked tokens, for BERT's pre-training
     batching     endless batches for training, finite ones for evaluation
 
 Below them: lines (of text files), cache, texts (records as strings), tfrecord, encoding, pools (the

@@ -8,7 +8,7 @@ from typing import BinaryIO
 
 from attnlab.runs.errors import Invalid
 
-__all__ = ["read_documents", "read_pairs", "read_tsv"]
+__all__ = ["decoded_lines", "read_blocks", "read_documents", "read_pairs", "read_tsv"]
 
 Row = dict[str, str]
 
@@ -48,6 +48,20 @@ def read_documents(path: Path) -> Iterator[Row]:
     for line in decoded_lines(path):
         if line.strip():
             yield {"text": line}
+
+
+def read_blocks(path: Path) -> Iterator[tuple[int, list[str]]]:
+    """Yields blocks of lines that are not empty, and the number of the first line of each."""
+    block: list[str] = []
+    number = 0
+    for number, line in enumerate(decoded_lines(path), 1):
+        if line.strip():
+            block.append(line)
+        elif block:
+            yield number - len(block), block
+            block = []
+    if block:
+        yield number + 1 - len(block), block
 
 
 def decoded_lines(path: Path) -> Iterator[str]:

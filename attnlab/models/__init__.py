@@ -14,6 +14,8 @@ local-p; input feeding | |
 multiplicative | 66,324,623 |
 | `Transformer`, `TransformerEncoder`, `TransformerLM` | Vaswani 2017 | one stack of layers with \
 any attention: `attention=` | 63,045,632 |
+| `Bert`, `BertPretraining`, `BertClassifier` | Devlin 2018 | the encoder, pre-trained on masked \
+text; classes of sequences, tokens and spans | 109,482,240 |
 | `Reformer` | Kitaev 2020 | reversible layers, LSH and local attention in any pattern, chunked \
 feed-forward, axial positions | 149,182,722 |
 
@@ -34,6 +36,7 @@ A model that writes tokens is a `Decoder`, with a source a `Seq2Seq`: `encode` m
 `sample` and `beam_search` serve every one of them.
 """
 
+from attnlab.models.bert import Bert, BertClassifier, BertPretraining
 from attnlab.models.britz import Britz
 from attnlab.models.luong import Luong
 from attnlab.models.nmt_attn import NMTAttn
@@ -48,6 +51,9 @@ from attnlab.models.transformer import (
 )
 
 __all__ = [
+    "Bert",
+    "BertClassifier",
+    "BertPretraining",
     "Britz",
     "Decoder",
     "Luong",

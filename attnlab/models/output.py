@@ -1,4 +1,4 @@
-"""From the state of a decoder to the logits of its vocabulary."""
+"""From states to the logits of a vocabulary: at once, or in blocks when a loss asks for them."""
 
 from __future__ import annotations
 
@@ -6,13 +6,47 @@ import functools
 from typing import Any
 
 import flax.linen as nn
+import flax.struct
 import jax
 import jax.numpy as jnp
 
 from attnlab.models.cells import Initializer
 from attnlab.modules.conventions import lecun_normal
 
-__all__ = ["Logits"]
+__all__ = ["DeferredLogits", "Logits"]
+
+
+@flax.struct.dataclass
+class DeferredLogits:
+    """x E^T + b before it is computed: a loss that sums over tokens needs few rows at a time.
+
+    A model returns it in place of its logits, and `training.objective.token_sums` takes it: with
+    `block` tokens at a time, whose logits are computed again in the backward pass, a loss takes
+    O(block · V) memory in place of O(B · T · V).
+
+    Attributes:
+      x: states [*B, T, D].
+      embedding: matrix E [V, D].
+      bias: biases b [V]; None = none.
+      block: number of tokens whose logits exist at once.
+    """
+
+    x: jax.Array
+    embedding: jax.Array
+    bias: jax.Array | None = None
+    block: int = flax.struct.field(pytree_node=False, default=1024)
+
+    def logits(self) -> jax.Array:
+        """The logits [*B, T, V] of all tokens, in at least float32."""
+        found = jnp.einsum(
+            "...d,vd->...v",
+            self.x,
+            self.embedding.astype(self.x.dtype),
+            preferred_element_type=jnp.promote_types(self.x.dtype, jnp.float32),
+        )
+        if self.bias is None:
+            return found
+        return found + jnp.broadcast_to(self.bias, found.shape).astype(found.dtype)
 
 
 class Logits(nn.Module):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections.abc import Mapping
 from typing import Any, Protocol
@@ -12,6 +13,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from attnlab.checks import require_choice
+from attnlab.models.output import DeferredLogits
 from attnlab.tokens import PAD
 
 __all__ = ["Batch", "Objective", "TokenCrossEntropy", "num_sentences", "predicted", "token_sums"]
@@ -135,7 +137,7 @@ class TokenCrossEntropy:
 
 
 def token_sums(
-    logits: jax.Array,
+    logits: jax.Array | DeferredLogits,
     targets: jax.Array,
     *,
     label_smoothing: float = 0.0,
@@ -144,7 +146,8 @@ def token_sums(
     """Σ_t H(q_t, p_t) with q_t = (1 − ε)·onehot(target_t) + ε/V, over the tokens that are not PAD.
 
     Args:
-      logits: scores [*B, T, V] of all words.
+      logits: scores [*B, T, V] of all words; where they are deferred, they are computed for
+        `logits.block` tokens at a time, in the backward pass once more.
       targets: token ids [*B, T].
       label_smoothing: share ε of the uniform distribution (Szegedy et al. 2016, §7; Vaswani et al.
         2017, §5.4).
@@ -155,6 +158,8 @@ def token_sums(
       "correct", the number of tokens that no other is likelier than. O(B·T·V) time; log p of all V
       words is not kept.
     """
+    if isinstance(logits, DeferredLogits):
+        return _in_blocks(logits, targets, weights, label_smoothing)
     logits = logits.astype(jnp.float32)
     log_normalizer = jax.nn.logsumexp(logits, axis=-1)
     of_target = jnp.take_along_axis(logits, targets[..., None], axis=-1)[..., 0]
@@ -170,6 +175,37 @@ def token_sums(
         name: jnp.where(targets != PAD, x * weights, 0).sum(dtype=jnp.float32)
         for name, x in sums.items()
     }
+
+
+def _in_blocks(
+    logits: DeferredLogits, targets: jax.Array, weights: ArrayLike, label_smoothing: float
+) -> dict[str, jax.Array]:
+    count, block = targets.size, logits.block
+    short = -count % block if count > block else 0
+    arrays = (
+        logits.x.reshape(count, -1),
+        targets.reshape(count),
+        jnp.broadcast_to(jnp.asarray(weights, jnp.float32), targets.shape).reshape(count),
+    )
+
+    @functools.partial(jax.checkpoint, prevent_cse=False)  # as it is in a scan
+    def of_block(x, targets, weights):
+        return token_sums(
+            dataclasses.replace(logits, x=x).logits(),
+            targets,
+            label_smoothing=label_smoothing,
+            weights=weights,
+        )
+
+    if count <= block:
+        return of_block(*arrays)
+    padded = (jnp.pad(x, [(0, short)] + [(0, 0)] * (x.ndim - 1)) for x in arrays)  # with PAD
+    parts = tuple(x.reshape(-1, block, *x.shape[1:]) for x in padded)
+
+    def add(total, part):
+        return jax.tree.map(jnp.add, total, of_block(*part)), None
+
+    return jax.lax.scan(add, dict.fromkeys(("loss", "nll", "correct"), jnp.zeros(())), parts)[0]
 
 
 def predicted(batch: Batch) -> jax.Array:

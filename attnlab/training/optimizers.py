@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
+import jax
+import jax.numpy as jnp
 import optax
 
-from attnlab.checks import require_choice
+from attnlab.checks import require, require_choice
 from attnlab.training import schedules
 
 __all__ = ["OPTIMIZERS", "SCHEDULES", "OptimizerSettings"]
@@ -31,6 +34,10 @@ class OptimizerSettings:
       warmup_steps: number of steps until the peak.
       b1: decay of Adam's first moment.
       b2: decay of Adam's second moment.
+      bias_correction: whether Adam's moments are divided by 1 − b^step (Kingma & Ba 2015, §3); the
+        released BERT leaves it out, so that its first steps are shorter by b.
+      weight_decay: share λ of the parameters that a step takes off beside Adam's update, times the
+        learning rate (Loshchilov & Hutter 2019); not of biases and of the scales of LayerNorm.
       epsilon: epsilon of Adam or Adadelta; None = 1e-8 and 1e-6.
       clip_norm: largest L2 norm of the gradient over all parameters; a larger gradient is scaled to
         it. 0 = no limit.
@@ -42,12 +49,32 @@ class OptimizerSettings:
     warmup_steps: int = 0
     b1: float = 0.9
     b2: float = 0.999
+    bias_correction: bool = True
+    weight_decay: float = 0.0
     epsilon: float | None = None
     clip_norm: float = 0.0
 
     def __post_init__(self):
         require_choice("optimizer", self.optimizer, OPTIMIZERS)
         require_choice("schedule", self.schedule, SCHEDULES)
+        require(
+            self.optimizer == "adam" or (self.bias_correction and not self.weight_decay),
+            "bias_correction and weight_decay are Adam's; got "
+            f"optimizer={self.optimizer!r} with one of them",
+        )
+
+    @classmethod
+    def bert(cls, learning_rate: float, warmup_steps: int) -> OptimizerSettings:
+        """Adam as released with BERT (Devlin et al. 2018, A.2; optimization.py): ε 1e-6, clip 1."""
+        return cls(
+            learning_rate=learning_rate,
+            schedule="linear",
+            warmup_steps=warmup_steps,
+            epsilon=1e-6,
+            bias_correction=False,
+            weight_decay=0.01,
+            clip_norm=1.0,
+        )
 
     def learning_rates(self, total_steps: int) -> optax.Schedule:
         """The learning rate over steps."""
@@ -62,7 +89,9 @@ class OptimizerSettings:
     def build(self, total_steps: int) -> optax.GradientTransformation:
         """The chain for a training of `total_steps`."""
         precondition = {
-            "adam": lambda: optax.scale_by_adam(self.b1, self.b2, self.epsilon or 1e-8),
+            "adam": lambda: (optax.scale_by_adam if self.bias_correction else _uncorrected_adam)(
+                self.b1, self.b2, self.epsilon or 1e-8
+            ),
             "adadelta": lambda: optax.scale_by_adadelta(rho=0.95, eps=self.epsilon or 1e-6),
             "adafactor": lambda: optax.chain(
                 optax.scale_by_factored_rms(),
@@ -73,4 +102,29 @@ class OptimizerSettings:
         }[self.optimizer]()
         clip = optax.clip_by_global_norm(self.clip_norm) if self.clip_norm else optax.identity()
         rate = optax.scale_by_learning_rate(self.learning_rates(total_steps))
-        return optax.chain(clip, precondition, rate)
+        if not self.weight_decay:  # the state of a chain counts its parts
+            return optax.chain(clip, precondition, rate)
+        decay = optax.add_decayed_weights(self.weight_decay, mask=_decays)
+        return optax.chain(clip, precondition, decay, rate)
+
+
+def _uncorrected_adam(b1: float, b2: float, epsilon: float) -> optax.GradientTransformation:
+    """m / (√v + ε) of the moments as they are, which begin at 0."""
+
+    def init(params):
+        zeros = optax.tree.zeros_like(params)
+        return {"first": zeros, "second": zeros}
+
+    def update(grads, moments, params=None):
+        del params
+        first = optax.tree.update_moment(grads, moments["first"], b1, 1)
+        second = optax.tree.update_moment(grads, moments["second"], b2, 2)
+        steps = jax.tree.map(lambda m, v: m / (jnp.sqrt(v) + epsilon), first, second)
+        return steps, {"first": first, "second": second}
+
+    return optax.GradientTransformation(init, update)
+
+
+def _decays(params: Any) -> Any:
+    """Which arrays are decayed."""
+    return jax.tree.map_with_path(lambda path, _: path[-1].key not in ("bias", "scale"), params)

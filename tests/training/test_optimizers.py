@@ -1,3 +1,4 @@
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -82,3 +83,25 @@ def test_adadelta_begins_with_its_epsilon():
     params = jnp.zeros(1)
     updates, _ = optimizer.update(jnp.array([2.0]), optimizer.init(params), params)
     assert float(updates[0]) == pytest.approx(-2 * (1e-6) ** 0.5 / (0.05 * 4 + 1e-6) ** 0.5)
+
+
+def test_bert_decays_matrices_alone_and_does_not_correct_its_moments():
+    """Two steps of the released AdamWeightDecayOptimizer, written out."""
+    rate, b1, b2, epsilon, decay = 0.1, 0.9, 0.999, 1e-6, 0.01
+    optimizer = OptimizerSettings(
+        learning_rate=rate, epsilon=epsilon, bias_correction=False, weight_decay=decay
+    ).build(10)
+    params = {"a": {"kernel": jnp.array([2.0]), "bias": jnp.array([3.0])},
+              "norm": {"scale": jnp.array([4.0])}}  # fmt: skip
+    state = optimizer.init(params)
+    m = v = 0.0
+    for gradient in (0.5, -0.25):
+        m, v = b1 * m + (1 - b1) * gradient, b2 * v + (1 - b2) * gradient**2
+        step = m / (v**0.5 + epsilon)
+        grads = jax.tree.map(lambda x, g=gradient: jnp.full_like(x, g), params)
+        updates, state = optimizer.update(grads, state, params)
+        assert float(updates["a"]["kernel"][0]) == pytest.approx(-rate * (step + decay * 2), 1e-5)
+        assert float(updates["a"]["bias"][0]) == pytest.approx(-rate * step, 1e-5)
+        assert float(updates["norm"]["scale"][0]) == pytest.approx(-rate * step, 1e-5)
+    with pytest.raises(ValueError, match="are Adam's; got optimizer='sgd'"):
+        OptimizerSettings("sgd", weight_decay=0.1)

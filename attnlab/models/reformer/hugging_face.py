@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
-import math
 from collections.abc import Mapping
 from typing import Any
 
-import flax.linen as nn
 import numpy as np
 
 from attnlab.checks import require, require_choice
+from attnlab.models.hugging_face import ACTIVATIONS, Weights
 from attnlab.models.reformer.model import Reformer
 from attnlab.models.transformer.config import TransformerConfig
 from attnlab.ops import routes
@@ -19,12 +17,8 @@ from attnlab.ops.lsh import TRAX
 
 __all__ = ["from_hugging_face"]
 
-ACTIVATIONS = {
-    "relu": nn.relu,
-    "gelu": functools.partial(nn.gelu, approximate=False),
-    "gelu_new": nn.gelu,
-}
-_BUFFERS = ("mask_value_float16", "mask_value_float32")  # constants that old files hold
+# Constants that old files hold, and the softmax's bias by another name.
+_AGAIN = ("mask_value_float16", "mask_value_float32", "lm_head.decoder.bias")
 
 
 def from_hugging_face(
@@ -48,42 +42,27 @@ def from_hugging_face(
       ValueError: a configuration with what this model has not, or weights of another one.
     """
     model = _model(config, changed)
-    given = {name.removeprefix("reformer."): np.asarray(x) for name, x in weights.items()}
-    read: set[str] = set()
-
-    def take(name: str, *shape: int) -> np.ndarray:
-        require(
-            name in given,
-            f"weights must be of a ReformerModelWithLMHead with this configuration; no {name!r}",
-        )
-        read.add(name)
-        x = given[name]
-        fits = x.size == math.prod(shape)
-        require(fits, f"weights must be of this configuration; got {name!r} {x.shape}")
-        return x.T.reshape(shape).astype(model.config.param_dtype)
-
     c = model.config
     require(
         not c.scan_layers, "weights are laid out a layer each; got scan_layers=True (leave it out)"
     )
+    from_ = Weights(weights, "ReformerModelWithLMHead", "reformer.", c.param_dtype)
     params: dict[str, Any] = {
         "vocabulary": {
-            "embedding": _table(take, "embeddings.word_embeddings.weight", c.vocab_size, c.width)
+            "embedding": from_.table("embeddings.word_embeddings.weight", c.vocab_size, c.width)
         },
-        "inputs": _positions(c, take),
+        "inputs": _positions(c, from_),
         "decoder": {
-            f"layer_{i}": _layer(c, take, f"encoder.layers.{i}.", kind == "lsh")
+            f"layer_{i}": _layer(c, from_, f"encoder.layers.{i}.", kind == "lsh")
             for i, kind in enumerate(config["attn_layers"])
         },
-        "norm": _norm(take, "encoder.layer_norm", 2 * c.width),
+        "norm": from_.norm("encoder.layer_norm", 2 * c.width),
         "softmax": {
-            "kernel": take("lm_head.decoder.weight", 2 * c.width, c.vocab_size),
-            "bias": take("lm_head.bias", c.vocab_size),
+            "kernel": from_.take("lm_head.decoder.weight", 2 * c.width, c.vocab_size),
+            "bias": from_.take("lm_head.bias", c.vocab_size),
         },
     }
-    known = read | {"lm_head.decoder.bias"}  # the softmax's bias by another name
-    left = sorted(name for name in set(given) - known if not name.endswith(_BUFFERS))
-    require(not left, f"weights must be of this configuration; got {left[:3]} besides")
+    from_.require_all_taken(but=_AGAIN)
     return model, {"params": params}
 
 
@@ -136,48 +115,32 @@ def _model(config: Mapping[str, Any], changed: Mapping[str, Any]) -> Reformer:
     return Reformer(c, tuple(attentions[kind] for kind in config["attn_layers"]))
 
 
-def _positions(c: TransformerConfig, take: Any) -> dict[str, np.ndarray]:
+def _positions(c: TransformerConfig, from_: Weights) -> dict[str, np.ndarray]:
     name = "embeddings.position_embeddings."
     if c.positions == "learned":
-        return {"positions": _table(take, f"{name}embedding.weight", c.max_length, c.width)}
+        return {"positions": from_.table(f"{name}embedding.weight", c.max_length, c.width)}
     sizes = zip(c.axial_shape, c.axial_widths, strict=True)
     return {
-        f"positions_{i}": _table(take, f"{name}weights.{i}", *size) for i, size in enumerate(sizes)
+        f"positions_{i}": from_.table(f"{name}weights.{i}", *size) for i, size in enumerate(sizes)
     }
 
 
-def _table(take: Any, name: str, rows: int, width: int) -> np.ndarray:
-    """A table that is read by rows; `take` turns a matrix over."""
-    return take(name, width, rows).T
-
-
-def _layer(c: TransformerConfig, take: Any, name: str, shares_qk: bool) -> dict[str, Any]:
+def _layer(c: TransformerConfig, from_: Weights, name: str, shares_qk: bool) -> dict[str, Any]:
     heads, head = c.num_heads, c.key_width or c.width // c.num_heads
     projections = ("query_key", "value") if shares_qk else ("query", "key", "value")
+    theirs = f"{name}attention.self_attention."
     attention: dict[str, Any] = {
-        each: {
-            "kernel": take(f"{name}attention.self_attention.{each}.weight", c.width, heads, head)
-        }
+        each: {"kernel": from_.take(f"{theirs}{each}.weight", c.width, heads, head)}
         for each in projections
     }
-    out = take(f"{name}attention.output.dense.weight", heads, head, c.width)
-    dense = {
-        ours: {
-            "kernel": take(f"{name}feed_forward.{theirs}.weight", *shape),
-            "bias": take(f"{name}feed_forward.{theirs}.bias", shape[1]),
-        }
-        for ours, theirs, shape in (
-            ("hidden", "dense.dense", (c.width, c.hidden)),
-            ("out", "output.dense", (c.hidden, c.width)),
-        )
-    }
+    out = from_.take(f"{name}attention.output.dense.weight", heads, head, c.width)
+    feed_forward = f"{name}feed_forward."
     return {
         "attention": attention | {"out": {"kernel": out}},
-        "attention_norm": _norm(take, f"{name}attention.layer_norm", c.width),
-        "feed_forward": dense,
-        "feed_forward_norm": _norm(take, f"{name}feed_forward.layer_norm", c.width),
+        "attention_norm": from_.norm(f"{name}attention.layer_norm", c.width),
+        "feed_forward": {
+            "hidden": from_.dense(f"{feed_forward}dense.dense", (c.width,), (c.hidden,)),
+            "out": from_.dense(f"{feed_forward}output.dense", (c.hidden,), (c.width,)),
+        },
+        "feed_forward_norm": from_.norm(f"{name}feed_forward.layer_norm", c.width),
     }
-
-
-def _norm(take: Any, name: str, width: int) -> dict[str, np.ndarray]:
-    return {"scale": take(f"{name}.weight", width), "bias": take(f"{name}.bias", width)}

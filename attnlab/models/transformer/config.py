@@ -49,17 +49,21 @@ class TransformerConfig:
       max_length: number of learned positions; of axial ones the product of their shape.
       axial_shape: numbers of rows of the axial tables, whose product is max_length.
       axial_widths: widths of the axial tables, whose sum is the width.
+      num_types: number of token types, each with a learned vector that is added to the embeddings
+        (segments in Devlin et al. 2018, §3); 0 = tokens have no types.
+      norm_inputs: whether the sum of embeddings, positions and types goes through a LayerNorm.
       pre_norm: whether a layer is x + f(LN(x)), with a LayerNorm at the end of the stack, instead
         of LN(x + f(x)).
       activation: activation of the feed-forward network.
       dropout_rate: rate of dropout on each sub-layer's output, and on the sum of embeddings and
         positions.
+      attention_bias: whether the projections of attention have biases.
       attention_dropout_rate: rate of dropout on the attention weights.
       hidden_dropout_rate: rate of dropout after the activation ("relu dropout").
       norm_epsilon: epsilon of LayerNorm.
       kernel_init: initializer of all matrices but embeddings; it sees them as [in, out] with all
         heads side by side.
-      embedding_init: initializer of embeddings and learned positions; None = N(0, 1/width).
+      embedding_init: initializer of embeddings, learned positions and types; None = N(0, 1/width).
       position_init: initializer of learned positions alone, such as `positions.sinusoid_init`; None
         = that of embeddings.
       scan_layers: whether one layer's program serves all layers, which then compile in the time of
@@ -86,9 +90,12 @@ class TransformerConfig:
     max_length: int = 512
     axial_shape: tuple[int, ...] = ()
     axial_widths: tuple[int, ...] = ()
+    num_types: int = 0
+    norm_inputs: bool = False
     pre_norm: bool = False
     activation: Callable[[jax.Array], jax.Array] = nn.relu
     dropout_rate: float = 0.1
+    attention_bias: bool = False
     attention_dropout_rate: float = 0.0
     hidden_dropout_rate: float = 0.0
     norm_epsilon: float = 1e-6
@@ -135,6 +142,33 @@ class TransformerConfig:
         sizes = {"width": 1024, "hidden": 4096, "num_heads": 16, "dropout_rate": 0.3}
         return cls(vocab_size, **(sizes | changed))
 
+    @classmethod
+    def bert(cls, vocab_size: int, **changed: Any) -> TransformerConfig:
+        """BERT base (Devlin et al. 2018, §3): 12 layers, 768 wide, 12 heads, 512 positions.
+
+        As released: biases, GELU by tanh, N(0, 0.02) cut off at two deviations, ε 1e-12 in
+        LayerNorm, dropout 0.1 everywhere. BERT large is 24 layers, 1024 wide, hidden 4096, 16
+        heads.
+        """
+        init = nn.initializers.truncated_normal(0.02)
+        given: dict[str, Any] = {
+            "num_layers": 12,
+            "width": 768,
+            "hidden": 3072,
+            "num_heads": 12,
+            "scale_embeddings": False,
+            "positions": "learned",
+            "num_types": 2,
+            "norm_inputs": True,
+            "activation": nn.gelu,
+            "attention_bias": True,
+            "attention_dropout_rate": 0.1,
+            "norm_epsilon": 1e-12,
+            "kernel_init": init,
+            "embedding_init": init,
+        }
+        return cls(vocab_size, **(given | changed))
+
     def attention(self, route: Route | None = None, **changed: Any) -> MultiHeadAttention:
         """The self-attention of a layer; change it and give it to a model as `attention=`.
 
@@ -151,7 +185,7 @@ class TransformerConfig:
             "out_features": self.width,
             "route": AllPairs() if route is None else route,
             "rotary": self.positions == "rotary",
-            "use_bias": False,  # as the paper has it: W^Q, W^K, W^V, W^O only
+            "use_bias": self.attention_bias,  # the paper has W^Q, W^K, W^V, W^O only
             "dropout_rate": self.attention_dropout_rate,
             "dtype": self.dtype,
             "param_dtype": self.param_dtype,

@@ -179,6 +179,7 @@ class TransformerEncoder(nn.Module):
     def __call__(
         self,
         tokens: jax.Array,
+        types: jax.Array | None = None,
         *,
         segments: jax.Array | None = None,
         positions: jax.Array | None = None,
@@ -188,12 +189,15 @@ class TransformerEncoder(nn.Module):
 
         Args:
           tokens: token ids [B, T].
+          types: token types [B, T], less than `config.num_types`; None = all 0.
           segments: segment ids [B, T] of several sequences packed in a row.
           positions: positions [B, T] of the tokens, restarting with each segment.
           deterministic: whether dropout is off.
         """
         require_positions(self.config, segments, positions)
-        x = self.inputs(self.vocabulary.embed(tokens), positions, deterministic=deterministic)
+        x = self.inputs(
+            self.vocabulary.embed(tokens), positions, types, deterministic=deterministic
+        )
         mask = _visible(tok.lengths(tokens), segments)
         return self.encoder(x, mask=mask, deterministic=deterministic)[0]
 

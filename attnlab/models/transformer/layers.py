@@ -13,6 +13,7 @@ import jax.numpy as jnp
 
 from attnlab import positions as pos
 from attnlab.checks import require
+from attnlab.models.output import DeferredLogits
 from attnlab.models.transformer.config import TransformerConfig
 from attnlab.modules.cache import cache_index
 
@@ -42,12 +43,11 @@ class Vocabulary(nn.Module):
 
     def logits(self, x: jax.Array) -> jax.Array:
         """x E^T, [B, T, V] in at least float32, of x [B, T, D]."""
-        return jnp.einsum(
-            "btd,vd->btv",
-            x.astype(self._dtype),
-            self.embedding.astype(self._dtype),
-            preferred_element_type=jnp.promote_types(self._dtype, jnp.float32),
-        )
+        return self.deferred(x).logits()
+
+    def deferred(self, x: jax.Array, bias: jax.Array | None = None) -> DeferredLogits:
+        """x E^T + bias, of x [B, T, D], for a loss that computes it in blocks of tokens."""
+        return DeferredLogits(x.astype(self._dtype), self.embedding.astype(self._dtype), bias)
 
     @property
     def _dtype(self):
@@ -55,7 +55,9 @@ class Vocabulary(nn.Module):
 
 
 class Inputs(nn.Module):
-    """dropout(embeddings + positions): what the first layer reads.
+    """dropout(embeddings + positions + types): what the first layer reads.
+
+    With `config.norm_inputs` a LayerNorm is before the dropout.
 
     Attributes:
       config: configuration of the model.
@@ -68,6 +70,7 @@ class Inputs(nn.Module):
         self,
         x: jax.Array,
         positions: jax.Array | None = None,
+        types: jax.Array | None = None,
         *,
         deterministic: bool = True,
         decode: bool = False,
@@ -78,6 +81,7 @@ class Inputs(nn.Module):
           x: embeddings [B, T, D].
           positions: positions of the tokens, [B, T] or [T]; None = 0, 1, 2 …, or while decoding
             those after the last call.
+          types: types of the tokens, [B, T]; None = all 0.
           deterministic: whether dropout is off.
           decode: whether to count the tokens in the cache.
         """
@@ -103,6 +107,16 @@ class Inputs(nn.Module):
         if added.ndim == 2:
             added = added[None]
         x += added.astype(x.dtype)
+        require(
+            types is None or c.num_types > 0,
+            "types need a config with num_types; got types and num_types=0",
+        )
+        if c.num_types:
+            init = c.embedding_init or nn.initializers.normal(c.width**-0.5)
+            table = self.param("types", init, (c.num_types, c.width), c.param_dtype)
+            x += table[jnp.zeros((1, 1), jnp.int32) if types is None else types].astype(x.dtype)
+        if c.norm_inputs:
+            x = layer_norm(c, "norm")(x)
         return nn.Dropout(c.dropout_rate)(x, deterministic=deterministic)
 
     def _learned(self, positions: jax.Array) -> jax.Array:

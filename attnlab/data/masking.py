@@ -1,0 +1,262 @@
+"""Pairs of segments with masked tokens, as BERT is pre-trained on (Devlin et al. 2018, §3.1, A.1).
+
+    tokens  [CLS] a [MASK] of one segment [SEP] and a word of another [SEP]
+    types     0   0    0   0   0     0      0    1  1   1   1     1     1
+
+[CLS] is BOS, [SEP] is EOS, and [MASK] the id behind the tokenizer's. Pairs and masks are drawn as
+the data is read, by the number of the example in the endless order, so that they differ from epoch
+to epoch and neither a resumed run nor another number of processes changes them.
+
+Beside the released code: documents need not be long (a chunk is at least two lines), every pair is
+as long as it can be, and a random word is any id but PAD, which here says where a row ends.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import grain
+import numpy as np
+
+from attnlab.checks import require
+from attnlab.data.batching import TakeRows
+from attnlab.data.tokenizers import Tokenizer
+from attnlab.runs.errors import Invalid
+from attnlab.tokens import BOS, EOS, PAD
+
+__all__ = ["MaskedPairs", "Masking", "fixed_batches", "joined", "masked_batches", "statistics"]
+
+Row = dict[str, Any]
+
+
+def joined(a: np.ndarray, b: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
+    """[CLS] a [SEP] b [SEP], or [CLS] a [SEP], and the segment of each token, 0 or 1; int32."""
+    parts = [np.array([BOS, *a, EOS], np.int32)]
+    if b is not None:
+        parts.append(np.array([*b, EOS], np.int32))
+    types = [np.full(len(part), i, np.int32) for i, part in enumerate(parts)]
+    return np.concatenate(parts), np.concatenate(types)
+
+
+@dataclasses.dataclass(frozen=True)
+class Masking:
+    """What becomes of a token that is to be predicted.
+
+    Attributes:
+      mask: percent of them that [MASK] replaces.
+      same: percent that stays.
+      random: percent that a random word replaces.
+      share: part of all tokens that is to be predicted.
+
+    Raises:
+      ValueError: the percents do not make 100.
+    """
+
+    mask: int = 80
+    same: int = 10
+    random: int = 10
+    share: float = 0.15
+
+    def __post_init__(self) -> None:
+        percents = (self.mask, self.same, self.random)
+        require(
+            sum(percents) == 100 and min(percents) >= 0,
+            f"mask, same and random must be percents that make 100; got {percents}",
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class MaskedPairs:
+    """Chunks of documents, each a pair of segments when it is drawn.
+
+    Attributes:
+      documents: token ids of each line of each document.
+      vocab_size: number of ids of the tokenizer, which is the id of [MASK]; the model has one more.
+      max_length: number of tokens of a row.
+      masking: what becomes of tokens that are to be predicted.
+      max_predictions: number of tokens of a row that are predicted at most; None = all of the
+        masking's share.
+
+    Raises:
+      Invalid: there are fewer than two documents, or none of two lines.
+    """
+
+    documents: Sequence[Sequence[np.ndarray]]
+    vocab_size: int
+    max_length: int
+    masking: Masking = Masking()
+    max_predictions: int | None = None
+
+    def __post_init__(self) -> None:
+        require(self.max_length >= 5, f"a pair has 5 tokens at least; got {self.max_length}")
+        if len(self.documents) < 2 or not self.chunks:
+            raise Invalid(
+                f"pre-training needs two documents and one of two lines; got {len(self.documents)} "
+                f"documents, {len(self.chunks)} with two lines (blank lines separate documents)"
+            )
+
+    @classmethod
+    def encoded(
+        cls, documents: Iterable[Sequence[str]], tokenizer: Tokenizer, **options: Any
+    ) -> MaskedPairs:
+        """The pairs of documents of lines of text."""
+        ids = [
+            [np.array(tokenizer.encode(line), np.int32) for line in document]
+            for document in documents
+        ]
+        return cls(ids, tokenizer.vocab_size, **options)
+
+    @property
+    def num_masked(self) -> int:
+        """How many positions to predict each row has room for, M."""
+        wanted = max(1, round(self.masking.share * self.max_length))
+        return min(wanted, self.max_predictions or wanted)
+
+    @functools.cached_property
+    def chunks(self) -> list[tuple[int, int, int]]:
+        """(document, first line, line behind the last): two lines at least, else as fit a row."""
+        found = []
+        for number, lines in enumerate(self.documents):
+            start = length = 0
+            for i, line in enumerate(lines):
+                full = length + len(line) > self.max_length - 3
+                if full and i - start >= 2 and i < len(lines) - 1:  # two lines on either side
+                    found.append((number, start, i))
+                    start, length = i, 0
+                length += len(line)
+            if len(lines) - start >= 2:
+                found.append((number, start, len(lines)))
+        return found
+
+    def __len__(self) -> int:
+        return len(self.chunks)
+
+    def draw(self, index: int, rng: np.random.Generator) -> Row:
+        """An example of a chunk: "tokens", "types" [T], "masked", "target" [M] and "next"."""
+        document, start, stop = self.chunks[index]
+        lines = self.documents[document]
+        middle = int(rng.integers(start + 1, stop))
+        follows = rng.random() < 0.5
+        a = np.concatenate(lines[start:middle])
+        if follows:
+            b = np.concatenate(lines[middle:stop])
+        else:
+            other = int(rng.integers(len(self.documents) - 1))
+            lines = self.documents[other + (other >= document)]
+            b = np.concatenate(lines[int(rng.integers(len(lines))) :])
+        tokens, types = joined(*cut(a, b, self.max_length - 3, rng))
+        return self._masked(tokens, types, rng) | {"next": np.int32(follows)}
+
+    def _masked(self, tokens: np.ndarray, types: np.ndarray, rng: np.random.Generator) -> Row:
+        words = np.flatnonzero((tokens != BOS) & (tokens != EOS))
+        count = min(self.num_masked, max(1, round(self.masking.share * len(tokens))), len(words))
+        chosen = np.sort(rng.permutation(words)[:count])
+        row = self._empty()
+        row["masked"][:count], row["target"][:count] = chosen, tokens[chosen]
+        kind = rng.random(count) * 100
+        others = rng.integers(PAD + 1, self.vocab_size + 1, count)  # with [MASK]
+        tokens = tokens.copy()
+        tokens[chosen] = np.where(kind < self.masking.mask, self.vocab_size, tokens[chosen])
+        is_random = kind >= 100 - self.masking.random
+        tokens[chosen[is_random]] = others[is_random]
+        row["tokens"][: len(tokens)], row["types"][: len(types)] = tokens, types
+        return row
+
+    def _empty(self) -> Row:
+        """A row that only fills a batch, with -1 as "next"."""
+        made: Row = {name: np.zeros(self.max_length, np.int32) for name in ("tokens", "types")}
+        made |= {name: np.zeros(self.num_masked, np.int32) for name in ("masked", "target")}
+        return made | {"next": np.int32(-1)}
+
+
+def cut(
+    a: np.ndarray, b: np.ndarray, most: int, rng: np.random.Generator
+) -> tuple[np.ndarray, np.ndarray]:
+    """Takes tokens off the longer segment, at either end, until both together fit."""
+    while len(a) + len(b) > most:
+        at_start = rng.random() < 0.5
+        if len(a) > len(b):
+            a = a[1:] if at_start else a[:-1]
+        else:
+            b = b[1:] if at_start else b[:-1]
+    return a, b
+
+
+def masked_batches(
+    pairs: MaskedPairs,
+    *,
+    batch_size: int,
+    seed: int,
+    process_index: int = 0,
+    process_count: int = 1,
+) -> grain.IterDataset:
+    """Endless batches, shuffled anew in every epoch, with a state as `train_batches` has it.
+
+    Args:
+      pairs: chunks to draw from.
+      batch_size: number of pairs in a global batch.
+      seed: seed of the order, the pairs and the masks.
+      process_index: index of this process, whose rows are as in `train_batches`.
+      process_count: number of processes, which must divide batch_size.
+
+    Returns:
+      A dataset of {"tokens", "types": [B, T], "masked", "target": [B, M], "next": [B]}, int32,
+      B = batch_size / process_count; PAD fills rows, and "target" where fewer are masked.
+    """
+    require(
+        batch_size > 0 and batch_size % process_count == 0,
+        f"batch_size must be a multiple of the number of processes; got {batch_size} for "
+        f"{process_count}",
+    )
+    order = grain.MapDataset.range(len(pairs)).seed(seed).shuffle().repeat()
+    rows = order.random_map(pairs.draw).batch(batch_size)
+    mine = rows.map(TakeRows(process_index, process_count))
+    return mine.to_iter_dataset(grain.ReadOptions(num_threads=0))
+
+
+def fixed_batches(
+    pairs: MaskedPairs, *, batch_size: int, seed: int = 0
+) -> Iterator[dict[str, np.ndarray]]:
+    """Yields each chunk once, always as the same pair with the same masks; the last batch filled.
+
+    Args:
+      pairs: chunks to draw from.
+      batch_size: number of rows of every batch.
+      seed: seed of the pairs and the masks.
+    """
+    for start in range(0, len(pairs), batch_size):
+        indices = range(start, min(start + batch_size, len(pairs)))
+        rows = [pairs.draw(i, np.random.default_rng((seed, i))) for i in indices]
+        rows += [pairs._empty()] * (batch_size - len(rows))
+        yield {name: np.stack([row[name] for row in rows]) for name in rows[0]}
+
+
+def statistics(batches: Iterable[Mapping[str, np.ndarray]], mask_id: int) -> dict[str, float]:
+    """Shares that were drawn: "predicted" of all tokens; "mask", "same", "random"; "next".
+
+    A random word that is the same, or [MASK], by chance counts as that.
+
+    Args:
+      batches: batches of `masked_batches`.
+      mask_id: id of [MASK].
+    """
+    counts = dict.fromkeys(("tokens", "predicted", "mask", "same", "pairs", "next"), 0)
+    for batch in batches:
+        real = batch["target"] != PAD
+        now = np.take_along_axis(batch["tokens"], batch["masked"], axis=1)[real]
+        counts["tokens"] += int((batch["tokens"] != PAD).sum())
+        counts["predicted"] += int(real.sum())
+        counts["mask"] += int((now == mask_id).sum())
+        counts["same"] += int((now == batch["target"][real]).sum())
+        counts["pairs"] += int((batch["next"] >= 0).sum())
+        counts["next"] += int((batch["next"] == 1).sum())
+    shares = {name: counts[name] / counts["predicted"] for name in ("mask", "same")}
+    return {
+        "predicted": counts["predicted"] / counts["tokens"],
+        **shares,
+        "random": 1 - sum(shares.values()),
+        "next": counts["next"] / counts["pairs"],
+    }

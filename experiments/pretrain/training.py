@@ -1,0 +1,166 @@
+"""The text of a run, and the training of one model on it."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import itertools
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from attnlab.data.lines import read_blocks
+from attnlab.data.masking import MaskedPairs, fixed_batches, masked_batches, statistics
+from attnlab.data.tokenizers import Tokenizer
+from attnlab.models.bert import BertPretraining
+from attnlab.runs.errors import Invalid
+from attnlab.training.loop import Task
+from attnlab.training.masked import MaskedCrossEntropy
+from attnlab.training.pretrained import Pretrained, make_tokenizer, read
+from experiments.pretrain.settings import Cell, Settings
+
+__all__ = ["Corpus", "masked_shares", "open_corpus", "open_start", "task"]
+
+_COUNTED = 50  # batches whose masks are counted for the report
+# Settings that must be the same to go on from a checkpoint.
+_IDENTITY = (
+    "steps",
+    "batch_size",
+    "length",
+    "max_predictions",
+    "learning_rate",
+    "warmup_steps",
+    "validate_every",
+    "accumulate",
+    "held_out",
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Corpus:
+    """A text in documents.
+
+    Attributes:
+      name: name of its file.
+      digest: hash of the text.
+      training: lines of each document to train on.
+      validation: lines of each document that is held out.
+      tokenizer: tokenizer, trained on the training documents if it is one to train.
+    """
+
+    name: str
+    digest: str
+    training: list[list[str]]
+    validation: list[list[str]]
+    tokenizer: Tokenizer
+
+    def pairs(self, settings: Settings, cell: Cell, *, held_out: bool = False) -> MaskedPairs:
+        """The pairs of a training, or those that are held out, which every one has alike."""
+        return MaskedPairs.encoded(
+            self.validation if held_out else self.training,
+            self.tokenizer,
+            max_length=settings.length,
+            max_predictions=settings.max_predictions,
+            **({} if held_out else {"masking": cell.percents}),
+        )
+
+
+def open_corpus(settings: Settings, start: Pretrained | None) -> Corpus:
+    """The text of the settings.
+
+    Args:
+      settings: settings of the run.
+      start: model to start from, whose tokenizer the text gets; None = none.
+
+    Raises:
+      Invalid: it is missing, not text, or has too few documents.
+    """
+    assert settings.input is not None
+    path = Path(settings.input)
+    documents = [lines for _, lines in read_blocks(path)]
+    if not documents:
+        raise Invalid(f"--input={path}: there is no document in it; give a text")
+    last = max(1, round(settings.held_out * len(documents)))
+    training, validation = documents[:-last], documents[-last:]
+    tokenizer = (
+        start.tokenizer
+        if start
+        else make_tokenizer(
+            settings.tokenizer,
+            itertools.chain(*training),
+            vocab_size=settings.vocab_size,
+            cache_dir=settings.cache_dir,
+        )
+    )
+    digest = hashlib.sha256("\n\n".join(map("\n".join, documents)).encode()).hexdigest()
+    return Corpus(path.name, digest, training, validation, tokenizer)
+
+
+def open_start(settings: Settings) -> dict[int, Pretrained]:
+    """The models to start from, by the seed that they were trained with.
+
+    Raises:
+      Invalid: there are none, or of another size or vocabulary.
+    """
+    if settings.init_from is None:
+        return {}
+    found = {one.seed: one for one in read(Path(settings.init_from))}
+    for one in found.values():
+        if one.sizes != settings.sizes():
+            raise Invalid(
+                f"--init_from={settings.init_from}: a model of {one.sizes}; give its sizes, with "
+                "--max_length where --length is another"
+            )
+        kind = "bytes" if one.tokenizer.digest == "bytes" else "sentencepiece"
+        words = one.tokenizer.vocab_size
+        if kind != settings.tokenizer or (kind != "bytes" and words != settings.vocab_size):
+            raise Invalid(
+                f"--init_from={settings.init_from}: a checkpoint of another vocabulary, {kind} of "
+                f"{words} ids; give --tokenizer and --vocab_size as it has them"
+            )
+    return found
+
+
+def task(
+    cell: Cell, settings: Settings, corpus: Corpus, start: Pretrained | None
+) -> Task[BertPretraining]:
+    """Model, objective and pairs of a training."""
+    config, attention = settings.sizes().build(corpus.tokenizer.vocab_size + 1)
+    processes = {"process_index": jax.process_index(), "process_count": jax.process_count()}
+    batches = masked_batches(
+        corpus.pairs(settings, cell), batch_size=settings.batch_size, seed=cell.seed, **processes
+    )
+    rows = slice(jax.process_index(), None, jax.process_count())
+    held_out = corpus.pairs(settings, cell, held_out=True)
+    validation = [
+        {name: x[rows] for name, x in batch.items()}
+        for batch in fixed_batches(held_out, batch_size=settings.batch_size)
+    ]
+    kept = settings.as_json()
+    identity: dict[str, Any] = {
+        **dataclasses.asdict(cell),
+        **{name: kept[name] for name in _IDENTITY},
+        "sizes": dataclasses.asdict(settings.sizes()),
+        "tokenizer": corpus.tokenizer.digest,
+        "text": corpus.digest,
+        "start": start and start.title,
+    }
+    return Task(
+        BertPretraining(config, attention),
+        MaskedCrossEntropy(next_sentence=cell.objective == "mlm_nsp"),
+        batches,
+        lambda: validation,
+        identity,
+        streams=settings.sizes().streams,
+        start=None if start is None else lambda drawn: jax.tree.map(np.asarray, start.params),
+    )
+
+
+def masked_shares(cell: Cell, settings: Settings, corpus: Corpus) -> dict[str, float]:
+    """What the first batches of a training have masked."""
+    batches = masked_batches(
+        corpus.pairs(settings, cell), batch_size=settings.batch_size, seed=cell.seed
+    )
+    return statistics(itertools.islice(iter(batches), _COUNTED), corpus.tokenizer.vocab_size)

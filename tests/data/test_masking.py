@@ -1,0 +1,125 @@
+import itertools
+
+import numpy as np
+import pytest
+
+from attnlab.data.masking import (
+    MaskedPairs,
+    Masking,
+    fixed_batches,
+    joined,
+    masked_batches,
+    statistics,
+)
+from attnlab.runs.errors import Invalid
+from attnlab.tokens import BOS, EOS, PAD
+
+WORDS = 300  # and so the id of [MASK]
+
+
+def documents(sizes=(2, 5, 3, 1, 4), length=7):
+    """Each token says where it stands: no two are alike."""
+    ids = itertools.count(4)
+    return [[np.array([next(ids) for _ in range(length)]) for _ in range(n)] for n in sizes]
+
+
+def pairs(**options):
+    return MaskedPairs(documents(), WORDS, **{"max_length": 41, **options})
+
+
+def restored(row):
+    """The tokens before they were masked."""
+    tokens, real = row["tokens"].copy(), row["target"] != PAD
+    tokens[row["masked"][real]] = row["target"][real]
+    return tokens
+
+
+def test_a_row_is_two_segments_and_what_was_masked_is_its_target():
+    source = pairs()
+    starts = {int(line[0]): d for d, lines in enumerate(source.documents) for line in lines}
+    for i in range(200):
+        row = source.draw(i % len(source), np.random.default_rng(i))
+        tokens = restored(row)[: (row["tokens"] != PAD).sum()]
+        first, second = np.flatnonzero(tokens == EOS)
+        assert tokens[0] == BOS and second == len(tokens) - 1 <= 40
+        assert (row["types"] == (np.arange(41) > first) * (np.arange(41) <= second)).all()
+        a, b = tokens[1:first], tokens[first + 1 : second]
+        for segment in (a, b):  # consecutive words of one document
+            assert (np.diff(segment) == 1).all()
+        count = (row["target"] != PAD).sum()
+        assert count == max(1, round(0.15 * len(tokens)))
+        assert len(set(row["masked"][:count])) == count
+        if int(a[0]) in starts and int(b[0]) in starts and row["next"]:
+            assert b[0] == a[-1] + 1
+        if not row["next"]:
+            assert b[0] != a[-1] + 1
+    assert {len(source.draw(0, np.random.default_rng(0))[x]) for x in ("masked", "target")} == {6}
+
+
+def test_shares_are_the_papers():
+    batches = itertools.islice(iter(masked_batches(pairs(), batch_size=200, seed=0)), 12)
+    found = statistics(batches, WORDS)
+    # Of rows this short, 15 % in whole tokens is up to 3 of 17.
+    wanted = {"predicted": 0.16, "mask": 0.8, "same": 0.1, "random": 0.1, "next": 0.5}
+    assert found == {name: pytest.approx(x, abs=0.02) for name, x in wanted.items()}
+    other = MaskedPairs(documents(), WORDS, max_length=41, masking=Masking(0, 20, 80))
+    found = statistics(fixed_batches(other, batch_size=4), WORDS)
+    assert found["mask"] < 0.1 and found["random"] > 0.6
+    with pytest.raises(ValueError, match=r"make 100; got \(80, 10, 20\)"):
+        Masking(80, 10, 20)
+
+
+def test_each_epoch_has_other_masks_and_a_resumed_run_the_same():
+    dataset = masked_batches(pairs(), batch_size=len(pairs()), seed=1)
+    batches = iter(dataset)
+    first, state = next(batches), batches.get_state()
+    second = next(batches)
+    epochs = [sorted(map(tuple, batch["tokens"])) for batch in (first, second)]
+    assert epochs[0] != epochs[1]
+    again = iter(dataset)
+    again.set_state(state)
+    for name, x in next(again).items():
+        np.testing.assert_array_equal(x, second[name])
+
+
+def test_processes_share_the_batches_of_one():
+    whole = next(iter(masked_batches(pairs(), batch_size=6, seed=1)))
+    parts = [
+        next(iter(masked_batches(pairs(), batch_size=6, seed=1, process_index=i, process_count=2)))
+        for i in range(2)
+    ]
+    for name, x in whole.items():
+        np.testing.assert_array_equal(np.stack([p[name] for p in parts], 1).reshape(x.shape), x)
+    with pytest.raises(ValueError, match="multiple of the number of processes; got 5 for 2"):
+        masked_batches(pairs(), batch_size=5, seed=1, process_count=2)
+
+
+def test_fixed_batches_have_each_chunk_once_and_fill_the_last():
+    source = pairs(max_length=19)
+    found = [list(fixed_batches(source, batch_size=4)) for _ in range(2)]
+    for one, two in zip(*found, strict=True):
+        assert all((one[name] == two[name]).all() for name in one)
+    following = np.concatenate([batch["next"] for batch in found[0]])
+    assert (following >= 0).sum() == len(source) and len(following) % 4 == 0
+    filled = found[0][-1]["next"] < 0
+    assert filled.any() and not found[0][-1]["tokens"][filled].any()
+
+
+def test_all_lines_but_those_alone_are_in_chunks():
+    source = pairs(max_length=19)  # a chunk has two lines even where they are too long
+    lines = {(d, i) for d, start, stop in source.chunks for i in range(start, stop)}
+    assert lines == {(d, i) for d, n in enumerate((2, 5, 3, 1, 4)) for i in range(n) if n > 1}
+    assert all(stop - start >= 2 for _, start, stop in source.chunks)
+
+
+def test_what_cannot_be_paired_is_refused():
+    with pytest.raises(Invalid, match="got 1 documents, 1 with two lines"):
+        MaskedPairs(documents([3]), WORDS, 20)
+    with pytest.raises(Invalid, match="got 2 documents, 0 with two lines"):
+        MaskedPairs(documents([1, 1]), WORDS, 20)
+
+
+def test_joined_segments_have_types():
+    tokens, types = joined(np.array([7, 8]), np.array([9]))
+    assert tokens.tolist() == [BOS, 7, 8, EOS, 9, EOS] and types.tolist() == [0, 0, 0, 0, 1, 1]
+    assert joined(np.array([7]))[1].tolist() == [0, 0, 0]

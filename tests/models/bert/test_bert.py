@@ -1,0 +1,185 @@
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from attnlab import routes
+from attnlab.models import BertClassifier, BertPretraining, TransformerConfig
+from attnlab.models.output import DeferredLogits
+from attnlab.training.objective import token_sums
+
+DENSE = routes.AllPairs("dense")  # compiles fastest
+CONFIG = TransformerConfig.bert(
+    23, num_layers=2, width=12, hidden=17, num_heads=3, max_length=11, dropout_rate=0.0,
+    attention_dropout_rate=0.0,
+)  # fmt: skip
+TOKENS = jnp.array([[1, 7, 8, 9, 2, 5, 6, 2, 0], [1, 4, 2, 22, 11, 2, 0, 0, 0]])
+TYPES = jnp.array([[0, 0, 0, 0, 0, 1, 1, 1, 0], [0, 0, 0, 1, 1, 1, 0, 0, 0]])
+MASKED = jnp.array([[2, 5], [4, 0]])
+KEY = jax.random.key(0)
+pytestmark = pytest.mark.usefixtures("quick_compile")
+
+
+def pretraining(route=DENSE, **changed):
+    config = dataclasses.replace(CONFIG, **changed)
+    return BertPretraining(config, config.attention(route))
+
+
+def drawn(model):
+    """Variables that are not near 0, as they are at first, with biases that say something."""
+    shapes = jax.eval_shape(lambda: model.init(KEY, TOKENS, TYPES, masked=MASKED))
+    draw = np.random.default_rng(0)
+    return jax.tree.map(lambda x: jnp.asarray(draw.normal(size=x.shape) * 0.3, x.dtype), shapes)
+
+
+@pytest.fixture(scope="module")
+def variables():
+    return drawn(pretraining())
+
+
+@pytest.mark.parametrize(
+    ("vocab_size", "sizes", "bert", "with_heads"),
+    [
+        (30522, {}, 109_482_240, 110_106_428),
+        (28996, {}, 108_310_272, None),
+        (30522, {"num_layers": 24, "width": 1024, "hidden": 4096, "num_heads": 16},
+         335_141_888, 336_226_108),
+        (30522, {"num_layers": 3}, 45_691_392, None),
+        (30522, {"num_layers": 12, "width": 1024, "hidden": 4096, "num_heads": 16},
+         183_987_200, None),
+    ],
+)  # fmt: skip
+def test_parameters_are_those_of_the_paper(vocab_size, sizes, bert, with_heads):
+    model = BertPretraining(TransformerConfig.bert(vocab_size, scan_layers=True, **sizes))
+    shapes = jax.eval_shape(model.init, KEY, TOKENS, masked=MASKED)["params"]
+    assert sum(x.size for x in jax.tree.leaves(shapes["bert"])) == bert
+    if with_heads is not None:
+        assert sum(x.size for x in jax.tree.leaves(shapes)) == with_heads
+
+
+def test_matrices_begin_as_released():
+    model = pretraining(width=48, num_heads=3, hidden=200)
+    params = jax.jit(lambda: model.init(KEY, TOKENS, masked=MASKED))()["params"]
+    for path, x in jax.tree.leaves_with_path(params):
+        name = jax.tree_util.keystr(path)
+        if path[-1].key == "bias":
+            assert not x.any(), name
+        elif path[-1].key == "scale":
+            assert (x == 1).all(), name
+        else:
+            assert jnp.abs(x).max() <= 0.04, name  # 2 σ; σ of what is left is 0.88 · 0.02
+            assert x.size < 500 or 0.016 < x.std() < 0.0195, name
+
+
+@pytest.mark.parametrize(
+    "route",
+    [
+        routes.Window(10, 10),
+        # One bucket and one chunk over all: queries are their keys, and nothing else changes.
+        routes.LSH(num_hashes=1, num_buckets=1, chunk_size=16),
+    ],
+    ids=["window", "lsh"],
+)
+def test_any_attention_reads_no_padding(variables, route):
+    model = pretraining(route)
+    made = drawn(model)
+    if not route.shares_qk:
+        made = variables
+        exact = pretraining().apply(made, TOKENS, TYPES, masked=MASKED)
+        np.testing.assert_allclose(model.apply(made, TOKENS, TYPES, masked=MASKED).next, exact.next,
+                                   atol=1e-5)  # fmt: skip
+    short = model.apply(made, TOKENS[1:, :6], TYPES[1:, :6], masked=MASKED[1:])
+    long = model.apply(made, TOKENS[1:], TYPES[1:], masked=MASKED[1:])
+    np.testing.assert_allclose(long.next, short.next, atol=1e-5)
+    np.testing.assert_allclose(long.masked.logits(), short.masked.logits(), atol=1e-5)
+    other = model.apply(made, TOKENS[1:].at[0, 1].set(9), TYPES[1:], masked=MASKED[1:])
+    assert jnp.abs(other.next - long.next).max() > 1e-4  # the first token sees what comes later
+
+
+def test_masked_tokens_are_those_at_the_positions(variables):
+    all_at = jnp.broadcast_to(jnp.arange(9), (2, 9))
+    model = pretraining()
+    every = model.apply(variables, TOKENS, TYPES, masked=all_at).masked.logits()
+    some = model.apply(variables, TOKENS, TYPES, masked=MASKED).masked.logits()
+    np.testing.assert_allclose(some[0], every[0, jnp.array([2, 5])], atol=1e-5)
+    # Tied: what moves the embedding of one word moves its logit.
+    moved = jax.tree.map(lambda x: x, variables)
+    moved["params"]["bias"] = variables["params"]["bias"].at[3].add(1.0)
+    again = model.apply(moved, TOKENS, TYPES, masked=MASKED).masked.logits()
+    np.testing.assert_allclose(again - some, jnp.zeros_like(some).at[..., 3].set(1), atol=1e-5)
+
+
+def test_types_and_positions_have_their_limits(variables):
+    with pytest.raises(ValueError, match="positions for max_length=11 tokens; got 12"):
+        pretraining().apply(variables, jnp.full((1, 12), 4), masked=MASKED[:1])
+    with pytest.raises(ValueError, match="types need a config with num_types"):
+        model = pretraining(num_types=0)
+        model.init(KEY, TOKENS, TYPES, masked=MASKED)
+    with pytest.raises(ValueError, match="labelled must be one of 'sequence', 'tokens', 'span'"):
+        BertClassifier(CONFIG, labelled="word").init(KEY, TOKENS)
+
+
+@pytest.mark.parametrize("block", [3, 5, 100])
+def test_a_loss_in_blocks_is_the_loss(block):
+    draw = np.random.default_rng(0)
+    x, e, b = (jnp.asarray(draw.normal(size=s), jnp.float32) for s in ((2, 5, 7), (13, 7), (13,)))
+    targets = jnp.asarray(draw.integers(0, 13, (2, 5))).at[1, 3:].set(0)
+    weights = jnp.asarray(draw.uniform(size=(2, 5)), jnp.float32)
+
+    def loss(arrays, block):
+        logits = DeferredLogits(*arrays, block=block or 1)
+        sums = token_sums(
+            logits if block else logits.logits(), targets, label_smoothing=0.1, weights=weights
+        )
+        return sums["loss"], sums
+
+    (_, found), grads = jax.value_and_grad(loss, has_aux=True)((x, e, b), block)
+    (_, wanted), wanted_grads = jax.value_and_grad(loss, has_aux=True)((x, e, b), None)
+    for got, want in zip(jax.tree.leaves((found, grads)), jax.tree.leaves((wanted, wanted_grads)),
+                         strict=True):  # fmt: skip
+        np.testing.assert_allclose(got, want, rtol=2e-5, atol=1e-5)
+
+
+def test_a_loss_in_blocks_does_not_hold_all_logits():
+    tokens, words, width, block = 512, 4096, 8, 32
+
+    def memory(deferred):
+        def loss(x, e):
+            logits = DeferredLogits(x, e, block=block)
+            targets = jnp.ones((1, tokens), jnp.int32)
+            return token_sums(logits if deferred else logits.logits(), targets)["loss"]
+
+        x, e = jnp.zeros((1, tokens, width)), jnp.zeros((words, width))
+        compiled = jax.jit(jax.grad(loss, argnums=(0, 1))).lower(x, e).compile()
+        return compiled.memory_analysis().temp_size_in_bytes
+
+    assert memory(True) < 4 * tokens * words / 4 < memory(False)
+
+
+class TestClassifier:
+    def logits(self, labelled, tokens=TOKENS, types=TYPES, **options):
+        model = BertClassifier(CONFIG, 3, labelled, CONFIG.attention(DENSE), **options)
+        return model.init_with_output(jax.random.key(0), tokens, types)[0]
+
+    def test_what_is_labelled_has_the_logits(self):
+        assert self.logits("sequence").shape == (2, 3)
+        assert self.logits("tokens").shape == (2, 9, 3)
+        span = self.logits("span")
+        assert span.shape == (2, 2, 9)
+        within = (TYPES == 1).at[:, 0].set(True)
+        assert (jnp.isfinite(span) == within[:, None]).all()
+        anywhere = jnp.isfinite(self.logits("span", types=None)[:, 0])
+        assert (anywhere == (TOKENS != 0)).all()
+
+    @pytest.mark.parametrize("labelled", ["sequence", "tokens"])
+    def test_frozen_trains_the_classes_alone(self, labelled):
+        model = BertClassifier(CONFIG, 3, labelled, CONFIG.attention(DENSE), frozen=True)
+        made = jax.jit(lambda: model.init(KEY, TOKENS, TYPES))()
+        grads = jax.grad(lambda v: jnp.square(model.apply(v, TOKENS, TYPES)).sum())(made)["params"]
+        assert not any(x.any() for x in jax.tree.leaves(grads["bert"]))
+        assert grads["classes"]["kernel"].any()
+        short, long = (model.apply(made, TOKENS[:, :t], TYPES[:, :t]) for t in (8, 9))
+        long = long if labelled == "sequence" else long[:, :8]
+        np.testing.assert_allclose(long, short, atol=1e-5)

@@ -1,0 +1,86 @@
+"""A model with the weights of Hugging Face's BERT computes what it does."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from attnlab.models.bert import Bert, from_hugging_face
+
+pytestmark = pytest.mark.slow
+WHY = "the peer is the oracle; it comes with the extra `compat`"
+SIZES = {
+    "vocab_size": 53,
+    "hidden_size": 24,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 3,
+    "intermediate_size": 31,
+    "max_position_embeddings": 17,
+    "type_vocab_size": 2,
+    "hidden_act": "gelu_new",
+}
+
+
+@pytest.fixture(scope="module")
+def torch():
+    """Not imported until a test runs: it takes seconds, and `transformers` as well."""
+    return pytest.importorskip("torch", reason=WHY)
+
+
+@pytest.fixture(scope="module")
+def theirs(torch):
+    transformers = pytest.importorskip("transformers", reason=WHY)
+    torch.manual_seed(0)
+    model = transformers.BertForPreTraining(transformers.BertConfig(**SIZES))
+    for p in model.parameters():  # theirs are nearly 0, and biases and norms say nothing
+        torch.nn.init.normal_(p, std=0.3)
+    return model.double().eval()
+
+
+def load(theirs, **changed):
+    return from_hugging_face(
+        theirs.config.to_dict() | changed, theirs.state_dict(), param_dtype=jnp.float64
+    )
+
+
+@pytest.mark.parametrize("activation", ["gelu_new", "gelu"])
+def test_states_and_heads(x64, torch, theirs, activation):
+    draw = np.random.default_rng(0)
+    tokens, types = draw.integers(1, 53, (2, 11)), draw.integers(0, 2, (2, 11))
+    tokens[1, 8:] = 0
+    masked = np.array([[1, 4, 10], [7, 0, 3]])
+    theirs.config.hidden_act = activation
+    peer = type(theirs)(theirs.config).double().eval()
+    peer.load_state_dict(theirs.state_dict())
+    with torch.no_grad():
+        given = {
+            "input_ids": torch.from_numpy(tokens),
+            "token_type_ids": torch.from_numpy(types),
+            "attention_mask": torch.from_numpy((tokens != 0).astype(int)),
+        }
+        want = peer(**given)
+        states, pooled = (x.numpy() for x in peer.bert(**given).to_tuple())
+    model, variables = load(peer)
+    got = model.apply(variables, tokens, types, masked=masked)
+    logits = np.take_along_axis(want.prediction_logits.numpy(), masked[..., None], axis=1)
+    np.testing.assert_allclose(got.masked.logits(), logits, atol=1e-9)
+    # In their labels 0 is a segment that follows.
+    np.testing.assert_allclose(got.next, want.seq_relationship_logits.numpy()[:, ::-1], atol=1e-9)
+    ours = Bert(model.config).apply({"params": variables["params"]["bert"]}, tokens, types)
+    real = (tokens != 0)[..., None]
+    np.testing.assert_allclose(np.where(real, ours[0], 0), np.where(real, states, 0), atol=1e-9)
+    np.testing.assert_allclose(ours[1], pooled, atol=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"hidden_act": "swish"}, "hidden_act must be one of"),
+        ({"is_decoder": True}, "learned positions has is_decoder=False; got True"),
+        ({"num_hidden_layers": 2}, r"weights must be of this configuration; got \["),
+        ({"num_hidden_layers": 4}, "no 'encoder.layer.3.attention.self.query.weight'"),
+        ({"vocab_size": 54}, "got 'embeddings.word_embeddings.weight'"),
+    ],
+)
+def test_other_configurations_are_refused(theirs, changed, said):
+    with pytest.raises(ValueError, match=said):
+        load(theirs, **changed)

@@ -1,0 +1,50 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from attnlab.models.bert import Pretraining
+from attnlab.models.output import DeferredLogits
+from attnlab.training.masked import MaskedCrossEntropy
+
+DRAW = np.random.default_rng(0)
+X, E = (jnp.asarray(DRAW.normal(size=s), jnp.float32) for s in ((3, 2, 5), (7, 5)))
+NEXT = jnp.asarray(DRAW.normal(size=(3, 2)), jnp.float32)
+BATCH = {
+    "tokens": jnp.array([[1, 4, 2, 5], [1, 3, 3, 0], [0, 0, 0, 0]]),
+    "types": jnp.zeros((3, 4), jnp.int32),
+    "masked": jnp.array([[1, 3], [2, 0], [0, 0]]),
+    "target": jnp.array([[6, 4], [5, 0], [0, 0]]),
+    "next": jnp.array([1, 0, -1]),
+}
+
+
+@pytest.mark.parametrize("next_sentence", [True, False])
+def test_both_means_are_over_the_whole_batch(next_sentence):
+    objective = MaskedCrossEntropy(next_sentence)
+    outputs = Pretraining(DeferredLogits(X, E), NEXT)
+    log_p = jax.nn.log_softmax(X @ E.T)
+    masked = -(log_p[0, 0, 6] + log_p[0, 1, 4] + log_p[1, 0, 5]) / 3
+    pairs = -(jax.nn.log_softmax(NEXT)[0, 1] + jax.nn.log_softmax(NEXT)[1, 0]) / 2
+    wanted = float(masked + next_sentence * pairs)
+
+    assert objective.inputs(BATCH).keys() == {"tokens", "types", "masked"}
+    sums, counts = objective.sums(outputs, BATCH), objective.counts(BATCH)
+    assert {name: int(x) for name, x in counts.items()} == {"tokens": 7, "masked": 3, "pairs": 2}
+    loss = objective.loss(sums, {name: x / counts["masked"] for name, x in counts.items()})
+    assert float(loss) / 3 == pytest.approx(wanted, rel=1e-5)
+    means = objective.means(*({k: float(x) for k, x in found.items()} for found in (sums, counts)))
+    assert means["loss"] == pytest.approx(wanted, rel=1e-5)
+    right = (NEXT[0, 1] > NEXT[0, 0], NEXT[1, 0] > NEXT[1, 1])
+    assert means["next_accuracy"] == pytest.approx(float(sum(right)) / 2)
+    assert set(objective.shown) <= means.keys() and objective.headline in means
+
+
+def test_rows_that_fill_a_batch_have_no_gradient():
+    def loss(x, following):
+        sums = MaskedCrossEntropy().sums(Pretraining(DeferredLogits(x, E), following), BATCH)
+        return sums["masked_nll"] + sums["next_nll"]
+
+    of_masked, of_next = jax.grad(loss, argnums=(0, 1))(X, NEXT)
+    assert not of_masked[2].any() and not of_masked[1, 1].any() and of_masked[1, 0].any()
+    assert not of_next[2].any() and jnp.isfinite(of_next).all() and of_next[:2].all()
