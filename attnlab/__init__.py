@@ -42,6 +42,7 @@ from attnlab.ops.attention import (
     general_attention,
     location_attention,
 )
+from attnlab.ops.hard import hard_attention
 from attnlab.ops.local import local_attention, window_attention
 from attnlab.ops.lsh.attention import LSHOptions, lsh_attention
 from attnlab.ops.lsh.cross import lsh_cross_attention
@@ -72,6 +73,8 @@ __all__ = [
     "Pallas",
     # on which devices
     "over",
+    # one key, sampled or the likeliest
+    "hard_attention",
     # exact within a window
     "local_attention",
     "window_attention",

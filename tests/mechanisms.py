@@ -16,6 +16,7 @@ import pytest
 from attnlab import masks
 from attnlab.bench.oracle_scores import SCORES, ScoreCase, Sizes
 from attnlab.ops.attention import attention
+from attnlab.ops.hard import hard_attention
 from attnlab.ops.local import local_attention, window_attention
 from attnlab.ops.lsh.attention import lsh_attention
 from attnlab.ops.lsh.cross import lsh_cross_attention
@@ -132,6 +133,24 @@ def window(implementation: str) -> Mechanism:
     )
 
 
+def hard(case: ScoreCase) -> Mechanism:
+    """The likeliest key, with all that has a gradient: its value, log α, entropy, the weights."""
+    base = exact(case, "dense")
+
+    def apply(arrays, mask):
+        parameters = (x for name, x in sorted(arrays.items()) if name.startswith("parameter"))
+        choice = hard_attention(
+            *(arrays[name] for name in "qkv"),
+            score=case.build(*parameters),
+            mask=mask,
+            straight_through=True,
+        )
+        said = (choice.log_prob + choice.entropy).astype(choice.context.dtype)
+        return choice.context + said[..., None]
+
+    return replace(base, name=f"hard_{case.name}", apply=apply, plain=None)
+
+
 def local(name: str, *, gaussian: bool) -> Mechanism:
     """Luong's local-m, whose centers are fixed, and local-p, whose centers are an array."""
 
@@ -220,6 +239,7 @@ MECHANISMS: tuple[Mechanism, ...] = (
     *(exact(case, name) for case in SCORES for name in ("blockwise", "dense")),
     window("blockwise"),
     window("dense"),
+    *(hard(case) for case in SCORES if case.name in ("scaled_dot", "additive")),
     local("local_m", gaussian=False),
     local("local_p", gaussian=True),
     *(make(name) for make in (lsh_self, lsh_cross) for name in ("sorted", "dense")),
@@ -232,6 +252,7 @@ DAILY = [
         "dot-blockwise",
         "additive-dense",
         "window-blockwise",
+        "hard_additive",
         "local_m",
         "lsh-sorted",
         "lsh_cross-dense",

@@ -33,6 +33,11 @@ W = np.random.default_rng(1).normal(size=(HEADS, WIDTH)).astype("f")
 KEY = jax.random.key(7)
 LSH = routes.LSH(num_hashes=2, num_buckets=4, chunk_size=4, implementation="sorted")
 
+
+def sum_of_choice(choice):
+    return choice.context + (choice.log_prob * choice.entropy)[..., None]
+
+
 # Functions of q, k, v, the parameters of a score and the lengths of the sequences.
 FUNCTIONS = {
     "additive": lambda q, k, v, w, n: attnlab.additive_attention(
@@ -47,6 +52,10 @@ FUNCTIONS = {
         scores.Dot(), q, k[:, :, :1], v[:, :, :1],
         mask=masks.Segments(jnp.arange(LENGTH) // 5), bias=w[:, :1, None], implementation="dense",
     ),
+    "hard": lambda q, k, v, w, n: sum_of_choice(attnlab.hard_attention(
+        q, k[:, :, :2], v[:, :, :2], score=scores.Additive(w), mask=masks.Padding(n),
+        sample_key=KEY, expected_rate=0.5, straight_through=True,
+    )),
     "window": lambda q, k, v, w, n: attnlab.window_attention(q, k, v, window=(3, 1)),
     "lsh": lambda q, k, v, w, n: LSH(
         scores.Dot(), q, q, v, mask=masks.Causal() & masks.Padding(n, n),
@@ -69,6 +78,10 @@ RINGS = {
         *(x[:, :, :1] for x in (q, k, v)), w[:1], mask=masks.Causal() & masks.Padding(n),
         dropout_rate=0.5, dropout_key=KEY, implementation="blockwise",
     ),
+    "hard": lambda q, k, v, w, n: sum_of_choice(attnlab.hard_attention(
+        q, k[:, :, :2], v[:, :, :2], score=scores.Additive(w), mask=masks.Padding(n),
+        sample_key=KEY, expected_rate=0.5, straight_through=True,
+    )),
     "window": lambda q, k, v, w, n: attnlab.window_attention(
         q[:, :, :3], k[:, :, 1:], v[:, :, 1:], window=(3, 1), mask=masks.Padding(n, n)
     ),

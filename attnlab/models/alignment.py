@@ -6,6 +6,8 @@ the weights are dense, O(B·T·S).
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import jax
 import jax.numpy as jnp
 
@@ -13,7 +15,23 @@ from attnlab import masks
 from attnlab.ops.attention import attention_weights
 from attnlab.scores import Score
 
-__all__ = ["align", "blend"]
+__all__ = ["Attended", "align", "blend", "one_hot"]
+
+
+class Attended(NamedTuple):
+    """What an objective that looks at the attention of a model is given.
+
+    Attributes:
+      logits: logits of the target [B, T, V].
+      weights: soft weights α over the source [B, T, S], also where one key is taken.
+      log_prob: log α of the key that was taken [B, T]; 0 where none was.
+      advantage: log-likelihood of each target, less the baseline [B]; 0 if none was sampled.
+    """
+
+    logits: jax.Array
+    weights: jax.Array
+    log_prob: jax.Array
+    advantage: jax.Array
 
 
 def align(score: Score, queries: jax.Array, keys: jax.Array, lengths: jax.Array) -> jax.Array:
@@ -32,3 +50,18 @@ def align(score: Score, queries: jax.Array, keys: jax.Array, lengths: jax.Array)
 def blend(weights: jax.Array, values: jax.Array) -> jax.Array:
     """Σ_j weights_ij value_j, [B, T, D], of weights [B, T, S] and values [B, S, D]."""
     return jnp.einsum("bts,bsd->btd", weights.astype(values.dtype), values)
+
+
+def one_hot(weights: jax.Array, key: jax.Array | None) -> jax.Array:
+    """1 at a key that is sampled from the weights, or at the likeliest; [*B, S], without gradient.
+
+    Args:
+      weights: weights [*B, S] that sum to 1, or to 0 where there is no key.
+      key: a PRNG key; None = the likeliest key, the first of equal ones.
+    """
+    weights = jax.lax.stop_gradient(weights)
+    logits = jnp.log(weights)
+    if key is not None:
+        logits += jax.random.gumbel(key, weights.shape, weights.dtype)
+    chosen = jax.nn.one_hot(logits.argmax(-1), weights.shape[-1], dtype=weights.dtype)
+    return jnp.where(weights > 0, chosen, 0)

@@ -283,7 +283,7 @@ def over_time(step: Callable[..., Any], *, backward: bool = False, in_axes: Any 
     return nn.scan(
         step,
         variable_broadcast="params",
-        split_rngs={"params": False, "dropout": True},
+        split_rngs={"params": False, "dropout": True, "sample": True},
         in_axes=in_axes,
         reverse=backward,
     )

@@ -9,6 +9,8 @@ Without biases, n the width of the states, x_j and y_i embedded tokens:
     s_i = GRU(W y_{i−1} + C c_i, s_{i−1})
     t̃_i = U_o s_{i−1} + V_o y_{i−1} + C_o c_i,  t_i = maxout of pairs,  p = softmax(W_o t_i)
 
+Hard attention takes one annotation, c_i = h_s with s ~ α_i, in place of the sum: Xu et al. 2015.
+
 Only the recurrences run step by step. Of the context they need C c_i = Σ_j α_ij C h_j, so that C is
 multiplied once with all annotations and not once a step with a context.
 """
@@ -23,7 +25,7 @@ import jax.numpy as jnp
 
 from attnlab import tokens as tok
 from attnlab.checks import require, require_choice
-from attnlab.models.alignment import align, blend
+from attnlab.models.alignment import Attended, align, blend, one_hot
 from attnlab.models.cells import GRUCell, Initializer
 from attnlab.models.output import Logits
 from attnlab.models.recurrent import (
@@ -36,8 +38,12 @@ from attnlab.models.recurrent import (
 )
 from attnlab.models.seq2seq import Seq2Seq
 from attnlab.modules.scores import AdditiveScore
+from attnlab.tokens import PAD, shift_right
 
 __all__ = ["RNNEncDec", "RNNSearch"]
+
+_ATTENTION = ("soft", "hard", "straight_through")
+_KEPT = 0.9  # of the baseline at each step: Xu et al. 2015, Eq. 11
 
 
 class _Bahdanau(Seq2Seq):
@@ -125,13 +131,23 @@ class RNNSearch(_Bahdanau):
       align_features: hidden width of the alignment model, n'.
       align_init: initializer of W_a and U_a; v begins at zero, so that at first attention is
         uniform.
+      attention: kind of the weights: "soft"; "hard", one annotation, sampled from the rng stream
+        "sample" while training and else the likeliest, for `AttendedCrossEntropy`; or
+        "straight_through", the same with the gradient of the soft weights.
+      expected_rate: probability that a sentence in training has the soft weights all the same; 0.5
+        in Xu et al. 2015, §4.2.1.
     """
 
     align_features: int = 1000
     align_init: Initializer = nn.initializers.normal(0.001)
+    attention: str = "soft"
+    expected_rate: float = 0.5
 
     def setup(self):
         super().setup()
+        require_choice("attention", self.attention, _ATTENTION)
+        rate = self.expected_rate
+        require(0.0 <= rate <= 1.0, f"expected_rate must be in [0, 1]; got {rate}")
         # No bias: the decoder's input projection, to which this is added, has one.
         self.context_to_gates = self._dense(3 * self.hidden_features, use_bias=False)
         self.align_keys = self._dense(self.align_features, kernel_init=self.align_init)
@@ -145,8 +161,52 @@ class RNNSearch(_Bahdanau):
             self.align_features,
             self.output_state == "before",
             self.align_init,
+            self.attention,
             **self._options(),
         )
+
+    def __call__(
+        self,
+        source: jax.Array,
+        target: jax.Array,
+        *,
+        deterministic: bool = True,
+        return_attention: bool = False,
+    ) -> Any:
+        """Logits [B, T, V] of the target [B, T] under teacher forcing, or `Attended` with them."""
+        if not return_attention:
+            return super().__call__(source, target, deterministic=deterministic)
+        memory = self.encode(source, deterministic=deterministic)
+        logits, (weights, taken, expects) = self._search(
+            memory, shift_right(target), deterministic=deterministic
+        )
+        of_taken = (weights * jax.lax.stop_gradient(taken)).sum(-1)
+        chosen = (taken.sum(-1) > 0) & ~expects[:, None]
+        if self.attention == "soft":
+            chosen = jnp.zeros_like(chosen)
+        log_prob = jnp.log(jnp.where(chosen, of_taken, 1))
+        return Attended(logits, weights, log_prob, self._advantage(logits, target, deterministic))
+
+    def _advantage(self, logits: jax.Array, target: jax.Array, deterministic: bool) -> jax.Array:
+        """Σ_t log p(y_t) of each sentence less the moving baseline, [B]; moves the baseline."""
+        if self.attention != "hard":
+            return jnp.zeros(len(target), logits.dtype)
+        total, weight = (
+            self.get_variable("baseline", name, jnp.zeros((), jnp.float32))
+            for name in ("sum", "weight")
+        )
+        log_probs = jax.nn.log_softmax(jax.lax.stop_gradient(logits))
+        log_probs = jnp.take_along_axis(log_probs, target[..., None], -1)[..., 0]
+        reward = jnp.where(target != PAD, log_probs, 0).sum(-1)
+        baseline = total / jnp.where(weight > 0, weight, 1)
+        known = (weight > 0) & (not deterministic)
+        if self.is_mutable_collection("baseline"):
+            moves = not deterministic and not self.is_initializing()
+            kept = _KEPT if moves else 1.0
+            total = kept * total + (1 - kept) * reward.mean(dtype=jnp.float32)
+            self.put_variable("baseline", "sum", total)
+            self.put_variable("baseline", "weight", kept * weight + (1 - kept))
+        return jnp.where(known, reward - baseline, 0)
 
     def encode(self, source: jax.Array, *, deterministic: bool = True) -> _Annotations:
         annotations, (_, (first,)) = self._annotations(source, deterministic)
@@ -161,11 +221,26 @@ class RNNSearch(_Bahdanau):
     def decode(
         self, memory, tokens, *, deterministic=True, decode=False, return_weights=False
     ) -> Any:
+        found = self._search(memory, tokens, deterministic=deterministic, decode=decode)
+        logits, (_, taken, _) = found
+        return (logits, taken) if return_weights else logits
+
+    def _search(self, memory, tokens, *, deterministic: bool, decode: bool = False) -> Any:
+        """Logits; and the soft weights, those of the contexts, and which sentences have the soft.
+
+        Shapes: [B, T, V]; [B, T, S], [B, T, S], [B].
+        """
         embedded = self.dropout(self.target_embed(tokens), deterministic=deterministic)
-        states, weights = self.decoder(memory, embedded, decode=decode)
-        contexts = blend(weights, memory.annotations)
+        expects = jnp.zeros(len(tokens), bool)
+        samples = self.attention != "soft" and not deterministic
+        if samples:
+            key = self.make_rng("sample")
+            expects = jax.random.bernoulli(key, self.expected_rate, expects.shape)
+        found = self.decoder(memory, embedded, expects, samples=samples, decode=decode)
+        states, weights, taken = found
+        contexts = blend(taken, memory.annotations)
         logits = self._read_out(states, embedded, contexts, deterministic)
-        return (logits, weights) if return_weights else logits
+        return logits, (weights, taken, expects)
 
 
 class RNNEncDec(_Bahdanau):
@@ -225,19 +300,31 @@ class _Summary(NamedTuple):
 
 
 class _Searching(nn.Module):
-    """The decoder of RNNsearch: states for the output layer [B, T, n] and weights [B, T, S]."""
+    """The decoder of RNNsearch: states for the output layer [B, T, n], and two kinds of weights.
+
+    They are α and those of the contexts, [B, T, S]; of soft attention the same.
+    """
 
     hidden_features: int
     align_features: int
     output_before: bool
     align_init: Initializer
+    attention: str
     use_bias: bool
     dtype: Any
     param_dtype: Any
     kernel_init: Initializer
 
     @nn.compact
-    def __call__(self, memory: _Annotations, embedded: jax.Array, *, decode: bool):
+    def __call__(
+        self,
+        memory: _Annotations,
+        embedded: jax.Array,
+        expects: jax.Array,
+        *,
+        samples: bool,
+        decode: bool,
+    ):
         x = nn.Dense(
             3 * self.hidden_features,
             use_bias=self.use_bias,
@@ -260,16 +347,27 @@ class _Searching(nn.Module):
                 kernel_init=nn.initializers.zeros, param_dtype=self.param_dtype, name="score"
             )(query[:, :, None], memory.keys[:, :, None])
             weights = align(score, query, memory.keys, memory.lengths)
-            context = blend(weights, memory.gates)[:, 0]
+            taken = self._taken(weights, expects, samples)
+            context = blend(taken, memory.gates)[:, 0]
             cell = GRUCell(self.hidden_features, param_dtype=self.param_dtype, name="cell")
             after, _ = cell(state, x + context)
-            return after, (state if self.output_before else after, weights[:, 0])
+            shown = state if self.output_before else after
+            return after, (shown, weights[:, 0], taken[:, 0])
 
         state = read_carry(self, memory.start, decode)
         scan = over_time(step, in_axes=(0, nn.broadcast))
-        state, (states, weights) = scan(self, state, x, memory)
+        state, found = scan(self, state, x, memory)
         keep_carry(self, state, decode)
-        return time_first(states), time_first(weights)
+        return tuple(map(time_first, found))
+
+    def _taken(self, weights: jax.Array, expects: jax.Array, samples: bool) -> jax.Array:
+        """The weights of the contexts, for α [B, 1, S]."""
+        if self.attention == "soft":
+            return weights
+        taken = one_hot(weights, self.make_rng("sample") if samples else None)
+        if self.attention == "straight_through":
+            taken += weights - jax.lax.stop_gradient(weights)
+        return jnp.where(expects[:, None, None], weights, taken)
 
 
 class _Remembering(nn.Module):

@@ -12,7 +12,7 @@ from flax.linen.dtypes import promote_dtype
 
 from attnlab import masks
 from attnlab.checks import require_instance
-from attnlab.ops.routes import AllPairs, Route, StatefulRoute
+from attnlab.ops.routes import AllPairs, Route, SamplingRoute, StatefulRoute
 from attnlab.scores import Dot, Score, require_score
 
 __all__ = ["as_flax_attention_fn"]
@@ -38,7 +38,7 @@ def as_flax_attention_fn(
 
     Raises:
       ValueError: for a score or route that is none.
-      NotImplementedError: for a route that shares queries and keys; when called, for a
+      NotImplementedError: for a route that shares queries and keys, or samples; when called, for a
         `dropout_rate` > 0 with `broadcast_dropout=True`, Flax's default, even where nothing is
         dropped (set it to False in the module: attnlab drops per element); for `sow_weights`, for
         einsums of the caller's, and for a window or LSH where Flax decodes.
@@ -62,7 +62,11 @@ def as_flax_attention_fn(
             f"{type(route).__name__} shares queries and keys, which Flax's modules project apart; "
             "use routes.LSH(shared_qk=False), or attnlab.LSHSelfAttention"
         )
-
+    if isinstance(route, SamplingRoute):
+        raise NotImplementedError(
+            f"{type(route).__name__} draws from a stream of random numbers, which Flax's modules do"
+            " not pass; use attnlab.MultiHeadAttention"
+        )
     return _AttentionFn(score, route)
 
 

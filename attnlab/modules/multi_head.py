@@ -27,8 +27,9 @@ from attnlab.modules.conventions import (
     partitioned,
 )
 from attnlab.modules.hash_stats import hash_options
+from attnlab.modules.sampling import choose_and_sow, sampling_options
 from attnlab.modules.scores import DotScore
-from attnlab.ops.routes import AllPairs, Route, StatefulRoute
+from attnlab.ops.routes import AllPairs, Route, SamplingRoute, StatefulRoute
 
 __all__ = ["MultiHeadAttention"]
 
@@ -80,11 +81,13 @@ class MultiHeadAttention(nn.Module):
       value_features: width of N heads of the values together, a multiple of N; None = qkv_features.
       out_features: width of the result; None = width of the query.
       score: a module of `attnlab.modules.scores`; None = `DotScore()`, the scaled dot product.
-      route: `routes.AllPairs()`, `routes.Window(...)` or `routes.LSH(...)`. LSH shares one
-        projection between queries and keys unless told otherwise; its rotations come from the
-        "hash" rng stream if there is one, else from its seed. With `centering="learned"` it keeps a
-        center in the collection "hash_stats", which moves where that is mutable, unless
-        `deterministic` or decoding.
+      route: `routes.AllPairs()`, `routes.Window(...)`, `routes.LSH(...)` or `routes.Hard(...)`. LSH
+        shares one projection between queries and keys unless told otherwise; its rotations come
+        from the "hash" rng stream if there is one, else from its seed. With `centering="learned"`
+        it keeps a center in the collection "hash_stats", which moves where that is mutable, unless
+        `deterministic` or decoding. Hard samples from the "sample" rng stream unless
+        `deterministic` or decoding, and sows `log_prob` and `entropy`, [*B, T, N], where the
+        collection "choice" is mutable.
       normalize_qk: whether to RMS-normalize queries and keys in each head, with a learned scale
         (Henry et al. 2020).
       rotary: whether to turn queries and keys by their positions (`positions.rotary`); a route that
@@ -168,12 +171,15 @@ class MultiHeadAttention(nn.Module):
             k, v = q, self._project(value, num_kv_heads, value_width, "value")
         else:
             k, v = keep_static(self, keys_and_values) if cross and decode else keys_and_values()
+        sampling = sampling_options(self, self.route, deterministic, decode=decode)
         dropout = dropout_options(self, deterministic)
         training = not decode and not deterministic
         hashing = hash_options(self, self.route, q, mask, training=training)
         q = turn(q, q_positions)
         k = k if cross else turn(k, q_positions)
         attend: Callable[..., jax.Array] = self.route
+        if isinstance(self.route, SamplingRoute):
+            attend = functools.partial(choose_and_sow, self, self.route)
         if index is not None:
             if not cross:
                 k, v = append_to_cache(self, index, k, v)
@@ -186,6 +192,7 @@ class MultiHeadAttention(nn.Module):
 
         score = DotScore()(q, k) if self.score is None else self.score(q, k)
         options: dict[str, Any] = {"mask": mask, "bias": bias, "precision": self.precision}
+        options |= sampling
         if decode:
             options["q_offset"] = q_offset
         context = attend(score, q, k, v, **options, **dropout, **hashing)

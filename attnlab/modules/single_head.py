@@ -13,16 +13,30 @@ the weights as "attention_weights". Weights are dense, O(T·S); nothing else her
     >>> variables = attention.init(jax.random.key(0), target, source)
     >>> attention.apply(variables, target, source, mask=masks.Padding(jnp.array([7, 3]))).shape
     (2, 5, 12)
+
+With `route=routes.Hard()` a query takes one key, which while training is sampled from the rng
+stream "sample" (Xu et al. 2015); `log_prob` and `entropy`, [*B, T, 1], are sown where the
+collection "choice" is mutable.
+
+    >>> from attnlab import routes
+    >>> hard = attention.clone(route=routes.Hard())
+    >>> context, sown = hard.apply(variables, target, source, deterministic=False,
+    ...                            rngs={"sample": jax.random.key(1)}, mutable=["choice"])
+    >>> context.shape, sown["choice"]["log_prob"][0].shape
+    ((2, 5, 12), (2, 5, 1))
 """
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from typing import Any
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from attnlab.checks import require, require_instance
 from attnlab.masks import Mask
 from attnlab.modules.conventions import (
     Initializer,
@@ -31,8 +45,10 @@ from attnlab.modules.conventions import (
     lecun_normal,
     partitioned,
 )
+from attnlab.modules.sampling import choose_and_sow, sampling_options
 from attnlab.modules.scores import AdditiveScore, ConcatScore, GeneralScore, LocationScore
-from attnlab.ops.attention import Implementation, attention, attention_weights
+from attnlab.ops.attention import Implementation
+from attnlab.ops.routes import AllPairs, Exact, Route, SamplingRoute
 
 __all__ = [
     "AdditiveAttention",
@@ -50,7 +66,9 @@ class SingleHead(nn.Module, kw_only=True):
 
     Attributes:
       dropout_rate: probability of dropping a weight, drawn from the "dropout" rng stream.
-      implementation: None, a name, or `Pallas(...)`, as for `attnlab.attention`.
+      route: a value of `attnlab.routes` that does not hash; `routes.Hard()` samples.
+      implementation: None, a name, or `Pallas(...)`, as for `attnlab.attention`; with a route other
+        than all pairs it belongs to that.
       dtype: dtype of the computation; None = that of inputs and parameters.
       param_dtype: dtype of the parameters.
       precision: precision of the matrix products.
@@ -59,6 +77,7 @@ class SingleHead(nn.Module, kw_only=True):
     """
 
     dropout_rate: float = 0.0
+    route: Route = AllPairs()
     implementation: Implementation = None
     dtype: Any = None
     param_dtype: Any = jnp.float32
@@ -86,30 +105,39 @@ class SingleHead(nn.Module, kw_only=True):
           value: values [*B, S, Dv]; None = key.
           mask: a mask or a boolean array that broadcasts to [*B, 1, T, S]; True = may attend.
           bias: term added to the logits; broadcasts to [*B, 1, T, S].
-          deterministic: whether dropout is off; needed if dropout_rate > 0.
+          deterministic: whether dropout is off, and nothing is sampled; needed if dropout_rate > 0
+            and by a route that samples.
           return_weights: whether to return the weights [*B, T, S] too.
         """
+        route = self._route()
         query, key, value = as_query_key_value(self, query, key, value)
         score_module, query, key = self._meet(query, key)
         q, k, v = (x[..., None, :] for x in (query, key, value))
         score = score_module(q, k)
-        context = attention(
-            score,
-            q,
-            k,
-            v,
-            mask=mask,
-            bias=bias,
-            implementation=self.implementation,
-            precision=self.precision,
-            **dropout_options(self, deterministic),
-        )[..., 0, :]
+        options: dict[str, Any] = {"mask": mask, "bias": bias, "precision": self.precision}
+        options |= sampling_options(self, route, deterministic)
+        attend: Callable[..., jax.Array] = route
+        if isinstance(route, SamplingRoute):
+            attend = functools.partial(choose_and_sow, self, route)
+        dropout = dropout_options(self, deterministic)
+        context = attend(score, q, k, v, **options, **dropout)[..., 0, :]
         if not return_weights and not self.is_mutable_collection("intermediates"):
             return context
-        weights = attention_weights(score, q, k, mask=mask, bias=bias, precision=self.precision)
-        weights = weights[..., 0, :, :]
+        weights = route.weights(score, q, k, **options)[..., 0, :, :]
         self.sow("intermediates", "attention_weights", weights)
         return (context, weights) if return_weights else context
+
+    def _route(self) -> Route:
+        wanted = "a value that does not hash, such as routes.Hard()"
+        require_instance("route", self.route, isinstance(self.route, Exact), wanted)
+        if self.implementation is None:
+            return self.route
+        require(
+            self.route == AllPairs(),
+            f"implementation= is that of all pairs; got {self.implementation!r} and a route,"
+            f" {type(self.route).__name__} (give it to the route, if that takes one)",
+        )
+        return AllPairs(self.implementation)
 
     def _meet(self, query: jax.Array, key: jax.Array) -> tuple[nn.Module, jax.Array, jax.Array]:
         """The score module, and the queries and keys that it compares."""

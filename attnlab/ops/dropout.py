@@ -1,6 +1,6 @@
-"""Dropout on attention weights, a function of positions.
+"""Random numbers of attention weights, a function of positions: dropout, and noise to sample with.
 
-Whether a weight is dropped depends on the key and on (example, head, query, key position) alone. So
+What is drawn for a weight depends on the key and on (example, head, query, key position) alone. So
 the dense and the blockwise version drop the same weights, whatever the blocks, and a backward pass
 that recomputes the weights drops them again without storing anything.
 """
@@ -11,7 +11,7 @@ import jax
 import jax.extend.random
 import jax.numpy as jnp
 
-__all__ = ["keep_mask", "seeds"]
+__all__ = ["gumbel_noise", "keep_mask", "seeds"]
 
 
 def seeds(key: jax.Array, batch: int, num_kv_heads: int, group_size: int) -> jax.Array:
@@ -33,6 +33,27 @@ def keep_mask(
     Returns:
       [B, K, G, bq, bk] booleans. Cost: one Threefry hash a weight.
     """
+    return _words(seeds, q_positions, k_positions) >= jnp.uint32(rate * 2**32)
+
+
+def gumbel_noise(seeds: jax.Array, q_positions: jax.Array, k_positions: jax.Array) -> jax.Array:
+    """−log(−log u), u uniform on (0, 1), of every weight.
+
+    The key of the largest logit + noise is a sample of softmax(logits): the Gumbel-max trick. u has
+    23 bits, so the noise is at most 16.6, which all but one in 2²⁴ draws are.
+
+    Args: as for `keep_mask`.
+
+    Returns:
+      [B, K, G, bq, bk] float32.
+    """
+    bits = _words(seeds, q_positions, k_positions) >> 9
+    u = (bits.astype(jnp.float32) + 0.5) * jnp.float32(2.0**-23)  # exact: neither 0 nor 1
+    return -jnp.log(-jnp.log(u))
+
+
+def _words(seeds: jax.Array, q_positions: jax.Array, k_positions: jax.Array) -> jax.Array:
+    """A random word of every weight, [B, K, G, bq, bk] uint32."""
     shape = q_positions.shape + k_positions.shape
     rows = jnp.broadcast_to(q_positions[:, None], shape).astype(jnp.uint32).ravel()
     columns = jnp.broadcast_to(k_positions[None, :], shape).astype(jnp.uint32).ravel()
@@ -41,5 +62,4 @@ def keep_mask(
     def words(seed):
         return jax.extend.random.threefry_2x32(seed, counter)[: rows.size].reshape(shape)
 
-    words = jax.vmap(words)(seeds.reshape(-1, 2)).reshape(*seeds.shape[:-1], *shape)
-    return words >= jnp.uint32(rate * 2**32)
+    return jax.vmap(words)(seeds.reshape(-1, 2)).reshape(*seeds.shape[:-1], *shape)

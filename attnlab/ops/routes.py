@@ -12,16 +12,28 @@ import dataclasses
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import jax
+import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from attnlab import masks
 from attnlab.checks import as_int, as_size, require
 from attnlab.ops.attention import Implementation, attention, attention_weights
+from attnlab.ops.hard import Choice, hard_attention
 from attnlab.ops.local import ChunksBefore, window_attention
 from attnlab.ops.lsh.route import LSH
 from attnlab.scores import Score
 
-__all__ = ["LSH", "AllPairs", "Chunked", "Exact", "Route", "StatefulRoute", "Window"]
+__all__ = [
+    "LSH",
+    "AllPairs",
+    "Chunked",
+    "Exact",
+    "Hard",
+    "Route",
+    "SamplingRoute",
+    "StatefulRoute",
+    "Window",
+]
 
 
 @runtime_checkable
@@ -71,6 +83,15 @@ class StatefulRoute(Route, Protocol):
         q is of the new tokens, from the keyword `q_offset` on, k and v of all in the cache, mask
         and bias of the whole sequence.
         """
+        ...
+
+
+@runtime_checkable
+class SamplingRoute(Route, Protocol):
+    """A route that draws while a model is trained, and whose gradient wants what was drawn."""
+
+    def choose(self, *args: Any, **options: Any) -> Choice:
+        """(score, q, k, v), the keywords of a call, and `sample_key`; None = the likeliest."""
         ...
 
 
@@ -202,3 +223,81 @@ class Chunked(Exact):
 
     def _mask(self, q_offset: ArrayLike, mask: masks.Mask | ArrayLike | None) -> masks.Mask | None:
         return masks.combine(ChunksBefore(self.size, self.look_back, q_offset), mask)
+
+
+@dataclasses.dataclass(frozen=True)
+class Hard(Exact):
+    """A query takes the value of one key that its mask shows: `hard_attention`.
+
+    Sampled where there is a `sample_key`, which modules draw from the rng stream "sample" while a
+    model is trained; else the likeliest key. Source: Xu et al. 2015, §4.1.
+
+    Args:
+      expected_rate: probability that a sampled example takes the expected context; 0.5 in the
+        paper.
+      straight_through: whether the gradient of the context is that of the expected context.
+    """
+
+    expected_rate: float = 0.0
+    straight_through: bool = False
+    by_position: ClassVar[bool] = False
+
+    def __post_init__(self):
+        rate = self.expected_rate
+        require(0.0 <= rate <= 1.0, f"expected_rate must be in [0, 1]; got {rate}")
+
+    def __call__(
+        self, score: Score, q: jax.Array, k: jax.Array, v: jax.Array, **options: Any
+    ) -> jax.Array:
+        """The context [*B, T, N, D]."""
+        return self.choose(score, q, k, v, **options).context
+
+    def choose(
+        self,
+        score: Score,
+        q: jax.Array,
+        k: jax.Array,
+        v: jax.Array,
+        *,
+        q_offset: ArrayLike = 0,
+        dropout_rate: float = 0.0,
+        dropout_key: jax.Array | None = None,
+        **options: Any,
+    ) -> Choice:
+        """The context, and what was chosen; the keywords of `hard_attention`.
+
+        Raises:
+          ValueError: weights are to be dropped.
+        """
+        del q_offset, dropout_key  # all pairs, wherever the queries stand
+        self.require_no_dropout(dropout_rate)
+        return hard_attention(
+            q,
+            k,
+            v,
+            score=score,
+            expected_rate=self.expected_rate,
+            straight_through=self.straight_through,
+            **options,
+        )
+
+    @staticmethod
+    def require_no_dropout(rate: float) -> None:
+        """Of a single key there is nothing to drop but the whole context."""
+        require(
+            rate == 0.0,
+            f"Hard() takes one key, of which no weight can be dropped; got dropout_rate={rate}"
+            " (set it to 0, and drop the context instead)",
+        )
+
+    def weights(self, score, q, k, *, q_offset: ArrayLike = 0, **options) -> jax.Array:
+        """The weights [*B, N, T, S], dense: 1 at the chosen key; the keywords of a call."""
+        choice = self.choose(score, q, k, k, q_offset=q_offset, **options)
+        dtype = choice.log_prob.dtype
+        one_hot = jax.nn.one_hot(choice.place, k.shape[-3], dtype=dtype)
+        one_hot = jnp.moveaxis(one_hot, -2, -3)
+        if options.pop("sample_key", None) is None or self.expected_rate == 0.0:
+            return one_hot
+        # Of an expected context log_prob is 0; of a choice only where the two agree.
+        expects = jnp.swapaxes(choice.log_prob == 0, -1, -2)[..., None]
+        return jnp.where(expects, attention_weights(score, q, k, **options), one_hot)

@@ -15,7 +15,13 @@ import optax
 from attnlab.checks import require
 from attnlab.training.objective import Batch, Objective
 
-__all__ = ["StepMetrics", "TrainState", "make_train_step", "make_validation_step"]
+__all__ = [
+    "StepMetrics",
+    "TrainState",
+    "gradients_of",
+    "make_train_step",
+    "make_validation_step",
+]
 
 
 @flax.struct.dataclass
@@ -116,24 +122,7 @@ def make_train_step(
       ValueError: when traced, rows that `accumulate` does not divide.
       NotImplementedError: when traced over an axis, a collection of integers, which have no mean.
     """
-
-    def loss(params, collections, batch, shares, key):
-        # The first stream has the key itself: a stream more does not change its numbers.
-        keys = (jax.random.fold_in(key, i) if i else key for i in range(len(streams)))
-        outputs, moved = model.apply(
-            {"params": params, **collections},
-            **objective.inputs(batch),
-            deterministic=False,
-            rngs=dict(zip(streams, keys, strict=True)),
-            mutable=list(collections),
-        )
-        sums = objective.sums(outputs, batch)
-        return objective.loss(sums, shares), (sums, dict(moved))
-
-    def gradients(params, collections, batch, shares, key):
-        take = jax.value_and_grad(loss, has_aux=True)
-        (_, (sums, moved)), found = take(params, collections, batch, shares, key)
-        return (found, sums), moved
+    gradients = gradients_of(model, objective, streams)
 
     def step(state: TrainState, batch: Batch) -> tuple[TrainState, StepMetrics]:
         key = jax.random.fold_in(jax.random.wrap_key_data(state.key), state.step)
@@ -183,6 +172,38 @@ def make_train_step(
         return jax.lax.scan(add, (zero, collections), (jnp.arange(accumulate), parts))[0]
 
     return step
+
+
+def gradients_of(
+    model: nn.Module, objective: Objective, streams: Sequence[str]
+) -> Callable[..., tuple[tuple[Any, dict[str, jax.Array]], Any]]:
+    """(params, collections, batch, shares, key) → ((gradient of the sums, sums), collections).
+
+    Args:
+      model: module to train.
+      objective: objective to minimize.
+      streams: names of the random numbers that the model draws from, as for `make_train_step`.
+    """
+
+    def loss(params, collections, batch, shares, key):
+        # The first stream has the key itself: a stream more does not change its numbers.
+        keys = (jax.random.fold_in(key, i) if i else key for i in range(len(streams)))
+        outputs, moved = model.apply(
+            {"params": params, **collections},
+            **objective.inputs(batch),
+            deterministic=False,
+            rngs=dict(zip(streams, keys, strict=True)),
+            mutable=list(collections),
+        )
+        sums = objective.sums(outputs, batch)
+        return objective.loss(sums, shares), (sums, dict(moved))
+
+    def gradients(params, collections, batch, shares, key):
+        take = jax.value_and_grad(loss, has_aux=True)
+        (_, (sums, moved)), found = take(params, collections, batch, shares, key)
+        return (found, sums), moved
+
+    return gradients
 
 
 def make_validation_step(

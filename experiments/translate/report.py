@@ -6,12 +6,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from attnlab.runs import palette
+from matplotlib.figure import Figure
+
+from attnlab.runs import figure_files, palette
 from attnlab.runs.loop import Report
 from attnlab.training.bleu import RESAMPLINGS
 from attnlab.training.curve import read_metrics
 from attnlab.training.evaluation_figures import alignment_figure, length_figure
-from attnlab.training.training_curve import training_curve
+from attnlab.training.training_curve import curve, training_curve
 from experiments.translate import drawn
 from experiments.translate.corpus import Corpus
 from experiments.translate.recipes import Preset
@@ -73,6 +75,13 @@ def report(
         "by_length.svg": f"{corpus.measure} by the length of the source; bars: 95 % of "
         f"{RESAMPLINGS:,} corpora of as many sentences, drawn from the n of that length",
     }
+    variances = {
+        title: curve(read_metrics(folder / one.folder), "validation", "gradient_variance")
+        for title, (one, _) in shown.items()
+    }
+    if any(steps for steps, _ in variances.values()):
+        figures["gradient_variance"] = _variance_figure(variances, looks)
+        said["gradient_variance.svg"] = "Variance of the gradient over validation batches"
     for title, (one, _) in shown.items():
         if alignments := drawn.read(folder / one.folder):
             file = f"alignment_{one.variant.name}"
@@ -94,6 +103,26 @@ def report(
         notes=list(_notes(done, to_come, preset, is_bleu)),
     )
     return Report(text, figures, said=results(rows))
+
+
+def _variance_figure(
+    lines: Mapping[str, tuple[list[int], list[float]]], looks: Mapping[str, tuple[str, str]]
+) -> Figure:
+    """Variance of the gradient over steps, a line a model."""
+    with figure_files.style():
+        figure = Figure(figsize=(7.2, 3.2), layout="constrained")
+        axes = figure.add_subplot()
+        for title, line in lines.items():
+            color, marker = looks[title]
+            axes.plot(*line, color=color, marker=marker, markersize=5, linewidth=1.6, label=title)
+        axes.set_yscale("log")
+        axes.set_xlim(0, None)
+        axes.set_xlabel("step")
+        axes.set_ylabel("variance of the gradient")
+        axes.grid(color=palette.GRID, linewidth=0.7)
+        axes.set_axisbelow(True)
+        figure.legend(loc="outside right upper", frameon=False)
+    return figure
 
 
 def _tested(average: int | None) -> str:

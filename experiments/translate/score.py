@@ -55,6 +55,7 @@ def score(
     drawn.write(looked, corpus.drawn, folder)
     metrics = read_metrics(folder)
     _, rates = curve(metrics, "training", "tokens_per_second")
+    _, variances = curve(metrics, "validation", "gradient_variance")
     if is_bleu := corpus.measure == "BLEU":
         buckets = by_length(sources, found, references)
     else:
@@ -73,5 +74,6 @@ def score(
         exact_match=None if is_bleu else exact_match(found, references),
         alignment_error_rate=date_alignment_error(model, trained.variables, corpus, tokenizers),
         attention_entropy=attention_entropy(model, trained.variables, corpus, tokenizers),
+        gradient_variance=float(np.median(variances)) if variances else None,
         buckets=tuple(buckets),
     )

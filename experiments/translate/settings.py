@@ -108,6 +108,26 @@ class Settings(TrainFlags):
         least=0,
         below=2**31,
     )
+    reinforce: float | None = flag(
+        None,
+        "Factor of REINFORCE's term for hard attention (rnn_search.attention=hard). Without it: 1.",
+        least=0,
+    )
+    entropy: float | None = flag(
+        None, "Factor of the entropy of hard attention's weights. Without it: 0.01.", least=0
+    )
+    doubly_stochastic: float | None = flag(
+        None,
+        "Factor of RNNsearch's penalty for source words that are not read once (Xu et al. 2015). "
+        "Without it: none.",
+        least=0,
+    )
+    gradient_batches: int | None = flag(
+        None,
+        "Number of validation batches over which the variance of the gradient is measured at each "
+        "validation. Without it: none.",
+        least=2,
+    )
     draw_file: str | None = flag(
         None,
         "TSV of pairs to draw the alignments of. Without it: some of the test split.",
@@ -136,10 +156,27 @@ class Settings(TrainFlags):
             raise Invalid(
                 "--pack: only the Transformer keeps packed pairs apart; give --models=transformer"
             )
+        self._check_attention()
         for variant in self.variants():
             if variant.changed:
                 require_fits(variant, self.recipe(variant).sizes)
             self.loop_of(variant, seed=0)
+
+    def _check_attention(self) -> None:
+        recipes = {variant: self.recipe(variant) for variant in self.variants()}
+        of_hard = any(one.sizes.get("attention") == "hard" for one in recipes.values())
+        for name in ("reinforce", "entropy"):
+            if (given := getattr(self, name)) is not None and not of_hard:
+                raise Invalid(
+                    f"--{name}={given:g}: needs hard attention; give "
+                    "--set=rnn_search.attention=hard"
+                )
+        others = {variant.model for variant in recipes} - {"rnn_search"}
+        if self.doubly_stochastic is not None and others:
+            raise Invalid(
+                f"--doubly_stochastic={self.doubly_stochastic:g}: RNNsearch has it, and not "
+                f"{', '.join(sorted(others))}; give --models=rnn_search"
+            )
 
     def _check_files(self) -> None:
         if self.tfds_name and self.data_files:

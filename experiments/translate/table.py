@@ -28,6 +28,7 @@ class Row:
       exact_match: share of the test split that is translated exactly, 0 to 1.
       alignment_error_rate: alignment error rate on the test split, 0 to 1.
       attention_entropy: mean entropy of the attention weights on the test split, in nats.
+      gradient_variance: variance of the gradient over batches, the median of the validations.
       buckets: scores by the length of the source.
       seed: seed of the training.
     """
@@ -42,6 +43,7 @@ class Row:
     exact_match: float | None = None
     alignment_error_rate: float | None = None
     attention_entropy: float | None = None
+    gradient_variance: float | None = None
     buckets: tuple[Bucket, ...] = ()
     seed: int = 0
 
@@ -126,6 +128,7 @@ _SCORES: dict[str, tuple[_Score, str]] = {
     "exact match": (lambda row: row.exact_match, ".1%"),
     "AER": (lambda row: row.alignment_error_rate, ".3f"),
     "entropy of the weights": (lambda row: row.attention_entropy, ".2f"),
+    "variance of the gradient": (lambda row: row.gradient_variance, ".2g"),
 }
 
 
@@ -151,12 +154,8 @@ def results(rows: Sequence[Row]) -> str:
         "tokens/s": [
             "" if row.tokens_per_second is None else f"{row.tokens_per_second:,.0f}" for row in rows
         ],
-        "validation perplexity": [_score("validation perplexity", [row]) for row in rows],
-        "BLEU": [_score("BLEU", [row]) for row in rows],
         "brevity penalty": [f"{row.bleu.brevity_penalty:.3f}" if row.bleu else "" for row in rows],
-        "exact match": [_score("exact match", [row]) for row in rows],
-        "AER": [_score("AER", [row]) for row in rows],
-        "entropy of the weights": [_score("entropy of the weights", [row]) for row in rows],
+        **{name: [_score(name, [row]) for row in rows] for name in _SCORES},
     }
     models = by_model(rows)
     if max(map(len, models.values())) == 1:

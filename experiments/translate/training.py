@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import jax
 
 from attnlab.data.batching import evaluation_batches, train_batches
 from attnlab.data.encoding import count_too_long
+from attnlab.models.rnn_search import RNNSearch
 from attnlab.models.seq2seq import Seq2Seq
 from attnlab.runs.command_line import say
 from attnlab.runs.errors import Invalid
+from attnlab.training.attended import AttendedCrossEntropy
+from attnlab.training.gradient_noise import gradient_noise
 from attnlab.training.loop import Task
 from attnlab.training.objective import TokenCrossEntropy
 from experiments.translate.corpus import Corpus
 from experiments.translate.models import build
-from experiments.translate.recipes import Preset
+from experiments.translate.recipes import Preset, Recipe
 from experiments.translate.settings import Settings
 from experiments.translate.variants import Training
 
@@ -75,8 +80,39 @@ def task(training: Training, settings: Settings, corpus: Corpus) -> Task[Seq2Seq
         "pack": settings.pack,
         "dtype": preset.dtype,
     }
-    objective = TokenCrossEntropy(recipe.label_smoothing, recipe.gradient_mean_over)
-    return Task(model, objective, batches, lambda: validation, identity)
+    objective = _objective(model, recipe, settings)
+    if isinstance(objective, AttendedCrossEntropy):
+        identity["objective"] = dataclasses.asdict(objective)
+    samples = isinstance(model, RNNSearch) and model.attention != "soft"
+    streams = ("dropout", "sample") if samples else ("dropout",)
+    watch = None
+    if settings.gradient_batches is not None:
+        watched = validation[: settings.gradient_batches]
+        if len(watched) < settings.gradient_batches:
+            raise Invalid(
+                f"--gradient_batches={settings.gradient_batches}: the validation split has "
+                f"{len(watched)} batches; give at most so many"
+            )
+        watch = gradient_noise(model, objective, watched, streams=streams)
+    return Task(
+        model, objective, batches, lambda: validation, identity, streams=streams, watch=watch
+    )
+
+
+def _objective(model: Seq2Seq, recipe: Recipe, settings: Settings) -> TokenCrossEntropy:
+    """The cross entropy, with terms of the attention where they are asked for."""
+    plain = TokenCrossEntropy(recipe.label_smoothing, recipe.gradient_mean_over)
+    hard = isinstance(model, RNNSearch) and model.attention == "hard"
+    if not hard and settings.doubly_stochastic is None:
+        return plain
+    reinforce = 1.0 if settings.reinforce is None else settings.reinforce
+    entropy = 0.01 if settings.entropy is None else settings.entropy
+    return AttendedCrossEntropy(
+        **dataclasses.asdict(plain),
+        reinforce=reinforce if hard else 0.0,
+        entropy=entropy if hard else 0.0,
+        doubly_stochastic=settings.doubly_stochastic or 0.0,
+    )
 
 
 def say_corpus(corpus: Corpus, preset: Preset) -> None:

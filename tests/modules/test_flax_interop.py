@@ -327,6 +327,11 @@ def test_what_is_no_score_or_route_is_refused(options, message):
         as_flax_attention_fn(**options)
 
 
+def test_a_route_that_samples_is_refused():
+    with pytest.raises(NotImplementedError, match="Hard draws from a stream .*MultiHeadAttention"):
+        as_flax_attention_fn(route=routes.Hard())
+
+
 def test_modules_with_the_same_attention_are_the_same_to_jit():
     """As with Flax's own function; pickled, too. Arrays have no hash, and so are themselves."""
 

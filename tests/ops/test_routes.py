@@ -195,13 +195,13 @@ def test_what_lsh_cannot_do_is_refused():
 
 
 def test_an_unknown_keyword_is_an_error():
-    for route in (routes.AllPairs(), routes.Window(1, 1), routes.LSH()):
+    for route in (routes.AllPairs(), routes.Window(1, 1), routes.LSH(), routes.Hard()):
         with pytest.raises(TypeError, match="causal"):
             route(scores.Dot(), *arrays(), causal=True)
 
 
 def test_routes_are_values():
-    for make in (routes.AllPairs, lambda: routes.Window(2, 1), routes.LSH):
+    for make in (routes.AllPairs, lambda: routes.Window(2, 1), routes.LSH, routes.Hard):
         assert make() == make() and hash(make()) == hash(make())
         with pytest.raises(AttributeError):
             make().seed = 1

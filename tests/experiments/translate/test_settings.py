@@ -65,6 +65,16 @@ FILES = ("a.de", "a.en")
         ({"direction": "de-en"}, "--direction=de-en: needs --tfds_name"),
         ({"vocab_size": 99}, "--vocab_size=99: needs text"),
         ({"preset": "dates", "data_files": FILES}, "--preset=dates has its own data"),
+        (
+            {"reinforce": 2.0},
+            "--reinforce=2: needs hard attention; give --set=rnn_search.attention",
+        ),
+        ({"entropy": 0.0}, "--entropy=0: needs hard attention; give --set=rnn_search.attention=ha"),
+        (
+            {"doubly_stochastic": 1.0},
+            "--doubly_stochastic=1: RNNsearch has it, and not rnn_encdec; give --models=rnn_search",
+        ),
+        ({"gradient_batches": 1}, "--gradient_batches=1 is too small; give at least 2"),
         ({"preset": "cpu"}, "--preset=cpu needs text: give --data_files"),
     ],
 )

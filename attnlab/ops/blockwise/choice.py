@@ -1,0 +1,129 @@
+"""The key that a query chooses, of any score under any mask, in memory linear in T + S.
+
+Blocks as in the engine. A row keeps its best logit + noise so far and where it stood, and what the
+log-probability and the entropy need: the largest logit m, ℓ = Σ e^{s − m} and Σ e^{s − m} (s − m).
+Every block is computed again in the backward pass (`jax.checkpoint`), which JAX derives.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from attnlab.axes import lead_with_ones
+from attnlab.meshes import vary_like
+from attnlab.ops import dropout
+from attnlab.ops.blockwise import engine
+from attnlab.ops.layout import Prepared
+
+__all__ = ["choose"]
+
+_BLOCK = 256  # rows: all examples and heads are computed at once
+
+
+# Compiled here, so that a call outside any `jit` compiles once and not each time.
+@functools.partial(jax.jit, static_argnames=("precision",), inline=True)
+def choose(
+    x: Prepared, seeds: jax.Array | None, *, precision: Any = None
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """The place of a key for each query, its log-probability, and the entropy of all; [B, K, G, T].
+
+    The place, int32, is −1 where no key is visible; the others, at least float32, are 0 there, and
+    have gradients. Of equal keys the first is taken.
+
+    Args:
+      x: operands of the attention; its values are not looked at.
+      seeds: seeds of every example and head, with which a key is sampled; None = the likeliest key.
+      precision: precision of the matrix products.
+
+    Cost: O(T·S) time; memory O(T + S + block²) for each example and head, also backward.
+    """
+    num_queries, num_keys = x.q.shape[-2], x.k.shape[-2]
+    block = min(engine.default_block(x.mask), _BLOCK)
+    block_q, block_k = (engine.even_block(n, block) for n in (num_queries, num_keys))
+    q, k = (engine.pad_to_multiple(y, -2, size) for y, size in ((x.q, block_q), (x.k, block_k)))
+    mask = None if x.mask is None else x.mask.pad(block_q, block_k)
+    bias = x.bias
+    if bias is not None:
+        bias = bias if bias.shape[-2] == 1 else engine.pad_to_multiple(bias, -2, block_q)
+        bias = bias if bias.shape[-1] == 1 else engine.pad_to_multiple(bias, -1, block_k)
+    k_blocks, k_starts = _cut(k, block_k)
+
+    def query_block(inputs):
+        q, first_q = inputs
+        q_positions = first_q + jnp.arange(block_q)
+
+        def key_block(state, inputs):
+            k, first_k = inputs
+            k_positions = first_k + jnp.arange(block_k)
+            logits = x.score.logits(q, k, precision=precision)
+            if bias is not None:
+                logits += _tile(bias, first_q, block_q, first_k, block_k).astype(logits.dtype)
+            visible = lead_with_ones(k_positions < num_keys, logits.ndim)
+            if mask is not None:
+                visible &= lead_with_ones(mask.block(q_positions, k_positions), logits.ndim)
+            logits = jnp.where(visible, logits, -jnp.inf)
+            noise = None
+            if seeds is not None:
+                noise = dropout.gumbel_noise(seeds, q_positions, k_positions).astype(logits.dtype)
+            return _step(state, logits, noise, first_k), None
+
+        shape = (*q.shape[:-2], block_q)
+        dtype = jnp.promote_types(q.dtype, jnp.float32)
+        start = (
+            jnp.full(shape, -jnp.inf, dtype),
+            jnp.full(shape, -1, jnp.int32),
+            jnp.zeros(shape, dtype),
+            jnp.full(shape, jnp.finfo(dtype).min, dtype),  # not -inf: −inf − −inf would be NaN
+            jnp.zeros(shape, dtype),
+            jnp.zeros(shape, dtype),
+        )
+        start = vary_like(start, q, k, x.score, bias, mask, seeds)
+        state, _ = jax.lax.scan(jax.checkpoint(key_block), start, (k_blocks, k_starts))
+        _, place, chosen, largest, total, spread = state
+        sees_any = place >= 0
+        total = jnp.where(sees_any, total, 1)
+        log_prob = jnp.where(sees_any, chosen - largest - jnp.log(total), 0)
+        entropy = jnp.where(sees_any, jnp.log(total) - spread / total, 0)
+        return place, log_prob, entropy
+
+    found = jax.lax.map(jax.checkpoint(query_block), _cut(q, block_q))
+    joined = (jnp.moveaxis(y, 0, -2) for y in found)
+    place, log_prob, entropy = (y.reshape(*y.shape[:-2], -1)[..., :num_queries] for y in joined)
+    return place, log_prob, entropy
+
+
+def _step(state, logits, noise, first_k):
+    """The state of the rows of a block after one more block of keys."""
+    best, place, chosen, largest, total, spread = state
+    noisy = jax.lax.stop_gradient(logits if noise is None else logits + noise)
+    at = jnp.argmax(noisy, -1, keepdims=True).astype(jnp.int32)
+    here = jnp.take_along_axis(noisy, at, -1)[..., 0]
+    better = here > best
+    place = jnp.where(better, first_k + at[..., 0], place)
+    chosen = jnp.where(better, jnp.take_along_axis(logits, at, -1)[..., 0], chosen)
+    new_largest = jnp.maximum(largest, jax.lax.stop_gradient(logits.max(-1)))
+    weights = jnp.exp(logits - new_largest[..., None])
+    below = jnp.where(weights > 0, logits - new_largest[..., None], 0)  # 0 · −inf would be NaN
+    shift = jnp.where(total > 0, largest - new_largest, 0)
+    rescale = jnp.exp(shift)
+    spread = rescale * (spread + shift * total) + (weights * below).sum(-1)
+    total = rescale * total + weights.sum(-1)
+    return jnp.maximum(best, here), place, chosen, new_largest, total, spread
+
+
+def _cut(x: jax.Array, size: int) -> tuple[jax.Array, jax.Array]:
+    """x [..., number · size, H] as [number, ..., size, H], and where each block begins, int32."""
+    number = x.shape[-2] // size
+    blocks = jnp.moveaxis(x.reshape(*x.shape[:-2], number, size, x.shape[-1]), -3, 0)
+    return blocks, jnp.arange(number, dtype=jnp.int32) * size
+
+
+def _tile(bias: jax.Array, first_q, block_q: int, first_k, block_k: int) -> jax.Array:
+    for axis, start, size in ((-2, first_q, block_q), (-1, first_k, block_k)):
+        if bias.shape[axis] != 1:
+            bias = jax.lax.dynamic_slice_in_dim(bias, start, size, bias.ndim + axis)
+    return bias
