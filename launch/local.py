@@ -18,7 +18,6 @@ python3.11 that is at least 3.11.
 """
 
 import argparse
-import ast
 import importlib.util
 import json
 import os
@@ -31,8 +30,8 @@ from pathlib import Path
 import devices
 import environment
 from installing import InstallError
+from names import ROOT, experiments, listing
 
-ROOT = Path(__file__).resolve().parent.parent
 TEST = "test"
 NEEDS = {TEST: {"test"}, "compare_peers": {"compat"}}  # the extras that a name calls for
 COMPILERS = {"tpu": "tpu", "cuda": "gpu-compile"}  # the extra for each kind of --target
@@ -49,7 +48,7 @@ def main(arguments: list[str]) -> None:
     if not rest:
         sys.exit(f"{_help()}\n\nlaunch/local: no NAME was given")
     name, flags = rest[0], rest[1:]
-    if name != TEST and name not in _experiments():
+    if name != TEST and name not in experiments():
         sys.exit(f"launch/local: unknown experiment {name!r}; the names are:\n{_names()}")
 
     if options.no_env:
@@ -138,25 +137,8 @@ def _prepare(extras: set[str]) -> Path:
         sys.exit(130)
 
 
-def _experiments() -> dict[str, str]:
-    """Maps the experiments' names to the first lines of their docstrings."""
-    return {
-        path.parent.name: _first_line(path.with_name("__init__.py"))
-        for path in sorted((ROOT / "experiments").glob("*/__main__.py"))
-    }
-
-
-def _first_line(path: Path) -> str:
-    try:
-        docstring = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))
-    except SyntaxError as error:  # the list must still show the others
-        return f"(does not parse: line {error.lineno})"
-    return (docstring or "").partition("\n")[0]
-
-
 def _names() -> str:
-    names = _experiments() | {TEST: "The tests, with pytest's flags."}
-    return "\n".join(f"    {name:<18} {line}" for name, line in names.items())
+    return listing(experiments() | {TEST: "The tests, with pytest's flags."})
 
 
 def _help() -> str:

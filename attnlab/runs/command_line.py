@@ -21,7 +21,7 @@ from absl import flags
 
 from attnlab.runs.errors import Invalid, Stopped, of_system
 from attnlab.runs.flags import Flags, flag_of, kind_of, written
-from attnlab.runs.folder import Folder
+from attnlab.runs.folder import SETTINGS, Folder
 from attnlab.runs.interrupts import signal_of
 
 __all__ = ["BAD_FLAG", "command", "run", "say", "start"]
@@ -200,6 +200,8 @@ def _defined(settings: type[Flags], *, resumes: bool) -> flags.FlagValues:
             define[kinds[field.name]](field.name, default, text, flag_values=found)
     where = "Where the fresh folder of this run is made."
     flags.DEFINE_string("output_dir", "results", where, flag_values=found)
+    exactly = "This very folder: begins the run there, or does what is missing of it."
+    flags.DEFINE_string("run_dir", None, exactly, flag_values=found)
     if resumes:
         again = "The folder of an earlier run: does what is missing there, with its flags."
         flags.DEFINE_string("resume", None, again, flag_values=found)
@@ -218,12 +220,18 @@ def _parsed(found: flags.FlagValues, argv: list[str], doc: str | None) -> bool:
         return False
     if rest:
         raise Invalid(f"{rest[0]!r} is not a flag; write --name=value")
-    given = [name for name in ("output_dir", "resume") if name in found and found[name].present]
+    places = [name for name in ("output_dir", "run_dir", "resume") if name in found]
+    given = [name for name in places if found[name].present]
     for name in given:
         if not found[name].value:
             raise Invalid(f"--{name}= is empty; give a folder")
+        if "://" in str(found[name].value):
+            raise Invalid(
+                f"--{name}={found[name].value}: give a folder; a bucket is one where it is "
+                "mounted, which launch/gke, launch/sky and launch/tpu_vm do"
+            )
     if len(given) > 1:
-        raise Invalid("--output_dir and --resume exclude each other; drop one")
+        raise Invalid(f"--{given[0]} and --{given[1]} exclude each other; drop one")
     return True
 
 
@@ -252,12 +260,20 @@ def _chosen(
     for flag, value in named.items():
         if value in ((), ""):
             raise Invalid(f"--{flag}= is empty; give a value, or leave it out")
-    if "resume" in found and found.resume is not None:
-        folder = Folder.kept(name, Path(found.resume))
+    exactly = None if found.run_dir is None else Path(found.run_dir)
+    earlier = None if "resume" not in found or found.resume is None else Path(found.resume)
+    if exactly is not None and (exactly / SETTINGS).exists():
+        if "resume" not in found:
+            raise Invalid(f"--run_dir={exactly}: a run is there; give a folder that has none")
+        earlier = exactly
+    if earlier is not None:
+        folder = Folder.kept(name, earlier, flag="run_dir" if exactly else "resume")
         folder.claim()
         return _resumed(folder, named, settings, free), folder
     chosen = settings(**{**settings.implied(named), **named})
     chosen.check_named(named)
+    if exactly is not None:
+        return chosen, Folder.named(name, exactly, chosen.as_json(), flag="run_dir")
     return chosen, Folder.fresh(name, Path(found.output_dir), chosen.as_json())
 
 

@@ -41,6 +41,18 @@ class Folder:
         return cls(name, parent, settings, None)
 
     @classmethod
+    def named(cls, name: str, path: Path, settings: dict[str, Any], *, flag: str) -> Folder:
+        """`path` itself, where no run has begun yet; a launcher may have put its files there.
+
+        Args:
+          name: name of the experiment.
+          path: path of the folder, which may exist.
+          settings: settings as plain values.
+          flag: name of the flag that gave the path.
+        """
+        return cls(name, path, settings, None, flag)
+
+    @classmethod
     def kept(cls, name: str, path: Path, *, flag: str = "resume") -> Folder:
         """The folder of an earlier run.
 
@@ -85,12 +97,14 @@ class Folder:
           Invalid: the folder cannot be made.
         """
         if self._path is None:
-            path = fresh_folder(self._parent, self.name)
+            path = self._parent if self._flag else fresh_folder(self._parent, self.name)
             try:
+                path.mkdir(parents=True, exist_ok=True)
                 _write(path / SETTINGS, json.dumps(self.settings, indent=2) + "\n")
             except OSError as error:
                 raise Invalid(
-                    f"{path / SETTINGS}: {error.strerror}; give another --output_dir"
+                    f"{path / SETTINGS}: {error.strerror}; give another "
+                    f"--{self._flag or 'output_dir'}"
                 ) from None
             self._path = path
         self.claim()

@@ -138,6 +138,8 @@ def version(package: str) -> str:
 
 def revision() -> str:
     """The git revision of these sources, with "+changes" when they differ from it; else ""."""
+    if (_ROOT / "REVISION").is_file():  # sent here by a launcher, without git's records
+        return (_ROOT / "REVISION").read_text().strip()
 
     def git(*arguments: str) -> str:
         done = subprocess.run(["git", "-C", _ROOT, *arguments], capture_output=True, text=True)

@@ -94,6 +94,8 @@ def test_without_flags_the_settings_are_the_defaults():
         ("--resume=", "--resume= is empty; give a folder"),
         ("--resume=a --output_dir=b", "--output_dir and --resume exclude each other; drop one"),
         ("--resume=/no/such", "--resume=/no/such: no settings.json there; give a folder that one"),
+        ("--run_dir=a --resume=b", "--run_dir and --resume exclude each other; drop one"),
+        ("--output_dir=gs://a/b", "--output_dir=gs://a/b: give a folder; a bucket is one where it"),
         ("one", "'one' is not a flag; write --name=value"),
         ("--length=3", "Did you mean: lengths"),
         ("--steps=many", "many"),
@@ -104,6 +106,19 @@ def test_a_bad_flag_is_one_line_and_status_2(flags, message, capsys):
     assert run(*flags.split()) == (2, [])
     out, err = capsys.readouterr()
     assert out == "" and err.startswith("one: ") and err.count("\n") == 1 and message in err
+
+
+def test_a_run_in_a_folder_of_its_own_begins_once_and_then_goes_on(tmp_path, capsys):
+    (tmp_path / "log.txt").touch()  # a launcher's
+    command = [f"--run_dir={tmp_path}", "--lengths=5"]
+    _, ((settings, folder),) = run(*command)
+    assert not folder.exists and folder.begin() == tmp_path
+    _, ((same, again),) = run(*command)
+    assert same == settings and again.resumes and again.path == tmp_path
+    assert run(*command, resumes=False) == (2, [])
+    assert f"--run_dir={tmp_path}: a run is there; give a folder that has none" in (
+        capsys.readouterr().err
+    )
 
 
 def test_a_resumed_run_keeps_its_settings_but_for_the_free_ones(tmp_path, capsys):

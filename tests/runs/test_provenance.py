@@ -62,6 +62,11 @@ def test_a_revision_is_changed_where_the_sources_are(checkout, file, counts):
     assert of(checkout).revision() == revision + "+changes" * counts
 
 
+def test_sources_that_a_launcher_sent_have_the_revision_that_it_wrote(checkout):
+    (checkout / "REVISION").write_text("0123456789ab+changes")
+    assert of(checkout).revision() == "0123456789ab+changes"
+
+
 def test_sources_in_nobodys_or_somebody_elses_repository_have_no_revision(checkout):
     git(checkout, "rm", "--quiet", "--cached", "attnlab/runs/provenance.py")
     assert of(checkout).revision() == ""

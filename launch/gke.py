@@ -1,0 +1,183 @@
+"""Runs an experiment on Google Kubernetes Engine, as a JobSet, on TPUs or GPUs.
+
+    launch/gke [options] NAME FLAGS… --output_dir=gs://BUCKET/FOLDER
+    launch/gke --image=IMAGE --tpu=v5e:4x4 translate --output_dir=gs://BUCKET/runs
+    launch/gke --image=IMAGE --gpu=nvidia-h100-80gb:8 --hosts=2 --queue=research translate …
+
+NAME FLAGS… are those of launch/local; paths in them are those of the container, where the bucket is
+/bucket. The image is built from launch/Dockerfile and this checkout at its git revision, and is
+pushed as IMAGE:REVISION. One process a host. The folder of the run, made in --output_dir, has what
+the experiment writes and each host's log; launch.json and the manifest are in results/ here.
+
+It needs docker, and kubectl with the cluster's credentials; the cluster needs JobSet, the Cloud
+Storage FUSE driver, and Kueue where there is a queue. Make the bucket with
+--enable-hierarchical-namespace: to rename a folder is then one step, as checkpoints want it. After
+a preemption or the failure of a host all hosts begin again, from the last checkpoint.
+--resume=gs://BUCKET/FOLDER/RUN among the FLAGS goes on with a run that has ended.
+
+    --image=IMAGE          where the image goes, such as us-docker.pkg.dev/PROJECT/REPO/attnlab
+    --tpu=KIND:SHAPE       slice: v4, v5e, v5p, v6e or tpu7x, and its shape in chips
+    --gpu=KIND:COUNT       GPUs of a host; KIND as in the label cloud.google.com/gke-accelerator
+    --hosts=               hosts: of GPUs 1; of a slice as many as it has (v5e:2x4: 1 or 2)
+    --queue=               Kueue's local queue
+    --namespace=default    namespace
+    --service_account=default  Kubernetes service account that may read and write the bucket
+    --extra=cuda12         or cuda13, which needs NVIDIA's driver 580
+    --max_restarts=20      restarts before the run counts as failed
+"""
+
+import argparse
+import json
+import math
+import re
+import sys
+import tempfile
+import tomllib
+from pathlib import Path
+from string import Template
+from typing import Any
+
+import frame
+import shipping
+from frame import Launch
+from names import ROOT
+from request import RECORD, Request
+from steps import Refused
+
+MANIFEST = ROOT / "launch" / "templates" / "jobset.yaml"
+PORT = 8476  # of the first host, where the processes find each other
+# GKE's names: cloud.google.com/gke-tpu-accelerator (GKE documentation, "TPUs in GKE").
+TPUS = {
+    "v4": "tpu-v4-podslice",
+    "v5e": "tpu-v5-lite-podslice",
+    "v5p": "tpu-v5p-slice",
+    "v6e": "tpu-v6e-slice",
+    "tpu7x": "tpu7x",
+}
+
+
+def options(parser: argparse.ArgumentParser) -> None:
+    """Adds the options of this place."""
+    for name in ("image", "tpu", "gpu", "queue"):
+        parser.add_argument(f"--{name}")
+    for name in ("namespace", "service_account"):
+        parser.add_argument(f"--{name}", default="default")
+    parser.add_argument("--extra", choices=("cuda12", "cuda13"))
+    parser.add_argument("--hosts", type=frame.at_least_one)
+    parser.add_argument("--max_restarts", type=frame.at_least_one, default=20)
+
+
+def launch(given: Launch) -> None:
+    """Checks, builds and pushes the image, and applies the manifest."""
+    asked, request, steps = given.options, given.request, given.steps
+    if not asked.image or re.search(r":[^/]*$|@", asked.image):
+        raise Refused("give --image=REPOSITORY, without a tag: the tag is the revision")
+    if not request.on_bucket:
+        raise Refused("the hosts share a bucket; give --output_dir=gs://BUCKET/FOLDER")
+    hosts, selector, limits = _devices(asked)
+    steps.need("docker", "it builds the image: docs.docker.com/engine/install")
+    steps.need("kubectl", "gcloud components install kubectl")
+    name = request.label
+    at = f"--namespace={asked.namespace}"
+    if steps.ask(
+        "kubectl", at, "get", "jobset", name, "--ignore-not-found", "--output=name"
+    ).strip():
+        raise Refused(
+            f"JobSet {name} is there and has {request.folder}; wait for its end, or: "
+            f"kubectl {at} delete jobset {name}"
+        )
+
+    extra = "tpu" if asked.tpu else asked.extra or "cuda12"
+    with tempfile.TemporaryDirectory() as scratch:
+        archive = Path(scratch, "code.tar.gz")
+        image = f"{asked.image}:{shipping.archive(archive, given.code)}-{extra}"
+        here = Path("results", request.run).absolute()
+        steps.write(here / RECORD, shipping.record(given.command, given.code))
+        file = here / "jobset.yaml"
+        steps.write(
+            file,
+            _rendered(
+                name=name,
+                namespace=asked.namespace,
+                labels={"kueue.x-k8s.io/queue-name": asked.queue} if asked.queue else {},
+                annotations={"attnlab/revision": given.code, "attnlab/command": given.command},
+                max_restarts=asked.max_restarts,
+                hosts=hosts,
+                service_account=asked.service_account,
+                node_selector=selector,
+                limits=limits,
+                image=image,
+                command=[word.replace("$", "$$") for word in _command(request)],
+                environment=_environment(name, hosts) if asked.gpu else [],
+                bucket=request.bucket,
+            ),
+        )
+        steps.run("kubectl", "apply", "--dry-run=server", f"--filename={file}")
+        build = ("docker", "build", "--platform=linux/amd64", "--file=launch/Dockerfile")
+        steps.run(*build, f"--build-arg=EXTRA={extra}", f"--tag={image}", "-", stdin=archive)
+    steps.run("docker", "push", image)
+    steps.running = f"whether it was applied is not known: kubectl {at} get jobset {name}"
+    steps.run("kubectl", "apply", f"--filename={file}")
+    if not steps.dry_run:
+        steps.say(
+            f"JobSet {name} writes to {request.folder}; end it: kubectl {at} delete jobset {name}"
+        )
+        print(f"kubectl {at} logs --follow --container=attnlab job/{name}-host-0")
+
+
+def _devices(asked: argparse.Namespace) -> tuple[int, dict[str, str], dict[str, int]]:
+    """The number of hosts, the labels of their nodes and what each takes of them."""
+    if bool(asked.tpu) == bool(asked.gpu):
+        raise Refused("give either --tpu=KIND:SHAPE or --gpu=KIND:COUNT")
+    if asked.gpu:
+        kind, _, count = asked.gpu.partition(":")
+        if not (count.isdecimal() and int(count)):
+            raise Refused(f"--gpu={asked.gpu}: give KIND:COUNT, such as nvidia-h100-80gb:8")
+        label = {"cloud.google.com/gke-accelerator": kind}
+        return asked.hosts or 1, label, {"nvidia.com/gpu": int(count)}
+    if asked.extra:
+        raise Refused(f"--extra={asked.extra} is for GPUs; leave it out")
+    kind, _, shape = asked.tpu.partition(":")
+    if kind not in TPUS:
+        raise Refused(f"--tpu={asked.tpu}: no {kind!r}; valid: {', '.join(TPUS)}")
+    with open(ROOT / "attnlab" / "bench" / "targets.toml", "rb") as file:
+        shapes = tomllib.load(file)[kind]["slices"]
+    if shape not in shapes:
+        raise Refused(f"--tpu={asked.tpu}: no shape {shape!r}; valid: {', '.join(shapes)}")
+    chips = math.prod(map(int, shape.split("x")))
+    # A host has 4 chips of a larger slice; one of v5e and v6e may have 8 (GKE, machine types).
+    possible = [1] if chips < 8 else [1, 2] if shape == "2x4" else [chips // 4]
+    hosts = asked.hosts or possible[0]
+    if hosts not in possible:
+        counts = " or ".join(map(str, possible))
+        raise Refused(f"--hosts={hosts}: {asked.tpu} is {chips} chips on {counts} hosts")
+    labels = {
+        "cloud.google.com/gke-tpu-accelerator": TPUS[kind],
+        "cloud.google.com/gke-tpu-topology": shape,
+    }
+    return hosts, labels, {"google.com/tpu": chips // hosts}
+
+
+def _command(request: Request) -> list[str]:
+    folder = f"/bucket/{request.path_in_bucket}"
+    host = ["python3", "launch/host.py", folder]
+    return [*host, "launch/local", "--no_env", *request.words(folder)]
+
+
+def _environment(name: str, hosts: int) -> list[dict[str, Any]]:
+    """Where the processes of GPU hosts find each other; JAX knows by itself on TPUs."""
+    index = {"fieldPath": "metadata.annotations['batch.kubernetes.io/job-completion-index']"}
+    return [
+        {"name": "ATTNLAB_COORDINATOR", "value": f"{name}-host-0-0.{name}:{PORT}"},
+        {"name": "ATTNLAB_NUM_PROCESSES", "value": str(hosts)},
+        {"name": "ATTNLAB_PROCESS_ID", "valueFrom": {"fieldRef": index}},
+    ]
+
+
+def _rendered(**values: Any) -> str:
+    as_json = {name: json.dumps(value, ensure_ascii=False) for name, value in values.items()}
+    return Template(MANIFEST.read_text()).substitute(as_json)
+
+
+if __name__ == "__main__":
+    sys.exit(frame.main("gke", __doc__, options, launch, sys.argv[1:]))

@@ -1,0 +1,27 @@
+"""The names of the experiments, read from the sources without importing them."""
+
+import ast
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def experiments() -> dict[str, str]:
+    """Maps the experiments' names to the first lines of their docstrings."""
+    return {
+        path.parent.name: _first_line(path.with_name("__init__.py"))
+        for path in sorted((ROOT / "experiments").glob("*/__main__.py"))
+    }
+
+
+def listing(names: dict[str, str]) -> str:
+    """A line for each name."""
+    return "\n".join(f"    {name:<18} {line}" for name, line in names.items())
+
+
+def _first_line(path: Path) -> str:
+    try:
+        docstring = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))
+    except SyntaxError as error:  # the list must still show the others
+        return f"(does not parse: line {error.lineno})"
+    return (docstring or "").partition("\n")[0]

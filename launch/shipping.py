@@ -1,0 +1,77 @@
+"""The code as it is sent to another machine: the checkout's files, with their git revision."""
+
+import gzip
+import hashlib
+import io
+import json
+import subprocess
+import tarfile
+import time
+from pathlib import Path
+
+from names import ROOT
+from steps import Refused
+
+# Read by `attnlab.runs.provenance`, so that results say their revision where there is no git.
+REVISION = "REVISION"
+_RESULTS = "experiments/results/"  # not sources, and most of the bytes
+
+
+def revision(*, allow_dirty: bool) -> str:
+    """The git revision of this checkout, with "+changes" where its files differ from it.
+
+    Raises:
+      Refused: they differ and that is not allowed, or this is no git checkout.
+    """
+    head = _git("rev-parse", "--short=12", "HEAD").decode().strip()
+    changed = _git("status", "--porcelain", "-z", "--untracked-files=all").decode().split("\0")
+    changes = [line[3:] for line in changed if line]
+    if changes and not allow_dirty:
+        shown = ", ".join(changes[:3]) + f" and {len(changes) - 3} more" * (len(changes) > 3)
+        raise Refused(f"{shown}: not as in any commit; commit, or --allow_dirty sends them as well")
+    return head + "+changes" * bool(changes)
+
+
+def archive(path: Path, code: str) -> str:
+    """Writes the files of this checkout, and their revision `code`, to a .tar.gz.
+
+    The same files are the same bytes. Returns a name for what is in it: the revision, and where the
+    files differ from that, a hash of them.
+    """
+    names = _git("ls-files", "-z", "--cached", "--others", "--exclude-standard").decode()
+    committed = int(_git("log", "-1", "--format=%ct"))
+
+    def plain(about: tarfile.TarInfo) -> tarfile.TarInfo:
+        about.uid = about.gid = 0
+        about.uname = about.gname = ""
+        about.mtime = committed
+        return about
+
+    contents = io.BytesIO()
+    with tarfile.open(fileobj=contents, mode="w") as tar:
+        for name in sorted(set(filter(None, names.split("\0")))):
+            if not name.startswith(_RESULTS) and (ROOT / name).exists():
+                tar.add(ROOT / name, name, recursive=False, filter=plain)
+        about = plain(tarfile.TarInfo(REVISION))
+        about.size = len(code)
+        tar.addfile(about, io.BytesIO(code.encode()))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(gzip.compress(contents.getvalue(), mtime=0))
+    changed = hashlib.sha256(contents.getvalue()).hexdigest()[:8]
+    return code.replace("+changes", f"-changes-{changed}")
+
+
+def record(command: str, code: str) -> str:
+    """What the folder of a run keeps of its launch, as JSON."""
+    now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    return json.dumps({"command": command, "revision": code, "time": now}, indent=1) + "\n"
+
+
+def _git(*arguments: str) -> bytes:
+    try:
+        done = subprocess.run(["git", "-C", ROOT, *arguments], capture_output=True)
+    except FileNotFoundError:
+        raise Refused("git is not installed; the code is sent at a git revision") from None
+    if done.returncode:
+        raise Refused(f"{ROOT}: {done.stderr.decode().strip()}; use a git checkout with a commit")
+    return done.stdout

@@ -1,0 +1,95 @@
+"""Runs an experiment as one SkyPilot task, on any cloud that SkyPilot has access to.
+
+    launch/sky [options] NAME FLAGS… --output_dir=gs://BUCKET/FOLDER
+    launch/sky --accelerators=H100:8 --nodes=2 translate --output_dir=gs://BUCKET/runs
+    launch/sky --accelerators=tpu-v6e-8 --managed --spot translate --output_dir=gs://BUCKET/runs
+
+NAME FLAGS… are those of launch/local; paths in them are those of the nodes, where the bucket is
+/bucket. The nodes get this checkout at its git revision and make .venv as launch/local does. One
+process a node. The folder of the run, made in --output_dir, has what the experiment writes and each
+node's log; launch.json, the task and the code are in results/ here.
+
+A cluster that is not of a managed job is taken down when the experiment has ended.
+--resume=gs://BUCKET/FOLDER/RUN among the FLAGS goes on with a run that has ended.
+
+    --accelerators=NAME:COUNT  accelerators of a node, as `sky gpus list` has them
+    --nodes=1              nodes
+    --infra=               where, such as gcp/us-central1 or k8s; without it SkyPilot chooses
+    --spot                 spot instances
+    --managed              a managed job: after a preemption SkyPilot begins again elsewhere, and
+                           the run goes on from the last checkpoint
+    --sky=OPTION           another option of `sky launch`, as --sky=--env=A=B; may be repeated
+"""
+
+import argparse
+import json
+import re
+import shlex
+import sys
+import tempfile
+from pathlib import Path
+from string import Template
+
+import frame
+import shipping
+from frame import Launch
+from names import ROOT
+from request import RECORD
+from steps import Refused
+
+TASK = ROOT / "launch" / "templates" / "sky.yaml"
+
+
+def options(parser: argparse.ArgumentParser) -> None:
+    """Adds the options of this place."""
+    parser.add_argument("--accelerators")
+    parser.add_argument("--nodes", type=frame.at_least_one, default=1)
+    parser.add_argument("--infra")
+    parser.add_argument("--spot", action="store_true")
+    parser.add_argument("--managed", action="store_true")
+    parser.add_argument("--sky", action="append", default=[])
+
+
+def launch(given: Launch) -> None:
+    """Checks, writes the task and launches it."""
+    asked, request, steps = given.options, given.request, given.steps
+    if not request.on_bucket:
+        raise Refused("the nodes are gone afterwards; give --output_dir=gs://BUCKET/FOLDER")
+    if not re.fullmatch(r"[A-Za-z0-9.-]+(:\d+)?", asked.accelerators or ""):
+        raise Refused("give --accelerators=NAME:COUNT, such as H100:8")
+    if re.match(r"tpu-.*-\d+$", asked.accelerators) and asked.nodes > 1:
+        raise Refused(
+            f"--nodes={asked.nodes}: {asked.accelerators} has its own hosts; leave it out"
+        )
+    steps.need("sky", 'pip install "skypilot[gcp]" in an environment of its own')
+    name = request.label
+    folder = f"/bucket/{request.path_in_bucket}"
+    here = Path("results", request.run).absolute()
+    script = ("bash", "launch/templates/sky.bash")
+    task = {
+        "name": name,
+        "nodes": asked.nodes,
+        "accelerators": asked.accelerators,
+        "infra": asked.infra,
+        "spot": asked.spot,
+        "bucket": f"gs://{request.bucket}",
+        "setup": shlex.join([*script, "setup", request.name]),
+        "run": shlex.join([*script, "run", folder, *request.words(folder)]),
+    }
+    with tempfile.TemporaryDirectory() as scratch:
+        archive = Path(scratch, "code.tar.gz")
+        code = here / f"code-{shipping.archive(archive, given.code)}"
+        steps.unpack(archive, code)
+    as_json = {key: json.dumps(value) for key, value in {**task, "code": str(code)}.items()}
+    file = here / "task.yaml"
+    steps.write(here / RECORD, shipping.record(given.command, given.code))
+    steps.write(file, Template(TASK.read_text()).substitute(as_json))
+    steps.running = f"what was started is shown by: sky status; sky jobs queue ({name})"
+    if asked.managed:
+        steps.run("sky", "jobs", "launch", "--yes", f"--name={name}", *asked.sky, str(file))
+    else:
+        steps.run("sky", "launch", "--yes", f"--cluster={name}", "--down", *asked.sky, str(file))
+
+
+if __name__ == "__main__":
+    sys.exit(frame.main("sky", __doc__, options, launch, sys.argv[1:]))

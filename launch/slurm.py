@@ -1,0 +1,142 @@
+"""Submits an experiment to SLURM.
+
+    launch/slurm [options] NAME FLAGS…
+    launch/slurm --nodes=2 --gpus_per_node=8 --sbatch=--time=4:00:00 translate --preset=gpu
+    launch/slurm --array=0-7 --sbatch=--cpus-per-task=4 tables --scale=cpu --multi30k=/data/multi30k
+
+NAME FLAGS… are those of launch/local. The folder of the run, made in --output_dir (results), has
+the code at the git revision of this checkout, launch.json with command and revision, log.txt, and
+what the experiment writes. All nodes must see it, and the .venv of this checkout. Make that once,
+with the extra for the nodes' devices where this machine has none:
+
+    launch/local --extra=cuda13 device_check --help
+
+The job is queued again when it is preempted, when a node fails and two minutes before its time
+limit; it then goes on in the same folder from the last checkpoint. To make it do so: scancel
+--signal=TERM JOB; to end it: scancel JOB. --resume=FOLDER among the FLAGS goes on with a run that
+has ended.
+
+    --nodes=1              nodes
+    --gpus_per_node=       GPUs of each node
+    --processes_per_node=  processes of each node; with GPUs 1 or as many as those, the default
+    --array=               job array, such as 0-7 or 0-99%8; each job has a folder of its own, with
+                           its number, in that of the run
+    --sbatch=OPTION        another option of sbatch, as --sbatch=--partition=long; may be repeated
+    --python=PATH          Python that has the packages, instead of that of .venv
+"""
+
+import argparse
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import frame
+import shipping
+from frame import Launch
+from names import ROOT
+from request import RECORD
+from steps import Failed, Refused
+
+JOB = ROOT / "launch" / "templates" / "slurm.sbatch"
+# Options of sbatch that follow from the launcher's own.
+OURS = re.compile(
+    r"--(nodes|ntasks.*|gpus.*|gres|array|output|error|job-name|requeue|no-requeue|wrap)(=|$)"
+    r"|-[NnGaoeJ]"
+)
+# Says which of the packages a Python lacks; to import them would take seconds.
+MISSING = """\
+import importlib.util, sys
+missing = [name for name in ("absl", "flax", "jax") if importlib.util.find_spec(name) is None]
+sys.exit(f"has no {', '.join(missing)}" if missing else sys.version_info < (3, 11) and "is too old")
+"""
+
+
+def options(parser: argparse.ArgumentParser) -> None:
+    """Adds the options of this place."""
+    parser.add_argument("--nodes", type=frame.at_least_one, default=1)
+    parser.add_argument("--gpus_per_node", type=frame.at_least_one)
+    parser.add_argument("--processes_per_node", type=frame.at_least_one)
+    parser.add_argument("--array")
+    parser.add_argument("--sbatch", action="append", default=[])
+    parser.add_argument("--python", type=Path)
+
+
+def launch(given: Launch) -> None:
+    """Checks, writes the folder of the run and submits the job."""
+    request, steps = given.request, given.steps
+    if request.on_bucket:
+        raise Refused(f"{request.parent}: SLURM's nodes share folders; give one, not a bucket")
+    for tool in ("sbatch", "squeue"):
+        steps.need(tool, "SLURM's client tools are on a cluster's login node")
+    topology, python = _topology(given.options), _python(given.options.python)
+    if request.resumed:
+        queued = steps.ask("squeue", "--noheader", "--format=%A", f"--name={request.run}").split()
+        if queued:
+            raise Refused(f"--resume={request.folder}: job {queued[0]} has it; wait for its end")
+
+    folder = Path(request.folder)
+    with tempfile.TemporaryDirectory() as scratch:
+        archive = Path(scratch, "code.tar.gz")
+        code = folder / f"code-{shipping.archive(archive, given.code)}"
+        log = "log-%a.txt" if given.options.array else "log.txt"
+        submission = [
+            *(*topology, f"--job-name={request.run}", f"--output={folder / log}"),
+            *(*given.options.sbatch, str(JOB), str(code), python, str(folder)),
+            *(request.name, *request.flags),
+        ]
+        steps.run("sbatch", "--test-only", *submission)
+        made = [path for path in (folder, code) if not path.exists()]
+        steps.write(folder / RECORD, shipping.record(given.command, given.code))
+        steps.unpack(archive, code)
+        steps.running = f"whether it was submitted is not known: squeue --name={request.run}"
+        try:
+            job = steps.ask("sbatch", "--parsable", *submission).strip().partition(";")[0]
+        except Failed:
+            steps.running = ""
+            shutil.rmtree(made[0]) if made else None
+            raise
+    if not given.options.dry_run:
+        steps.say(f"job {job} writes to {folder}; end it: scancel {job}; follow it:")
+        print(f"tail -F {folder / log.replace('%a', '*')}")
+
+
+def _topology(options: argparse.Namespace) -> list[str]:
+    gpus = options.gpus_per_node
+    processes = options.processes_per_node or gpus or 1
+    if gpus and processes not in (1, gpus):
+        raise Refused(
+            f"--processes_per_node={processes}: one process has all {gpus} GPUs of a node, or each "
+            f"has one; give 1 or {gpus}"
+        )
+    ours = [option for option in options.sbatch if OURS.match(option)]
+    if ours:
+        raise Refused(f"--sbatch={ours[0]} is what other options say; see --help")
+    if options.array and not re.fullmatch(r"\d+(-\d+)?(,\d+(-\d+)?)*(%\d+)?", options.array):
+        raise Refused(f"--array={options.array}: give numbers, such as 0-7 or 0-99%8")
+    return [
+        f"--nodes={options.nodes}",
+        f"--ntasks-per-node={processes}",
+        *([f"--gpus-per-node={gpus}"] if gpus else []),
+        *([f"--array={options.array}"] if options.array else []),
+    ]
+
+
+def _python(given: Path | None) -> str:
+    """The Python that has the packages; what it can import is tried here."""
+    python = given or ROOT / ".venv" / "bin" / "python"
+    remedy = "make .venv as --help says, or give --python=PATH"
+    if not os.access(python, os.X_OK):
+        raise Refused(f"{python}: no Python is there; {remedy}")
+    tried = subprocess.run([python, "-c", MISSING], capture_output=True, text=True)
+    if tried.returncode:
+        why = tried.stderr.strip().rpartition("\n")[2]
+        raise Refused(f"{python}: {why}; {remedy}")
+    return str(python.absolute())
+
+
+if __name__ == "__main__":
+    sys.exit(frame.main("slurm", __doc__, options, launch, sys.argv[1:]))

@@ -1,0 +1,114 @@
+"""What a launcher does, step by step: each is shown, and with --dry_run only shown."""
+
+import shlex
+import shutil
+import subprocess
+import sys
+import tarfile
+from collections.abc import Sequence
+from pathlib import Path
+
+
+class Refused(Exception):
+    """A command that cannot be meant, or cannot work here; the message says why."""
+
+
+class Failed(Exception):
+    """A tool failed.
+
+    Attributes:
+      status: exit status of the tool.
+    """
+
+    def __init__(self, message: str, status: int):
+        super().__init__(message)
+        self.status = status
+
+
+class Steps:
+    """Runs tools and writes files.
+
+    Attributes:
+      place: name of the launcher.
+      dry_run: whether only to print what would be done.
+      running: what is known of work that goes on when the launcher ends; "" = none was started.
+    """
+
+    def __init__(self, place: str, dry_run: bool):
+        self.place, self.dry_run, self.running = place, dry_run, ""
+
+    def say(self, text: str) -> None:
+        """Tells the user, apart from what tools print."""
+        print(f"launch/{self.place}: {text}", file=sys.stderr, flush=True)
+
+    def need(self, tool: str, remedy: str) -> None:
+        """Refuses to go on without a tool; a dry run only says that it is missing."""
+        if shutil.which(tool) is None:
+            if not self.dry_run:
+                raise Refused(f"{tool} is not installed; {remedy}")
+            self.say(f"note: {tool} is not installed here; {remedy}")
+
+    def run(self, *command: str, stdin: Path | None = None) -> None:
+        """Runs a tool, whose output is the user's to see.
+
+        Raises:
+          Failed: it ended with another status than 0.
+        """
+        _check(command, self.status(*command, stdin=stdin))
+
+    def status(self, *command: str, stdin: Path | None = None) -> int:
+        """Runs a tool, whose output is the user's to see; returns its exit status."""
+        self._show(command, stdin)
+        if self.dry_run:
+            return 0
+        with open(stdin or "/dev/null", "rb") as file:
+            return subprocess.run(command, stdin=file).returncode
+
+    def ask(self, *command: str) -> str:
+        """The output of a tool; of a dry run, "".
+
+        Raises:
+          Failed: it ended with another status than 0.
+        """
+        self._show(command)
+        if self.dry_run:
+            return ""
+        done = subprocess.run(
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, errors="replace"
+        )
+        _check(command, done.returncode)
+        return done.stdout
+
+    def make(self, folder: Path) -> None:
+        """Makes a folder."""
+        if not self.dry_run:
+            folder.mkdir(parents=True, exist_ok=True)
+
+    def write(self, path: Path, text: str) -> None:
+        """Writes a file, or shows it."""
+        if self.dry_run:
+            print(f"# writes {path}:\n{text.rstrip()}")
+        else:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+
+    def unpack(self, archive: Path, folder: Path) -> None:
+        """Unpacks an archive into a folder, made first; one that is there has the same files."""
+        if self.dry_run:
+            print(f"# unpacks the code to {folder}")
+        elif not folder.exists():
+            part = folder.with_name(f"{folder.name}.part")
+            shutil.rmtree(part, ignore_errors=True)
+            with tarfile.open(archive) as tar:
+                tar.extractall(part, filter="data")
+            part.rename(folder)
+
+    def _show(self, command: Sequence[str], stdin: Path | None = None) -> None:
+        line = shlex.join(command) + (f" < {shlex.quote(str(stdin))}" if stdin else "")
+        print(line, file=sys.stdout if self.dry_run else sys.stderr, flush=True)
+
+
+def _check(command: Sequence[str], status: int) -> None:
+    if status:
+        status = 128 - status if status < 0 else status
+        raise Failed(f"{shlex.join(command[:3])} … ended with status {status}", status)

@@ -1,0 +1,119 @@
+"""A checkout to launch from, on a machine whose cluster tools are fakes that record their calls."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+# What the launchers and their templates use of a machine; its own cluster tools stay out of reach.
+TOOLS = """bash env readlink dirname basename git python3 tar gzip find rm mkdir hostname tail grep
+setsid nohup cat kill sleep mountpoint cp mv sh""".split()
+
+# Arguments may hold anything but these two separators.
+FAKE = """#!/usr/bin/env bash
+tool="$(basename "$0")"
+{ printf '%s\\037' "$tool" "$@"; printf '\\036'; } >> "$FAKES/calls"
+if [ -f "$FAKES/$tool" ]; then . "$FAKES/$tool"; fi
+"""
+
+# Prints what it was given; the experiment of the scratch checkout.
+HELLO = '''"""Says what it was given."""
+import json, os, pathlib, sys, time
+
+folder = pathlib.Path(next(a for a in sys.argv if a.startswith("--run_dir=")).partition("=")[2])
+folder.mkdir(parents=True, exist_ok=True)
+with open(folder / "results.jsonl", "a") as file:
+    file.write(json.dumps(sys.argv[1:]) + "\\\\n")
+print("hello from", os.environ.get("SLURM_PROCID", "0"), flush=True)
+sys.exit(next((int(a.partition("=")[2]) for a in sys.argv if a.startswith("--status=")), 0))
+'''.replace("\\\\n", "\\n")
+
+# Flags that a shell, YAML or Kubernetes would change, if they were let.
+ODD = [
+    "--set=a b",
+    "--x=$HOME $(id) `id`",
+    "--y='\"",
+    "--z=a,b=c;d|e&f",
+    "--n=\nnew\\line",
+    "--é=*",
+]
+
+
+class Site:
+    """A scratch checkout and its surroundings."""
+
+    def __init__(self, folder: Path, tools: list[str]):
+        self.root, self.home, self.fakes = folder / "a checkout", folder / "home", folder / "fakes"
+        self.bin, self.here = folder / "bin", folder / "here"
+        for made in (self.home, self.fakes, self.bin, self.here):
+            made.mkdir()
+        shutil.copytree(
+            ROOT / "launch", self.root / "launch", ignore=shutil.ignore_patterns("__pycache__")
+        )
+        (self.root / "attnlab" / "bench").mkdir(parents=True)
+        shutil.copy(ROOT / "attnlab" / "bench" / "targets.toml", self.root / "attnlab" / "bench")
+        shutil.copy(ROOT / ".gitignore", self.root)
+        (self.root / "pyproject.toml").write_text("[project]\n")
+        (self.root / "experiments" / "hello").mkdir(parents=True)
+        (self.root / "experiments" / "__init__.py").touch()
+        (self.root / "experiments" / "hello" / "__init__.py").write_text('"""Says hello."""\n')
+        (self.root / "experiments" / "hello" / "__main__.py").write_text(HELLO)
+        for tool in TOOLS:
+            if found := shutil.which(tool):
+                (self.bin / tool).symlink_to(found)
+        for tool in tools:
+            self.fake(tool)
+        self.environment = {
+            "PATH": str(self.bin),
+            "HOME": str(self.home),
+            "FAKES": str(self.fakes),
+            "ATTNLAB_PYTHON": sys.executable,
+            "GIT_CONFIG_GLOBAL": os.devnull,
+        }
+        self.git("init", "--quiet")
+        self.commit()
+
+    def fake(self, tool: str, does: str = "") -> None:
+        """Makes a tool that records its calls and does what a line of bash says."""
+        (self.bin / tool).write_text(FAKE)
+        (self.bin / tool).chmod(0o755)
+        (self.fakes / tool).write_text(does)
+
+    def git(self, *arguments: str) -> str:
+        who = ["-c", "user.name=a", "-c", "user.email=a@b"]
+        command = ["git", "-C", str(self.root), *who, *arguments]
+        done = subprocess.run(command, check=True, capture_output=True, env=self.environment)
+        return done.stdout.decode().strip()
+
+    def commit(self) -> None:
+        self.git("add", "--all")
+        self.git("commit", "--quiet", "--message=all")
+
+    def revision(self) -> str:
+        return self.git("rev-parse", "--short=12", "HEAD")
+
+    def start(self, place: str, *arguments: str) -> "subprocess.Popen[str]":
+        return subprocess.Popen(
+            [self.root / "launch" / place, *arguments],
+            cwd=self.here,
+            env=self.environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+
+    def run(self, place: str, *arguments: str) -> tuple[int, str, str]:
+        process = self.start(place, *arguments)
+        out, err = process.communicate(timeout=120)
+        return process.returncode, out, err
+
+    def calls(self) -> list[list[str]]:
+        """The calls of the fakes so far, and forgets them."""
+        file = self.fakes / "calls"
+        text = file.read_text() if file.exists() else ""
+        file.unlink(missing_ok=True)
+        return [call.split("\x1f")[:-1] for call in text.split("\x1e")[:-1]]

@@ -1,0 +1,191 @@
+"""What the launchers of all places do alike, on a machine with fake cluster tools."""
+
+import fcntl
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from tests.launch.site import ROOT, Site
+
+BUCKET = "--output_dir=gs://bucket/runs"
+# For each place: options, where results may go, its tools, and the one that begins the work.
+PLACES = {
+    "slurm": ([f"--python={sys.executable}"], "--output_dir=out", ["sbatch", "squeue"], "sbatch"),
+    "tpu_vm": (["--tpu=mine", "--zone=here"], BUCKET, ["gcloud"], "gcloud"),
+    "gke": (["--image=registry/me", "--tpu=v5e:4x4"], BUCKET, ["docker", "kubectl"], "kubectl"),
+    "sky": (["--accelerators=H100:8"], BUCKET, ["sky"], "sky"),
+}
+READY = 'case "$*" in *describe*) echo \'{"state": "READY", "networkEndpoints": [{}]}\';; esac'
+
+
+@pytest.fixture(params=PLACES)
+def place(request):
+    return request.param
+
+
+@pytest.fixture
+def site(place, tmp_path) -> Site:
+    site = Site(tmp_path, PLACES[place][2])
+    if place == "tpu_vm":
+        site.fake("gcloud", READY)
+    return site
+
+
+def launched(site, place, *words, options=()):
+    return site.run(place, *PLACES[place][0], *options, *words)
+
+
+def test_help_tells_options_and_names(site, place):
+    status, out, err = site.run(place, "--help")
+    assert (status, err) == (0, "")
+    assert out.startswith(("Submits", "Runs")) and "hello              Says hello." in out
+    source = (ROOT / "launch" / f"{place}.py").read_text()
+    defined = re.findall(r'"(?:--)?([a-z_]+)"', source.split("def options")[1].split("def ")[0])
+    options = {*defined, "allow_dirty", "dry_run"} - {"append", "default", "store_true"}
+    assert len(options) > 4
+    assert not [option for option in options if f"\n    --{option}" not in out]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ([], "no NAME was given"),
+        (["helo"], "unknown experiment 'helo'; the names are:\n    hello "),
+        (["hello", "--help"], "its flags are shown by launch/local hello --help"),
+        (["hello", "--run_dir=x"], "--run_dir is for the launcher to give"),
+        (["hello", "--output_dir=a", "-resume", "b"], "exclude each other; drop one"),
+        (["hello", "--output_dir="], "--output_dir= is empty; give a folder"),
+        (["hello", "--output_dir"], "--output_dir has no value"),
+        (["hello", "--output_dir=gs://bucket"], "give gs://BUCKET/FOLDER"),
+        (["hello", "--output_dir=s3://bucket/runs"], "give gs://BUCKET/FOLDER"),
+        (["hello", "--resume=/no/such"], "--resume=/no/such: no run is there"),
+    ],
+)
+def test_bad_command_lines_start_nothing(tmp_path, words, message):
+    site = Site(tmp_path, PLACES["slurm"][2])
+    status, out, err = launched(site, "slurm", *words)
+    assert (status, out) == (2, "") and message in err
+    assert not site.calls() and not list(site.here.iterdir())
+
+
+def test_what_is_missing_is_named(site, place):
+    _, where, tools, _ = PLACES[place]
+    for tool in tools:
+        (site.bin / tool).unlink()
+        status, out, err = launched(site, place, "hello", where)
+        assert (status, out) == (2, "") and len(err.splitlines()) == 1
+        assert err.startswith(f"launch/{place}: {tool} is not installed; ")
+        site.fake(tool)
+    assert not site.calls() and not list(site.here.iterdir())
+
+
+def test_a_dry_run_prints_and_does_nothing(site, place):
+    _, where, tools, _ = PLACES[place]
+    for tool in tools:  # a laptop without them can look, too
+        (site.bin / tool).unlink()
+    status, out, err = launched(site, place, "hello", where, options=["--dry_run"])
+    assert status == 0 and all(f"\n{tool} " in f"\n{out}" for tool in tools[:1])
+    assert "launch.json" in out and site.revision() in out
+    assert all(f"note: {tool} is not installed here" in err for tool in tools)
+    assert not list(site.here.iterdir())
+
+
+def test_changes_are_sent_only_when_told(site, place):
+    _, where, _, begins = PLACES[place]
+    (site.root / "launch" / "new").write_text("new")
+    (site.root / "pyproject.toml").write_text("changed")
+    status, _, err = launched(site, place, "hello", where)
+    assert status == 2 and not site.calls()
+    assert "pyproject.toml, launch/new: not as in any commit; commit, or --allow_dirty" in err
+    status, _, err = launched(site, place, "hello", where, options=["--allow_dirty"])
+    assert status == 0, err
+    assert begins in [call[0] for call in site.calls()]
+    [record] = site.here.rglob("launch.json")
+    about = json.loads(record.read_text())
+    assert about["revision"] == f"{site.revision()}+changes"
+    assert about["command"].startswith(f"launch/{place} ") and " hello " in about["command"]
+
+
+def test_without_a_revision_nothing_is_sent(site, place):
+    shutil.rmtree(site.root / ".git")
+    status, _, err = launched(site, place, "hello", PLACES[place][1])
+    assert status == 2 and "use a git checkout with a commit" in err and not site.calls()
+    (site.bin / "git").unlink()
+    assert "git is not installed" in launched(site, place, "hello", PLACES[place][1])[2]
+
+
+def test_the_status_of_a_tool_that_fails_is_passed_on(site, place):
+    _, where, _, begins = PLACES[place]
+    site.fake(begins, "exit 7")
+    status, _, err = launched(site, place, "hello", where)
+    assert status == 7 and f"launch/{place}: {begins} " in err and "ended with status 7; " in err
+    said = "shown by: sky status" if place == "sky" else "nothing was started"
+    assert said in err.splitlines()[-1]
+
+
+def test_ctrl_c_says_what_goes_on(site, place):
+    _, where, _, begins = PLACES[place]
+    last = {"slurm": "--parsable", "tpu_vm": "start", "gke": "apply --filename", "sky": "launch"}
+    waits = f'case "$*" in *"{last[place]}"*) : > "$FAKES/waits"; sleep 60;; esac'
+    site.fake(begins, f"{READY if place == 'tpu_vm' else ''}\n{waits}")
+    process = site.start(place, *PLACES[place][0], "hello", where)
+    end = time.monotonic() + 20
+    while not (site.fakes / "waits").exists():
+        assert time.monotonic() < end and process.poll() is None, process.communicate()
+        time.sleep(0.02)
+    os.killpg(process.pid, signal.SIGINT)
+    _, err = process.communicate(timeout=30)
+    assert process.returncode == 130
+    look = {
+        "slurm": "squeue --name=hello-",
+        "tpu_vm": "stop it: gcloud",
+        "gke": "get jobset hello-",
+    }
+    assert f"launch/{place}: interrupted; " in err and look.get(place, "sky status") in err
+
+
+def test_a_folder_that_a_run_holds_is_refused(tmp_path):
+    site = Site(tmp_path, PLACES["slurm"][2])
+    held = site.here / "held"
+    held.mkdir()
+    with open(held / "settings.json", "w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        status, _, err = launched(site, "slurm", "hello", "--resume=held")
+    assert status == 2 and f"--resume={held}: a run writes to this folder now" in err
+    assert not site.calls()
+    assert launched(site, "slurm", "hello", "--resume=held")[0] == 0
+    assert site.calls()[-1][-2:] == [str(held), "hello"]
+
+
+def test_the_archive_is_the_checkout_at_its_revision(tmp_path):
+    site = Site(tmp_path, ["sky"])
+    (site.root / "experiments" / "results").mkdir()
+    (site.root / "experiments" / "results" / "kept.csv").touch()
+    (site.root / "build").mkdir()
+    (site.root / "build" / "ignored").touch()
+    (site.root / "link").symlink_to("pyproject.toml")
+    site.commit()
+    assert launched(site, "sky", "hello", BUCKET)[0] == 0
+    [code] = site.here.glob("results/hello-*/code-*")
+    tracked = set(site.git("ls-files").splitlines()) - {"experiments/results/kept.csv"}
+    sent = {str(p.relative_to(code)) for p in code.rglob("*") if p.is_symlink() or p.is_file()}
+    assert sent == tracked | {"REVISION"}
+    assert (code / "REVISION").read_text() == site.revision() == code.name.removeprefix("code-")
+    assert os.access(code / "launch" / "local", os.X_OK) and (code / "link").is_symlink()
+
+
+@pytest.mark.skipif(shutil.which("shellcheck") is None, reason="shellcheck is not installed")
+def test_the_scripts_pass_shellcheck():
+    places = [ROOT / "launch" / name for name in (*PLACES, "local", "start.bash")]
+    templates = [*(ROOT / "launch" / "templates").glob("*.*bash"), *ROOT.glob("launch/*/*.sbatch")]
+    assert len(templates) == 3
+    command = ["shellcheck", "--external-sources", *places, *templates]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout

@@ -1,0 +1,124 @@
+"""launch/slurm with a fake SLURM, whose job runs at once on this machine."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.launch.site import ODD, Site
+
+PYTHON = f"--python={sys.executable}"
+SBATCH = """
+case " $* " in *" --test-only "*) exit "${TEST_ONLY:-0}";; esac
+[ -z "${REFUSES:-}" ] || exit 9
+echo "5;cluster"
+while [[ "$1" != *.sbatch ]]; do shift; done
+SLURM_JOB_ID=5 bash "$@" > "$FAKES/log" 2>&1
+exit 0
+"""
+SRUN = """while [[ "$1" == --* ]]; do shift; done; exec "$@" """
+
+
+@pytest.fixture
+def site(tmp_path) -> Site:
+    site = Site(tmp_path, ["squeue", "scontrol"])
+    site.fake("sbatch", SBATCH)
+    site.fake("srun", SRUN)
+    return site
+
+
+def test_the_job_runs_the_code_of_the_revision_with_the_flags_as_they_are(site):
+    options = ["--nodes=2", "--gpus_per_node=4", "--sbatch=--comment=a b", PYTHON]
+    status, out, err = site.run("slurm", *options, "hello", *ODD, "--output_dir=o ut")
+    assert status == 0, err
+    [folder] = (site.here / "o ut").iterdir()
+    code = folder / f"code-{site.revision()}"
+    script = str(site.root / "launch" / "templates" / "slurm.sbatch")
+    submission = [
+        *("--nodes=2", "--ntasks-per-node=4", "--gpus-per-node=4", f"--job-name={folder.name}"),
+        *(f"--output={folder / 'log.txt'}", "--comment=a b", script),
+        *(str(code), sys.executable, str(folder), "hello", *ODD),
+    ]
+    words = [str(code / "launch" / "local"), "--no_env", "hello", *ODD, f"--run_dir={folder}"]
+    assert site.calls() == [
+        ["sbatch", "--test-only", *submission],
+        ["sbatch", "--parsable", *submission],
+        ["srun", "--kill-on-bad-exit=0", *words],
+    ]
+    assert json.loads((folder / "results.jsonl").read_text()) == words[3:]
+    assert "job 5 writes to" in err and "scancel 5" in err
+    assert out == f"tail -F {folder / 'log.txt'}\n"
+
+
+@pytest.mark.parametrize(("status", "again"), [(143, True), (0, False), (1, False), (137, False)])
+def test_a_job_that_saved_is_queued_again(site, status, again):
+    assert site.run("slurm", PYTHON, "hello", f"--status={status}")[0] == 0
+    requeued = ["scontrol", "requeue", "5"] in site.calls()
+    assert requeued == again
+
+
+def test_the_jobs_of_an_array_have_folders_of_their_own(site):
+    site.fake("sbatch", SBATCH.replace("SLURM_JOB_ID", "SLURM_ARRAY_TASK_ID=3 SLURM_JOB_ID"))
+    status, out, err = site.run("slurm", "--array=0-7%2", PYTHON, "hello")
+    assert status == 0 and out.endswith("/log-*.txt\n"), err
+    [folder] = (site.here / "results").iterdir()
+    assert json.loads((folder / "3" / "results.jsonl").read_text())[-1].endswith("/3")
+    call = site.calls()[0]
+    assert "--array=0-7%2" in call and f"--output={folder}/log-%a.txt" in call
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--nodes=0"], "argument --nodes: '0' is no count; give 1 or more"),
+        (["--gpus_per_node=4", "--processes_per_node=2"], "--processes_per_node=2: one process"),
+        (["--array=a"], "--array=a: give numbers, such as 0-7"),
+        (["--sbatch=--nodes=3"], "--sbatch=--nodes=3 is what other options say"),
+        (["--sbatch=-n4"], "--sbatch=-n4 is what other options say"),
+        (["--sbatch=--gres=gpu:1"], "is what other options say"),
+        (["--python=/no/such"], "/no/such: no Python is there; make .venv as --help says"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused(site, options, message):
+    status, out, err = site.run("slurm", PYTHON, *options, "hello")
+    assert (status, out) == (2, "") and message in err
+    assert not site.calls() and not list(site.here.iterdir())
+
+
+def test_a_python_without_the_packages_is_refused(site):
+    bare = site.here / "python"
+    bare.write_text(f'#!/bin/sh\nexec "{sys.executable}" -I -S "$@"\n')
+    bare.chmod(0o755)
+    err = site.run("slurm", f"--python={bare}", "hello")[2]
+    assert f"{bare}: has no absl, flax, jax; make .venv" in err
+    err = site.run("slurm", "hello")[2]
+    assert f"{site.root}/.venv/bin/python: no Python is there" in err
+    assert site.run("slurm", PYTHON, "hello", "--output_dir=gs://bucket/runs")[0] == 2
+
+
+def test_a_submission_that_fails_leaves_nothing(site):
+    site.environment["TEST_ONLY"] = "3"
+    status, _, err = site.run("slurm", PYTHON, "hello")
+    assert status == 3 and "sbatch --test-only --nodes=1 … ended with status 3; nothing" in err
+    site.environment |= {"TEST_ONLY": "0", "REFUSES": "yes"}
+    status, _, err = site.run("slurm", PYTHON, "hello")
+    assert status == 9 and "nothing was started" in err
+    assert not list(site.here.glob("results/*"))
+
+
+def test_a_resumed_run_keeps_its_folder_unless_a_job_has_it(site):
+    assert site.run("slurm", PYTHON, "hello", "--output_dir=out")[0] == 0
+    [folder] = Path(site.here / "out").iterdir()
+    site.calls()
+    again = ["slurm", PYTHON, "hello", f"--resume={folder}"]
+    site.fake("squeue", "echo 12")
+    assert f"--resume={folder}: job 12 has it; wait for its end" in site.run(*again)[2]
+    assert [call[0] for call in site.calls()] == ["squeue"]
+    site.fake("squeue")
+    site.environment["REFUSES"] = "yes"
+    assert site.run(*again)[0] == 9 and (folder / "results.jsonl").exists()
+    del site.environment["REFUSES"]
+    assert site.run(*again)[0] == 0
+    assert len((folder / "results.jsonl").read_text().splitlines()) == 2
+    assert [path.name for path in folder.glob("code-*")] == [f"code-{site.revision()}"]
