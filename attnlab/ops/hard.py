@@ -18,7 +18,7 @@ from attnlab.ops.attention import attention
 from attnlab.ops.blockwise.choice import choose
 from attnlab.ops.layout import merge_output, prepare
 from attnlab.scores import Dot, Score, require_score
-from attnlab.split import by_device, copies_of_kv_heads, divide_positions, needs_ring
+from attnlab.split import by_device, copies_of_kv_heads, divide_positions, heads_are_too_few
 
 __all__ = ["Choice", "hard_attention"]
 
@@ -110,7 +110,7 @@ def hard_attention(
     q, k, v = divide_positions(q, k, v)
     if (copies := copies_of_kv_heads(k.shape[-2], q.shape[-2])) > 1:
         k, v = (jnp.repeat(x, copies, axis=-2) for x in (k, v))
-    if needs_ring(k.shape[-2]):
+    if heads_are_too_few(k.shape[-2]):
         raise NotImplementedError(
             f"hard attention does not go round a ring: the devices of length= must divide the"
             f" {k.shape[-2]} key/value heads (divide fewer positions)"
