@@ -75,7 +75,8 @@ def run(
     except BaseException as error:
         if processes.count() > 1:
             traceback.print_exc()
-            processes.tell(f"{type(error).__name__}: {error}", 1)
+            words = " ".join(str(error).split())
+            processes.tell(f"{type(error).__name__}: {words}", 1)
             processes.leave(1)
         raise
     return processes.leave(status)
@@ -106,7 +107,10 @@ def _run(
             )
         processes.join(cluster)
         with interruptible():
-            return _begun(experiment, chosen, folder)
+            try:
+                return _begun(experiment, chosen, folder)
+            finally:
+                processes.computed()
     except (flags.Error, Invalid) as error:
         return _complain(name, error, BAD_FLAG)
     except Stopped as error:
@@ -216,11 +220,13 @@ def say(line: str = "", end: str = "\n") -> None:
 def _complain(name: str, error: Exception, status: int) -> int:
     """Says why a run ends, once for all its processes; returns the status."""
     line = " ".join(str(error).splitlines())
+    said = isinstance(error, processes.Said)
     if processes.is_first():
         print(f"{name}: {line}", file=sys.stderr)
-    elif not isinstance(error, processes.Said):
+    elif not said:
         print(f"{name}, process {processes.index()}: {line}", file=sys.stderr)
-    processes.tell(line, status)
+    if not said:
+        processes.tell(line, status)
     return status
 
 

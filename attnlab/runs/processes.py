@@ -50,7 +50,7 @@ HEARTBEAT = 30  # seconds without a sign of life after which a process counts as
 GRACE = 20.0  # seconds that a process has to end when another one has
 LAST = 15.0  # seconds in which all meet at the end where some may be gone
 REPORT = 600.0  # seconds that a report may take
-LOOK = 2.0  # seconds that the main thread waits at once, deaf to signals
+LOOK = 1.0  # seconds that a thread waits at once, deaf to signals
 _END = "attnlab/end"
 T = TypeVar("T")
 
@@ -86,6 +86,7 @@ class _Run:
         self.client: Any = None
         self.names = itertools.count()
         self.leaves = threading.Event()
+        self.watch = threading.Thread(target=lambda: _watch(), daemon=True, name="watch")
         self.ended: Ended | None = None
 
 
@@ -133,7 +134,7 @@ def join(cluster: Cluster) -> None:
     from jax._src import distributed  # the values that it keeps have no public name
 
     _run.cluster, _run.client = cluster, distributed.global_state.client
-    threading.Thread(target=_watch, daemon=True, name="watch").start()
+    _run.watch.start()
 
 
 def agreed(make: Callable[[], T]) -> T:
@@ -221,6 +222,7 @@ def leave(status: int) -> int:
     try:
         seconds = LAST if status and is_first() else REPORT  # a report may be written meanwhile
         _run.client.wait_at_barrier("attnlab/left", round(1000 * seconds))
+        _run.watch.join()  # the interpreter must not end under it
         jax.distributed.shutdown()
     except jax.errors.JaxRuntimeError:
         os._exit(status or 1)  # JAX would wait for those that are gone, for minutes
@@ -231,24 +233,25 @@ def _name() -> str:
     return f"attnlab/{next(_run.names)}"
 
 
-def _get(name: str) -> str:
-    """A value, once a process has set it; between two looks signals are answered."""
-    while True:
+def _get(name: str, until: threading.Event | None = None) -> Any:
+    """The words that a process sets, when it does; between two looks signals are answered."""
+    while until is None or not until.is_set():
         try:
             return _run.client.blocking_key_value_get(name, round(1000 * LOOK))
         except jax.errors.JaxRuntimeError as error:
             if "DEADLINE_EXCEEDED" not in str(error):
                 raise
+    return None
 
 
 def _watch() -> None:
     """Interrupts this process when another one has ended, and ends it where that does not help."""
     try:
-        ended = Ended(*json.loads(_get(_END)))
-    except Exception:  # noqa: BLE001 - the service is gone: this process ends, or JAX ends it
-        return
-    if not _run.leaves.is_set():
-        _run.ended = ended
+        words = _get(_END, until=_run.leaves)
+    except jax.errors.JaxRuntimeError:
+        return  # the service is gone: JAX ends this process
+    if words is not None and not _run.leaves.is_set():
+        _run.ended = ended = Ended(*json.loads(words))
         os.kill(os.getpid(), signal.SIGTERM)
         if not _run.leaves.wait(GRACE):  # it waits for a device, which waits for the other
             print(ended.line(), file=sys.stderr, flush=True)
