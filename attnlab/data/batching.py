@@ -1,10 +1,13 @@
 """Batches for training, endless and resumable, and for evaluation, each example once.
 
-Every process computes the same global batches and takes its rows of each. So the order of the data,
-the shapes of the batches and the state of the iterator do not depend on how many processes there
-are, and a run can go on with another number of them. The price is that each encodes all examples.
+Every process computes the same global batches and takes its part of each, rows that follow one
+another. So the order of the data, the shapes of the batches and the state of the iterator do not
+depend on how many processes there are, and a run can go on with another number of them.
 """
 
+from __future__ import annotations
+
+import dataclasses
 from collections.abc import Iterator
 
 import grain
@@ -16,9 +19,44 @@ from attnlab.data.filling import FillBuckets, FillRows, by_length, padded
 from attnlab.data.pools import Ahead, Batches, Fill
 from attnlab.data.tokenizers import Tokenizer
 
-__all__ = ["evaluation_batches", "language_model_batches", "train_batches"]
+__all__ = ["WHOLE", "Part", "evaluation_batches", "language_model_batches", "train_batches"]
 
 PREFETCHED = 8  # batches that a thread makes while the step runs
+
+
+@dataclasses.dataclass(frozen=True)
+class Part:
+    """One of several equal parts of a batch: rows that follow one another.
+
+    >>> Part(1, 3).of({"tokens": np.arange(6)})
+    {'tokens': array([2, 3])}
+
+    Attributes:
+      index: index of the part.
+      count: number of parts.
+    """
+
+    index: int
+    count: int
+
+    def of(self, batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """The part's rows of each array."""
+        return {name: x[self._rows(len(x))] for name, x in batch.items()}
+
+    def _rows(self, batch_size: int) -> slice:
+        size = batch_size // self.count
+        return slice(self.index * size, (self.index + 1) * size)
+
+    def require_divides(self, batch_size: int) -> None:
+        """Raises ValueError where a batch has no equal parts."""
+        require(
+            batch_size > 0 and batch_size % self.count == 0,
+            f"batch_size must be a multiple of the number of parts; got {batch_size} for "
+            f"{self.count}",
+        )
+
+
+WHOLE = Part(0, 1)
 
 
 def train_batches(
@@ -33,8 +71,7 @@ def train_batches(
     pad_to: int = 8,
     same_length: bool = False,
     pack: bool = False,
-    process_index: int = 0,
-    process_count: int = 1,
+    part: Part = WHOLE,
     num_workers: int = 0,
 ) -> grain.IterDataset:
     """Endless batches of sentence pairs, shuffled anew in every epoch.
@@ -57,15 +94,13 @@ def train_batches(
         shapes, for 1 % more tokens where they are alike (Multi30k; 11 shapes become 6).
       pack: whether to put several pairs into each row of `max_length` tokens, with segments and
         positions.
-      process_index: index of this process, which takes the rows process_index, process_index +
-        process_count, … of each batch.
-      process_count: number of processes, which must divide batch_size.
+      part: part of each batch that this process computes, such as `Parallel.part`.
       num_workers: number of processes that read and encode; 0 does it in a thread. The batches and
         the state are the same. Workers import the main program, so it needs its `if __name__ ==
         "__main__"`.
 
     Returns:
-      A dataset of {"source": [B, S], "target": [B, T]}, int32, B = batch_size / process_count; both
+      A dataset of {"source": [B, S], "target": [B, T]}, int32, B = batch_size / part.count; both
       end with EOS and then PAD. With `pack` also "source_segments", "source_positions",
       "target_segments" and "target_positions".
 
@@ -78,9 +113,7 @@ def train_batches(
         else FillBuckets(batch_size, pool_batches, pad_to, seed, same_length)
     )
     encode = EncodePair(source_tokenizer, target_tokenizer, max_length)
-    return endless(
-        Encoded(source, encode), fill, batch_size, seed, process_index, process_count, num_workers
-    )
+    return endless(Encoded(source, encode), fill, batch_size, seed, part, num_workers)
 
 
 def language_model_batches(
@@ -91,8 +124,7 @@ def language_model_batches(
     length: int,
     seed: int,
     pack: bool = True,
-    process_index: int = 0,
-    process_count: int = 1,
+    part: Part = WHOLE,
     num_workers: int = 0,
 ) -> grain.IterDataset:
     """Endless batches of documents, shuffled anew in every epoch; otherwise as `train_batches`.
@@ -108,18 +140,15 @@ def language_model_batches(
       seed: seed of the order of examples.
       pack: whether to put several documents into each row; otherwise one, and no segments or
         positions.
-      process_index: index of this process.
-      process_count: number of processes, which must divide batch_size.
+      part: part of each batch that this process computes.
       num_workers: number of processes that read and encode; 0 does it in a thread.
 
     Returns:
-      A dataset of {"tokens", "segments", "positions"}, each [batch_size / process_count, length].
+      A dataset of {"tokens", "segments", "positions"}, each [batch_size / part.count, length].
     """
     fill = FillRows(batch_size, length) if pack else FillBuckets(batch_size, 1, length, seed)
     encode = EncodeDocument(tokenizer, length)
-    return endless(
-        Encoded(source, encode), fill, batch_size, seed, process_index, process_count, num_workers
-    )
+    return endless(Encoded(source, encode), fill, batch_size, seed, part, num_workers)
 
 
 def endless(
@@ -127,31 +156,15 @@ def endless(
     fill: Fill,
     batch_size: int,
     seed: int,
-    process_index: int,
-    process_count: int,
+    part: Part,
     num_workers: int,
 ) -> grain.IterDataset:
     """Returns this process's rows of the batches that `fill` makes of the shuffled examples."""
     require(len(encoded) > 0, "the data set has no examples")
-    require(
-        batch_size > 0 and batch_size % process_count == 0,
-        f"batch_size must be a multiple of the number of processes; got {batch_size} for "
-        f"{process_count}",
-    )
+    part.require_divides(batch_size)
     order = grain.MapDataset.source(encoded).seed(seed).shuffle().repeat()
     batches = Batches(order, len(encoded), fill, num_workers)
-    rows = batches.map(TakeRows(process_index, process_count))
-    return Ahead(rows, PREFETCHED)
-
-
-class TakeRows:
-    """Every process_count-th row of each array, from row process_index on."""
-
-    def __init__(self, process_index: int, process_count: int) -> None:
-        self.rows = slice(process_index, None, process_count)
-
-    def __call__(self, batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-        return {name: array[self.rows] for name, array in batch.items()}
+    return Ahead(batches.map(part.of), PREFETCHED)
 
 
 def evaluation_batches(

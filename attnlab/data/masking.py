@@ -22,7 +22,7 @@ import grain
 import numpy as np
 
 from attnlab.checks import require
-from attnlab.data.batching import TakeRows
+from attnlab.data.batching import WHOLE, Part
 from attnlab.data.tokenizers import Tokenizer
 from attnlab.runs.errors import Invalid
 from attnlab.tokens import BOS, EOS, PAD
@@ -190,8 +190,7 @@ def masked_batches(
     *,
     batch_size: int,
     seed: int,
-    process_index: int = 0,
-    process_count: int = 1,
+    part: Part = WHOLE,
 ) -> grain.IterDataset:
     """Endless batches, shuffled anew in every epoch, with a state as `train_batches` has it.
 
@@ -199,22 +198,16 @@ def masked_batches(
       pairs: chunks to draw from.
       batch_size: number of pairs in a global batch.
       seed: seed of the order, the pairs and the masks.
-      process_index: index of this process, whose rows are as in `train_batches`.
-      process_count: number of processes, which must divide batch_size.
+      part: part of each batch that this process computes.
 
     Returns:
       A dataset of {"tokens", "types": [B, T], "masked", "target": [B, M], "next": [B]}, int32,
-      B = batch_size / process_count; PAD fills rows, and "target" where fewer are masked.
+      B = batch_size / part.count; PAD fills rows, and "target" where fewer are masked.
     """
-    require(
-        batch_size > 0 and batch_size % process_count == 0,
-        f"batch_size must be a multiple of the number of processes; got {batch_size} for "
-        f"{process_count}",
-    )
+    part.require_divides(batch_size)
     order = grain.MapDataset.range(len(pairs)).seed(seed).shuffle().repeat()
     rows = order.random_map(pairs.draw).batch(batch_size)
-    mine = rows.map(TakeRows(process_index, process_count))
-    return mine.to_iter_dataset(grain.ReadOptions(num_threads=0))
+    return rows.map(part.of).to_iter_dataset(grain.ReadOptions(num_threads=0))
 
 
 def fixed_batches(

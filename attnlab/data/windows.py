@@ -14,7 +14,7 @@ import grain
 import numpy as np
 
 from attnlab.checks import require
-from attnlab.data.batching import TakeRows
+from attnlab.data.batching import WHOLE, Part
 from attnlab.data.tasks import ENDLESS
 from attnlab.runs.errors import Invalid, of_system
 from attnlab.tokens import PAD
@@ -133,8 +133,7 @@ def random_windows(
     batch_size: int,
     seed: int,
     num_positions: int | None = None,
-    process_index: int = 0,
-    process_count: int = 1,
+    part: Part = WHOLE,
 ) -> grain.IterDataset:
     """Endless batches of windows that are drawn alike, with a state as `train_batches` has it.
 
@@ -144,23 +143,18 @@ def random_windows(
       seed: seed of the draws.
       num_positions: number of positions of a model that is to learn all of them from shorter
         windows: those of each window begin at a random number. None = no positions.
-      process_index: index of this process, whose rows are as in `train_batches`.
-      process_count: number of processes, which must divide batch_size.
+      part: part of each batch that this process draws, as in `train_batches`.
 
     Returns:
       A dataset of {"tokens"}, with `num_positions` also "positions", int32
-      [batch_size / process_count, length].
+      [batch_size / part.count, length].
     """
     length = windows.length
     require(
         num_positions is None or num_positions >= length,
         f"num_positions must be at least the length; got {num_positions} and {length}",
     )
-    require(
-        batch_size > 0 and batch_size % process_count == 0,
-        f"batch_size must be a multiple of the number of processes; got {batch_size} for "
-        f"{process_count}",
-    )
+    part.require_divides(batch_size)
 
     def draw(_: int, rng: np.random.Generator) -> dict[str, np.ndarray]:
         batch = {"tokens": windows[int(rng.integers(len(windows)))]}
@@ -169,9 +163,11 @@ def random_windows(
             batch["positions"] = np.arange(start, start + length, dtype=np.int32)
         return batch
 
-    order = grain.MapDataset.range(ENDLESS).seed(seed).random_map(draw).batch(batch_size)
-    rows = order.map(TakeRows(process_index, process_count))
-    return rows.to_iter_dataset(grain.ReadOptions(num_threads=0))
+    # A window is drawn by its place in the endless order, whichever process draws it.
+    order = grain.MapDataset.range(ENDLESS).seed(seed).random_map(draw)
+    rows = batch_size // part.count
+    mine = order.batch(rows)[part.index :: part.count]
+    return mine.to_iter_dataset(grain.ReadOptions(num_threads=0))
 
 
 def consecutive_windows(

@@ -13,16 +13,19 @@ import shlex
 import signal
 import sys
 import textwrap
+import traceback
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
 from absl import flags
 
+from attnlab.runs import clusters, processes
+from attnlab.runs.clusters import DISTRIBUTED, Cluster
 from attnlab.runs.errors import Invalid, Stopped, of_system
 from attnlab.runs.flags import Flags, flag_of, kind_of, written
-from attnlab.runs.folder import SETTINGS, Folder
-from attnlab.runs.interrupts import signal_of
+from attnlab.runs.folder import Folder, is_begun
+from attnlab.runs.interrupts import interruptible, signal_of
 
 __all__ = ["BAD_FLAG", "command", "run", "say", "start"]
 
@@ -49,6 +52,7 @@ def run(
     doc: str | None,
     resumes: bool = True,
     free: Collection[str] = (),
+    several: bool = False,
 ) -> int:
     """Parses a command line and runs what it says.
 
@@ -59,12 +63,34 @@ def run(
       doc: text that --help begins with.
       resumes: whether there is --resume.
       free: names of the flags that may have another value in a resumed run.
+      several: whether it runs in several processes; where not, they are refused.
 
     Returns:
       The exit status: that of the experiment; 0 after --help; 2 for a command that cannot be
       meant, 1 for a run that cannot go on, each said in one line; 128 + 2 for Ctrl-C that the
       experiment does not answer.
     """
+    try:
+        status = _run(argv, settings, experiment, doc, resumes, free, several)
+    except BaseException as error:
+        if processes.count() > 1:
+            traceback.print_exc()
+            words = " ".join(str(error).split())
+            processes.tell(f"{type(error).__name__}: {words}", 1)
+            processes.leave(1)
+        raise
+    return processes.leave(status)
+
+
+def _run(
+    argv: list[str],
+    settings: type[S],
+    experiment: Callable[[S, Folder], int],
+    doc: str | None,
+    resumes: bool,
+    free: Collection[str],
+    several: bool,
+) -> int:
     name = _name_of(argv[0])
     defined = _defined(settings, resumes=resumes)
     folder = None
@@ -72,20 +98,64 @@ def run(
         if not _parsed(defined, argv, doc):
             return 0
         chosen, folder = _chosen(name, defined, settings, free)
-        return experiment(chosen, folder)
+        if (cluster := _cluster(defined)) is None:
+            return _begun(experiment, chosen, folder)
+        if not several:
+            raise Invalid(
+                f"{cluster.name}: {name} runs in one process, not in {cluster.count}; start one, "
+                "or give --distributed=off"
+            )
+        processes.join(cluster)
+        with interruptible():
+            try:
+                return _begun(experiment, chosen, folder)
+            finally:
+                processes.computed()
     except (flags.Error, Invalid) as error:
-        _complain(name, error)
-        return BAD_FLAG
+        return _complain(name, error, BAD_FLAG)
     except Stopped as error:
-        _complain(name, error)
-        return 1
+        return _complain(name, error, 1)
     except KeyboardInterrupt as error:
         number, words = signal_of(error), "interrupted before there was anything to keep"
         if folder is not None and folder.exists:
             words = f"{number.name}: what is done is kept in {folder.path}"
             words += f"; to complete it: --resume={folder.path}" if resumes else ""
-        print(f"{name}: {words}", file=sys.stderr)
-        return 128 + number
+        if (ended := processes.ended_by()) is not None:
+            return _complain(name, processes.Said(ended.line()), ended.status)
+        return _complain(name, Stopped(words), 128 + number)
+
+
+def _begun(experiment: Callable[[S, Folder], int], chosen: S, folder: Folder) -> int:
+    """Runs the experiment, where all processes were told the same."""
+    told = processes.gathered([chosen.as_json(), folder.resumes, str(folder.wanted)])
+    other = next((i for i, one in enumerate(told) if one != told[0]), None)
+    if other is not None:
+        raise Invalid(
+            f"process {other} was started with other flags than process 0, or does not see its "
+            "folder; give all the same command, and a folder that they share"
+        )
+    if folder.exists:
+        folder.claim()
+    return experiment(chosen, folder)
+
+
+def _cluster(defined: flags.FlagValues) -> Cluster | None:
+    """The processes that --distributed asks for.
+
+    Raises:
+      Invalid: the flags do not go together.
+    """
+    if defined.distributed not in DISTRIBUTED:
+        valid = ", ".join(DISTRIBUTED)
+        raise Invalid(f"--distributed={defined.distributed}: no such; valid: {valid}")
+    named = ("coordinator", "num_processes", "process_id")
+    given = {name: defined[name].value for name in named}
+    if defined.distributed == "explicit":
+        return clusters.explicit(**given)
+    for name, value in given.items():
+        if value is not None:
+            raise Invalid(f"--{name}={value}: needs --distributed=explicit")
+    return clusters.seen(os.environ) if defined.distributed == "auto" else None
 
 
 def start(main: Callable[[list[str]], int]) -> NoReturn:
@@ -142,12 +212,22 @@ def command(name: str, kind: type[Flags], values: Mapping[str, Any]) -> str:
 
 
 def say(line: str = "", end: str = "\n") -> None:
-    """Prints at once, also into a pipe."""
-    print(line, end=end, flush=True)
+    """Prints at once, also into a pipe; of several processes the first does."""
+    if processes.is_first():
+        print(line, end=end, flush=True)
 
 
-def _complain(name: str, error: Exception) -> None:
-    print(f"{name}: {' '.join(str(error).splitlines())}", file=sys.stderr)
+def _complain(name: str, error: Exception, status: int) -> int:
+    """Says why a run ends, once for all its processes; returns the status."""
+    line = " ".join(str(error).splitlines())
+    said = isinstance(error, processes.Said)
+    if processes.is_first():
+        print(f"{name}: {line}", file=sys.stderr)
+    elif not said:
+        print(f"{name}, process {processes.index()}: {line}", file=sys.stderr)
+    if not said:
+        processes.tell(line, status)
+    return status
 
 
 def _name_of(program: str) -> str:
@@ -200,13 +280,34 @@ def _defined(settings: type[Flags], *, resumes: bool) -> flags.FlagValues:
             define[kinds[field.name]](field.name, default, text, flag_values=found)
     where = "Where the fresh folder of this run is made."
     flags.DEFINE_string("output_dir", "results", where, flag_values=found)
-    exactly = "This very folder: begins the run there, or does what is missing of it."
-    flags.DEFINE_string("run_dir", None, exactly, flag_values=found)
+    _define_processes(found)
+    here = "The folder of this run itself: begins there" + (
+        ", or does what is missing there. So the same command goes on when a scheduler starts it "
+        "again."
+        if resumes
+        else "."
+    )
+    flags.DEFINE_string("run_dir", None, here, flag_values=found)
     if resumes:
         again = "The folder of an earlier run: does what is missing there, with its flags."
         flags.DEFINE_string("resume", None, again, flag_values=found)
     flags.DEFINE_bool("help", False, "Show this text.", short_name="h", flag_values=found)
     return found
+
+
+def _define_processes(found: flags.FlagValues) -> None:
+    """Defines the flags that say which processes make one run."""
+    how = (
+        "Processes of this run: auto, those of the cluster that is seen (SLURM, TPU slices, GKE, "
+        "SkyPilot); off, this one alone; explicit, those that the next three flags say."
+    )
+    flags.DEFINE_string("distributed", "auto", how, flag_values=found)
+    address = "Address HOST:PORT of the first process."
+    flags.DEFINE_string("coordinator", None, address, flag_values=found)
+    count = "Number of processes."
+    flags.DEFINE_integer("num_processes", None, count, lower_bound=1, flag_values=found)
+    which = "Index of this process, from 0 on."
+    flags.DEFINE_integer("process_id", None, which, lower_bound=0, flag_values=found)
 
 
 def _parsed(found: flags.FlagValues, argv: list[str], doc: str | None) -> bool:
@@ -220,8 +321,8 @@ def _parsed(found: flags.FlagValues, argv: list[str], doc: str | None) -> bool:
         return False
     if rest:
         raise Invalid(f"{rest[0]!r} is not a flag; write --name=value")
-    places = [name for name in ("output_dir", "run_dir", "resume") if name in found]
-    given = [name for name in places if found[name].present]
+    places = ("output_dir", "run_dir", "resume")
+    given = [name for name in places if name in found and found[name].present]
     for name in given:
         if not found[name].value:
             raise Invalid(f"--{name}= is empty; give a folder")
@@ -231,7 +332,8 @@ def _parsed(found: flags.FlagValues, argv: list[str], doc: str | None) -> bool:
                 "mounted, which launch/gke, launch/sky and launch/tpu_vm do"
             )
     if len(given) > 1:
-        raise Invalid(f"--{given[0]} and --{given[1]} exclude each other; drop one")
+        both = " and ".join(f"--{name}" for name in given)
+        raise Invalid(f"{both} exclude each other; drop one")
     return True
 
 
@@ -260,29 +362,29 @@ def _chosen(
     for flag, value in named.items():
         if value in ((), ""):
             raise Invalid(f"--{flag}= is empty; give a value, or leave it out")
-    exactly = None if found.run_dir is None else Path(found.run_dir)
-    earlier = None if "resume" not in found or found.resume is None else Path(found.resume)
-    if exactly is not None and (exactly / SETTINGS).exists():
-        if "resume" not in found:
-            raise Invalid(f"--run_dir={exactly}: a run is there; give a folder that has none")
-        earlier = exactly
-    if earlier is not None:
-        folder = Folder.kept(name, earlier, flag="run_dir" if exactly else "resume")
-        folder.claim()
-        return _resumed(folder, named, settings, free), folder
+    path = None
+    for flag in ("run_dir", "resume"):
+        given: Any = found[flag].value if flag in found else None
+        if given is not None:
+            path = Path(given)
+            if is_begun(path) and "resume" not in found:
+                raise Invalid(f"--{flag}={path}: a run is there; give a folder that has none")
+            if flag == "resume" or is_begun(path):
+                folder = Folder.kept(name, path, flag=flag)
+                return _resumed(folder, named, settings, free, flag), folder
     chosen = settings(**{**settings.implied(named), **named})
     chosen.check_named(named)
-    if exactly is not None:
-        return chosen, Folder.named(name, exactly, chosen.as_json(), flag="run_dir")
-    return chosen, Folder.fresh(name, Path(found.output_dir), chosen.as_json())
+    return chosen, Folder.fresh(name, Path(found.output_dir), chosen.as_json(), path=path)
 
 
-def _resumed(folder: Folder, named: dict[str, Any], settings: type[S], free: Collection[str]) -> S:
+def _resumed(
+    folder: Folder, named: dict[str, Any], settings: type[S], free: Collection[str], flag: str
+) -> S:
     """A folder's settings, checked against the flags that are named."""
     try:
         kept = settings.from_json(folder.settings)
     except Invalid as error:
-        raise Invalid(f"--resume={folder.path}: {error}") from None
+        raise Invalid(f"--{flag}={folder.path}: {error}") from None
     for flag, value in named.items():
         if flag not in free and value != getattr(kept, flag):
             raise Invalid(

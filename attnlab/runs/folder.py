@@ -10,9 +10,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from attnlab.runs import processes
 from attnlab.runs.errors import Invalid, of_system
 
-__all__ = ["ERRORS", "REPORT", "ROWS", "SETTINGS", "Folder", "fresh_folder"]
+__all__ = ["ERRORS", "REPORT", "ROWS", "SETTINGS", "Folder", "fresh_folder", "is_begun"]
 
 SETTINGS, ROWS, REPORT, ERRORS = "settings.json", "results.jsonl", "report.md", "errors.log"
 
@@ -22,35 +23,37 @@ _claims: dict[Path, int] = {}  # open files of the folders that this process wri
 class Folder:
     """The folder of a run: a fresh one, which `begin` makes, or that of an earlier run.
 
+    Of several processes all call its methods, and the first alone writes.
+
     Attributes:
       name: name of the experiment.
       settings: settings as plain values, as in settings.json.
       resumes: whether the folder is an earlier run's.
+      wanted: path that was asked for: of the folder, or of the parent of a stamped one.
     """
 
     def __init__(
-        self, name: str, parent: Path, settings: dict[str, Any], path: Path | None, flag: str = ""
+        self, name: str, wanted: Path, settings: dict[str, Any], path: Path | None, flag: str
     ):
         """Use `fresh` or `kept`."""
         self.name, self.settings, self.resumes = name, settings, path is not None
-        self._parent, self._path, self._flag = parent, path, flag
+        self.wanted, self._path, self._flag = wanted, path, flag
 
     @classmethod
-    def fresh(cls, name: str, parent: Path, settings: dict[str, Any]) -> Folder:
-        """`parent`/NAME-DATE-TIME, not made yet."""
-        return cls(name, parent, settings, None)
-
-    @classmethod
-    def named(cls, name: str, path: Path, settings: dict[str, Any], *, flag: str) -> Folder:
-        """`path` itself, where no run has begun yet; a launcher may have put its files there.
+    def fresh(
+        cls, name: str, parent: Path, settings: dict[str, Any], *, path: Path | None = None
+    ) -> Folder:
+        """`path`, or `parent`/NAME-DATE-TIME; not made yet.
 
         Args:
           name: name of the experiment.
-          path: path of the folder, which may exist.
+          parent: parent of the folder.
           settings: settings as plain values.
-          flag: name of the flag that gave the path.
+          path: path of the folder itself, where no run has begun; None = a stamped one.
         """
-        return cls(name, path, settings, None, flag)
+        if path is None:
+            return cls(name, parent, settings, None, "output_dir")
+        return cls(name, path, settings, None, "run_dir")
 
     @classmethod
     def kept(cls, name: str, path: Path, *, flag: str = "resume") -> Folder:
@@ -77,7 +80,7 @@ class Folder:
             settings = None
         if not isinstance(settings, dict):
             raise Invalid(f"--{flag}={path}: {SETTINGS} cannot be read; start a new run")
-        return cls(name, path.parent, settings, path, flag)
+        return cls(name, path, settings, path, flag)
 
     @property
     def exists(self) -> bool:
@@ -97,18 +100,29 @@ class Folder:
           Invalid: the folder cannot be made.
         """
         if self._path is None:
-            path = self._parent if self._flag else fresh_folder(self._parent, self.name)
-            try:
-                path.mkdir(parents=True, exist_ok=True)
-                _write(path / SETTINGS, json.dumps(self.settings, indent=2) + "\n")
-            except OSError as error:
+            self._path = Path(processes.agreed(self._made))
+            if not (self._path / SETTINGS).exists():
                 raise Invalid(
-                    f"{path / SETTINGS}: {error.strerror}; give another "
-                    f"--{self._flag or 'output_dir'}"
-                ) from None
-            self._path = path
+                    f"process {processes.index()} does not see {self._path}; give a folder that "
+                    "all processes share"
+                )
         self.claim()
         return self._path
+
+    def _made(self) -> str:
+        path = self.wanted
+        try:
+            if self._flag == "output_dir":
+                path = fresh_folder(path, self.name)
+            path.mkdir(parents=True, exist_ok=True)
+            if is_begun(path):
+                raise Invalid(f"--{self._flag}={path}: a run has begun there meanwhile")
+            _write(path / SETTINGS, json.dumps(self.settings, indent=2) + "\n")
+        except OSError as error:
+            raise Invalid(
+                f"{error.filename or path}: {error.strerror}; give another --{self._flag}"
+            ) from None
+        return str(path)
 
     def claim(self) -> None:
         """Keeps other processes' runs out of the folder until this process ends, however it does.
@@ -116,6 +130,9 @@ class Folder:
         Raises:
           Invalid: another one writes to it.
         """
+        processes.agreed(self._claim)
+
+    def _claim(self) -> None:
         path = self.path.resolve()
         if path in _claims:
             return
@@ -136,10 +153,13 @@ class Folder:
 
     def write(self, file: str, text: str) -> None:
         """Writes a whole file; what it was before stays until then."""
-        _write(self.path / file, text)
+        if processes.is_first():
+            _write(self.path / file, text)
 
     def append(self, row: Mapping[str, Any], file: str = ROWS) -> None:
         """Adds a row, on disk before it returns."""
+        if not processes.is_first():
+            return
         with open(self.path / file, "a", encoding="utf-8") as lines:
             lines.write(json.dumps(row) + "\n")
             lines.flush()
@@ -159,7 +179,7 @@ class Folder:
         try:
             data = path.read_bytes()
             whole = data.rfind(b"\n") + 1
-            if whole < len(data):
+            if whole < len(data) and processes.is_first():
                 os.truncate(path, whole)  # written anew, the rows would be gone on a full disk
             text = data[:whole].decode()
         except FileNotFoundError:
@@ -189,9 +209,14 @@ class Folder:
 
     def note(self, errors: str) -> None:
         """Adds what a failure had to say to errors.log; nothing where it had nothing."""
-        if errors.strip():
+        if errors.strip() and processes.is_first():
             with open(self.path / ERRORS, "a", encoding="utf-8") as file:
                 file.write(errors.rstrip("\n") + "\n")
+
+
+def is_begun(path: Path) -> bool:
+    """Whether a run has begun in a folder."""
+    return (path / SETTINGS).exists()
 
 
 def _write(path: Path, text: str) -> None:

@@ -8,8 +8,6 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
-import jax
-
 __all__ = ["Terminated", "interruptible", "signal_of", "uninterrupted"]
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -62,9 +60,7 @@ def uninterrupted() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _handled_by(handler: Any) -> Iterator[None]:
-    # With several processes SIGTERM belongs to JAX's own service, which tells all of them.
-    ours = _SIGNALS[:1] if jax.distributed.is_initialized() else _SIGNALS
-    before = {number: signal.signal(number, handler) for number in ours}
+    before = {number: signal.signal(number, handler) for number in _SIGNALS}
     try:
         yield
     finally:

@@ -8,7 +8,7 @@ import traceback
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
-from attnlab.runs import figure_files
+from attnlab.runs import figure_files, processes
 from attnlab.runs.command_line import say
 from attnlab.runs.errors import Invalid, Stopped, of_system, one_line
 from attnlab.runs.folder import REPORT, SETTINGS, Folder
@@ -79,6 +79,8 @@ def run(
 ) -> int:
     """Measures the items without a row and reports, also after Ctrl-C, SIGTERM or a failure.
 
+    Of several processes all measure each item together; the rows of the first count.
+
     Args:
       job: functions that say what is done with an item.
       items: items of the whole run.
@@ -93,26 +95,33 @@ def run(
     Raises:
       Invalid: the folder cannot be made.
     """
+    processes.barrier()  # all have read the rows that there are
     say(f"results: {folder.begin()}")
-    missing = [item for item in items if not _finished(job, item, rows)]
+
+    def to_do() -> list[Item]:
+        return [item for item in items if not _finished(job, item, rows)]
+
+    missing = _agreed(items, to_do)
     say(f"{len(missing)} of {len(items)} {job.unit} to run on {where}")
-    ending = _Ending()
+    ending, left = _Ending(), 0
     try:
         with interruptible():
             try:
                 with ending:
                     _measure(job, missing, folder, rows)
-                    _measure(job, job.again(), folder, rows)
+                    _measure(job, _agreed(items, job.again), folder, rows)
+                    left = processes.agreed(lambda: len(to_do()))
             finally:  # also after a mistake of ours, which is raised again
+                processes.computed()
                 with uninterrupted(), ending:
-                    if rows.kept:
+                    if rows.kept and processes.is_first():
                         _write(job.report(), folder)
     except Exception:
         say(f"\n{_remedy(folder)}")
         raise
     if ending.words:
         say(f"\n{ending.words}")
-    status = ending.status or int(not all(_finished(job, item, rows) for item in items))
+    status = ending.status or int(left > 0)
     if status:
         say(_remedy(folder))
     return status
@@ -128,6 +137,8 @@ class _Ending(contextlib.AbstractContextManager[None]):
         match error:
             case None:
                 return True
+            case KeyboardInterrupt() if (other := processes.ended_by()) is not None:
+                found = other.status, f"stopped: {other.line()}"
             case KeyboardInterrupt():
                 number = signal_of(error)
                 found = 128 + number, f"{number.name}: what is done is kept"
@@ -135,11 +146,21 @@ class _Ending(contextlib.AbstractContextManager[None]):
                 found = 1, f"stopped: {error}"
             case OSError():
                 found = 1, f"stopped: {of_system(error)}"
+            case Exception() if processes.is_of_devices(error):
+                found = 1, f"stopped: has another process ended? {one_line(error)}"
             case _:
                 return False
         if not self.status:
             self.status, self.words = found
+            processes.tell(self.words, self.status)
         return True
+
+
+def _agreed(items: Sequence[Item], chosen: Callable[[], Sequence[Item]]) -> list[Item]:
+    """The items that the first process chooses."""
+    if processes.count() == 1:
+        return list(chosen())
+    return [items[i] for i in processes.agreed(lambda: [items.index(one) for one in chosen()])]
 
 
 def _finished(job: Job[Item, Row], item: Item, rows: Rows[Any, Row]) -> bool:
@@ -158,6 +179,7 @@ def _measure(
 ) -> None:
     for i, item in enumerate(items, 1):
         job.before(item)
+        processes.barrier()  # some items are for the first alone
         say(f"[{i}/{len(items)}] {job.title(item)} … ", end="")
         found = []
         for row in _rows_of(job, item, folder):
@@ -171,6 +193,8 @@ def _rows_of(job: Job[Item, Row], item: Item, folder: Folder) -> Iterator[Row]:
         yield from job.measure(item)
     except Exception as error:
         if job.lost is None or isinstance(error, (Invalid, Stopped, OSError)):
+            raise
+        if processes.count() > 1:  # the others are somewhere else now
             raise
         folder.note("".join(traceback.format_exception(error)))
         yield job.lost(item, one_line(error))

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+
+import jax
 
 from attnlab.platforms import make_cpu_devices
-from attnlab.runs import provenance
+from attnlab.runs import processes, provenance
 from attnlab.runs.errors import Invalid
 from attnlab.runs.flags import Flags, flag
 from attnlab.training.loop import LoopSettings
@@ -99,6 +102,8 @@ class TrainFlags(Flags):
         devices = provenance.devices(local=False)[:asked]
         if asked is not None and asked > len(devices):
             raise Invalid(f"{said}: there are {len(devices)}; give fewer")
+        if processes.count() > 1:
+            _require_all(said, devices)
         sharing = len(devices) if sizes is None else sizes.get("data", 1)
         for rows in batch_sizes:
             if rows % (sharing * self.accumulate):
@@ -122,3 +127,17 @@ class TrainFlags(Flags):
                 f"{', '.join(MESH_AXES)}"
             )
         return sizes
+
+
+def _require_all(said: str, devices: Sequence[jax.Device]) -> None:
+    """Refuses to leave devices of some processes out, and processes of unlike numbers of them."""
+    there = provenance.devices(local=False)
+    of_each = collections.Counter(one.process_index for one in there)
+    if len(set(of_each.values())) > 1:
+        numbers = ", ".join(str(of_each[i]) for i in sorted(of_each))
+        raise Invalid(f"the processes have {numbers} devices; start them with as many each")
+    if len(devices) < len(there):
+        raise Invalid(
+            f"{said}: the {len(of_each)} processes have {len(there)} devices; use them all, or "
+            "start fewer processes"
+        )

@@ -264,7 +264,7 @@ def train(
                 read(step, pending)
             step, pending = step + 1, metrics
 
-            last, stops = step == settings.steps, stop.asked(step)
+            last, stops = step == settings.steps, stop.asked()
             logs = last or step % settings.log_every == 0
             validates, saves = settings.validates(step), stops or settings.saves(step)
             if logs or saves:

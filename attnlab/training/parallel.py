@@ -11,9 +11,11 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax.experimental import multihost_utils
 from jax.sharding import NamedSharding, PartitionSpec
 
 from attnlab.checks import require, require_choice
+from attnlab.data.batching import WHOLE, Part
 from attnlab.split import over
 from attnlab.training.placement import shardings_on
 
@@ -49,6 +51,24 @@ class Parallel:
         self.whole = NamedSharding(self.mesh, PartitionSpec())
         self.rows = NamedSharding(self.mesh, PartitionSpec("data"))
 
+    @property
+    def part(self) -> Part:
+        """The part of each batch that this process's devices compute.
+
+        Several processes have the same one where a mesh divides heads or positions over them.
+        """
+        places = self.mesh.shape["data"]
+        mine = self.rows.addressable_devices_indices_map((places,)).values()
+        starts = {one[0].indices(places)[0] for one in mine if one is not None}
+        if places == 1:
+            return WHOLE
+        index, left = divmod(min(starts), len(starts))
+        require(
+            not left and max(starts) - min(starts) + 1 == len(starts),
+            f"the devices of a process must have rows that follow one another; got {self.mesh}",
+        )
+        return Part(index, places // len(starts))
+
     def shardings(self, tree: Any) -> Any:
         """The sharding of each array of a state: every device has the whole of it."""
         return jax.tree.map(lambda _: self.whole, tree)
@@ -62,7 +82,7 @@ class Parallel:
         return self.place(create())
 
     def split(self, batch: dict[str, np.ndarray]) -> dict[str, Any]:
-        """This process's rows of a batch, divided among its devices."""
+        """This process's part of a batch, divided among its devices."""
         raise NotImplementedError
 
     def compile(self, step: Callable, *, donate: bool = False, out: Any = None) -> Callable:
@@ -80,7 +100,7 @@ class Parallel:
         raise NotImplementedError
 
     def read(self, tree: Any) -> Any:
-        """A placed tree as host values."""
+        """A placed tree as host values, whole in every process."""
         raise NotImplementedError
 
 
@@ -116,7 +136,12 @@ class ShardedJit(Parallel):
         return tree
 
     def read(self, tree):
-        return jax.device_get(tree)
+        def whole(x):
+            if isinstance(x, jax.Array) and not x.is_fully_replicated:
+                return multihost_utils.process_allgather(x, tiled=True)  # parts of it are elsewhere
+            return x
+
+        return jax.device_get(jax.tree.map(whole, tree) if jax.process_count() > 1 else tree)
 
 
 class ShardedState(ShardedJit):

@@ -11,7 +11,7 @@ from typing import Any
 import jax
 
 from attnlab.data.cache import default_cache_dir, writable
-from attnlab.runs import provenance
+from attnlab.runs import processes, provenance
 from attnlab.runs.command_line import say
 from attnlab.runs.interrupts import Terminated
 from attnlab.training.loop import LoopSettings, Task, Trained, train
@@ -62,10 +62,13 @@ def run_training(
       Diverged: loss or gradient are not finite.
       Invalid: the folder belongs to another training or cannot be written.
     """
-    folder.mkdir(exist_ok=True)
+    if processes.is_first():
+        folder.mkdir(exist_ok=True)
+    processes.barrier()
     say()  # the title of what is trained stands in the line that this ends
     with contextlib.ExitStack() as stack:
-        board = stack.enter_context(TensorBoard(folder)) if tensorboard else None
+        shows = tensorboard and processes.is_first()
+        board = stack.enter_context(TensorBoard(folder)) if shows else None
         trained = train(
             task,
             settings=settings,

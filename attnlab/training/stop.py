@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 import signal
 from types import FrameType
 from typing import Any
 
 import jax
-from jax.experimental import multihost_utils
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import NamedSharding, PartitionSpec
+
+from attnlab.runs import processes
 
 __all__ = ["StopRequest"]
 
@@ -15,8 +20,10 @@ __all__ = ["StopRequest"]
 class StopRequest:
     """Within `with`, the first SIGTERM or SIGINT only asks; a second SIGINT interrupts at once.
 
-    With several processes JAX's own service hears SIGTERM and agrees with all of them on the step
-    after which they stop (`jax.distributed.initialize` starts it).
+    Several processes stop after the same step. With each step goes a vote, the maximum of a number
+    from each device, and its result is read a step late, when it is there: the devices never wait,
+    and a signal to any process counts one step later for all. What the last vote missed is sent
+    again behind the `with`.
 
     Attributes:
       signal: signal that asked, if one did.
@@ -24,25 +31,57 @@ class StopRequest:
 
     def __init__(self) -> None:
         self.signal: signal.Signals | None = None
+        self._heard: signal.Signals | None = None
+        self._pending: jax.Array | None = None
         self._before: dict[signal.Signals, Any] = {}
 
     def __enter__(self) -> StopRequest:
-        if jax.process_count() == 1:
-            for number in (signal.SIGTERM, signal.SIGINT):
-                self._before[number] = signal.signal(number, self._ask)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            self._before[number] = signal.signal(number, self._hear)
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler)
+        if jax.process_count() == 1:
+            self.signal = self._heard
+        elif kind is None and self._heard is not None and self.signal is None:
+            signal.raise_signal(self._heard)
 
-    def _ask(self, number: int, frame: FrameType | None) -> None:
-        if self.signal is not None and number == signal.SIGINT:
-            raise KeyboardInterrupt
-        self.signal = signal.Signals(number)
+    def _hear(self, number: int, frame: FrameType | None) -> None:
+        first, self._heard = self._heard is None, signal.Signals(number)
+        if (number == signal.SIGINT and not first) or processes.ended_by() is not None:
+            raise KeyboardInterrupt  # for a process that has ended no vote can be waited
 
-    def asked(self, step: int) -> bool:
-        """Whether to stop after `step`."""
-        if jax.process_count() > 1 and multihost_utils.reached_preemption_sync_point(step):
-            self.signal = signal.SIGTERM
+    def asked(self) -> bool:
+        """Whether to stop after this step; all processes ask after each step."""
+        if jax.process_count() == 1:
+            self.signal = self._heard
+            return self.signal is not None
+        before, self._pending = self._pending, _maximum(_number(self._heard))
+        if before is not None and (found := int(before.addressable_data(0))):
+            self.signal = signal.Signals(found)
         return self.signal is not None
+
+
+@functools.cache
+def _places() -> NamedSharding:
+    mesh = jax.sharding.Mesh(np.array(jax.devices()), ("all",))
+    return NamedSharding(mesh, PartitionSpec("all"))
+
+
+@functools.cache
+def _number(heard: signal.Signals | None) -> jax.Array:
+    """This process's number on its devices; made once, because a copy a step costs time."""
+    mine = np.full(1, heard or 0, np.int32)
+    return jax.make_array_from_callback((jax.device_count(),), _places(), lambda _: mine)
+
+
+def _maximum(numbers: jax.Array) -> jax.Array:
+    return _compiled()(numbers)
+
+
+@functools.cache
+def _compiled() -> Any:
+    whole = NamedSharding(_places().mesh, PartitionSpec())
+    return jax.jit(jnp.max, out_shardings=whole)

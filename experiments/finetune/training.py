@@ -13,8 +13,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from attnlab.checks import require
-from attnlab.data.batching import TakeRows
 from attnlab.models.bert import BertClassifier
 from attnlab.runs.errors import Invalid
 from attnlab.training.classes import ClassCrossEntropy
@@ -226,15 +224,11 @@ def task(cell: Cell, settings: Settings, data: Data, start: Pretrained) -> Task[
         "frozen_learning_rate": settings.frozen_learning_rate,
         "steps": num_steps(settings, data),
     }
-    rows = slice(jax.process_index(), None, jax.process_count())
     return Task(
         model,
         ClassCrossEntropy(),
         shuffled(data.rows["train"], data.length, settings.batch_size, cell.seed),
-        lambda: [
-            {name: x[rows] for name, x in batch.items()}
-            for batch in in_order(data.rows["dev"], data.length, settings.batch_size)
-        ],
+        lambda: in_order(data.rows["dev"], data.length, settings.batch_size),
         identity,
         streams=start.sizes.streams,
         start=None if start.params is None else start.encoder,
@@ -256,13 +250,10 @@ def digest_of(params: Any) -> str:
 
 
 def shuffled(rows: Sequence[Encoded], length: int, batch_size: int, seed: int) -> grain.IterDataset:
-    """Endless batches, shuffled anew in every epoch; a process has its rows of them."""
-    count = jax.process_count()
-    require(batch_size % count == 0, f"batch_size must be a multiple of {count}; got {batch_size}")
+    """Endless batches, shuffled anew in every epoch."""
     order = grain.MapDataset.range(len(rows)).seed(seed).shuffle().repeat()
     one = order.map(lambda i: {k: x[0] for k, x in stacked([rows[i]], length, 1).items()})
-    mine = one.batch(batch_size).map(TakeRows(jax.process_index(), count))
-    return mine.to_iter_dataset(grain.ReadOptions(num_threads=0))
+    return one.batch(batch_size).to_iter_dataset(grain.ReadOptions(num_threads=0))
 
 
 def in_order(rows: Sequence[Encoded], length: int, batch_size: int) -> list[dict[str, np.ndarray]]:

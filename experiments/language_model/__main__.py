@@ -9,7 +9,7 @@ from pathlib import Path
 
 from attnlab.bench import environment, targets, topology
 from attnlab.bench.workers import Workers
-from attnlab.runs import command_line, loop, provenance
+from attnlab.runs import command_line, loop, processes, provenance
 from attnlab.runs.errors import Invalid
 from attnlab.runs.folder import Folder
 from attnlab.runs.rows import Rows
@@ -30,7 +30,9 @@ from experiments.language_model.training import Cell, task
 
 def main(argv: list[str]) -> int:
     """Parses the flags, trains, measures and reports."""
-    return command_line.run(argv, Settings, run, doc=language_model.__doc__, free=FREE)
+    return command_line.run(
+        argv, Settings, run, doc=language_model.__doc__, free=FREE, several=True
+    )
 
 
 def run(settings: Settings, folder: Folder) -> int:
@@ -47,6 +49,8 @@ def run(settings: Settings, folder: Folder) -> int:
     keep_compiled()
     trains = "train" in settings.parts
     parallel = settings.over_devices(settings.batch_sizes().values() if trains else ())
+    if "copy" in settings.parts:
+        copying.require_divides()
     corpus = read(settings)
     rows: Rows[tuple, Row] = Rows(folder, key_of, KINDS)
     require_same_text(rows, corpus, folder)
@@ -66,7 +70,7 @@ def run(settings: Settings, folder: Folder) -> int:
         def trained(cell: Cell) -> Iterator[Row]:
             where = cell.folder(folder.path)
             found = run_training(
-                task(cell, settings, corpus),
+                task(cell, settings, corpus, parallel.part),
                 settings=settings.loop(
                     steps=settings.steps, validate_every=settings.validate_every, seed=cell.seed
                 ),
@@ -82,6 +86,8 @@ def run(settings: Settings, folder: Folder) -> int:
 
         def measured(item: Item) -> Iterator[Row]:
             match item:
+                case Timed() | Compiled() if not processes.is_first():
+                    pass  # of one device, or of none
                 case Cell():
                     try:
                         yield from trained(item)

@@ -21,6 +21,8 @@ import numpy as np
 
 from attnlab.data.tasks import ENDLESS
 from attnlab.models.transformer import LanguageModel
+from attnlab.runs import processes
+from attnlab.runs.errors import Invalid
 from attnlab.tokens import NUM_SPECIAL, PAD
 from attnlab.training.curve import Meter
 from attnlab.training.loop import LoopSettings, Task
@@ -50,6 +52,19 @@ class OfTheTarget(TokenCrossEntropy):
         return {"tokens": batch["tokens"]}
 
 
+def require_divides() -> None:
+    """Refuses processes that cannot share the batch.
+
+    Raises:
+      Invalid: their devices do not divide it.
+    """
+    if processes.count() > 1 and BATCH % jax.device_count():
+        raise Invalid(
+            f"--parts=copy: its batch of {BATCH} does not divide over {jax.device_count()} devices "
+            "of several processes; leave it out, and do it in one process (--resume)"
+        )
+
+
 def learned(name: str, settings: Settings, parent: Path) -> Iterator[Copied]:
     """Trains a model on the task and yields how much of new words it copies.
 
@@ -61,13 +76,16 @@ def learned(name: str, settings: Settings, parent: Path) -> Iterator[Copied]:
     distance, steps, seed = settings.copy_distance, settings.copy_steps, settings.seeds[0]
     sizes = sizes_of(settings)
     model = build(name, sizes, vocab_size=FIRST_NOISE + NOISE, length=distance + 2 * WORD)
+    several = processes.count() > 1
+    parallel = parallel_over("jit", jax.devices() if several else jax.local_devices()[:1])
+    part = parallel.part
     identity = {"task": "copy", "model": name, "distance": distance, "steps": steps, "seed": seed}
     found = run_training(
         Task(
             model,
             OfTheTarget(),
-            words(distance, seed).to_iter_dataset(grain.ReadOptions(num_threads=0)),
-            lambda: held_out(distance, seed + 1),
+            words(distance, seed).map(part.of).to_iter_dataset(grain.ReadOptions(num_threads=0)),
+            lambda: map(part.of, held_out(distance, seed + 1)),
             identity | {"sizes": dataclasses.asdict(sizes)},
             streams=streams(name),
         ),
@@ -79,7 +97,7 @@ def learned(name: str, settings: Settings, parent: Path) -> Iterator[Copied]:
             b2=0.98,
             clip_norm=1.0,
         ),
-        parallel=parallel_over("jit", jax.local_devices()[:1]),
+        parallel=parallel,
         folder=parent / f"copy-{name}",
     )
     right, zeroed = (

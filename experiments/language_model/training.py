@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from attnlab.data.batching import WHOLE, Part
 from attnlab.data.windows import consecutive_windows, random_windows
 from attnlab.models.activations import shared_projections
 from attnlab.models.transformer import LanguageModel
@@ -68,21 +69,18 @@ def objective(corpus: Corpus) -> BitsPerByte:
 
 
 def held_out(ids: np.ndarray, *, length: int, batch_size: int) -> Iterator[dict[str, np.ndarray]]:
-    """This process's rows of a part's windows."""
-    rows = slice(jax.process_index(), None, jax.process_count())
-    for batch in consecutive_windows(
-        ids, length=length, batch_size=batch_size, first_id=NUM_SPECIAL
-    ):
-        yield {name: x[rows] for name, x in batch.items()}
+    """The windows of a held-out part of the text."""
+    return consecutive_windows(ids, length=length, batch_size=batch_size, first_id=NUM_SPECIAL)
 
 
-def task(cell: Cell, settings: Settings, corpus: Corpus) -> Task[LanguageModel]:
+def task(cell: Cell, settings: Settings, corpus: Corpus, part: Part = WHOLE) -> Task[LanguageModel]:
     """Model, objective and windows of a cell.
 
     Args:
       cell: cell to train.
       settings: settings of the run.
       corpus: text to train on.
+      part: part of each batch that this process computes.
     """
     length, batch_size = cell.length, settings.batch_sizes()[cell.length]
     model = build_of(cell, settings, corpus)
@@ -90,8 +88,7 @@ def task(cell: Cell, settings: Settings, corpus: Corpus) -> Task[LanguageModel]:
         corpus.windows(length),
         batch_size=batch_size,
         seed=cell.seed,
-        process_index=jax.process_index(),
-        process_count=jax.process_count(),
+        part=part,
     )
     kept = settings.as_json()
     identity = {
@@ -105,7 +102,9 @@ def task(cell: Cell, settings: Settings, corpus: Corpus) -> Task[LanguageModel]:
         model,
         objective(corpus),
         batches,
-        lambda: held_out(corpus.split.validation, length=length, batch_size=batch_size),
+        lambda: map(
+            part.of, held_out(corpus.split.validation, length=length, batch_size=batch_size)
+        ),
         identity,
         streams=streams(cell.model),
         watch=mass_seen(cell, settings, corpus),

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import jax
 
-from attnlab.runs import command_line, loop, provenance
+from attnlab.runs import command_line, loop, processes, provenance
 from attnlab.runs.errors import Invalid
 from attnlab.runs.folder import Folder
 from attnlab.runs.rows import Rows
@@ -27,7 +27,7 @@ __all__ = ["main"]
 def main(argv: list[str]) -> int:
     """Parses the flags, trains and reports."""
     free = (*FREE, "cache_dir")
-    return command_line.run(argv, Settings, run, doc=pretrain.__doc__, free=free)
+    return command_line.run(argv, Settings, run, doc=pretrain.__doc__, free=free, several=True)
 
 
 def run(settings: Settings, folder: Folder) -> int:
@@ -43,7 +43,8 @@ def run(settings: Settings, folder: Folder) -> int:
     parallel = settings.over_devices([settings.batch_size])
     starts = open_start(settings)
     first = next(iter(starts.values()), None)
-    corpus = open_corpus(settings, first)
+    with processes.first_before_others():  # what it prepares in a shared cache folder, they find
+        corpus = open_corpus(settings, first)
     rows: Rows[tuple, Row] = Rows(folder, lambda x: (x.objective, x.masking, x.seed), [Row])
     rows.environment = provenance.describe(("optax", "grain", "sentencepiece"))
     cells = settings.cells()
@@ -57,7 +58,10 @@ def run(settings: Settings, folder: Folder) -> int:
         return starts.get(cell.seed, first)
 
     def measure(cell: Cell) -> Iterator[Row]:
-        asked, place = task(cell, settings, corpus, start_of(cell)), folder.path / cell.folder
+        asked, place = (
+            task(cell, settings, corpus, start_of(cell), parallel.part),
+            folder.path / cell.folder,
+        )
         trained = run_training(
             asked,
             settings=settings.loop(
@@ -69,7 +73,8 @@ def run(settings: Settings, folder: Folder) -> int:
             tensorboard=settings.tensorboard,
         )
         made = Pretrained(cell.title, cell.seed, settings.sizes(), corpus.tokenizer, trained.params)
-        write(made, place)
+        if processes.is_first():
+            write(made, place)
         yield Row(
             cell.objective,
             cell.masking,

@@ -11,6 +11,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from attnlab.data.batching import WHOLE, Part
 from attnlab.data.lines import read_blocks
 from attnlab.data.masking import MaskedPairs, fixed_batches, masked_batches, statistics
 from attnlab.data.tokenizers import Tokenizer
@@ -124,19 +125,28 @@ def open_start(settings: Settings) -> dict[int, Pretrained]:
 
 
 def task(
-    cell: Cell, settings: Settings, corpus: Corpus, start: Pretrained | None
+    cell: Cell,
+    settings: Settings,
+    corpus: Corpus,
+    start: Pretrained | None,
+    part: Part = WHOLE,
 ) -> Task[BertPretraining]:
-    """Model, objective and pairs of a training."""
+    """Model, objective and pairs of a training.
+
+    Args:
+      cell: training to make.
+      settings: settings of the run.
+      corpus: text to train on.
+      start: model to start from, or None.
+      part: part of each batch that this process computes.
+    """
     config, attention = settings.sizes().build(corpus.tokenizer.vocab_size + 1)
-    processes = {"process_index": jax.process_index(), "process_count": jax.process_count()}
     batches = masked_batches(
-        corpus.pairs(settings, cell), batch_size=settings.batch_size, seed=cell.seed, **processes
+        corpus.pairs(settings, cell), batch_size=settings.batch_size, seed=cell.seed, part=part
     )
-    rows = slice(jax.process_index(), None, jax.process_count())
     held_out = corpus.pairs(settings, cell, held_out=True)
     validation = [
-        {name: x[rows] for name, x in batch.items()}
-        for batch in fixed_batches(held_out, batch_size=settings.batch_size)
+        part.of(batch) for batch in fixed_batches(held_out, batch_size=settings.batch_size)
     ]
     kept = settings.as_json()
     identity: dict[str, Any] = {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from attnlab.runs import command_line, loop, provenance
+from attnlab.runs import command_line, loop, processes, provenance
 from attnlab.runs.folder import Folder
 from attnlab.runs.rows import Rows
 from attnlab.training.flags import FREE
@@ -22,7 +22,7 @@ from experiments.translate.variants import Training
 def main(argv: list[str]) -> int:
     """Parses the flags, trains and reports."""
     free = (*FREE, "data_dir", "cache_dir", "draw_file")
-    return command_line.run(argv, Settings, run, doc=translate.__doc__, free=free)
+    return command_line.run(argv, Settings, run, doc=translate.__doc__, free=free, several=True)
 
 
 def run(settings: Settings, folder: Folder) -> int:
@@ -39,15 +39,16 @@ def run(settings: Settings, folder: Folder) -> int:
     trainings = settings.trainings()
     sizes = [settings.recipe(one.variant).batch_size for one in trainings]
     parallel = settings.over_devices(sizes)
-    corpus = open_corpus(settings)
-    say_corpus(corpus, preset)
+    with processes.first_before_others():  # what it prepares in a shared cache folder, they find
+        corpus = open_corpus(settings)
+        say_corpus(corpus, preset)
     rows: Rows[tuple[str, int], Row] = Rows(folder, lambda row: (row.model, row.seed), [Row])
     places = {one.key: one.folder for one in trainings}
     rows.environment = provenance.describe(("optax", "grain", "sacrebleu", "sentencepiece"))
 
     def measure(one: Training) -> list[Row]:
         recipe, place = settings.recipe(one.variant), folder.path / one.folder
-        asked = task(one, settings, corpus)
+        asked = task(one, settings, corpus, parallel.part)
         trained = run_training(
             asked,
             settings=settings.loop_of(one.variant, seed=one.seed),

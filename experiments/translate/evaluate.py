@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
-from typing import Any
+import itertools
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -14,6 +15,7 @@ from attnlab import tokens as tok
 from attnlab.data.batching import evaluation_batches
 from attnlab.data.dates import Dates
 from attnlab.models.seq2seq import Seq2Seq
+from attnlab.runs import processes
 from attnlab.tokens import shift_right
 from attnlab.training.alignment import Link, alignment_error_rate, known_links, strongest_links
 from attnlab.training.decode import beam_search, greedy
@@ -50,12 +52,12 @@ def translate(
         search = functools.partial(
             beam_search, beam_size=beam_size, length_penalty=length_penalty, max_length=max_length
         )
-    found: dict[int, str] = {}
-    for indices, batch in _test_batches(corpus, tokenizers):
+
+    def translated(_: np.ndarray, batch: Batch) -> list[str]:
         tokens = np.asarray(search(model, variables, batch["source"]).tokens)
-        for index, row in zip(indices, tokens, strict=False):
-            found[int(index)] = tokenizers.target.decode(row.tolist())
-    return [found[i] for i in range(len(found))]
+        return [tokenizers.target.decode(row.tolist()) for row in tokens]
+
+    return _of_each(corpus, tokenizers, translated)
 
 
 @functools.partial(jax.jit, static_argnums=0)
@@ -85,19 +87,21 @@ def date_alignment_error(
     test = corpus.splits["test"]
     if not isinstance(test, Dates) or not model.attends:
         return None
-    found: list[set[Link]] = []
-    sure: list[set[Link]] = []
-    possible: list[set[Link]] = []
-    for indices, batch in _test_batches(corpus, tokenizers):
+
+    def linked(indices: np.ndarray, batch: Batch) -> list[list[Link]]:
         weights = np.asarray(attention_weights(model, variables, batch["source"], batch["target"]))
+        found = []
         for row, index in enumerate(indices):
             origins = test.alignment(int(index))
             tokens = len(test[int(index)]["source"])
-            linked = [t for t, some in enumerate(origins) if some]
-            found.append(strongest_links(weights[row, : len(origins), :tokens], targets=linked))
-            of_sure, of_possible = known_links(origins)
-            sure.append(of_sure)
-            possible.append(of_possible)
+            targets = [t for t, some in enumerate(origins) if some]
+            links = strongest_links(weights[row, : len(origins), :tokens], targets=targets)
+            found.append(sorted((int(t), int(s)) for t, s in links))
+        return found
+
+    found = [{(t, s) for t, s in one} for one in _of_each(corpus, tokenizers, linked)]
+    known = [known_links(test.alignment(i)) for i in range(len(test))]
+    sure, possible = ([one[side] for one in known] for side in (0, 1))
     return alignment_error_rate(found, sure, possible)
 
 
@@ -112,18 +116,38 @@ def attention_entropy(
     """
     if not model.attends:
         return None
-    total, tokens = 0.0, 0
-    for _, batch in _test_batches(corpus, tokenizers):
+
+    def entropies(_: np.ndarray, batch: Batch) -> list[tuple[float, int]]:
         weights = np.asarray(attention_weights(model, variables, batch["source"], batch["target"]))
         sums = weights.sum(-1, keepdims=True)
         looks = (batch["target"] != tok.PAD) & (batch["target"] != tok.EOS) & (sums[..., 0] > 0)
-        shares = (weights / np.where(sums > 0, sums, 1))[looks]
-        total -= float(np.sum(shares * np.log(np.where(shares > 0, shares, 1))))
-        tokens += len(shares)
-    return total / tokens
+        shares = np.where(looks[..., None], weights / np.where(sums > 0, sums, 1), 0)
+        of_rows = -np.sum(shares * np.log(np.where(shares > 0, shares, 1)), axis=(1, 2))
+        return list(zip(of_rows.tolist(), looks.sum(1).tolist(), strict=True))
+
+    totals, tokens = zip(*_of_each(corpus, tokenizers, entropies), strict=True)
+    return sum(totals) / sum(tokens)
 
 
-def _test_batches(
-    corpus: Corpus, tokenizers: Tokenizers
-) -> Iterator[tuple[np.ndarray, dict[str, np.ndarray]]]:
-    return evaluation_batches(corpus.splits["test"], *tokenizers, batch_size=BATCH_SIZE)
+Batch = dict[str, np.ndarray]
+T = TypeVar("T")
+
+
+def _of_each(
+    corpus: Corpus, tokenizers: Tokenizers, of_batch: Callable[[np.ndarray, Batch], Sequence[T]]
+) -> list[T]:
+    """What a function makes of each example of the test split, in the order of the split.
+
+    Of several processes each takes some of the batches: what it makes must be of JSON.
+
+    Args:
+      corpus: corpus of the test split.
+      tokenizers: tokenizers of the model.
+      of_batch: (indices [n], batch) -> a value for each row; those behind the first n do not count.
+    """
+    batches = evaluation_batches(corpus.splits["test"], *tokenizers, batch_size=BATCH_SIZE)
+    found: list[tuple[int, T]] = []
+    for indices, batch in itertools.islice(batches, processes.index(), None, processes.count()):
+        found += zip(indices.tolist(), of_batch(indices, batch), strict=False)
+    every = itertools.chain.from_iterable(processes.gathered(found))
+    return [one for _, one in sorted(every, key=lambda numbered: numbered[0])]

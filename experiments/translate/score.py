@@ -8,6 +8,7 @@ import jax
 import numpy as np
 
 from attnlab.models.seq2seq import Seq2Seq
+from attnlab.runs import processes
 from attnlab.training.bleu import OF_EXACT_MATCH, by_length, corpus_bleu, exact_match
 from attnlab.training.curve import read_metrics
 from attnlab.training.loop import Trained
@@ -36,7 +37,10 @@ def score(
     preset: Preset,
     folder: Path,
 ) -> Row:
-    """Translates and scores the test split; writes translations and alignments to `folder`."""
+    """Translates and scores the test split; writes translations and alignments to `folder`.
+
+    Of several processes each translates a part, and the first writes.
+    """
     test = corpus.splits["test"]
     examples = [test[i] for i in range(len(test))]
     sources, references = ([e[side] for e in examples] for side in ("source", "target"))
@@ -50,9 +54,10 @@ def score(
         length_penalty=preset.length_penalty,
         max_length=preset.max_length + 20,
     )
-    (folder / "translations.txt").write_text("\n".join(found) + "\n", encoding="utf-8")
-    looked = drawn.alignments(model, trained.variables, corpus, tokenizers)
-    drawn.write(looked, corpus.drawn, folder)
+    if processes.is_first():
+        (folder / "translations.txt").write_text("\n".join(found) + "\n", encoding="utf-8")
+        looked = drawn.alignments(model, trained.variables, corpus, tokenizers)
+        drawn.write(looked, corpus.drawn, folder)
     metrics = read_metrics(folder)
     _, rates = curve(metrics, "training", "tokens_per_second")
     _, variances = curve(metrics, "validation", "gradient_variance")

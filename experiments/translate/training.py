@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-import jax
-
-from attnlab.data.batching import evaluation_batches, train_batches
+from attnlab.data.batching import WHOLE, Part, evaluation_batches, train_batches
 from attnlab.data.encoding import count_too_long
 from attnlab.models.rnn_search import RNNSearch
 from attnlab.models.seq2seq import Seq2Seq
@@ -25,13 +23,16 @@ from experiments.translate.variants import Training
 __all__ = ["say_corpus", "task"]
 
 
-def task(training: Training, settings: Settings, corpus: Corpus) -> Task[Seq2Seq]:
+def task(
+    training: Training, settings: Settings, corpus: Corpus, part: Part = WHOLE
+) -> Task[Seq2Seq]:
     """The training of one model: model, loss and data.
 
     Args:
       training: model and seed.
       settings: settings of the run.
       corpus: sentence pairs and tokenizers.
+      part: part of each batch that this process computes.
     """
     preset, recipe = settings.chosen_preset(), settings.recipe(training.variant)
     name, corpus = training.variant.model, corpus.of_seed(training.seed)
@@ -44,7 +45,6 @@ def task(training: Training, settings: Settings, corpus: Corpus) -> Task[Seq2Seq
         target_vocab_size=tokenizers.target.vocab_size,
         dtype=preset.dtype,
     )
-    processes = {"process_index": jax.process_index(), "process_count": jax.process_count()}
     alike = settings.has_text  # sentences and their translations in length; dates are not
     batches = train_batches(
         corpus.splits["train"],
@@ -55,11 +55,11 @@ def task(training: Training, settings: Settings, corpus: Corpus) -> Task[Seq2Seq
         pad_to=preset.pad_to,
         same_length=alike,
         pack=settings.pack,
+        part=part,
         num_workers=settings.num_workers,
-        **processes,
     )
     validation = [
-        {key: x[jax.process_index() :: jax.process_count()] for key, x in batch.items()}
+        part.of(batch)
         for _, batch in evaluation_batches(
             corpus.splits["validation"],
             *tokenizers,

@@ -8,7 +8,12 @@ import numpy as np
 import pytest
 
 from attnlab.data import encoding
-from attnlab.data.batching import evaluation_batches, language_model_batches, train_batches
+from attnlab.data.batching import (
+    Part,
+    evaluation_batches,
+    language_model_batches,
+    train_batches,
+)
 from attnlab.data.encoding import count_too_long
 from attnlab.data.tasks import Duplication, Reversal
 from attnlab.data.tokenizers import Numbers
@@ -105,15 +110,13 @@ def test_what_is_remembered_is_what_was_encoded(monkeypatch):
         np.testing.assert_array_equal(batch["source"], other["source"])
 
 
-def test_processes_take_turns_at_the_rows():
+def test_the_parts_of_a_batch_follow_one_another():
     whole = islice(training(), 25)
-    parts = [islice(training(process_index=p, process_count=3), 25) for p in range(3)]
+    parts = [islice(training(part=Part(p, 3)), 25) for p in range(3)]
     for batch, *rows in zip(whole, *parts, strict=True):
         for name, array in batch.items():
             assert [part[name].shape[0] for part in rows] == [2, 2, 2]
-            np.testing.assert_array_equal(
-                np.stack([part[name] for part in rows], 1).reshape(array.shape), array
-            )
+            np.testing.assert_array_equal(np.concatenate([part[name] for part in rows]), array)
 
 
 def segments_of(batch, name, prefix):
@@ -185,8 +188,8 @@ def test_evaluation_has_every_example_once_in_place():
 def test_what_cannot_be_is_refused():
     with pytest.raises(ValueError, match="no examples"):
         training(Listed([]))
-    with pytest.raises(ValueError, match="multiple of the number of processes; got 6 for 4"):
-        training(process_count=4)
+    with pytest.raises(ValueError, match="multiple of the number of parts; got 6 for 4"):
+        training(part=Part(0, 4))
     with pytest.raises(Invalid, match="all 97 examples are longer than max_length; raise it"):
         next(iter(training(max_length=2)))
 

@@ -3,6 +3,7 @@ import itertools
 import numpy as np
 import pytest
 
+from attnlab.data.batching import Part
 from attnlab.data.masking import (
     MaskedPairs,
     Masking,
@@ -85,13 +86,12 @@ def test_each_epoch_has_other_masks_and_a_resumed_run_the_same():
 def test_processes_share_the_batches_of_one():
     whole = next(iter(masked_batches(pairs(), batch_size=6, seed=1)))
     parts = [
-        next(iter(masked_batches(pairs(), batch_size=6, seed=1, process_index=i, process_count=2)))
-        for i in range(2)
+        next(iter(masked_batches(pairs(), batch_size=6, seed=1, part=Part(i, 2)))) for i in range(2)
     ]
     for name, x in whole.items():
-        np.testing.assert_array_equal(np.stack([p[name] for p in parts], 1).reshape(x.shape), x)
-    with pytest.raises(ValueError, match="multiple of the number of processes; got 5 for 2"):
-        masked_batches(pairs(), batch_size=5, seed=1, process_count=2)
+        np.testing.assert_array_equal(np.concatenate([p[name] for p in parts]), x)
+    with pytest.raises(ValueError, match="multiple of the number of parts; got 5 for 2"):
+        masked_batches(pairs(), batch_size=5, seed=1, part=Part(0, 2))
 
 
 def test_fixed_batches_have_each_chunk_once_and_fill_the_last():

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from orbax.checkpoint import v1 as ocp
 
-from attnlab.data.batching import language_model_batches, train_batches
+from attnlab.data.batching import Part, language_model_batches, train_batches
 from attnlab.data.tasks import Duplication, Reversal
 from attnlab.data.tokenizers import Numbers
 
@@ -64,7 +64,7 @@ def test_a_new_iterator_goes_on_from_any_point(stream):
 
 @pytest.mark.parametrize("stream", STREAMS)
 def test_another_number_of_processes_goes_on_with_the_same_rows(stream):
-    running = iter(STREAMS[stream](process_index=1, process_count=2))
+    running = iter(STREAMS[stream](part=Part(1, 2)))
     for _ in range(17):
         next(running)
     alone = iter(STREAMS[stream]())

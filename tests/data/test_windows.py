@@ -5,6 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
+from attnlab.data.batching import Part
 from attnlab.data.windows import (
     ENWIK8,
     Windows,
@@ -64,8 +65,8 @@ def test_windows_begin_at_multiples_of_the_stride():
 def test_random_windows_are_seeded_and_go_on_where_they_were():
     windows = Windows(TEXT, 7, stride=5)
 
-    def batches(seed=1, **processes):
-        return iter(random_windows(windows, batch_size=6, seed=seed, **processes))
+    def batches(seed=1, **part):
+        return iter(random_windows(windows, batch_size=6, seed=seed, **part))
 
     one, other = batches(), batches()
     first = drawn(one, 3)
@@ -77,10 +78,10 @@ def test_random_windows_are_seeded_and_go_on_where_they_were():
     assert not np.array_equal(first, drawn(batches(seed=2), 3))
     starts = {int(row[0]) for batch in drawn(batches(), 40) for row in batch}
     assert starts == set(range(0, 95, 5))
-    parts = [drawn(batches(process_index=i, process_count=3), 3) for i in range(3)]
-    np.testing.assert_array_equal(np.stack(parts, 2).reshape(3, 6, 7), first)
-    with pytest.raises(ValueError, match="multiple of the number of processes; got 6 for 4"):
-        batches(process_count=4)
+    parts = [drawn(batches(part=Part(i, 3)), 3) for i in range(3)]
+    np.testing.assert_array_equal(np.concatenate(parts, 1), first)
+    with pytest.raises(ValueError, match="multiple of the number of parts; got 6 for 4"):
+        batches(part=Part(0, 4))
 
 
 def test_positions_begin_at_every_number_that_leaves_room():

@@ -1,0 +1,64 @@
+"""The smallest experiment that runs in several processes, by `python -m tests.runs.spelling`."""
+
+import dataclasses
+import os
+import signal
+import sys
+import time
+
+from attnlab.runs import command_line, loop, processes
+from attnlab.runs.errors import Stopped
+from attnlab.runs.flags import Flags, flag
+from attnlab.runs.folder import Folder
+from attnlab.runs.rows import Rows
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings(Flags):
+    """The flags."""
+
+    letters: str = flag("abc", "Letters to spell.")
+    last: str = flag("goes on", "What the last process does with the letter b.")
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    name: str
+    heard: tuple[str, ...] = ()
+
+
+def run(settings: Settings, folder: Folder) -> int:
+    rows = Rows(folder, lambda row: row.name, [Row])
+
+    def measure(name: str) -> list[Row]:
+        if name == "b" and processes.index() == processes.count() - 1:
+            match settings.last:
+                case "breaks":
+                    raise RuntimeError("the pen\nbroke")
+                case "stops":
+                    raise Stopped("no ink")
+                case "SIGTERM":
+                    os.kill(os.getpid(), signal.SIGTERM)
+        if name == "b" and settings.last == "waits":
+            time.sleep(600)
+        heard = processes.gathered(f"{name}{processes.index()}")
+        return [Row(name, tuple(heard))]
+
+    def report() -> loop.Report:
+        return loop.Report(" ".join("+".join(one.row.heard) for one in rows.kept.values()))
+
+    job = loop.Job(
+        unit="letters",
+        measure=measure,
+        done=lambda row: True,
+        title=str,
+        line=lambda found: found[0].name,
+        report=report,
+        lost=lambda name, message: Row(name),
+    )
+    return loop.run(job, list(settings.letters), folder, rows, where="paper")
+
+
+if __name__ == "__main__":
+    main = lambda argv: command_line.run(argv, Settings, run, doc="Spells.", several=True)  # noqa: E731
+    sys.exit(command_line.start(main))

@@ -1,0 +1,92 @@
+"""Several processes of one run: the first writes, and they come down together."""
+
+import fcntl
+import signal
+
+import pytest
+
+from tests import several
+from tests.several import Together
+
+SPELL = "tests.runs.spelling"
+
+
+def only(tmp_path):
+    (folder,) = tmp_path.iterdir()
+    return folder
+
+
+def test_the_first_process_prints_and_writes_for_all(tmp_path):
+    first, *others = several.run(3, SPELL, f"--output_dir={tmp_path}")
+    assert [one.status for one in (first, *others)] == [0, 0, 0]
+    assert [one.out for one in others] == ["", ""]
+    folder = only(tmp_path)
+    assert first.out.startswith(f"results: {folder}\n3 of 3 letters to run on paper\n")
+    assert (folder / "report.md").read_text() == "a0+a1+a2 b0+b1+b2 c0+c1+c2"
+    assert len((folder / "results.jsonl").read_text().splitlines()) == 3
+
+
+@pytest.mark.parametrize(
+    ("last", "status", "words"),
+    [
+        ("breaks", 1, "stopped: process 1 of 2 has ended: RuntimeError: the pen broke"),
+        pytest.param(
+            "stops", 1, "stopped: process 1 of 2 has ended: stopped: no ink", marks=pytest.mark.slow
+        ),
+        pytest.param(
+            "SIGTERM",
+            143,
+            "stopped: process 1 of 2 has ended: SIGTERM: what is done is kept",
+            marks=pytest.mark.slow,
+        ),
+    ],
+)
+def test_what_ends_a_process_ends_the_others_and_is_said_once(last, status, words, tmp_path):
+    with Together(2, SPELL, f"--last={last}", f"--output_dir={tmp_path}") as together:
+        first, other = together.ended(within=60)
+    assert (first.status, other.status, other.out) == (status, status, "")
+    folder = only(tmp_path)
+    assert first.out.endswith(f"\n{words}\nto complete it: --resume={folder}\n")
+    assert (folder / "report.md").read_text() == "a0+a1"
+    assert ("Traceback" in other.err) == (last == "breaks") and first.err == ""
+    again = several.run(2, SPELL, f"--resume={folder}")  # the flags are kept, and so is the end
+    assert [one.status for one in again] == [status] * 2
+
+
+def test_a_process_that_waits_is_ended_within_a_minute_of_anothers_death(tmp_path):
+    with Together(2, SPELL, "--last=waits", f"--output_dir={tmp_path}") as together:
+        together.send(1, signal.SIGKILL, after="[1/3]")
+        first, other = together.ended(within=75)
+    assert other.status == -signal.SIGKILL and first.status not in (0, None)
+    assert "1" in first.err and "heartbeat" in first.err
+
+
+@pytest.mark.parametrize(
+    ("own", "words"),
+    [
+        (["--letters=ab"], "process 1 was started with other flags than process 0, or does not"),
+        pytest.param(["--steps=3"], "Unknown command line flag 'steps'", marks=pytest.mark.slow),
+    ],
+)
+def test_processes_that_are_told_different_things_are_refused(own, words, tmp_path):
+    parent = tmp_path / "results"
+    if own == ["--steps=3"]:
+        found = several.run(1, SPELL, f"--output_dir={parent}", *own)
+    else:
+        found = several.run(2, SPELL, f"--output_dir={parent}", own=own)
+    assert {one.status for one in found} == {2} and not parent.exists()
+    assert words in found[0].err and found[0].err.count("\n") == 1
+
+
+def test_a_folder_that_another_run_holds_is_one_line(tmp_path):
+    folder = tmp_path / "run"
+    (first,) = several.run(1, SPELL, f"--run_dir={folder}")
+    assert first.status == 0 and (folder / "report.md").read_text() == "a0 b0 c0"
+    with open(folder / "settings.json", "a") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        found = several.run(2, SPELL, f"--run_dir={folder}")
+    assert [one.status for one in found] == [2, 2] and [one.out for one in found] == ["", ""]
+    line = f"spelling: --run_dir={folder}: a run writes to this folder now; wait for its end\n"
+    assert [one.err for one in found] == [line, ""]
+    found = several.run(2, SPELL, f"--run_dir={folder}")  # the same command goes on
+    assert [one.status for one in found] == [0, 0] and "0 of 3 letters" in found[0].out

@@ -1,0 +1,76 @@
+"""Several local processes of one program, as a launcher starts them, joined over this machine."""
+
+import dataclasses
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+@dataclasses.dataclass(frozen=True)
+class Done:
+    """How a process ended."""
+
+    status: int
+    out: str
+    err: str
+
+
+class Together:
+    """The processes; use it in `with`, which ends those that still run."""
+
+    def __init__(self, count: int, *words: str, devices: int = 1, own: Sequence[str] = ()):
+        """Starts `python -m WORDS…` so often; the last one with the words `own` as well."""
+        told = {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": str(devices)}
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            address = f"127.0.0.1:{free.getsockname()[1]}"
+        flags = ["--distributed=explicit", f"--coordinator={address}", f"--num_processes={count}"]
+        self.processes = [
+            subprocess.Popen(
+                [sys.executable, "-u", "-m", *words, *flags, f"--process_id={i}"]
+                + (list(own) if i == count - 1 else []),
+                cwd=ROOT,
+                env=os.environ | told,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+            for i in range(count)
+        ]
+
+    def __enter__(self) -> "Together":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for process in self.processes:
+            process.kill()
+            process.communicate()
+
+    def send(self, index: int, number: signal.Signals, after: str) -> None:
+        """Sends a signal to a process when the first has printed a line that begins so."""
+        out = self.processes[0].stdout
+        assert out is not None
+        line = next((line for line in out if line.startswith(after)), None)
+        assert line is not None, "the first process has ended before"
+        self.processes[index].send_signal(number)
+
+    def ended(self, within: float = 300.0) -> list[Done]:
+        """How they ended, all of them in so many seconds."""
+        end, found = time.monotonic() + within, []
+        for process in self.processes:
+            out, err = process.communicate(timeout=max(0.1, end - time.monotonic()))
+            found.append(Done(process.returncode, out, err))
+        return found
+
+
+def run(count: int, *words: str, **options) -> list[Done]:
+    """How the processes ended that were left alone."""
+    with Together(count, *words, **options) as together:
+        return together.ended()
