@@ -113,8 +113,8 @@ def site(tmp_path) -> Site:
 
 
 def expanded(word: str) -> str:
-    """What Kubernetes makes of a word of a command, where it knows no variable that is named."""
-    return re.sub(r"\$\$", "$", word)
+    """What Kubernetes makes of a word of a command, were every variable known to it."""
+    return re.sub(r"\$(\$|\(\w+\))", lambda found: "$" if found[1] == "$" else "a value", word)
 
 
 def manifest(site: Site) -> dict[str, Any]:
@@ -146,7 +146,10 @@ def test_a_tpu_slice_call_by_call(site):
 
     found = manifest(site)
     assert found["metadata"]["labels"] == {"kueue.x-k8s.io/queue-name": "research"}
-    assert found["metadata"]["annotations"]["attnlab/revision"] == site.revision()
+    annotations = found["metadata"]["annotations"]
+    assert annotations["attnlab/revision"] == site.revision()
+    exclusive = annotations["alpha.jobset.sigs.k8s.io/exclusive-topology"]
+    assert exclusive == "cloud.google.com/gke-nodepool"
     job = found["spec"]["replicatedJobs"][0]["template"]["spec"]
     assert job["parallelism"] == job["completions"] == 4
     pod = job["template"]["spec"]
