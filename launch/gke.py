@@ -9,8 +9,8 @@ NAME FLAGS… are those of launch/local; paths in them are those of the containe
 pushed as IMAGE:REVISION. One process a host. The folder of the run, made in --output_dir, has what
 the experiment writes and each host's log; launch.jsonl and the manifest are in results/ here.
 
-It needs docker, and kubectl with the cluster's credentials; the cluster needs JobSet, the Cloud
-Storage FUSE driver, and Kueue where there is a queue. Make the bucket with
+It needs docker, gcloud, and kubectl with the cluster's credentials; the cluster needs JobSet, the
+Cloud Storage FUSE driver, and Kueue where there is a queue. Make the bucket with
 --enable-hierarchical-namespace: to rename a folder is then one step, as checkpoints want it. After
 a preemption or the failure of a host all hosts begin again, from the last checkpoint.
 --resume=gs://BUCKET/FOLDER/RUN among the FLAGS goes on with a run that has ended.
@@ -37,6 +37,7 @@ from pathlib import Path
 from string import Template
 from typing import Any
 
+import buckets
 import frame
 import shipping
 from frame import Launch
@@ -79,6 +80,7 @@ def launch(given: Launch) -> None:
     hosts, selector, limits = _devices(asked)
     steps.need("docker", "it builds the image: docs.docker.com/engine/install")
     steps.need("kubectl", "gcloud components install kubectl")
+    buckets.look(request, steps)
     name = request.label
     at = f"--namespace={asked.namespace}"
     if steps.ask(

@@ -31,7 +31,7 @@ class Steps:
     Attributes:
       place: name of the launcher.
       dry_run: whether only to print what would be done.
-      running: what is known of work that goes on when the launcher ends; "" = none was started.
+      running: words on work that may go on when the launcher ends; "" = none was started.
     """
 
     def __init__(self, place: str, dry_run: bool):

@@ -32,6 +32,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+import buckets
 import frame
 import shipping
 from frame import Launch
@@ -68,6 +69,8 @@ def launch(given: Launch) -> None:
     def scp(*words: str, worker: str) -> list[str]:
         return [*TPU_VM, "scp", *words, *at, f"--worker={worker}"]
 
+    if request.on_bucket:
+        buckets.look(request, steps)
     workers = _workers(steps, asked.tpu, at)
     if workers > 1 and not request.on_bucket:
         raise Refused(f"{workers} workers share a bucket; give --output_dir=gs://BUCKET/FOLDER")

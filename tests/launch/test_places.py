@@ -19,10 +19,15 @@ BUCKET = "--output_dir=gs://bucket/runs"
 PLACES = {
     "slurm": ([f"--python={sys.executable}"], "--output_dir=out", ["sbatch", "squeue"], "sbatch"),
     "tpu_vm": (["--tpu=mine", "--zone=here"], BUCKET, ["gcloud"], "gcloud"),
-    "gke": (["--image=registry/me", "--tpu=v5e:4x4"], BUCKET, ["docker", "kubectl"], "kubectl"),
+    "gke": (
+        ["--image=registry/me", "--tpu=v5e:4x4"],
+        BUCKET,
+        ["docker", "kubectl", "gcloud"],
+        "kubectl",
+    ),
     "sky": (["--accelerators=H100:8"], BUCKET, ["sky"], "sky"),
 }
-READY = 'case "$*" in *describe*) echo \'{"state": "READY", "networkEndpoints": [{}]}\';; esac'
+READY = 'case "$*" in *vm*describe*) echo \'{"state": "READY", "networkEndpoints": [{}]}\';; esac'
 
 
 @pytest.fixture(params=PLACES)
