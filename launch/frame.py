@@ -54,7 +54,7 @@ def main(
 
     Returns:
       The exit status: 0; 2 for what is refused, and nothing was started; that of a tool that
-      failed; 130 after Ctrl-C.
+      failed; 1 where a file cannot be written; 130 after Ctrl-C.
     """
     end = next((i for i, a in enumerate(arguments) if not a.startswith("-")), len(arguments))
     usage = f"launch/{place} [options] NAME FLAGS…; --help lists them"
@@ -76,9 +76,9 @@ def main(
     except Refused as error:
         steps.say(str(error))
         return 2
-    except Failed as error:
+    except (Failed, OSError) as error:
         steps.say(f"{error}; {steps.running or 'nothing was started'}")
-        return error.status
+        return error.status if isinstance(error, Failed) else 1
     except KeyboardInterrupt:
         steps.say(f"interrupted; {steps.running or 'nothing was started'}")
         return 128 + signal.SIGINT

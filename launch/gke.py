@@ -7,10 +7,10 @@
 NAME FLAGS… are those of launch/local; paths in them are those of the container, where the bucket is
 /bucket. The image is built from launch/Dockerfile and this checkout at its git revision, and is
 pushed as IMAGE:REVISION. One process a host. The folder of the run, made in --output_dir, has what
-the experiment writes and each host's log; launch.json and the manifest are in results/ here.
+the experiment writes and each host's log; launch.jsonl and the manifest are in results/ here.
 
-It needs docker, and kubectl with the cluster's credentials; the cluster needs JobSet, the Cloud
-Storage FUSE driver, and Kueue where there is a queue. Make the bucket with
+It needs docker, gcloud, and kubectl with the cluster's credentials; the cluster needs JobSet, the
+Cloud Storage FUSE driver, and Kueue where there is a queue. Make the bucket with
 --enable-hierarchical-namespace: to rename a folder is then one step, as checkpoints want it. After
 a preemption or the failure of a host all hosts begin again, from the last checkpoint.
 --resume=gs://BUCKET/FOLDER/RUN among the FLAGS goes on with a run that has ended.
@@ -37,11 +37,12 @@ from pathlib import Path
 from string import Template
 from typing import Any
 
+import buckets
 import frame
 import shipping
 from frame import Launch
 from names import ROOT
-from request import RECORD, Request
+from request import Request
 from steps import Refused
 
 MANIFEST = ROOT / "launch" / "templates" / "jobset.yaml"
@@ -54,6 +55,8 @@ TPUS = {
     "v6e": "tpu-v6e-slice",
     "tpu7x": "tpu7x",
 }
+# The hosts of a run are those of one slice, which is a node pool (JobSet's documentation).
+ONE_SLICE = {"alpha.jobset.sigs.k8s.io/exclusive-topology": "cloud.google.com/gke-nodepool"}
 
 
 def options(parser: argparse.ArgumentParser) -> None:
@@ -77,6 +80,7 @@ def launch(given: Launch) -> None:
     hosts, selector, limits = _devices(asked)
     steps.need("docker", "it builds the image: docs.docker.com/engine/install")
     steps.need("kubectl", "gcloud components install kubectl")
+    buckets.look(request, steps)
     name = request.label
     at = f"--namespace={asked.namespace}"
     if steps.ask(
@@ -92,7 +96,7 @@ def launch(given: Launch) -> None:
         archive = Path(scratch, "code.tar.gz")
         image = f"{asked.image}:{shipping.archive(archive, given.code)}-{extra}"
         here = Path("results", request.run).absolute()
-        steps.write(here / RECORD, shipping.record(given.command, given.code))
+        shipping.record(here, given.command, given.code, steps)
         file = here / "jobset.yaml"
         steps.write(
             file,
@@ -100,7 +104,11 @@ def launch(given: Launch) -> None:
                 name=name,
                 namespace=asked.namespace,
                 labels={"kueue.x-k8s.io/queue-name": asked.queue} if asked.queue else {},
-                annotations={"attnlab/revision": given.code, "attnlab/command": given.command},
+                annotations={
+                    "attnlab/revision": given.code,
+                    "attnlab/command": given.command,
+                    **(ONE_SLICE if asked.tpu else {}),
+                },
                 max_restarts=asked.max_restarts,
                 hosts=hosts,
                 service_account=asked.service_account,

@@ -3,6 +3,7 @@
 import dataclasses
 import datetime
 import fcntl
+import itertools
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,7 +12,7 @@ from names import experiments, listing
 from steps import Refused
 
 BUCKET = "gs://"
-RECORD = "launch.json"  # in the folder of a run: the command and the revision of the code
+RECORD = "launch.jsonl"  # in the folder of a run: for each launch, command and revision
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,8 +86,8 @@ def read(words: Sequence[str]) -> Request:
     if parent is not None and earlier is not None:
         raise Refused("--output_dir and --resume exclude each other; drop one")
     if earlier is None:
-        run = f"{name}-{datetime.datetime.now():%Y%m%d-%H%M%S}"
-        return Request(name, tuple(flags), _folder("output_dir", parent), run, resumed=False)
+        folder = _folder("output_dir", parent)
+        return Request(name, tuple(flags), folder, _fresh(folder, name), resumed=False)
     folder = _folder("resume", earlier)
     if not folder.startswith(BUCKET):
         _require_run(Path(folder))
@@ -117,6 +118,13 @@ def _folder(flag: str, given: str | None) -> str:
     if not re.fullmatch(rf"{BUCKET}[a-z0-9][a-z0-9._-]+(/[^/]+)+/?", given):
         raise Refused(f"--{flag}={given}: give {BUCKET}BUCKET/FOLDER")
     return given.rstrip("/")
+
+
+def _fresh(parent: str, name: str) -> str:
+    """The name of a folder of a run that is not there, as far as can be seen from here."""
+    stamp = f"{name}-{datetime.datetime.now():%Y%m%d-%H%M%S}"
+    names = itertools.chain([stamp], (f"{stamp}-{i}" for i in itertools.count(2)))
+    return next(one for one in names if not Path(parent, one).exists())
 
 
 def _require_run(folder: Path) -> None:

@@ -10,7 +10,8 @@ import time
 from pathlib import Path
 
 from names import ROOT
-from steps import Refused
+from request import RECORD
+from steps import Refused, Steps
 
 # Read by `attnlab.runs.provenance`, so that results say their revision where there is no git.
 REVISION = "REVISION"
@@ -61,10 +62,11 @@ def archive(path: Path, code: str) -> str:
     return code.replace("+changes", f"-changes-{changed}")
 
 
-def record(command: str, code: str) -> str:
-    """What the folder of a run keeps of its launch, as JSON."""
+def record(folder: Path, command: str, code: str, steps: Steps) -> None:
+    """Adds a launch to what the folder of a run, or its part on this machine, keeps of them."""
     now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-    return json.dumps({"command": command, "revision": code, "time": now}, indent=1) + "\n"
+    row = {"command": command, "revision": code, "time": now}
+    steps.write(folder / RECORD, json.dumps(row) + "\n", "a")
 
 
 def _git(*arguments: str) -> bytes:

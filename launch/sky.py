@@ -7,7 +7,7 @@
 NAME FLAGS… are those of launch/local; paths in them are those of the nodes, where the bucket is
 /bucket. The nodes get this checkout at its git revision and make .venv as launch/local does. One
 process a node. The folder of the run, made in --output_dir, has what the experiment writes and each
-node's log; launch.json, the task and the code are in results/ here.
+node's log; launch.jsonl, the task and the code are in results/ here.
 
 A cluster that is not of a managed job is taken down when the experiment has ended.
 --resume=gs://BUCKET/FOLDER/RUN among the FLAGS goes on with a run that has ended.
@@ -34,7 +34,6 @@ import frame
 import shipping
 from frame import Launch
 from names import ROOT
-from request import RECORD
 from steps import Refused
 
 TASK = ROOT / "launch" / "templates" / "sky.yaml"
@@ -82,7 +81,7 @@ def launch(given: Launch) -> None:
         steps.unpack(archive, code)
     as_json = {key: json.dumps(value) for key, value in {**task, "code": str(code)}.items()}
     file = here / "task.yaml"
-    steps.write(here / RECORD, shipping.record(given.command, given.code))
+    shipping.record(here, given.command, given.code, steps)
     steps.write(file, Template(TASK.read_text()).substitute(as_json))
     steps.running = f"what was started is shown by: sky status; sky jobs queue ({name})"
     if asked.managed:

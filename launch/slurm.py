@@ -5,7 +5,7 @@
     launch/slurm --array=0-7 --sbatch=--cpus-per-task=4 tables --scale=cpu --multi30k=/data/multi30k
 
 NAME FLAGS… are those of launch/local. The folder of the run, made in --output_dir (results), has
-the code at the git revision of this checkout, launch.json with command and revision, log.txt, and
+the code at the git revision of this checkout, launch.jsonl with command and revision, log.txt, and
 what the experiment writes. All nodes must see it, and the .venv of this checkout. Make that once,
 with the extra for the nodes' devices where this machine has none:
 
@@ -38,7 +38,6 @@ import frame
 import shipping
 from frame import Launch
 from names import ROOT
-from request import RECORD
 from steps import Failed, Refused
 
 JOB = ROOT / "launch" / "templates" / "slurm.sbatch"
@@ -90,14 +89,15 @@ def launch(given: Launch) -> None:
         ]
         steps.run("sbatch", "--test-only", *submission)
         made = [path for path in (folder, code) if not path.exists()]
-        steps.write(folder / RECORD, shipping.record(given.command, given.code))
+        shipping.record(folder, given.command, given.code, steps)
         steps.unpack(archive, code)
         steps.running = f"whether it was submitted is not known: squeue --name={request.run}"
         try:
             job = steps.ask("sbatch", "--parsable", *submission).strip().partition(";")[0]
         except Failed:
             steps.running = ""
-            shutil.rmtree(made[0]) if made else None
+            if made:
+                shutil.rmtree(made[0])
             raise
     if not given.options.dry_run:
         steps.say(f"job {job} writes to {folder}; end it: scancel {job}; follow it:")

@@ -31,7 +31,7 @@ class Steps:
     Attributes:
       place: name of the launcher.
       dry_run: whether only to print what would be done.
-      running: account of the work that goes on when the launcher ends; "" = none was started.
+      running: words on work that may go on when the launcher ends; "" = none was started.
     """
 
     def __init__(self, place: str, dry_run: bool):
@@ -84,13 +84,14 @@ class Steps:
         if not self.dry_run:
             folder.mkdir(parents=True, exist_ok=True)
 
-    def write(self, path: Path, text: str) -> None:
-        """Writes a file, or shows it."""
+    def write(self, path: Path, text: str, mode: str = "w") -> None:
+        """Writes a file, or with mode "a" adds to it; a dry run shows the text."""
         if self.dry_run:
-            print(f"# writes {path}:\n{text.rstrip()}")
+            print(f"# {'adds to' if mode == 'a' else 'writes'} {path}:\n{text.rstrip()}")
         else:
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text, encoding="utf-8")
+            with open(path, mode, encoding="utf-8") as file:
+                file.write(text)
 
     def unpack(self, archive: Path, folder: Path) -> None:
         """Unpacks an archive into a folder, made first; one that is there has the same files."""
@@ -100,7 +101,9 @@ class Steps:
             part = folder.with_name(f"{folder.name}.part")
             shutil.rmtree(part, ignore_errors=True)
             with tarfile.open(archive) as tar:
-                tar.extractall(part, filter="data")
+                # Python 3.11.3 and before have no filters; newer ones warn without.
+                tar.extraction_filter = getattr(tarfile, "data_filter", lambda member, _: member)
+                tar.extractall(part)
             part.rename(folder)
 
     def _show(self, command: Sequence[str], stdin: Path | None = None) -> None:

@@ -32,10 +32,10 @@ import sys
 import tempfile
 from pathlib import Path
 
+import buckets
 import frame
 import shipping
 from frame import Launch
-from request import RECORD
 from steps import Failed, Refused, Steps
 
 TPU_VM = ("gcloud", "compute", "tpus", "tpu-vm")
@@ -69,11 +69,13 @@ def launch(given: Launch) -> None:
     def scp(*words: str, worker: str) -> list[str]:
         return [*TPU_VM, "scp", *words, *at, f"--worker={worker}"]
 
+    if request.on_bucket:
+        buckets.look(request, steps)
     workers = _workers(steps, asked.tpu, at)
     if workers > 1 and not request.on_bucket:
         raise Refused(f"{workers} workers share a bucket; give --output_dir=gs://BUCKET/FOLDER")
-    record = shipping.record(given.command, given.code)
-    steps.write(Path("results", request.run, RECORD).absolute(), record)
+    here = Path("results", request.run).absolute()
+    shipping.record(here, given.command, given.code, steps)
     with tempfile.TemporaryDirectory() as scratch:
         archive = Path(scratch, "attnlab.tar.gz")
         shipping.archive(archive, given.code)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 # What the launchers and their templates use of a machine; its own cluster tools stay out of reach.
-TOOLS = """bash env readlink dirname basename git python3 tar gzip find rm mkdir hostname tail grep
+TOOLS = """bash env readlink dirname basename git tar gzip find rm mkdir hostname tail grep
 setsid nohup cat kill sleep mountpoint cp mv sh""".split()
 
 # Arguments may hold anything but these two separators.
@@ -63,6 +63,7 @@ class Site:
         for tool in TOOLS:
             if found := shutil.which(tool):
                 (self.bin / tool).symlink_to(found)
+        (self.bin / "python3").symlink_to(sys.executable)  # not a version manager's shim
         for tool in tools:
             self.fake(tool)
         self.environment = {

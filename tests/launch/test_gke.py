@@ -107,14 +107,14 @@ def test_a_fault_is_found():
 
 @pytest.fixture
 def site(tmp_path) -> Site:
-    site = Site(tmp_path, ["docker", "kubectl"])
+    site = Site(tmp_path, ["docker", "kubectl", "gcloud"])
     site.fake("docker", 'if [ "$1" = build ]; then cat > "$FAKES/context"; fi')
     return site
 
 
 def expanded(word: str) -> str:
-    """What Kubernetes makes of a word of a command, where it knows no variable that is named."""
-    return re.sub(r"\$\$", "$", word)
+    """What Kubernetes makes of a word of a command, were every variable known to it."""
+    return re.sub(r"\$(\$|\(\w+\))", lambda found: "$" if found[1] == "$" else "a value", word)
 
 
 def manifest(site: Site) -> dict[str, Any]:
@@ -132,7 +132,10 @@ def test_a_tpu_slice_call_by_call(site):
     run, image = file.parent.name, f"registry:5000/me/attnlab:{site.revision()}-tpu"
     at = "--namespace=team"
     build = ["docker", "build", "--platform=linux/amd64", "--file=launch/Dockerfile"]
+    hierarchical = "--format=value(hierarchical_namespace.enabled)"
+    assert "note: gs://bucket has no hierarchical namespace" in err
     assert site.calls() == [
+        ["gcloud", "storage", "buckets", "describe", "gs://bucket", hierarchical],
         ["kubectl", at, "get", "jobset", run, "--ignore-not-found", "--output=name"],
         ["kubectl", "apply", "--dry-run=server", f"--filename={file}"],
         [*build, "--build-arg=EXTRA=tpu", f"--tag={image}", "-"],
@@ -146,7 +149,10 @@ def test_a_tpu_slice_call_by_call(site):
 
     found = manifest(site)
     assert found["metadata"]["labels"] == {"kueue.x-k8s.io/queue-name": "research"}
-    assert found["metadata"]["annotations"]["attnlab/revision"] == site.revision()
+    annotations = found["metadata"]["annotations"]
+    assert annotations["attnlab/revision"] == site.revision()
+    exclusive = annotations["alpha.jobset.sigs.k8s.io/exclusive-topology"]
+    assert exclusive == "cloud.google.com/gke-nodepool"
     job = found["spec"]["replicatedJobs"][0]["template"]["spec"]
     assert job["parallelism"] == job["completions"] == 4
     pod = job["template"]["spec"]
@@ -165,6 +171,11 @@ def test_a_tpu_slice_call_by_call(site):
     ]
     [bucket] = [volume["csi"] for volume in pod["volumes"] if "csi" in volume]
     assert bucket["volumeAttributes"]["bucketName"] == "bucket"
+
+
+def test_a_bucket_that_renames_folders_in_one_step_needs_no_note(site):
+    site.fake("gcloud", "echo True")
+    assert "note:" not in site.run("gke", *TPU, "hello", BUCKET)[2]
 
 
 def test_gpu_hosts_are_told_where_they_find_each_other(site):
@@ -228,12 +239,17 @@ def test_a_run_that_is_there_is_left_alone(site):
     site.fake("kubectl", 'case "$*" in *" get "*) echo jobset.jobset.x-k8s.io/$4;; esac')
     status, _, err = site.run("gke", *TPU, "hello", "--resume=gs://bucket/runs/Hello_1")
     assert status == 2 and "JobSet hello-1 is there and has gs://bucket/runs/Hello_1" in err
-    assert [call[2] for call in site.calls()] == ["get"]
+    assert [call[2] for call in site.calls()][1:] == ["get"]
 
 
 @pytest.mark.parametrize(
     ("tool", "fails", "calls"),
-    [("kubectl", "--dry-run=server", 2), ("docker", "build", 3), ("docker", "push", 4)],
+    [
+        ("gcloud", "describe", 1),
+        ("kubectl", "--dry-run=server", 3),
+        ("docker", "build", 4),
+        ("docker", "push", 5),
+    ],
 )
 def test_what_fails_before_the_end_starts_nothing(site, tool, fails, calls):
     site.fake(tool, f'case "$*" in *{fails}*) exit 5;; esac')

@@ -19,10 +19,15 @@ BUCKET = "--output_dir=gs://bucket/runs"
 PLACES = {
     "slurm": ([f"--python={sys.executable}"], "--output_dir=out", ["sbatch", "squeue"], "sbatch"),
     "tpu_vm": (["--tpu=mine", "--zone=here"], BUCKET, ["gcloud"], "gcloud"),
-    "gke": (["--image=registry/me", "--tpu=v5e:4x4"], BUCKET, ["docker", "kubectl"], "kubectl"),
+    "gke": (
+        ["--image=registry/me", "--tpu=v5e:4x4"],
+        BUCKET,
+        ["docker", "kubectl", "gcloud"],
+        "kubectl",
+    ),
     "sky": (["--accelerators=H100:8"], BUCKET, ["sky"], "sky"),
 }
-READY = 'case "$*" in *describe*) echo \'{"state": "READY", "networkEndpoints": [{}]}\';; esac'
+READY = 'case "$*" in *vm*describe*) echo \'{"state": "READY", "networkEndpoints": [{}]}\';; esac'
 
 
 @pytest.fixture(params=PLACES)
@@ -92,7 +97,7 @@ def test_a_dry_run_prints_and_does_nothing(site, place):
         (site.bin / tool).unlink()
     status, out, err = launched(site, place, "hello", where, options=["--dry_run"])
     assert status == 0 and all(f"\n{tool} " in f"\n{out}" for tool in tools[:1])
-    assert "launch.json" in out and site.revision() in out
+    assert "launch.jsonl" in out and site.revision() in out
     assert all(f"note: {tool} is not installed here" in err for tool in tools)
     assert not list(site.here.iterdir())
 
@@ -107,7 +112,7 @@ def test_changes_are_sent_only_when_told(site, place):
     status, _, err = launched(site, place, "hello", where, options=["--allow_dirty"])
     assert status == 0, err
     assert begins in [call[0] for call in site.calls()]
-    [record] = site.here.rglob("launch.json")
+    [record] = site.here.rglob("launch.jsonl")
     about = json.loads(record.read_text())
     assert about["revision"] == f"{site.revision()}+changes"
     assert about["command"].startswith(f"launch/{place} ") and " hello " in about["command"]

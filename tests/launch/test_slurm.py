@@ -122,3 +122,20 @@ def test_a_resumed_run_keeps_its_folder_unless_a_job_has_it(site):
     assert site.run(*again)[0] == 0
     assert len((folder / "results.jsonl").read_text().splitlines()) == 2
     assert [path.name for path in folder.glob("code-*")] == [f"code-{site.revision()}"]
+    lines = (folder / "launch.jsonl").read_text().splitlines()
+    commands = [json.loads(line)["command"] for line in lines]
+    assert commands[0].endswith("hello --output_dir=out") and len(commands) == 3
+
+
+def test_a_folder_that_cannot_be_made_is_one_line(site):
+    (site.here / "file").touch()
+    status, _, err = site.run("slurm", PYTHON, "hello", "--output_dir=file")
+    assert status == 1 and err.splitlines()[-1].startswith("launch/slurm: [Errno 20] Not a dir")
+    assert err.endswith("nothing was started\n")
+    assert [call[1] for call in site.calls()] == ["--test-only"]
+
+
+def test_two_launches_in_one_second_have_two_folders(site):
+    for _ in range(3):
+        assert site.run("slurm", PYTHON, "hello")[0] == 0
+    assert len(list(site.here.glob("results/*"))) == 3

@@ -17,10 +17,11 @@ TPU_VM = ["gcloud", "compute", "tpus", "tpu-vm"]
 # A worker with its own launch/local, which makes no environment, and a bucket that is a folder.
 GCLOUD = """
 command="${@: -1}" command="${command#--command=}"
-case "$4" in
-  describe) echo "${TPU:-$READY}" ;;
-  scp) cp -r "${@: -4:1}" "$HOME/attnlab.tar.gz" ;;
-  ssh) cd "$HOME"; bash -c "$command" ;;
+case "$2 $4" in
+  storage*) echo True ;;
+  *describe) echo "${TPU:-$READY}" ;;
+  *scp) cp -r "${@: -4:1}" "$HOME/attnlab.tar.gz" ;;
+  *ssh) cd "$HOME"; bash -c "$command" ;;
 esac
 """
 FETCH = """
@@ -61,7 +62,9 @@ def test_a_run_on_a_bucket_call_by_call(site):
     script = "attnlab/code/launch/templates/tpu_vm.bash"
     unpacked = "tar -xzOf attnlab.tar.gz launch/templates/tpu_vm.bash"
     archive = next(call for call in calls if "scp" in call)[5]
+    hierarchical = "--format=value(hierarchical_namespace.enabled)"
     wanted = [
+        ["gcloud", "storage", "buckets", "describe", "gs://bucket", hierarchical],
         [*TPU_VM, "describe", "mine", "--zone=here", "--format=json"],
         [*TPU_VM, "scp", archive, "mine:attnlab.tar.gz", "--zone=here", "--worker=all"],
         ssh("all", "bash", "-c", f"set -o pipefail; {unpacked} | bash -s prepare hello bucket"),
