@@ -23,7 +23,6 @@ import numpy as np
 
 from attnlab.checks import require
 from attnlab.data.batching import TakeRows
-from attnlab.data.tokenizers import Tokenizer
 from attnlab.runs.errors import Invalid
 from attnlab.tokens import BOS, EOS, PAD
 
@@ -97,17 +96,6 @@ class MaskedPairs:
                 f"pre-training needs two documents and one of two lines; got {len(self.documents)} "
                 f"documents, {len(self.chunks)} with two lines (blank lines separate documents)"
             )
-
-    @classmethod
-    def encoded(
-        cls, documents: Iterable[Sequence[str]], tokenizer: Tokenizer, **options: Any
-    ) -> MaskedPairs:
-        """The pairs of documents of lines of text."""
-        ids = [
-            [np.array(tokenizer.encode(line), np.int32) for line in document]
-            for document in documents
-        ]
-        return cls(ids, tokenizer.vocab_size, **options)
 
     @property
     def num_masked(self) -> int:
