@@ -136,7 +136,10 @@ class Settings(TrainFlags):
         "Standard deviation that matrices begin with; the paper has 0.02, of a wider model.",
         above=0,
     )
-    attention: str = flag("exact", "Attention of every layer: exact, window-R, lsh-R.")
+    attention: str = flag(
+        "exact",
+        "Attention: exact, window-R, lsh-R, or a pattern that the layers repeat: window-4+exact.",
+    )
     dtype: str = flag("float32", "Type of the activations.", choices=DTYPES)
     cache_dir: str | None = flag(
         None, "Folder of tokenizers and compiled programs. Without it: ~/.cache/attnlab."

@@ -231,9 +231,9 @@ class TestFinetune:
 
 
 def test_sizes_build_what_they_say():
-    sizes = BertSizes(1, 8, 8, 2, 16, attention="lsh-3")
+    sizes = BertSizes(1, 8, 8, 2, 16, attention="window-2+lsh-3")
     assert sizes.streams == ("dropout", "hash")
-    _, attention = sizes.build(9)
-    assert attention.route.num_hashes == 3
+    _, (window, lsh) = sizes.build(9)
+    assert (window.route.left, window.route.right, lsh.route.num_hashes) == (2, 2, 3)
     made = Pretrained("x", 0, sizes, Bytes())
     assert made.vocab_size == 261
