@@ -14,7 +14,7 @@ from attnlab.training import pretrained
 from attnlab.training.pretrained import BertSizes, Pretrained
 from experiments.finetune import __main__ as finetune
 from experiments.pretrain import __main__ as pretrain
-from experiments.pretrain.settings import Settings
+from experiments.pretrain.settings import PRESETS, Settings
 from tests.experiments.tiny import run, save_nothing
 
 TEXT = "\n\n".join("\n".join(f"ab{d} cd ef{i} gh" for i in range(4)) for d in range(20)) + "\n"
@@ -120,7 +120,7 @@ def test_it_goes_on_from_another_run(pretraining, text, tmp_path):
         (("--length=24", "--max_length=20"), "pairs are longer than the model's --max_length=20"),
         (("--warmup_steps=4", "--steps=4"), "must be fewer than --steps=4"),
         (("--attention=lsh",), "--attention=lsh: give exact, window-R"),
-        (("--num_heads=3",), "--width=128 --num_heads=3: give heads that divide it"),
+        (("--num_heads=3",), "--width=64 --num_heads=3: give heads that divide it"),
         (("--seeds=1,1",), "--seeds=1,1: give each once"),
         (("--num_workers=2",), "--num_workers=2: pairs are drawn here"),
     ],
@@ -143,14 +143,8 @@ def test_texts_without_documents(tmp_path, content, said):
 
 
 def test_presets_are_possible():
-    for name, preset in pretrain_presets():
+    for name, preset in PRESETS.items():
         assert Settings(input="x", **preset).sizes().max_length >= 64, name
-
-
-def pretrain_presets():
-    from experiments.pretrain.settings import PRESETS
-
-    return PRESETS.items()
 
 
 class TestFinetune:
