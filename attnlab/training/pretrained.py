@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
+import zipfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -204,7 +205,7 @@ def _read(place: Path) -> Pretrained:
         sizes = BertSizes(**about["sizes"])
         made = Pretrained(about["title"], about["seed"], sizes, tokenizer, params)
         words = len(params["bert"]["vocabulary"]["embedding"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, EOFError, zipfile.BadZipFile, ValueError, KeyError, TypeError) as error:
         raise Invalid(f"{place}: its files cannot be read ({error}); pre-train again") from None
     if words != made.vocab_size or tokenizer.digest != about["tokenizer"]:
         raise Invalid(

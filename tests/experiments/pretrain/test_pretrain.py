@@ -231,3 +231,21 @@ def test_sizes_build_what_they_say():
     assert (window.route.left, window.route.right, lsh.route.num_hashes) == (2, 2, 3)
     made = Pretrained("x", 0, sizes, Bytes())
     assert made.vocab_size == 261
+
+
+def test_subwords_are_kept_with_their_model(tmp_path):
+    lines = TEXT.split("\n")
+    tokenizer = pretrained.make_tokenizer(
+        "sentencepiece", lines, vocab_size=40, cache_dir=str(tmp_path / "cache")
+    )
+    params = {"bert": {"vocabulary": {"embedding": np.ones((41, 8), np.float32)}}}
+    made = Pretrained("x", 3, BertSizes(1, 8, 8, 2, 16), tokenizer, params)
+    pretrained.write(made, tmp_path)
+    (found,) = pretrained.read(tmp_path)
+    assert (found.title, found.seed, found.sizes) == ("x", 3, made.sizes)
+    assert found.tokenizer.digest == tokenizer.digest and found.vocab_size == 41
+    assert found.tokenizer.encode(lines[0]) == tokenizer.encode(lines[0])
+    np.testing.assert_array_equal(found.params["bert"]["vocabulary"]["embedding"], np.ones((41, 8)))
+    (tmp_path / "params.npz").write_bytes(b"")
+    with pytest.raises(Invalid, match="its files cannot be read"):
+        pretrained.read(tmp_path)
