@@ -75,7 +75,7 @@ class MaskedPairs:
       documents: token ids of each line of each document.
       vocab_size: number of ids of the tokenizer, which is the id of [MASK]; the model has one more.
       max_length: number of tokens of a row.
-      masking: what becomes of tokens that are to be predicted.
+      masking: replacement of the tokens that are to be predicted.
       max_predictions: number of tokens of a row that are predicted at most; None = all of the
         masking's share.
 

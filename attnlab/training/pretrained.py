@@ -116,7 +116,7 @@ class Pretrained:
     """A model that was pre-trained, or the sizes and the tokenizer of one that was not.
 
     Attributes:
-      title: what it was trained for, such as "mlm_nsp, 80/10/10"; what reports call it.
+      title: name of what it was trained for, such as "mlm_nsp, 80/10/10", for reports.
       seed: seed of its training.
       sizes: sizes of the model.
       tokenizer: tokenizer of its texts; [MASK] is the id behind its own.

@@ -102,8 +102,8 @@ class BertClassifier(nn.Module):
     Attributes:
       config: sizes and choices.
       num_classes: number of classes, C; not used for a span.
-      labelled: what has a class: "sequence" (the pooled state is classified), "tokens", or "span",
-        whose first and last token are searched among the tokens of type 1, or the first of all.
+      labelled: name of what has a class: "sequence" (the pooled state is classified), "tokens", or
+        "span", whose first and last token are searched among those of type 1, or the first of all.
       attention: self-attention module, as for `BertPretraining`.
       frozen: whether what is below the classifier gets no gradient ("feature-based"). A sequence is
         then classified by the mean of its states: the pooler is trained with the classes.
