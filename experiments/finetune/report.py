@@ -114,7 +114,9 @@ def answer(rows: Sequence[Row]) -> str:
         found = gap(models[best], models["scratch"])
         if found is not None:
             verdict = "No difference is seen"
-            if found.decides:
+            if len(found.gaps) == 1:
+                verdict = "One seed decides nothing"
+            elif found.decides:
                 verdict = "Pre-training helps" if found.mean > 0 else "Pre-training harms"
             said.append(f"{verdict}: {_name(best)} is {found} of {measure} from scratch")
     else:

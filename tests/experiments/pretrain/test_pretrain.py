@@ -14,7 +14,7 @@ from attnlab.training import pretrained
 from attnlab.training.pretrained import BertSizes, Pretrained
 from experiments.finetune import __main__ as finetune
 from experiments.pretrain import __main__ as pretrain
-from experiments.pretrain.settings import Settings
+from experiments.pretrain.settings import PRESETS, Settings
 from tests.experiments.tiny import run, save_nothing
 
 TEXT = "\n\n".join("\n".join(f"ab{d} cd ef{i} gh" for i in range(4)) for d in range(20)) + "\n"
@@ -23,7 +23,14 @@ TINY = (*SIZES, "--tokenizer=bytes", "--length=24", "--steps=4", "--warmup_steps
         "--batch_size=4", "--validate_every=2", "--log_every=2")  # fmt: skip
 TUNED = ("--made=order", "--train_examples=16", "--test_examples=4", "--held_out=0.3", "--steps=2",
          "--batch_size=4")  # fmt: skip
-pytestmark = pytest.mark.usefixtures("quick_compile")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def alike_compiled():
+    """Quickly, and the module's run as those of each test, so that their numbers are equal."""
+    jax.config.update("jax_disable_most_optimizations", True)
+    yield
+    jax.config.update("jax_disable_most_optimizations", False)
 
 
 @pytest.fixture(autouse=True)
@@ -93,10 +100,8 @@ def test_it_goes_on_from_another_run(pretraining, text, tmp_path):
     flags += ("--cache_dir", tmp_path / "cache", "--output_dir", tmp_path / "run")
     status, _, err = run(pretrain, *flags, "--learning_rate=1e-30")
     assert status == 0, err
-    (after,), (before,) = (
-        pretrained.read(x)
-        for x in (folder_of(tmp_path / "run"), pretraining / "mlm-80-10-10-seed0")
-    )
+    (after,) = pretrained.read(folder_of(tmp_path / "run"))
+    (before,) = pretrained.read(pretraining / "mlm-80-10-10-seed0")
     for a, b in zip(*(jax.tree.leaves(one.params) for one in (after, before)), strict=True):
         np.testing.assert_allclose(a, b, atol=1e-6)
     for changed, said in (
@@ -115,7 +120,7 @@ def test_it_goes_on_from_another_run(pretraining, text, tmp_path):
         (("--length=24", "--max_length=20"), "pairs are longer than the model's --max_length=20"),
         (("--warmup_steps=4", "--steps=4"), "must be fewer than --steps=4"),
         (("--attention=lsh",), "--attention=lsh: give exact, window-R"),
-        (("--num_heads=3",), "--width=128 --num_heads=3: give heads that divide it"),
+        (("--num_heads=3",), "--width=64 --num_heads=3: give heads that divide it"),
         (("--seeds=1,1",), "--seeds=1,1: give each once"),
         (("--num_workers=2",), "--num_workers=2: pairs are drawn here"),
     ],
@@ -138,14 +143,8 @@ def test_texts_without_documents(tmp_path, content, said):
 
 
 def test_presets_are_possible():
-    for name, preset in pretrain_presets():
+    for name, preset in PRESETS.items():
         assert Settings(input="x", **preset).sizes().max_length >= 64, name
-
-
-def pretrain_presets():
-    from experiments.pretrain.settings import PRESETS
-
-    return PRESETS.items()
 
 
 class TestFinetune:
@@ -189,12 +188,10 @@ class TestFinetune:
         params = {**one.params, "bert": {**one.params["bert"]}}
         params["bert"]["vocabulary"] = {"embedding": np.zeros((7, 8), np.float32)}
         pretrained.write(dataclasses.replace(one, params=params), other)
-        with pytest.raises(
-            Invalid, match="of another vocabulary: 7 ids, and its tokenizer has 261"
-        ):
+        with pytest.raises(Invalid, match="another vocabulary: 7 ids, and its tokenizer has 261"):
             pretrained.read(other)
         with pytest.raises(Invalid, match=r"no pretrained.json there; give a folder"):
-            pretrained.read(tmp_path)
+            pretrained.read(text.parent)
 
     @pytest.mark.parametrize(
         ("flags", "said"),
@@ -228,9 +225,27 @@ class TestFinetune:
 
 
 def test_sizes_build_what_they_say():
-    sizes = BertSizes(1, 8, 8, 2, 16, attention="lsh-3")
+    sizes = BertSizes(1, 8, 8, 2, 16, attention="window-2+lsh-3")
     assert sizes.streams == ("dropout", "hash")
-    _, attention = sizes.build(9)
-    assert attention.route.num_hashes == 3
+    _, (window, lsh) = sizes.build(9)
+    assert (window.route.left, window.route.right, lsh.route.num_hashes) == (2, 2, 3)
     made = Pretrained("x", 0, sizes, Bytes())
     assert made.vocab_size == 261
+
+
+def test_subwords_are_kept_with_their_model(tmp_path):
+    lines = TEXT.split("\n")
+    tokenizer = pretrained.make_tokenizer(
+        "sentencepiece", lines, vocab_size=40, cache_dir=str(tmp_path / "cache")
+    )
+    params = {"bert": {"vocabulary": {"embedding": np.ones((41, 8), np.float32)}}}
+    made = Pretrained("x", 3, BertSizes(1, 8, 8, 2, 16), tokenizer, params)
+    pretrained.write(made, tmp_path)
+    (found,) = pretrained.read(tmp_path)
+    assert (found.title, found.seed, found.sizes) == ("x", 3, made.sizes)
+    assert found.tokenizer.digest == tokenizer.digest and found.vocab_size == 41
+    assert found.tokenizer.encode(lines[0]) == tokenizer.encode(lines[0])
+    np.testing.assert_array_equal(found.params["bert"]["vocabulary"]["embedding"], np.ones((41, 8)))
+    (tmp_path / "params.npz").write_bytes(b"")
+    with pytest.raises(Invalid, match="its files cannot be read"):
+        pretrained.read(tmp_path)
