@@ -280,3 +280,15 @@ def test_running_center_is_the_mean_so_far():
 def test_bad_input_is_refused(call, message):
     with pytest.raises(ValueError, match=message):
         call()
+
+
+def test_factors_of_two_are_the_signs_at_random_planes():
+    x = jnp.asarray(np.random.default_rng(0).normal(size=(1, 29, 1, 7)), jnp.float32)
+    rotations = make_rotations(
+        jax.random.key(0), num_heads=1, head_dim=7, num_hashes=1, num_buckets=(2, 2, 2)
+    )
+    planes = np.stack([factor[0, 0, 0] for factor in rotations.factors])
+    bits = np.asarray(x)[0, :, 0] @ planes.T < 0
+    found = np.asarray(hash_buckets(x, rotations)).ravel()
+    np.testing.assert_array_equal(found, bits @ [4, 2, 1])
+    assert len(set(found)) == 8
