@@ -202,4 +202,5 @@ class TransformerConfig:
 
     def cross_attention(self, **changed: Any) -> MultiHeadAttention:
         """The encoder–decoder attention of a layer, which knows no positions."""
-        return self.attention(**({"rotary": False, "route": AllPairs()} | changed))
+        given: dict[str, Any] = {"rotary": False, "route": AllPairs()}
+        return self.attention(**(given | changed))
