@@ -1,6 +1,9 @@
 """Data: what is read, how it becomes tokens, and how tokens become batches.
 
     tasks        copy, reversal, sorting, duplication: endless, seeded, made in code
+    listops      nested lists of digits, by the grammar of Long Range Arena
+    retrieval    pairs of documents that match if they hold the same key
+    labelled     texts with labels, of TSV files
     dates        dates written in many ways → ISO, with known alignments
     files        aligned files, TSV and plain text, prepared once by a TFDS builder
     tfds_source  data sets that TFDS has prepared, without TensorFlow

@@ -13,7 +13,7 @@ class Texts:
     """Random access to some features of records, as str. A small data set is read at once.
 
     Args:
-      records: a TFDS data source: dictionaries by index, values bytes or str.
+      records: a TFDS data source: dictionaries by index, values bytes, str or integers.
       features: names of the records' features, by the name that an example has for the text.
     """
 
@@ -41,6 +41,6 @@ class Texts:
         return {name: _as_str(record[feature]) for name, feature in self._features.items()}
 
 
-def _as_str(value: bytes | str) -> str:
-    # real data is bytes; tfds.testing.mock_data gives str
-    return value if isinstance(value, str) else value.decode()
+def _as_str(value: Any) -> str:
+    # real data is bytes, and integers where it is labels; tfds.testing.mock_data gives str
+    return value.decode() if isinstance(value, bytes) else str(value)

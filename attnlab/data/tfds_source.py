@@ -29,7 +29,7 @@ def open_tfds(
       data_dir: the folder that TFDS was given as its data_dir.
       features: names of the data set's features, by the name that an example has for the text, such
         as {"source": "en", "target": "de"} for the other direction. None is the pair that the data
-        set is made for, in its own direction, or else its "text".
+        set is made for, in its own direction, or else its "text". A class is its number.
 
     Raises:
       Invalid: it is not there, or in a format that cannot be read. The message is one line.
@@ -37,7 +37,8 @@ def open_tfds(
     builder = tfds.builder_from_directory(prepared_folder(name, Path(data_dir)))
     known = [key for key, kind in builder.info.features.items() if is_text(kind)]
     features = features or usual_features(builder.info.supervised_keys, known)
-    if not features or not set(features.values()) <= set(known):
+    labels = [key for key, kind in builder.info.features.items() if is_label(kind)]
+    if not features or not set(features.values()) <= {*known, *labels}:
         raise Invalid(
             f"{name} has the texts {', '.join(known) or '(none)'}, not "
             f"{', '.join(features.values()) or 'a pair or text'}; name its features"
@@ -56,6 +57,10 @@ def usual_features(supervised: Any, known: list[str]) -> dict[str, str]:
 
 def is_text(feature: Any) -> bool:
     return isinstance(feature, tfds.features.Text)
+
+
+def is_label(feature: Any) -> bool:
+    return isinstance(feature, tfds.features.ClassLabel)
 
 
 def records(builder: Any, name: str, split: str) -> Any:

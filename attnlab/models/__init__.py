@@ -38,6 +38,7 @@ A model that writes tokens is a `Decoder`, with a source a `Seq2Seq`: `encode` m
 
 from attnlab.models.bert import Bert, BertClassifier, BertPretraining
 from attnlab.models.britz import Britz
+from attnlab.models.classifier import EncoderClassifier
 from attnlab.models.luong import Luong
 from attnlab.models.nmt_attn import NMTAttn
 from attnlab.models.reformer import Reformer
@@ -56,6 +57,7 @@ __all__ = [
     "BertPretraining",
     "Britz",
     "Decoder",
+    "EncoderClassifier",
     "Luong",
     "NMTAttn",
     "RNNEncDec",

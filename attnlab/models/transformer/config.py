@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from attnlab.checks import as_size, require, require_choice
 from attnlab.modules.conventions import Initializer
 from attnlab.modules.multi_head import MultiHeadAttention
-from attnlab.ops.routes import AllPairs, Route
+from attnlab.ops.routes import AllPairs, Route, Window
 
 __all__ = ["TransformerConfig"]
 
@@ -45,13 +45,16 @@ class TransformerConfig:
         each.
       scale_embeddings: whether embeddings are multiplied by √d_model (§3.4).
       positions: kind of positions: "sinusoid", "learned" and "axial" (`positions.axial`) are added
-        to the embeddings; "rotary" turns queries and keys of self-attention; None = no positions.
+        to the embeddings; "concatenated" sinusoids stand beside them, [x; PE] W; "rotary" turns
+        queries and keys of self-attention; None = no positions.
       max_length: number of learned positions; of axial ones the product of their shape.
       axial_shape: numbers of rows of the axial tables, whose product is max_length.
       axial_widths: widths of the axial tables, whose sum is the width.
       num_types: number of token types, each with a learned vector that is added to the embeddings
         (segments in Devlin et al. 2018, §3); 0 = tokens have no types.
       norm_inputs: whether the sum of embeddings, positions and types goes through a LayerNorm.
+      window: number of neighbors on each side that self-attention sees, r of restricted
+        self-attention (§4); None = all.
       pre_norm: whether a layer is x + f(LN(x)), with a LayerNorm at the end of the stack, instead
         of LN(x + f(x)).
       activation: activation of the feed-forward network.
@@ -92,6 +95,7 @@ class TransformerConfig:
     axial_widths: tuple[int, ...] = ()
     num_types: int = 0
     norm_inputs: bool = False
+    window: int | None = None
     pre_norm: bool = False
     activation: Callable[[jax.Array], jax.Array] = nn.relu
     dropout_rate: float = 0.1
@@ -108,7 +112,7 @@ class TransformerConfig:
     param_dtype: Any = jnp.float32
 
     def __post_init__(self):
-        kinds = ("sinusoid", "learned", "axial", "rotary", None)
+        kinds = ("sinusoid", "learned", "axial", "concatenated", "rotary", None)
         require_choice("positions", self.positions, kinds)
         for name in ("axial_shape", "axial_widths"):
             sizes = tuple(as_size(name, size) for size in getattr(self, name))
@@ -122,7 +126,7 @@ class TransformerConfig:
             f" axial_widths, whose sum is width; got {self.axial_shape} for {self.max_length} and"
             f" {self.axial_widths} for {self.width}",
         )
-        for name in ("num_layers", "feed_forward_chunk"):
+        for name in ("num_layers", "feed_forward_chunk", "window"):
             if getattr(self, name) is not None:
                 as_size(name, getattr(self, name))
         require(
@@ -173,8 +177,7 @@ class TransformerConfig:
         """The self-attention of a layer; change it and give it to a model as `attention=`.
 
         Args:
-          route: a value of `attnlab.routes`; None = all pairs; `routes.Window(r, r)` is restricted
-            self-attention (§4).
+          route: a value of `attnlab.routes`; None = all pairs, or those within the config's window.
           **changed: other attributes of `MultiHeadAttention`, such as `score=AdditiveScore()`.
         """
         head = self.width // self.num_heads
@@ -183,7 +186,7 @@ class TransformerConfig:
             "qkv_features": self.num_heads * (self.key_width or head),
             "value_features": self.num_heads * (self.value_width or head),
             "out_features": self.width,
-            "route": AllPairs() if route is None else route,
+            "route": self._route() if route is None else route,
             "rotary": self.positions == "rotary",
             "use_bias": self.attention_bias,  # the paper has W^Q, W^K, W^V, W^O only
             "dropout_rate": self.attention_dropout_rate,
@@ -194,6 +197,10 @@ class TransformerConfig:
         # Without a parent: it may be made inside of a model.
         return MultiHeadAttention(**(given | changed), parent=None)
 
+    def _route(self) -> Route:
+        return AllPairs() if self.window is None else Window(self.window, self.window)
+
     def cross_attention(self, **changed: Any) -> MultiHeadAttention:
         """The encoder–decoder attention of a layer, which knows no positions."""
-        return self.attention(**({"rotary": False} | changed))
+        given: dict[str, Any] = {"rotary": False, "route": AllPairs()}
+        return self.attention(**(given | changed))

@@ -57,6 +57,8 @@ class Vocabulary(nn.Module):
 class Inputs(nn.Module):
     """dropout(embeddings + positions + types): what the first layer reads.
 
+    "concatenated" positions stand beside the embeddings, and a matrix makes the width of both.
+
     With `config.norm_inputs` a LayerNorm is before the dropout.
 
     Attributes:
@@ -94,7 +96,7 @@ class Inputs(nn.Module):
                 positions += index.value
                 if not self.is_initializing():
                     index.value += count
-        if c.positions == "sinusoid":
+        if c.positions in ("sinusoid", "concatenated"):
             added = pos.sinusoids(positions, c.width)
         elif c.positions in ("learned", "axial"):
             require(
@@ -106,7 +108,8 @@ class Inputs(nn.Module):
             added = jnp.zeros((1, c.width))
         if added.ndim == 2:
             added = added[None]
-        x += added.astype(x.dtype)
+        added = added.astype(x.dtype)
+        x = self._beside(x, added) if c.positions == "concatenated" else x + added
         require(
             types is None or c.num_types > 0,
             "types need a config with num_types; got types and num_types=0",
@@ -118,6 +121,19 @@ class Inputs(nn.Module):
         if c.norm_inputs:
             x = layer_norm(c, "norm")(x)
         return nn.Dropout(c.dropout_rate)(x, deterministic=deterministic)
+
+    def _beside(self, x: jax.Array, at: jax.Array) -> jax.Array:
+        """[x; PE] W: a sum of both is what W = [I; I] makes of them."""
+        c = self.config
+        project = nn.Dense(
+            c.width,
+            use_bias=False,
+            dtype=c.dtype,
+            param_dtype=c.param_dtype,
+            kernel_init=c.kernel_init,
+            name="positions",
+        )
+        return project(jnp.concatenate([x, jnp.broadcast_to(at, x.shape)], -1))
 
     def _learned(self, positions: jax.Array) -> jax.Array:
         c = self.config
@@ -199,7 +215,7 @@ def require_positions(
     config: TransformerConfig, segments: jax.Array | None, positions: jax.Array | None
 ) -> None:
     """Packed rows must say where their tokens stand, if that is added to the embeddings."""
-    added = config.positions in ("sinusoid", "learned", "axial")
+    added = config.positions in ("sinusoid", "learned", "axial", "concatenated")
     require(
         segments is None or positions is not None or not added,
         "positions restart with each packed sequence; got segments without positions",

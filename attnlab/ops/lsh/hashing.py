@@ -156,7 +156,8 @@ def make_rotations(
       num_hashes: number of rounds, R.
       num_buckets: number of buckets, B, even and factorized automatically, or a tuple of its even
         factors. The Reformer has `default_num_buckets`, reformer-pytorch half as many. 1 = all
-        tokens in one bucket.
+        tokens in one bucket. (2, 2, …), b times, hashes to b bits, the signs of x at b random
+        planes (Charikar 2002, §3): 2^b buckets.
       shared: whether all heads share one rotation.
 
     Returns:

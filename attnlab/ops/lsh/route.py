@@ -45,9 +45,10 @@ class LSH:
 
     Args:
       num_hashes: number of rounds, R; more come nearer to all pairs, at R times the cost.
-      num_buckets: number of buckets, 1 or even, or a tuple of even factors; None = 2·L/chunk_size,
-        as the paper has it, for the number L of keys at hand (`hashing.default_num_buckets`; fewer
-        from half a million keys on). While decoding, L is the length of the cache, so a forward
+      num_buckets: number of buckets, 1 or even, or a tuple of even factors, of which (2, 2, …) are
+        the signs at random planes, a hash of bits; None = 2·L/chunk_size, as the paper has it, for
+        the number L of keys at hand (`hashing.default_num_buckets`; fewer from half a million keys
+        on). While decoding, L is the length of the cache, so a forward
         over another length has other buckets: give a number if both should compute the same. 1 =
         no hashing, all tokens in one bucket: with a chunk of L tokens exact attention with shared
         queries and keys, which every number of rounds and buckets is an approximation of; with a

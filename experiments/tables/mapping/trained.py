@@ -8,7 +8,7 @@ from experiments.tables.beside import Beside
 from experiments.tables.lengths import LengthTable, TranslationsByLength
 from experiments.tables.mapping import britz
 from experiments.tables.trained import TrainedTable
-from experiments.tables.trainings import Duplications, Translations
+from experiments.tables.trainings import SCALES, Duplications, Translations
 
 __all__ = ["TRAINED"]
 
@@ -69,6 +69,28 @@ def _luong4(column: str, score: str, *, tie: float) -> TrainedTable:
         tie=tie,
         keys=2,
         note=_LUONG_WINDOW + " Here concat learns all of W_a; the authors fixed a half of it.",
+    )
+
+
+def _xu1(title: str, *, of_text: bool, **given: Any) -> TrainedTable:
+    return TrainedTable(
+        f"{title}: Xu et al. 2015, Table 1",
+        "xu2015_table1.csv",
+        "BLEU4",
+        Translations(
+            {
+                f"COCO, {name}-Attention": (
+                    *_set("rnn_search", attention=name.lower()),
+                    "--gradient_batches=4",
+                )
+                for name in ("Soft", "Hard")
+            },
+            of_text=of_text,
+            scales=SCALES if of_text else ["cpu"],
+        ),
+        base="COCO, Soft-Attention",
+        keys=2,
+        **given,
     )
 
 
@@ -142,6 +164,21 @@ TRAINED: dict[str, Beside] = {
         TranslationsByLength(_BAHDANAU),
         less={"RNNsearch-30": "RNNencdec-30"},
         note=f"The trainings of `bahdanau1`. {_BAHDANAU_LENGTHS}",
+    ),
+    "xu1": _xu1(
+        "Soft and hard attention, of text",
+        of_text=True,
+        note="The paper describes images; here RNNsearch translates. Only the order of the two can"
+        " be compared. Hard attention has the paper's mixture with the soft weights, its baseline,"
+        " λ_r = 1 and λ_e = 0.01.",
+    ),
+    "xu1_dates": _xu1(
+        "Soft and hard attention, of dates",
+        of_text=False,
+        score="exact match",
+        tie=0.01,
+        note="As `xu1`, of dates read as characters, where each target has one right form: the"
+        " score is the share of exact matches, and no BLEU.",
     ),
     "britz2": _of_britz(
         2,

@@ -65,7 +65,7 @@ def test_the_exact_tables(tmp_path):
     """No count is another than the paper's but those of the big Transformer and BERT."""
     flags = [f"--only={','.join(FAST)}", f"--output_dir={tmp_path}"]
     status, out, err = tiny.run(experiment, *flags)
-    assert (status, err) == (0, "") and "10 exact, 1 not reproduced" in out
+    assert (status, err) == (0, "") and "10 exact, 1 not reproduced" in out and "2 exact" in out
     (folder,) = tmp_path.iterdir()
     lines = list(csv.DictReader((folder / "results.csv").read_text().splitlines()))
     others = {line["row"]: line["verdict"] for line in lines if line["verdict"] != verdicts.EXACT}
@@ -74,18 +74,32 @@ def test_the_exact_tables(tmp_path):
         "big": verdicts.NOT_REPRODUCED,
         "BERT_LARGE": verdicts.NOT_REPRODUCED,
     }
-    assert len(lines) == 73
+    assert len(lines) == 75
     text = (folder / "report.md").read_text()
     assert "gives 10 of 11 numbers of the paper: 41,004 to 41,208 ids." in text
     assert "One vocabulary gives all numbers of the paper: 37,007 ids." in text
     # Nothing is left to do.
-    assert "0 of 73 cells" in tiny.run(experiment, f"--resume={folder}")[1]
+    assert "0 of 75 cells" in tiny.run(experiment, f"--resume={folder}")[1]
 
 
 @pytest.mark.parametrize("row", daily(TABLES["vaswani1_path"].rows, "Convolutional"))
 def test_path_lengths(row):
     ours = TABLES["vaswani1_path"].cells[row]
     assert ours.measure() == dict(ours.paper)
+
+
+@pytest.mark.parametrize("row", daily(TABLES["vaswani2_cost"].rows, "Transformer (base)"))
+def test_the_cost_of_a_training_is_estimated_as_the_paper_does_and_counted(row):
+    """Counted: 6 operations a parameter and token, and no less than half of that."""
+    ours = TABLES["vaswani2_cost"].cells[row]
+    values = ours.measure()
+    paper = report.published(["vaswani2_cost"])["vaswani2_cost"].printed[row]["FLOPs_EN_DE"]
+    assert ours.verdict(paper, values) == verdicts.EXACT
+    assert ours.verdict("1e18", values) == verdicts.NOT_REPRODUCED
+    parameters = {"Transformer (base)": 63e6, "Transformer (big)": 214e6}[row]
+    whole = 6 * parameters * 25_000 * ours.steps
+    assert 0.5 * whole < values["counted"] < 1.5 * whole
+    assert "of it" in ours.written(values)
 
 
 @pytest.mark.slow

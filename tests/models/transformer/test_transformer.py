@@ -1,7 +1,10 @@
 """The Transformer against the paper's equations in float64 NumPy, and against its own promises."""
 
 import dataclasses
+import functools
 
+import hypothesis
+import hypothesis.strategies as st
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -86,6 +89,9 @@ def transformer(params, source, target, *, config):
             x = x + sinusoids(tokens.shape[1])
         if config.positions == "learned":
             x = x + params[name]["positions"][: tokens.shape[1]]
+        if config.positions == "concatenated":
+            at = np.broadcast_to(sinusoids(tokens.shape[1]), x.shape)
+            x = np.concatenate([x, at], -1) @ params[name]["positions"]["kernel"]
         return x
 
     options = {"pre_norm": config.pre_norm, "turn": config.positions == "rotary"}
@@ -104,6 +110,7 @@ def transformer(params, source, target, *, config):
         {},
         {"pre_norm": True, "positions": "learned", "share_embeddings": False},
         {"positions": "rotary"},
+        {"positions": "concatenated"},
     ],
     ids=str,
 )
@@ -242,6 +249,43 @@ def test_each_layer_has_an_attention_and_a_score_of_its_own():
     difference = abs(encode(SOURCE.at[0, 5].set(10)) - encode(SOURCE))[0].max(-1)
     # One further with each layer.
     np.testing.assert_array_equal(difference > 0, [False] * 3 + [True] * 4)
+
+
+@hypothesis.settings(max_examples=10)
+@hypothesis.given(st.permutations(range(5)))
+def test_without_positions_the_order_of_keys_and_values_changes_nothing(order):
+    """Each token keeps its state wherever it stands; with positions it does not."""
+    tokens, order = jnp.array([[5, 6, 7, 8, 9]]), jnp.array(order)
+    for positions_of, same in ((None, True), ("sinusoid", False)):
+        states, moved = (encoded(positions_of, x)[0] for x in (tokens, tokens[:, order]))
+        if same or (order == jnp.arange(5)).all():
+            np.testing.assert_allclose(moved, states[order], rtol=1e-4, atol=1e-5)
+        else:
+            assert abs(moved - states[order]).max() > 1e-2
+
+
+@functools.cache
+def encoder_of(positions_of):
+    model = tiny(TransformerEncoder, positions=positions_of)
+    variables = init(model, SOURCE)
+    return jax.jit(lambda tokens: model.apply(variables, tokens))
+
+
+def encoded(positions_of, tokens):
+    return encoder_of(positions_of)(tokens)
+
+
+def test_a_window_in_the_config_is_restricted_self_attention():
+    config = dataclasses.replace(TINY, window=1, dropout_rate=0.0)
+    assert config.attention().route == routes.Window(1, 1)
+    assert config.cross_attention().route == routes.AllPairs()
+    assert config.attention(DENSE).route == DENSE
+    model, same = Transformer(config), Transformer(TINY, config.attention())
+    variables = init(model, SOURCE, TARGET)
+    got, true = (apply(one, variables, SOURCE, TARGET) for one in (model, same))
+    np.testing.assert_allclose(got, true, rtol=1e-5, atol=1e-6)
+    with pytest.raises(ValueError, match="window must be an int ≥ 1; got 0"):
+        dataclasses.replace(TINY, window=0)
 
 
 @pytest.mark.slow

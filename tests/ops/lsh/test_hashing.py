@@ -280,3 +280,12 @@ def test_running_center_is_the_mean_so_far():
 def test_bad_input_is_refused(call, message):
     with pytest.raises(ValueError, match=message):
         call()
+
+
+def test_factors_of_two_are_the_signs_at_random_planes():
+    made, x = rotations((2, 2, 2), rounds=1, shared=True), activations()
+    planes = np.stack([np.asarray(factor)[0, 0, 0] for factor in made.factors])
+    bits = np.asarray(x) @ planes.T < 0
+    found = np.asarray(hash_buckets(x, made))[:, 0]
+    np.testing.assert_array_equal(found, bits @ [1, 2, 4])
+    assert len(np.unique(found)) > 4

@@ -1,0 +1,112 @@
+"""The command line of `long_range`, and what it does."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import jax
+import numpy as np
+
+from attnlab.runs import command_line, loop, provenance
+from attnlab.runs.folder import Folder
+from attnlab.runs.rows import Rows
+from attnlab.training.curve import read_metrics
+from attnlab.training.flags import FREE
+from attnlab.training.run import keep_compiled, run_training
+from attnlab.training.tensorboard import require_tensorboard
+from attnlab.training.training_curve import curve
+from experiments import long_range
+from experiments.long_range import report
+from experiments.long_range.examples import fixed_batches, majority, open_examples
+from experiments.long_range.report import Row
+from experiments.long_range.settings import Cell, Settings
+from experiments.long_range.training import accuracy, memory_of_step, task
+
+__all__ = ["main"]
+
+
+def main(argv: list[str]) -> int:
+    """Parses the flags, trains and reports."""
+    free = (*FREE, "data_dir")
+    return command_line.run(argv, Settings, run, doc=long_range.__doc__, free=free)
+
+
+def run(settings: Settings, folder: Folder) -> int:
+    """Trains each model in this process and tests it.
+
+    Raises:
+      Invalid: the data do not fit the settings, the batch does not divide over the devices, or
+        TensorBoard is asked for and not installed.
+    """
+    if settings.tensorboard:
+        require_tensorboard()
+    keep_compiled()
+    parallel = settings.over_devices([settings.batch_size])
+    examples = {name: open_examples(name, settings) for name in settings.tasks}
+    tests = {
+        name: fixed_batches(one, "test", settings.batch_size) for name, one in examples.items()
+    }
+    rows: Rows[tuple, Row] = Rows(folder, lambda x: (x.task, x.mechanism, x.seed), [Row])
+    rows.environment = provenance.describe(("optax", "grain"))
+    cells = settings.cells()
+
+    def measure(cell: Cell) -> Iterator[Row]:
+        of_task = examples[cell.task]
+        asked, place = task(cell, settings, of_task), folder.path / cell.folder
+        trained = run_training(
+            asked,
+            settings=settings.loop(
+                steps=settings.steps, validate_every=settings.validate_every, seed=cell.seed
+            ),
+            optimizer=settings.optimizer(),
+            parallel=parallel,
+            folder=place,
+            tensorboard=settings.tensorboard,
+        )
+        _, rates = curve(read_metrics(place), "training", "steps_per_second")
+        yield Row(
+            cell.task,
+            cell.mechanism,
+            cell.seed,
+            parameters=sum(x.size for x in jax.tree.leaves(trained.params)),
+            step=trained.step,
+            seconds=trained.seconds,
+            steps_per_second=float(np.median(rates)),
+            memory=memory_of_step(cell, settings, of_task),
+            accuracy=accuracy(asked.model, trained.variables, tests[cell.task]),
+            majority=majority(tests[cell.task]),
+            validation=trained.validation,
+        )
+
+    def reported() -> loop.Report:
+        kept = rows.of([cell.key for cell in cells])
+        found = [one.row for one in kept]
+        curves = {
+            cell.title: read_metrics(folder.path / cell.folder)
+            for cell in reversed(cells)
+            if cell.key in rows.kept
+        }
+        text = report.markdown(
+            found,
+            settings=settings,
+            to_come=[str(cell) for cell in cells if cell.key not in rows.kept],
+            command=command_line.command("long_range", Settings, settings.as_json()),
+            where=provenance.table([one.where for one in kept]),
+        )
+        figures = {"curve": report.figure(dict(reversed(curves.items())))}
+        return loop.Report(text, figures, said=report.answer(found))
+
+    job = loop.Job(
+        unit="trainings",
+        measure=measure,
+        done=lambda row: True,
+        title=str,
+        line=lambda found: found[0].line(),
+        report=reported,
+        keys=lambda cell: [cell.key],
+    )
+    return loop.run(job, cells, folder, rows, where=rows.environment["device"])
+
+
+if __name__ == "__main__":
+    command_line.start(main)

@@ -1,0 +1,179 @@
+"""The examples of a task, as token ids and labels, in three splits."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import grain
+import numpy as np
+
+from attnlab.data import listops
+from attnlab.data.labelled import classes_of, read_labelled
+from attnlab.data.listops import ListOps
+from attnlab.data.retrieval import KeyMatching
+from attnlab.data.tfds_source import open_tfds
+from attnlab.data.tokenizers import Bytes
+from attnlab.runs.errors import Invalid
+from attnlab.tokens import BOS, NUM_SPECIAL
+from experiments.long_range.settings import Settings
+
+__all__ = ["Examples", "batches", "fixed_batches", "majority", "open_examples"]
+
+Source = Any  # random access: len() and [i] → an example of strings
+_CLS = BOS
+
+
+@dataclasses.dataclass(frozen=True)
+class Examples:
+    """A task's examples.
+
+    Attributes:
+      splits: (seed) → examples of the splits "train", "validation", "test"; the last two are those
+        of every seed.
+      encode: (example) → {"tokens": ids [T] or [2, T], "label": class}.
+      vocab_size: number of ids.
+      num_classes: number of classes.
+      digest: words that tell these examples from others; goes into checkpoints.
+    """
+
+    splits: Callable[[int], Mapping[str, Source]]
+    encode: Callable[[Mapping[str, Any]], dict[str, np.ndarray]]
+    vocab_size: int
+    num_classes: int
+    digest: str
+
+
+def open_examples(task: str, settings: Settings) -> Examples:
+    """The examples of a task.
+
+    Raises:
+      Invalid: a file without labels, or one with a label that was not in training.
+    """
+    return {"listops": _listops, "retrieval": _retrieval, "text": _text}[task](settings)
+
+
+def _listops(settings: Settings) -> Examples:
+    most = settings.length - 1
+
+    def encode(example: Mapping[str, Any]) -> dict[str, np.ndarray]:
+        return _encoded([_row(listops.encode(example["text"]), settings)], example["label"])
+
+    return Examples(
+        _drawn(lambda **of: ListOps(settings.min_length, most, **of), settings),
+        encode,
+        NUM_SPECIAL + len(listops.VOCABULARY),
+        listops.CLASSES,
+        f"listops {settings.min_length} {most}",
+    )
+
+
+def _retrieval(settings: Settings) -> Examples:
+    most = settings.length - 1
+
+    def encode(example: Mapping[str, Any]) -> dict[str, np.ndarray]:
+        sides = [_row(Bytes().encode(example[name]), settings) for name in ("first", "second")]
+        return _encoded(sides, example["label"])
+
+    return Examples(
+        _drawn(lambda **of: KeyMatching(most, **of), settings),
+        encode,
+        Bytes().vocab_size,
+        2,
+        f"retrieval {most}",
+    )
+
+
+def _text(settings: Settings) -> Examples:
+    splits = _of_tfds(settings) if settings.tfds_name else _of_files(settings)
+    classes = classes_of(splits)
+    written = "\n".join(f"{row['label']}\t{row['text']}" for row in splits["train"])
+
+    def encode(example: Mapping[str, Any]) -> dict[str, np.ndarray]:
+        row = _row(Bytes().encode(example["text"]), settings)
+        return _encoded([row], classes.index(example["label"]))
+
+    digest = hashlib.sha256(written.encode()).hexdigest()
+    return Examples(lambda seed: splits, encode, Bytes().vocab_size, len(classes), digest)
+
+
+def _drawn(make: Callable[..., Source], settings: Settings) -> Callable[[int], dict[str, Source]]:
+    """Splits that are drawn; those of tests are the same for every seed, and no training's."""
+    tests = {
+        name: make(seed=part, size=settings.test_examples)
+        for part, name in enumerate(("validation", "test"))
+    }
+    return lambda seed: {"train": make(seed=2 + seed), **tests}
+
+
+def _of_files(settings: Settings) -> dict[str, Sequence[dict[str, str]]]:
+    assert settings.train_file and settings.test_file
+    train = read_labelled(Path(settings.train_file))
+    if settings.validation_file:
+        validation = read_labelled(Path(settings.validation_file))
+    else:
+        last = len(train) // 10
+        if not last:
+            raise Invalid(
+                f"--train_file={settings.train_file}: of {len(train)} examples a tenth is none; "
+                "give --validation_file"
+            )
+        train, validation = train[:-last], train[-last:]
+    test = read_labelled(Path(settings.test_file))
+    return {"train": train, "validation": validation, "test": test}
+
+
+def _of_tfds(settings: Settings) -> dict[str, Sequence[dict[str, str]]]:
+    assert settings.tfds_name
+    parts = {"train": "train[:90%]", "validation": "train[90%:]", "test": "test"}
+    found = {}
+    for name, split in parts.items():
+        source = open_tfds(
+            settings.tfds_name,
+            split=split,
+            data_dir=Path(settings.data_dir).expanduser(),
+            features={"text": "text", "label": "label"},
+        )
+        found[name] = [source[i] for i in range(len(source))]
+    return found
+
+
+def _row(ids: Sequence[int], settings: Settings) -> np.ndarray:
+    """[CLS] and ids, cut off and padded."""
+    row = np.zeros(settings.length, np.int32)
+    kept = [_CLS, *ids][: settings.length]
+    row[: len(kept)] = kept
+    return row
+
+
+def _encoded(rows: Sequence[np.ndarray], label: int) -> dict[str, np.ndarray]:
+    tokens = rows[0] if len(rows) == 1 else np.stack(rows)
+    return {"tokens": tokens, "label": np.asarray(label, np.int32)}
+
+
+def batches(examples: Examples, seed: int, batch_size: int) -> grain.IterDataset:
+    """Endless batches of the training split, shuffled."""
+    source = grain.MapDataset.source(examples.splits(seed)["train"])
+    order = source.seed(seed).shuffle().repeat().map(examples.encode)
+    return order.batch(batch_size).to_iter_dataset(grain.ReadOptions(num_threads=0))
+
+
+def fixed_batches(examples: Examples, split: str, batch_size: int) -> list[dict[str, np.ndarray]]:
+    """All of "validation" or "test"; the last batch is filled with rows that do not count."""
+    source = examples.splits(0)[split]
+    rows = [examples.encode(source[i]) for i in range(len(source))]
+    empty = _encoded([np.zeros_like(rows[0]["tokens"])], -1)
+    rows += [empty] * (-len(rows) % batch_size)
+    return [
+        {name: np.stack([row[name] for row in rows[i : i + batch_size]]) for name in empty}
+        for i in range(0, len(rows), batch_size)
+    ]
+
+
+def majority(found: Sequence[Mapping[str, np.ndarray]]) -> float:
+    """The share of the most frequent class, which says nothing of an input."""
+    labels = np.concatenate([batch["label"] for batch in found])
+    return float(np.bincount(labels[labels >= 0]).max() / (labels >= 0).sum())

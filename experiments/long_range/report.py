@@ -1,0 +1,188 @@
+"""The row of a training, and the report: our tables, and Long Range Arena's beside them."""
+
+from __future__ import annotations
+
+import dataclasses
+import statistics
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from attnlab.runs import published
+from attnlab.runs.markdown import markdown_table
+from attnlab.runs.palette import SERIES
+from attnlab.runs.units import human, spread
+from attnlab.training.training_curve import training_curve
+from experiments.long_range.mechanisms import of_paper
+from experiments.long_range.settings import Settings
+
+__all__ = ["Row", "answer", "figure", "markdown"]
+
+PUBLISHED = Path(__file__).parents[1] / "published"
+_COLUMN = {"listops": "ListOps", "text": "Text", "retrieval": "Retrieval"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """One training.
+
+    Attributes:
+      task: name of the task.
+      mechanism: name of the attention.
+      seed: seed of the training.
+      parameters: number of parameters that are trained.
+      step: number of the step with the smallest validation loss, whose parameters are tested.
+      seconds: time of the training, with compilation and validation.
+      steps_per_second: median rate between rows of the curve.
+      memory: bytes that a step needs.
+      accuracy: share of the test split that is classified right, 0 to 1.
+      majority: share of the test split's most frequent class.
+      validation: means of the validation split, by name.
+    """
+
+    task: str
+    mechanism: str
+    seed: int
+    parameters: int
+    step: int
+    seconds: float
+    steps_per_second: float
+    memory: int
+    accuracy: float
+    majority: float
+    validation: dict[str, Any]
+
+    def line(self) -> str:
+        """The row as a line for the terminal."""
+        return (
+            f"{self.accuracy:.1%} right ({self.majority:.1%} by the most frequent class), "
+            f"{self.steps_per_second:.2f} steps/s"
+        )
+
+
+def _groups(rows: Sequence[Row]) -> dict[tuple[str, str], list[Row]]:
+    """The rows of each task and mechanism, one per seed."""
+    found: dict[tuple[str, str], list[Row]] = {}
+    for row in rows:
+        found.setdefault((row.task, row.mechanism), []).append(row)
+    return found
+
+
+def answer(rows: Sequence[Row]) -> str:
+    """The accuracy of every mechanism by task, the best first."""
+    found = _groups(rows)
+    said = []
+    for task in dict.fromkeys(row.task for row in rows):
+        means = {
+            mechanism: [row.accuracy for row in some]
+            for (of, mechanism), some in found.items()
+            if of == task
+        }
+        best = sorted(means, key=lambda name: -statistics.fmean(means[name]))
+        listed = ", ".join(f"{name} {spread(means[name], '.1%')}" for name in best)
+        said.append(f"{task}: {listed}")
+    return "; ".join(said) + "."
+
+
+def figure(curves: Mapping[str, Sequence[Mapping[str, Any]]]) -> Any:
+    """The loss over steps, of the first seed of each.
+
+    Args:
+      curves: rows of metrics.jsonl by title.
+    """
+    looks = {title: SERIES[i % len(SERIES)] for i, title in enumerate(curves)}
+    return training_curve(curves, looks=looks, quantity="loss", label="−log p (nats an input)")
+
+
+def markdown(
+    rows: Sequence[Row],
+    *,
+    settings: Settings,
+    to_come: Sequence[str],
+    command: str,
+    where: str,
+) -> str:
+    """The whole report.
+
+    Args:
+      rows: rows so far.
+      settings: settings of the run.
+      to_come: names of the trainings that are not done yet.
+      command: command line that gives this report again.
+      where: table of the machines and revisions that the rows are from.
+    """
+    parts = [
+        "# Classification over long inputs",
+        f"**{answer(rows)}**",
+        f"Inputs of at most {settings.length} tokens; {settings.num_layers} layers, "
+        f"{settings.width} wide, with {settings.num_heads} heads; {settings.steps:,} steps of "
+        f"{settings.batch_size}; the {'mean' if settings.pooling == 'mean' else 'first'} state is"
+        " classified. The most frequent class would have the share *majority*. Memory is that of a"
+        " training step, by the compiler; ± is the standard deviation over seeds.",
+        _results(rows),
+        "![Loss over steps](curve.svg)",
+        *([f"Not done yet: {', '.join(to_come)}."] if to_come else []),
+        "## Beside Long Range Arena",
+        "Tay et al. 2020, Tables 1 and 2: accuracy in percent, and speed over that of full"
+        " attention, which in the paper is of byte texts of 1K to 4K tokens on 4 × 4 TPUs v3."
+        " Its models are larger, its inputs longer and its texts others, so the order of the rows"
+        " can be compared, not the numbers. Its *Reformer* is another function than LSH attention:"
+        " logits multiplied by √d, no masks, keys that are not normalized, a constant hash key, and"
+        " heads reshaped without a transpose. Its local attention sees blocks of 20 to 50 tokens.",
+        _beside(rows),
+        "## Where",
+        f"    {command}",
+        where,
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def _results(rows: Sequence[Row]) -> str:
+    header = ["task", "attention", "seeds", "accuracy", "majority", "steps/s", "memory of a step"]
+    header += ["parameters", "minutes"]
+    cells = [
+        [
+            task,
+            mechanism,
+            f"{len(some)}",
+            spread([row.accuracy for row in some], ".1%"),
+            f"{some[0].majority:.1%}",
+            f"{statistics.median(row.steps_per_second for row in some):.2f}",
+            human(some[0].memory),
+            f"{some[0].parameters:,}",
+            f"{statistics.fmean(row.seconds for row in some) / 60:.1f}",
+        ]
+        for (task, mechanism), some in _groups(rows).items()
+    ]
+    return markdown_table(header, cells)
+
+
+def _beside(rows: Sequence[Row]) -> str:
+    scores = published.read(PUBLISHED / "lra2020_table1.csv")
+    speeds = published.read(PUBLISHED / "lra2020_table2.csv")
+    found = _groups(rows)
+    cells = []
+    for (task, mechanism), some in found.items():
+        name = of_paper(mechanism)
+        printed = scores.cells[name].get(_COLUMN[task]) if name else None
+        ratios = [
+            speeds.ratio(name, "Transformer", f"steps_per_s_{length}")
+            for length in ("1K", "4K")
+            if name
+        ]
+        full = found.get((task, "full"))
+        rate = statistics.median(row.steps_per_second for row in some)
+        ours = rate / statistics.median(row.steps_per_second for row in full) if full else None
+        cells.append(
+            [
+                task,
+                mechanism,
+                spread([100 * row.accuracy for row in some], ".1f"),
+                name or "",
+                "" if printed is None else f"{printed:.2f}",
+                "" if ours is None else f"{ours:.2f}",
+                " to ".join(f"{ratio:.2f}" for ratio in ratios if ratio is not None),
+            ]
+        )
+    header = ["task", "attention", "ours", "paper's row", "paper", "our speed", "paper's speed"]
+    return markdown_table(header, cells)

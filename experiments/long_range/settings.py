@@ -1,0 +1,187 @@
+"""What a user asks of `long_range`, checked before anything is made."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from attnlab.bench.case_flags import DTYPES
+from attnlab.runs.errors import Invalid
+from attnlab.runs.flags import flag, written
+from attnlab.training.flags import TrainFlags
+from attnlab.training.optimizers import OptimizerSettings
+from experiments.long_range.mechanisms import require_mechanism
+
+__all__ = ["PRESETS", "TASKS", "Cell", "Settings"]
+
+TASKS = ("listops", "text", "retrieval")
+# Tay et al. 2020, App. A, of ListOps: 2000 tokens, 6 layers 512 wide, 5000 steps of 32, with the
+# learning rate of the released code.
+_GPU = {
+    "min_length": 500,
+    "length": 2000,
+    "num_layers": 6,
+    "width": 512,
+    "hidden": 2048,
+    "num_heads": 8,
+    "steps": 5000,
+    "learning_rate": 1.6e-3,
+    "warmup_steps": 1000,
+    "weight_decay": 0.1,
+    "dropout_rate": 0.1,
+    "chunk_size": 64,
+    "validate_every": 500,
+    "test_examples": 2000,
+    "dtype": "bfloat16",
+}
+PRESETS: Mapping[str, Mapping[str, Any]] = {"cpu": {}, "gpu": _GPU}
+
+
+@dataclasses.dataclass(frozen=True)
+class Cell:
+    """One training: a task, a mechanism, a seed."""
+
+    task: str
+    mechanism: str
+    seed: int
+
+    @property
+    def title(self) -> str:
+        """The name in reports, without the seed."""
+        return f"{self.task}, {self.mechanism}"
+
+    def __str__(self) -> str:
+        return f"{self.title}, seed {self.seed}"
+
+    @property
+    def folder(self) -> str:
+        """The name of the training's folder in that of the run."""
+        return f"{self.task}-{self.mechanism}-seed{self.seed}"
+
+    @property
+    def key(self) -> tuple[str, str, int]:
+        """The key of the training's row."""
+        return self.task, self.mechanism, self.seed
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings(TrainFlags):
+    """The flags of `long_range`, those of every training and its own."""
+
+    preset: str = flag(
+        "cpu", f"Defaults of the other flags: {', '.join(PRESETS)}.", choices=PRESETS
+    )
+    tasks: tuple[str, ...] = flag(
+        ("listops",), f"Tasks: {', '.join(TASKS)}; text needs data.", choices=TASKS
+    )
+    mechanisms: tuple[str, ...] = flag(
+        ("full", "window-16", "lsh-2"),
+        "Attentions, a training each: full, additive, concat, cosine, general, hard, window-R for "
+        "R tokens on either side, lsh-R for R hash rounds.",
+    )
+    seeds: tuple[int, ...] = flag(
+        (0,), "Seeds of parameters, dropout and examples, a training each.", least=0, below=2**29
+    )
+    train_file: str | None = flag(
+        None, "Texts to train on: a label, a tab and a text in each line; .gz too.", is_path=True
+    )
+    validation_file: str | None = flag(
+        None, "Texts to validate on. Without it: the last tenth of --train_file.", is_path=True
+    )
+    test_file: str | None = flag(None, "Texts to test on.", is_path=True)
+    tfds_name: str | None = flag(
+        None, "Name of a prepared TFDS data set of texts and labels, in place of files."
+    )
+    data_dir: str = flag("~/tensorflow_datasets", "Folder of the TFDS data sets.")
+    pooling: str = flag(
+        "first",
+        "State that is classified: first, of a [CLS] token, or mean.",
+        choices=("first", "mean"),
+    )
+    min_length: int = flag(32, "Number of tokens of the shortest ListOps example.", least=4)
+    length: int = flag(256, "Number of tokens of an input; longer texts are cut off.", least=8)
+    num_layers: int = flag(2, "Number of layers.", least=1)
+    width: int = flag(64, "Width of the model.", least=1)
+    hidden: int = flag(128, "Hidden width of the feed-forward networks.", least=1)
+    num_heads: int = flag(4, "Number of heads.", least=1)
+    chunk_size: int = flag(16, "Number of slots of LSH that are attended together.", least=1)
+    dropout_rate: float = flag(0.0, "Rate of dropout.", least=0, below=1)
+    steps: int = flag(2000, "Number of steps.", least=1)
+    batch_size: int = flag(32, "Number of examples in a step, over all devices.", least=1)
+    learning_rate: float = flag(1e-3, "Learning rate at its peak.", above=0)
+    warmup_steps: int = flag(100, "Steps until the learning rate's peak.", least=0)
+    weight_decay: float = flag(0.0, "Share of the parameters that a step takes off.", least=0)
+    validate_every: int = flag(500, "Steps between validations, each with a checkpoint.", least=1)
+    test_examples: int = flag(
+        512, "Number of examples of the tests and validations that are drawn.", least=1
+    )
+    dtype: str = flag("float32", "Type of the activations.", choices=DTYPES)
+
+    def __post_init__(self) -> None:
+        """Checks each value, and whether they go together.
+
+        Raises:
+          Invalid: a value is not valid; the message begins with the flag.
+        """
+        super().__post_init__()
+        for name in ("tasks", "mechanisms", "seeds"):
+            given = getattr(self, name)
+            if len(set(given)) < len(given):
+                raise Invalid(f"--{name}={written(given)}: give each once")
+        for name in self.mechanisms:
+            require_mechanism(name)
+        if self.width % self.num_heads:
+            raise Invalid(
+                f"--width={self.width} --num_heads={self.num_heads}: give heads that divide it"
+            )
+        if self.min_length > self.length - 1:
+            raise Invalid(
+                f"--min_length={self.min_length}: examples have at most {self.length - 1} tokens "
+                "beside [CLS]; give a smaller one"
+            )
+        if self.num_workers:
+            raise Invalid(
+                f"--num_workers={self.num_workers}: examples are drawn here; leave it out"
+            )
+        self._check_data()
+
+    def _check_data(self) -> None:
+        files = {"train_file": self.train_file, "test_file": self.test_file}
+        given = [name for name, path in files.items() if path] + ["tfds_name"] * bool(
+            self.tfds_name
+        )
+        if "text" not in self.tasks and (given or self.validation_file):
+            name = (given or ["validation_file"])[0]
+            raise Invalid(
+                f"--{name}={getattr(self, name)}: only text reads data; add it to --tasks"
+            )
+        if "text" in self.tasks and given not in (list(files), ["tfds_name"]):
+            raise Invalid(
+                "--tasks=text needs data: give --train_file and --test_file, or --tfds_name alone"
+            )
+
+    @classmethod
+    def implied(cls, named: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The preset's values."""
+        return PRESETS.get(named.get("preset", "cpu"), {})
+
+    def cells(self) -> list[Cell]:
+        """The trainings: the mechanisms of a seed beside each other."""
+        return [
+            Cell(task, mechanism, seed)
+            for task in self.tasks
+            for seed in self.seeds
+            for mechanism in self.mechanisms
+        ]
+
+    def optimizer(self) -> OptimizerSettings:
+        """Adam whose learning rate falls with the root of the steps, as the paper's."""
+        return OptimizerSettings(
+            learning_rate=self.learning_rate,
+            schedule="rsqrt",
+            warmup_steps=self.warmup_steps,
+            weight_decay=self.weight_decay,
+            b2=0.98,
+            clip_norm=1.0,
+        )
