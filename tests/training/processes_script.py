@@ -1,6 +1,6 @@
 """Short trainings over two or four devices, of one process or of several; writes JSON.
 
-    python -m tests.training.processes_script OUT --distributed=… --coordinator=… …
+python -m tests.training.processes_script OUT --distributed=… --coordinator=… …
 """
 
 import json
