@@ -25,9 +25,20 @@ class Done:
 class Together:
     """The processes; use it in `with`, which ends those that still run."""
 
-    def __init__(self, count: int, *words: str, devices: int = 1, own: Sequence[str] = ()):
-        """Starts `python -m WORDS…` so often; the last one with the words `own` as well."""
+    def __init__(
+        self,
+        count: int,
+        *words: str,
+        devices: int = 1,
+        own: Sequence[str] = (),
+        quick: bool = False,
+    ):
+        """Starts `python -m WORDS…` so often; the last one with the words `own` as well.
+
+        With `quick` they compile sooner to slower programs.
+        """
         told = {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": str(devices)}
+        told["JAX_DISABLE_MOST_OPTIMIZATIONS"] = str(int(quick))
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             address = f"127.0.0.1:{free.getsockname()[1]}"

@@ -14,6 +14,6 @@
     batching     endless batches for training, finite ones for evaluation
 
 Below them: lines (of text files), cache, texts (records as strings), tfrecord, encoding, pools (the
-resumable iterator) and filling (of batches). A source is random access: len() and [i] → a
-dictionary {"source", "target"} or {"text"} of strings.
+resumable iterator), filling (of batches) and parts (of a batch, one of several processes'). A
+source is random access: len() and [i] → a dictionary {"source", "target"} or {"text"} of strings.
 """

@@ -7,7 +7,6 @@ depend on how many processes there are, and a run can go on with another number 
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator
 
 import grain
@@ -16,47 +15,13 @@ import numpy as np
 from attnlab.checks import require
 from attnlab.data.encoding import Encoded, EncodeDocument, EncodePair, Source
 from attnlab.data.filling import FillBuckets, FillRows, by_length, padded
+from attnlab.data.parts import WHOLE, Part
 from attnlab.data.pools import Ahead, Batches, Fill
 from attnlab.data.tokenizers import Tokenizer
 
-__all__ = ["WHOLE", "Part", "evaluation_batches", "language_model_batches", "train_batches"]
+__all__ = ["evaluation_batches", "language_model_batches", "train_batches"]
 
 PREFETCHED = 8  # batches that a thread makes while the step runs
-
-
-@dataclasses.dataclass(frozen=True)
-class Part:
-    """One of several equal parts of a batch: rows that follow one another.
-
-    >>> Part(1, 3).of({"tokens": np.arange(6)})
-    {'tokens': array([2, 3])}
-
-    Attributes:
-      index: index of the part.
-      count: number of parts.
-    """
-
-    index: int
-    count: int
-
-    def of(self, batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """The part's rows of each array."""
-        return {name: x[self._rows(len(x))] for name, x in batch.items()}
-
-    def _rows(self, batch_size: int) -> slice:
-        size = batch_size // self.count
-        return slice(self.index * size, (self.index + 1) * size)
-
-    def require_divides(self, batch_size: int) -> None:
-        """Raises ValueError where a batch has no equal parts."""
-        require(
-            batch_size > 0 and batch_size % self.count == 0,
-            f"batch_size must be a multiple of the number of parts; got {batch_size} for "
-            f"{self.count}",
-        )
-
-
-WHOLE = Part(0, 1)
 
 
 def train_batches(
@@ -72,6 +37,7 @@ def train_batches(
     same_length: bool = False,
     pack: bool = False,
     part: Part = WHOLE,
+    lengths: np.ndarray | None = None,
     num_workers: int = 0,
 ) -> grain.IterDataset:
     """Endless batches of sentence pairs, shuffled anew in every epoch.
@@ -95,6 +61,8 @@ def train_batches(
       pack: whether to put several pairs into each row of `max_length` tokens, with segments and
         positions.
       part: part of each batch that this process computes, such as `Parallel.part`.
+      lengths: numbers of tokens of all pairs, by `encoding.count_tokens`: then only the part's are
+        encoded. Not with workers, which encode all. None = they are not known.
       num_workers: number of processes that read and encode; 0 does it in a thread. The batches and
         the state are the same. Workers import the main program, so it needs its `if __name__ ==
         "__main__"`.
@@ -107,13 +75,15 @@ def train_batches(
     Raises:
       ValueError: an empty source, or sizes that cannot be.
     """
+    require(lengths is None or num_workers == 0, "lengths are known or there are workers, not both")
     fill = (
-        FillRows(batch_size, max_length)
+        FillRows(batch_size, max_length, part)
         if pack
-        else FillBuckets(batch_size, pool_batches, pad_to, seed, same_length)
+        else FillBuckets(batch_size, pool_batches, pad_to, seed, same_length, part)
     )
     encode = EncodePair(source_tokenizer, target_tokenizer, max_length)
-    return endless(Encoded(source, encode), fill, batch_size, seed, part, num_workers)
+    encoded = Encoded(source, encode, lengths)
+    return endless(encoded, fill, batch_size, seed, part, num_workers)
 
 
 def language_model_batches(
@@ -146,7 +116,9 @@ def language_model_batches(
     Returns:
       A dataset of {"tokens", "segments", "positions"}, each [batch_size / part.count, length].
     """
-    fill = FillRows(batch_size, length) if pack else FillBuckets(batch_size, 1, length, seed)
+    fill: Fill = FillRows(batch_size, length, part)
+    if not pack:
+        fill = FillBuckets(batch_size, 1, length, seed, part=part)
     encode = EncodeDocument(tokenizer, length)
     return endless(Encoded(source, encode), fill, batch_size, seed, part, num_workers)
 
@@ -163,8 +135,7 @@ def endless(
     require(len(encoded) > 0, "the data set has no examples")
     part.require_divides(batch_size)
     order = grain.MapDataset.source(encoded).seed(seed).shuffle().repeat()
-    batches = Batches(order, len(encoded), fill, num_workers)
-    return Ahead(batches.map(part.of), PREFETCHED)
+    return Ahead(Batches(order, len(encoded), fill, num_workers), PREFETCHED)
 
 
 def evaluation_batches(

@@ -1,18 +1,30 @@
 """From an example's texts to the pieces of token ids that batches are made of."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Mapping
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
+from jax.experimental import multihost_utils
 
 from attnlab.data.tokenizers import Tokenizer
+from attnlab.runs import processes
 from attnlab.tokens import EOS
 
-__all__ = ["EncodeDocument", "EncodePair", "Encoded", "Piece", "Source", "count_too_long"]
-
-Piece = dict[str, np.ndarray]  # name → token ids [n], the last of them EOS
+__all__ = [
+    "EncodeDocument",
+    "EncodePair",
+    "Encoded",
+    "Later",
+    "Piece",
+    "Source",
+    "count_tokens",
+    "count_too_long",
+]
 
 REMEMBERED = 2**18  # examples; 29,000 sentence pairs take 8 MB
+COUNTED = 2**25  # examples at most whose tokens are counted before a training; more are made up
 
 
 class Source(Protocol):
@@ -21,6 +33,25 @@ class Source(Protocol):
     def __len__(self) -> int: ...
 
     def __getitem__(self, index: int, /) -> Mapping[str, str]: ...
+
+
+class Later:
+    """Token ids whose number is known, and which are encoded when an array is made of them."""
+
+    def __init__(self, length: int, encode: Callable[[], np.ndarray]) -> None:
+        self._length, self._encode = int(length), encode
+        self._ids: np.ndarray | None = None
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        if self._ids is None:
+            self._ids = self._encode()
+        return self._ids
+
+
+Piece = dict[str, np.ndarray | Later]  # name → token ids [n], the last of them EOS
 
 
 def ids(tokenizer: Tokenizer, text: str) -> np.ndarray:
@@ -38,10 +69,21 @@ class EncodePair:
         self.max_length = max_length
 
     def __call__(self, example: Mapping[str, str]) -> list[Piece]:
-        piece = {name: ids(by, example[name]) for name, by in self.tokenizers.items()}
-        if self.max_length and max(map(len, piece.values())) > self.max_length:
-            return []
-        return [piece]
+        return self.kept({name: ids(by, example[name]) for name, by in self.tokenizers.items()})
+
+    def kept(self, piece: Piece) -> list[Piece]:
+        """The piece, or none where it is too long."""
+        longest = max(map(len, piece.values()))
+        return [] if self.max_length and longest > self.max_length else [piece]
+
+    def later(self, source: Source, index: int, lengths: np.ndarray) -> list[Piece]:
+        """The same of an example whose numbers of tokens are known, without encoding it yet."""
+
+        def side(name: str, by: Tokenizer) -> Callable[[], np.ndarray]:
+            return lambda: ids(by, source[index][name])
+
+        sides = zip(self.tokenizers.items(), lengths, strict=True)
+        return self.kept({name: Later(n, side(name, by)) for (name, by), n in sides})
 
 
 class EncodeDocument:
@@ -56,10 +98,19 @@ class EncodeDocument:
 
 
 class Encoded:
-    """A source of lists of pieces. Of a small one, each example is encoded once."""
+    """A source of lists of pieces. Of a small one, each example is encoded once.
 
-    def __init__(self, source: Source, encode: Callable[[Mapping[str, str]], list[Piece]]) -> None:
-        self.source, self.encode = source, encode
+    With the numbers of tokens of all examples, which an `EncodePair` knows to use, an example is
+    not encoded before a row of a batch is made of it.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        encode: Callable[[Mapping[str, str]], list[Piece]],
+        lengths: np.ndarray | None = None,
+    ) -> None:
+        self.source, self.encode, self.lengths = source, encode, lengths
         self.remembers = len(source) <= REMEMBERED
         self.pieces: dict[int, list[Piece]] = {}
 
@@ -69,7 +120,11 @@ class Encoded:
     def __getitem__(self, index: int) -> list[Piece]:
         pieces = self.pieces.get(index)
         if pieces is None:
-            pieces = self.encode(self.source[index])
+            if self.lengths is None:
+                pieces = self.encode(self.source[index])
+            else:
+                assert isinstance(self.encode, EncodePair)
+                pieces = self.encode.later(self.source, index, self.lengths[index])
             if self.remembers:
                 self.pieces[index] = pieces
         return pieces
@@ -86,3 +141,25 @@ def count_too_long(
     encode = EncodePair(source_tokenizer, target_tokenizer, max_length)
     looked_at = min(sample, len(source))
     return sum(not encode(source[i]) for i in range(looked_at)), looked_at
+
+
+def count_tokens(
+    source: Source, source_tokenizer: Tokenizer, target_tokenizer: Tokenizer
+) -> np.ndarray | None:
+    """The numbers of tokens of all pairs, EOS included, each process counting its share of them.
+
+    A single process need not know them, and of more than `COUNTED` examples nobody does: None.
+
+    Returns:
+      Whole numbers, int32 [examples, 2].
+    """
+    count, index = processes.count(), processes.index()
+    if count == 1 or len(source) > COUNTED:
+        return None
+    encode = EncodePair(source_tokenizer, target_tokenizer, max_length=None)
+    most = -(-len(source) // count)
+    mine = np.zeros((most, 2), np.int32)
+    for row, example in enumerate(range(index, len(source), count)):
+        mine[row] = [len(tokens) for tokens in encode(source[example])[0].values()]
+    every = multihost_utils.process_allgather(mine)
+    return np.asarray(every).swapaxes(0, 1).reshape(-1, 2)[: len(source)]

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from attnlab.data.encoding import Piece
+from attnlab.data.parts import WHOLE, Part
 from attnlab.data.pools import Reader
 from attnlab.tokens import PAD
 
@@ -24,7 +25,12 @@ def by_length(piece: Piece) -> tuple[int, ...]:
 
 
 def padded(
-    pieces: Sequence[Piece], *, pad_to: int, rows: int, same_length: bool = False
+    pieces: Sequence[Piece],
+    *,
+    pad_to: int,
+    rows: int,
+    same_length: bool = False,
+    part: Part = WHOLE,
 ) -> dict[str, np.ndarray]:
     """Pieces as the rows of int32 arrays [rows, length].
 
@@ -33,13 +39,16 @@ def padded(
       pad_to: multiple to which every length is rounded up.
       rows: number of rows of each array.
       same_length: whether all arrays have the length of the longest, so that shapes are fewer.
+      part: part of the rows to make; the lengths are those of all rows.
     """
     batch = {}
     longest = {name: max(len(piece[name]) for piece in pieces) for name in pieces[0]}
+    mine = pieces[part.rows(rows)]
     for name, length in longest.items():
         length = max(longest.values()) if same_length else length
-        batch[name] = np.full((rows, -(-length // pad_to) * pad_to), PAD, np.int32)
-        for row, piece in zip(batch[name], pieces, strict=False):
+        shape = rows // part.count, -(-length // pad_to) * pad_to
+        batch[name] = np.full(shape, PAD, np.int32)
+        for row, piece in zip(batch[name], mine, strict=False):
             row[: len(piece[name])] = piece[name]
     return batch
 
@@ -57,10 +66,11 @@ class FillBuckets:
         pad_to: int,
         seed: int,
         same_length: bool = False,
+        part: Part = WHOLE,
     ) -> None:
         self.batch_size, self.pool_batches, self.seed = batch_size, pool_batches, seed
         self._padded = functools.partial(
-            padded, pad_to=pad_to, rows=batch_size, same_length=same_length
+            padded, pad_to=pad_to, rows=batch_size, same_length=same_length, part=part
         )
 
     def __call__(self, reader: Reader) -> list[dict[str, np.ndarray]]:
@@ -84,8 +94,8 @@ class FillRows:
     `name_positions`, which begin at 0 in each segment; `segments` and `positions` beside `tokens`.
     """
 
-    def __init__(self, batch_size: int, length: int) -> None:
-        self.batch_size, self.length = batch_size, length
+    def __init__(self, batch_size: int, length: int, part: Part = WHOLE) -> None:
+        self.batch_size, self.length, self.part = batch_size, length, part
 
     def __call__(self, reader: Reader) -> list[dict[str, np.ndarray]]:
         rows: list[list[Piece]] = [[] for _ in range(self.batch_size)]
@@ -99,18 +109,18 @@ class FillRows:
             )
             row = next(fits, None)
             if row is None:
-                return [self.batch(rows)]
+                return [self.batch(rows[self.part.rows(self.batch_size)], list(room[0]))]
             rows[row].append(piece)
             for name, tokens in piece.items():
                 room[row][name] -= len(tokens)
             reader.advance()
 
-    def batch(self, rows: list[list[Piece]]) -> dict[str, np.ndarray]:
-        """The arrays of a batch whose rows hold these pieces."""
+    def batch(self, rows: list[list[Piece]], names: list[str]) -> dict[str, np.ndarray]:
+        """The arrays of rows that hold these pieces."""
         batch: dict[str, np.ndarray] = {}
-        for name in rows[0][0]:
+        for name in names:
             prefix = "" if name == "tokens" else f"{name}_"
-            tokens = np.full((self.batch_size, self.length), PAD, np.int32)
+            tokens = np.full((len(rows), self.length), PAD, np.int32)
             segments, positions = np.zeros_like(tokens), np.zeros_like(tokens)
             for i, row in enumerate(rows):
                 start = 0

@@ -22,7 +22,7 @@ import grain
 import numpy as np
 
 from attnlab.checks import require
-from attnlab.data.batching import WHOLE, Part
+from attnlab.data.parts import WHOLE, Part
 from attnlab.runs.errors import Invalid
 from attnlab.tokens import BOS, EOS, PAD
 

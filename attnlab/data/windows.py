@@ -14,7 +14,7 @@ import grain
 import numpy as np
 
 from attnlab.checks import require
-from attnlab.data.batching import WHOLE, Part
+from attnlab.data.parts import WHOLE, Part
 from attnlab.data.tasks import ENDLESS
 from attnlab.runs.errors import Invalid, of_system
 from attnlab.tokens import PAD

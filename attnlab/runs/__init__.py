@@ -11,6 +11,9 @@ over the rows; `command_line.run` and `loop.run` are the rest.
 | `folder` | a stamped folder that nothing was in before, or that of an earlier run |
 | `rows` | rows on disk as they come, each with when and where it was made |
 | `loop` | does what is missing, keeps each row, reports however it ends |
+| `clusters` | which processes a run has: SLURM, TPU slices, GKE, SkyPilot, or the flags |
+| `processes` | several processes of one run: they agree, and come down together |
+| `hosts` | an experiment of one host's devices, on every host |
 | `interrupts` | Ctrl-C and SIGTERM, none of which is lost |
 | `provenance` | device, versions and git revision; the table of them in each report |
 | `markdown`, `units` | tables in Markdown; seconds and bytes for a reader |

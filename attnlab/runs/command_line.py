@@ -213,7 +213,7 @@ def command(name: str, kind: type[Flags], values: Mapping[str, Any]) -> str:
 
 def say(line: str = "", end: str = "\n") -> None:
     """Prints at once, also into a pipe; of several processes the first does."""
-    if processes.is_first():
+    if processes.prints():
         print(line, end=end, flush=True)
 
 

@@ -32,6 +32,7 @@ __all__ = [
     "Ended",
     "Said",
     "agreed",
+    "alone",
     "barrier",
     "computed",
     "count",
@@ -43,6 +44,7 @@ __all__ = [
     "is_of_devices",
     "join",
     "leave",
+    "prints",
     "tell",
 ]
 
@@ -85,6 +87,7 @@ class _Run:
         self.cluster: Cluster | None = None
         self.client: Any = None
         self.names = itertools.count()
+        self.alone = False
         self.leaves = threading.Event()
         self.watch = threading.Thread(target=lambda: _watch(), daemon=True, name="watch")
         self.ended: Ended | None = None
@@ -95,17 +98,32 @@ _run = _Run()
 
 def count() -> int:
     """The number of processes."""
-    return 1 if _run.cluster is None else _run.cluster.count
+    return 1 if _run.cluster is None or _run.alone else _run.cluster.count
 
 
 def index() -> int:
     """The index of this process."""
-    return 0 if _run.cluster is None else _run.cluster.index
+    return 0 if _run.cluster is None or _run.alone else _run.cluster.index
 
 
 def is_first() -> bool:
-    """Whether this process is the one that prints and writes."""
+    """Whether this process is the one that writes."""
     return index() == 0
+
+
+def prints() -> bool:
+    """Whether this process is the one that prints: the first, also where each is alone."""
+    return _run.cluster is None or _run.cluster.index == 0
+
+
+@contextlib.contextmanager
+def alone() -> Iterator[None]:
+    """Within `with`, this process agrees with itself and writes: a run of its own."""
+    _run.alone = True
+    try:
+        yield
+    finally:
+        _run.alone = False
 
 
 def join(cluster: Cluster) -> None:

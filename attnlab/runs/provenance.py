@@ -17,7 +17,17 @@ from attnlab.runs.markdown import markdown_table
 from attnlab.runs.rows import Where
 from attnlab.runs.units import human
 
-__all__ = ["cores", "describe", "devices", "processor", "revision", "table", "version", "versions"]
+__all__ = [
+    "cores",
+    "describe",
+    "devices",
+    "name",
+    "processor",
+    "revision",
+    "table",
+    "version",
+    "versions",
+]
 
 _ROOT = Path(__file__).resolve().parents[2]
 # What a result depends on; results that are kept among the sources are not.
@@ -39,6 +49,7 @@ def describe(packages: Sequence[str] = ()) -> dict[str, Any]:
     return {
         "platform": device.platform,
         "device": processor() if device.platform == "cpu" else device.device_kind,
+        "slice": _slice(os.environ),
         "devices": jax.device_count(),
         "cores": cores(),
         "cpus": os.cpu_count(),  # whose load average a row has: of a container, the host's
@@ -48,6 +59,25 @@ def describe(packages: Sequence[str] = ()) -> dict[str, Any]:
         "revision": revision(),
         "xla_flags": os.environ.get("XLA_FLAGS", ""),
     }
+
+
+def _slice(variables: Mapping[str, str]) -> str:
+    """The slice of TPUs that this host is a part of, as its launcher names it; "" = none.
+
+    >>> _slice({"TPU_ACCELERATOR_TYPE": "v5litepod-16", "TPU_TOPOLOGY": "4x4"})
+    'v5litepod-16 4x4'
+    """
+    names = ("TPU_ACCELERATOR_TYPE", "TPU_TOPOLOGY")
+    return " ".join(variables[name] for name in names if variables.get(name))
+
+
+def name(environment: Mapping[str, Any]) -> str:
+    """The name of a row's device, with that of its slice, for the title of a figure.
+
+    >>> name({"device": "TPU v5 lite", "slice": "v5litepod-16 4x4"})
+    'TPU v5 lite of v5litepod-16 4x4'
+    """
+    return " of ".join(filter(None, (environment["device"], environment.get("slice"))))
 
 
 def devices(*, local: bool = True) -> list[jax.Device]:
@@ -108,6 +138,7 @@ def _of_environment(found: Mapping[str, Any], free_memory: str) -> list[list[str
     text = found.get("input", {})
     every = {
         "device": device + f" ({platform_})" * bool(platform_),
+        "slice": found.get("slice", ""),
         "cores": f"{found.get('cores', '')}" + free_memory,
         "system": ", Python ".join(str(found[x]) for x in ("system", "python") if x in found),
         "versions": ", ".join(f"{k} {v}" for k, v in found.get("versions", {}).items()),

@@ -15,7 +15,7 @@ from jax.experimental import multihost_utils
 from jax.sharding import NamedSharding, PartitionSpec
 
 from attnlab.checks import require, require_choice
-from attnlab.data.batching import WHOLE, Part
+from attnlab.data.parts import WHOLE, Part
 from attnlab.split import over
 from attnlab.training.placement import shardings_on
 

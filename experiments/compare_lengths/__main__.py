@@ -1,6 +1,6 @@
 """The command line of `compare_lengths`."""
 
-from attnlab.runs import command_line
+from attnlab.runs import command_line, hosts
 from experiments import compare_lengths
 from experiments.compare_lengths.run import run
 from experiments.compare_lengths.settings import Settings
@@ -8,7 +8,13 @@ from experiments.compare_lengths.settings import Settings
 
 def main(argv: list[str]) -> int:
     """Parses the flags and compares."""
-    return command_line.run(argv, Settings, run, doc=compare_lengths.__doc__)
+    return command_line.run(
+        argv,
+        Settings,
+        lambda settings, folder: hosts.on_every_host(run, settings, folder),
+        doc=compare_lengths.__doc__,
+        several=True,
+    )
 
 
 if __name__ == "__main__":

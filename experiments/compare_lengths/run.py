@@ -9,7 +9,7 @@ from typing import Any
 from attnlab.bench import memory, topology, trends
 from attnlab.bench.case import DERIVED, Case, Result
 from attnlab.bench.roofline import Peak, Unit
-from attnlab.runs import loop
+from attnlab.runs import loop, provenance
 from attnlab.runs.command_line import say
 from attnlab.runs.folder import Folder
 from attnlab.runs.rows import Kept, Rows
@@ -179,7 +179,7 @@ class Comparison:
         results = [one.row for one in kept]
         if any(r.status in LOST for r in results):  # else compilers wrote it, of no interest
             self._folder.note(self._runner.errors())
-        devices = " / ".join(sorted({one.where.environment["device"] for one in kept}))
+        devices = " / ".join(sorted({provenance.name(one.where.environment) for one in kept}))
         said = f"{self._tables_so_far()}\n\n{report.counted(results, len(self.cases))}"
         files = {"results.csv": report.csv_text(results)}
         if self._settings.target:

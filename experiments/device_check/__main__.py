@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from attnlab.bench.case import DERIVED, Case, Result
-from attnlab.runs import command_line, loop, provenance
+from attnlab.runs import command_line, hosts, loop, provenance
 from attnlab.runs.errors import Invalid, Stopped
 from attnlab.runs.folder import Folder
 from attnlab.runs.rows import Rows
@@ -24,7 +24,14 @@ FREE = ("minutes", "allow_cpu")  # flags that a resumed run may change
 
 def main(argv: list[str]) -> int:
     """Parses the flags and runs; a bad flag, or no accelerator, ends in one line and status 2."""
-    return command_line.run(argv, Settings, run, doc=device_check.__doc__, free=FREE)
+    return command_line.run(
+        argv,
+        Settings,
+        lambda settings, folder: hosts.on_every_host(run, settings, folder),
+        doc=device_check.__doc__,
+        free=FREE,
+        several=True,
+    )
 
 
 def run(settings: Settings, folder: Folder, module: str = MODULE) -> int:

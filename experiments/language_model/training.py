@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from attnlab.data.batching import WHOLE, Part
+from attnlab.data.parts import WHOLE, Part
 from attnlab.data.windows import consecutive_windows, random_windows
 from attnlab.models.activations import shared_projections
 from attnlab.models.transformer import LanguageModel

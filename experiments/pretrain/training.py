@@ -11,9 +11,9 @@ from typing import Any
 import jax
 import numpy as np
 
-from attnlab.data.batching import WHOLE, Part
 from attnlab.data.lines import read_blocks
 from attnlab.data.masking import MaskedPairs, Masking, fixed_batches, masked_batches, statistics
+from attnlab.data.parts import WHOLE, Part
 from attnlab.data.tokenizers import Tokenizer
 from attnlab.models.bert import BertPretraining
 from attnlab.runs.errors import Invalid

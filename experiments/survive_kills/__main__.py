@@ -54,7 +54,8 @@ def _compare(settings: Settings, folder: Folder) -> int:
         return [*EXPERIMENT, f"--resume={runs[0]}"] if runs else None
 
     say(f"undisturbed: {settings.steps} steps")
-    run_to_the_end(command("undisturbed"))
+    processes = settings.processes
+    run_to_the_end(command("undisturbed"), processes)
     kills = kill_until_done(
         command("killed"),
         go_on,
@@ -62,6 +63,7 @@ def _compare(settings: Settings, folder: Folder) -> int:
         longest=settings.longest,
         seed=settings.seed,
         say=say,
+        processes=processes,
     )
     one, other = (
         next((folder.path / name).glob(f"*/{settings.model}")) for name in ("undisturbed", "killed")

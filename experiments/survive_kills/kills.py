@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import random
 import shlex
+import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -24,6 +26,7 @@ from attnlab.training.loop import CHECKPOINTS
 
 __all__ = ["TrainingFailed", "difference_of_runs", "kill_until_done", "run_to_the_end"]
 
+PATIENCE = 75.0  # seconds in which the others of several processes must end
 TIMES = ("seconds", "steps_per_second", "tokens_per_second")  # a kill may change these
 EARLY = 0.25  # share of the kills that come while the process starts, restores and compiles
 
@@ -43,18 +46,32 @@ class TrainingFailed(Stopped):
         self.output = "\n".join([shlex.join(command), *lines])
 
 
-class Process:
-    """A training in a process of its own; it has begun when it prints a line with "step "."""
+class Training:
+    """A training in processes of its own; it has begun when it prints a line with "step "."""
 
-    def __init__(self, command: Sequence[str]):
+    def __init__(self, command: Sequence[str], processes: int = 1):
+        self._others: list[subprocess.Popen[bytes]] = []
+        flags: list[str] = []
+        if processes > 1:
+            flags = _joined(processes)
+            self._others = [
+                subprocess.Popen(
+                    [sys.executable, *command, *flags, f"--process_id={i}"],
+                    stdout=subprocess.DEVNULL,
+                    stderr=subprocess.DEVNULL,
+                )
+                for i in range(1, processes)
+            ]
+            flags = [*flags, "--process_id=0"]
         self._process = subprocess.Popen(
-            [sys.executable, "-u", *command],
+            [sys.executable, "-u", *command, *flags],
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
         )
         self.lines: list[str] = []
         self.begun = threading.Event()
+        self.joined = threading.Event()  # it has said something
         self._reader = threading.Thread(target=self._read)
         self._reader.start()
 
@@ -62,8 +79,10 @@ class Process:
         assert self._process.stdout is not None
         for line in self._process.stdout:
             self.lines.append(line.rstrip())
+            self.joined.set()
             if line.startswith("step "):
                 self.begun.set()
+        self.joined.set()
         self.begun.set()
 
     def ended(self, within: float) -> bool:
@@ -74,27 +93,62 @@ class Process:
             return False
         return True
 
+    def strike(self, index: int, number: signal.Signals) -> float:
+        """Sends a signal to one of the processes; returns the seconds until all had ended.
+
+        Raises:
+          Stopped: one of them still runs after a minute and a quarter.
+        """
+        began = time.monotonic()
+        every: list[subprocess.Popen[Any]] = [self._process, *self._others]
+        every[index].send_signal(number)
+        for i, one in enumerate(every):
+            try:
+                one.wait(max(0.1, began + PATIENCE - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                raise Stopped(
+                    f"process {i} still runs {PATIENCE:.0f} s after {number.name} to process "
+                    f"{index}"
+                ) from None
+        return time.monotonic() - began
+
     def kill(self) -> None:
-        """Kills the process, if it still runs, with kill −9, which it cannot catch."""
+        """Kills the processes that still run, with kill −9, which they cannot catch."""
         self._process.kill()
+        for one in self._others:
+            one.kill()
         self.finish()
 
     def finish(self) -> int:
-        """Waits for the end of the process; returns its exit status."""
+        """Waits for the end of the processes; returns the exit status of the first."""
         status = self._process.wait()
+        for one in self._others:
+            status = one.wait() or status
         self._reader.join()
         assert self._process.stdout is not None
         self._process.stdout.close()
         return status
 
 
-def run_to_the_end(command: Sequence[str]) -> None:
-    """Runs the command of a training.
+def _joined(processes: int) -> list[str]:
+    """The flags that join processes of this machine, at a port that is free now."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    return [
+        "--distributed=explicit",
+        f"--coordinator=127.0.0.1:{port}",
+        f"--num_processes={processes}",
+    ]
+
+
+def run_to_the_end(command: Sequence[str], processes: int = 1) -> None:
+    """Runs the command of a training in so many processes.
 
     Raises:
       TrainingFailed: the exit status is not 0.
     """
-    process = Process(command)
+    process = Training(command, processes)
     try:
         status = process.finish()
     except BaseException:
@@ -112,8 +166,11 @@ def kill_until_done(
     longest: float,
     seed: int,
     say: Callable[[str], None],
+    processes: int = 1,
 ) -> int:
     """Starts a training, kills it, resumes it, …; after the last kill it runs to its end.
+
+    Of several processes one is struck, by turns with kill −9 and with SIGTERM; all must end.
 
     Args:
       first: command that starts the training.
@@ -122,6 +179,10 @@ def kill_until_done(
       longest: seconds after the first step at which a kill comes at the latest.
       seed: seed of the moments of the kills.
       say: (line) -> None; shows a line to the user.
+      processes: number of processes of the training.
+
+    Raises:
+      Stopped: a process outlives another one by more than a minute.
 
     Returns:
       The number of kills; fewer than `kills` if the training ended before.
@@ -129,23 +190,31 @@ def kill_until_done(
     draw = random.Random(seed)
     startup = 5.0
     for kill in range(1, kills + 1):
-        process = Process(again() or first)
+        process = Training(again() or first, processes)
         began = time.monotonic()
         try:
             if draw.random() < EARLY:
+                if processes > 1:
+                    process.joined.wait()
                 ended = process.ended(draw.uniform(0, startup))
             else:
                 process.begun.wait()
                 startup = time.monotonic() - began
                 ended = process.ended(draw.uniform(0, longest))
+            how = ""
+            if processes > 1 and not ended:
+                number = (signal.SIGKILL, signal.SIGTERM)[kill % 2]
+                victim = draw.randrange(processes)
+                seconds = process.strike(victim, number)
+                how = f", {number.name} to process {victim}, all ended {seconds:.1f} s later"
         finally:
             process.kill()
         if ended:
             say(f"the training ended before kill {kill}")
             return kill - 1
         last = next((x for x in reversed(process.lines) if x.startswith("step ")), "no step yet")
-        say(f"kill {kill}/{kills} after {time.monotonic() - began:.1f} s: {last}")
-    run_to_the_end(again() or first)
+        say(f"kill {kill}/{kills} after {time.monotonic() - began:.1f} s{how}: {last}")
+    run_to_the_end(again() or first, processes)
     return kills
 
 

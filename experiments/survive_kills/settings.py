@@ -18,4 +18,7 @@ class Settings(Flags):
     model: str = flag(
         "rnn_search", f"Name of the model: {', '.join(MODEL_TITLES)}.", choices=MODEL_TITLES
     )
+    processes: int = flag(
+        1, "Number of processes of the training. Of several, one is struck at a time.", least=1
+    )
     seed: int = seed_flag("Seed of the moments of the kills.")

@@ -11,5 +11,5 @@ A number of ours was always made here, by code of the revision beside it. A cell
 run of `compare_lengths` for a whole table. The verdict follows from a rule that was written down
 before the run (`verdicts.py`); `mapping` says what each cell is. A run that was cut short goes on
 with `--resume`, in the middle of a training too, and one that is in `runs` already is not made
-again.
+again. In a job array of SLURM each job does its part of the cells, as with --part=I/N.
 """

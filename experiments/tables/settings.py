@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection
+import os
+import re
+from collections.abc import Collection, Mapping
 from pathlib import Path
+from typing import Any
 
 from attnlab.runs.errors import Invalid
 from attnlab.runs.flags import Flags, flag, written
 from experiments.tables.mapping import SCALES, TABLES
 
-__all__ = ["Cell", "Settings"]
+__all__ = ["Cell", "Settings", "part_of_array"]
 
 MULTI30K = ("train", "val", "test_2016_flickr")
 LANGUAGES = ("de", "en")
@@ -53,6 +56,18 @@ class Settings(Flags):
     )
     seeds: tuple[int, ...] = flag((0, 1, 2), "Seeds of the trainings.", least=0, below=2**29)
 
+    part: str | None = flag(
+        None,
+        "Part I/N of the cells, every N-th from the I-th on, counted from 0. Without it: in a job "
+        "array of SLURM that of the job, else all.",
+    )
+
+    @classmethod
+    def implied(cls, named: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The part of a job of an array."""
+        of_job = part_of_array(os.environ)
+        return {} if of_job is None else {"part": of_job}
+
     def __post_init__(self) -> None:
         """Checks each value, and whether they go together.
 
@@ -60,6 +75,10 @@ class Settings(Flags):
           Invalid: a value is not valid; the message begins with the flag.
         """
         super().__post_init__()
+        if self.part is not None:
+            parts = re.fullmatch(r"(\d+)/(\d+)", self.part)
+            if parts is None or int(parts[1]) >= int(parts[2]):
+                raise Invalid(f"--part={self.part}: give I/N, such as 0/8 to 7/8")
         for name in ("only", "seeds"):
             given = getattr(self, name)
             if len(set(given)) < len(given):
@@ -94,7 +113,9 @@ class Settings(Flags):
 
     def cells(self) -> list[Cell]:
         """The cells of the run."""
-        return [Cell(name, row) for name in self.tables() for row in TABLES[name].rows]
+        cells = [Cell(name, row) for name in self.tables() for row in TABLES[name].rows]
+        index, _, count = (self.part or "0/1").partition("/")
+        return cells[int(index) :: int(count)]
 
     def data(self) -> tuple[str, ...]:
         """The flags of `translate` that name the text."""
@@ -112,3 +133,22 @@ class Settings(Flags):
 
     def _paths(self) -> list[str]:
         return [path for paths in self._files(self.multi30k or "").values() for path in paths]
+
+
+def part_of_array(variables: Mapping[str, str]) -> str | None:
+    """The part I/N of a job of SLURM's array; None where there is no array.
+
+    >>> keys = ("ID", "MIN", "MAX", "STEP", "COUNT")
+    >>> part_of_array({f"SLURM_ARRAY_TASK_{k}": x for k, x in zip(keys, "62824")})
+    '2/4'
+
+    Raises:
+      Invalid: the numbers of the array have gaps.
+    """
+    if "SLURM_ARRAY_TASK_ID" not in variables:
+        return None
+    names = ("ID", "MIN", "MAX", "STEP", "COUNT")
+    job, least, most, step, count = (int(variables[f"SLURM_ARRAY_TASK_{x}"]) for x in names)
+    if (most - least) // step + 1 != count:
+        raise Invalid("the numbers of the job array have gaps; give --part=I/N")
+    return f"{(job - least) // step}/{count}"

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 
-from attnlab.data.batching import WHOLE, Part, evaluation_batches, train_batches
-from attnlab.data.encoding import count_too_long
+from attnlab.data.batching import evaluation_batches, train_batches
+from attnlab.data.encoding import count_tokens, count_too_long
+from attnlab.data.parts import WHOLE, Part
 from attnlab.models.rnn_search import RNNSearch
 from attnlab.models.seq2seq import Seq2Seq
 from attnlab.runs.command_line import say
@@ -46,6 +47,9 @@ def task(
         dtype=preset.dtype,
     )
     alike = settings.has_text  # sentences and their translations in length; dates are not
+    # Of several processes each encodes its own rows, which it can when all lengths are known.
+    counts = settings.num_workers == 0
+    lengths = count_tokens(corpus.splits["train"], *tokenizers) if counts else None
     batches = train_batches(
         corpus.splits["train"],
         *tokenizers,
@@ -56,6 +60,7 @@ def task(
         same_length=alike,
         pack=settings.pack,
         part=part,
+        lengths=lengths,
         num_workers=settings.num_workers,
     )
     validation = [

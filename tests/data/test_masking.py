@@ -3,7 +3,6 @@ import itertools
 import numpy as np
 import pytest
 
-from attnlab.data.batching import Part
 from attnlab.data.lines import read_blocks
 from attnlab.data.masking import (
     MaskedPairs,
@@ -13,6 +12,7 @@ from attnlab.data.masking import (
     masked_batches,
     statistics,
 )
+from attnlab.data.parts import Part
 from attnlab.runs.errors import Invalid
 from attnlab.tokens import BOS, EOS, PAD
 

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 from orbax.checkpoint import v1 as ocp
 
-from attnlab.data.batching import Part, language_model_batches, train_batches
+from attnlab.data.batching import language_model_batches, train_batches
+from attnlab.data.parts import Part
 from attnlab.data.tasks import Duplication, Reversal
 from attnlab.data.tokenizers import Numbers
 

@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from attnlab.data.batching import Part
+from attnlab.data.parts import Part
 from attnlab.data.windows import (
     ENWIK8,
     Windows,

@@ -1,12 +1,11 @@
-"""The smallest experiment that runs in several processes, by `python -m tests.runs.spelling`."""
+"""The smallest experiment that runs in several processes, as a program for tests."""
 
 import dataclasses
 import os
 import signal
-import sys
 import time
 
-from attnlab.runs import command_line, loop, processes
+from attnlab.runs import command_line, hosts, loop, processes
 from attnlab.runs.errors import Stopped
 from attnlab.runs.flags import Flags, flag
 from attnlab.runs.folder import Folder
@@ -19,6 +18,7 @@ class Settings(Flags):
 
     letters: str = flag("abc", "Letters to spell.")
     last: str = flag("goes on", "What the last process does with the letter b.")
+    each: bool = flag(False, "Whether each process spells alone.")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,6 +41,8 @@ def run(settings: Settings, folder: Folder) -> int:
                     os.kill(os.getpid(), signal.SIGTERM)
         if name == "b" and settings.last == "waits":
             time.sleep(600)
+        if settings.last == "fails" and processes.prints():
+            raise RuntimeError("no letter")
         heard = processes.gathered(f"{name}{processes.index()}")
         return [Row(name, tuple(heard))]
 
@@ -50,7 +52,7 @@ def run(settings: Settings, folder: Folder) -> int:
     job = loop.Job(
         unit="letters",
         measure=measure,
-        done=lambda row: True,
+        done=lambda row: row.heard != (),
         title=str,
         line=lambda found: found[0].name,
         report=report,
@@ -59,6 +61,13 @@ def run(settings: Settings, folder: Folder) -> int:
     return loop.run(job, list(settings.letters), folder, rows, where="paper")
 
 
+def main(argv: list[str]) -> int:
+    def spell(settings: Settings, folder: Folder) -> int:
+        on_every_host = hosts.on_every_host if settings.each else lambda run, *rest: run(*rest)
+        return on_every_host(run, settings, folder)
+
+    return command_line.run(argv, Settings, spell, doc="Spells.", several=True)
+
+
 if __name__ == "__main__":
-    main = lambda argv: command_line.run(argv, Settings, run, doc="Spells.", several=True)  # noqa: E731
-    sys.exit(command_line.start(main))
+    command_line.start(main)

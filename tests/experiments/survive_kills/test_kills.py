@@ -169,6 +169,6 @@ def test_what_a_training_that_fails_wrote_is_kept(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_it_with_its_status(tmp_path, monkeypatch, number):
-    monkeypatch.setattr(survive_kills, "run_to_the_end", lambda _: os.kill(os.getpid(), number))
+    monkeypatch.setattr(survive_kills, "run_to_the_end", lambda *_: os.kill(os.getpid(), number))
     status, out, err = tiny.run(survive_kills, f"--output_dir={tmp_path}")
     assert (status, err) == (128 + number, "") and f"{number.name}: nothing was compared" in out

@@ -4,6 +4,7 @@ import csv
 
 import pytest
 
+from attnlab.runs.errors import Invalid
 from attnlab.runs.published import read
 from experiments.tables import __main__ as experiment
 from experiments.tables import growth, mapping, report, stacks, verdicts
@@ -177,6 +178,7 @@ def test_a_cell_that_was_not_run_says_so(tmp_path):
     [
         ("--only=luong9", "--only=luong9: no 'luong9'; valid: vaswani1_complexity, "),
         ("--only=britz1_parameters,britz1_parameters", ": give each once"),
+        ("--part=4/4", "--part=4/4: give I/N, such as 0/8 to 7/8"),
         ("--scale=tpu", "--scale=tpu: no 'tpu'; valid: exact, cpu, gpu"),
     ],
 )
@@ -192,3 +194,18 @@ def test_only_names_the_tables_of_a_run():
         "britz2_parameters, LSTM", "britz2_parameters, GRU", "britz2_parameters, Vanilla-Dec",
         "bahdanau_parameters, Bahdanau RNNsearch",
     ]  # fmt: skip
+
+
+def test_the_jobs_of_an_array_have_each_cell_once(monkeypatch):
+    whole = Settings().cells()
+    parts = [Settings(part=f"{i}/4").cells() for i in range(4)]
+    assert sorted(map(str, whole)) == sorted(str(cell) for part in parts for cell in part)
+    assert max(map(len, parts)) - min(map(len, parts)) <= 1
+    assert Settings.implied({}) == {}
+    numbers = {"ID": 6, "MIN": 2, "MAX": 8, "STEP": 2, "COUNT": 4}
+    for name, x in numbers.items():
+        monkeypatch.setenv(f"SLURM_ARRAY_TASK_{name}", str(x))
+    assert Settings.implied({}) == {"part": "2/4"}
+    monkeypatch.setenv("SLURM_ARRAY_TASK_COUNT", "3")
+    with pytest.raises(Invalid, match="job array have gaps; give --part=I/N"):
+        Settings.implied({})

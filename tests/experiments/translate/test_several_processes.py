@@ -1,0 +1,84 @@
+"""`translate` in several processes: stopped, killed and resumed, also in another number of them."""
+
+import json
+import shutil
+import signal
+
+import pytest
+
+from attnlab.training.curve import read_metrics
+from tests import several
+from tests.several import Together
+
+PROGRAM = "tests.experiments.tiny_translate"
+FLAGS = (
+    "--models=transformer", "--steps=600", "--validate_every=300", "--checkpoint_every=30",
+    "--log_every=15", "--batch_size=8",
+)  # fmt: skip
+TIMES = ("seconds", "steps_per_second", "tokens_per_second")
+
+
+def left(folder):
+    """The curve and the translations, and the row's numbers that no clock has a part in."""
+    (where,) = folder.glob("transformer*")
+    curve = [{k: x for k, x in row.items() if k not in TIMES} for row in read_metrics(where)]
+    (row,) = [json.loads(line) for line in (folder / "results.jsonl").read_text().splitlines()]
+    scores = {k: row[k] for k in ("perplexity", "exact_match", "alignment_error_rate", "buckets")}
+    return curve, (where / "translations.txt").read_text(), scores
+
+
+def finished(folder, count, devices):
+    found = several.run(count, PROGRAM, f"--run_dir={folder}", *FLAGS, devices=devices, quick=True)
+    assert [one.status for one in found] == [0] * count, found[-1].err
+    assert all(one.out.count("\n") <= 1 for one in found[1:])  # Gloo's own line
+    return found[0].out
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """What one process with two devices leaves."""
+    folder = tmp_path_factory.mktemp("whole")
+    finished(folder, 1, devices=2)
+    return left(folder)
+
+
+@pytest.fixture(scope="module")
+def stopped(tmp_path_factory):
+    """The folder that two processes left when one of them got SIGTERM."""
+    folder = tmp_path_factory.mktemp("stopped")
+    with Together(2, PROGRAM, f"--run_dir={folder}", *FLAGS, quick=True) as together:
+        together.send(1, signal.SIGTERM, after="step  45/")
+        first, other = together.ended(within=120)
+    assert (first.status, other.status) == (143, 143), first.err
+    assert "SIGTERM: what is done is kept" in first.out
+    return folder
+
+
+def test_two_processes_go_on_after_a_signal_to_one_bit_for_bit(whole, stopped, tmp_path):
+    folder = shutil.copytree(stopped, tmp_path / "copy")
+    assert "going on after step " in finished(folder, 2, devices=1)
+    assert left(folder) == whole
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("count", "devices"), [(1, 2), (4, 1)])
+def test_another_number_of_processes_goes_on_to_the_same(whole, stopped, count, devices, tmp_path):
+    folder = shutil.copytree(stopped, tmp_path / "copy")
+    finished(folder, count, devices)
+    found = left(folder)
+    if count * devices == 2:
+        assert found == whole
+    for row, other in zip(found[0], whole[0], strict=True):
+        assert row == pytest.approx(other, rel=1e-3)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("victim", [0, 1])
+def test_after_kill_9_of_one_the_other_ends_and_nothing_is_lost(whole, victim, tmp_path):
+    folder = tmp_path / "run"
+    with Together(2, PROGRAM, f"--run_dir={folder}", *FLAGS, quick=True) as together:
+        together.send(victim, signal.SIGKILL, after="step  60/")
+        found = together.ended(within=75)
+    assert found[victim].status == -signal.SIGKILL and found[1 - victim].status != 0
+    finished(folder, 2, devices=1)
+    assert left(folder) == whole
