@@ -326,11 +326,6 @@ def _parsed(found: flags.FlagValues, argv: list[str], doc: str | None) -> bool:
     for name in given:
         if not found[name].value:
             raise Invalid(f"--{name}= is empty; give a folder")
-        if "://" in str(found[name].value):
-            raise Invalid(
-                f"--{name}={found[name].value}: give a folder; a bucket is one where it is "
-                "mounted, which launch/gke, launch/sky and launch/tpu_vm do"
-            )
     if len(given) > 1:
         both = " and ".join(f"--{name}" for name in given)
         raise Invalid(f"{both} exclude each other; drop one")
