@@ -37,10 +37,10 @@ class Folder:
         self, name: str, wanted: Path, settings: dict[str, Any], path: Path | None, flag: str
     ):
         """Use `fresh` or `kept`."""
-        if re.match(r"\w+:/", str(parent)):  # else a folder of that name would be made here
+        if re.match(r"\w+:/", str(wanted)):  # else a folder of that name would be made here
             raise Invalid(
-                f"--{flag or 'output_dir'}={str(parent).replace(':/', '://', 1)}: give a folder; a "
-                "bucket is one where it is mounted, as launch/gke, launch/sky and launch/tpu_vm do"
+                f"--{flag}={str(wanted).replace(':/', '://', 1)}: give a folder; a bucket is one "
+                "where it is mounted, as launch/gke, launch/sky and launch/tpu_vm do"
             )
         self.name, self.settings, self.resumes = name, settings, path is not None
         self.wanted, self._path, self._flag = wanted, path, flag

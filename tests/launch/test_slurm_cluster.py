@@ -139,3 +139,14 @@ def test_a_job_of_two_tasks_is_queued_again_and_goes_on(site):
         "goes on 1 of 2",
     ]
     assert f"slurm.sbatch: ended by SIGTERM; queueing job {job} again" in lines
+
+    for saved in folder.glob("saved-*"):
+        saved.unlink()
+    err = site.run("slurm", python, "hello", "--waits", f"--resume={folder}")[2]
+    job = err.partition("launch/slurm: job ")[2].split()[0]
+    wait(lambda: log.read_text().count("begins 0 of 1") == 1)
+    slurm(site, "scancel", job)  # ends it for good
+    wait(lambda: "JobState=CANCELLED" in slurm(site, "scontrol", "show", "job", job))
+    wait(lambda: "idle" in slurm(site, "scontrol", "show", "node", "--oneliner").lower())
+    assert not slurm(site, "squeue", "--noheader").strip()
+    assert log.read_text().count("queueing job") == 1
