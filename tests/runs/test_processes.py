@@ -6,6 +6,7 @@ import signal
 import pytest
 
 from tests import several
+from tests.daily import daily
 from tests.several import Together
 
 SPELL = "tests.runs.spelling"
@@ -16,8 +17,9 @@ def only(tmp_path):
     return folder
 
 
-def test_the_first_process_prints_and_writes_for_all(tmp_path):
-    first, *others = several.run(3, SPELL, f"--output_dir={tmp_path}")
+@pytest.mark.parametrize("slurm", daily([False, True], True))
+def test_the_first_process_prints_and_writes_for_all(tmp_path, slurm):
+    first, *others = several.run(3, SPELL, f"--output_dir={tmp_path}", slurm=slurm)
     assert [one.status for one in (first, *others)] == [0, 0, 0]
     assert [one.out for one in others] == ["", ""]
     folder = only(tmp_path)
