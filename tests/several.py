@@ -32,23 +32,43 @@ class Together:
         devices: int = 1,
         own: Sequence[str] = (),
         quick: bool = False,
+        slurm: bool = False,
     ):
         """Starts `python -m WORDS…` so often; the last one with the words `own` as well.
 
-        With `quick` they compile sooner to slower programs.
+        With `quick` they compile sooner to slower programs. With `slurm` they are joined by the
+        variables that SLURM sets, not by flags.
         """
         told = {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": str(devices)}
         told["JAX_DISABLE_MOST_OPTIMIZATIONS"] = str(int(quick))
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
-            address = f"127.0.0.1:{free.getsockname()[1]}"
-        flags = ["--distributed=explicit", f"--coordinator={address}", f"--num_processes={count}"]
+            port = free.getsockname()[1]
+
+        def flags(index: int) -> list[str]:
+            joined = [
+                "--distributed=explicit",
+                f"--coordinator=127.0.0.1:{port}",
+                f"--num_processes={count}",
+                f"--process_id={index}",
+            ]
+            return [*([] if slurm else joined), *(own if index == count - 1 else [])]
+
+        def variables(index: int) -> dict[str, str]:
+            return told | {
+                "SLURM_JOB_ID": str(port),  # of which the port of the service follows
+                "SLURM_STEP_NODELIST": "localhost",
+                "SLURM_STEP_NUM_TASKS": str(count),
+                "SLURM_STEP_TASKS_PER_NODE": str(count),
+                "SLURM_PROCID": str(index),
+                "SLURM_LOCALID": str(index),
+            }
+
         self.processes = [
             subprocess.Popen(
-                [sys.executable, "-u", "-m", *words, *flags, f"--process_id={i}"]
-                + (list(own) if i == count - 1 else []),
+                [sys.executable, "-u", "-m", *words, *flags(i)],
                 cwd=ROOT,
-                env=os.environ | told,
+                env=os.environ | (variables(i) if slurm else told),
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 text=True,

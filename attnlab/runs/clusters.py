@@ -24,7 +24,7 @@ from pathlib import Path
 
 from attnlab.runs.errors import Invalid
 
-__all__ = ["DISTRIBUTED", "Cluster", "explicit", "metadata", "seen"]
+__all__ = ["DISTRIBUTED", "Cluster", "chosen", "metadata", "seen"]
 
 DISTRIBUTED = ("auto", "off", "explicit")
 PORT = 8476  # of the first process's service, where nothing else says one
@@ -62,17 +62,33 @@ class Cluster:
             raise Invalid(f"{self.name}: {self.coordinator!r} is no address; give HOST:PORT")
 
 
-def explicit(
-    coordinator: str | None, num_processes: int | None, process_id: int | None
+def chosen(
+    distributed: str,
+    coordinator: str | None = None,
+    num_processes: int | None = None,
+    process_id: int | None = None,
 ) -> Cluster | None:
-    """The processes that flags name; None for a single one.
+    """The processes that the flags ask for; None for a single one.
+
+    Args:
+      distributed: one of `DISTRIBUTED`.
+      coordinator: address of the first process, if explicit.
+      num_processes: number of processes, if explicit.
+      process_id: index of this process, if explicit.
 
     Raises:
-      Invalid: a flag is missing, or they do not go together.
+      Invalid: flags are missing, or do not go together, or what a launcher set does not.
     """
+    if distributed not in DISTRIBUTED:
+        raise Invalid(f"--distributed={distributed}: no such; valid: {', '.join(DISTRIBUTED)}")
     given = {"coordinator": coordinator, "num_processes": num_processes, "process_id": process_id}
-    missing = [f"--{name}" for name, x in given.items() if x is None]
+    if distributed != "explicit":
+        for name, value in given.items():
+            if value is not None:
+                raise Invalid(f"--{name}={value}: needs --distributed=explicit")
+        return seen(os.environ) if distributed == "auto" else None
     if coordinator is None or num_processes is None or process_id is None:
+        missing = [f"--{name}" for name, x in given.items() if x is None]
         raise Invalid(f"--distributed=explicit needs {', '.join(missing)} as well")
     found = Cluster("--distributed=explicit", coordinator, num_processes, process_id)
     return found if num_processes > 1 else None

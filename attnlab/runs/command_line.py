@@ -21,7 +21,6 @@ from typing import Any, NoReturn, TypeVar
 from absl import flags
 
 from attnlab.runs import clusters, processes
-from attnlab.runs.clusters import DISTRIBUTED, Cluster
 from attnlab.runs.errors import Invalid, Stopped, of_system
 from attnlab.runs.flags import Flags, flag_of, kind_of, written
 from attnlab.runs.folder import Folder, is_begun
@@ -40,6 +39,7 @@ _DISK = {
     errno.ENOENT,
     errno.EIO,
 }
+PROCESS_FLAGS = ("distributed", "coordinator", "num_processes", "process_id")
 _UNITS = {"k": 2**10, "m": 2**20}
 S = TypeVar("S", bound=Flags)
 
@@ -93,12 +93,14 @@ def _run(
 ) -> int:
     name = _name_of(argv[0])
     defined = _defined(settings, resumes=resumes)
-    folder = None
+    folder = cluster = None
     try:
         if not _parsed(defined, argv, doc):
             return 0
+        asked: dict[str, Any] = {flag: defined[flag].value for flag in PROCESS_FLAGS}
+        cluster = clusters.chosen(**asked)
         chosen, folder = _chosen(name, defined, settings, free)
-        if (cluster := _cluster(defined)) is None:
+        if cluster is None:
             return _begun(experiment, chosen, folder)
         if not several:
             raise Invalid(
@@ -112,6 +114,10 @@ def _run(
             finally:
                 processes.computed()
     except (flags.Error, Invalid) as error:
+        # Before they are joined, all processes of a cluster find the same.
+        alike = cluster is not None and cluster.index > 0 and defined.distributed == "auto"
+        if alike and processes.count() == 1:
+            return BAD_FLAG
         return _complain(name, error, BAD_FLAG)
     except Stopped as error:
         return _complain(name, error, 1)
@@ -137,25 +143,6 @@ def _begun(experiment: Callable[[S, Folder], int], chosen: S, folder: Folder) ->
     if folder.exists:
         folder.claim()
     return experiment(chosen, folder)
-
-
-def _cluster(defined: flags.FlagValues) -> Cluster | None:
-    """The processes that --distributed asks for.
-
-    Raises:
-      Invalid: the flags do not go together.
-    """
-    if defined.distributed not in DISTRIBUTED:
-        valid = ", ".join(DISTRIBUTED)
-        raise Invalid(f"--distributed={defined.distributed}: no such; valid: {valid}")
-    named = ("coordinator", "num_processes", "process_id")
-    given = {name: defined[name].value for name in named}
-    if defined.distributed == "explicit":
-        return clusters.explicit(**given)
-    for name, value in given.items():
-        if value is not None:
-            raise Invalid(f"--{name}={value}: needs --distributed=explicit")
-    return clusters.seen(os.environ) if defined.distributed == "auto" else None
 
 
 def start(main: Callable[[list[str]], int]) -> NoReturn:
@@ -218,14 +205,11 @@ def say(line: str = "", end: str = "\n") -> None:
 
 
 def _complain(name: str, error: Exception, status: int) -> int:
-    """Says why a run ends, once for all its processes; returns the status."""
+    """Says why a run ends, of several processes in the first alone; returns the status."""
     line = " ".join(str(error).splitlines())
-    said = isinstance(error, processes.Said)
     if processes.is_first():
         print(f"{name}: {line}", file=sys.stderr)
-    elif not said:
-        print(f"{name}, process {processes.index()}: {line}", file=sys.stderr)
-    if not said:
+    if not isinstance(error, processes.Said):
         processes.tell(line, status)
     return status
 

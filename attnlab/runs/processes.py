@@ -48,6 +48,7 @@ __all__ = [
     "tell",
 ]
 
+PATIENCE = 300  # seconds in which the others must have started
 HEARTBEAT = 30  # seconds without a sign of life after which a process counts as dead
 GRACE = 20.0  # seconds that a process has to end when another one has
 LAST = 15.0  # seconds in which all meet at the end where some may be gone
@@ -134,6 +135,11 @@ def join(cluster: Cluster) -> None:
     """
     # SIGTERM stays ours: JAX's service would keep it from a run that is not between two steps.
     jax.config.update("jax_enable_preemption_service", False)
+    who = f"process {cluster.index} of {cluster.count}"
+    # JAX ends a process that waits in vain, with words of its own.
+    waits = f"{who} waits for the others at {cluster.coordinator}, {PATIENCE} s at most"
+    patience = threading.Timer(LAST, lambda: print(waits, file=sys.stderr, flush=True))
+    patience.start()
     try:
         jax.distributed.initialize(
             coordinator_address=cluster.coordinator,
@@ -141,14 +147,14 @@ def join(cluster: Cluster) -> None:
             process_id=cluster.index,
             local_device_ids=None if cluster.gpus is None else list(cluster.gpus),
             cluster_detection_method="deactivate",
+            initialization_timeout=PATIENCE,
             heartbeat_timeout_seconds=HEARTBEAT,
         )
     except Exception as error:
         why = str(error).partition("\n")[0]
-        raise Stopped(
-            f"process {cluster.index} of {cluster.count} did not find the others at "
-            f"{cluster.coordinator}: {why}"
-        ) from None
+        raise Stopped(f"{who} did not find the others at {cluster.coordinator}: {why}") from None
+    finally:
+        patience.cancel()
     from jax._src import distributed  # the values that it keeps have no public name
 
     _run.cluster, _run.client = cluster, distributed.global_state.client

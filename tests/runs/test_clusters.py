@@ -132,7 +132,7 @@ def test_what_cannot_be_is_refused(variables, message):
 
 
 def test_flags_say_all_or_nothing():
-    explicit = functools.partial(clusters.explicit, coordinator="here:1", process_id=1)
+    explicit = functools.partial(clusters.chosen, "explicit", coordinator="here:1", process_id=1)
     assert explicit(num_processes=2) == Cluster("--distributed=explicit", "here:1", 2, 1)
     assert explicit(num_processes=1, process_id=0) is None
     with pytest.raises(Invalid, match="process 1 of 1; give an index from 0 to 0"):

@@ -6,6 +6,7 @@ import signal
 import pytest
 
 from tests import several
+from tests.daily import daily
 from tests.several import Together
 
 SPELL = "tests.runs.spelling"
@@ -16,8 +17,9 @@ def only(tmp_path):
     return folder
 
 
-def test_the_first_process_prints_and_writes_for_all(tmp_path):
-    first, *others = several.run(3, SPELL, f"--output_dir={tmp_path}")
+@pytest.mark.parametrize("slurm", daily([False, True], True))
+def test_the_first_process_prints_and_writes_for_all(tmp_path, slurm):
+    first, *others = several.run(3, SPELL, f"--output_dir={tmp_path}", slurm=slurm)
     assert [one.status for one in (first, *others)] == [0, 0, 0]
     assert [one.out for one in others] == ["", ""]
     folder = only(tmp_path)
@@ -61,21 +63,22 @@ def test_a_process_that_waits_is_ended_within_a_minute_of_anothers_death(tmp_pat
     assert "1" in first.err and "heartbeat" in first.err
 
 
-@pytest.mark.parametrize(
-    ("own", "words"),
-    [
-        (["--letters=ab"], "process 1 was started with other flags than process 0, or does not"),
-        pytest.param(["--steps=3"], "Unknown command line flag 'steps'", marks=pytest.mark.slow),
-    ],
-)
-def test_processes_that_are_told_different_things_are_refused(own, words, tmp_path):
+def test_processes_that_are_told_different_things_are_refused(tmp_path):
     parent = tmp_path / "results"
-    if own == ["--steps=3"]:
-        found = several.run(1, SPELL, f"--output_dir={parent}", *own)
-    else:
-        found = several.run(2, SPELL, f"--output_dir={parent}", own=own)
+    found = several.run(2, SPELL, f"--output_dir={parent}", own=["--letters=ab"])
     assert {one.status for one in found} == {2} and not parent.exists()
-    assert words in found[0].err and found[0].err.count("\n") == 1
+    line = "spelling: process 1 was started with other flags than process 0, or does not see its "
+    assert found[0].err.startswith(line) and [one.err.count("\n") for one in found] == [1, 0]
+
+
+@pytest.mark.slow
+def test_a_bad_value_is_said_by_the_first_process_of_a_cluster_alone(tmp_path):
+    found = several.run(2, SPELL, "--letters=", f"--run_dir={tmp_path / 'run'}", slurm=True)
+    assert {one.status for one in found} == {2} and not list(tmp_path.iterdir())
+    assert [one.err for one in found] == [
+        "spelling: --letters= is empty; give a value, or leave it out\n",
+        "",
+    ]
 
 
 def test_a_folder_that_another_run_holds_is_one_line(tmp_path):

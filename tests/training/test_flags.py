@@ -1,10 +1,12 @@
 """The flags of every training, and a training as a part of a run."""
 
 import signal
+import types
 
 import jax
 import pytest
 
+from attnlab.runs import processes, provenance
 from attnlab.runs.errors import Invalid
 from attnlab.runs.interrupts import Terminated
 from attnlab.training import run as training_run
@@ -82,3 +84,21 @@ def test_the_signal_that_a_training_answered_ends_the_run(tmp_path, monkeypatch,
             run()
         assert type(ended.value) is error
     assert (tmp_path / "new").is_dir()
+
+
+@pytest.mark.parametrize(
+    ("owners", "asked", "message"),
+    [
+        ([0, 0, 1], {}, "the processes have 2, 1 devices; start them with as many each"),
+        ([0, 1], {"devices": 1}, "--devices=1: the 2 processes have 2 devices; use them all"),
+        ([0, 0, 1, 1], {"mesh": "data:2"}, "--mesh=data:2: the 2 processes have 4 devices"),
+    ],
+)
+def test_a_topology_that_does_not_match_the_processes_is_refused(
+    owners, asked, message, monkeypatch
+):
+    there = [types.SimpleNamespace(process_index=i) for i in owners]
+    monkeypatch.setattr(provenance, "devices", lambda *, local: there)
+    monkeypatch.setattr(processes, "count", lambda: 2)
+    with pytest.raises(Invalid, match=message):
+        TrainFlags(**asked).over_devices([4])
