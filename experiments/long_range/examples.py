@@ -129,7 +129,7 @@ def _of_files(settings: Settings) -> dict[str, Sequence[dict[str, str]]]:
 def _of_tfds(settings: Settings) -> dict[str, Sequence[dict[str, str]]]:
     assert settings.tfds_name
     parts = {"train": "train[:90%]", "validation": "train[90%:]", "test": "test"}
-    found = {}
+    found: dict[str, Sequence[dict[str, str]]] = {}
     for name, split in parts.items():
         source = open_tfds(
             settings.tfds_name,
