@@ -23,7 +23,6 @@ import numpy as np
 
 from attnlab.checks import require
 from attnlab.data.batching import TakeRows
-from attnlab.data.tokenizers import Tokenizer
 from attnlab.runs.errors import Invalid
 from attnlab.tokens import BOS, EOS, PAD
 
@@ -76,7 +75,7 @@ class MaskedPairs:
       documents: token ids of each line of each document.
       vocab_size: number of ids of the tokenizer, which is the id of [MASK]; the model has one more.
       max_length: number of tokens of a row.
-      masking: what becomes of tokens that are to be predicted.
+      masking: replacement of the tokens that are to be predicted.
       max_predictions: number of tokens of a row that are predicted at most; None = all of the
         masking's share.
 
@@ -97,17 +96,6 @@ class MaskedPairs:
                 f"pre-training needs two documents and one of two lines; got {len(self.documents)} "
                 f"documents, {len(self.chunks)} with two lines (blank lines separate documents)"
             )
-
-    @classmethod
-    def encoded(
-        cls, documents: Iterable[Sequence[str]], tokenizer: Tokenizer, **options: Any
-    ) -> MaskedPairs:
-        """The pairs of documents of lines of text."""
-        ids = [
-            [np.array(tokenizer.encode(line), np.int32) for line in document]
-            for document in documents
-        ]
-        return cls(ids, tokenizer.vocab_size, **options)
 
     @property
     def num_masked(self) -> int:

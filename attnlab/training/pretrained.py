@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
+import zipfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -46,7 +47,8 @@ class BertSizes:
       max_length: number of positions.
       dropout_rate: rate of dropout, on attention weights too.
       init_stddev: standard deviation that matrices and embeddings begin with.
-      attention: "exact", "window-R" for R tokens on either side, or "lsh-R" for R hash rounds.
+      attention: "exact", "window-R" for R tokens on either side, "lsh-R" for R hash rounds, or a
+        pattern of them that the layers repeat, such as "window-4+exact".
       dtype: name of the dtype of the activations.
 
     Raises:
@@ -64,10 +66,10 @@ class BertSizes:
     dtype: str = "float32"
 
     def __post_init__(self) -> None:
-        if not _ATTENTION.fullmatch(self.attention):
+        if not all(_ATTENTION.fullmatch(one) for one in self.attention.split("+")):
             raise Invalid(
                 f"--attention={self.attention}: give exact, window-R for R tokens on either side, "
-                "or lsh-R for R hash rounds"
+                "lsh-R for R hash rounds, or a pattern of them such as window-4+exact"
             )
         if self.width % self.num_heads:
             raise Invalid(
@@ -77,10 +79,10 @@ class BertSizes:
     @property
     def streams(self) -> tuple[str, ...]:
         """The random numbers that training draws: LSH has other rotations in each step."""
-        return ("dropout", "hash") if self.attention.startswith("lsh") else ("dropout",)
+        return ("dropout", "hash") if "lsh" in self.attention else ("dropout",)
 
-    def build(self, vocab_size: int) -> tuple[TransformerConfig, nn.Module]:
-        """The configuration, and the attention of a layer.
+    def build(self, vocab_size: int) -> tuple[TransformerConfig, tuple[nn.Module, ...]]:
+        """The configuration, and the attentions that the layers repeat.
 
         Args:
           vocab_size: number of ids, with that of [MASK].
@@ -99,13 +101,14 @@ class BertSizes:
             embedding_init=init,
             dtype=jnp.dtype(self.dtype),
         )
-        route: routes.Route = routes.AllPairs()
-        kind, _, size = self.attention.partition("-")
-        if kind == "window":
-            route = routes.Window(int(size), int(size))
-        elif kind == "lsh":
-            route = routes.LSH(int(size))
-        return config, config.attention(route)
+        return config, tuple(config.attention(_route(one)) for one in self.attention.split("+"))
+
+
+def _route(name: str) -> routes.Route:
+    kind, _, size = name.partition("-")
+    if kind == "window":
+        return routes.Window(int(size), int(size))
+    return routes.LSH(int(size)) if kind == "lsh" else routes.AllPairs()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -113,7 +116,7 @@ class Pretrained:
     """A model that was pre-trained, or the sizes and the tokenizer of one that was not.
 
     Attributes:
-      title: what it was trained for, such as "mlm_nsp, 80/10/10"; what reports call it.
+      title: name of what it was trained for, such as "mlm_nsp, 80/10/10", for reports.
       seed: seed of its training.
       sizes: sizes of the model.
       tokenizer: tokenizer of its texts; [MASK] is the id behind its own.
@@ -202,7 +205,7 @@ def _read(place: Path) -> Pretrained:
         sizes = BertSizes(**about["sizes"])
         made = Pretrained(about["title"], about["seed"], sizes, tokenizer, params)
         words = len(params["bert"]["vocabulary"]["embedding"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, EOFError, zipfile.BadZipFile, ValueError, KeyError, TypeError) as error:
         raise Invalid(f"{place}: its files cannot be read ({error}); pre-train again") from None
     if words != made.vocab_size or tokenizer.digest != about["tokenizer"]:
         raise Invalid(

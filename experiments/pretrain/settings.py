@@ -21,6 +21,8 @@ OBJECTIVES = ("mlm_nsp", "mlm")
 
 # BERT small: 29 million parameters at 32,000 ids.
 _GPU = {
+    "tokenizer": "sentencepiece",
+    "attention": "exact",
     "num_layers": 4,
     "width": 512,
     "hidden": 2048,
@@ -93,9 +95,7 @@ class Settings(TrainFlags):
     held_out: float = flag(
         0.1, "Share of the documents, the last ones, to validate on.", above=0, below=1
     )
-    tokenizer: str = flag(
-        "sentencepiece", f"What a token is: {', '.join(TOKENIZERS)}.", choices=TOKENIZERS
-    )
+    tokenizer: str = flag("bytes", f"What a token is: {', '.join(TOKENIZERS)}.", choices=TOKENIZERS)
     vocab_size: int = flag(2000, "Number of ids of sentencepiece, without [MASK].", least=5)
     objective: tuple[str, ...] = flag(
         ("mlm_nsp",),
@@ -114,7 +114,7 @@ class Settings(TrainFlags):
     init_from: str | None = flag(
         None, "Folder of a pretrain run with the same sizes to start from.", is_path=True
     )
-    steps: int = flag(2000, "Number of steps.", least=1)
+    steps: int = flag(1000, "Number of steps.", least=1)
     batch_size: int = flag(32, "Number of pairs in a step, over all devices.", least=1)
     length: int = flag(64, "Number of tokens of a pair.", least=5)
     max_length: int | None = flag(
@@ -123,12 +123,12 @@ class Settings(TrainFlags):
     max_predictions: int | None = flag(
         None, "Tokens of a pair that are predicted at most. Without it: 15 % of --length.", least=1
     )
-    learning_rate: float = flag(1e-3, "Learning rate at its peak.", above=0)
+    learning_rate: float = flag(3e-3, "Learning rate at its peak.", above=0)
     warmup_steps: int = flag(100, "Steps until the learning rate's peak.", least=0)
     validate_every: int = flag(500, "Steps between validations, each with a checkpoint.", least=1)
     num_layers: int = flag(2, "Number of layers.", least=1)
-    width: int = flag(128, "Width of the model.", least=1)
-    hidden: int = flag(512, "Hidden width of the feed-forward networks.", least=1)
+    width: int = flag(64, "Width of the model.", least=1)
+    hidden: int = flag(256, "Hidden width of the feed-forward networks.", least=1)
     num_heads: int = flag(4, "Number of heads.", least=1)
     dropout_rate: float = flag(0.0, "Rate of dropout; the paper has 0.1.", least=0, below=1)
     init_stddev: float = flag(
@@ -136,7 +136,10 @@ class Settings(TrainFlags):
         "Standard deviation that matrices begin with; the paper has 0.02, of a wider model.",
         above=0,
     )
-    attention: str = flag("exact", "Attention of every layer: exact, window-R, lsh-R.")
+    attention: str = flag(
+        "window-4+exact",
+        "Attention: exact, window-R, lsh-R, or a pattern that the layers repeat: window-4+exact.",
+    )
     dtype: str = flag("float32", "Type of the activations.", choices=DTYPES)
     cache_dir: str | None = flag(
         None, "Folder of tokenizers and compiled programs. Without it: ~/.cache/attnlab."

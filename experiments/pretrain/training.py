@@ -12,7 +12,7 @@ import jax
 import numpy as np
 
 from attnlab.data.lines import read_blocks
-from attnlab.data.masking import MaskedPairs, fixed_batches, masked_batches, statistics
+from attnlab.data.masking import MaskedPairs, Masking, fixed_batches, masked_batches, statistics
 from attnlab.data.tokenizers import Tokenizer
 from attnlab.models.bert import BertPretraining
 from attnlab.runs.errors import Invalid
@@ -38,6 +38,9 @@ _IDENTITY = (
 )
 
 
+Ids = list[list[np.ndarray]]
+
+
 @dataclasses.dataclass(frozen=True)
 class Corpus:
     """A text in documents.
@@ -45,25 +48,27 @@ class Corpus:
     Attributes:
       name: name of its file.
       digest: hash of the text.
-      training: lines of each document to train on.
-      validation: lines of each document that is held out.
+      training: token ids of each line of each document to train on.
+      validation: token ids of those that are held out.
       tokenizer: tokenizer, trained on the training documents if it is one to train.
     """
 
     name: str
     digest: str
-    training: list[list[str]]
-    validation: list[list[str]]
+    training: Ids
+    validation: Ids
     tokenizer: Tokenizer
 
-    def pairs(self, settings: Settings, cell: Cell, *, held_out: bool = False) -> MaskedPairs:
+    def pairs(
+        self, settings: Settings, cell: Cell | None = None, *, held_out: bool = False
+    ) -> MaskedPairs:
         """The pairs of a training, or those that are held out, which every one has alike."""
-        return MaskedPairs.encoded(
+        return MaskedPairs(
             self.validation if held_out else self.training,
-            self.tokenizer,
-            max_length=settings.length,
-            max_predictions=settings.max_predictions,
-            **({} if held_out else {"masking": cell.percents}),
+            self.tokenizer.vocab_size,
+            settings.length,
+            Masking() if cell is None else cell.percents,
+            settings.max_predictions,
         )
 
 
@@ -83,19 +88,22 @@ def open_corpus(settings: Settings, start: Pretrained | None) -> Corpus:
     if not documents:
         raise Invalid(f"--input={path}: there is no document in it; give a text")
     last = max(1, round(settings.held_out * len(documents)))
-    training, validation = documents[:-last], documents[-last:]
     tokenizer = (
         start.tokenizer
         if start
         else make_tokenizer(
             settings.tokenizer,
-            itertools.chain(*training),
+            itertools.chain(*documents[:-last]),
             vocab_size=settings.vocab_size,
             cache_dir=settings.cache_dir,
         )
     )
+    ids = [[np.array(tokenizer.encode(line), np.int32) for line in lines] for lines in documents]
     digest = hashlib.sha256("\n\n".join(map("\n".join, documents)).encode()).hexdigest()
-    return Corpus(path.name, digest, training, validation, tokenizer)
+    corpus = Corpus(path.name, digest, ids[:-last], ids[-last:], tokenizer)
+    for held_out in (False, True):
+        corpus.pairs(settings, held_out=held_out)  # says now what is wrong with them
+    return corpus
 
 
 def open_start(settings: Settings) -> dict[int, Pretrained]:
@@ -133,7 +141,7 @@ def task(
         corpus.pairs(settings, cell), batch_size=settings.batch_size, seed=cell.seed, **processes
     )
     rows = slice(jax.process_index(), None, jax.process_count())
-    held_out = corpus.pairs(settings, cell, held_out=True)
+    held_out = corpus.pairs(settings, held_out=True)
     validation = [
         {name: x[rows] for name, x in batch.items()}
         for batch in fixed_batches(held_out, batch_size=settings.batch_size)

@@ -12,7 +12,14 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from attnlab.models import Britz, Reformer, RNNSearch, Transformer
+from attnlab.models import (
+    Bert,
+    BertPretraining,
+    Britz,
+    Reformer,
+    RNNSearch,
+    Transformer,
+)
 from attnlab.models.transformer import LanguageModel, TransformerConfig
 from experiments.tables import verdicts
 
@@ -24,8 +31,9 @@ class Count:
     """The number of parameters of a model.
 
     Attributes:
-      model: name of the model: "transformer" (Vaswani et al. 2017, its base), "britz", "rnn_search"
-        or "reformer" (of enwik8).
+      model: name of the model: "transformer" (Vaswani et al. 2017, its base), "britz",
+        "rnn_search", "reformer" (of enwik8), "bert" (its base) or "bert_pretraining" (with the
+        heads).
       fields: fields of the model, or of its configuration, with other values than its defaults, in
         pairs.
       vocab_size: number of ids, of each side; None = it belongs to the model.
@@ -52,7 +60,8 @@ class Count:
         model = _BUILD[self.model](self.vocab_size, **dict(self.fields))
         tokens = jax.ShapeDtypeStruct((1, 8), jnp.int32)
         sides = [tokens] if isinstance(model, LanguageModel) else [tokens, tokens]
-        shapes = jax.eval_shape(model.init, jax.random.key(0), *sides)
+        named = {"masked": tokens} if isinstance(model, BertPretraining) else {}
+        shapes = jax.eval_shape(model.init, jax.random.key(0), *sides, **named)
         return sum(x.size for x in jax.tree.leaves(shapes["params"]))
 
 
@@ -61,11 +70,17 @@ def _transformer(vocab_size: int, **fields: Any) -> Transformer:
     return Transformer(TransformerConfig.base(vocab_size, scan_layers=True, **fields))
 
 
+def _bert(vocab_size: int, **fields: Any) -> TransformerConfig:
+    return TransformerConfig.bert(vocab_size, scan_layers=True, **fields)
+
+
 _BUILD: dict[str, Callable[..., nn.Module]] = {
     "transformer": _transformer,
     "britz": lambda vocab_size, **fields: Britz(vocab_size, vocab_size, **fields),
     "rnn_search": lambda vocab_size, **fields: RNNSearch(vocab_size, vocab_size, **fields),
     "reformer": lambda _: Reformer.enwik8(),
+    "bert": lambda vocab_size, **fields: Bert(_bert(vocab_size, **fields)),
+    "bert_pretraining": lambda vocab_size, **fields: BertPretraining(_bert(vocab_size, **fields)),
 }
 
 

@@ -3,6 +3,7 @@ import itertools
 import numpy as np
 import pytest
 
+from attnlab.data.lines import read_blocks
 from attnlab.data.masking import (
     MaskedPairs,
     Masking,
@@ -123,3 +124,9 @@ def test_joined_segments_have_types():
     tokens, types = joined(np.array([7, 8]), np.array([9]))
     assert tokens.tolist() == [BOS, 7, 8, EOS, 9, EOS] and types.tolist() == [0, 0, 0, 0, 1, 1]
     assert joined(np.array([7]))[1].tolist() == [0, 0, 0]
+
+
+def test_blank_lines_separate_blocks(tmp_path):
+    path = tmp_path / "text"
+    path.write_text("\n a\nb\n \n\nc")
+    assert list(read_blocks(path)) == [(2, [" a", "b"]), (6, ["c"])]

@@ -102,8 +102,8 @@ class BertClassifier(nn.Module):
     Attributes:
       config: sizes and choices.
       num_classes: number of classes, C; not used for a span.
-      labelled: what has a class: "sequence" (the pooled state is classified), "tokens", or "span",
-        whose first and last token are searched among the tokens of type 1, or the first of all.
+      labelled: name of what has a class: "sequence" (the pooled state is classified), "tokens", or
+        "span", whose first and last token are searched among those of type 1, or the first of all.
       attention: self-attention module, as for `BertPretraining`.
       frozen: whether what is below the classifier gets no gradient ("feature-based"). A sequence is
         then classified by the mean of its states: the pooler is trained with the classes.
@@ -130,7 +130,7 @@ class BertClassifier(nn.Module):
         c = self.config
         bert = Bert(c, self.attention, name="bert")
         states, pooled = bert(tokens, types, deterministic=deterministic or self.frozen)
-        real = tokens != PAD
+        real = jnp.asarray(tokens) != PAD
         x = pooled if self.labelled == "sequence" else states
         if self.frozen:
             if self.labelled == "sequence":
@@ -141,7 +141,7 @@ class BertClassifier(nn.Module):
         logits = _dense(c, count, name="classes")(x).astype(jnp.float32)
         if self.labelled != "span":
             return logits
-        within = real if types is None else real & (types == 1)
+        within = real if types is None else real & (jnp.asarray(types) == 1)
         within = within.at[:, 0].set(True)  # the first token says that there is no answer
         return jnp.where(within[:, None], logits.swapaxes(1, 2), -jnp.inf)
 

@@ -27,6 +27,13 @@ def _transformer(**fields: Any) -> Count:
     return _count("transformer", 41_100, **fields)
 
 
+_LARGE = {"num_layers": 24, "width": 1024, "hidden": 4096, "num_heads": 16}
+
+
+def _bert(vocab_size: int = 30_522, **fields: Any) -> Count:
+    return _count("bert", vocab_size, **fields)
+
+
 def _britz(**fields: Any) -> Count:
     return _count("britz", 37_007, **fields)
 
@@ -214,6 +221,32 @@ EXACT: dict[str, Beside] = {
         "param_counts.csv",
         "exact_V37000",
         {"Bahdanau RNNsearch": _count("rnn_search", 30_000)},
+    ),
+    "bert_parameters": ExactTable(
+        "Parameters: Devlin et al. 2018, encoder and pooler, in closed form",
+        "param_counts.csv",
+        "exact_V37000",
+        {
+            "BERT base uncased": _bert(),
+            "BERT large uncased": _bert(**_LARGE),
+            "BERT base cased": _bert(28_996),
+            "BERT large cased": _bert(28_996, **_LARGE),
+            "BERT Table 6 L=3 H=768": _bert(num_layers=3),
+            "BERT Table 6 L=6 H=768 (A=3 or 12)": _bert(num_layers=6, num_heads=3),
+            "BERT Table 6 L=12 H=1024": _bert(**_LARGE | {"num_layers": 12}),
+        },
+        note="The column's name is that of another paper's vocabulary; here it is 30,522 ids, or"
+        " 28,996 cased.",
+    ),
+    "bert_sizes": ExactTable(
+        "Parameters: Devlin et al. 2018, §3, with the heads of pre-training",
+        "bert2018_sizes.csv",
+        "params_millions_published",
+        {
+            "BERT_BASE": _count("bert_pretraining", 30_522),
+            "BERT_LARGE": _count("bert_pretraining", 30_522, **_LARGE),
+        },
+        note="No counting of the large model's arrays gives 340 million.",
     ),
     "reformer_parameters": ExactTable(
         "Parameters: Reformer of enwik8",

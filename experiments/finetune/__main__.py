@@ -1,0 +1,120 @@
+"""The command line of `finetune`, and what it does."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import jax
+
+from attnlab.runs import command_line, loop, provenance
+from attnlab.runs.folder import Folder
+from attnlab.runs.rows import Rows
+from attnlab.training.flags import FREE
+from attnlab.training.run import keep_compiled, run_training
+from attnlab.training.tensorboard import require_tensorboard
+from experiments import finetune
+from experiments.finetune import report
+from experiments.finetune.report import Row
+from experiments.finetune.settings import Settings
+from experiments.finetune.training import (
+    Cell,
+    basis,
+    cells,
+    encoded,
+    num_steps,
+    open_data,
+    open_models,
+    predict,
+    score,
+    task,
+    texts_of,
+)
+
+__all__ = ["main"]
+
+
+def main(argv: list[str]) -> int:
+    """Parses the flags, trains and reports."""
+    free = (*FREE, "cache_dir")
+    return command_line.run(argv, Settings, run, doc=finetune.__doc__, free=free)
+
+
+def run(settings: Settings, folder: Folder) -> int:
+    """Does each training in this process, and tests it.
+
+    Raises:
+      Invalid: the examples or the models do not fit the settings or each other, the batch does not
+        divide over the devices, or TensorBoard is asked for and not installed.
+    """
+    if settings.tensorboard:
+        require_tensorboard()
+    keep_compiled(settings.cache_dir)
+    parallel = settings.over_devices([settings.batch_size])
+    models = open_models(settings)
+    asked = cells(settings, models)
+    given = open_data(settings)
+    texts = texts_of(given["train"])
+    # All read with one tokenizer, so that the examples are encoded once.
+    data = encoded(settings, given, basis(settings, models, asked[0], texts))
+    steps = num_steps(settings, data)
+    rows: Rows[tuple, Row] = Rows(folder, lambda x: (x.start, x.pretraining, x.seed), [Row])
+    rows.environment = provenance.describe(("optax", "grain", "sentencepiece"))
+
+    def measure(cell: Cell) -> Iterator[Row]:
+        start = basis(settings, models, cell, texts)
+        made = task(cell, settings, data, start)
+        trained = run_training(
+            made,
+            settings=settings.loop(
+                steps=steps,
+                validate_every=settings.validate_every or max(1, steps // 5),
+                seed=cell.seed,
+            ),
+            optimizer=settings.optimizer(frozen=cell.start == "frozen", steps=steps),
+            parallel=parallel,
+            folder=folder.path / cell.folder,
+            tensorboard=settings.tensorboard,
+        )
+        logits = predict(made.model, trained.variables, data, settings.batch_size)
+        yield Row(
+            cell.start,
+            cell.pretraining,
+            cell.seed,
+            parameters=sum(x.size for x in jax.tree.leaves(trained.params)),
+            step=trained.step,
+            seconds=trained.seconds,
+            scores=score(settings.kind, logits, data),
+        )
+
+    def reported() -> loop.Report:
+        keys = {cell: (cell.start, cell.pretraining, cell.seed) for cell in asked}
+        kept = rows.of(keys.values())
+        found = [one.row for one in kept]
+        counts = ", ".join(f"{len(some):,} {name}" for name, some in data.rows.items())
+        what = f"`{settings.made}`" if settings.made else f"`{settings.path_of('train').name}`"
+        text = report.markdown(
+            found,
+            settings=settings,
+            text=f"{what} ({settings.kind}): {counts} examples, {steps:,} steps of "
+            f"{settings.batch_size}.",
+            to_come=[str(cell) for cell in asked if keys[cell] not in rows.kept],
+            command=command_line.command("finetune", Settings, settings.as_json()),
+            where=provenance.table([one.where for one in kept]),
+        )
+        figures = {"scores": report.figure(found)}
+        return loop.Report(text, figures, said=report.answer(found))
+
+    job = loop.Job(
+        unit="trainings",
+        measure=measure,
+        done=lambda row: True,
+        title=str,
+        line=lambda found: found[0].line(),
+        report=reported,
+        keys=lambda cell: [(cell.start, cell.pretraining, cell.seed)],
+    )
+    return loop.run(job, asked, folder, rows, where=rows.environment["device"])
+
+
+if __name__ == "__main__":
+    command_line.start(main)

@@ -1,0 +1,159 @@
+"""From labelled examples to the rows of batches, and back from a model's choice to words."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from attnlab.data.masking import joined
+from attnlab.data.tokenizers import Tokenizer
+from attnlab.runs.errors import Invalid
+from attnlab.tokens import PAD
+from experiments.finetune.examples import Classified, Example, Span, Tagged
+
+__all__ = ["NONE", "Encoded", "Encoder", "labels_of", "stacked"]
+
+NONE = -1  # the label of what is not labelled
+
+
+@dataclasses.dataclass(frozen=True)
+class Encoded:
+    """An example as a model sees it.
+
+    Attributes:
+      tokens: token ids [n].
+      types: segments of the tokens [n].
+      label: class []; classes of the tokens [n], `NONE` but for the first one of each word; or
+        first and last token of the answer [2].
+      words: characters (first, behind the last) of the context that the word of each token has,
+        [n, 2], of a span.
+    """
+
+    tokens: np.ndarray
+    types: np.ndarray
+    label: np.ndarray
+    words: np.ndarray | None = None
+
+
+def labels_of(examples: Sequence[Example]) -> tuple[str, ...]:
+    """The labels of training examples, sorted; of spans none."""
+    found: set[str] = set()
+    for one in examples:
+        match one:
+            case Classified():
+                found.add(one.label)
+            case Tagged():
+                found.update(one.tags)
+    return tuple(sorted(found))
+
+
+@dataclasses.dataclass(frozen=True)
+class Encoder:
+    """Encodes examples of one task.
+
+    Attributes:
+      tokenizer: tokenizer of the model.
+      max_length: number of positions of the model.
+      labels: labels of the training examples.
+      cut: whether longer examples lose what is too long, instead of being refused.
+    """
+
+    tokenizer: Tokenizer
+    max_length: int
+    labels: tuple[str, ...]
+    cut: bool = False
+
+    def __call__(self, example: Example) -> Encoded:
+        """The example's tokens and labels.
+
+        Raises:
+          Invalid: it is too long, or its label was not in training.
+        """
+        match example:
+            case Classified():
+                label = np.array(self._number(example.label, example.where), np.int32)
+                a, *b = (self._ids(text) for text in example.texts)
+                a, b = self._fitted(a, b[0] if b else None, example.where)
+                return Encoded(*joined(a, b), label)
+            case Tagged():
+                return self._tagged(example)
+            case Span():
+                return self._span(example)
+
+    def _number(self, label: str, where: str) -> int:
+        if label not in self.labels:
+            raise Invalid(
+                f"{where}: the label {label!r} was not in training; there are "
+                f"{', '.join(self.labels)}"
+            )
+        return self.labels.index(label)
+
+    def _ids(self, text: str) -> np.ndarray:
+        return np.array(self.tokenizer.encode(text), np.int32)
+
+    def _fitted(self, a: np.ndarray, b: np.ndarray | None, where: str) -> Any:
+        """Both segments as they are, or without the end of the longer one."""
+        room = self.max_length - (2 if b is None else 3)
+        size = len(a) + (0 if b is None else len(b))
+        if size > room and not self.cut:
+            raise Invalid(
+                f"{where}: {size + self.max_length - room} tokens, and the model has "
+                f"{self.max_length} positions; give --cut, shorter examples, or a model with more"
+            )
+        if b is None:
+            return a[:room], None
+        while len(a) + len(b) > room:
+            a, b = (a[:-1], b) if len(a) > len(b) else (a, b[:-1])
+        return a, b
+
+    def _by_word(self, words: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+        """The tokens of words, and the number of the word of each."""
+        ids = [self._ids(word + " ") for word in words]  # sentencepiece drops the blank
+        numbers = np.repeat(np.arange(len(ids)), [len(x) for x in ids])
+        return np.concatenate(ids), numbers
+
+    def _tagged(self, example: Tagged) -> Encoded:
+        tags = [self._number(tag, example.where) for tag in example.tags]
+        ids, numbers = self._by_word(example.words)
+        ids, _ = self._fitted(ids, None, example.where)
+        numbers = numbers[: len(ids)]
+        first = np.diff(numbers, prepend=-1) != 0
+        label = np.where(first, np.array(tags)[numbers], NONE)
+        return Encoded(*joined(ids), np.pad(label, 1, constant_values=NONE).astype(np.int32))
+
+    def _span(self, example: Span) -> Encoded:
+        places = [found.span() for found in re.finditer(r"\S+", example.context)]
+        ids, numbers = self._by_word([example.context[a:b] for a, b in places])
+        question, ids = self._fitted(self._ids(example.question), ids, example.where)
+        before = len(question) + 2  # [CLS] question [SEP]
+        words = np.zeros((before + len(ids) + 1, 2), np.int32)
+        words[before:-1] = np.array(places)[numbers[: len(ids)]]
+        label = np.zeros(2, np.int32)  # [CLS]: no answer
+        if example.answers:
+            text, start = example.answers[0]
+            inside = (words[:, 0] < start + len(text)) & (words[:, 1] > start)
+            at = np.flatnonzero(inside[before:-1]) + before
+            if len(at):
+                label = np.array([at[0], at[-1]], np.int32)
+            elif not self.cut:
+                raise Invalid(f"{example.where}: no word at the answer {text!r}")
+        return Encoded(*joined(question, ids), label, words)
+
+
+def stacked(rows: Sequence[Encoded], length: int, count: int) -> dict[str, np.ndarray]:
+    """Rows as arrays [count, …], padded to a length; rows without an example have no label."""
+    tokens, types = (np.full((count, length), PAD, np.int32) for _ in range(2))
+    per_token = rows[0].label.shape == rows[0].tokens.shape
+    shape = (length,) if per_token else rows[0].label.shape
+    label = np.full((count, *shape), NONE, np.int32)
+    for i, row in enumerate(rows):
+        tokens[i, : len(row.tokens)], types[i, : len(row.types)] = row.tokens, row.types
+        if per_token:
+            label[i, : len(row.label)] = row.label
+        else:
+            label[i] = row.label
+    return {"tokens": tokens, "types": types, "label": label}

@@ -1,0 +1,112 @@
+"""Tasks that are made of any text, so that nothing need be labelled by hand.
+
+    order      is the line as it was written, or are two words beside each other swapped?
+    follows    does the second line follow the first one, or is it of another document?
+    spelling   which words have two letters beside each other swapped? (tags)
+
+The test lines are of the last documents, which `pretrain` holds out as well.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from attnlab.data.lines import read_blocks
+from attnlab.runs.errors import Invalid
+from experiments.finetune.examples import Classified, Example, Tagged
+
+__all__ = ["MADE", "TASK_OF", "examples"]
+
+TASK_OF = {"order": "classify", "follows": "classify", "spelling": "tag"}
+MADE = tuple(TASK_OF)
+FEWEST = 4  # words of a line, so that it says something
+
+Documents = Sequence[Sequence[str]]
+
+
+def examples(
+    kind: str, path: Path, *, train: int, test: int, held_out: float
+) -> dict[str, list[Example]]:
+    """The examples of each split: "train", "dev" and "test".
+
+    Args:
+      kind: kind of task, one of `MADE`.
+      path: path of a text: a sentence a line, blank lines between documents.
+      train: number of examples to train on.
+      test: number of examples to test on, and as many to choose a checkpoint on.
+      held_out: share of the documents, the last ones, to make the test and dev examples of.
+
+    Raises:
+      Invalid: the text is too short for that.
+    """
+    documents = [lines for _, lines in read_blocks(path)]
+    last = max(1, round(held_out * len(documents)))
+    middle = len(documents) - last // 2
+    parts = {
+        "train": (documents[:-last], train),
+        "dev": (documents[-last:middle], test),
+        "test": (documents[middle:], test),
+    }
+    found = {}
+    for name, (some, count) in parts.items():
+        rng = random.Random(f"{kind} {name}")
+        places = [
+            (d, i)
+            for d, lines in enumerate(some)
+            for i, line in enumerate(lines)
+            if len(line.split()) >= FEWEST and (kind != "follows" or i + 1 < len(lines))
+        ]
+        if len(places) < count:
+            raise Invalid(
+                f"{path}: {len(places)} lines for {count} {name} examples of {kind}; give fewer, "
+                "or a longer text"
+            )
+        chosen = rng.sample(places, count)
+        found[name] = [_MAKE[kind](some, d, i, rng, f"{path}, {name}") for d, i in chosen]
+    return found
+
+
+def _order(documents: Documents, d: int, i: int, rng: random.Random, where: str) -> Example:
+    words = documents[d][i].split()
+    swapped = rng.random() < 0.5
+    if swapped:
+        places = [k for k in range(len(words) - 1) if words[k] != words[k + 1]]
+        if places:
+            k = rng.choice(places)
+            words[k], words[k + 1] = words[k + 1], words[k]
+    return Classified((" ".join(words),), "swapped" if swapped else "written", where)
+
+
+def _follows(documents: Documents, d: int, i: int, rng: random.Random, where: str) -> Example:
+    follows = rng.random() < 0.5
+    second = documents[d][i + 1]
+    if not follows:
+        other = rng.randrange(len(documents) - 1)
+        second = rng.choice(documents[other + (other >= d)])
+    return Classified((documents[d][i], second), "follows" if follows else "other", where)
+
+
+def _spelling(documents: Documents, d: int, i: int, rng: random.Random, where: str) -> Example:
+    words, tags = documents[d][i].split(), []
+    for w, word in enumerate(words):
+        pairs = zip(word, word[1:], strict=False)
+        places = [
+            k
+            for k, (x, y) in enumerate(pairs)
+            if x.isalpha() and y.isalpha() and x.lower() != y.lower()
+        ]
+        wrong = bool(places) and rng.random() < 0.3
+        if wrong:
+            k = rng.choice(places)
+            words[w] = word[:k] + word[k + 1] + word[k] + word[k + 2 :]
+        tags.append("wrong" if wrong else "right")
+    return Tagged(tuple(words), tuple(tags), where)
+
+
+_MAKE: dict[str, Callable[[Documents, int, int, random.Random, str], Example]] = {
+    "order": _order,
+    "follows": _follows,
+    "spelling": _spelling,
+}

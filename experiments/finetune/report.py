@@ -1,0 +1,231 @@
+"""The row of a training, and the report: scores over seeds, and what decides between two models."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+import statistics
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from matplotlib.figure import Figure
+
+from attnlab.runs import figure_files
+from attnlab.runs.markdown import markdown_table
+from attnlab.runs.palette import GRID, SERIES
+from experiments.finetune.settings import Settings
+
+__all__ = ["Row", "answer", "figure", "markdown"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """One training.
+
+    Attributes:
+      start: "tuned", "frozen" or "scratch".
+      pretraining: title of the pre-training; "" of a model from scratch.
+      seed: seed of the training.
+      parameters: number of parameters of the model.
+      step: number of the step with the smallest loss of the dev examples, whose parameters are
+        tested.
+      seconds: time of the training, with compilation and validation.
+      scores: shares of the test examples by measure; the first is the task's own.
+    """
+
+    start: str
+    pretraining: str
+    seed: int
+    parameters: int
+    step: int
+    seconds: float
+    scores: dict[str, Any]
+
+    @property
+    def title(self) -> str:
+        """The name in reports."""
+        return f"{self.start}: {self.pretraining}" if self.pretraining else self.start
+
+    def line(self) -> str:
+        """The row as a line for the terminal."""
+        return ", ".join(f"{name} {x:.1%}" for name, x in self.scores.items())
+
+
+def by_title(rows: Sequence[Row]) -> dict[str, list[Row]]:
+    """The rows of each model, one per seed."""
+    found: dict[str, list[Row]] = {}
+    for row in rows:
+        found.setdefault(row.title, []).append(row)
+    return found
+
+
+def measure_of(rows: Sequence[Row]) -> str:
+    """The name of the task's own measure."""
+    return next(iter(rows[0].scores))
+
+
+@dataclasses.dataclass(frozen=True)
+class Gap:
+    """How far one model is above another, by the seeds that both have.
+
+    Attributes:
+      gaps: difference of the scores, by seed.
+    """
+
+    gaps: tuple[float, ...]
+
+    @property
+    def mean(self) -> float:
+        """The mean gap."""
+        return statistics.fmean(self.gaps)
+
+    @property
+    def spread(self) -> float:
+        """Twice the standard error of the mean; infinite for one seed."""
+        count = len(self.gaps)
+        return 2 * statistics.stdev(self.gaps) / math.sqrt(count) if count > 1 else math.inf
+
+    @property
+    def decides(self) -> bool:
+        """Whether the gap is more than its spread."""
+        return abs(self.mean) > self.spread
+
+    def __str__(self) -> str:
+        if len(self.gaps) == 1:
+            return f"{100 * self.mean:+.1f} points (one seed has no spread)"
+        return f"{100 * self.mean:+.1f} ± {100 * self.spread:.1f} points"
+
+
+def gap(above: Sequence[Row], below: Sequence[Row]) -> Gap | None:
+    """The gap of two models; None if no seed is in both."""
+    sides = [{row.seed: next(iter(row.scores.values())) for row in some} for some in (above, below)]
+    both = sorted(sides[0].keys() & sides[1].keys())
+    return Gap(tuple(sides[0][s] - sides[1][s] for s in both)) if both else None
+
+
+def answer(rows: Sequence[Row]) -> str:
+    """Whether pre-training helps, and which one."""
+    models, measure = by_title(rows), measure_of(rows)
+    tuned = [title for title in models if title.startswith("tuned")]
+    said = []
+    if tuned and "scratch" in models:
+        best = max(tuned, key=lambda title: _mean(models[title]))
+        found = gap(models[best], models["scratch"])
+        if found is not None:
+            verdict = "No difference is seen"
+            if len(found.gaps) == 1:
+                verdict = "One seed decides nothing"
+            elif found.decides:
+                verdict = "Pre-training helps" if found.mean > 0 else "Pre-training harms"
+            said.append(f"{verdict}: {_name(best)} is {found} of {measure} from scratch")
+    else:
+        said.append("; ".join(f"{t}: {_written(some)} {measure}" for t, some in models.items()))
+    pairs = [(a, b) for a, b in itertools.combinations(tuned, 2)]
+    found_pairs = [(a, b, gap(models[a], models[b])) for a, b in pairs]
+    decided = [(a, b, g) for a, b, g in found_pairs if g is not None and g.decides]
+    for a, b, g in decided:
+        said.append(f"{_name(a)} is {g} from {_name(b)}")
+    if pairs and not decided:
+        said.append("between the pre-trainings no difference is more than its spread")
+    return "; ".join(said) + "."
+
+
+def figure(rows: Sequence[Row]) -> Figure:
+    """The score of every training, a line a model: a mark a seed, a bar at the mean."""
+    models = by_title(rows)
+    with figure_files.style():
+        found = Figure(figsize=(7.2, 0.8 + 0.42 * len(models)), layout="constrained")
+        axes = found.subplots()
+        for i, some in enumerate(models.values()):
+            color, marker = SERIES[("tuned", "frozen", "scratch").index(some[0].start)]
+            scores = [100 * next(iter(row.scores.values())) for row in some]
+            axes.plot(scores, [i] * len(some), marker, color=color, markersize=5, alpha=0.7)
+            axes.plot([statistics.fmean(scores)] * 2, [i - 0.3, i + 0.3], color=color)
+        axes.set_yticks(range(len(models)), list(models))
+        axes.set_ylim(len(models) - 0.5, -0.5)
+        axes.set_xlabel(f"{measure_of(rows)}, test (%)")
+        axes.grid(axis="x", color=GRID, linewidth=0.7)
+        axes.set_axisbelow(True)
+    return found
+
+
+def markdown(
+    rows: Sequence[Row],
+    *,
+    settings: Settings,
+    text: str,
+    to_come: Sequence[str],
+    command: str,
+    where: str,
+) -> str:
+    """The whole report.
+
+    Args:
+      rows: rows so far.
+      settings: settings of the run.
+      text: words for the examples and the steps.
+      to_come: names of the trainings that are not done yet.
+      command: command line that gives this report again.
+      where: table of the machines and revisions that the rows are from.
+    """
+    parts = [
+        "# Fine-tuning of BERT",
+        f"**{answer(rows)}**",
+        f"{text} The parameters with the smallest loss of the dev examples are tested. `tuned`"
+        " trains all of a pre-trained model, `frozen` a classifier on its states, `scratch` a model"
+        " of the same sizes that was not pre-trained. Scores are mean ± standard deviation over"
+        " seeds. A gap is that of the scores of the same seeds, ± twice its standard error; it is"
+        " *decided* where it is more than that.",
+        _results(rows),
+        "![Scores of all seeds](scores.svg)",
+        *([f"Not done yet: {', '.join(to_come)}."] if to_come else []),
+        *_gaps(rows),
+        "## Where",
+        f"    {command}",
+        where,
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def _name(title: str) -> str:
+    return title.partition(": ")[2] or title
+
+
+def _mean(rows: Sequence[Row], measure: str | None = None) -> float:
+    name = measure or measure_of(rows)
+    return statistics.fmean(row.scores[name] for row in rows)
+
+
+def _written(rows: Sequence[Row], measure: str | None = None) -> str:
+    name = measure or measure_of(rows)
+    values = [row.scores[name] for row in rows]
+    said = f"{statistics.fmean(values):.1%}"
+    return said + (f" ± {statistics.stdev(values):.1%}" if len(values) > 1 else "")
+
+
+def _results(rows: Sequence[Row]) -> str:
+    names = list(rows[0].scores)
+    cells = [
+        [
+            title,
+            f"{len(some)}",
+            *(_written(some, name) for name in names),
+            f"{statistics.fmean(row.step for row in some):.0f}",
+            f"{statistics.fmean(row.seconds for row in some) / 60:.1f}",
+        ]
+        for title, some in by_title(rows).items()
+    ]
+    return markdown_table(["model", "seeds", *names, "best at step", "minutes"], cells)
+
+
+def _gaps(rows: Sequence[Row]) -> Iterator[str]:
+    cells = []
+    for (a, some), (b, others) in itertools.combinations(by_title(rows).items(), 2):
+        found = gap(some, others)
+        if found is not None:
+            decided = "decided" if found.decides else "not decided"
+            cells.append([f"{a} − {b}", str(len(found.gaps)), str(found), decided])
+    if cells:
+        yield "## Between two models"
+        yield markdown_table(["gap", "seeds", measure_of(rows), ""], cells)

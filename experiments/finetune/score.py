@@ -1,0 +1,117 @@
+"""What a fine-tuned model gets right: accuracy, F1 of entities, exact match and F1 of answers."""
+
+from __future__ import annotations
+
+import collections
+import re
+import string
+from collections.abc import Sequence
+
+import numpy as np
+
+from experiments.finetune.encode import NONE, Encoded
+from experiments.finetune.examples import Span
+
+__all__ = ["answer_of", "entities", "of_classes", "of_spans", "of_tags"]
+
+LONGEST = 30  # tokens of an answer, as in the released code
+
+
+def of_classes(logits: np.ndarray, rows: Sequence[Encoded]) -> dict[str, float]:
+    """The share of right classes; logits [n, C]."""
+    right = logits.argmax(-1) == np.array([row.label for row in rows])
+    return {"accuracy": float(right.mean())}
+
+
+def of_tags(
+    logits: Sequence[np.ndarray], rows: Sequence[Encoded], labels: Sequence[str]
+) -> dict[str, float]:
+    """The share of right tags, and the F1 of entities, or of the rarest tag without any.
+
+    Args:
+      logits: logits [T, C] of each row.
+      rows: examples.
+      labels: names of the tags; those that begin with "B-" or "I-" are parts of entities.
+    """
+    right = total = 0
+    found: collections.Counter[str] = collections.Counter()
+    has_entities = any(label.startswith(("B-", "I-")) for label in labels)
+    counts = np.bincount(
+        np.concatenate([row.label[row.label != NONE] for row in rows]), minlength=len(labels)
+    )
+    rarest = int(counts.argmin())
+    for scores, row in zip(logits, rows, strict=True):
+        at = np.flatnonzero(row.label != NONE)
+        wanted, chosen = row.label[at], scores[at].argmax(-1)
+        right, total = right + int((wanted == chosen).sum()), total + len(at)
+        if has_entities:
+            named = ([labels[i] for i in some] for some in (wanted, chosen))
+        else:  # each word of the rarest tag is an entity
+            named = (
+                ["B-rarest" if i == rarest else "O" for i in some] for some in (wanted, chosen)
+            )
+        sides = [entities(tags) for tags in named]
+        found.update(wanted=len(sides[0]), chosen=len(sides[1]), both=len(sides[0] & sides[1]))
+    f1 = 2 * found["both"] / max(found["wanted"] + found["chosen"], 1)
+    return {"f1": f1, "accuracy": right / total}
+
+
+def entities(tags: Sequence[str]) -> set[tuple[int, int, str]]:
+    """(first word, word behind the last, kind) of each entity, in IOB1 or IOB2.
+
+    >>> sorted(entities(["B-PER", "I-PER", "O", "I-LOC", "B-LOC"]))
+    [(0, 2, 'PER'), (3, 4, 'LOC'), (4, 5, 'LOC')]
+    """
+    found, start = set(), 0
+    kinds = [tag.partition("-")[2] if tag != "O" else "" for tag in tags] + [""]
+    for i in range(1, len(kinds)):
+        if kinds[i] != kinds[i - 1] or (i < len(tags) and tags[i].startswith("B-")):
+            if kinds[i - 1]:
+                found.add((start, i, kinds[i - 1]))
+            start = i
+    return found
+
+
+def of_spans(
+    logits: Sequence[np.ndarray], rows: Sequence[Encoded], examples: Sequence[Span]
+) -> dict[str, float]:
+    """F1 of words and exact match with the nearest right answer (Rajpurkar et al. 2016, §6.1).
+
+    Args:
+      logits: logits [2, T] of first and last tokens, of each row.
+      rows: examples as they were encoded.
+      examples: examples.
+    """
+    f1, exact = [], []
+    for scores, row, example in zip(logits, rows, examples, strict=True):
+        found = _plain(answer_of(scores, row, example))
+        right = [_plain(text) for text, _ in example.answers] or [[]]
+        exact.append(max(found == one for one in right))
+        f1.append(max(_overlap(found, one) for one in right))
+    return {"f1": float(np.mean(f1)), "exact match": float(np.mean(exact))}
+
+
+def answer_of(scores: np.ndarray, row: Encoded, example: Span) -> str:
+    """The text of the likeliest span, "" where the first token says that there is none."""
+    assert row.words is not None
+    first, last = scores[0, :, None], scores[1, None]
+    length = np.arange(scores.shape[1])
+    size = length[None] - length[:, None]
+    both = np.where((size >= 0) & (size < LONGEST), first + last, -np.inf)
+    both[0, 1:] = -np.inf  # no answer, or one within the context
+    start, stop = np.unravel_index(both.argmax(), both.shape)
+    if start == 0:
+        return ""
+    return example.context[row.words[start, 0] : row.words[stop, 1]]
+
+
+def _plain(text: str) -> list[str]:
+    text = "".join(c for c in text.lower() if c not in string.punctuation)
+    return re.sub(r"\b(a|an|the)\b", " ", text).split()
+
+
+def _overlap(found: Sequence[str], right: Sequence[str]) -> float:
+    if not found or not right:
+        return float(found == right)
+    both = sum((collections.Counter(found) & collections.Counter(right)).values())
+    return 2 * both / (len(found) + len(right))

@@ -1,0 +1,160 @@
+"""What a user asks of `finetune`, checked before anything is made."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Collection
+from pathlib import Path
+
+from attnlab.runs.errors import Invalid
+from attnlab.runs.flags import flag, written
+from attnlab.training.flags import TrainFlags
+from attnlab.training.optimizers import OptimizerSettings
+from attnlab.training.pretrained import TOKENIZERS, BertSizes
+from experiments.finetune.made import MADE, TASK_OF
+
+__all__ = ["STARTS", "TASKS", "Settings"]
+
+TASKS = ("classify", "tag", "span")
+STARTS = ("tuned", "frozen", "scratch")
+_FILES = ("train_file", "dev_file", "test_file")
+_OF_MADE = ("input", "train_examples", "test_examples", "held_out")
+_SIZES = ("num_layers", "width", "hidden", "num_heads", "max_length")
+_OF_SCRATCH = ("tokenizer", "vocab_size", *_SIZES)
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings(TrainFlags):
+    """The flags of `finetune`, those of every training and its own."""
+
+    task: str = flag("classify", f"Kind of task: {', '.join(TASKS)}.", choices=TASKS)
+    train_file: str | None = flag(None, "Labelled examples to train on.", is_path=True)
+    dev_file: str | None = flag(
+        None, "Labelled examples to choose a checkpoint on, of the same shape.", is_path=True
+    )
+    test_file: str | None = flag(
+        None, "Labelled examples to test on. Without it: --dev_file.", is_path=True
+    )
+    columns: tuple[str, ...] = flag(
+        (),
+        "Names, or numbers without a header, of the columns with the text or both texts, and of "
+        "the label, the last. Without it: the usual ones of GLUE.",
+    )
+    made: str | None = flag(
+        None,
+        f"Task that is made of --input, in place of files: {', '.join(MADE)}.",
+        choices=MADE,
+    )
+    input: str | None = flag(None, "Text for --made, as `pretrain` has it.", is_path=True)
+    train_examples: int = flag(1000, "Examples of --made to train on.", least=1)
+    test_examples: int = flag(1000, "Examples of --made to test on.", least=1)
+    held_out: float = flag(
+        0.1, "Share of the documents that --made tests on, the last ones.", above=0, below=1
+    )
+    init_from: tuple[str, ...] = flag(
+        (), "Folders of runs of `pretrain`, whose models are trained on the task.", is_path=True
+    )
+    starts: tuple[str, ...] = flag(
+        (),
+        "What is trained: tuned (all of a pre-trained model), frozen (a classifier on its states), "
+        "scratch (a model that was not pre-trained). Without it: tuned,scratch, or scratch.",
+        choices=STARTS,
+    )
+    seeds: tuple[int, ...] = flag(
+        (0,),
+        "Seeds; each trains a model that was pre-trained with the same seed, if there are several.",
+        least=0,
+    )
+    epochs: int = flag(3, "Epochs, where --steps is not given; the paper has 2 to 4.", least=1)
+    batch_size: int = flag(32, "Number of examples in a step; the paper has 16 or 32.", least=1)
+    learning_rate: float = flag(
+        5e-5, "Learning rate at its peak; the paper has 5e-5, 3e-5 or 2e-5.", above=0
+    )
+    frozen_learning_rate: float = flag(
+        1e-2, "Learning rate of a frozen model's classifier.", above=0
+    )
+    cut: bool = flag(False, "Whether examples that are too long lose their end.")
+    tokenizer: str = flag(
+        "sentencepiece", "Of a run without --init_from: what a token is.", choices=TOKENIZERS
+    )
+    vocab_size: int = flag(2000, "Likewise: number of ids of sentencepiece.", least=5)
+    num_layers: int = flag(2, "Likewise: number of layers.", least=1)
+    width: int = flag(128, "Likewise: width of the model.", least=1)
+    hidden: int = flag(512, "Likewise: hidden width of the feed-forward networks.", least=1)
+    num_heads: int = flag(4, "Likewise: number of heads.", least=1)
+    max_length: int = flag(128, "Likewise: number of positions.", least=5)
+    cache_dir: str | None = flag(
+        None, "Folder of tokenizers and compiled programs. Without it: ~/.cache/attnlab."
+    )
+
+    def __post_init__(self) -> None:
+        """Checks each value, and whether they go together.
+
+        Raises:
+          Invalid: a value is not valid; the message begins with the flag.
+        """
+        super().__post_init__()
+        for name in ("seeds", "starts", "init_from"):
+            given = getattr(self, name)
+            if len(set(given)) < len(given):
+                raise Invalid(f"--{name}={written(given)}: give each once")
+        if self.made is None:
+            if self.train_file is None or self.dev_file is None:
+                raise Invalid("give --train_file and --dev_file, or --made=TASK and --input")
+        else:
+            if files := [name for name in _FILES if getattr(self, name) is not None]:
+                raise Invalid(f"--{files[0]}: --made={self.made} makes the examples; leave it out")
+            if self.input is None:
+                raise Invalid(f"--made={self.made}: needs --input, a text")
+            if self.columns:
+                raise Invalid(f"--columns={written(self.columns)}: a made task has no file")
+        if self.columns and (self.kind != "classify" or len(self.columns) not in (2, 3)):
+            raise Invalid(
+                f"--columns={written(self.columns)}: of classify, give TEXT,LABEL or "
+                "FIRST,SECOND,LABEL"
+            )
+        pretrained = [name for name in self.starts if name != "scratch"]
+        if pretrained and not self.init_from:
+            raise Invalid(f"--starts={pretrained[0]}: needs --init_from, a run of `pretrain`")
+        if self.num_workers:
+            raise Invalid(
+                f"--num_workers={self.num_workers}: examples are encoded at once; leave it out"
+            )
+
+    def check_named(self, named: Collection[str]) -> None:
+        """Refuses flags that would count for nothing."""
+        for name in sorted(named):
+            if name in _OF_MADE and self.made is None:
+                raise Invalid(f"--{name}={written(getattr(self, name))}: needs --made")
+            if name == "task" and self.made is not None and self.task != self.kind:
+                raise Invalid(f"--task={self.task}: --made={self.made} is {self.kind}")
+            if name in _OF_SCRATCH and self.init_from:
+                raise Invalid(
+                    f"--{name}={written(getattr(self, name))}: --init_from says it; leave it out"
+                )
+            if name == "frozen_learning_rate" and "frozen" not in self.started():
+                raise Invalid(f"--{name}={self.frozen_learning_rate:g}: needs --starts=frozen")
+
+    @property
+    def kind(self) -> str:
+        """The kind of task, also of one that is made."""
+        return self.task if self.made is None else TASK_OF[self.made]
+
+    def started(self) -> tuple[str, ...]:
+        """What is trained."""
+        return self.starts or (("tuned", "scratch") if self.init_from else ("scratch",))
+
+    def path_of(self, split: str) -> Path:
+        """The file of a split, "train", "dev" or "test"."""
+        path = getattr(self, f"{split}_file") or self.dev_file
+        assert path is not None
+        return Path(path)
+
+    def sizes(self) -> BertSizes:
+        """The sizes of a model that no run of `pretrain` gives."""
+        return BertSizes(**{name: getattr(self, name) for name in _SIZES})
+
+    def optimizer(self, *, frozen: bool, steps: int) -> OptimizerSettings:
+        """Adam as released, with a tenth of the steps as warm-up."""
+        rate = self.frozen_learning_rate if frozen else self.learning_rate
+        return OptimizerSettings.bert(rate, steps // 10)

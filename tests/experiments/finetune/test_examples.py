@@ -1,0 +1,182 @@
+import json
+
+import numpy as np
+import pytest
+
+from attnlab.data.tokenizers import Bytes
+from attnlab.runs.errors import Invalid
+from attnlab.tokens import BOS, EOS
+from experiments.finetune import made
+from experiments.finetune.encode import NONE, Encoder, labels_of, stacked
+from experiments.finetune.examples import Classified, Span, Tagged, read
+from experiments.finetune.score import answer_of, of_spans, of_tags
+
+SQUAD = {"question": "Who?", "context": "It was  Ann Lee, they say.",
+         "answers": {"text": ["Ann Lee"], "answer_start": [8]}}  # fmt: skip
+
+
+def file(tmp_path, name, text):
+    (tmp_path / name).write_text(text)
+    return tmp_path / name
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "columns"),
+    [
+        ("a.tsv", "index\tsentence1\tsentence2\tlabel\n7\ta b\tc\tyes\n8\td\te f\tno\n", ()),
+        ("b.tsv", "yes\t-\ta b\tc\nno\t-\td\te f\n", ("3", "4", "1")),
+        ("c.tsv", "x\ty\tz\na b\tc\tyes\nd\te f\tno\n", ("x", "y", "z")),
+        ("d.jsonl", '{"premise": "a b", "hypothesis": "c", "gold_label": "yes"}\n\n'
+         '{"premise": "d", "hypothesis": "e f", "gold_label": "no"}\n', ()),
+    ],
+)  # fmt: skip
+def test_sentences_and_pairs(tmp_path, name, text, columns):
+    found = read("classify", file(tmp_path, name, text), columns)
+    assert [(one.texts, one.label) for one in found] == [
+        (("a b", "c"), "yes"),
+        (("d", "e f"), "no"),
+    ]
+
+
+def test_one_sentence_has_one_segment(tmp_path):
+    (one,) = read("classify", file(tmp_path, "a.tsv", "sentence\tlabel\nab\t1\n"))
+    row = Encoder(Bytes(), 9, ("0", "1"))(one)
+    assert row.tokens.tolist() == [BOS, *Bytes().encode("ab"), EOS]
+    assert not row.types.any() and row.label == 1
+
+
+def test_words_have_their_tags_at_their_first_token(tmp_path):
+    text = "-DOCSTART- -X- O\n\nAnn NNP B-PER\nis VBZ O\n\nHo NNP B-PER\n"
+    first, second = read("tag", file(tmp_path, "a.conll", text))
+    assert (first.words, first.tags) == (("Ann", "is"), ("B-PER", "O"))
+    assert second.where.endswith("line 6")
+    labels = labels_of([first, second])
+    row = Encoder(Bytes(), 20, labels)(first)
+    at = np.flatnonzero(row.label != NONE)
+    assert at.tolist() == [1, 5] and [labels[row.label[i]] for i in at] == ["B-PER", "O"]
+    short = Encoder(Bytes(), 7, labels, cut=True)(first)
+    assert short.label.tolist() == row.label[:6].tolist() + [NONE]
+
+
+@pytest.mark.parametrize("nested", [True, False])
+def test_answers_are_found_again(tmp_path, nested):
+    text = json.dumps(SQUAD)
+    if nested:
+        answers = [{"text": "Ann Lee", "answer_start": 8}]
+        asked = [{"question": "Who?", "answers": answers},
+                 {"question": "When?", "answers": [], "is_impossible": True}]  # fmt: skip
+        paragraphs = [{"context": SQUAD["context"], "qas": asked}]
+        text = json.dumps({"data": [{"paragraphs": paragraphs}]}, indent=1)
+    examples = read("span", file(tmp_path, "a.json", text))
+    assert len(examples) == 1 + nested
+    rows = [Encoder(Bytes(), 50, ())(one) for one in examples]
+    assert rows[-1].label.tolist() == [0, 0] or not nested
+    logits = [np.full((2, len(row.tokens)), -9.0) for row in rows]
+    for scores, row in zip(logits, rows, strict=True):
+        scores[[0, 1], row.label] = 9
+    assert answer_of(logits[0], rows[0], examples[0]) == "Ann Lee,"
+    assert of_spans(logits, rows, examples) == {"f1": 1, "exact match": 1}
+    logits[0][1, rows[0].label[1]], logits[0][1, rows[0].label[0]] = -9, 9  # "Ann" alone
+    assert of_spans(logits[:1], rows[:1], examples[:1]) == {
+        "f1": pytest.approx(2 / 3),
+        "exact match": 0,
+    }
+
+
+@pytest.mark.parametrize(
+    ("task", "name", "text", "said"),
+    [
+        ("classify", "a.tsv", "sentence\tlabel\n\t1\n", "a.tsv, line 2: an empty text"),
+        ("classify", "a.tsv", "sentence\tlabel\nab\n", "line 2: 1 columns, and the first line has"),
+        ("classify", "a.tsv", "a\tb\nc\td\n", "line 2: columns a, b, of which none is known"),
+        ("classify", "a.jsonl", "[1]\n", "a.jsonl, line 1: not a JSON object"),
+        ("classify", "a.tsv", "sentence\tlabel\n", "there are no examples in it"),
+        ("tag", "a.conll", "Ann B\n\nis\n", "a.conll, line 3: a word without a tag"),
+        ("span", "a.json", '{"question": "q"}', "needs question, context and answers"),
+        ("span", "a.json", json.dumps(SQUAD | {"context": " "}), "line 1: an empty context"),
+        ("span", "a.json", json.dumps(SQUAD | {"context": "no"}), "has no 'Ann Lee' at character"),
+    ],
+)
+def test_bad_files_are_refused_in_one_line(tmp_path, task, name, text, said):
+    with pytest.raises(Invalid, match=said) as caught:
+        read(task, file(tmp_path, name, text))
+    assert "\n" not in str(caught.value)
+
+
+def test_what_a_model_cannot_read_is_refused():
+    encode = Encoder(Bytes(), 6, ("a", "b"))
+    with pytest.raises(
+        Invalid, match="x, line 3: the label 'c' was not in training; there are a, b"
+    ):
+        encode(Classified(("t",), "c", "x, line 3"))
+    with pytest.raises(Invalid, match="x: 8 tokens, and the model has 6 positions; give --cut"):
+        encode(Classified(("abc", "de"), "a", "x"))
+    cut = Encoder(Bytes(), 6, ("a", "b"), cut=True)(Classified(("abc", "de"), "a", "x"))
+    assert len(cut.tokens) == 6 and set(cut.types) == {0, 1}
+    with pytest.raises(Invalid, match="x: 7 tokens, and the model has 6"):
+        encode(Tagged(("ab", "c"), ("a", "a"), "x"))
+
+
+def test_rows_are_padded_and_filled_without_labels():
+    encode = Encoder(Bytes(), 9, ("a", "b"))
+    rows = [encode(Classified((text,), "b", "")) for text in ("x", "yz")]
+    batch = stacked(rows, 5, 3)
+    assert batch["tokens"].shape == (3, 5) and not batch["tokens"][2].any()
+    assert batch["label"].tolist() == [1, 1, NONE]
+    tagged = stacked([encode(Tagged(("x",), ("b",), ""))], 5, 2)["label"]
+    assert tagged.tolist() == [[NONE, 1, NONE, NONE, NONE], [NONE] * 5]
+
+
+def test_f1_of_tags_is_of_entities_or_of_the_rarest_tag():
+    def score(labels, wanted, chosen):
+        row = Encoder(Bytes(), 20, labels)(Tagged(tuple("abcd"), tuple(wanted), ""))
+        logits = np.zeros((len(row.tokens), len(labels)))
+        at = np.flatnonzero(row.label != NONE)
+        logits[at, [labels.index(tag) for tag in chosen]] = 1
+        return of_tags([logits], [row], labels)
+
+    found = score(("B-X", "I-X", "O"), ["B-X", "I-X", "O", "B-X"], ["B-X", "O", "O", "B-X"])
+    assert found == {"f1": 0.5, "accuracy": 0.75}  # one of two entities, of two that were said
+    found = score(("r", "w"), list("rwrw"), list("rwrr"))
+    assert found["accuracy"] == 0.75
+    rare = score(("r", "w"), list("rrrw"), list("rrww"))
+    assert rare["f1"] == pytest.approx(2 / 3)
+
+
+TEXT = "\n\n".join(
+    "\n".join(f"word{d} goes to line{i} of this{d * i} text" for i in range(5)) for d in range(30)
+)
+
+
+@pytest.mark.parametrize("kind", made.MADE)
+def test_made_tasks_are_of_the_text_and_always_the_same(tmp_path, kind):
+    path = file(tmp_path, "text", TEXT)
+    sizes = {"train": 60, "test": 8, "held_out": 0.3}
+    found = made.examples(kind, path, **sizes)
+    assert found == made.examples(kind, path, **sizes)
+    assert {name: len(some) for name, some in found.items()} == {"train": 60, "dev": 8, "test": 8}
+    lines = set(TEXT.split("\n"))
+    held_out = {f"word{d}" for d in range(21, 30)}
+    for name, some in found.items():
+        for one in some:
+            if kind == "spelling":
+                wrong = [a for a, tag in zip(one.words, one.tags, strict=True) if tag == "wrong"]
+                assert (" ".join(one.words) in lines) == (not wrong)
+            elif kind == "order":
+                assert (one.texts[0] in lines) == (one.label == "written")
+                assert " ".join(sorted(one.texts[0].split())) in {
+                    " ".join(sorted(line.split())) for line in lines
+                }
+                assert (name == "train") != any(w in held_out for w in one.texts[0].split())
+            else:
+                at = [TEXT.find(text) for text in one.texts]
+                assert (one.label == "follows") == (at[1] == at[0] + len(one.texts[0]) + 1)
+    with pytest.raises(Invalid, match=f"lines for 1000 train examples of {kind}; give fewer"):
+        made.examples(kind, path, train=1000, test=8, held_out=0.3)
+
+
+def test_spans_outside_of_what_was_cut_have_no_answer():
+    one = Span("Q", "aa bb cc", (("cc", 6),), "x")
+    with pytest.raises(Invalid, match="x: 13 tokens"):
+        Encoder(Bytes(), 8, ())(one)
+    assert Encoder(Bytes(), 8, (), cut=True)(one).label.tolist() == [0, 0]
