@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
-__all__ = ["SCALES", "Duplications", "Trainings", "Translations"]
+__all__ = ["SCALES", "Classifications", "Duplications", "Trainings", "Translations"]
 
 SCALES = ("cpu", "gpu")
 Lines = Sequence[Mapping[str, Any]]  # of a run's results.jsonl
@@ -111,4 +111,37 @@ class Duplications:
             for one in found
             if (one["attention"], one["evaluated"]) == (trained.replace("Full", "full"), evaluated)
             and one["hashing"] == one["evaluated_hashing"]
+        }
+
+
+@dataclasses.dataclass(frozen=True)
+class Classifications:
+    """One run of `long_range` for all rows.
+
+    Attributes:
+      task: name of the task.
+      mechanisms: attention by the name of the row.
+    """
+
+    task: str
+    mechanisms: Mapping[str, str]
+
+    experiment = "long_range"
+    of_text = False
+    scales = SCALES
+
+    @property
+    def rows(self) -> Sequence[str]:
+        return list(self.mechanisms)
+
+    def flags(self, row: str, scale: str) -> list[str]:
+        del row
+        listed = ",".join(self.mechanisms.values())
+        return [f"--preset={scale}", f"--tasks={self.task}", f"--mechanisms={listed}"]
+
+    def scores(self, row: str, found: Lines) -> dict[int, tuple[dict[str, float], Any]]:
+        return {
+            one["seed"]: ({"accuracy": 100 * one["accuracy"]}, one["environment"])
+            for one in found
+            if (one["task"], one["mechanism"]) == (self.task, self.mechanisms[row])
         }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -82,8 +83,18 @@ def report(
     if any(steps for steps, _ in variances.values()):
         figures["gradient_variance"] = _variance_figure(variances, looks)
         said["gradient_variance.svg"] = "Variance of the gradient over validation batches"
+    looked = {title: drawn.read(folder / one.folder) for title, (one, _) in shown.items()}
+    for models in _variants_of_a_model([one for title, (one, _) in shown.items() if looked[title]]):
+        panels = [
+            dataclasses.replace(pair, title=title)
+            for pairs in zip(*(looked[title] for title in models), strict=True)
+            for title, pair in zip(models, pairs, strict=True)
+        ]
+        file = f"alignments_{shown[models[0]][0].variant.model}"
+        figures[file] = alignment_figure(panels, title="The same targets, side by side")
+        said[f"{file}.svg"] = f"Where {' and '.join(models)} look, each pair side by side"
     for title, (one, _) in shown.items():
-        if alignments := drawn.read(folder / one.folder):
+        if alignments := looked[title]:
             file = f"alignment_{one.variant.name}"
             figures[file] = alignment_figure(alignments, title=f"{title}: weights")
             said[f"{file}.svg"] = f"Where {title} looks when it writes these targets"
@@ -143,6 +154,14 @@ def _looks(variants: Sequence[Variant]) -> dict[str, tuple[str, str]]:
         one.title: (colors[i % count], markers[(i + i // count) % count])
         for i, one in enumerate(variants)
     }
+
+
+def _variants_of_a_model(trainings: Sequence[Training]) -> list[list[str]]:
+    """The titles of each model that has several variants."""
+    found: dict[str, list[str]] = {}
+    for one in trainings:
+        found.setdefault(one.variant.model, []).append(one.variant.title)
+    return [titles for titles in found.values() if len(titles) > 1]
 
 
 def _notes(

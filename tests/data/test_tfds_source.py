@@ -26,6 +26,17 @@ class Plain(Pairs):
         yield from ((i, {"text": de, "label": "x"}) for i, de in enumerate(GERMAN))
 
 
+class Labelled(Pairs):
+    name = "labelled"
+    features = tfds.features.FeaturesDict(
+        {"text": tfds.features.Text(), "label": tfds.features.ClassLabel(names=["bad", "good"])}
+    )
+    supervised_keys = ("text", "label")
+
+    def _generate_examples(self):
+        yield from ((i, {"text": de, "label": i % 2}) for i, de in enumerate(GERMAN))
+
+
 @pytest.fixture(scope="module")
 def array_record(tmp_path_factory):
     data_dir = tmp_path_factory.mktemp("array_record")
@@ -154,3 +165,12 @@ def test_records_that_are_not_whole_are_refused(tfrecord):
     first.unlink()
     with pytest.raises(Invalid, match="no file .*-00000-of-00003; the data set is not whole"):
         open_tfds("pairs", split="train", data_dir=tfrecord)
+
+
+def test_a_class_is_its_number(tmp_path):
+    prepared(Labelled, tmp_path)
+    features = {"text": "text", "label": "label"}
+    source = open_tfds("labelled", split="train", data_dir=tmp_path, features=features)
+    found = sorted((source[i]["text"], source[i]["label"]) for i in range(len(source)))
+    assert found == sorted((text, str(i % 2)) for i, text in enumerate(GERMAN))
+    assert set(open_tfds("labelled", split="train", data_dir=tmp_path)[0]) == {"text"}

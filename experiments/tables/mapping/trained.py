@@ -8,7 +8,7 @@ from experiments.tables.beside import Beside
 from experiments.tables.lengths import LengthTable, TranslationsByLength
 from experiments.tables.mapping import britz
 from experiments.tables.trained import TrainedTable
-from experiments.tables.trainings import SCALES, Duplications, Translations
+from experiments.tables.trainings import SCALES, Classifications, Duplications, Translations
 
 __all__ = ["TRAINED"]
 
@@ -291,5 +291,21 @@ TRAINED: dict[str, Beside] = {
         note="A row is what a model was trained with and what it was evaluated with. Words have 31"
         " symbols at scale cpu, 511 in the paper; a model that hashes once is trained twice as"
         " long. The report of `duplication` has the paper's statements and what explains them.",
+    ),
+    "lra1": TrainedTable(
+        "ListOps: Tay et al. 2020, Table 1",
+        "lra2020_table1.csv",
+        "ListOps",
+        Classifications(
+            "listops",
+            {"Transformer": "full", "Local Attention": "window-16", "Reformer": "lsh-2"},
+        ),
+        score="accuracy",
+        base="Transformer",
+        not_comparable={"Reformer": "the paper's is another function"},
+        note="Of at most 256 tokens at scale cpu, of 2000 at scale gpu, as in the paper. Local"
+        " attention sees 16 tokens on either side, the paper's blocks. The paper's Reformer"
+        " multiplies logits by √d, has no masks and a constant hash key, and reshapes heads without"
+        " a transpose; ours is LSH attention.",
     ),
 }

@@ -14,12 +14,13 @@ import pytest
 from attnlab.runs import command_line, figure_files
 from attnlab.runs.errors import Invalid
 from experiments.duplication.settings import Settings as DuplicationSettings
+from experiments.long_range.settings import Settings as LongRangeSettings
 from experiments.tables import __main__ as experiment
 from experiments.tables import mapping, report, runs
 from experiments.tables.beside import Context
 from experiments.tables.settings import LANGUAGES, MULTI30K
 from experiments.tables.trained import Trained, TrainedTable
-from experiments.tables.trainings import Duplications, Translations
+from experiments.tables.trainings import Classifications, Duplications, Translations
 from experiments.translate import __main__ as translate
 from experiments.translate import training
 from experiments.translate.settings import Settings as TranslateSettings
@@ -40,7 +41,11 @@ def multi30k(tmp_path):
     return folder
 
 
-SETTINGS = {"translate": TranslateSettings, "duplication": DuplicationSettings}
+SETTINGS = {
+    "translate": TranslateSettings,
+    "duplication": DuplicationSettings,
+    "long_range": LongRangeSettings,
+}
 
 
 @pytest.mark.slow
@@ -57,7 +62,7 @@ def test_every_row_is_a_command_that_its_experiment_accepts(name, scale, multi30
             words, SETTINGS[words[0]], lambda chosen, _: found.append(chosen) or 0, doc=""
         )
         assert status == 0, row
-    if isinstance(TRAINED[name].trainings, Duplications):
+    if not isinstance(TRAINED[name].trainings, Translations):
         assert len(set(found)) == 1, "one run for all rows"
     else:
         paper = TRAINED[name].paper(report.published([name])[name])
@@ -88,6 +93,17 @@ def test_a_duplication_is_read_by_what_it_was_trained_and_evaluated_with():
         1: ({"accuracy": pytest.approx(2.5)}, 1),
     }
     assert read("LSH-1, full", rows)[0] == ({"accuracy": 50.0}, 0)
+
+
+def test_a_classification_is_read_by_its_task_and_mechanism():
+    rows = [
+        {"task": task, "mechanism": name, "seed": 3, "accuracy": share, "environment": name}
+        for task, name, share in (("text", "full", 0.5), ("listops", "full", 0.25))
+    ]
+    read = Classifications("listops", {"Transformer": "full", "Reformer": "lsh-2"})
+    assert read.scores("Transformer", rows) == {3: ({"accuracy": 25.0}, "full")}
+    assert read.scores("Reformer", rows) == {}
+    assert read.flags("Reformer", "gpu")[-1] == "--mechanisms=full,lsh-2"
 
 
 def test_a_table_with_several_columns_has_a_row_for_each():

@@ -209,6 +209,8 @@ def test_each_seed_and_each_variant_has_a_folder_and_a_row(tmp_path, monkeypatch
     ):
         assert text in written
     assert {"alignment_luong-score-dot", "alignment_luong-score-concat"} < set(drawn)
+    panels = len(drawn["alignment_luong-score-dot"].axes) - 1  # and a color bar
+    assert len(drawn["alignments_luong"].axes) == 2 * panels + 1
     first, second = (
         [row["nll"] for row in read_metrics(folder / f"luong-score-dot-seed{seed}")]
         for seed in (0, 2)

@@ -1,0 +1,101 @@
+"""ListOps: its grammar, its values, and the statistics of the released generator."""
+
+import random
+import statistics
+
+import pytest
+
+from attnlab.data.listops import CLASSES, VOCABULARY, ListOps, encode, value
+from attnlab.tokens import NUM_SPECIAL
+
+SHORT = {"min_length": 20, "max_length": 100}
+
+
+def released(draw, depth, max_depth=10, max_args=10):
+    """A node as the released program draws it, as tokens: a recursion without any early end."""
+    chance = draw.random() if depth < max_depth else 1
+    if chance > 0.25:
+        return [str(draw.choice(range(10)))]
+    count = draw.randint(2, max_args)
+    arguments = [released(draw, depth + 1, max_depth, max_args) for _ in range(count)]
+    operator = draw.choice(["[MIN", "[MAX", "[MED", "[SM"])
+    return [operator, *(token for one in arguments for token in one), "]"]
+
+
+def depth_of(tokens):
+    depth = most = 0
+    for token in tokens:
+        depth += (token[0] == "[") - (token == "]")
+        most = max(most, depth)
+    return most
+
+
+def numbers(tokens):
+    """What is compared: length, depth, shares of digits and of each operator, arguments."""
+    count = len(tokens)
+    operators = [token for token in tokens if token[0] == "["]
+    found = {"length": count, "depth": depth_of(tokens)}
+    found["digits"] = sum(token.isdigit() for token in tokens) / count
+    found["arguments"] = (count - 2 * len(operators) + len(operators) - 1) / len(operators)
+    return found | {name: operators.count(name) / len(operators) for name in ("[MIN", "[SM")}
+
+
+def test_statistics_are_those_of_the_released_generator():
+    draw = random.Random(0)
+    theirs = []
+    while len(theirs) < 400:
+        tokens = released(draw, 1)
+        if SHORT["min_length"] <= len(tokens) <= SHORT["max_length"]:
+            theirs.append(numbers(tokens))
+    source = ListOps(**SHORT, size=400)
+    ours = [numbers(source[i]["text"].split()) for i in range(400)]
+    for name in ours[0]:
+        a, b = ([one[name] for one in some] for some in (ours, theirs))
+        error = ((statistics.variance(a) + statistics.variance(b)) / 400) ** 0.5
+        assert abs(statistics.fmean(a) - statistics.fmean(b)) < 4 * error, name
+
+
+def test_labels_are_the_values_of_the_texts():
+    source = ListOps(**SHORT, size=60)
+    labels = set()
+    for i in range(60):
+        example = source[i]
+        tokens = example["text"].split()
+        assert SHORT["min_length"] <= len(tokens) <= SHORT["max_length"]
+        assert value(example["text"]) == example["label"] and depth_of(tokens) <= 9
+        labels.add(example["label"])
+    assert len(labels) > 7
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("[MIN 3 4 ]", 3),
+        ("[MAX 3 4 ]", 4),
+        ("[MED 1 4 ]", 2),
+        ("[SM 9 [MAX 1 8 ] 5 ]", 2),
+        ("7", 7),
+    ],
+)
+def test_operators(text, found):
+    """The median of an even number of digits is cut to a whole one."""
+    assert value(text) == found
+
+
+def test_an_example_depends_on_seed_and_index_alone():
+    one, other = ListOps(**SHORT), ListOps(**SHORT, seed=1)
+    assert one[7] == ListOps(**SHORT)[7] != other[7]
+    with pytest.raises(IndexError, match="example 3 of 3"):
+        ListOps(**SHORT, size=3)[3]
+
+
+def test_ids_are_behind_the_special_ones():
+    assert encode("[MAX 0 9 ]") == [NUM_SPECIAL + i for i in (11, 0, 9, len(VOCABULARY) - 1)]
+    assert CLASSES == 10 and len(VOCABULARY) == 15
+
+
+@pytest.mark.parametrize("sizes", [(3, 9), (9, 8), (900, 999)])
+def test_lengths_that_cannot_be_are_refused(sizes):
+    depth = 3 if sizes[0] == 900 else 10
+    with pytest.raises(ValueError, match="ListOps needs 4 ≤ min_length ≤ max_length, .* got"):
+        ListOps(*sizes, max_depth=depth)

@@ -1,0 +1,112 @@
+"""`long_range` from its flags to its report."""
+
+import dataclasses
+import json
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from attnlab.models.classifier import EncoderClassifier
+from attnlab.models.transformer import TransformerConfig
+from attnlab.runs import figure_files
+from attnlab.runs.errors import Invalid
+from experiments.long_range import __main__ as experiment
+from experiments.long_range import mechanisms, report
+from experiments.long_range.examples import batches, fixed_batches, majority, open_examples
+from experiments.long_range.settings import PRESETS, Settings
+from tests.daily import daily
+from tests.experiments import tiny
+
+SIZES = {"length": 24, "min_length": 4, "width": 8, "hidden": 8, "num_heads": 2, "num_layers": 1}
+SIZES |= {"test_examples": 5, "batch_size": 4}
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"tasks": ("image",)}, "--tasks=image: no 'image'; valid: listops, text, retrieval"),
+        ({"mechanisms": ("lsh",)}, "--mechanisms: no 'lsh'; valid: full, additive, "),
+        ({"mechanisms": ("full", "full")}, "--mechanisms=full,full: give each once"),
+        ({"num_heads": 5}, "--width=64 --num_heads=5: give heads that divide it"),
+        ({"min_length": 256}, "--min_length=256: examples have at most 255 tokens beside [CLS]"),
+        ({"tasks": ("text",)}, "--tasks=text needs data: give --train_file and --test_file, or"),
+        ({"train_file": "a.tsv"}, "--train_file=a.tsv: only text reads data; add it to --tasks"),
+        ({"num_workers": 1}, "--num_workers=1: examples are drawn here; leave it out"),
+    ],
+)
+def test_refuses_bad_settings(changed, message):
+    with pytest.raises(Invalid) as refused:
+        Settings(**changed)
+    assert str(refused.value).startswith(message) and "\n" not in str(refused.value)
+
+
+def test_presets_are_flags():
+    names = {field.name for field in dataclasses.fields(Settings)}
+    assert all(names >= set(values) for values in PRESETS.values())
+    assert Settings(**PRESETS["gpu"]).length == 2000
+
+
+NAMES = ("full", "additive", "concat", "cosine", "general", "hard", "window-3", "lsh-2")
+
+
+@pytest.mark.parametrize("name", daily(NAMES, "hard"))
+def test_every_mechanism_classifies(name):
+    mechanisms.require_mechanism(name)
+    config = TransformerConfig(19, num_layers=1, width=8, hidden=8, num_heads=2, dropout_rate=0.0)
+    model = EncoderClassifier(config, 3, attention=mechanisms.attention(name, config, 4))
+    tokens = jnp.array([[1, 5, 6, 7, 0], [1, 8, 0, 0, 0]])
+    variables = jax.eval_shape(model.init, jax.random.key(0), tokens)
+    rngs = {stream: jax.random.key(0) for stream in mechanisms.streams(name)}
+    logits = jax.eval_shape(
+        lambda variables: model.apply(variables, tokens, deterministic=False, rngs=rngs), variables
+    )
+    assert logits.shape == (2, 3)
+
+
+@pytest.mark.parametrize("task", ["listops", "retrieval"])
+def test_splits_share_no_example_and_a_last_batch_is_filled(task):
+    examples = open_examples(task, Settings(**SIZES))
+    splits = examples.splits(0)
+    assert splits["train"][0] != splits["validation"][0] != splits["test"][0]
+    assert splits["train"][0] != examples.splits(1)["train"][0]
+    found = fixed_batches(examples, "test", 4)
+    assert [list(batch["label"] >= 0) for batch in found] == [[True] * 4, [True] + [False] * 3]
+    assert 0 < majority(found) <= 1
+    batch = next(iter(batches(examples, 0, 4)))
+    assert batch["tokens"].shape == ((4, 24) if task == "listops" else (4, 2, 24))
+    assert (batch["tokens"][..., 0] == 1).all() and batch["tokens"].max() < examples.vocab_size
+
+
+def test_a_run_from_files_to_its_report(monkeypatch, tmp_path):
+    monkeypatch.setattr(figure_files, "save", tiny.save_nothing)
+    lines = [f"{label}\t{word * 5}" for label, word in (("pos", "ab"), ("neg", "yz"))]
+    for name, count in (("train", 12), ("test", 3)):
+        (tmp_path / f"{name}.tsv").write_text("\n".join(lines * count) + "\n")
+    files = [f"--{name}_file={tmp_path / name}.tsv" for name in ("train", "test")]
+    flags = [f"--{name}={x}" for name, x in SIZES.items()]
+    flags += ["--steps=12", "--log_every=6", "--validate_every=6", "--learning_rate=0.02"]
+    flags += ["--warmup_steps=1", f"--output_dir={tmp_path / 'out'}", "--mechanisms=window-2"]
+    status, out, err = tiny.run(experiment, "--tasks=text", *files, *flags, "--pooling=mean")
+    assert (status, err) == (0, "")
+    (folder,) = (tmp_path / "out").iterdir()
+    (row,) = map(json.loads, (folder / "results.jsonl").read_text().splitlines())
+    assert row["accuracy"] == 1.0 and row["majority"] == 0.5 and row["memory"] > 1e4
+    text = " ".join((folder / "report.md").read_text().split())
+    assert "| text | window-2 | 100.0 | Local Attention | 52.98 |" in text
+    assert "0 of 1 trainings to run" in tiny.run(experiment, f"--resume={folder}")[1]
+
+    (tmp_path / "test.tsv").write_text("strange\tab\n")
+    status, _, err = tiny.run(experiment, "--tasks=text", *files, *flags)
+    assert status == 2 and "has the label 'strange', which was not in training: neg, pos" in err
+
+
+def test_the_report_says_whose_reformer_it_is():
+    row = report.Row("listops", "full", 0, 9, 1, 60.0, 2.0, 10**6, 0.25, 0.2, {})
+    faster = dataclasses.replace(row, mechanism="lsh-2", steps_per_second=3.0, accuracy=0.3)
+    text = report.markdown(
+        [row, faster], settings=Settings(), to_come=["x"], command="c", where="w"
+    )
+    assert "*Reformer* is another function" in text and "Not done yet: x." in text
+    assert "| lsh-2 | 30.0 | Reformer | 37.27 | 1.50 | 0.54 to 0.79 |" in " ".join(text.split())
+    assert report.answer([row, faster]) == "listops: lsh-2 30.0%, full 25.0%."

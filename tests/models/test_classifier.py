@@ -1,0 +1,59 @@
+"""The classifier of long inputs: what is pooled, and pairs."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from attnlab import routes
+from attnlab.models.classifier import EncoderClassifier
+from attnlab.models.transformer import TransformerConfig, TransformerEncoder
+
+pytestmark = pytest.mark.usefixtures("quick_compile")
+
+CONFIG = TransformerConfig(11, num_layers=1, width=6, hidden=7, num_heads=2, dropout_rate=0.0)
+DENSE = CONFIG.attention(routes.AllPairs("dense"))
+TOKENS = jnp.array([[1, 5, 6, 7, 0], [1, 8, 0, 0, 0]])
+
+
+def logits_of(pooling, tokens):
+    """Logits and, from the same variables, those of the equations."""
+    model = EncoderClassifier(CONFIG, 3, pooling, DENSE)
+    variables = model.init(jax.random.key(0), tokens)
+    params = jax.tree.map(np.asarray, variables["params"])
+    encoder = TransformerEncoder(CONFIG, DENSE)
+
+    def state(row):
+        row = row[row != 0]
+        states = encoder.apply({"params": params["encoder"]}, row[None])[0]
+        return np.asarray(states[0] if pooling == "first" else states.mean(0))
+
+    def head(x):
+        for name in ("hidden", "classes"):
+            x = x @ params[name]["kernel"] + params[name]["bias"]
+            x = np.maximum(x, 0) if name == "hidden" else x
+        return x
+
+    return model.apply(variables, tokens), state, head
+
+
+@pytest.mark.parametrize("pooling", ["first", "mean"])
+def test_padding_is_not_pooled(pooling):
+    got, state, head = logits_of(pooling, TOKENS)
+    assert got.dtype == jnp.float32
+    for logits, row in zip(got, TOKENS, strict=True):
+        np.testing.assert_allclose(logits, head(state(row)), rtol=1e-4, atol=1e-5)
+
+
+def test_a_pair_is_compared_by_its_states():
+    pair = jnp.stack([TOKENS, TOKENS[::-1]], 1)
+    got, state, head = logits_of("mean", pair)
+    one, two = map(state, TOKENS)
+    for logits, (a, b) in zip(got, ((one, two), (two, one)), strict=True):
+        true = head(np.concatenate([a, b, a * b, a - b]))
+        np.testing.assert_allclose(logits, true, rtol=1e-4, atol=1e-5)
+
+
+def test_an_unknown_pooling_is_refused():
+    with pytest.raises(ValueError, match="pooling must be one of 'first', 'mean'; got 'max'"):
+        EncoderClassifier(CONFIG, 3, "max").init(jax.random.key(0), TOKENS)
