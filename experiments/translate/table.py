@@ -154,9 +154,13 @@ def results(rows: Sequence[Row]) -> str:
         "tokens/s": [
             "" if row.tokens_per_second is None else f"{row.tokens_per_second:,.0f}" for row in rows
         ],
-        "brevity penalty": [f"{row.bleu.brevity_penalty:.3f}" if row.bleu else "" for row in rows],
         **{name: [_score(name, [row]) for row in rows] for name in _SCORES},
     }
+    # It says something of the BLEU before it, and is no score.
+    penalties = [f"{row.bleu.brevity_penalty:.3f}" if row.bleu else "" for row in rows]
+    before = list(cells).index("BLEU") + 1
+    columns = list(cells.items())
+    cells = dict([*columns[:before], ("brevity penalty", penalties), *columns[before:]])
     models = by_model(rows)
     if max(map(len, models.values())) == 1:
         return _filled(cells)
