@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import jax
 
@@ -10,6 +10,7 @@ from attnlab.runs import command_line, loop, provenance
 from attnlab.runs.folder import Folder
 from attnlab.runs.rows import Rows
 from attnlab.training.flags import FREE
+from attnlab.training.pretrained import Pretrained
 from attnlab.training.run import keep_compiled, run_training
 from attnlab.training.tensorboard import require_tensorboard
 from experiments import finetune
@@ -96,7 +97,7 @@ def run(settings: Settings, folder: Folder) -> int:
             found,
             settings=settings,
             text=f"{what} ({settings.kind}): {counts} examples, {steps:,} steps of "
-            f"{settings.batch_size}.",
+            f"{settings.batch_size}. {begun_from(models)}",
             to_come=[str(cell) for cell in asked if keys[cell] not in rows.kept],
             command=command_line.command("finetune", Settings, settings.as_json()),
             where=provenance.table([one.where for one in kept]),
@@ -114,6 +115,18 @@ def run(settings: Settings, folder: Folder) -> int:
         keys=lambda cell: [(cell.start, cell.pretraining, cell.seed)],
     )
     return loop.run(job, asked, folder, rows, where=rows.environment["device"])
+
+
+def begun_from(models: Mapping[str, Mapping[int, Pretrained]]) -> str:
+    """Words for what the spread over seeds has of the pre-training; "" where there is none."""
+    if not models:
+        return ""
+    if all(len(by_seed) > 1 for by_seed in models.values()):
+        return "Each seed begins with a model that was pre-trained with that seed."
+    return (
+        "All seeds of a row begin with one pre-trained model: the spread is that of the tuning, and"
+        " says nothing of another pre-training."
+    )
 
 
 if __name__ == "__main__":
