@@ -1,8 +1,9 @@
 """Flax Linen modules: parameters and naming around the functions of `attnlab.ops`.
 
 They follow Flax: `dtype`, `param_dtype`, `precision`, `kernel_init`, `deterministic`, rng streams
-"dropout" and "hash", `logical_axes=True` for partitioning metadata. Weights come with
-`return_weights=True`, or sown where "intermediates" is mutable. `MultiHeadAttention` and
+"dropout", "hash" and, with `routes.Hard()`, "sample", `logical_axes=True` for partitioning
+metadata. Weights come with `return_weights=True`, or sown where "intermediates" is mutable; what
+REINFORCE needs of a sample is sown where "choice" is. `MultiHeadAttention` and
 `LSHSelfAttention` decode with a cache (`decode=True`), equal to the full forward:
 
 >>> import attnlab, jax, jax.numpy as jnp

@@ -145,6 +145,10 @@ def _score(name: str, rows: Sequence[Row]) -> str:
 
 def results(rows: Sequence[Row]) -> str:
     """A line per training and, with several seeds, one per model; blank columns are left out."""
+
+    def each(name: str) -> list[str]:
+        return [_score(name, [row]) for row in rows]
+
     cells = {
         "model": [row.model for row in rows],
         "seed": [str(row.seed) for row in rows] if len({row.seed for row in rows}) > 1 else [],
@@ -154,8 +158,10 @@ def results(rows: Sequence[Row]) -> str:
         "tokens/s": [
             "" if row.tokens_per_second is None else f"{row.tokens_per_second:,.0f}" for row in rows
         ],
+        "validation perplexity": each("validation perplexity"),
+        "BLEU": each("BLEU"),
         "brevity penalty": [f"{row.bleu.brevity_penalty:.3f}" if row.bleu else "" for row in rows],
-        **{name: [_score(name, [row]) for row in rows] for name in _SCORES},
+        **{name: each(name) for name in list(_SCORES)[2:]},
     }
     models = by_model(rows)
     if max(map(len, models.values())) == 1:
