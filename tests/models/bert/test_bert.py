@@ -104,6 +104,7 @@ def test_masked_tokens_are_those_at_the_positions(variables):
     every = model.apply(variables, TOKENS, TYPES, masked=all_at).masked.logits()
     some = model.apply(variables, TOKENS, TYPES, masked=MASKED).masked.logits()
     np.testing.assert_allclose(some[0], every[0, jnp.array([2, 5])], atol=1e-5)
+    assert jnp.abs(jnp.diff(every, axis=1)).max(-1).min() > 1e-3  # no two positions are alike
     # Tied: what moves the embedding of one word moves its logit.
     moved = jax.tree.map(lambda x: x, variables)
     moved["params"]["bias"] = variables["params"]["bias"].at[3].add(1.0)
