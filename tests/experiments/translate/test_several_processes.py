@@ -50,7 +50,7 @@ def stopped(tmp_path_factory):
         together.send(1, signal.SIGTERM, after="step  45/")
         first, other = together.ended(within=120)
     assert (first.status, other.status) == (143, 143), first.err
-    assert "SIGTERM: what is done is kept" in first.out
+    assert "SIGTERM: what is done is kept" in first.out + first.err
     return folder
 
 
