@@ -112,7 +112,8 @@ def run(
                     _measure(job, _agreed(items, job.again), folder, rows)
                     left = processes.agreed(lambda: len(to_do()))
             finally:  # also after a mistake of ours, which is raised again
-                processes.computed()
+                with ending:
+                    processes.computed()
                 with uninterrupted(), ending:
                     if rows.kept and processes.is_first():
                         _write(job.report(), folder)

@@ -90,6 +90,7 @@ class _Run:
         self.names = itertools.count()
         self.alone = False
         self.leaves = threading.Event()
+        self.interrupts = threading.RLock()
         self.watch = threading.Thread(target=lambda: _watch(), daemon=True, name="watch")
         self.ended: Ended | None = None
 
@@ -222,7 +223,8 @@ def tell(words: str, status: int) -> None:
 
 def computed() -> None:
     """Says that this process waits for no other any more; it is not interrupted for one then."""
-    _run.leaves.set()
+    with _run.interrupts:  # an interruption is before this, or is not
+        _run.leaves.set()
 
 
 def ended_by() -> Ended | None:
@@ -274,9 +276,14 @@ def _watch() -> None:
         words = _get(_END, until=_run.leaves)
     except jax.errors.JaxRuntimeError:
         return  # the service is gone: JAX ends this process
-    if words is not None and not _run.leaves.is_set():
-        _run.ended = ended = Ended(*json.loads(words))
+    if words is None:
+        return
+    ended = Ended(*json.loads(words))
+    with _run.interrupts:
+        if _run.leaves.is_set():
+            return
+        _run.ended = ended
         os.kill(os.getpid(), signal.SIGTERM)
-        if not _run.leaves.wait(GRACE):  # it waits for a device, which waits for the other
-            print(ended.line(), file=sys.stderr, flush=True)
-            os._exit(ended.status)
+    if not _run.leaves.wait(GRACE):  # it waits for a device, which waits for the other
+        print(ended.line(), file=sys.stderr, flush=True)
+        os._exit(ended.status)

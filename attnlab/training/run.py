@@ -79,5 +79,6 @@ def run_training(
             say=say,
         )
     if trained.stopped_by is not None:
+        processes.barrier()  # one that ends interrupts the others: all have saved by now
         raise Terminated if trained.stopped_by == signal.SIGTERM else KeyboardInterrupt
     return trained

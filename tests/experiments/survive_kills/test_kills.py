@@ -14,6 +14,7 @@ from attnlab.training.checkpoint import Checkpoints
 from attnlab.training.curve import METRICS
 from attnlab.training.loop import CHECKPOINTS
 from experiments.survive_kills import __main__ as survive_kills
+from experiments.survive_kills import kills
 from experiments.survive_kills.kills import (
     EARLY,
     difference_of_runs,
@@ -144,9 +145,26 @@ def test_a_training_that_fails_shows_its_last_lines(tmp_path):
     assert failed.value.output == f"{script}\nso far\nno more"
 
 
+def test_a_process_that_outlives_another_one_is_found(tmp_path, monkeypatch):
+    script = tmp_path / "alone.py"
+    script.write_text("import time\nprint('step 1', flush=True)\ntime.sleep(600)")
+    monkeypatch.setattr(kills, "PATIENCE", 1.0)
+    with pytest.raises(Stopped, match=r"process (\d) still runs 1 s after SIGTERM to process \d"):
+        kill_until_done(
+            [str(script)],
+            lambda: None,
+            kills=1,
+            longest=0.1,
+            seed=after_the_first_step(1),
+            say=print,
+            processes=2,
+        )
+
+
 @pytest.mark.parametrize(
     ("flag", "message"),
     [
+        ("--processes=0", "is too small; give at least 1"),
         ("--model=gpt", "no 'gpt'; valid: rnn_search, rnn_encdec,"),
         ("--longest=-1", "is too small; give at least 0"),
         ("--longest=inf", "give a finite number"),
