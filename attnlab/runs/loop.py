@@ -45,11 +45,12 @@ class Job(Generic[Item, Row]):
     Attributes:
       unit: word for an item, in the plural.
       measure: (item) -> its rows, as they come.
+      report: () -> the report of the rows so far, of which there is one at least.
       done: whether a resumed run leaves a row alone; a run with an item that lacks such a row ends
         with status 1.
       title: (item) -> what it is, said before it is measured.
-      line: (rows of an item) -> its results in one line, said behind the title when it is done.
-      report: () -> the report of the rows so far, of which there is one at least.
+      line: (rows of an item) -> its results in one line, said behind the title when it is done;
+        without it each row has a `line()`.
       lost: (item, message) -> the row that is kept where measuring the item raised an error, whose
         message is given; the run goes on. None = such an error ends the run.
       keys: (item) -> the keys of its rows.
@@ -59,10 +60,10 @@ class Job(Generic[Item, Row]):
 
     unit: str
     measure: Callable[[Item], Iterable[Row]]
-    done: Callable[[Row], bool]
-    title: Callable[[Item], str]
-    line: Callable[[Sequence[Row]], str]
     report: Callable[[], Report]
+    done: Callable[[Row], bool] = lambda row: True
+    title: Callable[[Item], str] = str
+    line: Callable[[Sequence[Any]], str] = lambda rows: "\n".join(row.line() for row in rows)
     lost: Callable[[Item, str], Row] | None = None
     keys: Callable[[Item], Sequence[Hashable]] = lambda item: (item,)
     before: Callable[[Item], None] = lambda item: None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import re
 import signal
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +15,33 @@ from attnlab.data.cache import default_cache_dir, writable
 from attnlab.runs import processes, provenance
 from attnlab.runs.command_line import say
 from attnlab.runs.interrupts import Terminated
+from attnlab.training.flags import TrainFlags
 from attnlab.training.loop import LoopSettings, Task, Trained, train
 from attnlab.training.optimizers import OptimizerSettings
 from attnlab.training.parallel import Parallel
-from attnlab.training.tensorboard import TensorBoard
+from attnlab.training.tensorboard import TensorBoard, require_tensorboard
 
-__all__ = ["keep_compiled", "run_training"]
+__all__ = ["keep_compiled", "prepare", "run_training"]
+
+
+def prepare(
+    flags: TrainFlags, batch_sizes: Iterable[int], cache_dir: str | None = None
+) -> Parallel:
+    """Makes this process ready to train; returns the devices, and how they share the work.
+
+    Args:
+      flags: flags of the run.
+      batch_sizes: numbers of examples in a step, of all trainings.
+      cache_dir: folder of prepared data, as for `keep_compiled`.
+
+    Raises:
+      Invalid: a batch does not divide over the devices, or TensorBoard is asked for and not
+        installed.
+    """
+    if flags.tensorboard:
+        require_tensorboard()
+    keep_compiled(cache_dir)
+    return flags.over_devices(batch_sizes)
 
 
 def keep_compiled(cache_dir: str | None = None) -> None:

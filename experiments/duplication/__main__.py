@@ -8,8 +8,7 @@ from attnlab.runs import command_line, loop, provenance
 from attnlab.runs.folder import Folder
 from attnlab.runs.rows import Rows
 from attnlab.training.flags import FREE
-from attnlab.training.run import keep_compiled, run_training
-from attnlab.training.tensorboard import require_tensorboard
+from attnlab.training.run import prepare, run_training
 from experiments import duplication
 from experiments.duplication import report
 from experiments.duplication.measure import Key, Row, keys, measure
@@ -30,10 +29,7 @@ def run(settings: Settings, folder: Folder) -> int:
       Invalid: the batch does not divide over the devices, the folder cannot be made, or TensorBoard
         is asked for and not installed.
     """
-    if settings.tensorboard:
-        require_tensorboard()
-    keep_compiled()
-    parallel = settings.over_devices([size.batch_size for size in settings.sizes()])
+    parallel = prepare(settings, [size.batch_size for size in settings.sizes()])
     rows: Rows[Key, Row] = Rows(folder, lambda row: row.key, [Row])
     rows.environment = provenance.describe(("optax", "grain"))
     planned = trainings(settings)
@@ -65,7 +61,6 @@ def run(settings: Settings, folder: Folder) -> int:
     job = loop.Job(
         unit="models",
         measure=measured,
-        done=lambda row: True,
         title=lambda training: training.title,
         line=line,
         report=reported,

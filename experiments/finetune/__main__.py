@@ -11,8 +11,7 @@ from attnlab.runs.folder import Folder
 from attnlab.runs.rows import Rows
 from attnlab.training.flags import FREE
 from attnlab.training.pretrained import Pretrained
-from attnlab.training.run import keep_compiled, run_training
-from attnlab.training.tensorboard import require_tensorboard
+from attnlab.training.run import prepare, run_training
 from experiments import finetune
 from experiments.finetune import report
 from experiments.finetune.report import Row
@@ -47,10 +46,7 @@ def run(settings: Settings, folder: Folder) -> int:
       Invalid: the examples or the models do not fit the settings or each other, the batch does not
         divide over the devices, or TensorBoard is asked for and not installed.
     """
-    if settings.tensorboard:
-        require_tensorboard()
-    keep_compiled(settings.cache_dir)
-    parallel = settings.over_devices([settings.batch_size])
+    parallel = prepare(settings, [settings.batch_size], settings.cache_dir)
     models = open_models(settings)
     asked = cells(settings, models)
     given = open_data(settings)
@@ -108,9 +104,6 @@ def run(settings: Settings, folder: Folder) -> int:
     job = loop.Job(
         unit="trainings",
         measure=measure,
-        done=lambda row: True,
-        title=str,
-        line=lambda found: found[0].line(),
         report=reported,
         keys=lambda cell: [(cell.start, cell.pretraining, cell.seed)],
     )

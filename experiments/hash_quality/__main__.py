@@ -80,7 +80,6 @@ def run(settings: Settings, folder: Folder) -> int:
     job = loop.Job(
         unit="lines",
         measure=measured,
-        done=lambda row: True,
         title=Line.title,
         line=report.line,
         report=reported,

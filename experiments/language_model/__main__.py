@@ -15,8 +15,7 @@ from attnlab.runs.folder import Folder
 from attnlab.runs.rows import Rows
 from attnlab.training.curve import Diverged
 from attnlab.training.flags import FREE
-from attnlab.training.run import keep_compiled, run_training
-from attnlab.training.tensorboard import require_tensorboard
+from attnlab.training.run import prepare, run_training
 from experiments import language_model
 from experiments.language_model import compiler, copying, cost, figures, report
 from experiments.language_model.conclusion import answer
@@ -42,13 +41,10 @@ def run(settings: Settings, folder: Folder) -> int:
       Invalid: the text is no text for these settings, or another one than before; a batch does not
         divide over the devices; a compiler or TensorBoard is asked for and not installed.
     """
-    if settings.tensorboard:
-        require_tensorboard()
     for target in settings.target:
         topology.require_compiler(targets.parse(target))
-    keep_compiled()
     trains = "train" in settings.parts
-    parallel = settings.over_devices(settings.batch_sizes().values() if trains else ())
+    parallel = prepare(settings, settings.batch_sizes().values() if trains else ())
     if "copy" in settings.parts:
         copying.require_divides()
     corpus = read(settings)

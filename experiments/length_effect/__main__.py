@@ -8,8 +8,7 @@ from attnlab.runs import command_line, loop, palette, provenance
 from attnlab.runs.folder import Folder
 from attnlab.runs.rows import Rows
 from attnlab.training.flags import FREE
-from attnlab.training.run import keep_compiled, run_training
-from attnlab.training.tensorboard import require_tensorboard
+from attnlab.training.run import prepare, run_training
 from experiments import length_effect
 from experiments.length_effect import report
 from experiments.length_effect.measure import Row, measure
@@ -29,10 +28,7 @@ def run(settings: Settings, folder: Folder) -> int:
       Invalid: the batch does not divide over the devices, the folder cannot be made, or TensorBoard
         is asked for and not installed.
     """
-    if settings.tensorboard:
-        require_tensorboard()
-    keep_compiled()
-    parallel = settings.over_devices([settings.batch_size])
+    parallel = prepare(settings, [settings.batch_size])
     rows: Rows[tuple[str, int], Row] = Rows(folder, lambda row: (row.model, row.length), [Row])
     rows.environment = provenance.describe(("optax", "grain"))
 
@@ -72,9 +68,7 @@ def run(settings: Settings, folder: Folder) -> int:
     job = loop.Job(
         unit="models",
         measure=measured,
-        done=lambda row: True,
         title=lambda name: palette.MODEL_TITLES[name],
-        line=lambda found: "\n".join(row.line() for row in found),
         report=reported,
         keys=keys,
     )

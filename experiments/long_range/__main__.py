@@ -12,8 +12,7 @@ from attnlab.runs.folder import Folder
 from attnlab.runs.rows import Rows
 from attnlab.training.curve import read_metrics
 from attnlab.training.flags import FREE
-from attnlab.training.run import keep_compiled, run_training
-from attnlab.training.tensorboard import require_tensorboard
+from attnlab.training.run import prepare, run_training
 from attnlab.training.training_curve import curve
 from experiments import long_range
 from experiments.long_range import report
@@ -38,10 +37,7 @@ def run(settings: Settings, folder: Folder) -> int:
       Invalid: the data do not fit the settings, the batch does not divide over the devices, or
         TensorBoard is asked for and not installed.
     """
-    if settings.tensorboard:
-        require_tensorboard()
-    keep_compiled()
-    parallel = settings.over_devices([settings.batch_size])
+    parallel = prepare(settings, [settings.batch_size])
     examples = {name: open_examples(name, settings) for name in settings.tasks}
     tests = {
         name: fixed_batches(one, "test", settings.batch_size) for name, one in examples.items()
@@ -99,9 +95,6 @@ def run(settings: Settings, folder: Folder) -> int:
     job = loop.Job(
         unit="trainings",
         measure=measure,
-        done=lambda row: True,
-        title=str,
-        line=lambda found: found[0].line(),
         report=reported,
         keys=lambda cell: [cell.key],
     )

@@ -13,8 +13,7 @@ from attnlab.runs.rows import Rows
 from attnlab.training.curve import read_metrics
 from attnlab.training.flags import FREE
 from attnlab.training.pretrained import Pretrained, write
-from attnlab.training.run import keep_compiled, run_training
-from attnlab.training.tensorboard import require_tensorboard
+from attnlab.training.run import prepare, run_training
 from experiments import pretrain
 from experiments.pretrain import report
 from experiments.pretrain.report import Row
@@ -37,10 +36,7 @@ def run(settings: Settings, folder: Folder) -> int:
       Invalid: the text or the model to start from does not fit the settings, the batch does not
         divide over the devices, or TensorBoard is asked for and not installed.
     """
-    if settings.tensorboard:
-        require_tensorboard()
-    keep_compiled(settings.cache_dir)
-    parallel = settings.over_devices([settings.batch_size])
+    parallel = prepare(settings, [settings.batch_size], settings.cache_dir)
     starts = open_start(settings)
     first = next(iter(starts.values()), None)
     with processes.first_before_others():  # what it prepares in a shared cache folder, they find
@@ -111,9 +107,6 @@ def run(settings: Settings, folder: Folder) -> int:
     job = loop.Job(
         unit="trainings",
         measure=measure,
-        done=lambda row: True,
-        title=str,
-        line=lambda found: found[0].line(),
         report=reported,
         keys=lambda cell: [(cell.objective, cell.masking, cell.seed)],
     )

@@ -70,8 +70,6 @@ def run(settings: Settings, folder: Folder) -> int:
     job = loop.Job(
         unit="cells",
         measure=measure,
-        done=lambda row: True,
-        title=str,
         line=line,
         report=reported,
         keys=keys,

@@ -6,8 +6,7 @@ from attnlab.runs import command_line, loop, processes, provenance
 from attnlab.runs.folder import Folder
 from attnlab.runs.rows import Rows
 from attnlab.training.flags import FREE
-from attnlab.training.run import keep_compiled, run_training
-from attnlab.training.tensorboard import require_tensorboard
+from attnlab.training.run import prepare, run_training
 from experiments import translate
 from experiments.translate import drawn
 from experiments.translate.corpus import open_corpus
@@ -33,12 +32,9 @@ def run(settings: Settings, folder: Folder) -> int:
         for and not installed.
     """
     preset = settings.chosen_preset()
-    if settings.tensorboard:
-        require_tensorboard()
-    keep_compiled(settings.cache_dir)
     trainings = settings.trainings()
     sizes = [settings.recipe(one.variant).batch_size for one in trainings]
-    parallel = settings.over_devices(sizes)
+    parallel = prepare(settings, sizes, settings.cache_dir)
     with processes.first_before_others():  # what it prepares in a shared cache folder, they find
         corpus = open_corpus(settings)
         say_corpus(corpus, preset)
@@ -77,7 +73,6 @@ def run(settings: Settings, folder: Folder) -> int:
         measure=measure,
         done=lambda row: drawn.is_of(corpus.drawn, folder.path / places[row.model, row.seed]),
         title=lambda one: one.title,
-        line=lambda found: found[0].line(),
         report=reported,
         keys=lambda one: [one.key],
     )
