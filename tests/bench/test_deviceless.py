@@ -185,18 +185,18 @@ def test_training_steps_lower(program, mechanism):
     [
         (dict(program="bert"), "--program needs --target, such as --target=v5e:2x4"),
         (dict(shard="heads"), "--shard=heads needs several devices: --devices=2, or --target=v5e:"),
-        (dict(shard="state", devices=2), "--shard=state: only a training has a state"),
-        (dict(shard="heads", devices=2, parallel="pmap"), "--parallel=pmap splits the batch"),
+        (dict(shard="state", devices=(2,)), "--shard=state: only a training has a state"),
+        (dict(shard="heads", devices=(2,), parallel="pmap"), "--parallel=pmap splits the batch"),
         (dict(target=("v5e:2x2",)), "v5e:2x2 has 4 devices; say what is split over them"),
         (dict(target=("v5e",), shard="batch"), "v5e is one device, with nothing to split"),
-        (dict(target=("v5e",), devices=2), "--devices is for devices of this machine"),
+        (dict(target=("v5e",), devices=(2,)), "--devices is for devices of this machine"),
         (dict(target=("v5e",), parallel="pmap"), "--parallel is for devices of this machine"),
         (
             dict(target=("v5e:2x2",), shard="batch", batch=6),
             "--batch=6 does not divide over the 4",
         ),
         (
-            dict(shard="sequence", devices=4, num_heads=2, mechanisms=("multi_head", "lsh")),
+            dict(shard="sequence", devices=(4,), num_heads=2, num_hashes=3, mechanisms=("lsh",)),
             "--num_heads=2 does not divide over 4 devices; give a multiple of 4",
         ),
         (dict(target=("v5e-8",), shard="heads", num_heads=4), "--num_heads=4 does not divide"),

@@ -239,7 +239,7 @@ def test_what_missed_its_deadline_takes_its_process_along(worker):
 
 def run(planned: list[Job], folder: Path, module: str, monkeypatch, **settings) -> tuple[int, Path]:
     """The status of a run of these jobs, and its folder."""
-    monkeypatch.setattr(jobs, "plan", lambda settings, platform: planned)
+    monkeypatch.setattr(jobs, "plan", lambda *given: planned)
     chosen = Settings(allow_cpu=True, **settings)
     kept = Folder.fresh("device_check", folder, chosen.as_json())
     return command.run(chosen, kept, module), kept.path
