@@ -77,7 +77,7 @@ def test_v5e():
     parts = [
         dataclasses.replace(whole, **split, shard=shard) for shard in ("batch", "heads", "sequence")
     ]
-    lsh = dict(mechanism="lsh", implementation=None)
+    lsh = dict(mechanism="lsh", implementation=None, num_hashes=3)
     refused = dataclasses.replace(one, **lsh, shard="sequence", **split)
     step = dataclasses.replace(one, mechanism="multi_head", ops_only=False, **STEP)
     small, large, all_of_it, *shares, lost, trained = compiled(
@@ -92,7 +92,7 @@ def test_v5e():
     for share in shares:
         assert share.status == "ok", share
         assert 0.2 * all_of_it.memory_bytes < share.memory_bytes < 0.8 * all_of_it.memory_bytes
-    assert lost.status == "failed" and "hashing: 2 heads cannot be shared evenly" in lost.message
+    assert lost.status == "failed" and "2 heads × 3 rounds cannot be shared" in lost.message
     assert trained.status == "ok" and trained.argument_bytes > 3 * 4 * 64 * 64  # with Adam's state
 
 
