@@ -91,7 +91,8 @@ def attend_some_rounds(
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
 def _attend(settings, count, q, k, v, scale, order, seeds, first):
-    def row(index, chunks_at_once):
+    def row(index, chunks_at_once, on_cpu):
+        del on_cpu
         selected = select_row(settings, q, k, v, scale, order, seeds, index)
         return _attend_row(settings, selected, first + _indices(count), chunks_at_once)
 
@@ -107,7 +108,7 @@ def _backward_rule(settings, count, residuals, g):
     (q, k, v, scale, order, seeds, first), (context, lse) = residuals
     g, g_lse = g
 
-    def row(index, chunks_at_once):
+    def row(index, chunks_at_once, on_cpu):
         selected = select_row(settings, q, k, v, scale, order, seeds, index)
         g_row, context_row = (row_of(x, index).astype(lse.dtype) for x in (g, context))
         delta = jnp.sum(g_row * context_row, axis=-1) - at(g_lse, index)
@@ -119,6 +120,9 @@ def _backward_rule(settings, count, residuals, g):
             at(lse, index),
             delta,
             chunks_at_once,
+            # 64 + 64 fill the 128 lanes of a TPU, to which each alone is padded; a CPU would only
+            # copy once more.
+            together=not on_cpu,
         )
         raw_keys = selected.q if k is None else row_of(k, index)
         (dk,) = jax.vjp(
@@ -188,8 +192,13 @@ def _attend_row(settings: Settings, row: Row, indices: jax.Array, chunks_at_once
     return context.astype(row.v.dtype), lse
 
 
-def _attend_row_vjp(settings: Settings, row: Row, indices, g, lse, delta, chunks_at_once: int):
-    """One row: the gradients of its q, k and v, [T, H], [S, H] and [S, D]."""
+def _attend_row_vjp(
+    settings: Settings, row: Row, indices, g, lse, delta, chunks_at_once: int, *, together: bool
+):
+    """One row: the gradients of its q, k and v, [T, H], [S, H] and [S, D].
+
+    `together` holds those of k and v side by side.
+    """
     geometry, order = settings.geometry, row.order
     (num_queries, width), (num_keys, value_width) = row.q.shape, row.v.shape
     slots, chunk = order.token.shape[1], geometry.chunk_size
@@ -198,7 +207,7 @@ def _attend_row_vjp(settings: Settings, row: Row, indices, g, lse, delta, chunks
 
     @jax.named_scope("lsh_merge")
     def one_round(carry, r):
-        (dq, dk, dv), buffers = carry
+        (d_queries, d_keys), (by_query, by_key) = carry
 
         @jax.named_scope("lsh_attend")
         def one_tile(i, buffers):
@@ -216,45 +225,38 @@ def _attend_row_vjp(settings: Settings, row: Row, indices, g, lse, delta, chunks
             dq = settings.einsum("ckq,ckh->cqh", d_logits, tile.k)
             dk = settings.einsum("ckq,cqh->ckh", d_logits, tile.q)
             dv = settings.einsum("ckq,cqd->ckd", kept.astype(row.v.dtype), g_own)
-            by_query, *by_visit = buffers
+            by_query, by_key = buffers
             by_query = _write(by_query, dq, c0 * chunk)
+            parts = (jnp.concatenate([dk, dv], axis=-1),) if together else (dk, dv)
+            done = c0 + jnp.arange(chunks_at_once) < i * chunks_at_once
+            new = tuple(jnp.where(done[:, None, None], 0, x) for x in parts)
             if order.keys is not None:
                 home = home_chunks(order, r, c0, chunks_at_once)
-                done = c0 + jnp.arange(chunks_at_once) < i * chunks_at_once
-                new = [jnp.where(done[:, None, None], 0, x) for x in (dk, dv)]
-                return by_query, _add_to_chunks(by_visit[0], new, home, geometry)
-            # What a visit to the e-th chunk gives its keys goes to the slots of that chunk.
-            for e in range(geometry.span):
-                part = slice(e * chunk, (e + 1) * chunk)
-                by_visit[e] = _write(by_visit[e], (dk[:, part], dv[:, part]), (c0 + e) * chunk)
-            return by_query, *by_visit
+                return by_query, _add_to_chunks(by_key, new, home, geometry)
+            return by_query, _add_in_order(by_key, new, i, c0, geometry)
 
-        if order.keys is not None:  # added to, not written over
-            buffers = jax.tree.map(jnp.zeros_like, buffers)
+        if order.keys is not None:  # added to wherever they are, not in order
+            by_key = jax.tree.map(jnp.zeros_like, by_key)
         tiles = _num_tiles(slots // chunk, chunks_at_once)
-        buffers = lax.fori_loop(0, tiles, one_tile, buffers)
-        by_query, *by_visit = buffers
-        dq += take(by_query, order.slot[r])
+        by_query, by_key = lax.fori_loop(0, tiles, one_tile, (by_query, by_key))
+        d_queries += take(by_query, order.slot[r])
         key_slot = order.key_slot[r] + geometry.look_back * chunk
-        for dk_visit, dv_visit in by_visit:
-            dk += take(dk_visit, key_slot)
-            dv += take(dv_visit, key_slot)
+        d_keys = [x + take(new, key_slot) for x, new in zip(d_keys, by_key, strict=True)]
         if geometry.wrap:
             edges, tokens = _edges(geometry, order, r)
-            for dk_visit, dv_visit in by_visit:
-                dk = dk.at[tokens].add(take(dk_visit, edges))
-                dv = dv.at[tokens].add(take(dv_visit, edges))
-        return ((dq, dk, dv), buffers), None
+            both = zip(d_keys, by_key, strict=True)
+            d_keys = [x.at[tokens].add(take(new, edges)) for x, new in both]
+        return ((d_queries, tuple(d_keys)), (by_query, by_key)), None
 
     def zeros(size, *widths):
         return tuple(jnp.zeros((size, n), lse.dtype) for n in widths)
 
+    widths = (width + value_width,) if together else (width, value_width)
     extended = num_keys + (geometry.span - 1) * chunk
-    visits = geometry.span if order.keys is None else 1
-    by_visit = [zeros(extended, width, value_width) for _ in range(visits)]
-    gradients = (*zeros(num_queries, width), *zeros(num_keys, width, value_width))
-    start = gradients, (*zeros(slots, width), *by_visit)
-    ((dq, dk, dv), _), _ = lax.scan(one_round, vary_like(start, row.q), indices)
+    gradients = *zeros(num_queries, width), zeros(num_keys, *widths)
+    start = gradients, (*zeros(slots, width), zeros(extended, *widths))
+    ((dq, d_keys), _), _ = lax.scan(one_round, vary_like(start, row.q), indices)
+    dk, dv = jnp.split(d_keys[0], [width], axis=-1) if together else d_keys
     if order.keys is None:
         own = g.astype(lse.dtype) * _own_weight(settings, row, lse.dtype)
         dv += jnp.where(alone[:, None], own, 0)
@@ -279,6 +281,32 @@ def _edges(geometry: Geometry, order: Order, r):
     return rows.ravel(), chunk_tokens(order.token, r, chunks, chunk).ravel()
 
 
+def _add_in_order(buffers, parts, i, c0, geometry: Geometry):
+    """Adds [g, E·C, width] to the chunks that the g query chunks of tile i, from c0 on, visit.
+
+    The first to come to a chunk writes over what an earlier round has left there.
+    """
+    chunk, span = geometry.chunk_size, geometry.span
+
+    def add(buffer, part):
+        size = part.shape[0]
+        visits = part.reshape(size, span, chunk, -1)
+        index = jnp.arange(size * chunk) // chunk
+        by_earlier_tiles = jnp.where(i == 0, 0, i * size + span - 1) - c0
+        for e in reversed(range(span)):
+            new = visits[:, e].reshape(size * chunk, -1)
+            written = index + e < by_earlier_tiles
+            if e < span - 1:  # all but the first were written in the last turn
+                written |= index > 0
+            start = (c0 + e) * chunk
+            before = lax.dynamic_slice_in_dim(buffer, start, len(new))
+            new += jnp.where(written[:, None], before, 0)
+            buffer = lax.dynamic_update_slice_in_dim(buffer, new, start, 0)
+        return buffer
+
+    return jax.tree.map(add, buffers, parts)
+
+
 def _add_to_chunks(buffers, parts, home, geometry: Geometry):
     """Adds [g, E·C, width] to the chunks of [.., width] that query chunks of these homes visit."""
     visited = home[:, None] + jnp.arange(geometry.span)[None, :]
@@ -288,7 +316,7 @@ def _add_to_chunks(buffers, parts, home, geometry: Geometry):
         part = part.reshape(*visited.shape, *chunks.shape[1:])
         return chunks.at[visited].add(part, mode="promise_in_bounds").reshape(buffer.shape)
 
-    return jax.tree.map(add, buffers, tuple(parts))
+    return jax.tree.map(add, buffers, parts)
 
 
 def _num_tiles(num_chunks, chunks_at_once):

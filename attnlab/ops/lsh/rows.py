@@ -180,13 +180,13 @@ def heads_inside(x: jax.Array, batch: int) -> jax.Array:
 
 
 def map_rows(
-    row: Callable[[jax.Array, int], Any], settings: Settings, order: Order, batch: int
+    row: Callable[[jax.Array, int, bool], Any], settings: Settings, order: Order, batch: int
 ) -> Any:
     """Computes all rows.
 
     Args:
-      row: function of the row's index and the number of chunks to put into a tile; returns arrays
-        of [L] or [L, width].
+      row: function of the row's index, the number of chunks to put into a tile, and whether it is
+        for a CPU; returns arrays of [L] or [L, width].
       settings: static settings of the call.
       order: sorted order of all rounds.
       batch: number of examples, B.
@@ -203,7 +203,7 @@ def map_rows(
 
     def one_by_one(indices):
         size = chunks_at_once(_TILE_ON_CPU)
-        shapes = jax.eval_shape(lambda i: row(i, size), indices[0])
+        shapes = jax.eval_shape(lambda i: row(i, size, True), indices[0])
 
         def write(all_rows, one, index):
             if one.ndim == 1:
@@ -213,7 +213,7 @@ def map_rows(
 
         def next_row(index, all_rows):
             index = jnp.asarray(index, jnp.int32)
-            return jax.tree.map(lambda x, y: write(x, y, index), all_rows, row(index, size))
+            return jax.tree.map(lambda x, y: write(x, y, index), all_rows, row(index, size, True))
 
         # Written where they belong, because stacking them first would copy everything once more.
         empty = jax.tree.map(
@@ -227,7 +227,7 @@ def map_rows(
     def together(indices):
         size_of_batch = at_once or rows_together(num_rows, slots)
         size = chunks_at_once(_TILE_ELSEWHERE // min(num_rows, size_of_batch))
-        rows = lax.map(lambda i: row(i, size), indices, batch_size=size_of_batch)
+        rows = lax.map(lambda i: row(i, size, False), indices, batch_size=size_of_batch)
         return jax.tree.map(lambda x: heads_inside(x, batch), rows)
 
     indices = jnp.arange(num_rows, dtype=jnp.int32)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from attnlab.ops import dropout
-from attnlab.ops.lsh.attention import LUCIDRAINS, STRICT, TRAX
+from attnlab.ops.lsh.attention import LUCIDRAINS, STRICT, LSHOptions
 from attnlab.ops.lsh.cross import lsh_cross_attention
 from attnlab.ops.lsh.quality import hash_quality
 from tests.ops.lsh.plain import (
@@ -23,6 +23,11 @@ from tests.ops.lsh.plain import (
     inputs,
     lsh_attention,
     value_and_gradients,
+)
+
+# A ring of chunks, of which a query visits six.
+WIDE = LSHOptions(
+    strict=False, same_bucket=False, union=False, wrap=True, look_back=3, look_ahead=2
 )
 
 pytestmark = pytest.mark.usefixtures("quick_compile")
@@ -76,21 +81,31 @@ def test_gradients_survive_rows_at_once_remat_vmap_and_two_forwards(x64):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("options", [STRICT, TRAX], ids=["strict", "trax"])
-def test_tiles_may_be_smaller_than_a_round_and_overlap_at_its_end(x64, monkeypatch, options):
+@pytest.mark.parametrize(("options", "span"), [(STRICT, 2), (WIDE, 6)], ids=["strict", "wide"])
+def test_tiles_may_be_smaller_than_a_round_and_overlap_at_its_end(x64, monkeypatch, options, span):
     qk, v, buckets = inputs()
 
-    def whole(qk, v):
-        return lsh_attention(qk, v, buckets, chunk_size=2, options=options)
+    def run(rows_at_once):
+        def attend(qk, v):
+            return lsh_attention(
+                qk,
+                v,
+                buckets,
+                chunk_size=2,
+                causal=options is STRICT,
+                options=options,
+                rows_at_once=rows_at_once,
+            )
 
-    def tiled(qk, v):
-        return whole(qk, v)
+        return value_and_gradients(attend, qk, v, v)
 
-    want = value_and_gradients(whole, qk, v, v)
-    # Of 12 chunks of 2 queries, each with 4 keys, 5 in a tile.
-    monkeypatch.setattr("attnlab.ops.lsh.rows._TILE_ON_CPU", 5 * 2 * 4)
-    for x, y in zip(value_and_gradients(tiled, qk, v, v), want, strict=True):
-        np.testing.assert_allclose(x, y, atol=1e-14)
+    want = run(None)
+    # Of 12 chunks of 2 queries 5 in a tile, row by row and two rows together.
+    monkeypatch.setattr("attnlab.ops.lsh.rows._TILE_ON_CPU", 5 * span * 2 * 2)
+    monkeypatch.setattr("attnlab.ops.lsh.rows._TILE_ELSEWHERE", 2 * 5 * span * 2 * 2)
+    for rows_at_once in (None, 2):
+        for x, y in zip(run(rows_at_once), want, strict=True):
+            np.testing.assert_allclose(x, y, atol=1e-13)
 
 
 @pytest.mark.slow
