@@ -4,14 +4,16 @@ A tanh for every (query, key, hidden unit) is the whole cost of additive attenti
 
 * `tanh(a + b) = 1 − 2 / (1 + e^{2a} e^{2b})`, so the exponentials are taken per position, and a
   pair pays one product and one division;
-* the hidden units are summed in groups, so memory holds one [T, S] block and no third axis.
+* terms are summed in groups, so memory holds one [T, S] block and no third axis. Nor does it in the
+  backward pass, whose sums over the queries and over the keys are [hidden, S] and [hidden, T].
 """
 
 from __future__ import annotations
 
 import functools
 import math
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -20,10 +22,8 @@ from attnlab.meshes import vary_like
 
 __all__ = ["tanh_sum"]
 
-# Hidden units summed in one pass over the block: enough to pay for reading and writing it.
-_FORWARD_GROUP = 16
-# Hidden units held at once in the backward, as [bq, group, bk].
-_BACKWARD_GROUP = 2
+# Terms added up in one pass over their sum: enough to pay for reading and writing it.
+_GROUP = 16
 
 
 class _Range(NamedTuple):
@@ -59,7 +59,7 @@ def tanh_sum(q: jax.Array, k: jax.Array, w: jax.Array) -> jax.Array:
 
 @jax.custom_vjp
 def _tanh_sum(q, k, w):
-    return _for_range(_sum_by_products, _sum_by_tanh, _sum_of_one, q, k, w)
+    return _for_range(_sum, _sum_of_one, q, k, w)
 
 
 def _forward(q, k, w):
@@ -69,7 +69,7 @@ def _forward(q, k, w):
 def _backward(residuals, dlogits):
     # A NaN that matters is in dlogits; at a hidden position it must not meet the gradient 0.
     q, k, w = (jnp.where(jnp.isnan(x), 0, x) for x in residuals)
-    dq, dk, dw = _for_range(_grad_by_products, _grad_by_tanh, _grad_of_one, q, k, w, dlogits)
+    dq, dk, dw = _for_range(_grads, _grad_of_one, q, k, w, dlogits)
     return tuple(
         _sum_to_shape(grad, x.shape).astype(x.dtype) for grad, x in ((dq, q), (dk, k), (dw, w))
     )
@@ -78,7 +78,7 @@ def _backward(residuals, dlogits):
 _tanh_sum.defvjp(_forward, _backward)
 
 
-def _for_range(by_products, by_tanh, of_one, q, k, w, *more):
+def _for_range(of_block, of_one, q, k, w, *more):
     """Products of exponentials where they are exact, tanh itself where both sides are extreme.
 
     Of one query, a decoder's, [1, S, hidden] is as large as the keys: `of_one` may hold it.
@@ -98,8 +98,8 @@ def _for_range(by_products, by_tanh, of_one, q, k, w, *more):
         return x.reshape(*(() if count == 1 else (count,)), *x.shape[len(lead) :])
 
     merged = merge_lead(q, 2), merge_lead(k, 2), merge_lead(w, 1), *(merge_lead(x, 2) for x in more)
-    if count != 1:
-        by_products, by_tanh, of_one = (jax.vmap(f) for f in (by_products, by_tanh, of_one))
+    ways = (functools.partial(of_block, way) for way in (_BY_PRODUCTS, _BY_TANH))
+    by_products, by_tanh, of_one = (f if count == 1 else jax.vmap(f) for f in (*ways, of_one))
     if q.shape[-2] == 1:
         result = of_one(*merged)
     else:
@@ -107,90 +107,116 @@ def _for_range(by_products, by_tanh, of_one, q, k, w, *more):
     return jax.tree.map(lambda x: x.reshape(*lead, *x.shape[count != 1 :]), result)
 
 
-def _hidden_groups(x: jax.Array, size: int) -> jax.Array:
-    """[n, hidden] to [hidden / size, size, n], padded with zeros; [hidden] alike without n.
-
-    Positions come last: along them a block's rows are read as vectors.
-    """
-    hidden = x.shape[-1]
-    group = min(size, hidden + hidden % 2)  # even: units are taken in pairs
-    x = jnp.pad(x.T, [(0, -hidden % group)] + [(0, 0)] * (x.ndim - 1))
-    return x.reshape(-1, group, *x.shape[1:])
-
-
-def _sum(add_units, q, k, w):
-    """Adds up Σ_h w_h tanh(·) over the hidden units, a group of them at a time."""
-
-    def add_group(block, group):
-        return add_units(block, *group), None
-
-    groups = jax.tree.map(functools.partial(_hidden_groups, size=_FORWARD_GROUP), (q, k, w))
-    block = jnp.zeros((q.shape[0], k.shape[0]), q.dtype)
-    return jax.lax.scan(add_group, vary_like(block, q), groups)[0]
-
-
 def _exponential(x: jax.Array) -> jax.Array:
     clip = _RANGES[x.dtype.name].clip
     return jnp.exp(2 * jnp.clip(x, -clip, clip))
 
 
-def _sum_by_products(q, k, w):
-    """Two units share a division: w/d + v/e = (w e + v d) / (d e)."""
-    largest = _RANGES[q.dtype.name].largest
-
-    def add_units(block, a, b, w):
-        for h in range(0, w.shape[0], 2):
-            # Clipped where tanh is 1 anyway, so that the product of two is still finite.
-            d, e = (jnp.minimum(1 + a[i, :, None] * b[i, None], largest) for i in (h, h + 1))
-            block += (w[h] + w[h + 1]) - (2 * w[h] * e + 2 * w[h + 1] * d) / (d * e)
-        return block
-
-    return _sum(add_units, _exponential(q), _exponential(k), w)
+def _add_up(of_pair, total, pairs, weights):
+    for x, w in zip(pairs, weights, strict=True):
+        total += w * of_pair(x)
+    return total
 
 
-def _sum_by_tanh(q, k, w):
+def _add_tanh_of_products(total, products, weights):
+    """Two terms share a division: w/d + v/e = (w e + v d) / (d e)."""
+    largest = _RANGES[total.dtype.name].largest
+    # Clipped where tanh is 1 anyway, so that the product of two is still finite.
+    denominators = [jnp.minimum(1 + x, largest) for x in products]
+    for i in range(0, len(denominators), 2):
+        d, e, w, v = denominators[i], denominators[i + 1], weights[i], weights[i + 1]
+        total += (w + v) - (2 * w * e + 2 * v * d) / (d * e)
+    return total
+
+
+def _slope_of_product(x: jax.Array) -> jax.Array:
+    reciprocal = 1 / (1 + x)
+    return 4 * (reciprocal - reciprocal * reciprocal)
+
+
+class _Way(NamedTuple):
+    """How tanh(q + k) and its slope 1 − tanh² are found.
+
+    Attributes:
+      of_position: function of a position's q or k, taken before any pair.
+      of_pair: function that joins those of a query and of a key.
+      tanh: function of what is joined.
+      slope: function of what is joined.
+      add_units: function that adds to a sum the tanh of some hidden units, with their weights.
+    """
+
+    of_position: Callable[[jax.Array], jax.Array]
+    of_pair: Callable[[jax.Array, jax.Array], jax.Array]
+    tanh: Callable[[jax.Array], jax.Array]
+    slope: Callable[[jax.Array], jax.Array]
+    add_units: Callable[[Any, Any, Any], Any]
+
+
+_BY_PRODUCTS = _Way(
+    _exponential,
+    jnp.multiply,
+    lambda x: 1 - 2 / (1 + x),
+    _slope_of_product,
+    _add_tanh_of_products,
+)
+_BY_TANH = _Way(
+    lambda x: x,
+    jnp.add,
+    jnp.tanh,
+    lambda x: 1 - jnp.tanh(x) ** 2,
+    functools.partial(_add_up, jnp.tanh),
+)
+
+
+def _in_groups(add, total, terms):
+    """`add(total, *group)` for all terms, arrays [n, ...], a group of them at a time."""
+
+    def groups(x):
+        size = min(_GROUP, len(x) + len(x) % 2)  # even: units are taken in pairs
+        x = jnp.pad(x, [(0, -len(x) % size)] + [(0, 0)] * (x.ndim - 1))
+        return x.reshape(-1, size, *x.shape[1:])
+
+    def add_group(total, group):
+        return add(total, *group), None
+
+    start = vary_like(total, terms[0])
+    return jax.lax.scan(add_group, start, jax.tree.map(groups, terms))[0]
+
+
+def _sum(way: _Way, q, k, w):
+    """Adds up over the hidden units, in [bq, bk]."""
+    # Positions come last: along them rows are read as vectors.
+    q, k = (way.of_position(x).T for x in (q, k))
+
     def add_units(block, q, k, w):
-        for h in range(w.shape[0]):
-            block += w[h] * jnp.tanh(q[h, :, None] + k[h, None])
-        return block
+        pairs = [way.of_pair(q[h, :, None], k[h, None]) for h in range(len(w))]
+        return way.add_units(block, pairs, w)
 
-    return _sum(add_units, q, k, w)
-
-
-def _grads(tanh_and_slope, q, k, w, dlogits):
-    """dq, dk, dw from tanh and its slope 1 − tanh², a group of hidden units at a time."""
-
-    def one_group(_, group):
-        q, k = group
-        tanh, slope = tanh_and_slope(q.T[:, :, None], k[None])
-        dlogits_of_units = dlogits[:, None, :]
-        # Held in memory on purpose: XLA:CPU would recompute the division in each reduction below,
-        # in scalar code (30 times slower).
-        dw_terms, dsum = jax.lax.optimization_barrier(
-            (dlogits_of_units * tanh, dlogits_of_units * slope)
-        )
-        return None, (dsum.sum(2).T, dsum.sum(0), dw_terms.sum(2).T)
-
-    groups = jax.tree.map(functools.partial(_hidden_groups, size=_BACKWARD_GROUP), (q, k))
-    _, grads = jax.lax.scan(one_group, None, groups)  # each [hidden / size, size, n]
-    dsum_q, dsum_k, dw = (x.reshape(-1, x.shape[-1])[: w.shape[0]].T for x in grads)
-    return w[None] * dsum_q, w[None] * dsum_k, dw.sum(0)
+    block = jnp.zeros((q.shape[1], k.shape[1]), q.dtype)
+    return _in_groups(add_units, block, (q, k, w))
 
 
-def _grad_by_products(q, k, w, dlogits):
-    def tanh_and_slope(a, b):
-        reciprocal = jax.lax.optimization_barrier(1 / (1 + a * b))
-        return 1 - 2 * reciprocal, 4 * reciprocal * (1 - reciprocal)
+def _grads(way: _Way, q, k, w, dlogits):
+    """Adds up over the positions of one side, in [hidden, positions of the other].
 
-    return _grads(tanh_and_slope, _exponential(q), _exponential(k), w, dlogits)
+    Three passes, each with the pairs of its own, are several times faster on a CPU than one that
+    holds [bq, hidden, bk] to reduce it three times.
+    """
+    q, k = (way.of_position(x) for x in (q, k))
 
+    def add_over(of_pair, x, y, weights):
+        y = y.T
 
-def _grad_by_tanh(q, k, w, dlogits):
-    def tanh_and_slope(a, b):
-        tanh = jnp.tanh(a + b)
-        return tanh, 1 - tanh * tanh
+        def add_positions(total, x, weights):
+            pairs = [way.of_pair(x[i, :, None], y) for i in range(len(x))]
+            # Not two to a division: what a hidden position holds must not change how others round.
+            return _add_up(of_pair, total, pairs, weights[:, None])
 
-    return _grads(tanh_and_slope, q, k, w, dlogits)
+        return _in_groups(add_positions, jnp.zeros_like(y), (x, weights)).T
+
+    dq = w[None] * add_over(way.slope, k, q, dlogits.T)
+    dk = w[None] * add_over(way.slope, q, k, dlogits)
+    return dq, dk, add_over(way.tanh, q, k, dlogits).sum(0)
 
 
 def _sum_of_one(q, k, w):
