@@ -60,9 +60,10 @@ class Settings(TrainFlags):
     )
     models: tuple[str, ...] = flag(
         ("exact", "shared", "window", "lsh-1", "lsh-2", "lsh-4", "lsh-8"),
-        "Models: exact, window, lsh-R for R hash rounds, shared (exact, with queries that are the "
-        "keys, as lsh has them), patterns that the layers repeat, such as window+lsh-4, "
-        "reversible-MODEL, and reformer, which is reversible-window+lsh-4.",
+        "Models: exact, window (as --window says) or window-R for R tokens before its own, lsh-R "
+        "for R hash rounds, shared (exact, with queries that are the keys, as lsh has them), "
+        "patterns that the layers repeat, such as window+lsh-4, reversible-MODEL, and reformer, "
+        "which is reversible-window+lsh-4.",
     )
     lengths: tuple[int, ...] = flag((512, 1024, 2048), "Tokens in a window; 4k is 4096.", least=2)
     seeds: tuple[int, ...] = flag(

@@ -13,7 +13,7 @@ from attnlab.runs.errors import Invalid
 from attnlab.runs.flags import flag, written
 from attnlab.training.flags import TrainFlags
 from attnlab.training.optimizers import OptimizerSettings
-from attnlab.training.pretrained import TOKENIZERS, BertSizes
+from attnlab.training.pretrained import ATTENTIONS, TOKENIZERS, BertSizes
 
 __all__ = ["OBJECTIVES", "PRESETS", "Cell", "Settings"]
 
@@ -138,7 +138,8 @@ class Settings(TrainFlags):
     )
     attention: str = flag(
         "window-4+exact",
-        "Attention: exact, window-R, lsh-R, or a pattern that the layers repeat: window-4+exact.",
+        f"Attention: {', '.join(ATTENTIONS)} (R tokens on either side, R hash rounds), or a "
+        "pattern that the layers repeat: window-4+exact.",
     )
     dtype: str = flag("float32", "Type of the activations.", choices=DTYPES)
     cache_dir: str | None = flag(
