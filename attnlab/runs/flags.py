@@ -10,7 +10,7 @@ import math
 import types
 import typing
 from collections.abc import Collection, Iterable, Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 from attnlab.runs.errors import Invalid
 
@@ -31,6 +31,7 @@ class Flag:
     below: float | None = None
     is_path: bool = False
     repeated: bool = False
+    twice: bool = False
 
 
 def flag(
@@ -44,6 +45,7 @@ def flag(
     below: float | None = None,
     is_path: bool = False,
     repeated: bool = False,
+    twice: bool = False,
 ) -> Any:
     """A field of `Flags`.
 
@@ -57,8 +59,9 @@ def flag(
       below: the number that it must be less than.
       is_path: whether it is a file that must exist, kept as an absolute path.
       repeated: whether a tuple's flag is given once for each element, which may have commas.
+      twice: whether a tuple may have a value twice also where `Flags.once` is set.
     """
-    about = Flag(help, tuple(choices), least, most, above, below, is_path, repeated)
+    about = Flag(help, tuple(choices), least, most, above, below, is_path, repeated, twice)
     return dataclasses.field(default=default, metadata={"flag": about})
 
 
@@ -77,7 +80,13 @@ class Flags:
     """The base of an experiment's settings; every field is made by `flag`.
 
     A field's type is bool, int, float or str, `TYPE | None`, or a tuple of one of them.
+
+    Attributes:
+      once: whether a tuple may have each value but once, as where each is trained with; paths and
+        what is `repeated` may come again.
     """
+
+    once: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         """Checks each value by what its field says.
@@ -86,7 +95,11 @@ class Flags:
           Invalid: one is not valid; the message begins with the flag.
         """
         for field in dataclasses.fields(self):
-            _check(field, getattr(self, field.name))
+            value, about = getattr(self, field.name), flag_of(field)
+            _check(field, value)
+            once = self.once and not (about.is_path or about.repeated or about.twice)
+            if once and isinstance(value, tuple) and len(set(value)) < len(value):
+                raise Invalid(f"--{field.name}={written(value)}: give each once")
 
     @classmethod
     def implied(cls, named: Mapping[str, Any]) -> Mapping[str, Any]:

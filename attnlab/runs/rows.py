@@ -80,6 +80,11 @@ class Rows(Generic[Key, Row]):
             except (TypeError, ValueError, KeyError, AttributeError):
                 raise folder.no_row(number) from None
 
+    @property
+    def experiment(self) -> str:
+        """The name of the experiment whose rows these are."""
+        return self._folder.name
+
     def of(self, keys: Iterable[Key]) -> list[Kept[Row]]:
         """The rows of some keys, in their order, as far as they are there."""
         return [self.kept[key] for key in keys if key in self.kept]

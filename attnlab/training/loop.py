@@ -142,6 +142,11 @@ class Trained:
         """What the model is applied with."""
         return {"params": self.params, **self.collections}
 
+    @property
+    def num_parameters(self) -> int:
+        """The number of parameters that were trained."""
+        return sum(x.size for x in jax.tree.leaves(self.params))
+
 
 def train(
     task: Task[Any],

@@ -7,10 +7,11 @@ import jax
 import numpy as np
 
 from attnlab.bench import environment, inputs
-from attnlab.runs import command_line, loop, provenance
+from attnlab.runs import command_line, loop
 from attnlab.runs.command_line import say
 from attnlab.runs.errors import Invalid, Stopped
 from attnlab.runs.folder import Folder
+from attnlab.runs.report import so_far
 from attnlab.runs.rows import Rows
 from experiments import hash_quality
 from experiments.hash_quality import figures, model, report
@@ -60,18 +61,12 @@ def run(settings: Settings, folder: Folder) -> int:
                 yield measure(line, n, qk, v, top_k=settings.top_k, seed=settings.seed, bits=bits)
 
     def reported() -> loop.Report:
-        kept = rows.of(keys)
-        found, wheres = [one.row for one in kept], [one.where for one in kept]
+        told = so_far(rows, {one.title(): [(one, n) for n in rounds] for one in lines}, settings)
+        name = rows.of(keys)[0].where.environment["input"]["name"]
         return loop.Report(
-            report.markdown(
-                found,
-                settings,
-                text=wheres[0].environment["input"]["name"],
-                planned=len(keys),
-                where=provenance.table(wheres),
-            ),
-            figures.draw(found, settings),
-            said=f"{report.table(found)}\n\n{report.answer(found, settings)}",
+            report.markdown(told, settings, text=name, planned=len(keys)),
+            figures.draw(told.rows, settings),
+            said=f"{report.table(told.rows)}\n\n{report.answer(told.rows, settings)}",
         )
 
     def before(line: Line) -> None:

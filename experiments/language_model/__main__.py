@@ -9,9 +9,10 @@ from pathlib import Path
 
 from attnlab.bench import environment, targets, topology
 from attnlab.bench.workers import Workers
-from attnlab.runs import command_line, loop, processes, provenance
+from attnlab.runs import command_line, loop, processes
 from attnlab.runs.errors import Invalid
 from attnlab.runs.folder import Folder
+from attnlab.runs.report import so_far
 from attnlab.runs.rows import Rows
 from attnlab.training.curve import Diverged
 from attnlab.training.flags import FREE
@@ -67,9 +68,7 @@ def run(settings: Settings, folder: Folder) -> int:
             where = cell.folder(folder.path)
             found = run_training(
                 task(cell, settings, corpus, parallel.part),
-                settings=settings.loop(
-                    steps=settings.steps, validate_every=settings.validate_every, seed=cell.seed
-                ),
+                settings=settings.loop(seed=cell.seed),
                 optimizer=settings.optimizer(),
                 parallel=parallel,
                 folder=where,
@@ -97,23 +96,13 @@ def run(settings: Settings, folder: Folder) -> int:
                     yield from copying.learned(item.model, settings, folder.path)
 
         def reported() -> loop.Report:
-            kept = rows.of(key for item in items for key in keys(item, settings))
-            found = [one.row for one in kept]
-            to_come = [
-                title(item)
-                for item in items
-                if not all(
-                    key in rows.kept and is_done(rows.kept[key].row) for key in keys(item, settings)
-                )
-            ]
-            text = report.markdown(
-                found,
-                settings,
-                text=f"{Path(corpus.text.name).name} (split {corpus.split.name})",
-                to_come=to_come,
-                where=provenance.table([one.where for one in kept]),
+            told = so_far(rows, {title(x): keys(x, settings) for x in items}, settings, is_done)
+            text = f"{Path(corpus.text.name).name} (split {corpus.split.name})"
+            return loop.Report(
+                report.markdown(told, settings, text),
+                figures.draw(told.rows),
+                said=answer(told.rows, settings),
             )
-            return loop.Report(text, figures.draw(found), said=answer(found, settings))
 
         job = loop.Job(
             unit="parts",

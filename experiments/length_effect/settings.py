@@ -47,7 +47,7 @@ class Settings(TrainFlags):
           Invalid: a value is not valid; the message begins with the flag.
         """
         super().__post_init__()
-        if list(self.lengths) != sorted(set(self.lengths)):
+        if list(self.lengths) != sorted(self.lengths):
             raise Invalid(f"--lengths={written(self.lengths)}: give lengths that rise")
 
     def words(self, shortest: int, longest: int, part: int, size: int | None = None) -> SymbolTask:

@@ -70,6 +70,8 @@ class Cell:
 class Settings(TrainFlags):
     """The flags of `long_range`, those of every training and its own."""
 
+    without_workers = "examples are drawn here"
+
     preset: str = flag(
         "cpu", f"Defaults of the other flags: {', '.join(PRESETS)}.", choices=PRESETS
     )
@@ -126,10 +128,6 @@ class Settings(TrainFlags):
           Invalid: a value is not valid; the message begins with the flag.
         """
         super().__post_init__()
-        for name in ("tasks", "mechanisms", "seeds"):
-            given = getattr(self, name)
-            if len(set(given)) < len(given):
-                raise Invalid(f"--{name}={written(given)}: give each once")
         for name in self.mechanisms:
             given = f"--mechanisms={written(self.mechanisms)}"
             require_attention(given, name, MECHANISMS, self.num_layers)
@@ -141,10 +139,6 @@ class Settings(TrainFlags):
             raise Invalid(
                 f"--min_length={self.min_length}: examples have at most {self.length - 1} tokens "
                 "beside [CLS]; give a smaller one"
-            )
-        if self.num_workers:
-            raise Invalid(
-                f"--num_workers={self.num_workers}: examples are drawn here; leave it out"
             )
         self._check_data()
 

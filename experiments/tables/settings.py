@@ -39,6 +39,8 @@ class Cell:
 class Settings(Flags):
     """The flags of `tables`."""
 
+    once = True
+
     only: tuple[str, ...] = flag(
         (), f"Names of tables: {', '.join(TABLES)}. Without it: all of the scale.", choices=TABLES
     )
@@ -79,10 +81,6 @@ class Settings(Flags):
             parts = re.fullmatch(r"(\d+)/(\d+)", self.part)
             if parts is None or int(parts[1]) >= int(parts[2]):
                 raise Invalid(f"--part={self.part}: give I/N, such as 0/8 to 7/8")
-        for name in ("only", "seeds"):
-            given = getattr(self, name)
-            if len(set(given)) < len(given):
-                raise Invalid(f"--{name}={written(given)}: give each once")
         for name in self.only:
             scales = TABLES[name].scales
             if self.scale not in scales:

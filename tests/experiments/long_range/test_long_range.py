@@ -10,6 +10,7 @@ import pytest
 
 from attnlab.runs import figure_files
 from attnlab.runs.errors import Invalid
+from attnlab.runs.report import SoFar
 from attnlab.training.attentions import streams
 from experiments.long_range import __main__ as experiment
 from experiments.long_range import report
@@ -28,7 +29,10 @@ SIZES |= {"test_examples": 5, "batch_size": 4}
     ("changed", "message"),
     [
         ({"tasks": ("image",)}, "--tasks=image: no 'image'; valid: listops, text, retrieval"),
-        ({"mechanisms": ("lsh",)}, "--mechanisms=lsh: no attention 'lsh'; valid: exact, "),
+        (
+            {"mechanisms": ("lsh",)},
+            "--mechanisms=lsh: no attention 'lsh'; valid: exact, ",
+        ),
         ({"mechanisms": ("exact", "exact")}, "--mechanisms=exact,exact: give each once"),
         ({"num_heads": 5}, "--width=64 --num_heads=5: give heads that divide it"),
         ({"min_length": 256}, "--min_length=256: examples have at most 255 tokens beside [CLS]"),
@@ -111,9 +115,7 @@ def test_a_run_with_an_earlier_name_says_what_it_is_called_now():
 def test_the_report_says_whose_reformer_it_is():
     row = report.Row("listops", "exact", 0, 9, 1, 60.0, 2.0, 10**6, 0.25, 0.2, {})
     faster = dataclasses.replace(row, mechanism="lsh-2", steps_per_second=3.0, accuracy=0.3)
-    text = report.markdown(
-        [row, faster], settings=Settings(), to_come=["x"], command="c", where="w"
-    )
+    text = report.markdown(SoFar([row, faster], ["x"], "c", "w"), Settings())
     assert "*Reformer* is another function" in text and "Not done yet: x." in text
     assert "| lsh-2 | 30.0 | Reformer | 37.27 | 1.50 | 0.54 to 0.79 |" in " ".join(text.split())
     assert report.answer([row, faster]) == "listops: lsh-2 30.0%, exact 25.0%."
