@@ -10,6 +10,7 @@ import math
 import types
 import typing
 from collections.abc import Collection, Iterable, Mapping
+from pathlib import Path
 from typing import Any, ClassVar
 
 from attnlab.runs.errors import Invalid
@@ -57,7 +58,7 @@ def flag(
       most: the largest number.
       above: the number that it must be more than.
       below: the number that it must be less than.
-      is_path: whether it is a file that must exist, kept as an absolute path.
+      is_path: whether it is a file or folder that must exist, kept as an absolute path.
       repeated: whether a tuple's flag is given once for each element, which may have commas.
       twice: whether a tuple may have a value twice also where `Flags.once` is set.
     """
@@ -89,7 +90,7 @@ class Flags:
     once: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        """Checks each value by what its field says.
+        """Checks each value by what its field says; subclasses, whether values go together.
 
         Raises:
           Invalid: one is not valid; the message begins with the flag.
@@ -119,6 +120,22 @@ class Flags:
         Raises:
           Invalid: one of them is not used; the message says why.
         """
+
+    def require_files(self, typed: Mapping[str, Any]) -> None:
+        """Refuses paths at which there is nothing.
+
+        Args:
+          typed: values of the flags on the command line, whose paths may be relative.
+
+        Raises:
+          Invalid: there is no such file or folder.
+        """
+        for field in dataclasses.fields(self):
+            paths = typed.get(field.name, getattr(self, field.name)) or ()
+            if flag_of(field).is_path:
+                for path in (paths,) if isinstance(paths, str) else paths:
+                    if not Path(path).exists():
+                        raise Invalid(f"--{field.name}={path}: there is no such file")
 
     def as_json(self) -> dict[str, Any]:
         """Plain values, as JSON has them."""

@@ -71,11 +71,6 @@ class Settings(Flags):
         return {} if of_job is None else {"part": of_job}
 
     def __post_init__(self) -> None:
-        """Checks each value, and whether they go together.
-
-        Raises:
-          Invalid: a value is not valid; the message begins with the flag.
-        """
         super().__post_init__()
         if self.part is not None:
             parts = re.fullmatch(r"(\d+)/(\d+)", self.part)
@@ -92,7 +87,7 @@ class Settings(Flags):
             )
         if self.multi30k is not None:
             missing = [file for file in self._paths() if not Path(file).is_file()]
-            if missing:
+            if missing and Path(self.multi30k).exists():
                 raise Invalid(f"--multi30k={self.multi30k}: no {Path(missing[0]).name} there")
 
     def check_named(self, named: Collection[str]) -> None:

@@ -116,7 +116,7 @@ def test_refuses_bad_settings(changed, message):
         (["--no_such=1"], "Unknown command line flag"),
         (["more"], "'more' is not a flag"),
         (["--length=1000000"], "--length=1000000 needs 2000001 bytes"),
-        (["--input=missing.txt"], "missing.txt: No such file or directory"),
+        (["--input=missing.txt"], "--input=missing.txt: there is no such file"),
     ],
 )
 def test_a_bad_flag_is_one_line_and_status_2(flags, message, capsys):

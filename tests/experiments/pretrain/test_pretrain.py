@@ -119,7 +119,10 @@ def test_it_goes_on_from_another_run(pretraining, text, tmp_path):
         (("--masking=80/10/20",), "--masking=80/10/20: give percents"),
         (("--length=24", "--max_length=20"), "pairs are longer than the model's --max_length=20"),
         (("--warmup_steps=4", "--steps=4"), "must be fewer than --steps=4"),
-        (("--attention=lsh",), "--attention=lsh: no attention 'lsh'; valid: exact, window-R, "),
+        (
+            ("--attention=lsh",),
+            "--attention=lsh: no attention 'lsh'; valid: exact, window-R, ",
+        ),
         (("--num_heads=3",), "--width=64 --num_heads=3: give heads that divide it"),
         (("--seeds=1,1",), "--seeds=1,1: give each once"),
         (("--num_workers=2",), "--num_workers=2: pairs are drawn here"),

@@ -258,7 +258,8 @@ def test_a_table_is_trained_found_again_and_of_one_revision(quick_compile, monke
     [
         (["--only=luong4"], "--only=luong4: has no --scale=exact; give cpu,gpu"),
         (["--scale=cpu"], "--scale=cpu: is trained on text; give --multi30k=FOLDER, with train.de"),
-        (["--scale=cpu", "--multi30k=/nowhere"], "--multi30k=/nowhere: no train.de.gz there"),
+        (["--scale=cpu", "--multi30k=tests"], "/tests: no train.de.gz there"),
+        (["--scale=cpu", "--multi30k=/nowhere"], "--multi30k=/nowhere: there is no such file"),
         (["--seeds=0,1"], "--seeds=0,1: none of the tables needs it at --scale=exact"),
         (["--scale=cpu", "--only=luong6", "--seeds=1,1"], "--seeds=1,1: give each once"),
     ],
