@@ -140,7 +140,7 @@ def _begun(experiment: Callable[[S, Folder], int], chosen: S, folder: Folder) ->
             "folder; give all the same command, and a folder that they share"
         )
     if folder.exists:
-        folder.claim()
+        processes.agreed(folder.claim)
     return experiment(chosen, folder)
 
 

@@ -7,6 +7,7 @@ import datetime
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
+from attnlab.runs import processes
 from attnlab.runs.flags import structured
 from attnlab.runs.folder import Folder
 
@@ -90,11 +91,12 @@ class Rows(Generic[Key, Row]):
         return [self.kept[key] for key in keys if key in self.kept]
 
     def add(self, row: Row) -> None:
-        """Adds a row, on disk before it returns."""
+        """Adds a row, on disk before it returns; of several processes the first writes it."""
         where = Where(self.environment, self._folder.settings, now(), self._begun)
         derived = {name: getattr(row, name) for name in self._derived if hasattr(row, name)}
         fields: Any = row
-        self._folder.append(dataclasses.asdict(fields) | derived | dataclasses.asdict(where))
+        if processes.is_first():
+            self._folder.append(dataclasses.asdict(fields) | derived | dataclasses.asdict(where))
         self.kept[self._key(row)] = Kept(row, where)
 
 
