@@ -76,11 +76,6 @@ class TrainFlags(Flags):
     tensorboard: bool = flag(False, "Whether to write TensorBoard's files (extra tensorboard).")
 
     def __post_init__(self) -> None:
-        """Checks each value, and whether they go together.
-
-        Raises:
-          Invalid: a value is not valid; the message begins with the flag.
-        """
         super().__post_init__()
         if self.num_workers and self.without_workers:
             raise Invalid(f"--num_workers={self.num_workers}: {self.without_workers}; leave it out")

@@ -142,11 +142,6 @@ class Settings(TrainFlags):
     )
 
     def __post_init__(self) -> None:
-        """Checks each value, and whether they go together.
-
-        Raises:
-          Invalid: a value is not valid; the message begins with the flag.
-        """
         super().__post_init__()
         if self.examples % 16:
             raise Invalid(f"--examples={self.examples}: give a multiple of 16")

@@ -40,7 +40,7 @@ def run(settings: Settings, folder: Folder) -> int:
     lines, rounds = settings.lines(), settings.numbers_of_rounds()
     keys = [(line, n) for line in lines for n in rounds]
     if len(rows.of(keys)) < len(keys):
-        _require_same(text, rows, folder)
+        environment.require_same_text(text, rows, folder)
 
     @functools.cache
     def activations() -> tuple[jax.Array, jax.Array, float | None]:
@@ -97,15 +97,6 @@ def split(text: inputs.Text, length: int) -> tuple[np.ndarray, np.ndarray]:
             f" {text.data.size} (give a longer --input or a smaller --length)"
         )
     return text.data[:-length], text.data[-length:]
-
-
-def _require_same(text: inputs.Text, rows: Rows[Key, Row], folder: Folder) -> None:
-    """Raises `Invalid` if the rows of a resumed run are of another text."""
-    for one in rows.kept.values():
-        if one.where.environment["input"]["sha256"] != text.digest:
-            raise Invalid(
-                f"--resume={folder.path} was measured on another text; leave it and start anew"
-            )
 
 
 if __name__ == "__main__":

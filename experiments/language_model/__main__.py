@@ -10,7 +10,6 @@ from pathlib import Path
 from attnlab.bench import environment, targets, topology
 from attnlab.bench.workers import Workers
 from attnlab.runs import command_line, loop, processes
-from attnlab.runs.errors import Invalid
 from attnlab.runs.folder import Folder
 from attnlab.runs.report import so_far
 from attnlab.runs.rows import Rows
@@ -20,7 +19,7 @@ from attnlab.training.run import prepare, run_training
 from experiments import language_model
 from experiments.language_model import compiler, copying, cost, figures, report
 from experiments.language_model.conclusion import answer
-from experiments.language_model.corpus import Corpus, read
+from experiments.language_model.corpus import read
 from experiments.language_model.evaluate import measure
 from experiments.language_model.plan import Compiled, Copying, Item, Timed, keys, plan, title
 from experiments.language_model.rows import KINDS, Failed, Row, is_done, key_of
@@ -50,7 +49,7 @@ def run(settings: Settings, folder: Folder) -> int:
         copying.require_divides()
     corpus = read(settings)
     rows: Rows[tuple, Row] = Rows(folder, key_of, KINDS)
-    require_same_text(rows, corpus, folder)
+    environment.require_same_text(corpus.text, rows, folder)
     rows.environment = environment.describe(corpus.text, ("optax", "grain"))
     items = plan(settings)
 
@@ -120,20 +119,6 @@ def run(settings: Settings, folder: Folder) -> int:
 def said(found: Sequence[Row]) -> str:
     """The rows of an item, for the terminal."""
     return "; ".join(row.line() for row in found)
-
-
-def require_same_text(rows: Rows[tuple, Row], corpus: Corpus, folder: Folder) -> None:
-    """Refuses to go on with another text.
-
-    Raises:
-      Invalid: the rows of the folder are of another one.
-    """
-    for one in rows.kept.values():
-        if one.where.environment["input"]["sha256"] != corpus.text.digest:
-            raise Invalid(
-                f"--resume={folder.path} is about another text than {corpus.text.name} is now; "
-                "start a new run"
-            )
 
 
 if __name__ == "__main__":

@@ -124,11 +124,6 @@ class Settings(TrainFlags):
     copy_steps: int = flag(600, "Number of steps on the copy task.", least=1)
 
     def __post_init__(self) -> None:
-        """Checks each value, and whether they go together.
-
-        Raises:
-          Invalid: a value is not valid; the message begins with the flag.
-        """
         super().__post_init__()
         for flags, num_layers in (("models", self.num_layers), ("copy_models", COPY_LAYERS)):
             for name in getattr(self, flags):

@@ -41,11 +41,6 @@ class Settings(TrainFlags):
     seed: int = seed_flag("Seed of the parameters and the words.")
 
     def __post_init__(self) -> None:
-        """Checks each value.
-
-        Raises:
-          Invalid: a value is not valid; the message begins with the flag.
-        """
         super().__post_init__()
         if list(self.lengths) != sorted(self.lengths):
             raise Invalid(f"--lengths={written(self.lengths)}: give lengths that rise")

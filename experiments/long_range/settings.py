@@ -122,11 +122,6 @@ class Settings(TrainFlags):
     dtype: str = flag("float32", "Type of the activations.", choices=DTYPES)
 
     def __post_init__(self) -> None:
-        """Checks each value, and whether they go together.
-
-        Raises:
-          Invalid: a value is not valid; the message begins with the flag.
-        """
         super().__post_init__()
         for name in self.mechanisms:
             given = f"--mechanisms={written(self.mechanisms)}"

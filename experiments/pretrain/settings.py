@@ -154,11 +154,6 @@ class Settings(TrainFlags):
     )
 
     def __post_init__(self) -> None:
-        """Checks each value, and whether they go together.
-
-        Raises:
-          Invalid: a value is not valid; the message begins with the flag.
-        """
         super().__post_init__()
         if self.input is None:
             raise Invalid("--input: give a file of text, with blank lines between documents")

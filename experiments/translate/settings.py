@@ -135,11 +135,6 @@ class Settings(TrainFlags):
     )
 
     def __post_init__(self) -> None:
-        """Checks each value, and whether they go together.
-
-        Raises:
-          Invalid: a value is not valid; the message begins with the flag.
-        """
         super().__post_init__()
         self._check_files()
         self._check_data()
