@@ -156,16 +156,16 @@ class Folder:
         """Writes a whole file; what it was before stays until then."""
         _write(self.path / file, text)
 
-    def append(self, row: Mapping[str, Any], file: str = ROWS) -> None:
+    def append(self, row: Mapping[str, Any]) -> None:
         """Adds a row, on disk before it returns."""
-        with open(self.path / file, "a+b") as lines:
+        with open(self.path / ROWS, "a+b") as lines:
             _drop_cut_off_line(lines)
             lines.write(json.dumps(row).encode() + b"\n")
             lines.flush()
             os.fsync(lines.fileno())
 
-    def rows(self, file: str = ROWS) -> dict[int, dict[str, Any]]:
-        """The rows of a file by the number of their line; of a fresh folder none.
+    def rows(self) -> dict[int, dict[str, Any]]:
+        """The rows by the number of their line; of a fresh folder none.
 
         A line that was cut off while it was written is passed over, as an empty one is.
 
@@ -174,7 +174,7 @@ class Folder:
         """
         if self._path is None:
             return {}
-        path = self.path / file
+        path = self.path / ROWS
         try:
             data = path.read_bytes()
             text = data[: data.rfind(b"\n") + 1].decode()
@@ -193,13 +193,13 @@ class Folder:
                 try:
                     found[number] = json.loads(line)
                 except ValueError:
-                    raise self.no_row(number, file) from None
+                    raise self.no_row(number) from None
         return found
 
-    def no_row(self, number: int, file: str = ROWS) -> Invalid:
+    def no_row(self, number: int) -> Invalid:
         """The error of a line that is no row of this experiment."""
         return Invalid(
-            f"{self.path / file}, line {number}: not a row of {self.name}; delete that line, and "
+            f"{self.path / ROWS}, line {number}: not a row of {self.name}; delete that line, and "
             "what it was of is done again"
         )
 
