@@ -87,7 +87,7 @@ def require_attention(
     layers = layers_of(name)
     for layer in layers:
         if layer.form not in forms:
-            renamed = ", which is called exact" * (layer.kind == "full")
+            renamed = ", now called exact" * (layer.kind == "full")
             raise Invalid(
                 f"{flag}: no attention {str(layer)!r}{renamed}; valid: {', '.join(forms)} (R tokens"
                 " of a window, R hash rounds), or several with + between them, which the layers"

@@ -55,7 +55,7 @@ def test_a_pattern_is_a_name_a_layer():
         ("lsh-04", "--x=1: no attention 'lsh-04'; valid: "),
         ("window-2+lcal", "--x=1: no attention 'lcal'; valid: "),
         ("exact-2", "--x=1: no attention 'exact-2'; valid: "),
-        ("full", "--x=1: no attention 'full', which is called exact; valid: "),
+        ("full", "--x=1: no attention 'full', now called exact; valid: "),
         (
             "exact+exact+exact+exact",
             "--x=1: 'exact+exact+exact+exact' names 4 layers, a model",

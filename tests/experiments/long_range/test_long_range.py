@@ -109,7 +109,7 @@ def test_a_run_from_files_to_its_report(monkeypatch, tmp_path):
 
 def test_a_run_with_an_earlier_name_says_what_it_is_called_now():
     status, _, err = tiny.run(experiment, f"--resume={KEPT}")
-    assert status == 2 and "no attention 'full', which is called exact; valid: exact" in err
+    assert status == 2 and "no attention 'full', now called exact; valid: exact" in err
 
 
 def test_the_report_says_whose_reformer_it_is():
