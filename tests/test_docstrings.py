@@ -20,7 +20,6 @@ FILES = {
 # Whole models, and what says the same of a route as a module does.
 COMPILING = {
     "attnlab/models/__init__.py",
-    "attnlab/models/transformer.py",
     "attnlab/modules/__init__.py",
     "attnlab/modules/flax_interop.py",
     "attnlab/ops/lsh/cross.py",

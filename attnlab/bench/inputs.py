@@ -105,6 +105,8 @@ def _bytes(data: bytes) -> np.ndarray:
 def _read(path: str) -> bytes:
     try:
         data = Path(path).read_bytes()
+    except FileNotFoundError:
+        raise Invalid(f"--input={path}: there is no such file") from None
     except OSError as error:
         raise Invalid(f"--input={path}: {error.strerror}; give a file of text") from None
     if not data:

@@ -23,6 +23,7 @@ from attnlab.modules.lsh import LSHSelfAttention
 from attnlab.modules.multi_head import MultiHeadAttention
 from attnlab.ops import attention as ops
 from attnlab.ops import local, routes
+from attnlab.training.attentions import SCORES
 
 # Exact: for these `implementation` chooses how. LSH has its own way, and a kernel.
 EXACT = ("additive", "dot", "general", "cosine", "concat", "location", "multi_head", "window")
@@ -86,11 +87,8 @@ def _module(case: Case) -> Mechanism:
         module = LSHSelfAttention(n, _lsh(case), case.causal, **common)
     else:
         score: dict[str, Callable[[], nn.Module]] = {
-            "additive": lambda: learned.AdditiveScore(**of_score),
+            **{name: functools.partial(kind, **of_score) for name, kind in SCORES.items()},
             "dot": lambda: learned.DotScore(1.0),
-            "general": lambda: learned.GeneralScore(**of_score),
-            "cosine": lambda: learned.CosineScore(**of_score),
-            "concat": lambda: learned.ConcatScore(**of_score),
             "location": lambda: learned.LocationScore(case.length, **of_score),
         }
         make = score.get(case.mechanism, learned.DotScore)

@@ -20,7 +20,7 @@ from absl import logging
 from attnlab.data.cache import default_cache_dir, writable
 from attnlab.data.lines import Row, read_documents, read_pairs, read_tsv
 from attnlab.data.texts import Texts
-from attnlab.runs.errors import Invalid
+from attnlab.runs.errors import Invalid, of_system
 
 __all__ = ["open_pairs", "open_text", "open_tsv"]
 
@@ -158,8 +158,5 @@ def content_digest(paths: tuple[Path, ...]) -> str:
             with path.open("rb") as file:
                 total.update(hashlib.file_digest(file, "sha256").digest())
         except OSError as error:
-            missing = isinstance(error, FileNotFoundError)
-            raise Invalid(
-                f"no file {path}" if missing else f"cannot read {path}: {error.strerror}"
-            ) from error
+            raise Invalid(f"{of_system(error)}; give a text file") from error
     return total.hexdigest()

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-from attnlab.runs.errors import Invalid
+from attnlab.runs.errors import Invalid, of_system
 
 __all__ = ["decoded_lines", "read_blocks", "read_documents", "read_pairs", "read_tsv"]
 
@@ -85,12 +85,10 @@ def raw_lines(path: Path) -> Iterator[bytes]:
     try:
         with opened(path) as file:
             yield from file
-    except FileNotFoundError as error:
-        raise Invalid(f"no file {path}") from error
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise Invalid(f"{path} is damaged, or not a gzip file: {error}") from error
     except OSError as error:
-        raise Invalid(f"cannot read {path}: {error.strerror}") from error
+        raise Invalid(f"{of_system(error)}; give a text file") from error
 
 
 def opened(path: Path) -> BinaryIO:

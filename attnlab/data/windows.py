@@ -43,7 +43,7 @@ def map_bytes(path: str | Path) -> np.ndarray:
             raise Invalid(f"{path} is empty; give a text")
         return np.memmap(path, np.uint8, "r")
     except OSError as error:
-        raise Invalid(f"{of_system(error)}; give a text") from None
+        raise Invalid(f"{of_system(error)}; give a text file") from None
 
 
 @dataclasses.dataclass(frozen=True)

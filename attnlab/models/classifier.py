@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from attnlab.checks import require_choice
 from attnlab.models.transformer.config import TransformerConfig
 from attnlab.models.transformer.encoder_decoder import TransformerEncoder
+from attnlab.models.transformer.layers import dense
 from attnlab.models.transformer.stack import Attention
 from attnlab.tokens import PAD
 
@@ -56,15 +57,5 @@ class EncoderClassifier(nn.Module):
         if len(rows) == 2:
             one, two = x[:, 0], x[:, 1]
             x = jnp.concatenate([one, two, one * two, one - two], -1)
-
-        def dense(features: int, name: str) -> nn.Dense:
-            return nn.Dense(
-                features,
-                dtype=c.dtype,
-                param_dtype=c.param_dtype,
-                kernel_init=c.kernel_init,
-                name=name,
-            )
-
-        hidden = nn.relu(dense(c.hidden, "hidden")(x))
-        return dense(self.num_classes, "classes")(hidden).astype(jnp.float32)
+        hidden = nn.relu(dense(c, c.hidden, "hidden")(x))
+        return dense(c, self.num_classes, "classes")(hidden).astype(jnp.float32)

@@ -257,8 +257,8 @@ class _Attend(nn.Module):
         )
 
 
-class _Stacked(nn.Module):
-    """The decoder without input feeding: attention once for all steps, after the LSTM."""
+class _Decoder(nn.Module):
+    """What the decoders are told: their attention, and the sizes and options of the LSTM."""
 
     attend: _Attend
     hidden_features: int
@@ -267,35 +267,33 @@ class _Stacked(nn.Module):
     dtype: Any
     param_dtype: Any
     kernel_init: Initializer
+
+    def _lstm(self) -> dict[str, Any]:
+        """The keywords of a stack of LSTMs."""
+        return {
+            "dropout_rate": self.dropout_rate,
+            "dtype": self.dtype,
+            "param_dtype": self.param_dtype,
+            "kernel_init": self.kernel_init,
+            "recurrent_init": self.kernel_init,
+            "name": "stack",
+        }
+
+
+class _Stacked(_Decoder):
+    """The decoder without input feeding: attention once for all steps, after the LSTM."""
 
     @nn.compact
     def __call__(self, memory: _Memory, x: jax.Array, *, deterministic: bool, decode: bool):
         first, states = read_carry(self, (jnp.zeros((), jnp.int32), memory.last), decode)
-        x, last = Stack(
-            LSTMCell,
-            self.hidden_features,
-            self.num_layers,
-            dropout_rate=self.dropout_rate,
-            dtype=self.dtype,
-            param_dtype=self.param_dtype,
-            kernel_init=self.kernel_init,
-            recurrent_init=self.kernel_init,
-            name="stack",
-        )(x, states=states, deterministic=deterministic)
+        stack = Stack(LSTMCell, self.hidden_features, self.num_layers, **self._lstm())
+        x, last = stack(x, states=states, deterministic=deterministic)
         keep_carry(self, (first + x.shape[1], last), decode)
         return self.attend(x, memory, first + jnp.arange(x.shape[1]))
 
 
-class _Feeding(nn.Module):
+class _Feeding(_Decoder):
     """The decoder with input feeding: attention within the step, as the next one wants h̃."""
-
-    attend: _Attend
-    hidden_features: int
-    num_layers: int
-    dropout_rate: float
-    dtype: Any
-    param_dtype: Any
-    kernel_init: Initializer
 
     @nn.compact
     def __call__(self, memory: _Memory, x: jax.Array, *, deterministic: bool, decode: bool):
@@ -305,17 +303,8 @@ class _Feeding(nn.Module):
         def step(self, carry, x, memory):
             now, states, fed = carry
             gates = x + self._to_gates("fed", use_bias=False)(drop(fed))
-            states, x = StackStep(
-                LSTMCell,
-                self.hidden_features,
-                self.num_layers,
-                dropout_rate=self.dropout_rate,
-                dtype=self.dtype,
-                param_dtype=self.param_dtype,
-                kernel_init=self.kernel_init,
-                recurrent_init=self.kernel_init,
-                name="stack",
-            )(states, gates, deterministic=deterministic)
+            stack = StackStep(LSTMCell, self.hidden_features, self.num_layers, **self._lstm())
+            states, x = stack(states, gates, deterministic=deterministic)
             fed, weights = self.attend(x[:, None], memory, now[None])
             return (now + 1, states, fed[:, 0]), (fed[:, 0], weights[:, 0])
 

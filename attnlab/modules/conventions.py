@@ -7,11 +7,13 @@ from typing import Any
 
 import flax.linen as nn
 import jax
+import jax.numpy as jnp
 from flax.linen.dtypes import promote_dtype
 
 from attnlab.checks import as_size, require, require_dropout, require_instance
 
 __all__ = [
+    "AttentionModule",
     "Initializer",
     "as_query_key_value",
     "dropout_options",
@@ -24,6 +26,27 @@ Initializer = Callable[..., Any]
 
 lecun_normal = nn.initializers.lecun_normal()
 lecun_normal_per_head = nn.initializers.lecun_normal(batch_axis=(0,))
+
+
+class AttentionModule(nn.Module, kw_only=True):
+    """What every attention module may be told, all keywords.
+
+    Attributes:
+      dropout_rate: probability of dropping a weight, drawn from the "dropout" rng stream.
+      dtype: dtype of the computation; None = that of inputs and parameters.
+      param_dtype: dtype of the parameters.
+      precision: precision of the matrix products.
+      kernel_init: initializer of the projections and of other matrices.
+      logical_axes: whether to name the axes of these for partitioning: "embed", "heads",
+        "head_dim", and "hidden" of what is no head.
+    """
+
+    dropout_rate: float = 0.0
+    dtype: Any = None
+    param_dtype: Any = jnp.float32
+    precision: Any = None
+    kernel_init: Initializer = lecun_normal
+    logical_axes: bool = False
 
 
 def as_query_key_value(module, query, key, value) -> tuple[jax.Array, jax.Array, jax.Array]:

@@ -10,10 +10,9 @@ import jax.numpy as jnp
 
 from attnlab import masks
 from attnlab.modules.conventions import (
-    Initializer,
+    AttentionModule,
     as_query_key_value,
     dropout_options,
-    lecun_normal,
     partitioned,
 )
 from attnlab.modules.scores import GeneralScore
@@ -22,7 +21,7 @@ from attnlab.ops.local import local_attention
 __all__ = ["LocalAttention"]
 
 
-class LocalAttention(nn.Module):
+class LocalAttention(AttentionModule):
     """Attention to the keys around a center p_t of each query: Luong et al. 2015, §3.2.
 
     Local-m (`predictive=False`): p_t = t, source and target run in step. Local-p: p_t =
@@ -35,29 +34,19 @@ class LocalAttention(nn.Module):
 
     Cost: O(T·half_width) time and memory.
 
+    The keywords of `AttentionModule` (dropout_rate, dtype, …) belong to it too.
+
     Attributes:
       predictive: whether the centers are predicted (local-p) rather than given (local-m).
       half_width: reach D of the paper; a query sees at most 2·half_width + 1 keys.
       score: a score module; None = `GeneralScore()`.
       features: number of rows of W in local-p; None = width of the query.
-      dropout_rate: probability of dropping a weight, drawn from the "dropout" rng stream.
-      dtype: dtype of the computation; None = that of inputs and parameters.
-      param_dtype: dtype of the parameters.
-      precision: precision of the matrix products.
-      kernel_init: initializer of W and v.
-      logical_axes: whether to name the axes of W ("embed", "hidden") for partitioning.
     """
 
     predictive: bool = True
     half_width: int = 10
     score: nn.Module | None = None
     features: int | None = None
-    dropout_rate: float = 0.0
-    dtype: Any = None
-    param_dtype: Any = jnp.float32
-    precision: Any = None
-    kernel_init: Initializer = lecun_normal
-    logical_axes: bool = False
 
     @nn.compact
     def __call__(

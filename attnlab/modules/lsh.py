@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
 
 import flax.linen as nn
 import jax
-import jax.numpy as jnp
 
 from attnlab import masks
 from attnlab.checks import points_to, require
-from attnlab.modules.conventions import Initializer, lecun_normal
+from attnlab.modules.conventions import AttentionModule
 from attnlab.modules.multi_head import MultiHeadAttention
 from attnlab.ops.routes import LSH
 
@@ -21,7 +19,7 @@ __all__ = ["LSHSelfAttention"]
 @points_to(
     **{field.name: f"use route=routes.LSH({field.name}=…)" for field in dataclasses.fields(LSH)}
 )
-class LSHSelfAttention(nn.Module):
+class LSHSelfAttention(AttentionModule):
     """Reformer's self-attention: shared queries and keys, hashed, sorted, attended in chunks.
 
     `MultiHeadAttention` with `routes.LSH`, with parameters of the same names. Source: Kitaev et al.
@@ -30,6 +28,8 @@ class LSHSelfAttention(nn.Module):
     Call it with [*B, L, D]; returns [*B, L, out_features]. With `decode=True` it computes the same
     a token at a time, or a prompt at once, as `MultiHeadAttention` describes: each new token then
     costs O(rounds · window), however many came before.
+
+    The keywords of `AttentionModule` (dropout_rate, dtype, …) belong to it too.
 
     Attributes:
       num_heads: number of heads, N.
@@ -44,13 +44,6 @@ class LSHSelfAttention(nn.Module):
       rotary: whether to turn queries and keys by their positions, before hashing unless the route
         says after.
       use_bias: whether the projections have biases.
-      dropout_rate: probability of dropping a weight, drawn from the "dropout" rng stream.
-      dtype: dtype of the computation; None = that of inputs and parameters.
-      param_dtype: dtype of the parameters.
-      precision: precision of the matrix products.
-      kernel_init: initializer of all projections.
-      logical_axes: whether to name the axes of the kernels ("embed", "heads", "head_dim") for
-        partitioning.
     """
 
     num_heads: int
@@ -62,12 +55,6 @@ class LSHSelfAttention(nn.Module):
     normalize_qk: bool = False
     rotary: bool = False
     use_bias: bool = False
-    dropout_rate: float = 0.0
-    dtype: Any = None
-    param_dtype: Any = jnp.float32
-    precision: Any = None
-    kernel_init: Initializer = lecun_normal
-    logical_axes: bool = False
 
     @nn.compact
     def __call__(

@@ -20,10 +20,9 @@ from attnlab.modules.cache import (
     keep_static,
 )
 from attnlab.modules.conventions import (
-    Initializer,
+    AttentionModule,
     as_query_key_value,
     dropout_options,
-    lecun_normal,
     partitioned,
 )
 from attnlab.modules.hash_stats import hash_options
@@ -39,7 +38,7 @@ __all__ = ["MultiHeadAttention"]
     is_causal="the mask says it: call the module with mask=masks.Causal()",
     decode="it belongs to the call: module.apply(variables, x, decode=True)",
 )
-class MultiHeadAttention(nn.Module):
+class MultiHeadAttention(AttentionModule):
     """Concat(head_1 … head_N) W^O, head_n = attention(query W_n^Q, key W_n^K, value W_n^V).
 
     The score and the route are values: scaled dot over all pairs unless told otherwise. With
@@ -73,6 +72,8 @@ class MultiHeadAttention(nn.Module):
         >>> y.shape
         (1, 1, 8)
 
+    The keywords of `AttentionModule` (dropout_rate, dtype, …) belong to it too.
+
     Attributes:
       num_heads: number of query heads, N.
       num_kv_heads: number of key/value heads, K, a divisor of N; None = N.
@@ -93,13 +94,6 @@ class MultiHeadAttention(nn.Module):
       rotary: whether to turn queries and keys by their positions (`positions.rotary`); a route that
         hashes does so after the turn, unless told otherwise.
       use_bias: whether the projections have biases.
-      dropout_rate: probability of dropping a weight, drawn from the "dropout" rng stream.
-      dtype: dtype of the computation; None = that of inputs and parameters.
-      param_dtype: dtype of the parameters.
-      precision: precision of the matrix products.
-      kernel_init: initializer of all projections.
-      logical_axes: whether to name the axes of the kernels ("embed", "heads", "head_dim") for
-        partitioning.
     """
 
     num_heads: int
@@ -112,12 +106,6 @@ class MultiHeadAttention(nn.Module):
     normalize_qk: bool = False
     rotary: bool = False
     use_bias: bool = True
-    dropout_rate: float = 0.0
-    dtype: Any = None
-    param_dtype: Any = jnp.float32
-    precision: Any = None
-    kernel_init: Initializer = lecun_normal
-    logical_axes: bool = False
 
     @nn.compact
     def __call__(

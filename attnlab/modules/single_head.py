@@ -34,15 +34,13 @@ from typing import Any
 
 import flax.linen as nn
 import jax
-import jax.numpy as jnp
 
 from attnlab.checks import require, require_instance
 from attnlab.masks import Mask
 from attnlab.modules.conventions import (
-    Initializer,
+    AttentionModule,
     as_query_key_value,
     dropout_options,
-    lecun_normal,
     partitioned,
 )
 from attnlab.modules.sampling import choose_and_sow, sampling_options
@@ -59,31 +57,20 @@ __all__ = [
 ]
 
 
-class SingleHead(nn.Module, kw_only=True):
+class SingleHead(AttentionModule, kw_only=True):
     """What the single-head modules share: their options, all keywords, and their call.
 
-    A subclass chooses the score by which queries and keys meet.
+    A subclass chooses the score by which queries and keys meet. The keywords of `AttentionModule`
+    (dropout_rate, dtype, …) belong to it too.
 
     Attributes:
-      dropout_rate: probability of dropping a weight, drawn from the "dropout" rng stream.
       route: a value of `attnlab.routes` that does not hash; `routes.Hard()` samples.
       implementation: None, a name, or `Pallas(...)`, as for `attnlab.attention`; with a route other
         than all pairs it belongs to that.
-      dtype: dtype of the computation; None = that of inputs and parameters.
-      param_dtype: dtype of the parameters.
-      precision: precision of the matrix products.
-      kernel_init: initializer of the matrices W and U.
-      logical_axes: whether to name the axes of these matrices for partitioning.
     """
 
-    dropout_rate: float = 0.0
     route: Route = AllPairs()
     implementation: Implementation = None
-    dtype: Any = None
-    param_dtype: Any = jnp.float32
-    precision: Any = None
-    kernel_init: Initializer = lecun_normal
-    logical_axes: bool = False
 
     @nn.compact
     def __call__(

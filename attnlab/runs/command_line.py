@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import dataclasses
 import errno
-import io
-import os
 import shlex
 import signal
 import sys
@@ -25,6 +23,7 @@ from attnlab.runs.errors import Invalid, Stopped, of_system
 from attnlab.runs.flags import Flags, flag_of, kind_of, written
 from attnlab.runs.folder import Folder, is_begun
 from attnlab.runs.interrupts import interruptible, signal_of
+from attnlab.runs.standard_streams import guarded
 
 __all__ = ["BAD_FLAG", "command", "run", "say", "start"]
 
@@ -141,7 +140,7 @@ def _begun(experiment: Callable[[S, Folder], int], chosen: S, folder: Folder) ->
             "folder; give all the same command, and a folder that they share"
         )
     if folder.exists:
-        folder.claim()
+        processes.agreed(folder.claim)
     return experiment(chosen, folder)
 
 
@@ -154,7 +153,7 @@ def start(main: Callable[[list[str]], int]) -> NoReturn:
     sys.excepthook = sys.__excepthook__
     if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:  # as it was during the imports
         signal.signal(signal.SIGINT, signal.default_int_handler)
-    sys.stdout, sys.stderr = _output(sys.stdout), _output(sys.stderr)
+    sys.stdout, sys.stderr = guarded(sys.stdout), guarded(sys.stderr)
     try:
         sys.exit(main(sys.argv))
     except KeyboardInterrupt:
@@ -218,31 +217,6 @@ def _name_of(program: str) -> str:
     """What an experiment is called, from the path of its file or of its folder's `__main__`."""
     path = Path(program)
     return path.parent.name if path.stem == "__main__" else path.stem
-
-
-class _Output(io.FileIO):
-    """A standard stream whose reader may leave: then this process is asked to stop."""
-
-    def write(self, data: Any) -> int:
-        try:
-            return super().write(data)
-        except OSError as error:
-            nowhere = os.open(os.devnull, os.O_WRONLY)
-            os.dup2(nowhere, self.fileno())
-            os.close(nowhere)
-            if not isinstance(error, BrokenPipeError):  # said once; what is left goes nowhere
-                raise
-            signal.raise_signal(signal.SIGINT)
-            return len(data)
-
-
-def _output(stream: Any) -> io.TextIOWrapper:
-    if stream is None:  # closed, as by >&-
-        return open(os.devnull, "w")
-    stream.flush()
-    raw = io.BufferedWriter(_Output(stream.fileno(), "w", closefd=False))
-    # A terminal without "×" is no reason to fail.
-    return io.TextIOWrapper(raw, stream.encoding, errors="replace", line_buffering=True)
 
 
 def _defined(settings: type[Flags], *, resumes: bool) -> flags.FlagValues:
@@ -334,7 +308,8 @@ def _chosen(
     """The settings that the flags say, or a folder's own, and the folder."""
     kinds = kind_of(settings)
     ours = [found[field.name] for field in dataclasses.fields(settings)]
-    named = {one.name: _value(one, kinds[one.name]) for one in ours if one.present}
+    typed = {one.name: _value(one, kinds[one.name]) for one in ours if one.present}
+    named = dict(typed)
     for field in dataclasses.fields(settings):
         if flag_of(field).is_path and named.get(field.name):
             named[field.name] = _absolute(named[field.name])
@@ -350,9 +325,12 @@ def _chosen(
                 raise Invalid(f"--{flag}={path}: a run is there; give a folder that has none")
             if flag == "resume" or is_begun(path):
                 folder = Folder.kept(name, path, flag=flag)
-                return _resumed(folder, named, settings, free, flag), folder
+                kept = _resumed(folder, named, settings, free, flag)
+                kept.require_files(typed)
+                return kept, folder
     chosen = settings(**{**settings.implied(named), **named})
     chosen.check_named(named)
+    chosen.require_files(typed)
     return chosen, Folder.fresh(name, Path(found.output_dir), chosen.as_json(), path=path)
 
 

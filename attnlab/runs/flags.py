@@ -10,7 +10,8 @@ import math
 import types
 import typing
 from collections.abc import Collection, Iterable, Mapping
-from typing import Any
+from pathlib import Path
+from typing import Any, ClassVar
 
 from attnlab.runs.errors import Invalid
 
@@ -31,6 +32,7 @@ class Flag:
     below: float | None = None
     is_path: bool = False
     repeated: bool = False
+    twice: bool = False
 
 
 def flag(
@@ -44,6 +46,7 @@ def flag(
     below: float | None = None,
     is_path: bool = False,
     repeated: bool = False,
+    twice: bool = False,
 ) -> Any:
     """A field of `Flags`.
 
@@ -55,10 +58,11 @@ def flag(
       most: the largest number.
       above: the number that it must be more than.
       below: the number that it must be less than.
-      is_path: whether it is a file that must exist, kept as an absolute path.
+      is_path: whether it is a file or folder that must exist, kept as an absolute path.
       repeated: whether a tuple's flag is given once for each element, which may have commas.
+      twice: whether a tuple may have a value twice also where `Flags.once` is set.
     """
-    about = Flag(help, tuple(choices), least, most, above, below, is_path, repeated)
+    about = Flag(help, tuple(choices), least, most, above, below, is_path, repeated, twice)
     return dataclasses.field(default=default, metadata={"flag": about})
 
 
@@ -77,16 +81,26 @@ class Flags:
     """The base of an experiment's settings; every field is made by `flag`.
 
     A field's type is bool, int, float or str, `TYPE | None`, or a tuple of one of them.
+
+    Attributes:
+      once: whether a tuple may have each value but once, as where each is trained with; paths and
+        what is `repeated` may come again.
     """
 
+    once: ClassVar[bool] = False
+
     def __post_init__(self) -> None:
-        """Checks each value by what its field says.
+        """Checks each value by what its field says; subclasses, whether values go together.
 
         Raises:
           Invalid: one is not valid; the message begins with the flag.
         """
         for field in dataclasses.fields(self):
-            _check(field, getattr(self, field.name))
+            value, about = getattr(self, field.name), flag_of(field)
+            _check(field, value)
+            once = self.once and not (about.is_path or about.repeated or about.twice)
+            if once and isinstance(value, tuple) and len(set(value)) < len(value):
+                raise Invalid(f"--{field.name}={written(value)}: give each once")
 
     @classmethod
     def implied(cls, named: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -106,6 +120,22 @@ class Flags:
         Raises:
           Invalid: one of them is not used; the message says why.
         """
+
+    def require_files(self, typed: Mapping[str, Any]) -> None:
+        """Refuses paths at which there is nothing.
+
+        Args:
+          typed: values of the flags on the command line, whose paths may be relative.
+
+        Raises:
+          Invalid: there is no such file or folder.
+        """
+        for field in dataclasses.fields(self):
+            paths = typed.get(field.name, getattr(self, field.name)) or ()
+            if flag_of(field).is_path:
+                for path in (paths,) if isinstance(paths, str) else paths:
+                    if not Path(path).exists():
+                        raise Invalid(f"--{field.name}={path}: there is no such file")
 
     def as_json(self) -> dict[str, Any]:
         """Plain values, as JSON has them."""

@@ -9,9 +9,8 @@ import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
-from attnlab.runs import processes
 from attnlab.runs.errors import Invalid, of_system
 
 __all__ = ["ERRORS", "REPORT", "ROWS", "SETTINGS", "Folder", "fresh_folder", "is_begun"]
@@ -24,7 +23,7 @@ _claims: dict[Path, int] = {}  # open files of the folders that this process wri
 class Folder:
     """The folder of a run: a fresh one, which `begin` makes, or that of an earlier run.
 
-    Of several processes all call its methods, and the first alone writes.
+    Of several processes the first alone makes it and writes to it; the others are told of it.
 
     Attributes:
       name: name of the experiment.
@@ -106,16 +105,15 @@ class Folder:
           Invalid: the folder cannot be made.
         """
         if self._path is None:
-            self._path = Path(processes.agreed(self._made))
-            if not (self._path / SETTINGS).exists():
-                raise Invalid(
-                    f"process {processes.index()} does not see {self._path}; give a folder that "
-                    "all processes share"
-                )
+            self._path = self._made()
         self.claim()
         return self._path
 
-    def _made(self) -> str:
+    def join(self, path: Path) -> None:
+        """Takes the path of the folder that another process of the run has begun."""
+        self._path = path
+
+    def _made(self) -> Path:
         path = self.wanted
         try:
             if self._flag == "output_dir":
@@ -128,7 +126,7 @@ class Folder:
             raise Invalid(
                 f"{error.filename or path}: {error.strerror}; give another --{self._flag}"
             ) from None
-        return str(path)
+        return path
 
     def claim(self) -> None:
         """Keeps other processes' runs out of the folder until this process ends, however it does.
@@ -136,9 +134,6 @@ class Folder:
         Raises:
           Invalid: another one writes to it.
         """
-        processes.agreed(self._claim)
-
-    def _claim(self) -> None:
         path = self.path.resolve()
         if path in _claims:
             return
@@ -159,35 +154,30 @@ class Folder:
 
     def write(self, file: str, text: str) -> None:
         """Writes a whole file; what it was before stays until then."""
-        if processes.is_first():
-            _write(self.path / file, text)
+        _write(self.path / file, text)
 
-    def append(self, row: Mapping[str, Any], file: str = ROWS) -> None:
+    def append(self, row: Mapping[str, Any]) -> None:
         """Adds a row, on disk before it returns."""
-        if not processes.is_first():
-            return
-        with open(self.path / file, "a", encoding="utf-8") as lines:
-            lines.write(json.dumps(row) + "\n")
+        with open(self.path / ROWS, "a+b") as lines:
+            _drop_cut_off_line(lines)
+            lines.write(json.dumps(row).encode() + b"\n")
             lines.flush()
             os.fsync(lines.fileno())
 
-    def rows(self, file: str = ROWS) -> dict[int, dict[str, Any]]:
-        """The rows of a file by the number of their line; of a fresh folder none.
+    def rows(self) -> dict[int, dict[str, Any]]:
+        """The rows by the number of their line; of a fresh folder none.
 
-        A line that was cut off while it was written is removed, an empty one passed over.
+        A line that was cut off while it was written is passed over, as an empty one is.
 
         Raises:
           Invalid: the file cannot be read, or a line is no row; the message has its number.
         """
         if self._path is None:
             return {}
-        path = self.path / file
+        path = self.path / ROWS
         try:
             data = path.read_bytes()
-            whole = data.rfind(b"\n") + 1
-            if whole < len(data) and processes.is_first():
-                os.truncate(path, whole)  # written anew, the rows would be gone on a full disk
-            text = data[:whole].decode()
+            text = data[: data.rfind(b"\n") + 1].decode()
         except FileNotFoundError:
             return {}
         except OSError as error:
@@ -203,19 +193,19 @@ class Folder:
                 try:
                     found[number] = json.loads(line)
                 except ValueError:
-                    raise self.no_row(number, file) from None
+                    raise self.no_row(number) from None
         return found
 
-    def no_row(self, number: int, file: str = ROWS) -> Invalid:
+    def no_row(self, number: int) -> Invalid:
         """The error of a line that is no row of this experiment."""
         return Invalid(
-            f"{self.path / file}, line {number}: not a row of {self.name}; delete that line, and "
+            f"{self.path / ROWS}, line {number}: not a row of {self.name}; delete that line, and "
             "what it was of is done again"
         )
 
     def note(self, errors: str) -> None:
         """Adds what a failure had to say to errors.log; nothing where it had nothing."""
-        if errors.strip() and processes.is_first():
+        if errors.strip():
             with open(self.path / ERRORS, "a", encoding="utf-8") as file:
                 file.write(errors.rstrip("\n") + "\n")
 
@@ -223,6 +213,16 @@ class Folder:
 def is_begun(path: Path) -> bool:
     """Whether a run has begun in a folder."""
     return (path / SETTINGS).exists()
+
+
+def _drop_cut_off_line(lines: BinaryIO) -> None:
+    """Removes what stands behind the last line feed of a file."""
+    size = lines.seek(0, os.SEEK_END)
+    lines.seek(max(size - 1, 0))
+    if lines.read(1) not in (b"", b"\n"):
+        lines.seek(0)
+        # Written anew, the lines would be gone on a full disk.
+        lines.truncate(lines.read().rfind(b"\n") + 1)
 
 
 def _write(path: Path, text: str) -> None:

@@ -10,6 +10,7 @@ from attnlab.runs import processes
 from attnlab.runs.command_line import say
 from attnlab.runs.flags import Flags
 from attnlab.runs.folder import REPORT, Folder, is_begun
+from attnlab.runs.loop import begun
 from attnlab.runs.markdown import markdown_table
 
 __all__ = ["on_every_host"]
@@ -36,7 +37,7 @@ def on_every_host(experiment: Callable[[S, Folder], int], settings: S, folder: F
     """
     if processes.count() == 1:
         return experiment(settings, folder)
-    path, index = folder.begin(), processes.index()
+    path, index = begun(folder), processes.index()
     mine = path / f"process_{index}"
     if is_begun(mine):
         own = Folder.kept(folder.name, mine)
@@ -56,7 +57,8 @@ def on_every_host(experiment: Callable[[S, Folder], int], settings: S, folder: F
     )
     worst = max(one for _, one in found)
     head = f"{len(found)} processes: {_verdict(worst)}."
-    folder.write(REPORT, f"# {folder.name}\n\n{head}\n\n{table}\n")
+    if index == 0:
+        folder.write(REPORT, f"# {folder.name}\n\n{head}\n\n{table}\n")
     say(f"\n{head}\n\n{table}\n\nreport: {path / REPORT}")
     return worst
 

@@ -6,16 +6,17 @@ import contextlib
 import dataclasses
 import traceback
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from attnlab.runs import figure_files, processes
 from attnlab.runs.command_line import say
 from attnlab.runs.errors import Invalid, Stopped, of_system, one_line
-from attnlab.runs.folder import REPORT, SETTINGS, Folder
+from attnlab.runs.folder import REPORT, Folder, is_begun
 from attnlab.runs.interrupts import interruptible, signal_of, uninterrupted
 from attnlab.runs.rows import Rows
 
-__all__ = ["Job", "Report", "run"]
+__all__ = ["Job", "Report", "begun", "run"]
 
 Item = TypeVar("Item", bound=Hashable)
 Row = TypeVar("Row")
@@ -97,7 +98,7 @@ def run(
       Invalid: the folder cannot be made.
     """
     processes.barrier()  # all have read the rows that there are
-    say(f"results: {folder.begin()}")
+    say(f"results: {begun(folder)}")
 
     def to_do() -> list[Item]:
         return [item for item in items if not _finished(job, item, rows)]
@@ -127,6 +128,23 @@ def run(
     if status:
         say(_remedy(folder))
     return status
+
+
+def begun(folder: Folder) -> Path:
+    """Begins the folder of a run, in the first of several processes; returns its path.
+
+    Raises:
+      Invalid: the folder cannot be made, or another process does not see it.
+    """
+    path = Path(processes.agreed(lambda: str(folder.begin())))
+    if not folder.exists:
+        folder.join(path)
+    if not is_begun(folder.path):
+        raise Invalid(
+            f"process {processes.index()} does not see {folder.path}; give a folder that all "
+            "processes share"
+        )
+    return folder.path
 
 
 class _Ending(contextlib.AbstractContextManager[None]):
@@ -171,7 +189,7 @@ def _finished(job: Job[Item, Row], item: Item, rows: Rows[Any, Row]) -> bool:
 
 
 def _remedy(folder: Folder) -> str:
-    if (folder.path / SETTINGS).exists():
+    if is_begun(folder.path):
         return f"to complete it: --resume={folder.path}"
     return f"{folder.path} is gone, and what was in it; start a new run"
 

@@ -7,6 +7,7 @@ import datetime
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
+from attnlab.runs import processes
 from attnlab.runs.flags import structured
 from attnlab.runs.folder import Folder
 
@@ -80,16 +81,22 @@ class Rows(Generic[Key, Row]):
             except (TypeError, ValueError, KeyError, AttributeError):
                 raise folder.no_row(number) from None
 
+    @property
+    def experiment(self) -> str:
+        """The name of the experiment whose rows these are."""
+        return self._folder.name
+
     def of(self, keys: Iterable[Key]) -> list[Kept[Row]]:
         """The rows of some keys, in their order, as far as they are there."""
         return [self.kept[key] for key in keys if key in self.kept]
 
     def add(self, row: Row) -> None:
-        """Adds a row, on disk before it returns."""
+        """Adds a row, on disk before it returns; of several processes the first writes it."""
         where = Where(self.environment, self._folder.settings, now(), self._begun)
         derived = {name: getattr(row, name) for name in self._derived if hasattr(row, name)}
         fields: Any = row
-        self._folder.append(dataclasses.asdict(fields) | derived | dataclasses.asdict(where))
+        if processes.is_first():
+            self._folder.append(dataclasses.asdict(fields) | derived | dataclasses.asdict(where))
         self.kept[self._key(row)] = Kept(row, where)
 
 

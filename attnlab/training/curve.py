@@ -14,7 +14,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from attnlab.runs import processes
 from attnlab.runs.errors import Stopped
 from attnlab.training.objective import Objective
 from attnlab.training.step import StepMetrics
@@ -102,16 +101,11 @@ def read_metrics(folder: Path) -> list[dict[str, Any]]:
 
 
 class MetricsFile:
-    """Appends rows, each with its "step" and its "kind", "training" or "validation".
-
-    Of several processes the first writes them.
-    """
+    """Appends rows, each with its "step" and its "kind", "training" or "validation"."""
 
     def __init__(self, folder: Path, *, after_step: int):
         """Opens the file of a run that goes on after `after_step`; later rows come again."""
         self.path = folder / METRICS
-        if not processes.is_first():
-            return
         kept = [row for row in read_metrics(folder) if row["step"] <= after_step]
         fresh = self.path.with_suffix(".tmp")
         fresh.write_text("".join(json.dumps(row) + "\n" for row in kept), encoding="utf-8")
@@ -119,8 +113,6 @@ class MetricsFile:
 
     def add(self, row: dict[str, Any]) -> None:
         """Appends a row."""
-        if not processes.is_first():
-            return
         with open(self.path, "a", encoding="utf-8") as file:
             file.write(json.dumps(row) + "\n")
             file.flush()

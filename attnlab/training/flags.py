@@ -6,6 +6,7 @@ import collections
 import dataclasses
 import math
 from collections.abc import Iterable, Sequence
+from typing import ClassVar
 
 import jax
 
@@ -24,7 +25,14 @@ FREE = ("devices", "mesh", "parallel", "num_workers", "tensorboard")
 
 @dataclasses.dataclass(frozen=True)
 class TrainFlags(Flags):
-    """How long is trained, on what, and what is kept; a field is the flag of the same name."""
+    """How long is trained, on what, and what is kept; a field is the flag of the same name.
+
+    Attributes:
+      without_workers: reason why no process prepares the data of an experiment; "" = some may.
+    """
+
+    without_workers: ClassVar[str] = ""
+    once = True
 
     steps: int | None = flag(None, "Number of steps. Without it: the recipe's.", least=1)
     batch_size: int | None = flag(
@@ -67,14 +75,23 @@ class TrainFlags(Flags):
     )
     tensorboard: bool = flag(False, "Whether to write TensorBoard's files (extra tensorboard).")
 
-    def loop(self, *, steps: int, validate_every: int, seed: int) -> LoopSettings:
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.num_workers and self.without_workers:
+            raise Invalid(f"--num_workers={self.num_workers}: {self.without_workers}; leave it out")
+
+    def loop(
+        self, *, seed: int, steps: int | None = None, validate_every: int | None = None
+    ) -> LoopSettings:
         """How long, and how often what.
 
         Args:
-          steps: number of steps, of the recipe or of the flag.
-          validate_every: number of steps between validations, likewise.
           seed: seed of the parameters and of dropout.
+          steps: number of steps; None = the flag's.
+          validate_every: number of steps between validations; None = the flag's.
         """
+        steps, validate_every = steps or self.steps, validate_every or self.validate_every
+        assert steps is not None and validate_every is not None, "a recipe says them"
         return LoopSettings(
             steps=steps,
             log_every=self.log_every,

@@ -142,6 +142,11 @@ class Trained:
         """What the model is applied with."""
         return {"params": self.params, **self.collections}
 
+    @property
+    def num_parameters(self) -> int:
+        """The number of parameters that were trained."""
+        return sum(x.size for x in jax.tree.leaves(self.params))
+
 
 def train(
     task: Task[Any],
@@ -151,6 +156,7 @@ def train(
     parallel: Parallel,
     folder: Path,
     on_row: Callable[[dict[str, Any]], None] | None = None,
+    writes: bool = True,
     say: Callable[[str], None] = print,
 ) -> Trained:
     """Trains until the last step, from the folder's last checkpoint if it has one.
@@ -167,6 +173,7 @@ def train(
       parallel: devices, and how they share the work.
       folder: place for this training alone: checkpoints and metrics.jsonl.
       on_row: (row) -> None; called with each row of the curve, which metrics.jsonl gets as well.
+      writes: whether this process writes metrics.jsonl; of several the first does.
       say: (line) -> None; shows a line to the user.
 
     Returns:
@@ -218,12 +225,13 @@ def train(
             meter = Meter.from_json(kept.meter)
             data.set_state(kept.data)
             say(f"going on after step {start}")
-        curve = MetricsFile(folder, after_step=start)
+        curve = MetricsFile(folder, after_step=start) if writes else None
         progress = Progress(settings.steps, start, meter.seconds, objective.shown)
 
         def add_row(kind: str, step: int, row: dict[str, Any]) -> None:
             row = {"kind": kind, "step": step, **row}
-            curve.add(row)
+            if curve is not None:
+                curve.add(row)
             if on_row is not None:
                 on_row(row)
 

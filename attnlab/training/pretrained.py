@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import re
 import zipfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -25,14 +24,14 @@ from attnlab.data.cache import add_file
 from attnlab.data.subwords import SentencePiece, train_sentencepiece
 from attnlab.data.tokenizers import Bytes, Tokenizer
 from attnlab.models.transformer import TransformerConfig
-from attnlab.ops import routes
 from attnlab.runs.errors import Invalid
+from attnlab.training import attentions
 
-__all__ = ["TOKENIZERS", "BertSizes", "Pretrained", "make_tokenizer", "read", "write"]
+__all__ = ["ATTENTIONS", "TOKENIZERS", "BertSizes", "Pretrained", "make_tokenizer", "read", "write"]
 
 FILE, PARAMS, TOKENIZER = "pretrained.json", "params.npz", "tokenizer.model"
 TOKENIZERS = ("sentencepiece", "bytes")
-_ATTENTION = re.compile(r"exact|(window|lsh)-([1-9]\d*)")
+ATTENTIONS = ("exact", "window-R", "lsh-R")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,12 +46,13 @@ class BertSizes:
       max_length: number of positions.
       dropout_rate: rate of dropout, on attention weights too.
       init_stddev: standard deviation that matrices and embeddings begin with.
-      attention: "exact", "window-R" for R tokens on either side, "lsh-R" for R hash rounds, or a
-        pattern of them that the layers repeat, such as "window-4+exact".
+      attention: one of `ATTENTIONS`, or a pattern of them that the layers repeat, such as
+        "window-4+exact".
       dtype: name of the dtype of the activations.
 
     Raises:
-      Invalid: an attention of another name, or heads that do not divide the width.
+      Invalid: an attention of another name or with more of them than layers, or heads that do not
+        divide the width.
     """
 
     num_layers: int
@@ -66,11 +66,8 @@ class BertSizes:
     dtype: str = "float32"
 
     def __post_init__(self) -> None:
-        if not all(_ATTENTION.fullmatch(one) for one in self.attention.split("+")):
-            raise Invalid(
-                f"--attention={self.attention}: give exact, window-R for R tokens on either side, "
-                "lsh-R for R hash rounds, or a pattern of them such as window-4+exact"
-            )
+        flag = f"--attention={self.attention}"
+        attentions.require_attention(flag, self.attention, ATTENTIONS, self.num_layers)
         if self.width % self.num_heads:
             raise Invalid(
                 f"--width={self.width} --num_heads={self.num_heads}: give heads that divide it"
@@ -78,8 +75,8 @@ class BertSizes:
 
     @property
     def streams(self) -> tuple[str, ...]:
-        """The random numbers that training draws: LSH has other rotations in each step."""
-        return ("dropout", "hash") if "lsh" in self.attention else ("dropout",)
+        """The random numbers that training draws."""
+        return attentions.streams(self.attention)
 
     def build(self, vocab_size: int) -> tuple[TransformerConfig, tuple[nn.Module, ...]]:
         """The configuration, and the attentions that the layers repeat.
@@ -101,14 +98,7 @@ class BertSizes:
             embedding_init=init,
             dtype=jnp.dtype(self.dtype),
         )
-        return config, tuple(config.attention(_route(one)) for one in self.attention.split("+"))
-
-
-def _route(name: str) -> routes.Route:
-    kind, _, size = name.partition("-")
-    if kind == "window":
-        return routes.Window(int(size), int(size))
-    return routes.LSH(int(size)) if kind == "lsh" else routes.AllPairs()
+        return config, attentions.pattern(self.attention, config)
 
 
 @dataclasses.dataclass(frozen=True)

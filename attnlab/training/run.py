@@ -98,6 +98,7 @@ def run_training(
             parallel=parallel,
             folder=folder,
             on_row=None if board is None else board.add,
+            writes=processes.is_first(),
             say=say,
         )
     if trained.stopped_by is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from matplotlib.figure import Figure
@@ -11,9 +12,10 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from attnlab.runs import figure_files
-from attnlab.runs.palette import GRID, MUTED
+from attnlab.runs.palette import GRID, MUTED, SERIES
+from attnlab.training.curve import read_metrics
 
-__all__ = ["curve", "training_curve"]
+__all__ = ["curve", "first_curves", "training_curve"]
 
 Row = Mapping[str, Any]
 
@@ -31,10 +33,22 @@ def curve(rows: Iterable[Row], kind: str, name: str) -> tuple[list[int], list[fl
     return sorted(found), [found[step] for step in sorted(found)]
 
 
+def first_curves(folders: Iterable[tuple[str, Path]]) -> dict[str, list[dict[str, Any]]]:
+    """The metrics of each model, in the first of its folders.
+
+    Args:
+      folders: name of a model and folder of a training of it, in any number.
+    """
+    first: dict[str, Path] = {}
+    for name, folder in folders:
+        first.setdefault(name, folder)
+    return {name: read_metrics(folder) for name, folder in first.items()}
+
+
 def training_curve(
     runs: Mapping[str, Sequence[Row]],
     *,
-    looks: Mapping[str, tuple[str, str]],
+    looks: Mapping[str, tuple[str, str]] | None = None,
     quantity: str = "nll",
     label: str = "−log p (nats a token)",
     title: str = "",
@@ -42,8 +56,8 @@ def training_curve(
     """Loss over steps, a color a model: training thin, validation with marks and its least named.
 
     Args:
-      runs: rows of each model's run by its name, from `metrics_file.read_metrics`.
-      looks: color and marker of each model.
+      runs: rows of each model's run by its name, from `curve.read_metrics`.
+      looks: color and marker of each model; None = those of a series.
       quantity: name of a number in the rows. `nll` is comparable between training and validation,
         and between models; `loss` has label smoothing in it.
       label: name of that number for a reader, with its unit.
@@ -52,6 +66,7 @@ def training_curve(
     Raises:
       ValueError: no row has it.
     """
+    looks = looks or {name: SERIES[i % len(SERIES)] for i, name in enumerate(runs)}
     lines = {
         name: (curve(rows, "training", quantity), curve(rows, "validation", quantity))
         for name, rows in runs.items()

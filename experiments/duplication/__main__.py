@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from attnlab.runs import command_line, loop, provenance
 from attnlab.runs.folder import Folder
+from attnlab.runs.report import so_far
 from attnlab.runs.rows import Rows
 from attnlab.training.flags import FREE
 from attnlab.training.run import prepare, run_training
@@ -49,13 +50,8 @@ def run(settings: Settings, folder: Folder) -> int:
         yield from measure(training, trained, settings)
 
     def reported() -> loop.Report:
-        kept = rows.of(key for training in planned for key in keys(training, settings))
         return report.report(
-            [one.row for one in kept],
-            settings,
-            to_come=[one for one in planned if not rows.kept.keys() >= {*keys(one, settings)}],
-            command=command_line.command("duplication", Settings, settings.as_json()),
-            where=provenance.table([one.where for one in kept]),
+            so_far(rows, {one.title: keys(one, settings) for one in planned}, settings), settings
         )
 
     job = loop.Job(

@@ -104,7 +104,7 @@ def measure(training: Training, trained: Trained, settings: Settings) -> Iterato
             nll=sum(float(x["nll"]) for x in found) / symbols,
             symbols=symbols,
             draws=draws,
-            parameters=sum(x.size for x in jax.tree.leaves(trained.params)),
+            parameters=trained.num_parameters,
             step=trained.step,
             seconds=trained.seconds,
             positions=training.positions,

@@ -8,12 +8,13 @@ from pathlib import Path
 from attnlab.runs import loop
 from attnlab.runs.markdown import markdown_table
 from attnlab.runs.published import read
+from attnlab.runs.report import SoFar, document
 from experiments.duplication import verdict
 from experiments.duplication.attention import EXACT, rounds_of
 from experiments.duplication.cells import Cells, written
 from experiments.duplication.figure import figure
 from experiments.duplication.measure import DRAW, Row
-from experiments.duplication.plan import LONGER, Training
+from experiments.duplication.plan import LONGER
 from experiments.duplication.settings import PRESETS, Settings, Size
 from experiments.duplication.verdict import HASHED, Paper
 
@@ -37,23 +38,9 @@ def load(path: Path = PUBLISHED) -> tuple[Paper, str]:
     return cells, table.source
 
 
-def report(
-    rows: Sequence[Row],
-    settings: Settings,
-    *,
-    to_come: Sequence[Training],
-    command: str,
-    where: str,
-) -> loop.Report:
-    """Everything that a run writes about its rows.
-
-    Args:
-      rows: rows so far, of which there is one at least.
-      settings: settings of the run.
-      to_come: trainings that are not done yet.
-      command: command line that gives this report again.
-      where: table of the machines and revisions that the rows are from.
-    """
+def report(told: SoFar[Row], settings: Settings) -> loop.Report:
+    """Everything that a run writes about its rows, of which there is one at least."""
+    rows = told.rows
     paper, source = load()
     symbols = settings.recipe().num_symbols
     tables = {
@@ -70,9 +57,7 @@ def report(
     said = "\n\n".join([*answers, *filter(None, why)])
     parts = ["# Reformer, Table 2: what hashing costs on the duplication task"]
     parts += [f"**{answer}**" for answer in answers]
-    parts += [one for one in why if one]
-    if to_come:
-        parts.append(_to_come(to_come))
+    parts += [*why, _to_come(told.to_come)]
     parts += [_setting(rows[0], settings), "![Accuracy over rounds at evaluation](rounds.svg)"]
     for size, cells in tables.items():
         parts += [f"## Words of {size.word} symbols", _of_size(size, rows, settings)]
@@ -80,8 +65,7 @@ def report(
     parts.append("Beside the paper's numbers: `launch/local tables --scale=cpu --only=reformer2`.")
     if settings.recipe().grid:
         parts += _grid(first, paper, source)
-    parts += ["## Trainings", _trainings(rows), "## Where", f"    {command}", where]
-    text = "\n\n".join(part for part in parts if part) + "\n"
+    text = document(*parts, "## Trainings", _trainings(rows), told.origin)
     drawn = {"rounds": figure({size.word: cells for size, cells in tables.items()})}
     return loop.Report(text, drawn, said=said)
 
@@ -99,14 +83,14 @@ def _setting(row: Row, settings: Settings) -> str:
     )
 
 
-def _to_come(trainings: Sequence[Training]) -> str:
-    """What a run that was cut short lacks, the seeds of a training together."""
-    seeds: dict[str, list[int]] = {}
-    for one in trainings:
-        name, _, _ = one.title.rpartition(", seed")
-        seeds.setdefault(name, []).append(one.seed)
-    names = "; ".join(f"{name}, seeds {', '.join(map(str, x))}" for name, x in seeds.items())
-    return f"{len(trainings)} models are not done yet: {names}."
+def _to_come(titles: Sequence[str]) -> str:
+    """What a run that was cut short lacks, the seeds of a training together; "" = nothing."""
+    seeds: dict[str, list[str]] = {}
+    for title in titles:
+        name, _, seed = title.rpartition(", seed ")
+        seeds.setdefault(name, []).append(seed)
+    names = "; ".join(f"{name}, seeds {', '.join(x)}" for name, x in seeds.items())
+    return f"{len(titles)} models are not done yet: {names}." * bool(titles)
 
 
 def _of_size(size: Size, rows: Sequence[Row], settings: Settings) -> str:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from attnlab.runs.errors import Invalid
-from attnlab.runs.flags import flag, written
+from attnlab.runs.flags import flag
 from attnlab.training.flags import TrainFlags
 from attnlab.training.optimizers import OptimizerSettings
 from experiments.duplication.attention import Hashing
@@ -92,6 +92,8 @@ PRESETS = {
 class Settings(TrainFlags):
     """The flags of `duplication`, those of every training and its own."""
 
+    without_workers = "examples are drawn, not prepared"
+
     preset: str = flag("cpu", f"Name of the recipe: {', '.join(PRESETS)}.", choices=PRESETS)
     words: tuple[int, ...] = flag(
         (), "Numbers of symbols in a word, a table each. Without it: the recipe's.", least=1
@@ -140,16 +142,7 @@ class Settings(TrainFlags):
     )
 
     def __post_init__(self) -> None:
-        """Checks each value, and whether they go together.
-
-        Raises:
-          Invalid: a value is not valid; the message begins with the flag.
-        """
         super().__post_init__()
-        for name in ("words", "models", "eval_rounds", "seeds"):
-            given = getattr(self, name)
-            if len(set(given)) < len(given):
-                raise Invalid(f"--{name}={written(given)}: give each once")
         if self.examples % 16:
             raise Invalid(f"--examples={self.examples}: give a multiple of 16")
         for size in self.sizes():
@@ -165,13 +158,6 @@ class Settings(TrainFlags):
                     f"--chunk_size={size.chunk_size}: {size.length} tokens make {chunks} chunks, "
                     "and as many buckets, which are an even number; give another"
                 )
-
-    def check_named(self, named: Collection[str]) -> None:
-        """Refuses flags that would count for nothing."""
-        if "num_workers" in named:
-            raise Invalid(
-                f"--num_workers={self.num_workers}: examples are drawn, not prepared; leave it out"
-            )
 
     def recipe(self) -> Preset:
         """The preset, with what the flags change."""

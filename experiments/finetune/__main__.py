@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-import jax
-
 from attnlab.runs import command_line, loop, provenance
 from attnlab.runs.folder import Folder
+from attnlab.runs.report import so_far
 from attnlab.runs.rows import Rows
 from attnlab.training.flags import FREE
 from attnlab.training.pretrained import Pretrained
@@ -77,35 +76,28 @@ def run(settings: Settings, folder: Folder) -> int:
             cell.start,
             cell.pretraining,
             cell.seed,
-            parameters=sum(x.size for x in jax.tree.leaves(trained.params)),
+            parameters=trained.num_parameters,
             step=trained.step,
             seconds=trained.seconds,
             scores=score(settings.kind, logits, data),
         )
 
     def reported() -> loop.Report:
-        keys = {cell: (cell.start, cell.pretraining, cell.seed) for cell in asked}
-        kept = rows.of(keys.values())
-        found = [one.row for one in kept]
+        told = so_far(rows, {str(cell): [cell.key] for cell in asked}, settings)
         counts = ", ".join(f"{len(some):,} {name}" for name, some in data.rows.items())
         what = f"`{settings.made}`" if settings.made else f"`{settings.path_of('train').name}`"
-        text = report.markdown(
-            found,
-            settings=settings,
-            text=f"{what} ({settings.kind}): {counts} examples, {steps:,} steps of "
-            f"{settings.batch_size}. {begun_from(models)}",
-            to_come=[str(cell) for cell in asked if keys[cell] not in rows.kept],
-            command=command_line.command("finetune", Settings, settings.as_json()),
-            where=provenance.table([one.where for one in kept]),
+        text = (
+            f"{what} ({settings.kind}): {counts} examples, {steps:,} steps of "
+            f"{settings.batch_size}. {begun_from(models)}"
         )
-        figures = {"scores": report.figure(found)}
-        return loop.Report(text, figures, said=report.answer(found))
+        figures = {"scores": report.figure(told.rows)}
+        return loop.Report(report.markdown(told, text), figures, said=report.answer(told.rows))
 
     job = loop.Job(
         unit="trainings",
         measure=measure,
         report=reported,
-        keys=lambda cell: [(cell.start, cell.pretraining, cell.seed)],
+        keys=lambda cell: [cell.key],
     )
     return loop.run(job, asked, folder, rows, where=rows.environment["device"])
 

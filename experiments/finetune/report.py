@@ -14,7 +14,8 @@ from matplotlib.figure import Figure
 from attnlab.runs import figure_files
 from attnlab.runs.markdown import markdown_table
 from attnlab.runs.palette import GRID, SERIES
-from experiments.finetune.settings import Settings
+from attnlab.runs.report import SoFar, document, grouped
+from attnlab.runs.units import spread
 
 __all__ = ["Row", "answer", "figure", "markdown"]
 
@@ -54,15 +55,18 @@ class Row:
 
 def by_title(rows: Sequence[Row]) -> dict[str, list[Row]]:
     """The rows of each model, one per seed."""
-    found: dict[str, list[Row]] = {}
-    for row in rows:
-        found.setdefault(row.title, []).append(row)
-    return found
+    return grouped(rows, lambda row: row.title)
 
 
 def measure_of(rows: Sequence[Row]) -> str:
     """The name of the task's own measure."""
     return next(iter(rows[0].scores))
+
+
+def scores_of(rows: Sequence[Row], measure: str | None = None) -> list[float]:
+    """The scores of some rows by one measure; None = the task's own."""
+    name = measure or measure_of(rows)
+    return [row.scores[name] for row in rows]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -99,7 +103,10 @@ class Gap:
 
 def gap(above: Sequence[Row], below: Sequence[Row]) -> Gap | None:
     """The gap of two models; None if no seed is in both."""
-    sides = [{row.seed: next(iter(row.scores.values())) for row in some} for some in (above, below)]
+    sides = [
+        dict(zip([row.seed for row in some], scores_of(some), strict=True))
+        for some in (above, below)
+    ]
     both = sorted(sides[0].keys() & sides[1].keys())
     return Gap(tuple(sides[0][s] - sides[1][s] for s in both)) if both else None
 
@@ -110,7 +117,7 @@ def answer(rows: Sequence[Row]) -> str:
     tuned = [title for title in models if title.startswith("tuned")]
     said = []
     if tuned and "scratch" in models:
-        best = max(tuned, key=lambda title: _mean(models[title]))
+        best = max(tuned, key=lambda title: statistics.fmean(scores_of(models[title])))
         found = gap(models[best], models["scratch"])
         if found is not None:
             verdict = "No difference is seen"
@@ -139,7 +146,7 @@ def figure(rows: Sequence[Row]) -> Figure:
         axes = found.subplots()
         for i, some in enumerate(models.values()):
             color, marker = SERIES[("tuned", "frozen", "scratch").index(some[0].start)]
-            scores = [100 * next(iter(row.scores.values())) for row in some]
+            scores = [100 * score for score in scores_of(some)]
             axes.plot(scores, [i] * len(some), marker, color=color, markersize=5, alpha=0.7)
             axes.plot([statistics.fmean(scores)] * 2, [i - 0.3, i + 0.3], color=color)
         axes.set_yticks(range(len(models)), list(models))
@@ -150,26 +157,15 @@ def figure(rows: Sequence[Row]) -> Figure:
     return found
 
 
-def markdown(
-    rows: Sequence[Row],
-    *,
-    settings: Settings,
-    text: str,
-    to_come: Sequence[str],
-    command: str,
-    where: str,
-) -> str:
+def markdown(told: SoFar[Row], text: str) -> str:
     """The whole report.
 
     Args:
-      rows: rows so far.
-      settings: settings of the run.
+      told: run as far as it is done.
       text: words for the examples and the steps.
-      to_come: names of the trainings that are not done yet.
-      command: command line that gives this report again.
-      where: table of the machines and revisions that the rows are from.
     """
-    parts = [
+    rows = told.rows
+    return document(
         "# Fine-tuning of BERT",
         f"**{answer(rows)}**",
         f"{text} The parameters with the smallest loss of the dev examples are tested. `tuned`"
@@ -179,29 +175,18 @@ def markdown(
         " *decided* where it is more than that.",
         _results(rows),
         "![Scores of all seeds](scores.svg)",
-        *([f"Not done yet: {', '.join(to_come)}."] if to_come else []),
+        told.missing,
         *_gaps(rows),
-        "## Where",
-        f"    {command}",
-        where,
-    ]
-    return "\n\n".join(parts) + "\n"
+        told.origin,
+    )
 
 
 def _name(title: str) -> str:
     return title.partition(": ")[2] or title
 
 
-def _mean(rows: Sequence[Row], measure: str | None = None) -> float:
-    name = measure or measure_of(rows)
-    return statistics.fmean(row.scores[name] for row in rows)
-
-
 def _written(rows: Sequence[Row], measure: str | None = None) -> str:
-    name = measure or measure_of(rows)
-    values = [row.scores[name] for row in rows]
-    said = f"{statistics.fmean(values):.1%}"
-    return said + (f" ± {statistics.stdev(values):.1%}" if len(values) > 1 else "")
+    return spread(scores_of(rows, measure), ".1%")
 
 
 def _results(rows: Sequence[Row]) -> str:

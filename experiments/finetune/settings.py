@@ -27,6 +27,8 @@ _OF_SCRATCH = ("tokenizer", "vocab_size", *_SIZES)
 class Settings(TrainFlags):
     """The flags of `finetune`, those of every training and its own."""
 
+    without_workers = "examples are encoded at once"
+
     task: str = flag("classify", f"Kind of task: {', '.join(TASKS)}.", choices=TASKS)
     train_file: str | None = flag(None, "Labelled examples to train on.", is_path=True)
     dev_file: str | None = flag(
@@ -88,16 +90,7 @@ class Settings(TrainFlags):
     )
 
     def __post_init__(self) -> None:
-        """Checks each value, and whether they go together.
-
-        Raises:
-          Invalid: a value is not valid; the message begins with the flag.
-        """
         super().__post_init__()
-        for name in ("seeds", "starts", "init_from"):
-            given = getattr(self, name)
-            if len(set(given)) < len(given):
-                raise Invalid(f"--{name}={written(given)}: give each once")
         if self.made is None:
             if self.train_file is None or self.dev_file is None:
                 raise Invalid("give --train_file and --dev_file, or --made=TASK and --input")
@@ -116,10 +109,6 @@ class Settings(TrainFlags):
         pretrained = [name for name in self.starts if name != "scratch"]
         if pretrained and not self.init_from:
             raise Invalid(f"--starts={pretrained[0]}: needs --init_from, a run of `pretrain`")
-        if self.num_workers:
-            raise Invalid(
-                f"--num_workers={self.num_workers}: examples are encoded at once; leave it out"
-            )
 
     def check_named(self, named: Collection[str]) -> None:
         """Refuses flags that would count for nothing."""

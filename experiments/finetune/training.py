@@ -71,6 +71,11 @@ class Cell:
         name = "".join(c if c.isalnum() else "-" for c in self.pretraining)
         return "-".join(filter(None, [self.start, name, f"seed{self.seed}"]))
 
+    @property
+    def key(self) -> tuple[str, str, int]:
+        """The key of the training's row."""
+        return self.start, self.pretraining, self.seed
+
 
 @dataclasses.dataclass(frozen=True)
 class Data:

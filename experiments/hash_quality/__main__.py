@@ -7,10 +7,11 @@ import jax
 import numpy as np
 
 from attnlab.bench import environment, inputs
-from attnlab.runs import command_line, loop, provenance
+from attnlab.runs import command_line, loop
 from attnlab.runs.command_line import say
 from attnlab.runs.errors import Invalid, Stopped
 from attnlab.runs.folder import Folder
+from attnlab.runs.report import so_far
 from attnlab.runs.rows import Rows
 from experiments import hash_quality
 from experiments.hash_quality import figures, model, report
@@ -39,7 +40,7 @@ def run(settings: Settings, folder: Folder) -> int:
     lines, rounds = settings.lines(), settings.numbers_of_rounds()
     keys = [(line, n) for line in lines for n in rounds]
     if len(rows.of(keys)) < len(keys):
-        _require_same(text, rows, folder)
+        environment.require_same_text(text, rows, folder)
 
     @functools.cache
     def activations() -> tuple[jax.Array, jax.Array, float | None]:
@@ -60,18 +61,12 @@ def run(settings: Settings, folder: Folder) -> int:
                 yield measure(line, n, qk, v, top_k=settings.top_k, seed=settings.seed, bits=bits)
 
     def reported() -> loop.Report:
-        kept = rows.of(keys)
-        found, wheres = [one.row for one in kept], [one.where for one in kept]
+        told = so_far(rows, {one.title(): [(one, n) for n in rounds] for one in lines}, settings)
+        name = rows.of(keys)[0].where.environment["input"]["name"]
         return loop.Report(
-            report.markdown(
-                found,
-                settings,
-                text=wheres[0].environment["input"]["name"],
-                planned=len(keys),
-                where=provenance.table(wheres),
-            ),
-            figures.draw(found, settings),
-            said=f"{report.table(found)}\n\n{report.answer(found, settings)}",
+            report.markdown(told, settings, text=name, planned=len(keys)),
+            figures.draw(told.rows, settings),
+            said=f"{report.table(told.rows)}\n\n{report.answer(told.rows, settings)}",
         )
 
     def before(line: Line) -> None:
@@ -102,15 +97,6 @@ def split(text: inputs.Text, length: int) -> tuple[np.ndarray, np.ndarray]:
             f" {text.data.size} (give a longer --input or a smaller --length)"
         )
     return text.data[:-length], text.data[-length:]
-
-
-def _require_same(text: inputs.Text, rows: Rows[Key, Row], folder: Folder) -> None:
-    """Raises `Invalid` if the rows of a resumed run are of another text."""
-    for one in rows.kept.values():
-        if one.where.environment["input"]["sha256"] != text.digest:
-            raise Invalid(
-                f"--resume={folder.path} was measured on another text; leave it and start anew"
-            )
 
 
 if __name__ == "__main__":

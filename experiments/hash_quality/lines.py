@@ -22,6 +22,7 @@ from attnlab.ops.lsh import (
     make_rotations,
     running_center,
 )
+from attnlab.runs.report import grouped
 
 CENTERING = ("none", "running")
 MERGE = ("union", "multiset")
@@ -125,7 +126,5 @@ def rounds_needed(rows: Sequence[Row], target: float, measure: str = "captured_m
 
 def by_line(rows: Sequence[Row]) -> dict[Line, list[Row]]:
     """The rows of each line, rounds rising; lines in order of first appearance."""
-    found: dict[Line, list[Row]] = {}
-    for row in rows:
-        found.setdefault(row.line, []).append(row)
-    return {line: sorted(some, key=lambda row: row.num_hashes) for line, some in found.items()}
+    lines = grouped(rows, lambda row: row.line)
+    return {line: sorted(some, key=lambda row: row.num_hashes) for line, some in lines.items()}

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from attnlab.runs.command_line import command
 from attnlab.runs.markdown import markdown_table
+from attnlab.runs.report import SoFar, document
 from experiments.hash_quality.lines import Line, Row, by_line, rounds_needed
 from experiments.hash_quality.settings import Settings
 
@@ -75,20 +75,18 @@ def line(rows: Sequence[Row]) -> str:
     return "mass " + ", ".join(f"{row.means['captured_mass']:.3f}" for row in rows)
 
 
-def markdown(
-    rows: Sequence[Row], settings: Settings, *, text: str, planned: int, where: str
-) -> str:
+def markdown(told: SoFar[Row], settings: Settings, *, text: str, planned: int) -> str:
     """The whole report.
 
     Args:
-      rows: rows so far.
+      told: run as far as it is done.
       settings: settings of the run.
       text: name of the text.
       planned: number of rows that the run has, done or not.
-      where: table of the machines and revisions that the rows are from.
     """
+    rows = told.rows
     state = "" if len(rows) >= planned else f"{len(rows)} of {planned} rows: cut short. "
-    parts = [
+    return document(
         "# How many hash rounds does LSH attention need?",
         f"**{answer(rows, settings)}**",
         state + _model(rows, settings, text),
@@ -103,11 +101,8 @@ def markdown(
         _BUCKETS,
         "## Layers and heads",
         _heads(rows),
-        "## Where",
-        f"    {command('hash_quality', Settings, settings.as_json())}",
-        where,
-    ]
-    return "\n\n".join(parts) + "\n"
+        told.origin,
+    )
 
 
 def _largest(rows: Sequence[Row], settings: Settings) -> str:

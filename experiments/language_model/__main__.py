@@ -9,9 +9,9 @@ from pathlib import Path
 
 from attnlab.bench import environment, targets, topology
 from attnlab.bench.workers import Workers
-from attnlab.runs import command_line, loop, processes, provenance
-from attnlab.runs.errors import Invalid
+from attnlab.runs import command_line, loop, processes
 from attnlab.runs.folder import Folder
+from attnlab.runs.report import so_far
 from attnlab.runs.rows import Rows
 from attnlab.training.curve import Diverged
 from attnlab.training.flags import FREE
@@ -19,7 +19,7 @@ from attnlab.training.run import prepare, run_training
 from experiments import language_model
 from experiments.language_model import compiler, copying, cost, figures, report
 from experiments.language_model.conclusion import answer
-from experiments.language_model.corpus import Corpus, read
+from experiments.language_model.corpus import read
 from experiments.language_model.evaluate import measure
 from experiments.language_model.plan import Compiled, Copying, Item, Timed, keys, plan, title
 from experiments.language_model.rows import KINDS, Failed, Row, is_done, key_of
@@ -49,7 +49,7 @@ def run(settings: Settings, folder: Folder) -> int:
         copying.require_divides()
     corpus = read(settings)
     rows: Rows[tuple, Row] = Rows(folder, key_of, KINDS)
-    require_same_text(rows, corpus, folder)
+    environment.require_same_text(corpus.text, rows, folder)
     rows.environment = environment.describe(corpus.text, ("optax", "grain"))
     items = plan(settings)
 
@@ -67,9 +67,7 @@ def run(settings: Settings, folder: Folder) -> int:
             where = cell.folder(folder.path)
             found = run_training(
                 task(cell, settings, corpus, parallel.part),
-                settings=settings.loop(
-                    steps=settings.steps, validate_every=settings.validate_every, seed=cell.seed
-                ),
+                settings=settings.loop(seed=cell.seed),
                 optimizer=settings.optimizer(),
                 parallel=parallel,
                 folder=where,
@@ -97,23 +95,13 @@ def run(settings: Settings, folder: Folder) -> int:
                     yield from copying.learned(item.model, settings, folder.path)
 
         def reported() -> loop.Report:
-            kept = rows.of(key for item in items for key in keys(item, settings))
-            found = [one.row for one in kept]
-            to_come = [
-                title(item)
-                for item in items
-                if not all(
-                    key in rows.kept and is_done(rows.kept[key].row) for key in keys(item, settings)
-                )
-            ]
-            text = report.markdown(
-                found,
-                settings,
-                text=f"{Path(corpus.text.name).name} (split {corpus.split.name})",
-                to_come=to_come,
-                where=provenance.table([one.where for one in kept]),
+            told = so_far(rows, {title(x): keys(x, settings) for x in items}, settings, is_done)
+            text = f"{Path(corpus.text.name).name} (split {corpus.split.name})"
+            return loop.Report(
+                report.markdown(told, settings, text),
+                figures.draw(told.rows),
+                said=answer(told.rows, settings),
             )
-            return loop.Report(text, figures.draw(found), said=answer(found, settings))
 
         job = loop.Job(
             unit="parts",
@@ -131,20 +119,6 @@ def run(settings: Settings, folder: Folder) -> int:
 def said(found: Sequence[Row]) -> str:
     """The rows of an item, for the terminal."""
     return "; ".join(row.line() for row in found)
-
-
-def require_same_text(rows: Rows[tuple, Row], corpus: Corpus, folder: Folder) -> None:
-    """Refuses to go on with another text.
-
-    Raises:
-      Invalid: the rows of the folder are of another one.
-    """
-    for one in rows.kept.values():
-        if one.where.environment["input"]["sha256"] != corpus.text.digest:
-            raise Invalid(
-                f"--resume={folder.path} is about another text than {corpus.text.name} is now; "
-                "start a new run"
-            )
 
 
 if __name__ == "__main__":

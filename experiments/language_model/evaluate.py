@@ -55,7 +55,7 @@ def measure(
             cell.seed,
             name,
             bits,
-            parameters=sum(x.size for x in jax.tree.leaves(trained.params)),
+            parameters=trained.num_parameters,
             tokens=settings.steps * settings.batch_sizes()[cell.length] * cell.length,
             step=trained.step,
             seconds=trained.seconds,

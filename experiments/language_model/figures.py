@@ -12,7 +12,7 @@ from attnlab.bench.panels import thousands
 from attnlab.runs import figure_files
 from attnlab.runs.palette import GRID, MECHANISMS, MUTED, REVERSIBLE
 from attnlab.runs.units import duration, human
-from experiments.language_model.models import Named, rounds_of
+from experiments.language_model.models import is_lsh, rounds_of
 from experiments.language_model.rows import Cost, Row
 from experiments.language_model.summary import costs, points, qualities
 
@@ -39,7 +39,7 @@ def _look(model: str) -> dict[str, Any]:
     if rounds is None:
         color, marker = MECHANISMS[_LIKE.get(model, "general")]
         return {"color": color, "marker": marker, "linestyle": "-", "markersize": 5.5}
-    if len(Named.parse(model).layers) > 1 or Named.parse(model).reversible:
+    if not is_lsh(model):
         color, marker = REVERSIBLE["reformer"]
         return {"color": color, "marker": marker, "linestyle": "-", "markersize": 5.5}
     marker, dash = _MARKERS.get(rounds, "v"), _DASHES.get(rounds, "-.")

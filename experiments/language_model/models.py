@@ -1,16 +1,15 @@
 """The one place where a name becomes a model.
 
-A name is that of the attention of all layers, or a pattern of them that the layers repeat, with "+"
-between them; "reversible-" before it makes the model a Reformer. "reformer" is short for one.
+A name is that of an attention or a pattern (`attnlab.training.attentions`); "reversible-" before it
+makes the model a Reformer. "reformer" is short for one.
 
-    >>> Named.parse("window+lsh-4"), Named.parse("reformer").reversible
-    (Named(reversible=False, layers=('window', 'lsh-4')), True)
+    >>> Named.parse("reformer")
+    Named(reversible=True, pattern='window+lsh-4')
 """
 
 from __future__ import annotations
 
 import dataclasses
-import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -19,14 +18,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from attnlab import routes
 from attnlab.models.reformer import Reformer
 from attnlab.models.transformer import LanguageModel, TransformerConfig, TransformerLM
 from attnlab.ops.lsh.hashing import default_num_buckets
-from attnlab.ops.routes import Route
+from attnlab.ops.routes import LSH
 from attnlab.runs.errors import Invalid
+from attnlab.training import attentions
+from attnlab.training.attentions import layers_of
 
 __all__ = [
+    "ATTENTIONS",
     "Named",
     "Sizes",
     "ablated",
@@ -39,24 +40,27 @@ __all__ = [
     "with_rounds",
 ]
 
+ATTENTIONS = ("exact", "shared", "window", "window-R", "lsh-R")
 _REVERSIBLE = "reversible-"
 _SHORT = {"reformer": "reversible-window+lsh-4"}
-_LSH = re.compile(r"lsh-([1-9]\d*)")
 _FEED_FORWARD_CHUNK = 1024  # positions of a reversible model
 
 
 @dataclasses.dataclass(frozen=True)
 class Named:
-    """What a name says: whether the layers are reversible, and the pattern of their attentions."""
+    """What a name says: whether the layers are reversible, and what their attentions are."""
 
     reversible: bool
-    layers: tuple[str, ...]
+    pattern: str
 
     @classmethod
     def parse(cls, name: str) -> Named:
         """The meaning of any name; `require_model` says which are known."""
         name = _SHORT.get(name, name)
-        return cls(name.startswith(_REVERSIBLE), tuple(name.removeprefix(_REVERSIBLE).split("+")))
+        return cls(name.startswith(_REVERSIBLE), name.removeprefix(_REVERSIBLE))
+
+    def __str__(self) -> str:
+        return _REVERSIBLE * self.reversible + self.pattern
 
 
 @dataclasses.dataclass(frozen=True)
@@ -114,28 +118,21 @@ def build(
       implementation: implementation of exact attention, as `routes.AllPairs` takes it.
     """
     named, config = Named.parse(name), sizes.config(vocab_size, length)
-    pattern = tuple(
-        config.attention(_route(layer, sizes, length, implementation)) for layer in named.layers
+    # A number, so that a decoder with a longer cache hashes as the model was trained.
+    num_buckets = default_num_buckets(length, sizes.chunk_size)
+    pattern = attentions.pattern(
+        named.pattern,
+        config,
+        lsh=LSH(num_buckets=num_buckets, chunk_size=sizes.chunk_size),
+        window=sizes.window,
+        length=length,
+        causal=True,
+        implementation=implementation,
     )
     if not named.reversible:
         return TransformerLM(config, pattern)
     config = dataclasses.replace(config, feed_forward_chunk=_FEED_FORWARD_CHUNK)
     return Reformer(config, pattern)
-
-
-def _route(layer: str, sizes: Sizes, length: int, implementation: str | None) -> Route:
-    if hashing := _LSH.fullmatch(layer):
-        # A number, so that a decoder with a longer cache hashes as the model was trained.
-        num_buckets = default_num_buckets(length, sizes.chunk_size)
-        return routes.LSH(int(hashing[1]), num_buckets, sizes.chunk_size)
-    match layer:
-        case "exact":
-            return routes.AllPairs(implementation)
-        case "shared":
-            return routes.LSH(num_hashes=1, num_buckets=1, chunk_size=length)
-        case "window":
-            return routes.Window(sizes.window, 0, implementation)
-    raise ValueError(f"no layer {layer!r}")
 
 
 def require_model(flag: str, name: str, num_layers: int) -> None:
@@ -144,22 +141,11 @@ def require_model(flag: str, name: str, num_layers: int) -> None:
     Raises:
       Invalid: one line that begins with the flag.
     """
-    layers = Named.parse(name).layers
-    plain = ("exact", "shared", "window")
-    unknown = [layer for layer in layers if layer not in plain and not _LSH.fullmatch(layer)]
-    if unknown:
-        what = f"no model {name!r}" if len(layers) == 1 else f"{name!r} has no layer {unknown[0]!r}"
-        raise Invalid(
-            f"{flag}: {what}; valid: exact, shared, window, lsh-1, lsh-2, lsh-4, …, patterns of "
-            "these such as window+lsh-4, reversible- before any, and reformer"
-        )
-    if len({x for x in layers if _LSH.fullmatch(x)}) > 1:
+    pattern = Named.parse(name).pattern
+    more = f"; {_REVERSIBLE}NAME for reversible layers; and reformer, {_SHORT['reformer']}"
+    attentions.require_attention(flag, pattern, ATTENTIONS, num_layers, more)
+    if len({layer for layer in layers_of(pattern) if layer.kind == "lsh"}) > 1:
         raise Invalid(f"{flag}: the layers of {name!r} hash in as many rounds; give one number")
-    if len(layers) > num_layers:
-        raise Invalid(
-            f"{flag}: {name!r} names {len(layers)} layers, a model has {num_layers} there; give "
-            "fewer"
-        )
 
 
 def rounds_of(name: str) -> int | None:
@@ -168,8 +154,8 @@ def rounds_of(name: str) -> int | None:
     >>> rounds_of("lsh-4"), rounds_of("reversible-window+lsh-2"), rounds_of("exact")
     (4, 2, None)
     """
-    found = [hashing for x in Named.parse(name).layers if (hashing := _LSH.fullmatch(x))]
-    return int(found[0][1]) if found else None
+    layers = layers_of(Named.parse(name).pattern)
+    return next((layer.number for layer in layers if layer.kind == "lsh"), None)
 
 
 def is_lsh(name: str) -> bool:
@@ -178,7 +164,7 @@ def is_lsh(name: str) -> bool:
     >>> is_lsh("lsh-4"), is_lsh("window+lsh-4"), is_lsh("reversible-lsh-4")
     (True, False, False)
     """
-    return _LSH.fullmatch(name) is not None
+    return [layer.kind for layer in layers_of(name)] == ["lsh"]
 
 
 def hashing_layers(name: str, num_layers: int) -> np.ndarray:
@@ -187,20 +173,24 @@ def hashing_layers(name: str, num_layers: int) -> np.ndarray:
     >>> hashing_layers("window+shared+lsh-2", 6)
     array([False,  True, False,  True])
     """
-    layers = Named.parse(name).layers
-    all_layers = [layers[i % len(layers)] for i in range(num_layers)]
-    sharing = [layer for layer in all_layers if layer == "shared" or _LSH.fullmatch(layer)]
-    return np.array([layer != "shared" for layer in sharing])
+    pattern = layers_of(Named.parse(name).pattern)
+    kinds = [pattern[i % len(pattern)].kind for i in range(num_layers)]
+    return np.array([kind == "lsh" for kind in kinds if kind in ("shared", "lsh")])
 
 
 def with_rounds(name: str, num_hashes: int) -> str:
     """The model with the same parameters and another number of rounds."""
-    return _LSH.sub(f"lsh-{num_hashes}", _SHORT.get(name, name))
+    named = Named.parse(name)
+    layers = [
+        layer._replace(number=num_hashes) if layer.kind == "lsh" else layer
+        for layer in layers_of(named.pattern)
+    ]
+    return str(dataclasses.replace(named, pattern="+".join(map(str, layers))))
 
 
 def streams(name: str) -> tuple[str, ...]:
-    """The random numbers that training draws: a hashing model has other rotations in each step."""
-    return ("dropout",) if rounds_of(name) is None else ("dropout", "hash")
+    """The random numbers that training draws."""
+    return attentions.streams(Named.parse(name).pattern)
 
 
 def ablated(name: str, variables: Mapping[str, Any]) -> dict[str, Any]:
@@ -208,15 +198,14 @@ def ablated(name: str, variables: Mapping[str, Any]) -> dict[str, Any]:
 
     Of a model that hashes that is done to the layers that do; of another to all.
     """
-    pattern = Named.parse(name).layers
-    hashes = [_LSH.fullmatch(layer) is not None for layer in pattern]
-    chosen = hashes if any(hashes) else [True] * len(pattern)
+    hashes = [layer.kind == "lsh" for layer in layers_of(Named.parse(name).pattern)]
+    chosen = hashes if any(hashes) else [True] * len(hashes)
 
     def of(path: tuple[Any, ...], x: jax.Array) -> jax.Array:
         names = [part.key for part in path]
         if names[-3:-1] != ["attention", "out"]:
             return x
         layer = int(names[-4].removeprefix("layer_"))
-        return jnp.zeros_like(x) if chosen[layer % len(pattern)] else x
+        return jnp.zeros_like(x) if chosen[layer % len(chosen)] else x
 
     return jax.tree.map_with_path(of, dict(variables))

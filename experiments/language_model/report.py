@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from attnlab.runs.command_line import command
 from attnlab.runs.markdown import markdown_table
+from attnlab.runs.report import SoFar, document
 from attnlab.runs.units import duration, human
 from experiments.language_model.conclusion import answer
 from experiments.language_model.models import rounds_of
@@ -17,18 +17,15 @@ from experiments.language_model.training import WATCHED
 __all__ = ["markdown"]
 
 
-def markdown(
-    rows: Sequence[Row], settings: Settings, *, text: str, to_come: Sequence[str], where: str
-) -> str:
+def markdown(told: SoFar[Row], settings: Settings, text: str) -> str:
     """The whole report.
 
     Args:
-      rows: rows so far.
+      told: run as far as it is done.
       settings: settings of the run.
       text: words for the text and its split.
-      to_come: titles of the items that are not done yet.
-      where: table of the machines and revisions that the rows are from.
     """
+    rows = told.rows
     parts = ["# Is LSH attention worth it?", f"**{answer(rows, settings)}**"]
     if qualities(rows):
         parts += [_about(rows, settings, text), *_frontier(rows, settings)]
@@ -38,16 +35,7 @@ def markdown(
     if failed:
         listed = "; ".join(f"{', '.join(map(str, row.key))}: {row.error}" for row in failed)
         parts.append(f"Failed: {listed}.")
-    if to_come:
-        shown = "; ".join(to_come[:6])
-        more = f"; and {len(to_come) - 6} more" if len(to_come) > 6 else ""
-        parts.append(f"Not done yet: {shown}{more}.")
-    parts += [
-        "## Where",
-        f"    {command('language_model', Settings, settings.as_json())}",
-        where,
-    ]
-    return "\n\n".join(parts) + "\n"
+    return document(*parts, told.missing, told.origin)
 
 
 def _about(rows: Sequence[Row], settings: Settings, text: str) -> str:

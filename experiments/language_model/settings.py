@@ -23,20 +23,6 @@ PARTS = ("train", "cost", "copy")
 COPY_LAYERS = 1  # of the models that learn to copy: the proof is that one finds what is far
 
 
-# Lists in which a value that comes twice would count for nothing.
-_ONCE = (
-    "models",
-    "lengths",
-    "seeds",
-    "parts",
-    "eval_rounds",
-    "cost_lengths",
-    "target",
-    "target_lengths",
-    "copy_models",
-)
-
-
 # Flags that one part alone reads.
 ONLY_FOR = {
     "train": ("eval_rounds", "validate_every", "batch_size", "batch_tokens"),
@@ -49,6 +35,8 @@ ONLY_FOR = {
 class Settings(TrainFlags):
     """The flags of `language_model`, those of every training and its own."""
 
+    without_workers = "windows are cut from memory, which needs no process"
+
     preset: str = flag(
         "cpu", f"Defaults of the other flags: {', '.join(PRESETS)}.", choices=PRESETS
     )
@@ -60,9 +48,10 @@ class Settings(TrainFlags):
     )
     models: tuple[str, ...] = flag(
         ("exact", "shared", "window", "lsh-1", "lsh-2", "lsh-4", "lsh-8"),
-        "Models: exact, window, lsh-R for R hash rounds, shared (exact, with queries that are the "
-        "keys, as lsh has them), patterns that the layers repeat, such as window+lsh-4, "
-        "reversible-MODEL, and reformer, which is reversible-window+lsh-4.",
+        "Models: exact, window (as --window says) or window-R for R tokens before its own, lsh-R "
+        "for R hash rounds, shared (exact, with queries that are the keys, as lsh has them), "
+        "patterns that the layers repeat, such as window+lsh-4, reversible-MODEL, and reformer, "
+        "which is reversible-window+lsh-4.",
     )
     lengths: tuple[int, ...] = flag((512, 1024, 2048), "Tokens in a window; 4k is 4096.", least=2)
     seeds: tuple[int, ...] = flag(
@@ -95,10 +84,13 @@ class Settings(TrainFlags):
         choices=("rotary", "sinusoid", "learned", "axial"),
     )
     axial_shape: tuple[int, ...] = flag(
-        (), "Rows of the tables of axial positions; their product is the length.", least=1
+        (),
+        "Rows of the tables of axial positions; their product is the length.",
+        least=1,
+        twice=True,
     )
     axial_widths: tuple[int, ...] = flag(
-        (), "Widths of these tables; their sum is the model's width.", least=1
+        (), "Widths of these tables; their sum is the model's width.", least=1, twice=True
     )
     dropout_rate: float = flag(0.0, "Rate of dropout.", least=0, below=1)
     attention_dropout_rate: float = flag(0.0, "Rate of dropout on the weights.", least=0, below=1)
@@ -132,26 +124,12 @@ class Settings(TrainFlags):
     copy_steps: int = flag(600, "Number of steps on the copy task.", least=1)
 
     def __post_init__(self) -> None:
-        """Checks each value, and whether they go together.
-
-        Raises:
-          Invalid: a value is not valid; the message begins with the flag.
-        """
         super().__post_init__()
-        for name in _ONCE:
-            given = getattr(self, name)
-            if len(set(given)) < len(given):
-                raise Invalid(f"--{name}={written(given)}: give each once")
         for flags, num_layers in (("models", self.num_layers), ("copy_models", COPY_LAYERS)):
             for name in getattr(self, flags):
                 require_model(f"--{flags}={written(getattr(self, flags))}", name, num_layers)
         for target in self.target:
             targets.parse(target)
-        if self.num_workers:
-            raise Invalid(
-                f"--num_workers={self.num_workers}: windows are cut from memory, which needs no "
-                "process; leave it out"
-            )
         if self.positions == "rotary" and self.head_dim % 2:
             raise Invalid(
                 f"--head_dim={self.head_dim}: rotary positions turn pairs; give an even number, or "

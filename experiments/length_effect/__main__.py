@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from attnlab.runs import command_line, loop, palette, provenance
 from attnlab.runs.folder import Folder
+from attnlab.runs.report import so_far
 from attnlab.runs.rows import Rows
 from attnlab.training.flags import FREE
 from attnlab.training.run import prepare, run_training
@@ -39,9 +40,7 @@ def run(settings: Settings, folder: Folder) -> int:
         asked = task(name, settings)
         trained = run_training(
             asked,
-            settings=settings.loop(
-                steps=settings.steps, validate_every=settings.validate_every, seed=settings.seed
-            ),
+            settings=settings.loop(seed=settings.seed),
             optimizer=optimizer(settings),
             parallel=parallel,
             folder=folder.path / name,
@@ -50,20 +49,9 @@ def run(settings: Settings, folder: Folder) -> int:
         yield from measure(palette.MODEL_TITLES[name], asked.model, trained, settings)
 
     def reported() -> loop.Report:
-        kept = rows.of(key for name in MODELS for key in keys(name))
-        done = [one.row for one in kept]
-        to_come = [
-            palette.MODEL_TITLES[name] for name in MODELS if not rows.kept.keys() >= {*keys(name)}
-        ]
-        text = report.markdown(
-            done,
-            to_come=to_come,
-            settings=settings,
-            command=command_line.command("length_effect", Settings, settings.as_json()),
-            where=provenance.table([one.where for one in kept]),
-        )
-        figures = {"by_length": report.figure(done, longest=settings.max_length)}
-        return loop.Report(text, figures, said=report.answer(done))
+        told = so_far(rows, {palette.MODEL_TITLES[name]: keys(name) for name in MODELS}, settings)
+        figures = {"by_length": report.figure(told.rows, longest=settings.max_length)}
+        return loop.Report(report.markdown(told, settings), figures, said=report.answer(told.rows))
 
     job = loop.Job(
         unit="models",

@@ -6,7 +6,6 @@ import dataclasses
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -76,7 +75,7 @@ def measure(title: str, model: Seq2Seq, trained: Trained, settings: Settings) ->
             examples=len(pairs),
             exact_match=float(np.mean([a == b for a, b in pairs])),
             symbols_right=float(np.mean([symbols_right(a, b) for a, b in pairs])),
-            parameters=sum(x.size for x in jax.tree.leaves(trained.params)),
+            parameters=trained.num_parameters,
             step=trained.step,
             seconds=trained.seconds,
         )

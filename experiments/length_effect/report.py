@@ -11,6 +11,7 @@ from matplotlib.ticker import FuncFormatter
 from attnlab.runs import figure_files
 from attnlab.runs.markdown import markdown_table
 from attnlab.runs.palette import FILL, GRID, MODEL_TITLES, MODELS, MUTED
+from attnlab.runs.report import SoFar, document, grouped
 from experiments.length_effect.measure import Row
 from experiments.length_effect.settings import Settings
 
@@ -23,10 +24,7 @@ _LOOKS = {MODEL_TITLES[name]: look for name, look in MODELS.items()}
 
 def by_model(rows: Sequence[Row]) -> dict[str, list[Row]]:
     """The rows of each model."""
-    found: dict[str, list[Row]] = {}
-    for row in rows:
-        found.setdefault(row.model, []).append(row)
-    return found
+    return grouped(rows, lambda row: row.model)
 
 
 def answer(rows: Sequence[Row]) -> str:
@@ -75,25 +73,11 @@ def figure(rows: Sequence[Row], *, longest: int) -> Figure:
     return found
 
 
-def markdown(
-    rows: Sequence[Row],
-    *,
-    to_come: Sequence[str],
-    settings: Settings,
-    command: str,
-    where: str,
-) -> str:
-    """The whole report.
-
-    Args:
-      rows: rows so far.
-      to_come: titles of the models that are not done yet.
-      settings: settings of the run.
-      command: command line that gives this report again.
-      where: table of the machines and revisions that the rows are from.
-    """
+def markdown(told: SoFar[Row], settings: Settings) -> str:
+    """The whole report."""
+    rows = told.rows
     asks = {"copy": "to be written again", "reversal": "to be written backwards"}[settings.task]
-    parts = [
+    return document(
         "# A fixed vector against attention, by length",
         f"**{answer(rows)}**",
         f"Random words over {settings.num_symbols} symbols are {asks}. Both models have states of"
@@ -105,7 +89,7 @@ def markdown(
         " greedy search.",
         "![Both measures over the length of the source](by_length.svg)",
         _by_length(rows),
-        *([f"Not done yet: {', '.join(to_come)}."] if to_come else []),
+        told.missing,
         "Symbols right: 1 − edit distance / length. The last column is the paper's: it is blank"
         " because Figure 2 of Bahdanau et al. (2014) prints no numbers. It shows BLEU over sentence"
         " length, English to French: RNNenc falls dramatically as sentences grow, RNNsearch-50"
@@ -113,11 +97,8 @@ def markdown(
         " shapes of the curves compare, not their values.",
         "## Training",
         _training(rows),
-        "## Where",
-        f"    {command}",
-        where,
-    ]
-    return "\n\n".join(parts) + "\n"
+        told.origin,
+    )
 
 
 def _by_length(rows: Sequence[Row]) -> str:

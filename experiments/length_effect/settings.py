@@ -41,13 +41,8 @@ class Settings(TrainFlags):
     seed: int = seed_flag("Seed of the parameters and the words.")
 
     def __post_init__(self) -> None:
-        """Checks each value.
-
-        Raises:
-          Invalid: a value is not valid; the message begins with the flag.
-        """
         super().__post_init__()
-        if list(self.lengths) != sorted(set(self.lengths)):
+        if list(self.lengths) != sorted(self.lengths):
             raise Invalid(f"--lengths={written(self.lengths)}: give lengths that rise")
 
     def words(self, shortest: int, longest: int, part: int, size: int | None = None) -> SymbolTask:

@@ -1,7 +1,7 @@
 """Classification over long inputs: every mechanism as the attention of one encoder.
 
     python -m experiments.long_range
-    python -m experiments.long_range --tasks=listops --mechanisms=full,window-16,lsh-2 --seeds=0,1,2
+    python -m experiments.long_range --mechanisms=exact,window-16+exact,lsh-2 --seeds=0,1,2
     python -m experiments.long_range --tasks=listops,retrieval --preset=gpu
     python -m experiments.long_range --tasks=text --train_file=train.tsv --test_file=test.tsv
     python -m experiments.long_range --tasks=text --tfds_name=imdb_reviews/plain_text

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import jax
 import numpy as np
 
 from attnlab.runs import command_line, loop, provenance
 from attnlab.runs.folder import Folder
+from attnlab.runs.report import so_far
 from attnlab.runs.rows import Rows
 from attnlab.training.curve import read_metrics
 from attnlab.training.flags import FREE
 from attnlab.training.run import prepare, run_training
-from attnlab.training.training_curve import curve
+from attnlab.training.training_curve import curve, first_curves, training_curve
 from experiments import long_range
 from experiments.long_range import report
 from experiments.long_range.examples import fixed_batches, majority, open_examples
@@ -51,9 +51,7 @@ def run(settings: Settings, folder: Folder) -> int:
         asked, place = task(cell, settings, of_task), folder.path / cell.folder
         trained = run_training(
             asked,
-            settings=settings.loop(
-                steps=settings.steps, validate_every=settings.validate_every, seed=cell.seed
-            ),
+            settings=settings.loop(seed=cell.seed),
             optimizer=settings.optimizer(),
             parallel=parallel,
             folder=place,
@@ -64,7 +62,7 @@ def run(settings: Settings, folder: Folder) -> int:
             cell.task,
             cell.mechanism,
             cell.seed,
-            parameters=sum(x.size for x in jax.tree.leaves(trained.params)),
+            parameters=trained.num_parameters,
             step=trained.step,
             seconds=trained.seconds,
             steps_per_second=float(np.median(rates)),
@@ -75,22 +73,12 @@ def run(settings: Settings, folder: Folder) -> int:
         )
 
     def reported() -> loop.Report:
-        kept = rows.of([cell.key for cell in cells])
-        found = [one.row for one in kept]
-        curves = {
-            cell.title: read_metrics(folder.path / cell.folder)
-            for cell in reversed(cells)
-            if cell.key in rows.kept
-        }
-        text = report.markdown(
-            found,
-            settings=settings,
-            to_come=[str(cell) for cell in cells if cell.key not in rows.kept],
-            command=command_line.command("long_range", Settings, settings.as_json()),
-            where=provenance.table([one.where for one in kept]),
+        told = so_far(rows, {str(cell): [cell.key] for cell in cells}, settings)
+        curves = first_curves(
+            (cell.title, folder.path / cell.folder) for cell in cells if cell.key in rows.kept
         )
-        figures = {"curve": report.figure(dict(reversed(curves.items())))}
-        return loop.Report(text, figures, said=report.answer(found))
+        figures = {"curve": training_curve(curves, quantity="loss", label="−log p (nats an input)")}
+        return loop.Report(report.markdown(told, settings), figures, said=report.answer(told.rows))
 
     job = loop.Job(
         unit="trainings",

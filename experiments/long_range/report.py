@@ -4,22 +4,23 @@ from __future__ import annotations
 
 import dataclasses
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from attnlab.runs import published
 from attnlab.runs.markdown import markdown_table
-from attnlab.runs.palette import SERIES
+from attnlab.runs.report import SoFar, document, grouped
 from attnlab.runs.units import human, spread
-from attnlab.training.training_curve import training_curve
-from experiments.long_range.mechanisms import of_paper
+from attnlab.training.attentions import layers_of
 from experiments.long_range.settings import Settings
 
-__all__ = ["Row", "answer", "figure", "markdown"]
+__all__ = ["Row", "answer", "markdown"]
 
 PUBLISHED = Path(__file__).parents[1] / "published"
 _COLUMN = {"listops": "ListOps", "text": "Text", "retrieval": "Retrieval"}
+# The row of the paper that is nearest to an attention, by the first part of its name.
+_PAPER = {"exact": "Transformer", "window": "Local Attention", "lsh": "Reformer"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,10 +63,7 @@ class Row:
 
 def _groups(rows: Sequence[Row]) -> dict[tuple[str, str], list[Row]]:
     """The rows of each task and mechanism, one per seed."""
-    found: dict[tuple[str, str], list[Row]] = {}
-    for row in rows:
-        found.setdefault((row.task, row.mechanism), []).append(row)
-    return found
+    return grouped(rows, lambda row: (row.task, row.mechanism))
 
 
 def answer(rows: Sequence[Row]) -> str:
@@ -84,34 +82,10 @@ def answer(rows: Sequence[Row]) -> str:
     return "; ".join(said) + "."
 
 
-def figure(curves: Mapping[str, Sequence[Mapping[str, Any]]]) -> Any:
-    """The loss over steps, of the first seed of each.
-
-    Args:
-      curves: rows of metrics.jsonl by title.
-    """
-    looks = {title: SERIES[i % len(SERIES)] for i, title in enumerate(curves)}
-    return training_curve(curves, looks=looks, quantity="loss", label="−log p (nats an input)")
-
-
-def markdown(
-    rows: Sequence[Row],
-    *,
-    settings: Settings,
-    to_come: Sequence[str],
-    command: str,
-    where: str,
-) -> str:
-    """The whole report.
-
-    Args:
-      rows: rows so far.
-      settings: settings of the run.
-      to_come: names of the trainings that are not done yet.
-      command: command line that gives this report again.
-      where: table of the machines and revisions that the rows are from.
-    """
-    parts = [
+def markdown(told: SoFar[Row], settings: Settings) -> str:
+    """The whole report."""
+    rows = told.rows
+    return document(
         "# Classification over long inputs",
         f"**{answer(rows)}**",
         f"Inputs of at most {settings.length} tokens; {settings.num_layers} layers, "
@@ -121,20 +95,17 @@ def markdown(
         " training step, by the compiler; ± is the standard deviation over seeds.",
         _results(rows),
         "![Loss over steps](curve.svg)",
-        *([f"Not done yet: {', '.join(to_come)}."] if to_come else []),
+        told.missing,
         "## Beside Long Range Arena",
-        "Tay et al. 2020, Tables 1 and 2: accuracy in percent, and speed over that of full"
+        "Tay et al. 2020, Tables 1 and 2: accuracy in percent, and speed over that of exact"
         " attention, which in the paper is of byte texts of 1K to 4K tokens on 4 × 4 TPUs v3."
         " Its models are larger, its inputs longer and its texts others, so the order of the rows"
         " can be compared, not the numbers. Its *Reformer* is another function than LSH attention:"
         " logits multiplied by √d, no masks, keys that are not normalized, a constant hash key, and"
         " heads reshaped without a transpose. Its local attention sees blocks of 20 to 50 tokens.",
         _beside(rows),
-        "## Where",
-        f"    {command}",
-        where,
-    ]
-    return "\n\n".join(parts) + "\n"
+        told.origin,
+    )
 
 
 def _results(rows: Sequence[Row]) -> str:
@@ -163,16 +134,17 @@ def _beside(rows: Sequence[Row]) -> str:
     found = _groups(rows)
     cells = []
     for (task, mechanism), some in found.items():
-        name = of_paper(mechanism)
+        layer, *others = layers_of(mechanism)
+        name = None if others else _PAPER.get(layer.kind)
         printed = scores.cells[name].get(_COLUMN[task]) if name else None
         ratios = [
             speeds.ratio(name, "Transformer", f"steps_per_s_{length}")
             for length in ("1K", "4K")
             if name
         ]
-        full = found.get((task, "full"))
+        exact = found.get((task, "exact"))
         rate = statistics.median(row.steps_per_second for row in some)
-        ours = rate / statistics.median(row.steps_per_second for row in full) if full else None
+        ours = rate / statistics.median(row.steps_per_second for row in exact) if exact else None
         cells.append(
             [
                 task,

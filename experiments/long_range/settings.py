@@ -9,13 +9,14 @@ from typing import Any
 from attnlab.bench.case_flags import DTYPES
 from attnlab.runs.errors import Invalid
 from attnlab.runs.flags import flag, written
+from attnlab.training.attentions import SCORES, require_attention
 from attnlab.training.flags import TrainFlags
 from attnlab.training.optimizers import OptimizerSettings
-from experiments.long_range.mechanisms import require_mechanism
 
-__all__ = ["PRESETS", "TASKS", "Cell", "Settings"]
+__all__ = ["MECHANISMS", "PRESETS", "TASKS", "Cell", "Settings"]
 
 TASKS = ("listops", "text", "retrieval")
+MECHANISMS = ("exact", *SCORES, "hard", "window-R", "lsh-R")
 # Tay et al. 2020, App. A, of ListOps: 2000 tokens, 6 layers 512 wide, 5000 steps of 32, with the
 # learning rate of the released code.
 _GPU = {
@@ -69,6 +70,8 @@ class Cell:
 class Settings(TrainFlags):
     """The flags of `long_range`, those of every training and its own."""
 
+    without_workers = "examples are drawn here"
+
     preset: str = flag(
         "cpu", f"Defaults of the other flags: {', '.join(PRESETS)}.", choices=PRESETS
     )
@@ -76,9 +79,9 @@ class Settings(TrainFlags):
         ("listops",), f"Tasks: {', '.join(TASKS)}; text needs data.", choices=TASKS
     )
     mechanisms: tuple[str, ...] = flag(
-        ("full", "window-16", "lsh-2"),
-        "Attentions, a training each: full, additive, concat, cosine, general, hard, window-R for "
-        "R tokens on either side, lsh-R for R hash rounds.",
+        ("exact", "window-16", "lsh-2"),
+        f"Attentions, a training each: {', '.join(MECHANISMS)} (R tokens on either side, R hash "
+        "rounds), or a pattern that the layers repeat: window-16+exact.",
     )
     seeds: tuple[int, ...] = flag(
         (0,), "Seeds of parameters, dropout and examples, a training each.", least=0, below=2**29
@@ -119,18 +122,10 @@ class Settings(TrainFlags):
     dtype: str = flag("float32", "Type of the activations.", choices=DTYPES)
 
     def __post_init__(self) -> None:
-        """Checks each value, and whether they go together.
-
-        Raises:
-          Invalid: a value is not valid; the message begins with the flag.
-        """
         super().__post_init__()
-        for name in ("tasks", "mechanisms", "seeds"):
-            given = getattr(self, name)
-            if len(set(given)) < len(given):
-                raise Invalid(f"--{name}={written(given)}: give each once")
         for name in self.mechanisms:
-            require_mechanism(name)
+            given = f"--mechanisms={written(self.mechanisms)}"
+            require_attention(given, name, MECHANISMS, self.num_layers)
         if self.width % self.num_heads:
             raise Invalid(
                 f"--width={self.width} --num_heads={self.num_heads}: give heads that divide it"
@@ -139,10 +134,6 @@ class Settings(TrainFlags):
             raise Invalid(
                 f"--min_length={self.min_length}: examples have at most {self.length - 1} tokens "
                 "beside [CLS]; give a smaller one"
-            )
-        if self.num_workers:
-            raise Invalid(
-                f"--num_workers={self.num_workers}: examples are drawn here; leave it out"
             )
         self._check_data()
 

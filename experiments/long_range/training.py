@@ -15,10 +15,11 @@ from attnlab.bench import memory
 from attnlab.bench.training_programs import lower_step
 from attnlab.models.classifier import EncoderClassifier
 from attnlab.models.transformer import TransformerConfig
+from attnlab.ops.routes import LSH
+from attnlab.training.attentions import pattern, streams
 from attnlab.training.classes import ClassCrossEntropy
 from attnlab.training.loop import Task
 from attnlab.training.parallel import ShardedJit
-from experiments.long_range import mechanisms
 from experiments.long_range.examples import Examples, batches, fixed_batches
 from experiments.long_range.settings import Cell, Settings
 
@@ -59,12 +60,8 @@ def build(cell: Cell, settings: Settings, examples: Examples) -> EncoderClassifi
         dropout_rate=settings.dropout_rate,
         dtype=jnp.dtype(settings.dtype),
     )
-    return EncoderClassifier(
-        config,
-        examples.num_classes,
-        settings.pooling,
-        mechanisms.attention(cell.mechanism, config, settings.chunk_size),
-    )
+    attention = pattern(cell.mechanism, config, lsh=LSH(chunk_size=settings.chunk_size))
+    return EncoderClassifier(config, examples.num_classes, settings.pooling, attention)
 
 
 def task(cell: Cell, settings: Settings, examples: Examples) -> Task[EncoderClassifier]:
@@ -86,7 +83,7 @@ def task(cell: Cell, settings: Settings, examples: Examples) -> Task[EncoderClas
         batches(examples, cell.seed, settings.batch_size),
         lambda: validation,
         identity,
-        streams=mechanisms.streams(cell.mechanism),
+        streams=streams(cell.mechanism),
     )
 
 
@@ -119,6 +116,6 @@ def memory_of_step(cell: Cell, settings: Settings, examples: Examples) -> int:
         settings.optimizer(),
         batch,
         ShardedJit([device]),
-        streams=mechanisms.streams(cell.mechanism),
+        streams=streams(cell.mechanism),
     )
     return memory.analyze(lowered, lowered.compile(), device.platform).total

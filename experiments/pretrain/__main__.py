@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import jax
-
 from attnlab.runs import command_line, loop, processes, provenance
 from attnlab.runs.errors import Invalid
 from attnlab.runs.folder import Folder
+from attnlab.runs.report import so_far
 from attnlab.runs.rows import Rows
-from attnlab.training.curve import read_metrics
 from attnlab.training.flags import FREE
 from attnlab.training.pretrained import Pretrained, write
 from attnlab.training.run import prepare, run_training
+from attnlab.training.training_curve import first_curves, training_curve
 from experiments import pretrain
 from experiments.pretrain import report
 from experiments.pretrain.report import Row
@@ -54,15 +53,10 @@ def run(settings: Settings, folder: Folder) -> int:
         return starts.get(cell.seed, first)
 
     def measure(cell: Cell) -> Iterator[Row]:
-        asked, place = (
-            task(cell, settings, corpus, start_of(cell), parallel.part),
-            folder.path / cell.folder,
-        )
+        place = folder.path / cell.folder
         trained = run_training(
-            asked,
-            settings=settings.loop(
-                steps=settings.steps, validate_every=settings.validate_every, seed=cell.seed
-            ),
+            task(cell, settings, corpus, start_of(cell), parallel.part),
+            settings=settings.loop(seed=cell.seed),
             optimizer=settings.optimizer(),
             parallel=parallel,
             folder=place,
@@ -75,7 +69,7 @@ def run(settings: Settings, folder: Folder) -> int:
             cell.objective,
             cell.masking,
             cell.seed,
-            parameters=sum(x.size for x in jax.tree.leaves(trained.params)),
+            parameters=trained.num_parameters,
             step=trained.step,
             seconds=trained.seconds,
             validation=trained.validation,
@@ -83,32 +77,25 @@ def run(settings: Settings, folder: Folder) -> int:
         )
 
     def reported() -> loop.Report:
-        keys = {cell: (cell.objective, cell.masking, cell.seed) for cell in cells}
-        kept = rows.of(keys.values())
-        found = [one.row for one in kept]
-        lines = sum(map(len, corpus.training))
-        curves = {
-            cell.title: read_metrics(folder.path / cell.folder)
-            for cell in reversed(cells)
-            if keys[cell] in rows.kept
-        }
-        text = report.markdown(
-            found,
-            settings=settings,
-            text=f"{corpus.name}: {len(corpus.training):,} documents of {lines:,} lines to train "
-            f"on, {len(corpus.validation):,} held out; {corpus.tokenizer.vocab_size + 1:,} ids.",
-            to_come=[str(cell) for cell in cells if keys[cell] not in rows.kept],
-            command=command_line.command("pretrain", Settings, settings.as_json()),
-            where=provenance.table([one.where for one in kept]),
+        told = so_far(rows, {str(cell): [cell.key] for cell in cells}, settings)
+        curves = first_curves(
+            (cell.title, folder.path / cell.folder) for cell in cells if cell.key in rows.kept
         )
-        figures = {"curve": report.figure(dict(reversed(curves.items())))}
-        return loop.Report(text, figures, said=report.answer(found))
+        figure = training_curve(curves, quantity="masked_nll", label="−log p (nats a masked token)")
+        lines = sum(map(len, corpus.training))
+        text = (
+            f"{corpus.name}: {len(corpus.training):,} documents of {lines:,} lines to train on, "
+            f"{len(corpus.validation):,} held out; {corpus.tokenizer.vocab_size + 1:,} ids."
+        )
+        return loop.Report(
+            report.markdown(told, settings, text), {"curve": figure}, said=report.answer(told.rows)
+        )
 
     job = loop.Job(
         unit="trainings",
         measure=measure,
         report=reported,
-        keys=lambda cell: [(cell.objective, cell.masking, cell.seed)],
+        keys=lambda cell: [cell.key],
     )
     return loop.run(job, cells, folder, rows, where=rows.environment["device"])
 

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from attnlab.runs.markdown import markdown_table
-from attnlab.runs.palette import SERIES
-from attnlab.training.training_curve import training_curve
+from attnlab.runs.report import SoFar, document, grouped
+from attnlab.runs.units import spread
 from experiments.pretrain.settings import Settings
 
-__all__ = ["Row", "answer", "by_title", "figure", "markdown"]
+__all__ = ["Row", "answer", "by_title", "markdown"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,10 +55,7 @@ class Row:
 
 def by_title(rows: Sequence[Row]) -> dict[str, list[Row]]:
     """The rows of each objective and masking, one per seed."""
-    found: dict[str, list[Row]] = {}
-    for row in rows:
-        found.setdefault(row.title, []).append(row)
-    return found
+    return grouped(rows, lambda row: row.title)
 
 
 def answer(rows: Sequence[Row]) -> str:
@@ -72,38 +69,16 @@ def answer(rows: Sequence[Row]) -> str:
     return "; ".join(said) + "."
 
 
-def figure(curves: Mapping[str, Sequence[Mapping[str, Any]]]) -> Any:
-    """The loss of masked tokens over steps, of the first seed of each.
-
-    Args:
-      curves: rows of metrics.jsonl by title.
-    """
-    looks = {title: SERIES[i % len(SERIES)] for i, title in enumerate(curves)}
-    return training_curve(
-        curves, looks=looks, quantity="masked_nll", label="−log p (nats a masked token)"
-    )
-
-
-def markdown(
-    rows: Sequence[Row],
-    *,
-    settings: Settings,
-    text: str,
-    to_come: Sequence[str],
-    command: str,
-    where: str,
-) -> str:
+def markdown(told: SoFar[Row], settings: Settings, text: str) -> str:
     """The whole report.
 
     Args:
-      rows: rows so far.
+      told: run as far as it is done.
       settings: settings of the run.
       text: words for the text, its documents and its tokens.
-      to_come: names of the trainings that are not done yet.
-      command: command line that gives this report again.
-      where: table of the machines and revisions that the rows are from.
     """
-    parts = [
+    rows = told.rows
+    return document(
         "# BERT's pre-training",
         f"**{answer(rows)}**",
         f"{text} Pairs have {settings.length} tokens. Each training makes {settings.steps:,} steps"
@@ -112,23 +87,18 @@ def markdown(
         " reads the same pairs, and leaves the second loss out.",
         _results(rows),
         "![Loss over steps](curve.svg)",
-        *([f"Not done yet: {', '.join(to_come)}."] if to_come else []),
+        told.missing,
         "## What was masked",
         "Of the first batches: the share of tokens that is predicted, and what became of those. A"
         " random word that is the same one by chance counts as that. Rows are short, so that 15 %"
         " in whole tokens is seldom 15 %.",
         _masked(rows),
-        "## Where",
-        f"    {command}",
-        where,
-    ]
-    return "\n\n".join(parts) + "\n"
+        told.origin,
+    )
 
 
 def _mean(rows: Sequence[Row], name: str, form: str) -> str:
-    values = [row.validation[name] for row in rows]
-    said = format(statistics.fmean(values), form)
-    return said + (f" ± {statistics.stdev(values):{form}}" if len(values) > 1 else "")
+    return spread([row.validation[name] for row in rows], form)
 
 
 def _results(rows: Sequence[Row]) -> str:

@@ -10,10 +10,10 @@ from typing import Any
 from attnlab.bench.case_flags import DTYPES
 from attnlab.data.masking import Masking
 from attnlab.runs.errors import Invalid
-from attnlab.runs.flags import flag, written
+from attnlab.runs.flags import flag
 from attnlab.training.flags import TrainFlags
 from attnlab.training.optimizers import OptimizerSettings
-from attnlab.training.pretrained import TOKENIZERS, BertSizes
+from attnlab.training.pretrained import ATTENTIONS, TOKENIZERS, BertSizes
 
 __all__ = ["OBJECTIVES", "PRESETS", "Cell", "Settings"]
 
@@ -77,6 +77,11 @@ class Cell:
         return f"{self.objective}-{self.masking.replace('/', '-')}-seed{self.seed}"
 
     @property
+    def key(self) -> tuple[str, str, int]:
+        """The key of the training's row."""
+        return self.objective, self.masking, self.seed
+
+    @property
     def percents(self) -> Masking:
         """What becomes of masked tokens."""
         return Masking(*map(int, self.masking.split("/")))
@@ -85,6 +90,8 @@ class Cell:
 @dataclasses.dataclass(frozen=True)
 class Settings(TrainFlags):
     """The flags of `pretrain`, those of every training and its own."""
+
+    without_workers = "pairs are drawn here"
 
     preset: str = flag(
         "cpu", f"Defaults of the other flags: {', '.join(PRESETS)}.", choices=PRESETS
@@ -138,7 +145,8 @@ class Settings(TrainFlags):
     )
     attention: str = flag(
         "window-4+exact",
-        "Attention: exact, window-R, lsh-R, or a pattern that the layers repeat: window-4+exact.",
+        f"Attention: {', '.join(ATTENTIONS)} (R tokens on either side, R hash rounds), or a "
+        "pattern that the layers repeat: window-4+exact.",
     )
     dtype: str = flag("float32", "Type of the activations.", choices=DTYPES)
     cache_dir: str | None = flag(
@@ -146,18 +154,9 @@ class Settings(TrainFlags):
     )
 
     def __post_init__(self) -> None:
-        """Checks each value, and whether they go together.
-
-        Raises:
-          Invalid: a value is not valid; the message begins with the flag.
-        """
         super().__post_init__()
         if self.input is None:
             raise Invalid("--input: give a file of text, with blank lines between documents")
-        for name in ("objective", "masking", "seeds"):
-            given = getattr(self, name)
-            if len(set(given)) < len(given):
-                raise Invalid(f"--{name}={written(given)}: give each once")
         for masking in self.masking:
             whole = re.fullmatch(r"\d+/\d+/\d+", masking)
             if not whole or sum(map(int, masking.split("/"))) != 100:
@@ -174,8 +173,6 @@ class Settings(TrainFlags):
             raise Invalid(
                 f"--warmup_steps={self.warmup_steps}: must be fewer than --steps={self.steps}"
             )
-        if self.num_workers:
-            raise Invalid(f"--num_workers={self.num_workers}: pairs are drawn here; leave it out")
         self.sizes()
 
     @classmethod

@@ -9,6 +9,7 @@ from attnlab.runs import command_line, loop, provenance
 from attnlab.runs.command_line import say
 from attnlab.runs.errors import Stopped
 from attnlab.runs.folder import Folder
+from attnlab.runs.report import so_far
 from attnlab.runs.rows import Rows
 from experiments import tables
 from experiments.tables import report
@@ -58,10 +59,9 @@ def run(settings: Settings, folder: Folder) -> int:
 
     def reported() -> loop.Report:
         sections = report.sections(papers, rows.kept, context)
-        known = [one.where for cell in settings.cells() for one in rows.of(keys(cell))]
-        command = command_line.command("tables", Settings, settings.as_json())
+        told = so_far(rows, {str(cell): keys(cell) for cell in settings.cells()}, settings)
         return loop.Report(
-            report.markdown(sections, command=command, where=provenance.table(known)),
+            report.markdown(sections, told.origin),
             figures=report.figures(sections),
             files={"results.csv": report.csv_text(sections)},
             said=report.summary(sections),

@@ -13,6 +13,7 @@ from typing import Any
 
 from attnlab.runs.markdown import markdown_table
 from attnlab.runs.published import Table, read
+from attnlab.runs.report import document
 from attnlab.runs.rows import Kept
 from experiments.tables import verdicts
 from experiments.tables.beside import Beside, Context, Found, Values
@@ -142,13 +143,12 @@ def _section_of(
     return Section(name, paper, found, lines, source)
 
 
-def markdown(found: Sequence[Section], *, command: str, where: str) -> str:
+def markdown(found: Sequence[Section], origin: str) -> str:
     """The whole report.
 
     Args:
       found: all tables.
-      command: command that makes the report again.
-      where: table of the machines and revisions that the numbers are from.
+      origin: section on where the numbers are from.
     """
     rules = [verdicts.RULES[rule] for rule in dict.fromkeys(one.table.rule for one in found)]
     trained = any(section.table.trains for section in found)
@@ -158,7 +158,7 @@ def markdown(found: Sequence[Section], *, command: str, where: str) -> str:
     parts += rules
     for section in found:
         parts += _markdown_of(section)
-    return "\n\n".join([*parts, "## Where", f"    {command}", where]) + "\n"
+    return document(*parts, origin)
 
 
 def summary(found: Sequence[Section]) -> str:

@@ -39,6 +39,8 @@ class Cell:
 class Settings(Flags):
     """The flags of `tables`."""
 
+    once = True
+
     only: tuple[str, ...] = flag(
         (), f"Names of tables: {', '.join(TABLES)}. Without it: all of the scale.", choices=TABLES
     )
@@ -69,20 +71,11 @@ class Settings(Flags):
         return {} if of_job is None else {"part": of_job}
 
     def __post_init__(self) -> None:
-        """Checks each value, and whether they go together.
-
-        Raises:
-          Invalid: a value is not valid; the message begins with the flag.
-        """
         super().__post_init__()
         if self.part is not None:
             parts = re.fullmatch(r"(\d+)/(\d+)", self.part)
             if parts is None or int(parts[1]) >= int(parts[2]):
                 raise Invalid(f"--part={self.part}: give I/N, such as 0/8 to 7/8")
-        for name in ("only", "seeds"):
-            given = getattr(self, name)
-            if len(set(given)) < len(given):
-                raise Invalid(f"--{name}={written(given)}: give each once")
         for name in self.only:
             scales = TABLES[name].scales
             if self.scale not in scales:
@@ -94,7 +87,7 @@ class Settings(Flags):
             )
         if self.multi30k is not None:
             missing = [file for file in self._paths() if not Path(file).is_file()]
-            if missing:
+            if missing and Path(self.multi30k).exists():
                 raise Invalid(f"--multi30k={self.multi30k}: no {Path(missing[0]).name} there")
 
     def check_named(self, named: Collection[str]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from attnlab.runs import command_line, loop, processes, provenance
 from attnlab.runs.folder import Folder
+from attnlab.runs.report import so_far
 from attnlab.runs.rows import Rows
 from attnlab.training.flags import FREE
 from attnlab.training.run import prepare, run_training
@@ -56,17 +57,9 @@ def run(settings: Settings, folder: Folder) -> int:
         return [score(one, asked.model, trained, corpus, preset, place)]
 
     def reported() -> loop.Report:
-        done = {one: rows.kept[one.key] for one in trainings if one.key in rows.kept}
-        return report(
-            {one: kept.row for one, kept in done.items()},
-            [one for one in trainings if one not in done],
-            corpus,
-            preset,
-            folder.path,
-            average=settings.average,
-            command=command_line.command("translate", Settings, settings.as_json()),
-            where=provenance.table([kept.where for kept in done.values()]),
-        )
+        told = so_far(rows, {one.title: [one.key] for one in trainings}, settings)
+        done = {one: rows.kept[one.key].row for one in trainings if one.key in rows.kept}
+        return report(told, done, corpus, preset, folder.path, average=settings.average)
 
     job = loop.Job(
         unit="trainings",

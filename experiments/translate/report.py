@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 
 from attnlab.runs import figure_files, palette
 from attnlab.runs.loop import Report
+from attnlab.runs.report import SoFar, grouped
 from attnlab.training.bleu import RESAMPLINGS
 from attnlab.training.curve import read_metrics
 from attnlab.training.evaluation_figures import alignment_figure, length_figure
@@ -31,27 +32,23 @@ _VOCABULARIES = (
 
 
 def report(
-    done: dict[Training, Row],
-    to_come: Sequence[Training],
+    told: SoFar[Row],
+    done: Mapping[Training, Row],
     corpus: Corpus,
     preset: Preset,
     folder: Path,
     *,
     average: int | None,
-    command: str,
-    where: str,
 ) -> Report:
     """Draws the figures and makes the tables.
 
     Args:
+      told: run as far as it is done.
       done: rows of the trainings that are done.
-      to_come: trainings that are not done yet.
       corpus: data of training and test.
       preset: settings of the search, and the vocabularies.
       folder: folder of the run.
       average: number of checkpoints whose mean is tested; None = the best one.
-      command: command line that gives this report again.
-      where: table of the machines and revisions that the rows are from.
     """
     is_bleu = corpus.measure == "BLEU"
     shown: dict[str, tuple[Training, Row]] = {}  # of several seeds the first
@@ -98,22 +95,18 @@ def report(
             file = f"alignment_{one.variant.name}"
             figures[file] = alignment_figure(alignments, title=f"{title}: weights")
             said[f"{file}.svg"] = f"Where {title} looks when it writes these targets"
-    rows = list(done.values())
     search = f"beam search, {preset.beam_size} wide" if preset.beam_size > 1 else "greedy search"
     text = markdown(
-        rows,
-        title="Translation",
+        told,
         task=(
             f"Data: {corpus.name}; {len(corpus.splits['test']):,} pairs of the test split, "
             f"{search}. "
             f"The parameters are {_tested(average)}."
         ),
-        command=command,
-        where=where,
         figures=said,
-        notes=list(_notes(done, to_come, preset, is_bleu)),
+        notes=list(_notes(done, told.missing, preset, is_bleu)),
     )
-    return Report(text, figures, said=results(rows))
+    return Report(text, figures, said=results(told.rows))
 
 
 def _variance_figure(
@@ -158,19 +151,16 @@ def _looks(variants: Sequence[Variant]) -> dict[str, tuple[str, str]]:
 
 def _variants_of_a_model(trainings: Sequence[Training]) -> list[list[str]]:
     """The titles of each model that has several variants."""
-    found: dict[str, list[str]] = {}
-    for one in trainings:
-        found.setdefault(one.variant.model, []).append(one.variant.title)
-    return [titles for titles in found.values() if len(titles) > 1]
+    models = grouped([one.variant for one in trainings], lambda variant: variant.model)
+    return [[one.title for one in some] for some in models.values() if len(some) > 1]
 
 
 def _notes(
-    done: Mapping[Training, Row], to_come: Sequence[Training], preset: Preset, is_bleu: bool
+    done: Mapping[Training, Row], missing: str, preset: Preset, is_bleu: bool
 ) -> Iterator[str]:
     if seeds := list(dict.fromkeys(one.seed for one in done))[1:]:
         yield f"The figures are of the first seed; the others are {', '.join(map(str, seeds))}."
-    if to_come:
-        yield f"Not done yet: {', '.join(one.title for one in to_come)}."
+    yield missing
     if is_bleu and len({preset.recipes[one.variant.model].joint_vocabulary for one in done}) == 2:
         yield _VOCABULARIES
     if is_bleu:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import jax
 import numpy as np
 
 from attnlab.models.seq2seq import Seq2Seq
@@ -70,7 +69,7 @@ def score(
     return Row(
         model=training.variant.title,
         seed=training.seed,
-        parameters=sum(x.size for x in jax.tree.leaves(trained.params)),
+        parameters=trained.num_parameters,
         steps=trained.steps,
         seconds=trained.seconds,
         tokens_per_second=float(np.median(rates)),

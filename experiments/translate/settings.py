@@ -135,16 +135,7 @@ class Settings(TrainFlags):
     )
 
     def __post_init__(self) -> None:
-        """Checks each value, and whether they go together.
-
-        Raises:
-          Invalid: a value is not valid; the message begins with the flag.
-        """
         super().__post_init__()
-        for name in ("models", "seeds"):
-            given = getattr(self, name)
-            if len(dict.fromkeys(given)) < len(given):
-                raise Invalid(f"--{name}={written(given)}: give each once")
         self._check_files()
         self._check_data()
         if self.length_penalty is not None and self.chosen_preset().beam_size == 1:

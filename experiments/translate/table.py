@@ -7,6 +7,7 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 
 from attnlab.runs.markdown import markdown_table
+from attnlab.runs.report import SoFar, document, grouped
 from attnlab.runs.units import spread
 from attnlab.training.bleu import Bleu, Bucket
 
@@ -58,40 +59,34 @@ class Row:
 
 
 def markdown(
-    rows: Sequence[Row],
+    told: SoFar[Row],
     *,
-    title: str,
     task: str,
-    command: str,
-    where: str,
     figures: Mapping[str, str] | None = None,
     notes: Sequence[str] = (),
 ) -> str:
     """The whole report.
 
     Args:
-      rows: results of the trainings.
-      title: title of the report.
+      told: run as far as it is done.
       task: a sentence or two on data, direction, split and search.
-      command: command line that gives this report again.
-      where: table of the machines and revisions that the rows are from.
       figures: caption of each figure, by the name of its file.
       notes: paragraphs to end the results with.
 
     Raises:
       ValueError: there are no rows.
     """
+    rows = told.rows
     if not rows:
         raise ValueError("there is nothing to report; give at least one row")
-    parts = [f"# {title}", f"**{answer(rows)}**", task, results(rows)]
+    parts = ["# Translation", f"**{answer(rows)}**", task, results(rows)]
     signatures = dict.fromkeys(row.bleu.signature for row in rows if row.bleu)
     if signatures:
         parts.append("BLEU is sacrebleu's: " + ", ".join(f"`{name}`" for name in signatures) + ".")
     parts += notes
     for file, said in (figures or {}).items():
         parts.append(f"![{said}]({file})\n\n{said}")
-    parts += ["## Where", f"    {command}", where]
-    return "\n\n".join(parts) + "\n"
+    return document(*parts, told.origin)
 
 
 def answer(rows: Sequence[Row]) -> str:
@@ -111,10 +106,7 @@ def answer(rows: Sequence[Row]) -> str:
 
 def by_model(rows: Sequence[Row]) -> dict[str, list[Row]]:
     """The rows of each model, one per seed."""
-    found: dict[str, list[Row]] = {}
-    for row in rows:
-        found.setdefault(row.model, []).append(row)
-    return found
+    return grouped(rows, lambda row: row.model)
 
 
 def _bleu(row: Row) -> float | None:

@@ -52,7 +52,7 @@ def test_streams_are_three_different_ones_made_of_the_text_alone(tmp_path):
     np.testing.assert_allclose(longer["query"][0, :37], streams["query"][0], rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize(("name", "rule"), [("none", "No such file"), ("empty", "is empty")])
+@pytest.mark.parametrize(("name", "rule"), [("none", "no such file"), ("empty", "is empty")])
 def test_bad_input_file(tmp_path, name, rule):
     (tmp_path / "empty").write_bytes(b"")
     with pytest.raises(ValueError, match=rule):

@@ -32,7 +32,7 @@ def test_a_file_is_read_where_it_is_looked_at(tmp_path):
     path.write_bytes(b"")
     with pytest.raises(Invalid, match=r"text is empty; give a text$"):
         map_bytes(path)
-    with pytest.raises(Invalid, match="nowhere: No such file or directory; give a text$"):
+    with pytest.raises(Invalid, match="nowhere: No such file or directory; give a text file$"):
         map_bytes(tmp_path / "nowhere")
 
 

@@ -64,13 +64,13 @@ def run(*flags: str, then=None, **options) -> tuple[int, list]:
 def test_each_flag_is_read_by_its_kind(tmp_path):
     status, ((settings, folder),) = run(
         "--lengths=1k,2K,1m,5", "--rates=2", "--names=a,b", "--steps=3", "--nocausal",
-        "--input=x.txt", f"--output_dir={tmp_path}",
+        "--input=pyproject.toml", f"--output_dir={tmp_path}",
     )  # fmt: skip
     assert status == 7 and not folder.resumes and not list(tmp_path.iterdir())
     assert settings.lengths == (1024, 2048, 2**20, 5) and settings.rates == (2.0,)
     assert settings.names == ("a", "b") and settings.steps == 3 and not settings.causal
     assert settings.rate == 7.0  # implied by --steps
-    assert settings.input == str(pathlib.Path("x.txt").absolute())
+    assert settings.input == str(pathlib.Path("pyproject.toml").absolute())
 
 
 def test_without_flags_the_settings_are_the_defaults():

@@ -13,9 +13,12 @@ from attnlab.runs.flags import Flags, flag, kind_of, seed_flag, structured, writ
 class Settings(Flags):
     """One flag of each kind."""
 
+    once = True
+
     lengths: tuple[int, ...] = flag((1, 2), "Lengths.", least=1)
     names: tuple[str, ...] = flag(("a",), "Names.", choices=("a", "b"))
     files: tuple[str, ...] = flag((), "Files.")
+    offsets: tuple[int, ...] = flag((), "Offsets.", twice=True)
     rate: float = flag(0.5, "Rate.", above=0, below=1)
     devices: int | None = flag(None, "Devices.", least=1, most=8)
     dtype: str | None = flag(None, "Type.", choices=("float32", "bfloat16"))
@@ -29,6 +32,7 @@ class Settings(Flags):
         ({"lengths": (1, 0)}, "--lengths=1,0: 0 is too small; give at least 1"),
         ({"lengths": ()}, "--lengths= is empty; give a value, such as 1,2"),
         ({"names": ("a", "c")}, "--names=a,c: no 'c'; valid: a, b"),
+        ({"names": ("a", "a")}, "--names=a,a: give each once"),
         ({"rate": 0.0}, "--rate=0 is too small; give more than 0"),
         ({"rate": 1.0}, "--rate=1 is too large; give less than 1"),
         ({"rate": float("nan")}, "--rate=nan: give a finite number"),
@@ -47,7 +51,7 @@ def test_a_value_that_may_not_be_is_one_line_that_begins_with_the_flag(values, m
 
 
 def test_what_may_be_is_taken():
-    Settings(files=(), devices=None, dtype=None, seed=2**31 - 1, rate=0.999)
+    Settings(files=(), offsets=(1, 1), devices=None, dtype=None, seed=2**31 - 1, rate=0.999)
 
 
 def test_settings_go_through_json():

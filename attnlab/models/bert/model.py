@@ -12,7 +12,7 @@ from attnlab.checks import require_choice
 from attnlab.models.output import DeferredLogits
 from attnlab.models.transformer.config import TransformerConfig
 from attnlab.models.transformer.encoder_decoder import TransformerEncoder
-from attnlab.models.transformer.layers import layer_norm
+from attnlab.models.transformer.layers import dense, layer_norm
 from attnlab.models.transformer.stack import Attention
 from attnlab.tokens import PAD
 
@@ -29,7 +29,7 @@ class Bert(TransformerEncoder):
 
     def setup(self):
         super().setup()
-        self.pooler = _dense(self.config, self.config.width)
+        self.pooler = dense(self.config, self.config.width)
 
     def __call__(self, tokens: jax.Array, types: jax.Array | None = None, **options: Any):
         """States [B, T, D] and pooled state [B, D]; arguments as for `TransformerEncoder`."""
@@ -67,10 +67,10 @@ class BertPretraining(nn.Module):
     def setup(self):
         c = self.config
         self.bert = Bert(c, self.attention)
-        self.transform = _dense(c, c.width)
+        self.transform = dense(c, c.width)
         self.transform_norm = layer_norm(c)
         self.bias = self.param("bias", nn.initializers.zeros, (c.vocab_size,), c.param_dtype)
-        self.next = _dense(c, 2)
+        self.next = dense(c, 2)
 
     def __call__(
         self,
@@ -138,19 +138,9 @@ class BertClassifier(nn.Module):
             x = jax.lax.stop_gradient(x)
         x = nn.Dropout(c.dropout_rate)(x, deterministic=deterministic)
         count = 2 if self.labelled == "span" else self.num_classes
-        logits = _dense(c, count, name="classes")(x).astype(jnp.float32)
+        logits = dense(c, count, name="classes")(x).astype(jnp.float32)
         if self.labelled != "span":
             return logits
         within = real if types is None else real & (jnp.asarray(types) == 1)
         within = within.at[:, 0].set(True)  # the first token says that there is no answer
         return jnp.where(within[:, None], logits.swapaxes(1, 2), -jnp.inf)
-
-
-def _dense(config: TransformerConfig, features: int, name: str | None = None) -> nn.Dense:
-    return nn.Dense(
-        features,
-        dtype=config.dtype,
-        param_dtype=config.param_dtype,
-        kernel_init=config.kernel_init,
-        name=name,
-    )

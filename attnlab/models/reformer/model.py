@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
 from attnlab.models.reformer.stack import ReversibleStack
 from attnlab.models.transformer.config import TransformerConfig
 from attnlab.models.transformer.language_model import LanguageModel
-from attnlab.models.transformer.layers import Inputs, Vocabulary, layer_norm
+from attnlab.models.transformer.layers import Inputs, Vocabulary, dense, layer_norm
 from attnlab.models.transformer.stack import pattern_of
 from attnlab.ops import routes
 
@@ -43,9 +42,7 @@ class Reformer(LanguageModel):
         self.inputs = Inputs(c)
         self.decoder = ReversibleStack(c, pattern_of(c, attention), self.stream_dtype)
         self.norm = layer_norm(c)
-        self.softmax = nn.Dense(
-            c.vocab_size, dtype=c.dtype, param_dtype=c.param_dtype, kernel_init=c.kernel_init
-        )
+        self.softmax = dense(c, c.vocab_size)
 
     def logits_of(self, x: jax.Array, **options: Any) -> jax.Array:
         logits = self.softmax(self.norm(self.decoder(x, **options)))

@@ -17,7 +17,7 @@ from attnlab.models.output import DeferredLogits
 from attnlab.models.transformer.config import TransformerConfig
 from attnlab.modules.cache import cache_index
 
-__all__ = ["FeedForward", "Inputs", "Vocabulary", "layer_norm", "require_positions"]
+__all__ = ["FeedForward", "Inputs", "Vocabulary", "dense", "layer_norm", "require_positions"]
 
 
 class Vocabulary(nn.Module):
@@ -125,14 +125,7 @@ class Inputs(nn.Module):
     def _beside(self, x: jax.Array, at: jax.Array) -> jax.Array:
         """[x; PE] W: a sum of both is what W = [I; I] makes of them."""
         c = self.config
-        project = nn.Dense(
-            c.width,
-            use_bias=False,
-            dtype=c.dtype,
-            param_dtype=c.param_dtype,
-            kernel_init=c.kernel_init,
-            name="positions",
-        )
+        project = dense(c, c.width, "positions", use_bias=False)
         return project(jnp.concatenate([x, jnp.broadcast_to(at, x.shape)], -1))
 
     def _learned(self, positions: jax.Array) -> jax.Array:
@@ -186,19 +179,23 @@ class FeedForward(nn.Module):
 
     def _network(self, x: jax.Array, deterministic: bool) -> jax.Array:
         c = self.config
-
-        def dense(features: int, name: str) -> nn.Dense:
-            return nn.Dense(
-                features,
-                dtype=c.dtype,
-                param_dtype=c.param_dtype,
-                kernel_init=c.kernel_init,
-                name=name,
-            )
-
-        hidden = c.activation(dense(c.hidden, "hidden")(x))
+        hidden = c.activation(dense(c, c.hidden, "hidden")(x))
         hidden = nn.Dropout(c.hidden_dropout_rate)(hidden, deterministic=deterministic)
-        return dense(c.width, "out")(hidden)
+        return dense(c, c.width, "out")(hidden)
+
+
+def dense(
+    config: TransformerConfig, features: int, name: str | None = None, *, use_bias: bool = True
+) -> nn.Dense:
+    """The projection to so many features that `config` describes; a compact module gives a name."""
+    return nn.Dense(
+        features,
+        use_bias=use_bias,
+        dtype=config.dtype,
+        param_dtype=config.param_dtype,
+        kernel_init=config.kernel_init,
+        name=name,
+    )
 
 
 def layer_norm(config: TransformerConfig, name: str | None = None) -> nn.LayerNorm:

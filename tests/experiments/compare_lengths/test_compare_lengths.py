@@ -151,7 +151,7 @@ def test_pmap_over_two_cpu_devices(tmp_path):
         ("--case_gib=0", "--case_gib=0 is too small; give more than 0"),
         ("--lengths=", "--lengths= is empty"),
         ("--batch=3 --devices=2", "--batch=3 does not divide over 2 devices; give a multiple"),
-        ("--input=/no/such/file", "--input=/no/such/file: No such file"),
+        ("--input=/no/such/file", "--input=/no/such/file: there is no such file"),
         ("--parallel=shard", "--parallel=shard: no 'shard'; valid: jit, pmap"),
         ("--dtype=float8", "no 'float8'; valid: float32, bfloat16, float16"),
         ("--passes=backward", "no 'backward'; valid: forward, forward_backward"),

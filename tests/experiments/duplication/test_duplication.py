@@ -6,6 +6,7 @@ import shutil
 import pytest
 
 from attnlab.runs import figure_files
+from attnlab.runs.report import SoFar
 from attnlab.training.curve import read_metrics
 from experiments.duplication import __main__ as experiment
 from experiments.duplication import report, verdict
@@ -195,7 +196,7 @@ def test_the_nearest_setting_comes_first():
 def test_the_report_has_mean_and_spread_and_what_is_missing():
     rows = as_in_the_paper() + [row("full", "LSH-8", 97.8, seed=2)]
     settings = Settings(words=(31, 63), chunk_size=16)
-    made = report.report(rows, settings, to_come=[], command="launch/local x", where="| jax |")
+    made = report.report(SoFar(rows, [], "launch/local x", "| jax |"), settings)
     lines = [line for line in made.markdown.splitlines() if line.startswith("| full ")]
     cells = [cell.strip() for cell in lines[0].split("|")[1:-1]]
     assert cells[:3] == ["full", "100.0 ± 0.0", "95.8 ± 1.7"]
@@ -206,7 +207,7 @@ def test_the_report_has_mean_and_spread_and_what_is_missing():
     assert "63 symbols" not in made.markdown and "not done" not in made.markdown
     some = trainings(Settings(words=(31, 63), chunk_size=16, seeds=(0, 1)))
     some = [one for one in some if one.attention == "LSH-1"]
-    made = report.report(rows, settings, to_come=some, command="", where="")
+    made = report.report(SoFar(rows, [one.title for one in some]), settings)
     assert (
         "4 models are not done yet: LSH-1 (c = 1, B = 2L/C, bucket mask, union), 31 symbols, seeds"
         " 0, 1; LSH-1 (c = 1, B = 2L/C, bucket mask, union), 63 symbols, seeds 0, 1."

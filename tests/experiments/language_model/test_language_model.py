@@ -63,9 +63,12 @@ def curve_of(folder):
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ({"models": "exact,local"}, "--models=exact,local: no model 'local'; valid: exact, shared"),
+        (
+            {"models": "exact,local"},
+            "--models=exact,local: no attention 'local'; valid: exact, ",
+        ),
         ({"lengths": "2000", "batch_tokens": 4000}, "--lengths=2000: a window is longer than the"),
-        ({"input": "nowhere"}, "nowhere: No such file or directory; give a text"),
+        ({"input": "nowhere"}, "--input=nowhere: there is no such file"),
         ({"target": "v5e:9x9"}, "--target=v5e:9x9: v5e has no such slice"),
     ],
 )

@@ -5,6 +5,7 @@ import dataclasses
 import pytest
 
 from attnlab.runs import figure_files
+from attnlab.runs.report import SoFar
 from experiments.language_model import figures, report
 from experiments.language_model.conclusion import answer
 from experiments.language_model.rows import (
@@ -147,7 +148,7 @@ def test_what_failed_is_in_the_report_and_tried_again():
     row = Failed(("quality", "lsh-4", 512, 0, "lsh-4"), "the loss is not finite")
     assert key_of(row) == key_of(trained("lsh-4", 512, 2.0)) and not is_done(row)
     assert is_done(trained("lsh-4", 512, 2.0))
-    text = report.markdown([row], SETTINGS, text="a", to_come=["lsh-4"], where="here")
+    text = report.markdown(SoFar([row], ["lsh-4"]), SETTINGS, "a")
     assert "Failed: quality, lsh-4, 512, 0, lsh-4: the loss is not finite." in text
 
 
@@ -186,9 +187,8 @@ MORE = [
 
 
 def test_the_report_has_a_table_for_all_that_was_measured():
-    text = report.markdown(
-        [*rows(BITS, MICROS), *MORE], SETTINGS, text="a text", to_come=list("abcdefgh"), where="| |"
-    )
+    told = SoFar([*rows(BITS, MICROS), *MORE], list("abcdefgh"), where="| |")
+    text = report.markdown(told, SETTINGS, "a text")
     cells = [
         [cell.strip() for cell in line.split("|")[1:-1]]
         for line in text.splitlines()
@@ -205,7 +205,7 @@ def test_the_report_has_a_table_for_all_that_was_measured():
 
 
 def test_a_run_that_has_only_begun_reports_what_there_is():
-    text = report.markdown([trained("exact", 512, 2.0)], SETTINGS, text="t", to_come=[], where="")
+    text = report.markdown(SoFar([trained("exact", 512, 2.0)]), SETTINGS, "t")
     assert "Not known yet" in text and "frontier.svg" not in text and "2.000" in text
 
 

@@ -43,12 +43,12 @@ SIZES = dataclasses.replace(
     [
         (
             {"models": ("exact", "lsh")},
-            "--models=exact,lsh: no model 'lsh'; valid: exact, shared, window, lsh-1, lsh-2",
+            "--models=exact,lsh: no attention 'lsh'; valid: exact, shared, window, window-R, ",
         ),
-        ({"copy_models": ("lsh-04",)}, "--copy_models=lsh-04: no model 'lsh-04'; valid: exact"),
+        ({"copy_models": ("lsh-04",)}, "--copy_models=lsh-04: no attention 'lsh-04'; valid: exact"),
         (
             {"models": ("window+lcal",)},
-            "--models=window+lcal: 'window+lcal' has no layer 'lcal'; valid: exact",
+            "--models=window+lcal: no attention 'lcal'; valid: exact",
         ),
         (
             {"models": ("lsh-1+lsh-2",)},
@@ -72,7 +72,7 @@ SIZES = dataclasses.replace(
         ),
         (
             {"copy_models": ("reformer",)},
-            "--copy_models=reformer: 'reformer' names 2 layers, a model has 1 there",
+            "--copy_models=reformer: 'window+lsh-4' names 2 layers, a model has 1 there",
         ),
         ({"head_dim": 63}, "--head_dim=63: rotary positions turn pairs"),
         (
@@ -167,13 +167,14 @@ def test_a_name_is_a_route():
 
     assert route("exact") == routes.AllPairs()
     assert route("window") == routes.Window(5, 0)
+    assert route("window-7") == routes.Window(7, 0)
     assert route("lsh-3") == routes.LSH(3, 16, 8)  # 2 · 64 / 8 buckets
     assert route("shared") == routes.LSH(1, 1, 64)
     assert [rounds_of(name) for name in ("lsh-12", "lsh-0", "lsh-", "lsh-x", "window")] == [
         12, None, None, None, None,
     ]  # fmt: skip
     assert streams("lsh-1") == ("dropout", "hash") and streams("window") == ("dropout",)
-    with pytest.raises(Invalid, match="--model=local: no model 'local'; valid: exact"):
+    with pytest.raises(Invalid, match="--model=local: no attention 'local'; valid: exact"):
         require_model("--model=local", "local", 2)
 
 

@@ -9,6 +9,7 @@ import pytest
 from attnlab.data.tasks import Copy, Reversal
 from attnlab.runs import figure_files, palette
 from attnlab.runs.errors import Invalid
+from attnlab.runs.report import SoFar
 from attnlab.training.curve import METRICS
 from experiments.length_effect import __main__ as experiment
 from experiments.length_effect import report, training
@@ -42,9 +43,7 @@ ROWS = [
 def markdown(rows, to_come=()):
     settings = Settings(task="reversal", hidden_features=77)
     command = "launch/local length_effect --task=reversal"
-    return report.markdown(
-        rows, to_come=to_come, settings=settings, command=command, where="| jax 1 |"
-    )
+    return report.markdown(SoFar(rows, to_come, command, "| jax 1 |"), settings)
 
 
 @pytest.mark.parametrize(
@@ -61,7 +60,7 @@ def markdown(rows, to_come=()):
             {"lengths": ()},
             "--lengths= is empty; give a value, such as 5,10,15,20,25,30,35,40,50,60",
         ),
-        ({"lengths": (5, 5)}, "--lengths=5,5: give lengths that rise"),
+        ({"lengths": (9, 5)}, "--lengths=9,5: give lengths that rise"),
         ({"lengths": (0, 5)}, "--lengths=0,5: 0 is too small; give at least 1"),
     ],
 )

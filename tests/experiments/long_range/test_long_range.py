@@ -2,22 +2,25 @@
 
 import dataclasses
 import json
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import pytest
 
-from attnlab.models.classifier import EncoderClassifier
-from attnlab.models.transformer import TransformerConfig
 from attnlab.runs import figure_files
 from attnlab.runs.errors import Invalid
+from attnlab.runs.report import SoFar
+from attnlab.training.attentions import streams
 from experiments.long_range import __main__ as experiment
-from experiments.long_range import mechanisms, report
+from experiments.long_range import report
 from experiments.long_range.examples import batches, fixed_batches, majority, open_examples
 from experiments.long_range.settings import PRESETS, Settings
+from experiments.long_range.training import build
 from tests.daily import daily
 from tests.experiments import tiny
 
+KEPT = Path(__file__).resolve().parents[3] / "experiments/results/cpu/long_range"
 SIZES = {"length": 24, "min_length": 4, "width": 8, "hidden": 8, "num_heads": 2, "num_layers": 1}
 SIZES |= {"test_examples": 5, "batch_size": 4}
 
@@ -26,8 +29,11 @@ SIZES |= {"test_examples": 5, "batch_size": 4}
     ("changed", "message"),
     [
         ({"tasks": ("image",)}, "--tasks=image: no 'image'; valid: listops, text, retrieval"),
-        ({"mechanisms": ("lsh",)}, "--mechanisms: no 'lsh'; valid: full, additive, "),
-        ({"mechanisms": ("full", "full")}, "--mechanisms=full,full: give each once"),
+        (
+            {"mechanisms": ("lsh",)},
+            "--mechanisms=lsh: no attention 'lsh'; valid: exact, ",
+        ),
+        ({"mechanisms": ("exact", "exact")}, "--mechanisms=exact,exact: give each once"),
         ({"num_heads": 5}, "--width=64 --num_heads=5: give heads that divide it"),
         ({"min_length": 256}, "--min_length=256: examples have at most 255 tokens beside [CLS]"),
         ({"tasks": ("text",)}, "--tasks=text needs data: give --train_file and --test_file, or"),
@@ -47,21 +53,21 @@ def test_presets_are_flags():
     assert Settings(**PRESETS["gpu"]).length == 2000
 
 
-NAMES = ("full", "additive", "concat", "cosine", "general", "hard", "window-3", "lsh-2")
+NAMES = ("exact", "additive", "concat", "cosine", "general", "hard", "window-3+exact", "lsh-2")
 
 
 @pytest.mark.parametrize("name", daily(NAMES, "hard"))
 def test_every_mechanism_classifies(name):
-    mechanisms.require_mechanism(name)
-    config = TransformerConfig(19, num_layers=1, width=8, hidden=8, num_heads=2, dropout_rate=0.0)
-    model = EncoderClassifier(config, 3, attention=mechanisms.attention(name, config, 4))
+    settings = Settings(**SIZES | {"mechanisms": (name,), "num_layers": 2, "chunk_size": 4})
+    examples = open_examples("listops", settings)
+    model = build(settings.cells()[0], settings, examples)
     tokens = jnp.array([[1, 5, 6, 7, 0], [1, 8, 0, 0, 0]])
     variables = jax.eval_shape(model.init, jax.random.key(0), tokens)
-    rngs = {stream: jax.random.key(0) for stream in mechanisms.streams(name)}
+    rngs = {stream: jax.random.key(0) for stream in streams(name)}
     logits = jax.eval_shape(
         lambda variables: model.apply(variables, tokens, deterministic=False, rngs=rngs), variables
     )
-    assert logits.shape == (2, 3)
+    assert logits.shape == (2, 10)
 
 
 @pytest.mark.parametrize("task", ["listops", "retrieval"])
@@ -101,12 +107,15 @@ def test_a_run_from_files_to_its_report(monkeypatch, tmp_path):
     assert status == 2 and "has the label 'strange', which was not in training: neg, pos" in err
 
 
+def test_a_run_with_an_earlier_name_says_what_it_is_called_now():
+    status, _, err = tiny.run(experiment, f"--resume={KEPT}")
+    assert status == 2 and "no attention 'full', now called exact; valid: exact" in err
+
+
 def test_the_report_says_whose_reformer_it_is():
-    row = report.Row("listops", "full", 0, 9, 1, 60.0, 2.0, 10**6, 0.25, 0.2, {})
+    row = report.Row("listops", "exact", 0, 9, 1, 60.0, 2.0, 10**6, 0.25, 0.2, {})
     faster = dataclasses.replace(row, mechanism="lsh-2", steps_per_second=3.0, accuracy=0.3)
-    text = report.markdown(
-        [row, faster], settings=Settings(), to_come=["x"], command="c", where="w"
-    )
+    text = report.markdown(SoFar([row, faster], ["x"], "c", "w"), Settings())
     assert "*Reformer* is another function" in text and "Not done yet: x." in text
     assert "| lsh-2 | 30.0 | Reformer | 37.27 | 1.50 | 0.54 to 0.79 |" in " ".join(text.split())
-    assert report.answer([row, faster]) == "listops: lsh-2 30.0%, full 25.0%."
+    assert report.answer([row, faster]) == "listops: lsh-2 30.0%, exact 25.0%."

@@ -19,8 +19,8 @@ from tests.experiments.tiny import run, save_nothing
 
 TEXT = "\n\n".join("\n".join(f"ab{d} cd ef{i} gh" for i in range(4)) for d in range(20)) + "\n"
 SIZES = ("--num_layers=1", "--width=8", "--hidden=8", "--num_heads=2")
-TINY = (*SIZES, "--tokenizer=bytes", "--length=24", "--steps=4", "--warmup_steps=1",
-        "--batch_size=4", "--validate_every=2", "--log_every=2")  # fmt: skip
+TINY = (*SIZES, "--attention=window-4", "--tokenizer=bytes", "--length=24", "--steps=4",
+        "--warmup_steps=1", "--batch_size=4", "--validate_every=2", "--log_every=2")  # fmt: skip
 TUNED = ("--made=order", "--train_examples=16", "--test_examples=4", "--held_out=0.3", "--steps=2",
          "--batch_size=4")  # fmt: skip
 
@@ -119,7 +119,10 @@ def test_it_goes_on_from_another_run(pretraining, text, tmp_path):
         (("--masking=80/10/20",), "--masking=80/10/20: give percents"),
         (("--length=24", "--max_length=20"), "pairs are longer than the model's --max_length=20"),
         (("--warmup_steps=4", "--steps=4"), "must be fewer than --steps=4"),
-        (("--attention=lsh",), "--attention=lsh: give exact, window-R"),
+        (
+            ("--attention=lsh",),
+            "--attention=lsh: no attention 'lsh'; valid: exact, window-R, ",
+        ),
         (("--num_heads=3",), "--width=64 --num_heads=3: give heads that divide it"),
         (("--seeds=1,1",), "--seeds=1,1: give each once"),
         (("--num_workers=2",), "--num_workers=2: pairs are drawn here"),
@@ -225,7 +228,7 @@ class TestFinetune:
 
 
 def test_sizes_build_what_they_say():
-    sizes = BertSizes(1, 8, 8, 2, 16, attention="window-2+lsh-3")
+    sizes = BertSizes(2, 8, 8, 2, 16, attention="window-2+lsh-3")
     assert sizes.streams == ("dropout", "hash")
     _, (window, lsh) = sizes.build(9)
     assert (window.route.left, window.route.right, lsh.route.num_hashes) == (2, 2, 3)

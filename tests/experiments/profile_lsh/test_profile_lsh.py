@@ -136,7 +136,7 @@ def test_one_failure_is_a_row_and_the_rest_go_on(tmp_path, monkeypatch, capsys):
         ("--num_buckets=0", "must be 1, or it"),
         ("--passes=backward", "no 'backward'; valid: forward, forward_backward"),
         ("--dtype=float8", "no 'float8'; valid: float32, bfloat16, float16"),
-        ("--input=/no/such/file", "--input=/no/such/file: No such file"),
+        ("--input=/no/such/file", "--input=/no/such/file: there is no such file"),
         ("--output_dir=/dev/null/x", "--output_dir=/dev/null/x: Not a directory; give a folder"),
     ],
 )

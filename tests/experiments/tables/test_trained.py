@@ -98,12 +98,12 @@ def test_a_duplication_is_read_by_what_it_was_trained_and_evaluated_with():
 def test_a_classification_is_read_by_its_task_and_mechanism():
     rows = [
         {"task": task, "mechanism": name, "seed": 3, "accuracy": share, "environment": name}
-        for task, name, share in (("text", "full", 0.5), ("listops", "full", 0.25))
+        for task, name, share in (("text", "exact", 0.5), ("listops", "exact", 0.25))
     ]
-    read = Classifications("listops", {"Transformer": "full", "Reformer": "lsh-2"})
-    assert read.scores("Transformer", rows) == {3: ({"accuracy": 25.0}, "full")}
+    read = Classifications("listops", {"Transformer": "exact", "Reformer": "lsh-2"})
+    assert read.scores("Transformer", rows) == {3: ({"accuracy": 25.0}, "exact")}
     assert read.scores("Reformer", rows) == {}
-    assert read.flags("Reformer", "gpu")[-1] == "--mechanisms=full,lsh-2"
+    assert read.flags("Reformer", "gpu")[-1] == "--mechanisms=exact,lsh-2"
 
 
 def test_a_table_with_several_columns_has_a_row_for_each():
@@ -258,7 +258,8 @@ def test_a_table_is_trained_found_again_and_of_one_revision(quick_compile, monke
     [
         (["--only=luong4"], "--only=luong4: has no --scale=exact; give cpu,gpu"),
         (["--scale=cpu"], "--scale=cpu: is trained on text; give --multi30k=FOLDER, with train.de"),
-        (["--scale=cpu", "--multi30k=/nowhere"], "--multi30k=/nowhere: no train.de.gz there"),
+        (["--scale=cpu", "--multi30k=tests"], "/tests: no train.de.gz there"),
+        (["--scale=cpu", "--multi30k=/nowhere"], "--multi30k=/nowhere: there is no such file"),
         (["--seeds=0,1"], "--seeds=0,1: none of the tables needs it at --scale=exact"),
         (["--scale=cpu", "--only=luong6", "--seeds=1,1"], "--seeds=1,1: give each once"),
     ],

@@ -99,10 +99,13 @@ def test_without_flags_the_settings_are_the_defaults():
     assert parsed([]) == Settings()
 
 
-def test_the_command_line_of_settings_gives_these_settings():
+def test_the_command_line_of_settings_gives_these_settings(tmp_path):
+    texts = tmp_path / "my texts.de", tmp_path / "a.en"
+    for path in texts:
+        path.touch()
     settings = Settings(
         models=("luong", "rnn_search"),
-        data_files=("/my texts/a.de", "/a.en"),
+        data_files=tuple(map(str, texts)),
         learning_rate=3e-5,
         dropout_rate=0.0,
         steps=7,

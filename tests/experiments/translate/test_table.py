@@ -2,6 +2,7 @@
 
 import pytest
 
+from attnlab.runs.report import SoFar
 from attnlab.training.bleu import Bleu
 from experiments.translate.table import Row, markdown
 
@@ -13,8 +14,8 @@ def bleu(score):
 
 
 def report(rows, **changed):
-    given = dict(title="Title", task="A task.", command="launch/local x", where=WHERE)
-    return markdown(rows, **{**given, **changed})
+    told = SoFar(rows, command="launch/local x", where=WHERE)
+    return markdown(told, task="A task.", **changed)
 
 
 def cells(text, first):

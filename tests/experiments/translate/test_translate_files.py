@@ -141,7 +141,7 @@ def latin_1(flags, source, target):
 
 def missing(flags, source, target):
     target.unlink()
-    return f"no file {target}"
+    return f"--data_files={target}: there is no such file"
 
 
 def three_columns(flags, source, target):
