@@ -192,7 +192,7 @@ def test_training_steps_lower(program, mechanism):
         (dict(target=("v5e",), devices=(2,)), "--devices is for devices of this machine"),
         (dict(target=("v5e",), parallel="pmap"), "--parallel is for devices of this machine"),
         (
-            dict(target=("v5e:2x2",), shard="batch", batch=6),
+            dict(target=("v5e:2x2",), shard="batch", batch=(6,)),
             "--batch=6 does not divide over the 4",
         ),
         (
@@ -235,7 +235,7 @@ def test_cases_go_over_depth(monkeypatch):
         ("reversible (dense)", 6),
         ("reformer", 6),
     ]
-    with pytest.raises(Invalid, match="goes over lengths or over depth; give one of either"):
+    with pytest.raises(Invalid, match="--lengths=64,128 --num_layers=2,6: a run goes over lengths"):
         Settings(**asked, mechanisms=("lsh",), lengths=(64, 128))
     with pytest.raises(Invalid, match="no 'reformer'; valid: multi_head, window, lsh, additive"):
         Settings(target=("v5e",), program="bert", mechanisms=("reformer",))
@@ -244,7 +244,7 @@ def test_cases_go_over_depth(monkeypatch):
 def test_cases_of_targets(monkeypatch):
     monkeypatch.setattr(topology, "require_compiler", lambda target: None)
     settings = Settings(
-        target=("v5e-8", "v5e:2x4", "h100-8"), shard="batch", batch=8, program="translate",
+        target=("v5e-8", "v5e:2x4", "h100-8"), shard="batch", batch=(8,), program="translate",
         mechanisms=("lsh",), lengths=(64,),
     )  # fmt: skip
     cases = settings.cases(local_devices=1)

@@ -206,8 +206,8 @@ def test_a_mechanism_may_say_how_it_is_computed():
 
 def test_pmap_takes_every_device_and_jit_one():
     def devices(**flags):
-        return Settings(batch=4, **flags).cases(local_devices=4)[0].devices
+        return Settings(batch=(4,), **flags).cases(local_devices=4)[0].devices
 
     assert (devices(), devices(parallel="pmap"), devices(devices=(2,))) == (1, 4, 2)
     with pytest.raises(ValueError, match="--devices=4: this machine has 2; give fewer"):
-        Settings(batch=4, devices=(4,)).cases(local_devices=2)
+        Settings(batch=(4,), devices=(4,)).cases(local_devices=2)
