@@ -89,6 +89,9 @@ def test_v5e():
     assert large.status == "too_large" and large.message.endswith("GiB of 15.8 GiB")
     assert large.refused_bytes == large.memory_bytes > 2 * 2**32 * 4 > large.available_bytes
     assert 15 * GIB < large.available_bytes < 16 * GIB
+    weights = 4 * 128 * 128 * 2  # of the four projections, bfloat16
+    assert shares[0].sent.total == pytest.approx(2 * 3 / 4 * weights, rel=0.05)  # of gradients
+    assert all_of_it.sent is None
     for share in shares:
         assert share.status == "ok", share
         assert 0.2 * all_of_it.memory_bytes < share.memory_bytes < 0.8 * all_of_it.memory_bytes
@@ -239,6 +242,20 @@ def test_cases_go_over_depth(monkeypatch):
         Settings(**asked, mechanisms=("lsh",), lengths=(64, 128))
     with pytest.raises(Invalid, match="no 'reformer'; valid: multi_head, window, lsh, additive"):
         Settings(target=("v5e",), program="bert", mechanisms=("reformer",))
+
+
+def test_cases_go_over_the_batch(monkeypatch):
+    monkeypatch.setattr(topology, "require_compiler", lambda target: None)
+    asked = dict(target=("h100-64",), shard="state", program="bert", mechanisms=("lsh",))
+    cases = Settings(**asked, batch=(128, 64), lengths=(512,)).cases(local_devices=1)
+    assert [(c.batch, c.devices, c.length) for c in cases] == [(64, 64, 512), (128, 64, 512)]
+    assert Settings.implied({"batch": (1, 2)}) == {"lengths": (4096,)}
+    with pytest.raises(Invalid, match="--batch=64,96 does not divide|--batch=96 does not divide"):
+        Settings(**asked, batch=(64, 96), lengths=(512,))
+    with pytest.raises(Invalid, match="--batch=64,128: a run goes over lengths, devices, depth or"):
+        Settings(**asked, batch=(64, 128), lengths=(512, 1024))
+    with pytest.raises(Invalid, match="--batch=1,2: only with --target; give one batch"):
+        Settings(batch=(1, 2), lengths=(512,))
 
 
 def test_cases_of_targets(monkeypatch):

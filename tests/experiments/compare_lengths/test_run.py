@@ -177,7 +177,7 @@ def test_settings_of_another_version_are_refused():
         ({k: v for k, v in values.items() if k != "batch"}, "another version, without batch;"),
         ({}, "without batch, case_gib,"),
         (values | {"lengths": 5}, "settings that cannot be read: lengths; start"),
-        (values | {"batch": "many"}, "settings that cannot be read: '<' not supported"),
+        (values | {"repeats": "many"}, "settings that cannot be read: '<' not supported"),
     ):
         with pytest.raises(ValueError, match=message):
             Settings.from_json(changed)
