@@ -49,7 +49,8 @@ _BRANCHES = re.compile(r"\b(?:branch_computations=\{(.*?)\}|(?:true|false)_compu
 _PAIRS = re.compile(r"\bsource_target_pairs=\{(.*?)\}(?=, |$)")
 _LISTED = re.compile(r"\breplica_groups=\{(.*?)\}(?=, |$)")
 _COMPUTED = re.compile(r"\breplica_groups=\[([\d,]+)\]<=\[([\d,]+)\](?:T\(([\d,]+)\))?")
-_OF_MESH = re.compile(r"\breplica_groups=mesh\[((?:'\w+'=\d+,?)+)\] \{((?:'\w+',?)+)\}")
+_OF_MESH = re.compile(r"\breplica_groups=mesh\[((?:'\w+'=\d+,?)+)\] \{([^}]*)\}")
+_PART = re.compile(r"'(\w+)'(?::\((\d+)\)(\d+))?")  # 'data':(2)4 is 4 of an axis, behind 2 of it
 
 
 def sent(program: str, *, devices: int, devices_per_host: int) -> Sent:
@@ -146,11 +147,16 @@ class _Counter:
             devices = np.arange(math.prod(sizes)).reshape(sizes)
             return devices.transpose(order or range(len(sizes))).reshape(shape).tolist()
         if mesh := _OF_MESH.search(rest):
-            axes = dict(re.findall(r"'(\w+)'=(\d+)", mesh[1]))
-            chosen = re.findall(r"'(\w+)'", mesh[2])
-            devices = np.arange(len(self._host_of)).reshape([int(n) for n in axes.values()])
-            order = sorted(range(len(axes)), key=lambda i: [*axes][i] in chosen)
-            number = math.prod(int(axes[axis]) for axis in chosen)
+            parts = {name: (before, size) for name, before, size in _PART.findall(mesh[2])}
+            sizes, chosen = list[int](), list[bool]()
+            for name, whole in re.findall(r"'(\w+)'=(\d+)", mesh[1]):
+                before, size = (int(n or 1) for n in parts.get(name, ("", "")))
+                size = int(whole) if parts.get(name) == ("", "") else size
+                sizes += [before, size, int(whole) // before // size]
+                chosen += [False, name in parts, False]
+            devices = np.arange(len(self._host_of)).reshape(sizes)
+            order = sorted(range(len(sizes)), key=chosen.__getitem__)  # the chosen ones last
+            number = math.prod(n for n, mine in zip(sizes, chosen, strict=True) if mine)
             return devices.transpose(order).reshape(-1, number).tolist()
         listed = [_numbers(x) for x in re.findall(r"\{([\d,]+)\}", _found(_LISTED, rest)[1])]
         return listed or [range(len(self._host_of))]  # {} is one group of all

@@ -163,6 +163,8 @@ def line(text: str) -> Sent:
         ("all-gather(%x), replica_groups=mesh['a'=2,'b'=4] {'a'}, dimensions={0}", 1, 1),
         ("all-gather(%x), replica_groups=mesh['a'=2,'b'=4] {'b'}, dimensions={0}", 3, 0),
         ("all-gather(%x), replica_groups=mesh['a'=2,'b'=2,'c'=2] {'a','c'}, use=true", 3, 1),
+        ("all-gather(%x), replica_groups=mesh['a'=8,'b'=1] {'a':(1)4}, dimensions={0}", 3, 1),
+        ("all-gather(%x), replica_groups=mesh['a'=8,'b'=1] {'a':(2)4}, dimensions={0}", 3, 0),
     ],
 )
 def test_what_eight_devices_on_two_hosts_send(text, total, between):
