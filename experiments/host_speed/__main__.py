@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
+import os
+
 from attnlab.runs import command_line, loop, provenance
 from attnlab.runs.folder import Folder
 from attnlab.runs.rows import Rows
@@ -33,9 +36,13 @@ def run(settings: Settings, folder: Folder) -> int:
 
     def measure(item: Item) -> list[Row]:
         what, number = item
+        load = os.getloadavg()[0] if hasattr(os, "getloadavg") else None
+        row: Row
         if what == "encode":
-            return [encode(corpus, settings, number)]
-        return [checkpoint(number, folder.path, settings.repeats)]
+            row = encode(corpus, settings, number)
+        else:
+            row = checkpoint(number, folder.path, settings.repeats)
+        return [dataclasses.replace(row, load=load)]
 
     def reported() -> loop.Report:
         kept = rows.of(items)

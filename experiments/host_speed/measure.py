@@ -38,12 +38,14 @@ class Encoding:
       pairs: number of pairs.
       tokens: number of tokens of sources and targets.
       seconds: time that it took.
+      load: load average of the machine over the minute before.
     """
 
     num_workers: int
     pairs: int
     tokens: int
     seconds: float
+    load: float | None = None
 
     @property
     def rate(self) -> float:
@@ -63,11 +65,13 @@ class Checkpoint:
       mib: size of the state in MiB.
       written: times until it was on the disk, in seconds.
       read: times until it was in memory again, in seconds.
+      load: load average of the machine over the minute before.
     """
 
     mib: int
     written: tuple[float, ...]
     read: tuple[float, ...]
+    load: float | None = None
 
     def line(self) -> str:
         """The row in a few words."""

@@ -36,7 +36,8 @@ def markdown(
         f"Pairs: {text}, at most {MAX_LENGTH} tokens, batches of {settings.batch_size} sorted by "
         "length, each pair once, nothing else running but the loop that takes the batches. "
         f"Checkpoints: random float32 numbers, {settings.repeats} times, medians; written until "
-        "they are on the disk, read after the system was told to forget them.",
+        "they are on the disk, read after the system was told to forget them. The load is how many "
+        "processes wanted a core over the minute before, on average.",
         "## Where",
         where,
     ]
@@ -51,23 +52,35 @@ def tables(rows: Sequence[Encoding | Checkpoint]) -> str:
             f"{one.rate:,.0f}",
             f"{one.tokens / one.seconds:,.0f}",
             f"{one.pairs:,}",
+            _load(one.load),
         ]
         for one in rows
         if isinstance(one, Encoding)
     ]
     checkpoints = [
-        [f"{one.mib} MiB", *_times(one.mib, one.written), *_times(one.mib, one.read)]
+        [
+            f"{one.mib} MiB",
+            *_times(one.mib, one.written),
+            *_times(one.mib, one.read),
+            _load(one.load),
+        ]
         for one in rows
         if isinstance(one, Checkpoint)
     ]
-    header = ["checkpoint", "written in", "a GiB", "read in", "a GiB"]
+    header = ["checkpoint", "written in", "a GiB", "read in", "a GiB", "load before"]
     parts = [
-        markdown_table(["workers", "pairs a second", "tokens a second", "pairs"], encodings),
+        markdown_table(
+            ["workers", "pairs a second", "tokens a second", "pairs", "load before"], encodings
+        ),
         markdown_table(header, checkpoints),
     ]
     return "\n\n".join(
         part for part, rows in zip(parts, (encodings, checkpoints), strict=True) if rows
     )
+
+
+def _load(load: float | None) -> str:
+    return "" if load is None else f"{load:.1f}"
 
 
 def _times(mib: int, seconds: Sequence[float]) -> tuple[str, str]:

@@ -22,6 +22,7 @@ def test_a_run_leaves_its_rows_and_no_checkpoint(tmp_path, capsys):
     lines = filter(None, (folder / "results.jsonl").read_text().splitlines())
     encoding, checkpoint = map(json.loads, lines)
     assert encoding["pairs"] == 2 * POOL * 3 and encoding["seconds"] > 0
+    assert encoding["load"] >= 0
     assert len(checkpoint["written"]) == len(checkpoint["read"]) == 2
     assert "dates, byte by byte" in (folder / "report.md").read_text()
     assert "pairs/s" in capsys.readouterr().out
@@ -45,10 +46,12 @@ def test_as_many_pools_are_encoded_as_are_timed(monkeypatch):
 
 
 def test_the_tables_are_of_medians():
-    text = report.tables([Encoding(0, 600, 3000, 2.0), Checkpoint(512, (1.0, 9.0, 2.0), (0.5,))])
+    text = report.tables(
+        [Encoding(0, 600, 3000, 2.0), Checkpoint(512, (1.0, 9.0, 2.0), (0.5,), 1.25)]
+    )
     squeezed = " ".join(text.split())
-    assert "| a thread | 300 | 1,500 | 600 |" in squeezed
-    assert "| 512 MiB | 2.00 s | 4.00 s | 500 ms | 1.00 s |" in squeezed
+    assert "| a thread | 300 | 1,500 | 600 | |" in squeezed
+    assert "| 512 MiB | 2.00 s | 4.00 s | 500 ms | 1.00 s | 1.2 |" in squeezed
 
 
 @pytest.mark.parametrize(
