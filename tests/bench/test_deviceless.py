@@ -121,10 +121,14 @@ def test_nothing_is_gathered_where_a_training_of_lsh_divides_its_batch():
 def test_h100():
     one = dataclasses.replace(TINY, target="h100", implementation="blockwise")
     huge = dataclasses.replace(one, length=2**18, implementation="dense")
-    small, large = compiled(one, huge)
+    of_hosts = dict(target="h100:16", devices=16, shard="state", batch=16, ops_only=False)
+    step = dataclasses.replace(one, mechanism="multi_head", **STEP | of_hosts)
+    small, large, trained = compiled(one, huge, step)
     assert small.status == "ok" and small.analysis_bytes >= 4 * 128 * 64 * 2
     assert large.status == "too_large" and large.message.endswith(" of 59.3 GiB")
     assert large.analysis_bytes > 2 * 2**36 * 2 and large.refused_bytes is None
+    assert trained.status == "ok" and not trained.message
+    assert 0 < trained.sent.between_hosts < trained.sent.total / 4  # of eight in each of two hosts
 
 
 def test_the_tpu_compilers_refusal_is_read():
