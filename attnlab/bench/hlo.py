@@ -10,7 +10,7 @@ __all__ = ["ENTRY", "Computation", "Instruction", "attribute", "names", "parsed"
 
 ENTRY = "ENTRY"  # the computation that is the program
 _COMPUTATION = re.compile(r"(ENTRY )?%?([\w.-]+) .*\{")
-_INSTRUCTION = re.compile(r"\s+(?:ROOT )?%?([\w.-]+) = (\(.*?\)|\S+) ([a-z][\w-]*)\((.*)")
+_INSTRUCTION = re.compile(r"\s+(ROOT )?%?([\w.-]+) = (\(.*?\)|\S+) ([a-z][\w-]*)\((.*)")
 _OPERANDS = re.compile(r"(.*?)\)(?=, |$)(.*)")
 _NAME = re.compile(r"%?([\w.-]+)")
 _ARRAY = re.compile(r"\b[a-z]+(\d*)\w*\[([\d,]*)\]")
@@ -35,17 +35,22 @@ class Instruction:
     rest: str
 
 
-@dataclasses.dataclass(frozen=True)
+_NOTHING = Instruction("", (), 0, "")
+
+
+@dataclasses.dataclass
 class Computation:
-    """The instructions by name, operands first, and the one whose result is returned."""
+    """The instructions of a function.
+
+    Attributes:
+      name: name of the computation.
+      instructions: instructions by name, in the order in which they run.
+      root: instruction whose result is returned; it need not be the last.
+    """
 
     name: str
     instructions: dict[str, Instruction]
-
-    @property
-    def root(self) -> Instruction:
-        """The last instruction."""
-        return next(reversed(self.instructions.values()))
+    root: Instruction
 
     def source(self, name: str) -> Instruction:
         """The instruction that made a value, behind copies of it."""
@@ -58,17 +63,19 @@ class Computation:
 def parsed(program: str) -> dict[str, Computation]:
     """The computations of a program by name; where the program begins is `ENTRY`."""
     found: dict[str, Computation] = {}
-    current: dict[str, Instruction] = {}
+    current = Computation("", {}, _NOTHING)
     for line in program.splitlines():
         if heading := _COMPUTATION.fullmatch(line):
-            current, name = {}, ENTRY if heading[1] else heading[2]
-            found[name] = Computation(name, current)
+            current = Computation(ENTRY if heading[1] else heading[2], {}, _NOTHING)
+            found[current.name] = current
         elif instruction := _INSTRUCTION.match(line):
-            name, shape, opcode, behind = instruction.groups()
+            root, name, shape, opcode, behind = instruction.groups()
             ends = _OPERANDS.match(behind)
             operands, rest = ends.groups() if ends else ("", behind)
             size = sum(map(_num_bytes, _ARRAY.finditer(shape)))
-            current[name] = Instruction(opcode, tuple(names(operands)), size, rest)
+            one = Instruction(opcode, tuple(names(operands)), size, rest)
+            current.instructions[name] = one
+            current.root = one if root else current.root
     return found
 
 

@@ -97,6 +97,7 @@ PROGRAM = """HloModule step, entry_computation_layout={(f32[6,5]{1,0:T(8,128)})-
   %k.0 = s32[]{:T(128)} get-tuple-element(%k), index=0
   %k.1 = s32[]{:T(128)} get-tuple-element(%k), index=1
   ROOT %lt = pred[]{:T(512)} compare(%k.0, %k.1), direction=LT
+  %after = s32[]{:T(128)} copy(%k.0)
 }
 
 %steps (m: (s32[], s32[], f32[6,5])) -> (s32[], s32[], f32[6,5]) {
