@@ -16,6 +16,7 @@
 | `operations`, `chains` | what a traced program computes; the longest chain of its products |
 | `jaxprs`, `primitives` | what is inside of a traced operation; what it computes |
 | `work` | the operations of a case |
+| `hlo`, `network` | the text of a compiled program; what it sends over the network |
 | `roofline`, `peaks` | what a machine can do at most, and the least time of so many operations |
 | `trends` | fitted exponents, crossovers, the largest length that fits |
 | `tables` | Markdown over length, time or memory |

@@ -1,5 +1,7 @@
 """What is measured and what came out."""
 
+from __future__ import annotations
+
 import dataclasses
 import statistics
 from collections.abc import Mapping, Sequence
@@ -33,6 +35,7 @@ class Axis(NamedTuple):
 AXES = {
     "length": Axis("n", "length n (tokens)"),
     "num_layers": Axis("layers", "layers n"),
+    "batch": Axis("batch", "sequences b"),
     "devices": Axis("devices", "devices d"),
 }
 
@@ -124,6 +127,25 @@ class Operations:
 
 
 @dataclasses.dataclass(frozen=True)
+class Sent:
+    """What one device sends to others.
+
+    Attributes:
+      total: number of bytes in all.
+      between_hosts: number of bytes of its share of what its host sends to other hosts.
+    """
+
+    total: float = 0.0
+    between_hosts: float = 0.0
+
+    def __add__(self, other: Sent) -> Sent:
+        return Sent(self.total + other.total, self.between_hosts + other.between_hosts)
+
+    def __mul__(self, times: float) -> Sent:
+        return Sent(self.total * times, self.between_hosts * times)
+
+
+@dataclasses.dataclass(frozen=True)
 class Result:
     """What came out of a case.
 
@@ -156,6 +178,7 @@ class Result:
         neighbors; the row is the faster run.
       operations: operations of one device, or None where they were not counted.
       operations_of: name of what was counted, where it is not the program itself.
+      sent: bytes that one device sends to others in one run, or None where they were not counted.
       turns: times at which the turns began in which the case was timed beside others; "" where it
         was alone.
     """
@@ -178,6 +201,7 @@ class Result:
     other_seconds: float | None = None
     operations: Operations | None = None
     operations_of: str = ""
+    sent: Sent | None = None
     turns: str = ""
 
     @property
@@ -204,17 +228,25 @@ class Result:
         return "resident" if self.memory_bytes == self.resident_peak_bytes else "analysis"
 
     @property
+    def sent_bytes(self) -> float | None:
+        """What one device sends in one run, or None where it was not counted."""
+        return None if self.sent is None else self.sent.total
+
+    @property
     def median_seconds(self) -> float | None:
         """The median over the repetitions, or None where nothing ran."""
         return statistics.median(self.seconds) if self.seconds else None
 
 
 def axis_of(results: Sequence[Result]) -> str:
-    """What the lines of these rows go over: depth or devices where they differ, else the length."""
+    """What the lines of these rows go over: depth, devices or batch, else the length."""
     if len({r.case.num_layers for r in results}) > 1:
         return "num_layers"
     here = all(r.case.target is None for r in results)  # a target says how many there are
-    return "devices" if here and len({r.case.devices for r in results}) > 1 else "length"
+    if here and len({r.case.devices for r in results}) > 1:
+        return "devices"
+    lengths, batches = ({getattr(r.case, x) for r in results} for x in ("length", "batch"))
+    return "batch" if len(lengths) == 1 < len(batches) else "length"
 
 
 def size_of(result: Result, axis: str) -> int:

@@ -20,7 +20,6 @@ class CaseFlags(Flags):
         "Sequence lengths, in tokens; 4k is 4096, 1m is 1024k.",
         least=1,
     )
-    batch: int = flag(1, "Sequences in all; must divide over the devices.", least=1)
     num_heads: int = flag(4, "Heads; the model width is num_heads * head_dim.", least=1)
     head_dim: int = flag(64, "Width of one head.", least=1)
     dtype: str = flag("float32", "Type of parameters and activations.", choices=DTYPES)
@@ -37,6 +36,6 @@ class CaseFlags(Flags):
 
     def case(self, mechanism: str, length: int, passes: str, **other: Any) -> Case:
         """One case of these sizes."""
-        names = ("batch", "num_heads", "head_dim", "dtype", "causal", "num_hashes", "chunk_size")
+        names = ("num_heads", "head_dim", "dtype", "causal", "num_hashes", "chunk_size")
         sizes = {name: getattr(self, name) for name in names}
         return Case(mechanism, length, passes, **sizes | other)

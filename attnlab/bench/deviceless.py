@@ -8,8 +8,17 @@ from collections.abc import Callable, Sequence
 import jax
 
 from attnlab import platforms
-from attnlab.bench import mechanisms, memory, programs, targets, topology, training_programs, work
-from attnlab.bench.case import ATTENTION, Case, Result
+from attnlab.bench import (
+    mechanisms,
+    memory,
+    network,
+    programs,
+    targets,
+    topology,
+    training_programs,
+    work,
+)
+from attnlab.bench.case import ATTENTION, Case, Result, Sent
 from attnlab.bench.targets import Target
 from attnlab.runs.units import human
 
@@ -78,16 +87,29 @@ def _compiled(
     seconds = time.perf_counter() - start
     need = memory.analyze(lowered, compiled, devices[0].platform)
     fits = need.total <= target.memory_bytes  # XLA's GPU compiler leaves that to the allocator
+    sent, note = _sent(compiled, target)
     return Result(
         case,
         "ok" if fits else "too_large",
-        "" if fits else _needs(need.total, target.memory_bytes),
+        note if fits else _needs(need.total, target.memory_bytes),
         compile_seconds=seconds,
         argument_bytes=need.argument_bytes,
         output_bytes=need.output_bytes,
         temporary_bytes=need.temporary_bytes,
         available_bytes=target.memory_bytes,
+        sent=sent,
     )
+
+
+def _sent(compiled: jax.stages.Compiled, target: Target) -> tuple[Sent | None, str]:
+    """What a device of a slice sends to the others, or why that is not known."""
+    if target.devices == 1:
+        return None, ""
+    sizes = {"devices": target.devices, "devices_per_host": target.devices_per_host}
+    try:
+        return network.sent(compiled.as_text() or "", **sizes), ""
+    except NotImplementedError as error:
+        return None, f"bytes over the network are not counted: {error}"
 
 
 def counted(result: Result) -> Result:

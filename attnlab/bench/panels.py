@@ -119,7 +119,7 @@ def _lines(results: Sequence[Result], quantity: str) -> dict[str, trends.Line]:
 def _unmeasured(results: Iterable[Result], quantity: str) -> list[tuple[Result, float | None]]:
     """Cases without a result, small ones first, and at which height they are known to stand."""
     lost = [r for r in results if r.status != "ok"]
-    lost.sort(key=lambda r: (r.case.length, r.case.num_layers or 0))
+    lost.sort(key=lambda r: (r.case.length, r.case.num_layers or 0, r.case.batch))
     return [(r, trends.needs(r) if quantity == "memory" else None) for r in lost]
 
 

@@ -1,9 +1,11 @@
 """How near a program is to the limit of its machine: the roofline of Williams et al. 2009.
 
 A machine has units that may all work at once: one for matrix products, one for exponentials, tanh
-and divisions, and its memory. A program that gives them so much work takes at least the longest of
+and divisions, its memory, and its links to others. A program that gives them so much work takes at
+least the longest of
 
-    products / rate of products,   Σ_f numbers of f / rate of f,   bytes / rate of the memory
+    products / rate of products,   Σ_f numbers of f / rate of f,   bytes / rate of the memory,
+    bytes sent within a host / rate of the links,   bytes sent between hosts / rate of that network
 
 and its share of the peak is that time over the one it takes. The operations are those of the traced
 program (`operations`): what it does, not what its equation would need. What is not counted there,
@@ -17,7 +19,7 @@ import dataclasses
 import math
 from collections.abc import Iterable, Mapping
 
-from attnlab.bench.case import Operations
+from attnlab.bench.case import Operations, Sent
 from attnlab.bench.targets import Device
 
 __all__ = ["PRODUCTS", "UNITS", "Bound", "Peak", "Rates", "Unit"]
@@ -67,7 +69,7 @@ class Bound:
 
     Attributes:
       seconds: time that it takes at least.
-      by: unit that takes so long: "products", "functions" or "memory".
+      by: unit that takes so long: "products", "functions", "memory", "links" or "hosts".
     """
 
     seconds: float
@@ -83,11 +85,15 @@ class Rates:
       functions: functions of a number a second, by name; one that has no rate of its own is as fast
         as the fastest. Empty = not known: they take no time.
       memory: bytes a second; infinite where they may stay in a cache.
+      links: bytes a second sent to others of the slice or the host; infinite where not known.
+      hosts: bytes a second sent to other hosts.
     """
 
     products: float
     functions: Mapping[str, float]
     memory: float = math.inf
+    links: float = math.inf
+    hosts: float = math.inf
 
     @classmethod
     def of_peaks(cls, peaks: Iterable[Peak]) -> Rates | None:
@@ -104,16 +110,33 @@ class Rates:
         if device.kind == "cuda":
             clock = device.gpu["clock_rate_ghz"] * 1e9
             functions = {"": _OF_A_CLOCK * device.gpu["core_count"] * clock}
-        return cls(device.products_per_second, functions, device.memory_bytes_per_second)
+        return cls(
+            device.products_per_second,
+            functions,
+            device.memory_bytes_per_second,
+            device.interconnect_bytes_per_second,
+            device.between_hosts_bytes_per_second,
+        )
 
-    def bound(self, operations: Operations, num_bytes: float = 0) -> Bound:
-        """The least time of a program that moves so many bytes from and to memory."""
+    def bound(
+        self, operations: Operations, num_bytes: float = 0, sent: Sent | None = None
+    ) -> Bound:
+        """The least time of a program of one device.
+
+        Args:
+          operations: operations that it does.
+          num_bytes: number of bytes that it moves from and to memory.
+          sent: bytes that it sends to other devices; None = nothing.
+        """
+        sent = sent or Sent()
         fastest = max(self.functions.values(), default=math.inf)
         functions = operations.functions.items()
         times = {
             "products": operations.products / self.products,
             "functions": sum(n / self.functions.get(name, fastest) for name, n in functions),
             "memory": num_bytes / self.memory,
+            "links": (sent.total - sent.between_hosts) / self.links,
+            "hosts": sent.between_hosts / self.hosts,
         }
         by = max(times, key=times.__getitem__)
         return Bound(times[by], by)

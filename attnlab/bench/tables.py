@@ -10,7 +10,7 @@ Cell = Callable[[Result | None], str]
 
 
 def over_axis(results: Sequence[Result], passes: str, quantity: str | Cell) -> str:
-    """A Markdown table, lengths (or layers, or devices) down and mechanisms across.
+    """A Markdown table, lengths (or layers, batches, devices) down and mechanisms across.
 
     Args:
       results: the rows.

@@ -32,6 +32,9 @@ class Device:
     bf16_tflops: float
     memory_gb_per_second: float = 0.0
     memory_gib: float = 0.0
+    interconnect_gb_per_second: float = 0.0
+    devices_per_host: int | None = None
+    between_hosts_gbit_per_second: float = 0.0
     devices_per_chip: int = 1
     counted_per_chip: int = 1
     chip_config: str | None = None
@@ -55,6 +58,17 @@ class Device:
         if self.kind == "cuda":
             return float(self.gpu["memory_bandwidth"])
         return self.memory_gb_per_second * 1e9 / self.devices_per_chip
+
+    @property
+    def interconnect_bytes_per_second(self) -> float:
+        """What a JAX device sends to others of its slice or host, at most; infinite = not known."""
+        each_way = self.interconnect_gb_per_second * 1e9 / 2
+        return each_way / self.devices_per_chip or math.inf
+
+    @property
+    def between_hosts_bytes_per_second(self) -> float:
+        """What a JAX device sends to other hosts, at most; infinite = not known."""
+        return self.between_hosts_gbit_per_second * 1e9 / 8 or math.inf
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,6 +99,11 @@ class Target:
         return 1 if self.shape is None else self.chips * self.device.devices_per_chip
 
     @property
+    def devices_per_host(self) -> int:
+        """JAX devices that need no network between hosts; links join all of a TPU slice."""
+        return min(self.devices, self.device.devices_per_host or self.devices)
+
+    @property
     def memory_bytes(self) -> int:
         """What a program can use on one JAX device."""
         return self.device.memory_bytes
@@ -111,7 +130,7 @@ def parse(text: str) -> Target:
     """The target of a name: "v5e", a slice by its shape, "v5e:4x4", or by its number, "v5e-16".
 
     The number is Google's: chips of v5e and v6e, TensorCores of v4, v5p and tpu7x (v5p-8 has four
-    chips), and of GPUs how many there are in one host.
+    chips), and of GPUs how many there are, in hosts of eight.
 
     Raises:
       Invalid: there is no such device, or it has no such slice.

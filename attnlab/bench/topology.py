@@ -29,10 +29,11 @@ def devices(target: Target) -> list[jax.Device]:
     require_compiler(target)
     device = target.device
     if device.kind == "cuda":
+        in_host = target.devices_per_host
         found = topologies.get_topology_desc(
             platform="cuda",
             topology_name=device.name,
-            topology=f"1x1x{target.devices}",
+            topology=f"1x{target.devices // in_host}x{in_host}",
             target_config=gpu_description(device),
         )
     else:

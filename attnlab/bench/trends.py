@@ -9,7 +9,7 @@ import numpy as np
 
 from attnlab.bench.case import Result, axis_of, size_of
 
-Line = dict[int, float]  # length, or number of layers -> seconds or bytes
+Line = dict[int, float]  # length, number of layers or batch -> seconds or bytes
 _FEWEST = 4  # lengths of a fit whose error is worth a word
 _NO_ANSWER = 0.5
 _STEEPEST = 2.0  # nothing here grows faster than n²; a steeper line is noise
@@ -34,7 +34,7 @@ def needs(result: Result) -> float | None:
 def lines(
     results: Sequence[Result], passes: str, value: Callable[[Result], float | None]
 ) -> dict[str, Line]:
-    """One line a mechanism, in order of first appearance; lengths (or layers) rise along it."""
+    """One line a mechanism, in order of first appearance; lengths (layers, …) rise along it."""
     found: dict[str, Line] = {}
     axis = axis_of(results)
     for result in results:
@@ -199,12 +199,12 @@ def _meeting(low: Line, high: Line, before: int, after: int) -> float:
 
 @dataclasses.dataclass(frozen=True)
 class Fit:
-    """How long a sequence of one mechanism fits, or how deep a model of it.
+    """How long a sequence of one mechanism fits, how deep a model of it or how large a batch.
 
     Attributes:
-      largest: the longest length (or depth) that ran.
+      largest: the longest length (or depth, or batch) that ran.
       too_large: the shortest that did not fit, or None.
-      estimate: the length (or depth) at which the need would reach what was available,
+      estimate: the length (or depth, or batch) at which the need would reach what was available,
         extrapolated.
     """
 
@@ -214,7 +214,7 @@ class Fit:
 
 
 def fits(results: Sequence[Result], passes: str) -> dict[str, Fit]:
-    """The largest length (or depth) that fits, one entry a mechanism."""
+    """The largest length (or depth, or batch) that fits, one entry a mechanism."""
     by_label: dict[str, list[Result]] = {}
     axis = axis_of(results)
     for result in results:
@@ -228,7 +228,8 @@ def _fit(rows: Sequence[Result], axis: str) -> Fit:
     too_large = [size_of(row, axis) for row in rows if row.status == "too_large"]
     needs = {size_of(row, axis): float(row.memory_bytes) for row in rows if row.memory_bytes}
     free = [row.available_bytes for row in rows if row.available_bytes]
-    estimate = _reach(needs, free[-1]) if needs and free else None
+    reach = _reach_of_batch if axis == "batch" else _reach
+    estimate = reach(needs, free[-1]) if needs and free else None
     return Fit(max(ran, default=None), min(too_large, default=None), estimate)
 
 
@@ -244,3 +245,11 @@ def _reach(needs: Line, free: float) -> float | None:
     if b < 0:
         return math.sqrt(free / m2) * n2
     return (math.sqrt(b * b + 4 * c * free) - b) / (2 * c)
+
+
+def _reach_of_batch(needs: Line, free: float) -> float | None:
+    """n with a + b n = free, through the two largest: the state does not grow with the batch."""
+    if len(needs) < 2:
+        return None
+    (n1, m1), (n2, m2) = sorted(needs.items())[-2:]
+    return None if m2 <= m1 else n2 + (free - m2) * (n2 - n1) / (m2 - m1)

@@ -14,11 +14,13 @@ from jax.typing import ArrayLike
 
 from attnlab.checks import require_choice
 from attnlab.models.output import DeferredLogits
+from attnlab.split import by_device, current
 from attnlab.tokens import PAD
 
 __all__ = ["Batch", "Objective", "TokenCrossEntropy", "num_sentences", "predicted", "token_sums"]
 
 Batch = dict[str, Any]
+SUMS = ("loss", "nll", "correct")  # of tokens
 
 
 class Objective(Protocol):
@@ -180,13 +182,38 @@ def token_sums(
 def _in_blocks(
     logits: DeferredLogits, targets: jax.Array, weights: ArrayLike, label_smoothing: float
 ) -> dict[str, jax.Array]:
+    weights = jnp.broadcast_to(jnp.asarray(weights, jnp.float32), targets.shape)
+    split = current()
+    if split is None or targets.ndim < 2 or not split.batch or split.heads or split.length:
+        return _sums_of_blocks(logits, targets, weights, label_smoothing)
+
+    def of_device(x, targets, weights, vocabulary):
+        mine = dataclasses.replace(logits, x=x, **vocabulary)
+        sums = _sums_of_blocks(mine, targets, weights, label_smoothing)
+        return jnp.stack([sums[name] for name in SUMS])[None]
+
+    # XLA would not divide the loop over blocks: every device would compute those of all, and send
+    # logits where the vocabulary is divided.
+    vocabulary = {"embedding": logits.embedding, "bias": logits.bias}
+    parts = by_device(
+        of_device,
+        (logits.x, targets, weights, vocabulary),
+        ("b", "b", "b", ""),
+        "b",
+        name="the loss",
+        batch=len(targets),
+        heads=0,
+        partitioned=True,
+    )
+    return dict(zip(SUMS, parts.sum(0), strict=True))
+
+
+def _sums_of_blocks(
+    logits: DeferredLogits, targets: jax.Array, weights: jax.Array, label_smoothing: float
+) -> dict[str, jax.Array]:
     count, block = targets.size, logits.block
     short = -count % block if count > block else 0
-    arrays = (
-        logits.x.reshape(count, -1),
-        targets.reshape(count),
-        jnp.broadcast_to(jnp.asarray(weights, jnp.float32), targets.shape).reshape(count),
-    )
+    arrays = logits.x.reshape(count, -1), targets.reshape(count), weights.reshape(count)
 
     @functools.partial(jax.checkpoint, prevent_cse=False)  # as it is in a scan
     def of_block(x, targets, weights):
@@ -205,7 +232,7 @@ def _in_blocks(
     def add(total, part):
         return jax.tree.map(jnp.add, total, of_block(*part)), None
 
-    return jax.lax.scan(add, dict.fromkeys(("loss", "nll", "correct"), jnp.zeros(())), parts)[0]
+    return jax.lax.scan(add, dict.fromkeys(SUMS, jnp.zeros(())), parts)[0]
 
 
 def predicted(batch: Batch) -> jax.Array:

@@ -8,6 +8,7 @@
     python -m experiments.compare_lengths --target=v5e,h100 --dtype=bfloat16
     python -m experiments.compare_lengths --target=v5e:2x4 --shard=sequence --mechanisms=multi_head
     python -m experiments.compare_lengths --target=v5e-8 --shard=batch --batch=8 --program=bert
+    python -m experiments.compare_lengths --target=h100-64 --shard=state --batch=64 --program=bert
 
 Each mechanism is a jitted Flax module; all have the same number of heads and the same projections.
 They run on the bytes of a text, forward and forward + backward, length by length. Multi-head and
@@ -20,6 +21,7 @@ cores, and at most 8 GiB.
 
 With --target nothing runs, so there are no times: each program is compiled for accelerators that
 this machine does not have, and the report says how much memory it would need there, up to which
-length it would fit, and how long it would take at least. --program compiles a whole training step
-instead (Adam, float32 parameters).
+length it would fit, what each device of a slice sends to the others, and how long it would take at
+least. --program compiles a whole training step instead (Adam, float32 parameters), of several
+--batch at one length too.
 """

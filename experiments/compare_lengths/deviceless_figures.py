@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from matplotlib.figure import Figure
 
-from attnlab.bench.case import Result
+from attnlab.bench.case import AXES, Result, axis_of
 from attnlab.bench.panels import Panel
 from attnlab.bench.panels import draw as draw_panels
 from experiments.compare_lengths.deviceless_report import by_target, pass_title, passes_of
@@ -24,10 +24,11 @@ def draw(results: Sequence[Result]) -> Figure | None:
 
 
 def _title(results: Sequence[Result]) -> str:
-    case = results[0].case
+    case, axis = results[0].case, axis_of(results)
+    fixed = f"{case.length} tokens" if axis == "batch" else f"batch {case.batch}"
     split = "" if case.shard is None else f", {case.shard} split, of one device"
     return (
-        f"Memory over length n, compiled without the device — batch {case.batch}, "
+        f"Memory over {AXES[axis].title}, compiled without the device — {fixed}, "
         f"{case.num_heads} heads × {case.head_dim}, {case.dtype}"
         f"{', causal' if case.causal and case.num_layers is None else ''}{split}"
     )

@@ -1,6 +1,7 @@
 """The report of programs compiled for absent accelerators: memory, and what fits, without times."""
 
 import functools
+import math
 from collections.abc import Sequence
 
 from attnlab.bench import targets, trends
@@ -72,6 +73,8 @@ def markdown(kept: Sequence[Kept[Result]], *, planned: int) -> str:
     parts += [f"`{asked}`", f"{state} {_what(results)}"]
     parts += ["## What fits", _FITS_NOTE, _fits(results)]
     parts += ["## Memory of one device", "![memory over n](memory.svg)", tables(results)]
+    if any(r.sent for r in results):
+        parts += ["## Bytes over the network", _SENT_NOTE, _sent(results)]
     if any(r.operations for r in results):
         parts += ["## Least times", _LEAST_NOTE, _least_times(results)]
     if results[0].case.program == "language_model":
@@ -94,21 +97,23 @@ def _what(results: Sequence[Result]) -> str:
         seen = f"{'causal' if case.causal else 'not causal'}"
     else:
         kind = (
-            f"Training steps of {case.program}: {_depths(results)} layers of model width "
-            f"{case.width}, vocabulary {case.vocab_size:,}, float32 parameters with Adam's state, "
-            "without dropout"
+            f"Training steps of {case.program}: {_sizes(results, 'num_layers')} layers of model "
+            f"width {case.width}, vocabulary {case.vocab_size:,}, float32 parameters with Adam's "
+            "state, without dropout"
         )
         seen = "activations in that type"
+    batch = f"batch {_sizes(results, 'batch')} in all"
+    batch += f" of {case.length} tokens" if axis_of(results) == "batch" else ""
     split = "" if case.shard is None else f" Split by {case.shard} over the devices of the slice."
     return (
-        f"{kind}, batch {case.batch} in all, {case.num_heads} heads of width {case.head_dim}, "
+        f"{kind}, {batch}, {case.num_heads} heads of width {case.head_dim}, "
         f"{case.dtype}, {seen}.{split} `window` sees {case.window} keys to each open side; `lsh` "
         f"has {case.num_hashes} hash rounds and chunks of {case.chunk_size}."
     )
 
 
-def _depths(results: Sequence[Result]) -> str:
-    return ", ".join(map(str, sorted({r.case.num_layers or 0 for r in results})))
+def _sizes(results: Sequence[Result], axis: str) -> str:
+    return ", ".join(map(str, sorted({size_of(r, axis) for r in results})))
 
 
 def _fits(results: Sequence[Result]) -> str:
@@ -150,6 +155,24 @@ def _growth(results: Sequence[Result]) -> str:
     return markdown_table(["target", "mechanism", "power of n", "row of Table 3", "formula"], table)
 
 
+def _sent(results: Sequence[Result]) -> str:
+    parts = []
+    for name, rows in by_target(results).items():
+        for passes in passes_of(rows):
+            chosen = [r for r in rows if r.case.passes == passes]
+            if any(r.sent for r in chosen):
+                parts.append(f"**{name}, {pass_title(chosen[0].case)}, of one device**")
+                parts.append(over_axis(chosen, passes, _sent_by))
+    return "\n\n".join(parts)
+
+
+def _sent_by(result: Result | None) -> str:
+    if result is None or result.sent is None:
+        return ""
+    between = result.sent.between_hosts
+    return human(result.sent.total) + (f", {human(between)} between hosts" if between else "")
+
+
 def _least_times(results: Sequence[Result]) -> str:
     parts = []
     for name, rows in by_target(results).items():
@@ -168,7 +191,7 @@ def _least(rates: Rates, result: Result | None) -> str:
     if result is None or result.operations is None:
         return ""
     moved = (result.argument_bytes or 0) + (result.output_bytes or 0)
-    least = rates.bound(result.operations, moved)
+    least = rates.bound(result.operations, moved, result.sent)
     return f"{duration(least.seconds)} {least.by}"
 
 
@@ -186,9 +209,19 @@ def _targets(results: Sequence[Result]) -> str:
             f"{device.products_per_second / 1e12:g} TFLOP/s",
             f"{device.memory_bytes_per_second / 1e9:,.0f} GB/s",
         )
-        rows.append([name, device.device_kind, slice_, size, *peaks, device.source])
-    header = ["target", "device", "slice", "memory of a device", "bfloat16", "to memory", "source"]
-    return markdown_table(header, rows)
+        links = [
+            f"{rate / 1e9:,.0f} GB/s{where}"
+            for rate, where in (
+                (device.interconnect_bytes_per_second, ""),
+                (device.between_hosts_bytes_per_second, " between hosts"),
+            )
+            if target.shape and math.isfinite(rate)
+        ]
+        rows.append(
+            [name, device.device_kind, slice_, size, *peaks, ", ".join(links), device.source]
+        )
+    header = ["target", "device", "slice", "memory of a device", "bfloat16", "to memory"]
+    return markdown_table([*header, "to others", "source"], rows)
 
 
 def _failed(results: Sequence[Result]) -> str:
@@ -226,10 +259,10 @@ TABLE_3 = {
     "reformer": ("Reformer", "max(b·l·d_model, b·n_h·l·n_r·c)"),
 }
 _FITS_NOTE = (
-    "*n* is the length, or the number of layers where that differs. *fits at* is the largest n of "
-    "this run that fits, *not at* the smallest that does not, with what each needs on one device; "
-    "*reaches* is where b·n + c·n² through the two largest known n would meet the device's memory, "
-    "extrapolated."
+    "*n* is the length, or the number of layers or sequences where that differs. *fits at* is the"
+    " largest n of this run that fits, *not at* the smallest that does not, with what each needs "
+    "on one device; *reaches* is where b·n + c·n² (of sequences a + b·n) through the two largest "
+    "known n would meet the device's memory, extrapolated."
 )
 _GROWTH_NOTE = (
     "The power of n that the memory of a step grows with over the larger n, beside the formulas of "
@@ -237,14 +270,23 @@ _GROWTH_NOTE = (
     "layers, n_r rounds, c what a round's chunks cost a token. The formulas leave out parameters, "
     "and their Transformer makes the whole matrix of weights, as (dense) does here."
 )
+_SENT_NOTE = (
+    "What each device sends in one run, counted in the compiled program: all-gather, all-reduce, "
+    "reduce-scatter, all-to-all and permutes, in loops as often as they run, by the least that an"
+    " algorithm needs whose sums the devices make: of x bytes on each of g devices (g − 1)·x, "
+    "2·(g − 1)/g·x, (g − 1)/g·x, (g − 1)/g·x and x (Patarasu and Yuan 2009). *Between hosts* is a"
+    " device's share of what its host sends to others."
+)
 _LEAST_NOTE = (
-    "A lower bound, not a forecast: no program that does these operations is faster on one device. "
-    "It is the longest of three times that may overlap (the roofline of Williams et al. 2009): of "
-    "matrix products at the published peak of bfloat16 without sparsity, whatever the dtype; on a "
-    "GPU, of exponentials, tanh, divisions and the like, 16 a clock of each multiprocessor (for "
-    "TPUs no figure is published); and of arguments and results, once through the memory. What a "
-    "program keeps in memory in between is not in it: compilers count the bytes of a loop once, "
-    "which is no bound. Nor are additions, sorting, or what the devices of a slice send each other."
+    "A lower bound, not a forecast: no program that does these operations is faster on one "
+    "device. It is the longest of times that may overlap (the roofline of Williams et al. 2009): "
+    "of matrix products at the published peak of bfloat16 without sparsity, whatever the dtype; "
+    "on a GPU, of exponentials, tanh, divisions and the like, 16 a clock of each multiprocessor "
+    "(for TPUs no figure is published); of arguments and results, once through the memory; and of"
+    " bytes over the network at the published bandwidth in one direction, *links* within a slice "
+    "or a host, *hosts* between hosts. What a program keeps in memory in between is not in it: "
+    "compilers count the bytes of a loop once, which is no bound. Nor are additions, sorting, or "
+    "waiting."
 )
 _TARGETS_NOTE = (
     "What a program can use on one JAX device, its published peaks, and where the figures are from."

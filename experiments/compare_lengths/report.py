@@ -16,8 +16,8 @@ from attnlab.runs.units import duration, human
 COLUMNS = (
     "mechanism implementation length passes status median_seconds min_seconds max_seconds repeats "
     "memory_bytes memory_source analysis_bytes resident_peak_bytes device_peak_bytes "
-    "available_bytes compile_seconds load other_seconds batch num_heads head_dim dtype causal "
-    "ops_only parallel devices target shard program num_layers vocab_size message"
+    "available_bytes sent_bytes compile_seconds load other_seconds batch num_heads head_dim dtype "
+    "causal ops_only parallel devices target shard program num_layers vocab_size message"
 ).split()
 
 

@@ -1,6 +1,7 @@
 """What a user asks of `compare_lengths`, checked before anything starts."""
 
 import dataclasses
+import itertools
 import math
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
@@ -27,7 +28,7 @@ FOR_PROGRAMS: dict[str, Any] = {
     "lengths": (1024, 4096, 16384),
     "mechanisms": ("multi_head", "window", "lsh"),
 }
-FOR_DEVICES: dict[str, Any] = {"lengths": (4096,)}  # where there are several numbers of them
+FOR_ONE_LENGTH: dict[str, Any] = {"lengths": (4096,)}  # over devices, or over batches
 FOR_WAYS: dict[str, Any] = {"mechanisms": PLAIN}  # --implementation says how to compute each
 _WAYS = (AUTO, *mechanisms.IMPLEMENTATIONS)
 
@@ -51,6 +52,12 @@ class Settings(CaseFlags):
         ),
         f"Mechanisms to compare: {', '.join(mechanisms.NAMES)}. NAME:IMPLEMENTATION computes "
         "that one in the named way only.",
+    )
+    batch: tuple[int, ...] = flag(
+        (1,),
+        "Sequences in all; must divide over the devices. With --target it may be several, at one "
+        "length: memory is then shown over the batch.",
+        least=1,
     )
     implementation: tuple[str, ...] = flag(
         (AUTO,),
@@ -115,11 +122,7 @@ class Settings(CaseFlags):
             self._check_mechanisms(mechanisms.NAMES)
         self._check_ways()
         self._check_targets()
-        if len(set(self.devices)) > 1 < len(set(self.lengths)):
-            raise Invalid(
-                f"--devices={written(self.devices)} with {len(set(self.lengths))} lengths: a run "
-                "goes over lengths or over devices; give one of either"
-            )
+        self._check_axis()
         for count in self.devices:
             self._divide(count, f"{count} devices")
         inputs.read(self.input)
@@ -133,7 +136,8 @@ class Settings(CaseFlags):
             ("program", FOR_PROGRAMS),
         ):
             found |= defaults if name in named else {}
-        return found | (FOR_DEVICES if len(named.get("devices", ())) > 1 else {})
+        several = any(len(named.get(name, ())) > 1 for name in ("devices", "batch"))
+        return found | (FOR_ONE_LENGTH if several else {})
 
     def cases(self, local_devices: int) -> list[Case]:
         """Every case, length by length: however early a run ends, it compares all mechanisms.
@@ -154,7 +158,7 @@ class Settings(CaseFlags):
         for count in counts:
             self._divide(count, f"{count} devices")
             # As much work a device as the fewest have.
-            for batch in dict.fromkeys((self.batch, self.batch * count // counts[0])):
+            for batch in dict.fromkeys((self.batch[0], self.batch[0] * count // counts[0])):
                 options: dict[str, Any] = {"devices": count, "shard": self.shard, "batch": batch}
                 cases += self._cases(self.passes, **options)
         return cases
@@ -177,8 +181,9 @@ class Settings(CaseFlags):
             if self.program != ATTENTION:
                 passes = (TRAIN_STEP,)
                 options |= {"program": self.program, "vocab_size": self.vocab_size}
-            for depth in self._depths():
-                cases += self._cases(passes, devices=target.devices, num_layers=depth, **options)
+            for depth, batch in itertools.product(self._depths(), sorted(set(self.batch))):
+                sizes = {"devices": target.devices, "num_layers": depth, "batch": batch}
+                cases += self._cases(passes, **sizes, **options)
         return cases
 
     def _depths(self) -> list[int | None]:
@@ -214,6 +219,18 @@ class Settings(CaseFlags):
                 if name in named and idle:
                     raise Invalid(f"--{name} would count for nothing: {why}; leave it out")
 
+    def _check_axis(self) -> None:
+        """A run goes over one thing: its tables and figures have one axis."""
+        axes = {name: getattr(self, name) for name in ("lengths", "devices", "num_layers", "batch")}
+        several = {name: sizes for name, sizes in axes.items() if len(set(sizes)) > 1}
+        if len(several) > 1:
+            given = " ".join(f"--{name}={written(sizes)}" for name, sizes in several.items())
+            raise Invalid(
+                f"{given}: a run goes over lengths, devices, depth or batches; give several of one"
+            )
+        if "batch" in several and not self.target:
+            raise Invalid(f"--batch={written(self.batch)}: only with --target; give one batch")
+
     def _check_targets(self) -> None:
         """Checks --target, and the flags that only go with it."""
         if not self.target:
@@ -233,11 +250,6 @@ class Settings(CaseFlags):
         if self.program != ATTENTION:
             reversible = REVERSIBLE if self.program == "language_model" else ()
             self._check_mechanisms(IN_MODELS + reversible)
-            if len(set(self.num_layers)) > 1 < len(set(self.lengths)):
-                raise Invalid(
-                    f"--num_layers={written(self.num_layers)} with {len(set(self.lengths))} "
-                    "lengths: a run goes over lengths or over depth; give one of either"
-                )
         self._check_shard()
         for target in self.targets():
             self._check_split(target)

@@ -26,7 +26,7 @@ class Settings(CaseFlags):
     def cases(self) -> list[Case]:
         """Every case, length by length."""
         return [
-            self.case("lsh", length, passes, ops_only=True)
+            self.case("lsh", length, passes, batch=self.batch, ops_only=True)
             for length in sorted(set(self.lengths))
             for passes in dict.fromkeys(self.passes)
         ]

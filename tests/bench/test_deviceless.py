@@ -89,6 +89,10 @@ def test_v5e():
     assert large.status == "too_large" and large.message.endswith("GiB of 15.8 GiB")
     assert large.refused_bytes == large.memory_bytes > 2 * 2**32 * 4 > large.available_bytes
     assert 15 * GIB < large.available_bytes < 16 * GIB
+    stream = 4 * 2048 * 128 * 2  # queries, keys, values or contexts of all, bfloat16
+    sums, exchanged = 2 * 3 / 4 * stream, 4 * 3 / 4 * stream / 4
+    assert all_of_it.sent is None
+    assert [share.sent.total for share in shares] == pytest.approx([0, sums, exchanged], rel=0.01)
     for share in shares:
         assert share.status == "ok", share
         assert 0.2 * all_of_it.memory_bytes < share.memory_bytes < 0.8 * all_of_it.memory_bytes
@@ -117,10 +121,14 @@ def test_nothing_is_gathered_where_a_training_of_lsh_divides_its_batch():
 def test_h100():
     one = dataclasses.replace(TINY, target="h100", implementation="blockwise")
     huge = dataclasses.replace(one, length=2**18, implementation="dense")
-    small, large = compiled(one, huge)
+    of_hosts = dict(target="h100:16", devices=16, shard="state", batch=16, ops_only=False)
+    step = dataclasses.replace(one, mechanism="multi_head", **STEP | of_hosts)
+    small, large, trained = compiled(one, huge, step)
     assert small.status == "ok" and small.analysis_bytes >= 4 * 128 * 64 * 2
     assert large.status == "too_large" and large.message.endswith(" of 59.3 GiB")
     assert large.analysis_bytes > 2 * 2**36 * 2 and large.refused_bytes is None
+    assert trained.status == "ok" and not trained.message
+    assert 0 < trained.sent.between_hosts < trained.sent.total / 4  # of eight in each of two hosts
 
 
 def test_the_tpu_compilers_refusal_is_read():
@@ -192,7 +200,7 @@ def test_training_steps_lower(program, mechanism):
         (dict(target=("v5e",), devices=(2,)), "--devices is for devices of this machine"),
         (dict(target=("v5e",), parallel="pmap"), "--parallel is for devices of this machine"),
         (
-            dict(target=("v5e:2x2",), shard="batch", batch=6),
+            dict(target=("v5e:2x2",), shard="batch", batch=(6,)),
             "--batch=6 does not divide over the 4",
         ),
         (
@@ -235,16 +243,30 @@ def test_cases_go_over_depth(monkeypatch):
         ("reversible (dense)", 6),
         ("reformer", 6),
     ]
-    with pytest.raises(Invalid, match="goes over lengths or over depth; give one of either"):
+    with pytest.raises(Invalid, match="--lengths=64,128 --num_layers=2,6: a run goes over lengths"):
         Settings(**asked, mechanisms=("lsh",), lengths=(64, 128))
     with pytest.raises(Invalid, match="no 'reformer'; valid: multi_head, window, lsh, additive"):
         Settings(target=("v5e",), program="bert", mechanisms=("reformer",))
 
 
+def test_cases_go_over_the_batch(monkeypatch):
+    monkeypatch.setattr(topology, "require_compiler", lambda target: None)
+    asked = dict(target=("h100-64",), shard="state", program="bert", mechanisms=("lsh",))
+    cases = Settings(**asked, batch=(128, 64), lengths=(512,)).cases(local_devices=1)
+    assert [(c.batch, c.devices, c.length) for c in cases] == [(64, 64, 512), (128, 64, 512)]
+    assert Settings.implied({"batch": (1, 2)}) == {"lengths": (4096,)}
+    with pytest.raises(Invalid, match="--batch=64,96 does not divide|--batch=96 does not divide"):
+        Settings(**asked, batch=(64, 96), lengths=(512,))
+    with pytest.raises(Invalid, match="--batch=64,128: a run goes over lengths, devices, depth or"):
+        Settings(**asked, batch=(64, 128), lengths=(512, 1024))
+    with pytest.raises(Invalid, match="--batch=1,2: only with --target; give one batch"):
+        Settings(batch=(1, 2), lengths=(512,))
+
+
 def test_cases_of_targets(monkeypatch):
     monkeypatch.setattr(topology, "require_compiler", lambda target: None)
     settings = Settings(
-        target=("v5e-8", "v5e:2x4", "h100-8"), shard="batch", batch=8, program="translate",
+        target=("v5e-8", "v5e:2x4", "h100-8"), shard="batch", batch=(8,), program="translate",
         mechanisms=("lsh",), lengths=(64,),
     )  # fmt: skip
     cases = settings.cases(local_devices=1)

@@ -7,7 +7,7 @@ import jax
 import pytest
 
 from attnlab.bench import inputs, peaks, targets, training_programs, work
-from attnlab.bench.case import Case, Operations
+from attnlab.bench.case import Case, Operations, Sent
 from attnlab.bench.measure import measure
 from attnlab.bench.roofline import UNITS, Bound, Peak, Rates, Unit
 from attnlab.platforms import compiling_for
@@ -22,6 +22,10 @@ def test_the_unit_with_most_to_do_decides():
     assert rates.bound(Operations(300, {}), 200) == Bound(4.0, "memory")
     assert rates.bound(Operations(0, {"erf": 20})) == Bound(2.0, "functions")  # as the fastest
     assert Rates(100.0, {}).bound(Operations(100, {"exp": 1e9})) == Bound(1.0, "products")
+    nothing, joined = Operations(0, {}), Rates(100.0, {}, links=50.0, hosts=10.0)
+    assert joined.bound(nothing, sent=Sent(220, between_hosts=20)) == Bound(4.0, "links")
+    assert joined.bound(nothing, sent=Sent(220, between_hosts=60)) == Bound(6.0, "hosts")
+    assert Rates(100.0, {}).bound(Operations(100, {}), sent=Sent(1e9, 1e9)).by == "products"
 
 
 def test_rates_need_every_peak():
@@ -35,6 +39,11 @@ def test_published_peaks_are_of_one_device_of_a_chip(device):
     rates = Rates.of_device(device)
     assert 100e12 < rates.products < 3000e12 and 0.5e12 < rates.memory < 10e12
     assert rates.products * device.devices_per_chip == device.bf16_tflops * 1e12
+    assert rates.links > 100e9 and rates.hosts > 20e9
+    if device.name == "h100":  # half of 900 GB/s each way; 400 Gbit/s of InfiniBand
+        assert (rates.links, rates.hosts) == (450e9, 50e9)
+    if device.name == "v5e":
+        assert (rates.links, rates.hosts) == (200e9, math.inf)
     # NVIDIA's A100: 108 multiprocessors at 1.41 GHz.
     assert (device.kind == "cuda") == bool(rates.functions)
     if device.name == "a100-80":

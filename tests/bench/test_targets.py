@@ -40,12 +40,20 @@ def test_descriptions_are_sane(device):
         ("a100-80", "a100-80", 1, 1),
         ("a100-80-8", "a100-80:8", 8, 8),
         ("h100:4", "h100:4", 4, 4),
+        ("h100-64", "h100:64", 64, 64),
     ],
 )
 def test_names(text, name, chips, devices):
     target = targets.parse(text)
     assert (target.name, target.chips, target.devices) == (name, chips, devices)
     assert targets.parse(target.name) == target
+
+
+@pytest.mark.parametrize(
+    ("text", "in_host"), [("h100", 1), ("h100-4", 4), ("h100-64", 8), ("v5e-256", 256), ("v5e", 1)]
+)
+def test_devices_that_need_no_network_between_hosts(text, in_host):
+    assert targets.parse(text).devices_per_host == in_host
 
 
 def test_what_the_choice_of_an_implementation_depends_on():

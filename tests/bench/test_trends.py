@@ -92,6 +92,19 @@ def test_fits_tells_measured_from_extrapolated():
     assert lsh.estimate == pytest.approx(1024 * 23 * 64, rel=0.01)
 
 
+def test_of_a_batch_that_fits_the_state_is_a_constant():
+    needs = [
+        dataclasses.replace(rows.row("lsh", 512), temporary_bytes=(3 + 2 * batch) * rows.GIB)
+        for batch in (2, 4)
+    ]
+    found = [
+        dataclasses.replace(row, case=dataclasses.replace(row.case, batch=batch))
+        for row, batch in zip(needs, (2, 4), strict=True)
+    ]
+    (fit,) = trends.fits(found, "forward").values()
+    assert (fit.largest, fit.too_large, fit.estimate) == (4, None, 10)  # of 23 GiB
+
+
 def test_rows_without_a_result_are_no_points():
     lines = trends.lines(rows.run(), "forward_backward", trends.seconds)
     assert max(lines["dot (dense)"]) == 4096  # at 8192 it was too slow, at 16384 too large

@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from attnlab.bench.case import Operations
+from attnlab.bench.case import Operations, Sent
 from experiments.compare_lengths import deviceless_figures, deviceless_report
 from experiments.compare_lengths.settings import FOR_TARGETS, Settings
 from tests.bench import rows
@@ -102,6 +102,36 @@ def test_rows_of_several_depths_are_shown_over_depth():
     (axes,) = deviceless_figures.draw(results).axes
     assert axes.get_xlabel() == "layers n"
     assert [text.get_text() for text in axes.get_xticklabels()] == ["2", "6", "12", "24"]
+
+
+def over_batch():
+    """Rows of a step on 64 H100 that sends 8 GB in all, of them 3 GB between hosts."""
+    found = []
+    for batch in (64, 128):
+        first = run(sent=Sent(8e9, 3e9), operations=Operations(1e9, {}))[0]
+        case = dataclasses.replace(
+            first.case, mechanism="lsh", implementation=None, batch=batch, target="h100:64",
+            devices=64, shard="state", passes="train_step", program="bert", num_layers=2,
+            vocab_size=99,
+        )  # fmt: skip
+        sizes = dict(temporary_bytes=batch * 2**28, available_bytes=round(LIMIT["h100"]))
+        found.append(dataclasses.replace(first, case=case, **sizes))
+    return found
+
+
+def test_rows_of_several_devices_say_what_they_send():
+    text = deviceless_report.markdown(rows.kept(over_batch(), flags=FLAGS), planned=2)
+    squeezed = " ".join(text.split())
+    assert "| 64 | 7.45 GiB, 2.79 GiB between hosts |" in squeezed
+    assert "60.0 ms hosts" in squeezed and "| batch | lsh |" in squeezed  # 3 GB by 50 GB/s
+    assert "450 GB/s, 50 GB/s between hosts" in squeezed
+    assert "batch 64, 128 in all of 512 tokens" in squeezed
+    fits = "| h100:64 | lsh | training step of bert | 128: 32.0 GiB | | ≈ 240 |"
+    assert fits in squeezed
+    (axes,) = deviceless_figures.draw(over_batch()).axes
+    assert axes.get_xlabel() == "sequences b"
+    alone = deviceless_report.markdown(rows.kept(run(), flags=FLAGS), planned=2)
+    assert "## Bytes over the network" not in alone and "450 GB/s" not in alone
 
 
 def test_a_training_step_is_called_by_its_model():

@@ -177,7 +177,7 @@ def test_settings_of_another_version_are_refused():
         ({k: v for k, v in values.items() if k != "batch"}, "another version, without batch;"),
         ({}, "without batch, case_gib,"),
         (values | {"lengths": 5}, "settings that cannot be read: lengths; start"),
-        (values | {"batch": "many"}, "settings that cannot be read: '<' not supported"),
+        (values | {"repeats": "many"}, "settings that cannot be read: '<' not supported"),
     ):
         with pytest.raises(ValueError, match=message):
             Settings.from_json(changed)
@@ -206,8 +206,8 @@ def test_a_mechanism_may_say_how_it_is_computed():
 
 def test_pmap_takes_every_device_and_jit_one():
     def devices(**flags):
-        return Settings(batch=4, **flags).cases(local_devices=4)[0].devices
+        return Settings(batch=(4,), **flags).cases(local_devices=4)[0].devices
 
     assert (devices(), devices(parallel="pmap"), devices(devices=(2,))) == (1, 4, 2)
     with pytest.raises(ValueError, match="--devices=4: this machine has 2; give fewer"):
-        Settings(batch=4, devices=(4,)).cases(local_devices=2)
+        Settings(batch=(4,), devices=(4,)).cases(local_devices=2)

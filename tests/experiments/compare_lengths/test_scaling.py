@@ -54,15 +54,15 @@ def test_the_figure_has_a_guide_for_the_same_work_alone(results):
 
 
 def test_cases_over_devices_have_the_same_work_and_as_much_a_device():
-    settings = Settings(devices=(2, 1), batch=2, lengths=(64,), mechanisms=("dot",))
+    settings = Settings(devices=(2, 1), batch=(2,), lengths=(64,), mechanisms=("dot",))
     cases = settings.cases(local_devices=2)
     assert [(c.devices, c.batch, c.passes) for c in cases] == [
         (devices, batch, passes)
         for devices, batch in ((1, 2), (2, 2), (2, 4))
         for passes in ("forward", "forward_backward")
     ]
-    with pytest.raises(ValueError, match=r"--devices=1,2 with 2 lengths: a run goes over lengths"):
-        Settings(devices=(1, 2), batch=2, lengths=(64, 128))
+    with pytest.raises(ValueError, match="--lengths=64,128 --devices=1,2: a run goes"):
+        Settings(devices=(1, 2), batch=(2,), lengths=(64, 128))
     assert Settings.implied({"devices": (1, 2)}) == {"lengths": (4096,)}
     with pytest.raises(ValueError, match="--num_heads=4 does not divide over 8 devices"):
         Settings(devices=(8,), shard="sequence", lengths=(64,), num_hashes=3, mechanisms=("lsh",))

@@ -5,7 +5,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import attnlab
 from attnlab import routes
+from attnlab.bench.network import sent
 from attnlab.models import BertClassifier, BertPretraining, TransformerConfig
 from attnlab.models.output import DeferredLogits
 from attnlab.training.objective import token_sums
@@ -157,6 +159,43 @@ def test_a_loss_in_blocks_does_not_hold_all_logits():
         return compiled.memory_analysis().temp_size_in_bytes
 
     assert memory(True) < 4 * tokens * words / 4 < memory(False)
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_each_device_has_the_blocks_of_its_own_examples(whole):
+    """Two devices exchange the gradient of the vocabulary and its matrix, and no logits."""
+    words, width, block, shape = 13, 6, 4, (4, 14)
+    draw = np.random.default_rng(0)
+    x, e, b = (
+        jnp.asarray(draw.normal(size=s), jnp.float32)
+        for s in ((*shape, width), (words, width), (words,))
+    )
+    targets = jnp.asarray(draw.integers(0, words, shape))
+
+    def loss(x, e, b):
+        sums = token_sums(DeferredLogits(x, e, b, block=block), targets, label_smoothing=0.1)
+        return sums["loss"], sums
+
+    def over_devices(*arrays):
+        with attnlab.over(mesh, batch="data"):
+            return step(*arrays)
+
+    step = jax.value_and_grad(loss, argnums=(0, 1, 2), has_aux=True)
+    mesh = jax.sharding.Mesh(jax.devices()[:2], ("data",))
+    rows, every = (jax.NamedSharding(mesh, jax.P(*axes)) for axes in (["data"], []))
+    matrix = every if whole else jax.NamedSharding(mesh, jax.P(None, "data"))
+    placed = jax.device_put((x, e, b), (rows, matrix, every))
+    compiled = (
+        jax.jit(over_devices, out_shardings=((every, every), (rows, matrix, every)))
+        .lower(*placed)
+        .compile()
+    )
+    for got, want in zip(
+        jax.tree.leaves(compiled(*placed)), jax.tree.leaves(step(x, e, b)), strict=True
+    ):
+        np.testing.assert_allclose(got, want, rtol=2e-5, atol=1e-5)
+    exchanged = sent(compiled.as_text(), devices=2, devices_per_host=2).total
+    assert 0 < exchanged < 4 * (2 * words * width + words + 32)
 
 
 class TestClassifier:

@@ -1,0 +1,141 @@
+"""Reading a compiled program: the text of XLA's optimized HLO, and how often its loops run."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import re
+
+__all__ = ["ENTRY", "Computation", "Instruction", "attribute", "names", "parsed", "trips"]
+
+ENTRY = "ENTRY"  # the computation that is the program
+_COMPUTATION = re.compile(r"(ENTRY )?%?([\w.-]+) .*\{")
+_INSTRUCTION = re.compile(r"\s+(ROOT )?%?([\w.-]+) = (\(.*?\)|\S+) ([a-z][\w-]*)\((.*)")
+_OPERANDS = re.compile(r"(.*?)\)(?=, |$)(.*)")
+_NAME = re.compile(r"%?([\w.-]+)")
+_ARRAY = re.compile(r"\b[a-z]+(\d*)\w*\[([\d,]*)\]")
+_TRIPS = re.compile(r'"known_trip_count":\{"n":"(\d+)"')
+_COPIES = ("copy", "copy-start", "copy-done", "bitcast")
+
+
+@dataclasses.dataclass(frozen=True)
+class Instruction:
+    """One line of HLO.
+
+    Attributes:
+      opcode: name of the operation.
+      operands: names of its operands; of a constant, its number.
+      num_bytes: size of its result.
+      rest: text of its attributes.
+    """
+
+    opcode: str
+    operands: tuple[str, ...]
+    num_bytes: float
+    rest: str
+
+
+_NOTHING = Instruction("", (), 0, "")
+
+
+@dataclasses.dataclass
+class Computation:
+    """The instructions of a function.
+
+    Attributes:
+      name: name of the computation.
+      instructions: instructions by name, in the order in which they run.
+      root: instruction whose result is returned; it need not be the last.
+    """
+
+    name: str
+    instructions: dict[str, Instruction]
+    root: Instruction
+
+    def source(self, name: str) -> Instruction:
+        """The instruction that made a value, behind copies of it."""
+        one = self.instructions[name]
+        while one.opcode in _COPIES:
+            one = self.instructions[one.operands[0]]
+        return one
+
+
+def parsed(program: str) -> dict[str, Computation]:
+    """The computations of a program by name; where the program begins is `ENTRY`."""
+    found: dict[str, Computation] = {}
+    current = Computation("", {}, _NOTHING)
+    for line in program.splitlines():
+        if heading := _COMPUTATION.fullmatch(line):
+            current = Computation(ENTRY if heading[1] else heading[2], {}, _NOTHING)
+            found[current.name] = current
+        elif instruction := _INSTRUCTION.match(line):
+            root, name, shape, opcode, behind = instruction.groups()
+            ends = _OPERANDS.match(behind)
+            operands, rest = ends.groups() if ends else ("", behind)
+            size = sum(map(_num_bytes, _ARRAY.finditer(shape)))
+            one = Instruction(opcode, tuple(names(operands)), size, rest)
+            current.instructions[name] = one
+            current.root = one if root else current.root
+    return found
+
+
+def names(text: str) -> list[str]:
+    """The names in a list, "%a, /*index=1*/%b" or "a, b"."""
+    return _NAME.findall(re.sub(r"/\*.*?\*/", "", text))
+
+
+def attribute(rest: str, *of: str) -> str | None:
+    """The computation that an attribute such as "calls" names."""
+    found = re.search(rf"\b(?:{'|'.join(of)})=%?([\w.-]+)", rest)
+    return found and found[1]
+
+
+def _num_bytes(array: re.Match[str]) -> float:
+    bits, sizes = array.groups()
+    return int(bits or 8) / 8 * math.prod(int(n) for n in sizes.split(",") if n)
+
+
+def trips(
+    computations: dict[str, Computation], inside: Computation, loop: Instruction
+) -> int | None:
+    """How often a loop runs: as XLA says, or as `i < n; i += step` says; None = it is not known.
+
+    Args:
+      computations: computations of the program.
+      inside: computation that has the loop.
+      loop: instruction "while".
+    """
+    if known := _TRIPS.search(loop.rest):
+        return int(known[1])
+    names_of = (attribute(loop.rest, one) for one in ("condition", "body"))
+    condition, body = (computations[str(name)] for name in names_of)
+    state = inside.source(loop.operands[0])
+    test, results = condition.root, body.root.operands
+    if test.opcode != "compare" or "direction=LT" not in test.rest or state.opcode != "tuple":
+        return None
+    index, stop = map(condition.source, test.operands)
+    if (place := _place(index)) is None:
+        return None
+    made = body.source(results[place])
+    parts = [body.source(name) for name in made.operands] if made.opcode == "add" else []
+    steps = [x for one in parts if (x := _number(one)) is not None]
+    if len(steps) != 1 or place not in map(_place, parts):
+        return None
+    end = _number(stop)
+    if (other := _place(stop)) is not None and _place(body.source(results[other])) == other:
+        end = _number(inside.source(state.operands[other]))
+    start = _number(inside.source(state.operands[place]))
+    if start is None or end is None or steps[0] <= 0:
+        return None
+    return max(0, -(-(end - start) // steps[0]))
+
+
+def _place(one: Instruction) -> int | None:
+    """Which element of a tuple it is."""
+    found = re.search(r"\bindex=(\d+)", one.rest) if one.opcode == "get-tuple-element" else None
+    return found and int(found[1])
+
+
+def _number(one: Instruction) -> int | None:
+    whole = one.opcode == "constant" and re.fullmatch(r"-?\d+", one.operands[0])
+    return int(one.operands[0]) if whole else None

@@ -1,0 +1,77 @@
+"""What a host encodes and writes: the counting of it, not its speed."""
+
+import json
+
+import pytest
+
+from attnlab.data.dates import Dates
+from attnlab.data.tokenizers import Bytes
+from attnlab.runs.errors import Invalid
+from experiments.host_speed import __main__ as host_speed
+from experiments.host_speed import measure, report
+from experiments.host_speed.measure import Checkpoint, Corpus, Encoding
+from experiments.host_speed.settings import POOL, Settings
+
+
+def test_a_run_leaves_its_rows_and_no_checkpoint(tmp_path, capsys):
+    flags = "--num_workers=0 --batch_size=3 --pairs=200 --mib=1 --repeats=2"
+    assert host_speed.main(["", *flags.split(), f"--output_dir={tmp_path}"]) == 0
+    (folder,) = tmp_path.iterdir()
+    names = ["report.md", "results.jsonl", "settings.json"]
+    assert sorted(path.name for path in folder.iterdir()) == names
+    lines = filter(None, (folder / "results.jsonl").read_text().splitlines())
+    encoding, checkpoint = map(json.loads, lines)
+    assert encoding["pairs"] == 2 * POOL * 3 and encoding["seconds"] > 0
+    assert encoding["load"] >= 0
+    assert len(checkpoint["written"]) == len(checkpoint["read"]) == 2
+    assert "dates, byte by byte" in (folder / "report.md").read_text()
+    assert "pairs/s" in capsys.readouterr().out
+
+
+def test_as_many_pools_are_encoded_as_are_timed(monkeypatch):
+    read = []
+
+    class Counted(Dates):
+        def __getitem__(self, index):
+            read.append(index)
+            return super().__getitem__(index)
+
+    clock = iter((10.0, 14.0))
+    monkeypatch.setattr(measure.time, "perf_counter", lambda: next(clock))
+    corpus = Corpus(Counted(size=1000), Bytes())
+    found = measure.encode(corpus, Settings(batch_size=3, pairs=300), 0)
+    assert found.pairs == 4 * POOL * 3 and found.seconds == 4.0 and found.rate == 60.0
+    assert len(read) == len({*read}) >= 5 * POOL * 3
+    assert found.tokens > 2 * found.pairs
+
+
+def test_the_tables_are_of_medians():
+    text = report.tables(
+        [Encoding(0, 600, 3000, 2.0), Checkpoint(512, (1.0, 9.0, 2.0), (0.5,), 1.25)]
+    )
+    squeezed = " ".join(text.split())
+    assert "| a thread | 300 | 1,500 | 600 | |" in squeezed
+    assert "| 512 MiB | 2.00 s | 4.00 s | 500 ms | 1.00 s | 1.2 |" in squeezed
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ("--pairs=5119", "--pairs=5119 is too small; give at least 5120, two pools of 20 batches"),
+        ("--vocab_size=7", "--vocab_size would count for nothing without --data_files"),
+        ("--data_files=/no/such/file", "no file /no/such/file"),
+    ],
+)
+def test_bad_flags_end_in_one_line(flags, message, capsys, tmp_path):
+    assert host_speed.main(["", *flags.split(), f"--output_dir={tmp_path}"]) == 2
+    out, err = capsys.readouterr()
+    assert out == "" and err.count("\n") == 1 and message in err
+
+
+def test_what_is_not_there_is_said(monkeypatch, tmp_path):
+    with pytest.raises(Invalid, match="--pairs=20000: there are 7, and none is encoded twice"):
+        measure.encode(Corpus(Dates(size=7), Bytes()), Settings(), 0)
+    usage = measure.shutil.disk_usage(tmp_path)._replace(free=100)
+    monkeypatch.setattr(measure.shutil, "disk_usage", lambda _: usage)
+    with pytest.raises(Invalid, match="--mib=4: .* has 100 B free"):
+        measure.checkpoint(4, tmp_path, 1)
