@@ -59,7 +59,7 @@ def test_the_tables_are_of_medians():
     [
         ("--pairs=5119", "--pairs=5119 is too small; give at least 5120, two pools of 20 batches"),
         ("--vocab_size=7", "--vocab_size would count for nothing without --data_files"),
-        ("--data_files=/no/such/file", "no file /no/such/file"),
+        ("--data_files=/no/such/file", "--data_files=/no/such/file: there is no such file"),
     ],
 )
 def test_bad_flags_end_in_one_line(flags, message, capsys, tmp_path):
