@@ -289,7 +289,7 @@ def _foot(results: Sequence[Result], quantity: str, *, fitted: bool) -> str:
     lost = {r.status for r in results} - {"ok"}
     words = [_FOOT["time"]] if quantity == "time" else []
     if fitted:
-        words.append("n to the power p ± its standard error: the growth over the longer lengths.")
+        words.append("n to the power p ± its standard error: the growth over the larger n.")
     if lost:
         signs = {"too_large": "× does not fit", "too_slow": "○ too slow"}
         words.append("; ".join(dict.fromkeys(signs.get(s, "+ failed") for s in sorted(lost))) + ".")

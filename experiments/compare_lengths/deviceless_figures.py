@@ -25,7 +25,9 @@ def draw(results: Sequence[Result]) -> Figure | None:
 
 def _title(results: Sequence[Result]) -> str:
     case, axis = results[0].case, axis_of(results)
-    fixed = f"{case.length} tokens" if axis == "batch" else f"batch {case.batch}"
+    fixed = ", ".join(
+        [f"batch {case.batch}"] * (axis != "batch") + [f"{case.length} tokens"] * (axis != "length")
+    )
     split = "" if case.shard is None else f", {case.shard} split, of one device"
     return (
         f"Memory over {AXES[axis].title}, compiled without the device — {fixed}, "
