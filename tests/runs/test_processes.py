@@ -51,11 +51,12 @@ def test_what_ends_a_process_ends_the_others_and_is_said_once(last, status, word
     assert first.out.endswith(f"\n{words}\nto complete it: --resume={folder}\n")
     assert (folder / "report.md").read_text() == "a0+a1"
     assert ("Traceback" in other.err) == (last == "breaks") and first.err == ""
-    again = several.run(2, SPELL, f"--resume={folder}")  # the flags are kept, and so is the end
-    assert [one.status for one in again] == [status] * 2
+    if last == "breaks":  # the flags are kept, and so is the end
+        again = several.run(2, SPELL, f"--resume={folder}")
+        assert [one.status for one in again] == [status] * 2
 
 
-@pytest.mark.slow  # the heartbeat is missed after half a minute
+@pytest.mark.slow  # until the heartbeat is missed
 def test_a_process_that_waits_is_ended_within_a_minute_of_anothers_death(tmp_path):
     with Together(2, SPELL, "--last=waits", f"--output_dir={tmp_path}") as together:
         together.send(1, signal.SIGKILL, after="[1/3]")
