@@ -3,6 +3,7 @@
 Warnings are errors too: `filterwarnings` in pyproject.toml.
 """
 
+import gc
 import os
 import signal
 from collections.abc import Iterator
@@ -24,17 +25,28 @@ import pytest
 # A job in the background of a shell ignores Ctrl-C, and so would programs that tests interrupt.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
+# Programs of tests are too small to be worth compiling in 32 parts. Programs that tests start
+# inherit these flags.
+told = f"{os.environ.get('XLA_FLAGS', '')} --xla_cpu_parallel_codegen_split_count=1"
 if jax.__version_info__ < (0, 11):
     # Half of the time to compile is that of these emitters. Later releases of JAX have no other
-    # ones, so the suite on a newer JAX runs what users run. Programs that tests start inherit it.
-    told = os.environ.get("XLA_FLAGS", "")
-    os.environ["XLA_FLAGS"] = f"{told} --xla_cpu_use_fusion_emitters=false".strip()
+    # ones, so the suite on a newer JAX runs what users run.
+    told += " --xla_cpu_use_fusion_emitters=false"
+os.environ["XLA_FLAGS"] = told.strip()
+
+# A tenth of the time went into looking for garbage among JAX's traces, which stay.
+gc.set_threshold(50_000, 20, 100)
 
 jax.config.update("jax_num_cpu_devices", 2)  # so that nothing assumes there is one
 jax.config.update("jax_numpy_rank_promotion", "raise")  # broadcasting across ranks is spelt out
 
 hypothesis.settings.register_profile("attnlab", deadline=None)  # machines are shared
 hypothesis.settings.load_profile("attnlab")
+
+
+def pytest_collection_finish() -> None:
+    """Leaves what is imported to the end of the process: it is no garbage."""
+    gc.freeze()
 
 
 @pytest.fixture

@@ -57,12 +57,17 @@ class Count:
 
     def number(self) -> int:
         """The number of parameters."""
-        model = _BUILD[self.model](self.vocab_size, **dict(self.fields))
-        tokens = jax.ShapeDtypeStruct((1, 8), jnp.int32)
-        sides = [tokens] if isinstance(model, LanguageModel) else [tokens, tokens]
-        named = {"masked": tokens} if isinstance(model, BertPretraining) else {}
-        shapes = jax.eval_shape(model.init, jax.random.key(0), *sides, **named)
-        return sum(x.size for x in jax.tree.leaves(shapes["params"]))
+        return _number(self)
+
+
+@functools.cache
+def _number(count: Count) -> int:
+    model = _BUILD[count.model](count.vocab_size, **dict(count.fields))
+    tokens = jax.ShapeDtypeStruct((1, 8), jnp.int32)
+    sides = [tokens] if isinstance(model, LanguageModel) else [tokens, tokens]
+    named = {"masked": tokens} if isinstance(model, BertPretraining) else {}
+    shapes = jax.eval_shape(model.init, jax.random.key(0), *sides, **named)
+    return sum(x.size for x in jax.tree.leaves(shapes["params"]))
 
 
 def _transformer(vocab_size: int, **fields: Any) -> Transformer:
@@ -84,21 +89,17 @@ _BUILD: dict[str, Callable[..., nn.Module]] = {
 }
 
 
-@functools.cache
-def _line(model: str, fields: tuple[tuple[str, Any], ...]) -> tuple[int, int]:
-    """The number of parameters without any id, and that of each id."""
-    one, two = (Count(model, fields, vocab_size).number() for vocab_size in (1000, 1001))
-    return one - 1000 * (two - one), two - one
-
-
 def vocabularies(count: Count, printed: str) -> range:
     """The numbers of ids with which a model has as many parameters as a paper prints.
 
     Args:
-      count: model.
+      count: model, with a number of ids.
       printed: millions of parameters, as printed; rounding leaves an interval.
     """
-    fixed, each = _line(count.model, count.fields)
+    assert count.vocab_size is not None
+    one_more = dataclasses.replace(count, vocab_size=count.vocab_size + 1)
+    each = one_more.number() - count.number()
+    fixed = count.number() - each * count.vocab_size
     decimals = len(printed.partition(".")[2])
     half = 10**6 // 10**decimals // 2
     middle = round(float(printed) * 1e6)

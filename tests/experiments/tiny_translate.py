@@ -1,10 +1,13 @@
-"""`translate` with a model that compiles at once, as a program: what processes of a test run."""
+"""`translate` with a tiny model and few dates, as a program: what processes of a test run."""
 
-from attnlab.runs import command_line
+from attnlab.data import dates
+from attnlab.runs import command_line, figure_files
 from experiments.translate import __main__ as experiment
 from experiments.translate import training
 from tests.experiments import tiny
 
 if __name__ == "__main__":
     training.build = tiny.build
+    dates.Dates = tiny.few_dates
+    figure_files.save = tiny.save_nothing
     command_line.start(experiment.main)

@@ -8,25 +8,26 @@ import pytest
 from attnlab import routes
 from attnlab.models.classifier import EncoderClassifier
 from attnlab.models.transformer import TransformerConfig, TransformerEncoder
+from tests.modules.reference import apply, init
 
 pytestmark = pytest.mark.usefixtures("quick_compile")
 
 CONFIG = TransformerConfig(11, num_layers=1, width=6, hidden=7, num_heads=2, dropout_rate=0.0)
 DENSE = CONFIG.attention(routes.AllPairs("dense"))
+ENCODE = jax.jit(TransformerEncoder(CONFIG, DENSE).apply)
 TOKENS = jnp.array([[1, 5, 6, 7, 0], [1, 8, 0, 0, 0]])
 
 
 def logits_of(pooling, tokens):
     """Logits and, from the same variables, those of the equations."""
     model = EncoderClassifier(CONFIG, 3, pooling, DENSE)
-    variables = model.init(jax.random.key(0), tokens)
+    variables = init(model, tokens)
     params = jax.tree.map(np.asarray, variables["params"])
-    encoder = TransformerEncoder(CONFIG, DENSE)
 
     def state(row):
-        row = row[row != 0]
-        states = encoder.apply({"params": params["encoder"]}, row[None])[0]
-        return np.asarray(states[0] if pooling == "first" else states.mean(0))
+        row = np.asarray(row)[np.asarray(row) != 0]
+        states = np.asarray(ENCODE({"params": params["encoder"]}, row[None])[0])
+        return states[0] if pooling == "first" else states.mean(0)
 
     def head(x):
         for name in ("hidden", "classes"):
@@ -34,7 +35,7 @@ def logits_of(pooling, tokens):
             x = np.maximum(x, 0) if name == "hidden" else x
         return x
 
-    return model.apply(variables, tokens), state, head
+    return apply(model, variables, tokens), state, head
 
 
 @pytest.mark.parametrize("pooling", ["first", "mean"])

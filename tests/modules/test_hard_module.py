@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from attnlab import AdditiveAttention, MultiHeadAttention, MultiplicativeAttention, masks, routes
-from tests.modules.reference import init
+from tests.modules.reference import apply, init
 
 pytestmark = pytest.mark.usefixtures("quick_compile")
 
@@ -51,15 +51,16 @@ def test_a_module_samples_while_trained_and_sows_what_reinforce_needs(name):
         assert values[0].shape == (B, T, heads) and values[0].any()
 
     soft = module.clone(route=routes.AllPairs("dense"))
-    _, of_soft = soft.apply(variables, x, deterministic=True, return_weights=True)
-    _, likeliest = module.apply(variables, x, deterministic=True, return_weights=True)
+    _, of_soft = apply(soft, variables, x, deterministic=True, return_weights=True)
+    _, likeliest = apply(module, variables, x, deterministic=True, return_weights=True)
     np.testing.assert_array_equal(likeliest.argmax(-1), of_soft.argmax(-1))
 
 
 def test_decoding_is_the_causal_forward():
     module, x = MultiHeadAttention(3, route=HARD), sequence()
     variables = init(module, x, decode=True)
-    true = module.apply({"params": variables["params"]}, x, mask=masks.Causal(), deterministic=True)
+    params = {"params": variables["params"]}
+    true = apply(module, params, x, mask=masks.Causal(), deterministic=True)
     step = jax.jit(lambda v, x: module.apply(v, x, decode=True, mutable=["cache"]))
     outputs = []
     for start, stop in ((0, 3), *((t, t + 1) for t in range(3, T))):
@@ -89,6 +90,6 @@ def test_a_single_head_takes_no_route_that_hashes_and_no_second_implementation()
 def test_a_single_head_restricted_to_a_window():
     x = sequence()
     module = AdditiveAttention(5, route=routes.Window(1, 0))
-    _, weights = module.apply(init(module, x), x, return_weights=True)
+    _, weights = apply(module, init(module, x), x, return_weights=True)
     here, there = np.indices((T, T))
     np.testing.assert_array_equal(weights[0] > 0, (here - there >= 0) & (here - there <= 1))

@@ -70,4 +70,5 @@ def main(argv: list[str]) -> int:
 
 
 if __name__ == "__main__":
+    processes.HEARTBEAT = 10  # no test waits half a minute
     command_line.start(main)

@@ -55,7 +55,7 @@ def test_what_ends_a_process_ends_the_others_and_is_said_once(last, status, word
     assert [one.status for one in again] == [status] * 2
 
 
-@pytest.mark.slow  # the heartbeat is missed after half a minute
+@pytest.mark.slow  # until the heartbeat is missed
 def test_a_process_that_waits_is_ended_within_a_minute_of_anothers_death(tmp_path):
     with Together(2, SPELL, "--last=waits", f"--output_dir={tmp_path}") as together:
         together.send(1, signal.SIGKILL, after="[1/3]")

@@ -1,5 +1,6 @@
 """A training in several processes has the numbers of one process with as many devices."""
 
+import functools
 import json
 
 import jax
@@ -30,20 +31,32 @@ def two(tmp_path_factory):
     return of_processes(2, tmp_path_factory.mktemp("two"))
 
 
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """What one process with two devices trains, by case."""
+
+    @functools.cache
+    def of(case):
+        return trained(*OF_TWO[case], tmp_path_factory.mktemp("whole") / case, jax.devices()[:2])
+
+    return of
+
+
 @pytest.mark.parametrize("case", OF_TWO)
-def test_two_processes_train_as_one_with_two_devices_bit_for_bit(two, case, tmp_path):
+def test_two_processes_train_as_one_with_two_devices_bit_for_bit(two, whole, case):
     """Two addends have one order; the rows of a process follow those of the one before."""
-    whole = trained(*OF_TWO[case], tmp_path / case, jax.devices()[:2])
-    assert [row["step"] for row in whole["rows"]] == [2, 3, 4, 6, 6]
-    assert two[case] == whole
+    expected = whole(case)
+    assert [row["step"] for row in expected["rows"]] == [2, 3, 4, 6, 6]
+    assert two[case] == expected
 
 
 @pytest.mark.slow
-def test_four_processes_train_as_two_devices_but_for_rounding(tmp_path):
+def test_four_processes_train_as_two_devices_but_for_rounding(whole, tmp_path):
     """Sums of four have another order, so that the numbers differ in their last digits."""
     found = of_processes(4, tmp_path / "four")
-    whole = trained(*OF_TWO["batch"], tmp_path / "whole", jax.devices()[:2])
-    np.testing.assert_allclose(found["batch"]["numbers"], whole["numbers"], rtol=1e-4, atol=1e-6)
-    text = trained(*OF_TWO["positions"], tmp_path / "text", jax.devices()[:2])
+    np.testing.assert_allclose(
+        found["batch"]["numbers"], whole("batch")["numbers"], rtol=1e-4, atol=1e-6
+    )
+    text = whole("positions")
     for name in ("state", "positions"):
         np.testing.assert_allclose(found[name]["numbers"], text["numbers"], rtol=1e-4, atol=1e-5)

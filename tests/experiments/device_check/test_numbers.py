@@ -18,7 +18,6 @@ from experiments.device_check.cases import Check, Checked, Scenario
 from experiments.device_check.problem import ROW, Problem, Truth, judge, program, representable
 from tests.daily import daily
 
-pytestmark = pytest.mark.usefixtures("quick_compile")
 SMALL = Scenario("small", Sizes(2, 23, 23, 2, 2, 8, 8, 8), causal=True, chunk_size=5)
 
 

@@ -16,8 +16,6 @@ from experiments.device_check.cases import Check, Checked
 from experiments.device_check.functions import build, flash, tanh_case, tanh_evaluations
 from experiments.device_check.settings import Settings
 
-pytestmark = pytest.mark.usefixtures("quick_compile")
-
 
 def test_flash_is_attention():
     q, k, v = jax.random.normal(jax.random.key(0), (3, 2, 16, 2, 8))

@@ -84,7 +84,7 @@ def test_a_bad_flag_is_one_line_and_status_2_and_makes_nothing(tmp_path, flags, 
 
 
 @pytest.mark.slow
-def test_a_small_run_from_end_to_end(quick_compile, tmp_path, monkeypatch):
+def test_a_small_run_from_end_to_end(tmp_path, monkeypatch):
     flags = ["--nogrid", *(f"--{name}={value}" for name, value in SMALL.items())]
     status, out, err = tiny.run(experiment, *flags, f"--output_dir={tmp_path}")
     assert (status, err) == (0, "")

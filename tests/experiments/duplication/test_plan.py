@@ -166,7 +166,7 @@ def test_positions_begin_as_they_are_told():
 
 @pytest.mark.parametrize("scaled", [False, True])
 @pytest.mark.parametrize("name", EXACT)
-def test_the_four_senses_of_all_pairs(quick_compile, name, scaled):
+def test_the_four_senses_of_all_pairs(name, scaled):
     length, heads, width = 7, 2, 5
     q, v = np.random.default_rng(0).normal(size=(2, 1, length, heads, width)).astype(np.float32)
     told = attention.options(name, Hashing(scaled=scaled), length=length, chunk_size=1)

@@ -132,7 +132,7 @@ def test_several_files_are_one_text(text):
 
 
 @pytest.mark.slow
-def test_a_small_run_from_end_to_end(quick_compile, text, capsys):
+def test_a_small_run_from_end_to_end(text, capsys):
     status, folder = run(text)
     assert status == 0
     names = ["buckets.png", "buckets.svg", "model", "quality.png", "quality.svg"]
@@ -161,7 +161,7 @@ def test_a_small_run_from_end_to_end(quick_compile, text, capsys):
 
 
 @pytest.mark.slow
-def test_an_interrupted_run_keeps_its_rows_and_goes_on(quick_compile, text, monkeypatch, capsys):
+def test_an_interrupted_run_keeps_its_rows_and_goes_on(text, monkeypatch, capsys):
     done = []
 
     def stop_at_third(line, num_hashes, *_, bits, **__):
@@ -211,7 +211,7 @@ def test_an_interrupted_run_keeps_its_rows_and_goes_on(quick_compile, text, monk
 
 
 @pytest.mark.slow
-def test_a_training_that_is_interrupted_goes_on(quick_compile, text, monkeypatch, capsys):
+def test_a_training_that_is_interrupted_goes_on(text, monkeypatch, capsys):
     def interrupted(data, size, length, seed):
         if len(data) == length:  # the validation, which the loop of the training asks for
             signal.raise_signal(signal.SIGINT)
@@ -293,9 +293,7 @@ TO_BE = np.frombuffer(b"to be or not to be. " * 30, np.uint8)
 
 
 @pytest.mark.slow
-def test_training_lowers_the_loss_and_seeded_weights_are_the_same_each_time(
-    quick_compile, tmp_path
-):
+def test_training_lowers_the_loss_and_seeded_weights_are_the_same_each_time(tmp_path):
     sizes = dataclasses.replace(SMALL, length=16, seed=3, train_steps=0)
     longer = dataclasses.replace(sizes, train_steps=100)
 
@@ -330,7 +328,7 @@ def test_windows_are_of_the_text_at_all_positions():
 
 
 @pytest.mark.slow
-def test_activations_are_what_attention_sees(quick_compile, tmp_path):
+def test_activations_are_what_attention_sees(tmp_path):
     # A position reads the byte before it, so the last byte changes no activation, the one before
     # it the last activation alone, and the first byte all but the first.
     sizes = dataclasses.replace(SMALL, length=16, num_layers=2, train_steps=0)
@@ -351,7 +349,7 @@ def test_activations_are_what_attention_sees(quick_compile, tmp_path):
 
 
 @pytest.mark.slow
-def test_the_first_rounds_are_the_same_however_many_there_are(quick_compile):
+def test_the_first_rounds_are_the_same_however_many_there_are():
     qk, v = np.random.default_rng(0).normal(size=(2, 1, 40, 2, 8)).astype(np.float32)
     given = (jnp.asarray(qk), jnp.asarray(v))
     masses = [measure(BASE, n, *given, top_k=3, seed=1).means["captured_mass"] for n in (1, 3)]

@@ -27,7 +27,7 @@ def text(tmp_path):
 
 
 @pytest.mark.slow
-def test_steps_are_timed_in_turns(quick_compile, text, monkeypatch):
+def test_steps_are_timed_in_turns(text, monkeypatch):
     called, sample = [], cost.sample
 
     def sampled(call, *given, **options):
@@ -46,9 +46,7 @@ def test_steps_are_timed_in_turns(quick_compile, text, monkeypatch):
 
 
 @pytest.mark.slow
-def test_a_model_that_cannot_be_timed_is_a_row_and_the_others_go_on(
-    quick_compile, text, monkeypatch
-):
+def test_a_model_that_cannot_be_timed_is_a_row_and_the_others_go_on(text, monkeypatch):
     build = cost.build
 
     def refusing(name, *given, **options):
@@ -75,7 +73,7 @@ def order(name="lsh-1", length=32):
     }  # fmt: skip
 
 
-def test_the_compiler_is_given_the_same_model(quick_compile, monkeypatch):
+def test_the_compiler_is_given_the_same_model(monkeypatch):
     def analyze(case, lower):
         lowered = lower(case, jax.local_devices()[:1])
         shapes = [x.shape for x in jax.tree.leaves(lowered.args_info)]

@@ -79,7 +79,7 @@ def test_a_bad_flag_is_one_line_and_status_2_and_makes_nothing(tmp_path, text, c
 
 
 @pytest.mark.slow
-def test_a_small_run_from_end_to_end(quick_compile, tmp_path, text, monkeypatch):
+def test_a_small_run_from_end_to_end(tmp_path, text, monkeypatch):
     monkeypatch.setattr(figure_files, "save", tiny.save_nothing)
     status, out, err = tiny.run(experiment, *flags(text), f"--output_dir={tmp_path / 'out'}")
     assert (status, err) == (0, "")
@@ -112,7 +112,7 @@ def test_a_small_run_from_end_to_end(quick_compile, tmp_path, text, monkeypatch)
 
 
 @pytest.mark.slow
-def test_a_run_that_is_interrupted_goes_on_bit_for_bit(quick_compile, tmp_path, text, monkeypatch):
+def test_a_run_that_is_interrupted_goes_on_bit_for_bit(tmp_path, text, monkeypatch):
     monkeypatch.setattr(figure_files, "save", tiny.save_nothing)
     of_lsh = {"models": "lsh-2", "parts": "train", "validate_every": 4, "log_every": 1}
 
@@ -176,7 +176,7 @@ def test_a_sample_of_no_run_names_its_own_flag(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_sample_of_a_trained_model(quick_compile, tmp_path, text, monkeypatch):
+def test_a_sample_of_a_trained_model(tmp_path, text, monkeypatch):
     monkeypatch.setattr(figure_files, "save", tiny.save_nothing)
     of_lsh = {"models": "lsh-2", "parts": "train", "seeds": "0"}
     assert tiny.run(experiment, *flags(text, **of_lsh), f"--output_dir={tmp_path / 'out'}")[0] == 0

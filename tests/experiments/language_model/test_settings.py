@@ -205,7 +205,7 @@ def test_the_ablation_of_a_pattern_is_that_of_its_hashing_layers():
 
 
 @pytest.mark.parametrize("name", daily(["exact", "lsh-2"], "lsh-2"))
-def test_an_ablated_model_attends_to_nothing(quick_compile, name):
+def test_an_ablated_model_attends_to_nothing(name):
     model = build(name, SIZES, vocab_size=9, length=16)
     tokens = jnp.asarray(np.random.default_rng(0).integers(4, 9, (1, 16)))
     variables = jax.jit(model.init)(jax.random.key(0), tokens)

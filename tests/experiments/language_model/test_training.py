@@ -31,7 +31,7 @@ def variables_of(cell, text):
 
 
 @pytest.mark.slow
-def test_more_rounds_see_more_of_the_mass(quick_compile, text):
+def test_more_rounds_see_more_of_the_mass(text):
     variables = variables_of(Cell("lsh-1", 32, 0), text)
     found = [mass_seen(Cell(f"lsh-{n}", 32, 0), SETTINGS, text)(variables) for n in (1, 3)]
     assert 0 < found[0]["mass"] < found[1]["mass"] < 1
@@ -40,7 +40,7 @@ def test_more_rounds_see_more_of_the_mass(quick_compile, text):
 
 
 @pytest.mark.slow
-def test_the_mass_is_of_queries_that_positions_have_turned(quick_compile, monkeypatch, text):
+def test_the_mass_is_of_queries_that_positions_have_turned(monkeypatch, text):
     cell, turned = Cell("lsh-1", 32, 0), []
     variables = variables_of(cell, text)
     seen = mass_seen(cell, SETTINGS, text)(variables)
@@ -52,7 +52,7 @@ def test_the_mass_is_of_queries_that_positions_have_turned(quick_compile, monkey
     assert len(turned) == 1
 
 
-def test_bits_do_not_depend_on_how_a_part_is_batched(quick_compile, text):
+def test_bits_do_not_depend_on_how_a_part_is_batched(text):
     cell, part = Cell("exact", 32, 0), text.split.validation
     assert part.size % 32  # a ragged end
     variables = variables_of(cell, text)

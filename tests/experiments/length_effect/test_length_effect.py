@@ -113,7 +113,7 @@ def test_symbols_right_counts_edits(found, wanted, share):
 
 
 @pytest.mark.slow
-def test_a_small_run_from_end_to_end(quick_compile, tmp_path, monkeypatch):
+def test_a_small_run_from_end_to_end(tmp_path, monkeypatch):
     monkeypatch.setattr(training, "build", lambda name, settings: tiny.Tiny(10, 10))
     flags = [f"--{name}={value}" for name, value in SMALL.items()]
     status, out, err = tiny.run(experiment, *flags, f"--output_dir={tmp_path}")

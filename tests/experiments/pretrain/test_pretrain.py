@@ -25,14 +25,6 @@ TUNED = ("--made=order", "--train_examples=16", "--test_examples=4", "--held_out
          "--batch_size=4")  # fmt: skip
 
 
-@pytest.fixture(scope="module", autouse=True)
-def alike_compiled():
-    """Quickly, and the module's run as those of each test, so that their numbers are equal."""
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", False)
-
-
 @pytest.fixture(autouse=True)
 def no_figures(monkeypatch):
     monkeypatch.setattr(loop.figure_files, "save", save_nothing)

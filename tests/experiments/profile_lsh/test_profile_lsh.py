@@ -51,7 +51,7 @@ def test_every_stage_of_a_real_program_has_its_share(passes):
 
 
 @pytest.mark.parametrize("causal", [True, False])
-def test_the_program_is_that_of_the_librarys_route(causal, quick_compile):
+def test_the_program_is_that_of_the_librarys_route(causal):
     case = Case("lsh", 40, causal=causal, ops_only=True, num_heads=2, head_dim=8, chunk_size=8)
     streams = inputs.streams(inputs.read(), batch=1, length=40, width=16).values()
     qk, _, v = (x.reshape(1, 40, 2, 8) for x in streams)
@@ -63,7 +63,7 @@ def test_the_program_is_that_of_the_librarys_route(causal, quick_compile):
     assert {one.stage for one in program if "_normal" in one.op_name} == {"hash"}  # rotations
 
 
-def test_the_stages_are_those_of_the_fastest_call(monkeypatch, quick_compile):
+def test_the_stages_are_those_of_the_fastest_call(monkeypatch):
     taken = iter([0.3, 0.1, 0.2])
 
     def traced(call, program):
@@ -77,7 +77,7 @@ def test_the_stages_are_those_of_the_fastest_call(monkeypatch, quick_compile):
     assert sum(found.stages.values()) == pytest.approx(0.09)
 
 
-def test_the_program_has_the_buckets_that_were_asked_for(quick_compile):
+def test_the_program_has_the_buckets_that_were_asked_for():
     case = Case("lsh", 64, num_heads=2, head_dim=8, chunk_size=16)
     found = profile(case, inputs.read(), num_buckets=6, repeats=1)
     assert found.num_buckets == 6
@@ -85,7 +85,7 @@ def test_the_program_has_the_buckets_that_were_asked_for(quick_compile):
         profile_module.check(case, 7)
 
 
-def test_what_does_not_fit_is_not_run(monkeypatch, quick_compile):
+def test_what_does_not_fit_is_not_run(monkeypatch):
     monkeypatch.setattr(profile_module.memory, "available", lambda device: 1000)
     case = Case("lsh", 64, num_heads=2, head_dim=8, chunk_size=16)
     found = profile(case, inputs.read(), num_buckets=None, repeats=1)
@@ -93,7 +93,7 @@ def test_what_does_not_fit_is_not_run(monkeypatch, quick_compile):
 
 
 @pytest.mark.slow
-def test_a_run_leaves_everything_it_promises(tmp_path, capsys, quick_compile):
+def test_a_run_leaves_everything_it_promises(tmp_path, capsys):
     command = ["profile_lsh", "--lengths=64,32", *SMALL, f"--output_dir={tmp_path}"]
     assert profile_lsh.main([*command, "--passes=forward", "--nocausal", "--dtype=bfloat16"]) == 0
     out = capsys.readouterr().out

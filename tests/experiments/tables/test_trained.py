@@ -209,7 +209,7 @@ SMALL = TrainedTable(
 
 
 @pytest.mark.slow
-def test_a_table_is_trained_found_again_and_of_one_revision(quick_compile, monkeypatch, tmp_path):
+def test_a_table_is_trained_found_again_and_of_one_revision(monkeypatch, tmp_path):
     monkeypatch.setattr(training, "build", tiny.build)
     monkeypatch.setattr(figure_files, "save", tiny.save_nothing)
     monkeypatch.setitem(mapping.TABLES, "luong6", SMALL)

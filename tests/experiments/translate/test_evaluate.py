@@ -115,7 +115,7 @@ def test_luongs_scores_of_content_follow_the_word_that_is_read():
     assert not Seq2Seq().weights_follow_input
 
 
-def test_a_source_longer_than_luongs_locations_is_translated(quick_compile):
+def test_a_source_longer_than_luongs_locations_is_translated():
     size = BYTES.target.vocab_size
     sizes = {"embed_features": 3, "hidden_features": 5, "num_layers": 1, "max_source_length": 7}
     model = Luong(size, size, score="location", **sizes)

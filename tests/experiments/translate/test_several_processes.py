@@ -12,7 +12,7 @@ from tests.several import Together
 
 PROGRAM = "tests.experiments.tiny_translate"
 FLAGS = (
-    "--models=transformer", "--steps=600", "--validate_every=300", "--checkpoint_every=30",
+    "--models=transformer", "--steps=240", "--validate_every=120", "--checkpoint_every=40",
     "--log_every=15", "--batch_size=8",
 )  # fmt: skip
 TIMES = ("seconds", "steps_per_second", "tokens_per_second")
@@ -61,25 +61,22 @@ def test_two_processes_go_on_after_a_signal_to_one_bit_for_bit(whole, stopped, t
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("count", "devices"), [(1, 2), (4, 1)])
-def test_another_number_of_processes_goes_on_to_the_same(whole, stopped, count, devices, tmp_path):
+def test_four_processes_go_on_to_the_same_but_for_rounding(whole, stopped, tmp_path):
     folder = shutil.copytree(stopped, tmp_path / "copy")
-    finished(folder, count, devices)
-    found = left(folder)
-    if count * devices == 2:
-        assert found == whole
-    for row, other in zip(found[0], whole[0], strict=True):
+    finished(folder, 4, devices=1)
+    for row, other in zip(left(folder)[0], whole[0], strict=True):
         numbers, expected = ({k: x for k, x in one.items() if k != "kind"} for one in (row, other))
         assert numbers == pytest.approx(expected, rel=1e-3) and row["kind"] == other["kind"]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("victim", [0, 1])
-def test_after_kill_9_of_one_the_other_ends_and_nothing_is_lost(whole, victim, tmp_path):
+def test_after_kill_9_of_one_the_other_ends_and_one_process_goes_on(whole, victim, tmp_path):
+    """With as many devices, it goes on bit for bit: nothing is lost."""
     folder = tmp_path / "run"
     with Together(2, PROGRAM, f"--run_dir={folder}", *FLAGS, quick=True) as together:
         together.send(victim, signal.SIGKILL, after="step  60/")
         found = together.ended(within=75)
     assert found[victim].status == -signal.SIGKILL and found[1 - victim].status != 0
-    finished(folder, 2, devices=1)
+    finished(folder, 1, devices=2)
     assert left(folder) == whole

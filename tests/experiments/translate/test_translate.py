@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 
-import jax
 import pytest
 
 from attnlab.runs import command_line, figure_files
@@ -27,19 +26,12 @@ FLAGS += ["--max_length=16"]  # so that all batches have one shape
 
 @pytest.fixture(scope="module", autouse=True)
 def small():
-    """Small models, few dates to test, quick compilation."""
-    jax.config.update("jax_disable_most_optimizations", True)
+    """Small models, few dates to test."""
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(training, "build", tiny.build)
-        dates = corpus.dates.Dates
-
-        def fewer(split="train", *, size=None, **given):
-            return dates(split, size=48, **given) if size else dates(split, **given)
-
-        patched.setattr(corpus.dates, "Dates", fewer)
+        patched.setattr(corpus.dates, "Dates", tiny.few_dates)
         patched.setattr(corpus, "DRAWN", 1)
         yield
-    jax.config.update("jax_disable_most_optimizations", False)
 
 
 @pytest.fixture(scope="module")

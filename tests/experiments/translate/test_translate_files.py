@@ -41,7 +41,7 @@ def run(flags):
 
 
 @pytest.mark.slow
-def test_files_are_scored_in_bleu(quick_compile, given, monkeypatch):
+def test_files_are_scored_in_bleu(given, monkeypatch):
     monkeypatch.setattr(training, "build", tiny.build)
     drawn = {}
     monkeypatch.setattr(figure_files, "save", lambda figures, folder: drawn.update(figures))
@@ -103,7 +103,7 @@ def test_an_embedding_is_shared_where_the_vocabulary_is(given, monkeypatch):
 
 
 @pytest.mark.slow
-def test_packed_rows_hold_several_pairs(quick_compile, given, monkeypatch):
+def test_packed_rows_hold_several_pairs(given, monkeypatch):
     def build(name, sizes, *, source_vocab_size, target_vocab_size, dtype):
         config = TransformerConfig(
             target_vocab_size, source_vocab_size, num_layers=1, width=4, hidden=4, num_heads=1

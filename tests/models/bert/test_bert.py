@@ -11,6 +11,7 @@ from attnlab.bench.network import sent
 from attnlab.models import BertClassifier, BertPretraining, TransformerConfig
 from attnlab.models.output import DeferredLogits
 from attnlab.training.objective import token_sums
+from tests.modules.reference import apply, init
 
 DENSE = routes.AllPairs("dense")  # compiles fastest
 CONFIG = TransformerConfig.bert(
@@ -34,6 +35,9 @@ def drawn(model):
     shapes = jax.eval_shape(lambda: model.init(KEY, TOKENS, TYPES, masked=MASKED))
     draw = np.random.default_rng(0)
     return jax.tree.map(lambda x: jnp.asarray(draw.normal(size=x.shape) * 0.3, x.dtype), shapes)
+
+
+APPLY = jax.jit(pretraining().apply)
 
 
 @pytest.fixture(scope="module")
@@ -86,42 +90,42 @@ def test_matrices_begin_as_released():
 )
 def test_any_attention_reads_no_padding(variables, route):
     model = pretraining(route)
+    run = jax.jit(model.apply)
     made = drawn(model)
     if not route.shares_qk:
         made = variables
-        exact = pretraining().apply(made, TOKENS, TYPES, masked=MASKED)
-        np.testing.assert_allclose(model.apply(made, TOKENS, TYPES, masked=MASKED).next, exact.next,
+        exact = APPLY(made, TOKENS, TYPES, masked=MASKED)
+        np.testing.assert_allclose(run(made, TOKENS, TYPES, masked=MASKED).next, exact.next,
                                    atol=1e-5)  # fmt: skip
-    short = model.apply(made, TOKENS[1:, :6], TYPES[1:, :6], masked=MASKED[1:])
-    long = model.apply(made, TOKENS[1:], TYPES[1:], masked=MASKED[1:])
+    short = run(made, TOKENS[1:, :6], TYPES[1:, :6], masked=MASKED[1:])
+    long = run(made, TOKENS[1:], TYPES[1:], masked=MASKED[1:])
     np.testing.assert_allclose(long.next, short.next, atol=1e-5)
     np.testing.assert_allclose(long.masked.logits(), short.masked.logits(), atol=1e-5)
-    other = model.apply(made, TOKENS[1:].at[0, 1].set(9), TYPES[1:], masked=MASKED[1:])
+    other = run(made, TOKENS[1:].at[0, 1].set(9), TYPES[1:], masked=MASKED[1:])
     assert jnp.abs(other.next - long.next).max() > 1e-4  # the first token sees what comes later
 
 
 def test_masked_tokens_are_those_at_the_positions(variables):
     all_at = jnp.broadcast_to(jnp.arange(9), (2, 9))
-    model = pretraining()
-    every = model.apply(variables, TOKENS, TYPES, masked=all_at).masked.logits()
-    some = model.apply(variables, TOKENS, TYPES, masked=MASKED).masked.logits()
+    every = APPLY(variables, TOKENS, TYPES, masked=all_at).masked.logits()
+    some = APPLY(variables, TOKENS, TYPES, masked=MASKED).masked.logits()
     np.testing.assert_allclose(some[0], every[0, jnp.array([2, 5])], atol=1e-5)
     assert jnp.abs(jnp.diff(every, axis=1)).max(-1).min() > 1e-3  # no two positions are alike
     # Tied: what moves the embedding of one word moves its logit.
     moved = jax.tree.map(lambda x: x, variables)
     moved["params"]["bias"] = variables["params"]["bias"].at[3].add(1.0)
-    again = model.apply(moved, TOKENS, TYPES, masked=MASKED).masked.logits()
+    again = APPLY(moved, TOKENS, TYPES, masked=MASKED).masked.logits()
     np.testing.assert_allclose(again - some, jnp.zeros_like(some).at[..., 3].set(1), atol=1e-5)
 
 
 def test_types_and_positions_have_their_limits(variables):
     with pytest.raises(ValueError, match="positions for max_length=11 tokens; got 12"):
-        pretraining().apply(variables, jnp.full((1, 12), 4), masked=MASKED[:1])
+        APPLY(variables, jnp.full((1, 12), 4), masked=MASKED[:1])
     with pytest.raises(ValueError, match="types need a config with num_types"):
         model = pretraining(num_types=0)
-        model.init(KEY, TOKENS, TYPES, masked=MASKED)
+        jax.eval_shape(lambda: model.init(KEY, TOKENS, TYPES, masked=MASKED))
     with pytest.raises(ValueError, match="labelled must be one of 'sequence', 'tokens', 'span'"):
-        BertClassifier(CONFIG, labelled="word").init(KEY, TOKENS)
+        jax.eval_shape(lambda: BertClassifier(CONFIG, labelled="word").init(KEY, TOKENS))
 
 
 @pytest.mark.parametrize("block", [3, 5, 100])
@@ -138,8 +142,9 @@ def test_a_loss_in_blocks_is_the_loss(block):
         )
         return sums["loss"], sums
 
-    (_, found), grads = jax.value_and_grad(loss, has_aux=True)((x, e, b), block)
-    (_, wanted), wanted_grads = jax.value_and_grad(loss, has_aux=True)((x, e, b), None)
+    step = jax.jit(jax.value_and_grad(loss, has_aux=True), static_argnums=1)
+    (_, found), grads = step((x, e, b), block)
+    (_, wanted), wanted_grads = step((x, e, b), None)
     for got, want in zip(jax.tree.leaves((found, grads)), jax.tree.leaves((wanted, wanted_grads)),
                          strict=True):  # fmt: skip
         np.testing.assert_allclose(got, want, rtol=2e-5, atol=1e-5)
@@ -201,7 +206,7 @@ def test_each_device_has_the_blocks_of_its_own_examples(whole):
 class TestClassifier:
     def logits(self, labelled, tokens=TOKENS, types=TYPES, **options):
         model = BertClassifier(CONFIG, 3, labelled, CONFIG.attention(DENSE), **options)
-        return model.init_with_output(jax.random.key(0), tokens, types)[0]
+        return apply(model, init(model, tokens, types), tokens, types)
 
     def test_what_is_labelled_has_the_logits(self):
         assert self.logits("sequence").shape == (2, 3)
@@ -216,10 +221,11 @@ class TestClassifier:
     @pytest.mark.parametrize("labelled", ["sequence", "tokens"])
     def test_frozen_trains_the_classes_alone(self, labelled):
         model = BertClassifier(CONFIG, 3, labelled, CONFIG.attention(DENSE), frozen=True)
-        made = jax.jit(lambda: model.init(KEY, TOKENS, TYPES))()
-        grads = jax.grad(lambda v: jnp.square(model.apply(v, TOKENS, TYPES)).sum())(made)["params"]
+        made = init(model, TOKENS, TYPES)
+        run = jax.jit(model.apply)
+        grads = jax.grad(lambda v: jnp.square(run(v, TOKENS, TYPES)).sum())(made)["params"]
         assert not any(x.any() for x in jax.tree.leaves(grads["bert"]))
         assert grads["classes"]["kernel"].any()
-        short, long = (model.apply(made, TOKENS[:, :t], TYPES[:, :t]) for t in (8, 9))
+        short, long = (run(made, TOKENS[:, :t], TYPES[:, :t]) for t in (8, 9))
         long = long if labelled == "sequence" else long[:, :8]
         np.testing.assert_allclose(long, short, atol=1e-5)

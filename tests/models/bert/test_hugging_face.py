@@ -5,8 +5,9 @@ import numpy as np
 import pytest
 
 from attnlab.models.bert import Bert, from_hugging_face
+from tests.modules.reference import apply
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("quick_compile")]
 WHY = "the peer is the oracle; it comes with the extra `compat`"
 SIZES = {
     "vocab_size": 53,
@@ -60,12 +61,12 @@ def test_states_and_heads(x64, torch, theirs, activation):
         want = peer(**given)
         states, pooled = (x.numpy() for x in peer.bert(**given).to_tuple())
     model, variables = load(peer)
-    got = model.apply(variables, tokens, types, masked=masked)
+    got = apply(model, variables, tokens, types, masked=masked)
     logits = np.take_along_axis(want.prediction_logits.numpy(), masked[..., None], axis=1)
     np.testing.assert_allclose(got.masked.logits(), logits, atol=1e-9)
     # In their labels 0 is a segment that follows.
     np.testing.assert_allclose(got.next, want.seq_relationship_logits.numpy()[:, ::-1], atol=1e-9)
-    ours = Bert(model.config).apply({"params": variables["params"]["bert"]}, tokens, types)
+    ours = apply(Bert(model.config), {"params": variables["params"]["bert"]}, tokens, types)
     real = (tokens != 0)[..., None]
     np.testing.assert_allclose(np.where(real, ours[0], 0), np.where(real, states, 0), atol=1e-9)
     np.testing.assert_allclose(ours[1], pooled, atol=1e-9)

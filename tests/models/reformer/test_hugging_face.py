@@ -9,8 +9,9 @@ import pytest
 
 from attnlab.models.reformer import Reformer, from_hugging_face
 from attnlab.ops.lsh import hash_buckets, make_rotations
+from tests.modules.reference import apply
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("quick_compile")]
 WHY = "the peer is the oracle; it comes with the extra `compat`"
 ROUNDS, BUCKETS = 2, 6
 SIZES = {
@@ -85,7 +86,7 @@ def test_logits(x64, torch, theirs, monkeypatch):
         theirs.config.to_dict(), theirs.state_dict(), param_dtype=jnp.float64
     )
     ours = ours.copy(stream_dtype=jnp.float64)
-    got = ours.apply(variables, None, tokens, method="decode")
+    got = apply(ours, variables, None, tokens, method="decode")
     np.testing.assert_allclose(got, want, atol=1e-9)
 
 

@@ -34,6 +34,8 @@ TINY = TransformerConfig(
     dropout_rate=0.3,
     attention_dropout_rate=0.2,
 )
+# Of a window and LSH: once, or scanned twice over both.
+SCANNED = [{"scan_layers": False, "num_layers": 2}, {"scan_layers": True}]
 LSH = routes.LSH(num_hashes=2, num_buckets=4, chunk_size=CHUNK, centering="learned")
 TOKENS = jnp.asarray(np.random.default_rng(0).integers(4, V, (2, LENGTH)))
 STREAMS = ("dropout", "hash")
@@ -84,10 +86,10 @@ def relative_error(got, want):
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("quick_compile")
-@pytest.mark.parametrize("scan_layers", [False, True])
-def test_gradients_are_those_of_stored_activations(monkeypatch, scan_layers):
+@pytest.mark.parametrize("layers", SCANNED, ids=str)
+def test_gradients_are_those_of_stored_activations(monkeypatch, layers):
     """With dropout, rotations drawn anew and a center that moves: all of it is drawn again."""
-    model = tiny(scan_layers=scan_layers)
+    model = tiny(**layers)
     variables = init(model, TOKENS)
     got, moved = gradient(model, variables)
     monkeypatch.setattr(stack, "reversible", couplings.stored)
@@ -120,6 +122,7 @@ def test_streams_of_float32_serve_a_bfloat16_model(monkeypatch):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("quick_compile")
 @pytest.mark.parametrize("model", [Reformer, TransformerLM])
 def test_memory_does_not_grow_with_depth(model):
     def temporaries(num_layers):
@@ -142,18 +145,19 @@ def test_memory_does_not_grow_with_depth(model):
 
 
 @pytest.mark.usefixtures("quick_compile")
-@pytest.mark.parametrize("scan_layers", daily([False, True]))
-def test_decoding_is_the_forward(scan_layers):
+@pytest.mark.parametrize("layers", daily(SCANNED), ids=str)
+def test_decoding_is_the_forward(layers):
     """As are the activations that are kept where somebody looks at them."""
     route = dataclasses.replace(LSH, centering=None)
-    model = tiny(routes.Chunked(3), route, scan_layers=scan_layers)
+    model = tiny(routes.Chunked(3), route, **layers)
     variables = init(model, TOKENS)
     want = apply(model, variables, TOKENS)
-    found, _ = model.apply(variables, TOKENS, mutable=["intermediates"])
+    found, _ = apply(model, variables, TOKENS, mutable=["intermediates"])
     np.testing.assert_allclose(found, want, atol=2e-5)
 
     longest = jnp.zeros((2, LENGTH), jnp.int32)
-    cache = model.init(jax.random.key(0), None, longest, decode=True, method="decode")["cache"]
+    make = functools.partial(model.init, decode=True, method="decode")
+    cache = jax.jit(lambda: make(jax.random.key(0), None, longest)["cache"])()
     read = jnp.concatenate([jnp.ones((2, 1), jnp.int32), TOKENS[:, :-1]], 1)
 
     @jax.jit
@@ -177,7 +181,7 @@ def test_decoding_is_the_forward(scan_layers):
 def test_layers_are_given_what_those_of_other_stacks_are():
     """Any stream, or one key for all; offsets that are numbers; collections that they make."""
     seen = []
-    model = Reformer(dataclasses.replace(TINY, dropout_rate=0.0), Spy(seen.append))
+    model = Reformer(dataclasses.replace(TINY, num_layers=2, dropout_rate=0.0), Spy(seen.append))
     keys = {"params": jax.random.key(0), "noise": jax.random.key(1)}
     variables = {"params": jax.jit(model.init)(keys, TOKENS)["params"]}
     seen.clear()
@@ -213,7 +217,7 @@ def test_an_empty_batch_and_a_single_token():
 @pytest.mark.usefixtures("quick_compile")
 def test_a_packed_row_is_its_documents():
     route = dataclasses.replace(LSH, centering=None)
-    model = tiny(route)
+    model = tiny(route, num_layers=2)
     variables = init(model, TOKENS)
     segments = jnp.array([[1] * 9 + [2] * 14])
     positions = jnp.array([[*range(9), *range(14)]])
@@ -226,7 +230,7 @@ def test_a_packed_row_is_its_documents():
 @pytest.mark.usefixtures("quick_compile")
 def test_over_devices():
     """The mean gradient of pmap and of shard_map is that of one device, without dropout."""
-    model = tiny(routes.Window(3, 0), dropout_rate=0.0, attention_dropout_rate=0.0)
+    model = tiny(routes.Window(3, 0), num_layers=2, dropout_rate=0.0, attention_dropout_rate=0.0)
     variables = init(model, TOKENS)
 
     def loss(variables, tokens):
