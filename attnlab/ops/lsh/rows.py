@@ -197,7 +197,8 @@ def map_rows(
     num_rows, _, slots = order.token.shape
     heads, chunk = num_rows // batch, settings.geometry.chunk_size
     at_once = settings.rows_at_once
-    row = jax.jit(row, static_argnums=(1, 2), inline=True)  # traced once for its shapes and the loop
+    # Traced once for its shapes and the loop.
+    row = jax.jit(row, static_argnums=(1, 2), inline=True)
 
     def chunks_at_once(weights):
         return max(1, min(slots // chunk, weights // (settings.geometry.span * chunk * chunk)))
