@@ -193,7 +193,7 @@ def test_a_sample_of_a_trained_model(tmp_path, text, monkeypatch):
     assert likeliest[0] == likeliest[1]
     for given, message in (
         (["--model=exact"], "has no checkpoints of exact, 16 tokens, seed 0; it has lsh-2-16-0"),
-        (["--model=lsh"], "--model=lsh: no model 'lsh'; valid"),
+        (["--model=lsh"], "--model=lsh: no attention 'lsh'; valid"),
         (["--tokens=16"], "--tokens=16: with the prompt's 1 they are more than the 16"),
         (["--run="], "--run= is empty; give"),
     ):
