@@ -342,6 +342,12 @@ def _resumed(
         kept = settings.from_json(folder.settings)
     except Invalid as error:
         raise Invalid(f"--{flag}={folder.path}: {error}") from None
+    if later := settings.later_than(folder.settings):
+        print(
+            f"{folder.path}: made before there was {', '.join(f'--{x}' for x in later)}; taken by "
+            "default",
+            file=sys.stderr,
+        )
     for flag, value in named.items():
         if flag not in free and value != getattr(kept, flag):
             raise Invalid(

@@ -137,19 +137,26 @@ class Flags:
                     if not Path(path).exists():
                         raise Invalid(f"--{field.name}={path}: there is no such file")
 
+    @classmethod
+    def later_than(cls, values: Mapping[str, Any]) -> list[str]:
+        """The flags that are not in `as_json` of an older version."""
+        return [one.name for one in dataclasses.fields(cls) if one.name not in values]
+
     def as_json(self) -> dict[str, Any]:
         """Plain values, as JSON has them."""
         return json.loads(json.dumps(dataclasses.asdict(self)))
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> typing.Self:
-        """The inverse of `as_json`.
+        """The inverse of `as_json`. A flag that came later than the values has its default.
 
         Raises:
-          Invalid: the values are not all there, or there are others.
+          Invalid: most of the values are not there, or there are others.
         """
         known = {field.name for field in dataclasses.fields(cls)}
-        parts = (("without", known - values.keys()), ("with", values.keys() - known))
+        later = cls.later_than(values)
+        missing = later if 2 * len(later) > len(known) else ()
+        parts = (("without", missing), ("with", values.keys() - known))
         differ = " and ".join(
             f"{word} {', '.join(sorted(names))}" for word, names in parts if names
         )
@@ -159,7 +166,8 @@ class Flags:
         if differ:
             raise Invalid(f"settings of another version, {differ}; start a new run")
         for field in dataclasses.fields(cls):
-            if isinstance(field.default, tuple) != isinstance(values[field.name], list):
+            value = values.get(field.name, field.default)
+            if isinstance(field.default, tuple) != isinstance(value, list | tuple):
                 raise Invalid(f"settings that cannot be read: {field.name}; start a new run")
         try:
             return structured(cls, values)

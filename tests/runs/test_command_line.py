@@ -2,6 +2,7 @@
 
 import dataclasses
 import importlib
+import json
 import pathlib
 import re
 import subprocess
@@ -144,6 +145,14 @@ def test_a_resumed_run_keeps_its_settings_but_for_the_free_ones(tmp_path, capsys
     assert other == dataclasses.replace(settings, devices=1)
     assert run(again, "--lengths=6") == (2, [])
     assert f"--lengths=6 differs from 5 in {folder.path}; a resumed run keeps its flags" in (
+        capsys.readouterr().err
+    )
+    values = json.loads((folder.path / "settings.json").read_text())
+    older = {name: x for name, x in values.items() if name != "lengths"}
+    (folder.path / "settings.json").write_text(json.dumps(older))
+    _, ((by_default, _),) = run(again)
+    assert by_default == dataclasses.replace(settings, lengths=(16, 32))
+    assert f"{folder.path}: made before there was --lengths; taken by default" in (
         capsys.readouterr().err
     )
     (folder.path / "settings.json").write_text("{}")

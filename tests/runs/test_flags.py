@@ -59,6 +59,13 @@ def test_settings_go_through_json():
     assert Settings.from_json(json.loads(json.dumps(settings.as_json()))) == settings
 
 
+def test_a_flag_that_came_later_has_its_default():
+    values = Settings(lengths=(5,), devices=3, rate=0.5).as_json()
+    older = {name: x for name, x in values.items() if name not in ("rate", "lengths")}
+    assert Settings.later_than(older) == ["lengths", "rate"]
+    assert Settings.from_json(older) == Settings(devices=3)
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
