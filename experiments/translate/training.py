@@ -110,7 +110,7 @@ def _objective(model: Seq2Seq, recipe: Recipe, settings: Settings) -> TokenCross
     hard = isinstance(model, RNNSearch) and model.attention == "hard"
     if not hard and settings.doubly_stochastic is None:
         return plain
-    reinforce = 1.0 if settings.reinforce is None else settings.reinforce
+    reinforce = 0.03 if settings.reinforce is None else settings.reinforce
     entropy = 0.01 if settings.entropy is None else settings.entropy
     return AttendedCrossEntropy(
         **dataclasses.asdict(plain),
