@@ -8,6 +8,7 @@ the pool's batches are gone), and resuming is exact.
 
 from __future__ import annotations
 
+import pickle
 from collections import deque
 from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
@@ -22,6 +23,7 @@ from attnlab.runs.errors import Invalid
 __all__ = ["Ahead", "Batches", "Cursor", "Fill", "Reader"]
 
 Batch = dict[str, Any]  # name → int32 array [B, length]
+_BLOCK = 256  # examples that a worker sends together: each sending costs more than to encode one
 
 
 class Cursor(NamedTuple):
@@ -83,12 +85,13 @@ def _examples(order: grain.MapDataset, start: int, num_workers: int) -> Generato
         flags.FLAGS.mark_as_parsed()  # grain reads its own; a program without `app.run` has none
     # Which examples come, and in which order, does not depend on the number of workers: only the
     # map over single examples is done by them.
-    dataset = order[start:].to_iter_dataset()
-    examples = iter(dataset.mp_prefetch(grain.MultiprocessingOptions(num_workers=num_workers)))
+    dataset = order[start:].batch(_BLOCK, batch_fn=pickle.dumps).to_iter_dataset()
+    blocks = iter(dataset.mp_prefetch(grain.MultiprocessingOptions(num_workers=num_workers)))
     try:
-        yield from examples
+        for block in blocks:
+            yield from pickle.loads(block)
     finally:
-        examples.close()
+        blocks.close()
 
 
 Fill = Callable[[Reader], Sequence[Batch]]
