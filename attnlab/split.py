@@ -37,6 +37,7 @@ __all__ = [
     "current",
     "divide_positions",
     "entered",
+    "gathered",
     "heads_are_too_few",
     "over",
     "serves_kernels",
@@ -264,11 +265,28 @@ def divide_positions(*arrays: jax.Array) -> Any:
         _require_even(split, f"a sequence of {length} positions", length, length=split.length)
         free = PartitionSpec.UNCONSTRAINED
         spec = PartitionSpec(*[free] * (x.ndim - 3), split.length, free, free)
-        where = spec if _mesh_is_set() else NamedSharding(split.mesh, spec)
-        return jax.lax.with_sharding_constraint(x, where)
+        return jax.lax.with_sharding_constraint(x, _placed(split, spec))
 
     found = tuple(map(divided, arrays))
     return found[0] if len(found) == 1 else found
+
+
+def gathered(weights: jax.Array, hidden: int | None = None) -> jax.Array:
+    """The same weights, on each device whole but for the hidden units, which `heads` divides too.
+
+    To call before a loop over positions: else XLA gathers a divided state in each of its turns.
+
+    Args:
+      weights: weights of any shape.
+      hidden: axis of the hidden units; None = there is none.
+    """
+    split = current()
+    if split is None or split.mesh.size == 1:
+        return weights
+    spec: list[Any] = [None] * weights.ndim
+    if hidden is not None and weights.shape[hidden] % split.size(split.heads) == 0:
+        spec[hidden] = split.heads or None
+    return jax.lax.with_sharding_constraint(weights, _placed(split, PartitionSpec(*spec)))
 
 
 def copies_of_kv_heads(num_kv_heads: int, num_heads: int) -> int:
@@ -312,6 +330,10 @@ def as_tuple(axes: Axes) -> tuple[str, ...]:
 def _mesh_is_set() -> bool:
     """Whether `jax.set_mesh` or an Explicit axis has said which mesh it is."""
     return not jax.sharding.get_abstract_mesh().empty
+
+
+def _placed(split: Split, spec: PartitionSpec) -> Any:
+    return spec if _mesh_is_set() else NamedSharding(split.mesh, spec)
 
 
 def _lowered(ctx: Any, x: Any, *, name: str) -> list[Any]:

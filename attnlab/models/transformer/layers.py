@@ -6,6 +6,7 @@ Letters: B batch, T tokens, D width of the model, V vocabulary.
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import flax.linen as nn
 import jax
@@ -16,6 +17,7 @@ from attnlab.checks import require
 from attnlab.models.output import DeferredLogits
 from attnlab.models.transformer.config import TransformerConfig
 from attnlab.modules.cache import cache_index
+from attnlab.split import gathered
 
 __all__ = ["FeedForward", "Inputs", "Vocabulary", "dense", "layer_norm", "require_positions"]
 
@@ -172,6 +174,7 @@ class FeedForward(nn.Module):
             in_axes=len(batch),
             out_axes=len(batch),
         )
+        over_chunks = nn.map_variables(over_chunks, "params", trans_in_fn=_gathered)
         padded = jnp.pad(x, [(0, 0)] * len(batch) + [(0, -length % size), (0, 0)])
         chunks = padded.reshape(*batch, padded.shape[-2] // size, size, width)
         _, y = over_chunks(self, None, chunks)
@@ -182,6 +185,14 @@ class FeedForward(nn.Module):
         hidden = c.activation(dense(c, c.hidden, "hidden")(x))
         hidden = nn.Dropout(c.hidden_dropout_rate)(hidden, deterministic=deterministic)
         return dense(c, c.width, "out")(hidden)
+
+
+def _gathered(collections: Any) -> Any:
+    """A feed-forward network's parameters, before a loop over chunks."""
+    hidden, out = (collections["params"][name] for name in ("hidden", "out"))
+    hidden = {name: gathered(x, hidden=-1) for name, x in hidden.items()}
+    out = {name: gathered(x, hidden=0 if name == "kernel" else None) for name, x in out.items()}
+    return {"params": {"hidden": hidden, "out": out}}
 
 
 def dense(

@@ -7,9 +7,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import attnlab
 from attnlab import routes
+from attnlab.bench import network
 from attnlab.models.transformer import TransformerEncoder, TransformerLM
 from attnlab.models.transformer.layers import FeedForward
+from attnlab.training.placement import shardings_on
 from tests.models.transformer.tiny import SOURCE, TARGET, TINY, D, N, tiny
 from tests.modules.reference import apply, init
 
@@ -112,3 +115,36 @@ def test_recomputed_activations_change_no_gradient():
         if "scan_layers" not in options:
             found.append(jax.jit(function)(params))
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-4), *found)
+
+
+def sent_by_a_network(sizes, chunk, gradient):
+    """Bytes that each of two devices sends; the parameters divided as a training's are."""
+    module = FeedForward(dataclasses.replace(TINY, hidden=16, feed_forward_chunk=chunk))
+    auto = (jax.sharding.AxisType.Auto,) * 2
+    mesh = jax.make_mesh(sizes, ("data", "model"), axis_types=auto)
+    x = jax.ShapeDtypeStruct((2, 24, D), jnp.float32)
+    params = jax.eval_shape(module.init, jax.random.key(0), x)
+    rows = jax.NamedSharding(mesh, jax.P("data"))
+    state = {"params": shardings_on(mesh, {"feed_forward": params["params"]})["feed_forward"]}
+    function, out = module.apply, rows
+    if gradient:
+        function = jax.grad(lambda params, x: (module.apply(params, x) ** 2).sum(), argnums=(0, 1))
+        out = state, rows
+    with attnlab.over(mesh, batch="data", heads="model"):
+        call = jax.jit(function, in_shardings=(state, rows), out_shardings=out)
+        text = call.lower(params, x).compile().as_text()
+    return network.sent(text, devices=2, devices_per_host=2).total
+
+
+def test_chunks_gather_a_divided_state_once():
+    """Not XLA's choice, which sends activations or weights for each of the 6 chunks."""
+    forward, both = (sent_by_a_network((2, 1), None, gradient) for gradient in (False, True))
+    of_gradients = both - forward
+    assert forward > 0 and of_gradients > 0
+    # XLA:CPU adds the gradients up over the devices chunk by chunk; a GPU's compiler, at the end.
+    assert sent_by_a_network((2, 1), 4, gradient=True) == forward + 6 * of_gradients
+
+
+def test_chunks_leave_hidden_units_divided():
+    whole, chunked = (sent_by_a_network((1, 2), chunk, gradient=False) for chunk in (None, 4))
+    assert chunked == whole > 0
