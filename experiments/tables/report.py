@@ -25,10 +25,10 @@ PUBLISHED = Path(__file__).parents[1] / "published"
 NOT_RUN = "not run"
 _SCALES = {
     "exact": "Numbers are counted, without training.",
-    "cpu": "Models are trained as `translate --preset=small` does: 128 wide, on Multi30k from"
+    "cpu": "Models of text are trained as `translate --preset=small` does: 128 wide, on Multi30k from"
     " German to English, where the papers translate from English; 1200 steps of 64 pairs, the"
     " Transformer 800; greedy search.",
-    "gpu": "Models are trained as `translate --preset=gpu` does, on Multi30k from German to"
+    "gpu": "Models of text are trained as `translate --preset=gpu` does, on Multi30k from German to"
     " English, where the papers translate from English.",
 }
 
@@ -151,10 +151,10 @@ def markdown(found: Sequence[Section], origin: str) -> str:
       origin: section on where the numbers are from.
     """
     rules = [verdicts.RULES[rule] for rule in dict.fromkeys(one.table.rule for one in found)]
-    trained = any(section.table.trains for section in found)
+    of_text = any(section.table.of_text for section in found)
     scale = found[0].lines[0].scale
     parts = ["# Published tables beside ours", summary(found)]
-    parts += [_SCALES[scale]] if trained or scale == "exact" else []
+    parts += [_SCALES[scale]] if of_text or scale == "exact" else []
     parts += rules
     for section in found:
         parts += _markdown_of(section)
