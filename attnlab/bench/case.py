@@ -66,7 +66,7 @@ class Case:
       target: absent accelerator that the case is compiled for, as `targets.parse` takes it, or
         None: the case runs on the devices that are there.
       shard: part that is split over the devices: "batch", "heads", "sequence", of a training also
-        "state"; None = the batch.
+        "state" or the sizes of its mesh, "data:4,sequence:2"; None = the batch.
       program: program that is measured: "attention", or the model whose training step it is
         (`settings.PROGRAMS`).
       num_layers: number of layers in each stack of that model.

@@ -18,11 +18,22 @@ from jax.sharding import PartitionSpec
 
 from attnlab.bench.case import Case
 from attnlab.split import over
+from attnlab.training.parallel import mesh_sizes
 
 AXIS = "split"  # of the mesh
 SHARDS = ("batch", "heads", "sequence")
 # Of a training, by the axis of its mesh: "batch" leaves the state whole, "state" divides it too.
-OF_TRAININGS = {"batch": None, "state": "data", "heads": "model", "sequence": "sequence"}
+OF_TRAININGS = {"batch": "data", "state": "data", "heads": "model", "sequence": "sequence"}
+
+
+def mesh_of(shard: str | None, devices: int) -> dict[str, int]:
+    """The axes of a training's mesh and their sizes: one, or as its flag --mesh has them.
+
+    >>> mesh_of("heads", 8), mesh_of("data:4,sequence:2", 8)
+    ({'model': 8}, {'data': 4, 'sequence': 2})
+    """
+    shard = shard or "batch"
+    return {OF_TRAININGS[shard]: devices} if shard in OF_TRAININGS else mesh_sizes(shard)
 
 
 def over_devices(case: Case, mesh: jax.sharding.Mesh) -> contextlib.AbstractContextManager[None]:

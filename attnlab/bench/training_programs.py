@@ -44,8 +44,9 @@ _PROBE = 8  # tokens to initialize with: no parameter's shape depends on the inp
 
 def lower(case: Case, devices: Sequence[jax.Device]) -> jax.stages.Lowered:
     """Traces and lowers the training step of the case; allocates nothing."""
-    axis = sharding.OF_TRAININGS[case.shard or "batch"]
-    parallel = ShardedJit(devices) if axis is None else ShardedState(devices, {axis: len(devices)})
+    parallel = ShardedJit(devices)
+    if case.shard not in (None, "batch"):
+        parallel = ShardedState(devices, sharding.mesh_of(case.shard, len(devices)))
     return lower_step(*_training(case), parallel)
 
 

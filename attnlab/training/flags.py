@@ -15,7 +15,7 @@ from attnlab.runs import processes, provenance
 from attnlab.runs.errors import Invalid
 from attnlab.runs.flags import Flags, flag
 from attnlab.training.loop import LoopSettings
-from attnlab.training.parallel import MESH_AXES, PARALLEL, Parallel, parallel_over
+from attnlab.training.parallel import PARALLEL, Parallel, mesh_sizes, parallel_over
 
 __all__ = ["FREE", "TrainFlags"]
 
@@ -136,14 +136,10 @@ class TrainFlags(Flags):
             default = type(self).__dataclass_fields__[name].default
             if getattr(self, name) != default:
                 raise Invalid(f"--mesh says it all, under jit; leave --{name} out")
-        parts = [part.partition(":") for part in mesh.split(",")]
-        sizes = {axis: int(size) for axis, _, size in parts if size.isdecimal()}
-        if len(sizes) < len(parts) or not set(sizes) <= set(MESH_AXES) or 0 in sizes.values():
-            raise Invalid(
-                f"--mesh={mesh}: give axes and their sizes, such as data:4,model:2; axes are "
-                f"{', '.join(MESH_AXES)}"
-            )
-        return sizes
+        try:
+            return mesh_sizes(mesh)
+        except ValueError as error:
+            raise Invalid(f"--mesh={mesh}: {error}") from None
 
 
 def _require_all(said: str, devices: Sequence[jax.Device]) -> None:

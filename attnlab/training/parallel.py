@@ -20,12 +20,12 @@ from attnlab.split import over
 from attnlab.training.placement import shardings_on
 
 __all__ = [
-    "MESH_AXES",
     "PARALLEL",
     "Parallel",
     "Pmap",
     "ShardedJit",
     "ShardedState",
+    "mesh_sizes",
     "parallel_over",
 ]
 
@@ -201,6 +201,21 @@ def placed(x: Any, sharding: NamedSharding) -> jax.Array:
         return x
     values = np.asarray(x)
     return jax.make_array_from_callback(values.shape, sharding, lambda index: values[index])
+
+
+def mesh_sizes(written: str) -> dict[str, int]:
+    """The axes of a mesh and their sizes, of "data:4,model:2".
+
+    Raises:
+      ValueError: it is not written so; the message says how.
+    """
+    parts = [part.partition(":") for part in written.split(",")]
+    sizes = {axis: int(size) for axis, _, size in parts if size.isdecimal()}
+    require(
+        len(sizes) == len(parts) and set(sizes) <= set(MESH_AXES) and 0 not in sizes.values(),
+        "give axes and their sizes, such as data:4,model:2; axes are " + ", ".join(MESH_AXES),
+    )
+    return sizes
 
 
 def parallel_over(

@@ -13,6 +13,7 @@ from attnlab.bench.roofline import UNITS, Unit
 from attnlab.bench.targets import Target
 from attnlab.runs.errors import Invalid
 from attnlab.runs.flags import flag, written
+from attnlab.training.parallel import mesh_sizes
 
 PARALLEL = ("jit", "pmap")
 AUTO = "auto"
@@ -91,8 +92,8 @@ class Settings(CaseFlags):
     shard: str | None = flag(
         None,
         "What is split over several devices, of a slice or of this machine: batch, heads or "
-        "sequence; of a training also state, the batch and the parameters with it.",
-        choices=sharding.OF_TRAININGS,
+        "sequence; of a training also state, the batch and the parameters with it, or a mesh, as "
+        "trainings' --mesh has it: data:4,sequence:2.",
     )
     program: str = flag(
         ATTENTION,
@@ -256,11 +257,18 @@ class Settings(CaseFlags):
             topology.require_compiler(target)
 
     def _check_shard(self) -> None:
-        if self.shard == "state" and self.program == ATTENTION:
+        names = sharding.SHARDS if self.program == ATTENTION else tuple(sharding.OF_TRAININGS)
+        if self.shard is None or self.shard in names:
+            return
+        if self.program == ATTENTION:
             raise Invalid(
-                "--shard=state: only a training has a state; give --program, or batch, heads or "
-                "sequence"
+                f"--shard={self.shard}: give {', '.join(names)}; only a training, of a --program, "
+                "has a state or a mesh"
             )
+        try:
+            mesh_sizes(self.shard)
+        except ValueError as error:
+            raise Invalid(f"--shard={self.shard}: {error}; or {', '.join(names)}") from None
 
     def _check_split(self, target: Target) -> None:
         if self.shard is None:
@@ -310,13 +318,24 @@ class Settings(CaseFlags):
 
     def _divide(self, devices: int, said: str) -> None:
         """Refuses sizes that the devices do not divide."""
-        if self.shard == "sequence" and {"lsh", "reformer"} & set(self._names()):
+
+        def of_all(some: int) -> str:
+            return said if some == devices else f"{some} of {said}"
+
+        mesh = sharding.mesh_of(self.shard, devices)
+        if (product := math.prod(mesh.values())) != devices:
+            raise Invalid(
+                f"--shard={self.shard} is for {product} devices, not for {said}; give sizes whose "
+                f"product is {devices}"
+            )
+        if "sequence" in mesh and {"lsh", "reformer"} & set(self._names()):
             # Where heads are too few, exact attention goes round a ring, and rounds are shared.
-            if self.num_hashes % (devices // math.gcd(self.num_heads, devices)):
-                self._require_divided("num_heads", devices, said)
-        of_sizes = {"heads": "num_heads", "sequence": "lengths"}
-        name = of_sizes.get(self.shard or "batch", "batch")
-        self._require_divided(name, devices, said)
+            sharing = mesh["sequence"] * mesh.get("model", 1)
+            if self.num_hashes % (sharing // math.gcd(self.num_heads, sharing)):
+                self._require_divided("num_heads", sharing, of_all(sharing))
+        divided = {"data": "batch", "model": "num_heads", "sequence": "lengths"}
+        for axis, size in mesh.items():
+            self._require_divided(divided[axis], size, of_all(size))
 
     def _require_divided(self, name: str, devices: int, said: str) -> None:
         sizes = getattr(self, name)

@@ -25,8 +25,8 @@ PUBLISHED = Path(__file__).parents[1] / "published"
 NOT_RUN = "not run"
 _SCALES = {
     "exact": "Numbers are counted, without training.",
-    "cpu": "Models of text are trained as `translate --preset=small` does: 128 wide, on Multi30k from"
-    " German to English, where the papers translate from English; 1200 steps of 64 pairs, the"
+    "cpu": "Models of text are trained as `translate --preset=small` does: 128 wide, on Multi30k"
+    " from German to English, where the papers translate from English; 1200 steps of 64 pairs, the"
     " Transformer 800; greedy search.",
     "gpu": "Models of text are trained as `translate --preset=gpu` does, on Multi30k from German to"
     " English, where the papers translate from English.",

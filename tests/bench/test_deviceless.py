@@ -163,6 +163,16 @@ def test_what_cudnn_would_compute_is_compiled_blockwise_where_it_is_missing(monk
         deviceless.analyze(dataclasses.replace(case, implementation="cudnn"))
 
 
+@pytest.mark.parametrize(("shard", "mesh"), [("state", "data:2"), ("sequence", "sequence:2")])
+def test_a_training_is_split_by_a_mesh_as_by_a_name(shard, mesh):
+    case = dataclasses.replace(TINY, mechanism="multi_head", length=64, batch=2, devices=2, **STEP)
+    by_name, by_mesh = (
+        training_programs.lower(dataclasses.replace(case, shard=one), jax.devices()[:2]).as_text()
+        for one in (shard, mesh)
+    )
+    assert by_mesh == by_name and 'mesh = <["data"=' in by_name
+
+
 @pytest.mark.parametrize(
     ("program", "mechanism"),
     daily(
@@ -188,12 +198,20 @@ def test_training_steps_lower(program, mechanism):
     assert "jax.buffer_donor" in lowered.as_text() or "tf.aliasing_output" in lowered.as_text()
 
 
+TRAINING = dict(
+    target=("v5e-8",), program="bert", mechanisms=("lsh",), lengths=(64,), batch=(6,), num_heads=6
+)
+
+
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
         (dict(program="bert"), "--program needs --target, such as --target=v5e:2x4"),
         (dict(shard="heads"), "--shard=heads needs several devices: --devices=2, or --target=v5e:"),
-        (dict(shard="state", devices=(2,)), "--shard=state: only a training has a state"),
+        (
+            dict(shard="state", devices=(2,)),
+            "--shard=state: give batch, heads, sequence; only a training, of a --program, has a",
+        ),
         (dict(shard="heads", devices=(2,), parallel="pmap"), "--parallel=pmap splits the batch"),
         (dict(target=("v5e:2x2",)), "v5e:2x2 has 4 devices; say what is split over them"),
         (dict(target=("v5e",), shard="batch"), "v5e is one device, with nothing to split"),
@@ -213,6 +231,27 @@ def test_training_steps_lower(program, mechanism):
             "--lengths=100 does not divide over the 8 devices of v5e:2x4; give a multiple of 8",
         ),
         (dict(target=("v5e",), program="bert", mechanisms=("dot",)), "no 'dot'; valid: multi_head"),
+        (
+            TRAINING | dict(shard="data:2,seq:4"),
+            "--shard=data:2,seq:4: give axes and their sizes, such as data:4,model:2; axes are "
+            "data, model, sequence; or batch, state, heads, sequence",
+        ),
+        (
+            TRAINING | dict(shard="data:2,sequence:2"),
+            "is for 4 devices, not for the 8 devices of v5e:2x4; give sizes whose product is 8",
+        ),
+        (
+            TRAINING | dict(shard="data:4,sequence:2"),
+            "--batch=6 does not divide over 4 of the 8 devices",
+        ),
+        (
+            TRAINING | dict(shard="data:2,model:4"),
+            "--num_heads=6 does not divide over 4 of the 8 devices of v5e:2x4",
+        ),
+        (
+            TRAINING | dict(shard="model:2,sequence:4", num_hashes=1),
+            "--num_heads=6 does not divide over the 8 devices of v5e:2x4; give a multiple of 8",
+        ),
     ],
 )
 def test_settings_that_do_not_go_together(fields, message, monkeypatch):
