@@ -11,7 +11,7 @@ from attnlab.runs.command_line import command
 from attnlab.runs.flags import Flags
 from attnlab.runs.rows import Rows
 
-__all__ = ["SoFar", "document", "grouped", "so_far"]
+__all__ = ["SoFar", "document", "grouped", "how_much", "so_far"]
 
 NAMED = 6  # items that are not done yet and named; of more there is the number
 
@@ -78,6 +78,15 @@ def so_far(
         command(rows.experiment, type(settings), settings.as_json()),
         provenance.table([one.where for one in kept]),
     )
+
+
+def how_much(done: int, planned: int, what: str) -> str:
+    """How much of a run there is.
+
+    >>> how_much(9, 9, "cases"), how_much(4, 9, "cases")
+    ('9 cases.', '4 of 9 cases: cut short.')
+    """
+    return f"{done} {what}." if done >= planned else f"{done} of {planned} {what}: cut short."
 
 
 def document(*parts: str) -> str:

@@ -21,6 +21,7 @@ from attnlab.bench.tables import over_axis
 from attnlab.runs import provenance
 from attnlab.runs.command_line import command
 from attnlab.runs.markdown import markdown_table
+from attnlab.runs.report import how_much
 from attnlab.runs.rows import Kept
 from attnlab.runs.units import duration, human
 from experiments.compare_lengths import report
@@ -66,8 +67,7 @@ def markdown(kept: Sequence[Kept[Result]], *, planned: int) -> str:
       planned: number of cases that the run has, done or not.
     """
     results = [one.row for one in kept]
-    count = len(results)
-    state = f"{count} cases." if count >= planned else f"{count} of {planned} cases: cut short."
+    state = how_much(len(results), planned, "cases")
     parts = ["# Memory on accelerators that are not here"]
     asked = command("compare_lengths", Settings, kept[0].where.flags)
     parts += [f"`{asked}`", f"{state} {_what(results)}"]

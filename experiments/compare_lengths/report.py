@@ -10,6 +10,7 @@ from attnlab.bench.roofline import PRODUCTS, Peak
 from attnlab.bench.tables import over_axis
 from attnlab.runs import provenance
 from attnlab.runs.markdown import markdown_table
+from attnlab.runs.report import how_much
 from attnlab.runs.rows import Kept
 from attnlab.runs.units import duration, human
 
@@ -73,8 +74,7 @@ def markdown(kept: Sequence[Kept[Result]], *, planned: int, shares: Sequence[str
 
 def summary(results: Sequence[Result], planned: int) -> str:
     """What was measured, in words."""
-    count = len(results)
-    state = f"{count} cases." if count >= planned else f"{count} of {planned} cases: cut short."
+    state = how_much(len(results), planned, "cases")
     case = results[0].case
     devices = sorted({r.case.devices for r in results})
     split = f", {case.shard} divided" if case.shard else ""

@@ -10,6 +10,7 @@ from attnlab.bench import panels, tables
 from attnlab.bench.case import PASS_TITLES, PASSES, SHORT, Case, Result
 from attnlab.bench.panels import Panel
 from attnlab.runs.markdown import markdown_table
+from attnlab.runs.report import how_much
 from attnlab.runs.units import duration, human
 from experiments.device_check import targets
 from experiments.device_check.cases import CHECKED, Checked
@@ -38,9 +39,7 @@ def markdown(
       settings: the flags of the run.
       where: table of the machines and revisions that the rows are from.
     """
-    done = len(checked) + len(timed)
-    state = f"{done} rows." if done >= planned else f"{done} of {planned} rows: cut short."
-    parts = ["# Device check", state]
+    parts = ["# Device check", how_much(len(checked) + len(timed), planned, "rows")]
     parts += ["## Targets", _TARGETS, verdicts(timed, environment, settings)]
     if checked:
         parts += ["## Correctness", _CORRECTNESS, _matrix(checked), *_failures(checked)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from attnlab.runs.markdown import markdown_table
-from attnlab.runs.report import SoFar, document
+from attnlab.runs.report import SoFar, document, how_much
 from experiments.hash_quality.lines import Line, Row, by_line, rounds_needed
 from experiments.hash_quality.settings import Settings
 
@@ -85,11 +85,10 @@ def markdown(told: SoFar[Row], settings: Settings, *, text: str, planned: int) -
       planned: number of rows that the run has, done or not.
     """
     rows = told.rows
-    state = "" if len(rows) >= planned else f"{len(rows)} of {planned} rows: cut short. "
     return document(
         "# How many hash rounds does LSH attention need?",
         f"**{answer(rows, settings)}**",
-        state + _model(rows, settings, text),
+        f"{how_much(len(rows), planned, 'rows')} {_model(rows, settings, text)}",
         "![mass, recall and error over rounds](quality.svg)",
         _LEGEND,
         "## Rounds that are enough",

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from attnlab.bench.case import PASS_TITLES, PASSES
 from attnlab.runs.markdown import markdown_table
+from attnlab.runs.report import how_much
 from attnlab.runs.units import duration
 from experiments.profile_lsh.profile import Profile
 from experiments.profile_lsh.stages import STAGES
@@ -55,7 +56,7 @@ def markdown(profiles: Sequence[Profile], *, planned: int, where: str) -> str:
       planned: number of cases that the run has, done or not.
       where: table of the machines and revisions that the rows are from.
     """
-    state = f"{len(profiles)} of {planned} cases" + ": cut short." * (len(profiles) < planned)
+    state = how_much(len(profiles), planned, "cases")
     parts = ["# Where the time of LSH attention goes", state, _what(profiles)]
     if any(profile.status == "ok" for profile in profiles):
         parts.append("![shares over length](shares.svg)")
