@@ -20,6 +20,7 @@ import jax
 from jax import lax
 
 from attnlab.meshes import vary_like
+from attnlab.models.reformer.chunks import Undone
 from attnlab.split import current, entered
 
 __all__ = ["Coupling", "Streams", "reversible", "stored"]
@@ -28,16 +29,18 @@ Streams = tuple[jax.Array, jax.Array]
 
 
 class Coupling(NamedTuple):
-    """The two functions of a layer.
+    """The two functions of a layer, each with parameters of its own.
 
     Attributes:
       f: function of (parameters, x2, rest) → what is added to x1, and what the layer's other
         variables become.
       g: function of (parameters, y1, rest) → what is added to x2.
+      undo_g: function of (parameters, y1, rest, cotangent) → what g adds, with its gradients.
     """
 
     f: Callable[[Any, jax.Array, Any], tuple[jax.Array, Any]]
     g: Callable[[Any, jax.Array, Any], jax.Array]
+    undo_g: Callable[[Any, jax.Array, Any, jax.Array], Undone]
 
 
 def stored(
@@ -47,11 +50,11 @@ def stored(
 
     def repetition(streams, of_layers):
         moved = []
-        for coupling, params, own in zip(couplings, *of_layers, strict=True):
+        for coupling, (of_f, of_g), own in zip(couplings, *of_layers, strict=True):
             x1, x2 = streams
-            added, after = coupling.f(params, x2, (own, shared))
+            added, after = coupling.f(of_f, x2, (own, shared))
             y1 = x1 + added
-            streams = y1, x2 + coupling.g(params, y1, (own, shared))
+            streams = y1, x2 + coupling.g(of_g, y1, (own, shared))
             moved.append(after)
         return streams, tuple(moved)
 
@@ -70,7 +73,8 @@ def reversible(
 
     Args:
       couplings: layers that are repeated, P of them.
-      params: parameters of each coupling: P trees whose arrays lead with the repetitions.
+      params: parameters of each coupling: P pairs, of f and of g, of trees whose arrays lead with
+        the repetitions.
       streams: pair (x1, x2) of arrays of one shape and dtype.
       each: other arguments of each coupling, such as keys of its dropout: P trees likewise. The
         backward pass gives them the same again.
@@ -107,26 +111,23 @@ def _undo(couplings, kept, cotangents):
 
     def repetition(carry, of_layers):
         d_params = []
-        for coupling, params, own in reversed(list(zip(couplings, *of_layers, strict=True))):
+        layers = list(zip(couplings, *of_layers, strict=True))
+        for coupling, (of_f, of_g), own in reversed(layers):
             # Without the barrier a compiler may undo all layers first, and keep what they need.
             (y1, y2), (d1, d2) = lax.optimization_barrier(carry)
             rest = own, shared
 
-            def g(params, y1, coupling=coupling, rest=rest):
-                return coupling.g(params, y1, rest)
-
             def f(params, x2, coupling=coupling, rest=rest):
                 return coupling.f(params, x2, rest)
 
-            added, pull = jax.vjp(g, params, y1)
-            x2 = y2 - added
-            of_g, of_y1 = pull(d2)
-            d1 = d1 + of_y1
-            added, pull, _ = jax.vjp(f, params, x2, has_aux=True)
+            undone = coupling.undo_g(of_g, y1, rest, d2)
+            x2 = y2 - undone.value
+            d1 = d1 + undone.d_x
+            added, pull, _ = jax.vjp(f, of_f, x2, has_aux=True)
             x1 = y1 - added
-            of_f, of_x2 = pull(d1)
-            carry = (x1, x2), (d1, d2 + of_x2)
-            d_params.append(jax.tree.map(lambda a, b: a + b, of_f, of_g))
+            d_of_f, d_x2 = pull(d1)
+            carry = (x1, x2), (d1, d2 + d_x2)
+            d_params.append((d_of_f, undone.d_params))
         return carry, tuple(reversed(d_params))
 
     (_, d_streams), d_params = lax.scan(

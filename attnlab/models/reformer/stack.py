@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Collection
 from typing import Any
 
@@ -11,9 +12,10 @@ import jax.numpy as jnp
 from flax.traverse_util import unflatten_dict
 
 from attnlab.masks import Mask
+from attnlab.models.reformer.chunks import in_chunks
 from attnlab.models.reformer.couplings import Coupling, Streams, reversible
 from attnlab.models.transformer.config import TransformerConfig
-from attnlab.models.transformer.layers import FeedForward, layer_norm
+from attnlab.models.transformer.layers import FeedForward, gathered_network, layer_norm
 from attnlab.models.transformer.stack import Attention, layer_paths, pattern_of, through_layers
 
 __all__ = ["ReversibleLayer", "ReversibleStack"]
@@ -161,7 +163,7 @@ class ReversibleStack(nn.Module):
         )
         streams, moved = reversible(
             couplings,
-            tuple(_at(params, path) for path in paths),
+            tuple(_parted(_at(params, path)) for path in paths),
             streams,
             tuple(rest_of(k, path) for k, path in enumerate(paths)),
             arrays,
@@ -186,8 +188,9 @@ class ReversibleStack(nn.Module):
         mutable: list[str],
         deterministic: bool,
     ) -> Coupling:
-        """A layer as two pure functions."""
-        layer = ReversibleLayer(self.config, attention.copy(parent=None), parent=None)
+        """A layer as pure functions. The chunks of its feed-forward network are theirs."""
+        whole = dataclasses.replace(self.config, feed_forward_chunk=None)
+        layer = ReversibleLayer(whole, attention.copy(parent=None), parent=None)
 
         def f(params, x, rest):
             (collections, keys), arrays = rest
@@ -201,13 +204,24 @@ class ReversibleStack(nn.Module):
                 method="attend",
             )
 
-        def g(params, x, rest):
+        def g(params, x, rest, index):
             (_, keys), _ = rest
+            keys = {stream: jax.random.fold_in(key, index) for stream, key in keys.items()}
             return layer.apply(
                 {"params": params}, x, deterministic=deterministic, rngs=keys, method="feed"
             )
 
-        return Coupling(f, g)
+        return Coupling(f, *in_chunks(g, self.config.feed_forward_chunk, _gathered))
+
+
+def _parted(params: Any) -> tuple[Any, Any]:
+    """A layer's parameters, those of its attention and those of its feed-forward network."""
+    of_feed = {name: x for name, x in params.items() if name.startswith("feed_forward")}
+    return {name: x for name, x in params.items() if name not in of_feed}, of_feed
+
+
+def _gathered(params: Any) -> Any:
+    return params | {"feed_forward": gathered_network(params["feed_forward"])}
 
 
 def _at(tree: Any, path: tuple[str, ...]) -> Any:

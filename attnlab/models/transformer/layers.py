@@ -19,7 +19,15 @@ from attnlab.models.transformer.config import TransformerConfig
 from attnlab.modules.cache import cache_index
 from attnlab.split import gathered
 
-__all__ = ["FeedForward", "Inputs", "Vocabulary", "dense", "layer_norm", "require_positions"]
+__all__ = [
+    "FeedForward",
+    "Inputs",
+    "Vocabulary",
+    "dense",
+    "gathered_network",
+    "layer_norm",
+    "require_positions",
+]
 
 
 class Vocabulary(nn.Module):
@@ -174,7 +182,9 @@ class FeedForward(nn.Module):
             in_axes=len(batch),
             out_axes=len(batch),
         )
-        over_chunks = nn.map_variables(over_chunks, "params", trans_in_fn=_gathered)
+        over_chunks = nn.map_variables(
+            over_chunks, "params", lambda kinds: {"params": gathered_network(kinds["params"])}
+        )
         padded = jnp.pad(x, [(0, 0)] * len(batch) + [(0, -length % size), (0, 0)])
         chunks = padded.reshape(*batch, padded.shape[-2] // size, size, width)
         _, y = over_chunks(self, None, chunks)
@@ -187,12 +197,14 @@ class FeedForward(nn.Module):
         return dense(c, c.width, "out")(hidden)
 
 
-def _gathered(collections: Any) -> Any:
-    """A feed-forward network's parameters, before a loop over chunks."""
-    hidden, out = (collections["params"][name] for name in ("hidden", "out"))
-    hidden = {name: gathered(x, hidden=-1) for name, x in hidden.items()}
-    out = {name: gathered(x, hidden=0 if name == "kernel" else None) for name, x in out.items()}
-    return {"params": {"hidden": hidden, "out": out}}
+def gathered_network(params: Any) -> Any:
+    """A feed-forward network's parameters, `split.gathered` before a loop over chunks."""
+    hidden = {name: gathered(x, hidden=-1) for name, x in params["hidden"].items()}
+    out = {
+        name: gathered(x, hidden=0 if name == "kernel" else None)
+        for name, x in params["out"].items()
+    }
+    return {"hidden": hidden, "out": out}
 
 
 def dense(

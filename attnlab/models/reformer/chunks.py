@@ -1,0 +1,106 @@
+"""Functions of each position alone, computed for some positions at a time, and undone likewise."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from attnlab.meshes import vary_like
+
+__all__ = ["Undone", "in_chunks"]
+
+
+class Undone(NamedTuple):
+    """A function's value, and what goes back through it.
+
+    Attributes:
+      value: value of the function.
+      d_params: gradient of the parameters.
+      d_x: gradient of the input.
+    """
+
+    value: jax.Array
+    d_params: Any
+    d_x: jax.Array
+
+
+def in_chunks(
+    function: Callable[[Any, jax.Array, Any, Any], jax.Array],
+    size: int | None,
+    prepare: Callable[[Any], Any] = lambda params: params,
+) -> tuple[Callable[..., jax.Array], Callable[..., Undone]]:
+    """The function in chunks, and one that finds its value and its gradient in one pass.
+
+    A reversible layer's backward pass wants both. One after the other they would compute each chunk
+    twice, as its hidden units are not kept.
+
+    Args:
+      function: function of (parameters, x [*B, n, D], rest, index of the chunk), of each of the n
+        positions alone.
+      size: number of positions in a chunk; None = all of them.
+      prepare: function of the parameters, called once before the loop over the chunks.
+
+    Returns:
+      (parameters, x [*B, T, D], rest) → [*B, T, D], and (parameters, x, rest, cotangent) →
+      `Undone`. Both hold what the function keeps of one chunk at a time.
+    """
+
+    def forward(params: Any, x: jax.Array, rest: Any) -> jax.Array:
+        params = prepare(params)
+        if size is None or x.shape[-2] <= size:
+            return function(params, x, rest, 0)
+
+        def of_chunk(_, part):
+            index, chunk = part
+            return None, function(params, chunk, rest, index)
+
+        _, y = lax.scan(of_chunk, None, _cut(size, x))
+        return _joined(y, x.shape)
+
+    def undo(params: Any, x: jax.Array, rest: Any, cotangent: jax.Array) -> Undone:
+        params, to_params = jax.vjp(prepare, params)
+
+        def of_chunk(d_params, part):
+            index, chunk, d_value = part
+
+            def of(params, chunk):
+                return function(params, chunk, rest, index)
+
+            value, pull = jax.vjp(of, params, chunk)
+            of_params, d_chunk = pull(d_value)
+            return jax.tree.map(jnp.add, d_params, of_params), (value, d_chunk)
+
+        start = vary_like(jax.tree.map(jnp.zeros_like, params), cotangent)
+        if size is None or x.shape[-2] <= size:
+            d_params, (value, d_x) = of_chunk(start, (0, x, cotangent))
+        else:
+            d_params, found = lax.scan(of_chunk, start, _cut(size, x, cotangent))
+            value, d_x = (_joined(one, x.shape) for one in found)
+        (d_params,) = to_params(d_params)
+        return Undone(value, d_params, d_x)
+
+    return forward, undo
+
+
+def _cut(size: int, *arrays: jax.Array) -> tuple[jax.Array, ...]:
+    """The indices of the chunks, and the chunks [chunks, *B, size, D] of each array [*B, T, D]."""
+    *batch, length, width = arrays[0].shape
+    number = -(-length // size)
+
+    def chunks(x: jax.Array) -> jax.Array:
+        x = jnp.pad(x, [(0, 0)] * len(batch) + [(0, number * size - length), (0, 0)])
+        return jnp.moveaxis(x.reshape(*batch, number, size, width), len(batch), 0)
+
+    return jnp.arange(number), *map(chunks, arrays)
+
+
+def _joined(chunks: jax.Array, shape: tuple[int, ...]) -> jax.Array:
+    """The inverse of `_cut`, to an array of the shape."""
+    *batch, length, width = shape
+    number, size = chunks.shape[0], chunks.shape[-2]
+    x = jnp.moveaxis(chunks, 0, len(batch)).reshape(*batch, number * size, width)
+    return x[..., :length, :]
