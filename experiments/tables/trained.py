@@ -174,7 +174,7 @@ _FORMS = {
     "perplexity": ".2f",
     "AER": ".3f",
     "entropy": ".2f",
-    "exact match": ".1%",
+    "exact match": ".1f",
     "accuracy": ".1f",
 }
 

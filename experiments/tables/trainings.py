@@ -77,7 +77,7 @@ class Translations:
                 "perplexity": one["perplexity"],
                 "AER": one["alignment_error_rate"],
                 "entropy": one.get("attention_entropy"),
-                "exact match": one["exact_match"],
+                "exact match": one["exact_match"] and 100 * one["exact_match"],
             }
             return {name: x for name, x in scores.items() if x is not None}
 

@@ -42,7 +42,7 @@ def in_chunks(
       function: function of (parameters, x [*B, n, D], rest, index of the chunk), of each of the n
         positions alone.
       size: number of positions in a chunk; None = all of them.
-      prepare: function of the parameters, called once before the loop over the chunks.
+      prepare: function of the parameters, called before a loop over chunks.
 
     Returns:
       (parameters, x [*B, T, D], rest) → [*B, T, D], and (parameters, x, rest, cotangent) →
@@ -50,9 +50,9 @@ def in_chunks(
     """
 
     def forward(params: Any, x: jax.Array, rest: Any) -> jax.Array:
-        params = prepare(params)
         if size is None or x.shape[-2] <= size:
             return function(params, x, rest, 0)
+        params = prepare(params)
 
         def of_chunk(_, part):
             index, chunk = part
@@ -62,24 +62,24 @@ def in_chunks(
         return _joined(y, x.shape)
 
     def undo(params: Any, x: jax.Array, rest: Any, cotangent: jax.Array) -> Undone:
-        params, to_params = jax.vjp(prepare, params)
-
-        def of_chunk(d_params, part):
-            index, chunk, d_value = part
-
+        def undo_chunk(params, index, chunk, d_value):
             def of(params, chunk):
                 return function(params, chunk, rest, index)
 
             value, pull = jax.vjp(of, params, chunk)
-            of_params, d_chunk = pull(d_value)
-            return jax.tree.map(jnp.add, d_params, of_params), (value, d_chunk)
+            return Undone(value, *pull(d_value))
+
+        if size is None or x.shape[-2] <= size:
+            return undo_chunk(params, 0, x, cotangent)
+        params, to_params = jax.vjp(prepare, params)
+
+        def of_chunk(d_params, part):
+            undone = undo_chunk(params, *part)
+            return jax.tree.map(jnp.add, d_params, undone.d_params), (undone.value, undone.d_x)
 
         start = vary_like(jax.tree.map(jnp.zeros_like, params), cotangent)
-        if size is None or x.shape[-2] <= size:
-            d_params, (value, d_x) = of_chunk(start, (0, x, cotangent))
-        else:
-            d_params, found = lax.scan(of_chunk, start, _cut(size, x, cotangent))
-            value, d_x = (_joined(one, x.shape) for one in found)
+        d_params, found = lax.scan(of_chunk, start, _cut(size, x, cotangent))
+        value, d_x = (_joined(one, x.shape) for one in found)
         (d_params,) = to_params(d_params)
         return Undone(value, d_params, d_x)
 

@@ -177,9 +177,9 @@ TRAINED: dict[str, Beside] = {
         "Soft and hard attention, of dates",
         of_text=False,
         score="exact match",
-        tie=0.01,
         note="As `xu1`, of dates read as characters, where each target has one right form: the"
-        " score is the share of exact matches, and no BLEU.",
+        " score is the percentage of exact matches, where the paper's is BLEU, so that their gaps"
+        " have the same order or another, and no more.",
     ),
     "britz2": _of_britz(
         2,
