@@ -68,7 +68,7 @@ def test_processes_that_are_told_different_things_are_refused(tmp_path):
     parent = tmp_path / "results"
     found = several.run(2, SPELL, f"--output_dir={parent}", own=["--letters=ab"])
     assert {one.status for one in found} == {2} and not parent.exists()
-    line = "spelling: process 1 was started with other flags than process 0, or does not see its "
+    line = "process 1 was started with other flags than process 0, or does not see its folder"
     # Process 0 sees it by itself or, where the other was quicker, by what that one ended with.
     assert line in found[0].err and [one.err.count("\n") for one in found] == [1, 0]
 
