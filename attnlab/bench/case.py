@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 PASSES = ("forward", "forward_backward")
@@ -108,8 +108,14 @@ class Case:
 
     def __str__(self) -> str:
         where = "" if self.target is None else f"{self.target}: "
-        split = f", batch {self.batch} on {self.devices} devices" if self.devices > 1 else ""
-        return f"{where}{self.label}, n = {self.length}, {self.passes}{split}"
+        parts = [f"{where}{self.label}", f"n = {self.length}", self.passes]
+        if self.num_layers is not None:
+            parts.append(f"{self.num_layers} layers")
+        if self.devices > 1:
+            parts.append(f"batch {self.batch} on {self.devices} devices")
+        elif self.batch > 1:
+            parts.append(f"batch {self.batch}")
+        return ", ".join(parts)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -236,6 +242,12 @@ class Result:
     def median_seconds(self) -> float | None:
         """The median over the repetitions, or None where nothing ran."""
         return statistics.median(self.seconds) if self.seconds else None
+
+
+def passes_of(results: Iterable[Result]) -> list[str]:
+    """The passes that occur in the rows, in the order of `PASS_TITLES`."""
+    there = {result.case.passes for result in results}
+    return [passes for passes in PASS_TITLES if passes in there]
 
 
 def axis_of(results: Sequence[Result]) -> str:

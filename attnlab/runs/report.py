@@ -9,9 +9,9 @@ from typing import Any, Generic, TypeVar
 from attnlab.runs import provenance
 from attnlab.runs.command_line import command
 from attnlab.runs.flags import Flags
-from attnlab.runs.rows import Rows
+from attnlab.runs.rows import Rows, Where
 
-__all__ = ["SoFar", "document", "grouped", "how_much", "so_far"]
+__all__ = ["SoFar", "document", "grouped", "so_far"]
 
 NAMED = 6  # items that are not done yet and named; of more there is the number
 
@@ -26,14 +26,27 @@ class SoFar(Generic[Row]):
     Attributes:
       rows: rows of its items, in their order.
       to_come: titles of the items that are not done yet.
+      planned: number of rows that the whole run has.
       command: command line that gives the report again.
-      where: table of the machines and revisions that the rows are from.
+      wheres: where each row is from.
     """
 
     rows: Sequence[Row]
     to_come: Sequence[str] = ()
+    planned: int = 0
     command: str = ""
-    where: str = ""
+    wheres: Sequence[Where] = ()
+
+    def how_much(self, what: str) -> str:
+        """How much of the run there is.
+
+        >>> SoFar("abc", planned=3).how_much("cases"), SoFar("abc", planned=9).how_much("cases")
+        ('3 cases.', '3 of 9 cases: cut short.')
+        """
+        done = len(self.rows)
+        if done >= self.planned:
+            return f"{done} {what}."
+        return f"{done} of {self.planned} {what}: cut short."
 
     @property
     def missing(self) -> str:
@@ -49,7 +62,7 @@ class SoFar(Generic[Row]):
     @property
     def origin(self) -> str:
         """The section on where the rows are from."""
-        return f"## Where\n\n    {self.command}\n\n{self.where}"
+        return f"## Where\n\n    {self.command}\n\n{provenance.table(self.wheres)}"
 
 
 def so_far(
@@ -66,7 +79,8 @@ def so_far(
       settings: settings of the run.
       done: whether a row counts as done.
     """
-    kept = rows.of(key for keys in items.values() for key in keys)
+    every = [key for keys in items.values() for key in keys]
+    kept = rows.of(every)
     missing = [
         title
         for title, keys in items.items()
@@ -75,18 +89,10 @@ def so_far(
     return SoFar(
         [one.row for one in kept],
         missing,
+        len(every),
         command(rows.experiment, type(settings), settings.as_json()),
-        provenance.table([one.where for one in kept]),
+        [one.where for one in kept],
     )
-
-
-def how_much(done: int, planned: int, what: str) -> str:
-    """How much of a run there is.
-
-    >>> how_much(9, 9, "cases"), how_much(4, 9, "cases")
-    ('9 cases.', '4 of 9 cases: cut short.')
-    """
-    return f"{done} {what}." if done >= planned else f"{done} of {planned} {what}: cut short."
 
 
 def document(*parts: str) -> str:

@@ -4,10 +4,10 @@ from collections.abc import Sequence
 
 from matplotlib.figure import Figure
 
-from attnlab.bench.case import AXES, Result, axis_of
+from attnlab.bench.case import AXES, Result, axis_of, passes_of
 from attnlab.bench.panels import Panel
 from attnlab.bench.panels import draw as draw_panels
-from experiments.compare_lengths.deviceless_report import by_target, pass_title, passes_of
+from experiments.compare_lengths.deviceless_report import by_target, pass_title
 
 
 def draw(results: Sequence[Result]) -> Figure | None:

@@ -8,37 +8,25 @@ from attnlab.bench import targets, trends
 from attnlab.bench.case import (
     ATTENTION,
     PASS_TITLES,
-    PASSES,
     SHORT,
     TRAIN_STEP,
     Case,
     Result,
     axis_of,
+    passes_of,
     size_of,
 )
 from attnlab.bench.roofline import Rates
 from attnlab.bench.tables import over_axis
-from attnlab.runs import provenance
-from attnlab.runs.command_line import command
 from attnlab.runs.markdown import markdown_table
-from attnlab.runs.report import how_much
-from attnlab.runs.rows import Kept
+from attnlab.runs.report import SoFar, document, grouped
 from attnlab.runs.units import duration, human
 from experiments.compare_lengths import report
-from experiments.compare_lengths.settings import Settings
 
 
 def by_target(results: Sequence[Result]) -> dict[str, list[Result]]:
     """The rows of each target, in order of first appearance."""
-    found: dict[str, list[Result]] = {}
-    for result in results:
-        found.setdefault(result.case.target or "", []).append(result)
-    return found
-
-
-def passes_of(results: Sequence[Result]) -> list[str]:
-    """The passes that occur in the rows: forward, forward + backward, training step."""
-    return [p for p in (*PASSES, TRAIN_STEP) if any(r.case.passes == p for r in results)]
+    return grouped(results, lambda result: result.case.target or "")
 
 
 def pass_title(case: Case) -> str:
@@ -59,18 +47,11 @@ def tables(results: Sequence[Result]) -> str:
     return "\n\n".join(parts)
 
 
-def markdown(kept: Sequence[Kept[Result]], *, planned: int) -> str:
-    """The whole report.
-
-    Args:
-      kept: rows, each with where it was measured.
-      planned: number of cases that the run has, done or not.
-    """
-    results = [one.row for one in kept]
-    state = how_much(len(results), planned, "cases")
+def markdown(told: SoFar[Result]) -> str:
+    """The whole report of a run as far as it is done."""
+    results = told.rows
     parts = ["# Memory on accelerators that are not here"]
-    asked = command("compare_lengths", Settings, kept[0].where.flags)
-    parts += [f"`{asked}`", f"{state} {_what(results)}"]
+    parts.append(f"{told.how_much('cases')} {_what(results)}")
     parts += ["## What fits", _FITS_NOTE, _fits(results)]
     parts += ["## Memory of one device", "![memory over n](memory.svg)", tables(results)]
     if any(r.sent for r in results):
@@ -86,8 +67,7 @@ def markdown(kept: Sequence[Kept[Result]], *, planned: int) -> str:
     if lost:
         parts += ["## Not compiled", lost]
     parts += ["## How it was found", _METHOD, _compiling(results)]
-    parts.append(provenance.table([one.where for one in kept]))
-    return "\n\n".join(parts) + "\n"
+    return document(*parts, told.missing, told.origin)
 
 
 def _what(results: Sequence[Result]) -> str:

@@ -5,13 +5,12 @@ import io
 from collections.abc import Callable, Iterable, Sequence
 
 from attnlab.bench import mechanisms, trends
-from attnlab.bench.case import PASS_TITLES, PASSES, SHORT, Result
+from attnlab.bench.case import PASS_TITLES, SHORT, Result, passes_of
 from attnlab.bench.roofline import PRODUCTS, Peak
 from attnlab.bench.tables import over_axis
-from attnlab.runs import provenance
 from attnlab.runs.markdown import markdown_table
-from attnlab.runs.report import how_much
-from attnlab.runs.rows import Kept
+from attnlab.runs.report import SoFar, document
+from attnlab.runs.rows import Where
 from attnlab.runs.units import duration, human
 
 COLUMNS = (
@@ -43,18 +42,16 @@ def _field(result: Result, name: str, extra: dict[str, float | int | None]) -> o
     return getattr(result, name) if hasattr(result, name) else getattr(result.case, name)
 
 
-def markdown(kept: Sequence[Kept[Result]], *, planned: int, shares: Sequence[str] = ()) -> str:
+def markdown(told: SoFar[Result], *, shares: Sequence[str] = ()) -> str:
     """The whole report.
 
     Args:
-      kept: rows, each with where it was measured.
-      planned: number of cases that the run has, done or not.
+      told: run as far as it is done.
       shares: section on the share of the machine's peak, from `shares.section`.
     """
-    done = [one.row for one in kept]
-    shown = [p for p in PASSES if any(r.case.passes == p for r in done)]
-    where = provenance.table([one.where for one in kept])
-    parts = ["# Attention over sequence length", summary(done, planned), where]
+    done = told.rows
+    shown = passes_of(done)
+    parts = ["# Attention over sequence length", summary(told)]
     for quantity in ("time", "memory"):
         parts.append(f"## {quantity.capitalize()}")
         parts.append(f"![{quantity} over length]({quantity}.svg)")
@@ -68,13 +65,13 @@ def markdown(kept: Sequence[Kept[Result]], *, planned: int, shares: Sequence[str
     parts += ["## Largest length that fits", _FITS_NOTE, _fits(done, shown)]
     parts += shares
     parts += ["## Cases without a result", missing(done)]
-    parts += ["## How it was measured", *filter(None, (method(done), _conditions(kept)))]
-    return "\n\n".join(parts) + "\n"
+    parts += ["## How it was measured", method(done), _conditions(told)]
+    return document(*parts, told.missing, told.origin)
 
 
-def summary(results: Sequence[Result], planned: int) -> str:
+def summary(told: SoFar[Result]) -> str:
     """What was measured, in words."""
-    state = how_much(len(results), planned, "cases")
+    results, state = told.rows, told.how_much("cases")
     case = results[0].case
     devices = sorted({r.case.devices for r in results})
     split = f", {case.shard} divided" if case.shard else ""
@@ -143,12 +140,16 @@ def _fits(results: Sequence[Result], shown: Sequence[str]) -> str:
     return markdown_table(["mechanism", "pass", "ran", "did not fit", "extrapolated"], rows)
 
 
-def _conditions(kept: Sequence[Kept[Result]]) -> str:
+def _conditions(told: SoFar[Result]) -> str:
     """What may have disturbed the times: other work on the machine, and cases that ran twice."""
-    parts, results = [], [one.row for one in kept]
+    parts, results = [], told.rows
     loads = [r.load for r in results if r.load is not None]
     if loads:
-        loaded = [f"{one.row.case} ({one.row.load:.1f})" for one in kept if _is_loaded(one)]
+        loaded = [
+            f"{r.case} ({r.load:.1f})"
+            for r, where in zip(results, told.wheres, strict=True)
+            if _is_loaded(r, where)
+        ]
         some = "; ".join(loaded) if len(loaded) < len(loads) else "all of them"
         parts.append(
             f"Load average before a case: {min(loads):.1f} to {max(loads):.1f}. Cases beside other "
@@ -167,10 +168,10 @@ def _conditions(kept: Sequence[Kept[Result]]) -> str:
     return "\n\n".join(parts)
 
 
-def _is_loaded(one: Kept[Result]) -> bool:
+def _is_loaded(result: Result, where: Where) -> bool:
     """Whether other work ran beside a case: the load was above the number of cores + 1."""
-    cpus = one.where.environment.get("cpus")
-    return one.row.load is not None and cpus is not None and one.row.load > cpus + 1
+    cpus = where.environment.get("cpus")
+    return result.load is not None and cpus is not None and result.load > cpus + 1
 
 
 def missing(results: Sequence[Result]) -> str:
@@ -239,10 +240,8 @@ def line(result: Result | Peak) -> str:
 def times(results: Sequence[Result]) -> str:
     """The tables of time alone, for the terminal."""
     parts = []
-    for passes in PASSES:
-        if any(r.case.passes == passes for r in results):
-            parts.append(f"{PASS_TITLES[passes]}, time so far:")
-            parts.append(over_axis(results, passes, "time"))
+    for passes in passes_of(results):
+        parts += [f"{PASS_TITLES[passes]}, time so far:", over_axis(results, passes, "time")]
     return "\n".join(parts)
 
 

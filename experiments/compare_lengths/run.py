@@ -4,7 +4,7 @@ import dataclasses
 import math
 import os
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, cast
 
 from attnlab.bench import memory, topology, trends
 from attnlab.bench.case import DERIVED, Case, Result
@@ -12,7 +12,8 @@ from attnlab.bench.roofline import Peak, Unit
 from attnlab.runs import loop, provenance
 from attnlab.runs.command_line import say
 from attnlab.runs.folder import Folder
-from attnlab.runs.rows import Kept, Rows
+from attnlab.runs.report import SoFar, so_far
+from attnlab.runs.rows import Rows
 from attnlab.runs.units import human
 from experiments.compare_lengths import (
     deviceless_figures,
@@ -94,12 +95,7 @@ class Comparison:
         )
 
     def _results(self) -> list[Result]:
-        return [one.row for one in self._kept()]
-
-    def _kept(self) -> list[Kept[Result]]:
-        return [
-            Kept(x.row, x.where) for x in self._rows.of(self.cases) if isinstance(x.row, Result)
-        ]
+        return [x.row for x in self._rows.of(self.cases) if isinstance(x.row, Result)]
 
     def _peaks(self) -> list[Peak]:
         return [x.row for x in self._rows.of(self.units) if isinstance(x.row, Peak)]
@@ -175,22 +171,23 @@ class Comparison:
         return found
 
     def _report(self) -> loop.Report:
-        kept = self._kept()
-        results = [one.row for one in kept]
+        items = {str(case): [case] for case in self.cases}
+        told = cast(SoFar[Result], so_far(self._rows, items, self._settings))
+        results = told.rows
         if any(r.status in LOST for r in results):  # else compilers wrote it, of no interest
             self._folder.note(self._runner.errors())
-        devices = " / ".join(sorted({provenance.name(one.where.environment) for one in kept}))
+        devices = " / ".join(sorted({provenance.name(where.environment) for where in told.wheres}))
         said = f"{self._tables_so_far()}\n\n{report.counted(results, len(self.cases))}"
         files = {"results.csv": report.csv_text(results)}
         if self._settings.target:
-            text = deviceless_report.markdown(kept, planned=len(self.cases))
+            text = deviceless_report.markdown(told)
             drawn = {"memory": deviceless_figures.draw(results)}
         elif self._over_devices:
-            text = scaling.markdown(kept, planned=len(self.cases))
+            text = scaling.markdown(told)
             drawn = {name: scaling.draw(results, name, devices) for name in ("time", "memory")}
         else:
             reached = shares.section(results, self._peaks())
-            text = report.markdown(kept, planned=len(self.cases), shares=reached)
+            text = report.markdown(told, shares=reached)
             drawn = {name: figures.draw(results, name, devices) for name in ("time", "memory")}
         return loop.Report(text, drawn, files, said)
 

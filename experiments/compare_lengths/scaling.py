@@ -10,32 +10,25 @@ from collections.abc import Mapping, Sequence
 
 from matplotlib.figure import Figure
 
-from attnlab.bench.case import PASS_TITLES, PASSES, Result
+from attnlab.bench.case import PASS_TITLES, Result, passes_of
 from attnlab.bench.panels import Panel
 from attnlab.bench.panels import draw as draw_panels
 from attnlab.bench.tables import over_axis
-from attnlab.runs import provenance
-from attnlab.runs.rows import Kept
+from attnlab.runs.report import SoFar, document
 from experiments.compare_lengths import report
 
 __all__ = ["by_kind", "draw", "markdown", "tables"]
 
 
-def markdown(kept: Sequence[Kept[Result]], *, planned: int) -> str:
-    """The whole report.
-
-    Args:
-      kept: rows, each with where it was measured.
-      planned: number of cases that the run has, done or not.
-    """
-    done = [one.row for one in kept]
-    where = provenance.table([one.where for one in kept])
-    parts = ["# Attention over devices", report.summary(done, planned), where]
+def markdown(told: SoFar[Result]) -> str:
+    """The whole report of a run as far as it is done."""
+    done = told.rows
+    parts = ["# Attention over devices", report.summary(told)]
     for quantity in ("time", "memory"):
         parts.append(f"## {quantity.capitalize()}")
         parts.append(f"![{quantity} over devices]({quantity}.svg)")
         for kind, rows in by_kind(done).items():
-            for passes in _passes(rows):
+            for passes in passes_of(rows):
                 title = f"{kind}, {PASS_TITLES[passes]}"
                 parts += [f"### {title}", over_axis(rows, passes, quantity)]
                 if quantity == "time":
@@ -43,14 +36,14 @@ def markdown(kept: Sequence[Kept[Result]], *, planned: int) -> str:
     parts += ["## How to read it", _NOTE]
     parts += ["## Cases without a result", report.missing(done)]
     parts += ["## How it was measured", report.method(done)]
-    return "\n\n".join(parts) + "\n"
+    return document(*parts, told.missing, told.origin)
 
 
 def tables(results: Sequence[Result]) -> str:
     """The tables of time alone, for the terminal."""
     parts = []
     for kind, rows in by_kind(results).items():
-        for passes in _passes(rows):
+        for passes in passes_of(rows):
             parts += [f"{kind}, {PASS_TITLES[passes]}, time so far:"]
             parts += [over_axis(rows, passes, "time")]
     return "\n".join(parts)
@@ -71,7 +64,7 @@ def draw(results: Sequence[Result], quantity: str, device: str) -> Figure | None
             for kind, rows in kinds.items()
             if (chosen := [r for r in rows if r.case.passes == passes])
         ]
-        for passes in _passes(results)
+        for passes in passes_of(results)
     ]
     case = results[0].case
     title = (
@@ -107,10 +100,6 @@ def _efficiency(results: Sequence[Result], passes: str) -> str:
         return f"{(base.median_seconds or 0) * work / (result.median_seconds * devices):.0%}"
 
     return over_axis(results, passes, cell)
-
-
-def _passes(results: Sequence[Result]) -> list[str]:
-    return [p for p in PASSES if any(r.case.passes == p for r in results)]
 
 
 _NOTE = (

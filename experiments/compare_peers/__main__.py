@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from attnlab.runs import command_line, loop, provenance
 from attnlab.runs.errors import Invalid
 from attnlab.runs.folder import Folder
+from attnlab.runs.report import so_far
 from attnlab.runs.rows import Rows
 from experiments import compare_peers
 from experiments.compare_peers import plan, report
@@ -37,20 +38,15 @@ def run(settings: Settings, folder: Folder) -> int:
         return [found.outcome]
 
     def reported() -> loop.Report:
-        kept = rows.of(pairs)
-        outcomes = [one.row for one in kept]
-        where = provenance.table([one.where for one in kept])
-        return loop.Report(
-            report.markdown(outcomes, planned=len(pairs), where=where),
-            said=report.tables(outcomes),
-        )
+        told = so_far(rows, {_title(pair): [pair] for pair in pairs}, settings)
+        return loop.Report(report.markdown(told), said=report.tables(told.rows))
 
     job = loop.Job(
         unit="pairs",
         measure=compared,
         lost=lambda pair, message: Outcome(pair, "failed", message),
         done=_done,
-        title=lambda pair: f"{pair.row}: {report.title(pair)}",
+        title=_title,
         line=lambda found: report.line(found[0]),
         report=reported,
     )
@@ -70,6 +66,10 @@ def require_packages(pairs: Sequence[Pair]) -> None:
             f"not installed: {', '.join(missing)}; they are in the extra compat, which "
             "`launch/local --extra=compat compare_peers` installs (or choose other --rows)"
         )
+
+
+def _title(pair: Pair) -> str:
+    return f"{pair.row}: {report.title(pair)}"
 
 
 def _done(outcome: Outcome) -> bool:

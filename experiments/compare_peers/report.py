@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 from attnlab.bench.case import PASS_TITLES, PASSES
 from attnlab.runs.markdown import markdown_table
+from attnlab.runs.report import SoFar, document, grouped
 from attnlab.runs.units import duration, human
 from experiments.compare_peers.pairs import CROSSOVER_BY, OURS, Outcome, Pair, crossover
 
@@ -62,29 +63,19 @@ def line(outcome: Outcome) -> str:
 def tables(outcomes: Sequence[Outcome]) -> str:
     """A table for each of --rows, and the crossovers."""
     parts = []
-    for row in dict.fromkeys(o.pair.row for o in outcomes):
-        chosen = [o for o in outcomes if o.pair.row == row]
-        body = [" | ".join(cells) for cells in map(_cells, chosen)]
-        rule = " | ".join(["---"] * 3 + ["--:"] * (len(_HEADER) - 3))
-        parts.append(f"## {row}\n")
-        parts += [f"| {text} |" for text in (" | ".join(_HEADER), rule, *body)]
+    for row, chosen in grouped(outcomes, lambda one: one.pair.row).items():
+        parts += [f"## {row}", markdown_table(_HEADER, [_cells(one) for one in chosen])]
         if row == "crossover":
-            parts += ["", *_crossovers(chosen)]
-        parts.append("")
-    return "\n".join(parts).rstrip()
+            parts += _crossovers(chosen)
+    return "\n\n".join(parts)
 
 
-def markdown(outcomes: Sequence[Outcome], *, planned: int, where: str) -> str:
-    """The whole report.
-
-    Args:
-      outcomes: outcomes so far.
-      planned: number of pairs that the run has, done or not.
-      where: table of the machines and revisions that the outcomes are from.
-    """
+def markdown(told: SoFar[Outcome]) -> str:
+    """The whole report of a run as far as it is done."""
+    outcomes = told.rows
     met = [m for o in outcomes for m in (o.time_met, o.memory_met) if m is not None]
     failed = sum(o.status != "ok" for o in outcomes)
-    summary = f"{len(outcomes)} of {planned} pairs; {sum(met)} of {len(met)} targets met" + (
+    summary = f"{len(outcomes)} of {told.planned} pairs; {sum(met)} of {len(met)} targets met" + (
         f"; {failed} pairs failed." if failed else "."
     )
     parts = ["# attnlab and its peers", summary, _CASES]
@@ -92,8 +83,7 @@ def markdown(outcomes: Sequence[Outcome], *, planned: int, where: str) -> str:
         header = ["work", "against", "pass", "of", "measured", "target", "met"]
         parts += ["## Targets", markdown_table(header, verdicts)]
     parts.append(tables(outcomes))
-    parts += ["## How it was measured", _METHOD, where]
-    return "\n\n".join(parts) + "\n"
+    return document(*parts, "## How it was measured", _METHOD, told.missing, told.origin)
 
 
 def _verdicts(outcomes: Sequence[Outcome]) -> list[list[str]]:
@@ -117,7 +107,7 @@ def _cells(outcome: Outcome) -> list[str]:
     pair = outcome.pair
     names = [_case(pair), _peer(pair), PASS_TITLES[pair.passes]]
     if outcome.status != "ok":
-        return [*names, f"{outcome.status}: {outcome.message}".replace("|", "\\|"), *[""] * 9]
+        return [*names, f"{outcome.status}: {outcome.message}", *[""] * 9]
     return [
         *names,
         duration(_median(outcome.ours_seconds)),
@@ -195,6 +185,6 @@ def _crossovers(outcomes: Sequence[Outcome]) -> list[str]:
         words = "is faster at no length" if start is None else f"is faster from n = {start} on"
         found.append(
             f"{PASS_TITLES[passes]}: LSH {words}; target: from n = {CROSSOVER_BY} or less: "
-            f"{_met(met)}.\n"
+            f"{_met(met)}."
         )
     return found

@@ -5,9 +5,10 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from attnlab.bench.case import DERIVED, Case, Result
-from attnlab.runs import command_line, hosts, loop, provenance
+from attnlab.runs import command_line, hosts, loop
 from attnlab.runs.errors import Invalid, Stopped
 from attnlab.runs.folder import Folder
+from attnlab.runs.report import so_far
 from attnlab.runs.rows import Rows
 from attnlab.runs.units import human
 from experiments import device_check
@@ -140,20 +141,17 @@ class _Session:
         return self._suspects
 
     def report(self) -> loop.Report:
-        members = [member for job in self.planned for member in job.members]
-        kept = self._rows.of(members)
-        rows = [one.row for one in kept]
-        checked = [row for row in rows if isinstance(row, Checked)]
-        timed = [row for row in rows if isinstance(row, Result)]
-        environment = self._device.environment
-        about: Any = dict(planned=len(members), environment=environment, settings=self._settings)
-        device = environment["device"]
+        items = {job.name: job.members for job in self.planned}
+        told = so_far(self._rows, items, self._settings)
+        timed, environment = report.programs_of(told.rows), self._device.environment
+        drawn = {
+            quantity: report.figure(timed, quantity, environment["device"])
+            for quantity in ("time", "memory")
+        }
         return loop.Report(
-            report.markdown(
-                checked, timed, where=provenance.table([one.where for one in kept]), **about
-            ),
-            {quantity: report.figure(timed, quantity, device) for quantity in ("time", "memory")},
-            said=report.summary(checked, timed, **about),
+            report.markdown(told, environment, self._settings),
+            drawn,
+            said=report.summary(told, environment, self._settings),
         )
 
     def _seconds_left(self) -> float:

@@ -7,10 +7,10 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from attnlab.bench import panels, tables
-from attnlab.bench.case import PASS_TITLES, PASSES, SHORT, Case, Result
+from attnlab.bench.case import PASS_TITLES, PASSES, SHORT, Case, Result, passes_of
 from attnlab.bench.panels import Panel
 from attnlab.runs.markdown import markdown_table
-from attnlab.runs.report import how_much
+from attnlab.runs.report import SoFar, document
 from attnlab.runs.units import duration, human
 from experiments.device_check import targets
 from experiments.device_check.cases import CHECKED, Checked
@@ -20,45 +20,29 @@ from experiments.device_check.settings import Settings
 from experiments.device_check.turns import REFUSED
 
 
-def markdown(
-    checked: Sequence[Checked],
-    timed: Sequence[Result],
-    *,
-    planned: int,
-    environment: dict[str, Any],
-    settings: Settings,
-    where: str,
-) -> str:
+def markdown(told: SoFar[Row], environment: dict[str, Any], settings: Settings) -> str:
     """The whole report.
 
     Args:
-      checked: rows of the checks.
-      timed: rows of the programs.
-      planned: number of rows of the whole run.
+      told: run as far as it is done.
       environment: description of the machine, as the worker gives it.
-      settings: the flags of the run.
-      where: table of the machines and revisions that the rows are from.
+      settings: settings of the run.
     """
-    parts = ["# Device check", how_much(len(checked) + len(timed), planned, "rows")]
+    checked, timed = checks_of(told.rows), programs_of(told.rows)
+    parts = ["# Device check", told.how_much("rows")]
     parts += ["## Targets", _TARGETS, verdicts(timed, environment, settings)]
     if checked:
         parts += ["## Correctness", _CORRECTNESS, _matrix(checked), *_failures(checked)]
         parts += ["### What refused", _refusals(checked)]
     if timed:
         parts += _speed(timed, environment, settings)
-    return "\n\n".join([*parts, "## Where it was measured", where]) + "\n"
+    return document(*parts, told.missing, told.origin)
 
 
-def summary(
-    checked: Sequence[Checked],
-    timed: Sequence[Result],
-    *,
-    planned: int,
-    environment: dict[str, Any],
-    settings: Settings,
-) -> str:
+def summary(told: SoFar[Row], environment: dict[str, Any], settings: Settings) -> str:
     """The text that the terminal shows at the end."""
-    parts = [f"{len(checked) + len(timed)} of {planned} rows"]
+    checked, timed = checks_of(told.rows), programs_of(told.rows)
+    parts = [f"{len(told.rows)} of {told.planned} rows"]
     if checked:
         parts.append(f"correctness: {_counted(row.status for row in checked)}")
     if timed:
@@ -66,9 +50,19 @@ def summary(
     return "\n".join(parts)
 
 
+def checks_of(rows: Sequence[Row]) -> list[Checked]:
+    """The rows of the checks."""
+    return [row for row in rows if isinstance(row, Checked)]
+
+
+def programs_of(rows: Sequence[Row]) -> list[Result]:
+    """The rows of the programs that are timed."""
+    return [row for row in rows if isinstance(row, Result)]
+
+
 def figure(timed: Sequence[Result], quantity: str, device: str) -> Figure | None:
     """Time or memory over length, a panel a pass, or None where there is nothing to draw."""
-    rows = over_axiss(timed)
+    rows = comparable(timed)
     if not rows:
         return None
     case = rows[0].case
@@ -99,11 +93,10 @@ def line(done: Sequence[Row], *, wanted: int, waiting: int) -> str:
       waiting: number of members that wait until all other jobs are done.
     """
     words = []
-    for row in done:
-        if isinstance(row, Result):
-            found = _refused(row) or SHORT.get(row.status, "")
-            words.append(f"{_label(row.case)} {found or duration(row.median_seconds)}")
-    checked = [row for row in done if isinstance(row, Checked)]
+    for row in programs_of(done):
+        found = _refused(row) or SHORT.get(row.status, "")
+        words.append(f"{_label(row.case)} {found or duration(row.median_seconds)}")
+    checked = checks_of(done)
     if checked:
         words.append(_counted(row.status for row in checked))
     if len(done) < wanted:
@@ -165,15 +158,14 @@ def _refusals(checked: Sequence[Checked]) -> str:
 
 
 def _speed(timed: Sequence[Result], environment: dict[str, Any], settings: Settings) -> list[str]:
-    over_axis = over_axiss(timed)
+    rows = comparable(timed)
     platform = str(environment.get("platform"))
     parts = ["## Speed", _SPEED.format(tokens=settings.tokens, flash=flash_name(platform))]
-    shown = [p for p in PASSES if any(r.case.passes == p for r in over_axis)]
     for quantity in ("time", "memory"):
         parts.append(f"![{quantity} over length]({quantity}.svg)")
-        for passes in shown:
+        for passes in passes_of(rows):
             parts.append(f"### {quantity.capitalize()}, {PASS_TITLES[passes]}")
-            parts.append(tables.over_axis(over_axis, passes, quantity))
+            parts.append(tables.over_axis(rows, passes, quantity))
     parts += ["### LSH against flash", _against_flash(timed)]
     parts += ["### Rounds of LSH", _rounds(timed)]
     parts += ["### Additive attention against tanh", *_tanh(timed)]
@@ -193,7 +185,7 @@ def _speed(timed: Sequence[Result], environment: dict[str, Any], settings: Setti
     return parts
 
 
-def over_axiss(timed: Iterable[Result]) -> list[Result]:
+def comparable(timed: Iterable[Result]) -> list[Result]:
     """The rows for tables and figures over length, without refusals and other numbers of rounds."""
     return [
         r

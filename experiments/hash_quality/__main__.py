@@ -64,7 +64,7 @@ def run(settings: Settings, folder: Folder) -> int:
         told = so_far(rows, {one.title(): [(one, n) for n in rounds] for one in lines}, settings)
         name = rows.of(keys)[0].where.environment["input"]["name"]
         return loop.Report(
-            report.markdown(told, settings, text=name, planned=len(keys)),
+            report.markdown(told, settings, text=name),
             figures.draw(told.rows, settings),
             said=f"{report.table(told.rows)}\n\n{report.answer(told.rows, settings)}",
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from attnlab.runs.markdown import markdown_table
-from attnlab.runs.report import SoFar, document, how_much
+from attnlab.runs.report import SoFar, document
 from experiments.hash_quality.lines import Line, Row, by_line, rounds_needed
 from experiments.hash_quality.settings import Settings
 
@@ -75,20 +75,19 @@ def line(rows: Sequence[Row]) -> str:
     return "mass " + ", ".join(f"{row.means['captured_mass']:.3f}" for row in rows)
 
 
-def markdown(told: SoFar[Row], settings: Settings, *, text: str, planned: int) -> str:
+def markdown(told: SoFar[Row], settings: Settings, *, text: str) -> str:
     """The whole report.
 
     Args:
       told: run as far as it is done.
       settings: settings of the run.
       text: name of the text.
-      planned: number of rows that the run has, done or not.
     """
     rows = told.rows
     return document(
         "# How many hash rounds does LSH attention need?",
         f"**{answer(rows, settings)}**",
-        f"{how_much(len(rows), planned, 'rows')} {_model(rows, settings, text)}",
+        f"{told.how_much('rows')} {_model(rows, settings, text)}",
         "![mass, recall and error over rounds](quality.svg)",
         _LEGEND,
         "## Rounds that are enough",

@@ -7,6 +7,7 @@ import os
 
 from attnlab.runs import command_line, loop, provenance
 from attnlab.runs.folder import Folder
+from attnlab.runs.report import so_far
 from attnlab.runs.rows import Rows
 from experiments import host_speed
 from experiments.host_speed import report
@@ -45,15 +46,8 @@ def run(settings: Settings, folder: Folder) -> int:
         return [dataclasses.replace(row, load=load)]
 
     def reported() -> loop.Report:
-        kept = rows.of(items)
-        found = [one.row for one in kept]
-        text = report.markdown(
-            found,
-            settings,
-            command=command_line.command("host_speed", Settings, settings.as_json()),
-            where=provenance.table([one.where for one in kept]),
-        )
-        return loop.Report(text, said=report.tables(found))
+        told = so_far(rows, {_title(item): [item] for item in items}, settings)
+        return loop.Report(report.markdown(told, settings), said=report.tables(told.rows))
 
     job = loop.Job(unit="measurements", measure=measure, title=_title, report=reported)
     return loop.run(job, items, folder, rows, where=rows.environment["device"])

@@ -6,6 +6,7 @@ import statistics
 from collections.abc import Sequence
 
 from attnlab.runs.markdown import markdown_table
+from attnlab.runs.report import SoFar, document
 from attnlab.runs.units import duration
 from experiments.host_speed.measure import MAX_LENGTH, Checkpoint, Encoding
 from experiments.host_speed.settings import Settings
@@ -13,35 +14,24 @@ from experiments.host_speed.settings import Settings
 __all__ = ["markdown", "tables"]
 
 
-def markdown(
-    rows: Sequence[Encoding | Checkpoint], settings: Settings, *, command: str, where: str
-) -> str:
-    """The whole report.
-
-    Args:
-      rows: rows so far.
-      settings: settings of the run.
-      command: command line that gives this report again.
-      where: table of the machines and revisions that the rows are from.
-    """
+def markdown(told: SoFar[Encoding | Checkpoint], settings: Settings) -> str:
+    """The whole report of a run as far as it is done, with its settings."""
     text = (
         f"sentence pairs, a joint SentencePiece vocabulary of {settings.vocab_size:,}"
         if settings.data_files
         else "dates, byte by byte"
     )
-    parts = [
+    return document(
         "# What a host gives its accelerators",
-        f"    {command}",
-        tables(rows),
+        tables(told.rows),
         f"Pairs: {text}, at most {MAX_LENGTH} tokens, batches of {settings.batch_size} sorted by "
         "length, each pair once, nothing else running but the loop that takes the batches. "
         f"Checkpoints: random float32 numbers, {settings.repeats} times, medians; written until "
         "they are on the disk, read after the system was told to forget them. The load is how many "
         "processes wanted a core over the minute before, on average.",
-        "## Where",
-        where,
-    ]
-    return "\n\n".join(parts) + "\n"
+        told.missing,
+        told.origin,
+    )
 
 
 def tables(rows: Sequence[Encoding | Checkpoint]) -> str:

@@ -2,9 +2,10 @@
 
 from attnlab.bench import environment, inputs
 from attnlab.bench.case import PASS_TITLES, Case
-from attnlab.runs import command_line, loop, provenance
+from attnlab.runs import command_line, loop
 from attnlab.runs.errors import Invalid
 from attnlab.runs.folder import Folder
+from attnlab.runs.report import so_far
 from attnlab.runs.rows import Rows
 from experiments import profile_lsh
 from experiments.profile_lsh import figure, report
@@ -37,13 +38,9 @@ def run(settings: Settings, folder: Folder) -> int:
         return Profile(case, num_buckets_of(case, settings.num_buckets), "failed", message)
 
     def reported() -> loop.Report:
-        kept = rows.of(cases)
-        profiles = [one.row for one in kept]
-        where = provenance.table([one.where for one in kept])
+        told = so_far(rows, {_title(case): [case] for case in cases}, settings)
         return loop.Report(
-            report.markdown(profiles, planned=len(cases), where=where),
-            {"shares": figure.draw(profiles)},
-            said=report.tables(profiles),
+            report.markdown(told), {"shares": figure.draw(told.rows)}, said=report.tables(told.rows)
         )
 
     job = loop.Job(
@@ -51,11 +48,15 @@ def run(settings: Settings, folder: Folder) -> int:
         measure=measure,
         lost=lost,
         done=lambda row: row.status != "failed",
-        title=lambda case: f"n = {case.length}, {PASS_TITLES[case.passes]}",
+        title=_title,
         line=lambda found: report.line(found[0]),
         report=reported,
     )
     return loop.run(job, cases, folder, rows, where=rows.environment["device"])
+
+
+def _title(case: Case) -> str:
+    return f"n = {case.length}, {PASS_TITLES[case.passes]}"
 
 
 def _check(cases: list[Case], settings: Settings) -> None:

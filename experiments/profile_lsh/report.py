@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from attnlab.bench.case import PASS_TITLES, PASSES
 from attnlab.runs.markdown import markdown_table
-from attnlab.runs.report import how_much
+from attnlab.runs.report import SoFar, document
 from attnlab.runs.units import duration
 from experiments.profile_lsh.profile import Profile
 from experiments.profile_lsh.stages import STAGES
@@ -48,16 +48,10 @@ def tables(profiles: Sequence[Profile]) -> str:
     return "\n\n".join(parts)
 
 
-def markdown(profiles: Sequence[Profile], *, planned: int, where: str) -> str:
-    """The whole report.
-
-    Args:
-      profiles: rows so far.
-      planned: number of cases that the run has, done or not.
-      where: table of the machines and revisions that the rows are from.
-    """
-    state = how_much(len(profiles), planned, "cases")
-    parts = ["# Where the time of LSH attention goes", state, _what(profiles)]
+def markdown(told: SoFar[Profile]) -> str:
+    """The whole report of a run as far as it is done."""
+    profiles = told.rows
+    parts = ["# Where the time of LSH attention goes", told.how_much("cases"), _what(profiles)]
     if any(profile.status == "ok" for profile in profiles):
         parts.append("![shares over length](shares.svg)")
     parts.append(tables(profiles))
@@ -67,7 +61,7 @@ def markdown(profiles: Sequence[Profile], *, planned: int, where: str) -> str:
                 f"## Largest instructions: {PASS_TITLES[passes]}, n = {measured[-1].case.length}"
             )
             parts += [title, _largest(measured[-1])]
-    return "\n\n".join([*parts, "## How it was measured", _METHOD, where]) + "\n"
+    return document(*parts, "## How it was measured", _METHOD, told.missing, told.origin)
 
 
 def chosen(profiles: Sequence[Profile], passes: str) -> list[Profile]:

@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 
 from attnlab.bench.case import PASSES, Case, Result
-from attnlab.runs.rows import Kept, Where
+from attnlab.runs.report import SoFar
+from attnlab.runs.rows import Where
 
 GIB = 2**30
 ENVIRONMENT = {
@@ -70,7 +71,15 @@ def run() -> list[Result]:
     return rows
 
 
-def kept(results: Sequence, **where) -> list[Kept]:
-    """Rows with where they come from."""
-    known = {"environment": ENVIRONMENT, "time": "2026-11-20T10:00:00+00:00"}
-    return [Kept(result, Where(**known | where)) for result in results]
+def told(results: Sequence, **fields) -> SoFar:
+    """A run with these rows, all of them unless `fields` say otherwise."""
+    where = Where(ENVIRONMENT, {}, "2026-11-20T10:00:00+00:00")
+    return SoFar(
+        **dict(
+            rows=results,
+            planned=len(results),
+            command="launch/local compare_lengths",
+            wheres=[where] * len(results),
+        )
+        | fields
+    )

@@ -4,11 +4,9 @@ import dataclasses
 
 from attnlab.bench.case import Operations, Sent
 from experiments.compare_lengths import deviceless_figures, deviceless_report
-from experiments.compare_lengths.settings import FOR_TARGETS, Settings
 from tests.bench import rows
 
 LIMIT = {"v5e": 15.75 * rows.GIB, "h100": 59.3 * rows.GIB}
-FLAGS = Settings(dtype="bfloat16", **FOR_TARGETS).as_json() | {"target": ["v5e", "h100"]}
 
 
 def run(**fields):
@@ -37,8 +35,8 @@ def run(**fields):
 
 def test_the_report_says_what_fits_and_no_times():
     results = run()
-    text = deviceless_report.markdown(rows.kept(results, flags=FLAGS), planned=len(results))
-    assert "launch/local compare_lengths --dtype=bfloat16 --target=v5e,h100`" in text
+    text = deviceless_report.markdown(rows.told(results))
+    assert "## Where\n\n    launch/local compare_lengths\n\n" in text
     squeezed = " ".join(text.split())
     assert "| v5e | dot (dense) | forward | 8192: 8.00 GiB | 16384: 32.0 GiB |" in squeezed
     assert "**h100, forward + backward**" in text and "75% of 79.1 GiB" in text
@@ -50,7 +48,7 @@ def test_what_did_not_compile_and_what_was_compiled_otherwise_are_said():
     first, second, *rest = run()
     first = dataclasses.replace(first, status="failed", message="Mosaic: no such layout")
     second = dataclasses.replace(second, message="compiled blockwise")
-    text = deviceless_report.markdown(rows.kept([first, second, *rest], flags=FLAGS), planned=1)
+    text = deviceless_report.markdown(rows.told([first, second, *rest]))
     assert "## Not compiled" in text and "Mosaic: no such layout" in text
     assert "- compiled blockwise: additive on v5e" in text
 
@@ -90,7 +88,7 @@ def over_depth():
 
 def test_rows_of_several_depths_are_shown_over_depth():
     results = over_depth()
-    text = deviceless_report.markdown(rows.kept(results, flags=FLAGS), planned=len(results))
+    text = deviceless_report.markdown(rows.told(results))
     squeezed = " ".join(text.split())
     assert "language_model: 2, 6, 12, 24 layers" in squeezed
     assert "| layers | multi_head | reformer |" in squeezed
@@ -120,7 +118,7 @@ def over_batch():
 
 
 def test_rows_of_several_devices_say_what_they_send():
-    text = deviceless_report.markdown(rows.kept(over_batch(), flags=FLAGS), planned=2)
+    text = deviceless_report.markdown(rows.told(over_batch()))
     squeezed = " ".join(text.split())
     assert "| 64 | 7.45 GiB, 2.79 GiB between hosts |" in squeezed
     assert "60.0 ms hosts" in squeezed and "| batch | lsh |" in squeezed  # 3 GB by 50 GB/s
@@ -130,7 +128,7 @@ def test_rows_of_several_devices_say_what_they_send():
     assert fits in squeezed
     (axes,) = deviceless_figures.draw(over_batch()).axes
     assert axes.get_xlabel() == "sequences b"
-    alone = deviceless_report.markdown(rows.kept(run(), flags=FLAGS), planned=2)
+    alone = deviceless_report.markdown(rows.told(run()))
     assert "## Bytes over the network" not in alone and "450 GB/s" not in alone
 
 
@@ -138,7 +136,7 @@ def test_a_training_step_is_called_by_its_model():
     fields = dict(passes="train_step", program="bert", num_layers=2, vocab_size=99, shard="batch")
     results = [r for r in run() if r.case.passes == "forward"]
     results = [dataclasses.replace(r, case=dataclasses.replace(r.case, **fields)) for r in results]
-    text = deviceless_report.markdown(rows.kept(results, flags=FLAGS), planned=len(results))
+    text = deviceless_report.markdown(rows.told(results))
     assert "training step of bert" in text and "2 layers of model width 512" in text
     assert "Split by batch" in text
     (first, _) = deviceless_figures.draw(results).axes
@@ -149,15 +147,13 @@ def test_the_least_times_are_lower_bounds_by_published_peaks():
     """197 TFLOP/s and 819 GB/s of a v5e; an H100 computes 16 functions a clock in each of 132."""
     operations = Operations(197e9, {"exp": 16 * 132 * 1.98e9 / 100})
     results = run(operations=operations, operations_of="", argument_bytes=8190000, output_bytes=0)
-    text = deviceless_report.markdown(rows.kept(results, flags=FLAGS), planned=len(results))
+    text = deviceless_report.markdown(rows.told(results))
     least = text.split("## Least times")[1].split("## Targets")[0]
     assert "**v5e, forward, at least**" in least and "A lower bound, not a forecast" in least
     v5e, h100 = least.split("**h100, forward, at least**")
     assert "1.00 ms products" in v5e and "10.0 ms functions" in h100
     assert "functions" not in v5e.split("**v5e, forward")[1]
     moved = run(operations=operations, argument_bytes=2 * 8190000000, output_bytes=0)
-    text = deviceless_report.markdown(rows.kept(moved, flags=FLAGS), planned=len(moved))
+    text = deviceless_report.markdown(rows.told(moved))
     assert "20.0 ms memory" in text
-    assert "## Least times" not in deviceless_report.markdown(
-        rows.kept(run(), flags=FLAGS), planned=len(results)
-    )
+    assert "## Least times" not in deviceless_report.markdown(rows.told(run()))

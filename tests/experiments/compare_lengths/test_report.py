@@ -23,7 +23,7 @@ def test_memory_marks_the_high_water_mark_where_that_is_more():
 
 
 def test_report_has_every_section():
-    text = report.markdown(rows.kept(rows.run()), planned=48)
+    text = report.markdown(rows.told(rows.run()))
     assert "48 cases." in text and "Abacus 9000" in text and "0123456789ab" in text
     assert "**lsh** is faster than **dot** from n = 4096" in text
     assert "**dot** takes less memory than" not in text  # it does at every length
@@ -34,33 +34,29 @@ def test_report_has_every_section():
 
 
 def test_report_holds_the_shares_of_the_peak():
-    text = report.markdown(
-        rows.kept(rows.run()), planned=48, shares=["## Share of the peak", "23%"]
-    )
+    text = report.markdown(rows.told(rows.run()), shares=["## Share of the peak", "23%"])
     assert "## Share of the peak\n\n23%\n\n## Cases without a result" in text
 
 
 def test_report_compares_the_devices_own_peak_where_there_is_one():
     row = rows.row("dot", 2048, resident_peak_bytes=None, device_peak_bytes=2**25)
-    text = report.markdown(rows.kept([row]), planned=1)
+    text = report.markdown(rows.told([row]))
     assert "allocator's peak was 2.00 to 2.00 times" in text and "high-water mark was" not in text
 
 
 def test_report_of_an_unfinished_run_says_so():
-    assert "2 of 48 cases: cut short." in report.markdown(rows.kept(rows.run()[:2]), planned=48)
+    assert "2 of 48 cases: cut short." in report.markdown(rows.told(rows.run()[:2], planned=48))
 
 
 def test_report_says_where_the_text_began_again():
     text = report.markdown(
-        rows.kept([rows.row("dot", 512), rows.row("dot", 4096, input_cycled=True)]), planned=2
+        rows.told([rows.row("dot", 512), rows.row("dot", 4096, input_cycled=True)])
     )
     assert "for n = 4096: there it begins again" in text
 
 
 def test_a_pipe_in_a_message_does_not_break_the_table():
-    text = report.markdown(
-        rows.kept([rows.row("dot", 512, status="failed", message="a | b\nc")]), planned=1
-    )
+    text = report.markdown(rows.told([rows.row("dot", 512, status="failed", message="a | b\nc")]))
     assert "a \\| b c |" in text
 
 
@@ -80,7 +76,7 @@ def test_figures_of_nothing_are_not_drawn():
 
 def test_load_and_repeated_cases_are_said():
     first = rows.row("dot", 512, load=9.0, other_seconds=0.8)
-    text = report.markdown(rows.kept([first, rows.row("dot", 1024, load=0.5)]), planned=2)
+    text = report.markdown(rows.told([first, rows.row("dot", 1024, load=0.5)]))
     assert "0.5 to 9.0" in text and "dot, n = 512, forward (9.0)." in text
     assert "dot, n = 512, forward: 5.00 ms, the other time 800 ms" in text
 
@@ -91,9 +87,5 @@ def test_one_sample_has_no_spread():
 
 
 def test_what_a_module_does_less_of_is_said():
-    assert "`lsh` shares one projection" in report.markdown(
-        rows.kept([rows.row("lsh", 512)]), planned=1
-    )
-    assert "shares one projection" not in report.markdown(
-        rows.kept([rows.row("dot", 512)]), planned=1
-    )
+    assert "`lsh` shares one projection" in report.markdown(rows.told([rows.row("lsh", 512)]))
+    assert "shares one projection" not in report.markdown(rows.told([rows.row("dot", 512)]))

@@ -30,7 +30,7 @@ def test_strong_and_weak_scaling_share_the_fewest_devices(results):
 
 
 def test_the_report_says_what_share_of_the_devices_work_counts(results):
-    text = scaling.markdown(rows.kept(results), planned=9)
+    text = scaling.markdown(rows.told(results, planned=9))
     strong = text.partition("#### strong scaling, forward: efficiency")[2].partition("###")[0]
     weak = text.partition("#### weak scaling, forward: efficiency")[2].partition("##")[0]
     assert cells(strong)[0] == ["devices", "dot"]

@@ -15,6 +15,7 @@ import pytest
 from attnlab.bench import workers
 from attnlab.bench.case import PASSES, Case
 from attnlab.runs.flags import structured
+from attnlab.runs.report import SoFar
 from experiments.compare_peers import __main__ as compare_peers
 from experiments.compare_peers import measure as side_by_side
 from experiments.compare_peers import pairs, plan, report
@@ -271,11 +272,12 @@ def test_report_says_target_and_whether_it_is_met():
     good = lsh_outcome(4096, 1.0, 8.0, most_time=1 / 6)
     bad = lsh_outcome(2048, 1.0, 1.0, most_time=0.9)
     failed = Outcome(good.pair, "failed", "a | b")
-    text = report.markdown([good, bad, failed], planned=4, where="where")
+    told = SoFar([good, bad, failed], planned=4, command="launch/local compare_peers")
+    text = "\n".join(" ".join(line.split()) for line in report.markdown(told).splitlines())
     assert "3 of 4 pairs; 1 of 2 targets met; 1 pairs failed." in text
     assert "| 8× faster (8 to 8; 2) | ≥ 6× faster | met |" in text
     assert "| 1× the time (1 to 1; 2) | ≤ 0.9× the time | NOT MET |" in text
-    assert "failed: a \\| b" in text and text.endswith("\n\nwhere\n")
+    assert "failed: a \\| b" in text and "\n\nlaunch/local compare_peers\n" in text
     header, _, *targets = [x for x in text.split("## ")[1].splitlines() if x.startswith("|")]
     assert [x.split(" | ")[0].split(", ")[0] for x in targets] == [
         "| lsh n = 2048",

@@ -11,6 +11,8 @@ import pytest
 from attnlab.bench import inputs
 from attnlab.bench.case import Case, Result
 from attnlab.runs import figure_files
+from attnlab.runs.report import SoFar
+from attnlab.runs.rows import Where
 from experiments.device_check import compiler, report, targets, turns
 from experiments.device_check.cases import Check, Checked
 from experiments.device_check.functions import build, flash, tanh_case, tanh_evaluations
@@ -181,19 +183,14 @@ def test_the_report_shows_what_failed_and_what_refused():
         Checked(Check("dot", "full", "pallas", "float32"), "fail", "d_q: 7", {"d_q": 7.0}),
     ]
     timed = results() + [row("lsh", 65536, 5.0, num_hashes=1)]
-    text = report.markdown(
-        checked,
-        timed,
-        planned=99,
-        environment={"device": "NVIDIA H200"},
-        settings=Settings(),
-        where="on an H200",
-    )
+    environment = {"device": "NVIDIA H200"}
+    told = SoFar(checked + timed, ["x"], planned=99, command="c", wheres=[Where(environment)])
+    text = report.markdown(told, environment, Settings())
     for part in ("of 99 rows: cut short", "half precision only", "What failed", "d_q: 7", " met |"):
         assert part in text, part
     assert "1e+12 evaluations/s in bfloat16" in text
     assert "24×" in text  # one round against flash at the longest length
-    assert text.endswith("on an H200\n")
+    assert "Not done yet: x." in text and "| NVIDIA H200 |" in text.split("## Where")[1]
 
 
 def test_the_figures_show_flash_beside_the_others(tmp_path):

@@ -187,7 +187,7 @@ MORE = [
 
 
 def test_the_report_has_a_table_for_all_that_was_measured():
-    told = SoFar([*rows(BITS, MICROS), *MORE], list("abcdefgh"), where="| |")
+    told = SoFar([*rows(BITS, MICROS), *MORE], list("abcdefgh"))
     text = report.markdown(told, SETTINGS, "a text")
     cells = [
         [cell.strip() for cell in line.split("|")[1:-1]]

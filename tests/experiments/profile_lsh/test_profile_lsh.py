@@ -9,13 +9,14 @@ import pytest
 
 from attnlab.bench import inputs, mechanisms
 from attnlab.bench.case import PASSES, Case
-from attnlab.runs import provenance
 from attnlab.runs.folder import Folder
-from attnlab.runs.rows import Rows
+from attnlab.runs.report import SoFar, so_far
+from attnlab.runs.rows import Rows, Where
 from experiments.profile_lsh import __main__ as profile_lsh
 from experiments.profile_lsh import figure, report
 from experiments.profile_lsh import profile as profile_module
 from experiments.profile_lsh.profile import Profile, num_buckets_of, profile
+from experiments.profile_lsh.settings import Settings
 from experiments.profile_lsh.stages import STAGES, instructions
 from experiments.profile_lsh.trace import Span
 
@@ -156,7 +157,8 @@ def test_table_has_a_line_a_length_and_a_column_a_stage():
     assert [line[0] for line in cells[2:]] == ["2048", "4096", "8192"]
     assert cells[2][1:5] == ["22.0 ms", "25.0 ms", "1.00 ms 4.8%", "2.00 ms 9.5%"]
     assert cells[3][1] == "gone"
-    text = report.markdown(rows, planned=4, where="| Abacus 9000 |")
+    where = Where({"device": "Abacus 9000"})
+    text = report.markdown(SoFar(rows, planned=4, wheres=[where] * 4))
     assert "Abacus 9000" in text and "## Forward + backward" in text and "lsh_attend/dot" in text
     assert "64 at n = 2048, 64 at n = 4096" in text
 
@@ -172,8 +174,8 @@ def test_figure_has_a_bar_a_length_and_its_shares():
 
 
 def test_the_kept_report_is_that_of_its_rows():
-    rows = Rows(Folder.kept("profile_lsh", RESULTS), lambda row: row.case, [Profile])
-    kept = list(rows.kept.values())
-    where = provenance.table([one.where for one in kept])
-    text = report.markdown([one.row for one in kept], planned=len(kept), where=where)
-    assert text == (RESULTS / "report.md").read_text()
+    folder = Folder.kept("profile_lsh", RESULTS)
+    rows = Rows(folder, lambda row: row.case, [Profile])
+    settings = Settings.from_json(folder.settings)
+    told = so_far(rows, {str(case): [case] for case in settings.cases()}, settings)
+    assert report.markdown(told) == (RESULTS / "report.md").read_text()

@@ -3,10 +3,11 @@
 import pytest
 
 from attnlab.runs.report import SoFar
+from attnlab.runs.rows import Where
 from attnlab.training.bleu import Bleu
 from experiments.translate.table import Row, markdown
 
-WHERE = "| device | a processor |"
+WHERE = Where({"device": "a processor"})
 
 
 def bleu(score):
@@ -14,7 +15,7 @@ def bleu(score):
 
 
 def report(rows, **changed):
-    told = SoFar(rows, command="launch/local x", where=WHERE)
+    told = SoFar(rows, command="launch/local x", wheres=[WHERE])
     return markdown(told, task="A task.", **changed)
 
 
@@ -69,7 +70,8 @@ def test_several_seeds_are_shown_one_by_one_and_as_their_mean():
 
 def test_where_it_was_measured_and_how_to_do_it_again():
     text = report(ROWS, figures={"length.svg": "BLEU by length"}, notes=["A note."])
-    assert text.endswith("## Where\n\n    launch/local x\n\n| device | a processor |\n")
+    assert "## Where\n\n    launch/local x\n\n" in text
+    assert cells(text, "device") == [["device", "a processor"]]
     assert "![BLEU by length](length.svg)" in text and "\n\nA note.\n\n" in text
 
 
