@@ -7,8 +7,10 @@
 the data is read, by the number of the example in the endless order, so that they differ from epoch
 to epoch and neither a resumed run nor another number of processes changes them.
 
-Beside the released code: documents need not be long (a chunk is at least two lines), every pair is
-as long as it can be, and a random word is any id but PAD, which here says where a row ends.
+Beside the released code: documents need not be long (a chunk is at least two lines). A segment of
+another document begins at a random line from which as much text follows as the true segment has,
+so that lengths do not tell whether it follows. A random word is any id but PAD, which here says
+where a row ends.
 """
 
 from __future__ import annotations
@@ -51,7 +53,7 @@ class Masking:
       share: part of all tokens that is to be predicted.
 
     Raises:
-      ValueError: the percents do not make 100.
+      ValueError: the percents do not make 100, or the share is not in (0, 1].
     """
 
     mask: int = 80
@@ -65,6 +67,7 @@ class Masking:
             sum(percents) == 100 and min(percents) >= 0,
             f"mask, same and random must be percents that make 100; got {percents}",
         )
+        require(0 < self.share <= 1, f"share must be in (0, 1]; got {self.share}")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,6 +83,7 @@ class MaskedPairs:
         masking's share.
 
     Raises:
+      ValueError: max_length is less than 5, or max_predictions less than 1.
       Invalid: there are fewer than two documents, or none of two lines.
     """
 
@@ -91,6 +95,10 @@ class MaskedPairs:
 
     def __post_init__(self) -> None:
         require(self.max_length >= 5, f"a pair has 5 tokens at least; got {self.max_length}")
+        most = self.max_predictions
+        require(
+            most is None or most >= 1, f"max_predictions must be at least 1, or None; got {most}"
+        )
         if len(self.documents) < 2 or not self.chunks:
             raise Invalid(
                 f"pre-training needs two documents and one of two lines; got {len(self.documents)} "
@@ -105,19 +113,29 @@ class MaskedPairs:
 
     @functools.cached_property
     def chunks(self) -> list[tuple[int, int, int]]:
-        """(document, first line, line behind the last): two lines at least, else as fit a row."""
+        """(document, first line, line behind the last): two lines at least, and as fill a row."""
         found = []
         for number, lines in enumerate(self.documents):
             start = length = 0
-            for i, line in enumerate(lines):
-                full = length + len(line) > self.max_length - 3
-                if full and i - start >= 2 and i < len(lines) - 1:  # two lines on either side
-                    found.append((number, start, i))
-                    start, length = i, 0
+            for end, line in enumerate(lines, 1):
                 length += len(line)
+                full = length >= self.max_length - 3
+                if full and end - start >= 2 and len(lines) - end >= 2:
+                    found.append((number, start, end))
+                    start, length = end, 0
             if len(lines) - start >= 2:
                 found.append((number, start, len(lines)))
         return found
+
+    @functools.cached_property
+    def _first_lines(self) -> np.ndarray:
+        """Number of lines before each document, and of all, [documents + 1]."""
+        return np.cumsum([0, *map(len, self.documents)])
+
+    @functools.cached_property
+    def _first_tokens(self) -> np.ndarray:
+        """Number of tokens before each line, and of all, [lines + 1]."""
+        return np.cumsum([0, *(len(line) for lines in self.documents for line in lines)])
 
     def __len__(self) -> int:
         return len(self.chunks)
@@ -129,14 +147,24 @@ class MaskedPairs:
         middle = int(rng.integers(start + 1, stop))
         follows = rng.random() < 0.5
         a = np.concatenate(lines[start:middle])
-        if follows:
-            b = np.concatenate(lines[middle:stop])
-        else:
-            other = int(rng.integers(len(self.documents) - 1))
-            lines = self.documents[other + (other >= document)]
-            b = np.concatenate(lines[int(rng.integers(len(lines))) :])
+        b = np.concatenate(lines[middle:stop])
+        if not follows:
+            b = self._of_another(document, len(b), rng)
         tokens, types = joined(*cut(a, b, self.max_length - 3, rng))
         return self._masked(tokens, types, rng) | {"next": np.int32(follows)}
+
+    def _of_another(self, document: int, size: int, rng: np.random.Generator) -> np.ndarray:
+        """Lines of another document: as few as have `size` tokens, or all if none has as many."""
+        begins, before = self._first_lines, self._first_tokens
+        own = begins[document + 1] - begins[document]
+        line = int(rng.integers(begins[-1] - own))  # a document is as likely as it is long
+        line += own * (line >= begins[document])
+        other = int(np.searchsorted(begins, line, side="right")) - 1
+        first, end = begins[other], begins[other + 1]
+        last = int(np.searchsorted(before[first:end], before[end] - size, side="right"))
+        start = first + int(rng.integers(max(last, 1)))
+        stop = int(np.searchsorted(before, before[start] + size))
+        return np.concatenate(self.documents[other][start - first : min(stop, end) - first])
 
     def _masked(self, tokens: np.ndarray, types: np.ndarray, rng: np.random.Generator) -> Row:
         words = np.flatnonzero((tokens != BOS) & (tokens != EOS))

@@ -18,6 +18,7 @@ from attnlab.tokens import BOS, EOS, PAD, UNK
 
 __all__ = ["SentencePiece", "train_sentencepiece"]
 
+MAX_BYTES = 2**30  # of a text; sentencepiece's own limit leaves out, silently, what has 4192
 MAX_EXAMPLES = 1_000_000  # more of them do not change what is learnt, only how long it takes
 
 
@@ -80,7 +81,9 @@ def train_sentencepiece(
     Raises:
       Invalid: no such vocabulary can be made of this text, or the cache cannot be written.
     """
-    settings = f"{sentencepiece.__version__} {model_type} {vocab_size}"
+    if not len(source):
+        raise Invalid("no vocabulary can be made of no examples; give a text")
+    settings = f"{sentencepiece.__version__} {model_type} {vocab_size} {MAX_BYTES}"
     key = sha256([settings.encode(), *(text.encode() for text in texts(source, sides))])
     path = Path(cache_dir or default_cache_dir()) / f"sentencepiece-{key[:32]}.model"
     if path.is_file():
@@ -93,6 +96,7 @@ def train_sentencepiece(
             vocab_size=vocab_size,
             model_type=model_type,
             character_coverage=1.0,
+            max_sentence_length=MAX_BYTES,
             pad_id=PAD,
             bos_id=BOS,
             eos_id=EOS,

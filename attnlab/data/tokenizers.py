@@ -147,7 +147,7 @@ class Numbers:
 
     def encode(self, text: str) -> list[int]:
         symbols = map(int, text.split())
-        return [NUM_SPECIAL + symbol if symbol < self.size else UNK for symbol in symbols]
+        return [NUM_SPECIAL + symbol if 0 <= symbol < self.size else UNK for symbol in symbols]
 
     def decode(self, ids: Iterable[int]) -> str:
         return " ".join(str(token - NUM_SPECIAL) for token in until_end(ids))

@@ -9,6 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from attnlab.checks import require
 from attnlab.models.alignment import Attended
 from attnlab.tokens import PAD
 from attnlab.training.objective import Batch, TokenCrossEntropy, predicted
@@ -43,7 +44,15 @@ class AttendedCrossEntropy(TokenCrossEntropy):
     doubly_stochastic: float = 0.0
 
     def inputs(self, batch: Batch) -> Batch:
-        """All of the batch but the weights, and the request for the attention."""
+        """The batch, and the request for the attention.
+
+        Raises:
+          ValueError: the batch has "weights" of tokens, which the reward does not know.
+        """
+        require(
+            "weights" not in batch,
+            'terms of the attention are of whole sentences; got a batch with "weights" of tokens',
+        )
         return super().inputs(batch) | {"return_attention": True}
 
     def sums(self, outputs: Any, batch: Batch) -> dict[str, jax.Array]:

@@ -33,9 +33,9 @@ class BitsPerByte(TokenCrossEntropy):
     shown = ("bits_per_byte", "perplexity", "accuracy")
 
     def counts(self, batch: Batch) -> dict[str, jax.Array]:
-        """Tokens, sentences and bytes that are predicted."""
+        """Tokens and bytes that are predicted, as much as they count, and sentences."""
         of_token = jnp.asarray(self.bytes_of, jnp.float32)[predicted(batch)]
-        return super().counts(batch) | {"bytes": of_token.sum()}
+        return super().counts(batch) | {"bytes": (of_token * batch.get("weights", 1)).sum()}
 
     def means(self, sums: Mapping[str, float], counts: Mapping[str, float]) -> dict[str, float]:
         """As `TokenCrossEntropy`, and bits per byte."""

@@ -73,14 +73,20 @@ class MaskedCrossEntropy:
         return sums["masked_nll"] + sums["next_nll"] / shares["pairs"]
 
     def means(self, sums: Mapping[str, float], counts: Mapping[str, float]) -> dict[str, float]:
-        """The loss, and loss and accuracy of both tasks."""
+        """The loss, and loss and accuracy of both tasks; of pairs only where there are some."""
         masked, pairs = counts["masked"], counts["pairs"]
-        masked_nll, next_nll = sums["masked_nll"] / masked, sums["next_nll"] / pairs
-        return {
-            "loss": masked_nll + next_nll * self.next_sentence,
+        masked_nll = sums["masked_nll"] / masked
+        found = {
+            "loss": masked_nll,
             "masked_nll": masked_nll,
             "masked_perplexity": math.exp(min(masked_nll, 700)),
             "masked_accuracy": sums["masked_correct"] / masked,
+        }
+        if not pairs:
+            return found
+        next_nll = sums["next_nll"] / pairs
+        return found | {
+            "loss": masked_nll + next_nll * self.next_sentence,
             "next_nll": next_nll,
             "next_accuracy": sums["next_correct"] / pairs,
         }

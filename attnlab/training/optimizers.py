@@ -25,20 +25,21 @@ class OptimizerSettings:
     Attributes:
       optimizer: name of the optimizer: "adam" (Kingma & Ba 2015), "adadelta" (ρ 0.95; Zeiler 2012,
         as Bahdanau et al. 2014 use it, with learning_rate 1), "adafactor" (Shazeer & Stern 2018,
-        algorithm 4: factored second moments, update clipping, steps relative to the parameters'
-        size, no first moment) or "sgd".
+        algorithm 4: second moments, factored where the two largest axes of an array are at least
+        128, so not those of most heads; update clipping, steps relative to the parameters' size, no
+        first moment) or "sgd".
       learning_rate: learning rate at its peak.
       schedule: course of the learning rate over steps, after a linear warm-up: "constant", "linear"
         or "cosine" to zero at the end, or "rsqrt", step^−½ (Vaswani et al. 2017, §5.3, whose peak
         is (d_model · warmup_steps)^−½).
       warmup_steps: number of steps until the peak.
       b1: decay of Adam's first moment.
-      b2: decay of Adam's second moment.
+      b2: decay of Adam's second moment; the other optimizers have neither.
       bias_correction: whether Adam's moments are divided by 1 − b^step (Kingma & Ba 2015, §3); the
         released BERT leaves it out, so that its first steps are shorter by b.
       weight_decay: share λ of the parameters that a step takes off beside Adam's update, times the
         learning rate (Loshchilov & Hutter 2019); not of biases and of the scales of LayerNorm.
-      epsilon: epsilon of Adam or Adadelta; None = 1e-8 and 1e-6.
+      epsilon: epsilon of Adam or Adadelta, more than 0; None = 1e-8 and 1e-6.
       clip_norm: largest L2 norm of the gradient over all parameters; a larger gradient is scaled to
         it. 0 = no limit.
     """
@@ -57,10 +58,17 @@ class OptimizerSettings:
     def __post_init__(self):
         require_choice("optimizer", self.optimizer, OPTIMIZERS)
         require_choice("schedule", self.schedule, SCHEDULES)
+        for name in ("b1", "b2", "bias_correction", "weight_decay", "epsilon"):
+            of = ("adam", "adadelta") if name == "epsilon" else ("adam",)
+            got = getattr(self, name)
+            require(
+                self.optimizer in of or got == getattr(OptimizerSettings, name),
+                f"{name} belongs to {' and '.join(of)}; got {name}={got} with "
+                f"optimizer={self.optimizer!r}",
+            )
         require(
-            self.optimizer == "adam" or (self.bias_correction and not self.weight_decay),
-            "bias_correction and weight_decay are Adam's; got "
-            f"optimizer={self.optimizer!r} with one of them",
+            self.epsilon is None or self.epsilon > 0,
+            f"epsilon must be more than 0, or None; got {self.epsilon}",
         )
 
     @classmethod
@@ -90,9 +98,11 @@ class OptimizerSettings:
         """The chain for a training of `total_steps`."""
         precondition = {
             "adam": lambda: (optax.scale_by_adam if self.bias_correction else _uncorrected_adam)(
-                self.b1, self.b2, self.epsilon or 1e-8
+                self.b1, self.b2, 1e-8 if self.epsilon is None else self.epsilon
             ),
-            "adadelta": lambda: optax.scale_by_adadelta(rho=0.95, eps=self.epsilon or 1e-6),
+            "adadelta": lambda: optax.scale_by_adadelta(
+                rho=0.95, eps=1e-6 if self.epsilon is None else self.epsilon
+            ),
             "adafactor": lambda: optax.chain(
                 optax.scale_by_factored_rms(),
                 optax.clip_by_block_rms(1.0),

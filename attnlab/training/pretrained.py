@@ -190,6 +190,8 @@ def _read(place: Path) -> Pretrained:
         tokenizer: Tokenizer = Bytes()
         if about["tokenizer"] != tokenizer.digest:
             tokenizer = SentencePiece((place / TOKENIZER).read_bytes())
+        if about["tokenizer"] != tokenizer.digest:
+            raise ValueError(f"{TOKENIZER} is another or damaged")
         with np.load(place / PARAMS) as arrays:
             params = traverse_util.unflatten_dict({tuple(k.split("/")): arrays[k] for k in arrays})
         sizes = BertSizes(**about["sizes"])
@@ -197,7 +199,7 @@ def _read(place: Path) -> Pretrained:
         words = len(params["bert"]["vocabulary"]["embedding"])
     except (OSError, EOFError, zipfile.BadZipFile, ValueError, KeyError, TypeError) as error:
         raise Invalid(f"{place}: its files cannot be read ({error}); pre-train again") from None
-    if words != made.vocab_size or tokenizer.digest != about["tokenizer"]:
+    if words != made.vocab_size:
         raise Invalid(
             f"{place}: a checkpoint of another vocabulary: {words} ids, and its tokenizer has "
             f"{made.vocab_size}; pre-train again"

@@ -25,32 +25,34 @@ def rsqrt(peak: float, warmup_steps: int) -> optax.Schedule:
 
 
 def linear(peak: float, warmup_steps: int, total_steps: int) -> optax.Schedule:
-    """Rises linearly to `peak` at the `warmup_steps`-th step, then falls linearly to 0 at the end.
+    """Rises linearly to `peak` at the `warmup_steps`-th step, then falls linearly.
 
-    BERT's schedule: Devlin et al. 2018, §A.2.
+    It would be 0 one step after the last. Devlin et al. 2018, §A.2; in the released code the fall
+    counts from the first step, so that the rate drops where the warm-up ends, by warmup_steps /
+    total_steps of the peak.
     """
     _require_fall(warmup_steps, total_steps)
 
     def schedule(count):
         step = jnp.asarray(count, jnp.float32) + 1
         rising = step / max(warmup_steps, 1)
-        falling = (total_steps - step) / (total_steps - warmup_steps)
+        falling = (total_steps + 1 - step) / (total_steps + 1 - warmup_steps)
         return peak * jnp.clip(jnp.minimum(rising, falling), 0, 1)
 
     return schedule
 
 
 def cosine(peak: float, warmup_steps: int, total_steps: int) -> optax.Schedule:
-    """Rises linearly to `peak` at the `warmup_steps`-th step, then falls to 0 as half a cosine.
+    """Rises linearly to `peak` at the `warmup_steps`-th step, then falls as half a cosine.
 
-    Without restarts: Loshchilov & Hutter 2017, Eq. 5.
+    It would be 0 one step after the last. Without restarts: Loshchilov & Hutter 2017, Eq. 5.
     """
     _require_fall(warmup_steps, total_steps)
 
     def schedule(count):
         step = jnp.asarray(count, jnp.float32) + 1
         rising = step / max(warmup_steps, 1)
-        done = jnp.clip((step - warmup_steps) / (total_steps - warmup_steps), 0, 1)
+        done = jnp.clip((step - warmup_steps) / (total_steps + 1 - warmup_steps), 0, 1)
         return peak * jnp.minimum(rising, (1 + jnp.cos(jnp.pi * done)) / 2)
 
     return schedule

@@ -70,12 +70,11 @@ def examples(
 
 def _order(documents: Documents, d: int, i: int, rng: random.Random, where: str) -> Example:
     words = documents[d][i].split()
-    swapped = rng.random() < 0.5
+    places = [k for k in range(len(words) - 1) if words[k] != words[k + 1]]
+    swapped = rng.random() < 0.5 and bool(places)
     if swapped:
-        places = [k for k in range(len(words) - 1) if words[k] != words[k + 1]]
-        if places:
-            k = rng.choice(places)
-            words[k], words[k + 1] = words[k + 1], words[k]
+        k = rng.choice(places)
+        words[k], words[k + 1] = words[k + 1], words[k]
     return Classified((" ".join(words),), "swapped" if swapped else "written", where)
 
 

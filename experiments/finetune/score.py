@@ -26,7 +26,7 @@ def of_classes(logits: np.ndarray, rows: Sequence[Encoded]) -> dict[str, float]:
 def of_tags(
     logits: Sequence[np.ndarray], rows: Sequence[Encoded], labels: Sequence[str]
 ) -> dict[str, float]:
-    """The share of right tags, and the F1 of entities, or of the rarest tag without any.
+    """The share of right tags, and the F1 of entities, or of the rarest tag here without any.
 
     Args:
       logits: logits [T, C] of each row.
@@ -39,7 +39,7 @@ def of_tags(
     counts = np.bincount(
         np.concatenate([row.label[row.label != NONE] for row in rows]), minlength=len(labels)
     )
-    rarest = int(counts.argmin())
+    rarest = int(np.where(counts > 0, counts, counts.sum() + 1).argmin())
     for scores, row in zip(logits, rows, strict=True):
         at = np.flatnonzero(row.label != NONE)
         wanted, chosen = row.label[at], scores[at].argmax(-1)
@@ -97,8 +97,10 @@ def answer_of(scores: np.ndarray, row: Encoded, example: Span) -> str:
     first, last = scores[0, :, None], scores[1, None]
     length = np.arange(scores.shape[1])
     size = length[None] - length[:, None]
-    both = np.where((size >= 0) & (size < LONGEST), first + last, -np.inf)
-    both[0, 1:] = -np.inf  # no answer, or one within the context
+    is_word = row.words[:, 1] > 0  # [CLS], the question and [SEP] are none
+    allowed = (size >= 0) & (size < LONGEST) & is_word[:, None] & is_word[None]
+    allowed[0, 0] = True  # no answer
+    both = np.where(allowed, first + last, -np.inf)
     start, stop = np.unravel_index(both.argmax(), both.shape)
     if start == 0:
         return ""

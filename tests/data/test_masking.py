@@ -113,7 +113,41 @@ def test_all_lines_but_those_alone_are_in_chunks():
     assert all(stop - start >= 2 for _, start, stop in source.chunks)
 
 
+def test_lengths_do_not_tell_whether_a_segment_follows():
+    rng = np.random.default_rng(0)
+    sizes = rng.integers(10, 60, 100)
+    text = [[np.arange(4, 4 + rng.integers(5, 30)) for _ in range(n)] for n in sizes]
+    source = MaskedPairs(text, WORDS, 64)
+    rows = [source.draw(i % len(source), np.random.default_rng(i)) for i in range(2000)]
+    full = np.array([row["tokens"][-1] != PAD for row in rows])
+    follows = np.array([row["next"] == 1 for row in rows])
+    assert full[follows].mean() > 0.8 and full[~follows].mean() > 0.8
+    assert abs(full[follows].mean() - full[~follows].mean()) < 0.03
+    assert abs((full == follows).mean() - 0.5) < 0.05
+
+
+def test_a_segment_of_another_document_may_begin_anywhere():
+    """Where enough follows; and where no document has enough, all of one is taken."""
+    source = MaskedPairs(documents((2, 400), length=7), WORDS * 10, max_length=24)
+    drawn = [source.draw(0, np.random.default_rng(i)) for i in range(900)]
+    lines = {int(line[0]): i for i, line in enumerate(source.documents[1])}
+    begins = [lines[int(restored(row)[row["types"] == 1][0])] for row in drawn if not row["next"]]
+    assert min(begins) < 10 and max(begins) == 399  # one line is as many as follow in the first
+    assert abs(np.mean(begins) - 199.5) < 20
+    short = MaskedPairs(documents((9, 1), length=7), WORDS, max_length=64)
+    row = next(
+        row
+        for row in (short.draw(0, np.random.default_rng(i)) for i in range(99))
+        if not row["next"]
+    )
+    assert (row["types"] == 1).sum() == 7 + 1
+
+
 def test_what_cannot_be_paired_is_refused():
+    with pytest.raises(ValueError, match="max_predictions must be at least 1, or None; got 0"):
+        pairs(max_predictions=0)
+    with pytest.raises(ValueError, match=r"share must be in \(0, 1\]; got 2.0"):
+        Masking(share=2.0)
     with pytest.raises(Invalid, match="got 1 documents, 1 with two lines"):
         MaskedPairs(documents([3]), WORDS, 20)
     with pytest.raises(Invalid, match="got 2 documents, 0 with two lines"):

@@ -37,7 +37,7 @@ def test_text_comes_back(subwords):
 def test_vocabularies():
     assert Bytes().vocab_size == 260
     assert max(Bytes().encode("\xff")) < 260
-    assert Numbers(11).encode("10 11") == [14, UNK]
+    assert Numbers(11).encode("10 11 -2") == [14, UNK, UNK]
     characters = Characters.of("baab")
     assert (characters.vocab_size, characters.encode("abc")) == (6, [4, 5, UNK])
     assert characters.pieces([0, 4, 5]) == ["<pad>", "a", "b"]
@@ -77,7 +77,16 @@ def test_training_reads_some_of_very_many(monkeypatch):
     assert read == [DATES[i]["target"] for i in range(0, 500, 5)]
 
 
+def test_long_texts_are_read_as_well(tmp_path):
+    text = "a long line " * 500 + "zebra"
+    source = [{"source": text, "target": "short"}]
+    made = train_sentencepiece(source, vocab_size=23, cache_dir=tmp_path)
+    assert UNK not in made.encode(text)
+
+
 def test_a_vocabulary_that_cannot_be(tmp_path):
+    with pytest.raises(Invalid, match="no vocabulary can be made of no examples"):
+        train_sentencepiece([], vocab_size=99, cache_dir=tmp_path)
     with pytest.raises(Invalid, match=r"vocab_size=9999 .* set it to a value <= \d+\.$"):
         train_sentencepiece(DATES, vocab_size=9999, cache_dir=tmp_path)
     with pytest.raises(Invalid, match="smaller than required_chars. 9 vs"):

@@ -1,4 +1,4 @@
-"""Every kept result says which command gave it, on which machine, and is one that can be resumed."""
+"""Every kept result says which command gave it and on which machine, and can be resumed."""
 
 import importlib
 import json

@@ -141,6 +141,8 @@ def test_refusals():
     ):
         with pytest.raises(ValueError, match=message):
             search(**options).init(jax.random.key(0), **BATCH)
+    with pytest.raises(ValueError, match='got a batch with "weights" of tokens'):
+        AttendedCrossEntropy().inputs(BATCH | {"weights": jnp.ones(1)})
     with pytest.raises(ValueError, match="a variance takes at least 2 batches; got 1"):
         gradient_noise(search(), TokenCrossEntropy(), [BATCH], streams=())
 

@@ -42,6 +42,11 @@ def test_bits_are_those_of_the_whole_text_over_its_bytes(length, batch_size):
     assert found == pytest.approx(2.0 * len(TEXT) / len(TEXT.encode()), rel=1e-6)
 
 
+def test_bytes_count_as_much_as_their_tokens():
+    batch = {"tokens": jnp.array([[4, 5, 0]]), "weights": jnp.array([[0.5, 2.0, 7.0]])}
+    assert float(BitsPerByte(bytes_of=(0, 0, 0, 0, 1, 3)).counts(batch)["bytes"]) == 6.5
+
+
 def test_a_tokenizer_knows_the_bytes_of_its_ids():
     assert Bytes().bytes_of == (0,) * 4 + (1,) * 256
     characters = Characters.of("aé€")

@@ -40,6 +40,14 @@ def test_both_means_are_over_the_whole_batch(next_sentence):
     assert set(objective.shown) <= means.keys() and objective.headline in means
 
 
+def test_rows_without_pairs_have_no_mean_of_pairs():
+    means = MaskedCrossEntropy(next_sentence=False).means(
+        {"masked_nll": 6.0, "masked_correct": 1.0, "next_nll": 0.0, "next_correct": 0.0},
+        {"tokens": 9.0, "masked": 3.0, "pairs": 0.0},
+    )
+    assert means["loss"] == 2.0 and "next_accuracy" not in means
+
+
 def test_rows_that_fill_a_batch_have_no_gradient():
     def loss(x, following):
         sums = MaskedCrossEntropy().sums(Pretraining(DeferredLogits(x, E), following), BATCH)

@@ -14,15 +14,16 @@ def test_the_transformers_schedule_is_the_papers():
         assert float(schedule(step - 1)) == pytest.approx(paper, rel=1e-5)
 
 
-def test_linear_ends_at_zero():
-    schedule = schedules.linear(3.0, 10, 50)
+def test_linear_is_zero_after_the_last_step():
+    schedule = schedules.linear(3.0, 10, 49)
     assert [float(schedule(i)) for i in (0, 9, 29, 49)] == pytest.approx([0.3, 3.0, 1.5, 0.0])
+    assert float(schedules.linear(3.0, 0, 1)(0)) == 1.5  # a single step trains
     with pytest.raises(ValueError, match="more than warmup_steps; got 10 and 10"):
         schedules.linear(3.0, 10, 10)
 
 
-def test_cosine_is_half_done_half_way_and_ends_at_zero():
-    schedule = schedules.cosine(4.0, 10, 50)
+def test_cosine_is_half_done_half_way_and_zero_after_the_last_step():
+    schedule = schedules.cosine(4.0, 10, 49)
     found = [float(schedule(i)) for i in (0, 9, 19, 29, 49)]
     assert found == pytest.approx([0.4, 4.0, 2 + 2**0.5, 2.0, 0.0], abs=1e-6)
     with pytest.raises(ValueError, match="more than warmup_steps; got 10 and 10"):
@@ -103,5 +104,17 @@ def test_bert_decays_matrices_alone_and_does_not_correct_its_moments():
         assert float(updates["a"]["kernel"][0]) == pytest.approx(-rate * (step + decay * 2), 1e-5)
         assert float(updates["a"]["bias"][0]) == pytest.approx(-rate * step, 1e-5)
         assert float(updates["norm"]["scale"][0]) == pytest.approx(-rate * step, 1e-5)
-    with pytest.raises(ValueError, match="are Adam's; got optimizer='sgd'"):
-        OptimizerSettings("sgd", weight_decay=0.1)
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "options", "said"),
+    [
+        ("sgd", {"weight_decay": 0.1}, "weight_decay belongs to adam; got weight_decay=0.1 with"),
+        ("adafactor", {"epsilon": 1e-3}, "epsilon belongs to adam and adadelta; got"),
+        ("adadelta", {"b2": 0.5}, "b2 belongs to adam; got b2=0.5 with optimizer='adadelta'"),
+        ("adam", {"epsilon": 0.0}, "epsilon must be more than 0, or None; got 0.0"),
+    ],
+)
+def test_what_an_optimizer_has_not_is_refused(optimizer, options, said):
+    with pytest.raises(ValueError, match=said):
+        OptimizerSettings(optimizer, **options)

@@ -9,6 +9,7 @@ from attnlab.checks import require, require_choice
 from attnlab.models.bert.model import BertPretraining
 from attnlab.models.hugging_face import ACTIVATIONS, Weights
 from attnlab.models.transformer.config import TransformerConfig
+from attnlab.tokens import PAD
 
 __all__ = ["from_hugging_face"]
 
@@ -80,11 +81,15 @@ def from_hugging_face(
 
 def _config(config: Mapping[str, Any], changed: Mapping[str, Any]) -> TransformerConfig:
     require_choice("hidden_act", config["hidden_act"], tuple(ACTIVATIONS))
-    for name, value in {"position_embedding_type": "absolute", "is_decoder": False}.items():
+    known = {
+        "position_embedding_type": "absolute",
+        "is_decoder": False,
+        "tie_word_embeddings": True,
+        "pad_token_id": PAD,
+    }
+    for name, value in known.items():
         got = config.get(name, value)
-        require(
-            got == value, f"an encoder with learned positions has {name}={value!r}; got {got!r}"
-        )
+        require(got == value, f"this model computes what {name}={value!r} does; got {got!r}")
     given: dict[str, Any] = {
         "num_layers": config["num_hidden_layers"],
         "width": config["hidden_size"],

@@ -134,7 +134,8 @@ class BertClassifier(nn.Module):
         x = pooled if self.labelled == "sequence" else states
         if self.frozen:
             if self.labelled == "sequence":
-                x = jnp.where(real[..., None], states, 0).sum(1) / real.sum(1, keepdims=True)
+                length = jnp.maximum(real.sum(1, keepdims=True), 1)  # 0 where a row fills a batch
+                x = jnp.where(real[..., None], states, 0).sum(1) / length
             x = jax.lax.stop_gradient(x)
         x = nn.Dropout(c.dropout_rate)(x, deterministic=deterministic)
         count = 2 if self.labelled == "span" else self.num_classes

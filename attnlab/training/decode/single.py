@@ -123,15 +123,16 @@ class _Draw(NamedTuple):
 
     def token(self, step: Any, log_probs: jax.Array, top_k: int | None) -> jax.Array:
         """One token [B] of log p [B, V]."""
-        logits = log_probs / self.temperature
-        if top_k is not None and top_k < logits.shape[-1]:
-            logits = jnp.where(logits < jax.lax.top_k(logits, top_k)[0][:, -1:], -jnp.inf, logits)
+        key, logits = jax.random.fold_in(self.key, step), log_probs / self.temperature
+        if top_k is None and self.top_p is None:
+            return jax.random.categorical(key, logits).astype(jnp.int32)
+        size = logits.shape[-1]
+        falling, tokens = jax.lax.top_k(logits, size if top_k is None else min(top_k, size))
         if self.top_p is not None:
-            falling = -jnp.sort(-jax.nn.softmax(logits), axis=-1)
-            before = jnp.cumsum(falling, axis=-1) - falling
-            least = jnp.where(before < self.top_p, falling, jnp.inf).min(-1, keepdims=True)
-            logits = jnp.where(jax.nn.softmax(logits) < least, -jnp.inf, logits)
-        return jax.random.categorical(jax.random.fold_in(self.key, step), logits).astype(jnp.int32)
+            p = jax.nn.softmax(falling)
+            falling = jnp.where(jnp.cumsum(p, axis=-1) - p < self.top_p, falling, -jnp.inf)
+        place = jax.random.categorical(key, falling)
+        return jnp.take_along_axis(tokens, place[:, None], axis=-1)[:, 0].astype(jnp.int32)
 
 
 class _Growing(NamedTuple):

@@ -141,6 +141,25 @@ def test_f1_of_tags_is_of_entities_or_of_the_rarest_tag():
     assert found["accuracy"] == 0.75
     rare = score(("r", "w"), list("rrrw"), list("rrww"))
     assert rare["f1"] == pytest.approx(2 / 3)
+    absent = score(("N", "V", "X"), list("NNNV"), list("NNNV"))
+    assert absent == {"f1": 1.0, "accuracy": 1.0}
+
+
+def test_an_answer_is_of_words_of_the_context():
+    one = Span("Q", "cat sat", (("sat", 4),), "x")
+    row = Encoder(Bytes(), 30, ())(one)
+    scores = np.zeros((2, len(row.tokens)))
+    first, last = row.label
+    scores[0, first], scores[1, last], scores[1, -1] = 5, 4.9, 5  # [SEP] is the likeliest end
+    assert answer_of(scores, row, one) == "sat"
+    scores[:, 0] = 9
+    assert answer_of(scores, row, one) == ""
+
+
+def test_a_line_of_one_word_again_and_again_is_never_swapped(tmp_path):
+    path = file(tmp_path, "text", "\n\n".join(["no no no no\nno no no"] * 40))
+    found = made.examples("order", path, train=20, test=4, held_out=0.3)
+    assert {one.label for some in found.values() for one in some} == {"written"}
 
 
 TEXT = "\n\n".join(

@@ -226,6 +226,9 @@ class TestClassifier:
         grads = jax.grad(lambda v: jnp.square(run(v, TOKENS, TYPES)).sum())(made)["params"]
         assert not any(x.any() for x in jax.tree.leaves(grads["bert"]))
         assert grads["classes"]["kernel"].any()
+        filling = TOKENS.at[1].set(0)
+        grads = jax.grad(lambda v: jnp.square(run(v, filling, TYPES)[0]).sum())(made)
+        assert all(jnp.isfinite(x).all() for x in jax.tree.leaves(grads))
         short, long = (run(made, TOKENS[:, :t], TYPES[:, :t]) for t in (8, 9))
         long = long if labelled == "sequence" else long[:, :8]
         np.testing.assert_allclose(long, short, atol=1e-5)

@@ -76,7 +76,9 @@ def test_states_and_heads(x64, torch, theirs, activation):
     ("changed", "said"),
     [
         ({"hidden_act": "swish"}, "hidden_act must be one of"),
-        ({"is_decoder": True}, "learned positions has is_decoder=False; got True"),
+        ({"is_decoder": True}, "what is_decoder=False does; got True"),
+        ({"tie_word_embeddings": False}, "what tie_word_embeddings=True does; got False"),
+        ({"pad_token_id": 1}, "what pad_token_id=0 does; got 1"),
         ({"num_hidden_layers": 2}, r"weights must be of this configuration; got \["),
         ({"num_hidden_layers": 4}, "no 'encoder.layer.3.attention.self.query.weight'"),
         ({"vocab_size": 54}, "got 'embeddings.word_embeddings.weight'"),
