@@ -8,7 +8,7 @@ import flax.linen as nn
 import jax
 
 from attnlab.checks import require
-from attnlab.ops.routes import Hard, Route, SamplingRoute
+from attnlab.ops.routes import Route, SamplingRoute
 
 __all__ = ["choose_and_sow", "sampling_options"]
 
@@ -25,11 +25,10 @@ def sampling_options(
       decode: whether the module decodes, and so takes the likeliest key.
 
     Raises:
-      ValueError: the module drops weights, or was not told whether to sample.
+      ValueError: the module was not told whether to sample.
     """
     if not isinstance(route, SamplingRoute):
         return {}
-    Hard.require_no_dropout(module.dropout_rate)
     require(
         deterministic is not None or decode,
         f"{type(module).__name__} with routes.{type(route).__name__} must be told whether to"
