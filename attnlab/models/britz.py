@@ -34,6 +34,7 @@ from attnlab.models.cells import CELLS, Initializer
 from attnlab.models.output import Logits
 from attnlab.models.recurrent import (
     Bidirectional,
+    Layer,
     Stack,
     StackStep,
     keep_carry,
@@ -232,16 +233,13 @@ class _Remembering(nn.Module):
         return x, None
 
 
-class _Attending(nn.Module):
+class _Attending(Layer):
     """The decoder with attention: outputs s_i [B, T, n] and weights [B, T, S]."""
 
     stack: StackStep
     attention: str
     attention_features: int
     input_transform: bool
-    dtype: Any
-    param_dtype: Any
-    kernel_init: Initializer
 
     @nn.compact
     def __call__(self, memory: _Memory, x: jax.Array, *, deterministic: bool, decode: bool):
@@ -282,13 +280,3 @@ class _Attending(nn.Module):
                 queries[:, :, None], memory.keys[:, :, None]
             )
         return align(score, queries, memory.keys, memory.lengths)
-
-    def _dense(self, features: int, name: str, *, use_bias: bool = True) -> nn.Dense:
-        return nn.Dense(
-            features,
-            use_bias=use_bias,
-            dtype=self.dtype,
-            param_dtype=self.param_dtype,
-            kernel_init=self.kernel_init,
-            name=name,
-        )

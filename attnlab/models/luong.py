@@ -32,6 +32,7 @@ from attnlab.models.alignment import align, blend
 from attnlab.models.cells import Initializer, LSTMCell, uniform_around_zero
 from attnlab.models.output import Logits
 from attnlab.models.recurrent import (
+    Layer,
     Stack,
     StackStep,
     keep_carry,
@@ -118,24 +119,19 @@ class Luong(Seq2Seq):
             "score=None has no attention: no window, and no h̃ to feed to the next step; got "
             f"window={self.window!r}, input_feeding={self.input_feeding} (give 'global' and False)",
         )
-        embedding = {
-            "features": self.embed_features,
-            "embedding_init": self.kernel_init,
-            "dtype": self.dtype,
-            "param_dtype": self.param_dtype,
-        }
-        options = {name: embedding[name] for name in ("dtype", "param_dtype")}
-        options["kernel_init"] = self.kernel_init
+        types = {"dtype": self.dtype, "param_dtype": self.param_dtype}
+        embedding = types | {"features": self.embed_features, "embedding_init": self.kernel_init}
         self.source_embed = nn.Embed(self.source_vocab_size, **embedding)
         self.target_embed = nn.Embed(self.target_vocab_size, **embedding)
+        options = types | {"kernel_init": self.kernel_init}
+        of_lstm = options | {"recurrent_init": self.kernel_init}
         self.encoder = Stack(
             LSTMCell,
             self.hidden_features,
             self.num_layers,
             dropout_rate=self.dropout_rate,
             backward=self.reverse_source,
-            recurrent_init=self.kernel_init,
-            **options,
+            **of_lstm,
         )
         if self.score in ("general", "concat"):
             self.keys = nn.Dense(self.hidden_features, use_bias=False, **options)
@@ -145,11 +141,12 @@ class Luong(Seq2Seq):
             self.window,
             self.half_width,
             self.max_source_length,
+            use_bias=False,
             **options,
         )
         make_decoder = _Feeding if self.input_feeding else _Stacked
         self.decoder = make_decoder(
-            attend, self.hidden_features, self.num_layers, self.dropout_rate, **options
+            attend, self.hidden_features, self.num_layers, self.dropout_rate, **of_lstm
         )
         self.logits = Logits(self.target_vocab_size, use_bias=False, **options)
         self.dropout = nn.Dropout(self.dropout_rate)
@@ -183,7 +180,7 @@ class _Memory(NamedTuple):
     lengths: jax.Array  # [B]
 
 
-class _Attend(nn.Module):
+class _Attend(Layer):
     """h̃_t [B, T, n] and a_t [B, T, S] of the states h_t [B, T, n] at the steps t [T].
 
     Without a score h̃_t is h_t, and there are no weights.
@@ -194,9 +191,6 @@ class _Attend(nn.Module):
     window: str
     half_width: int
     max_source_length: int
-    dtype: Any
-    param_dtype: Any
-    kernel_init: Initializer
 
     @nn.compact
     def __call__(self, states: jax.Array, memory: _Memory, steps: jax.Array):
@@ -246,38 +240,24 @@ class _Attend(nn.Module):
             return scores.Dot(1.0)
         return module(queries[:, :, None], keys[:, :, None])
 
-    def _dense(self, features: int, name: str) -> nn.Dense:
-        return nn.Dense(
-            features,
-            use_bias=False,
-            dtype=self.dtype,
-            param_dtype=self.param_dtype,
-            kernel_init=self.kernel_init,
-            name=name,
-        )
 
-
-class _Decoder(nn.Module):
+class _Decoder(Layer):
     """What the decoders are told: their attention, and the sizes and options of the LSTM."""
 
     attend: _Attend
     hidden_features: int
     num_layers: int
     dropout_rate: float
-    dtype: Any
-    param_dtype: Any
-    kernel_init: Initializer
 
-    def _lstm(self) -> dict[str, Any]:
-        """The keywords of a stack of LSTMs."""
-        return {
-            "dropout_rate": self.dropout_rate,
-            "dtype": self.dtype,
-            "param_dtype": self.param_dtype,
-            "kernel_init": self.kernel_init,
-            "recurrent_init": self.kernel_init,
-            "name": "stack",
-        }
+    def _stack(self, kind: type[Stack] | type[StackStep]) -> Any:
+        return kind(
+            LSTMCell,
+            self.hidden_features,
+            self.num_layers,
+            dropout_rate=self.dropout_rate,
+            name="stack",
+            **self._options(),
+        )
 
 
 class _Stacked(_Decoder):
@@ -286,8 +266,7 @@ class _Stacked(_Decoder):
     @nn.compact
     def __call__(self, memory: _Memory, x: jax.Array, *, deterministic: bool, decode: bool):
         first, states = read_carry(self, (jnp.zeros((), jnp.int32), memory.last), decode)
-        stack = Stack(LSTMCell, self.hidden_features, self.num_layers, **self._lstm())
-        x, last = stack(x, states=states, deterministic=deterministic)
+        x, last = self._stack(Stack)(x, states=states, deterministic=deterministic)
         keep_carry(self, (first + x.shape[1], last), decode)
         return self.attend(x, memory, first + jnp.arange(x.shape[1]))
 
@@ -297,18 +276,19 @@ class _Feeding(_Decoder):
 
     @nn.compact
     def __call__(self, memory: _Memory, x: jax.Array, *, deterministic: bool, decode: bool):
+        width = LSTMCell.num_gates * self.hidden_features
+
         def drop(x):
             return nn.Dropout(self.dropout_rate)(x, deterministic=deterministic)
 
         def step(self, carry, x, memory):
             now, states, fed = carry
-            gates = x + self._to_gates("fed", use_bias=False)(drop(fed))
-            stack = StackStep(LSTMCell, self.hidden_features, self.num_layers, **self._lstm())
-            states, x = stack(states, gates, deterministic=deterministic)
+            gates = x + self._dense(width, "fed", use_bias=False)(drop(fed))
+            states, x = self._stack(StackStep)(states, gates, deterministic=deterministic)
             fed, weights = self.attend(x[:, None], memory, now[None])
             return (now + 1, states, fed[:, 0]), (fed[:, 0], weights[:, 0])
 
-        x = self._to_gates("input")(time_first(drop(x)))
+        x = self._dense(width, "input")(time_first(drop(x)))
         start = (
             jnp.zeros((), jnp.int32),
             memory.last,
@@ -319,13 +299,3 @@ class _Feeding(_Decoder):
         carry, (states, weights) = scan(self, carry, x, memory)
         keep_carry(self, carry, decode)
         return time_first(states), time_first(weights)
-
-    def _to_gates(self, name: str, *, use_bias: bool = True) -> nn.Dense:
-        return nn.Dense(
-            LSTMCell.num_gates * self.hidden_features,
-            use_bias=use_bias,
-            dtype=self.dtype,
-            param_dtype=self.param_dtype,
-            kernel_init=self.kernel_init,
-            name=name,
-        )

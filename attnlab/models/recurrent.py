@@ -18,6 +18,7 @@ from attnlab.modules.conventions import lecun_normal
 
 __all__ = [
     "Bidirectional",
+    "Layer",
     "Recurrent",
     "Stack",
     "StackStep",
@@ -28,14 +29,14 @@ __all__ = [
 ]
 
 
-class _Options(nn.Module, kw_only=True):
-    """The keywords that all layers here take.
+class Layer(nn.Module, kw_only=True):
+    """What every recurrent layer or decoder may be told, all keywords.
 
     Attributes:
-      use_bias: whether the input projections have biases.
+      use_bias: whether the projections have biases.
       dtype: dtype of the matrix products; None = that of inputs and parameters.
       param_dtype: dtype of the parameters.
-      kernel_init: initializer of the input projections.
+      kernel_init: initializer of the projections.
       recurrent_init: initializer of the matrices that multiply the state.
     """
 
@@ -54,21 +55,29 @@ class _Options(nn.Module, kw_only=True):
             "recurrent_init": self.recurrent_init,
         }
 
-    def _to_gates(self, cell: type[Cell], features: int, name: str) -> nn.Dense:
+    def _dense(
+        self,
+        features: int,
+        name: str,
+        *,
+        use_bias: bool | None = None,
+        kernel_init: Initializer | None = None,
+    ) -> nn.Dense:
+        """A projection; None = what the layer was told."""
         return nn.Dense(
-            cell.num_gates * features,
-            use_bias=self.use_bias,
+            features,
+            use_bias=self.use_bias if use_bias is None else use_bias,
             dtype=self.dtype,
             param_dtype=self.param_dtype,
-            kernel_init=self.kernel_init,
+            kernel_init=kernel_init or self.kernel_init,
             name=name,
         )
 
 
-class Recurrent(_Options):
+class Recurrent(Layer):
     """One recurrent layer over a whole sequence.
 
-    The keywords of `_Options` belong to it too.
+    The keywords of `Layer` belong to it too.
 
     Attributes:
       cell: the class of the cell.
@@ -93,7 +102,7 @@ class Recurrent(_Options):
             tokens are real.
           state: state before the first step; None = zero.
         """
-        x = self._to_gates(self.cell, self.features, "input")(time_first(x))
+        x = self._dense(self.cell.num_gates * self.features, "input")(time_first(x))
         real = None if lengths is None else _is_real(x.shape[0], lengths)
 
         def step(cell, state, inputs):
@@ -112,13 +121,13 @@ class Recurrent(_Options):
         return time_first(outputs), state
 
 
-class Stack(_Options):
+class Stack(Layer):
     """Recurrent layers on top of each other.
 
     With x¹ the input, layer l computes x^{l+1} = h^l(x^l), or in a residual (Britz et al. 2017,
     §4.3) x^{l+1} = h^l(x^l) + x^l, "add", or + Σ_{j ≤ l} x^j, "dense"; then x is as wide as n.
 
-    The keywords of `_Options` belong to it too.
+    The keywords of `Layer` belong to it too.
 
     Attributes:
       cell: the class of the cells.
@@ -173,7 +182,7 @@ class Stack(_Options):
         return inputs[-1], tuple(after)
 
 
-class Bidirectional(_Options):
+class Bidirectional(Layer):
     """Two stacks that read the same sequence in opposite directions, their outputs side by side.
 
     Attributes: as for `Stack`, without `backward`.
@@ -209,7 +218,7 @@ class Bidirectional(_Options):
         return jnp.concatenate(outputs, -1), states
 
 
-class StackStep(_Options):
+class StackStep(Layer):
     """One step of a stack, for a decoder whose next input depends on what came out of this one.
 
     Its parameters have other names than those of `Stack`. The input projection of the first layer
@@ -246,7 +255,8 @@ class StackStep(_Options):
         for index, state in enumerate(states):
             if index > 0:
                 below = nn.Dropout(self.dropout_rate)(inputs[-1], deterministic=deterministic)
-                gates = self._to_gates(self.cell, self.features, f"input_{index}")(below)
+                width = self.cell.num_gates * self.features
+                gates = self._dense(width, f"input_{index}")(below)
             cell = self.cell(
                 self.features, self.recurrent_init, self.param_dtype, name=f"cell_{index}"
             )

@@ -30,6 +30,7 @@ from attnlab.models.cells import GRUCell, Initializer
 from attnlab.models.output import Logits
 from attnlab.models.recurrent import (
     Bidirectional,
+    Layer,
     Recurrent,
     keep_carry,
     over_time,
@@ -299,7 +300,7 @@ class _Summary(NamedTuple):
     start: jax.Array  # s_0 [B, n]
 
 
-class _Searching(nn.Module):
+class _Searching(Layer):
     """The decoder of RNNsearch: states for the output layer [B, T, n], and two kinds of weights.
 
     They are α and those of the contexts, [B, T, S]; of soft attention the same.
@@ -310,10 +311,6 @@ class _Searching(nn.Module):
     output_before: bool
     align_init: Initializer
     attention: str
-    use_bias: bool
-    dtype: Any
-    param_dtype: Any
-    kernel_init: Initializer
 
     @nn.compact
     def __call__(
@@ -325,23 +322,14 @@ class _Searching(nn.Module):
         samples: bool,
         decode: bool,
     ):
-        x = nn.Dense(
-            3 * self.hidden_features,
-            use_bias=self.use_bias,
-            dtype=self.dtype,
-            param_dtype=self.param_dtype,
-            kernel_init=self.kernel_init,
-            name="input",
-        )(time_first(embedded))
+        x = self._dense(3 * self.hidden_features, "input")(time_first(embedded))
 
         def step(self, state, x, memory):
-            query = nn.Dense(
+            query = self._dense(
                 self.align_features,
+                "query",
                 use_bias=False,  # the keys have it
-                dtype=self.dtype,
-                param_dtype=self.param_dtype,
                 kernel_init=self.align_init,
-                name="query",
             )(state[:, None])
             score = AdditiveScore(
                 kernel_init=nn.initializers.zeros, param_dtype=self.param_dtype, name="score"
@@ -370,28 +358,17 @@ class _Searching(nn.Module):
         return jnp.where(expects[:, None, None], weights, taken)
 
 
-class _Remembering(nn.Module):
+class _Remembering(Layer):
     """The decoder of RNNencdec: states for the output layer [B, T, n]."""
 
     hidden_features: int
     output_before: bool
-    use_bias: bool
-    dtype: Any
-    param_dtype: Any
-    kernel_init: Initializer
 
     @nn.compact
     def __call__(self, start: jax.Array, inputs: jax.Array, *, decode: bool) -> jax.Array:
         start = read_carry(self, start, decode)
-        states, last = Recurrent(
-            GRUCell,
-            self.hidden_features,
-            use_bias=self.use_bias,
-            dtype=self.dtype,
-            param_dtype=self.param_dtype,
-            kernel_init=self.kernel_init,
-            name="gru",
-        )(inputs, state=start)
+        gru = Recurrent(GRUCell, self.hidden_features, name="gru", **self._options())
+        states, last = gru(inputs, state=start)
         keep_carry(self, last, decode)
         if not self.output_before:
             return states

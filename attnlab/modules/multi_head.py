@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
 from typing import Any
 
 import flax.linen as nn
@@ -26,9 +25,9 @@ from attnlab.modules.conventions import (
     partitioned,
 )
 from attnlab.modules.hash_stats import hash_options
-from attnlab.modules.sampling import choose_and_sow, sampling_options
+from attnlab.modules.sampling import sampled
 from attnlab.modules.scores import DotScore
-from attnlab.ops.routes import AllPairs, Route, SamplingRoute, StatefulRoute
+from attnlab.ops.routes import AllPairs, Route, StatefulRoute
 
 __all__ = ["MultiHeadAttention"]
 
@@ -159,15 +158,12 @@ class MultiHeadAttention(AttentionModule):
             k, v = q, self._project(value, num_kv_heads, value_width, "value")
         else:
             k, v = keep_static(self, keys_and_values) if cross and decode else keys_and_values()
-        sampling = sampling_options(self, self.route, deterministic, decode=decode)
+        attend, sampling = sampled(self, self.route, deterministic, decode=decode)
         dropout = dropout_options(self, deterministic)
         training = not decode and not deterministic
         hashing = hash_options(self, self.route, q, mask, training=training)
         q = turn(q, q_positions)
         k = k if cross else turn(k, q_positions)
-        attend: Callable[..., jax.Array] = self.route
-        if isinstance(self.route, SamplingRoute):
-            attend = functools.partial(choose_and_sow, self, self.route)
         if index is not None:
             if not cross:
                 k, v = append_to_cache(self, index, k, v)
@@ -179,8 +175,7 @@ class MultiHeadAttention(AttentionModule):
                 mask, bias = cut_to_queries(mask, bias, q_offset, q.shape[-3], causal=not cross)
 
         score = DotScore()(q, k) if self.score is None else self.score(q, k)
-        options: dict[str, Any] = {"mask": mask, "bias": bias, "precision": self.precision}
-        options |= sampling
+        options = {"mask": mask, "bias": bias, "precision": self.precision, **sampling}
         if decode:
             options["q_offset"] = q_offset
         context = attend(score, q, k, v, **options, **dropout, **hashing)

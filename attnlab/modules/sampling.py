@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from typing import Any
 
 import flax.linen as nn
 import jax
 
 from attnlab.checks import require
-from attnlab.ops.routes import Hard, Route, SamplingRoute
+from attnlab.ops.routes import Route, SamplingRoute
 
-__all__ = ["choose_and_sow", "sampling_options"]
+__all__ = ["sampled"]
 
 
-def sampling_options(
+def sampled(
     module: Any, route: Route, deterministic: bool | None, *, decode: bool = False
-) -> dict[str, Any]:
-    """The keyword that says what to sample with; none for a route that does not sample.
+) -> tuple[Callable[..., jax.Array], dict[str, Any]]:
+    """The route as the module calls it, and the keyword that says what to sample with.
+
+    They are the route itself and no keyword for a route that does not sample. One that does sows
+    its choice's `log_prob` and `entropy`, [*B, T, N], as "choice".
 
     Args:
       module: module that has the rng stream "sample".
@@ -25,25 +30,22 @@ def sampling_options(
       decode: whether the module decodes, and so takes the likeliest key.
 
     Raises:
-      ValueError: the module drops weights, or was not told whether to sample.
+      ValueError: the module was not told whether to sample.
     """
     if not isinstance(route, SamplingRoute):
-        return {}
-    Hard.require_no_dropout(module.dropout_rate)
+        return route, {}
     require(
         deterministic is not None or decode,
         f"{type(module).__name__} with routes.{type(route).__name__} must be told whether to"
         " sample: call it with deterministic=True or False; got None",
     )
-    if deterministic or decode:
-        return {}
-    return {"sample_key": module.make_rng("sample")}
+    call = functools.partial(_choose_and_sow, module, route)
+    return call, {} if deterministic or decode else {"sample_key": module.make_rng("sample")}
 
 
-def choose_and_sow(
+def _choose_and_sow(
     module: nn.Module, route: SamplingRoute, *arrays: Any, **options: Any
 ) -> jax.Array:
-    """The route's context; sows the choice's `log_prob` and `entropy`, [*B, T, N], as "choice"."""
     choice = route.choose(*arrays, **options)
     if not module.is_initializing():
         module.sow("choice", "log_prob", choice.log_prob)

@@ -28,10 +28,6 @@ collection "choice" is mutable.
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable
-from typing import Any
-
 import flax.linen as nn
 import jax
 
@@ -43,10 +39,10 @@ from attnlab.modules.conventions import (
     dropout_options,
     partitioned,
 )
-from attnlab.modules.sampling import choose_and_sow, sampling_options
+from attnlab.modules.sampling import sampled
 from attnlab.modules.scores import AdditiveScore, ConcatScore, GeneralScore, LocationScore
 from attnlab.ops.attention import Implementation
-from attnlab.ops.routes import AllPairs, Exact, Route, SamplingRoute
+from attnlab.ops.routes import AllPairs, Exact, Route
 
 __all__ = [
     "AdditiveAttention",
@@ -101,11 +97,8 @@ class SingleHead(AttentionModule, kw_only=True):
         score_module, query, key = self._meet(query, key)
         q, k, v = (x[..., None, :] for x in (query, key, value))
         score = score_module(q, k)
-        options: dict[str, Any] = {"mask": mask, "bias": bias, "precision": self.precision}
-        options |= sampling_options(self, route, deterministic)
-        attend: Callable[..., jax.Array] = route
-        if isinstance(route, SamplingRoute):
-            attend = functools.partial(choose_and_sow, self, route)
+        attend, sampling = sampled(self, route, deterministic)
+        options = {"mask": mask, "bias": bias, "precision": self.precision, **sampling}
         dropout = dropout_options(self, deterministic)
         context = attend(score, q, k, v, **options, **dropout)[..., 0, :]
         if not return_weights and not self.is_mutable_collection("intermediates"):

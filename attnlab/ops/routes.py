@@ -91,7 +91,10 @@ class SamplingRoute(Route, Protocol):
     """A route that draws while a model is trained, and whose gradient wants what was drawn."""
 
     def choose(self, *args: Any, **options: Any) -> Choice:
-        """(score, q, k, v), the keywords of a call, and `sample_key`; None = the likeliest."""
+        """(score, q, k, v), the keywords of a call, and `sample_key`; None = the likeliest.
+
+        A route that cannot drop weights refuses to here.
+        """
         ...
 
 
@@ -270,7 +273,11 @@ class Hard(Exact):
           ValueError: weights are to be dropped.
         """
         del q_offset, dropout_key  # all pairs, wherever the queries stand
-        self.require_no_dropout(dropout_rate)
+        require(
+            dropout_rate == 0.0,
+            "Hard() takes one key, of which no weight can be dropped; got"
+            f" dropout_rate={dropout_rate} (set it to 0, and drop the context instead)",
+        )
         return hard_attention(
             q,
             k,
@@ -279,15 +286,6 @@ class Hard(Exact):
             expected_rate=self.expected_rate,
             straight_through=self.straight_through,
             **options,
-        )
-
-    @staticmethod
-    def require_no_dropout(rate: float) -> None:
-        """Of a single key there is nothing to drop but the whole context."""
-        require(
-            rate == 0.0,
-            f"Hard() takes one key, of which no weight can be dropped; got dropout_rate={rate}"
-            " (set it to 0, and drop the context instead)",
         )
 
     def weights(self, score, q, k, *, q_offset: ArrayLike = 0, **options) -> jax.Array:

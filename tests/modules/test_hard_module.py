@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 
 from attnlab import AdditiveAttention, MultiHeadAttention, MultiplicativeAttention, masks, routes
+from attnlab.ops.attention import attention, attention_weights
+from attnlab.ops.hard import Choice
 from tests.modules.reference import apply, init
 
 pytestmark = pytest.mark.usefixtures("quick_compile")
@@ -56,6 +58,39 @@ def test_a_module_samples_while_trained_and_sows_what_reinforce_needs(name):
     np.testing.assert_array_equal(likeliest.argmax(-1), of_soft.argmax(-1))
 
 
+class Noisy(routes.Exact):
+    """A user's own route: all pairs, with noise on what is chosen while a model is trained."""
+
+    def __call__(self, *arrays, **options):
+        return self.choose(*arrays, **options).context
+
+    def choose(self, score, q, k, v, *, sample_key=None, **options):
+        context = attention(score, q, k, v, **options)
+        nothing = jnp.zeros(context.shape[:-1])
+        if sample_key is not None:
+            context += jax.random.normal(sample_key, context.shape)
+        return Choice(context, None, nothing, nothing)
+
+    def weights(self, score, q, k, **options):
+        return attention_weights(score, q, k, **options)
+
+
+@pytest.mark.parametrize("name", ["additive", "multi_head"])
+def test_a_route_of_ones_own_samples_and_drops(name):
+    """Modules refuse for no other route what Hard cannot do."""
+    module, x = MODULES[name].clone(route=Noisy(), dropout_rate=0.5), sequence()
+    variables = init(module, x, deterministic=True)
+
+    @jax.jit
+    def train(sample, dropout):
+        rngs = {"sample": jax.random.key(sample), "dropout": jax.random.key(dropout)}
+        return module.apply(variables, x, deterministic=False, rngs=rngs)
+
+    first = train(0, 0)
+    assert (train(1, 0) != first).any(), "sampled"
+    assert (train(0, 1) != first).any(), "dropped"
+
+
 def test_decoding_is_the_causal_forward():
     module, x = MultiHeadAttention(3, route=HARD), sequence()
     variables = init(module, x, decode=True)
@@ -74,7 +109,7 @@ def test_decoding_is_the_causal_forward():
 def test_refusals(name):
     module, x = MODULES[name], sequence()
     with pytest.raises(ValueError, match=r"Hard\(\) takes one key.*got dropout_rate=0.1"):
-        init(module.clone(dropout_rate=0.1), x, deterministic=True)
+        module.clone(dropout_rate=0.1).init(jax.random.key(0), x, deterministic=False)
     with pytest.raises(ValueError, match="must be told whether to sample: call it with determin"):
         init(module, x)
 

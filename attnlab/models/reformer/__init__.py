@@ -3,7 +3,7 @@
 `Reformer` is called as a `TransformerLM` is, and made of the same parts. What it adds costs no
 parameter: two residual streams, whose layers are undone in the backward pass (`couplings`), so that
 memory does not grow with the number of scanned layers; feed-forward networks for a chunk of
-positions at a time (`TransformerConfig.feed_forward_chunk`, `chunks`); axial positions
+positions at a time (`TransformerConfig.feed_forward_chunk`); axial positions
 (`positions.axial`). Hugging Face's weights serve a model that `from_hugging_face` makes.
 
     >>> import jax, jax.numpy as jnp

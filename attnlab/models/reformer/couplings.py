@@ -20,7 +20,7 @@ import jax
 from jax import lax
 
 from attnlab.meshes import vary_like
-from attnlab.models.reformer.chunks import Undone
+from attnlab.models.chunks import Undone
 from attnlab.split import current, entered
 
 __all__ = ["Coupling", "Streams", "reversible", "stored"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Collection
 from typing import Any
 
@@ -12,7 +11,7 @@ import jax.numpy as jnp
 from flax.traverse_util import unflatten_dict
 
 from attnlab.masks import Mask
-from attnlab.models.reformer.chunks import in_chunks
+from attnlab.models.chunks import in_chunks
 from attnlab.models.reformer.couplings import Coupling, Streams, reversible
 from attnlab.models.transformer.config import TransformerConfig
 from attnlab.models.transformer.layers import FeedForward, gathered_network, layer_norm
@@ -189,8 +188,7 @@ class ReversibleStack(nn.Module):
         deterministic: bool,
     ) -> Coupling:
         """A layer as pure functions. The chunks of its feed-forward network are theirs."""
-        whole = dataclasses.replace(self.config, feed_forward_chunk=None)
-        layer = ReversibleLayer(whole, attention.copy(parent=None), parent=None)
+        layer = ReversibleLayer(self.config, attention.copy(parent=None), parent=None)
 
         def f(params, x, rest):
             (collections, keys), arrays = rest

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 
 from attnlab import positions as pos
 from attnlab.checks import require
+from attnlab.models.chunks import in_chunks
 from attnlab.models.output import DeferredLogits
 from attnlab.models.transformer.config import TransformerConfig
 from attnlab.modules.cache import cache_index
@@ -166,35 +167,27 @@ class FeedForward(nn.Module):
     @nn.compact
     def __call__(self, x: jax.Array, *, deterministic: bool = True) -> jax.Array:
         """The network's output [B, T, D] for x [B, T, D]."""
-        *batch, length, width = x.shape
-        size = self.config.feed_forward_chunk
-        if size is None or length <= size or self.is_initializing():
-            return self._network(x, deterministic)
-
-        def one_chunk(self, carry, chunk):
-            return carry, self._network(chunk, deterministic)
-
-        over_chunks = nn.scan(
-            # Inside a scan XLA cannot undo the recomputation, so it need not be kept from it.
-            nn.remat(one_chunk, prevent_cse=False),
-            variable_broadcast="params",
-            split_rngs={"params": False, "dropout": True},
-            in_axes=len(batch),
-            out_axes=len(batch),
-        )
-        over_chunks = nn.map_variables(
-            over_chunks, "params", lambda kinds: {"params": gathered_network(kinds["params"])}
-        )
-        padded = jnp.pad(x, [(0, 0)] * len(batch) + [(0, -length % size), (0, 0)])
-        chunks = padded.reshape(*batch, padded.shape[-2] // size, size, width)
-        _, y = over_chunks(self, None, chunks)
-        return y.reshape(padded.shape)[..., :length, :]
-
-    def _network(self, x: jax.Array, deterministic: bool) -> jax.Array:
         c = self.config
+        size = c.feed_forward_chunk
+        if size is not None and x.shape[-2] > size and not self.is_initializing():
+            return self._in_chunks(size, x, deterministic)
         hidden = c.activation(dense(c, c.hidden, "hidden")(x))
         hidden = nn.Dropout(c.hidden_dropout_rate)(hidden, deterministic=deterministic)
         return dense(c, c.width, "out")(hidden)
+
+    def _in_chunks(self, size: int, x: jax.Array, deterministic: bool) -> jax.Array:
+        network = self.copy(parent=None)  # it does not cut a single chunk
+
+        def of_chunk(params, x, keys, index):
+            keys = {stream: jax.random.fold_in(key, index) for stream, key in keys.items()}
+            return network.apply({"params": params}, x, deterministic=deterministic, rngs=keys)
+
+        # Inside a scan XLA cannot undo the recomputation, so it need not be kept from it.
+        recomputed = jax.checkpoint(of_chunk, prevent_cse=False)
+        forward, _ = in_chunks(recomputed, size, gathered_network)
+        assert self.scope is not None
+        keys = {stream: self.make_rng(stream) for stream in self.scope.rngs}
+        return forward(nn.meta.unbox(self.variables["params"]), x, keys)
 
 
 def gathered_network(params: Any) -> Any:

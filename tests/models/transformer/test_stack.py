@@ -85,11 +85,11 @@ def test_a_chunked_feed_forward_network_is_the_same(rate):
         want, got = (jax.jit(gradient(module))(params) for module in (whole, chunked))
         jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=2e-5, atol=1e-4), got, want)
     else:
-        same = jnp.broadcast_to(
-            x[:, :1], x.shape
-        )  # one token everywhere, so masks tell chunks apart
-        y = chunked.apply({"params": params}, same, **options)
-        assert len(np.unique(np.asarray(y[0, :, 0]))) == 11
+        # One token everywhere, so masks tell chunks apart; one key may serve all streams.
+        same = jnp.broadcast_to(x[:, :1], x.shape)
+        for rngs in (options["rngs"], jax.random.key(0)):
+            y = chunked.apply({"params": params}, same, deterministic=False, rngs=rngs)
+            assert len(np.unique(np.asarray(y[0, :, 0]))) == 11
 
 
 @pytest.mark.slow
