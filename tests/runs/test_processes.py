@@ -1,10 +1,10 @@
 """Several processes of one run: the first writes, and they come down together."""
 
-import fcntl
 import signal
 
 import pytest
 
+from attnlab.runs.folder import Folder
 from tests import several
 from tests.daily import daily
 from tests.runs import spelling
@@ -85,19 +85,12 @@ def test_a_bad_value_is_said_by_the_first_process_of_a_cluster_alone(tmp_path):
     ]
 
 
-def test_a_folder_that_another_run_holds_is_one_line(tmp_path, capsys):
-    folder = tmp_path / "run"
-    command = ["spelling", f"--run_dir={folder}"]
-    assert spelling.main(command) == 0 and (folder / "report.md").read_text() == "a0 b0 c0"
-    with open(folder / "settings.json", "a") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        found = several.run(2, SPELL, f"--run_dir={folder}")
+def test_a_folder_that_another_run_holds_is_one_line(tmp_path):
+    folder = Folder.fresh("spelling", tmp_path, spelling.Settings().as_json()).begin()
+    found = several.run(2, SPELL, f"--run_dir={folder}")
     assert [one.status for one in found] == [2, 2] and [one.out for one in found] == ["", ""]
     line = f"spelling: --run_dir={folder}: a run writes to this folder now; wait for its end\n"
     assert [one.err for one in found] == [line, ""]
-    capsys.readouterr()
-    assert spelling.main(command) == 0  # the same command goes on
-    assert "0 of 3 letters" in capsys.readouterr().out
 
 
 def test_on_every_host_an_experiment_is_alone_and_the_worst_verdict_counts(tmp_path):
