@@ -160,8 +160,9 @@ def test_the_last_checkpoints_are_averaged_also_those_of_before_an_interruption(
     for a, b in zip(jax.tree.leaves(mean), jax.tree.leaves(whole.params), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-8)
     task = {"start": lambda drawn: whole.params}
-    same_loss = run(tmp_path / "more", steps=1, rate=0.0, task=task).validation
-    assert whole.validation == same_loss and whole.step == 12
+    begun = run(tmp_path / "more", steps=1, rate=0.0, task=task)  # starts where that one ended
+    assert same(begun.params, whole.params)
+    assert whole.validation == begun.validation and whole.step == 12
 
 
 def test_the_last_checkpoint_alone_is_no_mean_and_the_best_is_in_the_curve(tmp_path, whole_run):
@@ -269,13 +270,6 @@ def test_a_divided_state_is_restored_on_another_mesh(tmp_path):
         assert divided.steps == 12
         for a, b in zip(*map(jax.tree.leaves, (divided.params, plain.params)), strict=True):
             np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
-
-
-@pytest.mark.slow
-def test_a_training_starts_where_another_ended(tmp_path, whole_run):
-    _, whole = whole_run
-    begun = run(tmp_path / "more", steps=1, rate=0.0, task={"start": lambda drawn: whole.params})
-    assert same(begun.params, whole.params)
 
 
 def test_the_folder_of_another_training_is_refused(whole_run):

@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 from attnlab.bench import topology
-from attnlab.bench.workers import without_chatter
 from experiments.compare_lengths import __main__ as compare_lengths
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -124,17 +123,6 @@ def test_interrupted_runs_keep_their_rows_and_write_the_report(tmp_path):
     assert (folder / "time.png").exists()
 
 
-@pytest.mark.slow
-def test_pmap_over_two_cpu_devices(tmp_path):
-    flags = "--parallel=pmap --devices=2 --batch=2 --mechanisms=dot --lengths=32 --passes=forward"
-    status, out = run(*flags.split(), f"--output_dir={tmp_path}")
-    assert status == 0, out
-    (folder,) = tmp_path.iterdir()
-    (row,) = rows_of(folder)
-    assert row["status"] == "ok" and row["case"]["devices"] == 2
-    assert row["environment"]["devices"] == 2
-
-
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
@@ -222,24 +210,6 @@ def test_a_damaged_folder_ends_in_one_line(finished, tmp_path, name, line, messa
 def test_resume_refuses_other_flags(finished, flag, message, capsys):
     assert compare_lengths.main(["compare_lengths", f"--resume={finished}", flag]) == 2
     assert message in capsys.readouterr().err
-
-
-@pytest.mark.slow
-def test_a_batch_that_does_not_divide_over_the_machines_devices(tmp_path):
-    environment = dict(os.environ, XLA_FLAGS="--xla_force_host_platform_device_count=2")
-    command = [
-        sys.executable,
-        "-m",
-        "experiments.compare_lengths",
-        "--parallel=pmap",
-        "--batch=3",
-    ]
-    done = subprocess.run(
-        [*command, f"--output_dir={tmp_path}"], cwd=ROOT, env=environment, text=True,
-        capture_output=True,
-    )  # fmt: skip
-    assert done.returncode == 2 and "does not divide over 2 devices" in done.stderr
-    assert without_chatter(done.stderr).count("\n") == 1 and not list(tmp_path.iterdir())
 
 
 def test_help_names_every_flag(capsys):

@@ -7,6 +7,7 @@ from attnlab.bench import trends
 from attnlab.bench.case import Case, Result
 from attnlab.bench.roofline import Peak
 from attnlab.runs import rows as rows_module
+from attnlab.runs.errors import Invalid
 from attnlab.runs.folder import Folder
 from attnlab.runs.rows import Rows
 from experiments.compare_lengths import forecast
@@ -159,6 +160,25 @@ def test_on_an_accelerator_each_line_has_a_process_at_each_length(tmp_path, monk
     monkeypatch.setitem(Recorder.environment, "platform", "gpu")
     _, log, _ = run(tmp_path, monkeypatch, None, passes=("forward", "forward_backward"))
     assert log[2] == log[5] == log[8] == "fresh" and log.count("fresh") == 5
+
+
+def test_pmap_runs_over_the_devices_that_are_asked_for_or_are_there(tmp_path, monkeypatch):
+    given = []
+    monkeypatch.setitem(Recorder.environment, "devices", 2)
+    monkeypatch.setattr(compare, "Runner", lambda **some: given.append(some) or Recorder())
+    asked = Settings(
+        mechanisms=("dot",), passes=("forward",), lengths=(512,), batch=(2,), parallel="pmap",
+        devices=(2,),
+    )  # fmt: skip
+    folder = Folder.fresh("compare_lengths", tmp_path, asked.as_json())
+    assert compare.run(asked, folder) == 0 and given[0]["devices"] == 2
+    (found,) = kept(folder).values()
+    assert (found.case.parallel, found.case.devices) == ("pmap", 2)
+    there = dataclasses.replace(asked, devices=(), batch=(3,))
+    folder = Folder.fresh("compare_lengths", tmp_path / "none", there.as_json())
+    with pytest.raises(Invalid, match="--batch=3 does not divide over 2 devices"):
+        compare.run(there, folder)
+    assert given[1]["devices"] is None and not (tmp_path / "none").exists()
 
 
 @pytest.mark.parametrize(("status", "lost"), [("too_large", 0), ("too_slow", 0), ("killed", 1)])

@@ -4,7 +4,6 @@ import dataclasses
 import os
 import re
 import signal
-import threading
 import time
 
 import pytest
@@ -58,17 +57,23 @@ def test_an_exception_is_a_row(started):
 def test_a_killed_worker_is_a_row(started):
     assert started.run(OK).status == "ok"  # a worker is there
     endless = dataclasses.replace(OK, mechanism="additive", length=2**17)
-    threading.Timer(3.0, lambda: os.kill(started.pid, signal.SIGKILL)).start()
-    result = started.run(endless)
+
+    def kill(words):
+        if words.endswith("running …"):
+            os.kill(started.pid, signal.SIGKILL)
+
+    result = started.run(endless, tell=kill)
     assert result.status == "killed" and "SIGKILL" in result.message
     assert started.run(OK).status == "ok"
 
 
 @pytest.mark.slow
-def test_one_that_does_not_end_is_stopped():
+def test_pmap_over_two_devices_and_one_that_does_not_end_is_stopped():
     slow = dataclasses.replace(OK, mechanism="additive", length=2**17)
-    settings = dict(devices=None, input_path=None, repeats=1, case_seconds=1.0)
+    settings = dict(devices=2, input_path=None, repeats=1, case_seconds=1.0)
     with Runner(**settings, case_bytes=2**30) as found:
+        over_two = found.run(dataclasses.replace(OK, batch=2, devices=2, parallel="pmap"))
+        assert over_two.status == "ok" and found.environment["devices"] == 2
         large = found.run(dataclasses.replace(OK, length=2**22, implementation="dense"))
         assert large.status == "too_large" and large.message.endswith("TiB of 1.00 GiB allowed")
         said = []

@@ -2,6 +2,7 @@
 
 import json
 import shlex
+import shutil
 import signal
 
 import pytest
@@ -37,11 +38,14 @@ SMALL = {
 TIMES = ("seconds", "steps_per_second", "tokens_per_second")
 
 
-@pytest.fixture
-def text(tmp_path):
-    path = tmp_path / "text"
+def written(path):
     path.write_bytes(b"to be, or not to be: that is the question. " * 23)
     return path
+
+
+@pytest.fixture
+def text(tmp_path):
+    return written(tmp_path / "text")
 
 
 def flags(text, **changed):
@@ -111,17 +115,28 @@ def test_a_small_run_from_end_to_end(tmp_path, text, monkeypatch):
     assert status == 2 and "is about another text than" in err and err.count("\n") == 1
 
 
-@pytest.mark.slow
-def test_a_run_that_is_interrupted_goes_on_bit_for_bit(tmp_path, text, monkeypatch):
-    monkeypatch.setattr(figure_files, "save", tiny.save_nothing)
+def train(parent):
+    """The status of a training of lsh-2 over the text in a folder."""
     of_lsh = {"models": "lsh-2", "parts": "train", "validate_every": 4, "log_every": 1}
+    text = written(parent / "text")
+    status, *_ = tiny.run(experiment, *flags(text, **of_lsh), f"--output_dir={parent / 'out'}")
+    return status
 
-    def run(name):
-        return tiny.run(
-            experiment, *flags(text, **of_lsh), f"--output_dir={tmp_path / name}"
-        )[0]  # fmt: skip
 
-    assert run("whole") == 0
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """The folder of a training of lsh-2 that nothing interrupted."""
+    parent = tmp_path_factory.mktemp("whole")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(figure_files, "save", tiny.save_nothing)
+        assert train(parent) == 0
+    (folder,) = (parent / "out").iterdir()
+    return folder
+
+
+@pytest.mark.slow
+def test_a_run_that_is_interrupted_goes_on_bit_for_bit(tmp_path, whole, monkeypatch):
+    monkeypatch.setattr(figure_files, "save", tiny.save_nothing)
     windows = training.random_windows
 
     def interrupting(*given, **options):
@@ -133,9 +148,9 @@ def test_a_run_that_is_interrupted_goes_on_bit_for_bit(tmp_path, text, monkeypat
         return windows(*given, **options).map(_Counting(after_two))
 
     monkeypatch.setattr(training, "random_windows", interrupting)
-    assert run("cut") == 130
+    assert train(tmp_path) == 130
     monkeypatch.setattr(training, "random_windows", windows)
-    (whole,), (cut,) = ((tmp_path / name).iterdir() for name in ("whole", "cut"))
+    (cut,) = (tmp_path / "out").iterdir()
     assert len(curve_of(cut / "lsh-2-16-3")) < len(curve_of(whole / "lsh-2-16-3"))
     assert tiny.run(experiment, f"--resume={cut}")[0] == 0
     assert curve_of(cut / "lsh-2-16-3") == curve_of(whole / "lsh-2-16-3")
@@ -176,14 +191,12 @@ def test_a_sample_of_no_run_names_its_own_flag(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_sample_of_a_trained_model(tmp_path, text, monkeypatch):
-    monkeypatch.setattr(figure_files, "save", tiny.save_nothing)
-    of_lsh = {"models": "lsh-2", "parts": "train", "seeds": "0"}
-    assert tiny.run(experiment, *flags(text, **of_lsh), f"--output_dir={tmp_path / 'out'}")[0] == 0
-    (folder,) = (tmp_path / "out").iterdir()
+def test_a_sample_of_a_trained_model(tmp_path, whole):
+    folder = shutil.copytree(whole, tmp_path / "copy")
 
     def sampled(*given):
-        return tiny.run(sample, f"--run={folder}", "--model=lsh-2", *given)
+        given = ("--model=lsh-2", "--trained_seed=3", *given)
+        return tiny.run(sample, f"--run={folder}", *given)
 
     status, first, err = sampled("--prompt=to be", "--tokens=9")
     assert (status, err) == (0, "") and first.startswith("to be") and len(first) > 6
@@ -192,14 +205,14 @@ def test_a_sample_of_a_trained_model(tmp_path, text, monkeypatch):
     likeliest = [sampled("--tokens=9", "--top_k=1", f"--seed={seed}")[1] for seed in (1, 2)]
     assert likeliest[0] == likeliest[1]
     for given, message in (
-        (["--model=exact"], "has no checkpoints of exact, 16 tokens, seed 0; it has lsh-2-16-0"),
+        (["--model=exact"], "has no checkpoints of exact, 16 tokens, seed 3; it has lsh-2-16-3"),
         (["--model=lsh"], "--model=lsh: no attention 'lsh'; valid"),
         (["--tokens=16"], "--tokens=16: with the prompt's 1 they are more than the 16"),
         (["--run="], "--run= is empty; give"),
     ):
         status, _, err = sampled(*given)
         assert status == 2 and message in err and err.count("\n") == 1
-    (folder / "lsh-2-16-0").rename(folder / "lsh-1-16-0")
+    (folder / "lsh-2-16-3").rename(folder / "lsh-1-16-3")
     status, _, err = sampled("--model=lsh-1", "--tokens=9")
     assert status == 2 and 'model is "lsh-2" there and "lsh-1" here' in err
     assert err.count("\n") == 1

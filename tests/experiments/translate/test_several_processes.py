@@ -12,8 +12,8 @@ from tests.several import Together
 
 PROGRAM = "tests.experiments.tiny_translate"
 FLAGS = (
-    "--models=transformer", "--steps=240", "--validate_every=120", "--checkpoint_every=40",
-    "--log_every=15", "--batch_size=8",
+    "--models=transformer", "--steps=60", "--validate_every=30", "--checkpoint_every=10",
+    "--log_every=5", "--batch_size=8",
 )  # fmt: skip
 TIMES = ("seconds", "steps_per_second", "tokens_per_second")
 
@@ -47,7 +47,7 @@ def stopped(tmp_path_factory):
     """The folder that two processes left when one of them got SIGTERM."""
     folder = tmp_path_factory.mktemp("stopped")
     with Together(2, PROGRAM, f"--run_dir={folder}", *FLAGS, quick=True) as together:
-        together.send(1, signal.SIGTERM, after="step  45/")
+        together.send(1, signal.SIGTERM, after="step 15/")
         first, other = together.ended(within=120)
     assert (first.status, other.status) == (143, 143), first.err
     assert "SIGTERM: what is done is kept" in first.out + first.err
@@ -75,7 +75,7 @@ def test_after_kill_9_of_one_the_other_ends_and_one_process_goes_on(whole, victi
     """With as many devices, it goes on bit for bit: nothing is lost."""
     folder = tmp_path / "run"
     with Together(2, PROGRAM, f"--run_dir={folder}", *FLAGS, quick=True) as together:
-        together.send(victim, signal.SIGKILL, after="step  60/")
+        together.send(victim, signal.SIGKILL, after="step 20/")
         found = together.ended(within=75)
     assert found[victim].status == -signal.SIGKILL and found[1 - victim].status != 0
     finished(folder, 1, devices=2)

@@ -1,0 +1,172 @@
+"""`finetune` from end to end, beginning with models that `pretrain` could have left."""
+
+import dataclasses
+import json
+
+import jax
+import numpy as np
+import pytest
+
+from attnlab.data.tokenizers import Bytes
+from attnlab.models.bert import BertPretraining
+from attnlab.runs import loop
+from attnlab.runs.errors import Invalid
+from attnlab.training import pretrained
+from attnlab.training.pretrained import BertSizes, Pretrained
+from experiments.finetune import __main__ as finetune
+from experiments.finetune import report, training
+from experiments.finetune.report import Row
+from experiments.finetune.settings import Settings
+from tests.experiments.tiny import run, save_nothing
+
+TEXT = "\n\n".join("\n".join(f"ab{d} cd ef{i} gh" for i in range(4)) for d in range(20)) + "\n"
+TUNED = ("--made=order", "--train_examples=16", "--test_examples=4", "--held_out=0.3", "--steps=2",
+         "--batch_size=4")  # fmt: skip
+TITLES = ("mlm_nsp, 80/10/10", "mlm, 80/10/10")
+
+
+@pytest.fixture(autouse=True)
+def no_figures(monkeypatch):
+    monkeypatch.setattr(loop.figure_files, "save", save_nothing)
+
+
+@pytest.fixture
+def text(tmp_path):
+    path = tmp_path / "text"
+    path.write_text(TEXT)
+    return path
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory):
+    """A folder of models as `pretrain` leaves it: two objectives, each with the seeds 0 and 1."""
+    folder = tmp_path_factory.mktemp("pretrain")
+    sizes = BertSizes(1, 8, 8, 2, 24, attention="window-4")
+    tokens = np.zeros((1, 5), np.int32)
+    model = BertPretraining(*sizes.build(Bytes().vocab_size + 1))
+    shapes = jax.eval_shape(model.init, jax.random.key(0), tokens, masked=tokens)["params"]
+    draw = np.random.default_rng(0)
+    for title in TITLES:
+        for seed in (0, 1):
+            params = jax.tree.map(lambda x: draw.normal(0, 0.02, x.shape).astype(x.dtype), shapes)
+            place = folder / f"{title.partition(',')[0]}-{seed}"
+            place.mkdir()
+            pretrained.write(Pretrained(title, seed, sizes, Bytes(), params), place)
+    return folder
+
+
+def folder_of(where):
+    (found,) = where.iterdir()
+    return found
+
+
+def rows_of(folder):
+    return [json.loads(line) for line in (folder / "results.jsonl").read_text().splitlines()]
+
+
+def flags_of(text, tmp_path, *flags):
+    places = (f"--cache_dir={tmp_path}/cache", f"--output_dir={tmp_path}/run")
+    return (*TUNED, f"--input={text}", *places, *flags)
+
+
+def test_each_model_is_trained_beside_one_from_scratch(models, text, tmp_path):
+    flags = flags_of(text, tmp_path, f"--init_from={models}", "--starts=tuned,scratch", "--seeds=1")
+    status, _, err = run(finetune, *flags)
+    assert status == 0, err
+    folder = folder_of(tmp_path / "run")
+    rows = [(row["start"], row["pretraining"], row["seed"]) for row in rows_of(folder)]
+    assert sorted(rows) == [("scratch", "", 1), *(("tuned", title, 1) for title in sorted(TITLES))]
+    written = (folder / "report.md").read_text()
+    assert "tuned: mlm_nsp, 80/10/10 − scratch" in written and "Not done yet" not in written
+
+
+def test_each_seed_begins_with_the_model_of_that_seed(models):
+    settings = Settings(
+        init_from=(str(models),), starts=("tuned", "frozen", "scratch"), seeds=(0, 1), made="order",
+        input="text",
+    )  # fmt: skip
+    found = training.open_models(settings)
+    cells = training.cells(settings, found)
+    assert len(cells) == 2 * (2 + 2 + 1) and {cell.seed for cell in cells} == {0, 1}
+    for cell in cells:
+        start = training.basis(settings, found, cell, ())
+        if cell.start == "scratch":
+            assert start.params is None
+        else:
+            assert (start.title, start.seed) == (cell.pretraining, cell.seed)
+
+
+def test_a_gap_of_two_models_is_that_of_the_same_seeds():
+    scores = {"tuned": (0.75, 0.8), "scratch": (0.65, 0.68)}
+    rows = [
+        Row(start, "mlm" if start == "tuned" else "", seed, 9, 2, 1.0, {"accuracy": x})
+        for start, some in scores.items()
+        for seed, x in enumerate(some)
+    ]
+    assert "is +11.0 ± 2.0 points of accuracy from scratch" in report.answer(rows)
+    assert report.answer(rows).startswith("Pre-training helps: ")
+    (axes,) = report.figure(rows).axes
+    assert [len(line.get_xdata()) for line in axes.get_lines()] == [2] * 4
+
+
+def test_a_tuned_model_starts_with_what_was_learnt(models):
+    (one,) = pretrained.read(models / "mlm-0")
+    kept = one.encoder({"bert": None, "classes": 1})
+    assert kept["classes"] == 1
+    for a, b in zip(*map(jax.tree.leaves, (kept["bert"], one.params["bert"])), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_other_vocabularies_are_refused(models, text, tmp_path):
+    one = pretrained.read(models / "mlm-0")[0]
+    other = tmp_path / "other"
+    other.mkdir()
+    sizes = dataclasses.replace(one.sizes, attention="window-3")
+    pretrained.write(dataclasses.replace(one, sizes=sizes), other)
+    both = f"--init_from={models / 'mlm-0'},{other}"
+    status, _, err = run(finetune, *flags_of(text, tmp_path, both))
+    assert status == 2 and "a checkpoint of another vocabulary, or of other sizes" in err
+    params = {**one.params, "bert": {**one.params["bert"]}}
+    params["bert"]["vocabulary"] = {"embedding": np.zeros((7, 8), np.float32)}
+    pretrained.write(dataclasses.replace(one, params=params), other)
+    with pytest.raises(Invalid, match="another vocabulary: 7 ids, and its tokenizer has 261"):
+        pretrained.read(other)
+    with pytest.raises(Invalid, match=r"no pretrained.json there; give a folder"):
+        pretrained.read(models.parent / "nowhere")
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        ((), "give --train_file and --dev_file, or --made=TASK"),
+        (("--made=order",), "--made=order: needs --input"),
+        (("--made=order", "--input=x", "--train_file=x"), "makes the examples; leave it out"),
+        (("--train_file=x", "--dev_file=x", "--starts=tuned"), "needs --init_from"),
+        (("--train_file=x", "--dev_file=x", "--columns=a"), "--columns=a: of classify, give"),
+        (("--train_file=x", "--dev_file=x", "--held_out=0.2"), "--held_out=0.2: needs --made"),
+        (("--train_file=x", "--dev_file=x", "--init_from=x", "--width=8"), "leave it out"),
+    ],
+)
+def test_flags_that_cannot_be_meant(flags, said):
+    status, _, err = run(finetune, *flags)
+    assert status == 2 and said in err and err.count("\n") == 1
+
+
+@pytest.mark.parametrize(("task", "start"), [("tag", "scratch"), ("span", "frozen")])
+def test_files_of_other_tasks_train_too(models, tmp_path, task, start):
+    span = {"question": "Q", "context": "a bc d", "answers": {"text": ["bc"],
+                                                              "answer_start": [2]}}  # fmt: skip
+    text = {"tag": "ab O\ncd B-X\n\nef O\n", "span": json.dumps(span) + "\n"}[task]
+    (tmp_path / "train").write_text(text)
+    begins = {
+        "scratch": ("--num_layers=1", "--width=8", "--hidden=8", "--num_heads=2",
+                    "--tokenizer=bytes", "--max_length=16"),
+        "frozen": (f"--init_from={models / 'mlm-0'}", "--starts=frozen"),
+    }  # fmt: skip
+    flags = (f"--task={task}", f"--train_file={tmp_path}/train", f"--dev_file={tmp_path}/train",
+             *begins[start], "--steps=1", "--batch_size=2", f"--cache_dir={tmp_path}/cache",
+             f"--output_dir={tmp_path}/run")  # fmt: skip
+    status, _, err = run(finetune, *flags)
+    assert status == 0, err
+    (row,) = rows_of(folder_of(tmp_path / "run"))
+    assert list(row["scores"])[0] == "f1" and row["start"] == start
