@@ -130,6 +130,7 @@ def hard_attention(
             place, log_prob, entropy = choose(x, seeds, precision=precision)
         chosen = jnp.take_along_axis(x.v, jnp.maximum(place, 0)[..., None], axis=-2)
         context = jnp.where(place[..., None] >= 0, chosen, 0)
+        context = jnp.where(jnp.isnan(log_prob)[..., None], jnp.nan, context)  # as the soft one
         return context, *(y[..., None] for y in (place, log_prob, entropy))
 
     found = by_device(
