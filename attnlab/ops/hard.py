@@ -104,6 +104,7 @@ def hard_attention(
     """
     score = Dot() if score is None else score
     require_score(score)
+    q, k, v = map(jnp.asarray, (q, k, v))
     require_qkv(q, k, v, same_width=score.same_width)
     require(0.0 <= expected_rate <= 1.0, f"expected_rate must be in [0, 1]; got {expected_rate}")
     mask = as_mask(mask)
