@@ -214,18 +214,21 @@ def test_sizes_may_be_of_numpy():
 
 
 @pytest.mark.parametrize("dtype", ["int8", "uint8", "uint32", "uint64"])
-def test_lengths_of_any_integer_type(dtype, x64):
+@pytest.mark.parametrize("make", [lambda n: masks.Padding(n, n), masks.Causal])
+def test_numbers_of_any_integer_type(make, dtype, x64):
     """More keys than 8 bits count, and than are computed as one block."""
     q, k, v = jax.random.normal(jax.random.key(0), (3, 2, 300, 1, 4))
-    lengths = np.array([100, 77])
+    numbers = np.array([100, 77])
 
     @jax.jit
-    def attend(lengths):
-        mask = masks.Padding(lengths, lengths) & masks.Causal()
-        return attention(scores.Dot(), q, k, v, mask=mask, implementation="blockwise")
+    def attend(numbers):
+        return attention(scores.Dot(), q, k, v, mask=make(numbers), implementation="blockwise")
 
-    np.testing.assert_array_equal(attend(lengths.astype(dtype)), attend(lengths))
-    mask = masks.Padding(7, jnp.asarray([3], dtype)).for_queries(5, 4)
+    np.testing.assert_array_equal(attend(numbers.astype(dtype)), attend(numbers))
+
+
+def test_queries_past_the_last_real_one_are_not_counted_from_256():
+    mask = masks.Padding(7, jnp.asarray(3, jnp.uint8)).for_queries(5, 4)
     assert not mask.as_array(4, 7).any()
 
 
