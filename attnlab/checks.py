@@ -12,14 +12,15 @@ import jax.numpy as jnp
 import numpy as np
 
 __all__ = [
+    "as_count",
     "as_int",
     "as_size",
     "points_to",
     "require",
-    "require_arrays_of_mask",
     "require_choice",
     "require_dropout",
     "require_instance",
+    "require_integers",
     "require_qkv",
     "shown",
 ]
@@ -75,28 +76,32 @@ def as_size(name: str, x: Any) -> int:
     return size
 
 
-def require_arrays_of_mask(mask: Any) -> None:
-    """Fields of masks, by their names: booleans say who is seen, integers count or number.
+def as_count(what: str, x: Any) -> int:
+    """`as_int` of what counts something, and may count nothing.
 
-    Not at construction: what JAX puts in place of the arrays of a pytree may be anything.
+    Args:
+      what: name of x, and words for what it counts.
+      x: number of them.
+
+    Raises:
+      ValueError: x is no integer ≥ 0.
     """
-    for name, x in vars(mask).items():
-        if name in ("first", "second"):
-            require_arrays_of_mask(x)
-        elif name == "array":
-            dtype = jnp.asarray(x).dtype
-            require(
-                dtype == jnp.bool_,
-                f"mask must be boolean, True = may attend; got dtype {dtype} (additive terms go to "
-                "bias=; of 0 and 1 take mask != 0, and for nn.make_causal_mask masks.Causal())",
-            )
-        elif name in ("q_offset", "kv_lengths", "q_lengths", "q_ids", "kv_ids") and x is not None:
-            dtype = jnp.asarray(x).dtype
-            require(
-                jnp.issubdtype(dtype, jnp.integer),
-                f"{type(mask).__name__}.{name} must be integers; got dtype {dtype} (cast it; "
-                "booleans [*B, S], True = a real token, go to masks.from_padding)",
-            )
+    count = as_int(x)
+    if count is None or count < 0:
+        raise ValueError(f"{what}, an int ≥ 0; got {x!r}")
+    return count
+
+
+def require_integers(owner: Any, *names: str) -> None:
+    """Fields that count or number must be integers; None is left out."""
+    for name in names:
+        x = getattr(owner, name)
+        dtype = None if x is None else jnp.asarray(x).dtype
+        require(
+            dtype is None or jnp.issubdtype(dtype, jnp.integer),
+            f"{type(owner).__name__}.{name} must be integers; got dtype {dtype} (cast it; "
+            "booleans [*B, S], True = a real token, go to masks.from_padding)",
+        )
 
 
 def require_qkv(q: Any, k: Any, v: Any, *, same_width: bool = True) -> None:

@@ -49,7 +49,7 @@ def rotary(x: jax.Array, positions: ArrayLike, *, max_wavelength: float = 10_000
     """Turns each pair (x[i], x[i + H/2]) by the angle p / m^{2i/H}: q·k then sees p_q − p_k only.
 
     Args:
-      x: queries or keys [*B, T, N, H], H even.
+      x: queries or keys [*B, T, N, H], H even; turned in at least float32.
       positions: positions of the tokens, numbers [T] or [*B, T].
       max_wavelength: constant m of the formula.
 
@@ -61,7 +61,10 @@ def rotary(x: jax.Array, positions: ArrayLike, *, max_wavelength: float = 10_000
 
     Source: Su et al. 2021, §3.4.2, with pairs (i, i + H/2) as in GPT-NeoX instead of neighbors.
     """
-    angles = _angles(positions, x.shape[-1], max_wavelength)[..., None, :]  # heads turn alike
+    x = jnp.asarray(x)
+    dtype = jnp.promote_types(x.dtype, jnp.float32)
+    angles = _angles(positions, x.shape[-1], max_wavelength, dtype)
+    angles = angles[..., None, :]  # heads turn alike
     require(
         angles.ndim <= x.ndim,
         f"positions must be [T] or [*B, T] for x [*B, T, N, H]; got {jnp.shape(positions)} "
@@ -79,8 +82,8 @@ def learned(table: jax.Array, positions: ArrayLike) -> jax.Array:
 
     Args:
       table: table of vectors, [max_length, width].
-      positions: positions of the tokens, integers [*B, T]; where they are known while tracing they
-        are checked.
+      positions: positions of the tokens, integers [*B, T]. Those that are known while tracing are
+        checked; of others, what is outside of the table is NaN.
 
     Returns:
       [*B, T, width]. Source: Gehring et al. 2017, §3.1; Vaswani et al. 2017, Table 3 (E).
@@ -88,7 +91,7 @@ def learned(table: jax.Array, positions: ArrayLike) -> jax.Array:
     Raises:
       ValueError: if a known position is outside the table.
     """
-    return jnp.take(table, _within(positions, table.shape[0]), axis=0)
+    return jnp.take(table, _within(positions, table.shape[0]), axis=0, mode="fill")
 
 
 def axial(tables: Sequence[jax.Array], positions: ArrayLike) -> jax.Array:
@@ -99,8 +102,8 @@ def axial(tables: Sequence[jax.Array], positions: ArrayLike) -> jax.Array:
 
     Args:
       tables: tables of vectors, [n_k, d_k] each.
-      positions: positions of the tokens, integers [*B, T]; where they are known while tracing they
-        are checked.
+      positions: positions of the tokens, integers [*B, T]. Those that are known while tracing are
+        checked; of others, what is outside of the grid is NaN.
 
     Returns:
       [*B, T, Σ d_k]. Source: Kitaev et al. 2020, released code; Ho et al. 2019.
@@ -114,17 +117,23 @@ def axial(tables: Sequence[jax.Array], positions: ArrayLike) -> jax.Array:
       [[1.0, 20.0], [1.0, 30.0]]
     """
     sizes = [table.shape[0] for table in tables]
-    at = _within(positions, math.prod(sizes))
-    parts = []
+    count = math.prod(sizes)
+    at = _within(positions, count)
+    outside, parts = at == count, []
     for table, size in zip(reversed(tables), reversed(sizes), strict=True):
-        parts.append(jnp.take(table, at % size, axis=0))
+        digit = jnp.where(outside, size, at % size)
+        parts.append(jnp.take(table, digit, axis=0, mode="fill"))
         at = at // size
     return jnp.concatenate(parts[::-1], axis=-1)
 
 
 def _within(positions: ArrayLike, count: int) -> jax.Array:
-    """The positions; those that are known must be in [0, count)."""
+    """The positions; those that are known must be in [0, count), others outside become `count`."""
     positions = jnp.asarray(positions)
+    require(
+        jnp.issubdtype(positions.dtype, jnp.integer),
+        f"positions must be integers; got {positions.dtype} (cast them)",
+    )
     if not isinstance(positions, jax.core.Tracer) and positions.size:
         known = np.asarray(positions)  # jnp's operations would be traced under jit
         first, last = int(known.min()), int(known.max())
@@ -132,7 +141,9 @@ def _within(positions: ArrayLike, count: int) -> jax.Array:
             first >= 0 and last < count,
             f"positions must be in [0, {count}), the learned ones; got {first} to {last}",
         )
-    return positions
+        return positions
+    positions = positions.astype(int)  # a smaller type may not hold count
+    return jnp.where((positions >= 0) & (positions < count), positions, count)
 
 
 def sinusoid_init(key: jax.Array, shape: tuple[int, int], dtype: Any = jnp.float32) -> jax.Array:
@@ -151,10 +162,12 @@ def sinusoid_init(key: jax.Array, shape: tuple[int, int], dtype: Any = jnp.float
     return sinusoids(jnp.arange(length), width).astype(dtype)
 
 
-def _angles(positions: ArrayLike, width: int, max_wavelength: float) -> jax.Array:
+def _angles(
+    positions: ArrayLike, width: int, max_wavelength: float, dtype: Any = jnp.float32
+) -> jax.Array:
     """positions / max_wavelength^{2i/width}, [..., width / 2]."""
     require(width % 2 == 0, f"positions are coded in pairs, so the width must be even; got {width}")
-    exponents = jnp.arange(0, width, 2, dtype=jnp.float32) / width
-    positions = jnp.asarray(positions, jnp.float32)[..., None]
+    exponents = jnp.arange(0, width, 2, dtype=dtype) / width
+    positions = jnp.asarray(positions, dtype)[..., None]
     frequencies = max_wavelength**-exponents
     return positions * frequencies.reshape((1,) * (positions.ndim - 1) + frequencies.shape)

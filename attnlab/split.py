@@ -340,13 +340,20 @@ def _lowered(ctx: Any, x: Any, *, name: str) -> list[Any]:
     # As `pallas_call` for TPUs asks: only here the number of devices is known.
     context = ctx.module_context.axis_context
     devices = getattr(context, "num_devices", 1)
-    if hasattr(context, "manual_axes"):  # inside a shard_map, perhaps over a part of the mesh
-        left = set(context.mesh.axis_names) - context.manual_axes
+    remedy = (
+        'say what they share: with attnlab.over(mesh, batch="data", heads="model"), axes of your'
+        " mesh"
+    )
+    if manual := getattr(context, "manual_axes", None):  # perhaps a part of the mesh
+        left = [axis for axis in context.mesh.axis_names if axis not in manual]
         devices = math.prod(context.mesh.shape[axis] for axis in left)
+        remedy = (
+            "inside a shard_map attnlab.over divides nothing: make it one over the whole mesh,"
+            f" also {', '.join(map(repr, left))}"
+        )
     if devices > 1:
         raise NotImplementedError(
-            f"{name} compiled for {devices} devices would be computed in full on each; say what"
-            ' they share: with attnlab.over(mesh, batch="data", heads="model"), axes of your mesh'
+            f"{name} compiled for {devices} devices would be computed in full on each; {remedy}"
         )
     return [x]
 

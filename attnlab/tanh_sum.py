@@ -30,9 +30,9 @@ class _Range(NamedTuple):
     """Where products of exponentials are as good as tanh.
 
     Up to `safe`, or with one side beyond, the product is exact or saturates correctly: arguments
-    are clipped where tanh is 1 in this precision whatever the safe side is, and e^{2·safe} ·
-    e^{2·clip} and the square of `largest` are still finite. Only two far and opposite arguments
-    need the direct form.
+    are clipped where tanh is 1 in this precision whatever the safe side is; the largest product,
+    e^{2·safe} · e^{2·clip}, is infinite in float32 and gives 1 − 2 / ∞ = 1; the square of `largest`
+    is finite. Only two far and opposite arguments need the direct form.
     """
 
     safe: float

@@ -7,7 +7,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from attnlab import masks
-from attnlab.ops.local import ChunksBefore
 from tests import oracle
 
 BATCH, QUERIES, KEYS, HEADS = 3, 13, 19, 6
@@ -71,9 +70,9 @@ MASKS = (
     MaskCase(
         "window_offsets", lambda: masks.Window(1, 1, jnp.array(OFFSETS)), window(1, 1, OFFSETS)
     ),
-    MaskCase("chunks", lambda: ChunksBefore(4), chunks(4, 1)),
+    MaskCase("chunks", lambda: masks.Chunks(4), chunks(4, 1)),
     MaskCase(
-        "chunks_offsets", lambda: ChunksBefore(3, 2, jnp.array(OFFSETS)), chunks(3, 2, OFFSETS)
+        "chunks_offsets", lambda: masks.Chunks(3, 2, jnp.array(OFFSETS)), chunks(3, 2, OFFSETS)
     ),
     MaskCase(
         "padding",

@@ -13,6 +13,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 # A layer imports only lower ones. Top-level modules of attnlab that are not named here are layer 0.
 LAYERS = {
+    "masks": 0,
     "ops": 1,
     "runs": 1,
     "modules": 2,

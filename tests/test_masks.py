@@ -1,6 +1,7 @@
 """Masks: the pairs they show, in one piece and in blocks, and the key ranges they promise."""
 
 import flax.linen as nn
+import flax.struct
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -23,7 +24,7 @@ def expand(array) -> np.ndarray:
 @EVERY
 def test_as_array_is_the_picture(case):
     array = case.make().as_array(QUERIES, KEYS)
-    assert array.dtype == bool and array.shape[-2:] == (QUERIES, KEYS)
+    assert array.dtype == bool and array.ndim >= 3 and array.shape[-2:] == (QUERIES, KEYS)
     np.testing.assert_array_equal(expand(array), case.whole())
 
 
@@ -112,9 +113,18 @@ def test_masks_are_pytrees():
     assert jax.tree.structure(masks.Window(2, 1)) != jax.tree.structure(masks.Window(2, 2))
 
 
-def test_and_wants_masks():
-    with pytest.raises(TypeError):
-        masks.Causal() & jnp.ones((3, 3), bool)
+@pytest.mark.parametrize("make", [np.asarray, jnp.asarray], ids=["numpy", "jax"])
+def test_and_takes_boolean_arrays_on_either_side(make):
+    array = make([[True, True], [False, True]])
+    for mask in (masks.Causal() & array, array & masks.Causal()):
+        np.testing.assert_array_equal(mask.as_array(2, 2)[0], [[True, False], [False, True]])
+
+
+def test_and_wants_masks_or_arrays():
+    with pytest.raises(TypeError, match="unsupported operand"):
+        masks.Causal() & 1
+    with pytest.raises(ValueError, match="mask must be boolean"):
+        masks.as_mask(masks.Causal() & np.ones((3, 3)))
 
 
 def test_as_mask():
@@ -122,7 +132,7 @@ def test_as_mask():
     assert masks.as_mask(None) is None
     assert masks.as_mask(causal) is causal
     array = np.tril(np.ones((3, 3), bool))
-    np.testing.assert_array_equal(masks.as_mask(array).as_array(3, 3), array)
+    np.testing.assert_array_equal(masks.as_mask(array).as_array(3, 3)[0], array)
 
 
 def test_combine():
@@ -139,7 +149,8 @@ def test_combine():
     ("make", "message"),
     [
         (lambda: np.zeros((5, 7), np.float32), r"boolean.*got dtype float32.*bias="),
-        (lambda: masks.Window(-1, 0), r"Window\.left counts keys, an int ≥ 0 or None; got -1"),
+        (lambda: masks.Window(-1, 0), r"Window\.left counts keys .*, an int ≥ 0; got -1"),
+        (lambda: masks.Window(True, 0), r"Window\.left .*got True"),
         (lambda: masks.Window(0, 1.5), r"Window\.right .*got 1\.5"),
         (lambda: np.ones((3, 1, 5, 7), bool), r"broadcast to .*\(2, 4, 5, 7\); got \(3, 1, 5, 7\)"),
         (lambda: np.ones((1, 2, 1, 5, 7), bool), r"broadcast to .*got \(1, 2, 1, 5, 7\)"),
@@ -190,6 +201,56 @@ def test_errors(make, message):
 def test_as_array_refuses_what_attention_does():
     with pytest.raises(ValueError, match="mask must be boolean"):
         (masks.Explicit(np.ones((5, 7))) & masks.Causal()).as_array(5, 7)
+
+
+def test_as_array_wants_an_id_a_position():
+    with pytest.raises(ValueError, match=r"Segments\.q_ids must be \[\*B, 4\].*got \(3,\)"):
+        (masks.Segments(jnp.array([0, 0, 1])) & masks.Causal()).as_array(4, 4)
+
+
+def test_sizes_may_be_of_numpy():
+    assert masks.Window(np.int64(3), None) == masks.Window(3, None)
+    assert masks.Chunks(np.int64(4), np.int8(2)) == masks.Chunks(4, 2)
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "uint32", "uint64"])
+@pytest.mark.parametrize("make", [lambda n: masks.Padding(n, n), masks.Causal])
+def test_numbers_of_any_integer_type(make, dtype, x64):
+    """More keys than 8 bits count, and than are computed as one block."""
+    q, k, v = jax.random.normal(jax.random.key(0), (3, 2, 300, 1, 4))
+    numbers = np.array([100, 77])
+
+    @jax.jit
+    def attend(numbers):
+        return attention(scores.Dot(), q, k, v, mask=make(numbers), implementation="blockwise")
+
+    np.testing.assert_array_equal(attend(numbers.astype(dtype)), attend(numbers))
+
+
+def test_queries_past_the_last_real_one_are_not_counted_from_256():
+    mask = masks.Padding(7, jnp.asarray(3, jnp.uint8)).for_queries(5, 4)
+    assert not mask.as_array(4, 7).any()
+
+
+def test_a_mask_of_a_users_own_names_its_fields_as_it_likes():
+    """With static fields `block` is enough, whatever they are called; arrays need `in_layout`."""
+
+    class Every(masks.Mask):
+        first: int = flax.struct.field(pytree_node=False)
+
+        def block(self, q_positions, k_positions):
+            return (q_positions[:, None] + k_positions[None, :]) % self.first == 0
+
+    class OfAnArray(Every):
+        array: jax.Array = 0.5
+
+    q, k = jax.random.normal(jax.random.key(0), (2, 1, 41, 1, 4))
+    mask = Every(3) & masks.Causal()
+    want = attention(scores.Dot(), q, k, k, mask=mask.as_array(41, 41))
+    got = attention(scores.Dot(), q, k, k, mask=mask, implementation="blockwise")
+    np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
+    with pytest.raises(NotImplementedError, match="OfAnArray has arrays: define in_layout"):
+        attention(scores.Dot(), q, k, k, mask=OfAnArray(3))
 
 
 def test_from_padding_hides_any_position():

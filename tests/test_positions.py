@@ -67,6 +67,31 @@ def test_rotary_keeps_dtype_and_broadcasts_positions_over_batch():
     np.testing.assert_array_equal(once, each)
 
 
+def test_rotary_of_float64_is_computed_in_it(x64):
+    x, at = np.random.default_rng(3).normal(size=(5, 1, 4)), np.array([0, 1, 10, 1000, 100_000])
+    angles = at[:, None, None] / 10000 ** (np.arange(2) / 2)
+    turned = (x[..., :2] + 1j * x[..., 2:]) * np.exp(1j * angles)
+    np.testing.assert_allclose(
+        positions.rotary(x, at), np.concatenate([turned.real, turned.imag], -1), atol=1e-10
+    )
+
+
+@pytest.mark.parametrize(
+    ("dtype", "outside"), [("int8", (-1, -128)), ("int32", (200, -1)), ("uint32", (200, 2**32 - 1))]
+)
+@pytest.mark.parametrize(
+    "function",
+    [positions.learned, lambda table, at: positions.axial([table[:20], table[::20]], at)],
+    ids=["learned", "axial"],
+)
+def test_a_position_that_a_program_does_not_know_is_nan_outside(function, dtype, outside):
+    table = jnp.arange(1.0, 401).reshape(200, 2)
+    inside = jnp.array([0, 127, 3], dtype)
+    found = jax.jit(function)(table, jnp.concatenate([inside, jnp.array(outside, dtype)]))
+    np.testing.assert_array_equal(found[:3], function(table, inside))
+    assert np.isnan(found[3:]).all()
+
+
 def test_learned_takes_rows():
     table = jnp.arange(21.0).reshape(7, 3)
     at = jnp.array([[0, 6], [2, 2]])
@@ -100,6 +125,7 @@ def test_axial_positions_are_cells_of_a_grid():
         ),
         (lambda: positions.learned(jnp.ones((5, 2)), jnp.array([1, 5])), r"\[0, 5\).*got 1 to 5"),
         (lambda: positions.learned(jnp.ones((5, 2)), jnp.array([-1])), r"\[0, 5\).*got -1 to -1"),
+        (lambda: positions.learned(jnp.ones((5, 2)), jnp.ones(3)), r"integers; got float32"),
         (lambda: positions.axial([jnp.ones((5, 2))] * 2, jnp.array([25])), r"\[0, 25\).*got 25"),
     ],
 )

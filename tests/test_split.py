@@ -270,6 +270,22 @@ def test_lsh_is_not_computed_on_every_device_unasked():
     np.testing.assert_allclose(attend(q), whole, rtol=1e-5, atol=1e-6)
 
 
+def test_a_shard_map_over_a_part_of_the_mesh_is_told_to_take_all_of_it():
+    auto = (jax.sharding.AxisType.Auto,) * 2
+    mesh = jax.make_mesh((1, 2), ("y", "x"), axis_types=auto)
+    attend = jax.shard_map(
+        lambda q: LSH(scores.Dot(), q, q, q),
+        mesh=mesh,
+        in_specs=P("y"),
+        out_specs=P("y"),
+        axis_names={"y"},
+    )
+    q = jax.device_put(Q, jax.NamedSharding(mesh, P("y")))
+    message = r"for 2 devices .*inside a shard_map .* over the whole mesh, also 'x'(\n|$)"
+    with attnlab.over(mesh, heads="x"), pytest.raises(NotImplementedError, match=message):
+        jax.jit(attend)(q)
+
+
 def test_a_kernel_is_not_computed_on_every_device_unasked():
     q = jax.device_put(Q, jax.NamedSharding(mesh_of_two(), P("x")))
     attend = jax.jit(

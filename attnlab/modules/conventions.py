@@ -33,7 +33,7 @@ class AttentionModule(nn.Module, kw_only=True):
 
     Attributes:
       dropout_rate: probability of dropping a weight, drawn from the "dropout" rng stream.
-      dtype: dtype of the computation; None = that of inputs and parameters.
+      dtype: dtype of the computation; None = that of inputs and `param_dtype` together.
       param_dtype: dtype of the parameters.
       precision: precision of the matrix products.
       kernel_init: initializer of the projections and of other matrices.
@@ -69,7 +69,10 @@ def as_query_key_value(module, query, key, value) -> tuple[jax.Array, jax.Array,
         require(
             x.ndim >= 2, f"{name} must be [*batch, length, width], at least 2 axes; got {x.shape}"
         )
-    query, key, value = promote_dtype(query, key, value, dtype=module.dtype)
+    dtype = module.dtype
+    if dtype is None:  # that of all projections, so that what is not projected has it too
+        dtype = jnp.result_type(query, key, value, module.param_dtype)
+    query, key, value = promote_dtype(query, key, value, dtype=dtype)
     return query, key, value
 
 

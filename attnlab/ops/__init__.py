@@ -34,7 +34,8 @@ TPU, H100, H200; causal, window, padding |
 everything |
 
 All but dense have a backward pass of their own, and so no forward mode. `jax.jvp` of `jax.grad`
-goes through `"blockwise"`, `grad` of `grad` only without a mask.
+goes through `"blockwise"`, `grad` of `grad` only without a mask. The additive and concat scores
+have no forward mode: their second derivatives are `grad` of `grad`, under a mask with `"dense"`.
 
 XLA does not partition the kernels of `"splash"` and `"pallas"`, nor LSH attention, over devices:
 compiled for several without `attnlab.over`, they are refused, not computed in full on each.
@@ -77,7 +78,23 @@ linear memory, its backward pass and the modules then come for free:
 >>> bool(jnp.allclose(y[0, -1, 0], jax.nn.softmax(-distance) @ v[0, :, 0], atol=1e-5))
 True
 
-A new mask is a subclass of `masks.Mask` with `block(q_positions, k_positions)`; a new route is a
-frozen dataclass with what `routes.Route` lists, most simply a subclass of `routes.Exact`. Add it to
-the list in `tests/mechanisms.py` and the contract tests run on it.
+How to add a mask: a subclass of `masks.Mask` with `block(q_positions, k_positions)`, which is asked
+for one block of pairs at a time. What it holds is static; a mask with arrays also defines
+`in_layout`. `key_range` lets the engine leave out blocks, `for_queries` lets it decode:
+
+>>> import flax.struct
+>>> class Strided(masks.Mask):
+...     '''Query i sees keys whose distance is a multiple of `stride` (Child et al. 2019, §4.2).'''
+...
+...     stride: int = flax.struct.field(pytree_node=False)
+...
+...     def block(self, q_positions, k_positions):
+...         return (q_positions[:, None] - k_positions[None, :]) % self.stride == 0
+>>> y = attnlab.attention(attnlab.scores.Dot(), q, k, v, mask=Strided(3) & masks.Causal())
+>>> alone = attnlab.attention(attnlab.scores.Dot(), q[:, 6:], k[:, ::3], v[:, ::3])
+>>> bool(jnp.allclose(y[:, 6:], alone, atol=1e-6))
+True
+
+A new route is a frozen dataclass with what `routes.Route` lists, most simply a subclass of
+`routes.Exact`. Add it to the list in `tests/mechanisms.py` and the contract tests run on it.
 """

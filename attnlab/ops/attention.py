@@ -19,7 +19,9 @@ does not serve:
 
 All but `"dense"` take O(T + S) memory, and have a backward pass of their own, so no forward mode.
 Second derivatives of `"blockwise"` are forward over reverse, `jax.jvp` of `jax.grad`; reverse over
-reverse too where there is no mask. `Pallas(block_q=…, block_k=…)` is `"pallas"` with tiles of your
+reverse too where there is no mask. The additive and concat scores have no forward mode in any of
+them: their second derivatives are `grad` of `grad`, under a mask with `"dense"`.
+`Pallas(block_q=…, block_k=…)` is `"pallas"` with tiles of your
 own.
 
 `None` is `"cudnn"` on NVIDIA where it serves; on TPU `"splash"` where it serves, up to 2³⁰ pairs
@@ -170,6 +172,7 @@ def attention(
       (2, 5, 4, 8)
     """
     require_score(score)
+    q, k, v = map(jnp.asarray, (q, k, v))
     require_qkv(q, k, v, same_width=score.same_width)
     dropout_rate = require_dropout(dropout_rate, dropout_key)
     dropout_key = dropout_key if dropout_rate > 0.0 else None
@@ -246,6 +249,7 @@ def attention_weights(
     Cost: O(T·S) memory; use it on what a figure can show.
     """
     require_score(score)
+    q, k = map(jnp.asarray, (q, k))
     require_qkv(q, k, None, same_width=score.same_width)
     prepared = prepare(score, q, k, k, as_mask(mask), bias, precision)
     weights = dense.weights(prepared, precision=precision)

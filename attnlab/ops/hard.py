@@ -104,6 +104,7 @@ def hard_attention(
     """
     score = Dot() if score is None else score
     require_score(score)
+    q, k, v = map(jnp.asarray, (q, k, v))
     require_qkv(q, k, v, same_width=score.same_width)
     require(0.0 <= expected_rate <= 1.0, f"expected_rate must be in [0, 1]; got {expected_rate}")
     mask = as_mask(mask)
@@ -130,6 +131,7 @@ def hard_attention(
             place, log_prob, entropy = choose(x, seeds, precision=precision)
         chosen = jnp.take_along_axis(x.v, jnp.maximum(place, 0)[..., None], axis=-2)
         context = jnp.where(place[..., None] >= 0, chosen, 0)
+        context = jnp.where(jnp.isnan(log_prob)[..., None], jnp.nan, context)  # as the soft one
         return context, *(y[..., None] for y in (place, log_prob, entropy))
 
     found = by_device(

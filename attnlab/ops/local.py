@@ -9,20 +9,19 @@ from __future__ import annotations
 
 from typing import Any
 
-import flax.struct
 import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 from jax.typing import ArrayLike
 
 from attnlab import masks
-from attnlab.axes import lead_with_ones, merge_batch
-from attnlab.checks import require, require_dropout, require_qkv
+from attnlab.axes import lead_with_ones
+from attnlab.checks import as_count, require, require_dropout, require_qkv
 from attnlab.meshes import on_explicit_axes, spec_of
 from attnlab.ops.attention import attention, attention_weights
 from attnlab.scores import Dot, Location, Score, require_score
 
-__all__ = ["ChunksBefore", "local_attention", "window_attention"]
+__all__ = ["local_attention", "window_attention"]
 
 
 def window_attention(
@@ -69,50 +68,6 @@ def window_attention(
     else:
         mask = masks.combine(masks.Window(left, right, q_offset), mask)
     return attention(Dot() if score is None else score, q, k, v, mask=mask, **options)
-
-
-class ChunksBefore(masks.Mask):
-    """Query i sees the keys of its own chunk of positions and of `look_back` chunks before it.
-
-    Args:
-      size: number of positions of a chunk.
-      look_back: number of chunks seen before a query's own.
-      q_offset: position of the first query among the keys, as in `masks.Causal`.
-    """
-
-    size: int = flax.struct.field(pytree_node=False)
-    look_back: int = flax.struct.field(pytree_node=False, default=1)
-    q_offset: ArrayLike = 0
-
-    def __post_init__(self):
-        require(
-            self.size >= 1 and self.look_back >= 0,
-            f"a chunk has at least 1 position and look_back counts chunks; got {self.size} and"
-            f" {self.look_back}",
-        )
-
-    def block(self, q_positions, k_positions):
-        offset = jnp.asarray(self.q_offset)[..., None, None, None]
-        rows = (lead_with_ones(q_positions[:, None], max(2, offset.ndim)) + offset) // self.size
-        chunks_before = rows - lead_with_ones(k_positions // self.size, rows.ndim)
-        return (chunks_before >= 0) & (chunks_before <= self.look_back)
-
-    def in_layout(self, layout):
-        return self.replace(q_offset=merge_batch(self.q_offset, layout, "ChunksBefore.q_offset"))
-
-    def for_queries(self, offset, count):
-        return self.replace(q_offset=self.q_offset + offset)
-
-    def key_range(self, q_positions, num_keys):
-        offset = jnp.asarray(self.q_offset)
-        first = (q_positions[0] + jnp.min(offset)) // self.size - self.look_back
-        last = (q_positions[-1] + jnp.max(offset)) // self.size
-        start, stop = first * self.size, (last + 1) * self.size
-        return jnp.clip(start, 0, num_keys), jnp.clip(stop, 0, num_keys)
-
-    @property
-    def reach(self):
-        return (self.look_back + 1) * self.size - 1, self.size - 1
 
 
 def _split_as_queries(arguments):
@@ -171,12 +126,10 @@ def local_attention(
     """
     score = Dot(1.0) if score is None else score
     require_score(score)
+    q, k, v, centers = map(jnp.asarray, (q, k, v, centers))
     require_qkv(q, k, v, same_width=score.same_width)
     dropout_rate = require_dropout(dropout_rate, dropout_key)
-    require(
-        isinstance(half_width, int) and half_width >= 0,
-        f"half_width counts keys, an int ≥ 0; got {half_width!r}",
-    )
+    half_width = as_count("half_width counts keys", half_width)
     require(
         centers.shape == q.shape[:-2],
         f"centers must be [*B, T] = {q.shape[:-2]}, one a query; got {centers.shape}",

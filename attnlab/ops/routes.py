@@ -16,10 +16,10 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from attnlab import masks
-from attnlab.checks import as_int, as_size, require
+from attnlab.checks import as_count, as_size, require
 from attnlab.ops.attention import Implementation, attention, attention_weights
 from attnlab.ops.hard import Choice, hard_attention
-from attnlab.ops.local import ChunksBefore, window_attention
+from attnlab.ops.local import window_attention
 from attnlab.ops.lsh.route import LSH
 from attnlab.scores import Score
 
@@ -152,6 +152,9 @@ class Window(Exact):
     right: int
     implementation: Implementation = None
 
+    def __post_init__(self):
+        masks.Window(self.left, self.right)  # which checks them
+
     def __call__(
         self,
         score: Score,
@@ -199,11 +202,8 @@ class Chunked(Exact):
 
     def __post_init__(self):
         object.__setattr__(self, "size", as_size("size", self.size))
-        back = as_int(self.look_back)
-        require(
-            back is not None and back >= 0,
-            f"look_back counts chunks, an int ≥ 0; got {self.look_back!r}",
-        )
+        look_back = as_count("look_back counts chunks", self.look_back)
+        object.__setattr__(self, "look_back", look_back)
 
     def __call__(
         self,
@@ -225,7 +225,7 @@ class Chunked(Exact):
         return attention_weights(score, q, k, mask=self._mask(q_offset, mask), **options)
 
     def _mask(self, q_offset: ArrayLike, mask: masks.Mask | ArrayLike | None) -> masks.Mask | None:
-        return masks.combine(ChunksBefore(self.size, self.look_back, q_offset), mask)
+        return masks.combine(masks.Chunks(self.size, self.look_back, q_offset), mask)
 
 
 @dataclasses.dataclass(frozen=True)

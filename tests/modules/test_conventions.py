@@ -165,6 +165,15 @@ def test_dtype_computes_and_param_dtype_stores(name):
 
 
 @EVERY
+def test_half_precision_inputs_meet_float32_parameters(name):
+    context, _ = jax.eval_shape(
+        lambda x: dense(name).init_with_output(jax.random.key(0), *x),
+        inputs(name, jnp.bfloat16),
+    )
+    assert context.dtype == jnp.float32
+
+
+@EVERY
 def test_precision_reaches_every_product(name):
     module, x = MODULES[name].clone(precision="highest"), inputs(name)
     variables = init(module, *x)

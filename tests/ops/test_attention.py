@@ -20,6 +20,7 @@ from attnlab.ops.attention import (
     general_attention,
     location_attention,
 )
+from attnlab.ops.hard import hard_attention
 from attnlab.ops.local import local_attention
 from tests import oracle
 from tests.mechanisms import SCORES, Sizes
@@ -230,6 +231,23 @@ def test_a_traced_dropout_rate_is_refused():
         ValueError, match="dropout_rate must be known while tracing.*make it static"
     ):
         jax.jit(lambda rate: dot_product_attention(q, k, v, dropout_rate=rate, **options))(0.5)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        functools.partial(attention, scores.Dot()),
+        lambda q, k, v: attention_weights(scores.Dot(), q, k),
+        hard_attention,
+        lambda q, k, v: local_attention(q, k, v, np.zeros(3), half_width=np.int64(1)),
+    ],
+    ids=["attention", "weights", "hard", "local"],
+)
+def test_arrays_of_numpy_have_the_dtype_that_jax_gives_them(call):
+    q, k, v = np.random.default_rng(0).normal(size=(3, 3, 1, 2))  # float64
+    want = call(*map(jnp.asarray, (q, k, v)))
+    jax.tree.map(np.testing.assert_array_equal, call(q, k, v), want)
+    jax.tree.map(np.testing.assert_array_equal, call(q, jnp.asarray(k), jnp.asarray(v)), want)
 
 
 def test_dtype_errors():

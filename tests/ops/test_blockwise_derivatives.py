@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from attnlab import masks
-from attnlab.ops.attention import dot_product_attention
+from attnlab.ops.attention import additive_attention, dot_product_attention
 
 pytestmark = pytest.mark.usefixtures("x64", "quick_compile")
 KV = jax.random.normal(jax.random.key(0), (2, 13, 1, 5))
@@ -52,3 +52,21 @@ def test_reverse_over_reverse_under_a_mask_is_refused(with_value):
 
     with pytest.raises(NotImplementedError, match='got grad of grad .set implementation="dense"'):
         jax.eval_shape(jax.grad(outer), Q)
+
+
+@pytest.mark.parametrize("implementation", ["dense", "blockwise"])
+def test_the_additive_score_has_second_derivatives_by_reverse_over_reverse_alone(implementation):
+    q, direction = (x.astype(jnp.float64) for x in (Q, DIRECTION))
+    k, v = KV.astype(jnp.float64)
+    w = jnp.linspace(-1, 1, 5)
+
+    def loss(q):
+        return jnp.sin(additive_attention(q, k, v, w, implementation=implementation)).sum()
+
+    found = jax.jit(jax.grad(loss))
+    got = jax.jit(jax.grad(lambda q: jnp.vdot(jax.grad(loss)(q), direction)))(q)
+    want = (found(q + 1e-5 * direction) - found(q - 1e-5 * direction)) / 2e-5
+    assert np.abs(want).max() > 1e-2
+    np.testing.assert_allclose(got, want, atol=1e-8)
+    with pytest.raises(TypeError, match="forward-mode"):
+        jax.jit(lambda q: jax.jvp(found, (q,), (direction,))).lower(q)

@@ -54,6 +54,16 @@ def test_the_context_is_the_value_at_a_place_and_the_rest_is_of_the_weights(samp
     np.testing.assert_allclose(choice.entropy[0], entropy_of(weights), rtol=1e-5)
 
 
+def test_a_visible_nan_is_not_taken_for_nothing():
+    """It stands in the second block of keys, which all queries but the first see."""
+    q, k, v = arrays(batch=1, keys=311)
+    k = k.at[:, 290].set(jnp.nan)
+    choice = hard_attention(q, k, v, mask=masks.Causal(289))
+    np.testing.assert_array_equal(choice.place[0, 1:], 290)
+    for x in (choice.context, choice.log_prob, choice.entropy):
+        assert np.isfinite(x[0, 0]).all() and np.isnan(x[0, 1:]).all()
+
+
 def test_keys_are_sampled_as_often_as_they_weigh():
     q, k, v = arrays(batch=1, queries=1, num_heads=1, num_kv_heads=1)
     keys = jax.random.split(jax.random.key(0), 4000)

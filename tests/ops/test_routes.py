@@ -200,6 +200,11 @@ def test_an_unknown_keyword_is_an_error():
             route(scores.Dot(), *arrays(), causal=True)
 
 
+def test_a_windows_sizes_are_checked_where_it_is_made():
+    with pytest.raises(ValueError, match=r"Window\.left counts keys .*got -1"):
+        routes.Window(-1, 0)
+
+
 def test_routes_are_values():
     for make in (routes.AllPairs, lambda: routes.Window(2, 1), routes.LSH, routes.Hard):
         assert make() == make() and hash(make()) == hash(make())

@@ -32,7 +32,8 @@ def choose(
     """The place of a key for each query, its log-probability, and the entropy of all; [B, K, G, T].
 
     The place, int32, is −1 where no key is visible; the others, at least float32, are 0 there, and
-    have gradients. Of equal keys the first is taken.
+    have gradients. Of equal keys the first is taken; a visible NaN is taken before all, and the
+    log-probability and the entropy are then NaN.
 
     Args:
       x: operands of the attention; its values are not looked at.
@@ -102,7 +103,7 @@ def _step(state, logits, noise, first_k):
     noisy = jax.lax.stop_gradient(logits if noise is None else logits + noise)
     at = jnp.argmax(noisy, -1, keepdims=True).astype(jnp.int32)
     here = jnp.take_along_axis(noisy, at, -1)[..., 0]
-    better = here > best
+    better = (here > best) | jnp.isnan(here)
     place = jnp.where(better, first_k + at[..., 0], place)
     chosen = jnp.where(better, jnp.take_along_axis(logits, at, -1)[..., 0], chosen)
     new_largest = jnp.maximum(largest, jax.lax.stop_gradient(logits.max(-1)))

@@ -2,7 +2,8 @@
 
 Loops whose bounds depend on the data, such as those over the blocks that a mask shows, have no
 reverse mode. JAX says so in terms of the loop; this says it in terms of attention. Forward mode
-goes through, so `jax.jvp(jax.grad(f), …)` and `jax.hessian(f)` work.
+goes through, so `jax.jvp(jax.grad(f), …)` and `jax.hessian(f)` work; not with the additive and
+concat scores, whose sum of tanh has a backward pass of its own.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ def refuse_reverse_mode(tree: Any) -> Any:
 def _raise(*_):
     raise NotImplementedError(
         "blockwise attention under a mask has no reverse-mode derivative of its gradient; got grad"
-        ' of grad (set implementation="dense", or take jax.jvp of jax.grad)'
+        ' of grad (set implementation="dense", or, with any score but additive and concat, take'
+        " jax.jvp of jax.grad)"
     )
 
 

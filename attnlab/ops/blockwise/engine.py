@@ -160,11 +160,11 @@ def _key_blocks(config: Config, x: Differentiable, fixed: Fixed, i) -> tuple[Any
         return 0, x.k.shape[-2] // config.block_k
     first_q, first_k = fixed.first_positions
     q_positions = first_q + i * config.block_q + jnp.arange(config.block_q)
-    first, stop = fixed.mask.key_range(q_positions, config.num_keys)
+    bounds = fixed.mask.key_range(q_positions, config.num_keys)
+    # Python's own stay static; arrays are of the type of the mask's.
+    first, stop = (y if isinstance(y, int) else jnp.asarray(y, jnp.int32) for y in bounds)
     if fixed.starts is not None:
-        # Bounds may be Python's, or 64 bits wide.
-        bounds = (jnp.asarray(y, jnp.int32) - first_k for y in (first, stop))
-        first, stop = (jnp.clip(y, 0, x.k.shape[-2]) for y in bounds)
+        first, stop = (jnp.clip(y - first_k, 0, x.k.shape[-2]) for y in (first, stop))
     return first // config.block_k, (stop + config.block_k - 1) // config.block_k
 
 

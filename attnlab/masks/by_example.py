@@ -1,0 +1,110 @@
+"""Masks that say of each example what is padding, and which sequences are packed in it."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+from jax.typing import ArrayLike
+
+from attnlab.axes import lead_with_ones, merge_batch
+from attnlab.checks import require, require_integers
+from attnlab.masks.mask import Mask, hull
+
+__all__ = ["Padding", "Segments"]
+
+
+class Padding(Mask):
+    """Keys from `kv_lengths` on are seen by nobody; queries from `q_lengths` on see nothing.
+
+    Args:
+      kv_lengths: numbers of real keys of each example, integers [*B].
+      q_lengths: numbers of real queries of each example, integers [*B]; None = all queries are
+        real.
+    """
+
+    kv_lengths: ArrayLike
+    q_lengths: ArrayLike | None = None
+
+    def block(self, q_positions, k_positions):
+        kv_lengths = jnp.asarray(self.kv_lengths)[..., None, None, None]
+        visible = lead_with_ones(k_positions, kv_lengths.ndim) < kv_lengths
+        if self.q_lengths is not None:
+            q_lengths = jnp.asarray(self.q_lengths)[..., None, None, None]
+            rows = lead_with_ones(q_positions[:, None], q_lengths.ndim) < q_lengths
+            ndim = max(visible.ndim, rows.ndim)
+            visible = lead_with_ones(visible, ndim) & lead_with_ones(rows, ndim)
+        return visible
+
+    def in_layout(self, layout):
+        kv_lengths = merge_batch(self.kv_lengths, layout, "Padding.kv_lengths")
+        if self.q_lengths is None:
+            return Padding(kv_lengths)
+        return Padding(kv_lengths, merge_batch(self.q_lengths, layout, "Padding.q_lengths"))
+
+    def check(self):
+        require_integers(self, "kv_lengths", "q_lengths")
+
+    def for_queries(self, offset, count):
+        if self.q_lengths is None:
+            return self
+        return Padding(self.kv_lengths, jnp.asarray(self.q_lengths, jnp.int32) - offset)
+
+    def key_range(self, q_positions, num_keys):
+        del q_positions
+        # Small or unsigned types hold neither num_keys nor what comes of the bound.
+        return 0, jnp.clip(jnp.max(jnp.asarray(self.kv_lengths, jnp.int32)), 0, num_keys)
+
+
+class Segments(Mask):
+    """Query i sees key j if both carry the same segment id: several sequences packed in one row.
+
+    Args:
+      q_ids: segment ids of the queries, integers [*B, T].
+      kv_ids: segment ids of the keys, integers [*B, S]; None = `q_ids` (self-attention).
+    """
+
+    q_ids: ArrayLike
+    kv_ids: ArrayLike | None = None
+
+    def block(self, q_positions, k_positions):
+        q_ids, kv_ids = self._ids()
+        rows = jnp.take(q_ids, q_positions, axis=-1, mode="clip")[..., None, :, None]
+        columns = jnp.take(kv_ids, k_positions, axis=-1, mode="clip")[..., None, None, :]
+        return rows == columns
+
+    def as_array(self, num_queries, num_keys):
+        self._require_lengths(num_queries, num_keys)
+        return super().as_array(num_queries, num_keys)
+
+    def in_layout(self, layout):
+        self._require_lengths(layout.num_queries, layout.num_keys)
+        q_ids, kv_ids = self._ids()
+        return Segments(
+            merge_batch(q_ids, layout, "Segments.q_ids", tail=1),
+            merge_batch(kv_ids, layout, "Segments.kv_ids", tail=1),
+        )
+
+    def check(self):
+        require_integers(self, "q_ids", "kv_ids")
+
+    def for_queries(self, offset, count):
+        q_ids, kv_ids = self._ids()
+        return Segments(jax.lax.dynamic_slice_in_dim(q_ids, offset, count, q_ids.ndim - 1), kv_ids)
+
+    def key_range(self, q_positions, num_keys):
+        q_ids, kv_ids = self._ids()
+        ids = jnp.take(q_ids, q_positions, axis=-1, mode="clip")
+        first, last = ids.min(-1, keepdims=True), ids.max(-1, keepdims=True)
+        return hull(((kv_ids >= first) & (kv_ids <= last)).reshape(-1, num_keys).any(0))
+
+    def _ids(self) -> tuple[jax.Array, jax.Array]:
+        q_ids = jnp.asarray(self.q_ids)
+        return q_ids, (q_ids if self.kv_ids is None else jnp.asarray(self.kv_ids))
+
+    def _require_lengths(self, num_queries: int, num_keys: int) -> None:
+        q_ids, kv_ids = self._ids()
+        for name, ids, length in (("q_ids", q_ids, num_queries), ("kv_ids", kv_ids, num_keys)):
+            require(
+                ids.ndim >= 1 and ids.shape[-1] == length,
+                f"Segments.{name} must be [*B, {length}], an id a position; got {ids.shape}",
+            )

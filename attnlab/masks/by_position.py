@@ -1,0 +1,151 @@
+"""Masks that say by their positions which keys a query sees."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import flax.struct
+import jax
+import jax.numpy as jnp
+from jax.typing import ArrayLike
+
+from attnlab.axes import lead_with_ones, merge_batch
+from attnlab.checks import as_count, as_size, require_integers
+from attnlab.masks.mask import Mask
+
+__all__ = ["Causal", "Chunks", "Window"]
+
+
+class Causal(Mask):
+    """Query i sees keys j ≤ i + q_offset (top-left aligned when T ≠ S, as in `jax.nn`).
+
+    Args:
+      q_offset: position of the first query among the keys, an int or integers [*B]; the number of
+        tokens already in the cache when decoding.
+    """
+
+    q_offset: ArrayLike = 0
+
+    def block(self, q_positions, k_positions):
+        return _relative(self.q_offset, q_positions, k_positions) <= 0
+
+    def in_layout(self, layout):
+        return Causal(merge_batch(self.q_offset, layout, "Causal.q_offset"))
+
+    def check(self):
+        require_integers(self, "q_offset")
+
+    def for_queries(self, offset, count):
+        return Causal(self.q_offset + offset)
+
+    def key_range(self, q_positions, num_keys):
+        stop = q_positions[-1] + 1 + jnp.max(jnp.asarray(self.q_offset))
+        return 0, jnp.clip(stop, 0, num_keys)
+
+    @property
+    def reach(self):
+        return None, 0
+
+
+class Window(Mask):
+    """Query i sees keys i + q_offset − left ≤ j ≤ i + q_offset + right, both ends included.
+
+    Args:
+      left: number of keys seen before the query; None = all of them.
+      right: number of keys seen after the query; None = all of them.
+      q_offset: position of the first query among the keys, as in `Causal`.
+    """
+
+    left: int | None = flax.struct.field(pytree_node=False)
+    right: int | None = flax.struct.field(pytree_node=False)
+    q_offset: ArrayLike = 0
+
+    def __post_init__(self):
+        for name, size in (("left", self.left), ("right", self.right)):
+            if size is not None:
+                count = as_count(f"Window.{name} counts keys (None = all)", size)
+                object.__setattr__(self, name, count)
+
+    def block(self, q_positions, k_positions):
+        relative = _relative(self.q_offset, q_positions, k_positions)
+        visible = jnp.ones(relative.shape, bool)
+        if self.left is not None:
+            visible &= relative >= -self.left
+        if self.right is not None:
+            visible &= relative <= self.right
+        return visible
+
+    def in_layout(self, layout):
+        return self.replace(q_offset=merge_batch(self.q_offset, layout, "Window.q_offset"))
+
+    def check(self):
+        require_integers(self, "q_offset")
+
+    def for_queries(self, offset, count):
+        return self.replace(q_offset=self.q_offset + offset)
+
+    def key_range(self, q_positions, num_keys):
+        offset = jnp.asarray(self.q_offset)
+        start: Any = 0
+        stop: Any = num_keys
+        if self.left is not None:
+            start = jnp.clip(q_positions[0] + jnp.min(offset) - self.left, 0, num_keys)
+        if self.right is not None:
+            stop = jnp.clip(q_positions[-1] + jnp.max(offset) + self.right + 1, 0, num_keys)
+        return start, stop
+
+    @property
+    def reach(self):
+        return self.left, self.right
+
+
+class Chunks(Mask):
+    """Query i sees the keys of its own chunk of positions and of `look_back` chunks before it.
+
+    Args:
+      size: number of positions of a chunk.
+      look_back: number of chunks seen before a query's own.
+      q_offset: position of the first query among the keys, as in `masks.Causal`.
+    """
+
+    size: int = flax.struct.field(pytree_node=False)
+    look_back: int = flax.struct.field(pytree_node=False, default=1)
+    q_offset: ArrayLike = 0
+
+    def __post_init__(self):
+        object.__setattr__(self, "size", as_size("Chunks.size", self.size))
+        look_back = as_count("Chunks.look_back counts chunks", self.look_back)
+        object.__setattr__(self, "look_back", look_back)
+
+    def block(self, q_positions, k_positions):
+        offset = jnp.asarray(self.q_offset)[..., None, None, None]
+        rows = (lead_with_ones(q_positions[:, None], max(2, offset.ndim)) + offset) // self.size
+        chunks_before = rows - lead_with_ones(k_positions // self.size, rows.ndim)
+        return (chunks_before >= 0) & (chunks_before <= self.look_back)
+
+    def in_layout(self, layout):
+        return self.replace(q_offset=merge_batch(self.q_offset, layout, "Chunks.q_offset"))
+
+    def check(self):
+        require_integers(self, "q_offset")
+
+    def for_queries(self, offset, count):
+        return self.replace(q_offset=self.q_offset + offset)
+
+    def key_range(self, q_positions, num_keys):
+        offset = jnp.asarray(self.q_offset)
+        first = (q_positions[0] + jnp.min(offset)) // self.size - self.look_back
+        last = (q_positions[-1] + jnp.max(offset)) // self.size
+        start, stop = first * self.size, (last + 1) * self.size
+        return jnp.clip(start, 0, num_keys), jnp.clip(stop, 0, num_keys)
+
+    @property
+    def reach(self):
+        return (self.look_back + 1) * self.size - 1, self.size - 1
+
+
+def _relative(q_offset: ArrayLike, q_positions: jax.Array, k_positions: jax.Array) -> jax.Array:
+    """k − (q + offset), [*B, 1, bq, bk] where the offset is [*B]."""
+    offset = jnp.asarray(q_offset)[..., None, None, None]
+    relative = k_positions[None, :] - q_positions[:, None]
+    return lead_with_ones(relative, offset.ndim) - offset

@@ -1,0 +1,233 @@
+"""What a mask is, `&` of two, and the mask that an array is."""
+
+from __future__ import annotations
+
+import abc
+import functools
+import operator
+from collections.abc import Iterable
+from typing import Any
+
+import flax.struct
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.typing import ArrayLike
+
+from attnlab.axes import HeadLayout, lead_with_ones, split_heads
+from attnlab.checks import require, require_instance
+
+__all__ = ["Both", "Explicit", "Mask", "as_mask", "combine", "from_padding", "hull"]
+
+
+class Mask(flax.struct.PyTreeNode, abc.ABC):
+    """Who may see whom. Subclasses are pytrees whose arrays lead with the batch axes."""
+
+    @abc.abstractmethod
+    def block(self, q_positions: jax.Array, k_positions: jax.Array) -> jax.Array:
+        """The mask for some queries and keys.
+
+        Args:
+          q_positions: query positions [bq], ascending and contiguous.
+          k_positions: key positions [bk], ascending and contiguous.
+
+        Returns:
+          Booleans that broadcast to [*B, N, bq, bk].
+        """
+
+    def in_layout(self, layout: HeadLayout) -> Mask:
+        """The same mask with arrays of [B, K, ...] (or 1 in place of B, K), as an engine slices."""
+        del layout
+        if jax.tree.leaves(self):
+            raise NotImplementedError(
+                f"{type(self).__name__} has arrays: define in_layout (or make its fields static,"
+                " flax.struct.field(pytree_node=False))"
+            )
+        return self
+
+    def check(self) -> None:
+        """Raises ValueError for arrays of another kind than this mask is made of.
+
+        Not at construction: what JAX puts in place of the arrays of a pytree may be anything.
+        """
+
+    def key_range(self, q_positions: jax.Array, num_keys: int) -> tuple[Any, Any]:
+        """Bounds [first, stop) outside which none of these queries sees a key, in any example."""
+        del q_positions
+        return 0, num_keys
+
+    @property
+    def reach(self) -> tuple[int | None, int | None]:
+        """How many keys before and after its position a query sees at most; None = unbounded."""
+        return None, None
+
+    def for_queries(self, offset: ArrayLike, count: int) -> Mask:
+        """A mask of the whole sequence, cut to `count` queries that begin at position `offset`."""
+        raise NotImplementedError(
+            f"{type(self).__name__} cannot be cut to some queries: define for_queries to decode"
+        )
+
+    def pad(self, block_q: int, block_k: int) -> Mask:
+        """The same mask, so that `block` can be asked about positions in whole blocks only."""
+        del block_q, block_k
+        return self
+
+    def as_array(self, num_queries: int, num_keys: int) -> jax.Array:
+        """The whole mask, [*B, 1 or N, T, S]; O(T·S) memory, for reference and for looking at."""
+        self.check()
+        whole = self.block(jnp.arange(num_queries), jnp.arange(num_keys))
+        whole = lead_with_ones(whole, max(3, whole.ndim))
+        return jnp.broadcast_to(whole, (*whole.shape[:-2], num_queries, num_keys))
+
+    def __and__(self, other: Mask | ArrayLike) -> Mask:
+        if isinstance(other, jax.Array | np.ndarray):
+            other = Explicit(other)
+        return Both(self, other) if isinstance(other, Mask) else NotImplemented
+
+    __rand__ = __and__
+    __array_ufunc__ = None  # NumPy leaves `array & mask` to the mask
+
+
+class Both(Mask):
+    """A pair is visible if both masks show it; made by `&`."""
+
+    first: Mask
+    second: Mask
+
+    def block(self, q_positions, k_positions):
+        return _both(mask.block(q_positions, k_positions) for mask in (self.first, self.second))
+
+    def as_array(self, num_queries, num_keys):
+        return _both(mask.as_array(num_queries, num_keys) for mask in (self.first, self.second))
+
+    def in_layout(self, layout):
+        return Both(self.first.in_layout(layout), self.second.in_layout(layout))
+
+    def check(self):
+        self.first.check()
+        self.second.check()
+
+    def for_queries(self, offset, count):
+        return Both(self.first.for_queries(offset, count), self.second.for_queries(offset, count))
+
+    def pad(self, block_q, block_k):
+        return Both(self.first.pad(block_q, block_k), self.second.pad(block_q, block_k))
+
+    def key_range(self, q_positions, num_keys):
+        first_start, first_stop = self.first.key_range(q_positions, num_keys)
+        second_start, second_stop = self.second.key_range(q_positions, num_keys)
+        return jnp.maximum(first_start, second_start), jnp.minimum(first_stop, second_stop)
+
+    @property
+    def reach(self):
+        pairs = zip(self.first.reach, self.second.reach, strict=True)
+        left, right = (
+            min((size for size in pair if size is not None), default=None) for pair in pairs
+        )
+        return left, right
+
+
+class Explicit(Mask):
+    """Any boolean array that broadcasts to [*B, N, T, S]; O(T·S) memory is then the caller's."""
+
+    array: ArrayLike
+
+    def block(self, q_positions, k_positions):
+        array = jnp.asarray(self.array)
+        array = lead_with_ones(array, max(2, array.ndim))
+        for axis, positions in ((-2, q_positions), (-1, k_positions)):
+            if array.shape[axis] != 1:
+                # A slice, not a gather: positions are contiguous.
+                array = jax.lax.dynamic_slice_in_dim(
+                    array, positions[0], positions.shape[0], axis % array.ndim
+                )
+        return array
+
+    def in_layout(self, layout):
+        remedy = " (real tokens [*B, S] go through masks.from_padding)"
+        return Explicit(split_heads(self.array, layout, "mask", remedy))
+
+    def check(self):
+        dtype = jnp.asarray(self.array).dtype
+        require(
+            dtype == jnp.bool_,
+            f"mask must be boolean, True = may attend; got dtype {dtype} (additive terms go to "
+            "bias=; of 0 and 1 take mask != 0, and for nn.make_causal_mask masks.Causal())",
+        )
+
+    def for_queries(self, offset, count):
+        array = jnp.asarray(self.array)
+        if array.ndim < 2 or array.shape[-2] == 1:
+            return self
+        return Explicit(jax.lax.dynamic_slice_in_dim(array, offset, count, array.ndim - 2))
+
+    def pad(self, block_q, block_k):
+        array = jnp.asarray(self.array)
+        rows, columns = (
+            0 if size == 1 else -size % block
+            for size, block in zip(array.shape[-2:], (block_q, block_k), strict=True)
+        )
+        return Explicit(jnp.pad(array, [(0, 0)] * (array.ndim - 2) + [(0, rows), (0, columns)]))
+
+    def key_range(self, q_positions, num_keys):
+        array = jnp.asarray(self.array)
+        if array.shape[-1] == 1:
+            return 0, num_keys
+        if array.shape[-2] != 1:
+            array = jax.lax.dynamic_slice_in_dim(
+                array, q_positions[0], q_positions.shape[0], array.ndim - 2
+            )
+        start, stop = hull(array.reshape(-1, array.shape[-1]).any(0))
+        return start, jnp.minimum(stop, num_keys)
+
+
+def from_padding(real: ArrayLike) -> Explicit:
+    """Keys that are padding are seen by nobody, wherever in the row they stand.
+
+    Args:
+      real: booleans [*B, S], True = a real token. Where these come first, `Padding` of their number
+        says the same, and more implementations serve it.
+    """
+    real = jnp.asarray(real)
+    require(
+        real.dtype == jnp.bool_ and real.ndim > 0,
+        "from_padding takes booleans [*B, S], True = a real token; got"
+        f" {real.dtype} {real.shape} (tokens != pad_id; lengths go to masks.Padding)",
+    )
+    return Explicit(real[..., None, None, :])
+
+
+def as_mask(mask: Mask | ArrayLike | None) -> Mask | None:
+    """Masks and None stay; a boolean array becomes `Explicit`.
+
+    Raises:
+      ValueError: for anything else, such as an additive mask of floats, or a mask made of it.
+    """
+    if mask is None:
+        return None
+    if not isinstance(mask, Mask):
+        wanted = "of attnlab.masks, such as masks.Causal(), or a boolean array"
+        require_instance("mask", mask, not isinstance(mask, str), wanted)
+        mask = Explicit(jnp.asarray(mask))
+    mask.check()
+    return mask
+
+
+def combine(*given: Mask | ArrayLike | None) -> Mask | None:
+    """`&` of all that are not None; boolean arrays become `Explicit`."""
+    present = [mask for mask in map(as_mask, given) if mask is not None]
+    return functools.reduce(operator.and_, present) if present else None
+
+
+def hull(any_visible: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """First and one-past-last True of [S]; (0, 0) where there is none."""
+    num_keys = any_visible.shape[0]
+    start = jnp.argmax(any_visible)
+    stop = num_keys - jnp.argmax(any_visible[::-1])
+    return start, jnp.where(any_visible.any(), stop, start)
+
+
+def _both(blocks: Iterable[jax.Array]) -> jax.Array:
+    first, second = blocks
+    ndim = max(first.ndim, second.ndim)
+    return lead_with_ones(first, ndim) & lead_with_ones(second, ndim)
