@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,7 @@ __all__ = [
     "Data",
     "basis",
     "cells",
+    "digest_of_examples",
     "encoded",
     "num_steps",
     "open_data",
@@ -179,6 +180,15 @@ def open_data(settings: Settings) -> dict[str, list[Example]]:
         split: examples.read(settings.kind, settings.path_of(split), settings.columns)
         for split in SPLITS
     }
+
+
+def digest_of_examples(given: Mapping[str, Sequence[Example]]) -> str:
+    """One hash of the examples of all splits, wherever their files are."""
+    total = hashlib.sha256()
+    for name, some in given.items():
+        for one in some:
+            total.update(f"{name} {dataclasses.replace(one, where='')}\n".encode())
+    return total.hexdigest()
 
 
 def texts_of(some: Sequence[Example]) -> list[str]:

@@ -49,8 +49,8 @@ def run(settings: Settings, folder: Folder) -> int:
         copying.require_divides()
     corpus = read(settings)
     rows: Rows[tuple, Row] = Rows(folder, key_of, KINDS)
-    environment.require_same_text(corpus.text, rows, folder)
     rows.environment = environment.describe(corpus.text, ("optax", "grain"))
+    rows.require_same_input()
     items = plan(settings)
 
     with contextlib.ExitStack() as stack:
