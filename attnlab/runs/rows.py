@@ -51,6 +51,7 @@ class Rows(Generic[Key, Row]):
       kept: the rows by key, in the order in which the keys first came.
       environment: device, versions and git revision of the rows to come; of what is made of data,
         "input" has its name and sha256.
+      lost: reasons why items were given up since this process began, by the keys of their rows.
     """
 
     def __init__(
@@ -74,6 +75,7 @@ class Rows(Generic[Key, Row]):
         """
         self.environment: dict[str, Any] = {}
         self.kept: dict[Key, Kept[Row]] = {}
+        self.lost: dict[Key, str] = {}
         self._folder, self._key, self._derived = folder, key, tuple(derived)
         self._begun = now()
         for number, values in folder.rows().items():

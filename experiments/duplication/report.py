@@ -57,7 +57,7 @@ def report(told: SoFar[Row], settings: Settings) -> loop.Report:
     said = "\n\n".join([*answers, *filter(None, why)])
     parts = ["# Reformer, Table 2: what hashing costs on the duplication task"]
     parts += [f"**{answer}**" for answer in answers]
-    parts += [*why, _to_come(told.to_come)]
+    parts += [*why, _to_come(told.to_come), told.losses]
     parts += [_setting(rows[0], settings), "![Accuracy over rounds at evaluation](rounds.svg)"]
     for size, cells in tables.items():
         parts += [f"## Words of {size.word} symbols", _of_size(size, rows, settings)]

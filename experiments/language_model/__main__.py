@@ -13,7 +13,6 @@ from attnlab.runs import command_line, loop, processes
 from attnlab.runs.folder import Folder
 from attnlab.runs.report import so_far
 from attnlab.runs.rows import Rows
-from attnlab.training.curve import Diverged
 from attnlab.training.flags import FREE
 from attnlab.training.run import prepare, run_training
 from experiments import language_model
@@ -83,10 +82,7 @@ def run(settings: Settings, folder: Folder) -> int:
                 case Timed() | Compiled() if not processes.is_first():
                     pass  # of one device, or of none
                 case Cell():
-                    try:
-                        yield from trained(item)
-                    except Diverged as error:  # the others may not
-                        yield lost(item, str(error))
+                    yield from trained(item)
                 case Timed():
                     yield from cost.timed(item.length, settings, corpus)
                 case Compiled():
