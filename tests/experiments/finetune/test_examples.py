@@ -95,8 +95,17 @@ def test_answers_are_found_again(tmp_path, nested):
         ("span", "a.json", '{"question": "q"}', "needs question, context and answers"),
         ("span", "a.json", json.dumps(SQUAD | {"context": " "}), "line 1: an empty context"),
         ("span", "a.json", json.dumps(SQUAD | {"context": "no"}), "has no 'Ann Lee' at character"),
+        ("classify", "a.jsonl", '{"text": null, "label": null}', "line 1: 'text' is null, not a"),
+        ("classify", "a.tsv", "text\ttext\tlabel\na\tb\tc\n", "line 1: two columns are called"),
+        ("tag", "a.conll", "-DOCSTART- O\nAnn B\nis\n", "a.conll, line 3: a word without a tag"),
+        ("span", "a.json", json.dumps(SQUAD | {"question": 1}), "line 1: question is 1, not a"),
+        ("span", "a.json", json.dumps(SQUAD | {"answers": {"text": ["A"], "answer_start": ["0"]}}),
+         "an answer is 'A' at '0'; give a text and the number"),
+        ("span", "a.json", '{"data": 7}', "question 1: needs question, context and answers"),
+        ("span", "a.json", json.dumps({"data": [{"paragraphs": [{"context": "c", "qas": [
+            {"question": "q", "answers": []}, {"question": "q"}]}]}]}), "question 2: needs"),
     ],
-)
+)  # fmt: skip
 def test_bad_files_are_refused_in_one_line(tmp_path, task, name, text, said):
     with pytest.raises(Invalid, match=said) as caught:
         read(task, file(tmp_path, name, text))
@@ -192,6 +201,27 @@ def test_made_tasks_are_of_the_text_and_always_the_same(tmp_path, kind):
                 assert (one.label == "follows") == (at[1] == at[0] + len(one.texts[0]) + 1)
     with pytest.raises(Invalid, match=f"lines for 1000 train examples of {kind}; give fewer"):
         made.examples(kind, path, train=1000, test=8, held_out=0.3)
+
+
+def test_columns_of_one_name_are_refused_only_where_they_are_read(tmp_path):
+    path = file(tmp_path, "a.tsv", "x\tx\tt\tl\n1\t2\tab\tyes\n")
+    (one,) = read("classify", path, ("t", "l"))
+    assert (one.texts, one.label) == (("ab",), "yes")
+    with pytest.raises(Invalid, match="two columns are called 'x'; name them apart"):
+        read("classify", path, ("x", "l"))
+
+
+@pytest.mark.parametrize(
+    ("kind", "documents", "said"),
+    [
+        ("order", 14, "of 14 documents leaves 0 for the test examples, and order needs 1; give"),
+        ("follows", 20, "of 20 documents leaves 1 for the dev examples, and follows needs 2; give"),
+    ],
+)
+def test_too_few_documents_are_said_as_such(tmp_path, kind, documents, said):
+    path = file(tmp_path, "text", "\n\n".join(["a b c d\ne f g h"] * documents))
+    with pytest.raises(Invalid, match=f"--held_out=0.1 {said}"):
+        made.examples(kind, path, train=2, test=1, held_out=0.1)
 
 
 def test_spans_outside_of_what_was_cut_have_no_answer():

@@ -38,6 +38,7 @@ SIZES |= {"test_examples": 5, "batch_size": 4}
         ({"min_length": 256}, "--min_length=256: examples have at most 255 tokens beside [CLS]"),
         ({"tasks": ("text",)}, "--tasks=text needs data: give --train_file and --test_file, or"),
         ({"train_file": "a.tsv"}, "--train_file=a.tsv: only text reads data; add it to --tasks"),
+        ({"warmup_steps": 0}, "--warmup_steps=0 is too small; give at least 1"),
         ({"num_workers": 1}, "--num_workers=1: examples are drawn here; leave it out"),
     ],
 )
