@@ -111,12 +111,18 @@ def begun_from(models: Mapping[str, Mapping[int, Pretrained]]) -> str:
     """Words for what the spread over seeds has of the pre-training; "" where there is none."""
     if not models:
         return ""
-    if all(len(by_seed) > 1 for by_seed in models.values()):
+    several, single = ([t for t, x in models.items() if (len(x) > 1) == y] for y in (True, False))
+    if not single:
         return "Each seed begins with a model that was pre-trained with that seed."
-    return (
-        "All seeds of a row begin with one pre-trained model: the spread is that of the tuning, and"
-        " says nothing of another pre-training."
+    whose = "; ".join(single) if several else "a row"
+    said = (
+        f"All seeds of {whose} begin with one pre-trained model:"
+        " the spread is that of the tuning, and says nothing of another pre-training."
     )
+    if not several:
+        return said
+    each = "begins with a model that was pre-trained with that seed"
+    return f"Each seed of {'; '.join(several)} {each}. {said}"
 
 
 if __name__ == "__main__":
