@@ -296,7 +296,8 @@ def score(kind: str, logits: np.ndarray, data: Data) -> dict[str, float]:
         return of_classes(logits, rows)
     if kind == "tag":
         short = [x[: len(row.tokens)] for x, row in zip(logits, rows, strict=True)]
-        return of_tags(short, rows, data.labels)
+        tagged = [one for one in data.examples["test"] if isinstance(one, Tagged)]
+        return of_tags(short, rows, tagged, data.labels)
     short = [x[:, : len(row.tokens)] for x, row in zip(logits, rows, strict=True)]
     spans = [one for one in data.examples["test"] if isinstance(one, Span)]
     return of_spans(short, rows, spans)

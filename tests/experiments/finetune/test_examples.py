@@ -137,12 +137,13 @@ def test_rows_are_padded_and_filled_without_labels():
 
 
 def test_f1_of_tags_is_of_entities_or_of_the_rarest_tag():
-    def score(labels, wanted, chosen):
-        row = Encoder(Bytes(), 20, labels)(Tagged(tuple("abcd"), tuple(wanted), ""))
+    def score(labels, wanted, chosen, positions=20):
+        example = Tagged(tuple("abcd"), tuple(wanted), "")
+        row = Encoder(Bytes(), positions, labels, cut=True)(example)
         logits = np.zeros((len(row.tokens), len(labels)))
         at = np.flatnonzero(row.label != NONE)
         logits[at, [labels.index(tag) for tag in chosen]] = 1
-        return of_tags([logits], [row], labels)
+        return of_tags([logits], [row], [example], labels)
 
     found = score(("B-X", "I-X", "O"), ["B-X", "I-X", "O", "B-X"], ["B-X", "O", "O", "B-X"])
     assert found == {"f1": 0.5, "accuracy": 0.75}  # one of two entities, of two that were said
@@ -152,6 +153,19 @@ def test_f1_of_tags_is_of_entities_or_of_the_rarest_tag():
     assert rare["f1"] == pytest.approx(2 / 3)
     absent = score(("N", "V", "X"), list("NNNV"), list("NNNV"))
     assert absent == {"f1": 1.0, "accuracy": 1.0}
+    none = score(("B-X", "O"), "OOOO", "OOOO")
+    assert none == {"f1": 1.0, "accuracy": 1.0}
+    cut = score(("B-X", "O"), ["B-X", "O", "B-X", "O"], ["B-X", "O"], positions=6)
+    assert cut == {"f1": pytest.approx(2 / 3), "accuracy": 0.5}
+
+
+def test_a_word_without_a_token_keeps_the_others_at_their_tags():
+    class Dropping(Bytes):
+        def encode(self, text):
+            return [] if text == "- " else super().encode(text)
+
+    row = Encoder(Dropping(), 20, ("a", "b"))(Tagged(("-", "x"), ("b", "a"), ""))
+    assert row.label[row.label != NONE].tolist() == [1, 0]
 
 
 def test_an_answer_is_of_words_of_the_context():
