@@ -113,7 +113,9 @@ class Settings(TrainFlags):
     steps: int = flag(2000, "Number of steps.", least=1)
     batch_size: int = flag(32, "Number of examples in a step, over all devices.", least=1)
     learning_rate: float = flag(1e-3, "Learning rate at its peak.", above=0)
-    warmup_steps: int = flag(100, "Steps until the learning rate's peak.", least=1)
+    warmup_steps: int = flag(
+        100, "Steps until the learning rate's peak. Without it: half of --steps at most.", least=1
+    )
     weight_decay: float = flag(0.0, "Share of the parameters that a step takes off.", least=0)
     validate_every: int = flag(500, "Steps between validations, each with a checkpoint.", least=1)
     test_examples: int = flag(
@@ -155,7 +157,7 @@ class Settings(TrainFlags):
     @classmethod
     def implied(cls, named: Mapping[str, Any]) -> Mapping[str, Any]:
         """The preset's values."""
-        return PRESETS.get(named.get("preset", "cpu"), {})
+        return cls.fitted(PRESETS.get(named.get("preset", "cpu"), {}), named)
 
     def cells(self) -> list[Cell]:
         """The trainings: the mechanisms of a seed beside each other."""

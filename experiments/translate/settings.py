@@ -9,6 +9,7 @@ from attnlab.runs.errors import Invalid
 from attnlab.runs.flags import flag, written
 from attnlab.training.flags import TrainFlags
 from attnlab.training.loop import LoopSettings
+from attnlab.training.schedules import fitted_warmup
 from experiments.translate.models import MODELS
 from experiments.translate.recipes import PRESETS, Preset, Recipe
 from experiments.translate.variants import Training, Variant, require_fits, variants
@@ -261,7 +262,7 @@ class Settings(TrainFlags):
             recipe.optimizer, **_given({"learning_rate": self.learning_rate})
         )
         if self.steps is not None:
-            warmup_steps = min(optimizer.warmup_steps, self.steps // 2)
+            warmup_steps = fitted_warmup(optimizer.warmup_steps, self.steps)
             optimizer = dataclasses.replace(optimizer, warmup_steps=warmup_steps)
         sizes = {**recipe.sizes, **_given({"dropout_rate": self.dropout_rate})}
         sizes |= dict(variant.changed)
