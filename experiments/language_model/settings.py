@@ -13,7 +13,7 @@ from attnlab.runs.errors import Invalid
 from attnlab.runs.flags import flag, written
 from attnlab.training.flags import TrainFlags
 from attnlab.training.optimizers import SCHEDULES, OptimizerSettings
-from experiments.language_model.models import Sizes, require_model, rounds_of
+from experiments.language_model.models import Sizes, has_window, require_model, rounds_of
 from experiments.language_model.presets import PRESETS
 
 __all__ = ["COPY_LAYERS", "ONLY_FOR", "VOCABULARIES", "Settings"]
@@ -191,6 +191,9 @@ class Settings(TrainFlags):
                     f"--{name}={written(getattr(self, name))}: needs {part} in --parts="
                     f"{written(self.parts)}"
                 )
+        trained = (*self.models, *self.copy_models * ("copy" in self.parts))
+        if "window" in named and not any(map(has_window, trained)):
+            raise Invalid(f"--window={self.window}: no model is called window, without a number")
         if "target_lengths" in named and not self.target:
             raise Invalid(f"--target_lengths={written(self.target_lengths)}: needs --target")
         if {"batch_size", "batch_tokens"} <= {*named}:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from attnlab.bench.case_flags import DTYPES
@@ -153,6 +153,12 @@ class Settings(TrainFlags):
             raise Invalid(
                 "--tasks=text needs data: give --train_file and --test_file, or --tfds_name alone"
             )
+
+    def check_named(self, named: Collection[str]) -> None:
+        """Refuses flags that would count for nothing."""
+        super().check_named(named)
+        if "data_dir" in named and not self.tfds_name:
+            raise Invalid(f"--data_dir={self.data_dir}: needs --tfds_name, whose folder it is")
 
     @classmethod
     def implied(cls, named: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -160,7 +160,7 @@ class Settings(TrainFlags):
         if self.input is None:
             raise Invalid("--input: give a file of text, with blank lines between documents")
         for masking in self.masking:
-            whole = re.fullmatch(r"\d+/\d+/\d+", masking)
+            whole = re.fullmatch(r"(0|[1-9]\d*)(/(0|[1-9]\d*)){2}", masking)
             if not whole or sum(map(int, masking.split("/"))) != 100:
                 raise Invalid(
                     f"--masking={masking}: give percents of [MASK], same and random words that "

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import re
+from collections.abc import Collection
 from typing import Any
 
 from attnlab.runs.errors import Invalid
@@ -155,6 +157,16 @@ class Settings(TrainFlags):
                 require_fits(variant, self.recipe(variant).sizes)
             self.loop_of(variant, seed=0)
 
+    def check_named(self, named: Collection[str]) -> None:
+        """Refuses flags that would count for nothing."""
+        super().check_named(named)
+        if "dropout_rate" in named and all(
+            "dropout_rate" in dict(x.changed) for x in self.variants()
+        ):
+            raise Invalid(
+                f"--dropout_rate={self.dropout_rate:g}: --set says it of every model; leave it out"
+            )
+
     def _check_attention(self) -> None:
         recipes = {variant: self.recipe(variant) for variant in self.variants()}
         of_hard = any(one.sizes.get("attention") == "hard" for one in recipes.values())
@@ -191,7 +203,7 @@ class Settings(TrainFlags):
             )
 
     def _check_data(self) -> None:
-        if self.direction and self.direction.count("-") != 1:
+        if self.direction and not re.fullmatch("[^-]+-[^-]+", self.direction):
             raise Invalid(f"--direction={self.direction}: give two languages, as de-en")
         if self.direction and not self.tfds_name:
             raise Invalid(f"--direction={self.direction}: needs --tfds_name; files have one order")
