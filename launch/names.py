@@ -14,6 +14,12 @@ def experiments() -> dict[str, str]:
     }
 
 
+def mentions(name: str, words: str) -> bool:
+    """Whether the sources of an experiment have some words."""
+    files = (ROOT / "experiments" / name).glob("*.py")
+    return any(words in path.read_text(encoding="utf-8") for path in files)
+
+
 def listing(names: dict[str, str]) -> str:
     """A line for each name."""
     return "\n".join(f"    {name:<18} {line}" for name, line in names.items())

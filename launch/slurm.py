@@ -37,7 +37,7 @@ from pathlib import Path
 import frame
 import shipping
 from frame import Launch
-from names import ROOT
+from names import ROOT, mentions
 from steps import Failed, Refused
 
 JOB = ROOT / "launch" / "templates" / "slurm.sbatch"
@@ -72,6 +72,7 @@ def launch(given: Launch) -> None:
     for tool in ("sbatch", "squeue"):
         steps.need(tool, "SLURM's client tools are on a cluster's login node")
     topology, python = _topology(given.options), _python(given.options.python)
+    _require_divides(request.name, given.options)
     if request.resumed:
         queued = steps.ask("squeue", "--noheader", "--format=%A", f"--name={request.run}").split()
         if queued:
@@ -115,14 +116,36 @@ def _topology(options: argparse.Namespace) -> list[str]:
     ours = [option for option in options.sbatch if OURS.match(option)]
     if ours:
         raise Refused(f"--sbatch={ours[0]} is what other options say; see --help")
-    if options.array and not re.fullmatch(r"\d+(-\d+)?(,\d+(-\d+)?)*(%\d+)?", options.array):
-        raise Refused(f"--array={options.array}: give numbers, such as 0-7 or 0-99%8")
+    if options.array:
+        _require_array(options.array)
     return [
         f"--nodes={options.nodes}",
         f"--ntasks-per-node={processes}",
         *([f"--gpus-per-node={gpus}"] if gpus else []),
         *([f"--array={options.array}"] if options.array else []),
     ]
+
+
+def _require_divides(name: str, options: argparse.Namespace) -> None:
+    """Refuses jobs or processes that would each do the whole work of an experiment."""
+    if options.array and not mentions(name, "SLURM_ARRAY_TASK"):
+        raise Refused(
+            f"--array={options.array}: {name} does not divide its work among the jobs of an array, "
+            "and each would do all of it; launch it once for each part, such as each of its seeds"
+        )
+    processes = options.processes_per_node or options.gpus_per_node or 1
+    if options.nodes * processes > 1 and not mentions(name, "several=True"):
+        raise Refused(
+            f"--nodes={options.nodes}, {processes} processes of each: {name} runs in one process; "
+            "give --nodes=1 and --processes_per_node=1"
+        )
+
+
+def _require_array(array: str) -> None:
+    numbers = re.fullmatch(r"(\d+(?:-\d+)?(?:,\d+(?:-\d+)?)*)(%\d+)?", array)
+    parts = [part.partition("-") for part in numbers[1].split(",")] if numbers else []
+    if not parts or any(int(first) > int(last or first) for first, _, last in parts):
+        raise Refused(f"--array={array}: give numbers, such as 0-7 or 0-99%8, the smaller first")
 
 
 def _python(given: Path | None) -> str:

@@ -7,9 +7,6 @@ import jax
 
 from attnlab.bench import inputs, memory
 from attnlab.runs import provenance
-from attnlab.runs.errors import Invalid
-from attnlab.runs.folder import Folder
-from attnlab.runs.rows import Rows
 
 
 def describe(text: inputs.Text, packages: Sequence[str] = ()) -> dict[str, Any]:
@@ -24,17 +21,3 @@ def describe(text: inputs.Text, packages: Sequence[str] = ()) -> dict[str, Any]:
         "available_bytes": memory.available(jax.local_devices()[0]),
         "input": {"name": text.name, "bytes": int(text.data.size), "sha256": text.digest},
     }
-
-
-def require_same_text(text: inputs.Text, rows: Rows[Any, Any], folder: Folder) -> None:
-    """Refuses to go on with another text.
-
-    Raises:
-      Invalid: a row of the folder is of another one.
-    """
-    for one in rows.kept.values():
-        if one.where.environment["input"]["sha256"] != text.digest:
-            raise Invalid(
-                f"--resume={folder.path} is about another text than {text.name} is now; start a "
-                "new run"
-            )

@@ -19,6 +19,7 @@ over the rows; `command_line.run` and `loop.run` are the rest.
 | `provenance` | device, versions and git revision; the table of them in each report |
 | `report` | what every report has: rows so far, what is missing, where it is from |
 | `markdown`, `units` | tables in Markdown; seconds and bytes for a reader |
+| `intervals` | how far the mean of a few seeds may be off |
 | `figure_files`, `palette` | how every figure looks, and how it is written |
 | `published` | papers' tables, read from CSV |
 """

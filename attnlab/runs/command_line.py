@@ -328,7 +328,7 @@ def _chosen(
                 kept = _resumed(folder, named, settings, free, flag)
                 kept.require_files(typed)
                 return kept, folder
-    chosen = settings(**{**settings.implied(named), **named})
+    chosen = settings(**{**settings.of_place(named), **settings.implied(named), **named})
     chosen.check_named(named)
     chosen.require_files(typed)
     return chosen, Folder.fresh(name, Path(found.output_dir), chosen.as_json(), path=path)

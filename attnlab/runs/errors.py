@@ -1,6 +1,6 @@
 """Errors that a command line shows as one line."""
 
-__all__ = ["Invalid", "Stopped", "of_system", "one_line"]
+__all__ = ["Invalid", "Lost", "Stopped", "of_system", "one_line"]
 
 
 class Invalid(ValueError):
@@ -9,6 +9,10 @@ class Invalid(ValueError):
 
 class Stopped(Exception):
     """A run that cannot go on, what is done being kept; the message is one line for the user."""
+
+
+class Lost(Stopped):
+    """An item that ends the same way whenever it is tried, while others may not; one line."""
 
 
 def one_line(error: Exception) -> str:

@@ -111,6 +111,15 @@ class Flags:
         """
         return {}
 
+    @classmethod
+    def of_place(cls, named: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Other defaults that follow from where it runs, which the command of a report names.
+
+        Args:
+          named: values of the flags on the command line.
+        """
+        return {}
+
     def check_named(self, named: Collection[str]) -> None:
         """Refuses flags that would count for nothing.
 

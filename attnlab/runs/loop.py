@@ -11,7 +11,7 @@ from typing import Any, Generic, TypeVar
 
 from attnlab.runs import figure_files, processes
 from attnlab.runs.command_line import say
-from attnlab.runs.errors import Invalid, Stopped, of_system, one_line
+from attnlab.runs.errors import Invalid, Lost, Stopped, of_system, one_line
 from attnlab.runs.folder import REPORT, Folder, is_begun
 from attnlab.runs.interrupts import interruptible, signal_of, uninterrupted
 from attnlab.runs.rows import Rows
@@ -53,7 +53,7 @@ class Job(Generic[Item, Row]):
       line: (rows of an item) -> its results in one line, said behind the title when it is done;
         without it each row has a `line()`.
       lost: (item, message) -> the row that is kept where measuring the item raised an error, whose
-        message is given; the run goes on. None = such an error ends the run.
+        message is given; the run goes on. None = such an error ends the run, but for `Lost`.
       keys: (item) -> the keys of its rows.
       before: (item) -> None; says or makes ready what the item needs, before its title.
       again: () -> items to measure once more, after all others.
@@ -105,7 +105,7 @@ def run(
 
     missing = _agreed(items, to_do)
     say(f"{len(missing)} of {len(items)} {job.unit} to run on {where}")
-    ending, left = _Ending(), 0
+    ending, left, lost = _Ending(), 0, 0
     try:
         with interruptible():
             try:
@@ -113,6 +113,7 @@ def run(
                     _measure(job, missing, folder, rows)
                     _measure(job, _agreed(items, job.again), folder, rows)
                     left = processes.agreed(lambda: len(to_do()))
+                    lost = sum(any(key in rows.lost for key in job.keys(x)) for x in items)
             finally:  # also after a mistake of ours, which is raised again
                 with ending:
                     processes.computed()
@@ -125,8 +126,10 @@ def run(
     if ending.words:
         say(f"\n{ending.words}")
     status = ending.status or int(left > 0)
-    if status:
+    if ending.status or left > lost:
         say(_remedy(folder))
+    elif lost:
+        say(f"{lost} lost, as in a resumed run again; start a new one with other flags")
     return status
 
 
@@ -202,15 +205,24 @@ def _measure(
         processes.barrier()  # some items are for the first alone
         say(f"[{i}/{len(items)}] {job.title(item)} … ", end="")
         found = []
-        for row in _rows_of(job, item, folder):
-            rows.add(row)
-            found.append(row)
-        say(job.line(found))
+        try:
+            for row in _rows_of(job, item, folder):
+                rows.add(row)
+                found.append(row)
+        except Lost as error:
+            rows.lost |= dict.fromkeys(job.keys(item), str(error))
+            say(f"lost: {error}")
+        else:
+            say(job.line(found))
 
 
 def _rows_of(job: Job[Item, Row], item: Item, folder: Folder) -> Iterator[Row]:
     try:
         yield from job.measure(item)
+    except Lost as error:
+        if job.lost is None:
+            raise
+        yield job.lost(item, str(error))
     except Exception as error:
         if job.lost is None or isinstance(error, (Invalid, Stopped, OSError)):
             raise

@@ -29,6 +29,7 @@ class SoFar(Generic[Row]):
       planned: number of rows that the whole run has.
       command: command line that gives the report again.
       wheres: origins of the rows.
+      lost: reasons why items were given up, by title.
     """
 
     rows: Sequence[Row]
@@ -36,6 +37,7 @@ class SoFar(Generic[Row]):
     planned: int = 0
     command: str = ""
     wheres: Sequence[Where] = ()
+    lost: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     def how_much(self, what: str) -> str:
         """How much of the run there is.
@@ -50,14 +52,19 @@ class SoFar(Generic[Row]):
 
     @property
     def missing(self) -> str:
-        """The paragraph on what is not done yet; "" where all is.
+        """The paragraph on what is not done yet, or never will be; "" where all is.
 
-        >>> SoFar([], to_come=["a", "b"]).missing
-        'Not done yet: a; b.'
+        >>> SoFar([], to_come=["a", "b"], lost={"c": "the loss is nan"}).missing
+        'Not done yet: a; b. Lost: c (the loss is nan).'
         """
-        more = len(self.to_come) - NAMED
-        listed = "; ".join(self.to_come[:NAMED]) + f"; and {more} more" * (more > 0)
-        return f"Not done yet: {listed}." * bool(listed)
+        said = f"Not done yet: {_listed(self.to_come)}." if self.to_come else ""
+        return " ".join(filter(None, [said, self.losses]))
+
+    @property
+    def losses(self) -> str:
+        """The sentence on what was given up; "" where nothing was."""
+        listed = _listed([f"{title} ({why})" for title, why in self.lost.items()])
+        return f"Lost: {listed}." * bool(listed)
 
     @property
     def origin(self) -> str:
@@ -86,13 +93,20 @@ def so_far(
         for title, keys in items.items()
         if not all(key in rows.kept and done(rows.kept[key].row) for key in keys)
     ]
+    lost = {t: rows.lost[key] for t in missing for key in items[t] if key in rows.lost}
     return SoFar(
         [one.row for one in kept],
-        missing,
+        [title for title in missing if title not in lost],
         len(every),
         command(rows.experiment, type(settings), settings.as_json()),
         [one.where for one in kept],
+        lost,
     )
+
+
+def _listed(titles: Sequence[str]) -> str:
+    more = len(titles) - NAMED
+    return "; ".join(titles[:NAMED]) + f"; and {more} more" * (more > 0)
 
 
 def document(*parts: str) -> str:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
 from attnlab.runs import processes
+from attnlab.runs.errors import Invalid
 from attnlab.runs.flags import structured
 from attnlab.runs.folder import Folder
 
@@ -48,7 +49,9 @@ class Rows(Generic[Key, Row]):
 
     Attributes:
       kept: the rows by key, in the order in which the keys first came.
-      environment: device, versions and git revision of the rows to come.
+      environment: device, versions and git revision of the rows to come; of what is made of data,
+        "input" has its name and sha256.
+      lost: reasons why items were given up since this process began, by the keys of their rows.
     """
 
     def __init__(
@@ -72,6 +75,7 @@ class Rows(Generic[Key, Row]):
         """
         self.environment: dict[str, Any] = {}
         self.kept: dict[Key, Kept[Row]] = {}
+        self.lost: dict[Key, str] = {}
         self._folder, self._key, self._derived = folder, key, tuple(derived)
         self._begun = now()
         for number, values in folder.rows().items():
@@ -89,6 +93,23 @@ class Rows(Generic[Key, Row]):
     def of(self, keys: Iterable[Key]) -> list[Kept[Row]]:
         """The rows of some keys, in their order, as far as they are there."""
         return [self.kept[key] for key in keys if key in self.kept]
+
+    def require_same_input(self) -> None:
+        """Refuses to add rows of other data than those that are there.
+
+        Rows of older versions, which do not say what they are of, count as of the same.
+
+        Raises:
+          Invalid: a row is of other data.
+        """
+        asked = self.environment["input"]
+        for one in self.kept.values():
+            kept = one.where.environment.get("input", asked)
+            if kept["sha256"] != asked["sha256"]:
+                raise Invalid(
+                    f"--resume={self._folder.path} is about another text than {asked['name']} is "
+                    "now; start a new run"
+                )
 
     def add(self, row: Row) -> None:
         """Adds a row, on disk before it returns; of several processes the first writes it."""

@@ -1,5 +1,6 @@
 """Seconds, bytes and scores of several seeds for a reader."""
 
+import math
 import statistics
 from collections.abc import Sequence
 
@@ -9,11 +10,13 @@ __all__ = ["duration", "human", "spread"]
 def duration(seconds: float | None) -> str:
     """Seconds: three digits.
 
-    >>> duration(0.01234), duration(65.0), duration(4.2e-5)
-    ('12.3 ms', '65.0 s', '42.0 µs')
+    >>> duration(0.01234), duration(65.0), duration(4.2e-5), duration(float("nan"))
+    ('12.3 ms', '65.0 s', '42.0 µs', 'nan s')
     """
     if seconds is None:
         return ""
+    if not math.isfinite(seconds):
+        return f"{seconds} s"
     units = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"))
     size, unit = next((u for u in units if seconds >= 0.9995 * u[0]), units[-1])
     number = seconds / size

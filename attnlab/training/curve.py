@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from attnlab.runs.errors import Stopped
+from attnlab.runs.errors import Lost
 from attnlab.training.objective import Objective
 from attnlab.training.step import StepMetrics
 
@@ -31,7 +31,7 @@ __all__ = [
 METRICS = "metrics.jsonl"
 
 
-class Diverged(Stopped):
+class Diverged(Lost):
     """The loss or the gradient is not finite; the message names the step."""
 
 

@@ -5,17 +5,18 @@ from __future__ import annotations
 import collections
 import dataclasses
 import math
-from collections.abc import Iterable, Sequence
-from typing import ClassVar
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any, ClassVar
 
 import jax
 
 from attnlab.platforms import make_cpu_devices
 from attnlab.runs import processes, provenance
 from attnlab.runs.errors import Invalid
-from attnlab.runs.flags import Flags, flag
+from attnlab.runs.flags import Flags, flag, flag_of
 from attnlab.training.loop import LoopSettings
 from attnlab.training.parallel import PARALLEL, Parallel, mesh_sizes, parallel_over
+from attnlab.training.schedules import fitted_warmup
 
 __all__ = ["FREE", "TrainFlags"]
 
@@ -79,6 +80,22 @@ class TrainFlags(Flags):
         super().__post_init__()
         if self.num_workers and self.without_workers:
             raise Invalid(f"--num_workers={self.num_workers}: {self.without_workers}; leave it out")
+
+    @classmethod
+    def fitted(cls, preset: Mapping[str, Any], named: Mapping[str, Any]) -> Mapping[str, Any]:
+        """A preset's values; a warm-up that is not named fits into the steps that are."""
+        if "steps" not in named or "warmup_steps" in named:
+            return preset
+        field = cls.__dataclass_fields__["warmup_steps"]
+        recipe, least = preset.get(field.name, field.default), int(flag_of(field).least or 0)
+        return {**preset, field.name: fitted_warmup(recipe, named["steps"], least)}
+
+    def check_named(self, named: Collection[str]) -> None:
+        """Refuses flags that would count for nothing, and a warm-up without an end."""
+        super().check_named(named)
+        steps, warmup_steps = self.steps, getattr(self, "warmup_steps", 0)
+        if "warmup_steps" in named and steps is not None and warmup_steps >= steps:
+            raise Invalid(f"--warmup_steps={warmup_steps}: must be fewer than --steps={steps}")
 
     def loop(
         self, *, seed: int, steps: int | None = None, validate_every: int | None = None

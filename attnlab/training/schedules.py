@@ -7,7 +7,16 @@ import optax
 
 from attnlab.checks import require
 
-__all__ = ["constant", "cosine", "linear", "rsqrt"]
+__all__ = ["constant", "cosine", "fitted_warmup", "linear", "rsqrt"]
+
+
+def fitted_warmup(warmup_steps: int, total_steps: int, least: int = 1) -> int:
+    """The warm-up of a recipe that is trained for fewer steps: half of them at most.
+
+    >>> fitted_warmup(100, 1000), fitted_warmup(100, 7), fitted_warmup(100, 1)
+    (100, 3, 1)
+    """
+    return max(least, min(warmup_steps, total_steps // 2))
 
 
 def rsqrt(peak: float, warmup_steps: int) -> optax.Schedule:

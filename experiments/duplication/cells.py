@@ -20,10 +20,10 @@ class Cells:
     def __init__(self, rows: Sequence[Row], base: Hashing):
         """Takes the rows of one task, and what its table has of that which is left open."""
         self.base = base
-        self.by_cell: dict[tuple[str, Hashing, str, Hashing], list[float]] = {}
+        self.by_cell: dict[tuple[str, Hashing, str, Hashing], dict[int, float]] = {}
         for row in rows:
             cell = row.trained, row.hashing, row.evaluated, row.evaluated_hashing
-            self.by_cell.setdefault(cell, []).append(100 * row.accuracy)
+            self.by_cell.setdefault(cell, {})[row.seed] = 100 * row.accuracy
 
     def of(
         self,
@@ -41,12 +41,21 @@ class Cells:
           evaluated_hashing: hashing of evaluation; None = that of training.
         """
         hashing = hashing or self.base
-        return self.by_cell.get((trained, hashing, evaluated, evaluated_hashing or hashing), [])
+        cell = trained, hashing, evaluated, evaluated_hashing or hashing
+        return list(self.by_cell.get(cell, {}).values())
 
     def mean(self, *cell, **named) -> float | None:
         """The mean of `of`; None where there are none."""
         found = self.of(*cell, **named)
         return statistics.fmean(found) if found else None
+
+    def gaps(self, trained: str, other: str, evaluated: str) -> list[float]:
+        """How far one of the table's models is above another, by the seeds of both."""
+        one, two = (
+            self.by_cell.get((name, self.base, evaluated, self.base), {})
+            for name in (trained, other)
+        )
+        return [one[seed] - two[seed] for seed in sorted(one.keys() & two.keys())]
 
     def learned(self, trained: str, hashing: Hashing) -> bool:
         """Whether a training learned the task: `LEARNED` with its own attention, in the mean."""

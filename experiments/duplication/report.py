@@ -57,7 +57,7 @@ def report(told: SoFar[Row], settings: Settings) -> loop.Report:
     said = "\n\n".join([*answers, *filter(None, why)])
     parts = ["# Reformer, Table 2: what hashing costs on the duplication task"]
     parts += [f"**{answer}**" for answer in answers]
-    parts += [*why, _to_come(told.to_come)]
+    parts += [*why, _to_come(told.to_come), told.losses]
     parts += [_setting(rows[0], settings), "![Accuracy over rounds at evaluation](rounds.svg)"]
     for size, cells in tables.items():
         parts += [f"## Words of {size.word} symbols", _of_size(size, rows, settings)]
@@ -95,15 +95,17 @@ def _to_come(titles: Sequence[str]) -> str:
 
 def _of_size(size: Size, rows: Sequence[Row], settings: Settings) -> str:
     optimizer = settings.optimizer(size.steps)
-    seeds = sorted({row.seed for row in rows if row.word == size.word})
+    some = [row for row in rows if row.word == size.word]
+    seeds = sorted({row.seed for row in some})
+    trained = {row.attention for row in some}
+    longer = [f"*{name}* {x} times as long" for name, x in LONGER.items() if name in trained]
     return (
         f"{size.length} tokens, chunks of {size.chunk_size}; {size.steps:,} steps of"
         f" {size.batch_size} examples, {optimizer.optimizer} {optimizer.learning_rate:g}"
         f" ({optimizer.schedule}, warm-up {optimizer.warmup_steps}); seeds"
-        f" {', '.join(map(str, seeds))}; ± is the standard deviation over seeds. What learns later"
-        " is trained longer: "
-        + ", ".join(f"*{name}* {factor} times as long" for name, factor in LONGER.items())
-        + "."
+        f" {', '.join(map(str, seeds))}; ± is the standard deviation over seeds."
+        + f" What learns later is trained longer: {', '.join(longer)}."
+        * bool(longer)
     )
 
 
@@ -115,10 +117,7 @@ def _table(cells: Cells) -> str:
 
 
 def _claims(cells: Cells, symbols: int) -> str:
-    lines = [
-        [claim.words, "yes" if claim.holds else "no", claim.numbers]
-        for claim in verdict.claims(cells, symbols)
-    ]
+    lines = [[claim.words, claim.answer, claim.numbers] for claim in verdict.claims(cells, symbols)]
     return markdown_table(["the paper's table says", "here", "numbers"], lines) if lines else ""
 
 

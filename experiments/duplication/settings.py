@@ -10,6 +10,7 @@ from attnlab.runs.errors import Invalid
 from attnlab.runs.flags import flag
 from attnlab.training.flags import TrainFlags
 from attnlab.training.optimizers import OptimizerSettings
+from attnlab.training.schedules import fitted_warmup
 from experiments.duplication.attention import Hashing
 
 __all__ = ["PRESETS", "Preset", "Settings", "Size"]
@@ -204,7 +205,7 @@ class Settings(TrainFlags):
           steps: number of steps.
         """
         recipe = PRESETS[self.preset].optimizer
-        warmup_steps = max(1, min(recipe.warmup_steps, steps // 2))
+        warmup_steps = fitted_warmup(recipe.warmup_steps, steps)
         given = self._given({"learning_rate": self.learning_rate})
         return dataclasses.replace(recipe, warmup_steps=warmup_steps, **given)
 

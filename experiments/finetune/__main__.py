@@ -19,6 +19,7 @@ from experiments.finetune.training import (
     Cell,
     basis,
     cells,
+    digest_of_examples,
     encoded,
     num_steps,
     open_data,
@@ -42,8 +43,9 @@ def run(settings: Settings, folder: Folder) -> int:
     """Does each training in this process, and tests it.
 
     Raises:
-      Invalid: the examples or the models do not fit the settings or each other, the batch does not
-        divide over the devices, or TensorBoard is asked for and not installed.
+      Invalid: the examples or the models do not fit the settings or each other, or the examples are
+        others than before; the batch does not divide over the devices, or TensorBoard is asked for
+        and not installed.
     """
     parallel = prepare(settings, [settings.batch_size], settings.cache_dir)
     models = open_models(settings)
@@ -54,7 +56,11 @@ def run(settings: Settings, folder: Folder) -> int:
     data = encoded(settings, given, basis(settings, models, asked[0], texts))
     steps = num_steps(settings, data)
     rows: Rows[tuple, Row] = Rows(folder, lambda x: (x.start, x.pretraining, x.seed), [Row])
-    rows.environment = provenance.describe(("optax", "grain", "sentencepiece"))
+    name = settings.made or settings.path_of("train").name
+    rows.environment = provenance.describe(("optax", "grain", "sentencepiece")) | {
+        "input": {"name": name, "sha256": digest_of_examples(given)}
+    }
+    rows.require_same_input()
 
     def measure(cell: Cell) -> Iterator[Row]:
         start = basis(settings, models, cell, texts)
@@ -85,9 +91,8 @@ def run(settings: Settings, folder: Folder) -> int:
     def reported() -> loop.Report:
         told = so_far(rows, {str(cell): [cell.key] for cell in asked}, settings)
         counts = ", ".join(f"{len(some):,} {name}" for name, some in data.rows.items())
-        what = f"`{settings.made}`" if settings.made else f"`{settings.path_of('train').name}`"
         text = (
-            f"{what} ({settings.kind}): {counts} examples, {steps:,} steps of "
+            f"`{name}` ({settings.kind}): {counts} examples, {steps:,} steps of "
             f"{settings.batch_size}. {begun_from(models)}"
         )
         figures = {"scores": report.figure(told.rows)}
@@ -106,12 +111,18 @@ def begun_from(models: Mapping[str, Mapping[int, Pretrained]]) -> str:
     """Words for what the spread over seeds has of the pre-training; "" where there is none."""
     if not models:
         return ""
-    if all(len(by_seed) > 1 for by_seed in models.values()):
+    several, single = ([t for t, x in models.items() if (len(x) > 1) == y] for y in (True, False))
+    if not single:
         return "Each seed begins with a model that was pre-trained with that seed."
-    return (
-        "All seeds of a row begin with one pre-trained model: the spread is that of the tuning, and"
-        " says nothing of another pre-training."
+    whose = "; ".join(single) if several else "a row"
+    said = (
+        f"All seeds of {whose} begin with one pre-trained model:"
+        " the spread is that of the tuning, and says nothing of another pre-training."
     )
+    if not several:
+        return said
+    each = "begins with a model that was pre-trained with that seed"
+    return f"Each seed of {'; '.join(several)} {each}. {said}"
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ import numpy as np
 from attnlab.data.masking import joined
 from attnlab.data.tokenizers import Tokenizer
 from attnlab.runs.errors import Invalid
-from attnlab.tokens import PAD
+from attnlab.tokens import PAD, UNK
 from experiments.finetune.examples import Classified, Example, Span, Tagged
 
 __all__ = ["NONE", "Encoded", "Encoder", "labels_of", "stacked"]
@@ -113,6 +113,7 @@ class Encoder:
     def _by_word(self, words: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
         """The tokens of words, and the number of the word of each."""
         ids = [self._ids(word + " ") for word in words]  # sentencepiece drops the blank
+        ids = [x if len(x) else np.array([UNK], np.int32) for x in ids]
         numbers = np.repeat(np.arange(len(ids)), [len(x) for x in ids])
         return np.concatenate(ids), numbers
 

@@ -97,6 +97,11 @@ def _classified(path: Path, columns: Sequence[str]) -> Iterator[Classified]:
         missing = [name for name in names if name not in values]
         if missing:
             raise Invalid(f"{where}: no {missing[0]!r}; it has {', '.join(values)}")
+        for name in names:
+            if not isinstance(values[name], (str, int, float)):
+                raise Invalid(
+                    f"{where}: {name!r} is {json.dumps(values[name])[:40]}, not a text or a number"
+                )
         *texts, label = (str(values[name]).strip() for name in names)
         if not all(texts) or not label:
             raise Invalid(f"{where}: an empty {'text' if label else 'label'}; remove the line")
@@ -117,6 +122,11 @@ def _records(path: Path, columns: Sequence[str]) -> Iterator[tuple[int, Mapping[
             header = [str(i + 1) for i in range(len(cells))]
         elif not header:
             header = cells
+            twice = [name for name in header if header.count(name) > 1]
+            if named := [name for name in twice if name in columns or not columns]:
+                raise Invalid(
+                    f"{path}, line {number}: two columns are called {named[0]!r}; name them apart"
+                )
             continue
         if len(cells) != len(header):
             raise Invalid(
@@ -151,14 +161,16 @@ def _chosen(values: Mapping[str, Any], columns: Sequence[str], where: str) -> Se
 
 def _tagged(path: Path) -> Iterator[Tagged]:
     for number, block in read_blocks(path):
-        cells = [line.split() for line in block if not line.startswith("-DOCSTART-")]
-        if short := next((i for i, one in enumerate(cells) if len(one) < 2), None):
-            raise Invalid(f"{path}, line {number + short}: a word without a tag")
-        if cells and len(cells[0]) < 2:
-            raise Invalid(f"{path}, line {number}: a word without a tag")
-        if cells:
-            words, tags = zip(*((one[0], one[-1]) for one in cells), strict=True)
-            yield Tagged(words, tags, f"{path}, line {number}")
+        lines = [
+            (at, line.split())
+            for at, line in enumerate(block, number)
+            if not line.startswith("-DOCSTART-")
+        ]
+        if short := next((at for at, cells in lines if len(cells) < 2), None):
+            raise Invalid(f"{path}, line {short}: a word without a tag")
+        if lines:
+            words, tags = zip(*((cells[0], cells[-1]) for _, cells in lines), strict=True)
+            yield Tagged(words, tags, f"{path}, line {lines[0][0]}")
 
 
 def _spans(path: Path) -> Iterator[Span]:
@@ -168,12 +180,7 @@ def _spans(path: Path) -> Iterator[Span]:
     except ValueError:
         whole = None
     if isinstance(whole, dict) and "data" in whole:
-        paragraphs = [one for article in whole["data"] for one in article["paragraphs"]]
-        asked = [(one["context"], question) for one in paragraphs for question in one["qas"]]
-        for i, (context, one) in enumerate(asked, 1):
-            answers = () if one.get("is_impossible") else one["answers"]
-            found = tuple((answer["text"], answer["answer_start"]) for answer in answers)
-            yield _span(one["question"], context, found, f"{path}, question {i}")
+        yield from _nested(whole, path)
         return
     for number, line in enumerate(text.split("\n"), 1):
         if line.strip():
@@ -184,16 +191,43 @@ def _spans(path: Path) -> Iterator[Span]:
                 pairs = tuple(zip(answers["text"], answers["answer_start"], strict=True))
                 question, context = values["question"], values["context"]
             except (KeyError, TypeError, ValueError):
-                raise Invalid(
-                    f"{where}: needs question, context and answers with text and answer_start"
-                ) from None
+                raise Invalid(f"{where}: {_NEEDS}") from None
             yield _span(question, context, pairs, where)
 
 
-def _span(question: str, context: str, answers: tuple[tuple[str, int], ...], where: str) -> Span:
+_NEEDS = "needs question, context and answers with text and answer_start"
+
+
+def _nested(whole: Mapping[str, Any], path: Path) -> Iterator[Span]:
+    """The questions of a file that has them in paragraphs of articles."""
+    number = 1
+    try:
+        for article in whole["data"]:
+            for paragraph in article["paragraphs"]:
+                for one in paragraph["qas"]:
+                    answers = () if one.get("is_impossible") else one["answers"]
+                    pairs = tuple((answer["text"], answer["answer_start"]) for answer in answers)
+                    where = f"{path}, question {number}"
+                    yield _span(one["question"], paragraph["context"], pairs, where)
+                    number += 1
+    except (KeyError, TypeError, AttributeError):
+        raise Invalid(
+            f"{path}, question {number}: {_NEEDS}, in the qas of the paragraphs of data"
+        ) from None
+
+
+def _span(question: Any, context: Any, answers: tuple[tuple[Any, Any], ...], where: str) -> Span:
     for name, text in (("question", question), ("context", context)):
+        if not isinstance(text, str):
+            raise Invalid(f"{where}: {name} is {text!r}, not a text")
         if not text.strip():
             raise Invalid(f"{where}: an empty {name}; remove it")
+    for text, start in answers:
+        if not isinstance(text, str) or not isinstance(start, int) or start < 0:
+            raise Invalid(
+                f"{where}: an answer is {text!r} at {start!r}; give a text and the number of its "
+                "first character"
+            )
     for text, start in itertools.islice(answers, 1):
         if context[start : start + len(text)] != text:
             raise Invalid(f"{where}: the context has no {text!r} at character {start}")

@@ -52,6 +52,13 @@ def examples(
     found = {}
     for name, (some, count) in parts.items():
         rng = random.Random(f"{kind} {name}")
+        needed = 2 if kind == "follows" else 1
+        if len(some) < needed:
+            raise Invalid(
+                f"{path}: --held_out={held_out:g} of {len(documents)} documents leaves {len(some)} "
+                f"for the {name} examples, and {kind} needs {needed}; give another --held_out, or "
+                "more documents, with blank lines between them"
+            )
         places = [
             (d, i)
             for d, lines in enumerate(some)

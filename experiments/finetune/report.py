@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import math
 import statistics
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 from matplotlib.figure import Figure
 
-from attnlab.runs import figure_files
+from attnlab.runs import figure_files, intervals
 from attnlab.runs.markdown import markdown_table
 from attnlab.runs.palette import GRID, SERIES
 from attnlab.runs.report import SoFar, document, grouped
@@ -75,9 +74,11 @@ class Gap:
 
     Attributes:
       gaps: difference of the scores, by seed.
+      comparisons: number of gaps that are looked at together.
     """
 
     gaps: tuple[float, ...]
+    comparisons: int
 
     @property
     def mean(self) -> float:
@@ -85,56 +86,55 @@ class Gap:
         return statistics.fmean(self.gaps)
 
     @property
-    def spread(self) -> float:
-        """Twice the standard error of the mean; infinite for one seed."""
-        count = len(self.gaps)
-        return 2 * statistics.stdev(self.gaps) / math.sqrt(count) if count > 1 else math.inf
+    def few(self) -> bool:
+        """Whether there are too few seeds to decide anything."""
+        return len(self.gaps) < intervals.FEWEST
 
     @property
-    def decides(self) -> bool:
-        """Whether the gap is more than its spread."""
-        return abs(self.mean) > self.spread
+    def sign(self) -> int:
+        """1 or −1 where the seeds decide which model is better, else 0."""
+        return intervals.sign(self.gaps, self.comparisons)
 
     def __str__(self) -> str:
-        if len(self.gaps) == 1:
-            return f"{100 * self.mean:+.1f} points (one seed has no spread)"
-        return f"{100 * self.mean:+.1f} ± {100 * self.spread:.1f} points"
+        mean = f"{100 * self.mean:+.1f}"
+        if self.few:
+            return f"{mean} points (fewer than {intervals.FEWEST} seeds decide nothing)"
+        return f"{mean} ± {100 * intervals.half_width(self.gaps, self.comparisons):.1f} points"
 
 
-def gap(above: Sequence[Row], below: Sequence[Row]) -> Gap | None:
-    """The gap of two models; None if no seed is in both."""
-    sides = [
-        dict(zip([row.seed for row in some], scores_of(some), strict=True))
-        for some in (above, below)
-    ]
-    both = sorted(sides[0].keys() & sides[1].keys())
-    return Gap(tuple(sides[0][s] - sides[1][s] for s in both)) if both else None
+def gaps_of(rows: Sequence[Row]) -> dict[tuple[str, str], Gap]:
+    """The gaps of any two models that have a seed in common, either way around."""
+    scores = {
+        title: dict(zip([row.seed for row in some], scores_of(some), strict=True))
+        for title, some in by_title(rows).items()
+    }
+    found = {}
+    for a, b in itertools.permutations(scores, 2):
+        if both := sorted(scores[a].keys() & scores[b].keys()):
+            found[a, b] = tuple(scores[a][seed] - scores[b][seed] for seed in both)
+    return {pair: Gap(gaps, len(found) // 2) for pair, gaps in found.items()}
 
 
 def answer(rows: Sequence[Row]) -> str:
     """Whether pre-training helps, and which one."""
-    models, measure = by_title(rows), measure_of(rows)
+    models, measure, gaps = by_title(rows), measure_of(rows), gaps_of(rows)
     tuned = [title for title in models if title.startswith("tuned")]
-    said = []
-    if tuned and "scratch" in models:
-        best = max(tuned, key=lambda title: statistics.fmean(scores_of(models[title])))
-        found = gap(models[best], models["scratch"])
-        if found is not None:
-            verdict = "No difference is seen"
-            if len(found.gaps) == 1:
-                verdict = "One seed decides nothing"
-            elif found.decides:
-                verdict = "Pre-training helps" if found.mean > 0 else "Pre-training harms"
-            said.append(f"{verdict}: {_name(best)} is {found} of {measure} from scratch")
+    beside = {title: gaps[title, "scratch"] for title in tuned if (title, "scratch") in gaps}
+    if beside:
+        best = max(beside, key=lambda title: beside[title].mean)
+        found = beside[best]
+        verdict = {1: "Pre-training helps", -1: "Pre-training harms"}.get(found.sign)
+        verdict = verdict or ("Not decided" if found.few else "No difference is seen")
+        said = [f"{verdict}: {_name(best)} is {found} of {measure} from scratch"]
     else:
-        said.append("; ".join(f"{t}: {_written(some)} {measure}" for t, some in models.items()))
-    pairs = [(a, b) for a, b in itertools.combinations(tuned, 2)]
-    found_pairs = [(a, b, gap(models[a], models[b])) for a, b in pairs]
-    decided = [(a, b, g) for a, b, g in found_pairs if g is not None and g.decides]
-    for a, b, g in decided:
-        said.append(f"{_name(a)} is {g} from {_name(b)}")
+        said = ["; ".join(f"{t}: {_written(some)} {measure}" for t, some in models.items())]
+    pairs = {(a, b): gaps[a, b] for a, b in itertools.combinations(tuned, 2) if (a, b) in gaps}
+    decided = {pair: found for pair, found in pairs.items() if found.sign}
+    said += [f"{_name(a)} is {found} from {_name(b)}" for (a, b), found in decided.items()]
     if pairs and not decided:
-        said.append("between the pre-trainings no difference is more than its spread")
+        few = f": fewer than {intervals.FEWEST} seeds decide nothing"
+        few *= all(found.few for found in pairs.values())
+        said.append(f"between the pre-trainings no difference is decided{few}")
     return "; ".join(said) + "."
 
 
@@ -171,8 +171,8 @@ def markdown(told: SoFar[Row], text: str) -> str:
         f"{text} The parameters with the smallest loss of the dev examples are tested. `tuned`"
         " trains all of a pre-trained model, `frozen` a classifier on its states, `scratch` a model"
         " of the same sizes that was not pre-trained. Scores are mean ± standard deviation over"
-        " seeds. A gap is that of the scores of the same seeds, ± twice its standard error; it is"
-        " *decided* where it is more than that.",
+        " seeds. A gap is that of the scores of the same seeds, ± half of its 95 % interval"
+        " (Student's t; of several gaps all at once); it is *decided* where it is more than that.",
         _results(rows),
         "![Scores of all seeds](scores.svg)",
         told.missing,
@@ -205,11 +205,11 @@ def _results(rows: Sequence[Row]) -> str:
 
 
 def _gaps(rows: Sequence[Row]) -> Iterator[str]:
+    gaps = gaps_of(rows)
     cells = []
-    for (a, some), (b, others) in itertools.combinations(by_title(rows).items(), 2):
-        found = gap(some, others)
-        if found is not None:
-            decided = "decided" if found.decides else "not decided"
+    for a, b in itertools.combinations(by_title(rows), 2):
+        if (found := gaps.get((a, b))) is not None:
+            decided = "decided" if found.sign else "not decided"
             cells.append([f"{a} − {b}", str(len(found.gaps)), str(found), decided])
     if cells:
         yield "## Between two models"

@@ -5,12 +5,12 @@ from __future__ import annotations
 import collections
 import re
 import string
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
 from experiments.finetune.encode import NONE, Encoded
-from experiments.finetune.examples import Span
+from experiments.finetune.examples import Span, Tagged
 
 __all__ = ["answer_of", "entities", "of_classes", "of_spans", "of_tags"]
 
@@ -24,36 +24,39 @@ def of_classes(logits: np.ndarray, rows: Sequence[Encoded]) -> dict[str, float]:
 
 
 def of_tags(
-    logits: Sequence[np.ndarray], rows: Sequence[Encoded], labels: Sequence[str]
+    logits: Sequence[np.ndarray],
+    rows: Sequence[Encoded],
+    examples: Sequence[Tagged],
+    labels: Sequence[str],
 ) -> dict[str, float]:
     """The share of right tags, and the F1 of entities, or of the rarest tag here without any.
 
+    Words that were cut off have no tag and are in no entity.
+
     Args:
       logits: logits [T, C] of each row.
-      rows: examples.
+      rows: examples as they were encoded.
+      examples: examples.
       labels: names of the tags; those that begin with "B-" or "I-" are parts of entities.
     """
     right = total = 0
     found: collections.Counter[str] = collections.Counter()
     has_entities = any(label.startswith(("B-", "I-")) for label in labels)
-    counts = np.bincount(
-        np.concatenate([row.label[row.label != NONE] for row in rows]), minlength=len(labels)
-    )
-    rarest = int(np.where(counts > 0, counts, counts.sum() + 1).argmin())
-    for scores, row in zip(logits, rows, strict=True):
+    counts = collections.Counter(tag for example in examples for tag in example.tags)
+    rarest = min(sorted(counts), key=lambda tag: counts[tag])
+    for scores, row, example in zip(logits, rows, examples, strict=True):
         at = np.flatnonzero(row.label != NONE)
-        wanted, chosen = row.label[at], scores[at].argmax(-1)
-        right, total = right + int((wanted == chosen).sum()), total + len(at)
-        if has_entities:
-            named = ([labels[i] for i in some] for some in (wanted, chosen))
-        else:  # each word of the rarest tag is an entity
-            named = (
-                ["B-rarest" if i == rarest else "O" for i in some] for some in (wanted, chosen)
-            )
+        chosen = [labels[i] for i in scores[at].argmax(-1)]
+        total += len(example.tags)
+        right += sum(x == y for x, y in zip(example.tags, chosen, strict=False))
+        chosen += ["O"] * (len(example.tags) - len(chosen))
+        named: Iterable[Sequence[str]] = (example.tags, chosen)
+        if not has_entities:  # each word of the rarest tag is an entity
+            named = (["B-rarest" if tag == rarest else "O" for tag in some] for some in named)
         sides = [entities(tags) for tags in named]
         found.update(wanted=len(sides[0]), chosen=len(sides[1]), both=len(sides[0] & sides[1]))
-    f1 = 2 * found["both"] / max(found["wanted"] + found["chosen"], 1)
-    return {"f1": f1, "accuracy": right / total}
+    said = found["wanted"] + found["chosen"]
+    return {"f1": 2 * found["both"] / said if said else 1.0, "accuracy": right / total}
 
 
 def entities(tags: Sequence[str]) -> set[tuple[int, int, str]]:

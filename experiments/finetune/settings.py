@@ -112,6 +112,11 @@ class Settings(TrainFlags):
 
     def check_named(self, named: Collection[str]) -> None:
         """Refuses flags that would count for nothing."""
+        super().check_named(named)
+        if {"epochs", "steps"} <= {*named}:
+            raise Invalid(
+                f"--epochs={self.epochs} and --steps={self.steps} both say how long; give one"
+            )
         for name in sorted(named):
             if name in _OF_MADE and self.made is None:
                 raise Invalid(f"--{name}={written(getattr(self, name))}: needs --made")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,7 @@ __all__ = [
     "Data",
     "basis",
     "cells",
+    "digest_of_examples",
     "encoded",
     "num_steps",
     "open_data",
@@ -181,6 +182,15 @@ def open_data(settings: Settings) -> dict[str, list[Example]]:
     }
 
 
+def digest_of_examples(given: Mapping[str, Sequence[Example]]) -> str:
+    """One hash of the examples of all splits, wherever their files are."""
+    total = hashlib.sha256()
+    for name, some in given.items():
+        for one in some:
+            total.update(f"{name} {dataclasses.replace(one, where='')}\n".encode())
+    return total.hexdigest()
+
+
 def texts_of(some: Sequence[Example]) -> list[str]:
     """The texts that a tokenizer is trained on."""
     found: list[str] = []
@@ -286,7 +296,8 @@ def score(kind: str, logits: np.ndarray, data: Data) -> dict[str, float]:
         return of_classes(logits, rows)
     if kind == "tag":
         short = [x[: len(row.tokens)] for x, row in zip(logits, rows, strict=True)]
-        return of_tags(short, rows, data.labels)
+        tagged = [one for one in data.examples["test"] if isinstance(one, Tagged)]
+        return of_tags(short, rows, tagged, data.labels)
     short = [x[:, : len(row.tokens)] for x, row in zip(logits, rows, strict=True)]
     spans = [one for one in data.examples["test"] if isinstance(one, Span)]
     return of_spans(short, rows, spans)

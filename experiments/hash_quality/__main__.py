@@ -40,7 +40,7 @@ def run(settings: Settings, folder: Folder) -> int:
     lines, rounds = settings.lines(), settings.numbers_of_rounds()
     keys = [(line, n) for line in lines for n in rounds]
     if len(rows.of(keys)) < len(keys):
-        environment.require_same_text(text, rows, folder)
+        rows.require_same_input()
 
     @functools.cache
     def activations() -> tuple[jax.Array, jax.Array, float | None]:

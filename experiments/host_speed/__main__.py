@@ -11,7 +11,15 @@ from attnlab.runs.report import so_far
 from attnlab.runs.rows import Rows
 from experiments import host_speed
 from experiments.host_speed import report
-from experiments.host_speed.measure import Checkpoint, Encoding, checkpoint, encode, open_corpus
+from experiments.host_speed.measure import (
+    Checkpoint,
+    Encoding,
+    checkpoint,
+    encode,
+    open_corpus,
+    require_pairs,
+    require_room,
+)
 from experiments.host_speed.settings import Settings
 
 Item = tuple[str, int]
@@ -27,13 +35,20 @@ def run(settings: Settings, folder: Folder) -> int:
     """Measures encoding and checkpoints in this process.
 
     Raises:
-      Invalid: files cannot be read, there are too few pairs, or the folder cannot be made.
+      Invalid: files cannot be read, there are too few pairs, the disk has no room, or the folder
+        cannot be made.
     """
     corpus = open_corpus(settings)
     rows: Rows[Item, Row] = Rows(folder, _key, [Encoding, Checkpoint])
     rows.environment = provenance.describe(("grain", "orbax-checkpoint", "sentencepiece"))
     items = [("encode", number) for number in dict.fromkeys(settings.num_workers)]
     items += [("checkpoint", mib) for mib in dict.fromkeys(settings.mib)]
+    for what, number in items:
+        if (what, number) not in rows.kept:
+            if what == "encode":
+                require_pairs(corpus, settings)
+            else:
+                require_room(number, folder.wanted)
 
     def measure(item: Item) -> list[Row]:
         what, number = item

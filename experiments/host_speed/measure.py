@@ -86,18 +86,31 @@ class Corpus(NamedTuple):
     tokenizer: tokenizers.Tokenizer
 
 
+def require_pairs(corpus: Corpus, settings: Settings) -> None:
+    """Refuses more pairs than there are."""
+    if len(corpus.source) < settings.pairs:
+        raise Invalid(
+            f"--pairs={settings.pairs}: there are {len(corpus.source)}, and none is encoded twice; "
+            "give fewer, or more text"
+        )
+
+
+def require_room(mib: int, folder: Path) -> None:
+    """Refuses a checkpoint that the disk of a folder, which need not be there yet, cannot take."""
+    there = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    free = shutil.disk_usage(there).free
+    if free < 1.5 * mib * MIB:
+        raise Invalid(f"--mib={mib}: {folder} has {human(free)} free; give less, or another folder")
+
+
 def encode(corpus: Corpus, settings: Settings, num_workers: int) -> Encoding:
     """Encodes pairs from the moment when the first pool of them is there.
 
     Raises:
       Invalid: there are too few pairs.
     """
+    require_pairs(corpus, settings)
     source, tokenizer = corpus
-    if len(source) < settings.pairs:
-        raise Invalid(
-            f"--pairs={settings.pairs}: there are {len(source)}, and none is encoded twice; give "
-            "fewer, or more text"
-        )
     batches = train_batches(
         source,
         tokenizer,
@@ -144,9 +157,7 @@ def checkpoint(mib: int, folder: Path, repeats: int) -> Checkpoint:
     Raises:
       Invalid: the disk has no room for it.
     """
-    free = shutil.disk_usage(folder).free
-    if free < 1.5 * mib * MIB:
-        raise Invalid(f"--mib={mib}: {folder} has {human(free)} free; give less, or another folder")
+    require_room(mib, folder)
     random = np.random.default_rng(0)
     sizes = np.full(ARRAYS, mib * MIB // 4 // ARRAYS)
     state = {

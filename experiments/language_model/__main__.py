@@ -13,7 +13,6 @@ from attnlab.runs import command_line, loop, processes
 from attnlab.runs.folder import Folder
 from attnlab.runs.report import so_far
 from attnlab.runs.rows import Rows
-from attnlab.training.curve import Diverged
 from attnlab.training.flags import FREE
 from attnlab.training.run import prepare, run_training
 from experiments import language_model
@@ -49,8 +48,8 @@ def run(settings: Settings, folder: Folder) -> int:
         copying.require_divides()
     corpus = read(settings)
     rows: Rows[tuple, Row] = Rows(folder, key_of, KINDS)
-    environment.require_same_text(corpus.text, rows, folder)
     rows.environment = environment.describe(corpus.text, ("optax", "grain"))
+    rows.require_same_input()
     items = plan(settings)
 
     with contextlib.ExitStack() as stack:
@@ -83,10 +82,7 @@ def run(settings: Settings, folder: Folder) -> int:
                 case Timed() | Compiled() if not processes.is_first():
                     pass  # of one device, or of none
                 case Cell():
-                    try:
-                        yield from trained(item)
-                    except Diverged as error:  # the others may not
-                        yield lost(item, str(error))
+                    yield from trained(item)
                 case Timed():
                     yield from cost.timed(item.length, settings, corpus)
                 case Compiled():

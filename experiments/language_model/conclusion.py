@@ -140,16 +140,23 @@ def _seeds(one: Point, exact: Point, margin: float) -> str:
 
 
 def _without_exact(trained: Mapping[int, _Points]) -> str:
-    """Lengths at which LSH was trained and timed, and exact attention was not timed."""
-    lengths = [
-        n
-        for n, found in trained.items()
-        if ("exact" not in found or found["exact"].per_token is None)
-        and any(point.is_lsh and point.per_token is not None for point in found.values())
-    ]
-    if not lengths:
-        return ""
-    return f"At {_listed(lengths)} tokens LSH was trained and timed, exact attention was not timed."
+    """Lengths at which LSH was trained and timed, and why exact attention is not beside it."""
+    lengths: dict[str, list[int]] = {}
+    for n, found in trained.items():
+        hashing = [point for point in found.values() if point.is_lsh and point.per_token]
+        if not hashing or _decisive(found):
+            continue
+        if "exact" not in found:
+            why = "was not trained"
+        elif found["exact"].per_token is None:
+            why = "was not timed"
+        else:
+            why = "was trained with other seeds"
+        lengths.setdefault(why, []).append(n)
+    return " ".join(
+        f"At {_listed(some)} tokens LSH was trained and timed, exact attention {why}."
+        for why, some in lengths.items()
+    )
 
 
 def _of_window(at: Mapping[int, _Points], settings: Settings) -> str:

@@ -32,6 +32,7 @@ __all__ = [
     "Sizes",
     "ablated",
     "build",
+    "has_window",
     "hashing_layers",
     "is_lsh",
     "require_model",
@@ -61,6 +62,15 @@ class Named:
 
     def __str__(self) -> str:
         return _REVERSIBLE * self.reversible + self.pattern
+
+
+def has_window(name: str) -> bool:
+    """Whether a layer of a model attends to a window whose size the flags say.
+
+    >>> has_window("reformer"), has_window("window-8+exact")
+    (True, False)
+    """
+    return any(str(layer) == "window" for layer in layers_of(Named.parse(name).pattern))
 
 
 @dataclasses.dataclass(frozen=True)

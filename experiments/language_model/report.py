@@ -40,7 +40,8 @@ def markdown(told: SoFar[Row], settings: Settings, text: str) -> str:
 
 def _about(rows: Sequence[Row], settings: Settings, text: str) -> str:
     s = settings
-    tokens = " to ".join(f"{n:,}" for n in sorted({row.tokens for row in qualities(rows)}))
+    sizes = {row.tokens for row in qualities(rows)}
+    tokens = " to ".join(f"{n:,}" for n in sorted({min(sizes), max(sizes)}))
     fewest, most = (f({row.parameters for row in qualities(rows)}) for f in (min, max))
     return (
         f"Models of {s.num_layers} layers with {s.num_heads} heads of width {s.head_dim},"
@@ -76,12 +77,17 @@ def _frontier(rows: Sequence[Row], settings: Settings) -> list[str]:
 
 
 def _cost_cells(point: Point, exact: Point | None) -> list[str]:
-    more = "" if exact is None else f"{point.more_than(exact):+.3f}"
+    more = "" if exact is None else _more(point, exact)
     ratio = ""
     if exact is not None and (times := point.time_of(exact)) is not None:
         ratio = f"{times:.2f}"
     memory = None if point.cost is None else point.cost.memory
     return [more, duration(point.per_token), ratio, human(memory)]
+
+
+def _more(point: Point, other: Point) -> str:
+    """The bits that a point has more; "" where no seed is of both."""
+    return f"{point.more_than(other):+.3f}" if point.bits.keys() & other.bits.keys() else ""
 
 
 def _rounds(rows: Sequence[Row]) -> list[str]:
@@ -134,8 +140,11 @@ def _ablation(rows: Sequence[Row]) -> list[str]:
     for (length, model, evaluated), point in found.items():
         whole = found.get((length, model, model))
         if evaluated == NO_ATTENTION and whole is not None:
-            more = f"{point.more_than(whole):+.3f}"
-            cells.append([str(length), model, whole.written(), point.written(), more])
+            cells.append(
+                [str(length), model, whole.written(), point.written(), _more(point, whole)]
+            )
+    if not cells:
+        return []
     return [
         "## Without attention",
         markdown_table(["length", "model", "bits per byte", "without", "difference"], cells),

@@ -13,7 +13,7 @@ from attnlab.runs.errors import Invalid
 from attnlab.runs.flags import flag, written
 from attnlab.training.flags import TrainFlags
 from attnlab.training.optimizers import SCHEDULES, OptimizerSettings
-from experiments.language_model.models import Sizes, require_model, rounds_of
+from experiments.language_model.models import Sizes, has_window, require_model, rounds_of
 from experiments.language_model.presets import PRESETS
 
 __all__ = ["COPY_LAYERS", "ONLY_FOR", "VOCABULARIES", "Settings"]
@@ -69,7 +69,9 @@ class Settings(TrainFlags):
     schedule: str = flag(
         "linear", "Course of the learning rate behind its warm-up.", choices=SCHEDULES
     )
-    warmup_steps: int = flag(100, "Steps until the learning rate's peak.", least=1)
+    warmup_steps: int = flag(
+        100, "Steps until the learning rate's peak. Without it: half of --steps at most.", least=1
+    )
     b2: float = flag(0.98, "Decay of Adam's second moment.", above=0, below=1)
     epsilon: float = flag(1e-8, "Epsilon of Adam.", above=0)
     clip_norm: float = flag(1.0, "Largest norm of the gradient; 0 = no limit.", least=0)
@@ -177,7 +179,7 @@ class Settings(TrainFlags):
         preset = dict(PRESETS.get(named.get("preset", "cpu"), {}))
         if named.get("positions", "axial") != "axial":
             preset = {name: x for name, x in preset.items() if not name.startswith("axial_")}
-        return preset
+        return cls.fitted(preset, named)
 
     def check_named(self, named: Collection[str]) -> None:
         """Refuses flags that would count for nothing."""
@@ -189,6 +191,9 @@ class Settings(TrainFlags):
                     f"--{name}={written(getattr(self, name))}: needs {part} in --parts="
                     f"{written(self.parts)}"
                 )
+        trained = (*self.models, *self.copy_models * ("copy" in self.parts))
+        if "window" in named and not any(map(has_window, trained)):
+            raise Invalid(f"--window={self.window}: no model is called window, without a number")
         if "target_lengths" in named and not self.target:
             raise Invalid(f"--target_lengths={written(self.target_lengths)}: needs --target")
         if {"batch_size", "batch_tokens"} <= {*named}:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator
 
 import numpy as np
@@ -34,8 +35,8 @@ def run(settings: Settings, folder: Folder) -> int:
     """Trains each model in this process and tests it.
 
     Raises:
-      Invalid: the data do not fit the settings, the batch does not divide over the devices, or
-        TensorBoard is asked for and not installed.
+      Invalid: the data do not fit the settings or are others than before, the batch does not divide
+        over the devices, or TensorBoard is asked for and not installed.
     """
     parallel = prepare(settings, [settings.batch_size])
     examples = {name: open_examples(name, settings) for name in settings.tasks}
@@ -43,7 +44,14 @@ def run(settings: Settings, folder: Folder) -> int:
         name: fixed_batches(one, "test", settings.batch_size) for name, one in examples.items()
     }
     rows: Rows[tuple, Row] = Rows(folder, lambda x: (x.task, x.mechanism, x.seed), [Row])
-    rows.environment = provenance.describe(("optax", "grain"))
+    digests = {name: one.digest for name, one in examples.items()}
+    rows.environment = provenance.describe(("optax", "grain")) | {
+        "input": {
+            "name": ", ".join(digests),
+            "sha256": hashlib.sha256(str(digests).encode()).hexdigest(),
+        }
+    }
+    rows.require_same_input()
     cells = settings.cells()
 
     def measure(cell: Cell) -> Iterator[Row]:

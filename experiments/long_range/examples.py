@@ -37,7 +37,7 @@ class Examples:
       encode: (example) → {"tokens": ids [T] or [2, T], "label": class}.
       vocab_size: number of ids.
       num_classes: number of classes.
-      digest: words that tell these examples from others; goes into checkpoints.
+      digest: words that tell these examples, of all splits, from others; goes into checkpoints.
     """
 
     splits: Callable[[int], Mapping[str, Source]]
@@ -90,13 +90,15 @@ def _retrieval(settings: Settings) -> Examples:
 def _text(settings: Settings) -> Examples:
     splits = _of_tfds(settings) if settings.tfds_name else _of_files(settings)
     classes = classes_of(splits)
-    written = "\n".join(f"{row['label']}\t{row['text']}" for row in splits["train"])
+    written = [
+        f"{name}\t{row['label']}\t{row['text']}" for name, rows in splits.items() for row in rows
+    ]
 
     def encode(example: Mapping[str, Any]) -> dict[str, np.ndarray]:
         row = _row(Bytes().encode(example["text"]), settings)
         return _encoded([row], classes.index(example["label"]))
 
-    digest = hashlib.sha256(written.encode()).hexdigest()
+    digest = hashlib.sha256("\n".join(written).encode()).hexdigest()
     return Examples(lambda seed: splits, encode, Bytes().vocab_size, len(classes), digest)
 
 

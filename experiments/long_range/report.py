@@ -13,7 +13,7 @@ from attnlab.runs.markdown import markdown_table
 from attnlab.runs.report import SoFar, document, grouped
 from attnlab.runs.units import human, spread
 from attnlab.training.attentions import layers_of
-from experiments.long_range.settings import Settings
+from experiments.long_range.settings import PRESETS, Settings
 
 __all__ = ["Row", "answer", "markdown"]
 
@@ -99,13 +99,22 @@ def markdown(told: SoFar[Row], settings: Settings) -> str:
         "## Beside Long Range Arena",
         "Tay et al. 2020, Tables 1 and 2: accuracy in percent, and speed over that of exact"
         " attention, which in the paper is of byte texts of 1K to 4K tokens on 4 × 4 TPUs v3."
-        " Its models are larger, its inputs longer and its texts others, so the order of the rows"
-        " can be compared, not the numbers. Its *Reformer* is another function than LSH attention:"
+        f" {_sizes(settings)} The examples are others, so the order of the rows can be compared,"
+        " not the numbers. Its *Reformer* is another function than LSH attention:"
         " logits multiplied by √d, no masks, keys that are not normalized, a constant hash key, and"
         " heads reshaped without a transpose. Its local attention sees blocks of 20 to 50 tokens.",
         _beside(rows),
         told.origin,
     )
+
+
+def _sizes(settings: Settings) -> str:
+    """What the paper's models of ListOps are, beside these."""
+    names = ("length", "num_layers", "width")
+    paper, ours = [PRESETS["gpu"][x] for x in names], [getattr(settings, x) for x in names]
+    words = "{:,} tokens and {} layers, {} wide"
+    here = ", as here" if ours == paper else f", here {words.format(*ours)}"
+    return f"On ListOps it has {words.format(*paper)}{here}."
 
 
 def _results(rows: Sequence[Row]) -> str:

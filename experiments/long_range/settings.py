@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from attnlab.bench.case_flags import DTYPES
@@ -113,7 +113,9 @@ class Settings(TrainFlags):
     steps: int = flag(2000, "Number of steps.", least=1)
     batch_size: int = flag(32, "Number of examples in a step, over all devices.", least=1)
     learning_rate: float = flag(1e-3, "Learning rate at its peak.", above=0)
-    warmup_steps: int = flag(100, "Steps until the learning rate's peak.", least=0)
+    warmup_steps: int = flag(
+        100, "Steps until the learning rate's peak. Without it: half of --steps at most.", least=1
+    )
     weight_decay: float = flag(0.0, "Share of the parameters that a step takes off.", least=0)
     validate_every: int = flag(500, "Steps between validations, each with a checkpoint.", least=1)
     test_examples: int = flag(
@@ -152,10 +154,16 @@ class Settings(TrainFlags):
                 "--tasks=text needs data: give --train_file and --test_file, or --tfds_name alone"
             )
 
+    def check_named(self, named: Collection[str]) -> None:
+        """Refuses flags that would count for nothing."""
+        super().check_named(named)
+        if "data_dir" in named and not self.tfds_name:
+            raise Invalid(f"--data_dir={self.data_dir}: needs --tfds_name, whose folder it is")
+
     @classmethod
     def implied(cls, named: Mapping[str, Any]) -> Mapping[str, Any]:
         """The preset's values."""
-        return PRESETS.get(named.get("preset", "cpu"), {})
+        return cls.fitted(PRESETS.get(named.get("preset", "cpu"), {}), named)
 
     def cells(self) -> list[Cell]:
         """The trainings: the mechanisms of a seed beside each other."""

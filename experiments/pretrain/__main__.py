@@ -32,8 +32,9 @@ def run(settings: Settings, folder: Folder) -> int:
     """Does each training in this process, and keeps its model for `finetune`.
 
     Raises:
-      Invalid: the text or the model to start from does not fit the settings, the batch does not
-        divide over the devices, or TensorBoard is asked for and not installed.
+      Invalid: the text or the model to start from does not fit the settings, or the text is another
+        one than before; the batch does not divide over the devices, or TensorBoard is asked for and
+        not installed.
     """
     parallel = prepare(settings, [settings.batch_size], settings.cache_dir)
     starts = open_start(settings)
@@ -41,7 +42,10 @@ def run(settings: Settings, folder: Folder) -> int:
     with processes.first_before_others():  # what it prepares in a shared cache folder, they find
         corpus = open_corpus(settings, first)
     rows: Rows[tuple, Row] = Rows(folder, lambda x: (x.objective, x.masking, x.seed), [Row])
-    rows.environment = provenance.describe(("optax", "grain", "sentencepiece"))
+    rows.environment = provenance.describe(("optax", "grain", "sentencepiece")) | {
+        "input": {"name": corpus.name, "sha256": corpus.digest}
+    }
+    rows.require_same_input()
     cells = settings.cells()
 
     def start_of(cell: Cell) -> Pretrained | None:

@@ -131,7 +131,9 @@ class Settings(TrainFlags):
         None, "Tokens of a pair that are predicted at most. Without it: 15 % of --length.", least=1
     )
     learning_rate: float = flag(3e-3, "Learning rate at its peak.", above=0)
-    warmup_steps: int = flag(100, "Steps until the learning rate's peak.", least=0)
+    warmup_steps: int = flag(
+        100, "Steps until the learning rate's peak. Without it: half of --steps at most.", least=0
+    )
     validate_every: int = flag(500, "Steps between validations, each with a checkpoint.", least=1)
     num_layers: int = flag(2, "Number of layers.", least=1)
     width: int = flag(64, "Width of the model.", least=1)
@@ -158,7 +160,7 @@ class Settings(TrainFlags):
         if self.input is None:
             raise Invalid("--input: give a file of text, with blank lines between documents")
         for masking in self.masking:
-            whole = re.fullmatch(r"\d+/\d+/\d+", masking)
+            whole = re.fullmatch(r"(0|[1-9]\d*)(/(0|[1-9]\d*)){2}", masking)
             if not whole or sum(map(int, masking.split("/"))) != 100:
                 raise Invalid(
                     f"--masking={masking}: give percents of [MASK], same and random words that "
@@ -178,7 +180,7 @@ class Settings(TrainFlags):
     @classmethod
     def implied(cls, named: Mapping[str, Any]) -> Mapping[str, Any]:
         """The preset's values."""
-        return PRESETS.get(named.get("preset", "cpu"), {})
+        return cls.fitted(PRESETS.get(named.get("preset", "cpu"), {}), named)
 
     def cells(self) -> list[Cell]:
         """The trainings: the seeds of one beside each other."""

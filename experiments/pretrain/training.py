@@ -102,8 +102,15 @@ def open_corpus(settings: Settings, start: Pretrained | None) -> Corpus:
     ids = [[np.array(tokenizer.encode(line), np.int32) for line in lines] for lines in documents]
     digest = hashlib.sha256("\n\n".join(map("\n".join, documents)).encode()).hexdigest()
     corpus = Corpus(path.name, digest, ids[:-last], ids[-last:], tokenizer)
-    for held_out in (False, True):
-        corpus.pairs(settings, held_out=held_out)  # says now what is wrong with them
+    for held_out, some in enumerate((corpus.training, corpus.validation)):
+        try:
+            corpus.pairs(settings, held_out=bool(held_out))  # says now what is wrong with them
+        except Invalid as error:
+            what = "validate" if held_out else "train"
+            raise Invalid(
+                f"--input={path}: --held_out={settings.held_out:g} leaves {len(some)} of its "
+                f"{len(documents)} documents to {what} on; {error}"
+            ) from None
     return corpus
 
 

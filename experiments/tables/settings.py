@@ -65,9 +65,9 @@ class Settings(Flags):
     )
 
     @classmethod
-    def implied(cls, named: Mapping[str, Any]) -> Mapping[str, Any]:
+    def of_place(cls, named: Mapping[str, Any]) -> Mapping[str, Any]:
         """The part of a job of an array."""
-        of_job = part_of_array(os.environ)
+        of_job = None if "part" in named else part_of_array(os.environ)
         return {} if of_job is None else {"part": of_job}
 
     def __post_init__(self) -> None:
@@ -143,5 +143,5 @@ def part_of_array(variables: Mapping[str, str]) -> str | None:
     names = ("ID", "MIN", "MAX", "STEP", "COUNT")
     job, least, most, step, count = (int(variables[f"SLURM_ARRAY_TASK_{x}"]) for x in names)
     if (most - least) // step + 1 != count:
-        raise Invalid("the numbers of the job array have gaps; give --part=I/N")
+        raise Invalid("the job array has gaps; give one without, such as 0-7, or --part=I/N")
     return f"{(job - least) // step}/{count}"

@@ -29,6 +29,7 @@ __all__ = [
 TOLERANCE = 0.15  # of an exponent: blocks are whole, and a sequence has ends
 EXACT, NOT_REPRODUCED = "exact", "not reproduced"
 SAME_COURSE = "same course"
+HOLDS = 2.0  # BLEU: a fall of less is none
 SAME_ORDER, WITHIN = "same order", "same order and gap within spread"
 BASE, NOT_PRINTED = "(base)", "(the paper has none)"
 ONE_SEED, NO_BASE = "(one seed has no spread)", "(no spread of the row that it is compared with)"
@@ -51,7 +52,8 @@ RULES = {
     ),
     "course": (
         "Our change *falls* where its mean over the seeds is below 0 by more than its spread, two"
-        " standard errors; else it *holds*. It *falls less* than another's where it is above that"
+        f" standard errors; it *holds* where a fall of {HOLDS:g} BLEU lies beyond the spread as"
+        " well; else it is *not decided*. It *falls less* than another's where it is above that"
         " one by more than the spread of their gap. Where that is what the paper says of its"
         " figure, it is the *same course*. The spread is that of the seeds, which translate the"
         " same sentences."
@@ -152,8 +154,10 @@ def of_courses(
         if row not in spread:
             return ONE_SEED
         if paper[row] != "falls less":
-            falls = statistics.fmean(ours[row]) < -spread[row]
-            course = "falls" if falls else "holds"
+            mean = statistics.fmean(ours[row])
+            if -spread[row] <= mean < spread[row] - HOLDS:
+                return f"not decided: a fall of {HOLDS:g} BLEU is within the spread"
+            course = "falls" if mean < -spread[row] else "holds"
             return SAME_COURSE if course == paper[row] else f"{NOT_REPRODUCED}: it {course}"
         if less[row] not in spread:
             return NO_BASE

@@ -29,8 +29,8 @@ def run(settings: Settings, folder: Folder) -> int:
     """Trains each model in this process and translates the test split with it.
 
     Raises:
-      Invalid: settings and data do not fit, the folder cannot be made, or TensorBoard is asked
-        for and not installed.
+      Invalid: settings and data do not fit, the data are others than before, the folder cannot be
+        made, or TensorBoard is asked for and not installed.
     """
     preset = settings.chosen_preset()
     trainings = settings.trainings()
@@ -41,7 +41,11 @@ def run(settings: Settings, folder: Folder) -> int:
         say_corpus(corpus, preset)
     rows: Rows[tuple[str, int], Row] = Rows(folder, lambda row: (row.model, row.seed), [Row])
     places = {one.key: one.folder for one in trainings}
-    rows.environment = provenance.describe(("optax", "grain", "sacrebleu", "sentencepiece"))
+    packages = ("optax", "grain", "sacrebleu", "sentencepiece")
+    rows.environment = provenance.describe(packages) | {
+        "input": {"name": corpus.name, "sha256": corpus.digest}
+    }
+    rows.require_same_input()
 
     def measure(one: Training) -> list[Row]:
         recipe, place = settings.recipe(one.variant), folder.path / one.folder

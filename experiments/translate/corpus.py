@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterable, Sequence
+import hashlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,6 +24,7 @@ __all__ = ["Corpus", "Drawn", "Tokenizers", "open_corpus"]
 # Splits of --data_files where no other files are given.
 HELD_OUT = {"train": "train[:98%]", "validation": "train[98%:99%]", "test": "train[99%:]"}
 FEWEST = 100  # pairs; one percent of fewer is none
+HASHED = 1000  # examples of a split: to read all of a large data set takes minutes
 
 DRAWN = 4  # number of pairs whose alignment is drawn
 DRAWN_WORDS, DRAWN_CHARACTERS = (6, 14), (12, 30)  # in the source, to fit in a figure
@@ -61,6 +63,7 @@ class Corpus:
         each (False); trained at the first call.
       measure: "BLEU", or "exact match" where a target has one right form.
       drawn: pairs whose alignments are drawn in the report.
+      digest: hash of all files, or of the sizes and some examples of other data.
     """
 
     name: str
@@ -68,6 +71,7 @@ class Corpus:
     tokenizers: Callable[[bool], Tokenizers]
     measure: str
     drawn: tuple[Drawn, ...]
+    digest: str = ""
 
     def of_seed(self, seed: int) -> Corpus:
         """The corpus to train on with a seed: it draws other dates; a text stays the same."""
@@ -100,8 +104,12 @@ def open_corpus(settings: Settings) -> Corpus:
             "test": test,
         }
         drawn = _drawn(test, len, DRAWN_CHARACTERS, test.alignment)
-        return Corpus("dates", of_dates, lambda joint: by_bytes, "exact match", drawn)
+        return Corpus(
+            "dates", of_dates, lambda joint: by_bytes, "exact match", drawn, _digest(of_dates)
+        )
     splits = _of_tfds(settings.tfds_name, settings) if settings.tfds_name else _of_files(settings)
+    paths = (*settings.data_files, *settings.validation_files, *settings.test_files)
+    digest = files.content_digest(tuple(map(Path, paths))) if paths else _digest(splits)
     made = functools.cache(
         functools.partial(_trained, splits["train"], settings.chosen_preset(), settings.cache_dir)
     )
@@ -110,7 +118,17 @@ def open_corpus(settings: Settings) -> Corpus:
     if settings.draw_file:
         given = read_tsv(Path(settings.draw_file))
         drawn = tuple(Drawn(pair["source"], pair["target"]) for pair in given)
-    return Corpus(name, splits, made, "BLEU", drawn)
+    return Corpus(name, splits, made, "BLEU", drawn, digest)
+
+
+def _digest(splits: Mapping[str, Source]) -> str:
+    """One hash of the number of examples of each split, and of some of them."""
+    total = hashlib.sha256()
+    for name, split in splits.items():
+        every = max(1, len(split) // HASHED)
+        some = [split[i] for i in range(0, len(split), every)]
+        total.update(f"{name} {len(split)} {some}".encode())
+    return total.hexdigest()
 
 
 def _trained(split: Source, preset: Preset, cache_dir: str | None, joint: bool) -> Tokenizers:

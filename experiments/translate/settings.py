@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+import re
+from collections.abc import Collection
 from typing import Any
 
 from attnlab.runs.errors import Invalid
 from attnlab.runs.flags import flag, written
 from attnlab.training.flags import TrainFlags
 from attnlab.training.loop import LoopSettings
+from attnlab.training.schedules import fitted_warmup
 from experiments.translate.models import MODELS
 from experiments.translate.recipes import PRESETS, Preset, Recipe
 from experiments.translate.variants import Training, Variant, require_fits, variants
@@ -154,6 +157,16 @@ class Settings(TrainFlags):
                 require_fits(variant, self.recipe(variant).sizes)
             self.loop_of(variant, seed=0)
 
+    def check_named(self, named: Collection[str]) -> None:
+        """Refuses flags that would count for nothing."""
+        super().check_named(named)
+        if "dropout_rate" in named and all(
+            "dropout_rate" in dict(x.changed) for x in self.variants()
+        ):
+            raise Invalid(
+                f"--dropout_rate={self.dropout_rate:g}: --set says it of every model; leave it out"
+            )
+
     def _check_attention(self) -> None:
         recipes = {variant: self.recipe(variant) for variant in self.variants()}
         of_hard = any(one.sizes.get("attention") == "hard" for one in recipes.values())
@@ -190,7 +203,7 @@ class Settings(TrainFlags):
             )
 
     def _check_data(self) -> None:
-        if self.direction and self.direction.count("-") != 1:
+        if self.direction and not re.fullmatch("[^-]+-[^-]+", self.direction):
             raise Invalid(f"--direction={self.direction}: give two languages, as de-en")
         if self.direction and not self.tfds_name:
             raise Invalid(f"--direction={self.direction}: needs --tfds_name; files have one order")
@@ -261,7 +274,7 @@ class Settings(TrainFlags):
             recipe.optimizer, **_given({"learning_rate": self.learning_rate})
         )
         if self.steps is not None:
-            warmup_steps = min(optimizer.warmup_steps, self.steps // 2)
+            warmup_steps = fitted_warmup(optimizer.warmup_steps, self.steps)
             optimizer = dataclasses.replace(optimizer, warmup_steps=warmup_steps)
         sizes = {**recipe.sizes, **_given({"dropout_rate": self.dropout_rate})}
         sizes |= dict(variant.changed)

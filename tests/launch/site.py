@@ -20,6 +20,7 @@ if [ -f "$FAKES/$tool" ]; then . "$FAKES/$tool"; fi
 
 # Prints what it was given; the experiment of the scratch checkout.
 HELLO = '''"""Says what it was given."""
+# several=True, SLURM_ARRAY_TASK_ID: several processes and jobs of an array may run it
 import json, os, pathlib, sys, time
 
 folder = pathlib.Path(next(a for a in sys.argv if a.startswith("--run_dir=")).partition("=")[2])

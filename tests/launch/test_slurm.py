@@ -74,6 +74,7 @@ def test_the_jobs_of_an_array_have_folders_of_their_own(site):
         (["--nodes=0"], "argument --nodes: '0' is no count; give 1 or more"),
         (["--gpus_per_node=4", "--processes_per_node=2"], "--processes_per_node=2: one process"),
         (["--array=a"], "--array=a: give numbers, such as 0-7"),
+        (["--array=0-3,7-5"], "--array=0-3,7-5: give numbers, such as 0-7 or 0-99%8, the smaller"),
         (["--sbatch=--nodes=3"], "--sbatch=--nodes=3 is what other options say"),
         (["--sbatch=-n4"], "--sbatch=-n4 is what other options say"),
         (["--sbatch=--gres=gpu:1"], "is what other options say"),
@@ -84,6 +85,36 @@ def test_what_cannot_be_meant_is_refused(site, options, message):
     status, out, err = site.run("slurm", PYTHON, *options, "hello")
     assert (status, out) == (2, "") and message in err
     assert not site.calls() and not list(site.here.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--array=0-7"], "--array=0-7: alone does not divide its work among the jobs of an array"),
+        (
+            ["--nodes=2"],
+            "--nodes=2, 1 processes of each: alone runs in one process",
+        ),
+        (["--gpus_per_node=4"], "--nodes=1, 4 processes of each: alone runs in one process"),
+    ],
+)
+def test_an_experiment_that_divides_nothing_is_not_submitted_several_times(site, options, message):
+    alone = site.root / "experiments" / "alone"
+    alone.mkdir()
+    for file in ("__init__.py", "__main__.py"):
+        (alone / file).write_text('"""Runs in one process."""\n')
+    site.commit()
+    status, out, err = site.run("slurm", PYTHON, *options, "alone")
+    assert (status, out) == (2, "") and message in err
+    assert not site.calls() and not list(site.here.iterdir())
+    one = ["--gpus_per_node=4", "--processes_per_node=1"]
+    assert "alone" in site.run("slurm", PYTHON, *one, "alone")[2] and site.calls()
+
+
+def test_which_experiments_divide_their_work_is_read_from_their_sources():
+    root = Path(__file__).resolve().parents[2] / "experiments"
+    texts = {path.parent.name: path.read_text() for path in root.glob("*/settings.py")}
+    assert [name for name, text in texts.items() if "SLURM_ARRAY_TASK" in text] == ["tables"]
 
 
 def test_a_python_without_the_packages_is_refused(site):

@@ -9,9 +9,11 @@ import signal
 import pytest
 
 from attnlab.runs import figure_files, loop
-from attnlab.runs.errors import Invalid, Stopped
+from attnlab.runs.errors import Invalid, Lost, Stopped
+from attnlab.runs.flags import Flags
 from attnlab.runs.folder import Folder
 from attnlab.runs.interrupts import Terminated
+from attnlab.runs.report import so_far
 from attnlab.runs.rows import Rows
 
 
@@ -106,6 +108,41 @@ def test_what_ends_a_run_is_said_and_the_report_is_written(error, status, words,
     out = capsys.readouterr().out.splitlines()
     assert found == status and (folder.path / "report.md").read_text() == "a=ok"
     assert out[-2:] == [words, f"to complete it: --resume={folder.path}"]
+
+
+def diverges(name):
+    if name == "b":
+        raise Lost("the loss is nan")
+    return one(name)
+
+
+def test_an_item_that_is_lost_does_not_keep_the_others_from_being_done(tmp_path, capsys):
+    folder = Folder.fresh("spell", tmp_path, {})
+    rows = Rows(folder, lambda row: row.name, [Row])
+
+    def report():
+        return loop.Report(so_far(rows, {x: [x] for x in "abcd"}, Flags()).missing)
+
+    options = {"lost": None, "report": report}
+    status = loop.run(job(rows, diverges, **options), list("abc"), folder, rows, where="paper")
+    out = capsys.readouterr().out
+    assert status == 1 and list(rows.kept) == ["a", "c"]
+    assert "letter b … lost: the loss is nan\n" in out and "--resume" not in out
+    assert (folder.path / "report.md").read_text() == "Not done yet: d. Lost: b (the loss is nan)."
+
+    def cut_short(name):
+        if name == "c":
+            raise KeyboardInterrupt
+        return diverges(name)
+
+    assert run(tmp_path, cut_short, lost=None)[0] == 130
+    assert "to complete it: --resume=" in capsys.readouterr().out
+
+
+def test_an_item_that_is_lost_is_a_row_where_there_is_one_for_it(tmp_path):
+    status, folder = run(tmp_path, diverges)
+    assert status == 1 and not (folder.path / "errors.log").exists()
+    assert (folder.path / "report.md").read_text() == "a=ok b=the loss is nan c=ok"
 
 
 def test_rows_of_an_item_are_kept_as_they_come(tmp_path):

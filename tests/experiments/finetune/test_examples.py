@@ -95,8 +95,17 @@ def test_answers_are_found_again(tmp_path, nested):
         ("span", "a.json", '{"question": "q"}', "needs question, context and answers"),
         ("span", "a.json", json.dumps(SQUAD | {"context": " "}), "line 1: an empty context"),
         ("span", "a.json", json.dumps(SQUAD | {"context": "no"}), "has no 'Ann Lee' at character"),
+        ("classify", "a.jsonl", '{"text": null, "label": null}', "line 1: 'text' is null, not a"),
+        ("classify", "a.tsv", "text\ttext\tlabel\na\tb\tc\n", "line 1: two columns are called"),
+        ("tag", "a.conll", "-DOCSTART- O\nAnn B\nis\n", "a.conll, line 3: a word without a tag"),
+        ("span", "a.json", json.dumps(SQUAD | {"question": 1}), "line 1: question is 1, not a"),
+        ("span", "a.json", json.dumps(SQUAD | {"answers": {"text": ["A"], "answer_start": ["0"]}}),
+         "an answer is 'A' at '0'; give a text and the number"),
+        ("span", "a.json", '{"data": 7}', "question 1: needs question, context and answers"),
+        ("span", "a.json", json.dumps({"data": [{"paragraphs": [{"context": "c", "qas": [
+            {"question": "q", "answers": []}, {"question": "q"}]}]}]}), "question 2: needs"),
     ],
-)
+)  # fmt: skip
 def test_bad_files_are_refused_in_one_line(tmp_path, task, name, text, said):
     with pytest.raises(Invalid, match=said) as caught:
         read(task, file(tmp_path, name, text))
@@ -128,12 +137,13 @@ def test_rows_are_padded_and_filled_without_labels():
 
 
 def test_f1_of_tags_is_of_entities_or_of_the_rarest_tag():
-    def score(labels, wanted, chosen):
-        row = Encoder(Bytes(), 20, labels)(Tagged(tuple("abcd"), tuple(wanted), ""))
+    def score(labels, wanted, chosen, positions=20):
+        example = Tagged(tuple("abcd"), tuple(wanted), "")
+        row = Encoder(Bytes(), positions, labels, cut=True)(example)
         logits = np.zeros((len(row.tokens), len(labels)))
         at = np.flatnonzero(row.label != NONE)
         logits[at, [labels.index(tag) for tag in chosen]] = 1
-        return of_tags([logits], [row], labels)
+        return of_tags([logits], [row], [example], labels)
 
     found = score(("B-X", "I-X", "O"), ["B-X", "I-X", "O", "B-X"], ["B-X", "O", "O", "B-X"])
     assert found == {"f1": 0.5, "accuracy": 0.75}  # one of two entities, of two that were said
@@ -143,6 +153,19 @@ def test_f1_of_tags_is_of_entities_or_of_the_rarest_tag():
     assert rare["f1"] == pytest.approx(2 / 3)
     absent = score(("N", "V", "X"), list("NNNV"), list("NNNV"))
     assert absent == {"f1": 1.0, "accuracy": 1.0}
+    none = score(("B-X", "O"), "OOOO", "OOOO")
+    assert none == {"f1": 1.0, "accuracy": 1.0}
+    cut = score(("B-X", "O"), ["B-X", "O", "B-X", "O"], ["B-X", "O"], positions=6)
+    assert cut == {"f1": pytest.approx(2 / 3), "accuracy": 0.5}
+
+
+def test_a_word_without_a_token_keeps_the_others_at_their_tags():
+    class Dropping(Bytes):
+        def encode(self, text):
+            return [] if text == "- " else super().encode(text)
+
+    row = Encoder(Dropping(), 20, ("a", "b"))(Tagged(("-", "x"), ("b", "a"), ""))
+    assert row.label[row.label != NONE].tolist() == [1, 0]
 
 
 def test_an_answer_is_of_words_of_the_context():
@@ -192,6 +215,27 @@ def test_made_tasks_are_of_the_text_and_always_the_same(tmp_path, kind):
                 assert (one.label == "follows") == (at[1] == at[0] + len(one.texts[0]) + 1)
     with pytest.raises(Invalid, match=f"lines for 1000 train examples of {kind}; give fewer"):
         made.examples(kind, path, train=1000, test=8, held_out=0.3)
+
+
+def test_columns_of_one_name_are_refused_only_where_they_are_read(tmp_path):
+    path = file(tmp_path, "a.tsv", "x\tx\tt\tl\n1\t2\tab\tyes\n")
+    (one,) = read("classify", path, ("t", "l"))
+    assert (one.texts, one.label) == (("ab",), "yes")
+    with pytest.raises(Invalid, match="two columns are called 'x'; name them apart"):
+        read("classify", path, ("x", "l"))
+
+
+@pytest.mark.parametrize(
+    ("kind", "documents", "said"),
+    [
+        ("order", 14, "of 14 documents leaves 0 for the test examples, and order needs 1; give"),
+        ("follows", 20, "of 20 documents leaves 1 for the dev examples, and follows needs 2; give"),
+    ],
+)
+def test_too_few_documents_are_said_as_such(tmp_path, kind, documents, said):
+    path = file(tmp_path, "text", "\n\n".join(["a b c d\ne f g h"] * documents))
+    with pytest.raises(Invalid, match=f"--held_out=0.1 {said}"):
+        made.examples(kind, path, train=2, test=1, held_out=0.1)
 
 
 def test_spans_outside_of_what_was_cut_have_no_answer():

@@ -75,3 +75,15 @@ def test_what_is_not_there_is_said(monkeypatch, tmp_path):
     monkeypatch.setattr(measure.shutil, "disk_usage", lambda _: usage)
     with pytest.raises(Invalid, match="--mib=4: .* has 100 B free"):
         measure.checkpoint(4, tmp_path, 1)
+
+
+@pytest.mark.parametrize("lacks", ["pairs", "mib"])
+def test_what_cannot_be_measured_is_refused_before_a_folder_is_made(
+    lacks, monkeypatch, tmp_path, capsys
+):
+    few = Corpus(Dates(size=7 if lacks == "pairs" else 10**6), Bytes())
+    monkeypatch.setattr(host_speed, "open_corpus", lambda _: few)
+    usage = measure.shutil.disk_usage(tmp_path)._replace(free=100 if lacks == "mib" else 2**40)
+    monkeypatch.setattr(measure.shutil, "disk_usage", lambda _: usage)
+    assert host_speed.main(["", f"--output_dir={tmp_path}/a/b"]) == 2
+    assert f"--{lacks}=" in capsys.readouterr().err and not list(tmp_path.iterdir())

@@ -137,6 +137,29 @@ def test_a_length_at_which_exact_attention_was_not_timed_is_named():
     assert "At 2,048 tokens LSH was trained and timed, exact attention was not timed." in said
 
 
+def test_a_length_at_which_exact_attention_was_not_trained_is_named():
+    found = [row for row in rows(BITS, MICROS) if row != trained("exact", 512, 2.0)]
+    said = answer(found, SETTINGS)
+    assert "At 512 tokens LSH was trained and timed, exact attention was not trained." in said
+
+
+def test_seeds_of_one_model_alone_are_not_compared():
+    found = rows({"exact": BITS["exact"]}, MICROS) + rows({"lsh-4": BITS["lsh-4"]}, {}, seeds=(1,))
+    said = answer(found, SETTINGS)
+    assert "LSH was trained and timed, exact attention was trained with other seeds." in said
+    assert "nan" not in report.markdown(SoFar(found), SETTINGS, "t")
+
+
+def test_a_table_without_rows_is_left_out_and_tokens_are_from_least_to_most():
+    some = [
+        dataclasses.replace(trained("exact", n, 2.0), tokens=20_480 * n // 512)
+        for n in SETTINGS.lengths
+    ]
+    text = report.markdown(SoFar(some), SETTINGS, "t")
+    assert "## Without attention" not in text
+    assert "trained on 20,480 to 81,920 bytes each" in " ".join(text.split())
+
+
 def test_a_pattern_does_not_decide():
     names = {"exact": BITS["exact"], "window+lsh-4": BITS["exact"]}
     micros = {"exact": MICROS["exact"], "window+lsh-4": MICROS["window"]}

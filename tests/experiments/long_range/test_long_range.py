@@ -38,6 +38,7 @@ SIZES |= {"test_examples": 5, "batch_size": 4}
         ({"min_length": 256}, "--min_length=256: examples have at most 255 tokens beside [CLS]"),
         ({"tasks": ("text",)}, "--tasks=text needs data: give --train_file and --test_file, or"),
         ({"train_file": "a.tsv"}, "--train_file=a.tsv: only text reads data; add it to --tasks"),
+        ({"warmup_steps": 0}, "--warmup_steps=0 is too small; give at least 1"),
         ({"num_workers": 1}, "--num_workers=1: examples are drawn here; leave it out"),
     ],
 )
@@ -117,5 +118,9 @@ def test_the_report_says_whose_reformer_it_is():
     faster = dataclasses.replace(row, mechanism="lsh-2", steps_per_second=3.0, accuracy=0.3)
     text = report.markdown(SoFar([row, faster], ["x"], "c", "w"), Settings())
     assert "*Reformer* is another function" in text and "Not done yet: x." in text
+    sizes = "On ListOps it has 2,000 tokens and 6 layers, 512 wide, here 256 tokens and 2 layers"
+    assert sizes in " ".join(text.split())
+    as_paper = report.markdown(SoFar([row]), Settings(**PRESETS["gpu"]))
+    assert "512 wide, as here. The examples are others" in " ".join(as_paper.split())
     assert "| lsh-2 | 30.0 | Reformer | 37.27 | 1.50 | 0.54 to 0.79 |" in " ".join(text.split())
     assert report.answer([row, faster]) == "listops: lsh-2 30.0%, exact 25.0%."

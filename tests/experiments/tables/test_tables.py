@@ -4,6 +4,7 @@ import csv
 
 import pytest
 
+from attnlab.runs.command_line import command
 from attnlab.runs.errors import Invalid
 from attnlab.runs.published import read
 from experiments.tables import __main__ as experiment
@@ -201,11 +202,16 @@ def test_the_jobs_of_an_array_have_each_cell_once(monkeypatch):
     parts = [Settings(part=f"{i}/4").cells() for i in range(4)]
     assert sorted(map(str, whole)) == sorted(str(cell) for part in parts for cell in part)
     assert max(map(len, parts)) - min(map(len, parts)) <= 1
-    assert Settings.implied({}) == {}
+    assert Settings.of_place({}) == {}
     numbers = {"ID": 6, "MIN": 2, "MAX": 8, "STEP": 2, "COUNT": 4}
     for name, x in numbers.items():
         monkeypatch.setenv(f"SLURM_ARRAY_TASK_{name}", str(x))
-    assert Settings.implied({}) == {"part": "2/4"}
+    assert Settings.of_place({}) == {"part": "2/4"}
     monkeypatch.setenv("SLURM_ARRAY_TASK_COUNT", "3")
-    with pytest.raises(Invalid, match="job array have gaps; give --part=I/N"):
-        Settings.implied({})
+    with pytest.raises(Invalid, match="the job array has gaps; give one without, such as 0-7, or"):
+        Settings.of_place({})
+    assert Settings.of_place({"part": "1/2"}) == {}
+    named = command("tables", Settings, Settings(part="1/2").as_json())
+    assert named == "launch/local tables --part=1/2"
+    monkeypatch.setenv("SLURM_ARRAY_TASK_COUNT", "4")
+    assert "--part=2/4" in command("tables", Settings, Settings(part="2/4").as_json())

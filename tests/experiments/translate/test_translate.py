@@ -267,13 +267,14 @@ def test_ctrl_c_while_the_data_is_read_makes_nothing(tmp_path, monkeypatch):
     assert not parent.exists()
 
 
-def test_a_loss_that_is_not_finite_is_one_line_and_status_1(tmp_path, monkeypatch):
+def test_a_loss_that_is_not_finite_loses_a_model_alone(tmp_path, monkeypatch):
     def diverge(*_, **__):
         raise Diverged("the loss is nan at step 5")
 
     monkeypatch.setattr(training_run, "train", diverge)
     status, out, err = tiny.run(translate, *FLAGS, f"--output_dir={tmp_path}")
-    assert (status, err) == (1, "") and "\nstopped: the loss is nan at step 5\n" in out
+    assert (status, err) == (1, "") and "\nlost: the loss is nan at step 5\n" in out
+    assert out.endswith("start a new one with other flags\n")
 
 
 @pytest.mark.parametrize(
