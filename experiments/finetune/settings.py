@@ -67,7 +67,13 @@ class Settings(TrainFlags):
         "Seeds; each trains a model that was pre-trained with the same seed, if there are several.",
         least=0,
     )
+    steps: int | None = flag(None, "Number of steps. Without it: those of --epochs.", least=1)
     epochs: int = flag(3, "Epochs, where --steps is not given; the paper has 2 to 4.", least=1)
+    validate_every: int | None = flag(
+        None,
+        "Number of steps between validations, each with a checkpoint. Without it: a fifth of all.",
+        least=1,
+    )
     batch_size: int = flag(32, "Number of examples in a step; the paper has 16 or 32.", least=1)
     learning_rate: float = flag(
         5e-5, "Learning rate at its peak; the paper has 5e-5, 3e-5 or 2e-5.", above=0

@@ -64,6 +64,11 @@ class Settings(TrainFlags):
         choices=PARTS,
     )
     steps: int = flag(1000, "Number of steps of a training.", least=1)
+    batch_size: int | None = flag(
+        None,
+        "Number of windows in a step, over all devices. Without it: what --batch_tokens makes.",
+        least=1,
+    )
     batch_tokens: int = flag(2048, "Tokens in a step, the same at every length.", least=1)
     learning_rate: float = flag(3e-3, "Learning rate at its peak.", above=0)
     schedule: str = flag(
