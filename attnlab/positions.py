@@ -119,7 +119,8 @@ def axial(tables: Sequence[jax.Array], positions: ArrayLike) -> jax.Array:
     sizes = [table.shape[0] for table in tables]
     count = math.prod(sizes)
     at = _within(positions, count)
-    outside, parts = at == count, []
+    outside = at == count
+    parts = []
     for table, size in zip(reversed(tables), reversed(sizes), strict=True):
         digit = jnp.where(outside, size, at % size)
         parts.append(jnp.take(table, digit, axis=0, mode="fill"))
@@ -141,7 +142,6 @@ def _within(positions: ArrayLike, count: int) -> jax.Array:
             first >= 0 and last < count,
             f"positions must be in [0, {count}), the learned ones; got {first} to {last}",
         )
-        return positions
     positions = positions.astype(int)  # a smaller type may not hold count
     return jnp.where((positions >= 0) & (positions < count), positions, count)
 

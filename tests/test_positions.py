@@ -90,6 +90,8 @@ def test_a_position_that_a_program_does_not_know_is_nan_outside(function, dtype,
     found = jax.jit(function)(table, jnp.concatenate([inside, jnp.array(outside, dtype)]))
     np.testing.assert_array_equal(found[:3], function(table, inside))
     assert np.isnan(found[3:]).all()
+    known = positions.axial([table, table[:2]], np.array([127, 3], dtype))  # of 400
+    np.testing.assert_array_equal(known[:, :2], table[np.array([63, 1])])
 
 
 def test_learned_takes_rows():
