@@ -136,6 +136,7 @@ def _of_environment(found: Mapping[str, Any], free_memory: str) -> list[list[str
     count, platform_ = found.get("devices"), found.get("platform")
     device = f"{count} × " * bool(count) + str(found.get("device", ""))
     text = found.get("input", {})
+    size = f"{text['bytes']:,} bytes, " if "bytes" in text else ""
     every = {
         "device": device + f" ({platform_})" * bool(platform_),
         "slice": found.get("slice", ""),
@@ -143,9 +144,7 @@ def _of_environment(found: Mapping[str, Any], free_memory: str) -> list[list[str
         "system": ", Python ".join(str(found[x]) for x in ("system", "python") if x in found),
         "versions": ", ".join(f"{k} {v}" for k, v in found.get("versions", {}).items()),
         "git revision": found.get("revision") or "unknown",
-        "input": f"{text['name']}: {text['bytes']:,} bytes, sha256 {text['sha256'][:12]}…"
-        if text
-        else "",
+        "input": f"{text['name']}: {size}sha256 {text['sha256'][:12]}…" if text else "",
         "XLA_FLAGS": f"`{found['xla_flags']}`" if found.get("xla_flags") else "",
     }
     return [[name, words] for name, words in every.items() if words] if found else []

@@ -28,7 +28,7 @@ class SoFar(Generic[Row]):
       to_come: titles of the items that are not done yet.
       planned: number of rows that the whole run has.
       command: command line that gives the report again.
-      wheres: origins of the rows.
+      wheres: origin of each row: device, versions, time.
       lost: reasons why items were given up, by title.
     """
 
