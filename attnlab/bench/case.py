@@ -10,6 +10,10 @@ from typing import NamedTuple
 PASSES = ("forward", "forward_backward")
 TRAIN_STEP = "train_step"  # the pass of a program that is a whole training step
 ATTENTION = "attention"  # the program that is the mechanism alone
+# Language models of reversible layers, and those with feed-forward networks in chunks as well;
+# Kitaev et al. 2020, Table 3.
+REVERSIBLE = ("reversible", "chunked_reversible", "reformer")
+CHUNKED = ("chunked_reversible", "reformer")
 PASS_TITLES = {
     "forward": "forward",
     "forward_backward": "forward + backward",

@@ -23,7 +23,7 @@ import jax.numpy as jnp
 import optax
 
 from attnlab.bench import sharding
-from attnlab.bench.case import Case
+from attnlab.bench.case import CHUNKED, REVERSIBLE, Case
 from attnlab.models.bert import BertPretraining
 from attnlab.models.reformer import Reformer
 from attnlab.models.transformer import Transformer, TransformerLM
@@ -36,8 +36,6 @@ from attnlab.training.optimizers import OptimizerSettings
 from attnlab.training.parallel import ShardedJit, ShardedState
 from attnlab.training.step import TrainState, make_train_step
 
-# The reversible models; Kitaev et al. 2020, Table 3.
-REVERSIBLE = ("reversible", "chunked_reversible", "reformer")
 FEED_FORWARD_CHUNK = 1024  # positions
 _PROBE = 8  # tokens to initialize with: no parameter's shape depends on the input's length
 
@@ -123,7 +121,7 @@ def build(case: Case) -> nn.Module:
         max_length=case.length,
         dropout_rate=0.0,
         attention_dropout_rate=0.0,
-        feed_forward_chunk=FEED_FORWARD_CHUNK if case.mechanism in REVERSIBLE[1:] else None,
+        feed_forward_chunk=FEED_FORWARD_CHUNK if case.mechanism in CHUNKED else None,
         scan_layers=True,  # else compiling takes as many times as long as there are layers
         dtype=jnp.dtype(case.dtype),
     )

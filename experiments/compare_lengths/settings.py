@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from attnlab.bench import inputs, mechanisms, sharding, targets, topology
-from attnlab.bench.case import ATTENTION, TRAIN_STEP, Case
+from attnlab.bench.case import ATTENTION, REVERSIBLE, TRAIN_STEP, Case
 from attnlab.bench.case_flags import CaseFlags
 from attnlab.bench.roofline import UNITS, Unit
 from attnlab.bench.targets import Target
@@ -23,7 +23,6 @@ EXACT = (*mechanisms.EXACT, "reversible", "chunked_reversible")
 # The same as in `training_programs`, whose import takes seconds, too long for --help.
 PROGRAMS = (ATTENTION, "translate", "language_model", "bert")
 IN_MODELS = ("multi_head", "window", "lsh", "additive")
-REVERSIBLE = ("reversible", "chunked_reversible", "reformer")  # language models
 FOR_TARGETS: dict[str, Any] = {"lengths": (1024, 4096, 16384, 65536, 262144)}
 FOR_PROGRAMS: dict[str, Any] = {
     "lengths": (1024, 4096, 16384),

@@ -66,11 +66,7 @@ def build(cell: Cell, settings: Settings, examples: Examples) -> EncoderClassifi
 
 def task(cell: Cell, settings: Settings, examples: Examples) -> Task[EncoderClassifier]:
     """Model, objective and examples of a training."""
-    rows = slice(jax.process_index(), None, jax.process_count())
-    validation = [
-        {name: x[rows] for name, x in batch.items()}
-        for batch in fixed_batches(examples, "validation", settings.batch_size)
-    ]
+    validation = list(fixed_batches(examples, "validation", settings.batch_size))
     kept = settings.as_json()
     identity = {
         **dataclasses.asdict(cell),

@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from attnlab import routes
+from attnlab.bench.case import CHUNKED, REVERSIBLE
 from attnlab.bench.operations import count
 from attnlab.models.reformer import Reformer
 from attnlab.models.transformer import TransformerLM
@@ -29,7 +30,6 @@ _BASE = {"l": _LONG, "N": _LONG, "R": _LONG, "c": _LONG, "f": _WIDE}
 _TIMES = 4
 _WIDTH = 16
 _CHUNK = 64  # positions of which the hidden layer is computed at once
-_REVERSIBLE = ("reversible", "chunked_reversible", "reformer")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,14 +79,14 @@ def _work(
         num_heads=1,
         max_length=tokens,
         dropout_rate=0.0,
-        feed_forward_chunk=_CHUNK if model in _REVERSIBLE[1:] else None,
+        feed_forward_chunk=_CHUNK if model in CHUNKED else None,
         scan_layers=True,  # else compiling takes as many times as long as there are layers
     )
     route: routes.AllPairs | routes.LSH = routes.AllPairs("dense")
     if model in ("lsh", "reformer"):
         route = routes.LSH(rounds, chunk_size=c, implementation="sorted")
     attention = config.attention(route)
-    make = Reformer if model in _REVERSIBLE else TransformerLM
+    make = Reformer if model in REVERSIBLE else TransformerLM
     module = make(config, attention)
 
     def forward(variables: Any) -> Any:
