@@ -129,7 +129,7 @@ def run(
     if ending.status or left > lost:
         say(_remedy(folder))
     elif lost:
-        say(f"{lost} lost, as in a resumed run again; start a new one with other flags")
+        say(f"{lost} lost, and again in a resumed run; start a new one with other flags")
     return status
 
 
