@@ -14,8 +14,7 @@ from attnlab.runs.errors import Invalid
 from attnlab.training import pretrained
 from attnlab.training.pretrained import BertSizes, Pretrained
 from experiments.finetune import __main__ as finetune
-from experiments.finetune import report, training
-from experiments.finetune.report import Row
+from experiments.finetune import training
 from experiments.finetune.settings import Settings
 from tests.experiments.tiny import run, save_nothing
 
@@ -94,19 +93,6 @@ def test_each_seed_begins_with_the_model_of_that_seed(models):
             assert start.params is None
         else:
             assert (start.title, start.seed) == (cell.pretraining, cell.seed)
-
-
-def test_a_gap_of_two_models_is_that_of_the_same_seeds():
-    scores = {"tuned": (0.75, 0.8, 0.7), "scratch": (0.65, 0.68, 0.59)}
-    rows = [
-        Row(start, "mlm" if start == "tuned" else "", seed, 9, 2, 1.0, {"accuracy": x})
-        for start, some in scores.items()
-        for seed, x in enumerate(some)
-    ]
-    assert "is +11.0 ± 2.5 points of accuracy from scratch" in report.answer(rows)
-    assert report.answer(rows).startswith("Pre-training helps: ")
-    (axes,) = report.figure(rows).axes
-    assert [len(line.get_xdata()) for line in axes.get_lines()] == [2] * 4
 
 
 def test_a_tuned_model_starts_with_what_was_learnt(models):

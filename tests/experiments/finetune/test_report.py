@@ -35,6 +35,11 @@ def test_a_gap_of_the_same_seeds_decides(scores, said):
     assert report.answer(rows_of((0.65, 0.68, 0.67), mlm=scores)).startswith(said)
 
 
+def test_the_figure_has_a_line_of_seeds_and_one_of_their_mean_for_each_model():
+    (axes,) = report.figure(rows_of((0.65, 0.68, 0.67), mlm=(0.75, 0.8, 0.78))).axes
+    assert [len(line.get_xdata()) for line in axes.get_lines()] == [3, 2] * 2
+
+
 def test_equal_models_are_seldom_told_apart():
     rng = random.Random(0)
 

@@ -115,7 +115,7 @@ def test_refuses_bad_settings(changed, message):
         (["--rounds=1,two"], "--rounds=1,two: give whole numbers"),
         (["--no_such=1"], "Unknown command line flag"),
         (["more"], "'more' is not a flag"),
-        (["--length=1000000"], "--length=1000000 needs 2000001 bytes"),
+        (["--length=9000000"], "--length=9000000 needs 18000001 bytes"),
         (["--input=missing.txt"], "--input=missing.txt: there is no such file"),
     ],
 )
