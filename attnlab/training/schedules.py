@@ -78,8 +78,8 @@ def constant(peak: float, warmup_steps: int = 0) -> optax.Schedule:
 def _require_fall(warmup_steps: int, total_steps: int) -> None:
     _require_warmup(warmup_steps, at_least=0)
     require(
-        total_steps > warmup_steps,
-        f"the learning rate falls after its warm-up: total_steps must be more than warmup_steps; "
+        total_steps >= warmup_steps,
+        f"the learning rate falls after its warm-up: total_steps must be at least warmup_steps; "
         f"got {total_steps} and {warmup_steps}",
     )
 

@@ -18,16 +18,17 @@ def test_linear_is_zero_after_the_last_step():
     schedule = schedules.linear(3.0, 10, 49)
     assert [float(schedule(i)) for i in (0, 9, 29, 49)] == pytest.approx([0.3, 3.0, 1.5, 0.0])
     assert float(schedules.linear(3.0, 0, 1)(0)) == 1.5  # a single step trains
-    with pytest.raises(ValueError, match="more than warmup_steps; got 10 and 10"):
-        schedules.linear(3.0, 10, 10)
+    assert float(schedules.linear(3.0, 1, 1)(0)) == float(schedules.cosine(3.0, 1, 1)(0)) == 3.0
+    with pytest.raises(ValueError, match="at least warmup_steps; got 9 and 10"):
+        schedules.linear(3.0, 10, 9)
 
 
 def test_cosine_is_half_done_half_way_and_zero_after_the_last_step():
     schedule = schedules.cosine(4.0, 10, 49)
     found = [float(schedule(i)) for i in (0, 9, 19, 29, 49)]
     assert found == pytest.approx([0.4, 4.0, 2 + 2**0.5, 2.0, 0.0], abs=1e-6)
-    with pytest.raises(ValueError, match="more than warmup_steps; got 10 and 10"):
-        OptimizerSettings(schedule="cosine", warmup_steps=10).learning_rates(10)
+    with pytest.raises(ValueError, match="at least warmup_steps; got 9 and 10"):
+        OptimizerSettings(schedule="cosine", warmup_steps=10).learning_rates(9)
 
 
 def test_constant_warms_up_or_does_not():
