@@ -32,6 +32,11 @@ def test_subwords_are_kept_with_their_model(tmp_path):
     assert found.tokenizer.digest == tokenizer.digest and found.vocab_size == 41
     assert found.tokenizer.encode(LINES[0]) == tokenizer.encode(LINES[0])
     np.testing.assert_array_equal(found.params["bert"]["vocabulary"]["embedding"], np.ones((41, 8)))
+    model = (tmp_path / "tokenizer.model").read_bytes()
+    (tmp_path / "tokenizer.model").write_bytes(model[:500])
+    with pytest.raises(Invalid, match="tokenizer.model is another or damaged"):
+        pretrained.read(tmp_path)
+    (tmp_path / "tokenizer.model").write_bytes(model)
     (tmp_path / "params.npz").write_bytes(b"")
     with pytest.raises(Invalid, match="its files cannot be read"):
         pretrained.read(tmp_path)
