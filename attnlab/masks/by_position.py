@@ -16,7 +16,21 @@ from attnlab.masks.mask import Mask
 __all__ = ["Causal", "Chunks", "Window"]
 
 
-class Causal(Mask):
+class _Shifted(Mask):
+    """A mask with a field `q_offset`, by which its queries are shifted among the keys."""
+
+    def in_layout(self: Any, layout):
+        name = f"{type(self).__name__}.q_offset"
+        return self.replace(q_offset=merge_batch(self.q_offset, layout, name))
+
+    def check(self):
+        require_integers(self, "q_offset")
+
+    def for_queries(self: Any, offset, count):
+        return self.replace(q_offset=self.q_offset + offset)
+
+
+class Causal(_Shifted):
     """Query i sees keys j ≤ i + q_offset (top-left aligned when T ≠ S, as in `jax.nn`).
 
     Args:
@@ -29,15 +43,6 @@ class Causal(Mask):
     def block(self, q_positions, k_positions):
         return _relative(self.q_offset, q_positions, k_positions) <= 0
 
-    def in_layout(self, layout):
-        return Causal(merge_batch(self.q_offset, layout, "Causal.q_offset"))
-
-    def check(self):
-        require_integers(self, "q_offset")
-
-    def for_queries(self, offset, count):
-        return Causal(self.q_offset + offset)
-
     def key_range(self, q_positions, num_keys):
         stop = q_positions[-1] + 1 + jnp.max(jnp.asarray(self.q_offset))
         return 0, jnp.clip(stop, 0, num_keys)
@@ -47,7 +52,7 @@ class Causal(Mask):
         return None, 0
 
 
-class Window(Mask):
+class Window(_Shifted):
     """Query i sees keys i + q_offset − left ≤ j ≤ i + q_offset + right, both ends included.
 
     Args:
@@ -75,15 +80,6 @@ class Window(Mask):
             visible &= relative <= self.right
         return visible
 
-    def in_layout(self, layout):
-        return self.replace(q_offset=merge_batch(self.q_offset, layout, "Window.q_offset"))
-
-    def check(self):
-        require_integers(self, "q_offset")
-
-    def for_queries(self, offset, count):
-        return self.replace(q_offset=self.q_offset + offset)
-
     def key_range(self, q_positions, num_keys):
         offset = jnp.asarray(self.q_offset)
         start: Any = 0
@@ -99,7 +95,7 @@ class Window(Mask):
         return self.left, self.right
 
 
-class Chunks(Mask):
+class Chunks(_Shifted):
     """Query i sees the keys of its own chunk of positions and of `look_back` chunks before it.
 
     Args:
@@ -122,15 +118,6 @@ class Chunks(Mask):
         rows = (lead_with_ones(q_positions[:, None], max(2, offset.ndim)) + offset) // self.size
         chunks_before = rows - lead_with_ones(k_positions // self.size, rows.ndim)
         return (chunks_before >= 0) & (chunks_before <= self.look_back)
-
-    def in_layout(self, layout):
-        return self.replace(q_offset=merge_batch(self.q_offset, layout, "Chunks.q_offset"))
-
-    def check(self):
-        require_integers(self, "q_offset")
-
-    def for_queries(self, offset, count):
-        return self.replace(q_offset=self.q_offset + offset)
 
     def key_range(self, q_positions, num_keys):
         offset = jnp.asarray(self.q_offset)
