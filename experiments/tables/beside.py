@@ -23,15 +23,15 @@ class Context:
       scale: scale of ours.
       folder: folder of the trainings.
       seeds: seeds of the trainings.
-      data: flags of an experiment that name its text.
-      ran: runs that were made or found already, by their folders.
+      data: flags of an experiment that name its data, by the name of the data.
+      ran: why each run that was made or found already failed, or "", by its folder.
     """
 
     scale: str
     folder: Path
     seeds: tuple[int, ...]
-    data: tuple[str, ...]
-    ran: set[Path] = dataclasses.field(default_factory=set)
+    data: Mapping[str, Sequence[str]]
+    ran: dict[Path, str] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -110,10 +110,10 @@ class Beside(abc.ABC):
     def rule(self) -> str:
         """The name of the rule that its verdicts follow, one of `verdicts.RULES`."""
 
-    @property
-    @abc.abstractmethod
-    def of_text(self) -> bool:
-        """Whether the models are trained on the text that the user names."""
+    def data(self, scale: str) -> str | None:
+        """The name of the data that its models are trained on; None = they make their own."""
+        del scale
+        return None
 
     @abc.abstractmethod
     def measure(self, row: str, context: Context) -> Iterator[tuple[int, Values, Any]]:
@@ -154,7 +154,10 @@ class Beside(abc.ABC):
         """A figure of the rows; None = there is nothing to draw."""
         del paper, found
 
-    def command(self, name: str, row: str, context: Context) -> list[str]:
-        """The words behind `launch/local` that make the row of the table of that name here."""
+    def commands(self, name: str, row: str, context: Context) -> Sequence[Sequence[str]]:
+        """The words behind `launch/local` that make the row of the table of that name here.
+
+        They are of one command, or of several, one after the other.
+        """
         del row, context
-        return ["tables", f"--only={name}"]
+        return [["tables", f"--only={name}"]]

@@ -55,10 +55,6 @@ class ExactTable(Beside):
     def rule(self) -> str:
         return "exact"
 
-    @property
-    def of_text(self) -> bool:
-        return False
-
     def measure(self, row: str, context: Context) -> Iterator[tuple[int, Values, Any]]:
         del context
         yield 0, self.cells[row].measure(), None

@@ -6,16 +6,13 @@ import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from attnlab.runs.command_line import say
 from attnlab.runs.errors import Stopped
-from attnlab.runs.folder import Folder
 from attnlab.runs.published import Table
 from experiments.tables import runs, verdicts
 from experiments.tables.beside import Beside, Context, Values
+from experiments.tables.runs import Command
 
 __all__ = ["MeasuredTable", "Quantity"]
-
-EXPERIMENT = "compare_lengths"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,31 +83,27 @@ class MeasuredTable(Beside):
     def rule(self) -> str:
         return "measured"
 
-    @property
-    def of_text(self) -> bool:
-        return False
-
-    def command(self, name: str, row: str, context: Context) -> list[str]:
-        del name, row, context
-        return [EXPERIMENT, *self.flags]
+    def commands(self, name: str, row: str, context: Context) -> Sequence[Sequence[str]]:
+        del name, row
+        return runs.commands(self._run, context)
 
     def measure(self, row: str, context: Context) -> Iterator[tuple[int, Values, Any]]:
         """Measures all rows at once, in a run of its own; one that is there already is found."""
-        place, why = context.folder / runs.as_name([EXPERIMENT, *self.flags]), ""
-        if place not in context.ran:
-            say()
-            why = runs.run([f"experiments.{EXPERIMENT}", *self.flags, *runs.where(place)])
-            context.ran.add(place)
+        why = runs.make(self._run, context)
         line, title = row.rsplit(", ", 1)
-        kept = runs.kept(place)
-        found = Folder.kept(EXPERIMENT, kept[-1]).rows().values() if kept else []
+        found = runs.rows(self._run, context)
         both = [self._of(found, name, title) for name in (self.lines[line], self.base[1])]
         if any(one is None for one in both):
+            place = self._run.place(context.folder)
             raise Stopped(why or f"no row of it, or of {self.base[1]}, in {place}")
         ours, base = both
         over = ours[self.quantity.field] / base[self.quantity.field]
         ratio = 1 / over if self.quantity.is_rate else over
         yield 0, {"ratio": ratio}, ours["environment"]
+
+    @property
+    def _run(self) -> Command:
+        return Command("compare_lengths", self.flags, trains=False)
 
     def _of(self, found: Any, name: str, title: str) -> Any:
         mechanism, _, way = name.partition(":")

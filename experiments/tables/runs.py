@@ -2,37 +2,97 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from attnlab.bench.workers import death
-from attnlab.runs.command_line import BAD_FLAG
+from attnlab.runs.command_line import BAD_FLAG, say
 from attnlab.runs.errors import Invalid
-from attnlab.runs.folder import SETTINGS
+from attnlab.runs.folder import SETTINGS, Folder
 from attnlab.runs.interrupts import signal_of, uninterrupted
+from experiments.tables.beside import Context
 
-__all__ = ["as_name", "kept", "run", "where"]
-
-
-def as_name(words: Sequence[str]) -> str:
-    """Flags as the name of a folder."""
-    return re.sub(r"[^\w.=,-]+", "_", " ".join(word.removeprefix("--") for word in words))
+__all__ = ["Command", "commands", "make", "rows", "run"]
 
 
-def kept(folder: Path) -> list[Path]:
-    """The runs in a folder, the last one last."""
-    return sorted(path.parent for path in folder.glob(f"*/{SETTINGS}"))
+@dataclasses.dataclass(frozen=True)
+class Command:
+    """A run of an experiment.
+
+    Attributes:
+      experiment: name of the experiment.
+      flags: flags of the run, without those of seeds, data and folders.
+      data: name of the data that it reads, a key of `Context.data`; None = its own.
+      trains: whether it trains a model for each seed.
+      init_from: run whose models it begins with, of an experiment that trains; None = no run.
+    """
+
+    experiment: str
+    flags: Sequence[str]
+    data: str | None = None
+    trains: bool = True
+    init_from: Command | None = None
+
+    def place(self, folder: Path) -> Path:
+        """The folder of its runs, which its flags name; in that of the run that it begins with."""
+        words = [self.experiment, *(flag.removeprefix("--") for flag in self.flags)]
+        parent = folder if self.init_from is None else self.init_from.place(folder)
+        return parent / re.sub(r"[^\w.=,-]+", "_", " ".join(words))
 
 
-def where(folder: Path) -> list[str]:
-    """Flags of a run that goes on with the last one in a folder, or begins the first."""
-    found = kept(folder)
-    return [f"--resume={found[-1]}" if found else f"--output_dir={folder}"]
+def commands(last: Command, context: Context) -> list[list[str]]:
+    """The words behind `launch/local` that make a run and, before it, the one it begins with."""
+    if last.init_from is None:
+        return [_words(last, context)]
+    *before, first = commands(last.init_from, context)
+    run = f"{last.init_from.experiment}_run"
+    return [*before, [*first, f"--run_dir={run}"], [*_words(last, context), f"--init_from={run}"]]
+
+
+def make(command: Command, context: Context) -> str:
+    """Makes what is missing of a run, and of the one it begins with; why that failed, or "".
+
+    Raises:
+      Invalid: its experiment does not accept the flags.
+    """
+    place, begins = command.place(context.folder), []
+    if place in context.ran:
+        return context.ran[place]
+    if command.init_from is not None:
+        if why := make(command.init_from, context):
+            return why
+        begins = [f"--init_from={_kept(command.init_from, context)}"]
+    earlier = _kept(command, context)
+    where = f"--output_dir={place}" if earlier is None else f"--resume={earlier}"
+    say()
+    experiment, *flags = _words(command, context)
+    context.ran[place] = run([f"experiments.{experiment}", *flags, *begins, where])
+    return context.ran[place]
+
+
+def rows(command: Command, context: Context) -> list[Mapping[str, Any]]:
+    """The rows of a run, as far as it was made."""
+    kept = _kept(command, context)
+    return [] if kept is None else list(Folder.kept(command.experiment, kept).rows().values())
+
+
+def _words(command: Command, context: Context) -> list[str]:
+    seeds = [f"--seeds={','.join(map(str, context.seeds))}"] if command.trains else []
+    data = context.data[command.data] if command.data else ()
+    return [command.experiment, *command.flags, *seeds, *data]
+
+
+def _kept(command: Command, context: Context) -> Path | None:
+    """The last of its runs; None = there is none."""
+    found = command.place(context.folder).glob(f"*/{SETTINGS}")
+    return max((path.parent for path in found), default=None)
 
 
 # `python -m` for a process that is told to end when this one is gone, however it went; the kernel

@@ -46,8 +46,8 @@ class Settings(Flags):
     )
     scale: str = flag(
         "exact",
-        f"Scale of ours: {', '.join(SCALES)}; exact is counted, without training, cpu and gpu are "
-        "trained, translation on Multi30k.",
+        f"Scale of ours: {', '.join(SCALES)}; exact is counted, without training, the others are "
+        "trained: cpu and gpu translate Multi30k, paper WMT14 with the papers' sizes.",
         choices=SCALES,
     )
     multi30k: str | None = flag(
@@ -55,6 +55,14 @@ class Settings(Flags):
         f"Folder of Multi30k's text, {' and '.join(f'train.{x}.gz' for x in LANGUAGES)} and so on: "
         f"{', '.join(MULTI30K)}.",
         is_path=True,
+    )
+    text: str | None = flag(
+        None,
+        "File of text that BERT is trained on: a sentence a line, blank lines between documents.",
+        is_path=True,
+    )
+    data_dir: str | None = flag(
+        None, "Folder of TFDS with wmt14_translate. Without it: ~/tensorflow_datasets."
     )
     seeds: tuple[int, ...] = flag((0, 1, 2), "Seeds of the trainings.", least=0, below=2**29)
 
@@ -80,11 +88,17 @@ class Settings(Flags):
             scales = TABLES[name].scales
             if self.scale not in scales:
                 raise Invalid(f"--only={name}: has no --scale={self.scale}; give {written(scales)}")
-        if self.multi30k is None and any(TABLES[name].of_text for name in self.tables()):
-            raise Invalid(
-                f"--scale={self.scale}: is trained on text; give --multi30k=FOLDER, with "
-                f"{', '.join(map(written, self._files('').values()))}"
-            )
+        needed = {
+            "multi30k": f"FOLDER, with {', '.join(map(written, self._files('').values()))}",
+            "text": "FILE, a sentence a line",
+        }
+        for name, what in needed.items():
+            if (readers := self._readers(name)) and getattr(self, name) is None:
+                are = "is" if len(readers) == 1 else "are"
+                raise Invalid(
+                    f"--scale={self.scale}: {written(readers)} {are} trained on text; give "
+                    f"--{name}={what}, or other tables with --only"
+                )
         if self.multi30k is not None:
             missing = [file for file in self._paths() if not Path(file).is_file()]
             if missing and Path(self.multi30k).exists():
@@ -93,8 +107,14 @@ class Settings(Flags):
     def check_named(self, named: Collection[str]) -> None:
         """Refuses flags that would count for nothing."""
         super().check_named(named)
-        for name, uses in (("seeds", "trains"), ("multi30k", "of_text")):
-            if name in named and not any(getattr(TABLES[one], uses) for one in self.tables()):
+        readers = {
+            "seeds": [one for one in self.tables() if TABLES[one].trains],
+            "multi30k": self._readers("multi30k"),
+            "text": self._readers("text"),
+            "data_dir": self._readers("wmt14"),
+        }
+        for name, tables in readers.items():
+            if name in named and not tables:
                 raise Invalid(
                     f"--{name}={written(getattr(self, name))}: none of the tables needs it at "
                     f"--scale={self.scale}; leave it out"
@@ -110,12 +130,18 @@ class Settings(Flags):
         index, _, count = (self.part or "0/1").partition("/")
         return cells[int(index) :: int(count)]
 
-    def data(self) -> tuple[str, ...]:
-        """The flags of `translate` that name the text."""
-        if self.multi30k is None:
-            return ()
-        files = self._files(self.multi30k)
-        return tuple(f"--{flag}={','.join(paths)}" for flag, paths in files.items())
+    def data(self) -> dict[str, list[str]]:
+        """The flags that name the data of an experiment, by the name of the data."""
+        files = self._files(self.multi30k or "multi30k")
+        return {
+            "multi30k": [f"--{flag}={','.join(paths)}" for flag, paths in files.items()],
+            "text": [f"--input={self.text}"],
+            "wmt14": [] if self.data_dir is None else [f"--data_dir={self.data_dir}"],
+        }
+
+    def _readers(self, data: str) -> list[str]:
+        """The tables whose models are trained on the data of that name."""
+        return [name for name in self.tables() if TABLES[name].data(self.scale) == data]
 
     def _files(self, folder: str) -> dict[str, tuple[str, ...]]:
         flags = ("data_files", "validation_files", "test_files")

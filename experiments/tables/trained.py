@@ -8,13 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from attnlab.runs import provenance
-from attnlab.runs.command_line import say
 from attnlab.runs.errors import Stopped
-from attnlab.runs.folder import Folder
 from attnlab.runs.units import spread
 from experiments.tables import runs, verdicts
 from experiments.tables.beside import Beside, Context, Values
 from experiments.tables.figure import gaps_figure
+from experiments.tables.runs import Command
 from experiments.tables.trainings import Trainings
 
 __all__ = ["Trained", "TrainedTable"]
@@ -46,13 +45,12 @@ class Trained(Beside):
     def rule(self) -> str:
         return "trained"
 
-    @property
-    def of_text(self) -> bool:
-        return self.trainings.of_text
+    def data(self, scale: str) -> str | None:
+        return self.trainings.run(self.rows[0], scale).data
 
-    def command(self, name: str, row: str, context: Context) -> list[str]:
+    def commands(self, name: str, row: str, context: Context) -> Sequence[Sequence[str]]:
         del name
-        return [self.trainings.experiment, *self._flags(row, context)]
+        return runs.commands(self.trainings.run(row, context.scale), context)
 
     def measure(self, row: str, context: Context) -> Iterator[tuple[int, Values, Any]]:
         """Trains what is missing in a run of its own; one that is there already is found.
@@ -61,15 +59,12 @@ class Trained(Beside):
           Invalid: its experiment does not accept the flags.
           Stopped: a training failed, or the seeds that are done are of another revision.
         """
-        name = self.trainings.experiment
-        place = context.folder / runs.as_name([name, *self.trainings.flags(row, context.scale)])
-        why = ""
+        run = self.trainings.run(row, context.scale)
+        place = run.place(context.folder)
         if place not in context.ran:
-            _require_revision(place, self._read(row, place), context.seeds)
-            say()
-            why = runs.run([f"experiments.{name}", *self._flags(row, context), *runs.where(place)])
-            context.ran.add(place)
-        scores = self._read(row, place)
+            _require_revision(place, self._read(row, run, context), context.seeds)
+        why = runs.make(run, context)
+        scores = self._read(row, run, context)
         for seed in context.seeds:
             if seed in scores:
                 yield seed, *scores[seed]
@@ -77,17 +72,10 @@ class Trained(Beside):
             listed = ", ".join(map(str, missing))
             raise Stopped(f"seed {listed} of {row}: {why or f'no row in {place}'}")
 
-    def _flags(self, row: str, context: Context) -> list[str]:
-        seeds = ",".join(map(str, context.seeds))
-        data = context.data if self.of_text else ()
-        return [*self.trainings.flags(row, context.scale), f"--seeds={seeds}", *data]
-
-    def _read(self, row: str, place: Path) -> dict[int, tuple[dict[str, float], Any]]:
-        kept = runs.kept(place)
-        if not kept:
-            return {}
-        found = Folder.kept(self.trainings.experiment, kept[-1]).rows()
-        return self.trainings.scores(row, list(found.values()))
+    def _read(
+        self, row: str, run: Command, context: Context
+    ) -> dict[int, tuple[dict[str, float], Any]]:
+        return self.trainings.scores(row, runs.rows(run, context))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -176,6 +164,7 @@ _FORMS = {
     "entropy": ".2f",
     "exact match": ".1f",
     "accuracy": ".1f",
+    "F1": ".1f",
 }
 
 

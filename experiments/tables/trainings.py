@@ -6,19 +6,30 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
-__all__ = ["SCALES", "Classifications", "Duplications", "Trainings", "Translations"]
+from experiments.tables.runs import Command
 
-SCALES = ("cpu", "gpu")
+__all__ = [
+    "SCALES",
+    "Classifications",
+    "Duplications",
+    "Trainings",
+    "Translations",
+    "Tunings",
+    "sized",
+]
+
+SCALES = ("cpu", "gpu", "paper")
 Lines = Sequence[Mapping[str, Any]]  # of a run's results.jsonl
+
+
+def sized(model: str, **fields: Any) -> tuple[str, ...]:
+    """Flags of `translate`: a model, and its fields that are not its recipe's."""
+    written = {name: str(x).lower() for name, x in fields.items()}
+    return (f"--models={model}", *(f"--set={model}.{name}={x}" for name, x in written.items()))
 
 
 class Trainings(Protocol):
     """The trainings of a table: a run of an experiment for each row, or one for all."""
-
-    @property
-    def experiment(self) -> str:
-        """The name of the experiment."""
-        ...
 
     @property
     def rows(self) -> Sequence[str]:
@@ -30,13 +41,8 @@ class Trainings(Protocol):
         """The scales that the flags have a meaning at."""
         ...
 
-    @property
-    def of_text(self) -> bool:
-        """Whether the models are trained on the text that the user names."""
-        ...
-
-    def flags(self, row: str, scale: str) -> list[str]:
-        """The flags that make a row, without those of seeds and text."""
+    def run(self, row: str, scale: str) -> Command:
+        """The run that makes a row."""
         ...
 
     def scores(self, row: str, found: Lines) -> dict[int, tuple[dict[str, float], Any]]:
@@ -50,23 +56,33 @@ class Translations:
 
     Attributes:
       models: flags that make a row another than the preset's, by the name of the row.
+      at_paper: flags that do so at scale "paper", of the rows where they are others there.
+      languages: languages of WMT14 at scale "paper", from the first to the second.
       of_text: whether models are trained on a text; False = on dates, whose links are known.
       scales: scales that the flags have a meaning at.
     """
 
     models: Mapping[str, Sequence[str]]
+    at_paper: Mapping[str, Sequence[str]] = dataclasses.field(default_factory=dict)
+    languages: tuple[str, str] = ("en", "de")
     of_text: bool = True
     scales: Sequence[str] = SCALES
-
-    experiment = "translate"
 
     @property
     def rows(self) -> Sequence[str]:
         return list(self.models)
 
-    def flags(self, row: str, scale: str) -> list[str]:
-        preset = {"cpu": "small", "gpu": "gpu"}[scale] if self.of_text else "dates"
-        return [f"--preset={preset}", *self.models[row]]
+    def run(self, row: str, scale: str) -> Command:
+        if not self.of_text:
+            return Command("translate", ["--preset=dates", *self.models[row]])
+        if scale != "paper":
+            preset = {"cpu": "small", "gpu": "gpu"}[scale]
+            return Command("translate", [f"--preset={preset}", *self.models[row]], "multi30k")
+        source, target = self.languages
+        other = target if source == "en" else source
+        text = [f"--tfds_name=wmt14_translate/{other}-en", f"--direction={source}-{target}"]
+        models = self.at_paper.get(row, self.models[row])
+        return Command("translate", ["--preset=paper", *text, *models], "wmt14")
 
     def scores(self, row: str, found: Lines) -> dict[int, tuple[dict[str, float], Any]]:
         del row
@@ -91,18 +107,16 @@ class Duplications:
     trained: Sequence[str] = ("Full", "LSH-4", "LSH-2", "LSH-1")
     evaluated: Sequence[str] = ("full", "LSH-8", "LSH-4", "LSH-2", "LSH-1")
 
-    experiment = "duplication"
-    of_text = False
     scales = SCALES
 
     @property
     def rows(self) -> Sequence[str]:
         return [f"{one}, {other}" for one in self.trained for other in self.evaluated]
 
-    def flags(self, row: str, scale: str) -> list[str]:
+    def run(self, row: str, scale: str) -> Command:
         del row
         small = ["--words=31", "--nogrid"] if scale == "cpu" else []
-        return [f"--preset={scale}", *small]
+        return Command("duplication", [f"--preset={scale}", *small])
 
     def scores(self, row: str, found: Lines) -> dict[int, tuple[dict[str, float], Any]]:
         trained, evaluated = row.split(", ")
@@ -126,22 +140,59 @@ class Classifications:
     task: str
     mechanisms: Mapping[str, str]
 
-    experiment = "long_range"
-    of_text = False
-    scales = SCALES
+    scales = ("cpu", "gpu")
 
     @property
     def rows(self) -> Sequence[str]:
         return list(self.mechanisms)
 
-    def flags(self, row: str, scale: str) -> list[str]:
+    def run(self, row: str, scale: str) -> Command:
         del row
         listed = ",".join(self.mechanisms.values())
-        return [f"--preset={scale}", f"--tasks={self.task}", f"--mechanisms={listed}"]
+        flags = [f"--preset={scale}", f"--tasks={self.task}", f"--mechanisms={listed}"]
+        return Command("long_range", flags)
 
     def scores(self, row: str, found: Lines) -> dict[int, tuple[dict[str, float], Any]]:
         return {
             one["seed"]: ({"accuracy": 100 * one["accuracy"]}, one["environment"])
             for one in found
             if (one["task"], one["mechanism"]) == (self.task, self.mechanisms[row])
+        }
+
+
+@dataclasses.dataclass(frozen=True)
+class Tunings:
+    """One run of `finetune` for all rows, from one of `pretrain`.
+
+    Attributes:
+      pretraining: flags of `pretrain`, beside the preset.
+      tuning: flags of `finetune`.
+      models: a row's start and the objective and masking that it was pre-trained with, by its name:
+        ("tuned", "mlm", "80/10/10").
+      score: name of the score, and of the measure of `finetune` that it is, a share.
+    """
+
+    pretraining: Sequence[str]
+    tuning: Sequence[str]
+    models: Mapping[str, tuple[str, str, str]]
+    score: tuple[str, str]
+
+    scales = ("cpu",)
+
+    @property
+    def rows(self) -> Sequence[str]:
+        return list(self.models)
+
+    def run(self, row: str, scale: str) -> Command:
+        del row
+        before = Command("pretrain", [f"--preset={scale}", *self.pretraining], "text")
+        return Command("finetune", self.tuning, "text", init_from=before)
+
+    def scores(self, row: str, found: Lines) -> dict[int, tuple[dict[str, float], Any]]:
+        start, objective, masking = self.models[row]
+        score, measure = self.score
+        return {
+            one["seed"]: ({score: 100 * one["scores"][measure]}, one["environment"])
+            for one in found
+            if (one["start"], one["pretraining"]) == (start, f"{objective}, {masking}")
         }

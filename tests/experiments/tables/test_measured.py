@@ -21,7 +21,7 @@ TABLES = {name: one for name, one in mapping.TABLES.items() if isinstance(one, M
 @pytest.mark.parametrize("name", TABLES)
 def test_its_command_measures_every_number_of_the_table(name, tmp_path):
     table, found = TABLES[name], []
-    words = table.command(name, "", Context("cpu", tmp_path, (), ()))
+    (words,) = table.commands(name, "", Context("cpu", tmp_path, (), {}))
     assert command_line.run(words, CompareSettings, lambda s, _: found.append(s) or 0, doc="") == 0
     cases = {(case.label, case.length, case.passes) for case in found[0].cases(1)}
     for line in (*table.lines.values(), table.base[1]):

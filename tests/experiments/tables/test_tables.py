@@ -167,7 +167,7 @@ def test_the_verdict_on_a_count():
 
 def test_a_cell_that_was_not_run_says_so(tmp_path):
     names = ["bahdanau_parameters"]
-    context = Context("exact", tmp_path, (), ())
+    context = Context("exact", tmp_path, (), {})
     (section,) = report.sections(report.published(names), {}, context)
     (line,) = section.lines
     assert (line.ours, line.verdict, line.revision) == ("", "not run", "")

@@ -14,7 +14,9 @@ import pytest
 from attnlab.runs import command_line, figure_files
 from attnlab.runs.errors import Invalid
 from experiments.duplication.settings import Settings as DuplicationSettings
+from experiments.finetune.settings import Settings as FinetuneSettings
 from experiments.long_range.settings import Settings as LongRangeSettings
+from experiments.pretrain.settings import Settings as PretrainSettings
 from experiments.tables import __main__ as experiment
 from experiments.tables import mapping, report, runs
 from experiments.tables.beside import Context
@@ -45,23 +47,34 @@ SETTINGS = {
     "translate": TranslateSettings,
     "duplication": DuplicationSettings,
     "long_range": LongRangeSettings,
+    "pretrain": PretrainSettings,
+    "finetune": FinetuneSettings,
 }
+
+
+DISTINCT = {repr(table.trainings): name for name, table in TRAINED.items()}.values()
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("name", "scale"), [(name, scale) for name, table in TRAINED.items() for scale in table.scales]
+    ("name", "scale"), [(name, scale) for name in DISTINCT for scale in TRAINED[name].scales]
 )
-def test_every_row_is_a_command_that_its_experiment_accepts(name, scale, multi30k):
-    settings = experiment.Settings(only=(name,), scale=scale, multi30k=str(multi30k))
+def test_every_row_is_a_command_that_its_experiment_accepts(name, scale, multi30k, monkeypatch):
+    monkeypatch.chdir(multi30k.parent)
+    (text := multi30k.parent / "text.txt").touch()
+    (multi30k.parent / "pretrain_run").mkdir()
+    settings = experiment.Settings(
+        only=(name,), scale=scale, multi30k=str(multi30k), text=str(text)
+    )
     context = Context(scale, multi30k, (0, 1, 2), settings.data())
-    found, rows = [], TRAINED[name].rows
+    found, accepted, rows = [], [], TRAINED[name].rows
     for row in rows:
-        words = TRAINED[name].command(name, row, context)
-        status = command_line.run(
-            words, SETTINGS[words[0]], lambda chosen, _: found.append(chosen) or 0, doc=""
-        )
-        assert status == 0, row
+        for words in TRAINED[name].commands(name, row, context):
+            status = command_line.run(
+                words, SETTINGS[words[0]], lambda chosen, _: accepted.append(chosen) or 0, doc=""
+            )
+            assert status == 0, (row, words)
+        found.append(accepted[-1])
     if not isinstance(TRAINED[name].trainings, Translations):
         assert len(set(found)) == 1, "one run for all rows"
     else:
@@ -103,7 +116,7 @@ def test_a_classification_is_read_by_its_task_and_mechanism():
     read = Classifications("listops", {"Transformer": "exact", "Reformer": "lsh-2"})
     assert read.scores("Transformer", rows) == {3: ({"accuracy": 25.0}, "exact")}
     assert read.scores("Reformer", rows) == {}
-    assert read.flags("Reformer", "gpu")[-1] == "--mechanisms=exact,lsh-2"
+    assert read.run("Reformer", "gpu").flags[-1] == "--mechanisms=exact,lsh-2"
 
 
 def test_a_table_with_several_columns_has_a_row_for_each():
@@ -139,6 +152,65 @@ def test_a_training_that_fails_leaves_its_other_seeds_and_rows(monkeypatch, tmp_
     assert (first["ours"], first["seeds"]) == ("0.200", "0")
     assert (second["ours"], second["seeds"]) == ("0.250 ± 0.071", "0,1")
     assert second["verdict"] == "(no spread of the row that it is compared with)"
+
+
+def test_a_tuning_begins_with_the_run_that_pretrains_its_models(monkeypatch, tmp_path):
+    """One of each for all rows; what fails before it is the reason that its rows are missing."""
+    monkeypatch.setattr(figure_files, "save", tiny.save_nothing)
+    (text := tmp_path / "text.txt").touch()
+    made, failing = [], ["pretrain"]
+
+    def run(words):
+        experiment = words[0].removeprefix("experiments.")
+        made.append(words)
+        place = Path(words[-1].partition("=")[2])
+        folder = place if "--resume=" in words[-1] else place / f"{experiment}-1"
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "settings.json").write_text("{}")
+        if experiment in failing:
+            return f"{experiment} failed"
+        rows = [
+            {"start": "tuned", "pretraining": f"{one}, 80/10/10", "seed": seed}
+            | {"scores": {"accuracy": share + seed / 10}, "environment": {"revision": "abc"}}
+            for one, share in (("mlm_nsp", 0.7), ("mlm", 0.5))
+            for seed in (0, 1)
+        ]
+        lines = rows if experiment == "finetune" else []
+        (folder / "results.jsonl").write_text("".join(json.dumps(x) + "\n" for x in lines))
+        return ""
+
+    monkeypatch.setattr(runs, "run", run)
+    flags = ["--only=bert5", "--scale=cpu", "--seeds=0,1", f"--text={text}"]
+    status, out, _ = tiny.run(experiment, *flags, f"--output_dir={tmp_path / 'out'}")
+    assert status == 1 and [words[0] for words in made] == ["experiments.pretrain"]
+    assert "seed 0, 1 of No NSP: pretrain failed" in out
+    (folder,) = (tmp_path / "out").glob("tables-*")
+    made.clear(), failing.clear()
+    status, _, err = tiny.run(experiment, f"--resume={folder}")
+    assert (status, err) == (0, "")
+    before, tuning = made
+    assert before[0] == "experiments.pretrain" and f"--input={text}" in before
+    (pretrained,) = folder.glob("runs/*/pretrain-1")
+    assert before[-1] == f"--resume={pretrained}"
+    assert tuning[-2] == f"--init_from={pretrained}"
+    assert tuning[-1].startswith(f"--output_dir={pretrained.parent}/finetune_")
+    base, other = csv.DictReader((folder / "results.csv").read_text().splitlines())
+    assert (base["ours"], other["ours"]) == ("75.0 ± 7.1", "55.0 ± 7.1")
+    first, _, second = base["command"].partition(" && ")
+    assert first.endswith("--run_dir=pretrain_run") and second.endswith("--init_from=pretrain_run")
+    assert "&& \\\n" in (folder / "report.md").read_text()
+
+
+def test_at_the_papers_scale_a_row_has_the_papers_text_and_windows():
+    table = TABLES["luong4"]
+    context = Context("paper", Path(), (0,), {"wmt14": ["--data_dir=here"]})
+    ((*words,),) = table.commands("luong4", "local-m, general", context)
+    assert "--tfds_name=wmt14_translate/de-en" in words and "--direction=en-de" in words
+    assert "--set=luong.half_width=10" in words and words[-1] == "--data_dir=here"
+    (words,) = table.commands("luong4", "global, dot", context)
+    assert "--set=luong.window=global" in words, "the preset has a local window"
+    (words,) = TRAINED["bahdanau1"].commands("", "RNNsearch-50", context)
+    assert "--tfds_name=wmt14_translate/fr-en" in words and "--max_length=50" in words
 
 
 def test_a_row_that_says_nothing_of_the_papers_is_not_judged():
@@ -256,10 +328,12 @@ def test_a_table_is_trained_found_again_and_of_one_revision(monkeypatch, tmp_pat
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (["--only=luong4"], "--only=luong4: has no --scale=exact; give cpu,gpu"),
-        (["--scale=cpu"], "--scale=cpu: is trained on text; give --multi30k=FOLDER, with train.de"),
-        (["--scale=cpu", "--multi30k=tests"], "/tests: no train.de.gz there"),
-        (["--scale=cpu", "--multi30k=/nowhere"], "--multi30k=/nowhere: there is no such file"),
+        (["--only=luong4"], "--only=luong4: has no --scale=exact; give cpu,gpu,paper"),
+        (["--scale=cpu", "--only=luong4"], "luong4 is trained on text; give --multi30k=FOLDER, wi"),
+        (["--scale=cpu", "--only=bert5,bert8"], "bert5,bert8 are trained on text; give --text=FIL"),
+        (["--only=lra1", "--scale=cpu", "--data_dir=x"], "--data_dir=x: none of the tables needs"),
+        (["--scale=cpu", "--only=luong4", "--multi30k=tests"], "/tests: no train.de.gz there"),
+        (["--scale=cpu", "--only=luong4", "--multi30k=/nowhere"], "/nowhere: there is no such fi"),
         (["--seeds=0,1"], "--seeds=0,1: none of the tables needs it at --scale=exact"),
         (["--scale=cpu", "--only=luong6", "--seeds=1,1"], "--seeds=1,1: give each once"),
     ],
