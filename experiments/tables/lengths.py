@@ -64,6 +64,10 @@ class LengthTable(Trained):
 
     caption = "means over the seeds, of the scores and of the ends of their bars"
 
+    @property
+    def rule(self) -> str:
+        return "course"
+
     def shown(self, row: str, values: Sequence[Values]) -> str:
         del row
         usual, long = zip(*(_ends(_buckets(one)) for one in values), strict=True)
@@ -90,7 +94,7 @@ class LengthTable(Trained):
         }
 
     def remarks(self, paper: Mapping[str, str], found: Mapping[str, Sequence[Values]]) -> list[str]:
-        """From which lengths to which, and the rule."""
+        """From which lengths to which."""
         del paper
         ends = dict.fromkeys(
             tuple(bucket.title for bucket in _ends(_buckets(one)))
@@ -100,7 +104,7 @@ class LengthTable(Trained):
         said = [f"from sentences of {usual} words to those of {long}" for usual, long in ends]
         return [
             f"BLEU {', '.join(said)}: the group with most sentences, and the longest of at least"
-            f" {ENOUGH}. {verdicts.RULES['course']}"
+            f" {ENOUGH}."
         ]
 
     def figure(self, paper: Mapping[str, str], found: Mapping[str, Sequence[Values]]) -> Any:

@@ -16,7 +16,7 @@ from experiments.tables.figure import gaps_figure
 from experiments.tables.runs import Command
 from experiments.tables.trainings import Trainings
 
-__all__ = ["Trained", "TrainedTable"]
+__all__ = ["FORMS", "Trained", "TrainedTable"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -99,13 +99,13 @@ class TrainedTable(Trained):
 
     def shown(self, row: str, values: Sequence[Values]) -> str:
         del row
-        return spread([one[self.score] for one in values], _FORMS[self.score])
+        return spread([one[self.score] for one in values], FORMS[self.score])
 
     def verdicts(
         self, paper: Mapping[str, str], found: Mapping[str, Sequence[Values]]
     ) -> dict[str, str]:
         judged = verdicts.of_gaps(
-            _figures(paper), self._scores(found), against=self._against(), tie=self.tie
+            _figures(paper), self.scores(found), against=self.against(), tie=self.tie
         )
         reasons = {row: why for row, why in self.not_comparable.items() if row in judged}
         return judged | {row: f"not comparable: {why}" for row, why in reasons.items()}
@@ -114,16 +114,13 @@ class TrainedTable(Trained):
         self, paper: Mapping[str, str], found: Mapping[str, Sequence[Values]]
     ) -> dict[str, dict[str, str]]:
         """The gaps that are judged, and our other scores."""
-        form, scores, against = _FORMS[self.score], self._scores(found), self._against()
-        printed = verdicts.gaps(_figures(paper), scores, against)
-        every = verdicts.gaps(dict.fromkeys(scores, 0.0), scores, against)  # also what is not
+        form = FORMS[self.score]
+        printed = verdicts.gaps(_figures(paper), self.scores(found), self.against())
         columns = {
             "paper's gap": {gap.row: f"{gap.paper:+{form}}" for gap in printed},
-            "our gap": {
-                gap.row: f"{gap.ours:+{form}}, spread {gap.spread:{form}}" for gap in every
-            },
+            "our gap": self.our_gaps(found),
         }
-        for name, form in _FORMS.items():
+        for name, form in FORMS.items():
             if name != self.score:
                 columns[name] = {
                     row: spread([one[name] for one in values], form)
@@ -134,30 +131,42 @@ class TrainedTable(Trained):
 
     def remarks(self, paper: Mapping[str, str], found: Mapping[str, Sequence[Values]]) -> list[str]:
         """What the gaps are from, and how many pairs of rows have the paper's order."""
-        base = "the row above" if self.base is None else f"*{self.base}*"
         judged = {row: x for row, x in found.items() if row not in self.not_comparable}
-        pairs = verdicts.pairs(_figures(paper), self._scores(judged), self.tie)
-        said = f"Gaps are from {base}; the paper's below {self.tie:g} count as none."
+        pairs = verdicts.pairs(_figures(paper), self.scores(judged), self.tie)
+        said = f"Gaps are from {self.compared}; the paper's below {self.tie:g} count as none."
         if total := sum(pairs.values()):
             counted = ", ".join(f"{number} {words}" for words, number in pairs.items())
             said += f" Of the {total} pairs of rows that the paper tells apart: {counted}."
         return [said]
 
     def figure(self, paper: Mapping[str, str], found: Mapping[str, Sequence[Values]]) -> Any:
-        gaps = verdicts.gaps(_figures(paper), self._scores(found), self._against())
+        gaps = verdicts.gaps(_figures(paper), self.scores(found), self.against())
         return gaps_figure(gaps, title=self.title, score=self.score) if gaps else None
 
-    def _scores(self, found: Mapping[str, Sequence[Values]]) -> dict[str, list[float]]:
+    @property
+    def compared(self) -> str:
+        """What each row is compared with, in words."""
+        return "the row above" if self.base is None else f"*{self.base}*"
+
+    def our_gaps(self, found: Mapping[str, Sequence[Values]]) -> dict[str, str]:
+        """Our gap of each row with its spread, also where the paper prints nothing."""
+        scores, form = self.scores(found), FORMS[self.score]
+        gaps = verdicts.gaps(dict.fromkeys(scores, 0.0), scores, self.against())
+        return {gap.row: f"{gap.ours:+{form}}, spread {gap.spread:{form}}" for gap in gaps}
+
+    def scores(self, found: Mapping[str, Sequence[Values]]) -> dict[str, list[float]]:
+        """The score that is judged, of all seeds, by row."""
         return {row: [one[self.score] for one in values] for row, values in found.items()}
 
-    def _against(self) -> dict[str, str]:
+    def against(self) -> dict[str, str]:
+        """The row that each row is compared with."""
         rows = self.rows
         if self.base is None:
             return dict(zip(rows[1:], rows, strict=False))
         return {row: self.base for row in rows if row != self.base}
 
 
-_FORMS = {
+FORMS = {
     "BLEU": ".1f",
     "perplexity": ".2f",
     "AER": ".3f",
@@ -165,6 +174,7 @@ _FORMS = {
     "exact match": ".1f",
     "accuracy": ".1f",
     "F1": ".1f",
+    "bits per byte": ".2f",
 }
 
 

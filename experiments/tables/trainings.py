@@ -12,6 +12,7 @@ __all__ = [
     "SCALES",
     "Classifications",
     "Duplications",
+    "LanguageModels",
     "Trainings",
     "Translations",
     "Tunings",
@@ -195,4 +196,38 @@ class Tunings:
             one["seed"]: ({score: 100 * one["scores"][measure]}, one["environment"])
             for one in found
             if (one["start"], one["pretraining"]) == (start, f"{objective}, {masking}")
+        }
+
+
+@dataclasses.dataclass(frozen=True)
+class LanguageModels:
+    """One run of `language_model` for all rows.
+
+    Attributes:
+      models: attention by the name of the row.
+      length: number of tokens of a window.
+    """
+
+    models: Mapping[str, str]
+    length: int
+
+    scales = ("cpu",)
+
+    @property
+    def rows(self) -> Sequence[str]:
+        return list(self.models)
+
+    def run(self, row: str, scale: str) -> Command:
+        del row
+        models = f"--models={','.join(self.models.values())}"
+        flags = [f"--preset={scale}", "--parts=train", models, f"--lengths={self.length}"]
+        return Command("language_model", flags, "text")
+
+    def scores(self, row: str, found: Lines) -> dict[int, tuple[dict[str, float], Any]]:
+        model = self.models[row]
+        return {
+            one["seed"]: ({"bits per byte": one["bits"]}, one["environment"])
+            for one in found
+            if "evaluated" in one  # else it is a row of times or of the copy task
+            and (one["model"], one["evaluated"], one["length"]) == (model, model, self.length)
         }

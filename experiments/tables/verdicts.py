@@ -21,6 +21,7 @@ __all__ = [
     "of_exponents",
     "of_gaps",
     "of_ratio",
+    "of_words",
     "pairs",
     "rounded",
     "spreads",
@@ -57,6 +58,13 @@ RULES = {
         " one by more than the spread of their gap. Where that is what the paper says of its"
         " figure, it is the *same course*. The spread is that of the seeds, which translate the"
         " same sentences."
+    ),
+    "words": (
+        "Of a figure without numbers, our score is *less* than in the row above where the gap of"
+        " the means over the seeds is below 0 by more than its spread, *more* where it is above,"
+        " else *level*. The spread is that of a score that training decides: twice the gap's"
+        " standard error. Where that is what the paper says of its figure, it is the *same order*."
+        " Else: *not reproduced*."
     ),
     "measured": (
         "Of times and memory, ratios to a row of the same table are compared, as the machines and"
@@ -165,6 +173,29 @@ def of_courses(
         if gap.ours > gap.spread:
             return SAME_COURSE
         return f"{NOT_REPRODUCED}: it does not fall less than {less[row]} beyond the spread"
+
+    return {row: judged(row) for row in ours}
+
+
+def of_words(
+    paper: Mapping[str, str], ours: Mapping[str, Sequence[float]], *, against: Mapping[str, str]
+) -> dict[str, str]:
+    """The verdict on which of two scores is less.
+
+    Args:
+      paper: "less", "level" or "more" than the row that it is compared with, by row.
+      ours: scores of all seeds by row.
+      against: row that each row is compared with.
+    """
+    found = {gap.row: gap for gap in gaps(dict.fromkeys(ours, 0.0), ours, against)}
+
+    def judged(row: str) -> str:
+        if row not in against:
+            return BASE
+        if row not in found:
+            return NO_BASE if len(ours[row]) > 1 else ONE_SEED
+        word = ("level", "more", "less")[_sign(found[row].ours, found[row].spread)]
+        return SAME_ORDER if word == paper[row] else f"{NOT_REPRODUCED}: it is {word}"
 
     return {row: judged(row) for row in ours}
 

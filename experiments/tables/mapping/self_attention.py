@@ -9,10 +9,12 @@ from experiments.tables.trained import TrainedTable
 from experiments.tables.trainings import (
     Classifications,
     Duplications,
+    LanguageModels,
     Translations,
     Tunings,
     sized,
 )
+from experiments.tables.worded import WordedTable
 
 __all__ = ["SELF_ATTENTION"]
 
@@ -125,6 +127,21 @@ SELF_ATTENTION: dict[str, Beside] = {
         note="A row is what a model was trained with and what it was evaluated with. Words have 31"
         " symbols at scale cpu, 511 in the paper; a model that hashes once is trained twice as"
         " long. The report of `duplication` has the paper's statements and what explains them.",
+    ),
+    "reformer4": WordedTable(
+        "Hash rounds of a language model: Kitaev et al. 2020, Figure 4",
+        "reformer2020_figure4.csv",
+        "bits_per_dim",
+        LanguageModels(
+            {
+                **{f"{n} round{'s' * (n > 1)}": f"lsh-{n}" for n in (1, 2, 4, 8)},
+                "full attention": "shared",
+            },
+            length=2048,
+        ),
+        score="bits per byte",
+        note="Language models of text, two layers for 2 million bytes, where the paper's are of"
+        " images; in both, full attention's queries are its keys, as those of LSH are.",
     ),
     "bert5": TrainedTable(
         "The second loss, of pairs of lines: Devlin et al. 2018, Table 5",

@@ -71,3 +71,20 @@ def test_pairs_are_counted_by_their_order():
         "in the other order": 2,  # worse is not than base and equal
         "within the spread": 0,
     }
+
+
+def test_words_are_judged_by_the_gap_from_the_row_above():
+    rows = ("first", "second", "third", "fourth")
+    paper = dict(zip(rows[1:], ("less", "level", "more"), strict=True))
+    against = dict(zip(rows[1:], rows, strict=False))
+
+    def judged(*means):
+        ours = {row: around(mean) for row, mean in zip(rows, means, strict=False)}
+        return list(verdicts.of_words(paper, ours, against=against).values())
+
+    assert judged(3.0, 2.0, 2.1, 3.0) == ["(base)", SAME_ORDER, SAME_ORDER, SAME_ORDER]
+    assert judged(2.0, 3.0, 2.0, 2.1)[1:] == [
+        f"{NOT_REPRODUCED}: it is {word}" for word in ("more", "less", "level")
+    ]
+    alone = verdicts.of_words(paper, {"first": [1.0], "second": [2.0]}, against=against)
+    assert alone["second"] == verdicts.ONE_SEED
