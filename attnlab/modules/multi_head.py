@@ -121,49 +121,17 @@ class MultiHeadAttention(AttentionModule):
     ):
         """The result [*B, T, out_features]; see the class for shapes and decoding."""
         cross = key is not None
-        wanted = "a value, such as routes.LSH(num_hashes=4)"
-        require_instance("route", self.route, isinstance(self.route, Route), wanted)
-        stateful = isinstance(self.route, StatefulRoute)
-        require(
-            not cross or not self.route.shares_qk,
-            f"{type(self.route).__name__} shares queries and keys, so it is self-attention; "
-            "got key= (leave it out)",
-        )
-        if cross and decode and stateful:
-            raise NotImplementedError(
-                f"{type(self.route).__name__} decodes self-attention only; got key= with "
-                "decode=True (use AllPairs)"
-            )
+        self._require_route(cross=cross, decode=decode)
         query, key, value = as_query_key_value(self, query, key, value)
-        out_features = self.out_features or query.shape[-1]
-        width, value_width = self._widths(query.shape[-1])
-        num_kv_heads = self.num_kv_heads or self.num_heads
         index = cache_index(self) if decode else None
         q_offset = 0 if index is None else index.value
-        q_positions = q_offset + jnp.arange(query.shape[-2])
-
-        def turn(x, at):
-            return positions.rotary(x, at) if self.rotary else x
-
-        def keys_and_values():
-            """The keys and values; those of another sequence stand at 0, 1, 2 …."""
-            k = self._normalize(self._project(key, num_kv_heads, width, "key"), "key_norm")
-            v = self._project(value, num_kv_heads, value_width, "value")
-            return (k, v) if not cross else (turn(k, jnp.arange(k.shape[-3])), v)
-
-        query_name = "query_key" if self.route.shares_qk else "query"
-        q = self._project(query, self.num_heads, width, query_name)
-        q = self._normalize(q, f"{query_name}_norm")
-        if self.route.shares_qk:
-            k, v = q, self._project(value, num_kv_heads, value_width, "value")
-        else:
-            k, v = keep_static(self, keys_and_values) if cross and decode else keys_and_values()
         attend, sampling = sampled(self, self.route, deterministic, decode=decode)
         dropout = dropout_options(self, deterministic)
+        q, k, v = self._project_heads(query, key, value, cross=cross, keep=cross and decode)
         training = not decode and not deterministic
         hashing = hash_options(self, self.route, q, mask, training=training)
-        q = turn(q, q_positions)
-        k = k if cross else turn(k, q_positions)
+        q = self._turn(q, q_offset)
+        k = k if cross else self._turn(k, q_offset)
         if index is not None:
             if not cross:
                 k, v = append_to_cache(self, index, k, v)
@@ -183,7 +151,7 @@ class MultiHeadAttention(AttentionModule):
             fits = q_offset + q.shape[-3] <= k.shape[-3]
             context = jnp.where(fits, context, jnp.nan)
         out = nn.DenseGeneral(
-            out_features,
+            self.out_features or query.shape[-1],
             axis=(-2, -1),
             kernel_init=partitioned(self, self.kernel_init, "heads", "head_dim", "embed"),
             name="out",
@@ -195,6 +163,45 @@ class MultiHeadAttention(AttentionModule):
         weights = self.route.weights(score, q, k, **options, **hashing)
         self.sow("intermediates", "attention_weights", weights)
         return (out, weights) if return_weights else out
+
+    def _require_route(self, *, cross: bool, decode: bool) -> None:
+        name = type(self.route).__name__
+        wanted = "a value, such as routes.LSH(num_hashes=4)"
+        require_instance("route", self.route, isinstance(self.route, Route), wanted)
+        require(
+            not cross or not self.route.shares_qk,
+            f"{name} shares queries and keys, so it is self-attention; got key= (leave it out)",
+        )
+        if cross and decode and isinstance(self.route, StatefulRoute):
+            raise NotImplementedError(
+                f"{name} decodes self-attention only; got key= with decode=True (use AllPairs)"
+            )
+
+    def _project_heads(
+        self, query: jax.Array, key: jax.Array, value: jax.Array, *, cross: bool, keep: bool
+    ) -> tuple[jax.Array, jax.Array, jax.Array]:
+        """The heads of queries [*B, T, N, H], keys [*B, S, K, H] and values [*B, S, K, D].
+
+        Args:
+          query: query of the call, [*B, T, Dq].
+          key: key of the call, [*B, S, Dk]; looked at unless the route shares queries and keys.
+          value: value of the call, [*B, S, Dv].
+          cross: whether they are of another sequence, where keys are turned at once.
+          keep: whether keys and values are kept as "static", and read from there if they are there.
+        """
+        width, value_width = self._widths(query.shape[-1])
+        num_kv_heads = self.num_kv_heads or self.num_heads
+
+        def keys_and_values():
+            k = self._normalize(self._project(key, num_kv_heads, width, "key"), "key_norm")
+            v = self._project(value, num_kv_heads, value_width, "value")
+            return self._turn(k, 0) if cross else k, v
+
+        name = "query_key" if self.route.shares_qk else "query"
+        q = self._normalize(self._project(query, self.num_heads, width, name), f"{name}_norm")
+        if self.route.shares_qk:
+            return q, q, self._project(value, num_kv_heads, value_width, "value")
+        return q, *(keep_static(self, keys_and_values) if keep else keys_and_values())
 
     def _widths(self, query_width: int) -> tuple[int, int]:
         """The widths of a head of queries and keys, and of a head of values: H, D."""
@@ -221,6 +228,10 @@ class MultiHeadAttention(AttentionModule):
             name=name,
             **self._dense_options(),
         )(x)
+
+    def _turn(self, x: jax.Array, offset: jax.Array | int) -> jax.Array:
+        """x turned by its positions, the first of which is the offset, where the module does so."""
+        return positions.rotary(x, offset + jnp.arange(x.shape[-3])) if self.rotary else x
 
     def _normalize(self, x: jax.Array, name: str) -> jax.Array:
         if not self.normalize_qk:
