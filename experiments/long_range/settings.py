@@ -110,7 +110,7 @@ class Settings(TrainFlags):
     num_heads: int = flag(4, "Number of heads.", least=1)
     chunk_size: int = flag(16, "Number of slots of LSH that are attended together.", least=1)
     dropout_rate: float = flag(0.0, "Rate of dropout.", least=0, below=1)
-    steps: int = flag(2000, "Number of steps.", least=1)
+    steps: int = flag(1000, "Number of steps.", least=1)
     batch_size: int = flag(32, "Number of examples in a step, over all devices.", least=1)
     learning_rate: float = flag(1e-3, "Learning rate at its peak.", above=0)
     warmup_steps: int = flag(
