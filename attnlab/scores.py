@@ -56,6 +56,20 @@ class Score(flax.struct.PyTreeNode):
         """Keys from here on have no logits and so no weight; None = every key has one."""
         return None
 
+    def require_widths(self, q_width: int, k_width: int) -> None:
+        """Refuses parameters that do not belong to queries and keys of these widths.
+
+        Raises:
+          ValueError: the last axes of a parameter are others than the widths ask for.
+        """
+        for name, wanted in self._last_axes(q_width, k_width).items():
+            shape = jnp.shape(getattr(self, name))
+            require(
+                shape[max(0, len(shape) - len(wanted)) :] == wanted,
+                f"{type(self).__name__}.{name} must end in {wanted} for queries {q_width} wide and"
+                f" keys {k_width} wide; got shape {shape} (make it of that size, or project)",
+            )
+
     def prepare(
         self, q: jax.Array, k: jax.Array, *, precision=None
     ) -> tuple[Score, jax.Array, jax.Array]:
@@ -90,6 +104,10 @@ class Score(flax.struct.PyTreeNode):
         """Names of the array fields, each with its rank when all heads share it."""
         return {}
 
+    def _last_axes(self, q_width: int, k_width: int) -> dict[str, tuple[int, ...]]:
+        """The last axes that array fields must have, by their names."""
+        return {}
+
 
 def require_score(score: Any) -> None:
     """`score` must be a value, not its name, its class or a module that makes one."""
@@ -106,8 +124,9 @@ class Dot(Score):
     """q·k · scale.
 
     Args:
-      scale: factor of the product; None = 1/√H, the scaled dot product (Vaswani 2017 §3.2.1); 1.0 =
-        Luong's dot.
+      scale: factor of the product, a number that is known while tracing (a learned one belongs to
+        `Cosine`, or multiplies q); None = 1/√H, the scaled dot product (Vaswani 2017 §3.2.1); 1.0
+        = Luong's dot.
     """
 
     scale: float | None = flax.struct.field(pytree_node=False, default=None)
@@ -130,6 +149,13 @@ class Dot(Score):
         scale = self._scale_of(q)
         return product if scale == 1.0 else product * scale
 
+    def require_widths(self, q_width, k_width):
+        require(
+            not isinstance(self.scale, jax.core.Tracer),
+            "Dot.scale must be known while tracing; got an argument of jit or grad (multiply q by"
+            " it, or use Cosine, whose scale may be learned)",
+        )
+
     def _scale_of(self, q) -> float:
         return 1 / math.sqrt(q.shape[-1]) if self.scale is None else float(self.scale)
 
@@ -150,6 +176,9 @@ class General(Score):
 
     def _parameters(self):
         return {"w": 2}
+
+    def _last_axes(self, q_width, k_width):
+        return {"w": (q_width, k_width)}
 
 
 class Cosine(Score):
@@ -186,6 +215,9 @@ class Additive(Score):
     def _parameters(self):
         return {"w": 1}
 
+    def _last_axes(self, q_width, k_width):
+        return {"w": (q_width,)}
+
 
 class NormalizedAdditive(Score):
     """gain · (w/‖w‖)·tanh(q + k + bias): the direction and the size of w learned apart.
@@ -208,6 +240,9 @@ class NormalizedAdditive(Score):
 
     def _parameters(self):
         return {"w": 1, "gain": 0, "bias": 1}
+
+    def _last_axes(self, q_width, k_width):
+        return {"w": (q_width,), "bias": (q_width,)}
 
 
 class Concat(Score):
@@ -234,6 +269,10 @@ class Concat(Score):
 
     def _parameters(self):
         return {"w": 1, "wq": 2, "wk": 2}
+
+    def _last_axes(self, q_width, k_width):
+        hidden = jnp.shape(self.w)[-1:]
+        return {"wq": (q_width, *hidden), "wk": (k_width, *hidden)}
 
 
 class Location(Score):
@@ -262,6 +301,9 @@ class Location(Score):
 
     def _parameters(self):
         return {"w": 2}
+
+    def _last_axes(self, q_width, k_width):
+        return {"w": (q_width, *jnp.shape(self.w)[-1:])}
 
 
 def _unit(x: jax.Array) -> jax.Array:

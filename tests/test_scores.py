@@ -174,12 +174,32 @@ def test_location_ignores_keys_beyond_its_last(implementation, offset, x64):
         ),
         (scores.Additive(jnp.ones((2, 6, 7))), r"Additive\.w .*got \(2, 6, 7\)"),
         (scores.Cosine(jnp.ones(5)), r"Cosine\.scale .*6 query heads; got \(5,\)"),
+        (scores.General(jnp.ones((7, 5))), r"General\.w must end in \(7, 7\) .*got shape \(7, 5\)"),
+        (scores.Location(jnp.ones((5, 9))), r"Location\.w must end in \(7, 9\) .*\(5, 9\)"),
+        *(
+            # A sum over hidden units in groups would pad or clamp what is too short.
+            (scores.Additive(jnp.ones(n)), rf"Additive\.w must end in \(7,\) .*got shape \({n},\)")
+            for n in (1, 6, 8)
+        ),
+        (scores.NormalizedAdditive(jnp.ones(7), 1.0, jnp.ones(1)), r"Additive\.bias must .*\(1,\)"),
+        (
+            scores.Concat(jnp.ones(4), jnp.ones((7, 4)), jnp.ones((7, 5))),
+            r"Concat\.wk must end in \(7, 4\) .*got shape \(7, 5\) \(make it of that size",
+        ),
     ],
 )
 def test_errors(score, message):
     q, k, v = (jnp.asarray(x, jnp.float32) for x in SCORES[0].qkv(np.random.default_rng(0), SIZES))
     with pytest.raises(ValueError, match=message):
         attention(score, q, k, v)
+
+
+def test_a_traced_scale_of_dot_is_refused():
+    q, k, v = (jnp.asarray(x, jnp.float32) for x in SCORES[0].qkv(np.random.default_rng(0), SIZES))
+    with pytest.raises(
+        ValueError, match=r"Dot\.scale must be known .*multiply q by it, or use Cos"
+    ):
+        jax.jit(lambda scale: attention(scores.Dot(scale), q, k, v))(2.0)
 
 
 def test_every_score_of_the_library_is_tested():

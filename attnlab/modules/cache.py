@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from attnlab import masks
+from attnlab.axes import HeadLayout, split_heads
 from attnlab.checks import require
 from attnlab.ops.routes import StatefulRoute
 
@@ -76,14 +77,45 @@ def keep_static(
     return module.get_variable("static", "key"), module.get_variable("static", "value")
 
 
-def cut_to_queries(mask, bias, offset, count: int, *, causal: bool):
-    """The rows of the whole sequence's mask and bias that belong to the new tokens."""
-    mask = masks.as_mask(mask)
+def cut_to_queries(mask, bias, offset, q: jax.Array, k: jax.Array, *, causal: bool):
+    """The rows of the whole sequence's mask and bias that belong to the new tokens.
+
+    Args:
+      mask: mask of the whole sequence.
+      bias: bias of the whole sequence.
+      offset: position of the first new token.
+      q: queries of the new tokens [*B, T, N, H].
+      k: keys of all tokens [*B, S, K, H].
+      causal: whether the keys are those of the cache, so that there are as many rows as keys.
+
+    Raises:
+      ValueError: mask or bias does not have the rows of all tokens that the cache holds.
+    """
+    mask, count = masks.as_mask(mask), q.shape[-3]
+    if causal:
+        _require_whole(mask, bias, q, k)
     if mask is not None:
         mask = mask.for_queries(offset, count)
     if bias is not None and bias.ndim > 1 and bias.shape[-2] != 1:
         bias = jax.lax.dynamic_slice_in_dim(bias, offset, count, bias.ndim - 2)
     return masks.combine(masks.Causal(offset) if causal else None, mask), bias
+
+
+def _require_whole(mask: masks.Mask | None, bias, q: jax.Array, k: jax.Array) -> None:
+    *batch, length, num_kv_heads, _ = k.shape
+    layout = HeadLayout(
+        tuple(batch), num_kv_heads, q.shape[-2] // num_kv_heads, num_queries=length, num_keys=length
+    )
+    try:  # a slice of too few rows would begin where it still fits
+        if mask is not None:
+            mask.in_layout(layout)
+        if bias is not None:
+            split_heads(bias, layout, "bias")
+    except ValueError as error:
+        raise ValueError(
+            f"decode=True takes mask and bias of the whole sequence, {length} tokens as in the"
+            f" cache: {error}"
+        ) from None
 
 
 def decode_with_state(

@@ -8,7 +8,7 @@ import flax.linen as nn
 import jax
 
 from attnlab import masks
-from attnlab.checks import points_to, require
+from attnlab.checks import points_to, require, require_instance
 from attnlab.modules.conventions import AttentionModule
 from attnlab.modules.multi_head import MultiHeadAttention
 from attnlab.ops.routes import LSH
@@ -70,6 +70,13 @@ class LSHSelfAttention(AttentionModule):
             self.causal or not decode,
             "decode=True needs causal=True: a token is computed before the next is known; got"
             " causal=False",
+        )
+        require_instance(
+            "route",
+            self.route,
+            isinstance(self.route, LSH),
+            "a routes.LSH",
+            " (MultiHeadAttention takes any route)",
         )
         attention = MultiHeadAttention(
             num_heads=self.num_heads,

@@ -140,7 +140,7 @@ class MultiHeadAttention(AttentionModule):
             if isinstance(self.route, StatefulRoute):
                 attend = functools.partial(decode_with_state, self, self.route)
             else:
-                mask, bias = cut_to_queries(mask, bias, q_offset, q.shape[-3], causal=not cross)
+                mask, bias = cut_to_queries(mask, bias, q_offset, q, k, causal=not cross)
 
         score = DotScore()(q, k) if self.score is None else self.score(q, k)
         options = {"mask": mask, "bias": bias, "precision": self.precision, **sampling}

@@ -1,7 +1,8 @@
 """Scores with parameters: Linen modules that look at q and k and return a score value.
 
 Each is called with q [*B, T, N, Hq] and k [*B, S, K, Hk] and makes its parameters for N query heads
-in `param_dtype`. With N = 1 the published single-head mechanisms come out.
+in `param_dtype`. With N = 1 the published single-head mechanisms come out. A score that is given to
+`MultiHeadAttention` keeps its own `param_dtype`, and its parameters carry no logical axes.
 """
 
 from __future__ import annotations

@@ -174,6 +174,7 @@ def attention(
     require_score(score)
     q, k, v = map(jnp.asarray, (q, k, v))
     require_qkv(q, k, v, same_width=score.same_width)
+    score.require_widths(q.shape[-1], k.shape[-1])
     dropout_rate = require_dropout(dropout_rate, dropout_key)
     dropout_key = dropout_key if dropout_rate > 0.0 else None
     pallas = implementation if isinstance(implementation, Pallas) else Pallas()
@@ -251,6 +252,7 @@ def attention_weights(
     require_score(score)
     q, k = map(jnp.asarray, (q, k))
     require_qkv(q, k, None, same_width=score.same_width)
+    score.require_widths(q.shape[-1], k.shape[-1])
     prepared = prepare(score, q, k, k, as_mask(mask), bias, precision)
     weights = dense.weights(prepared, precision=precision)
     num_queries, num_heads = q.shape[-3:-1]

@@ -106,6 +106,7 @@ def hard_attention(
     require_score(score)
     q, k, v = map(jnp.asarray, (q, k, v))
     require_qkv(q, k, v, same_width=score.same_width)
+    score.require_widths(q.shape[-1], k.shape[-1])
     require(0.0 <= expected_rate <= 1.0, f"expected_rate must be in [0, 1]; got {expected_rate}")
     mask = as_mask(mask)
     q, k, v = divide_positions(q, k, v)

@@ -128,6 +128,7 @@ def local_attention(
     require_score(score)
     q, k, v, centers = map(jnp.asarray, (q, k, v, centers))
     require_qkv(q, k, v, same_width=score.same_width)
+    score.require_widths(q.shape[-1], k.shape[-1])
     dropout_rate = require_dropout(dropout_rate, dropout_key)
     half_width = as_count("half_width counts keys", half_width)
     require(
@@ -193,6 +194,7 @@ def local_attention(
         preferred_element_type=weights.dtype,
     )
     context = context.reshape(*q.shape[:-1], v.shape[-1]).astype(v.dtype)
+    context = jnp.where(jnp.isnan(centers)[..., None], jnp.nan, context)  # nobody is visible there
     if not return_weights:
         return context
     at = jnp.where(visible, positions, num_keys)[..., None, :]  # num_keys: dropped below

@@ -26,7 +26,8 @@ OTHERS = {
     ("translate", "validation_files"): (f"--data_files={__file__}", f"--test_files={__file__}"),
     ("translate", "test_files"): (f"--data_files={__file__}", f"--validation_files={__file__}"),
     ("translate", "draw_file"): (f"--data_files={__file__}",),
-    ("tables", "multi30k"): ("--scale=cpu",),
+    ("tables", "multi30k"): ("--scale=cpu", "--only=luong4"),
+    ("tables", "text"): ("--scale=cpu", "--only=bert5"),
 }  # fmt: skip
 
 

@@ -145,6 +145,27 @@ def test_the_mask_of_the_whole_sequence_is_cut_to_the_new_tokens(name):
     np.testing.assert_allclose(got, true, **EXACT)
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"mask": WHOLE_SEQUENCE["explicit"][:, : CACHE - 2]},
+        {"mask": WHOLE_SEQUENCE["explicit"][:, :3]},  # as many as new tokens
+        {"mask": masks.Causal() & masks.Segments(jnp.zeros(6, int), jnp.zeros(CACHE, int))},
+        {"bias": jnp.zeros((CACHE - 2, CACHE))},
+    ],
+    ids=["too few rows", "rows of the new tokens", "segments", "bias"],
+)
+def test_a_mask_of_other_rows_than_the_caches_is_refused(options):
+    """A slice that begins too late would begin where it still fits, without a word."""
+    module, x = mha(), sequence(length=3)
+    variables = empty_cache(module)
+    rule = (
+        f"decode=True takes mask and bias of the whole sequence, {CACHE} tokens as in the cache: "
+    )
+    with pytest.raises(ValueError, match=rf"{rule}.*; got"):
+        module.apply(variables, x, decode=True, mutable=["cache"], **options)
+
+
 def test_decoding_inside_a_scan():
     module, x = mha(), sequence()
     variables = empty_cache(module)

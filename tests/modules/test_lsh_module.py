@@ -316,6 +316,12 @@ def test_what_cannot_be_is_refused():
         TypeError, match=r"LSHSelfAttention has no .*num_hashes; use route=routes.LSH\(num_h"
     ):
         LSHSelfAttention(4, num_hashes=4)
+    with pytest.raises(
+        ValueError, match="a routes.LSH; got .*Window .MultiHeadAttention takes any"
+    ):
+        init(LSHSelfAttention(4, route=routes.Window(1, 1)), x)
+    with pytest.raises(ValueError, match=r"no axis of length 0; got \(\d+, 0, "):
+        init(lsh(), x[:, :0])
     running = lsh(route=dataclasses.replace(ROUTE, centering="running"))
     with pytest.raises(NotImplementedError, match="mean of one segment into the next; got.*use"):
         init(running, x, mask=masks.Segments(jnp.zeros((B, L), jnp.int32)))

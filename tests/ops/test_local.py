@@ -205,3 +205,10 @@ def test_local_errors(options, error, message):
     q, k, v, centers = small()
     with pytest.raises(error, match=message):
         local_attention(q, k, v, **({"centers": centers} | options))
+
+
+def test_a_center_that_is_nan_is_not_hidden():
+    q, k, v, centers = small()
+    centers = centers.astype(jnp.float32).at[0, 1].set(jnp.nan)
+    context = local_attention(q, k, v, centers, gaussian=True)
+    assert jnp.isnan(context[0, 1]).all() and jnp.isfinite(context.at[0, 1].set(0)).all()

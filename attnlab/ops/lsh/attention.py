@@ -240,7 +240,7 @@ def lsh_attention(
       >>> lsh_attention(qk, v, buckets, chunk_size=8).shape
       (1, 100, 4, 16)
     """
-    check_knobs(chunk_size, rows_at_once, implementation, dropout_rate, dropout_key)
+    dropout_rate = check_knobs(chunk_size, rows_at_once, implementation, dropout_rate, dropout_key)
     check_arrays(qk, v, buckets)
     qk, v = divide_positions(qk, v)
     *batch_shape, length, heads, width = qk.shape

@@ -111,7 +111,7 @@ def lsh_cross_attention(
       >>> lsh_cross_attention(q, k, v, q_buckets, k_buckets, chunk_size=8).shape
       (1, 30, 4, 16)
     """
-    check_knobs(chunk_size, rows_at_once, implementation, dropout_rate, dropout_key)
+    dropout_rate = check_knobs(chunk_size, rows_at_once, implementation, dropout_rate, dropout_key)
     check_cross_arrays(q, k, v, q_buckets, k_buckets)
     if not options.strict:
         raise NotImplementedError(

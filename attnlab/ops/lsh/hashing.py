@@ -227,13 +227,14 @@ def hash_buckets(
 
     Time O(R·L·N·H·Σ B_f/2); memory one round's projection on its largest factor.
     """
-    *batch_shape, length, heads, width = x.shape
     num_heads, _, _, head_dim = rotations.factors[0].shape
     require(
-        x.ndim >= 3 and heads % num_heads == 0 and head_dim == width,
+        x.ndim >= 3 and x.shape[-2] % num_heads == 0 and x.shape[-1] == head_dim,
         f"x must be [*batch, length, a multiple of {num_heads} heads, width {head_dim}] for these"
         f" rotations; got {x.shape} (make the rotations with its num_heads and head_dim)",
     )
+    *batch_shape, length, heads, width = x.shape
+    require(length > 0, f"x must have a length of at least 1; got {x.shape}")
     limit = bucket_limit(length)
     require(
         rotations.num_buckets <= limit,

@@ -72,10 +72,14 @@ def require_key(name: str, key: Any) -> None:
 
 def check_knobs(
     chunk_size: Any, rows_at_once: Any, implementation: Any, dropout_rate: Any, dropout_key: Any
-) -> None:
-    """Checks the arguments that are no arrays."""
+) -> float:
+    """Checks the arguments that are no arrays.
+
+    Returns:
+      The dropout rate as a float.
+    """
     require_implementation(implementation)
-    require_dropout(dropout_rate, dropout_key)
+    dropout_rate = require_dropout(dropout_rate, dropout_key)
     if dropout_rate > 0:
         require_key("dropout_key", dropout_key)
     for name, size in (
@@ -83,6 +87,7 @@ def check_knobs(
         ("rows_at_once", 1 if rows_at_once is None else rows_at_once),
     ):
         as_size(name, size)
+    return dropout_rate
 
 
 def check_arrays(qk: Any, v: Any, buckets: Any) -> None:
@@ -215,9 +220,10 @@ def read_mask(
 
     def rows(x, name, size):
         x = jnp.asarray(x)
+        lead = zip(x.shape[-2::-1], batch_shape[::-1], strict=False)
         fits = x.ndim <= len(batch_shape) + 1 and x.shape[-1] == size
         require(
-            fits,
+            fits and all(got in (1, wanted) for got, wanted in lead),
             f"{name} must be [*batch, {size}] with batch {batch_shape}; got {x.shape}",
         )
         return jnp.broadcast_to(x, (*batch_shape, size)).reshape(-1, size)

@@ -137,6 +137,10 @@ class LSH:
                 "LSH does not decode with a key/value cache alone; got q_offset (use LSH.decode)"
             )
         self._refuse(score, bias)
+        require(
+            min(q.shape[-3], k.shape[-3]) > 0,
+            f"q and k must have no axis of length 0; got {q.shape} and {k.shape}",
+        )
         x, center = self._hashed(q, hash_inputs, center)
         options: dict[str, Any] = {
             "chunk_size": self.chunk_size,

@@ -43,6 +43,7 @@ QK, V, IDS = inputs(dtype=np.float32)
         ({"dropout_rate": 1.0}, r"in \[0, 1\); got 1.0"),
         ({"mask": masks.Segments(np.zeros((2, 5), int))}, "Segments.q_ids must be .*23"),
         ({"mask": np.zeros((2, 1, 1, 23))}, "mask must be boolean"),
+        ({"mask": masks.Padding(np.ones(5, int))}, r"Padding.kv_lengths must be .*; got \(5, 23\)"),
         (
             {"chunk_size": 4, "options": LSHOptions(window=5)},
             "window must be at most .* = 4; got 5",
@@ -53,6 +54,12 @@ QK, V, IDS = inputs(dtype=np.float32)
 def test_bad_input_is_refused(options, message):
     with pytest.raises(ValueError, match=message):
         refused(**options)
+
+
+def test_a_dropout_rate_may_be_an_array():
+    key = jax.random.key(0)
+    got, true = (refused(dropout_rate=rate, dropout_key=key) for rate in (jnp.float32(0.5), 0.5))
+    np.testing.assert_array_equal(got, true)
 
 
 @pytest.mark.parametrize(
