@@ -39,6 +39,8 @@ class AttentionModule(nn.Module, kw_only=True):
       kernel_init: initializer of the projections and of other matrices.
       logical_axes: whether to name the axes of these for partitioning: "embed", "heads",
         "head_dim", and "hidden" of what is no head.
+      deterministic: whether nothing is dropped or sampled, where the call does not say. Under
+        `nn.remat` it must be said here, as that makes tracers of a call's keywords.
     """
 
     dropout_rate: float = 0.0
@@ -47,6 +49,11 @@ class AttentionModule(nn.Module, kw_only=True):
     precision: Any = None
     kernel_init: Initializer = lecun_normal
     logical_axes: bool = False
+    deterministic: bool | None = None
+
+    def is_deterministic(self, called: bool | None) -> bool | None:
+        """The call's `deterministic`, or the attribute where that is None."""
+        return self.deterministic if called is None else called
 
 
 def as_query_key_value(module, query, key, value) -> tuple[jax.Array, jax.Array, jax.Array]:
@@ -95,7 +102,7 @@ def dropout_options(module, deterministic: bool | None) -> dict[str, Any]:
     require(
         deterministic is not None,
         f"{type(module).__name__} with dropout_rate={rate} must be told whether to "
-        "drop: call it with deterministic=True or False; got None",
+        "drop: call or make it with deterministic=True or False; got None",
     )
     return {"dropout_rate": rate, "dropout_key": module.make_rng("dropout")}
 

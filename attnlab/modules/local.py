@@ -73,6 +73,7 @@ class LocalAttention(AttentionModule):
           return_weights: whether to return the weights [*B, T, S] too.
         """
         query, key, value = as_query_key_value(self, query, key, value)
+        deterministic = self.is_deterministic(deterministic)
         if self.predictive:
             centers = self._predict_centers(query, key.shape[-2], mask)
         else:

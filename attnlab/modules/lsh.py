@@ -95,6 +95,7 @@ class LSHSelfAttention(AttentionModule):
             logical_axes=self.logical_axes,
         )
         nn.share_scope(self, attention)
+        deterministic = self.is_deterministic(deterministic)
         if self.causal:
             mask = masks.combine(masks.Causal(), mask)
         return attention(x, mask=mask, deterministic=deterministic, decode=decode)

@@ -120,7 +120,7 @@ class MultiHeadAttention(AttentionModule):
         return_weights: bool = False,
     ):
         """The result [*B, T, out_features]; see the class for shapes and decoding."""
-        cross = key is not None
+        cross, deterministic = key is not None, self.is_deterministic(deterministic)
         self._require_route(cross=cross, decode=decode)
         query, key, value = as_query_key_value(self, query, key, value)
         index = cache_index(self) if decode else None

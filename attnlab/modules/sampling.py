@@ -37,7 +37,7 @@ def sampled(
     require(
         deterministic is not None or decode,
         f"{type(module).__name__} with routes.{type(route).__name__} must be told whether to"
-        " sample: call it with deterministic=True or False; got None",
+        " sample: call or make it with deterministic=True or False; got None",
     )
     call = functools.partial(_choose_and_sow, module, route)
     return call, {} if deterministic or decode else {"sample_key": module.make_rng("sample")}

@@ -92,7 +92,7 @@ class SingleHead(AttentionModule, kw_only=True):
             and by a route that samples.
           return_weights: whether to return the weights [*B, T, S] too.
         """
-        route = self._route()
+        route, deterministic = self._route(), self.is_deterministic(deterministic)
         query, key, value = as_query_key_value(self, query, key, value)
         score_module, query, key = self._meet(query, key)
         q, k, v = (x[..., None, :] for x in (query, key, value))

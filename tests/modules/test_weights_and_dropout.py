@@ -1,6 +1,9 @@
 """Weights to look at, and dropout on them, as a Flax user expects both."""
 
+import dataclasses
+
 import flax.errors
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -115,6 +118,30 @@ def test_dropout_must_be_told_and_given_its_stream(name):
 
     with pytest.raises(flax.errors.InvalidRngError, match="dropout"):
         jax.eval_shape(run, variables)
+
+
+@pytest.mark.parametrize("name", ["additive", "local_p", "multi_head", "lsh"])
+def test_dropout_may_be_told_by_an_attribute(name):
+    """As `nn.remat` needs it, which makes a tracer of the call's keyword."""
+    module, x = dense(name).clone(dropout_rate=RATE), inputs(name)
+    told = module.clone(deterministic=False)
+    variables = init(module, *x, deterministic=True)
+    fields = {f.name: getattr(told, f.name) for f in dataclasses.fields(told) if f.init}
+    again = nn.remat(type(told))(**fields | {"parent": None, "name": None})
+    rngs = {"dropout": jax.random.key(0)}
+
+    def loss(module, **options):
+        return lambda v: (module.apply(v, *x, rngs=rngs, **options) ** 2).sum()
+
+    def gradients(*of):
+        return jax.jit(lambda v: [jax.grad(one)(v) for one in of])(variables)
+
+    one, *others = gradients(loss(module, deterministic=False), loss(told), loss(again))
+    for other in others:
+        jax.tree.map(
+            lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6), one, other
+        )
+    assert told.is_deterministic(True), "what the call says counts"
 
 
 def test_weights_shown_are_those_before_dropout():
