@@ -189,9 +189,9 @@ def lsh_attention(
 
     and o_i = v_i where no round shows i another key. A round sorts tokens by (bucket, position); by
     default i sees the `chunk_size` tokens before it in that order that share its bucket. Which they
-    are depends on the past alone: with `causal`, no finite change of the future changes o_i. On CPU
-    not one bit of it, while chunk_size ≤ 128 and `rows_at_once` is None; past that, and on
-    accelerators, a sum may be split elsewhere and round differently.
+    are depends on the past alone: with `causal`, no finite change of the future changes o_i. On a
+    CPU with AVX-512 not one bit of it, while chunk_size ≤ 128 and `rows_at_once` is None; past
+    that, on other CPUs and on accelerators, a sum may be split elsewhere and round differently.
 
     Args:
       qk: shared queries and keys [*B, L, N, H], any L ≥ 1.

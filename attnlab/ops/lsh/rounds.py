@@ -10,7 +10,8 @@ inverse gathers back, so no gradient is scattered.
 
 Every sum over keys is one matrix product over all visited chunks, none is split at a chunk border:
 the order of summation is that of the slots wherever the borders fall, which is what keeps the past
-bit for bit the same when the future changes. Hence also tiles with the queries last: with the keys
+bit for bit the same when the future changes, on CPUs with AVX-512; with AVX2 alone the products of
+some rows of a tile round otherwise. Hence also tiles with the queries last: with the keys
 last XLA:CPU takes a faster product that at some widths adds keys up in pairs, wherever they begin.
 
 The named scopes lsh_hash, lsh_sort, lsh_gather, lsh_attend and lsh_merge are what a profile shows.

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -12,6 +13,11 @@ from attnlab.bench import oracle_lsh
 from attnlab.ops import lsh
 
 BATCH, LENGTH, HEADS, WIDTH, VALUE_WIDTH, ROUNDS, CHUNK, BUCKETS = 2, 23, 2, 5, 3, 3, 4, 3
+
+# What a change of the future may change in the past: not one bit, but without AVX-512 the products
+# of some rows of a tile round otherwise.
+_CPUINFO = Path("/proc/cpuinfo")
+LAST_BIT = 0.0 if _CPUINFO.exists() and "avx512f" in _CPUINFO.read_text() else 1e-6
 
 # The rounds, which short inputs would not go through of themselves.
 lsh_attention = functools.partial(lsh.lsh_attention, implementation="sorted")
