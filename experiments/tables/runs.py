@@ -41,10 +41,13 @@ class Command:
     init_from: Command | None = None
 
     def place(self, folder: Path) -> Path:
-        """The folder of its runs, which its flags name; in that of the run that it begins with."""
+        """The folder of its runs, which its flags name; in that of the run that it begins with.
+
+        Its name has no comma, because a list of folders is written with commas.
+        """
         words = [self.experiment, *(flag.removeprefix("--") for flag in self.flags)]
         parent = folder if self.init_from is None else self.init_from.place(folder)
-        return parent / re.sub(r"[^\w.=,-]+", "_", " ".join(words))
+        return parent / re.sub(r"[^\w.=-]+", "_", " ".join(words))
 
 
 def commands(last: Command, context: Context) -> list[list[str]]:

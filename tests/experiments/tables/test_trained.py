@@ -98,7 +98,7 @@ def test_a_tuning_begins_with_the_run_that_pretrains_its_models(monkeypatch, tmp
     assert before[0] == "experiments.pretrain" and f"--input={text}" in before
     (pretrained,) = folder.glob("runs/*/pretrain-1")
     assert before[-1] == f"--resume={pretrained}"
-    assert tuning[-2] == f"--init_from={pretrained}"
+    assert tuning[-2] == f"--init_from={pretrained}" and "," not in str(pretrained)
     assert tuning[-1].startswith(f"--output_dir={pretrained.parent}/finetune_")
     base, other = csv.DictReader((folder / "results.csv").read_text().splitlines())
     assert (base["ours"], other["ours"]) == ("75.0 ± 7.1", "55.0 ± 7.1")
