@@ -39,6 +39,7 @@ _TUNING = (
     "--batch_size=16",
     "--learning_rate=0.001",
     "--validate_every=50",
+    "--cut",
 )
 
 
