@@ -110,7 +110,7 @@ def test_refusals(name):
     module, x = MODULES[name], sequence()
     with pytest.raises(ValueError, match=r"Hard\(\) takes one key.*got dropout_rate=0.1"):
         module.clone(dropout_rate=0.1).init(jax.random.key(0), x, deterministic=False)
-    with pytest.raises(ValueError, match="must be told whether to sample: call it with determin"):
+    with pytest.raises(ValueError, match="must be told whether to sample: call or make it with de"):
         init(module, x)
 
 
