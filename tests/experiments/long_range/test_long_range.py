@@ -108,8 +108,10 @@ def test_a_run_from_files_to_its_report(monkeypatch, tmp_path):
     assert status == 2 and "has the label 'strange', which was not in training: neg, pos" in err
 
 
-def test_a_run_with_an_earlier_name_says_what_it_is_called_now():
-    status, _, err = tiny.run(experiment, f"--resume={KEPT}")
+def test_a_run_with_an_earlier_name_says_what_it_is_called_now(tmp_path):
+    settings = json.loads((KEPT / "settings.json").read_text())
+    (tmp_path / "settings.json").write_text(json.dumps(settings | {"mechanisms": ["full"]}))
+    status, _, err = tiny.run(experiment, f"--resume={tmp_path}")
     assert status == 2 and "no attention 'full', now called exact; valid: exact" in err
 
 
