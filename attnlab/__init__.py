@@ -44,9 +44,10 @@ from attnlab.ops.attention import (
 )
 from attnlab.ops.hard import hard_attention
 from attnlab.ops.local import local_attention, window_attention
-from attnlab.ops.lsh.attention import LSHOptions, lsh_attention
+from attnlab.ops.lsh.attention import lsh_attention
 from attnlab.ops.lsh.cross import lsh_cross_attention
 from attnlab.ops.lsh.hashing import hash_buckets, make_rotations
+from attnlab.ops.lsh.options import LSHOptions
 from attnlab.ops.lsh.quality import hash_quality
 from attnlab.split import over
 

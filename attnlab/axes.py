@@ -11,9 +11,9 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from attnlab.checks import require
+from attnlab.checks import as_array, require
 
-__all__ = ["HeadLayout", "lead_with_ones", "merge_batch", "split_heads"]
+__all__ = ["HeadLayout", "lead_with_ones", "merge_batch", "require_batch", "split_heads"]
 
 
 class HeadLayout(NamedTuple):
@@ -33,7 +33,7 @@ def lead_with_ones(x: jax.Array, ndim: int) -> jax.Array:
 
 def split_heads(array: ArrayLike, layout: HeadLayout, name: str, remedy: str = "") -> jax.Array:
     """[*B|1, N|1, T|1, S|1] to [B|1, K|1, G|1, T|1, S|1], without materializing a broadcast."""
-    array = jnp.asarray(array)
+    array = as_array(name, array)
     heads = layout.num_kv_heads * layout.group_size
     full = (*layout.batch_shape, heads, layout.num_queries, layout.num_keys)
     require(
@@ -49,17 +49,24 @@ def split_heads(array: ArrayLike, layout: HeadLayout, name: str, remedy: str = "
     return array.reshape(-1, *split, rows, columns)
 
 
+def require_batch(
+    name: str, batch: tuple[int, ...], wanted: tuple[int, ...], *, got: tuple[int, ...]
+) -> None:
+    """The leading axes `batch` of what has shape `got` must broadcast to the axes `wanted`."""
+    require(
+        len(batch) <= len(wanted)
+        and all(size in (1, want) for size, want in zip(batch[::-1], wanted[::-1], strict=False)),
+        f"{name} must lead with the batch axes {wanted} (or broadcast to them); got {got}",
+    )
+
+
 def merge_batch(x: ArrayLike, layout: HeadLayout, name: str, tail: int = 0) -> jax.Array:
     """[*B|1, tail] to [B|1, 1, tail]: one batch axis and an axis of 1 for the key/value heads."""
     x = jnp.asarray(x)
     rest = x.shape[x.ndim - tail :]
     batch = x.shape[: x.ndim - tail]
     wanted = layout.batch_shape
-    require(
-        len(batch) <= len(wanted)
-        and all(got in (1, want) for got, want in zip(batch[::-1], wanted[::-1], strict=False)),
-        f"{name} must lead with the batch axes {wanted} (or broadcast to them); got {x.shape}",
-    )
+    require_batch(name, batch, wanted, got=x.shape)
     if all(size == 1 for size in batch):
         return x.reshape(1, 1, *rest)
     return jnp.broadcast_to(lead_with_ones(x, len(wanted) + tail), (*wanted, *rest)).reshape(

@@ -12,8 +12,11 @@ import jax.numpy as jnp
 import numpy as np
 
 __all__ = [
+    "as_array",
     "as_count",
     "as_int",
+    "as_qkv",
+    "as_rate",
     "as_size",
     "points_to",
     "require",
@@ -21,8 +24,7 @@ __all__ = [
     "require_dropout",
     "require_instance",
     "require_integers",
-    "require_qkv",
-    "shown",
+    "require_key",
 ]
 
 _Target = TypeVar("_Target")
@@ -34,11 +36,12 @@ def require(holds: bool, message: str) -> None:
         raise ValueError(message)
 
 
-def shown(got: Any) -> str:
+def _shown(got: Any) -> str:
     """An argument as an error shows it: short, and a class as one."""
     if isinstance(got, type):
-        return f"the class {got.__name__}, not an instance"
-    return repr(got) if isinstance(got, str) else f"a {type(got).__name__}"
+        return f"the class {got.__name__}"
+    is_short = got is None or isinstance(got, str | int | float)
+    return repr(got) if is_short else f"an instance of {type(got).__name__}"
 
 
 def require_choice(name: str, got: Any, choices: tuple[Any, ...]) -> None:
@@ -48,12 +51,22 @@ def require_choice(name: str, got: Any, choices: tuple[Any, ...]) -> None:
 
 def require_instance(name: str, got: Any, fits: bool, wanted: str, remedy: str = "") -> None:
     """Refuses a class where an instance is wanted, and what does not fit."""
-    what = f"an instance of {type(got).__name__}"
-    if isinstance(got, type):
-        what = f"the class {got.__name__}"
-    elif got is None or isinstance(got, str | int | float):
-        what = repr(got)
-    require(fits and not isinstance(got, type), f"{name} must be {wanted}; got {what}{remedy}")
+    holds = fits and not isinstance(got, type)
+    require(holds, f"{name} must be {wanted}; got {_shown(got)}{remedy}")
+
+
+def as_array(name: str, x: Any) -> jax.Array:
+    """x as an array of JAX.
+
+    Raises:
+      ValueError: x is not numbers.
+    """
+    wanted = "an array of numbers"
+    require_instance(name, x, not isinstance(x, str | None), wanted)
+    try:
+        return jnp.asarray(x)
+    except (TypeError, ValueError):
+        raise ValueError(f"{name} must be {wanted}; got {_shown(x)}") from None
 
 
 def as_int(x: Any) -> int | None:
@@ -95,16 +108,19 @@ def as_count(what: str, x: Any) -> int:
 def require_integers(owner: Any, *names: str) -> None:
     """Fields that count or number must be integers; None is left out."""
     for name in names:
-        x = getattr(owner, name)
-        dtype = None if x is None else jnp.asarray(x).dtype
+        if getattr(owner, name) is None:
+            continue
+        field = f"{type(owner).__name__}.{name}"
+        dtype = as_array(field, getattr(owner, name)).dtype
+        remedy = "booleans [*B, S], True = a real token, go to masks.from_padding"
         require(
-            dtype is None or jnp.issubdtype(dtype, jnp.integer),
-            f"{type(owner).__name__}.{name} must be integers; got dtype {dtype} (cast it; "
-            "booleans [*B, S], True = a real token, go to masks.from_padding)",
+            jnp.issubdtype(dtype, jnp.integer),
+            f"{field} must be integers; got dtype {dtype}"
+            f" ({remedy if dtype == jnp.bool_ else 'cast it'})",
         )
 
 
-def require_qkv(q: Any, k: Any, v: Any, *, same_width: bool = True) -> None:
+def as_qkv(q: Any, k: Any, v: Any, *, same_width: bool = True) -> tuple[Any, Any, Any]:
     """q [*B, T, N, H], k [*B, S, K, H], v [*B, S, K, D]: floats that agree, with N a multiple of K.
 
     Args:
@@ -112,7 +128,15 @@ def require_qkv(q: Any, k: Any, v: Any, *, same_width: bool = True) -> None:
       k: keys.
       v: values; None where only logits are wanted.
       same_width: whether the score compares q and k directly, so that their widths must be equal.
+
+    Returns:
+      The three as arrays.
+
+    Raises:
+      ValueError: they are other than that.
     """
+    q, k = as_array("q", q), as_array("k", k)
+    v = None if v is None else as_array("v", v)
     named = {"q": q, "k": k} | ({} if v is None else {"v": v})
     for name, x in named.items():
         require(
@@ -149,25 +173,40 @@ def require_qkv(q: Any, k: Any, v: Any, *, same_width: bool = True) -> None:
         f"q and k must have equal width for this score; got {shapes}"
         " (project them, or use the general or concat score)",
     )
+    return q, k, v
 
 
-def require_dropout(rate: Any, key: Any) -> float:
-    """A rate in [0, 1), a number or an array that is known while tracing, and a key if it is > 0.
+def require_key(name: str, key: Any) -> None:
+    """`key` must be one PRNG key, new-style or raw."""
+    dtype = getattr(key, "dtype", None)
+    typed = dtype is not None and jnp.issubdtype(dtype, jax.dtypes.prng_key) and key.ndim == 0
+    raw = dtype == jnp.uint32 and key.ndim == 1
+    got = _shown(key) if dtype is None else f"{dtype}{key.shape}"
+    remedy = " (make it with jax.random.key(seed))"
+    require(typed or raw, f"{name} must be one PRNG key; got {got}{remedy}")
 
-    Returns:
-      The rate as a float.
-    """
+
+def as_rate(rate: Any) -> float:
+    """A dropout rate in [0, 1), a number or an array that is known while tracing, as a float."""
     require(
         not isinstance(rate, jax.core.Tracer),
         "dropout_rate must be known while tracing; got an argument of jit (make it static)",
     )
+    require_instance("dropout_rate", rate, not isinstance(rate, str | None), "one number")
     require(np.ndim(rate) == 0, f"dropout_rate must be one number; got shape {np.shape(rate)}")
     rate = float(np.asarray(rate))
     require(0.0 <= rate < 1.0, f"dropout_rate must be in [0, 1); got {rate}")
-    require(
-        rate == 0.0 or key is not None,
-        f"dropout_rate={rate} needs dropout_key=jax.random.key(...); got None",
-    )
+    return rate
+
+
+def require_dropout(rate: Any, key: Any) -> float:
+    """`as_rate`, and a key where it is > 0."""
+    rate = as_rate(rate)
+    if rate > 0.0:
+        require(
+            key is not None, f"dropout_rate={rate} needs dropout_key=jax.random.key(...); got None"
+        )
+        require_key("dropout_key", key)
     return rate
 
 

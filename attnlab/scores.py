@@ -155,6 +155,11 @@ class Dot(Score):
             "Dot.scale must be known while tracing; got an argument of jit or grad (multiply q by"
             " it, or use Cosine, whose scale may be learned)",
         )
+        require(
+            self.scale is None or (not isinstance(self.scale, str) and jnp.ndim(self.scale) == 0),
+            f"Dot.scale must be one number, or None for 1/√H; got {self.scale!r} (multiply q by an"
+            " array)",
+        )
 
     def _scale_of(self, q) -> float:
         return 1 / math.sqrt(q.shape[-1]) if self.scale is None else float(self.scale)

@@ -179,8 +179,16 @@ def test_combine():
             lambda: masks.Segments(np.zeros((2, 5)), np.zeros((2, 7))),
             r"Segments\.q_ids must be int",
         ),
-        (lambda: masks.Causal(1.0), r"Causal\.q_offset must be integers; got dtype float32 \(cast"),
+        (
+            lambda: masks.Causal(1.0),
+            r"q_offset must be integers; got dtype float32 \(cast it\)",
+        ),
+        (lambda: masks.Causal("a"), r"Causal\.q_offset must be an array of numbers; got 'a'"),
         (lambda: np.ones((2, 7), bool), r"got \(2, 7\) \(real tokens.*masks\.from_padding"),
+        (
+            lambda: np.ones((2, 5, 7), bool),
+            r"got \(2, 5, 7\).* take mask\[\.\.\., None, :, :\]",
+        ),
         (
             lambda: masks.from_padding(np.ones((2, 7))),
             r"from_padding takes booleans.*got float32 \(2, ",

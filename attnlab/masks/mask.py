@@ -144,7 +144,10 @@ class Explicit(Mask):
         return array
 
     def in_layout(self, layout):
-        remedy = " (real tokens [*B, S] go through masks.from_padding)"
+        remedy = (
+            " (real tokens [*B, S] go through masks.from_padding; of [*B, T, S] take"
+            " mask[..., None, :, :], with an axis for the heads)"
+        )
         return Explicit(split_heads(self.array, layout, "mask", remedy))
 
     def check(self):

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from flax.linen.dtypes import promote_dtype
 
-from attnlab.checks import as_size, require, require_dropout, require_instance
+from attnlab.checks import as_array, as_rate, as_size, require, require_instance
 
 __all__ = [
     "AttentionModule",
@@ -72,6 +72,7 @@ def as_query_key_value(module, query, key, value) -> tuple[jax.Array, jax.Array,
     )
     key = query if key is None else key
     value = key if value is None else value
+    query, key, value = as_array("query", query), as_array("key", key), as_array("value", value)
     for name, x in (("query", query), ("key", key), ("value", value)):
         require(
             x.ndim >= 2, f"{name} must be [*batch, length, width], at least 2 axes; got {x.shape}"
@@ -96,7 +97,7 @@ _SIZES = (
 
 def dropout_options(module, deterministic: bool | None) -> dict[str, Any]:
     """The dropout keywords of `attention`, with a key from the "dropout" stream where it is on."""
-    rate = require_dropout(module.dropout_rate, "one of the stream, below")
+    rate = as_rate(module.dropout_rate)
     if rate == 0.0 or deterministic:
         return {}
     require(

@@ -9,6 +9,8 @@ import jax
 import jax.numpy as jnp
 
 from attnlab import masks
+from attnlab.axes import lead_with_ones, require_batch
+from attnlab.checks import as_array, require
 from attnlab.modules.conventions import (
     AttentionModule,
     as_query_key_value,
@@ -77,8 +79,13 @@ class LocalAttention(AttentionModule):
         if self.predictive:
             centers = self._predict_centers(query, key.shape[-2], mask)
         else:
-            steps = jnp.arange(query.shape[-2]) if steps is None else steps
-            steps = steps.reshape((1,) * (query.ndim - 1 - steps.ndim) + steps.shape)
+            steps = jnp.arange(query.shape[-2]) if steps is None else as_array("steps", steps)
+            require(
+                steps.ndim < query.ndim and steps.shape[-1:] in ((1,), query.shape[-2:-1]),
+                f"steps must be [*B, T], broadcast to {query.shape[:-1]}; got {steps.shape}",
+            )
+            require_batch("steps", steps.shape[:-1], query.shape[:-2], got=steps.shape)
+            steps = lead_with_ones(steps, query.ndim - 1)
             centers = jnp.broadcast_to(steps, query.shape[:-1])
         score = self.score
         if score is None:
@@ -124,5 +131,6 @@ class LocalAttention(AttentionModule):
         logit = dense(1, "center", "hidden", None)(hidden)[..., 0].astype(jnp.float32)
         if not isinstance(mask, masks.Padding):  # None, or refused by local_attention
             return num_keys * jax.nn.sigmoid(logit)
-        num_real = jnp.asarray(mask.kv_lengths)[..., None]
-        return num_real * jax.nn.sigmoid(logit)
+        num_real = as_array("Padding.kv_lengths", mask.kv_lengths)
+        require_batch("Padding.kv_lengths", num_real.shape, logit.shape[:-1], got=num_real.shape)
+        return lead_with_ones(num_real[..., None], logit.ndim) * jax.nn.sigmoid(logit)

@@ -58,7 +58,7 @@ from jax.sharding import PartitionSpec
 from jax.typing import ArrayLike
 
 from attnlab import platforms
-from attnlab.checks import points_to, require_choice, require_dropout, require_qkv
+from attnlab.checks import as_qkv, points_to, require_choice, require_dropout
 from attnlab.masks import Mask, as_mask
 from attnlab.meshes import like, on_explicit_axes, spec_of
 from attnlab.ops import blockwise, dense
@@ -172,8 +172,7 @@ def attention(
       (2, 5, 4, 8)
     """
     require_score(score)
-    q, k, v = map(jnp.asarray, (q, k, v))
-    require_qkv(q, k, v, same_width=score.same_width)
+    q, k, v = as_qkv(q, k, v, same_width=score.same_width)
     score.require_widths(q.shape[-1], k.shape[-1])
     dropout_rate = require_dropout(dropout_rate, dropout_key)
     dropout_key = dropout_key if dropout_rate > 0.0 else None
@@ -250,8 +249,7 @@ def attention_weights(
     Cost: O(T·S) memory; use it on what a figure can show.
     """
     require_score(score)
-    q, k = map(jnp.asarray, (q, k))
-    require_qkv(q, k, None, same_width=score.same_width)
+    q, k, _ = as_qkv(q, k, None, same_width=score.same_width)
     score.require_widths(q.shape[-1], k.shape[-1])
     prepared = prepare(score, q, k, k, as_mask(mask), bias, precision)
     weights = dense.weights(prepared, precision=precision)

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 from jax.typing import ArrayLike
 
-from attnlab.checks import require, require_qkv
+from attnlab.checks import as_qkv, require, require_key
 from attnlab.masks import Mask, as_mask
 from attnlab.meshes import on_explicit_axes, spec_of
 from attnlab.ops import dropout
@@ -104,8 +104,7 @@ def hard_attention(
     """
     score = Dot() if score is None else score
     require_score(score)
-    q, k, v = map(jnp.asarray, (q, k, v))
-    require_qkv(q, k, v, same_width=score.same_width)
+    q, k, v = as_qkv(q, k, v, same_width=score.same_width)
     score.require_widths(q.shape[-1], k.shape[-1])
     require(0.0 <= expected_rate <= 1.0, f"expected_rate must be in [0, 1]; got {expected_rate}")
     mask = as_mask(mask)
@@ -120,6 +119,7 @@ def hard_attention(
     x = prepare(score, q, k, v, mask, bias, precision)
     seeds, of_expected = None, None
     if sample_key is not None:
+        require_key("sample_key", sample_key)
         of_places, of_expected = jax.random.split(sample_key)
         seeds = dropout.seeds(of_places, *x.q.shape[:3])
 

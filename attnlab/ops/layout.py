@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 
 from attnlab.axes import HeadLayout, split_heads
-from attnlab.checks import require
+from attnlab.checks import as_array, require
 from attnlab.masks import Mask, Padding, combine
 from attnlab.ops import dropout
 from attnlab.scores import Score
@@ -68,7 +68,7 @@ def prepare(
     score, q, k = score.prepare(q, k, precision=precision)
     k = jnp.broadcast_to(k, (*q.shape[:2], *k.shape[2:]))  # location's keys have no batch
     if bias is not None:
-        bias = jnp.asarray(bias)
+        bias = as_array("bias", bias)
         require(
             jnp.issubdtype(bias.dtype, jnp.floating),
             f"bias must be floating point, added to the logits; got {bias.dtype}"

@@ -15,8 +15,8 @@ from jax.sharding import PartitionSpec
 from jax.typing import ArrayLike
 
 from attnlab import masks
-from attnlab.axes import lead_with_ones
-from attnlab.checks import as_count, require, require_dropout, require_qkv
+from attnlab.axes import lead_with_ones, require_batch
+from attnlab.checks import as_array, as_count, as_qkv, require, require_dropout
 from attnlab.meshes import on_explicit_axes, spec_of
 from attnlab.ops.attention import attention, attention_weights
 from attnlab.scores import Dot, Location, Score, require_score
@@ -61,6 +61,10 @@ def window_attention(
       >>> window_attention(q, k, v, window=(2, 0)).shape
       (1, 9, 2, 4)
     """
+    require(
+        isinstance(window, tuple | list) and len(window) == 2,
+        f"window must be (left, right), numbers of keys before and after a query; got {window!r}",
+    )
     left, right = window
     mask = masks.as_mask(mask)
     if isinstance(mask, masks.Causal) and mask.q_offset is q_offset:
@@ -126,8 +130,8 @@ def local_attention(
     """
     score = Dot(1.0) if score is None else score
     require_score(score)
-    q, k, v, centers = map(jnp.asarray, (q, k, v, centers))
-    require_qkv(q, k, v, same_width=score.same_width)
+    q, k, v = as_qkv(q, k, v, same_width=score.same_width)
+    centers = as_array("centers", centers)
     score.require_widths(q.shape[-1], k.shape[-1])
     dropout_rate = require_dropout(dropout_rate, dropout_key)
     half_width = as_count("half_width counts keys", half_width)
@@ -153,13 +157,15 @@ def local_attention(
     visible = (positions >= 0) & (positions < num_keys) & (places <= centers + half_width)
     if mask is not None:
 
-        def of_each_example(lengths):
-            return lead_with_ones(jnp.asarray(lengths)[..., None, None], positions.ndim)
+        def of_each_example(name):
+            lengths = jnp.asarray(getattr(mask, name))
+            require_batch(f"Padding.{name}", lengths.shape, q.shape[:-3], got=lengths.shape)
+            return lead_with_ones(lengths[..., None, None], positions.ndim)
 
-        visible &= positions < of_each_example(mask.kv_lengths)
+        visible &= positions < of_each_example("kv_lengths")
         if mask.q_lengths is not None:
             rows = lead_with_ones(jnp.arange(num_queries)[:, None], positions.ndim)
-            visible &= rows < of_each_example(mask.q_lengths)
+            visible &= rows < of_each_example("q_lengths")
 
     def of_each_query(x):
         """[*B, S, K, D] to [*B, T, 2·half_width + 1, K, D]."""

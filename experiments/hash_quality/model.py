@@ -21,7 +21,7 @@ import numpy as np
 from attnlab.data.windows import Windows, as_tokens, random_windows
 from attnlab.models.activations import shared_projections
 from attnlab.models.transformer import TransformerConfig, TransformerLM
-from attnlab.ops.lsh.attention import LSHOptions
+from attnlab.ops.lsh.options import LSHOptions
 from attnlab.ops.routes import LSH
 from attnlab.tokens import NUM_SPECIAL
 from attnlab.training.curve import read_metrics

@@ -150,3 +150,15 @@ def test_errors():
         module.apply(variables, query, key, value, mask=masks.Causal())
     with pytest.raises(ValueError, match="half_width counts keys, an int ≥ 0; got -1"):
         LocalAttention(half_width=-1, **F64).apply(variables, query, key, value)
+    with pytest.raises(ValueError, match=r"Padding.kv_lengths must lead with .*got \(5,\)"):
+        module.apply(variables, query, key, value, mask=masks.Padding(jnp.ones(5, int)))
+    given = LocalAttention(predictive=False, half_width=2, score=DotScore(1.0), **F64)
+    for steps, got in (
+        ([2, 5], r"\(2,\)"),
+        (jnp.zeros((5, 1)), r"\(5, 1\)"),
+        (jnp.zeros((2, 2, 5, 1)), r"\(2, 2, 5, 1\)"),
+    ):
+        with pytest.raises(ValueError, match=f"steps must .*got {got}"):
+            given.apply({}, query, query, steps=steps)
+    with pytest.raises(ValueError, match="steps must be an array of numbers; got 'a'"):
+        given.apply({}, query, query, steps="a")

@@ -176,6 +176,7 @@ def test_window_route(implementation):
             {},
             r"dropout_rate must be one number; got shape \(2,\)",
         ),
+        ({}, {"key": "a"}, "key must be an array of numbers; got 'a'"),
     ],
 )
 def test_misuse_is_named(options, call, message):

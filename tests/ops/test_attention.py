@@ -185,11 +185,39 @@ Q, K, V = (2, 5, 6, 7), (2, 11, 3, 7), (2, 11, 3, 13)
         ((Q, K, V), {"bias": jnp.ones((1, 2, 6, 5, 11))}, r"bias must broadcast .*got \(1, 2,"),
         ((Q, K, V), {"bias": jnp.ones((5, 11), bool)}, r"bias must be floating.*bool.*mask="),
         ((Q, K, V), {"bias": 1}, r"bias must be floating point.*got int32 \(cast it"),
+        ((Q, K, V), {"bias": "a"}, "bias must be an array of numbers; got 'a'"),
+        ((Q, K, V), {"dropout_rate": "a"}, "dropout_rate must be one number; got 'a'"),
+        ((Q, K, V), {"dropout_rate": 0.1, "dropout_key": 3}, "dropout_key must be one .*got 3"),
+        (
+            (Q, K, V),
+            {"dropout_rate": 0.1, "dropout_key": jax.random.split(jax.random.key(0), 3)},
+            r"dropout_key must be one PRNG key; got key<fry>\(3,\) \(make it",
+        ),
     ],
 )
 def test_errors(shapes, options, message):
     with pytest.raises(ValueError, match=message):
         attention(scores.Dot(), *(jnp.ones(shape) for shape in shapes), **options)
+
+
+@pytest.mark.parametrize("nothing", [None, "a", {"w": 1}])
+def test_what_is_no_array_is_refused_by_its_name(nothing):
+    q, k, v = (jnp.ones(shape) for shape in (Q, K, V))
+    for call, name in (
+        (lambda: attention(scores.Dot(), q, nothing, v), "k"),
+        (lambda: attention_weights(scores.Dot(), nothing, k), "q"),
+        (lambda: hard_attention(q, nothing, v), "k"),
+        (lambda: local_attention(q, k, v, nothing), "centers"),
+    ):
+        with pytest.raises(ValueError, match=f"^{name} must be an array of numbers; got"):
+            call()
+
+
+@pytest.mark.parametrize("scale", ["a", np.ones(3)])
+def test_a_scale_is_one_number(scale):
+    q, k, v = (jnp.ones(shape) for shape in (Q, K, V))
+    with pytest.raises(ValueError, match=r"Dot\.scale must be one number.*got .*multiply q by an"):
+        dot_product_attention(q, k, v, scale=scale)
 
 
 @pytest.mark.parametrize(

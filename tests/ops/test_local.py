@@ -198,6 +198,8 @@ def test_window_time_does_not_grow_with_the_square():
         ({"centers": jnp.zeros((2, 23))}, ValueError, r"\(2, 17\), one a query; got \(2, 23\)"),
         ({"score": scores.Location(jnp.ones((7, 23)))}, NotImplementedError, "use another score"),
         ({"mask": masks.Causal()}, NotImplementedError, r"Padding or None; got Causal"),
+        ({"mask": masks.Padding(jnp.ones(3, int))}, ValueError, r"Padding.kv_lengths .*\(2,\)"),
+        ({"mask": masks.Padding(3, jnp.ones(3, int))}, ValueError, r"q_lengths .*got \(3,\)"),
         ({"dropout_rate": 0.5}, ValueError, r"needs dropout_key"),
     ],
 )
@@ -205,6 +207,13 @@ def test_local_errors(options, error, message):
     q, k, v, centers = small()
     with pytest.raises(error, match=message):
         local_attention(q, k, v, **({"centers": centers} | options))
+
+
+@pytest.mark.parametrize("window", [3, (1, 2, 3), "ab", None])
+def test_a_window_is_two_numbers(window):
+    q, k, v, _ = small()
+    with pytest.raises(ValueError, match=r"window must be \(left, right\).*got|Window.left counts"):
+        window_attention(q, k, v, window=window)
 
 
 def test_a_center_that_is_nan_is_not_hidden():

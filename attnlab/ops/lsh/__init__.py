@@ -50,7 +50,7 @@ an example and a head, stands in `rows`. `decode` computes one more token from a
 it behind one value, `routes.LSH`.
 """
 
-from attnlab.ops.lsh.attention import LUCIDRAINS, PAPER, STRICT, TRAX, LSHOptions, lsh_attention
+from attnlab.ops.lsh.attention import lsh_attention
 from attnlab.ops.lsh.cross import lsh_cross_attention
 from attnlab.ops.lsh.decode import lsh_decode
 from attnlab.ops.lsh.decode_state import DecodeState, empty_state
@@ -62,6 +62,7 @@ from attnlab.ops.lsh.hashing import (
     make_rotations,
     running_center,
 )
+from attnlab.ops.lsh.options import LUCIDRAINS, PAPER, STRICT, TRAX, LSHOptions
 from attnlab.ops.lsh.quality import HashQuality, hash_quality
 from attnlab.ops.lsh.route import LSH
 

@@ -12,17 +12,17 @@ from jax.typing import ArrayLike
 
 from attnlab import masks
 from attnlab.meshes import like, on_explicit_axes
-from attnlab.ops.lsh.attention import STRICT, LSHOptions
 from attnlab.ops.lsh.cross_order import CrossVisibility, sort_queries_and_keys
 from attnlab.ops.lsh.implementations import choose, pad
 from attnlab.ops.lsh.inputs import (
     Visibility,
-    check_cross_arrays,
+    as_cross_operands,
     check_knobs,
     check_sortable,
     nan_where,
     read_mask,
 )
+from attnlab.ops.lsh.options import STRICT, LSHOptions
 from attnlab.ops.lsh.rows import Settings, row_seeds
 from attnlab.split import by_device, divide_positions
 
@@ -111,8 +111,10 @@ def lsh_cross_attention(
       >>> lsh_cross_attention(q, k, v, q_buckets, k_buckets, chunk_size=8).shape
       (1, 30, 4, 16)
     """
-    dropout_rate = check_knobs(chunk_size, rows_at_once, implementation, dropout_rate, dropout_key)
-    check_cross_arrays(q, k, v, q_buckets, k_buckets)
+    dropout_rate = check_knobs(
+        chunk_size, options, rows_at_once, implementation, dropout_rate, dropout_key
+    )
+    q, k, v, q_buckets, k_buckets = as_cross_operands(q, k, v, q_buckets, k_buckets)
     if not options.strict:
         raise NotImplementedError(
             "queries apart from keys have no place in the keys' chunks; got options with"

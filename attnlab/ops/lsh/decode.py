@@ -22,9 +22,10 @@ from jax.typing import ArrayLike
 
 from attnlab import masks
 from attnlab.meshes import on_explicit_axes, spec_of
-from attnlab.ops.lsh.attention import STRICT, LSHOptions, lsh_attention
+from attnlab.ops.lsh.attention import lsh_attention
 from attnlab.ops.lsh.decode_state import DecodeState, latest_of
 from attnlab.ops.lsh.inputs import check_buckets, nan_where, read_mask
+from attnlab.ops.lsh.options import STRICT, LSHOptions
 from attnlab.ops.lsh.rows import unit_keys
 from attnlab.split import by_device, copies_of_kv_heads
 

@@ -12,7 +12,8 @@ import jax.numpy as jnp
 from jax import lax
 
 from attnlab.checks import require
-from attnlab.ops.lsh.attention import STRICT, LSHOptions
+from attnlab.ops.lsh.inputs import require_options
+from attnlab.ops.lsh.options import STRICT, LSHOptions
 from attnlab.ops.lsh.order import bucket_limit
 from attnlab.ops.lsh.running_mean import RunningMean
 
@@ -61,6 +62,7 @@ def empty_state(
       NotImplementedError: options that are not strict.
       ValueError: too many buckets for 32-bit sort keys.
     """
+    require_options(options)
     *batch, length, heads, _ = shape
     geometry, limit = options.geometry(chunk_size, causal=True, length=length), bucket_limit(length)
     if geometry.window is None:

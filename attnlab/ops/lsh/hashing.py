@@ -24,9 +24,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import PartitionSpec
 
-from attnlab.checks import as_int, as_size, require
+from attnlab.checks import as_array, as_int, as_size, require, require_instance, require_key
 from attnlab.meshes import on_explicit_axes, spec_of
-from attnlab.ops.lsh.inputs import require_key
 from attnlab.ops.lsh.order import bucket_limit
 from attnlab.ops.lsh.running_mean import RunningMean
 from attnlab.split import by_device, current, divide_positions, heads_are_too_few
@@ -227,7 +226,12 @@ def hash_buckets(
 
     Time O(R·L·N·H·Σ B_f/2); memory one round's projection on its largest factor.
     """
+    remedy = " (make it with make_rotations)"
+    require_instance(
+        "rotations", rotations, isinstance(rotations, Rotations), "of the class Rotations", remedy
+    )
     num_heads, _, _, head_dim = rotations.factors[0].shape
+    x = as_array("x", x)
     require(
         x.ndim >= 3 and x.shape[-2] % num_heads == 0 and x.shape[-1] == head_dim,
         f"x must be [*batch, length, a multiple of {num_heads} heads, width {head_dim}] for these"
@@ -242,6 +246,7 @@ def hash_buckets(
         f" buckets; got {rotations.num_buckets} (use fewer)",
     )
     if center is not None:
+        center = as_array("center", center)
         fits = center.ndim == x.ndim and all(
             size in (1, of_x) for size, of_x in zip(center.shape, x.shape, strict=True)
         )

@@ -11,21 +11,29 @@ import jax.numpy as jnp
 
 from attnlab import masks
 from attnlab.axes import lead_with_ones
-from attnlab.checks import as_size, require, require_choice, require_dropout
+from attnlab.checks import (
+    as_array,
+    as_size,
+    require,
+    require_choice,
+    require_dropout,
+    require_instance,
+)
 from attnlab.ops.kernels.pallas import Pallas
+from attnlab.ops.lsh.options import LSHOptions
 from attnlab.ops.lsh.order import bucket_limit
 
 __all__ = [
     "Visibility",
-    "check_arrays",
+    "as_cross_operands",
+    "as_operands",
     "check_buckets",
-    "check_cross_arrays",
     "check_knobs",
     "check_sortable",
     "nan_where",
     "read_mask",
     "require_implementation",
-    "require_key",
+    "require_options",
 ]
 
 
@@ -58,30 +66,29 @@ def require_implementation(implementation: Any) -> None:
         require_choice("implementation", implementation, names)
 
 
-def require_key(name: str, key: Any) -> None:
-    """`key` must be one PRNG key, new-style or raw."""
-    dtype = getattr(key, "dtype", None)
-    typed = dtype is not None and jnp.issubdtype(dtype, jax.dtypes.prng_key) and key.ndim == 0
-    raw = dtype == jnp.uint32 and key.ndim == 1
-    require(
-        typed or raw,
-        f"{name} must be one PRNG key; got {key if dtype is None else f'{dtype}{key.shape}'}"
-        " (make it with jax.random.key(seed))",
-    )
+def require_options(options: Any) -> None:
+    """`options` must be a value of `LSHOptions`, not the name of a preset."""
+    wanted = "of the class LSHOptions"
+    remedy = " (presets such as TRAX are in attnlab.ops.lsh)"
+    require_instance("options", options, isinstance(options, LSHOptions), wanted, remedy)
 
 
 def check_knobs(
-    chunk_size: Any, rows_at_once: Any, implementation: Any, dropout_rate: Any, dropout_key: Any
+    chunk_size: Any,
+    options: Any,
+    rows_at_once: Any,
+    implementation: Any,
+    dropout_rate: Any,
+    dropout_key: Any,
 ) -> float:
     """Checks the arguments that are no arrays.
 
     Returns:
       The dropout rate as a float.
     """
+    require_options(options)
     require_implementation(implementation)
     dropout_rate = require_dropout(dropout_rate, dropout_key)
-    if dropout_rate > 0:
-        require_key("dropout_key", dropout_key)
     for name, size in (
         ("chunk_size", chunk_size),
         ("rows_at_once", 1 if rows_at_once is None else rows_at_once),
@@ -90,20 +97,22 @@ def check_knobs(
     return dropout_rate
 
 
-def check_arrays(qk: Any, v: Any, buckets: Any) -> None:
-    """Checks qk [*B, L, N, H], v [*B, L, K, D] and buckets [*B, R, L, N], of one length, batch."""
-    _check_floating(qk=qk, v=v)
+def as_operands(qk: Any, v: Any, buckets: Any) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """The arrays qk [*B, L, N, H], v [*B, L, K, D], buckets [*B, R, L, N], of one length, batch."""
+    qk, v = _as_floating(qk=qk, v=v)
     require(
         qk.shape[:-2] == v.shape[:-2] and qk.shape[-2] % v.shape[-2] == 0,
         "qk and v must have equal batch axes and length, and qk's heads be a multiple of v's;"
         f" got qk {qk.shape} and v {v.shape}",
     )
-    _check_ids("buckets", buckets, "qk", qk)
+    return qk, v, _as_ids("buckets", buckets, "qk", qk)
 
 
-def check_cross_arrays(q: Any, k: Any, v: Any, q_buckets: Any, k_buckets: Any) -> None:
-    """Checks q [*B, T, N, H], k [*B, S, K, H], v [*B, S, K, D] and their buckets, of one batch."""
-    _check_floating(q=q, k=k, v=v)
+def as_cross_operands(
+    q: Any, k: Any, v: Any, q_buckets: Any, k_buckets: Any
+) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array, jax.Array]:
+    """The arrays q [*B, T, N, H], k [*B, S, K, H], v [*B, S, K, D] and the buckets of q and k."""
+    q, k, v = _as_floating(q=q, k=k, v=v)
     require(
         k.shape[:-1] == v.shape[:-1],
         f"k and v must have equal batch axes, length and heads; got k {k.shape} and v {v.shape}",
@@ -115,16 +124,18 @@ def check_cross_arrays(q: Any, k: Any, v: Any, q_buckets: Any, k_buckets: Any) -
         "q and k must have equal batch axes and width, and q's heads be a multiple of k's;"
         f" got q {q.shape} and k {k.shape}",
     )
-    _check_ids("q_buckets", q_buckets, "q", q)
-    _check_ids("k_buckets", k_buckets, "k", k)
+    q_buckets = _as_ids("q_buckets", q_buckets, "q", q)
+    k_buckets = _as_ids("k_buckets", k_buckets, "k", k)
     require(
         q_buckets.shape[-3] == k_buckets.shape[-3],
         "q_buckets and k_buckets must have the same rounds, hashed with the same rotations;"
         f" got {q_buckets.shape[-3]} and {k_buckets.shape[-3]}",
     )
+    return q, k, v, q_buckets, k_buckets
 
 
-def _check_floating(**arrays: Any) -> None:
+def _as_floating(**given: Any) -> list[jax.Array]:
+    arrays = {name: as_array(name, x) for name, x in given.items()}
     for name, x in arrays.items():
         require(
             x.ndim >= 3 and min(x.shape[-3:]) > 0,
@@ -137,10 +148,12 @@ def _check_floating(**arrays: Any) -> None:
         f"{' and '.join(arrays)} must have one floating dtype; got"
         f" {' and '.join(map(str, dtypes))} (cast them to one)",
     )
+    return list(arrays.values())
 
 
-def _check_ids(name: str, buckets: Any, of: str, x: Any) -> None:
-    """Checks the buckets [*B, R, L, N] of x [*B, L, N, H]."""
+def _as_ids(name: str, buckets: Any, of: str, x: jax.Array) -> jax.Array:
+    """The buckets [*B, R, L, N] of x [*B, L, N, H]."""
+    buckets = as_array(name, buckets)
     require(
         jnp.issubdtype(buckets.dtype, jnp.integer),
         f"{name} must be integers; got {buckets.dtype} (make them with hash_buckets)",
@@ -153,6 +166,7 @@ def _check_ids(name: str, buckets: Any, of: str, x: Any) -> None:
         f"{name} must be [*batch, rounds, length, heads] = {(*batch, '≥1', length, heads)} for"
         f" {of} {x.shape}; got {buckets.shape}",
     )
+    return buckets
 
 
 def check_buckets(

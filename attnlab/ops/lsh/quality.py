@@ -16,16 +16,17 @@ from jax.typing import ArrayLike
 from attnlab import masks
 from attnlab.checks import as_size, require
 from attnlab.meshes import on_explicit_axes, spec_of
-from attnlab.ops.lsh.attention import STRICT, LSHOptions
 from attnlab.ops.lsh.dense import row_times, softmax_times
 from attnlab.ops.lsh.implementations import pad
 from attnlab.ops.lsh.inputs import (
     Visibility,
-    check_arrays,
+    as_operands,
     check_sortable,
     nan_where,
     read_mask,
+    require_options,
 )
+from attnlab.ops.lsh.options import STRICT, LSHOptions
 from attnlab.ops.lsh.order import Geometry, Order, in_range, sort_rounds, take
 from attnlab.ops.lsh.rows import Settings, at, row_of, unit_keys
 
@@ -133,11 +134,12 @@ def hash_quality(
       >>> bool(quality.captured_mass.mean() > quality.visible_pairs.mean())  # better than chance
       True
     """
-    check_arrays(qk, v, buckets)
+    qk, v, buckets = as_operands(qk, v, buckets)
     require(
         0 not in qk.shape,
         f"hash_quality measures at least one example; got qk {qk.shape} (leave empty batches out)",
     )
+    require_options(options)
     for name, number in (("chunk_size", chunk_size), ("top_k", top_k)):
         as_size(name, number)
     *batch_shape, length, heads, width = qk.shape

@@ -16,7 +16,7 @@ from attnlab.axes import lead_with_ones
 from attnlab.checks import as_size, require, require_choice
 from attnlab.meshes import like, on_explicit_axes
 from attnlab.ops.kernels.pallas import Pallas
-from attnlab.ops.lsh.attention import STRICT, LSHOptions, lsh_attention
+from attnlab.ops.lsh.attention import lsh_attention
 from attnlab.ops.lsh.cross import lsh_cross_attention
 from attnlab.ops.lsh.decode import lsh_decode
 from attnlab.ops.lsh.decode_state import DecodeState, empty_state
@@ -28,7 +28,8 @@ from attnlab.ops.lsh.hashing import (
     make_rotations,
     running_center,
 )
-from attnlab.ops.lsh.inputs import read_mask, require_implementation
+from attnlab.ops.lsh.inputs import read_mask, require_implementation, require_options
+from attnlab.ops.lsh.options import STRICT, LSHOptions
 from attnlab.scores import Dot, Score
 
 __all__ = ["LSH"]
@@ -85,6 +86,7 @@ class LSH:
         if self.num_buckets is not None:
             object.__setattr__(self, "num_buckets", as_num_buckets(self.num_buckets))
         require_choice("centering", self.centering, (None, "running", "learned"))
+        require_options(self.options)
         require_implementation(self.implementation)
         if not self.shared_qk and (self.centering is not None or self.hash_before_rotary):
             raise NotImplementedError(

@@ -11,7 +11,7 @@ import pytest
 from attnlab import masks
 from attnlab.bench import oracle_lsh
 from attnlab.ops.lsh import hashing
-from attnlab.ops.lsh.attention import LUCIDRAINS, PAPER, STRICT, TRAX, LSHOptions
+from attnlab.ops.lsh.options import LUCIDRAINS, PAPER, STRICT, TRAX, LSHOptions
 from tests.daily import daily
 from tests.ops.lsh.plain import (
     BATCH,

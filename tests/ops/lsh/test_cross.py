@@ -11,7 +11,7 @@ from attnlab import masks
 from attnlab.bench.oracle_lsh import unit_keys
 from attnlab.ops import dropout
 from attnlab.ops.lsh import cross, hashing
-from attnlab.ops.lsh.attention import PAPER, STRICT, LSHOptions
+from attnlab.ops.lsh.options import PAPER, STRICT, LSHOptions
 from tests.daily import daily
 from tests.ops.lsh.plain import LAST_BIT
 from tests.ops.lsh.plain_cross import all_counts, dense, everything

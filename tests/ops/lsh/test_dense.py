@@ -7,9 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from attnlab.ops.lsh.attention import LUCIDRAINS, PAPER, STRICT, TRAX, LSHOptions, lsh_attention
+from attnlab.ops.lsh.attention import lsh_attention
 from attnlab.ops.lsh.cross_order import CrossVisibility, sort_queries_and_keys
 from attnlab.ops.lsh.dense import attend_dense
+from attnlab.ops.lsh.options import LUCIDRAINS, PAPER, STRICT, TRAX, LSHOptions
 from attnlab.ops.lsh.order import sort_rounds
 from attnlab.ops.lsh.rounds import attend_rounds
 from attnlab.ops.lsh.rows import Settings

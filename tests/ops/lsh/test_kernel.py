@@ -10,8 +10,9 @@ import pytest
 
 from attnlab import Pallas, masks
 from attnlab.ops.lsh import kernel
-from attnlab.ops.lsh.attention import LUCIDRAINS, PAPER, STRICT, LSHOptions, lsh_attention
+from attnlab.ops.lsh.attention import lsh_attention
 from attnlab.ops.lsh.cross import lsh_cross_attention
+from attnlab.ops.lsh.options import LUCIDRAINS, PAPER, STRICT, LSHOptions
 from tests.daily import daily
 from tests.ops.kernels.pallas import plain_kernels
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from attnlab.ops import dropout
-from attnlab.ops.lsh.attention import LUCIDRAINS, STRICT, LSHOptions
 from attnlab.ops.lsh.cross import lsh_cross_attention
+from attnlab.ops.lsh.options import LUCIDRAINS, STRICT, LSHOptions
 from attnlab.ops.lsh.quality import hash_quality
 from tests.ops.lsh.plain import (
     BATCH,

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from attnlab import masks
-from attnlab.ops.lsh.attention import LSHOptions, lsh_attention
+from attnlab.ops.lsh.attention import lsh_attention
 from attnlab.ops.lsh.cross import lsh_cross_attention
+from attnlab.ops.lsh.options import LSHOptions
 from tests.ops.lsh.plain import CHUNK, attend, inputs
 
 pytestmark = pytest.mark.usefixtures("quick_compile")
@@ -49,11 +50,23 @@ QK, V, IDS = inputs(dtype=np.float32)
             "window must be at most .* = 4; got 5",
         ),
         ({"options": LSHOptions(look_ahead=1)}, "causal=True visits look_ahead=0 chunks; got 1"),
+        ({"options": "trax"}, r"options must be of the class LSHOptions; got 'trax' \(presets"),
+        ({"options": LSHOptions}, "options must be .*got the class LSHOptions"),
     ],
 )
 def test_bad_input_is_refused(options, message):
     with pytest.raises(ValueError, match=message):
         refused(**options)
+
+
+def test_what_is_no_array_is_refused_by_its_name():
+    qk, v, ids = map(jnp.asarray, (QK, V, IDS))
+    for arrays, name in (((None, v, ids), "qk"), ((qk, "v", ids), "v"), ((qk, v, None), "buckets")):
+        with pytest.raises(ValueError, match=f"^{name} must be an array of numbers; got"):
+            lsh_attention(*arrays)
+    for arrays, name in (((qk, None, v, ids, ids), "k"), ((qk, qk, v, ids, {}), "k_buckets")):
+        with pytest.raises(ValueError, match=f"^{name} must be an array of numbers; got"):
+            lsh_cross_attention(*arrays)
 
 
 def test_a_dropout_rate_may_be_an_array():
@@ -78,6 +91,7 @@ def test_keywords_that_belong_elsewhere_are_told_where(keyword, place):
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
+        ({"logit_scale": "a"}, "logit_scale must be a number, or None for 1/√H; got 'a'"),
         ({"key_norm": "max"}, "key_norm must be one of 'rms', 'l2', None; got 'max'"),
         ({"same_bucket": False}, "strict=True needs same_bucket=True"),
         ({"strict": False, "wrap": True, "union": False}, "needs same_bucket=False"),
