@@ -3,6 +3,7 @@
 Values that say what is computed:
   scores      how alike a query and a key are
   masks       who may see whom
+  biases      what is added to the logits
   routes      which pairs are visited at all
   positions   where a token stands
   platforms   which accelerator a program is for
@@ -11,11 +12,12 @@ Functions of arrays, parameters given: `attention` and its named forms.
 Flax Linen modules: parameters and naming around them.
 """
 
-from attnlab import masks, platforms, positions, scores
+from attnlab import biases, masks, platforms, positions, scores
 from attnlab.modules.flax_interop import as_flax_attention_fn
 from attnlab.modules.local import LocalAttention
 from attnlab.modules.lsh import LSHSelfAttention
 from attnlab.modules.multi_head import MultiHeadAttention
+from attnlab.modules.relative_position_bias import RelativePositionBias
 from attnlab.modules.scores import (
     AdditiveScore,
     ConcatScore,
@@ -56,6 +58,7 @@ __version__ = "0.1.0"
 __all__ = [
     # values
     "LSHOptions",
+    "biases",
     "masks",
     "platforms",
     "positions",
@@ -100,6 +103,8 @@ __all__ = [
     "DotScore",
     "GeneralScore",
     "LocationScore",
+    # a bias with parameters, for them
+    "RelativePositionBias",
     # inside Flax's own modules
     "as_flax_attention_fn",
 ]

@@ -155,9 +155,10 @@ class Dot(Score):
             "Dot.scale must be known while tracing; got an argument of jit or grad (multiply q by"
             " it, or use Cosine, whose scale may be learned)",
         )
+        scale: Any = self.scale
         require(
-            self.scale is None or (not isinstance(self.scale, str) and jnp.ndim(self.scale) == 0),
-            f"Dot.scale must be one number, or None for 1/√H; got {self.scale!r} (multiply q by an"
+            scale is None or (not isinstance(scale, str) and jnp.ndim(scale) == 0),
+            f"Dot.scale must be one number, or None for 1/√H; got {scale!r} (multiply q by an"
             " array)",
         )
 

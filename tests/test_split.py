@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import attnlab
-from attnlab import masks, routes, scores, split
+from attnlab import biases, masks, routes, scores, split
 from attnlab.models.reformer import Reformer
 from attnlab.models.transformer import TransformerConfig
 from attnlab.ops.kernels.pallas import Pallas
@@ -32,6 +32,10 @@ LENGTHS = np.array([14, 5, 0, 9])
 W = np.random.default_rng(1).normal(size=(HEADS, WIDTH)).astype("f")
 KEY = jax.random.key(7)
 LSH = routes.LSH(num_hashes=2, num_buckets=4, chunk_size=4, implementation="sorted")
+
+
+def relative(w):
+    return biases.Relative(w[:, :1] * jnp.sin(jnp.arange(2 * LENGTH - 1.0))[None])
 
 
 def sum_of_choice(choice):
@@ -57,6 +61,9 @@ FUNCTIONS = {
         sample_key=KEY, expected_rate=0.5, straight_through=True,
     )),
     "window": lambda q, k, v, w, n: attnlab.window_attention(q, k, v, window=(3, 1)),
+    "relative": lambda q, k, v, w, n: attnlab.attention(
+        scores.Dot(), q, k, v, mask=masks.Causal(), bias=relative(w), implementation="blockwise"
+    ),
     "lsh": lambda q, k, v, w, n: LSH(
         scores.Dot(), q, q, v, mask=masks.Causal() & masks.Padding(n, n),
         dropout_rate=0.5, dropout_key=KEY, hash_key=KEY,
@@ -93,6 +100,10 @@ RINGS = {
     "bias": lambda q, k, v, w, n: attnlab.attention(
         scores.Dot(), q[:, :, :3], k[:, :, :3], v[:, :, :3], mask=masks.Causal() & masks.Padding(n),
         bias=jnp.sin(jnp.arange(LENGTH**2)).reshape(1, LENGTH, LENGTH) * w[:3, :1, None],
+    ),
+    "relative": lambda q, k, v, w, n: attnlab.attention(
+        scores.Dot(), q[:, :, :3], k[:, :, :3], v[:, :, :3], mask=masks.Causal() & masks.Padding(n),
+        bias=relative(w[:3]),
     ),
     "bias_of_keys": lambda q, k, v, w, n: attnlab.attention(
         scores.Dot(), q[:, :, :1], k[:, :, :1], v[:, :, :1], mask=masks.Causal(),

@@ -9,7 +9,8 @@ import jax
 import jax.numpy as jnp
 
 from attnlab import masks
-from attnlab.axes import HeadLayout, split_heads
+from attnlab.axes import HeadLayout
+from attnlab.biases import as_bias
 from attnlab.checks import require
 from attnlab.ops.routes import StatefulRoute
 
@@ -91,13 +92,13 @@ def cut_to_queries(mask, bias, offset, q: jax.Array, k: jax.Array, *, causal: bo
     Raises:
       ValueError: mask or bias does not have the rows of all tokens that the cache holds.
     """
-    mask, count = masks.as_mask(mask), q.shape[-3]
+    mask, bias, count = masks.as_mask(mask), as_bias(bias), q.shape[-3]
     if causal:
         _require_whole(mask, bias, q, k)
     if mask is not None:
         mask = mask.for_queries(offset, count)
-    if bias is not None and bias.ndim > 1 and bias.shape[-2] != 1:
-        bias = jax.lax.dynamic_slice_in_dim(bias, offset, count, bias.ndim - 2)
+    if bias is not None:
+        bias = bias.for_queries(offset, count, k.shape[-3])
     return masks.combine(masks.Causal(offset) if causal else None, mask), bias
 
 
@@ -110,7 +111,7 @@ def _require_whole(mask: masks.Mask | None, bias, q: jax.Array, k: jax.Array) ->
         if mask is not None:
             mask.in_layout(layout)
         if bias is not None:
-            split_heads(bias, layout, "bias")
+            bias.in_layout(layout)
     except ValueError as error:
         raise ValueError(
             f"decode=True takes mask and bias of the whole sequence, {length} tokens as in the"

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from flax.linen.dtypes import promote_dtype
 
 from attnlab import masks
+from attnlab.biases import Bias
 from attnlab.checks import require_instance
 from attnlab.ops.routes import AllPairs, Route, SamplingRoute, StatefulRoute
 from attnlab.scores import Dot, Score, require_score
@@ -82,7 +83,7 @@ class _AttentionFn:
         query: jax.Array,
         key: jax.Array,
         value: jax.Array,
-        bias: jax.Array | None = None,
+        bias: Bias | jax.Array | None = None,
         mask: masks.Mask | jax.Array | None = None,
         broadcast_dropout: bool = False,
         dropout_rng: jax.Array | None = None,

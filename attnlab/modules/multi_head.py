@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from attnlab import masks, positions
+from attnlab.biases import Bias
 from attnlab.checks import points_to, require, require_instance
 from attnlab.modules.cache import (
     append_to_cache,
@@ -114,7 +115,7 @@ class MultiHeadAttention(AttentionModule):
         value: jax.Array | None = None,
         *,
         mask: masks.Mask | jax.Array | None = None,
-        bias: jax.Array | None = None,
+        bias: Bias | jax.Array | None = None,
         deterministic: bool | None = None,
         decode: bool = False,
         return_weights: bool = False,

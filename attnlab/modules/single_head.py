@@ -31,6 +31,7 @@ from __future__ import annotations
 import flax.linen as nn
 import jax
 
+from attnlab.biases import Bias
 from attnlab.checks import require, require_instance
 from attnlab.masks import Mask
 from attnlab.modules.conventions import (
@@ -76,7 +77,7 @@ class SingleHead(AttentionModule, kw_only=True):
         value: jax.Array | None = None,
         *,
         mask: Mask | jax.Array | None = None,
-        bias: jax.Array | None = None,
+        bias: Bias | jax.Array | None = None,
         deterministic: bool | None = None,
         return_weights: bool = False,
     ):
@@ -87,7 +88,8 @@ class SingleHead(AttentionModule, kw_only=True):
           key: keys [*B, S, Dk]; None = query.
           value: values [*B, S, Dv]; None = key.
           mask: a mask or a boolean array that broadcasts to [*B, 1, T, S]; True = may attend.
-          bias: term added to the logits; broadcasts to [*B, 1, T, S].
+          bias: term added to the logits: a bias (`attnlab.biases`) or an array that broadcasts to
+            [*B, 1, T, S].
           deterministic: whether dropout is off, and nothing is sampled; needed if dropout_rate > 0
             and by a route that samples.
           return_weights: whether to return the weights [*B, T, S] too.

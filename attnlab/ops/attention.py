@@ -58,6 +58,7 @@ from jax.sharding import PartitionSpec
 from jax.typing import ArrayLike
 
 from attnlab import platforms
+from attnlab.biases import Bias
 from attnlab.checks import as_qkv, points_to, require_choice, require_dropout
 from attnlab.masks import Mask, as_mask
 from attnlab.meshes import like, on_explicit_axes, spec_of
@@ -96,7 +97,7 @@ class Options(TypedDict, total=False):
     """The keywords of `attention`, which every named mechanism takes."""
 
     mask: Mask | ArrayLike | None
-    bias: ArrayLike | None
+    bias: Bias | ArrayLike | None
     dropout_rate: float
     dropout_key: jax.Array | None
     implementation: Implementation
@@ -127,7 +128,7 @@ def attention(
     v: jax.Array,
     *,
     mask: Mask | ArrayLike | None = None,
-    bias: ArrayLike | None = None,
+    bias: Bias | ArrayLike | None = None,
     dropout_rate: float = 0.0,
     dropout_key: jax.Array | None = None,
     implementation: Implementation = None,
@@ -147,7 +148,8 @@ def attention(
       v: values [*B, S, K, D].
       mask: a mask (`attnlab.masks`) or a boolean array that broadcasts to [*B, N, T, S];
         True = may attend.
-      bias: term added to the logits; broadcasts to [*B, N, T, S].
+      bias: term added to the logits: a bias (`attnlab.biases`) or an array that broadcasts to
+        [*B, N, T, S].
       dropout_rate: probability of dropping a weight; the rest are scaled by 1/(1 − rate).
       dropout_key: a PRNG key, needed if dropout_rate > 0.
       implementation: None or a name of the table above, or `Pallas(...)`.
@@ -236,7 +238,7 @@ def attention_weights(
     k: jax.Array,
     *,
     mask: Mask | ArrayLike | None = None,
-    bias: ArrayLike | None = None,
+    bias: Bias | ArrayLike | None = None,
     precision: jax.lax.PrecisionLike = None,
 ) -> jax.Array:
     """The weights softmax_j(score(q_i, k_j) + bias_ij), for looking at.

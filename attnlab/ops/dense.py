@@ -23,7 +23,7 @@ def weights(x: Prepared, *, precision=None) -> jax.Array:
     """
     logits = x.score.logits(x.q, x.k, precision=precision)
     if x.bias is not None:
-        logits += x.bias
+        logits += x.bias.as_array(*logits.shape[-2:])
     if x.mask is not None:
         visible = x.mask.block(jnp.arange(x.q.shape[-2]), jnp.arange(x.k.shape[-2]))
         visible = lead_with_ones(visible, logits.ndim)

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 from jax.typing import ArrayLike
 
+from attnlab.biases import Bias
 from attnlab.checks import as_qkv, require, require_key
 from attnlab.masks import Mask, as_mask
 from attnlab.meshes import on_explicit_axes, spec_of
@@ -54,7 +55,7 @@ def hard_attention(
     *,
     score: Score | None = None,
     mask: Mask | ArrayLike | None = None,
-    bias: ArrayLike | None = None,
+    bias: Bias | ArrayLike | None = None,
     sample_key: jax.Array | None = None,
     expected_rate: float = 0.0,
     straight_through: bool = False,
@@ -77,7 +78,8 @@ def hard_attention(
       score: a value of `attnlab.scores`; None = scaled dot product.
       mask: a mask (`attnlab.masks`) or a boolean array that broadcasts to [*B, N, T, S];
         True = may attend. A query that sees nothing gets the context zero, and gradient zero.
-      bias: term added to the logits; broadcasts to [*B, N, T, S].
+      bias: term added to the logits: a bias (`attnlab.biases`) or an array that broadcasts to
+        [*B, N, T, S].
       sample_key: a PRNG key to sample with; None = the likeliest key, the first of equal ones.
       expected_rate: probability that an example takes the expected context, Σ_j α_j v_j, for all
         of its queries, when sampled: its `log_prob` is 0. In the paper 0.5.

@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from attnlab.axes import HeadLayout, split_heads
-from attnlab.checks import as_array, require
+from attnlab.axes import HeadLayout
+from attnlab.biases import Bias, as_bias
 from attnlab.masks import Mask, Padding, combine
 from attnlab.ops import dropout
 from attnlab.scores import Score
@@ -32,7 +32,7 @@ class Prepared(NamedTuple):
       k: prepared keys [B, K, 1 or G, S, H'].
       v: values [B, K, 1, S, D].
       mask: mask whose arrays are [B|1, K|1, ...], or None.
-      bias: term added to the logits, [B|1, K|1, G|1, T|1, S|1], or None.
+      bias: bias whose arrays are [B|1, K|1, G|1, ...], or None.
       dropout_seeds: two words for every example and head, [B, K, G, 2] uint32; None = no dropout.
     """
 
@@ -41,7 +41,7 @@ class Prepared(NamedTuple):
     k: jax.Array
     v: jax.Array
     mask: Mask | None
-    bias: jax.Array | None
+    bias: Bias | None
     dropout_seeds: jax.Array | None
 
 
@@ -67,20 +67,14 @@ def prepare(
     score = score.split_heads(num_kv_heads, layout.group_size)
     score, q, k = score.prepare(q, k, precision=precision)
     k = jnp.broadcast_to(k, (*q.shape[:2], *k.shape[2:]))  # location's keys have no batch
-    if bias is not None:
-        bias = as_array("bias", bias)
-        require(
-            jnp.issubdtype(bias.dtype, jnp.floating),
-            f"bias must be floating point, added to the logits; got {bias.dtype}"
-            " (cast it; a boolean mask goes to mask=)",
-        )
+    bias = as_bias(bias)
     return Prepared(
         score,
         q,
         k,
         heads_first(v, 1),
         None if mask is None else mask.in_layout(layout),
-        None if bias is None else split_heads(bias, layout, "bias"),
+        None if bias is None else bias.in_layout(layout),
         None if dropout_key is None else dropout.seeds(dropout_key, *q.shape[:3]),
     )
 

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from attnlab import MultiHeadAttention, attention, attention_weights, masks, routes
+from attnlab import MultiHeadAttention, attention, attention_weights, biases, masks, routes
 from tests import oracle
 from tests.daily import daily
 from tests.modules.reference import apply, init, multi_head
@@ -145,6 +145,15 @@ def test_the_mask_of_the_whole_sequence_is_cut_to_the_new_tokens(name):
     np.testing.assert_allclose(got, true, **EXACT)
 
 
+def test_a_bias_by_distance_is_cut_to_the_new_tokens():
+    module, x = mha(), sequence(length=CACHE)
+    bias = biases.Relative(jnp.asarray(np.random.default_rng(2).normal(size=2 * CACHE - 1)))
+    variables = empty_cache(module)
+    [(got, _)] = decode(module, variables, x, (5, 1, 7), bias=bias)
+    true = apply(module, {"params": variables["params"]}, x, mask=masks.Causal(), bias=bias)
+    np.testing.assert_allclose(got, true, **EXACT)
+
+
 @pytest.mark.parametrize(
     "options",
     [
@@ -152,8 +161,9 @@ def test_the_mask_of_the_whole_sequence_is_cut_to_the_new_tokens(name):
         {"mask": WHOLE_SEQUENCE["explicit"][:, :3]},  # as many as new tokens
         {"mask": masks.Causal() & masks.Segments(jnp.zeros(6, int), jnp.zeros(CACHE, int))},
         {"bias": jnp.zeros((CACHE - 2, CACHE))},
+        {"bias": biases.alibi(1, 3, CACHE)},
     ],
-    ids=["too few rows", "rows of the new tokens", "segments", "bias"],
+    ids=["too few rows", "rows of the new tokens", "segments", "bias", "bias by distance"],
 )
 def test_a_mask_of_other_rows_than_the_caches_is_refused(options):
     """A slice that begins too late would begin where it still fits, without a word."""

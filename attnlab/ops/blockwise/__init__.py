@@ -56,12 +56,10 @@ def attend(
     block_k = engine.even_block(num_keys, block_k or block)
     pad_queries = functools.partial(engine.pad_to_multiple, axis=-2, multiple=block_q)
     pad_keys = functools.partial(engine.pad_to_multiple, axis=-2, multiple=block_k)
-    bias = x.bias
-    if bias is not None:
-        bias = bias if bias.shape[-2] == 1 else pad_queries(bias)
-        bias = bias if bias.shape[-1] == 1 else engine.pad_to_multiple(bias, -1, block_k)
+    q, k, v = pad_queries(x.q), pad_keys(x.k), pad_keys(x.v)
+    bias = None if x.bias is None else x.bias.padded(q.shape[-2], k.shape[-2])
     operands = (
-        Differentiable(x.score, pad_queries(x.q), pad_keys(x.k), pad_keys(x.v), bias),
+        Differentiable(x.score, q, k, v, bias),
         Fixed(None if x.mask is None else x.mask.pad(block_q, block_k), x.dropout_seeds, None),
     )
     # The backward carries gradients through a CPU's cache as well; else twice the rows fit in it.

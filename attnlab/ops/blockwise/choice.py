@@ -47,10 +47,7 @@ def choose(
     block_q, block_k = (engine.even_block(n, block) for n in (num_queries, num_keys))
     q, k = (engine.pad_to_multiple(y, -2, size) for y, size in ((x.q, block_q), (x.k, block_k)))
     mask = None if x.mask is None else x.mask.pad(block_q, block_k)
-    bias = x.bias
-    if bias is not None:
-        bias = bias if bias.shape[-2] == 1 else engine.pad_to_multiple(bias, -2, block_q)
-        bias = bias if bias.shape[-1] == 1 else engine.pad_to_multiple(bias, -1, block_k)
+    bias = None if x.bias is None else x.bias.padded(q.shape[-2], k.shape[-2])
     k_blocks, k_starts = _cut(k, block_k)
 
     def query_block(inputs):
@@ -62,7 +59,8 @@ def choose(
             k_positions = first_k + jnp.arange(block_k)
             logits = x.score.logits(q, k, precision=precision)
             if bias is not None:
-                logits += _tile(bias, first_q, block_q, first_k, block_k).astype(logits.dtype)
+                tile = bias.tile(first_q, first_k, block_q, block_k)
+                logits += tile.as_array(block_q, block_k).astype(logits.dtype)
             visible = lead_with_ones(k_positions < num_keys, logits.ndim)
             if mask is not None:
                 visible &= lead_with_ones(mask.block(q_positions, k_positions), logits.ndim)
@@ -121,10 +119,3 @@ def _cut(x: jax.Array, size: int) -> tuple[jax.Array, jax.Array]:
     number = x.shape[-2] // size
     blocks = jnp.moveaxis(x.reshape(*x.shape[:-2], number, size, x.shape[-1]), -3, 0)
     return blocks, jnp.arange(number, dtype=jnp.int32) * size
-
-
-def _tile(bias: jax.Array, first_q, block_q: int, first_k, block_k: int) -> jax.Array:
-    for axis, start, size in ((-2, first_q, block_q), (-1, first_k, block_k)):
-        if bias.shape[axis] != 1:
-            bias = jax.lax.dynamic_slice_in_dim(bias, start, size, bias.ndim + axis)
-    return bias

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from attnlab.axes import lead_with_ones
+from attnlab.biases import Bias
 from attnlab.masks import Mask
 from attnlab.meshes import vary_like
 from attnlab.ops import dropout
@@ -58,7 +59,7 @@ class Differentiable(NamedTuple):
     q: jax.Array
     k: jax.Array
     v: jax.Array
-    bias: jax.Array | None
+    bias: Bias | None
 
 
 class Fixed(NamedTuple):
@@ -119,14 +120,15 @@ class _Tile(NamedTuple):
 
     k: jax.Array
     v: jax.Array
-    bias: jax.Array | None
+    bias: Bias | None
     visible: jax.Array | None
     keep: jax.Array | None
 
     def logits(self, score: Score, q, k, bias, precision) -> jax.Array:
         logits = score.logits(q, k, precision=precision)
         if bias is not None:
-            logits += bias.astype(logits.dtype)
+            bias = jax.tree.map(lambda x: x.astype(logits.dtype), bias)
+            logits += bias.as_array(*logits.shape[-2:])
         return logits if self.visible is None else jnp.where(self.visible, logits, -jnp.inf)
 
     def drop(self, weights: jax.Array, rate: float) -> jax.Array:
@@ -139,8 +141,7 @@ def _tile(config: Config, x: Differentiable, fixed: Fixed, i, j) -> _Tile:
     k_positions = first_k + j * config.block_k + jnp.arange(config.block_k)
     bias = x.bias
     if bias is not None:
-        bias = bias if bias.shape[-2] == 1 else _block(bias, i, config.block_q, -2)
-        bias = bias if bias.shape[-1] == 1 else _block(bias, j, config.block_k, -1)
+        bias = bias.tile(*_firsts(config, i, j), config.block_q, config.block_k)
     visible = None
     if fixed.mask is not None:
         visible = _to_rank(fixed.mask.block(q_positions, k_positions), x.q.ndim)
@@ -239,7 +240,7 @@ def _backward(config: Config, x: Differentiable, fixed: Fixed, rows) -> Differen
                 jax.tree.map(jnp.add, dscore, dscore_ij),
                 _add_block(dk, dk_j, j, config.block_k, -2),
                 _add_block(dv, dv_j, j, config.block_k, -2),
-                None if dbias is None else _add_bias(dbias, dbias_ij, i, j, config),
+                None if dbias is None else dbias.add_tile(dbias_ij, *_firsts(config, i, j)),
             )
 
         dq, *shared = jax.lax.fori_loop(
@@ -319,13 +320,9 @@ def _add_block(x: jax.Array, block: jax.Array, index, size: int, axis: int) -> j
     return jax.lax.dynamic_update_slice_in_dim(x, updated, index * size, axis)
 
 
-def _add_bias(dbias: jax.Array, block: jax.Array, i, j, config: Config) -> jax.Array:
-    start = [0] * (dbias.ndim - 2) + [
-        0 if size == 1 else at
-        for size, at in zip(dbias.shape[-2:], (i * config.block_q, j * config.block_k), strict=True)
-    ]
-    updated = jax.lax.dynamic_slice(dbias, start, block.shape) + block
-    return jax.lax.dynamic_update_slice(dbias, updated, start)
+def _firsts(config: Config, i, j) -> tuple[Any, Any]:
+    """The first row and the first column of block i of the queries and block j of the keys."""
+    return i * config.block_q, j * config.block_k
 
 
 def _join_blocks(blocks: jax.Array, axis: int) -> jax.Array:

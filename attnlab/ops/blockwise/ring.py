@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from attnlab.biases import Bias, Explicit
 from attnlab.masks import Mask
 from attnlab.ops.blockwise import engine
 from attnlab.ops.blockwise.engine import Config, Differentiable, Fixed
@@ -100,10 +101,7 @@ def attend(x: Prepared, *, dropout_rate: float = 0.0, precision: Any = None) -> 
         for block in (block_q, block_k)
     )
     q, k, v = pad_queries(x.q, axis=3), pad_keys(x.k, axis=3), pad_keys(x.v, axis=3)
-    bias = x.bias
-    if bias is not None:
-        bias = bias if bias.shape[3] == 1 else pad_queries(bias, axis=3)
-        bias = bias if bias.shape[4] == 1 else pad_keys(bias, axis=4)
+    bias = None if x.bias is None else x.bias.padded(q.shape[3], k.shape[3])
     config = Config(
         block_q,
         block_k,
@@ -117,7 +115,7 @@ def attend(x: Prepared, *, dropout_rate: float = 0.0, precision: Any = None) -> 
     context = by_device(
         functools.partial(_of_device, config, ring),
         [x.score, q, k, v, bias, mask, x.dropout_seeds],
-        ["bn", "bngt", "bngt", "bngt", "bngt", "bn", "bn"],
+        ["bn", "bngt", "bngt", "bngt", "" if bias is None else bias.axes, "bn", "bn"],
         "bngt",
         name="attention around a ring",
         batch=x.q.shape[0],
@@ -134,13 +132,14 @@ def _of_device(
     q: jax.Array,
     k: jax.Array,
     v: jax.Array,
-    bias: jax.Array | None,
+    bias: Bias | None,
     mask: Mask | None,
     dropout_seeds: jax.Array | None,
 ) -> jax.Array:
-    if bias is not None:
-        for_all = bias.shape[3] == 1
-        bias = jnp.stack([bias] * ring.pieces) if for_all else ring.to_pieces(bias)
+    if isinstance(bias, Explicit):
+        rows = jnp.asarray(bias.array)
+        for_all = rows.shape[3] == 1
+        bias = Explicit(jnp.stack([rows] * ring.pieces) if for_all else ring.to_pieces(rows))
     q, k, v = (ring.to_pieces(y) for y in (q, k, v))
     starts = tuple(ring.starts(y.shape[4]) for y in (q, k))
     fixed = Fixed(mask, dropout_seeds, None)
@@ -150,7 +149,10 @@ def _of_device(
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
 def _attend(config, ring, x, fixed, starts):
-    """Contexts of this device's pieces; the arrays of x in pieces, a bias with all keys."""
+    """Contexts of this device's pieces; the arrays of x in pieces, a bias with all keys.
+
+    A bias by distance is whole.
+    """
     return _forward(config, ring, x, fixed, starts)[0]
 
 
@@ -159,20 +161,29 @@ def _pair(x, fixed, starts, keys, index, ring: _Ring) -> tuple[Any, Any, Differe
     k, v, k_starts = keys
     i, j = index // ring.pieces, index % ring.pieces
     at = jnp.stack([starts[0][i], k_starts[j]])[None, None]
-    bias = None if x.bias is None else x.bias[i]
-    if bias is not None and bias.shape[-1] > 1:
-        bias = jax.lax.dynamic_slice_in_dim(bias, k_starts[j], k.shape[4], axis=-1)
+    bias = x.bias
+    if bias is not None:
+        bias, first_q = _of_piece(bias, i, starts[0])
+        bias = bias.tile(first_q, k_starts[j], x.q.shape[4], k.shape[4])
     return i, j, Differentiable(x.score, x.q[i], k[j], v[j], bias), fixed._replace(starts=at)
 
 
-def _add_bias(total, found, i, key_start):
-    """The gradient of a bias [pieces, …] with that of piece i and the keys from `key_start` on."""
+def _of_piece(bias: Bias, i: Any, q_starts: jax.Array) -> tuple[Bias, Any]:
+    """The bias that has piece i of the queries, and the row at which that begins in it."""
+    if isinstance(bias, Explicit):
+        return Explicit(jnp.asarray(bias.array)[i]), 0
+    return bias, q_starts[i]
+
+
+def _add_bias(total, found, i, q_starts, key_start):
+    """The gradient of a bias with that of piece i and the keys from `key_start` on."""
     if total is None:
         return None
-    column = key_start if total.shape[-1] > 1 else 0
-    start = (i, *[0] * (total.ndim - 2), column)
-    updated = jax.lax.dynamic_slice(total, start, (1, *found.shape)) + found[None]
-    return jax.lax.dynamic_update_slice(total, updated, start)
+    of_piece, first_q = _of_piece(total, i, q_starts)
+    updated = of_piece.add_tile(found, first_q, key_start)
+    if isinstance(updated, Explicit):
+        return Explicit(jnp.asarray(total.array).at[i].set(updated.array))
+    return updated
 
 
 def _forward(config, ring, x, fixed, starts):
@@ -224,7 +235,7 @@ def _backward(config, ring, residuals, dout):
             found = engine.backward(config, operands, where, (dout[i], lse[i], delta[i]))
             dscore = jax.tree.map(jnp.add, dscore, found.score)
             of_keys = dk.at[j].add(found.k), dv.at[j].add(found.v)
-            dbias = _add_bias(dbias, found.bias, i, keys[2][j])
+            dbias = _add_bias(dbias, found.bias, i, starts[0], keys[2][j])
             return (of_keys, (dscore, dq.at[i].add(found.q), dbias)), None
 
         grads = of_keys, of_queries

@@ -13,6 +13,7 @@ from jax.typing import ArrayLike
 
 from attnlab import masks
 from attnlab.axes import lead_with_ones
+from attnlab.biases import Bias
 from attnlab.checks import as_size, require, require_choice
 from attnlab.meshes import like, on_explicit_axes
 from attnlab.ops.kernels.pallas import Pallas
@@ -120,7 +121,7 @@ class LSH:
         v: jax.Array,
         *,
         mask: masks.Mask | ArrayLike | None = None,
-        bias: ArrayLike | None = None,
+        bias: Bias | ArrayLike | None = None,
         dropout_rate: float = 0.0,
         dropout_key: jax.Array | None = None,
         hash_key: jax.Array | None = None,
@@ -190,7 +191,7 @@ class LSH:
         *,
         q_offset: ArrayLike,
         mask: masks.Mask | ArrayLike | None = None,
-        bias: ArrayLike | None = None,
+        bias: Bias | ArrayLike | None = None,
         dropout_rate: float = 0.0,
         dropout_key: jax.Array | None = None,
         hash_key: jax.Array | None = None,

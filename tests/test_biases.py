@@ -1,0 +1,226 @@
+"""Biases by distance: what they are, and that attention computes with them as with an array."""
+
+import functools
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from attnlab import (
+    MultiHeadAttention,
+    RelativePositionBias,
+    attention,
+    attention_weights,
+    biases,
+    hard_attention,
+    masks,
+    routes,
+    scores,
+)
+from attnlab.ops import blockwise
+from attnlab.ops.layout import merge_output, prepare
+
+pytestmark = pytest.mark.usefixtures("quick_compile")
+
+B, T, S, N, K, H = 2, 17, 23, 6, 3, 5
+RNG = np.random.default_rng(0)
+Q, KEYS, V = (RNG.normal(size=(B, *shape)) for shape in ((T, N, H), (S, K, H), (S, K, 4)))
+AT = np.arange(S) - np.arange(T)[:, None] + T - 1  # where an array has what a distance has
+SHAPES = [(), (N,), (1,), (B, N), (B, 1), (1, N)]
+
+
+def by_distance(shape=(B, N), *, queries=T, keys=S):
+    return np.random.default_rng(1).normal(size=(*shape, queries + keys - 1))
+
+
+def in_blocks(q, k, v, mask, bias):
+    prepared = prepare(scores.Dot(), q, k, v, masks.as_mask(mask), bias)
+    return merge_output(blockwise.attend(prepared, block_q=8, block_k=8), q.shape[:-3])
+
+
+def at_once(q, k, v, mask, bias):
+    return attention(scores.Dot(), q, k, v, mask=mask, bias=bias, implementation="dense")
+
+
+def as_default(q, k, v, mask, bias):
+    return attention(scores.Dot(), q, k, v, mask=mask, bias=bias)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_an_array_of_it(shape):
+    x = by_distance(shape).astype("f")
+    np.testing.assert_array_equal(biases.Relative(x).as_array(T, S), x[..., AT])
+
+
+@pytest.mark.parametrize(("shape", "attend"), [
+    *((shape, in_blocks) for shape in SHAPES), ((B, N), at_once), ((N,), as_default)
+])  # fmt: skip
+def test_attention_is_that_of_the_array(x64, shape, attend):
+    """Its gradient too; in blocks of 8, with padding in the last ones."""
+    x, mask = by_distance(shape), masks.Causal(9) & masks.Padding(jnp.array([S, 11]))
+
+    def loss(q, k, x, bias_of):
+        return jnp.sin(attend(q, k, jnp.asarray(V), mask, bias_of(x))).sum()
+
+    of_array, of_distance = (
+        jax.jit(jax.value_and_grad(functools.partial(loss, bias_of=bias_of), (0, 1, 2)))(Q, KEYS, x)
+        for bias_of in (lambda x: x[..., AT], biases.Relative)
+    )
+    jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-10), of_distance, of_array)
+
+
+def test_under_vmap_scan_and_remat(x64):
+    x = by_distance((3, N))
+    each = [at_once(Q, KEYS, V, None, row[..., AT]) for row in x]
+
+    def of_row(row):
+        return in_blocks(*map(jnp.asarray, (Q, KEYS, V)), None, biases.Relative(row))
+
+    np.testing.assert_allclose(jax.vmap(jax.remat(of_row))(x), each, rtol=1e-10)
+    scanned = jax.lax.scan(lambda _, row: (None, of_row(row)), None, x)[1]
+    np.testing.assert_allclose(scanned, each, rtol=1e-10)
+
+
+def test_half_precision_sums_its_gradient_in_float32():
+    """256 rows meet a distance: bfloat16 alone would lose a part of them."""
+    q, k, v = np.random.default_rng(0).normal(size=(3, 1, 256, 1, 8)).astype("f")
+    x = by_distance((), queries=256, keys=256).astype("f")
+
+    def gradient(dtype):
+        def loss(x):
+            arrays = (jnp.asarray(y, dtype) for y in (q, k, v))
+            return in_blocks(*arrays, None, biases.Relative(x)).astype(jnp.float32).sum()
+
+        return jax.grad(loss)(jnp.asarray(x, dtype)).astype(jnp.float32)
+
+    true = gradient(jnp.float32)
+    error = jnp.linalg.norm(gradient(jnp.bfloat16) - true) / jnp.linalg.norm(true)
+    assert error < 0.02
+
+
+def test_hard_attention_takes_it(x64):
+    x, key = by_distance((N,)), jax.random.key(2)
+    found, true = (
+        hard_attention(*map(jnp.asarray, (Q, KEYS, V)), bias=bias, sample_key=key)
+        for bias in (biases.Relative(x), x[..., AT])
+    )
+    jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-10), found, true)
+
+
+def sizes(jaxpr):
+    for eqn in jaxpr.eqns:
+        yield from (np.prod(x.aval.shape) for x in eqn.outvars)
+        for inner in jax.tree.leaves(eqn.params, is_leaf=lambda x: hasattr(x, "eqns")):
+            if hasattr(inner, "eqns"):
+                yield from sizes(inner)
+
+
+@pytest.mark.parametrize("attend", [in_blocks, as_default])
+def test_nothing_of_queries_by_keys_is_made(attend):
+    queries, keys = 4096, 4099
+    q, k, v = jnp.ones((queries, 1, 2)), jnp.ones((keys, 1, 2)), jnp.ones((keys, 1, 2))
+
+    def loss(x):
+        return attend(q, k, v, masks.Causal(), biases.Relative(x)).sum()
+
+    x = jnp.ones(queries + keys - 1)
+    assert max(sizes(jax.make_jaxpr(jax.grad(loss))(x).jaxpr)) < queries * keys / 8
+
+
+def test_buckets_are_those_of_the_released_t5():
+    modeling = pytest.importorskip("transformers.models.t5.modeling_t5", reason="extra compat")
+    torch = pytest.importorskip("torch")
+    distances = biases.distances(700, 900)
+    for both, (buckets, largest) in itertools.product(
+        (True, False), ((32, 128), (8, 20), (64, 500), (32, 17))
+    ):
+        bucket = modeling.T5Attention._relative_position_bucket
+        true = bucket(torch.tensor(distances), both, buckets, largest).numpy()
+        found = biases.buckets_of_distances(
+            distances, num_buckets=buckets, max_distance=largest, bidirectional=both
+        )
+        np.testing.assert_array_equal(found, true)
+        assert found.max() == buckets - 1, "the last bucket is used"
+
+
+@pytest.mark.parametrize(
+    ("num_heads", "slopes"),
+    [
+        (8, [2.0**-n for n in range(1, 9)]),
+        (1, [2.0**-8]),
+        (3, [2.0**-4, 2.0**-8, 2.0**-2]),
+        (12, [2.0**-n for n in range(1, 9)] + [2.0 ** -(n + 0.5) for n in range(4)]),
+    ],
+)
+def test_alibi(num_heads, slopes):
+    """8 heads are the example of the paper; 12 that of its released code."""
+    found = biases.alibi(num_heads, 3, 5).as_array(3, 5)
+    distance = np.abs(np.arange(5) - np.arange(3)[:, None])
+    want = -np.array(slopes)[:, None, None] * distance
+    np.testing.assert_allclose(found, want, rtol=1e-6)
+
+
+def test_a_module_learns_a_number_for_each_bucket(x64):
+    """It is the same wherever the pair stands, and of the sizes of T5's table."""
+    module = RelativePositionBias(N, num_buckets=8, max_distance=20, param_dtype=jnp.float64)
+    bias, variables = module.init_with_output(jax.random.key(0), T, S)
+    table = variables["params"]["embedding"]
+    assert table.shape == (8, N)
+    buckets = biases.buckets_of_distances(
+        np.arange(S) - np.arange(T)[:, None], num_buckets=8, max_distance=20
+    )
+    np.testing.assert_array_equal(bias.as_array(T, S), jnp.moveaxis(table[buckets], -1, 0))
+    x = jnp.asarray(RNG.normal(size=(B, T, 2 * N)))
+    host = MultiHeadAttention(N, param_dtype=jnp.float64)
+    params = host.init(jax.random.key(1), x)
+    bias = module.apply(variables, T, T)
+    found = host.apply(params, x, bias=bias)
+    true = host.apply(params, x, bias=bias.as_array(T, T))
+    np.testing.assert_allclose(found, true, rtol=1e-10)
+
+
+def test_the_weights_have_it():
+    bias = biases.alibi(N, T, S)
+    found, true = (
+        attention_weights(scores.Dot(), *map(jnp.float32, (Q, KEYS)), bias=x)
+        for x in (bias, bias.as_array(T, S))
+    )
+    np.testing.assert_array_equal(found, true)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: biases.alibi(N, T, T), r"\[\*B, N, 39\].*17 queries and 23 keys; got \(6, 33\)"),
+        (lambda: biases.alibi(4, T, S), r"bias must broadcast to .*got \(4, 1, 39\)"),
+        (lambda: biases.Relative(3.0), r"Relative.by_distance must be .*39\].*got \(\)"),
+        (lambda: biases.Relative("a"), "bias must be an array of numbers; got 'a'"),
+        (lambda: biases.Relative(jnp.ones(T + S - 1, int)), "bias must be floating.*int32"),
+        (lambda: biases.alibi(0, T, S), "num_heads must be an int ≥ 1; got 0"),
+        (
+            lambda: biases.buckets_of_distances([1], num_buckets=6),
+            "multiple of 4 where bidirectional=True; got 6",
+        ),
+        (
+            lambda: biases.buckets_of_distances([1], num_buckets=32, max_distance=8),
+            "max_distance must be more than 8, .*got 8",
+        ),
+        (
+            lambda: RelativePositionBias(N).init_with_output(jax.random.key(0), 0, S)[0],
+            "num_queries must be an int ≥ 1; got 0",
+        ),
+    ],
+)
+@pytest.mark.parametrize("implementation", ["dense", "blockwise"])
+def test_what_does_not_fit_is_refused(make, message, implementation):
+    arrays = map(jnp.float32, (Q, KEYS, V))
+    with pytest.raises(ValueError, match=message):
+        attention(scores.Dot(), *arrays, bias=make(), implementation=implementation)
+
+
+def test_hashing_takes_none():
+    x = jnp.ones((1, T, N, H))
+    with pytest.raises(NotImplementedError, match="LSH takes no bias"):
+        routes.LSH()(scores.Dot(), x, x, x, bias=biases.alibi(N, T, T))
