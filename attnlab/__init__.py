@@ -13,11 +13,11 @@ Flax Linen modules: parameters and naming around them.
 """
 
 from attnlab import biases, masks, platforms, positions, scores
+from attnlab.modules.biases import AlibiBias, RelativePositionBias
 from attnlab.modules.flax_interop import as_flax_attention_fn
 from attnlab.modules.local import LocalAttention
 from attnlab.modules.lsh import LSHSelfAttention
 from attnlab.modules.multi_head import MultiHeadAttention
-from attnlab.modules.relative_position_bias import RelativePositionBias
 from attnlab.modules.scores import (
     AdditiveScore,
     ConcatScore,
@@ -103,7 +103,8 @@ __all__ = [
     "DotScore",
     "GeneralScore",
     "LocationScore",
-    # a bias with parameters, for them
+    # biases of positions, for them
+    "AlibiBias",
     "RelativePositionBias",
     # inside Flax's own modules
     "as_flax_attention_fn",

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from attnlab import (
+    AlibiBias,
     MultiHeadAttention,
     RelativePositionBias,
     attention,
@@ -164,8 +165,8 @@ def test_alibi(num_heads, slopes):
 
 def test_a_module_learns_a_number_for_each_bucket(x64):
     """It is the same wherever the pair stands, and of the sizes of T5's table."""
-    module = RelativePositionBias(N, num_buckets=8, max_distance=20, param_dtype=jnp.float64)
-    bias, variables = module.init_with_output(jax.random.key(0), T, S)
+    module = RelativePositionBias(num_buckets=8, max_distance=20, param_dtype=jnp.float64)
+    bias, variables = module.init_with_output(jax.random.key(0), N, T, S)
     table = variables["params"]["embedding"]
     assert table.shape == (8, N)
     buckets = biases.buckets_of_distances(
@@ -175,10 +176,45 @@ def test_a_module_learns_a_number_for_each_bucket(x64):
     x = jnp.asarray(RNG.normal(size=(B, T, 2 * N)))
     host = MultiHeadAttention(N, param_dtype=jnp.float64)
     params = host.init(jax.random.key(1), x)
-    bias = module.apply(variables, T, T)
+    bias = module.apply(variables, N, T, T)
     found = host.apply(params, x, bias=bias)
     true = host.apply(params, x, bias=bias.as_array(T, T))
     np.testing.assert_allclose(found, true, rtol=1e-10)
+
+
+def test_a_host_calls_it_with_parameters_of_its_own():
+    x = jnp.asarray(RNG.normal(size=(B, T, 2 * N)), jnp.float32)
+    memory = jnp.asarray(RNG.normal(size=(B, S, 2 * N)), jnp.float32)
+    made = MultiHeadAttention(N, position_bias=RelativePositionBias(num_buckets=8))
+    for key, length in ((None, T), (memory, S)):
+        found, variables = made.init_with_output(jax.random.key(0), x, key)
+        own = {"params": dict(variables["params"])}
+        table = {"params": own["params"].pop("position_bias")}
+        bias = RelativePositionBias(num_buckets=8).apply(table, N, T, length)
+        true = MultiHeadAttention(N).apply(own, x, key, bias=bias)
+        np.testing.assert_array_equal(found, true)
+        assert jnp.abs(found - MultiHeadAttention(N).apply(own, x, key)).max() > 0.01
+
+
+@pytest.mark.parametrize(
+    ("options", "call", "error", "message"),
+    [
+        ({}, {"bias": jnp.zeros((T, T))}, ValueError, "call's bias or that of position_bias.*both"),
+        ({"position_bias": AlibiBias}, {}, ValueError, "position_bias must be .*class AlibiBias"),
+        ({"position_bias": "alibi"}, {}, ValueError, "position_bias must be .*got 'alibi'"),
+        (
+            {},
+            {"key": jnp.ones((B, S, N)), "decode": True},
+            NotImplementedError,
+            "how long the queries of another sequence will be",
+        ),
+        ({"route": routes.LSH(shared_qk=False)}, {}, NotImplementedError, "LSH takes no bias"),
+    ],
+)
+def test_misuse_in_a_host_is_named(options, call, error, message):
+    module = MultiHeadAttention(N, **({"position_bias": AlibiBias()} | options))
+    with pytest.raises(error, match=message):
+        jax.eval_shape(lambda: module.init(jax.random.key(0), jnp.ones((B, T, N)), **call))
 
 
 def test_the_weights_have_it():
@@ -208,7 +244,7 @@ def test_the_weights_have_it():
             "max_distance must be more than 8, .*got 8",
         ),
         (
-            lambda: RelativePositionBias(N).init_with_output(jax.random.key(0), 0, S)[0],
+            lambda: RelativePositionBias().init_with_output(jax.random.key(0), N, 0, S)[0],
             "num_queries must be an int ≥ 1; got 0",
         ),
     ],

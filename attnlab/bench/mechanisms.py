@@ -15,10 +15,11 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from attnlab import masks, scores
+from attnlab import biases, masks, scores
 from attnlab.bench import inputs
 from attnlab.bench.case import Case
 from attnlab.modules import scores as learned
+from attnlab.modules.biases import AlibiBias
 from attnlab.modules.lsh import LSHSelfAttention
 from attnlab.modules.multi_head import MultiHeadAttention
 from attnlab.ops import attention as ops
@@ -26,7 +27,10 @@ from attnlab.ops import local, routes
 from attnlab.training.attentions import SCORES
 
 # Exact: for these `implementation` chooses how. LSH has its own way, and a kernel.
-EXACT = ("additive", "dot", "general", "cosine", "concat", "location", "multi_head", "window")
+EXACT = (
+    *("additive", "dot", "general", "cosine", "concat", "location"),
+    *("multi_head", "window", "alibi"),
+)
 NAMES = (*EXACT, "lsh")
 NOTES = {  # where a module does other work than the rest
     "lsh": "`lsh` shares one projection between queries and keys: a quarter less to project.",
@@ -92,7 +96,8 @@ def _module(case: Case) -> Mechanism:
             "location": lambda: learned.LocationScore(case.length, **of_score),
         }
         make = score.get(case.mechanism, learned.DotScore)
-        module = MultiHeadAttention(n, score=make(), route=route, **common)
+        bias = AlibiBias() if case.mechanism == "alibi" else None
+        module = MultiHeadAttention(n, score=make(), route=route, position_bias=bias, **common)
     # LSH shares queries and keys and is self-attention: one stream, of which it makes all it needs.
     streams = ("query",) if case.mechanism == "lsh" else inputs.STREAMS
 
@@ -135,6 +140,12 @@ def _function(case: Case) -> Mechanism:
             streams = ("query", "value")
         case "multi_head":
             function = ops.dot_product_attention
+        case "alibi":
+
+            def function(q: jax.Array, k: jax.Array, v: jax.Array, **kw: Any) -> jax.Array:
+                bias = biases.alibi(n, q.shape[-3], k.shape[-3])
+                return ops.dot_product_attention(q, k, v, bias=bias, **kw)
+
         case "window":
             function = functools.partial(local.window_attention, window=_sides(case))
         case "lsh":

@@ -20,6 +20,14 @@ REINFORCE needs of a sample is sown where "choice" is. `MultiHeadAttention` and
 The mask says what is causal; `LSHSelfAttention` also takes `causal=`, by default True, because the
 Reformer is a language model. `attnlab.ops` lists all defaults of `causal=`.
 
+What a distance adds to the logits is a module as well, `position_bias=`: `AlibiBias()`, or a
+learned `RelativePositionBias()`, as T5 has it. In every layer it has parameters of its own; one for
+all layers is called once, and given to each as `bias=`.
+
+>>> bias, table = attnlab.RelativePositionBias().init_with_output(jax.random.key(0), 8, 100, 100)
+>>> module = attnlab.MultiHeadAttention(num_heads=8)
+>>> y, variables = module.init_with_output(jax.random.key(1), x, bias=bias)  # no T × S array
+
 `num_hashes`, `num_buckets` and the other fields of the route belong to no parameter, so evaluation
 may use others. `attnlab.hash_quality` says what share of full attention the rounds see.
 """

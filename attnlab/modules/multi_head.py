@@ -93,6 +93,8 @@ class MultiHeadAttention(AttentionModule):
         (Henry et al. 2020).
       rotary: whether to turn queries and keys by their positions (`positions.rotary`); a route that
         hashes does so after the turn, unless told otherwise.
+      position_bias: module that makes a bias of the distance, such as `AlibiBias()`; None = the
+        logits get what the call gives as `bias=`.
       use_bias: whether the projections have biases.
     """
 
@@ -105,6 +107,7 @@ class MultiHeadAttention(AttentionModule):
     route: Route = AllPairs()
     normalize_qk: bool = False
     rotary: bool = False
+    position_bias: nn.Module | None = None
     use_bias: bool = True
 
     @nn.compact
@@ -133,15 +136,15 @@ class MultiHeadAttention(AttentionModule):
         hashing = hash_options(self, self.route, q, mask, training=training)
         q = self._turn(q, q_offset)
         k = k if cross else self._turn(k, q_offset)
-        if index is not None:
-            if not cross:
-                k, v = append_to_cache(self, index, k, v)
-            elif not self.is_initializing():
-                index.value += q.shape[-3]
-            if isinstance(self.route, StatefulRoute):
-                attend = functools.partial(decode_with_state, self, self.route)
-            else:
-                mask, bias = cut_to_queries(mask, bias, q_offset, q, k, causal=not cross)
+        if index is not None and not cross:
+            k, v = append_to_cache(self, index, k, v)
+        elif index is not None and not self.is_initializing():
+            index.value += q.shape[-3]
+        bias = self._of_positions(bias, q, k, decode=decode, cross=cross)
+        if decode and isinstance(self.route, StatefulRoute):
+            attend = functools.partial(decode_with_state, self, self.route)
+        elif decode:
+            mask, bias = cut_to_queries(mask, bias, q_offset, q, k, causal=not cross)
 
         score = DotScore()(q, k) if self.score is None else self.score(q, k)
         options = {"mask": mask, "bias": bias, "precision": self.precision, **sampling}
@@ -177,6 +180,25 @@ class MultiHeadAttention(AttentionModule):
             raise NotImplementedError(
                 f"{name} decodes self-attention only; got key= with decode=True (use AllPairs)"
             )
+
+    def _of_positions(self, bias, q: jax.Array, k: jax.Array, *, decode: bool, cross: bool):
+        """The bias of the call or of `position_bias`; while decoding, of the whole sequence."""
+        if self.position_bias is None:
+            return bias
+        wanted = "a module that makes one, such as attnlab.AlibiBias()"
+        is_module = isinstance(self.position_bias, nn.Module)
+        require_instance("position_bias", self.position_bias, is_module, wanted)
+        require(
+            bias is None,
+            "logits take the call's bias or that of position_bias; got both (make one of them)",
+        )
+        if decode and cross:
+            raise NotImplementedError(
+                "position_bias does not know how long the queries of another sequence will be; got"
+                " key= with decode=True (give the whole sequence's bias= to the call)"
+            )
+        num_keys = k.shape[-3]
+        return self.position_bias(self.num_heads, num_keys if decode else q.shape[-3], num_keys)
 
     def _project_heads(
         self, query: jax.Array, key: jax.Array, value: jax.Array, *, cross: bool, keep: bool

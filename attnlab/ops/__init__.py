@@ -5,6 +5,8 @@ Decided once, for every mechanism, and tested:
 | question | answer |
 | --- | --- |
 | mask | True = may attend; additive terms go to `bias` |
+| bias | an array [*B, N, T, S], or a value of `attnlab.biases`: one of distances keeps T + S \
+numbers a head; LSH and the kernels take none |
 | causal with T ≠ S | top-left aligned as in `jax.nn`; `q_offset` for decoding |
 | a query that may attend to nothing | output zero, gradient zero |
 | values at masked positions | no finite value there changes any output or gradient, as long as a \

@@ -29,6 +29,7 @@ MECHANISMS = {
     "cosine": ("#B600F2", "v"),
     "concat": ("#73506A", "D"),
     "location": ("#2639BF", "P"),
+    "alibi": ("#600060", "h"),
 }
 # Language models, beside those of additive, multi-head, window and LSH attention.
 REVERSIBLE = {

@@ -7,7 +7,15 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from attnlab import MultiHeadAttention, attention, attention_weights, biases, masks, routes
+from attnlab import (
+    MultiHeadAttention,
+    RelativePositionBias,
+    attention,
+    attention_weights,
+    biases,
+    masks,
+    routes,
+)
 from tests import oracle
 from tests.daily import daily
 from tests.modules.reference import apply, init, multi_head
@@ -151,6 +159,11 @@ def test_a_bias_by_distance_is_cut_to_the_new_tokens():
     variables = empty_cache(module)
     [(got, _)] = decode(module, variables, x, (5, 1, 7), bias=bias)
     true = apply(module, {"params": variables["params"]}, x, mask=masks.Causal(), bias=bias)
+    np.testing.assert_allclose(got, true, **EXACT)
+    of_host = mha(position_bias=RelativePositionBias(bidirectional=False))
+    variables = empty_cache(of_host)
+    [(got, _)] = decode(of_host, variables, x, (5, 1, 7))
+    true = apply(of_host, {"params": variables["params"]}, x, mask=masks.Causal())
     np.testing.assert_allclose(got, true, **EXACT)
 
 

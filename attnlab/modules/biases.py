@@ -1,4 +1,9 @@
-"""A learned bias for each distance between a query and a key."""
+"""Biases of positions: Linen modules that say what a distance adds to the logits.
+
+Each is called with the numbers of query heads, queries and keys, and returns a `biases.Relative`. A
+`MultiHeadAttention` that is given one as `position_bias=` calls it itself, with parameters of its
+own in each layer; what several layers share is called once, and given to each as `bias=`.
+"""
 
 from __future__ import annotations
 
@@ -11,22 +16,28 @@ from attnlab import biases
 from attnlab.checks import as_size
 from attnlab.modules.conventions import Initializer
 
-__all__ = ["RelativePositionBias"]
+__all__ = ["AlibiBias", "RelativePositionBias"]
+
+
+class AlibiBias(nn.Module):
+    """`biases.alibi`, −m_n · |j − i|, no parameters: Press, Smith & Lewis 2022, §3."""
+
+    def __call__(self, num_heads: int, num_queries: int, num_keys: int) -> biases.Relative:
+        """The bias [N, T + S − 1]."""
+        return biases.alibi(num_heads, num_queries, num_keys)
 
 
 class RelativePositionBias(nn.Module):
     """One learned number for each head and bucket of distances: Raffel et al. 2020, §2.1 (T5).
 
-    Call it as `module(num_queries, num_keys)` and give what it returns to attention as `bias=`; a
-    model calls it once, and all of its layers take the same. Distances share buckets as
-    `biases.buckets_of_distances` says. The table is used as it is: T5 does not divide logits by
-    √H, so with its weights a score of `DotScore(1.0)` belongs to it.
+    Distances share buckets as `biases.buckets_of_distances` says. T5 shares one table among all
+    layers of a stack, and does not divide logits by √H: with its weights go a bias that all layers
+    are given, and `DotScore(1.0)`.
 
     Cost: T + S − 1 numbers a head, gradients included; nothing T × S is made by any engine but
     `"dense"`.
 
     Attributes:
-      num_heads: number of query heads, N.
       num_buckets: number of buckets.
       max_distance: distance from which on all share a bucket.
       bidirectional: whether keys after the query have buckets of their own; False in a decoder.
@@ -34,7 +45,6 @@ class RelativePositionBias(nn.Module):
       param_dtype: dtype of the table.
     """
 
-    num_heads: int
     num_buckets: int = 32
     max_distance: int = 128
     bidirectional: bool = True
@@ -42,9 +52,9 @@ class RelativePositionBias(nn.Module):
     param_dtype: Any = jnp.float32
 
     @nn.compact
-    def __call__(self, num_queries: int, num_keys: int) -> biases.Relative:
-        """The bias [N, T + S − 1] of T queries and S keys, with parameter `embedding`."""
-        sizes = {"num_heads": self.num_heads, "num_queries": num_queries, "num_keys": num_keys}
+    def __call__(self, num_heads: int, num_queries: int, num_keys: int) -> biases.Relative:
+        """The bias [N, T + S − 1], with parameter `embedding` [num_buckets, N]."""
+        sizes = {"num_heads": num_heads, "num_queries": num_queries, "num_keys": num_keys}
         for name, size in sizes.items():
             as_size(name, size)
         buckets = biases.buckets_of_distances(
@@ -53,6 +63,6 @@ class RelativePositionBias(nn.Module):
             max_distance=self.max_distance,
             bidirectional=self.bidirectional,
         )
-        shape = (self.num_buckets, self.num_heads)
+        shape = (self.num_buckets, num_heads)
         table = self.param("embedding", self.embedding_init, shape, self.param_dtype)
         return biases.Relative(jnp.take(table, buckets, axis=0).T)
