@@ -198,6 +198,15 @@ def with_rounds(name: str, num_hashes: int) -> str:
     return str(dataclasses.replace(named, pattern="+".join(map(str, layers))))
 
 
+def shares_qk(name: str) -> bool:
+    """Whether some layer's queries are its keys, which takes no bias of the logits.
+
+    >>> shares_qk("window+lsh-4"), shares_qk("shared"), shares_qk("window+exact")
+    (True, True, False)
+    """
+    return any(layer.kind in ("shared", "lsh") for layer in layers_of(Named.parse(name).pattern))
+
+
 def streams(name: str) -> tuple[str, ...]:
     """The random numbers that training draws."""
     return attentions.streams(Named.parse(name).pattern)

@@ -13,7 +13,13 @@ from attnlab.runs.errors import Invalid
 from attnlab.runs.flags import flag, written
 from attnlab.training.flags import TrainFlags
 from attnlab.training.optimizers import SCHEDULES, OptimizerSettings
-from experiments.language_model.models import Sizes, has_window, require_model, rounds_of
+from experiments.language_model.models import (
+    Sizes,
+    has_window,
+    require_model,
+    rounds_of,
+    shares_qk,
+)
 from experiments.language_model.presets import PRESETS
 
 __all__ = ["COPY_LAYERS", "ONLY_FOR", "VOCABULARIES", "Settings"]
@@ -87,8 +93,9 @@ class Settings(TrainFlags):
     hidden: int = flag(512, "Hidden width of the feed-forward network.", least=1)
     positions: str = flag(
         "rotary",
-        "Kind of positions: rotary, sinusoid, learned, axial.",
-        choices=("rotary", "sinusoid", "learned", "axial"),
+        "Kind of positions: rotary, sinusoid, learned, axial; alibi and relative are biases of the "
+        "logits, which models of exact attention and windows take.",
+        choices=("rotary", "sinusoid", "learned", "axial", "alibi", "relative"),
     )
     axial_shape: tuple[int, ...] = flag(
         (),
@@ -141,6 +148,12 @@ class Settings(TrainFlags):
             raise Invalid(
                 f"--head_dim={self.head_dim}: rotary positions turn pairs; give an even number, or "
                 "other --positions"
+            )
+        hashing = [name for name in self.models if shares_qk(name)]
+        if hashing and self.positions in ("alibi", "relative"):
+            raise Invalid(
+                f"--positions={self.positions}: LSH takes no bias of the logits; give other "
+                f"--positions, or --models without {', '.join(hashing)}"
             )
         if self.num_heads * self.head_dim % 2:
             raise Invalid(

@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from attnlab.checks import as_size, require, require_choice
+from attnlab.modules.biases import AlibiBias, RelativePositionBias
 from attnlab.modules.conventions import Initializer
 from attnlab.modules.multi_head import MultiHeadAttention
 from attnlab.ops.routes import AllPairs, Route, Window
@@ -19,6 +20,7 @@ from attnlab.ops.routes import AllPairs, Route, Window
 __all__ = ["TransformerConfig"]
 
 glorot_uniform = nn.initializers.glorot_uniform()
+_POSITION_BIASES = ("alibi", "relative")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,7 +48,9 @@ class TransformerConfig:
       scale_embeddings: whether embeddings are multiplied by √d_model (§3.4).
       positions: kind of positions: "sinusoid", "learned" and "axial" (`positions.axial`) are added
         to the embeddings; "concatenated" sinusoids stand beside them, [x; PE] W; "rotary" turns
-        queries and keys of self-attention; None = no positions.
+        queries and keys of self-attention; "alibi" (`AlibiBias`) and "relative"
+        (`RelativePositionBias`, a table a layer) add what a distance says to its logits; None = no
+        positions.
       max_length: number of learned positions; of axial ones the product of their shape.
       axial_shape: numbers of rows of the axial tables, whose product is max_length.
       axial_widths: widths of the axial tables, whose sum is the width.
@@ -112,7 +116,7 @@ class TransformerConfig:
     param_dtype: Any = jnp.float32
 
     def __post_init__(self):
-        kinds = ("sinusoid", "learned", "axial", "concatenated", "rotary", None)
+        kinds = ("sinusoid", "learned", "axial", "concatenated", "rotary", *_POSITION_BIASES, None)
         require_choice("positions", self.positions, kinds)
         for name in ("axial_shape", "axial_widths"):
             sizes = tuple(as_size(name, size) for size in getattr(self, name))
@@ -188,6 +192,7 @@ class TransformerConfig:
             "out_features": self.width,
             "route": self._route() if route is None else route,
             "rotary": self.positions == "rotary",
+            "position_bias": self._position_bias(),
             "use_bias": self.attention_bias,  # the paper has W^Q, W^K, W^V, W^O only
             "dropout_rate": self.attention_dropout_rate,
             "dtype": self.dtype,
@@ -197,10 +202,15 @@ class TransformerConfig:
         # Without a parent: it may be made inside of a model.
         return MultiHeadAttention(**(given | changed), parent=None)
 
+    def _position_bias(self) -> nn.Module | None:
+        if self.positions == "relative":
+            return RelativePositionBias(param_dtype=self.param_dtype, parent=None)
+        return AlibiBias(parent=None) if self.positions == "alibi" else None
+
     def _route(self) -> Route:
         return AllPairs() if self.window is None else Window(self.window, self.window)
 
     def cross_attention(self, **changed: Any) -> MultiHeadAttention:
         """The encoder–decoder attention of a layer, which knows no positions."""
-        given: dict[str, Any] = {"rotary": False, "route": AllPairs()}
+        given: dict[str, Any] = {"rotary": False, "position_bias": None, "route": AllPairs()}
         return self.attention(**(given | changed))

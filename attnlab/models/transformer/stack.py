@@ -213,6 +213,12 @@ def pattern_of(config: TransformerConfig, attention: Attention | None) -> tuple[
             f"positions={config.positions!r} and {type(module).__name__}(rotary={rotary}) "
             "(derive it with config.attention(…))",
         )
+        has_bias = getattr(module, "position_bias", None) is not None
+        require(
+            has_bias or config.positions not in ("alibi", "relative"),
+            f"positions={config.positions!r} are a bias that the attention makes; got"
+            f" {type(module).__name__} without position_bias (derive it with config.attention(…))",
+        )
     return pattern
 
 

@@ -76,6 +76,10 @@ SIZES = dataclasses.replace(
         ),
         ({"head_dim": 63}, "--head_dim=63: rotary positions turn pairs"),
         (
+            {"positions": "alibi", "models": ("exact", "lsh-2")},
+            "--positions=alibi: LSH takes no bias of the logits; give other --positions, or --models",
+        ),
+        (
             {"schedule": "cosine", "steps": 50},
             "--warmup_steps=100: must be fewer than --steps=50",
         ),

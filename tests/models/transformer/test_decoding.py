@@ -39,6 +39,7 @@ MODELS = {
         positions="learned", pre_norm=True, scan_layers=True, share_embeddings=False
     ),
     "rotary, pre-norm": tiny(positions="rotary", pre_norm=True),
+    "relative, scanned": tiny(positions="relative", scan_layers=True),
     "window": tiny(routes.Window(2, 0, "dense")),
     "lsh, scanned": tiny(LSH, scan_layers=True, key_width=4, value_width=4),
 }

@@ -40,13 +40,15 @@ def feed_forward(params, x):
     return hidden @ params["out"]["kernel"] + params["out"]["bias"]
 
 
-def stack(params, x, mask, memory=None, memory_mask=None, *, pre_norm, turn):
+def stack(params, x, mask, memory=None, memory_mask=None, *, pre_norm, turn, slopes):
+    distance = np.abs(np.arange(x.shape[1]) - np.arange(x.shape[1])[:, None])
+    bias = -slopes[:, None, None] * distance
     for i in range(N):
         layer = params[f"layer_{i}"]
         weights = None
 
         def attend(x, layer=layer):
-            return multi_head(layer["attention"], x, x, x, mask=mask, turn=turn)[0]
+            return multi_head(layer["attention"], x, x, x, mask=mask, bias=bias, turn=turn)[0]
 
         def over_memory(x, layer=layer):
             nonlocal weights
@@ -95,6 +97,7 @@ def transformer(params, source, target, *, config):
         return x
 
     options = {"pre_norm": config.pre_norm, "turn": config.positions == "rotary"}
+    options["slopes"] = np.array([2.0**-4, 2.0**-8, 2.0**-2]) * (config.positions == "alibi")
     visible = (source != PAD)[:, None, None]
     x = inputs("encoder_inputs", source_embedding, source)
     memory, _ = stack(params["encoder"], x, visible, **options)
@@ -111,6 +114,7 @@ def transformer(params, source, target, *, config):
         {"pre_norm": True, "positions": "learned", "share_embeddings": False},
         {"positions": "rotary"},
         {"positions": "concatenated"},
+        {"positions": "alibi", "pre_norm": True},
     ],
     ids=str,
 )
@@ -342,6 +346,8 @@ def test_errors():
     turned = dataclasses.replace(TINY, positions="rotary").attention()
     with pytest.raises(ValueError, match="rotary positions are set in the config and .*alike"):
         call(Transformer(TINY, turned))
+    with pytest.raises(ValueError, match="'alibi' are a bias .*MultiHeadAttention without posit"):
+        call(Transformer(dataclasses.replace(TINY, positions="alibi"), TINY.attention()))
     ids, at = {"source_segments": SOURCE}, {"source_positions": SOURCE}
     with pytest.raises(ValueError, match="restart with each packed sequence; got segments without"):
         call(tiny(), **ids)
