@@ -13,21 +13,18 @@ from attnlab.training.pretrained import Pretrained
 from attnlab.training.run import prepare, run_training
 from experiments import finetune
 from experiments.finetune import report
+from experiments.finetune.data import digest_of_examples, encoded, open_data, texts_of
 from experiments.finetune.report import Row
 from experiments.finetune.settings import Settings
 from experiments.finetune.training import (
     Cell,
     basis,
     cells,
-    digest_of_examples,
-    encoded,
     num_steps,
-    open_data,
     open_models,
     predict,
     score,
     task,
-    texts_of,
 )
 
 __all__ = ["main"]

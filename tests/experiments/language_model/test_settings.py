@@ -77,7 +77,7 @@ SIZES = dataclasses.replace(
         ({"head_dim": 63}, "--head_dim=63: rotary positions turn pairs"),
         (
             {"positions": "alibi", "models": ("exact", "lsh-2")},
-            "--positions=alibi: LSH takes no bias of the logits; give other --positions, or --models",
+            "--positions=alibi: LSH takes no bias of the logits; give other --positions",
         ),
         (
             {"schedule": "cosine", "steps": 50},
