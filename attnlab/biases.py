@@ -25,7 +25,7 @@ import numpy as np
 from jax.typing import ArrayLike
 
 from attnlab.axes import HeadLayout, split_heads
-from attnlab.checks import as_array, as_size, require
+from attnlab.checks import as_array, as_size, require, require_instance
 
 __all__ = ["Bias", "Explicit", "Relative", "alibi", "as_bias", "buckets_of_distances", "distances"]
 
@@ -50,7 +50,10 @@ class Bias(flax.struct.PyTreeNode, abc.ABC):
 
     @abc.abstractmethod
     def for_queries(self, offset: Any, count: int, num_keys: int) -> Bias:
-        """A bias of the whole sequence, cut to `count` queries that begin at position `offset`."""
+        """A bias of the whole sequence, cut to `count` queries that begin at position `offset`.
+
+        NaN where they end behind its last row.
+        """
 
     @abc.abstractmethod
     def padded(self, num_queries: int, num_keys: int) -> Bias:
@@ -80,13 +83,15 @@ class Explicit(Bias):
         return jnp.asarray(self.array)
 
     def in_layout(self, layout):
-        return Explicit(split_heads(_as_floats(self.array), layout, "bias"))
+        return Explicit(split_heads(_as_floats("bias", self.array), layout, "bias"))
 
     def for_queries(self, offset, count, num_keys):
         array = jnp.asarray(self.array)
         if array.ndim < 2 or array.shape[-2] == 1:
             return self
-        return Explicit(jax.lax.dynamic_slice_in_dim(array, offset, count, array.ndim - 2))
+        _require_rows(array.shape[-2], count)
+        rows = jax.lax.dynamic_slice_in_dim(array, offset, count, array.ndim - 2)
+        return Explicit(jnp.where(offset + count <= array.shape[-2], rows, jnp.nan))
 
     def padded(self, num_queries, num_keys):
         array = jnp.asarray(self.array)
@@ -118,17 +123,16 @@ class Relative(Bias):
 
     Args:
       by_distance: floats [*B|1, N|1, T + S − 1], of the distances −(T − 1) … S − 1.
-      zero: place of the distance 0; None = T − 1. Engines set it.
     """
 
     by_distance: ArrayLike
+    # The place of the distance 0; engines set it.
     zero: int | None = flax.struct.field(pytree_node=False, default=None)
 
     axes: ClassVar[str] = "bng"
 
     def as_array(self, num_queries, num_keys):
-        x = as_array("Relative.by_distance", self.by_distance)
-        _require_length(x, num_queries, num_keys)
+        x = self._checked(num_queries, num_keys)
         # One period of num_queries + num_keys, read in rows that are shorter by one: each begins
         # one place further to the left.
         period = num_queries + num_keys
@@ -138,17 +142,17 @@ class Relative(Bias):
         return x.reshape(*x.shape[:-1], num_queries, period - 1)[..., :num_keys]
 
     def in_layout(self, layout):
-        x = _as_floats(self.by_distance)
-        _require_length(x, layout.num_queries, layout.num_keys)
+        x = self._checked(layout.num_queries, layout.num_keys)
         length = x.shape[-1]
         x = split_heads(x[..., None, :], layout._replace(num_queries=1, num_keys=length), "bias")
         return Relative(x[..., 0, :], layout.num_queries - 1)
 
     def for_queries(self, offset, count, num_keys):
-        x = jnp.asarray(self.by_distance)
-        start = x.shape[-1] - num_keys + 1 - offset - count
-        size = count + num_keys - 1
-        return Relative(jax.lax.dynamic_slice_in_dim(x, start, size, x.ndim - 1))
+        x = as_array("Relative.by_distance", self.by_distance)
+        rows, size = x.shape[-1] - num_keys + 1, count + num_keys - 1
+        _require_rows(rows, count)
+        part = jax.lax.dynamic_slice_in_dim(x, rows - offset - count, size, x.ndim - 1)
+        return Relative(jnp.where(offset + count <= rows, part, jnp.nan))
 
     def padded(self, num_queries, num_keys):
         x, zero = jnp.asarray(self.by_distance), num_queries - 1
@@ -165,6 +169,18 @@ class Relative(Bias):
     def add_tile(self, tile, first_q, first_k):
         x, start = jnp.asarray(self.by_distance), first_k - first_q + self.zero - tile.zero
         return Relative(_add_slice(x, tile.by_distance, start), self.zero)
+
+    def _checked(self, num_queries: int, num_keys: int) -> jax.Array:
+        """The numbers, which must be those of so many queries and keys."""
+        x, length = _as_floats("Relative.by_distance", self.by_distance), num_queries + num_keys - 1
+        require(
+            x.ndim >= 1 and x.shape[-1] == length,
+            f"Relative.by_distance must be [*B, N, {length}], a number a distance of {num_queries}"
+            f" queries and {num_keys} keys; got {x.shape}",
+        )
+        set_here = self.zero in (None, num_queries - 1)
+        require(set_here, f"Relative.zero is for engines to set; got {self.zero} (leave it None)")
+        return x
 
 
 def distances(num_queries: int, num_keys: int) -> np.ndarray:
@@ -237,7 +253,16 @@ def buckets_of_distances(
         f"num_buckets must be a multiple of {parts} where bidirectional={bidirectional}; got"
         f" {num_buckets}",
     )
+    require(
+        not isinstance(distances, jax.core.Tracer),
+        "distances must be known while tracing; got an argument of jit (lengths are static)",
+    )
     distances = np.asarray(distances)
+    require(
+        np.issubdtype(distances.dtype, np.integer),
+        f"distances must be integers; got {distances.dtype}",
+    )
+    distances = distances.astype(np.int64)  # small types hold no −(−128), unsigned no −3
     of_side = num_buckets // 2 if bidirectional else num_buckets
     single = of_side // 2
     require(
@@ -255,15 +280,25 @@ def buckets_of_distances(
 
 
 def as_bias(bias: Bias | ArrayLike | None) -> Bias | None:
-    """Biases and None stay; an array becomes `Explicit`."""
-    return bias if bias is None or isinstance(bias, Bias) else Explicit(as_array("bias", bias))
+    """Biases and None stay; an array becomes `Explicit`.
+
+    Raises:
+      ValueError: bias is another thing, such as a function that makes one.
+    """
+    if bias is None or isinstance(bias, Bias):
+        return bias
+    given: Any = bias
+    wanted = "an array, or a value of attnlab.biases, such as biases.alibi(N, T, S)"
+    remedy = " (a module that makes one goes to position_bias=)"
+    require_instance("bias", given, not (isinstance(given, str) or callable(given)), wanted, remedy)
+    return Explicit(as_array("bias", given))
 
 
-def _as_floats(x: ArrayLike) -> jax.Array:
-    x = as_array("bias", x)
+def _as_floats(name: str, x: ArrayLike) -> jax.Array:
+    x = as_array(name, x)
     require(
         jnp.issubdtype(x.dtype, jnp.floating),
-        f"bias must be floating point, added to the logits; got {x.dtype}"
+        f"{name} must be floating point, added to the logits; got {x.dtype}"
         " (cast it; a boolean mask goes to mask=)",
     )
     return x
@@ -276,9 +311,9 @@ def _add_slice(x: jax.Array, part: jax.Array, *start: Any) -> jax.Array:
     return jax.lax.dynamic_update_slice(x, updated, starts)
 
 
-def _require_length(x: jax.Array, num_queries: int, num_keys: int) -> None:
+def _require_rows(rows: int, count: int) -> None:
     require(
-        x.ndim >= 1 and x.shape[-1] == num_queries + num_keys - 1,
-        f"Relative.by_distance must be [*B, N, {num_queries + num_keys - 1}], a number a distance"
-        f" of {num_queries} queries and {num_keys} keys; got {x.shape}",
+        rows >= count,
+        f"bias must be of the whole sequence, whose next {count} queries are decoded; got one of"
+        f" {max(rows, 0)}",
     )

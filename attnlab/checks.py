@@ -15,6 +15,7 @@ __all__ = [
     "as_array",
     "as_count",
     "as_int",
+    "as_number",
     "as_qkv",
     "as_rate",
     "as_size",
@@ -65,8 +66,26 @@ def as_array(name: str, x: Any) -> jax.Array:
     require_instance(name, x, not isinstance(x, str | None), wanted)
     try:
         return jnp.asarray(x)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         raise ValueError(f"{name} must be {wanted}; got {_shown(x)}") from None
+
+
+def as_number(name: str, x: Any) -> float:
+    """Python's own float of one real number of any kind.
+
+    Raises:
+      ValueError: x is another thing, or an argument of jit.
+    """
+    require(
+        not isinstance(x, jax.core.Tracer),
+        f"{name} must be known while tracing; got an argument of jit (make it static)",
+    )
+    try:
+        require(not isinstance(x, str) and np.ndim(x) == 0, "")
+        return float(np.asarray(x))
+    except (TypeError, ValueError):
+        got = f"shape {x.shape}" if isinstance(x, jax.Array | np.ndarray) else _shown(x)
+        raise ValueError(f"{name} must be one number; got {got}") from None
 
 
 def as_int(x: Any) -> int | None:
@@ -178,23 +197,17 @@ def as_qkv(q: Any, k: Any, v: Any, *, same_width: bool = True) -> tuple[Any, Any
 
 def require_key(name: str, key: Any) -> None:
     """`key` must be one PRNG key, new-style or raw."""
-    dtype = getattr(key, "dtype", None)
-    typed = dtype is not None and jnp.issubdtype(dtype, jax.dtypes.prng_key) and key.ndim == 0
-    raw = dtype == jnp.uint32 and key.ndim == 1
-    got = _shown(key) if dtype is None else f"{dtype}{key.shape}"
+    is_array = isinstance(key, jax.Array | np.ndarray)
+    typed = is_array and jnp.issubdtype(key.dtype, jax.dtypes.prng_key) and key.ndim == 0
+    raw = is_array and key.dtype == jnp.uint32 and key.ndim == 1
+    got = f"{key.dtype}{key.shape}" if is_array else _shown(key)
     remedy = " (make it with jax.random.key(seed))"
     require(typed or raw, f"{name} must be one PRNG key; got {got}{remedy}")
 
 
 def as_rate(rate: Any) -> float:
     """A dropout rate in [0, 1), a number or an array that is known while tracing, as a float."""
-    require(
-        not isinstance(rate, jax.core.Tracer),
-        "dropout_rate must be known while tracing; got an argument of jit (make it static)",
-    )
-    require_instance("dropout_rate", rate, not isinstance(rate, str | None), "one number")
-    require(np.ndim(rate) == 0, f"dropout_rate must be one number; got shape {np.shape(rate)}")
-    rate = float(np.asarray(rate))
+    rate = as_number("dropout_rate", rate)
     require(0.0 <= rate < 1.0, f"dropout_rate must be in [0, 1); got {rate}")
     return rate
 

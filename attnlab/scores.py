@@ -29,7 +29,7 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from attnlab.checks import require, require_instance
+from attnlab.checks import as_number, require, require_instance
 from attnlab.tanh_sum import tanh_sum
 
 __all__ = [
@@ -155,12 +155,8 @@ class Dot(Score):
             "Dot.scale must be known while tracing; got an argument of jit or grad (multiply q by"
             " it, or use Cosine, whose scale may be learned)",
         )
-        scale: Any = self.scale
-        require(
-            scale is None or (not isinstance(scale, str) and jnp.ndim(scale) == 0),
-            f"Dot.scale must be one number, or None for 1/√H; got {scale!r} (multiply q by an"
-            " array)",
-        )
+        if self.scale is not None:
+            as_number("Dot.scale", self.scale)
 
     def _scale_of(self, q) -> float:
         return 1 / math.sqrt(q.shape[-1]) if self.scale is None else float(self.scale)

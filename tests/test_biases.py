@@ -3,6 +3,7 @@
 import functools
 import itertools
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -232,8 +233,13 @@ def test_the_weights_have_it():
         (lambda: biases.alibi(N, T, T), r"\[\*B, N, 39\].*17 queries and 23 keys; got \(6, 33\)"),
         (lambda: biases.alibi(4, T, S), r"bias must broadcast to .*got \(4, 1, 39\)"),
         (lambda: biases.Relative(3.0), r"Relative.by_distance must be .*39\].*got \(\)"),
-        (lambda: biases.Relative("a"), "bias must be an array of numbers; got 'a'"),
-        (lambda: biases.Relative(jnp.ones(T + S - 1, int)), "bias must be floating.*int32"),
+        (lambda: biases.Relative("a"), "Relative.by_distance must be an array of .*; got 'a'"),
+        (lambda: biases.Relative(jnp.ones(T + S - 1, int)), "by_distance must be floating.*int32"),
+        (
+            lambda: biases.Relative(jnp.ones(T + S - 1), 3),
+            "Relative.zero is for engines to set; got 3",
+        ),
+        (lambda: biases.buckets_of_distances([1.5]), "distances must be integers; got float64"),
         (lambda: biases.alibi(0, T, S), "num_heads must be an int ≥ 1; got 0"),
         (
             lambda: biases.buckets_of_distances([1], num_buckets=6),
@@ -254,6 +260,61 @@ def test_what_does_not_fit_is_refused(make, message, implementation):
     arrays = map(jnp.float32, (Q, KEYS, V))
     with pytest.raises(ValueError, match=message):
         attention(scores.Dot(), *arrays, bias=make(), implementation=implementation)
+
+
+@pytest.mark.parametrize("kind", ["array", "distance"])
+def test_rows_that_it_does_not_have_are_nan_or_refused(kind):
+    """A slice that begins too late would begin where it still fits, without a word."""
+    x = jnp.asarray(by_distance((), queries=5, keys=7), jnp.float32)
+    whole = biases.Relative(x)
+    bias = whole if kind == "distance" else biases.Explicit(whole.as_array(5, 7))
+    for offset in range(4):
+        rows = bias.for_queries(offset, 2, 7).as_array(2, 7)
+        np.testing.assert_array_equal(rows, whole.as_array(5, 7)[offset : offset + 2])
+    assert jnp.isnan(bias.for_queries(4, 2, 7).as_array(2, 7)).all()
+    with pytest.raises(ValueError, match="whose next 6 queries are decoded; got one of 5"):
+        bias.for_queries(0, 6, 7)
+
+
+def test_integers_of_any_type_are_distances():
+    for dtype in (np.int8, np.int16, np.uint8):
+        row = np.array([0, 3, 127], dtype)
+        found = biases.buckets_of_distances(row, bidirectional=False)
+        np.testing.assert_array_equal(found, 0)
+    assert biases.buckets_of_distances(np.array([-128], np.int8)) == 15
+    with pytest.raises(ValueError, match="distances must be known while tracing"):
+        jax.eval_shape(biases.buckets_of_distances, jnp.arange(3))
+
+
+def learned_rows(**options):
+    """Which rows of a table get a gradient, with more keys than `max_distance`."""
+    x = jnp.asarray(np.random.default_rng(0).normal(size=(1, 40, 4)), jnp.float32)
+    made = RelativePositionBias(num_buckets=8, max_distance=20)
+    host = MultiHeadAttention(2, position_bias=made)
+    variables = host.init(jax.random.key(0), x)
+    grads = jax.grad(lambda v: jnp.sin(host.apply(v, x, **options)).sum())(variables)
+    return (grads["params"]["position_bias"]["embedding"] != 0).any(-1).tolist()
+
+
+def test_the_mask_says_whether_keys_after_the_query_have_buckets():
+    """Bucket 4 would be of the distance 0 of keys after the query; else all are learned."""
+    assert learned_rows() == [True] * 4 + [False] + [True] * 3
+    for mask in (masks.Causal(), masks.Window(30, 0) & masks.Padding(39)):
+        assert learned_rows(mask=mask) == [True] * 8
+
+
+def test_one_module_in_several_hosts_is_one_table():
+    class Layers(nn.Module):
+        @nn.compact
+        def __call__(self, x):
+            shared = RelativePositionBias(num_buckets=8)
+            for _ in range(2):
+                x = MultiHeadAttention(2, position_bias=shared)(x)
+            return x
+
+    variables = jax.eval_shape(Layers().init, jax.random.key(0), jnp.ones((1, 5, 4)))
+    tables = [x for x in jax.tree.leaves(variables) if x.shape == (8, 2)]
+    assert len(tables) == 1
 
 
 def test_hashing_takes_none():

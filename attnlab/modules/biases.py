@@ -1,8 +1,9 @@
 """Biases of positions: Linen modules that say what a distance adds to the logits.
 
 Each is called with the numbers of query heads, queries and keys, and returns a `biases.Relative`. A
-`MultiHeadAttention` that is given one as `position_bias=` calls it itself, with parameters of its
-own in each layer; what several layers share is called once, and given to each as `bias=`.
+`MultiHeadAttention` that is given one as `position_bias=` calls it itself, and says whether its
+mask hides what follows a query. One module that is given to several is one table for all of them,
+as Flax has it; the layers of `models.transformer` have a table each.
 """
 
 from __future__ import annotations
@@ -22,8 +23,11 @@ __all__ = ["AlibiBias", "RelativePositionBias"]
 class AlibiBias(nn.Module):
     """`biases.alibi`, −m_n · |j − i|, no parameters: Press, Smith & Lewis 2022, §3."""
 
-    def __call__(self, num_heads: int, num_queries: int, num_keys: int) -> biases.Relative:
-        """The bias [N, T + S − 1]."""
+    def __call__(
+        self, num_heads: int, num_queries: int, num_keys: int, *, causal: bool = False
+    ) -> biases.Relative:
+        """The bias [N, T + S − 1], the same whether causal or not."""
+        del causal
         return biases.alibi(num_heads, num_queries, num_keys)
 
 
@@ -40,20 +44,30 @@ class RelativePositionBias(nn.Module):
     Attributes:
       num_buckets: number of buckets.
       max_distance: distance from which on all share a bucket.
-      bidirectional: whether keys after the query have buckets of their own; False in a decoder.
+      bidirectional: whether keys after the query have buckets of their own, half of all; None =
+        unless the call is causal, as in a decoder.
       embedding_init: initializer of the table [num_buckets, N].
       param_dtype: dtype of the table.
     """
 
     num_buckets: int = 32
     max_distance: int = 128
-    bidirectional: bool = True
+    bidirectional: bool | None = None
     embedding_init: Initializer = nn.initializers.normal(1.0)
     param_dtype: Any = jnp.float32
 
     @nn.compact
-    def __call__(self, num_heads: int, num_queries: int, num_keys: int) -> biases.Relative:
-        """The bias [N, T + S − 1], with parameter `embedding` [num_buckets, N]."""
+    def __call__(
+        self, num_heads: int, num_queries: int, num_keys: int, *, causal: bool = False
+    ) -> biases.Relative:
+        """The bias [N, T + S − 1], with parameter `embedding` [num_buckets, N].
+
+        Args:
+          num_heads: number of query heads, N.
+          num_queries: number of queries, T.
+          num_keys: number of keys, S.
+          causal: whether a query sees no key that follows it.
+        """
         sizes = {"num_heads": num_heads, "num_queries": num_queries, "num_keys": num_keys}
         for name, size in sizes.items():
             as_size(name, size)
@@ -61,7 +75,7 @@ class RelativePositionBias(nn.Module):
             biases.distances(num_queries, num_keys),
             num_buckets=self.num_buckets,
             max_distance=self.max_distance,
-            bidirectional=self.bidirectional,
+            bidirectional=not causal if self.bidirectional is None else self.bidirectional,
         )
         shape = (self.num_buckets, num_heads)
         table = self.param("embedding", self.embedding_init, shape, self.param_dtype)

@@ -81,7 +81,7 @@ class LocalAttention(AttentionModule):
         else:
             steps = jnp.arange(query.shape[-2]) if steps is None else as_array("steps", steps)
             require(
-                steps.ndim < query.ndim and steps.shape[-1:] in ((1,), query.shape[-2:-1]),
+                steps.ndim < query.ndim and steps.shape[-1:] in ((), (1,), query.shape[-2:-1]),
                 f"steps must be [*B, T], broadcast to {query.shape[:-1]}; got {steps.shape}",
             )
             require_batch("steps", steps.shape[:-1], query.shape[:-2], got=steps.shape)

@@ -140,7 +140,8 @@ class MultiHeadAttention(AttentionModule):
             k, v = append_to_cache(self, index, k, v)
         elif index is not None and not self.is_initializing():
             index.value += q.shape[-3]
-        bias = self._of_positions(bias, q, k, decode=decode, cross=cross)
+        if self.position_bias is not None:
+            bias = self._bias_of_positions(bias, mask, q, k, decode=decode, cross=cross)
         if decode and isinstance(self.route, StatefulRoute):
             attend = functools.partial(decode_with_state, self, self.route)
         elif decode:
@@ -181,10 +182,10 @@ class MultiHeadAttention(AttentionModule):
                 f"{name} decodes self-attention only; got key= with decode=True (use AllPairs)"
             )
 
-    def _of_positions(self, bias, q: jax.Array, k: jax.Array, *, decode: bool, cross: bool):
-        """The bias of the call or of `position_bias`; while decoding, of the whole sequence."""
-        if self.position_bias is None:
-            return bias
+    def _bias_of_positions(
+        self, bias, mask, q: jax.Array, k: jax.Array, *, decode: bool, cross: bool
+    ) -> Bias:
+        """What `position_bias` makes; while decoding, of the whole sequence."""
         wanted = "a module that makes one, such as attnlab.AlibiBias()"
         is_module = isinstance(self.position_bias, nn.Module)
         require_instance("position_bias", self.position_bias, is_module, wanted)
@@ -197,8 +198,11 @@ class MultiHeadAttention(AttentionModule):
                 "position_bias does not know how long the queries of another sequence will be; got"
                 " key= with decode=True (give the whole sequence's bias= to the call)"
             )
-        num_keys = k.shape[-3]
-        return self.position_bias(self.num_heads, num_keys if decode else q.shape[-3], num_keys)
+        mask, num_keys = masks.as_mask(mask), k.shape[-3]
+        causal = decode or (mask is not None and mask.reach[1] == 0)
+        num_queries = num_keys if decode else q.shape[-3]
+        make: Any = self.position_bias
+        return make(self.num_heads, num_queries, num_keys, causal=causal)
 
     def _project_heads(
         self, query: jax.Array, key: jax.Array, value: jax.Array, *, cross: bool, keep: bool

@@ -61,11 +61,12 @@ def window_attention(
       >>> window_attention(q, k, v, window=(2, 0)).shape
       (1, 9, 2, 4)
     """
-    require(
-        isinstance(window, tuple | list) and len(window) == 2,
-        f"window must be (left, right), numbers of keys before and after a query; got {window!r}",
-    )
-    left, right = window
+    try:
+        left, right = window
+    except (TypeError, ValueError):
+        raise ValueError(
+            f"window must be (left, right), numbers of keys before and after a query; got {window}"
+        ) from None
     mask = masks.as_mask(mask)
     if isinstance(mask, masks.Causal) and mask.q_offset is q_offset:
         mask = masks.Window(left, 0, q_offset)  # one mask, which more implementations take

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from attnlab import masks
-from attnlab.checks import as_count, as_size, require, require_instance
+from attnlab.checks import as_count, as_number, as_size, require
 from attnlab.ops.attention import Implementation, attention, attention_weights
 from attnlab.ops.hard import Choice, hard_attention
 from attnlab.ops.local import window_attention
@@ -246,9 +246,7 @@ class Hard(Exact):
     by_position: ClassVar[bool] = False
 
     def __post_init__(self):
-        rate = self.expected_rate
-        wanted = "a number in [0, 1]"
-        require_instance("expected_rate", rate, not isinstance(rate, str | None), wanted)
+        rate = as_number("expected_rate", self.expected_rate)
         require(0.0 <= rate <= 1.0, f"expected_rate must be in [0, 1]; got {rate}")
 
     def __call__(

@@ -160,5 +160,8 @@ def test_errors():
     ):
         with pytest.raises(ValueError, match=f"steps must .*got {got}"):
             given.apply({}, query, query, steps=steps)
+    one = query[:, :1]
+    at = [given.apply({}, one, query, steps=steps) for steps in (jnp.int32(2), jnp.array([2]))]
+    np.testing.assert_array_equal(*at)
     with pytest.raises(ValueError, match="steps must be an array of numbers; got 'a'"):
         given.apply({}, query, query, steps="a")

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from attnlab import masks, scores
+from attnlab import AlibiBias, biases, masks, scores
 from attnlab.modules.scores import AdditiveScore
 from attnlab.ops import blockwise, dense
 from attnlab.ops.attention import (
@@ -185,7 +185,12 @@ Q, K, V = (2, 5, 6, 7), (2, 11, 3, 7), (2, 11, 3, 13)
         ((Q, K, V), {"bias": jnp.ones((1, 2, 6, 5, 11))}, r"bias must broadcast .*got \(1, 2,"),
         ((Q, K, V), {"bias": jnp.ones((5, 11), bool)}, r"bias must be floating.*bool.*mask="),
         ((Q, K, V), {"bias": 1}, r"bias must be floating point.*got int32 \(cast it"),
-        ((Q, K, V), {"bias": "a"}, "bias must be an array of numbers; got 'a'"),
+        ((Q, K, V), {"bias": "a"}, r"bias must be an array, or a value of .*; got 'a' \(a module"),
+        ((Q, K, V), {"bias": AlibiBias()}, r"got an instance of AlibiBias .*to position_bias="),
+        ((Q, K, V), {"bias": biases.Relative}, "bias must be .*got the class Relative"),
+        ((Q, K, V), {"dropout_rate": {}}, "dropout_rate must be one number; got an instance of d"),
+        ((Q, K, V), {"dropout_rate": 1j}, "dropout_rate must be one number; got"),
+        ((Q, K, V), {"dropout_rate": 0.1, "dropout_key": jax.Array}, "key; got the class .*Array"),
         ((Q, K, V), {"dropout_rate": "a"}, "dropout_rate must be one number; got 'a'"),
         ((Q, K, V), {"dropout_rate": 0.1, "dropout_key": 3}, "dropout_key must be one .*got 3"),
         (
@@ -200,7 +205,7 @@ def test_errors(shapes, options, message):
         attention(scores.Dot(), *(jnp.ones(shape) for shape in shapes), **options)
 
 
-@pytest.mark.parametrize("nothing", [None, "a", {"w": 1}])
+@pytest.mark.parametrize("nothing", [None, "a", {"w": 1}, [2**70]])
 def test_what_is_no_array_is_refused_by_its_name(nothing):
     q, k, v = (jnp.ones(shape) for shape in (Q, K, V))
     for call, name in (
@@ -213,10 +218,10 @@ def test_what_is_no_array_is_refused_by_its_name(nothing):
             call()
 
 
-@pytest.mark.parametrize("scale", ["a", np.ones(3)])
+@pytest.mark.parametrize("scale", ["a", np.ones(3), {}, float])
 def test_a_scale_is_one_number(scale):
     q, k, v = (jnp.ones(shape) for shape in (Q, K, V))
-    with pytest.raises(ValueError, match=r"Dot\.scale must be one number.*got .*multiply q by an"):
+    with pytest.raises(ValueError, match=r"Dot\.scale must be one number; got"):
         dot_product_attention(q, k, v, scale=scale)
 
 

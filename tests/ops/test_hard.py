@@ -192,8 +192,10 @@ def test_refusals():
         routes.Hard()(scores.Dot(), q, k, v, dropout_rate=0.5, dropout_key=jax.random.key(0))
     with pytest.raises(ValueError, match="sample_key must be one PRNG key; got 3"):
         hard_attention(q, k, v, sample_key=3)
-    with pytest.raises(ValueError, match=r"expected_rate must be a number in \[0, 1\]; got 'a'"):
-        routes.Hard(expected_rate="a")
+    for wrong in ("a", {}, np.ones(2)):
+        for call in (routes.Hard, lambda **rate: hard_attention(q, k, v, **rate)):
+            with pytest.raises(ValueError, match="expected_rate must be one number; got"):
+                call(expected_rate=wrong)
     with pytest.raises(ValueError, match=r"expected_rate must be in \[0, 1\]; got 2"):
         routes.Hard(expected_rate=2)
     with pytest.raises(ValueError, match=r"expected_rate must be in \[0, 1\]; got -1"):

@@ -209,6 +209,13 @@ def test_local_errors(options, error, message):
         local_attention(q, k, v, **({"centers": centers} | options))
 
 
+def test_a_window_may_be_any_pair():
+    q, k, v, _ = small()
+    want = window_attention(q, k, v, window=(2, 1))
+    for window in ([2, 1], np.array([2, 1]), jnp.array([2, 1])):
+        np.testing.assert_array_equal(window_attention(q, k, v, window=window), want)
+
+
 @pytest.mark.parametrize("window", [3, (1, 2, 3), "ab", None])
 def test_a_window_is_two_numbers(window):
     q, k, v, _ = small()

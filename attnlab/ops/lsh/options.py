@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import numbers
 
-from attnlab.checks import as_int, require, require_choice, require_instance
+from attnlab.checks import as_int, as_number, require, require_choice
 from attnlab.ops.lsh.order import Geometry
 
 __all__ = ["LUCIDRAINS", "PAPER", "STRICT", "TRAX", "LSHOptions"]
@@ -64,8 +63,8 @@ class LSHOptions:
 
     def __post_init__(self):
         scale = self.logit_scale
-        is_number = scale is None or isinstance(scale, numbers.Real)
-        require_instance("logit_scale", scale, is_number, "a number, or None for 1/√H")
+        if scale is not None:
+            object.__setattr__(self, "logit_scale", as_number("logit_scale", scale))
         require_choice("key_norm", self.key_norm, ("rms", "l2", None))
         require(
             not self.strict or (self.same_bucket and not self.wrap),

@@ -59,6 +59,11 @@ def test_bad_input_is_refused(options, message):
         refused(**options)
 
 
+def test_a_logit_scale_may_be_an_array():
+    assert LSHOptions(logit_scale=np.array(0.5)) == LSHOptions(logit_scale=jnp.float32(0.5))
+    assert hash(LSHOptions(logit_scale=np.array(0.5))) == hash(LSHOptions(logit_scale=0.5))
+
+
 def test_what_is_no_array_is_refused_by_its_name():
     qk, v, ids = map(jnp.asarray, (QK, V, IDS))
     for arrays, name in (((None, v, ids), "qk"), ((qk, "v", ids), "v"), ((qk, v, None), "buckets")):
@@ -91,7 +96,7 @@ def test_keywords_that_belong_elsewhere_are_told_where(keyword, place):
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"logit_scale": "a"}, "logit_scale must be a number, or None for 1/√H; got 'a'"),
+        ({"logit_scale": "a"}, "logit_scale must be one number; got 'a'"),
         ({"key_norm": "max"}, "key_norm must be one of 'rms', 'l2', None; got 'max'"),
         ({"same_bucket": False}, "strict=True needs same_bucket=True"),
         ({"strict": False, "wrap": True, "union": False}, "needs same_bucket=False"),
