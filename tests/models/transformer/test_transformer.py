@@ -40,9 +40,9 @@ def feed_forward(params, x):
     return hidden @ params["out"]["kernel"] + params["out"]["bias"]
 
 
-def stack(params, x, mask, memory=None, memory_mask=None, *, pre_norm, turn, slopes):
+def stack(params, x, mask, memory=None, memory_mask=None, *, pre_norm, turn, slopes=0.0):
     distance = np.abs(np.arange(x.shape[1]) - np.arange(x.shape[1])[:, None])
-    bias = -slopes[:, None, None] * distance
+    bias = -np.reshape(slopes, (-1, 1, 1)) * distance
     for i in range(N):
         layer = params[f"layer_{i}"]
         weights = None
