@@ -81,11 +81,12 @@ def as_number(name: str, x: Any) -> float:
         f"{name} must be known while tracing; got an argument of jit (make it static)",
     )
     try:
-        require(not isinstance(x, str) and np.ndim(x) == 0, "")
-        return float(np.asarray(x))
+        if np.ndim(x) == 0 and not isinstance(x, str):
+            return float(np.asarray(x))
     except (TypeError, ValueError):
-        got = f"shape {x.shape}" if isinstance(x, jax.Array | np.ndarray) else _shown(x)
-        raise ValueError(f"{name} must be one number; got {got}") from None
+        pass  # it is no number
+    got = f"shape {x.shape}" if isinstance(x, jax.Array | np.ndarray) else _shown(x)
+    raise ValueError(f"{name} must be one number; got {got}")
 
 
 def as_int(x: Any) -> int | None:
