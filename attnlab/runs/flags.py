@@ -166,9 +166,7 @@ class Flags:
         later = cls.later_than(values)
         missing = later if 2 * len(later) > len(known) else ()
         parts = (("without", missing), ("with", values.keys() - known))
-        differ = " and ".join(
-            f"{word} {', '.join(sorted(names))}" for word, names in parts if names
-        )
+        differ = " and ".join(f"{word} {_first_of(names)}" for word, names in parts if names)
         shared, most = known & values.keys(), max(len(known), len(values))
         if values.keys() - known and 2 * len(shared) < most:
             raise Invalid(f"settings of another experiment, {differ}; give a folder of this one")
@@ -233,6 +231,12 @@ def written(value: Any) -> str:
     if isinstance(value, float) and float(f"{value:g}") == value:
         return f"{value:g}"
     return str(value)
+
+
+def _first_of(names: Collection[str]) -> str:
+    """Three names, and how many more there are."""
+    more = [f"{len(names) - 3} more"] if len(names) > 3 else []
+    return ", ".join([*sorted(names)[:3], *more])
 
 
 def _check(field: dataclasses.Field[Any], value: Any) -> None:
