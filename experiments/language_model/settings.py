@@ -9,6 +9,7 @@ from typing import Any
 
 from attnlab.bench import targets
 from attnlab.bench.case_flags import DTYPES
+from attnlab.models.transformer.config import POSITION_BIASES
 from attnlab.runs.errors import Invalid
 from attnlab.runs.flags import flag, written
 from attnlab.training.flags import TrainFlags
@@ -95,7 +96,7 @@ class Settings(TrainFlags):
         "rotary",
         "Kind of positions: rotary, sinusoid, learned, axial; alibi and relative are biases of the "
         "logits, which models of exact attention and windows take.",
-        choices=("rotary", "sinusoid", "learned", "axial", "alibi", "relative"),
+        choices=("rotary", "sinusoid", "learned", "axial", *POSITION_BIASES),
     )
     axial_shape: tuple[int, ...] = flag(
         (),
@@ -150,7 +151,7 @@ class Settings(TrainFlags):
                 "other --positions"
             )
         hashing = [name for name in self.models if shares_qk(name)]
-        if hashing and self.positions in ("alibi", "relative"):
+        if hashing and self.positions in POSITION_BIASES:
             raise Invalid(
                 f"--positions={self.positions}: LSH takes no bias of the logits; give other "
                 f"--positions, or --models without {', '.join(hashing)}"

@@ -17,10 +17,10 @@ from attnlab.modules.conventions import Initializer
 from attnlab.modules.multi_head import MultiHeadAttention
 from attnlab.ops.routes import AllPairs, Route, Window
 
-__all__ = ["TransformerConfig"]
+__all__ = ["POSITION_BIASES", "TransformerConfig"]
 
 glorot_uniform = nn.initializers.glorot_uniform()
-_POSITION_BIASES = ("alibi", "relative")
+POSITION_BIASES = ("alibi", "relative")  # positions that attention adds to its logits
 
 
 @dataclasses.dataclass(frozen=True)
@@ -116,7 +116,7 @@ class TransformerConfig:
     param_dtype: Any = jnp.float32
 
     def __post_init__(self):
-        kinds = ("sinusoid", "learned", "axial", "concatenated", "rotary", *_POSITION_BIASES, None)
+        kinds = ("sinusoid", "learned", "axial", "concatenated", "rotary", *POSITION_BIASES, None)
         require_choice("positions", self.positions, kinds)
         for name in ("axial_shape", "axial_widths"):
             sizes = tuple(as_size(name, size) for size in getattr(self, name))

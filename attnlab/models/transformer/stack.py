@@ -13,7 +13,7 @@ import jax
 
 from attnlab.checks import require, require_instance
 from attnlab.masks import Mask
-from attnlab.models.transformer.config import TransformerConfig
+from attnlab.models.transformer.config import POSITION_BIASES, TransformerConfig
 from attnlab.models.transformer.layers import FeedForward, layer_norm
 
 __all__ = ["Attention", "Stack", "layer_paths", "pattern_of", "through_layers"]
@@ -215,7 +215,7 @@ def pattern_of(config: TransformerConfig, attention: Attention | None) -> tuple[
         )
         has_bias = getattr(module, "position_bias", None) is not None
         require(
-            has_bias or config.positions not in ("alibi", "relative"),
+            has_bias or config.positions not in POSITION_BIASES,
             f"positions={config.positions!r} are a bias that the attention makes; got"
             f" {type(module).__name__} without position_bias (derive it with config.attention(…))",
         )
