@@ -9,7 +9,7 @@ from typing import Any, cast
 from attnlab.bench import memory, topology, trends
 from attnlab.bench.case import DERIVED, Case, Result
 from attnlab.bench.roofline import Peak, Unit
-from attnlab.runs import loop, provenance
+from attnlab.runs import loop, provenance, remaining
 from attnlab.runs.command_line import say
 from attnlab.runs.folder import Folder
 from attnlab.runs.report import SoFar, so_far
@@ -87,11 +87,11 @@ class Comparison:
             unit="cases and peaks" if self.units else "cases",
             measure=self._measure,
             done=lambda row: row.rate > 0 if isinstance(row, Peak) else row.status not in LOST,
-            title=self._title,
             line=lambda found: report.line(found[0]),
             report=self._report,
             before=self._before,
             again=self._again,
+            seconds_left=self._seconds_left,
         )
 
     def _results(self) -> list[Result]:
@@ -134,19 +134,16 @@ class Comparison:
         on_host = self._runner.environment["platform"] == "cpu"
         return (case.length,) if on_host else (case.length, case.label)
 
-    def _title(self, case: Item) -> str:
-        if isinstance(case, Unit):
-            return str(case)
-        known = {one.case: one for one in self._results()}
-        left = [other for other in self.cases[self.cases.index(case) :] if other not in known]
-        settings = self._settings
-        seconds = forecast.seconds_left(
-            left or [case], known, repeats=settings.repeats, limit=settings.case_seconds
+    def _seconds_left(self, items: Sequence[Item]) -> float | None:
+        """The peaks at the end take a second each, which is nothing."""
+        spent = remaining.spent(self._rows.kept)
+        return forecast.seconds_left(
+            [case for case in items if isinstance(case, Case)],
+            {one.case: one for one in self._results()},
+            {case: seconds for case, seconds in spent.items() if isinstance(case, Case)},
+            repeats=self._settings.repeats,
+            limit=self._settings.case_seconds,
         )
-        if seconds is None:
-            return str(case)
-        time = f"{seconds:.0f} s" if seconds < 90 else f"{seconds / 60:.0f} min"
-        return f"{case}, about {time} left"
 
     def _measure(self, case: Item) -> Iterator[Row]:
         if isinstance(case, Unit):

@@ -10,7 +10,6 @@ from attnlab.runs import rows as rows_module
 from attnlab.runs.errors import Invalid
 from attnlab.runs.folder import Folder
 from attnlab.runs.rows import Rows
-from experiments.compare_lengths import forecast
 from experiments.compare_lengths import run as compare
 from experiments.compare_lengths.settings import Settings
 from tests.bench import rows
@@ -87,17 +86,6 @@ def test_a_case_that_was_seen_to_grow_too_large_is_only_compiled():
     assert result.message == "needs about 1.98 GiB of 614 MiB allowed"
 
 
-def test_the_time_left_is_that_of_measured_cases_without_the_first():
-    cases = [Case("dot", n) for n in (512, 1024, 2048)]
-    done = {c: rows.row("dot", c.length, compile_seconds=1.0) for c in cases[:2]}
-    done[cases[0]] = dataclasses.replace(done[cases[0]], compile_seconds=50.0)  # with the start
-    left = forecast.seconds_left(cases[2:], done, repeats=5, limit=10.0)
-    assert left == pytest.approx(1.0 + 7 * 0.08)
-    too_slow = forecast.seconds_left(cases[2:], done, repeats=5, limit=0.01)
-    assert too_slow == pytest.approx(1.0)
-    assert forecast.seconds_left(cases[1:], dict([*done.items()][:1]), repeats=5, limit=1.0) is None
-
-
 def run(tmp_path, monkeypatch, answer, resume=None, **settings):
     runner = Recorder(answer)
     monkeypatch.setattr(compare, "Runner", lambda **_: runner)
@@ -129,7 +117,7 @@ def test_a_run_goes_length_by_length_and_repeats_what_does_not_fit_in(
     loads = iter([0.5] * 3 + [9.0] + [0.5] * 20)
     monkeypatch.setattr(compare.os, "getloadavg", lambda: (next(loads), 0.0, 0.0))
     clock = itertools.count()
-    monkeypatch.setattr(rows_module, "now", lambda: f"{next(clock):05}")
+    monkeypatch.setattr(rows_module, "now", lambda: f"2026-11-01T00:00:{next(clock):02}")
     status, log, folder = run(tmp_path, monkeypatch, busy)
     out = capsys.readouterr().out
     planned = [entry for entry in log if entry != "fresh"]
@@ -150,7 +138,9 @@ def test_a_run_goes_length_by_length_and_repeats_what_does_not_fit_in(
     assert "rows of several runs" not in report
     # A resumed run repeats nothing twice, and says that it mixes times.
     lost = dataclasses.replace(found[want[5]], status="failed", seconds=())
-    folder.append(dataclasses.asdict(lost) | {"begun": "2026-11-01", "environment": {}})
+    folder.append(
+        dataclasses.asdict(lost) | {"begun": "2026-10-01", "time": "2026-10-02", "environment": {}}
+    )
     status, log, folder = run(tmp_path, monkeypatch, busy, resume=folder.path)
     assert status == 0 and [entry for entry in log if entry != "fresh"] == [(want[5], True)]
     assert "rows of several runs" in (folder.path / "report.md").read_text()
