@@ -1,14 +1,14 @@
 """Memory and speed of attention mechanisms over sequence length, on real text.
 
-    python -m experiments.compare_lengths
-    python -m experiments.compare_lengths --mechanisms=multi_head,lsh --lengths=1k,4k,16k
-    python -m experiments.compare_lengths --mechanisms=multi_head:dense,additive,lsh
-    python -m experiments.compare_lengths --implementation=dense,blockwise --mechanisms=concat
-    python -m experiments.compare_lengths --resume=results/compare_lengths-20261120-101500
-    python -m experiments.compare_lengths --target=v5e,h100 --dtype=bfloat16
-    python -m experiments.compare_lengths --target=v5e:2x4 --shard=sequence --mechanisms=multi_head
-    python -m experiments.compare_lengths --target=v5e-8 --shard=batch --batch=8 --program=bert
-    python -m experiments.compare_lengths --target=h100-64 --shard=state --batch=64 --program=bert
+    launch/local compare_lengths
+    launch/local compare_lengths --mechanisms=multi_head,lsh --lengths=1k,4k,16k
+    launch/local compare_lengths --mechanisms=multi_head:dense,additive,lsh
+    launch/local compare_lengths --implementation=dense,blockwise --mechanisms=concat
+    launch/local compare_lengths --resume=results/compare_lengths-20261120-101500
+    launch/local compare_lengths --target=v5e,h100 --dtype=bfloat16
+    launch/local compare_lengths --target=v5e:2x4 --shard=sequence --mechanisms=multi_head
+    launch/local compare_lengths --target=v5e-8 --shard=batch --batch=8 --program=bert
+    launch/local compare_lengths --target=h100-64 --shard=state --batch=64 --program=bert
 
 Each mechanism is a jitted Flax module; all have the same number of heads and the same projections.
 They run on the bytes of a text, forward and forward + backward, length by length. Multi-head and
