@@ -16,7 +16,7 @@ from attnlab.runs.folder import REPORT, Folder, is_begun
 from attnlab.runs.interrupts import interruptible, signal_of, uninterrupted
 from attnlab.runs.rows import Rows
 
-__all__ = ["Job", "Report", "begun", "run"]
+__all__ = ["Job", "Report", "begun", "run", "write"]
 
 Item = TypeVar("Item", bound=Hashable)
 Row = TypeVar("Row")
@@ -122,7 +122,10 @@ def run(
                     processes.computed()
                 with uninterrupted(), ending:
                     if rows.kept and processes.is_first():
-                        _write(job.report(), folder)
+                        report = job.report()
+                        write(report, folder)
+                        said = f"\n{report.said}\n" * bool(report.said)
+                        say(f"{said}\nreport: {folder.path / REPORT}")
     except Exception:
         say(f"\n{_remedy(folder)}")
         raise
@@ -237,11 +240,9 @@ def _rows_of(job: Job[Item, Row], item: Item, folder: Folder) -> Iterator[Row]:
         yield job.lost(item, one_line(error))
 
 
-def _write(report: Report, folder: Folder) -> None:
+def write(report: Report, folder: Folder) -> None:
+    """Writes a report; a long run does so before its end too."""
     for name, text in report.files.items():
         folder.write(name, text)
     folder.write(REPORT, report.markdown)
     figure_files.save(report.figures, folder.path)
-    if report.said:
-        say(f"\n{report.said}")
-    say(f"\nreport: {folder.path / REPORT}")

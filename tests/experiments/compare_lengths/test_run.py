@@ -38,7 +38,7 @@ class Recorder:
     def retire(self):
         self.log.append("fresh")
 
-    def errors(self):
+    def last_words(self):
         return ""
 
     def __enter__(self):
@@ -114,10 +114,16 @@ def test_a_run_goes_length_by_length_and_repeats_what_does_not_fit_in(
     tmp_path, monkeypatch, capsys
 ):
     busy.seen = set()
-    loads = iter([0.5] * 3 + [9.0] + [0.5] * 20)
+    # Before the run, then before and after each case: lsh at 1024 tokens ends among other work.
+    loads = iter([2.1] + [0.5] * 7 + [9.0] + [2.1] * 30)
     monkeypatch.setattr(compare.os, "getloadavg", lambda: (next(loads), 0.0, 0.0))
     clock = itertools.count()
     monkeypatch.setattr(rows_module, "now", lambda: f"2026-11-01T00:00:{next(clock):02}")
+    written, markdown = [], compare.report.markdown
+    monkeypatch.setattr(
+        compare.report, "markdown",
+        lambda told, **given: written.append(told.rows[-1].case.length) or markdown(told, **given),
+    )  # fmt: skip
     status, log, folder = run(tmp_path, monkeypatch, busy)
     out = capsys.readouterr().out
     planned = [entry for entry in log if entry != "fresh"]
@@ -128,13 +134,16 @@ def test_a_run_goes_length_by_length_and_repeats_what_does_not_fit_in(
     assert log[2] == log[5] == "fresh"  # a process a length
     assert [words for words, _ in planned[6:]] == [want[2], want[4]]
     assert "about" in out and "s left" in out and "2 cases have times that disagree" in out
+    # The tables are shown after each of three lengths, and not again after a repeated case.
+    assert out.count("forward, time so far:") == 3 and written == [512, 1024, 2048]
     found = kept(folder)
     again = found[want[2]]
     assert again.median_seconds == pytest.approx(0.02) and again.other_seconds == 40 * 0.02
     assert found[want[0]].other_seconds is None
     report = (folder.path / "report.md").read_text()
     assert "dot, n = 1024, forward: 20.0 ms, the other time 800 ms" in report
-    assert "0.5 to 9.0" in report and "lsh, n = 1024, forward (9.0)" in report
+    assert "0.5 to 9.0" in report and "cores: lsh, n = 1024, forward (9.0)." in report
+    assert "busy machine" not in out and [row.busy for row in found.values()].count(True) == 1
     assert "rows of several runs" not in report
     # A resumed run repeats nothing twice, and says that it mixes times.
     lost = dataclasses.replace(found[want[5]], status="failed", seconds=())
