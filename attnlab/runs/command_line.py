@@ -330,8 +330,8 @@ def _chosen(
                 kept.require_files(typed)
                 return kept, folder
     chosen = settings(**{**settings.of_place(named), **settings.implied(named), **named})
-    chosen.check_named(named)
     chosen.require_files(typed)
+    chosen.check_named(named)
     return chosen, Folder.fresh(name, Path(found.output_dir), chosen.as_json(), path=path)
 
 
