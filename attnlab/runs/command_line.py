@@ -234,6 +234,7 @@ def _defined(settings: type[Flags], *, resumes: bool) -> flags.FlagValues:
             listed = [written(one) for one in default]
             several = flags.DEFINE_multi_string if flag_of(field).repeated else flags.DEFINE_list
             several(field.name, listed, text, flag_values=found)
+            found[field.name].help = text  # absl adds how a flag is repeated
         else:
             define[kinds[field.name]](field.name, default, text, flag_values=found)
     where = "Where the fresh folder of this run is made."
@@ -329,8 +330,8 @@ def _chosen(
                 kept.require_files(typed)
                 return kept, folder
     chosen = settings(**{**settings.of_place(named), **settings.implied(named), **named})
-    chosen.check_named(named)
     chosen.require_files(typed)
+    chosen.check_named(named)
     return chosen, Folder.fresh(name, Path(found.output_dir), chosen.as_json(), path=path)
 
 

@@ -239,6 +239,8 @@ def train(
             metrics = parallel.read(pending)
             require_finite(step, metrics)
             meter.add(metrics)
+            if line := progress.stepped(step):
+                say(line)
 
         def save(step: int, validation: float | None, *, wait: bool) -> None:
             meter.seconds = progress.seconds()
