@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import request
 import shipping
-from names import experiments, listing
+from names import experiments, listing, shared_by
 from request import Request
 from steps import Failed, Refused, Steps
 
@@ -83,6 +83,16 @@ def main(
         steps.say(f"interrupted; {steps.running or 'nothing was started'}")
         return 128 + signal.SIGINT
     return 0
+
+
+def require_shared(name: str, processes: int, given: str, remedy: str) -> None:
+    """Refuses several processes for an experiment that runs in one.
+
+    Raises:
+      Refused: the processes, which `given` names, would each do the whole work.
+    """
+    if processes > 1 and shared_by(name) != "processes":
+        raise Refused(f"{given}: {name} runs in one process; {remedy}")
 
 
 def at_least_one(text: str) -> int:

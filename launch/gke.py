@@ -78,6 +78,7 @@ def launch(given: Launch) -> None:
     if not request.on_bucket:
         raise Refused("the hosts share a bucket; give --output_dir=gs://BUCKET/FOLDER")
     hosts, selector, limits = _devices(asked)
+    frame.require_shared(request.name, hosts, f"{hosts} hosts", "give devices of one host")
     steps.need("docker", "it builds the image: docs.docker.com/engine/install")
     steps.need("kubectl", "gcloud components install kubectl")
     buckets.look(request, steps)

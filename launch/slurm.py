@@ -37,7 +37,7 @@ from pathlib import Path
 import frame
 import shipping
 from frame import Launch
-from names import ROOT, mentions
+from names import ROOT, shared_by
 from steps import Failed, Refused
 
 JOB = ROOT / "launch" / "templates" / "slurm.sbatch"
@@ -128,17 +128,15 @@ def _topology(options: argparse.Namespace) -> list[str]:
 
 def _require_divides(name: str, options: argparse.Namespace) -> None:
     """Refuses jobs or processes that would each do the whole work of an experiment."""
-    if options.array and not mentions(name, "SLURM_ARRAY_TASK"):
+    if options.array and shared_by(name) != "jobs":
         raise Refused(
             f"--array={options.array}: {name} does not divide its work among the jobs of an array, "
             "and each would do all of it; launch it once for each part, such as each of its seeds"
         )
     processes = options.processes_per_node or options.gpus_per_node or 1
-    if options.nodes * processes > 1 and not mentions(name, "several=True"):
-        raise Refused(
-            f"--nodes={options.nodes}, {processes} processes of each: {name} runs in one process; "
-            "give --nodes=1 and --processes_per_node=1"
-        )
+    given = f"--nodes={options.nodes}, {processes} processes of each"
+    remedy = "give --nodes=1 and --processes_per_node=1"
+    frame.require_shared(name, options.nodes * processes, given, remedy)
 
 
 def _require_array(array: str) -> None:

@@ -20,3 +20,5 @@ SIGTERM and Ctrl-C save and report what is done; --resume=FOLDER goes on, also a
 the results are the same as without the interruption. The defaults take a minute and a half on two
 cores.
 """
+
+SHARED_BY = "processes"

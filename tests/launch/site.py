@@ -20,7 +20,6 @@ if [ -f "$FAKES/$tool" ]; then . "$FAKES/$tool"; fi
 
 # Prints what it was given; the experiment of the scratch checkout.
 HELLO = '''"""Says what it was given."""
-# several=True, SLURM_ARRAY_TASK_ID: several processes and jobs of an array may run it
 import json, os, pathlib, sys, time
 
 folder = pathlib.Path(next(a for a in sys.argv if a.startswith("--run_dir=")).partition("=")[2])
@@ -59,8 +58,9 @@ class Site:
         (self.root / "pyproject.toml").write_text("[project]\n")
         (self.root / "experiments" / "hello").mkdir(parents=True)
         (self.root / "experiments" / "__init__.py").touch()
-        (self.root / "experiments" / "hello" / "__init__.py").write_text('"""Says hello."""\n')
-        (self.root / "experiments" / "hello" / "__main__.py").write_text(HELLO)
+        hello = self.root / "experiments" / "hello"
+        (hello / "__init__.py").write_text('"""Says hello."""\n\nSHARED_BY = "processes"\n')
+        (hello / "__main__.py").write_text(HELLO)
         for tool in TOOLS:
             if found := shutil.which(tool):
                 (self.bin / tool).symlink_to(found)
@@ -88,6 +88,12 @@ class Site:
         command = ["git", "-C", str(self.root), *who, *arguments]
         done = subprocess.run(command, check=True, capture_output=True, env=self.environment)
         return done.stdout.decode().strip()
+
+    def alone(self) -> None:
+        """Has `hello` run in one process only, although its sources speak of several."""
+        init = self.root / "experiments" / "hello" / "__init__.py"
+        init.write_text('"""Says hello."""\n\n# several=True, SLURM_ARRAY_TASK_ID\n')
+        self.commit()
 
     def commit(self) -> None:
         self.git("add", "--all")

@@ -60,6 +60,8 @@ def test_a_job_that_saved_is_queued_again(site, status, again):
 
 def test_the_jobs_of_an_array_have_folders_of_their_own(site):
     site.fake("sbatch", SBATCH.replace("SLURM_JOB_ID", "SLURM_ARRAY_TASK_ID=3 SLURM_JOB_ID"))
+    (site.root / "experiments" / "hello" / "__init__.py").write_text('SHARED_BY = "jobs"\n')
+    site.commit()
     status, out, err = site.run("slurm", "--array=0-7%2", PYTHON, "hello")
     assert status == 0 and out.endswith("/log-*.txt\n"), err
     [folder] = (site.here / "results").iterdir()
@@ -90,31 +92,21 @@ def test_what_cannot_be_meant_is_refused(site, options, message):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--array=0-7"], "--array=0-7: alone does not divide its work among the jobs of an array"),
+        (["--array=0-7"], "--array=0-7: hello does not divide its work among the jobs of an array"),
         (
             ["--nodes=2"],
-            "--nodes=2, 1 processes of each: alone runs in one process",
+            "--nodes=2, 1 processes of each: hello runs in one process",
         ),
-        (["--gpus_per_node=4"], "--nodes=1, 4 processes of each: alone runs in one process"),
+        (["--gpus_per_node=4"], "--nodes=1, 4 processes of each: hello runs in one process"),
     ],
 )
 def test_an_experiment_that_divides_nothing_is_not_submitted_several_times(site, options, message):
-    alone = site.root / "experiments" / "alone"
-    alone.mkdir()
-    for file in ("__init__.py", "__main__.py"):
-        (alone / file).write_text('"""Runs in one process."""\n')
-    site.commit()
-    status, out, err = site.run("slurm", PYTHON, *options, "alone")
+    site.alone()
+    status, out, err = site.run("slurm", PYTHON, *options, "hello")
     assert (status, out) == (2, "") and message in err
     assert not site.calls() and not list(site.here.iterdir())
     one = ["--gpus_per_node=4", "--processes_per_node=1"]
-    assert "alone" in site.run("slurm", PYTHON, *one, "alone")[2] and site.calls()
-
-
-def test_which_experiments_divide_their_work_is_read_from_their_sources():
-    root = Path(__file__).resolve().parents[2] / "experiments"
-    texts = {path.parent.name: path.read_text() for path in root.glob("*/settings.py")}
-    assert [name for name, text in texts.items() if "SLURM_ARRAY_TASK" in text] == ["tables"]
+    assert site.run("slurm", PYTHON, *one, "hello")[0] == 0 and site.calls()
 
 
 def test_a_python_without_the_packages_is_refused(site):
