@@ -1,5 +1,6 @@
 """A checkout to launch from, on a machine whose cluster tools are fakes that record their calls."""
 
+import json
 import os
 import shutil
 import subprocess
@@ -22,6 +23,10 @@ if [ -f "$FAKES/$tool" ]; then . "$FAKES/$tool"; fi
 HELLO = '''"""Says what it was given."""
 import json, os, pathlib, sys, time
 
+if [a for a in sys.argv if a.startswith("--check=")]:
+    with open(os.path.join(os.environ["FAKES"], "checked"), "a") as file:
+        file.write(json.dumps(sys.argv[1:]) + "\\\\n")
+    sys.exit("hello: --wrong goes with nothing" if "--wrong" in sys.argv else 0)
 folder = pathlib.Path(next(a for a in sys.argv if a.startswith("--run_dir=")).partition("=")[2])
 folder.mkdir(parents=True, exist_ok=True)
 with open(folder / "results.jsonl", "a") as file:
@@ -57,7 +62,7 @@ class Site:
         shutil.copy(ROOT / ".gitignore", self.root)
         (self.root / "pyproject.toml").write_text("[project]\n")
         (self.root / "experiments" / "hello").mkdir(parents=True)
-        (self.root / "experiments" / "__init__.py").touch()
+        shutil.copy(ROOT / "experiments" / "__init__.py", self.root / "experiments")
         hello = self.root / "experiments" / "hello"
         (hello / "__init__.py").write_text('"""Says hello."""\n\nSHARED_BY = "processes"\n')
         (hello / "__main__.py").write_text(HELLO)
@@ -67,6 +72,9 @@ class Site:
         (self.bin / "python3").symlink_to(sys.executable)  # not a version manager's shim
         for tool in tools:
             self.fake(tool)
+        python = self.root / ".venv" / "bin" / "python"
+        python.parent.mkdir(parents=True)
+        python.symlink_to(sys.executable)
         self.environment = {
             "PATH": str(self.bin),
             "HOME": str(self.home),
@@ -118,6 +126,11 @@ class Site:
         process = self.start(place, *arguments)
         out, err = process.communicate(timeout=120)
         return process.returncode, out, err
+
+    def checked(self) -> list[list[str]]:
+        """The flags that the experiment was to check so far."""
+        file = self.fakes / "checked"
+        return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
 
     def calls(self) -> list[list[str]]:
         """The calls of the fakes so far, and forgets them."""
