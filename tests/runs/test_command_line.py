@@ -170,9 +170,9 @@ def test_a_check_ends_before_the_run_and_says_what_is_wrong(tmp_path, capsys):
         "files": [there],
     }.items():
         check = [f"--check={kind}", f"--output_dir={tmp_path}"]
-        for flag in (there, missing, alone, "--stepz=3"):
-            status = 0 if flag in right else 2
-            assert run(flag, *check) == (status, []), (kind, flag)
+        for word in (there, missing, alone, "--stepz=3"):
+            status = 0 if word in right else 2
+            assert run(word, *check) == (status, []), (kind, word)
             assert bool(capsys.readouterr().err) == (status == 2)
     assert run("--check=all")[0] == 2 and not list(tmp_path.iterdir())
     _, ((_, folder),) = run("--lengths=5", f"--output_dir={tmp_path}")
