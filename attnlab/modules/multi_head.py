@@ -8,10 +8,13 @@ from typing import Any
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+import numpy as np
+from jax.typing import ArrayLike
 
 from attnlab import masks, positions
-from attnlab.biases import Bias
-from attnlab.checks import points_to, require, require_instance
+from attnlab.axes import lead_with_ones
+from attnlab.biases import Bias, as_bias
+from attnlab.checks import as_int, points_to, require, require_instance
 from attnlab.modules.cache import (
     append_to_cache,
     cache_index,
@@ -61,6 +64,8 @@ class MultiHeadAttention(AttentionModule):
     later calls read that, and look at `key` and `value` no more. `init` makes no "static".
 
     The module is causal where the mask has `masks.Causal()`, and where it decodes self-attention.
+    Queries stand where the mask says, from its `q_offset` on: rows 3, 4, … of the causal forward
+    are `module(x[:, 3:], x, mask=masks.Causal(3))`, with rotary, biases of positions, windows too.
 
         >>> import jax, jax.numpy as jnp
         >>> mha = MultiHeadAttention(num_heads=2)
@@ -134,7 +139,9 @@ class MultiHeadAttention(AttentionModule):
         q, k, v = self._project_heads(query, key, value, cross=cross, keep=cross and decode)
         training = not decode and not deterministic
         hashing = hash_options(self, self.route, q, mask, training=training)
-        q = self._turn(q, q_offset)
+        asks = self.rotary or self.route.by_position
+        position = q_offset + (masks.first_position(mask) if asks else 0)
+        q = self._turn(q, position)
         k = k if cross else self._turn(k, q_offset)
         if index is not None and not cross:
             k, v = append_to_cache(self, index, k, v)
@@ -150,7 +157,7 @@ class MultiHeadAttention(AttentionModule):
         score = DotScore()(q, k) if self.score is None else self.score(q, k)
         options = {"mask": mask, "bias": bias, "precision": self.precision, **sampling}
         if decode:
-            options["q_offset"] = q_offset
+            options["q_offset"] = position
         context = attend(score, q, k, v, **options, **dropout, **hashing)
         if decode and not cross:
             fits = q_offset + q.shape[-3] <= k.shape[-3]
@@ -201,8 +208,18 @@ class MultiHeadAttention(AttentionModule):
         mask, num_keys = masks.as_mask(mask), k.shape[-3]
         causal = decode or (mask is not None and mask.reach[1] == 0)
         num_queries = num_keys if decode else q.shape[-3]
+        first = masks.first_position(mask)
+        known = as_int(first)
+        if np.ndim(first) > 0 or (known or 0) < 0:
+            raise NotImplementedError(
+                "position_bias takes queries of which the first stands at one position ≥ 0 in all"
+                f" examples; got {f'shape {np.shape(first)}' if known is None else known} (give"
+                " the call bias=)"
+            )
         make: Any = self.position_bias
-        return make(self.num_heads, num_queries, num_keys, causal=causal)
+        rows = num_queries + (num_keys if known is None else known)
+        made: Any = as_bias(make(self.num_heads, rows, num_keys, causal=causal))
+        return made.for_queries(first, num_queries, num_keys) if known != 0 else made
 
     def _project_heads(
         self, query: jax.Array, key: jax.Array, value: jax.Array, *, cross: bool, keep: bool
@@ -256,9 +273,12 @@ class MultiHeadAttention(AttentionModule):
             **self._dense_options(),
         )(x)
 
-    def _turn(self, x: jax.Array, offset: jax.Array | int) -> jax.Array:
+    def _turn(self, x: jax.Array, offset: ArrayLike) -> jax.Array:
         """x turned by its positions, the first of which is the offset, where the module does so."""
-        return positions.rotary(x, offset + jnp.arange(x.shape[-3])) if self.rotary else x
+        if not self.rotary:
+            return x
+        offset = jnp.asarray(offset)[..., None]
+        return positions.rotary(x, offset + lead_with_ones(jnp.arange(x.shape[-3]), offset.ndim))
 
     def _normalize(self, x: jax.Array, name: str) -> jax.Array:
         if not self.normalize_qk:

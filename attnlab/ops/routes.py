@@ -162,7 +162,7 @@ class Window(Exact):
         k: jax.Array,
         v: jax.Array,
         *,
-        q_offset: ArrayLike = 0,
+        q_offset: ArrayLike | None = None,
         **options: Any,
     ) -> jax.Array:
         """The context [*B, T, N, D]."""
@@ -177,8 +177,9 @@ class Window(Exact):
             **options,
         )
 
-    def weights(self, score, q, k, *, q_offset: ArrayLike = 0, mask=None, **options) -> jax.Array:
+    def weights(self, score, q, k, *, q_offset=None, mask=None, **options) -> jax.Array:
         """The weights [*B, N, T, S], dense; the keywords of `attention_weights`."""
+        q_offset = masks.first_position(mask) if q_offset is None else q_offset
         mask = masks.combine(masks.Window(self.left, self.right, q_offset), mask)
         return attention_weights(score, q, k, mask=mask, **options)
 
@@ -212,7 +213,7 @@ class Chunked(Exact):
         k: jax.Array,
         v: jax.Array,
         *,
-        q_offset: ArrayLike = 0,
+        q_offset: ArrayLike | None = None,
         mask: masks.Mask | ArrayLike | None = None,
         **options: Any,
     ) -> jax.Array:
@@ -220,11 +221,12 @@ class Chunked(Exact):
         mask = self._mask(q_offset, mask)
         return attention(score, q, k, v, mask=mask, implementation=self.implementation, **options)
 
-    def weights(self, score, q, k, *, q_offset: ArrayLike = 0, mask=None, **options) -> jax.Array:
+    def weights(self, score, q, k, *, q_offset=None, mask=None, **options) -> jax.Array:
         """The weights [*B, N, T, S], dense; the keywords of `attention_weights`."""
         return attention_weights(score, q, k, mask=self._mask(q_offset, mask), **options)
 
-    def _mask(self, q_offset: ArrayLike, mask: masks.Mask | ArrayLike | None) -> masks.Mask | None:
+    def _mask(self, q_offset, mask: masks.Mask | ArrayLike | None) -> masks.Mask | None:
+        q_offset = masks.first_position(mask) if q_offset is None else q_offset
         return masks.combine(masks.Chunks(self.size, self.look_back, q_offset), mask)
 
 
