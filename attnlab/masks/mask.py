@@ -71,6 +71,11 @@ class Mask(flax.struct.PyTreeNode, abc.ABC):
         return None, None
 
     @property
+    def hides_future(self) -> bool | None:
+        """Whether no query sees a key that follows it; None = only an array's numbers say it."""
+        return self.reach[1] == 0
+
+    @property
     def first_position(self) -> ArrayLike | None:
         """Position of the first query among the keys, an int or integers [*B]; None = not said."""
         return None
@@ -141,6 +146,11 @@ class Both(Mask):
         return left, right
 
     @property
+    def hides_future(self):
+        first, second = self.first.hides_future, self.second.hides_future
+        return first or second or (None if None in (first, second) else False)
+
+    @property
     def first_position(self):
         first, second = self.first.first_position, self.second.first_position
         if first is None or second is None:
@@ -190,6 +200,11 @@ class Explicit(Mask):
         if array.ndim < 2 or array.shape[-2] == 1:
             return self
         return Explicit(jax.lax.dynamic_slice_in_dim(array, offset, count, array.ndim - 2))
+
+    @property
+    def hides_future(self):
+        shape = jnp.shape(self.array)
+        return None if len(shape) >= 2 and shape[-2] > 1 else False
 
     def pad(self, block_q, block_k):
         array = jnp.asarray(self.array)

@@ -63,7 +63,8 @@ class MultiHeadAttention(AttentionModule):
     `mutable=["cache", "static"]`, projects them and keeps what it made in the collection "static";
     later calls read that, and look at `key` and `value` no more. `init` makes no "static".
 
-    The module is causal where the mask has `masks.Causal()`, and where it decodes self-attention.
+    The module is causal where the mask has `masks.Causal()` or the route hides the future, as
+    `routes.Window(left, 0)` does, and where it decodes self-attention.
     Queries stand where the mask says, from its `q_offset` on: rows 3, 4, … of the causal forward
     are `module(x[:, 3:], x, mask=masks.Causal(3))`, with rotary, biases of positions, windows too.
 
@@ -206,7 +207,7 @@ class MultiHeadAttention(AttentionModule):
                 " key= with decode=True (give the whole sequence's bias= to the call)"
             )
         mask, num_keys = masks.as_mask(mask), k.shape[-3]
-        causal = decode or (mask is not None and mask.reach[1] == 0)
+        causal = decode or self.route.hides_future or (mask is not None and mask.hides_future)
         num_queries = num_keys if decode else q.shape[-3]
         first = masks.first_position(mask)
         known = as_int(first)

@@ -43,6 +43,7 @@ class Route(Protocol):
     Attributes:
       shares_qk: whether q and k must be the same.
       by_position: whether the pairs depend on where queries and keys stand.
+      hides_future: whether no query visits a key that follows it, whatever the mask.
       sows_weights: whether a module may sow the weights, which are dense.
       hash_keywords: names of the keywords that say how to hash, some of these: "hash_key", a PRNG
         key; "hash_inputs", the queries before rotary positions; "center", the learned center.
@@ -53,6 +54,9 @@ class Route(Protocol):
 
     @property
     def by_position(self) -> bool: ...
+
+    @property
+    def hides_future(self) -> bool: ...
 
     @property
     def sows_weights(self) -> bool: ...
@@ -103,6 +107,7 @@ class Exact:
 
     shares_qk: ClassVar[bool] = False
     by_position: ClassVar[bool] = True
+    hides_future: bool = False
     sows_weights: ClassVar[bool] = True
     hash_keywords: ClassVar[frozenset[str]] = frozenset()
 
@@ -154,6 +159,7 @@ class Window(Exact):
 
     def __post_init__(self):
         masks.Window(self.left, self.right)  # which checks them
+        object.__setattr__(self, "hides_future", self.right == 0)
 
     def __call__(
         self,
@@ -205,6 +211,7 @@ class Chunked(Exact):
         object.__setattr__(self, "size", as_size("size", self.size))
         look_back = as_count("look_back counts chunks", self.look_back)
         object.__setattr__(self, "look_back", look_back)
+        object.__setattr__(self, "hides_future", self.size == 1)
 
     def __call__(
         self,

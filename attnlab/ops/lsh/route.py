@@ -97,6 +97,7 @@ class LSH:
             )
 
     by_position: ClassVar[bool] = False
+    hides_future: ClassVar[bool] = False  # the mask alone says it
     sows_weights: ClassVar[bool] = False  # a whole model is looked into where only LSH can go
 
     @property
