@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypedDict
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 from flax.linen.dtypes import promote_dtype
 
+from attnlab.biases import Bias
 from attnlab.checks import as_array, as_rate, as_size, require, require_instance
+from attnlab.masks import Mask
 
 __all__ = [
     "AttentionModule",
+    "CallOptions",
     "Initializer",
     "as_query_key_value",
     "dropout_options",
@@ -54,6 +57,14 @@ class AttentionModule(nn.Module, kw_only=True):
     def is_deterministic(self, called: bool | None) -> bool | None:
         """The call's `deterministic`, or the attribute where that is None."""
         return self.deterministic if called is None else called
+
+
+class CallOptions(TypedDict, total=False):
+    """Keywords of a call."""
+
+    mask: Mask | jax.Array | None
+    bias: Bias | jax.Array | None
+    deterministic: bool | None
 
 
 def as_query_key_value(module, query, key, value) -> tuple[jax.Array, jax.Array, jax.Array]:

@@ -61,7 +61,7 @@ class LocalAttention(AttentionModule):
         steps: jax.Array | None = None,
         deterministic: bool | None = None,
         return_weights: bool = False,
-    ):
+    ) -> Any:
         """The context [*B, T, Dv].
 
         Args:

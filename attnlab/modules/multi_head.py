@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from typing import Any
+from typing import Any, Literal, Unpack, overload
 
 import flax.linen as nn
 import jax
@@ -24,6 +24,7 @@ from attnlab.modules.cache import (
 )
 from attnlab.modules.conventions import (
     AttentionModule,
+    CallOptions,
     as_query_key_value,
     dropout_options,
     partitioned,
@@ -115,6 +116,30 @@ class MultiHeadAttention(AttentionModule):
     rotary: bool = False
     position_bias: nn.Module | None = None
     use_bias: bool = True
+
+    @overload
+    def __call__(
+        self,
+        query: jax.Array,
+        key: jax.Array | None = None,
+        value: jax.Array | None = None,
+        *,
+        decode: bool = False,
+        return_weights: Literal[False] = False,
+        **options: Unpack[CallOptions],
+    ) -> jax.Array: ...
+
+    @overload
+    def __call__(
+        self,
+        query: jax.Array,
+        key: jax.Array | None = None,
+        value: jax.Array | None = None,
+        *,
+        decode: bool = False,
+        return_weights: Literal[True],
+        **options: Unpack[CallOptions],
+    ) -> tuple[jax.Array, jax.Array]: ...
 
     @nn.compact
     def __call__(

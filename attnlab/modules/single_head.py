@@ -28,6 +28,8 @@ collection "choice" is mutable.
 
 from __future__ import annotations
 
+from typing import Literal, Unpack, overload
+
 import flax.linen as nn
 import jax
 
@@ -36,6 +38,7 @@ from attnlab.checks import require, require_instance
 from attnlab.masks import Mask
 from attnlab.modules.conventions import (
     AttentionModule,
+    CallOptions,
     as_query_key_value,
     dropout_options,
     partitioned,
@@ -68,6 +71,28 @@ class SingleHead(AttentionModule, kw_only=True):
 
     route: Route = AllPairs()
     implementation: Implementation = None
+
+    @overload
+    def __call__(
+        self,
+        query: jax.Array,
+        key: jax.Array | None = None,
+        value: jax.Array | None = None,
+        *,
+        return_weights: Literal[False] = False,
+        **options: Unpack[CallOptions],
+    ) -> jax.Array: ...
+
+    @overload
+    def __call__(
+        self,
+        query: jax.Array,
+        key: jax.Array | None = None,
+        value: jax.Array | None = None,
+        *,
+        return_weights: Literal[True],
+        **options: Unpack[CallOptions],
+    ) -> tuple[jax.Array, jax.Array]: ...
 
     @nn.compact
     def __call__(

@@ -9,7 +9,7 @@ route is a frozen dataclass with the members that `Route` lists; a subclass of `
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, ClassVar, Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -105,11 +105,11 @@ class SamplingRoute(Route, Protocol):
 class Exact:
     """A route that needs nothing but its mask and where its queries stand."""
 
-    shares_qk: ClassVar[bool] = False
-    by_position: ClassVar[bool] = True
+    shares_qk: bool = False
+    by_position: bool = True
     hides_future: bool = False
-    sows_weights: ClassVar[bool] = True
-    hash_keywords: ClassVar[frozenset[str]] = frozenset()
+    sows_weights: bool = True
+    hash_keywords: frozenset[str] = frozenset()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -121,7 +121,7 @@ class AllPairs(Exact):
     """
 
     implementation: Implementation = None
-    by_position: ClassVar[bool] = False
+    by_position = False
 
     def __call__(
         self,
@@ -252,7 +252,7 @@ class Hard(Exact):
 
     expected_rate: float = 0.0
     straight_through: bool = False
-    by_position: ClassVar[bool] = False
+    by_position = False
 
     def __post_init__(self):
         rate = as_number("expected_rate", self.expected_rate)

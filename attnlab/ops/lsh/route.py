@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from typing import Any, ClassVar
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -96,9 +96,9 @@ class LSH:
                 " with shared_qk=False (leave them unset)"
             )
 
-    by_position: ClassVar[bool] = False
-    hides_future: ClassVar[bool] = False  # the mask alone says it
-    sows_weights: ClassVar[bool] = False  # a whole model is looked into where only LSH can go
+    by_position = False
+    hides_future = False  # the mask alone says it
+    sows_weights = False  # a whole model is looked into where only LSH can go
 
     @property
     def shares_qk(self) -> bool:
