@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from attnlab import LSHSelfAttention, MultiHeadAttention, routes
+from attnlab import LSHSelfAttention, MultiHeadAttention, routes, scores
 
 X = jnp.ones((2, 7, 6))
 
@@ -62,6 +62,18 @@ WRONG = [
         lambda: decode(MultiHeadAttention(2), mutable=()),
         ValueError,
         r"decode=True writes the cache; got .*apply with mutable=\[.cache.\]",
+    ),
+    (
+        "MHA(implementation=)",
+        lambda: MultiHeadAttention(2, implementation="dense"),
+        TypeError,
+        r"no keyword implementation; .* route=routes.AllPairs\(implementation=…\)",
+    ),
+    (
+        "MHA(score=a class)",
+        lambda: MultiHeadAttention(2, score=scores.Cosine).init(jax.random.key(0), X),
+        ValueError,
+        r"score must be a module that makes one, .* or a value of attnlab.scores; .*class Cosine",
     ),
 ]
 

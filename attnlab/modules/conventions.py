@@ -13,6 +13,7 @@ from flax.linen.dtypes import promote_dtype
 from attnlab.biases import Bias
 from attnlab.checks import as_array, as_rate, as_size, require, require_instance
 from attnlab.masks import Mask
+from attnlab.scores import Score
 
 __all__ = [
     "AttentionModule",
@@ -75,8 +76,9 @@ def as_query_key_value(module, query, key, value) -> tuple[jax.Array, jax.Array,
             as_size(f"{type(module).__name__}.{name}", size)
     score = getattr(module, "score", None)
     if score is not None:
-        wanted = "a module that makes one, such as attnlab.AdditiveScore()"
-        require_instance("score", score, isinstance(score, nn.Module), wanted)
+        fits = isinstance(score, nn.Module | Score)
+        wanted = "a module that makes one, such as attnlab.AdditiveScore(), or a value of"
+        require_instance("score", score, fits, f"{wanted} attnlab.scores")
     require(
         key is not None or value is None,
         "value= needs key=: the values belong to keys; got value without key",

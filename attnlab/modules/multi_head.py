@@ -33,6 +33,7 @@ from attnlab.modules.hash_stats import hash_options
 from attnlab.modules.sampling import sampled
 from attnlab.modules.scores import DotScore
 from attnlab.ops.routes import AllPairs, Route, StatefulRoute
+from attnlab.scores import Score
 
 __all__ = ["MultiHeadAttention"]
 
@@ -40,6 +41,7 @@ __all__ = ["MultiHeadAttention"]
 @points_to(
     causal="the mask says it: call the module with mask=masks.Causal()",
     is_causal="the mask says it: call the module with mask=masks.Causal()",
+    implementation="the route says it: route=routes.AllPairs(implementation=…)",
     decode="it belongs to the call: module.apply(variables, x, decode=True)",
 )
 class MultiHeadAttention(AttentionModule):
@@ -88,7 +90,8 @@ class MultiHeadAttention(AttentionModule):
         query.
       value_features: width of N heads of the values together, a multiple of N; None = qkv_features.
       out_features: width of the result; None = width of the query.
-      score: a module of `attnlab.modules.scores`; None = `DotScore()`, the scaled dot product.
+      score: a module of `attnlab.modules.scores`, or a value of `attnlab.scores`, with nothing to
+        learn; None = `DotScore()`, the scaled dot product.
       route: `routes.AllPairs()`, `routes.Window(...)`, `routes.LSH(...)` or `routes.Hard(...)`. LSH
         shares one projection between queries and keys unless told otherwise; its rotations come
         from the "hash" rng stream if there is one, else from its seed. With `centering="learned"`
@@ -110,7 +113,7 @@ class MultiHeadAttention(AttentionModule):
     qkv_features: int | None = None
     value_features: int | None = None
     out_features: int | None = None
-    score: nn.Module | None = None
+    score: nn.Module | Score | None = None
     route: Route = AllPairs()
     normalize_qk: bool = False
     rotary: bool = False
