@@ -277,7 +277,7 @@ class LSH:
         return jnp.swapaxes(self(score, q, k, units, **options), -3, -2)
 
     def _refuse(self, score, bias):
-        if not (isinstance(score, Dot) and score.scale is None):
+        if not (type(score) is Dot and score.scale is None):
             raise NotImplementedError(
                 "LSH has a score of its own, the dot product with unit keys; got "
                 f"{score} (leave score unset, and scale with LSHOptions.logit_scale)"
