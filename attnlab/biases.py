@@ -52,7 +52,7 @@ class Bias(flax.struct.PyTreeNode, abc.ABC):
     def for_queries(self, offset: Any, count: int, num_keys: int) -> Bias:
         """A bias of the whole sequence, cut to `count` queries that begin at position `offset`.
 
-        NaN where they end behind its last row.
+        NaN where they begin before its first row or end behind its last.
         """
 
     @abc.abstractmethod
@@ -91,7 +91,7 @@ class Explicit(Bias):
             return self
         _require_rows(array.shape[-2], count)
         rows = jax.lax.dynamic_slice_in_dim(array, offset, count, array.ndim - 2)
-        return Explicit(jnp.where(offset + count <= array.shape[-2], rows, jnp.nan))
+        return Explicit(jnp.where(_within(offset, count, array.shape[-2]), rows, jnp.nan))
 
     def padded(self, num_queries, num_keys):
         array = jnp.asarray(self.array)
@@ -152,7 +152,7 @@ class Relative(Bias):
         rows, size = x.shape[-1] - num_keys + 1, count + num_keys - 1
         _require_rows(rows, count)
         part = jax.lax.dynamic_slice_in_dim(x, rows - offset - count, size, x.ndim - 1)
-        return Relative(jnp.where(offset + count <= rows, part, jnp.nan))
+        return Relative(jnp.where(_within(offset, count, rows), part, jnp.nan))
 
     def padded(self, num_queries, num_keys):
         x, zero = jnp.asarray(self.by_distance), num_queries - 1
@@ -309,6 +309,10 @@ def _add_slice(x: jax.Array, part: jax.Array, *start: Any) -> jax.Array:
     starts = [jnp.int32(0)] * (x.ndim - len(start)) + [jnp.asarray(n, jnp.int32) for n in start]
     updated = jax.lax.dynamic_slice(x, starts, part.shape) + part
     return jax.lax.dynamic_update_slice(x, updated, starts)
+
+
+def _within(offset: Any, count: int, rows: int) -> Any:
+    return (offset >= 0) & (offset + count <= rows)
 
 
 def _require_rows(rows: int, count: int) -> None:

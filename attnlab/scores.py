@@ -51,6 +51,10 @@ class Score(flax.struct.PyTreeNode):
     # Whether q and k are compared entry by entry, so that their widths must agree.
     same_width = True
 
+    def __call__(self, q: jax.Array, k: jax.Array) -> Score:
+        """The score itself, so that a value may stand where a module that makes one does."""
+        return self
+
     @property
     def max_keys(self) -> int | None:
         """Keys from here on have no logits and so no weight; None = every key has one."""

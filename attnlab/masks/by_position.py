@@ -26,6 +26,10 @@ class _Shifted(Mask):
     def check(self):
         require_integers(self, "q_offset")
 
+    @property
+    def first_position(self: Any):
+        return self.q_offset
+
     def for_queries(self: Any, offset, count):
         return self.replace(q_offset=self.q_offset + offset)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from typing import Any, ClassVar
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -96,8 +96,9 @@ class LSH:
                 " with shared_qk=False (leave them unset)"
             )
 
-    by_position: ClassVar[bool] = False
-    sows_weights: ClassVar[bool] = False  # a whole model is looked into where only LSH can go
+    by_position = False
+    hides_future = False  # the mask alone says it
+    sows_weights = False  # a whole model is looked into where only LSH can go
 
     @property
     def shares_qk(self) -> bool:
@@ -276,7 +277,7 @@ class LSH:
         return jnp.swapaxes(self(score, q, k, units, **options), -3, -2)
 
     def _refuse(self, score, bias):
-        if not (isinstance(score, Dot) and score.scale is None):
+        if not (type(score) is Dot and score.scale is None):
             raise NotImplementedError(
                 "LSH has a score of its own, the dot product with unit keys; got "
                 f"{score} (leave score unset, and scale with LSHOptions.logit_scale)"
