@@ -121,7 +121,7 @@ def test_and_takes_boolean_arrays_on_either_side(make):
 
 
 def test_and_wants_masks_or_arrays():
-    with pytest.raises(TypeError, match="unsupported operand"):
+    with pytest.raises(TypeError, match="& with a mask takes a mask or a boolean array; got 1"):
         masks.Causal() & 1
     with pytest.raises(ValueError, match="mask must be boolean"):
         masks.as_mask(masks.Causal() & np.ones((3, 3)))

@@ -9,7 +9,7 @@ route is a frozen dataclass with the members that `Route` lists; a subclass of `
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, ClassVar, Protocol, runtime_checkable
+from typing import Any, ClassVar, Protocol, cast, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -149,7 +149,7 @@ class Window(Exact):
     """
 
     left: int
-    right: int
+    right: int = cast(int, ...)  # masks.Window says that it is missing
     implementation: Implementation = None
 
     def __post_init__(self):
