@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 import operator
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -18,6 +19,7 @@ __all__ = [
     "as_number",
     "as_qkv",
     "as_rate",
+    "as_share",
     "as_size",
     "points_to",
     "require",
@@ -74,19 +76,26 @@ def as_number(name: str, x: Any) -> float:
     """Python's own float of one real number of any kind.
 
     Raises:
-      ValueError: x is another thing, or an argument of jit.
+      ValueError: x is another thing, infinite or NaN, or an argument of jit.
     """
     require(
         not isinstance(x, jax.core.Tracer),
         f"{name} must be known while tracing; got an argument of jit (make it static)",
     )
     try:
-        if np.ndim(x) == 0 and not isinstance(x, str):
+        if np.ndim(x) == 0 and not isinstance(x, str) and math.isfinite(np.asarray(x)):
             return float(np.asarray(x))
     except (TypeError, ValueError):
         pass  # it is no number
     got = f"shape {x.shape}" if isinstance(x, jax.Array | np.ndarray) else _shown(x)
     raise ValueError(f"{name} must be one number; got {got}")
+
+
+def as_share(name: str, x: Any) -> float:
+    """`as_number` of what must be in [0, 1]."""
+    share = as_number(name, x)
+    require(0.0 <= share <= 1.0, f"{name} must be in [0, 1]; got {share}")
+    return share
 
 
 def as_int(x: Any) -> int | None:

@@ -131,6 +131,15 @@ class Dot(Score):
 
     scale: float | None = flax.struct.field(pytree_node=False, default=None)
 
+    def __post_init__(self):
+        require(
+            not isinstance(self.scale, jax.core.Tracer),
+            "Dot.scale must be known while tracing; got an argument of jit or grad (multiply q by"
+            " it, or use Cosine, whose scale may be learned)",
+        )
+        if self.scale is not None:
+            as_number("Dot.scale", self.scale)
+
     def prepare(self, q, k, *, precision=None):
         del precision  # no matrix product
         scale = self._scale_of(q)
@@ -148,15 +157,6 @@ class Dot(Score):
         )
         scale = self._scale_of(q)
         return product if scale == 1.0 else product * scale
-
-    def require_widths(self, q_width, k_width):
-        require(
-            not isinstance(self.scale, jax.core.Tracer),
-            "Dot.scale must be known while tracing; got an argument of jit or grad (multiply q by"
-            " it, or use Cosine, whose scale may be learned)",
-        )
-        if self.scale is not None:
-            as_number("Dot.scale", self.scale)
 
     def _scale_of(self, q) -> float:
         return 1 / math.sqrt(q.shape[-1]) if self.scale is None else float(self.scale)

@@ -140,6 +140,7 @@ def local_attention(
         centers.shape == q.shape[:-2],
         f"centers must be [*B, T] = {q.shape[:-2]}, one a query; got {centers.shape}",
     )
+    require(centers.dtype != bool, "centers must be positions, numbers; got booleans (cast them)")
     if isinstance(score, Location):
         raise NotImplementedError(
             "local attention looks at keys and Location does not; use another score"

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from attnlab import masks
-from attnlab.checks import as_count, as_number, as_size, require
+from attnlab.checks import as_count, as_share, as_size, require
 from attnlab.ops.attention import Implementation, attention, attention_weights
 from attnlab.ops.hard import Choice, hard_attention
 from attnlab.ops.local import window_attention
@@ -153,7 +153,12 @@ class Window(Exact):
     implementation: Implementation = None
 
     def __post_init__(self):
-        masks.Window(self.left, self.right)  # which checks them
+        masks.Window(self.left, self.right)  # which checks the rest of them
+        require(
+            self.left is not None and self.right is not None,
+            f"routes.Window wants numbers of keys; got Window({self.left}, {self.right}) (for all"
+            " keys of a side write AllPairs(), and masks.Window or masks.Causal() as the mask)",
+        )
 
     def __call__(
         self,
@@ -246,8 +251,7 @@ class Hard(Exact):
     by_position: ClassVar[bool] = False
 
     def __post_init__(self):
-        rate = as_number("expected_rate", self.expected_rate)
-        require(0.0 <= rate <= 1.0, f"expected_rate must be in [0, 1]; got {rate}")
+        as_share("expected_rate", self.expected_rate)
 
     def __call__(
         self, score: Score, q: jax.Array, k: jax.Array, v: jax.Array, **options: Any

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from attnlab.checks import require_choice
+from attnlab.checks import as_share, require_choice
 from attnlab.models.output import DeferredLogits
 from attnlab.split import by_device, current
 from attnlab.tokens import PAD
@@ -85,7 +85,7 @@ class TokenCrossEntropy:
         it through ε alone.
 
     Raises:
-      ValueError: another `gradient_mean_over`.
+      ValueError: a share outside [0, 1], another `gradient_mean_over`.
     """
 
     label_smoothing: float = 0.0
@@ -95,6 +95,7 @@ class TokenCrossEntropy:
     shown = ("loss", "perplexity", "accuracy")
 
     def __post_init__(self):
+        as_share("label_smoothing", self.label_smoothing)
         require_choice("gradient_mean_over", self.gradient_mean_over, ("tokens", "sentences"))
 
     @property
@@ -160,6 +161,7 @@ def token_sums(
       "correct", the number of tokens that no other is likelier than. O(B·T·V) time; log p of all V
       words is not kept.
     """
+    label_smoothing = as_share("label_smoothing", label_smoothing)
     if isinstance(logits, DeferredLogits):
         return _in_blocks(logits, targets, weights, label_smoothing)
     logits = logits.astype(jnp.float32)

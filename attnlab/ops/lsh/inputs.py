@@ -225,8 +225,10 @@ def read_mask(
         for both and `Causal` an offset.
 
     Raises:
+      ValueError: `causal` is no bool, or the mask is not of these shapes.
       NotImplementedError: for a mask that is not a function of the key alone, segments or causal.
     """
+    require_choice("causal", causal, (True, False))
     valid = q_valid = segments = kv_segments = None
     broken, cross = jnp.zeros((), bool), num_queries is not None
     q_offset = jnp.zeros(math.prod(batch_shape), jnp.int32)
