@@ -25,7 +25,7 @@ import numpy as np
 from jax.typing import ArrayLike
 
 from attnlab.axes import HeadLayout, split_heads
-from attnlab.checks import as_array, as_size, require, require_instance
+from attnlab.checks import as_array, as_size, is_floating, require, require_instance
 
 __all__ = ["Bias", "Explicit", "Relative", "alibi", "as_bias", "buckets_of_distances", "distances"]
 
@@ -297,8 +297,8 @@ def as_bias(bias: Bias | ArrayLike | None) -> Bias | None:
 def _as_floats(name: str, x: ArrayLike) -> jax.Array:
     x = as_array(name, x)
     require(
-        jnp.issubdtype(x.dtype, jnp.floating),
-        f"{name} must be floating point, added to the logits; got {x.dtype}"
+        is_floating(x.dtype),
+        f"{name} must be floating point of 16 bits or more, added to the logits; got {x.dtype}"
         " (cast it; a boolean mask goes to mask=)",
     )
     return x

@@ -21,6 +21,7 @@ __all__ = [
     "as_rate",
     "as_share",
     "as_size",
+    "is_floating",
     "points_to",
     "require",
     "require_choice",
@@ -70,6 +71,11 @@ def as_array(name: str, x: Any) -> jax.Array:
         return jnp.asarray(x)
     except (TypeError, ValueError, OverflowError):
         raise ValueError(f"{name} must be {wanted}; got {_shown(x)}") from None
+
+
+def is_floating(dtype: Any) -> bool:
+    """Whether arrays of this dtype can be computed with: floats of 8 bits are for storage."""
+    return jnp.issubdtype(dtype, jnp.floating) and jnp.finfo(dtype).bits >= 16
 
 
 def as_number(name: str, x: Any) -> float:
@@ -135,9 +141,9 @@ def as_count(what: str, x: Any) -> int:
 
 
 def require_integers(owner: Any, *names: str) -> None:
-    """Fields that count or number must be integers; None is left out."""
+    """Fields that count or number must be integers; None where that is their default."""
     for name in names:
-        if getattr(owner, name) is None:
+        if getattr(owner, name) is None and getattr(type(owner), name, 0) is None:
             continue
         field = f"{type(owner).__name__}.{name}"
         dtype = as_array(field, getattr(owner, name)).dtype
@@ -174,8 +180,8 @@ def as_qkv(q: Any, k: Any, v: Any, *, same_width: bool = True) -> tuple[Any, Any
             " (add an axis of 1 for a single head)",
         )
         require(
-            jnp.issubdtype(x.dtype, jnp.floating),
-            f"{name} must be floating point; got {x.dtype} (cast it first)",
+            is_floating(x.dtype),
+            f"{name} must be floating point of 16 bits or more; got {x.dtype} (cast it first)",
         )
         require(min(x.shape[-3:]) > 0, f"{name} must have no axis of length 0; got {x.shape}")
     shapes = ", ".join(f"{name} {x.shape}" for name, x in named.items())

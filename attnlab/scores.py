@@ -29,7 +29,7 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from attnlab.checks import as_number, require, require_instance
+from attnlab.checks import as_array, as_number, require, require_instance
 from attnlab.tanh_sum import tanh_sum
 
 __all__ = [
@@ -60,8 +60,10 @@ class Score(flax.struct.PyTreeNode):
         """Refuses parameters that do not belong to queries and keys of these widths.
 
         Raises:
-          ValueError: the last axes of a parameter are others than the widths ask for.
+          ValueError: a parameter is no array, or its last axes are not what the widths ask for.
         """
+        for name in self._parameters():
+            as_array(f"{type(self).__name__}.{name}", getattr(self, name))
         for name, wanted in self._last_axes(q_width, k_width).items():
             shape = jnp.shape(getattr(self, name))
             require(

@@ -1,5 +1,6 @@
 """Wrong calls of functions and values: each is refused in a line with the rule and the remedy."""
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -12,12 +13,29 @@ from attnlab import (
     routes,
     scores,
 )
+from attnlab.models import bert, reformer
 from attnlab.platforms import compiling_for
+from attnlab.training.bleu import corpus_bleu
 from attnlab.training.objective import TokenCrossEntropy, token_sums
 
 TOKENS = np.ones((2, 5), bool)
 X = np.ones((2, 5, 3, 4), np.float32)  # B, T, N, H
 BUCKETS = np.zeros((2, 1, 5, 3), int)
+F8 = jnp.asarray(X, jnp.float8_e4m3fn)
+ZERO = dict.fromkeys(("loss", "nll", "correct", "tokens", "sentences"), 0.0)
+
+
+def by(score=None, x=X, *, via=None, **options):
+    return (via or routes.AllPairs())(score or scores.Dot(), x, x, x, **options)
+
+
+def look(mask):
+    return by(mask=mask)
+
+
+def local(**options):
+    return local_attention(X, X, X, np.zeros((2, 5)), **options)
+
 
 # Name, call, error, words of its message.
 WRONG = [
@@ -53,6 +71,24 @@ WRONG = [
     ("centers", lambda: local_attention(X, X, X, TOKENS), ValueError, "centers .*got booleans"),
     ("rotary", lambda: positions.rotary(X, TOKENS), ValueError, "positions .*got booleans"),
     ("sinusoids", lambda: positions.sinusoids(None, 4), ValueError, "positions .*rs; got None"),
+    ("Padding", lambda: look(masks.Padding(None)), ValueError, r"Padding\.kv_lengths .*; got None"),
+    ("Causal", lambda: look(masks.Causal(None)), ValueError, r"Causal\.q_offset .*; got None"),
+    ("Segments", lambda: look(masks.Segments(None)), ValueError, r"Segments\.q_ids .*; got None"),
+    ("Cosine", lambda: by(scores.Cosine("1")), ValueError, r"Cosine\.scale .*numbers; got '1'"),
+    ("Cosine()", lambda: by(scores.Cosine(None)), ValueError, r"Cosine\.scale .*rs; got None"),
+    ("General", lambda: by(scores.General("w")), ValueError, r"General\.w .*numbers; got 'w'"),
+    ("seed", lambda: routes.LSH(seed="a"), ValueError, "seed must be an int; got 'a'"),
+    ("float8", lambda: by(x=F8), ValueError, "q .*16 bits or more; got float8_e4m3fn"),
+    ("float8 bias", lambda: by(bias=F8[0, :3, :1]), ValueError, "bias .*16 bits or more.*float8"),
+    ("float8, hashed", lambda: by(x=F8, via=routes.LSH()), ValueError, "16 bits or more; got floa"),
+    ("float8, LSH", lambda: lsh_attention(F8, F8, BUCKETS), ValueError, "got float8.*16 bits"),
+    ("BERT", lambda: bert.from_hugging_face({}, {}), ValueError, r"have 'hidden_act'.*got \[\]"),
+    ("Reformer", lambda: reformer.from_hugging_face({}, {}), ValueError, "have 'hidden_act'"),
+    ("local", lambda: local(mask=TOKENS), NotImplementedError, r"masks\.Padding.*; got an array"),
+    ("local Causal", lambda: local(mask=masks.Causal()), NotImplementedError, "; got Causal"),
+    ("BLEU", lambda: corpus_bleu([None], ["a"]), ValueError, "hypotheses .*strings; got None"),
+    ("BLEU of 3", lambda: corpus_bleu(["a"], [3]), ValueError, "references .*strings; got 3"),
+    ("means", lambda: TokenCrossEntropy().means(ZERO, ZERO), ValueError, "over tokens; got none"),
 ]
 
 

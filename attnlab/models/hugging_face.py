@@ -12,7 +12,7 @@ import numpy as np
 
 from attnlab.checks import require
 
-__all__ = ["ACTIVATIONS", "Weights"]
+__all__ = ["ACTIVATIONS", "Fields", "Weights"]
 
 ACTIVATIONS = {
     "relu": nn.relu,
@@ -20,6 +20,15 @@ ACTIVATIONS = {
     "gelu_new": nn.gelu,
     "gelu_pytorch_tanh": nn.gelu,
 }
+
+
+class Fields(dict[str, Any]):
+    """A configuration by name, which says what it lacks."""
+
+    def __missing__(self, name: str) -> Any:
+        raise ValueError(
+            f"config must have {name!r}, as config.to_dict() has; got {sorted(self)[:3]}"
+        )
 
 
 class Weights:

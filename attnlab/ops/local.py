@@ -147,7 +147,8 @@ def local_attention(
         )
     if not (masks.as_mask(mask) is None or isinstance(mask, masks.Padding)):
         raise NotImplementedError(
-            f"local attention takes masks.Padding or None; got {type(mask).__name__}"
+            "local attention takes masks.Padding(numbers of keys [*B]) or None; got "
+            + (type(mask).__name__ if isinstance(mask, masks.Mask) else "an array")
         )
     num_queries, num_keys = q.shape[-3], k.shape[-3]
     if not jnp.issubdtype(centers.dtype, jnp.floating):

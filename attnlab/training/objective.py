@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from attnlab.checks import as_share, require_choice
+from attnlab.checks import as_share, require, require_choice
 from attnlab.models.output import DeferredLogits
 from attnlab.split import by_device, current
 from attnlab.tokens import PAD
@@ -128,6 +128,7 @@ class TokenCrossEntropy:
 
     def means(self, sums: Mapping[str, float], counts: Mapping[str, float]) -> dict[str, float]:
         """Loss and −log p a token, perplexity exp(nll) and accuracy."""
+        require(counts["tokens"] > 0, "means are over tokens; got none, every target was PAD")
         found = {name: x / counts["tokens"] for name, x in sums.items()}
         nll = found["nll"]
         perplexity = math.exp(nll) if nll < 700 else math.inf

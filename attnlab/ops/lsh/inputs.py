@@ -14,6 +14,7 @@ from attnlab.axes import lead_with_ones
 from attnlab.checks import (
     as_array,
     as_size,
+    is_floating,
     require,
     require_choice,
     require_dropout,
@@ -144,9 +145,9 @@ def _as_floating(**given: Any) -> list[jax.Array]:
         )
     dtypes = [x.dtype for x in arrays.values()]
     require(
-        len(set(dtypes)) == 1 and jnp.issubdtype(dtypes[0], jnp.floating),
+        len(set(dtypes)) == 1 and is_floating(dtypes[0]),
         f"{' and '.join(arrays)} must have one floating dtype; got"
-        f" {' and '.join(map(str, dtypes))} (cast them to one)",
+        f" {' and '.join(map(str, dtypes))} (cast them to one of 16 bits or more)",
     )
     return list(arrays.values())
 
