@@ -38,7 +38,7 @@ class Bias(flax.struct.PyTreeNode, abc.ABC):
 
     @abc.abstractmethod
     def as_array(self, num_queries: int, num_keys: int) -> jax.Array:
-        """The whole bias, [..., T or 1, S or 1]."""
+        """The whole bias, [..., T or 1, S or 1]; of a `Relative` in float32 at least."""
 
     @abc.abstractmethod
     def in_layout(self, layout: HeadLayout) -> Bias:
@@ -133,6 +133,8 @@ class Relative(Bias):
 
     def as_array(self, num_queries, num_keys):
         x = self._checked(num_queries, num_keys)
+        # So that the gradient of a distance, a sum over its pairs, is one in float32.
+        x = x.astype(jnp.promote_types(x.dtype, jnp.float32))
         # One period of num_queries + num_keys, read in rows that are shorter by one: each begins
         # one place further to the left.
         period = num_queries + num_keys
