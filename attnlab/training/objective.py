@@ -152,7 +152,8 @@ def token_sums(
     Args:
       logits: scores [*B, T, V] of all words; where they are deferred, they are computed for
         `logits.block` tokens at a time, in the backward pass once more.
-      targets: token ids [*B, T].
+      targets: token ids [*B, T]. Others than those of the V words make the sums NaN: what is not
+        to be counted is PAD, not −100.
       label_smoothing: share ε of the uniform distribution (Szegedy et al. 2016, §7; Vaswani et al.
         2017, §5.4).
       weights: factors [*B, T] of the tokens in each sum.
@@ -167,7 +168,8 @@ def token_sums(
         return _in_blocks(logits, targets, weights, label_smoothing)
     logits = logits.astype(jnp.float32)
     log_normalizer = jax.nn.logsumexp(logits, axis=-1)
-    of_target = jnp.take_along_axis(logits, targets[..., None], axis=-1)[..., 0]
+    ids = jnp.where(targets < 0, logits.shape[-1], targets)  # −1 is not the last word
+    of_target = jnp.take_along_axis(logits, ids[..., None], axis=-1)[..., 0]
     nll = log_normalizer - of_target
     loss = nll
     if label_smoothing:
