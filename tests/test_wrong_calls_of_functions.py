@@ -14,6 +14,7 @@ from attnlab import (
     scores,
 )
 from attnlab.models import bert, reformer
+from attnlab.models.hugging_face import Weights
 from attnlab.platforms import compiling_for
 from attnlab.training.bleu import corpus_bleu
 from attnlab.training.objective import TokenCrossEntropy, token_sums
@@ -35,6 +36,11 @@ def look(mask):
 
 def local(**options):
     return local_attention(X, X, X, np.zeros((2, 5)), **options)
+
+
+def dense_of(shape):
+    weights = {"a.weight": np.ones(shape), "a.bias": np.ones(4)}
+    return Weights(weights, "Model", "", np.float32).dense("a", (6,), (2, 2))
 
 
 # Name, call, error, words of its message.
@@ -84,6 +90,8 @@ WRONG = [
     ("float8, LSH", lambda: lsh_attention(F8, F8, BUCKETS), ValueError, "got float8.*16 bits"),
     ("BERT", lambda: bert.from_hugging_face({}, {}), ValueError, r"have 'hidden_act'.*got \[\]"),
     ("Reformer", lambda: reformer.from_hugging_face({}, {}), ValueError, "have 'hidden_act'"),
+    ("turned", lambda: dense_of((6, 4)), ValueError, r"'a.weight' \(6, 4\), not \[4, 6\]"),
+    ("flat", lambda: dense_of((24,)), ValueError, r"'a.weight' \(24,\), not \[4, 6\]"),
     ("local", lambda: local(mask=TOKENS), NotImplementedError, r"masks\.Padding.*; got an array"),
     ("local Causal", lambda: local(mask=masks.Causal()), NotImplementedError, "; got Causal"),
     ("BLEU", lambda: corpus_bleu([None], ["a"]), ValueError, "hypotheses .*strings; got None"),

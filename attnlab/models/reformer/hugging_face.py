@@ -130,10 +130,10 @@ def _layer(c: TransformerConfig, from_: Weights, name: str, shares_qk: bool) -> 
     projections = ("query_key", "value") if shares_qk else ("query", "key", "value")
     theirs = f"{name}attention.self_attention."
     attention: dict[str, Any] = {
-        each: {"kernel": from_.take(f"{theirs}{each}.weight", c.width, heads, head)}
+        each: {"kernel": from_.take(f"{theirs}{each}.weight", c.width, (heads, head))}
         for each in projections
     }
-    out = from_.take(f"{name}attention.output.dense.weight", heads, head, c.width)
+    out = from_.take(f"{name}attention.output.dense.weight", (heads, head), c.width)
     feed_forward = f"{name}feed_forward."
     return {
         "attention": attention | {"out": {"kernel": out}},
