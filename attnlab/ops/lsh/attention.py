@@ -80,7 +80,8 @@ def lsh_attention(
       dropout_rate: probability of dropping a weight.
       dropout_key: a PRNG key, needed if dropout_rate > 0.
       rows_at_once: number of the B·N rows to compute together: memory for speed, the same function
-        up to rounding. None = 1 on CPU, elsewhere as many as have 65,536 tokens.
+        up to rounding, in which the future may then move the past (4e-7). None = one by one on CPU,
+        where any number is slower, up to 3 ×; elsewhere as many as have 65,536 tokens.
       implementation: way to compute the result. "sorted" goes through the rounds in sorted order;
         "dense" makes the L × L weights of a row, the same function with other rounding; "pallas"
         (or `Pallas(...)`) goes through the rounds by the kernels of `ops.kernels`, on TPU and
