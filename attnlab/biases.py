@@ -25,7 +25,7 @@ import numpy as np
 from jax.typing import ArrayLike
 
 from attnlab.axes import HeadLayout, split_heads
-from attnlab.checks import as_array, as_size, require, require_instance
+from attnlab.checks import as_array, as_size, is_floating, require, require_instance
 
 __all__ = ["Bias", "Explicit", "Relative", "alibi", "as_bias", "buckets_of_distances", "distances"]
 
@@ -38,7 +38,7 @@ class Bias(flax.struct.PyTreeNode, abc.ABC):
 
     @abc.abstractmethod
     def as_array(self, num_queries: int, num_keys: int) -> jax.Array:
-        """The whole bias, [..., T or 1, S or 1]."""
+        """The whole bias, [..., T or 1, S or 1]; of a `Relative` in float32 at least."""
 
     @abc.abstractmethod
     def in_layout(self, layout: HeadLayout) -> Bias:
@@ -52,7 +52,7 @@ class Bias(flax.struct.PyTreeNode, abc.ABC):
     def for_queries(self, offset: Any, count: int, num_keys: int) -> Bias:
         """A bias of the whole sequence, cut to `count` queries that begin at position `offset`.
 
-        NaN where they end behind its last row.
+        NaN where they begin before its first row or end behind its last.
         """
 
     @abc.abstractmethod
@@ -91,7 +91,7 @@ class Explicit(Bias):
             return self
         _require_rows(array.shape[-2], count)
         rows = jax.lax.dynamic_slice_in_dim(array, offset, count, array.ndim - 2)
-        return Explicit(jnp.where(offset + count <= array.shape[-2], rows, jnp.nan))
+        return Explicit(jnp.where(_within(offset, count, array.shape[-2]), rows, jnp.nan))
 
     def padded(self, num_queries, num_keys):
         array = jnp.asarray(self.array)
@@ -133,6 +133,8 @@ class Relative(Bias):
 
     def as_array(self, num_queries, num_keys):
         x = self._checked(num_queries, num_keys)
+        # So that the gradient of a distance, a sum over its pairs, is one in float32.
+        x = x.astype(jnp.promote_types(x.dtype, jnp.float32))
         # One period of num_queries + num_keys, read in rows that are shorter by one: each begins
         # one place further to the left.
         period = num_queries + num_keys
@@ -152,7 +154,7 @@ class Relative(Bias):
         rows, size = x.shape[-1] - num_keys + 1, count + num_keys - 1
         _require_rows(rows, count)
         part = jax.lax.dynamic_slice_in_dim(x, rows - offset - count, size, x.ndim - 1)
-        return Relative(jnp.where(offset + count <= rows, part, jnp.nan))
+        return Relative(jnp.where(_within(offset, count, rows), part, jnp.nan))
 
     def padded(self, num_queries, num_keys):
         x, zero = jnp.asarray(self.by_distance), num_queries - 1
@@ -297,8 +299,8 @@ def as_bias(bias: Bias | ArrayLike | None) -> Bias | None:
 def _as_floats(name: str, x: ArrayLike) -> jax.Array:
     x = as_array(name, x)
     require(
-        jnp.issubdtype(x.dtype, jnp.floating),
-        f"{name} must be floating point, added to the logits; got {x.dtype}"
+        is_floating(x.dtype),
+        f"{name} must be floating point of 16 bits or more, added to the logits; got {x.dtype}"
         " (cast it; a boolean mask goes to mask=)",
     )
     return x
@@ -309,6 +311,10 @@ def _add_slice(x: jax.Array, part: jax.Array, *start: Any) -> jax.Array:
     starts = [jnp.int32(0)] * (x.ndim - len(start)) + [jnp.asarray(n, jnp.int32) for n in start]
     updated = jax.lax.dynamic_slice(x, starts, part.shape) + part
     return jax.lax.dynamic_update_slice(x, updated, starts)
+
+
+def _within(offset: Any, count: int, rows: int) -> Any:
+    return (offset >= 0) & (offset + count <= rows)
 
 
 def _require_rows(rows: int, count: int) -> None:

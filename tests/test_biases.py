@@ -85,7 +85,8 @@ def test_under_vmap_scan_and_remat(x64):
     np.testing.assert_allclose(scanned, each, rtol=1e-10)
 
 
-def test_half_precision_sums_its_gradient_in_float32():
+@pytest.mark.parametrize("attend", [functools.partial(in_blocks, block=256), at_once])
+def test_half_precision_sums_its_gradient_in_float32(attend):
     """256 rows meet a distance: bfloat16 alone would lose a part of them."""
     q, k, v = np.random.default_rng(0).normal(size=(3, 1, 256, 1, 8)).astype("f")
     x = by_distance((), queries=256, keys=256).astype("f")
@@ -93,7 +94,7 @@ def test_half_precision_sums_its_gradient_in_float32():
     def gradient(dtype):
         def loss(x):
             arrays = (jnp.asarray(y, dtype) for y in (q, k, v))
-            context = in_blocks(*arrays, None, biases.Relative(x), block=256)
+            context = attend(*arrays, None, biases.Relative(x))
             return (context.astype(jnp.float32) * v).sum()
 
         return jax.grad(loss)(jnp.asarray(x, dtype)).astype(jnp.float32)
@@ -287,11 +288,14 @@ def test_integers_of_any_type_are_distances():
         jax.eval_shape(biases.buckets_of_distances, jnp.arange(3))
 
 
-def learned_rows(**options):
+EVERY = routes.AllPairs()
+
+
+def learned_rows(route=EVERY, **options):
     """Which rows of a table get a gradient, with more keys than `max_distance`."""
     x = jnp.asarray(np.random.default_rng(0).normal(size=(1, 40, 4)), jnp.float32)
     made = RelativePositionBias(num_buckets=8, max_distance=20)
-    host = MultiHeadAttention(2, position_bias=made)
+    host = MultiHeadAttention(2, route=route, position_bias=made)
     variables = host.init(jax.random.key(0), x)
     grads = jax.grad(lambda v: jnp.sin(host.apply(v, x, **options)).sum())(variables)
     return (grads["params"]["position_bias"]["embedding"] != 0).any(-1).tolist()
@@ -302,6 +306,20 @@ def test_the_mask_says_whether_keys_after_the_query_have_buckets():
     assert learned_rows() == [True] * 4 + [False] + [True] * 3
     for mask in (masks.Causal(), masks.Window(30, 0) & masks.Padding(39)):
         assert learned_rows(mask=mask) == [True] * 8
+
+
+def test_the_route_says_it_as_well_and_an_array_cannot():
+    """With either the forward has the same buckets as decoding, which is causal."""
+    assert learned_rows(routes.Window(30, 0)) == [True] * 8
+    assert learned_rows(routes.Window(30, 1))[4:6] == [False, True]
+    real = masks.from_padding(jnp.arange(40) < 39)
+    assert learned_rows(mask=real)[4:6] == [False, True]
+    array = jnp.asarray(np.tri(40, dtype=bool))
+    assert learned_rows(mask=masks.Causal() & array) == [True] * 8
+    rule = r"a boolean mask does not say; .*masks.Causal\(\) & array"
+    for mask in (array, masks.Padding(39) & array):
+        with pytest.raises(ValueError, match=rule):
+            learned_rows(mask=mask)
 
 
 def test_one_module_in_several_hosts_is_one_table():

@@ -25,7 +25,15 @@ Letters: *B batch axes, T queries, S keys, N query heads, K key/value heads, G =
 
 from attnlab.masks.by_example import Padding, Segments
 from attnlab.masks.by_position import Causal, Chunks, Window
-from attnlab.masks.mask import Both, Explicit, Mask, as_mask, combine, from_padding
+from attnlab.masks.mask import (
+    Both,
+    Explicit,
+    Mask,
+    as_mask,
+    combine,
+    first_position,
+    from_padding,
+)
 
 __all__ = [
     "Both",
@@ -38,5 +46,6 @@ __all__ = [
     "Window",
     "as_mask",
     "combine",
+    "first_position",
     "from_padding",
 ]

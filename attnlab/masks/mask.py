@@ -17,7 +17,16 @@ from jax.typing import ArrayLike
 from attnlab.axes import HeadLayout, lead_with_ones, split_heads
 from attnlab.checks import require, require_instance
 
-__all__ = ["Both", "Explicit", "Mask", "as_mask", "combine", "from_padding", "hull"]
+__all__ = [
+    "Both",
+    "Explicit",
+    "Mask",
+    "as_mask",
+    "combine",
+    "first_position",
+    "from_padding",
+    "hull",
+]
 
 
 class Mask(flax.struct.PyTreeNode, abc.ABC):
@@ -61,6 +70,16 @@ class Mask(flax.struct.PyTreeNode, abc.ABC):
         """How many keys before and after its position a query sees at most; None = unbounded."""
         return None, None
 
+    @property
+    def hides_future(self) -> bool | None:
+        """Whether no query sees a key that follows it; None = only an array's numbers say it."""
+        return self.reach[1] == 0
+
+    @property
+    def first_position(self) -> ArrayLike | None:
+        """Position of the first query among the keys, an int or integers [*B]; None = not said."""
+        return None
+
     def for_queries(self, offset: ArrayLike, count: int) -> Mask:
         """A mask of the whole sequence, cut to `count` queries that begin at position `offset`."""
         raise NotImplementedError(
@@ -82,9 +101,23 @@ class Mask(flax.struct.PyTreeNode, abc.ABC):
     def __and__(self, other: Mask | ArrayLike) -> Mask:
         if isinstance(other, jax.Array | np.ndarray):
             other = Explicit(other)
-        return Both(self, other) if isinstance(other, Mask) else NotImplemented
+        if not isinstance(other, Mask):
+            raise TypeError(f"& with a mask takes a mask or a boolean array; got {other!r}")
+        return Both(self, other)
 
     __rand__ = __and__
+
+    def _no_operator(self, *_: object) -> Mask:
+        raise TypeError(
+            "masks combine with & alone; for | and ~ make arrays of them, such as"
+            " ~mask.as_array(T, S)"
+        )
+
+    __or__ = __ror__ = __xor__ = __rxor__ = __invert__ = _no_operator
+
+    def __bool__(self) -> bool:  # else `and`, `or` and `not` drop a mask without a word
+        raise TypeError("a mask is neither true nor false; write a & b, or mask is not None")
+
     __array_ufunc__ = None  # NumPy leaves `array & mask` to the mask
 
 
@@ -126,6 +159,24 @@ class Both(Mask):
         )
         return left, right
 
+    @property
+    def hides_future(self):
+        first, second = self.first.hides_future, self.second.hides_future
+        return first or second or (None if None in (first, second) else False)
+
+    @property
+    def first_position(self):
+        first, second = self.first.first_position, self.second.first_position
+        if first is None or second is None:
+            return second if first is None else first
+        if not isinstance(first, jax.core.Tracer) and not isinstance(second, jax.core.Tracer):
+            require(
+                bool(np.all(np.asarray(first) == np.asarray(second))),
+                f"queries stand at one position in both masks of `&`; got {first} and {second}"
+                " (give both the same q_offset)",
+            )
+        return first
+
 
 class Explicit(Mask):
     """Any boolean array that broadcasts to [*B, N, T, S]; O(T·S) memory is then the caller's."""
@@ -163,6 +214,11 @@ class Explicit(Mask):
         if array.ndim < 2 or array.shape[-2] == 1:
             return self
         return Explicit(jax.lax.dynamic_slice_in_dim(array, offset, count, array.ndim - 2))
+
+    @property
+    def hides_future(self):
+        shape = jnp.shape(self.array)
+        return None if len(shape) >= 2 and shape[-2] > 1 else False
 
     def pad(self, block_q, block_k):
         array = jnp.asarray(self.array)
@@ -220,6 +276,17 @@ def combine(*given: Mask | ArrayLike | None) -> Mask | None:
     """`&` of all that are not None; boolean arrays become `Explicit`."""
     present = [mask for mask in map(as_mask, given) if mask is not None]
     return functools.reduce(operator.and_, present) if present else None
+
+
+def first_position(mask: Mask | ArrayLike | None) -> ArrayLike:
+    """Position of the first query among the keys, an int or integers [*B]: as the mask says, or 0.
+
+    What depends on positions asks here: windows, rotary positions, biases of the distance. Of two
+    masks that both say it while one is an argument of `jit`, the first is believed.
+    """
+    mask = as_mask(mask)
+    said = None if mask is None else mask.first_position
+    return 0 if said is None else said
 
 
 def hull(any_visible: jax.Array) -> tuple[jax.Array, jax.Array]:

@@ -2,8 +2,9 @@
 
 Each is called with the numbers of query heads, queries and keys, and returns a `biases.Relative`. A
 `MultiHeadAttention` that is given one as `position_bias=` calls it itself, and says whether its
-mask hides what follows a query. One module that is given to several is one table for all of them,
-as Flax has it; the layers of `models.transformer` have a table each.
+mask or its route hides what follows a query (None: a boolean array does not say). One module that
+is given to several is one table for all of them, as Flax has it; the layers of `models.transformer`
+have a table each.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import flax.linen as nn
 import jax.numpy as jnp
 
 from attnlab import biases
-from attnlab.checks import as_size
+from attnlab.checks import as_size, require
 from attnlab.modules.conventions import Initializer
 
 __all__ = ["AlibiBias", "RelativePositionBias"]
@@ -24,7 +25,7 @@ class AlibiBias(nn.Module):
     """`biases.alibi`, −m_n · |j − i|, no parameters: Press, Smith & Lewis 2022, §3."""
 
     def __call__(
-        self, num_heads: int, num_queries: int, num_keys: int, *, causal: bool = False
+        self, num_heads: int, num_queries: int, num_keys: int, *, causal: bool | None = False
     ) -> biases.Relative:
         """The bias [N, T + S − 1], the same whether causal or not."""
         del causal
@@ -58,7 +59,7 @@ class RelativePositionBias(nn.Module):
 
     @nn.compact
     def __call__(
-        self, num_heads: int, num_queries: int, num_keys: int, *, causal: bool = False
+        self, num_heads: int, num_queries: int, num_keys: int, *, causal: bool | None = False
     ) -> biases.Relative:
         """The bias [N, T + S − 1], with parameter `embedding` [num_buckets, N].
 
@@ -66,8 +67,17 @@ class RelativePositionBias(nn.Module):
           num_heads: number of query heads, N.
           num_queries: number of queries, T.
           num_keys: number of keys, S.
-          causal: whether a query sees no key that follows it.
+          causal: whether a query sees no key that follows it; None = not known.
+
+        Raises:
+          ValueError: neither `bidirectional` nor `causal` is known.
         """
+        require(
+            causal is not None or self.bidirectional is not None,
+            "RelativePositionBias must know whether keys after the query are seen, and a boolean"
+            " mask does not say; got bidirectional=None (give mask=masks.Causal() & array, or"
+            " RelativePositionBias(bidirectional=True or False))",
+        )
         sizes = {"num_heads": num_heads, "num_queries": num_queries, "num_keys": num_keys}
         for name, size in sizes.items():
             as_size(name, size)

@@ -18,7 +18,15 @@ __all__ = ["append_to_cache", "cache_index", "cut_to_queries", "decode_with_stat
 
 
 def cache_index(module: nn.Module) -> nn.Variable:
-    """How many tokens are in the cache."""
+    """How many tokens are in the cache.
+
+    Raises:
+      ValueError: the call may not write the cache.
+    """
+    require(
+        module.is_mutable_collection("cache"),
+        'decode=True writes the cache; got a call that may not (apply with mutable=["cache"])',
+    )
     return module.variable("cache", "cache_index", lambda: jnp.zeros((), jnp.int32))
 
 
@@ -33,6 +41,9 @@ def append_to_cache(
       index: number of tokens in the cache, which grows by T.
       k: new keys [*B, T, K, H].
       v: new values [*B, T, K, D].
+
+    Raises:
+      ValueError: there is no cache, it is too short, or of another batch or other heads.
     """
     require(
         module.is_initializing() or module.has_variable("cache", "cached_key"),
@@ -48,7 +59,13 @@ def append_to_cache(
         k.shape[-3] <= size,
         f"the cache holds {size} tokens; got {k.shape[-3]} at once (init with longer inputs)",
     )
-    for cached, new in ((cached_k, k), (cached_v, v)):
+    for name, cached, new in (("keys", cached_k, k), ("values", cached_v, v)):
+        wanted = cached.value.shape[:-3] + new.shape[-3:-2] + cached.value.shape[-2:]
+        require(
+            new.shape == wanted,
+            f"new {name} must be as those in the cache, of its batch and heads, {wanted}; got"
+            f" {new.shape} (init with decode=True for this batch and module)",
+        )
         cached.value = jax.lax.dynamic_update_slice_in_dim(
             cached.value, new.astype(cached.value.dtype), index.value, new.ndim - 3
         )

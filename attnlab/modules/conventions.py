@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypedDict
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 from flax.linen.dtypes import promote_dtype
 
+from attnlab.biases import Bias
 from attnlab.checks import as_array, as_rate, as_size, require, require_instance
+from attnlab.masks import Mask
+from attnlab.scores import Score
 
 __all__ = [
     "AttentionModule",
+    "CallOptions",
     "Initializer",
     "as_query_key_value",
     "dropout_options",
@@ -56,6 +60,14 @@ class AttentionModule(nn.Module, kw_only=True):
         return self.deterministic if called is None else called
 
 
+class CallOptions(TypedDict, total=False):
+    """Keywords of a call."""
+
+    mask: Mask | jax.Array | None
+    bias: Bias | jax.Array | None
+    deterministic: bool | None
+
+
 def as_query_key_value(module, query, key, value) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Checks the module's sizes, fills in key and value, brings all three to the module's dtype."""
     for name in _SIZES:
@@ -64,8 +76,9 @@ def as_query_key_value(module, query, key, value) -> tuple[jax.Array, jax.Array,
             as_size(f"{type(module).__name__}.{name}", size)
     score = getattr(module, "score", None)
     if score is not None:
-        wanted = "a module that makes one, such as attnlab.AdditiveScore()"
-        require_instance("score", score, isinstance(score, nn.Module), wanted)
+        fits = isinstance(score, nn.Module | Score)
+        wanted = "a module that makes one, such as attnlab.AdditiveScore(), or a value of"
+        require_instance("score", score, fits, f"{wanted} attnlab.scores")
     require(
         key is not None or value is None,
         "value= needs key=: the values belong to keys; got value without key",

@@ -19,6 +19,7 @@ from attnlab.modules.conventions import (
 )
 from attnlab.modules.scores import GeneralScore
 from attnlab.ops.local import local_attention
+from attnlab.scores import Score
 
 __all__ = ["LocalAttention"]
 
@@ -41,13 +42,13 @@ class LocalAttention(AttentionModule):
     Attributes:
       predictive: whether the centers are predicted (local-p) rather than given (local-m).
       half_width: reach D of the paper; a query sees at most 2·half_width + 1 keys.
-      score: a score module; None = `GeneralScore()`.
+      score: a score module, or a value of `attnlab.scores`; None = `GeneralScore()`.
       features: number of rows of W in local-p; None = width of the query.
     """
 
     predictive: bool = True
     half_width: int = 10
-    score: nn.Module | None = None
+    score: nn.Module | Score | None = None
     features: int | None = None
 
     @nn.compact
@@ -61,7 +62,7 @@ class LocalAttention(AttentionModule):
         steps: jax.Array | None = None,
         deterministic: bool | None = None,
         return_weights: bool = False,
-    ):
+    ) -> Any:
         """The context [*B, T, Dv].
 
         Args:

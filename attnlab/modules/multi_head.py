@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import functools
-from typing import Any
+from typing import Any, Literal, Unpack, overload
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+import numpy as np
+from jax.typing import ArrayLike
 
 from attnlab import masks, positions
-from attnlab.biases import Bias
-from attnlab.checks import points_to, require, require_instance
+from attnlab.axes import lead_with_ones
+from attnlab.biases import Bias, as_bias
+from attnlab.checks import as_int, points_to, require, require_instance
 from attnlab.modules.cache import (
     append_to_cache,
     cache_index,
@@ -21,6 +24,7 @@ from attnlab.modules.cache import (
 )
 from attnlab.modules.conventions import (
     AttentionModule,
+    CallOptions,
     as_query_key_value,
     dropout_options,
     partitioned,
@@ -29,6 +33,7 @@ from attnlab.modules.hash_stats import hash_options
 from attnlab.modules.sampling import sampled
 from attnlab.modules.scores import DotScore
 from attnlab.ops.routes import AllPairs, Route, StatefulRoute
+from attnlab.scores import Score
 
 __all__ = ["MultiHeadAttention"]
 
@@ -36,6 +41,7 @@ __all__ = ["MultiHeadAttention"]
 @points_to(
     causal="the mask says it: call the module with mask=masks.Causal()",
     is_causal="the mask says it: call the module with mask=masks.Causal()",
+    implementation="the route says it: route=routes.AllPairs(implementation=…)",
     decode="it belongs to the call: module.apply(variables, x, decode=True)",
 )
 class MultiHeadAttention(AttentionModule):
@@ -60,7 +66,10 @@ class MultiHeadAttention(AttentionModule):
     `mutable=["cache", "static"]`, projects them and keeps what it made in the collection "static";
     later calls read that, and look at `key` and `value` no more. `init` makes no "static".
 
-    The module is causal where the mask has `masks.Causal()`, and where it decodes self-attention.
+    The module is causal where the mask has `masks.Causal()` or the route hides the future, as
+    `routes.Window(left, 0)` does, and where it decodes self-attention.
+    Queries stand where the mask says, from its `q_offset` on: rows 3, 4, … of the causal forward
+    are `module(x[:, 3:], x, mask=masks.Causal(3))`, with rotary, biases of positions, windows too.
 
         >>> import jax, jax.numpy as jnp
         >>> mha = MultiHeadAttention(num_heads=2)
@@ -81,7 +90,8 @@ class MultiHeadAttention(AttentionModule):
         query.
       value_features: width of N heads of the values together, a multiple of N; None = qkv_features.
       out_features: width of the result; None = width of the query.
-      score: a module of `attnlab.modules.scores`; None = `DotScore()`, the scaled dot product.
+      score: a module of `attnlab.modules.scores`, or a value of `attnlab.scores`, with nothing to
+        learn; None = `DotScore()`, the scaled dot product.
       route: `routes.AllPairs()`, `routes.Window(...)`, `routes.LSH(...)` or `routes.Hard(...)`. LSH
         shares one projection between queries and keys unless told otherwise; its rotations come
         from the "hash" rng stream if there is one, else from its seed. With `centering="learned"`
@@ -103,12 +113,36 @@ class MultiHeadAttention(AttentionModule):
     qkv_features: int | None = None
     value_features: int | None = None
     out_features: int | None = None
-    score: nn.Module | None = None
+    score: nn.Module | Score | None = None
     route: Route = AllPairs()
     normalize_qk: bool = False
     rotary: bool = False
     position_bias: nn.Module | None = None
     use_bias: bool = True
+
+    @overload
+    def __call__(
+        self,
+        query: jax.Array,
+        key: jax.Array | None = None,
+        value: jax.Array | None = None,
+        *,
+        decode: bool = False,
+        return_weights: Literal[False] = False,
+        **options: Unpack[CallOptions],
+    ) -> jax.Array: ...
+
+    @overload
+    def __call__(
+        self,
+        query: jax.Array,
+        key: jax.Array | None = None,
+        value: jax.Array | None = None,
+        *,
+        decode: bool = False,
+        return_weights: Literal[True],
+        **options: Unpack[CallOptions],
+    ) -> tuple[jax.Array, jax.Array]: ...
 
     @nn.compact
     def __call__(
@@ -134,7 +168,9 @@ class MultiHeadAttention(AttentionModule):
         q, k, v = self._project_heads(query, key, value, cross=cross, keep=cross and decode)
         training = not decode and not deterministic
         hashing = hash_options(self, self.route, q, mask, training=training)
-        q = self._turn(q, q_offset)
+        asks = self.rotary or self.route.by_position
+        position = q_offset + (masks.first_position(mask) if asks else 0)
+        q = self._turn(q, position)
         k = k if cross else self._turn(k, q_offset)
         if index is not None and not cross:
             k, v = append_to_cache(self, index, k, v)
@@ -150,7 +186,7 @@ class MultiHeadAttention(AttentionModule):
         score = DotScore()(q, k) if self.score is None else self.score(q, k)
         options = {"mask": mask, "bias": bias, "precision": self.precision, **sampling}
         if decode:
-            options["q_offset"] = q_offset
+            options["q_offset"] = position
         context = attend(score, q, k, v, **options, **dropout, **hashing)
         if decode and not cross:
             fits = q_offset + q.shape[-3] <= k.shape[-3]
@@ -199,10 +235,20 @@ class MultiHeadAttention(AttentionModule):
                 " key= with decode=True (give the whole sequence's bias= to the call)"
             )
         mask, num_keys = masks.as_mask(mask), k.shape[-3]
-        causal = decode or (mask is not None and mask.reach[1] == 0)
+        causal = decode or self.route.hides_future or (mask is not None and mask.hides_future)
         num_queries = num_keys if decode else q.shape[-3]
+        first = masks.first_position(mask)
+        known = as_int(first)
+        if np.ndim(first) > 0 or (known or 0) < 0:
+            raise NotImplementedError(
+                "position_bias takes queries of which the first stands at one position ≥ 0 in all"
+                f" examples; got {f'shape {np.shape(first)}' if known is None else known} (give"
+                " the call bias=)"
+            )
         make: Any = self.position_bias
-        return make(self.num_heads, num_queries, num_keys, causal=causal)
+        rows = num_queries + (num_keys if known is None else known)
+        made: Any = as_bias(make(self.num_heads, rows, num_keys, causal=causal))
+        return made.for_queries(first, num_queries, num_keys) if known != 0 else made
 
     def _project_heads(
         self, query: jax.Array, key: jax.Array, value: jax.Array, *, cross: bool, keep: bool
@@ -256,9 +302,12 @@ class MultiHeadAttention(AttentionModule):
             **self._dense_options(),
         )(x)
 
-    def _turn(self, x: jax.Array, offset: jax.Array | int) -> jax.Array:
+    def _turn(self, x: jax.Array, offset: ArrayLike) -> jax.Array:
         """x turned by its positions, the first of which is the offset, where the module does so."""
-        return positions.rotary(x, offset + jnp.arange(x.shape[-3])) if self.rotary else x
+        if not self.rotary:
+            return x
+        offset = jnp.asarray(offset)[..., None]
+        return positions.rotary(x, offset + lead_with_ones(jnp.arange(x.shape[-3]), offset.ndim))
 
     def _normalize(self, x: jax.Array, name: str) -> jax.Array:
         if not self.normalize_qk:

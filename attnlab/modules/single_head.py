@@ -28,6 +28,8 @@ collection "choice" is mutable.
 
 from __future__ import annotations
 
+from typing import Any, Literal, Unpack, overload
+
 import flax.linen as nn
 import jax
 
@@ -36,6 +38,7 @@ from attnlab.checks import require, require_instance
 from attnlab.masks import Mask
 from attnlab.modules.conventions import (
     AttentionModule,
+    CallOptions,
     as_query_key_value,
     dropout_options,
     partitioned,
@@ -44,6 +47,7 @@ from attnlab.modules.sampling import sampled
 from attnlab.modules.scores import AdditiveScore, ConcatScore, GeneralScore, LocationScore
 from attnlab.ops.attention import Implementation
 from attnlab.ops.routes import AllPairs, Exact, Route
+from attnlab.scores import Score
 
 __all__ = [
     "AdditiveAttention",
@@ -68,6 +72,28 @@ class SingleHead(AttentionModule, kw_only=True):
 
     route: Route = AllPairs()
     implementation: Implementation = None
+
+    @overload
+    def __call__(
+        self,
+        query: jax.Array,
+        key: jax.Array | None = None,
+        value: jax.Array | None = None,
+        *,
+        return_weights: Literal[False] = False,
+        **options: Unpack[CallOptions],
+    ) -> jax.Array: ...
+
+    @overload
+    def __call__(
+        self,
+        query: jax.Array,
+        key: jax.Array | None = None,
+        value: jax.Array | None = None,
+        *,
+        return_weights: Literal[True],
+        **options: Unpack[CallOptions],
+    ) -> tuple[jax.Array, jax.Array]: ...
 
     @nn.compact
     def __call__(
@@ -121,8 +147,8 @@ class SingleHead(AttentionModule, kw_only=True):
         )
         return AllPairs(self.implementation)
 
-    def _meet(self, query: jax.Array, key: jax.Array) -> tuple[nn.Module, jax.Array, jax.Array]:
-        """The score module, and the queries and keys that it compares."""
+    def _meet(self, query: jax.Array, key: jax.Array) -> tuple[Any, jax.Array, jax.Array]:
+        """The score or a module that makes it, and the queries and keys that it compares."""
         raise NotImplementedError
 
     def _project(self, x: jax.Array, features: int, name: str) -> jax.Array:
@@ -180,12 +206,12 @@ class MultiplicativeAttention(SingleHead):
     The keywords of `SingleHead` belong to it too.
 
     Attributes:
-      score: a score module; None = `GeneralScore()`.
+      score: a score module, or a value of `attnlab.scores`; None = `GeneralScore()`.
       features: width to which query and key are projected first (Britz et al. 2017, §3.3); None =
         they are not projected.
     """
 
-    score: nn.Module | None = None
+    score: nn.Module | Score | None = None
     features: int | None = None
 
     def _meet(self, query, key):

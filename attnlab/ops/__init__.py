@@ -8,6 +8,8 @@ Decided once, for every mechanism, and tested:
 | bias | an array [*B, N, T, S], or a value of `attnlab.biases`: one of distances keeps T + S \
 numbers a head; LSH and the kernels take none |
 | causal with T ≠ S | top-left aligned as in `jax.nn`; `q_offset` for decoding |
+| positions | windows, rotary positions and biases of the distance begin where the mask's \
+`q_offset` says that the queries do |
 | a query that may attend to nothing | output zero, gradient zero |
 | values at masked positions | no finite value there changes any output or gradient, as long as a \
 projection inside the score (`general`, `concat`) does not overflow |

@@ -260,7 +260,12 @@ def attention_weights(
 
 
 def dot_product_attention(
-    q, k, v, *, scale: float | None = None, **options: Unpack[Options]
+    q: jax.Array,
+    k: jax.Array,
+    v: jax.Array,
+    *,
+    scale: float | None = None,
+    **options: Unpack[Options],
 ) -> jax.Array:
     """Scaled dot-product attention, softmax(q kᵀ · scale) v: `attention` with `scores.Dot`.
 
@@ -279,7 +284,9 @@ def dot_product_attention(
     return attention(Dot(scale), q, k, v, **options)
 
 
-def general_attention(q, k, v, w: ArrayLike, **options: Unpack[Options]) -> jax.Array:
+def general_attention(
+    q: jax.Array, k: jax.Array, v: jax.Array, w: ArrayLike, **options: Unpack[Options]
+) -> jax.Array:
     """Multiplicative attention, logits q W kᵀ: `attention` with `scores.General`.
 
     Args:
@@ -295,7 +302,9 @@ def general_attention(q, k, v, w: ArrayLike, **options: Unpack[Options]) -> jax.
     return attention(General(w), q, k, v, **options)
 
 
-def additive_attention(q, k, v, w: ArrayLike, **options: Unpack[Options]) -> jax.Array:
+def additive_attention(
+    q: jax.Array, k: jax.Array, v: jax.Array, w: ArrayLike, **options: Unpack[Options]
+) -> jax.Array:
     """Additive attention, logits w·tanh(q_i + k_j): `attention` with `scores.Additive`.
 
     Neither [T, S, hidden] nor, blockwise, [T, S] is ever in memory.
@@ -314,7 +323,13 @@ def additive_attention(q, k, v, w: ArrayLike, **options: Unpack[Options]) -> jax
 
 
 def concat_attention(
-    q, k, v, w: ArrayLike, wq: ArrayLike, wk: ArrayLike, **options: Unpack[Options]
+    q: jax.Array,
+    k: jax.Array,
+    v: jax.Array,
+    w: ArrayLike,
+    wq: ArrayLike,
+    wk: ArrayLike,
+    **options: Unpack[Options],
 ) -> jax.Array:
     """Concat attention, logits w·tanh(W [q; k]), W = [wq; wk]: `attention` with `scores.Concat`.
 
@@ -333,7 +348,9 @@ def concat_attention(
     return attention(Concat(w, wq, wk), q, k, v, **options)
 
 
-def cosine_attention(q, k, v, *, scale: ArrayLike = 1.0, **options: Unpack[Options]) -> jax.Array:
+def cosine_attention(
+    q: jax.Array, k: jax.Array, v: jax.Array, *, scale: ArrayLike = 1.0, **options: Unpack[Options]
+) -> jax.Array:
     """Cosine attention, logits scale · cos(q, k): `attention` with `scores.Cosine`.
 
     Args:
@@ -350,7 +367,9 @@ def cosine_attention(q, k, v, *, scale: ArrayLike = 1.0, **options: Unpack[Optio
     return attention(Cosine(scale), q, k, v, **options)
 
 
-def location_attention(q, v, w: ArrayLike, **options: Unpack[Options]) -> jax.Array:
+def location_attention(
+    q: jax.Array, v: jax.Array, w: ArrayLike, **options: Unpack[Options]
+) -> jax.Array:
     """Location attention, logits (q W)_j: `attention` with `scores.Location`, which needs no keys.
 
     Args:

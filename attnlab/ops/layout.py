@@ -15,7 +15,9 @@ import jax.numpy as jnp
 
 from attnlab.axes import HeadLayout
 from attnlab.biases import Bias, as_bias
+from attnlab.checks import require
 from attnlab.masks import Mask, Padding, combine
+from attnlab.opaque import opaque
 from attnlab.ops import dropout
 from attnlab.scores import Score
 from attnlab.split import by_device
@@ -58,13 +60,16 @@ def prepare(
     def heads_first(x: jax.Array, group_size: int) -> jax.Array:
         length, heads, width = x.shape[-3:]
         x = x.reshape(-1, length, heads // group_size, group_size, width)
-        return jnp.moveaxis(x, 1, 3)
+        x = jnp.moveaxis(x, 1, 3)
+        return opaque(x) if num_queries > 1 else x  # a decoder's step must not copy its cache
 
     q = heads_first(q, layout.group_size)
     k = heads_first(k, 1)
     if score.max_keys is not None and score.max_keys < num_keys:
         mask = combine(Padding(score.max_keys), mask)
     score = score.split_heads(num_kv_heads, layout.group_size)
+    if not type(score).__module__.startswith("attnlab."):
+        _require_own(score, q, k, precision)
     score, q, k = score.prepare(q, k, precision=precision)
     k = jnp.broadcast_to(k, (*q.shape[:2], *k.shape[2:]))  # location's keys have no batch
     bias = as_bias(bias)
@@ -77,6 +82,37 @@ def prepare(
         None if bias is None else bias.in_layout(layout),
         None if dropout_key is None else dropout.seeds(dropout_key, *q.shape[:3]),
     )
+
+
+def _require_own(score: Score, q: jax.Array, k: jax.Array, precision: Any) -> None:
+    """Holds a score of a user's own, split into heads, to what an engine asks of it."""
+    name = type(score).__name__
+    for path, leaf in jax.tree.leaves_with_path(score):
+        require(
+            jnp.ndim(leaf) >= 3,
+            f"{name}{jax.tree_util.keystr(path)} must lead with the heads, [1, K, G, ...]; got"
+            f" shape {jnp.shape(leaf)} (name it in _parameters, with its rank where all heads share"
+            " it, or make it static: flax.struct.field(pytree_node=False))",
+        )
+
+    def probe(score, q, k):
+        score, q, k = score.prepare(q, k, precision=precision)
+        return score.logits(q, k, precision=precision)
+
+    *lead, _, width = q.shape
+    few_q = jax.ShapeDtypeStruct((*lead, 2, width), q.dtype)  # not as many as keys
+    few_k = jax.ShapeDtypeStruct((*k.shape[:-2], 3, k.shape[-1]), k.dtype)
+    rule = (
+        f"{name} must have prepare(q, k, *, precision=None), which returns (score, q, k), and"
+        " logits(q, k, *, precision=None), at least float32 logits [..., T, S]"
+    )
+    try:
+        found = jax.eval_shape(probe, score, few_q, few_k)
+    except TypeError as error:
+        raise ValueError(f"{rule}; got {error}") from error
+    wanted = (*lead, 2, 3)
+    fits = found.shape == wanted and jnp.promote_types(found.dtype, jnp.float32) == found.dtype
+    require(fits, f"{rule}; got {found.dtype} {found.shape} for {wanted}")
 
 
 def over_heads(
@@ -100,7 +136,7 @@ def merge_output(x: jax.Array, batch_shape: tuple[int, ...]) -> jax.Array:
     """[B, K, G, T, D] to [*B, T, N, D]."""
     _, num_kv_heads, group_size, length, width = x.shape
     x = jnp.moveaxis(x, 3, 1)
-    return x.reshape(*batch_shape, length, num_kv_heads * group_size, width)
+    return opaque(x.reshape(*batch_shape, length, num_kv_heads * group_size, width))
 
 
 def slice_heads(tree: Any, batch_index: Any, kv_head_index: Any) -> Any:

@@ -30,7 +30,7 @@ def window_attention(
     v: jax.Array,
     *,
     window: tuple[int, int],
-    q_offset: ArrayLike = 0,
+    q_offset: ArrayLike | None = None,
     score: Score | None = None,
     mask: masks.Mask | ArrayLike | None = None,
     **options: Any,
@@ -44,7 +44,8 @@ def window_attention(
       k: keys [*B, S, K, H].
       v: values [*B, S, K, D].
       window: numbers (left, right) of keys seen before and after the query's position.
-      q_offset: position of the first query among the keys, as for `masks.Window`.
+      q_offset: position of the first query among the keys, as for `masks.Window`; None = where the
+        mask says, or 0.
       score: any score; None = scaled dot product.
       mask: mask that restricts the window further; `masks.Causal()` hides what it shows of the
         future.
@@ -68,6 +69,7 @@ def window_attention(
             f"window must be (left, right), numbers of keys before and after a query; got {window}"
         ) from None
     mask = masks.as_mask(mask)
+    q_offset = masks.first_position(mask) if q_offset is None else q_offset
     if isinstance(mask, masks.Causal) and mask.q_offset is q_offset:
         mask = masks.Window(left, 0, q_offset)  # one mask, which more implementations take
     else:
@@ -140,13 +142,15 @@ def local_attention(
         centers.shape == q.shape[:-2],
         f"centers must be [*B, T] = {q.shape[:-2]}, one a query; got {centers.shape}",
     )
+    require(centers.dtype != bool, "centers must be positions, numbers; got booleans (cast them)")
     if isinstance(score, Location):
         raise NotImplementedError(
             "local attention looks at keys and Location does not; use another score"
         )
     if not (masks.as_mask(mask) is None or isinstance(mask, masks.Padding)):
         raise NotImplementedError(
-            f"local attention takes masks.Padding or None; got {type(mask).__name__}"
+            "local attention takes masks.Padding(numbers of keys [*B]) or None; got "
+            + (type(mask).__name__ if isinstance(mask, masks.Mask) else "an array")
         )
     num_queries, num_keys = q.shape[-3], k.shape[-3]
     if not jnp.issubdtype(centers.dtype, jnp.floating):

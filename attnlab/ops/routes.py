@@ -9,14 +9,14 @@ route is a frozen dataclass with the members that `Route` lists; a subclass of `
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, ClassVar, Protocol, runtime_checkable
+from typing import Any, Protocol, cast, runtime_checkable
 
 import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from attnlab import masks
-from attnlab.checks import as_count, as_number, as_size, require
+from attnlab.checks import as_count, as_share, as_size, require
 from attnlab.ops.attention import Implementation, attention, attention_weights
 from attnlab.ops.hard import Choice, hard_attention
 from attnlab.ops.local import window_attention
@@ -43,6 +43,7 @@ class Route(Protocol):
     Attributes:
       shares_qk: whether q and k must be the same.
       by_position: whether the pairs depend on where queries and keys stand.
+      hides_future: whether no query visits a key that follows it, whatever the mask.
       sows_weights: whether a module may sow the weights, which are dense.
       hash_keywords: names of the keywords that say how to hash, some of these: "hash_key", a PRNG
         key; "hash_inputs", the queries before rotary positions; "center", the learned center.
@@ -53,6 +54,9 @@ class Route(Protocol):
 
     @property
     def by_position(self) -> bool: ...
+
+    @property
+    def hides_future(self) -> bool: ...
 
     @property
     def sows_weights(self) -> bool: ...
@@ -101,10 +105,11 @@ class SamplingRoute(Route, Protocol):
 class Exact:
     """A route that needs nothing but its mask and where its queries stand."""
 
-    shares_qk: ClassVar[bool] = False
-    by_position: ClassVar[bool] = True
-    sows_weights: ClassVar[bool] = True
-    hash_keywords: ClassVar[frozenset[str]] = frozenset()
+    shares_qk: bool = False
+    by_position: bool = True
+    hides_future: bool = False
+    sows_weights: bool = True
+    hash_keywords: frozenset[str] = frozenset()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -116,7 +121,7 @@ class AllPairs(Exact):
     """
 
     implementation: Implementation = None
-    by_position: ClassVar[bool] = False
+    by_position = False
 
     def __call__(
         self,
@@ -149,11 +154,17 @@ class Window(Exact):
     """
 
     left: int
-    right: int
+    right: int = cast(int, ...)  # masks.Window says that it is missing
     implementation: Implementation = None
 
     def __post_init__(self):
-        masks.Window(self.left, self.right)  # which checks them
+        masks.Window(self.left, self.right)  # which checks the rest of them
+        require(
+            self.left is not None and self.right is not None,
+            f"routes.Window wants numbers of keys; got Window({self.left}, {self.right}) (for all"
+            " keys of a side write AllPairs(), and masks.Window or masks.Causal() as the mask)",
+        )
+        object.__setattr__(self, "hides_future", self.right == 0)
 
     def __call__(
         self,
@@ -162,7 +173,7 @@ class Window(Exact):
         k: jax.Array,
         v: jax.Array,
         *,
-        q_offset: ArrayLike = 0,
+        q_offset: ArrayLike | None = None,
         **options: Any,
     ) -> jax.Array:
         """The context [*B, T, N, D]."""
@@ -177,8 +188,9 @@ class Window(Exact):
             **options,
         )
 
-    def weights(self, score, q, k, *, q_offset: ArrayLike = 0, mask=None, **options) -> jax.Array:
+    def weights(self, score, q, k, *, q_offset=None, mask=None, **options) -> jax.Array:
         """The weights [*B, N, T, S], dense; the keywords of `attention_weights`."""
+        q_offset = masks.first_position(mask) if q_offset is None else q_offset
         mask = masks.combine(masks.Window(self.left, self.right, q_offset), mask)
         return attention_weights(score, q, k, mask=mask, **options)
 
@@ -204,6 +216,7 @@ class Chunked(Exact):
         object.__setattr__(self, "size", as_size("size", self.size))
         look_back = as_count("look_back counts chunks", self.look_back)
         object.__setattr__(self, "look_back", look_back)
+        object.__setattr__(self, "hides_future", self.size == 1)
 
     def __call__(
         self,
@@ -212,7 +225,7 @@ class Chunked(Exact):
         k: jax.Array,
         v: jax.Array,
         *,
-        q_offset: ArrayLike = 0,
+        q_offset: ArrayLike | None = None,
         mask: masks.Mask | ArrayLike | None = None,
         **options: Any,
     ) -> jax.Array:
@@ -220,11 +233,12 @@ class Chunked(Exact):
         mask = self._mask(q_offset, mask)
         return attention(score, q, k, v, mask=mask, implementation=self.implementation, **options)
 
-    def weights(self, score, q, k, *, q_offset: ArrayLike = 0, mask=None, **options) -> jax.Array:
+    def weights(self, score, q, k, *, q_offset=None, mask=None, **options) -> jax.Array:
         """The weights [*B, N, T, S], dense; the keywords of `attention_weights`."""
         return attention_weights(score, q, k, mask=self._mask(q_offset, mask), **options)
 
-    def _mask(self, q_offset: ArrayLike, mask: masks.Mask | ArrayLike | None) -> masks.Mask | None:
+    def _mask(self, q_offset, mask: masks.Mask | ArrayLike | None) -> masks.Mask | None:
+        q_offset = masks.first_position(mask) if q_offset is None else q_offset
         return masks.combine(masks.Chunks(self.size, self.look_back, q_offset), mask)
 
 
@@ -243,11 +257,10 @@ class Hard(Exact):
 
     expected_rate: float = 0.0
     straight_through: bool = False
-    by_position: ClassVar[bool] = False
+    by_position = False
 
     def __post_init__(self):
-        rate = as_number("expected_rate", self.expected_rate)
-        require(0.0 <= rate <= 1.0, f"expected_rate must be in [0, 1]; got {rate}")
+        as_share("expected_rate", self.expected_rate)
 
     def __call__(
         self, score: Score, q: jax.Array, k: jax.Array, v: jax.Array, **options: Any

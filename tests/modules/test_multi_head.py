@@ -57,6 +57,23 @@ def test_self_and_cross_attention(inputs):
     check(mha(), inputs)
 
 
+@pytest.mark.parametrize(
+    ("value", "module", "learned"),
+    [
+        (scores.Dot(0.5), DotScore(0.5), {}),
+        (scores.Cosine(3.0), CosineScore(), {"score": {"scale": jnp.full(3, 3.0)}}),
+        (scores.Cosine(jnp.arange(3.0)), CosineScore(), {"score": {"scale": jnp.arange(3.0)}}),
+    ],
+    ids=["dot", "cosine", "array"],
+)
+def test_a_value_is_a_score_where_a_module_is(value, module, learned):
+    inputs = arrays()
+    variables = init(mha(score=value), *inputs)
+    assert "score" not in variables["params"]
+    true = apply(mha(score=module), {"params": variables["params"] | learned}, *inputs)
+    np.testing.assert_allclose(apply(mha(score=value), variables, *inputs), true, **EXACT)
+
+
 @pytest.mark.parametrize("implementation", ["dense", None])
 def test_causal_padded_and_biased(implementation):
     query, key, value = arrays()
@@ -157,9 +174,8 @@ def test_window_route(implementation):
 @pytest.mark.parametrize(
     ("options", "call", "message"),
     [
-        ({"score": "additive"}, {}, r"score must be a module .*AdditiveScore\(\); got 'additive'"),
+        ({"score": "add"}, {}, r"score must be .*AdditiveScore\(\), or a value .*; got 'add'"),
         ({"score": AdditiveScore}, {}, "score must be a module .*got the class AdditiveScore"),
-        ({"score": scores.Dot()}, {}, "score must be a module .*got an instance of Dot"),
         ({"route": "lsh"}, {}, r"route must be a value, such as routes\.LSH\(.*got 'lsh'"),
         ({"route": routes.LSH}, {}, "route must be a value.*got the class LSH"),
         ({}, {"mask": "causal"}, r"mask must be of .*masks\.Causal\(\).*got 'causal'"),

@@ -144,15 +144,16 @@ def test_local_dropout():
             oracle.window(17, 23, 4, 2, 3) & oracle.causal(17, 23, 3),
         ),
         (
-            lambda: {"mask": masks.Causal(1)},
+            lambda: {"q_offset": 0, "mask": masks.Causal(1)},
             oracle.window(17, 23, 4, 2) & oracle.causal(17, 23, 1),
         ),
+        (lambda: {"mask": masks.Causal(1)}, oracle.window(17, 23, 4, 0, 1)),
         (
             lambda: {"mask": np.arange(23) % 3 > 0},
             oracle.window(17, 23, 4, 2) & (np.arange(23) % 3 > 0)[None],
         ),
     ],
-    ids=["alone", "causal", "offset", "causal_offset", "other_causal", "array"],
+    ids=["alone", "causal", "offset", "causal_offset", "other_causal", "causal_alone", "array"],
 )
 def test_window_attention(make, picture):
     q, k, v, _ = small()

@@ -162,6 +162,25 @@ def test_a_resumed_run_keeps_its_settings_but_for_the_free_ones(tmp_path, capsys
     assert "--names= is empty; give a value" in capsys.readouterr().err
 
 
+def test_a_check_ends_before_the_run_and_says_what_is_wrong(tmp_path, capsys):
+    there, missing, alone = "--input=pyproject.toml", "--input=no/such", "--names=a"
+    for kind, right in {
+        "words": [there, missing, alone],
+        "flags": [there, missing],
+        "files": [there],
+    }.items():
+        check = [f"--check={kind}", f"--output_dir={tmp_path}"]
+        for word in (there, missing, alone, "--stepz=3"):
+            status = 0 if word in right else 2
+            assert run(word, *check) == (status, []), (kind, word)
+            assert bool(capsys.readouterr().err) == (status == 2)
+    assert run("--check=all")[0] == 2 and not list(tmp_path.iterdir())
+    _, ((_, folder),) = run("--lengths=5", f"--output_dir={tmp_path}")
+    again = f"--run_dir={folder.begin()}"
+    assert run(again, "--check=flags") == (0, [])
+    assert run(again, "--check=flags", "--lengths=6") == (2, [])
+
+
 def test_help_says_every_flag_and_its_default(capsys):
     assert run("--help") == (0, [])
     out = capsys.readouterr().out

@@ -105,7 +105,7 @@ def not_for(call: Call, *names: str) -> str | None:
 
 def refuse_all_but_dot(call: Call) -> str | None:
     """Why a kernel for the plain dot product cannot serve, its masks aside."""
-    if not isinstance(call.score, Dot):
+    if type(call.score) is not Dot:  # nor a subclass, which may compute another
         return f"computes the dot score only, not {type(call.score).__name__}"
     if call.bias is not None or call.dropout_rate > 0.0:
         return "takes no bias and no dropout here"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from typing import Any, ClassVar
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -14,7 +14,7 @@ from jax.typing import ArrayLike
 from attnlab import masks
 from attnlab.axes import lead_with_ones
 from attnlab.biases import Bias
-from attnlab.checks import as_size, require, require_choice
+from attnlab.checks import as_int, as_size, require, require_choice
 from attnlab.meshes import like, on_explicit_axes
 from attnlab.ops.kernels.pallas import Pallas
 from attnlab.ops.lsh.attention import lsh_attention
@@ -87,6 +87,7 @@ class LSH:
         if self.num_buckets is not None:
             object.__setattr__(self, "num_buckets", as_num_buckets(self.num_buckets))
         require_choice("centering", self.centering, (None, "running", "learned"))
+        require(as_int(self.seed) is not None, f"seed must be an int; got {self.seed!r}")
         require_options(self.options)
         require_implementation(self.implementation)
         if not self.shared_qk and (self.centering is not None or self.hash_before_rotary):
@@ -96,8 +97,9 @@ class LSH:
                 " with shared_qk=False (leave them unset)"
             )
 
-    by_position: ClassVar[bool] = False
-    sows_weights: ClassVar[bool] = False  # a whole model is looked into where only LSH can go
+    by_position = False
+    hides_future = False  # the mask alone says it
+    sows_weights = False  # a whole model is looked into where only LSH can go
 
     @property
     def shares_qk(self) -> bool:
@@ -276,7 +278,7 @@ class LSH:
         return jnp.swapaxes(self(score, q, k, units, **options), -3, -2)
 
     def _refuse(self, score, bias):
-        if not (isinstance(score, Dot) and score.scale is None):
+        if not (type(score) is Dot and score.scale is None):
             raise NotImplementedError(
                 "LSH has a score of its own, the dot product with unit keys; got "
                 f"{score} (leave score unset, and scale with LSHOptions.logit_scale)"

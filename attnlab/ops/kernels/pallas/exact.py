@@ -33,7 +33,7 @@ def refusal(call: Call) -> str | None:
     if reason := why_not_on(call.platform, call.pallas.interpret):
         return reason
     x = jax.eval_shape(lambda: _prepared(call))
-    if not isinstance(x.score, (Additive, Dot)) or x.k.shape[2] != 1:
+    if type(x.score) not in (Additive, Dot) or x.k.shape[2] != 1:
         return f"computes dot products and the additive score, not {type(call.score).__name__}"
     config = _config(call, isinstance(x.score, Additive))
     inputs, visible = jax.eval_shape(lambda: _operands(_prepared(call), config))
