@@ -46,7 +46,7 @@ def test_report_compares_the_devices_own_peak_where_there_is_one():
 
 
 def test_report_of_an_unfinished_run_says_so():
-    assert "2 of 48 cases: cut short." in report.markdown(rows.told(rows.run()[:2], planned=48))
+    assert "2 of 48 cases so far." in report.markdown(rows.told(rows.run()[:2], planned=48))
 
 
 def test_report_says_where_the_text_began_again():
