@@ -55,9 +55,7 @@ def seconds_left(
             foreseen[case] = statistics.fmean(rest) + calls(trends.predicted(rows, case.length))
             if not rows[-1].seconds:  # the longer ones are only compiled too
                 foreseen[case] = spent[rows[-1].case]
-    return remaining.of_items(
-        left, foreseen, lambda case: ((case.target, case.length), case.length)
-    )
+    return remaining.of_items(left, foreseen, lambda x: ((x.target, x.length), x.length))
 
 
 def _line(case: Case) -> Case:
