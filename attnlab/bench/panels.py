@@ -293,8 +293,6 @@ def _foot(results: Sequence[Result], quantity: str, *, fitted: bool) -> str:
     """How the figure is to be read; of marks and dotted lines only where there are any."""
     lost = {r.status for r in results} - {"ok"}
     words = [_FOOT["time"]] if quantity == "time" else []
-    if quantity == "time" and trends.disturbed(results):
-        words.append("Open marks were measured beside other work.")
     if fitted:
         words.append("n to the power p ± its standard error: the growth over the larger n.")
     if lost:

@@ -27,12 +27,10 @@ def undisturbed(result: Result) -> float | None:
 
 
 def disturbed(results: Sequence[Result]) -> str:
-    """What is to be said first of times that were measured beside other work; "" = none was."""
+    """What is said first of times that were measured beside other work; "" = none was."""
     loads = [r.load or 0.0 for r in results if r.busy]
-    if not loads:
-        return ""
-    some = f"{len(loads)} of {len(results)}"
-    return f"Busy machine: {some} cases ran beside other work (load up to {max(loads):.1f})"
+    words = f"Busy machine: {len(loads)} of {len(results)} cases, open marks, ran beside other work"
+    return f"{words} (load up to {max(loads):.1f})" if loads else ""
 
 
 def memory(result: Result) -> float | None:

@@ -85,7 +85,9 @@ def _examples(order: grain.MapDataset, start: int, num_workers: int) -> Generato
         flags.FLAGS.mark_as_parsed()  # grain reads its own; a program without `app.run` has none
     # Which examples come, and in which order, does not depend on the number of workers: only the
     # map over single examples is done by them.
-    dataset = order[start:].batch(_BLOCK, batch_fn=pickle.dumps).to_iter_dataset()
+    # A worker that read in threads, as grain's do, would spend its time on Python's lock.
+    alone = grain.ReadOptions(num_threads=0, prefetch_buffer_size=0)
+    dataset = order[start:].batch(_BLOCK, batch_fn=pickle.dumps).to_iter_dataset(alone)
     blocks = iter(dataset.mp_prefetch(grain.MultiprocessingOptions(num_workers=num_workers)))
     try:
         for block in blocks:

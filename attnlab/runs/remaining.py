@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import datetime
 import math
-import statistics
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from statistics import fmean, median
 from typing import Any, TypeVar
 
 from attnlab.runs.rows import Kept
@@ -16,50 +16,39 @@ Item = TypeVar("Item", bound=Hashable)
 
 
 def of_steps(left: int, stretches: Sequence[tuple[int, float]]) -> float:
-    """Seconds of the steps that are left: left · √(mean · median) of the seconds a step.
+    """Seconds of the steps that are left, by pairs of steps and seconds: left · √(mean · median).
 
     The mean counts a pause in full, such as other work on the machine, and the median not at all.
-
-    Args:
-      left: number of steps to come.
-      stretches: number of steps and seconds of each stretch so far, without what comes but once.
 
     >>> of_steps(100, [(10, 1.0), (10, 1.0), (10, 10.0)])
     20.0
     """
     steps, seconds = map(sum, zip(*stretches, strict=True))
-    median = statistics.median(time / count for count, time in stretches)
-    return left * math.sqrt(seconds / steps * median)
+    return left * math.sqrt(seconds / steps * median(s / n for n, s in stretches))
 
 
 def of_items(
-    left: Sequence[Item],
+    left: Iterable[Item],
     known: Mapping[Item, float],
     alike: Callable[[Item], Sequence[Hashable]],
 ) -> float | None:
-    """Seconds of the items that are left, by those that are most like them; None = no idea.
+    """Seconds of the items that are left: of one not known, the mean of those most like it.
 
-    Args:
-      left: items to come.
-      known: seconds of items that are done, or foreseen otherwise.
-      alike: (item) -> what it shares with items that take about as long, the closest first; where
-        no known item has any of it, it takes as long as the mean of all.
+    `alike` says what an item shares with others that take about as long, the closest first; where
+    no known item has any of it, all of them count. None = no item is left, or none is known.
 
     >>> of_items(["a2", "b2"], {"a1": 1.0, "c1": 9.0}, lambda item: item[0])
     6.0
     """
-    if not left or not known:
-        return None
     groups: dict[tuple[int, Hashable], list[float]] = {}
     for item, seconds in known.items():
         for one in enumerate(alike(item)):
             groups.setdefault(one, []).append(seconds)
-
-    def seconds_of(item: Item) -> float:
+    total = 0.0
+    for item in left if known else ():
         closest = (groups[one] for one in enumerate(alike(item)) if one in groups)
-        return known[item] if item in known else statistics.fmean(next(closest, known.values()))
-
-    return sum(map(seconds_of, left))
+        total += known[item] if item in known else fmean(next(closest, known.values()))
+    return total or None
 
 
 def spent(kept: Mapping[Item, Kept[Any]]) -> dict[Item, float]:

@@ -43,12 +43,12 @@ class SoFar(Generic[Row]):
         """How much of the run there is.
 
         >>> SoFar("abc", planned=3).how_much("cases"), SoFar("abc", planned=9).how_much("cases")
-        ('3 cases.', '3 of 9 cases: cut short.')
+        ('3 cases.', '3 of 9 cases so far.')
         """
         done = len(self.rows)
         if done >= self.planned:
             return f"{done} {what}."
-        return f"{done} of {self.planned} {what}: cut short."
+        return f"{done} of {self.planned} {what} so far."
 
     @property
     def missing(self) -> str:

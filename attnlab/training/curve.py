@@ -30,7 +30,6 @@ __all__ = [
 ]
 
 METRICS = "metrics.jsonl"
-_SILENCE = 60.0  # seconds
 
 
 class Diverged(Lost):
@@ -151,7 +150,7 @@ class Progress:
         if step == self._first:
             self._compiling, self._last = now - then, (step, now)
             line = f"the first step, which compiles, took {now - then:.1f} s"
-        elif now - self._said > _SILENCE:
+        elif now - self._said > 60:
             line = f"{(step - before) / (now - then):.3g} steps/s"
             line += self._left(step, (step - before, now - then))
         else:

@@ -70,8 +70,9 @@ class TrainFlags(Flags):
     )
     num_workers: int = flag(
         0,
-        "Number of processes that prepare the data; with 0 a thread of this one does. No number "
-        "that is trained depends on it.",
+        "Number of processes that prepare the data; with 0 a thread of this one does, which one "
+        "process is slower than: two or more pay where the steps wait for data and cores are free, "
+        "see host_speed. No number that is trained depends on it.",
         least=0,
     )
     tensorboard: bool = flag(False, "Whether to write TensorBoard's files (extra tensorboard).")

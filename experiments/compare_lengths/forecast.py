@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from attnlab.bench import trends
 from attnlab.bench.case import Case, Result
 from attnlab.runs import remaining
-from attnlab.runs.report import grouped
+from attnlab.runs.rows import Kept
 
 
 def line_of(rows: Iterable[Result], case: Case) -> list[Result]:
@@ -23,29 +23,24 @@ def seen_bytes(result: Result) -> float | None:
 
 
 def seconds_left(
-    left: Sequence[Case],
-    done: Mapping[Case, Result],
-    spent: Mapping[Case, float],
-    *,
-    repeats: int,
-    limit: float,
+    left: Sequence[Case], kept: Mapping[Case, Kept[Result]], *, repeats: int, limit: float
 ) -> float | None:
-    """How long the cases that are left will take, by the cases that are done.
+    """Wall time of the cases that are left, by those that are done.
 
-    Of a mechanism that is known at another length: its calls, by the growth of their time, and all
-    the rest of its wall time as it was there: starting a process, compiling, counting memory. Else
-    as long as others at that length. None for less than a minute's knowledge of one length.
+    A mechanism that was at another length takes the time of its calls, by their growth, and for the
+    rest (starting a process, compiling, counting memory) what it took there; another one takes as
+    long as those at its length. None where only one of several lengths is known, and that for less
+    than a minute.
 
     Args:
-      left: cases that are not measured yet.
-      done: rows of the cases that are measured, shorter lengths first.
-      spent: wall time of each in seconds.
+      left: cases that are not measured yet, or again.
+      kept: rows of the cases that are measured, shorter lengths first.
       repeats: number of timed samples of a case.
       limit: seconds that one case may run.
     """
-    sizes = {(case.length, case.num_layers) for case in [*done, *left]}
-    seen = {(case.length, case.num_layers) for case in done}
-    if len(seen) < min(2, len(sizes)) and sum(spent.values()) < 60:
+    spent = remaining.spent(kept)
+    planned, seen = ({(x.length, x.num_layers) for x in some} for some in ([*kept, *left], kept))
+    if len(seen) < min(2, len(planned)) and sum(spent.values()) < 60:
         return None
 
     def calls(one: float) -> float:
@@ -53,17 +48,18 @@ def seconds_left(
         return min((repeats + 2) * one, max(limit, one)) if one <= limit else 0.0
 
     foreseen = dict(spent)
-    lines = grouped(list(done), lambda case: dataclasses.replace(case, length=0, num_layers=None))
     for case in left:
-        line = lines.get(dataclasses.replace(case, length=0, num_layers=None), [])
-        if line and case not in done:
-            one = trends.predicted([done[x] for x in line], case.length)
-            rest = [max(spent[x] - calls(done[x].median_seconds or 0.0), 0.0) for x in line]
-            ran = done[line[-1]].seconds  # else the longer ones are only compiled too
-            foreseen[case] = statistics.fmean(rest) + calls(one) if ran else spent[line[-1]]
-    return remaining.of_items(
-        left, foreseen, lambda case: ((case.target, case.length), case.length)
-    )
+        rows = [x.row for x in kept.values() if _line(x.row.case) == _line(case)]
+        if rows and case not in kept:
+            rest = [max(spent[r.case] - calls(r.median_seconds or 0.0), 0.0) for r in rows]
+            foreseen[case] = statistics.fmean(rest) + calls(trends.predicted(rows, case.length))
+            if not rows[-1].seconds:  # the longer ones are only compiled too
+                foreseen[case] = spent[rows[-1].case]
+    return remaining.of_items(left, foreseen, lambda x: ((x.target, x.length), x.length))
+
+
+def _line(case: Case) -> Case:
+    return dataclasses.replace(case, length=0, num_layers=None)
 
 
 def to_repeat(cases: Sequence[Case], rows: Mapping[Case, Result]) -> list[Case]:

@@ -77,7 +77,7 @@ def summary(told: SoFar[Result]) -> str:
     what = "Bare functions" if case.ops_only else "Jitted Flax modules with their projections"
     first = trends.disturbed(results)
     notes = [
-        f"**{first}: open marks, which count in no crossover and no growth.**" * bool(first),
+        f"**{first}; they count in no crossover and no growth.**" * bool(first),
         f"{state} {what}, batch {case.batch}, {case.num_heads} heads of width "
         f"{case.head_dim} (model width {case.width}), {case.dtype}, "
         f"{'causal' if case.causal else 'not causal'}, {case.parallel} on "

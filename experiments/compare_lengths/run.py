@@ -9,11 +9,11 @@ from typing import Any, cast
 from attnlab.bench import memory, topology, trends
 from attnlab.bench.case import DERIVED, Case, Result
 from attnlab.bench.roofline import Peak, Unit
-from attnlab.runs import loop, provenance, remaining
+from attnlab.runs import loop, provenance
 from attnlab.runs.command_line import say
 from attnlab.runs.folder import Folder
 from attnlab.runs.report import SoFar, so_far
-from attnlab.runs.rows import Rows
+from attnlab.runs.rows import Kept, Rows
 from attnlab.runs.units import human
 from experiments.compare_lengths import (
     deviceless_figures,
@@ -110,11 +110,11 @@ class Comparison:
             return
         if self._process(last) != self._process(case):
             self._runner.retire()
-        repeated = case in self._rows.kept
-        if (last.target, last.length) != (case.target, case.length) and not repeated:
-            so_far = self._report()
-            loop.write(so_far, self._folder)
-            say(f"\n{so_far.said}\n")
+        other = (last.target, last.length) != (case.target, case.length)
+        if other and case not in self._rows.kept:  # else it is measured once more
+            told = self._report()
+            loop.write(told, self._folder)
+            say(f"\n{told.said}\n")
 
     @property
     def _over_devices(self) -> bool:
@@ -134,11 +134,9 @@ class Comparison:
 
     def _seconds_left(self, items: Sequence[Item]) -> float | None:
         """The peaks at the end take a second each, which is nothing."""
-        spent = remaining.spent(self._rows.kept)
         return forecast.seconds_left(
             [case for case in items if isinstance(case, Case)],
-            {one.case: one for one in self._results()},
-            {case: seconds for case, seconds in spent.items() if isinstance(case, Case)},
+            {x.row.case: x for x in cast(list[Kept[Result]], self._rows.of(self.cases))},
             repeats=self._settings.repeats,
             limit=self._settings.case_seconds,
         )

@@ -66,7 +66,6 @@ class Runner(Workers):
         worker = self.ready()
         worker.send(case=dataclasses.asdict(case), run=run, **self._limits)
         so_far = Result(case, "ok")
-        # On a CPU programs may be compiled twice, see `memory.analyze`; only one counts.
         stage, limit = "compiling", self._case_seconds + COMPILE_SECONDS
         tell(f"{stage} …")
         while True:

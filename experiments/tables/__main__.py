@@ -56,19 +56,17 @@ def run(settings: Settings, folder: Folder) -> int:
         table = TABLES[cell.table]
         return str(table.commands(cell.table, cell.row, context)) if table.runs else cell
 
+    def alike(cell: Cell) -> Sequence[Hashable]:
+        return cell.table, TABLES[cell.table].like(cell.row)
+
     def seconds_left(cells: Sequence[Cell]) -> float | None:
-        """By the runs that are done: one that measures several cells is made for the first."""
-        of_run: dict[Hashable, Cell] = {}
+        first: dict[Hashable, Cell] = {}  # cell of a run
         known: dict[Cell, float] = {}
         for (cell, _), seconds in remaining.spent(rows.kept).items():
-            first = of_run.setdefault(run_of(cell), cell)
-            known[first] = known.get(first, 0.0) + seconds
-        left = {run: cell for cell in cells if (run := run_of(cell)) not in of_run}
-        return remaining.of_items(
-            list(left.values()),
-            known,
-            lambda cell: (cell.table, TABLES[cell.table].like(cell.row)),
-        )
+            one = first.setdefault(run_of(cell), cell)
+            known[one] = known.get(one, 0.0) + seconds
+        left = {run: cell for cell in cells if (run := run_of(cell)) not in first}
+        return remaining.of_items(left.values(), known, alike)
 
     def line(found: Sequence[Found]) -> str:
         if not found:

@@ -9,17 +9,13 @@ from typing import Any, Protocol
 from experiments.tables import verdicts
 from experiments.tables.beside import Beside, Context, Values
 from experiments.tables.parameters import Count, vocabularies
+from experiments.tables.training_cost import TrainingCost
 
 __all__ = ["Exact", "ExactTable"]
 
 
 class Exact(Protocol):
     """A way to a number that is counted."""
-
-    @property
-    def compiles(self) -> bool:
-        """Whether programs are compiled for it, which takes most of the time of a run."""
-        ...
 
     def measure(self) -> dict[str, float]:
         """The numbers, by name."""
@@ -61,7 +57,8 @@ class ExactTable(Beside):
         return "exact"
 
     def like(self, row: str) -> Hashable:
-        return self.cells[row].compiles
+        cell = self.cells[row]  # only traced, or compiled too, which takes most of the time
+        return isinstance(cell, Count | TrainingCost) or getattr(cell, "work", "memory") != "memory"
 
     def measure(self, row: str, context: Context) -> Iterator[tuple[int, Values, Any]]:
         del context

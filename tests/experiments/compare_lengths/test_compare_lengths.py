@@ -123,7 +123,7 @@ def test_interrupted_runs_keep_their_rows_and_write_the_report(tmp_path):
     assert process.returncode == 130 and "--resume=" in out, out
     (folder,) = tmp_path.iterdir()
     assert len(rows_of(folder)) == 2
-    assert "2 of 4 cases: cut short." in (folder / "report.md").read_text()
+    assert "2 of 4 cases so far." in (folder / "report.md").read_text()
     assert (folder / "time.png").exists()
 
 

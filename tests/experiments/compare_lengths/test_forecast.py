@@ -8,7 +8,7 @@ from attnlab.bench.case import Case, Result
 from attnlab.bench.roofline import Peak
 from attnlab.runs import remaining
 from attnlab.runs.folder import Folder
-from attnlab.runs.rows import Rows
+from attnlab.runs.rows import Kept, Rows, Where
 from experiments.compare_lengths import forecast
 from experiments.compare_lengths.run import key_of
 from tests.bench import rows
@@ -20,16 +20,14 @@ def ratios(name: str) -> list[float]:
     """What is said over what was true, from the first minute on, at each case of a kept run."""
     folder = Folder.kept("compare_lengths", KEPT / name)
     limits = {"repeats": folder.settings["repeats"], "limit": folder.settings["case_seconds"]}
-    kept = Rows(folder, key_of, [Result, Peak]).kept
-    spent = {case: s for case, s in remaining.spent(kept).items() if isinstance(case, Case)}
-    cases, found = list(spent), []
+    rows_ = Rows(folder, key_of, [Result, Peak]).kept
+    kept = {case: one for case, one in rows_.items() if isinstance(case, Case)}
+    spent, cases, found = remaining.spent(kept), list(kept), []
     for i in range(1, len(cases)):
-        done = {case: kept[case].row for case in cases[:i]}
+        done = {case: kept[case] for case in cases[:i]}
         true = sum(spent[case] for case in cases[i:])
         if sum(spent[case] for case in done) >= 60 and true >= 10:
-            known = {case: spent[case] for case in done}
-            said = forecast.seconds_left(cases[i:], done, known, **limits)
-            found.append(said / true)
+            found.append(forecast.seconds_left(cases[i:], done, **limits) / true)
     return found
 
 
@@ -44,11 +42,22 @@ def test_a_kept_run_would_have_said_the_time_that_was_left(name, most):
     assert len(found) > 4 and max(found) < most and min(found) > 1 / most
 
 
+def kept_of(seconds):
+    """Rows of `dot` that took so many seconds of wall time each, by their case."""
+    found, minute = {}, 0.0
+    for case, wall in seconds.items():
+        minute += wall / 60
+        stamp = f"2026-11-01T00:{int(minute):02}:{minute % 1 * 60:09.6f}"
+        where = Where(begun="2026-11-01T00:00:00", time=stamp)
+        found[case] = Kept(rows.row("dot", case.length), where)
+    return found
+
+
 def forecast_of(lengths, done, wall=10.0, **options):
     cases = [Case("dot", n) for n in lengths]
-    known = {case: rows.row("dot", case.length) for case in cases[:done]}
     options = {"repeats": 5, "limit": 10.0} | options
-    return forecast.seconds_left(cases[done:], known, dict.fromkeys(known, wall), **options)
+    known = kept_of(dict.fromkeys(cases[:done], wall))
+    return forecast.seconds_left(cases[done:], known, **options)
 
 
 def test_what_is_not_the_calls_takes_as_long_as_before():
@@ -66,8 +75,7 @@ def test_one_length_of_several_is_enough_after_a_minute():
 
 
 def test_a_mechanism_that_was_not_seen_takes_as_long_as_the_others():
-    done = {Case("dot", n): rows.row("dot", n) for n in (512, 1024)}
-    spent = {Case("dot", 512): 2.0, Case("dot", 1024): 6.0}
+    done = kept_of({Case("dot", 512): 2.0, Case("dot", 1024): 6.0})
     left = [Case("lsh", 1024), Case("lsh", 512), Case("lsh", 64)]
-    found = forecast.seconds_left(left, done, spent, repeats=5, limit=10.0)
+    found = forecast.seconds_left(left, done, repeats=5, limit=10.0)
     assert found == pytest.approx(6 + 2 + 4)

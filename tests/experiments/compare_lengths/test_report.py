@@ -46,7 +46,7 @@ def test_report_compares_the_devices_own_peak_where_there_is_one():
 
 
 def test_report_of_an_unfinished_run_says_so():
-    assert "2 of 48 cases: cut short." in report.markdown(rows.told(rows.run()[:2], planned=48))
+    assert "2 of 48 cases so far." in report.markdown(rows.told(rows.run()[:2], planned=48))
 
 
 def test_report_says_where_the_text_began_again():
@@ -92,8 +92,8 @@ def test_a_busy_machine_is_said_first_and_counts_in_no_crossover_and_no_growth()
         if r.case.length <= 8192
     ]
     text = report.markdown(rows.told(slow))
-    first = "Busy machine: 2 of 40 cases ran beside other work (load up to 9.0)"
-    assert text.split("\n")[2].startswith(f"**{first}: open marks")
+    first = "Busy machine: 2 of 40 cases, open marks, ran beside other work (load up to 9.0)"
+    assert text.split("\n")[2].startswith(f"**{first}; they count in no crossover")
     assert "99.0 s (busy)" in text and "**lsh** is faster than **dot** from n = 4096" in text
     assert "n^(1.05 ± 0.03)" in text
     quiet = [dataclasses.replace(r, busy=False) for r in slow]

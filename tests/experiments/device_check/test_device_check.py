@@ -92,7 +92,7 @@ def test_interrupted_and_resumed_without_what_training_needs(tmp_path):
     out, _ = process.communicate(timeout=60)
     assert process.returncode == 130 and "to complete it: --resume=" in out, out
     (folder,) = tmp_path.iterdir()
-    assert "cut short" in (folder / "report.md").read_text()
+    assert " so far" in (folder / "report.md").read_text()
     before = lines(folder / "results.jsonl")
 
     process = start(f"--resume={folder}", "--allow_cpu")
@@ -105,9 +105,7 @@ def test_interrupted_and_resumed_without_what_training_needs(tmp_path):
     assert len(done) == len(set(done)) == sum(len(job.members) for job in planned)
     assert {row["status"] for row in rows} == {"pass", "refused"}
     report = (folder / "report.md").read_text()
-    assert (
-        "rows: cut short" not in report and "| window" in report and "not measured here" in report
-    )
+    assert "rows so far" not in report and "| window" in report and "not measured here" in report
 
     assert command.main(["device_check", f"--resume={folder}", "--tokens=128"]) == 2
 
@@ -264,7 +262,7 @@ def test_a_run_that_is_out_of_time_fails_and_is_resumed(worker, tmp_path, monkey
     out = capsys.readouterr().out
     assert status == 1 and "stopped: out of time: 2 jobs are left\n" in out
     assert out.endswith(f"to complete it: --resume={folder}\n")
-    assert "1 of 3 rows: cut short" in (folder / "report.md").read_text()
+    assert "1 of 3 rows so far" in (folder / "report.md").read_text()
     last = [in_dtype("0", "a"), in_dtype("1", "b", "hanging")]
     status, folder = run(last, tmp_path / "out", worker, monkeypatch, minutes=0.06)
     out = capsys.readouterr().out

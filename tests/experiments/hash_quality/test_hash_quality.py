@@ -155,7 +155,7 @@ def test_a_small_run_from_end_to_end(text, capsys):
         assert means[1]["captured_mass"] < means[3]["captured_mass"] < 1
         assert means[1]["visible_pairs"] < means[1]["captured_mass"]
     words = (folder / "report.md").read_text()
-    assert "How many rounds do I need?" in words and "cut short" not in words
+    assert "How many rounds do I need?" in words and " so far" not in words
     assert f"on {text}; measured on the last 48 bytes" in words
     assert report.MEASURES[0][1] in capsys.readouterr().out
 
@@ -174,7 +174,7 @@ def test_an_interrupted_run_keeps_its_rows_and_goes_on(text, monkeypatch, capsys
     monkeypatch.setattr(figure_files, "save", lambda found, folder: None)
     status, folder = run(text)
     assert status == 130 and len(rows_of(folder)) == 2
-    assert "2 of 8 rows: cut short" in (folder / "report.md").read_text()
+    assert "2 of 8 rows so far" in (folder / "report.md").read_text()
     kept = (folder / "results.jsonl").read_text()
     curve = (folder / "model" / "metrics.jsonl").read_text()
 
@@ -191,7 +191,7 @@ def test_an_interrupted_run_keeps_its_rows_and_goes_on(text, monkeypatch, capsys
     # The model is the one that was trained, not another.
     assert (folder / "model" / "metrics.jsonl").read_text() == curve
     words = (folder / "report.md").read_text()
-    assert "cut short" not in words
+    assert " so far" not in words
     # Nothing is missing now: no model is needed, the report comes out of the rows.
     monkeypatch.delattr(byte_model, "trained")
     (folder / "report.md").unlink()
