@@ -118,7 +118,7 @@ def launch(given: Launch) -> None:
                 limits=limits,
                 image=image,
                 command=[word.replace("$", "$$") for word in _command(request)],
-                environment=_environment(name, hosts) if asked.gpu else [],
+                environment=_environment(name, hosts, asked),
                 bucket=request.bucket,
             ),
         )
@@ -174,14 +174,19 @@ def _command(request: Request) -> list[str]:
     return [*host, "launch/local", "--no_env", *request.words(folder)]
 
 
-def _environment(name: str, hosts: int) -> list[dict[str, Any]]:
-    """Where the processes of GPU hosts find each other; JAX knows by itself on TPUs."""
-    index = {"fieldPath": "metadata.annotations['batch.kubernetes.io/job-completion-index']"}
-    return [
-        {"name": "ATTNLAB_COORDINATOR", "value": f"{name}-host-0-0.{name}:{PORT}"},
-        {"name": "ATTNLAB_NUM_PROCESSES", "value": str(hosts)},
-        {"name": "ATTNLAB_PROCESS_ID", "valueFrom": {"fieldRef": index}},
-    ]
+def _environment(name: str, hosts: int, asked: argparse.Namespace) -> list[dict[str, Any]]:
+    """What JAX must find; for GPUs, where the driver is and where processes find each other."""
+    platform = asked.platform or ("tpu" if asked.tpu else "cuda")
+    found: list[dict[str, Any]] = [{"name": "JAX_PLATFORMS", "value": platform}]
+    if asked.gpu:
+        index = {"fieldPath": "metadata.annotations['batch.kubernetes.io/job-completion-index']"}
+        found += [
+            {"name": "LD_LIBRARY_PATH", "value": "/usr/local/nvidia/lib64"},  # as GKE mounts it
+            {"name": "ATTNLAB_COORDINATOR", "value": f"{name}-host-0-0.{name}:{PORT}"},
+            {"name": "ATTNLAB_NUM_PROCESSES", "value": str(hosts)},
+            {"name": "ATTNLAB_PROCESS_ID", "valueFrom": {"fieldRef": index}},
+        ]
+    return found
 
 
 def _rendered(**values: Any) -> str:

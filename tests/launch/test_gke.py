@@ -163,7 +163,8 @@ def test_a_tpu_slice_call_by_call(site):
     }
     [container] = pod["containers"]
     assert container["resources"] == {"limits": {"google.com/tpu": 4}}
-    assert container["image"] == image and container["env"] == []
+    assert container["image"] == image
+    assert container["env"] == [{"name": "JAX_PLATFORMS", "value": "tpu"}]
     folder = f"/bucket/r/ns/{run}"
     assert [expanded(word) for word in container["command"]] == [
         *("python3", "launch/host.py", folder, "launch/local", "--no_env"),
@@ -194,6 +195,8 @@ def test_gpu_hosts_are_told_where_they_find_each_other(site):
     assert told == {
         "ATTNLAB_COORDINATOR": f"{name}-host-0-0.{name}:8476",
         "ATTNLAB_NUM_PROCESSES": "2",
+        "JAX_PLATFORMS": "cuda",  # without it JAX takes the CPU where it finds no driver
+        "LD_LIBRARY_PATH": "/usr/local/nvidia/lib64",  # GKE documentation, "GPUs": where that is
     }
 
 

@@ -68,7 +68,17 @@ def test_a_run_on_a_bucket_call_by_call(site):
         [*TPU_VM, "describe", "mine", "--zone=here", "--format=json"],
         [*TPU_VM, "scp", archive, "mine:attnlab.tar.gz", "--zone=here", "--worker=all"],
         ssh("all", "bash", "-c", f"set -o pipefail; {unpacked} | bash -s prepare hello bucket"),
-        ssh("all", "bash", script, "start", f"buckets/bucket/ru ns/{run}", "hello", *ODD),
+        ssh(
+            "all",
+            "env",
+            "JAX_PLATFORMS=tpu",
+            "bash",
+            script,
+            "start",
+            f"buckets/bucket/ru ns/{run}",
+            "hello",
+            *ODD,
+        ),
         ssh("0", "bash", script, "follow"),
     ]
     assert [call for call in calls if call[0] == "gcloud"] == wanted
