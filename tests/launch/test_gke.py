@@ -22,13 +22,14 @@ POD = {
     "terminationGracePeriodSeconds": int,
     "serviceAccountName": str,
     "nodeSelector": {...: str},
+    "tolerations": [{"key": str, "operator": str}],
     "containers!": [
         {
             "name!": str,
             "image": str,
             "command": [str],
             "env": [{"name!": str, "value": str, "valueFrom": {"fieldRef": {"fieldPath!": str}}}],
-            "resources": {"limits": {...: int}},
+            "resources": {"limits": {...: int}, "requests": {...: str}},
             "volumeMounts": [{"name!": str, "mountPath!": str}],
         }
     ],
@@ -36,7 +37,7 @@ POD = {
         {
             "name!": str,
             "csi": {"driver!": str, "volumeAttributes": {...: str}},
-            "emptyDir": {"medium": str},
+            "emptyDir": {"medium": str, "sizeLimit": str},
         }
     ],
 }
@@ -118,7 +119,7 @@ def expanded(word: str) -> str:
 
 
 def manifest(site: Site) -> dict[str, Any]:
-    [file] = site.here.glob("results/*/jobset.yaml")
+    [file] = site.here.glob("results/*/jobset.json")
     found = yaml.safe_load(file.read_text())
     assert faults(found, JOBSET) == []
     return found
@@ -128,7 +129,7 @@ def test_a_tpu_slice_call_by_call(site):
     options = [*TPU, "--queue=research", "--namespace=team", "--service_account=writer"]
     status, out, err = site.run("gke", *options, "hello", *ODD, BUCKET)
     assert status == 0, err
-    [file] = site.here.glob("results/*/jobset.yaml")
+    [file] = site.here.glob("results/*/jobset.json")
     run, image = file.parent.name, f"registry:5000/me/attnlab:{site.revision()}-tpu"
     at = "--namespace=team"
     build = ["docker", "build", "--platform=linux/amd64", "--file=launch/Dockerfile"]
@@ -198,6 +199,43 @@ def test_gpu_hosts_are_told_where_they_find_each_other(site):
         "JAX_PLATFORMS": "cuda",  # without it JAX takes the CPU where it finds no driver
         "LD_LIBRARY_PATH": "/usr/local/nvidia/lib64",  # GKE documentation, "GPUs": where that is
     }
+
+
+def test_fields_of_the_manifest_are_set_and_it_is_printed(site):
+    settings = [
+        'nodeSelector={"cloud.google.com/gke-spot": "true"}',
+        'tolerations=[{"key": "team", "operator": "Exists"}]',
+        "containers.0.resources.requests.memory=200Gi",
+        "volumes.1.emptyDir.sizeLimit=64Gi",
+        'metadata.labels={"team": "a=b"}',
+        "spec.failurePolicy.maxRestarts=1",
+    ]
+    options = [*GPU, "--queue=research", *(f"--set={one}" for one in settings)]
+    status, _, err = site.run("gke", *options, "hello", BUCKET)
+    assert status == 0, err
+    found = manifest(site)
+    assert found["metadata"]["labels"] == {"kueue.x-k8s.io/queue-name": "research", "team": "a=b"}
+    assert found["spec"]["failurePolicy"]["maxRestarts"] == 1
+    job = found["spec"]["replicatedJobs"][0]["template"]["spec"]
+    pod = job["template"]["spec"]
+    gpu = {"cloud.google.com/gke-accelerator": "nvidia-h100-80gb"}
+    assert pod["nodeSelector"] == {**gpu, "cloud.google.com/gke-spot": "true"}
+    assert pod["tolerations"] == [{"key": "team", "operator": "Exists"}]
+    resources = {"limits": {"nvidia.com/gpu": 8}, "requests": {"memory": "200Gi"}}
+    assert pod["containers"][0]["resources"] == resources
+    assert pod["volumes"][1]["emptyDir"] == {"medium": "Memory", "sizeLimit": "64Gi"}
+    [file] = site.here.glob("results/*/jobset.json")
+    assert file.read_text() in err
+
+
+@pytest.mark.parametrize(
+    "setting",
+    ["volumes.2.name=a", "volumes.a=1", "serviceAccountName.a=1", "nodeSelector", "=a", "a="],
+)
+def test_a_field_that_has_no_place_is_refused(site, setting):
+    status, _, err = site.run("gke", *GPU, f"--set={setting}", "hello", BUCKET)
+    assert status == 2 and not list(site.here.iterdir())
+    assert f"launch/gke: --set={setting}: no place in the manifest; give PATH=VALUE" in err
 
 
 @pytest.mark.parametrize(

@@ -120,9 +120,9 @@ def test_the_platform_may_be_another_than_that_of_the_devices(site, place):
     """What JAX must find: ROCm, say, or the CPU for a trial."""
     _, where, *_ = PLACES[place]
     assert launched(site, place, "hello", where, options=["--platform=cpu"])[0] == 0
-    sent = "\n".join(path.read_text() for path in site.here.glob("results/*/*.yaml"))
+    sent = "\n".join(path.read_text() for path in site.here.glob("results/*/[jt]*.*"))
     sent += "\n".join(word for call in site.calls() for word in call)
-    pattern = r"^(cpu|cuda)$" if place == "slurm" else r'JAX_PLATFORMS(?:", "value)?\W+(\w+)'
+    pattern = r"^(cpu|cuda)$" if place == "slurm" else r'JAX_PLATFORMS(?:",\s+"value)?\W+(\w+)'
     assert set(re.findall(pattern, sent, re.M)) == {"cpu"}
 
 
