@@ -101,6 +101,6 @@ def test_a_node_without_a_new_python_gets_one(site, has_python):
     assert [call[:6] for call in site.calls()] == [
         ["local", "--help"],
         *made,
-        ["local", "hello", "--help"],
+        ["local", "hello", "--check=words"],
         ["local", "hello", "--x=a b"],
     ]

@@ -28,7 +28,7 @@ FETCH = """
 if [ "$4 $5" = "scp --recurse" ]; then cp -r "$HOME/${6#mine:}" "$7"; exit; fi
 """
 LOCAL = """#!/usr/bin/env bash
-[ "$2" = --help ] && exit "${BREAKS:-0}"
+[ "$2" = --check=words ] && exit "${BREAKS:-0}"
 exec "$ATTNLAB_PYTHON" "$(dirname "$0")/local.py" --no_env "$@"
 """
 
