@@ -2,13 +2,14 @@
 
 import re
 import tarfile
-from pathlib import Path
+import tomllib
 from typing import Any
 
 import pytest
 import yaml
+from packaging.requirements import Requirement
 
-from tests.launch.site import ODD, Site
+from tests.launch.site import ODD, ROOT, Site
 
 BUCKET = "--output_dir=gs://bucket/r/ns"
 TPU = ["--image=registry:5000/me/attnlab", "--tpu=v5e:4x4"]
@@ -308,6 +309,22 @@ def test_what_fails_before_the_end_starts_nothing(site, tool, fails, calls):
 
 
 def test_the_image_has_what_the_dockerfile_names():
-    root = Path(__file__).resolve().parents[2]
-    copied = re.findall(r"^COPY (.*) \./$", (root / "launch" / "Dockerfile").read_text(), re.M)
-    assert copied and all((root / name).is_file() for name in copied[0].split())
+    text = (ROOT / "launch" / "Dockerfile").read_text()
+    copied = re.findall(r"^COPY (.*) \./$", text, re.M)
+    assert copied and all((ROOT / name).is_file() for name in copied[0].split())
+    assert re.search(r"^FROM python:\d+\.\d+\.\d+-", text, re.M) and "constraints.txt" in copied[0]
+
+
+@pytest.mark.parametrize("python", ["3.11", "3.12", "3.13"])
+def test_one_version_of_each_package_is_named_for_each_python_and_is_one_that_we_take(python):
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"]
+    wanted = project["dependencies"] + extras["train"] + extras["experiments"]
+    lines = (ROOT / "launch" / "constraints.txt").read_text().splitlines()
+    pins = [Requirement(line) for line in lines if not line.startswith("#")]
+    pins = [
+        pin for pin in pins if not pin.marker or pin.marker.evaluate({"python_version": python})
+    ]
+    versions = {pin.name: str(pin.specifier).removeprefix("==") for pin in pins}
+    assert len(versions) == len(pins)
+    assert all(one.specifier.contains(versions[one.name]) for one in map(Requirement, wanted))
