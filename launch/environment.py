@@ -43,12 +43,12 @@ def ensure(root: Path, extras: Collection[str]) -> Path:
     plain, compilers = set(extras) - set(COMPILERS), set(extras) & set(COMPILERS)
 
     def held() -> bool:
-        return _holds(venv, plain) and _holds_compilers(venv, _absent(venv, compilers))
+        return holds(venv, plain) and _holds_compilers(venv, _absent(venv, compilers))
 
     if not held():
         try:
             with locked(root) as lock, termination_raises():
-                if not _holds(venv, plain):  # another launch may have made it meanwhile
+                if not holds(venv, plain):  # another launch may have made it meanwhile
                     _make(venv, plain, lock)
                 if not held():
                     _make_compilers(venv, _absent(venv, compilers), lock)
@@ -60,12 +60,13 @@ def ensure(root: Path, extras: Collection[str]) -> Path:
     return _python(_compilers(venv) if _absent(venv, compilers) else venv)
 
 
-def _holds(venv: Path, extras: set[str]) -> bool:
+def holds(venv: Path, extras: Collection[str]) -> bool:
+    """Whether this environment is complete, with these extras, as pyproject.toml has them now."""
     state = _read(venv)
     return (
         _sound(venv, state)
         and state["pyproject"] == _pyproject_hash(venv.parent)
-        and extras <= set(state["extras"])
+        and set(extras) <= set(state["extras"])
         and devices.seen() <= set(state["devices"])  # a home folder may move to a node with a GPU
     )
 

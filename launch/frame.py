@@ -18,6 +18,8 @@ from steps import Failed, Refused, Steps
 OPTIONS = """\
     --allow_dirty          send files that are not as in the last commit too
     --dry_run              print what would be done, and do nothing
+    --platform=            JAX_PLATFORMS there, without which nothing runs; by default that of the
+                           devices asked for, so that without them JAX does not take the CPU
     --python=PATH          Python that has the packages, instead of that of .venv
     --help                 this text"""
 
@@ -72,6 +74,7 @@ def main(
     for switch in ("help", "dry_run", "allow_dirty"):
         parser.add_argument(f"--{switch}", action="store_true")
     parser.add_argument("--python", type=Path, default=ROOT / ".venv" / "bin" / "python")
+    parser.add_argument("--platform")
     define(parser)
     options = parser.parse_args(["--help" if a == "-h" else a for a in arguments[:end]])
     if options.help:

@@ -25,9 +25,15 @@ a preemption or the failure of a host all hosts begin again, from the last check
     --service_account=default  Kubernetes service account that may read and write the bucket
     --extra=cuda12         or cuda13, which needs NVIDIA's driver 580
     --max_restarts=20      restarts before the run counts as failed
+    --set=PATH=VALUE       field of the manifest, which is printed; PATH is from its top or within
+                           the pod's spec, VALUE is JSON or a word, and an object is added to the
+                           one that is there; may be repeated:
+                           --set='nodeSelector={"cloud.google.com/gke-spot": "true"}'
+                           --set=volumes.1.emptyDir.sizeLimit=64Gi
 """
 
 import argparse
+import contextlib
 import json
 import math
 import re
@@ -35,7 +41,6 @@ import sys
 import tempfile
 import tomllib
 from pathlib import Path
-from string import Template
 from typing import Any
 
 import buckets
@@ -46,7 +51,6 @@ from names import ROOT
 from request import Request
 from steps import Refused
 
-MANIFEST = ROOT / "launch" / "templates" / "jobset.yaml"
 PORT = 8476  # of the first host, where the processes find each other
 # GKE's names: cloud.google.com/gke-tpu-accelerator (GKE documentation, "TPUs in GKE").
 TPUS = {
@@ -66,6 +70,7 @@ def options(parser: argparse.ArgumentParser) -> None:
         parser.add_argument(f"--{name}")
     for name in ("namespace", "service_account"):
         parser.add_argument(f"--{name}", default="default")
+    parser.add_argument("--set", action="append", default=[])
     parser.add_argument("--extra", choices=("cuda12", "cuda13"))
     parser.add_argument("--hosts", type=frame.at_least_one)
     parser.add_argument("--max_restarts", type=frame.at_least_one, default=20)
@@ -98,30 +103,15 @@ def launch(given: Launch) -> None:
         archive = Path(scratch, "code.tar.gz")
         image = f"{asked.image}:{shipping.archive(archive, given.code)}-{extra}"
         here = Path("results", request.run).absolute()
+        file = here / "jobset.json"
+        manifest = _manifest(given, name, image, hosts, selector, limits)
+        for setting in asked.set:
+            _set(manifest, setting)
         shipping.record(here, given.command, given.code, steps)
-        file = here / "jobset.yaml"
-        steps.write(
-            file,
-            _rendered(
-                name=name,
-                namespace=asked.namespace,
-                labels={"kueue.x-k8s.io/queue-name": asked.queue} if asked.queue else {},
-                annotations={
-                    "attnlab/revision": given.code,
-                    "attnlab/command": given.command,
-                    **(ONE_SLICE if asked.tpu else {}),
-                },
-                max_restarts=asked.max_restarts,
-                hosts=hosts,
-                service_account=asked.service_account,
-                node_selector=selector,
-                limits=limits,
-                image=image,
-                command=[word.replace("$", "$$") for word in _command(request)],
-                environment=_environment(name, hosts) if asked.gpu else [],
-                bucket=request.bucket,
-            ),
-        )
+        text = json.dumps(manifest, indent=1, ensure_ascii=False)
+        steps.write(file, text + "\n")
+        if not steps.dry_run:
+            steps.say(f"{file}:\n{text}")
         steps.run("kubectl", "apply", "--dry-run=server", f"--filename={file}")
         build = ("docker", "build", "--platform=linux/amd64", "--file=launch/Dockerfile")
         steps.run(*build, f"--build-arg=EXTRA={extra}", f"--tag={image}", "-", stdin=archive)
@@ -174,19 +164,116 @@ def _command(request: Request) -> list[str]:
     return [*host, "launch/local", "--no_env", *request.words(folder)]
 
 
-def _environment(name: str, hosts: int) -> list[dict[str, Any]]:
-    """Where the processes of GPU hosts find each other; JAX knows by itself on TPUs."""
-    index = {"fieldPath": "metadata.annotations['batch.kubernetes.io/job-completion-index']"}
-    return [
-        {"name": "ATTNLAB_COORDINATOR", "value": f"{name}-host-0-0.{name}:{PORT}"},
-        {"name": "ATTNLAB_NUM_PROCESSES", "value": str(hosts)},
-        {"name": "ATTNLAB_PROCESS_ID", "valueFrom": {"fieldRef": index}},
-    ]
+def _environment(name: str, hosts: int, asked: argparse.Namespace) -> list[dict[str, Any]]:
+    """What JAX must find; for GPUs, where the driver is and where processes find each other."""
+    platform = asked.platform or ("tpu" if asked.tpu else "cuda")
+    found: list[dict[str, Any]] = [{"name": "JAX_PLATFORMS", "value": platform}]
+    if asked.gpu:
+        index = {"fieldPath": "metadata.annotations['batch.kubernetes.io/job-completion-index']"}
+        found += [
+            {"name": "LD_LIBRARY_PATH", "value": "/usr/local/nvidia/lib64"},  # as GKE mounts it
+            {"name": "ATTNLAB_COORDINATOR", "value": f"{name}-host-0-0.{name}:{PORT}"},
+            {"name": "ATTNLAB_NUM_PROCESSES", "value": str(hosts)},
+            {"name": "ATTNLAB_PROCESS_ID", "valueFrom": {"fieldRef": index}},
+        ]
+    return found
 
 
-def _rendered(**values: Any) -> str:
-    as_json = {name: json.dumps(value, ensure_ascii=False) for name, value in values.items()}
-    return Template(MANIFEST.read_text()).substitute(as_json)
+def _manifest(
+    given: Launch,
+    name: str,
+    image: str,
+    hosts: int,
+    selector: dict[str, str],
+    limits: dict[str, int],
+) -> dict[str, Any]:
+    """The JobSet. Its hosts are one index each of a single Job."""
+    asked, request = given.options, given.request
+    annotations = {"attnlab/revision": given.code, "attnlab/command": given.command}
+    bucket = {
+        "bucketName": request.bucket,
+        # Hosts see each other's files at once; checkpoints are renamed when whole.
+        "mountOptions": "implicit-dirs,metadata-cache:ttl-secs:0,"
+        "metadata-cache:negative-ttl-secs:0,rename-dir-limit=200000",
+    }
+    container = {
+        "name": "attnlab",
+        "image": image,
+        "command": [word.replace("$", "$$") for word in _command(request)],
+        "env": _environment(name, hosts, asked),
+        "resources": {"limits": limits},
+        "volumeMounts": [
+            {"name": "bucket", "mountPath": "/bucket"},
+            {"name": "shared-memory", "mountPath": "/dev/shm"},
+        ],
+    }
+    csi = {"driver": "gcsfuse.csi.storage.gke.io", "volumeAttributes": bucket}
+    pod = {
+        "restartPolicy": "Never",
+        "terminationGracePeriodSeconds": 120,  # SIGTERM saves a checkpoint
+        "serviceAccountName": asked.service_account,
+        "nodeSelector": selector,
+        "containers": [container],
+        "volumes": [
+            {"name": "bucket", "csi": csi},
+            {"name": "shared-memory", "emptyDir": {"medium": "Memory"}},
+        ],
+    }
+    # Flags that are not valid, status 2, would not be so the next time.
+    invalid = {"containerName": "attnlab", "operator": "In", "values": [2]}
+    job = {
+        "completionMode": "Indexed",
+        "parallelism": hosts,
+        "completions": hosts,
+        "backoffLimit": 0,
+        "podFailurePolicy": {"rules": [{"action": "FailJob", "onExitCodes": invalid}]},
+        "template": {"metadata": {"annotations": {"gke-gcsfuse/volumes": "true"}}, "spec": pod},
+    }
+    fails = {"action": "FailJobSet", "onJobFailureReasons": ["PodFailurePolicy"]}
+    return {
+        "apiVersion": "jobset.x-k8s.io/v1alpha2",
+        "kind": "JobSet",
+        "metadata": {
+            "name": name,
+            "namespace": asked.namespace,
+            "labels": {"kueue.x-k8s.io/queue-name": asked.queue} if asked.queue else {},
+            "annotations": annotations | (ONE_SLICE if asked.tpu else {}),
+        },
+        "spec": {
+            # All hosts begin again, and go on from the last checkpoint.
+            "failurePolicy": {
+                "maxRestarts": asked.max_restarts,
+                "rules": [{"name": "flags", **fails}],
+            },
+            "replicatedJobs": [{"name": "host", "replicas": 1, "template": {"spec": job}}],
+        },
+    }
+
+
+def _set(manifest: dict[str, Any], setting: str) -> None:
+    """Sets a field of the manifest; an object is merged with the one that is there."""
+    path, _, text = setting.partition("=")
+    *way, last = path.split(".")
+    job = manifest["spec"]["replicatedJobs"][0]["template"]["spec"]
+    at: Any = manifest if path.partition(".")[0] in manifest else job["template"]["spec"]
+    value: Any = text
+    with contextlib.suppress(ValueError):  # a word, then
+        value = json.loads(text)
+    try:
+        for word in way:
+            at = at[int(word)] if isinstance(at, list) else at.setdefault(word, {})
+        key: Any = int(last) if isinstance(at, list) else last
+        old = at[key] if isinstance(at, list) else at.get(key)
+        merged = isinstance(old, dict) and isinstance(value, dict)
+        at[key] = {**old, **value} if merged else value
+        valid = bool(last and text)
+    except (AttributeError, IndexError, ValueError):
+        valid = False
+    if not valid:
+        raise Refused(
+            f"--set={setting}: no place in the manifest; give PATH=VALUE, such as "
+            "volumes.1.emptyDir.sizeLimit=64Gi; a dry run shows what there is"
+        )
 
 
 if __name__ == "__main__":

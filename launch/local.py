@@ -30,10 +30,11 @@ from pathlib import Path
 import devices
 import environment
 from installing import InstallError
-from names import ROOT, experiments, listing
+from names import ROOT, docstring, experiments, listing
 
 TEST = "test"
 NEEDS = {TEST: {"test"}, "compare_peers": {"compat"}}  # the extras that a name calls for
+INDEXES = {"PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL"}
 COMPILERS = {"tpu": "tpu", "cuda": "gpu-compile"}  # the extra for each kind of --target
 
 
@@ -51,12 +52,16 @@ def main(arguments: list[str]) -> None:
     if name != TEST and name not in experiments():
         sys.exit(f"launch/local: unknown experiment {name!r}; the names are:\n{_names()}")
 
+    helps = name != TEST and {"--help", "-help", "-h"} & {*flags}
     if options.no_env:
         python = Path(sys.executable)
         parallel = importlib.util.find_spec("xdist") is not None
+    elif helps and not environment.holds(ROOT / ".venv", ()):
+        made = f"once `launch/local {name} --check=words` has made .venv"
+        print(f"{docstring(name)}\n\nThe flags are listed {made}.")
+        return
     else:
-        extras = NEEDS.get(name, set()) | _compilers(flags) | _known_extras(options.extra)
-        python, parallel = _prepare(extras), True
+        python, parallel = _prepare(set() if helps else _extras(name, flags, options.extra)), True
         if not (devices.seen() or devices.extras()):
             # Wheels for a device, or for its compiler, look for it and complain.
             os.environ.setdefault("JAX_PLATFORMS", "cpu")
@@ -99,6 +104,19 @@ def _known_extras(names: list[str]) -> set[str]:
     if len(devices.CUDA & set(names)) > 1:
         sys.exit("launch/local: the extras cuda12 and cuda13 exclude each other; give one")
     return set(names)
+
+
+def _extras(name: str, flags: list[str], named: list[str]) -> set[str]:
+    """What a run needs; CUDA's libraries, on a machine without a GPU, only where they are named."""
+    asked, needs = _known_extras(named), NEEDS.get(name, set())
+    chosen = devices.seen() or INDEXES & os.environ.keys() or sys.platform != "linux"
+    if "compat" in needs - asked and not (chosen or environment.holds(ROOT / ".venv", needs)):
+        sys.exit(
+            f"launch/local: {name} needs torch, which comes from PyPI with 4.6 GB of CUDA's "
+            "libraries, and there is no GPU here; for the CPU build set PIP_EXTRA_INDEX_URL="
+            f"https://download.pytorch.org/whl/cpu, else: launch/local --extra=compat {name}"
+        )
+    return asked | needs | _compilers(flags)
 
 
 def _compilers(flags: list[str]) -> set[str]:

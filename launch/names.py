@@ -1,4 +1,4 @@
-"""The names of the experiments, read from the sources without importing them."""
+"""What the experiments say of themselves, read from their sources without importing them."""
 
 import ast
 from pathlib import Path
@@ -9,7 +9,7 @@ ROOT = Path(__file__).resolve().parent.parent
 def experiments() -> dict[str, str]:
     """Maps the experiments' names to the first lines of their docstrings."""
     return {
-        path.parent.name: _first_line(path.with_name("__init__.py"))
+        path.parent.name: docstring(path.parent.name).partition("\n")[0]
         for path in sorted((ROOT / "experiments").glob("*/__main__.py"))
     }
 
@@ -32,9 +32,10 @@ def listing(names: dict[str, str]) -> str:
     return "\n".join(f"    {name:<18} {line}" for name, line in names.items())
 
 
-def _first_line(path: Path) -> str:
+def docstring(name: str) -> str:
+    """What an experiment says of itself."""
+    path = ROOT / "experiments" / name / "__init__.py"
     try:
-        docstring = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))
+        return ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
     except SyntaxError as error:  # the list must still show the others
         return f"(does not parse: line {error.lineno})"
-    return (docstring or "").partition("\n")[0]

@@ -71,6 +71,7 @@ def launch(given: Launch) -> None:
         "nodes": asked.nodes,
         "accelerators": asked.accelerators,
         "infra": asked.infra,
+        "platform": asked.platform or ("tpu" if asked.accelerators.startswith("tpu-") else "cuda"),
         "spot": asked.spot,
         "bucket": f"gs://{request.bucket}",
         "setup": shlex.join([*script, "setup", request.name]),

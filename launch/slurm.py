@@ -28,6 +28,7 @@ has ended.
 
 import argparse
 import re
+import shlex
 import shutil
 import sys
 import tempfile
@@ -71,13 +72,15 @@ def launch(given: Launch) -> None:
             raise Refused(f"--resume={request.folder}: job {queued[0]} has it; wait for its end")
 
     folder = Path(request.folder)
+    platform = given.options.platform or ("cuda" if given.options.gpus_per_node else "")
     with tempfile.TemporaryDirectory() as scratch:
         archive = Path(scratch, "code.tar.gz")
         code = folder / f"code-{shipping.archive(archive, given.code)}"
         log = "log-%a.txt" if given.options.array else "log.txt"
+        output = str(folder).replace("%", "%%")  # sbatch has patterns of its own
         submission = [
-            *(*topology, f"--job-name={request.run}", f"--output={folder / log}"),
-            *(*given.options.sbatch, str(JOB), str(code), str(given.python), str(folder)),
+            *(*topology, f"--job-name={request.run}", f"--output={output}/{log}"),
+            *(*given.options.sbatch, str(JOB), str(code), str(given.python), platform, str(folder)),
             *(request.name, *request.flags),
         ]
         steps.run("sbatch", "--test-only", *submission)
@@ -94,7 +97,7 @@ def launch(given: Launch) -> None:
             raise
     if not given.options.dry_run:
         steps.say(f"job {job} writes to {folder}; end it: scancel {job}; follow it:")
-        print(f"tail -F {folder / log.replace('%a', '*')}")
+        print(f"tail -F {shlex.quote(str(folder))}/{log.replace('%a', '*')}")
 
 
 def _topology(options: argparse.Namespace) -> list[str]:

@@ -92,7 +92,8 @@ def launch(given: Launch) -> None:
     steps.running = (
         f"it may run on {asked.tpu}; follow it: {shlex.join(follow)}; stop it: {shlex.join(stop)}"
     )
-    steps.run(*ssh("bash", SCRIPT, "start", folder, request.name, *request.flags))
+    platform = f"JAX_PLATFORMS={asked.platform or 'tpu'}"
+    steps.run(*ssh("env", platform, "bash", SCRIPT, "start", folder, request.name, *request.flags))
     status = steps.status(*follow)
     if not bucket:
         steps.make(Path(request.parent))

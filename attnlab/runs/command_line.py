@@ -131,7 +131,8 @@ def _run(
         number, words = signal_of(error), "interrupted before there was anything to keep"
         if folder is not None and folder.exists:
             words = f"{number.name}: what is done is kept in {folder.path}"
-            words += f"; to complete it: --resume={folder.path}" if resumes else ""
+            again = shlex.quote(f"--resume={folder.path}")
+            words += f"; to complete it: {again}" if resumes else ""
         if (ended := processes.ended_by()) is not None:
             return _complain(name, processes.Said(ended.line()), ended.status)
         return _complain(name, Stopped(words), 128 + number)

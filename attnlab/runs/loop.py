@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import shlex
 import traceback
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -101,13 +102,14 @@ def run(
       Invalid: the folder cannot be made.
     """
     processes.barrier()  # all have read the rows that there are
-    say(f"results: {begun(folder)}")
+    path = begun(folder)
 
     def to_do() -> list[Item]:
         return [item for item in items if not _finished(job, item, rows)]
 
     missing = _agreed(items, to_do)
     say(f"{len(missing)} of {len(items)} {job.unit} to run on {where}")
+    say(f"results: {path}")
     ending, left, lost = _Ending(), 0, 0
     try:
         with interruptible():
@@ -199,7 +201,7 @@ def _finished(job: Job[Item, Row], item: Item, rows: Rows[Any, Row]) -> bool:
 
 def _remedy(folder: Folder) -> str:
     if is_begun(folder.path):
-        return f"to complete it: --resume={folder.path}"
+        return f"to complete it: {shlex.quote(f'--resume={folder.path}')}"
     return f"{folder.path} is gone, and what was in it; start a new run"
 
 

@@ -21,6 +21,7 @@ __all__ = [
     "cores",
     "describe",
     "devices",
+    "devices_of",
     "name",
     "processor",
     "revision",
@@ -80,6 +81,17 @@ def name(environment: Mapping[str, Any]) -> str:
     return " of ".join(filter(None, (environment["device"], environment.get("slice"))))
 
 
+def devices_of(environment: Mapping[str, Any]) -> str:
+    """The devices of a run; of an earlier version, which said less, what is known.
+
+    >>> devices_of({"device": "NVIDIA H100", "devices": 16, "platform": "gpu"})
+    '16 × NVIDIA H100 (gpu)'
+    """
+    count, platform_ = environment.get("devices"), environment.get("platform")
+    named = f"{count} × " * bool(count) + str(environment.get("device", ""))
+    return named + f" ({platform_})" * bool(platform_)
+
+
 def devices(*, local: bool = True) -> list[jax.Device]:
     """JAX's devices.
 
@@ -133,12 +145,10 @@ def _free_memory(environments: Sequence[dict[str, Any]]) -> str:
 
 def _of_environment(found: Mapping[str, Any], free_memory: str) -> list[list[str]]:
     """What there is of it: rows that are kept may be of an earlier version, which said less."""
-    count, platform_ = found.get("devices"), found.get("platform")
-    device = f"{count} × " * bool(count) + str(found.get("device", ""))
     text = found.get("input", {})
     size = f"{text['bytes']:,} bytes, " if "bytes" in text else ""
     every = {
-        "device": device + f" ({platform_})" * bool(platform_),
+        "device": devices_of(found),
         "slice": found.get("slice", ""),
         "cores": f"{found.get('cores', '')}" + free_memory,
         "system": ", Python ".join(str(found[x]) for x in ("system", "python") if x in found),

@@ -62,7 +62,7 @@ def run(settings: Settings, folder: Folder) -> int:
         report=reported,
         keys=lambda training: keys(training, settings),
     )
-    return loop.run(job, planned, folder, rows, where=rows.environment["device"])
+    return loop.run(job, planned, folder, rows, where=provenance.devices_of(rows.environment))
 
 
 def line(found: Sequence[Row]) -> str:

@@ -101,7 +101,7 @@ def run(settings: Settings, folder: Folder) -> int:
         report=reported,
         keys=lambda cell: [cell.key],
     )
-    return loop.run(job, asked, folder, rows, where=rows.environment["device"])
+    return loop.run(job, asked, folder, rows, where=provenance.devices_of(rows.environment))
 
 
 def begun_from(models: Mapping[str, Mapping[int, Pretrained]]) -> str:

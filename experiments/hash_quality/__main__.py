@@ -7,7 +7,7 @@ import jax
 import numpy as np
 
 from attnlab.bench import environment, inputs
-from attnlab.runs import command_line, loop
+from attnlab.runs import command_line, loop, provenance
 from attnlab.runs.command_line import say
 from attnlab.runs.errors import Invalid, Stopped
 from attnlab.runs.folder import Folder
@@ -81,7 +81,7 @@ def run(settings: Settings, folder: Folder) -> int:
         keys=lambda line: [(line, n) for n in rounds],
         before=before,
     )
-    return loop.run(job, lines, folder, rows, where=rows.environment["device"])
+    return loop.run(job, lines, folder, rows, where=provenance.devices_of(rows.environment))
 
 
 def split(text: inputs.Text, length: int) -> tuple[np.ndarray, np.ndarray]:

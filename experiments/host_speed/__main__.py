@@ -65,7 +65,7 @@ def run(settings: Settings, folder: Folder) -> int:
         return loop.Report(report.markdown(told, settings), said=report.tables(told.rows))
 
     job = loop.Job(unit="measurements", measure=measure, title=_title, report=reported)
-    return loop.run(job, items, folder, rows, where=rows.environment["device"])
+    return loop.run(job, items, folder, rows, where=provenance.devices_of(rows.environment))
 
 
 def _key(row: Row) -> Item:

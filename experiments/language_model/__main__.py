@@ -9,7 +9,7 @@ from pathlib import Path
 
 from attnlab.bench import environment, targets, topology
 from attnlab.bench.workers import Workers
-from attnlab.runs import command_line, loop, processes
+from attnlab.runs import command_line, loop, processes, provenance
 from attnlab.runs.folder import Folder
 from attnlab.runs.report import so_far
 from attnlab.runs.rows import Rows
@@ -28,13 +28,9 @@ from experiments.language_model.training import Cell, task
 
 def main(argv: list[str]) -> int:
     """Parses the flags, trains, measures and reports."""
+    several = language_model.SHARED_BY == "processes"
     return command_line.run(
-        argv,
-        Settings,
-        run,
-        doc=language_model.__doc__,
-        free=FREE,
-        several=language_model.SHARED_BY == "processes",
+        argv, Settings, run, doc=language_model.__doc__, free=FREE, several=several
     )
 
 
@@ -114,7 +110,7 @@ def run(settings: Settings, folder: Folder) -> int:
             report=reported,
             keys=lambda item: keys(item, settings),
         )
-        return loop.run(job, items, folder, rows, where=rows.environment["device"])
+        return loop.run(job, items, folder, rows, where=provenance.devices_of(rows.environment))
 
 
 def said(found: Sequence[Row]) -> str:

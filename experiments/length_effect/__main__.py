@@ -60,7 +60,7 @@ def run(settings: Settings, folder: Folder) -> int:
         report=reported,
         keys=keys,
     )
-    return loop.run(job, MODELS, folder, rows, where=rows.environment["device"])
+    return loop.run(job, MODELS, folder, rows, where=provenance.devices_of(rows.environment))
 
 
 if __name__ == "__main__":

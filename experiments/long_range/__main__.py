@@ -94,7 +94,7 @@ def run(settings: Settings, folder: Folder) -> int:
         report=reported,
         keys=lambda cell: [cell.key],
     )
-    return loop.run(job, cells, folder, rows, where=rows.environment["device"])
+    return loop.run(job, cells, folder, rows, where=provenance.devices_of(rows.environment))
 
 
 if __name__ == "__main__":

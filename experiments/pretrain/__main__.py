@@ -25,14 +25,8 @@ __all__ = ["main"]
 def main(argv: list[str]) -> int:
     """Parses the flags, trains and reports."""
     free = (*FREE, "cache_dir")
-    return command_line.run(
-        argv,
-        Settings,
-        run,
-        doc=pretrain.__doc__,
-        free=free,
-        several=pretrain.SHARED_BY == "processes",
-    )
+    several = pretrain.SHARED_BY == "processes"
+    return command_line.run(argv, Settings, run, doc=pretrain.__doc__, free=free, several=several)
 
 
 def run(settings: Settings, folder: Folder) -> int:
@@ -108,7 +102,7 @@ def run(settings: Settings, folder: Folder) -> int:
         report=reported,
         keys=lambda cell: [cell.key],
     )
-    return loop.run(job, cells, folder, rows, where=rows.environment["device"])
+    return loop.run(job, cells, folder, rows, where=provenance.devices_of(rows.environment))
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
 from attnlab.bench import environment, inputs
 from attnlab.bench.case import PASS_TITLES, Case
-from attnlab.runs import command_line, loop
+from attnlab.runs import command_line, loop, provenance
 from attnlab.runs.errors import Invalid
 from attnlab.runs.folder import Folder
 from attnlab.runs.report import so_far
@@ -52,7 +52,7 @@ def run(settings: Settings, folder: Folder) -> int:
         line=lambda found: report.line(found[0]),
         report=reported,
     )
-    return loop.run(job, cases, folder, rows, where=rows.environment["device"])
+    return loop.run(job, cases, folder, rows, where=provenance.devices_of(rows.environment))
 
 
 def _title(case: Case) -> str:

@@ -22,14 +22,8 @@ from experiments.translate.variants import Training
 def main(argv: list[str]) -> int:
     """Parses the flags, trains and reports."""
     free = (*FREE, "data_dir", "cache_dir", "draw_file")
-    return command_line.run(
-        argv,
-        Settings,
-        run,
-        doc=translate.__doc__,
-        free=free,
-        several=translate.SHARED_BY == "processes",
-    )
+    several = translate.SHARED_BY == "processes"
+    return command_line.run(argv, Settings, run, doc=translate.__doc__, free=free, several=several)
 
 
 def run(settings: Settings, folder: Folder) -> int:
@@ -80,7 +74,7 @@ def run(settings: Settings, folder: Folder) -> int:
         report=reported,
         keys=lambda one: [one.key],
     )
-    return loop.run(job, trainings, folder, rows, where=rows.environment["device"])
+    return loop.run(job, trainings, folder, rows, where=provenance.devices_of(rows.environment))
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ case "$1" in
       # launch/local needs Python 3.11, SkyPilot's own images have an older one.
       conda create --quiet --yes --prefix "$HOME/attnlab_python" python=3.12
     fi
-    launch/local "$2" --help >/dev/null  # makes .venv
+    launch/local "$2" --check=words  # makes .venv
     ;;
   run)
     exec python3 launch/host.py "$2" launch/local "${@:3}"

@@ -29,7 +29,7 @@ prepare() {
     # Images with Ubuntu 22.04 have Python 3.10.
     sudo apt-get -qq update && sudo apt-get -qq install --yes python3.11 python3.11-venv
   fi
-  "$code/launch/local" "$1" --help >/dev/null  # makes .venv
+  "$code/launch/local" "$1" --check=words  # makes .venv
   if [ -n "$2" ] && ! mountpoint -q "$home/buckets/$2"; then
     mkdir -p "$home/buckets/$2"
     # Hosts see each other's files at once; checkpoints are renamed when whole.

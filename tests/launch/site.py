@@ -32,6 +32,8 @@ folder.mkdir(parents=True, exist_ok=True)
 with open(folder / "results.jsonl", "a") as file:
     file.write(json.dumps(sys.argv[1:]) + "\\\\n")
 print("hello from", os.environ.get("SLURM_PROCID", "0"), flush=True)
+if "--platform" in sys.argv:
+    print("on", os.environ.get("JAX_PLATFORMS", "any"), flush=True)
 sys.exit(next((int(a.partition("=")[2]) for a in sys.argv if a.startswith("--status=")), 0))
 '''.replace("\\\\n", "\\n")
 

@@ -2,13 +2,14 @@
 
 import re
 import tarfile
-from pathlib import Path
+import tomllib
 from typing import Any
 
 import pytest
 import yaml
+from packaging.requirements import Requirement
 
-from tests.launch.site import ODD, Site
+from tests.launch.site import ODD, ROOT, Site
 
 BUCKET = "--output_dir=gs://bucket/r/ns"
 TPU = ["--image=registry:5000/me/attnlab", "--tpu=v5e:4x4"]
@@ -22,13 +23,14 @@ POD = {
     "terminationGracePeriodSeconds": int,
     "serviceAccountName": str,
     "nodeSelector": {...: str},
+    "tolerations": [{"key": str, "operator": str}],
     "containers!": [
         {
             "name!": str,
             "image": str,
             "command": [str],
             "env": [{"name!": str, "value": str, "valueFrom": {"fieldRef": {"fieldPath!": str}}}],
-            "resources": {"limits": {...: int}},
+            "resources": {"limits": {...: int}, "requests": {...: str}},
             "volumeMounts": [{"name!": str, "mountPath!": str}],
         }
     ],
@@ -36,7 +38,7 @@ POD = {
         {
             "name!": str,
             "csi": {"driver!": str, "volumeAttributes": {...: str}},
-            "emptyDir": {"medium": str},
+            "emptyDir": {"medium": str, "sizeLimit": str},
         }
     ],
 }
@@ -118,7 +120,7 @@ def expanded(word: str) -> str:
 
 
 def manifest(site: Site) -> dict[str, Any]:
-    [file] = site.here.glob("results/*/jobset.yaml")
+    [file] = site.here.glob("results/*/jobset.json")
     found = yaml.safe_load(file.read_text())
     assert faults(found, JOBSET) == []
     return found
@@ -128,7 +130,7 @@ def test_a_tpu_slice_call_by_call(site):
     options = [*TPU, "--queue=research", "--namespace=team", "--service_account=writer"]
     status, out, err = site.run("gke", *options, "hello", *ODD, BUCKET)
     assert status == 0, err
-    [file] = site.here.glob("results/*/jobset.yaml")
+    [file] = site.here.glob("results/*/jobset.json")
     run, image = file.parent.name, f"registry:5000/me/attnlab:{site.revision()}-tpu"
     at = "--namespace=team"
     build = ["docker", "build", "--platform=linux/amd64", "--file=launch/Dockerfile"]
@@ -163,7 +165,8 @@ def test_a_tpu_slice_call_by_call(site):
     }
     [container] = pod["containers"]
     assert container["resources"] == {"limits": {"google.com/tpu": 4}}
-    assert container["image"] == image and container["env"] == []
+    assert container["image"] == image
+    assert container["env"] == [{"name": "JAX_PLATFORMS", "value": "tpu"}]
     folder = f"/bucket/r/ns/{run}"
     assert [expanded(word) for word in container["command"]] == [
         *("python3", "launch/host.py", folder, "launch/local", "--no_env"),
@@ -194,7 +197,46 @@ def test_gpu_hosts_are_told_where_they_find_each_other(site):
     assert told == {
         "ATTNLAB_COORDINATOR": f"{name}-host-0-0.{name}:8476",
         "ATTNLAB_NUM_PROCESSES": "2",
+        "JAX_PLATFORMS": "cuda",  # without it JAX takes the CPU where it finds no driver
+        "LD_LIBRARY_PATH": "/usr/local/nvidia/lib64",  # GKE documentation, "GPUs": where that is
     }
+
+
+def test_fields_of_the_manifest_are_set_and_it_is_printed(site):
+    settings = [
+        'nodeSelector={"cloud.google.com/gke-spot": "true"}',
+        'tolerations=[{"key": "team", "operator": "Exists"}]',
+        "containers.0.resources.requests.memory=200Gi",
+        "volumes.1.emptyDir.sizeLimit=64Gi",
+        'metadata.labels={"team": "a=b"}',
+        "spec.failurePolicy.maxRestarts=1",
+    ]
+    options = [*GPU, "--queue=research", *(f"--set={one}" for one in settings)]
+    status, _, err = site.run("gke", *options, "hello", BUCKET)
+    assert status == 0, err
+    found = manifest(site)
+    assert found["metadata"]["labels"] == {"kueue.x-k8s.io/queue-name": "research", "team": "a=b"}
+    assert found["spec"]["failurePolicy"]["maxRestarts"] == 1
+    job = found["spec"]["replicatedJobs"][0]["template"]["spec"]
+    pod = job["template"]["spec"]
+    gpu = {"cloud.google.com/gke-accelerator": "nvidia-h100-80gb"}
+    assert pod["nodeSelector"] == {**gpu, "cloud.google.com/gke-spot": "true"}
+    assert pod["tolerations"] == [{"key": "team", "operator": "Exists"}]
+    resources = {"limits": {"nvidia.com/gpu": 8}, "requests": {"memory": "200Gi"}}
+    assert pod["containers"][0]["resources"] == resources
+    assert pod["volumes"][1]["emptyDir"] == {"medium": "Memory", "sizeLimit": "64Gi"}
+    [file] = site.here.glob("results/*/jobset.json")
+    assert file.read_text() in err
+
+
+@pytest.mark.parametrize(
+    "setting",
+    ["volumes.2.name=a", "volumes.a=1", "serviceAccountName.a=1", "nodeSelector", "=a", "a="],
+)
+def test_a_field_that_has_no_place_is_refused(site, setting):
+    status, _, err = site.run("gke", *GPU, f"--set={setting}", "hello", BUCKET)
+    assert status == 2 and not list(site.here.iterdir())
+    assert f"launch/gke: --set={setting}: no place in the manifest; give PATH=VALUE" in err
 
 
 @pytest.mark.parametrize(
@@ -267,6 +309,22 @@ def test_what_fails_before_the_end_starts_nothing(site, tool, fails, calls):
 
 
 def test_the_image_has_what_the_dockerfile_names():
-    root = Path(__file__).resolve().parents[2]
-    copied = re.findall(r"^COPY (.*) \./$", (root / "launch" / "Dockerfile").read_text(), re.M)
-    assert copied and all((root / name).is_file() for name in copied[0].split())
+    text = (ROOT / "launch" / "Dockerfile").read_text()
+    copied = re.findall(r"^COPY (.*) \./$", text, re.M)
+    assert copied and all((ROOT / name).is_file() for name in copied[0].split())
+    assert re.search(r"^FROM python:\d+\.\d+\.\d+-", text, re.M) and "constraints.txt" in copied[0]
+
+
+@pytest.mark.parametrize("python", ["3.11", "3.12", "3.13"])
+def test_one_version_of_each_package_is_named_for_each_python_and_is_one_that_we_take(python):
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"]
+    wanted = project["dependencies"] + extras["train"] + extras["experiments"]
+    lines = (ROOT / "launch" / "constraints.txt").read_text().splitlines()
+    pins = [Requirement(line) for line in lines if not line.startswith("#")]
+    pins = [
+        pin for pin in pins if not pin.marker or pin.marker.evaluate({"python_version": python})
+    ]
+    versions = {pin.name: str(pin.specifier).removeprefix("==") for pin in pins}
+    assert len(versions) == len(pins)
+    assert all(one.specifier.contains(versions[one.name]) for one in map(Requirement, wanted))

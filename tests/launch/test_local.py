@@ -387,6 +387,45 @@ def test_two_launches_at_once_make_one_environment(scratch):
     assert scratch.builds() == builds
 
 
+def test_help_installs_nothing(scratch):
+    status, out, err = scratch.run("hello", "--help")
+    assert (status, err) == (0, "") and not scratch.leftovers() and not scratch.builds()
+    assert out.startswith("Says what it was given.\n\nMore that the list does not show.\n")
+    assert "once `launch/local hello --check=words` has made .venv" in out
+
+
+@pytest.mark.slow
+def test_help_of_what_needs_more_is_that_of_the_environment_as_it_is(scratch):
+    scratch.add("compare_peers", HELLO, HELLO)
+    assert scratch.run("hello")[0] == 0
+    builds = scratch.builds()
+    status, out, err = scratch.run("compare_peers", "--help")
+    assert (status, err, scratch.builds()) == (0, "", builds)
+    assert json.loads(out)[::2] == [str(scratch.venv), ["--help"]]
+
+
+@pytest.mark.skipif(any(Path("/dev").glob("nvidia[0-9]*")), reason="there is a GPU here")
+def test_a_machine_without_a_gpu_gets_no_gigabytes_of_cuda_unasked(scratch):
+    scratch.add("compare_peers", HELLO, HELLO)
+    for name in ("PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL"):
+        scratch.environment.pop(name, None)
+    status, out, err = scratch.run("compare_peers")
+    assert (status, out) == (1, "") and not scratch.leftovers()
+    assert "comes from PyPI with 4.6 GB of CUDA's libraries, and there is no GPU here" in err
+    assert "launch/local --extra=compat compare_peers" in err
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("options", [["--extra=compat"], []])
+def test_gigabytes_that_are_asked_for_come(scratch, options):
+    scratch.add("compare_peers", HELLO, HELLO)
+    scratch.environment["PIP_EXTRA_INDEX_URL"] = "http://127.0.0.1:9"  # PIP_NO_INDEX asks none
+    if options:
+        del scratch.environment["PIP_EXTRA_INDEX_URL"]
+    status, _, err = scratch.run(*options, "compare_peers")
+    assert status == 0 and "making .venv with compat" in err, err
+
+
 def test_somebody_elses_environment_is_left_alone(scratch):
     scratch.venv.mkdir()
     (scratch.venv / "mine").touch()

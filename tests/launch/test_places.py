@@ -116,6 +116,16 @@ def test_the_experiment_checks_its_flags_before_anything_else_is_done(site, plac
     assert site.checked()[1:] == [["--wrong", check], [*ODD, check]]
 
 
+def test_the_platform_may_be_another_than_that_of_the_devices(site, place):
+    """What JAX must find: ROCm, say, or the CPU for a trial."""
+    _, where, *_ = PLACES[place]
+    assert launched(site, place, "hello", where, options=["--platform=cpu"])[0] == 0
+    sent = "\n".join(path.read_text() for path in site.here.glob("results/*/[jt]*.*"))
+    sent += "\n".join(word for call in site.calls() for word in call)
+    pattern = r"^(cpu|cuda)$" if place == "slurm" else r'JAX_PLATFORMS(?:",\s+"value)?\W+(\w+)'
+    assert set(re.findall(pattern, sent, re.M)) == {"cpu"}
+
+
 def test_a_resumed_run_has_its_flags_checked_with_those_of_its_folder_where_it_is_seen(tmp_path):
     site = Site(tmp_path, [*PLACES["slurm"][2], "sky"])
     (site.here / "run").mkdir()

@@ -37,6 +37,7 @@ def test_the_task_of_two_nodes(site):
         "num_nodes": 2,
         "workdir": str(folder / f"code-{site.revision()}"),
         "resources": {"accelerators": "H100:8", "infra": "gcp/us-central1", "use_spot": True},
+        "envs": {"JAX_PLATFORMS": "cuda"},
         "file_mounts": {"/bucket": {"source": "gs://bucket", "mode": "MOUNT"}},
         "setup": "bash launch/templates/sky.bash setup hello",
     }
@@ -100,6 +101,6 @@ def test_a_node_without_a_new_python_gets_one(site, has_python):
     assert [call[:6] for call in site.calls()] == [
         ["local", "--help"],
         *made,
-        ["local", "hello", "--help"],
+        ["local", "hello", "--check=words"],
         ["local", "hello", "--x=a b"],
     ]

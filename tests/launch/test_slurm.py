@@ -1,6 +1,7 @@
 """launch/slurm with a fake SLURM, whose job runs at once on this machine."""
 
 import json
+import shlex
 import sys
 from pathlib import Path
 
@@ -38,7 +39,7 @@ def test_the_job_runs_the_code_of_the_revision_with_the_flags_as_they_are(site):
     submission = [
         *("--nodes=2", "--ntasks-per-node=4", "--gpus-per-node=4", f"--job-name={folder.name}"),
         *(f"--output={folder / 'log.txt'}", "--comment=a b", script),
-        *(str(code), sys.executable, str(folder), "hello", *ODD),
+        *(str(code), sys.executable, "cuda", str(folder), "hello", *ODD),
     ]
     words = [str(code / "launch" / "local"), "--no_env", "hello", *ODD, f"--run_dir={folder}"]
     assert site.calls() == [
@@ -48,7 +49,18 @@ def test_the_job_runs_the_code_of_the_revision_with_the_flags_as_they_are(site):
     ]
     assert json.loads((folder / "results.jsonl").read_text()) == words[3:]
     assert "job 5 writes to" in err and "scancel 5" in err
-    assert out == f"tail -F {folder / 'log.txt'}\n"
+    assert shlex.split(out) == ["tail", "-F", str(folder / "log.txt")]
+
+
+@pytest.mark.parametrize(
+    ("options", "platform"),
+    [([], "mine"), (["--gpus_per_node=2"], "cuda"), (["--platform=rocm"], "rocm")],
+)
+def test_with_gpus_jax_must_find_them(site, options, platform):
+    """Whatever a shell on the login node, which has none, says."""
+    site.environment["JAX_PLATFORMS"] = "mine"
+    assert site.run("slurm", PYTHON, *options, "hello", "--platform")[0] == 0
+    assert (site.fakes / "log").read_text().splitlines()[-1] == f"on {platform}"
 
 
 @pytest.mark.parametrize(("status", "again"), [(143, True), (0, False), (1, False), (137, False)])
@@ -56,6 +68,15 @@ def test_a_job_that_saved_is_queued_again(site, status, again):
     assert site.run("slurm", PYTHON, "hello", f"--status={status}")[0] == 0
     requeued = ["scontrol", "requeue", "5"] in site.calls()
     assert requeued == again
+
+
+def test_a_folder_with_signs_of_the_shell_and_of_sbatch_is_where_the_log_is(site):
+    status, out, err = site.run("slurm", PYTHON, "hello", "--output_dir=a b%j")
+    assert status == 0, err
+    [folder] = (site.here / "a b%j").iterdir()
+    [output] = [word for word in site.calls()[1] if word.startswith("--output=")]
+    assert output == f"--output={str(folder).replace('%', '%%')}/log.txt"
+    assert shlex.split(out) == ["tail", "-F", f"{folder}/log.txt"]
 
 
 def test_the_jobs_of_an_array_have_folders_of_their_own(site):

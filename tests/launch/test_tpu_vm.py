@@ -28,7 +28,7 @@ FETCH = """
 if [ "$4 $5" = "scp --recurse" ]; then cp -r "$HOME/${6#mine:}" "$7"; exit; fi
 """
 LOCAL = """#!/usr/bin/env bash
-[ "$2" = --help ] && exit "${BREAKS:-0}"
+[ "$2" = --check=words ] && exit "${BREAKS:-0}"
 exec "$ATTNLAB_PYTHON" "$(dirname "$0")/local.py" --no_env "$@"
 """
 
@@ -68,7 +68,17 @@ def test_a_run_on_a_bucket_call_by_call(site):
         [*TPU_VM, "describe", "mine", "--zone=here", "--format=json"],
         [*TPU_VM, "scp", archive, "mine:attnlab.tar.gz", "--zone=here", "--worker=all"],
         ssh("all", "bash", "-c", f"set -o pipefail; {unpacked} | bash -s prepare hello bucket"),
-        ssh("all", "bash", script, "start", f"buckets/bucket/ru ns/{run}", "hello", *ODD),
+        ssh(
+            "all",
+            "env",
+            "JAX_PLATFORMS=tpu",
+            "bash",
+            script,
+            "start",
+            f"buckets/bucket/ru ns/{run}",
+            "hello",
+            *ODD,
+        ),
         ssh("0", "bash", script, "follow"),
     ]
     assert [call for call in calls if call[0] == "gcloud"] == wanted

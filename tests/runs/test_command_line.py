@@ -215,11 +215,11 @@ def test_ctrl_c_outside_of_the_loop_says_where_the_rows_are(
         folder.begin()
         raise error
 
-    words = ["one", f"--output_dir={tmp_path}"]
+    words = ["one", f"--output_dir={tmp_path / 'a b'}"]
     assert command_line.run(words, Settings, experiment, doc="") == status
-    (path,) = tmp_path.iterdir()
+    (path,) = (tmp_path / "a b").iterdir()
     assert capsys.readouterr().err == (
-        f"one: SIG{signal}: what is done is kept in {path}; to complete it: --resume={path}\n"
+        f"one: SIG{signal}: what is done is kept in {path}; to complete it: '--resume={path}'\n"
     )
 
 

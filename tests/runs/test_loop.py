@@ -59,8 +59,8 @@ def test_a_run_leaves_rows_and_report(tmp_path, capsys):
     status, folder = run(tmp_path, one)
     out = capsys.readouterr().out.splitlines()
     assert status == 0 and out[:3] == [
-        f"results: {folder.path}",
         "3 of 3 letters to run on paper",
+        f"results: {folder.path}",
         "[1/3] letter a … ok",
     ]
     assert out[-3:] == ["a summary", "", f"report: {folder.path / 'report.md'}"]

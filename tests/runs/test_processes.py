@@ -24,7 +24,7 @@ def test_the_first_process_prints_and_writes_for_all(tmp_path, slurm):
     assert [one.status for one in (first, *others)] == [0, 0, 0]
     assert [one.out for one in others] == ["", ""]
     folder = only(tmp_path)
-    assert first.out.startswith(f"results: {folder}\n3 of 3 letters to run on paper\n")
+    assert first.out.startswith(f"3 of 3 letters to run on paper\nresults: {folder}\n")
     assert (folder / "report.md").read_text() == "a0+a1+a2 b0+b1+b2 c0+c1+c2"
     assert len((folder / "results.jsonl").read_text().splitlines()) == 3
 
