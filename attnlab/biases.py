@@ -25,7 +25,7 @@ import numpy as np
 from jax.typing import ArrayLike
 
 from attnlab.axes import HeadLayout, split_heads
-from attnlab.checks import as_array, as_size, require, require_instance
+from attnlab.checks import as_array, as_size, is_floating, require, require_instance
 
 __all__ = ["Bias", "Explicit", "Relative", "alibi", "as_bias", "buckets_of_distances", "distances"]
 
@@ -38,7 +38,7 @@ class Bias(flax.struct.PyTreeNode, abc.ABC):
 
     @abc.abstractmethod
     def as_array(self, num_queries: int, num_keys: int) -> jax.Array:
-        """The whole bias, [..., T or 1, S or 1]."""
+        """The whole bias, [..., T or 1, S or 1]; of a `Relative` in float32 at least."""
 
     @abc.abstractmethod
     def in_layout(self, layout: HeadLayout) -> Bias:
@@ -133,6 +133,8 @@ class Relative(Bias):
 
     def as_array(self, num_queries, num_keys):
         x = self._checked(num_queries, num_keys)
+        # So that the gradient of a distance, a sum over its pairs, is one in float32.
+        x = x.astype(jnp.promote_types(x.dtype, jnp.float32))
         # One period of num_queries + num_keys, read in rows that are shorter by one: each begins
         # one place further to the left.
         period = num_queries + num_keys
@@ -297,8 +299,8 @@ def as_bias(bias: Bias | ArrayLike | None) -> Bias | None:
 def _as_floats(name: str, x: ArrayLike) -> jax.Array:
     x = as_array(name, x)
     require(
-        jnp.issubdtype(x.dtype, jnp.floating),
-        f"{name} must be floating point, added to the logits; got {x.dtype}"
+        is_floating(x.dtype),
+        f"{name} must be floating point of 16 bits or more, added to the logits; got {x.dtype}"
         " (cast it; a boolean mask goes to mask=)",
     )
     return x

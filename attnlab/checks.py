@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 import operator
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -18,7 +19,9 @@ __all__ = [
     "as_number",
     "as_qkv",
     "as_rate",
+    "as_share",
     "as_size",
+    "is_floating",
     "points_to",
     "require",
     "require_choice",
@@ -70,23 +73,35 @@ def as_array(name: str, x: Any) -> jax.Array:
         raise ValueError(f"{name} must be {wanted}; got {_shown(x)}") from None
 
 
+def is_floating(dtype: Any) -> bool:
+    """Whether arrays of this dtype can be computed with: floats of 8 bits are for storage."""
+    return jnp.issubdtype(dtype, jnp.floating) and jnp.finfo(dtype).bits >= 16
+
+
 def as_number(name: str, x: Any) -> float:
     """Python's own float of one real number of any kind.
 
     Raises:
-      ValueError: x is another thing, or an argument of jit.
+      ValueError: x is another thing, infinite or NaN, or an argument of jit.
     """
     require(
         not isinstance(x, jax.core.Tracer),
         f"{name} must be known while tracing; got an argument of jit (make it static)",
     )
     try:
-        if np.ndim(x) == 0 and not isinstance(x, str):
+        if np.ndim(x) == 0 and not isinstance(x, str) and math.isfinite(np.asarray(x)):
             return float(np.asarray(x))
     except (TypeError, ValueError):
         pass  # it is no number
     got = f"shape {x.shape}" if isinstance(x, jax.Array | np.ndarray) else _shown(x)
     raise ValueError(f"{name} must be one number; got {got}")
+
+
+def as_share(name: str, x: Any) -> float:
+    """`as_number` of what must be in [0, 1]."""
+    share = as_number(name, x)
+    require(0.0 <= share <= 1.0, f"{name} must be in [0, 1]; got {share}")
+    return share
 
 
 def as_int(x: Any) -> int | None:
@@ -126,9 +141,9 @@ def as_count(what: str, x: Any) -> int:
 
 
 def require_integers(owner: Any, *names: str) -> None:
-    """Fields that count or number must be integers; None is left out."""
+    """Fields that count or number must be integers; None where that is their default."""
     for name in names:
-        if getattr(owner, name) is None:
+        if getattr(owner, name) is None and getattr(type(owner), name, 0) is None:
             continue
         field = f"{type(owner).__name__}.{name}"
         dtype = as_array(field, getattr(owner, name)).dtype
@@ -165,8 +180,8 @@ def as_qkv(q: Any, k: Any, v: Any, *, same_width: bool = True) -> tuple[Any, Any
             " (add an axis of 1 for a single head)",
         )
         require(
-            jnp.issubdtype(x.dtype, jnp.floating),
-            f"{name} must be floating point; got {x.dtype} (cast it first)",
+            is_floating(x.dtype),
+            f"{name} must be floating point of 16 bits or more; got {x.dtype} (cast it first)",
         )
         require(min(x.shape[-3:]) > 0, f"{name} must have no axis of length 0; got {x.shape}")
     shapes = ", ".join(f"{name} {x.shape}" for name, x in named.items())

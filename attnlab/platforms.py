@@ -19,6 +19,8 @@ from typing import Any, NamedTuple
 
 import jax
 
+from attnlab.checks import require_instance
+
 __all__ = [
     "Platform",
     "compiling_for",
@@ -51,6 +53,8 @@ _target: Any = jax.make_user_context(None)
 @contextlib.contextmanager
 def compiling_for(platform: Platform) -> Iterator[None]:
     """A context: what is traced in it is meant for `platform`, not for the default device."""
+    wanted = 'a Platform, such as Platform("tpu", "TPU v5 lite")'
+    require_instance("platform", platform, isinstance(platform, Platform), wanted)
     with _target(platform):
         yield
 

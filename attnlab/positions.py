@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
-from attnlab.checks import require
+from attnlab.checks import as_array, require
 
 __all__ = ["axial", "learned", "rotary", "sinusoid_init", "sinusoids"]
 
@@ -170,6 +170,8 @@ def _angles(
     """positions / max_wavelength^{2i/width}, [..., width / 2]."""
     require(width % 2 == 0, f"positions are coded in pairs, so the width must be even; got {width}")
     exponents = jnp.arange(0, width, 2, dtype=dtype) / width
-    positions = jnp.asarray(positions, dtype)[..., None]
+    positions = as_array("positions", positions)
+    require(positions.dtype != bool, "positions must be numbers; got booleans (cast them)")
+    positions = positions.astype(dtype)[..., None]
     frequencies = max_wavelength**-exponents
     return positions * frequencies.reshape((1,) * (positions.ndim - 1) + frequencies.shape)

@@ -29,7 +29,7 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from attnlab.checks import as_number, require, require_instance
+from attnlab.checks import as_array, as_number, require, require_instance
 from attnlab.tanh_sum import tanh_sum
 
 __all__ = [
@@ -64,8 +64,10 @@ class Score(flax.struct.PyTreeNode):
         """Refuses parameters that do not belong to queries and keys of these widths.
 
         Raises:
-          ValueError: the last axes of a parameter are others than the widths ask for.
+          ValueError: a parameter is no array, or its last axes are not what the widths ask for.
         """
+        for name in self._parameters():
+            as_array(f"{type(self).__name__}.{name}", getattr(self, name))
         for name, wanted in self._last_axes(q_width, k_width).items():
             shape = jnp.shape(getattr(self, name))
             require(
@@ -135,6 +137,15 @@ class Dot(Score):
 
     scale: float | None = flax.struct.field(pytree_node=False, default=None)
 
+    def __post_init__(self):
+        require(
+            not isinstance(self.scale, jax.core.Tracer),
+            "Dot.scale must be known while tracing; got an argument of jit or grad (multiply q by"
+            " it, or use Cosine, whose scale may be learned)",
+        )
+        if self.scale is not None:
+            as_number("Dot.scale", self.scale)
+
     def prepare(self, q, k, *, precision=None):
         del precision  # no matrix product
         scale = self._scale_of(q)
@@ -152,15 +163,6 @@ class Dot(Score):
         )
         scale = self._scale_of(q)
         return product if scale == 1.0 else product * scale
-
-    def require_widths(self, q_width, k_width):
-        require(
-            not isinstance(self.scale, jax.core.Tracer),
-            "Dot.scale must be known while tracing; got an argument of jit or grad (multiply q by"
-            " it, or use Cosine, whose scale may be learned)",
-        )
-        if self.scale is not None:
-            as_number("Dot.scale", self.scale)
 
     def _scale_of(self, q) -> float:
         return 1 / math.sqrt(q.shape[-1]) if self.scale is None else float(self.scale)

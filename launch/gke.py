@@ -1,8 +1,9 @@
-"""Runs an experiment on Google Kubernetes Engine, as a JobSet, on TPUs or GPUs.
+r"""Runs an experiment on Google Kubernetes Engine, as a JobSet, on TPUs or GPUs.
 
     launch/gke [options] NAME FLAGS… --output_dir=gs://BUCKET/FOLDER
     launch/gke --image=IMAGE --tpu=v5e:4x4 translate --output_dir=gs://BUCKET/runs
-    launch/gke --image=IMAGE --gpu=nvidia-h100-80gb:8 --hosts=2 --queue=research translate …
+    launch/gke --image=IMAGE --gpu=nvidia-h100-80gb:8 --hosts=2 --queue=research translate \
+        --data_files=/bucket/data/train.de,/bucket/data/train.en --output_dir=gs://BUCKET/runs
 
 NAME FLAGS… are those of launch/local; paths in them are those of the container, where the bucket is
 /bucket. The image is built from launch/Dockerfile and this checkout at its git revision, and is
@@ -78,6 +79,7 @@ def launch(given: Launch) -> None:
     if not request.on_bucket:
         raise Refused("the hosts share a bucket; give --output_dir=gs://BUCKET/FOLDER")
     hosts, selector, limits = _devices(asked)
+    frame.require_shared(request.name, hosts, f"{hosts} hosts", "give devices of one host")
     steps.need("docker", "it builds the image: docs.docker.com/engine/install")
     steps.need("kubectl", "gcloud components install kubectl")
     buckets.look(request, steps)

@@ -14,10 +14,17 @@ def experiments() -> dict[str, str]:
     }
 
 
-def mentions(name: str, words: str) -> bool:
-    """Whether the sources of an experiment have some words."""
-    files = (ROOT / "experiments" / name).glob("*.py")
-    return any(words in path.read_text(encoding="utf-8") for path in files)
+def shared_by(name: str) -> str:
+    """What may share the work of a run: "processes", "jobs" of an array, or "" where nothing may.
+
+    An experiment says it in its `__init__.py`, as SHARED_BY.
+    """
+    source = (ROOT / "experiments" / name / "__init__.py").read_text(encoding="utf-8")
+    for line in ast.parse(source).body:
+        match line:
+            case ast.Assign([ast.Name("SHARED_BY")], ast.Constant(str(found))):
+                return found
+    return ""
 
 
 def listing(names: dict[str, str]) -> str:

@@ -60,6 +60,7 @@ def launch(given: Launch) -> None:
         raise Refused(
             f"--nodes={asked.nodes}: {asked.accelerators} has its own hosts; leave it out"
         )
+    frame.require_shared(request.name, asked.nodes, f"--nodes={asked.nodes}", "give --nodes=1")
     steps.need("sky", 'pip install "skypilot[gcp]" in an environment of its own')
     name = request.label
     folder = f"/bucket/{request.path_in_bucket}"

@@ -1,15 +1,17 @@
-"""Submits an experiment to SLURM.
+r"""Submits an experiment to SLURM.
 
     launch/slurm [options] NAME FLAGS…
-    launch/slurm --nodes=2 --gpus_per_node=8 --sbatch=--time=4:00:00 translate --preset=gpu
-    launch/slurm --array=0-7 --sbatch=--cpus-per-task=4 tables --scale=cpu --multi30k=/data/multi30k
+    launch/slurm --nodes=2 --gpus_per_node=8 --sbatch=--time=4:00:00 translate --preset=gpu \
+        --data_files=train.de,train.en
+    launch/slurm --array=0-7 --sbatch=--cpus-per-task=4 tables --scale=cpu --only=luong4,britz5 \
+        --multi30k=/data/multi30k
 
 NAME FLAGS… are those of launch/local. The folder of the run, made in --output_dir (results), has
 the code at the git revision of this checkout, launch.jsonl with command and revision, log.txt, and
 what the experiment writes. All nodes must see it, and the .venv of this checkout. Make that once,
 with the extra for the nodes' devices where this machine has none:
 
-    launch/local --extra=cuda13 device_check --help
+    launch/local --extra=cuda13 device_check --check=words
 
 The job is queued again when it is preempted, when a node fails and two minutes before its time
 limit; it then goes on in the same folder from the last checkpoint. To make it do so: scancel
@@ -22,14 +24,11 @@ has ended.
     --array=               job array, such as 0-7 or 0-99%8; each job has a folder of its own, with
                            its number, in that of the run
     --sbatch=OPTION        another option of sbatch, as --sbatch=--partition=long; may be repeated
-    --python=PATH          Python that has the packages, instead of that of .venv
 """
 
 import argparse
-import os
 import re
 import shutil
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -37,7 +36,7 @@ from pathlib import Path
 import frame
 import shipping
 from frame import Launch
-from names import ROOT, mentions
+from names import ROOT, shared_by
 from steps import Failed, Refused
 
 JOB = ROOT / "launch" / "templates" / "slurm.sbatch"
@@ -46,12 +45,6 @@ OURS = re.compile(
     r"--(nodes|ntasks.*|gpus.*|gres|array|output|error|job-name|requeue|no-requeue|wrap)(=|$)"
     r"|-[NnGaoeJ]"
 )
-# Says which of the packages a Python lacks; to import them would take seconds.
-MISSING = """\
-import importlib.util, sys
-missing = [name for name in ("absl", "flax", "jax") if importlib.util.find_spec(name) is None]
-sys.exit(f"has no {', '.join(missing)}" if missing else sys.version_info < (3, 11) and "is too old")
-"""
 
 
 def options(parser: argparse.ArgumentParser) -> None:
@@ -61,7 +54,6 @@ def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--processes_per_node", type=frame.at_least_one)
     parser.add_argument("--array")
     parser.add_argument("--sbatch", action="append", default=[])
-    parser.add_argument("--python", type=Path)
 
 
 def launch(given: Launch) -> None:
@@ -71,7 +63,7 @@ def launch(given: Launch) -> None:
         raise Refused(f"{request.parent}: SLURM's nodes share folders; give one, not a bucket")
     for tool in ("sbatch", "squeue"):
         steps.need(tool, "SLURM's client tools are on a cluster's login node")
-    topology, python = _topology(given.options), _python(given.options.python)
+    topology = _topology(given.options)
     _require_divides(request.name, given.options)
     if request.resumed:
         queued = steps.ask("squeue", "--noheader", "--format=%A", f"--name={request.run}").split()
@@ -85,7 +77,7 @@ def launch(given: Launch) -> None:
         log = "log-%a.txt" if given.options.array else "log.txt"
         submission = [
             *(*topology, f"--job-name={request.run}", f"--output={folder / log}"),
-            *(*given.options.sbatch, str(JOB), str(code), python, str(folder)),
+            *(*given.options.sbatch, str(JOB), str(code), str(given.python), str(folder)),
             *(request.name, *request.flags),
         ]
         steps.run("sbatch", "--test-only", *submission)
@@ -128,17 +120,15 @@ def _topology(options: argparse.Namespace) -> list[str]:
 
 def _require_divides(name: str, options: argparse.Namespace) -> None:
     """Refuses jobs or processes that would each do the whole work of an experiment."""
-    if options.array and not mentions(name, "SLURM_ARRAY_TASK"):
+    if options.array and shared_by(name) != "jobs":
         raise Refused(
             f"--array={options.array}: {name} does not divide its work among the jobs of an array, "
             "and each would do all of it; launch it once for each part, such as each of its seeds"
         )
     processes = options.processes_per_node or options.gpus_per_node or 1
-    if options.nodes * processes > 1 and not mentions(name, "several=True"):
-        raise Refused(
-            f"--nodes={options.nodes}, {processes} processes of each: {name} runs in one process; "
-            "give --nodes=1 and --processes_per_node=1"
-        )
+    given = f"--nodes={options.nodes}, {processes} processes of each"
+    remedy = "give --nodes=1 and --processes_per_node=1"
+    frame.require_shared(name, options.nodes * processes, given, remedy)
 
 
 def _require_array(array: str) -> None:
@@ -148,18 +138,5 @@ def _require_array(array: str) -> None:
         raise Refused(f"--array={array}: give numbers, such as 0-7 or 0-99%8, the smaller first")
 
 
-def _python(given: Path | None) -> str:
-    """The Python that has the packages; what it can import is tried here."""
-    python = given or ROOT / ".venv" / "bin" / "python"
-    remedy = "make .venv as --help says, or give --python=PATH"
-    if not os.access(python, os.X_OK):
-        raise Refused(f"{python}: no Python is there; {remedy}")
-    tried = subprocess.run([python, "-c", MISSING], capture_output=True, text=True)
-    if tried.returncode:
-        why = tried.stderr.strip().rpartition("\n")[2]
-        raise Refused(f"{python}: {why}; {remedy}")
-    return str(python.absolute())
-
-
 if __name__ == "__main__":
-    sys.exit(frame.main("slurm", __doc__, options, launch, sys.argv[1:]))
+    sys.exit(frame.main("slurm", __doc__, options, launch, sys.argv[1:], check="files"))

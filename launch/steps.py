@@ -44,9 +44,13 @@ class Steps:
     def need(self, tool: str, remedy: str) -> None:
         """Refuses to go on without a tool; a dry run only says that it is missing."""
         if shutil.which(tool) is None:
-            if not self.dry_run:
-                raise Refused(f"{tool} is not installed; {remedy}")
-            self.say(f"note: {tool} is not installed here; {remedy}")
+            self.lack(f"{tool} is not installed here; {remedy}")
+
+    def lack(self, words: str) -> None:
+        """Refuses to go on without what the words say is missing; a dry run only says them."""
+        if not self.dry_run:
+            raise Refused(words)
+        self.say(f"note: {words}")
 
     def run(self, *command: str, stdin: Path | None = None) -> None:
         """Runs a tool, whose output is the user's to see.

@@ -74,6 +74,8 @@ def launch(given: Launch) -> None:
     workers = _workers(steps, asked.tpu, at)
     if workers > 1 and not request.on_bucket:
         raise Refused(f"{workers} workers share a bucket; give --output_dir=gs://BUCKET/FOLDER")
+    of_tpu = f"{asked.tpu} has {workers} workers"
+    frame.require_shared(request.name, workers, of_tpu, "give a TPU VM of one worker")
     here = Path("results", request.run).absolute()
     shipping.record(here, given.command, given.code, steps)
     with tempfile.TemporaryDirectory() as scratch:

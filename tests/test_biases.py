@@ -85,7 +85,8 @@ def test_under_vmap_scan_and_remat(x64):
     np.testing.assert_allclose(scanned, each, rtol=1e-10)
 
 
-def test_half_precision_sums_its_gradient_in_float32():
+@pytest.mark.parametrize("attend", [functools.partial(in_blocks, block=256), at_once])
+def test_half_precision_sums_its_gradient_in_float32(attend):
     """256 rows meet a distance: bfloat16 alone would lose a part of them."""
     q, k, v = np.random.default_rng(0).normal(size=(3, 1, 256, 1, 8)).astype("f")
     x = by_distance((), queries=256, keys=256).astype("f")
@@ -93,7 +94,7 @@ def test_half_precision_sums_its_gradient_in_float32():
     def gradient(dtype):
         def loss(x):
             arrays = (jnp.asarray(y, dtype) for y in (q, k, v))
-            context = in_blocks(*arrays, None, biases.Relative(x), block=256)
+            context = attend(*arrays, None, biases.Relative(x))
             return (context.astype(jnp.float32) * v).sum()
 
         return jax.grad(loss)(jnp.asarray(x, dtype)).astype(jnp.float32)

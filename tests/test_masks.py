@@ -71,6 +71,13 @@ def test_key_range_leaves_something_out(case):
     assert any(int(last) - int(first) < num_keys for first, last in ranges)
 
 
+def test_the_range_of_padding_stays_among_the_keys():
+    """Lengths may be more than the keys there are, as in a cache that is cut, or less than 0."""
+    for length, stop in ((99, 19), (7, 7), (-1, 0)):
+        first, last = masks.Padding(length).key_range(jnp.arange(3), 19)
+        assert (int(first), int(last)) == (0, stop)
+
+
 def test_packed_segments_see_only_their_own_range():
     ids = jnp.array([[0] * 4 + [1] * 5 + [2] * 3])
     mask = masks.Segments(ids)
@@ -88,6 +95,7 @@ def test_packed_segments_see_only_their_own_range():
         (masks.Window(3, 2), (3, 2)),
         (masks.Window(None, 2), (None, 2)),
         (masks.Padding(5), (None, None)),
+        (masks.Chunks(4, 1), (7, 3)),
         (masks.Window(3, 2) & masks.Causal(), (3, 0)),
         (masks.Padding(5) & masks.Window(3, None) & masks.Window(7, 1), (3, 1)),
     ],
@@ -121,7 +129,7 @@ def test_and_takes_boolean_arrays_on_either_side(make):
 
 
 def test_and_wants_masks_or_arrays():
-    with pytest.raises(TypeError, match="unsupported operand"):
+    with pytest.raises(TypeError, match="& with a mask takes a mask or a boolean array; got 1"):
         masks.Causal() & 1
     with pytest.raises(ValueError, match="mask must be boolean"):
         masks.as_mask(masks.Causal() & np.ones((3, 3)))

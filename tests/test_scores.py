@@ -208,3 +208,22 @@ def test_every_score_of_the_library_is_tested():
     public = {x for x in named if isinstance(x, type)} - {scores.Score}
     assert classes == public
     assert all(dataclasses.is_dataclass(cls) for cls in classes)
+
+
+def test_cosine_of_short_vectors_is_that_of_long_ones():
+    q, k = jax.random.normal(jax.random.key(0), (2, 5, 7))
+    want = logits_of(scores.Cosine(3.0), q, k)
+    assert abs(want).max() > 1
+    np.testing.assert_allclose(logits_of(scores.Cosine(3.0), 1e-15 * q, k), want, rtol=1e-5)
+
+
+def test_dot_rounds_no_query_of_half_precision():
+    """1/√24 is no power of 2: to scale q in bfloat16 would round it once more."""
+    q, k = jax.random.normal(jax.random.key(0), (2, 5, 24), jnp.bfloat16)
+    want = np.asarray(q, np.float64) @ np.asarray(k, np.float64).T / np.sqrt(24)
+    np.testing.assert_allclose(logits_of(scores.Dot(), q, k), want, rtol=1e-5, atol=1e-6)
+
+
+def logits_of(score, q, k):
+    prepared, q, k = score.prepare(q, k)
+    return prepared.logits(q, k)

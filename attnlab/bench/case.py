@@ -183,7 +183,8 @@ class Result:
       available_bytes: size of the memory that was free before the case and allowed to it; of a
         target, what a program can use there.
       input_cycled: whether the text was shorter than the case and began again.
-      load: load average of the machine over the minute before the case.
+      load: load average of the machine over a minute, before or after the case, the larger.
+      busy: whether other work ran beside it: that load was a tenth above the number of cores.
       other_seconds: slower median of a case that ran twice because it did not go with its
         neighbors; the row is the faster run.
       operations: operations of one device, or None where they were not counted.
@@ -208,6 +209,7 @@ class Result:
     available_bytes: int | None = None
     input_cycled: bool = False
     load: float | None = None
+    busy: bool = False
     other_seconds: float | None = None
     operations: Operations | None = None
     operations_of: str = ""

@@ -75,7 +75,8 @@ def draw(grid: Sequence[Sequence[Panel]], quantity: str, title: str) -> Figure |
     margin = 0.5 + max(name.inches for name in every)
     wide = max(map(len, grid)) * (_LEFT + _WIDE + margin)
     tall = [max(_TALL, *(_TEXT * sum(n.texts for n in one) for one in row)) for row in names]
-    head = textwrap.wrap(title, int(wide / 0.084))
+    first = trends.disturbed(results) if quantity == "time" else ""
+    head = [*textwrap.wrap(first, int(wide / 0.084)), *textwrap.wrap(title, int(wide / 0.084))]
     fitted = any(name.growth for name in every)
     foot = textwrap.wrap(_foot(results, quantity, fitted=fitted), int(wide / 0.064))
     top, bottom = 0.15 + 0.18 * len(head), 0.1 + 0.14 * len(foot)
@@ -125,8 +126,8 @@ def _unmeasured(results: Iterable[Result], quantity: str) -> list[tuple[Result, 
 
 def _names(results: Sequence[Result], quantity: str, ticks: Sequence[float]) -> list[Name]:
     passes, axis = results[0].case.passes, axis_of(results)
-    fitted = trends.lines(results, passes, trends.needs) if quantity == "memory" else None
-    fitted = fitted or _lines(results, quantity)
+    value = trends.needs if quantity == "memory" else trends.undisturbed
+    fitted = trends.lines(results, passes, value)
     spreads = trends.spreads(results, passes) if quantity == "time" else {}
     one_batch = len({r.case.batch for r in results}) == 1  # else longer is not all that changes
     found = []
@@ -258,6 +259,10 @@ def _curves(axes: Any, results: Sequence[Result], quantity: str) -> None:
         style["markersize"] *= 1.5 - 0.6 * share
         axes.plot(*zip(*line.items(), strict=True), **style, linewidth=2.8 - 1.6 * share, zorder=4)
         mine = [r for r in results if r.case.label == label]
+        busy = [n for r in mine if r.busy and (n := size_of(r, axis)) in line]
+        if quantity == "time" and busy:
+            opened = style | {"linestyle": "", "markerfacecolor": "white"}
+            axes.plot(busy, [line[n] for n in busy], **opened, zorder=5)
         spans = [(size_of(r, axis), min(r.seconds), max(r.seconds)) for r in mine if r.seconds]
         if quantity == "time":
             axes.fill_between(
@@ -288,6 +293,8 @@ def _foot(results: Sequence[Result], quantity: str, *, fitted: bool) -> str:
     """How the figure is to be read; of marks and dotted lines only where there are any."""
     lost = {r.status for r in results} - {"ok"}
     words = [_FOOT["time"]] if quantity == "time" else []
+    if quantity == "time" and trends.disturbed(results):
+        words.append("Open marks were measured beside other work.")
     if fitted:
         words.append("n to the power p ± its standard error: the growth over the larger n.")
     if lost:
@@ -302,11 +309,9 @@ def _style(label: str) -> dict[str, Any]:
     name, _, way = label.partition(" ")
     color, marker = _STYLES[name]
     way = way.strip("()")
-    face = "white" if way == "dense" else color
     size = 8 if marker == "*" else 5.5
     return {
         "color": color, "marker": marker, "markersize": size, "linestyle": _DASHES[way],
-        "markerfacecolor": face,
     }  # fmt: skip
 
 

@@ -37,9 +37,9 @@ def _time(result: Result | None) -> str:
         return _why(result)
     middle = result.median_seconds or 0.0
     if len(result.seconds) == 1:
-        return duration(middle)
+        return duration(middle) + " (busy)" * result.busy
     spread = (max(result.seconds) - min(result.seconds)) / 2 / middle
-    return f"{duration(middle)} ±{spread:.0%}"
+    return f"{duration(middle)} ±{spread:.0%}" + " (busy)" * result.busy
 
 
 def _memory(result: Result | None) -> str:

@@ -21,6 +21,20 @@ def seconds(result: Result) -> float | None:
     return result.median_seconds if result.status == "ok" else None
 
 
+def undisturbed(result: Result) -> float | None:
+    """The median time of a row that ran without other work beside it."""
+    return None if result.busy else seconds(result)
+
+
+def disturbed(results: Sequence[Result]) -> str:
+    """What is to be said first of times that were measured beside other work; "" = none was."""
+    loads = [r.load or 0.0 for r in results if r.busy]
+    if not loads:
+        return ""
+    some = f"{len(loads)} of {len(results)}"
+    return f"Busy machine: {some} cases ran beside other work (load up to {max(loads):.1f})"
+
+
 def memory(result: Result) -> float | None:
     """The memory of a row that ran."""
     return result.memory_bytes if result.status == "ok" else None

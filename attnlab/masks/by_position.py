@@ -10,10 +10,12 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from attnlab.axes import lead_with_ones, merge_batch
-from attnlab.checks import as_count, as_size, require_integers
+from attnlab.checks import as_count, as_size, require, require_integers
 from attnlab.masks.mask import Mask
 
 __all__ = ["Causal", "Chunks", "Window"]
+
+_UNSET: Any = ...
 
 
 class _Shifted(Mask):
@@ -66,10 +68,15 @@ class Window(_Shifted):
     """
 
     left: int | None = flax.struct.field(pytree_node=False)
-    right: int | None = flax.struct.field(pytree_node=False)
+    right: int | None = flax.struct.field(pytree_node=False, default=_UNSET)
     q_offset: ArrayLike = 0
 
     def __post_init__(self):
+        require(
+            self.right is not _UNSET,
+            f"Window takes both sides, left and right; got Window({self.left}): write Window"
+            f"({self.left}, {self.left}), or of the keys before a query Window({self.left}, 0)",
+        )
         for name, size in (("left", self.left), ("right", self.right)):
             if size is not None:
                 count = as_count(f"Window.{name} counts keys (None = all)", size)

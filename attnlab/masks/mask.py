@@ -101,9 +101,23 @@ class Mask(flax.struct.PyTreeNode, abc.ABC):
     def __and__(self, other: Mask | ArrayLike) -> Mask:
         if isinstance(other, jax.Array | np.ndarray):
             other = Explicit(other)
-        return Both(self, other) if isinstance(other, Mask) else NotImplemented
+        if not isinstance(other, Mask):
+            raise TypeError(f"& with a mask takes a mask or a boolean array; got {other!r}")
+        return Both(self, other)
 
     __rand__ = __and__
+
+    def _no_operator(self, *_: object) -> Mask:
+        raise TypeError(
+            "masks combine with & alone; for | and ~ make arrays of them, such as"
+            " ~mask.as_array(T, S)"
+        )
+
+    __or__ = __ror__ = __xor__ = __rxor__ = __invert__ = _no_operator
+
+    def __bool__(self) -> bool:  # else `and`, `or` and `not` drop a mask without a word
+        raise TypeError("a mask is neither true nor false; write a & b, or mask is not None")
+
     __array_ufunc__ = None  # NumPy leaves `array & mask` to the mask
 
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from attnlab.checks import require
 
-__all__ = ["ACTIVATIONS", "Weights"]
+__all__ = ["ACTIVATIONS", "Fields", "Weights"]
 
 ACTIVATIONS = {
     "relu": nn.relu,
@@ -20,6 +20,15 @@ ACTIVATIONS = {
     "gelu_new": nn.gelu,
     "gelu_pytorch_tanh": nn.gelu,
 }
+
+
+class Fields(dict[str, Any]):
+    """A configuration by name, which says what it lacks."""
+
+    def __missing__(self, name: str) -> Any:
+        raise ValueError(
+            f"config must have {name!r}, as config.to_dict() has; got {sorted(self)[:3]}"
+        )
 
 
 class Weights:
@@ -40,17 +49,21 @@ class Weights:
     def __contains__(self, name: str) -> bool:
         return name in self._given
 
-    def take(self, name: str, *shape: int) -> np.ndarray:
-        """An array turned over, as torch has its matrices, and reshaped."""
+    def take(self, name: str, *axes: int | tuple[int, ...]) -> np.ndarray:
+        """An array turned over, as torch has its matrices; axes of several sizes are divided."""
         require(
             name in self._given,
             f"weights must be of a {self._model} with this configuration; no {name!r}",
         )
         self._read.add(name)
         x = self._given[name]
-        fits = x.size == math.prod(shape)
-        require(fits, f"weights must be of this configuration; got {name!r} {x.shape}")
-        return x.T.reshape(shape).astype(self._dtype)
+        sizes = [(size,) if isinstance(size, int) else size for size in axes]
+        wanted = [math.prod(part) for part in reversed(sizes)]
+        require(
+            [n for n in x.shape if n > 1] == [n for n in wanted if n > 1],
+            f"weights must be of this configuration; got {name!r} {x.shape}, not {wanted}",
+        )
+        return x.T.reshape(sum(sizes, ())).astype(self._dtype)
 
     def table(self, name: str, rows: int, width: int) -> np.ndarray:
         """A table that is read by rows, which `take` turns over."""
@@ -59,8 +72,8 @@ class Weights:
     def dense(self, name: str, inputs: tuple[int, ...], outputs: tuple[int, ...]) -> dict[str, Any]:
         """A matrix and its biases, of axes of their own."""
         return {
-            "kernel": self.take(f"{name}.weight", *inputs, *outputs),
-            "bias": self.take(f"{name}.bias", *outputs),
+            "kernel": self.take(f"{name}.weight", inputs, outputs),
+            "bias": self.take(f"{name}.bias", outputs),
         }
 
     def norm(self, name: str, width: int) -> dict[str, np.ndarray]:

@@ -24,7 +24,7 @@ import jax
 import jax.numpy as jnp
 
 from attnlab import tokens as tok
-from attnlab.checks import require, require_choice
+from attnlab.checks import as_share, require, require_choice
 from attnlab.models.alignment import Attended, align, blend, one_hot
 from attnlab.models.cells import GRUCell, Initializer
 from attnlab.models.output import Logits
@@ -147,8 +147,7 @@ class RNNSearch(_Bahdanau):
     def setup(self):
         super().setup()
         require_choice("attention", self.attention, _ATTENTION)
-        rate = self.expected_rate
-        require(0.0 <= rate <= 1.0, f"expected_rate must be in [0, 1]; got {rate}")
+        as_share("expected_rate", self.expected_rate)
         # No bias: the decoder's input projection, to which this is added, has one.
         self.context_to_gates = self._dense(3 * self.hidden_features, use_bias=False)
         self.align_keys = self._dense(self.align_features, kernel_init=self.align_init)

@@ -11,7 +11,7 @@ from jax.sharding import PartitionSpec
 from jax.typing import ArrayLike
 
 from attnlab.biases import Bias
-from attnlab.checks import as_number, as_qkv, require, require_key
+from attnlab.checks import as_qkv, as_share, require_key
 from attnlab.masks import Mask, as_mask
 from attnlab.meshes import on_explicit_axes, spec_of
 from attnlab.ops import dropout
@@ -108,8 +108,7 @@ def hard_attention(
     require_score(score)
     q, k, v = as_qkv(q, k, v, same_width=score.same_width)
     score.require_widths(q.shape[-1], k.shape[-1])
-    expected_rate = as_number("expected_rate", expected_rate)
-    require(0.0 <= expected_rate <= 1.0, f"expected_rate must be in [0, 1]; got {expected_rate}")
+    expected_rate = as_share("expected_rate", expected_rate)
     mask = as_mask(mask)
     q, k, v = divide_positions(q, k, v)
     if (copies := copies_of_kv_heads(k.shape[-2], q.shape[-2])) > 1:

@@ -17,6 +17,7 @@ from attnlab.axes import HeadLayout
 from attnlab.biases import Bias, as_bias
 from attnlab.checks import require
 from attnlab.masks import Mask, Padding, combine
+from attnlab.opaque import opaque
 from attnlab.ops import dropout
 from attnlab.scores import Score
 from attnlab.split import by_device
@@ -59,7 +60,8 @@ def prepare(
     def heads_first(x: jax.Array, group_size: int) -> jax.Array:
         length, heads, width = x.shape[-3:]
         x = x.reshape(-1, length, heads // group_size, group_size, width)
-        return jnp.moveaxis(x, 1, 3)
+        x = jnp.moveaxis(x, 1, 3)
+        return opaque(x) if num_queries > 1 else x  # a decoder's step must not copy its cache
 
     q = heads_first(q, layout.group_size)
     k = heads_first(k, 1)
@@ -134,7 +136,7 @@ def merge_output(x: jax.Array, batch_shape: tuple[int, ...]) -> jax.Array:
     """[B, K, G, T, D] to [*B, T, N, D]."""
     _, num_kv_heads, group_size, length, width = x.shape
     x = jnp.moveaxis(x, 3, 1)
-    return x.reshape(*batch_shape, length, num_kv_heads * group_size, width)
+    return opaque(x.reshape(*batch_shape, length, num_kv_heads * group_size, width))
 
 
 def slice_heads(tree: Any, batch_index: Any, kv_head_index: Any) -> Any:

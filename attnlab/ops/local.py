@@ -142,13 +142,15 @@ def local_attention(
         centers.shape == q.shape[:-2],
         f"centers must be [*B, T] = {q.shape[:-2]}, one a query; got {centers.shape}",
     )
+    require(centers.dtype != bool, "centers must be positions, numbers; got booleans (cast them)")
     if isinstance(score, Location):
         raise NotImplementedError(
             "local attention looks at keys and Location does not; use another score"
         )
     if not (masks.as_mask(mask) is None or isinstance(mask, masks.Padding)):
         raise NotImplementedError(
-            f"local attention takes masks.Padding or None; got {type(mask).__name__}"
+            "local attention takes masks.Padding(numbers of keys [*B]) or None; got "
+            + (type(mask).__name__ if isinstance(mask, masks.Mask) else "an array")
         )
     num_queries, num_keys = q.shape[-3], k.shape[-3]
     if not jnp.issubdtype(centers.dtype, jnp.floating):

@@ -9,14 +9,14 @@ route is a frozen dataclass with the members that `Route` lists; a subclass of `
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, cast, runtime_checkable
 
 import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from attnlab import masks
-from attnlab.checks import as_count, as_number, as_size, require
+from attnlab.checks import as_count, as_share, as_size, require
 from attnlab.ops.attention import Implementation, attention, attention_weights
 from attnlab.ops.hard import Choice, hard_attention
 from attnlab.ops.local import window_attention
@@ -154,11 +154,16 @@ class Window(Exact):
     """
 
     left: int
-    right: int
+    right: int = cast(int, ...)  # masks.Window says that it is missing
     implementation: Implementation = None
 
     def __post_init__(self):
-        masks.Window(self.left, self.right)  # which checks them
+        masks.Window(self.left, self.right)  # which checks the rest of them
+        require(
+            self.left is not None and self.right is not None,
+            f"routes.Window wants numbers of keys; got Window({self.left}, {self.right}) (for all"
+            " keys of a side write AllPairs(), and masks.Window or masks.Causal() as the mask)",
+        )
         object.__setattr__(self, "hides_future", self.right == 0)
 
     def __call__(
@@ -255,8 +260,7 @@ class Hard(Exact):
     by_position = False
 
     def __post_init__(self):
-        rate = as_number("expected_rate", self.expected_rate)
-        require(0.0 <= rate <= 1.0, f"expected_rate must be in [0, 1]; got {rate}")
+        as_share("expected_rate", self.expected_rate)
 
     def __call__(
         self, score: Score, q: jax.Array, k: jax.Array, v: jax.Array, **options: Any

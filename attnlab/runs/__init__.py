@@ -11,6 +11,7 @@ over the rows; `command_line.run` and `loop.run` are the rest.
 | `folder` | a stamped folder that nothing was in before, or that of an earlier run |
 | `rows` | rows on disk as they come, each with when and where it was made |
 | `loop` | does what is missing, keeps each row, reports however it ends |
+| `remaining` | how long the rest of it takes |
 | `clusters` | which processes a run has: SLURM, TPU slices, GKE, SkyPilot, or the flags |
 | `processes` | several processes of one run: they agree, and come down together |
 | `hosts` | an experiment of one host's devices, on every host |

@@ -38,6 +38,7 @@ _DISK = {
     errno.ENOENT,
     errno.EIO,
 }
+CHECKS = (None, "words", "flags", "files")
 PROCESS_FLAGS = ("distributed", "coordinator", "num_processes", "process_id")
 _UNITS = {"k": 2**10, "m": 2**20}
 S = TypeVar("S", bound=Flags)
@@ -98,7 +99,13 @@ def _run(
             return 0
         asked: dict[str, Any] = {flag: defined[flag].value for flag in PROCESS_FLAGS}
         cluster = clusters.chosen(**asked)
+        if defined.check not in CHECKS:
+            raise Invalid(f"--check={defined.check}: no such; valid: {', '.join(CHECKS[1:])}")
+        if defined.check == "words":
+            return 0
         chosen, folder = _chosen(name, defined, settings, free)
+        if defined.check:
+            return 0
         if cluster is None:
             return _begun(experiment, chosen, folder)
         if not several:
@@ -234,6 +241,7 @@ def _defined(settings: type[Flags], *, resumes: bool) -> flags.FlagValues:
             listed = [written(one) for one in default]
             several = flags.DEFINE_multi_string if flag_of(field).repeated else flags.DEFINE_list
             several(field.name, listed, text, flag_values=found)
+            found[field.name].help = text  # absl adds how a flag is repeated
         else:
             define[kinds[field.name]](field.name, default, text, flag_values=found)
     where = "Where the fresh folder of this run is made."
@@ -249,6 +257,11 @@ def _defined(settings: type[Flags], *, resumes: bool) -> flags.FlagValues:
     if resumes:
         again = "The folder of an earlier run: does what is missing there, with its flags."
         flags.DEFINE_string("resume", None, again, flag_values=found)
+    check = (
+        "Ends after a check, as launchers make it before they submit: words, that each flag is "
+        "one; flags, that they go together; files, that what they name is there."
+    )
+    flags.DEFINE_string("check", None, check, flag_values=found)
     flags.DEFINE_bool("help", False, "Show this text.", short_name="h", flag_values=found)
     return found
 
@@ -326,11 +339,13 @@ def _chosen(
             if flag == "resume" or is_begun(path):
                 folder = Folder.kept(name, path, flag=flag)
                 kept = _resumed(folder, named, settings, free, flag)
-                kept.require_files(typed)
+                if found.check != "flags":
+                    kept.require_files(typed)
                 return kept, folder
     chosen = settings(**{**settings.of_place(named), **settings.implied(named), **named})
+    if found.check != "flags":
+        chosen.require_files(typed)
     chosen.check_named(named)
-    chosen.require_files(typed)
     return chosen, Folder.fresh(name, Path(found.output_dir), chosen.as_json(), path=path)
 
 

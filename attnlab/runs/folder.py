@@ -123,9 +123,10 @@ class Folder:
                 raise Invalid(f"--{self._flag}={path}: a run has begun there meanwhile")
             _write(path / SETTINGS, json.dumps(self.settings, indent=2) + "\n")
         except OSError as error:
-            raise Invalid(
-                f"{error.filename or path}: {error.strerror}; give another --{self._flag}"
-            ) from None
+            above = (self.wanted, *self.wanted.parents)
+            there = next(one for one in above if os.path.exists(one))  # also of what is forbidden
+            why = error.strerror if there.is_dir() else f"{there} is a file"
+            raise Invalid(f"--{self._flag}={self.wanted}: {why}; give a folder") from None
         return path
 
     def claim(self) -> None:
@@ -232,11 +233,7 @@ def _write(path: Path, text: str) -> None:
 
 
 def fresh_folder(parent: Path, name: str) -> Path:
-    """Makes `parent`/NAME-DATE-TIME, never one that exists.
-
-    Raises:
-      Invalid: it cannot be made.
-    """
+    """Makes `parent`/NAME-DATE-TIME, never one that exists."""
     stamp = f"{name}-{datetime.datetime.now():%Y%m%d-%H%M%S}"
     for i in range(1, 1000):
         path = parent / (stamp if i == 1 else f"{stamp}-{i}")
@@ -244,9 +241,7 @@ def fresh_folder(parent: Path, name: str) -> Path:
             path.mkdir(parents=True)
         except FileExistsError:
             if not parent.is_dir():
-                raise Invalid(f"--output_dir={parent} is a file; give a folder") from None
-        except OSError as error:
-            raise Invalid(f"--output_dir={parent}: {error.strerror}; give a folder") from None
+                raise
         else:
             return path
     raise Invalid(f"--output_dir={parent}: no free name for {stamp}")

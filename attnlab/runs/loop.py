@@ -9,14 +9,14 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Seq
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from attnlab.runs import figure_files, processes
+from attnlab.runs import figure_files, processes, remaining
 from attnlab.runs.command_line import say
 from attnlab.runs.errors import Invalid, Lost, Stopped, of_system, one_line
 from attnlab.runs.folder import REPORT, Folder, is_begun
 from attnlab.runs.interrupts import interruptible, signal_of, uninterrupted
 from attnlab.runs.rows import Rows
 
-__all__ = ["Job", "Report", "begun", "run"]
+__all__ = ["Job", "Report", "begun", "run", "write"]
 
 Item = TypeVar("Item", bound=Hashable)
 Row = TypeVar("Row")
@@ -57,6 +57,8 @@ class Job(Generic[Item, Row]):
       keys: (item) -> the keys of its rows.
       before: (item) -> None; says or makes ready what the item needs, before its title.
       again: () -> items to measure once more, after all others.
+      seconds_left: (items to come) -> about how long they take, said behind the title; None = not
+        known yet.
     """
 
     unit: str
@@ -69,6 +71,7 @@ class Job(Generic[Item, Row]):
     keys: Callable[[Item], Sequence[Hashable]] = lambda item: (item,)
     before: Callable[[Item], None] = lambda item: None
     again: Callable[[], Sequence[Item]] = lambda: ()
+    seconds_left: Callable[[Sequence[Item]], float | None] = lambda items: None
 
 
 def run(
@@ -119,7 +122,10 @@ def run(
                     processes.computed()
                 with uninterrupted(), ending:
                     if rows.kept and processes.is_first():
-                        _write(job.report(), folder)
+                        report = job.report()
+                        write(report, folder)
+                        said = f"\n{report.said}\n" * bool(report.said)
+                        say(f"{said}\nreport: {folder.path / REPORT}")
     except Exception:
         say(f"\n{_remedy(folder)}")
         raise
@@ -203,7 +209,9 @@ def _measure(
     for i, item in enumerate(items, 1):
         job.before(item)
         processes.barrier()  # some items are for the first alone
-        say(f"[{i}/{len(items)}] {job.title(item)} … ", end="")
+        left = job.seconds_left(items[i - 1 :])
+        about = "" if left is None else f", {remaining.said(left)}"
+        say(f"[{i}/{len(items)}] {job.title(item)}{about} … ", end="")
         found = []
         try:
             for row in _rows_of(job, item, folder):
@@ -232,11 +240,9 @@ def _rows_of(job: Job[Item, Row], item: Item, folder: Folder) -> Iterator[Row]:
         yield job.lost(item, one_line(error))
 
 
-def _write(report: Report, folder: Folder) -> None:
+def write(report: Report, folder: Folder) -> None:
+    """Writes a report; a long run does so before its end too."""
     for name, text in report.files.items():
         folder.write(name, text)
     folder.write(REPORT, report.markdown)
     figure_files.save(report.figures, folder.path)
-    if report.said:
-        say(f"\n{report.said}")
-    say(f"\nreport: {folder.path / REPORT}")

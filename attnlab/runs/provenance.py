@@ -112,9 +112,9 @@ def table(wheres: Sequence[Where]) -> str:
         groups.setdefault(str(rest), []).append(one.environment)
     for environments in groups.values():
         lines += _of_environment(environments[0], _free_memory(environments))
-    times = sorted(one.time for one in wheres if one.time)
+    times = sorted(filter(None, (time for one in wheres for time in (one.begun, one.time))))
     if times:
-        lines.append(["measured (UTC)", f"{times[0]} to {times[-1]}"])
+        lines.append(["measured (UTC)", " to ".join(dict.fromkeys((times[0], times[-1])))])
     begun = sorted({one.begun for one in wheres if one.begun})
     if len(begun) > 1:
         counts = [f"{sum(one.begun == at for one in wheres)} begun at {at}" for at in begun]

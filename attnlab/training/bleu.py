@@ -246,6 +246,8 @@ def _check(hypotheses: Sequence[str], references: Sequence[str]) -> None:
     for name, texts in (("hypotheses", hypotheses), ("references", references)):
         if isinstance(texts, str):  # a string is a sequence of strings, and would be measured
             raise ValueError(f"{name} is one string; give a list of them")
+        if wrong := [text for text in texts if not isinstance(text, str)]:
+            raise ValueError(f"{name} must be strings; got {wrong[0]!r} among them")
     if len(hypotheses) != len(references):
         raise ValueError(
             f"{len(hypotheses)} hypotheses for {len(references)} references; give one for each"

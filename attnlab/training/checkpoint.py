@@ -7,7 +7,7 @@ import dataclasses
 import json
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -86,9 +86,11 @@ class Checkpoints:
             )
         except OSError as error:
             raise Invalid(f"{folder}: checkpoints cannot be kept there: {error.strerror}") from None
+        except json.JSONDecodeError as error:
+            file = f"{folder}/*/metrics/metrics"
+            raise Invalid(f"{file}: one cannot be read; delete its checkpoint's folder") from error
         self._writing: Any = None
-        if self.latest_step is not None:
-            self._require_same(self.latest_step)
+        self._require_same()
 
     def __enter__(self) -> Checkpoints:
         return self
@@ -97,8 +99,9 @@ class Checkpoints:
         with self._disk_errors():
             self._orbax.close()
 
-    def _require_same(self, step: int) -> None:
-        found = self._metadata(step)["configuration"]
+    def _require_same(self) -> None:
+        of_each = (self._metadata(step).get("configuration") for step in reversed(self.steps))
+        found = next((one for one in of_each if one is not None), self.configuration)
         if found != self.configuration:
             raise Invalid(
                 f"{self.folder} holds checkpoints of another training: "
@@ -178,6 +181,37 @@ class Checkpoints:
                 raise
             raise OSError(int(code[1]), os.strerror(int(code[1])), str(self.folder)) from error
 
+    def restore_latest(
+        self, abstract: Any, shardings: Any, say: Callable[[str], None]
+    ) -> Restored | None:
+        """The newest checkpoint that can be read; damaged ones after it are said and deleted.
+
+        Args:
+          abstract: state, as for `restore`.
+          shardings: shardings, as for `restore`.
+          say: (line) -> None; shows a line to the user.
+
+        Returns:
+          What it held; None where there is no checkpoint.
+
+        Raises:
+          Invalid: there are checkpoints, and none can be read.
+        """
+        damaged: dict[int, Invalid] = {}
+        for step in reversed(self.steps):
+            try:
+                found = self.restore(abstract, shardings, step)
+            except Invalid as error:
+                damaged[step] = error
+                continue
+            for later, why in damaged.items():
+                say(f"{why}; it is deleted, for that of step {step}")
+                self._orbax.delete(later)
+            return found
+        for why in damaged.values():
+            raise Invalid(f"{why}, nor any before it; give another folder") from why
+        return None
+
     def restore(self, abstract: Any, shardings: Any, step: int) -> Restored:
         """A checkpoint on the devices of `shardings`, whichever it was saved from.
 
@@ -185,6 +219,9 @@ class Checkpoints:
           abstract: state of the training, or its shapes and dtypes.
           shardings: sharding of each array of the state, as a tree like it.
           step: number of the checkpoint's step.
+
+        Raises:
+          Invalid: it cannot be read.
         """
         self._wait()
         target = jax.tree.map(
@@ -192,9 +229,13 @@ class Checkpoints:
             abstract,
             shardings,
         )
-        state = self._orbax.load_checkpointables(step, {"state": target})["state"]
-        metadata = self._metadata(step)
-        return Restored(step, state, metadata["data"], metadata["meter"])
+        try:
+            state = self._orbax.load_checkpointables(step, {"state": target})["state"]
+            metadata = self._metadata(step)
+            return Restored(step, state, metadata["data"], metadata["meter"])
+        except Exception as error:  # of a damaged file orbax raises whatever its readers do
+            folder, kind = self.folder / str(step), type(error).__name__
+            raise Invalid(f"{folder}: this checkpoint cannot be read ({kind})") from error
 
     def _metadata(self, step: int) -> dict[str, Any]:
         return self._orbax.checkpointables_metadata(step).custom_metadata

@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from attnlab.runs import remaining
 from attnlab.runs.errors import Lost
 from attnlab.training.objective import Objective
 from attnlab.training.step import StepMetrics
@@ -29,6 +30,7 @@ __all__ = [
 ]
 
 METRICS = "metrics.jsonl"
+_SILENCE = 60.0  # seconds
 
 
 class Diverged(Lost):
@@ -134,42 +136,61 @@ class Progress:
         self.steps = steps
         self._shown = shown
         self._began = time.perf_counter() - seconds_before
-        self._last = (start, seconds_before)
-        self._per_step: float | None = None
+        self._last = (start, seconds_before)  # from where steps are timed
+        self._first, self._row = start + 1, start
+        self._compiling = self._said = 0.0
+        self._stretches: list[tuple[int, float]] = []
 
     def seconds(self) -> float:
         """Seconds since the beginning, over all runs."""
         return time.perf_counter() - self._began
 
+    def stepped(self, step: int) -> str:
+        """What to say after a step: of the first, which compiles, and once a minute; else ""."""
+        (before, then), now = self._last, self.seconds()
+        if step == self._first:
+            self._compiling, self._last = now - then, (step, now)
+            line = f"the first step, which compiles, took {now - then:.1f} s"
+        elif now - self._said > _SILENCE:
+            line = f"{(step - before) / (now - then):.3g} steps/s"
+            line += self._left(step, (step - before, now - then))
+        else:
+            return ""
+        self._said = now
+        return f"{self._at(step)}  {line}"
+
     def rates(self, step: int, tokens: int) -> dict[str, float]:
-        """Rates over the steps since the last row, validations and compilations included."""
-        before, then = self._last
-        now = self.seconds()
-        self._last = (step, now)
-        elapsed = max(now - then, 1e-9)
-        steps = max(step - before, 1)
-        # The first row has the compilations; later ones outweigh it.
-        per_step = elapsed / steps
-        self._per_step = (
-            per_step if self._per_step is None else 0.7 * self._per_step + 0.3 * per_step
-        )
+        """Rates over the steps since the last row, with validations, without the first step."""
+        (before, then), now = self._last, self.seconds()
+        if step > before:
+            self._stretches.append((step - before, max(now - then, 1e-9)))
+            self._last = (step, now)
+        # The first step is a row of its own where every step is.
+        steps, elapsed = self._stretches[-1] if self._stretches else (1, self._compiling)
+        tokens_of_step, self._row = tokens / (step - self._row), step
         return {
             "seconds": round(now, 3),
             "steps_per_second": round(steps / elapsed, 3),
-            "tokens_per_second": round(tokens / elapsed, 1),
+            "tokens_per_second": round(tokens_of_step * steps / elapsed, 1),
         }
 
     def line(self, step: int, row: Mapping[str, float]) -> str:
         """The row for a terminal."""
-        left = (self.steps - step) * (self._per_step or 0)
+        self._said = self.seconds()
         return (
             f"{self._at(step)}  {self._means(row)}  {row['steps_per_second']:.3g} steps/s  "
-            f"{row['tokens_per_second']:,.0f} tokens/s  {_duration(left)} left"
+            f"{row['tokens_per_second']:,.0f} tokens/s{self._left(step)}"
         )
 
     def validation_line(self, step: int, row: Mapping[str, float]) -> str:
         """A validation for a terminal."""
         return f"{self._at(step)}  validation: {self._means(row)}"
+
+    def _left(self, step: int, *more: tuple[int, float]) -> str:
+        stretches = [*self._stretches, *more]
+        if not stretches:
+            return ""
+        return f"  {remaining.said(remaining.of_steps(self.steps - step, stretches))}"
 
     def _at(self, step: int) -> str:
         return f"step {step:>{len(str(self.steps))}}/{self.steps}"
@@ -180,11 +201,3 @@ class Progress:
 
 def _added(total: Mapping[str, float], new: Mapping[str, Any]) -> dict[str, float]:
     return {name: total.get(name, 0.0) + float(x) for name, x in new.items()}
-
-
-def _duration(seconds: float) -> str:
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    if hours:
-        return f"{hours} h {minutes:02d} min"
-    return f"{minutes} min {rest:02d} s" if minutes else f"{rest} s"

@@ -159,7 +159,7 @@ def train(
     writes: bool = True,
     say: Callable[[str], None] = print,
 ) -> Trained:
-    """Trains until the last step, from the folder's last checkpoint if it has one.
+    """Trains until the last step, from the folder's last readable checkpoint if it has one.
 
     A run that is killed and started again goes on to the same numbers, bit for bit: parameters,
     other collections, optimizer, step, key, place in the data and the sums of an unfinished row
@@ -215,12 +215,12 @@ def train(
 
     kept_steps = settings.averaged
     with Checkpoints(where, task.identity, steps=kept_steps) as checkpoints, StopRequest() as stop:
-        if checkpoints.latest_step is None:
+        kept = checkpoints.restore_latest(abstract.kept(), shardings.kept(), say)
+        if kept is None:
             # What another training left to begin with is here already, and belongs in no program.
             state = parallel.make(create) if task.start is None else parallel.place(create())
             start, meter = 0, Meter()
         else:
-            kept = checkpoints.restore(abstract.kept(), shardings.kept(), checkpoints.latest_step)
             start, state = kept.step, parallel.place(abstract.replace(**kept.state))
             meter = Meter.from_json(kept.meter)
             data.set_state(kept.data)
@@ -239,6 +239,8 @@ def train(
             metrics = parallel.read(pending)
             require_finite(step, metrics)
             meter.add(metrics)
+            if line := progress.stepped(step):
+                say(line)
 
         def save(step: int, validation: float | None, *, wait: bool) -> None:
             meter.seconds = progress.seconds()

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from attnlab.checks import require_choice
+from attnlab.checks import as_share, require, require_choice
 from attnlab.models.output import DeferredLogits
 from attnlab.split import by_device, current
 from attnlab.tokens import PAD
@@ -85,7 +85,7 @@ class TokenCrossEntropy:
         it through ε alone.
 
     Raises:
-      ValueError: another `gradient_mean_over`.
+      ValueError: a share outside [0, 1], another `gradient_mean_over`.
     """
 
     label_smoothing: float = 0.0
@@ -95,6 +95,7 @@ class TokenCrossEntropy:
     shown = ("loss", "perplexity", "accuracy")
 
     def __post_init__(self):
+        as_share("label_smoothing", self.label_smoothing)
         require_choice("gradient_mean_over", self.gradient_mean_over, ("tokens", "sentences"))
 
     @property
@@ -127,6 +128,7 @@ class TokenCrossEntropy:
 
     def means(self, sums: Mapping[str, float], counts: Mapping[str, float]) -> dict[str, float]:
         """Loss and −log p a token, perplexity exp(nll) and accuracy."""
+        require(counts["tokens"] > 0, "means are over tokens; got none, every target was PAD")
         found = {name: x / counts["tokens"] for name, x in sums.items()}
         nll = found["nll"]
         perplexity = math.exp(nll) if nll < 700 else math.inf
@@ -150,7 +152,8 @@ def token_sums(
     Args:
       logits: scores [*B, T, V] of all words; where they are deferred, they are computed for
         `logits.block` tokens at a time, in the backward pass once more.
-      targets: token ids [*B, T].
+      targets: token ids [*B, T]. Others than those of the V words make the sums NaN: what is not
+        to be counted is PAD, not −100.
       label_smoothing: share ε of the uniform distribution (Szegedy et al. 2016, §7; Vaswani et al.
         2017, §5.4).
       weights: factors [*B, T] of the tokens in each sum.
@@ -160,11 +163,13 @@ def token_sums(
       "correct", the number of tokens that no other is likelier than. O(B·T·V) time; log p of all V
       words is not kept.
     """
+    label_smoothing = as_share("label_smoothing", label_smoothing)
     if isinstance(logits, DeferredLogits):
         return _in_blocks(logits, targets, weights, label_smoothing)
     logits = logits.astype(jnp.float32)
     log_normalizer = jax.nn.logsumexp(logits, axis=-1)
-    of_target = jnp.take_along_axis(logits, targets[..., None], axis=-1)[..., 0]
+    ids = jnp.where(targets < 0, logits.shape[-1], targets)  # −1 is not the last word
+    of_target = jnp.take_along_axis(logits, ids[..., None], axis=-1)[..., 0]
     nll = log_normalizer - of_target
     loss = nll
     if label_smoothing:

@@ -1,22 +1,23 @@
 """Memory and speed of attention mechanisms over sequence length, on real text.
 
-    python -m experiments.compare_lengths
-    python -m experiments.compare_lengths --mechanisms=multi_head,lsh --lengths=1k,4k,16k
-    python -m experiments.compare_lengths --mechanisms=multi_head:dense,additive,lsh
-    python -m experiments.compare_lengths --implementation=dense,blockwise --mechanisms=concat
-    python -m experiments.compare_lengths --resume=results/compare_lengths-20261120-101500
-    python -m experiments.compare_lengths --target=v5e,h100 --dtype=bfloat16
-    python -m experiments.compare_lengths --target=v5e:2x4 --shard=sequence --mechanisms=multi_head
-    python -m experiments.compare_lengths --target=v5e-8 --shard=batch --batch=8 --program=bert
-    python -m experiments.compare_lengths --target=h100-64 --shard=state --batch=64 --program=bert
+    launch/local compare_lengths
+    launch/local compare_lengths --mechanisms=multi_head,lsh --lengths=1k,4k,16k
+    launch/local compare_lengths --mechanisms=multi_head:dense,additive,lsh
+    launch/local compare_lengths --implementation=dense,blockwise --mechanisms=concat
+    launch/local compare_lengths --resume=results/compare_lengths-20261120-101500
+    launch/local compare_lengths --target=v5e,h100 --dtype=bfloat16
+    launch/local compare_lengths --target=v5e:2x4 --shard=sequence --mechanisms=multi_head
+    launch/local compare_lengths --target=v5e-8 --shard=batch --batch=8 --program=bert
+    launch/local compare_lengths --target=h100-64 --shard=state --batch=64 --program=bert
 
 Each mechanism is a jitted Flax module; all have the same number of heads and the same projections.
 They run on the bytes of a text, forward and forward + backward, length by length. Multi-head and
 additive attention are also computed as in a textbook (dense), until that no longer fits or would be
 too slow. The operations of each program are counted and set beside the machine's peaks, which are
 measured at the end: the share that a mechanism reaches. A fresh folder gets results.jsonl (every
-repetition), results.csv, report.md and two figures, memory and time, as SVG and PNG. Ctrl-C
-keeps what is done and still writes the report. The defaults take four to six minutes on two quiet
+repetition), results.csv, report.md and two figures, memory and time, as SVG and PNG, all but the
+first after each length; Ctrl-C keeps what is done and still writes the report. Beside other work
+times say little: the report begins with that. The defaults take four to six minutes on two quiet
 cores, and at most 8 GiB.
 
 With --target nothing runs, so there are no times: each program is compiled for accelerators that
@@ -25,3 +26,5 @@ length it would fit, what each device of a slice sends to the others, and how lo
 least. --program compiles a whole training step instead (Adam, float32 parameters), of several
 --batch at one length too.
 """
+
+SHARED_BY = "processes"

@@ -1,10 +1,13 @@
 """What the rows so far predict for the cases that are left: memory, and the time until the end."""
 
+import dataclasses
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 
 from attnlab.bench import trends
 from attnlab.bench.case import Case, Result
+from attnlab.runs import remaining
+from attnlab.runs.report import grouped
 
 
 def line_of(rows: Iterable[Result], case: Case) -> list[Result]:
@@ -20,28 +23,47 @@ def seen_bytes(result: Result) -> float | None:
 
 
 def seconds_left(
-    left: Sequence[Case], rows: Mapping[Case, Result], *, repeats: int, limit: float
+    left: Sequence[Case],
+    done: Mapping[Case, Result],
+    spent: Mapping[Case, float],
+    *,
+    repeats: int,
+    limit: float,
 ) -> float | None:
-    """How long the cases that are left will take, by the cases that were measured.
+    """How long the cases that are left will take, by the cases that are done.
 
-    The compile time of the first row is left out, because it contains the start of the process.
-    None before rows of two lengths are known.
+    Of a mechanism that is known at another length: its calls, by the growth of their time, and all
+    the rest of its wall time as it was there: starting a process, compiling, counting memory. Else
+    as long as others at that length. None for less than a minute's knowledge of one length.
 
     Args:
       left: cases that are not measured yet.
-      rows: rows of the cases that are measured.
+      done: rows of the cases that are measured, shorter lengths first.
+      spent: wall time of each in seconds.
       repeats: number of timed samples of a case.
       limit: seconds that one case may run.
     """
-    compiling = [r.compile_seconds for r in rows.values() if r.compile_seconds][1:]
-    if not compiling or len({case.length for case in rows}) < 2:
+    sizes = {(case.length, case.num_layers) for case in [*done, *left]}
+    seen = {(case.length, case.num_layers) for case in done}
+    if len(seen) < min(2, len(sizes)) and sum(spent.values()) < 60:
         return None
-    total = statistics.mean(compiling) * len(left)
+
+    def calls(one: float) -> float:
+        # + 2: those of the warm-up. Too slow a case is only compiled.
+        return min((repeats + 2) * one, max(limit, one)) if one <= limit else 0.0
+
+    foreseen = dict(spent)
+    lines = grouped(list(done), lambda case: dataclasses.replace(case, length=0, num_layers=None))
     for case in left:
-        one = trends.predicted(line_of(rows.values(), case), case.length)
-        if one <= limit:  # else the case is only compiled
-            total += min((repeats + 2) * one, max(limit, one))  # + 2: the calls of the warm-up
-    return total
+        line = lines.get(dataclasses.replace(case, length=0, num_layers=None), [])
+        if line and case not in done:
+            one = trends.predicted([done[x] for x in line], case.length)
+            rest = [max(spent[x] - calls(done[x].median_seconds or 0.0), 0.0) for x in line]
+            ran = done[line[-1]].seconds  # else the longer ones are only compiled too
+            foreseen[case] = statistics.fmean(rest) + calls(one) if ran else spent[line[-1]]
+    return remaining.of_items(
+        left, foreseen, lambda case: ((case.target, case.length), case.length)
+    )
 
 
 def to_repeat(cases: Sequence[Case], rows: Mapping[Case, Result]) -> list[Case]:

@@ -10,14 +10,13 @@ from attnlab.bench.roofline import PRODUCTS, Peak
 from attnlab.bench.tables import over_axis
 from attnlab.runs.markdown import markdown_table
 from attnlab.runs.report import SoFar, document
-from attnlab.runs.rows import Where
 from attnlab.runs.units import duration, human
 
 COLUMNS = (
     "mechanism implementation length passes status median_seconds min_seconds max_seconds repeats "
     "memory_bytes memory_source analysis_bytes resident_peak_bytes device_peak_bytes "
-    "available_bytes sent_bytes compile_seconds load other_seconds batch num_heads head_dim dtype "
-    "causal ops_only parallel devices target shard program num_layers vocab_size message"
+    "available_bytes sent_bytes compile_seconds load busy other_seconds batch num_heads head_dim "
+    "dtype causal ops_only parallel devices target shard program num_layers vocab_size message"
 ).split()
 
 
@@ -65,7 +64,7 @@ def markdown(told: SoFar[Result], *, shares: Sequence[str] = ()) -> str:
     parts += ["## Largest length that fits", _FITS_NOTE, _fits(done, shown)]
     parts += shares
     parts += ["## Cases without a result", missing(done)]
-    parts += ["## How it was measured", method(done), _conditions(told)]
+    parts += ["## How it was measured", method(done), _conditions(done)]
     return document(*parts, told.missing, told.origin)
 
 
@@ -76,7 +75,9 @@ def summary(told: SoFar[Result]) -> str:
     devices = sorted({r.case.devices for r in results})
     split = f", {case.shard} divided" if case.shard else ""
     what = "Bare functions" if case.ops_only else "Jitted Flax modules with their projections"
+    first = trends.disturbed(results)
     notes = [
+        f"**{first}: open marks, which count in no crossover and no growth.**" * bool(first),
         f"{state} {what}, batch {case.batch}, {case.num_heads} heads of width "
         f"{case.head_dim} (model width {case.width}), {case.dtype}, "
         f"{'causal' if case.causal else 'not causal'}, {case.parallel} on "
@@ -93,13 +94,13 @@ def summary(told: SoFar[Result]) -> str:
             f"The text is shorter than batch × length for n = {', '.join(map(str, cycled))}: there "
             "it begins again at its end, which hashing can notice."
         )
-    return "\n\n".join(notes)
+    return "\n\n".join(filter(None, notes))
 
 
 def _growth(results: Sequence[Result], shown: Sequence[str]) -> str:
     header = ["mechanism"]
     columns: list[dict[str, trends.Growth | None]] = []
-    for name, value in (("time", trends.seconds), ("memory", trends.needs)):
+    for name, value in (("time", trends.undisturbed), ("memory", trends.needs)):
         for passes in shown:
             header.append(f"{name}, {PASS_TITLES[passes]}")
             spreads = trends.spreads(results, passes) if name == "time" else {}
@@ -115,7 +116,7 @@ def _growth(results: Sequence[Result], shown: Sequence[str]) -> str:
 def _crossovers(results: Sequence[Result], shown: Sequence[str]) -> list[str]:
     rows = []
     values: tuple[tuple[str, Callable[[Result], float | None], float], ...] = (
-        ("is faster than", trends.seconds, 1.1),
+        ("is faster than", trends.undisturbed, 1.1),
         ("takes less memory than", trends.memory, 1.25),
     )
     for verb, value, margin in values:
@@ -140,20 +141,16 @@ def _fits(results: Sequence[Result], shown: Sequence[str]) -> str:
     return markdown_table(["mechanism", "pass", "ran", "did not fit", "extrapolated"], rows)
 
 
-def _conditions(told: SoFar[Result]) -> str:
+def _conditions(results: Sequence[Result]) -> str:
     """What may have disturbed the times: other work on the machine, and cases that ran twice."""
-    parts, results = [], told.rows
+    parts = []
     loads = [r.load for r in results if r.load is not None]
     if loads:
-        loaded = [
-            f"{r.case} ({r.load:.1f})"
-            for r, where in zip(results, told.wheres, strict=True)
-            if _is_loaded(r, where)
-        ]
-        some = "; ".join(loaded) if len(loaded) < len(loads) else "all of them"
+        busy = [f"{r.case} ({r.load:.1f})" for r in results if r.busy]
+        some = "; ".join(busy) if len(busy) < len(loads) else "all of them"
         parts.append(
-            f"Load average before a case: {min(loads):.1f} to {max(loads):.1f}. Cases beside other "
-            f"work, where the load was above the number of cores + 1: {some or 'none'}."
+            f"Load average before or after a case: {min(loads):.1f} to {max(loads):.1f}. Cases "
+            f"beside other work, where it was a tenth above the number of cores: {some or 'none'}."
         )
     again = [
         f"{r.case}: {duration(r.median_seconds)}, the other time {duration(r.other_seconds)}"
@@ -166,12 +163,6 @@ def _conditions(told: SoFar[Result]) -> str:
             f"faster one was kept: {'; '.join(again)}."
         )
     return "\n\n".join(parts)
-
-
-def _is_loaded(result: Result, where: Where) -> bool:
-    """Whether other work ran beside a case: the load was above the number of cores + 1."""
-    cpus = where.environment.get("cpus")
-    return result.load is not None and cpus is not None and result.load > cpus + 1
 
 
 def missing(results: Sequence[Result]) -> str:

@@ -9,7 +9,7 @@ from typing import Any, cast
 from attnlab.bench import memory, topology, trends
 from attnlab.bench.case import DERIVED, Case, Result
 from attnlab.bench.roofline import Peak, Unit
-from attnlab.runs import loop, provenance
+from attnlab.runs import loop, provenance, remaining
 from attnlab.runs.command_line import say
 from attnlab.runs.folder import Folder
 from attnlab.runs.report import SoFar, so_far
@@ -28,6 +28,7 @@ from experiments.compare_lengths.runner import Runner
 from experiments.compare_lengths.settings import Settings
 
 COMPILE_SECONDS = 900.0  # of a case with --target, where --case_seconds does not count
+BUSY = 1.1  # load over cores: the measuring alone comes up to 1
 Item = Case | Unit
 Row = Result | Peak
 LOST = ("failed", "killed")  # rows whose case a resumed run tries again
@@ -87,11 +88,11 @@ class Comparison:
             unit="cases and peaks" if self.units else "cases",
             measure=self._measure,
             done=lambda row: row.rate > 0 if isinstance(row, Peak) else row.status not in LOST,
-            title=self._title,
             line=lambda found: report.line(found[0]),
             report=self._report,
             before=self._before,
             again=self._again,
+            seconds_left=self._seconds_left,
         )
 
     def _results(self) -> list[Result]:
@@ -101,7 +102,7 @@ class Comparison:
         return [x.row for x in self._rows.of(self.units) if isinstance(x.row, Peak)]
 
     def _before(self, case: Item) -> None:
-        """Starts a fresh process where the case needs one; after each length shows the tables."""
+        """Starts a fresh process where the case needs one; after each length reports."""
         if isinstance(case, Unit):
             return
         last, self._last = self._last, case
@@ -109,14 +110,11 @@ class Comparison:
             return
         if self._process(last) != self._process(case):
             self._runner.retire()
-        if (last.target, last.length) != (case.target, case.length):
-            say(f"\n{self._tables_so_far()}\n")
-
-    def _tables_so_far(self) -> str:
-        results = self._results()
-        if self._settings.target:
-            return deviceless_report.tables(results)
-        return scaling.tables(results) if self._over_devices else report.times(results)
+        repeated = case in self._rows.kept
+        if (last.target, last.length) != (case.target, case.length) and not repeated:
+            so_far = self._report()
+            loop.write(so_far, self._folder)
+            say(f"\n{so_far.said}\n")
 
     @property
     def _over_devices(self) -> bool:
@@ -134,19 +132,16 @@ class Comparison:
         on_host = self._runner.environment["platform"] == "cpu"
         return (case.length,) if on_host else (case.length, case.label)
 
-    def _title(self, case: Item) -> str:
-        if isinstance(case, Unit):
-            return str(case)
-        known = {one.case: one for one in self._results()}
-        left = [other for other in self.cases[self.cases.index(case) :] if other not in known]
-        settings = self._settings
-        seconds = forecast.seconds_left(
-            left or [case], known, repeats=settings.repeats, limit=settings.case_seconds
+    def _seconds_left(self, items: Sequence[Item]) -> float | None:
+        """The peaks at the end take a second each, which is nothing."""
+        spent = remaining.spent(self._rows.kept)
+        return forecast.seconds_left(
+            [case for case in items if isinstance(case, Case)],
+            {one.case: one for one in self._results()},
+            {case: seconds for case, seconds in spent.items() if isinstance(case, Case)},
+            repeats=self._settings.repeats,
+            limit=self._settings.case_seconds,
         )
-        if seconds is None:
-            return str(case)
-        time = f"{seconds:.0f} s" if seconds < 90 else f"{seconds / 60:.0f} min"
-        return f"{case}, about {time} left"
 
     def _measure(self, case: Item) -> Iterator[Row]:
         if isinstance(case, Unit):
@@ -156,10 +151,14 @@ class Comparison:
         before = known[0] if known else None
         if before is not None:
             self._runner.retire()
-        load = os.getloadavg()[0] if hasattr(os, "getloadavg") else None
+        before_it = os.getloadavg()[0]
         line = forecast.line_of((one for one in self._results() if one.case != case), case)
         result = measured(case, line, self._settings, self._runner)
-        result = dataclasses.replace(result, load=load)
+        load = max(before_it, os.getloadavg()[0])
+        busy = case.target is None and load > BUSY * self._runner.environment["cpus"]
+        result = dataclasses.replace(result, load=load, busy=busy)
+        if result.status in LOST:  # else compilers wrote it, of no interest
+            self._folder.note(self._runner.last_words())
         yield result if before is None else faster(before, result)
 
     def _again(self) -> list[Case]:
@@ -174,22 +173,20 @@ class Comparison:
         items = {str(case): [case] for case in self.cases}
         told = cast(SoFar[Result], so_far(self._rows, items, self._settings))
         results = told.rows
-        if any(r.status in LOST for r in results):  # else compilers wrote it, of no interest
-            self._folder.note(self._runner.errors())
         devices = " / ".join(sorted({provenance.name(where.environment) for where in told.wheres}))
-        said = f"{self._tables_so_far()}\n\n{report.counted(results, len(self.cases))}"
         files = {"results.csv": report.csv_text(results)}
         if self._settings.target:
-            text = deviceless_report.markdown(told)
+            text, tables = deviceless_report.markdown(told), deviceless_report.tables(results)
             drawn = {"memory": deviceless_figures.draw(results)}
         elif self._over_devices:
-            text = scaling.markdown(told)
+            text, tables = scaling.markdown(told), scaling.tables(results)
             drawn = {name: scaling.draw(results, name, devices) for name in ("time", "memory")}
         else:
             reached = shares.section(results, self._peaks())
-            text = report.markdown(told, shares=reached)
+            text, tables = report.markdown(told, shares=reached), report.times(results)
             drawn = {name: figures.draw(results, name, devices) for name in ("time", "memory")}
-        return loop.Report(text, drawn, files, said)
+        counted = report.counted(results, len(self.cases))
+        return loop.Report(text, drawn, files, f"{tables}\n\n{counted}")
 
 
 def faster(first: Result, second: Result) -> Result:
@@ -238,4 +235,7 @@ def _tell(words: str) -> None:
 def _where(environment: dict[str, Any]) -> str:
     free = environment.get("available_bytes")
     there = f"{environment['devices']} × {environment['device']}"
-    return there + (f", {human(free)} free" if free else "")
+    there += f", {human(free)} free" if free else ""
+    load = os.getloadavg()[0]
+    busy = load > BUSY * environment["cpus"]
+    return there + f": a busy machine (load {load:.1f}), whose times say little" * busy

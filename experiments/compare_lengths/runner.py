@@ -61,9 +61,12 @@ class Runner(Workers):
           run: False compiles only.
           tell: (words) -> None; told what is going on, at each change and every ten seconds.
         """
+        if self.pid is None:
+            tell("starting a process …")
         worker = self.ready()
         worker.send(case=dataclasses.asdict(case), run=run, **self._limits)
         so_far = Result(case, "ok")
+        # On a CPU programs may be compiled twice, see `memory.analyze`; only one counts.
         stage, limit = "compiling", self._case_seconds + COMPILE_SECONDS
         tell(f"{stage} …")
         while True:
@@ -87,7 +90,7 @@ class Runner(Workers):
                 return result
             so_far = structured(Result, message["compiled"])
             stage, limit = "running", self._case_seconds
-            tell(f"{so_far.compile_seconds:.1f} s, {stage} …")
+            tell(f"compiled in {so_far.compile_seconds:.1f} s, {stage} …")
 
     def peak(self, unit: Unit) -> Peak:
         """The peak of a unit, or why it was not measured."""

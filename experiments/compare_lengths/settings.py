@@ -125,7 +125,13 @@ class Settings(CaseFlags):
         self._check_axis()
         for count in self.devices:
             self._divide(count, f"{count} devices")
+
+    def require_files(self, typed: Mapping[str, Any]) -> None:
+        """Refuses a text that cannot be read, and targets whose compiler is not installed."""
+        super().require_files(typed)
         inputs.read(self.input)
+        for target in self.targets():
+            topology.require_compiler(target)
 
     @classmethod
     def implied(cls, named: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -253,7 +259,6 @@ class Settings(CaseFlags):
         self._check_shard()
         for target in self.targets():
             self._check_split(target)
-            topology.require_compiler(target)
 
     def _check_shard(self) -> None:
         names = sharding.SHARDS if self.program == ATTENTION else tuple(sharding.OF_TRAININGS)

@@ -1,8 +1,8 @@
 """attnlab beside other people's attention: time and memory of the same work, as ratios.
 
-    python -m experiments.compare_peers
-    python -m experiments.compare_peers --rows=sdpa,lsh --repeats=11
-    python -m experiments.compare_peers --resume=results/compare_peers-20261120-101500
+    launch/local compare_peers
+    launch/local compare_peers --rows=sdpa,lsh --repeats=11
+    launch/local compare_peers --resume=results/compare_peers-20261120-101500
 
 Runs on the CPU and needs the extra `compat` (torch, Keras, transformers, reformer-pytorch). A fresh
 folder gets results.jsonl (every repetition), settings.json and report.md (each ratio beside its

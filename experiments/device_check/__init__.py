@@ -1,9 +1,9 @@
 """One command for a machine with an accelerator: is attnlab right there, and how fast?
 
-    python -m experiments.device_check
-    python -m experiments.device_check --resume=results/device_check-20261120-120000
-    python -m experiments.device_check --parts=correctness --mechanisms=scaled_dot,lsh
-    python -m experiments.device_check --allow_cpu --lengths=256,512 --tokens=1024 --minutes=2
+    launch/local device_check
+    launch/local device_check --resume=results/device_check-20261120-120000
+    launch/local device_check --parts=correctness --mechanisms=scaled_dot,lsh
+    launch/local device_check --allow_cpu --lengths=256,512 --tokens=1024 --minutes=2
 
 Checks every mechanism and implementation on the device, context and gradients, against attention in
 float64 NumPy; times attnlab and the platform's own flash attention over length, in turns; and says
@@ -19,3 +19,5 @@ writes the report; --resume does what is missing. The exit status is 0 only if e
 and no check failed. It needs only jax, flax, numpy, absl and matplotlib, no network, and no
 installation of this project.
 """
+
+SHARED_BY = "processes"

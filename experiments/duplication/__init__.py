@@ -1,9 +1,9 @@
 """What hashing costs on a task that only attention can solve: Table 2 of the Reformer.
 
-    python -m experiments.duplication
-    python -m experiments.duplication --nogrid --words=31 --seeds=0
-    python -m experiments.duplication --preset=gpu
-    python -m experiments.duplication --resume=results/duplication-20261122-070000
+    launch/local duplication
+    launch/local duplication --nogrid --words=31 --seeds=0
+    launch/local duplication --preset=gpu
+    launch/local duplication --resume=results/duplication-20261122-070000
 
 A language model of one layer learns to write a random word again: `0w0w`, where the second half can
 be predicted from the first alone. It is trained with full attention and with LSH attention of 4, 2

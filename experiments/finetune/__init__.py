@@ -1,12 +1,12 @@
 r"""A pre-trained BERT learns a task: classes of sentences and pairs, tags, answers in a text.
 
-    python -m experiments.finetune --init_from=RUN --train_file=train.tsv --dev_file=dev.tsv
-    python -m experiments.finetune --init_from=RUN --task=tag --train_file=train.conll \
+    launch/local finetune --init_from=RUN --train_file=train.tsv --dev_file=dev.tsv
+    launch/local finetune --init_from=RUN --task=tag --train_file=train.conll \
         --dev_file=dev.conll --test_file=test.conll
-    python -m experiments.finetune --init_from=RUN --task=span --train_file=train.json \
+    launch/local finetune --init_from=RUN --task=span --train_file=train.json \
         --dev_file=dev.json
-    python -m experiments.finetune --init_from=RUN --made=spelling --input=tinyshakespeare.txt
-    python -m experiments.finetune --resume=results/finetune-20261122-101500
+    launch/local finetune --init_from=RUN --made=spelling --input=tinyshakespeare.txt
+    launch/local finetune --resume=results/finetune-20261122-101500
 
 RUN is the folder of a run of `pretrain`, or of one of its trainings. Each of its models is trained
 on the task as a whole (`tuned`), or only the classifier on its states (`frozen`), beside a model of

@@ -1,8 +1,8 @@
 """What a host gives its accelerators: pairs encoded a second, and checkpoints written and read.
 
-    python -m experiments.host_speed
-    python -m experiments.host_speed --data_files=train.de,train.en --num_workers=0,1,2
-    python -m experiments.host_speed --mib=256,1024 --output_dir=/mnt/bucket/runs
+    launch/local host_speed
+    launch/local host_speed --data_files=train.de,train.en --num_workers=0,1,2
+    launch/local host_speed --mib=256,1024 --output_dir=/mnt/bucket/runs
 
 Sentence pairs become batches as in a training, by one thread or by worker processes, while nothing
 else runs: no step can be fed faster. No pair is encoded twice, and starting workers is not timed.

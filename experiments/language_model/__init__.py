@@ -1,10 +1,10 @@
 """Is LSH attention worth it? Bits per byte against time and memory, of language models of any text.
 
-    python -m experiments.language_model --input=tinyshakespeare.txt
-    python -m experiments.language_model --input=enwik8 --preset=gpu
-    python -m experiments.language_model --input=TEXT --models=exact,lsh-4 --lengths=1k --seeds=0
-    python -m experiments.language_model --resume=results/language_model-20261122-101500
-    python -m experiments.language_model.sample --run=FOLDER --model=lsh-4 --prompt="ROMEO:"
+    launch/local language_model --input=tinyshakespeare.txt
+    launch/local language_model --input=enwik8 --preset=gpu
+    launch/local language_model --input=TEXT --models=exact,lsh-4 --lengths=1k --seeds=0
+    launch/local language_model --resume=results/language_model-20261122-101500
+    launch/local language_model.sample --run=FOLDER --model=lsh-4 --prompt="ROMEO:"
 
 Models that differ in their attention alone are trained on as many tokens of a text: exact, exact
 with queries that are the keys, a window, and LSH with 1 to 8 rounds. Each is tested on a part of
@@ -17,3 +17,5 @@ A text of 100,000,000 bytes is split as enwik8 is (90 M / 5 M / 5 M), any other 
 fresh folder gets results.jsonl, report.md, figures as SVG and PNG, and a folder with the
 checkpoints of each training. SIGTERM and Ctrl-C save; --resume=FOLDER goes on, bit for bit.
 """
+
+SHARED_BY = "processes"

@@ -29,7 +29,12 @@ from experiments.language_model.training import Cell, task
 def main(argv: list[str]) -> int:
     """Parses the flags, trains, measures and reports."""
     return command_line.run(
-        argv, Settings, run, doc=language_model.__doc__, free=FREE, several=True
+        argv,
+        Settings,
+        run,
+        doc=language_model.__doc__,
+        free=FREE,
+        several=language_model.SHARED_BY == "processes",
     )
 
 

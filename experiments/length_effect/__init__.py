@@ -1,9 +1,9 @@
 """A fixed vector against attention as the source grows: Bahdanau 2014's Figure 2 on random words.
 
-    python -m experiments.length_effect
-    python -m experiments.length_effect --task=reversal --hidden_features=256
-    python -m experiments.length_effect --max_length=20 --lengths=5,10,20,40 --steps=1500
-    python -m experiments.length_effect --resume=results/length_effect-20261120-101500
+    launch/local length_effect
+    launch/local length_effect --task=reversal --hidden_features=256
+    launch/local length_effect --max_length=20 --lengths=5,10,20,40 --steps=1500
+    launch/local length_effect --resume=results/length_effect-20261120-101500
 
 Two models learn to copy words of random symbols, with the same sizes and the same training:
 RNNencdec, which puts the whole source into one vector, and RNNsearch, which looks at the source

@@ -1,11 +1,11 @@
 """Classification over long inputs: every mechanism as the attention of one encoder.
 
-    python -m experiments.long_range
-    python -m experiments.long_range --mechanisms=exact,window-16+exact,lsh-2 --seeds=0,1,2
-    python -m experiments.long_range --tasks=listops,retrieval --preset=gpu
-    python -m experiments.long_range --tasks=text --train_file=train.tsv --test_file=test.tsv
-    python -m experiments.long_range --tasks=text --tfds_name=imdb_reviews/plain_text
-    python -m experiments.long_range --resume=results/long_range-20261122-101500
+    launch/local long_range
+    launch/local long_range --mechanisms=exact,window-16+exact,lsh-2 --seeds=0,1,2
+    launch/local long_range --tasks=listops,retrieval --preset=gpu
+    launch/local long_range --tasks=text --train_file=train.tsv --test_file=test.tsv
+    launch/local long_range --tasks=text --tfds_name=imdb_reviews/plain_text
+    launch/local long_range --resume=results/long_range-20261122-101500
 
 The tasks of Long Range Arena (Tay et al. 2020) that need no data set, and one that reads yours:
 ListOps by its grammar, texts as bytes (a label, a tab and a text in each line), and pairs of

@@ -25,7 +25,14 @@ __all__ = ["main"]
 def main(argv: list[str]) -> int:
     """Parses the flags, trains and reports."""
     free = (*FREE, "cache_dir")
-    return command_line.run(argv, Settings, run, doc=pretrain.__doc__, free=free, several=True)
+    return command_line.run(
+        argv,
+        Settings,
+        run,
+        doc=pretrain.__doc__,
+        free=free,
+        several=pretrain.SHARED_BY == "processes",
+    )
 
 
 def run(settings: Settings, folder: Folder) -> int:

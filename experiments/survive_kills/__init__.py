@@ -1,8 +1,8 @@
 """Kills a training at random moments (kill −9) and checks that its results stay the same.
 
-    python -m experiments.survive_kills
-    python -m experiments.survive_kills --kills=50 --seed=3 --model=transformer
-    python -m experiments.survive_kills --processes=2
+    launch/local survive_kills
+    launch/local survive_kills --kills=50 --seed=3 --model=transformer
+    launch/local survive_kills --processes=2
 
 A model is trained twice on the dates of `translate`, with a checkpoint every few steps. One
 training is undisturbed; the other one is killed again and again, while it starts, steps, validates

@@ -1,11 +1,11 @@
 """Published tables beside ours, cell by cell: paper, ours, verdict.
 
-    python -m experiments.tables
-    python -m experiments.tables --only=vaswani3_parameters,britz4_parameters
-    python -m experiments.tables --scale=cpu --multi30k=FOLDER --only=luong4
-    python -m experiments.tables --scale=cpu --text=FILE --only=bert8
-    python -m experiments.tables --scale=paper --only=vaswani3
-    python -m experiments.tables --scale=cpu --only=lra2_speed,lra2_memory
+    launch/local tables
+    launch/local tables --only=vaswani3_parameters,britz4_parameters
+    launch/local tables --scale=cpu --multi30k=FOLDER --only=luong4
+    launch/local tables --scale=cpu --text=FILE --only=bert8
+    launch/local tables --scale=paper --only=vaswani3
+    launch/local tables --scale=cpu --only=lra2_speed,lra2_memory
 
 A number of ours was always made here, by code of the revision beside it. A cell has a scale:
 "exact" is counted, without training; at the others each row is a run of an experiment, such as
@@ -16,3 +16,5 @@ down before the run (`verdicts.py`); `mapping` says what each cell is. A run tha
 on with `--resume`, in the middle of a training too, and one that is in `runs` already is not made
 again. In a job array of SLURM each job does its part of the cells, as with --part=I/N.
 """
+
+SHARED_BY = "jobs"

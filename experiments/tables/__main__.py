@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from typing import Any
 
-from attnlab.runs import command_line, loop, provenance
+from attnlab.runs import command_line, loop, provenance, remaining
 from attnlab.runs.command_line import say
 from attnlab.runs.errors import Stopped
 from attnlab.runs.folder import Folder
@@ -51,6 +51,25 @@ def run(settings: Settings, folder: Folder) -> int:
     def keys(cell: Cell) -> list[tuple[Cell, int]]:
         return [(cell, seed) for seed in (settings.seeds if TABLES[cell.table].trains else (0,))]
 
+    def run_of(cell: Cell) -> Hashable:
+        """The run that measures the cell, with others or alone."""
+        table = TABLES[cell.table]
+        return str(table.commands(cell.table, cell.row, context)) if table.runs else cell
+
+    def seconds_left(cells: Sequence[Cell]) -> float | None:
+        """By the runs that are done: one that measures several cells is made for the first."""
+        of_run: dict[Hashable, Cell] = {}
+        known: dict[Cell, float] = {}
+        for (cell, _), seconds in remaining.spent(rows.kept).items():
+            first = of_run.setdefault(run_of(cell), cell)
+            known[first] = known.get(first, 0.0) + seconds
+        left = {run: cell for cell in cells if (run := run_of(cell)) not in of_run}
+        return remaining.of_items(
+            list(left.values()),
+            known,
+            lambda cell: (cell.table, TABLES[cell.table].like(cell.row)),
+        )
+
     def line(found: Sequence[Found]) -> str:
         if not found:
             return "nothing was measured"
@@ -73,6 +92,7 @@ def run(settings: Settings, folder: Folder) -> int:
         line=line,
         report=reported,
         keys=keys,
+        seconds_left=seconds_left,
     )
     where = here.get("device", "this machine, by other experiments")
     return loop.run(job, settings.cells(), folder, rows, where=where)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import abc
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -109,6 +109,11 @@ class Beside(abc.ABC):
     @abc.abstractmethod
     def rule(self) -> str:
         """The name of the rule that its verdicts follow, one of `verdicts.RULES`."""
+
+    def like(self, row: str) -> Hashable:
+        """What the row shares with rows of other tables that take about as long."""
+        del row
+        return type(self)
 
     def data(self, scale: str) -> str | None:
         """The name of the data that its models are trained on; None = they make their own."""

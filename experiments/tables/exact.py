@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 from experiments.tables import verdicts
@@ -15,6 +15,11 @@ __all__ = ["Exact", "ExactTable"]
 
 class Exact(Protocol):
     """A way to a number that is counted."""
+
+    @property
+    def compiles(self) -> bool:
+        """Whether programs are compiled for it, which takes most of the time of a run."""
+        ...
 
     def measure(self) -> dict[str, float]:
         """The numbers, by name."""
@@ -54,6 +59,9 @@ class ExactTable(Beside):
     @property
     def rule(self) -> str:
         return "exact"
+
+    def like(self, row: str) -> Hashable:
+        return self.cells[row].compiles
 
     def measure(self, row: str, context: Context) -> Iterator[tuple[int, Values, Any]]:
         del context

@@ -47,6 +47,10 @@ class Growth:
     work: str
     paper: tuple[tuple[str, float], ...]
 
+    @property
+    def compiles(self) -> bool:
+        return self.work == "memory"
+
     def measure(self) -> dict[str, float]:
         """The logs of what the work grows by when a size grows by a factor, to its base."""
         base, times = (_BASE | _LONG, 8) if self.work == "memory" else (_BASE, 2)

@@ -33,6 +33,8 @@ class LogitVariance:
     attention: str
     exponent: float
 
+    compiles = True
+
     def measure(self) -> dict[str, float]:
         """The exponent, and the variance at the smallest and the largest width."""
         first, last = (self._variance(width) for width in _WIDTHS)

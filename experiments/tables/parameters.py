@@ -43,6 +43,8 @@ class Count:
     fields: tuple[tuple[str, Any], ...] = ()
     vocab_size: int | None = None
 
+    compiles = False
+
     def measure(self) -> dict[str, float]:
         """The number of parameters."""
         return {"parameters": self.number()}

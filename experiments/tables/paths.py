@@ -39,6 +39,8 @@ class PathLength:
     layer: str
     paper: tuple[tuple[str, float], ...]
 
+    compiles = True
+
     def measure(self) -> dict[str, float]:
         """log₂ of what doubling each of the sizes multiplies the path by."""
         return {size: math.log2(self._longer(size)) for size, _ in self.paper}

@@ -47,6 +47,10 @@ class StackGrowth:
     work: str
     paper: tuple[tuple[str, float], ...]
 
+    @property
+    def compiles(self) -> bool:
+        return self.work == "memory"
+
     def measure(self) -> dict[str, float]:
         """The logs of what the work grows by when a size grows by a factor, to its base."""
         return {size: self._exponent(size) for size, _ in self.paper}

@@ -37,6 +37,8 @@ class TrainingCost:
     steps: int
     fields: tuple[tuple[str, Any], ...] = ()
 
+    compiles = False
+
     def measure(self) -> dict[str, float]:
         """The operations of the whole training: estimated, and counted."""
         # Scanned layers do as much, and one is traced for all.

@@ -22,7 +22,14 @@ from experiments.translate.variants import Training
 def main(argv: list[str]) -> int:
     """Parses the flags, trains and reports."""
     free = (*FREE, "data_dir", "cache_dir", "draw_file")
-    return command_line.run(argv, Settings, run, doc=translate.__doc__, free=free, several=True)
+    return command_line.run(
+        argv,
+        Settings,
+        run,
+        doc=translate.__doc__,
+        free=free,
+        several=translate.SHARED_BY == "processes",
+    )
 
 
 def run(settings: Settings, folder: Folder) -> int:

@@ -7,6 +7,7 @@ import dataclasses
 from attnlab.data.batching import evaluation_batches, train_batches
 from attnlab.data.encoding import count_tokens, count_too_long
 from attnlab.data.parts import WHOLE, Part
+from attnlab.data.tasks import ENDLESS
 from attnlab.models.rnn_search import RNNSearch
 from attnlab.models.seq2seq import Seq2Seq
 from attnlab.runs.command_line import say
@@ -126,7 +127,9 @@ def say_corpus(corpus: Corpus, preset: Preset) -> None:
     Raises:
       Invalid: all pairs that were looked at are too long.
     """
-    counts = ", ".join(f"{name} {len(split):,}" for name, split in corpus.splits.items())
+    sizes = {name: len(split) for name, split in corpus.splits.items()}
+    words = {name: "without end" if n == ENDLESS else f"{n:,}" for name, n in sizes.items()}
+    counts = ", ".join(map(" ".join, words.items()))
     say(f"{corpus.name}: {counts} pairs")
     max_length = preset.max_length
     for joint in sorted({preset.recipes[name].joint_vocabulary for name in preset.models}):

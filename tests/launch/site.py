@@ -1,5 +1,6 @@
 """A checkout to launch from, on a machine whose cluster tools are fakes that record their calls."""
 
+import json
 import os
 import shutil
 import subprocess
@@ -20,9 +21,12 @@ if [ -f "$FAKES/$tool" ]; then . "$FAKES/$tool"; fi
 
 # Prints what it was given; the experiment of the scratch checkout.
 HELLO = '''"""Says what it was given."""
-# several=True, SLURM_ARRAY_TASK_ID: several processes and jobs of an array may run it
 import json, os, pathlib, sys, time
 
+if [a for a in sys.argv if a.startswith("--check=")]:
+    with open(os.path.join(os.environ["FAKES"], "checked"), "a") as file:
+        file.write(json.dumps(sys.argv[1:]) + "\\\\n")
+    sys.exit("hello: --wrong goes with nothing" if "--wrong" in sys.argv else 0)
 folder = pathlib.Path(next(a for a in sys.argv if a.startswith("--run_dir=")).partition("=")[2])
 folder.mkdir(parents=True, exist_ok=True)
 with open(folder / "results.jsonl", "a") as file:
@@ -58,15 +62,19 @@ class Site:
         shutil.copy(ROOT / ".gitignore", self.root)
         (self.root / "pyproject.toml").write_text("[project]\n")
         (self.root / "experiments" / "hello").mkdir(parents=True)
-        (self.root / "experiments" / "__init__.py").touch()
-        (self.root / "experiments" / "hello" / "__init__.py").write_text('"""Says hello."""\n')
-        (self.root / "experiments" / "hello" / "__main__.py").write_text(HELLO)
+        shutil.copy(ROOT / "experiments" / "__init__.py", self.root / "experiments")
+        hello = self.root / "experiments" / "hello"
+        (hello / "__init__.py").write_text('"""Says hello."""\n\nSHARED_BY = "processes"\n')
+        (hello / "__main__.py").write_text(HELLO)
         for tool in TOOLS:
             if found := shutil.which(tool):
                 (self.bin / tool).symlink_to(found)
         (self.bin / "python3").symlink_to(sys.executable)  # not a version manager's shim
         for tool in tools:
             self.fake(tool)
+        python = self.root / ".venv" / "bin" / "python"
+        python.parent.mkdir(parents=True)
+        python.symlink_to(sys.executable)
         self.environment = {
             "PATH": str(self.bin),
             "HOME": str(self.home),
@@ -88,6 +96,12 @@ class Site:
         command = ["git", "-C", str(self.root), *who, *arguments]
         done = subprocess.run(command, check=True, capture_output=True, env=self.environment)
         return done.stdout.decode().strip()
+
+    def alone(self) -> None:
+        """Has `hello` run in one process only, although its sources speak of several."""
+        init = self.root / "experiments" / "hello" / "__init__.py"
+        init.write_text('"""Says hello."""\n\n# several=True, SLURM_ARRAY_TASK_ID\n')
+        self.commit()
 
     def commit(self) -> None:
         self.git("add", "--all")
@@ -112,6 +126,11 @@ class Site:
         process = self.start(place, *arguments)
         out, err = process.communicate(timeout=120)
         return process.returncode, out, err
+
+    def checked(self) -> list[list[str]]:
+        """The flags that the experiment was to check so far."""
+        file = self.fakes / "checked"
+        return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
 
     def calls(self) -> list[list[str]]:
         """The calls of the fakes so far, and forgets them."""

@@ -230,6 +230,14 @@ def test_what_cannot_be_meant_is_refused(site, options, message):
     assert not site.calls() and not list(site.here.iterdir())
 
 
+def test_an_experiment_of_one_process_is_for_one_host(site):
+    site.alone()
+    status, _, err = site.run("gke", *TPU, "hello", BUCKET)
+    assert status == 2 and not site.calls()
+    assert err == "launch/gke: 4 hosts: hello runs in one process; give devices of one host\n"
+    assert site.run("gke", "--image=me", "--tpu=v5e:2x2", "hello", BUCKET)[0] == 0
+
+
 def test_results_go_to_a_bucket(site):
     status, _, err = site.run("gke", *TPU, "hello", "--output_dir=here")
     assert status == 2 and "give --output_dir=gs://BUCKET/FOLDER" in err and not site.calls()

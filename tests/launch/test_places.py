@@ -12,12 +12,12 @@ import time
 
 import pytest
 
-from tests.launch.site import ROOT, Site
+from tests.launch.site import ODD, ROOT, Site
 
 BUCKET = "--output_dir=gs://bucket/runs"
 # For each place: options, where results may go, its tools, and the one that begins the work.
 PLACES = {
-    "slurm": ([f"--python={sys.executable}"], "--output_dir=out", ["sbatch", "squeue"], "sbatch"),
+    "slurm": ([], "--output_dir=out", ["sbatch", "squeue"], "sbatch"),
     "tpu_vm": (["--tpu=mine", "--zone=here"], BUCKET, ["gcloud"], "gcloud"),
     "gke": (
         ["--image=registry/me", "--tpu=v5e:4x4"],
@@ -86,7 +86,7 @@ def test_what_is_missing_is_named(site, place):
         (site.bin / tool).unlink()
         status, out, err = launched(site, place, "hello", where)
         assert (status, out) == (2, "") and len(err.splitlines()) == 1
-        assert err.startswith(f"launch/{place}: {tool} is not installed; ")
+        assert err.startswith(f"launch/{place}: {tool} is not installed here; ")
         site.fake(tool)
     assert not site.calls() and not list(site.here.iterdir())
 
@@ -100,6 +100,54 @@ def test_a_dry_run_prints_and_does_nothing(site, place):
     assert "launch.jsonl" in out and site.revision() in out
     assert all(f"note: {tool} is not installed here" in err for tool in tools)
     assert not list(site.here.iterdir())
+
+
+def test_the_experiment_checks_its_flags_before_anything_else_is_done(site, place):
+    _, where, _, begins = PLACES[place]
+    for options in ([], ["--dry_run"]):
+        status, out, err = launched(site, place, "hello", where, "--wrong", options=options)
+        assert (status, out) == (2, "")
+        assert err == f"launch/{place}: hello: --wrong goes with nothing\n"
+    assert not site.calls() and not list(site.here.iterdir())
+    status, _, err = launched(site, place, "hello", where, *ODD)
+    assert status == 0 and begins in [call[0] for call in site.calls()], err
+    sees_files = place == "slurm"  # whose nodes share them; elsewhere paths are those of the nodes
+    check = "--check=files" if sees_files else "--check=flags"
+    assert site.checked()[1:] == [["--wrong", check], [*ODD, check]]
+
+
+def test_a_resumed_run_has_its_flags_checked_with_those_of_its_folder_where_it_is_seen(tmp_path):
+    site = Site(tmp_path, [*PLACES["slurm"][2], "sky"])
+    (site.here / "run").mkdir()
+    (site.here / "run" / "settings.json").touch()
+    assert launched(site, "slurm", "hello", "--steps=3", "--resume=run")[0] == 0
+    assert launched(site, "sky", "hello", "--steps=3", "--resume=gs://bucket/runs/1")[0] == 0
+    folder = f"--run_dir={site.here / 'run'}"
+    wanted = [["--steps=3", folder, "--check=files"], ["--steps=3", "--check=words"]]
+    assert site.checked() == wanted
+
+
+def test_without_a_python_that_has_the_packages_nothing_is_sent(site, place):
+    where = PLACES[place][1]
+    python = site.root / ".venv" / "bin" / "python"
+    python.unlink()
+    status, out, err = launched(site, place, "hello", where)
+    remedy = "make .venv by launch/local hello --check=words, or give --python=PATH"
+    words = f"{python}: no Python is there, which checks the flags; {remedy}\n"
+    assert (status, out, err) == (2, "", f"launch/{place}: {words}")
+    status, _, err = launched(site, place, "hello", where, options=["--dry_run"])
+    assert (status, err) == (0, f"launch/{place}: note: {words}")
+    given = site.home / "python"
+    given.symlink_to(sys.executable)
+    assert launched(site, place, "hello", where, options=[f"--python={given}"])[0] == 0
+    (site.root / "experiments" / "hello" / "__main__.py").write_text("import absl\n")
+    site.commit()
+    bare = site.home / "bare"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", bare], check=True)
+    site.calls()
+    status, _, err = launched(site, place, "hello", where, options=[f"--python={bare}/bin/python"])
+    assert status == 2 and " has no package 'absl': `launch/local NAME` without --no_env" in err
+    assert len(err.splitlines()) == 1 and not site.calls()
 
 
 def test_changes_are_sent_only_when_told(site, place):

@@ -76,6 +76,14 @@ def test_what_cannot_be_meant_is_refused(site, options, message):
     assert status == 2 and "give --output_dir=gs://BUCKET/FOLDER" in err and not site.calls()
 
 
+def test_an_experiment_of_one_process_is_for_one_node(site):
+    site.alone()
+    status, _, err = site.run("sky", *OPTIONS, "--nodes=2", "hello", BUCKET)
+    assert status == 2 and not site.calls()
+    assert err == "launch/sky: --nodes=2: hello runs in one process; give --nodes=1\n"
+    assert site.run("sky", *OPTIONS, "hello", BUCKET)[0] == 0
+
+
 @pytest.mark.parametrize("has_python", [True, False])
 def test_a_node_without_a_new_python_gets_one(site, has_python):
     """What setup and run do on a node, where launch/local only records its calls."""

@@ -60,6 +60,8 @@ def test_a_job_that_saved_is_queued_again(site, status, again):
 
 def test_the_jobs_of_an_array_have_folders_of_their_own(site):
     site.fake("sbatch", SBATCH.replace("SLURM_JOB_ID", "SLURM_ARRAY_TASK_ID=3 SLURM_JOB_ID"))
+    (site.root / "experiments" / "hello" / "__init__.py").write_text('SHARED_BY = "jobs"\n')
+    site.commit()
     status, out, err = site.run("slurm", "--array=0-7%2", PYTHON, "hello")
     assert status == 0 and out.endswith("/log-*.txt\n"), err
     [folder] = (site.here / "results").iterdir()
@@ -78,7 +80,6 @@ def test_the_jobs_of_an_array_have_folders_of_their_own(site):
         (["--sbatch=--nodes=3"], "--sbatch=--nodes=3 is what other options say"),
         (["--sbatch=-n4"], "--sbatch=-n4 is what other options say"),
         (["--sbatch=--gres=gpu:1"], "is what other options say"),
-        (["--python=/no/such"], "/no/such: no Python is there; make .venv as --help says"),
     ],
 )
 def test_what_cannot_be_meant_is_refused(site, options, message):
@@ -90,42 +91,26 @@ def test_what_cannot_be_meant_is_refused(site, options, message):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--array=0-7"], "--array=0-7: alone does not divide its work among the jobs of an array"),
+        (["--array=0-7"], "--array=0-7: hello does not divide its work among the jobs of an array"),
         (
             ["--nodes=2"],
-            "--nodes=2, 1 processes of each: alone runs in one process",
+            "--nodes=2, 1 processes of each: hello runs in one process",
         ),
-        (["--gpus_per_node=4"], "--nodes=1, 4 processes of each: alone runs in one process"),
+        (["--gpus_per_node=4"], "--nodes=1, 4 processes of each: hello runs in one process"),
     ],
 )
 def test_an_experiment_that_divides_nothing_is_not_submitted_several_times(site, options, message):
-    alone = site.root / "experiments" / "alone"
-    alone.mkdir()
-    for file in ("__init__.py", "__main__.py"):
-        (alone / file).write_text('"""Runs in one process."""\n')
-    site.commit()
-    status, out, err = site.run("slurm", PYTHON, *options, "alone")
+    site.alone()
+    status, out, err = site.run("slurm", PYTHON, *options, "hello")
     assert (status, out) == (2, "") and message in err
     assert not site.calls() and not list(site.here.iterdir())
     one = ["--gpus_per_node=4", "--processes_per_node=1"]
-    assert "alone" in site.run("slurm", PYTHON, *one, "alone")[2] and site.calls()
+    assert site.run("slurm", PYTHON, *one, "hello")[0] == 0 and site.calls()
 
 
-def test_which_experiments_divide_their_work_is_read_from_their_sources():
-    root = Path(__file__).resolve().parents[2] / "experiments"
-    texts = {path.parent.name: path.read_text() for path in root.glob("*/settings.py")}
-    assert [name for name, text in texts.items() if "SLURM_ARRAY_TASK" in text] == ["tables"]
-
-
-def test_a_python_without_the_packages_is_refused(site):
-    bare = site.here / "python"
-    bare.write_text(f'#!/bin/sh\nexec "{sys.executable}" -I -S "$@"\n')
-    bare.chmod(0o755)
-    err = site.run("slurm", f"--python={bare}", "hello")[2]
-    assert f"{bare}: has no absl, flax, jax; make .venv" in err
-    err = site.run("slurm", "hello")[2]
-    assert f"{site.root}/.venv/bin/python: no Python is there" in err
+def test_results_go_to_a_folder_that_the_nodes_share(site):
     assert site.run("slurm", PYTHON, "hello", "--output_dir=gs://bucket/runs")[0] == 2
+    assert not site.calls()
 
 
 def test_a_submission_that_fails_leaves_nothing(site):

@@ -47,9 +47,10 @@ PartitionName=all Nodes=ALL Default=YES State=UP
 
 # Saves when it is asked to end, as a training does; the second time it is done.
 SAVES = """
-# several=True: several processes may run it
 import os, pathlib, signal, sys, time
 
+if "--check=files" in sys.argv:
+    sys.exit()
 folder = pathlib.Path(next(a for a in sys.argv if a.startswith("--run_dir=")).partition("=")[2])
 saved = folder / ("saved-" + os.environ["SLURM_PROCID"])
 

@@ -287,7 +287,10 @@ def test_dtype_errors():
     q, k, v = (jnp.ones(shape) for shape in (Q, K, V))
     with pytest.raises(ValueError, match=r"one dtype; got q float32, k bfloat16, v float32"):
         attention(scores.Dot(), q, k.astype(jnp.bfloat16), v)
-    with pytest.raises(ValueError, match=r"v must be floating point; got int32 \(cast it first\)"):
+    with pytest.raises(
+        ValueError,
+        match=r"v must be floating point of 16 bits or more; got int32 \(cast it first\)",
+    ):
         attention(scores.Dot(), q, k, v.astype(int))
 
 

@@ -7,8 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from attnlab import masks
+from attnlab import masks, scores
 from attnlab.ops import blockwise, dense
+from attnlab.ops.blockwise import engine
 from attnlab.ops.layout import merge_output, prepare
 from tests import oracle
 from tests.daily import daily
@@ -349,3 +350,38 @@ def test_second_derivatives_are_refused():
     q = jnp.ones((1, 3, 1, 2))
     with pytest.raises(TypeError, match="forward-mode"):
         jax.jvp(lambda q: attend(blockwise.attend, BY_NAME["dot"].build(), q, q, q), (q,), (q,))
+
+
+def test_a_piece_of_the_keys_is_visited_where_it_stands():
+    """As a ring has it: keys from position 16 on, and queries from 24 on."""
+    q, k, v = jax.random.normal(jax.random.key(0), (3, 1, 1, 1, 16, 4))
+    mask = masks.Window(5, 0, jnp.zeros((1, 1), int))
+    starts = jnp.full((1, 1, 2), jnp.array([24, 16], jnp.int32))
+    config = engine.Config(8, 8, 8, 32, False, 0.0, None)
+    operands = engine.Differentiable(scores.Dot(), q, k, v, None)
+    got, _ = jax.jit(engine.forward, static_argnums=0)(
+        config, operands, engine.Fixed(mask, None, starts)
+    )
+    visible = mask.block(24 + jnp.arange(16), 16 + jnp.arange(16))
+    weights = jax.nn.softmax(jnp.where(visible, q @ jnp.swapaxes(k, -1, -2) / 2, -jnp.inf))
+    want = jnp.nan_to_num(weights @ v)  # the last ones see nothing
+    np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
+
+
+def test_every_block_drops_weights_of_its_own_and_their_gradients_alike():
+    q, k, v, d = jax.random.normal(jax.random.key(0), (4, 1, 24, 1, 4))
+
+    def run(attend):
+        def context(q, k, v):
+            x = prepare(scores.Dot(), q, k, v, None, None, dropout_key=jax.random.key(5))
+            return attend(x, dropout_rate=0.4)
+
+        y, pull = jax.vjp(context, q, k, v)
+        return y, pull(d.reshape(y.shape))
+
+    found, true = map(
+        jax.jit(run, static_argnums=0),
+        (functools.partial(blockwise.attend, block_q=8, block_k=16), dense.attend),
+    )
+    for got, want in zip(jax.tree.leaves(found), jax.tree.leaves(true), strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)

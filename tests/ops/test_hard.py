@@ -200,3 +200,13 @@ def test_refusals():
         routes.Hard(expected_rate=2)
     with pytest.raises(ValueError, match=r"expected_rate must be in \[0, 1\]; got -1"):
         hard_attention(q, k, v, expected_rate=-1)
+
+
+def test_entropy_over_blocks_whose_largest_logits_rise():
+    """More keys than a block has, the likeliest ones last: what stood before is scaled down."""
+    q = jnp.full((1, 3, 1, 1), 1.0)
+    k = jnp.linspace(-4.0, 4.0, 600).reshape(1, 600, 1, 1)
+    entropy = hard_attention(q, k, k, score=scores.Dot(1.0)).entropy
+    np.testing.assert_allclose(
+        entropy[0, :, 0], [*entropy_of(jax.nn.softmax(k[:, :, 0, 0]))] * 3, rtol=1e-5
+    )

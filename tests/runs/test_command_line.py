@@ -162,6 +162,25 @@ def test_a_resumed_run_keeps_its_settings_but_for_the_free_ones(tmp_path, capsys
     assert "--names= is empty; give a value" in capsys.readouterr().err
 
 
+def test_a_check_ends_before_the_run_and_says_what_is_wrong(tmp_path, capsys):
+    there, missing, alone = "--input=pyproject.toml", "--input=no/such", "--names=a"
+    for kind, right in {
+        "words": [there, missing, alone],
+        "flags": [there, missing],
+        "files": [there],
+    }.items():
+        check = [f"--check={kind}", f"--output_dir={tmp_path}"]
+        for word in (there, missing, alone, "--stepz=3"):
+            status = 0 if word in right else 2
+            assert run(word, *check) == (status, []), (kind, word)
+            assert bool(capsys.readouterr().err) == (status == 2)
+    assert run("--check=all")[0] == 2 and not list(tmp_path.iterdir())
+    _, ((_, folder),) = run("--lengths=5", f"--output_dir={tmp_path}")
+    again = f"--run_dir={folder.begin()}"
+    assert run(again, "--check=flags") == (0, [])
+    assert run(again, "--check=flags", "--lengths=6") == (2, [])
+
+
 def test_help_says_every_flag_and_its_default(capsys):
     assert run("--help") == (0, [])
     out = capsys.readouterr().out
@@ -221,12 +240,31 @@ def test_an_experiment_says_its_flags(name, capsys):
     main = importlib.import_module(f"experiments.{name}.__main__").main
     assert main([name, "--help"]) == 0
     out = capsys.readouterr().out
-    assert f"python -m experiments.{name}" in out and "\n  --output_dir=results\n" in out
+    assert f"\n    launch/local {name}" in out and "python -m" not in out
+    assert "\n  --output_dir=results\n" in out
     assert str(pathlib.Path(__file__).parents[2]) not in out
     for help in re.findall(r"\n  --[^\n]*\n      (.*)", out):
         assert help[0].isupper(), help
+    for last in re.findall(r"      ([^\n]*)\n  --", out):
+        assert last.endswith("."), last
     assert main([name, "--no_such_flag"]) == 2
     assert capsys.readouterr().err.startswith(f"{name}: Unknown command line flag 'no_such_flag'")
+
+
+def test_the_times_of_the_help_are_those_of_the_readme():
+    text = (pathlib.Path(experiments.__file__).parent / "README.md").read_text()
+    of_readme = {
+        name: int(minutes) for name, minutes in re.findall(r"\| \[`(\w+)`.*\| (\d+) min", text)
+    }
+    numbers = "no one two three four five six seven eight nine ten".split()
+    checked = 0
+    for name in EXPERIMENTS:
+        doc = " ".join(importlib.import_module(f"experiments.{name}").__doc__.split())
+        if found := re.search(r"take (\w+)(?: to (\w+))? minutes", doc):
+            least, most = numbers.index(found[1]), numbers.index(found[2] or found[1])
+            assert least <= of_readme[name] <= most, name
+            checked += 1
+    assert checked >= 6
 
 
 def test_no_default_is_a_sentinel():

@@ -60,6 +60,18 @@ def test_a_folder_that_cannot_be_made_is_one_line(taken, tmp_path):
         Folder.fresh("one", tmp_path / taken, {}).begin()
 
 
+@pytest.mark.parametrize("flag", ["output_dir", "run_dir"])
+@pytest.mark.parametrize("below", ["", "below", "far/below"])
+def test_a_file_in_place_of_a_folder_is_named(flag, below, tmp_path):
+    file = tmp_path / "file"
+    file.touch()
+    wanted = file / below
+    place = {"path": wanted} if flag == "run_dir" else {}
+    with pytest.raises(Invalid) as caught:
+        Folder.fresh("one", wanted, {}, **place).begin()
+    assert str(caught.value) == f"--{flag}={wanted}: {file} is a file; give a folder"
+
+
 def test_a_fresh_folder_is_made_when_the_run_begins(tmp_path):
     folder = Folder.fresh("one", tmp_path, {"a": [1]})
     assert not folder.resumes and folder.rows() == {} and not list(tmp_path.iterdir())

@@ -96,7 +96,7 @@ def test_the_table_says_each_environment_once_and_when_a_run_was_resumed():
         "input": {"name": "poem.txt", "bytes": 1234, "sha256": "abcdef0123456789"},
         "xla_flags": "--fast",
     }
-    wheres = [Where(one, time="b", begun="x"), Where(one, time="a", begun="x")]
+    wheres = [Where(one, time="b", begun="X"), Where(one, time="a", begun="X")]
     lines = provenance.table(wheres).splitlines()
     cells = dict([cell.strip() for cell in line.strip("|").split("|")] for line in lines[2:])
     assert cells == {
@@ -107,12 +107,14 @@ def test_the_table_says_each_environment_once_and_when_a_run_was_resumed():
         "git revision": "unknown",
         "input": "poem.txt: 1,234 bytes, sha256 abcdef012345…",
         "XLA_FLAGS": "`--fast`",
-        "measured (UTC)": "a to b",
+        "measured (UTC)": "X to b",
     }
-    mixed = provenance.table([*wheres, Where(one | {"device": "Other"}, begun="y")])
-    assert mixed.count("git revision") == 2 and "2 begun at x; 1 begun at y" in mixed
+    mixed = provenance.table([*wheres, Where(one | {"device": "Other"}, begun="Y")])
+    assert mixed.count("git revision") == 2 and "2 begun at X; 1 begun at Y" in mixed
     fuller = provenance.table([*wheres, Where(one | {"available_bytes": 2**29})])
     assert fuller.count("git revision") == 1 and "4, 512 MiB to 1.00 GiB free memory" in fuller
+    at_once = provenance.table([Where({}, time="X", begun="X")])
+    assert " X |" in at_once and "to X" not in at_once
     assert "Abacus" in provenance.table([Where({"device": "Abacus"})])  # an old row says less
     assert provenance.table([Where()]) == ""
 

@@ -1,3 +1,4 @@
+import os
 import resource
 
 import jax
@@ -105,3 +106,51 @@ def test_a_folder_that_cannot_be_made_is_said(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(Invalid, match="checkpoints cannot be kept there"):
         Checkpoints(tmp_path / "file" / "c", {})
+
+
+DAMAGED = ("_CHECKPOINT_METADATA", "state/_METADATA", "state/manifest.ocdbt")
+
+
+def three_checkpoints(folder, damaged=(), file=DAMAGED[0]):
+    with Checkpoints(folder, {"width": 8}) as checkpoints:
+        for step in (1, 2, 3):
+            save(checkpoints, step, nll=float(4 - step))
+    for step in damaged:
+        os.truncate(folder / str(step) / file, 20)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # of asyncio
+@pytest.mark.parametrize("file", DAMAGED)
+def test_a_damaged_checkpoint_is_named_and_the_one_before_it_read(tmp_path, file):
+    three_checkpoints(tmp_path / "c", [3], file)
+    said = []
+    with Checkpoints(tmp_path / "c", {"width": 8}) as checkpoints:
+        found = checkpoints.restore_latest(jax.eval_shape(a_state), shardings(2), said.append)
+        assert found.step == 2 and checkpoints.steps == [2] == [checkpoints.best_step]
+        np.testing.assert_array_equal(found.state["a"], 2 * np.arange(5.0))
+        save(checkpoints, 3)
+    assert len(said) == 1 and "c/3: this checkpoint cannot be read (" in said[0]
+    assert said[0].endswith("it is deleted, for that of step 2") and "\n" not in said[0]
+    with Checkpoints(tmp_path / "c", {"width": 8}) as checkpoints:
+        assert checkpoints.restore_latest(jax.eval_shape(a_state), shardings(2), print).step == 3
+
+
+def test_where_no_checkpoint_can_be_read_nothing_is_deleted(tmp_path):
+    three_checkpoints(tmp_path / "c", [2, 3])
+    with Checkpoints(tmp_path / "c", {"width": 8}) as checkpoints:
+        with pytest.raises(Invalid, match=r"c/3: .* cannot be read \(KeyError\), nor any before"):
+            checkpoints.restore_latest(jax.eval_shape(a_state), shardings(2), print)
+        assert checkpoints.steps == [2, 3]
+
+
+def test_a_damaged_checkpoint_does_not_hide_that_it_is_of_another_training(tmp_path):
+    three_checkpoints(tmp_path / "c", [3])
+    with pytest.raises(Invalid, match="width is 8 there and 9 here"):
+        Checkpoints(tmp_path / "c", {"width": 9})
+
+
+def test_damaged_measures_are_said(tmp_path):
+    three_checkpoints(tmp_path / "c")
+    os.truncate(tmp_path / "c" / "3" / "metrics" / "metrics", 5)
+    with pytest.raises(Invalid, match=r"c/\*/metrics/metrics: one cannot be read; delete"):
+        Checkpoints(tmp_path / "c", {"width": 8})

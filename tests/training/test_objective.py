@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from attnlab.models.output import DeferredLogits
 from attnlab.training.objective import TokenCrossEntropy, token_sums
 
 
@@ -56,6 +57,19 @@ def test_weights_say_how_much_a_token_counts():
     ]
     for name, x in found.items():
         assert float(x) == pytest.approx(sum(float(part[name]) for part in parts), rel=1e-6)
+
+
+@pytest.mark.parametrize("wrong", [7, -1, -100])
+def test_ids_outside_of_the_vocabulary_make_the_loss_nan(wrong):
+    """−100 is what other libraries leave out of a loss; trained on, it would be one of the words.
+
+    Weights of 0 do not hide it.
+    """
+    targets, weights = jnp.array([[5, wrong, 0]]), jnp.array([[1.0, 0.0, 1.0]])
+    logits = jnp.asarray(np.random.default_rng(0).normal(size=(1, 3, 7)), jnp.float32)
+    for x in (logits, DeferredLogits(logits, jnp.eye(7), block=2)):
+        sums = jax.jit(token_sums)(x, targets, weights=weights)
+        assert jnp.isnan(sums["loss"]) and jnp.isnan(sums["nll"])
 
 
 def test_padding_has_no_gradient_even_where_logits_overflow():

@@ -7,7 +7,7 @@ from typing import Any
 
 from attnlab.checks import require, require_choice
 from attnlab.models.bert.model import BertPretraining
-from attnlab.models.hugging_face import ACTIVATIONS, Weights
+from attnlab.models.hugging_face import ACTIVATIONS, Fields, Weights
 from attnlab.models.transformer.config import TransformerConfig
 from attnlab.tokens import PAD
 
@@ -39,7 +39,7 @@ def from_hugging_face(
     Raises:
       ValueError: a configuration with what this model has not, or weights of another one.
     """
-    c = _config(config, changed)
+    c = _config(Fields(config), changed)
     require(
         not c.scan_layers, "weights are laid out a layer each; got scan_layers=True (leave it out)"
     )

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from attnlab.checks import require, require_choice
-from attnlab.models.hugging_face import ACTIVATIONS, Weights
+from attnlab.models.hugging_face import ACTIVATIONS, Fields, Weights
 from attnlab.models.reformer.model import Reformer
 from attnlab.models.transformer.config import TransformerConfig
 from attnlab.ops import routes
@@ -41,7 +41,7 @@ def from_hugging_face(
     Raises:
       ValueError: a configuration with what this model has not, or weights of another one.
     """
-    model = _model(config, changed)
+    model = _model(Fields(config), changed)
     c = model.config
     require(
         not c.scan_layers, "weights are laid out a layer each; got scan_layers=True (leave it out)"
@@ -130,10 +130,10 @@ def _layer(c: TransformerConfig, from_: Weights, name: str, shares_qk: bool) -> 
     projections = ("query_key", "value") if shares_qk else ("query", "key", "value")
     theirs = f"{name}attention.self_attention."
     attention: dict[str, Any] = {
-        each: {"kernel": from_.take(f"{theirs}{each}.weight", c.width, heads, head)}
+        each: {"kernel": from_.take(f"{theirs}{each}.weight", c.width, (heads, head))}
         for each in projections
     }
-    out = from_.take(f"{name}attention.output.dense.weight", heads, head, c.width)
+    out = from_.take(f"{name}attention.output.dense.weight", (heads, head), c.width)
     feed_forward = f"{name}feed_forward."
     return {
         "attention": attention | {"out": {"kernel": out}},

@@ -32,8 +32,8 @@ __all__ = ["lsh_attention"]
 
 @points_to(
     is_causal="use causal=True",
-    num_hashes="it belongs to make_rotations, which hash_buckets takes",
-    num_buckets="it belongs to make_rotations, which hash_buckets takes",
+    num_hashes="it belongs to make_rotations, or call routes.LSH(num_hashes=…), which hashes",
+    num_buckets="it belongs to make_rotations, or call routes.LSH(num_buckets=…), which hashes",
     scale="use options=LSHOptions(logit_scale=…)",
 )
 @on_explicit_axes(like("qk"), of="qk")
@@ -52,9 +52,10 @@ def lsh_attention(
     implementation: str | Pallas | None = None,
     precision: Any = None,
 ) -> jax.Array:
-    r"""Attention over the keys that hashing puts near each query.
+    r"""Attention over the keys that hashing puts near each query; causal by default.
 
-    Per head, with k_j = qk_j / |qk_j| and c = `options.logit_scale`:
+    `routes.LSH(num_hashes, …)(scores.Dot(), qk, qk, v, mask=masks.Causal())` hashes as well. Per
+    head, with k_j = qk_j / |qk_j| and c = `options.logit_scale`:
 
         o_i = Σ_j softmax_j(c·⟨qk_i, k_j⟩) v_j    over j ≠ i visible to i in some round,
 
@@ -79,7 +80,8 @@ def lsh_attention(
       dropout_rate: probability of dropping a weight.
       dropout_key: a PRNG key, needed if dropout_rate > 0.
       rows_at_once: number of the B·N rows to compute together: memory for speed, the same function
-        up to rounding. None = 1 on CPU, elsewhere as many as have 65,536 tokens.
+        up to rounding, in which the future may then move the past (4e-7). None = one by one on CPU,
+        where any number is slower, up to 3 ×; elsewhere as many as have 65,536 tokens.
       implementation: way to compute the result. "sorted" goes through the rounds in sorted order;
         "dense" makes the L × L weights of a row, the same function with other rounding; "pallas"
         (or `Pallas(...)`) goes through the rounds by the kernels of `ops.kernels`, on TPU and
@@ -109,6 +111,10 @@ def lsh_attention(
       >>> qk, v = jax.random.normal(jax.random.key(0), (2, 1, 100, 4, 16))
       >>> buckets = jnp.zeros((1, 2, 100, 4), jnp.int32)  # all in one bucket: a sliding window
       >>> lsh_attention(qk, v, buckets, chunk_size=8).shape
+      (1, 100, 4, 16)
+      >>> from attnlab import masks, routes, scores
+      >>> lsh = routes.LSH(num_hashes=2, chunk_size=8)  # all of it in one call
+      >>> lsh(scores.Dot(), qk, qk, v, mask=masks.Causal()).shape
       (1, 100, 4, 16)
     """
     dropout_rate = check_knobs(

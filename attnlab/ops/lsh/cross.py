@@ -47,7 +47,7 @@ def lsh_cross_attention(
     implementation: str | None = None,
     precision: Any = None,
 ) -> jax.Array:
-    r"""Attention of queries over the keys that hash into their bucket.
+    r"""Attention of queries over the keys that hash into their bucket; not causal by default.
 
     Per head, with c = `options.logit_scale` and k̂_j = k_j / |k_j| (k_j where `key_norm` is None):
 

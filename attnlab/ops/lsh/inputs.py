@@ -14,6 +14,7 @@ from attnlab.axes import lead_with_ones
 from attnlab.checks import (
     as_array,
     as_size,
+    is_floating,
     require,
     require_choice,
     require_dropout,
@@ -144,9 +145,9 @@ def _as_floating(**given: Any) -> list[jax.Array]:
         )
     dtypes = [x.dtype for x in arrays.values()]
     require(
-        len(set(dtypes)) == 1 and jnp.issubdtype(dtypes[0], jnp.floating),
+        len(set(dtypes)) == 1 and is_floating(dtypes[0]),
         f"{' and '.join(arrays)} must have one floating dtype; got"
-        f" {' and '.join(map(str, dtypes))} (cast them to one)",
+        f" {' and '.join(map(str, dtypes))} (cast them to one of 16 bits or more)",
     )
     return list(arrays.values())
 
@@ -225,8 +226,10 @@ def read_mask(
         for both and `Causal` an offset.
 
     Raises:
+      ValueError: `causal` is no bool, or the mask is not of these shapes.
       NotImplementedError: for a mask that is not a function of the key alone, segments or causal.
     """
+    require_choice("causal", causal, (True, False))
     valid = q_valid = segments = kv_segments = None
     broken, cross = jnp.zeros((), bool), num_queries is not None
     q_offset = jnp.zeros(math.prod(batch_shape), jnp.int32)

@@ -65,6 +65,8 @@ class LSHOptions:
         scale = self.logit_scale
         if scale is not None:
             object.__setattr__(self, "logit_scale", as_number("logit_scale", scale))
+        for name in ("strict", "same_bucket", "union", "wrap"):
+            require_choice(name, getattr(self, name), (True, False))
         require_choice("key_norm", self.key_norm, ("rms", "l2", None))
         require(
             not self.strict or (self.same_bucket and not self.wrap),

@@ -14,7 +14,7 @@ from jax.typing import ArrayLike
 from attnlab import masks
 from attnlab.axes import lead_with_ones
 from attnlab.biases import Bias
-from attnlab.checks import as_size, require, require_choice
+from attnlab.checks import as_int, as_size, require, require_choice
 from attnlab.meshes import like, on_explicit_axes
 from attnlab.ops.kernels.pallas import Pallas
 from attnlab.ops.lsh.attention import lsh_attention
@@ -87,6 +87,7 @@ class LSH:
         if self.num_buckets is not None:
             object.__setattr__(self, "num_buckets", as_num_buckets(self.num_buckets))
         require_choice("centering", self.centering, (None, "running", "learned"))
+        require(as_int(self.seed) is not None, f"seed must be an int; got {self.seed!r}")
         require_options(self.options)
         require_implementation(self.implementation)
         if not self.shared_qk and (self.centering is not None or self.hash_before_rotary):

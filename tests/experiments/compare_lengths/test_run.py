@@ -10,7 +10,6 @@ from attnlab.runs import rows as rows_module
 from attnlab.runs.errors import Invalid
 from attnlab.runs.folder import Folder
 from attnlab.runs.rows import Rows
-from experiments.compare_lengths import forecast
 from experiments.compare_lengths import run as compare
 from experiments.compare_lengths.settings import Settings
 from tests.bench import rows
@@ -39,7 +38,7 @@ class Recorder:
     def retire(self):
         self.log.append("fresh")
 
-    def errors(self):
+    def last_words(self):
         return ""
 
     def __enter__(self):
@@ -87,17 +86,6 @@ def test_a_case_that_was_seen_to_grow_too_large_is_only_compiled():
     assert result.message == "needs about 1.98 GiB of 614 MiB allowed"
 
 
-def test_the_time_left_is_that_of_measured_cases_without_the_first():
-    cases = [Case("dot", n) for n in (512, 1024, 2048)]
-    done = {c: rows.row("dot", c.length, compile_seconds=1.0) for c in cases[:2]}
-    done[cases[0]] = dataclasses.replace(done[cases[0]], compile_seconds=50.0)  # with the start
-    left = forecast.seconds_left(cases[2:], done, repeats=5, limit=10.0)
-    assert left == pytest.approx(1.0 + 7 * 0.08)
-    too_slow = forecast.seconds_left(cases[2:], done, repeats=5, limit=0.01)
-    assert too_slow == pytest.approx(1.0)
-    assert forecast.seconds_left(cases[1:], dict([*done.items()][:1]), repeats=5, limit=1.0) is None
-
-
 def run(tmp_path, monkeypatch, answer, resume=None, **settings):
     runner = Recorder(answer)
     monkeypatch.setattr(compare, "Runner", lambda **_: runner)
@@ -126,10 +114,16 @@ def test_a_run_goes_length_by_length_and_repeats_what_does_not_fit_in(
     tmp_path, monkeypatch, capsys
 ):
     busy.seen = set()
-    loads = iter([0.5] * 3 + [9.0] + [0.5] * 20)
+    # Before the run, then before and after each case: lsh at 1024 tokens ends among other work.
+    loads = iter([2.1] + [0.5] * 7 + [9.0] + [2.1] * 30)
     monkeypatch.setattr(compare.os, "getloadavg", lambda: (next(loads), 0.0, 0.0))
     clock = itertools.count()
-    monkeypatch.setattr(rows_module, "now", lambda: f"{next(clock):05}")
+    monkeypatch.setattr(rows_module, "now", lambda: f"2026-11-01T00:00:{next(clock):02}")
+    written, markdown = [], compare.report.markdown
+    monkeypatch.setattr(
+        compare.report, "markdown",
+        lambda told, **given: written.append(told.rows[-1].case.length) or markdown(told, **given),
+    )  # fmt: skip
     status, log, folder = run(tmp_path, monkeypatch, busy)
     out = capsys.readouterr().out
     planned = [entry for entry in log if entry != "fresh"]
@@ -140,17 +134,22 @@ def test_a_run_goes_length_by_length_and_repeats_what_does_not_fit_in(
     assert log[2] == log[5] == "fresh"  # a process a length
     assert [words for words, _ in planned[6:]] == [want[2], want[4]]
     assert "about" in out and "s left" in out and "2 cases have times that disagree" in out
+    # The tables are shown after each of three lengths, and not again after a repeated case.
+    assert out.count("forward, time so far:") == 3 and written == [512, 1024, 2048]
     found = kept(folder)
     again = found[want[2]]
     assert again.median_seconds == pytest.approx(0.02) and again.other_seconds == 40 * 0.02
     assert found[want[0]].other_seconds is None
     report = (folder.path / "report.md").read_text()
     assert "dot, n = 1024, forward: 20.0 ms, the other time 800 ms" in report
-    assert "0.5 to 9.0" in report and "lsh, n = 1024, forward (9.0)" in report
+    assert "0.5 to 9.0" in report and "cores: lsh, n = 1024, forward (9.0)." in report
+    assert "busy machine" not in out and [row.busy for row in found.values()].count(True) == 1
     assert "rows of several runs" not in report
     # A resumed run repeats nothing twice, and says that it mixes times.
     lost = dataclasses.replace(found[want[5]], status="failed", seconds=())
-    folder.append(dataclasses.asdict(lost) | {"begun": "2026-11-01", "environment": {}})
+    folder.append(
+        dataclasses.asdict(lost) | {"begun": "2026-10-01", "time": "2026-10-02", "environment": {}}
+    )
     status, log, folder = run(tmp_path, monkeypatch, busy, resume=folder.path)
     assert status == 0 and [entry for entry in log if entry != "fresh"] == [(want[5], True)]
     assert "rows of several runs" in (folder.path / "report.md").read_text()

@@ -77,9 +77,10 @@ def test_pmap_over_two_devices_and_one_that_does_not_end_is_stopped():
         large = found.run(dataclasses.replace(OK, length=2**22, implementation="dense"))
         assert large.status == "too_large" and large.message.endswith("TiB of 1.00 GiB allowed")
         said = []
+        found.retire()
         result = found.run(slow, tell=said.append)
-        assert said[0] == "compiling …"
-        assert any(re.fullmatch(r"[\d.]+ s, running …", words) for words in said)
+        assert said[:2] == ["starting a process …", "compiling …"]
+        assert any(re.fullmatch(r"compiled in [\d.]+ s, running …", words) for words in said)
         assert result.status == "too_slow" and result.message == "stopped after 1 s while running"
         assert result.analysis_bytes > 0  # known before it ran
 

@@ -138,7 +138,10 @@ def test_one_failure_is_a_row_and_the_rest_go_on(tmp_path, monkeypatch, capsys):
         ("--passes=backward", "no 'backward'; valid: forward, forward_backward"),
         ("--dtype=float8", "no 'float8'; valid: float32, bfloat16, float16"),
         ("--input=/no/such/file", "--input=/no/such/file: there is no such file"),
-        ("--output_dir=/dev/null/x", "--output_dir=/dev/null/x: Not a directory; give a folder"),
+        (
+            "--output_dir=/dev/null/x",
+            "--output_dir=/dev/null/x: /dev/null is a file; give a folder",
+        ),
     ],
 )
 def test_bad_flags_end_in_one_line(flags, message, capsys):

@@ -228,6 +228,7 @@ def test_a_table_is_trained_found_again_and_of_one_revision(monkeypatch, tmp_pat
         (["--only=lra1", "--scale=cpu", "--data_dir=x"], "--data_dir=x: none of the tables needs"),
         (["--scale=cpu", "--only=luong4", "--multi30k=tests"], "/tests: no train.de.gz there"),
         (["--scale=cpu", "--only=luong4", "--multi30k=/nowhere"], "/nowhere: there is no such fi"),
+        (["--text=missing"], "--text=missing: there is no such file"),
         (["--seeds=0,1"], "--seeds=0,1: none of the tables needs it at --scale=exact"),
         (["--scale=cpu", "--only=luong6", "--seeds=1,1"], "--seeds=1,1: give each once"),
     ],

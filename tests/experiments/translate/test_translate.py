@@ -72,6 +72,7 @@ def finished(stopped):
 def test_sigterm_saves_and_says_how_to_go_on(stopped):
     folder, out = stopped
     assert f"results: {folder}" in out and "step 6/6" not in out
+    assert "train without end, validation " in out and "the first step, which compiles" in out
     assert out.endswith(f"SIGTERM: what is done is kept\nto complete it: --resume={folder}\n")
 
 

@@ -356,3 +356,10 @@ def test_errors():
     memory = Memory(jnp.ones((2, 7, D)), jnp.array([7, 3]), SOURCE)
     with pytest.raises(ValueError, match="decode=True is for one target a row; got segments"):
         tiny().apply({}, memory, TARGET, segments=TARGET, decode=True, method="decode")
+
+
+def test_bert_has_the_gelu_of_its_release():
+    """By tanh: 3e-4 from the exact one at 2."""
+    x = jnp.linspace(-4, 4, 33)
+    by_tanh = 0.5 * x * (1 + jnp.tanh(jnp.sqrt(2 / jnp.pi) * (x + 0.044715 * x**3)))
+    np.testing.assert_allclose(TransformerConfig.bert(11).activation(x), by_tanh, atol=2e-6)

@@ -14,3 +14,12 @@ def test_sorts_are_not_stable():
     text = str(traced(buckets, valid, jnp.zeros((1, 16), jnp.int32)))
     assert text.count("is_stable=False") == 2
     assert "is_stable=True" not in text
+
+
+def test_padding_stands_last_and_sees_nothing():
+    """Not even other padding, whose values may be anything."""
+    geometry = Geometry(4, 1, 0, 4, True, True, False, True)
+    valid = jnp.arange(12)[None] % 3 > 0
+    order = sort_rounds(jnp.zeros((1, 1, 2, 12), jnp.int32), valid, None, geometry)
+    assert set(order.token[0, 0, 8:].tolist()) == {0, 3, 6, 9}
+    assert not order.extent[..., 8:].any() and order.extent[..., 1:8].all()

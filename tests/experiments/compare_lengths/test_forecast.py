@@ -1,0 +1,73 @@
+"""Runs that are kept, played again: what they would have said of the time that is left."""
+
+from pathlib import Path
+
+import pytest
+
+from attnlab.bench.case import Case, Result
+from attnlab.bench.roofline import Peak
+from attnlab.runs import remaining
+from attnlab.runs.folder import Folder
+from attnlab.runs.rows import Rows
+from experiments.compare_lengths import forecast
+from experiments.compare_lengths.run import key_of
+from tests.bench import rows
+
+KEPT = Path(__file__).resolve().parents[3] / "experiments" / "results"
+
+
+def ratios(name: str) -> list[float]:
+    """What is said over what was true, from the first minute on, at each case of a kept run."""
+    folder = Folder.kept("compare_lengths", KEPT / name)
+    limits = {"repeats": folder.settings["repeats"], "limit": folder.settings["case_seconds"]}
+    kept = Rows(folder, key_of, [Result, Peak]).kept
+    spent = {case: s for case, s in remaining.spent(kept).items() if isinstance(case, Case)}
+    cases, found = list(spent), []
+    for i in range(1, len(cases)):
+        done = {case: kept[case].row for case in cases[:i]}
+        true = sum(spent[case] for case in cases[i:])
+        if sum(spent[case] for case in done) >= 60 and true >= 10:
+            known = {case: spent[case] for case in done}
+            said = forecast.seconds_left(cases[i:], done, known, **limits)
+            found.append(said / true)
+    return found
+
+
+# Of two targets nothing is known of the second where it begins.
+@pytest.mark.parametrize(
+    ("name", "most"),
+    [("cpu", 1.3), ("cpu/alibi", 1.3), ("cpu_devices", 1.5), ("deviceless", 2.1)]
+    + [("deviceless_reformer/length", 2.0)],
+)
+def test_a_kept_run_would_have_said_the_time_that_was_left(name, most):
+    found = ratios(name)
+    assert len(found) > 4 and max(found) < most and min(found) > 1 / most
+
+
+def forecast_of(lengths, done, wall=10.0, **options):
+    cases = [Case("dot", n) for n in lengths]
+    known = {case: rows.row("dot", case.length) for case in cases[:done]}
+    options = {"repeats": 5, "limit": 10.0} | options
+    return forecast.seconds_left(cases[done:], known, dict.fromkeys(known, wall), **options)
+
+
+def test_what_is_not_the_calls_takes_as_long_as_before():
+    # 5 ms a call at 512, 20 ms at 1024, 80 ms at 2048: 7 calls each.
+    rest = 10.0 - 7 * (0.005 + 0.02) / 2
+    assert forecast_of((512, 1024, 2048), 2) == pytest.approx(rest + 7 * 0.08)
+    too_slow = forecast_of((512, 1024, 2048), 2, limit=0.01)  # so was 1024: only compiled
+    assert too_slow == pytest.approx(10.0 - 7 * 0.005 / 2 + 0, abs=0.02)
+
+
+def test_one_length_of_several_is_enough_after_a_minute():
+    assert forecast_of((512, 1024), 1) is None and forecast_of((512,), 0) is None
+    assert forecast_of((512, 1024), 1, wall=70.0) == pytest.approx(70.0 + 7 * 0.005)
+    assert forecast_of((512, 1024), 2) is None  # nothing is left
+
+
+def test_a_mechanism_that_was_not_seen_takes_as_long_as_the_others():
+    done = {Case("dot", n): rows.row("dot", n) for n in (512, 1024)}
+    spent = {Case("dot", 512): 2.0, Case("dot", 1024): 6.0}
+    left = [Case("lsh", 1024), Case("lsh", 512), Case("lsh", 64)]
+    found = forecast.seconds_left(left, done, spent, repeats=5, limit=10.0)
+    assert found == pytest.approx(6 + 2 + 4)

@@ -1,0 +1,77 @@
+"""Runs that are kept, played again: what they would have said of the time that is left."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from attnlab.runs import remaining
+from attnlab.training import curve
+
+KEPT = Path(__file__).resolve().parents[2] / "experiments" / "results"
+
+
+def seconds(line: str) -> float:
+    """The time of `said` in a line."""
+    found = re.search(r"about (?:(\d+) h )?(\d+) (min|s) left", line)
+    return 3600 * int(found[1] or 0) + int(found[2]) * (60 if found[3] == "min" else 1)
+
+
+@pytest.mark.parametrize("left", [1.0, 89.0, 121.0, 3599.0, 3600.0, 9000.0])
+def test_a_time_is_said_in_its_unit(left):
+    assert seconds(remaining.said(left)) == pytest.approx(left, rel=0.02)
+
+
+def trainings() -> list[Path]:
+    return sorted(path.parent for path in KEPT.glob("cpu/*/*/" + curve.METRICS))
+
+
+@pytest.mark.parametrize("folder", trainings(), ids=lambda path: f"{path.parent.name}-{path.name}")
+def test_a_training_says_its_time_from_the_first_row_on(folder, monkeypatch):
+    rows = [row for row in curve.read_metrics(folder) if row["kind"] == "training"]
+    monkeypatch.setattr(curve.time, "perf_counter", lambda: now)
+    now, end = 0.0, rows[-1]["seconds"]
+    progress = curve.Progress(rows[-1]["step"], 0, 0.0, [])
+    # The rows do not have the first step apart: it took what the others of its row leave.
+    a_step = (rows[1]["seconds"] - rows[0]["seconds"]) / (rows[1]["step"] - rows[0]["step"])
+    now = max(rows[0]["seconds"] - a_step * (rows[0]["step"] - 1), 0.01)
+    assert f"took {now:.1f} s" in progress.stepped(1)
+    ratios = []
+    for row in rows[:-1]:
+        now = row["seconds"]
+        said = seconds(progress.line(row["step"], progress.rates(row["step"], 100)))
+        if end - now > 20:
+            ratios.append(said / (end - now))
+    # One machine became twice as fast in the last tenth: there two of 79 rows say 2.01 and 2.06.
+    assert 0.5 < min(ratios) and max(ratios) < 2.1
+    assert sum(ratio > 2 for ratio in ratios) <= 2
+
+
+def test_a_training_says_its_first_step_and_then_something_each_minute(monkeypatch):
+    now = 5.0
+    monkeypatch.setattr(curve.time, "perf_counter", lambda: now)
+    progress = curve.Progress(1000, 10, 100.0, [])
+    now = 25.0
+    assert progress.stepped(11) == "step   11/1000  the first step, which compiles, took 20.0 s"
+    now = 80.0
+    assert progress.stepped(66) == ""
+    now = 86.0
+    assert progress.stepped(72) == "step   72/1000  1 steps/s  about 15 min left"
+    row = progress.rates(72, 6200)
+    assert (row["seconds"], row["steps_per_second"], row["tokens_per_second"]) == (
+        181.0,
+        1.0,
+        100.0,
+    )
+
+
+def test_a_row_of_the_first_step_alone_says_no_time(monkeypatch):
+    now = 0.0
+    monkeypatch.setattr(curve.time, "perf_counter", lambda: now)
+    progress = curve.Progress(4, 0, 0.0, [])
+    now = 20.0
+    progress.stepped(1)
+    row = progress.rates(1, 40)
+    assert row["steps_per_second"] == 0.05 and "left" not in progress.line(1, row)
+    now = 21.0
+    assert "1 steps/s  40 tokens/s  about 2 s left" in progress.line(2, progress.rates(2, 40))
