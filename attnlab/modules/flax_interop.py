@@ -119,10 +119,10 @@ class _AttentionFn:
             weights = self.route.weights(self.score, query, key, mask=visible, **options)
             module.sow("intermediates", "attention_weights", weights)  # Linen's and NNX's name
         if dropout_rate > 0.0 and not deterministic:
-            dropped: Any = dropout_rng
+            dropout_key: Any = dropout_rng
             if broadcast_dropout and dropout_rng is not None:
-                dropped = OnePattern(dropout_rng)
-            options |= {"dropout_rate": dropout_rate, "dropout_key": dropped}
+                dropout_key = OnePattern(dropout_rng)
+            options |= {"dropout_rate": dropout_rate, "dropout_key": dropout_key}
         return self.route(self.score, query, key, value, mask=visible, **options)
 
     def __eq__(self, other: object) -> bool:
