@@ -10,7 +10,12 @@ Values that say what is computed:
 
 Functions of arrays, parameters given: `attention` and its named forms.
 Flax Linen modules: parameters and naming around them.
+`attnlab.models`, and with the extras `data`, `training`, `bench`, `runs`: imported when used.
 """
+
+import importlib
+from types import ModuleType
+from typing import TYPE_CHECKING
 
 from attnlab import biases, masks, platforms, positions, scores
 from attnlab.modules.biases import AlibiBias, RelativePositionBias
@@ -52,6 +57,20 @@ from attnlab.ops.lsh.hashing import hash_buckets, make_rotations
 from attnlab.ops.lsh.options import LSHOptions
 from attnlab.ops.lsh.quality import hash_quality
 from attnlab.split import over
+
+if TYPE_CHECKING:
+    from attnlab import bench as bench
+    from attnlab import data as data
+    from attnlab import models as models
+    from attnlab import runs as runs
+    from attnlab import training as training
+else:
+
+    def __getattr__(name: str) -> ModuleType:
+        if name in {"bench", "data", "models", "runs", "training"}:
+            return importlib.import_module(f"attnlab.{name}")
+        raise AttributeError(f"module 'attnlab' has no attribute {name!r}")
+
 
 __version__ = "0.1.0"
 

@@ -215,7 +215,8 @@ def require_key(name: str, key: Any) -> None:
     """`key` must be one PRNG key, new-style or raw."""
     is_array = isinstance(key, jax.Array | np.ndarray)
     typed = is_array and jnp.issubdtype(key.dtype, jax.dtypes.prng_key) and key.ndim == 0
-    raw = is_array and key.dtype == jnp.uint32 and key.ndim == 1
+    size = jax.eval_shape(jax.random.PRNGKey, 0).shape
+    raw = is_array and key.dtype == jnp.uint32 and key.shape == size
     got = f"{key.dtype}{key.shape}" if is_array else _shown(key)
     remedy = " (make it with jax.random.key(seed))"
     require(typed or raw, f"{name} must be one PRNG key; got {got}{remedy}")
@@ -235,7 +236,8 @@ def require_dropout(rate: Any, key: Any) -> float:
         require(
             key is not None, f"dropout_rate={rate} needs dropout_key=jax.random.key(...); got None"
         )
-        require_key("dropout_key", key)
+        leaves = jax.tree.leaves(key)  # `dropout.OnePattern` holds one
+        require_key("dropout_key", leaves[0] if len(leaves) == 1 else key)
     return rate
 
 

@@ -57,7 +57,7 @@ def rotary(x: jax.Array, positions: ArrayLike, *, max_wavelength: float = 10_000
       x turned, same shape and dtype; lengths of vectors are kept.
 
     Raises:
-      ValueError: if H is odd.
+      ValueError: if H is odd, or for positions of another length or batch.
 
     Source: Su et al. 2021, §3.4.2, with pairs (i, i + H/2) as in GPT-NeoX instead of neighbors.
     """
@@ -65,10 +65,12 @@ def rotary(x: jax.Array, positions: ArrayLike, *, max_wavelength: float = 10_000
     dtype = jnp.promote_types(x.dtype, jnp.float32)
     angles = _angles(positions, x.shape[-1], max_wavelength, dtype)
     angles = angles[..., None, :]  # heads turn alike
+    shape, wanted = jnp.shape(positions), x.shape[:-2]
     require(
-        angles.ndim <= x.ndim,
-        f"positions must be [T] or [*B, T] for x [*B, T, N, H]; got {jnp.shape(positions)} "
-        f"for {x.shape}",
+        shape[-1:] == wanted[-1:]
+        and len(shape) <= len(wanted)
+        and all(n in (1, size) for n, size in zip(shape[::-1], wanted[::-1], strict=False)),
+        f"positions must be [T] or [*B, T] for x [*B, T, N, H]; got {shape} for {x.shape}",
     )
     angles = angles.reshape((1,) * (x.ndim - angles.ndim) + angles.shape)
     sin, cos = jnp.sin(angles), jnp.cos(angles)

@@ -1,8 +1,10 @@
 """The import direction of the layers, read from the source with `ast`, and the rules on files."""
 
 import ast
+import shutil
 import subprocess
 import sys
+import tarfile
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -163,7 +165,10 @@ def test_import_attnlab_needs_only_jax_and_flax():
 import sys
 for name in ("flax.nnx", "grain", "matplotlib", "optax", "orbax", "tensorflow_datasets"):
     sys.modules[name] = None
-import attnlab, attnlab.models
+import attnlab
+assert "attnlab.models" not in sys.modules
+assert attnlab.models.transformer.__name__ == "attnlab.models.transformer"
+assert not hasattr(attnlab, "modelz")
 import jax
 assert not jax._src.xla_bridge.backends_are_initialized(), "importing attnlab does work"
 """
@@ -176,6 +181,22 @@ def test_what_pip_installs_for_the_library():
     needed = project["project"]["dependencies"]
     assert [one.partition(">=")[0] for one in needed] == ["jax", "flax", "numpy"]
     assert project["tool"]["setuptools"]["packages"]["find"]["include"] == ["attnlab*"]
+
+
+@pytest.mark.slow
+def test_the_source_archive_holds_no_tests(tmp_path):
+    """They would need experiments and launch."""
+    pytest.importorskip("setuptools", "77")
+    shutil.copytree(ROOT / "tests", tmp_path / "tests")
+    shutil.copytree(ROOT / "attnlab", tmp_path / "attnlab")
+    for name in ("pyproject.toml", "MANIFEST.in", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, tmp_path)
+    code = "from setuptools import build_meta; print(build_meta.build_sdist('.'))"
+    run = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr
+    with tarfile.open(tmp_path / run.stdout.splitlines()[-1]) as archive:
+        folders = {name.split("/")[1] for name in archive.getnames() if name.count("/") > 1}
+    assert folders == {"attnlab", "attnlab.egg-info"}
 
 
 def python_files() -> list[Path]:

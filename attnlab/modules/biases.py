@@ -67,10 +67,8 @@ class RelativePositionBias(nn.Module):
           num_heads: number of query heads, N.
           num_queries: number of queries, T.
           num_keys: number of keys, S.
-          causal: whether a query sees no key that follows it; None = not known.
-
-        Raises:
-          ValueError: neither `bidirectional` nor `causal` is known.
+          causal: whether a query sees no key that follows it; None = not known, which only a
+            module that says `bidirectional` takes.
         """
         require(
             causal is not None or self.bidirectional is not None,

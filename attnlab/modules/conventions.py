@@ -72,7 +72,8 @@ def as_query_key_value(module, query, key, value) -> tuple[jax.Array, jax.Array,
     """Checks the module's sizes, fills in key and value, brings all three to the module's dtype."""
     for name in _SIZES:
         size = getattr(module, name, None)
-        if size is not None:
+        default = getattr(type(module), name, ...)  # None: a default, and so allowed
+        if hasattr(module, name) and (size, default) != (None, None):
             as_size(f"{type(module).__name__}.{name}", size)
     score = getattr(module, "score", None)
     if score is not None:

@@ -13,6 +13,7 @@ from flax.linen.dtypes import promote_dtype
 from attnlab import masks
 from attnlab.biases import Bias
 from attnlab.checks import require_instance
+from attnlab.ops.dropout import OnePattern
 from attnlab.ops.routes import AllPairs, Route, SamplingRoute, StatefulRoute
 from attnlab.scores import Dot, Score, require_score
 
@@ -35,13 +36,13 @@ def as_flax_attention_fn(
     Returns:
       A function of query [*B, T, N, H], key, value [*B, S, N, H] and the keywords that Flax
       passes: Linen those it finds by name in the signature, so none is lost; NNX nine, always. It
-      is equal to another of an equal score and route, as modules with it are.
+      drops weights and sows them as Flax does, `broadcast_dropout=True` being one pattern for all
+      examples and heads, with other random bits than Flax's. It is equal to another of an equal
+      score and route, as modules with it are.
 
     Raises:
       ValueError: for a score or route that is none.
-      NotImplementedError: for a route that shares queries and keys, or samples; when called, for a
-        `dropout_rate` > 0 with `broadcast_dropout=True`, Flax's default, even where nothing is
-        dropped (set it to False in the module: attnlab drops per element); for `sow_weights`, for
+      NotImplementedError: for a route that shares queries and keys, or samples; when called, for
         einsums of the caller's, and for a window or LSH where Flax decodes.
 
     Example:
@@ -91,24 +92,12 @@ class _AttentionFn:
         deterministic: bool = False,
         dtype: jax.typing.DTypeLike | None = None,
         precision: jax.lax.PrecisionLike = None,
-        module: object | None = None,
+        module: Any = None,
         is_causal: bool = False,
         qk_attn_weights_einsum: object | None = None,
         attn_weights_value_einsum: object | None = None,
     ) -> jax.Array:
         options: dict[str, Any] = {"bias": bias, "precision": precision}
-        if dropout_rate > 0.0 and broadcast_dropout:
-            raise NotImplementedError(
-                "attnlab drops weights per element; got broadcast_dropout=True, Flax's default "
-                "(set broadcast_dropout=False in the Flax module)"
-            )
-        if dropout_rate > 0.0 and not deterministic:
-            options |= {"dropout_rate": dropout_rate, "dropout_key": dropout_rng}
-        if module is not None:
-            raise NotImplementedError(
-                "the weights are not sown here; got sow_weights=True (call attnlab's "
-                "attention_weights, or use attnlab.MultiHeadAttention)"
-            )
         if not (qk_attn_weights_einsum is None and attn_weights_value_einsum is None):
             raise NotImplementedError(
                 "attnlab has an einsum of its own; got qk_attn_weights_einsum or "
@@ -126,6 +115,14 @@ class _AttentionFn:
             mask = jnp.asarray(mask) != 0  # Flax's own masks are floats of 0 and 1
         visible = masks.combine(masks.Causal() if is_causal else None, mask)
         query, key, value = promote_dtype(query, key, value, dtype=dtype)
+        if module is not None:  # Flax's sow_weights=True: they are dense, and not yet dropped
+            weights = self.route.weights(self.score, query, key, mask=visible, **options)
+            module.sow("intermediates", "attention_weights", weights)  # Linen's and NNX's name
+        if dropout_rate > 0.0 and not deterministic:
+            dropout_key: Any = dropout_rng
+            if broadcast_dropout and dropout_rng is not None:
+                dropout_key = OnePattern(dropout_rng)
+            options |= {"dropout_rate": dropout_rate, "dropout_key": dropout_key}
         return self.route(self.score, query, key, value, mask=visible, **options)
 
     def __eq__(self, other: object) -> bool:

@@ -241,9 +241,8 @@ class MultiHeadAttention(AttentionModule):
         known = as_int(first)
         if np.ndim(first) > 0 or (known or 0) < 0:
             raise NotImplementedError(
-                "position_bias takes queries of which the first stands at one position ≥ 0 in all"
-                f" examples; got {f'shape {np.shape(first)}' if known is None else known} (give"
-                " the call bias=)"
+                "position_bias takes queries that begin at one position ≥ 0 in all examples; got"
+                f" {f'shape {np.shape(first)}' if known is None else known} (give the call bias=)"
             )
         make: Any = self.position_bias
         rows = num_queries + (num_keys if known is None else known)

@@ -15,7 +15,8 @@ numbers a head; LSH and the kernels take none |
 projection inside the score (`general`, `concat`) does not overflow |
 | grouped heads | query head n uses key/value head n // (N/K) |
 | softmax and sums | at least float32; the result in the dtype of the input |
-| dropout | on the weights, per element, the same weights whatever the implementation |
+| dropout | on the weights, per element, the same weights whatever the implementation; within \
+Flax's modules also one pattern for all examples and heads |
 | randomness | explicit keys only; hashing has its own, so evaluation is deterministic |
 | sizes | any T, S, chunk size and width from 1 on; an empty batch gives empty arrays |
 | meshes | under `jit`, `attnlab.over(mesh, batch=…, heads=…, length=…)` divides the rows; inside \

@@ -7,16 +7,27 @@ that recomputes the weights drops them again without storing anything.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import jax
 import jax.extend.random
 import jax.numpy as jnp
 
-__all__ = ["gumbel_noise", "keep_mask", "seeds"]
+__all__ = ["OnePattern", "gumbel_noise", "keep_mask", "seeds"]
 
 
-def seeds(key: jax.Array, batch: int, num_kv_heads: int, group_size: int) -> jax.Array:
+class OnePattern(NamedTuple):
+    """A dropout key by which all examples and heads drop the same weights."""
+
+    key: jax.Array
+
+
+def seeds(key: jax.Array | OnePattern, batch: int, num_kv_heads: int, group_size: int) -> jax.Array:
     """Two words for every example and head, [B, K, G, 2] uint32."""
-    return jax.random.bits(key, (batch, num_kv_heads, group_size, 2), jnp.uint32)
+    shape = batch, num_kv_heads, group_size, 2
+    if isinstance(key, OnePattern):
+        return jnp.broadcast_to(jax.random.bits(key.key, (1, 1, 1, 2), jnp.uint32), shape)
+    return jax.random.bits(key, shape, jnp.uint32)
 
 
 def keep_mask(

@@ -171,37 +171,74 @@ def test_another_score_and_route():
     np.testing.assert_allclose(apply(module, variables, x), true, **CLOSE)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("make", ["linen", "nnx"])
-def test_dropout_is_per_element_or_refused(make):
-    x = sequence()
-    attention_fn = fn()
-    if make == "linen":
+@pytest.mark.parametrize(
+    "route",
+    [
+        routes.AllPairs("dense"),
+        routes.Window(9, 0),
+        routes.LSH(1, 2, chunk_size=8, shared_qk=False, shared_rotations=True),
+    ],
+    ids=["all", "window", "lsh"],
+)
+def test_broadcast_dropout_is_one_pattern_for_all_examples_and_heads(route):
+    """Of examples and heads that are alike the weights after dropout are, or are not.
 
-        def run(deterministic, seed=0, **options):
-            module = linen(attention_fn, dropout_rate=0.5, **options)
-            return module.apply(
-                variables, x, deterministic=deterministic, rngs={"dropout": jax.random.key(seed)}
+    They are the context of the identity as values.
+    """
+    one = np.random.default_rng(0).normal(size=(2, 16, 4))
+    q, k = (jnp.broadcast_to(jnp.asarray(x)[None, :, None], (2, 16, 3, 4)) for x in one)
+    identity = jnp.broadcast_to(jnp.eye(16)[None, :, None], (2, 16, 3, 16))
+    call = functools.partial(
+        as_flax_attention_fn(route=route), q, k, identity, mask=masks.Causal(), dropout_rate=0.25
+    )
+    whole = call(deterministic=True)
+    for broadcast in (True, False):
+        got = call(broadcast_dropout=broadcast, dropout_rng=jax.random.key(1))
+        assert (got != got[:1, :, :1]).any() == (not broadcast)
+        assert 0.1 < (got[whole > 0] == 0).mean() < 0.4
+        np.testing.assert_allclose(got[got > 0], whole[got > 0] / 0.75, rtol=1e-4)
+
+
+@pytest.mark.parametrize("make", [linen, of_nnx])
+def test_flax_s_default_dropout_trains(make):
+    """The same key drops the same, and nothing is dropped where it is deterministic."""
+    x, params = sequence(), parameters_of(make, sequence())
+
+    def run(deterministic, seed=0, rate=0.5):
+        options = {"dropout_rate": rate}
+        if make is linen:
+            rngs = {"dropout": jax.random.key(seed)}
+            module = linen(fn(), **options)
+            return module.apply({"params": params}, x, deterministic=deterministic, rngs=rngs)
+        return of_nnx(fn(), **options)(x, deterministic=deterministic, rngs=nnx.Rngs(dropout=seed))
+
+    np.testing.assert_array_equal(run(True), run(True, 1, rate=0.0))
+    np.testing.assert_array_equal(run(False), run(False))
+    for other in (run(True), run(False, 1)):
+        assert np.abs(run(False) - other).max() > 1e-2
+
+
+@pytest.mark.filterwarnings("ignore:Using 'Module.sow:DeprecationWarning")  # NNX of its own
+@pytest.mark.parametrize("make", [linen, of_nnx])
+def test_weights_are_sown_as_flax_sows_them(make):
+    x, found = sequence(), []
+    params = parameters_of(linen, x)
+    mask = nn.make_causal_mask(x[..., 0])
+    theirs = nn.dot_product_attention if make is linen else nnx.dot_product_attention
+    for attention_fn in (theirs, fn()):
+        if make is linen:
+            module = linen(attention_fn)
+            _, sown = module.apply(
+                {"params": params}, x, mask=mask, sow_weights=True, mutable=["intermediates"]
             )
-
-        variables = init(linen(attention_fn), x)
-    else:
-
-        def run(deterministic, seed=0, **options):
-            module = of_nnx(attention_fn, dropout_rate=0.5, **options)
-            return module(x, deterministic=deterministic, rngs=nnx.Rngs(dropout=seed))
-
-    with pytest.raises(NotImplementedError, match="got broadcast_dropout=True.*=False in the"):
-        run(False)
-    with pytest.raises(NotImplementedError, match="broadcast_dropout=True, Flax's default"):
-        run(True)  # not only once it drops
-    still = run(True, broadcast_dropout=False)
-    np.testing.assert_array_equal(still, run(True, seed=1, broadcast_dropout=False))
-    dropped = run(False, broadcast_dropout=False)
-    assert np.isfinite(dropped).all()
-    np.testing.assert_array_equal(dropped, run(False, broadcast_dropout=False))
-    for other in (still, run(False, seed=1, broadcast_dropout=False)):
-        assert np.abs(dropped - other).max() > 1e-2
+            found += sown["intermediates"]["attention_weights"]
+        else:
+            module = of_nnx(attention_fn)
+            module(x, mask=mask, sow_weights=True)
+            assert type(module.attention_weights) is nnx.Intermediate
+            found += module.attention_weights.get_value()
+    assert len(found) == 2 and found[1].shape == (B, N, T, T)
+    np.testing.assert_allclose(found[1], found[0], **CLOSE)
 
 
 def test_dtype_is_flax_s():
@@ -215,21 +252,11 @@ def test_what_would_be_lost_is_refused():
     x = sequence()
     module = linen(as_flax_attention_fn())
     variables = init(module, x)
-    with pytest.raises(NotImplementedError, match="weights are not sown here"):
-        module.apply(variables, x, sow_weights=True, mutable=["intermediates"])
-    with pytest.raises(NotImplementedError, match="weights are not sown here"):
-        of_nnx(as_flax_attention_fn())(x, sow_weights=True)
     with pytest.raises(NotImplementedError, match="LSH shares queries.*LSH.shared_qk=False.*Self"):
         as_flax_attention_fn(route=routes.LSH())
     quantized = linen(as_flax_attention_fn(), qk_attn_weights_einsum_cls=lambda: jnp.einsum)
     with pytest.raises(NotImplementedError, match="einsum of its own.*qk_attn_weights_einsum"):
         quantized.apply(variables, x)
-
-
-def test_the_first_call_refuses_dropout_that_is_not_per_element():
-    module = linen(fn(), dropout_rate=0.5)
-    with pytest.raises(NotImplementedError, match="set broadcast_dropout=False in the Flax module"):
-        jax.eval_shape(lambda x: module.init(jax.random.key(0), x, deterministic=True), sequence())
 
 
 @pytest.mark.parametrize(

@@ -37,5 +37,7 @@ class Layer(nn.Module):
         assert_type(pair, tuple[jax.Array, jax.Array])
         hashed = attnlab.LSHSelfAttention(2, route=routes.LSH(num_hashes=2))(x)
         assert_type(hashed, jax.Array)
+        config = attnlab.models.TransformerConfig(11)
+        assert_type(config, attnlab.models.TransformerConfig)
         local: jax.Array = attnlab.LocalAttention()(x, x)
         return jnp.tanh(y + found + hashed + local)
