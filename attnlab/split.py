@@ -35,6 +35,7 @@ __all__ = [
     "by_device",
     "copies_of_kv_heads",
     "current",
+    "divide_examples",
     "divide_positions",
     "entered",
     "gathered",
@@ -269,6 +270,24 @@ def divide_positions(*arrays: jax.Array) -> Any:
 
     found = tuple(map(divided, arrays))
     return found[0] if len(found) == 1 else found
+
+
+def divide_examples(tree: Any) -> Any:
+    """The same arrays [B, …], divided by examples where `over` says so.
+
+    In a backward pass over a divided state: else XLA may divide widths, and their sums travel.
+    """
+    split = current()
+    if split is None or not split.batch:
+        return tree
+
+    def divided(x: jax.Array) -> jax.Array:
+        if x.shape[0] % split.size(split.batch):
+            return x
+        spec = PartitionSpec(split.batch, *[PartitionSpec.UNCONSTRAINED] * (x.ndim - 1))
+        return jax.lax.with_sharding_constraint(x, _placed(split, spec))
+
+    return jax.tree.map(divided, tree)
 
 
 def gathered(weights: jax.Array, hidden: int | None = None) -> jax.Array:

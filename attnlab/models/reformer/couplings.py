@@ -21,7 +21,7 @@ from jax import lax
 
 from attnlab.meshes import vary_like
 from attnlab.models.chunks import Undone
-from attnlab.split import current, entered
+from attnlab.split import current, divide_examples, entered
 
 __all__ = ["Coupling", "Streams", "reversible", "stored"]
 
@@ -114,7 +114,7 @@ def _undo(couplings, kept, cotangents):
         layers = list(zip(couplings, *of_layers, strict=True))
         for coupling, (of_f, of_g), own in reversed(layers):
             # Without the barrier a compiler may undo all layers first, and keep what they need.
-            (y1, y2), (d1, d2) = lax.optimization_barrier(carry)
+            (y1, y2), (d1, d2) = divide_examples(lax.optimization_barrier(carry))
             rest = own, shared
 
             def f(params, x2, coupling=coupling, rest=rest):

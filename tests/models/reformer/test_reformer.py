@@ -12,10 +12,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import attnlab
 from attnlab import routes
+from attnlab.bench import network
 from attnlab.masks import Mask
 from attnlab.models import Reformer, TransformerConfig, TransformerLM
 from attnlab.models.reformer import couplings, stack
+from attnlab.training.placement import shardings_on
 from tests.daily import daily
 from tests.modules.reference import apply, init
 
@@ -119,6 +122,42 @@ def test_streams_of_float32_serve_a_bfloat16_model(monkeypatch):
         return relative_error(got, want)
 
     assert error(jnp.float32) < min(5e-4, error(jnp.bfloat16) / 5)
+
+
+@pytest.mark.usefixtures("quick_compile")
+def test_a_divided_state_is_all_that_travels():
+    """Weights once a pass and layer, and their gradients; no activations, which are longer ones."""
+    mesh = jax.make_mesh((2, 1), ("data", "model"), axis_types=(jax.sharding.AxisType.Auto,) * 2)
+    rows = jax.NamedSharding(mesh, jax.P("data"))
+
+    def sent(length, chunk, gradient):
+        model = tiny(
+            routes.Window(3, 0),
+            vocab_size=32,
+            num_layers=1,
+            hidden=20,
+            positions=None,
+            max_length=length,
+            feed_forward_chunk=chunk,
+        )
+        tokens = jax.ShapeDtypeStruct((2, length), jnp.int32)
+        variables = jax.eval_shape(model.init, jax.random.key(0), tokens)
+        state = shardings_on(mesh, variables)
+
+        def loss(variables, tokens):
+            return (model.apply(variables, tokens) ** 2).sum()
+
+        step, out = (jax.grad(loss), state) if gradient else (loss, None)
+        with attnlab.over(mesh, batch="data"):
+            call = jax.jit(step, in_shardings=(state, rows), out_shardings=out)
+            text = call.lower(variables, tokens).compile().as_text()
+        return network.sent(text, devices=2, devices_per_host=2).total
+
+    assert sent(48, None, True) == sent(96, None, True) > 0
+    assert sent(48, None, False) == sent(48, 6, False) > 0
+    # XLA:CPU adds the feed-forward network's gradients up chunk by chunk; a GPU's, at the end.
+    of_network = 4 * (2 * 12 * 20 + 20 + 12 + 2 * 12)
+    assert sent(48, 6, True) == sent(48, None, True) + 7 * of_network
 
 
 @pytest.mark.slow
