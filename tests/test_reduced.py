@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import attnlab
-from attnlab import masks, scores
+from attnlab import scores
 from attnlab.bench.oracle_scores import Sizes
 from attnlab.models.alignment import align, blend
 from attnlab.ops import routes

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from typing import Any, ClassVar
+from typing import Any
 
 import jax
 
@@ -86,7 +86,7 @@ class SharedPairs(AllPairs):
     """
 
     unit: bool = False
-    shares_qk: ClassVar[bool] = True
+    shares_qk = True
 
     def __call__(self, score: Any, q: jax.Array, k: jax.Array, v: jax.Array, **options: Any):
         """The context [*B, T, N, D]."""
