@@ -162,7 +162,8 @@ def test_a_job_of_two_tasks_is_queued_again_and_goes_on(site):
 
 # As small as its Transformer gets: what is tried is that it runs.
 TINY = """--models=transformer --steps=2 --batch_size=4 --vocab_size=60 --max_length=12
---beam_size=1 --dtype=float32 --set=transformer.num_layers=1 --set=transformer.width=8 --set=transformer.hidden=8
+--beam_size=1 --dtype=float32 --set=transformer.num_layers=1 --set=transformer.width=8
+--set=transformer.hidden=8
 --output_dir=runs""".split()
 
 
