@@ -66,7 +66,7 @@ def run(
       several: whether it runs in several processes; where not, they are refused.
 
     Returns:
-      The exit status: that of the experiment; 0 after --help; 2 for a command that cannot be
+      The exit status: that of the experiment; 0 after --help or --check; 2 for a command that cannot be
       meant, 1 for a run that cannot go on, each said in one line; 128 + 2 for Ctrl-C that the
       experiment does not answer.
     """
