@@ -125,7 +125,8 @@ def _require_flags(request: Request, python: Path, check: str, steps: Steps) -> 
         text=True,
     )
     if done.returncode:
-        raise Refused(done.stderr.strip().rpartition("\n")[2])
+        said = done.stderr.strip().rpartition("\n")[2]
+        raise Refused(said or f"{request.name}: the check ended with status {done.returncode}")
 
 
 def require_shared(name: str, processes: int, given: str, remedy: str) -> None:

@@ -104,7 +104,7 @@ def launch(given: Launch) -> None:
         image = f"{asked.image}:{shipping.archive(archive, given.code)}-{extra}"
         here = Path("results", request.run).absolute()
         file = here / "jobset.json"
-        manifest = _manifest(given, name, image, hosts, selector, limits)
+        manifest = _manifest(given, image, hosts, selector, limits)
         for setting in asked.set:
             _set(manifest, setting)
         shipping.record(here, given.command, given.code, steps)
@@ -180,47 +180,38 @@ def _environment(name: str, hosts: int, asked: argparse.Namespace) -> list[dict[
 
 
 def _manifest(
-    given: Launch,
-    name: str,
-    image: str,
-    hosts: int,
-    selector: dict[str, str],
-    limits: dict[str, int],
+    given: Launch, image: str, hosts: int, selector: dict[str, str], limits: dict[str, int]
 ) -> dict[str, Any]:
-    """The JobSet. Its hosts are one index each of a single Job."""
+    """The JobSet: of a single Job, with an index for each host."""
     asked, request = given.options, given.request
-    annotations = {"attnlab/revision": given.code, "attnlab/command": given.command}
-    bucket = {
+    # Hosts see each other's files at once; checkpoints are renamed when whole.
+    options = "implicit-dirs,metadata-cache:ttl-secs:0,metadata-cache:negative-ttl-secs:0"
+    attributes = {
         "bucketName": request.bucket,
-        # Hosts see each other's files at once; checkpoints are renamed when whole.
-        "mountOptions": "implicit-dirs,metadata-cache:ttl-secs:0,"
-        "metadata-cache:negative-ttl-secs:0,rename-dir-limit=200000",
+        "mountOptions": f"{options},rename-dir-limit=200000",
     }
+    mounts = {"bucket": "/bucket", "shared-memory": "/dev/shm"}
     container = {
         "name": "attnlab",
         "image": image,
         "command": [word.replace("$", "$$") for word in _command(request)],
-        "env": _environment(name, hosts, asked),
+        "env": _environment(request.label, hosts, asked),
         "resources": {"limits": limits},
-        "volumeMounts": [
-            {"name": "bucket", "mountPath": "/bucket"},
-            {"name": "shared-memory", "mountPath": "/dev/shm"},
-        ],
+        "volumeMounts": [{"name": name, "mountPath": path} for name, path in mounts.items()],
     }
-    csi = {"driver": "gcsfuse.csi.storage.gke.io", "volumeAttributes": bucket}
+    csi = {"driver": "gcsfuse.csi.storage.gke.io", "volumeAttributes": attributes}
+    memory = {"name": "shared-memory", "emptyDir": {"medium": "Memory"}}
     pod = {
         "restartPolicy": "Never",
         "terminationGracePeriodSeconds": 120,  # SIGTERM saves a checkpoint
         "serviceAccountName": asked.service_account,
         "nodeSelector": selector,
         "containers": [container],
-        "volumes": [
-            {"name": "bucket", "csi": csi},
-            {"name": "shared-memory", "emptyDir": {"medium": "Memory"}},
-        ],
+        "volumes": [{"name": "bucket", "csi": csi}, memory],
     }
     # Flags that are not valid, status 2, would not be so the next time.
     invalid = {"containerName": "attnlab", "operator": "In", "values": [2]}
+    fails = {"name": "flags", "action": "FailJobSet", "onJobFailureReasons": ["PodFailurePolicy"]}
     job = {
         "completionMode": "Indexed",
         "parallelism": hosts,
@@ -229,25 +220,19 @@ def _manifest(
         "podFailurePolicy": {"rules": [{"action": "FailJob", "onExitCodes": invalid}]},
         "template": {"metadata": {"annotations": {"gke-gcsfuse/volumes": "true"}}, "spec": pod},
     }
-    fails = {"action": "FailJobSet", "onJobFailureReasons": ["PodFailurePolicy"]}
-    return {
-        "apiVersion": "jobset.x-k8s.io/v1alpha2",
-        "kind": "JobSet",
-        "metadata": {
-            "name": name,
-            "namespace": asked.namespace,
-            "labels": {"kueue.x-k8s.io/queue-name": asked.queue} if asked.queue else {},
-            "annotations": annotations | (ONE_SLICE if asked.tpu else {}),
-        },
-        "spec": {
-            # All hosts begin again, and go on from the last checkpoint.
-            "failurePolicy": {
-                "maxRestarts": asked.max_restarts,
-                "rules": [{"name": "flags", **fails}],
-            },
-            "replicatedJobs": [{"name": "host", "replicas": 1, "template": {"spec": job}}],
-        },
+    about = {"attnlab/revision": given.code, "attnlab/command": given.command}
+    metadata = {
+        "name": request.label,
+        "namespace": asked.namespace,
+        "labels": {"kueue.x-k8s.io/queue-name": asked.queue} if asked.queue else {},
+        "annotations": about | (ONE_SLICE if asked.tpu else {}),
     }
+    spec = {  # after a failure all hosts begin again, and go on from the last checkpoint
+        "failurePolicy": {"maxRestarts": asked.max_restarts, "rules": [fails]},
+        "replicatedJobs": [{"name": "host", "replicas": 1, "template": {"spec": job}}],
+    }
+    kind = {"apiVersion": "jobset.x-k8s.io/v1alpha2", "kind": "JobSet"}
+    return {**kind, "metadata": metadata, "spec": spec}
 
 
 def _set(manifest: dict[str, Any], setting: str) -> None:
@@ -259,21 +244,19 @@ def _set(manifest: dict[str, Any], setting: str) -> None:
     value: Any = text
     with contextlib.suppress(ValueError):  # a word, then
         value = json.loads(text)
-    try:
+    with contextlib.suppress(AttributeError, IndexError, ValueError):
         for word in way:
             at = at[int(word)] if isinstance(at, list) else at.setdefault(word, {})
         key: Any = int(last) if isinstance(at, list) else last
         old = at[key] if isinstance(at, list) else at.get(key)
-        merged = isinstance(old, dict) and isinstance(value, dict)
-        at[key] = {**old, **value} if merged else value
-        valid = bool(last and text)
-    except (AttributeError, IndexError, ValueError):
-        valid = False
-    if not valid:
-        raise Refused(
-            f"--set={setting}: no place in the manifest; give PATH=VALUE, such as "
-            "volumes.1.emptyDir.sizeLimit=64Gi; a dry run shows what there is"
-        )
+        if last and text:
+            both = isinstance(old, dict) and isinstance(value, dict)
+            at[key] = {**old, **value} if both else value
+            return
+    raise Refused(
+        f"--set={setting}: no place in the manifest; give PATH=VALUE, such as "
+        "volumes.1.emptyDir.sizeLimit=64Gi; a dry run shows what there is"
+    )
 
 
 if __name__ == "__main__":

@@ -66,9 +66,9 @@ def run(
       several: whether it runs in several processes; where not, they are refused.
 
     Returns:
-      The exit status: that of the experiment; 0 after --help; 2 for a command that cannot be
-      meant, 1 for a run that cannot go on, each said in one line; 128 + 2 for Ctrl-C that the
-      experiment does not answer.
+      The exit status: that of the experiment; 0 after --help or --check; 2 for a command that
+      cannot be meant, 1 for a run that cannot go on, each said in one line; 128 + 2 for Ctrl-C that
+      the experiment does not answer.
     """
     try:
         status = _run(argv, settings, experiment, doc, resumes, free, several)

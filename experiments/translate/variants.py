@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from attnlab.platforms import Platform, compiling_for
 from attnlab.runs.errors import Invalid
 from attnlab.runs.palette import MODEL_TITLES
 from experiments.translate.models import CLASSES, build
@@ -132,7 +133,8 @@ def require_fits(variant: Variant, sizes: Mapping[str, Any]) -> None:
         model = build(
             variant.model, sizes, source_vocab_size=9, target_vocab_size=9, dtype="float32"
         )
-        jax.eval_shape(model.init, jax.random.key(0), tokens, tokens)
+        with compiling_for(Platform("cpu")):  # no process may ask for a device before it joins
+            jax.eval_shape(model.init, jax.eval_shape(jax.random.key, 0), tokens, tokens)
     except (TypeError, ValueError, NotImplementedError, ZeroDivisionError) as error:
         given = " ".join(f"--set={variant.model}.{field}={x}" for field, x in variant.changed)
         raise Invalid(f"{given}: {error}") from None

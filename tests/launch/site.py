@@ -26,6 +26,8 @@ import json, os, pathlib, sys, time
 if [a for a in sys.argv if a.startswith("--check=")]:
     with open(os.path.join(os.environ["FAKES"], "checked"), "a") as file:
         file.write(json.dumps(sys.argv[1:]) + "\\\\n")
+    if "--killed" in sys.argv:
+        os.kill(os.getpid(), 9)
     sys.exit("hello: --wrong goes with nothing" if "--wrong" in sys.argv else 0)
 folder = pathlib.Path(next(a for a in sys.argv if a.startswith("--run_dir=")).partition("=")[2])
 folder.mkdir(parents=True, exist_ok=True)

@@ -1,6 +1,8 @@
 """Each command line of the READMEs and of --help is one that the experiment takes."""
 
 import importlib
+import json
+import os
 import re
 import shlex
 import subprocess
@@ -16,7 +18,7 @@ START = r"(?:^ {4}|`|^ {4}for i in 0 1; do )"
 END = r"(?:\s{2,}#.*| & done.*|`|$)"
 LINE = re.compile(rf"{START}((?:launch/|python -m experiments\.)\w+(?: [^`\n]*?)?){END}", re.M)
 # Forms, and what is not an experiment's.
-OTHER = re.compile(r"NAME|launch/local (test|--)|launch/\w+$|--help")
+OTHER = re.compile(r"NAME|{|launch/local (test|--)|launch/\w+$|--help")
 
 
 def lines(*pages: str) -> list[str]:
@@ -40,6 +42,25 @@ def test_the_experiment_takes_the_flags_of(line, capsys):
     name, flags = experiment_and_flags(line)
     main = importlib.import_module(f"experiments.{name}.__main__").main
     assert (main([name, *flags]), capsys.readouterr().err) == (0, "")
+
+
+NO_DEVICE = """
+import importlib, json, sys
+for name, flags in json.loads(sys.argv[1]):
+    status = importlib.import_module(f"experiments.{name}.__main__").main([name, *flags])
+    assert status == 0, (name, flags)
+"""
+
+
+@pytest.mark.slow
+def test_settings_ask_for_no_device():
+    """Of several processes none may, before it has joined the others."""
+    traced = "launch/local translate --models=transformer --set=transformer.width=8"
+    asked = json.dumps([experiment_and_flags(line) for line in (traced, *lines(*PAGES))])
+    command = [sys.executable, "-c", NO_DEVICE, asked]
+    environment = {**os.environ, "JAX_PLATFORMS": "abacus"}
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
 
 
 def of_places() -> list[str]:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.launch.test_local import PYPROJECT, ROOT
+from tests.launch.scratch import PYPROJECT, ROOT
 
 
 @pytest.fixture

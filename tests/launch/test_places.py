@@ -108,12 +108,14 @@ def test_the_experiment_checks_its_flags_before_anything_else_is_done(site, plac
         status, out, err = launched(site, place, "hello", where, "--wrong", options=options)
         assert (status, out) == (2, "")
         assert err == f"launch/{place}: hello: --wrong goes with nothing\n"
+    err = launched(site, place, "hello", where, "--killed")[2]
+    assert err == f"launch/{place}: hello: the check ended with status -9\n"
     assert not site.calls() and not list(site.here.iterdir())
     status, _, err = launched(site, place, "hello", where, *ODD)
     assert status == 0 and begins in [call[0] for call in site.calls()], err
     sees_files = place == "slurm"  # whose nodes share them; elsewhere paths are those of the nodes
     check = "--check=files" if sees_files else "--check=flags"
-    assert site.checked()[1:] == [["--wrong", check], [*ODD, check]]
+    assert site.checked()[1:] == [["--wrong", check], ["--killed", check], [*ODD, check]]
 
 
 def test_the_platform_may_be_another_than_that_of_the_devices(site, place):

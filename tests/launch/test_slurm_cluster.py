@@ -4,6 +4,9 @@ Debian: apt install slurmctld slurmd slurm-client
 """
 
 import os
+import random
+import re
+import shlex
 import shutil
 import socket
 import subprocess
@@ -12,7 +15,7 @@ import time
 
 import pytest
 
-from tests.launch.site import Site
+from tests.launch.site import ROOT, Site
 
 SLURM = ["sbatch", "squeue", "srun", "scontrol", "scancel", "slurmctld", "slurmd"]
 PATH = os.pathsep.join([os.environ["PATH"], "/usr/sbin", "/sbin"])
@@ -41,7 +44,8 @@ SlurmctldPidFile={folder}/slurmctld.pid
 SlurmdPidFile={folder}/slurmd.pid
 SlurmctldLogFile={folder}/slurmctld.log
 SlurmdLogFile={folder}/slurmd.log
-NodeName={host} NodeAddr=127.0.0.1 CPUs=2 State=UNKNOWN
+GresTypes=gpu
+NodeName={host} NodeAddr=127.0.0.1 CPUs=2 Gres=gpu:2 State=UNKNOWN
 PartitionName=all Nodes=ALL Default=YES State=UP
 """
 
@@ -87,6 +91,8 @@ def site(tmp_path):
     ports = {"controller": free_port(), "daemon": free_port()}
     file = folder / "slurm.conf"
     file.write_text(CONFIGURATION.format(host=host, folder=folder, **ports))
+    devices = ["/dev/null", "/dev/zero"]  # nothing is behind these GPUs
+    (folder / "gres.conf").write_text("".join(f"Name=gpu File={x}\n" for x in devices))
     site.environment["SLURM_CONF"] = str(file)
     daemons = [
         subprocess.Popen([site.bin / name, "-D"], env=site.environment, stderr=subprocess.DEVNULL)
@@ -106,8 +112,8 @@ def slurm(site: Site, *command: str) -> str:
     return done.stdout
 
 
-def wait(condition) -> None:
-    end = time.monotonic() + 60
+def wait(condition, seconds=60) -> None:
+    end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end, "SLURM did not get so far"
         time.sleep(0.1)
@@ -152,3 +158,60 @@ def test_a_job_of_two_tasks_is_queued_again_and_goes_on(site):
     wait(lambda: "idle" in slurm(site, "scontrol", "show", "node", "--oneliner").lower())
     assert not slurm(site, "squeue", "--noheader").strip()
     assert log.read_text().count("queueing job") == 1
+
+
+# As small as its Transformer gets: what is tried is that it runs.
+TINY = """--models=transformer --steps=2 --batch_size=4 --vocab_size=60 --max_length=12
+--beam_size=1 --dtype=float32 --set=transformer.num_layers=1 --set=transformer.width=8
+--set=transformer.hidden=8
+--output_dir=runs""".split()
+
+
+def readme_line() -> list[str]:
+    """README's own command for a cluster, for the two GPUs of the one node that there is."""
+    [line] = re.findall(
+        r"^    (launch/slurm .*?)(?:  +#.*)?$", (ROOT / "README.md").read_text(), re.M
+    )
+    assert "--nodes=2 --gpus_per_node=8 " in line
+    return shlex.split(line.replace("--nodes=2 --gpus_per_node=8", "--nodes=1 --gpus_per_node=2"))
+
+
+def text(language: str) -> str:
+    """Lines of words, the same numbers of them in both languages."""
+    chosen = random.Random(7)
+    words = [language + letter * 2 for letter in "abcdefghijklm"]
+    return "".join(" ".join(chosen.choices(words, k=5)) + "\n" for _ in range(400))
+
+
+@pytest.mark.parametrize("platform", ["cuda", "cpu"])
+def test_the_line_of_the_readme_runs_and_fails_where_its_devices_are_missing(site, platform):
+    for language in ("de", "en"):
+        (site.here / f"train.{language}").write_text(text(language))
+    site.environment["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "true"
+    launcher, *words = readme_line()
+    ours = ["--allow_dirty", f"--python={sys.executable}"]
+    if platform == "cpu":  # as a user tries a line without the devices
+        ours.append("--platform=cpu")
+    done = subprocess.run(
+        [ROOT / launcher, *ours, *words, *TINY],
+        cwd=site.here,
+        env=site.environment,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    job = done.stderr.partition("launch/slurm: job ")[2].split()[0]
+    started = time.monotonic()
+    ended = re.compile("JobState=(COMPLETED|FAILED)")
+    wait(lambda: ended.search(slurm(site, "scontrol", "show", "job", job)), seconds=300)
+    [log] = site.here.glob("runs/translate-*/log.txt")
+    state = slurm(site, "scontrol", "show", "job", job)
+    if platform == "cuda":
+        assert time.monotonic() - started < 60 and "ExitCode=2:0" in state
+        assert "translate: JAX_PLATFORMS=cuda: " in log.read_text()
+        return
+    assert "ExitCode=0:0" in state, log.read_text()
+    first = next(line for line in log.read_text().splitlines() if "trainings to run on" in line)
+    assert re.fullmatch(r"1 of 1 trainings to run on 2 × .* \(cpu\)", first)
+    [report] = site.here.glob("runs/translate-*/report.md")
+    assert "transformer" in report.read_text()
