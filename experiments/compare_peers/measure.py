@@ -14,9 +14,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 
-from attnlab.bench import workers
+from attnlab.bench import inputs, oracle, workers
+from attnlab.bench.case import Case
 from experiments.compare_peers.pairs import Outcome, Pair, Side
 
 WORKER = "experiments.compare_peers.worker"
@@ -99,6 +101,10 @@ def measure(pair: Pair, *, repeats: int, seconds: float) -> Measured:
             environment = ours.environment
             if pair.checked == timed:
                 known["difference"] = _difference(ours, peer)
+            if pair.most_error is not None:
+                true = _true(pair.ours.case)
+                far = [np.sqrt(np.mean((one.values()[0] - true) ** 2)) for one in (ours, peer)]
+                known["ours_error"], known["peer_error"] = map(float, far)
             known["ours_bytes"], known["peer_bytes"] = ours.ask("memory"), peer.ask("memory")
             if pair.timed:
                 times = _in_turns(ours, peer, repeats, seconds)
@@ -121,6 +127,20 @@ def _both(a: Side, b: Side, *, given_buckets: bool = False) -> Iterator[tuple[As
             sizes = dataclasses.asdict(side.case)
             asked[-1].ask("build", program=side.program, case=sizes, given_buckets=given_buckets)
         yield asked[0], asked[1]
+
+
+def _true(case: Case) -> np.ndarray:
+    """Causal attention [1, L, N, H] by NumPy in float64, of the inputs as the sides get them."""
+    streams = inputs.streams(inputs.read(), batch=1, length=case.length, width=case.width)
+    shape = (1, case.length, case.num_heads, case.head_dim)
+    q, k, v = (streams[name].astype(jnp.dtype(case.dtype)).reshape(shape) for name in streams)
+
+    def rows(i: int) -> np.ndarray:
+        n = min(i + 512, case.length)
+        mask = oracle.causal(n - i, n, i)
+        return oracle.attention(oracle.scaled_dot, q[:, i:n], k[:, :n], v[:, :n], mask=mask).context
+
+    return np.concatenate([rows(i) for i in range(0, case.length, 512)], axis=1)
 
 
 def _in_turns(

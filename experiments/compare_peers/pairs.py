@@ -1,8 +1,8 @@
 """What is compared, and what came out.
 
-Everything is float32, batch 1, on the CPU. Both sides are bare functions without projections;
-attnlab's is the one that `mechanisms` builds with `ops_only`. In the row `training` they are whole
-training steps.
+Everything is float32 (in the row `accuracy` bfloat16 as well), batch 1, on the CPU. Both sides are
+bare functions without projections; attnlab's is the one that `mechanisms` builds with `ops_only`.
+In the row `training` they are whole training steps.
 """
 
 import dataclasses
@@ -49,6 +49,7 @@ class Pair:
       most_time: bound on our time / the peer's; None = only reported.
       most_memory: bound on our memory / the peer's; None = only reported.
       most_bytes: bound on our memory in bytes; None = no bound.
+      most_error: bound on our distance from float64 / the peer's; None = not measured.
       timed: whether times are measured; False = memory only.
     """
 
@@ -59,6 +60,7 @@ class Pair:
     most_time: float | None = None
     most_memory: float | None = None
     most_bytes: int | None = None
+    most_error: float | None = None
     timed: bool = True
 
     @property
@@ -83,6 +85,9 @@ class Outcome:
       peer_bytes: bytes by which one call of the peer's side did.
       difference: largest |ours − peer's| over the outputs (forward) or the gradients of the inputs
         (forward + backward), relative to the largest |peer's|; None where not checked.
+      ours_error: RMS distance of our outputs from those of NumPy in float64, of the same inputs;
+        None where not measured.
+      peer_error: that of the peer's outputs.
     """
 
     pair: Pair
@@ -93,6 +98,8 @@ class Outcome:
     ours_bytes: int | None = None
     peer_bytes: int | None = None
     difference: float | None = None
+    ours_error: float | None = None
+    peer_error: float | None = None
 
     @property
     def ratios(self) -> tuple[float, ...]:
@@ -110,6 +117,16 @@ class Outcome:
         if self.ours_bytes is None or not self.peer_bytes:
             return None
         return self.ours_bytes / self.peer_bytes
+
+    @property
+    def error_ratio(self) -> float | None:
+        """Our distance from float64 / the peer's."""
+        return self.ours_error / self.peer_error if self.ours_error and self.peer_error else None
+
+    @property
+    def error_met(self) -> bool | None:
+        """Whether the bound on the distance holds; None without a bound or a measurement."""
+        return _within(self.error_ratio, self.pair.most_error)
 
     @property
     def time_met(self) -> bool | None:

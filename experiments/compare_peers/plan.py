@@ -45,6 +45,15 @@ def _sdpa() -> Iterator[Pair]:
             yield _exact("sdpa", _case("multi_head", length, passes), SDPA, most_time)
 
 
+def _accuracy() -> Iterator[Pair]:
+    for length in (4096, 8192):
+        for dtype in ("float32", "bfloat16"):
+            for peer in (SDPA, JAX_NN, FLAX):
+                case = _case("multi_head", length, "forward", dtype=dtype)
+                sides = Side(OURS, case), Side(peer, case)
+                yield Pair("accuracy", *sides, most_error=1.05, timed=False)  # no matter of luck
+
+
 def _growth() -> Iterator[Pair]:
     for name in GROWING:
         for passes in PASSES:
@@ -100,6 +109,7 @@ ROWS = {
     "additive": _additive,
     "multi_head": _multi_head,
     "sdpa": _sdpa,
+    "accuracy": _accuracy,
     "growth": _growth,
     "lsh": _lsh,
     "lsh_growth": _lsh_growth,

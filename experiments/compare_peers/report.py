@@ -13,6 +13,7 @@ _HEADER = (
     "attnlab | against | pass | time | theirs | ratio (range; turns) | target | met | "
     "memory | theirs | ratio | target | met"
 ).split(" | ")
+_ERROR_HEADER = "attnlab | against | distance | theirs | ratio | target | met".split(" | ")
 _FASTER = 0.5  # a bound below this reads "n times faster", one above "n times the time"
 _CASES = "float32, batch 1, on the CPU."
 _METHOD = """\
@@ -54,6 +55,8 @@ def line(outcome: Outcome) -> str:
     parts = []
     if outcome.time_ratio is not None:
         parts.append(_time_ratio(outcome) + _met(outcome.time_met, " "))
+    if outcome.error_ratio is not None:
+        parts.append(f"distance {outcome.error_ratio:.3g}×" + _met(outcome.error_met, " "))
     if outcome.memory_ratio is not None:
         ratio = f"memory {_times(outcome.memory_ratio)}"
         parts.append(ratio + _met(outcome.memory_met, " "))
@@ -64,6 +67,10 @@ def tables(outcomes: Sequence[Outcome]) -> str:
     """A table for each of --rows, and the crossovers."""
     parts = []
     for row, chosen in grouped(outcomes, lambda one: one.pair.row).items():
+        if row == "accuracy":
+            parts += [f"## {row}", "RMS distance of the outputs from those of NumPy in float64."]
+            parts.append(markdown_table(_ERROR_HEADER, [_error_cells(one) for one in chosen]))
+            continue
         parts += [f"## {row}", markdown_table(_HEADER, [_cells(one) for one in chosen])]
         if row == "crossover":
             parts += _crossovers(chosen)
@@ -73,7 +80,8 @@ def tables(outcomes: Sequence[Outcome]) -> str:
 def markdown(told: SoFar[Outcome]) -> str:
     """The whole report of a run as far as it is done."""
     outcomes = told.rows
-    met = [m for o in outcomes for m in (o.time_met, o.memory_met) if m is not None]
+    targets = (m for o in outcomes for m in (o.time_met, o.memory_met, o.error_met))
+    met = [m for m in targets if m is not None]
     failed = sum(o.status != "ok" for o in outcomes)
     summary = f"{len(outcomes)} of {told.planned} pairs; {sum(met)} of {len(met)} targets met" + (
         f"; {failed} pairs failed." if failed else "."
@@ -100,7 +108,18 @@ def _verdicts(outcomes: Sequence[Outcome]) -> list[list[str]]:
             ours = f" ({human(outcome.ours_bytes)})" if pair.most_bytes else ""
             bound = _memory_bound(pair)
             found.append([*names, "memory", f"{ratio}{ours}", bound, _met(outcome.memory_met)])
+        if outcome.error_met is not None:
+            found.append([*names, "distance", *_error_cells(outcome)[-3:]])
     return sorted(found, key=lambda cells: cells[-1] != _met(False))
+
+
+def _error_cells(outcome: Outcome) -> list[str]:
+    pair, ratio = outcome.pair, outcome.error_ratio
+    names = [_case(pair), _peer(pair)]
+    if ratio is None:
+        return [*names, f"{outcome.status}: {outcome.message}", *[""] * 4]
+    errors = [f"{outcome.ours_error:.3g}", f"{outcome.peer_error:.3g}"]
+    return [*names, *errors, f"{ratio:.3g}×", f"≤ {pair.most_error:.3g}×", _met(outcome.error_met)]
 
 
 def _cells(outcome: Outcome) -> list[str]:
@@ -127,6 +146,7 @@ def _case(pair: Pair) -> str:
     case = pair.ours.case
     causal = "causal" if case.causal else "not causal"
     text = f"{case.mechanism} n = {case.length}, {case.num_heads} × {case.head_dim}, {causal}"
+    text += "" if case.dtype == "float32" else f", {case.dtype}"
     if case.mechanism in ("lsh", "reformer"):
         text += f", R = {case.num_hashes}, C = {case.chunk_size}"
     return text + (f", {case.num_layers} layers" if case.num_layers else "")

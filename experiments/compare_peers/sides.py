@@ -94,7 +94,8 @@ def _jax(case: Case, mechanism: Mechanism) -> Program:
     def values(returned: Any) -> list[np.ndarray]:
         arrays = [returned] if case.passes == "forward" else returned[2]
         shape = (1, case.length, case.num_heads, case.head_dim)
-        return [np.asarray(x).reshape(shape) for x in arrays]
+        wide = jnp.promote_types(case.dtype, jnp.float32)  # NumPy's files have no bfloat16
+        return [np.asarray(x, wide).reshape(shape) for x in arrays]
 
     return Program(lambda: jax.block_until_ready(compiled(*arguments)), values)
 
@@ -115,12 +116,13 @@ def _torch(
     }[layout]
 
     def inward(x: np.ndarray) -> Any:
-        x = x.reshape(shape).transpose(order).reshape(merged)
-        return torch.from_numpy(x.astype(case.dtype, order="C"))
+        x = np.ascontiguousarray(x.reshape(shape).transpose(order).reshape(merged))
+        return torch.from_numpy(x).to(getattr(torch, case.dtype))
 
     def outward(x: Any) -> np.ndarray:
         axes = tuple(shape[axis] for axis in order)
-        return x.detach().numpy().reshape(axes).transpose(np.argsort(order))
+        x = x.detach() if case.dtype == "float64" else x.detach().float()
+        return x.numpy().reshape(axes).transpose(np.argsort(order))
 
     streams = _streams(case)
     backward = case.passes == "forward_backward"

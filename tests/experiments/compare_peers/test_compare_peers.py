@@ -134,6 +134,24 @@ def test_a_pair_is_measured_in_two_processes():
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("pair", plan.pairs(["accuracy"]), ids=report.title)
+def test_we_are_as_near_to_float64_as_peers_are(pair):
+    """Heads 24 wide, so that a query that is scaled in bfloat16 would be rounded once more."""
+    if not installed(pair.peer.program):
+        pytest.skip("needs torch, which is in the extra compat")
+    sizes = {"num_heads": 1, "head_dim": 24}
+    ours, peer = (
+        dataclasses.replace(side, case=dataclasses.replace(side.case, **sizes))
+        for side in (pair.ours, pair.peer)
+    )
+    pair = dataclasses.replace(pair, ours=ours, peer=peer)
+    outcome = side_by_side.measure(pair, repeats=1, seconds=1).outcome
+    assert outcome.status == "ok", outcome.message
+    assert outcome.error_met and 0 < outcome.ours_error < 0.01
+    assert (outcome.ours_error < 1e-6) == (ours.case.dtype == "float32")
+
+
+@pytest.mark.slow
 def test_sides_that_compute_different_things_are_not_timed():
     found = side_by_side.measure(small_pair(causal=False), repeats=1, seconds=60)
     assert found.outcome.status == "failed" and "values differ" in found.outcome.message
