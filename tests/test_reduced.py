@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import attnlab
-from attnlab import scores
+from attnlab import opaque, scores
 from attnlab.bench.oracle_scores import Sizes
 from attnlab.models.alignment import align, blend
 from attnlab.ops import routes
@@ -150,16 +150,14 @@ def error(subject: Subject, operand: str, kind: str, reduction: str, transform: 
 
     def run(dtype, **options):
         typed = jax.tree.map(lambda x: jnp.asarray(x, dtype), (arrays, along))
-        return jax.jit(program, **options)(*typed)
+        return jax.tree.map(np.asarray, jax.jit(program, **options)(*typed))
 
     got = run(jnp.float32)
     with jax.enable_x64(True):
         want = run(jnp.float64, compiler_options=NOTHING_FUSED)
     pairs = zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True)
     return max(
-        float(np.abs(np.float64(x) - y).max() / max(1.0, np.abs(y).max()))
-        if np.isfinite(x).all()
-        else np.inf
+        float(np.abs(x - y).max() / max(1.0, np.abs(y).max())) if np.isfinite(x).all() else np.inf
         for x, y in pairs
     )
 
@@ -187,7 +185,16 @@ WRONG_ONCE = [
 ]
 
 
-@pytest.mark.parametrize("case", daily(WRONG_ONCE + some_cases(4), *WRONG_ONCE), ids="-".join)
-def test_a_reduction_is_that_of_float64(case):
-    name, *options = case
-    assert error(SUBJECTS[name], *options) < 1e-3
+@pytest.mark.parametrize(
+    ("name", "operand", "kind", "reduction", "transform"),
+    daily(WRONG_ONCE + some_cases(2), *WRONG_ONCE),
+)
+def test_a_reduction_is_that_of_float64(name, operand, kind, reduction, transform):
+    assert error(SUBJECTS[name], operand, kind, reduction, transform) < 1e-3
+
+
+def test_the_check_before_an_experiment_sees_what_is_wrong_without_opaque(monkeypatch):
+    """If it sees nothing any more, XLA is mended, and `opaque` can go."""
+    assert opaque.reductions_are_right()
+    monkeypatch.setattr(opaque, "opaque", lambda x: x)
+    assert not opaque.reductions_are_right()

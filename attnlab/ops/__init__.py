@@ -60,6 +60,26 @@ which the mask says it |
 
 Self-attention that decodes (`lsh_decode`, `decode=True`) is always causal.
 
+Determinism. Nothing draws a number without a key, and no sum depends on which thread was first.
+
+| what is equal bit for bit | where |
+| --- | --- |
+| one compiled program on the same inputs, also in another process | CPUs of one model, and one \
+JAX; elsewhere equal up to rounding |
+| a training that was stopped or killed, and went on (`training.loop`) | the same, with as many \
+devices |
+| a training in one process or several | CPU, with as many devices in all |
+| the past of LSH attention, whatever the future holds | CPU with AVX-512, float32, `chunk_size` \
+≤ 128, `rows_at_once=None`, no kernel; else it moves by some 1e-7 (`lsh_attention`) |
+| one example of a batch, whatever the others hold | CPU |
+
+Not equal but up to rounding: other values of `implementation=`, `rows_at_once` and block sizes;
+eager calls beside `jit`; `vmap` beside a batch axis; another number of devices, as their sums have
+another order (in bfloat16 also unless `XLA_FLAGS=--xla_allow_excess_precision=false`); other
+versions of JAX. A CPU with two types of cores breaks the first row (XLA's issue 50022). On GPUs
+XLA's autotuner may choose other products in another process, unless XLA_FLAGS has
+`--xla_gpu_autotune_level=0`.
+
 How to add a score: a pytree of its parameters with `prepare`, which ends in a product (`Dot`) or a
 sum of tanh (`Additive`), or with `logits(q_block, k_block)` instead. Every mask, the engine in
 linear memory, its backward pass and the modules then come for free:

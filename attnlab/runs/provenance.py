@@ -12,6 +12,7 @@ from typing import Any
 
 import jax
 
+from attnlab.opaque import reductions_are_right
 from attnlab.runs.errors import Invalid
 from attnlab.runs.markdown import markdown_table
 from attnlab.runs.rows import Where
@@ -44,9 +45,15 @@ def describe(packages: Sequence[str] = ()) -> dict[str, Any]:
       packages: names of other packages whose versions matter.
 
     Raises:
-      Invalid: JAX finds no device.
+      Invalid: JAX finds no device, or its compiler computes wrongly here.
     """
     device = devices()[0]
+    if not reductions_are_right():
+        raise Invalid(
+            f"jaxlib {version('jaxlib')} computes the sum of a matrix product wrongly here"
+            " (install a version that launch/constraints.txt names, or set XLA_FLAGS="
+            "--xla_cpu_experimental_ynn_fusion_type=)"
+        )
     return {
         "platform": device.platform,
         "device": processor() if device.platform == "cpu" else device.device_kind,

@@ -135,3 +135,9 @@ def test_no_device_is_one_line(error, monkeypatch):
     monkeypatch.setattr(jax, "local_devices", absent)
     with pytest.raises(Invalid, match="^JAX_PLATFORMS=abacus: no .*; unset it, or name"):
         provenance.describe()
+
+
+def test_a_compiler_that_computes_wrongly_is_refused(monkeypatch):
+    monkeypatch.setattr(provenance, "reductions_are_right", lambda: False)
+    with pytest.raises(Invalid, match="computes the sum of a matrix product wrongly .*XLA_FLAGS="):
+        provenance.describe()
