@@ -169,8 +169,9 @@ def _key_blocks(config: Config, x: Differentiable, fixed: Fixed, i) -> tuple[Any
     return first // config.block_k, (stop + config.block_k - 1) // config.block_k
 
 
-def _forward(config: Config, x: Differentiable, fixed: Fixed):
+def _forward(config: Config, x: Differentiable, fixed: Fixed, *, keys_in_a_sum: int | None = None):
     """Context [..., T, D] and lse [..., T]."""
+    keys_in_a_sum = keys_in_a_sum or config.block_k
     dtype = jnp.promote_types(x.v.dtype, jnp.float32)
     shape = x.q.shape[:-2] + (config.block_q,)
 
@@ -186,7 +187,10 @@ def _forward(config: Config, x: Differentiable, fixed: Fixed):
             rescale = jnp.exp(largest - new_largest)
             total = total * rescale + weights.sum(-1)
             dropped = tile.drop(weights, config.dropout_rate).astype(x.v.dtype)
-            context = context * rescale[..., None] + _matmul(dropped, tile.v, config)
+            context = context * rescale[..., None]
+            for first in range(0, config.block_k, keys_in_a_sum):
+                keys = slice(first, first + keys_in_a_sum)
+                context += _matmul(dropped[..., keys], tile.v[..., keys, :], config)
             return new_largest, total, context
 
         start = (
@@ -261,7 +265,9 @@ def _forward_slice_by_slice(config: Config, x: Differentiable, fixed: Fixed):
     config = config._replace(block_q=config.cpu_forward_block_q)
 
     def one_slice(index):
-        return _forward(config, *_slice((x, fixed), *divmod(index, num_kv_heads)))
+        operands = _slice((x, fixed), *divmod(index, num_kv_heads))
+        # XLA:CPU adds up one key after the other: 512 of them would lose a third of a digit.
+        return _forward(config, *operands, keys_in_a_sum=128)
 
     out, lse = jax.lax.map(one_slice, jnp.arange(x.q.shape[0] * num_kv_heads))
     return out.reshape(*x.q.shape[:-1], x.v.shape[-1]), lse.reshape(x.q.shape[:-1])
