@@ -133,13 +133,23 @@ def test_a_pair_is_measured_in_two_processes():
     json.dumps(dataclasses.asdict(outcome))
 
 
+# All of torch's, and one of each other: most of the time goes into starting their processes.
+AS_NEAR = [
+    pair
+    for pair in plan.pairs(["accuracy"])
+    if pair.peer.program == pairs.SDPA
+    or (pair.ours.case.length, pair.ours.case.dtype) == (4096, "float32")
+]
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("pair", plan.pairs(["accuracy"]), ids=report.title)
+@pytest.mark.parametrize("pair", AS_NEAR, ids=report.title)
 def test_we_are_as_near_to_float64_as_peers_are(pair):
-    """Heads 24 wide, so that a query that is scaled in bfloat16 would be rounded once more."""
+    """In bfloat16 heads 24 wide: a query that is scaled there would be rounded once more."""
     if not installed(pair.peer.program):
         pytest.skip("needs torch, which is in the extra compat")
-    sizes = {"num_heads": 1, "head_dim": 24}
+    in_half = pair.ours.case.dtype == "bfloat16"
+    sizes = {"num_heads": 1, "head_dim": 24 if in_half else 64}
     ours, peer = (
         dataclasses.replace(side, case=dataclasses.replace(side.case, **sizes))
         for side in (pair.ours, pair.peer)
