@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import json
 import os
 import re
+import shutil
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,7 +17,7 @@ from typing import Any
 import jax
 from orbax.checkpoint import v1 as ocp
 
-from attnlab.runs import provenance
+from attnlab.runs import processes, provenance
 from attnlab.runs.errors import Invalid
 
 __all__ = ["Checkpoints", "Restored", "difference"]
@@ -184,7 +187,7 @@ class Checkpoints:
     def restore_latest(
         self, abstract: Any, shardings: Any, say: Callable[[str], None]
     ) -> Restored | None:
-        """The newest checkpoint that can be read; damaged ones after it are said and deleted.
+        """The newest checkpoint that can be read; those after it are said and put aside.
 
         Args:
           abstract: state, as for `restore`.
@@ -205,8 +208,9 @@ class Checkpoints:
                 damaged[step] = error
                 continue
             for later, why in damaged.items():
-                say(f"{why}; it is deleted, for that of step {step}")
-                self._orbax.delete(later)
+                aside = processes.agreed(functools.partial(self._move_aside, later))
+                say(f"{why}; it is now in {aside}, and that of step {step} is taken")
+            self._orbax.reload()
             return found
         for why in damaged.values():
             raise Invalid(f"{why}, nor any before it; give another folder") from why
@@ -236,6 +240,10 @@ class Checkpoints:
         except Exception as error:  # of a damaged file orbax raises whatever its readers do
             folder, kind = self.folder / str(step), type(error).__name__
             raise Invalid(f"{folder}: this checkpoint cannot be read ({kind})") from error
+
+    def _move_aside(self, step: int) -> str:
+        aside = tempfile.mkdtemp(prefix=f"{self.folder.name}-damaged-", dir=self.folder.parent)
+        return shutil.move(self.folder / str(step), aside)
 
     def _metadata(self, step: int) -> dict[str, Any]:
         return self._orbax.checkpointables_metadata(step).custom_metadata

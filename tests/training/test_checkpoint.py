@@ -130,7 +130,8 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_it_read(tmp_path, file
         np.testing.assert_array_equal(found.state["a"], 2 * np.arange(5.0))
         save(checkpoints, 3)
     assert len(said) == 1 and "c/3: this checkpoint cannot be read (" in said[0]
-    assert said[0].endswith("it is deleted, for that of step 2") and "\n" not in said[0]
+    assert said[0].endswith("/3, and that of step 2 is taken") and "\n" not in said[0]
+    assert [path.name for path in tmp_path.glob("c-damaged-*/*")] == ["3"]
     with Checkpoints(tmp_path / "c", {"width": 8}) as checkpoints:
         assert checkpoints.restore_latest(jax.eval_shape(a_state), shardings(2), print).step == 3
 
