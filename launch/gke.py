@@ -48,7 +48,6 @@ import frame
 import shipping
 from frame import Launch
 from names import ROOT
-from request import Request
 from steps import Refused
 
 PORT = 8476  # of the first host, where the processes find each other
@@ -158,12 +157,6 @@ def _devices(asked: argparse.Namespace) -> tuple[int, dict[str, str], dict[str, 
     return hosts, labels, {"google.com/tpu": chips // hosts}
 
 
-def _command(request: Request) -> list[str]:
-    folder = f"/bucket/{request.path_in_bucket}"
-    host = ["python3", "launch/host.py", folder]
-    return [*host, "launch/local", "--no_env", *request.words(folder)]
-
-
 def _environment(name: str, hosts: int, asked: argparse.Namespace) -> list[dict[str, Any]]:
     """What JAX must find; for GPUs, where the driver is and where processes find each other."""
     platform = asked.platform or ("tpu" if asked.tpu else "cuda")
@@ -184,6 +177,9 @@ def _manifest(
 ) -> dict[str, Any]:
     """The JobSet: of a single Job, with an index for each host."""
     asked, request = given.options, given.request
+    folder = f"/bucket/{request.path_in_bucket}"
+    host = ["python3", "launch/host.py", folder]
+    words = [*host, "launch/local", "--no_env", *request.words(folder)]
     # Hosts see each other's files at once; checkpoints are renamed when whole.
     options = "implicit-dirs,metadata-cache:ttl-secs:0,metadata-cache:negative-ttl-secs:0"
     attributes = {
@@ -194,7 +190,7 @@ def _manifest(
     container = {
         "name": "attnlab",
         "image": image,
-        "command": [word.replace("$", "$$") for word in _command(request)],
+        "command": [word.replace("$", "$$") for word in words],
         "env": _environment(request.label, hosts, asked),
         "resources": {"limits": limits},
         "volumeMounts": [{"name": name, "mountPath": path} for name, path in mounts.items()],

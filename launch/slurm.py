@@ -64,8 +64,7 @@ def launch(given: Launch) -> None:
         raise Refused(f"{request.parent}: SLURM's nodes share folders; give one, not a bucket")
     for tool in ("sbatch", "squeue"):
         steps.need(tool, "SLURM's client tools are on a cluster's login node")
-    topology = _topology(given.options)
-    _require_divides(request.name, given.options)
+    topology = _topology(request.name, given.options)
     if request.resumed:
         queued = steps.ask("squeue", "--noheader", "--format=%A", f"--name={request.run}").split()
         if queued:
@@ -100,7 +99,12 @@ def launch(given: Launch) -> None:
         print(f"tail -F {shlex.quote(str(folder))}/{log.replace('%a', '*')}")
 
 
-def _topology(options: argparse.Namespace) -> list[str]:
+def _topology(name: str, options: argparse.Namespace) -> list[str]:
+    """What says to sbatch where the processes are, each with its own part of the work.
+
+    Raises:
+      Refused: these options do not go together, or jobs or processes would each do all of it.
+    """
     gpus = options.gpus_per_node
     processes = options.processes_per_node or gpus or 1
     if gpus and processes not in (1, gpus):
@@ -113,25 +117,21 @@ def _topology(options: argparse.Namespace) -> list[str]:
         raise Refused(f"--sbatch={ours[0]} is what other options say; see --help")
     if options.array:
         _require_array(options.array)
+        if shared_by(name) != "jobs":
+            raise Refused(
+                f"--array={options.array}: {name} does not divide its work among the jobs of an"
+                " array, and each would do all of it; launch it once for each part, such as each of"
+                " its seeds"
+            )
+    given = f"--nodes={options.nodes}, {processes} processes of each"
+    remedy = "give --nodes=1 and --processes_per_node=1"
+    frame.require_shared(name, options.nodes * processes, given, remedy)
     return [
         f"--nodes={options.nodes}",
         f"--ntasks-per-node={processes}",
         *([f"--gpus-per-node={gpus}"] if gpus else []),
         *([f"--array={options.array}"] if options.array else []),
     ]
-
-
-def _require_divides(name: str, options: argparse.Namespace) -> None:
-    """Refuses jobs or processes that would each do the whole work of an experiment."""
-    if options.array and shared_by(name) != "jobs":
-        raise Refused(
-            f"--array={options.array}: {name} does not divide its work among the jobs of an array, "
-            "and each would do all of it; launch it once for each part, such as each of its seeds"
-        )
-    processes = options.processes_per_node or options.gpus_per_node or 1
-    given = f"--nodes={options.nodes}, {processes} processes of each"
-    remedy = "give --nodes=1 and --processes_per_node=1"
-    frame.require_shared(name, options.nodes * processes, given, remedy)
 
 
 def _require_array(array: str) -> None:

@@ -25,15 +25,7 @@ Letters: *B batch axes, T queries, S keys, N query heads, K key/value heads, G =
 
 from attnlab.masks.by_example import Padding, Segments
 from attnlab.masks.by_position import Causal, Chunks, Window
-from attnlab.masks.mask import (
-    Both,
-    Explicit,
-    Mask,
-    as_mask,
-    combine,
-    first_position,
-    from_padding,
-)
+from attnlab.masks.mask import Both, Explicit, Mask, as_mask, combine, first_position, from_padding
 
 __all__ = [
     "Both",

@@ -59,6 +59,18 @@ class AttentionModule(nn.Module, kw_only=True):
         """The call's `deterministic`, or the attribute where that is None."""
         return self.deterministic if called is None else called
 
+    def _dense(self, features: int, name: str, *axes: str | None) -> nn.Dense:
+        """A projection without biases, and the names of the axes of its matrix."""
+        return nn.Dense(
+            features,
+            use_bias=False,
+            dtype=self.dtype,
+            param_dtype=self.param_dtype,
+            precision=self.precision,
+            kernel_init=partitioned(self, self.kernel_init, *axes),
+            name=name,
+        )
+
 
 class CallOptions(TypedDict, total=False):
     """Keywords of a call."""

@@ -15,7 +15,6 @@ from attnlab.modules.conventions import (
     AttentionModule,
     as_query_key_value,
     dropout_options,
-    partitioned,
 )
 from attnlab.modules.scores import GeneralScore
 from attnlab.ops.local import local_attention
@@ -114,22 +113,9 @@ class LocalAttention(AttentionModule):
 
     def _predict_centers(self, query, num_keys: int, mask: masks.Padding | None) -> jax.Array:
         """S·sigmoid(v·tanh(W query)), [*B, T] float32."""
-
-        def dense(features: int, name: str, *axes: str | None):
-            return nn.Dense(
-                features,
-                use_bias=False,
-                dtype=self.dtype,
-                param_dtype=self.param_dtype,
-                precision=self.precision,
-                kernel_init=partitioned(self, self.kernel_init, *axes),
-                name=name,
-            )
-
-        hidden = jnp.tanh(
-            dense(self.features or query.shape[-1], "center_hidden", "embed", "hidden")(query)
-        )
-        logit = dense(1, "center", "hidden", None)(hidden)[..., 0].astype(jnp.float32)
+        features = self.features or query.shape[-1]
+        hidden = jnp.tanh(self._dense(features, "center_hidden", "embed", "hidden")(query))
+        logit = self._dense(1, "center", "hidden", None)(hidden)[..., 0].astype(jnp.float32)
         if not isinstance(mask, masks.Padding):  # None, or refused by local_attention
             return num_keys * jax.nn.sigmoid(logit)
         num_real = as_array("Padding.kv_lengths", mask.kv_lengths)

@@ -151,17 +151,6 @@ class SingleHead(AttentionModule, kw_only=True):
         """The score or a module that makes it, and the queries and keys that it compares."""
         raise NotImplementedError
 
-    def _project(self, x: jax.Array, features: int, name: str) -> jax.Array:
-        return nn.Dense(
-            features,
-            use_bias=False,
-            dtype=self.dtype,
-            param_dtype=self.param_dtype,
-            precision=self.precision,
-            kernel_init=partitioned(self, self.kernel_init, "embed", "hidden"),
-            name=name,
-        )(x)
-
 
 class AdditiveAttention(SingleHead):
     """softmax(w·tanh(W query_i + U key_j)) over values: Bahdanau et al. 2014, §3.1 and §A.1.2.
@@ -182,8 +171,8 @@ class AdditiveAttention(SingleHead):
     normalize: bool = False
 
     def _meet(self, query, key):
-        query = self._project(query, self.features, "query")
-        key = self._project(key, self.features, "key")
+        query = self._dense(self.features, "query", "embed", "hidden")(query)
+        key = self._dense(self.features, "key", "embed", "hidden")(key)
         score = AdditiveScore(self.normalize, param_dtype=self.param_dtype, name="score")
         return score, query, key
 
@@ -216,8 +205,8 @@ class MultiplicativeAttention(SingleHead):
 
     def _meet(self, query, key):
         if self.features is not None:
-            query = self._project(query, self.features, "query")
-            key = self._project(key, self.features, "key")
+            query = self._dense(self.features, "query", "embed", "hidden")(query)
+            key = self._dense(self.features, "key", "embed", "hidden")(key)
         score = self.score
         if score is None:
             score = GeneralScore(param_dtype=self.param_dtype, name="score")

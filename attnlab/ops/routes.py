@@ -111,6 +111,14 @@ class Exact:
     sows_weights: bool = True
     hash_keywords: frozenset[str] = frozenset()
 
+    def weights(self, score, q, k, *, q_offset=None, mask=None, **options) -> jax.Array:
+        """The weights [*B, N, T, S], dense; the keywords of `attention_weights`."""
+        return attention_weights(score, q, k, mask=self._mask(q_offset, mask), **options)
+
+    def _mask(self, q_offset, mask: masks.Mask | ArrayLike | None) -> Any:
+        """What the queries see, the first of which is at q_offset, or where the mask says."""
+        return mask
+
 
 @dataclasses.dataclass(frozen=True)
 class AllPairs(Exact):
@@ -136,11 +144,6 @@ class AllPairs(Exact):
         """The context [*B, T, N, D]."""
         del q_offset  # all pairs, wherever the queries stand
         return attention(score, q, k, v, implementation=self.implementation, **options)
-
-    def weights(self, score, q, k, *, q_offset: ArrayLike = 0, **options) -> jax.Array:
-        """The weights [*B, N, T, S], dense; the keywords of `attention_weights`."""
-        del q_offset
-        return attention_weights(score, q, k, **options)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -188,11 +191,9 @@ class Window(Exact):
             **options,
         )
 
-    def weights(self, score, q, k, *, q_offset=None, mask=None, **options) -> jax.Array:
-        """The weights [*B, N, T, S], dense; the keywords of `attention_weights`."""
+    def _mask(self, q_offset, mask):
         q_offset = masks.first_position(mask) if q_offset is None else q_offset
-        mask = masks.combine(masks.Window(self.left, self.right, q_offset), mask)
-        return attention_weights(score, q, k, mask=mask, **options)
+        return masks.combine(masks.Window(self.left, self.right, q_offset), mask)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -233,11 +234,7 @@ class Chunked(Exact):
         mask = self._mask(q_offset, mask)
         return attention(score, q, k, v, mask=mask, implementation=self.implementation, **options)
 
-    def weights(self, score, q, k, *, q_offset=None, mask=None, **options) -> jax.Array:
-        """The weights [*B, N, T, S], dense; the keywords of `attention_weights`."""
-        return attention_weights(score, q, k, mask=self._mask(q_offset, mask), **options)
-
-    def _mask(self, q_offset, mask: masks.Mask | ArrayLike | None) -> masks.Mask | None:
+    def _mask(self, q_offset, mask):
         q_offset = masks.first_position(mask) if q_offset is None else q_offset
         return masks.combine(masks.Chunks(self.size, self.look_back, q_offset), mask)
 

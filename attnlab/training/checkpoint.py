@@ -187,15 +187,9 @@ class Checkpoints:
     def restore_latest(
         self, abstract: Any, shardings: Any, say: Callable[[str], None]
     ) -> Restored | None:
-        """The newest checkpoint that can be read; those after it are said and put aside.
+        """The newest checkpoint that can be read, as by `restore`; None where there is none.
 
-        Args:
-          abstract: state, as for `restore`.
-          shardings: shardings, as for `restore`.
-          say: (line) -> None; shows a line to the user.
-
-        Returns:
-          What it held; None where there is no checkpoint.
+        `say` shows a line to the user: those after it cannot be read, and are put aside.
 
         Raises:
           Invalid: there are checkpoints, and none can be read.

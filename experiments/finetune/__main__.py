@@ -95,12 +95,7 @@ def run(settings: Settings, folder: Folder) -> int:
         figures = {"scores": report.figure(told.rows)}
         return loop.Report(report.markdown(told, text), figures, said=report.answer(told.rows))
 
-    job = loop.Job(
-        unit="trainings",
-        measure=measure,
-        report=reported,
-        keys=lambda cell: [cell.key],
-    )
+    job = loop.Job("trainings", measure, reported, keys=lambda cell: [cell.key])
     return loop.run(job, asked, folder, rows, where=provenance.devices_of(rows.environment))
 
 

@@ -88,12 +88,7 @@ def run(settings: Settings, folder: Folder) -> int:
         figures = {"curve": training_curve(curves, quantity="loss", label="−log p (nats an input)")}
         return loop.Report(report.markdown(told, settings), figures, said=report.answer(told.rows))
 
-    job = loop.Job(
-        unit="trainings",
-        measure=measure,
-        report=reported,
-        keys=lambda cell: [cell.key],
-    )
+    job = loop.Job("trainings", measure, reported, keys=lambda cell: [cell.key])
     return loop.run(job, cells, folder, rows, where=provenance.devices_of(rows.environment))
 
 

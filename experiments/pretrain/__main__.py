@@ -95,12 +95,7 @@ def run(settings: Settings, folder: Folder) -> int:
             report.markdown(told, settings, text), {"curve": figure}, said=report.answer(told.rows)
         )
 
-    job = loop.Job(
-        unit="trainings",
-        measure=measure,
-        report=reported,
-        keys=lambda cell: [cell.key],
-    )
+    job = loop.Job("trainings", measure, reported, keys=lambda cell: [cell.key])
     return loop.run(job, cells, folder, rows, where=provenance.devices_of(rows.environment))
 
 

@@ -56,9 +56,6 @@ def run(settings: Settings, folder: Folder) -> int:
         table = TABLES[cell.table]
         return str(table.commands(cell.table, cell.row, context)) if table.runs else cell
 
-    def alike(cell: Cell) -> Sequence[Hashable]:
-        return cell.table, TABLES[cell.table].like(cell.row)
-
     def seconds_left(cells: Sequence[Cell]) -> float | None:
         first: dict[Hashable, Cell] = {}  # cell of a run
         known: dict[Cell, float] = {}
@@ -66,7 +63,9 @@ def run(settings: Settings, folder: Folder) -> int:
             one = first.setdefault(run_of(cell), cell)
             known[one] = known.get(one, 0.0) + seconds
         left = {run: cell for cell in cells if (run := run_of(cell)) not in first}
-        return remaining.of_items(left.values(), known, alike)
+        return remaining.of_items(
+            left.values(), known, lambda cell: (cell.table, TABLES[cell.table].like(cell.row))
+        )
 
     def line(found: Sequence[Found]) -> str:
         if not found:
