@@ -86,7 +86,7 @@ def run(settings: Settings, folder: Folder) -> int:
         )
 
     def reported() -> loop.Report:
-        told = so_far(rows, {str(cell): [cell.key] for cell in asked}, settings)
+        told = so_far(rows, {str(cell): [cell] for cell in asked}, settings)
         counts = ", ".join(f"{len(some):,} {name}" for name, some in data.rows.items())
         text = (
             f"`{name}` ({settings.kind}): {counts} examples, {steps:,} steps of "
@@ -95,7 +95,7 @@ def run(settings: Settings, folder: Folder) -> int:
         figures = {"scores": report.figure(told.rows)}
         return loop.Report(report.markdown(told, text), figures, said=report.answer(told.rows))
 
-    job = loop.Job("trainings", measure, reported, keys=lambda cell: [cell.key])
+    job = loop.Job("trainings", measure, reported)
     return loop.run(job, asked, folder, rows, where=provenance.devices_of(rows.environment))
 
 

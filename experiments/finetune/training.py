@@ -6,7 +6,7 @@ import dataclasses
 import hashlib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -36,9 +36,8 @@ __all__ = [
 _LABELLED = {"classify": "sequence", "tag": "tokens", "span": "span"}
 
 
-@dataclasses.dataclass(frozen=True)
-class Cell:
-    """One training.
+class Cell(NamedTuple):
+    """One training, and the key of its row.
 
     Attributes:
       start: "tuned", "frozen" or "scratch".
@@ -63,11 +62,6 @@ class Cell:
         """The name of the training's folder in that of the run."""
         name = "".join(c if c.isalnum() else "-" for c in self.pretraining)
         return "-".join(filter(None, [self.start, name, f"seed{self.seed}"]))
-
-    @property
-    def key(self) -> tuple[str, str, int]:
-        """The key of the training's row."""
-        return self.start, self.pretraining, self.seed
 
 
 def open_models(settings: Settings) -> dict[str, dict[int, Pretrained]]:
@@ -140,7 +134,7 @@ def task(cell: Cell, settings: Settings, data: Data, start: Pretrained) -> Task[
         frozen=cell.start == "frozen",
     )
     identity: dict[str, Any] = {
-        **dataclasses.asdict(cell),
+        **cell._asdict(),
         "examples": data.digest,
         "labels": list(data.labels),
         "tokenizer": start.tokenizer.digest,

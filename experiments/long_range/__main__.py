@@ -81,14 +81,14 @@ def run(settings: Settings, folder: Folder) -> int:
         )
 
     def reported() -> loop.Report:
-        told = so_far(rows, {str(cell): [cell.key] for cell in cells}, settings)
+        told = so_far(rows, {str(cell): [cell] for cell in cells}, settings)
         curves = first_curves(
-            (cell.title, folder.path / cell.folder) for cell in cells if cell.key in rows.kept
+            (cell.title, folder.path / cell.folder) for cell in cells if cell in rows.kept
         )
         figures = {"curve": training_curve(curves, quantity="loss", label="−log p (nats an input)")}
         return loop.Report(report.markdown(told, settings), figures, said=report.answer(told.rows))
 
-    job = loop.Job("trainings", measure, reported, keys=lambda cell: [cell.key])
+    job = loop.Job("trainings", measure, reported)
     return loop.run(job, cells, folder, rows, where=provenance.devices_of(rows.environment))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Collection, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from attnlab.bench.case_flags import DTYPES
 from attnlab.runs.errors import Invalid
@@ -39,9 +39,8 @@ _GPU = {
 PRESETS: Mapping[str, Mapping[str, Any]] = {"cpu": {}, "gpu": _GPU}
 
 
-@dataclasses.dataclass(frozen=True)
-class Cell:
-    """One training: a task, a mechanism, a seed."""
+class Cell(NamedTuple):
+    """One training, and the key of its row: a task, a mechanism, a seed."""
 
     task: str
     mechanism: str
@@ -59,11 +58,6 @@ class Cell:
     def folder(self) -> str:
         """The name of the training's folder in that of the run."""
         return f"{self.task}-{self.mechanism}-seed{self.seed}"
-
-    @property
-    def key(self) -> tuple[str, str, int]:
-        """The key of the training's row."""
-        return self.task, self.mechanism, self.seed
 
 
 @dataclasses.dataclass(frozen=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -69,7 +68,7 @@ def task(cell: Cell, settings: Settings, examples: Examples) -> Task[EncoderClas
     validation = list(fixed_batches(examples, "validation", settings.batch_size))
     kept = settings.as_json()
     identity = {
-        **dataclasses.asdict(cell),
+        **cell._asdict(),
         **{name: kept[name] for name in _IDENTITY},
         "examples": examples.digest,
     }

@@ -81,9 +81,9 @@ def run(settings: Settings, folder: Folder) -> int:
         )
 
     def reported() -> loop.Report:
-        told = so_far(rows, {str(cell): [cell.key] for cell in cells}, settings)
+        told = so_far(rows, {str(cell): [cell] for cell in cells}, settings)
         curves = first_curves(
-            (cell.title, folder.path / cell.folder) for cell in cells if cell.key in rows.kept
+            (cell.title, folder.path / cell.folder) for cell in cells if cell in rows.kept
         )
         figure = training_curve(curves, quantity="masked_nll", label="−log p (nats a masked token)")
         lines = sum(map(len, corpus.training))
@@ -95,7 +95,7 @@ def run(settings: Settings, folder: Folder) -> int:
             report.markdown(told, settings, text), {"curve": figure}, said=report.answer(told.rows)
         )
 
-    job = loop.Job("trainings", measure, reported, keys=lambda cell: [cell.key])
+    job = loop.Job("trainings", measure, reported)
     return loop.run(job, cells, folder, rows, where=provenance.devices_of(rows.environment))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from attnlab.bench.case_flags import DTYPES
 from attnlab.data.masking import Masking
@@ -55,9 +55,8 @@ _PAPER = _GPU | {
 PRESETS: Mapping[str, Mapping[str, Any]] = {"cpu": {}, "gpu": _GPU, "paper": _PAPER}
 
 
-@dataclasses.dataclass(frozen=True)
-class Cell:
-    """One training: an objective, a masking (percents of mask, same and random words), a seed."""
+class Cell(NamedTuple):
+    """One training, and the key of its row; the masking is percents of mask, same, random words."""
 
     objective: str
     masking: str
@@ -75,11 +74,6 @@ class Cell:
     def folder(self) -> str:
         """The name of the training's folder in that of the run."""
         return f"{self.objective}-{self.masking.replace('/', '-')}-seed{self.seed}"
-
-    @property
-    def key(self) -> tuple[str, str, int]:
-        """The key of the training's row."""
-        return self.objective, self.masking, self.seed
 
     @property
     def percents(self) -> Masking:

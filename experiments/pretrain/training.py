@@ -165,7 +165,7 @@ def task(
     ]
     kept = settings.as_json()
     identity: dict[str, Any] = {
-        **dataclasses.asdict(cell),
+        **cell._asdict(),
         **{name: kept[name] for name in _IDENTITY},
         "sizes": dataclasses.asdict(settings.sizes()),
         "tokenizer": corpus.tokenizer.digest,
