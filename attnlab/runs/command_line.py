@@ -345,9 +345,9 @@ def _chosen(
                     kept.require_files(typed)
                 return kept, folder
     chosen = settings(**{**settings.of_place(named), **settings.implied(named), **named})
+    chosen.check_named(named)
     if found.check != "flags":
         chosen.require_files(typed)
-    chosen.check_named(named)
     return chosen, Folder.fresh(name, Path(found.output_dir), chosen.as_json(), path=path)
 
 
