@@ -27,7 +27,6 @@ from attnlab.modules.scores import (
     AdditiveScore,
     ConcatScore,
     CosineScore,
-    DotScore,
     GeneralScore,
     LocationScore,
 )
@@ -119,7 +118,6 @@ __all__ = [
     "AdditiveScore",
     "ConcatScore",
     "CosineScore",
-    "DotScore",
     "GeneralScore",
     "LocationScore",
     # biases of positions, for them

@@ -18,10 +18,10 @@ import jax.numpy as jnp
 from attnlab import biases, masks, scores
 from attnlab.bench import inputs
 from attnlab.bench.case import Case
-from attnlab.modules import scores as learned
 from attnlab.modules.biases import AlibiBias
 from attnlab.modules.lsh import LSHSelfAttention
 from attnlab.modules.multi_head import MultiHeadAttention
+from attnlab.modules.scores import LocationScore
 from attnlab.ops import attention as ops
 from attnlab.ops import local, routes
 from attnlab.training.attentions import SCORES
@@ -90,12 +90,12 @@ def _module(case: Case) -> Mechanism:
     if case.mechanism == "lsh":
         module = LSHSelfAttention(n, _lsh(case), case.causal, **common)
     else:
-        score: dict[str, Callable[[], nn.Module]] = {
+        score: dict[str, Callable[[], nn.Module | scores.Score]] = {
             **{name: functools.partial(kind, **of_score) for name, kind in SCORES.items()},
-            "dot": lambda: learned.DotScore(1.0),
-            "location": lambda: learned.LocationScore(case.length, **of_score),
+            "dot": lambda: scores.Dot(1.0),
+            "location": lambda: LocationScore(case.length, **of_score),
         }
-        make = score.get(case.mechanism, learned.DotScore)
+        make = score.get(case.mechanism, scores.Dot)
         bias = AlibiBias() if case.mechanism == "alibi" else None
         module = MultiHeadAttention(n, score=make(), route=route, position_bias=bias, **common)
     # LSH shares queries and keys and is self-attention: one stream, of which it makes all it needs.

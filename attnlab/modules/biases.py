@@ -37,7 +37,7 @@ class RelativePositionBias(nn.Module):
 
     Distances share buckets as `biases.buckets_of_distances` says. T5 shares one table among all
     layers of a stack, and does not divide logits by √H: with its weights go a bias that all layers
-    are given, and `DotScore(1.0)`.
+    are given, and `scores.Dot(1.0)`.
 
     Cost: T + S − 1 numbers a head, gradients included; nothing T × S is made by any engine but
     `"dense"`.

@@ -31,9 +31,8 @@ from attnlab.modules.conventions import (
 )
 from attnlab.modules.hash_stats import hash_options
 from attnlab.modules.sampling import sampled
-from attnlab.modules.scores import DotScore
 from attnlab.ops.routes import AllPairs, Route, StatefulRoute
-from attnlab.scores import Score
+from attnlab.scores import Dot, Score
 
 __all__ = ["MultiHeadAttention"]
 
@@ -91,7 +90,7 @@ class MultiHeadAttention(AttentionModule):
       value_features: width of N heads of the values together, a multiple of N; None = qkv_features.
       out_features: width of the result; None = width of the query.
       score: a module of `attnlab.modules.scores`, or a value of `attnlab.scores`, with nothing to
-        learn; None = `DotScore()`, the scaled dot product.
+        learn; None = `scores.Dot()`, the scaled dot product.
       route: `routes.AllPairs()`, `routes.Window(...)`, `routes.LSH(...)` or `routes.Hard(...)`. LSH
         shares one projection between queries and keys unless told otherwise; its rotations come
         from the "hash" rng stream if there is one, else from its seed. With `centering="learned"`
@@ -183,7 +182,7 @@ class MultiHeadAttention(AttentionModule):
         elif decode:
             mask, bias = cut_to_queries(mask, bias, q_offset, q, k, causal=not cross)
 
-        score = DotScore()(q, k) if self.score is None else self.score(q, k)
+        score = Dot() if self.score is None else self.score(q, k)
         options = {"mask": mask, "bias": bias, "precision": self.precision, **sampling}
         if decode:
             options["q_offset"] = position

@@ -1,5 +1,6 @@
 """Scores with parameters: Linen modules that look at q and k and return a score value.
 
+`scores.Dot` has none, and stands where one of these does, as any value of `attnlab.scores` may.
 Each is called with q [*B, T, N, Hq] and k [*B, S, K, Hk] and makes its parameters for N query heads
 in `param_dtype`. With N = 1 the published single-head mechanisms come out. A score that is given to
 `MultiHeadAttention` keeps its own `param_dtype`, and its parameters carry no logical axes.
@@ -20,7 +21,6 @@ __all__ = [
     "AdditiveScore",
     "ConcatScore",
     "CosineScore",
-    "DotScore",
     "GeneralScore",
     "LocationScore",
 ]
@@ -29,20 +29,6 @@ __all__ = [
 def _normal_over_width(key: jax.Array, shape: tuple[int, ...], dtype: Any) -> jax.Array:
     """Unit-variance logits from w·x where the entries of x have unit variance."""
     return jax.random.normal(key, shape, dtype) / jnp.sqrt(jnp.asarray(shape[-1], dtype))
-
-
-class DotScore(nn.Module):
-    """`scores.Dot`, no parameters.
-
-    Attributes:
-      scale: factor of the product; None = 1/√H; 1.0 = plain dot.
-    """
-
-    scale: float | None = None
-
-    def __call__(self, q: jax.Array, k: jax.Array) -> scores.Score:
-        """The score."""
-        return scores.Dot(self.scale)
 
 
 class CosineScore(nn.Module):

@@ -194,8 +194,8 @@ class MultiplicativeAttention(SingleHead):
     | score                   | logits                      |
     | ----------------------- | --------------------------- |
     | None = `GeneralScore()` | query·W·key, "general"      |
-    | `DotScore(scale=1.0)`   | query·key, "dot"            |
-    | `DotScore()`            | query·key / √width          |
+    | `scores.Dot(1.0)`       | query·key, "dot"            |
+    | `scores.Dot()`          | query·key / √width          |
     | `CosineScore()`         | scale · cos(query, key)     |
 
     With `features` the matrices are the projections [Dq, features] and [Dk, features], with axes

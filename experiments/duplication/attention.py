@@ -12,10 +12,10 @@ from typing import Any
 
 import jax
 
-from attnlab.modules.scores import DotScore
 from attnlab.ops.lsh import LSHOptions
 from attnlab.ops.lsh.rows import unit_keys
 from attnlab.ops.routes import LSH, AllPairs, Route
+from attnlab.scores import Dot
 
 __all__ = ["EXACT", "Hashing", "options", "rounds_of"]
 
@@ -114,7 +114,7 @@ def options(name: str, hashing: Hashing, *, length: int, chunk_size: int) -> dic
     if rounds is not None:
         return {"route": lsh(rounds, hashing, length=length, chunk_size=chunk_size)}
     if name in ("plain", "full, own key"):
-        return {"route": SharedPairs(unit=name != "plain"), "score": DotScore(scale)}
+        return {"route": SharedPairs(unit=name != "plain"), "score": Dot(scale)}
     norm = "rms" if name == "full" else None
     exact = LSHOptions(logit_scale=scale, key_norm=norm)
     return {"route": LSH(num_hashes=1, num_buckets=1, chunk_size=length, options=exact)}

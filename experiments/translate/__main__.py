@@ -21,9 +21,8 @@ from experiments.translate.variants import Training
 
 def main(argv: list[str]) -> int:
     """Parses the flags, trains and reports."""
-    free = (*FREE, "data_dir", "cache_dir", "draw_file")
-    several = translate.SHARED_BY == "processes"
-    return command_line.run(argv, Settings, run, doc=translate.__doc__, free=free, several=several)
+    doc, free = translate.__doc__, (*FREE, "data_dir", "cache_dir", "draw_file")
+    return command_line.run(argv, Settings, run, doc=doc, free=free, shared_by="processes")
 
 
 def run(settings: Settings, folder: Folder) -> int:

@@ -11,7 +11,6 @@ from attnlab import (
     ConcatAttention,
     ConcatScore,
     CosineScore,
-    DotScore,
     GeneralScore,
     LocalAttention,
     LocationAttention,
@@ -19,6 +18,7 @@ from attnlab import (
     MultiHeadAttention,
     MultiplicativeAttention,
     routes,
+    scores,
 )
 from tests.modules.reference import apply, init
 
@@ -44,10 +44,10 @@ TABLE = {
         },
     ),
     "general": (MultiplicativeAttention(), {"score/kernel": (1, 6, 6)}),
-    "dot": (MultiplicativeAttention(DotScore()), {}),
+    "dot": (MultiplicativeAttention(scores.Dot()), {}),
     "cosine": (MultiplicativeAttention(CosineScore()), {"score/scale": (1,)}),
     "britz": (
-        MultiplicativeAttention(DotScore(), features=5),
+        MultiplicativeAttention(scores.Dot(), features=5),
         {"query/kernel": (6, 5), "key/kernel": (6, 5)},
     ),
     "concat": (

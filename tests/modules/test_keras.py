@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from attnlab import AdditiveAttention, DotScore, MultiplicativeAttention, masks
+from attnlab import AdditiveAttention, MultiplicativeAttention, masks, scores
 from tests.modules.reference import apply
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("quick_compile")]
@@ -84,7 +84,7 @@ def test_dot_with_a_learned_scale(keras):
     layer = keras.layers.Attention(use_scale=True)
     layer.build([query.shape, value.shape, key.shape])
     layer.scale.assign(0.37)
-    module = MultiplicativeAttention(DotScore(0.37))
+    module = MultiplicativeAttention(scores.Dot(0.37))
     for mine, theirs in zip(
         ours(module, {}, query, key, value),
         in_keras(layer, query, key, value),

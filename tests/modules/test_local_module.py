@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from attnlab import CosineScore, DotScore, LocalAttention, masks
+from attnlab import CosineScore, LocalAttention, masks, scores
 from tests import oracle
 from tests.modules.reference import apply, float64, init
 
@@ -76,7 +76,7 @@ def test_local_m(padded):
 
 @pytest.mark.parametrize(
     ("score", "equation", "names"),
-    [(DotScore(1.0), oracle.dot, ()), (CosineScore(**F64), oracle.cosine, ("scale",))],
+    [(scores.Dot(1.0), oracle.dot, ()), (CosineScore(**F64), oracle.cosine, ("scale",))],
     ids=["dot", "cosine"],
 )
 def test_other_scores(score, equation, names):
@@ -135,7 +135,7 @@ def test_gradients_reach_every_parameter():
 
 def test_memory_without_weights_is_that_of_the_window():
     """Looking at the weights costs O(T·S); nobody who does not look pays for it."""
-    module = LocalAttention(False, half_width=2, score=DotScore(1.0))
+    module = LocalAttention(False, half_width=2, score=scores.Dot(1.0))
     x = jnp.ones((1, 1031, 3))
     assert "1031,1031" not in str(jax.make_jaxpr(lambda x: module.apply({}, x, x))(x))
     with_weights = jax.make_jaxpr(lambda x: module.apply({}, x, x, return_weights=True))(x)
@@ -152,7 +152,7 @@ def test_errors():
         LocalAttention(half_width=-1, **F64).apply(variables, query, key, value)
     with pytest.raises(ValueError, match=r"Padding.kv_lengths must lead with .*got \(5,\)"):
         module.apply(variables, query, key, value, mask=masks.Padding(jnp.ones(5, int)))
-    given = LocalAttention(predictive=False, half_width=2, score=DotScore(1.0), **F64)
+    given = LocalAttention(predictive=False, half_width=2, score=scores.Dot(1.0), **F64)
     for steps, got in (
         ([2, 5], r"\(2,\)"),
         (jnp.zeros((5, 1)), r"\(5, 1\)"),

@@ -10,7 +10,6 @@ from attnlab import (
     AdditiveScore,
     ConcatScore,
     CosineScore,
-    DotScore,
     GeneralScore,
     LocationScore,
     MultiHeadAttention,
@@ -60,11 +59,10 @@ def test_self_and_cross_attention(inputs):
 @pytest.mark.parametrize(
     ("value", "module", "learned"),
     [
-        (scores.Dot(0.5), DotScore(0.5), {}),
         (scores.Cosine(3.0), CosineScore(), {"score": {"scale": jnp.full(3, 3.0)}}),
         (scores.Cosine(jnp.arange(3.0)), CosineScore(), {"score": {"scale": jnp.arange(3.0)}}),
     ],
-    ids=["dot", "cosine", "array"],
+    ids=["cosine", "array"],
 )
 def test_a_value_is_a_score_where_a_module_is(value, module, learned):
     inputs = arrays()
@@ -135,7 +133,7 @@ def test_normalized_then_turned():
 
 # name: (score, equation, its parameters)
 SCORES = {
-    "dot": (DotScore(1.0), oracle.dot, ()),
+    "dot": (scores.Dot(1.0), oracle.dot, ()),
     "general": (GeneralScore(**F64), oracle.general, ("kernel",)),
     "cosine": (CosineScore(**F64), oracle.cosine, ("scale",)),
     "additive": (AdditiveScore(**F64), oracle.additive, ("kernel",)),

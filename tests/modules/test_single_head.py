@@ -9,11 +9,11 @@ from attnlab import (
     AdditiveAttention,
     ConcatAttention,
     CosineScore,
-    DotScore,
     GeneralScore,
     LocationAttention,
     MultiplicativeAttention,
     masks,
+    scores,
 )
 from tests import oracle
 from tests.modules.reference import apply, float64, init
@@ -44,9 +44,9 @@ CASES = {
         ("kernel", "gain", "bias"),
     ),
     "general": (MultiplicativeAttention(**DENSE), DK, unprojected, oracle.general, ("kernel",)),
-    "dot": (MultiplicativeAttention(DotScore(1.0), **DENSE), DQ, unprojected, oracle.dot, ()),
+    "dot": (MultiplicativeAttention(scores.Dot(1.0), **DENSE), DQ, unprojected, oracle.dot, ()),
     "scaled_dot": (
-        MultiplicativeAttention(DotScore(), **DENSE),
+        MultiplicativeAttention(scores.Dot(), **DENSE),
         DQ,
         unprojected,
         oracle.scaled_dot,
@@ -60,7 +60,7 @@ CASES = {
         ("scale",),
     ),
     "britz": (
-        MultiplicativeAttention(DotScore(1.0), features=17, **DENSE),
+        MultiplicativeAttention(scores.Dot(1.0), features=17, **DENSE),
         DK,
         projected,
         oracle.dot,
@@ -199,21 +199,21 @@ def test_the_implementation_is_used_or_refused():
     query, key, _ = arrays(DQ)
 
     def largest_array(implementation):
-        module = MultiplicativeAttention(DotScore(), implementation=implementation)
+        module = MultiplicativeAttention(scores.Dot(), implementation=implementation)
         long = jnp.ones((1, 1031, DQ))
         jaxpr = jax.make_jaxpr(lambda x: module.apply({}, x))(long)
         return "1031,1031" in str(jaxpr)
 
     assert largest_array("dense") and not largest_array("blockwise")
     with pytest.raises(ValueError, match="implementation must be one of .*; got 'fast'"):
-        MultiplicativeAttention(DotScore(), implementation="fast").apply({}, query, key)
+        MultiplicativeAttention(scores.Dot(), implementation="fast").apply({}, query, key)
     with pytest.raises(NotImplementedError, match='"cudnn" is for NVIDIA GPU, not for cpu'):
         init(MultiplicativeAttention(implementation="cudnn", **F64), query, key)
 
 
 def test_bad_input_is_named():
     query, key, value = arrays(DQ)
-    module = MultiplicativeAttention(DotScore())
+    module = MultiplicativeAttention(scores.Dot())
     with pytest.raises(ValueError, match="value= needs key=.*; got value without key"):
         module.apply({}, query, value=value)
     with pytest.raises(ValueError, match=r"key must be \[\*batch, length, width\].*; got \(3,\)"):
@@ -229,7 +229,7 @@ def test_bad_input_is_named():
     ):
         with pytest.raises(ValueError, match=message):
             module.init(jax.random.key(0), query, key)
-    module = MultiplicativeAttention(DotScore())
+    module = MultiplicativeAttention(scores.Dot())
     with pytest.raises(ValueError, match="equal batch axes"):
         module.apply({}, query, key[:1])
 

@@ -170,7 +170,7 @@ def test_the_four_senses_of_all_pairs(name, scaled):
     length, heads, width = 7, 2, 5
     q, v = np.random.default_rng(0).normal(size=(2, 1, length, heads, width)).astype(np.float32)
     told = attention.options(name, Hashing(scaled=scaled), length=length, chunk_size=1)
-    score = told["score"](q, q) if "score" in told else attention.DotScore()(q, q)
+    score = told["score"](q, q) if "score" in told else attention.Dot()
 
     @jax.jit
     def ours(q, v):
