@@ -18,7 +18,7 @@ fi
 
 for python in "${candidates[@]}"; do
   # A name may be on PATH and still not run (a version manager's shim), so it is run to find out.
-  if "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1; then
+  if "$python" -IS -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1; then
     exec "$python" "$here/$place.py" "$@"
   fi
 done

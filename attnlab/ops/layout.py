@@ -17,7 +17,7 @@ from attnlab.axes import HeadLayout
 from attnlab.biases import Bias, as_bias
 from attnlab.checks import require
 from attnlab.masks import Mask, Padding, combine
-from attnlab.opaque import opaque
+from attnlab.opaque import opaque, opaque_gradient
 from attnlab.ops import dropout
 from attnlab.scores import Score
 from attnlab.split import by_device
@@ -59,9 +59,8 @@ def prepare(
 
     def heads_first(x: jax.Array, group_size: int) -> jax.Array:
         length, heads, width = x.shape[-3:]
-        x = x.reshape(-1, length, heads // group_size, group_size, width)
-        x = jnp.moveaxis(x, 1, 3)
-        return opaque(x) if num_queries > 1 else x  # a decoder's step must not copy its cache
+        x = opaque_gradient(x).reshape(-1, length, heads // group_size, group_size, width)
+        return jnp.moveaxis(x, 1, 3)
 
     q = heads_first(q, layout.group_size)
     k = heads_first(k, 1)

@@ -87,7 +87,7 @@ class Outcome:
         (forward + backward), relative to the largest |peer's|; None where not checked.
       ours_error: RMS distance of our outputs from those of NumPy in float64, of the same inputs;
         None where not measured.
-      peer_error: that of the peer's outputs.
+      peer_error: RMS distance of the peer's, as `ours_error`.
     """
 
     pair: Pair

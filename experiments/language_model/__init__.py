@@ -4,7 +4,7 @@
     launch/local language_model --input=enwik8 --preset=gpu
     launch/local language_model --input=TEXT --models=exact,lsh-4 --lengths=1k --seeds=0
     launch/local language_model --resume=results/language_model-20261122-101500
-    launch/local language_model.sample --run=FOLDER --model=lsh-4 --prompt="ROMEO:"
+    python -m experiments.language_model.sample --run=FOLDER --model=lsh-4 --prompt="ROMEO:"
 
 Models that differ in their attention alone are trained on as many tokens of a text: exact, exact
 with queries that are the keys, a window, and LSH with 1 to 8 rounds. Each is tested on a part of

@@ -41,6 +41,9 @@ if "--platform" in sys.argv:
 sys.exit(next((int(a.partition("=")[2]) for a in sys.argv if a.startswith("--status=")), 0))
 '''.replace("\\\\n", "\\n")
 
+# In place of the Python that has the packages: every check passes, in a tenth of its time.
+PASSES = "#!/bin/sh\n"
+
 # Flags that a shell, YAML or Kubernetes would change, if they were let.
 ODD = [
     "--set=a b",
@@ -78,9 +81,10 @@ class Site:
         (self.bin / "python3").symlink_to(sys.executable)  # not a version manager's shim
         for tool in tools:
             self.fake(tool)
-        python = self.root / ".venv" / "bin" / "python"
-        python.parent.mkdir(parents=True)
-        python.symlink_to(sys.executable)
+        self.python = self.root / ".venv" / "bin" / "python"
+        self.python.parent.mkdir(parents=True)
+        self.python.write_text(PASSES)
+        self.python.chmod(0o755)
         self.environment = {
             "PATH": str(self.bin),
             "HOME": str(self.home),
@@ -102,6 +106,11 @@ class Site:
         command = ["git", "-C", str(self.root), *who, *arguments]
         done = subprocess.run(command, check=True, capture_output=True, env=self.environment)
         return done.stdout.decode().strip()
+
+    def checks(self) -> None:
+        """Has `hello` itself check its flags before each launch."""
+        self.python.unlink()
+        self.python.symlink_to(sys.executable)
 
     def alone(self) -> None:
         """Has `hello` run in one process only, although its sources speak of several."""

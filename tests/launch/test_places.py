@@ -104,6 +104,7 @@ def test_a_dry_run_prints_and_does_nothing(site, place):
 
 def test_the_experiment_checks_its_flags_before_anything_else_is_done(site, place):
     _, where, _, begins = PLACES[place]
+    site.checks()
     for options in ([], ["--dry_run"]):
         status, out, err = launched(site, place, "hello", where, "--wrong", options=options)
         assert (status, out) == (2, "")
@@ -130,6 +131,7 @@ def test_the_platform_may_be_another_than_that_of_the_devices(site, place):
 
 def test_a_resumed_run_has_its_flags_checked_with_those_of_its_folder_where_it_is_seen(tmp_path):
     site = Site(tmp_path, [*PLACES["slurm"][2], "sky"])
+    site.checks()
     (site.here / "run").mkdir()
     (site.here / "run" / "settings.json").touch()
     assert launched(site, "slurm", "hello", "--steps=3", "--resume=run")[0] == 0
@@ -141,7 +143,7 @@ def test_a_resumed_run_has_its_flags_checked_with_those_of_its_folder_where_it_i
 
 def test_without_a_python_that_has_the_packages_nothing_is_sent(site, place):
     where = PLACES[place][1]
-    python = site.root / ".venv" / "bin" / "python"
+    python = site.python
     python.unlink()
     status, out, err = launched(site, place, "hello", where)
     remedy = "make .venv by launch/local hello --check=words, or give --python=PATH"

@@ -121,6 +121,9 @@ def test_other_vocabularies_are_refused(models, text, tmp_path):
         pretrained.read(models.parent / "nowhere")
 
 
+THERE = ("--train_file=pyproject.toml", "--dev_file=README.md")
+
+
 @pytest.mark.parametrize(
     ("flags", "said"),
     [
@@ -129,8 +132,8 @@ def test_other_vocabularies_are_refused(models, text, tmp_path):
         (("--made=order", "--input=x", "--train_file=x"), "makes the examples; leave it out"),
         (("--train_file=x", "--dev_file=x", "--starts=tuned"), "needs --init_from"),
         (("--train_file=x", "--dev_file=x", "--columns=a"), "--columns=a: of classify, give"),
-        (("--train_file=x", "--dev_file=x", "--held_out=0.2"), "--held_out=0.2: needs --made"),
-        (("--train_file=x", "--dev_file=x", "--init_from=x", "--width=8"), "leave it out"),
+        ((*THERE, "--held_out=0.2"), "--held_out=0.2: needs --made"),
+        ((*THERE, "--init_from=tests", "--width=8"), "leave it out"),
     ],
 )
 def test_flags_that_cannot_be_meant(flags, said):
