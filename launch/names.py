@@ -15,7 +15,7 @@ def experiments() -> dict[str, str]:
 
 
 def shared_by(name: str) -> str:
-    """What may share the work of a run, as an experiment says it to `command_line.run`."""
+    """What may share the work of a run, as its `__main__` says it to `command_line.run`."""
     source = (ROOT / "experiments" / name / "__main__.py").read_text(encoding="utf-8")
     for node in ast.walk(ast.parse(source)):
         match node:

@@ -63,8 +63,8 @@ def run(
       doc: text that --help begins with.
       resumes: whether there is --resume.
       free: names of the flags that may have another value in a resumed run.
-      shared_by: what may share the work of a run: "processes", "jobs" of an array (`of_place` says
-        the part of each), or "" where nothing may. Launchers read it in the sources.
+      shared_by: name of what may share the work of a run: "processes", "jobs" of an array
+        (`of_place` says the part of each), or "" where nothing may. Launchers read it in the source.
 
     Returns:
       The exit status: that of the experiment; 0 after --help or --check; 2 for a command that

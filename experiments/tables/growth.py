@@ -30,8 +30,23 @@ _LONG = {"n": 2**15}  # for memory, multiplied by 8: what does not grow with it 
 _Program = tuple[Callable[..., Any], list[Any]]  # a function and shapes of its arguments
 
 
+class Exponents:
+    """What is found of the exponents with which something grows, beside the paper's."""
+
+    paper: tuple[tuple[str, float], ...]
+
+    def written(self, values: Mapping[str, float]) -> str:
+        """The exponents behind their sizes."""
+        return " ".join(f"{size}^{values[size]:.2f}" for size, _ in self.paper)
+
+    def verdict(self, paper: str, values: Mapping[str, float]) -> str:
+        """The verdict on measured exponents; the paper's words are those of `self.paper`."""
+        del paper
+        return verdicts.of_exponents(dict(self.paper), values)
+
+
 @dataclasses.dataclass(frozen=True)
-class Growth:
+class Growth(Exponents):
     """The exponents with which a layer's work or memory grows.
 
     Attributes:
@@ -55,15 +70,6 @@ class Growth:
             size: math.log(self._work(base | {size: times * base[size]}) / once, times)
             for size, _ in self.paper
         }
-
-    def written(self, values: Mapping[str, float]) -> str:
-        """The exponents behind their sizes."""
-        return " ".join(f"{size}^{values[size]:.2f}" for size, _ in self.paper)
-
-    def verdict(self, paper: str, values: Mapping[str, float]) -> str:
-        """The verdict on measured exponents; the paper's words are those of `self.paper`."""
-        del paper
-        return verdicts.of_exponents(dict(self.paper), values)
 
     def _work(self, sizes: Mapping[str, int]) -> float:
         function, shapes = _LAYERS[self.layer](**sizes)

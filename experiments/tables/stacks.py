@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -17,8 +16,7 @@ from attnlab.bench.operations import count
 from attnlab.models.reformer import Reformer
 from attnlab.models.transformer import TransformerLM
 from attnlab.models.transformer.config import TransformerConfig
-from experiments.tables import verdicts
-from experiments.tables.growth import bytes_between
+from experiments.tables.growth import Exponents, bytes_between
 
 __all__ = ["StackGrowth"]
 
@@ -33,7 +31,7 @@ _CHUNK = 64  # positions of which the hidden layer is computed at once
 
 
 @dataclasses.dataclass(frozen=True)
-class StackGrowth:
+class StackGrowth(Exponents):
     """The exponents with which a language model's work or memory grows.
 
     Attributes:
@@ -50,15 +48,6 @@ class StackGrowth:
     def measure(self) -> dict[str, float]:
         """The logs of what the work grows by when a size grows by a factor, to its base."""
         return {size: self._exponent(size) for size, _ in self.paper}
-
-    def written(self, values: Mapping[str, float]) -> str:
-        """The exponents behind their sizes."""
-        return " ".join(f"{size}^{values[size]:.2f}" for size, _ in self.paper)
-
-    def verdict(self, paper: str, values: Mapping[str, float]) -> str:
-        """The verdict on measured exponents; the paper's words are those of `self.paper`."""
-        del paper
-        return verdicts.of_exponents(dict(self.paper), values)
 
     def _exponent(self, size: str) -> float:
         base = _BASE[size]

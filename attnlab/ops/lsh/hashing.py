@@ -24,16 +24,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import PartitionSpec
 
-from attnlab.checks import (
-    as_array,
-    as_int,
-    as_size,
-    is_floating,
-    require,
-    require_instance,
-    require_key,
-)
+from attnlab.checks import as_array, as_int, as_size, require, require_instance, require_key
 from attnlab.meshes import on_explicit_axes, spec_of
+from attnlab.ops.lsh.inputs import as_floating
 from attnlab.ops.lsh.order import bucket_limit
 from attnlab.ops.lsh.running_mean import RunningMean
 from attnlab.split import by_device, current, divide_positions, heads_are_too_few
@@ -239,15 +232,13 @@ def hash_buckets(
         "rotations", rotations, isinstance(rotations, Rotations), "of the class Rotations", remedy
     )
     num_heads, _, _, head_dim = rotations.factors[0].shape
-    x = as_array("x", x)
+    [x] = as_floating(x=x)
     require(
-        x.ndim >= 3 and x.shape[-2] % num_heads == 0 and x.shape[-1] == head_dim,
+        x.shape[-2] % num_heads == 0 and x.shape[-1] == head_dim,
         f"x must be [*batch, length, a multiple of {num_heads} heads, width {head_dim}] for these"
         f" rotations; got {x.shape} (make the rotations with its num_heads and head_dim)",
     )
-    require(is_floating(x.dtype), f"x must be floats of 16 bits or more; got {x.dtype} (cast it)")
     *batch_shape, length, heads, width = x.shape
-    require(length > 0, f"x must have a length of at least 1; got {x.shape}")
     limit = bucket_limit(length)
     require(
         rotations.num_buckets <= limit,

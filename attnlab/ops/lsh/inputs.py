@@ -27,6 +27,7 @@ from attnlab.ops.lsh.order import bucket_limit
 __all__ = [
     "Visibility",
     "as_cross_operands",
+    "as_floating",
     "as_operands",
     "check_buckets",
     "check_knobs",
@@ -100,7 +101,7 @@ def check_knobs(
 
 def as_operands(qk: Any, v: Any, buckets: Any) -> tuple[jax.Array, jax.Array, jax.Array]:
     """The arrays qk [*B, L, N, H], v [*B, L, K, D], buckets [*B, R, L, N], of one length, batch."""
-    qk, v = _as_floating(qk=qk, v=v)
+    qk, v = as_floating(qk=qk, v=v)
     require(
         qk.shape[:-2] == v.shape[:-2] and qk.shape[-2] % v.shape[-2] == 0,
         "qk and v must have equal batch axes and length, and qk's heads be a multiple of v's;"
@@ -113,7 +114,7 @@ def as_cross_operands(
     q: Any, k: Any, v: Any, q_buckets: Any, k_buckets: Any
 ) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array, jax.Array]:
     """The arrays q [*B, T, N, H], k [*B, S, K, H], v [*B, S, K, D] and the buckets of q and k."""
-    q, k, v = _as_floating(q=q, k=k, v=v)
+    q, k, v = as_floating(q=q, k=k, v=v)
     require(
         k.shape[:-1] == v.shape[:-1],
         f"k and v must have equal batch axes, length and heads; got k {k.shape} and v {v.shape}",
@@ -135,7 +136,12 @@ def as_cross_operands(
     return q, k, v, q_buckets, k_buckets
 
 
-def _as_floating(**given: Any) -> list[jax.Array]:
+def as_floating(**given: Any) -> list[jax.Array]:
+    """What is given as arrays of heads, whose dtype is one to compute with.
+
+    Raises:
+      ValueError: they are other than that.
+    """
     arrays = {name: as_array(name, x) for name, x in given.items()}
     for name, x in arrays.items():
         require(
