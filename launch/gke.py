@@ -103,9 +103,14 @@ def launch(given: Launch) -> None:
         image = f"{asked.image}:{shipping.archive(archive, given.code)}-{extra}"
         here = Path("results", request.run).absolute()
         file = here / "jobset.json"
-        manifest = _manifest(given, image, hosts, selector, limits)
+        manifest, named = _manifest(given, image, hosts, selector, limits), (name, asked.namespace)
         for setting in asked.set:
             _set(manifest, setting)
+            about = manifest["metadata"]
+            if not isinstance(about, dict) or (about["name"], about["namespace"]) != named:
+                raise Refused(
+                    f"--set={setting}: the name is that of the run; leave it, and give --namespace="
+                )
         shipping.record(here, given.command, given.code, steps)
         text = json.dumps(manifest, indent=1, ensure_ascii=False)
         steps.write(file, text + "\n")
@@ -130,7 +135,7 @@ def _devices(asked: argparse.Namespace) -> tuple[int, dict[str, str], dict[str, 
         raise Refused("give either --tpu=KIND:SHAPE or --gpu=KIND:COUNT")
     if asked.gpu:
         kind, _, count = asked.gpu.partition(":")
-        if not (count.isdecimal() and int(count)):
+        if not (kind and count.isdecimal() and int(count)):
             raise Refused(f"--gpu={asked.gpu}: give KIND:COUNT, such as nvidia-h100-80gb:8")
         label = {"cloud.google.com/gke-accelerator": kind}
         return asked.hosts or 1, label, {"nvidia.com/gpu": int(count)}
@@ -235,12 +240,14 @@ def _set(manifest: dict[str, Any], setting: str) -> None:
     """Sets a field of the manifest; an object is merged with the one that is there."""
     path, _, text = setting.partition("=")
     *way, last = path.split(".")
-    job = manifest["spec"]["replicatedJobs"][0]["template"]["spec"]
-    at: Any = manifest if path.partition(".")[0] in manifest else job["template"]["spec"]
     value: Any = text
     with contextlib.suppress(ValueError):  # a word, then
         value = json.loads(text)
-    with contextlib.suppress(AttributeError, IndexError, ValueError):
+    with contextlib.suppress(AttributeError, LookupError, TypeError, ValueError):
+        at: Any = manifest
+        if path.partition(".")[0] not in manifest:
+            job = manifest["spec"]["replicatedJobs"][0]["template"]["spec"]
+            at = job["template"]["spec"]
         for word in way:
             at = at[int(word)] if isinstance(at, list) else at.setdefault(word, {})
         key: Any = int(last) if isinstance(at, list) else last

@@ -41,7 +41,8 @@ class Request:
     @property
     def label(self) -> str:
         """The name of the run where names are those of DNS, as in Kubernetes."""
-        return re.sub(r"[^a-z0-9]+", "-", self.run.lower()).strip("-")[:40].strip("-")
+        name = re.sub(r"[^a-z0-9]+", "-", self.run.lower()).strip("-")
+        return (name if name[:1].isalpha() else f"run-{name}")[:40].strip("-")
 
     @property
     def on_bucket(self) -> bool:
@@ -115,7 +116,7 @@ def _folder(flag: str, given: str | None) -> str:
         raise Refused(f"--{flag}= is empty; give a folder")
     if given is None or "://" not in given:
         return str(Path(given or "results").absolute())
-    if not re.fullmatch(rf"{BUCKET}[a-z0-9][a-z0-9._-]+(/[^/]+)+/?", given):
+    if not re.fullmatch(rf"{BUCKET}[a-z0-9][a-z0-9._-]+(/(?!\.\.?(/|$))[^/]+)+/?", given):
         raise Refused(f"--{flag}={given}: give {BUCKET}BUCKET/FOLDER")
     return given.rstrip("/")
 

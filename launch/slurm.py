@@ -115,6 +115,10 @@ def _topology(name: str, options: argparse.Namespace) -> list[str]:
     ours = [option for option in options.sbatch if OURS.match(option)]
     if ours:
         raise Refused(f"--sbatch={ours[0]} is what other options say; see --help")
+    words = [word for word in options.sbatch if not word.startswith("-")]
+    if words:  # it would be the script of the job
+        example = "such as --sbatch=--time=4:00:00"
+        raise Refused(f"--sbatch={words[0]}: give an option of sbatch, {example}")
     if options.array:
         _require_array(options.array)
         if shared_by(name) != "jobs":

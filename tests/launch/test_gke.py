@@ -231,12 +231,30 @@ def test_fields_of_the_manifest_are_set_and_it_is_printed(site):
 
 @pytest.mark.parametrize(
     "setting",
-    ["volumes.2.name=a", "volumes.a=1", "serviceAccountName.a=1", "nodeSelector", "=a", "a="],
+    [
+        *("volumes.2.name=a", "volumes.a=1", "serviceAccountName.a=1", "nodeSelector", "=a", "a="),
+        *(f"spec={value} --set=a=b" for value in ("1", '{"replicatedJobs":[]}')),
+    ],
 )
 def test_a_field_that_has_no_place_is_refused(site, setting):
+    settings = f"--set={setting}".split()
+    status, _, err = site.run("gke", *GPU, *settings, "hello", BUCKET)
+    assert status == 2 and not list(site.here.iterdir())
+    assert err.endswith(
+        "such as volumes.1.emptyDir.sizeLimit=64Gi; a dry run shows what there is\n"
+    )
+    assert f"\nlaunch/gke: {settings[-1]}: no place in the manifest; give PATH=VALUE" in f"\n{err}"
+
+
+@pytest.mark.parametrize(
+    "setting", ["metadata.name=a", "metadata.namespace=a", 'metadata={"name": "a"}', "metadata=1"]
+)
+def test_the_name_of_the_jobset_is_not_set(site, setting):
+    """By it the hosts find each other, and the launcher looks for a run that is there."""
     status, _, err = site.run("gke", *GPU, f"--set={setting}", "hello", BUCKET)
     assert status == 2 and not list(site.here.iterdir())
-    assert f"launch/gke: --set={setting}: no place in the manifest; give PATH=VALUE" in err
+    words = "the name is that of the run; leave it, and give --namespace=\n"
+    assert err.endswith(f"launch/gke: --set={setting}: {words}")
 
 
 @pytest.mark.parametrize(
@@ -259,6 +277,7 @@ def test_the_hosts_of_a_slice(site, tpu, hosts, chips):
         (["--image=a"], "give either --tpu=KIND:SHAPE or --gpu=KIND:COUNT"),
         (["--image=a", "--tpu=v5e:4x4", "--gpu=l4:1"], "give either"),
         (["--image=a", "--gpu=l4"], "--gpu=l4: give KIND:COUNT"),
+        (["--image=a", "--gpu=:1"], "--gpu=:1: give KIND:COUNT"),
         (["--image=a", "--tpu=v3:4x4"], "--tpu=v3:4x4: no 'v3'; valid: v4, v5e, v5p, v6e, tpu7x"),
         (["--image=a", "--tpu=v5e:3x3"], "no shape '3x3'; valid: 1x1, 2x2, 2x4, 4x4"),
         ([*TPU, "--hosts=3"], "--hosts=3: v5e:4x4 is 16 chips on 4 hosts"),
@@ -278,6 +297,14 @@ def test_an_experiment_of_one_process_is_for_one_host(site):
     assert status == 2 and not site.calls()
     assert err == "launch/gke: 4 hosts: hello runs in one process; give devices of one host\n"
     assert site.run("gke", "--image=me", "--tpu=v5e:2x2", "hello", BUCKET)[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("run", "name"), [("Hello_1", "hello-1"), ("2026-a", "run-2026-a"), ("ü ö", "run")]
+)
+def test_the_name_of_a_jobset_is_one_of_dns(site, run, name):
+    status, _, err = site.run("gke", *TPU, "hello", f"--resume=gs://bucket/runs/{run}")
+    assert status == 0 and manifest(site)["metadata"]["name"] == name, err
 
 
 def test_results_go_to_a_bucket(site):

@@ -100,6 +100,7 @@ def test_the_jobs_of_an_array_have_folders_of_their_own(site):
         (["--sbatch=--nodes=3"], "--sbatch=--nodes=3 is what other options say"),
         (["--sbatch=-n4"], "--sbatch=-n4 is what other options say"),
         (["--sbatch=--gres=gpu:1"], "is what other options say"),
+        (["--sbatch=job.sh"], "--sbatch=job.sh: give an option of sbatch, such as --sbatch=--time"),
     ],
 )
 def test_what_cannot_be_meant_is_refused(site, options, message):
