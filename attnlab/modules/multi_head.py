@@ -246,6 +246,8 @@ class MultiHeadAttention(AttentionModule):
         make: Any = self.position_bias
         rows = num_queries + (num_keys if known is None else known)
         made: Any = as_bias(make(self.num_heads, rows, num_keys, causal=causal))
+        # Small types of an offset do not hold the number of rows.
+        first = jnp.asarray(first, jnp.int32) if known is None else known
         return made.for_queries(first, num_queries, num_keys) if known != 0 else made
 
     def _project_heads(

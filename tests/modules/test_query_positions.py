@@ -53,6 +53,21 @@ def test_some_rows_are_those_of_the_whole(name):
         np.testing.assert_allclose(weights, all_weights[..., FIRST:, :], **CLOSE)
 
 
+@pytest.mark.parametrize("dtype", [np.int8, np.uint8])
+def test_an_offset_of_a_small_type_is_a_position_too(dtype):
+    """Where neither the number of keys nor that of rows fits the type."""
+    module, length, first = MODULES["alibi"], 263, 127
+    x = jnp.asarray(np.random.default_rng(0).normal(size=(1, length, D)), jnp.float32)
+    variables = init(module, x)
+    true = apply(module, variables, x, mask=masks.Causal())
+
+    def rows(offset):
+        return module.apply(variables, x[:, first:], x, mask=masks.Causal(offset))
+
+    for got in (jax.jit(rows)(dtype(first)), jax.jit(lambda: rows(dtype(first)))()):
+        np.testing.assert_allclose(got, true[:, first:], **CLOSE)
+
+
 @pytest.mark.parametrize("name", ["rotary", "t5", "window"])
 def test_decoding_goes_on_from_there(name):
     """Under a mask that sees no more than the cache holds."""
