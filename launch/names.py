@@ -15,11 +15,14 @@ def experiments() -> dict[str, str]:
 
 
 def shared_by(name: str) -> str:
-    """What may share the work of a run, as its `__main__` says it to `command_line.run`."""
-    source = (ROOT / "experiments" / name / "__main__.py").read_text(encoding="utf-8")
-    for node in ast.walk(ast.parse(source)):
-        match node:
-            case ast.keyword("shared_by", ast.Constant(str(found))):
+    """What may share the work of a run: "processes", "jobs" of an array, or "" where nothing may.
+
+    An experiment says it in its `__init__.py`, as SHARED_BY.
+    """
+    source = (ROOT / "experiments" / name / "__init__.py").read_text(encoding="utf-8")
+    for line in ast.parse(source).body:
+        match line:
+            case ast.Assign([ast.Name("SHARED_BY")], ast.Constant(str(found))):
                 return found
     return ""
 

@@ -52,7 +52,7 @@ def run(
     doc: str | None,
     resumes: bool = True,
     free: Collection[str] = (),
-    shared_by: str = "",
+    several: bool = False,
 ) -> int:
     """Parses a command line and runs what it says.
 
@@ -63,8 +63,7 @@ def run(
       doc: text that --help begins with.
       resumes: whether there is --resume.
       free: names of the flags that may have another value in a resumed run.
-      shared_by: name of what may share the work of a run: "processes", "jobs" of an array
-        (`of_place` says the part of each), or "" where nothing may. Launchers read it in the source.
+      several: whether it runs in several processes; where not, they are refused.
 
     Returns:
       The exit status: that of the experiment; 0 after --help or --check; 2 for a command that
@@ -72,7 +71,7 @@ def run(
       the experiment does not answer.
     """
     try:
-        status = _run(argv, settings, experiment, doc, resumes, free, shared_by)
+        status = _run(argv, settings, experiment, doc, resumes, free, several)
     except BaseException as error:
         if processes.count() > 1:
             traceback.print_exc()
@@ -90,7 +89,7 @@ def _run(
     doc: str | None,
     resumes: bool,
     free: Collection[str],
-    shared_by: str,
+    several: bool,
 ) -> int:
     name = _name_of(argv[0])
     defined = _defined(settings, resumes=resumes)
@@ -109,7 +108,7 @@ def _run(
             return 0
         if cluster is None:
             return _begun(experiment, chosen, folder)
-        if shared_by != "processes":
+        if not several:
             raise Invalid(
                 f"{cluster.name}: {name} runs in one process, not in {cluster.count}; start one, "
                 "or give --distributed=off"

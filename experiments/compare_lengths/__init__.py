@@ -26,3 +26,5 @@ length it would fit, what each device of a slice sends to the others, and how lo
 least. --program compiles a whole training step instead (Adam, float32 parameters), of several
 --batch at one length too.
 """
+
+SHARED_BY = "processes"

@@ -13,7 +13,7 @@ def main(argv: list[str]) -> int:
         Settings,
         lambda settings, folder: hosts.on_every_host(run, settings, folder),
         doc=compare_lengths.__doc__,
-        shared_by="processes",
+        several=compare_lengths.SHARED_BY == "processes",
     )
 
 

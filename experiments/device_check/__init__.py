@@ -19,3 +19,5 @@ writes the report; --resume does what is missing. The exit status is 0 only if e
 and no check failed. It needs only jax, flax, numpy, absl and matplotlib, no network, and no
 installation of this project.
 """
+
+SHARED_BY = "processes"

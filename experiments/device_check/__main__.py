@@ -31,7 +31,7 @@ def main(argv: list[str]) -> int:
         lambda settings, folder: hosts.on_every_host(run, settings, folder),
         doc=device_check.__doc__,
         free=FREE,
-        shared_by="processes",
+        several=device_check.SHARED_BY == "processes",
     )
 
 

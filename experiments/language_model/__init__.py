@@ -17,3 +17,5 @@ A text of 100,000,000 bytes is split as enwik8 is (90 M / 5 M / 5 M), any other 
 fresh folder gets results.jsonl, report.md, figures as SVG and PNG, and a folder with the
 checkpoints of each training. SIGTERM and Ctrl-C save; --resume=FOLDER goes on, bit for bit.
 """
+
+SHARED_BY = "processes"

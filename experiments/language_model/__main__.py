@@ -28,8 +28,9 @@ from experiments.language_model.training import Cell, task
 
 def main(argv: list[str]) -> int:
     """Parses the flags, trains, measures and reports."""
+    several = language_model.SHARED_BY == "processes"
     return command_line.run(
-        argv, Settings, run, doc=language_model.__doc__, free=FREE, shared_by="processes"
+        argv, Settings, run, doc=language_model.__doc__, free=FREE, several=several
     )
 
 

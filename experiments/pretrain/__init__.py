@@ -13,3 +13,5 @@ tested on the same masks. A fresh folder gets results.jsonl, report.md with the 
 masked, the curve, and a folder for each training, which `finetune --init_from=RUN` reads. SIGTERM
 and Ctrl-C save; --resume=FOLDER goes on, bit for bit.
 """
+
+SHARED_BY = "processes"

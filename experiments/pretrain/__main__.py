@@ -24,8 +24,9 @@ __all__ = ["main"]
 
 def main(argv: list[str]) -> int:
     """Parses the flags, trains and reports."""
-    doc, free = pretrain.__doc__, (*FREE, "cache_dir")
-    return command_line.run(argv, Settings, run, doc=doc, free=free, shared_by="processes")
+    free = (*FREE, "cache_dir")
+    several = pretrain.SHARED_BY == "processes"
+    return command_line.run(argv, Settings, run, doc=pretrain.__doc__, free=free, several=several)
 
 
 def run(settings: Settings, folder: Folder) -> int:

@@ -16,3 +16,5 @@ down before the run (`verdicts.py`); `mapping` says what each cell is. A run tha
 on with `--resume`, in the middle of a training too, and one that is in `runs` already is not made
 again. In a job array of SLURM each job does its part of the cells, as with --part=I/N.
 """
+
+SHARED_BY = "jobs"

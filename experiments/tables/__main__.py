@@ -22,7 +22,7 @@ RUNS = "runs"  # the folder of the trainings within that of the run
 
 def main(argv: list[str]) -> int:
     """Parses the flags and fills the tables."""
-    return command_line.run(argv, Settings, run, doc=tables.__doc__, shared_by="jobs")
+    return command_line.run(argv, Settings, run, doc=tables.__doc__)
 
 
 def run(settings: Settings, folder: Folder) -> int:

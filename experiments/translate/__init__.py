@@ -19,3 +19,5 @@ length. With several seeds the report also has the mean and the standard deviati
 SIGTERM and Ctrl-C save and report what is done; --resume=FOLDER goes on, also after kill −9, and
 the results are the same as without the interruption. The defaults take five minutes on two cores.
 """
+
+SHARED_BY = "processes"

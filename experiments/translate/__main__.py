@@ -21,8 +21,9 @@ from experiments.translate.variants import Training
 
 def main(argv: list[str]) -> int:
     """Parses the flags, trains and reports."""
-    doc, free = translate.__doc__, (*FREE, "data_dir", "cache_dir", "draw_file")
-    return command_line.run(argv, Settings, run, doc=doc, free=free, shared_by="processes")
+    free = (*FREE, "data_dir", "cache_dir", "draw_file")
+    several = translate.SHARED_BY == "processes"
+    return command_line.run(argv, Settings, run, doc=translate.__doc__, free=free, several=several)
 
 
 def run(settings: Settings, folder: Folder) -> int:

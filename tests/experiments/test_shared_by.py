@@ -1,9 +1,8 @@
-"""What a launcher reads of an experiment, shared_by, is what the experiment does."""
+"""What a launcher reads of an experiment, SHARED_BY, is what the experiment does."""
 
 import importlib
 import inspect
 import pkgutil
-from pathlib import Path
 
 import pytest
 
@@ -20,9 +19,8 @@ NAMES = [
 @pytest.mark.parametrize("name", NAMES)
 def test_processes_and_jobs_share_what_the_experiment_says(name, monkeypatch):
     program = importlib.import_module(f"experiments.{name}.__main__")
-    monkeypatch.syspath_prepend(Path(__file__).parents[2] / "launch")
-    said = importlib.import_module("names").shared_by(name)
-    assert said in ("processes", "jobs", "")
+    said = getattr(importlib.import_module(f"experiments.{name}"), "SHARED_BY", None)
+    assert said in ("processes", "jobs", None)
     given = []
     signature = inspect.signature(command_line.run)
     monkeypatch.setattr(
@@ -30,7 +28,7 @@ def test_processes_and_jobs_share_what_the_experiment_says(name, monkeypatch):
     )
     program.main([name])
     [asked] = given
-    assert asked.get("shared_by", "") == said
+    assert asked.get("several", False) == (said == "processes")
     monkeypatch.setenv("SLURM_ARRAY_TASK_ID", "3")
     for key, value in {"MIN": "0", "MAX": "7", "STEP": "1", "COUNT": "8"}.items():
         monkeypatch.setenv(f"SLURM_ARRAY_TASK_{key}", value)

@@ -23,8 +23,6 @@ if [ -f "$FAKES/$tool" ]; then . "$FAKES/$tool"; fi
 HELLO = '''"""Says what it was given."""
 import json, os, pathlib, sys, time
 
-SAID = dict(shared_by="processes")
-
 if [a for a in sys.argv if a.startswith("--check=")]:
     with open(os.path.join(os.environ["FAKES"], "checked"), "a") as file:
         file.write(json.dumps(sys.argv[1:]) + "\\\\n")
@@ -73,7 +71,7 @@ class Site:
         (self.root / "experiments" / "hello").mkdir(parents=True)
         shutil.copy(ROOT / "experiments" / "__init__.py", self.root / "experiments")
         hello = self.root / "experiments" / "hello"
-        (hello / "__init__.py").write_text('"""Says hello."""\n')
+        (hello / "__init__.py").write_text('"""Says hello."""\n\nSHARED_BY = "processes"\n')
         (hello / "__main__.py").write_text(HELLO)
         for tool in TOOLS:
             if found := shutil.which(tool):
@@ -114,12 +112,8 @@ class Site:
 
     def alone(self) -> None:
         """Has `hello` run in one process only, although its sources speak of several."""
-        self.shared('dict()  # shared_by="processes", SLURM_ARRAY_TASK_ID')
-
-    def shared(self, said: str) -> None:
-        """Has `hello` say something else of what may share its work."""
-        program = self.root / "experiments" / "hello" / "__main__.py"
-        program.write_text(HELLO.replace('dict(shared_by="processes")', said))
+        init = self.root / "experiments" / "hello" / "__init__.py"
+        init.write_text('"""Says hello."""\n\n# several=True, SLURM_ARRAY_TASK_ID\n')
         self.commit()
 
     def commit(self) -> None:

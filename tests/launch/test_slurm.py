@@ -81,7 +81,8 @@ def test_a_folder_with_signs_of_the_shell_and_of_sbatch_is_where_the_log_is(site
 
 def test_the_jobs_of_an_array_have_folders_of_their_own(site):
     site.fake("sbatch", SBATCH.replace("SLURM_JOB_ID", "SLURM_ARRAY_TASK_ID=3 SLURM_JOB_ID"))
-    site.shared('dict(shared_by="jobs")')
+    (site.root / "experiments" / "hello" / "__init__.py").write_text('SHARED_BY = "jobs"\n')
+    site.commit()
     status, out, err = site.run("slurm", "--array=0-7%2", PYTHON, "hello")
     assert status == 0 and out.endswith("/log-*.txt\n"), err
     [folder] = (site.here / "results").iterdir()

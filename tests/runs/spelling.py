@@ -66,7 +66,7 @@ def main(argv: list[str]) -> int:
         on_every_host = hosts.on_every_host if settings.each else lambda run, *rest: run(*rest)
         return on_every_host(run, settings, folder)
 
-    return command_line.run(argv, Settings, spell, doc="Spells.", shared_by="processes")
+    return command_line.run(argv, Settings, spell, doc="Spells.", several=True)
 
 
 if __name__ == "__main__":
