@@ -4,7 +4,6 @@
     launch/local language_model --input=enwik8 --preset=gpu
     launch/local language_model --input=TEXT --models=exact,lsh-4 --lengths=1k --seeds=0
     launch/local language_model --resume=results/language_model-20261122-101500
-    python -m experiments.language_model.sample --run=FOLDER --model=lsh-4 --prompt="ROMEO:"
 
 Models that differ in their attention alone are trained on as many tokens of a text: exact, exact
 with queries that are the keys, a window, and LSH with 1 to 8 rounds. Each is tested on a part of
@@ -16,6 +15,7 @@ first paragraph says from which length on LSH is faster at equal bits per byte, 
 A text of 100,000,000 bytes is split as enwik8 is (90 M / 5 M / 5 M), any other 90 / 5 / 5 %. A
 fresh folder gets results.jsonl, report.md, figures as SVG and PNG, and a folder with the
 checkpoints of each training. SIGTERM and Ctrl-C save; --resume=FOLDER goes on, bit for bit.
+A trained model writes on from a prompt in the program experiments.language_model.sample.
 """
 
 SHARED_BY = "processes"
