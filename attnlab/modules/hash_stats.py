@@ -55,9 +55,8 @@ def learned_center(module: nn.Module, x: jax.Array, mask: Any, *, training: bool
     found = center.value
     moves = training and module.is_mutable_collection("hash_stats")
     if moves and not module.is_initializing():
-        *batch, length, heads, width = x.shape
-        tokens = jax.lax.stop_gradient(x).astype(jnp.float32).reshape(-1, heads, width)
-        valid = read_mask(mask, tuple(batch), length, causal=False).valid
+        tokens = jax.lax.stop_gradient(x).astype(jnp.float32).reshape(-1, *x.shape[-2:])
+        valid = read_mask(mask, x.shape[:-1], causal=False).valid
         counted = jnp.ones(len(tokens), bool) if valid is None else valid.ravel()
         count = jnp.sum(counted)
         mean = jnp.sum(jnp.where(counted[:, None, None], tokens, 0), axis=0)

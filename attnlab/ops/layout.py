@@ -22,7 +22,15 @@ from attnlab.ops import dropout
 from attnlab.scores import Score
 from attnlab.split import by_device
 
-__all__ = ["Prepared", "add_slice", "merge_output", "over_heads", "prepare", "slice_heads"]
+__all__ = [
+    "Prepared",
+    "add_slice",
+    "merge_output",
+    "over_heads",
+    "prepare",
+    "slice_heads",
+    "visible_pairs",
+]
 
 
 class Prepared(NamedTuple):
@@ -148,6 +156,18 @@ def slice_heads(tree: Any, batch_index: Any, kv_head_index: Any) -> Any:
         return x
 
     return jax.tree.map(take, tree)
+
+
+def visible_pairs(mask: Mask, i: jax.Array, j: jax.Array) -> jax.Array:
+    """Which pairs a mask in layout shows, [B, N|1, ...], for i and j of [B|1, N|1, ...]."""
+
+    def of_head(b, n, i, j):
+        return slice_heads(mask, b, n).visible(i, j)
+
+    lead = jnp.broadcast_shapes(*(x.shape[:2] for x in (i, j, *jax.tree.leaves(mask))))
+    i, j = (jnp.broadcast_to(x, (*lead, *x.shape[2:])) for x in (i, j))
+    over_heads = jax.vmap(of_head, (None, 0, 0, 0))
+    return jax.vmap(over_heads, (0, None, 0, 0))(jnp.arange(lead[0]), jnp.arange(lead[1]), i, j)
 
 
 def add_slice(total: Any, part: Any, batch_index: Any, kv_head_index: Any) -> Any:

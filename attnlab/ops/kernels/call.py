@@ -10,7 +10,7 @@ from typing import Any
 import jax
 
 from attnlab.axes import HeadLayout
-from attnlab.masks import Both, Causal, Mask, Window
+from attnlab.masks import Mask
 from attnlab.ops.kernels.pallas import Pallas
 from attnlab.platforms import Platform
 from attnlab.scores import Dot, Score
@@ -20,9 +20,7 @@ __all__ = [
     "Call",
     "attend_over_heads",
     "not_for",
-    "parts",
     "refuse_all_but_dot",
-    "starts_at_zero",
 ]
 
 
@@ -58,6 +56,11 @@ class Call:
     def lengths(self) -> tuple[int, int]:
         """T and S."""
         return self.q.shape[-3], self.k.shape[-3]
+
+    @property
+    def parts(self) -> tuple[Mask, ...]:
+        """The masks that `&` joined; none without a mask."""
+        return () if self.mask is None else self.mask.parts()
 
 
 def attend_over_heads(
@@ -110,15 +113,3 @@ def refuse_all_but_dot(call: Call) -> str | None:
     if call.bias is not None or call.dropout_rate > 0.0:
         return "takes no bias and no dropout here"
     return None
-
-
-def parts(mask: Mask | None) -> list[Mask]:
-    """The masks that `&` joined."""
-    if isinstance(mask, Both):
-        return parts(mask.first) + parts(mask.second)
-    return [] if mask is None else [mask]
-
-
-def starts_at_zero(mask: Causal | Window) -> bool:
-    """Whether query i stands at position i, known while tracing."""
-    return isinstance(mask.q_offset, int) and mask.q_offset == 0

@@ -76,8 +76,7 @@ def lsh_cross_attention(
       causal: whether a query sees only keys at or before its position, as `masks.Causal()` in the
         mask says too; default False, because keys of another sequence are neither earlier nor
         later. False leaves it to the mask.
-      mask: `masks.Padding`, `masks.Segments`, `masks.Causal`, an `Explicit` or a boolean array
-        [*B, 1, 1, S] of keys that may be seen, or several of these with `&`.
+      mask: any mask, or a boolean array that broadcasts to [*B, N, T, S], as for `lsh_attention`.
       options: settings as for `lsh_attention`; only strict ones, for a query has no place in the
         keys' chunks.
       dropout_rate: probability of dropping a weight.
@@ -92,7 +91,7 @@ def lsh_cross_attention(
     Raises:
       ValueError: shapes or dtypes that do not fit; bucket ids that the packed sort key cannot hold
         (under jit they cannot raise: the context is then NaN).
-      NotImplementedError: options that are not strict; other masks.
+      NotImplementedError: options that are not strict.
 
     Time O(R·(T + S)·C·(H + D) + R·(T + S)·log(T + S)), twice that of shared queries and keys;
     memory O((T + S)·N·(R + H + D)), gradients included.
@@ -123,7 +122,7 @@ def lsh_cross_attention(
     q, k, v = divide_positions(q, k, v)
     *batch_shape, num_queries, heads, width = q.shape
     num_keys = k.shape[-3]
-    seen = read_mask(mask, tuple(batch_shape), num_keys, causal, num_queries=num_queries)
+    seen = read_mask(mask, (*batch_shape, num_keys, heads), causal, num_queries=num_queries)
     geometry = options.geometry(chunk_size, seen.causal, max(num_queries, num_keys))
     batch, padding = math.prod(batch_shape), -num_keys % geometry.chunk_size
     if batch == 0:
@@ -145,8 +144,8 @@ def lsh_cross_attention(
     settings = Settings(geometry, options.key_norm, dropout_rate, rows_at_once, precision)
     context = by_device(
         functools.partial(_attend, implementation, settings, options.scale(width)),
-        [q_buckets, k_buckets, q, k, v, visible, seeds],
-        ["brtn", "brtn", "btn", "btn", "btn", "bt", "bn"],
+        [q_buckets, k_buckets, q, k, v, visible, seen.pairs, seeds],
+        ["brtn", "brtn", "btn", "btn", "btn", "bt", "bn", "bn"],
         "btn",
         name="LSH attention",
         batch=batch,
@@ -168,6 +167,7 @@ def _attend(
     k: jax.Array,
     v: jax.Array,
     visible: CrossVisibility,
+    pairs: masks.Mask | None,
     seeds: jax.Array,
 ) -> jax.Array:
     """The context [B, T, N, D] of the rows at hand: those of one device."""
@@ -180,6 +180,7 @@ def _attend(
     with jax.named_scope("lsh_sort"):
         q_ids, k_ids = (jnp.moveaxis(x, 3, 1) for x in (q_buckets, k_buckets))
         order = sort_queries_and_keys(q_ids, k_ids, visible, settings.geometry)
+    order = order._replace(pairs=pairs)
     attend = choose(implementation, order, settings, q, v)
     return attend(settings, q, k, v, scale, order, seeds.reshape(-1, 2))
 

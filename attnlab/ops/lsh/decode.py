@@ -22,9 +22,10 @@ from jax.typing import ArrayLike
 
 from attnlab import masks
 from attnlab.meshes import on_explicit_axes, spec_of
-from attnlab.ops.lsh.attention import lsh_attention
+from attnlab.ops.layout import visible_pairs
+from attnlab.ops.lsh.attention import attend_visible
 from attnlab.ops.lsh.decode_state import DecodeState, latest_of
-from attnlab.ops.lsh.inputs import check_buckets, nan_where, read_mask
+from attnlab.ops.lsh.inputs import Visibility, check_buckets, nan_where, read_mask
 from attnlab.ops.lsh.options import STRICT, LSHOptions
 from attnlab.ops.lsh.rows import unit_keys
 from attnlab.split import by_device, copies_of_kv_heads
@@ -79,7 +80,7 @@ def lsh_decode(
     *batch_shape, length, heads, _ = qk.shape
     rounds, count = buckets.shape[-3:-1]
     num_buckets, window = state.latest.shape[-2:]
-    visibility = read_mask(mask, tuple(batch_shape), length, causal=True)
+    visibility = read_mask(mask, qk.shape[:-1], causal=True)
     if visibility.segments is not None:
         raise NotImplementedError(
             "LSH decodes one sequence a row; got masks.Segments (give each segment its own row)"
@@ -101,9 +102,9 @@ def lsh_decode(
     valid = jnp.ones(qk.shape[:2], bool) if valid is None else valid
     v = jnp.repeat(v, copies_of_kv_heads(v.shape[2], heads), axis=2)
 
-    def of_device(qk, v, bucket, history, latest, valid, start):
+    def of_device(qk, v, bucket, history, latest, valid, pairs, start):
         if count == 1:
-            return _one_token(qk, v, bucket, latest, valid, start, options, precision)
+            return _one_token(qk, v, bucket, latest, valid, pairs, start, options, precision)
         forward = functools.partial(
             _several_tokens,
             count=count,
@@ -114,7 +115,7 @@ def lsh_decode(
             precision=precision,
         )
         of_new, of_all = (functools.partial(forward, stop=stop) for stop in (count, length))
-        arrays = qk, v, history, valid, start
+        arrays = qk, v, history, valid, pairs, start
         if count == length:
             return of_all(*arrays)
         return lax.cond(jnp.equal(start, 0), of_new, of_all, *arrays)
@@ -122,8 +123,8 @@ def lsh_decode(
     bucket = jnp.moveaxis(buckets.reshape(-1, *buckets.shape[-3:]), 3, 1)[..., 0]  # if it is one
     context, latest = by_device(
         of_device,
-        [qk, v, bucket, flat_history, latest, valid, jnp.asarray(start)],
-        ["btn", "btn", "bn", "brtn", "bn", "bt", ""],
+        [qk, v, bucket, flat_history, latest, valid, visibility.pairs, jnp.asarray(start)],
+        ["btn", "btn", "bn", "brtn", "bn", "bt", "bn", ""],
         ("btn", "bn"),
         name="decoding by LSH attention",
         batch=len(qk),
@@ -138,7 +139,7 @@ def lsh_decode(
     return context, DecodeState(history, latest.reshape(state.latest.shape), state.mean)
 
 
-def _one_token(qk, v, bucket, latest, valid, start, options, precision):
+def _one_token(qk, v, bucket, latest, valid, pairs, start, options, precision):
     """The context [B, 1, N, D] of the token at `start`, and `latest` after it; bucket [B, N, R]."""
     batch, length, heads, width = qk.shape
     example, head = jnp.arange(batch)[:, None, None], jnp.arange(heads)[None, :, None]
@@ -152,6 +153,9 @@ def _one_token(qk, v, bucket, latest, valid, start, options, precision):
         shown = jnp.where(repeats, 0, shown)
     token = jnp.maximum(shown - 1, 0)
     visible = (shown > 0) & valid[example, token]
+    own_place = jnp.asarray(start).reshape(1, 1, 1)
+    if pairs is not None:
+        visible &= visible_pairs(pairs, own_place, token)
 
     def rows(x, head):
         # One flat index, so that no copy of the history is made with the heads in front.
@@ -170,7 +174,11 @@ def _one_token(qk, v, bucket, latest, valid, start, options, precision):
     total = jnp.sum(weights, axis=2)[..., None]
     context = product("bns,bnsd->bnd", weights.astype(v.dtype), rows(v, head // group))
     context = (context / jnp.where(total == 0, 1, total)).astype(v.dtype)
-    context = jnp.where(total == 0, jnp.repeat(own, group, axis=1), context)
+    own = jnp.repeat(own, group, axis=1)
+    if pairs is not None:
+        sees_itself = visible_pairs(pairs, own_place, jnp.full((batch, heads, 1), start))
+        own = jnp.where(sees_itself, own, 0)
+    context = jnp.where(total == 0, own, context)
 
     entered = jnp.roll(entries, -1, axis=3).at[..., -1].set(start + 1)
     enters = lax.dynamic_slice_in_dim(valid, start, 1, 1)[:, :, None, None]
@@ -183,6 +191,7 @@ def _several_tokens(
     v,
     history,
     valid,
+    pairs,
     start,
     *,
     stop,
@@ -197,12 +206,13 @@ def _several_tokens(
     there = jnp.arange(stop) < start + count
     valid = valid[:, :stop] & there[None, :]
     history = history[:, :, :stop]
-    context = lsh_attention(
+    nowhere, false = jnp.zeros(len(qk), jnp.int32), jnp.zeros((), bool)
+    context = attend_visible(
         qk[:, :stop],
         v[:, :stop],
         history,
+        Visibility(True, nowhere, valid, None, None, None, pairs, false),
         chunk_size=chunk_size,
-        mask=masks.Explicit(valid[:, None, None, :]),
         options=options,
         precision=precision,
     )

@@ -24,6 +24,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from attnlab.ops.layout import slice_heads
 from attnlab.ops.lsh.order import Geometry, Order, in_range, take
 from attnlab.ops.lsh.rows import Settings, at, keep_weights, row_of, unit_keys
 
@@ -110,8 +111,11 @@ def row_times(
         place = at(order.place, index // num_heads)
         _, first, extent = jnp.unstack(queries(place)[:, None], axis=-1)
         times = jnp.where(in_range(place[:, 0][None, :], first, extent), times, 0)
+    query, key = _positions(times.shape, start)
+    if order.pairs is not None:
+        mask = slice_heads(order.pairs, *divmod(index, num_heads))
+        times = jnp.where(mask.visible(query, key), times, 0)
     if order.keys is None:
-        query, key = _positions(times.shape, start)
         times = jnp.where(query == key, 0, times)
     return times
 
@@ -183,8 +187,10 @@ def _row_weights(settings: Settings, q, k, scale, order: Order, seeds, index) ->
     weights = softmax_times(settings.einsum("th,sh->ts", q_row, keys), times)
     query, key = _positions(times.shape, 0)
     if k is None:
-        alone = ~jnp.any(times > 0, axis=1, keepdims=True)
-        weights = jnp.where(alone & (query == key), 1, weights)
+        own = ~jnp.any(times > 0, axis=1, keepdims=True) & (query == key)
+        if order.pairs is not None:
+            own &= slice_heads(order.pairs, *divmod(index, q.shape[2])).visible(query, key)
+        weights = jnp.where(own, 1, weights)
     if settings.dropout_rate > 0:
         weights *= keep_weights(settings, at(seeds, index), query, key, weights.dtype)
     return weights

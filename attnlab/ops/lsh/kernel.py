@@ -61,6 +61,8 @@ def kernel_for(
         reason = "attends within one sequence, not across two"
     if not geometry.same_bucket or geometry.wrap:
         reason = "shows keys of the query's own bucket only (same_bucket=True, wrap=False)"
+    if order.pairs is not None:
+        reason = "takes masks of keys, causal and segments, not of other pairs"
     if settings.dropout_rate > 0:
         reason = "takes no dropout"
     if reason is None:

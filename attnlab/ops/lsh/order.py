@@ -19,6 +19,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from attnlab.checks import require
+from attnlab.masks import Mask
 
 __all__ = [
     "Geometry",
@@ -90,6 +91,7 @@ class Order(NamedTuple):
       place: visible places of each token, [B, L, 3], where buckets are not compared, else None: the
         token's place in position order, and the first and the number of places that it may see.
       keys: slots of the keys; None where the keys are the queries and stand in the same slots.
+      pairs: mask in layout, [B|1, N|1, …], asked of each pair of tokens; None = it shows them all.
     """
 
     token: jax.Array
@@ -98,6 +100,7 @@ class Order(NamedTuple):
     extent: jax.Array
     place: jax.Array | None
     keys: KeyOrder | None = None
+    pairs: Mask | None = None
 
     @property
     def key_token(self) -> jax.Array:

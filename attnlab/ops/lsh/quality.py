@@ -16,6 +16,7 @@ from jax.typing import ArrayLike
 from attnlab import masks
 from attnlab.checks import as_size, require
 from attnlab.meshes import on_explicit_axes, spec_of
+from attnlab.ops.layout import slice_heads
 from attnlab.ops.lsh.dense import row_times, softmax_times
 from attnlab.ops.lsh.implementations import pad
 from attnlab.ops.lsh.inputs import (
@@ -118,7 +119,7 @@ def hash_quality(
 
     Raises:
       ValueError: shapes or dtypes that do not fit; an empty batch; top_k < 1.
-      NotImplementedError: masks that `lsh_attention` refuses.
+      NotImplementedError: a mask that `lsh_attention` refuses.
 
     Time O(L²·(R + H + D + log k)) a head, one after the other; memory O(L·(R + H + D)) beside a
     block of 2²⁰ weights (or one query's, if that is more).
@@ -143,7 +144,7 @@ def hash_quality(
     for name, number in (("chunk_size", chunk_size), ("top_k", top_k)):
         as_size(name, number)
     *batch_shape, length, heads, width = qk.shape
-    visibility = read_mask(mask, tuple(batch_shape), length, causal)
+    visibility = read_mask(mask, qk.shape[:-1], causal)
     geometry = options.geometry(chunk_size, visibility.causal, length)
     buckets, broken = check_sortable(buckets, length + -length % geometry.chunk_size)
     broken |= visibility.broken
@@ -185,7 +186,7 @@ def _prepare(geometry: Geometry, qk, v, buckets, visibility: Visibility) -> _Giv
     extra = -length % geometry.chunk_size
     qk, v, valid, asks, segments = (pad(x, extra, 1) for x in (qk, v, valid, asks, segments))
     buckets = pad(jnp.moveaxis(buckets, 3, 1), extra, 3)
-    order = sort_rounds(buckets, valid, segments, geometry)
+    order = sort_rounds(buckets, valid, segments, geometry)._replace(pairs=visibility.pairs)
     by_row = buckets.reshape(-1, *buckets.shape[2:])
     return _Given(qk, v, by_row, order, valid, asks, segments)
 
@@ -217,9 +218,15 @@ def _all_rows(settings: Settings, top_k: int, given: _Given, scale: jax.Array) -
 
             allowed = _allowed(geometry, query, here_valid, segment, own(segment))
             allowed &= (own(here_asks) & (query >= i * block))[:, None]
+            sees_itself = jnp.ones((block,), bool)
+            if order.pairs is not None:
+                mask = slice_heads(order.pairs, example, index % heads)
+                allowed &= mask.visible(query[:, None], jnp.arange(length)[None, :])
+                sees_itself &= mask.visible(query, query)
             times = row_times(geometry, order, heads, index, start, block)
             logits = settings.einsum("th,sh->ts", own(q), keys)
-            sums = _sums(settings, logits, allowed, times, own(values), values, top_k)
+            own_values = jnp.where(sees_itself[:, None], own(values), 0)
+            sums = _sums(settings, logits, allowed, times, own_values, values, top_k)
             return *sums, *_same_bucket(slot, own(first, 1), own(extent, 1), bucket, own, allowed)
 
         blocks = lax.map(one_block, jnp.arange(-(-length // block), dtype=jnp.int32))

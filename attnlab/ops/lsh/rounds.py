@@ -265,11 +265,16 @@ def _attend_row_vjp(
 
 
 def _own_weight(settings, row, dtype):
-    """The weight 1 of a token that sees only itself, [L, 1] under dropout."""
-    if settings.dropout_rate == 0:
-        return jnp.ones((1, 1), dtype)
-    position = jnp.arange(row.q.shape[0])
-    return keep_weights(settings, row.seed, position, position, dtype)[:, None]
+    """The weight 1 of a token that sees only itself, [L, 1], or [1, 1] where it is 1 for all.
+
+    It is 0 where the mask hides the token from itself, and under dropout.
+    """
+    position, own = jnp.arange(row.q.shape[0]), jnp.ones((1,), dtype)
+    if row.order.pairs is not None:
+        own = own * row.order.pairs.visible(position, position)
+    if settings.dropout_rate > 0:
+        own = own * keep_weights(settings, row.seed, position, position, dtype)
+    return own[:, None]
 
 
 def _edges(geometry: Geometry, order: Order, r):

@@ -19,6 +19,7 @@ from jax.typing import ArrayLike
 
 from attnlab.meshes import vary_like
 from attnlab.ops import dropout
+from attnlab.ops.layout import slice_heads
 from attnlab.ops.lsh.order import Geometry, Order, take
 
 __all__ = [
@@ -74,7 +75,7 @@ class Row(NamedTuple):
       q_over_k: factors [L] with q = q_over_k · k, where the keys are the queries and the type is
         wide enough to take q from k; else None.
       v: values [S, D].
-      order: arrays of `Order` without their first axis.
+      order: arrays of `Order` without their first axis, `pairs` of one example and head.
       seen_by: slots by token, to tell in one round what the others show: [S, R] the slot of a key,
         [T, R] the first slot and the extent of a query; None where a pair may count several times.
       seed: dropout seed of the row, [2] uint32.
@@ -128,9 +129,11 @@ def keep_weights(settings: Settings, seed, queries, keys, dtype) -> jax.Array:
 
 def select_row(settings: Settings, q, k, v, scale, order: Order, seeds, index) -> Row:
     """Row `index` = example · N + head; k None: the keys are the queries."""
+    # Places are of an example, pairs of an example and a head; all else is of a row.
     place = None if order.place is None else at(order.place, index // q.shape[2])
-    row_order = jax.tree.map(lambda x: at(x, index), order._replace(place=None))
-    row_order = row_order._replace(place=place)
+    pairs = slice_heads(order.pairs, *divmod(index, q.shape[2]))
+    row_order = jax.tree.map(lambda x: at(x, index), order._replace(place=None, pairs=None))
+    row_order = row_order._replace(place=place, pairs=pairs)
     seen_by = None
     if settings.geometry.union:
         first, extent = (

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from attnlab.masks import Mask
 from attnlab.ops.kernels.pallas import Pallas
 from attnlab.ops.lsh.implementations import in_order
 from attnlab.ops.lsh.rounds import attend_some_rounds
@@ -111,7 +112,7 @@ def attend_sharing_rounds(
     return by_device(
         functools.partial(_of_device, settings, share, scale),
         operands,
-        ["brtn", "btn", "btn", "b", "b", "bn"],
+        ["brtn", "btn", "btn", "b", "b", "bn", "bn"],
         "btn",
         name="LSH attention",
         batch=batch,
@@ -129,6 +130,7 @@ def _of_device(
     v: jax.Array,
     valid: jax.Array | None,
     segments: jax.Array | None,
+    pairs: Mask | None,
     seeds: jax.Array,
 ) -> jax.Array:
     """The context [B, t, N, D] of this device's positions."""
@@ -136,10 +138,16 @@ def _of_device(
     heads = qk.shape[2] // share.groups
     qk, v = share.to_units(qk), share.to_units(v)
     buckets = jnp.moveaxis(share.to_units(jnp.moveaxis(buckets, 1, 3)), 3, 1)
-    seeds = jax.lax.dynamic_slice_in_dim(seeds, group * heads, heads, axis=1)
+
+    def of_group(x):  # [B|1, N|1, …] to the heads of this device's group
+        if x.shape[1] == 1:  # for all heads, or there is one
+            return x
+        return jax.lax.dynamic_slice_in_dim(x, group * heads, heads, axis=1)
+
+    seeds, pairs = jax.tree.map(of_group, (seeds, pairs))
 
     batch, length = qk.shape[:2]
-    order, qk, v = in_order(settings, buckets, qk, v, valid, segments)
+    order, qk, v = in_order(settings, buckets, qk, v, valid, segments, pairs)
     context, lse = attend_some_rounds(
         settings,
         share.rounds,

@@ -102,6 +102,10 @@ def _visible(geometry: Geometry, row: Row, r, c0, home, own, near) -> jax.Array:
             visible &= key_place != place
     elif not geometry.causal and order.keys is None:
         visible &= (offset[:, None] != jnp.arange(chunk, dtype=jnp.int32)[None, :])[None]
+    if (
+        order.pairs is not None
+    ):  # whatever is kept for i and j: their positions, [g, 1, C], [g, E·C, 1]
+        visible &= order.pairs.visible(own[:, None, :], near[:, :, None])
     if row.seen_by is not None:
         visible &= ~_seen_before(row.seen_by, r, own, near)
     return visible
