@@ -1,4 +1,4 @@
-"""Exact attention over all pairs: any score under any mask, and the named mechanisms.
+"""Exact attention over all pairs: any score under any mask; `named` has the named mechanisms.
 
 `implementation` says how, never what; every one computes the same function, and refuses what it
 does not serve:
@@ -50,7 +50,6 @@ from __future__ import annotations
 
 import functools
 import math
-from typing import TypedDict, Unpack
 
 import jax
 import jax.numpy as jnp
@@ -68,7 +67,7 @@ from attnlab.ops.kernels import cudnn, splash, tokamax
 from attnlab.ops.kernels.call import Call
 from attnlab.ops.kernels.pallas import Pallas, exact
 from attnlab.ops.layout import merge_output, over_heads, prepare
-from attnlab.scores import Additive, Concat, Cosine, Dot, General, Location, Score, require_score
+from attnlab.scores import Score, require_score
 from attnlab.split import (
     copies_of_kv_heads,
     divide_positions,
@@ -79,29 +78,12 @@ from attnlab.split import (
 __all__ = [
     "IMPLEMENTATIONS",
     "Implementation",
-    "Options",
     "Pallas",
-    "additive_attention",
     "attention",
     "attention_weights",
-    "concat_attention",
-    "cosine_attention",
-    "dot_product_attention",
-    "general_attention",
-    "location_attention",
+    "of_masks",
     "refusal",
 ]
-
-
-class Options(TypedDict, total=False):
-    """The keywords of `attention`, which every named mechanism takes."""
-
-    mask: Mask | ArrayLike | None
-    bias: Bias | ArrayLike | None
-    dropout_rate: float
-    dropout_key: jax.Array | None
-    implementation: Implementation
-    precision: jax.lax.PrecisionLike
 
 
 Implementation = str | Pallas | None
@@ -113,13 +95,17 @@ _SHORT, _LONG = 32, 2048
 _MOST_SPLASH_PAIRS = 2**30
 
 
-@points_to(
+# Where the keywords of `jax.nn.dot_product_attention` and others go here.
+of_masks = points_to(
     is_causal="use mask=masks.Causal()",
     causal="use mask=masks.Causal()",
     local_window_size="use mask=masks.Window(left, right)",
     query_seq_lengths="use mask=masks.Padding(kv_lengths, q_lengths)",
     key_value_seq_lengths="use mask=masks.Padding(kv_lengths)",
 )
+
+
+@of_masks
 @on_explicit_axes(like("q"), of="q")
 def attention(
     score: Score,
@@ -257,131 +243,6 @@ def attention_weights(
     weights = dense.weights(prepared, precision=precision)
     num_queries, num_heads = q.shape[-3:-1]
     return weights.reshape(*q.shape[:-3], num_heads, num_queries, k.shape[-3])
-
-
-def dot_product_attention(
-    q: jax.Array,
-    k: jax.Array,
-    v: jax.Array,
-    *,
-    scale: float | None = None,
-    **options: Unpack[Options],
-) -> jax.Array:
-    """Scaled dot-product attention, softmax(q kᵀ · scale) v: `attention` with `scores.Dot`.
-
-    Args:
-      q: queries [*B, T, N, H].
-      k: keys [*B, S, K, H].
-      v: values [*B, S, K, D].
-      scale: factor of the logits; None = 1/√H (Vaswani et al. 2017, §3.2.1); 1.0 = Luong et al.
-        2015, §3.1, "dot".
-      **options: the keywords of `attention`: mask, bias, dropout_rate, dropout_key,
-        implementation, precision. An unknown one raises TypeError.
-
-    Returns:
-      [*B, T, N, D].
-    """
-    return attention(Dot(scale), q, k, v, **options)
-
-
-def general_attention(
-    q: jax.Array, k: jax.Array, v: jax.Array, w: ArrayLike, **options: Unpack[Options]
-) -> jax.Array:
-    """Multiplicative attention, logits q W kᵀ: `attention` with `scores.General`.
-
-    Args:
-      q: queries [*B, T, N, Hq].
-      k: keys [*B, S, K, Hk].
-      v: values [*B, S, K, D].
-      w: matrix of the score, [Hq, Hk] or [N, Hq, Hk].
-      **options: the keywords of `attention`.
-
-    Returns:
-      [*B, T, N, D]. Source: Luong et al. 2015, §3.1, "general".
-    """
-    return attention(General(w), q, k, v, **options)
-
-
-def additive_attention(
-    q: jax.Array, k: jax.Array, v: jax.Array, w: ArrayLike, **options: Unpack[Options]
-) -> jax.Array:
-    """Additive attention, logits w·tanh(q_i + k_j): `attention` with `scores.Additive`.
-
-    Neither [T, S, hidden] nor, blockwise, [T, S] is ever in memory.
-
-    Args:
-      q: projected queries [*B, T, N, hidden].
-      k: projected keys [*B, S, K, hidden].
-      v: values [*B, S, K, D].
-      w: weights of the hidden units, [hidden] or [N, hidden].
-      **options: the keywords of `attention`.
-
-    Returns:
-      [*B, T, N, D]. Cost: T·S·hidden tanh evaluations. Source: Bahdanau et al. 2014, §A.1.2.
-    """
-    return attention(Additive(w), q, k, v, **options)
-
-
-def concat_attention(
-    q: jax.Array,
-    k: jax.Array,
-    v: jax.Array,
-    w: ArrayLike,
-    wq: ArrayLike,
-    wk: ArrayLike,
-    **options: Unpack[Options],
-) -> jax.Array:
-    """Concat attention, logits w·tanh(W [q; k]), W = [wq; wk]: `attention` with `scores.Concat`.
-
-    Args:
-      q: queries [*B, T, N, Hq].
-      k: keys [*B, S, K, Hk].
-      v: values [*B, S, K, D].
-      w: weights of the hidden units, [hidden] or [N, hidden].
-      wq: part of W that meets the query, [Hq, hidden] or [N, Hq, hidden].
-      wk: part of W that meets the key, [Hk, hidden] or [N, Hk, hidden].
-      **options: the keywords of `attention`.
-
-    Returns:
-      [*B, T, N, D]. Source: Luong et al. 2015, §3.1, "concat".
-    """
-    return attention(Concat(w, wq, wk), q, k, v, **options)
-
-
-def cosine_attention(
-    q: jax.Array, k: jax.Array, v: jax.Array, *, scale: ArrayLike = 1.0, **options: Unpack[Options]
-) -> jax.Array:
-    """Cosine attention, logits scale · cos(q, k): `attention` with `scores.Cosine`.
-
-    Args:
-      q: queries [*B, T, N, H].
-      k: keys [*B, S, K, H].
-      v: values [*B, S, K, D].
-      scale: factor of the cosine, a number or a learned array [] or [N]; with 1.0 no weight is more
-        than e² times another.
-      **options: the keywords of `attention`.
-
-    Returns:
-      [*B, T, N, D].
-    """
-    return attention(Cosine(scale), q, k, v, **options)
-
-
-def location_attention(
-    q: jax.Array, v: jax.Array, w: ArrayLike, **options: Unpack[Options]
-) -> jax.Array:
-    """Location attention, logits (q W)_j: `attention` with `scores.Location`, which needs no keys.
-
-    Args:
-      q: queries [*B, T, N, Hq].
-      v: values [*B, S, K, D].
-      w: matrix of the logits, [Hq, S_max] or [N, Hq, S_max]; keys beyond S_max get no weight.
-      **options: the keywords of `attention`.
-
-    Returns:
-      [*B, T, N, D]. Source: Luong et al. 2015, §3.1, "location".
-    """
-    return attention(Location(w), q, v, v, **options)
 
 
 def refusal(implementation: str, call: Call) -> str | None:

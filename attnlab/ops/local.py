@@ -7,8 +7,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec
@@ -16,15 +14,17 @@ from jax.typing import ArrayLike
 
 from attnlab import masks
 from attnlab.axes import HeadLayout
+from attnlab.biases import Bias
 from attnlab.checks import as_array, as_count, as_qkv, require, require_dropout
 from attnlab.meshes import on_explicit_axes, spec_of
-from attnlab.ops.attention import attention, attention_weights
+from attnlab.ops.attention import Implementation, attention, attention_weights, of_masks
 from attnlab.ops.layout import visible_pairs
 from attnlab.scores import Dot, Location, Score, require_score
 
 __all__ = ["local_attention", "window_attention"]
 
 
+@of_masks
 def window_attention(
     q: jax.Array,
     k: jax.Array,
@@ -34,7 +34,11 @@ def window_attention(
     q_offset: ArrayLike | None = None,
     score: Score | None = None,
     mask: masks.Mask | ArrayLike | None = None,
-    **options: Any,
+    bias: Bias | ArrayLike | None = None,
+    dropout_rate: float = 0.0,
+    dropout_key: jax.Array | None = None,
+    implementation: Implementation = None,
+    precision: jax.lax.PrecisionLike = None,
 ) -> jax.Array:
     """Attention in which query i sees the keys i − left … i + right only.
 
@@ -50,7 +54,11 @@ def window_attention(
       score: any score; None = scaled dot product.
       mask: mask that restricts the window further; `masks.Causal()` hides what it shows of the
         future.
-      **options: the other keywords of `attention`; `implementation="dense"` costs O(T·S).
+      bias: term added to the logits, as for `attention`.
+      dropout_rate: probability of dropping a weight.
+      dropout_key: a PRNG key, needed if dropout_rate > 0.
+      implementation: None, a name or `Pallas(...)`, as for `attention`; "dense" costs O(T·S).
+      precision: precision of the matrix products.
 
     Returns:
       [*B, T, N, D].
@@ -76,7 +84,18 @@ def window_attention(
         mask = masks.Window(left, 0, q_offset)  # one mask, which more implementations take
     else:
         mask = masks.combine(masks.Window(left, right, q_offset), mask)
-    return attention(Dot() if score is None else score, q, k, v, mask=mask, **options)
+    return attention(
+        Dot() if score is None else score,
+        q,
+        k,
+        v,
+        mask=mask,
+        bias=bias,
+        dropout_rate=dropout_rate,
+        dropout_key=dropout_key,
+        implementation=implementation,
+        precision=precision,
+    )
 
 
 def _split_as_queries(arguments):
