@@ -475,8 +475,8 @@ def first_position(mask: Mask | ArrayLike | None) -> ArrayLike:
     masks that both say it while one is an argument of `jit`, the first is believed.
     """
     mask = as_mask(mask)
-    said = None if mask is None else mask.first_position
-    return 0 if said is None else said
+    position = None if mask is None else mask.first_position
+    return 0 if position is None else position
 
 
 def hull(any_visible: jax.Array) -> tuple[jax.Array, jax.Array]:

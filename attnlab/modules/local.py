@@ -92,7 +92,7 @@ class LocalAttention(AttentionModule):
             score = GeneralScore(param_dtype=self.param_dtype, name="score")
         q, k, v = (x[..., None, :] for x in (query, key, value))
         looked_at = return_weights or self.is_mutable_collection("intermediates")
-        found: Any = local_attention(
+        outputs: Any = local_attention(
             q,
             k,
             v,
@@ -106,8 +106,8 @@ class LocalAttention(AttentionModule):
             **dropout_options(self, deterministic),
         )
         if not looked_at:
-            return found[..., 0, :]
-        context, weights = found[0][..., 0, :], found[1][..., 0, :, :]
+            return outputs[..., 0, :]
+        context, weights = outputs[0][..., 0, :], outputs[1][..., 0, :, :]
         self.sow("intermediates", "attention_weights", weights)
         return (context, weights) if return_weights else context
 

@@ -114,12 +114,12 @@ def _require_own(score: Score, q: jax.Array, k: jax.Array, precision: Any) -> No
         " logits(q, k, *, precision=None), at least float32 logits [..., T, S]"
     )
     try:
-        found = jax.eval_shape(probe, score, few_q, few_k)
+        logits = jax.eval_shape(probe, score, few_q, few_k)
     except TypeError as error:
         raise ValueError(f"{rule}; got {error}") from error
     wanted = (*lead, 2, 3)
-    fits = found.shape == wanted and jnp.promote_types(found.dtype, jnp.float32) == found.dtype
-    require(fits, f"{rule}; got {found.dtype} {found.shape} for {wanted}")
+    fits = logits.shape == wanted and jnp.promote_types(logits.dtype, jnp.float32) == logits.dtype
+    require(fits, f"{rule}; got {logits.dtype} {logits.shape} for {wanted}")
 
 
 def over_heads(

@@ -77,6 +77,7 @@ def attend_over_heads(
     batch = math.prod(batch_shape)
 
     def of_device(q: jax.Array, k: jax.Array, v: jax.Array, mask: Mask | None) -> jax.Array:
+        # [B, T, K, G, H] to [B, T, N, H]: divided by key/value heads, attended to by query heads
         merged = q.reshape(*q.shape[:2], -1, q.shape[-1])
         context = attend(dataclasses.replace(call, q=merged, k=k, v=v, mask=mask))
         return context.reshape(*q.shape[:-1], v.shape[-1])

@@ -70,6 +70,7 @@ def _attend(call: Call) -> jax.Array:
     if not _is_padded(call) and right == 0 and num_queries <= num_keys:
         context = attend(q, k, v)
     else:
+        # [B] each
         q_lengths, kv_lengths = (_of_these(q, lengths) for lengths in _lengths(call))
         if _is_padded(call):
             q, k, v = _real(q, q_lengths), _real(k, kv_lengths), _real(v, kv_lengths)
@@ -82,6 +83,7 @@ def _attend(call: Call) -> jax.Array:
         )
         if _is_padded(call):
             context = _real(context, q_lengths)
+    # [B, T or T + 1, N, H] to [*B, T, N, H]
     return context[:, :num_queries].reshape(call.q.shape)
 
 

@@ -68,8 +68,10 @@ def _attend(call: Call) -> jax.Array:
     ids = None
     if segments or lengths != call.lengths:
         ids = _segment_ids(segments, call.lengths, lengths, q.shape[0])
+    # Over K, whose heads share ids, and over B; the kernel itself takes [G, T, H] and [S, H].
     kernel = jax.vmap(jax.vmap(kernel, in_axes=(0, 0, 0, None)), in_axes=(0, 0, 0, 0))
     context = kernel(q, k, v, ids)
+    # [B, K, G, T, D] to [B, N, T, D], without what pads T, then [B, T, N, D]
     context = context.reshape(q.shape[0], -1, *context.shape[3:])[:, :, : call.lengths[0]]
     return jnp.moveaxis(context, 1, 2).reshape(*call.q.shape[:-1], call.v.shape[-1])
 
@@ -128,6 +130,7 @@ def _segment_ids(segments: list[SegmentIds], lengths, padded, batch: int):
     ids = jnp.zeros((1, lengths[0]), jnp.int32)
     for q_ids, _ in segments:
         ids = jnp.asarray(q_ids, jnp.int32).reshape(-1, lengths[0])
+    # An id of nobody: real queries do not see keys that are padding.
     padding = jnp.min(ids) - 1
 
     def pad(ids: jax.Array, length: int, value) -> jax.Array:

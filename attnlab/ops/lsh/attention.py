@@ -164,6 +164,7 @@ def attend_visible(
     buckets, broken = check_sortable(buckets, length + padding)
 
     qk, v, buckets = (x.reshape(batch, *x.shape[-3:]) for x in (qk, v, buckets))
+    # [B, L, N, H], [B, L, N, D], [B, R, L, N]: rows are (example, head), whoever shares values.
     v = jnp.repeat(v, heads // v.shape[2], axis=2)
     seeds = row_seeds(dropout_rate, dropout_key, batch, heads)
     settings = Settings(geometry, options.key_norm, dropout_rate, rows_at_once, precision)
@@ -180,6 +181,7 @@ def attend_visible(
             batch=batch,
             heads=heads,
         )
+    # [B, L] over [B, L, N, D]: padding, and queries that see nothing
     for visible in (visibility.valid, visibility.q_valid):
         if visible is not None:
             context = jnp.where(visible[:, :, None, None], context, 0)

@@ -242,12 +242,14 @@ def read_mask(
 
     def rows(x, name, size):
         x = jnp.asarray(x)
+        # The batch axes of x, from the last on: each is that of *B or 1.
         lead = zip(x.shape[-2::-1], batch_shape[::-1], strict=False)
         fits = x.ndim <= len(batch_shape) + 1 and x.shape[-1] == size
         require(
             fits and all(got in (1, wanted) for got, wanted in lead),
             f"{name} must be [*batch, {size}] with batch {batch_shape}; got {x.shape}",
         )
+        # [*B|1, size] to [B, size]
         return jnp.broadcast_to(x, (*batch_shape, size)).reshape(-1, size)
 
     def below(lengths, name, size):
@@ -263,6 +265,7 @@ def read_mask(
                 q_offset = jnp.broadcast_to(offset, batch_shape).reshape(-1)
             else:
                 broken |= _nonzero_offset(part.band.q_offset)
+            # Sorting knows that it is causal; how far back it goes is asked of the pairs.
             if part.band.left is not None:
                 asked.append(part)
         elif part.lengths is not None:

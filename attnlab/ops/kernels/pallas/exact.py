@@ -77,10 +77,13 @@ def _operands(x: Prepared, config: Config) -> tuple[Inputs, Visible]:
     w = None
     if isinstance(x.score, Additive):
         hidden = x.q.shape[4]
+        # [1, K|1, G|1, H] to [B, K, G, H], and a row of it for each row of the queries
         w = jnp.broadcast_to(jnp.asarray(x.score.w), (*x.q.shape[:3], hidden))
         w = w.reshape(rows, hidden).astype(jnp.float32)
+    # [B or 1, T]: heads share them, so V is B or 1.
     first, stop = _range(x.mask, num_queries, num_keys)
     extent = jnp.maximum(stop - first, 0)
+    # [M, T, H], [M / G, S, H], [M / G, S, D] with M = B·K·G, padded to whole blocks
     inputs = Inputs(
         _pad(x.q.reshape(rows, *x.q.shape[3:]), config.block_q),
         _pad(x.k.reshape(-1, *x.k.shape[3:]), config.block_k),
@@ -107,6 +110,7 @@ def _forward(config, platform, x, visible):
 
 def _backward(config, platform, residuals, dout):
     x, visible, context, lse = residuals
+    # [M, T]
     delta = jnp.sum(dout.astype(lse.dtype) * context.astype(lse.dtype), axis=-1)
     grads = kernels_for(platform).backward(x, visible, config, dout, lse, delta)
     grads = jax.tree.map(lambda grad, primal: grad.astype(primal.dtype), Inputs(*grads), x)
@@ -147,6 +151,7 @@ def _reach(call: Call) -> tuple[int | None, int | None]:
         return None, None
     offset = offsets[0] if offsets else 0
     left, right = call.mask.reach
+    # Reach is counted from a query's position, `back` and `ahead` from its index.
     back = None if left is None else max(left - offset, 0)
     ahead = None if right is None else max(right + offset, 0)
     return back, ahead
