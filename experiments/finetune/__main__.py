@@ -32,8 +32,7 @@ __all__ = ["main"]
 
 def main(argv: list[str]) -> int:
     """Parses the flags, trains and reports."""
-    free = (*FREE, "cache_dir")
-    return command_line.run(argv, Settings, run, doc=finetune.__doc__, free=free)
+    return command_line.run(argv, Settings, run, doc=finetune.__doc__, free=FREE)
 
 
 def run(settings: Settings, folder: Folder) -> int:
@@ -44,7 +43,7 @@ def run(settings: Settings, folder: Folder) -> int:
         others than before; the batch does not divide over the devices, or TensorBoard is asked for
         and not installed.
     """
-    parallel = prepare(settings, [settings.batch_size], settings.cache_dir)
+    parallel = prepare(settings, [settings.batch_size])
     models = open_models(settings)
     asked = cells(settings, models)
     given = open_data(settings)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -139,7 +138,7 @@ def task(cell: Cell, settings: Settings, data: Data, start: Pretrained) -> Task[
         "labels": list(data.labels),
         "tokenizer": start.tokenizer.digest,
         "sizes": dataclasses.asdict(start.sizes),
-        "start": digest_of(start.params),
+        "start": start.digest,
         "batch_size": settings.batch_size,
         "learning_rate": settings.learning_rate,
         "frozen_learning_rate": settings.frozen_learning_rate,
@@ -160,14 +159,6 @@ def num_steps(settings: Settings, data: Data) -> int:
     """The number of steps of a training."""
     an_epoch = -(-len(data.rows["train"]) // settings.batch_size)
     return settings.steps or settings.epochs * an_epoch
-
-
-def digest_of(params: Any) -> str:
-    """One hash of parameters; "" of none."""
-    total = hashlib.sha256()
-    for x in jax.tree.leaves(params):
-        total.update(np.asarray(x).tobytes())
-    return total.hexdigest() if params is not None else ""
 
 
 def predict(model: BertClassifier, variables: Any, data: Data, batch_size: int) -> np.ndarray:

@@ -154,10 +154,14 @@ class Classifications:
         return Command("long_range", flags)
 
     def scores(self, row: str, found: Lines) -> dict[int, tuple[dict[str, float], Any]]:
+        axes = {"task": self.task, "attention": self.mechanisms[row]}
         return {
-            one["seed"]: ({"accuracy": 100 * one["accuracy"]}, one["environment"])
+            one["cell"]["seed"]: (
+                {"accuracy": 100 * one["scores"]["accuracy"]},
+                one["environment"],
+            )
             for one in found
-            if (one["task"], one["mechanism"]) == (self.task, self.mechanisms[row])
+            if one["cell"]["axes"] == axes
         }
 
 
