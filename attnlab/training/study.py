@@ -33,7 +33,7 @@ from attnlab.training.parallel import Parallel
 from attnlab.training.run import prepare, run_training
 from attnlab.training.training_curve import training_curve
 
-__all__ = ["Cell", "Data", "Evaluation", "Row", "Run", "Study", "Training", "identity", "main"]
+__all__ = ["Cell", "Evaluation", "Row", "Run", "Study", "Training", "by_title", "identity", "main"]
 
 PLUS_MINUS = "± is the standard deviation over seeds."
 NAMED = 3  # scores in the answer of a report
@@ -171,7 +171,7 @@ class Study(abc.ABC, Generic[S, D]):
       title: title of the report.
       axes: flag whose values an axis of the cells takes, by the name of the axis; with `seeds`
         these are in the cell, and not in the identity of a checkpoint.
-      scores: format of each score, by its name; the first is the study's answer.
+      scores: format of each score, by its name; the first that there is, is the study's answer.
       larger_is_better: whether that one is the better the larger it is.
       curve: quantity of the curve, and its name for a reader.
       note: sentence or two that a reader needs to understand the scores.
@@ -252,9 +252,13 @@ class Study(abc.ABC, Generic[S, D]):
         del rows
         return {}
 
+    def measures(self, rows: Sequence[Row]) -> list[str]:
+        """The names of the scores that some rows have, the answer's first."""
+        return [name for name in self.scores if any(name in row.scores for row in rows)]
+
     def answer(self, rows: Sequence[Row]) -> str:
         """The best model of each value of the first axis, or the best of all, in one line."""
-        (name, form), *_ = self.scores.items()
+        name = self.measures(rows)[0]
         scores = {
             title: (some[0].cell, [row.scores[name] for row in some])
             for title, some in by_title([row for row in rows if name in row.scores]).items()
@@ -265,16 +269,16 @@ class Study(abc.ABC, Generic[S, D]):
         first = next(iter(self.axes))
         leaders = grouped(ranked, lambda title: scores[title][0][first])
         named = [some[0] for some in leaders.values()] if len(leaders) > 1 else ranked
+        form = self.scores[name]
         said = [f"{spread(scores[title][1], form)} ({title})" for title in named[:NAMED]]
         return f"{name}: {', '.join(said)}"
 
     def results(self, rows: Sequence[Row]) -> str:
         """The table of all scores, a line for what differs by seed alone."""
-        names = [name for name in self.scores if any(name in row.scores for row in rows)]
         lines: list[dict[str, str]] = []
         for title, some in by_title(rows).items():
             line = {", ".join(self.axes): title, "seeds": f"{len(some)}"}
-            for name in names:
+            for name in self.measures(rows):
                 values = [row.scores[name] for row in some if name in row.scores]
                 line[name] = spread(values, self.scores[name]) if values else ""
             line |= self.columns(some)
@@ -402,7 +406,8 @@ def report(study: Study[Any, Any], told: SoFar[Row], folder: Path) -> loop.Repor
         figures["curve"] = training_curve(metrics, quantity=quantity, label=label)
     has_curve = "curve" in figures or (folder / "curve.svg").exists()
     answer = study.answer(told.rows)
-    flags = [f"--{name}={written(getattr(study.settings, name))}" for name in study.shown]
+    values = {name: getattr(study.settings, name) for name in study.shown}
+    flags = [f"--{name}={written(x)}" for name, x in values.items() if x is not None]
     text = document(
         f"# {study.title}",
         f"**{answer}**",

@@ -196,10 +196,11 @@ class Tunings:
     def scores(self, row: str, found: Lines) -> dict[int, tuple[dict[str, float], Any]]:
         start, objective, masking = self.models[row]
         score, measure = self.score
+        axes = {"start": start, "pretraining": f"{objective}, {masking}"}
         return {
-            one["seed"]: ({score: 100 * one["scores"][measure]}, one["environment"])
+            one["cell"]["seed"]: ({score: 100 * one["scores"][measure]}, one["environment"])
             for one in found
-            if (one["start"], one["pretraining"]) == (start, f"{objective}, {masking}")
+            if one["cell"]["axes"] == axes
         }
 
 
