@@ -33,7 +33,7 @@ from attnlab.training.parallel import Parallel
 from attnlab.training.run import prepare, run_training
 from attnlab.training.training_curve import training_curve
 
-__all__ = ["Cell", "Evaluation", "Row", "Run", "Study", "Training", "by_title", "identity", "main"]
+__all__ = ["Cell", "Drawn", "Evaluation", "Row", "Study", "Training", "by_title", "main"]
 
 PLUS_MINUS = "± is the standard deviation over seeds."
 NAMED = 3  # scores in the answer of a report
@@ -143,17 +143,20 @@ class Training:
 
 
 class Data(Protocol):
-    """What a study trains on.
-
-    Attributes:
-      name: name of the data, for the report.
-      digest: hash of the data; "" = the flags alone say what is drawn.
-    """
+    """What a study trains on: its name, and its hash, "" where the flags say it all."""
 
     @property
     def name(self) -> str: ...
     @property
     def digest(self) -> str: ...
+
+
+@dataclasses.dataclass(frozen=True)
+class Drawn:
+    """Data that the flags alone say, such as those of a task of symbols."""
+
+    name: str
+    digest: str = ""
 
 
 S = TypeVar("S", bound=TrainFlags)
@@ -231,7 +234,6 @@ class Study(abc.ABC, Generic[S, D]):
 
     def evaluations(self, cell: Cell) -> Sequence[str]:
         """What a cell's parameters are evaluated as: the names of its rows."""
-        del cell
         return [""]
 
     @abc.abstractmethod
@@ -249,7 +251,6 @@ class Study(abc.ABC, Generic[S, D]):
 
     def columns(self, rows: Sequence[Row]) -> Mapping[str, str]:
         """Further columns of the results, by title: the cell of some rows that differ by seed."""
-        del rows
         return {}
 
     def measures(self, rows: Sequence[Row]) -> list[str]:
@@ -283,6 +284,7 @@ class Study(abc.ABC, Generic[S, D]):
                 line[name] = spread(values, self.scores[name]) if values else ""
             line |= self.columns(some)
             line["parameters"] = f"{some[0].parameters:,}"
+            line["best at step"] = f"{statistics.fmean(row.step for row in some):,.0f}"
             line["minutes"] = f"{statistics.fmean(row.seconds for row in some) / 60:.1f}"
             lines.append(line)
         header = list(dict.fromkeys(itertools.chain(*lines)))
@@ -290,12 +292,10 @@ class Study(abc.ABC, Generic[S, D]):
 
     def sections(self, rows: Sequence[Row]) -> Iterable[str]:
         """Further parts of the report: headings, tables, captions, links to `figures`."""
-        del rows
         return ()
 
     def figures(self, rows: Sequence[Row]) -> Mapping[str, Any]:
         """Further figures, by the names of their files."""
-        del rows
         return {}
 
     def line(self, row: Row) -> str:

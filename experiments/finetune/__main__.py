@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -90,10 +89,7 @@ class Finetune(Study[Settings, Data]):
 
     def columns(self, rows: Sequence[Row]) -> Mapping[str, str]:
         seeds = {x for row in rows if (x := row.details.get("pretraining_seed")) is not None}
-        return {
-            "pre-trainings": f"{len(seeds)}" if seeds else "",
-            "best at step": f"{statistics.fmean(row.step for row in rows):.0f}",
-        }
+        return {"pre-trainings": f"{len(seeds)}" if seeds else ""}
 
     def sections(self, rows: Sequence[Row]) -> Iterator[str]:
         return report.sections(rows, self.measures(rows)[0])
