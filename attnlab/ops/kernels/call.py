@@ -12,6 +12,7 @@ import jax
 from attnlab.axes import HeadLayout
 from attnlab.masks import Mask
 from attnlab.ops.kernels.pallas import Pallas
+from attnlab.ops.layout import Prepared, prepare
 from attnlab.platforms import Platform
 from attnlab.scores import Dot, Score
 from attnlab.split import by_device
@@ -39,6 +40,7 @@ class Call:
       precision: precision of the matrix products.
       platform: accelerator that the program is traced for.
       pallas: options of this project's own kernels.
+      dropout_key: PRNG key, if weights are dropped.
     """
 
     score: Score
@@ -51,6 +53,7 @@ class Call:
     precision: Any
     platform: Platform
     pallas: Pallas = Pallas()
+    dropout_key: jax.Array | None = None
 
     @property
     def lengths(self) -> tuple[int, int]:
@@ -61,6 +64,11 @@ class Call:
     def parts(self) -> tuple[Mask, ...]:
         """The masks that `&` joined; none without a mask."""
         return () if self.mask is None else self.mask.parts()
+
+    def prepared(self) -> Prepared:
+        """The operands in layout."""
+        arrays, terms = (self.q, self.k, self.v), (self.mask, self.bias)
+        return prepare(self.score, *arrays, *terms, self.precision, self.dropout_key)
 
 
 def attend_over_heads(

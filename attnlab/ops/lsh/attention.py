@@ -16,7 +16,6 @@ from attnlab.meshes import like, on_explicit_axes
 from attnlab.ops.kernels.pallas import Pallas
 from attnlab.ops.lsh.implementations import attend_rows
 from attnlab.ops.lsh.inputs import (
-    Visibility,
     as_operands,
     check_knobs,
     check_sortable,
@@ -28,7 +27,7 @@ from attnlab.ops.lsh.rows import Settings, row_seeds
 from attnlab.ops.lsh.shared_rounds import attend_sharing_rounds
 from attnlab.split import by_device, divide_positions, heads_are_too_few
 
-__all__ = ["attend_visible", "lsh_attention"]
+__all__ = ["lsh_attention"]
 
 
 @points_to(
@@ -125,38 +124,8 @@ def lsh_attention(
     )
     qk, v, buckets = as_operands(qk, v, buckets)
     qk, v = divide_positions(qk, v)
-    context = attend_visible(
-        qk,
-        v,
-        buckets,
-        read_mask(mask, qk.shape[:-1], causal),
-        chunk_size=chunk_size,
-        options=options,
-        dropout_rate=dropout_rate,
-        dropout_key=dropout_key,
-        rows_at_once=rows_at_once,
-        implementation=implementation,
-        precision=precision,
-    )
-    return divide_positions(context)
-
-
-def attend_visible(
-    qk: jax.Array,
-    v: jax.Array,
-    buckets: jax.Array,
-    visibility: Visibility,
-    *,
-    chunk_size: int,
-    options: LSHOptions,
-    dropout_rate: float = 0.0,
-    dropout_key: jax.Array | None = None,
-    rows_at_once: int | None = None,
-    implementation: str | Pallas | None = None,
-    precision: Any = None,
-) -> jax.Array:
-    """`lsh_attention` of checked arguments under a mask that was taken apart."""
     *batch_shape, length, heads, width = qk.shape
+    visibility = read_mask(mask, qk.shape[:-1], causal)
     geometry = options.geometry(chunk_size, visibility.causal, length)
     batch, padding = math.prod(batch_shape), -length % geometry.chunk_size
     if batch == 0:
@@ -186,4 +155,4 @@ def attend_visible(
         if visible is not None:
             context = jnp.where(visible[:, :, None, None], context, 0)
     context = nan_where(visibility.broken | broken, context)
-    return context.reshape(*batch_shape, *context.shape[1:])
+    return divide_positions(context.reshape(*batch_shape, *context.shape[1:]))

@@ -23,7 +23,7 @@ from jax.typing import ArrayLike
 from attnlab import masks
 from attnlab.meshes import on_explicit_axes, spec_of
 from attnlab.ops.layout import visible_pairs
-from attnlab.ops.lsh.attention import attend_visible
+from attnlab.ops.lsh.attention import lsh_attention
 from attnlab.ops.lsh.decode_state import DecodeState, latest_of
 from attnlab.ops.lsh.inputs import Visibility, check_buckets, nan_where, read_mask
 from attnlab.ops.lsh.options import STRICT, LSHOptions
@@ -217,12 +217,13 @@ def _several_tokens(
     valid = valid[:, :stop] & there[None, :]
     history = history[:, :, :stop]
     nowhere, false = jnp.zeros(len(qk), jnp.int32), jnp.zeros((), bool)
-    context = attend_visible(
+    visibility: Any = Visibility(True, nowhere, valid, None, None, None, pairs, false)
+    context = lsh_attention(
         qk[:, :stop],
         v[:, :stop],
         history,
-        Visibility(True, nowhere, valid, None, None, None, pairs, false),
         chunk_size=chunk_size,
+        mask=visibility,  # the mask is in layout already
         options=options,
         precision=precision,
     )

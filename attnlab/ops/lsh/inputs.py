@@ -221,7 +221,7 @@ def read_mask(
     """Takes a mask apart: into what sorting knows, and the rest, which is asked of pairs.
 
     Args:
-      mask: mask over S keys.
+      mask: mask over S keys, or what was made of one.
       shape: shape [*B, S, N] of batch axes, keys and query heads; B is the product of *B.
       causal: whether the caller asks for causal attention; a mask with `Causal` gives it too.
       num_queries: number of queries, T, if the queries are not the keys; then segments may have ids
@@ -231,6 +231,8 @@ def read_mask(
       ValueError: `causal` is no bool, or the mask is not of these shapes.
       NotImplementedError: for a causal mask with an offset where queries are keys.
     """
+    if isinstance(mask, Visibility):
+        return mask
     require_choice("causal", causal, (True, False))
     *batch, length, heads = shape
     batch_shape = tuple(batch)

@@ -17,7 +17,7 @@ from attnlab.masks import Mask
 from attnlab.ops.kernels.call import Call
 from attnlab.ops.kernels.pallas import block_sizes, kernels_for, why_not_on
 from attnlab.ops.kernels.pallas.ranges import Config, Inputs, Visible
-from attnlab.ops.layout import Prepared, merge_output, over_heads, prepare
+from attnlab.ops.layout import Prepared, merge_output, over_heads
 from attnlab.platforms import Platform
 from attnlab.scores import Additive, Dot
 
@@ -54,7 +54,7 @@ def attend(call: Call) -> jax.Array:
 
 
 def _prepared(call: Call) -> Prepared:
-    x = prepare(call.score, call.q, call.k, call.v, call.mask, None, call.precision)
+    x = call.prepared()
     if isinstance(x.score, Dot) and x.score.scale not in (None, 1.0):
         # The kernels have no scale of their own.
         x = x._replace(score=Dot(1.0), q=x.q * jnp.asarray(x.score.scale, x.q.dtype))
