@@ -136,7 +136,8 @@ class TokenCrossEntropy:
 
     def means(self, sums: Mapping[str, float], counts: Mapping[str, float]) -> dict[str, float]:
         """Loss and −log p a token, perplexity exp(nll) and accuracy."""
-        found = {name: x / divisor(counts, "tokens") for name, x in sums.items()}
+        tokens = divisor(counts, "tokens")
+        found = {name: x / tokens for name, x in sums.items()}
         nll = found["nll"]
         perplexity = math.exp(nll) if nll < 700 else math.inf
         return {
