@@ -7,7 +7,8 @@ the accelerator that it finds; later calls start at once. The compilers that a -
 (extras tpu and gpu-compile) are installed into `.venv/compilers`, which other calls do not load.
 Everything after NAME is for the experiment (`launch/local NAME --help`) or, with the NAME `test`,
 for pytest, whose paths start at the repository: `launch/local test -m "not slow"` is the daily
-loop, minutes rather than a quarter of an hour.
+loop, minutes rather than a quarter of an hour. `launch/local test --device` checks each kernel on
+the accelerator that is there against float64, in a quarter of an hour, the likeliest faults first.
 
     --no_env       use the Python that is active, as it is; install nothing
     --extra=NAMES  also install these extras of pyproject.toml, with commas between them
@@ -33,6 +34,7 @@ from installing import InstallError
 from names import ROOT, docstring, experiments, listing
 
 TEST = "test"
+DEVICE = "--device"  # flag of the tests that are for an accelerator
 NEEDS = {TEST: {"test"}, "compare_peers": {"compat"}}  # the extras that a name calls for
 INDEXES = {"PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL"}
 COMPILERS = {"tpu": "tpu", "cuda": "gpu-compile"}  # the extra for each kind of --target
@@ -77,6 +79,8 @@ def main(arguments: list[str]) -> None:
         workers = min(4, os.cpu_count() or 1)
         split_up = ["-n", str(workers), "--dist=loadfile"] if parallel and workers > 1 else []
         command = ["pytest", *split_up, *flags]
+        if DEVICE in flags:  # which one process has alone
+            command = ["pytest", "tests/device", *(x for x in flags if x != DEVICE)]
     else:
         command = [f"experiments.{name}", *flags]
     os.execv(python, [str(python), "-P", "-m", *command])

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from attnlab import scores
-from attnlab.bench import oracle
+from tests import oracle
 
 
 class Sizes(NamedTuple):

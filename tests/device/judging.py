@@ -1,9 +1,8 @@
-"""A function to check on a device, and how its numbers are judged.
+"""How the numbers of a device are judged, against their truth in float64.
 
-The inputs are numbers that bfloat16 can hold, so that one truth in float64 serves every dtype.
-
-float32 programs run at precision HIGHEST and are judged by it: the rounding of matrix products that
-is some devices' default (TF32, bfloat16) is not allowed for.
+The inputs are numbers that bfloat16 can hold, so that one truth serves every dtype. float32
+programs run at precision HIGHEST and are judged by it: the rounding of matrix products that is some
+devices' default (TF32, bfloat16) is not allowed for.
 
 An output passes if its error is small in the mean and in its worst row, a row being the numbers of
 one query or key in one head:
@@ -22,7 +21,6 @@ The plain version itself is held to eight times the error of exact arithmetic on
 rounded as the device's matrix products round them, in the worst row to sixteen times.
 """
 
-import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -30,10 +28,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from attnlab.bench import oracle
+from tests import oracle
 
 Arrays = dict[str, Any]
-
 ROW = ", worst row"  # after the name of an output
 
 
@@ -42,71 +39,19 @@ class Truth(NamedTuple):
 
     Attributes:
       values: "context" and the gradients "d_NAME", in float64.
-      sizes: () -> s_r of every row, by name, in the shape of the values without the last axis.
+      sizes: () -> s_r of every row, by name, in the shape of the values without the last axis; of
+        outputs that have none, only the mean is judged.
     """
 
     values: Arrays
-    sizes: Callable[[], Arrays]
-
-
-@dataclasses.dataclass(frozen=True)
-class Problem:
-    """One function, its arguments, and the truth.
-
-    Attributes:
-      arrays: arguments by name; integers get no gradient.
-      dcontext: cotangent of the context.
-      truth: (arrays, dcontext) -> the oracle's answer, for the part that is judged.
-      apply: (implementation, arrays) -> context.
-      plain: (arrays) -> context, by the plain version.
-      plain_is: name of the implementation that `plain` is; None = it is none.
-      other_future: (arrays, t) -> arrays that differ at positions ≥ t; None if not causal.
-      part: (output) -> the part that `truth` knows; by default all of it.
-    """
-
-    arrays: Arrays
-    dcontext: np.ndarray
-    truth: Callable[[Arrays, np.ndarray], Truth]
-    apply: Callable[[str, Arrays], jax.Array]
-    plain: Callable[[Arrays], jax.Array]
-    plain_is: str | None
-    other_future: Callable[[Arrays, int], Arrays] | None
-    part: Callable[[Any], Any] = lambda x: x
-
-    def given(self, arrays: Arrays, dtype: str) -> tuple[Arrays, Arrays, jax.Array]:
-        """The arguments of `program`, on the device and in a dtype."""
-        real = {k: jnp.asarray(x, dtype) for k, x in arrays.items() if x.dtype.kind == "f"}
-        whole = {k: jnp.asarray(x) for k, x in arrays.items() if x.dtype.kind != "f"}
-        return real, whole, jnp.asarray(self.dcontext, dtype)
-
-    @property
-    def cut(self) -> int:
-        """The t of `other_future`: near the middle, not at the edge of a block."""
-        return self.dcontext.shape[1] // 2 + 3
-
-
-def program(apply: Callable[[Arrays], jax.Array]) -> Any:
-    """A jitted function (reals, integers, dcontext) -> the context and the gradients, by name."""
-
-    def run(real: Arrays, whole: Arrays, dcontext: jax.Array) -> Arrays:
-        context, pull_back = jax.vjp(lambda real: apply(real | whole), real)
-        grads = pull_back(dcontext.astype(context.dtype))[0]
-        return {"context": context} | {f"d_{name}": x for name, x in grads.items()}
-
-    return jax.jit(run)
-
-
-def precision(x: jax.Array) -> jax.lax.Precision | None:
-    """The precision of the matrix products of arrays of this type."""
-    return jax.lax.Precision.HIGHEST if x.dtype == jnp.float32 else None
+    sizes: Callable[[], Arrays] = dict
 
 
 def row_sizes(noises: Sequence[Arrays]) -> Arrays:
     """s_r of every row, by name, from samples of the oracle with random signs."""
-    names = noises[0]
     return {
         name: np.sqrt(np.mean([oracle.row_rms(noise[name]) ** 2 for noise in noises], axis=0))
-        for name in names
+        for name in noises[0]
     }
 
 
@@ -147,15 +92,15 @@ def _judge(
     eps = float(jnp.finfo(dtype).eps)
     ratios, sizes = {}, true.sizes()
     for name, x in true.values.items():
-        found, allowed = (oracle.errors(y[name], x) for y in (got, other))
-        ratios[name] = over(oracle.rms(found), times * oracle.rms(allowed) + eps * oracle.rms(x))
-        if x.ndim < 2:  # parameters, which have no rows
+        errors, allowed = (oracle.errors(y[name], x) for y in (got, other))
+        ratios[name] = over(oracle.rms(errors), times * oracle.rms(allowed) + eps * oracle.rms(x))
+        if x.ndim < 2 or name not in sizes:  # parameters, which have no rows
             continue
-        found, allowed, whole = (oracle.row_rms(y) for y in (found, allowed, x))
+        errors, allowed, whole = (oracle.row_rms(y) for y in (errors, allowed, x))
         filled = sizes[name] > 0
         most = (allowed[filled] / sizes[name][filled]).max(initial=0.0)
         budgets = 2 * times * most * sizes[name] + eps * whole
-        ratios[name + ROW] = over(found, budgets)
+        ratios[name + ROW] = over(errors, budgets)
     return ratios
 
 
@@ -167,10 +112,13 @@ def elsewhere(got: Arrays, plain: Arrays, part: Callable[[Any], Any], true: Trut
     larger (16 × for gradients, whose rows differ more), + two roundings of the row.
     """
 
+    def row_rms(x: jax.Array) -> jax.Array:
+        return jnp.sqrt(jnp.mean(jnp.square(x), -1))
+
     @jax.jit
     def distances(x: jax.Array, y: jax.Array) -> tuple[jax.Array, jax.Array]:
         x, y = (z.astype(jnp.float32) for z in (x, y))
-        return _row_rms(x - y), _row_rms(y)
+        return row_rms(x - y), row_rms(y)
 
     worst = 0.0
     for name, x in true.values.items():
@@ -179,10 +127,6 @@ def elsewhere(got: Arrays, plain: Arrays, part: Callable[[Any], Any], true: Trut
         apart, whole = (np.asarray(y, np.float64) for y in distances(got[name], plain[name]))
         worst = max(worst, over(apart, times * known + 2 * eps * whole))
     return worst
-
-
-def _row_rms(x: jax.Array) -> jax.Array:
-    return jnp.sqrt(jnp.mean(jnp.square(x), -1))
 
 
 def past_moved(before: Any, after: Any, cut: int, dtype: str) -> float:

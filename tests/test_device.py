@@ -1,4 +1,4 @@
-"""`device_check` judges rightly: it passes what is right and names what is wrong."""
+"""What judges a device (`tests/device`) judges rightly: it names what is wrong, on the CPU too."""
 
 import dataclasses
 import functools
@@ -8,29 +8,38 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from attnlab.bench import oracle_lsh
-from attnlab.bench.oracle_scores import Sizes
+from attnlab.ops import blockwise
 from attnlab.ops.attention import attention
 from attnlab.ops.lsh.hashing import Rotations, hash_buckets
 from attnlab.scores import Dot
-from experiments.device_check import cases, checks, exact, lsh, timed
-from experiments.device_check.cases import Check, Checked, Scenario
-from experiments.device_check.problem import ROW, Problem, Truth, judge, program, representable
 from tests.daily import daily
+from tests.device import problems, scenarios
+from tests.device.isolation import Row
+from tests.device.judging import ROW, Truth, judge, representable
+from tests.device.problems import Problem
+from tests.device.scenarios import Check, Scenario
+from tests.device.worker import Checker
+from tests.mechanisms import MECHANISMS
+from tests.oracle_scores import Sizes
 
 SMALL = Scenario("small", Sizes(2, 23, 23, 2, 2, 8, 8, 8), causal=True, chunk_size=5)
 
 
-def statuses(problem: Problem, *names: str, dtype: str = "float32") -> dict[str, Checked]:
-    rows = []
-    checks.run(
-        [Check("any", "small", name, dtype) for name in names],
-        threads=1,
-        tell=lambda i, stage: None,
-        give=lambda i, row: rows.append(row),
-        problem_of=lambda check: problem,
-    )
-    return {row.check.implementation: row for row in rows}
+def silent(stage: str) -> None:
+    pass
+
+
+def statuses(problem: Problem, *names: str, dtype: str = "float32") -> dict[str, Row]:
+    checker = Checker()
+    checker.problem = lambda mechanism, scenario: problem
+    made = [Check("any", "small", name, dtype) for name in names]
+    return {
+        check.implementation: Row(check, *checker.result(check, made, silent)) for check in made
+    }
+
+
+def result(checker: Checker, *check: str) -> Row:
+    return Row(Check(*check), *checker.result(Check(*check), [], silent))
 
 
 def broken(problem: Problem, **ways) -> Problem:
@@ -68,7 +77,7 @@ def half_precision(arrays, plain):
 
 
 def test_what_is_wrong_is_named():
-    problem = exact.problem("scaled_dot", SMALL)
+    problem = problems.problem("scaled_dot", SMALL)
     ways = dict(refuse=refuse, crash=crash, no_gradient=no_gradient, slightly_off=slightly_off)
     ways |= dict(leak=leak, half=half_precision)
     rows = statuses(broken(problem, **ways), "default", "dense", "blockwise", *ways)
@@ -85,44 +94,9 @@ def test_what_is_wrong_is_named():
     assert {rows[name].status for name in ("slightly_off", "half")} == {"fail"}
 
 
-@pytest.mark.parametrize("mechanism", daily(cases.IMPORTANT, "window"))
-def test_a_mesh_of_devices_is_judged(mechanism, monkeypatch):
-    small = dataclasses.replace(cases.MESH, sizes=cases._sizes(2, 32, 2, 1, 8))
-    monkeypatch.setattr(cases, "MESH", small)
-    monkeypatch.setattr(checks, "MESH", small)
-    rows = []
-    members = [m for m in cases.mesh_checks(mechanism) if m.dtype == "float32"]
-    checks.run(members, threads=1, tell=lambda i, stage: None, give=lambda i, row: rows.append(row))
-    assert [row.status for row in rows] == ["pass"] * 3, rows
-    assert [row.check.implementation for row in rows] == [*cases.DIVIDED]
-
-
-def test_a_failure_on_the_device_is_told_from_one_before():
-    """Its process is not used again; one that fails to trace or compile costs nothing."""
-    problem = exact.problem("scaled_dot", SMALL)
-
-    def fault(arrays, plain):
-        def no(x):
-            raise RuntimeError("an illegal instruction")
-
-        return plain(arrays) + jax.pure_callback(no, jax.ShapeDtypeStruct((), "float32"), 0.0)
-
-    stages, rows = {}, []
-    checks.run(
-        [Check("any", "small", name, "float32") for name in ("fault", "crash")],
-        threads=1,
-        tell=stages.__setitem__,
-        give=lambda i, row: rows.append(row),
-        problem_of=lambda check: broken(problem, fault=fault, crash=crash),
-    )
-    assert [row.status for row in rows] == ["crashed", "crashed"]
-    assert "callback" in rows[0].message and "no such kernel" in rows[1].message
-    assert stages == {0: "running", 1: "compiling"}
-
-
 @pytest.mark.parametrize("mechanism", ["scaled_dot", "lsh"])
 def test_bfloat16_is_judged_by_bfloat16(mechanism):
-    problem = lsh.problem(SMALL) if mechanism == "lsh" else exact.problem(mechanism, SMALL)
+    problem = problems.problem(mechanism, SMALL)
     ways = dict(twice=lambda arrays, plain: plain(arrays) * 1.1)
     rows = statuses(broken(problem, **ways), "default", "dense", "twice", dtype="bfloat16")
     assert [rows[name].status for name in ("default", "dense", "twice")] == ["pass", "pass", "fail"]
@@ -164,7 +138,7 @@ FAULTS = dict(
 def test_one_wrong_row_is_seen(dtype):
     """In the row itself: the mean over the output may forgive it."""
     scenario = Scenario("late", Sizes(1, 127, 127, 2, 1, 16, 16), causal=True)
-    problem = exact.problem("scaled_dot", scenario)
+    problem = problems.problem("scaled_dot", scenario)
     rows = statuses(
         broken(problem, **{name: way for name, (way, _) in FAULTS.items()}),
         "default",
@@ -181,7 +155,7 @@ def test_one_wrong_row_is_seen(dtype):
 @pytest.mark.parametrize("mechanism", ["scaled_dot", "lsh"])
 def test_terms_that_cancel_have_a_size(mechanism):
     """The first query sees one key only: its gradient is 0, and rounding may leave something."""
-    problem = lsh.problem(SMALL) if mechanism == "lsh" else exact.problem(mechanism, SMALL)
+    problem = problems.problem(mechanism, SMALL)
     true = problem.truth(problem.arrays, problem.dcontext)
     sizes, name = true.sizes(), "d_qk" if mechanism == "lsh" else "d_q"
     assert all(sizes[x].shape == value.shape[:-1] for x, value in true.values.items())
@@ -206,10 +180,10 @@ def test_a_row_among_a_thousand_is_seen():
 @pytest.mark.parametrize("sides", [(8, 4), (10, 4), (9, 3), (9, 5)])
 def test_a_window_off_by_one_is_seen(sides):
     scenario = dataclasses.replace(
-        cases.KERNELS[5], window=(9, 4), sizes=Sizes(1, 61, 61, 2, 1, 8, 8)
+        scenarios.KERNELS[5], window=(9, 4), sizes=Sizes(1, 61, 61, 2, 1, 8, 8)
     )
-    problem = exact.problem("window", scenario)
-    other = exact.problem("window", dataclasses.replace(scenario, window=sides))
+    problem = problems.problem("window", scenario)
+    other = problems.problem("window", dataclasses.replace(scenario, window=sides))
     ways = dict(off=lambda arrays, plain: other.plain(arrays))
     rows = statuses(broken(problem, **ways), "dense", "off", dtype="bfloat16")
     assert (rows["dense"].status, rows["off"].status) == ("pass", "fail")
@@ -218,7 +192,7 @@ def test_a_window_off_by_one_is_seen(sides):
 
 def test_a_wrong_yardstick_forgives_nothing():
     """The plain version and what is judged by it share a fault."""
-    problem = exact.problem("scaled_dot", SMALL)
+    problem = problems.problem("scaled_dot", SMALL)
     wrong = dataclasses.replace(
         problem, plain=lambda arrays: problem.plain(arrays) * 1.1, plain_is=None
     )
@@ -226,43 +200,90 @@ def test_a_wrong_yardstick_forgives_nothing():
     assert rows["same"].status == "fail" and rows["same"].message.startswith("plain: ")
 
 
-@pytest.mark.parametrize("mechanism", daily(cases.MECHANISMS, "scaled_dot", "lsh"))
+@pytest.mark.parametrize("mechanism", daily(scenarios.SCENARIOS, "scaled_dot", "lsh"))
 def test_float32_is_asked_for_at_highest_precision(mechanism):
     """Every matrix product, gradients included: a GPU would round to TF32 as it likes."""
-    if mechanism == "lsh":
-        problem, ways = lsh.problem(SMALL), ("sorted", "dense")
-    else:
-        problem, ways = exact.problem(mechanism, SMALL), ("blockwise", "dense")
+    window = (5, 3) if mechanism == "window" else None
+    problem = problems.problem(mechanism, dataclasses.replace(SMALL, window=window))
+    ways = ("sorted" if mechanism == "lsh" else "blockwise", "dense")
     given = problem.given(problem.arrays, "float32")
     for apply in (problem.plain, *(functools.partial(problem.apply, way) for way in ways)):
-        text = program(apply).lower(*given).as_text()
+        text = problems.program(apply, "float32").lower(*given).as_text()
         products = [line for line in text.splitlines() if "dot_general" in line]
         assert products and all("[HIGHEST, HIGHEST]" in line for line in products)
 
 
+def test_hashing_is_judged():
+    x, rotations = problems.hash_arguments("float32")
+    x = x[:, :29]
+    buckets = np.array(hash_buckets(x, rotations))
+    assert problems.judge_buckets(buckets, x, rotations) <= 1
+    in_bfloat16 = jax.tree.map(lambda r: r.astype(jnp.bfloat16).astype("float32"), rotations)
+    assert problems.judge_buckets(hash_buckets(x, in_bfloat16), x, rotations) > 1
+    for wrong in (buckets[0, 0, 0, 0] ^ 1, buckets[0, 0, 0, 0] ^ 16, 512, -1):
+        buckets[0, 0, 0, 0] = wrong
+        assert problems.judge_buckets(buckets, x, rotations) > 1
+
+
+def test_equally_near_axes_are_no_fault():
+    """Both buckets of a tie are right, and no third one."""
+    rotations = Rotations((jnp.array([[[[1.0, 2.0], [2.0, 1.0], [0.5, 0.5]]]]),))
+    x = np.ones((1, 1, 1, 2))
+    found = [problems.judge_buckets(np.full((1, 1, 1, 1), i), x, rotations) for i in range(6)]
+    assert [ratio <= 1 for ratio in found] == [True, True, False, False, False, False]
+
+
+def test_inputs_are_the_same_numbers_in_every_dtype():
+    x = representable(np.random.default_rng(0).normal(size=100))
+    for dtype in (jnp.float32, jnp.bfloat16):
+        np.testing.assert_array_equal(np.asarray(jnp.asarray(x, dtype), np.float64), x)
+
+
+def test_a_mechanism_that_loses_a_row_fails(monkeypatch):
+    """One late row of one head, in bfloat16; nothing else is wrong."""
+    attend = blockwise.attend
+
+    def lossy(*arguments, **options):
+        return attend(*arguments, **options).at[0, 1, 2, -7].set(0)
+
+    monkeypatch.setattr(blockwise, "attend", lossy)
+    checker = Checker()
+    rows = [
+        result(checker, "scaled_dot", "everything", way, "bfloat16") for way in ("default", "dense")
+    ]
+    assert [row.status for row in rows] == ["fail", "pass"]
+    assert rows[0].message.startswith("context, worst row: ")
+
+
+@pytest.mark.parametrize("mechanism", daily(scenarios.IMPORTANT, "window"))
+def test_a_mesh_of_devices_is_judged(mechanism):
+    checker = Checker(small=True)
+    rows = [result(checker, mechanism, "mesh", way, "float32") for way in scenarios.DIVIDED]
+    assert [row.status for row in rows] == ["pass"] * 3, rows
+
+
+def test_one_device_is_no_mesh(monkeypatch):
+    monkeypatch.setattr(jax, "local_device_count", lambda: 5)
+    row = result(Checker(), "lsh", "mesh", "over heads", "float32")
+    assert row.status == "refused" and row.message.endswith("that share 8; got 5")
+
+
 @pytest.mark.parametrize("mechanism", daily(["scaled_dot", "lsh"]))
-def test_the_timed_arrays_are_judged(mechanism):
+def test_large_arrays_are_judged(mechanism):
     """In three heads by the oracle, elsewhere by the plain version."""
-    of_all = cases.timed_checks(mechanism, 37, 3)
-    problem = timed.problem(of_all[0])
+    large = Scenario("large", Sizes(3, 37, 37, 8, 1, 8, 8), causal=True, chunk_size=8)
+    problem = problems.problem(mechanism, large)
 
-    def lose(b, n):
-        return lambda arrays, plain: plain(arrays).at[b, 32, n].set(0)
+    def lose(b, n, at=32):
+        return lambda arrays, plain: plain(arrays).at[b, at, n].set(0)
 
-    def lose_all(arrays, plain):
-        return plain(arrays).at[1, :, 3].set(0)
-
-    found = []
-    ways = dict(first=lose(0, 0), last=lose(2, 7), other=lose_all)
-    members = [*of_all, *(dataclasses.replace(of_all[0], implementation=way) for way in ways)]
-    checks.run(
-        members,
-        threads=1,
-        tell=lambda i, stage: None,
-        give=lambda i, row: found.append(row),
-        problem_of=lambda check: broken(problem, **ways),
-    )
-    rows = {row.check.implementation: row for row in found}
+    ways = dict(first=lose(0, 0), last=lose(2, 7), other=lose(1, 3, slice(None)))
+    checker = Checker()
+    checker.problem = lambda *_: broken(problem, **ways)
+    rows = {
+        way: result(checker, mechanism, "large", way, "bfloat16")
+        for way in ("default", problem.plain_is, "pallas", *ways)
+    }
     assert {rows[way].status for way in ("default", problem.plain_is)} == {"pass"}
     assert rows["pallas"].status == "refused"
     for name in ("first", "last"):
@@ -271,61 +292,25 @@ def test_the_timed_arrays_are_judged(mechanism):
     assert rows["other"].message.startswith("elsewhere: ")
 
 
-def test_hashing_is_judged():
-    x, rotations = lsh.hash_arguments("float32")
-    x = x[:, :29]
-    buckets = np.array(hash_buckets(x, rotations))
-    assert lsh.judge_buckets(buckets, x, rotations) <= 1
-    in_bfloat16 = jax.tree.map(lambda r: r.astype(jnp.bfloat16).astype("float32"), rotations)
-    assert lsh.judge_buckets(hash_buckets(x, in_bfloat16), x, rotations) > 1
-    for wrong in (buckets[0, 0, 0, 0] ^ 1, buckets[0, 0, 0, 0] ^ 16, 512, -1):
-        buckets[0, 0, 0, 0] = wrong
-        assert lsh.judge_buckets(buckets, x, rotations) > 1
+@pytest.mark.parametrize("name", daily(scenarios.WITHOUT_KERNELS, "local_p"))
+def test_what_has_no_kernel_is_judged_by_itself(name):
+    assert result(Checker(), name, scenarios.CONTRACT, "default", "float32").status == "pass"
 
 
-def test_equally_near_axes_are_no_fault():
-    """Both buckets of a tie are right, and no third one."""
-    rotations = Rotations((jnp.array([[[[1.0, 2.0], [2.0, 1.0], [0.5, 0.5]]]]),))
-    x = np.ones((1, 1, 1, 2))
-    found = [lsh.judge_buckets(np.full((1, 1, 1, 1), i), x, rotations) for i in range(6)]
-    assert [ratio <= 1 for ratio in found] == [True, True, False, False, False, False]
-
-
-def test_every_mechanism_has_scenarios_of_its_own_sizes():
-    for mechanism in cases.MECHANISMS:
-        for scenario in cases.scenarios(mechanism):
+def test_every_mechanism_is_checked_what_may_break_first():
+    every = scenarios.checks()
+    assert len(every) == len({*map(str, every)})
+    checked = {check.mechanism for check in every}
+    assert {m.name for m in MECHANISMS if not {m.name, m.name.split("-")[0]} & checked} == set()
+    first = every[: sum(check.risky for check in every)]
+    for mechanism in scenarios.IMPORTANT:
+        for scenario in scenarios.SCENARIOS[mechanism]:
+            for way in {"default", "cudnn", "pallas"} & {*scenarios.EXACT_WAYS}:
+                check = Check(mechanism, scenario.name, way, "bfloat16")
+                assert check in first or check not in every
             seen = scenario.picture()
             assert seen.shape[2:] == (scenario.sizes.queries, scenario.sizes.keys)
-            assert cases.scenario(mechanism, scenario.name) is scenario
-    empty = cases.EVERYTHING
-    assert not empty.picture()[-1].any() and empty.picture()[0].any()
-
-
-def test_the_oracles_lsh_gradients():
-    rng = np.random.default_rng(0)
-    qk, v, dcontext = rng.normal(size=(3, 7, 4))
-    counts = rng.integers(0, 3, (7, 7)) * (1 - np.eye(7, dtype=int))
-    counts[2] = 0  # sees itself only
-    valid = np.arange(7) != 5
-    for options in ({}, {"union": False, "logit_scale": None, "key_norm": "l2"}):
-        found = oracle_lsh.gradients(dcontext, qk, v, counts, valid=valid, **options)
-
-        def loss(qk, v, options=options):
-            return (oracle_lsh.attend(qk, v, counts, valid=valid, **options) * dcontext).sum()
-
-        for i, grad in enumerate(found):
-            expected = np.zeros_like(qk)
-            for at in np.ndindex(qk.shape):
-                step = np.zeros_like(qk)
-                step[at] = 1e-5
-                one, other = ([x.copy() for x in (qk, v)] for _ in range(2))
-                one[i] += step
-                other[i] -= step
-                expected[at] = (loss(*one) - loss(*other)) / 2e-5
-            np.testing.assert_allclose(grad, expected, atol=1e-8)
-
-
-def test_inputs_are_the_same_numbers_in_every_dtype():
-    x = representable(np.random.default_rng(0).normal(size=100))
-    for dtype in (jnp.float32, jnp.bfloat16):
-        np.testing.assert_array_equal(np.asarray(jnp.asarray(x, dtype), np.float64), x)
+    assert all(check.risky and check.dtype == "bfloat16" for check in first)
+    assert {s.num_hashes for s in scenarios.SCENARIOS["lsh"]} == {1, 2, 4, 8}
+    empty = scenarios.EVERYTHING.picture()
+    assert not empty[-1].any() and empty[0].any()
