@@ -204,8 +204,10 @@ def test_a_wrong_yardstick_forgives_nothing():
 def test_float32_is_asked_for_at_highest_precision(mechanism):
     """Every matrix product, gradients included: a GPU would round to TF32 as it likes."""
     window = (5, 3) if mechanism == "window" else None
-    problem = problems.problem(mechanism, dataclasses.replace(SMALL, window=window))
+    scenario = dataclasses.replace(SMALL, window=window)
+    problem = problems.problem(mechanism, scenario, interpreted=True)
     ways = ("sorted" if mechanism == "lsh" else "blockwise", "dense")
+    ways += ("pallas",) * (mechanism in ("scaled_dot", "lsh"))
     given = problem.given(problem.arrays, "float32")
     for apply in (problem.plain, *(functools.partial(problem.apply, way) for way in ways)):
         text = problems.program(apply, "float32").lower(*given).as_text()

@@ -28,7 +28,8 @@ def device(pytestconfig: pytest.Config) -> Iterator[Device]:
     """The process with the device; without an accelerator there are no tests."""
     small = pytestconfig.getoption("allow_cpu")
     # Of this process the platform is the CPU: the accelerator is the worker's alone.
-    variables = {"JAX_PLATFORMS": os.environ["GIVEN_JAX_PLATFORMS"]}
+    given = os.environ["GIVEN_JAX_PLATFORMS"]  # beside it the CPU, for what is judged by itself
+    variables = {"JAX_PLATFORMS": given if given in ("", "cpu") else f"{given},cpu"}
     if small:
         variables = {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": "2"}
         variables["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "true"
