@@ -17,8 +17,8 @@ from attnlab import (
     routes,
     scores,
 )
-from attnlab.bench import oracle_lsh
 from attnlab.ops.lsh.hashing import running_center
+from tests import oracle_lsh
 from tests.daily import daily
 from tests.modules.reference import apply, float64, init, merge, project, rms_norm, rotary
 from tests.ops.lsh import plain_cross

@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 from attnlab import masks
-from attnlab.bench.oracle_lsh import unit_keys
 from attnlab.ops import dropout
 from attnlab.ops.lsh import cross, hashing
 from attnlab.ops.lsh.options import PAPER, STRICT, LSHOptions
 from tests.daily import daily
 from tests.ops.lsh.plain import LAST_BIT
 from tests.ops.lsh.plain_cross import all_counts, dense, everything
+from tests.oracle_lsh import unit_keys
 
 pytestmark = pytest.mark.usefixtures("quick_compile")
 BATCH, QUERIES, KEYS, HEADS, KV_HEADS, WIDTH, VALUE_WIDTH, ROUNDS, BUCKETS = (
