@@ -96,7 +96,7 @@ def test_keywords_that_belong_elsewhere_are_told_where(keyword, place):
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"logit_scale": "a"}, "logit_scale must be one number; got 'a'"),
+        ({"logit_scale": "a"}, "logit_scale must be one finite number; got 'a'"),
         ({"key_norm": "max"}, "key_norm must be one of 'rms', 'l2', None; got 'max'"),
         ({"same_bucket": False}, "strict=True needs same_bucket=True"),
         ({"strict": False, "wrap": True, "union": False}, "needs same_bucket=False"),
