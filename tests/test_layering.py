@@ -21,8 +21,9 @@ LAYERS = {
     "modules": 2,
     "models": 3,
     "data": 3,
-    "training": 4,
-    "bench": 5,
+    "attentions": 4,
+    "training": 5,
+    "bench": 6,
 }
 
 # Within ops, a mechanism is a file or a folder. It may use itself and these, which serve them all…

@@ -7,13 +7,11 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
+from attnlab.attentions import Attention, Model
+
 PASSES = ("forward", "forward_backward")
 TRAIN_STEP = "train_step"  # the pass of a program that is a whole training step
 ATTENTION = "attention"  # the program that is the mechanism alone
-# Language models of reversible layers, and those with feed-forward networks in chunks as well;
-# Kitaev et al. 2020, Table 3.
-REVERSIBLE = ("reversible", "chunked_reversible", "reformer")
-CHUNKED = ("chunked_reversible", "reformer")
 PASS_TITLES = {
     "forward": "forward",
     "forward_backward": "forward + backward",
@@ -49,7 +47,8 @@ class Case:
     """One mechanism at one length in one pass.
 
     Attributes:
-      mechanism: a name of `attnlab.bench.mechanisms.NAMES`.
+      mechanism: name of an attention, as `attnlab.attentions` has it, without its implementation;
+        of a training step that of a model.
       length: number of tokens, T = S.
       passes: passes that are measured: "forward", or "forward_backward": the value and the gradient
         of a scalar loss with respect to the parameters and the inputs; "train_step" of a model.
@@ -58,14 +57,11 @@ class Case:
       head_dim: width of one head, H.
       dtype: dtype of parameters and activations.
       causal: whether a token sees only itself and earlier ones.
-      implementation: implementation, one of `ops.attention.IMPLEMENTATIONS`; None for the library's
-        own choice.
+      implementation: way to compute it, one of its kind's; None = the library's choice.
       ops_only: whether to measure the bare function on [B, T, N, H], without the module and its
         projections.
       parallel: way to use several devices, "jit" or "pmap".
       devices: number of devices that the batch is split over.
-      window: number of keys that the window mechanism sees on each open side.
-      num_hashes: number of hash rounds of LSH, R.
       chunk_size: chunk length of LSH, C.
       target: absent accelerator that the case is compiled for, as `targets.parse` takes it, or
         None: the case runs on the devices that are there.
@@ -89,8 +85,6 @@ class Case:
     ops_only: bool = False
     parallel: str = "jit"
     devices: int = 1
-    window: int = 128
-    num_hashes: int = 4
     chunk_size: int = 64
     target: str | None = None
     shard: str | None = None
@@ -105,10 +99,29 @@ class Case:
 
     @property
     def label(self) -> str:
-        """How tables and figures call the mechanism: `dot`, or `dot (dense)`."""
-        return (
-            f"{self.mechanism} ({self.implementation})" if self.implementation else self.mechanism
-        )
+        """How tables and figures call the mechanism, and how it is typed: `dot:dense`."""
+        return f"{self.mechanism}:{self.implementation}" if self.implementation else self.mechanism
+
+    @property
+    def model(self) -> Model:
+        """The model that the mechanism's name stands for; of attention alone, of one layer."""
+        return Model.parse(self.mechanism)
+
+    @property
+    def attention(self) -> Attention:
+        """The attention, or the first of a pattern.
+
+        Raises:
+          Invalid: no attention has that name.
+        """
+        first = self.model.attentions[0]
+        way = self.implementation or first.implementation
+        return dataclasses.replace(first, implementation=way)
+
+    @property
+    def hashes(self) -> bool:
+        """Whether a layer hashes."""
+        return any(attention.kind == "lsh" for attention in self.model.attentions)
 
     def __str__(self) -> str:
         where = "" if self.target is None else f"{self.target}: "

@@ -4,7 +4,8 @@ import csv
 import io
 from collections.abc import Callable, Iterable, Sequence
 
-from attnlab.bench import mechanisms, trends
+from attnlab.attentions import KINDS
+from attnlab.bench import trends
 from attnlab.bench.case import PASS_TITLES, SHORT, Result, passes_of
 from attnlab.bench.roofline import PRODUCTS, Peak
 from attnlab.bench.tables import over_axis
@@ -82,12 +83,11 @@ def summary(told: SoFar[Result]) -> str:
         f"{case.head_dim} (model width {case.width}), {case.dtype}, "
         f"{'causal' if case.causal else 'not causal'}, {case.parallel} on "
         f"{', '.join(map(str, devices))} device{'s' * (devices != [1])}{split}.",
-        f"`window` sees {case.window} keys {'to the left' if case.causal else 'to each side'}; "
-        f"`lsh` has {case.num_hashes} hash rounds and chunks of {case.chunk_size}.",
+        legend(results),
     ]
-    present = {r.case.mechanism for r in results}
     if not case.ops_only:
-        notes += [note for name, note in mechanisms.NOTES.items() if name in present]
+        kinds = dict.fromkeys(r.case.attention.kind for r in results)
+        notes += [KINDS[kind].note for kind in kinds]
     cycled = sorted({r.case.length for r in results if r.input_cycled})
     if cycled:
         notes.append(
@@ -95,6 +95,17 @@ def summary(told: SoFar[Result]) -> str:
             "it begins again at its end, which hashing can notice."
         )
     return "\n\n".join(filter(None, notes))
+
+
+def legend(results: Sequence[Result]) -> str:
+    """What the names of the mechanisms mean."""
+    words = [
+        f"`{name}`: {'; '.join(dict.fromkeys(x.title for x in r.case.model.attentions))}"
+        for name, r in {r.case.mechanism: r for r in results}.items()
+    ]
+    if any(r.case.hashes for r in results):
+        words.append(f"chunks of LSH have {results[0].case.chunk_size} slots")
+    return "; ".join(words) + "."
 
 
 def _growth(results: Sequence[Result], shown: Sequence[str]) -> str:

@@ -32,7 +32,7 @@ def buckets_for(side: pairs.Side) -> np.ndarray:
         jax.random.key(0),
         num_heads=case.num_heads,
         head_dim=case.head_dim,
-        num_hashes=case.num_hashes,
+        num_hashes=case.attention.number or 1,
         num_buckets=_num_buckets(side.program, case),
     )
     return np.asarray(hash_buckets(jnp.asarray(qk), rotations))
@@ -72,7 +72,7 @@ def hugging_face(case: Case, buckets: np.ndarray | None) -> Callable[[Any, Any],
         lsh_num_chunks_before=1,
         lsh_num_chunks_after=0,
         lsh_attention_probs_dropout_prob=0.0,
-        num_hashes=case.num_hashes,
+        num_hashes=case.attention.number or 1,
         num_buckets=list(factorize(_num_buckets(pairs.HUGGING_FACE, case))),
         is_decoder=case.causal,
         max_position_embeddings=case.length,
@@ -93,7 +93,9 @@ def reformer_pytorch(case: Case, buckets: np.ndarray | None) -> Callable[[Any, A
     """`LSHAttention` as a function of qk, v [N, L, H]."""
     from reformer_pytorch import LSHAttention
 
-    module = LSHAttention(bucket_size=case.chunk_size, n_hashes=case.num_hashes, causal=case.causal)
+    module = LSHAttention(
+        bucket_size=case.chunk_size, n_hashes=case.attention.number or 1, causal=case.causal
+    )
     offset = _with_offsets(buckets, _num_buckets(pairs.REFORMER_PYTORCH, case))
     if offset is not None:
         module.hash_vectors = lambda *_, **__: offset[0]

@@ -21,7 +21,7 @@ from experiments.compare_peers.pairs import (
 )
 
 # The mechanisms whose memory must grow linearly.
-GROWING = ("additive", "dot", "general", "cosine", "concat", "location", "multi_head", "window")
+GROWING = ("additive", "dot", "general", "cosine", "concat", "location", "exact", "window-128")
 CROSSOVER_LENGTHS = (512, 1024, 2048, 4096, 8192)
 PARITY_LENGTH = 512  # at which values of LSH implementations are compared, on given buckets
 
@@ -36,20 +36,20 @@ def _additive() -> Iterator[Pair]:
 def _multi_head() -> Iterator[Pair]:
     for passes in PASSES:
         for peer in (FLAX, JAX_NN):
-            yield _exact("multi_head", _case("multi_head", 4096, passes), peer, 1 / 5, 1 / 25)
+            yield _exact("exact", _case("exact", 4096, passes), peer, 1 / 5, 1 / 25)
 
 
 def _sdpa() -> Iterator[Pair]:
     for length in (4096, 8192):
         for passes, most_time in zip(PASSES, (0.9, 1.05), strict=True):
-            yield _exact("sdpa", _case("multi_head", length, passes), SDPA, most_time)
+            yield _exact("sdpa", _case("exact", length, passes), SDPA, most_time)
 
 
 def _accuracy() -> Iterator[Pair]:
     for length in (4096, 8192):
         for dtype in ("float32", "bfloat16"):
             for peer in (SDPA, JAX_NN, FLAX):
-                case = _case("multi_head", length, "forward", dtype=dtype)
+                case = _case("exact", length, "forward", dtype=dtype)
                 sides = Side(OURS, case), Side(peer, case)
                 yield Pair("accuracy", *sides, most_error=1.05, timed=False)  # no matter of luck
 
@@ -66,9 +66,9 @@ def _growth() -> Iterator[Pair]:
 def _lsh() -> Iterator[Pair]:
     bounds = {HUGGING_FACE: (8, 5), REFORMER_PYTORCH: (7, 4.5), SDPA: (6, 5), OURS: (6, 5)}
     for p, passes in enumerate(PASSES):
-        ours = Side(OURS, _case("lsh", 16384, passes))
+        ours = Side(OURS, _case("lsh-4", 16384, passes))
         for peer, faster in bounds.items():
-            exact = _case("multi_head", 16384, passes, implementation="blockwise")
+            exact = _case("exact", 16384, passes, implementation="blockwise")
             like = exact if peer in (SDPA, OURS) else ours.case
             bytes_ = 320 * MIB if peer == OURS and passes == "forward_backward" else None
             yield Pair(
@@ -84,8 +84,7 @@ def _lsh() -> Iterator[Pair]:
 def _lsh_growth() -> Iterator[Pair]:
     for length, rounds in ((65_536, 4), (262_144, 1)):
         long, short = (
-            Side(OURS, _case("lsh", n, "forward_backward", num_hashes=rounds))
-            for n in (length, length // 4)
+            Side(OURS, _case(f"lsh-{rounds}", n, "forward_backward")) for n in (length, length // 4)
         )
         yield Pair("lsh_growth", long, short, most_time=5, most_memory=4.4)
 
@@ -93,21 +92,21 @@ def _lsh_growth() -> Iterator[Pair]:
 def _crossover() -> Iterator[Pair]:
     for passes in PASSES:
         for length in CROSSOVER_LENGTHS:
-            ours = Side(OURS, _case("lsh", length, passes))
-            yield Pair("crossover", ours, Side(SDPA, _case("multi_head", length, passes)))
+            ours = Side(OURS, _case("lsh-4", length, passes))
+            yield Pair("crossover", ours, Side(SDPA, _case("exact", length, passes)))
 
 
 def _training() -> Iterator[Pair]:
     sizes: dict[str, Any] = {"program": "language_model", "num_layers": 4, "vocab_size": 260}
     for length in (4096, 16384):
-        case = Case("reformer", length, TRAIN_STEP, num_heads=4, **sizes)
+        case = Case("chunked-reversible-lsh-4", length, TRAIN_STEP, num_heads=4, **sizes)
         ours, peer = Side(OURS, case), Side(HUGGING_FACE_LM, case)
         yield Pair("training", ours, peer, most_time=1 / 4, most_memory=1 / 4)
 
 
 ROWS = {
     "additive": _additive,
-    "multi_head": _multi_head,
+    "exact": _multi_head,
     "sdpa": _sdpa,
     "accuracy": _accuracy,
     "growth": _growth,
@@ -139,7 +138,7 @@ def _parity(peer: str, passes: str) -> tuple[Side, Side] | None:
     which in float32 leaves 2e-3 of its weights when rounds are merged.
     """
     preset = {HUGGING_FACE: TRAX, REFORMER_PYTORCH: LUCIDRAINS}.get(peer)
-    case = _case("lsh", PARITY_LENGTH, passes, num_heads=2, num_hashes=2, dtype="float64")
+    case = _case("lsh-2", PARITY_LENGTH, passes, num_heads=2, dtype="float64")
     return (Side(preset, case), Side(peer, case)) if preset else None
 
 

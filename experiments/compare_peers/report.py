@@ -147,8 +147,8 @@ def _case(pair: Pair) -> str:
     causal = "causal" if case.causal else "not causal"
     text = f"{case.mechanism} n = {case.length}, {case.num_heads} × {case.head_dim}, {causal}"
     text += "" if case.dtype == "float32" else f", {case.dtype}"
-    if case.mechanism in ("lsh", "reformer"):
-        text += f", R = {case.num_hashes}, C = {case.chunk_size}"
+    if case.hashes:
+        text += f", C = {case.chunk_size}"
     return text + (f", {case.num_layers} layers" if case.num_layers else "")
 
 

@@ -50,7 +50,7 @@ def build(side: Side, *, given_buckets: bool = False) -> Program:
     case = side.case
     if case.dtype == "float64":
         jax.config.update("jax_enable_x64", True)
-    buckets = lsh.buckets_for(side) if given_buckets and case.mechanism == "lsh" else None
+    buckets = lsh.buckets_for(side) if given_buckets and case.hashes else None
     match side.program:
         case pairs.OURS if case.passes == TRAIN_STEP:
             return Program(training.ours(case), _nothing_to_compare)

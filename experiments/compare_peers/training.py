@@ -61,7 +61,7 @@ def hugging_face(case: Case) -> Callable[[], Any]:
         max_position_embeddings=case.length,
         axial_pos_shape=[64, case.length // 64],
         axial_pos_embds_dim=[case.width // 4, case.width - case.width // 4],
-        num_hashes=case.num_hashes,
+        num_hashes=case.attention.number or 1,
         num_buckets=_buckets(case),
         lsh_attn_chunk_length=case.chunk_size,
         hidden_act="relu",

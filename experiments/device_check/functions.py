@@ -9,12 +9,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from attnlab import masks
 from attnlab.bench import inputs, mechanisms
 from attnlab.bench.case import Case
 from attnlab.bench.mechanisms import Mechanism
-from attnlab.ops import local, routes
-from attnlab.scores import Dot
 
 FLASH = "flash"  # the platform's own flash attention, called without attnlab
 TANH = "tanh"  # evaluations of tanh in chains of `CHAIN`, `length` for each of N * H numbers
@@ -27,20 +24,6 @@ def build(case: Case, platform: str) -> Mechanism:
     match case.mechanism:
         case "flash":
             return _pure(flash(platform, causal=case.causal), "query", "key", "value")
-        case "lsh":
-            route = routes.LSH(
-                case.num_hashes, chunk_size=case.chunk_size, implementation=case.implementation
-            )
-            mask = _causal(case)
-            return _pure(lambda qk, v: route(Dot(), qk, qk, v, mask=mask), "query", "value")
-        case "window":
-            # The window ends at the query, so it is causal; fewer kernels serve a second mask.
-            attend = functools.partial(
-                local.window_attention,
-                window=(case.window, 0 if case.causal else case.window),
-                implementation=case.implementation,
-            )
-            return _pure(attend, "query", "key", "value")
         case "tanh":
             return _pure(tanh_chain, "query")
     return mechanisms.build(case)
@@ -157,7 +140,3 @@ def _pure(function: Callable[..., jax.Array], *streams: str) -> Mechanism:
         return function(*arrays)
 
     return Mechanism(lambda key: {}, apply, streams, split_heads=True)
-
-
-def _causal(case: Case) -> Any:
-    return masks.Causal() if case.causal else None

@@ -21,7 +21,8 @@ LONGEST_SCENARIO = 1024  # tokens of the longest scenario in `cases`
 ROUNDS = (1, 2, 8)  # other rounds of LSH than the usual 4, timed at the longest common length
 FORWARD, BOTH = PASSES
 Row = Checked | Result
-CHECKED_AS = {"scaled_dot": "multi_head"}  # name in the checks -> name in the timing
+# Name in the checks -> name in the timing.
+CHECKED_AS = {"scaled_dot": "exact", "lsh": "lsh-4", "window": "window-128"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -139,17 +140,17 @@ def _length(settings: Settings, length: int, passes: str) -> Job:
 
     ways = {"lsh": cases.implementations("lsh")}
     ways["additive"] = cases.implementations("additive")
-    members = [case("lsh"), case(FLASH)]
+    members = [case("lsh-4"), case(FLASH)]
     if "pallas" in ways["lsh"]:
-        members += [case("lsh", "pallas"), case("lsh", "sorted")]
+        members += [case("lsh-4", "pallas"), case("lsh-4", "sorted")]
     if not alone:
-        members.append(case("multi_head"))
+        members.append(case("exact"))
         if length <= TARGET:
             members.append(case("additive"))
             if "pallas" in ways["additive"]:
                 members.append(case("additive", "pallas"))
-        members.append(case("window"))
-    members.append(case("multi_head", "blockwise"))
+        members.append(case("window-128"))
+    members.append(case("exact", "blockwise"))
     wanted = {CHECKED_AS.get(name, name) for name in settings.mechanisms} | {FLASH}
     members = [member for member in members if member.mechanism in wanted]
     return Job(f"time n = {length}, {passes.replace('_', ' + ')}", "time", tuple(members))
@@ -157,7 +158,7 @@ def _length(settings: Settings, length: int, passes: str) -> Job:
 
 def _rounds(settings: Settings, length: int, passes: str) -> Job:
     """The job of LSH with other numbers of rounds."""
-    members = [_case(settings, length, passes, "lsh", num_hashes=rounds) for rounds in ROUNDS]
+    members = [_case(settings, length, passes, f"lsh-{rounds}") for rounds in ROUNDS]
     name = f"time rounds, n = {length}, {passes.replace('_', ' + ')}"
     return Job(name, "time", tuple(members) if "lsh" in settings.mechanisms else ())
 
@@ -168,7 +169,6 @@ def _case(
     passes: str,
     mechanism: str,
     implementation: str | None = None,
-    **other: Any,
 ) -> Case:
     return Case(
         mechanism,
@@ -178,7 +178,6 @@ def _case(
         dtype="bfloat16",
         ops_only=True,
         implementation=implementation,
-        **other,
     )
 
 

@@ -187,17 +187,13 @@ def _speed(timed: Sequence[Result], environment: dict[str, Any], settings: Setti
 
 def comparable(timed: Iterable[Result]) -> list[Result]:
     """The rows for tables and figures over length, without refusals and other numbers of rounds."""
-    return [
-        r
-        for r in timed
-        if r.case.mechanism != TANH and r.case.num_hashes == Case.num_hashes and not _refused(r)
-    ]
+    return [r for r in timed if r.case.mechanism not in (TANH, *_OTHER_ROUNDS) and not _refused(r)]
 
 
 def _against_flash(timed: Sequence[Result]) -> str:
     columns: dict[str, dict[int, float]] = {}
-    for way in dict.fromkeys(r.case.implementation for r in timed if r.case.mechanism == "lsh"):
-        label = f"lsh ({way})" if way else "lsh"
+    for way in dict.fromkeys(r.case.implementation for r in timed if r.case.mechanism == "lsh-4"):
+        label = f"lsh-4:{way}" if way else "lsh-4"
         for passes in PASSES:
             ratios = targets.speedups(timed, way, passes=passes)
             columns[f"{label}: speed, {PASS_TITLES[passes]}"] = ratios
@@ -213,11 +209,11 @@ def _against_flash(timed: Sequence[Result]) -> str:
 
 def _rounds(timed: Sequence[Result]) -> str:
     rows = []
-    for rounds in sorted({*ROUNDS, Case.num_hashes}):
+    for rounds in sorted({*ROUNDS, 4}):
         for passes in PASSES:
-            found = targets.find(timed, "lsh", passes=passes, num_hashes=rounds)
+            found = targets.find(timed, f"lsh-{rounds}", passes=passes)
             flash = targets.find(timed, FLASH, passes=passes)
-            usual = [r.case.length for r in timed if r.case.num_hashes in ROUNDS]
+            usual = [r.case.length for r in timed if r.case.mechanism in _OTHER_ROUNDS]
             n = max(usual, default=0)
             if n in found:
                 speed = f"{targets.ratio(flash[n], found[n]):.3g}×" if n in flash else ""
@@ -235,7 +231,7 @@ def _tanh(timed: Sequence[Result]) -> list[str]:
     rows = [
         [str(n), label, PASS_TITLES[passes], f"{targets.over_bound(row, rates):.3g}"]
         for passes in PASSES
-        for way, label in ((None, "additive"), ("pallas", "additive (pallas)"))
+        for way, label in ((None, "additive"), ("pallas", "additive:pallas"))
         for n, row in targets.find(timed, "additive", way, passes=passes).items()
     ]
     return [
@@ -247,14 +243,14 @@ def _tanh(timed: Sequence[Result]) -> list[str]:
 def _label(case: Case) -> str:
     if case.mechanism == TANH:
         return f"tanh {case.dtype}"
-    rounds = "" if case.num_hashes == Case.num_hashes else f" R = {case.num_hashes}"
-    return f"{case.label}{rounds}"
+    return case.label
 
 
 def _refused(row: Result) -> str:
     return "refused" if row.message.startswith(REFUSED) else ""
 
 
+_OTHER_ROUNDS = tuple(f"lsh-{rounds}" for rounds in ROUNDS)
 _TARGETS = (
     "bfloat16, 8 heads of width 64, causal, bare functions, forward + backward. The verdicts are "
     "for one NVIDIA H200 with batch × length = 65536 tokens; elsewhere the numbers stand without."

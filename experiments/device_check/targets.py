@@ -9,7 +9,7 @@ import statistics
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from attnlab.bench.case import Case, Result
+from attnlab.bench.case import Result
 from experiments.device_check import functions
 from experiments.device_check.functions import FLASH, TANH
 from experiments.device_check.jobs import BOTH, TARGET
@@ -60,7 +60,6 @@ def find(
     implementation: str | None = None,
     *,
     passes: str = BOTH,
-    num_hashes: int = Case.num_hashes,
 ) -> dict[int, Result]:
     """The rows of a program that ran, by length, lengths rising."""
     found = {
@@ -69,7 +68,6 @@ def find(
         if r.status == "ok"
         and r.case.passes == passes
         and (r.case.mechanism, r.case.implementation) == (mechanism, implementation)
-        and r.case.num_hashes == num_hashes
     }
     return dict(sorted(found.items()))
 
@@ -86,14 +84,14 @@ def speedups(
     results: Sequence[Result], implementation: str | None = None, *, passes: str = BOTH
 ) -> dict[int, float]:
     """Flash's time / LSH's time with 4 rounds, by length."""
-    lsh = find(results, "lsh", implementation, passes=passes)
+    lsh = find(results, "lsh-4", implementation, passes=passes)
     flash = find(results, FLASH, passes=passes)
     return {n: ratio(flash[n], lsh[n]) for n in lsh if n in flash}
 
 
 def memory_ratios(results: Sequence[Result], implementation: str | None = None) -> dict[int, float]:
     """LSH's memory / flash's memory, forward + backward, by length."""
-    lsh, flash = find(results, "lsh", implementation), find(results, FLASH)
+    lsh, flash = find(results, "lsh-4", implementation), find(results, FLASH)
     return {n: (lsh[n].memory_bytes or 0) / (flash[n].memory_bytes or 1) for n in lsh if n in flash}
 
 
@@ -160,7 +158,7 @@ def lsh_name(way: str | None) -> str:
 
 
 def _longest(rows: Sequence[Result], way: str | None) -> Verdict:
-    tried = [r for r in rows if (r.case.mechanism, r.case.implementation) == ("lsh", way)]
+    tried = [r for r in rows if (r.case.mechanism, r.case.implementation) == ("lsh-4", way)]
     longest = max(tried, key=lambda r: r.case.length, default=None)
     found, holds = "", None
     if longest is not None:
@@ -194,7 +192,7 @@ def _additive(results: Sequence[Result]) -> list[Verdict]:
 
 
 def _default(rows: Sequence[Result]) -> Verdict:
-    ours, flash = find(rows, "multi_head"), find(rows, FLASH)
+    ours, flash = find(rows, "exact"), find(rows, FLASH)
     ratios = {n: ratio(flash[n], ours[n]) for n in ours if n in flash}
     what = "multi-head default: speed against flash called directly"
     if not ratios:

@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from attnlab.attentions import parse
 from attnlab.runs import published
 from attnlab.runs.markdown import markdown_table
 from attnlab.runs.report import SoFar, document, grouped
 from attnlab.runs.units import human, spread
-from attnlab.training.attentions import layers_of
 from experiments.long_range.settings import PRESETS, Settings
 
 __all__ = ["Row", "answer", "markdown"]
@@ -143,7 +143,7 @@ def _beside(rows: Sequence[Row]) -> str:
     found = _groups(rows)
     cells = []
     for (task, mechanism), some in found.items():
-        layer, *others = layers_of(mechanism)
+        layer, *others = parse(mechanism)
         name = None if others else _PAPER.get(layer.kind)
         printed = scores.cells[name].get(_COLUMN[task]) if name else None
         ratios = [

@@ -10,12 +10,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from attnlab.attentions import Surroundings, pattern, streams
 from attnlab.bench import memory
 from attnlab.bench.training_programs import lower_step
 from attnlab.models.classifier import EncoderClassifier
 from attnlab.models.transformer import TransformerConfig
 from attnlab.ops.routes import LSH
-from attnlab.training.attentions import pattern, streams
 from attnlab.training.classes import ClassCrossEntropy
 from attnlab.training.loop import Task
 from attnlab.training.parallel import ShardedJit
@@ -59,7 +59,8 @@ def build(cell: Cell, settings: Settings, examples: Examples) -> EncoderClassifi
         dropout_rate=settings.dropout_rate,
         dtype=jnp.dtype(settings.dtype),
     )
-    attention = pattern(cell.mechanism, config, lsh=LSH(chunk_size=settings.chunk_size))
+    around = Surroundings(length=settings.length, lsh=LSH(chunk_size=settings.chunk_size))
+    attention = pattern(cell.mechanism, config, around)
     return EncoderClassifier(config, examples.num_classes, settings.pooling, attention)
 
 

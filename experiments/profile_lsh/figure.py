@@ -39,7 +39,7 @@ def draw(profiles: Sequence[Profile]) -> Figure | None:
         )
         title = (
             "Where the time of LSH attention goes; above the bars, the time of one call\n"
-            f"batch {case.batch}, {case.num_heads} heads × {case.head_dim}, R = {case.num_hashes}, "
+            f"batch {case.batch}, {case.num_heads} heads × {case.head_dim}, {case.mechanism}, "
             f"C = {case.chunk_size}, {case.dtype}{', causal' if case.causal else ''}"
         )
         figure.text(left, 0.985, title, fontsize=9.5, va="top", linespacing=1.5)

@@ -111,6 +111,6 @@ def _what(profiles: Sequence[Profile]) -> str:
     )
     return (
         f"`lsh_attention` with its hashing, batch {case.batch}, {case.num_heads} heads of width "
-        f"{case.head_dim}, {case.num_hashes} hash rounds, chunks of {case.chunk_size}, "
+        f"{case.head_dim}, {case.attention.number} hash rounds, chunks of {case.chunk_size}, "
         f"{case.dtype}, {'causal' if case.causal else 'not causal'}. Buckets: {buckets}."
     )

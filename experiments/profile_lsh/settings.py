@@ -16,6 +16,7 @@ class Settings(CaseFlags):
     )
     batch: int = flag(1, "Number of sequences.", least=1)
     num_heads: int = flag(8, "Number of heads.", least=1)
+    num_hashes: int = flag(4, "Hash rounds.", least=1)
     repeats: int = flag(5, "Number of timed calls, and of calls under the profiler.", least=1)
     num_buckets: int | None = flag(
         None,
@@ -26,7 +27,7 @@ class Settings(CaseFlags):
     def cases(self) -> list[Case]:
         """Every case, length by length."""
         return [
-            self.case("lsh", length, passes, batch=self.batch, ops_only=True)
+            self.case(f"lsh-{self.num_hashes}", length, passes, batch=self.batch, ops_only=True)
             for length in sorted(set(self.lengths))
             for passes in dict.fromkeys(self.passes)
         ]

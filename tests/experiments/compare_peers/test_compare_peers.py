@@ -45,8 +45,8 @@ print(json.dumps(found))
 """
 SIZES = {
     "additive": dict(length=37, num_heads=1, head_dim=16),
-    "multi_head": dict(length=37, num_heads=2, head_dim=16),
-    "lsh": dict(length=128, num_heads=2, head_dim=16, chunk_size=16),
+    "exact": dict(length=37, num_heads=2, head_dim=16),
+    "lsh-2": dict(length=128, num_heads=2, head_dim=16, chunk_size=16),
 }
 CHECKED = {
     (pair.peer.program, pair.passes): [
@@ -85,7 +85,7 @@ def test_both_sides_compute_the_same(program, passes, differences):
     if not installed(program):
         pytest.skip(f"needs {pairs.PACKAGES[program]}, which is in the extra compat")
     found = differences[program, passes]
-    lsh = CHECKED[program, passes][0][1]["mechanism"] == "lsh"
+    lsh = CHECKED[program, passes][0][1]["mechanism"] == "lsh-2"
     gradients = 2 if lsh else 3  # of qk and v, or of q, k and v
     assert len(found) == (1 if passes == "forward" else gradients)
     assert max(found) < (1e-9 if lsh else 1e-5)
@@ -116,9 +116,9 @@ def test_both_reformers_learn():
 
 
 def small_pair(**changes) -> Pair:
-    case = Case("multi_head", 64, num_heads=2, head_dim=16, ops_only=True)
+    case = Case("exact", 64, num_heads=2, head_dim=16, ops_only=True)
     ours, theirs = Side(pairs.OURS, dataclasses.replace(case, **changes)), Side(pairs.FLAX, case)
-    return Pair("multi_head", ours, theirs, (ours, theirs), most_time=100, most_memory=100)
+    return Pair("exact", ours, theirs, (ours, theirs), most_time=100, most_memory=100)
 
 
 @pytest.mark.slow
@@ -169,8 +169,8 @@ def test_sides_that_compute_different_things_are_not_timed():
 
 
 def test_a_side_that_raises_is_a_row():
-    case = Case("multi_head", 64, num_heads=2, head_dim=16, ops_only=True)
-    pair = Pair("multi_head", Side("nobody", case), Side(pairs.OURS, case))
+    case = Case("exact", 64, num_heads=2, head_dim=16, ops_only=True)
+    pair = Pair("exact", Side("nobody", case), Side(pairs.OURS, case))
     found = side_by_side.measure(pair, repeats=1, seconds=60)
     assert found.outcome.status == "failed"
     assert found.outcome.message == "nobody, n = 64: ValueError: no program 'nobody'"
@@ -193,7 +193,7 @@ def test_a_missing_peer_is_one_line_that_names_the_extra(monkeypatch, tmp_path, 
     error = capsys.readouterr().err
     assert "not installed: transformers, reformer-pytorch, torch, keras; " in error
     assert "launch/local --extra=compat" in error and error.count("\n") == 1
-    compare_peers.require_packages(plan.pairs(["growth", "multi_head"]))
+    compare_peers.require_packages(plan.pairs(["growth", "exact"]))
     assert not list(tmp_path.iterdir())
 
 
@@ -271,7 +271,7 @@ def test_bad_flags_end_in_one_line(flag, message, capsys):
 
 
 def lsh_outcome(length: int, ours: float, theirs: float, **bounds) -> Outcome:
-    case = Case("lsh", length, ops_only=True)
+    case = Case("lsh-4", length, ops_only=True)
     pair = Pair("crossover", Side(pairs.OURS, case), Side(pairs.SDPA, case), **bounds)
     return Outcome(pair, ours_seconds=(ours,) * 2, peer_seconds=(theirs,) * 2)
 
@@ -308,8 +308,8 @@ def test_report_says_target_and_whether_it_is_met():
     assert "failed: a \\| b" in text and "\n\nlaunch/local compare_peers\n" in text
     header, _, *targets = [x for x in text.split("## ")[1].splitlines() if x.startswith("|")]
     assert [x.split(" | ")[0].split(", ")[0] for x in targets] == [
-        "| lsh n = 2048",
-        "| lsh n = 4096",
+        "| lsh-4 n = 2048",
+        "| lsh-4 n = 4096",
     ]
     assert [x.rstrip(" |").endswith("NOT MET") for x in targets] == [True, False]
     table = [line for line in text.split("## crossover")[1].splitlines() if line.startswith("|")]

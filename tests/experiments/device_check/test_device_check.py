@@ -122,7 +122,7 @@ def test_a_timed_run_writes_rows_report_and_figures(tmp_path):
     assert all(message.startswith("refused: ") for message in bad), bad
     ran = [row for row in rows if row["status"] == "ok"]
     assert {len(row["seconds"]) for row in ran} == {3}
-    assert {row["case"]["mechanism"] for row in ran} == {"flash", "multi_head"}
+    assert {row["case"]["mechanism"] for row in ran} == {"flash", "exact"}
     (turns,) = {row["turns"] for row in ran if row["case"]["passes"] == "forward_backward"}
     assert (folder / "time.png").exists() and (folder / "memory.svg").exists()
     report = (folder / "report.md").read_text()
@@ -346,12 +346,12 @@ def test_the_plan_begins_with_what_may_break():
     assert {m.dtype for m in rest if m.implementation == "default"} == {"float32", "bfloat16"}
     assert {m.mechanism for m in rest} == set(Settings().mechanisms)
     rounds = {s.num_hashes for s in cases.scenarios("lsh")}
-    assert rounds == {1, 2, 4, 8} == {Case.num_hashes, *jobs.ROUNDS}
+    assert rounds == {1, 2, 4, 8} == {4, *jobs.ROUNDS}
     timed = [job for job in planned if job.kind == "time"]
     lengths = [(job.members[0].length, job.members[0].passes) for job in timed[1:4]]
     assert lengths == [(n, "forward_backward") for n in (65536, 8192, 2**20)]
     at_target = {(case.mechanism, case.implementation) for case in timed[2].members}
-    assert at_target >= {("lsh", None), ("flash", None), ("multi_head", None), ("additive", None)}
+    assert at_target >= {("lsh-4", None), ("flash", None), ("exact", None), ("additive", None)}
     rounds = {case.num_hashes for job in timed for case in job.members if case.length == 65536}
     assert rounds == {1, 2, 4, 8}
     for job in timed[1:]:

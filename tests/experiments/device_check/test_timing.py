@@ -21,7 +21,7 @@ from experiments.device_check.settings import Settings
 
 def test_flash_is_attention():
     q, k, v = jax.random.normal(jax.random.key(0), (3, 2, 16, 2, 8))
-    ours = build(Case("multi_head", 16, num_heads=2, head_dim=8, ops_only=True), "cpu")
+    ours = build(Case("exact", 16, num_heads=2, head_dim=8, ops_only=True), "cpu")
     np.testing.assert_allclose(
         flash("cpu", causal=True)(q, k, v), ours.apply({}, q, k, v), rtol=1e-5, atol=1e-6
     )
@@ -31,10 +31,10 @@ def test_programs_are_timed_in_turns():
     """What is refused or fails is a row; every other one has as many samples."""
     common = dict(num_heads=2, head_dim=8, dtype="bfloat16", ops_only=True)
     cases = [
-        Case("lsh", 64, chunk_size=16, **common),
+        Case("lsh-4", 64, chunk_size=16, **common),
         Case("flash", 64, **common),
         Case("additive", 64, implementation="cudnn", **common),
-        Case("multi_head", 64, implementation="no such", **common),
+        Case("exact", 64, implementation="no such", **common),
         tanh_case(2**15, "float32"),
     ]
     found, stages = {}, []
@@ -70,7 +70,7 @@ def test_what_does_not_compile_in_time_is_left_for_a_resumed_run(monkeypatch):
     common = dict(num_heads=2, head_dim=8, dtype="bfloat16", ops_only=True)
     rows, began = [], time.monotonic()
     turns.run(
-        [Case("lsh", 512, chunk_size=16, **common), Case("flash", 512, **common)],
+        [Case("lsh-4", 512, chunk_size=16, **common), Case("flash", 512, **common)],
         inputs.read(),
         repeats=1,
         case_seconds=20.0,
@@ -114,11 +114,15 @@ def results(**change) -> list[Result]:
         flash_time = n / 8192 * 15
         found += [
             row("flash", n, flash_time),
-            row("lsh", n, numbers["lsh"], memory=numbers["lsh_memory"]),
-            row("lsh", n, numbers["pallas"], memory=numbers["lsh_memory"], implementation="pallas"),
-            row("multi_head", n, flash_time * numbers["default"]),
+            row("lsh-4", n, numbers["lsh"], memory=numbers["lsh_memory"]),
+            row(
+                "lsh-4", n, numbers["pallas"], memory=numbers["lsh_memory"], implementation="pallas"
+            ),
+            row("exact", n, flash_time * numbers["default"]),
         ]
-    found += [row("lsh", 2**20, numbers["longest"], implementation=way) for way in (None, "pallas")]
+    found += [
+        row("lsh-4", 2**20, numbers["longest"], implementation=way) for way in (None, "pallas")
+    ]
     rate = tanh_case(2**30, "bfloat16")
     found.append(Result(rate, "ok", seconds=(tanh_evaluations(rate) / 1e12,)))
     for n in (1024, 8192):
@@ -160,9 +164,9 @@ def test_targets():
 
 def test_a_ratio_is_taken_turn_by_turn():
     """What slows one turn slows both of it, and is no part of the ratio."""
-    a, b = row("flash", 1024, (10.0, 40.0, 30.0)), row("lsh", 1024, (5.0, 20.0, 10.0))
+    a, b = row("flash", 1024, (10.0, 40.0, 30.0)), row("lsh-4", 1024, (5.0, 20.0, 10.0))
     assert targets.ratio(a, b) == pytest.approx(2.0)
-    other = row("lsh", 1024, (1.0, 20.0, 30.0), turns="another time")
+    other = row("lsh-4", 1024, (1.0, 20.0, 30.0), turns="another time")
     assert targets.ratio(a, other) == pytest.approx(30 / 20)
 
 
@@ -182,7 +186,7 @@ def test_the_report_shows_what_failed_and_what_refused():
         Checked(Check("dot", "full", "cudnn", "float32"), "refused", "half precision only"),
         Checked(Check("dot", "full", "pallas", "float32"), "fail", "d_q: 7", {"d_q": 7.0}),
     ]
-    timed = results() + [row("lsh", 65536, 5.0, num_hashes=1)]
+    timed = results() + [row("lsh-1", 65536, 5.0)]
     environment = {"device": "NVIDIA H200"}
     told = SoFar(checked + timed, ["x"], planned=99, command="c", wheres=[Where(environment)])
     text = report.markdown(told, environment, Settings())
@@ -199,7 +203,7 @@ def test_the_figures_show_flash_beside_the_others(tmp_path):
     for figure in drawn.values():
         (axes,) = figure.axes
         words = {text.get_text() for text in axes.texts}
-        assert {"flash", "lsh", "lsh (pallas)", "multi_head", "additive"} <= words
+        assert {"flash", "lsh-4", "lsh-4:pallas", "exact", "additive"} <= words
         assert not any("^{" in word for word in words)
         assert "65536 tokens or one sequence" in figure.texts[0].get_text()
         assert figure.texts[0].get_text().endswith("NVIDIA H200")

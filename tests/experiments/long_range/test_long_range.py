@@ -8,10 +8,10 @@ import jax
 import jax.numpy as jnp
 import pytest
 
+from attnlab.attentions import streams
 from attnlab.runs import figure_files
 from attnlab.runs.errors import Invalid
 from attnlab.runs.report import SoFar
-from attnlab.training.attentions import streams
 from experiments.long_range import __main__ as experiment
 from experiments.long_range import report
 from experiments.long_range.examples import batches, fixed_batches, majority, open_examples
@@ -112,7 +112,7 @@ def test_a_run_with_an_earlier_name_says_what_it_is_called_now(tmp_path):
     settings = json.loads((KEPT / "settings.json").read_text())
     (tmp_path / "settings.json").write_text(json.dumps(settings | {"mechanisms": ["full"]}))
     status, _, err = tiny.run(experiment, f"--resume={tmp_path}")
-    assert status == 2 and "no attention 'full', now called exact; valid: exact" in err
+    assert status == 2 and "no attention 'full'; valid: exact" in err
 
 
 def test_the_report_says_whose_reformer_it_is():
