@@ -106,16 +106,16 @@ class Kind:
     """What attentions of a kind are.
 
     Attributes:
-      title: what it is, in words.
+      title: words for what it is.
       parts: function of an attention of the kind and its `Surroundings` that returns keywords of
         `MultiHeadAttention`: route, score, position_bias.
-      counts: what its number counts; "" = it has no number.
+      counts: unit of its number; "" = it has no number.
       implementations: names of the ways to compute it.
       draws: random numbers that training draws beside dropout's, a stream of Flax; "" = none.
       in_models: whether it can be the attention of any layer; False = its parameters are for one
         length.
       reads_keys: whether it looks at the keys.
-      note: what a comparison has to say of its work; "" = nothing.
+      note: sentence that a comparison has to say of its work; "" = nothing.
     """
 
     title: str
@@ -357,7 +357,7 @@ def pattern(
     Args:
       name: name of an attention or a pattern.
       config: configuration of the model.
-      around: what is around them.
+      around: surroundings of the attentions.
       implementation: way to compute those that have it and do not name one.
     """
     made = []

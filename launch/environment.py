@@ -24,16 +24,19 @@ import devices
 from installing import InstallError, locked, remove, run, say, termination_raises
 
 STATE = "attnlab.json"
+CONSTRAINTS = "launch/constraints.txt"  # the versions that the tests ran with
 TPU_COMPILER, GPU_COMPILER = COMPILERS = ("tpu", "gpu-compile")  # extras of pyproject.toml
 
 
-def ensure(root: Path, extras: Collection[str]) -> Path:
+def ensure(root: Path, extras: Collection[str], *, newest: bool = False) -> Path:
     """Returns the Python of a complete environment with these extras, made first if need be.
 
     Args:
         root: Folder of the repository.
         extras: Extras of pyproject.toml to install besides the accelerator's. With a compiler for
             a device that is not here, the Python is that of `.venv/compilers`, else of `.venv`.
+        newest: Whether packages are the newest rather than those of CONSTRAINTS. An environment
+            that has them keeps them.
 
     Raises:
         InstallError: The environment could not be made. One that was complete before is then as it
@@ -43,13 +46,14 @@ def ensure(root: Path, extras: Collection[str]) -> Path:
     plain, compilers = set(extras) - set(COMPILERS), set(extras) & set(COMPILERS)
 
     def held() -> bool:
-        return holds(venv, plain) and _holds_compilers(venv, _absent(venv, compilers))
+        made = holds(venv, plain, newest=newest)
+        return made and _holds_compilers(venv, _absent(venv, compilers))
 
     if not held():
         try:
             with locked(root) as lock, termination_raises():
-                if not holds(venv, plain):  # another launch may have made it meanwhile
-                    _make(venv, plain, lock)
+                if not holds(venv, plain, newest=newest):  # another launch may have made it
+                    _make(venv, plain, lock, newest)
                 if not held():
                     _make_compilers(venv, _absent(venv, compilers), lock)
         except OSError as error:
@@ -60,12 +64,13 @@ def ensure(root: Path, extras: Collection[str]) -> Path:
     return _python(_compilers(venv) if _absent(venv, compilers) else venv)
 
 
-def holds(venv: Path, extras: Collection[str]) -> bool:
-    """Whether this environment is complete, with these extras, as pyproject.toml has them now."""
+def holds(venv: Path, extras: Collection[str], *, newest: bool = False) -> bool:
+    """Whether this environment is complete, with these extras, as the project has them now."""
     state = _read(venv)
     return (
         _sound(venv, state)
-        and state["pyproject"] == _pyproject_hash(venv.parent)
+        and state["requirements"] == _requirements(venv.parent)
+        and state["newest"] >= newest
         and set(extras) <= set(state["extras"])
         and devices.seen() <= set(state["devices"])  # a home folder may move to a node with a GPU
     )
@@ -73,7 +78,7 @@ def holds(venv: Path, extras: Collection[str]) -> bool:
 
 def _sound(venv: Path, state: dict[str, Any]) -> bool:
     """Whether the environment is complete and still where, and of the Python, it was made for."""
-    if not (state.get("complete") and state.get("root") == str(venv.parent)) or _stray(state):
+    if not (state.get("complete") and state.get("root") == str(venv.parent)):
         return False
     asked = os.environ.get("ATTNLAB_PYTHON")
     wanted = os.path.realpath(sys.executable) if asked else state["python"]
@@ -81,20 +86,18 @@ def _sound(venv: Path, state: dict[str, Any]) -> bool:
     return os.access(python, os.X_OK) and os.path.realpath(python) == state["python"] == wanted
 
 
-def _stray(state: dict[str, Any]) -> set[str]:
-    """Compilers for absent devices that are in `.venv` itself, as in earlier versions."""
-    here = {TPU_COMPILER} if {"accel", "vfio"} & set(state["devices"]) else set()
-    return set(state["extras"]) & set(COMPILERS) - here
-
-
-def _make(venv: Path, extras: set[str], lock: int) -> None:
+def _make(venv: Path, extras: set[str], lock: int, newest: bool) -> None:
     before = _read(venv)
     if not (venv / STATE).exists() and venv.exists() and any(venv.iterdir()):
         raise InstallError(
             f"{venv} was not made by launch/local; move it away, or activate it and use --no_env"
         )
     update = _sound(venv, before)
-    held = set(before.get("extras", ())) if update else set()
+    held = set(before["extras"]) if update else set()
+    newest = newest or (update and before["newest"])
+    versions = (
+        ["--upgrade", "--upgrade-strategy=eager"] if newest else ["--constraint=" + CONSTRAINTS]
+    )
     extras = extras | held | (set() if held & devices.CUDA else devices.extras())
     if "compat" in extras and sys.platform == "linux":
         say("note: torch may bring gigabytes of CUDA libraries; see `compat` in pyproject.toml")
@@ -105,11 +108,12 @@ def _make(venv: Path, extras: set[str], lock: int) -> None:
         extras,
         update=update,
         create=lambda log: run([python, "-m", "venv", str(venv)], venv.parent, log, lock),
-        wanted=["--editable", f".[{','.join(sorted({'all', *extras}))}]"],
+        wanted=[*versions, "--editable", f".[{','.join(sorted({'all', *extras}))}]"],
         state=lambda: {
             "root": str(venv.parent),
             "python": os.path.realpath(_python(venv)),
-            "pyproject": _pyproject_hash(venv.parent),
+            "requirements": _requirements(venv.parent),
+            "newest": newest,
             "devices": sorted(devices.seen()),
         },
         lock=lock,
@@ -238,5 +242,7 @@ def _write(venv: Path, state: dict[str, Any]) -> None:
     part.replace(venv / STATE)
 
 
-def _pyproject_hash(root: Path) -> str:
-    return hashlib.sha256((root / "pyproject.toml").read_bytes()).hexdigest()
+def _requirements(root: Path) -> str:
+    """A hash of all that says what is installed."""
+    files = (root / "pyproject.toml", root / CONSTRAINTS)
+    return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()

@@ -1,15 +1,16 @@
 """Runs an experiment, or the tests, on this machine.
 
-    launch/local [--no_env] [--extra=NAMES] NAME FLAGS…
+    launch/local [--no_env] [--newest] [--extra=NAMES] NAME FLAGS…
 
 The first call makes `.venv` in the repository and installs the project into it, with the extra for
-the accelerator that it finds; later calls start at once. The compilers that a --target needs
-(extras tpu and gpu-compile) are installed into `.venv/compilers`, which other calls do not load.
-Everything after NAME is for the experiment (`launch/local NAME --help`) or, with the NAME `test`,
-for pytest, whose paths start at the repository: `launch/local test -m "not slow"` is the daily
-loop, minutes rather than a quarter of an hour.
+the accelerator that it finds, in the versions of launch/constraints.txt; later calls start at once.
+The compilers that a --target needs (extras tpu and gpu-compile) are installed into
+`.venv/compilers`, which other calls do not load. Everything after NAME is for the experiment
+(`launch/local NAME --help`) or, with the NAME `test`, for pytest, whose paths start at the
+repository: `launch/local test` is the daily loop, `launch/local test --all` is every test.
 
     --no_env       use the Python that is active, as it is; install nothing
+    --newest       install the newest versions of all packages, and keep to them in this `.venv`
     --extra=NAMES  also install these extras of pyproject.toml, with commas between them
     --help         this text
 
@@ -32,7 +33,7 @@ import environment
 from installing import InstallError
 from names import ROOT, docstring, experiments, listing
 
-TEST = "test"
+TEST, ALL = "test", "--all"
 NEEDS = {TEST: {"test"}, "compare_peers": {"compat"}}  # the extras that a name calls for
 INDEXES = {"PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL"}
 COMPILERS = {"tpu": "tpu", "cuda": "gpu-compile"}  # the extra for each kind of --target
@@ -61,7 +62,8 @@ def main(arguments: list[str]) -> None:
         print(f"{docstring(name)}\n\nThe flags are listed {made}.")
         return
     else:
-        python, parallel = _prepare(set() if helps else _extras(name, flags, options.extra)), True
+        extras = set() if helps else _extras(name, flags, options.extra)
+        python, parallel = _prepare(extras, options.newest), True
         if not (devices.seen() or devices.extras()):
             # Wheels for a device, or for its compiler, look for it and complain.
             os.environ.setdefault("JAX_PLATFORMS", "cpu")
@@ -76,22 +78,25 @@ def main(arguments: list[str]) -> None:
         # tests share fixtures that take up to a minute.
         workers = min(4, os.cpu_count() or 1)
         split_up = ["-n", str(workers), "--dist=loadfile"] if parallel and workers > 1 else []
-        command = ["pytest", *split_up, *flags]
+        daily = [] if ALL in flags else ["-m", "not slow"]
+        command = ["pytest", *split_up, *daily, *(flag for flag in flags if flag != ALL)]
     else:
         command = [f"experiments.{name}", *flags]
     os.execv(python, [str(python), "-P", "-m", *command])
 
 
 def _parse(arguments: list[str]) -> argparse.Namespace:
-    usage = "launch/local [--no_env] [--extra=NAMES] NAME FLAGS…"
+    usage = "launch/local [--no_env] [--newest] [--extra=NAMES] NAME FLAGS…"
     parser = argparse.ArgumentParser("launch/local", usage, add_help=False, allow_abbrev=False)
     parser.add_argument("-h", "--help", action="store_true")
     parser.add_argument("--no_env", action="store_true")
+    parser.add_argument("--newest", action="store_true")
     parser.add_argument("--extra", action="append", default=[])
     options = parser.parse_args(arguments)
     options.extra = [name for names in options.extra for name in names.split(",")]
-    if options.no_env and options.extra:
-        parser.error("--no_env installs nothing, got --extra as well; drop one of them")
+    if options.no_env and (options.extra or options.newest):
+        other = "--extra" if options.extra else "--newest"
+        parser.error(f"--no_env installs nothing, got {other} as well; drop one of them")
     return options
 
 
@@ -145,9 +150,9 @@ def _targets_of(folder: str | None) -> list[str]:
         return []
 
 
-def _prepare(extras: set[str]) -> Path:
+def _prepare(extras: set[str], newest: bool) -> Path:
     try:
-        return environment.ensure(ROOT, extras)
+        return environment.ensure(ROOT, extras, newest=newest)
     except InstallError as error:
         sys.exit(f"launch/local: {error}")
     except KeyboardInterrupt:
@@ -156,7 +161,7 @@ def _prepare(extras: set[str]) -> Path:
 
 
 def _names() -> str:
-    return listing(experiments() | {TEST: "The tests, with pytest's flags."})
+    return listing(experiments() | {TEST: "The tests of the daily loop, or --all; pytest's flags."})
 
 
 def _help() -> str:

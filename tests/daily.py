@@ -1,4 +1,4 @@
-"""What the daily loop runs of a long list of cases: `-m "not slow"` leaves out the others."""
+"""What the daily loop, `launch/local test`, runs of a long list of cases; `--all` runs all."""
 
 from collections.abc import Iterable
 from typing import Any

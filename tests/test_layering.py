@@ -32,7 +32,7 @@ SHARED_OPS |= {"kernels"}
 # …and this one, which only chooses between mechanisms, any.
 CHOOSING_OPS = {"attnlab.ops.routes"}
 
-MAX_LINES = 400
+MAX_LINES = 600
 
 
 def module_name(path: Path) -> str:

@@ -86,7 +86,12 @@ WRONG = [
     ("seed", lambda: routes.LSH(seed="a"), ValueError, "seed must be an int; got 'a'"),
     ("float8", lambda: by(x=F8), ValueError, "q .*16 bits or more; got float8_e4m3fn"),
     ("float8 bias", lambda: by(bias=F8[0, :3, :1]), ValueError, "bias .*16 bits or more.*float8"),
-    ("float8, hashed", lambda: by(x=F8, via=routes.LSH()), ValueError, "16 bits or more; got floa"),
+    (
+        "float8, hashed",
+        lambda: by(x=F8, via=routes.LSH()),
+        ValueError,
+        "got float8.*16 bits or more",
+    ),
     ("float8, LSH", lambda: lsh_attention(F8, F8, BUCKETS), ValueError, "got float8.*16 bits"),
     ("BERT", lambda: bert.from_hugging_face({}, {}), ValueError, r"have 'hidden_act'.*got \[\]"),
     ("Reformer", lambda: reformer.from_hugging_face({}, {}), ValueError, "have 'hidden_act'"),

@@ -342,11 +342,14 @@ def _chosen(
                 kept = _resumed(folder, named, settings, free, flag)
                 if found.check != "flags":
                     kept.require_files(typed)
+                    kept.require_installed()
                 return kept, folder
     chosen = settings(**{**settings.of_place(named), **settings.implied(named), **named})
-    chosen.check_named(named)
     if found.check != "flags":
         chosen.require_files(typed)
+    chosen.check_named(named)
+    if found.check != "flags":
+        chosen.require_installed()
     return chosen, Folder.fresh(name, Path(found.output_dir), chosen.as_json(), path=path)
 
 

@@ -146,6 +146,13 @@ class Flags:
                     if not Path(path).exists():
                         raise Invalid(f"--{field.name}={path}: there is no such file")
 
+    def require_installed(self) -> None:
+        """Refuses what needs a package that is not here.
+
+        Raises:
+          Invalid: there is none; the message says which.
+        """
+
     @classmethod
     def later_than(cls, values: Mapping[str, Any]) -> list[str]:
         """The flags that are not in `as_json` of an older version."""

@@ -64,6 +64,7 @@ def describe(packages: Sequence[str] = ()) -> dict[str, Any]:
         "system": f"{platform.system()} {platform.machine()}",
         "python": platform.python_version(),
         "versions": versions(packages),
+        "untested": untested(versions(packages)),
         "revision": revision(),
         "xla_flags": os.environ.get("XLA_FLAGS", ""),
     }
@@ -159,7 +160,8 @@ def _of_environment(found: Mapping[str, Any], free_memory: str) -> list[list[str
         "slice": found.get("slice", ""),
         "cores": f"{found.get('cores', '')}" + free_memory,
         "system": ", Python ".join(str(found[x]) for x in ("system", "python") if x in found),
-        "versions": ", ".join(f"{k} {v}" for k, v in found.get("versions", {}).items()),
+        "versions": ", ".join(f"{k} {v}" for k, v in found.get("versions", {}).items())
+        + _tested(found.get("untested")),
         "git revision": found.get("revision") or "unknown",
         "input": f"{text['name']}: {size}sha256 {text['sha256'][:12]}…" if text else "",
         "XLA_FLAGS": f"`{found['xla_flags']}`" if found.get("xla_flags") else "",
@@ -167,10 +169,37 @@ def _of_environment(found: Mapping[str, Any], free_memory: str) -> list[list[str
     return [[name, words] for name, words in every.items() if words] if found else []
 
 
+def _tested(untested: Sequence[str] | None) -> str:
+    if untested is None:
+        return ""
+    return f"; other than tested: {', '.join(untested)}" if untested else "; as tested"
+
+
 def versions(packages: Sequence[str] = ()) -> dict[str, str]:
     """Of the packages that decide what is computed and how, and of others."""
     found = {name: version(name) for name in (*PACKAGES, *COMPILERS, *packages)}
     return {k: v for k, v in found.items() if k not in COMPILERS or v != "not installed"}
+
+
+def untested(installed: Mapping[str, str]) -> list[str] | None:
+    """Names of the packages in another version than the tests ran with; None outside a checkout.
+
+    Args:
+      installed: versions by the name of the package.
+    """
+    try:
+        lines = (_ROOT / "launch" / "constraints.txt").read_text().splitlines()
+    except FileNotFoundError:
+        return None
+    from packaging.requirements import Requirement  # matplotlib brings it
+
+    pins = [Requirement(line) for line in lines if not line.startswith("#")]
+    tested = {pin.name: pin.specifier for pin in pins if not pin.marker or pin.marker.evaluate()}
+    return [
+        name
+        for name, version in installed.items()
+        if str(tested.get(name, f"=={version}")) != f"=={version}"
+    ]
 
 
 def version(package: str) -> str:

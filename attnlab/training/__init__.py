@@ -16,6 +16,7 @@
 | `stop`, `tensorboard` | signals; event files |
 | `decode` | greedy and beam search and sampling for every `Decoder` |
 | `bleu`, `alignment` | sacrebleu, exact match, alignment error rate |
+| `study` | the frame of models × settings × seeds: cells, identity, rows, tables, report |
 | `flags`, `run` | the flags that every training has; a training as a part of a run |
 | `training_curve`, `evaluation_figures` | figures of curves, alignments and scores by length |
 """

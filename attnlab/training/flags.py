@@ -18,10 +18,16 @@ from attnlab.training.loop import LoopSettings
 from attnlab.training.parallel import PARALLEL, Parallel, mesh_sizes, parallel_over
 from attnlab.training.schedules import fitted_warmup
 
-__all__ = ["FREE", "TrainFlags"]
+__all__ = ["FREE", "TrainFlags", "preset_flag"]
 
-# Those that a resumed run may have other values of.
-FREE = ("devices", "mesh", "parallel", "num_workers", "tensorboard")
+# Those that change nothing that is trained, and that a resumed run may have other values of.
+FREE = ("devices", "mesh", "parallel", "num_workers", "tensorboard", "cache_dir")
+
+
+def preset_flag(presets: Collection[str]) -> Any:
+    """A field for the name of a preset, which `TrainFlags.presets` has; without it the first."""
+    about = f"Defaults of the other flags: {', '.join(presets)}."
+    return flag(next(iter(presets)), about, choices=presets)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,9 +36,11 @@ class TrainFlags(Flags):
 
     Attributes:
       without_workers: reason why no process prepares the data of an experiment; "" = some may.
+      presets: other defaults of the flags, by the name that `--preset` has for them.
     """
 
     without_workers: ClassVar[str] = ""
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
     once = True
 
     steps: int | None = flag(None, "Number of steps. Without it: the recipe's.", least=1)
@@ -76,6 +84,10 @@ class TrainFlags(Flags):
         least=0,
     )
     tensorboard: bool = flag(False, "Whether to write TensorBoard's files (extra tensorboard).")
+    cache_dir: str | None = flag(
+        None,
+        "Folder of prepared files, tokenizers and compiled programs. Without it: ~/.cache/attnlab.",
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -83,11 +95,18 @@ class TrainFlags(Flags):
             raise Invalid(f"--num_workers={self.num_workers}: {self.without_workers}; leave it out")
 
     @classmethod
+    def implied(cls, named: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The preset's values."""
+        return cls.fitted(cls.presets.get(named.get("preset", ""), {}), named)
+
+    @classmethod
     def fitted(cls, preset: Mapping[str, Any], named: Mapping[str, Any]) -> Mapping[str, Any]:
         """A preset's values; a warm-up that is not named fits into the steps that are."""
         if "steps" not in named or "warmup_steps" in named:
             return preset
-        field = cls.__dataclass_fields__["warmup_steps"]
+        field = cls.__dataclass_fields__.get("warmup_steps")
+        if field is None:
+            return preset
         recipe, least = preset.get(field.name, field.default), int(flag_of(field).least or 0)
         return {**preset, field.name: fitted_warmup(recipe, named["steps"], least)}
 

@@ -43,6 +43,7 @@ class Task(Generic[M]):
       batches: endless data set of batches, with a state that can be saved.
       validation: function that gives the validation batches, each time from the first.
       identity: JSON values that make this training what it is; a checkpoint of another is refused.
+        A study adds its flags, the cell and the digest of the data.
       streams: names of the model's random numbers, as `make_train_step` takes them.
       start: (parameters that `init` drew) -> parameters to start from; None = those of `init`.
       watch: (variables) -> numbers by name, added to each validation's row of the curve; None =
@@ -53,7 +54,7 @@ class Task(Generic[M]):
     objective: Objective
     batches: grain.IterDataset
     validation: Callable[[], Iterable[Batch]]
-    identity: dict[str, Any]
+    identity: dict[str, Any] = dataclasses.field(default_factory=dict)
     streams: tuple[str, ...] = ("dropout",)
     start: Callable[[Any], Any] | None = None
     watch: Callable[[Any], dict[str, float]] | None = None

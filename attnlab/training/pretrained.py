@@ -8,6 +8,7 @@ tokenizer.model   SentencePiece's file, where tokens are not bytes
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 import zipfile
 from collections.abc import Iterable, Mapping
@@ -123,6 +124,14 @@ class Pretrained:
     def vocab_size(self) -> int:
         """The number of ids of the model."""
         return self.tokenizer.vocab_size + 1
+
+    @property
+    def digest(self) -> str:
+        """One hash of the parameters; "" of none."""
+        total = hashlib.sha256()
+        for x in jax.tree.leaves(self.params):
+            total.update(np.asarray(x).tobytes())
+        return total.hexdigest() if self.params is not None else ""
 
     def encoder(self, drawn: Any) -> Any:
         """The parameters of a model whose "bert" is this one's, and the rest as they were drawn.

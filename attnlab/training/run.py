@@ -24,15 +24,12 @@ from attnlab.training.tensorboard import TensorBoard, require_tensorboard
 __all__ = ["keep_compiled", "prepare", "run_training"]
 
 
-def prepare(
-    flags: TrainFlags, batch_sizes: Iterable[int], cache_dir: str | None = None
-) -> Parallel:
+def prepare(flags: TrainFlags, batch_sizes: Iterable[int]) -> Parallel:
     """Makes this process ready to train; returns the devices, and how they share the work.
 
     Args:
       flags: flags of the run.
       batch_sizes: numbers of examples in a step, of all trainings.
-      cache_dir: folder of prepared data, as for `keep_compiled`.
 
     Raises:
       Invalid: a batch does not divide over the devices, or TensorBoard is asked for and not
@@ -40,7 +37,7 @@ def prepare(
     """
     if flags.tensorboard:
         require_tensorboard()
-    keep_compiled(cache_dir)
+    keep_compiled(flags.cache_dir)
     return flags.over_devices(batch_sizes)
 
 

@@ -122,9 +122,12 @@ class Settings(CaseFlags):
             self._divide(count, f"{count} devices")
 
     def require_files(self, typed: Mapping[str, Any]) -> None:
-        """Refuses a text that cannot be read, and targets whose compiler is not installed."""
+        """Refuses a text that cannot be read."""
         super().require_files(typed)
         inputs.read(self.input)
+
+    def require_installed(self) -> None:
+        """Refuses targets whose compiler is not installed."""
         for target in self.targets():
             topology.require_compiler(target)
 

@@ -1,120 +1,116 @@
-"""The command line of `finetune`, and what it does."""
+"""The study `finetune`: what a model starts from × seeds, tested on one task."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
-from attnlab.runs import command_line, loop, provenance
-from attnlab.runs.folder import Folder
-from attnlab.runs.report import so_far
-from attnlab.runs.rows import Rows
-from attnlab.training.flags import FREE
-from attnlab.training.pretrained import Pretrained
-from attnlab.training.run import prepare, run_training
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from attnlab.models.bert import BertClassifier
+from attnlab.runs import command_line
+from attnlab.training import study
+from attnlab.training.classes import ClassCrossEntropy
+from attnlab.training.loop import Task, Trained
+from attnlab.training.study import Cell, Evaluation, Row, Study, Training
 from experiments import finetune
 from experiments.finetune import report
-from experiments.finetune.data import digest_of_examples, encoded, open_data, texts_of
-from experiments.finetune.report import Row
+from experiments.finetune.data import Data, in_order, open_data, shuffled
+from experiments.finetune.score import scores_of
 from experiments.finetune.settings import Settings
-from experiments.finetune.training import (
-    Cell,
-    basis,
-    cells,
-    num_steps,
-    open_models,
-    predict,
-    score,
-    task,
-)
 
-__all__ = ["main"]
+__all__ = ["Finetune", "main"]
+
+_LABELLED = {"classify": "sequence", "tag": "tokens", "span": "span"}
+
+
+class Finetune(Study[Settings, Data]):
+    """A pre-trained BERT, all of it or a classifier on its states, beside one from scratch."""
+
+    flags = Settings
+    title = "Fine-tuning of BERT"
+    axes = {"start": "starts", "pretraining": "init_from"}
+    scores = {"f1": ".1%", "exact match": ".1%", "accuracy": ".1%"}
+    curve = "loss", "−log p (nats an example)"
+    note = (
+        "Scores are of the test examples, with the parameters that have the smallest loss of the"
+        " dev examples. `tuned` trains all of a pre-trained model, `frozen` a classifier on its"
+        " states, `scratch` a model of the same sizes that was not pre-trained. Where several"
+        " seeds begin with one pre-training, ± is that of the tuning, and says nothing of another"
+        " pre-training."
+    )
+    packages = "optax", "grain", "sentencepiece"
+    open = staticmethod(open_data)
+
+    def cells(self) -> list[Cell]:
+        return [
+            Cell({"start": start, "pretraining": title}, seed)
+            for seed in self.settings.seeds
+            for start in self.settings.started()
+            for title in ([""] if start == "scratch" else self.data.models)
+        ]
+
+    def training(self, cell: Cell) -> Training:
+        settings, data = self.settings, self.data
+        start = data.start(cell["pretraining"], cell.seed)
+        config, attention = start.sizes.build(start.vocab_size)
+        frozen = cell["start"] == "frozen"
+        classes = max(len(data.labels), 2)
+        kind = _LABELLED[settings.kind]
+        model = BertClassifier(config, classes, kind, attention, frozen=frozen)
+        validation = in_order(data.rows["dev"], data.length, settings.batch_size)
+        task = Task(
+            model,
+            ClassCrossEntropy(),
+            shuffled(data.rows["train"], data.length, settings.batch_size, cell.seed),
+            lambda: validation,
+            {"tokenizer": start.tokenizer.digest, "start": start.digest},
+            streams=start.sizes.streams,
+            start=None if start.params is None else start.encoder,
+        )
+        an_epoch = -(-len(data.rows["train"]) // settings.batch_size)
+        steps = settings.steps or settings.epochs * an_epoch
+        validate_every = settings.validate_every or max(1, steps // 5)
+        loop = settings.loop(steps=steps, validate_every=validate_every, seed=cell.seed)
+        return Training(task, settings.optimizer(frozen=frozen, steps=steps), loop)
+
+    def evaluate(
+        self, cell: Cell, training: Training, trained: Trained, place: Path
+    ) -> Iterator[Evaluation]:
+        logits = predict(
+            training.task.model, trained.variables, self.data, self.settings.batch_size
+        )
+        begun = self.data.start(cell["pretraining"], cell.seed)
+        details = {"pretraining_seed": begun.seed} if cell["pretraining"] else {}
+        yield Evaluation(scores_of(self.settings.kind, logits, self.data), details=details)
+
+    def columns(self, rows: Sequence[Row]) -> Mapping[str, str]:
+        seeds = {x for row in rows if (x := row.details.get("pretraining_seed")) is not None}
+        return {"pre-trainings": f"{len(seeds)}" if seeds else ""}
+
+    def sections(self, rows: Sequence[Row]) -> Iterator[str]:
+        return report.sections(rows, self.measures(rows)[0])
+
+    def figures(self, rows: Sequence[Row]) -> Mapping[str, Any]:
+        return {"scores": report.figure(rows, self.measures(rows)[0])}
+
+
+def predict(model: BertClassifier, variables: Any, data: Data, batch_size: int) -> np.ndarray:
+    """The logits of the test examples."""
+    apply = jax.jit(lambda v, tokens, types: model.apply(v, tokens, types))
+    found = [
+        np.asarray(apply(variables, jnp.asarray(batch["tokens"]), jnp.asarray(batch["types"])))
+        for batch in in_order(data.rows["test"], data.length, batch_size)
+    ]
+    return np.concatenate(found)[: len(data.rows["test"])]
 
 
 def main(argv: list[str]) -> int:
     """Parses the flags, trains and reports."""
-    free = (*FREE, "cache_dir")
-    return command_line.run(argv, Settings, run, doc=finetune.__doc__, free=free)
-
-
-def run(settings: Settings, folder: Folder) -> int:
-    """Does each training in this process, and tests it.
-
-    Raises:
-      Invalid: the examples or the models do not fit the settings or each other, or the examples are
-        others than before; the batch does not divide over the devices, or TensorBoard is asked for
-        and not installed.
-    """
-    parallel = prepare(settings, [settings.batch_size], settings.cache_dir)
-    models = open_models(settings)
-    asked = cells(settings, models)
-    given = open_data(settings)
-    texts = texts_of(given["train"])
-    # All read with one tokenizer, so that the examples are encoded once.
-    data = encoded(settings, given, basis(settings, models, asked[0], texts))
-    steps = num_steps(settings, data)
-    rows: Rows[tuple, Row] = Rows(folder, lambda x: (x.start, x.pretraining, x.seed), [Row])
-    name = settings.made or settings.path_of("train").name
-    rows.environment = provenance.describe(("optax", "grain", "sentencepiece")) | {
-        "input": {"name": name, "sha256": digest_of_examples(given)}
-    }
-    rows.require_same_input()
-
-    def measure(cell: Cell) -> Iterator[Row]:
-        start = basis(settings, models, cell, texts)
-        made = task(cell, settings, data, start)
-        trained = run_training(
-            made,
-            settings=settings.loop(
-                steps=steps,
-                validate_every=settings.validate_every or max(1, steps // 5),
-                seed=cell.seed,
-            ),
-            optimizer=settings.optimizer(frozen=cell.start == "frozen", steps=steps),
-            parallel=parallel,
-            folder=folder.path / cell.folder,
-            tensorboard=settings.tensorboard,
-        )
-        logits = predict(made.model, trained.variables, data, settings.batch_size)
-        yield Row(
-            cell.start,
-            cell.pretraining,
-            cell.seed,
-            parameters=trained.num_parameters,
-            step=trained.step,
-            seconds=trained.seconds,
-            scores=score(settings.kind, logits, data),
-        )
-
-    def reported() -> loop.Report:
-        told = so_far(rows, {str(cell): [cell] for cell in asked}, settings)
-        counts = ", ".join(f"{len(some):,} {name}" for name, some in data.rows.items())
-        text = (
-            f"`{name}` ({settings.kind}): {counts} examples, {steps:,} steps of "
-            f"{settings.batch_size}. {begun_from(models)}"
-        )
-        figures = {"scores": report.figure(told.rows)}
-        return loop.Report(report.markdown(told, text), figures, said=report.answer(told.rows))
-
-    job = loop.Job("trainings", measure, reported)
-    return loop.run(job, asked, folder, rows, where=provenance.devices_of(rows.environment))
-
-
-def begun_from(models: Mapping[str, Mapping[int, Pretrained]]) -> str:
-    """Words for what the spread over seeds has of the pre-training; "" where there is none."""
-    if not models:
-        return ""
-    several, single = ([t for t, x in models.items() if (len(x) > 1) == y] for y in (True, False))
-    if not single:
-        return "Each seed begins with a model that was pre-trained with that seed."
-    whose = "; ".join(single) if several else "a row"
-    said = (
-        f"All seeds of {whose} begin with one pre-trained model:"
-        " the spread is that of the tuning, and says nothing of another pre-training."
-    )
-    if not several:
-        return said
-    each = "begins with a model that was pre-trained with that seed"
-    return f"Each seed of {'; '.join(several)} {each}. {said}"
+    return study.main(argv, Finetune, finetune)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The examples of a run, as they are and as a model sees them."""
+"""What a run is trained on: examples, as they are and as a model sees them, and models."""
 
 from __future__ import annotations
 
@@ -10,32 +10,45 @@ from pathlib import Path
 import grain
 import numpy as np
 
-from attnlab.training.pretrained import Pretrained
-from experiments.finetune import examples, made
+from attnlab.runs.errors import Invalid
+from attnlab.training.pretrained import Pretrained, make_tokenizer, read
+from experiments.finetune import examples as files
+from experiments.finetune import made
 from experiments.finetune.encode import Encoded, Encoder, labels_of, stacked
 from experiments.finetune.examples import Classified, Example, Span, Tagged
 from experiments.finetune.settings import Settings
 
-__all__ = [
-    "Data",
-    "digest_of_examples",
-    "encoded",
-    "in_order",
-    "open_data",
-    "shuffled",
-    "texts_of",
-]
+__all__ = ["Data", "in_order", "open_data", "shuffled"]
 
 SPLITS = ("train", "dev", "test")
 
 
 @dataclasses.dataclass(frozen=True)
 class Data:
-    """The examples of a run, in three splits, as they are and as a model sees them."""
+    """The examples of a run in three splits, and the models that it begins with.
 
+    Attributes:
+      name: name of the task or file.
+      labels: names of the classes or tags.
+      examples: examples of each split, as they are.
+      rows: examples of each split, as all models see them.
+      models: pre-trained models, by title and by the seed that they were trained with.
+      scratch: sizes and tokenizer of a model that was not pre-trained.
+    """
+
+    name: str
     labels: tuple[str, ...]
-    examples: dict[str, list[Example]]
-    rows: dict[str, list[Encoded]]
+    examples: Mapping[str, Sequence[Example]]
+    rows: Mapping[str, Sequence[Encoded]]
+    models: Mapping[str, Mapping[int, Pretrained]]
+    scratch: Pretrained
+
+    def start(self, pretraining: str, seed: int) -> Pretrained:
+        """The model of a pre-training, by its title, with that seed or its only one."""
+        if not pretraining:
+            return self.scratch
+        by_seed = self.models[pretraining]
+        return by_seed.get(seed) or next(iter(by_seed.values()))
 
     @property
     def length(self) -> int:
@@ -45,20 +58,67 @@ class Data:
 
     @property
     def digest(self) -> str:
-        """One hash of all tokens and labels."""
+        """One hash of the examples of all splits, wherever their files are."""
         total = hashlib.sha256()
-        for rows in self.rows.values():
-            for row in rows:
-                total.update(row.tokens.tobytes() + row.label.tobytes())
+        for name, some in self.examples.items():
+            for one in some:
+                total.update(f"{name} {dataclasses.replace(one, where='')}\n".encode())
         return total.hexdigest()
 
 
-def open_data(settings: Settings) -> dict[str, list[Example]]:
-    """The examples of each split.
+def open_data(settings: Settings) -> Data:
+    """The models and the examples of the settings.
 
     Raises:
-      Invalid: a file is missing, or of another shape.
+      Invalid: a file is missing, or of another shape; an example is too long, or has a label that
+        was not in training; two models read other tokens, so that their scores do not compare, or
+        have other sizes, or none has a seed.
     """
+    models = _open_models(settings)
+    examples = _open_examples(settings)
+    if models:
+        first = next(iter(next(iter(models.values())).values()))
+        scratch = dataclasses.replace(first, params=None)
+    else:
+        tokenizer = make_tokenizer(
+            settings.tokenizer,
+            _texts_of(examples["train"]),
+            vocab_size=settings.vocab_size,
+            cache_dir=settings.cache_dir,
+        )
+        scratch = Pretrained("", 0, settings.sizes(), tokenizer)
+    labels = labels_of(examples["train"])
+    encode = Encoder(scratch.tokenizer, scratch.sizes.max_length, labels, settings.cut)
+    rows = {split: [encode(one) for one in some] for split, some in examples.items()}
+    name = settings.made or settings.path_of("train").name
+    return Data(name, labels, examples, rows, models, scratch)
+
+
+def _open_models(settings: Settings) -> dict[str, dict[int, Pretrained]]:
+    found: dict[str, dict[int, Pretrained]] = {}
+    first: tuple[str, Pretrained] | None = None
+    for folder in settings.init_from:
+        for one in read(Path(folder)):
+            first = first or (folder, one)
+            if one.tokenizer.digest != first[1].tokenizer.digest or one.sizes != first[1].sizes:
+                raise Invalid(
+                    f"--init_from={folder}: a checkpoint of another vocabulary, or of other sizes, "
+                    f"than {first[0]} has; compare models that read alike"
+                )
+            if one.seed in found.setdefault(one.title, {}):
+                raise Invalid(f"--init_from={folder}: {one.title}, seed {one.seed} comes twice")
+            found[one.title][one.seed] = one
+    for title, by_seed in found.items():
+        missing = [seed for seed in settings.seeds if seed not in by_seed]
+        if missing and len(by_seed) > 1:
+            raise Invalid(
+                f"--seeds={missing[0]}: {title} was pre-trained with the seeds "
+                f"{', '.join(map(str, by_seed))}; give some of them"
+            )
+    return found
+
+
+def _open_examples(settings: Settings) -> dict[str, list[Example]]:
     if settings.made is not None:
         assert settings.input is not None
         return made.examples(
@@ -69,22 +129,12 @@ def open_data(settings: Settings) -> dict[str, list[Example]]:
             held_out=settings.held_out,
         )
     return {
-        split: examples.read(settings.kind, settings.path_of(split), settings.columns)
+        split: files.read(settings.kind, settings.path_of(split), settings.columns)
         for split in SPLITS
     }
 
 
-def digest_of_examples(given: Mapping[str, Sequence[Example]]) -> str:
-    """One hash of the examples of all splits, wherever their files are."""
-    total = hashlib.sha256()
-    for name, some in given.items():
-        for one in some:
-            total.update(f"{name} {dataclasses.replace(one, where='')}\n".encode())
-    return total.hexdigest()
-
-
-def texts_of(some: Sequence[Example]) -> list[str]:
-    """The texts that a tokenizer is trained on."""
+def _texts_of(some: Sequence[Example]) -> list[str]:
     found: list[str] = []
     for one in some:
         match one:
@@ -95,18 +145,6 @@ def texts_of(some: Sequence[Example]) -> list[str]:
             case Span():
                 found += (one.question, one.context)
     return found
-
-
-def encoded(settings: Settings, given: dict[str, list[Example]], start: Pretrained) -> Data:
-    """The examples as a model sees them.
-
-    Raises:
-      Invalid: one is too long, or has a label that was not in training.
-    """
-    labels = labels_of(given["train"])
-    encode = Encoder(start.tokenizer, start.sizes.max_length, labels, settings.cut)
-    rows = {name: [encode(one) for one in some] for name, some in given.items()}
-    return Data(labels, given, rows)
 
 
 def shuffled(rows: Sequence[Encoded], length: int, batch_size: int, seed: int) -> grain.IterDataset:

@@ -9,12 +9,31 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
+from experiments.finetune.data import Data
 from experiments.finetune.encode import NONE, Encoded
 from experiments.finetune.examples import Span, Tagged
 
-__all__ = ["answer_of", "entities", "of_classes", "of_spans", "of_tags"]
+__all__ = ["answer_of", "entities", "of_classes", "of_spans", "of_tags", "scores_of"]
 
 LONGEST = 30  # tokens of an answer, as in the released code
+
+
+def scores_of(kind: str, logits: np.ndarray, data: Data) -> dict[str, float]:
+    """What of the test examples is right, by name.
+
+    Args:
+      kind: kind of the task: "classify", "tag" or "span".
+      logits: logits of the test examples.
+      data: examples.
+    """
+    rows, examples = data.rows["test"], data.examples["test"]
+    if kind == "classify":
+        return of_classes(logits, rows)
+    if kind == "tag":
+        short = [x[: len(row.tokens)] for x, row in zip(logits, rows, strict=True)]
+        return of_tags(short, rows, [x for x in examples if isinstance(x, Tagged)], data.labels)
+    short = [x[:, : len(row.tokens)] for x, row in zip(logits, rows, strict=True)]
+    return of_spans(short, rows, [x for x in examples if isinstance(x, Span)])
 
 
 def of_classes(logits: np.ndarray, rows: Sequence[Encoded]) -> dict[str, float]:

@@ -91,9 +91,6 @@ class Settings(TrainFlags):
     hidden: int = flag(512, "Likewise: hidden width of the feed-forward networks.", least=1)
     num_heads: int = flag(4, "Likewise: number of heads.", least=1)
     max_length: int = flag(128, "Likewise: number of positions.", least=5)
-    cache_dir: str | None = flag(
-        None, "Folder of tokenizers and compiled programs. Without it: ~/.cache/attnlab."
-    )
 
     def __post_init__(self) -> None:
         super().__post_init__()

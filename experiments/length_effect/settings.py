@@ -7,19 +7,26 @@ from collections.abc import Mapping
 
 from attnlab.data.tasks import Copy, Reversal, SymbolTask
 from attnlab.runs.errors import Invalid
-from attnlab.runs.flags import flag, seed_flag, written
+from attnlab.runs.flags import flag, written
 from attnlab.training.flags import TrainFlags
 
-__all__ = ["TASKS", "TEST", "TRAINING", "VALIDATION", "Settings"]
+__all__ = ["MODELS", "TASKS", "TEST", "TRAINING", "VALIDATION", "Settings"]
 
 TASKS: Mapping[str, type[SymbolTask]] = {"copy": Copy, "reversal": Reversal}
 TRAINING, VALIDATION, TEST = range(3)  # added to the seed of the words
+MODELS = ("rnn_encdec", "rnn_search")
 
 
 @dataclasses.dataclass(frozen=True)
 class Settings(TrainFlags):
     """The flags of `length_effect`, those of every training and its own."""
 
+    models: tuple[str, ...] = flag(
+        MODELS, f"Models, a training each: {', '.join(MODELS)}.", choices=MODELS
+    )
+    seeds: tuple[int, ...] = flag(
+        (0,), "Seeds of the parameters and the words, a training each.", least=0, below=2**29
+    )
     steps: int = flag(3000, "Number of steps.", least=1)
     batch_size: int = flag(64, "Number of words in a step, over all devices.", least=1)
     learning_rate: float = flag(3e-3, "Learning rate at its peak.", above=0)
@@ -38,15 +45,16 @@ class Settings(TrainFlags):
     examples: int = flag(200, "Number of test words of each length.", least=1)
     embed_features: int = flag(64, "Width of the embeddings.", least=1)
     hidden_features: int = flag(128, "Width of a state, and so of the fixed vector.", least=1)
-    seed: int = seed_flag("Seed of the parameters and the words.")
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if list(self.lengths) != sorted(self.lengths):
             raise Invalid(f"--lengths={written(self.lengths)}: give lengths that rise")
 
-    def words(self, shortest: int, longest: int, part: int, size: int | None = None) -> SymbolTask:
+    def words(
+        self, shortest: int, longest: int, part: int, seed: int, size: int | None = None
+    ) -> SymbolTask:
         """Words of the task; each part (training, validation, test) has other words."""
         sized = {} if size is None else {"size": size}
-        seed = 3 * self.seed + part
+        seed = 3 * seed + part
         return TASKS[self.task](self.num_symbols, shortest, longest, seed=seed, **sized)

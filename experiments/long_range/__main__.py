@@ -1,95 +1,191 @@
-"""The command line of `long_range`, and what it does."""
+"""The study `long_range`: tasks × mechanisms × seeds, beside Long Range Arena's tables."""
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Iterator
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
 import numpy as np
 
-from attnlab.runs import command_line, loop, provenance
-from attnlab.runs.folder import Folder
-from attnlab.runs.report import so_far
-from attnlab.runs.rows import Rows
+from attnlab.attentions import Surroundings, parse, pattern, streams
+from attnlab.bench import memory
+from attnlab.bench.training_programs import lower_step
+from attnlab.models.classifier import EncoderClassifier
+from attnlab.models.transformer import TransformerConfig
+from attnlab.ops.routes import LSH
+from attnlab.runs import command_line, published
+from attnlab.runs.markdown import markdown_table
+from attnlab.runs.report import grouped
+from attnlab.runs.units import human, spread
+from attnlab.training import study
+from attnlab.training.classes import ClassCrossEntropy
 from attnlab.training.curve import read_metrics
-from attnlab.training.flags import FREE
-from attnlab.training.run import prepare, run_training
-from attnlab.training.training_curve import curve, first_curves, training_curve
+from attnlab.training.loop import Task, Trained
+from attnlab.training.parallel import ShardedJit
+from attnlab.training.study import Cell, Evaluation, Row, Study, Training
+from attnlab.training.training_curve import curve
 from experiments import long_range
-from experiments.long_range import report
-from experiments.long_range.examples import fixed_batches, majority, open_examples
-from experiments.long_range.report import Row
-from experiments.long_range.settings import Cell, Settings
-from experiments.long_range.training import accuracy, memory_of_step, task
+from experiments.long_range.examples import Tasks, batches, fixed_batches, majority, open_tasks
+from experiments.long_range.settings import Settings
 
-__all__ = ["main"]
+__all__ = ["LongRange", "main"]
+
+PUBLISHED = Path(__file__).parents[1] / "published"
+_COLUMN = {"listops": "ListOps", "text": "Text", "retrieval": "Retrieval"}
+# The row of the paper that is nearest to an attention, by the first part of its name.
+_PAPER = {"exact": "Transformer", "window": "Local Attention", "lsh": "Reformer"}
+_BESIDE = """\
+Tay et al. 2020, Tables 1 and 2: accuracy in percent, and speed over that of exact attention, \
+which in the paper is of byte texts of 1K to 4K tokens on 4 × 4 TPUs v3. On ListOps it has 2,000 \
+tokens and 6 layers, 512 wide. The examples are others, so the order of the rows can be compared, \
+not the numbers. Its *Reformer* is another function than LSH attention: logits multiplied by √d, \
+no masks, keys that are not normalized, a constant hash key, and heads reshaped without a \
+transpose. Its local attention sees blocks of 20 to 50 tokens."""
+
+
+class LongRange(Study[Settings, Tasks]):
+    """Classifiers of long inputs, each with another attention."""
+
+    flags = Settings
+    title = "Classification over long inputs"
+    axes = {"task": "tasks", "attention": "mechanisms"}
+    scores = {"accuracy": ".1%"}
+    curve = "loss", "−log p (nats an input)"
+    note = (
+        "Accuracy is that of the test split with the parameters that did best in validation. The"
+        " most frequent class would have the share *majority*. Memory is that of a training step,"
+        " by the compiler."
+    )
+    shown = "length", "num_layers", "width", "num_heads", "pooling", "steps", "batch_size"
+    free = ("data_dir",)
+    open = staticmethod(open_tasks)
+
+    def model(self, cell: Cell) -> EncoderClassifier:
+        """The classifier with the cell's attention."""
+        settings, examples = self.settings, self.data.examples[cell["task"]]
+        config = TransformerConfig(
+            examples.vocab_size,
+            num_layers=settings.num_layers,
+            width=settings.width,
+            hidden=settings.hidden,
+            num_heads=settings.num_heads,
+            pre_norm=True,
+            activation=nn.gelu,
+            dropout_rate=settings.dropout_rate,
+            dtype=jnp.dtype(settings.dtype),
+        )
+        around = Surroundings(length=settings.length, lsh=LSH(chunk_size=settings.chunk_size))
+        attention = pattern(cell["attention"], config, around)
+        return EncoderClassifier(config, examples.num_classes, settings.pooling, attention)
+
+    def training(self, cell: Cell) -> Training:
+        settings, examples = self.settings, self.data.examples[cell["task"]]
+        validation = fixed_batches(examples, "validation", settings.batch_size)
+        task = Task(
+            self.model(cell),
+            ClassCrossEntropy(),
+            batches(examples, cell.seed, settings.batch_size),
+            lambda: validation,
+            streams=streams(cell["attention"]),
+        )
+        return Training(task, settings.optimizer(), settings.loop(seed=cell.seed))
+
+    def evaluate(
+        self, cell: Cell, training: Training, trained: Trained, place: Path
+    ) -> Iterator[Evaluation]:
+        examples = self.data.examples[cell["task"]]
+        test = fixed_batches(examples, "test", self.settings.batch_size)
+        _, rates = curve(read_metrics(place), "training", "steps_per_second")
+        yield Evaluation(
+            {"accuracy": accuracy(training.task.model, trained.variables, test)},
+            details={
+                "majority": majority(test),
+                "steps_per_second": float(np.median(rates)),
+                "memory": memory_of_step(training, test[0]),
+            },
+        )
+
+    def columns(self, rows: Sequence[Row]) -> Mapping[str, str]:
+        details = rows[0].details
+        return {
+            "majority": f"{details['majority']:.1%}",
+            "steps/s": f"{_rate(rows):.2f}",
+            "memory of a step": human(details["memory"]),
+        }
+
+    def sections(self, rows: Sequence[Row]) -> Iterator[str]:
+        yield "## Beside Long Range Arena"
+        yield _BESIDE
+        scores = published.read(PUBLISHED / "lra2020_table1.csv")
+        speeds = published.read(PUBLISHED / "lra2020_table2.csv")
+        groups = grouped(rows, lambda row: (row.cell["task"], row.cell["attention"]))
+        lines = []
+        for (task, attention), some in groups.items():
+            layer, *others = parse(attention)
+            name = _PAPER.get(layer.kind, "") if not others else ""
+            printed = scores.cells[name].get(_COLUMN[task]) if name else None
+            ratios = [
+                speeds.ratio(name, "Transformer", f"steps_per_s_{length}")
+                for length in ("1K", "4K")
+                if name
+            ]
+            exact = groups.get((task, "exact"))
+            lines.append(
+                [
+                    f"{task}, {attention}",
+                    spread([100 * row.scores["accuracy"] for row in some], ".1f"),
+                    name,
+                    "" if printed is None else f"{printed:.2f}",
+                    f"{_rate(some) / _rate(exact):.2f}" if exact else "",
+                    " to ".join(f"{ratio:.2f}" for ratio in ratios if ratio is not None),
+                ]
+            )
+        header = ["task, attention", "ours", "paper's row", "paper", "our speed", "paper's speed"]
+        yield markdown_table(header, lines)
+
+
+def _rate(rows: Sequence[Row]) -> float:
+    return statistics.median(row.details["steps_per_second"] for row in rows)
+
+
+def accuracy(
+    model: EncoderClassifier, variables: Any, test: Sequence[Mapping[str, np.ndarray]]
+) -> float:
+    """The share of examples whose label no other class is likelier than."""
+    objective = ClassCrossEntropy()
+
+    @jax.jit
+    def of_batch(variables, batch):
+        outputs = model.apply(variables, batch["tokens"], deterministic=True)
+        assert isinstance(outputs, jax.Array)
+        return objective.sums(outputs, batch)["correct"], objective.counts(batch)["labels"]
+
+    sums = np.sum([jax.device_get(of_batch(variables, dict(batch))) for batch in test], axis=0)
+    return float(sums[0] / sums[1])
+
+
+def memory_of_step(training: Training, batch: Mapping[str, np.ndarray]) -> int:
+    """Bytes that a training step on such a batch needs on one device, by the compiler's count."""
+    device = jax.local_devices()[0]
+    lowered = lower_step(
+        training.task.model,
+        training.task.objective,
+        training.optimizer,
+        {name: jax.ShapeDtypeStruct(x.shape, x.dtype) for name, x in batch.items()},
+        ShardedJit([device]),
+        streams=training.task.streams,
+    )
+    return memory.analyze(lowered, lowered.compile(), device.platform).total
 
 
 def main(argv: list[str]) -> int:
     """Parses the flags, trains and reports."""
-    free = (*FREE, "data_dir")
-    return command_line.run(argv, Settings, run, doc=long_range.__doc__, free=free)
-
-
-def run(settings: Settings, folder: Folder) -> int:
-    """Trains each model in this process and tests it.
-
-    Raises:
-      Invalid: the data do not fit the settings or are others than before, the batch does not divide
-        over the devices, or TensorBoard is asked for and not installed.
-    """
-    parallel = prepare(settings, [settings.batch_size])
-    examples = {name: open_examples(name, settings) for name in settings.tasks}
-    tests = {
-        name: fixed_batches(one, "test", settings.batch_size) for name, one in examples.items()
-    }
-    rows: Rows[tuple, Row] = Rows(folder, lambda x: (x.task, x.mechanism, x.seed), [Row])
-    digests = {name: one.digest for name, one in examples.items()}
-    rows.environment = provenance.describe(("optax", "grain")) | {
-        "input": {
-            "name": ", ".join(digests),
-            "sha256": hashlib.sha256(str(digests).encode()).hexdigest(),
-        }
-    }
-    rows.require_same_input()
-    cells = settings.cells()
-
-    def measure(cell: Cell) -> Iterator[Row]:
-        of_task = examples[cell.task]
-        asked, place = task(cell, settings, of_task), folder.path / cell.folder
-        trained = run_training(
-            asked,
-            settings=settings.loop(seed=cell.seed),
-            optimizer=settings.optimizer(),
-            parallel=parallel,
-            folder=place,
-            tensorboard=settings.tensorboard,
-        )
-        _, rates = curve(read_metrics(place), "training", "steps_per_second")
-        yield Row(
-            cell.task,
-            cell.mechanism,
-            cell.seed,
-            parameters=trained.num_parameters,
-            step=trained.step,
-            seconds=trained.seconds,
-            steps_per_second=float(np.median(rates)),
-            memory=memory_of_step(cell, settings, of_task),
-            accuracy=accuracy(asked.model, trained.variables, tests[cell.task]),
-            majority=majority(tests[cell.task]),
-            validation=trained.validation,
-        )
-
-    def reported() -> loop.Report:
-        told = so_far(rows, {str(cell): [cell] for cell in cells}, settings)
-        curves = first_curves(
-            (cell.title, folder.path / cell.folder) for cell in cells if cell in rows.kept
-        )
-        figures = {"curve": training_curve(curves, quantity="loss", label="−log p (nats an input)")}
-        return loop.Report(report.markdown(told, settings), figures, said=report.answer(told.rows))
-
-    job = loop.Job("trainings", measure, reported)
-    return loop.run(job, cells, folder, rows, where=provenance.devices_of(rows.environment))
+    return study.main(argv, LongRange, long_range)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The examples of a task, as token ids and labels, in three splits."""
+"""The examples of each task, as token ids and labels, in three splits."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from attnlab.runs.errors import Invalid
 from attnlab.tokens import BOS, NUM_SPECIAL
 from experiments.long_range.settings import Settings
 
-__all__ = ["Examples", "batches", "fixed_batches", "majority", "open_examples"]
+__all__ = ["Examples", "Tasks", "batches", "fixed_batches", "majority", "open_tasks"]
 
 Source = Any  # random access: len() and [i] → an example of strings
 _CLS = BOS
@@ -47,13 +47,32 @@ class Examples:
     digest: str
 
 
-def open_examples(task: str, settings: Settings) -> Examples:
-    """The examples of a task.
+@dataclasses.dataclass(frozen=True)
+class Tasks:
+    """The examples of all tasks, by name."""
+
+    examples: Mapping[str, Examples]
+
+    @property
+    def name(self) -> str:
+        """Their names."""
+        return ", ".join(self.examples)
+
+    @property
+    def digest(self) -> str:
+        """One hash of all of them."""
+        digests = {name: one.digest for name, one in self.examples.items()}
+        return hashlib.sha256(str(digests).encode()).hexdigest()
+
+
+def open_tasks(settings: Settings) -> Tasks:
+    """The examples of the settings' tasks.
 
     Raises:
       Invalid: a file without labels, or one with a label that was not in training.
     """
-    return {"listops": _listops, "retrieval": _retrieval, "text": _text}[task](settings)
+    ways = {"listops": _listops, "retrieval": _retrieval, "text": _text}
+    return Tasks({name: ways[name](settings) for name in settings.tasks})
 
 
 def _listops(settings: Settings) -> Examples:

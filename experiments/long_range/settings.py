@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Collection
 
 from attnlab.attentions import grammar, in_models, require_attention
 from attnlab.bench.case_flags import DTYPES
 from attnlab.runs.errors import Invalid
 from attnlab.runs.flags import flag, written
-from attnlab.training.flags import TrainFlags
+from attnlab.training.flags import TrainFlags, preset_flag
 from attnlab.training.optimizers import OptimizerSettings
 
-__all__ = ["PRESETS", "TASKS", "Cell", "Settings"]
+__all__ = ["PRESETS", "TASKS", "Settings"]
 
 TASKS = ("listops", "text", "retrieval")
 # Tay et al. 2020, App. A, of ListOps: 2000 tokens, 6 layers 512 wide, 5000 steps of 32, with the
@@ -35,28 +34,7 @@ _GPU = {
     "test_examples": 2000,
     "dtype": "bfloat16",
 }
-PRESETS: Mapping[str, Mapping[str, Any]] = {"cpu": {}, "gpu": _GPU}
-
-
-class Cell(NamedTuple):
-    """One training, and the key of its row: a task, a mechanism, a seed."""
-
-    task: str
-    mechanism: str
-    seed: int
-
-    @property
-    def title(self) -> str:
-        """The name in reports, without the seed."""
-        return f"{self.task}, {self.mechanism}"
-
-    def __str__(self) -> str:
-        return f"{self.title}, seed {self.seed}"
-
-    @property
-    def folder(self) -> str:
-        """The name of the training's folder in that of the run."""
-        return f"{self.task}-{self.mechanism}-seed{self.seed}"
+PRESETS = {"cpu": {}, "gpu": _GPU}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,10 +42,9 @@ class Settings(TrainFlags):
     """The flags of `long_range`, those of every training and its own."""
 
     without_workers = "examples are drawn here"
+    presets = PRESETS
 
-    preset: str = flag(
-        "cpu", f"Defaults of the other flags: {', '.join(PRESETS)}.", choices=PRESETS
-    )
+    preset: str = preset_flag(PRESETS)
     tasks: tuple[str, ...] = flag(
         ("listops",), f"Tasks: {', '.join(TASKS)}; text needs data.", choices=TASKS
     )
@@ -152,20 +129,6 @@ class Settings(TrainFlags):
         super().check_named(named)
         if "data_dir" in named and not self.tfds_name:
             raise Invalid(f"--data_dir={self.data_dir}: needs --tfds_name, whose folder it is")
-
-    @classmethod
-    def implied(cls, named: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The preset's values."""
-        return cls.fitted(PRESETS.get(named.get("preset", "cpu"), {}), named)
-
-    def cells(self) -> list[Cell]:
-        """The trainings: the mechanisms of a seed beside each other."""
-        return [
-            Cell(task, mechanism, seed)
-            for task in self.tasks
-            for seed in self.seeds
-            for mechanism in self.mechanisms
-        ]
 
     def optimizer(self) -> OptimizerSettings:
         """Adam whose learning rate falls with the root of the steps, as the paper's."""

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Mapping
-from typing import Any, NamedTuple
 
 from attnlab.attentions import grammar, in_models
 from attnlab.bench.case_flags import DTYPES
-from attnlab.data.masking import Masking
 from attnlab.runs.errors import Invalid
 from attnlab.runs.flags import flag
-from attnlab.training.flags import TrainFlags
+from attnlab.training.flags import TrainFlags, preset_flag
 from attnlab.training.optimizers import OptimizerSettings
 from attnlab.training.pretrained import TOKENIZERS, BertSizes
 
-__all__ = ["OBJECTIVES", "PRESETS", "Cell", "Settings"]
+__all__ = ["OBJECTIVES", "PRESETS", "Settings"]
 
 OBJECTIVES = ("mlm_nsp", "mlm")
 
@@ -53,33 +50,7 @@ _PAPER = _GPU | {
     "learning_rate": 1e-4,
     "max_predictions": 20,
 }
-PRESETS: Mapping[str, Mapping[str, Any]] = {"cpu": {}, "gpu": _GPU, "paper": _PAPER}
-
-
-class Cell(NamedTuple):
-    """One training, and the key of its row; the masking is percents of mask, same, random words."""
-
-    objective: str
-    masking: str
-    seed: int
-
-    @property
-    def title(self) -> str:
-        """The name in reports, without the seed."""
-        return f"{self.objective}, {self.masking}"
-
-    def __str__(self) -> str:
-        return f"{self.title}, seed {self.seed}"
-
-    @property
-    def folder(self) -> str:
-        """The name of the training's folder in that of the run."""
-        return f"{self.objective}-{self.masking.replace('/', '-')}-seed{self.seed}"
-
-    @property
-    def percents(self) -> Masking:
-        """What becomes of masked tokens."""
-        return Masking(*map(int, self.masking.split("/")))
+PRESETS = {"cpu": {}, "gpu": _GPU, "paper": _PAPER}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,10 +58,9 @@ class Settings(TrainFlags):
     """The flags of `pretrain`, those of every training and its own."""
 
     without_workers = "pairs are drawn here"
+    presets = PRESETS
 
-    preset: str = flag(
-        "cpu", f"Defaults of the other flags: {', '.join(PRESETS)}.", choices=PRESETS
-    )
+    preset: str = preset_flag(PRESETS)
     input: str | None = flag(
         None, "A file of text: a sentence a line, blank lines between documents.", is_path=True
     )
@@ -145,9 +115,6 @@ class Settings(TrainFlags):
         f"Attention: {grammar(in_models())}; or a pattern that the layers repeat: window-4+exact.",
     )
     dtype: str = flag("float32", "Type of the activations.", choices=DTYPES)
-    cache_dir: str | None = flag(
-        None, "Folder of tokenizers and compiled programs. Without it: ~/.cache/attnlab."
-    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -170,20 +137,6 @@ class Settings(TrainFlags):
                 f"--warmup_steps={self.warmup_steps}: must be fewer than --steps={self.steps}"
             )
         self.sizes()
-
-    @classmethod
-    def implied(cls, named: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The preset's values."""
-        return cls.fitted(PRESETS.get(named.get("preset", "cpu"), {}), named)
-
-    def cells(self) -> list[Cell]:
-        """The trainings: the seeds of one beside each other."""
-        return [
-            Cell(objective, masking, seed)
-            for objective in self.objective
-            for masking in self.masking
-            for seed in self.seeds
-        ]
 
     def sizes(self) -> BertSizes:
         """The sizes of all models."""

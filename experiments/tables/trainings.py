@@ -159,10 +159,14 @@ class Classifications:
         return Command("long_range", flags)
 
     def scores(self, row: str, found: Lines) -> dict[int, tuple[dict[str, float], Any]]:
+        axes = {"task": self.task, "attention": self.mechanisms[row]}
         return {
-            one["seed"]: ({"accuracy": 100 * one["accuracy"]}, one["environment"])
+            one["cell"]["seed"]: (
+                {"accuracy": 100 * one["scores"]["accuracy"]},
+                one["environment"],
+            )
             for one in found
-            if (one["task"], one["mechanism"]) == (self.task, self.mechanisms[row])
+            if one["cell"]["axes"] == axes
         }
 
 
@@ -197,10 +201,11 @@ class Tunings:
     def scores(self, row: str, found: Lines) -> dict[int, tuple[dict[str, float], Any]]:
         start, objective, masking = self.models[row]
         score, measure = self.score
+        axes = {"start": start, "pretraining": f"{objective}, {masking}"}
         return {
-            one["seed"]: ({score: 100 * one["scores"][measure]}, one["environment"])
+            one["cell"]["seed"]: ({score: 100 * one["scores"][measure]}, one["environment"])
             for one in found
-            if (one["start"], one["pretraining"]) == (start, f"{objective}, {masking}")
+            if one["cell"]["axes"] == axes
         }
 
 

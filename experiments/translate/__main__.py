@@ -21,7 +21,7 @@ from experiments.translate.variants import Training
 
 def main(argv: list[str]) -> int:
     """Parses the flags, trains and reports."""
-    free = (*FREE, "data_dir", "cache_dir", "draw_file")
+    free = (*FREE, "data_dir", "draw_file")
     several = translate.SHARED_BY == "processes"
     return command_line.run(argv, Settings, run, doc=translate.__doc__, free=free, several=several)
 
@@ -36,7 +36,7 @@ def run(settings: Settings, folder: Folder) -> int:
     preset = settings.chosen_preset()
     trainings = settings.trainings()
     sizes = [settings.recipe(one.variant).batch_size for one in trainings]
-    parallel = prepare(settings, sizes, settings.cache_dir)
+    parallel = prepare(settings, sizes)
     with processes.first_before_others():  # what it prepares in a shared cache folder, they find
         corpus = open_corpus(settings)
         say_corpus(corpus, preset)

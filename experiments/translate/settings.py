@@ -59,10 +59,6 @@ class Settings(TrainFlags):
     direction: str | None = flag(
         None, "Languages of the TFDS data set, SOURCE-TARGET: de-en. Without it: its own order."
     )
-    cache_dir: str | None = flag(
-        None,
-        "Folder of prepared files, tokenizers and compiled programs. Without it: ~/.cache/attnlab.",
-    )
     dropout_rate: float | None = flag(
         None, "Dropout rate of every model. Without it: the recipe's.", least=0, below=1
     )

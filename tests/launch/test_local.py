@@ -1,6 +1,7 @@
 """launch/local, on a scratch repository that carries its build backend: no network needed."""
 
 import json
+import re
 import shutil
 import signal
 import subprocess
@@ -32,7 +33,7 @@ def test_help_lists_experiments_with_their_first_lines(scratch):
         out.split("The names:")[1].split()
         == (
             "broken (does not parse: line 1) hello Says what it was given. "
-            "test The tests, with pytest's flags."
+            "test The tests of the daily loop, or --all; pytest's flags."
         ).split()
     )
 
@@ -51,8 +52,9 @@ def test_help_lists_experiments_with_their_first_lines(scratch):
         (["--extra=", "hello"], "unknown extra ''"),
         (
             ["--extra", "test", "hello"],
-            "usage: launch/local [--no_env] [--extra=NAMES] NAME FLAGS…",
+            "usage: launch/local [--no_env] [--newest] [--extra=NAMES] NAME FLAGS…",
         ),
+        (["--no_env", "--newest", "hello"], "--no_env installs nothing, got --newest as well"),
         (["--extra=cuda12,cuda13", "hello"], "cuda12 and cuda13 exclude each other; give one"),
     ],
 )
@@ -120,10 +122,16 @@ def test_no_env_runs_in_the_active_python_where_the_user_is(scratch):
 
 @pytest.mark.slow
 def test_no_env_test_runs_pytest_in_the_repository(scratch):
-    (scratch.root / "test_it.py").write_text("def test_it():\n    assert True\n")
-    status, out, err = scratch.run("--no_env", "test", "-q", "test_it.py")
-    assert status == 0, err
-    assert "1 passed" in out
+    slow = "@pytest.mark.slow\ndef test_slow():\n    pass\n"
+    (scratch.root / "test_it.py").write_text(f"import pytest\ndef test_it():\n    pass\n{slow}")
+    for flags, run in (
+        ((), {"test_it"}),
+        (("--all",), {"test_it", "test_slow"}),
+        (("-m", "slow"), {"test_slow"}),
+    ):
+        status, out, err = scratch.run("--no_env", "test", "-v", *flags, "test_it.py")
+        assert status == 0, err
+        assert set(re.findall(r"(?<=::)\w+", out)) == run
 
 
 @pytest.mark.slow
@@ -200,6 +208,29 @@ def test_a_target_brings_its_compiler_to_no_other_command(scratch):
     assert scratch.run("--extra=tpu", "--extra=gpu-compile", "packages") == (0, out, "")
     assert scratch.run("--extra=tpu,gpu-compile", "packages") == (0, out, "")
     assert json.loads(scratch.run("packages")[1]) == [str(scratch.venv), ["scratch 0", "shared 2"]]
+
+
+@pytest.mark.slow
+def test_versions_are_those_that_were_tested_or_the_newest(scratch):
+    constraints = scratch.root / "launch" / "constraints.txt"
+    constraints.write_text("shared==1\n")
+    (scratch.root / "requires").write_text("Requires-Dist: shared\n")
+    for version in ("1", "2", "3"):
+        scratch.offer("shared", version)
+    scratch.add("packages", PACKAGES)
+
+    def version(*options: str) -> tuple[str, bool]:
+        status, out, err = scratch.run(*options, "packages")
+        assert status == 0, err
+        return json.loads(out)[1][-1], "(once" in err
+
+    assert version() == ("shared 1", True)
+    assert version() == ("shared 1", False)
+    constraints.write_text("shared==2\n")
+    assert version() == ("shared 2", True)
+    assert version("--newest") == ("shared 3", True)
+    assert version("--newest") == version() == ("shared 3", False)
+    assert version("--extra=compat") == ("shared 3", True)
 
 
 @pytest.mark.slow

@@ -74,6 +74,26 @@ def test_sources_in_nobodys_or_somebody_elses_repository_have_no_revision(checko
     assert of(checkout).revision() == ""
 
 
+def test_a_report_says_whether_the_versions_are_those_that_were_tested(checkout):
+    there = of(checkout)
+    assert there.untested({"jax": "1"}) is None  # sources without the file
+    (checkout / "launch").mkdir()
+    (checkout / "launch" / "constraints.txt").write_text(
+        '# why\njax==1; python_version < "3"\njax==2.0; python_version >= "3"\nflax==3\nb==4\n'
+    )
+    assert there.untested({"jax": "2.0", "flax": "3", "attnlab": "9"}) == []
+    assert there.untested({"jax": "1", "flax": "not installed"}) == ["jax", "flax"]
+    for untested, words in (
+        (None, "jax 1 |"),
+        ([], "as tested |"),
+        (["jax"], "than tested: jax |"),
+    ):
+        environment = {"versions": {"jax": "1"}} | (
+            {} if untested is None else {"untested": untested}
+        )
+        assert words in provenance.table([Where(environment)])
+
+
 def test_the_version_of_a_checkout_is_its_own_whatever_is_installed(checkout):
     there = of(checkout)
     assert there.version("attnlab") == "1.2.3"

@@ -14,7 +14,7 @@ from attnlab.runs.errors import Invalid
 from attnlab.training import pretrained
 from attnlab.training.pretrained import BertSizes, Pretrained
 from experiments.finetune import __main__ as finetune
-from experiments.finetune import training
+from experiments.finetune.data import open_data
 from experiments.finetune.settings import Settings
 from tests.experiments.tiny import run, save_nothing
 
@@ -73,26 +73,28 @@ def test_each_model_is_trained_beside_one_from_scratch(models, text, tmp_path):
     status, _, err = run(finetune, *flags)
     assert status == 0, err
     folder = folder_of(tmp_path / "run")
-    rows = [(row["start"], row["pretraining"], row["seed"]) for row in rows_of(folder)]
+    rows = [(*row["cell"]["axes"].values(), row["cell"]["seed"]) for row in rows_of(folder)]
     assert sorted(rows) == [("scratch", "", 1), *(("tuned", title, 1) for title in sorted(TITLES))]
     written = (folder / "report.md").read_text()
-    assert "tuned: mlm_nsp, 80/10/10 − scratch" in written and "Not done yet" not in written
+    assert "tuned, mlm_nsp, 80/10/10 − scratch" in written and "Not done yet" not in written
 
 
-def test_each_seed_begins_with_the_model_of_that_seed(models):
+def test_each_seed_begins_with_the_model_of_that_seed(models, text):
     settings = Settings(
         init_from=(str(models),), starts=("tuned", "frozen", "scratch"), seeds=(0, 1), made="order",
-        input="text",
+        input=str(text), train_examples=16, test_examples=4, held_out=0.3,
     )  # fmt: skip
-    found = training.open_models(settings)
-    cells = training.cells(settings, found)
+    study = finetune.Finetune(settings, open_data(settings))
+    cells = study.cells()
     assert len(cells) == 2 * (2 + 2 + 1) and {cell.seed for cell in cells} == {0, 1}
     for cell in cells:
-        start = training.basis(settings, found, cell, ())
-        if cell.start == "scratch":
+        start = study.data.start(cell["pretraining"], cell.seed)
+        if cell["start"] == "scratch":
             assert start.params is None
         else:
-            assert (start.title, start.seed) == (cell.pretraining, cell.seed)
+            assert (start.title, start.seed) == (cell["pretraining"], cell.seed)
+    with pytest.raises(Invalid, match="--seeds=2: .* was pre-trained with the seeds 0, 1; give"):
+        open_data(dataclasses.replace(settings, seeds=(2,)))
 
 
 def test_a_tuned_model_starts_with_what_was_learnt(models):
@@ -158,4 +160,5 @@ def test_files_of_other_tasks_train_too(models, tmp_path, task, start):
     status, _, err = run(finetune, *flags)
     assert status == 0, err
     (row,) = rows_of(folder_of(tmp_path / "run"))
-    assert list(row["scores"])[0] == "f1" and row["start"] == start
+    assert list(row["scores"])[0] == "f1" and row["cell"]["axes"]["start"] == start
+    assert row["details"] == ({"pretraining_seed": 0} if start == "frozen" else {})

@@ -1,6 +1,5 @@
 """`long_range` from its flags to its report."""
 
-import dataclasses
 import json
 from pathlib import Path
 
@@ -11,12 +10,10 @@ import pytest
 from attnlab.attentions import streams
 from attnlab.runs import figure_files
 from attnlab.runs.errors import Invalid
-from attnlab.runs.report import SoFar
+from attnlab.training.study import Cell, Row
 from experiments.long_range import __main__ as experiment
-from experiments.long_range import report
-from experiments.long_range.examples import batches, fixed_batches, majority, open_examples
-from experiments.long_range.settings import PRESETS, Settings
-from experiments.long_range.training import build
+from experiments.long_range.examples import Tasks, batches, fixed_batches, majority, open_tasks
+from experiments.long_range.settings import Settings
 from tests.daily import daily
 from tests.experiments import tiny
 
@@ -48,20 +45,14 @@ def test_refuses_bad_settings(changed, message):
     assert str(refused.value).startswith(message) and "\n" not in str(refused.value)
 
 
-def test_presets_are_flags():
-    names = {field.name for field in dataclasses.fields(Settings)}
-    assert all(names >= set(values) for values in PRESETS.values())
-    assert Settings(**PRESETS["gpu"]).length == 2000
-
-
 NAMES = ("exact", "additive", "concat", "cosine", "general", "hard", "window-3+exact", "lsh-2")
 
 
 @pytest.mark.parametrize("name", daily(NAMES, "hard"))
 def test_every_mechanism_classifies(name):
     settings = Settings(**SIZES | {"mechanisms": (name,), "num_layers": 2, "chunk_size": 4})
-    examples = open_examples("listops", settings)
-    model = build(settings.cells()[0], settings, examples)
+    study = experiment.LongRange(settings, open_tasks(settings))
+    model = study.model(study.cells()[0])
     tokens = jnp.array([[1, 5, 6, 7, 0], [1, 8, 0, 0, 0]])
     variables = jax.eval_shape(model.init, jax.random.key(0), tokens)
     rngs = {stream: jax.random.key(0) for stream in streams(name)}
@@ -73,7 +64,7 @@ def test_every_mechanism_classifies(name):
 
 @pytest.mark.parametrize("task", ["listops", "retrieval"])
 def test_splits_share_no_example_and_a_last_batch_is_filled(task):
-    examples = open_examples(task, Settings(**SIZES))
+    examples = open_tasks(Settings(**SIZES | {"tasks": (task,)})).examples[task]
     splits = examples.splits(0)
     assert splits["train"][0] != splits["validation"][0] != splits["test"][0]
     assert splits["train"][0] != examples.splits(1)["train"][0]
@@ -98,9 +89,10 @@ def test_a_run_from_files_to_its_report(monkeypatch, tmp_path):
     assert (status, err) == (0, "")
     (folder,) = (tmp_path / "out").iterdir()
     (row,) = map(json.loads, (folder / "results.jsonl").read_text().splitlines())
-    assert row["accuracy"] == 1.0 and row["majority"] == 0.5 and row["memory"] > 1e4
+    assert row["scores"] == {"accuracy": 1.0} and row["details"]["majority"] == 0.5
+    assert row["details"]["memory"] > 1e4
     text = " ".join((folder / "report.md").read_text().split())
-    assert "| text | window-2 | 100.0 | Local Attention | 52.98 |" in text
+    assert "| text, window-2 | 100.0 | Local Attention | 52.98 |" in text
     assert "0 of 1 trainings to run" in tiny.run(experiment, f"--resume={folder}")[1]
 
     (tmp_path / "test.tsv").write_text("strange\tab\n")
@@ -115,14 +107,15 @@ def test_a_run_with_an_earlier_name_says_what_it_is_called_now(tmp_path):
     assert status == 2 and "no attention 'full'; valid: exact" in err
 
 
-def test_the_report_says_whose_reformer_it_is():
-    row = report.Row("listops", "exact", 0, 9, 1, 60.0, 2.0, 10**6, 0.25, 0.2, {})
-    faster = dataclasses.replace(row, mechanism="lsh-2", steps_per_second=3.0, accuracy=0.3)
-    text = report.markdown(SoFar([row, faster], ["x"], "c", "w"), Settings())
-    assert "*Reformer* is another function" in text and "Not done yet: x." in text
-    sizes = "On ListOps it has 2,000 tokens and 6 layers, 512 wide, here 256 tokens and 2 layers"
-    assert sizes in " ".join(text.split())
-    as_paper = report.markdown(SoFar([row]), Settings(**PRESETS["gpu"]))
-    assert "512 wide, as here. The examples are others" in " ".join(as_paper.split())
-    assert "| lsh-2 | 30.0 | Reformer | 37.27 | 1.50 | 0.54 to 0.79 |" in " ".join(text.split())
-    assert report.answer([row, faster]) == "listops: lsh-2 30.0%, exact 25.0%."
+def test_accuracy_and_speed_stand_beside_those_of_the_paper():
+    def row(attention, accuracy, rate):
+        details = {"majority": 0.2, "steps_per_second": rate, "memory": 10**6}
+        cell = Cell({"task": "listops", "attention": attention}, 0)
+        return Row(cell, "", {"accuracy": accuracy}, 9, 1, 60.0, {}, details)
+
+    study = experiment.LongRange(Settings(), Tasks({}))
+    rows = [row("exact", 0.25, 2.0), row("lsh-2", 0.3, 3.0), row("window-4+exact", 0.2, 1.0)]
+    *_, table = study.sections(rows)
+    lines = [" ".join(line.split()) for line in table.splitlines()]
+    assert "| listops, lsh-2 | 30.0 | Reformer | 37.27 | 1.50 | 0.54 to 0.79 |" in lines
+    assert "| listops, window-4+exact | 20.0 | | | 0.50 | |" in lines

@@ -3,8 +3,8 @@
 import pytest
 
 from attnlab.runs.errors import Invalid
+from experiments.pretrain.corpus import open_corpus
 from experiments.pretrain.settings import Settings
-from experiments.pretrain.training import open_corpus
 
 
 @pytest.mark.parametrize(
@@ -17,5 +17,5 @@ from experiments.pretrain.training import open_corpus
 def test_the_part_with_too_few_documents_is_named(tmp_path, held_out, said):
     (tmp_path / "text").write_text("\n\n".join(["a b\nc d"] * 14))
     with pytest.raises(Invalid, match=said) as refused:
-        open_corpus(Settings(input=str(tmp_path / "text"), held_out=held_out), None)
+        open_corpus(Settings(input=str(tmp_path / "text"), held_out=held_out))
     assert str(refused.value).startswith(f"--input={tmp_path / 'text'}: ")

@@ -9,7 +9,6 @@ import pytest
 from attnlab.runs import loop
 from attnlab.training import pretrained
 from experiments.pretrain import __main__ as pretrain
-from experiments.pretrain.settings import PRESETS, Settings
 from tests.experiments.tiny import run, save_nothing
 
 TEXT = "\n\n".join("\n".join(f"ab{d} cd ef{i} gh" for i in range(4)) for d in range(20)) + "\n"
@@ -52,34 +51,15 @@ def pretraining(text, tmp_path_factory):
 
 def test_every_objective_is_trained_with_every_seed(pretraining):
     rows = rows_of(pretraining)
-    assert [(row["objective"], row["seed"]) for row in rows] == [
-        ("mlm_nsp", 0), ("mlm_nsp", 1), ("mlm", 0), ("mlm", 1)
-    ]  # fmt: skip
+    cells = [(row["cell"]["axes"]["objective"], row["cell"]["seed"]) for row in rows]
+    assert cells == [("mlm_nsp", 0), ("mlm", 0), ("mlm_nsp", 1), ("mlm", 1)]
     kept = {(one.title, one.seed) for one in pretrained.read(pretraining)}
-    assert kept == {(f"{row['objective']}, 80/10/10", row["seed"]) for row in rows}
+    assert kept == {(f"{objective}, 80/10/10", seed) for objective, seed in cells}
     report = (pretraining / "report.md").read_text()
     assert "mlm_nsp, 80/10/10" in report and "What was masked" in report
-    # The two objectives read the same batches.
-    assert rows[0]["shares"] == rows[2]["shares"] and rows[0]["shares"] != rows[1]["shares"]
-
-
-def test_a_run_that_is_cut_off_comes_to_the_same_numbers(pretraining, text, tmp_path):
-    flags = (*TINY, f"--input={text}", "--cache_dir", tmp_path / "cache")
-    steps = pretraining / "mlm_nsp-80-10-10-seed1"
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pretrain, "write", interrupted)
-        status, *_ = run(pretrain, *flags, "--output_dir", tmp_path / "run", "--seeds=1")
-    assert status == 130
-    status, *_ = run(pretrain, "--resume", folder := folder_of(tmp_path / "run"))
-    assert status == 0
-    ours, theirs = (pretrained.read(x)[0] for x in (folder, steps))
-    assert ours.seed == theirs.seed == 1
-    for a, b in zip(*(jax.tree.leaves(one.params) for one in (ours, theirs)), strict=True):
-        np.testing.assert_array_equal(a, b)
-
-
-def interrupted(*_):
-    raise KeyboardInterrupt
+    assert rows[0]["scores"].keys() - rows[1]["scores"].keys() == {"pair accuracy"}
+    shares = [row["details"]["shares"] for row in rows]
+    assert shares[0] == shares[1] != shares[2]  # the two objectives read the same batches
 
 
 def test_it_goes_on_from_another_run(pretraining, text, tmp_path):
@@ -91,6 +71,9 @@ def test_it_goes_on_from_another_run(pretraining, text, tmp_path):
     (before,) = pretrained.read(pretraining / "mlm-80-10-10-seed0")
     for a, b in zip(*(jax.tree.leaves(one.params) for one in (after, before)), strict=True):
         np.testing.assert_allclose(a, b, atol=1e-6)
+    other_seed = ("--seeds=0,1,2", f"--init_from={pretraining}")
+    status, _, err = run(pretrain, *flags, *other_seed)
+    assert status == 2 and f"--init_from={pretraining}: " in err
     for changed, said in (
         ("--tokenizer=sentencepiece", "a checkpoint of another vocabulary, bytes of 260 ids"),
         ("--hidden=9", "give its sizes, with --max_length"),
@@ -130,8 +113,3 @@ def test_texts_without_documents(tmp_path, content, said):
     flags = (*TINY, f"--input={tmp_path}/text", f"--cache_dir={tmp_path}")
     status, _, err = run(pretrain, *flags, f"--output_dir={tmp_path}/run")
     assert status == 2 and said in err
-
-
-def test_presets_are_possible():
-    for name, preset in PRESETS.items():
-        assert Settings(input="x", **preset).sizes().max_length >= 64, name

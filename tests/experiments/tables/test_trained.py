@@ -76,7 +76,7 @@ def test_a_tuning_begins_with_the_run_that_pretrains_its_models(monkeypatch, tmp
         if experiment in failing:
             return f"{experiment} failed"
         rows = [
-            {"start": "tuned", "pretraining": f"{one}, 80/10/10", "seed": seed}
+            {"cell": {"axes": {"start": "tuned", "pretraining": f"{one}, 80/10/10"}, "seed": seed}}
             | {"scores": {"accuracy": share + seed / 10}, "environment": {"revision": "abc"}}
             for one, share in (("mlm_nsp", 0.7), ("mlm", 0.5))
             for seed in (0, 1)

@@ -119,7 +119,11 @@ def test_a_duplication_is_read_by_what_it_was_trained_and_evaluated_with():
 
 def test_a_classification_is_read_by_its_task_and_mechanism():
     rows = [
-        {"task": task, "mechanism": name, "seed": 3, "accuracy": share, "environment": name}
+        {
+            "cell": {"axes": {"task": task, "attention": name}, "seed": 3},
+            "scores": {"accuracy": share},
+            "environment": name,
+        }
         for task, name, share in (("text", "exact", 0.5), ("listops", "exact", 0.25))
     ]
     read = Classifications("listops", {"Transformer": "exact", "Reformer": "lsh-2"})

@@ -1,0 +1,450 @@
+"""The frame of every study: models × settings × seeds are trained, tested and tabulated.
+
+A study says what is its own: flags, cells, data, a training, its scores. All else is here, once:
+devices, data that must stay the same, checkpoints, rows, tables, curves, the report.
+"""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+import functools
+import itertools
+import re
+import statistics
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
+
+from attnlab.data.parts import WHOLE, Part
+from attnlab.runs import command_line, loop, processes, provenance
+from attnlab.runs.flags import written
+from attnlab.runs.folder import Folder
+from attnlab.runs.markdown import markdown_table
+from attnlab.runs.report import SoFar, document, grouped, so_far
+from attnlab.runs.rows import Rows
+from attnlab.runs.units import spread
+from attnlab.training.curve import read_metrics
+from attnlab.training.flags import FREE, TrainFlags
+from attnlab.training.loop import LoopSettings, Task, Trained
+from attnlab.training.optimizers import OptimizerSettings
+from attnlab.training.parallel import Parallel
+from attnlab.training.run import prepare, run_training
+from attnlab.training.training_curve import training_curve
+
+__all__ = ["Cell", "Drawn", "Evaluation", "Row", "Study", "Training", "by_title", "main"]
+
+PLUS_MINUS = "± is the standard deviation over seeds."
+NAMED = 3  # scores in the answer of a report
+_TITLE = re.compile(r"[^\w.+=]+")
+
+
+@dataclasses.dataclass(frozen=True)
+class Cell:
+    """One training: a value of each axis, and a seed.
+
+    Attributes:
+      axes: values by the name of the axis: words, numbers, true or false.
+      seed: seed of the training.
+    """
+
+    axes: Mapping[str, Any]
+    seed: int
+
+    def __hash__(self) -> int:
+        return hash((frozenset(self.axes.items()), self.seed))
+
+    def __getitem__(self, axis: str) -> Any:
+        return self.axes[axis]
+
+    @property
+    def title(self) -> str:
+        """The name in reports, without the seed; an empty value is left out.
+
+        >>> Cell({"task": "listops", "attention": "lsh-2"}, 0).title
+        'listops, lsh-2'
+        """
+        return ", ".join(str(x) for x in self.axes.values() if x != "")
+
+    @property
+    def folder(self) -> str:
+        """The name of the training's folder in that of the run.
+
+        >>> Cell({"objective": "mlm", "masking": "80/10/10"}, 3).folder
+        'mlm-80-10-10-seed3'
+        """
+        return f"{_TITLE.sub('-', self.title)}-seed{self.seed}"
+
+    def __str__(self) -> str:
+        return f"{self.title}, seed {self.seed}"
+
+
+@dataclasses.dataclass(frozen=True)
+class Evaluation:
+    """What a trained model reaches.
+
+    Attributes:
+      scores: scores by name, those of `Study.scores` that there are.
+      evaluated: name of what the parameters were evaluated as, such as another number of hash
+        rounds; "" = as they were trained.
+      details: plain values that the study's own tables need.
+    """
+
+    scores: dict[str, float]
+    evaluated: str = ""
+    details: dict[str, Any] = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """An evaluation of one training, as results.jsonl has it.
+
+    Attributes:
+      cell: training.
+      evaluated: name of what its parameters were evaluated as; "" = as they were trained.
+      scores: scores by name.
+      parameters: number of parameters that were trained.
+      step: number of the step whose parameters these are.
+      seconds: time of the training, with compilations and validations.
+      validation: means of the validation with these parameters, by name.
+      details: plain values that the study's own tables need.
+    """
+
+    cell: Cell
+    evaluated: str
+    scores: dict[str, float]
+    parameters: int
+    step: int
+    seconds: float
+    validation: dict[str, Any] = dataclasses.field(default_factory=dict)
+    details: dict[str, Any] = dataclasses.field(default_factory=dict)
+
+    @property
+    def key(self) -> tuple[Cell, str]:
+        """What tells it from the other rows of a run."""
+        return self.cell, self.evaluated
+
+
+@dataclasses.dataclass(frozen=True)
+class Training:
+    """How a cell is trained.
+
+    Attributes:
+      task: model, objective and data. Its identity is what `identity` does not say, such as the
+        digest of a tokenizer.
+      optimizer: optimizer of the parameters.
+      loop: number of steps, and of steps between rows, validations and checkpoints.
+    """
+
+    task: Task[Any]
+    optimizer: OptimizerSettings
+    loop: LoopSettings
+
+
+class Data(Protocol):
+    """What a study trains on: its name, and its hash, "" where the flags say it all."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def digest(self) -> str: ...
+
+
+@dataclasses.dataclass(frozen=True)
+class Drawn:
+    """Data that the flags alone say, such as those of a task of symbols."""
+
+    name: str
+    digest: str = ""
+
+
+S = TypeVar("S", bound=TrainFlags)
+D = TypeVar("D", bound=Data)
+
+
+class Study(abc.ABC, Generic[S, D]):
+    """What is trained, on what, and how it is tested.
+
+    The methods of a report (from `columns` on) read rows and settings, never the data, so that a
+    kept run can be reported where its data are not.
+
+    Attributes:
+      flags: class of the settings.
+      title: title of the report.
+      axes: flag whose values an axis of the cells takes, by the name of the axis; with `seeds`
+        these are in the cell, and not in the identity of a checkpoint.
+      scores: format of each score, by its name; the first that there is, is the study's answer.
+      larger_is_better: whether that one is the better the larger it is.
+      curve: quantity of the curve, and its name for a reader.
+      note: sentence or two that a reader needs to understand the scores.
+      shown: names of the flags whose values a reader must know.
+      free: names of the flags that change nothing that is trained or tested, beside `FREE`; a
+        resumed run may have others.
+      packages: names of packages whose versions matter.
+    """
+
+    flags: ClassVar[type[TrainFlags]]
+    title: ClassVar[str]
+    axes: ClassVar[Mapping[str, str]]
+    scores: ClassVar[Mapping[str, str]]
+    larger_is_better: ClassVar[bool] = True
+    curve: ClassVar[tuple[str, str]] = ("nll", "−log p (nats a token)")
+    note: ClassVar[str] = ""
+    shown: ClassVar[Sequence[str]] = ("steps", "batch_size")
+    free: ClassVar[Sequence[str]] = ()
+    packages: ClassVar[Sequence[str]] = ("optax", "grain")
+
+    def __init__(self, settings: S, data: D, part: Part = WHOLE):
+        """Takes what a run has opened.
+
+        Args:
+          settings: settings of the run.
+          data: data that `open` gave.
+          part: part of each batch that this process computes.
+        """
+        self.settings, self.data, self.part = settings, data, part
+
+    @staticmethod
+    @abc.abstractmethod
+    def open(settings: Any) -> Any:
+        """The data; of several processes the first opens them before the others.
+
+        Raises:
+          Invalid: they are missing, or do not fit the settings.
+        """
+
+    @staticmethod
+    def batch_sizes(settings: Any) -> Iterable[int]:
+        """The numbers of examples in a step, of all trainings."""
+        return [settings.batch_size]
+
+    def cells(self) -> Sequence[Cell]:
+        """The trainings: all of the first seed, then of the next, so that few seeds compare all."""
+        values = [getattr(self.settings, flag) for flag in self.axes.values()]
+        return [
+            Cell(dict(zip(self.axes, some, strict=True)), seed)
+            for seed in getattr(self.settings, "seeds")  # noqa: B009 (a field of every S)
+            for some in itertools.product(*values)
+        ]
+
+    @abc.abstractmethod
+    def training(self, cell: Cell) -> Training:
+        """How a cell is trained."""
+
+    def evaluations(self, cell: Cell) -> Sequence[str]:
+        """What a cell's parameters are evaluated as: the names of its rows."""
+        return [""]
+
+    @abc.abstractmethod
+    def evaluate(
+        self, cell: Cell, training: Training, trained: Trained, place: Path
+    ) -> Iterator[Evaluation]:
+        """Yields an evaluation for each of `evaluations`.
+
+        Args:
+          cell: cell that was trained.
+          training: task, optimizer and loop of the cell.
+          trained: parameters, and what became of the training.
+          place: folder of the training.
+        """
+
+    def columns(self, rows: Sequence[Row]) -> Mapping[str, str]:
+        """Further columns of the results, by title: the cell of some rows that differ by seed."""
+        return {}
+
+    def measures(self, rows: Sequence[Row]) -> list[str]:
+        """The names of the scores that some rows have, the answer's first."""
+        return [name for name in self.scores if any(name in row.scores for row in rows)]
+
+    def answer(self, rows: Sequence[Row]) -> str:
+        """The best model of each value of the first axis, or the best of all, in one line."""
+        name = self.measures(rows)[0]
+        scores = {
+            title: (some[0].cell, [row.scores[name] for row in some])
+            for title, some in by_title([row for row in rows if name in row.scores]).items()
+        }
+        ranked = sorted(
+            scores, key=lambda x: statistics.fmean(scores[x][1]), reverse=self.larger_is_better
+        )
+        first = next(iter(self.axes))
+        leaders = grouped(ranked, lambda title: scores[title][0][first])
+        named = [some[0] for some in leaders.values()] if len(leaders) > 1 else ranked
+        form = self.scores[name]
+        said = [f"{spread(scores[title][1], form)} ({title})" for title in named[:NAMED]]
+        return f"{name}: {', '.join(said)}"
+
+    def results(self, rows: Sequence[Row]) -> str:
+        """The table of all scores, a line for what differs by seed alone."""
+        lines: list[dict[str, str]] = []
+        for title, some in by_title(rows).items():
+            line = {", ".join(self.axes): title, "seeds": f"{len(some)}"}
+            for name in self.measures(rows):
+                values = [row.scores[name] for row in some if name in row.scores]
+                line[name] = spread(values, self.scores[name]) if values else ""
+            line |= self.columns(some)
+            line["parameters"] = f"{some[0].parameters:,}"
+            line["best at step"] = f"{statistics.fmean(row.step for row in some):,.0f}"
+            line["minutes"] = f"{statistics.fmean(row.seconds for row in some) / 60:.1f}"
+            lines.append(line)
+        header = list(dict.fromkeys(itertools.chain(*lines)))
+        return markdown_table(header, [[line.get(x, "") for x in header] for line in lines])
+
+    def sections(self, rows: Sequence[Row]) -> Iterable[str]:
+        """Further parts of the report: headings, tables, captions, links to `figures`."""
+        return ()
+
+    def figures(self, rows: Sequence[Row]) -> Mapping[str, Any]:
+        """Further figures, by the names of their files."""
+        return {}
+
+    def line(self, row: Row) -> str:
+        """A row for the terminal."""
+        scores = [f"{name} {x:{self.scores[name]}}" for name, x in row.scores.items()]
+        return f"{row.evaluated}: " * bool(row.evaluated) + ", ".join(scores)
+
+
+def by_title(rows: Sequence[Row]) -> dict[str, list[Row]]:
+    """The rows of each model and of what it was evaluated as, one a seed."""
+    return grouped(
+        rows, lambda row: row.cell.title + f", evaluated as {row.evaluated}" * bool(row.evaluated)
+    )
+
+
+def identity(study: Study[Any, Any], cell: Cell) -> dict[str, Any]:
+    """What makes a training what it is; a checkpoint of another is refused.
+
+    All flags but those that are free or in the cell: one that is forgotten cannot be changed.
+    """
+    elsewhere = {*FREE, *study.free, *study.axes.values(), "seeds"}
+    flags = {k: x for k, x in study.settings.as_json().items() if k not in elsewhere}
+    return {"cell": dict(cell.axes), "seed": cell.seed, "flags": flags, "data": study.data.digest}
+
+
+class Run(Generic[S, D]):
+    """A run of a study: what is opened once, and what a loop does with its cells."""
+
+    def __init__(self, kind: type[Study[S, D]], settings: S, folder: Folder):
+        """Opens devices, data and rows.
+
+        Raises:
+          Invalid: settings, data and devices do not fit, or the data are others than before.
+        """
+        self.folder = folder
+        self.parallel: Parallel = prepare(settings, kind.batch_sizes(settings))
+        with processes.first_before_others():  # what it prepares in a shared cache, they find
+            data: D = kind.open(settings)
+        self.study = kind(settings, data, self.parallel.part)
+        self.cells = self.study.cells()
+        self.rows: Rows[Hashable, Row] = Rows(folder, lambda row: row.key, [Row])
+        self.rows.environment = provenance.describe(kind.packages)
+        if data.digest:
+            self.rows.environment["input"] = {"name": data.name, "sha256": data.digest}
+            self.rows.require_same_input()
+
+    def keys(self, cell: Cell) -> list[tuple[Cell, str]]:
+        """The keys of a cell's rows."""
+        return [(cell, name) for name in self.study.evaluations(cell)]
+
+    def measure(self, cell: Cell) -> Iterator[Row]:
+        """Trains a cell to its end, from its last checkpoint if it has one, and evaluates it."""
+        place = self.folder.path / cell.folder
+        training = self.study.training(cell)
+        whole = identity(self.study, cell) | training.task.identity
+        trained = run_training(
+            dataclasses.replace(training.task, identity=whole),
+            settings=training.loop,
+            optimizer=training.optimizer,
+            parallel=self.parallel,
+            folder=place,
+            tensorboard=self.study.settings.tensorboard,
+        )
+        for one in self.study.evaluate(cell, training, trained, place):
+            yield Row(
+                cell,
+                one.evaluated,
+                one.scores,
+                trained.num_parameters,
+                trained.step,
+                trained.seconds,
+                trained.validation,
+                one.details,
+            )
+
+    def report(self) -> loop.Report:
+        """The report of the rows so far."""
+        items = {str(cell): self.keys(cell) for cell in self.cells}
+        return report(self.study, so_far(self.rows, items, self.study.settings), self.folder.path)
+
+    def job(self) -> loop.Job[Cell, Row]:
+        """What a loop does with the cells."""
+        return loop.Job(
+            "trainings",
+            self.measure,
+            self.report,
+            line=lambda rows: "; ".join(map(self.study.line, rows)),
+            keys=self.keys,
+        )
+
+
+def report(study: Study[Any, Any], told: SoFar[Row], folder: Path) -> loop.Report:
+    """Answer, results, curves, the study's own sections, and where all is from.
+
+    Args:
+      study: study, whose data it does not need.
+      told: run as far as it is done.
+      folder: folder of the run, with those of the trainings; where these are gone, the curve stays
+        as it was drawn.
+    """
+    figures = dict(study.figures(told.rows))
+    metrics = {
+        title: read_metrics(folder / some[0].cell.folder)
+        for title, some in grouped(told.rows, lambda row: row.cell.title).items()
+    }
+    if any(metrics.values()):
+        quantity, label = study.curve
+        figures["curve"] = training_curve(metrics, quantity=quantity, label=label)
+    has_curve = "curve" in figures or (folder / "curve.svg").exists()
+    answer = study.answer(told.rows)
+    values = {name: getattr(study.settings, name) for name in study.shown}
+    flags = [f"--{name}={written(x)}" for name, x in values.items() if x is not None]
+    text = document(
+        f"# {study.title}",
+        f"**{answer}**",
+        study.results(told.rows),
+        f"{study.note} {PLUS_MINUS} All with `{' '.join(flags)}`.".strip(),
+        "![Loss over steps](curve.svg)" * has_curve,
+        told.missing,
+        *study.sections(told.rows),
+        told.origin,
+    )
+    return loop.Report(text, figures, said=answer)
+
+
+def run(kind: type[Study[S, D]], settings: S, folder: Folder) -> int:
+    """Trains and tests what is missing, in this process, and reports; returns the status.
+
+    Raises:
+      Invalid: as `Run`, or the folder cannot be made.
+    """
+    opened = Run(kind, settings, folder)
+    where = provenance.devices_of(opened.rows.environment)
+    return loop.run(opened.job(), opened.cells, folder, opened.rows, where=where)
+
+
+def main(argv: list[str], kind: type[Study[Any, Any]], package: ModuleType) -> int:
+    """Parses the command line of a study and runs it.
+
+    Args:
+      argv: words of the command line.
+      kind: study.
+      package: package of the study, with the text of --help and SHARED_BY.
+    """
+    return command_line.run(
+        argv,
+        kind.flags,
+        functools.partial(run, kind),
+        doc=package.__doc__,
+        free=(*FREE, *kind.free),
+        several=getattr(package, "SHARED_BY", "") == "processes",
+    )

@@ -1,0 +1,209 @@
+"""The frame of a study, end to end, with two models that take a moment."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import types
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+from attnlab.runs import figure_files
+from attnlab.runs.flags import flag
+from attnlab.training import study
+from attnlab.training.curve import read_metrics
+from attnlab.training.flags import TrainFlags
+from attnlab.training.loop import Task
+from attnlab.training.objective import TokenCrossEntropy
+from attnlab.training.optimizers import OptimizerSettings
+from attnlab.training.study import Cell, Evaluation, Row, Study, Training
+from tests.training import tiny
+
+PACKAGE = types.ModuleType("toy", "A toy.")
+
+
+@dataclasses.dataclass(frozen=True)
+class Flags(TrainFlags):
+    input: str = flag("", "Words.", is_path=True)
+    widths: tuple[int, ...] = flag((3, 5), "Widths.")
+    seeds: tuple[int, ...] = flag((0, 1), "Seeds.")
+    steps: int = flag(4, "Steps.")
+    batch_size: int = flag(8, "Rows.")
+    learning_rate: float = flag(0.01, "Rate.")
+    validate_every: int = flag(2, "Steps.")
+    log_every: int = flag(2, "Steps.")
+    color: str = flag("red", "Of nothing that is trained.")
+
+
+@dataclasses.dataclass(frozen=True)
+class Words:
+    name: str
+    digest: str
+
+
+class Toy(Study[Flags, Words]):
+    """Each model as it was trained, and with its last layer at zero."""
+
+    flags = Flags
+    title = "A toy"
+    axes = {"width": "widths"}
+    scores = {"accuracy": ".1%"}
+    note = "Nothing is learnt."
+    free = ("color",)
+    kept: dict[Cell, object] = {}
+
+    @staticmethod
+    def open(settings):
+        text = Path(settings.input).read_bytes()
+        return Words("words", hashlib.sha256(text).hexdigest())
+
+    def training(self, cell):
+        validation = tiny.validation(self.settings.batch_size)
+        task = Task(
+            tiny.Tiny(width=cell["width"]),
+            TokenCrossEntropy(),
+            tiny.batches(self.settings.batch_size, cell.seed),
+            lambda: validation,
+        )
+        # One width learns so fast that it is lost.
+        rate = 1e30 if cell["width"] == 13 else self.settings.learning_rate
+        return Training(task, OptimizerSettings(learning_rate=rate), self.settings.loop(
+            seed=cell.seed))  # fmt: skip
+
+    def evaluations(self, cell):
+        return ["", "nothing"]
+
+    def evaluate(self, cell, training, trained, place):
+        self.kept[cell] = trained.params
+        yield Evaluation(
+            {"accuracy": trained.validation["accuracy"]}, details={"place": place.name}
+        )
+        yield Evaluation({"accuracy": 0.0}, "nothing")
+
+
+@pytest.fixture(autouse=True)
+def no_figures(monkeypatch):
+    monkeypatch.setattr(figure_files, "save", lambda figures, folder: None)
+    monkeypatch.setattr(Toy, "kept", {})
+
+
+@pytest.fixture
+def run(tmp_path, capsys):
+    """(flags) → status, standard output, errors; all runs have a text and a folder."""
+    (tmp_path / "words").write_text("some words")
+
+    def of(*flags, folder="run"):
+        begins = () if any(x.startswith("--resume") for x in flags) else (
+            f"--input={tmp_path / 'words'}", f"--run_dir={tmp_path / folder}"
+        )  # fmt: skip
+        cache = f"--cache_dir={tmp_path}/cache"
+        status = study.main(["toy", *begins, cache, *flags], Toy, PACKAGE)
+        return status, *capsys.readouterr()
+
+    return of
+
+
+def rows_of(folder):
+    lines = (folder / "results.jsonl").read_text().splitlines()
+    return [json.loads(line) for line in lines]
+
+
+def test_each_width_is_trained_with_each_seed_and_reported(run, tmp_path):
+    status, out, err = run()
+    assert (status, err) == (0, ""), err
+    rows = rows_of(tmp_path / "run")
+    trained = [(row["cell"]["axes"]["width"], row["cell"]["seed"]) for row in rows]
+    assert trained[::2] == [(3, 0), (5, 0), (3, 1), (5, 1)]  # two seeds cut short are one of all
+    assert [row["evaluated"] for row in rows] == ["", "nothing"] * 4
+    assert rows[0]["environment"]["input"]["name"] == "words"
+    assert (tmp_path / "run" / rows[0]["details"]["place"] / "metrics.jsonl").exists()
+    report = (tmp_path / "run" / "report.md").read_text()
+    means = {
+        width: 100 * np.mean([r["scores"]["accuracy"] for r in rows[::2]
+                              if r["cell"]["axes"]["width"] == width])
+        for width in (3, 5)
+    }  # fmt: skip
+    best = max(means, key=lambda width: means[width])
+    assert f"**accuracy: {means[best]:.1f}% ± " in report and f"({best})" in report
+    for part in (f"| {3}, evaluated as nothing |", "![Loss over steps](curve.svg)", "## Where",
+                 "Nothing is learnt.", "`--steps=4 --batch_size=8`"):  # fmt: skip
+        assert part in report, part
+    assert "0 of 4 trainings to run" in run(f"--resume={tmp_path / 'run'}")[1]
+    assert "\n".join(report.split("## Where")[:1]) in (tmp_path / "run/report.md").read_text()
+
+
+def test_a_killed_run_comes_to_the_same_numbers(run, tmp_path, monkeypatch):
+    assert run(folder="whole")[0] == 0
+    whole, Toy.kept = Toy.kept, {}
+    validation, calls = tiny.validation, []
+
+    def killed(*given):
+        calls.append(given)
+        if len(calls) == 3:  # in the third of four trainings, which never validates
+
+            def ends():
+                raise KeyboardInterrupt
+                yield
+
+            return ends()
+        return validation(*given)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(tiny, "validation", killed)
+        assert run("--checkpoint_every=1")[0] == 130
+    assert len(rows_of(tmp_path / "run")) == 4
+    status, out, err = run(f"--resume={tmp_path / 'run'}", "--color=blue")
+    assert status == 0 and "2 of 4 trainings to run" in out and "going on after step 1" in out
+    for name in ("3-seed0", "5-seed0", "3-seed1", "5-seed1"):
+        ours, theirs = (
+            [(row["step"], row.get("nll")) for row in read_metrics(tmp_path / run / name)]
+            for run in ("run", "whole")
+        )
+        assert ours == theirs
+    scores = [[row["scores"] for row in rows_of(tmp_path / x)] for x in ("run", "whole")]
+    assert scores[0] == scores[1]
+    for cell in list(whole)[2:]:
+        for a, b in zip(*(jax.tree.leaves(kept[cell]) for kept in (whole, Toy.kept)), strict=True):
+            np.testing.assert_array_equal(a, b)
+
+
+def test_a_lost_training_leaves_the_others(run, tmp_path):
+    status, out, err = run("--widths=13,3", "--seeds=0")
+    assert status == 1 and "lost: the " in out and "1 lost, and again in a resumed run" in out
+    assert {row["cell"]["axes"]["width"] for row in rows_of(tmp_path / "run")} == {3}
+    assert "Lost: 13, seed 0 (the " in (tmp_path / "run/report.md").read_text()
+
+
+def test_other_data_and_other_flags_are_refused(run, tmp_path):
+    assert run("--widths=3", "--seeds=0")[0] == 0
+    again = f"--resume={tmp_path / 'run'}"
+    status, _, err = run(again, "--learning_rate=1")
+    assert status == 2 and "--learning_rate=1 differs from 0.01" in err
+    assert run(again, "--color=blue")[0] == 0
+    settings = json.loads((tmp_path / "run/settings.json").read_text())
+    (tmp_path / "run/settings.json").write_text(json.dumps(settings | {"learning_rate": 1.0}))
+    (tmp_path / "run/results.jsonl").unlink()
+    status, out, err = run(again)
+    assert status == 1 and "flags.learning_rate is 0.01 there and 1.0 here" in out
+    (tmp_path / "run/settings.json").write_text(json.dumps(settings))
+    assert run(again)[0] == 0
+    (tmp_path / "words").write_text("other words")
+    status, _, err = run(again)
+    assert status == 2 and "is about another text than words is now" in err
+
+
+def row(width, seed, accuracy, **axes):
+    return Row(Cell({**axes, "width": width}, seed), "", {"accuracy": accuracy}, 9, 1, 60.0)
+
+
+def test_the_answer_has_three_numbers_at_most():
+    toy = Toy(Flags(), Words("", ""))
+    rows = [row(width, 0, width / 10) for width in range(5)]
+    assert toy.answer(rows) == "accuracy: 40.0% (4), 30.0% (3), 20.0% (2)"
+    several = [row(width, 0, width / 10, task=task) for task in "ab" for width in (1, 2)]
+    toy.axes = {"task": "", "width": "widths"}
+    assert toy.answer(several) == "accuracy: 20.0% (a, 2), 20.0% (b, 2)"
