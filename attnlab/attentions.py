@@ -115,6 +115,9 @@ class Kind:
       in_models: whether it can be the attention of any layer; False = its parameters are for one
         length.
       reads_keys: whether it looks at the keys.
+      package: package to install of other people's attention; "" = none beside jax and flax.
+      written_in: framework of other people's attention, "jax" or "torch"; "" = it is ours.
+      computes: kind of ours that computes the same function; "" = none.
       note: sentence that a comparison has to say of its work; "" = nothing.
     """
 
@@ -125,6 +128,9 @@ class Kind:
     draws: str = ""
     in_models: bool = True
     reads_keys: bool = True
+    package: str = ""
+    written_in: str = ""
+    computes: str = ""
     note: str = ""
 
 
@@ -213,6 +219,35 @@ KINDS: dict[str, Kind] = {
 }
 
 
+def _peer(attention: Attention, around: Surroundings) -> dict[str, Any]:
+    raise Invalid(f"{attention} is other people's code, which compare_lengths alone runs")
+
+
+def _others(title: str, computes: str, written_in: str, package: str = "", **more: Any) -> Kind:
+    fields = {"implementations": (), "in_models": False, **more}
+    return Kind(title, _peer, computes=computes, written_in=written_in, package=package, **fields)
+
+
+# Other people's, for `compare_lengths`; `bench.peers` makes them.
+KINDS |= {
+    "torch_sdpa": _others("torch's scaled_dot_product_attention", "exact", "torch", "torch"),
+    "flax": _others("flax.linen.dot_product_attention", "exact", "jax"),
+    "jax_nn": _others("jax.nn.dot_product_attention", "exact", "jax"),
+    "keras_additive": _others("keras.layers.AdditiveAttention", "additive", "jax", "keras"),
+    "keras_dot": _others("keras.layers.Attention", "dot", "jax", "keras"),
+    "hf_lsh": _others(
+        "Hugging Face's LSHSelfAttention; as a program its ReformerModelWithLMHead",
+        "",
+        "torch",
+        "transformers",
+        counts="hash rounds",
+    ),
+    "reformer_pytorch": _others(
+        "reformer-pytorch's LSHAttention", "", "torch", "reformer-pytorch", counts="hash rounds"
+    ),
+}
+
+
 def in_models() -> tuple[str, ...]:
     """The kinds that any layer of a model can have."""
     return tuple(name for name, kind in KINDS.items() if kind.in_models)
@@ -221,8 +256,8 @@ def in_models() -> tuple[str, ...]:
 def grammar(kinds: Collection[str] = KINDS) -> str:
     """What may be written, with these kinds, for --help and for errors."""
     forms = [f"{name}-R" if KINDS[name].counts else name for name in kinds]
-    counted = [f"{KINDS[name].counts} of {name}" for name in kinds if KINDS[name].counts]
-    numbers = f" (R {' or '.join(counted)})" if counted else ""
+    counts = dict.fromkeys(KINDS[name].counts for name in kinds if KINDS[name].counts)
+    numbers = f" (R {' or '.join(counts)})" if counts else ""
     return f"{', '.join(forms)}{numbers}; NAME:IMPLEMENTATION says how it is computed"
 
 

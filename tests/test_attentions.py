@@ -128,5 +128,5 @@ def test_a_users_kind_is_known_everywhere(monkeypatch):
     (one, _) = pattern("chunked_window-8+exact")
     assert one.route == routes.Chunked(8)
     attentions.require_attention("--x=1", "chunked_window-8", 1)
-    with pytest.raises(Invalid, match="chunked_window-R .*positions of chunked_window"):
+    with pytest.raises(Invalid, match="chunked_window-R .*or positions"):
         attentions.parse("chunked_window")

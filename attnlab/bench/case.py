@@ -10,11 +10,13 @@ from typing import NamedTuple
 from attnlab.attentions import Attention, Model
 
 PASSES = ("forward", "forward_backward")
+ACCURACY = "accuracy"  # the pass forward, for its distance from float64 and not for its time
 TRAIN_STEP = "train_step"  # the pass of a program that is a whole training step
 ATTENTION = "attention"  # the program that is the mechanism alone
 PASS_TITLES = {
     "forward": "forward",
     "forward_backward": "forward + backward",
+    ACCURACY: "accuracy",
     TRAIN_STEP: "training step",
 }
 SHORT = {
@@ -51,7 +53,8 @@ class Case:
         of a training step that of a model.
       length: number of tokens, T = S.
       passes: passes that are measured: "forward", or "forward_backward": the value and the gradient
-        of a scalar loss with respect to the parameters and the inputs; "train_step" of a model.
+        of a scalar loss with respect to the parameters and the inputs; "accuracy"; "train_step" of
+        a model.
       batch: number of sequences in all, over every device.
       num_heads: number of heads, N; the model width is N * H.
       head_dim: width of one head, H.
@@ -71,6 +74,7 @@ class Case:
         (`settings.PROGRAMS`).
       num_layers: number of layers in each stack of that model.
       vocab_size: number of ids of that model.
+      against: name of the mechanism that it is timed in turns with; None = alone.
     """
 
     mechanism: str
@@ -91,6 +95,7 @@ class Case:
     program: str = ATTENTION
     num_layers: int | None = None
     vocab_size: int | None = None
+    against: str | None = None
 
     @property
     def width(self) -> int:
@@ -205,6 +210,10 @@ class Result:
       sent: bytes that one device sends to others in one run, or None where they were not counted.
       turns: times at which the turns began in which the case was timed beside others; "" where it
         was alone.
+      base_seconds: times of one call of the mechanism that it was timed against; entry i is of the
+        same turn as seconds[i].
+      error: RMS distance of the context from NumPy's exact attention in float64, of the same
+        inputs; None where it was not measured.
     """
 
     case: Case
@@ -228,6 +237,16 @@ class Result:
     operations_of: str = ""
     sent: Sent | None = None
     turns: str = ""
+    base_seconds: tuple[float, ...] = ()
+    error: float | None = None
+
+    @property
+    def ratios(self) -> tuple[float, ...]:
+        """Its time / that of the mechanism it was timed against, a number a turn.
+
+        What slows the machine slows both.
+        """
+        return tuple(a / b for a, b in zip(self.seconds, self.base_seconds, strict=False))
 
     @property
     def analysis_bytes(self) -> int | None:
@@ -241,9 +260,10 @@ class Result:
 
         The device allocator's peak is not in it: it rounds up and keeps what it once had.
         """
-        if self.refused_bytes is not None or self.analysis_bytes is None:
+        if self.refused_bytes is not None:
             return self.refused_bytes
-        return max(self.analysis_bytes, self.resident_peak_bytes or 0)
+        known = [x for x in (self.analysis_bytes, self.resident_peak_bytes) if x is not None]
+        return max(known, default=None)
 
     @property
     def memory_source(self) -> str:

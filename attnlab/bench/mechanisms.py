@@ -16,8 +16,8 @@ import jax
 import jax.numpy as jnp
 
 from attnlab import masks
-from attnlab.attentions import KINDS, Surroundings
-from attnlab.bench import inputs
+from attnlab.attentions import KINDS, Attention, Kind, Surroundings
+from attnlab.bench import inputs, peers
 from attnlab.bench.case import Case
 from attnlab.modules.multi_head import MultiHeadAttention
 from attnlab.ops import routes
@@ -49,17 +49,22 @@ def build(case: Case) -> Mechanism:
     Raises:
       Invalid: no mechanism has that name.
     """
-    if case.attention.kind not in ("location", "shared"):  # what they are depends on the length
+    if case.attention.kind not in ("location", "shared"):  # these depend on the length
         case = dataclasses.replace(case, length=0)
-    return _build(dataclasses.replace(case, passes=""))
+    return _build(dataclasses.replace(case, passes="", against=None))
 
 
 @functools.lru_cache(maxsize=8)
 def _build(case: Case) -> Mechanism:
     lsh = routes.LSH(chunk_size=case.chunk_size)
     around = Surroundings(case.causal, case.length, lsh, jnp.dtype(case.dtype))
-    parts = KINDS[case.attention.kind].parts(case.attention, around)
-    return (_function if case.ops_only else _module)(case, parts)
+    kind = KINDS[case.attention.kind]
+    if kind.written_in:
+        return _peer(case, kind, around)
+    parts = kind.parts(case.attention, around)
+    if case.ops_only:
+        return _function(case, case.attention, parts)
+    return _module(case, parts)
 
 
 def _module(case: Case, parts: dict[str, Any]) -> Mechanism:
@@ -87,15 +92,22 @@ def _module(case: Case, parts: dict[str, Any]) -> Mechanism:
     return Mechanism(init, apply, streams)
 
 
+def _peer(case: Case, kind: Kind, around: Surroundings) -> Mechanism:
+    """Other people's function, with the parameters of ours that computes the same."""
+    ours = Attention(kind.computes)
+    init = _function(case, ours, KINDS[kind.computes].parts(ours, around)).init
+    return Mechanism(init, peers.jax_function(case), split_heads=True)
+
+
 def _mask(case: Case, route: routes.Route) -> masks.Mask | None:
     # Where the route says it too, it does alone: fewer kernels serve a second mask.
     return masks.Causal() if case.causal and not route.hides_future else None
 
 
-def _function(case: Case, parts: dict[str, Any]) -> Mechanism:
+def _function(case: Case, attention: Attention, parts: dict[str, Any]) -> Mechanism:
     route, score, position_bias = map(parts.get, ("route", "score", "position_bias"))
     assert route is not None
-    reads_keys = KINDS[case.attention.kind].reads_keys and not route.shares_qk
+    reads_keys = KINDS[attention.kind].reads_keys and not route.shares_qk
     shape = (1, _PROBE, case.num_heads, case.head_dim)
 
     def init(key: jax.Array) -> Any:

@@ -44,7 +44,19 @@ REVERSIBLE = {
     "chunked-reversible-lsh": ("#B600F2", "v"),  # and others of several kinds of layers
 }
 # Other people's code has the color of what it computes.
-PEERS = {"flash": (MECHANISMS["exact"][0], "d")}
+PEERS = {
+    name: (MECHANISMS[like][0], marker)
+    for name, like, marker in (
+        ("flash", "exact", "d"),
+        ("torch_sdpa", "exact", "s"),
+        ("flax", "exact", "^"),
+        ("jax_nn", "exact", "v"),
+        ("keras_additive", "additive", "s"),
+        ("keras_dot", "dot", "D"),
+        ("hf_lsh", "lsh", "s"),
+        ("reformer_pytorch", "lsh", "^"),
+    )
+}
 MODELS = {
     "rnn_search": ("#0072B2", "o"),
     "rnn_encdec": ("#D55E00", "s"),

@@ -16,7 +16,7 @@ from attnlab.attentions import (
     require_model,
 )
 from attnlab.bench import inputs, sharding, targets, topology
-from attnlab.bench.case import ATTENTION, TRAIN_STEP, Case
+from attnlab.bench.case import ACCURACY, ATTENTION, PASSES, TRAIN_STEP, Case
 from attnlab.bench.case_flags import CaseFlags
 from attnlab.bench.roofline import UNITS, Unit
 from attnlab.bench.targets import Target
@@ -37,6 +37,12 @@ FOR_PROGRAMS: dict[str, Any] = {
 FOR_ONE_LENGTH: dict[str, Any] = {"lengths": (4096,)}  # over devices, or over batches
 FOR_WAYS: dict[str, Any] = {"mechanisms": PLAIN}  # --implementation says how to compute each
 _WAYS = (AUTO, *EXACT_IMPLEMENTATIONS)
+
+
+def peers_of(mechanisms: Sequence[str]) -> list[str]:
+    """Those mechanisms that are other people's; what has no valid name is none."""
+    kinds = {name: KINDS.get(name.partition(":")[0].partition("-")[0]) for name in mechanisms}
+    return [name for name, kind in kinds.items() if kind and kind.written_in]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,7 +70,21 @@ class Settings(CaseFlags):
         f"Without --mechanisms: {written(PLAIN)}.",
         choices=_WAYS,
     )
-    ops_only: bool = flag(False, "Whether to compare the bare functions, without modules.")
+    ops_only: bool = flag(
+        False,
+        "Whether to compare the bare functions, without modules; so are other people's always.",
+    )
+    against: str | None = flag(
+        None,
+        "One of --mechanisms, with which each other one is timed in turns, and whose time and "
+        "memory theirs are divided by.",
+    )
+    passes: tuple[str, ...] = flag(
+        PASSES,
+        f"Passes: {', '.join(PASSES)}; {ACCURACY} is the forward pass without times, for its RMS "
+        "distance from exact attention by NumPy in float64.",
+        choices=(*PASSES, ACCURACY),
+    )
     parallel: str = flag("jit", "How the batch is split over devices.", choices=PARALLEL)
     devices: tuple[int, ...] = flag(
         (),
@@ -116,6 +136,7 @@ class Settings(CaseFlags):
         """
         super().__post_init__()
         self._check_mechanisms()
+        self._check_peers()
         self._check_targets()
         self._check_axis()
         for count in self.devices:
@@ -140,6 +161,8 @@ class Settings(CaseFlags):
             ("program", FOR_PROGRAMS),
         ):
             found |= defaults if name in named else {}
+        if named.get("program", ATTENTION) == ATTENTION and peers_of(named.get("mechanisms", ())):
+            found["ops_only"] = True
         several = any(len(named.get(name, ())) > 1 for name in ("devices", "batch"))
         return found | (FOR_ONE_LENGTH if several else {})
 
@@ -154,6 +177,11 @@ class Settings(CaseFlags):
         """
         if self.target:
             return self._cases_of_targets()
+        if self.program != ATTENTION:
+            sizes = {"num_layers": self.num_layers[0], "batch": self.batch[0]}
+            return self._cases(
+                (TRAIN_STEP,), program=self.program, vocab_size=self.vocab_size, **sizes
+            )
         counts = sorted(set(self.devices))
         if counts and counts[-1] > local_devices:
             raise Invalid(f"--devices={counts[-1]}: this machine has {local_devices}; give fewer")
@@ -198,11 +226,18 @@ class Settings(CaseFlags):
     def _cases(self, passes: tuple[str, ...], **options: Any) -> list[Case]:
         options |= {"ops_only": self.ops_only, "parallel": self.parallel}
         return [
-            self.case(name, length, one, implementation=way, **options)
+            self.case(
+                name, length, one, implementation=way, against=self._base(name, way, one), **options
+            )
             for length in sorted(set(self.lengths))
             for name, way in self._lines()
             for one in dict.fromkeys(passes)
         ]
+
+    def _base(self, name: str, way: str | None, passes: str) -> str | None:
+        """What a mechanism is timed against."""
+        alone = passes == ACCURACY or self.against == (f"{name}:{way}" if way else name)
+        return None if alone else self.against
 
     def check_named(self, named: Collection[str]) -> None:
         program = self.program != ATTENTION
@@ -235,7 +270,7 @@ class Settings(CaseFlags):
     def _check_targets(self) -> None:
         """Checks --target, and the flags that only go with it."""
         if not self.target:
-            if self.program != ATTENTION:
+            if self.program not in (ATTENTION, "language_model"):
                 raise Invalid("--program needs --target, such as --target=v5e:2x4")
             if self.shard is not None and max(self.devices, default=1) == 1:
                 raise Invalid(
@@ -284,17 +319,44 @@ class Settings(CaseFlags):
     def _check_mechanisms(self) -> None:
         given = f"--mechanisms={written(self.mechanisms)}"
         for line in self.mechanisms:
-            if self.program == ATTENTION:
+            if line.startswith("hf_lsh") and self.program == "language_model":
+                require_attention(given, line, kinds=("hf_lsh",))
+            elif self.program == ATTENTION:
                 require_attention(given, line, kinds=KINDS)
             elif self.program == "language_model":
                 require_model(given, line, min(self.num_layers))
             else:
                 require_attention(given, line, min(self.num_layers))
 
+    def _check_peers(self) -> None:
+        """Checks what is compared with other people's attention, and against what."""
+        peers = peers_of(self.mechanisms)
+        listed = ", ".join(peers)
+        if peers and self.program == ATTENTION and not self.ops_only:
+            raise Invalid(f"--noops_only: {listed} have no projections; leave it out")
+        split = max(self.devices, default=1) > 1 or self.parallel != "jit"
+        if peers and (self.target or split):
+            raise Invalid(f"--mechanisms={listed}: on one device that is here; drop --target")
+        if ACCURACY in self.passes and (self.target or split or not self.ops_only):
+            raise Invalid(
+                f"--passes={ACCURACY}: of bare functions on this machine; give --ops_only"
+            )
+        if self.against is None:
+            return
+        labels = [f"{name}:{way}" if way else name for name, way in self._lines()]
+        if self.against not in labels:
+            raise Invalid(
+                f"--against={self.against}: not among --mechanisms; give {', '.join(labels)}"
+            )
+        if self.target or split:
+            raise Invalid(
+                f"--against={self.against}: times are of one device that is here; drop it"
+            )
+
     def _rounds(self) -> set[int]:
         """The numbers of hash rounds among the mechanisms."""
         every = (x for line in self.mechanisms for x in Model.parse(line).attentions)
-        return {x.number for x in every if x.kind == "lsh" and x.number}
+        return {x.number for x in every if KINDS[x.kind].counts == KINDS["lsh"].counts and x.number}
 
     def _lines(self) -> list[tuple[str, str | None]]:
         """The pairs of a mechanism and an implementation, each once."""

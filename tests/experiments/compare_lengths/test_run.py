@@ -193,7 +193,7 @@ def test_settings_of_another_version_are_refused():
     values = Settings().as_json()
     for changed, message in (
         (values | {"color": "red"}, "settings of another version, with color; start a new run"),
-        ({}, "without batch, case_gib,"),
+        ({}, "without against, batch,"),
         (values | {"lengths": 5}, "settings that cannot be read: lengths; start"),
         (values | {"repeats": "many"}, "settings that cannot be read: '<' not supported"),
     ):
