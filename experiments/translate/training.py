@@ -79,7 +79,7 @@ def task(
     objective = _objective(model, recipe, settings)
     samples = isinstance(model, RNNSearch) and model.attention != "soft"
     streams: tuple[str, ...] = ("dropout", "sample") if samples else ("dropout",)
-    if name == "transformer":
+    if variant.model == "transformer":
         streams = attentions.streams(recipe.sizes.get("attention", "exact"))
     watch = None
     if settings.gradient_batches is not None:
