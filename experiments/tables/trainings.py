@@ -124,9 +124,14 @@ class Duplications:
         return {
             one["seed"]: ({"accuracy": 100 * one["accuracy"]}, one["environment"])
             for one in found
-            if (one["attention"], one["evaluated"]) == (trained.replace("Full", "full"), evaluated)
+            if (one["attention"], one["evaluated"]) == (_attention(trained), _attention(evaluated))
             and one["hashing"] == one["evaluated_hashing"]
         }
+
+
+def _attention(name: str) -> str:
+    """Ours of the paper's name."""
+    return name.lower().replace("full", "shared")
 
 
 @dataclasses.dataclass(frozen=True)

@@ -97,7 +97,8 @@ class Settings(TrainFlags):
     set: tuple[str, ...] = flag(
         (),
         "Sizes of a model in place of its recipe's, MODEL.FIELD=VALUE; a list trains the model "
-        "with each of its values: luong.score=dot,concat. May be given several times.",
+        "with each of its values: luong.score=dot,concat; transformer.attention names an attention "
+        "or a pattern. May be given several times.",
         repeated=True,
     )
     seeds: tuple[int, ...] = flag(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
+from attnlab import attentions
 from attnlab.data.batching import evaluation_batches, train_batches
 from attnlab.data.encoding import count_tokens, count_too_long
 from attnlab.data.parts import WHOLE, Part
@@ -90,7 +91,9 @@ def task(
     if isinstance(objective, AttendedCrossEntropy):
         identity["objective"] = dataclasses.asdict(objective)
     samples = isinstance(model, RNNSearch) and model.attention != "soft"
-    streams = ("dropout", "sample") if samples else ("dropout",)
+    streams: tuple[str, ...] = ("dropout", "sample") if samples else ("dropout",)
+    if name == "transformer":
+        streams = attentions.streams(recipe.sizes.get("attention", "exact"))
     watch = None
     if settings.gradient_batches is not None:
         watched = validation[: settings.gradient_batches]

@@ -176,4 +176,4 @@ def _fields(model: str) -> dict[str, _Type]:
         plain = [part for part in parts if part in _PLAIN]
         if plain and field.name not in _OTHERS:
             found[field.name] = _Type(plain[0], types.NoneType in parts)
-    return found
+    return found | ({"attention": _Type(str, False)} if model == "transformer" else {})
