@@ -22,8 +22,8 @@ from attnlab.modules.biases import AlibiBias
 from attnlab.modules.lsh import LSHSelfAttention
 from attnlab.modules.multi_head import MultiHeadAttention
 from attnlab.modules.scores import LocationScore
-from attnlab.ops import attention as ops
-from attnlab.ops import local, routes
+from attnlab.ops import attention, local, routes
+from attnlab.ops import named as ops
 from attnlab.training.attentions import SCORES
 
 # Exact: for these `implementation` chooses how. LSH has its own way, and a kernel.
@@ -36,7 +36,7 @@ NOTES = {  # where a module does other work than the rest
     "lsh": "`lsh` shares one projection between queries and keys: a quarter less to project.",
     "location": "`location` scores positions, so keys are neither projected nor looked at.",
 }
-IMPLEMENTATIONS = tuple(name for name in ops.IMPLEMENTATIONS if name is not None)
+IMPLEMENTATIONS = tuple(name for name in attention.IMPLEMENTATIONS if name is not None)
 _PROBE = 8  # tokens to initialize with: no parameter's shape depends on the input's length
 
 

@@ -24,7 +24,7 @@ from attnlab.runs.folder import Folder
 from attnlab.runs.markdown import markdown_table
 from attnlab.runs.report import SoFar, document, grouped, so_far
 from attnlab.runs.rows import Rows
-from attnlab.runs.units import spread
+from attnlab.runs.units import PLUS_MINUS, spread
 from attnlab.training.curve import read_metrics
 from attnlab.training.flags import FREE, TrainFlags
 from attnlab.training.loop import LoopSettings, Task, Trained
@@ -35,7 +35,6 @@ from attnlab.training.training_curve import training_curve
 
 __all__ = ["Cell", "Drawn", "Evaluation", "Row", "Study", "Training", "by_title", "main"]
 
-PLUS_MINUS = "± is the standard deviation over seeds."
 NAMED = 3  # scores in the answer of a report
 _TITLE = re.compile(r"[^\w.+=]+")
 
