@@ -10,7 +10,8 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
-from attnlab.runs import figure_files, intervals
+from attnlab.runs import figure_files
+from attnlab.runs.intervals import half_width
 from attnlab.runs.markdown import markdown_table
 from attnlab.runs.palette import GRID, SERIES
 from attnlab.runs.published import read
@@ -163,8 +164,7 @@ def sections(rows: Sequence[Row], settings: Settings) -> Iterator[str]:
         yield "## What the paper's table says"
         yield (
             "Gaps in points between two cells, trained with → evaluated with; the paper's"
-            f" ({source}) are of words of 511 symbols. ± is half of the gap's 95 % interval"
-            f" (Student's t), from {intervals.FEWEST} seeds on; models below {LEARNED:g} % with the"
+            f" ({source}) are of words of 511 symbols. Models below {LEARNED:g} % with the"
             " attention of their training are left out. Beside the paper's numbers:"
             " `launch/local tables --scale=cpu --only=reformer2`."
         )
@@ -179,9 +179,7 @@ def _statements(tables: Mapping[int, Accuracies], paper: Paper) -> list[list[str
         tables.items(), STATEMENTS
     ):
         if gaps := accuracies.gaps(above, below):
-            width = intervals.half_width(gaps)
-            few = len(gaps) < intervals.FEWEST
-            here = f"{statistics.fmean(gaps):+.1f}" + f" ± {width:.1f}" * (not few)
+            here = ("+" if statistics.fmean(gaps) >= 0 else "") + spread(gaps, ".1f")
             printed = paper[above[0]][above[1]] - paper[below[0]][below[1]]
             gap = " − ".join(" → ".join(pair) for pair in (above, below))
             lines.append([f"{word}", statement, gap, f"{printed:+.1f}", here])
@@ -290,7 +288,7 @@ def figure(rows: Sequence[Row], settings: Settings) -> Figure:
                 axes.errorbar(
                     at,
                     [statistics.fmean(values[i]) for i in at],
-                    [statistics.stdev(values[i]) if len(values[i]) > 1 else 0.0 for i in at],
+                    [half_width(values[i]) if len(values[i]) > 1 else 0.0 for i in at],
                     color=color, marker=marker, markersize=5, linewidth=1.6, capsize=2,
                     label=f"trained with {name}", clip_on=False,
                 )  # fmt: skip
