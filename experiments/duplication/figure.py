@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from matplotlib.figure import Figure
 
 from attnlab.runs import figure_files
+from attnlab.runs.intervals import half_width
 from attnlab.runs.palette import GRID, SERIES
 from experiments.duplication.cells import Cells
 from experiments.duplication.verdict import HASHED
@@ -33,9 +34,9 @@ def figure(tables: Mapping[int, Cells]) -> Figure:
                     continue
                 at = [i for i, _ in known]
                 means = [statistics.fmean(x) for _, x in known]
-                spread = [statistics.stdev(x) if len(x) > 1 else 0.0 for _, x in known]
+                widths = [half_width(x) if len(x) > 1 else 0.0 for _, x in known]
                 axes.errorbar(
-                    at, means, spread, color=color, marker=marker, markersize=5, linewidth=1.6,
+                    at, means, widths, color=color, marker=marker, markersize=5, linewidth=1.6,
                     capsize=2, label=f"trained with {name}", clip_on=False,
                 )  # fmt: skip
             axes.set_xticks(range(len(columns)), columns)

@@ -9,6 +9,7 @@ from attnlab.runs import loop
 from attnlab.runs.markdown import markdown_table
 from attnlab.runs.published import read
 from attnlab.runs.report import SoFar, document
+from attnlab.runs.units import PLUS_MINUS
 from experiments.duplication import verdict
 from experiments.duplication.attention import EXACT, rounds_of
 from experiments.duplication.cells import Cells, written
@@ -103,7 +104,7 @@ def _of_size(size: Size, rows: Sequence[Row], settings: Settings) -> str:
         f"{size.length} tokens, chunks of {size.chunk_size}; {size.steps:,} steps of"
         f" {size.batch_size} examples, {optimizer.optimizer} {optimizer.learning_rate:g}"
         f" ({optimizer.schedule}, warm-up {optimizer.warmup_steps}); seeds"
-        f" {', '.join(map(str, seeds))}; ± is the standard deviation over seeds."
+        f" {', '.join(map(str, seeds))}. {PLUS_MINUS}"
         + f" What learns later is trained longer: {', '.join(longer)}."
         * bool(longer)
     )

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from attnlab.runs.markdown import markdown_table
 from attnlab.runs.report import SoFar, document, grouped
-from attnlab.runs.units import spread
+from attnlab.runs.units import PLUS_MINUS, spread
 from attnlab.training.bleu import Bleu, Bucket
 
 __all__ = ["Row", "markdown", "results"]
@@ -100,8 +100,7 @@ def answer(rows: Sequence[Row]) -> str:
     best, *others = sorted(scores, key=lambda model: -statistics.fmean(scores[model]))
     said = [f"{best} reaches {spread(scores[best], form)} {measure}"]
     said += [f"{model} {spread(scores[model], form)}" for model in others]
-    several = any(len(values) > 1 for values in scores.values())
-    return ", ".join(said) + " (mean ± standard deviation over seeds)" * several + "."
+    return ", ".join(said) + "."
 
 
 def by_model(rows: Sequence[Row]) -> dict[str, list[Row]]:
@@ -163,7 +162,7 @@ def results(rows: Sequence[Row]) -> str:
         "seeds": [str(len(some)) for some in models.values()],
         **{name: [_score(name, some) for some in models.values()] for name in _SCORES},
     }
-    return "\n\n".join([_filled(cells), "Mean ± standard deviation over seeds:", _filled(means)])
+    return "\n\n".join([_filled(cells), f"Means over the seeds. {PLUS_MINUS}", _filled(means)])
 
 
 def _filled(cells: Mapping[str, Sequence[str]]) -> str:

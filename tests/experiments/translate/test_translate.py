@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from attnlab.runs import command_line, figure_files
+from attnlab.runs.units import PLUS_MINUS
 from attnlab.training import run as training_run
 from attnlab.training.curve import METRICS, Diverged, read_metrics
 from attnlab.training.loop import CHECKPOINTS
@@ -198,7 +199,7 @@ def test_each_seed_and_each_variant_has_a_folder_and_a_row(tmp_path, monkeypatch
     ]  # fmt: skip
     written = (folder / "report.md").read_text()
     for text in (
-        "Mean ± standard deviation over seeds:",
+        f"Means over the seeds. {PLUS_MINUS}",
         "of the first seed; the others are 2.",
         "--set=luong.score=dot,concat --seeds=0,2",
     ):
