@@ -190,6 +190,21 @@ def test_a_window_off_by_one_is_seen(sides):
     assert rows["off"].ratios["context, worst row"] > 3
 
 
+def test_a_parameters_gradient_is_judged():
+    """One that is a thousandth too large is seen; a right one passes, however few numbers it is."""
+
+    def steeper(arrays, plain):
+        scale = arrays["parameter_0"]
+        more = 1e-3 * (scale - jax.lax.stop_gradient(scale))
+        return plain(arrays | {"parameter_0": scale + more})
+
+    rows = statuses(
+        broken(problems.problem("cosine", SMALL), steeper=steeper), "default", "steeper"
+    )
+    assert [row.status for row in rows.values()] == ["pass", "fail"]
+    assert rows["steeper"].message.startswith("d_parameter_0: ")
+
+
 def test_a_wrong_yardstick_forgives_nothing():
     """The plain version and what is judged by it share a fault."""
     problem = problems.problem("scaled_dot", SMALL)

@@ -30,7 +30,7 @@ from attnlab import scores
 from attnlab import tokens as tok
 from attnlab.checks import require, require_choice
 from attnlab.models.alignment import align, blend
-from attnlab.models.cells import CELLS, Initializer
+from attnlab.models.cells import CELLS, Cell, Initializer
 from attnlab.models.output import Logits
 from attnlab.models.recurrent import (
     Bidirectional,
@@ -189,7 +189,9 @@ class Britz(Seq2Seq):
         logits = self.logits(x)
         return (logits, weights) if return_weights else logits
 
-    def _stack(self, cell: str, layers: int, residual: str | None) -> tuple[Any, ...]:
+    def _stack(
+        self, cell: str, layers: int, residual: str | None
+    ) -> tuple[type[Cell], int, int, str | None, float]:
         """What a `Stack` is made of."""
         return CELLS[cell], self.hidden_features, layers, residual, self.dropout_rate
 

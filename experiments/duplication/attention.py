@@ -21,9 +21,9 @@ __all__ = ["EXACT", "Hashing", "options", "rounds_of"]
 
 # What attention over all pairs may be, where queries and keys are shared: name and words.
 EXACT = {
-    "full": "unit keys, a query does not see itself",
-    "full, raw keys": "keys as long as they are, a query does not see itself",
-    "full, own key": "unit keys, a query sees itself",
+    "shared": "unit keys, a query does not see itself",
+    "shared, raw keys": "keys as long as they are, a query does not see itself",
+    "shared, own key": "unit keys, a query sees itself",
     "plain": "dot product: keys as long as they are, a query sees itself",
 }
 
@@ -95,8 +95,8 @@ class SharedPairs(AllPairs):
 
 
 def rounds_of(name: str) -> int | None:
-    """The number of hash rounds of an attention `LSH-4`; None where it does not hash."""
-    found = re.match(r"LSH-(\d+)", name)
+    """The number of hash rounds of an attention `lsh-4`; None where it does not hash."""
+    found = re.match(r"lsh-(\d+)", name)
     return int(found[1]) if found else None
 
 
@@ -104,7 +104,7 @@ def options(name: str, hashing: Hashing, *, length: int, chunk_size: int) -> dic
     """What `TransformerConfig.attention` is told: route and score.
 
     Args:
-      name: name of the attention: one of `EXACT`, or "LSH-" and a number of rounds.
+      name: name of the attention: one of `EXACT`, or "lsh-" and a number of rounds.
       hashing: choices that the literature leaves open.
       length: number of tokens in an example, L.
       chunk_size: number of slots in a chunk, C.
@@ -113,9 +113,9 @@ def options(name: str, hashing: Hashing, *, length: int, chunk_size: int) -> dic
     rounds = rounds_of(name)
     if rounds is not None:
         return {"route": lsh(rounds, hashing, length=length, chunk_size=chunk_size)}
-    if name in ("plain", "full, own key"):
+    if name in ("plain", "shared, own key"):
         return {"route": SharedPairs(unit=name != "plain"), "score": Dot(scale)}
-    norm = "rms" if name == "full" else None
+    norm = "rms" if name == "shared" else None
     exact = LSHOptions(logit_scale=scale, key_norm=norm)
     return {"route": LSH(num_hashes=1, num_buckets=1, chunk_size=length, options=exact)}
 

@@ -64,7 +64,7 @@ class Cells:
 
     def own(self, trained: str, hashing: Hashing) -> list[float]:
         """The accuracies with the attention of training, or where none is, with the most rounds."""
-        most = f"LSH-{max(self.rounds(), default=0)}"
+        most = f"lsh-{max(self.rounds(), default=0)}"
         return self.of(trained, own(trained), hashing) or self.of(trained, most, hashing)
 
     def rounds(self) -> list[int]:
@@ -82,14 +82,14 @@ class Cells:
 
     def evaluated(self) -> list[str]:
         """The columns of the table: full attention, then rounds that fall."""
-        return ["full", *(f"LSH-{n}" for n in self.rounds())]
+        return ["shared", *(f"lsh-{n}" for n in self.rounds())]
 
 
 def own(trained: str) -> str:
     """The attention of a training.
 
-    >>> own("LSH-4, N(0, 1) positions"), own("plain")
-    ('LSH-4', 'plain')
+    >>> own("lsh-4, N(0, 1) positions"), own("plain")
+    ('lsh-4', 'plain')
     """
     return trained.partition(",")[0]
 

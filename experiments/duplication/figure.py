@@ -27,7 +27,7 @@ def figure(tables: Mapping[int, Cells]) -> Figure:
         panels = found.subplots(1, len(tables), sharey=True, squeeze=False)[0]
         for axes, (word, cells) in zip(panels, tables.items(), strict=True):
             columns = cells.evaluated()[::-1]
-            for (color, marker), name in zip(SERIES, ("full", *HASHED), strict=False):
+            for (color, marker), name in zip(SERIES, ("shared", *HASHED), strict=False):
                 values = [cells.of(name, column) for column in columns]
                 known = [(i, x) for i, x in enumerate(values) if x]
                 if not known:

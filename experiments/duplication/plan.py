@@ -18,10 +18,10 @@ __all__ = [
     "trainings",
 ]
 
-VARIED = "LSH-4"  # what the grid trains with each of the hashings
+VARIED = "lsh-4"  # what the grid trains with each of the hashings
 # Times the steps for what learns later: one round shows a query little of what it needs, and to one
 # that sees itself nothing is as near.
-LONGER = {"LSH-1": 2, "plain": 3}
+LONGER = {"lsh-1": 2, "plain": 3}
 SINUSOIDS = "sinusoid"
 POSITIONS = {SINUSOIDS: "positions that begin as sinusoids", "normal": "N(0, 1) positions"}
 
@@ -85,8 +85,8 @@ def trainings(settings: Settings) -> list[Training]:
     found = _table(first, settings)
     for seed in first.seeds if settings.recipe().grid else ():
         scaled, *varied = list(base.variations().values())[1:]
-        found += [Training(first, name, base, seed, "normal") for name in ("full", VARIED)]
-        found.append(Training(first, "full", scaled, seed))
+        found += [Training(first, name, base, seed, "normal") for name in ("shared", VARIED)]
+        found.append(Training(first, "shared", scaled, seed))
         found += [Training(first, VARIED, hashing, seed) for hashing in (scaled, *varied)]
         plain = _steps(first, "plain")
         found += [Training(plain, "plain", hashing, seed) for hashing in (scaled, base)]
@@ -119,7 +119,7 @@ def evaluations(training: Training, settings: Settings) -> list[Evaluation]:
         hashings = list(dict.fromkeys([own, *settings.hashings().values()]))
     exact = [Evaluation(name, own) for name in EXACT]
     hashed = [
-        Evaluation(f"LSH-{rounds}", hashing)
+        Evaluation(f"lsh-{rounds}", hashing)
         for hashing in hashings
         for rounds in settings.eval_rounds
     ]

@@ -30,7 +30,7 @@ def load(path: Path = PUBLISHED) -> tuple[Paper, str]:
 
     def name(cell: str) -> str:
         cell = cell.removeprefix("eval_").removesuffix("_pct")
-        return "full" if cell.lower() == "full" else f"LSH-{cell.removeprefix('LSH').strip('-')}"
+        return "shared" if cell.lower() == "full" else f"lsh-{cell.removeprefix('LSH').strip('-')}"
 
     cells = {
         name(row): {name(column): x for column, x in of_row.items()}
@@ -79,8 +79,8 @@ def _setting(row: Row, settings: Settings) -> str:
         f" `{settings.preset}`: {PRESETS[settings.preset].about}. The table's setting:"
         f" {settings.hashing().words()}; borders of chunks decide what is visible, as in the paper,"
         " and each round looks back one chunk. Rotations are drawn anew in every step, and in"
-        f" evaluation for every {DRAW} of the {settings.examples} examples. *full* = "
-        f"{EXACT['full']}: LSH attention with one bucket."
+        f" evaluation for every {DRAW} of the {settings.examples} examples. *shared* = "
+        f"{EXACT['shared']}: LSH attention with one bucket."
     )
 
 
@@ -112,7 +112,7 @@ def _of_size(size: Size, rows: Sequence[Row], settings: Settings) -> str:
 
 def _table(cells: Cells) -> str:
     columns = cells.evaluated()
-    every = [[name, *(written(cells.of(name, x)) for x in columns)] for name in ("full", *HASHED)]
+    every = [[name, *(written(cells.of(name, x)) for x in columns)] for name in ("shared", *HASHED)]
     lines = [line for line in every if any(line[1:])]
     return markdown_table(["trained with", *columns], lines) if lines else ""
 
@@ -125,7 +125,7 @@ def _claims(cells: Cells, symbols: int) -> str:
 def _grid(cells: Cells, paper: Paper, source: str) -> list[str]:
     """The tables of what the literature leaves open."""
     return [
-        '## What "full" is',
+        '## What "shared" is',
         "Every model, evaluated with attention over all pairs in four senses: "
         + "; ".join(f"*{name}*: {words}" for name, words in EXACT.items())
         + ".",

@@ -15,7 +15,7 @@ from experiments.duplication.attention import Hashing
 
 __all__ = ["PRESETS", "Preset", "Settings", "Size"]
 
-MODELS = ("full", "LSH-4", "LSH-2", "LSH-1")
+MODELS = ("shared", "lsh-4", "lsh-2", "lsh-1")
 SCALES = {"1": False, "1/sqrt(d)": True}
 MERGES = ("union", "multiset")
 _ADAM = OptimizerSettings(

@@ -15,9 +15,9 @@ from experiments.duplication.cells import LEARNED, Cells, own, written
 __all__ = ["ATTEMPT", "HASHED", "Claim", "Paper", "claims", "explained", "nearest", "verdict"]
 
 Paper = Mapping[str, Mapping[str, float]]  # percent, by training and evaluation
-ATTEMPT = 1.4  # percent: full → LSH-8 in the reproducibility challenge of 2020
+ATTEMPT = 1.4  # percent: full → lsh-8 in the reproducibility challenge of 2020
 CHANCE = 3.0  # times 1 / symbols: below that a model knows nothing
-HASHED = ("LSH-4", "LSH-2", "LSH-1")
+HASHED = ("lsh-4", "lsh-2", "lsh-1")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,9 +45,11 @@ def claims(cells: Cells, num_symbols: int) -> list[Claim]:
 
     The last three are decided where the seeds' 95 % interval says so.
     """
-    names = ("full", *HASHED)
+    names = ("shared", *HASHED)
     found = []
-    own = _known({name: cells.mean(name, "full" if name == "full" else "LSH-8") for name in names})
+    own = _known(
+        {name: cells.mean(name, "shared" if name == "shared" else "lsh-8") for name in names}
+    )
     if len(own) == len(names):
         found.append(
             Claim(
@@ -57,7 +59,7 @@ def claims(cells: Cells, num_symbols: int) -> list[Claim]:
             )
         )
     learned = [name for name in names if cells.learned(name, cells.base)]
-    eight, one = (_known({n: cells.mean(n, x) for n in learned}) for x in ("LSH-8", "LSH-1"))
+    eight, one = (_known({n: cells.mean(n, x) for n in learned}) for x in ("lsh-8", "lsh-1"))
     if len(eight) == len(one) == len(names):
         lost = {name: eight[name] - one[name] for name in names}
         columns = [column for column in cells.evaluated() if rounds_of(column)]
@@ -70,30 +72,30 @@ def claims(cells: Cells, num_symbols: int) -> list[Claim]:
                 "from 8 rounds to 1: " + _said({name: -x for name, x in lost.items()}),
             )
         )
-    if one.keys() >= {"full", "LSH-4"}:
+    if one.keys() >= {"shared", "lsh-4"}:
         found.append(
             Claim(
                 "training with 4 rounds beats training with full attention where 1 round is left",
-                _all([sign(cells.gaps("LSH-4", "full", "LSH-1"))]),
-                _said({name: one[name] for name in ("LSH-4", "full")}),
+                _all([sign(cells.gaps("lsh-4", "shared", "lsh-1"))]),
+                _said({name: one[name] for name in ("lsh-4", "shared")}),
             )
         )
     if one.keys() >= {*HASHED}:
         found.append(
             Claim(
                 "the more rounds in training, the better with 1 round (4 > 2 > 1)",
-                _all([sign(cells.gaps(*pair, "LSH-1")) for pair in itertools.pairwise(HASHED)]),
+                _all([sign(cells.gaps(*pair, "lsh-1")) for pair in itertools.pairwise(HASHED)]),
                 _said({name: one[name] for name in HASHED}),
             )
         )
-    full = _known({name: cells.mean(name, "full") for name in HASHED if name in learned})
+    full = _known({name: cells.mean(name, "shared") for name in HASHED if name in learned})
     chance = _nothing(num_symbols)
     if full and chance is not None:
         found.append(
             Claim(
                 "full attention, with unit keys and no look at itself, fails a model that was "
                 "trained to hash (0.8 %)",
-                _all([sign([chance - x for x in cells.of(name, "full")]) for name in full]),
+                _all([sign([chance - x for x in cells.of(name, "shared")]) for name in full]),
                 _said(full),
             )
         )
@@ -171,7 +173,7 @@ def _of_attempt(cells: Cells, num_symbols: int) -> str:
             continue
         known = f"{name}, {_scale(hashing)}* (itself {written(cells.own(name, hashing))})"
         for other in cells.hashings():
-            if (mean := cells.mean(name, "LSH-8", hashing, other)) is not None:
+            if (mean := cells.mean(name, "lsh-8", hashing, other)) is not None:
                 found.setdefault(known, []).append(mean)
     if not found or chance is None:
         return ""
@@ -184,7 +186,7 @@ def _of_attempt(cells: Cells, num_symbols: int) -> str:
         else "comes from no setting that was run and learned the task"
     )
     return (
-        f"The attempt's {ATTEMPT} % (full → LSH-8) {blamed}. From the worst to the best hashing of"
+        f"The attempt's {ATTEMPT} % (full → lsh-8) {blamed}. From the worst to the best hashing of"
         f" evaluation, means over seeds, and beside the name the accuracy with the attention of"
         f" training: {every}."
     )
@@ -237,7 +239,7 @@ def nearest(cells: Cells, paper: Paper) -> dict[str, list[tuple[float, str, Hash
     found: dict[str, list[tuple[float, str, Hashing, Hashing]]] = {}
     columns = [name for name in cells.evaluated() if rounds_of(name)]
     for name, hashing in cells.trained():
-        row = own(name) if rounds_of(name) else "full"
+        row = own(name) if rounds_of(name) else "shared"
         for other in cells.hashings():
             known = {c: cells.mean(name, c, hashing, other) for c in columns if c in paper[row]}
             gaps = [abs(x - paper[row][c]) for c, x in known.items() if x is not None]

@@ -184,7 +184,7 @@ def _shares(profiles: Sequence[Profile]) -> Figure:
     panels[-1].legend(loc="center left", bbox_to_anchor=(1.01, 0.5), reverse=True, frameon=False)
     figure.suptitle(
         "Where the time of LSH attention goes; above the bars, the time of one call\n"
-        f"batch {case.batch}, {case.num_heads} heads × {case.head_dim}, R = {case.num_hashes}, "
+        f"batch {case.batch}, {case.num_heads} heads × {case.head_dim}, {case.mechanism}, "
         f"C = {case.chunk_size}, {case.dtype}{', causal' if case.causal else ''}",
         x=0.01, ha="left", fontsize=9.5,
     )  # fmt: skip

@@ -85,7 +85,7 @@ def mechanism(case: Case, num_buckets: int) -> Mechanism:
                 jax.random.key(0),
                 num_heads=case.num_heads,
                 head_dim=case.head_dim,
-                num_hashes=case.num_hashes,
+                num_hashes=case.attention.number or 1,
                 num_buckets=num_buckets,
             )
         buckets = hash_buckets(qk, rotations)

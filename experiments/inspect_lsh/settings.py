@@ -141,11 +141,11 @@ class Settings(ProfileFlags, QualityFlags):
         """Every case to profile, length by length; none without their part."""
         if "profile" not in self.parts:
             return []
-        names = ("batch", "dtype", "causal", "num_hashes", "chunk_size")
+        names = ("batch", "dtype", "causal", "chunk_size")
         sizes = {name: getattr(self, name) for name in names}
         sizes |= {"num_heads": self.num_heads or 8, "head_dim": self.head_dim or 64}
         return [
-            Case("lsh", length, passes, ops_only=True, **sizes)
+            Case(f"lsh-{self.num_hashes}", length, passes, ops_only=True, **sizes)
             for length in sorted(set(self.lengths))
             for passes in dict.fromkeys(self.passes)
         ]

@@ -3,13 +3,14 @@
 At a length an LSH model is as good as exact attention where its bits per byte, over the seeds that
 both were trained with, are on average at most `equal_bits` more, and faster where its step takes at
 most `FASTER` of exact attention's time. Only the models lsh-R decide: in a pattern such as
-window+lsh-4 other layers may do the work.
+window-128+lsh-4 other layers may do the work.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
+from attnlab.attentions import Model
 from experiments.language_model.models import is_lsh, rounds_of
 from experiments.language_model.rows import Row
 from experiments.language_model.settings import Settings
@@ -161,16 +162,17 @@ def _without_exact(trained: Mapping[int, _Points]) -> str:
 
 def _of_window(at: Mapping[int, _Points], settings: Settings) -> str:
     """What a window, which needs no hashing, reaches at the longest length."""
-    longest = max((n for n in at if "window" in at[n] and at[n]["window"].per_token), default=None)
+    name = next((x for x in settings.models if Model.parse(x).form == "window"), "")
+    longest = max((n for n in at if name in at[n] and at[n][name].per_token), default=None)
     if longest is None:
         return ""
     found = at[longest]
-    window, exact = found["window"], found["exact"]
+    window, exact = found[name], found["exact"]
     compared = [p for p in found.values() if p.is_lsh and p.bits.keys() & window.bits.keys()]
     better = [p for p in compared if p.more_than(window) < 0]
     words = (
-        f"At {longest:,} tokens a window of {settings.window} takes {_ratio(window, exact)} of"
-        f" exact attention's time, at {window.written()} bits"
+        f"At {longest:,} tokens {name} takes {_ratio(window, exact)} of exact attention's time, at"
+        f" {window.written()} bits"
     )
     if not better:
         return words + (", and no LSH model has fewer." if compared else ".")

@@ -34,7 +34,7 @@ _GPU = {
 # paper's result is 1.05 bits per byte of the test part after further tuning, 1.19 after 20,000
 # steps.
 _PAPER = {
-    "models": ("reversible-window+window+lsh-2+window",),
+    "models": ("chunked-reversible-window-128+window-128+lsh-2+window-128",),
     "lengths": (65536,),
     "seeds": (0,),
     "num_layers": 12,

@@ -48,7 +48,7 @@ def _about(rows: Sequence[Row], settings: Settings, text: str) -> str:
         f" {fewest:,} to {most:,} parameters (fewer with shared queries and keys, more where the"
         f" layers are reversible), trained on {tokens} {s.vocabulary} each in {s.steps:,} steps of"
         f" Adam, on {text}."
-        f" *window* sees {s.window} tokens before its own; *lsh-R* hashes R times,"
+        " *window-R* sees R tokens before its own; *lsh-R* hashes R times,"
         f" shares queries and keys, and attends in chunks of {s.chunk_size}, strictly causally,"
         " with other rotations in each step of training; *shared* is the same in one chunk, which"
         " keeps the weights of all pairs. Bits per byte are of the whole test part, in windows one"

@@ -15,6 +15,7 @@ from pathlib import Path
 import jax
 import jax.numpy as jnp
 
+from attnlab.attentions import require_model
 from attnlab.runs import command_line
 from attnlab.runs.command_line import say
 from attnlab.runs.errors import Invalid
@@ -24,7 +25,6 @@ from attnlab.tokens import UNK
 from attnlab.training.decode import sample
 from attnlab.training.loop import CHECKPOINTS
 from experiments.language_model import corpus as corpora
-from experiments.language_model.models import require_model
 from experiments.language_model.settings import Settings
 from experiments.language_model.training import Cell, build_of, trained_variables
 

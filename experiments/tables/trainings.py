@@ -88,17 +88,18 @@ class Translations:
     def scores(self, row: str, found: Lines) -> dict[int, tuple[dict[str, float], Any]]:
         del row
 
-        def of(one: Mapping[str, Any]) -> dict[str, float]:
-            scores = {
-                "BLEU": one["bleu"] and one["bleu"]["score"],
-                "perplexity": one["perplexity"],
-                "AER": one["alignment_error_rate"],
-                "entropy": one.get("attention_entropy"),
-                "exact match": one["exact_match"] and 100 * one["exact_match"],
-            }
-            return {name: x for name, x in scores.items() if x is not None}
-
-        return {one["seed"]: (of(one), one["environment"]) for one in found}
+        names = {"validation perplexity": "perplexity", "entropy of the weights": "entropy"}
+        return {
+            one["cell"]["seed"]: (
+                {
+                    names.get(name, name): x * (100 if name == "exact match" else 1)
+                    for name, x in one["scores"].items()
+                },
+                one["environment"],
+            )
+            for one in found
+            if one["scores"]  # else it is where the model looks
+        }
 
 
 @dataclasses.dataclass(frozen=True)
@@ -124,9 +125,14 @@ class Duplications:
         return {
             one["seed"]: ({"accuracy": 100 * one["accuracy"]}, one["environment"])
             for one in found
-            if (one["attention"], one["evaluated"]) == (trained.replace("Full", "full"), evaluated)
+            if (one["attention"], one["evaluated"]) == (_attention(trained), _attention(evaluated))
             and one["hashing"] == one["evaluated_hashing"]
         }
+
+
+def _attention(name: str) -> str:
+    """Ours of the paper's name."""
+    return name.lower().replace("full", "shared")
 
 
 @dataclasses.dataclass(frozen=True)

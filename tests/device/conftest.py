@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from attnlab.runs.errors import Invalid
-from tests.device.isolation import AHEAD, MODULE, Device, Row
+from tests.device.isolation import AHEAD, MODULE, RUN_SECONDS, Device, Row
 from tests.device.scenarios import Check
 
 NAME = time.strftime("results/device-%Y%m%d-%H%M%S.jsonl")
@@ -33,8 +33,10 @@ def device(pytestconfig: pytest.Config) -> Iterator[Device]:
     if small:
         variables = {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": "2"}
         variables["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "true"
+    patience = RUN_SECONDS * (10 if small else 1)  # interpreted kernels are slow
+    flags = ["small"] * small
     try:
-        with Device(MODULE, ["small"] * small, variables=variables) as device:
+        with Device(MODULE, flags, variables=variables, run_seconds=patience) as device:
             if device.environment["platform"] == "cpu" and not small:
                 pytest.exit(f"no accelerator here, JAX finds only the CPU; {WAY}", returncode=2)
             yield device

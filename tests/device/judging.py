@@ -17,6 +17,9 @@ one query or key in one head:
   its e_r is s_r or more, while m is about ε. The factor is 4 because the largest of thousands of
   rows varies more than their mean; on a CPU the default's errors were 0.3 to 0.9 of 2·m·s_r.
 
+A parameter's gradient is a few numbers, which sum up all terms. Whether two such sums err alike is
+chance, so its budget in the mean has 2·ε × the size of its terms besides.
+
 The plain version itself is held to eight times the error of exact arithmetic on inputs that are
 rounded as the device's matrix products round them, in the worst row to sixteen times.
 """
@@ -32,6 +35,7 @@ from tests import oracle
 
 Arrays = dict[str, Any]
 ROW = ", worst row"  # after the name of an output
+PARAMETER = "d_parameter"  # begins the names of their gradients
 
 
 class Truth(NamedTuple):
@@ -93,8 +97,11 @@ def _judge(
     ratios, sizes = {}, true.sizes()
     for name, x in true.values.items():
         errors, allowed = (oracle.errors(y[name], x) for y in (got, other))
-        ratios[name] = over(oracle.rms(errors), times * oracle.rms(allowed) + eps * oracle.rms(x))
-        if x.ndim < 2 or name not in sizes:  # parameters, which have no rows
+        budget = times * oracle.rms(allowed) + eps * oracle.rms(x)
+        if name.startswith(PARAMETER) and name in sizes:
+            budget += times * eps * oracle.rms(sizes[name])
+        ratios[name] = over(oracle.rms(errors), budget)
+        if x.ndim < 2 or name not in sizes:  # which have no rows
             continue
         errors, allowed, whole = (oracle.row_rms(y) for y in (errors, allowed, x))
         filled = sizes[name] > 0

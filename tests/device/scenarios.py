@@ -87,15 +87,17 @@ class Scenario:
         return math.gcd(devices, self.sizes.batch, self.sizes.num_heads, self.sizes.queries)
 
     def small(self) -> "Scenario":
-        """A quarter of the lengths and of the width, for kernels that are interpreted."""
+        """A part of the lengths and of the width, for kernels that are interpreted."""
         if self.name == EVERYTHING.name:
             return self
-        z = self.sizes
-        sizes = z._replace(queries=z.queries // 4, keys=z.keys // 4)
-        sizes = sizes._replace(width=z.width // 4, value_width=z.value_width // 4, hidden=16)
-        window = self.window and tuple(side // 4 for side in self.window)
-        chunk_size = self.chunk_size // 4
-        return dataclasses.replace(self, sizes=sizes, window=window, chunk_size=chunk_size)
+        z, by = self.sizes, 32 if self.name == LARGE.name else 4
+        width = max(8, z.width // 4)
+        sizes = z._replace(queries=z.queries // by, keys=z.keys // by)
+        sizes = sizes._replace(width=width, value_width=width, hidden=width)
+        window = self.window and tuple(side // by for side in self.window)
+        return dataclasses.replace(
+            self, sizes=sizes, window=window, chunk_size=max(4, self.chunk_size // by)
+        )
 
 
 def _sizes(batch: int, length: int, heads: int, group: int, width: int, **other: int) -> Sizes:

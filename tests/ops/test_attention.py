@@ -11,17 +11,19 @@ from attnlab import AlibiBias, biases, masks, scores
 from attnlab.modules.scores import AdditiveScore
 from attnlab.ops import blockwise, dense
 from attnlab.ops.attention import (
-    additive_attention,
     attention,
     attention_weights,
+)
+from attnlab.ops.hard import hard_attention
+from attnlab.ops.local import local_attention
+from attnlab.ops.named import (
+    additive_attention,
     concat_attention,
     cosine_attention,
     dot_product_attention,
     general_attention,
     location_attention,
 )
-from attnlab.ops.hard import hard_attention
-from attnlab.ops.local import local_attention
 from tests import oracle
 from tests.mechanisms import SCORES, Sizes
 

@@ -130,7 +130,7 @@ def test_interrupted_runs_keep_their_rows_and_write_the_report(tmp_path):
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        ("--mechanisms=dot,foo", "no 'foo'; valid: additive, dot, general, cosine"),
+        ("--mechanisms=dot,foo", "no attention 'foo'; valid: exact, dot, general, cosine"),
         ("--lengths=0", "--lengths=0: 0 is too small; give at least 1"),
         ("--lengths=1g", "--lengths=1g: give whole numbers, such as 3000, or 4k for 4096"),
         ("--lengths=k", "--lengths=k: give whole numbers"),
@@ -154,9 +154,8 @@ def test_interrupted_runs_keep_their_rows_and_write_the_report(tmp_path):
         ("--target=v5e --case_gib=64", "--case_gib would count for nothing"),
         ("--target=v5e --program=bert --nocausal", "--program=bert settles that; leave it out"),
         ("--vocab_size=7", "--vocab_size would count for nothing: only the model"),
-        ("--mechanisms=lsh --window=8", "--window would count for nothing: window is not among"),
         ("--mechanisms=dot --chunk_size=8", "lsh is not among --mechanisms"),
-        ("--mechanisms=lsh --implementation=dense", "none of --mechanisms is computed by dense"),
+        ("--mechanisms=lsh-4 --implementation=dense", "none of --mechanisms is computed by dense"),
         ("--mechanisms=dot:dense --implementation=auto", "is computed by auto; leave it out"),
         ("dot", "'dot' is not a flag"),
         ("--resume=/no/such/folder", "--resume=/no/such/folder: no settings.json there"),
@@ -175,7 +174,7 @@ def test_lengths_may_be_thousands_of_1024(monkeypatch):
     for flags in ("--lengths=512,1k,2K,1m", "--implementation=dense"):
         compare_lengths.main(["compare_lengths", *flags.split()])
     assert seen[0].lengths == (512, 1024, 2048, 2**20)
-    assert seen[1].mechanisms == ("multi_head", "additive", "window", "lsh")  # each as it says
+    assert seen[1].mechanisms == ("exact", "additive", "window-128", "lsh-4")  # each as it says
 
 
 @pytest.mark.slow

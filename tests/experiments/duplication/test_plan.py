@@ -34,7 +34,7 @@ SIZE = Size(word=5, chunk_size=3, steps=4)
         ({"words": (7, 7)}, "--words=7,7: give each once"),
         ({"seeds": (1, 1)}, "--seeds=1,1: give each once"),
         ({"examples": 17}, "--examples=17: give a multiple of 16"),
-        ({"models": ("LSH-3",)}, "--models=LSH-3: no 'LSH-3'; valid: full, LSH-4, LSH-2, LSH-1"),
+        ({"models": ("lsh-3",)}, "--models=lsh-3: no 'lsh-3'; valid: shared, lsh-4, lsh-2, lsh-1"),
         ({"eval_rounds": (0,)}, "--eval_rounds=0: 0 is too small; give at least 1"),
         ({"bucket_factor": 3}, "--bucket_factor=3 is too large; give at most 2"),
         ({"preset": "tpu"}, "--preset=tpu: no 'tpu'; valid: cpu, gpu, paper, code"),
@@ -62,7 +62,7 @@ def test_presets_are_what_they_say():
     assert code.hashing() == Hashing(bucket_mask=False) and code.recipe().num_symbols == 126
     told = code.optimizer(50_000)
     assert (told.optimizer, told.schedule, told.warmup_steps) == ("adafactor", "rsqrt", 8000)
-    (route,) = attention.options("LSH-8", code.hashing(), length=4096, chunk_size=64).values()
+    (route,) = attention.options("lsh-8", code.hashing(), length=4096, chunk_size=64).values()
     assert (route.num_hashes, route.num_buckets) == (8, 128)
     for preset in PRESETS.values():
         assert all(size.length % size.chunk_size == 0 for size in preset.sizes)
@@ -85,18 +85,18 @@ def test_the_table_comes_first_then_the_grid_then_longer_words():
     assert len(set(planned)) == len(planned) == 8 + 2 * 10 + 8
     assert len({one.folder for one in planned}) == len(planned)
     base = settings.hashing()
-    names = ["full", "LSH-4", "LSH-2", "LSH-1"]
+    names = ["shared", "lsh-4", "lsh-2", "lsh-1"]
     for i, (size, start) in enumerate(((7, 0), (7, 4), (15, 28), (15, 32))):
         some = planned[start : start + 4]
         assert [one.attention for one in some] == names
         assert {(one.size.word, one.hashing, one.seed) for one in some} == {(size, base, i % 2)}
     assert [(one.attention, one.positions) for one in planned[8:10]] == [
-        ("full", "normal"),
-        ("LSH-4", "normal"),
+        ("shared", "normal"),
+        ("lsh-4", "normal"),
     ]
     steps = {(one.attention, one.size.steps) for one in planned}
-    assert steps == {("full", 10), ("LSH-4", 10), ("LSH-2", 10), ("LSH-1", 20), ("plain", 30)}
-    varied = [one.hashing for one in planned[10:18] if one.attention == "LSH-4"]
+    assert steps == {("shared", 10), ("lsh-4", 10), ("lsh-2", 10), ("lsh-1", 20), ("plain", 30)}
+    varied = [one.hashing for one in planned[10:18] if one.attention == "lsh-4"]
     assert varied == list(base.variations().values())[1:]
     assert [one.beside(base) for one in varied] == [
         "c = 1/√d",
@@ -114,11 +114,11 @@ def test_what_was_trained_on_all_pairs_is_evaluated_with_every_hashing():
     by_name = {(one.size.word, one.attention, one.hashing): one for one in planned}
     base = settings.hashing()
     exact = [Evaluation(name, base) for name in EXACT]
-    hashed = evaluations(by_name[7, "LSH-4", base], settings)
-    assert hashed == [*exact, Evaluation("LSH-8", base), Evaluation("LSH-1", base)]
-    full = evaluations(by_name[7, "full", base], settings)
+    hashed = evaluations(by_name[7, "lsh-4", base], settings)
+    assert hashed == [*exact, Evaluation("lsh-8", base), Evaluation("lsh-1", base)]
+    full = evaluations(by_name[7, "shared", base], settings)
     assert len(full) == 4 + 6 * 2 and {one.hashing for one in full} == {*base.variations().values()}
-    assert evaluations(by_name[15, "full", base], settings) == hashed
+    assert evaluations(by_name[15, "shared", base], settings) == hashed
 
 
 def test_an_example_is_a_word_twice_and_only_its_second_half_counts():
@@ -142,7 +142,7 @@ def test_an_example_is_a_word_twice_and_only_its_second_half_counts():
 @pytest.mark.slow
 def test_no_parameter_depends_on_the_attention():
     shapes = []
-    for name in (*EXACT, "LSH-1", "LSH-4"):
+    for name in (*EXACT, "lsh-1", "lsh-4"):
         for hashing in Hashing().variations().values():
             model = build(Size(31, 16, 1), 127, name, hashing)
             tokens = jnp.ones((1, 64), jnp.int32)
@@ -156,7 +156,7 @@ def test_no_parameter_depends_on_the_attention():
 def test_positions_begin_as_they_are_told():
     size, tokens = Size(31, 16, 1), jnp.ones((1, 64), jnp.int32)
     tables = [
-        jax.jit(build(size, 127, "full", Hashing(), name).init)(jax.random.key(0), tokens)
+        jax.jit(build(size, 127, "shared", Hashing(), name).init)(jax.random.key(0), tokens)
         for name in POSITIONS
     ]
     sines, drawn = (np.asarray(table["params"]["inputs"]["positions"]) for table in tables)
@@ -176,7 +176,7 @@ def test_the_four_senses_of_all_pairs(name, scaled):
     def ours(q, v):
         return told["route"](score, q, q, v, mask=masks.Causal())
 
-    unit, sees_itself = name in ("full", "full, own key"), name in ("full, own key", "plain")
+    unit, sees_itself = name in ("shared", "shared, own key"), name in ("shared, own key", "plain")
     keys = q / np.linalg.norm(q, axis=-1, keepdims=True) if unit else q
     logits = np.einsum("btnh,bsnh->bnts", q, keys) / (width**0.5 if scaled else 1)
     shown = np.tril(np.ones((length, length), bool), 0 if sees_itself else -1)
@@ -189,11 +189,11 @@ def test_the_four_senses_of_all_pairs(name, scaled):
 
 def test_hashing_is_told_to_the_route():
     told = {"length": 24, "chunk_size": 4}
-    route = attention.options("LSH-2", Hashing(), **told)["route"]
+    route = attention.options("lsh-2", Hashing(), **told)["route"]
     assert (route.num_hashes, route.num_buckets, route.chunk_size) == (2, 12, 4)
     assert (route.options.same_bucket, route.options.union) == (True, True)
     assert route.options.logit_scale == 1.0 and not route.options.strict
-    other = attention.options("LSH-2", Hashing(True, 1, False, False), **told)["route"]
+    other = attention.options("lsh-2", Hashing(True, 1, False, False), **told)["route"]
     assert other.num_buckets == 6 and other.options.logit_scale is None
     assert (other.options.same_bucket, other.options.union) == (False, False)
 

@@ -37,13 +37,13 @@ def made_up(length: int, passes: str = "forward", **fields) -> Profile:
         stages=stages,
         instructions=({**largest, "seconds": 3e-3},),
     )
-    return Profile(Case("lsh", length, passes), 64, **(known | fields))
+    return Profile(Case("lsh-4", length, passes), 64, **(known | fields))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("passes", PASSES)
 def test_every_stage_of_a_real_program_has_its_share(passes):
-    case = Case("lsh", 250, passes, num_heads=2, head_dim=8, num_hashes=2, chunk_size=16)
+    case = Case("lsh-2", 250, passes, num_heads=2, head_dim=8, chunk_size=16)
     found = profile(case, inputs.read(), num_buckets=None, repeats=2)
     assert found.status == "ok" and found.num_buckets == 32 and len(found.seconds) == 2
     assert sum(found.shares.values()) == pytest.approx(1)
@@ -55,7 +55,7 @@ def test_every_stage_of_a_real_program_has_its_share(passes):
 
 @pytest.mark.parametrize("causal", [True, False])
 def test_the_program_is_that_of_the_librarys_route(causal):
-    case = Case("lsh", 40, causal=causal, ops_only=True, num_heads=2, head_dim=8, chunk_size=8)
+    case = Case("lsh-4", 40, causal=causal, ops_only=True, num_heads=2, head_dim=8, chunk_size=8)
     streams = inputs.streams(inputs.read(), batch=1, length=40, width=16).values()
     qk, _, v = (x.reshape(1, 40, 2, 8) for x in streams)
     way = profile_module.mechanism(case, num_buckets_of(case, None))
@@ -74,14 +74,14 @@ def test_the_stages_are_those_of_the_fastest_call(monkeypatch):
         return seconds, [Span(next(iter(program)), 0, seconds * 0.9e9)]
 
     monkeypatch.setattr(profile_module.trace, "traced", traced)
-    case = Case("lsh", 64, num_heads=2, head_dim=8, chunk_size=16)
+    case = Case("lsh-4", 64, num_heads=2, head_dim=8, chunk_size=16)
     found = profile(case, inputs.read(), num_buckets=None, repeats=3)
     assert found.traced_seconds == 0.1
     assert sum(found.stages.values()) == pytest.approx(0.09)
 
 
 def test_the_program_has_the_buckets_that_were_asked_for():
-    case = Case("lsh", 64, num_heads=2, head_dim=8, chunk_size=16)
+    case = Case("lsh-4", 64, num_heads=2, head_dim=8, chunk_size=16)
     found = profile(case, inputs.read(), num_buckets=6, repeats=1)
     assert found.num_buckets == 6
     with pytest.raises(Invalid, match="must be 1, or it"):
@@ -90,7 +90,7 @@ def test_the_program_has_the_buckets_that_were_asked_for():
 
 def test_what_does_not_fit_is_not_run(monkeypatch):
     monkeypatch.setattr(profile_module.memory, "available", lambda device: 1000)
-    case = Case("lsh", 64, num_heads=2, head_dim=8, chunk_size=16)
+    case = Case("lsh-4", 64, num_heads=2, head_dim=8, chunk_size=16)
     found = profile(case, inputs.read(), num_buckets=None, repeats=1)
     assert found.status == "too_large" and found.message.startswith("needs ")
 

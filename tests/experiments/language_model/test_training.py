@@ -69,7 +69,7 @@ def test_each_hashing_model_is_evaluated_with_other_rounds():
     assert evaluations(Cell("lsh-2", 32, 0), SETTINGS) == [
         "lsh-2", "lsh-1", "lsh-4", "lsh-8", "no attention",
     ]  # fmt: skip
-    assert evaluations(Cell("window", 32, 0), SETTINGS) == ["window", "no attention"]
+    assert evaluations(Cell("window-128", 32, 0), SETTINGS) == ["window-128", "no attention"]
 
 
 def test_what_a_checkpoint_is_checked_against(text):

@@ -95,7 +95,7 @@ def test_at_the_papers_scale_a_row_has_the_papers_text_and_windows():
 
 def test_a_duplication_is_read_by_what_it_was_trained_and_evaluated_with():
     base, other = {"union": True}, {"union": False}
-    kinds = [("full", "LSH-1", base), ("full", "LSH-1", other), ("LSH-1", "full", base)]
+    kinds = [("shared", "lsh-1", base), ("shared", "lsh-1", other), ("lsh-1", "shared", base)]
     rows = [
         {
             "attention": trained,

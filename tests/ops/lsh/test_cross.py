@@ -240,7 +240,7 @@ def test_work_and_memory_grow_with_the_lengths_and_no_faster():
         ({"k": 0}, ValueError, "k and v must have equal"),
         ({"q_buckets": 2}, ValueError, "q_buckets must be .*rounds"),
         ({"k_buckets": 1}, ValueError, "same rounds, hashed with the same rotations; got 3 and 2"),
-        ({"mask": masks.Window(1, 0)}, NotImplementedError, "got Window"),
+        ({"mask": np.ones((2, 5, 7), bool)}, ValueError, "mask must broadcast to .*got"),
     ],
 )
 def test_bad_input_is_refused(change, error, message):
