@@ -6,7 +6,7 @@ import math
 import statistics
 from collections.abc import Sequence
 
-__all__ = ["FEWEST", "half_width", "sign"]
+__all__ = ["FEWEST", "gap_half_width", "half_width", "sign"]
 
 FEWEST = 3  # values that decide anything: two may be near each other, or equal, by chance
 
@@ -21,13 +21,31 @@ def half_width(values: Sequence[float], comparisons: int = 1) -> float:
     >>> round(half_width([1.0, 2.0, 3.0]), 2), round(half_width([1.0, 2.0, 3.0], 3), 2)
     (2.48, 4.42)
     """
-    from scipy.special import stdtrit  # a fifth of a second to import
-
     count = len(values)
     if count < 2:
         return math.inf
-    quantile = float(stdtrit(count - 1, 1 - 0.025 / comparisons))
-    return quantile * statistics.stdev(values) / math.sqrt(count)
+    error = statistics.stdev(values) / math.sqrt(count)
+    return _quantile(count - 1, comparisons) * error
+
+
+def gap_half_width(values: Sequence[float], others: Sequence[float]) -> float:
+    """Half the 95 % interval of the gap of two means (Welch 1947); infinite for a single value.
+
+    Args:
+      values: values of the seeds.
+      others: values of the seeds of what it is compared with.
+
+    >>> round(gap_half_width([1.0, 2.0, 3.0], [5.0, 6.0, 7.0]), 2)  # 4 degrees of freedom
+    2.27
+    """
+    if min(len(values), len(others)) < 2:
+        return math.inf
+    squares = [statistics.variance(x) / len(x) for x in (values, others)]
+    if not sum(squares):
+        return 0.0
+    each = zip(squares, (values, others), strict=True)
+    freedom = sum(squares) ** 2 / sum(square**2 / (len(x) - 1) for square, x in each)
+    return _quantile(freedom) * math.sqrt(sum(squares))
 
 
 def sign(values: Sequence[float], comparisons: int = 1) -> int:
@@ -40,3 +58,9 @@ def sign(values: Sequence[float], comparisons: int = 1) -> int:
         return 0
     mean = statistics.fmean(values)
     return int(math.copysign(1, mean)) if abs(mean) > half_width(values, comparisons) else 0
+
+
+def _quantile(freedom: float, comparisons: int = 1) -> float:
+    from scipy.special import stdtrit  # a fifth of a second to import
+
+    return float(stdtrit(freedom, 1 - 0.025 / comparisons))

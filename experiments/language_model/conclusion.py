@@ -134,9 +134,9 @@ def _seeds(one: Point, exact: Point, margin: float) -> str:
     one, exact = one.with_seeds_of(exact), exact.with_seeds_of(one)
     if len(one.bits) == 1:
         return " (One seed of both: no spread is known.)"
-    said = f" (± is half the range over seeds; {len(one.bits)} of them were compared"
-    if max(one.spread, exact.spread) > margin:
-        said += f", which differ by more than the {margin:g} that count as equal"
+    said = f" ({len(one.bits)} seeds were compared"
+    if max(one.half_width, exact.half_width) > margin:
+        said += f"; a mean may be off by more than the {margin:g} that count as equal"
     return said + ".)"
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from attnlab.runs.markdown import markdown_table
 from attnlab.runs.report import SoFar, document
-from attnlab.runs.units import duration, human
+from attnlab.runs.units import PLUS_MINUS, duration, human
 from experiments.language_model.conclusion import answer
 from experiments.language_model.models import rounds_of
 from experiments.language_model.rows import NO_ATTENTION, Cost, Failed, Row
@@ -69,7 +69,7 @@ def _frontier(rows: Sequence[Row], settings: Settings) -> list[str]:
         "## Quality against cost",
         *(["![bits per byte against time and memory](frontier.svg)"] if drawn else []),
         markdown_table([*header, "memory of a step"], cells),
-        "± is half the range over seeds; *against exact* is the mean over the seeds of both. Time"
+        f"{PLUS_MINUS} *Against exact* is the mean over the seeds of both. Time"
         f" and memory are of a training step of {settings.cost_tokens:,} tokens, or of one window"
         " where that is longer, on the machine below; the models' steps are timed in turns, and *of"
         " exact's* is the median of the turns' ratios.",

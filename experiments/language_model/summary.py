@@ -7,6 +7,8 @@ import math
 import statistics
 from collections.abc import Mapping, Sequence
 
+from attnlab.runs.intervals import half_width
+from attnlab.runs.units import spread
 from experiments.language_model.models import is_lsh
 from experiments.language_model.rows import Copied, Cost, Quality, Row
 
@@ -35,9 +37,9 @@ class Point:
         return statistics.fmean(self.bits.values())
 
     @property
-    def spread(self) -> float:
-        """Half the range of the bits over the seeds."""
-        return (max(self.bits.values()) - min(self.bits.values())) / 2
+    def half_width(self) -> float:
+        """Half the 95 % interval of the mean over the seeds; infinite for one."""
+        return half_width([*self.bits.values()])
 
     @property
     def is_lsh(self) -> bool:
@@ -67,10 +69,8 @@ class Point:
         return statistics.fmean(more) if more else math.nan
 
     def written(self) -> str:
-        """The bits as mean ± half the range over the seeds."""
-        if len(self.bits) == 1:
-            return f"{self.mean:.3f}"
-        return f"{self.mean:.3f} ± {self.spread:.3f}"
+        """The mean of the bits and, of several seeds, ± half of its 95 % interval."""
+        return spread([*self.bits.values()], ".3f")
 
 
 def qualities(rows: Sequence[Row]) -> list[Quality]:

@@ -110,6 +110,13 @@ class Beside(abc.ABC):
     def rule(self) -> str:
         """The name of the rule that its verdicts follow, one of `verdicts.RULES`."""
 
+    @property
+    def origin(self) -> str:
+        """Who has the numbers that ours are beside."""
+        columns = [self.column] if isinstance(self.column, str) else self.column.values()
+        ours = all(column.startswith("exact_") for column in columns)
+        return "a closed form of ours" if ours else "the paper"
+
     def like(self, row: str) -> Hashable:
         """What the row shares with rows of other tables that take about as long."""
         del row

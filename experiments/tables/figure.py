@@ -16,7 +16,7 @@ _LETTER = 0.065  # inches, of a row's name; the title is larger
 
 
 def gaps_figure(gaps: Sequence[Gap], *, title: str, score: str) -> Figure:
-    """A line for each row: the paper's gap, hollow, and ours with its spread.
+    """A line for each row: the paper's gap, hollow, and ours ± half of its 95 % interval.
 
     Args:
       gaps: gaps of the rows.
@@ -34,8 +34,8 @@ def gaps_figure(gaps: Sequence[Gap], *, title: str, score: str) -> Figure:
         heights = range(len(gaps))
         axes.axvline(0, color=INK, linewidth=0.8)
         axes.errorbar(
-            [gap.ours for gap in gaps], heights, xerr=[gap.spread for gap in gaps],
-            fmt=marker, color=color, capsize=2, linewidth=1.4, label="ours, and its spread",
+            [gap.ours for gap in gaps], heights, xerr=[gap.half_width for gap in gaps],
+            fmt=marker, color=color, capsize=2, linewidth=1.4, label="ours, and its 95 % interval",
         )  # fmt: skip
         axes.plot(
             [gap.paper for gap in gaps], heights, "o", markerfacecolor="none",

@@ -7,6 +7,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from attnlab.runs.intervals import half_width
 from attnlab.runs.palette import SERIES
 from attnlab.runs.units import spread
 from attnlab.training.bleu import Bucket
@@ -68,10 +69,6 @@ class LengthTable(Trained):
 
     caption = "means over the seeds, of the scores and of the ends of their bars"
 
-    @property
-    def rule(self) -> str:
-        return "course"
-
     def shown(self, row: str, values: Sequence[Values]) -> str:
         del row
         usual, long = zip(*(_ends(_buckets(one)) for one in values), strict=True)
@@ -88,11 +85,10 @@ class LengthTable(Trained):
         """The changes that are judged."""
         del paper
         changes = _changes(found)
-        spreads = verdicts.spreads(changes)
         return {
             "change": {
                 row: f"{statistics.fmean(some):+.1f}"
-                + (f", spread {spreads[row]:.1f}" if row in spreads else "")
+                + f" ± {half_width(some):.1f}" * (len(some) > 1)
                 for row, some in changes.items()
             }
         }

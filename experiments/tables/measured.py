@@ -81,7 +81,7 @@ class MeasuredTable(Beside):
 
     @property
     def rule(self) -> str:
-        return "measured"
+        return "ratio"
 
     def commands(self, name: str, row: str, context: Context) -> Sequence[Sequence[str]]:
         del name, row
@@ -131,7 +131,7 @@ class MeasuredTable(Beside):
             if row not in paper:
                 judged[row] = verdicts.NOT_PRINTED
             elif why:
-                judged[row] = f"not comparable: {why}"
+                judged[row] = f"{verdicts.NOT_COMPARABLE}: {why}"
             else:
                 printed = float(paper[row].removesuffix("×"))
                 judged[row] = verdicts.of_ratio(printed, values[0]["ratio"])

@@ -6,6 +6,7 @@ import csv
 import dataclasses
 import functools
 import io
+import re
 import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -15,6 +16,7 @@ from attnlab.runs.markdown import markdown_table
 from attnlab.runs.published import Table, read
 from attnlab.runs.report import document
 from attnlab.runs.rows import Kept
+from attnlab.runs.units import PLUS_MINUS
 from experiments.tables import verdicts
 from experiments.tables.beside import Beside, Context, Found, Values
 from experiments.tables.mapping import TABLES
@@ -22,7 +24,6 @@ from experiments.tables.mapping import TABLES
 __all__ = ["Line", "Section", "csv_text", "figures", "markdown", "published", "sections", "summary"]
 
 PUBLISHED = Path(__file__).parents[1] / "published"
-NOT_RUN = "not run"
 _THEN = " && \\\n        "
 _SCALES = {
     "exact": "Numbers are counted, without training.",
@@ -44,7 +45,7 @@ class Line:
       table: name of the table.
       row: name of the row.
       paper: number as it is published, "" where the paper has none.
-      ours: our number, "" where it was not run; a mean ± standard deviation of several seeds.
+      ours: our number, "" where it was not run; of several seeds the mean ± half of its interval.
       verdict: verdict by the rules of `verdicts`, "not run" where there is no number.
       scale: scale of ours.
       seeds: seeds that it is of.
@@ -132,7 +133,7 @@ def _section_of(
             row=row,
             paper=paper.get(row, ""),
             ours=table.shown(row, found[row]) if row in found else "",
-            verdict=verdict.get(row, NOT_RUN),
+            verdict=verdict.get(row, verdicts.NOT_RUN),
             scale=context.scale,
             seeds=",".join(str(one.row.seed) for one in some) if table.trains else "",
             revision=some[0].where.environment["revision"] or "" if some else "",
@@ -161,20 +162,43 @@ def markdown(found: Sequence[Section], origin: str) -> str:
     parts = ["# Published tables beside ours", summary(found)]
     parts += [_SCALES[scale]] if translates or scale == "exact" else []
     parts += rules
+    parts += [PLUS_MINUS] if any(one.table.trains for one in found) else []
     for section in found:
         parts += _markdown_of(section)
     return document(*parts, origin)
 
 
 def summary(found: Sequence[Section]) -> str:
-    """The verdicts of each table, counted."""
-    cells = []
-    for section in found:
-        some = [line.verdict.partition(":")[0] for line in section.lines]
-        counted = {verdict: some.count(verdict) for verdict in dict.fromkeys(some)}
-        said = ", ".join(f"{number} {verdict}" for verdict, number in counted.items())
-        cells.append([section.name, section.table.title, section.lines[0].scale, said])
-    return markdown_table(["table", "of", "scale", "verdicts"], cells)
+    """The scoreboard: the verdicts of each table, counted, beside papers and beside closed forms.
+
+    Bases and rows that the paper does not have are not counted.
+    """
+    kinds = {
+        section.name: [line.verdict.partition(":")[0] for line in section.lines]
+        for section in found
+    }
+    shown = [kind for kind in verdicts.COUNTED if any(kind in some for some in kinds.values())]
+    cells = [
+        [
+            f"[{section.name}](#{_anchor(section.table.title)})",
+            section.table.origin,
+            section.lines[0].scale,
+            *(str(kinds[section.name].count(kind) or "") for kind in shown),
+        ]
+        for section in found
+    ]
+    for origin in dict.fromkeys(section.table.origin for section in found):
+        some = [
+            x for section in found if section.table.origin == origin for x in kinds[section.name]
+        ]
+        counts = [str(some.count(kind) or "") for kind in shown]
+        cells.append(["all", origin, found[0].lines[0].scale, *counts])
+    return markdown_table(["table", "beside", "scale", *shown], cells)
+
+
+def _anchor(title: str) -> str:
+    """The link to a heading, as GitHub makes it."""
+    return re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-")
 
 
 def csv_text(found: Sequence[Section]) -> str:

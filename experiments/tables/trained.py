@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -43,7 +44,7 @@ class Trained(Beside):
 
     @property
     def rule(self) -> str:
-        return "trained"
+        return "gap"
 
     def data(self, scale: str) -> str | None:
         return self.trainings.run(self.rows[0], scale).data
@@ -85,7 +86,7 @@ class TrainedTable(Trained):
     Attributes:
       score: name of the score that stands beside the paper's.
       base: row that the others are compared with; None = each with the one above it.
-      tie: gap of the paper below which two rows count as equal.
+      tie: gap below which two rows count as equal.
       not_comparable: reason why a row's gap says nothing about the paper's, by its name.
     """
 
@@ -108,7 +109,7 @@ class TrainedTable(Trained):
             _figures(paper), self.scores(found), against=self.against(), tie=self.tie
         )
         reasons = {row: why for row, why in self.not_comparable.items() if row in judged}
-        return judged | {row: f"not comparable: {why}" for row, why in reasons.items()}
+        return judged | {row: f"{verdicts.NOT_COMPARABLE}: {why}" for row, why in reasons.items()}
 
     def columns(
         self, paper: Mapping[str, str], found: Mapping[str, Sequence[Values]]
@@ -133,7 +134,7 @@ class TrainedTable(Trained):
         """What the gaps are from, and how many pairs of rows have the paper's order."""
         judged = {row: x for row, x in found.items() if row not in self.not_comparable}
         pairs = verdicts.pairs(_figures(paper), self.scores(judged), self.tie)
-        said = f"Gaps are from {self.compared}; the paper's below {self.tie:g} count as none."
+        said = f"Gaps are from {self.compared}; a tie is {self.tie:g}."
         if total := sum(pairs.values()):
             counted = ", ".join(f"{number} {words}" for words, number in pairs.items())
             said += f" Of the {total} pairs of rows that the paper tells apart: {counted}."
@@ -149,10 +150,14 @@ class TrainedTable(Trained):
         return "the row above" if self.base is None else f"*{self.base}*"
 
     def our_gaps(self, found: Mapping[str, Sequence[Values]]) -> dict[str, str]:
-        """Our gap of each row with its spread, also where the paper prints nothing."""
+        """Our gap of each row ± half of its interval, also where the paper prints nothing."""
         scores, form = self.scores(found), FORMS[self.score]
         gaps = verdicts.gaps(dict.fromkeys(scores, 0.0), scores, self.against())
-        return {gap.row: f"{gap.ours:+{form}}, spread {gap.spread:{form}}" for gap in gaps}
+        return {
+            gap.row: f"{gap.ours:+{form}}"
+            + f" ± {gap.half_width:{form}}" * math.isfinite(gap.half_width)
+            for gap in gaps
+        }
 
     def scores(self, found: Mapping[str, Sequence[Values]]) -> dict[str, list[float]]:
         """The score that is judged, of all seeds, by row."""

@@ -64,4 +64,4 @@ class TrainingCost:
     def verdict(self, paper: str, values: Mapping[str, float]) -> str:
         """The verdict on the paper's estimate, with its digits."""
         same = f"{values['estimated']:.1e}" == f"{float(paper):.1e}"
-        return verdicts.EXACT if same else verdicts.NOT_REPRODUCED
+        return verdicts.EXACT if same else verdicts.NOT_EXACT

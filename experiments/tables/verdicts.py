@@ -1,4 +1,27 @@
-"""What is said of a row, by rules that were fixed before any was run."""
+"""The two rules of the verdicts, fixed before any row was run.
+
+**Counts.** A number that needs no training is *exact* where it is the paper's in the digits that
+the paper prints, else *not exact*. Of an exponent that a paper writes in O(…), ours is measured,
+and equal where it is within `TOLERANCE`; *less* is said where none is above the paper's.
+
+**Gaps.** A score that training decides is judged by its gap from another row's, g with the 95 %
+interval g ± h over the seeds (Student's t, for two rows Welch's), beside the paper's gap p. A
+*tie* τ is fixed for each table. The paper has a tie where |p| < τ, ours is one where the whole
+interval lies within ±τ, so that rows whose seeds are all at 100 % tie; ours has a side where the
+interval leaves out 0. Sign and size count:
+
+    reproduced                  on the paper's side with p/2 ≤ g ≤ 2p, or both tie
+    same order, other size      on the paper's side, not between half and twice its size
+    opposite                    on the other side
+    no difference here          a tie here, none in the paper
+    a difference here alone     a tie in the paper, a side here
+    cannot tell with these seeds    neither a tie nor a side here, or a row has one seed
+
+Where a paper prints no number but a word, the word is its side and no size counts: a row is *less*,
+*level* or *more* than another, or a course *falls*, *holds* (τ = `HOLDS`) or *falls less* than
+another's. Times and memory are ratios to a row of the table, of one run: sides of 1, a tie within
+`EVEN`, and the size is our ratio over the paper's.
+"""
 
 from __future__ import annotations
 
@@ -8,71 +31,59 @@ import math
 import statistics
 from collections.abc import Mapping, Sequence
 
+from attnlab.runs.intervals import gap_half_width, half_width
+
 __all__ = [
+    "COUNTED",
     "EXACT",
-    "NOT_REPRODUCED",
-    "RATIO",
+    "NOT_EXACT",
     "RULES",
     "Gap",
     "gaps",
     "is_rounded",
-    "of_courses",
     "of_count",
+    "of_courses",
     "of_exponents",
+    "of_gap",
     "of_gaps",
     "of_ratio",
-    "of_words",
     "pairs",
     "rounded",
-    "spreads",
 ]
 
 TOLERANCE = 0.15  # of an exponent: blocks are whole, and a sequence has ends
-EXACT, NOT_REPRODUCED = "exact", "not reproduced"
-SAME_COURSE = "same course"
-HOLDS = 2.0  # BLEU: a fall of less is none
-SAME_ORDER, WITHIN = "same order", "same order and gap within spread"
-BASE, NOT_PRINTED = "(base)", "(the paper has none)"
-ONE_SEED, NO_BASE = "(one seed has no spread)", "(no spread of the row that it is compared with)"
-EVEN, NEAR = 1.1, 1.5  # of ratios: no difference, and none worth a word
-RATIO = f"same order and ratio within a factor of {NEAR:g}"
+HOLDS = 2.0  # BLEU: a course that changes by less holds
+EVEN = 1.1  # times: a ratio that is nearer to 1 is a tie
+TIMES = 2.0  # a gap within this factor of the paper's has its size
+EXACT, NOT_EXACT = "exact", "not exact"
+REPRODUCED, OTHER_SIZE, OPPOSITE = "reproduced", "same order, other size", "opposite"
+NO_DIFFERENCE, DIFFERENCE = "no difference here", "a difference here alone"
+CANNOT_TELL, NOT_COMPARABLE = "cannot tell with these seeds", "not comparable"
+NOT_RUN, BASE, NOT_PRINTED = "not run", "(base)", "(the paper has none)"
+# The columns of the scoreboard.
+COUNTED = (
+    EXACT, NOT_EXACT, REPRODUCED, OTHER_SIZE, OPPOSITE, NO_DIFFERENCE, DIFFERENCE, CANNOT_TELL,
+    NOT_COMPARABLE, NOT_RUN,
+)  # fmt: skip
 RULES = {
     "exact": (
-        "A number of parameters is *exact* where ours, rounded as the paper rounds, is the paper's;"
-        " where the paper has none, ours must equal a closed form to the last parameter. Exponents"
-        f" are *exact* where each is within {TOLERANCE:g} of the paper's. Else: *not reproduced*,"
-        " *less* where none is above the paper's."
+        "A count is *exact* where it is the paper's number in the digits that the paper prints, an"
+        f" exponent where it is within {TOLERANCE:g} of the paper's (*less*: none is above)."
     ),
-    "trained": (
-        "Of a score that training decides, the gap between two rows is judged, the paper's and that"
-        " of our means over the seeds. The *spread* of our gap is twice its standard error; for"
-        " the variance of a row counts its own or the median of the table's rows, whichever is"
-        " larger. A gap of the paper is none if it is smaller than a tie, ours if it is smaller"
-        " than its spread. Where both have the same sign, or none, it is the *same order*, *and gap"
-        " within spread* if the two gaps differ by no more than it. Else: *not reproduced*."
+    "gap": (
+        "A score is judged by its gap from another row's, ± half of its 95 % interval over seeds"
+        " (Student's t, for two rows Welch's). *Reproduced*: the interval is on the paper's side of"
+        " 0 and our gap between half and twice the paper's, or both tie; *same order, other size*:"
+        " on its side alone; *no difference here*: the interval lies within the tie; *cannot tell*:"
+        " it has both 0 and more than the tie. Where a paper prints words, their side is judged."
     ),
-    "course": (
-        "Our change *falls* where its mean over the seeds is below 0 by more than its spread, two"
-        f" standard errors; it *holds* where a fall of {HOLDS:g} BLEU lies beyond the spread as"
-        " well; else it is *not decided*. It *falls less* than another's where it is above that"
-        " one by more than the spread of their gap. Where that is what the paper says of its"
-        " figure, it is the *same course*. The spread is that of the seeds, which translate the"
-        " same sentences."
-    ),
-    "words": (
-        "Of a figure without numbers, our score is *less* than in the row above where the gap of"
-        " the means over the seeds is below 0 by more than its spread, *more* where it is above,"
-        " else *level*. The spread is that of a score that training decides: twice the gap's"
-        " standard error. Where that is what the paper says of its figure, it is the *same order*."
-        " Else: *not reproduced*."
-    ),
-    "measured": (
-        "Of times and memory, ratios to a row of the same table are compared, as the machines and"
-        f" the models are others. A ratio within {EVEN - 1:.0%} of 1 is even. Where the paper's and"
-        " ours are on the same side of 1, or even, it is the *same order*, *and ratio within a"
-        f" factor of {NEAR:g}* if they are no further apart. Else: *not reproduced*."
+    "ratio": (
+        "Times and memory are ratios to a row of the same table, as machines and models are others:"
+        f" *reproduced* on the paper's side of 1 and within a factor of {TIMES:g} of its ratio, or"
+        f" where both are within {EVEN - 1:.0%} of 1."
     ),
 }
+_SIDES = {"less": -1, "level": 0, "more": 1, "falls": -1, "holds": 0, "falls less": 1}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,25 +93,47 @@ class Gap:
     Attributes:
       row: name of the row.
       against: name of the row that it is compared with.
-      paper: gap in the paper.
+      paper: gap in the paper, or the paper's word for it.
       ours: gap of our means over the seeds.
-      spread: two standard errors of our gap.
+      half_width: half of the 95 % interval of our gap.
     """
 
     row: str
     against: str
-    paper: float
+    paper: float | str
     ours: float
-    spread: float
+    half_width: float
 
-    def verdict(self, tie: float) -> str:
-        """The verdict, where gaps of the paper below `tie` count as none."""
-        theirs, ours = _sign(self.paper, tie), _sign(self.ours, self.spread)
-        if theirs != ours:
-            why = "the other order" if ours else "no gap beyond the spread"
-            why = why if theirs else "a gap beyond the spread where the paper has none"
-            return f"{NOT_REPRODUCED}: {why}"
-        return WITHIN if abs(self.ours - self.paper) <= self.spread else SAME_ORDER
+
+def of_gap(paper: float | str, ours: float, half_width: float, *, tie: float) -> str:
+    """The verdict on a gap: the second rule.
+
+    Args:
+      paper: gap in the paper, or its word.
+      ours: our gap.
+      half_width: half of the 95 % interval of our gap.
+      tie: gap below which two rows count as equal.
+    """
+    theirs = _SIDES[paper] if isinstance(paper, str) else _sign(paper, tie)
+    here = _side(ours, half_width, tie)
+    if here is None:
+        return CANNOT_TELL
+    size = None if isinstance(paper, str) or not theirs else ours / paper
+    return _beside(theirs, here, size)
+
+
+def of_ratio(paper: float, ours: float) -> str:
+    """The verdict on a ratio to another row, in the paper and here."""
+    theirs, here = (_sign(math.log(x), math.log(EVEN)) for x in (paper, ours))
+    return _beside(theirs, here, ours / paper if theirs else None)
+
+
+def _beside(theirs: int, here: int, size: float | None) -> str:
+    if theirs != here:
+        return (OPPOSITE if here else NO_DIFFERENCE) if theirs else DIFFERENCE
+    if size is None or 1 / TIMES <= size <= TIMES:
+        return REPRODUCED
+    return f"{OTHER_SIZE}: {size:.2g} times the paper's"
 
 
 def rounded(count: int, printed: str) -> str:
@@ -121,7 +154,7 @@ def of_count(printed: str, count: int) -> str:
       printed: number as the paper prints it, in millions, or a whole count.
       count: our count.
     """
-    return EXACT if rounded(count, printed) == printed else NOT_REPRODUCED
+    return EXACT if rounded(count, printed) == printed else NOT_EXACT
 
 
 def of_exponents(paper: Mapping[str, float], ours: Mapping[str, float]) -> str:
@@ -129,15 +162,7 @@ def of_exponents(paper: Mapping[str, float], ours: Mapping[str, float]) -> str:
     above = [ours[size] - exponent for size, exponent in paper.items()]
     if max(map(abs, above)) <= TOLERANCE:
         return EXACT
-    return NOT_REPRODUCED + ": less" * (max(above) <= TOLERANCE)
-
-
-def of_ratio(paper: float, ours: float) -> str:
-    """The verdict on a ratio to another row, in the paper and here."""
-    theirs, here = (_sign(math.log(x), math.log(EVEN)) for x in (paper, ours))
-    if theirs != here:
-        return f"{NOT_REPRODUCED}: the other order" if theirs * here else NOT_REPRODUCED
-    return RATIO if abs(math.log(ours / paper)) <= math.log(NEAR) else SAME_ORDER
+    return NOT_EXACT + ": less" * (max(above) <= TOLERANCE)
 
 
 def is_rounded(printed: str) -> bool:
@@ -155,59 +180,21 @@ def of_courses(
       ours: changes of all seeds by row.
       less: row that another should fall less than, by the name of the other.
     """
-    spread = spreads(ours)
-    several = _several(ours)
 
     def judged(row: str) -> str:
-        if row not in spread:
-            return ONE_SEED
         if paper[row] != "falls less":
             mean = statistics.fmean(ours[row])
-            if -spread[row] <= mean < spread[row] - HOLDS:
-                return f"not decided: a fall of {HOLDS:g} BLEU is within the spread"
-            course = "falls" if mean < -spread[row] else "holds"
-            return SAME_COURSE if course == paper[row] else f"{NOT_REPRODUCED}: it {course}"
-        if less[row] not in spread:
-            return NO_BASE
-        gap = _gap(row, less[row], dict.fromkeys(several, 0.0), several)
-        if gap.ours > gap.spread:
-            return SAME_COURSE
-        return f"{NOT_REPRODUCED}: it does not fall less than {less[row]} beyond the spread"
+            return of_gap(paper[row], mean, half_width(ours[row]), tie=HOLDS)
+        if less[row] not in ours:
+            return NOT_RUN
+        gap = _gap(row, less[row], paper[row], ours)
+        return of_gap(gap.paper, gap.ours, gap.half_width, tie=HOLDS)
 
     return {row: judged(row) for row in ours}
-
-
-def of_words(
-    paper: Mapping[str, str], ours: Mapping[str, Sequence[float]], *, against: Mapping[str, str]
-) -> dict[str, str]:
-    """The verdict on which of two scores is less.
-
-    Args:
-      paper: "less", "level" or "more" than the row that it is compared with, by row.
-      ours: scores of all seeds by row.
-      against: row that each row is compared with.
-    """
-    found = {gap.row: gap for gap in gaps(dict.fromkeys(ours, 0.0), ours, against)}
-
-    def judged(row: str) -> str:
-        if row not in against:
-            return BASE
-        if row not in found:
-            return NO_BASE if len(ours[row]) > 1 else ONE_SEED
-        word = ("level", "more", "less")[_sign(found[row].ours, found[row].spread)]
-        return SAME_ORDER if word == paper[row] else f"{NOT_REPRODUCED}: it is {word}"
-
-    return {row: judged(row) for row in ours}
-
-
-def spreads(ours: Mapping[str, Sequence[float]]) -> dict[str, float]:
-    """Two standard errors of the mean of each row with several seeds."""
-    several = _several(ours)
-    return {row: 2 * _error(several, row) for row in several}
 
 
 def of_gaps(
-    paper: Mapping[str, float],
+    paper: Mapping[str, float | str],
     ours: Mapping[str, Sequence[float]],
     *,
     against: Mapping[str, str],
@@ -216,68 +203,73 @@ def of_gaps(
     """The verdict on each row of a table of scores.
 
     Args:
-      paper: score by row; a row that the paper leaves blank is missing.
+      paper: score by row, or word for its gap; a row that the paper leaves blank is missing.
       ours: scores of all seeds by row.
       against: row that each row is compared with.
-      tie: gap of the paper below which two rows count as equal.
+      tie: gap below which two rows count as equal.
     """
-    found = {gap.row: gap.verdict(tie) for gap in gaps(paper, ours, against)}
+    judged = {gap.row: gap for gap in gaps(paper, ours, against)}
 
-    def other(row: str) -> str:
-        if row not in paper or against.get(row, row) not in paper:
-            return NOT_PRINTED
+    def verdict(row: str) -> str:
+        if row in judged:
+            gap = judged[row]
+            return of_gap(gap.paper, gap.ours, gap.half_width, tie=tie)
         if row not in against:
-            return BASE
-        return NO_BASE if len(ours[row]) > 1 else ONE_SEED
+            return BASE if row in paper or row in against.values() else NOT_PRINTED
+        return NOT_PRINTED if row not in paper or against[row] in ours else NOT_RUN
 
-    return {row: found.get(row) or other(row) for row in ours}
+    return {row: verdict(row) for row in ours}
 
 
 def gaps(
-    paper: Mapping[str, float],
+    paper: Mapping[str, float | str],
     ours: Mapping[str, Sequence[float]],
     against: Mapping[str, str],
 ) -> list[Gap]:
-    """The gaps of all rows that have one in the paper and a spread here; arguments of `of_gaps`."""
-    several = _several(ours)
-    return [
-        _gap(row, other, paper, several)
-        for row, other in against.items()
-        if {row, other} <= several.keys() & paper.keys()
-    ]
+    """The gaps of all rows that have one in the paper and here; arguments of `of_gaps`."""
+    found = []
+    for row, other in against.items():
+        theirs = _printed(paper, row, other)
+        if theirs is not None and {row, other} <= ours.keys():
+            found.append(_gap(row, other, theirs, ours))
+    return found
 
 
 def pairs(
     paper: Mapping[str, float], ours: Mapping[str, Sequence[float]], tie: float
 ) -> dict[str, int]:
     """How many pairs of rows that the paper tells apart are in its order here, and how many not."""
-    counts = {"in the same order": 0, "in the other order": 0, "within the spread": 0}
-    several = _several(ours)
-    for one, other in itertools.combinations([row for row in several if row in paper], 2):
-        gap = _gap(one, other, paper, several)
+    counts = {"in the same order": 0, "in the other order": 0, "tie here": 0, "undecided": 0}
+    for one, other in itertools.combinations([row for row in ours if row in paper], 2):
+        gap = _gap(one, other, _printed(paper, one, other) or 0.0, ours)
+        assert not isinstance(gap.paper, str)
         if theirs := _sign(gap.paper, tie):
-            order = theirs * _sign(gap.ours, gap.spread)
-            counts[list(counts)[{1: 0, -1: 1, 0: 2}[order]]] += 1
+            here = _side(gap.ours, gap.half_width, tie)
+            order = None if here is None else theirs * here
+            counts[list(counts)[{1: 0, -1: 1, 0: 2, None: 3}[order]]] += 1
     return counts
 
 
-def _several(ours: Mapping[str, Sequence[float]]) -> dict[str, Sequence[float]]:
-    return {row: scores for row, scores in ours.items() if len(scores) > 1}
+def _printed(paper: Mapping[str, float | str], row: str, against: str) -> float | str | None:
+    """The paper's gap, or its word; None where it prints none."""
+    theirs, other = paper.get(row), paper.get(against)
+    if theirs is None or isinstance(theirs, str):
+        return theirs
+    if other is None or isinstance(other, str):
+        return None
+    return round(theirs - other, 9)  # of figures with a few decimals
 
 
-def _gap(
-    row: str, against: str, paper: Mapping[str, float], ours: Mapping[str, Sequence[float]]
-) -> Gap:
-    theirs = round(paper[row] - paper[against], 9)  # of figures with a few decimals
+def _gap(row: str, against: str, paper: float | str, ours: Mapping[str, Sequence[float]]) -> Gap:
     gap = statistics.fmean(ours[row]) - statistics.fmean(ours[against])
-    return Gap(row, against, theirs, gap, 2 * _error(ours, row, against))
+    return Gap(row, against, paper, gap, gap_half_width(ours[row], ours[against]))
 
 
-def _error(ours: Mapping[str, Sequence[float]], *rows: str) -> float:
-    """The standard error of a row's mean, or of the gap of two rows' means."""
-    usual = statistics.median(statistics.variance(scores) for scores in ours.values())
-    found = (ours[row] for row in rows)
-    return math.sqrt(sum(max(statistics.variance(x), usual) / len(x) for x in found))
+def _side(gap: float, half_width: float, tie: float) -> int | None:
+    """0 for a tie, else the sign of the whole interval; None where that is not known."""
+    if abs(gap) + half_width <= tie:
+        return 0
+    return int(math.copysign(1, gap)) if abs(gap) > half_width else None
 
 
 def _sign(gap: float, least: float) -> int:

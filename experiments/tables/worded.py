@@ -17,14 +17,10 @@ __all__ = ["WordedTable"]
 class WordedTable(TrainedTable):
     """Scores of trained models; the paper says in words which of two is less."""
 
-    @property
-    def rule(self) -> str:
-        return "words"
-
     def verdicts(
         self, paper: Mapping[str, str], found: Mapping[str, Sequence[Values]]
     ) -> dict[str, str]:
-        return verdicts.of_words(paper, self.scores(found), against=self.against())
+        return verdicts.of_gaps(paper, self.scores(found), against=self.against(), tie=self.tie)
 
     def columns(
         self, paper: Mapping[str, str], found: Mapping[str, Sequence[Values]]
@@ -34,7 +30,7 @@ class WordedTable(TrainedTable):
 
     def remarks(self, paper: Mapping[str, str], found: Mapping[str, Sequence[Values]]) -> list[str]:
         """What the gaps are from."""
-        return [f"{self.score.capitalize()}; gaps are from {self.compared}."]
+        return [f"{self.score.capitalize()}; gaps are from {self.compared}; a tie is {self.tie:g}."]
 
     def figure(self, paper: Mapping[str, str], found: Mapping[str, Sequence[Values]]) -> Any:
         """None: there is no gap of the paper to draw."""

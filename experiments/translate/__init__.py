@@ -15,7 +15,7 @@ experiments/translate/recipes.py and translates the test split with the paramete
 the validation split, or with the mean of its last checkpoints (--average). A fresh folder gets
 checkpoints, metrics.jsonl and translations of each model, and results.jsonl and report.md of all
 models, with figures of the training, of where each model looks and of its scores by sentence
-length. With several seeds the report also has the mean and the standard deviation over them.
+length. With several seeds the report also has the mean over them, ± half of its 95 % interval.
 SIGTERM and Ctrl-C save and report what is done; --resume=FOLDER goes on, also after kill −9, and
 the results are the same as without the interruption. The defaults take five minutes on two cores.
 """

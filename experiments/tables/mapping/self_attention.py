@@ -141,6 +141,7 @@ SELF_ATTENTION: dict[str, Beside] = {
             length=2048,
         ),
         score="bits per byte",
+        tie=0.01,
         note="Language models of text, two layers for 2 million bytes, where the paper's are of"
         " images; in both, full attention's queries are its keys, as those of LSH are.",
     ),

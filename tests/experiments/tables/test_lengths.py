@@ -37,10 +37,10 @@ def found(**changes):
 
 
 AS_IN_THE_PAPER = {
-    "RNNencdec_30": (-9.0, -10.0),
-    "RNNsearch_30": (-3.0, -4.0),
-    "RNNencdec_50": (-5.0, -6.0),
-    "RNNsearch_50": (0.5, -0.5),
+    "RNNencdec_30": (-9.0, -9.5, -10.0),
+    "RNNsearch_30": (-3.0, -3.5, -4.0),
+    "RNNencdec_50": (-5.0, -5.5, -6.0),
+    "RNNsearch_50": (0.5, 0.0, -0.5),
 }
 
 
@@ -48,32 +48,25 @@ def test_the_papers_courses_are_told_from_their_opposites():
     paper = TABLE.paper(report.published(["bahdanau2"])["bahdanau2"])
     assert list(paper) == list(TABLE.rows)
     same = TABLE.verdicts(paper, found(**AS_IN_THE_PAPER))
-    assert set(same.values()) == {verdicts.SAME_COURSE}
-    swapped = {row: (0.5, -0.5) for row in AS_IN_THE_PAPER} | {"RNNsearch_50": (-5.0, -6.0)}
-    other = TABLE.verdicts(paper, found(**swapped))
-    assert list(other.values()) == [
-        "not reproduced: it holds",
-        "not reproduced: it does not fall less than RNNencdec-30 beyond the spread",
-        "not reproduced: it holds",
-        "not reproduced: it falls",
-    ]
-    # A fall within the spread of the seeds is none: two standard errors of ±3 are 6.
-    wide = found(**AS_IN_THE_PAPER | {"RNNencdec_50": (-2.0, -8.0)})
-    undecided = "not decided: a fall of 2 BLEU is within the spread"
-    assert TABLE.verdicts(paper, wide)["RNNencdec-50"] == undecided
-    wide = found(**AS_IN_THE_PAPER | {"RNNsearch_50": (-3.0, 3.0)})  # nor does it hold
-    assert TABLE.verdicts(paper, wide)["RNNsearch-50"] == undecided
+    assert set(same.values()) == {verdicts.REPRODUCED}
+    swapped = {row: (0.05, -0.05, 0.0) for row in AS_IN_THE_PAPER}
+    other = TABLE.verdicts(paper, found(**swapped | {"RNNsearch_50": (-5.0, -5.1, -5.2)}))
+    assert list(other.values()) == [verdicts.NO_DIFFERENCE] * 3 + [verdicts.DIFFERENCE]
+    # Neither a fall nor none: Student's interval of such seeds has both.
+    for row, changes in (("RNNencdec_50", (-2.0, -8.0)), ("RNNsearch_50", (-3.0, 3.0))):
+        wide = TABLE.verdicts(paper, found(**AS_IN_THE_PAPER | {row: changes}))
+        assert wide[row.replace("_", "-")] == verdicts.CANNOT_TELL
     alone = found(**AS_IN_THE_PAPER | {"RNNencdec_30": (-9.0,)})
     assert TABLE.verdicts(paper, alone) == same | {
-        "RNNencdec-30": verdicts.ONE_SEED,
-        "RNNsearch-30": verdicts.NO_BASE,
+        "RNNencdec-30": verdicts.CANNOT_TELL,
+        "RNNsearch-30": verdicts.CANNOT_TELL,
     }
 
 
 def test_groups_of_few_sentences_are_drawn_and_not_judged(tmp_path):
     values = found(**AS_IN_THE_PAPER)
-    assert TABLE.shown("RNNencdec-30", values["RNNencdec-30"]) == "20.0 ± 0.0 → 10.5 ± 0.7"
-    assert TABLE.columns({}, values)["change"]["RNNencdec-30"] == "-9.5, spread 1.0"
+    assert TABLE.shown("RNNencdec-30", values["RNNencdec-30"]) == "20.0 ± 0.0 → 10.5 ± 1.2"
+    assert TABLE.columns({}, values)["change"]["RNNencdec-30"] == "-9.5 ± 1.2"
     (said,) = TABLE.remarks({}, values)
     assert said.startswith("BLEU from sentences of 6–10 words to those of 11–15: ")
     figure = TABLE.figure({}, values)
