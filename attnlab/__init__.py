@@ -39,14 +39,8 @@ from attnlab.modules.single_head import (
 from attnlab.ops import routes
 from attnlab.ops.attention import (
     Pallas,
-    additive_attention,
     attention,
     attention_weights,
-    concat_attention,
-    cosine_attention,
-    dot_product_attention,
-    general_attention,
-    location_attention,
 )
 from attnlab.ops.hard import hard_attention
 from attnlab.ops.local import local_attention, window_attention
@@ -55,6 +49,14 @@ from attnlab.ops.lsh.cross import lsh_cross_attention
 from attnlab.ops.lsh.hashing import hash_buckets, make_rotations
 from attnlab.ops.lsh.options import LSHOptions
 from attnlab.ops.lsh.quality import hash_quality
+from attnlab.ops.named import (
+    additive_attention,
+    concat_attention,
+    cosine_attention,
+    dot_product_attention,
+    general_attention,
+    location_attention,
+)
 from attnlab.split import over
 
 if TYPE_CHECKING:

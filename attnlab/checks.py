@@ -94,7 +94,7 @@ def as_number(name: str, x: Any) -> float:
     except (TypeError, ValueError):
         pass  # it is no number
     got = f"shape {x.shape}" if isinstance(x, jax.Array | np.ndarray) else _shown(x)
-    raise ValueError(f"{name} must be one number; got {got}")
+    raise ValueError(f"{name} must be one finite number; got {got}")
 
 
 def as_share(name: str, x: Any) -> float:

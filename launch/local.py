@@ -7,7 +7,8 @@ the accelerator that it finds, in the versions of launch/constraints.txt; later 
 The compilers that a --target needs (extras tpu and gpu-compile) are installed into
 `.venv/compilers`, which other calls do not load. Everything after NAME is for the experiment
 (`launch/local NAME --help`) or, with the NAME `test`, for pytest, whose paths start at the
-repository: `launch/local test` is the daily loop, `launch/local test --all` is every test.
+repository: `launch/local test` is the daily loop, `launch/local test --all` is every test,
+`launch/local test --device` checks the kernels on the accelerator that is there.
 
     --no_env       use the Python that is active, as it is; install nothing
     --newest       install the newest versions of all packages, and keep to them in this `.venv`
@@ -34,6 +35,7 @@ from installing import InstallError
 from names import ROOT, docstring, experiments, listing
 
 TEST, ALL = "test", "--all"
+DEVICE = "--device"  # the tests that are for an accelerator
 NEEDS = {TEST: {"test"}, "compare_peers": {"compat"}}  # the extras that a name calls for
 INDEXES = {"PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL"}
 COMPILERS = {"tpu": "tpu", "cuda": "gpu-compile"}  # the extra for each kind of --target
@@ -80,6 +82,8 @@ def main(arguments: list[str]) -> None:
         split_up = ["-n", str(workers), "--dist=loadfile"] if parallel and workers > 1 else []
         daily = [] if ALL in flags else ["-m", "not slow"]
         command = ["pytest", *split_up, *daily, *(flag for flag in flags if flag != ALL)]
+        if DEVICE in flags:  # which one process has alone
+            command = ["pytest", "tests/device", *(flag for flag in flags if flag != DEVICE)]
     else:
         command = [f"experiments.{name}", *flags]
     os.execv(python, [str(python), "-P", "-m", *command])

@@ -11,7 +11,7 @@ the code at the git revision of this checkout, launch.jsonl with command and rev
 what the experiment writes. All nodes must see it, and the .venv of this checkout. Make that once,
 with the extra for the nodes' devices where this machine has none:
 
-    launch/local --extra=cuda13 device_check --check=words
+    launch/local --extra=cuda13 compare_lengths --check=words
 
 The job is queued again when it is preempted, when a node fails and two minutes before its time
 limit; it then goes on in the same folder from the last checkpoint. To make it do so: scancel

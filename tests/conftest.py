@@ -4,12 +4,15 @@ Warnings are errors too: `filterwarnings` in pyproject.toml.
 """
 
 import gc
+import importlib.util
 import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
 
 # The CPU unless the caller names another platform: test workers cannot share an accelerator.
+# tests/device, whose worker has it alone, asks for what was given.
+os.environ.setdefault("GIVEN_JAX_PLATFORMS", os.environ.get("JAX_PLATFORMS", ""))
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
 # A second run compiles nothing that has not changed; programs that tests start use it as well.
@@ -18,7 +21,6 @@ os.environ.setdefault(
 )
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.1")
 
-import hypothesis
 import jax
 import pytest
 
@@ -40,8 +42,13 @@ gc.set_threshold(50_000, 20, 100)
 jax.config.update("jax_num_cpu_devices", 2)  # so that nothing assumes there is one
 jax.config.update("jax_numpy_rank_promotion", "raise")  # broadcasting across ranks is spelt out
 
-hypothesis.settings.register_profile("attnlab", deadline=None)  # machines are shared
-hypothesis.settings.load_profile("attnlab")
+collect_ignore = ["device"]  # which is for an accelerator, and named on the command line
+
+if importlib.util.find_spec("hypothesis"):  # tests/device does without
+    import hypothesis
+
+    hypothesis.settings.register_profile("attnlab", deadline=None)  # machines are shared
+    hypothesis.settings.load_profile("attnlab")
 
 
 def pytest_collection_finish() -> None:

@@ -14,14 +14,14 @@ import numpy as np
 import pytest
 
 from attnlab import masks
-from attnlab.bench.oracle_scores import SCORES, ScoreCase, Sizes
-from attnlab.ops.attention import attention
+from attnlab.ops.attention import Implementation, attention
 from attnlab.ops.hard import hard_attention
 from attnlab.ops.local import local_attention, window_attention
 from attnlab.ops.lsh.attention import lsh_attention
 from attnlab.ops.lsh.cross import lsh_cross_attention
 from attnlab.ops.lsh.hashing import hash_buckets, make_rotations
 from tests.daily import daily
+from tests.oracle_scores import SCORES, ScoreCase, Sizes
 
 Arrays = dict[str, Any]
 
@@ -85,7 +85,7 @@ def padding(visible: np.ndarray, causal: bool) -> masks.Mask:
     return masks.Padding(jnp.asarray(visible.sum(-1)))
 
 
-def exact(case: ScoreCase, implementation: str) -> Mechanism:
+def exact(case: ScoreCase, implementation: Implementation) -> Mechanism:
     """`attention` with this score."""
     reads_keys = case.name != "location"
 
@@ -117,13 +117,13 @@ def exact(case: ScoreCase, implementation: str) -> Mechanism:
     )
 
 
-def window(implementation: str) -> Mechanism:
+def window(implementation: Implementation, sides: tuple[int, int] = (5, 3)) -> Mechanism:
     def apply(arrays, mask):
         return window_attention(
             arrays["q"],
             arrays["k"],
             arrays["v"],
-            window=(5, 3),
+            window=sides,
             mask=mask,
             implementation=implementation,
         )
@@ -186,8 +186,8 @@ def buckets(x):
     return hash_buckets(x, rotations)
 
 
-def lsh_self(implementation: str) -> Mechanism:
-    """Shared queries and keys, which the hash reads without a gradient."""
+def lsh_self(implementation: Implementation, chunk_size: int = 5) -> Mechanism:
+    """Shared queries and keys, which the hash reads without a gradient, or given "buckets"."""
 
     def make(rng, sizes):
         q, _, v = SCORES[0].qkv(rng, sizes._replace(queries=sizes.keys))
@@ -198,8 +198,8 @@ def lsh_self(implementation: str) -> Mechanism:
         return lsh_attention(
             qk,
             arrays["v"],
-            buckets(qk),
-            chunk_size=5,
+            arrays["buckets"] if "buckets" in arrays else buckets(qk),
+            chunk_size=chunk_size,
             causal=False,
             mask=mask,
             implementation=implementation,

@@ -249,13 +249,13 @@ def test_queries_past_the_last_real_one_are_not_counted_from_256():
 
 
 def test_a_mask_of_a_users_own_names_its_fields_as_it_likes():
-    """With static fields `block` is enough, whatever they are called; arrays need `in_layout`."""
+    """`visible` is enough, whatever they are called; the rest is in `test_own_masks.py`."""
 
     class Every(masks.Mask):
         first: int = flax.struct.field(pytree_node=False)
 
-        def block(self, q_positions, k_positions):
-            return (q_positions[:, None] + k_positions[None, :]) % self.first == 0
+        def visible(self, i, j):
+            return (i + j) % self.first == 0
 
     class OfAnArray(Every):
         array: jax.Array = 0.5
@@ -265,8 +265,7 @@ def test_a_mask_of_a_users_own_names_its_fields_as_it_likes():
     want = attention(scores.Dot(), q, k, k, mask=mask.as_array(41, 41))
     got = attention(scores.Dot(), q, k, k, mask=mask, implementation="blockwise")
     np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
-    with pytest.raises(NotImplementedError, match="OfAnArray has arrays: define in_layout"):
-        attention(scores.Dot(), q, k, k, mask=OfAnArray(3))
+    np.testing.assert_array_equal(OfAnArray(3).as_array(5, 7), Every(3).as_array(5, 7)[None, 0])
 
 
 def test_from_padding_hides_any_position():

@@ -16,11 +16,11 @@ import pytest
 
 import attnlab
 from attnlab import opaque, scores
-from attnlab.bench.oracle_scores import Sizes
 from attnlab.models.alignment import align, blend
 from attnlab.ops import routes
 from tests.daily import daily
 from tests.mechanisms import MECHANISMS, Mechanism
+from tests.oracle_scores import Sizes
 
 Arrays = dict[str, Any]
 

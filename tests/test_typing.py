@@ -57,9 +57,14 @@ def test_pyright_accepts_them(folder):
         "    attnlab.MultiHeadAttention(2)(x, return_weights=True).shape\n"
         "    attnlab.MultiHeadAttention(2)(x, mask=3)\n"
         "    attnlab.MultiHeadAttention(2, route='lsh')\n"
+        "    attnlab.dot_product_attention(x, x, x, is_causal=True)\n"
+        "    attnlab.additive_attention(x, x, x, x, dropout=0.1)\n"
+        "    attnlab.window_attention(x, x, x, window=(1, 0), maks=None)\n"
+        "    attnlab.lsh_attention(x, x, x, scale=1.0)\n"
+        "    attnlab.location_attention(x, x, x, implementation=3)\n"
     )
     found = "\n".join(errors_of_pyright(folder))
-    assert all(f"wrong.py:{line}: " in found for line in (3, 4, 5))
+    assert all(f"wrong.py:{line}: " in found for line in range(3, 11))
 
 
 @pytest.mark.slow

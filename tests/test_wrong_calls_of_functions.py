@@ -1,5 +1,7 @@
 """Wrong calls of functions and values: each is refused in a line with the rule and the remedy."""
 
+import collections
+
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -16,14 +18,17 @@ from attnlab import (
 from attnlab.models import bert, reformer
 from attnlab.models.hugging_face import Weights
 from attnlab.platforms import compiling_for
+from attnlab.training.bits import BitsPerByte
 from attnlab.training.bleu import corpus_bleu
+from attnlab.training.classes import ClassCrossEntropy
+from attnlab.training.masked import MaskedCrossEntropy
 from attnlab.training.objective import TokenCrossEntropy, token_sums
 
 TOKENS = np.ones((2, 5), bool)
 X = np.ones((2, 5, 3, 4), np.float32)  # B, T, N, H
 BUCKETS = np.zeros((2, 1, 5, 3), int)
 F8 = jnp.asarray(X, jnp.float8_e4m3fn)
-ZERO = dict.fromkeys(("loss", "nll", "correct", "tokens", "sentences"), 0.0)
+ZERO = collections.defaultdict(float)
 
 
 def by(score=None, x=X, *, via=None, **options):
@@ -70,9 +75,9 @@ WRONG = [
     ("smoothed sums", lambda: token_sums(X, BUCKETS, label_smoothing=2), ValueError, r"got 2\.0"),
     ("strict", lambda: LSHOptions(strict="yes"), ValueError, "strict .*True, False; got 'yes'"),
     ("wrap", lambda: LSHOptions(wrap="no"), ValueError, "wrap .*True, False; got 'no'"),
-    ("logit_scale", lambda: LSHOptions(logit_scale=np.nan), ValueError, "one number; got nan"),
+    ("logit_scale", lambda: LSHOptions(logit_scale=np.nan), ValueError, "finite number; got nan"),
     ("causal", lambda: lsh_attention(X, X, BUCKETS, causal="no"), ValueError, "causal .*got 'no'"),
-    ("Dot", lambda: scores.Dot(np.inf), ValueError, r"Dot\.scale must be one number; got inf"),
+    ("Dot", lambda: scores.Dot(np.inf), ValueError, r"Dot\.scale .* one finite number; got inf"),
     ("platform", lambda: compiling_for("x").__enter__(), ValueError, "a Platform, such.*got 'x'"),
     ("centers", lambda: local_attention(X, X, X, TOKENS), ValueError, "centers .*got booleans"),
     ("rotary", lambda: positions.rotary(X, TOKENS), ValueError, "positions .*got booleans"),
@@ -97,11 +102,13 @@ WRONG = [
     ("Reformer", lambda: reformer.from_hugging_face({}, {}), ValueError, "have 'hidden_act'"),
     ("turned", lambda: dense_of((6, 4)), ValueError, r"'a.weight' \(6, 4\), not \[4, 6\]"),
     ("flat", lambda: dense_of((24,)), ValueError, r"'a.weight' \(24,\), not \[4, 6\]"),
-    ("local", lambda: local(mask=TOKENS), NotImplementedError, r"masks\.Padding.*; got an array"),
-    ("local Causal", lambda: local(mask=masks.Causal()), NotImplementedError, "; got Causal"),
+    ("local", lambda: local(mask=TOKENS), ValueError, r"got \(2, 5\) \(real.*masks\.from_padding"),
     ("BLEU", lambda: corpus_bleu([None], ["a"]), ValueError, "hypotheses .*strings; got None"),
     ("BLEU of 3", lambda: corpus_bleu(["a"], [3]), ValueError, "references .*strings; got 3"),
     ("means", lambda: TokenCrossEntropy().means(ZERO, ZERO), ValueError, "over tokens; got none"),
+    ("of bytes", lambda: BitsPerByte().means(ZERO, ZERO), ValueError, "over bytes; got none"),
+    ("of labels", lambda: ClassCrossEntropy().means(ZERO, ZERO), ValueError, "labels; got none"),
+    ("masked", lambda: MaskedCrossEntropy().means(ZERO, ZERO), ValueError, "masked; got none"),
 ]
 
 

@@ -21,5 +21,4 @@
 | `trends` | fitted exponents, crossovers, the largest length that fits |
 | `tables` | Markdown over length, time or memory |
 | `panels`, `margins` | log-log figures over length, with the names of the lines beside them |
-| `oracle`, `oracle_lsh`, `oracle_scores` | attention in float64 NumPy, from the papers |
 """

@@ -7,16 +7,16 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
+from attnlab.attentions import Attention, Model
+
 PASSES = ("forward", "forward_backward")
+ACCURACY = "accuracy"  # the pass forward, for its distance from float64 and not for its time
 TRAIN_STEP = "train_step"  # the pass of a program that is a whole training step
 ATTENTION = "attention"  # the program that is the mechanism alone
-# Language models of reversible layers, and those with feed-forward networks in chunks as well;
-# Kitaev et al. 2020, Table 3.
-REVERSIBLE = ("reversible", "chunked_reversible", "reformer")
-CHUNKED = ("chunked_reversible", "reformer")
 PASS_TITLES = {
     "forward": "forward",
     "forward_backward": "forward + backward",
+    ACCURACY: "accuracy",
     TRAIN_STEP: "training step",
 }
 SHORT = {
@@ -49,23 +49,22 @@ class Case:
     """One mechanism at one length in one pass.
 
     Attributes:
-      mechanism: a name of `attnlab.bench.mechanisms.NAMES`.
+      mechanism: name of an attention, as `attnlab.attentions` has it, without its implementation;
+        of a training step that of a model.
       length: number of tokens, T = S.
       passes: passes that are measured: "forward", or "forward_backward": the value and the gradient
-        of a scalar loss with respect to the parameters and the inputs; "train_step" of a model.
+        of a scalar loss with respect to the parameters and the inputs; "accuracy"; "train_step" of
+        a model.
       batch: number of sequences in all, over every device.
       num_heads: number of heads, N; the model width is N * H.
       head_dim: width of one head, H.
       dtype: dtype of parameters and activations.
       causal: whether a token sees only itself and earlier ones.
-      implementation: implementation, one of `ops.attention.IMPLEMENTATIONS`; None for the library's
-        own choice.
+      implementation: way to compute it, one of its kind's; None = the library's choice.
       ops_only: whether to measure the bare function on [B, T, N, H], without the module and its
         projections.
       parallel: way to use several devices, "jit" or "pmap".
       devices: number of devices that the batch is split over.
-      window: number of keys that the window mechanism sees on each open side.
-      num_hashes: number of hash rounds of LSH, R.
       chunk_size: chunk length of LSH, C.
       target: absent accelerator that the case is compiled for, as `targets.parse` takes it, or
         None: the case runs on the devices that are there.
@@ -75,6 +74,7 @@ class Case:
         (`settings.PROGRAMS`).
       num_layers: number of layers in each stack of that model.
       vocab_size: number of ids of that model.
+      against: name of the mechanism that it is timed in turns with; None = alone.
     """
 
     mechanism: str
@@ -89,14 +89,13 @@ class Case:
     ops_only: bool = False
     parallel: str = "jit"
     devices: int = 1
-    window: int = 128
-    num_hashes: int = 4
     chunk_size: int = 64
     target: str | None = None
     shard: str | None = None
     program: str = ATTENTION
     num_layers: int | None = None
     vocab_size: int | None = None
+    against: str | None = None
 
     @property
     def width(self) -> int:
@@ -105,10 +104,29 @@ class Case:
 
     @property
     def label(self) -> str:
-        """How tables and figures call the mechanism: `dot`, or `dot (dense)`."""
-        return (
-            f"{self.mechanism} ({self.implementation})" if self.implementation else self.mechanism
-        )
+        """How tables and figures call the mechanism, and how it is typed: `dot:dense`."""
+        return f"{self.mechanism}:{self.implementation}" if self.implementation else self.mechanism
+
+    @property
+    def model(self) -> Model:
+        """The model that the mechanism's name stands for; of attention alone, of one layer."""
+        return Model.parse(self.mechanism)
+
+    @property
+    def attention(self) -> Attention:
+        """The attention, or the first of a pattern.
+
+        Raises:
+          Invalid: no attention has that name.
+        """
+        first = self.model.attentions[0]
+        way = self.implementation or first.implementation
+        return dataclasses.replace(first, implementation=way)
+
+    @property
+    def hashes(self) -> bool:
+        """Whether a layer hashes."""
+        return any(attention.kind == "lsh" for attention in self.model.attentions)
 
     def __str__(self) -> str:
         where = "" if self.target is None else f"{self.target}: "
@@ -192,6 +210,10 @@ class Result:
       sent: bytes that one device sends to others in one run, or None where they were not counted.
       turns: times at which the turns began in which the case was timed beside others; "" where it
         was alone.
+      base_seconds: times of one call of the mechanism that it was timed against; entry i is of the
+        same turn as seconds[i].
+      error: RMS distance of the context from NumPy's exact attention in float64, of the same
+        inputs; None where it was not measured.
     """
 
     case: Case
@@ -215,6 +237,16 @@ class Result:
     operations_of: str = ""
     sent: Sent | None = None
     turns: str = ""
+    base_seconds: tuple[float, ...] = ()
+    error: float | None = None
+
+    @property
+    def ratios(self) -> tuple[float, ...]:
+        """Its time / that of the mechanism it was timed against, a number a turn.
+
+        What slows the machine slows both.
+        """
+        return tuple(a / b for a, b in zip(self.seconds, self.base_seconds, strict=False))
 
     @property
     def analysis_bytes(self) -> int | None:
@@ -228,9 +260,10 @@ class Result:
 
         The device allocator's peak is not in it: it rounds up and keeps what it once had.
         """
-        if self.refused_bytes is not None or self.analysis_bytes is None:
+        if self.refused_bytes is not None:
             return self.refused_bytes
-        return max(self.analysis_bytes, self.resident_peak_bytes or 0)
+        known = [x for x in (self.analysis_bytes, self.resident_peak_bytes) if x is not None]
+        return max(known, default=None)
 
     @property
     def memory_source(self) -> str:

@@ -25,7 +25,6 @@ class CaseFlags(Flags):
     dtype: str = flag("float32", "Type of parameters and activations.", choices=DTYPES)
     causal: bool = flag(True, "Whether a token sees only itself and earlier ones.")
     passes: tuple[str, ...] = flag(PASSES, f"Passes: {', '.join(PASSES)}.", choices=PASSES)
-    num_hashes: int = flag(4, "Hash rounds of lsh.", least=1)
     chunk_size: int = flag(64, "Chunk length of lsh, in slots of sorted order.", least=1)
     repeats: int = flag(5, "Timed samples of each case.", least=1)
     input: str | None = flag(
@@ -36,6 +35,6 @@ class CaseFlags(Flags):
 
     def case(self, mechanism: str, length: int, passes: str, **other: Any) -> Case:
         """One case of these sizes."""
-        names = ("num_heads", "head_dim", "dtype", "causal", "num_hashes", "chunk_size")
+        names = ("num_heads", "head_dim", "dtype", "causal", "chunk_size")
         sizes = {name: getattr(self, name) for name in names}
         return Case(mechanism, length, passes, **sizes | other)

@@ -15,6 +15,11 @@ _OPERANDS = re.compile(r"(.*?)\)(?=, |$)(.*)")
 _NAME = re.compile(r"%?([\w.-]+)")
 _ARRAY = re.compile(r"\b[a-z]+(\d*)\w*\[([\d,]*)\]")
 _TRIPS = re.compile(r'"known_trip_count":\{"n":"(\d+)"')
+_OP_NAME = re.compile(r'\bop_name="([^"]*)"')
+_CALLS = re.compile(
+    r"\b(?:calls|to_apply|condition|body|(?:true|false)_computation)=%?([\w.-]+)"
+    r"|\bbranch_computations=\{(.*?)\}"
+)
 _COPIES = ("copy", "copy-start", "copy-done", "bitcast")
 
 
@@ -33,6 +38,18 @@ class Instruction:
     operands: tuple[str, ...]
     num_bytes: float
     rest: str
+
+    @property
+    def op_name(self) -> str:
+        """The path of scopes in the source that it comes from; "" = XLA itself added it."""
+        found = _OP_NAME.search(self.rest)
+        return found[1] if found else ""
+
+    @property
+    def calls(self) -> list[str]:
+        """The computations that it runs: a loop's body, a fusion's parts, the branches."""
+        listed = [one or several for one, several in _CALLS.findall(self.rest)]
+        return [name for some in listed for name in names(some)]
 
 
 _NOTHING = Instruction("", (), 0, "")

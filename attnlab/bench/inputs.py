@@ -9,7 +9,6 @@ import functools
 import hashlib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -73,28 +72,18 @@ def streams(
     `seed` alone: the same text gives the same streams at every length, on every device. On the
     host, so that preparing an input compiles nothing.
     """
-    return embed(np, text.windows(batch, length), *tables(width, seed))
-
-
-def tables(width: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
-    """E [256, width] and W [3, width, width] of `streams`."""
     rng = np.random.default_rng(seed)
     table = rng.standard_normal((256, width), np.float32)
     weights = rng.standard_normal((len(STREAMS), width, width), np.float32) / (2 * width) ** 0.5
-    return table, weights
-
-
-def embed(xp: Any, windows: Any, table: Any, weights: Any) -> dict[str, Any]:
-    """The arithmetic of `streams` with the arrays of `xp`, which is `numpy` or `jax.numpy`."""
-    x = table[windows] + 2**0.5 * _sinusoids(xp, windows.shape[1], table.shape[1])[None]
+    x = table[text.windows(batch, length)] + 2**0.5 * _sinusoids(length, width)[None]
     return {name: x @ w for name, w in zip(STREAMS, weights, strict=True)}
 
 
-def _sinusoids(xp: Any, length: int, width: int) -> Any:
+def _sinusoids(length: int, width: int) -> np.ndarray:
     """Vaswani et al. 2017, 3.5."""
     rate = 10_000.0 ** (-np.arange((width + 1) // 2) * 2 / width)
-    angle = xp.arange(length)[:, None] * rate[None]
-    waves = xp.stack([xp.sin(angle), xp.cos(angle)], axis=-1).reshape(length, -1)
+    angle = np.arange(length)[:, None] * rate[None]
+    waves = np.stack([np.sin(angle), np.cos(angle)], axis=-1).reshape(length, -1)
     return waves[:, :width].astype(np.float32)
 
 

@@ -3,16 +3,59 @@
 import dataclasses
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 
-from attnlab.bench import inputs, mechanisms, memory, programs
-from attnlab.bench.case import Case, Result
+from attnlab.attentions import KINDS
+from attnlab.bench import inputs, mechanisms, memory, peers, programs
+from attnlab.bench.case import ACCURACY, ATTENTION, Case, Result
 from attnlab.runs.units import human
 
+_ROWS = 512  # of queries that NumPy attends with at a time
 SAMPLE_SECONDS = 5e-3  # shorter calls are batched: a clock read and a thread wake-up cost ~20 µs
+
+Build = Callable[[Case], mechanisms.Mechanism]
+
+
+@dataclasses.dataclass
+class Ready:
+    """A program that has run: what is known of it, and how it is timed.
+
+    Attributes:
+      known: result without times.
+      one_call: seconds of a call, by the last one.
+      again: function of a number of calls -> seconds of one, on average; None = a call took too
+        long for another one, and `one_call` is the sample.
+      values: () -> the output [B, L, N, H] or the gradients of the inputs; none of modules.
+    """
+
+    known: Result
+    one_call: float
+    again: Callable[[int], float] | None
+    values: Callable[[], list[np.ndarray]]
+
+    @property
+    def calls(self) -> int:
+        """The number of calls of a sample."""
+        return max(1, math.ceil(SAMPLE_SECONDS / self.one_call))
+
+    def sample(self) -> float:
+        """Seconds of one call, averaged over `calls`."""
+        return self.one_call if self.again is None else self.again(self.calls)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Program:
+    """What is known before the first run, and what runs."""
+
+    known: Result
+    run: Callable[[], Any]
+    again: Callable[[int], float]
+    values: Callable[[], list[np.ndarray]]
 
 
 def measure(
@@ -23,7 +66,7 @@ def measure(
     limit_seconds: float = math.inf,
     limit_bytes: float = math.inf,
     run: bool = True,
-    build: Callable[[Case], mechanisms.Mechanism] = mechanisms.build,
+    build: Build | None = None,
     on_compiled: Callable[[Result], None] = lambda result: None,
 ) -> Result:
     """Measures one case.
@@ -37,20 +80,140 @@ def measure(
       limit_bytes: size of a CPU's memory that the case may take; an accelerator has a limit of its
         own.
       run: whether to run the program; False stops after compiling.
-      build: case -> mechanism.
+      build: function of the case that gives its mechanism; None = what its name says.
       on_compiled: function of the result as it is known before the first run.
 
     Returns:
       A result "ok", "too_large" or "too_slow". Whatever the mechanism raises, it raises.
     """
+    began = time.perf_counter()
+
+    def compiled(known: Result) -> None:
+        nonlocal began
+        on_compiled(known)
+        began = time.perf_counter()
+
+    ready = prepare(
+        case,
+        text,
+        limit_seconds=limit_seconds,
+        limit_bytes=limit_bytes,
+        run=run,
+        build=build,
+        on_compiled=compiled,
+    )
+    if isinstance(ready, Result):
+        return ready
+    if case.passes == ACCURACY:
+        return dataclasses.replace(ready.known, error=distance(case, text, ready.values()[0]))
+    seconds: list[float] = []
+    while len(seconds) < repeats:
+        expected = ready.calls * (seconds[-1] if seconds else ready.one_call)
+        if seconds and time.perf_counter() - began + expected > limit_seconds:
+            break
+        seconds.append(ready.sample())
+        if ready.again is None:
+            break
+    return timed(ready, seconds, repeats)
+
+
+def timed(ready: Ready, seconds: Sequence[float], repeats: int) -> Result:
+    """The row of a program with these samples."""
+    note = (
+        "" if len(seconds) == repeats else f"{len(seconds)} of {repeats} repeats in the time limit"
+    )
+    return dataclasses.replace(
+        ready.known, message=note, seconds=tuple(seconds), calls_per_sample=ready.calls
+    )
+
+
+def prepare(
+    case: Case,
+    text: inputs.Text,
+    *,
+    limit_seconds: float = math.inf,
+    limit_bytes: float = math.inf,
+    run: bool = True,
+    build: Build | None = None,
+    on_compiled: Callable[[Result], None] = lambda result: None,
+) -> Ready | Result:
+    """Compiles, sees whether it fits, runs once or twice and watches the memory.
+
+    Returns:
+      The program, or its row where it is not run.
+    """
     devices = jax.local_devices()[: case.devices]
+    host = devices[0].platform == "cpu"
+    sharers = len(devices) if host else 1  # devices that share one memory
+    if build is None and KINDS[case.attention.kind].written_in == "torch":
+        if not run:  # nor does anything say what it would need
+            return Result(case, "too_slow", message="not run")
+        program = _torch(case, text)
+    else:
+        made = _jax(case, text, devices, limit_bytes, build, run)
+        if isinstance(made, Result):
+            return made
+        program = made
+    on_compiled(program.known)
+    device_peak_before = _device_peak(devices[0])
+    start = time.perf_counter()
+    _, extra = memory.peak_of(program.run)  # the first run also pays for threads and pages
+    one_call = time.perf_counter() - start
+    again = None
+    if one_call <= limit_seconds / 3:  # else too long for another one, and for that to matter
+        start = time.perf_counter()
+        _, extra = memory.peak_of(program.run)
+        one_call, again = time.perf_counter() - start, program.again
+    device_peak = _device_peak(devices[0])
+    resident = None if extra is None else (program.known.argument_bytes or 0) + extra // sharers
+    known = dataclasses.replace(
+        program.known,
+        resident_peak_bytes=resident if host and extra else None,
+        device_peak_bytes=None if device_peak == device_peak_before else device_peak,
+    )
+    return Ready(known, one_call, again, program.values)
+
+
+def _torch(case: Case, text: inputs.Text) -> _Program:
+    call = peers.torch_call(_as_run(case), text)
+    known = Result(
+        case,
+        "ok",
+        argument_bytes=call.argument_bytes,
+        available_bytes=memory.available_on_host(),
+        input_cycled=text.cycles(case.batch, case.length),
+    )
+
+    def again(calls: int) -> float:
+        start = time.perf_counter()
+        for _ in range(calls):
+            call.run()
+        return (time.perf_counter() - start) / calls
+
+    return _Program(known, call.run, again, lambda: call.values(call.run()))
+
+
+def _jax(
+    case: Case,
+    text: inputs.Text,
+    devices: Sequence[jax.Device],
+    limit_bytes: float,
+    build: Build | None,
+    run: bool,
+) -> _Program | Result:
+    """The compiled program, or why it does not run."""
     platform = devices[0].platform
     host = platform == "cpu"
-    sharers = len(devices) if host else 1  # devices that share one memory
-    mechanism = build(case)
-
+    sharers = len(devices) if host else 1
     start = time.perf_counter()
-    lowered = programs.lower(case, mechanism, devices)
+    as_run = _as_run(case)
+    mechanism = None if case.program != ATTENTION else (build or mechanisms.build)(as_run)
+    if mechanism is None:
+        from attnlab.bench import training_programs  # takes seconds: the models and the training
+
+        lowered = training_programs.lower(case, devices)
+    else:
+        lowered = programs.lower(as_run, mechanism, devices)
     compiled = lowered.compile()
     compile_seconds = time.perf_counter() - start
     need = memory.analyze(lowered, compiled, platform)
@@ -73,46 +236,68 @@ def measure(
         return dataclasses.replace(known, status="too_large", message=message)
     if not run:
         return dataclasses.replace(known, status="too_slow", message="not run")
-    on_compiled(known)
-
+    if mechanism is None:
+        return _training(case, text, compiled, known)
     streams = inputs.streams(text, batch=case.batch, length=case.length, width=case.width)
-    arguments = programs.arguments(case, mechanism, devices, streams, lowered)
+    arguments = programs.arguments(as_run, mechanism, devices, streams, lowered)
     jax.block_until_ready(arguments)
-    del streams
-    device_peak_before = _device_peak(devices[0])
-    began = time.perf_counter()
 
-    def call() -> None:
-        jax.block_until_ready(compiled(*arguments))
+    def values() -> list[np.ndarray]:
+        returned = compiled(*arguments)
+        arrays = list(returned[2]) if as_run.passes == "forward_backward" else [returned]
+        shape = (case.batch, case.length, case.num_heads, case.head_dim)
+        wide = jnp.promote_types(case.dtype, jnp.float32)  # NumPy has no bfloat16
+        return [np.asarray(x, wide).reshape(shape) for x in arrays]
 
-    _, extra = memory.peak_of(call)  # the first run also pays for threads and pages
-    one_call = time.perf_counter() - began
-    seconds: list[float] = []
-    if one_call > limit_seconds / 3:
-        seconds.append(one_call)  # too long for another one, and too long for that to matter
-    else:
-        start = time.perf_counter()
-        _, extra = memory.peak_of(call)
-        one_call = time.perf_counter() - start
-
-    device_peak = _device_peak(devices[0])
-    known = dataclasses.replace(
+    return _Program(
         known,
-        resident_peak_bytes=need.argument_bytes + extra // sharers if host and extra else None,
-        device_peak_bytes=None if device_peak == device_peak_before else device_peak,
+        lambda: jax.block_until_ready(compiled(*arguments)),
+        lambda calls: sample(compiled, arguments, calls, block_each=host),
+        values,
     )
 
-    calls = max(1, math.ceil(SAMPLE_SECONDS / one_call))
-    while len(seconds) < repeats:
-        start = time.perf_counter()
-        expected = calls * (seconds[-1] if seconds else one_call)
-        if start - began + expected > limit_seconds and seconds:
-            break
-        seconds.append(sample(compiled, arguments, calls, block_each=host))
-    note = (
-        "" if len(seconds) == repeats else f"{len(seconds)} of {repeats} repeats in the time limit"
+
+def _training(case: Case, text: inputs.Text, step: Any, known: Result) -> _Program:
+    """A call is a step of the state that the call before left."""
+    from attnlab.bench import training_programs
+
+    batch = {"tokens": jnp.asarray(peers.tokens(case, text))}
+    state = jax.block_until_ready(jax.jit(lambda: training_programs.initial_state(case))())
+
+    def run() -> Any:
+        nonlocal state
+        state, metrics = jax.block_until_ready(step(state, batch))
+        return metrics
+
+    return _Program(known, run, lambda calls: sample(run, (), calls, block_each=True), lambda: [])
+
+
+def _as_run(case: Case) -> Case:
+    return dataclasses.replace(case, passes="forward") if case.passes == ACCURACY else case
+
+
+def distance(case: Case, text: inputs.Text, context: np.ndarray) -> float:
+    """RMS distance of a context [B, L, N, H] from NumPy's exact attention in float64."""
+    streams = inputs.streams(text, batch=case.batch, length=case.length, width=case.width)
+    shape = (case.batch, case.length, case.num_heads, case.head_dim)
+    q, k, v = (
+        # [B, N, L, H], as the mechanism gets them.
+        np.asarray(streams[x].astype(jnp.dtype(case.dtype)), np.float64)
+        .reshape(shape)
+        .transpose(0, 2, 1, 3)
+        for x in inputs.STREAMS
     )
-    return dataclasses.replace(known, message=note, seconds=tuple(seconds), calls_per_sample=calls)
+    total, n = 0.0, case.length
+    for i in range(0, n, _ROWS):
+        last = min(i + _ROWS, n)
+        seen = last if case.causal else n
+        logits = q[:, :, i:last] @ k[:, :, :seen].swapaxes(-1, -2) / math.sqrt(case.head_dim)
+        if case.causal:
+            logits[..., np.arange(seen) > np.arange(i, last)[:, None]] = -np.inf
+        weights = np.exp(logits - logits.max(-1, keepdims=True))
+        true = weights @ v[:, :, :seen] / weights.sum(-1, keepdims=True)
+        total += float(((context[:, i:last].swapaxes(1, 2) - true) ** 2).sum())
+    return math.sqrt(total / context.size)
 
 
 def sample(

@@ -1,9 +1,9 @@
-"""The one place where a name on the command line becomes a Flax module or a bare function.
+"""A mechanism as a Flax module or as a bare function, from its name in `attnlab.attentions`.
 
 All modules do the same work around their attention: `MultiHeadAttention` with all heads and the
 projections of queries, keys, values and output, and with one head the published single-head
-mechanisms. Two have less to do (`NOTES`). With `ops_only` a mechanism is the bare function, on
-arrays that are already split into heads.
+mechanisms. Two have less to do (`attentions.Kind.note`). With `ops_only` a mechanism is the bare
+function, on arrays that are already split into heads.
 """
 
 import dataclasses
@@ -15,28 +15,14 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from attnlab import biases, masks, scores
-from attnlab.bench import inputs
+from attnlab import masks
+from attnlab.attentions import KINDS, Attention, Kind, Surroundings
+from attnlab.bench import inputs, peers
 from attnlab.bench.case import Case
-from attnlab.modules.biases import AlibiBias
-from attnlab.modules.lsh import LSHSelfAttention
 from attnlab.modules.multi_head import MultiHeadAttention
-from attnlab.modules.scores import LocationScore
-from attnlab.ops import attention as ops
-from attnlab.ops import local, routes
-from attnlab.training.attentions import SCORES
+from attnlab.ops import routes
+from attnlab.scores import Dot
 
-# Exact: for these `implementation` chooses how. LSH has its own way, and a kernel.
-EXACT = (
-    *("additive", "dot", "general", "cosine", "concat", "location"),
-    *("multi_head", "window", "alibi"),
-)
-NAMES = (*EXACT, "lsh")
-NOTES = {  # where a module does other work than the rest
-    "lsh": "`lsh` shares one projection between queries and keys: a quarter less to project.",
-    "location": "`location` scores positions, so keys are neither projected nor looked at.",
-}
-IMPLEMENTATIONS = tuple(name for name in ops.IMPLEMENTATIONS if name is not None)
 _PROBE = 8  # tokens to initialize with: no parameter's shape depends on the input's length
 
 
@@ -61,45 +47,39 @@ def build(case: Case) -> Mechanism:
     """The mechanism of a case; the same object for cases that may share parameters.
 
     Raises:
-      ValueError: no mechanism has that name.
+      Invalid: no mechanism has that name.
     """
-    if case.mechanism not in NAMES:
-        raise ValueError(f"no mechanism {case.mechanism!r}; valid: {', '.join(NAMES)}")
-    length = case.length if case.mechanism == "location" else 0  # it has a weight a position
-    return _build(dataclasses.replace(case, passes="", length=length))
+    if case.attention.kind not in ("location", "shared"):  # these depend on the length
+        case = dataclasses.replace(case, length=0)
+    return _build(dataclasses.replace(case, passes="", against=None))
 
 
 @functools.lru_cache(maxsize=8)
 def _build(case: Case) -> Mechanism:
-    return _function(case) if case.ops_only else _module(case)
+    lsh = routes.LSH(chunk_size=case.chunk_size)
+    around = Surroundings(case.causal, case.length, lsh, jnp.dtype(case.dtype))
+    kind = KINDS[case.attention.kind]
+    if kind.written_in:
+        return _peer(case, kind, around)
+    parts = kind.parts(case.attention, around)
+    if case.ops_only:
+        return _function(case, case.attention, parts)
+    return _module(case, parts)
 
 
-def _module(case: Case) -> Mechanism:
-    width, n, dtype = case.width, case.num_heads, jnp.dtype(case.dtype)
-    of_score: dict[str, Any] = {"param_dtype": dtype}
-    common: dict[str, Any] = {
-        "qkv_features": n * case.head_dim,
-        "out_features": width,
-        "use_bias": True,
-    }
-    common |= {"dtype": dtype, "param_dtype": dtype}
-    all_pairs = routes.AllPairs(case.implementation)
-    window: Any = routes.Window(*_sides(case), case.implementation)
-    route = window if case.mechanism == "window" else all_pairs
-    module: nn.Module
-    if case.mechanism == "lsh":
-        module = LSHSelfAttention(n, _lsh(case), case.causal, **common)
-    else:
-        score: dict[str, Callable[[], nn.Module | scores.Score]] = {
-            **{name: functools.partial(kind, **of_score) for name, kind in SCORES.items()},
-            "dot": lambda: scores.Dot(1.0),
-            "location": lambda: LocationScore(case.length, **of_score),
-        }
-        make = score.get(case.mechanism, scores.Dot)
-        bias = AlibiBias() if case.mechanism == "alibi" else None
-        module = MultiHeadAttention(n, score=make(), route=route, position_bias=bias, **common)
-    # LSH shares queries and keys and is self-attention: one stream, of which it makes all it needs.
-    streams = ("query",) if case.mechanism == "lsh" else inputs.STREAMS
+def _module(case: Case, parts: dict[str, Any]) -> Mechanism:
+    width, dtype = case.width, jnp.dtype(case.dtype)
+    module = MultiHeadAttention(
+        case.num_heads,
+        qkv_features=width,
+        out_features=width,
+        dtype=dtype,
+        param_dtype=dtype,
+        deterministic=True,
+        **parts,
+    )
+    # Shared queries and keys are self-attention: one stream, of which it makes all it needs.
+    streams = ("query",) if module.route.shares_qk else inputs.STREAMS
 
     def init(key: jax.Array) -> Any:
         tokens = min(_PROBE, case.length or _PROBE)
@@ -107,72 +87,41 @@ def _module(case: Case) -> Mechanism:
         return module.init(key, *probe)
 
     def apply(parameters: Any, *arrays: jax.Array) -> Any:
-        options: dict[str, Any] = {"mask": masks.Causal() if case.causal else None}
-        if case.mechanism == "lsh":
-            options = {}  # whether it is causal is an attribute of it
-        return module.apply(parameters, *arrays, **options)
+        return module.apply(parameters, *arrays, mask=_mask(case, module.route))
 
     return Mechanism(init, apply, streams)
 
 
-def _function(case: Case) -> Mechanism:
-    n, h, dtype = case.num_heads, case.head_dim, jnp.dtype(case.dtype)
-    options: dict[str, Any] = {}
-    if case.mechanism in EXACT:
-        options["implementation"] = case.implementation
-    streams: tuple[str, ...] = inputs.STREAMS
-    shapes: dict[str, tuple[int, ...]] = {}
-    function: Callable[..., jax.Array]
-    match case.mechanism:
-        case "additive":
-            function, shapes = ops.additive_attention, {"w": (n, h)}
-        case "dot":
-            function = functools.partial(ops.dot_product_attention, scale=1.0)
-        case "general":
-            function, shapes = ops.general_attention, {"w": (n, h, h)}
-        case "cosine":
-            function = ops.cosine_attention
-        case "concat":
-            shapes = {"w": (n, h), "wq": (n, h, h), "wk": (n, h, h)}
-            function = ops.concat_attention
-        case "location":
-            function, shapes = ops.location_attention, {"w": (n, h, case.length)}
-            streams = ("query", "value")
-        case "multi_head":
-            function = ops.dot_product_attention
-        case "alibi":
+def _peer(case: Case, kind: Kind, around: Surroundings) -> Mechanism:
+    """Other people's function, with the parameters of ours that computes the same."""
+    ours = Attention(kind.computes)
+    init = _function(case, ours, KINDS[kind.computes].parts(ours, around)).init
+    return Mechanism(init, peers.jax_function(case), split_heads=True)
 
-            def function(q: jax.Array, k: jax.Array, v: jax.Array, **kw: Any) -> jax.Array:
-                bias = biases.alibi(n, q.shape[-3], k.shape[-3])
-                return ops.dot_product_attention(q, k, v, bias=bias, **kw)
 
-        case "window":
-            function = functools.partial(local.window_attention, window=_sides(case))
-        case "lsh":
-            streams = ("query", "value")
+def _mask(case: Case, route: routes.Route) -> masks.Mask | None:
+    # Where the route says it too, it does alone: fewer kernels serve a second mask.
+    return masks.Causal() if case.causal and not route.hides_future else None
 
-            def function(qk: jax.Array, v: jax.Array, **kw: Any) -> jax.Array:
-                return _lsh(case)(scores.Dot(), qk, qk, v, **kw)
 
-    def init(key: jax.Array) -> dict[str, jax.Array]:
-        keys = jax.random.split(key, 3)
-        return {
-            name: jax.random.normal(k, shape, dtype) * h**-0.5
-            for k, (name, shape) in zip(keys, shapes.items(), strict=False)
-        }
+def _function(case: Case, attention: Attention, parts: dict[str, Any]) -> Mechanism:
+    route, score, position_bias = map(parts.get, ("route", "score", "position_bias"))
+    assert route is not None
+    reads_keys = KINDS[attention.kind].reads_keys and not route.shares_qk
+    shape = (1, _PROBE, case.num_heads, case.head_dim)
 
-    def apply(parameters: dict[str, jax.Array], *arrays: jax.Array) -> jax.Array:
-        mask = masks.Causal() if case.causal else None
-        return function(*arrays, **parameters, **options, mask=mask)
+    def init(key: jax.Array) -> Any:
+        x = jnp.zeros(shape, case.dtype)
+        return score.init(key, x, x) if isinstance(score, nn.Module) else {}
 
+    def apply(parameters: Any, q: jax.Array, *rest: jax.Array) -> jax.Array:
+        # q, k, v: [B, T, N, H]; where keys are not read, those that share the queries or nothing.
+        k, v = rest if reads_keys else (q, *rest)
+        made = score.apply(parameters, q, k) if isinstance(score, nn.Module) else score
+        options: dict[str, Any] = {"mask": _mask(case, route)}
+        if position_bias is not None:
+            options["bias"] = position_bias.apply({}, case.num_heads, q.shape[1], k.shape[1])
+        return route(made or Dot(), q, k, v, **options)
+
+    streams = inputs.STREAMS if reads_keys else ("query", "value")
     return Mechanism(init, apply, streams, split_heads=True)
-
-
-def _sides(case: Case) -> tuple[int, int]:
-    return (case.window, 0 if case.causal else case.window)
-
-
-def _lsh(case: Case) -> routes.LSH:
-    return routes.LSH(
-        case.num_hashes, chunk_size=case.chunk_size, implementation=case.implementation
-    )

@@ -45,7 +45,6 @@ _REDUCE_SCATTER = "all-reduce-scatter"
 _CHAIN = re.compile(r'\bchain_id="(\d+)"')
 _CHAIN_BEGINS = '"flag_start":"-1"'
 
-_BRANCHES = re.compile(r"\b(?:branch_computations=\{(.*?)\}|(?:true|false)_computation=([^,]+))")
 _PAIRS = re.compile(r"\bsource_target_pairs=\{(.*?)\}(?=, |$)")
 _LISTED = re.compile(r"\breplica_groups=\{(.*?)\}(?=, |$)")
 _COMPUTED = re.compile(r"\breplica_groups=\[([\d,]+)\]<=\[([\d,]+)\](?:T\(([\d,]+)\))?")
@@ -88,9 +87,9 @@ class _Counter:
         self._computations, self._host_of = computations, host_of
         self._known: dict[str, Sent] = {}
 
-    def of(self, name: str | None) -> Sent:
+    def of(self, name: str) -> Sent:
         """What one call of a computation sends."""
-        inside = self._computations[str(name)]
+        inside = self._computations[name]
         if inside.name not in self._known:
             parts = (self._instruction(inside, one) for one in inside.instructions.values())
             self._known[inside.name] = sum(parts, start=Sent())
@@ -106,14 +105,13 @@ class _Counter:
             case "while":
                 return self._while(inside, one)
             case "conditional":
-                branches = [hlo.names(a or b) for a, b in _BRANCHES.findall(one.rest)]
-                return min((self.of(x) for xs in branches for x in xs), key=lambda x: x.total)
+                return min(map(self.of, one.calls), key=lambda sent: sent.total)
             case "call" | "fusion" | "async":
-                return self.of(hlo.attribute(one.rest, "calls", "to_apply"))
+                return sum(map(self.of, one.calls), start=Sent())
         return Sent()
 
     def _while(self, inside: Computation, loop: Instruction) -> Sent:
-        body = self.of(hlo.attribute(loop.rest, "body"))
+        body = self.of(str(hlo.attribute(loop.rest, "body")))
         if not body.total:
             return body
         number = hlo.trips(self._computations, inside, loop)

@@ -18,7 +18,7 @@ from attnlab.bench import margins, targets, trends
 from attnlab.bench.case import AXES, SHORT, Result, axis_of, size_of
 from attnlab.bench.margins import Name
 from attnlab.runs import figure_files
-from attnlab.runs.palette import GRID, INK, MECHANISMS, MUTED, REVERSIBLE
+from attnlab.runs.palette import GRID, INK, MUTED, of_attention
 from attnlab.runs.units import duration, human
 
 _DASHES: dict[str, Any] = {
@@ -31,8 +31,7 @@ _DASHES: dict[str, Any] = {
     "sorted": (0, (4, 1, 1, 1, 1, 1)),
     "pallas": (0, (8, 1)),
 }
-# "flash" is the platform's own attention.
-_STYLES = MECHANISMS | REVERSIBLE | {"flash": (MUTED, "d")}
+_FURTHER = "s^Dvp"  # markers of a kind's second line and others: lsh-8 beside lsh-4
 _LEFT, _WIDE, _TALL = 0.95, 3.7, 3.3  # inches: the ticks of a panel, and the least panel
 _TEXT, _BETWEEN = 0.175, 0.85  # inches: a line of names, what is between two rows of panels
 _MARKS = {"too_large": "x", "too_slow": "o"}  # a case without a result
@@ -138,7 +137,7 @@ def _names(results: Sequence[Result], quantity: str, ticks: Sequence[float]) -> 
         points += [(size_of(r, axis), y) for r, y in lost if y or not line]
         first = f"at {thousands(size_of(lost[0][0], axis))}" if lost else ""
         reason = f"{first} {_reason(lost[0][0])}" if lost else ""
-        found.append(Name(label, growth, reason, _style(label), *points[-1]))
+        found.append(Name(label, growth, reason, _style(label, results), *points[-1]))
     limit = _available(results) if quantity == "memory" else None
     if limit is not None and ticks[0] < limit[1] < ticks[-1]:
         last = max(size_of(r, axis) for r in results)
@@ -255,7 +254,7 @@ def _curves(axes: Any, results: Sequence[Result], quantity: str) -> None:
     found = {label: line for label, line in _lines(results, quantity).items() if line}
     for i, (label, line) in enumerate(found.items()):
         share = i / max(1, len(found) - 1)
-        style = _style(label)
+        style = _style(label, results)
         style["markersize"] *= 1.5 - 0.6 * share
         axes.plot(*zip(*line.items(), strict=True), **style, linewidth=2.8 - 1.6 * share, zorder=4)
         mine = [r for r in results if r.case.label == label]
@@ -283,7 +282,7 @@ def _marks(axes: Any, results: Sequence[Result], quantity: str) -> None:
         row = at_top[n] = at_top.get(n, -1) + (y is None)
         axes.plot(
             [n], [0.975 - 0.045 * row if y is None else y], linestyle="none", clip_on=False,
-            color=_style(result.case.label)["color"], marker=_MARKS.get(result.status, _OTHER_MARK),
+            color=of_attention(result.case.label)[0], marker=_MARKS.get(result.status, _OTHER_MARK),
             markersize=6, markerfacecolor="none", markeredgewidth=1.6, zorder=5,
             transform=axes.get_xaxis_transform() if y is None else axes.transData,
         )  # fmt: skip
@@ -303,10 +302,13 @@ def _foot(results: Sequence[Result], quantity: str, *, fitted: bool) -> str:
     return " ".join(words)
 
 
-def _style(label: str) -> dict[str, Any]:
-    name, _, way = label.partition(" ")
-    color, marker = _STYLES[name]
-    way = way.strip("()")
+def _style(label: str, results: Sequence[Result]) -> dict[str, Any]:
+    labels = [r.case.label for r in results]
+    name, _, way = label.partition(":")
+    color, marker = of_attention(name)
+    alike = [x.partition(":")[0] for x in labels if of_attention(x)[0] == color]
+    rank = list(dict.fromkeys(alike)).index(name)
+    marker = _FURTHER[(rank - 1) % len(_FURTHER)] if rank else marker
     size = 8 if marker == "*" else 5.5
     return {
         "color": color, "marker": marker, "markersize": size, "linestyle": _DASHES[way],

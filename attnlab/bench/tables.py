@@ -35,6 +35,8 @@ def _time(result: Result | None) -> str:
         return ""
     if result.status != "ok":
         return _why(result)
+    if not result.seconds:
+        return ""
     middle = result.median_seconds or 0.0
     if len(result.seconds) == 1:
         return duration(middle) + " (busy)" * result.busy

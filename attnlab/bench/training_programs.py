@@ -5,13 +5,12 @@ in the case's dtype, the state given away so that its memory serves the new one.
 devices the batch is split and the state is whole on each (`ShardedJit`), or both, or heads, or the
 sequence are split (`ShardedState`), as `case.shard` says. The models are
 Transformers of `num_layers` layers (of each stack), model width num_heads · head_dim and
-feed-forward width four times that; the mechanism is that of their self-attention. BERT's step is
-that of its pre-training, with 15 % of the tokens masked. A language model
-may be `reversible`, a Reformer with exact attention, `chunked_reversible`, the same with
-feed-forward networks for 1024 positions at a time, or `reformer`, that with LSH. No model has
-dropout: XLA draws its masks again in the backward pass, so they take no memory worth naming (2.13
-GiB with and without, 6 layers of width 512 at 8 × 1024 tokens for v5e), but programs with them
-take much longer to compile.
+feed-forward width four times that; the mechanism is that of their self-attention, or a pattern.
+BERT's step is that of its pre-training, with 15 % of the tokens masked. A language model may be
+`reversible-…`, a Reformer with these attentions, and `chunked-…`, with feed-forward networks for
+1024 positions at a time (`attentions.Model`). No model has dropout: XLA draws its masks again in
+the backward pass, so they take no memory worth naming (2.13 GiB with and without, 6 layers of width
+512 at 8 × 1024 tokens for v5e), but programs with them take much longer to compile.
 """
 
 from collections.abc import Sequence
@@ -22,13 +21,13 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from attnlab.attentions import Surroundings, pattern
 from attnlab.bench import memory, sharding
-from attnlab.bench.case import CHUNKED, REVERSIBLE, Case
+from attnlab.bench.case import Case
 from attnlab.models.bert import BertPretraining
 from attnlab.models.reformer import Reformer
 from attnlab.models.transformer import Transformer, TransformerLM
 from attnlab.models.transformer.config import TransformerConfig
-from attnlab.modules.scores import AdditiveScore
 from attnlab.ops import routes
 from attnlab.training.loop import Task
 from attnlab.training.masked import MaskedCrossEntropy
@@ -140,39 +139,23 @@ def build(case: Case) -> nn.Module:
         max_length=case.length,
         dropout_rate=0.0,
         attention_dropout_rate=0.0,
-        feed_forward_chunk=FEED_FORWARD_CHUNK if case.mechanism in CHUNKED else None,
+        feed_forward_chunk=FEED_FORWARD_CHUNK if case.model.chunked else None,
         scan_layers=True,  # else compiling takes as many times as long as there are layers
         dtype=jnp.dtype(case.dtype),
     )
-    attention = _attention(case, config)
+    lsh = routes.LSH(chunk_size=case.chunk_size)
+    around = Surroundings(case.program == "language_model", case.length, lsh)
+    attention = pattern(case.model.pattern, config, around, implementation=case.implementation)
     match case.program:
         case "translate":
             cross = config.cross_attention(route=routes.AllPairs(case.implementation))
             return Transformer(config, attention, cross)
         case "language_model":
-            model = Reformer if case.mechanism in REVERSIBLE else TransformerLM
+            model = Reformer if case.model.reversible else TransformerLM
             return model(config, attention)
         case "bert":
             return BertPretraining(config, attention)
     raise ValueError(f"no program {case.program!r}")
-
-
-def _attention(case: Case, config: TransformerConfig) -> nn.Module:
-    exact = routes.AllPairs(case.implementation)
-    match case.mechanism:
-        case "multi_head" | "reversible" | "chunked_reversible":
-            return config.attention(exact)
-        case "additive":
-            return config.attention(exact, score=AdditiveScore())
-        case "window":
-            right = 0 if case.program == "language_model" else case.window
-            return config.attention(routes.Window(case.window, right, case.implementation))
-        case "lsh" | "reformer":
-            route = routes.LSH(
-                case.num_hashes, chunk_size=case.chunk_size, implementation=case.implementation
-            )
-            return config.attention(route)
-    raise ValueError(f"no mechanism {case.mechanism!r} in {case.program}")
 
 
 def _batch(case: Case, rows: int, length: int) -> Batch:

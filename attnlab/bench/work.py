@@ -39,7 +39,7 @@ def counted(case: Case, traceable: Traceable = attention) -> tuple[Operations, s
     try:
         found = count(*traceable(case))
     except NotImplementedError:
-        if case.mechanism in ("lsh", "reformer"):
+        if case.hashes:
             what, found = WITHOUT_KERNEL, count(*traceable(_by(case, "sorted")))
         else:
             what, found = NEEDED, _needed(case, traceable)
@@ -49,8 +49,8 @@ def counted(case: Case, traceable: Traceable = attention) -> tuple[Operations, s
 def _needed(case: Case, traceable: Traceable) -> Operations:
     n = case.length
     dense = dataclasses.replace(_by(case, "dense"), causal=False)
-    if case.mechanism == "window":
-        dense = dataclasses.replace(dense, mechanism="multi_head")
+    if case.attention.kind == "window":
+        dense = dataclasses.replace(dense, mechanism="exact")
     one = count(*traceable(dense))
     two = count(*traceable(dataclasses.replace(dense, length=2 * n)))
     of_pairs = _scaled(_sum(two, _scaled(one, -2)), 1 / 2)  # b·n²
@@ -63,8 +63,8 @@ def visible_pairs(case: Case) -> int:
     """The pairs of a query and a key that the mask leaves; of a model, those of its causal part."""
     n, causal = case.length, case.causal and case.program != "bert"
     left = right = n - 1
-    if case.mechanism == "window":
-        left = right = min(case.window, n - 1)
+    if case.attention.kind == "window":
+        left = right = min(case.attention.number or 0, n - 1)
     right = 0 if causal else right
     outside = sum(k * (k - 1) // 2 for k in (n - left, n - right))
     return n * n - outside

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from typing import final
+
 import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from attnlab.axes import lead_with_ones, merge_batch
 from attnlab.checks import require, require_integers
-from attnlab.masks.mask import Mask, hull
+from attnlab.masks.mask import Lengths, Mask, SegmentIds, hull
 
 __all__ = ["Padding", "Segments"]
 
 
+@final
 class Padding(Mask):
     """Keys from `kv_lengths` on are seen by nobody; queries from `q_lengths` on see nothing.
 
@@ -25,21 +27,14 @@ class Padding(Mask):
     kv_lengths: ArrayLike
     q_lengths: ArrayLike | None = None
 
-    def block(self, q_positions, k_positions):
-        kv_lengths = jnp.asarray(self.kv_lengths)[..., None, None, None]
-        visible = lead_with_ones(k_positions, kv_lengths.ndim) < kv_lengths
-        if self.q_lengths is not None:
-            q_lengths = jnp.asarray(self.q_lengths)[..., None, None, None]
-            rows = lead_with_ones(q_positions[:, None], q_lengths.ndim) < q_lengths
-            ndim = max(visible.ndim, rows.ndim)
-            visible = lead_with_ones(visible, ndim) & lead_with_ones(rows, ndim)
-        return visible
-
-    def in_layout(self, layout):
-        kv_lengths = merge_batch(self.kv_lengths, layout, "Padding.kv_lengths")
+    def visible(self, i, j):
         if self.q_lengths is None:
-            return Padding(kv_lengths)
-        return Padding(kv_lengths, merge_batch(self.q_lengths, layout, "Padding.q_lengths"))
+            return j < self.kv_lengths
+        return (j < self.kv_lengths) & (i < self.q_lengths)
+
+    @property
+    def lengths(self):
+        return Lengths(self.kv_lengths, self.q_lengths)
 
     def check(self):
         require_integers(self, "kv_lengths", "q_lengths")
@@ -55,6 +50,7 @@ class Padding(Mask):
         return 0, jnp.clip(jnp.max(jnp.asarray(self.kv_lengths, jnp.int32)), 0, num_keys)
 
 
+@final
 class Segments(Mask):
     """Query i sees key j if both carry the same segment id: several sequences packed in one row.
 
@@ -66,11 +62,15 @@ class Segments(Mask):
     q_ids: ArrayLike
     kv_ids: ArrayLike | None = None
 
-    def block(self, q_positions, k_positions):
+    ranks = {"q_ids": 1, "kv_ids": 1}
+
+    def visible(self, i, j):
         q_ids, kv_ids = self._ids()
-        rows = jnp.take(q_ids, q_positions, axis=-1, mode="clip")[..., None, :, None]
-        columns = jnp.take(kv_ids, k_positions, axis=-1, mode="clip")[..., None, None, :]
-        return rows == columns
+        return jnp.take(q_ids, i, mode="clip") == jnp.take(kv_ids, j, mode="clip")
+
+    @property
+    def segment_ids(self):
+        return SegmentIds(self.q_ids, self.kv_ids)
 
     def as_array(self, num_queries, num_keys):
         self._require_lengths(num_queries, num_keys)
@@ -78,11 +78,7 @@ class Segments(Mask):
 
     def in_layout(self, layout):
         self._require_lengths(layout.num_queries, layout.num_keys)
-        q_ids, kv_ids = self._ids()
-        return Segments(
-            merge_batch(q_ids, layout, "Segments.q_ids", tail=1),
-            merge_batch(kv_ids, layout, "Segments.kv_ids", tail=1),
-        )
+        return super().in_layout(layout)
 
     def check(self):
         require_integers(self, "q_ids", "kv_ids")

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, final
 
 import flax.struct
-import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from attnlab.axes import lead_with_ones, merge_batch
 from attnlab.checks import as_count, as_size, require, require_integers
-from attnlab.masks.mask import Mask
+from attnlab.masks.mask import Band, Mask
 
 __all__ = ["Causal", "Chunks", "Window"]
 
@@ -20,10 +18,6 @@ _UNSET: Any = ...
 
 class _Shifted(Mask):
     """A mask with a field `q_offset`, by which its queries are shifted among the keys."""
-
-    def in_layout(self: Any, layout):
-        name = f"{type(self).__name__}.q_offset"
-        return self.replace(q_offset=merge_batch(self.q_offset, layout, name))
 
     def check(self):
         require_integers(self, "q_offset")
@@ -36,6 +30,7 @@ class _Shifted(Mask):
         return self.replace(q_offset=self.q_offset + offset)
 
 
+@final
 class Causal(_Shifted):
     """Query i sees keys j ≤ i + q_offset (top-left aligned when T ≠ S, as in `jax.nn`).
 
@@ -46,8 +41,8 @@ class Causal(_Shifted):
 
     q_offset: ArrayLike = 0
 
-    def block(self, q_positions, k_positions):
-        return _relative(self.q_offset, q_positions, k_positions) <= 0
+    def visible(self, i, j):
+        return j - i - self.q_offset <= 0
 
     def key_range(self, q_positions, num_keys):
         stop = q_positions[-1] + 1 + jnp.max(jnp.asarray(self.q_offset))
@@ -57,7 +52,12 @@ class Causal(_Shifted):
     def reach(self):
         return None, 0
 
+    @property
+    def band(self):
+        return Band(None, 0, self.q_offset)
 
+
+@final
 class Window(_Shifted):
     """Query i sees keys i + q_offset − left ≤ j ≤ i + q_offset + right, both ends included.
 
@@ -82,8 +82,8 @@ class Window(_Shifted):
                 count = as_count(f"Window.{name} counts keys (None = all)", size)
                 object.__setattr__(self, name, count)
 
-    def block(self, q_positions, k_positions):
-        relative = _relative(self.q_offset, q_positions, k_positions)
+    def visible(self, i, j):
+        relative = j - i - self.q_offset
         visible = jnp.ones(relative.shape, bool)
         if self.left is not None:
             visible &= relative >= -self.left
@@ -105,7 +105,12 @@ class Window(_Shifted):
     def reach(self):
         return self.left, self.right
 
+    @property
+    def band(self):
+        return Band(self.left, self.right, self.q_offset)
 
+
+@final
 class Chunks(_Shifted):
     """Query i sees the keys of its own chunk of positions and of `look_back` chunks before it.
 
@@ -124,10 +129,8 @@ class Chunks(_Shifted):
         look_back = as_count("Chunks.look_back counts chunks", self.look_back)
         object.__setattr__(self, "look_back", look_back)
 
-    def block(self, q_positions, k_positions):
-        offset = jnp.asarray(self.q_offset)[..., None, None, None]
-        rows = (lead_with_ones(q_positions[:, None], max(2, offset.ndim)) + offset) // self.size
-        chunks_before = rows - lead_with_ones(k_positions // self.size, rows.ndim)
+    def visible(self, i, j):
+        chunks_before = (i + self.q_offset) // self.size - j // self.size
         return (chunks_before >= 0) & (chunks_before <= self.look_back)
 
     def key_range(self, q_positions, num_keys):
@@ -140,10 +143,3 @@ class Chunks(_Shifted):
     @property
     def reach(self):
         return (self.look_back + 1) * self.size - 1, self.size - 1
-
-
-def _relative(q_offset: ArrayLike, q_positions: jax.Array, k_positions: jax.Array) -> jax.Array:
-    """k − (q + offset), [*B, 1, bq, bk] where the offset is [*B]."""
-    offset = jnp.asarray(q_offset)[..., None, None, None]
-    relative = k_positions[None, :] - q_positions[:, None]
-    return lead_with_ones(relative, offset.ndim) - offset

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import abc
+import dataclasses
 import functools
 import operator
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Mapping
+from typing import Any, ClassVar, NamedTuple, final
 
 import flax.struct
 import jax
@@ -14,13 +15,16 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
-from attnlab.axes import HeadLayout, lead_with_ones, split_heads
-from attnlab.checks import require, require_instance
+from attnlab.axes import HeadLayout, lead_with_ones, merge_batch, split_heads
+from attnlab.checks import as_array, require, require_instance
 
 __all__ = [
+    "Band",
     "Both",
     "Explicit",
+    "Lengths",
     "Mask",
+    "SegmentIds",
     "as_mask",
     "combine",
     "first_position",
@@ -29,10 +33,71 @@ __all__ = [
 ]
 
 
+class Band(NamedTuple):
+    """i + q_offset − left ≤ j ≤ i + q_offset + right; a side of None is unbounded."""
+
+    left: int | None
+    right: int | None
+    q_offset: ArrayLike
+
+    @property
+    def starts_at_zero(self) -> bool:
+        """Whether query i stands at position i, known while tracing."""
+        return isinstance(self.q_offset, int) and self.q_offset == 0
+
+
+class Lengths(NamedTuple):
+    """j < kv_lengths and i < q_lengths, integers [*B]; None = all queries."""
+
+    kv_lengths: ArrayLike
+    q_lengths: ArrayLike | None
+
+
+class SegmentIds(NamedTuple):
+    """q_ids[i] = kv_ids[j], integers [*B, T] and [*B, S]; None = `q_ids` (self-attention)."""
+
+    q_ids: ArrayLike
+    kv_ids: ArrayLike | None
+
+
 class Mask(flax.struct.PyTreeNode, abc.ABC):
-    """Who may see whom. Subclasses are pytrees whose arrays lead with the batch axes."""
+    """Who may see whom: a pytree that defines `visible`, whose arrays lead with the batch axes.
+
+    What else a mask answers an engine makes use of, where it does: `key_range`, `reach`,
+    `first_position` and `hides_future` save work or place the queries, and of four questions a mask
+    that is nothing else answers one: `band`, `lengths`, `segment_ids`, `keys`.
+    """
+
+    # Ranks of the array fields in one example, where these are not 0: [*B, S] has rank 1.
+    ranks: ClassVar[Mapping[str, int]] = {}
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        for base in cls.__bases__:  # else what `band` says would not be what `visible` shows
+            if "__final__" in vars(base):
+                raise TypeError(
+                    f"masks.{base.__name__} has no subclasses; got {cls.__name__} (make it of"
+                    " masks.Mask, and combine the two with &)"
+                )
+        for field in dataclasses.fields(cls):  # else an engine would take it for an answer
+            if hasattr(Mask, field.name):
+                raise TypeError(
+                    f"{cls.__name__}.{field.name} cannot be a field: engines ask a mask for"
+                    f" {field.name} (rename it)"
+                )
 
     @abc.abstractmethod
+    def visible(self, i: jax.Array, j: jax.Array) -> jax.Array:
+        """True where query i may see key j, in ONE example: its arrays have no batch axes here.
+
+        Args:
+          i: positions of queries, any integers of the rank of j, which broadcast with these.
+          j: positions of keys.
+
+        Returns:
+          Booleans that broadcast to the shape of i and j together.
+        """
+
     def block(self, q_positions: jax.Array, k_positions: jax.Array) -> jax.Array:
         """The mask for some queries and keys.
 
@@ -43,27 +108,103 @@ class Mask(flax.struct.PyTreeNode, abc.ABC):
         Returns:
           Booleans that broadcast to [*B, N, bq, bk].
         """
+        visible = self._of_each_example(q_positions[:, None], k_positions[None, :])
+        return visible[..., None, :, :]
 
     def in_layout(self, layout: HeadLayout) -> Mask:
         """The same mask with arrays of [B, K, ...] (or 1 in place of B, K), as an engine slices."""
-        del layout
-        if jax.tree.leaves(self):
-            raise NotImplementedError(
-                f"{type(self).__name__} has arrays: define in_layout (or make its fields static,"
-                " flax.struct.field(pytree_node=False))"
-            )
-        return self
+        return self.replace(
+            **{
+                name: merge_batch(x, layout, f"{type(self).__name__}.{name}", self._rank(name))
+                for name, x in self._arrays().items()
+            }
+        )
 
     def check(self) -> None:
         """Raises ValueError for arrays of another kind than this mask is made of.
 
         Not at construction: what JAX puts in place of the arrays of a pytree may be anything.
         """
+        name = type(self).__name__
+        for field, x in self._arrays().items():
+            shape, rank = as_array(f"{name}.{field}", x).shape, self._rank(field)
+            require(
+                len(shape) >= rank,
+                f"{name}.{field} must have rank {rank} or more, as {name}.ranks says; got {shape}",
+            )
+        i, j = (jax.ShapeDtypeStruct(shape, jnp.int32) for shape in ((2, 1, 3), (2, 5, 1)))
+        rule = (
+            f"{name}.visible(i, j) must return booleans that broadcast with i and j, here to"
+            " (2, 5, 3), from the fields of one example"
+        )
+        try:
+            shown = jax.eval_shape(self._of_each_example, i, j)
+        except (IndexError, TypeError, ValueError) as error:
+            raise ValueError(f"{rule}; got {str(error).splitlines()[0]}") from error
+        shape = shown.shape[len(self._lead()) :]
+        require(
+            shown.dtype == jnp.bool_
+            and len(shape) == 3
+            and all(size in (1, full) for size, full in zip(shape, (2, 5, 3), strict=True)),
+            f"{rule}; got {shown.dtype} {shape} (a field of [*B, S] is {{'field': 1}} in"
+            f" {name}.ranks)",
+        )
+
+    def _arrays(self) -> dict[str, Any]:
+        """The fields that hold arrays, by name."""
+        fields = (f.name for f in dataclasses.fields(self) if f.metadata.get("pytree_node", True))
+        return {name: x for name in fields if (x := getattr(self, name)) is not None}
+
+    def _rank(self, name: str) -> int:
+        return self.ranks.get(name, 0)
+
+    def _lead(self) -> tuple[int, ...]:
+        """The leading axes of the arrays: *B, or in layout B, K."""
+        shapes = ((name, jnp.shape(x)) for name, x in self._arrays().items())
+        return np.broadcast_shapes(*(s[: len(s) - self._rank(name)] for name, s in shapes))
+
+    def _of_each_example(self, i: jax.Array, j: jax.Array) -> jax.Array:
+        """`visible` of all examples, [*B, ...]; in layout [B, K, ...]."""
+        lead, arrays = self._lead(), self._arrays()
+        for name, x in arrays.items():
+            x = lead_with_ones(jnp.asarray(x), len(lead) + self._rank(name))
+            arrays[name] = jnp.broadcast_to(x, (*lead, *x.shape[len(lead) :]))
+
+        def of_one(arrays):
+            return self.replace(**arrays).visible(i, j)
+
+        for _ in lead:
+            of_one = jax.vmap(of_one)
+        return of_one(arrays)
 
     def key_range(self, q_positions: jax.Array, num_keys: int) -> tuple[Any, Any]:
         """Bounds [first, stop) outside which none of these queries sees a key, in any example."""
         del q_positions
         return 0, num_keys
+
+    def parts(self) -> tuple[Mask, ...]:
+        """The masks that `&` joined: a pair is visible where all of them show it."""
+        return (self,)
+
+    @property
+    def band(self) -> Band | None:
+        """This mask as i + q_offset − left ≤ j ≤ i + q_offset + right; None = it is no band."""
+        return None
+
+    @property
+    def lengths(self) -> Lengths | None:
+        """This mask as j < kv_lengths, i < q_lengths; None = it is no such mask."""
+        return None
+
+    @property
+    def segment_ids(self) -> SegmentIds | None:
+        """This mask as q_ids[i] = kv_ids[j]; None = it is no such mask."""
+        return None
+
+    @property
+    def keys(self) -> jax.Array | None:
+        """This mask as booleans [*B, S], the keys that every query sees; None = it is not."""
+        return None
 
     @property
     def reach(self) -> tuple[int | None, int | None]:
@@ -82,9 +223,8 @@ class Mask(flax.struct.PyTreeNode, abc.ABC):
 
     def for_queries(self, offset: ArrayLike, count: int) -> Mask:
         """A mask of the whole sequence, cut to `count` queries that begin at position `offset`."""
-        raise NotImplementedError(
-            f"{type(self).__name__} cannot be cut to some queries: define for_queries to decode"
-        )
+        del count
+        return _FromQuery(self, jnp.asarray(offset, jnp.int32))
 
     def pad(self, block_q: int, block_k: int) -> Mask:
         """The same mask, so that `block` can be asked about positions in whole blocks only."""
@@ -121,11 +261,18 @@ class Mask(flax.struct.PyTreeNode, abc.ABC):
     __array_ufunc__ = None  # NumPy leaves `array & mask` to the mask
 
 
+@final
 class Both(Mask):
     """A pair is visible if both masks show it; made by `&`."""
 
     first: Mask
     second: Mask
+
+    def visible(self, i, j):
+        return self.first.visible(i, j) & self.second.visible(i, j)
+
+    def parts(self):
+        return self.first.parts() + self.second.parts()
 
     def block(self, q_positions, k_positions):
         return _both(mask.block(q_positions, k_positions) for mask in (self.first, self.second))
@@ -178,10 +325,48 @@ class Both(Mask):
         return first
 
 
+@final
+class _FromQuery(Mask):
+    """`mask` for queries of which the first is its query `offset`, one for all examples."""
+
+    mask: Mask
+    offset: jax.Array
+
+    def visible(self, i, j):
+        return self.mask.visible(i + self._first, j)
+
+    def block(self, q_positions, k_positions):
+        return self.mask.block(q_positions + self._first, k_positions)
+
+    def in_layout(self, layout):
+        return _FromQuery(self.mask.in_layout(layout), self.offset.reshape(1, 1))
+
+    def check(self):
+        self.mask.check()
+
+    def key_range(self, q_positions, num_keys):
+        return self.mask.key_range(q_positions + self._first, num_keys)
+
+    @property
+    def reach(self):
+        return self.mask.reach
+
+    @property
+    def _first(self) -> jax.Array:
+        return self.offset.reshape(())
+
+
+@final
 class Explicit(Mask):
     """Any boolean array that broadcasts to [*B, N, T, S]; O(T·S) memory is then the caller's."""
 
     array: ArrayLike
+
+    def visible(self, i, j):
+        array = jnp.asarray(self.array)
+        array = array.reshape(array.shape[-2:])  # of one example and head
+        i, j = (0 if size == 1 else x for size, x in zip(array.shape, (i, j), strict=True))
+        return array.at[i, j].get(mode="clip")
 
     def block(self, q_positions, k_positions):
         array = jnp.asarray(self.array)
@@ -219,6 +404,11 @@ class Explicit(Mask):
     def hides_future(self):
         shape = jnp.shape(self.array)
         return None if len(shape) >= 2 and shape[-2] > 1 else False
+
+    @property
+    def keys(self):
+        array = jnp.asarray(self.array)
+        return array[..., 0, 0, :] if array.ndim >= 3 and array.shape[-3:-1] == (1, 1) else None
 
     def pad(self, block_q, block_k):
         array = jnp.asarray(self.array)
@@ -285,8 +475,8 @@ def first_position(mask: Mask | ArrayLike | None) -> ArrayLike:
     masks that both say it while one is an argument of `jit`, the first is believed.
     """
     mask = as_mask(mask)
-    said = None if mask is None else mask.first_position
-    return 0 if said is None else said
+    position = None if mask is None else mask.first_position
+    return 0 if position is None else position
 
 
 def hull(any_visible: jax.Array) -> tuple[jax.Array, jax.Array]:

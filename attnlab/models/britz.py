@@ -30,7 +30,7 @@ from attnlab import scores
 from attnlab import tokens as tok
 from attnlab.checks import require, require_choice
 from attnlab.models.alignment import align, blend
-from attnlab.models.cells import CELLS, Initializer
+from attnlab.models.cells import CELLS, Cell, Initializer
 from attnlab.models.output import Logits
 from attnlab.models.recurrent import (
     Bidirectional,
@@ -129,24 +129,12 @@ class Britz(Seq2Seq):
         self.source_embed = nn.Embed(self.source_vocab_size, self.embed_features, **types)
         self.target_embed = nn.Embed(self.target_vocab_size, self.embed_features, **types)
         options = types | {"kernel_init": self.kernel_init}
-        encoder = (
-            CELLS[self.encoder_cell],
-            self.hidden_features,
-            self.encoder_layers,
-            self.encoder_residual,
-            self.dropout_rate,
-        )
+        encoder = self._stack(self.encoder_cell, self.encoder_layers, self.encoder_residual)
         if self.direction == "both":
             self.encoder: nn.Module = Bidirectional(*encoder, **options)
         else:
             self.encoder = Stack(*encoder, backward=self.direction == "backward", **options)
-        stack = (
-            CELLS[self.decoder_cell],
-            self.hidden_features,
-            self.decoder_layers,
-            self.decoder_residual,
-            self.dropout_rate,
-        )
+        stack = self._stack(self.decoder_cell, self.decoder_layers, self.decoder_residual)
         if self.attention in WITH_WEIGHTS:
             self.keys = nn.Dense(self.attention_features, **options)
             self.decoder: nn.Module = _Attending(
@@ -200,6 +188,12 @@ class Britz(Seq2Seq):
             x = jnp.tanh(self.combine(jnp.concatenate([x, contexts], -1)))
         logits = self.logits(x)
         return (logits, weights) if return_weights else logits
+
+    def _stack(
+        self, cell: str, layers: int, residual: str | None
+    ) -> tuple[type[Cell], int, int, str | None, float]:
+        """What a `Stack` is made of."""
+        return CELLS[cell], self.hidden_features, layers, residual, self.dropout_rate
 
     def _as_states(self, x: jax.Array) -> tuple[Any, ...]:
         """The columns of x [B, all states] cut into a state for each layer of the decoder."""

@@ -52,16 +52,15 @@ def learned_center(module: nn.Module, x: jax.Array, mask: Any, *, training: bool
       training: whether the center may move.
     """
     center = module.variable("hash_stats", "center", jnp.zeros, x.shape[-2:], jnp.float32)
-    found = center.value
+    before = center.value
     moves = training and module.is_mutable_collection("hash_stats")
     if moves and not module.is_initializing():
-        *batch, length, heads, width = x.shape
-        tokens = jax.lax.stop_gradient(x).astype(jnp.float32).reshape(-1, heads, width)
-        valid = read_mask(mask, tuple(batch), length, causal=False).valid
+        tokens = jax.lax.stop_gradient(x).astype(jnp.float32).reshape(-1, *x.shape[-2:])
+        valid = read_mask(mask, x.shape[:-1], causal=False).valid
         counted = jnp.ones(len(tokens), bool) if valid is None else valid.ravel()
         count = jnp.sum(counted)
         mean = jnp.sum(jnp.where(counted[:, None, None], tokens, 0), axis=0)
         mean /= jnp.maximum(count, 1).astype(jnp.float32)
-        moved = _MOMENTUM * found + (1 - _MOMENTUM) * mean
-        center.value = jnp.where(count > 0, moved, found)
-    return found
+        moved = _MOMENTUM * before + (1 - _MOMENTUM) * mean
+        center.value = jnp.where(count > 0, moved, before)
+    return before

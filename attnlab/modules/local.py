@@ -57,7 +57,7 @@ class LocalAttention(AttentionModule):
         key: jax.Array,
         value: jax.Array | None = None,
         *,
-        mask: masks.Padding | None = None,
+        mask: masks.Mask | jax.Array | None = None,
         steps: jax.Array | None = None,
         deterministic: bool | None = None,
         return_weights: bool = False,
@@ -68,7 +68,7 @@ class LocalAttention(AttentionModule):
           query: queries [*B, T, Dq].
           key: keys [*B, S, Dk].
           value: values [*B, S, Dv]; None = key.
-          mask: `masks.Padding` or None.
+          mask: mask or boolean array, as for `local_attention`; of `masks.Padding` local-p knows S.
           steps: time t of each query [*B, T] for local-m; None = 0 … T − 1. A decoder that takes
             one step at a time passes it.
           deterministic: whether dropout is off; needed if dropout_rate > 0.
@@ -92,7 +92,7 @@ class LocalAttention(AttentionModule):
             score = GeneralScore(param_dtype=self.param_dtype, name="score")
         q, k, v = (x[..., None, :] for x in (query, key, value))
         looked_at = return_weights or self.is_mutable_collection("intermediates")
-        found: Any = local_attention(
+        outputs: Any = local_attention(
             q,
             k,
             v,
@@ -106,18 +106,23 @@ class LocalAttention(AttentionModule):
             **dropout_options(self, deterministic),
         )
         if not looked_at:
-            return found[..., 0, :]
-        context, weights = found[0][..., 0, :], found[1][..., 0, :, :]
+            return outputs[..., 0, :]
+        context, weights = outputs[0][..., 0, :], outputs[1][..., 0, :, :]
         self.sow("intermediates", "attention_weights", weights)
         return (context, weights) if return_weights else context
 
-    def _predict_centers(self, query, num_keys: int, mask: masks.Padding | None) -> jax.Array:
+    def _predict_centers(self, query, num_keys: int, mask: Any) -> jax.Array:
         """S·sigmoid(v·tanh(W query)), [*B, T] float32."""
         features = self.features or query.shape[-1]
         hidden = jnp.tanh(self._dense(features, "center_hidden", "embed", "hidden")(query))
         logit = self._dense(1, "center", "hidden", None)(hidden)[..., 0].astype(jnp.float32)
-        if not isinstance(mask, masks.Padding):  # None, or refused by local_attention
-            return num_keys * jax.nn.sigmoid(logit)
-        num_real = as_array("Padding.kv_lengths", mask.kv_lengths)
-        require_batch("Padding.kv_lengths", num_real.shape, logit.shape[:-1], got=num_real.shape)
-        return lead_with_ones(num_real[..., None], logit.ndim) * jax.nn.sigmoid(logit)
+        num_real, mask = jnp.asarray(num_keys), masks.as_mask(mask)
+        for part in () if mask is None else mask.parts():
+            if part.lengths is not None:
+                lengths = jnp.asarray(part.lengths.kv_lengths)
+                require_batch(
+                    "Padding.kv_lengths", lengths.shape, logit.shape[:-1], got=lengths.shape
+                )
+                lengths = lead_with_ones(lengths[..., None], logit.ndim)
+                num_real = jnp.minimum(num_real, lengths)
+        return num_real * jax.nn.sigmoid(logit)

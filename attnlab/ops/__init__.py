@@ -103,9 +103,8 @@ linear memory, its backward pass and the modules then come for free:
 >>> bool(jnp.allclose(y[0, -1, 0], jax.nn.softmax(-distance) @ v[0, :, 0], atol=1e-5))
 True
 
-How to add a mask: a subclass of `masks.Mask` with `block(q_positions, k_positions)`, which is asked
-for one block of pairs at a time. What it holds is static; a mask with arrays also defines
-`in_layout`. `key_range` lets the engine leave out blocks, `for_queries` lets it decode:
+How to add a mask: a subclass of `masks.Mask` with `visible(i, j)`, as in `attnlab.masks`. What it
+holds is static here; `key_range` would let the engine leave out blocks:
 
 >>> import flax.struct
 >>> class Strided(masks.Mask):
@@ -113,8 +112,8 @@ for one block of pairs at a time. What it holds is static; a mask with arrays al
 ...
 ...     stride: int = flax.struct.field(pytree_node=False)
 ...
-...     def block(self, q_positions, k_positions):
-...         return (q_positions[:, None] - k_positions[None, :]) % self.stride == 0
+...     def visible(self, i, j):
+...         return (i - j) % self.stride == 0
 >>> y = attnlab.attention(attnlab.scores.Dot(), q, k, v, mask=Strided(3) & masks.Causal())
 >>> alone = attnlab.attention(attnlab.scores.Dot(), q[:, 6:], k[:, ::3], v[:, ::3])
 >>> bool(jnp.allclose(y[:, 6:], alone, atol=1e-6))

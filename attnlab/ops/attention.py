@@ -1,28 +1,13 @@
-"""Exact attention over all pairs: any score under any mask, and the named mechanisms.
+"""Exact attention over all pairs: any score under any mask; `named` has the named mechanisms.
 
 `implementation` says how, never what; every one computes the same function, and refuses what it
-does not serve:
-
-| name          | how                                      | serves                             |
-| ------------- | ---------------------------------------- | ---------------------------------- |
-| `"dense"`     | all logits at once, the textbook; O(T·S) | everything                         |
-| `"blockwise"` | online softmax over blocks               | everything                         |
-| `"cudnn"`     | NVIDIA's flash attention, by `jax.nn`    | GPU: dot, half precision; causal,  |
-|               |                                          | padding, a window of the past      |
-| `"splash"`    | JAX's flash attention for TPU            | TPU: dot, bfloat16; causal,        |
-|               |                                          | window, segments                   |
-| `"tokamax"`   | the library of that name, if installed   | TPU, GPU: dot, half precision;     |
-|               |                                          | causal, window                     |
-| `"pallas"`    | this project's kernels, `ops.kernels`    | TPU, H100, H200: dot and additive; |
-|               |                                          | causal, window, padding            |
-| `None`        | the fastest of them here, see below      | everything                         |
+does not serve: the table is in `attnlab.ops`.
 
 All but `"dense"` take O(T + S) memory, and have a backward pass of their own, so no forward mode.
 Second derivatives of `"blockwise"` are forward over reverse, `jax.jvp` of `jax.grad`; reverse over
 reverse too where there is no mask. The additive and concat scores have no forward mode in any of
 them: their second derivatives are `grad` of `grad`, under a mask with `"dense"`.
-`Pallas(block_q=…, block_k=…)` is `"pallas"` with tiles of your
-own.
+`Pallas(block_q=…, block_k=…)` is `"pallas"` with tiles of your own.
 
 `None` is `"cudnn"` on NVIDIA where it serves; on TPU `"splash"` where it serves, up to 2³⁰ pairs
 (beyond, what it does while tracing takes longer than 7 s), under `attnlab.over` or where there is
@@ -50,7 +35,6 @@ from __future__ import annotations
 
 import functools
 import math
-from typing import TypedDict, Unpack
 
 import jax
 import jax.numpy as jnp
@@ -68,7 +52,7 @@ from attnlab.ops.kernels import cudnn, splash, tokamax
 from attnlab.ops.kernels.call import Call
 from attnlab.ops.kernels.pallas import Pallas, exact
 from attnlab.ops.layout import merge_output, over_heads, prepare
-from attnlab.scores import Additive, Concat, Cosine, Dot, General, Location, Score, require_score
+from attnlab.scores import Score, require_score
 from attnlab.split import (
     copies_of_kv_heads,
     divide_positions,
@@ -79,29 +63,12 @@ from attnlab.split import (
 __all__ = [
     "IMPLEMENTATIONS",
     "Implementation",
-    "Options",
     "Pallas",
-    "additive_attention",
     "attention",
     "attention_weights",
-    "concat_attention",
-    "cosine_attention",
-    "dot_product_attention",
-    "general_attention",
-    "location_attention",
+    "of_masks",
     "refusal",
 ]
-
-
-class Options(TypedDict, total=False):
-    """The keywords of `attention`, which every named mechanism takes."""
-
-    mask: Mask | ArrayLike | None
-    bias: Bias | ArrayLike | None
-    dropout_rate: float
-    dropout_key: jax.Array | None
-    implementation: Implementation
-    precision: jax.lax.PrecisionLike
 
 
 Implementation = str | Pallas | None
@@ -113,13 +80,17 @@ _SHORT, _LONG = 32, 2048
 _MOST_SPLASH_PAIRS = 2**30
 
 
-@points_to(
+# Where the keywords of `jax.nn.dot_product_attention` and others go here.
+of_masks = points_to(
     is_causal="use mask=masks.Causal()",
     causal="use mask=masks.Causal()",
     local_window_size="use mask=masks.Window(left, right)",
     query_seq_lengths="use mask=masks.Padding(kv_lengths, q_lengths)",
     key_value_seq_lengths="use mask=masks.Padding(kv_lengths)",
 )
+
+
+@of_masks
 @on_explicit_axes(like("q"), of="q")
 def attention(
     score: Score,
@@ -152,7 +123,7 @@ def attention(
         [*B, N, T, S].
       dropout_rate: probability of dropping a weight; the rest are scaled by 1/(1 − rate).
       dropout_key: a PRNG key, needed if dropout_rate > 0.
-      implementation: None or a name of the table above, or `Pallas(...)`.
+      implementation: None, a name of the table in `attnlab.ops`, or `Pallas(...)`.
       precision: precision of the matrix products, as in `jax.lax.dot_general`.
 
     Returns:
@@ -162,7 +133,7 @@ def attention(
       ValueError: for arguments that do not fit together.
       NotImplementedError: if the named implementation does not serve them.
 
-    Cost: O(T·S·(H + D)) time per head, less what the mask rules out; memory as in the table.
+    Cost: O(T·S·(H + D)) time per head, less what the mask rules out; memory O(T + S), dense O(T·S).
 
     Source: Vaswani et al. 2017, §3.2, for the general form; `blockwise` for the algorithm.
 
@@ -184,27 +155,26 @@ def attention(
     require_choice("implementation", implementation, IMPLEMENTATIONS)
     if 0 in q.shape:
         implementation = "dense"  # which checks the rest of the arguments, and loops over nothing
-    mask = as_mask(mask)
+    # Over devices: positions divided by `over` are exchanged for heads, else go round a ring.
     q, k, v = divide_positions(q, k, v)
     if (copies := copies_of_kv_heads(k.shape[-2], q.shape[-2])) > 1:
         k, v = (jnp.repeat(x, copies, axis=-2) for x in (k, v))
-    if heads_are_too_few(k.shape[-2]) and 0 not in q.shape:
-        if implementation not in (None, "blockwise"):
-            raise NotImplementedError(
-                f"the devices of length= do not divide {k.shape[-2]} key/value heads, and around a"
-                f' ring of them attention is blockwise; got implementation="{implementation}"'
-                " (use None, or fewer devices)"
-            )
-        prepared = prepare(score, q, k, v, mask, bias, precision, dropout_key)
-        context = ring.attend(prepared, dropout_rate=dropout_rate, precision=precision)
-        return divide_positions(merge_output(context, q.shape[:-3]))
+    around_ring = heads_are_too_few(k.shape[-2]) and 0 not in q.shape
+    attend = _around_a_ring if around_ring else _attend
     platform = platforms.current()
-    call = Call(score, q, k, v, mask, bias, dropout_rate, precision, platform, pallas)
+    call = Call(
+        score, q, k, v, as_mask(mask), bias, dropout_rate, precision, platform, pallas, dropout_key
+    )
+    return divide_positions(attend(call, implementation))
+
+
+def _attend(call: Call, implementation: str | None) -> jax.Array:
+    """The context [*B, T, N, D] by a kernel or an engine, which know no divided positions."""
     name = _kernel_by_default(call) if implementation is None else implementation
     if name in _KERNELS:
         reason = refusal(name, call)
         if reason is None:
-            return divide_positions(_KERNELS[name].attend(call))
+            return _KERNELS[name].attend(call)
         if implementation is not None:
             raise NotImplementedError(
                 f'implementation="{name}" {reason}; use implementation="blockwise" or None'
@@ -214,10 +184,21 @@ def attention(
         fits_a_block = shorter <= _SHORT and longer <= _LONG
         implementation = "dense" if fits_a_block else "blockwise"
     engine = dense.attend if implementation == "dense" else blockwise.attend
-    attend = functools.partial(engine, dropout_rate=dropout_rate, precision=precision)
-    prepared = prepare(score, q, k, v, mask, bias, precision, dropout_key)
-    context = over_heads(attend, prepared, partitioned=True)
-    return divide_positions(merge_output(context, q.shape[:-3]))
+    options = {"dropout_rate": call.dropout_rate, "precision": call.precision}
+    context = over_heads(functools.partial(engine, **options), call.prepared(), partitioned=True)
+    return merge_output(context, call.q.shape[:-3])
+
+
+def _around_a_ring(call: Call, implementation: str | None) -> jax.Array:
+    """The context [*B, T, N, D] of positions that stay with the devices of `over`."""
+    if implementation not in (None, "blockwise"):
+        raise NotImplementedError(
+            f"the devices of length= do not divide {call.k.shape[-2]} key/value heads, and around a"
+            f' ring of them attention is blockwise; got implementation="{implementation}"'
+            " (use None, or fewer devices)"
+        )
+    context = ring.attend(call.prepared(), dropout_rate=call.dropout_rate, precision=call.precision)
+    return merge_output(context, call.q.shape[:-3])
 
 
 def _kernel_by_default(call: Call) -> str | None:
@@ -257,131 +238,6 @@ def attention_weights(
     weights = dense.weights(prepared, precision=precision)
     num_queries, num_heads = q.shape[-3:-1]
     return weights.reshape(*q.shape[:-3], num_heads, num_queries, k.shape[-3])
-
-
-def dot_product_attention(
-    q: jax.Array,
-    k: jax.Array,
-    v: jax.Array,
-    *,
-    scale: float | None = None,
-    **options: Unpack[Options],
-) -> jax.Array:
-    """Scaled dot-product attention, softmax(q kᵀ · scale) v: `attention` with `scores.Dot`.
-
-    Args:
-      q: queries [*B, T, N, H].
-      k: keys [*B, S, K, H].
-      v: values [*B, S, K, D].
-      scale: factor of the logits; None = 1/√H (Vaswani et al. 2017, §3.2.1); 1.0 = Luong et al.
-        2015, §3.1, "dot".
-      **options: the keywords of `attention`: mask, bias, dropout_rate, dropout_key,
-        implementation, precision. An unknown one raises TypeError.
-
-    Returns:
-      [*B, T, N, D].
-    """
-    return attention(Dot(scale), q, k, v, **options)
-
-
-def general_attention(
-    q: jax.Array, k: jax.Array, v: jax.Array, w: ArrayLike, **options: Unpack[Options]
-) -> jax.Array:
-    """Multiplicative attention, logits q W kᵀ: `attention` with `scores.General`.
-
-    Args:
-      q: queries [*B, T, N, Hq].
-      k: keys [*B, S, K, Hk].
-      v: values [*B, S, K, D].
-      w: matrix of the score, [Hq, Hk] or [N, Hq, Hk].
-      **options: the keywords of `attention`.
-
-    Returns:
-      [*B, T, N, D]. Source: Luong et al. 2015, §3.1, "general".
-    """
-    return attention(General(w), q, k, v, **options)
-
-
-def additive_attention(
-    q: jax.Array, k: jax.Array, v: jax.Array, w: ArrayLike, **options: Unpack[Options]
-) -> jax.Array:
-    """Additive attention, logits w·tanh(q_i + k_j): `attention` with `scores.Additive`.
-
-    Neither [T, S, hidden] nor, blockwise, [T, S] is ever in memory.
-
-    Args:
-      q: projected queries [*B, T, N, hidden].
-      k: projected keys [*B, S, K, hidden].
-      v: values [*B, S, K, D].
-      w: weights of the hidden units, [hidden] or [N, hidden].
-      **options: the keywords of `attention`.
-
-    Returns:
-      [*B, T, N, D]. Cost: T·S·hidden tanh evaluations. Source: Bahdanau et al. 2014, §A.1.2.
-    """
-    return attention(Additive(w), q, k, v, **options)
-
-
-def concat_attention(
-    q: jax.Array,
-    k: jax.Array,
-    v: jax.Array,
-    w: ArrayLike,
-    wq: ArrayLike,
-    wk: ArrayLike,
-    **options: Unpack[Options],
-) -> jax.Array:
-    """Concat attention, logits w·tanh(W [q; k]), W = [wq; wk]: `attention` with `scores.Concat`.
-
-    Args:
-      q: queries [*B, T, N, Hq].
-      k: keys [*B, S, K, Hk].
-      v: values [*B, S, K, D].
-      w: weights of the hidden units, [hidden] or [N, hidden].
-      wq: part of W that meets the query, [Hq, hidden] or [N, Hq, hidden].
-      wk: part of W that meets the key, [Hk, hidden] or [N, Hk, hidden].
-      **options: the keywords of `attention`.
-
-    Returns:
-      [*B, T, N, D]. Source: Luong et al. 2015, §3.1, "concat".
-    """
-    return attention(Concat(w, wq, wk), q, k, v, **options)
-
-
-def cosine_attention(
-    q: jax.Array, k: jax.Array, v: jax.Array, *, scale: ArrayLike = 1.0, **options: Unpack[Options]
-) -> jax.Array:
-    """Cosine attention, logits scale · cos(q, k): `attention` with `scores.Cosine`.
-
-    Args:
-      q: queries [*B, T, N, H].
-      k: keys [*B, S, K, H].
-      v: values [*B, S, K, D].
-      scale: factor of the cosine, a number or a learned array [] or [N]; with 1.0 no weight is more
-        than e² times another.
-      **options: the keywords of `attention`.
-
-    Returns:
-      [*B, T, N, D].
-    """
-    return attention(Cosine(scale), q, k, v, **options)
-
-
-def location_attention(
-    q: jax.Array, v: jax.Array, w: ArrayLike, **options: Unpack[Options]
-) -> jax.Array:
-    """Location attention, logits (q W)_j: `attention` with `scores.Location`, which needs no keys.
-
-    Args:
-      q: queries [*B, T, N, Hq].
-      v: values [*B, S, K, D].
-      w: matrix of the logits, [Hq, S_max] or [N, Hq, S_max]; keys beyond S_max get no weight.
-      **options: the keywords of `attention`.
-
-    Returns:
-      [*B, T, N, D]. Source: Luong et al. 2015, §3.1, "location".
-    """
-    return attention(Location(w), q, v, v, **options)
 
 
 def refusal(implementation: str, call: Call) -> str | None:

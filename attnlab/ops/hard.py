@@ -137,7 +137,7 @@ def hard_attention(
         context = jnp.where(jnp.isnan(log_prob)[..., None], jnp.nan, context)  # as the soft one
         return context, *(y[..., None] for y in (place, log_prob, entropy))
 
-    found = by_device(
+    in_layout = by_device(
         one_device,
         [x, seeds],
         ["bn", "bn"],
@@ -147,7 +147,7 @@ def hard_attention(
         heads=x.q.shape[1],
         partitioned=True,
     )
-    context, place, log_prob, entropy = (merge_output(y, q.shape[:-3]) for y in found)
+    context, place, log_prob, entropy = (merge_output(y, q.shape[:-3]) for y in in_layout)
     place, log_prob, entropy = (y[..., 0] for y in (place, log_prob, entropy))
     soft = functools.partial(attention, score, q, k, mask=mask, bias=bias, precision=precision)
     if straight_through:

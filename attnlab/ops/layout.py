@@ -22,7 +22,15 @@ from attnlab.ops import dropout
 from attnlab.scores import Score
 from attnlab.split import by_device
 
-__all__ = ["Prepared", "add_slice", "merge_output", "over_heads", "prepare", "slice_heads"]
+__all__ = [
+    "Prepared",
+    "add_slice",
+    "merge_output",
+    "over_heads",
+    "prepare",
+    "slice_heads",
+    "visible_pairs",
+]
 
 
 class Prepared(NamedTuple):
@@ -106,12 +114,12 @@ def _require_own(score: Score, q: jax.Array, k: jax.Array, precision: Any) -> No
         " logits(q, k, *, precision=None), at least float32 logits [..., T, S]"
     )
     try:
-        found = jax.eval_shape(probe, score, few_q, few_k)
+        logits = jax.eval_shape(probe, score, few_q, few_k)
     except TypeError as error:
         raise ValueError(f"{rule}; got {error}") from error
     wanted = (*lead, 2, 3)
-    fits = found.shape == wanted and jnp.promote_types(found.dtype, jnp.float32) == found.dtype
-    require(fits, f"{rule}; got {found.dtype} {found.shape} for {wanted}")
+    fits = logits.shape == wanted and jnp.promote_types(logits.dtype, jnp.float32) == logits.dtype
+    require(fits, f"{rule}; got {logits.dtype} {logits.shape} for {wanted}")
 
 
 def over_heads(
@@ -148,6 +156,20 @@ def slice_heads(tree: Any, batch_index: Any, kv_head_index: Any) -> Any:
         return x
 
     return jax.tree.map(take, tree)
+
+
+def visible_pairs(mask: Mask, i: jax.Array, j: jax.Array) -> jax.Array:
+    """Which pairs a mask in layout shows, [B, N|1, ...], for i and j of [B|1, N|1, ...]."""
+
+    def of_head(b, n, i, j):
+        return slice_heads(mask, b, n).visible(i, j)
+
+    lead = jnp.broadcast_shapes(*(x.shape[:2] for x in (i, j, *jax.tree.leaves(mask))))
+    if 0 in lead:  # of which no example can be sliced
+        return jnp.zeros((*lead, *jnp.broadcast_shapes(i.shape, j.shape)[2:]), bool)
+    i, j = (jnp.broadcast_to(x, (*lead, *x.shape[2:])) for x in (i, j))
+    over_heads = jax.vmap(of_head, (None, 0, 0, 0))
+    return jax.vmap(over_heads, (0, None, 0, 0))(jnp.arange(lead[0]), jnp.arange(lead[1]), i, j)
 
 
 def add_slice(total: Any, part: Any, batch_index: Any, kv_head_index: Any) -> Any:

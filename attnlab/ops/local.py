@@ -7,23 +7,24 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 from jax.typing import ArrayLike
 
 from attnlab import masks
-from attnlab.axes import lead_with_ones, require_batch
+from attnlab.axes import HeadLayout
+from attnlab.biases import Bias
 from attnlab.checks import as_array, as_count, as_qkv, require, require_dropout
 from attnlab.meshes import on_explicit_axes, spec_of
-from attnlab.ops.attention import attention, attention_weights
+from attnlab.ops.attention import Implementation, attention, attention_weights, of_masks
+from attnlab.ops.layout import visible_pairs
 from attnlab.scores import Dot, Location, Score, require_score
 
 __all__ = ["local_attention", "window_attention"]
 
 
+@of_masks
 def window_attention(
     q: jax.Array,
     k: jax.Array,
@@ -33,7 +34,11 @@ def window_attention(
     q_offset: ArrayLike | None = None,
     score: Score | None = None,
     mask: masks.Mask | ArrayLike | None = None,
-    **options: Any,
+    bias: Bias | ArrayLike | None = None,
+    dropout_rate: float = 0.0,
+    dropout_key: jax.Array | None = None,
+    implementation: Implementation = None,
+    precision: jax.lax.PrecisionLike = None,
 ) -> jax.Array:
     """Attention in which query i sees the keys i − left … i + right only.
 
@@ -49,7 +54,11 @@ def window_attention(
       score: any score; None = scaled dot product.
       mask: mask that restricts the window further; `masks.Causal()` hides what it shows of the
         future.
-      **options: the other keywords of `attention`; `implementation="dense"` costs O(T·S).
+      bias: term added to the logits, as for `attention`.
+      dropout_rate: probability of dropping a weight.
+      dropout_key: a PRNG key, needed if dropout_rate > 0.
+      implementation: None, a name or `Pallas(...)`, as for `attention`; "dense" costs O(T·S).
+      precision: precision of the matrix products.
 
     Returns:
       [*B, T, N, D].
@@ -70,11 +79,23 @@ def window_attention(
         ) from None
     mask = masks.as_mask(mask)
     q_offset = masks.first_position(mask) if q_offset is None else q_offset
-    if isinstance(mask, masks.Causal) and mask.q_offset is q_offset:
+    band = None if mask is None else mask.band
+    if band is not None and band[:2] == (None, 0) and band.q_offset is q_offset:
         mask = masks.Window(left, 0, q_offset)  # one mask, which more implementations take
     else:
         mask = masks.combine(masks.Window(left, right, q_offset), mask)
-    return attention(Dot() if score is None else score, q, k, v, mask=mask, **options)
+    return attention(
+        Dot() if score is None else score,
+        q,
+        k,
+        v,
+        mask=mask,
+        bias=bias,
+        dropout_rate=dropout_rate,
+        dropout_key=dropout_key,
+        implementation=implementation,
+        precision=precision,
+    )
 
 
 def _split_as_queries(arguments):
@@ -95,7 +116,7 @@ def local_attention(
     half_width: int = 10,
     score: Score | None = None,
     gaussian: bool = False,
-    mask: masks.Padding | None = None,
+    mask: masks.Mask | ArrayLike | None = None,
     dropout_rate: float = 0.0,
     dropout_key: jax.Array | None = None,
     precision: jax.lax.PrecisionLike = None,
@@ -115,7 +136,8 @@ def local_attention(
       half_width: reach D of the paper; a query sees at most 2·half_width + 1 keys.
       score: any score but Location; None = plain dot product.
       gaussian: whether to multiply the weights by the Gaussian of local-p.
-      mask: `masks.Padding` or None.
+      mask: a mask (`attnlab.masks`) or a boolean array that broadcasts to [*B, N, T, S]; it is
+        asked of the pairs in a window only.
       dropout_rate: probability of dropping a weight; the rest are scaled by 1/(1 − rate).
       dropout_key: a PRNG key, needed if dropout_rate > 0.
       precision: precision of the matrix products, as in `jax.lax.dot_general`.
@@ -127,7 +149,7 @@ def local_attention(
 
     Raises:
       ValueError: for arguments that do not fit together.
-      NotImplementedError: for a mask other than Padding, or the location score.
+      NotImplementedError: for the location score.
 
     Cost: O(T·half_width) time and memory (the weights O(T·S)). Source: Luong et al. 2015, §3.2.
     """
@@ -147,12 +169,9 @@ def local_attention(
         raise NotImplementedError(
             "local attention looks at keys and Location does not; use another score"
         )
-    if not (masks.as_mask(mask) is None or isinstance(mask, masks.Padding)):
-        raise NotImplementedError(
-            "local attention takes masks.Padding(numbers of keys [*B]) or None; got "
-            + (type(mask).__name__ if isinstance(mask, masks.Mask) else "an array")
-        )
-    num_queries, num_keys = q.shape[-3], k.shape[-3]
+    mask = masks.as_mask(mask)
+    *batch_shape, num_queries, num_heads, _ = q.shape
+    num_keys = k.shape[-3]
     if not jnp.issubdtype(centers.dtype, jnp.floating):
         centers = centers.astype(jnp.float32)
     centers = centers.astype(jnp.promote_types(centers.dtype, jnp.float32))[..., None]  # [*B, T, 1]
@@ -160,17 +179,13 @@ def local_attention(
     positions = jnp.ceil(centers - half_width).astype(jnp.int32) + window  # [*B, T, 2D + 1]
     places = positions.astype(centers.dtype)
     visible = (positions >= 0) & (positions < num_keys) & (places <= centers + half_width)
+    visible = visible[..., None, :]  # [*B, T, N or 1, 2D + 1]
     if mask is not None:
-
-        def of_each_example(name):
-            lengths = jnp.asarray(getattr(mask, name))
-            require_batch(f"Padding.{name}", lengths.shape, q.shape[:-3], got=lengths.shape)
-            return lead_with_ones(lengths[..., None, None], positions.ndim)
-
-        visible &= positions < of_each_example("kv_lengths")
-        if mask.q_lengths is not None:
-            rows = lead_with_ones(jnp.arange(num_queries)[:, None], positions.ndim)
-            visible &= rows < of_each_example("q_lengths")
+        layout = HeadLayout(tuple(batch_shape), num_heads, 1, num_queries, num_keys)
+        keys = jnp.clip(positions, 0, num_keys - 1).reshape(-1, 1, *positions.shape[-2:])
+        queries = jnp.arange(num_queries).reshape(1, 1, -1, 1)
+        shown = visible_pairs(mask.in_layout(layout), queries, keys)  # [B, N|1, T, 2D + 1|1]
+        visible &= jnp.moveaxis(shown, 1, 2).reshape(*q.shape[:-2], *shown.shape[1::2])
 
     def of_each_query(x):
         """[*B, S, K, D] to [*B, T, 2·half_width + 1, K, D]."""
@@ -183,13 +198,13 @@ def local_attention(
         score,
         q[..., None, :, :],
         of_each_query(k),
-        mask=visible[..., None, None, :],
+        mask=visible[..., None, :],
         precision=precision,
     )[..., 0, :]  # [*B, T, N, 2D + 1]
     if gaussian:
         sigma = max(half_width, 1) / 2
         weights *= jnp.exp(-((places - centers) ** 2) / (2 * sigma**2))[..., None, :]
-        weights = jnp.where(visible[..., None, :], weights, 0)  # as in `dense.weights`
+        weights = jnp.where(visible, weights, 0)  # as in `dense.weights`
     shown = weights
     if dropout_rate > 0.0 and dropout_key is not None:
         keep = jax.random.bernoulli(dropout_key, 1 - dropout_rate, weights.shape)
@@ -208,7 +223,7 @@ def local_attention(
     context = jnp.where(jnp.isnan(centers)[..., None], jnp.nan, context)  # nobody is visible there
     if not return_weights:
         return context
-    at = jnp.where(visible, positions, num_keys)[..., None, :]  # num_keys: dropped below
+    at = jnp.where(visible, positions[..., None, :], num_keys)  # num_keys: dropped below
     spread = jnp.vectorize(
         lambda row, at: jnp.zeros(num_keys, row.dtype).at[at].set(row, mode="drop"),
         signature="(w),(w)->(s)",

@@ -4,7 +4,11 @@ import math
 import statistics
 from collections.abc import Sequence
 
-__all__ = ["duration", "human", "spread"]
+from attnlab.runs.intervals import half_width
+
+__all__ = ["PLUS_MINUS", "duration", "human", "spread"]
+
+PLUS_MINUS = "± is half of the 95 % interval of the mean over seeds (Student's t)."
 
 
 def duration(seconds: float | None) -> str:
@@ -40,10 +44,10 @@ def human(size: float | None) -> str:
 
 
 def spread(values: Sequence[float], form: str) -> str:
-    """The mean of some values and, if there are several, their standard deviation.
+    """The mean of some values and, if there are several, ± half of its 95 % interval.
 
     >>> spread([2.0], ".1f"), spread([1.0, 2.0, 3.0], ".1f")
-    ('2.0', '2.0 ± 1.0')
+    ('2.0', '2.0 ± 2.5')
     """
     mean = format(statistics.fmean(values), form)
-    return mean if len(values) == 1 else f"{mean} ± {statistics.stdev(values):{form}}"
+    return mean if len(values) == 1 else f"{mean} ± {half_width(values):{form}}"

@@ -9,7 +9,7 @@
 | `classes` | the objective of classifiers: of sequences, tokens, spans |
 | `attended` | the objective of attention that is looked at: REINFORCE, sources read evenly |
 | `gradient_noise` | what gradients differ by from batch to batch |
-| `attentions`, `pretrained` | self-attentions by name; a pre-trained BERT as a folder |
+| `pretrained` | a pre-trained BERT as a folder |
 | `optimizers`, `schedules` | the papers' optimizers and learning rates, in optax |
 | `parallel` | a step over several devices, under `jit` or `pmap` |
 | `checkpoint`, `curve` | what a training keeps: orbax; sums, rows on disk and on a terminal |

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 import jax
 import jax.numpy as jnp
 
-from attnlab.training.objective import Batch, TokenCrossEntropy, predicted
+from attnlab.training.objective import Batch, TokenCrossEntropy, divisor, predicted
 
 __all__ = ["BitsPerByte"]
 
@@ -39,5 +39,5 @@ class BitsPerByte(TokenCrossEntropy):
 
     def means(self, sums: Mapping[str, float], counts: Mapping[str, float]) -> dict[str, float]:
         """As `TokenCrossEntropy`, and bits per byte."""
-        bits = sums["nll"] / math.log(2) / counts["bytes"]
+        bits = sums["nll"] / math.log(2) / divisor(counts, "bytes")
         return super().means(sums, counts) | {"bits_per_byte": bits}

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from attnlab.tokens import PAD
-from attnlab.training.objective import Batch
+from attnlab.training.objective import Batch, divisor
 
 __all__ = ["ClassCrossEntropy"]
 
@@ -67,5 +67,5 @@ class ClassCrossEntropy:
 
     def means(self, sums: Mapping[str, float], counts: Mapping[str, float]) -> dict[str, float]:
         """Loss a label in nats, and accuracy."""
-        labels = counts["labels"]
+        labels = divisor(counts, "labels")
         return {"loss": sums["loss"] / labels, "accuracy": sums["correct"] / labels}

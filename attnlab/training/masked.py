@@ -11,7 +11,7 @@ import jax.numpy as jnp
 
 from attnlab.models.bert import Pretraining
 from attnlab.tokens import PAD
-from attnlab.training.objective import Batch, token_sums
+from attnlab.training.objective import Batch, divisor, token_sums
 
 __all__ = ["MaskedCrossEntropy"]
 
@@ -74,7 +74,7 @@ class MaskedCrossEntropy:
 
     def means(self, sums: Mapping[str, float], counts: Mapping[str, float]) -> dict[str, float]:
         """The loss, and loss and accuracy of both tasks; of pairs only where there are some."""
-        masked, pairs = counts["masked"], counts["pairs"]
+        masked, pairs = divisor(counts, "masked"), counts["pairs"]
         masked_nll = sums["masked_nll"] / masked
         found = {
             "loss": masked_nll,

@@ -17,7 +17,15 @@ from attnlab.models.output import DeferredLogits
 from attnlab.split import by_device, current
 from attnlab.tokens import PAD
 
-__all__ = ["Batch", "Objective", "TokenCrossEntropy", "num_sentences", "predicted", "token_sums"]
+__all__ = [
+    "Batch",
+    "Objective",
+    "TokenCrossEntropy",
+    "divisor",
+    "num_sentences",
+    "predicted",
+    "token_sums",
+]
 
 Batch = dict[str, Any]
 SUMS = ("loss", "nll", "correct")  # of tokens
@@ -128,8 +136,8 @@ class TokenCrossEntropy:
 
     def means(self, sums: Mapping[str, float], counts: Mapping[str, float]) -> dict[str, float]:
         """Loss and −log p a token, perplexity exp(nll) and accuracy."""
-        require(counts["tokens"] > 0, "means are over tokens; got none, every target was PAD")
-        found = {name: x / counts["tokens"] for name, x in sums.items()}
+        tokens = divisor(counts, "tokens")
+        found = {name: x / tokens for name, x in sums.items()}
         nll = found["nll"]
         perplexity = math.exp(nll) if nll < 700 else math.inf
         return {
@@ -138,6 +146,16 @@ class TokenCrossEntropy:
             "perplexity": perplexity,
             "accuracy": found["correct"],
         }
+
+
+def divisor(counts: Mapping[str, float], name: str) -> float:
+    """The count that a mean is over.
+
+    Raises:
+      ValueError: nothing was counted.
+    """
+    require(counts[name] > 0, f"means are over {name}; got none, all was padding")
+    return counts[name]
 
 
 def token_sums(

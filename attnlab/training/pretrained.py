@@ -21,18 +21,17 @@ import jax.numpy as jnp
 import numpy as np
 from flax import traverse_util
 
+from attnlab import attentions
 from attnlab.data.cache import add_file
 from attnlab.data.subwords import SentencePiece, train_sentencepiece
 from attnlab.data.tokenizers import Bytes, Tokenizer
 from attnlab.models.transformer import TransformerConfig
 from attnlab.runs.errors import Invalid
-from attnlab.training import attentions
 
-__all__ = ["ATTENTIONS", "TOKENIZERS", "BertSizes", "Pretrained", "make_tokenizer", "read", "write"]
+__all__ = ["TOKENIZERS", "BertSizes", "Pretrained", "make_tokenizer", "read", "write"]
 
 FILE, PARAMS, TOKENIZER = "pretrained.json", "params.npz", "tokenizer.model"
 TOKENIZERS = ("sentencepiece", "bytes")
-ATTENTIONS = ("exact", "window-R", "lsh-R")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,7 +46,7 @@ class BertSizes:
       max_length: number of positions.
       dropout_rate: rate of dropout, on attention weights too.
       init_stddev: standard deviation that matrices and embeddings begin with.
-      attention: one of `ATTENTIONS`, or a pattern of them that the layers repeat, such as
+      attention: name of the attention, or a pattern that the layers repeat, such as
         "window-4+exact".
       dtype: name of the dtype of the activations.
 
@@ -68,7 +67,7 @@ class BertSizes:
 
     def __post_init__(self) -> None:
         flag = f"--attention={self.attention}"
-        attentions.require_attention(flag, self.attention, ATTENTIONS, self.num_layers)
+        attentions.require_attention(flag, self.attention, self.num_layers)
         if self.width % self.num_heads:
             raise Invalid(
                 f"--width={self.width} --num_heads={self.num_heads}: give heads that divide it"
@@ -99,7 +98,8 @@ class BertSizes:
             embedding_init=init,
             dtype=jnp.dtype(self.dtype),
         )
-        return config, attentions.pattern(self.attention, config)
+        around = attentions.Surroundings(length=self.max_length)
+        return config, attentions.pattern(self.attention, config, around)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -130,10 +130,13 @@ def make_train_step(
         if axis_name is not None:
             key = jax.random.fold_in(key, jax.lax.axis_index(axis_name))
             counts = jax.lax.psum(counts, axis_name)
+        # Scalars, counts of the whole batch, over all devices; a batch of none divides by 1.
         at_least_one = {name: jnp.maximum(count, 1) for name, count in counts.items()}
         over = at_least_one[objective.over]
+        # Factors of the objective's sums, whose gradient is divided by `over` in the end.
         shares = {name: count / over for name, count in at_least_one.items()}
 
+        # total = (gradients, sums), both sums over rows, so parts and devices just add.
         take = gradients if accumulate == 1 else add_up
         total, collections = take(state.params, state.collections, batch, shares, key)
         if axis_name is not None:
@@ -166,6 +169,7 @@ def make_train_step(
             new, moved = gradients_of(batch, i, collections)
             return (jax.tree.map(jnp.add, total, new), moved), None
 
+        # [accumulate, rows / accumulate, …]; the carry of the scan has the shapes of one part.
         first = jax.tree.map(lambda x: x[0], parts)
         shapes, _ = jax.eval_shape(gradients_of, first, 0, collections)
         zero = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
@@ -199,6 +203,7 @@ def gradients_of(
         return objective.loss(sums, shares), (sums, dict(moved))
 
     def gradients(params, collections, batch, shares, key):
+        # By the parameters alone; collections come back as the model moved them.
         take = jax.value_and_grad(loss, has_aux=True)
         (_, (sums, moved)), found = take(params, collections, batch, shares, key)
         return (found, sums), moved

@@ -24,7 +24,7 @@ from attnlab.runs.folder import Folder
 from attnlab.runs.markdown import markdown_table
 from attnlab.runs.report import SoFar, document, grouped, so_far
 from attnlab.runs.rows import Rows
-from attnlab.runs.units import spread
+from attnlab.runs.units import PLUS_MINUS, spread
 from attnlab.training.curve import read_metrics
 from attnlab.training.flags import FREE, TrainFlags
 from attnlab.training.loop import LoopSettings, Task, Trained
@@ -35,7 +35,6 @@ from attnlab.training.training_curve import training_curve
 
 __all__ = ["Cell", "Drawn", "Evaluation", "Row", "Study", "Training", "by_title", "main"]
 
-PLUS_MINUS = "± is the standard deviation over seeds."
 NAMED = 3  # scores in the answer of a report
 _TITLE = re.compile(r"[^\w.+=]+")
 
@@ -85,7 +84,8 @@ class Evaluation:
     """What a trained model reaches.
 
     Attributes:
-      scores: scores by name, those of `Study.scores` that there are.
+      scores: scores by name, those of `Study.scores` that there are; without any it is for the
+        study's own sections.
       evaluated: name of what the parameters were evaluated as, such as another number of hash
         rounds; "" = as they were trained.
       details: plain values that the study's own tables need.
@@ -105,7 +105,7 @@ class Row:
       evaluated: name of what its parameters were evaluated as; "" = as they were trained.
       scores: scores by name.
       parameters: number of parameters that were trained.
-      step: number of the step whose parameters these are.
+      step: number of the step whose parameters these are; None = not kept.
       seconds: time of the training, with compilations and validations.
       validation: means of the validation with these parameters, by name.
       details: plain values that the study's own tables need.
@@ -115,7 +115,7 @@ class Row:
     evaluated: str
     scores: dict[str, float]
     parameters: int
-    step: int
+    step: int | None
     seconds: float
     validation: dict[str, Any] = dataclasses.field(default_factory=dict)
     details: dict[str, Any] = dataclasses.field(default_factory=dict)
@@ -284,7 +284,8 @@ class Study(abc.ABC, Generic[S, D]):
                 line[name] = spread(values, self.scores[name]) if values else ""
             line |= self.columns(some)
             line["parameters"] = f"{some[0].parameters:,}"
-            line["best at step"] = f"{statistics.fmean(row.step for row in some):,.0f}"
+            steps = [row.step for row in some if row.step is not None]
+            line["best at step"] = f"{statistics.fmean(steps):,.0f}" if steps else ""
             line["minutes"] = f"{statistics.fmean(row.seconds for row in some) / 60:.1f}"
             lines.append(line)
         header = list(dict.fromkeys(itertools.chain(*lines)))
@@ -382,7 +383,7 @@ class Run(Generic[S, D]):
             "trainings",
             self.measure,
             self.report,
-            line=lambda rows: "; ".join(map(self.study.line, rows)),
+            line=lambda rows: "; ".join(self.study.line(row) for row in rows if row.scores),
             keys=self.keys,
         )
 

@@ -1,12 +1,12 @@
 """Memory and speed of attention mechanisms over sequence length, on real text.
 
     launch/local compare_lengths
-    launch/local compare_lengths --mechanisms=multi_head,lsh --lengths=1k,4k,16k
-    launch/local compare_lengths --mechanisms=multi_head:dense,additive,lsh
+    launch/local compare_lengths --mechanisms=exact,lsh-4 --lengths=1k,4k,16k
+    launch/local compare_lengths --mechanisms=exact:dense,additive,lsh-8
     launch/local compare_lengths --implementation=dense,blockwise --mechanisms=concat
     launch/local compare_lengths --resume=results/compare_lengths-20261120-101500
     launch/local compare_lengths --target=v5e,h100 --dtype=bfloat16
-    launch/local compare_lengths --target=v5e:2x4 --shard=sequence --mechanisms=multi_head
+    launch/local compare_lengths --target=v5e:2x4 --shard=sequence --mechanisms=exact
     launch/local compare_lengths --target=v5e-8 --shard=batch --batch=8 --program=bert
     launch/local compare_lengths --target=h100-64 --shard=state --batch=64 --program=bert
 

@@ -4,6 +4,7 @@ import functools
 import math
 from collections.abc import Sequence
 
+from attnlab.attentions import Model
 from attnlab.bench import targets, trends
 from attnlab.bench.case import (
     ATTENTION,
@@ -87,8 +88,7 @@ def _what(results: Sequence[Result]) -> str:
     split = "" if case.shard is None else f" Split by {case.shard} over the devices of the slice."
     return (
         f"{kind}, {batch}, {case.num_heads} heads of width {case.head_dim}, "
-        f"{case.dtype}, {seen}.{split} `window` sees {case.window} keys to each open side; `lsh` "
-        f"has {case.num_hashes} hash rounds and chunks of {case.chunk_size}."
+        f"{case.dtype}, {seen}.{split} {report.legend(results)}"
     )
 
 
@@ -131,7 +131,7 @@ def _growth(results: Sequence[Result]) -> str:
     for target, rows in by_target(results).items():
         for label, line in trends.lines(rows, TRAIN_STEP, trends.needs).items():
             power = str(trends.growth(line) or "")
-            table.append([target, label, power, *TABLE_3.get(label.partition(" ")[0], ("", ""))])
+            table.append([target, label, power, *TABLE_3.get(Model.parse(label).form, ("", ""))])
     return markdown_table(["target", "mechanism", "power of n", "row of Table 3", "formula"], table)
 
 
@@ -232,11 +232,11 @@ def _compiling(results: Sequence[Result]) -> str:
 
 
 TABLE_3 = {
-    "multi_head": ("Transformer", "max(b·l·d_ff, b·n_h·l²)·n_l"),
-    "reversible": ("Reversible Transformer", "max(b·l·d_ff, b·n_h·l²)"),
-    "chunked_reversible": ("Chunked Reversible Transformer", "max(b·l·d_model, b·n_h·l²)"),
+    "exact": ("Transformer", "max(b·l·d_ff, b·n_h·l²)·n_l"),
+    "reversible-exact": ("Reversible Transformer", "max(b·l·d_ff, b·n_h·l²)"),
+    "chunked-reversible-exact": ("Chunked Reversible Transformer", "max(b·l·d_model, b·n_h·l²)"),
     "lsh": ("LSH Transformer", "max(b·l·d_ff, b·n_h·l·n_r·c)·n_l"),
-    "reformer": ("Reformer", "max(b·l·d_model, b·n_h·l·n_r·c)"),
+    "chunked-reversible-lsh": ("Reformer", "max(b·l·d_model, b·n_h·l·n_r·c)"),
 }
 _FITS_NOTE = (
     "*n* is the length, or the number of layers or sequences where that differs. *fits at* is the"
@@ -248,7 +248,7 @@ _GROWTH_NOTE = (
     "The power of n that the memory of a step grows with over the larger n, beside the formulas of "
     "Kitaev et al. 2020, Table 3: b batch, l length, d_ff and d_model widths, n_h heads, n_l "
     "layers, n_r rounds, c what a round's chunks cost a token. The formulas leave out parameters, "
-    "and their Transformer makes the whole matrix of weights, as (dense) does here."
+    "and their Transformer makes the whole matrix of weights, as :dense does here."
 )
 _SENT_NOTE = (
     "What each device sends in one run, counted in the compiled program: all-gather, all-reduce, "

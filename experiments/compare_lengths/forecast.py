@@ -12,8 +12,9 @@ from attnlab.runs.rows import Kept
 
 def line_of(rows: Iterable[Result], case: Case) -> list[Result]:
     """The rows of the same mechanism, implementation, pass and target."""
-    same = (case.label, case.passes, case.target)
-    return [r for r in rows if (r.case.label, r.case.passes, r.case.target) == same]
+    fields = "label passes target num_heads head_dim dtype causal ops_only program".split()
+    same = [getattr(case, name) for name in fields]
+    return [r for r in rows if [getattr(r.case, name) for name in fields] == same]
 
 
 def seen_bytes(result: Result) -> float | None:

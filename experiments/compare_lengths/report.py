@@ -1,13 +1,18 @@
 """Tables of a run, as Markdown and CSV: pure functions of its rows."""
 
 import csv
+import functools
 import io
+import math
+import statistics
 from collections.abc import Callable, Iterable, Sequence
 
-from attnlab.bench import mechanisms, trends
-from attnlab.bench.case import PASS_TITLES, SHORT, Result, passes_of
+from attnlab.attentions import KINDS
+from attnlab.bench import trends
+from attnlab.bench.case import ACCURACY, PASS_TITLES, SHORT, Result, passes_of
 from attnlab.bench.roofline import PRODUCTS, Peak
 from attnlab.bench.tables import over_axis
+from attnlab.runs.intervals import half_width
 from attnlab.runs.markdown import markdown_table
 from attnlab.runs.report import SoFar, document
 from attnlab.runs.units import duration, human
@@ -16,7 +21,8 @@ COLUMNS = (
     "mechanism implementation length passes status median_seconds min_seconds max_seconds repeats "
     "memory_bytes memory_source analysis_bytes resident_peak_bytes device_peak_bytes "
     "available_bytes sent_bytes compile_seconds load busy other_seconds batch num_heads head_dim "
-    "dtype causal ops_only parallel devices target shard program num_layers vocab_size message"
+    "dtype causal ops_only parallel devices target shard program num_layers vocab_size against "
+    "error message"
 ).split()
 
 
@@ -49,8 +55,8 @@ def markdown(told: SoFar[Result], *, shares: Sequence[str] = ()) -> str:
       shares: section on the share of the machine's peak, from `shares.section`.
     """
     done = told.rows
-    shown = passes_of(done)
-    parts = ["# Attention over sequence length", summary(told)]
+    shown = [passes for passes in passes_of(done) if passes != ACCURACY]
+    parts = ["# Attention over sequence length", summary(told), *against(done)]
     for quantity in ("time", "memory"):
         parts.append(f"## {quantity.capitalize()}")
         parts.append(f"![{quantity} over length]({quantity}.svg)")
@@ -62,7 +68,7 @@ def markdown(told: SoFar[Result], *, shares: Sequence[str] = ()) -> str:
     parts += ["## Growth", _GROWTH_NOTE, _growth(done, shown)]
     parts += ["## Crossovers", *_crossovers(done, shown)]
     parts += ["## Largest length that fits", _FITS_NOTE, _fits(done, shown)]
-    parts += shares
+    parts += [*accuracy(done), *shares]
     parts += ["## Cases without a result", missing(done)]
     parts += ["## How it was measured", method(done), _conditions(done)]
     return document(*parts, told.missing, told.origin)
@@ -82,12 +88,11 @@ def summary(told: SoFar[Result]) -> str:
         f"{case.head_dim} (model width {case.width}), {case.dtype}, "
         f"{'causal' if case.causal else 'not causal'}, {case.parallel} on "
         f"{', '.join(map(str, devices))} device{'s' * (devices != [1])}{split}.",
-        f"`window` sees {case.window} keys {'to the left' if case.causal else 'to each side'}; "
-        f"`lsh` has {case.num_hashes} hash rounds and chunks of {case.chunk_size}.",
+        legend(results),
     ]
-    present = {r.case.mechanism for r in results}
     if not case.ops_only:
-        notes += [note for name, note in mechanisms.NOTES.items() if name in present]
+        kinds = dict.fromkeys(r.case.attention.kind for r in results)
+        notes += [KINDS[kind].note for kind in kinds]
     cycled = sorted({r.case.length for r in results if r.input_cycled})
     if cycled:
         notes.append(
@@ -95,6 +100,71 @@ def summary(told: SoFar[Result]) -> str:
             "it begins again at its end, which hashing can notice."
         )
     return "\n\n".join(filter(None, notes))
+
+
+def legend(results: Sequence[Result]) -> str:
+    """What the names of the mechanisms mean."""
+    words = [
+        f"`{name}`: {'; '.join(dict.fromkeys(x.title for x in r.case.model.attentions))}"
+        for name, r in {r.case.mechanism: r for r in results}.items()
+    ]
+    if any(r.case.hashes for r in results):
+        words.append(f"chunks of LSH have {results[0].case.chunk_size} slots")
+    return "; ".join(words) + "."
+
+
+def against(results: Sequence[Result]) -> list[str]:
+    """The time and memory of each mechanism over those of the one it was timed against."""
+    bases = dict.fromkeys(r.case.against for r in results if r.case.against)
+    parts = []
+    for base in bases:
+        rows = [r for r in results if r.case.against == base]
+        for passes in passes_of(rows):
+            title = PASS_TITLES[passes].capitalize()
+            parts += [f"### {title}, time over that of {base}", over_axis(rows, passes, ratio)]
+            cell = functools.partial(_memory_ratio, results, base)
+            if any(cell(r) for r in rows):
+                parts += [f"### {title}, memory over that of {base}"]
+                parts += [over_axis(rows, passes, cell)]
+    return parts
+
+
+def ratio(result: Result | None) -> str:
+    """The mean of the turns' ratios, its 95 % interval and the number of turns.
+
+    Of the logarithms, as a time twice as long is as far from equal as one half as long.
+    """
+    if result is None or not result.ratios:
+        return ""
+    logs = [math.log(x) for x in result.ratios]
+    mean, half = statistics.fmean(logs), half_width(logs)
+    if not math.isfinite(half):
+        return f"{math.exp(mean):.3g} (n = {len(logs)})"
+    low, high = math.exp(mean - half), math.exp(mean + half)
+    return f"{math.exp(mean):.3g} ({low:.3g} to {high:.3g}; n = {len(logs)})"
+
+
+def _memory_ratio(results: Sequence[Result], base: str, result: Result | None) -> str:
+    if result is None or not result.memory_bytes:
+        return ""
+    place = result.case.length, result.case.passes
+    theirs = [
+        r.memory_bytes
+        for r in results
+        if r.case.label == base and (r.case.length, r.case.passes) == place
+    ]
+    return f"{result.memory_bytes / theirs[0]:.3g}" if theirs and theirs[0] else ""
+
+
+def accuracy(results: Sequence[Result]) -> list[str]:
+    """How far each mechanism is from exact attention in float64."""
+    if not any(r.error is not None for r in results):
+        return []
+
+    def cell(result: Result | None) -> str:
+        return "" if result is None or result.error is None else f"{result.error:.3g}"
+
+    return ["## Accuracy", _ACCURACY_NOTE, over_axis(results, ACCURACY, cell)]
 
 
 def _growth(results: Sequence[Result], shown: Sequence[str]) -> str:
@@ -219,12 +289,16 @@ def line(result: Result | Peak) -> str:
     message = f"; {result.message}" if result.message else ""
     if result.status != "ok":
         return SHORT[result.status] + message.replace("; ", ": ", 1)
+    if result.error is not None:
+        return f"{result.error:.3g} from float64"
     if not result.seconds:
         compiled = f"compiled in {duration(result.compile_seconds)}"
         return f"{human(result.memory_bytes)}, {compiled}{message}"
     text = duration(result.median_seconds)
     if len(result.seconds) > 1:
         text += f" ({duration(min(result.seconds))} to {duration(max(result.seconds))})"
+    if result.ratios:
+        text += f", {ratio(result)} × {result.case.against}"
     return f"{text}, {human(result.memory_bytes)}{message}"
 
 
@@ -232,7 +306,8 @@ def times(results: Sequence[Result]) -> str:
     """The tables of time alone, for the terminal."""
     parts = []
     for passes in passes_of(results):
-        parts += [f"{PASS_TITLES[passes]}, time so far:", over_axis(results, passes, "time")]
+        if any(r.seconds for r in results if r.case.passes == passes):
+            parts += [f"{PASS_TITLES[passes]}, time so far:", over_axis(results, passes, "time")]
     return "\n".join(parts)
 
 
@@ -257,6 +332,16 @@ def two_digits(number: float) -> str:
     return f"{float(f'{number:.2g}'):,.0f}"
 
 
+_AGAINST_NOTE = (
+    "Times over those of `{base}`, each called in turns with it, in processes of their own, the "
+    "order changing from turn to turn: the geometric mean over n turns with its 95 % interval "
+    "(Student). Where both compute the same function their outputs, and the gradients of their "
+    "inputs, were compared first. Below 1 is faster, and less memory."
+)
+_ACCURACY_NOTE = (
+    "The RMS distance of the context from exact attention by NumPy in float64, of the inputs as "
+    "each mechanism gets them."
+)
 _GROWTH_NOTE = (
     "The fitted p ± its standard error in value ∝ n^p, over the longer half of the lengths, at "
     "least four; the error is that of the fit or of the repeats, the larger. Nothing where there "

@@ -3,14 +3,17 @@
 import dataclasses
 import math
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, cast
 
-from attnlab.bench import memory, topology, trends
+from attnlab.attentions import KINDS
+from attnlab.bench import memory, peers, topology, trends
 from attnlab.bench.case import DERIVED, Case, Result
 from attnlab.bench.roofline import Peak, Unit
 from attnlab.runs import loop, provenance
 from attnlab.runs.command_line import say
+from attnlab.runs.errors import Invalid
+from attnlab.runs.flags import Flags
 from attnlab.runs.folder import Folder
 from attnlab.runs.report import SoFar, so_far
 from attnlab.runs.rows import Kept, Rows
@@ -40,6 +43,28 @@ def run(settings: Settings, folder: Folder) -> int:
     Raises:
       Invalid: the settings do not suit the machine, or the folder cannot be used.
     """
+    return compare(settings, folder)
+
+
+def compare(
+    settings: Settings,
+    folder: Folder,
+    cases: Sequence[Case] | None = None,
+    *,
+    asked: Flags | None = None,
+    markdown: Callable[[SoFar[Result]], str] | None = None,
+    variables: Mapping[str, str] | None = None,
+) -> int:
+    """Measures cases and reports.
+
+    Args:
+      settings: limits of a case, and how the report looks.
+      folder: folder of the run.
+      cases: cases to measure; None = those of the settings.
+      asked: settings of a preset, whose command the report names.
+      markdown: function of the rows that gives a preset's report.
+      variables: environment variables of the workers.
+    """
     rows: Rows[Item, Row] = Rows(folder, key_of, [Result, Peak], derived=DERIVED)
     with Runner(
         devices=max(settings.devices, default=None),
@@ -47,10 +72,10 @@ def run(settings: Settings, folder: Folder) -> int:
         repeats=settings.repeats,
         case_seconds=COMPILE_SECONDS if settings.target else settings.case_seconds,
         case_bytes=math.inf if settings.target else settings.case_gib * 2**30,
-        variables=topology.environment() if settings.target else None,
+        variables=topology.environment() if settings.target else variables,
     ) as runner:
         rows.environment = runner.environment
-        comparison = Comparison(settings, rows, runner, folder)
+        comparison = Comparison(settings, rows, runner, folder, cases, asked, markdown)
         where = "no device: compiled only" if settings.target else _where(runner.environment)
         return loop.run(comparison.job(), comparison.items, folder, rows, where=where)
 
@@ -69,11 +94,29 @@ class Comparison:
         rows: Rows[Item, Row],
         runner: Runner,
         folder: Folder,
+        cases: Sequence[Case] | None = None,
+        asked: Flags | None = None,
+        markdown: Callable[[SoFar[Result]], str] | None = None,
     ) -> None:
-        """Plans the cases for the machine that the runner has."""
-        self.cases = settings.cases(runner.environment["devices"])
-        self.units = settings.units(self.cases)
+        """Plans the cases for the machine that the runner has; arguments as of `compare`.
+
+        Raises:
+          Invalid: a package that a case needs is not installed.
+        """
+        self.cases = list(cases or settings.cases(runner.environment["devices"]))
+        self.units = [] if cases else settings.units(self.cases)
         self._settings, self._rows, self._runner = settings, rows, runner
+        self._asked, self._markdown = asked or settings, markdown
+        done = {kept.row.case for kept in rows.of(self.cases) if isinstance(kept.row, Result)}
+        left = [case for case in self.cases if case not in done]
+        kinds = {a.kind for case in left for a in case.model.attentions}
+        peers.require_packages(kinds)
+        torch = [name for name in kinds if KINDS[name].written_in == "torch"]
+        if torch and runner.environment["platform"] != "cpu":
+            raise Invalid(
+                f"{', '.join(torch)}: here torch runs on the CPU; set JAX_PLATFORMS=cpu, so that "
+                "all do"
+            )
         self._folder = folder
         self._last: Case | None = None  # the case before
 
@@ -168,12 +211,17 @@ class Comparison:
         return found
 
     def _report(self) -> loop.Report:
-        items = {str(case): [case] for case in self.cases}
-        told = cast(SoFar[Result], so_far(self._rows, items, self._settings))
+        items: dict[str, list[Item]] = {}
+        for case in self.cases:
+            items.setdefault(str(case), []).append(case)
+        told = cast(SoFar[Result], so_far(self._rows, items, self._asked))
         results = told.rows
         devices = " / ".join(sorted({provenance.name(where.environment) for where in told.wheres}))
         files = {"results.csv": report.csv_text(results)}
-        if self._settings.target:
+        drawn: dict[str, Any] = {}
+        if self._markdown is not None:
+            text, tables = self._markdown(told), ""
+        elif self._settings.target:
             text, tables = deviceless_report.markdown(told), deviceless_report.tables(results)
             drawn = {"memory": deviceless_figures.draw(results)}
         elif self._over_devices:
@@ -219,11 +267,19 @@ def measured(case: Case, line: Sequence[Result], settings: Settings, runner: Run
         message = f"not run: n = {stopped[0].case.length} was already too slow"
     elif expected > limit:
         message = f"not run: about {expected:.0f} s a call, by shorter lengths (limit {limit:g} s)"
+    elif case.against is not None:
+        return runner.run_against(case, base_of(case), _tell)
     else:
         return runner.run(case, tell=_tell)
     result = runner.run(case, run=False, tell=_tell)
     known = result.status == "too_slow" and result.message == "not run"
     return dataclasses.replace(result, message=message, **fields) if known else result
+
+
+def base_of(case: Case) -> Case:
+    """The case that one is timed against."""
+    name, _, way = (case.against or "").partition(":")
+    return dataclasses.replace(case, mechanism=name, implementation=way or None, against=None)
 
 
 def _tell(words: str) -> None:

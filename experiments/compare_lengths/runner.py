@@ -1,16 +1,25 @@
 """Cases in a worker process: one that dies, or takes too long, becomes a row and the rest go on."""
 
+from __future__ import annotations
+
 import dataclasses
+import functools
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
+from attnlab.attentions import KINDS
 from attnlab.bench.case import Case, Result
 from attnlab.bench.roofline import Peak, Unit
 from attnlab.bench.workers import Workers, death
 from attnlab.runs.flags import structured
 
+PAUSE_SECONDS = 0.01  # between turns: OpenMP's threads spin for milliseconds after their work
+# Allowed difference over the largest value: sums of some thousand terms.
+SAME = {"float32": 1e-4, "bfloat16": 0.05, "float16": 0.01}
 SILENCE_SECONDS = 10.0  # after which the progress line goes on
 COMPILE_SECONDS = 120.0  # to compile a case, beside the limit for running it
 
@@ -38,6 +47,15 @@ class Runner(Workers):
           case_bytes: bytes of a CPU's memory that a case may take.
           variables: environment variables of the worker.
         """
+        self._arguments: dict[str, Any] = {
+            "devices": devices,
+            "input_path": input_path,
+            "repeats": repeats,
+            "case_seconds": case_seconds,
+            "case_bytes": case_bytes,
+            "variables": variables,
+        }
+        self._base: Case | None = None
         super().__init__(
             "experiments.compare_lengths.worker",
             [] if input_path is None else [input_path],
@@ -49,7 +67,7 @@ class Runner(Workers):
             "limit_seconds": case_seconds,
             "limit_bytes": case_bytes,
         }
-        self._case_seconds = case_seconds
+        self._repeats, self._case_seconds = repeats, case_seconds
 
     def run(
         self, case: Case, *, run: bool = True, tell: Callable[[str], None] = lambda words: None
@@ -61,10 +79,73 @@ class Runner(Workers):
           run: False compiles only.
           tell: (words) -> None; told what is going on, at each change and every ten seconds.
         """
+        result, _ = self._do(case, tell, run=run, in_turns=False)
+        return result
+
+    def run_against(
+        self, case: Case, base: Case, tell: Callable[[str], None] = lambda words: None
+    ) -> Result:
+        """The row of a case that is timed in turns with another.
+
+        Each has a process of its own, so that neither shares its thread pool or its allocator with
+        the other; one that waits for its turn sleeps. The turns are short and alternate in order,
+        so what else the machine does falls on both alike.
+
+        Args:
+          case: case to measure.
+          base: case to time it against.
+          tell: (words) -> None, as in `run`.
+        """
+        other = self._other
+        if self._base != base or other.pid is None:
+            self._base = base
+            self._base_row, self._base_ready = other._do(base, tell, run=True, in_turns=True)
+        row, ready = self._do(case, tell, run=True, in_turns=True)
+        if ready is None:
+            return row
+        if self._base_ready is None:
+            why = f"{base.label}: {self._base_row.message}"
+            return dataclasses.replace(row, status=self._base_row.status, message=why)
+        if (apart := difference(case, base, ready["values"], self._base_ready["values"])) > 0:
+            words = f"its values differ from those of {base.label} by {apart:.1e} of the largest"
+            return dataclasses.replace(row, status="failed", message=words)
+        repeats = 1 if ready["slow"] or self._base_ready["slow"] else self._repeats
+        seconds: dict[Runner, list[float]] = {self: [], other: []}
+        began = time.monotonic()
+        for turn in range(repeats):
+            used = time.monotonic() - began
+            if turn and used * (turn + 1) / turn > 2 * self._case_seconds:
+                break
+            for side in (self, other) if turn % 2 else (other, self):
+                time.sleep(PAUSE_SECONDS)
+                side.ready().send(sample=True)
+                message = side._wait(self._case_seconds * 1.2 + 5, tell)
+                if message is None or "seconds" not in message:
+                    whose = case if side is self else base
+                    why = f"{whose.label}: {death(side.retire())} while running"
+                    return dataclasses.replace(row, status="killed", message=why)
+                seconds[side].append(message["seconds"])
+        few = f"{len(seconds[self])} of {self._repeats} turns in the time limit"
+        return dataclasses.replace(
+            row,
+            seconds=tuple(seconds[self]),
+            base_seconds=tuple(seconds[other]),
+            message="" if len(seconds[self]) == self._repeats else few,
+        )
+
+    @functools.cached_property
+    def _other(self) -> Runner:
+        """The runner of what cases are timed against."""
+        return Runner(**self._arguments)
+
+    def _do(
+        self, case: Case, tell: Callable[[str], None], *, run: bool, in_turns: bool
+    ) -> tuple[Result, dict[str, Any] | None]:
+        """The row of a case, and the worker's message where it is ready for its turns."""
         if self.pid is None:
             tell("starting a process …")
         worker = self.ready()
-        worker.send(case=dataclasses.asdict(case), run=run, **self._limits)
+        worker.send(case=dataclasses.asdict(case), run=run, in_turns=in_turns, **self._limits)
         so_far = Result(case, "ok")
         stage, limit = "compiling", self._case_seconds + COMPILE_SECONDS
         tell(f"{stage} …")
@@ -81,15 +162,18 @@ class Runner(Workers):
                 )
                 slow = "too_slow" if stage == "running" else "failed"  # --resume tries again
                 status = slow if stopped else "killed"
-                return dataclasses.replace(so_far, status=status, message=why)
+                return dataclasses.replace(so_far, status=status, message=why), None
+            if "ready" in message:
+                return structured(Result, message["ready"]), message
             if "result" in message:
                 result = structured(Result, message["result"])
                 if result.status == "failed" or result.message.startswith("RESOURCE_EXHAUSTED"):
                     self.retire()  # the process may hold memory that the next case needs
-                return result
+                return result, None
             so_far = structured(Result, message["compiled"])
             stage, limit = "running", self._case_seconds
-            tell(f"compiled in {so_far.compile_seconds:.1f} s, {stage} …")
+            compiled = so_far.compile_seconds
+            tell(f"{stage} …" if compiled is None else f"compiled in {compiled:.1f} s, {stage} …")
 
     def peak(self, unit: Unit) -> Peak:
         """The peak of a unit, or why it was not measured."""
@@ -102,6 +186,11 @@ class Runner(Workers):
         code = self.retire()
         return Peak(unit, 0.0, message="took too long" if stopped else death(code))
 
+    def retire(self) -> int:
+        if "_other" in self.__dict__:
+            self._other.retire()
+        return super().retire()
+
     def _wait(self, limit: float, tell: Callable[[str], None]) -> dict[str, Any] | None:
         """The worker's next message, or None if the worker died or the time is up."""
         worker, begun = self.ready(), time.monotonic()
@@ -112,3 +201,18 @@ class Runner(Workers):
             if message is not None or not worker.running():
                 return message
         return None
+
+
+def difference(
+    case: Case, base: Case, ours: Sequence[Sequence[float]], theirs: Sequence[Sequence[float]]
+) -> float:
+    """How far the values of two programs of one function differ, over the largest, if too far.
+
+    0 where they may differ so much, or compute different functions.
+    """
+    one, two = (KINDS[x.attention.kind].computes or x.mechanism for x in (case, base))
+    if one != two or not ours or not theirs:
+        return 0.0
+    pairs = [(np.array(x), np.array(y)) for x, y in zip(ours, theirs, strict=True)]
+    apart = max(float(np.max(np.abs(x - y)) / np.max(np.abs(y))) for x, y in pairs)
+    return 0.0 if apart <= SAME[case.dtype] else apart

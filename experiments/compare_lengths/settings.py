@@ -6,8 +6,17 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from attnlab.bench import inputs, mechanisms, sharding, targets, topology
-from attnlab.bench.case import ATTENTION, REVERSIBLE, TRAIN_STEP, Case
+from attnlab.attentions import (
+    EXACT_IMPLEMENTATIONS,
+    KINDS,
+    Model,
+    grammar,
+    in_models,
+    require_attention,
+    require_model,
+)
+from attnlab.bench import inputs, sharding, targets, topology
+from attnlab.bench.case import ACCURACY, ATTENTION, PASSES, TRAIN_STEP, Case
 from attnlab.bench.case_flags import CaseFlags
 from attnlab.bench.roofline import UNITS, Unit
 from attnlab.bench.targets import Target
@@ -17,20 +26,23 @@ from attnlab.training.parallel import mesh_sizes
 
 PARALLEL = ("jit", "pmap")
 AUTO = "auto"
-LSH_WAYS = (AUTO, "pallas")
-PLAIN = ("multi_head", "additive", "window", "lsh")
-EXACT = (*mechanisms.EXACT, "reversible", "chunked_reversible")
+PLAIN = ("exact", "additive", "window-128", "lsh-4")
 # The same as in `training_programs`, whose import takes seconds, too long for --help.
 PROGRAMS = (ATTENTION, "translate", "language_model", "bert")
-IN_MODELS = ("multi_head", "window", "lsh", "additive")
 FOR_TARGETS: dict[str, Any] = {"lengths": (1024, 4096, 16384, 65536, 262144)}
 FOR_PROGRAMS: dict[str, Any] = {
     "lengths": (1024, 4096, 16384),
-    "mechanisms": ("multi_head", "window", "lsh"),
+    "mechanisms": ("exact", "window-128", "lsh-4"),
 }
 FOR_ONE_LENGTH: dict[str, Any] = {"lengths": (4096,)}  # over devices, or over batches
 FOR_WAYS: dict[str, Any] = {"mechanisms": PLAIN}  # --implementation says how to compute each
-_WAYS = (AUTO, *mechanisms.IMPLEMENTATIONS)
+_WAYS = (AUTO, *EXACT_IMPLEMENTATIONS)
+
+
+def peers_of(mechanisms: Sequence[str]) -> list[str]:
+    """Those mechanisms that are other people's; what has no valid name is none."""
+    kinds = {name: KINDS.get(name.partition(":")[0].partition("-")[0]) for name in mechanisms}
+    return [name for name, kind in kinds.items() if kind and kind.written_in]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,16 +54,8 @@ class Settings(CaseFlags):
     """
 
     mechanisms: tuple[str, ...] = flag(
-        (
-            "multi_head",
-            "multi_head:dense",
-            "additive",
-            "additive:dense",
-            "window",
-            "lsh",
-        ),
-        f"Mechanisms to compare: {', '.join(mechanisms.NAMES)}. NAME:IMPLEMENTATION computes "
-        "that one in the named way only.",
+        ("exact", "exact:dense", "additive", "additive:dense", "window-128", "lsh-4"),
+        f"Mechanisms to compare: {grammar()}.",
     )
     batch: tuple[int, ...] = flag(
         (1,),
@@ -62,11 +66,25 @@ class Settings(CaseFlags):
     implementation: tuple[str, ...] = flag(
         (AUTO,),
         "Ways to compute exact attention, a line in the figures for each: auto (the fastest exact "
-        f"way here), {', '.join(_WAYS[1:])}. lsh has its own way and pallas. "
+        f"way here), {', '.join(_WAYS[1:])}. A mechanism without any of them has its own way. "
         f"Without --mechanisms: {written(PLAIN)}.",
         choices=_WAYS,
     )
-    ops_only: bool = flag(False, "Whether to compare the bare functions, without modules.")
+    ops_only: bool = flag(
+        False,
+        "Whether to compare the bare functions, without modules; so are other people's always.",
+    )
+    against: str | None = flag(
+        None,
+        "One of --mechanisms, with which each other one is timed in turns, and whose time and "
+        "memory theirs are divided by.",
+    )
+    passes: tuple[str, ...] = flag(
+        PASSES,
+        f"Passes: {', '.join(PASSES)}; {ACCURACY} is the forward pass without times, for its RMS "
+        "distance from exact attention by NumPy in float64.",
+        choices=(*PASSES, ACCURACY),
+    )
     parallel: str = flag("jit", "How the batch is split over devices.", choices=PARALLEL)
     devices: tuple[int, ...] = flag(
         (),
@@ -82,7 +100,6 @@ class Settings(CaseFlags):
         "accelerator: all of its memory.",
         above=0,
     )
-    window: int = flag(128, "Number of keys that window sees to the left (and right).", least=1)
     target: tuple[str, ...] = flag(
         (),
         f"Accelerators to compile for, which need not be here: {', '.join(targets.known())}; "
@@ -97,8 +114,8 @@ class Settings(CaseFlags):
     program: str = flag(
         ATTENTION,
         "What is compiled for a target: attention, or a training step of a model whose "
-        f"self-attention is {', '.join(IN_MODELS)}; a language model may also be "
-        f"{', '.join(REVERSIBLE)}. Without --lengths: "
+        f"self-attention is {', '.join(in_models())} or a pattern, such as window-128+exact; a "
+        "language model's name may begin with chunked-, reversible- or both. Without --lengths: "
         f"{written(FOR_PROGRAMS['lengths'])}; without --mechanisms: "
         f"{written(FOR_PROGRAMS['mechanisms'])}.",
         choices=PROGRAMS,
@@ -118,9 +135,8 @@ class Settings(CaseFlags):
           Invalid: a value is not valid; the message begins with the flag.
         """
         super().__post_init__()
-        if self.program == ATTENTION:
-            self._check_mechanisms(mechanisms.NAMES)
-        self._check_ways()
+        self._check_mechanisms()
+        self._check_peers()
         self._check_targets()
         self._check_axis()
         for count in self.devices:
@@ -145,6 +161,8 @@ class Settings(CaseFlags):
             ("program", FOR_PROGRAMS),
         ):
             found |= defaults if name in named else {}
+        if named.get("program", ATTENTION) == ATTENTION and peers_of(named.get("mechanisms", ())):
+            found["ops_only"] = True
         several = any(len(named.get(name, ())) > 1 for name in ("devices", "batch"))
         return found | (FOR_ONE_LENGTH if several else {})
 
@@ -159,6 +177,11 @@ class Settings(CaseFlags):
         """
         if self.target:
             return self._cases_of_targets()
+        if self.program != ATTENTION:
+            sizes = {"num_layers": self.num_layers[0], "batch": self.batch[0]}
+            return self._cases(
+                (TRAIN_STEP,), program=self.program, vocab_size=self.vocab_size, **sizes
+            )
         counts = sorted(set(self.devices))
         if counts and counts[-1] > local_devices:
             raise Invalid(f"--devices={counts[-1]}: this machine has {local_devices}; give fewer")
@@ -201,26 +224,30 @@ class Settings(CaseFlags):
         return [*dict.fromkeys(self.num_layers)]
 
     def _cases(self, passes: tuple[str, ...], **options: Any) -> list[Case]:
-        fixed = ("ops_only", "parallel", "window")
-        options |= {name: getattr(self, name) for name in fixed}
+        options |= {"ops_only": self.ops_only, "parallel": self.parallel}
         return [
-            self.case(name, length, one, implementation=way, **options)
+            self.case(
+                name, length, one, implementation=way, against=self._base(name, way, one), **options
+            )
             for length in sorted(set(self.lengths))
             for name, way in self._lines()
             for one in dict.fromkeys(passes)
         ]
 
+    def _base(self, name: str, way: str | None, passes: str) -> str | None:
+        """What a mechanism is timed against."""
+        alone = passes == ACCURACY or self.against == (f"{name}:{way}" if way else name)
+        return None if alone else self.against
+
     def check_named(self, named: Collection[str]) -> None:
-        names, program = self._names(), self.program != ATTENTION
+        program = self.program != ATTENTION
         ways = {way or AUTO for _, way in self._lines()}
-        hashed = {"lsh", "reformer"} & set(names)
         others = ", ".join(way for way in self.implementation if way not in ways)
         unused = (
             ("repeats case_seconds case_gib input", self.target, "with --target nothing runs"),
             ("passes causal ops_only", program, f"--program={self.program} settles that"),
             ("num_layers vocab_size", not program, "only the model of a --program has them"),
-            ("window", "window" not in names, "window is not among --mechanisms"),
-            ("num_hashes chunk_size", not hashed, "lsh is not among --mechanisms"),
+            ("chunk_size", not self._rounds(), "lsh is not among --mechanisms"),
             ("implementation", others, f"none of --mechanisms is computed by {others}"),
         )
         for names_of, idle, why in unused:
@@ -243,7 +270,7 @@ class Settings(CaseFlags):
     def _check_targets(self) -> None:
         """Checks --target, and the flags that only go with it."""
         if not self.target:
-            if self.program != ATTENTION:
+            if self.program not in (ATTENTION, "language_model"):
                 raise Invalid("--program needs --target, such as --target=v5e:2x4")
             if self.shard is not None and max(self.devices, default=1) == 1:
                 raise Invalid(
@@ -256,9 +283,6 @@ class Settings(CaseFlags):
         for name, default in (("devices", ()), ("parallel", "jit")):
             if getattr(self, name) != default:
                 raise Invalid(f"--{name} is for devices of this machine; drop it, or --target")
-        if self.program != ATTENTION:
-            reversible = REVERSIBLE if self.program == "language_model" else ()
-            self._check_mechanisms(IN_MODELS + reversible)
         self._check_shard()
         for target in self.targets():
             self._check_split(target)
@@ -292,36 +316,57 @@ class Settings(CaseFlags):
             )
         self._divide(target.devices, f"the {target.devices} devices of {target.name}")
 
-    def _names(self) -> tuple[str, ...]:
-        return tuple(line.partition(":")[0] for line in self.mechanisms)
-
-    def _check_mechanisms(self, valid: tuple[str, ...]) -> None:
-        for name in self._names():
-            if name not in valid:
-                raise Invalid(
-                    f"--mechanisms={written(self.mechanisms)}: no {name!r}; "
-                    f"valid: {', '.join(valid)}"
-                )
-
-    def _check_ways(self) -> None:
+    def _check_mechanisms(self) -> None:
+        given = f"--mechanisms={written(self.mechanisms)}"
         for line in self.mechanisms:
-            name, colon, way = line.partition(":")
-            valid = _WAYS if name in EXACT else LSH_WAYS
-            if colon and way not in valid:
-                raise Invalid(
-                    f"--mechanisms={line}: {name} has no {way!r}; valid: {', '.join(valid)}"
-                )
+            if line.startswith("hf_lsh") and self.program == "language_model":
+                require_attention(given, line, kinds=("hf_lsh",))
+            elif self.program == ATTENTION:
+                require_attention(given, line, kinds=KINDS)
+            elif self.program == "language_model":
+                require_model(given, line, min(self.num_layers))
+            else:
+                require_attention(given, line, min(self.num_layers))
+
+    def _check_peers(self) -> None:
+        """Checks what is compared with other people's attention, and against what."""
+        peers = peers_of(self.mechanisms)
+        listed = ", ".join(peers)
+        if peers and self.program == ATTENTION and not self.ops_only:
+            raise Invalid(f"--noops_only: {listed} have no projections; leave it out")
+        split = max(self.devices, default=1) > 1 or self.parallel != "jit"
+        if peers and (self.target or split):
+            raise Invalid(f"--mechanisms={listed}: on one device that is here; drop --target")
+        if ACCURACY in self.passes and (self.target or split or not self.ops_only):
+            raise Invalid(
+                f"--passes={ACCURACY}: of bare functions on this machine; give --ops_only"
+            )
+        if self.against is None:
+            return
+        labels = [f"{name}:{way}" if way else name for name, way in self._lines()]
+        if self.against not in labels:
+            raise Invalid(
+                f"--against={self.against}: not among --mechanisms; give {', '.join(labels)}"
+            )
+        if self.target or split:
+            raise Invalid(
+                f"--against={self.against}: times are of one device that is here; drop it"
+            )
+
+    def _rounds(self) -> set[int]:
+        """The numbers of hash rounds among the mechanisms."""
+        every = (x for line in self.mechanisms for x in Model.parse(line).attentions)
+        return {x.number for x in every if KINDS[x.kind].counts == KINDS["lsh"].counts and x.number}
 
     def _lines(self) -> list[tuple[str, str | None]]:
         """The pairs of a mechanism and an implementation, each once."""
-        found: list[tuple[str, str]] = []
+        found: list[tuple[str, str | None]] = []
         for line in self.mechanisms:
-            name, colon, way = line.partition(":")
-            ways = (way,) if colon else self.implementation
-            if name not in EXACT:  # such as lsh, which has its own way and a kernel
-                ways = tuple(way for way in ways if way in LSH_WAYS) or (AUTO,)
-            found += [(name, way) for way in ways]
-        return [(name, None if way == AUTO else way) for name, way in dict.fromkeys(found)]
+            name, _, way = (line, "", "") if "+" in line else line.partition(":")
+            valid = {w for x in Model.parse(line).attentions for w in KINDS[x.kind].implementations}
+            ways = [way] if way else [w for w in self.implementation if w in (AUTO, *valid)]
+            found += [(name, None if way in (AUTO, "") else way) for way in ways or [AUTO]]
+        return list(dict.fromkeys(found))
 
     def _divide(self, devices: int, said: str) -> None:
         """Refuses sizes that the devices do not divide."""
@@ -335,10 +380,11 @@ class Settings(CaseFlags):
                 f"--shard={self.shard} is for {product} devices, not for {said}; give sizes whose "
                 f"product is {devices}"
             )
-        if "sequence" in mesh and {"lsh", "reformer"} & set(self._names()):
+        if "sequence" in mesh and self._rounds():
             # Where heads are too few, exact attention goes round a ring, and rounds are shared.
             sharing = mesh["sequence"] * mesh.get("model", 1)
-            if self.num_hashes % (sharing // math.gcd(self.num_heads, sharing)):
+            shared = sharing // math.gcd(self.num_heads, sharing)
+            if any(rounds % shared for rounds in self._rounds()):
                 self._require_divided("num_heads", sharing, of_all(sharing))
         divided = {"data": "batch", "model": "num_heads", "sequence": "lengths"}
         for axis, size in mesh.items():

@@ -7,21 +7,31 @@ import dataclasses
 import functools
 import sys
 import traceback
+from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
+from attnlab.attentions import KINDS
 from attnlab.bench import environment, inputs, peaks, work, workers
-from attnlab.bench.case import Case, Result
-from attnlab.bench.measure import measure
+from attnlab.bench.case import ACCURACY, ATTENTION, Case, Result
+from attnlab.bench.measure import Ready, measure, prepare
 from attnlab.bench.roofline import Unit
 from attnlab.runs.errors import one_line
+
+PACKAGES = list(dict.fromkeys(filter(None, (kind.package for kind in KINDS.values()))))
+_VALUES = 512  # numbers of an array by which two programs are compared
 
 
 def main() -> None:
     """Says what the machine is, then measures what it is told to."""
     path = sys.argv[2] if len(sys.argv) > 2 else None
     text = functools.cache(lambda: inputs.read(path))
+    ready: Ready | None = None
 
     def answer(order: dict[str, Any], send: workers.Send) -> None:
+        nonlocal ready
+
         def told(result: Result) -> None:
             send(compiled=dataclasses.asdict(result))
 
@@ -29,31 +39,61 @@ def main() -> None:
             unit = Unit(**order["unit"])
             send(peak=dataclasses.asdict(peaks.measure(unit, repeats=order["repeats"])))
             return
-        case = Case(**order.pop("case"))
-        result = guarded(case, text(), on_compiled=told, **order)
-        send(result=dataclasses.asdict(result))
+        if "sample" in order:
+            assert ready is not None
+            send(seconds=ready.sample())
+            return
+        ready = None  # its memory is the next program's
+        case, in_turns = Case(**order.pop("case")), order.pop("in_turns")
+        if in_turns:
+            del order["repeats"]
+        made = guarded(prepare if in_turns else measure, case, text(), on_compiled=told, **order)
+        if isinstance(made, Result):
+            send(result=dataclasses.asdict(made))
+            return
+        ready = made
+        send(
+            ready=dataclasses.asdict(counted(ready.known)),
+            slow=ready.again is None,
+            values=[some_of(x) for x in ready.values()] if case.ops_only else [],
+        )
 
-    workers.serve(lambda: environment.describe(text()), answer)
+    workers.serve(lambda: environment.describe(text(), PACKAGES), answer)
 
 
-def guarded(case: Case, text: inputs.Text, **options: Any) -> Result:
-    """The row of `measure` or `deviceless.analyze`; an exception becomes a row too."""
+def some_of(values: np.ndarray) -> list[float]:
+    """Numbers from everywhere in an array."""
+    flat = values.ravel()
+    return flat[:: max(1, flat.size // _VALUES)].astype(float).tolist()
+
+
+def guarded(
+    do: Callable[..., Ready | Result], case: Case, text: inputs.Text, **options: Any
+) -> Ready | Result:
+    """What `measure`, `prepare` or `deviceless.analyze` makes; an exception becomes a row too."""
     try:
         if case.target is not None:
             from attnlab.bench import deviceless  # takes seconds: the models and the training
 
             return deviceless.counted(deviceless.analyze(case))
-        result = measure(case, text, **options)
-        if result.status != "ok" or case.devices > 1:  # peaks are of one
-            return result
-        operations, what = work.counted(case)
-        return dataclasses.replace(result, operations=operations, operations_of=what)
+        made = do(case, text, **options)
+        return counted(made) if isinstance(made, Result) else made
     except Exception as error:  # noqa: BLE001 - any mechanism's mistake is a row; the others go on
         traceback.print_exc()
         words = one_line(error)
         if "RESOURCE_EXHAUSTED" in words:  # the compiler or the allocator refused
             return Result(case=case, status="too_large", message=words.partition(": ")[2])
         return Result(case=case, status="failed", message=words)
+
+
+def counted(result: Result) -> Result:
+    """The row with the operations of its program, where it is one of JAX on one device."""
+    case = result.case
+    other = KINDS[case.attention.kind].written_in == "torch" or case.passes == ACCURACY
+    if result.status != "ok" or case.devices > 1 or other or case.program != ATTENTION:
+        return result
+    operations, what = work.counted(case)
+    return dataclasses.replace(result, operations=operations, operations_of=what)
 
 
 if __name__ == "__main__":

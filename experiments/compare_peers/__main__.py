@@ -1,17 +1,15 @@
-"""The command line of `compare_peers`, and what it does."""
+"""The command line of `compare_peers`, and its report."""
 
-import importlib.util
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from attnlab.runs import command_line, loop, provenance
-from attnlab.runs.errors import Invalid
+from attnlab.bench.case import ACCURACY, PASS_TITLES, Case, Result, passes_of
+from attnlab.bench.tables import over_axis
+from attnlab.runs import command_line
 from attnlab.runs.folder import Folder
-from attnlab.runs.report import so_far
-from attnlab.runs.rows import Rows
+from attnlab.runs.report import SoFar, document
 from experiments import compare_peers
-from experiments.compare_peers import plan, report
-from experiments.compare_peers.measure import measure
-from experiments.compare_peers.pairs import PACKAGES, Outcome, Pair
+from experiments.compare_lengths import report
+from experiments.compare_lengths.run import compare
 from experiments.compare_peers.settings import Settings
 
 
@@ -21,59 +19,60 @@ def main(argv: list[str]) -> int:
 
 
 def run(settings: Settings, folder: Folder) -> int:
-    """Compares the pairs, each side in a process of its own.
+    """Measures the cases of all rows.
 
     Raises:
-      Invalid: a package that a pair needs is not installed, or the folder cannot be made.
+      Invalid: a package that a case needs is not installed, or the folder cannot be made.
     """
-    pairs = plan.pairs(settings.rows)
-    rows: Rows[Pair, Outcome] = Rows(folder, lambda outcome: outcome.pair, [Outcome])
-    done = {pair for pair, one in rows.kept.items() if _done(one.row)}
-    require_packages([pair for pair in pairs if pair not in done])
-
-    def compared(pair: Pair) -> list[Outcome]:
-        found = measure(pair, repeats=settings.repeats, seconds=settings.seconds)
-        rows.environment = rows.environment or found.environment
-        folder.note(found.errors)
-        return [found.outcome]
-
-    def reported() -> loop.Report:
-        told = so_far(rows, {_title(pair): [pair] for pair in pairs}, settings)
-        return loop.Report(report.markdown(told), said=report.tables(told.rows))
-
-    job = loop.Job(
-        unit="pairs",
-        measure=compared,
-        lost=lambda pair, message: Outcome(pair, "failed", message),
-        done=_done,
-        title=_title,
-        line=lambda found: report.line(found[0]),
-        report=reported,
+    parts = settings.parts()
+    cases = list(dict.fromkeys(case for some in parts.values() for case in some))
+    return compare(
+        settings.limits(),
+        folder,
+        cases,
+        asked=settings,
+        markdown=lambda told: text(told, parts),
+        variables={"JAX_PLATFORMS": "cpu"},  # where torch runs
     )
-    return loop.run(job, pairs, folder, rows, where=provenance.processor())
 
 
-def require_packages(pairs: Sequence[Pair]) -> None:
-    """Refuses to begin where the package of a peer is not installed.
-
-    Raises:
-      Invalid: a package is missing; the message says which, and how to install it.
-    """
-    needed = dict.fromkeys(PACKAGES[p.peer.program] for p in pairs if p.peer.program in PACKAGES)
-    missing = [name for name in needed if not importlib.util.find_spec(name.replace("-", "_"))]
-    if missing:
-        raise Invalid(
-            f"not installed: {', '.join(missing)}; they are in the extra compat, which "
-            "`launch/local --extra=compat compare_peers` installs (or choose other --rows)"
-        )
+def text(told: SoFar[Result], parts: Mapping[str, Sequence[Case]]) -> str:
+    """The whole report of a run as far as it is done."""
+    sections = ["# attnlab and its peers", told.how_much("cases")]
+    for name, cases in parts.items():
+        done = [result for result in told.rows if result.case in cases]
+        for dtype in dict.fromkeys(result.case.dtype for result in done):
+            rows = [result for result in done if result.case.dtype == dtype]
+            sections += [f"## {name}, {_sizes(rows[0].case)}", *tables(rows)]
+    sections += ["## Cases without a result", report.missing(told.rows)]
+    sections += ["## How it was measured", _METHOD, report.method(told.rows)]
+    return document(*sections, told.missing, told.origin)
 
 
-def _title(pair: Pair) -> str:
-    return f"{pair.row}: {report.title(pair)}"
+def tables(rows: Sequence[Result]) -> list[str]:
+    """Times, memory, their ratios and distances of one row."""
+    made = []
+    for passes in passes_of(rows):
+        for quantity in ("time", "memory") if passes != ACCURACY else ():
+            made += [f"{PASS_TITLES[passes].capitalize()}, {quantity}:"]
+            made += [over_axis(rows, passes, quantity)]
+    return made + report.against(rows) + report.accuracy(rows)
 
 
-def _done(outcome: Outcome) -> bool:
-    return outcome.status == "ok"
+def _sizes(case: Case) -> str:
+    causal = "causal" if case.causal else "not causal"
+    layers = f", {case.num_layers} layers" if case.num_layers else ""
+    return f"{case.num_heads} × {case.head_dim}, {case.dtype}, {causal}{layers}"
+
+
+_METHOD = (
+    "No other library computes LSH attention with strict causality, and each hashes in its own "
+    "way, which is timed too: between LSH implementations, and between LSH and exact attention, "
+    "values are not compared. Tests compare the presets `TRAX` and `LUCIDRAINS` with theirs. A "
+    "training step is the forward and the backward pass of a byte model of LSH layers and Adam's "
+    "update, "
+    "ours strictly causal; the two begin with parameters of their own."
+)
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
     launch/local language_model --input=tinyshakespeare.txt
     launch/local language_model --input=enwik8 --preset=gpu
     launch/local language_model --input=TEXT --models=exact,lsh-4 --lengths=1k --seeds=0
-    launch/local language_model --tasks=copy --copy_models=lsh-4,window
+    launch/local language_model --tasks=copy --copy_models=lsh-4,window-128
     launch/local language_model --resume=results/language_model-20261122-101500
 
 Models that differ in their attention alone are trained on as many tokens of a text: exact, exact

@@ -45,14 +45,14 @@ class LanguageModels(Study[Settings, Corpus]):
     larger_is_better = False
     note = (
         "Bits per byte are of the whole test part of the text, in windows one after the other, each"
-        " byte predicted once; the parameters are those with the best validation. *window* sees the"
+        " byte predicted once; the parameters are those with the best validation. *window-R* sees R"
         " tokens before its own; *lsh-R* hashes R times, shares queries and keys, and attends in"
         " chunks, strictly causally, with other rotations in each step of training; *shared* is the"
         " same in one chunk, which keeps the weights of all pairs. Time is that of a step over its"
         " tokens; memory is that of a step on one device, by the compiler."
     )
     shown = (
-        "num_layers", "num_heads", "head_dim", "window", "chunk_size", "steps", "batch_size",
+        "num_layers", "num_heads", "head_dim", "chunk_size", "steps", "batch_size",
         "batch_tokens",
     )  # fmt: skip
     free = ("equal_bits",)

@@ -83,7 +83,7 @@ def model(name: str, settings: Settings) -> LanguageModel:
 
 
 def sizes_of(settings: Settings) -> Sizes:
-    """One small layer, with the window and the chunks of the run's models."""
+    """One small layer, with the chunks of the run's models."""
     return dataclasses.replace(
         settings.sizes(),
         num_layers=COPY_LAYERS,

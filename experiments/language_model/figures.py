@@ -10,7 +10,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
 from attnlab.bench.panels import thousands
 from attnlab.runs import figure_files
-from attnlab.runs.palette import GRID, MECHANISMS, MUTED, REVERSIBLE
+from attnlab.runs.palette import GRID, MECHANISMS, MUTED, of_attention
 from attnlab.runs.units import duration, human
 from attnlab.training.study import Row
 from experiments.language_model.models import is_lsh, rounds_of
@@ -19,7 +19,6 @@ from experiments.language_model.report import Point, points
 __all__ = ["draw"]
 
 _MARKERS = {1: "*", 2: "s", 4: "^", 8: "D"}  # of LSH by rounds; others are "v"
-_LIKE = {"exact": "multi_head", "shared": "dot", "window": "window"}  # in the palette
 _DASHES = {1: (0, (1, 1.5)), 2: (0, (3, 1.5)), 4: "-", 8: (0, (6, 1.5))}
 
 
@@ -35,11 +34,8 @@ def draw(rows: Sequence[Row]) -> dict[str, Figure | None]:
 
 def _look(model: str) -> dict[str, Any]:
     rounds = rounds_of(model)
-    if rounds is None:
-        color, marker = MECHANISMS[_LIKE.get(model, "general")]
-        return {"color": color, "marker": marker, "linestyle": "-", "markersize": 5.5}
-    if not is_lsh(model):
-        color, marker = REVERSIBLE["reformer"]
+    if rounds is None or not is_lsh(model):
+        color, marker = of_attention(model)
         return {"color": color, "marker": marker, "linestyle": "-", "markersize": 5.5}
     marker, dash = _MARKERS.get(rounds, "v"), _DASHES.get(rounds, "-.")
     size = 8 if marker == "*" else 5
@@ -137,8 +133,8 @@ def _rounds(rows: Sequence[Row]) -> Figure | None:
             if some:
                 label = f"trained as {model}"
                 axes.plot(*zip(*some, strict=True), label=label, linewidth=1.3, **_look(model))
-        for model in _LIKE:
-            if (length, model, model) in found:
+        for model in dict.fromkeys(key[1] for key in found):
+            if (length, model, model) in found and rounds_of(model) is None:
                 look = _look(model)
                 axes.axhline(
                     found[length, model, model].mean, color=look["color"], label=model, linewidth=1

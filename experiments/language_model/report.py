@@ -3,7 +3,7 @@
 At a length an LSH model is as good as exact attention where its bits per byte, over the seeds that
 both were trained with, are on average at most `--equal_bits` more, and faster where a token takes
 at most `FASTER` of exact attention's time. Only the models lsh-R decide: in a pattern such as
-window+lsh-4 other layers may do the work.
+window-128+lsh-4 other layers may do the work.
 """
 
 from __future__ import annotations

@@ -16,6 +16,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from attnlab.attentions import require_model
 from attnlab.runs import command_line
 from attnlab.runs.command_line import say
 from attnlab.runs.errors import Invalid
@@ -30,7 +31,6 @@ from attnlab.training.step import TrainState
 from attnlab.training.study import Cell, identity
 from experiments.language_model import corpus as corpora
 from experiments.language_model.__main__ import LanguageModels
-from experiments.language_model.models import require_model
 from experiments.language_model.settings import Settings
 
 

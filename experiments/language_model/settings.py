@@ -7,6 +7,7 @@ import math
 from collections.abc import Collection, Mapping
 from typing import Any
 
+from attnlab.attentions import REFORMER, grammar, in_models, require_model
 from attnlab.bench.case_flags import DTYPES
 from attnlab.models.transformer.config import POSITION_BIASES
 from attnlab.runs.errors import Invalid
@@ -15,8 +16,6 @@ from attnlab.training.flags import TrainFlags, preset_flag
 from attnlab.training.optimizers import SCHEDULES, OptimizerSettings
 from experiments.language_model.models import (
     Sizes,
-    has_window,
-    require_model,
     rounds_of,
     shares_qk,
 )
@@ -53,7 +52,7 @@ _GPU = {
 # paper's result is 1.05 bits per byte of the test part after further tuning, 1.19 after 20,000
 # steps.
 _PAPER = {
-    "models": ("reversible-window+window+lsh-2+window",),
+    "models": ("chunked-reversible-window-128+window-128+lsh-2+window-128",),
     "lengths": (65536,),
     "seeds": (0,),
     "num_layers": 12,
@@ -96,11 +95,11 @@ class Settings(TrainFlags):
         "bytes", f"What a token is: {', '.join(VOCABULARIES)}.", choices=VOCABULARIES
     )
     models: tuple[str, ...] = flag(
-        ("exact", "shared", "window", "lsh-1", "lsh-2", "lsh-4", "lsh-8"),
-        "Models: exact, window (as --window says) or window-R for R tokens before its own, lsh-R "
-        "for R hash rounds, shared (exact, with queries that are the keys, as lsh has them), "
-        "patterns that the layers repeat, such as window+lsh-4, reversible-MODEL, and reformer, "
-        "which is reversible-window+lsh-4.",
+        ("exact", "shared", "window-128", "lsh-1", "lsh-2", "lsh-4", "lsh-8"),
+        f"Models, by their attention: {grammar(in_models())}; patterns that the layers repeat, "
+        "such as window-128+lsh-4; reversible-MODEL, of layers that keep no activations; chunked-"
+        "MODEL, with feed-forward networks for 1024 positions at a time; and reformer, "
+        f"{REFORMER}.",
     )
     lengths: tuple[int, ...] = flag((512, 1024, 2048), "Tokens in a window; 4k is 4096.", least=2)
     seeds: tuple[int, ...] = flag(
@@ -151,7 +150,6 @@ class Settings(TrainFlags):
     )
     dropout_rate: float = flag(0.0, "Rate of dropout.", least=0, below=1)
     attention_dropout_rate: float = flag(0.0, "Rate of dropout on the weights.", least=0, below=1)
-    window: int = flag(128, "Tokens before its own that a query of `window` sees.", least=1)
     chunk_size: int = flag(64, "Chunk length of lsh, in slots of sorted order.", least=1)
     dtype: str = flag("float32", "Type of the activations.", choices=DTYPES)
     eval_rounds: tuple[int, ...] = flag(
@@ -161,7 +159,7 @@ class Settings(TrainFlags):
         0.01, "Bits per byte by which a model may be worse than exact and count as equal.", least=0
     )
     copy_models: tuple[str, ...] = flag(
-        ("window", "lsh-4"), "Models that learn to copy across --copy_distance tokens."
+        ("window-128", "lsh-4"), "Models that learn to copy across --copy_distance tokens."
     )
     copy_distance: int = flag(1024, "Tokens across which the copy task copies.", least=17)
     copy_steps: int = flag(600, "Number of steps on the copy task.", least=1)
@@ -229,10 +227,6 @@ class Settings(TrainFlags):
                     f"--{name}={written(getattr(self, name))}: needs {task} in --tasks="
                     f"{written(self.tasks)}"
                 )
-        of_task = {"text": self.models, "copy": self.copy_models}
-        trained = [name for task in self.tasks for name in of_task[task]]
-        if "window" in named and not any(map(has_window, trained)):
-            raise Invalid(f"--window={self.window}: no model is called window, without a number")
         if {"batch_size", "batch_tokens"} <= {*named}:
             raise Invalid(
                 f"--batch_size={self.batch_size} and --batch_tokens={self.batch_tokens} both say "

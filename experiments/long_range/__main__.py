@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from attnlab.attentions import Surroundings, parse, pattern, streams
 from attnlab.bench.training_programs import memory_of_step
 from attnlab.models.classifier import EncoderClassifier
 from attnlab.models.transformer import TransformerConfig
@@ -21,7 +22,6 @@ from attnlab.runs.markdown import markdown_table
 from attnlab.runs.report import grouped
 from attnlab.runs.units import human, spread
 from attnlab.training import study
-from attnlab.training.attentions import layers_of, pattern, streams
 from attnlab.training.classes import ClassCrossEntropy
 from attnlab.training.curve import read_metrics
 from attnlab.training.loop import Task, Trained
@@ -78,7 +78,8 @@ class LongRange(Study[Settings, Tasks]):
             dropout_rate=settings.dropout_rate,
             dtype=jnp.dtype(settings.dtype),
         )
-        attention = pattern(cell["attention"], config, lsh=LSH(chunk_size=settings.chunk_size))
+        around = Surroundings(length=settings.length, lsh=LSH(chunk_size=settings.chunk_size))
+        attention = pattern(cell["attention"], config, around)
         return EncoderClassifier(config, examples.num_classes, settings.pooling, attention)
 
     def training(self, cell: Cell) -> Training:
@@ -126,7 +127,7 @@ class LongRange(Study[Settings, Tasks]):
         groups = grouped(rows, lambda row: (row.cell["task"], row.cell["attention"]))
         lines = []
         for (task, attention), some in groups.items():
-            layer, *others = layers_of(attention)
+            layer, *others = parse(attention)
             name = _PAPER.get(layer.kind, "") if not others else ""
             printed = scores.cells[name].get(_COLUMN[task]) if name else None
             ratios = [

@@ -5,17 +5,16 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Collection
 
+from attnlab.attentions import grammar, in_models, require_attention
 from attnlab.bench.case_flags import DTYPES
 from attnlab.runs.errors import Invalid
 from attnlab.runs.flags import flag, written
-from attnlab.training.attentions import SCORES, require_attention
 from attnlab.training.flags import TrainFlags, preset_flag
 from attnlab.training.optimizers import OptimizerSettings
 
-__all__ = ["MECHANISMS", "PRESETS", "TASKS", "Settings"]
+__all__ = ["PRESETS", "TASKS", "Settings"]
 
 TASKS = ("listops", "text", "retrieval")
-MECHANISMS = ("exact", *SCORES, "hard", "window-R", "lsh-R")
 # Tay et al. 2020, App. A, of ListOps: 2000 tokens, 6 layers 512 wide, 5000 steps of 32, with the
 # learning rate of the released code.
 _GPU = {
@@ -51,8 +50,8 @@ class Settings(TrainFlags):
     )
     mechanisms: tuple[str, ...] = flag(
         ("exact", "window-16", "lsh-2"),
-        f"Attentions, a training each: {', '.join(MECHANISMS)} (R tokens on either side, R hash "
-        "rounds), or a pattern that the layers repeat: window-16+exact.",
+        f"Attentions, a training each: {grammar(in_models())}; or a pattern that the layers "
+        "repeat: window-16+exact.",
     )
     seeds: tuple[int, ...] = flag(
         (0,), "Seeds of parameters, dropout and examples, a training each.", least=0, below=2**29
@@ -98,7 +97,7 @@ class Settings(TrainFlags):
         super().__post_init__()
         for name in self.mechanisms:
             given = f"--mechanisms={written(self.mechanisms)}"
-            require_attention(given, name, MECHANISMS, self.num_layers)
+            require_attention(given, name, self.num_layers)
         if self.width % self.num_heads:
             raise Invalid(
                 f"--width={self.width} --num_heads={self.num_heads}: give heads that divide it"

@@ -5,12 +5,13 @@ from __future__ import annotations
 import dataclasses
 import re
 
+from attnlab.attentions import grammar, in_models
 from attnlab.bench.case_flags import DTYPES
 from attnlab.runs.errors import Invalid
 from attnlab.runs.flags import flag
 from attnlab.training.flags import TrainFlags, preset_flag
 from attnlab.training.optimizers import OptimizerSettings
-from attnlab.training.pretrained import ATTENTIONS, TOKENIZERS, BertSizes
+from attnlab.training.pretrained import TOKENIZERS, BertSizes
 
 __all__ = ["OBJECTIVES", "PRESETS", "Settings"]
 
@@ -111,8 +112,7 @@ class Settings(TrainFlags):
     )
     attention: str = flag(
         "window-4+exact",
-        f"Attention: {', '.join(ATTENTIONS)} (R tokens on either side, R hash rounds), or a "
-        "pattern that the layers repeat: window-4+exact.",
+        f"Attention: {grammar(in_models())}; or a pattern that the layers repeat: window-4+exact.",
     )
     dtype: str = flag("float32", "Type of the activations.", choices=DTYPES)
 

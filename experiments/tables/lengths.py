@@ -26,7 +26,11 @@ class TranslationsByLength(Translations):
 
     def scores(self, row: str, found: Lines) -> dict[int, tuple[dict[str, float], Any]]:
         del row
-        return {one["seed"]: (_flat(one["buckets"]), one["environment"]) for one in found}
+        return {
+            one["cell"]["seed"]: (_flat(one["details"]["buckets"]), one["environment"])
+            for one in found
+            if one["scores"]  # else it is where the model looks
+        }
 
 
 def _flat(buckets: Sequence[Mapping[str, Any]]) -> dict[str, float]:

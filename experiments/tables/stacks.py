@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from attnlab import routes
-from attnlab.bench.case import CHUNKED, REVERSIBLE
+from attnlab.attentions import Model
 from attnlab.bench.operations import count
 from attnlab.models.reformer import Reformer
 from attnlab.models.transformer import TransformerLM
@@ -35,7 +35,8 @@ class StackGrowth(Exponents):
     """The exponents with which a language model's work or memory grows.
 
     Attributes:
-      model: name of the model, as in `compare_lengths --program=language_model`.
+      model: name of the model, as in `compare_lengths --program=language_model`; the rounds of LSH
+        are those of the size R.
       work: kind of work: "products" of a forward pass in the traced program, or "memory", bytes
         that the compiled program takes beside its inputs and outputs, backward pass included.
       paper: exponents of the paper, in pairs of a size and a number.
@@ -60,6 +61,7 @@ class StackGrowth(Exponents):
 def _work(
     model: str, work: str, tokens: int, hidden: int, layers: int, rounds: int, c: int
 ) -> float:
+    named = Model.parse(model)
     config = TransformerConfig(
         vocab_size=8,
         num_layers=layers,
@@ -68,14 +70,14 @@ def _work(
         num_heads=1,
         max_length=tokens,
         dropout_rate=0.0,
-        feed_forward_chunk=_CHUNK if model in CHUNKED else None,
+        feed_forward_chunk=_CHUNK if named.chunked else None,
         scan_layers=True,  # else compiling takes as many times as long as there are layers
     )
     route: routes.AllPairs | routes.LSH = routes.AllPairs("dense")
-    if model in ("lsh", "reformer"):
+    if named.attentions[0].kind == "lsh":
         route = routes.LSH(rounds, chunk_size=c, implementation="sorted")
     attention = config.attention(route)
-    make = Reformer if model in REVERSIBLE else TransformerLM
+    make = Reformer if named.reversible else TransformerLM
     module = make(config, attention)
 
     def forward(variables: Any) -> Any:

@@ -88,17 +88,18 @@ class Translations:
     def scores(self, row: str, found: Lines) -> dict[int, tuple[dict[str, float], Any]]:
         del row
 
-        def of(one: Mapping[str, Any]) -> dict[str, float]:
-            scores = {
-                "BLEU": one["bleu"] and one["bleu"]["score"],
-                "perplexity": one["perplexity"],
-                "AER": one["alignment_error_rate"],
-                "entropy": one.get("attention_entropy"),
-                "exact match": one["exact_match"] and 100 * one["exact_match"],
-            }
-            return {name: x for name, x in scores.items() if x is not None}
-
-        return {one["seed"]: (of(one), one["environment"]) for one in found}
+        names = {"validation perplexity": "perplexity", "entropy of the weights": "entropy"}
+        return {
+            one["cell"]["seed"]: (
+                {
+                    names.get(name, name): x * (100 if name == "exact match" else 1)
+                    for name, x in one["scores"].items()
+                },
+                one["environment"],
+            )
+            for one in found
+            if one["scores"]  # else it is where the model looks
+        }
 
 
 @dataclasses.dataclass(frozen=True)
@@ -120,12 +121,14 @@ class Duplications:
         return Command("duplication", [f"--preset={scale}", *small])
 
     def scores(self, row: str, found: Lines) -> dict[int, tuple[dict[str, float], Any]]:
-        trained, evaluated = row.split(", ")
+        trained, evaluated = row.lower().replace("full", "shared").split(", ")
         return {
-            one["seed"]: ({"accuracy": 100 * one["accuracy"]}, one["environment"])
+            one["cell"]["seed"]: (
+                {"accuracy": 100 * one["scores"]["accuracy"]},
+                one["environment"],
+            )
             for one in found
-            if (one["attention"], one["evaluated"]) == (trained.replace("Full", "full"), evaluated)
-            and one["hashing"] == one["evaluated_hashing"]
+            if (one["cell"]["axes"]["attention"], one["evaluated"]) == (trained, evaluated)
         }
 
 

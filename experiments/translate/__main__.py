@@ -1,80 +1,165 @@
-"""The command line of `translate`, and what it does."""
+"""The study `translate`: models, also with other sizes, × seeds, tested by what they translate."""
 
 from __future__ import annotations
 
-from attnlab.runs import command_line, loop, processes, provenance
-from attnlab.runs.folder import Folder
-from attnlab.runs.report import so_far
-from attnlab.runs.rows import Rows
-from attnlab.training.flags import FREE
-from attnlab.training.run import prepare, run_training
+import dataclasses
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from attnlab.runs import command_line, processes
+from attnlab.training import study
+from attnlab.training.bleu import OF_EXACT_MATCH, by_length, corpus_bleu, exact_match
+from attnlab.training.curve import read_metrics
+from attnlab.training.loop import Trained
+from attnlab.training.study import Cell, Evaluation, Row, Study, Training
+from attnlab.training.training_curve import curve
 from experiments import translate
-from experiments.translate import drawn
-from experiments.translate.corpus import open_corpus
-from experiments.translate.report import report
-from experiments.translate.score import score
+from experiments.translate import evaluate, report
+from experiments.translate.corpus import Corpus, open_corpus
 from experiments.translate.settings import Settings
-from experiments.translate.table import Row
 from experiments.translate.training import say_corpus, task
-from experiments.translate.variants import Training
+from experiments.translate.variants import Variant
+
+__all__ = ["Translate", "main"]
+
+CHARACTERS = (8, 11, 14, 17, 20, 25, 30)  # the longest date of each group
+
+
+class Translate(Study[Settings, Corpus]):
+    """Models that translate; a second evaluation has where they look in some pairs."""
+
+    flags = Settings
+    title = "Translation"
+    axes = {"model": "models", "changed": "set"}
+    scores = {
+        "BLEU": ".1f",
+        "exact match": ".1%",
+        "AER": ".3f",
+        "entropy of the weights": ".2f",
+        "variance of the gradient": ".2g",
+        "validation perplexity": ".2f",
+    }
+    note = (
+        "The Transformer's source and target share one vocabulary, those of the other models have"
+        " one each: compare their scores, not their losses and perplexities, which are means over"
+        " tokens of different lengths. The parameters are those with the smallest loss in"
+        " validation; with `--average` the mean of the last checkpoints (Vaswani et al. 2017,"
+        " §6.1). Figures are of the first seed."
+    )
+    shown = "preset", "max_length", "beam_size", "average", "steps", "batch_size"
+    free = "data_dir", "draw_file"
+    packages = "optax", "grain", "sacrebleu", "sentencepiece"
+
+    @staticmethod
+    def open(settings: Settings) -> Corpus:
+        corpus = open_corpus(settings)
+        say_corpus(corpus, settings)
+        return corpus
+
+    @staticmethod
+    def batch_sizes(settings: Settings) -> list[int]:
+        return [settings.recipe(variant).batch_size for variant in settings.variants()]
+
+    def cells(self) -> list[Cell]:
+        return [
+            Cell({"model": variant.model, "changed": variant.changes}, seed)
+            for seed in self.settings.seeds
+            for variant in self.settings.variants()
+        ]
+
+    def variant(self, cell: Cell) -> Variant:
+        """The model that a cell trains, with its changed sizes."""
+        variants = {(x.model, x.changes): x for x in self.settings.variants()}
+        return variants[cell["model"], cell["changed"]]
+
+    def training(self, cell: Cell) -> Training:
+        variant = self.variant(cell)
+        return Training(
+            task(variant, cell.seed, self.settings, self.data, self.part),
+            self.settings.recipe(variant).optimizer,
+            self.settings.loop_of(variant, seed=cell.seed),
+        )
+
+    def evaluations(self, cell: Cell) -> list[str]:
+        return ["", self.data.drawn_name]
+
+    def evaluate(
+        self, cell: Cell, training: Training, trained: Trained, place: Path
+    ) -> Iterator[Evaluation]:
+        joint = self.settings.recipe(self.variant(cell)).joint_vocabulary
+        model = training.task.model, trained.variables, self.data, self.data.tokenizers(joint)
+        yield self._test(model, training, trained, place)
+        drawn = [
+            {
+                "source": list(one.source),
+                "target": list(one.target),
+                "weights": np.round(np.asarray(one.weights, np.float64), 4).tolist(),
+                "known": sorted(one.known),
+            }
+            for one in evaluate.alignments(*model)
+        ]
+        yield Evaluation({}, self.data.drawn_name, {"alignments": drawn})
+
+    def _test(self, model: Any, training: Training, trained: Trained, place: Path) -> Evaluation:
+        """The scores of the test split, whose translations are written beside the checkpoints."""
+        settings, test = self.settings, self.data.splits["test"]
+        examples = [test[i] for i in range(len(test))]
+        sources, references = ([e[side] for e in examples] for side in ("source", "target"))
+        found = evaluate.translate(
+            *model,
+            beam_size=settings.beam_size,
+            length_penalty=settings.length_penalty,
+            max_length=settings.max_length + 20,
+        )
+        if processes.is_first():
+            (place / "translations.txt").write_text("\n".join(found) + "\n", encoding="utf-8")
+        metrics = read_metrics(place)
+        _, rates = curve(metrics, "training", "tokens_per_second")
+        steps, variances = curve(metrics, "validation", "gradient_variance")
+        details: dict[str, Any] = {
+            "steps": training.loop.steps,
+            "tokens_per_second": float(np.median(rates)),
+        }
+        scores: dict[str, float | None] = {
+            "AER": evaluate.date_alignment_error(*model),
+            "entropy of the weights": evaluate.attention_entropy(*model),
+            "variance of the gradient": float(np.median(variances)) if variances else None,
+            "validation perplexity": trained.validation.get("perplexity"),
+        }
+        if self.data.measure == "BLEU":
+            bleu = corpus_bleu(found, references)
+            scores["BLEU"], details["bleu"] = bleu.score, dataclasses.asdict(bleu)
+            buckets = by_length(sources, found, references)
+        else:
+            scores["exact match"] = exact_match(found, references)
+            buckets = by_length(
+                sources, found, references, measure=OF_EXACT_MATCH, longest=CHARACTERS, length=len
+            )
+        details["buckets"] = [dataclasses.asdict(one) for one in buckets]
+        if variances:
+            details["gradient_variance"] = [steps, variances]
+        named = {name: scores[name] for name in self.scores if name in scores}
+        return Evaluation({k: x for k, x in named.items() if x is not None}, details=details)
+
+    def results(self, rows: Sequence[Row]) -> str:
+        return super().results([row for row in rows if row.scores])
+
+    def columns(self, rows: Sequence[Row]) -> Mapping[str, str]:
+        return report.columns(rows)
+
+    def sections(self, rows: Sequence[Row]) -> Iterable[str]:
+        return report.sections(rows)
+
+    def figures(self, rows: Sequence[Row]) -> Mapping[str, Any]:
+        return report.figures(rows)
 
 
 def main(argv: list[str]) -> int:
     """Parses the flags, trains and reports."""
-    free = (*FREE, "data_dir", "draw_file")
-    several = translate.SHARED_BY == "processes"
-    return command_line.run(argv, Settings, run, doc=translate.__doc__, free=free, several=several)
-
-
-def run(settings: Settings, folder: Folder) -> int:
-    """Trains each model in this process and translates the test split with it.
-
-    Raises:
-      Invalid: settings and data do not fit, the data are others than before, the folder cannot be
-        made, or TensorBoard is asked for and not installed.
-    """
-    preset = settings.chosen_preset()
-    trainings = settings.trainings()
-    sizes = [settings.recipe(one.variant).batch_size for one in trainings]
-    parallel = prepare(settings, sizes)
-    with processes.first_before_others():  # what it prepares in a shared cache folder, they find
-        corpus = open_corpus(settings)
-        say_corpus(corpus, preset)
-    rows: Rows[tuple[str, int], Row] = Rows(folder, lambda row: (row.model, row.seed), [Row])
-    places = {one.key: one.folder for one in trainings}
-    packages = ("optax", "grain", "sacrebleu", "sentencepiece")
-    rows.environment = provenance.describe(packages) | {
-        "input": {"name": corpus.name, "sha256": corpus.digest}
-    }
-    rows.require_same_input()
-
-    def measure(one: Training) -> list[Row]:
-        recipe, place = settings.recipe(one.variant), folder.path / one.folder
-        asked = task(one, settings, corpus, parallel.part)
-        trained = run_training(
-            asked,
-            settings=settings.loop_of(one.variant, seed=one.seed),
-            optimizer=recipe.optimizer,
-            parallel=parallel,
-            folder=place,
-            tensorboard=settings.tensorboard,
-        )
-        return [score(one, asked.model, trained, corpus, preset, place)]
-
-    def reported() -> loop.Report:
-        told = so_far(rows, {one.title: [one.key] for one in trainings}, settings)
-        done = {one: rows.kept[one.key].row for one in trainings if one.key in rows.kept}
-        return report(told, done, corpus, preset, folder.path, average=settings.average)
-
-    job = loop.Job(
-        unit="trainings",
-        measure=measure,
-        done=lambda row: drawn.is_of(corpus.drawn, folder.path / places[row.model, row.seed]),
-        title=lambda one: one.title,
-        report=reported,
-        keys=lambda one: [one.key],
-    )
-    return loop.run(job, trainings, folder, rows, where=provenance.devices_of(rows.environment))
+    return study.main(argv, Translate, translate)
 
 
 if __name__ == "__main__":

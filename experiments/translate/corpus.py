@@ -7,7 +7,7 @@ import functools
 import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from attnlab.data import dates, files, subwords, tfds_source, tokenizers
 from attnlab.data.dates import Dates
@@ -16,7 +16,6 @@ from attnlab.data.lines import read_tsv
 from attnlab.runs.errors import Invalid
 from attnlab.training.alignment import Link, known_links
 from attnlab.training.bleu import words
-from experiments.translate.recipes import Preset
 from experiments.translate.settings import SPLITS, TFDS, Settings
 
 __all__ = ["Corpus", "Drawn", "Tokenizers", "open_corpus"]
@@ -79,13 +78,11 @@ class Corpus:
             return self
         return dataclasses.replace(self, splits={**self.splits, "train": dates.Dates(seed=seed)})
 
-    def identity(self, joint: bool) -> dict[str, Any]:
-        """JSON values that must be the same to go on from a checkpoint."""
-        return {
-            "data": self.name,
-            "pairs": {name: len(split) for name, split in self.splits.items()},
-            "tokenizers": [side.digest for side in self.tokenizers(joint)],
-        }
+    @property
+    def drawn_name(self) -> str:
+        """The name of the pairs that are drawn: other pairs have another."""
+        pairs = [(one.source, one.target) for one in self.drawn]
+        return f"pairs {hashlib.sha256(str(pairs).encode()).hexdigest()[:8]}"
 
 
 def open_corpus(settings: Settings) -> Corpus:
@@ -110,9 +107,7 @@ def open_corpus(settings: Settings) -> Corpus:
     splits = _of_tfds(settings.tfds_name, settings) if settings.tfds_name else _of_files(settings)
     paths = (*settings.data_files, *settings.validation_files, *settings.test_files)
     digest = files.content_digest(tuple(map(Path, paths))) if paths else _digest(splits)
-    made = functools.cache(
-        functools.partial(_trained, splits["train"], settings.chosen_preset(), settings.cache_dir)
-    )
+    made = functools.cache(functools.partial(_trained, splits["train"], settings))
     name = settings.tfds_name or " ".join(Path(file).name for file in settings.data_files)
     drawn = _drawn(splits["test"], words, DRAWN_WORDS)
     if settings.draw_file:
@@ -131,16 +126,18 @@ def _digest(splits: Mapping[str, Source]) -> str:
     return total.hexdigest()
 
 
-def _trained(split: Source, preset: Preset, cache_dir: str | None, joint: bool) -> Tokenizers:
-    def train(sides: Sequence[str], vocab_size: int) -> tokenizers.Tokenizer:
+def _trained(split: Source, settings: Settings, joint: bool) -> Tokenizers:
+    vocab_size = settings.vocab_size_of(joint=joint)
+
+    def train(*sides: str) -> tokenizers.Tokenizer:
         return subwords.train_sentencepiece(
-            split, sides, vocab_size=vocab_size, cache_dir=cache_dir
+            split, sides, vocab_size=vocab_size, cache_dir=settings.cache_dir
         )
 
     if joint:
-        both = train(("source", "target"), preset.joint_vocab_size)
+        both = train("source", "target")
         return Tokenizers(both, both)
-    return Tokenizers(*(train([side], preset.vocab_size) for side in ("source", "target")))
+    return Tokenizers(train("source"), train("target"))
 
 
 def _of_files(settings: Settings) -> dict[str, Source]:

@@ -16,12 +16,19 @@ from attnlab.data.batching import evaluation_batches
 from attnlab.data.dates import Dates
 from attnlab.models.seq2seq import Seq2Seq
 from attnlab.runs import processes
-from attnlab.tokens import shift_right
+from attnlab.tokens import lengths, shift_right
 from attnlab.training.alignment import Link, alignment_error_rate, known_links, strongest_links
 from attnlab.training.decode import beam_search, greedy
+from attnlab.training.evaluation_figures import Alignment
 from experiments.translate.corpus import Corpus, Tokenizers
 
-__all__ = ["attention_entropy", "attention_weights", "date_alignment_error", "translate"]
+__all__ = [
+    "alignments",
+    "attention_entropy",
+    "attention_weights",
+    "date_alignment_error",
+    "translate",
+]
 
 BATCH_SIZE = 50
 
@@ -75,6 +82,29 @@ def attention_weights(
     memory = model.apply(variables, source, method="encode")
     found: Any = model.apply(variables, memory, tokens, return_weights=True, method="decode")
     return found[1][:, late:]
+
+
+def alignments(
+    model: Seq2Seq, variables: Any, corpus: Corpus, tokenizers: Tokenizers
+) -> list[Alignment]:
+    """The weights on the pairs that are drawn; empty for a model without attention."""
+    if not model.attends or not corpus.drawn:
+        return []
+    pairs = [{"source": one.source, "target": one.target} for one in corpus.drawn]
+    ((order, batch),) = evaluation_batches(pairs, *tokenizers, batch_size=len(pairs))
+    weights = np.asarray(attention_weights(model, variables, batch["source"], batch["target"]))
+    made = {}
+    for row, place in enumerate(order):
+        source, target = batch["source"][row], batch["target"][row]
+        # If weights belong to the step that reads a token, EOS has none: no step reads it.
+        s, t = int(lengths(source)), int(lengths(target)) - model.weights_follow_input
+        made[int(place)] = Alignment(
+            tokenizers.source.pieces(source[:s]),
+            tokenizers.target.pieces(target[:t]),
+            weights[row, :t, :s],
+            known=corpus.drawn[place].known,
+        )
+    return [made[place] for place in range(len(pairs))]
 
 
 def date_alignment_error(

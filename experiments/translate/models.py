@@ -7,6 +7,7 @@ from typing import Any
 
 import jax.numpy as jnp
 
+from attnlab import attentions
 from attnlab.checks import require_choice
 from attnlab.models.britz import Britz
 from attnlab.models.luong import Luong
@@ -25,9 +26,18 @@ def _recurrent(model: Callable[..., Seq2Seq]) -> Callable[..., Seq2Seq]:
     return make
 
 
-def _transformer(source_vocab_size: int | None, target_vocab_size: int, **sizes: Any) -> Seq2Seq:
+def _transformer(
+    source_vocab_size: int | None,
+    target_vocab_size: int,
+    attention: str | None = None,
+    **sizes: Any,
+) -> Seq2Seq:
     config = TransformerConfig(target_vocab_size, source_vocab_size=source_vocab_size, **sizes)
-    return Transformer(config)
+    if attention is None:
+        return Transformer(config)
+    attentions.require_attention("attention", attention, config.num_layers)
+    around = attentions.Surroundings(length=config.max_length)
+    return Transformer(config, attentions.pattern(attention, config, around))
 
 
 _MAKE: dict[str, Callable[..., Seq2Seq]] = {
@@ -46,7 +56,7 @@ CLASSES: dict[str, type] = {
     "nmt_attn": NMTAttn,
     "britz": Britz,
     "transformer": TransformerConfig,
-}  # classes whose attributes are the sizes of a recipe
+}  # classes whose attributes are the sizes of a recipe; and the Transformer has an `attention`
 
 
 def build(
@@ -61,7 +71,8 @@ def build(
 
     Args:
       name: name of the model, one of `MODELS`.
-      sizes: attributes of the model's class (of `TransformerConfig` for the Transformer).
+      sizes: attributes of the model's class (of `TransformerConfig` for the Transformer, and
+        "attention", the name of its self-attention or a pattern).
       source_vocab_size: number of ids of the source; None = one vocabulary for both sides. The
         Transformer then has one matrix for both embeddings; the others have two in any case.
       target_vocab_size: number of ids of the target.

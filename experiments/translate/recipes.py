@@ -1,4 +1,4 @@
-"""The presets of `translate`: which models are trained, with which sizes and for how long."""
+"""The presets of `translate`: its flags, and for each model how it is trained."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import flax.linen as nn
 from attnlab.models.cells import uniform_around_zero
 from attnlab.training.optimizers import OptimizerSettings
 
-__all__ = ["PRESETS", "Preset", "Recipe"]
+__all__ = ["PRESETS", "RECIPES", "VOCAB_SIZES", "Recipe"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,36 +47,6 @@ class Recipe:
             dataclasses.asdict(self), default=lambda x: getattr(x, "__name__", repr(x))
         )
         return json.loads(text)
-
-
-@dataclasses.dataclass(frozen=True)
-class Preset:
-    """A recipe for each model on one kind of text.
-
-    Attributes:
-      recipes: recipe of each model, by name.
-      models: names of the models that are trained unless --models names others.
-      vocab_size: number of ids in the SentencePiece vocabulary of one side; dates are bytes.
-      joint_vocab_size: number of ids in the SentencePiece vocabulary that both sides share.
-      max_length: number of tokens of the longest pair to train on, and of the longest translation.
-      validate_every: number of steps between two validations.
-      beam_size: width of the beam search; 1 = greedy.
-      length_penalty: exponent α of the search's length penalty.
-      dtype: type of the computation.
-      pad_to: number to a multiple of which the lengths of batches are rounded up; each length is
-        compiled once.
-    """
-
-    recipes: Mapping[str, Recipe]
-    models: tuple[str, ...]
-    vocab_size: int = 0
-    joint_vocab_size: int = 0
-    max_length: int = 60
-    validate_every: int = 500
-    beam_size: int = 5
-    length_penalty: float = 1.0
-    dtype: str = "float32"
-    pad_to: int = 8
 
 
 _glorot = nn.initializers.glorot_uniform()
@@ -128,75 +98,62 @@ def _transformer(num_layers: int, width: int, hidden: int, dropout: float) -> di
     }
 
 
-def _dates() -> Preset:
+def _dates() -> dict[str, Recipe]:
     """Dates, read as characters: a minute per model on two CPU cores.
 
     Expected: RNNsearch ≥ 98 % exact match on dates it has not seen, RNNencdec less.
     """
     search = Recipe(_search(64, 128, 0.0), _adam(3e-3, 50), steps=1200)
-    return Preset(
-        recipes={
-            "rnn_search": search,
-            "rnn_encdec": dataclasses.replace(search, sizes=_bahdanau(64, 128, 0.0)),
-            "luong": dataclasses.replace(
-                search, sizes={"embed_features": 64, "hidden_features": 128, "num_layers": 1}
-            ),
-            "nmt_attn": dataclasses.replace(
-                search,
-                sizes={
-                    "features": 128,
-                    "num_heads": 2,
-                    "num_encoder_layers": 1,
-                    "num_decoder_layers": 1,
-                },
-            ),
-            "britz": dataclasses.replace(search, sizes=_britz(128, 0.0)),
-            "transformer": dataclasses.replace(
-                search,
-                sizes=_transformer(2, 128, 256, 0.0),
-                optimizer=_adam(2e-3, 200),
-                joint_vocabulary=True,
-            ),
-        },
-        models=("rnn_search", "rnn_encdec"),
-        max_length=40,
-        validate_every=200,
-        beam_size=1,
-        pad_to=16,
-    )
+    return {
+        "rnn_search": search,
+        "rnn_encdec": dataclasses.replace(search, sizes=_bahdanau(64, 128, 0.0)),
+        "luong": dataclasses.replace(
+            search, sizes={"embed_features": 64, "hidden_features": 128, "num_layers": 1}
+        ),
+        "nmt_attn": dataclasses.replace(
+            search,
+            sizes={
+                "features": 128,
+                "num_heads": 2,
+                "num_encoder_layers": 1,
+                "num_decoder_layers": 1,
+            },
+        ),
+        "britz": dataclasses.replace(search, sizes=_britz(128, 0.0)),
+        "transformer": dataclasses.replace(
+            search,
+            sizes=_transformer(2, 128, 256, 0.0),
+            optimizer=_adam(2e-3, 200),
+            joint_vocabulary=True,
+        ),
+    }
 
 
-def _cpu() -> Preset:
+def _cpu() -> dict[str, Recipe]:
     """Multi30k on two CPU cores, under an hour per model."""
 
     def recipe(sizes: dict[str, Any], **changed: Any) -> Recipe:
         return Recipe(sizes, _adam(1e-3, 400), steps=4000, label_smoothing=0.1, **changed)
 
-    return Preset(
-        recipes={
-            "rnn_search": recipe(_search(256, 256, 0.3)),
-            "rnn_encdec": recipe(_bahdanau(256, 256, 0.3)),
-            "luong": recipe(
-                {
-                    "embed_features": 256,
-                    "hidden_features": 256,
-                    "num_layers": 2,
-                    "dropout_rate": 0.3,
-                    "max_source_length": 60,
-                }
-            ),
-            "nmt_attn": recipe({"features": 256, "dropout_rate": 0.3}),
-            "britz": recipe(_britz(256, 0.3)),
-            "transformer": recipe(_transformer(3, 256, 512, 0.3), joint_vocabulary=True),
-        },
-        models=("rnn_search", "rnn_encdec", "transformer"),
-        vocab_size=6000,
-        joint_vocab_size=8000,
-        validate_every=450,
-    )
+    return {
+        "rnn_search": recipe(_search(256, 256, 0.3)),
+        "rnn_encdec": recipe(_bahdanau(256, 256, 0.3)),
+        "luong": recipe(
+            {
+                "embed_features": 256,
+                "hidden_features": 256,
+                "num_layers": 2,
+                "dropout_rate": 0.3,
+                "max_source_length": 60,
+            }
+        ),
+        "nmt_attn": recipe({"features": 256, "dropout_rate": 0.3}),
+        "britz": recipe(_britz(256, 0.3)),
+        "transformer": recipe(_transformer(3, 256, 512, 0.3), joint_vocabulary=True),
+    }
 
 
-def _small() -> Preset:
+def _small() -> dict[str, Recipe]:
     """Multi30k with models 128 wide: five to eight minutes a model on one CPU core.
 
     The cells of `tables --scale=cpu`: all recurrent models have the same budget.
@@ -213,31 +170,23 @@ def _small() -> Preset:
         "max_source_length": 40,
         "kernel_init": uniform_around_zero(0.28),  # for 128 inputs what ±0.1 is for 1000
     }
-    return Preset(
-        recipes={
-            "rnn_search": recipe(_search(128, 128, 0.1)),
-            "rnn_encdec": recipe(_bahdanau(128, 128, 0.1)),
-            "luong": recipe(luong),
-            "nmt_attn": recipe({"features": 128, "dropout_rate": 0.1}),
-            "britz": recipe(_britz(128, 0.1)),
-            "transformer": Recipe(
-                _transformer(2, 128, 256, 0.1),
-                _adam(2e-3, 150),
-                steps=800,
-                joint_vocabulary=True,
-                label_smoothing=0.1,
-            ),
-        },
-        models=("rnn_search", "rnn_encdec", "luong", "nmt_attn", "britz", "transformer"),
-        vocab_size=3000,
-        joint_vocab_size=4000,
-        max_length=40,
-        validate_every=400,
-        beam_size=1,
-    )
+    return {
+        "rnn_search": recipe(_search(128, 128, 0.1)),
+        "rnn_encdec": recipe(_bahdanau(128, 128, 0.1)),
+        "luong": recipe(luong),
+        "nmt_attn": recipe({"features": 128, "dropout_rate": 0.1}),
+        "britz": recipe(_britz(128, 0.1)),
+        "transformer": Recipe(
+            _transformer(2, 128, 256, 0.1),
+            _adam(2e-3, 150),
+            steps=800,
+            joint_vocabulary=True,
+            label_smoothing=0.1,
+        ),
+    }
 
 
-def _gpu() -> Preset:
+def _gpu() -> dict[str, Recipe]:
     """Multi30k on one H200, in bfloat16, under ten minutes per model.
 
     Aimed at: RNNsearch 30 BLEU, Transformer 34 (de → en, test_2016_flickr). Not run yet.
@@ -248,26 +197,17 @@ def _gpu() -> Preset:
         return Recipe(sizes, optimizer, steps, batch_size=128, label_smoothing=0.1, **changed)
 
     lstm = {"dropout_rate": 0.4, "embed_features": 512, "hidden_features": 512, "num_layers": 2}
-    return Preset(
-        recipes={
-            "rnn_search": recipe(_search(512, 512, 0.5), 1e-3, 6000),
-            "rnn_encdec": recipe(_bahdanau(512, 512, 0.5), 1e-3, 6000),
-            "luong": recipe({**lstm, "max_source_length": 60}, 1e-3, 6000),
-            "nmt_attn": recipe({"features": 512, "dropout_rate": 0.4}, 1e-3, 6000),
-            "britz": recipe(_britz(512, 0.4), 1e-3, 6000),
-            "transformer": recipe(
-                _transformer(4, 256, 1024, 0.3), 2e-3, 10000, joint_vocabulary=True
-            ),
-        },
-        models=("rnn_search", "rnn_encdec", "luong", "nmt_attn", "transformer"),
-        vocab_size=8000,
-        joint_vocab_size=10_000,
-        dtype="bfloat16",
-        pad_to=16,
-    )
+    return {
+        "rnn_search": recipe(_search(512, 512, 0.5), 1e-3, 6000),
+        "rnn_encdec": recipe(_bahdanau(512, 512, 0.5), 1e-3, 6000),
+        "luong": recipe({**lstm, "max_source_length": 60}, 1e-3, 6000),
+        "nmt_attn": recipe({"features": 512, "dropout_rate": 0.4}, 1e-3, 6000),
+        "britz": recipe(_britz(512, 0.4), 1e-3, 6000),
+        "transformer": recipe(_transformer(4, 256, 1024, 0.3), 2e-3, 10000, joint_vocabulary=True),
+    }
 
 
-def _paper() -> Preset:
+def _paper() -> dict[str, Recipe]:
     """The papers' sizes and optimizers, for WMT14 on several accelerators, days. Not run.
 
     Bahdanau 2014 §A, §B; Luong 2015 §4.1 (where the learning rate is halved after each epoch; here
@@ -279,46 +219,76 @@ def _paper() -> Preset:
     checkpoints, ten minutes apart (§6.1): --average=5 with --checkpoint_every.
     """
     search = Recipe({}, _ADADELTA, steps=288_000, batch_size=80, gradient_mean_over="sentences")
-    return Preset(
-        recipes={
-            "rnn_search": search,
-            "rnn_encdec": dataclasses.replace(search, steps=600_000),
-            "luong": Recipe(
-                {"dropout_rate": 0.2, "window": "local-p", "max_source_length": 100},
-                OptimizerSettings("sgd", learning_rate=1.0, schedule="linear", clip_norm=5.0),
-                steps=420_000,
-                batch_size=128,
-                gradient_mean_over="sentences",
-            ),
-            "nmt_attn": Recipe({}, _adam(1e-3, 1000), steps=100_000, batch_size=128),
-            "britz": Recipe(
-                {"dropout_rate": 0.2},
-                OptimizerSettings("adam", 1e-4, clip_norm=5.0),
-                steps=2_500_000,
-                batch_size=128,
-            ),
-            "transformer": Recipe(
-                {},
-                OptimizerSettings(
-                    "adam", (512 * 4000) ** -0.5, "rsqrt", 4000, b2=0.98, epsilon=1e-9
-                ),
-                steps=100_000,
-                batch_size=800,
-                label_smoothing=0.1,
-                joint_vocabulary=True,
-            ),
-        },
-        models=("rnn_search", "rnn_encdec", "luong", "transformer"),
-        vocab_size=32_000,
-        joint_vocab_size=37_000,
-        max_length=100,
-        validate_every=2000,
-        beam_size=4,
-        length_penalty=0.6,
-        dtype="bfloat16",
-        pad_to=16,
-    )
+    return {
+        "rnn_search": search,
+        "rnn_encdec": dataclasses.replace(search, steps=600_000),
+        "luong": Recipe(
+            {"dropout_rate": 0.2, "window": "local-p", "max_source_length": 100},
+            OptimizerSettings("sgd", learning_rate=1.0, schedule="linear", clip_norm=5.0),
+            steps=420_000,
+            batch_size=128,
+            gradient_mean_over="sentences",
+        ),
+        "nmt_attn": Recipe({}, _adam(1e-3, 1000), steps=100_000, batch_size=128),
+        "britz": Recipe(
+            {"dropout_rate": 0.2},
+            OptimizerSettings("adam", 1e-4, clip_norm=5.0),
+            steps=2_500_000,
+            batch_size=128,
+        ),
+        "transformer": Recipe(
+            {},
+            OptimizerSettings("adam", (512 * 4000) ** -0.5, "rsqrt", 4000, b2=0.98, epsilon=1e-9),
+            steps=100_000,
+            batch_size=800,
+            label_smoothing=0.1,
+            joint_vocabulary=True,
+        ),
+    }
 
 
 _ADADELTA = OptimizerSettings("adadelta", learning_rate=1.0, clip_norm=1.0)
-PRESETS = {"dates": _dates(), "small": _small(), "cpu": _cpu(), "gpu": _gpu(), "paper": _paper()}
+RECIPES: Mapping[str, Mapping[str, Recipe]] = {
+    "dates": _dates(),
+    "small": _small(),
+    "cpu": _cpu(),
+    "gpu": _gpu(),
+    "paper": _paper(),
+}
+# Ids in the SentencePiece vocabulary of one side, and in that which both share; dates are bytes.
+VOCAB_SIZES = {
+    "small": (3000, 4000),
+    "cpu": (6000, 8000),
+    "gpu": (8000, 10_000),
+    "paper": (32_000, 37_000),
+}
+PRESETS: Mapping[str, Mapping[str, Any]] = {
+    "dates": {},
+    "small": {
+        "models": ("rnn_search", "rnn_encdec", "luong", "nmt_attn", "britz", "transformer"),
+        "validate_every": 400,
+        "pad_to": 8,
+    },
+    "cpu": {
+        "models": ("rnn_search", "rnn_encdec", "transformer"),
+        "max_length": 60,
+        "validate_every": 450,
+        "beam_size": 5,
+        "pad_to": 8,
+    },
+    "gpu": {
+        "models": ("rnn_search", "rnn_encdec", "luong", "nmt_attn", "transformer"),
+        "max_length": 60,
+        "validate_every": 500,
+        "beam_size": 5,
+        "dtype": "bfloat16",
+    },
+    "paper": {
+        "models": ("rnn_search", "rnn_encdec", "luong", "transformer"),
+        "max_length": 100,
+        "validate_every": 2000,
+        "beam_size": 4,
+        "length_penalty": 0.6,
+        "dtype": "bfloat16",
+    },
+}

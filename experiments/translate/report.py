@@ -1,116 +1,133 @@
-"""The report of a run: figures of the training, of where each model looks, and by length."""
+"""Figures of `translate`: scores by length, where each model looks, the gradient's variance."""
 
 from __future__ import annotations
 
 import dataclasses
+import re
+import statistics
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from matplotlib.figure import Figure
 
 from attnlab.runs import figure_files, palette
-from attnlab.runs.loop import Report
-from attnlab.runs.report import SoFar, grouped
-from attnlab.training.bleu import RESAMPLINGS
-from attnlab.training.curve import read_metrics
-from attnlab.training.evaluation_figures import alignment_figure, length_figure
-from attnlab.training.training_curve import curve, training_curve
-from experiments.translate import drawn
-from experiments.translate.corpus import Corpus
-from experiments.translate.recipes import Preset
-from experiments.translate.table import Row, markdown, results
-from experiments.translate.variants import Training, Variant
+from attnlab.runs.report import grouped
+from attnlab.training.bleu import RESAMPLINGS, Bucket
+from attnlab.training.evaluation_figures import Alignment, alignment_figure, length_figure
+from attnlab.training.study import Cell, Row
 
-__all__ = ["report"]
+__all__ = ["columns", "figures", "sections"]
 
-_VOCABULARIES = (
-    "The Transformer's source and target share one vocabulary, those of the other models have one "
-    "each: compare the BLEU of the two kinds, not their losses and perplexities, which are means "
-    "over tokens of different lengths."
-)
+_VARIANCE = "gradient_variance"
 
 
-def report(
-    told: SoFar[Row],
-    done: Mapping[Training, Row],
-    corpus: Corpus,
-    preset: Preset,
-    folder: Path,
-    *,
-    average: int | None,
-) -> Report:
-    """Draws the figures and makes the tables.
+def columns(rows: Sequence[Row]) -> dict[str, str]:
+    """Numbers of the training, and BLEU's brevity penalty where there is BLEU."""
+    details = [row.details for row in rows]
+    speed = statistics.fmean(x["tokens_per_second"] for x in details)
+    made = {"steps": f"{details[0]['steps']:,}", "tokens/s": f"{speed:,.0f}"}
+    if penalties := [x["bleu"]["brevity_penalty"] for x in details if "bleu" in x]:
+        made = {"brevity penalty": f"{statistics.fmean(penalties):.3f}", **made}
+    return made
 
-    Args:
-      told: run as far as it is done.
-      done: rows of the trainings that are done.
-      corpus: data of training and test.
-      preset: settings of the search, and the vocabularies.
-      folder: folder of the run.
-      average: number of checkpoints whose mean is tested; None = the best one.
-    """
-    is_bleu = corpus.measure == "BLEU"
-    shown: dict[str, tuple[Training, Row]] = {}  # of several seeds the first
-    for one, row in done.items():
-        shown.setdefault(row.model, (one, row))
-    looks = _looks([one.variant for one, _ in shown.values()])
-    figures: dict[str, Any] = {
-        "curve": training_curve(
-            {title: read_metrics(folder / one.folder) for title, (one, _) in shown.items()},
-            looks=looks,
-        ),
-        "by_length": length_figure(
-            {title: row.buckets for title, (_, row) in shown.items()},
-            looks=looks,
-            measure=corpus.measure,
-            unit="words" if is_bleu else "characters",
-            percent=not is_bleu,
-        ),
-    }
-    said = {
-        "curve.svg": "Loss over steps, of training and of validation",
-        "by_length.svg": f"{corpus.measure} by the length of the source; bars: 95 % of "
-        f"{RESAMPLINGS:,} corpora of as many sentences, drawn from the n of that length",
-    }
-    variances = {
-        title: curve(read_metrics(folder / one.folder), "validation", "gradient_variance")
-        for title, (one, _) in shown.items()
-    }
-    if any(steps for steps, _ in variances.values()):
-        figures["gradient_variance"] = _variance_figure(variances, looks)
-        said["gradient_variance.svg"] = "Variance of the gradient over validation batches"
-    looked = {title: drawn.read(folder / one.folder) for title, (one, _) in shown.items()}
-    for models in _variants_of_a_model([one for title, (one, _) in shown.items() if looked[title]]):
-        panels = [
-            dataclasses.replace(pair, title=title)
-            for pairs in zip(*(looked[title] for title in models), strict=True)
-            for title, pair in zip(models, pairs, strict=True)
-        ]
-        file = f"alignments_{shown[models[0]][0].variant.model}"
-        figures[file] = alignment_figure(panels, title="The same targets, side by side")
-        said[f"{file}.svg"] = f"Where {' and '.join(models)} look, each pair side by side"
-    for title, (one, _) in shown.items():
-        if alignments := looked[title]:
-            file = f"alignment_{one.variant.name}"
-            figures[file] = alignment_figure(alignments, title=f"{title}: weights")
-            said[f"{file}.svg"] = f"Where {title} looks when it writes these targets"
-    search = f"beam search, {preset.beam_size} wide" if preset.beam_size > 1 else "greedy search"
-    text = markdown(
-        told,
-        task=(
-            f"Data: {corpus.name}; {len(corpus.splits['test']):,} pairs of the test split, "
-            f"{search}. "
-            f"The parameters are {_tested(average)}."
-        ),
-        figures=said,
-        notes=list(_notes(done, told.missing, preset, is_bleu)),
+
+def sections(rows: Sequence[Row]) -> Iterator[str]:
+    """The signature of BLEU, and the figures."""
+    tested = _tested(rows)
+    measure = _measure(rows)
+    if signatures := {row.details["bleu"]["signature"] for row in rows if "bleu" in row.details}:
+        yield f"BLEU is sacrebleu's: {', '.join(f'`{name}`' for name in sorted(signatures))}."
+    yield (
+        f"![{measure} by the length of the source; bars: 95 % of {RESAMPLINGS:,} corpora of as many"
+        " sentences, drawn from the n of that length](by_length.svg)"
     )
-    return Report(text, figures, said=results(told.rows))
+    if any("variance of the gradient" in row.scores for row in rows):
+        yield f"![Variance of the gradient over validation batches]({_VARIANCE}.svg)"
+    attend = [cell for cell in tested if cell["model"] != "rnn_encdec"]
+    for model, some in _several(attend).items():
+        titles = "; ".join(cell.title for cell in some)
+        yield f"![Where {titles} look, each pair side by side](alignments_{model}.svg)"
+    for cell in attend:
+        yield f"![Where {cell.title} looks when it writes these targets]({_file(cell)}.svg)"
+
+
+def figures(rows: Sequence[Row]) -> dict[str, Any]:
+    """The figures that `sections` links, of the first seed of each model.
+
+    Rows without alignments have no figure of them.
+    """
+    tested = _tested(rows)
+    titles = {cell.title: row.details for cell, row in tested.items()}
+    looks, measure = _looks(list(tested)), _measure(rows)
+    made: dict[str, Any] = {
+        "by_length": length_figure(
+            {title: [Bucket(**x) for x in one["buckets"]] for title, one in titles.items()},
+            looks=looks,
+            measure=measure,
+            unit="words" if measure == "BLEU" else "characters",
+            percent=measure != "BLEU",
+        )
+    }
+    if lines := {title: one[_VARIANCE] for title, one in titles.items() if _VARIANCE in one}:
+        made[_VARIANCE] = _variance_figure(lines, looks)
+    drawn = {
+        row.cell: [_alignment(one) for one in row.details["alignments"]]
+        for row in rows
+        if row.cell in tested and row.details.get("alignments")
+    }
+    for model, some in _several(list(drawn)).items():
+        panels = [
+            dataclasses.replace(pair, title=cell.title)
+            for pairs in zip(*(drawn[cell] for cell in some), strict=True)
+            for cell, pair in zip(some, pairs, strict=True)
+        ]
+        made[f"alignments_{model}"] = alignment_figure(
+            panels, title="The same targets, side by side"
+        )
+    for cell, alignments in drawn.items():
+        made[_file(cell)] = alignment_figure(alignments, title=f"{cell.title}: weights")
+    return made
+
+
+def _tested(rows: Sequence[Row]) -> dict[Cell, Row]:
+    """The test of each model's first seed."""
+    scored = [row for row in rows if row.scores]
+    return {some[0].cell: some[0] for some in grouped(scored, lambda row: row.cell.title).values()}
+
+
+def _measure(rows: Sequence[Row]) -> str:
+    return "BLEU" if any("BLEU" in row.scores for row in rows) else "exact match"
+
+
+def _file(cell: Cell) -> str:
+    return "alignment_" + re.sub(r"[^\w.+]+", "-", cell.title)
+
+
+def _alignment(one: Mapping[str, Any]) -> Alignment:
+    known = frozenset((t, s) for t, s in one["known"])
+    return Alignment(one["source"], one["target"], one["weights"], known=known)
+
+
+def _several(cells: Sequence[Cell]) -> dict[str, list[Cell]]:
+    """The cells of each model that has several."""
+    models = grouped(cells, lambda cell: cell["model"])
+    return {model: some for model, some in models.items() if len(some) > 1}
+
+
+def _looks(cells: Sequence[Cell]) -> dict[str, tuple[str, str]]:
+    """Color and marker by title: those of the model, or a series' where it has variants."""
+    if not _several(cells):
+        return {cell.title: palette.MODELS[cell["model"]] for cell in cells}
+    colors, markers = zip(*palette.SERIES, strict=True)
+    count = len(colors)
+    return {
+        cell.title: (colors[i % count], markers[(i + i // count) % count])
+        for i, cell in enumerate(cells)
+    }
 
 
 def _variance_figure(
-    lines: Mapping[str, tuple[list[int], list[float]]], looks: Mapping[str, tuple[str, str]]
+    lines: Mapping[str, Sequence[Sequence[float]]], looks: Mapping[str, tuple[str, str]]
 ) -> Figure:
     """Variance of the gradient over steps, a line a model."""
     with figure_files.style():
@@ -127,42 +144,3 @@ def _variance_figure(
         axes.set_axisbelow(True)
         figure.legend(loc="outside right upper", frameon=False)
     return figure
-
-
-def _tested(average: int | None) -> str:
-    if average is None:
-        return "those with the smallest loss on the validation split"
-    if average == 1:
-        return "those of the last checkpoint"
-    return f"the mean of those of the last {average} checkpoints (Vaswani et al. 2017, §6.1)"
-
-
-def _looks(variants: Sequence[Variant]) -> dict[str, tuple[str, str]]:
-    """Color and marker by title: those of the model, or a series' where it has variants."""
-    if len({one.model for one in variants}) == len(variants):
-        return {one.title: palette.MODELS[one.model] for one in variants}
-    colors, markers = zip(*palette.SERIES, strict=True)
-    count = len(colors)
-    return {
-        one.title: (colors[i % count], markers[(i + i // count) % count])
-        for i, one in enumerate(variants)
-    }
-
-
-def _variants_of_a_model(trainings: Sequence[Training]) -> list[list[str]]:
-    """The titles of each model that has several variants."""
-    models = grouped([one.variant for one in trainings], lambda variant: variant.model)
-    return [[one.title for one in some] for some in models.values() if len(some) > 1]
-
-
-def _notes(
-    done: Mapping[Training, Row], missing: str, preset: Preset, is_bleu: bool
-) -> Iterator[str]:
-    if seeds := list(dict.fromkeys(one.seed for one in done))[1:]:
-        yield f"The figures are of the first seed; the others are {', '.join(map(str, seeds))}."
-    yield missing
-    if is_bleu and len({preset.recipes[one.variant.model].joint_vocabulary for one in done}) == 2:
-        yield _VOCABULARIES
-    if is_bleu:
-        command = "launch/local tables --scale=cpu --multi30k=FOLDER"
-        yield f"Published tables beside such trainings: `{command}`."

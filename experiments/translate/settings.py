@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from attnlab.runs.errors import Invalid
 from attnlab.runs.flags import flag, written
-from attnlab.training.flags import TrainFlags
+from attnlab.training.flags import TrainFlags, preset_flag
 from attnlab.training.loop import LoopSettings
 from attnlab.training.schedules import fitted_warmup
 from experiments.translate.models import MODELS
-from experiments.translate.recipes import PRESETS, Preset, Recipe
-from experiments.translate.variants import Training, Variant, require_fits, variants
+from experiments.translate.recipes import PRESETS, RECIPES, VOCAB_SIZES, Recipe
+from experiments.translate.variants import Variant, require_fits, variants
 
 __all__ = ["DTYPES", "SPLITS", "TFDS", "Settings"]
 
@@ -27,15 +27,16 @@ TFDS = "~/tensorflow_datasets"  # the folder in which TFDS keeps its data sets
 class Settings(TrainFlags):
     """The flags of `translate`: those of every training, and its own."""
 
-    preset: str | None = flag(
-        None,
-        f"Name of the set of recipes: {', '.join(PRESETS)}. Without it: dates, or cpu with data.",
-        choices=PRESETS,
-    )
+    presets = PRESETS
+
+    preset: str = preset_flag(PRESETS)
     models: tuple[str, ...] = flag(
-        (),
-        f"Names of the models to train: {', '.join(MODELS)}. Without it: the preset's.",
+        ("rnn_search", "rnn_encdec"),
+        f"Names of the models to train: {', '.join(MODELS)}.",
         choices=MODELS,
+    )
+    validate_every: int = flag(
+        200, "Number of steps between validations, each with a checkpoint.", least=1
     )
     data_files: tuple[str, ...] = flag(
         (),
@@ -68,18 +69,19 @@ class Settings(TrainFlags):
         "Without it: the preset's.",
         least=1,
     )
-    max_length: int | None = flag(
-        None,
-        "Tokens of the longest pair to train on, and of the longest translation. Without it: the "
-        "preset's.",
+    max_length: int = flag(
+        40,
+        "Tokens of the longest pair to train on, and of the longest translation.",
         least=1,
     )
-    beam_size: int | None = flag(
-        None, "Width of the beam search; 1 is greedy. Without it: the preset's.", least=1
+    pad_to: int = flag(
+        16,
+        "Number to a multiple of which the lengths of batches are rounded up; each length is "
+        "compiled once.",
+        least=1,
     )
-    length_penalty: float | None = flag(
-        None, "Exponent of the search's length penalty. Without it: the preset's.", least=0
-    )
+    beam_size: int = flag(1, "Width of the beam search; 1 is greedy.", least=1)
+    length_penalty: float = flag(1.0, "Exponent of the search's length penalty.", least=0)
     average: int | None = flag(
         None,
         "Number of the last checkpoints, the mean of whose parameters is tested; 1 is the last "
@@ -89,15 +91,12 @@ class Settings(TrainFlags):
     pack: bool = flag(
         False, "Whether a row of --max_length tokens has several pairs; the Transformer only."
     )
-    dtype: str | None = flag(
-        None,
-        f"Type of the activations: {', '.join(DTYPES)}. Without it: the preset's.",
-        choices=DTYPES,
-    )
+    dtype: str = flag("float32", "Type of the activations.", choices=DTYPES)
     set: tuple[str, ...] = flag(
         (),
         "Sizes of a model in place of its recipe's, MODEL.FIELD=VALUE; a list trains the model "
-        "with each of its values: luong.score=dot,concat. May be given several times.",
+        "with each of its values: luong.score=dot,concat; transformer.attention names an attention "
+        "or a pattern. May be given several times.",
         repeated=True,
     )
     seeds: tuple[int, ...] = flag(
@@ -138,12 +137,7 @@ class Settings(TrainFlags):
         super().__post_init__()
         self._check_files()
         self._check_data()
-        if self.length_penalty is not None and self.chosen_preset().beam_size == 1:
-            raise Invalid(
-                f"--length_penalty={self.length_penalty:g}: greedy search has none; leave it out, "
-                "or give a larger --beam_size"
-            )
-        if self.pack and self.chosen_preset().models != ("transformer",):
+        if self.pack and self.models != ("transformer",):
             raise Invalid(
                 "--pack: only the Transformer keeps packed pairs apart; give --models=transformer"
             )
@@ -153,9 +147,21 @@ class Settings(TrainFlags):
                 require_fits(variant, self.recipe(variant).sizes)
             self.loop_of(variant, seed=0)
 
+    @classmethod
+    def implied(cls, named: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The preset's values; data are not dates, and have the preset cpu if none is named."""
+        of_data = named.get("data_files") or named.get("tfds_name")
+        preset = {"preset": "cpu"} if of_data and "preset" not in named else {}
+        return {**preset, **super().implied({**preset, **named})}
+
     def check_named(self, named: Collection[str]) -> None:
         """Refuses flags that would count for nothing."""
         super().check_named(named)
+        if "length_penalty" in named and self.beam_size == 1:
+            raise Invalid(
+                f"--length_penalty={self.length_penalty:g}: greedy search has none; leave it out, "
+                "or give a larger --beam_size"
+            )
         if "dropout_rate" in named and all(
             "dropout_rate" in dict(x.changed) for x in self.variants()
         ):
@@ -217,7 +223,7 @@ class Settings(TrainFlags):
         for name, why in of_text.items():
             if (given := getattr(self, name)) is not None:
                 raise Invalid(f"--{name}={given}: needs text; {why}")
-        if self.preset not in (None, "dates"):
+        if self.preset != "dates":
             raise Invalid(
                 f"--preset={self.preset} needs text: give --data_files=SOURCE,TARGET or --tfds_name"
             )
@@ -227,25 +233,13 @@ class Settings(TrainFlags):
         """Whether the flags name data: files or a TFDS data set."""
         return bool(self.data_files or self.tfds_name)
 
-    def chosen_preset(self) -> Preset:
-        """The preset, with what the flags change for all models."""
-        preset = PRESETS[self.preset or ("cpu" if self.has_text else "dates")]
-        names = ("vocab_size", "max_length", "validate_every", "beam_size", "dtype")
-        changed: dict[str, Any] = {name: getattr(self, name) for name in names}
-        changed |= {"joint_vocab_size": self.vocab_size, "length_penalty": self.length_penalty}
-        changed["models"] = self.models or None
-        return dataclasses.replace(preset, **_given(changed))
+    def vocab_size_of(self, *, joint: bool) -> int:
+        """The number of ids of the vocabulary that both sides share, or of one side's."""
+        return self.vocab_size or VOCAB_SIZES[self.preset][joint]
 
     def variants(self) -> list[Variant]:
         """The models to train, with other sizes where --set asks for them."""
-        return variants(self.chosen_preset().models, self.set)
-
-    def trainings(self) -> list[Training]:
-        """Each model once for each seed."""
-        several = len(self.seeds) > 1
-        return [
-            Training(variant, seed, several) for variant in self.variants() for seed in self.seeds
-        ]
+        return variants(self.models, self.set)
 
     def loop_of(self, variant: Variant, *, seed: int) -> LoopSettings:
         """How long a model is trained, how often what is done, and what is kept.
@@ -253,8 +247,8 @@ class Settings(TrainFlags):
         Raises:
           Invalid: more checkpoints are averaged than there are.
         """
-        steps, validate_every = self.recipe(variant).steps, self.chosen_preset().validate_every
-        loop = self.loop(steps=steps, validate_every=validate_every, seed=seed)
+        steps = self.recipe(variant).steps
+        loop = self.loop(steps=steps, seed=seed)
         wanted = self.average or 0
         if (made := len(loop.last_saved(wanted))) < wanted:
             raise Invalid(
@@ -265,7 +259,7 @@ class Settings(TrainFlags):
 
     def recipe(self, variant: Variant) -> Recipe:
         """The recipe of a model, with what the flags change."""
-        recipe = self.chosen_preset().recipes[variant.model]
+        recipe = RECIPES[self.preset][variant.model]
         optimizer = dataclasses.replace(
             recipe.optimizer, **_given({"learning_rate": self.learning_rate})
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
+from attnlab import attentions
 from attnlab.data.batching import evaluation_batches, train_batches
 from attnlab.data.encoding import count_tokens, count_too_long
 from attnlab.data.parts import WHOLE, Part
@@ -18,34 +19,34 @@ from attnlab.training.loop import Task
 from attnlab.training.objective import TokenCrossEntropy
 from experiments.translate.corpus import Corpus
 from experiments.translate.models import build
-from experiments.translate.recipes import Preset, Recipe
+from experiments.translate.recipes import Recipe
 from experiments.translate.settings import Settings
-from experiments.translate.variants import Training
+from experiments.translate.variants import Variant
 
 __all__ = ["say_corpus", "task"]
 
 
 def task(
-    training: Training, settings: Settings, corpus: Corpus, part: Part = WHOLE
+    variant: Variant, seed: int, settings: Settings, corpus: Corpus, part: Part = WHOLE
 ) -> Task[Seq2Seq]:
     """The training of one model: model, loss and data.
 
     Args:
-      training: model and seed.
+      variant: model, with its changed sizes.
+      seed: seed of the order of the data, and of dates.
       settings: settings of the run.
       corpus: sentence pairs and tokenizers.
       part: part of each batch that this process computes.
     """
-    preset, recipe = settings.chosen_preset(), settings.recipe(training.variant)
-    name, corpus = training.variant.model, corpus.of_seed(training.seed)
+    recipe, corpus = settings.recipe(variant), corpus.of_seed(seed)
     joint = recipe.joint_vocabulary
     tokenizers = corpus.tokenizers(joint)
     model = build(
-        name,
+        variant.model,
         recipe.sizes,
         source_vocab_size=None if joint else tokenizers.source.vocab_size,
         target_vocab_size=tokenizers.target.vocab_size,
-        dtype=preset.dtype,
+        dtype=settings.dtype,
     )
     alike = settings.has_text  # sentences and their translations in length; dates are not
     # Of several processes each encodes its own rows, which it can when all lengths are known.
@@ -55,9 +56,9 @@ def task(
         corpus.splits["train"],
         *tokenizers,
         batch_size=recipe.batch_size,
-        max_length=preset.max_length,
-        seed=training.seed,
-        pad_to=preset.pad_to,
+        max_length=settings.max_length,
+        seed=seed,
+        pad_to=settings.pad_to,
         same_length=alike,
         pack=settings.pack,
         part=part,
@@ -70,27 +71,19 @@ def task(
             corpus.splits["validation"],
             *tokenizers,
             batch_size=recipe.batch_size,
-            pad_to=preset.pad_to,
+            pad_to=settings.pad_to,
             same_length=alike,
         )
     ]
     identity = {
-        "model": name,
+        "tokenizers": [side.digest for side in tokenizers],
         "recipe": recipe.as_json(),
-        "corpus": corpus.identity(joint),
-        "seed": training.seed,
-        "max_length": preset.max_length,
-        "validate_every": preset.validate_every,
-        "log_every": settings.log_every,
-        "accumulate": settings.accumulate,
-        "pack": settings.pack,
-        "dtype": preset.dtype,
     }
     objective = _objective(model, recipe, settings)
-    if isinstance(objective, AttendedCrossEntropy):
-        identity["objective"] = dataclasses.asdict(objective)
     samples = isinstance(model, RNNSearch) and model.attention != "soft"
-    streams = ("dropout", "sample") if samples else ("dropout",)
+    streams: tuple[str, ...] = ("dropout", "sample") if samples else ("dropout",)
+    if variant.model == "transformer":
+        streams = attentions.streams(recipe.sizes.get("attention", "exact"))
     watch = None
     if settings.gradient_batches is not None:
         watched = validation[: settings.gradient_batches]
@@ -121,7 +114,7 @@ def _objective(model: Seq2Seq, recipe: Recipe, settings: Settings) -> TokenCross
     )
 
 
-def say_corpus(corpus: Corpus, preset: Preset) -> None:
+def say_corpus(corpus: Corpus, settings: Settings) -> None:
     """Says how many pairs there are, and how many of them are too long to train on.
 
     Raises:
@@ -131,8 +124,8 @@ def say_corpus(corpus: Corpus, preset: Preset) -> None:
     words = {name: "without end" if n == ENDLESS else f"{n:,}" for name, n in sizes.items()}
     counts = ", ".join(map(" ".join, words.items()))
     say(f"{corpus.name}: {counts} pairs")
-    max_length = preset.max_length
-    for joint in sorted({preset.recipes[name].joint_vocabulary for name in preset.models}):
+    max_length = settings.max_length
+    for joint in sorted({settings.recipe(x).joint_vocabulary for x in settings.variants()}):
         left_out, looked_at = count_too_long(
             corpus.splits["train"], *corpus.tokenizers(joint), max_length, sample=2000
         )

@@ -15,10 +15,9 @@ import jax.numpy as jnp
 
 from attnlab.platforms import Platform, compiling_for
 from attnlab.runs.errors import Invalid
-from attnlab.runs.palette import MODEL_TITLES
 from experiments.translate.models import CLASSES, build
 
-__all__ = ["Training", "Variant", "require_fits", "variants"]
+__all__ = ["Variant", "require_fits", "variants"]
 
 _PLAIN = (bool, int, float, str)
 _OTHERS = ("parent", "name", "vocab_size", "source_vocab_size", "target_vocab_size")
@@ -33,45 +32,14 @@ class Variant:
     changed: tuple[tuple[str, Any], ...] = ()
 
     @property
-    def name(self) -> str:
-        """The name in file names."""
-        return "-".join([self.model, *(f"{field}-{value}" for field, value in self.changed)])
+    def changes(self) -> str:
+        """The changed fields, for a reader."""
+        return ", ".join(f"{field}={value}" for field, value in self.changed)
 
     @property
     def title(self) -> str:
-        """The name in reports: the model's title and the changed fields."""
-        changed = ", ".join(f"{field}={value}" for field, value in self.changed)
-        return MODEL_TITLES[self.model] + f" ({changed})" * bool(changed)
-
-
-@dataclasses.dataclass(frozen=True)
-class Training:
-    """One training of a run.
-
-    Attributes:
-      variant: model to train, with its changed sizes.
-      seed: seed of parameters, dropout and the order of the data.
-      several: whether the run has several seeds.
-    """
-
-    variant: Variant
-    seed: int
-    several: bool = False
-
-    @property
-    def folder(self) -> str:
-        """The name of the training's folder in the folder of the run."""
-        return self.variant.name + f"-seed{self.seed}" * self.several
-
-    @property
-    def title(self) -> str:
-        """The name in reports."""
-        return self.variant.title + f", seed {self.seed}" * self.several
-
-    @property
-    def key(self) -> tuple[str, int]:
-        """The key of the training's row."""
-        return self.variant.title, self.seed
+        """The model and its changed fields."""
+        return ", ".join(filter(None, [self.model, self.changes]))
 
 
 def variants(models: Sequence[str], asked: Sequence[str]) -> list[Variant]:
@@ -176,4 +144,4 @@ def _fields(model: str) -> dict[str, _Type]:
         plain = [part for part in parts if part in _PLAIN]
         if plain and field.name not in _OTHERS:
             found[field.name] = _Type(plain[0], types.NoneType in parts)
-    return found
+    return found | ({"attention": _Type(str, False)} if model == "transformer" else {})

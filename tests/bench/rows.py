@@ -23,15 +23,15 @@ ENVIRONMENT = {
 GROWTH = {  # seconds at 1024 tokens, exponent of time; bytes at 1024 tokens, exponent of memory
     "additive": (0.2, 2.0, 2.0**25, 1.0),
     "dot": (0.02, 2.0, 2.0**23, 1.0),
-    "dot (dense)": (0.04, 2.0, 2.0**27, 2.0),
-    "lsh": (0.06, 1.05, 2.0**24, 1.0),
+    "dot:dense": (0.04, 2.0, 2.0**27, 2.0),
+    "lsh-4": (0.06, 1.05, 2.0**24, 1.0),
 }
 
 
 def row(label: str, length: int, passes: str = "forward", **fields) -> Result:
     """One row that ran, or as `fields` say."""
-    name, _, way = label.partition(" ")
-    case = Case(name, length, passes, implementation=way.strip("()") or None)
+    name, _, way = label.partition(":")
+    case = Case(name, length, passes, implementation=way or None)
     seconds, time_power, size, memory_power = GROWTH[label]
     factor = 1 if passes == "forward" else 3
     middle = factor * seconds * (length / 1024) ** time_power

@@ -14,11 +14,11 @@ def test_a_row_on_disk_has_the_derived_numbers_too(tmp_path):
     folder = Folder.fresh("compare", tmp_path, {})
     folder.begin()
     kept: Rows = Rows(folder, lambda row: row.case, [Result], derived=DERIVED)
-    result = rows.row("dot (dense)", 2048, "forward_backward", resident_peak_bytes=2**31)
+    result = rows.row("dot:dense", 2048, "forward_backward", resident_peak_bytes=2**31)
     kept.add(result)
     (plain,) = folder.rows().values()
     assert plain["memory_bytes"] == 2**31 and plain["median_seconds"] == result.seconds[1]
-    assert (result.memory_source, result.case.label) == ("resident", "dot (dense)")
+    assert (result.memory_source, result.case.label) == ("resident", "dot:dense")
     (again,) = Rows(folder, lambda row: row.case, [Result]).kept.values()
     assert again.row == result
 

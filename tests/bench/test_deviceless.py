@@ -44,7 +44,7 @@ print(json.dumps(re.findall(r"= \\w+\\[[\\d,]+\\]\\S* ([\\w-]+)\\(", lowered.com
 """
 TINY = Case("dot", 128, num_heads=2, head_dim=32, ops_only=True, dtype="bfloat16")
 STEP = dict(passes="train_step", program="language_model", num_layers=1, vocab_size=64)
-LONG = dict(length=2048, num_heads=4, batch=4, ops_only=False, mechanism="multi_head")
+LONG = dict(length=2048, num_heads=4, batch=4, ops_only=False, mechanism="exact")
 
 
 def compiled(*cases: Case) -> list[Result]:
@@ -77,9 +77,9 @@ def test_v5e():
     parts = [
         dataclasses.replace(whole, **split, shard=shard) for shard in ("batch", "heads", "sequence")
     ]
-    lsh = dict(mechanism="lsh", implementation=None, num_hashes=3)
+    lsh = dict(mechanism="lsh-3", implementation=None)
     refused = dataclasses.replace(one, **lsh, shard="sequence", **split)
-    step = dataclasses.replace(one, mechanism="multi_head", ops_only=False, **STEP)
+    step = dataclasses.replace(one, mechanism="exact", ops_only=False, **STEP)
     small, large, all_of_it, *shares, lost, trained = compiled(
         one, huge, whole, *parts, refused, step
     )
@@ -104,7 +104,7 @@ def test_v5e():
 @pytest.mark.slow
 def test_nothing_is_gathered_where_a_training_of_lsh_divides_its_batch():
     case = dataclasses.replace(
-        TINY, **STEP | dict(mechanism="lsh", ops_only=False, target="v5e:2x2", batch=4, devices=4)
+        TINY, **STEP | dict(mechanism="lsh-4", ops_only=False, target="v5e:2x2", batch=4, devices=4)
     )
     given = json.dumps(dataclasses.asdict(dataclasses.replace(case, shard="batch")))
     done = subprocess.run(
@@ -122,7 +122,7 @@ def test_h100():
     one = dataclasses.replace(TINY, target="h100", implementation="blockwise")
     huge = dataclasses.replace(one, length=2**18, implementation="dense")
     of_hosts = dict(target="h100:16", devices=16, shard="state", batch=16, ops_only=False)
-    step = dataclasses.replace(one, mechanism="multi_head", **STEP | of_hosts)
+    step = dataclasses.replace(one, mechanism="exact", **STEP | of_hosts)
     small, large, trained = compiled(one, huge, step)
     assert small.status == "ok" and small.analysis_bytes >= 4 * 128 * 64 * 2
     assert large.status == "too_large" and large.message.endswith(" of 59.3 GiB")
@@ -165,7 +165,7 @@ def test_what_cudnn_would_compute_is_compiled_blockwise_where_it_is_missing(monk
 
 @pytest.mark.parametrize(("shard", "mesh"), [("state", "data:2"), ("sequence", "sequence:2")])
 def test_a_training_is_split_by_a_mesh_as_by_a_name(shard, mesh):
-    case = dataclasses.replace(TINY, mechanism="multi_head", length=64, batch=2, devices=2, **STEP)
+    case = dataclasses.replace(TINY, mechanism="exact", length=64, batch=2, devices=2, **STEP)
     by_name, by_mesh = (
         training_programs.lower(dataclasses.replace(case, shard=one), jax.devices()[:2]).as_text()
         for one in (shard, mesh)
@@ -177,10 +177,10 @@ def test_a_training_is_split_by_a_mesh_as_by_a_name(shard, mesh):
     ("program", "mechanism"),
     daily(
         [
-            ("translate", "multi_head"),
-            ("bert", "multi_head"),
-            ("bert", "lsh"),
-            ("language_model", "window"),
+            ("translate", "exact"),
+            ("bert", "exact"),
+            ("bert", "lsh-4"),
+            ("language_model", "window-16"),
             ("language_model", "additive"),
         ],
     ),
@@ -199,7 +199,7 @@ def test_training_steps_lower(program, mechanism):
 
 
 TRAINING = dict(
-    target=("v5e-8",), program="bert", mechanisms=("lsh",), lengths=(64,), batch=(6,), num_heads=6
+    target=("v5e-8",), program="bert", mechanisms=("lsh-4",), lengths=(64,), batch=(6,), num_heads=6
 )
 
 
@@ -222,7 +222,7 @@ TRAINING = dict(
             "--batch=6 does not divide over the 4",
         ),
         (
-            dict(shard="sequence", devices=(4,), num_heads=2, num_hashes=3, mechanisms=("lsh",)),
+            dict(shard="sequence", devices=(4,), num_heads=2, mechanisms=("lsh-3",)),
             "--num_heads=2 does not divide over 4 devices; give a multiple of 4",
         ),
         (dict(target=("v5e-8",), shard="heads", num_heads=4), "--num_heads=4 does not divide"),
@@ -230,7 +230,10 @@ TRAINING = dict(
             dict(target=("v5e-8",), shard="sequence", lengths=(64, 100), num_heads=8),
             "--lengths=100 does not divide over the 8 devices of v5e:2x4; give a multiple of 8",
         ),
-        (dict(target=("v5e",), program="bert", mechanisms=("dot",)), "no 'dot'; valid: multi_head"),
+        (
+            dict(target=("v5e",), program="bert", mechanisms=("location",)),
+            "no attention 'location'; valid: exact, dot, general",
+        ),
         (
             TRAINING | dict(shard="data:2,seq:4"),
             "--shard=data:2,seq:4: give axes and their sizes, such as data:4,model:2; axes are "
@@ -249,7 +252,7 @@ TRAINING = dict(
             "--num_heads=6 does not divide over 4 of the 8 devices of v5e:2x4",
         ),
         (
-            TRAINING | dict(shard="model:2,sequence:4", num_hashes=1),
+            TRAINING | dict(shard="model:2,sequence:4", mechanisms=("lsh-1",)),
             "--num_heads=6 does not divide over the 8 devices of v5e:2x4; give a multiple of 8",
         ),
     ],
@@ -260,37 +263,39 @@ def test_settings_that_do_not_go_together(fields, message, monkeypatch):
         Settings(**fields)
 
 
-@pytest.mark.parametrize("name", ["multi_head", "reversible", "chunked_reversible", "reformer"])
+@pytest.mark.parametrize(
+    "name", ["exact", "reversible-exact", "chunked-reversible-exact", "reformer"]
+)
 def test_reversible_models_are_those_of_their_names(name):
     case = Case(name, 2048, num_heads=2, head_dim=4, dtype="float32", **STEP)
     model = training_programs.build(case)
-    assert isinstance(model, Reformer) == (name != "multi_head")
-    in_chunks = name in ("chunked_reversible", "reformer")
+    assert isinstance(model, Reformer) == (name != "exact")
+    in_chunks = name in ("chunked-reversible-exact", "reformer")
     assert model.config.feed_forward_chunk == (1024 if in_chunks else None)
-    hashed = isinstance(model.attention.route, routes.LSH)
+    hashed = isinstance(model.attention[-1].route, routes.LSH)
     assert hashed == (name == "reformer")
 
 
 def test_cases_go_over_depth(monkeypatch):
     monkeypatch.setattr(topology, "require_compiler", lambda target: None)
     asked = dict(target=("v5e",), program="language_model", num_layers=(2, 6))
-    settings = Settings(**asked, mechanisms=("reversible:dense", "reformer"), lengths=(64,))
+    settings = Settings(**asked, mechanisms=("reversible-exact:dense", "reformer"), lengths=(64,))
     cases = settings.cases(local_devices=1)
     assert [(c.label, c.num_layers) for c in cases] == [
-        ("reversible (dense)", 2),
+        ("reversible-exact:dense", 2),
         ("reformer", 2),
-        ("reversible (dense)", 6),
+        ("reversible-exact:dense", 6),
         ("reformer", 6),
     ]
     with pytest.raises(Invalid, match="--lengths=64,128 --num_layers=2,6: a run goes over lengths"):
-        Settings(**asked, mechanisms=("lsh",), lengths=(64, 128))
-    with pytest.raises(Invalid, match="no 'reformer'; valid: multi_head, window, lsh, additive"):
+        Settings(**asked, mechanisms=("lsh-4",), lengths=(64, 128))
+    with pytest.raises(Invalid, match="no attention 'reformer'; valid: exact, dot, gen"):
         Settings(target=("v5e",), program="bert", mechanisms=("reformer",))
 
 
 def test_cases_go_over_the_batch(monkeypatch):
     monkeypatch.setattr(topology, "require_compiler", lambda target: None)
-    asked = dict(target=("h100-64",), shard="state", program="bert", mechanisms=("lsh",))
+    asked = dict(target=("h100-64",), shard="state", program="bert", mechanisms=("lsh-4",))
     cases = Settings(**asked, batch=(128, 64), lengths=(512,)).cases(local_devices=1)
     assert [(c.batch, c.devices, c.length) for c in cases] == [(64, 64, 512), (128, 64, 512)]
     assert Settings.implied({"batch": (1, 2)}) == {"lengths": (4096,)}
@@ -306,7 +311,7 @@ def test_cases_of_targets(monkeypatch):
     monkeypatch.setattr(topology, "require_compiler", lambda target: None)
     settings = Settings(
         target=("v5e-8", "v5e:2x4", "h100-8"), shard="batch", batch=(8,), program="translate",
-        mechanisms=("lsh",), lengths=(64,),
+        mechanisms=("lsh-4",), lengths=(64,),
     )  # fmt: skip
     cases = settings.cases(local_devices=1)
     assert [(c.target, c.devices, c.passes) for c in cases] == [

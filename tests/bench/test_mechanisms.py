@@ -2,12 +2,15 @@ import jax
 import numpy as np
 import pytest
 
+from attnlab.attentions import KINDS
 from attnlab.bench import inputs, mechanisms, programs
 from attnlab.bench.case import Case
 from tests.daily import daily
 
 pytestmark = pytest.mark.usefixtures("quick_compile")
-SIZES = dict(num_heads=2, head_dim=8, window=5, num_hashes=2, chunk_size=4, batch=2)
+OURS = {name: kind for name, kind in KINDS.items() if not kind.written_in}
+NAMES = [f"{name}-3" if kind.counts else name for name, kind in OURS.items()]
+SIZES = dict(num_heads=2, head_dim=8, chunk_size=4, batch=2)
 TEXT = inputs.Text("test", np.frombuffer(b"a text with some repetition, some repetition", np.uint8))
 
 
@@ -23,7 +26,7 @@ def lowered(case: Case):
     return programs.lower(case, mechanisms.build(case), jax.local_devices()[: case.devices])
 
 
-@pytest.mark.parametrize("name", daily(mechanisms.NAMES, "dot", "window"))
+@pytest.mark.parametrize("name", daily(NAMES, "dot", "window-3"))
 def test_every_module_runs_forward_and_backward(name):
     case = Case(name, 13, "forward_backward", **SIZES)
     loss, d_parameters, d_inputs = run(case)
@@ -34,7 +37,7 @@ def test_every_module_runs_forward_and_backward(name):
     assert any(np.any(g) for g in d_inputs)
 
 
-@pytest.mark.parametrize("name", mechanisms.NAMES)
+@pytest.mark.parametrize("name", NAMES)
 def test_every_function_takes_split_heads_and_the_same_flags(name):
     info = lowered(Case(name, 13, ops_only=True, **SIZES)).out_info
     assert info.shape == (2, 13, 2, 8)
@@ -44,7 +47,7 @@ def test_every_function_takes_split_heads_and_the_same_flags(name):
 
 
 @pytest.mark.parametrize("ops_only", [False, True])
-@pytest.mark.parametrize("name", mechanisms.NAMES)
+@pytest.mark.parametrize("name", NAMES)
 def test_causal_is_passed_on(name, ops_only):
     def text_of(causal: bool) -> str:
         return lowered(Case(name, 13, causal=causal, ops_only=ops_only, **SIZES)).as_text()
@@ -52,7 +55,7 @@ def test_causal_is_passed_on(name, ops_only):
     assert text_of(True) != text_of(False)
 
 
-@pytest.mark.parametrize("name", ["dot", "window"])
+@pytest.mark.parametrize("name", ["dot", "window-3"])
 def test_a_causal_module_does_not_see_what_follows(name):
     case = Case(name, 13, **SIZES | {"batch": 1})
     mechanism, devices = mechanisms.build(case), jax.local_devices()[:1]
@@ -71,8 +74,8 @@ def test_a_causal_module_does_not_see_what_follows(name):
 
 @pytest.mark.parametrize("parallel", daily(["jit", "pmap"], "pmap"))
 def test_two_devices_compute_what_one_does(parallel):
-    one = run(Case("multi_head", 13, "forward_backward", **SIZES))
-    two = run(Case("multi_head", 13, "forward_backward", devices=2, parallel=parallel, **SIZES))
+    one = run(Case("exact", 13, "forward_backward", **SIZES))
+    two = run(Case("exact", 13, "forward_backward", devices=2, parallel=parallel, **SIZES))
     loss, d_parameters, d_inputs = two
     if parallel == "pmap":  # one copy a device, summed over them
         loss, d_parameters = jax.tree.map(lambda x: x[1], (loss, d_parameters))
@@ -85,14 +88,14 @@ def test_two_devices_compute_what_one_does(parallel):
 
 
 @pytest.mark.parametrize("num_heads", [1, 2])
-@pytest.mark.parametrize("name", mechanisms.NAMES)
+@pytest.mark.parametrize("name", NAMES)
 def test_every_module_has_the_same_projections(name, num_heads):
     case = Case(name, 5, **SIZES | {"num_heads": num_heads})
     parameters = jax.eval_shape(mechanisms.build(case).init, jax.random.key(0))["params"]
     found = {layer: parameters[layer]["kernel"].shape for layer in parameters if layer != "score"}
     biased = {layer for layer in found if "bias" in parameters[layer]}
     into, out = (case.width, num_heads, 8), (num_heads, 8, case.width)
-    queries = ("query_key",) if name == "lsh" else ("query", "key")
+    queries = ("query_key",) if name in ("lsh-3", "shared") else ("query", "key")
     assert found == dict.fromkeys((*queries, "value"), into) | {"out": out}
     assert biased == set(found)
 
@@ -104,5 +107,5 @@ def test_lengths_of_one_mechanism_share_parameters():
 
 
 def test_unknown_name():
-    with pytest.raises(ValueError, match="no mechanism 'dott'; valid: additive, dot"):
+    with pytest.raises(ValueError, match="no attention 'dott'; valid: exact, dot"):
         mechanisms.build(Case("dott", 8))

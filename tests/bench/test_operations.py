@@ -179,7 +179,7 @@ def attention(name, way, passes="forward", **sizes):
 @pytest.mark.parametrize("passes", ["forward", "forward_backward"])
 def test_dot_product_attention(way, passes):
     """Two products forward, and their four gradients; blocks compute the logits once more."""
-    found = attention("multi_head", way, passes, length=N, causal=False)
+    found = attention("exact", way, passes, length=N, causal=False)
     backward, again = passes != "forward", way == "blockwise" and passes != "forward"
     loss = 2 * 2 * N * HEADS * D  # of the context with its cotangent, and its gradient
     one = 2 * HEADS * N * N * D
@@ -213,7 +213,7 @@ def test_additive_attention_divides_once_for_two_hidden_units():
 @pytest.mark.parametrize("blocks", [3, 129])
 def test_causal_blocks_are_those_below_the_diagonal(blocks):
     """Of any number of blocks as fast: nothing is computed but which of them there are."""
-    found = attention("multi_head", "blockwise", length=512 * blocks)
+    found = attention("exact", "blockwise", length=512 * blocks)
     assert found.products == blocks * (blocks + 1) // 2 * 512**2 * HEADS * 2 * 2 * D
 
 

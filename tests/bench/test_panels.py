@@ -6,26 +6,26 @@ import itertools
 import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
-from attnlab.bench import margins, mechanisms, panels
+from attnlab.attentions import KINDS
+from attnlab.bench import margins, panels
 from attnlab.bench.case import PASSES, Case, Result
 from attnlab.runs.palette import INK, MUTED
 from experiments.compare_lengths import figures
 from tests.bench import rows
 
 LENGTHS = (512, 1024, 2048, 3072, 4096, 16384)
-DENSE = ("multi_head (dense)", "additive (dense)")
-DEFAULT = ("multi_head", "additive", *DENSE, "window", "lsh")
+NAMES = [f"{name}-3" if kind.counts else name for name, kind in KINDS.items()]
+DENSE = ("exact:dense", "additive:dense")
+DEFAULT = ("exact", "additive", *DENSE, "window-128", "lsh-4")
 
 
 def made(labels, lengths, passes) -> list[Result]:
     """Rows in which equal mechanisms are equal, and long dense ones do not run."""
     found = []
     for label, n, p in itertools.product(labels, lengths, passes):
-        name, _, way = label.partition(" ")
-        like = "dot (dense)" if way else {"additive": "additive", "lsh": "lsh"}.get(name, "dot")
-        case = dataclasses.replace(
-            Case(name, n, p, num_heads=4), implementation=way.strip("()") or None
-        )
+        name, _, way = label.partition(":")
+        like = "dot:dense" if way else {"additive": "additive", "lsh-4": "lsh-4"}.get(name, "dot")
+        case = dataclasses.replace(Case(name, n, p, num_heads=4), implementation=way or None)
         lost = dict(status="too_large", seconds=(), message="needs about 24.0 GiB of 8 GiB allowed")
         if name == "additive":
             why = "not run: about 40 s a call, by shorter lengths (limit 10 s)"
@@ -53,9 +53,9 @@ def boxes(figure):
     [
         (DEFAULT, LENGTHS, PASSES),
         (DEFAULT, LENGTHS[:2], PASSES[:1]),
-        (("lsh",), LENGTHS, PASSES[1:]),
-        (("window",), LENGTHS[:1], PASSES),
-        ((*mechanisms.NAMES, *DENSE), LENGTHS, PASSES),
+        (("lsh-4",), LENGTHS, PASSES[1:]),
+        (("window-16",), LENGTHS[:1], PASSES),
+        ((*NAMES, *DENSE), LENGTHS, PASSES),
     ],
 )
 def test_no_word_hides_another_or_a_point_or_is_cut(labels, lengths, passes, quantity):
@@ -94,7 +94,7 @@ def test_a_figure_says_what_it_shows():
 
 
 def test_a_pass_that_never_ran_has_a_panel_with_its_reasons():
-    results = made(("dot", "lsh"), LENGTHS, PASSES)
+    results = made(("dot", "lsh-4"), LENGTHS, PASSES)
     lost = dict(status="killed", seconds=(), temporary_bytes=None, resident_peak_bytes=None)
     results = [dataclasses.replace(r, **lost) if r.case.passes == PASSES[1] else r for r in results]
     for quantity in ("time", "memory"):

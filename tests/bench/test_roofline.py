@@ -56,7 +56,7 @@ def rates():
     return Rates.of_peaks(peaks.measure(Unit(one, "float32"), repeats=2) for one in UNITS)
 
 
-@pytest.mark.parametrize("name", ["multi_head", "additive"])
+@pytest.mark.parametrize("name", ["exact", "additive"])
 def test_no_program_is_faster_than_its_least_time(name, rates):
     """Here the two are far apart: the program is small."""
     case = Case(name, 64, implementation="dense", **SMALL)
@@ -67,7 +67,7 @@ def test_no_program_is_faster_than_its_least_time(name, rates):
 
 def test_a_kernel_is_counted_by_what_its_mask_leaves():
     """In blocks, of tiles that the diagonal halves, it would be more."""
-    case = Case("multi_head", 64, "forward_backward", implementation="pallas", **SMALL)
+    case = Case("exact", 64, "forward_backward", implementation="pallas", **SMALL)
     found, what = work.counted(case)
     pairs = 64 * 65 // 2
     loss = 2 * 2 * 64 * 2 * 7
@@ -77,10 +77,10 @@ def test_a_kernel_is_counted_by_what_its_mask_leaves():
 
 
 @pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize(("name", "window"), [("multi_head", 0), ("window", 3), ("window", 99)])
-def test_visible_pairs(name, window, causal):
-    case = Case(name, 13, causal=causal, window=window)
-    left, right = (window, window) if name == "window" else (13, 13)
+@pytest.mark.parametrize(("name", "reach"), [("exact", 13), ("window-3", 3), ("window-99", 99)])
+def test_visible_pairs(name, reach, causal):
+    case = Case(name, 13, causal=causal)
+    left = right = reach
     seen = [
         (i, j)
         for i in range(13)
@@ -91,7 +91,7 @@ def test_visible_pairs(name, window, causal):
 
 
 def test_the_devices_of_a_slice_share_the_work():
-    case = Case("multi_head", 64, batch=4, implementation="dense", **SMALL)
+    case = Case("exact", 64, batch=4, implementation="dense", **SMALL)
     alone, _ = work.counted(case)
     shared, _ = work.counted(dataclasses.replace(case, devices=4, shard="batch"))
     assert shared.products == alone.products / 4
@@ -101,7 +101,7 @@ def test_a_training_step_counts_six_operations_for_each_parameter_and_token():
     """Kaplan et al. 2020, §2.1: two forward and four backward, beside those of attention."""
     length, width, vocab = 8, 32, 61
     case = Case(
-        "multi_head", length, "train_step", batch=3, num_heads=2, head_dim=16,
+        "exact", length, "train_step", batch=3, num_heads=2, head_dim=16,
         implementation="dense", program="language_model", num_layers=2, vocab_size=vocab,
     )  # fmt: skip
     with compiling_for(targets.parse("v5e").platform):

@@ -11,7 +11,7 @@ from attnlab.bench import inputs, mechanisms, programs
 from attnlab.bench.case import Case
 from tests.daily import daily
 
-CASE = Case("multi_head", 64, "forward_backward", batch=2, num_heads=4, head_dim=8, window=16)
+CASE = Case("exact", 64, "forward_backward", batch=2, num_heads=4, head_dim=8)
 TEXT = inputs.read()
 
 
@@ -34,19 +34,19 @@ def results(case: Case):
     daily(
         [
             ("dot", "batch", dict(ops_only=True)),
-            ("multi_head", "heads", {}),
-            ("multi_head", "heads", dict(passes="forward")),
+            ("exact", "heads", {}),
+            ("exact", "heads", dict(passes="forward")),
             ("additive", "heads", dict(ops_only=True)),
             ("concat", "heads", {}),
-            ("multi_head", "sequence", {}),
-            ("window", "sequence", dict(passes="forward")),
-            ("window", "sequence", dict(ops_only=True)),
+            ("exact", "sequence", {}),
+            ("window-16", "sequence", dict(passes="forward")),
+            ("window-16", "sequence", dict(ops_only=True)),
             ("location", "sequence", dict(ops_only=True)),
-            ("lsh", "sequence", dict(chunk_size=16, num_hashes=1)),
+            ("lsh-1", "sequence", dict(chunk_size=16)),
         ],
         ("dot", "batch", dict(ops_only=True)),
-        ("multi_head", "heads", dict(passes="forward")),
-        ("window", "sequence", dict(passes="forward")),
+        ("exact", "heads", dict(passes="forward")),
+        ("window-16", "sequence", dict(passes="forward")),
     ),
 )
 def test_split_programs_equal_the_whole(name, shard, fields, quick_compile):
@@ -58,9 +58,7 @@ def test_split_programs_equal_the_whole(name, shard, fields, quick_compile):
 
 @pytest.mark.slow
 def test_heads_of_lsh_are_split_with_its_projections(quick_compile):
-    case = dataclasses.replace(
-        CASE, mechanism="lsh", shard="heads", devices=2, chunk_size=16, num_hashes=1
-    )
+    case = dataclasses.replace(CASE, mechanism="lsh-1", shard="heads", devices=2, chunk_size=16)
     mechanism = mechanisms.build(case)
     lowered = programs.lower(case, mechanism, jax.devices()[:2])
     parameters = lowered.args_info[0][0]["params"]
@@ -70,7 +68,6 @@ def test_heads_of_lsh_are_split_with_its_projections(quick_compile):
 
 
 def test_what_cannot_be_split_says_why():
-    case = dataclasses.replace(CASE, mechanism="lsh", shard="sequence", devices=2, num_heads=3)
-    case = dataclasses.replace(case, num_hashes=3)
+    case = dataclasses.replace(CASE, mechanism="lsh-3", shard="sequence", devices=2, num_heads=3)
     with pytest.raises(ValueError, match="3 heads × 3 rounds cannot be shared evenly by 2 devices"):
         programs.lower(case, mechanisms.build(case), jax.devices()[:2])

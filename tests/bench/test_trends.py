@@ -85,7 +85,7 @@ def test_crossover_uses_only_lengths_that_both_ran():
 
 def test_fits_tells_measured_from_extrapolated():
     found = trends.fits(rows.run(), "forward")
-    dense, lsh = found["dot (dense)"], found["lsh"]
+    dense, lsh = found["dot:dense"], found["lsh-4"]
     assert (dense.largest, dense.too_large) == (8192, 16384)
     assert dense.estimate == pytest.approx(1024 * (23 * 8) ** 0.5, rel=0.01)  # 128 MiB at 1024
     assert (lsh.largest, lsh.too_large) == (16384, None)
@@ -94,7 +94,7 @@ def test_fits_tells_measured_from_extrapolated():
 
 def test_of_a_batch_that_fits_the_state_is_a_constant():
     needs = [
-        dataclasses.replace(rows.row("lsh", 512), temporary_bytes=(3 + 2 * batch) * rows.GIB)
+        dataclasses.replace(rows.row("lsh-4", 512), temporary_bytes=(3 + 2 * batch) * rows.GIB)
         for batch in (2, 4)
     ]
     found = [
@@ -107,5 +107,5 @@ def test_of_a_batch_that_fits_the_state_is_a_constant():
 
 def test_rows_without_a_result_are_no_points():
     lines = trends.lines(rows.run(), "forward_backward", trends.seconds)
-    assert max(lines["dot (dense)"]) == 4096  # at 8192 it was too slow, at 16384 too large
+    assert max(lines["dot:dense"]) == 4096  # at 8192 it was too slow, at 16384 too large
     assert list(lines) == list(rows.GROWTH)

@@ -25,8 +25,6 @@ FINETUNE = f"--train_file{FILE} --dev_file{FILE}"
          "--dropout_rate=0.1: --set says it of every model; leave it out"),
         ("translate", "--tfds_name=x --direction=-", "--direction=-: give two languages, as de-en"),
         ("pretrain", f"--input{FILE} --masking=80/10/10,080/10/10", "--masking=080/10/10: give"),
-        ("language_model", "--models=exact --tasks=text --window=3", "--window=3: no model is"),
-        ("language_model", "--models=window-4 --tasks=text --window=3", "--window=3: no model is"),
     ],
 )  # fmt: skip
 def test_flags_that_count_for_nothing_are_refused(name, flags, said, capsys):
@@ -40,8 +38,6 @@ def test_flags_that_count_for_nothing_are_refused(name, flags, said, capsys):
     [
         ("finetune", f"{FINETUNE} --epochs=2"),
         ("translate", "--models=luong,rnn_search --dropout_rate=.1 --set=luong.dropout_rate=.2"),
-        ("language_model", "--models=reformer --tasks=text --window=3"),
-        ("language_model", "--models=exact --tasks=text,copy --window=3"),
     ],
 )
 def test_flags_that_count_are_not(name, flags):

@@ -124,12 +124,17 @@ def test_no_env_runs_in_the_active_python_where_the_user_is(scratch):
 def test_no_env_test_runs_pytest_in_the_repository(scratch):
     slow = "@pytest.mark.slow\ndef test_slow():\n    pass\n"
     (scratch.root / "test_it.py").write_text(f"import pytest\ndef test_it():\n    pass\n{slow}")
+    device = scratch.root / "tests" / "device"
+    device.mkdir(parents=True)
+    (device / "test_kernel.py").write_text("def test_kernel():\n    pass\n")
     for flags, run in (
         ((), {"test_it"}),
         (("--all",), {"test_it", "test_slow"}),
         (("-m", "slow"), {"test_slow"}),
+        (("--device",), {"test_kernel"}),
     ):
-        status, out, err = scratch.run("--no_env", "test", "-v", *flags, "test_it.py")
+        files = () if "--device" in flags else ("test_it.py",)
+        status, out, err = scratch.run("--no_env", "test", "-v", *flags, *files)
         assert status == 0, err
         assert set(re.findall(r"(?<=::)\w+", out)) == run
 

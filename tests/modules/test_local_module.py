@@ -146,8 +146,8 @@ def test_errors():
     query, key, value = arrays()
     module = LocalAttention(half_width=2, **F64)
     variables = init(module, query, key, value)
-    with pytest.raises(NotImplementedError, match="local attention takes masks.Padding.* or None"):
-        module.apply(variables, query, key, value, mask=masks.Causal())
+    with pytest.raises(ValueError, match="mask must be boolean"):
+        module.apply(variables, query, key, value, mask=jnp.ones((1, 1)))
     with pytest.raises(ValueError, match="half_width counts keys, an int ≥ 0; got -1"):
         LocalAttention(half_width=-1, **F64).apply(variables, query, key, value)
     with pytest.raises(ValueError, match=r"Padding.kv_lengths must lead with .*got \(5,\)"):

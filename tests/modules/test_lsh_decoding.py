@@ -212,8 +212,10 @@ def test_what_cannot_be_decoded_is_refused():
         step(lsh(route(centering="running")))
     with pytest.raises(NotImplementedError, match="one sequence a row; got masks.Segments"):
         step(mask=masks.Segments(jnp.zeros((B, L), jnp.int32)))
-    with pytest.raises(NotImplementedError, match="LSH attention takes .*; got Window"):
-        step(mask=masks.Window(2, 0))
+    with pytest.raises(
+        ValueError, match=r"mask must broadcast to \[\*B, N, T, S\].*got \(22, 23\)"
+    ):
+        step(mask=jnp.ones((L - 1, L), bool))
     with pytest.raises(ValueError, match=r"an explicit mask must be \[\*batch, 23\]"):
         step(mask=jnp.ones((B, 1, 1, 1), bool))
     dropping = module.clone(dropout_rate=0.5)

@@ -188,7 +188,7 @@ def test_window_route(implementation):
         (
             {"dropout_rate": jnp.ones(2) / 2},
             {},
-            r"dropout_rate must be one number; got shape \(2,\)",
+            r"dropout_rate must be one finite number; got shape \(2,\)",
         ),
         ({}, {"key": "a"}, "key must be an array of numbers; got 'a'"),
     ],

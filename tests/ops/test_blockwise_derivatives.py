@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from attnlab import masks
-from attnlab.ops.attention import additive_attention, dot_product_attention
+from attnlab.ops.named import additive_attention, dot_product_attention
 
 pytestmark = pytest.mark.usefixtures("x64", "quick_compile")
 KV = jax.random.normal(jax.random.key(0), (2, 13, 1, 5))

@@ -194,7 +194,7 @@ def test_refusals():
         hard_attention(q, k, v, sample_key=3)
     for wrong in ("a", {}, np.ones(2)):
         for call in (routes.Hard, lambda **rate: hard_attention(q, k, v, **rate)):
-            with pytest.raises(ValueError, match="expected_rate must be one number; got"):
+            with pytest.raises(ValueError, match="expected_rate must be one finite number; got"):
                 call(expected_rate=wrong)
     with pytest.raises(ValueError, match=r"expected_rate must be in \[0, 1\]; got 2"):
         routes.Hard(expected_rate=2)

@@ -198,7 +198,7 @@ def test_window_time_does_not_grow_with_the_square():
         ({"half_width": 1.5}, ValueError, r"half_width counts keys.*got 1\.5"),
         ({"centers": jnp.zeros((2, 23))}, ValueError, r"\(2, 17\), one a query; got \(2, 23\)"),
         ({"score": scores.Location(jnp.ones((7, 23)))}, NotImplementedError, "use another score"),
-        ({"mask": masks.Causal()}, NotImplementedError, r"masks.Padding.* or None; got Causal"),
+        ({"mask": np.ones((17, 22), bool)}, ValueError, r"mask must broadcast .*got \(17, 22\)"),
         ({"mask": masks.Padding(jnp.ones(3, int))}, ValueError, r"Padding.kv_lengths .*\(2,\)"),
         ({"mask": masks.Padding(3, jnp.ones(3, int))}, ValueError, r"q_lengths .*got \(3,\)"),
         ({"dropout_rate": 0.5}, ValueError, r"needs dropout_key"),

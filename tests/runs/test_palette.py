@@ -35,7 +35,7 @@ XYZ = np.array(
 )
 WHITE = XYZ.sum(1)
 LANGUAGE_MODELS = palette.REVERSIBLE | {
-    name: palette.MECHANISMS[name] for name in ("multi_head", "additive", "window", "lsh")
+    name: palette.MECHANISMS[name] for name in ("exact", "additive", "window", "lsh")
 }
 
 

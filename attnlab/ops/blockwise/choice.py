@@ -48,6 +48,7 @@ def choose(
     q, k = (engine.pad_to_multiple(y, -2, size) for y, size in ((x.q, block_q), (x.k, block_k)))
     mask = None if x.mask is None else x.mask.pad(block_q, block_k)
     bias = None if x.bias is None else x.bias.padded(q.shape[-2], k.shape[-2])
+    # [S/bk, B, K, 1, bk, H] and [S/bk]
     k_blocks, k_starts = _cut(k, block_k)
 
     def query_block(inputs):
@@ -57,6 +58,7 @@ def choose(
         def key_block(state, inputs):
             k, first_k = inputs
             k_positions = first_k + jnp.arange(block_k)
+            # [B, K, G, bq, bk]
             logits = x.score.logits(q, k, precision=precision)
             if bias is not None:
                 tile = bias.tile(first_q, first_k, block_q, block_k)
@@ -81,6 +83,7 @@ def choose(
             jnp.zeros(shape, dtype),
         )
         start = vary_like(start, q, k, x.score, bias, mask, seeds)
+        # All rows [B, K, G, bq]: best logit + noise, its place and logit, m, ℓ, Σ e^{s − m}(s − m).
         state, _ = jax.lax.scan(jax.checkpoint(key_block), start, (k_blocks, k_starts))
         _, place, chosen, largest, total, spread = state
         sees_any = place >= 0
@@ -89,8 +92,9 @@ def choose(
         entropy = jnp.where(sees_any, jnp.log(total) - spread / total, 0)
         return place, log_prob, entropy
 
-    found = jax.lax.map(jax.checkpoint(query_block), _cut(q, block_q))
-    joined = (jnp.moveaxis(y, 0, -2) for y in found)
+    by_block = jax.lax.map(jax.checkpoint(query_block), _cut(q, block_q))
+    joined = (jnp.moveaxis(y, 0, -2) for y in by_block)
+    # [B, K, G, T/bq, bq] to [B, K, G, T]
     place, log_prob, entropy = (y.reshape(*y.shape[:-2], -1)[..., :num_queries] for y in joined)
     return place, log_prob, entropy
 
@@ -99,19 +103,21 @@ def _step(state, logits, noise, first_k):
     """The state of the rows of a block after one more block of keys."""
     best, place, chosen, largest, total, spread = state
     noisy = jax.lax.stop_gradient(logits if noise is None else logits + noise)
+    # [B, K, G, bq, 1]: the first of equal ones, and a NaN before all
     at = jnp.argmax(noisy, -1, keepdims=True).astype(jnp.int32)
-    here = jnp.take_along_axis(noisy, at, -1)[..., 0]
-    better = (here > best) | jnp.isnan(here)
+    best_here = jnp.take_along_axis(noisy, at, -1)[..., 0]
+    better = (best_here > best) | jnp.isnan(best_here)
     place = jnp.where(better, first_k + at[..., 0], place)
     chosen = jnp.where(better, jnp.take_along_axis(logits, at, -1)[..., 0], chosen)
     new_largest = jnp.maximum(largest, jax.lax.stop_gradient(logits.max(-1)))
     weights = jnp.exp(logits - new_largest[..., None])
     below = jnp.where(weights > 0, logits - new_largest[..., None], 0)  # 0 · −inf would be NaN
+    # Σ e^{s − m'}(s − m') = e^{m − m'} (Σ e^{s − m}(s − m) + (m − m') ℓ)
     shift = jnp.where(total > 0, largest - new_largest, 0)
     rescale = jnp.exp(shift)
     spread = rescale * (spread + shift * total) + (weights * below).sum(-1)
     total = rescale * total + weights.sum(-1)
-    return jnp.maximum(best, here), place, chosen, new_largest, total, spread
+    return jnp.maximum(best, best_here), place, chosen, new_largest, total, spread
 
 
 def _cut(x: jax.Array, size: int) -> tuple[jax.Array, jax.Array]:

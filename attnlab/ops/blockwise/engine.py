@@ -141,9 +141,11 @@ def _tile(config: Config, x: Differentiable, fixed: Fixed, i, j) -> _Tile:
     k_positions = first_k + j * config.block_k + jnp.arange(config.block_k)
     bias = x.bias
     if bias is not None:
+        # A tile of the bias by place in the arrays; the mask below goes by position.
         bias = bias.tile(*_firsts(config, i, j), config.block_q, config.block_k)
     visible = None
     if fixed.mask is not None:
+        # [B|1, K|1, 1|G, bq, bk], or of one head [1, bq, bk], to the rank of q
         visible = _to_rank(fixed.mask.block(q_positions, k_positions), x.q.ndim)
     if config.hides_padding:
         real = lead_with_ones(k_positions < config.num_keys, x.q.ndim)
@@ -151,6 +153,7 @@ def _tile(config: Config, x: Differentiable, fixed: Fixed, i, j) -> _Tile:
     keep = None
     if fixed.dropout_seeds is not None:
         keep = dropout.keep_mask(fixed.dropout_seeds, config.dropout_rate, q_positions, k_positions)
+    # [..., bk, H] and [..., bk, D]
     k, v = (_block(y, j, config.block_k, -2) for y in (x.k, x.v))
     return _Tile(k, v, bias, visible, keep)
 
@@ -164,8 +167,10 @@ def _key_blocks(config: Config, x: Differentiable, fixed: Fixed, i) -> tuple[Any
     bounds = fixed.mask.key_range(q_positions, config.num_keys)
     # Python's own stay static; arrays are of the type of the mask's.
     first, stop = (y if isinstance(y, int) else jnp.asarray(y, jnp.int32) for y in bounds)
+    # In a ring the keys at hand begin at first_k; ranges count from position 0.
     if fixed.starts is not None:
         first, stop = (jnp.clip(y - first_k, 0, x.k.shape[-2]) for y in (first, stop))
+    # Rounded down and up: a block that holds one visible key is visited.
     return first // config.block_k, (stop + config.block_k - 1) // config.block_k
 
 
@@ -173,18 +178,23 @@ def _forward(config: Config, x: Differentiable, fixed: Fixed, *, keys_in_a_sum: 
     """Context [..., T, D] and lse [..., T]."""
     keys_in_a_sum = keys_in_a_sum or config.block_k
     dtype = jnp.promote_types(x.v.dtype, jnp.float32)
+    # [..., bq], where ... is B, K, G or, of one head on a CPU, G or nothing
     shape = x.q.shape[:-2] + (config.block_q,)
 
     def query_block(i):
         q = _block(x.q, i, config.block_q, -2)
 
         def key_block(j, state):
+            # m [..., bq], ℓ [..., bq], a [..., bq, D] of the module's equations
             largest, total, context = state
             tile = _tile(config, x, fixed, i, j)
             logits = tile.logits(x.score, q, tile.k, tile.bias, config.precision)
+            # logits [..., bq, bk]; e^{s − m} ≤ 1, so nothing overflows.
             new_largest = jnp.maximum(largest, logits.max(-1))
+            # Where nothing was visible yet m is the lowest float, not −inf: e^{−inf − m} is 0.
             weights = jnp.exp(logits - new_largest[..., None])
             rescale = jnp.exp(largest - new_largest)
+            # Dropped weights still count in ℓ: dropout is on the weights after the softmax.
             total = total * rescale + weights.sum(-1)
             dropped = tile.drop(weights, config.dropout_rate).astype(x.v.dtype)
             context = context * rescale[..., None]
@@ -207,6 +217,7 @@ def _forward(config: Config, x: Differentiable, fixed: Fixed, *, keys_in_a_sum: 
         lse = jnp.where(sees_any, largest + jnp.log(total), jnp.inf)
         return (context / total[..., None]).astype(x.v.dtype), lse
 
+    # [T/bq, ..., bq, D] and [T/bq, ..., bq]
     out, lse = jax.lax.map(query_block, jnp.arange(x.q.shape[-2] // config.block_q))
     return _join_blocks(out, -2), _join_blocks(lse, -1)
 
@@ -216,6 +227,7 @@ def _backward(config: Config, x: Differentiable, fixed: Fixed, rows) -> Differen
     dout, lse, delta = rows
 
     def query_block(shared, i):
+        # [..., bq, H], [..., bq, D]; lse and δ as columns, [..., bq, 1]
         q, dout_i = (_block(y, i, config.block_q, -2) for y in (x.q, dout))
         lse_i, delta_i = (_block(y, i, config.block_q, -1)[..., None] for y in (lse, delta))
 
@@ -229,15 +241,19 @@ def _backward(config: Config, x: Differentiable, fixed: Fixed, rows) -> Differen
                 tile.k,
                 tile.bias,
             )
+            # P [..., bq, bk]; 0 where masked, and in rows that see nothing, where lse is +inf.
             weights = jnp.exp(logits - lse_i)
             dropped = tile.drop(weights, config.dropout_rate).astype(x.v.dtype)
+            # Pᵀ do, [..., bk, D]; of [B, K, G, bk, D] or [G, bk, D] the sum over G.
             dv_j = _matmul(jnp.swapaxes(dropped, -1, -2), dout_i, config)
             if dv_j.shape != tile.v.shape:  # query heads that share this value head
                 dv_j = dv_j.sum(-3, keepdims=True)
+            # do vᵀ, [..., bq, bk], through the same dropout
             dweights = tile.drop(
                 _matmul(dout_i, jnp.swapaxes(tile.v, -1, -2), config), config.dropout_rate
             )
             dlogits = (weights * (dweights - delta_i)).astype(logits.dtype)
+            # The score's own derivative: of the dot product ds k and dsᵀ q.
             dscore_ij, dq_ij, dk_j, dbias_ij = pull_back(dlogits)
             return (
                 dq + dq_ij,
@@ -252,6 +268,7 @@ def _backward(config: Config, x: Differentiable, fixed: Fixed, rows) -> Differen
         )
         return tuple(shared), dq
 
+    # What all query blocks add to is carried; dq, a block's own, is stacked: [T/bq, ..., bq, H].
     shared = jax.tree.map(_zeros_like, (x.score, x.k, x.v, x.bias))
     (dscore, dk, dv, dbias), dq = jax.lax.scan(
         query_block, shared, jnp.arange(x.q.shape[-2] // config.block_q)
@@ -269,6 +286,7 @@ def _forward_slice_by_slice(config: Config, x: Differentiable, fixed: Fixed):
         # XLA:CPU adds up one key after the other: 512 of them would lose a third of a digit.
         return _forward(config, *operands, keys_in_a_sum=128)
 
+    # [B·K, G, T, D] and [B·K, G, T]; without the axis G where G = 1
     out, lse = jax.lax.map(one_slice, jnp.arange(x.q.shape[0] * num_kv_heads))
     return out.reshape(*x.q.shape[:-1], x.v.shape[-1]), lse.reshape(x.q.shape[:-1])
 
@@ -281,6 +299,7 @@ def _backward_slice_by_slice(config: Config, x: Differentiable, fixed: Fixed, ro
         b, h = divmod(index, num_kv_heads)
         grads = _backward(config, *_slice((x, fixed, rows), b, h))
         if x.q.shape[2] == 1:
+            # [T, H] to [G, T, H] with G = 1 again, so that `add_slice` finds the leading axis.
             grads = jax.tree.map(lambda y: y[None], grads)
         shared = add_slice(shared, (grads.score, grads.bias), b, h)
         return shared, (grads.q, grads.k, grads.v)
@@ -300,6 +319,7 @@ def _slice(operands: tuple, batch_index, kv_head_index) -> tuple:
     """One slice without leading axes of 1, which XLA:CPU computes on several times slower."""
     x, fixed, *rows = slice_heads(operands, batch_index, kv_head_index)
     if x.q.shape[0] == 1:
+        # [G, T, H] with G = 1 to [T, H]
         x, rows = jax.tree.map(lambda y: y[0], (x, rows))
         if fixed.dropout_seeds is not None:
             fixed = fixed._replace(dropout_seeds=fixed.dropout_seeds[0])
@@ -334,6 +354,7 @@ def _firsts(config: Config, i, j) -> tuple[Any, Any]:
 def _join_blocks(blocks: jax.Array, axis: int) -> jax.Array:
     """[number, ..., size, ...] to [..., number · size, ...], where `axis` is the axis of size."""
     axis %= blocks.ndim - 1
+    # [..., number, size, ...], of which two axes become one
     blocks = jnp.moveaxis(blocks, 0, axis)
     return jax.lax.collapse(blocks, axis, axis + 2)
 

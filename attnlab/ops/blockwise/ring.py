@@ -51,12 +51,15 @@ class _Ring(NamedTuple):
         index = jax.lax.axis_index(self.axes)
         if self.pieces == 1:
             return (index * length)[None].astype(jnp.int32)
+        # Device i has pieces i and 2P − 1 − i of 2P: early ones see little, late ones much.
         front_and_back = jnp.stack([index, 2 * self.size - 1 - index])
+        # In slot 0 the even piece: `_exchange` sends halves by whether they are even.
         even_first = jnp.where(index % 2 == 0, front_and_back, front_and_back[::-1])
         return (even_first * length).astype(jnp.int32)
 
     def to_pieces(self, x: jax.Array) -> jax.Array:
         """The device's positions [B, K, G, T, H] to its pieces [pieces, B, K, G, length, H]."""
+        # [pieces, B, K, G, length, H] of neighboring positions, not yet the device's own pieces
         halves = jnp.stack(jnp.split(x, self.pieces, axis=3))
         return self._exchange(halves, forth=True) if self.pieces == 2 else halves
 
@@ -100,6 +103,7 @@ def attend(x: Prepared, *, dropout_rate: float = 0.0, precision: Any = None) -> 
         functools.partial(engine.pad_to_multiple, multiple=devices * pieces * block)
         for block in (block_q, block_k)
     )
+    # T and S become multiples of devices × pieces × block, so that no block is cut.
     q, k, v = pad_queries(x.q, axis=3), pad_keys(x.k, axis=3), pad_keys(x.v, axis=3)
     bias = None if x.bias is None else x.bias.padded(q.shape[3], k.shape[3])
     config = Config(
@@ -139,6 +143,7 @@ def _of_device(
     if isinstance(bias, Explicit):
         rows = jnp.asarray(bias.array)
         for_all = rows.shape[3] == 1
+        # Its rows go with the pieces of the queries: [pieces, B, K, G, length, S].
         bias = Explicit(jnp.stack([rows] * ring.pieces) if for_all else ring.to_pieces(rows))
     q, k, v = (ring.to_pieces(y) for y in (q, k, v))
     starts = tuple(ring.starts(y.shape[4]) for y in (q, k))
@@ -158,8 +163,10 @@ def _attend(config, ring, x, fixed, starts):
 
 def _pair(x, fixed, starts, keys, index, ring: _Ring) -> tuple[Any, Any, Differentiable, Fixed]:
     """Piece i of the queries against piece j of the keys at hand."""
+    # [pieces, B, K, 1, length, H] and D, and the position of each piece's first key [pieces]
     k, v, k_starts = keys
     i, j = index // ring.pieces, index % ring.pieces
+    # [1, 1, 2], as if in layout, so that a CPU slices it with the rest
     at = jnp.stack([starts[0][i], k_starts[j]])[None, None]
     bias = x.bias
     if bias is not None:
@@ -175,12 +182,12 @@ def _of_piece(bias: Bias, i: Any, q_starts: jax.Array) -> tuple[Bias, Any]:
     return bias, q_starts[i]
 
 
-def _add_bias(total, found, i, q_starts, key_start):
+def _add_bias(total, gradient, i, q_starts, key_start):
     """The gradient of a bias with that of piece i and the keys from `key_start` on."""
     if total is None:
         return None
     of_piece, first_q = _of_piece(total, i, q_starts)
-    updated = of_piece.add_tile(found, first_q, key_start)
+    updated = of_piece.add_tile(gradient, first_q, key_start)
     if isinstance(updated, Explicit):
         return Explicit(jnp.asarray(total.array).at[i].set(updated.array))
     return updated
@@ -191,17 +198,20 @@ def _forward(config, ring, x, fixed, starts):
     dtype = jnp.promote_types(v.dtype, jnp.float32)
 
     def step(carry, _):
+        # The keys at hand, and the context [pieces, B, K, G, length, D] and lse of all steps so
+        # far.
         keys, merged = carry
         following = ring.pass_on(keys)
 
         def pair(merged, index):
             out, lse = merged
             i, _, operands, where = _pair(x, fixed, starts, keys, index, ring)
-            found, found_lse = engine.forward(config, operands, where)
-            found_lse = jnp.where(jnp.isposinf(found_lse), _NOTHING, found_lse)
-            new_lse = jnp.logaddexp(lse[i], found_lse)
-            before, now = (jnp.exp(y - new_lse)[..., None] for y in (lse[i], found_lse))
-            out = out.at[i].set(out[i] * before + found.astype(dtype) * now)
+            context, lse_now = engine.forward(config, operands, where)
+            lse_now = jnp.where(jnp.isposinf(lse_now), _NOTHING, lse_now)
+            # Contexts are divided by their totals, so they are averaged by e^{lse}.
+            new_lse = jnp.logaddexp(lse[i], lse_now)
+            before, now = (jnp.exp(y - new_lse)[..., None] for y in (lse[i], lse_now))
+            out = out.at[i].set(out[i] * before + context.astype(dtype) * now)
             return (out, lse.at[i].set(new_lse)), None
 
         merged, _ = jax.lax.scan(pair, merged, jnp.arange(ring.pieces**2))
@@ -211,6 +221,7 @@ def _forward(config, ring, x, fixed, starts):
         jnp.zeros((*q.shape[:-1], v.shape[-1]), dtype),
         jnp.full(q.shape[:-1], _NOTHING, dtype),
     )
+    # As many steps as devices: after the last, keys are where they began.
     (_, (out, lse)), _ = jax.lax.scan(step, ((k, v, starts[1]), nothing), length=ring.size)
     out = out.astype(v.dtype)
     # As the engine has it: the weights of a row that sees nothing are then 0.
@@ -226,17 +237,18 @@ def _backward(config, ring, residuals, dout):
         return jnp.zeros(y.shape, jnp.promote_types(y.dtype, jnp.float32))
 
     def step(carry, _):
+        # Gradients of the keys travel with them and come home complete; those of the queries stay.
         keys, of_keys, of_queries = carry
         following = ring.pass_on(keys)
 
         def pair(grads, index):
             (dk, dv), (dscore, dq, dbias) = grads
             i, j, operands, where = _pair(x, fixed, starts, keys, index, ring)
-            found = engine.backward(config, operands, where, (dout[i], lse[i], delta[i]))
-            dscore = jax.tree.map(jnp.add, dscore, found.score)
-            of_keys = dk.at[j].add(found.k), dv.at[j].add(found.v)
-            dbias = _add_bias(dbias, found.bias, i, starts[0], keys[2][j])
-            return (of_keys, (dscore, dq.at[i].add(found.q), dbias)), None
+            gradients = engine.backward(config, operands, where, (dout[i], lse[i], delta[i]))
+            dscore = jax.tree.map(jnp.add, dscore, gradients.score)
+            of_keys = dk.at[j].add(gradients.k), dv.at[j].add(gradients.v)
+            dbias = _add_bias(dbias, gradients.bias, i, starts[0], keys[2][j])
+            return (of_keys, (dscore, dq.at[i].add(gradients.q), dbias)), None
 
         grads = of_keys, of_queries
         (of_keys, of_queries), _ = jax.lax.scan(pair, grads, jnp.arange(ring.pieces**2))

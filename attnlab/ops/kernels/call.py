@@ -10,8 +10,9 @@ from typing import Any
 import jax
 
 from attnlab.axes import HeadLayout
-from attnlab.masks import Both, Causal, Mask, Window
+from attnlab.masks import Mask
 from attnlab.ops.kernels.pallas import Pallas
+from attnlab.ops.layout import Prepared, prepare
 from attnlab.platforms import Platform
 from attnlab.scores import Dot, Score
 from attnlab.split import by_device
@@ -20,9 +21,7 @@ __all__ = [
     "Call",
     "attend_over_heads",
     "not_for",
-    "parts",
     "refuse_all_but_dot",
-    "starts_at_zero",
 ]
 
 
@@ -41,6 +40,7 @@ class Call:
       precision: precision of the matrix products.
       platform: accelerator that the program is traced for.
       pallas: options of this project's own kernels.
+      dropout_key: PRNG key, if weights are dropped.
     """
 
     score: Score
@@ -53,11 +53,22 @@ class Call:
     precision: Any
     platform: Platform
     pallas: Pallas = Pallas()
+    dropout_key: jax.Array | None = None
 
     @property
     def lengths(self) -> tuple[int, int]:
         """T and S."""
         return self.q.shape[-3], self.k.shape[-3]
+
+    @property
+    def parts(self) -> tuple[Mask, ...]:
+        """The masks that `&` joined; none without a mask."""
+        return () if self.mask is None else self.mask.parts()
+
+    def prepared(self) -> Prepared:
+        """The operands in layout."""
+        arrays, terms = (self.q, self.k, self.v), (self.mask, self.bias)
+        return prepare(self.score, *arrays, *terms, self.precision, self.dropout_key)
 
 
 def attend_over_heads(
@@ -74,6 +85,7 @@ def attend_over_heads(
     batch = math.prod(batch_shape)
 
     def of_device(q: jax.Array, k: jax.Array, v: jax.Array, mask: Mask | None) -> jax.Array:
+        # [B, T, K, G, H] to [B, T, N, H]: divided by key/value heads, attended to by query heads
         merged = q.reshape(*q.shape[:2], -1, q.shape[-1])
         context = attend(dataclasses.replace(call, q=merged, k=k, v=v, mask=mask))
         return context.reshape(*q.shape[:-1], v.shape[-1])
@@ -110,15 +122,3 @@ def refuse_all_but_dot(call: Call) -> str | None:
     if call.bias is not None or call.dropout_rate > 0.0:
         return "takes no bias and no dropout here"
     return None
-
-
-def parts(mask: Mask | None) -> list[Mask]:
-    """The masks that `&` joined."""
-    if isinstance(mask, Both):
-        return parts(mask.first) + parts(mask.second)
-    return [] if mask is None else [mask]
-
-
-def starts_at_zero(mask: Causal | Window) -> bool:
-    """Whether query i stands at position i, known while tracing."""
-    return isinstance(mask.q_offset, int) and mask.q_offset == 0

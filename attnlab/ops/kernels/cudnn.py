@@ -18,15 +18,7 @@ from typing import cast
 import jax
 import jax.numpy as jnp
 
-from attnlab.masks import Causal, Padding, Window
-from attnlab.ops.kernels.call import (
-    Call,
-    attend_over_heads,
-    not_for,
-    parts,
-    refuse_all_but_dot,
-    starts_at_zero,
-)
+from attnlab.ops.kernels.call import Call, attend_over_heads, not_for, refuse_all_but_dot
 from attnlab.scores import Dot
 
 __all__ = ["attend", "refusal"]
@@ -44,10 +36,10 @@ def refusal(call: Call) -> str | None:
             "wants equal widths of q, k and v, a multiple of 8 up to 128; got "
             f"{q.shape[-1]} and {v.shape[-1]}"
         )
-    for mask in parts(call.mask):
-        if type(mask) not in (Causal, Window, Padding):
-            return f"takes no mask of type {type(mask).__name__}"
-        if isinstance(mask, (Causal, Window)) and not starts_at_zero(mask):
+    for part in call.parts:
+        if part.band is None and part.lengths is None:
+            return f"takes no mask of type {type(part).__name__}"
+        if part.band is not None and not part.band.starts_at_zero:
             return "takes no q_offset"
     left, right = _reach(call)
     if right not in (None, 0) or (left is not None and right is None):
@@ -78,6 +70,7 @@ def _attend(call: Call) -> jax.Array:
     if not _is_padded(call) and right == 0 and num_queries <= num_keys:
         context = attend(q, k, v)
     else:
+        # [B] each
         q_lengths, kv_lengths = (_of_these(q, lengths) for lengths in _lengths(call))
         if _is_padded(call):
             q, k, v = _real(q, q_lengths), _real(k, kv_lengths), _real(v, kv_lengths)
@@ -90,6 +83,7 @@ def _attend(call: Call) -> jax.Array:
         )
         if _is_padded(call):
             context = _real(context, q_lengths)
+    # [B, T or T + 1, N, H] to [*B, T, N, H]
     return context[:, :num_queries].reshape(call.q.shape)
 
 
@@ -98,7 +92,7 @@ def _reach(call: Call) -> tuple[int | None, int | None]:
 
 
 def _is_padded(call: Call) -> bool:
-    return any(isinstance(mask, Padding) for mask in parts(call.mask))
+    return any(part.lengths is not None for part in call.parts)
 
 
 def _even(x: jax.Array) -> jax.Array:
@@ -110,11 +104,12 @@ def _even(x: jax.Array) -> jax.Array:
 def _lengths(call: Call) -> tuple[jax.Array, jax.Array]:
     """[B] int32 each: the real queries, none where there are no keys, and the real keys."""
     of_q, of_kv = (jnp.full(len(call.q), n, jnp.int32) for n in call.lengths)
-    for mask in parts(call.mask):
-        if isinstance(mask, Padding):
-            of_kv = jnp.minimum(of_kv, jnp.asarray(mask.kv_lengths, jnp.int32)[:, 0])
-            if mask.q_lengths is not None:
-                of_q = jnp.minimum(of_q, jnp.asarray(mask.q_lengths, jnp.int32)[:, 0])
+    for part in call.parts:
+        if part.lengths is not None:
+            kv_lengths, q_lengths = part.lengths
+            of_kv = jnp.minimum(of_kv, jnp.asarray(kv_lengths, jnp.int32)[:, 0])
+            if q_lengths is not None:
+                of_q = jnp.minimum(of_q, jnp.asarray(q_lengths, jnp.int32)[:, 0])
     return jnp.where(of_kv > 0, of_q, 0), of_kv
 
 

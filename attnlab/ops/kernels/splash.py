@@ -9,14 +9,8 @@ from typing import cast
 import jax
 import jax.numpy as jnp
 
-from attnlab.masks import Both, Causal, Mask, Segments, Window
-from attnlab.ops.kernels.call import (
-    Call,
-    attend_over_heads,
-    not_for,
-    refuse_all_but_dot,
-    starts_at_zero,
-)
+from attnlab.masks import Band, SegmentIds
+from attnlab.ops.kernels.call import Call, attend_over_heads, not_for, refuse_all_but_dot
 from attnlab.scores import Dot
 
 __all__ = ["attend", "refusal"]
@@ -38,12 +32,15 @@ def refusal(call: Call) -> str | None:
         return f"computes in bfloat16, not {call.q.dtype}"
     if min(call.lengths) < _LANES:
         return f"wants at least {_LANES} queries and keys; got {min(call.lengths)}"
-    shape, segments = _split(call.mask)
-    if not isinstance(shape, (Causal, Window, type(None))):
-        return f"takes no mask of type {type(shape).__name__}"
-    if segments is not None and segments.kv_ids is not None:
+    for part in call.parts:
+        if part.band is None and part.segment_ids is None:
+            return f"takes no mask of type {type(part).__name__}"
+    bands, segments = _bands_and_segments(call)
+    if max(len(bands), len(segments)) > 1:
+        return "takes one masks.Causal or Window and one Segments, not several"
+    if segments and segments[0].kv_ids is not None:
         return "takes segments of self-attention only, without kv_ids"
-    in_place = shape is None or starts_at_zero(shape)
+    in_place = not bands or bands[0].starts_at_zero
     if call.mask is not None and not (in_place and call.lengths[0] == call.lengths[1]):
         return "takes masks only with as many queries as keys, and no q_offset"
     if math.prod(call.lengths) > _MOST_PAIRS:
@@ -65,27 +62,24 @@ def _attend(call: Call) -> jax.Array:
     scale = 1 / math.sqrt(call.q.shape[-1]) if scale is None else scale
     q, k, v = (_heads_first(x) for x in (call.q * jnp.asarray(scale, call.q.dtype), call.k, call.v))
     q = q.reshape(*k.shape[:2], group, *q.shape[2:])  # [B, K, G, T, H]
-    shape, segments = _split(call.mask)
+    bands, segments = _bands_and_segments(call)
     lengths = q.shape[3], k.shape[2]
-    kernel = _kernel(shape, lengths, group, call.pallas.interpret)
+    kernel = _kernel(bands, lengths, group, call.pallas.interpret)
     ids = None
-    if segments is not None or lengths != call.lengths:
+    if segments or lengths != call.lengths:
         ids = _segment_ids(segments, call.lengths, lengths, q.shape[0])
+    # Over K, whose heads share ids, and over B; the kernel itself takes [G, T, H] and [S, H].
     kernel = jax.vmap(jax.vmap(kernel, in_axes=(0, 0, 0, None)), in_axes=(0, 0, 0, 0))
     context = kernel(q, k, v, ids)
+    # [B, K, G, T, D] to [B, N, T, D], without what pads T, then [B, T, N, D]
     context = context.reshape(q.shape[0], -1, *context.shape[3:])[:, :, : call.lengths[0]]
     return jnp.moveaxis(context, 1, 2).reshape(*call.q.shape[:-1], call.v.shape[-1])
 
 
-def _split(mask: Mask | None) -> tuple[Mask | None, Segments | None]:
-    """`shape & segments` in its two parts, each of which may be missing."""
-    if isinstance(mask, Segments):
-        return None, mask
-    if isinstance(mask, Both):
-        for shape, segments in ((mask.first, mask.second), (mask.second, mask.first)):
-            if isinstance(segments, Segments):
-                return shape, segments
-    return mask, None
+def _bands_and_segments(call: Call) -> tuple[list[Band], list[SegmentIds]]:
+    """What the mask is made of; at most one of each where splash serves."""
+    bands, segments = (part.band for part in call.parts), (part.segment_ids for part in call.parts)
+    return [x for x in bands if x is not None], [x for x in segments if x is not None]
 
 
 def _block(length: int) -> int:
@@ -99,17 +93,18 @@ def _heads_first(x: jax.Array) -> jax.Array:
 
 
 def _kernel(
-    shape: Mask | None, lengths: tuple[int, int], group: int, interpret: bool
+    bands: list[Band], lengths: tuple[int, int], group: int, interpret: bool
 ) -> Callable[..., jax.Array]:
     """(q [G, T, H], k [S, H], v [S, D], segment ids) -> [G, T, D]."""
     from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_kernel as splash
     from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_mask as masks
 
     of_one_head: masks.Mask = masks.FullMask(lengths)
-    if isinstance(shape, Causal):
-        of_one_head = masks.CausalMask(lengths)
-    elif isinstance(shape, Window):
-        of_one_head = masks.LocalMask(lengths, (shape.left, shape.right), 0)
+    for left, right, _ in bands:
+        if (left, right) == (None, 0):
+            of_one_head = masks.CausalMask(lengths)
+        else:
+            of_one_head = masks.LocalMask(lengths, (left, right), 0)
     queries, keys = map(_block, lengths)
     sizes = splash.BlockSizes(
         block_q=queries,
@@ -128,14 +123,14 @@ def _kernel(
     )
 
 
-def _segment_ids(segments: Segments | None, lengths, padded, batch: int):
+def _segment_ids(segments: list[SegmentIds], lengths, padded, batch: int):
     """Ids [B, T] and [B, S] that also keep the padding apart from what is real."""
     from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_kernel as splash
 
     ids = jnp.zeros((1, lengths[0]), jnp.int32)
-    if segments is not None:
-        q_ids = jnp.asarray(segments.q_ids, jnp.int32)
-        ids = q_ids.reshape(-1, lengths[0])
+    for q_ids, _ in segments:
+        ids = jnp.asarray(q_ids, jnp.int32).reshape(-1, lengths[0])
+    # An id of nobody: real queries do not see keys that are padding.
     padding = jnp.min(ids) - 1
 
     def pad(ids: jax.Array, length: int, value) -> jax.Array:

@@ -8,14 +8,7 @@ from typing import Any, cast
 import jax
 import jax.numpy as jnp
 
-from attnlab.masks import Causal, Window
-from attnlab.ops.kernels.call import (
-    Call,
-    attend_over_heads,
-    not_for,
-    refuse_all_but_dot,
-    starts_at_zero,
-)
+from attnlab.ops.kernels.call import Call, attend_over_heads, not_for, refuse_all_but_dot
 from attnlab.scores import Dot
 
 __all__ = ["attend", "refusal"]
@@ -35,11 +28,13 @@ def refusal(call: Call) -> str | None:
         return reason
     if call.q.dtype not in (jnp.float16, jnp.bfloat16):
         return f"computes in float16 or bfloat16, not {call.q.dtype}"
-    if isinstance(call.mask, (Causal, Window)):
-        if call.lengths[0] == call.lengths[1] and starts_at_zero(call.mask):
-            return None
-        return "takes masks only with as many queries as keys, and no q_offset"
-    return None if call.mask is None else f"takes no mask of type {type(call.mask).__name__}"
+    if call.mask is None:
+        return None
+    if call.mask.band is None:
+        return f"takes no mask of type {type(call.mask).__name__}"
+    if call.lengths[0] == call.lengths[1] and call.mask.band.starts_at_zero:
+        return None
+    return "takes masks only with as many queries as keys, and no q_offset"
 
 
 def attend(call: Call) -> jax.Array:
@@ -51,16 +46,16 @@ def _attend(call: Call) -> jax.Array:
     import tokamax
 
     window: Any = None
-    if isinstance(call.mask, Window):
+    sides = (None, None) if call.mask is None else call.mask.reach
+    if sides not in ((None, None), (None, 0)):
         # It wants two numbers; as many as there are keys is no bound.
-        sides = (call.mask.left, call.mask.right)
         window = tuple(call.lengths[1] if side is None else side for side in sides)
     return tokamax.dot_product_attention(
         call.q,
         call.k,
         call.v,
         scale=cast(Dot, call.score).scale,
-        is_causal=isinstance(call.mask, Causal),
+        is_causal=sides == (None, 0),
         local_window_size=window,
         precision=call.precision,
         implementation="mosaic",

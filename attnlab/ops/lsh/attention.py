@@ -59,11 +59,12 @@ def lsh_attention(
 
         o_i = Σ_j softmax_j(c·⟨qk_i, k_j⟩) v_j    over j ≠ i visible to i in some round,
 
-    and o_i = v_i where no round shows i another key. A round sorts tokens by (bucket, position); by
-    default i sees the `chunk_size` tokens before it in that order that share its bucket. Which they
-    are depends on the past alone: with `causal`, no finite change of the future changes o_i. On a
-    CPU with AVX-512 not one bit of it, while chunk_size ≤ 128 and `rows_at_once` is None; past
-    that, on other CPUs and on accelerators, a sum may be split elsewhere and round differently.
+    and o_i = v_i where no round shows i another key, or 0 if the mask hides i from itself. A round
+    sorts tokens by (bucket, position); by default i sees the `chunk_size` tokens before it in that
+    order that share its bucket, less those that the mask hides. Which they are depends on the past
+    alone: with `causal`, no finite change of the future changes o_i. On a CPU with AVX-512 not one
+    bit of it, while chunk_size ≤ 128 and `rows_at_once` is None; past that, on other CPUs and on
+    accelerators, a sum may be split elsewhere and round differently.
 
     Args:
       qk: shared queries and keys [*B, L, N, H], any L ≥ 1.
@@ -72,10 +73,10 @@ def lsh_attention(
       chunk_size: number of slots attended together, C; where strict, no more than L of them.
       causal: whether a token sees only earlier tokens, as `masks.Causal()` in the mask says too;
         default True, because the Reformer is a language model. False leaves it to the mask.
-      mask: `masks.Padding`, `masks.Segments`, `masks.Causal`, an `Explicit` or a boolean array
-        [*B, 1, 1, L] of keys that may be seen, or several of these with `&`. A token that is
-        masked as a key is padding: nobody sees it and its own context is zero. Segments attend as
-        if each were alone (up to chunk borders, if these decide).
+      mask: any mask, or a boolean array. Of `masks.Padding` and a boolean array [*B, 1, 1, L] a
+        token that is masked as a key is padding: nobody sees it and its own context is zero.
+        `masks.Segments` attend as if each were alone (up to chunk borders, if these decide). All
+        other masks than these and `masks.Causal` hide pairs of those that the hash shows.
       options: settings that published implementations disagree about; see `LSHOptions`.
       dropout_rate: probability of dropping a weight.
       dropout_key: a PRNG key, needed if dropout_rate > 0.
@@ -96,7 +97,8 @@ def lsh_attention(
     Raises:
       ValueError: shapes or dtypes that do not fit; bucket ids that the packed sort key cannot hold
         (under jit they cannot raise: the context is then NaN).
-      NotImplementedError: other masks; what a kernel that was named does not serve.
+      NotImplementedError: `masks.Causal` with an offset; what a kernel that was named does not
+        serve.
 
     On several devices it belongs under `attnlab.over`, which divides examples, heads or positions;
     compiled for them without, it raises NotImplementedError.
@@ -123,7 +125,7 @@ def lsh_attention(
     qk, v, buckets = as_operands(qk, v, buckets)
     qk, v = divide_positions(qk, v)
     *batch_shape, length, heads, width = qk.shape
-    visibility = read_mask(mask, tuple(batch_shape), length, causal)
+    visibility = read_mask(mask, qk.shape[:-1], causal)
     geometry = options.geometry(chunk_size, visibility.causal, length)
     batch, padding = math.prod(batch_shape), -length % geometry.chunk_size
     if batch == 0:
@@ -131,22 +133,24 @@ def lsh_attention(
     buckets, broken = check_sortable(buckets, length + padding)
 
     qk, v, buckets = (x.reshape(batch, *x.shape[-3:]) for x in (qk, v, buckets))
+    # [B, L, N, H], [B, L, N, D], [B, R, L, N]: rows are (example, head), whoever shares values.
     v = jnp.repeat(v, heads // v.shape[2], axis=2)
     seeds = row_seeds(dropout_rate, dropout_key, batch, heads)
     settings = Settings(geometry, options.key_norm, dropout_rate, rows_at_once, precision)
-    operands = [buckets, qk, v, visibility.valid, visibility.segments, seeds]
+    operands = [buckets, qk, v, visibility.valid, visibility.segments, visibility.pairs, seeds]
     if heads_are_too_few(heads):
         context = attend_sharing_rounds(implementation, settings, options.scale(width), operands)
     else:
         context = by_device(
             functools.partial(attend_rows, implementation, settings, options.scale(width)),
             operands,
-            ["brtn", "btn", "btn", "bt", "bt", "bn"],
+            ["brtn", "btn", "btn", "bt", "bt", "bn", "bn"],
             "btn",
             name="LSH attention",
             batch=batch,
             heads=heads,
         )
+    # [B, L] over [B, L, N, D]: padding, and queries that see nothing
     for visible in (visibility.valid, visibility.q_valid):
         if visible is not None:
             context = jnp.where(visible[:, :, None, None], context, 0)

@@ -76,8 +76,7 @@ def lsh_cross_attention(
       causal: whether a query sees only keys at or before its position, as `masks.Causal()` in the
         mask says too; default False, because keys of another sequence are neither earlier nor
         later. False leaves it to the mask.
-      mask: `masks.Padding`, `masks.Segments`, `masks.Causal`, an `Explicit` or a boolean array
-        [*B, 1, 1, S] of keys that may be seen, or several of these with `&`.
+      mask: any mask, or a boolean array that broadcasts to [*B, N, T, S], as for `lsh_attention`.
       options: settings as for `lsh_attention`; only strict ones, for a query has no place in the
         keys' chunks.
       dropout_rate: probability of dropping a weight.
@@ -92,7 +91,7 @@ def lsh_cross_attention(
     Raises:
       ValueError: shapes or dtypes that do not fit; bucket ids that the packed sort key cannot hold
         (under jit they cannot raise: the context is then NaN).
-      NotImplementedError: options that are not strict; other masks.
+      NotImplementedError: options that are not strict.
 
     Time O(R·(T + S)·C·(H + D) + R·(T + S)·log(T + S)), twice that of shared queries and keys;
     memory O((T + S)·N·(R + H + D)), gradients included.
@@ -123,7 +122,7 @@ def lsh_cross_attention(
     q, k, v = divide_positions(q, k, v)
     *batch_shape, num_queries, heads, width = q.shape
     num_keys = k.shape[-3]
-    seen = read_mask(mask, tuple(batch_shape), num_keys, causal, num_queries=num_queries)
+    seen = read_mask(mask, (*batch_shape, num_keys, heads), causal, num_queries=num_queries)
     geometry = options.geometry(chunk_size, seen.causal, max(num_queries, num_keys))
     batch, padding = math.prod(batch_shape), -num_keys % geometry.chunk_size
     if batch == 0:
@@ -140,13 +139,15 @@ def lsh_cross_attention(
             jnp.repeat(x, heads // x.shape[axis], axis)
             for x, axis in ((k, 2), (v, 2), (k_buckets, 3))
         )
+    # Key heads are as many as query heads from here on: rows are (example, query head).
     visible = _visibility(seen, batch, num_queries, num_keys, padding)
+    # Seeds [B, N, 2]; `visible` holds [B, S + padding] for keys and [B, T] for queries.
     seeds = row_seeds(dropout_rate, dropout_key, batch, heads)
     settings = Settings(geometry, options.key_norm, dropout_rate, rows_at_once, precision)
     context = by_device(
         functools.partial(_attend, implementation, settings, options.scale(width)),
-        [q_buckets, k_buckets, q, k, v, visible, seeds],
-        ["brtn", "brtn", "btn", "btn", "btn", "bt", "bn"],
+        [q_buckets, k_buckets, q, k, v, visible, seen.pairs, seeds],
+        ["brtn", "brtn", "btn", "btn", "btn", "bt", "bn", "bn"],
         "btn",
         name="LSH attention",
         batch=batch,
@@ -168,6 +169,7 @@ def _attend(
     k: jax.Array,
     v: jax.Array,
     visible: CrossVisibility,
+    pairs: masks.Mask | None,
     seeds: jax.Array,
 ) -> jax.Array:
     """The context [B, T, N, D] of the rows at hand: those of one device."""
@@ -178,8 +180,10 @@ def _attend(
     k, v = (jnp.where(valid, x, 0) for x in (k, v))
     k, v, k_buckets = (pad(x, padding, axis) for x, axis in ((k, 1), (v, 1), (k_buckets, 2)))
     with jax.named_scope("lsh_sort"):
+        # [B, R, T, N] to [B, N, R, T], and S in place of T for the keys
         q_ids, k_ids = (jnp.moveaxis(x, 3, 1) for x in (q_buckets, k_buckets))
         order = sort_queries_and_keys(q_ids, k_ids, visible, settings.geometry)
+    order = order._replace(pairs=pairs)
     attend = choose(implementation, order, settings, q, v)
     return attend(settings, q, k, v, scale, order, seeds.reshape(-1, 2))
 
@@ -195,6 +199,7 @@ def _visibility(
     valid, q_valid = given(seen.valid, num_keys), given(seen.q_valid, num_queries)
     if seen.causal:
         positions = jnp.broadcast_to(jnp.arange(num_queries), q_valid.shape)
+        # [B, T]; below 0 there is no key before the query, from S on all of them.
         q_position = positions + jnp.broadcast_to(seen.q_offset, (batch,))[:, None]
     else:
         q_position = _same_relative_place(valid, q_valid)
@@ -214,11 +219,13 @@ def _same_relative_place(valid: jax.Array, q_valid: jax.Array) -> jax.Array:
     Only valid tokens count, so that padding changes nothing.
     """
     count, q_count = (jnp.sum(x, axis=1, keepdims=True, dtype=jnp.int32) for x in (valid, q_valid))
+    # [B, T]: number of each query among the valid ones; −1 before the first of them.
     q_rank = jnp.cumsum(q_valid, axis=1, dtype=jnp.int32) - 1
     # In floats: products of two lengths overflow 32 bits. Equal lengths stay exact.
     ratio = count / jnp.maximum(q_count, 1)
     rank = jnp.clip(
         (q_rank.astype(ratio.dtype) * ratio).astype(jnp.int32), 0, jnp.maximum(count - 1, 0)
     )
+    # [B, S]: valid keys first, in order; stable, or they would not be.
     key_of_rank = jnp.argsort(~valid, axis=1, stable=True)
     return jnp.take_along_axis(key_of_rank, rank, axis=1)

@@ -69,14 +69,17 @@ def sort_queries_and_keys(
         f"packed sort keys need queries + keys ≤ 2^31; got {length} (split the sequences)",
     )
     item_at, place, segment = _sort_by_position(seen)
+    # Keys before queries, everywhere: item i < S is key i, else query i − S. [B, S + T]
     everyone = jnp.concatenate([seen.valid, seen.q_valid], axis=1)
     buckets = jnp.concatenate([k_buckets, q_buckets], axis=3).astype(jnp.uint32)
     buckets = jnp.where(everyone[:, None, None], buckets, jnp.uint32(limit))
+    # [B, N, R, S + T]: (bucket, place) in one number
     packed = buckets * jnp.uint32(length) + place[:, None, None].astype(jnp.uint32)
     packed = lax.sort(packed, dimension=3, is_stable=False)
     bucket = packed // jnp.uint32(length)
 
     def one_round(packed, bucket, item_at, segment):
+        # [S + T] each, of one row and round, by rank in sorted order
         item = take(item_at, (packed % jnp.uint32(length)).astype(jnp.int32))
         starts = bucket != jnp.roll(bucket, 1)
         if segment is not None:
@@ -96,6 +99,7 @@ def _sort_by_position(seen: CrossVisibility):
     A key stands before a query of the same position, so that the query may see it.
     """
     position = jnp.broadcast_to(jnp.arange(seen.valid.shape[1]), seen.valid.shape)
+    # Doubled, so that a query fits between two keys.
     position = 2 * jnp.concatenate([position, seen.q_position], axis=1)
     position = position.at[:, seen.valid.shape[1] :].add(1)
     if seen.segments is None or seen.q_segments is None:
@@ -120,10 +124,12 @@ def _arrange(item, starts, invalid, num_keys: int, geometry: Geometry) -> Order:
     rank = jnp.arange(length, dtype=jnp.int32)
     is_key = item < num_keys
     one_key = is_key.astype(jnp.int32)
+    # Of each rank: the key slot it stands at, or would if it were a key.
     keys_before = jnp.cumsum(one_key, dtype=jnp.int32) - one_key
     queries_before = rank - keys_before
 
     is_last = jnp.roll(starts, -1).at[-1].set(True)
+    # Key slots at which the bucket (and segment) of each rank begins and ends.
     bucket_start = lax.cummax(jnp.where(starts, keys_before, 0))
     bucket_stop = lax.cummin(jnp.where(is_last, keys_before + one_key, num_keys), reverse=True)
     first = jnp.maximum(keys_before - window, bucket_start)
@@ -132,21 +138,29 @@ def _arrange(item, starts, invalid, num_keys: int, geometry: Geometry) -> Order:
         stop = jnp.minimum(keys_before + window, bucket_stop)
     extent = jnp.where(invalid, 0, stop - first)
 
+    # [S]: the rank of the key in each key slot
     rank_of_key = _scatter(num_keys, jnp.where(is_key, keys_before, num_keys), rank)
+    # [S/C − 1]: queries that stand before the last key of each key chunk but the last one. Group c
+    # is the queries of home c; group_start [S/C] is where it begins among all queries.
     before_chunk = take(queries_before, rank_of_key[chunk - 1 : -1 : chunk])
     group_start = jnp.concatenate([jnp.zeros(1, jnp.int32), before_chunk])
     group_size = jnp.diff(group_start, append=jnp.int32(num_queries))
+    # [S/C]: query chunks of each home; their sum is at most ⌈T/C⌉ + S/C.
     chunks_in_group = -(-group_size // chunk)
     group_end = jnp.cumsum(chunks_in_group, dtype=jnp.int32)
     group_first_chunk = group_end - chunks_in_group
 
     home = jnp.minimum(keys_before // chunk, key_chunks - 1)
     in_group = queries_before - take(group_start, home)
+    # A slot for each query: its group's chunks, then its number within the group.
     query_slot = take(group_first_chunk, home) * chunk + in_group
     no_slot = query_chunks * chunk
+    # [query slots]: the rank of the query there; −1 = the slot is empty.
     rank_at = _scatter(no_slot, jnp.where(is_key, no_slot, query_slot), rank, empty=-1)
     filled, rank_at = rank_at >= 0, jnp.maximum(rank_at, 0)
+    # [S + T] by item: key slots of the keys, query slots of the queries
     slot_of = jnp.zeros(length, jnp.int32).at[item].set(jnp.where(is_key, keys_before, query_slot))
+    # [query chunks]: the group that each belongs to
     chunk_home = jnp.searchsorted(group_end, jnp.arange(query_chunks), side="right")
     return Order(
         token=jnp.where(filled, take(item, rank_at) - num_keys, 0),

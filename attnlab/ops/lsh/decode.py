@@ -22,9 +22,10 @@ from jax.typing import ArrayLike
 
 from attnlab import masks
 from attnlab.meshes import on_explicit_axes, spec_of
+from attnlab.ops.layout import visible_pairs
 from attnlab.ops.lsh.attention import lsh_attention
 from attnlab.ops.lsh.decode_state import DecodeState, latest_of
-from attnlab.ops.lsh.inputs import check_buckets, nan_where, read_mask
+from attnlab.ops.lsh.inputs import Visibility, check_buckets, nan_where, read_mask
 from attnlab.ops.lsh.options import STRICT, LSHOptions
 from attnlab.ops.lsh.rows import unit_keys
 from attnlab.split import by_device, copies_of_kv_heads
@@ -79,7 +80,7 @@ def lsh_decode(
     *batch_shape, length, heads, _ = qk.shape
     rounds, count = buckets.shape[-3:-1]
     num_buckets, window = state.latest.shape[-2:]
-    visibility = read_mask(mask, tuple(batch_shape), length, causal=True)
+    visibility = read_mask(mask, qk.shape[:-1], causal=True)
     if visibility.segments is not None:
         raise NotImplementedError(
             "LSH decodes one sequence a row; got masks.Segments (give each segment its own row)"
@@ -94,6 +95,7 @@ def lsh_decode(
     )
     history = lax.dynamic_update_slice_in_dim(state.buckets, buckets, start, state.buckets.ndim - 2)
 
+    # All batch axes as one: [B, L, N, H], [B, L, K, D], [B, R, L, N], [B, N, R, buckets, W].
     qk, v, flat_history, latest = (
         x.reshape(-1, *x.shape[len(batch_shape) :]) for x in (qk, v, history, state.latest)
     )
@@ -101,9 +103,9 @@ def lsh_decode(
     valid = jnp.ones(qk.shape[:2], bool) if valid is None else valid
     v = jnp.repeat(v, copies_of_kv_heads(v.shape[2], heads), axis=2)
 
-    def of_device(qk, v, bucket, history, latest, valid, start):
+    def of_device(qk, v, bucket, history, latest, valid, pairs, start):
         if count == 1:
-            return _one_token(qk, v, bucket, latest, valid, start, options, precision)
+            return _one_token(qk, v, bucket, latest, valid, pairs, start, options, precision)
         forward = functools.partial(
             _several_tokens,
             count=count,
@@ -114,7 +116,7 @@ def lsh_decode(
             precision=precision,
         )
         of_new, of_all = (functools.partial(forward, stop=stop) for stop in (count, length))
-        arrays = qk, v, history, valid, start
+        arrays = qk, v, history, valid, pairs, start
         if count == length:
             return of_all(*arrays)
         return lax.cond(jnp.equal(start, 0), of_new, of_all, *arrays)
@@ -122,8 +124,8 @@ def lsh_decode(
     bucket = jnp.moveaxis(buckets.reshape(-1, *buckets.shape[-3:]), 3, 1)[..., 0]  # if it is one
     context, latest = by_device(
         of_device,
-        [qk, v, bucket, flat_history, latest, valid, jnp.asarray(start)],
-        ["btn", "btn", "bn", "brtn", "bn", "bt", ""],
+        [qk, v, bucket, flat_history, latest, valid, visibility.pairs, jnp.asarray(start)],
+        ["btn", "btn", "bn", "brtn", "bn", "bt", "bn", ""],
         ("btn", "bn"),
         name="decoding by LSH attention",
         batch=len(qk),
@@ -138,28 +140,37 @@ def lsh_decode(
     return context, DecodeState(history, latest.reshape(state.latest.shape), state.mean)
 
 
-def _one_token(qk, v, bucket, latest, valid, start, options, precision):
+def _one_token(qk, v, bucket, latest, valid, pairs, start, options, precision):
     """The context [B, 1, N, D] of the token at `start`, and `latest` after it; bucket [B, N, R]."""
     batch, length, heads, width = qk.shape
     example, head = jnp.arange(batch)[:, None, None], jnp.arange(heads)[None, :, None]
+    # Indices [B, 1, 1], [1, N, 1], [1, 1, R], [B, N, R]: of each row and round one list of W.
     list_of_bucket = example, head, jnp.arange(bucket.shape[2])[None, None, :], bucket
     entries = latest[list_of_bucket]  # [B, N, R, W]
 
+    # [B, N, R·W], 1 + position; 0 is no token
     shown = entries.reshape(batch, heads, -1)
     if options.union:
+        # Equal ones then stand together: all but the first are dropped, so a token counts once.
         shown = lax.sort(shown, dimension=2, is_stable=False)
         repeats = (shown == jnp.roll(shown, 1, axis=2)).at[:, :, 0].set(False)
         shown = jnp.where(repeats, 0, shown)
     token = jnp.maximum(shown - 1, 0)
     visible = (shown > 0) & valid[example, token]
+    # The query's position, for pairs [B, N, R·W] and [B, N, 1] with it.
+    own_place = jnp.asarray(start).reshape(1, 1, 1)
+    if pairs is not None:
+        visible &= visible_pairs(pairs, own_place, token)
 
     def rows(x, head):
         # One flat index, so that no copy of the history is made with the heads in front.
+        # [B, N, R·W] into the rows of [B·L·N, H]; values are read at their fewer heads.
         index = (example * length + token) * x.shape[2] + head
         return jnp.where(visible[..., None], jnp.take(x.reshape(-1, x.shape[3]), index, axis=0), 0)
 
     group = heads // v.shape[2]
     scale = options.scale(width)
+    # [B, N, R·W, H], q [B, N, H] and own value [B, K, D]
     k = unit_keys(rows(qk, head), scale, options.key_norm)
     q, own = (lax.dynamic_index_in_dim(x, start, 1, keepdims=False) for x in (qk, v))
     dtype = jnp.promote_types(q.dtype, jnp.float32)
@@ -167,11 +178,17 @@ def _one_token(qk, v, bucket, latest, valid, start, options, precision):
     logits = jnp.where(visible, product("bnh,bnsh->bns", q, k), jnp.finfo(dtype).min)
     weights = jnp.exp(logits - jnp.max(logits, axis=2, keepdims=True))
     weights = jnp.where(visible, weights, 0)
+    # [B, N, 1]; context [B, N, D]
     total = jnp.sum(weights, axis=2)[..., None]
     context = product("bns,bnsd->bnd", weights.astype(v.dtype), rows(v, head // group))
     context = (context / jnp.where(total == 0, 1, total)).astype(v.dtype)
-    context = jnp.where(total == 0, jnp.repeat(own, group, axis=1), context)
+    own = jnp.repeat(own, group, axis=1)
+    if pairs is not None:
+        sees_itself = visible_pairs(pairs, own_place, jnp.full((batch, heads, 1), start))
+        own = jnp.where(sees_itself, own, 0)
+    context = jnp.where(total == 0, own, context)
 
+    # [B, N, R, W]: the oldest goes, the new token is last.
     entered = jnp.roll(entries, -1, axis=3).at[..., -1].set(start + 1)
     enters = lax.dynamic_slice_in_dim(valid, start, 1, 1)[:, :, None, None]
     latest = latest.at[list_of_bucket].set(jnp.where(enters, entered, entries))
@@ -183,6 +200,7 @@ def _several_tokens(
     v,
     history,
     valid,
+    pairs,
     start,
     *,
     stop,
@@ -194,17 +212,21 @@ def _several_tokens(
     precision,
 ):
     """The contexts of `count` tokens: a parallel forward over the first `stop` cached places."""
+    # [stop]: places behind the newest token hold what was there before.
     there = jnp.arange(stop) < start + count
     valid = valid[:, :stop] & there[None, :]
     history = history[:, :, :stop]
+    nowhere, false = jnp.zeros(len(qk), jnp.int32), jnp.zeros((), bool)
+    visibility: Any = Visibility(True, nowhere, valid, None, None, None, pairs, false)
     context = lsh_attention(
         qk[:, :stop],
         v[:, :stop],
         history,
         chunk_size=chunk_size,
-        mask=masks.Explicit(valid[:, None, None, :]),
+        mask=visibility,  # the mask is in layout already
         options=options,
         precision=precision,
     )
+    # [B, N, R, buckets, W], anew from all tokens so far, as the one-by-one state would be.
     latest = latest_of(history, valid, num_buckets, window)
     return lax.dynamic_slice_in_dim(context, start, count, 1), latest

@@ -95,6 +95,7 @@ def latest_of(buckets: jax.Array, valid: jax.Array, num_buckets: int, window: in
       [B, N, R, num_buckets, W]. One sort, as in the parallel forward: O(R·N·S·log S).
     """
     batch, rounds, length, heads = buckets.shape
+    # [B, R, S, N]: what is not entered gets a bucket behind all.
     keys = jnp.where(valid[:, None, :, None], buckets, num_buckets).astype(jnp.uint32)
     position = jnp.arange(length, dtype=jnp.uint32)[None, None, :, None]
     keys = lax.sort(
@@ -103,7 +104,9 @@ def latest_of(buckets: jax.Array, valid: jax.Array, num_buckets: int, window: in
 
     def one_round(keys):
         firsts = jnp.arange(num_buckets + 1, dtype=jnp.uint32) * jnp.uint32(length)
+        # [buckets + 1]: where each bucket begins among the sorted keys [S]
         bounds = jnp.searchsorted(keys, firsts).astype(jnp.int32)
+        # [buckets, W]: the last W of each; those before its start belong to another one.
         slot = bounds[1:, None] + jnp.arange(-window, 0, dtype=jnp.int32)[None, :]
         token = (jnp.take(keys, slot, mode="clip") % jnp.uint32(length)).astype(jnp.int32)
         return jnp.where(slot >= bounds[:-1, None], token + 1, 0)

@@ -24,6 +24,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from attnlab.ops.layout import slice_heads
 from attnlab.ops.lsh.order import Geometry, Order, in_range, take
 from attnlab.ops.lsh.rows import Settings, at, keep_weights, row_of, unit_keys
 
@@ -53,6 +54,7 @@ def visible_counts(
     counts = jnp.zeros((first.shape[1], num_slots), jnp.int32)
     for r in range(rounds):
         for lap in laps:
+            # [S]: slots counted on into the rounds before and after, as ranges of the ring are.
             key = slot[(r + lap) % rounds] + lap * num_slots
             counts += in_range(key[None, :], first[r][:, None], extent[r][:, None]).astype(
                 counts.dtype
@@ -101,6 +103,7 @@ def row_times(
     def queries(x, axis=0):
         return lax.dynamic_slice_in_dim(x, start, size, axis)
 
+    # [R, size]: slots of the queries, by which ranges go from slots to tokens
     own = queries(slot, 1)
     first, extent = (jax.vmap(take)(x, own) for x in (first, extent))
     times = visible_counts(key_slot, first, extent, laps(geometry, key_slot.shape[1]))
@@ -108,10 +111,14 @@ def row_times(
         times = jnp.minimum(times, 1)
     if order.place is not None:
         place = at(order.place, index // num_heads)
+        # place [L, 3]; ranges [size, 1] against the keys' places [1, S]
         _, first, extent = jnp.unstack(queries(place)[:, None], axis=-1)
         times = jnp.where(in_range(place[:, 0][None, :], first, extent), times, 0)
+    query, key = _positions(times.shape, start)
+    if order.pairs is not None:
+        mask = slice_heads(order.pairs, *divmod(index, num_heads))
+        times = jnp.where(mask.visible(query, key), times, 0)
     if order.keys is None:
-        query, key = _positions(times.shape, start)
         times = jnp.where(query == key, 0, times)
     return times
 
@@ -129,6 +136,7 @@ def softmax_times(logits: jax.Array, times: jax.Array) -> jax.Array:
     visible = times > 0
     logits = jnp.where(visible, logits, -jnp.inf)
     largest = jnp.max(logits, axis=1, keepdims=True, initial=jnp.finfo(logits.dtype).min)
+    # A key seen m times weighs m e^s: as if it stood there m times.
     weights = times.astype(logits.dtype) * jnp.exp(logits - lax.stop_gradient(largest))
     total = jnp.sum(weights, axis=1, keepdims=True)
     # Also cuts the gradient: a masked key's value may be so large that its own is infinite.
@@ -166,11 +174,13 @@ def attend_dense(
 
     @jax.checkpoint
     def row(index):
+        # [T, S]
         weights = _row_weights(settings, q, k, scale, order, seeds, index)
         return settings.einsum("ts,sd->td", weights.astype(v.dtype), row_of(v, index))
 
     indices = jnp.arange(batch * heads, dtype=jnp.int32)
     at_once = settings.rows_at_once or max(1, _WEIGHTS_AT_ONCE // (num_queries * v.shape[1]))
+    # [B·N, T, D], then [B, T, N, D]
     out = lax.map(row, indices, batch_size=min(at_once, batch * heads))
     return jnp.moveaxis(out.reshape(batch, heads, num_queries, -1), 1, 2).astype(v.dtype)
 
@@ -183,8 +193,10 @@ def _row_weights(settings: Settings, q, k, scale, order: Order, seeds, index) ->
     weights = softmax_times(settings.einsum("th,sh->ts", q_row, keys), times)
     query, key = _positions(times.shape, 0)
     if k is None:
-        alone = ~jnp.any(times > 0, axis=1, keepdims=True)
-        weights = jnp.where(alone & (query == key), 1, weights)
+        own = ~jnp.any(times > 0, axis=1, keepdims=True) & (query == key)
+        if order.pairs is not None:
+            own &= slice_heads(order.pairs, *divmod(index, q.shape[2])).visible(query, key)
+        weights = jnp.where(own, 1, weights)
     if settings.dropout_rate > 0:
         weights *= keep_weights(settings, at(seeds, index), query, key, weights.dtype)
     return weights

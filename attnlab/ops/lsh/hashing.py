@@ -92,9 +92,9 @@ def as_num_buckets(num_buckets: SupportsIndex | Sequence[SupportsIndex]) -> int 
       ValueError: another odd number, an odd factor, or one below 1.
     """
     given: Any = num_buckets
-    one = np.ndim(given) == 0
-    factors = [as_int(factor) for factor in ([given] if one else given)]
-    if one and factors == [1]:
+    single = np.ndim(given) == 0
+    factors = [as_int(factor) for factor in ([given] if single else given)]
+    if single and factors == [1]:
         return 1
     even = [x for x in factors if x is not None and x >= 2 and x % 2 == 0]
     require(len(factors) > 0, "num_buckets must have at least one factor; got none")
@@ -103,7 +103,7 @@ def as_num_buckets(num_buckets: SupportsIndex | Sequence[SupportsIndex]) -> int 
         "num_buckets must be 1, or it and each of its factors even and ≥ 2: x and −x hash to"
         f" opposite buckets; got {num_buckets} (round it up to a multiple of 2)",
     )
-    return even[0] if one else tuple(even)
+    return even[0] if single else tuple(even)
 
 
 def default_num_buckets(length: int, chunk_size: int) -> int:
@@ -300,7 +300,7 @@ def _hash(x: jax.Array, rotations: Rotations) -> jax.Array:
 
     def one_head(n):
         # Only one head's projections are alive at a time.
-        one = jax.lax.dynamic_index_in_dim(x, n, 2, keepdims=False).astype(jnp.float32)
+        head = jax.lax.dynamic_index_in_dim(x, n, 2, keepdims=False).astype(jnp.float32)
         bucket, radix = jnp.zeros((x.shape[0], rotations.num_hashes, x.shape[1]), jnp.int32), 1
         for factor in rotations.factors:
             if factor.shape[2] == 0:  # one bucket
@@ -308,7 +308,7 @@ def _hash(x: jax.Array, rotations: Rotations) -> jax.Array:
             rotation = jax.lax.dynamic_index_in_dim(
                 factor, n // (heads // num_heads), 0, keepdims=False
             )
-            bucket += radix * _nearest_axis(rotation, one)
+            bucket += radix * _nearest_axis(rotation, head)
             radix *= 2 * factor.shape[2]
         return bucket
 

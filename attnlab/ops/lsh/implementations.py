@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from attnlab import platforms
+from attnlab.masks import Mask
 from attnlab.ops.kernels.pallas import Pallas
 from attnlab.ops.lsh.dense import attend_dense
 from attnlab.ops.lsh.kernel import attend_with, kernel_for
@@ -31,11 +32,12 @@ def attend_rows(
     v: jax.Array,
     valid: jax.Array | None,
     segments: jax.Array | None,
+    pairs: Mask | None,
     seeds: jax.Array,
 ) -> jax.Array:
     """The context [B, L, N, D] of some rows, with the arrays of `lsh_attention`."""
     length = qk.shape[1]
-    order, qk, v = in_order(settings, buckets, qk, v, valid, segments)
+    order, qk, v = in_order(settings, buckets, qk, v, valid, segments, pairs)
     attend = choose(implementation, order, settings, qk, v)
     return attend(settings, qk, None, v, scale, order, seeds.reshape(-1, 2))[:, :length]
 
@@ -47,6 +49,7 @@ def in_order(
     v: jax.Array,
     valid: jax.Array | None,
     segments: jax.Array | None,
+    pairs: Mask | None,
 ) -> tuple[Order, jax.Array, jax.Array]:
     """The order of the rounds, and qk and v, all in whole chunks."""
     batch, length = qk.shape[:2]
@@ -60,7 +63,7 @@ def in_order(
         segments = None if segments is None else pad(segments, padding, 1)
     with jax.named_scope("lsh_sort"):
         order = sort_rounds(jnp.moveaxis(buckets, 3, 1), valid, segments, settings.geometry)
-    return order, qk, v
+    return order._replace(pairs=pairs), qk, v
 
 
 def pad(x: jax.Array, padding: int, axis: int) -> jax.Array:

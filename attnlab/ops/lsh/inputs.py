@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from attnlab import masks
-from attnlab.axes import lead_with_ones
+from attnlab.axes import HeadLayout, lead_with_ones
 from attnlab.checks import (
     as_array,
     as_size,
@@ -49,6 +48,8 @@ class Visibility(NamedTuple):
       q_valid: booleans [B, T], False for queries that see nothing; None = all see.
       segments: segment ids of the queries, [B, T], or None.
       kv_segments: segment ids of the keys, [B, S], or None.
+      pairs: mask in layout, [B|1, N|1, …], which is asked of each pair that the hash shows; None =
+        the rest says all.
       broken: a boolean scalar, True where a value that is known only at run time is refused.
     """
 
@@ -58,6 +59,7 @@ class Visibility(NamedTuple):
     q_valid: jax.Array | None
     segments: jax.Array | None
     kv_segments: jax.Array | None
+    pairs: masks.Mask | None
     broken: jax.Array
 
 
@@ -214,94 +216,81 @@ def nan_where(broken: jax.Array, x: jax.Array) -> jax.Array:
 
 
 def read_mask(
-    mask: Any,
-    batch_shape: tuple[int, ...],
-    length: int,
-    causal: bool,
-    *,
-    num_queries: int | None = None,
+    mask: Any, shape: tuple[int, ...], causal: bool, *, num_queries: int | None = None
 ) -> Visibility:
-    """Takes a mask over `length` keys apart.
+    """Takes a mask apart: into what sorting knows, and the rest, which is asked of pairs.
 
     Args:
-      mask: mask over `length` keys.
-      batch_shape: batch axes *B; B is their product.
-      length: number of keys, S.
+      mask: mask over S keys, or what was made of one.
+      shape: shape [*B, S, N] of batch axes, keys and query heads; B is the product of *B.
       causal: whether the caller asks for causal attention; a mask with `Causal` gives it too.
       num_queries: number of queries, T, if the queries are not the keys; then segments may have ids
         for both and `Causal` an offset.
 
     Raises:
       ValueError: `causal` is no bool, or the mask is not of these shapes.
-      NotImplementedError: for a mask that is not a function of the key alone, segments or causal.
+      NotImplementedError: for a causal mask with an offset where queries are keys.
     """
+    if isinstance(mask, Visibility):
+        return mask
     require_choice("causal", causal, (True, False))
+    *batch, length, heads = shape
+    batch_shape = tuple(batch)
     valid = q_valid = segments = kv_segments = None
     broken, cross = jnp.zeros((), bool), num_queries is not None
     q_offset = jnp.zeros(math.prod(batch_shape), jnp.int32)
     queries = length if num_queries is None else num_queries
+    asked: list[masks.Mask] = []
 
     def rows(x, name, size):
         x = jnp.asarray(x)
+        # The batch axes of x, from the last on: each is that of *B or 1.
         lead = zip(x.shape[-2::-1], batch_shape[::-1], strict=False)
         fits = x.ndim <= len(batch_shape) + 1 and x.shape[-1] == size
         require(
             fits and all(got in (1, wanted) for got, wanted in lead),
             f"{name} must be [*batch, {size}] with batch {batch_shape}; got {x.shape}",
         )
+        # [*B|1, size] to [B, size]
         return jnp.broadcast_to(x, (*batch_shape, size)).reshape(-1, size)
 
     def below(lengths, name, size):
         lengths = jnp.asarray(lengths)[..., None]
         return rows(lead_with_ones(jnp.arange(size), lengths.ndim) < lengths, name, size)
 
-    for part in _parts(masks.as_mask(mask)):
-        if isinstance(part, masks.Causal):
+    mask = masks.as_mask(mask)
+    for part in () if mask is None else mask.parts():
+        if part.band is not None and part.band.right == 0:
             causal = True
             if cross:
-                offset = jnp.asarray(part.q_offset, jnp.int32)
+                offset = jnp.asarray(part.band.q_offset, jnp.int32)
                 q_offset = jnp.broadcast_to(offset, batch_shape).reshape(-1)
             else:
-                broken |= _nonzero_offset(part.q_offset)
-        elif isinstance(part, masks.Padding):
-            valid = _both(valid, below(part.kv_lengths, "Padding.kv_lengths", length))
-            if part.q_lengths is not None:
-                q_valid = _both(q_valid, below(part.q_lengths, "Padding.q_lengths", queries))
-        elif isinstance(part, masks.Segments):
-            if segments is not None or (part.kv_ids is not None and not cross):
-                raise NotImplementedError(
-                    "LSH attention takes one Segments, and if queries are keys its q_ids alone; got"
-                    f" {'a second one' if segments is not None else 'kv_ids as well'}"
-                )
-            segments = rows(part.q_ids, "Segments.q_ids", queries)
-            kv_ids = part.q_ids if part.kv_ids is None else part.kv_ids
+                broken |= _nonzero_offset(part.band.q_offset)
+            # Sorting knows that it is causal; how far back it goes is asked of the pairs.
+            if part.band.left is not None:
+                asked.append(part)
+        elif part.lengths is not None:
+            kv_lengths, q_lengths = part.lengths
+            valid = _both(valid, below(kv_lengths, "Padding.kv_lengths", length))
+            if q_lengths is not None:
+                q_valid = _both(q_valid, below(q_lengths, "Padding.q_lengths", queries))
+        elif (ids := part.segment_ids) and segments is None and (ids.kv_ids is None or cross):
+            segments = rows(ids.q_ids, "Segments.q_ids", queries)
+            kv_ids = ids.q_ids if ids.kv_ids is None else ids.kv_ids
             kv_segments = rows(kv_ids, "Segments.kv_ids", length)
-        elif isinstance(part, masks.Explicit) and _of_keys_alone(part.array):
-            array = jnp.asarray(part.array)[..., 0, 0, :]
-            valid = _both(valid, rows(array, "an explicit mask", length))
+        elif part.keys is not None:
+            valid = _both(valid, rows(part.keys, "an explicit mask", length))
         else:
-            raise NotImplementedError(
-                "LSH attention takes masks.Causal, Padding, Segments and boolean arrays"
-                f" [*batch, 1, 1, length] of keys (masks.from_padding); got {type(part).__name__}"
-            )
-    return Visibility(causal, q_offset, valid, q_valid, segments, kv_segments, broken)
-
-
-def _parts(mask: masks.Mask | None) -> Iterator[masks.Mask]:
-    if isinstance(mask, masks.Both):
-        yield from _parts(mask.first)
-        yield from _parts(mask.second)
-    elif mask is not None:
-        yield mask
+            asked.append(part)
+    pairs = masks.combine(*asked)
+    if pairs is not None:
+        pairs = pairs.in_layout(HeadLayout(batch_shape, heads, 1, queries, length))
+    return Visibility(causal, q_offset, valid, q_valid, segments, kv_segments, pairs, broken)
 
 
 def _both(x, y):
     return y if x is None else x & y
-
-
-def _of_keys_alone(array: Any) -> bool:
-    shape = jnp.shape(array)
-    return len(shape) >= 3 and shape[-3:-1] == (1, 1)
 
 
 def _nonzero_offset(q_offset: Any) -> jax.Array:

@@ -61,6 +61,8 @@ def kernel_for(
         reason = "attends within one sequence, not across two"
     if not geometry.same_bucket or geometry.wrap:
         reason = "shows keys of the query's own bucket only (same_bucket=True, wrap=False)"
+    if order.pairs is not None:
+        reason = "takes masks of keys, causal and segments, not of other pairs"
     if settings.dropout_rate > 0:
         reason = "takes no dropout"
     if reason is None:
@@ -96,6 +98,7 @@ def _forward(kernel, settings, q, v, scale, order):
     def rows(indices):
         return _attend_rows(kernel, _rows(settings, q, v, scale, order, indices))
 
+    # [B, L, N, D] and [B·N, L]
     context, lse = _map_rows(rows, settings, order, q.shape[0])
     return context, (q, v, scale, order, context, lse)
 
@@ -105,6 +108,7 @@ def _backward(kernel, settings, residuals, g):
 
     def rows(indices):
         row = _rows(settings, q, v, scale, order, indices)
+        # [g, L, D]: the rows at hand, flat, as kernels take them
         g_rows, context_rows = (_take_rows(x, indices) for x in (g, context))
         delta = jnp.sum(g_rows.astype(lse.dtype) * context_rows.astype(lse.dtype), axis=-1)
         dq, dk, dv = _attend_rows_vjp(kernel, row, g_rows, lse[indices], delta)
@@ -127,9 +131,12 @@ def _attend_rows(kernel: Kernel, row: Row) -> tuple[jax.Array, jax.Array]:
     def one_round(merged, r):
         x, visible = _in_order(kernel, row, r)
         with jax.named_scope("lsh_attend"):
-            found = kernels.forward(x, visible, config)
-        out, lse = (jax.vmap(take)(y, row.order.slot[:, r]) for y in found)
+            by_slot = kernels.forward(x, visible, config)
+        # From slots to tokens, [g, L, D] and [g, L]; what pads the last block stays behind.
+        out, lse = (jax.vmap(take)(y, row.order.slot[:, r]) for y in by_slot)
         out_before, lse_before = merged
+        # Each round's context is divided by its own total already: they are averaged by e^{lse of
+        # the round − lse of all}.
         lse_now = jnp.logaddexp(lse_before, lse)
         before, now = (jnp.exp(y - lse_now)[..., None] for y in (lse_before, lse))
         return (out_before * before + out * now, lse_now), None
@@ -148,12 +155,13 @@ def _attend_rows_vjp(kernel: Kernel, row: Row, g, lse, delta):
     @jax.named_scope("lsh_merge")
     def one_round(total, r):
         x, visible = _in_order(kernel, row, r)
+        # From tokens to slots; lse and δ are those of all rounds, so ds is too.
         sorted_ = (_sorted(kernel, row, r, y) for y in (g, lse, delta))
         with jax.named_scope("lsh_attend"):
             dq, dk, dv, _ = kernels.backward(x, visible, config, *sorted_)
         slot = row.order.slot[:, r]
-        found = (jax.vmap(take)(x, slot) for x in (dq, dk, dv))
-        return tuple(x + dx for x, dx in zip(total, found, strict=True)), None
+        by_token = (jax.vmap(take)(x, slot) for x in (dq, dk, dv))
+        return tuple(x + dx for x, dx in zip(total, by_token, strict=True)), None
 
     zeros = tuple(jnp.zeros(x.shape, jnp.float32) for x in (row.q, row.k, row.v))
     rounds = jnp.arange(row.order.token.shape[1], dtype=jnp.int32)
@@ -176,7 +184,7 @@ def _in_order(kernel: Kernel, row: Row, r) -> tuple[Inputs, Visible]:
 
 def _seen(kernel: Kernel, row: Row, r, slots: int) -> Seen | None:
     """Pairs that round r does not count: shown by an earlier round, or of a token with itself."""
-    found = []
+    orders = []
     rows, rounds, _ = row.order.token.shape
     if row.seen_by is not None and rounds > 1:
         # Rounds that are not earlier are emptied, so that all rounds are one program.
@@ -186,14 +194,16 @@ def _seen(kernel: Kernel, row: Row, r, slots: int) -> Seen | None:
             _padded(kernel, jax.vmap(_take_last)(jnp.swapaxes(x[..., :-1], 1, 2), token), 2)
             for x in row.seen_by
         )
+        # [1, R − 1, 1]: of all rounds but the last, which no round comes after
         earlier = (jnp.arange(rounds - 1) < r)[None, :, None]
-        found.append((slot, first, jnp.where(earlier, extent, 0)))
+        orders.append((slot, first, jnp.where(earlier, extent, 0)))
     if not kernel.causal:
+        # [g, 1, slots]: an order more, in which each slot shows itself and nothing else.
         own = lax.broadcasted_iota(jnp.int32, (rows, 1, slots), 2)
-        found.append((own, own, jnp.ones_like(own)))
-    if not found:
+        orders.append((own, own, jnp.ones_like(own)))
+    if not orders:
         return None
-    return Seen(*(jnp.concatenate(parts, axis=1) for parts in zip(*found, strict=True)))
+    return Seen(*(jnp.concatenate(parts, axis=1) for parts in zip(*orders, strict=True)))
 
 
 def _sorted(kernel: Kernel, row: Row, r, x: jax.Array) -> jax.Array:
@@ -234,7 +244,8 @@ def _take_rows(x: jax.Array, indices: jax.Array) -> jax.Array:
 def _map_rows(rows, settings: Settings, order: Order, batch: int):
     """As many rows at a time as fill the device, or `rows_at_once` at most."""
     count, _, length = order.token.shape
+    # [B·N] rows as [turns, rows at once]
     at_once = rows_together(count, length, settings.rows_at_once)
     indices = jnp.arange(count, dtype=jnp.int32).reshape(-1, at_once)
-    found = lax.map(rows, indices)
-    return jax.tree.map(lambda x: heads_inside(x.reshape(count, *x.shape[2:]), batch), found)
+    by_turn = lax.map(rows, indices)
+    return jax.tree.map(lambda x: heads_inside(x.reshape(count, *x.shape[2:]), batch), by_turn)

@@ -19,6 +19,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from attnlab.checks import require
+from attnlab.masks import Mask
 
 __all__ = [
     "Geometry",
@@ -90,6 +91,7 @@ class Order(NamedTuple):
       place: visible places of each token, [B, L, 3], where buckets are not compared, else None: the
         token's place in position order, and the first and the number of places that it may see.
       keys: slots of the keys; None where the keys are the queries and stand in the same slots.
+      pairs: mask in layout, [B|1, N|1, …], asked of each pair of tokens; None = it shows them all.
     """
 
     token: jax.Array
@@ -98,6 +100,7 @@ class Order(NamedTuple):
     extent: jax.Array
     place: jax.Array | None
     keys: KeyOrder | None = None
+    pairs: Mask | None = None
 
     @property
     def key_token(self) -> jax.Array:
@@ -131,6 +134,7 @@ def token_order(*digits: jax.Array) -> tuple[jax.Array, jax.Array]:
     Returns:
       The tokens in that order and each token's place in it, both [B, L].
     """
+    # The index is the last key, so no two are equal and the sort need not be stable.
     index = lax.broadcasted_iota(jnp.int32, digits[0].shape, 1)
     keys = (*digits, index)
     *_, tokens = lax.sort(keys, dimension=1, num_keys=len(keys), is_stable=False)
@@ -161,42 +165,55 @@ def sort_rounds(
         limit >= 1,
         f"packed sort keys need length ≤ 2^31; got {length} (split the sequence into segments)",
     )
+    # Digits of the order of places: padding last, then by segment, then (of itself) by position.
     digits = [] if valid is None else [(~valid).astype(jnp.int32)]
     digits += [] if segments is None else [segments]
     sorted_by_place = token_order(*digits) if digits else None
     slots = lax.broadcasted_iota(jnp.int32, buckets.shape, 3)
     place = slots
     if sorted_by_place is not None:
+        # [B, L] to [B, N, R, L]
         place = _per_head(sorted_by_place[1], buckets.shape)
     keys = buckets.astype(jnp.uint32)
     if valid is not None:
+        # Padding gets a bucket of its own behind all others, and so the last slots.
         keys = jnp.where(_per_head(valid, buckets.shape), keys, jnp.uint32(limit))
+    # One uint32 for (bucket, place): below 2³², as the bucket is at most `limit`.
     keys = keys * jnp.uint32(length) + place.astype(jnp.uint32)
     # Stable, it would carry along where each came from.
     keys = lax.sort(keys, dimension=3, is_stable=False)
     bucket = keys // jnp.uint32(length)
+    # [B, N, R, L]: by slot, the place of who stands there; without digits a place is a position.
     token = place = (keys % jnp.uint32(length)).astype(jnp.int32)
     if sorted_by_place is not None:
+        # From places to tokens, of each example: [L] by [N, R, L].
         token = jax.vmap(take)(sorted_by_place[0], place)
 
     first, stop = _neighborhood(slots, length, geometry)
     if geometry.same_bucket:
         starts = _starts(bucket, segments, token)
+        # First slot of the bucket (and segment) that each slot belongs to: the last start before
+        # it.
         first = jnp.maximum(first, lax.cummax(jnp.where(starts, slots, 0), axis=3))
         if geometry.causal:
+            # Within a bucket slots are in the order of positions: before it in one is before it in
+            # both.
             stop = jnp.minimum(stop, slots)
         else:
+            # One past the last slot of the bucket: the next end from each slot on.
             is_last = jnp.roll(starts, -1, axis=3).at[..., -1].set(True)
             ends = jnp.where(is_last, slots + 1, length)
             stop = jnp.minimum(stop, lax.cummin(ends, axis=3, reverse=True))
     extent = stop - first
     if valid is not None:
+        # Padding sees nothing, and nobody sees it: it is in a bucket of its own.
         extent = jnp.where(bucket == limit, 0, extent)
 
     def rows(x):
         return x.reshape(batch * heads, rounds, length)
 
     token = rows(token)
+    # [M, R, L]: where each token stands
     slot = _inverse(token.reshape(-1, length)).reshape(token.shape)
     visible_places = None
     if not geometry.same_bucket:
@@ -221,6 +238,7 @@ def _neighborhood(slots, length, geometry):
 
 def _starts(bucket, segments, token):
     """True at the first slot of each (bucket, segment)."""
+    # Slot 0 is compared with the last one, and set below.
     starts = bucket != jnp.roll(bucket, 1, axis=3)
     if segments is not None:
         segment = jax.vmap(take)(segments, token)
@@ -230,6 +248,7 @@ def _starts(bucket, segments, token):
 
 def _visible_places(batch, length, valid, segments, sorted_by_place, causal):
     """[B, L, 3] by token: its place, the first place it may see, how many from there on."""
+    # Both [B, L]: the token at each place, the place of each token.
     tokens = place = lax.broadcasted_iota(jnp.int32, (batch, length), 1)
     if sorted_by_place is not None:
         tokens, place = sorted_by_place
@@ -237,6 +256,7 @@ def _visible_places(batch, length, valid, segments, sorted_by_place, causal):
     if valid is not None:
         num_valid = jnp.sum(valid, axis=1, keepdims=True, dtype=jnp.int32)
     ranks = lax.broadcasted_iota(jnp.int32, (batch, length), 1)
+    # By place, [B, L]: all that are valid, then those of the segment, then those before.
     first, stop = jnp.zeros_like(ranks), jnp.broadcast_to(num_valid, ranks.shape)
     if segments is not None:
         segment = jnp.take_along_axis(segments, tokens, axis=1)
@@ -248,6 +268,7 @@ def _visible_places(batch, length, valid, segments, sorted_by_place, causal):
     if causal:
         stop = jnp.minimum(stop, ranks)
     # A token that is not valid has a place from num_valid on: nobody sees it, it sees nothing.
+    # [B, L, 3] by place, and then by token
     by_place = jnp.stack([ranks, first, jnp.maximum(stop - first, 0)], axis=-1)
     return jax.vmap(take)(by_place, place)
 

@@ -16,6 +16,7 @@ from jax.typing import ArrayLike
 from attnlab import masks
 from attnlab.checks import as_size, require
 from attnlab.meshes import on_explicit_axes, spec_of
+from attnlab.ops.layout import slice_heads
 from attnlab.ops.lsh.dense import row_times, softmax_times
 from attnlab.ops.lsh.implementations import pad
 from attnlab.ops.lsh.inputs import (
@@ -118,7 +119,7 @@ def hash_quality(
 
     Raises:
       ValueError: shapes or dtypes that do not fit; an empty batch; top_k < 1.
-      NotImplementedError: masks that `lsh_attention` refuses.
+      NotImplementedError: a mask that `lsh_attention` refuses.
 
     Time O(L²·(R + H + D + log k)) a head, one after the other; memory O(L·(R + H + D)) beside a
     block of 2²⁰ weights (or one query's, if that is more).
@@ -143,11 +144,12 @@ def hash_quality(
     for name, number in (("chunk_size", chunk_size), ("top_k", top_k)):
         as_size(name, number)
     *batch_shape, length, heads, width = qk.shape
-    visibility = read_mask(mask, tuple(batch_shape), length, causal)
+    visibility = read_mask(mask, qk.shape[:-1], causal)
     geometry = options.geometry(chunk_size, visibility.causal, length)
     buckets, broken = check_sortable(buckets, length + -length % geometry.chunk_size)
     broken |= visibility.broken
     qk, v, buckets = (x.reshape(-1, *x.shape[-3:]) for x in (qk, v, buckets))
+    # [B, L, N, H], [B, L, K, D], [B, R, L, N]
     given = _prepare(geometry, qk, v, buckets, visibility)
     if not geometry.wrap:
         # In the order by now. Forgotten, so that all chunk sizes and windows share a program.
@@ -155,9 +157,9 @@ def hash_quality(
             geometry, chunk_size=1, look_back=0, look_ahead=0, window=None
         )
     settings = Settings(geometry, options.key_norm, 0.0, None, precision)
-    found = _all_rows(settings, min(top_k, length), given, options.scale(width))
-    found = jax.tree.map(lambda x: nan_where(broken, x), found)
-    return jax.tree.map(lambda x: x.reshape(*batch_shape, heads, *x.shape[1:]), found)
+    figures = _all_rows(settings, min(top_k, length), given, options.scale(width))
+    figures = jax.tree.map(lambda x: nan_where(broken, x), figures)
+    return jax.tree.map(lambda x: x.reshape(*batch_shape, heads, *x.shape[1:]), figures)
 
 
 class _Given(NamedTuple):
@@ -185,7 +187,7 @@ def _prepare(geometry: Geometry, qk, v, buckets, visibility: Visibility) -> _Giv
     extra = -length % geometry.chunk_size
     qk, v, valid, asks, segments = (pad(x, extra, 1) for x in (qk, v, valid, asks, segments))
     buckets = pad(jnp.moveaxis(buckets, 3, 1), extra, 3)
-    order = sort_rounds(buckets, valid, segments, geometry)
+    order = sort_rounds(buckets, valid, segments, geometry)._replace(pairs=visibility.pairs)
     by_row = buckets.reshape(-1, *buckets.shape[2:])
     return _Given(qk, v, by_row, order, valid, asks, segments)
 
@@ -215,11 +217,18 @@ def _all_rows(settings: Settings, top_k: int, given: _Given, scale: jax.Array) -
             def own(x, axis=0):
                 return lax.dynamic_slice_in_dim(x, start, block, axis)
 
+            # [block, L]
             allowed = _allowed(geometry, query, here_valid, segment, own(segment))
             allowed &= (own(here_asks) & (query >= i * block))[:, None]
+            sees_itself = jnp.ones((block,), bool)
+            if order.pairs is not None:
+                mask = slice_heads(order.pairs, example, index % heads)
+                allowed &= mask.visible(query[:, None], jnp.arange(length)[None, :])
+                sees_itself &= mask.visible(query, query)
             times = row_times(geometry, order, heads, index, start, block)
             logits = settings.einsum("th,sh->ts", own(q), keys)
-            sums = _sums(settings, logits, allowed, times, own(values), values, top_k)
+            own_values = jnp.where(sees_itself[:, None], own(values), 0)
+            sums = _sums(settings, logits, allowed, times, own_values, values, top_k)
             return *sums, *_same_bucket(slot, own(first, 1), own(extent, 1), bucket, own, allowed)
 
         blocks = lax.map(one_block, jnp.arange(-(-length // block), dtype=jnp.int32))
@@ -254,15 +263,17 @@ def _sums(settings: Settings, logits, allowed, times, own_values, values, top_k)
     full = softmax_times(logits, allowed)
     near = softmax_times(logits, jnp.where(allowed, times, 0))
     asks, alone = jnp.any(allowed, axis=1), ~jnp.any(visible, axis=1)
+    # [block, D] by all keys, and by those that the rounds show
     exact = settings.einsum("ts,sd->td", full, values)
     context = settings.einsum("ts,sd->td", near, values)
     wrong = jnp.where(alone[:, None], own_values, context) - exact
+    # [block, k]: logits and places of the heaviest keys; −inf where fewer are allowed
     best, keys = lax.top_k(jnp.where(allowed, logits, -jnp.inf), top_k)
     counted = best > -jnp.inf
-    found = jnp.take_along_axis(visible, keys, axis=1)
+    recalled = jnp.take_along_axis(visible, keys, axis=1)
     return (
         jnp.sum(jnp.where(visible, full, 0)),
-        jnp.sum(jnp.sum(found, axis=1) / jnp.maximum(jnp.sum(counted, axis=1), 1), dtype=dtype),
+        jnp.sum(jnp.sum(recalled, axis=1) / jnp.maximum(jnp.sum(counted, axis=1), 1), dtype=dtype),
         jnp.sum(jnp.where(asks[:, None], wrong, 0) ** 2),
         jnp.sum(jnp.where(asks[:, None], exact, 0) ** 2),
         jnp.sum(visible, dtype=dtype),
@@ -286,6 +297,7 @@ def _same_bucket(slot, first, extent, bucket, own, allowed) -> tuple[jax.Array, 
 def _sizes(bucket, valid) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Largest share, number used and histogram of sizes of [R, L] buckets, mean over rounds."""
     nobody = jnp.iinfo(jnp.int32).max
+    # [R, L]: equal buckets side by side, so a size is the distance between two starts.
     ids = jnp.sort(jnp.where(valid[None, :], bucket.astype(jnp.int32), nobody), axis=1)
     starts = (ids != jnp.roll(ids, 1, axis=1)).at[:, 0].set(True)
     index = lax.broadcasted_iota(jnp.int32, ids.shape, 1)

@@ -101,8 +101,8 @@ def _attend(settings, count, q, k, v, scale, order, seeds, first):
 
 
 def _forward_rule(settings, count, *operands):
-    found = _attend(settings, count, *operands)
-    return found, (operands, found)
+    outputs = _attend(settings, count, *operands)
+    return outputs, (operands, outputs)
 
 
 def _backward_rule(settings, count, residuals, g):
@@ -111,6 +111,7 @@ def _backward_rule(settings, count, residuals, g):
 
     def row(index, chunks_at_once, on_cpu):
         selected = select_row(settings, q, k, v, scale, order, seeds, index)
+        # [L, D] each, δ [L]. The gradient of lse itself is taken off δ, since ∂lse/∂s = P.
         g_row, context_row = (row_of(x, index).astype(lse.dtype) for x in (g, context))
         delta = jnp.sum(g_row * context_row, axis=-1) - at(g_lse, index)
         dq, dk, dv = _attend_row_vjp(
@@ -125,10 +126,12 @@ def _backward_rule(settings, count, residuals, g):
             # copy once more.
             together=not on_cpu,
         )
+        # [S, H]: through the normalization of the keys, of which dk is the gradient after it.
         raw_keys = selected.q if k is None else row_of(k, index)
         (dk,) = jax.vjp(
             lambda x: unit_keys(x, scale, settings.key_norm), raw_keys.astype(dk.dtype)
         )[1](dk)
+        # Shared queries and keys are one array, so it gets both gradients.
         dq, dk = (dq + dk, None) if k is None else (dq, dk.astype(k.dtype))
         return dq.astype(q.dtype), dk, dv.astype(v.dtype)
 
@@ -150,26 +153,33 @@ def _attend_row(settings: Settings, row: Row, indices: jax.Array, chunks_at_once
 
     @jax.named_scope("lsh_merge")
     def one_round(carry, r):
+        # merged: out [T, D], total [T], largest [T] of the rounds before, in the order of
+        # positions; buffers: the same of this round by slot, [slots, D], [slots], [slots].
         merged, buffers = carry
 
         @jax.named_scope("lsh_attend")
         def one_tile(i, buffers):
             c0 = _first_chunk(i, chunks_at_once, slots // chunk)
             tile = make_tile(settings, row, r, c0, chunks_at_once)
+            # logits [g, E·C, C], keys before queries: sums over keys go along axis 1, to [g, C].
+            # Not below MASKED / 2: a query that sees nothing then has weights e^{MASKED / 2} = 0.
             largest = jnp.maximum(jnp.max(tile.logits, axis=1), MASKED / 2)
             weights = jnp.exp(tile.logits - largest[:, None])
-            # A product rather than a sum, which may split the keys as it likes.
+            # [g, C]; a product rather than a sum, which may split the keys as it likes.
             total = settings.einsum("ckq,ck->cq", weights, jnp.ones(tile.k.shape[:2], dtype))
             if tile.keep is not None:
                 weights *= tile.keep
+            # [g, C, D], not yet divided by the total: rounds are merged first.
             out = settings.einsum("ckq,ckd->cqd", weights.astype(row.v.dtype), tile.v)
             return _write(buffers, (out, total, largest), c0 * chunk)
 
         tiles = _num_tiles(slots // chunk, chunks_at_once)
         buffers = lax.fori_loop(0, tiles, one_tile, buffers)
+        # Back into the order of positions: [slots, …] to [T, …], each query from its own slot.
         out, total, largest = (take(x, row.order.slot[r]) for x in buffers)
         out_before, total_before, largest_before = merged
         new_largest = jnp.maximum(largest_before, largest)
+        # Both factors are ≤ 1, and one of them is 1.
         before, now = jnp.exp(largest_before - new_largest), jnp.exp(largest - new_largest)
         merged = (
             out_before * before[:, None] + out * now[:, None],
@@ -185,6 +195,7 @@ def _attend_row(settings: Settings, row: Row, indices: jax.Array, chunks_at_once
     start = nothing(length), nothing(slots)
     ((out, total, largest), _), _ = lax.scan(one_round, vary_like(start, row.q), indices)
     alone = total == 0
+    # alone [T]: no round shows the query a key.
     context = out / jnp.where(alone, 1, total)[:, None]
     if row.order.keys is None:
         own = row.v.astype(dtype) * _own_weight(settings, row, dtype)
@@ -204,31 +215,40 @@ def _attend_row_vjp(
     (num_queries, width), (num_keys, value_width) = row.q.shape, row.v.shape
     slots, chunk = order.token.shape[1], geometry.chunk_size
     alone = lse <= MASKED / 2
+    # e^{s − lse} with an lse of 1e30 is 0, whatever the logit.
     lse = jnp.where(alone, -MASKED, lse)  # the weights are then zero
 
     @jax.named_scope("lsh_merge")
     def one_round(carry, r):
+        # By token, all rounds: d_queries [T, H], d_keys [S, H] and [S, D], or [S, H + D] together.
+        # By slot, this round: by_query [slots, H], by_key [S + (E − 1)·C, …], of which the first
+        # look_back chunks lie before slot 0 and the last look_ahead behind the end.
         (d_queries, d_keys), (by_query, by_key) = carry
 
         @jax.named_scope("lsh_attend")
         def one_tile(i, buffers):
             c0 = _first_chunk(i, chunks_at_once, slots // chunk)
             tile = make_tile(settings, row, r, c0, chunks_at_once)
+            # [g, C, D]
             g_own = take(g, tile.own)
+            # P [g, E·C, C], of the softmax over all rounds together, not over this one.
             weights = jnp.exp(tile.logits - take(lse, tile.own)[:, None])
             kept = weights
+            # dP [g, E·C, C]; δ [g, C] is that of all rounds as well, and so is ds below.
             d_weights = settings.einsum("ckd,cqd->ckq", tile.v, g_own)
             if tile.keep is not None:
                 kept, d_weights = weights * tile.keep, d_weights * tile.keep
             d_logits = weights * (d_weights - take(delta, tile.own)[:, None])
             # A masked key's value may be so large that its d_weights is infinite.
             d_logits = jnp.where(weights > 0, d_logits, 0).astype(row.q.dtype)
+            # dq [g, C, H], dk [g, E·C, H], dv [g, E·C, D]
             dq = settings.einsum("ckq,ckh->cqh", d_logits, tile.k)
             dk = settings.einsum("ckq,cqh->ckh", d_logits, tile.q)
             dv = settings.einsum("ckq,cqd->ckd", kept.astype(row.v.dtype), g_own)
             by_query, by_key = buffers
             by_query = _write(by_query, dq, c0 * chunk)
             parts = (jnp.concatenate([dk, dv], axis=-1),) if together else (dk, dv)
+            # The last tile was moved back: what an earlier tile has added is not added twice.
             done = c0 + jnp.arange(chunks_at_once) < i * chunks_at_once
             new = tuple(jnp.where(done[:, None, None], 0, x) for x in parts)
             if order.keys is not None:
@@ -236,14 +256,19 @@ def _attend_row_vjp(
                 return by_query, _add_to_chunks(by_key, new, home, geometry)
             return by_query, _add_in_order(by_key, new, i, c0, geometry)
 
+        # In order, the first visit of a chunk writes; anywhere, all visits add, so they begin at 0.
         if order.keys is not None:  # added to wherever they are, not in order
             by_key = jax.tree.map(jnp.zeros_like, by_key)
         tiles = _num_tiles(slots // chunk, chunks_at_once)
         by_query, by_key = lax.fori_loop(0, tiles, one_tile, (by_query, by_key))
+        # A gather by the inverse permutation, where autodiff would scatter: [slots, H] to [T, H].
         d_queries += take(by_query, order.slot[r])
+        # [S]: row of by_key at which each key stands.
         key_slot = order.key_slot[r] + geometry.look_back * chunk
         d_keys = [x + take(new, key_slot) for x, new in zip(d_keys, by_key, strict=True)]
         if geometry.wrap:
+            # What was added outside this round belongs to tokens of the rounds beside it in the
+            # ring.
             edges, tokens = _edges(geometry, order, r)
             both = zip(d_keys, by_key, strict=True)
             d_keys = [x.at[tokens].add(take(new, edges)) for x, new in both]
@@ -253,10 +278,12 @@ def _attend_row_vjp(
         return tuple(jnp.zeros((size, n), lse.dtype) for n in widths)
 
     widths = (width + value_width,) if together else (width, value_width)
+    # Chunk c of the queries visits rows c … c + E of these chunks, none of them out of bounds.
     extended = num_keys + (geometry.span - 1) * chunk
     gradients = *zeros(num_queries, width), zeros(num_keys, *widths)
     start = gradients, (*zeros(slots, width), zeros(extended, *widths))
     ((dq, d_keys), _), _ = lax.scan(one_round, vary_like(start, row.q), indices)
+    # [S, H + D] to [S, H] and [S, D]
     dk, dv = jnp.split(d_keys[0], [width], axis=-1) if together else d_keys
     if order.keys is None:
         own = g.astype(lse.dtype) * _own_weight(settings, row, lse.dtype)
@@ -265,19 +292,26 @@ def _attend_row_vjp(
 
 
 def _own_weight(settings, row, dtype):
-    """The weight 1 of a token that sees only itself, [L, 1] under dropout."""
-    if settings.dropout_rate == 0:
-        return jnp.ones((1, 1), dtype)
-    position = jnp.arange(row.q.shape[0])
-    return keep_weights(settings, row.seed, position, position, dtype)[:, None]
+    """The weight 1 of a token that sees only itself, [L, 1], or [1, 1] where it is 1 for all.
+
+    It is 0 where the mask hides the token from itself, and under dropout.
+    """
+    position, own = jnp.arange(row.q.shape[0]), jnp.ones((1,), dtype)
+    if row.order.pairs is not None:
+        own = own * row.order.pairs.visible(position, position)
+    if settings.dropout_rate > 0:
+        own = own * keep_weights(settings, row.seed, position, position, dtype)
+    return own[:, None]
 
 
 def _edges(geometry: Geometry, order: Order, r):
     """Rows of an extended buffer that lie outside round r, and the tokens they stand for."""
     chunk, length = geometry.chunk_size, order.token.shape[1]
+    # Numbers of chunks; chunk_tokens counts them on through the ring of rounds.
     outside = [*range(-geometry.look_back, 0)]
     outside += [length // chunk + i for i in range(geometry.look_ahead)]
     chunks = jnp.array(outside, jnp.int32)
+    # [look_back + look_ahead, C], flat as the result is
     rows = (chunks + geometry.look_back)[:, None] * chunk + jnp.arange(chunk)[None, :]
     return rows.ravel(), chunk_tokens(order.token, r, chunks, chunk).ravel()
 
@@ -291,9 +325,14 @@ def _add_in_order(buffers, parts, i, c0, geometry: Geometry):
 
     def add(buffer, part):
         size = part.shape[0]
+        # [g, E, C, width]: what each query chunk adds to the chunk it visits as its e-th
         visits = part.reshape(size, span, chunk, -1)
+        # [g·C]: number of the query chunk within the tile
         index = jnp.arange(size * chunk) // chunk
+        # Chunks below this were written by earlier tiles of this round, counted from c0 on.
         by_earlier_tiles = jnp.where(i == 0, 0, i * size + span - 1) - c0
+        # Turn e adds [g·C, width] at once, to the g chunks from c0 + e on: all but the first of
+        # them are those that turn e + 1 has added to.
         for e in reversed(range(span)):
             new = visits[:, e].reshape(size * chunk, -1)
             written = index + e < by_earlier_tiles
@@ -310,9 +349,11 @@ def _add_in_order(buffers, parts, i, c0, geometry: Geometry):
 
 def _add_to_chunks(buffers, parts, home, geometry: Geometry):
     """Adds [g, E·C, width] to the chunks of [.., width] that query chunks of these homes visit."""
+    # [g, E] chunks; several query chunks may have one home, so these are true sums (a scatter).
     visited = home[:, None] + jnp.arange(geometry.span)[None, :]
 
     def add(buffer, part):
+        # [chunks, C, width], and the part as [g, E, C, width]
         chunks = buffer.reshape(-1, geometry.chunk_size, buffer.shape[1])
         part = part.reshape(*visited.shape, *chunks.shape[1:])
         return chunks.at[visited].add(part, mode="promise_in_bounds").reshape(buffer.shape)

@@ -167,7 +167,7 @@ class LSH:
             f" {q.shape[-3]} queries and {k.shape[-3]} keys (set shared_qk=False)",
         )
         if self.centering == "running":
-            center = running_center(x, _counted(mask, x.shape[:-2]))
+            center = running_center(x, _counted(mask, x.shape[:-1]))
         rotations = self._rotations(q.shape, hash_key)
         return lsh_attention(q, v, hash_buckets(x, rotations, center=center), **options)
 
@@ -248,7 +248,7 @@ class LSH:
         )
         x, center = self._hashed(q, hash_inputs, center)
         if state.mean is not None:
-            counted = _counted(mask, k.shape[:-2])
+            counted = _counted(mask, k.shape[:-1])
             if counted is not None:
                 counted = jax.lax.dynamic_slice_in_dim(
                     counted, q_offset, x.shape[-3], counted.ndim - 1
@@ -335,12 +335,11 @@ def _constant_rotations(seed: int, sizes: tuple[tuple[str, Any], ...]) -> Rotati
 
 
 def _counted(mask, shape: tuple[int, ...]) -> jax.Array | None:
-    """The tokens [*B, L] that count in a running center: all (None), or those that are valid."""
-    *batch, length = shape
-    visibility = read_mask(mask, tuple(batch), length, causal=True)
+    """Which of the tokens [*B, L, N] count in a running center, [*B, L]: valid ones; None = all."""
+    visibility = read_mask(mask, shape, causal=True)
     if visibility.segments is not None:
         raise NotImplementedError(
             'centering="running" would carry the mean of one segment into the next; got'
             ' masks.Segments (use centering="learned")'
         )
-    return None if visibility.valid is None else visibility.valid.reshape(shape)
+    return None if visibility.valid is None else visibility.valid.reshape(shape[:-1])

@@ -19,6 +19,7 @@ from jax.typing import ArrayLike
 
 from attnlab.meshes import vary_like
 from attnlab.ops import dropout
+from attnlab.ops.layout import slice_heads
 from attnlab.ops.lsh.order import Geometry, Order, take
 
 __all__ = [
@@ -74,7 +75,7 @@ class Row(NamedTuple):
       q_over_k: factors [L] with q = q_over_k · k, where the keys are the queries and the type is
         wide enough to take q from k; else None.
       v: values [S, D].
-      order: arrays of `Order` without their first axis.
+      order: arrays of `Order` without their first axis, `pairs` of one example and head.
       seen_by: slots by token, to tell in one round what the others show: [S, R] the slot of a key,
         [T, R] the first slot and the extent of a query; None where a pair may count several times.
       seed: dropout seed of the row, [2] uint32.
@@ -96,10 +97,12 @@ def unit_keys(k: jax.Array, scale: ArrayLike, norm: str | None) -> jax.Array:
     if norm is None:
         return (x * scale).astype(k.dtype)
     if norm == "rms":
+        # […, 1]; √mean = |x|/√H, hence the division: unit keys are of norm 1, not √H.
         mean_square = jnp.mean(x * x, axis=-1, keepdims=True)
         inverse = lax.rsqrt(mean_square + 1e-6) / math.sqrt(k.shape[-1])
     else:
         square = jnp.sum(x * x, axis=-1, keepdims=True)
+        # Twice `where`: the gradient of rsqrt(0) is not finite, and 0 · ∞ would be NaN.
         inverse = jnp.where(square > 0, lax.rsqrt(jnp.where(square > 0, square, 1)), 0)
     return (x * (inverse * scale)).astype(k.dtype)
 
@@ -118,6 +121,7 @@ def keep_weights(settings: Settings, seed, queries, keys, dtype) -> jax.Array:
     backward pass draws it again, and every round and every chunk border agrees on it.
     """
     shape = jnp.broadcast_shapes(queries.shape, keys.shape)
+    # Threefry makes two words of two, (query, key): of the halves that come out one is enough.
     counter = jnp.concatenate(
         [jnp.broadcast_to(x, shape).ravel().astype(jnp.uint32) for x in (queries, keys)]
     )
@@ -128,19 +132,23 @@ def keep_weights(settings: Settings, seed, queries, keys, dtype) -> jax.Array:
 
 def select_row(settings: Settings, q, k, v, scale, order: Order, seeds, index) -> Row:
     """Row `index` = example · N + head; k None: the keys are the queries."""
+    # Places are of an example, pairs of an example and a head; all else is of a row.
     place = None if order.place is None else at(order.place, index // q.shape[2])
-    row_order = jax.tree.map(lambda x: at(x, index), order._replace(place=None))
-    row_order = row_order._replace(place=place)
+    pairs = slice_heads(order.pairs, *divmod(index, q.shape[2]))
+    row_order = jax.tree.map(lambda x: at(x, index), order._replace(place=None, pairs=None))
+    row_order = row_order._replace(place=place, pairs=pairs)
     seen_by = None
     if settings.geometry.union:
         first, extent = (
             jax.vmap(take)(x, row_order.slot).T for x in (row_order.first, row_order.extent)
         )
+        # [S, R], [T, R], [T, R]: from slots to tokens, so that a tile takes whole rows of them.
         seen_by = row_order.key_slot.T, first, extent
     q_row = row_of(q, index)
     keys = unit_keys(q_row if k is None else row_of(k, index), scale, settings.key_norm)
     q_over_k = None
     if k is None and jnp.finfo(q.dtype).nmant >= jnp.finfo(jnp.float32).nmant:
+        # [L] each: with k = c·q is q·q / q·k = 1/c; 0 where the row is 0.
         qq, qk = jnp.sum(q_row * q_row, axis=-1), jnp.sum(q_row * keys, axis=-1)
         q_over_k = jnp.where(qk == 0, 0, qq / jnp.where(qk == 0, 1, qk))
     return Row(q_row, keys, q_over_k, row_of(v, index), row_order, seen_by, at(seeds, index))
@@ -169,6 +177,7 @@ def rows_together(num_rows: int, length: int, most: int | None = None) -> int:
     """
     if most is None:
         most = max(1, _TOKENS_TOGETHER // length)
+    # A divisor, since `lax.map` would compile the remainder once more.
     return max(n for n in range(1, min(num_rows, most) + 1) if num_rows % n == 0)
 
 
@@ -176,6 +185,7 @@ def heads_inside(x: jax.Array, batch: int) -> jax.Array:
     """[B·N, L, width] to [B, L, N, width]; [B·N, L] stays."""
     if x.ndim == 2:
         return x
+    # [B, N, L, width] to [B, L, N, width]
     return jnp.moveaxis(x.reshape(batch, -1, *x.shape[1:]), 1, 2)
 
 
@@ -205,19 +215,21 @@ def map_rows(
 
     def one_by_one(indices):
         size = chunks_at_once(_TILE_ON_CPU)
+        # [L] or [L, width] each
         shapes = jax.eval_shape(lambda i: row(i, size, True), indices[0])
 
-        def write(all_rows, one, index):
-            if one.ndim == 1:
-                return lax.dynamic_update_index_in_dim(all_rows, one, index, 0)
+        def write(all_rows, of_row, index):
+            if of_row.ndim == 1:
+                return lax.dynamic_update_index_in_dim(all_rows, of_row, index, 0)
             start = (index // heads, jnp.int32(0), index % heads, jnp.int32(0))
-            return lax.dynamic_update_slice(all_rows, one[None, :, None, :], start)
+            return lax.dynamic_update_slice(all_rows, of_row[None, :, None, :], start)
 
         def next_row(index, all_rows):
             index = jnp.asarray(index, jnp.int32)
             return jax.tree.map(lambda x, y: write(x, y, index), all_rows, row(index, size, True))
 
-        # Written where they belong, because stacking them first would copy everything once more.
+        # [B·N, L] or [B, L, N, width]: written where they belong, because stacking them first would
+        # copy everything once more.
         empty = jax.tree.map(
             lambda x: jnp.zeros(
                 (num_rows, *x.shape) if x.ndim == 1 else (batch, len(x), heads, x.shape[1]), x.dtype
@@ -229,6 +241,7 @@ def map_rows(
     def together(indices):
         size_of_batch = at_once or rows_together(num_rows, slots)
         size = chunks_at_once(_TILE_ELSEWHERE // min(num_rows, size_of_batch))
+        # [B·N, L] or [B·N, L, width]
         rows = lax.map(lambda i: row(i, size, False), indices, batch_size=size_of_batch)
         return jax.tree.map(lambda x: heads_inside(x, batch), rows)
 

@@ -51,8 +51,8 @@ class RunningMean:
         counted = counted[..., None, None]
         before = self.count[..., None, None, None]
         number = jnp.cumsum(counted, axis=-3, dtype=jnp.int32) + before
-        found = jnp.sum(jnp.where(counted & (number == 1), x, 0), axis=-3, keepdims=True)
-        first = jnp.where(before > 0, self.first[..., None, :, :], found)
+        first_counted = jnp.sum(jnp.where(counted & (number == 1), x, 0), axis=-3, keepdims=True)
+        first = jnp.where(before > 0, self.first[..., None, :, :], first_counted)
         total = jnp.cumsum(jnp.where(counted, x - first, 0), axis=-3)
         total += self.total[..., None, :, :]
         mean = jnp.where(number > 0, first + total / jnp.maximum(number, 1).astype(x.dtype), 0)

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from attnlab.masks import Mask
 from attnlab.ops.kernels.pallas import Pallas
 from attnlab.ops.lsh.implementations import in_order
 from attnlab.ops.lsh.rounds import attend_some_rounds
@@ -54,7 +55,9 @@ class _Share(NamedTuple):
         """Own positions of all heads [B, t, N, …] to all positions of own heads [B, T, n, …]."""
         batch, length, heads, *rest = x.shape
         x = x.reshape(batch, length, self.groups, heads // self.groups, *rest)
+        # [P, B, t, n, …]: P parts, one for each device
         x = jnp.repeat(jnp.moveaxis(x, 2, 0), self.sharing, axis=0)  # what each device needs
+        # [B, P, t, n, …]: part p now is what device p had, its own t positions.
         x = jnp.moveaxis(self._exchange(x), 0, 1)
         return x.reshape(batch, self.devices * length, heads // self.groups, *rest)
 
@@ -62,8 +65,10 @@ class _Share(NamedTuple):
         """Back, to what each sharer has of own positions [sharing, B, t, N, …]."""
         batch, length, heads, *rest = x.shape
         x = x.reshape(batch, self.devices, length // self.devices, heads, *rest)
+        # [P, B, t, n, …]: to each device its positions, from each what it found there
         x = self._exchange(jnp.moveaxis(x, 1, 0))
         x = x.reshape(self.groups, self.sharing, *x.shape[1:])
+        # [groups, sharing, B, t, n, …] to [sharing, B, t, groups, n, …]
         x = jnp.moveaxis(x, 0, 3)
         return x.reshape(*x.shape[:3], self.groups * heads, *rest)
 
@@ -111,7 +116,7 @@ def attend_sharing_rounds(
     return by_device(
         functools.partial(_of_device, settings, share, scale),
         operands,
-        ["brtn", "btn", "btn", "b", "b", "bn"],
+        ["brtn", "btn", "btn", "b", "b", "bn", "bn"],
         "btn",
         name="LSH attention",
         batch=batch,
@@ -129,17 +134,25 @@ def _of_device(
     v: jax.Array,
     valid: jax.Array | None,
     segments: jax.Array | None,
+    pairs: Mask | None,
     seeds: jax.Array,
 ) -> jax.Array:
     """The context [B, t, N, D] of this device's positions."""
     group, place = share.own()
     heads = qk.shape[2] // share.groups
     qk, v = share.to_units(qk), share.to_units(v)
+    # [B, R, t, N] with the rounds last, exchanged as heads' widths are, and back: [B, R, T, n]
     buckets = jnp.moveaxis(share.to_units(jnp.moveaxis(buckets, 1, 3)), 3, 1)
-    seeds = jax.lax.dynamic_slice_in_dim(seeds, group * heads, heads, axis=1)
+
+    def of_group(x):  # [B|1, N|1, …] to the heads of this device's group
+        if x.shape[1] == 1:  # for all heads, or there is one
+            return x
+        return jax.lax.dynamic_slice_in_dim(x, group * heads, heads, axis=1)
+
+    seeds, pairs = jax.tree.map(of_group, (seeds, pairs))
 
     batch, length = qk.shape[:2]
-    order, qk, v = in_order(settings, buckets, qk, v, valid, segments)
+    order, qk, v = in_order(settings, buckets, qk, v, valid, segments, pairs)
     context, lse = attend_some_rounds(
         settings,
         share.rounds,
@@ -151,6 +164,7 @@ def _of_device(
         seeds.reshape(-1, 2),
         place * share.rounds,
     )
+    # [B·n, T] to [B, T, n], then [sharing, B, t, N] beside the contexts [sharing, B, t, N, D]
     lse = heads_inside(lse[..., None], batch)[..., 0]
     context, lse = (share.to_positions(x[:, :length]) for x in (context, lse))
     # Where no round shows a key, all have the token's own value and weigh the same.

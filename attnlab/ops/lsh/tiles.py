@@ -48,18 +48,24 @@ def make_tile(settings: Settings, row: Row, r: jax.Array, c0: jax.Array, size: i
     chunk = geometry.chunk_size
     order = row.order
     chunks = c0 + jnp.arange(size, dtype=jnp.int32)
+    # [g, C]
     own = chunk_tokens(order.token, r, chunks, chunk)
     home = home_chunks(order, r, c0, size)
     visits = range(-geometry.look_back, geometry.look_ahead + 1)
+    # [g, E·C]: of each query chunk the tokens of the chunks it visits, one after another.
     near = jnp.concatenate(
         [chunk_tokens(order.key_token, r, home + e, chunk) for e in visits], axis=1
     )
     with jax.named_scope("lsh_gather"):
+        # [g, E·C, H] and [g, E·C, D]
         k, v = take(row.k, near), take(row.v, near)
         if row.q_over_k is None:
             q = take(row.q, own)
         else:  # already here: rows of memory are what a tile waits for
+            # [g, C, H]: the own chunk among the keys at hand, keys being scaled queries
+            # (`select_row`).
             q = k[:, geometry.look_back * chunk :][:, :chunk] * take(row.q_over_k, own)[..., None]
+    # [g, E·C, C]; with queries last, see `rounds` for why.
     logits = settings.einsum("ckh,cqh->ckq", k, q)
     logits = jnp.where(_visible(geometry, row, r, c0, home, own, near), logits, MASKED)
     keep = None
@@ -70,6 +76,7 @@ def make_tile(settings: Settings, row: Row, r: jax.Array, c0: jax.Array, size: i
 
 def chunk_tokens(tokens: jax.Array, r: jax.Array, chunks: jax.Array, chunk_size: int) -> jax.Array:
     """[n, C] the tokens [R, L] in some chunks of round r, counted on through the ring of rounds."""
+    # [R·L/C, C]: the chunks of all rounds behind each other are the ring.
     by_chunk = tokens.reshape(-1, chunk_size)
     chunks_a_round = by_chunk.shape[0] // tokens.shape[0]
     return take(by_chunk, (r * chunks_a_round + chunks) % by_chunk.shape[0])
@@ -86,6 +93,8 @@ def _visible(geometry: Geometry, row: Row, r, c0, home, own, near) -> jax.Array:
     """[g, E·C, C] (or an axis of 1): True where the query may see the key."""
     order = row.order
     size, chunk = own.shape
+    # [E·C] slots from the home chunk on, [g, E·C] in the round; below 0 and from L on they lie in
+    # other rounds, which no range reaches unless the geometry wraps.
     offset = jnp.arange(near.shape[1], dtype=jnp.int32) - geometry.look_back * chunk
     slot = (home * chunk)[:, None] + offset[None, :]
 
@@ -93,15 +102,20 @@ def _visible(geometry: Geometry, row: Row, r, c0, home, own, near) -> jax.Array:
         x = lax.dynamic_slice(x, (r, c0 * chunk), (1, size * chunk))
         return x.reshape(size, 1, chunk)
 
+    # [g, E·C, 1] slots against the ranges [g, 1, C] of the queries
     visible = in_range(slot[:, :, None], queries(order.first), queries(order.extent))
     if order.place is not None:
+        # [g, 1, C, 3] to three of [g, 1, C]; places of the keys are [g, E·C, 1].
         place, first, extent = jnp.unstack(take(order.place, own)[:, None], axis=-1)
         key_place = take(order.place[:, 0], near)[:, :, None]
         visible &= in_range(key_place, first, extent)
         if not geometry.causal:
             visible &= key_place != place
     elif not geometry.causal and order.keys is None:
+        # Not causal, a range holds the query's own slot; [E·C, C] is the same for all g.
         visible &= (offset[:, None] != jnp.arange(chunk, dtype=jnp.int32)[None, :])[None]
+    if order.pairs is not None:  # by position: [g, 1, C] of queries, [g, E·C, 1] of keys
+        visible &= order.pairs.visible(own[:, None, :], near[:, :, None])
     if row.seen_by is not None:
         visible &= ~_seen_before(row.seen_by, r, own, near)
     return visible
@@ -110,6 +124,7 @@ def _visible(geometry: Geometry, row: Row, r, c0, home, own, near) -> jax.Array:
 def _seen_before(seen_by, r, own, near) -> jax.Array:
     """True where an earlier round shows the same pair."""
     slot, first, extent = seen_by
+    # by token, [S, R] and [T, R] → [g, E·C, R] and [g, C, R]
     slot, first, extent = take(slot, near), take(first, own), take(extent, own)
     seen = jnp.zeros((1, 1, 1), bool)
     for other in range(slot.shape[-1] - 1):

@@ -123,11 +123,11 @@ EXACT: dict[str, Beside] = {
         "reformer2020_table3.csv",
         "time_complexity",
         {
-            "Transformer": _stack("multi_head", l=2, f=1, N=1),
-            "Reversible Transformer": _stack("reversible", l=2, f=1, N=1),
-            "Chunked Reversible Transformer": _stack("chunked_reversible", l=2, f=1, N=1),
-            "LSH Transformer": _stack("lsh", l=1, N=1, R=1),
-            "Reformer": _stack("reformer", l=1, N=1, R=1),
+            "Transformer": _stack("exact", l=2, f=1, N=1),
+            "Reversible Transformer": _stack("reversible-exact", l=2, f=1, N=1),
+            "Chunked Reversible Transformer": _stack("chunked-reversible-exact", l=2, f=1, N=1),
+            "LSH Transformer": _stack("lsh-1", l=1, N=1, R=1),
+            "Reformer": _stack("chunked-reversible-lsh-1", l=1, N=1, R=1),
         },
         note="Of a forward pass; l tokens; f is the paper's d_ff, N its n_l, R its n_r. Each grows"
         " where its term of the sum is the largest: of 512 tokens and more where attention is, of"
@@ -138,11 +138,11 @@ EXACT: dict[str, Beside] = {
         "reformer2020_table3.csv",
         "memory_complexity",
         {
-            "Transformer": _stack("multi_head", "memory", N=1),
-            "Reversible Transformer": _stack("reversible", "memory", N=0),
-            "Chunked Reversible Transformer": _stack("chunked_reversible", "memory", N=0),
-            "LSH Transformer": _stack("lsh", "memory", N=1),
-            "Reformer": _stack("reformer", "memory", N=0),
+            "Transformer": _stack("exact", "memory", N=1),
+            "Reversible Transformer": _stack("reversible-exact", "memory", N=0),
+            "Chunked Reversible Transformer": _stack("chunked-reversible-exact", "memory", N=0),
+            "LSH Transformer": _stack("lsh-1", "memory", N=1),
+            "Reformer": _stack("chunked-reversible-lsh-1", "memory", N=0),
         },
         note="Between 16 and 64 layers, with the backward pass, beside parameters and their"
         " gradients; compiled for the machine below. Exact attention keeps its weights here, as in"

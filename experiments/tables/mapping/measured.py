@@ -25,15 +25,15 @@ def _lra(what: str, column: str, quantity: Quantity) -> MeasuredTable:
         "lra2020_table2.csv",
         {title: f"{column}_{title}" for title in _THOUSANDS},
         flags=(
-            "--mechanisms=multi_head:dense,window,lsh",
+            "--mechanisms=exact:dense,window-128,lsh-4",
             f"--lengths={lengths}",
             "--nocausal",
             "--passes=forward_backward",
             "--case_seconds=60",
         ),
         quantity=quantity,
-        base=("Transformer", "multi_head:dense"),
-        lines={"Local Attention": "window", "Reformer": "lsh"},
+        base=("Transformer", "exact:dense"),
+        lines={"Local Attention": "window-128", "Reformer": "lsh-4"},
         lengths=_THOUSANDS,
         not_comparable={"Reformer": _NOT_REFORMER},
         note="The paper: training steps of a whole model on 16 TPU v3 chips, batch 32. Ours: one"
@@ -44,16 +44,16 @@ def _lra(what: str, column: str, quantity: Quantity) -> MeasuredTable:
 
 def _flash(what: str, number: int, unit: str, quantity: Quantity, **options: Any) -> MeasuredTable:
     lines: Mapping[str, str] = {
-        "PyTorch Attention": "multi_head:dense",
-        "Local Attention": "window",
-        "Reformer": "lsh",
+        "PyTorch Attention": "exact:dense",
+        "Local Attention": "window-128",
+        "Reformer": "lsh-4",
     }
     return MeasuredTable(
         f"{what} over length: Dao et al. 2022, FlashAttention, Table {number}",
         f"flashattention2022_table{number}.csv",
         {title: f"{unit}_{title}" for title in _LENGTHS},
         flags=(
-            "--mechanisms=multi_head:blockwise,multi_head:dense,window,lsh",
+            "--mechanisms=exact:blockwise,exact:dense,window-128,lsh-4",
             f"--lengths={','.join(_LENGTHS)}",
             "--nocausal",
             "--ops_only",
@@ -61,7 +61,7 @@ def _flash(what: str, number: int, unit: str, quantity: Quantity, **options: Any
             "--case_seconds=60",
         ),
         quantity=quantity,
-        base=("FlashAttention", "multi_head:blockwise"),
+        base=("FlashAttention", "exact:blockwise"),
         lines=lines,
         lengths=_LENGTHS,
         note="The paper: attention alone on an A100, batch 16, 8 heads of 64, half precision,"

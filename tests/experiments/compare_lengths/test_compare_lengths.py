@@ -16,7 +16,7 @@ from experiments.compare_lengths import __main__ as compare_lengths
 
 ROOT = Path(__file__).resolve().parents[3]
 SMALL = (
-    "--mechanisms=dot,window --lengths=16,32 --passes=forward --num_heads=2 --head_dim=8 "
+    "--mechanisms=dot,window-128 --lengths=16,32 --passes=forward --num_heads=2 --head_dim=8 "
     "--ops_only --repeats=2"
 )
 
@@ -65,7 +65,7 @@ def finished(tmp_path_factory) -> Path:
     parent = tmp_path_factory.mktemp("results")
     status, out = run(*SMALL.split(), f"--output_dir={parent}")
     assert status == 0, out
-    assert re.search(r"\[4/8\] window, n = 32, forward, about \d+ s left", out), out
+    assert re.search(r"\[4/8\] window-128, n = 32, forward, about \d+ s left", out), out
     assert (
         "compiling … " in out
         and re.search(r"compiled in [\d.]+ s, running … ", out)
@@ -130,7 +130,7 @@ def test_interrupted_runs_keep_their_rows_and_write_the_report(tmp_path):
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        ("--mechanisms=dot,foo", "no 'foo'; valid: additive, dot, general, cosine"),
+        ("--mechanisms=dot,foo", "no attention 'foo'; valid: exact, dot, general, cosine"),
         ("--lengths=0", "--lengths=0: 0 is too small; give at least 1"),
         ("--lengths=1g", "--lengths=1g: give whole numbers, such as 3000, or 4k for 4096"),
         ("--lengths=k", "--lengths=k: give whole numbers"),
@@ -154,10 +154,14 @@ def test_interrupted_runs_keep_their_rows_and_write_the_report(tmp_path):
         ("--target=v5e --case_gib=64", "--case_gib would count for nothing"),
         ("--target=v5e --program=bert --nocausal", "--program=bert settles that; leave it out"),
         ("--vocab_size=7", "--vocab_size would count for nothing: only the model"),
-        ("--mechanisms=lsh --window=8", "--window would count for nothing: window is not among"),
         ("--mechanisms=dot --chunk_size=8", "lsh is not among --mechanisms"),
-        ("--mechanisms=lsh --implementation=dense", "none of --mechanisms is computed by dense"),
+        ("--mechanisms=lsh-4 --implementation=dense", "none of --mechanisms is computed by dense"),
         ("--mechanisms=dot:dense --implementation=auto", "is computed by auto; leave it out"),
+        ("--mechanisms=dot --against=exact", "--against=exact: not among --mechanisms; give dot"),
+        ("--mechanisms=flax,exact --noops_only", "--noops_only: flax have no projections"),
+        ("--mechanisms=flax --target=v5e", "--mechanisms=flax: on one device that is here"),
+        ("--passes=accuracy", "--passes=accuracy: of bare functions on this machine; give"),
+        ("--mechanisms=exact+exact", "'exact+exact' names 2 layers, a model has 1 there"),
         ("dot", "'dot' is not a flag"),
         ("--resume=/no/such/folder", "--resume=/no/such/folder: no settings.json there"),
     ],
@@ -175,7 +179,7 @@ def test_lengths_may_be_thousands_of_1024(monkeypatch):
     for flags in ("--lengths=512,1k,2K,1m", "--implementation=dense"):
         compare_lengths.main(["compare_lengths", *flags.split()])
     assert seen[0].lengths == (512, 1024, 2048, 2**20)
-    assert seen[1].mechanisms == ("multi_head", "additive", "window", "lsh")  # each as it says
+    assert seen[1].mechanisms == ("exact", "additive", "window-128", "lsh-4")  # each as it says
 
 
 @pytest.mark.slow
@@ -188,7 +192,7 @@ def test_lengths_may_be_thousands_of_1024(monkeypatch):
             "results.jsonl, line 2: not a row of compare_lengths; delete that line",
         ),
         ("results.jsonl", '{"case": 5}', "line 2: not a row of compare_lengths"),
-        ("settings.json", "{}", "settings of another version, without batch"),
+        ("settings.json", "{}", "settings of another version, without against, batch"),
         ("settings.json", "[]", "settings.json cannot be read"),
     ],
 )

@@ -10,7 +10,7 @@ LIMIT = {"v5e": 15.75 * rows.GIB, "h100": 59.3 * rows.GIB}
 
 
 def run(**fields):
-    of_result = {name: x for name, x in fields.items() if hasattr(rows.row("lsh", 512), name)}
+    of_result = {name: x for name, x in fields.items() if hasattr(rows.row("lsh-4", 512), name)}
     fields = {name: x for name, x in fields.items() if name not in of_result}
     found = []
     for target, limit in LIMIT.items():
@@ -38,7 +38,7 @@ def test_the_report_says_what_fits_and_no_times():
     text = deviceless_report.markdown(rows.told(results))
     assert "## Where\n\n    launch/local compare_lengths\n\n" in text
     squeezed = " ".join(text.split())
-    assert "| v5e | dot (dense) | forward | 8192: 8.00 GiB | 16384: 32.0 GiB |" in squeezed
+    assert "| v5e | dot:dense | forward | 8192: 8.00 GiB | 16384: 32.0 GiB |" in squeezed
     assert "**h100, forward + backward**" in text and "75% of 79.1 GiB" in text
     assert " ms" not in text and "median" not in text and "samples" not in text
     assert "libtpu" in text and "Not compiled" not in text
@@ -72,7 +72,7 @@ def over_depth():
     first = next(r for r in run() if r.case.passes == "forward")
     found = []
     for layers in (2, 6, 12, 24):
-        for name, size in (("multi_head", layers * rows.GIB), ("reformer", rows.GIB)):
+        for name, size in (("exact", layers * rows.GIB), ("chunked-reversible-lsh-4", rows.GIB)):
             fields = dict(passes="train_step", program="language_model", vocab_size=258)
             case = dataclasses.replace(
                 first.case, mechanism=name, implementation=None, num_layers=layers, **fields
@@ -91,12 +91,12 @@ def test_rows_of_several_depths_are_shown_over_depth():
     text = deviceless_report.markdown(rows.told(results))
     squeezed = " ".join(text.split())
     assert "language_model: 2, 6, 12, 24 layers" in squeezed
-    assert "| layers | multi_head | reformer |" in squeezed
+    assert "| layers | exact | chunked-reversible-lsh-4 |" in squeezed
     assert "| 24 | needs 24.0 GiB | 1.00 GiB |" in squeezed
-    fits = "| v5e | multi_head | training step of language_model | 12: 12.0 GiB | 24: 24.0 GiB |"
+    fits = "| v5e | exact | training step of language_model | 12: 12.0 GiB | 24: 24.0 GiB |"
     assert fits in squeezed
-    assert "| v5e | multi_head | 1.00 ± 0.01 | Transformer | max(b·l·d_ff, b·n_h" in squeezed
-    assert "| v5e | reformer | 0.00 ± 0.01 | Reformer | max(b·l·d_model, b·n_h·" in squeezed
+    assert "| v5e | exact | 1.00 ± 0.01 | Transformer | max(b·l·d_ff, b·n_h" in squeezed
+    assert "| v5e | chunked-reversible-lsh-4 | 0.00 ± 0.01 | Reformer | max(b·l·d_mo" in squeezed
     (axes,) = deviceless_figures.draw(results).axes
     assert axes.get_xlabel() == "layers n"
     assert [text.get_text() for text in axes.get_xticklabels()] == ["2", "6", "12", "24"]
@@ -108,7 +108,7 @@ def over_batch():
     for batch in (64, 128):
         first = run(sent=Sent(8e9, 3e9), operations=Operations(1e9, {}))[0]
         case = dataclasses.replace(
-            first.case, mechanism="lsh", implementation=None, batch=batch, target="h100:64",
+            first.case, mechanism="lsh-4", implementation=None, batch=batch, target="h100:64",
             devices=64, shard="state", passes="train_step", program="bert", num_layers=2,
             vocab_size=99,
         )  # fmt: skip
@@ -121,10 +121,10 @@ def test_rows_of_several_devices_say_what_they_send():
     text = deviceless_report.markdown(rows.told(over_batch()))
     squeezed = " ".join(text.split())
     assert "| 64 | 7.45 GiB, 2.79 GiB between hosts |" in squeezed
-    assert "60.0 ms hosts" in squeezed and "| batch | lsh |" in squeezed  # 3 GB by 50 GB/s
+    assert "60.0 ms hosts" in squeezed and "| batch | lsh-4 |" in squeezed  # 3 GB by 50 GB/s
     assert "450 GB/s, 50 GB/s between hosts" in squeezed
     assert "batch 64, 128 in all of 512 tokens" in squeezed
-    fits = "| h100:64 | lsh | training step of bert | 128: 32.0 GiB | | ≈ 240 |"
+    fits = "| h100:64 | lsh-4 | training step of bert | 128: 32.0 GiB | | ≈ 240 |"
     assert fits in squeezed
     (axes,) = deviceless_figures.draw(over_batch()).axes
     assert axes.get_xlabel() == "sequences b"

@@ -76,6 +76,6 @@ def test_one_length_of_several_is_enough_after_a_minute():
 
 def test_a_mechanism_that_was_not_seen_takes_as_long_as_the_others():
     done = kept_of({Case("dot", 512): 2.0, Case("dot", 1024): 6.0})
-    left = [Case("lsh", 1024), Case("lsh", 512), Case("lsh", 64)]
+    left = [Case("lsh-4", 1024), Case("lsh-4", 512), Case("lsh-4", 64)]
     found = forecast.seconds_left(left, done, repeats=5, limit=10.0)
     assert found == pytest.approx(6 + 2 + 4)

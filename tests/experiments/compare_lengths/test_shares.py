@@ -19,11 +19,11 @@ def counted(label, length, products, **functions):
 
 
 def test_a_share_is_the_least_time_over_the_median():
-    results = [counted("dot", 1024, 1e9, exp=5e6), counted("lsh", 1024, 1e8, exp=2e6, tanh=4e6)]
+    results = [counted("dot", 1024, 1e9, exp=5e6), counted("lsh-4", 1024, 1e8, exp=2e6, tanh=4e6)]
     results.append(rows.row("dot", 2048))
     text = "\n".join(shares.section(results, PEAKS))
     squeezed = " ".join(text.split())
-    assert "| n | dot | lsh | | ---- | -----------: | ------------: |" in squeezed
+    assert "| n | dot | lsh-4 | | ---- | -----------: | ------------: |" in squeezed
     assert "| 1024 | 50% products | 10% functions |" in squeezed and "2048" not in squeezed
     assert "| matrix products | float32 | 100 GFLOP/s |" in squeezed
     assert "### Forward, share" in text and "backward" not in text

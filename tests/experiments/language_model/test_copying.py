@@ -66,6 +66,6 @@ def test_accuracy_is_that_of_the_copies(monkeypatch):
 
 
 def test_the_model_is_small_whatever_the_run_trains():
-    sizes = copying.sizes_of(Settings(num_layers=7, dropout_rate=0.5, window=9, chunk_size=11))
+    sizes = copying.sizes_of(Settings(num_layers=7, dropout_rate=0.5, chunk_size=11))
     assert (sizes.num_layers, sizes.dropout_rate) == (1, 0.0)
-    assert (sizes.window, sizes.chunk_size) == (9, 11)
+    assert sizes.chunk_size == 11

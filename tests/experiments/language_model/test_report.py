@@ -14,7 +14,7 @@ from experiments.language_model.report import NO_ATTENTION, answer
 from experiments.language_model.settings import Settings
 
 LENGTHS = (512, 1024, 2048)
-SETTINGS = Settings(models=("exact", "window", "lsh-1", "lsh-4"), lengths=LENGTHS)
+SETTINGS = Settings(models=("exact", "window-128", "lsh-1", "lsh-4"), lengths=LENGTHS)
 
 
 def row(model, length, bits, seed=0, evaluated="", micros=None, **more):
@@ -43,13 +43,13 @@ def rows(bits, micros, seeds=(0,)):
 
 BITS = {
     "exact": (2.0, 1.9, 1.8),
-    "window": (2.01, 1.95, 1.9),
+    "window-128": (2.01, 1.95, 1.9),
     "lsh-1": (2.1, 2.0, 1.95),
     "lsh-4": (2.0, 1.905, 1.805),
 }
 MICROS = {
     "exact": (10, 20, 40),
-    "window": (9, 10, 10),
+    "window-128": (9, 10, 10),
     "lsh-1": (8, 9, 9),
     "lsh-4": (20, 19, 20),
 }
@@ -96,17 +96,21 @@ def test_only_seeds_of_both_are_compared():
 
 
 def test_a_pattern_does_not_decide():
-    names = {"exact": BITS["exact"], "window+lsh-4": BITS["exact"]}
-    micros = {"exact": MICROS["exact"], "window+lsh-4": MICROS["window"]}
+    names = {"exact": BITS["exact"], "window-128+lsh-4": BITS["exact"]}
+    micros = {"exact": MICROS["exact"], "window-128+lsh-4": MICROS["window-128"]}
     assert answer(rows(names, micros), 0.01) == ""
 
 
 def test_without_a_comparison_the_best_score_is_the_answer():
     study = LanguageModels(SETTINGS, Drawn("text"))
-    assert study.answer([row("exact", 512, 2.0), row("window", 512, 1.9)]) == (
-        "bits per byte: 1.900 (text, 512, window), 2.000 (text, 512, exact)"
+    assert study.answer([row("exact", 512, 2.0), row("window-128", 512, 1.9)]) == (
+        "bits per byte: 1.900 (text, 512, window-128), 2.000 (text, 512, exact)"
     )
-    copies = [copied("window", 0.1), copied("lsh-4", 0.9), copied("window", 0.95, NO_ATTENTION)]
+    copies = [
+        copied("window-128", 0.1),
+        copied("lsh-4", 0.9),
+        copied("window-128", 0.95, NO_ATTENTION),
+    ]
     assert study.answer(copies) == "symbols right: 90.0% (copy, 1024, lsh-4)"
 
 
@@ -137,7 +141,7 @@ def test_the_report_has_a_table_for_all_that_was_measured(tmp_path):
     whole = ["text, 512, lsh-4", "bits per byte", "2.000", "2.700", "+0.700"]
     assert whole in cells
     assert ["copy, 1024, lsh-4", "symbols right", "98.7%", "3.1%", "-95.6%"] in cells
-    (line,) = [x for x in cells if x[0] == "text, 512, window"]
+    (line,) = [x for x in cells if x[0] == "text, 512, window-128"]
     assert line[1:6] == ["1", "2.010", "", "9.00 µs", "1,024"] and line[6] == "500 KiB"
     assert len([x for x in cells if x[0] == "copy, 1024, lsh-4"]) == 2
     assert "guess is right 6.2% of the time" in text

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from attnlab import routes
+from attnlab.attentions import require_model
 from attnlab.data.windows import consecutive_windows
 from attnlab.models import Reformer, TransformerLM
 from attnlab.runs import command_line
@@ -18,7 +19,6 @@ from experiments.language_model import corpus
 from experiments.language_model.models import (
     ablated,
     build,
-    require_model,
     rounds_of,
     streams,
     with_rounds,
@@ -31,7 +31,7 @@ AXIAL = {
     "axial_shape": (8, 64), "axial_widths": (28, 100),
 }  # fmt: skip
 SIZES = dataclasses.replace(
-    Settings().sizes(), num_layers=1, num_heads=2, head_dim=6, hidden=11, window=5, chunk_size=8
+    Settings().sizes(), num_layers=1, num_heads=2, head_dim=6, hidden=11, chunk_size=8
 )
 
 
@@ -40,12 +40,12 @@ SIZES = dataclasses.replace(
     [
         (
             {"models": ("exact", "lsh")},
-            "--models=exact,lsh: no attention 'lsh'; valid: exact, shared, window, window-R, ",
+            "--models=exact,lsh: no attention 'lsh'; valid: exact, dot, general, cosine, ",
         ),
         ({"copy_models": ("lsh-04",)}, "--copy_models=lsh-04: no attention 'lsh-04'; valid: exact"),
         (
-            {"models": ("window+lcal",)},
-            "--models=window+lcal: no attention 'lcal'; valid: exact",
+            {"models": ("window-5+lcal",)},
+            "--models=window-5+lcal: no attention 'lcal'; valid: exact",
         ),
         (
             {"models": ("lsh-1+lsh-2",)},
@@ -60,12 +60,12 @@ SIZES = dataclasses.replace(
         ),
         ({"seeds": (1, 1)}, "--seeds=1,1: give each once"),
         (
-            {"models": ("window+window+lsh-2",)},
-            "--models=window+window+lsh-2: 'window+window+lsh-2' names 3 layers, a model has 2",
+            {"models": ("window-5+window-5+lsh-2",)},
+            "--models=window-5+window-5+lsh-2: 'window-5+window-5+lsh-2' names 3 layers, a",
         ),
         (
             {"copy_models": ("reformer",)},
-            "--copy_models=reformer: 'window+lsh-4' names 2 layers, a model has 1 there",
+            "--copy_models=reformer: 'window-128+lsh-4' names 2 layers, a model has 1 there",
         ),
         ({"head_dim": 63}, "--head_dim=63: rotary positions turn pairs"),
         (
@@ -101,7 +101,6 @@ def test_refuses_bad_settings(changed, message):
         (["--tasks=text", "--copy_steps=9"], "--copy_steps=9: needs copy in --tasks=text"),
         (["--tasks=copy", "--eval_rounds=1"], "--eval_rounds=1: needs text in --tasks=copy"),
         (["--tasks=copy", "--models=exact"], "--models=exact: needs text in --tasks=copy"),
-        (["--tasks=copy", "--window=9", "--copy_models=lsh-4"], "--window=9: no model is called"),
         (["--batch_size=2", "--batch_tokens=4096"], "--batch_size=2 and --batch_tokens=4096 both"),
     ],
 )
@@ -162,14 +161,13 @@ def test_a_name_is_a_route():
         return attention.route
 
     assert route("exact") == routes.AllPairs()
-    assert route("window") == routes.Window(5, 0)
     assert route("window-7") == routes.Window(7, 0)
     assert route("lsh-3") == routes.LSH(3, 16, 8)  # 2 · 64 / 8 buckets
     assert route("shared") == routes.LSH(1, 1, 64)
-    assert [rounds_of(name) for name in ("lsh-12", "lsh-0", "lsh-", "lsh-x", "window")] == [
-        12, None, None, None, None,
+    assert [rounds_of(name) for name in ("lsh-12", "window-128+lsh-2", "window-128")] == [
+        12, 2, None,
     ]  # fmt: skip
-    assert streams("lsh-1") == ("dropout", "hash") and streams("window") == ("dropout",)
+    assert streams("lsh-1") == ("dropout", "hash") and streams("window-128") == ("dropout",)
     with pytest.raises(Invalid, match="--model=local: no attention 'local'; valid: exact"):
         require_model("--model=local", "local", 2)
 
@@ -179,21 +177,21 @@ def test_a_name_may_be_a_pattern_of_reversible_layers():
         model = build(name, SIZES, vocab_size=9, length=64)
         return type(model), [type(attention.route) for attention in model.attention]
 
-    assert parts("window+lsh-2") == (TransformerLM, [routes.Window, routes.LSH])
+    assert parts("window-5+lsh-2") == (TransformerLM, [routes.Window, routes.LSH])
     assert parts("reformer") == (Reformer, [routes.Window, routes.LSH])
     assert parts("reversible-exact") == (Reformer, [routes.AllPairs])
-    assert rounds_of("reformer") == 4 and rounds_of("reversible-window") is None
-    assert with_rounds("reformer", 8) == "reversible-window+lsh-8"
+    assert rounds_of("reformer") == 4 and rounds_of("reversible-window-5") is None
+    assert with_rounds("reformer", 8) == "chunked-reversible-window-128+lsh-8"
     assert with_rounds("lsh-4", 8) == "lsh-8"
-    require_model("--models", "reversible-window+window+lsh-2+window", 4)
+    require_model("--models", "reversible-window-5+window-5+lsh-2+window-5", 4)
 
 
 def test_the_ablation_of_a_pattern_is_that_of_its_hashing_layers():
     sizes = dataclasses.replace(SIZES, num_layers=4)
-    model = build("reversible-window+lsh-2", sizes, vocab_size=9, length=16)
+    model = build("reversible-window-5+lsh-2", sizes, vocab_size=9, length=16)
     shapes = jax.eval_shape(model.init, jax.random.key(0), jnp.ones((1, 16), int))
     variables = jax.tree.map(lambda x: jnp.ones(x.shape), shapes)
-    found = ablated("reversible-window+lsh-2", variables)["params"]["decoder"]
+    found = ablated("reversible-window-5+lsh-2", variables)["params"]["decoder"]
     zeroed = [not found[f"layer_{i}"]["attention"]["out"]["kernel"].any() for i in range(4)]
     assert zeroed == [False, True, False, True]
     left = sum(int(x.sum()) for x in jax.tree.leaves(variables["params"]["decoder"]))

@@ -82,19 +82,19 @@ def test_bits_do_not_depend_on_how_a_part_is_batched(text):
 def test_each_hashing_model_is_evaluated_with_other_rounds(text):
     evaluations = LanguageModels(SETTINGS, text).evaluations
     assert evaluations(cell("lsh-2")) == ["", "lsh-1", "lsh-4", "lsh-8", "no attention"]
-    assert evaluations(cell("window")) == ["", "no attention"]
+    assert evaluations(cell("window-128")) == ["", "no attention"]
     assert evaluations(Cell({"task": "copy", "model": "lsh-2"}, 0)) == ["", "no attention"]
 
 
 def test_the_copies_are_trained_with_the_first_seed_behind_its_texts(text):
     settings = dataclasses.replace(
-        SETTINGS, seeds=(3, 1), lengths=(32, 16), copy_models=("window",), copy_distance=40
+        SETTINGS, seeds=(3, 1), lengths=(32, 16), copy_models=("window-128",), copy_distance=40
     )
     cells = LanguageModels(settings, text).cells()
     of_text = [(n, model) for n in settings.lengths for model in settings.models]
-    assert [(c["length"], c["model"]) for c in cells] == [*of_text, (40, "window"), *of_text]
+    assert [(c["length"], c["model"]) for c in cells] == [*of_text, (40, "window-128"), *of_text]
     assert [c.seed for c in cells] == [3] * 5 + [1] * 4
     alone = dataclasses.replace(settings, tasks=("copy",))
-    assert [c.title for c in LanguageModels(alone, text).cells()] == ["copy, 40, window"]
+    assert [c.title for c in LanguageModels(alone, text).cells()] == ["copy, 40, window-128"]
     assert LanguageModels.batch_sizes(settings) == [3, 6, 8]
     assert LanguageModels.batch_sizes(alone) == [8]

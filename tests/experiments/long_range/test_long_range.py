@@ -7,9 +7,9 @@ import jax
 import jax.numpy as jnp
 import pytest
 
+from attnlab.attentions import streams
 from attnlab.runs import figure_files
 from attnlab.runs.errors import Invalid
-from attnlab.training.attentions import streams
 from attnlab.training.study import Cell, Row
 from experiments.long_range import __main__ as experiment
 from experiments.long_range.examples import Tasks, batches, fixed_batches, majority, open_tasks
@@ -104,7 +104,7 @@ def test_a_run_with_an_earlier_name_says_what_it_is_called_now(tmp_path):
     settings = json.loads((KEPT / "settings.json").read_text())
     (tmp_path / "settings.json").write_text(json.dumps(settings | {"mechanisms": ["full"]}))
     status, _, err = tiny.run(experiment, f"--resume={tmp_path}")
-    assert status == 2 and "no attention 'full', now called exact; valid: exact" in err
+    assert status == 2 and "no attention 'full'; valid: exact" in err
 
 
 def test_accuracy_and_speed_stand_beside_those_of_the_paper():

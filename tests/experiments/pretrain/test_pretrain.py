@@ -91,7 +91,7 @@ def test_it_goes_on_from_another_run(pretraining, text, tmp_path):
         (("--warmup_steps=4", "--steps=4"), "must be fewer than --steps=4"),
         (
             ("--attention=lsh",),
-            "--attention=lsh: no attention 'lsh'; valid: exact, window-R, ",
+            "--attention=lsh: no attention 'lsh'; valid: exact, dot, ",
         ),
         (("--num_heads=3",), "--width=64 --num_heads=3: give heads that divide it"),
         (("--seeds=1,1",), "--seeds=1,1: give each once"),

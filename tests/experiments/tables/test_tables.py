@@ -122,7 +122,7 @@ def test_operations_of_whole_models_grow_as_printed(row):
 def test_reversible_layers_keep_nothing_and_others_do(monkeypatch):
     """At short lengths, where the two are further apart than parameters weigh."""
     monkeypatch.setitem(stacks._LONG, "l", 256)
-    for model, exponent in (("multi_head", 1), ("reversible", 0)):
+    for model, exponent in (("exact", 1), ("reversible-exact", 0)):
         ours = stacks.StackGrowth(model, "memory", (("N", exponent),))
         assert ours.measure()["N"] == pytest.approx(exponent, abs=0.15)
 

@@ -42,9 +42,9 @@ def test_a_training_that_fails_leaves_its_other_seeds_and_rows(monkeypatch, tmp_
         folder.mkdir(parents=True)
         (folder / "settings.json").write_text("{}")
         fails = "--models=luong" in words
-        scores = {"bleu": None, "perplexity": None, "exact_match": 0.5}
         for seed in (0,) if fails else (0, 1):
-            row = scores | {"seed": seed, "alignment_error_rate": 0.2 + seed / 10}
+            scores = {"exact match": 0.5, "AER": 0.2 + seed / 10}
+            row = {"cell": {"seed": seed}, "scores": scores}
             with (folder / "results.jsonl").open("a") as file:
                 file.write(json.dumps(row | {"environment": {"revision": "abc"}}) + "\n")
         return "diverged" if fails else ""

@@ -1,5 +1,7 @@
 """Alignments of a model that looks where it should, by the step that predicts or by the next."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -10,10 +12,13 @@ from attnlab.data.tokenizers import Bytes
 from attnlab.models.luong import Luong
 from attnlab.models.seq2seq import Seq2Seq
 from attnlab.tokens import NUM_SPECIAL
-from attnlab.training.evaluation_figures import Alignment
-from experiments.translate import drawn
 from experiments.translate.corpus import Corpus, Drawn, Tokenizers
-from experiments.translate.evaluate import attention_entropy, date_alignment_error, translate
+from experiments.translate.evaluate import (
+    alignments,
+    attention_entropy,
+    date_alignment_error,
+    translate,
+)
 
 TEXTS = ("2019-03-05", "1998-10-31")
 
@@ -88,23 +93,17 @@ def test_the_entropy_is_of_the_shares_of_each_token(model, entropy):
 def test_links_are_those_of_the_step_that_the_model_says(late):
     model = Diagonal(late)
     assert date_alignment_error(model, {}, CORPUS, BYTES) == 0
-    shown = drawn.alignments(model, {}, CORPUS, BYTES)
+    shown = alignments(model, {}, CORPUS, BYTES)
     length = len(TEXTS[0])
     for one in shown:
         np.testing.assert_array_equal(np.asarray(one.weights)[:length, :length], np.eye(length))
         assert len(one.target) == np.shape(one.weights)[0] == length + (not late)  # and EOS
 
 
-def test_alignments_are_kept_with_the_pairs_that_they_are_of(tmp_path):
-    assert not drawn.is_of(DRAWN, tmp_path)
-    known = (Drawn("a", "b", frozenset({(0, 1)})),)
-    drawn.write(
-        [Alignment(["a", "c"], ["b"], [[0.25, 0.75]], known=known[0].known)], known, tmp_path
-    )
-    (one,) = drawn.read(tmp_path)
-    assert (one.source, one.target, one.known) == (["a", "c"], ["b"], {(0, 1)})
-    np.testing.assert_array_equal(one.weights, [[0.25, 0.75]])
-    assert drawn.is_of(known, tmp_path) and not drawn.is_of(DRAWN, tmp_path)
+def test_other_pairs_that_are_drawn_have_another_name():
+    other = (Drawn("a", "b"),)
+    assert CORPUS.drawn_name == dataclasses.replace(CORPUS, digest="x").drawn_name
+    assert CORPUS.drawn_name != dataclasses.replace(CORPUS, drawn=other).drawn_name
 
 
 def test_luongs_scores_of_content_follow_the_word_that_is_read():

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import json
 import shlex
 
 import jax
@@ -10,10 +11,13 @@ import pytest
 
 from attnlab.runs import command_line, palette
 from attnlab.runs.errors import Invalid
+from experiments.translate.__main__ import Translate
+from experiments.translate.corpus import open_corpus
 from experiments.translate.models import MODELS, build
-from experiments.translate.recipes import PRESETS
+from experiments.translate.recipes import PRESETS, RECIPES
 from experiments.translate.settings import Settings
-from experiments.translate.variants import Training, Variant
+from experiments.translate.training import task
+from experiments.translate.variants import Variant
 from tests.daily import daily
 
 FILES = ("a.de", "a.en")
@@ -39,7 +43,7 @@ FILES = ("a.de", "a.en")
         ({"average": -2}, "--average=-2 is too small; give at least 1"),
         (
             {"average": 9, "steps": 1200, "checkpoint_every": 300},
-            "--average=9: RNNsearch makes 8 checkpoints in 1200 steps; give a smaller number",
+            "--average=9: rnn_search makes 8 checkpoints in 1200 steps; give a smaller number",
         ),
         ({"log_every": 0}, "--log_every=0 is too small; give at least 1"),
         ({"draw_file": "a.tsv"}, "--draw_file=a.tsv: needs text"),
@@ -48,7 +52,6 @@ FILES = ("a.de", "a.en")
         ({"learning_rate": float("nan")}, "--learning_rate=nan: give a finite number"),
         ({"learning_rate": float("inf")}, "--learning_rate=inf: give a finite number"),
         ({"length_penalty": float("inf")}, "--length_penalty=inf: give a finite number"),
-        ({"length_penalty": 0.6}, "--length_penalty=0.6: greedy search has none"),
         ({"data_dir": "/data"}, "--data_dir=/data: needs --tfds_name"),
         ({"dropout_rate": 1.0}, "--dropout_rate=1 is too large; give less than 1"),
         ({"dropout_rate": -0.1}, "--dropout_rate=-0.1 is too small; give at least 0"),
@@ -104,8 +107,9 @@ def test_the_command_line_of_settings_gives_these_settings(tmp_path):
     for path in texts:
         path.touch()
     settings = Settings(
-        models=("luong", "rnn_search"),
+        preset="cpu",
         data_files=tuple(map(str, texts)),
+        **PRESETS["cpu"] | {"models": ("luong", "rnn_search")},
         learning_rate=3e-5,
         dropout_rate=0.0,
         steps=7,
@@ -131,12 +135,33 @@ def test_flags_change_the_recipe_of_every_model():
             old.optimizer, learning_rate=0.5, warmup_steps=4
         )
         recipe.optimizer.build(8)  # a short training warms up in half of its steps
-        assert old == PRESETS["dates"].recipes[name]
-    assert changed.chosen_preset().max_length == 9
-    sizes = Settings(data_files=FILES, vocab_size=99).chosen_preset()
-    assert sizes.vocab_size == sizes.joint_vocab_size == 99
-    assert Settings(data_files=FILES).chosen_preset() == PRESETS["cpu"]
-    assert Settings(data_files=FILES, length_penalty=0.0).chosen_preset().length_penalty == 0
+        assert old == RECIPES["dates"][name]
+    sizes = Settings(preset="cpu", data_files=FILES, vocab_size=99)
+    assert sizes.vocab_size_of(joint=True) == sizes.vocab_size_of(joint=False) == 99
+    sizes = Settings(preset="paper", data_files=FILES)
+    assert (sizes.vocab_size_of(joint=False), sizes.vocab_size_of(joint=True)) == (32_000, 37_000)
+
+
+def test_a_recipe_that_is_edited_is_another_training(monkeypatch):
+    settings = Settings(max_length=16)
+    of_dates = open_corpus(settings)
+
+    def identity():
+        return task(settings.variants()[0], 0, settings, of_dates).identity
+
+    before = identity()
+    assert identity() == before == json.loads(json.dumps(before))
+    recipe = settings.recipe(settings.variants()[0])
+    edited = dataclasses.replace(recipe, optimizer=dataclasses.replace(recipe.optimizer, b2=0.5))
+    monkeypatch.setattr(Settings, "recipe", lambda *_: edited)
+    assert identity() != before
+
+
+def test_data_have_the_preset_cpu_where_none_is_named():
+    assert Settings.implied({"data_files": FILES}) == {"preset": "cpu", **PRESETS["cpu"]}
+    assert Settings.implied({"tfds_name": "wmt"})["preset"] == "cpu"
+    assert Settings.implied({"data_files": FILES, "preset": "small"}) == PRESETS["small"]
+    assert Settings.implied({}) == {}
 
 
 def test_each_value_that_is_set_is_a_variant_of_its_own():
@@ -147,11 +172,10 @@ def test_each_value_that_is_set_is_a_variant_of_its_own():
     )
     variants = settings.variants()
     assert [one.title for one in variants] == [
-        "Luong (score=dot, reverse_source=False)",
-        "Luong (score=concat, reverse_source=False)",
-        "RNNsearch (dropout_rate=0.5)",
+        "luong, score=dot, reverse_source=False",
+        "luong, score=concat, reverse_source=False",
+        "rnn_search, dropout_rate=0.5",
     ]
-    assert [one.name for one in variants][0] == "luong-score-dot-reverse_source-False"
     dot, concat, search = (settings.recipe(one).sizes for one in variants)
     assert (dot["score"], concat["score"], search["dropout_rate"]) == ("dot", "concat", 0.5)
     assert dot["reverse_source"] is False and dot["dropout_rate"] == 0.25
@@ -159,12 +183,14 @@ def test_each_value_that_is_set_is_a_variant_of_its_own():
     assert [sizes.recipe(one).sizes["positions"] for one in sizes.variants()] == [None, "rotary"]
 
 
-def test_each_model_is_trained_once_for_each_seed():
-    assert Settings(models=("luong",)).trainings() == [Training(Variant("luong"), 0)]
-    one, other = Settings(models=("luong",), seeds=(3, 1)).trainings()
-    assert (one.folder, other.folder) == ("luong-seed3", "luong-seed1")
-    assert one.title == "Luong, seed 3" and one.key == ("Luong", 3)
-    assert Settings(models=("luong",), seeds=(3,)).trainings()[0].folder == "luong"
+def test_each_variant_is_trained_once_for_each_seed():
+    settings = Settings(models=("luong",), set=("luong.score=dot,concat",), seeds=(3, 1))
+    cells = Translate(settings, None).cells()
+    assert [cell.folder for cell in cells] == [
+        f"luong-score={score}-seed{seed}" for seed in (3, 1) for score in ("dot", "concat")
+    ]
+    assert str(cells[0]) == "luong, score=dot, seed 3"
+    assert Translate(settings, None).variant(cells[1]).changed == (("score", "concat"),)
 
 
 @pytest.mark.parametrize(
@@ -196,18 +222,17 @@ def test_refuses_to_set_a_size_twice():
 
 def test_vocabularies_and_means_are_the_papers():
     over_sentences = {"rnn_search", "rnn_encdec", "luong"}
-    for name, preset in PRESETS.items():
-        for model, recipe in preset.recipes.items():
+    for name, recipes in RECIPES.items():
+        for model, recipe in recipes.items():
             assert recipe.joint_vocabulary == (model == "transformer")
             of_sentences = name == "paper" and model in over_sentences
             assert recipe.gradient_mean_over == ("sentences" if of_sentences else "tokens")
-    assert PRESETS["paper"].joint_vocab_size == 37_000
 
 
 @pytest.mark.parametrize("name", daily(MODELS, "luong", "transformer"))
-@pytest.mark.parametrize("preset", PRESETS)
+@pytest.mark.parametrize("preset", RECIPES)
 def test_every_recipe_builds_its_model(preset, name):
-    recipe = PRESETS[preset].recipes[name]
+    recipe = RECIPES[preset][name]
     sizes = {**recipe.sizes, "dropout_rate": 0.5}  # as --dropout_rate gives it
     model = build(name, sizes, source_vocab_size=11, target_vocab_size=13, dtype="bfloat16")
     source, target = (jax.ShapeDtypeStruct((2, n), jnp.int32) for n in (5, 7))
@@ -217,4 +242,4 @@ def test_every_recipe_builds_its_model(preset, name):
     assert logits.shape == (2, 7, 13) and logits.dtype == jnp.float32
     recipe.optimizer.build(recipe.steps)
     assert name in palette.MODEL_TITLES.keys() & palette.MODELS.keys()
-    assert set(PRESETS[preset].models) <= set(PRESETS[preset].recipes)
+    assert set(PRESETS[preset].get("models", ())) <= set(RECIPES[preset])

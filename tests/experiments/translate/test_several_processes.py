@@ -22,8 +22,12 @@ def left(folder):
     """The curve and the translations, and the row's numbers that no clock has a part in."""
     (where,) = folder.glob("transformer*")
     curve = [{k: x for k, x in row.items() if k not in TIMES} for row in read_metrics(where)]
-    (row,) = [json.loads(line) for line in (folder / "results.jsonl").read_text().splitlines()]
-    scores = {k: row[k] for k in ("perplexity", "exact_match", "alignment_error_rate", "buckets")}
+    rows = [json.loads(line) for line in (folder / "results.jsonl").read_text().splitlines()]
+    assert len(rows) == 2
+    scores = [
+        (row["scores"], row["validation"], row["step"], row["details"].get("buckets"))
+        for row in rows
+    ] + [rows[1]["details"]["alignments"]]
     return curve, (where / "translations.txt").read_text(), scores
 
 

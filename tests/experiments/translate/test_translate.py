@@ -45,7 +45,7 @@ def stopped(tmp_path_factory):
         status, out, err = tiny.run(translate, *FLAGS, f"--output_dir={parent}")
     assert (status, err) == (128 + signal.SIGTERM, "")
     (folder,) = parent.iterdir()
-    assert {path.name for path in folder.iterdir()} == {"settings.json", "rnn_search"}
+    assert {path.name for path in folder.iterdir()} == {"settings.json", "rnn_search-seed0"}
     return folder, out
 
 
@@ -79,7 +79,7 @@ def test_sigterm_saves_and_says_how_to_go_on(stopped):
 def test_a_stopped_run_goes_on_to_the_end(finished):
     folder, out = finished
     assert "going on after step 5" in out and f"report: {folder / 'report.md'}" in out
-    rows = [(row["kind"], row["step"]) for row in read_metrics(folder / "rnn_search")]
+    rows = [(row["kind"], row["step"]) for row in read_metrics(folder / "rnn_search-seed0")]
     assert rows == [
         ("training", 2), ("validation", 3), ("training", 4), ("training", 6), ("validation", 6),
     ]  # fmt: skip
@@ -90,15 +90,16 @@ def test_the_folder_has_what_the_documentation_says(finished):
     figures = [f"{name}.{kind}" for name in ("alignment_rnn_search", "by_length", "curve")
                for kind in ("png", "svg")]  # fmt: skip
     names = {path.name for path in folder.iterdir()}
-    assert names == {*figures, "report.md", "results.jsonl", "settings.json", "rnn_search"}
-    names = {path.name for path in (folder / "rnn_search").iterdir()}
-    assert names == {CHECKPOINTS, METRICS, "translations.txt", "alignments.json"}
-    (result,) = map(json.loads, (folder / "results.jsonl").read_text().splitlines())
-    assert (result["model"], result["steps"], result["bleu"]) == ("RNNsearch", 6, None)
-    assert 0 <= result["exact_match"] <= 1 and 0 <= result["alignment_error_rate"] <= 1
+    assert names == {*figures, "report.md", "results.jsonl", "settings.json", "rnn_search-seed0"}
+    names = {path.name for path in (folder / "rnn_search-seed0").iterdir()}
+    assert names == {CHECKPOINTS, METRICS, "translations.txt"}
+    result, drawn = map(json.loads, (folder / "results.jsonl").read_text().splitlines())
+    assert result["cell"] == {"axes": {"model": "rnn_search", "changed": ""}, "seed": 0}
+    assert 0 <= result["scores"]["exact match"] <= 1 and 0 <= result["scores"]["AER"] <= 1
+    assert len(drawn["details"]["alignments"]) == 1 and drawn["scores"] == {}
     assert result["flags"]["log_every"] == 2 and "sacrebleu" in result["environment"]["versions"]
     written = (folder / "report.md").read_text()
-    for text in ("RNNsearch reaches", " AER |", "(curve.svg)", "48 pairs of the test split"):
+    for text in ("**exact match: ", " AER |", "(curve.svg)", "(alignment_rnn_search.svg)"):
         assert text in written
 
 
@@ -121,19 +122,22 @@ def test_the_mean_of_checkpoints_is_what_is_tested(tmp_path, monkeypatch):
         status, _, err = tiny.run(translate, *flags, f"--average={average}")
         assert (status, err) == (0, "")
         folder = max(tmp_path.iterdir())
-        (row,) = map(json.loads, (folder / "results.jsonl").read_text().splitlines())
-        found[average] = row["perplexity"]
-        last = read_metrics(folder / "rnn_search")[-1]["perplexity"]
-        assert (row["perplexity"] == pytest.approx(last)) == (average == 1)
+        row, _ = map(json.loads, (folder / "results.jsonl").read_text().splitlines())
+        found[average] = row["validation"]["perplexity"]
+        last = read_metrics(folder / "rnn_search-seed0")[-1]["perplexity"]
+        assert (found[average] == pytest.approx(last)) == (average == 1)
     assert found[1] != found[3]
-    written = (folder / "report.md").read_text()
-    assert "the mean of those of the last 3 checkpoints (Vaswani et al. 2017, §6.1)." in written
+    assert "--average=3 " in (folder / "report.md").read_text()
 
 
 def test_a_finished_run_is_not_run_again_but_reported_again(finished):
     folder, _ = finished
     names = ("report.md", "alignment_rnn_search.svg", "by_length.svg", "curve.svg")
-    kept = [folder / "rnn_search" / METRICS, folder / "results.jsonl", *map(folder.joinpath, names)]
+    kept = [
+        folder / "rnn_search-seed0" / METRICS,
+        folder / "results.jsonl",
+        *map(folder.joinpath, names),
+    ]
     before = [path.read_bytes() for path in kept]
     for name in names:
         (folder / name).unlink()
@@ -146,12 +150,12 @@ def test_other_pairs_are_drawn_without_training_again(finished, monkeypatch):
     folder, _ = finished
     monkeypatch.setattr(figure_files, "save", tiny.save_nothing)
     monkeypatch.setattr(corpus, "DRAWN", 2)  # dates have no --draw_file
-    before = (folder / "rnn_search" / METRICS).read_bytes()
+    before = (folder / "rnn_search-seed0" / METRICS).read_bytes()
     status, out, _ = tiny.run(translate, f"--resume={folder}")
     assert status == 0 and "going on after step 6" in out and "step 6/6" not in out
-    kept = json.loads((folder / "rnn_search" / "alignments.json").read_text())
-    assert len(kept["alignments"]) == len(kept["pairs"]) == 2
-    assert (folder / "rnn_search" / METRICS).read_bytes() == before
+    last = json.loads((folder / "results.jsonl").read_text().splitlines()[-1])
+    assert len(last["details"]["alignments"]) == 2
+    assert (folder / "rnn_search-seed0" / METRICS).read_bytes() == before
     assert "1 of 1" not in tiny.run(translate, f"--resume={folder}")[1]
 
 
@@ -173,7 +177,7 @@ def test_ctrl_c_reports_the_models_that_are_done(tmp_path, monkeypatch):
         status, _, _ = tiny.run(translate, *flags)
     assert status == 128 + signal.SIGINT
     (folder,) = tmp_path.iterdir()
-    assert "Not done yet: RNNsearch." in (folder / "report.md").read_text()
+    assert "Not done yet: rnn_search, seed 0." in (folder / "report.md").read_text()
     assert set(drawn) == {"curve", "by_length", "alignment_luong"}
     status, out, _ = tiny.run(translate, f"--resume={folder}")
     assert status == 0 and "1 of 2 trainings to run" in out
@@ -189,25 +193,19 @@ def test_each_seed_and_each_variant_has_a_folder_and_a_row(tmp_path, monkeypatch
     status, _, err = tiny.run(translate, *flags, *FLAGS[2:], f"--output_dir={tmp_path}")
     assert (status, err) == (0, "")
     (folder,) = tmp_path.iterdir()
-    names = {f"luong-score-{score}-seed{seed}" for score in ("dot", "concat") for seed in (0, 2)}
+    names = {f"luong-score={score}-seed{seed}" for score in ("dot", "concat") for seed in (0, 2)}
     assert names == {path.name for path in folder.iterdir() if path.is_dir()}
     lines = (folder / "results.jsonl").read_text().splitlines()
-    assert [(row["model"], row["seed"]) for row in map(json.loads, lines)] == [
-        ("Luong (score=dot)", 0), ("Luong (score=dot)", 2),
-        ("Luong (score=concat)", 0), ("Luong (score=concat)", 2),
+    cells = [row["cell"] for row in map(json.loads, lines) if row["scores"]]
+    assert [(cell["axes"]["changed"], cell["seed"]) for cell in cells] == [
+        ("score=dot", 0), ("score=concat", 0), ("score=dot", 2), ("score=concat", 2)
     ]  # fmt: skip
-    written = (folder / "report.md").read_text()
-    for text in (
-        "Mean ± standard deviation over seeds:",
-        "of the first seed; the others are 2.",
-        "--set=luong.score=dot,concat --seeds=0,2",
-    ):
-        assert text in written
+    assert "--set=luong.score=dot,concat --seeds=0,2" in (folder / "report.md").read_text()
     assert {"alignment_luong-score-dot", "alignment_luong-score-concat"} < set(drawn)
     panels = len(drawn["alignment_luong-score-dot"].axes) - 1  # and a color bar
     assert len(drawn["alignments_luong"].axes) == 2 * panels + 1
     first, second = (
-        [row["nll"] for row in read_metrics(folder / f"luong-score-dot-seed{seed}")]
+        [row["nll"] for row in read_metrics(folder / f"luong-score=dot-seed{seed}")]
         for seed in (0, 2)
     )
     assert first != second
@@ -232,10 +230,10 @@ def test_a_run_goes_on_with_other_devices(stopped, tmp_path, monkeypatch):
 )
 def test_a_run_does_not_go_on_with_other_settings(finished, flags, message):
     folder, _ = finished
-    before = (folder / "rnn_search" / METRICS).read_bytes()
+    before = (folder / "rnn_search-seed0" / METRICS).read_bytes()
     status, _, err = tiny.run(translate, f"--resume={folder}", *flags)
     assert status == 2 and message in err and err.count("\n") == 1
-    assert (folder / "rnn_search" / METRICS).read_bytes() == before
+    assert (folder / "rnn_search-seed0" / METRICS).read_bytes() == before
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from attnlab import masks
-from attnlab.bench import oracle_lsh
 from attnlab.ops import lsh
+from tests import oracle_lsh
 
 BATCH, LENGTH, HEADS, WIDTH, VALUE_WIDTH, ROUNDS, CHUNK, BUCKETS = 2, 23, 2, 5, 3, 3, 4, 3
 

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from attnlab import masks
-from attnlab.bench import oracle_lsh
 from attnlab.ops.lsh import hashing
 from attnlab.ops.lsh.options import LUCIDRAINS, PAPER, STRICT, TRAX, LSHOptions
+from tests import oracle_lsh
 from tests.daily import daily
 from tests.ops.lsh.plain import (
     BATCH,

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from attnlab import masks
-from attnlab.bench import oracle_lsh
 from attnlab.ops.lsh.decode import lsh_decode
 from attnlab.ops.lsh.decode_state import empty_state
 from attnlab.ops.lsh.hashing import running_center
 from attnlab.ops.lsh.options import PAPER, STRICT, LSHOptions
 from attnlab.ops.lsh.running_mean import RunningMean
+from tests import oracle_lsh
 from tests.daily import daily
 from tests.ops.lsh.plain import BUCKETS, CHUNK, LENGTH, ROUNDS, inputs, key_mask
 

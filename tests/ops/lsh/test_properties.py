@@ -14,9 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from attnlab import masks
-from attnlab.bench import oracle_lsh
 from attnlab.ops.lsh.attention import lsh_attention
 from attnlab.ops.lsh.options import LUCIDRAINS, PAPER, STRICT, TRAX, LSHOptions
+from tests import oracle_lsh
 
 HEADS, WIDTH = 2, 3
 OPTIONS = [STRICT, TRAX, LUCIDRAINS, PAPER, LSHOptions(union=False, window=1)]

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 from attnlab import masks
-from attnlab.bench import oracle_lsh
 from attnlab.ops.lsh import hashing, quality
 from attnlab.ops.lsh.attention import lsh_attention
 from attnlab.ops.lsh.options import LUCIDRAINS, PAPER, STRICT, LSHOptions
 from attnlab.ops.lsh.quality import hash_quality
+from tests import oracle_lsh
 from tests.daily import daily
 from tests.ops.lsh.plain import CHUNK, counts_of, inputs, key_mask, some_padding
 

@@ -13,11 +13,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from attnlab.masks import Both, Causal, Mask, Padding, Window
+from attnlab.masks import Mask
 from attnlab.ops.kernels.call import Call
 from attnlab.ops.kernels.pallas import block_sizes, kernels_for, why_not_on
 from attnlab.ops.kernels.pallas.ranges import Config, Inputs, Visible
-from attnlab.ops.layout import Prepared, merge_output, over_heads, prepare
+from attnlab.ops.layout import Prepared, merge_output, over_heads
 from attnlab.platforms import Platform
 from attnlab.scores import Additive, Dot
 
@@ -28,8 +28,9 @@ def refusal(call: Call) -> str | None:
     """Why the kernels do not serve the call; None where they do."""
     if call.bias is not None or call.dropout_rate > 0.0:
         return "takes no bias and no dropout"
-    if not _is_range(call.mask):
-        return f"takes masks of one range a query only, not {type(call.mask).__name__}"
+    for part in call.parts:
+        if part.band is None and part.lengths is None:
+            return f"takes masks of one range a query only, not {type(part).__name__}"
     if reason := why_not_on(call.platform, call.pallas.interpret):
         return reason
     x = jax.eval_shape(lambda: _prepared(call))
@@ -53,7 +54,7 @@ def attend(call: Call) -> jax.Array:
 
 
 def _prepared(call: Call) -> Prepared:
-    x = prepare(call.score, call.q, call.k, call.v, call.mask, None, call.precision)
+    x = call.prepared()
     if isinstance(x.score, Dot) and x.score.scale not in (None, 1.0):
         # The kernels have no scale of their own.
         x = x._replace(score=Dot(1.0), q=x.q * jnp.asarray(x.score.scale, x.q.dtype))
@@ -61,7 +62,7 @@ def _prepared(call: Call) -> Prepared:
 
 
 def _config(call: Call, additive: bool) -> Config:
-    back, ahead = _reach(call.mask)
+    back, ahead = _reach(call)
     score = "additive" if additive else "dot"
     block_q, block_k = block_sizes(call.pallas, call.platform, score, (back, ahead))
     return Config(
@@ -76,10 +77,13 @@ def _operands(x: Prepared, config: Config) -> tuple[Inputs, Visible]:
     w = None
     if isinstance(x.score, Additive):
         hidden = x.q.shape[4]
+        # [1, K|1, G|1, H] to [B, K, G, H], and a row of it for each row of the queries
         w = jnp.broadcast_to(jnp.asarray(x.score.w), (*x.q.shape[:3], hidden))
         w = w.reshape(rows, hidden).astype(jnp.float32)
+    # [B or 1, T]: heads share them, so V is B or 1.
     first, stop = _range(x.mask, num_queries, num_keys)
     extent = jnp.maximum(stop - first, 0)
+    # [M, T, H], [M / G, S, H], [M / G, S, D] with M = B·K·G, padded to whole blocks
     inputs = Inputs(
         _pad(x.q.reshape(rows, *x.q.shape[3:]), config.block_q),
         _pad(x.k.reshape(-1, *x.k.shape[3:]), config.block_k),
@@ -106,6 +110,7 @@ def _forward(config, platform, x, visible):
 
 def _backward(config, platform, residuals, dout):
     x, visible, context, lse = residuals
+    # [M, T]
     delta = jnp.sum(dout.astype(lse.dtype) * context.astype(lse.dtype), axis=-1)
     grads = kernels_for(platform).backward(x, visible, config, dout, lse, delta)
     grads = jax.tree.map(lambda grad, primal: grad.astype(primal.dtype), Inputs(*grads), x)
@@ -115,54 +120,38 @@ def _backward(config, platform, residuals, dout):
 _attend.defvjp(_forward, _backward)
 
 
-def _is_range(mask: Mask | None) -> bool:
-    if isinstance(mask, Both):
-        return _is_range(mask.first) and _is_range(mask.second)
-    return mask is None or type(mask) in (Causal, Window, Padding)
-
-
 def _range(mask: Mask | None, num_queries: int, num_keys: int) -> tuple[jax.Array, jax.Array]:
     """[B or 1, T]: the first key that each query sees, and one past the last."""
-    i = jnp.arange(num_queries, dtype=jnp.int32)[None]
+    i = jnp.arange(num_queries, dtype=jnp.int32)[None]  # [1, T]
     first, stop = jnp.zeros_like(i), jnp.full_like(i, num_keys)
 
     def of_each_example(x: Any) -> jax.Array:
+        """[B|1, 1] in layout to [B|1, 1] beside i, int32; of a number too."""
         return jnp.asarray(x, jnp.int32).reshape(-1, 1)
 
-    if isinstance(mask, Both):
-        ranges = (_range(one, num_queries, num_keys) for one in (mask.first, mask.second))
-        (first, stop), (other_first, other_stop) = ranges
-        return jnp.maximum(first, other_first), jnp.minimum(stop, other_stop)
-    if isinstance(mask, Causal):
-        stop = i + of_each_example(mask.q_offset) + 1
-    if isinstance(mask, Window):
-        at = i + of_each_example(mask.q_offset)
-        first, stop = jnp.zeros_like(at), jnp.full_like(at, num_keys)
-        first = first if mask.left is None else at - mask.left
-        stop = stop if mask.right is None else at + mask.right + 1
-    if isinstance(mask, Padding):
-        lengths = of_each_example(mask.kv_lengths)
-        stop = jnp.broadcast_to(lengths, (lengths.size, i.size))
-        if mask.q_lengths is not None:
-            stop = jnp.where(i < of_each_example(mask.q_lengths), stop, 0)
+    for part in () if mask is None else mask.parts():
+        if part.band is not None:
+            left, right, q_offset = part.band
+            at = i + of_each_example(q_offset)
+            first = first if left is None else jnp.maximum(first, at - left)
+            stop = stop if right is None else jnp.minimum(stop, at + right + 1)
+        if part.lengths is not None:
+            kv_lengths, q_lengths = part.lengths
+            stop = jnp.minimum(stop, of_each_example(kv_lengths))
+            if q_lengths is not None:
+                stop = jnp.where(i < of_each_example(q_lengths), stop, 0)
     first, stop = jnp.broadcast_arrays(first, stop)
     return jnp.clip(first, 0, num_keys), jnp.clip(stop, 0, num_keys)
 
 
-def _reach(mask: Mask | None) -> tuple[int | None, int | None]:
+def _reach(call: Call) -> tuple[int | None, int | None]:
     """How far before and after its own index a query sees, where that is known while tracing."""
-    if mask is None or not all(isinstance(x, int) for x in _offsets(mask)):
+    offsets: list[Any] = [part.band.q_offset for part in call.parts if part.band is not None]
+    if call.mask is None or not all(isinstance(x, int) and x == offsets[0] for x in offsets):
         return None, None
-    offset = max(_offsets(mask), default=0)
-    if any(x != offset for x in _offsets(mask)):
-        return None, None
-    left, right = mask.reach
+    offset = offsets[0] if offsets else 0
+    left, right = call.mask.reach
+    # Reach is counted from a query's position, `back` and `ahead` from its index.
     back = None if left is None else max(left - offset, 0)
     ahead = None if right is None else max(right + offset, 0)
     return back, ahead
-
-
-def _offsets(mask: Mask) -> list[Any]:
-    if isinstance(mask, Both):
-        return _offsets(mask.first) + _offsets(mask.second)
-    return [mask.q_offset] if isinstance(mask, (Causal, Window)) else []

@@ -115,7 +115,9 @@ def query_blocks(visible: Visible, config: Config, num_keys: int) -> Blocks:
     first, extent = (
         x.reshape(rows, num_queries // bq, bq) for x in (visible.first, visible.extent)
     )
+    # [V, blocks, bq]; a query that sees nothing must not widen the range of its block.
     sees = extent > 0
+    # [V, blocks]: rounded down and up to whole blocks of keys
     start = jnp.min(jnp.where(sees, first, num_keys), axis=2) // bk
     stop = jnp.max(jnp.where(sees, first + extent, 0) + bk - 1, axis=2) // bk
     count = jnp.maximum(stop - start, 0)
@@ -129,6 +131,7 @@ def key_blocks(visible: Visible, config: Config, num_keys: int) -> Blocks:
     bq, bk = config.block_q, config.block_k
     begin = jnp.arange(0, num_keys, bk, dtype=jnp.int32)
     last = num_queries - 1
+    # [S / bk]: query i can see key j only if j − ahead ≤ i ≤ j + back.
     lowest = jnp.zeros_like(begin) if config.ahead is None else begin - config.ahead
     highest = jnp.full_like(begin, last) if config.back is None else begin + bk - 1 + config.back
     start = jnp.clip(lowest, 0, num_queries) // bq

@@ -58,6 +58,7 @@ def softmax_step(
     logits = jnp.where(visible, logits, MASKED)
     new = jnp.maximum(largest, jnp.max(logits, axis=axis))
     shrink = jnp.exp(largest - new)
+    # Without `where`, a query that sees nothing would have e^{MASKED − MASKED} = 1.
     p = jnp.where(visible, jnp.exp(logits - spread(new)), 0.0)
     return new, total * shrink + jnp.sum(p, axis=axis), p, shrink
 

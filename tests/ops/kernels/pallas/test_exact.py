@@ -96,7 +96,7 @@ def test_the_kernel_itself(name):
         ({"bias": jnp.zeros((19, 23))}, "takes no bias and no dropout"),
         ({"dropout_rate": 0.1, "dropout_key": jax.random.key(0)}, "no bias and no dropout"),
         ({"mask": masks.Segments(jnp.zeros(19, int), jnp.zeros(23, int))}, "not Segments"),
-        ({"mask": masks.Explicit(jnp.ones((19, 23), bool)) & masks.Causal()}, "not Both"),
+        ({"mask": masks.Explicit(jnp.ones((19, 23), bool)) & masks.Causal()}, "not Explicit"),
     ],
 )
 def test_refusals(options, reason):

@@ -52,6 +52,7 @@ def backward(
       dq [M, T, H], dk [M / group, S, H], dv [M / group, S, D] and dw [M, H], float32; dw is None
       for the dot product. Memory O((T + S)(H + D)), as the terms of dw are one a query.
     """
+    # [M, 2, T]: what belongs to a query has positions last.
     stats = jnp.stack([lse, delta], axis=1)
     arrays, layout = arrays_of(x, visible, dout=dout.astype(x.v.dtype), stats=stats)
     num_keys = x.k.shape[1]
@@ -67,6 +68,7 @@ def _groups(layout, block: int) -> int:
 
 def _of_queries(x, arrays, layout, config, blocks):
     """dq, and dw of the additive score: a program a block of queries."""
+    # x.q [M, T, H]; P and ds are rounded to `narrow` before a product.
     (rows, num_queries, hidden), narrow = x.q.shape, x.v.dtype
     tile = Tile(COLUMNS, 0, config.interpret)
     groups = _groups(layout, config.block_q)
@@ -75,14 +77,17 @@ def _of_queries(x, arrays, layout, config, blocks):
         mine, at = program.rows, pl.ds(program.position, ROWS)
 
         def gradients(key_tile, keys):
+            # [64 queries, 64 keys] from q [64, H], k [64, H]; additive from [H, 64] each.
             s = tile.logits(mine.q, keys.k, keys.w)
             shows = tile.visible(mine.ranges, keys.slots, key_tile * COLUMNS)
             p = _weights(tile, s, shows, mine.stats)
+            # do vᵀ, of [64, D] and [64, D]
             dp = tile.matmul(mine.dout, keys.v, transposed=True)
             return _logit_gradients(tile, p, dp, shows, mine.stats)
 
         def add_dot(row, key_tile, slot, dq):
             keys = program.columns.at(slot)
+            # dq [64, H] += ds [64, 64] k [64, H], in registers from tile to tile
             return tile.matmul(gradients(key_tile, keys).astype(narrow), keys.k, onto=dq)
 
         def add_additive(row, key_tile, slot, _):
@@ -93,6 +98,7 @@ def _of_queries(x, arrays, layout, config, blocks):
         if layout.additive:
             sums = scratch[0].at[program.group]
             _clear(tile, sums)
+            # sums [2, H, 64] float32: of dq, and of each query's terms of dw
             program.queue.empty(add_additive, None)
             _write_units(sums, [out.at[program.row, :, at] for out in outputs])
         else:
@@ -110,6 +116,7 @@ def _of_queries(x, arrays, layout, config, blocks):
     out = jax.ShapeDtypeStruct((rows, hidden, num_queries), jnp.float32)
     scratch = (plgpu.SMEM((groups, 2, hidden, ROWS), jnp.float32),)
     dq, dw = launch("range_dq", compute, arrays, blocks, (out, out), scratch)
+    # [M, H, T] to [M, T, H]; dw sums over queries only here: [M, H, T] to [M, H]
     return dq.swapaxes(1, 2), dw.sum(2)
 
 
@@ -124,12 +131,16 @@ def _of_keys(x, arrays, layout, config, blocks):
 
         def gradients(queries, dv):
             slots = queries.slots
+            # Slots belong to keys, this program's rows: [E, block] to the group's [E, 64].
             if slots is not None:
                 slots = slots.at[:, pl.ds(program.group * ROWS, ROWS)]
+            # [64 keys, 64 queries]: the tile on its side, so that sums over queries run along rows.
             s = tile.logits(mine.k, queries.q, queries.w)
             shows = tile.visible(queries.ranges, slots, program.position)
             p = _weights(tile, s, shows, queries.stats)
+            # dv [64, D] += P [64, 64] do [64, D]
             dv = tile.matmul(p.astype(narrow), queries.dout, onto=dv)
+            # v doᵀ: dP with keys first
             dp = tile.matmul(mine.v, queries.dout, transposed=True)
             return _logit_gradients(tile, p, dp, shows, queries.stats), dv
 
@@ -137,6 +148,7 @@ def _of_keys(x, arrays, layout, config, blocks):
             dk, dv = carry
             queries = program.columns.at(slot)
             ds, dv = gradients(queries, dv)
+            # dk [64, H] += ds [64, 64] q [64, H]
             return tile.matmul(ds.astype(narrow), queries.q, onto=dk), dv
 
         def add_additive(row, query_tile, slot, dv):
@@ -159,6 +171,7 @@ def _of_keys(x, arrays, layout, config, blocks):
         layout, tile, groups, num_keys, config.block_k, config.block_q // COLUMNS,
         rows=("k", "v"), columns=("q", "dout", "stats", "ranges", "w"),
     )  # fmt: skip
+    # Of the additive score [M / group, H, S], as its sums are by unit.
     dk_shape = (rows, hidden, num_keys) if layout.additive else (rows, num_keys, hidden)
     outputs = (
         jax.ShapeDtypeStruct(dk_shape, jnp.float32),
@@ -192,6 +205,7 @@ def _add_units(tile: Tile, ds, rows, columns, w, of_rows, of_w) -> None:
         # A NaN that matters is in ds; where nobody sees it, it must not meet the gradient 0.
         row, column = (jnp.where(jnp.isnan(y), 0.0, y) for y in tile.unit(h, rows, columns))
         slopes, terms = tiles.unit_gradients(row, column, ds)
+        # [64] of one unit: w_h Σ over the columns of ds (1 − t²)
         of_rows[h] = tile.read(of_rows.at[h], 0) + w[h] * jnp.sum(slopes, axis=1)
         if of_w is not None:
             of_w[h] = tile.read(of_w.at[h], 0) + jnp.sum(terms, axis=1)

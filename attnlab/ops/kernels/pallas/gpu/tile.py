@@ -88,6 +88,7 @@ class Layout(NamedTuple):
         def buffer(name, x):
             if self._is_multiplied(name):
                 return swizzled((slots, positions, x.shape[2]), x.dtype)
+            # [slots, H] of w, which has no positions; else [slots, rows of the array, positions]
             last = x.shape[1:] if name == "w" else (x.shape[1], positions)
             return plgpu.SMEM((slots, *last), x.dtype)
 
@@ -98,8 +99,10 @@ class Layout(NamedTuple):
 
         `row` is one of q; those of the other arrays follow from it.
         """
+        # What `buffers` has a slot of: [positions, width], [rows, positions], or w's [H].
         for name, buffer in buffers.present().items():
             x, of = getattr(arrays, name), row
+            # Query rows of a group share a row of keys; heads and rounds share a row of ranges.
             if name in ("k", "v"):
                 of = lax.div(row, jnp.int32(self.group))
             if name in ("ranges", "slots"):
@@ -142,6 +145,7 @@ class Queue(NamedTuple):
         def of_row(i, carry):
             row = self.first + i
             of = lax.div(row, jnp.int32(self.sharing))
+            # Blocks of columns to tiles: a block makes `pieces` of them.
             start, count = (self.visits[of, self.block, j] * self.pieces for j in (0, 1))
 
             def of_tile(j, carry):
@@ -158,6 +162,7 @@ class Queue(NamedTuple):
         def fill_slot(step, row, tile, _carry):
             slot = lax.rem(step, jnp.int32(STAGES))
 
+            # The first STAGES copies find their slots empty; later ones wait for those who read.
             @pl.when(step >= STAGES)
             def _wait_for_slot():
                 plgpu.barrier_wait(self.free.at[slot])
@@ -177,6 +182,7 @@ class Queue(NamedTuple):
         def use_slot(step, row, tile, carry):
             slot = lax.rem(step, jnp.int32(STAGES))
             plgpu.barrier_wait(self.full.at[slot])
+            # What compute returns is in registers, and what it adds to is memory of its own.
             carry = compute(row, tile, slot, carry)
             plgpu.commit_smem()  # the slot was read; only then may a copy overwrite it
             plgpu.barrier_arrive(self.free.at[slot])
@@ -207,6 +213,7 @@ class Tile(NamedTuple):
         """x of the whole tile (None), of its rows (0) or of its columns (1), in registers."""
         if self.interpret:
             return x
+        # One number for each row is a tile reduced along its columns (axis 1), and the reverse.
         layout = plgpu.Layout.WGMMA
         return plgpu.layout_cast(x, layout if axis is None else layout.reduce(1 - axis))
 
@@ -232,12 +239,14 @@ class Tile(NamedTuple):
           slots: slots of the keys in shared memory, [E, keys]; None where E is 0.
           first_key: position of the tile's first key.
         """
+        # [2 + 2E, queries]: first, extent, E firsts, E extents
         keys, others = 1 - self.queries, (ranges.shape[0] - 2) // 2
         key = self._laid_out(lax.broadcasted_iota(jnp.int32, self.shape, keys), None) + first_key
 
         def of_queries(i):
             return self.spread(ranges.at[i], self.queries)
 
+        # [64, columns] booleans, whichever axis is the queries'
         shows = tiles.in_range(key, of_queries(0), of_queries(1))
         for e in range(others):
             slot = self.spread(slots.at[e], keys)
@@ -270,6 +279,7 @@ class Tile(NamedTuple):
 
         a is in shared memory or in registers, b in shared memory.
         """
+        # wgmma takes a from registers too, which the simulation on a CPU cannot.
         if self.interpret and isinstance(a, jax.Array):
             b = b[...].T if transposed else b[...]
             product = jnp.dot(a, b, preferred_element_type=jnp.float32)
@@ -287,6 +297,7 @@ class Tile(NamedTuple):
 
 def swizzled(shape: tuple[int, ...], dtype) -> Any:
     """Shared memory in the order that wgmma reads without bank conflicts."""
+    # Rows of 128 bytes, eight to a tile, as the swizzle of 128 bytes wants them.
     across = 128 // jnp.dtype(dtype).itemsize
     transforms = plgpu.TilingTransform((8, across)), plgpu.SwizzleTransform(128)
     return plgpu.SMEM(shape, dtype, transforms=transforms)
@@ -294,6 +305,7 @@ def swizzled(shape: tuple[int, ...], dtype) -> Any:
 
 def write(value: jax.Array, buffer, target) -> None:
     """A warpgroup's tile from registers through shared memory to the device's memory."""
+    # Registers → shared memory; committed before the copy engine, another proxy, reads it.
     buffer[...] = value.astype(buffer.dtype)
     plgpu.commit_smem()
     plgpu.copy_smem_to_gmem(buffer, target)

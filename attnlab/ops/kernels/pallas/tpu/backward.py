@@ -59,12 +59,14 @@ def backward(
     Returns:
       dq [M, T, H], dk [M / group, S, H], dv [M / group, S, D] and dw [M, H], None without w.
     """
+    # [M, T, D] to [M, D, T]; [M, T] to [M, 1, T]
     operands = Operands.of(x, visible)._replace(
         dout=by_lane(dout), lse=lse[:, None], delta=delta[:, None]
     )
     dq, dw = _of_queries(operands, visible, config)
     dk, dv = _of_keys(operands, visible, config)
     dq, dk, dv = (
+        # Back to positions first, without what pads a width to whole units.
         jnp.swapaxes(grad, 1, 2)[..., : of.shape[2]]
         for grad, of in ((dq, x.q), (dk, x.k), (dv, x.v))
     )
@@ -75,12 +77,14 @@ def _of_queries(x: Operands, visible: Visible, config: Config):
     """dq [M, H, T] and dw [M, H], None without w."""
     walk = over_queries(x, visible, config)
     (rows, width, queries), bq = x.q.shape, config.block_q
+    # dw of a row is kept as [H, lanes], so that no tile sums across lanes; they are summed below.
     lanes = math.gcd(bq, 128)
 
     def of_queries(*step):
         at = walk.place(*step)
         return at.row, 0, at.query_block
 
+    # dq [M, H, T]; dw [M, H, lanes], which all blocks of a row add to
     shape = (rows, width, queries), (rows, width, lanes)
     out_specs = (
         pl.BlockSpec((None, width, bq), of_queries),
@@ -110,10 +114,12 @@ def _query_kernel(start, count, x: Operands, outputs, scratch, *, config, walk):
     step = (*(pl.program_id(axis) for axis in range(3)), start, count)
     dq, *dw = outputs
 
+    # The grid is rows × query blocks × visits: a block of dq stays in memory for all visits…
     @pl.when(step[2] == 0)
     def _():
         dq[...] = jnp.zeros_like(dq)
 
+    # …and that of dw for all query blocks too.
     @pl.when((step[1] == 0) & (step[2] == 0))
     def _():
         for sums in dw:
@@ -124,6 +130,7 @@ def _query_kernel(start, count, x: Operands, outputs, scratch, *, config, walk):
         _, ds = _weights_and_gradients(x, walk.place(*step).key_block, config, scratch)
         if x.w is None:
             k = x.k[...]
+            # dq [H, bq] += k [H, bk] ds [bk, bq]
             dq[...] += dot(k, ds.astype(k.dtype), (1, 0), config)
         else:
             tile, column = scratch
@@ -166,11 +173,13 @@ def _over_keys(x: Operands, visible: Visible, config: Config) -> Walk:
     shared, num_blocks = x.q.shape[0] // visible.first.shape[0], by_query.grid[1]
 
     def place(row, block, member, visit, start, count, *_):
+        # Beyond the last visit it stays where it is, as in `over_queries`.
         visit = jnp.minimum(visit, jnp.maximum(count[block] - 1, 0))
         return Place(row * group + member, start[block] + visit, block)
 
     def visits(row, block, member, visit, start, count, first, extent):
         at = place(row, block, member, visit, start, count)
+        # `key_blocks` knows only how far ranges reach; this block's own may not hold the key block.
         query = lax.div(at.row, np.int32(shared)) * num_blocks + at.query_block
         return (visit < count[block]) & tiles.in_range(block, first[query], extent[query])
 
@@ -184,6 +193,7 @@ def _over_keys(x: Operands, visible: Visible, config: Config) -> Walk:
 def _key_kernel(start, count, first, extent, x: Operands, dk, dv, scratch, turned, *, config, walk):
     step = (*(pl.program_id(axis) for axis in range(4)), start, count, first, extent)
 
+    # Rows of keys × key blocks × query rows that share them × visits: one block of dk and dv.
     @pl.when((step[2] == 0) & (step[3] == 0))
     def _():
         dk[...] = jnp.zeros_like(dk)
@@ -193,11 +203,14 @@ def _key_kernel(start, count, first, extent, x: Operands, dk, dv, scratch, turne
     def _():
         p, ds = _weights_and_gradients(x, walk.place(*step).key_block, config, scratch)
         dout = x.dout[...]
+        # dv [D, bk] += do [D, bq] P [bk, bq]ᵀ
         dv[...] += dot(dout, p.astype(dout.dtype), (1, 1), config)
         if x.w is None:
             q = x.q[...]
+            # dk [H, bk] += q [H, bq] ds [bk, bq]ᵀ
             dk[...] += dot(q, ds.astype(q.dtype), (1, 1), config)
         else:
+            # The same sums over rows as for dq, with the tile turned: [bq, bk].
             tile, column = turned
             tile[...] = ds.T
             row_gradients(x.k, x.q, x.w, tile, dk, None, column)
@@ -206,6 +219,8 @@ def _key_kernel(start, count, first, extent, x: Operands, dk, dv, scratch, turne
 def _weights_and_gradients(x: Operands, key_block, config: Config, scratch):
     """P and ds of a tile, [bk, bq]."""
     visible = shows(x, key_block, config)
+    # All [bk, bq]; lse and δ are rows [1, bq], spread by broadcasting.
     p = tiles.weights(logits(x, config, scratch), visible, x.lse[...])
+    # vᵀ do of [D, bk] and [D, bq]
     dp = dot(x.v[...], x.dout[...], (0, 0), config)
     return p, tiles.logit_gradients(p, dp, x.delta[...], visible)

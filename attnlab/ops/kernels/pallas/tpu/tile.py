@@ -71,10 +71,12 @@ class Operands(NamedTuple):
         """What the forward reads."""
         slot, seen_first, seen_extent = visible.seen or (None, None, None)
         return cls(
+            # [M, T, H] to [M, H, T], and so on; padded widths add 0 to every product.
             q=by_lane(x.q),
             k=by_lane(x.k),
             v=by_lane(x.v),
             w=None if x.w is None else _pad(x.w, 1).astype(jnp.float32)[:, None],
+            # An axis of 1: a block is then [1, bq], a row along the lanes.
             first=visible.first[:, None],
             extent=visible.extent[:, None],
             slot=slot,
@@ -103,6 +105,7 @@ class Walk(NamedTuple):
 def over_queries(x: Operands, visible: Visible, config: Config) -> Walk:
     """Rows × query blocks × the key blocks that each visits."""
     num_rows, _, num_queries = x.q.shape
+    # [V, T / bq]; row m of the queries has row m // (M / V) of them.
     blocks = query_blocks(visible, config, x.k.shape[2])
     num_blocks = num_queries // config.block_q
     shared = num_rows // visible.first.shape[0]
@@ -115,6 +118,7 @@ def over_queries(x: Operands, visible: Visible, config: Config) -> Walk:
     def visits(row, block, visit, start, count):
         return visit < count[lax.div(row, np.int32(shared)) * num_blocks + block]
 
+    # Flat, for scalar memory: [V · T / bq]
     prefetched = blocks.start.reshape(-1), blocks.number.reshape(-1)
     return Walk((num_rows, num_blocks, blocks.most), prefetched, place, visits)
 
@@ -177,6 +181,7 @@ def dot(a: jax.Array, b: jax.Array, axes: tuple[int, int], config: Config) -> ja
     dtype = jnp.promote_types(a.dtype, b.dtype)
     # Mosaic knows no products of bfloat16 of higher precision: they are exact.
     precision = config.precision if dtype == jnp.float32 else lax.Precision.DEFAULT
+    # Axis axes[0] of a and axes[1] of b vanish; what is left of a comes first.
     return lax.dot_general(
         a.astype(dtype),
         b.astype(dtype),
@@ -190,8 +195,10 @@ def shows(x: Operands, key_block: jax.Array, config: Config) -> jax.Array:
     """[bk, bq] booleans: which pairs of the tile count."""
     shape = config.block_k, config.block_q
     position = key_block * config.block_k + lax.broadcasted_iota(jnp.int32, shape, 0)
+    # [bk, bq] positions of the keys against the queries' ranges [1, bq]
     visible = tiles.in_range(position, x.first[...], x.extent[...])
     if x.slot is not None:
+        # [E, bk] to [bk, E]: one order's slots are a column, its ranges [1, bq] a row.
         slot = x.slot[...].T
         for e in range(slot.shape[1]):
             first, extent = x.seen_first[e : e + 1], x.seen_extent[e : e + 1]
@@ -202,8 +209,10 @@ def shows(x: Operands, key_block: jax.Array, config: Config) -> jax.Array:
 def logits(x: Operands, config: Config, scratch: tuple[Any, ...]) -> jax.Array:
     """[bk, bq]; of the additive score they are added up in the scratch."""
     if x.w is None:
+        # kᵀ q of [H, bk] and [H, bq]: the sum is along the sublanes of both.
         return dot(x.k[...], x.q[...], (0, 0), config)
     tile, column = scratch
+    # tile [bk, bq] float32, column [bk, UNITS]: keys turned to stand along the sublanes.
     add_logits(x.q, x.k, x.w, tile, column)
     return tile[...]
 

@@ -1,0 +1,219 @@
+"""Figures of `inspect_lsh`: what rounds see, the sizes of buckets, where the time goes."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator, NullLocator, PercentFormatter
+
+from attnlab.bench.case import PASS_TITLES, PASSES
+from attnlab.runs import figure_files, palette
+from attnlab.runs.palette import GRID, MUTED, SERIES
+from attnlab.runs.units import duration
+from experiments.inspect_lsh.profile import STAGES, Profile
+from experiments.inspect_lsh.quality import Line, Quality, by_line
+from experiments.inspect_lsh.report import Rows, of_profile, of_quality
+from experiments.inspect_lsh.settings import Settings
+
+_TITLES = {
+    "chunk_size": "Chunk size",
+    "num_buckets": "Buckets",
+    "window": "Window",
+    "centering": "Centering",
+    "merge": "Merge",
+}
+_COLORS = dict(zip(STAGES, (*palette.STAGES, MUTED), strict=True))
+_DARK = ("hash", "attend", "other")  # stages whose color needs white text
+_LABELLED = 0.045  # smaller shares have no room for their number
+
+
+def draw(rows: Rows, settings: Settings) -> dict[str, Figure | None]:
+    """The figures "quality", "buckets" and "shares", those that have rows."""
+    quality, profiles = of_quality(rows), of_profile(rows, ok=True)
+    with figure_files.style():
+        return {
+            "quality": _quality(quality, settings) if quality else None,
+            "buckets": _buckets(quality, settings) if quality else None,
+            "shares": _shares(profiles) if profiles else None,
+        }
+
+
+def varied(rows: Sequence[Quality]) -> dict[str, list[Line]]:
+    """The lines by the field in which they differ from the base; each list begins with the base.
+
+    Another chunk size changes the buckets and the window as well: such a line counts as chunk size.
+    """
+    base, *others = by_line(rows)
+    of_field: dict[str, list[Line]] = {}
+    for line in others:
+        names = [f.name for f in dataclasses.fields(Line)]
+        first = next(name for name in names if getattr(line, name) != getattr(base, name))
+        of_field.setdefault(first, [base]).append(line)
+    return of_field
+
+
+def _quality(rows: Sequence[Quality], settings: Settings) -> Figure:
+    """A column for each field that varies, a row for each measure; marks are means over heads."""
+    lines = by_line(rows)
+    base = next(iter(lines))
+    columns = varied(rows) or {"merge": [base]}
+    measures = {
+        "captured_mass": "attention mass captured",
+        "top_k_recall": f"recall of the {settings.top_k} largest",
+        "relative_error": "error of the context",
+    }
+    figure = Figure(figsize=(2.5 * len(columns) + 0.8, 7.4), layout="constrained")
+    grid = figure.subplots(3, len(columns), sharex=True, sharey="row", squeeze=False)
+    for of_column, (name, some) in zip(grid.T, columns.items(), strict=True):
+        for axes, measure in zip(of_column, measures, strict=True):
+            axes.grid(color=GRID, linewidth=0.7)
+            axes.set_axisbelow(True)
+            for i, line in enumerate(some):
+                beside = 2 ** (0.12 * (i - (len(some) - 1) / 2))  # side by side, on a log₂ axis
+                xs = [row.num_hashes * beside for row in lines[line]]
+                heads = [sum(row.per_head[measure], []) for row in lines[line]]
+                means = [row.means[measure] for row in lines[line]]
+                color, marker = SERIES[i % len(SERIES)]
+                low, high = [*map(min, heads)], [*map(max, heads)]
+                axes.vlines(xs, low, high, color=color, linewidth=0.9, alpha=0.7)
+                axes.plot(
+                    xs, means, color=color, marker=marker, markersize=4.5, linewidth=1.4,
+                    label=_label(line, name, line == base),
+                )  # fmt: skip
+        of_column[0].legend(
+            title=_TITLES[name], loc="lower left", bbox_to_anchor=(0, 1.0), alignment="left",
+            frameon=False, fontsize=8, handlelength=1.6, borderaxespad=0.4,
+        )  # fmt: skip
+        of_column[-1].set_xlabel("rounds")
+    grid[0, 0].set_xscale("log", base=2)
+    grid[0, 0].set_xticks(sorted(settings.rounds), [str(r) for r in sorted(settings.rounds)])
+    grid[0, 0].xaxis.set_minor_locator(NullLocator())
+    for of_row, title in zip(grid, measures.values(), strict=True):
+        of_row[0].set_ylabel(title)
+        of_row[0].set_ylim(0, None)
+    for axes in grid[:2].flat:
+        axes.axhline(settings.target_mass, color=MUTED, linewidth=0.9, linestyle="--")
+    for axes in grid[:2, 0]:
+        axes.set_ylim(0, 1.04)
+        axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
+        below = settings.target_mass - 0.02
+        _note(axes, f"target {settings.target_mass:.0%}", (0.02, below), va="top")
+    chance = [(row.num_hashes, row.means["visible_pairs"]) for row in lines[base]]
+    grid[0, 0].plot(*zip(*chance, strict=True), color=MUTED, linestyle=(0, (1, 1.5)), linewidth=1.2)
+    _note(grid[0, 0], "as many keys at random", (1.0, 0.02), ha="right")
+    figure.suptitle(
+        f"LSH attention beside full attention over hash rounds — {_model(rows, settings)}\n"
+        "Marks: mean over heads; bars: from the lowest head to the highest",
+        x=0.01, ha="left", fontsize=9.5,
+    )  # fmt: skip
+    return figure
+
+
+def _buckets(rows: Sequence[Quality], settings: Settings) -> Figure:
+    """Bars: a panel per layer, a group per bin of sizes (first: empty), a bar per centering."""
+    lines = by_line(rows)
+    base = next(iter(lines))
+    shown = [base, *varied(rows).get("centering", [base])[1:]]
+    # Of the most rounds: [line][layer][bin], the first bin is that of empty buckets.
+    sizes = {
+        line: [[line.num_buckets - sum(layer), *layer] for layer in lines[line][-1].layer_sizes]
+        for line in shown
+    }
+    layers = len(sizes[base])
+    bins = 1 + max(b for some in sizes.values() for layer in some for b, n in enumerate(layer) if n)
+    figure = Figure(figsize=(3.6 * layers + 1.4, 3.3), layout="constrained")
+    panels = figure.subplots(1, layers, sharey=True, squeeze=False)[0]
+    width, edge = 0.8 / len(shown), base.window.bit_length() - 0.5  # bins double
+    names = ["0", "1", *(f"{2**b}–{2 ** (b + 1) - 1}" for b in range(1, bins - 1))]
+    for layer, axes in enumerate(panels):
+        for i, line in enumerate(shown):
+            xs = [b + (i + 0.5) * width - 0.4 for b in range(bins)]
+            color, _ = SERIES[i % len(SERIES)]
+            heights = sizes[line][layer][:bins]
+            axes.bar(xs, heights, width * 0.94, color=color, label=_center(line), zorder=3)
+        if edge < bins - 0.5:
+            axes.axvline(edge, color=MUTED, linestyle=(0, (1, 2)), linewidth=1.2)
+            place = axes.get_xaxis_transform()
+            _note(axes, f" window {base.window}", (edge, 1.0), place, va="top")
+        axes.set_xticks(range(bins), names, rotation=35, ha="right", rotation_mode="anchor")
+        axes.tick_params(axis="x", length=0)
+        axes.set_title(f"Layer {layer}")
+        axes.set_xlabel("tokens in a bucket")
+        axes.grid(axis="y", color=GRID, linewidth=0.7)
+        axes.set_axisbelow(True)
+    panels[0].yaxis.set_major_locator(MaxNLocator(6, integer=True))
+    panels[0].set_ylabel(f"buckets, of {base.num_buckets}")
+    panels[0].set_ylim(0, 1.15 * panels[0].get_ylim()[1])  # room for the words at the top
+    handles = panels[0].get_legend_handles_labels()
+    place = "outside right upper"
+    figure.legend(*handles, title="centering", frameon=False, fontsize=8, loc=place)
+    figure.suptitle(f"Sizes of buckets — {_model(rows, settings)}", x=0.01, ha="left", fontsize=9.5)
+    return figure
+
+
+def _shares(profiles: Sequence[Profile]) -> Figure:
+    """Stacked bars of the stages' shares, one per length, a panel per pass."""
+    of_pass = {passes: of_profile(profiles, [passes]) for passes in PASSES}
+    shown = {passes: some for passes, some in of_pass.items() if some}
+    case, bars = profiles[0].case, max(map(len, shown.values()))
+    width = max(0.85 * bars * len(shown), 4.0) + 2.3
+    figure = Figure(figsize=(width, 4.6), layout="constrained")
+    panels = figure.subplots(1, len(shown), sharey=True, squeeze=False)[0]
+    for axes, (passes, some) in zip(panels, shown.items(), strict=True):
+        places, base = range(len(some)), [0.0] * len(some)
+        for stage in STAGES:
+            heights = [profile.shares[stage] for profile in some]
+            axes.bar(places, heights, 0.8, base, color=_COLORS[stage], label=stage, linewidth=0)
+            for x, height, low in zip(places, heights, base, strict=True):
+                if height >= _LABELLED:
+                    color, at = "white" if stage in _DARK else "black", (x, low + height / 2)
+                    _note(axes, f"{height:.0%}", at, "data", color, ha="center", va="center")
+            base = [low + height for low, height in zip(base, heights, strict=True)]
+        for x, profile in zip(places, some, strict=True):
+            _note(axes, duration(profile.median_seconds), (x, 1.01), "data", ha="center")
+        axes.set_title(PASS_TITLES[passes], pad=18)
+        axes.set_xticks(places, [str(profile.case.length) for profile in some])
+        axes.set_xlabel("length n (tokens)")
+        axes.set_ylim(0, 1)
+        axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
+        axes.tick_params(axis="x", length=0)
+    panels[0].set_ylabel("share of the time")
+    panels[-1].legend(loc="center left", bbox_to_anchor=(1.01, 0.5), reverse=True, frameon=False)
+    figure.suptitle(
+        "Where the time of LSH attention goes; above the bars, the time of one call\n"
+        f"batch {case.batch}, {case.num_heads} heads × {case.head_dim}, {case.mechanism}, "
+        f"C = {case.chunk_size}, {case.dtype}{', causal' if case.causal else ''}",
+        x=0.01, ha="left", fontsize=9.5,
+    )  # fmt: skip
+    return figure
+
+
+def _note(
+    axes: Any,
+    text: str,
+    at: tuple[float, float],
+    place: Any = ("axes fraction", "data"),
+    color: str = MUTED,
+    **how: Any,
+) -> None:
+    axes.annotate(text, at, xycoords=place, fontsize=8, color=color, annotation_clip=False, **how)
+
+
+def _label(line: Line, name: str, is_base: bool) -> str:
+    text = _center(line) if name == "centering" else str(getattr(line, name))
+    if name == "chunk_size":
+        text += f" ({line.num_buckets} buckets)"
+    return text + (" (base)" if is_base else "")
+
+
+def _center(line: Line) -> str:
+    return {"none": "none", "running": "running mean"}[line.centering]
+
+
+def _model(rows: Sequence[Quality], settings: Settings) -> str:
+    heads, bits = settings.model_heads[0], rows[0].bits
+    trained = "untrained" if bits is None else f"{bits:.2f} bits a byte"
+    return f"{settings.length} bytes, {settings.num_layers} layers × {heads} heads, {trained}"

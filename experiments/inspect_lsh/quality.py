@@ -1,0 +1,132 @@
+"""What LSH attention sees of full attention, on a model's activations.
+
+A *line* is one way to hash and to choose keys: chunk size, number of buckets, window, centering,
+union or multiset. The base line is varied in one of these at a time, and each line is measured over
+rounds.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from attnlab.ops.lsh import (
+    HashQuality,
+    LSHOptions,
+    hash_buckets,
+    hash_quality,
+    make_rotations,
+    running_center,
+)
+from attnlab.runs.report import grouped
+
+CENTERING = ("none", "running")
+MERGE = ("union", "multiset")
+
+
+@dataclasses.dataclass(frozen=True)
+class Line:
+    """One way to hash; `window` is in slots, at most the chunk size: all that can be seen."""
+
+    chunk_size: int
+    num_buckets: int
+    window: int
+    centering: str
+    merge: str
+
+    def title(self) -> str:
+        """The line in words."""
+        center = "no center" if self.centering == "none" else f"{self.centering} center"
+        return (
+            f"chunk {self.chunk_size}, {self.num_buckets} buckets, window {self.window},"
+            f" {center}, {self.merge}"
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class Quality:
+    """A line, measured with one number of rounds.
+
+    Attributes:
+      line: line that was measured.
+      num_hashes: number of hash rounds.
+      means: fields of `HashQuality`, averaged over layers and heads.
+      per_head: scalar fields of `HashQuality`, [layers][heads].
+      layer_sizes: `HashQuality.bucket_sizes`, averaged over heads, [layers][bins].
+      bits: loss of the model at the end of training, in bits per byte; None = untrained.
+    """
+
+    line: Line
+    num_hashes: int
+    means: dict[str, Any]
+    per_head: dict[str, list[list[float]]]
+    layer_sizes: list[list[float]]
+    bits: float | None = None
+
+    @property
+    def keys_compared(self) -> int:
+        """Number of slots that a query is compared with: two chunks in every round."""
+        return self.num_hashes * 2 * self.line.chunk_size
+
+
+def measure(
+    line: Line,
+    num_hashes: int,
+    qk: jax.Array,
+    v: jax.Array,
+    *,
+    top_k: int,
+    seed: int,
+    bits: float | None = None,
+) -> Quality:
+    """One row.
+
+    Args:
+      line: line to measure.
+      num_hashes: number of rounds; with the same seed the first rounds are always the same.
+      qk: queries, which are the keys too, [layers, L, N, H].
+      v: values, [layers, L, N, H].
+      top_k: number of keys of a query whose recall is measured.
+      seed: seed of the rotations.
+      bits: loss of the model that made the arrays, in bits per byte; None = untrained.
+    """
+    *_, num_heads, head_dim = qk.shape
+    rotations = make_rotations(
+        jax.random.key(seed),
+        num_heads=num_heads,
+        head_dim=head_dim,
+        num_hashes=num_hashes,
+        num_buckets=line.num_buckets,
+    )
+    center = running_center(qk) if line.centering == "running" else None
+    found = hash_quality(
+        qk,
+        v,
+        hash_buckets(qk, rotations, center=center),
+        chunk_size=line.chunk_size,
+        options=LSHOptions(union=line.merge == "union", window=line.window),
+        top_k=top_k,
+    )
+    scalars = [name for name in HashQuality._fields if name != "bucket_sizes"]
+    means = {name: np.asarray(x).tolist() for name, x in found.means()._asdict().items()}
+    per_head = {name: np.asarray(getattr(found, name)).tolist() for name in scalars}
+    sizes = np.mean(found.bucket_sizes, axis=1).tolist()
+    return Quality(line, num_hashes, means, per_head, sizes, bits)
+
+
+def rounds_needed(
+    rows: Sequence[Quality], target: float, measure: str = "captured_mass"
+) -> Quality | None:
+    """The row with the fewest rounds whose mean reaches the target, of one line's rows; or None."""
+    enough = [row for row in rows if row.means[measure] >= target]
+    return min(enough, key=lambda row: row.num_hashes, default=None)
+
+
+def by_line(rows: Sequence[Quality]) -> dict[Line, list[Quality]]:
+    """The rows of each line, rounds rising; lines in order of first appearance."""
+    lines = grouped(rows, lambda row: row.line)
+    return {line: sorted(some, key=lambda row: row.num_hashes) for line, some in lines.items()}

@@ -1,0 +1,354 @@
+"""The part quality: plan, a small run from end to end, report and refusals."""
+
+import dataclasses
+import json
+import signal
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from attnlab.bench import inputs
+from attnlab.runs import figure_files
+from attnlab.runs.errors import Invalid
+from attnlab.runs.report import SoFar
+from experiments.inspect_lsh import __main__ as inspect_lsh
+from experiments.inspect_lsh import figures, report
+from experiments.inspect_lsh import model as byte_model
+from experiments.inspect_lsh.quality import Line, Quality, measure, rounds_needed
+from experiments.inspect_lsh.settings import ProfileFlags, Settings
+
+SMALL = Settings(
+    parts=("quality",),
+    rounds=(1, 3),
+    chunk_sizes=(8, 4),
+    bucket_factors=(1.0,),
+    window_factors=(1.0, 0.25),
+    merge=("union",),
+    length=48,
+    num_layers=1,
+    num_heads=2,
+    head_dim=8,
+    train_steps=2,
+    top_k=3,
+)
+NOT_QUALITY = {field.name for field in dataclasses.fields(ProfileFlags)}
+BASE = Line(8, 12, 8, "none", "union")
+
+
+FLAGS = [
+    f"--{name}={','.join(map(str, value)) if isinstance(value, list) else value}"
+    for name, value in SMALL.as_json().items()
+    if value not in ([], None) and name not in NOT_QUALITY
+]
+
+
+@pytest.fixture(autouse=True)
+def _keep_signal_handlers():
+    before = signal.getsignal(signal.SIGTERM)
+    yield
+    signal.signal(signal.SIGTERM, before)
+
+
+@pytest.fixture
+def text(tmp_path):
+    """A file of a text, in a folder where runs may go."""
+    path = tmp_path / "text.txt"
+    path.write_text("to be or not to be, that is the question. " * 10)
+    return path
+
+
+def run(text, *flags):
+    """The status of a small run over a text, and its folder."""
+    parent = text.parent / "results"
+    command = ["inspect_lsh", *FLAGS, f"--input={text}", f"--output_dir={parent}", *flags]
+    status = inspect_lsh.main(command)
+    return status, max(parent.iterdir())
+
+
+def rows_of(folder):
+    return [json.loads(line) for line in (folder / "results.jsonl").read_text().splitlines()]
+
+
+def row(line=BASE, num_hashes=1, mass=0.5, bits=3.5):
+    means = dict.fromkeys(report.MEASURES, 0.25)
+    means |= {"captured_mass": mass, "used_buckets": 4.0, "bucket_sizes": [1.0, 2.0, 0.5]}
+    heads = [[mass, mass - 0.1], [mass, mass]]
+    heads = {name: heads for name in ("captured_mass", "top_k_recall", "relative_error")}
+    return Quality(line, num_hashes, means, heads, [[1.0, 2.0, 0.5], [2.0, 1.0, 0.0]], bits)
+
+
+def test_one_thing_is_varied_at_a_time():
+    lines = Settings().lines()
+    assert lines[0] == Line(64, 64, 64, "none", "union")
+    assert lines[1:3] == [Line(32, 128, 32, "none", "union"), Line(128, 32, 128, "none", "union")]
+    assert [line.window for line in lines[5:7]] == [16, 32]
+    for line in lines[3:]:
+        differs = [
+            getattr(line, f.name) != getattr(lines[0], f.name) for f in dataclasses.fields(line)
+        ]
+        assert sum(differs) == 1
+    assert len(lines) == len(set(lines)) == 9
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"rounds": ()}, "--rounds= is empty"),
+        ({"rounds": (4, 0)}, "--rounds=4,0: 0 is too small; give at least 1"),
+        ({"seed": 2**31}, "--seed=2147483648 is too large; give less than 2147483648"),
+        ({"train_steps": -1}, "--train_steps=-1 is too small; give at least 0"),
+        ({"bucket_factors": (0.0,)}, "--bucket_factors=0: 0 is too small; give more than 0"),
+        ({"centering": ("mean",)}, "--centering=mean: no 'mean'; valid: none, running"),
+        ({"merge": ()}, "--merge= is empty"),
+        ({"window_factors": (1.5,)}, "--window_factors=1.5: 1.5 is too large; give at most 1"),
+        ({"target_mass": 90.0}, "--target_mass=90 is too large; give at most 1"),
+        ({"num_heads": 1, "head_dim": 5}, "their product is the width of sines"),
+    ],
+)
+def test_refuses_bad_settings(changed, message):
+    with pytest.raises(Invalid) as refused:
+        Settings(**changed)
+    assert message in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--rounds=1,two"], "--rounds=1,two: give whole numbers"),
+        (["--no_such=1"], "Unknown command line flag"),
+        (["more"], "'more' is not a flag"),
+        (["--length=9000000"], "--length=9000000 needs 18000001 bytes"),
+        (["--input=missing.txt"], "--input=missing.txt: there is no such file"),
+    ],
+)
+def test_a_bad_flag_is_one_line_and_status_2(flags, message, capsys):
+    assert inspect_lsh.main(["inspect_lsh", *flags]) == 2
+    error = capsys.readouterr().err
+    assert message in error and error.count("\n") == 1
+
+
+def test_several_files_are_one_text(text):
+    found = inputs.read([str(text), str(text)])
+    assert found.name == f"{text} + {text}"
+    assert found.data.tobytes() == 2 * text.read_bytes()
+
+
+@pytest.mark.slow
+def test_a_small_run_from_end_to_end(text, capsys):
+    status, folder = run(text)
+    assert status == 0
+    names = ["buckets.png", "buckets.svg", "model", "quality.png", "quality.svg"]
+    names += ["report.md", "results.jsonl", "settings.json"]
+    assert sorted(path.name for path in folder.iterdir()) == names
+    rows = rows_of(folder)
+    assert [(r["line"]["chunk_size"], r["num_hashes"]) for r in rows[:4]] == [
+        (8, 1),
+        (8, 3),
+        (4, 1),
+        (4, 3),
+    ]
+    lines = {tuple(r["line"].values()): {} for r in rows}
+    for r in rows:
+        lines[tuple(r["line"].values())][r["num_hashes"]] = r["means"]
+        assert np.shape(r["per_head"]["captured_mass"]) == (1, 2)
+        assert r["flags"]["seed"] == 0 and r["environment"]["input"]["name"] == str(text)
+        assert np.isfinite(r["bits"])
+    for means in lines.values():
+        assert means[1]["captured_mass"] < means[3]["captured_mass"] < 1
+        assert means[1]["visible_pairs"] < means[1]["captured_mass"]
+    words = (folder / "report.md").read_text()
+    assert "Rounds for 90% of the attention mass: " in words and " so far" not in words
+    assert "Rounds for 90% of the attention mass: " in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_an_interrupted_run_keeps_its_rows_and_goes_on(text, monkeypatch, capsys):
+    done = []
+
+    def stop_at_third(line, num_hashes, *_, bits, **__):
+        if len(done) == 2:
+            raise KeyboardInterrupt
+        done.append(line)
+        return row(line, num_hashes, 0.1 * num_hashes, bits)
+
+    monkeypatch.setattr(inspect_lsh, "measure", stop_at_third)
+    monkeypatch.setattr(figure_files, "save", lambda found, folder: None)
+    status, folder = run(text)
+    assert status == 130 and len(rows_of(folder)) == 2
+    assert "2 of 8 rows so far" in (folder / "report.md").read_text()
+    kept = (folder / "results.jsonl").read_text()
+    curve = (folder / "model" / "metrics.jsonl").read_text()
+
+    done.clear()
+    done.append(BASE)  # so that it stops in the middle of a line
+    resume = ["inspect_lsh", f"--resume={folder}"]
+    assert inspect_lsh.main(resume) == 130
+    monkeypatch.setattr(
+        inspect_lsh, "measure", lambda line, n, *_, bits, **__: row(line, n, bits=bits)
+    )
+    assert inspect_lsh.main(resume) == 0
+    measured = (folder / "results.jsonl").read_text()
+    assert measured.startswith(kept) and len(rows_of(folder)) == 8
+    # The model is the one that was trained, not another.
+    assert (folder / "model" / "metrics.jsonl").read_text() == curve
+    words = (folder / "report.md").read_text()
+    assert " so far" not in words
+    # Nothing is missing now: no model is needed, the report comes out of the rows.
+    monkeypatch.delattr(byte_model, "trained")
+    (folder / "report.md").unlink()
+    assert inspect_lsh.main(resume) == 0 and (folder / "report.md").read_text() == words
+    assert (folder / "results.jsonl").read_text() == measured
+    monkeypatch.undo()
+
+    capsys.readouterr()
+    (folder / "results.jsonl").write_text(kept.replace('"bits": ', '"bits": 1'))
+    assert inspect_lsh.main(resume) == 1
+    assert "are of a model with 1" in capsys.readouterr().out
+    (folder / "results.jsonl").write_text(kept)
+    text.write_text("klmnopqrst" * 42)
+    assert inspect_lsh.main(resume) == 2
+    error = capsys.readouterr().err
+    assert "is about another text than" in error and error.count("\n") == 1
+
+
+@pytest.mark.slow
+def test_a_training_that_is_interrupted_goes_on(text, monkeypatch, capsys):
+    def interrupted(data, size, length, seed):
+        if len(data) == length:  # the validation, which the loop of the training asks for
+            signal.raise_signal(signal.SIGINT)
+        return windows(data, size, length, seed)
+
+    windows = byte_model.windows
+    monkeypatch.setattr(byte_model, "windows", interrupted)
+    status, folder = run(text)
+    assert status == 130 and not (folder / "report.md").exists()
+    monkeypatch.undo()
+    assert inspect_lsh.main(["inspect_lsh", f"--resume={folder}"]) == 0
+    assert len(rows_of(folder)) == 8
+
+
+def test_the_fewest_rounds_that_are_enough():
+    rows = [row(num_hashes=n, mass=mass) for n, mass in ((1, 0.3), (4, 0.9), (2, 0.89), (8, 0.95))]
+    found = rounds_needed(rows, 0.9)
+    assert found is not None and found.num_hashes == 4
+    assert rounds_needed(rows, 0.96) is None
+
+
+def test_the_answer_is_computed_from_the_rows():
+    some = [row(num_hashes=n, mass=mass) for n, mass in ((1, 0.3), (4, 0.9), (8, 0.95))]
+    cheaper = row(dataclasses.replace(BASE, chunk_size=16), num_hashes=1, mass=0.93)
+    for rows, rounds, mass in (([*some, cheaper], "4", 90), (some[:1], "more than 1", 30)):
+        [said] = report.answers(rows, SMALL)
+        assert said == (
+            f"Rounds for 90% of the attention mass: {rounds}, which captured {mass:.1f}%."
+        )
+    text = report.markdown(SoFar([*some, cheaper]), SMALL)
+    lines = [[cell.strip() for cell in line.split("|")[2:-1]] for line in text.splitlines()]
+    assert ["4", "64", "90.0%", "80.0%", "0.250"] in lines  # the base: rounds, keys, mass, worst
+    assert ["1", "32", "93.0%", "83.0%", "0.250"] in lines
+
+
+@pytest.mark.slow
+def test_figures_of_one_line_and_of_many(tmp_path):
+    alone = [row(num_hashes=n, mass=0.1 * n) for n in (1, 3)]
+    others = [dataclasses.replace(BASE, centering="running"), dataclasses.replace(BASE, window=2)]
+    many = alone + [row(line, n, 0.12 * n) for line in others for n in (1, 3)]
+    for name, rows in (("alone", alone), ("many", many)):
+        folder = tmp_path / name
+        folder.mkdir()
+        paths = figure_files.save(figures.draw(rows, SMALL), folder)
+        assert all(path.stat().st_size > 1000 for path in paths) and len(paths) == 4
+    figure = figures.draw(many, SMALL)["quality"]
+    figure.draw_without_rendering()
+    columns = np.array(figure.axes).reshape(3, -1).T
+    titles = [axes.get_ylabel() for axes in columns[0]]
+    assert titles == ["attention mass captured", "recall of the 3 largest", "error of the context"]
+    for of_column in columns:
+        legend = of_column[0].get_legend()
+        named = [text.get_text() for text in legend.get_texts()]
+        for panel in of_column:
+            lines = [line for line in panel.get_lines() if not line.get_label().startswith("_")]
+            assert [line.get_label() for line in lines] == named  # nothing else is in the legend
+            low, high = panel.collections[0].get_segments()[1][:, 1]  # of the heads, 3 rounds
+            assert (low, high) == pytest.approx((0.2, 0.3))
+        for panel in figure.axes:
+            assert not legend.get_window_extent().overlaps(panel.get_window_extent())
+    empty = [axes.patches[0].get_height() for axes in figures.draw(many, SMALL)["buckets"].axes]
+    assert empty == [12 - 3.5, 12 - 3]
+    drawn = (tmp_path / "many" / "quality.svg").read_text()
+    for words in ("running mean", "Window", "Centering", "attention mass captured", "target 90%"):
+        assert words in drawn
+    before = (tmp_path / "many" / "buckets.svg").read_bytes()
+    figure_files.save(figures.draw(many, SMALL), tmp_path / "many")
+    assert (tmp_path / "many" / "buckets.svg").read_bytes() == before
+
+
+TO_BE = np.frombuffer(b"to be or not to be. " * 30, np.uint8)
+
+
+@pytest.mark.slow
+def test_training_lowers_the_loss_and_seeded_weights_are_the_same_each_time(tmp_path):
+    sizes = dataclasses.replace(SMALL, length=16, seed=3, train_steps=0)
+    longer = dataclasses.replace(sizes, train_steps=100)
+
+    def trained(settings, folder):
+        return byte_model.trained(settings, TO_BE, TO_BE[:16], tmp_path / folder)
+
+    (first, bits), (again, _) = (trained(sizes, "none") for _ in range(2))
+    assert bits is None and not list(tmp_path.iterdir())
+    best, bits = trained(longer, "one")
+    assert bits is not None and bits < 4  # it starts out with more than 8
+    (qk, v), (same, _), (other, _) = (
+        byte_model.activations(sizes, variables, TO_BE[:16]) for variables in (first, again, best)
+    )
+    assert qk.shape == v.shape == (1, 16, 2, 8)
+    np.testing.assert_array_equal(qk, same)
+    assert np.abs(qk - other).max() > 0.1
+    with pytest.raises(Invalid, match="another training: seed is 3 there and 4 here"):
+        trained(dataclasses.replace(longer, seed=4), "one")
+
+
+def test_windows_are_of_the_text_at_all_positions():
+    batches = iter(byte_model.windows(TO_BE, 8, 12, seed=1))
+    seen = set()
+    for _ in range(40):
+        batch = next(batches)
+        assert batch["tokens"].shape == batch["positions"].shape == (2, 8)
+        assert np.all(np.diff(batch["positions"]) == 1)
+        seen |= set(batch["positions"][:, 0].tolist())
+        for window in batch["tokens"] - 4:
+            assert window.astype(np.uint8).tobytes() in TO_BE.tobytes()
+    assert seen == {0, 1, 2, 3, 4}
+
+
+@pytest.mark.slow
+def test_activations_are_what_attention_sees(tmp_path):
+    # A position reads the byte before it, so the last byte changes no activation, the one before
+    # it the last activation alone, and the first byte all but the first.
+    sizes = dataclasses.replace(SMALL, length=16, num_layers=2, train_steps=0)
+    variables, _ = byte_model.trained(sizes, TO_BE, TO_BE, tmp_path)
+
+    def layer(changed):
+        data = TO_BE[:16].copy()
+        data[changed] = 0
+        return byte_model.activations(sizes, variables, data)
+
+    qk, v = byte_model.activations(sizes, variables, TO_BE[:16])
+    for x, y in zip(layer([-1, -2]), (qk, v), strict=True):
+        np.testing.assert_allclose(x[1, :-1], y[1, :-1], atol=1e-5)
+        assert np.abs(x[1, -1] - y[1, -1]).max() > 1e-4
+    np.testing.assert_array_equal(layer([-1])[0], qk)
+    other, _ = layer([0])
+    assert np.all(np.abs(other - qk)[1, 1:].max((1, 2)) > 1e-4)
+
+
+@pytest.mark.slow
+def test_the_first_rounds_are_the_same_however_many_there_are():
+    qk, v = np.random.default_rng(0).normal(size=(2, 1, 40, 2, 8)).astype(np.float32)
+    given = (jnp.asarray(qk), jnp.asarray(v))
+    masses = [measure(BASE, n, *given, top_k=3, seed=1).means["captured_mass"] for n in (1, 3)]
+    assert masses[0] < masses[1]
+    larger = measure(BASE, 1, *given, top_k=3, seed=1).means["visible_pairs"]
+    centered = dataclasses.replace(BASE, centering="running")
+    assert measure(centered, 1, *given, top_k=3, seed=1).means["visible_pairs"] != larger
