@@ -22,13 +22,14 @@ import jax.numpy as jnp
 import optax
 
 from attnlab.attentions import Surroundings, pattern
-from attnlab.bench import sharding
+from attnlab.bench import memory, sharding
 from attnlab.bench.case import Case
 from attnlab.models.bert import BertPretraining
 from attnlab.models.reformer import Reformer
 from attnlab.models.transformer import Transformer, TransformerLM
 from attnlab.models.transformer.config import TransformerConfig
 from attnlab.ops import routes
+from attnlab.training.loop import Task
 from attnlab.training.masked import MaskedCrossEntropy
 from attnlab.training.objective import Batch, Objective, TokenCrossEntropy
 from attnlab.training.optimizers import OptimizerSettings
@@ -85,6 +86,24 @@ def lower_step(
         _placed(state, shardings),
         _placed(batch, jax.tree.map(lambda _: parallel.rows, batch)),
     )
+
+
+def memory_of_step(
+    task: Task[Any], optimizer: OptimizerSettings, batch: Batch, parallel: ShardedJit
+) -> int:
+    """Bytes that a training step needs on each device, by the compiler's count.
+
+    Args:
+      task: model, objective and streams.
+      optimizer: optimizer of the parameters.
+      batch: shapes and dtypes of a batch, over all devices.
+      parallel: devices, and what of the step is split over them.
+    """
+    lowered = lower_step(
+        task.model, task.objective, optimizer, batch, parallel, streams=task.streams
+    )
+    device = parallel.mesh.devices.flat[0]
+    return memory.analyze(lowered, lowered.compile(), device.platform).total
 
 
 def _training(case: Case) -> tuple[nn.Module, Objective, OptimizerSettings, Batch]:

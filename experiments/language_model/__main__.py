@@ -1,121 +1,179 @@
-"""The command line of `language_model`, and what it does."""
+"""The study `language_model`: a text at some lengths, and a far copy, × models × seeds."""
 
 from __future__ import annotations
 
-import contextlib
-import functools
-from collections.abc import Iterator, Sequence
+import dataclasses
+import itertools
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
-from attnlab.bench import environment, targets, topology
-from attnlab.bench.workers import Workers
-from attnlab.runs import command_line, loop, processes, provenance
-from attnlab.runs.folder import Folder
-from attnlab.runs.report import so_far
-from attnlab.runs.rows import Rows
-from attnlab.training.flags import FREE
-from attnlab.training.run import prepare, run_training
+import jax
+import jax.numpy as jnp
+
+from attnlab.bench.training_programs import memory_of_step
+from attnlab.data.windows import random_windows
+from attnlab.models.transformer import LanguageModel
+from attnlab.runs import command_line
+from attnlab.runs.units import duration, human
+from attnlab.training import study
+from attnlab.training.bits import BitsPerByte
+from attnlab.training.curve import read_metrics
+from attnlab.training.loop import Task, Trained
+from attnlab.training.parallel import ShardedJit
+from attnlab.training.study import Cell, Evaluation, Row, Study, Training
+from attnlab.training.training_curve import curve
 from experiments import language_model
-from experiments.language_model import compiler, copying, cost, figures, report
-from experiments.language_model.conclusion import answer
-from experiments.language_model.corpus import read
-from experiments.language_model.evaluate import measure
-from experiments.language_model.plan import Compiled, Copying, Item, Timed, keys, plan, title
-from experiments.language_model.rows import KINDS, Failed, Row, is_done, key_of
+from experiments.language_model import copying, figures, report
+from experiments.language_model.corpus import Corpus, read
+from experiments.language_model.measure import bits_per_byte, mass_seen
+from experiments.language_model.models import ablated, build, streams, with_rounds
+from experiments.language_model.report import NO_ATTENTION
 from experiments.language_model.settings import Settings
-from experiments.language_model.training import Cell, task
+
+__all__ = ["LanguageModels", "main"]
+
+
+class LanguageModels(Study[Settings, Corpus]):
+    """Models that differ in their attention alone, on as many tokens of a text; and a far copy."""
+
+    flags = Settings
+    title = "Is LSH attention worth it?"
+    axes = {"task": "tasks", "length": "lengths", "model": "models"}
+    scores = {"bits per byte": ".3f", "symbols right": ".1%"}
+    larger_is_better = False
+    note = (
+        "Bits per byte are of the whole test part of the text, in windows one after the other, each"
+        " byte predicted once; the parameters are those with the best validation. *window-R* sees R"
+        " tokens before its own; *lsh-R* hashes R times, shares queries and keys, and attends in"
+        " chunks, strictly causally, with other rotations in each step of training; *shared* is the"
+        " same in one chunk, which keeps the weights of all pairs. Time is that of a step over its"
+        " tokens; memory is that of a step on one device, by the compiler."
+    )
+    shown = (
+        "num_layers", "num_heads", "head_dim", "chunk_size", "steps", "batch_size",
+        "batch_tokens",
+    )  # fmt: skip
+    free = ("equal_bits",)
+    open = staticmethod(read)
+
+    @staticmethod
+    def batch_sizes(settings: Settings) -> list[int]:
+        text = settings.batch_sizes().values() if "text" in settings.tasks else ()
+        return [*text, *[copying.BATCH] * ("copy" in settings.tasks)]
+
+    def cells(self) -> list[Cell]:
+        """Those of the text; behind the first seed's the copies, which have that seed alone."""
+        settings, found = self.settings, []
+        for seed in settings.seeds:
+            pairs = itertools.product(settings.lengths, settings.models)
+            given = [("text", *pair) for pair in pairs] if "text" in settings.tasks else []
+            if "copy" in settings.tasks and seed == settings.seeds[0]:
+                given += [("copy", settings.copy_distance, name) for name in settings.copy_models]
+            found += [Cell(dict(zip(self.axes, one, strict=True)), seed) for one in given]
+        return found
+
+    def model(self, cell: Cell) -> LanguageModel:
+        """The model of a cell."""
+        if cell["task"] == "copy":
+            return copying.model(cell["model"], self.settings)
+        vocab_size = self.data.tokenizer.vocab_size
+        sizes = self.settings.sizes()
+        return build(cell["model"], sizes, vocab_size=vocab_size, length=cell["length"])
+
+    def training(self, cell: Cell) -> Training:
+        settings, corpus = self.settings, self.data
+        name, length = cell["model"], cell["length"]
+        if cell["task"] == "copy":
+            task, steps = copying.task(name, settings, cell.seed, self.part), settings.copy_steps
+            loop = settings.loop(seed=cell.seed, steps=steps, validate_every=-(-steps // 4))
+            return Training(task, copying.optimizer(steps), loop)
+        rows = settings.batch_sizes()[length]
+        task = Task(
+            self.model(cell),
+            BitsPerByte(bytes_of=corpus.tokenizer.bytes_of),
+            random_windows(corpus.windows(length), batch_size=rows, seed=cell.seed, part=self.part),
+            lambda: map(self.part.of, corpus.held_out("validation", length, rows)),
+            streams=streams(name),
+            watch=mass_seen(name, self.model(cell), settings, corpus.split.validation, length),
+        )
+        return Training(task, settings.optimizer(), settings.loop(seed=cell.seed))
+
+    def evaluations(self, cell: Cell) -> list[str]:
+        name, others = cell["model"], []
+        if cell["task"] == "text":
+            others = [with_rounds(name, n) for n in self.settings.evaluated_rounds(name)]
+        return ["", *others, NO_ATTENTION]
+
+    def evaluate(
+        self, cell: Cell, training: Training, trained: Trained, place: Path
+    ) -> Iterator[Evaluation]:
+        for name in self.evaluations(cell):
+            zeroed = name == NO_ATTENTION
+            variables = ablated(cell["model"], trained.variables) if zeroed else trained.variables
+            evaluated = cell["model"] if zeroed or not name else name
+            model = self.model(Cell({**cell.axes, "model": evaluated}, cell.seed))
+            details = {}
+            if cell["task"] == "copy":
+                score = copying.accuracy(model, variables, cell["length"], cell.seed + 2)
+                scores = {"symbols right": score}
+            else:
+                rows = self.settings.batch_sizes()[cell["length"]]
+                test = self.data.held_out("test", cell["length"], rows)
+                objective = training.task.objective
+                scores = {"bits per byte": bits_per_byte(model, objective, variables, test)}
+                details = {} if name else self._details(cell, training, place)
+            yield Evaluation(scores, name, details)
+
+    def _details(self, cell: Cell, training: Training, place: Path) -> dict[str, Any]:
+        """What a step costs, and what the rounds saw while training went on."""
+        settings, metrics = self.settings, read_metrics(place)
+        rows = settings.batch_sizes()[cell["length"]] // settings.accumulate
+        tokens = rows * settings.accumulate * cell["length"]
+        _, rates = curve(metrics, "training", "steps_per_second")
+        # Under pmap each device has as much as under jit, whose program can be looked into.
+        parallel = dataclasses.replace(settings, parallel="jit").over_devices(())
+        assert isinstance(parallel, ShardedJit)
+        batch = {"tokens": jax.ShapeDtypeStruct((rows, cell["length"]), jnp.int32)}
+        details: dict[str, Any] = {
+            "seconds_per_token": 1 / (statistics.median(rates) * tokens) if rates else None,
+            "tokens": tokens,
+            "memory": memory_of_step(training.task, training.optimizer, batch, parallel),
+        }
+        seen = [row for row in metrics if row["kind"] == "validation" and "mass" in row]
+        if seen:
+            for ours, theirs in {"steps": "step", "masses": "mass", "pairs": "pairs"}.items():
+                details[ours] = [row[theirs] for row in seen]
+        return details
+
+    def columns(self, rows: Sequence[Row]) -> Mapping[str, str]:
+        details = rows[0].details
+        if "tokens" not in details:
+            return {}
+        return {
+            "time a token": duration(report.seconds_per_token(rows)),
+            "tokens of a step": f"{details['tokens']:,}",
+            "memory of a step": human(details["memory"]),
+        }
+
+    def answer(self, rows: Sequence[Row]) -> str:
+        own = [row for row in rows if not row.evaluated]
+        return report.answer(own, self.settings.equal_bits) or super().answer(own)
+
+    def results(self, rows: Sequence[Row]) -> str:
+        return super().results([row for row in rows if not row.evaluated])
+
+    def sections(self, rows: Sequence[Row]) -> Iterator[str]:
+        return report.sections(rows, self.settings.equal_bits)
+
+    def figures(self, rows: Sequence[Row]) -> Mapping[str, Any]:
+        return figures.draw(rows)
 
 
 def main(argv: list[str]) -> int:
-    """Parses the flags, trains, measures and reports."""
-    several = language_model.SHARED_BY == "processes"
-    return command_line.run(
-        argv, Settings, run, doc=language_model.__doc__, free=FREE, several=several
-    )
-
-
-def run(settings: Settings, folder: Folder) -> int:
-    """Does what is missing of the plan, and reports.
-
-    Raises:
-      Invalid: the text is no text for these settings, or another one than before; a batch does not
-        divide over the devices; a compiler or TensorBoard is asked for and not installed.
-    """
-    for target in settings.target:
-        topology.require_compiler(targets.parse(target))
-    trains = "train" in settings.parts
-    parallel = prepare(settings, settings.batch_sizes().values() if trains else ())
-    if "copy" in settings.parts:
-        copying.require_divides()
-    corpus = read(settings)
-    rows: Rows[tuple, Row] = Rows(folder, key_of, KINDS)
-    rows.environment = environment.describe(corpus.text, ("optax", "grain"))
-    rows.require_same_input()
-    items = plan(settings)
-
-    with contextlib.ExitStack() as stack:
-
-        @functools.cache
-        def there() -> Workers:
-            return stack.enter_context(compiler.process())
-
-        def compiled(item: Compiled) -> Iterator[Row]:
-            vocab_size = corpus.tokenizer.vocab_size
-            yield from compiler.compiled(there(), item.model, item.target, settings, vocab_size)
-
-        def trained(cell: Cell) -> Iterator[Row]:
-            where = cell.folder(folder.path)
-            found = run_training(
-                task(cell, settings, corpus, parallel.part),
-                settings=settings.loop(seed=cell.seed),
-                optimizer=settings.optimizer(),
-                parallel=parallel,
-                folder=where,
-                tensorboard=settings.tensorboard,
-            )
-            yield from measure(cell, settings, corpus, found, where)
-
-        def lost(item: Item, message: str) -> Failed:
-            return Failed(keys(item, settings)[0], message)
-
-        def measured(item: Item) -> Iterator[Row]:
-            match item:
-                case Timed() | Compiled() if not processes.is_first():
-                    pass  # of one device, or of none
-                case Cell():
-                    yield from trained(item)
-                case Timed():
-                    yield from cost.timed(item.length, settings, corpus)
-                case Compiled():
-                    yield from compiled(item)
-                case Copying():
-                    yield from copying.learned(item.model, settings, folder.path)
-
-        def reported() -> loop.Report:
-            told = so_far(rows, {title(x): keys(x, settings) for x in items}, settings, is_done)
-            text = f"{Path(corpus.text.name).name} (split {corpus.split.name})"
-            return loop.Report(
-                report.markdown(told, settings, text),
-                figures.draw(told.rows),
-                said=answer(told.rows, settings),
-            )
-
-        job = loop.Job(
-            unit="parts",
-            measure=measured,
-            done=is_done,
-            lost=lost,
-            title=title,
-            line=said,
-            report=reported,
-            keys=lambda item: keys(item, settings),
-        )
-        return loop.run(job, items, folder, rows, where=provenance.devices_of(rows.environment))
-
-
-def said(found: Sequence[Row]) -> str:
-    """The rows of an item, for the terminal."""
-    return "; ".join(row.line() for row in found)
+    """Parses the flags, trains and reports."""
+    return study.main(argv, LanguageModels, language_model)
 
 
 if __name__ == "__main__":

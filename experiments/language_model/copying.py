@@ -11,31 +11,25 @@ nothing but the word itself says what they are: a window that does not reach it 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import grain
 import jax
 import numpy as np
 
+from attnlab.data.parts import WHOLE, Part
 from attnlab.data.tasks import ENDLESS
 from attnlab.models.transformer import LanguageModel
-from attnlab.runs import processes
-from attnlab.runs.errors import Invalid
 from attnlab.tokens import NUM_SPECIAL, PAD
 from attnlab.training.curve import Meter
-from attnlab.training.loop import LoopSettings, Task
+from attnlab.training.loop import Task
 from attnlab.training.objective import Batch, TokenCrossEntropy
 from attnlab.training.optimizers import OptimizerSettings
-from attnlab.training.parallel import parallel_over
-from attnlab.training.run import run_training
 from attnlab.training.step import make_validation_step
-from experiments.language_model.models import Sizes, ablated, build, streams
-from experiments.language_model.rows import Copied
+from experiments.language_model.models import Sizes, build, streams
 from experiments.language_model.settings import COPY_LAYERS, Settings
 
-__all__ = ["SYMBOLS", "learned", "words"]
+__all__ = ["BATCH", "SYMBOLS", "accuracy", "model", "optimizer", "task", "words"]
 
 WORD, SYMBOLS, NOISE = 16, 16, 32  # places of a word, symbols of a place, ids of noise
 FIRST_NUMBER = NUM_SPECIAL + WORD * SYMBOLS
@@ -52,63 +46,44 @@ class OfTheTarget(TokenCrossEntropy):
         return {"tokens": batch["tokens"]}
 
 
-def require_divides() -> None:
-    """Refuses processes that cannot share the batch.
-
-    Raises:
-      Invalid: their devices do not divide it.
-    """
-    if processes.count() > 1 and BATCH % jax.device_count():
-        raise Invalid(
-            f"--parts=copy: its batch of {BATCH} does not divide over {jax.device_count()} devices "
-            "of several processes; leave it out, and do it in one process (--resume)"
-        )
-
-
-def learned(name: str, settings: Settings, parent: Path) -> Iterator[Copied]:
-    """Trains a model on the task and yields how much of new words it copies.
+def task(name: str, settings: Settings, seed: int, part: Part = WHOLE) -> Task[LanguageModel]:
+    """The model of a name and the words that it learns to copy.
 
     Args:
       name: name of the model.
-      settings: settings of the run, with the distance and the number of steps.
-      parent: folder of the run.
+      settings: settings of the run, with the distance.
+      seed: seed of words and noise; those to validate on have the next one.
+      part: part of each batch that this process computes.
     """
-    distance, steps, seed = settings.copy_distance, settings.copy_steps, settings.seeds[0]
-    sizes = sizes_of(settings)
-    model = build(name, sizes, vocab_size=FIRST_NOISE + NOISE, length=distance + 2 * WORD)
-    several = processes.count() > 1
-    parallel = parallel_over("jit", jax.devices() if several else jax.local_devices()[:1])
-    part = parallel.part
-    identity = {"task": "copy", "model": name, "distance": distance, "steps": steps, "seed": seed}
-    found = run_training(
-        Task(
-            model,
-            OfTheTarget(),
-            words(distance, seed).map(part.of).to_iter_dataset(grain.ReadOptions(num_threads=0)),
-            lambda: map(part.of, held_out(distance, seed + 1)),
-            identity | {"sizes": dataclasses.asdict(sizes)},
-            streams=streams(name),
-        ),
-        settings=LoopSettings(steps, validate_every=-(-steps // 4), seed=seed),
-        optimizer=OptimizerSettings(
-            learning_rate=3e-3,
-            schedule="linear",
-            warmup_steps=min(50, steps // 2),
-            b2=0.98,
-            clip_norm=1.0,
-        ),
-        parallel=parallel,
-        folder=parent / f"copy-{name}",
+    distance = settings.copy_distance
+    return Task(
+        model(name, settings),
+        OfTheTarget(),
+        words(distance, seed).map(part.of).to_iter_dataset(grain.ReadOptions(num_threads=0)),
+        lambda: map(part.of, held_out(distance, seed + 1)),
+        streams=streams(name),
     )
-    right, zeroed = (
-        accuracy(model, variables, distance, seed + 2)
-        for variables in (found.variables, ablated(name, found.variables))
+
+
+def optimizer(steps: int) -> OptimizerSettings:
+    """Adam, whatever the run's other models are trained with."""
+    return OptimizerSettings(
+        learning_rate=3e-3,
+        schedule="linear",
+        warmup_steps=min(50, steps // 2),
+        b2=0.98,
+        clip_norm=1.0,
     )
-    yield Copied(name, distance, right, 1 / SYMBOLS, zeroed, steps, found.seconds)
+
+
+def model(name: str, settings: Settings) -> LanguageModel:
+    """The model of a name, for words at the distance of the settings."""
+    length = settings.copy_distance + 2 * WORD
+    return build(name, sizes_of(settings), vocab_size=FIRST_NOISE + NOISE, length=length)
 
 
 def sizes_of(settings: Settings) -> Sizes:
-    """One small layer, with the window and the chunks of the run's models."""
+    """One small layer, with the chunks of the run's models."""
     return dataclasses.replace(
         settings.sizes(),
         num_layers=COPY_LAYERS,

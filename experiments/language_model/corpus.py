@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterator
 
 import numpy as np
 
 from attnlab.bench import inputs
 from attnlab.data.tokenizers import Bytes, Characters
-from attnlab.data.windows import Split, Windows, map_bytes, split_of
+from attnlab.data.windows import Split, Windows, consecutive_windows, map_bytes, split_of
 from attnlab.runs.errors import Invalid
 from attnlab.tokens import NUM_SPECIAL
 from experiments.language_model.settings import Settings
@@ -30,9 +31,24 @@ class Corpus:
     tokenizer: Bytes | Characters
     split: Split
 
+    @property
+    def name(self) -> str:
+        """The name of the text."""
+        return self.text.name
+
+    @property
+    def digest(self) -> str:
+        """The SHA-256 of its bytes."""
+        return self.text.digest
+
     def windows(self, length: int) -> Windows:
         """The windows to train on."""
         return Windows(self.split.training, length, first_id=NUM_SPECIAL)
+
+    def held_out(self, part: str, length: int, batch_size: int) -> Iterator[dict[str, np.ndarray]]:
+        """The windows of a part, "validation" or "test", one after the other."""
+        ids = getattr(self.split, part)
+        return consecutive_windows(ids, length=length, batch_size=batch_size, first_id=NUM_SPECIAL)
 
 
 def read(settings: Settings) -> Corpus:

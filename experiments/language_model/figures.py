@@ -1,4 +1,4 @@
-"""The figures of `language_model`: frontier, rounds at evaluation, what rounds see, cost."""
+"""The figures of `language_model`: frontier, rounds at evaluation, what rounds see."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from attnlab.bench.panels import thousands
 from attnlab.runs import figure_files
 from attnlab.runs.palette import GRID, MECHANISMS, MUTED, of_attention
 from attnlab.runs.units import duration, human
+from attnlab.training.study import Row
 from experiments.language_model.models import is_lsh, rounds_of
-from experiments.language_model.rows import Cost, Row
-from experiments.language_model.summary import costs, points, qualities
+from experiments.language_model.report import Point, points
 
 __all__ = ["draw"]
 
@@ -29,7 +29,6 @@ def draw(rows: Sequence[Row]) -> dict[str, Figure | None]:
             "frontier": _frontier(rows),
             "rounds": _rounds(rows),
             "mass": _mass(rows),
-            "cost": _cost(rows),
         }
 
 
@@ -68,23 +67,19 @@ def _legend(figure: Figure, panels: Sequence[Any]) -> Figure:
 
 def _frontier(rows: Sequence[Row]) -> Figure | None:
     """Bits per byte against what a token costs: left and low is good."""
-    found = [point for point in points(rows).values() if point.cost is not None]
-    kinds: list[tuple[str, Callable[[Cost], float | None], Any]] = [
-        ("time of a step, per token", lambda cost: cost.per_token, duration),
-        (
-            "memory of a step, per token",
-            lambda cost: None if cost.memory is None else cost.memory / cost.tokens,
-            human,
-        ),
+    kinds: list[tuple[str, Callable[[Point], Any], Any]] = [
+        ("time of a step, per token", lambda point: point.seconds, duration),
+        ("memory of a step, per token", lambda point: point.memory, human),
     ]
-    known = [point for point in found if point.cost and all(of(point.cost) for _, of, _ in kinds)]
+    found = [point for key, point in points(rows).items() if key[1] == key[2]]
+    known = [point for point in found if all(of(point) is not None for _, of, _ in kinds)]
     if not known:
         return None
     figure, panels = _panels(2, sharey=True)
     for axes, (name, of, form) in zip(panels, kinds, strict=True):
         for model in dict.fromkeys(point.model for point in known):
             some = [point for point in known if point.model == model]
-            xs = [of(point.cost) for point in some if point.cost]
+            xs = [of(point) for point in some]
             ys = [point.mean for point in some]
             axes.plot(xs, ys, label=model, linewidth=1.3, **_look(model))
             spans = [(min(point.bits.values()), max(point.bits.values())) for point in some]
@@ -122,7 +117,7 @@ def _short(text: str) -> str:
 
 def _rounds(rows: Sequence[Row]) -> Figure | None:
     """Bits per byte over the rounds at evaluation, a line for each trained model."""
-    found = points(rows, as_trained=False)
+    found = points(rows)
     hashing = [key for key in found if rounds_of(key[1]) and rounds_of(key[2])]
     lengths = list(dict.fromkeys(length for length, *_ in hashing))
     if not hashing:
@@ -154,60 +149,19 @@ def _rounds(rows: Sequence[Row]) -> Figure | None:
 
 def _mass(rows: Sequence[Row]) -> Figure | None:
     """What the rounds see while training goes on, of the first seed."""
-    found = [row for row in qualities(rows) if row.masses]
-    found = [row for row in found if row.seed == found[0].seed]
-    lengths = sorted({row.length for row in found})
+    found = [row for row in rows if "masses" in row.details]
+    found = [row for row in found if row.cell.seed == found[0].cell.seed]
+    lengths = sorted({row.cell["length"] for row in found})
     if not found:
         return None
     figure, panels = _panels(len(lengths), sharey=True)
     for axes, length in zip(panels, lengths, strict=True):
         for row in found:
-            if row.length == length:
-                axes.plot(row.steps, row.masses, label=row.model, linewidth=1.3, **_look(row.model))
+            if row.cell["length"] == length:
+                name, seen = row.cell["model"], row.details
+                axes.plot(seen["steps"], seen["masses"], label=name, linewidth=1.3, **_look(name))
         axes.set_title(f"{length:,} tokens")
         axes.set_xlabel("step of training")
         axes.set_ylim(0, 1)
     panels[0].set_ylabel("share of the attention mass seen")
-    return _legend(figure, panels)
-
-
-def _cost(rows: Sequence[Row]) -> Figure | None:
-    """Time and memory over length here, and the memory of each target."""
-    targets = list(dict.fromkeys(row.target for row in rows if isinstance(row, Cost)))
-    grid: list[tuple[str, list[tuple[str, int, float]], Any]] = []
-    for target in targets:
-        some = sorted(costs(rows, target), key=lambda row: row.length)
-        where = f"on {target}" if target else "here"
-        grid += [
-            (
-                f"time per token {where}",
-                [(row.model, row.length, row.per_token) for row in some if row.per_token],
-                duration,
-            ),
-            (
-                f"memory {'of one window' if target else 'per token'} {where}",
-                [
-                    (row.model, row.length, row.memory / (1 if target else row.tokens))
-                    for row in some
-                    if row.memory
-                ],
-                human,
-            ),
-        ]
-    grid = [panel for panel in grid if panel[1]]
-    if not grid:
-        return None
-    figure, panels = _panels(len(grid))
-    for axes, (name, marks, form) in zip(panels, grid, strict=True):
-        for model in dict.fromkeys(model for model, *_ in marks):
-            line = [(n, y) for of, n, y in marks if of == model]
-            axes.plot(*zip(*line, strict=True), label=model, linewidth=1.3, **_look(model))
-        axes.set_xscale("log", base=2)
-        axes.set_yscale("log")
-        axes.set_xticks(*zip(*((n, thousands(n)) for n in sorted({n for _, n, _ in marks})),
-                             strict=True))  # fmt: skip
-        axes.xaxis.set_minor_locator(NullLocator())
-        _ticks(axes.yaxis, form)
-        axes.set_title(name)
-        axes.set_xlabel("length (tokens)")
     return _legend(figure, panels)

@@ -1,200 +1,264 @@
-"""The report of `language_model`: the answer, the frontier, and the tables behind them."""
+"""The tables of `language_model`: models beside exact attention, other rounds, what rounds see.
+
+At a length an LSH model is as good as exact attention where its bits per byte, over the seeds that
+both were trained with, are on average at most `--equal_bits` more, and faster where a token takes
+at most `FASTER` of exact attention's time. Only the models lsh-R decide: in a pattern such as
+window-128+lsh-4 other layers may do the work.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import dataclasses
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
 
 from attnlab.runs.markdown import markdown_table
-from attnlab.runs.report import SoFar, document
-from attnlab.runs.units import PLUS_MINUS, duration, human
-from experiments.language_model.conclusion import answer
-from experiments.language_model.models import rounds_of
-from experiments.language_model.rows import NO_ATTENTION, Cost, Failed, Row
-from experiments.language_model.settings import Settings
-from experiments.language_model.summary import Point, copied, costs, points, qualities
-from experiments.language_model.training import WATCHED
+from attnlab.runs.report import grouped
+from attnlab.runs.units import spread
+from attnlab.training.study import Row
+from experiments.language_model.copying import SYMBOLS
+from experiments.language_model.measure import WATCHED
+from experiments.language_model.models import is_lsh, rounds_of
 
-__all__ = ["markdown"]
+__all__ = ["NO_ATTENTION", "Point", "answer", "points", "seconds_per_token", "sections"]
+
+NO_ATTENTION = "no attention"  # the name under which an ablated model is evaluated
+FASTER = 0.95  # of exact attention's time: what is nearer is noise
 
 
-def markdown(told: SoFar[Row], settings: Settings, text: str) -> str:
-    """The whole report.
+@dataclasses.dataclass(frozen=True)
+class Point:
+    """One model at one length.
+
+    Attributes:
+      model: name of the model that was trained.
+      length: number of tokens in a window.
+      bits: bits per byte of the test part, by seed.
+      seconds: time of a step over its tokens; None = not known.
+      memory: bytes of a step over its tokens; None = not known.
+    """
+
+    model: str
+    length: int
+    bits: Mapping[int, float]
+    seconds: float | None = None
+    memory: float | None = None
+
+    @property
+    def mean(self) -> float:
+        """The mean of the bits over the seeds."""
+        return statistics.fmean(self.bits.values())
+
+    def time_of(self, other: Point) -> float | None:
+        """Its time over the other's, None where one is not known."""
+        if self.seconds is None or other.seconds is None:
+            return None
+        return self.seconds / other.seconds
+
+    def more_than(self, other: Point) -> float | None:
+        """The bits that it has more, the mean over the seeds of both; None without any."""
+        more = [self.bits[seed] - other.bits[seed] for seed in self.bits if seed in other.bits]
+        return statistics.fmean(more) if more else None
+
+
+def seconds_per_token(rows: Sequence[Row]) -> float | None:
+    """The median over the seeds of a model."""
+    known = [x for row in rows if (x := row.details.get("seconds_per_token")) is not None]
+    return statistics.median(known) if known else None
+
+
+def points(rows: Sequence[Row]) -> dict[tuple[int, str, str], Point]:
+    """What is known of a text by length, trained model and evaluated model, lengths rising."""
+    text = sorted(
+        (row for row in rows if row.cell["task"] == "text"), key=lambda row: row.cell["length"]
+    )
+    groups = grouped(
+        text,
+        lambda row: (row.cell["length"], row.cell["model"], row.evaluated or row.cell["model"]),
+    )
+    found = {}
+    for key, some in groups.items():
+        length, model, evaluated = key
+        own = groups.get((length, evaluated, evaluated), [])
+        memory = [
+            row.details["memory"] / row.details["tokens"] for row in own if "memory" in row.details
+        ]
+        found[key] = Point(
+            model,
+            length,
+            {row.cell.seed: row.scores["bits per byte"] for row in some},
+            seconds_per_token(own),
+            memory[0] if memory else None,
+        )
+    return found
+
+
+def trained(rows: Sequence[Row]) -> dict[int, dict[str, Point]]:
+    """The models as they were trained, by length and name."""
+    found: dict[int, dict[str, Point]] = {}
+    for (length, model, evaluated), point in points(rows).items():
+        if model == evaluated:
+            found.setdefault(length, {})[model] = point
+    return found
+
+
+def answer(rows: Sequence[Row], margin: float) -> str:
+    """From which length LSH is faster at equal bits per byte, or that it is not; "" = not known.
 
     Args:
-      told: run as far as it is done.
-      settings: settings of the run.
-      text: words for the text and its split.
+      rows: rows of the models as they were trained.
+      margin: bits per byte that count as equal.
     """
-    rows = told.rows
-    parts = ["# Is LSH attention worth it?", f"**{answer(rows, settings)}**"]
-    if qualities(rows):
-        parts += [_about(rows, settings, text), *_frontier(rows, settings)]
-        parts += [*_rounds(rows), *_mass(rows), *_ablation(rows)]
-    parts += [*_copies(rows), *_costs(rows)]
-    failed = [row for row in rows if isinstance(row, Failed)]
-    if failed:
-        listed = "; ".join(f"{', '.join(map(str, row.key))}: {row.error}" for row in failed)
-        parts.append(f"Failed: {listed}.")
-    return document(*parts, told.missing, told.origin)
-
-
-def _about(rows: Sequence[Row], settings: Settings, text: str) -> str:
-    s = settings
-    sizes = {row.tokens for row in qualities(rows)}
-    tokens = " to ".join(f"{n:,}" for n in sorted({min(sizes), max(sizes)}))
-    fewest, most = (f({row.parameters for row in qualities(rows)}) for f in (min, max))
+    compared = {length: some for length, some in trained(rows).items() if _decisive(some)}
+    if not compared:
+        copies = [row for row in rows if row.cell["task"] == "copy"]
+        if len(copies) < len(rows) or not copies:
+            return ""
+        row = max(copies, key=lambda row: row.scores["symbols right"])
+        return f"symbols right: {row.scores['symbols right']:.1%} ({row.cell.title})"
+    best = {length: _fastest_equal(some, margin) for length, some in compared.items()}
+    longest = max(compared)
+    tail = [n for n in compared if all(best[m] is not None for m in compared if m >= n)]
+    if tail:
+        found, exact = best[tail[0]], compared[tail[0]]["exact"]
+        assert found is not None
+        return (
+            f"LSH is faster than exact attention at equal bits per byte from {tail[0]:,} tokens on:"
+            f" {found.model} takes {found.time_of(exact):.2f} of its time"
+        )
+    exact = compared[longest]["exact"]
+    nearest = min(_decisive(compared[longest]), key=lambda point: point.more_than(exact) or 0)
     return (
-        f"Models of {s.num_layers} layers with {s.num_heads} heads of width {s.head_dim},"
-        f" {fewest:,} to {most:,} parameters (fewer with shared queries and keys, more where the"
-        f" layers are reversible), trained on {tokens} {s.vocabulary} each in {s.steps:,} steps of"
-        f" Adam, on {text}."
-        " *window-R* sees R tokens before its own; *lsh-R* hashes R times,"
-        f" shares queries and keys, and attends in chunks of {s.chunk_size}, strictly causally,"
-        " with other rotations in each step of training; *shared* is the same in one chunk, which"
-        " keeps the weights of all pairs. Bits per byte are of the whole test part, in windows one"
-        " after the other, each byte predicted once; the parameters are those with the best"
-        " validation."
+        "LSH is not faster than exact attention at equal bits per byte with windows of"
+        f" {longest:,} tokens, the longest: {nearest.model} has {nearest.more_than(exact):+.3f} in"
+        f" {nearest.time_of(exact):.2f} of its time"
     )
 
 
-def _frontier(rows: Sequence[Row], settings: Settings) -> list[str]:
-    found = points(rows)
-    cells = []
-    for point in found.values():
-        exact = found.get((point.length, "exact", "exact"))
-        cells.append([str(point.length), point.model, point.written(), *_cost_cells(point, exact)])
-    header = ["length", "model", "bits per byte", "against exact", "time a token", "of exact's"]
-    drawn = any(point.cost for point in found.values())
+def _decisive(some: Mapping[str, Point]) -> list[Point]:
+    """The LSH models that can be compared with exact attention, in time and bits."""
+    exact = some.get("exact")
     return [
-        "## Quality against cost",
-        *(["![bits per byte against time and memory](frontier.svg)"] if drawn else []),
-        markdown_table([*header, "memory of a step"], cells),
-        f"{PLUS_MINUS} *Against exact* is the mean over the seeds of both. Time"
-        f" and memory are of a training step of {settings.cost_tokens:,} tokens, or of one window"
-        " where that is longer, on the machine below; the models' steps are timed in turns, and *of"
-        " exact's* is the median of the turns' ratios.",
+        point
+        for point in some.values()
+        if exact is not None
+        and is_lsh(point.model)
+        and point.time_of(exact) is not None
+        and point.more_than(exact) is not None
     ]
 
 
-def _cost_cells(point: Point, exact: Point | None) -> list[str]:
-    more = "" if exact is None else _more(point, exact)
-    ratio = ""
-    if exact is not None and (times := point.time_of(exact)) is not None:
-        ratio = f"{times:.2f}"
-    memory = None if point.cost is None else point.cost.memory
-    return [more, duration(point.per_token), ratio, human(memory)]
+def _fastest_equal(some: Mapping[str, Point], margin: float) -> Point | None:
+    """The fastest LSH model that is as good as exact attention, where it is faster."""
+    exact = some["exact"]
+    equal = [
+        point
+        for point in _decisive(some)
+        if (point.more_than(exact) or 0) <= margin + 1e-9  # rounded
+        and (point.time_of(exact) or 0) <= FASTER
+    ]
+    return min(equal, key=lambda point: point.seconds or 0, default=None)
 
 
-def _more(point: Point, other: Point) -> str:
-    """The bits that a point has more; "" where no seed is of both."""
-    return f"{point.more_than(other):+.3f}" if point.bits.keys() & other.bits.keys() else ""
+def sections(rows: Sequence[Row], margin: float) -> Iterator[str]:
+    """All tables but that of the models as they were trained."""
+    for table in (_against_exact(rows, margin), _rounds(rows), _mass(rows), _ablation(rows)):
+        yield from table
+    if any(row.cell["task"] == "copy" for row in rows):
+        yield (
+            "*copy* is a word of random symbols, noise, and the word again, each symbol behind the"
+            " number of its place: one layer is to predict it from the first word, which stands at"
+            f" least as many tokens before. A guess is right {1 / SYMBOLS:.1%} of the time."
+        )
 
 
-def _rounds(rows: Sequence[Row]) -> list[str]:
-    found = points(rows, as_trained=False)
-    hashing = {key: x for key, x in found.items() if rounds_of(key[1]) and rounds_of(key[2])}
+def _against_exact(rows: Sequence[Row], margin: float) -> Iterator[str]:
+    lines = []
+    for length, some in trained(rows).items():
+        if (exact := some.get("exact")) is None:
+            continue
+        for point in some.values():
+            more, time = point.more_than(exact), point.time_of(exact)
+            if point is not exact and more is not None:
+                ratio = "" if time is None else f"{time:.2f}"
+                lines.append([str(length), point.model, f"{more:+.3f}", ratio])
+    drawn = any("memory" in row.details for row in rows)
+    if drawn or lines:
+        yield "## Quality against cost"
+    if drawn:
+        yield "![bits per byte against time and memory](frontier.svg)"
+    if lines:
+        yield markdown_table(["length", "model", "bits against exact", "of exact's time"], lines)
+        yield (
+            f"Bits are the mean over the seeds of both. Up to {margin:g} more counts as equal, up"
+            f" to {FASTER:g} of the time as faster."
+        )
+
+
+def _rounds(rows: Sequence[Row]) -> Iterator[str]:
+    hashing = {
+        key: point for key, point in points(rows).items() if rounds_of(key[1]) and rounds_of(key[2])
+    }
     if not hashing:
-        return []
+        return
     evaluated = sorted({key[2] for key in hashing}, key=lambda name: rounds_of(name) or 0)
-    rest = dict.fromkeys(key[:2] for key in hashing)
-    cells = []
-    for length, model in rest:
+    lines = []
+    for length, model in dict.fromkeys(key[:2] for key in hashing):
         some = [hashing.get((length, model, name)) for name in evaluated]
-        cells.append([str(length), model, *("" if x is None else x.written() for x in some)])
-    return [
-        "## Other rounds at evaluation",
-        "![bits per byte over rounds](rounds.svg)",
-        markdown_table(["length", "trained", *(f"as {name}" for name in evaluated)], cells),
+        bits = ["" if x is None else spread([*x.bits.values()], ".3f") for x in some]
+        lines.append([str(length), model, *bits])
+    yield "## Other rounds at evaluation"
+    yield "![bits per byte over rounds](rounds.svg)"
+    yield markdown_table(["length", "trained", *(f"as {name}" for name in evaluated)], lines)
+    yield (
         "No parameter of LSH depends on the number of rounds. Figure 4 of Kitaev et al. (2020) has"
-        " the same shape for images; it prints no numbers.",
-    ]
+        " the same shape for images; it prints no numbers."
+    )
 
 
-def _mass(rows: Sequence[Row]) -> list[str]:
-    found = [row for row in qualities(rows) if row.masses]
-    if not found:
-        return []
-    models = list(dict.fromkeys(row.model for row in found))
-    found.sort(key=lambda row: (row.length, models.index(row.model), row.seed))
-    steps = sorted({step for row in found for step in row.steps})
-    cells = []
-    for row in found:
-        by_step = dict(zip(row.steps, row.masses, strict=True))
+def _mass(rows: Sequence[Row]) -> Iterator[str]:
+    seen = [row for row in rows if "masses" in row.details]
+    if not seen:
+        return
+    models = list(dict.fromkeys(row.cell["model"] for row in seen))
+    seen.sort(key=lambda row: (row.cell["length"], models.index(row.cell["model"]), row.cell.seed))
+    steps = sorted({step for row in seen for step in row.details["steps"]})
+    lines = []
+    for row in seen:
+        by_step = dict(zip(row.details["steps"], row.details["masses"], strict=True))
         masses = [f"{by_step[step]:.3f}" if step in by_step else "" for step in steps]
-        cells.append([str(row.length), row.model, str(row.seed), *masses, f"{row.pairs[-1]:.3f}"])
+        cell, pairs = row.cell, row.details["pairs"][-1]
+        lines.append([f"{cell['length']}", cell["model"], f"{cell.seed}", *masses, f"{pairs:.3f}"])
     header = ["length", "model", "seed", *(f"step {step}" for step in steps), "pairs"]
-    return [
-        "## What the rounds see",
-        "![mass seen over training](mass.svg)",
-        markdown_table(header, cells),
+    yield "## What the rounds see"
+    yield "![mass seen over training](mass.svg)"
+    yield markdown_table(header, lines)
+    yield (
         "The share of full attention's mass, with the same queries and keys, that lies on pairs"
         " which some round shows; *pairs* is the share of all pairs, which is the mass that as many"
         f" keys chosen at random would have. Windows have at most {WATCHED:,} tokens here, and the"
-        " number of buckets that goes with that.",
-    ]
+        " number of buckets that goes with that."
+    )
 
 
-def _ablation(rows: Sequence[Row]) -> list[str]:
-    found = points(rows, as_trained=False)
-    cells = []
-    for (length, model, evaluated), point in found.items():
-        whole = found.get((length, model, model))
-        if evaluated == NO_ATTENTION and whole is not None:
-            cells.append(
-                [str(length), model, whole.written(), point.written(), _more(point, whole)]
-            )
-    if not cells:
-        return []
-    return [
-        "## Without attention",
-        markdown_table(["length", "model", "bits per byte", "without", "difference"], cells),
-        "The same parameters with the last projection of attention at 0: of the layers that hash,"
-        " where there are some, else of all. Where that changes nothing, the layers are of no use.",
-    ]
-
-
-def _copies(rows: Sequence[Row]) -> list[str]:
-    found = copied(rows)
-    if not found:
-        return []
-    cells = [
-        [row.model, f"{row.accuracy:.1%}", f"{row.zeroed:.1%}", f"{row.steps:,}"] for row in found
-    ]
-    one = found[0]
-    return [
-        f"## A copy across {one.distance:,} tokens",
-        markdown_table(["model", "symbols right", "without attention", "steps"], cells),
-        "A word of random symbols, noise, and the word again, each symbol behind the number of its"
-        " place: one layer is to predict it from the first word, which stands at least"
-        f" {one.distance:,} tokens before. A guess is right {one.chance:.1%} of the time.",
-    ]
-
-
-def _costs(rows: Sequence[Row]) -> list[str]:
-    targets = list(dict.fromkeys(row.target for row in rows if isinstance(row, Cost)))
-    if not targets:
-        return []
-    parts = ["## Cost over length", "![time and memory over length](cost.svg)"]
-    for target in targets:
-        some = costs(rows, target)
-        models = list(dict.fromkeys(row.model for row in some))
-        cells = []
-        for length in sorted({row.length for row in some}):
-            at = {row.model: row for row in some if row.length == length}
-            cells.append([str(length), *(_cell(at.get(model)) for model in models)])
-        parts.append(
-            f"Memory of a training step of one window, compiled for {target}:"
-            if target
-            else "Time a token, and memory, of a training step here:"
+def _ablation(rows: Sequence[Row]) -> Iterator[str]:
+    lines = []
+    for title, some in grouped(rows, lambda row: row.cell.title).items():
+        (score,) = some[0].scores
+        form = ".1%" if score == "symbols right" else ".3f"
+        whole, zeroed = (
+            {row.cell.seed: row.scores[score] for row in some if row.evaluated == name}
+            for name in ("", NO_ATTENTION)
         )
-        parts.append(markdown_table(["length", *models], cells))
-    return parts
-
-
-def _cell(row: Cost | None) -> str:
-    if row is None:
-        return ""
-    if row.status != "ok":
-        return row.message
-    time = "" if row.per_token is None else f"{duration(row.per_token)}, "
-    return f"{time}{human(row.memory)}"
+        both = [zeroed[seed] - whole[seed] for seed in whole if seed in zeroed]
+        if both:
+            scores = (spread([*x.values()], form) for x in (whole, zeroed))
+            lines.append([title, score, *scores, f"{statistics.fmean(both):+{form}}"])
+    if not lines:
+        return
+    yield "## Without attention"
+    yield markdown_table(["task, length, model", "score", "whole", "without", "difference"], lines)
+    yield (
+        "The same parameters with the last projection of attention at 0: of the layers that hash,"
+        " where there are some, else of all. Where that changes nothing, the layers are of no use."
+    )

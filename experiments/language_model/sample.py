@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -22,11 +23,15 @@ from attnlab.runs.errors import Invalid
 from attnlab.runs.flags import Flags, flag, seed_flag
 from attnlab.runs.folder import Folder
 from attnlab.tokens import UNK
+from attnlab.training.checkpoint import Checkpoints
 from attnlab.training.decode import sample
 from attnlab.training.loop import CHECKPOINTS
+from attnlab.training.parallel import parallel_over
+from attnlab.training.step import TrainState
+from attnlab.training.study import Cell, identity
 from experiments.language_model import corpus as corpora
+from experiments.language_model.__main__ import LanguageModels
 from experiments.language_model.settings import Settings
-from experiments.language_model.training import Cell, build_of, trained_variables
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,8 +73,10 @@ def run(flags: SampleFlags, folder: Folder) -> int:
     settings = Settings.from_json(kept.settings)
     kept.claim()  # to read checkpoints is to clear away one that is half written
     require_model(f"--model={flags.model}", flags.model, settings.num_layers)
-    cell = Cell(flags.model, flags.length or max(settings.lengths), flags.trained_seed)
-    where = cell.folder(kept.path)
+    length = flags.length or max(settings.lengths)
+    axes = {"task": "text", "length": length, "model": flags.model}
+    cell = Cell(axes, flags.trained_seed)
+    where = kept.path / cell.folder
     if not (where / CHECKPOINTS).is_dir():
         found = sorted(path.parent.name for path in kept.path.glob(f"*/{CHECKPOINTS}"))
         raise Invalid(
@@ -82,14 +89,15 @@ def run(flags: SampleFlags, folder: Folder) -> int:
         raise Invalid(
             f"--prompt={flags.prompt!r}: has a character that the training text does not have"
         )
-    if len(prompt) + flags.tokens > cell.length:
+    if len(prompt) + flags.tokens > length:
         raise Invalid(
             f"--tokens={flags.tokens}: with the prompt's {len(prompt)} they are more than the "
-            f"{cell.length} that the model was trained on; give fewer"
+            f"{length} that the model was trained on; give fewer"
         )
+    trained = LanguageModels(settings, corpus)
     written = sample(
-        build_of(cell, settings, corpus),
-        trained_variables(cell, settings, corpus, where),
+        trained.model(cell),
+        variables_of(trained, cell, where),
         key=jax.random.key(flags.seed),
         prompt=jnp.asarray([prompt], jnp.int32),
         max_length=flags.tokens,
@@ -99,6 +107,32 @@ def run(flags: SampleFlags, folder: Folder) -> int:
     )
     say(flags.prompt + corpus.tokenizer.decode(written.tokens[0].tolist()))
     return 0
+
+
+def variables_of(trained: LanguageModels, cell: Cell, folder: Path) -> Any:
+    """The variables of a cell's best checkpoint.
+
+    Args:
+      trained: study whose run has trained it.
+      cell: cell that was trained.
+      folder: folder of its training.
+
+    Raises:
+      Invalid: the checkpoints there are of another training, or there is none yet.
+    """
+    training = trained.training(cell)
+    task, optimizer = training.task, training.optimizer.build(training.loop.steps)
+    example = next(iter(task.batches))
+    abstract = jax.eval_shape(lambda: TrainState.create(task.model, optimizer, example, cell.seed))
+    whole = parallel_over("jit", jax.local_devices()[:1]).whole
+    known = identity(trained, cell) | task.identity
+    with Checkpoints(folder / CHECKPOINTS, known) as checkpoints:
+        best = checkpoints.best_step
+        if best is None:
+            raise Invalid(f"{folder}: no checkpoint was written yet; train it further")
+        shardings = jax.tree.map(lambda _: whole, abstract.kept())
+        kept = checkpoints.restore(abstract.kept(), shardings, best)
+    return abstract.replace(**kept.state).variables
 
 
 if __name__ == "__main__":

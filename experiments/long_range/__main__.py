@@ -13,8 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from attnlab.attentions import Surroundings, parse, pattern, streams
-from attnlab.bench import memory
-from attnlab.bench.training_programs import lower_step
+from attnlab.bench.training_programs import memory_of_step
 from attnlab.models.classifier import EncoderClassifier
 from attnlab.models.transformer import TransformerConfig
 from attnlab.ops.routes import LSH
@@ -100,13 +99,15 @@ class LongRange(Study[Settings, Tasks]):
     ) -> Iterator[Evaluation]:
         examples = self.data.examples[cell["task"]]
         test = fixed_batches(examples, "test", self.settings.batch_size)
+        shapes = {name: jax.ShapeDtypeStruct(x.shape, x.dtype) for name, x in test[0].items()}
+        on_one = ShardedJit(jax.local_devices()[:1])
         _, rates = curve(read_metrics(place), "training", "steps_per_second")
         yield Evaluation(
             {"accuracy": accuracy(training.task.model, trained.variables, test)},
             details={
                 "majority": majority(test),
                 "steps_per_second": float(np.median(rates)),
-                "memory": memory_of_step(training, test[0]),
+                "memory": memory_of_step(training.task, training.optimizer, shapes, on_one),
             },
         )
 
@@ -167,20 +168,6 @@ def accuracy(
 
     sums = np.sum([jax.device_get(of_batch(variables, dict(batch))) for batch in test], axis=0)
     return float(sums[0] / sums[1])
-
-
-def memory_of_step(training: Training, batch: Mapping[str, np.ndarray]) -> int:
-    """Bytes that a training step on such a batch needs on one device, by the compiler's count."""
-    device = jax.local_devices()[0]
-    lowered = lower_step(
-        training.task.model,
-        training.task.objective,
-        training.optimizer,
-        {name: jax.ShapeDtypeStruct(x.shape, x.dtype) for name, x in batch.items()},
-        ShardedJit([device]),
-        streams=training.task.streams,
-    )
-    return memory.analyze(lowered, lowered.compile(), device.platform).total
 
 
 def main(argv: list[str]) -> int:

@@ -228,14 +228,13 @@ class LanguageModels:
     def run(self, row: str, scale: str) -> Command:
         del row
         models = f"--models={','.join(self.models.values())}"
-        flags = [f"--preset={scale}", "--parts=train", models, f"--lengths={self.length}"]
+        flags = [f"--preset={scale}", "--tasks=text", models, f"--lengths={self.length}"]
         return Command("language_model", flags, "text")
 
     def scores(self, row: str, found: Lines) -> dict[int, tuple[dict[str, float], Any]]:
-        model = self.models[row]
+        axes = {"task": "text", "length": self.length, "model": self.models[row]}
         return {
-            one["seed"]: ({"bits per byte": one["bits"]}, one["environment"])
+            one["cell"]["seed"]: (one["scores"], one["environment"])
             for one in found
-            if "evaluated" in one  # else it is a row of times or of the copy task
-            and (one["model"], one["evaluated"], one["length"]) == (model, model, self.length)
+            if one["cell"]["axes"] == axes and not one["evaluated"]
         }

@@ -8,10 +8,10 @@ import signal
 import pytest
 
 from attnlab.runs import figure_files
-from attnlab.training.curve import Diverged, read_metrics
+from attnlab.training.curve import read_metrics
 from experiments.language_model import __main__ as experiment
-from experiments.language_model import sample, training
-from experiments.language_model.rows import NO_ATTENTION
+from experiments.language_model import sample
+from experiments.language_model.report import NO_ATTENTION
 from experiments.language_model.settings import ONLY_FOR
 from tests.experiments import tiny
 
@@ -28,9 +28,6 @@ SMALL = {
     "hidden": 11,
     "chunk_size": 8,
     "eval_rounds": "1,2",
-    "cost_lengths": "16",
-    "cost_tokens": 32,
-    "cost_repeats": 2,
     "copy_models": "lsh-1",
     "copy_distance": 40,
     "copy_steps": 2,
@@ -50,8 +47,8 @@ def text(tmp_path):
 
 def flags(text, **changed):
     given = {"input": text} | SMALL | changed
-    for part, names in ONLY_FOR.items():  # flags of parts that are left out are refused
-        if part not in given.get("parts", "train,cost,copy"):
+    for task, names in ONLY_FOR.items():  # flags of tasks that are left out are refused
+        if task not in given.get("tasks", "text,copy"):
             given = {name: x for name, x in given.items() if name not in names}
     return [f"--{name}={value}" for name, value in given.items()]
 
@@ -73,7 +70,6 @@ def curve_of(folder):
         ),
         ({"lengths": "2000", "batch_tokens": 4000}, "--lengths=2000: a window is longer than the"),
         ({"input": "nowhere"}, "--input=nowhere: there is no such file"),
-        ({"target": "v5e:9x9"}, "--target=v5e:9x9: v5e has no such slice"),
     ],
 )
 def test_a_bad_flag_is_one_line_and_status_2_and_makes_nothing(tmp_path, text, changed, message):
@@ -89,19 +85,21 @@ def test_a_small_run_from_end_to_end(tmp_path, text, monkeypatch):
     assert (status, err) == (0, "")
     (folder,) = (tmp_path / "out").iterdir()
     rows = rows_of(folder)
-    quality = {(r["model"], r["evaluated"]): r["bits"] for r in rows if "evaluated" in r}
-    assert set(quality) == {
-        ("exact", "exact"), ("exact", NO_ATTENTION), ("lsh-2", "lsh-2"), ("lsh-2", "lsh-1"),
-        ("lsh-2", NO_ATTENTION),
+    scores = {(*r["cell"]["axes"].values(), r["evaluated"]): [*r["scores"].values()] for r in rows}
+    assert set(scores) == {
+        ("text", 16, "exact", ""), ("text", 16, "exact", NO_ATTENTION), ("text", 16, "lsh-2", ""),
+        ("text", 16, "lsh-2", "lsh-1"), ("text", 16, "lsh-2", NO_ATTENTION),
+        ("copy", 40, "lsh-1", ""), ("copy", 40, "lsh-1", NO_ATTENTION),
     }  # fmt: skip
-    assert len(set(quality.values())) == 5 and all(3 < bits < 12 for bits in quality.values())
-    costs = [r for r in rows if "target" in r]
-    assert [r["model"] for r in costs] == ["exact", "lsh-2"]
-    assert all(len(r["samples"]) == 2 and r["memory"] > 1000 for r in costs)
-    (copied,) = [r for r in rows if "zeroed" in r]
-    assert copied["model"] == "lsh-1" and 0 <= copied["accuracy"] <= 1
-    (seen,) = [r for r in rows if r.get("masses")]
-    validations = [r for r in curve_of(folder / "lsh-2-16-3") if r["kind"] == "validation"]
+    bits = [score for key, (score,) in scores.items() if key[0] == "text"]
+    assert len(set(bits)) == 5 and all(3 < x < 12 for x in bits)
+    assert all(0 <= score <= 1 for key, (score,) in scores.items() if key[0] == "copy")
+    costs = [r["details"] for r in rows if "memory" in r["details"]]
+    assert len(costs) == 2
+    assert all(x["memory"] > 1000 and x["seconds_per_token"] > 0 for x in costs)
+    assert {x["tokens"] for x in costs} == {64}
+    (seen,) = [r["details"] for r in rows if "masses" in r["details"]]
+    validations = [r for r in curve_of(folder / "text-16-lsh-2-seed3") if r["kind"] == "validation"]
     assert seen["steps"] == [2, 4] and seen["masses"] == [r["mass"] for r in validations]
     assert 0 < seen["pairs"][0] < seen["masses"][0] + 0.2 <= 1.2
     written = (folder / "report.md").read_text()
@@ -109,7 +107,9 @@ def test_a_small_run_from_end_to_end(tmp_path, text, monkeypatch):
     assert set(shlex.split(line)) == {"launch/local", "language_model", *flags(text)}
 
     status, out, _ = tiny.run(experiment, f"--resume={folder}")
-    assert status == 0 and "0 of 4 parts" in out and (folder / "report.md").read_text() == written
+    assert (
+        status == 0 and "0 of 3 trainings" in out and (folder / "report.md").read_text() == written
+    )
     text.write_bytes(text.read_bytes()[::-1])
     status, _, err = tiny.run(experiment, f"--resume={folder}")
     assert status == 2 and "is about another text than" in err and err.count("\n") == 1
@@ -117,7 +117,7 @@ def test_a_small_run_from_end_to_end(tmp_path, text, monkeypatch):
 
 def train(parent):
     """The status of a training of lsh-2 over the text in a folder."""
-    of_lsh = {"models": "lsh-2", "parts": "train", "validate_every": 4, "log_every": 1}
+    of_lsh = {"models": "lsh-2", "tasks": "text", "validate_every": 4, "log_every": 1}
     text = written(parent / "text")
     status, *_ = tiny.run(experiment, *flags(text, **of_lsh), f"--output_dir={parent / 'out'}")
     return status
@@ -137,7 +137,7 @@ def whole(tmp_path_factory):
 @pytest.mark.slow
 def test_a_run_that_is_interrupted_goes_on_bit_for_bit(tmp_path, whole, monkeypatch):
     monkeypatch.setattr(figure_files, "save", tiny.save_nothing)
-    windows = training.random_windows
+    windows = experiment.random_windows
 
     def interrupting(*given, **options):
         def after_two(i, batch):
@@ -147,31 +147,15 @@ def test_a_run_that_is_interrupted_goes_on_bit_for_bit(tmp_path, whole, monkeypa
 
         return windows(*given, **options).map(_Counting(after_two))
 
-    monkeypatch.setattr(training, "random_windows", interrupting)
+    monkeypatch.setattr(experiment, "random_windows", interrupting)
     assert train(tmp_path) == 130
-    monkeypatch.setattr(training, "random_windows", windows)
+    monkeypatch.setattr(experiment, "random_windows", windows)
     (cut,) = (tmp_path / "out").iterdir()
-    assert len(curve_of(cut / "lsh-2-16-3")) < len(curve_of(whole / "lsh-2-16-3"))
+    assert len(curve_of(cut / "text-16-lsh-2-seed3")) < len(curve_of(whole / "text-16-lsh-2-seed3"))
     assert tiny.run(experiment, f"--resume={cut}")[0] == 0
-    assert curve_of(cut / "lsh-2-16-3") == curve_of(whole / "lsh-2-16-3")
-    bits = [[r["bits"] for r in rows_of(folder)] for folder in (whole, cut)]
+    assert curve_of(cut / "text-16-lsh-2-seed3") == curve_of(whole / "text-16-lsh-2-seed3")
+    bits = [[r["scores"] for r in rows_of(folder)] for folder in (whole, cut)]
     assert bits[0] == bits[1]
-
-
-def test_a_model_that_diverges_is_a_row_and_the_others_go_on(tmp_path, text, monkeypatch):
-    def run_training(task, **_):
-        raise Diverged(f"{task.identity['model']}: the loss of step 2 is not finite")
-
-    monkeypatch.setattr(experiment, "run_training", run_training)
-    of_two = flags(text, parts="train")
-    assert tiny.run(experiment, *of_two, f"--output_dir={tmp_path / 'out'}")[0] == 1
-    (folder,) = (tmp_path / "out").iterdir()
-    assert [row["error"].partition(":")[0] for row in rows_of(folder)] == ["exact", "lsh-2"]
-    assert (
-        "Failed: quality, exact, 16, 3, exact: exact: the loss"
-        in (folder / "report.md").read_text()
-    )
-    assert "2 of 2 parts to run" in tiny.run(experiment, f"--resume={folder}")[1]
 
 
 class _Counting:
@@ -205,14 +189,17 @@ def test_a_sample_of_a_trained_model(tmp_path, whole):
     likeliest = [sampled("--tokens=9", "--top_k=1", f"--seed={seed}")[1] for seed in (1, 2)]
     assert likeliest[0] == likeliest[1]
     for given, message in (
-        (["--model=exact"], "has no checkpoints of exact, 16 tokens, seed 3; it has lsh-2-16-3"),
+        (
+            ["--model=exact"],
+            "has no checkpoints of text, 16, exact, seed 3; it has text-16-lsh-2-seed3",
+        ),
         (["--model=lsh"], "--model=lsh: no attention 'lsh'; valid"),
         (["--tokens=16"], "--tokens=16: with the prompt's 1 they are more than the 16"),
         (["--run="], "--run= is empty; give"),
     ):
         status, _, err = sampled(*given)
         assert status == 2 and message in err and err.count("\n") == 1
-    (folder / "lsh-2-16-3").rename(folder / "lsh-1-16-3")
+    (folder / "text-16-lsh-2-seed3").rename(folder / "text-16-lsh-1-seed3")
     status, _, err = sampled("--model=lsh-1", "--tokens=9")
-    assert status == 2 and 'model is "lsh-2" there and "lsh-1" here' in err
+    assert status == 2 and 'cell.model is "lsh-2" there and "lsh-1" here' in err
     assert err.count("\n") == 1

@@ -1,4 +1,4 @@
-"""The answer, computed from rows, and the report and figures around it."""
+"""The answer, computed from rows, and the tables and figures around it."""
 
 import dataclasses
 
@@ -6,47 +6,38 @@ import pytest
 
 from attnlab.runs import figure_files
 from attnlab.runs.report import SoFar
-from experiments.language_model import figures, report
-from experiments.language_model.conclusion import answer
-from experiments.language_model.rows import (
-    NO_ATTENTION,
-    Copied,
-    Cost,
-    Failed,
-    Quality,
-    is_done,
-    key_of,
-)
+from attnlab.training import study
+from attnlab.training.study import Cell, Drawn, Row
+from experiments.language_model import figures
+from experiments.language_model.__main__ import LanguageModels
+from experiments.language_model.report import NO_ATTENTION, answer
 from experiments.language_model.settings import Settings
 
-SETTINGS = Settings(models=("exact", "window-128", "lsh-1", "lsh-4"), lengths=(512, 1024, 2048))
+LENGTHS = (512, 1024, 2048)
+SETTINGS = Settings(models=("exact", "window-128", "lsh-1", "lsh-4"), lengths=LENGTHS)
 
 
-def trained(model, length, bits, seed=0, evaluated=None, **more):
-    evaluated = evaluated or model
-    return Quality(model, length, seed, evaluated, bits, 12_345, 99, 400, 60.0, **more)
+def row(model, length, bits, seed=0, evaluated="", micros=None, **more):
+    details = dict(more)
+    if micros is not None:
+        tokens = 1024
+        details |= {"tokens": tokens, "seconds_per_token": micros * 1e-6, "memory": length * 1000}
+    cell = Cell({"task": "text", "length": length, "model": model}, seed)
+    return Row(cell, evaluated, {"bits per byte": bits}, 12_345, 400, 60.0, details=details)
 
 
-def cost(model, length, micros, tokens=1024, **more):
-    samples = (micros * tokens * 1e-6,)
-    return Cost(model, length, "", tokens, samples, memory=length * 1000, **more)
+def copied(model, share, evaluated=""):
+    cell = Cell({"task": "copy", "length": 1024, "model": model}, 0)
+    return Row(cell, evaluated, {"symbols right": share}, 999, 600, 60.0)
 
 
 def rows(bits, micros, seeds=(0,)):
     """Rows of models: {model: values over lengths}."""
-    lengths = SETTINGS.lengths
     return [
-        *(
-            trained(model, n, x + 0.004 * seed, seed)
-            for model, values in bits.items()
-            for n, x in zip(lengths, values, strict=True)
-            for seed in seeds
-        ),
-        *(
-            cost(model, n, x)
-            for model, values in micros.items()
-            for n, x in zip(lengths, values, strict=True)
-        ),
+        row(model, n, x + 0.004 * seed, seed, micros=micros[model][i])
+        for model, values in bits.items()
+        for i, (n, x) in enumerate(zip(LENGTHS, values, strict=True))
+        for seed in seeds
     ]
 
 
@@ -65,178 +56,108 @@ MICROS = {
 
 
 def test_the_length_from_which_it_is_faster_at_equal_bits():
-    said = answer(rows(BITS, MICROS, seeds=(0, 1, 2)), SETTINGS)
-    assert said.startswith(
-        "Is LSH worth it? From 1,024 tokens on it is faster at equal bits per byte (at most 0.01"
-        " more): there a step of lsh-4 takes 0.95 of exact attention's time, at 1.909 ± 0.010"
-        " against 1.904 ± 0.010 bits per byte. (3 seeds were compared.)"
-    )
-    assert "At 2,048 tokens window-128 takes 0.25 of exact attention's time, at 1.904" in said
-    assert said.endswith("attention's: lsh-1 from 512, lsh-4 from 1,024 tokens.")
-    # One seed has no spread.
-    assert "(One seed of both: no spread is known.)" in answer(rows(BITS, MICROS), SETTINGS)
+    said = answer(rows(BITS, MICROS, seeds=(0, 1, 2)), 0.01)
+    assert said.endswith("equal bits per byte from 1,024 tokens on: lsh-4 takes 0.95 of its time")
 
 
 @pytest.mark.parametrize(
     ("bits", "micros"),
     [
         ({"lsh-4": (2.0, 1.905, 1.815)}, {}),  # 0.015 more bits at the longest length
-        ({}, {"lsh-4": (20, 19, 41)}),  # slower at the longest length
+        ({}, {"lsh-4": (20, 19, 42)}),  # slower at the longest length
     ],
 )
 def test_it_is_not_faster_where_the_longest_length_is_not(bits, micros):
-    said = answer(rows(BITS | bits, MICROS | micros), SETTINGS)
-    assert "at 1,024 tokens, but not at 2,048 tokens, the longest that were trained" in said
-    assert "The best there, lsh-4, takes" in said and "the fastest, lsh-1, 0.23 of the time" in said
-    assert "Not up to 2,048 tokens, the longest" in answer(
-        rows(BITS | {"lsh-4": (3.0, 3.0, 3.0)}, MICROS), SETTINGS
-    )
-    # At equal bits is counted within the margin that the settings have.
-    wide = dataclasses.replace(SETTINGS, equal_bits=0.2)
-    assert "From 512 tokens on it is faster" in answer(rows(BITS | bits, MICROS | micros), wide)
+    bits, micros = BITS | bits, MICROS | micros
+    said = answer(rows(bits, micros), 0.01)
+    more, time = bits["lsh-4"][-1] - 1.8, micros["lsh-4"][-1] / 40
+    assert "is not faster" in said and f"2,048 tokens, the longest: lsh-4 has {more:+.3f}" in said
+    assert f" in {time:.2f} of its time" in said
+    assert "from 512 tokens on" in answer(rows(bits, micros), 0.2)  # within the margin
 
 
 def test_what_is_nearer_than_noise_is_not_faster():
     only = {"exact": (2.0, 1.9, 1.8), "lsh-4": (2.0, 1.9, 1.8)}
     barely = {"exact": (10, 20, 40), "lsh-4": (9.9, 19.9, 39.9)}
-    said = answer(rows(only, barely), SETTINGS)
-    assert "Not up to 2,048" in said and said.endswith("lsh-4 not up to 2,048 tokens.")
-
-
-def test_a_busy_turn_does_not_decide():
-    """The medians of the samples are equal; the median of the turns' ratios is not 1."""
-    found = [
-        trained("exact", 512, 2.0), trained("lsh-4", 512, 2.0),
-        dataclasses.replace(cost("exact", 512, 0), samples=(10.0, 20.0, 30.0)),
-        dataclasses.replace(cost("lsh-4", 512, 0), samples=(20.0, 10.0, 20.0)),
-    ]  # fmt: skip
-    said = answer(found, SETTINGS)
-    assert "takes 0.67 of exact attention's time" in said and "lsh-4 from 512 tokens." in said
+    assert "not faster" in answer(rows(only, barely), 0.01)
 
 
 def test_only_seeds_of_both_are_compared():
     """Seed 1 of exact attention is worse; of LSH there is seed 0 alone, where it is worse."""
-    found = [
-        trained("exact", 512, 2.0), trained("exact", 512, 2.1, seed=1), trained("lsh-4", 512, 2.04),
-        cost("exact", 512, 20), cost("lsh-4", 512, 10),
-    ]  # fmt: skip
-    said = answer(found, SETTINGS)
-    assert "Not up to 512 tokens" in said and "(One seed of both" in said
-    assert "at 2.040 against 2.000 bits per byte" in said
-    found.append(trained("lsh-4", 512, 2.05, seed=1))  # 0.04 more and 0.05 less
-    said = answer(found, SETTINGS)
-    assert "At 512 tokens it is faster" in said and "No other length was compared." in said
-    assert "(2 seeds were compared; a mean may be off by more than the 0.01 that" in said
-
-
-def test_a_length_at_which_exact_attention_was_not_timed_is_named():
-    found = [row for row in rows(BITS, MICROS) if row != cost("exact", 2048, 40)]
-    said = answer(found, SETTINGS)
-    assert "At 1,024 tokens it is faster" in said or "From 1,024" in said
-    assert "At 2,048 tokens LSH was trained and timed, exact attention was not timed." in said
-
-
-def test_a_length_at_which_exact_attention_was_not_trained_is_named():
-    found = [row for row in rows(BITS, MICROS) if row != trained("exact", 512, 2.0)]
-    said = answer(found, SETTINGS)
-    assert "At 512 tokens LSH was trained and timed, exact attention was not trained." in said
-
-
-def test_seeds_of_one_model_alone_are_not_compared():
-    found = rows({"exact": BITS["exact"]}, MICROS) + rows({"lsh-4": BITS["lsh-4"]}, {}, seeds=(1,))
-    said = answer(found, SETTINGS)
-    assert "LSH was trained and timed, exact attention was trained with other seeds." in said
-    assert "nan" not in report.markdown(SoFar(found), SETTINGS, "t")
-
-
-def test_a_table_without_rows_is_left_out_and_tokens_are_from_least_to_most():
     some = [
-        dataclasses.replace(trained("exact", n, 2.0), tokens=20_480 * n // 512)
-        for n in SETTINGS.lengths
-    ]
-    text = report.markdown(SoFar(some), SETTINGS, "t")
-    assert "## Without attention" not in text
-    assert "trained on 20,480 to 81,920 bytes each" in " ".join(text.split())
+        row("exact", 512, 2.0, micros=20), row("exact", 512, 2.1, seed=1, micros=20),
+        row("lsh-4", 512, 2.04, micros=10),
+    ]  # fmt: skip
+    assert "lsh-4 has +0.040 in 0.50" in answer(some, 0.01)
+    some.append(row("lsh-4", 512, 2.05, seed=1, micros=10))  # 0.04 more and 0.05 less
+    assert "from 512 tokens on: lsh-4 takes 0.50" in answer(some, 0.01)
+    of_others = [row("exact", 512, 2.0, micros=20), row("lsh-4", 512, 1.0, seed=1, micros=10)]
+    assert answer(of_others, 0.01) == ""
 
 
 def test_a_pattern_does_not_decide():
     names = {"exact": BITS["exact"], "window-128+lsh-4": BITS["exact"]}
     micros = {"exact": MICROS["exact"], "window-128+lsh-4": MICROS["window-128"]}
-    said = answer(rows(names, micros), SETTINGS)
-    assert "Not known yet" in said and "window-128+lsh-4 from 512 tokens." in said
+    assert answer(rows(names, micros), 0.01) == ""
 
 
-def test_what_failed_is_in_the_report_and_tried_again():
-    row = Failed(("quality", "lsh-4", 512, 0, "lsh-4"), "the loss is not finite")
-    assert key_of(row) == key_of(trained("lsh-4", 512, 2.0)) and not is_done(row)
-    assert is_done(trained("lsh-4", 512, 2.0))
-    text = report.markdown(SoFar([row], ["lsh-4"]), SETTINGS, "a")
-    assert "Failed: quality, lsh-4, 512, 0, lsh-4: the loss is not finite." in text
-
-
-def test_no_answer_before_both_are_known():
-    assert "Not known yet" in answer([], SETTINGS)
-    alone = {"lsh-4": BITS["lsh-4"]}, {"lsh-4": MICROS["lsh-4"]}
-    assert "Not known yet" in answer(rows(*alone), SETTINGS)
-    said = answer(rows({}, MICROS), SETTINGS)
-    assert "Not known yet" in said and "lsh-4 from 1,024" in said
-
-
-def test_what_a_window_reaches_is_said_against_lsh():
-    said = answer(rows(BITS, MICROS), SETTINGS)
-    assert "at 1.900 bits; fewer has lsh-4." in said
-    best = BITS | {"window-128": (2.0, 1.9, 1.8)}
-    assert "at 1.800 bits, and no LSH model has fewer." in answer(rows(best, MICROS), SETTINGS)
-
-
-def test_what_sharing_costs_is_told_from_what_hashing_costs():
-    assert "whose queries are its keys" not in answer(rows(BITS, MICROS), SETTINGS)
-    shared = rows(BITS | {"shared": (2.1, 2.2, 1.75)}, MICROS | {"shared": (10, 20, 40)})
-    assert "has them, reaches 1.750 bits at 2,048 tokens: the bits" in answer(shared, SETTINGS)
+def test_without_a_comparison_the_best_score_is_the_answer():
+    study = LanguageModels(SETTINGS, Drawn("text"))
+    assert study.answer([row("exact", 512, 2.0), row("window-128", 512, 1.9)]) == (
+        "bits per byte: 1.900 (text, 512, window-128), 2.000 (text, 512, exact)"
+    )
+    copies = [
+        copied("window-128", 0.1),
+        copied("lsh-4", 0.9),
+        copied("window-128", 0.95, NO_ATTENTION),
+    ]
+    assert study.answer(copies) == "symbols right: 90.0% (copy, 1024, lsh-4)"
 
 
 MORE = [
-    trained("lsh-4", 512, 2.2, evaluated="lsh-1"),
-    trained("lsh-4", 512, 2.7, evaluated=NO_ATTENTION),
-    trained("lsh-1", 1024, 2.0, seed=7, steps=(10, 20), masses=(0.25, 0.5), pairs=(0.1, 0.125)),
-    Copied("lsh-4", 1024, 0.987, 1 / 32, 0.031, 600, 60.0),
-    dataclasses.replace(cost("lsh-4", 4096, 1), target="v5e", samples=()),
-    dataclasses.replace(
-        cost("exact", 4096, 1), target="v5e", samples=(), memory=None, status="too_large",
-        message="needs 17 GiB of 16 GiB",
-    ),
-]  # fmt: skip
+    row("lsh-4", 512, 2.2, evaluated="lsh-1"),
+    row("lsh-4", 512, 2.7, evaluated=NO_ATTENTION),
+    row("lsh-1", 1024, 2.0, seed=7, steps=[10, 20], masses=[0.25, 0.5], pairs=[0.1, 0.125]),
+    copied("lsh-4", 0.987),
+    copied("lsh-4", 0.031, NO_ATTENTION),
+]
 
 
-def test_the_report_has_a_table_for_all_that_was_measured():
-    told = SoFar([*rows(BITS, MICROS), *MORE], list("abcdefgh"))
-    text = report.markdown(told, SETTINGS, "a text")
+def markdown(some, folder):
+    kept = LanguageModels(SETTINGS, Drawn("text"))
+    return study.report(kept, SoFar(some), folder).markdown
+
+
+def test_the_report_has_a_table_for_all_that_was_measured(tmp_path):
+    text = markdown([*rows(BITS, MICROS), *MORE], tmp_path)
     cells = [
         [cell.strip() for cell in line.split("|")[1:-1]]
         for line in text.splitlines()
         if line.startswith("| ")
     ]
-    assert ["1024", "lsh-4", "1.905", "+0.005", "19.0 µs", "0.95", "0.98 MiB"] in cells
+    assert ["1024", "lsh-4", "+0.005", "0.95"] in cells
     assert ["512", "lsh-4", "2.200", "2.000"] in cells  # other rounds
     assert ["1024", "lsh-1", "7", "0.250", "0.500", "0.125"] in cells
-    assert ["512", "lsh-4", "2.000", "2.700", "+0.700"] in cells
-    assert ["lsh-4", "98.7%", "3.1%", "600"] in cells
-    assert ["4096", "3.91 MiB", "needs 17 GiB of 16 GiB"] in cells
-    assert "Not done yet: a; b; c; d; e; f; and 2 more." in text
-    assert "A copy across 1,024 tokens" in text and "a text" in text
+    whole = ["text, 512, lsh-4", "bits per byte", "2.000", "2.700", "+0.700"]
+    assert whole in cells
+    assert ["copy, 1024, lsh-4", "symbols right", "98.7%", "3.1%", "-95.6%"] in cells
+    (line,) = [x for x in cells if x[0] == "text, 512, window-128"]
+    assert line[1:6] == ["1", "2.010", "", "9.00 µs", "1,024"] and line[6] == "500 KiB"
+    assert len([x for x in cells if x[0] == "copy, 1024, lsh-4"]) == 2
+    assert "guess is right 6.2% of the time" in text
 
 
-def test_a_run_that_has_only_begun_reports_what_there_is():
-    text = report.markdown(SoFar([trained("exact", 512, 2.0)]), SETTINGS, "t")
-    assert "Not known yet" in text and "frontier.svg" not in text and "2.000" in text
+def test_a_run_that_has_only_begun_reports_what_there_is(tmp_path):
+    text = markdown([row("exact", 512, 2.0)], tmp_path)
+    assert "2.000" in text and ".svg" not in text and "## W" not in text.replace("## Where", "")
+    sections = [dataclasses.replace(MORE[2], details={"steps": [1], "masses": [0.5], "pairs": [1]})]
+    assert "mass.svg" in markdown(sections, tmp_path)
 
 
 @pytest.mark.slow
 def test_figures_are_of_what_there_is(tmp_path):
     drawn = figures.draw([*rows(BITS, MICROS, seeds=(0, 1)), *MORE])
-    assert {name for name, figure in drawn.items() if figure} == {
-        "frontier", "rounds", "mass", "cost",
-    }  # fmt: skip
+    assert {name for name, figure in drawn.items() if figure} == {"frontier", "rounds", "mass"}
     left, right = drawn["frontier"].axes
     line = next(line for line in left.lines if line.get_label() == "lsh-4")
     assert list(line.get_ydata()) == pytest.approx([2.002, 1.907, 1.807])
@@ -244,5 +165,5 @@ def test_figures_are_of_what_there_is(tmp_path):
     assert list(right.lines[0].get_xdata()) == pytest.approx([500, 1000, 2000])
     assert {line.get_label() for line in left.lines} >= set(SETTINGS.models)
     paths = figure_files.save(drawn, tmp_path)
-    assert len(paths) == 8 and all(path.stat().st_size > 1000 for path in paths)
-    assert not any(figures.draw([trained("exact", 512, 2.0)]).values())
+    assert len(paths) == 6 and all(path.stat().st_size > 1000 for path in paths)
+    assert not any(figures.draw([row("exact", 512, 2.0)]).values())

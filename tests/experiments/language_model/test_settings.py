@@ -23,14 +23,11 @@ from experiments.language_model.models import (
     streams,
     with_rounds,
 )
-from experiments.language_model.plan import Compiled, Copying, Timed, keys, plan
-from experiments.language_model.presets import PRESETS
-from experiments.language_model.settings import Settings
-from experiments.language_model.training import Cell
+from experiments.language_model.settings import PRESETS, Settings
 from tests.daily import daily
 
 AXIAL = {
-    "positions": "axial", "lengths": (512,), "parts": ("train",),
+    "positions": "axial", "lengths": (512,), "tasks": ("text",),
     "axial_shape": (8, 64), "axial_widths": (28, 100),
 }  # fmt: skip
 SIZES = dataclasses.replace(
@@ -61,10 +58,6 @@ SIZES = dataclasses.replace(
             AXIAL | {"axial_widths": (28, 99)},
             "--axial_widths=28,99: give as many as --axial_shape, whose sum is the width, 128",
         ),
-        (
-            AXIAL | {"parts": ("cost",), "cost_lengths": (512, 1024)},
-            "--axial_shape=8,64: the product must be the one length of --cost_lengths=512,1024",
-        ),
         ({"seeds": (1, 1)}, "--seeds=1,1: give each once"),
         (
             {"models": ("window-5+window-5+lsh-2",)},
@@ -93,7 +86,6 @@ SIZES = dataclasses.replace(
             "--num_heads=3 --head_dim=5: their",
         ),
         ({"steps": 100}, "--warmup_steps=100: must be fewer than --steps=100"),
-        ({"target": ("v99",)}, "--target=v99: no such device"),
         ({"vocabulary": "words"}, "--vocabulary=words: no 'words'; valid: bytes, characters"),
     ],
 )
@@ -106,10 +98,9 @@ def test_refuses_bad_settings(changed, message):
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (["--parts=train", "--target=v5e"], "--target=v5e: needs cost in --parts=train"),
-        (["--parts=train", "--copy_steps=9"], "--copy_steps=9: needs copy in --parts=train"),
-        (["--parts=cost", "--eval_rounds=1"], "--eval_rounds=1: needs train in --parts=cost"),
-        (["--target_lengths=512"], "--target_lengths=512: needs --target"),
+        (["--tasks=text", "--copy_steps=9"], "--copy_steps=9: needs copy in --tasks=text"),
+        (["--tasks=copy", "--eval_rounds=1"], "--eval_rounds=1: needs text in --tasks=copy"),
+        (["--tasks=copy", "--models=exact"], "--models=exact: needs text in --tasks=copy"),
         (["--batch_size=2", "--batch_tokens=4096"], "--batch_size=2 and --batch_tokens=4096 both"),
     ],
 )
@@ -273,23 +264,3 @@ def test_a_text_that_cannot_be_used_is_one_line(tmp_path, text, changed, message
     with pytest.raises(Invalid) as refused:
         corpus.read(Settings(input=str(path), lengths=(32,), **changed))
     assert message in str(refused.value) and "\n" not in str(refused.value)
-
-
-def test_the_plan_answers_one_length_after_the_other():
-    settings = Settings(
-        models=("exact", "lsh-1"), lengths=(64, 32), seeds=(3, 1), batch_tokens=64,
-        cost_lengths=(32, 128), copy_models=("window-128",), target=("v5e",),
-    )  # fmt: skip
-    cells = {
-        (n, seed): [Cell(model, n, seed) for model in settings.models]
-        for n in (32, 64)
-        for seed in (1, 3)
-    }
-    timed = [*cells[64, 3], *cells[32, 3], Timed(32), Timed(128)]
-    compiled = [Compiled("v5e", "exact"), Compiled("v5e", "lsh-1")]
-    assert plan(settings) == [
-        *timed, Copying("window-128"), *compiled, *cells[64, 1], *cells[32, 1],
-    ]  # fmt: skip
-    assert plan(dataclasses.replace(settings, parts=("copy",))) == [Copying("window-128")]
-    every = [key for item in plan(settings) for key in keys(item, settings)]
-    assert len(set(every)) == len(every) == 4 * (2 + 5) + 2 * 2 + 1 + 2 * 5

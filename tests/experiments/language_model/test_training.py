@@ -1,4 +1,4 @@
-"""The training of a cell: what its rounds see, what its checkpoints are checked against."""
+"""The training of a cell: what its rounds see, and its bits per byte."""
 
 import dataclasses
 
@@ -7,10 +7,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from experiments.language_model import corpus, training
-from experiments.language_model.evaluate import bits_per_byte, evaluations
+from attnlab.training.study import Cell
+from experiments.language_model import corpus, measure
+from experiments.language_model.__main__ import LanguageModels
+from experiments.language_model.measure import bits_per_byte
 from experiments.language_model.settings import Settings
-from experiments.language_model.training import Cell, mass_seen, task
 
 SETTINGS = Settings(
     models=("exact", "lsh-1"), lengths=(32,), batch_tokens=96, steps=6, warmup_steps=2,
@@ -25,62 +26,75 @@ def text(tmp_path):
     return corpus.read(dataclasses.replace(SETTINGS, input=str(path)))
 
 
-def variables_of(cell, text):
-    model = task(cell, SETTINGS, text).model
+def cell(model, length=32):
+    return Cell({"task": "text", "length": length, "model": model}, 0)
+
+
+def variables_of(name, text):
+    model = LanguageModels(SETTINGS, text).model(cell(name))
     return jax.jit(model.init)(jax.random.key(0), jnp.ones((1, 8), int))
+
+
+def mass_seen(name, settings, text):
+    return LanguageModels(settings, text).training(cell(name)).task.watch
 
 
 @pytest.mark.slow
 def test_more_rounds_see_more_of_the_mass(text):
-    variables = variables_of(Cell("lsh-1", 32, 0), text)
-    found = [mass_seen(Cell(f"lsh-{n}", 32, 0), SETTINGS, text)(variables) for n in (1, 3)]
+    variables = variables_of("lsh-1", text)
+    found = [mass_seen(f"lsh-{n}", SETTINGS, text)(variables) for n in (1, 3)]
     assert 0 < found[0]["mass"] < found[1]["mass"] < 1
     assert 0 < found[0]["pairs"] < found[1]["pairs"] < 1
-    assert mass_seen(Cell("exact", 32, 0), SETTINGS, text) is None
+    assert mass_seen("exact", SETTINGS, text) is None
 
 
 @pytest.mark.slow
 def test_the_mass_is_of_queries_that_positions_have_turned(monkeypatch, text):
-    cell, turned = Cell("lsh-1", 32, 0), []
-    variables = variables_of(cell, text)
-    seen = mass_seen(cell, SETTINGS, text)(variables)
-    monkeypatch.setattr(training, "rotary", lambda qk, at: turned.append(qk.shape) or qk)
-    assert mass_seen(cell, SETTINGS, text)(variables)["mass"] != pytest.approx(seen["mass"])
+    turned, variables = [], variables_of("lsh-1", text)
+    seen = mass_seen("lsh-1", SETTINGS, text)(variables)
+    monkeypatch.setattr(measure, "rotary", lambda qk, at: turned.append(qk.shape) or qk)
+    assert mass_seen("lsh-1", SETTINGS, text)(variables)["mass"] != pytest.approx(seen["mass"])
     assert turned == [(2, 1, 32, 2, 6)]
     sinusoid = dataclasses.replace(SETTINGS, positions="sinusoid")
-    mass_seen(cell, sinusoid, text)(variables)
+    mass_seen("lsh-1", sinusoid, text)(variables)
     assert len(turned) == 1
 
 
 def test_bits_do_not_depend_on_how_a_part_is_batched(text):
-    cell, part = Cell("exact", 32, 0), text.split.validation
-    assert part.size % 32  # a ragged end
-    variables = variables_of(cell, text)
+    exact = cell("exact")
+    assert text.split.validation.size % 32  # a ragged end
+    variables, training = (
+        variables_of("exact", text),
+        LanguageModels(SETTINGS, text).training(exact),
+    )
     found = [
         bits_per_byte(
-            cell, dataclasses.replace(SETTINGS, batch_size=rows), text, variables, part
+            training.task.model,
+            training.task.objective,
+            variables,
+            text.held_out("validation", 32, rows),
         )
         for rows in (1, 3)
-    ]  # fmt: skip
+    ]
     assert found[0] == pytest.approx(found[1], rel=1e-5) and 5 < found[0] < 12
 
 
-def test_each_hashing_model_is_evaluated_with_other_rounds():
-    assert evaluations(Cell("lsh-2", 32, 0), SETTINGS) == [
-        "lsh-2", "lsh-1", "lsh-4", "lsh-8", "no attention",
-    ]  # fmt: skip
-    assert evaluations(Cell("window-128", 32, 0), SETTINGS) == ["window-128", "no attention"]
+def test_each_hashing_model_is_evaluated_with_other_rounds(text):
+    evaluations = LanguageModels(SETTINGS, text).evaluations
+    assert evaluations(cell("lsh-2")) == ["", "lsh-1", "lsh-4", "lsh-8", "no attention"]
+    assert evaluations(cell("window-128")) == ["", "no attention"]
+    assert evaluations(Cell({"task": "copy", "model": "lsh-2"}, 0)) == ["", "no attention"]
 
 
-def test_what_a_checkpoint_is_checked_against(text):
-    identity = task(Cell("lsh-1", 32, 0), SETTINGS, text).identity
-    for other in (
-        task(Cell("exact", 32, 0), SETTINGS, text),
-        task(Cell("lsh-1", 32, 1), SETTINGS, text),
-        task(Cell("lsh-1", 32, 0), dataclasses.replace(SETTINGS, chunk_size=8), text),
-        task(Cell("lsh-1", 32, 0), dataclasses.replace(SETTINGS, learning_rate=1.0), text),
-    ):
-        assert other.identity != identity
-    # What is not trained may change.
-    same = dataclasses.replace(SETTINGS, equal_bits=1.0, eval_rounds=(3,), cost_repeats=9)
-    assert task(Cell("lsh-1", 32, 0), same, text).identity == identity
+def test_the_copies_are_trained_with_the_first_seed_behind_its_texts(text):
+    settings = dataclasses.replace(
+        SETTINGS, seeds=(3, 1), lengths=(32, 16), copy_models=("window-128",), copy_distance=40
+    )
+    cells = LanguageModels(settings, text).cells()
+    of_text = [(n, model) for n in settings.lengths for model in settings.models]
+    assert [(c["length"], c["model"]) for c in cells] == [*of_text, (40, "window-128"), *of_text]
+    assert [c.seed for c in cells] == [3] * 5 + [1] * 4
+    alone = dataclasses.replace(settings, tasks=("copy",))
+    assert [c.title for c in LanguageModels(alone, text).cells()] == ["copy, 40, window-128"]
+    assert LanguageModels.batch_sizes(settings) == [3, 6, 8]
+    assert LanguageModels.batch_sizes(alone) == [8]

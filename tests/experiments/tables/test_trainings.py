@@ -130,15 +130,19 @@ def test_a_classification_is_read_by_its_task_and_mechanism():
 
 def test_a_language_model_is_read_by_what_it_was_trained_and_evaluated_with():
     rows = [
-        {"model": model, "evaluated": evaluated, "length": length, "bits": bits}
-        | {"seed": 1, "environment": "here"}
-        for model, evaluated, length, bits in (
-            ("lsh-2", "lsh-4", 2048, 1.0),
-            ("lsh-2", "lsh-2", 512, 2.0),
-            ("lsh-2", "lsh-2", 2048, 3.0),
+        {
+            "cell": {"axes": {"task": task, "length": length, "model": "lsh-2"}, "seed": 1},
+            "evaluated": evaluated,
+            "scores": {"bits per byte": bits},
+            "environment": "here",
+        }
+        for task, evaluated, length, bits in (
+            ("text", "lsh-4", 2048, 1.0),
+            ("text", "", 512, 2.0),
+            ("text", "", 2048, 3.0),
+            ("copy", "", 2048, 0.5),
         )
     ]
-    rows += [{"model": "lsh-2", "distance": 9, "accuracy": 0.5}, {"model": "lsh-2", "target": ""}]
     table = TRAINED["reformer4"]
     scores = table.trainings.scores("2 rounds", rows)
     assert scores == {1: ({"bits per byte": 3.0}, "here")}
