@@ -18,6 +18,8 @@ from attnlab.runs.units import human
 _ROWS = 512  # of queries that NumPy attends with at a time
 SAMPLE_SECONDS = 5e-3  # shorter calls are batched: a clock read and a thread wake-up cost ~20 µs
 
+Build = Callable[[Case], mechanisms.Mechanism]
+
 
 @dataclasses.dataclass
 class Ready:
@@ -64,7 +66,7 @@ def measure(
     limit_seconds: float = math.inf,
     limit_bytes: float = math.inf,
     run: bool = True,
-    build: Callable[[Case], mechanisms.Mechanism] = mechanisms.build,
+    build: Build | None = None,
     on_compiled: Callable[[Result], None] = lambda result: None,
 ) -> Result:
     """Measures one case.
@@ -78,7 +80,7 @@ def measure(
       limit_bytes: size of a CPU's memory that the case may take; an accelerator has a limit of its
         own.
       run: whether to run the program; False stops after compiling.
-      build: case -> mechanism.
+      build: function of the case that gives its mechanism; None = what its name says.
       on_compiled: function of the result as it is known before the first run.
 
     Returns:
@@ -132,7 +134,7 @@ def prepare(
     limit_seconds: float = math.inf,
     limit_bytes: float = math.inf,
     run: bool = True,
-    build: Callable[[Case], mechanisms.Mechanism] = mechanisms.build,
+    build: Build | None = None,
     on_compiled: Callable[[Result], None] = lambda result: None,
 ) -> Ready | Result:
     """Compiles, sees whether it fits, runs once or twice and watches the memory.
@@ -143,7 +145,7 @@ def prepare(
     devices = jax.local_devices()[: case.devices]
     host = devices[0].platform == "cpu"
     sharers = len(devices) if host else 1  # devices that share one memory
-    if KINDS[case.attention.kind].written_in == "torch":
+    if build is None and KINDS[case.attention.kind].written_in == "torch":
         if not run:  # nor does anything say what it would need
             return Result(case, "too_slow", message="not run")
         program = _torch(case, text)
@@ -196,7 +198,7 @@ def _jax(
     text: inputs.Text,
     devices: Sequence[jax.Device],
     limit_bytes: float,
-    build: Callable[[Case], mechanisms.Mechanism],
+    build: Build | None,
     run: bool,
 ) -> _Program | Result:
     """The compiled program, or why it does not run."""
@@ -205,7 +207,7 @@ def _jax(
     sharers = len(devices) if host else 1
     start = time.perf_counter()
     as_run = _as_run(case)
-    mechanism = None if case.program != ATTENTION else build(as_run)
+    mechanism = None if case.program != ATTENTION else (build or mechanisms.build)(as_run)
     if mechanism is None:
         from attnlab.bench import training_programs  # takes seconds: the models and the training
 

@@ -17,7 +17,7 @@ from attnlab.ops.lsh.rows import unit_keys
 from attnlab.ops.routes import LSH, AllPairs, Route
 from attnlab.scores import Dot
 
-__all__ = ["EXACT", "Hashing", "options", "rounds_of"]
+__all__ = ["EXACT", "MERGES", "SCALES", "Hashing", "options", "rounds_of"]
 
 # What attention over all pairs may be, where queries and keys are shared: name and words.
 EXACT = {
@@ -28,52 +28,52 @@ EXACT = {
 }
 
 
+SCALES = ("1", "1/sqrt(d)")
+MERGES = ("union", "multiset")
+
+
 @dataclasses.dataclass(frozen=True)
 class Hashing:
     """What the literature leaves open of LSH attention.
 
+    >>> str(Hashing()), Hashing.parse("c=1/sqrt(d) B=1 no-mask multiset").bucket_factor
+    ('c=1 B=2 mask union', 1)
+
     Attributes:
-      scaled: whether logits are divided by √d, as the paper writes; False = the factor 1, as in its
-        released code. Also of attention over all pairs.
+      scale: factor c of the logits, in `SCALES`: "1/sqrt(d)", as the paper writes, or "1", as in
+        its released code. Also of attention over all pairs.
       bucket_factor: number of buckets over the number of chunks, L/C: 2 in the paper and its code,
         1 in reformer-pytorch.
       bucket_mask: whether a query sees keys of its own bucket only, as the paper writes; False =
         whatever is in its chunk and the chunk before, as all released code.
-      union: whether a pair that several rounds show counts once.
+      merge: count of a pair that several rounds show, in `MERGES`: "union" = once.
     """
 
-    scaled: bool = False
+    scale: str = "1"
     bucket_factor: int = 2
     bucket_mask: bool = True
-    union: bool = True
+    merge: str = "union"
 
-    def words(self) -> str:
-        """All of it in words."""
-        scale = "c = 1/√d" if self.scaled else "c = 1"
-        buckets = "B = 2L/C" if self.bucket_factor == 2 else f"B = {self.bucket_factor}·L/C"
-        mask = "bucket mask" if self.bucket_mask else "no bucket mask"
-        return f"{scale}, {buckets.replace('1·', '')}, {mask}, {_merge(self)}"
+    def __str__(self) -> str:
+        mask = "mask" if self.bucket_mask else "no-mask"
+        return f"c={self.scale} B={self.bucket_factor} {mask} {self.merge}"
 
-    def beside(self, base: Hashing) -> str:
-        """What differs from another in words; "" = nothing."""
-        pairs = zip(self.words().split(", "), base.words().split(", "), strict=True)
-        return ", ".join(mine for mine, theirs in pairs if mine != theirs)
+    @classmethod
+    def parse(cls, text: str) -> Hashing:
+        """The hashing of that name."""
+        scale, factor, mask, merge = text.split()
+        return cls(scale.removeprefix("c="), int(factor.removeprefix("B=")), mask == "mask", merge)
 
-    def variations(self) -> dict[str, Hashing]:
-        """Itself, each of the four varied alone, and all four at once, by a short name."""
-        changed: dict[str, dict[str, Any]] = {
-            "logit_scale": {"scaled": not self.scaled},
-            "buckets": {"bucket_factor": 3 - self.bucket_factor},
-            "bucket_mask": {"bucket_mask": not self.bucket_mask},
-            "merge": {"union": not self.union},
-        }
-        changed["all"] = {name: x for one in changed.values() for name, x in one.items()}
-        found = {name: dataclasses.replace(self, **fields) for name, fields in changed.items()}
-        return {"base": self, **found}
-
-
-def _merge(hashing: Hashing) -> str:
-    return "union" if hashing.union else "multiset"
+    def variations(self) -> list[Hashing]:
+        """Each of the four varied alone, the scale first, and all four at once."""
+        changes: list[dict[str, Any]] = [
+            {"scale": SCALES[self.scale == SCALES[0]]},
+            {"bucket_factor": 3 - self.bucket_factor},
+            {"bucket_mask": not self.bucket_mask},
+            {"merge": MERGES[self.merge == MERGES[0]]},
+        ]
+        changes.append({name: x for change in changes for name, x in change.items()})
+        return [dataclasses.replace(self, **change) for change in changes]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -109,7 +109,7 @@ def options(name: str, hashing: Hashing, *, length: int, chunk_size: int) -> dic
       length: number of tokens in an example, L.
       chunk_size: number of slots in a chunk, C.
     """
-    scale = None if hashing.scaled else 1.0
+    scale = 1.0 if hashing.scale == "1" else None
     rounds = rounds_of(name)
     if rounds is not None:
         return {"route": lsh(rounds, hashing, length=length, chunk_size=chunk_size)}
@@ -129,7 +129,7 @@ def lsh(rounds: int, hashing: Hashing, *, length: int, chunk_size: int) -> Route
         options=LSHOptions(
             strict=False,
             same_bucket=hashing.bucket_mask,
-            union=hashing.union,
-            logit_scale=None if hashing.scaled else 1.0,
+            union=hashing.merge == "union",
+            logit_scale=1.0 if hashing.scale == "1" else None,
         ),
     )

@@ -1,27 +1,56 @@
-"""The report of `duplication`: the verdict, the table, and the grid."""
+"""The report of `duplication`: the paper's table beside ours, and the grid."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import dataclasses
+import itertools
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from attnlab.runs import loop
-from attnlab.runs.markdown import markdown_table
-from attnlab.runs.published import read
-from attnlab.runs.report import SoFar, document
-from attnlab.runs.units import PLUS_MINUS
-from experiments.duplication import verdict
-from experiments.duplication.attention import EXACT, rounds_of
-from experiments.duplication.cells import Cells, written
-from experiments.duplication.figure import figure
-from experiments.duplication.measure import DRAW, Row
-from experiments.duplication.plan import LONGER
-from experiments.duplication.settings import PRESETS, Settings, Size
-from experiments.duplication.verdict import HASHED, Paper
+from matplotlib.figure import Figure
 
-__all__ = ["load", "report"]
+from attnlab.runs import figure_files
+from attnlab.runs.intervals import half_width
+from attnlab.runs.markdown import markdown_table
+from attnlab.runs.palette import GRID, SERIES
+from attnlab.runs.published import read
+from attnlab.runs.report import grouped
+from attnlab.runs.units import spread
+from attnlab.training.study import Row
+from experiments.duplication.attention import EXACT, Hashing, rounds_of
+from experiments.duplication.settings import Settings
+
+__all__ = [
+    "STATEMENTS",
+    "Accuracies",
+    "answer",
+    "figure",
+    "load",
+    "nearest",
+    "results",
+    "sections",
+    "trainings",
+]
 
 PUBLISHED = Path(__file__).parents[1] / "published" / "reformer2020_table2.csv"
+Paper = Mapping[str, Mapping[str, float]]  # percent, by training and evaluation
+Trained = tuple[str, str, str]  # attention, hashing, positions
+LEARNED = 50.0  # percent with the attention of training: below that, a model says nothing of others
+HASHED = ("lsh-4", "lsh-2", "lsh-1")
+
+# Statements of the paper's table: a cell (trained with, evaluated with), and one that it is above.
+Pair = tuple[str, str]
+STATEMENTS: Sequence[tuple[str, Pair, Pair]] = [
+    *(
+        ("fewer rounds at evaluation are worse", (x, "lsh-8"), (x, "lsh-1"))
+        for x in ("shared", *HASHED)
+    ),
+    ("with 1 round left, hashing in training helps", ("lsh-4", "lsh-1"), ("shared", "lsh-1")),
+    ("the more rounds in training, the better", ("lsh-4", "lsh-1"), ("lsh-2", "lsh-1")),
+    ("the more rounds in training, the better", ("lsh-2", "lsh-1"), ("lsh-1", "lsh-1")),
+    *(("all pairs fail what was trained to hash", (x, "lsh-8"), (x, "shared")) for x in HASHED),
+]  # fmt: skip
 
 
 def load(path: Path = PUBLISHED) -> tuple[Paper, str]:
@@ -39,164 +68,240 @@ def load(path: Path = PUBLISHED) -> tuple[Paper, str]:
     return cells, table.source
 
 
-def report(told: SoFar[Row], settings: Settings) -> loop.Report:
-    """Everything that a run writes about its rows, of which there is one at least."""
-    rows = told.rows
+class Accuracies:
+    """The accuracies of the words of one length, in percent."""
+
+    def __init__(self, rows: Sequence[Row], base: Hashing):
+        """Takes the rows of one length, and what its table has of that which is left open."""
+        self.base = str(base)
+        self._by_key: dict[tuple[Trained, str, str], dict[int, float]] = {}
+        for row in rows:
+            trained = row.cell["attention"], row.cell["hashing"], row.cell["positions"]
+            name, _, other = row.evaluated.partition(": ")
+            key = trained, name, other or row.cell["hashing"]
+            self._by_key.setdefault(key, {})[row.cell.seed] = 100 * row.scores["accuracy"]
+        self.trained = list(dict.fromkeys(trained for trained, *_ in self._by_key))
+        self.hashings = list(dict.fromkeys(hashing for *_, hashing in self._by_key))
+        rounds = {n for _, name, _ in self._by_key if (n := rounds_of(name))}
+        self.columns = ["shared", *(f"lsh-{n}" for n in sorted(rounds, reverse=True))]
+
+    def model(self, attention: str) -> Trained:
+        """The table's training with an attention."""
+        return attention, self.base, "sinusoid"
+
+    def of(self, trained: Trained, evaluated: str, hashing: str | None = None) -> dict[int, float]:
+        """The accuracies by seed; those with another hashing than in training, if one is given."""
+        return self._by_key.get((trained, evaluated, hashing or trained[1]), {})
+
+    def own(self, trained: Trained) -> dict[int, float]:
+        """The accuracies with the attention of training, or where none is, with the most rounds."""
+        most = next(iter(self.columns[1:]), "")
+        return self.of(trained, trained[0]) or self.of(trained, most)
+
+    def learned(self, trained: Trained) -> bool:
+        """Whether a training learned the task: `LEARNED` with its own attention, in the mean."""
+        own = self.own(trained).values()
+        return bool(own) and statistics.fmean(own) >= LEARNED
+
+    def gaps(self, above: Pair, below: Pair) -> list[float]:
+        """How far one cell of the table is above another, by the seeds of both.
+
+        None of models that did not learn the task.
+        """
+        if not all(self.learned(self.model(trained)) for trained, _ in (above, below)):
+            return []
+        one, other = (self.of(self.model(trained), column) for trained, column in (above, below))
+        return [one[seed] - other[seed] for seed in sorted(one.keys() & other.keys())]
+
+
+def _by_word(rows: Sequence[Row], settings: Settings) -> dict[int, Accuracies]:
+    groups = grouped(sorted(rows, key=lambda row: row.cell["word"]), lambda row: row.cell["word"])
+    return {word: Accuracies(some, settings.hashing()) for word, some in groups.items()}
+
+
+def _mean(by_seed: Mapping[int, float]) -> str:
+    return spread([*by_seed.values()], ".1f") if by_seed else ""
+
+
+def answer(rows: Sequence[Row], settings: Settings) -> str:
+    """The best and the worst model of the shortest words, with the fewest rounds."""
+    word, accuracies = next(iter(_by_word(rows, settings).items()))
+    fewest = accuracies.columns[-1]
+    scores = {name: accuracies.of(accuracies.model(name), fewest) for name in settings.models}
+    ranked = sorted(
+        (name for name in scores if scores[name]),
+        key=lambda name: -statistics.fmean(scores[name].values()),
+    )
+    ends = ranked[:1] + ranked[1:][-1:]
+    said = ", ".join(f"{_mean(scores[name])} % (trained with {name})" for name in ends)
+    return f"accuracy on words of {word} symbols, evaluated with {fewest}: {said}"
+
+
+def results(rows: Sequence[Row], settings: Settings) -> str:
+    """The table of every length of words: trained with × evaluated with."""
+    tables = _by_word(rows, settings)
+    columns = max((x.columns for x in tables.values()), key=len)
+    lines = []
+    for (word, accuracies), name in itertools.product(tables.items(), ("shared", *HASHED)):
+        values = [_mean(accuracies.of(accuracies.model(name), x)) for x in columns]
+        if any(values):
+            lines.append([f"{word}", name, *values])
+    return markdown_table(["symbols", "trained with", *columns], lines)
+
+
+def trainings(rows: Sequence[Row]) -> list[Row]:
+    """A row for each training, without its scores."""
+    firsts = grouped(rows, lambda row: row.cell).values()
+    return [dataclasses.replace(some[0], evaluated="", scores={}) for some in firsts]
+
+
+def sections(rows: Sequence[Row], settings: Settings) -> Iterator[str]:
+    """Figure, the paper's statements, and what the literature leaves open."""
     paper, source = load()
-    symbols = settings.recipe().num_symbols
-    tables = {
-        size: Cells([row for row in rows if row.word == size.word], settings.hashing())
-        for size in settings.sizes()
-    }
-    tables = {size: cells for size, cells in tables.items() if cells.by_cell}
-    first = next(iter(tables.values()))
-    answers = [
-        f"Words of {size.word} symbols: {verdict.verdict(verdict.claims(cells, symbols))}"
-        for size, cells in tables.items()
-    ]
-    why = verdict.explained(first, symbols, paper)
-    said = "\n\n".join([*answers, *filter(None, why)])
-    parts = ["# Reformer, Table 2: what hashing costs on the duplication task"]
-    parts += [f"**{answer}**" for answer in answers]
-    parts += [*why, _to_come(told.to_come), told.losses]
-    parts += [_setting(rows[0], settings), "![Accuracy over rounds at evaluation](rounds.svg)"]
-    for size, cells in tables.items():
-        parts += [f"## Words of {size.word} symbols", _of_size(size, rows, settings)]
-        parts += [_table(cells), _claims(cells, symbols)]
-    parts.append("Beside the paper's numbers: `launch/local tables --scale=cpu --only=reformer2`.")
-    if settings.recipe().grid:
-        parts += _grid(first, paper, source)
-    text = document(*parts, "## Trainings", _trainings(rows), told.origin)
-    drawn = {"rounds": figure({size.word: cells for size, cells in tables.items()})}
-    return loop.Report(text, drawn, said=said)
+    tables = _by_word(rows, settings)
+    yield "![Accuracy over rounds at evaluation](rounds.svg)"
+    if lines := _statements(tables, paper):
+        yield "## What the paper's table says"
+        yield (
+            "Gaps in points between two cells, trained with → evaluated with; the paper's"
+            f" ({source}) are of words of 511 symbols. Models below {LEARNED:g} % with the"
+            " attention of their training are left out. Beside the paper's numbers:"
+            " `launch/local tables --scale=cpu --only=reformer2`."
+        )
+        yield markdown_table(["symbols", "statement", "gap", "paper", "here"], lines)
+    if settings.grid:
+        yield from _grid(next(iter(tables.values())), paper, settings.num_symbols)
 
 
-def _setting(row: Row, settings: Settings) -> str:
-    return (
-        f"`0w0w`, {settings.recipe().num_symbols} symbols; accuracy in percent, of the second"
-        f" w alone. One layer, width 256, 4 heads of 64, queries and keys one projection, learned"
-        f" positions that begin as sinusoids: {row.parameters:,} parameters. Recipe"
-        f" `{settings.preset}`: {PRESETS[settings.preset].about}. The table's setting:"
-        f" {settings.hashing().words()}; borders of chunks decide what is visible, as in the paper,"
-        " and each round looks back one chunk. Rotations are drawn anew in every step, and in"
-        f" evaluation for every {DRAW} of the {settings.examples} examples. *shared* = "
-        f"{EXACT['shared']}: LSH attention with one bucket."
-    )
+def _statements(tables: Mapping[int, Accuracies], paper: Paper) -> list[list[str]]:
+    lines = []
+    for (word, accuracies), (statement, above, below) in itertools.product(
+        tables.items(), STATEMENTS
+    ):
+        if gaps := accuracies.gaps(above, below):
+            here = ("+" if statistics.fmean(gaps) >= 0 else "") + spread(gaps, ".1f")
+            printed = paper[above[0]][above[1]] - paper[below[0]][below[1]]
+            gap = " − ".join(" → ".join(pair) for pair in (above, below))
+            lines.append([f"{word}", statement, gap, f"{printed:+.1f}", here])
+    return lines
 
 
-def _to_come(titles: Sequence[str]) -> str:
-    """What a run that was cut short lacks, the seeds of a training together; "" = nothing."""
-    seeds: dict[str, list[str]] = {}
-    for title in titles:
-        name, _, seed = title.rpartition(", seed ")
-        seeds.setdefault(name, []).append(seed)
-    names = "; ".join(f"{name}, seeds {', '.join(x)}" for name, x in seeds.items())
-    return f"{len(titles)} models are not done yet: {names}." * bool(titles)
-
-
-def _of_size(size: Size, rows: Sequence[Row], settings: Settings) -> str:
-    optimizer = settings.optimizer(size.steps)
-    some = [row for row in rows if row.word == size.word]
-    seeds = sorted({row.seed for row in some})
-    trained = {row.attention for row in some}
-    longer = [f"*{name}* {x} times as long" for name, x in LONGER.items() if name in trained]
-    return (
-        f"{size.length} tokens, chunks of {size.chunk_size}; {size.steps:,} steps of"
-        f" {size.batch_size} examples, {optimizer.optimizer} {optimizer.learning_rate:g}"
-        f" ({optimizer.schedule}, warm-up {optimizer.warmup_steps}); seeds"
-        f" {', '.join(map(str, seeds))}. {PLUS_MINUS}"
-        + f" What learns later is trained longer: {', '.join(longer)}."
-        * bool(longer)
-    )
-
-
-def _table(cells: Cells) -> str:
-    columns = cells.evaluated()
-    every = [[name, *(written(cells.of(name, x)) for x in columns)] for name in ("shared", *HASHED)]
-    lines = [line for line in every if any(line[1:])]
-    return markdown_table(["trained with", *columns], lines) if lines else ""
-
-
-def _claims(cells: Cells, symbols: int) -> str:
-    lines = [[claim.words, claim.answer, claim.numbers] for claim in verdict.claims(cells, symbols)]
-    return markdown_table(["the paper's table says", "here", "numbers"], lines) if lines else ""
-
-
-def _grid(cells: Cells, paper: Paper, source: str) -> list[str]:
+def _grid(accuracies: Accuracies, paper: Paper, num_symbols: int) -> Iterator[str]:
     """The tables of what the literature leaves open."""
-    return [
-        '## What "shared" is',
-        "Every model, evaluated with attention over all pairs in four senses: "
-        + "; ".join(f"*{name}*: {words}" for name, words in EXACT.items())
-        + ".",
-        _exact(cells),
-        "## Trained with attention over all pairs, evaluated with each hashing",
-        _hashed(cells),
-        "## Trained with each hashing",
-        _trained(cells),
-        "## Which setting is nearest to the paper's numbers",
-        f"Mean distance of a row's LSH columns to the paper's, in points ({source}).",
-        _nearest(cells, paper),
-    ]
-
-
-def _exact(cells: Cells) -> str:
+    columns = accuracies.columns[1:]
+    yield '## What "full" is'
+    senses = "; ".join(f"*{name}*: {words}" for name, words in EXACT.items())
+    yield (
+        f"Every model, evaluated with attention over all pairs in four senses: {senses}. The"
+        f" paper's 0.8 % (trained to hash → full) is chance, {100 / num_symbols:.1f} %. c is the"
+        " factor of the logits, B the number of buckets over that of chunks; *mask*: a query sees"
+        " its own bucket only; *union*: a pair that several rounds show counts once."
+    )
     lines = [
-        [_name(name, hashing, cells), *(written(cells.of(name, kind, hashing)) for kind in EXACT)]
-        for name, hashing in cells.trained()
+        [_name(x, accuracies), *(_mean(accuracies.of(x, sense)) for sense in EXACT)]
+        for x in accuracies.trained
     ]
-    return markdown_table(["trained with", *EXACT], lines)
+    hashed = [x for x in accuracies.trained if rounds_of(x[0]) and accuracies.learned(x)]
+    every = [[y for x in hashed for y in accuracies.of(x, sense).values()] for sense in EXACT]
+    if all(every):
+        said = [f"{statistics.fmean(x):.1f} ({min(x):.1f} to {max(x):.1f})" for x in every]
+        lines.append([f"all {len(every[0])} models trained to hash", *said])
+    yield markdown_table(["trained with", *EXACT], lines)
 
-
-def _hashed(cells: Cells) -> str:
-    columns = cells.evaluated()[1:]
+    yield "## Trained with attention over all pairs, evaluated with each hashing"
+    yield "The reproducibility challenge of 2020 has 1.4 % for full → lsh-8."
     lines = []
-    for name, hashing in cells.trained():
-        if rounds_of(name):
-            continue
-        for other in cells.hashings():
-            found = [written(cells.of(name, column, hashing, other)) for column in columns]
-            if any(found):
-                lines.append([_name(name, hashing, cells), other.words(), *found])
-    return markdown_table(["trained with", "evaluated with", *columns], lines) if lines else ""
+    for trained, hashing in itertools.product(accuracies.trained, accuracies.hashings):
+        values = [_mean(accuracies.of(trained, x, hashing)) for x in columns]
+        if not rounds_of(trained[0]) and any(values):
+            lines.append([_name(trained, accuracies), hashing, *values])
+    yield markdown_table(["trained with", "evaluated with", *columns], lines)
 
-
-def _trained(cells: Cells) -> str:
-    columns = cells.evaluated()
+    yield "## Trained with each hashing"
     lines = [
-        [f"{name}, {hashing.words()}", *(written(cells.of(name, c, hashing)) for c in columns)]
-        for name, hashing in cells.trained()
-        if rounds_of(name)
+        [
+            _name(x, accuracies, whole=True),
+            *(_mean(accuracies.of(x, y)) for y in accuracies.columns),
+        ]
+        for x in accuracies.trained
+        if rounds_of(x[0])
     ]
-    return markdown_table(["trained with", *columns], lines) if lines else ""
+    yield markdown_table(["trained with", *accuracies.columns], lines)
 
-
-def _nearest(cells: Cells, paper: Paper) -> str:
-    lines = []
-    for row, found in verdict.nearest(cells, paper).items():
-        for gap, name, hashing, other in found[:3]:
-            trained = (
-                f"{name}, {hashing.words()}" if rounds_of(name) else _name(name, hashing, cells)
-            )
-            lines.append([row, f"{gap:.1f}", trained, other.words()])
-    header = ["paper's row", "distance", "trained with", "evaluated with"]
-    return markdown_table(header, lines) if lines else ""
-
-
-def _name(name: str, hashing, cells: Cells) -> str:
-    """A training beside the table's: what is not said is as there."""
-    if rounds_of(name):
-        differs = hashing.beside(cells.base)
-        return f"{name}, {differs}" if differs else name
-    return f"{name}, {hashing.words().split(',')[0]}"
-
-
-def _trainings(rows: Sequence[Row]) -> str:
-    found = {(row.word, row.trained, row.hashing, row.seed): row for row in rows}
+    yield "## Which setting is nearest to the paper's numbers"
+    yield "Mean distance of a row's lsh columns to the paper's, in points."
     lines = [
-        [str(row.word), row.trained, row.hashing.words(), str(row.seed), f"{row.step:,}",
-         f"{row.seconds / 60:.1f}"]
-        for row in found.values()
-    ]  # fmt: skip
-    header = ["symbols", "trained with", "setting", "seed", "best at step", "minutes"]
-    return markdown_table(header, lines)
+        [row, f"{gap:.1f}", _name(trained, accuracies, whole=True), hashing]
+        for row, ranked in nearest(accuracies, paper).items()
+        for gap, trained, hashing in ranked[:3]
+    ]
+    yield markdown_table(["paper's row", "distance", "trained with", "evaluated with"], lines)
+
+
+def _name(trained: Trained, accuracies: Accuracies, *, whole: bool = False) -> str:
+    """A training; without `whole` what is not said of its hashing is as in the table."""
+    name, hashing, positions = trained
+    parts = [name, *(["N(0, 1) positions"] if positions == "normal" else [])]
+    words = hashing.split()
+    if not rounds_of(name):
+        parts.append(words[0])
+    elif whole:
+        parts.append(hashing)
+    else:
+        base = accuracies.base.split()
+        parts += [" ".join(x for x, y in zip(words, base, strict=True) if x != y)]
+    return ", ".join(filter(None, parts))
+
+
+def nearest(accuracies: Accuracies, paper: Paper) -> dict[str, list[tuple[float, Trained, str]]]:
+    """Per row of the paper, how far each setting's lsh columns are from it, nearest first.
+
+    Returns:
+      By the paper's training: (mean |difference| in points, training here, hashing of evaluation).
+    """
+    ranked: dict[str, list[tuple[float, Trained, str]]] = {}
+    columns = accuracies.columns[1:]
+    for trained, hashing in itertools.product(accuracies.trained, accuracies.hashings):
+        row = trained[0] if rounds_of(trained[0]) else "shared"
+        scores = {
+            x: accuracies.of(trained, x, hashing).values() for x in columns if x in paper[row]
+        }
+        if scores and all(scores.values()):
+            gaps = [abs(statistics.fmean(x) - paper[row][name]) for name, x in scores.items()]
+            ranked.setdefault(row, []).append((statistics.fmean(gaps), trained, hashing))
+    return {row: sorted(some, key=lambda entry: entry[0]) for row, some in ranked.items()}
+
+
+def figure(rows: Sequence[Row], settings: Settings) -> Figure:
+    """Accuracy over the rounds of evaluation: a panel a length, a line for each model."""
+    tables = _by_word(rows, settings)
+    with figure_files.style():
+        drawn = Figure(figsize=(1.5 + 3.9 * len(tables), 3.9), layout="constrained")
+        panels = drawn.subplots(1, len(tables), sharey=True, squeeze=False)[0]
+        for axes, (word, accuracies) in zip(panels, tables.items(), strict=True):
+            columns = accuracies.columns[::-1]
+            for (color, marker), name in zip(SERIES, ("shared", *HASHED), strict=False):
+                values = [[*accuracies.of(accuracies.model(name), x).values()] for x in columns]
+                at = [i for i, x in enumerate(values) if x]
+                if not at:
+                    continue
+                axes.errorbar(
+                    at,
+                    [statistics.fmean(values[i]) for i in at],
+                    [half_width(values[i]) if len(values[i]) > 1 else 0.0 for i in at],
+                    color=color, marker=marker, markersize=5, linewidth=1.6, capsize=2,
+                    label=f"trained with {name}", clip_on=False,
+                )  # fmt: skip
+            axes.set_xticks(range(len(columns)), columns)
+            axes.set_xlabel("evaluated with")
+            axes.set_title(f"Words of {word} symbols")
+            axes.grid(axis="y", color=GRID, linewidth=0.7)
+            axes.set_axisbelow(True)
+        panels[0].set_ylim(0, 103)
+        panels[0].set_ylabel("accuracy, second half (%)")
+        handles, labels = panels[0].get_legend_handles_labels()
+        columns_of_legend = min(4, 2 * len(tables))
+        drawn.legend(
+            handles, labels, loc="outside upper center", ncols=columns_of_legend, edgecolor="none"
+        )
+    return drawn

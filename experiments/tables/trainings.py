@@ -121,18 +121,15 @@ class Duplications:
         return Command("duplication", [f"--preset={scale}", *small])
 
     def scores(self, row: str, found: Lines) -> dict[int, tuple[dict[str, float], Any]]:
-        trained, evaluated = row.split(", ")
+        trained, evaluated = row.lower().replace("full", "shared").split(", ")
         return {
-            one["seed"]: ({"accuracy": 100 * one["accuracy"]}, one["environment"])
+            one["cell"]["seed"]: (
+                {"accuracy": 100 * one["scores"]["accuracy"]},
+                one["environment"],
+            )
             for one in found
-            if (one["attention"], one["evaluated"]) == (_attention(trained), _attention(evaluated))
-            and one["hashing"] == one["evaluated_hashing"]
+            if (one["cell"]["axes"]["attention"], one["evaluated"]) == (trained, evaluated)
         }
-
-
-def _attention(name: str) -> str:
-    """Ours of the paper's name."""
-    return name.lower().replace("full", "shared")
 
 
 @dataclasses.dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -39,6 +40,13 @@ class Recipe:
     label_smoothing: float = 0.0
     joint_vocabulary: bool = False
     gradient_mean_over: str = "tokens"
+
+    def as_json(self) -> dict[str, Any]:
+        """The recipe as JSON values, functions by name; a checkpoint of another is refused."""
+        text = json.dumps(
+            dataclasses.asdict(self), default=lambda x: getattr(x, "__name__", repr(x))
+        )
+        return json.loads(text)
 
 
 _glorot = nn.initializers.glorot_uniform()

@@ -75,7 +75,10 @@ def task(
             same_length=alike,
         )
     ]
-    identity = {"tokenizers": [side.digest for side in tokenizers]}
+    identity = {
+        "tokenizers": [side.digest for side in tokenizers],
+        "recipe": recipe.as_json(),
+    }
     objective = _objective(model, recipe, settings)
     samples = isinstance(model, RNNSearch) and model.attention != "soft"
     streams: tuple[str, ...] = ("dropout", "sample") if samples else ("dropout",)

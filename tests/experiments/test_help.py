@@ -10,7 +10,7 @@ import pytest
 import experiments
 from attnlab.training.flags import TrainFlags
 
-WITH_RECIPES = {"duplication", "translate"}
+WITH_RECIPES = {"translate"}
 TRAINING = [
     name
     for _, name, is_package in pkgutil.iter_modules(experiments.__path__)

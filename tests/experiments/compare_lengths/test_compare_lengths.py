@@ -16,7 +16,7 @@ from experiments.compare_lengths import __main__ as compare_lengths
 
 ROOT = Path(__file__).resolve().parents[3]
 SMALL = (
-    "--mechanisms=dot,window --lengths=16,32 --passes=forward --num_heads=2 --head_dim=8 "
+    "--mechanisms=dot,window-128 --lengths=16,32 --passes=forward --num_heads=2 --head_dim=8 "
     "--ops_only --repeats=2"
 )
 
@@ -65,7 +65,7 @@ def finished(tmp_path_factory) -> Path:
     parent = tmp_path_factory.mktemp("results")
     status, out = run(*SMALL.split(), f"--output_dir={parent}")
     assert status == 0, out
-    assert re.search(r"\[4/8\] window, n = 32, forward, about \d+ s left", out), out
+    assert re.search(r"\[4/8\] window-128, n = 32, forward, about \d+ s left", out), out
     assert (
         "compiling … " in out
         and re.search(r"compiled in [\d.]+ s, running … ", out)
@@ -157,6 +157,11 @@ def test_interrupted_runs_keep_their_rows_and_write_the_report(tmp_path):
         ("--mechanisms=dot --chunk_size=8", "lsh is not among --mechanisms"),
         ("--mechanisms=lsh-4 --implementation=dense", "none of --mechanisms is computed by dense"),
         ("--mechanisms=dot:dense --implementation=auto", "is computed by auto; leave it out"),
+        ("--mechanisms=dot --against=exact", "--against=exact: not among --mechanisms; give dot"),
+        ("--mechanisms=flax,exact --noops_only", "--noops_only: flax have no projections"),
+        ("--mechanisms=flax --target=v5e", "--mechanisms=flax: on one device that is here"),
+        ("--passes=accuracy", "--passes=accuracy: of bare functions on this machine; give"),
+        ("--mechanisms=exact+exact", "'exact+exact' names 2 layers, a model has 1 there"),
         ("dot", "'dot' is not a flag"),
         ("--resume=/no/such/folder", "--resume=/no/such/folder: no settings.json there"),
     ],
@@ -187,7 +192,7 @@ def test_lengths_may_be_thousands_of_1024(monkeypatch):
             "results.jsonl, line 2: not a row of compare_lengths; delete that line",
         ),
         ("results.jsonl", '{"case": 5}', "line 2: not a row of compare_lengths"),
-        ("settings.json", "{}", "settings of another version, without batch"),
+        ("settings.json", "{}", "settings of another version, without against, batch"),
         ("settings.json", "[]", "settings.json cannot be read"),
     ],
 )

@@ -90,3 +90,18 @@ def test_a_worker_that_cannot_start_says_why(monkeypatch):
     runner = Runner(devices=None, input_path=None, repeats=1, case_seconds=1.0)
     with pytest.raises(ValueError, match="no_such_platform"), runner:
         pass
+
+
+@pytest.mark.slow
+def test_a_pair_is_timed_in_turns_where_both_compute_the_same(started):
+    base = dataclasses.replace(OK, mechanism="exact", ops_only=True)
+    case = dataclasses.replace(base, mechanism="flax", against="exact")
+    row = started.run_against(case, base)
+    assert row.status == "ok" and len(row.ratios) == len(row.seconds) == 2, row
+    assert min(row.ratios) > 0 and row.memory_bytes
+    apart = started.run_against(dataclasses.replace(case, causal=False), base)
+    assert apart.status == "failed" and not apart.seconds
+    assert apart.message.startswith("its values differ from those of exact by ")
+    wrong = dataclasses.replace(base, mechanism="keras_dot", num_heads=2)
+    lost = started.run_against(case, wrong)
+    assert lost.status == "failed" and lost.message.startswith("keras_dot: ")

@@ -1,4 +1,4 @@
-"""Settings, plan, examples and attentions of the experiment on duplication."""
+"""Settings, cells, examples and attentions of the study on duplication."""
 
 import itertools
 
@@ -10,13 +10,30 @@ import pytest
 from attnlab import masks
 from attnlab.positions import sinusoids
 from attnlab.runs.errors import Invalid
+from attnlab.training.study import Cell, Drawn, identity
 from experiments.duplication import attention
-from experiments.duplication.attention import EXACT, Hashing
-from experiments.duplication.plan import POSITIONS, Evaluation, evaluations, trainings
-from experiments.duplication.settings import PRESETS, Settings, Size
-from experiments.duplication.training import TEST, TRAINING, VALIDATION, batches, build, task
+from experiments.duplication.__main__ import (
+    POSITIONS,
+    TEST,
+    TRAINING,
+    VALIDATION,
+    Duplication,
+    batches,
+    build,
+)
+from experiments.duplication.attention import EXACT, SCALES, Hashing
+from experiments.duplication.settings import PRESETS, Settings, length_of
 
-SIZE = Size(word=5, chunk_size=3, steps=4)
+BASE = Hashing()
+FEW = {"words": (7,), "chunk_size": 4, "seeds": (0,)}
+
+
+def study_of(**flags):
+    return Duplication(Settings(**flags), Drawn("duplication"))
+
+
+def of_preset(name):
+    return Settings(preset=name, **PRESETS[name])
 
 
 @pytest.mark.parametrize(
@@ -37,7 +54,7 @@ SIZE = Size(word=5, chunk_size=3, steps=4)
         ({"models": ("lsh-3",)}, "--models=lsh-3: no 'lsh-3'; valid: shared, lsh-4, lsh-2, lsh-1"),
         ({"eval_rounds": (0,)}, "--eval_rounds=0: 0 is too small; give at least 1"),
         ({"bucket_factor": 3}, "--bucket_factor=3 is too large; give at most 2"),
-        ({"preset": "tpu"}, "--preset=tpu: no 'tpu'; valid: cpu, gpu, paper, code"),
+        ({"preset": "tpu"}, "--preset=tpu: no 'tpu'; valid: cpu, longer, gpu, paper, code"),
     ],
 )
 def test_refuses_bad_settings(changed, message):
@@ -47,7 +64,7 @@ def test_refuses_bad_settings(changed, message):
 
 
 def test_nine_chunks_do_without_the_grid():
-    assert Settings(words=(8,), chunk_size=2, grid=False).hashings().keys() == {"base"}
+    assert Settings(words=(8,), chunk_size=2, grid=False).hashings() == [BASE]
 
 
 def test_workers_would_have_nothing_to_do():
@@ -56,74 +73,83 @@ def test_workers_would_have_nothing_to_do():
 
 
 def test_presets_are_what_they_say():
-    paper, code = Settings(preset="paper"), Settings(preset="code")
-    assert [size.length for size in paper.sizes() + code.sizes()] == [1024, 4096]
-    assert paper.hashing() == Hashing(scaled=True)
-    assert code.hashing() == Hashing(bucket_mask=False) and code.recipe().num_symbols == 126
-    told = code.optimizer(50_000)
-    assert (told.optimizer, told.schedule, told.warmup_steps) == ("adafactor", "rsqrt", 8000)
+    paper, code = of_preset("paper"), of_preset("code")
+    assert [length_of(*x.words) for x in (paper, code)] == [1024, 4096]
+    assert [x.steps for x in (paper, code)] == [150_000, 50_000]
+    assert paper.hashing() == Hashing("1/sqrt(d)")
+    assert code.hashing() == Hashing(bucket_mask=False) and code.num_symbols == 126
+    optimizer = code.optimizer_for(50_000)
+    assert (optimizer.optimizer, optimizer.schedule) == ("adafactor", "rsqrt")
+    assert (optimizer.warmup_steps, optimizer.learning_rate) == (8000, 8000**-0.5)
     (route,) = attention.options("lsh-8", code.hashing(), length=4096, chunk_size=64).values()
     assert (route.num_hashes, route.num_buckets) == (8, 128)
-    for preset in PRESETS.values():
-        assert all(size.length % size.chunk_size == 0 for size in preset.sizes)
+    longer, gpu = of_preset("longer"), of_preset("gpu")
+    assert (longer.words, longer.steps, longer.batch_size) == ((127,), 3000, 8)
+    assert (gpu.words, gpu.optimizer_for(12_000)) == ((511,), longer.optimizer_for(3000))
+    assert Settings().grid and not any(x.grid for x in (paper, code, longer, gpu))
 
 
-def test_flags_change_the_recipe():
+def test_flags_say_hashing_and_optimizer():
     settings = Settings(
-        words=(63,), chunk_size=8, steps=7, batch_size=3, seeds=(5,), merge="multiset",
-        bucket_mask=False, bucket_factor=1, logit_scale="1/sqrt(d)", learning_rate=0.5,
+        words=(63,), chunk_size=8, merge="multiset", bucket_mask=False, bucket_factor=1,
+        logit_scale="1/sqrt(d)", learning_rate=0.5,
     )  # fmt: skip
-    assert settings.sizes() == [Size(63, 8, 7, 3, (5,))]
-    assert settings.hashing() == Hashing(True, 1, False, False)
-    assert settings.optimizer(7).learning_rate == 0.5
-    assert settings.optimizer(7).warmup_steps == 3 and settings.optimizer(1).warmup_steps == 1
+    assert settings.hashing() == Hashing("1/sqrt(d)", 1, False, "multiset")
+    assert settings.optimizer_for(7).learning_rate == 0.5
+    assert [settings.optimizer_for(x).warmup_steps for x in (1000, 7, 1)] == [200, 3, 1]
+
+
+@pytest.mark.parametrize("hashing", [BASE, *BASE.variations()], ids=str)
+def test_a_hashing_is_read_as_it_is_written(hashing):
+    assert Hashing.parse(str(hashing)) == hashing
 
 
 def test_the_table_comes_first_then_the_grid_then_longer_words():
-    settings = Settings(words=(7, 15), chunk_size=4, seeds=(0, 1), steps=10)
-    planned = trainings(settings)
-    assert len(set(planned)) == len(planned) == 8 + 2 * 10 + 8
-    assert len({one.folder for one in planned}) == len(planned)
-    base = settings.hashing()
+    study = study_of(words=(15, 7), chunk_size=4, seeds=(0, 1), steps=10)
+    cells = study.cells()
+    assert len(set(cells)) == len(cells) == 8 + 2 * 10 + 8
+    assert len({cell.folder for cell in cells}) == len(cells)
     names = ["shared", "lsh-4", "lsh-2", "lsh-1"]
-    for i, (size, start) in enumerate(((7, 0), (7, 4), (15, 28), (15, 32))):
-        some = planned[start : start + 4]
-        assert [one.attention for one in some] == names
-        assert {(one.size.word, one.hashing, one.seed) for one in some} == {(size, base, i % 2)}
-    assert [(one.attention, one.positions) for one in planned[8:10]] == [
+    for i, (word, start) in enumerate(((7, 0), (7, 4), (15, 28), (15, 32))):
+        some = cells[start : start + 4]
+        assert [cell["attention"] for cell in some] == names
+        shared = {(cell["word"], cell["hashing"], cell["positions"], cell.seed) for cell in some}
+        assert shared == {(word, str(BASE), "sinusoid", i % 2)}
+    assert [(cell["attention"], cell["positions"]) for cell in cells[8:10]] == [
         ("shared", "normal"),
         ("lsh-4", "normal"),
     ]
-    steps = {(one.attention, one.size.steps) for one in planned}
+    steps = {(cell["attention"], study.training(cell).loop.steps) for cell in cells}
     assert steps == {("shared", 10), ("lsh-4", 10), ("lsh-2", 10), ("lsh-1", 20), ("plain", 30)}
-    varied = [one.hashing for one in planned[10:18] if one.attention == "lsh-4"]
-    assert varied == list(base.variations().values())[1:]
-    assert [one.beside(base) for one in varied] == [
-        "c = 1/√d",
-        "B = L/C",
-        "no bucket mask",
-        "multiset",
-        "c = 1/√d, B = L/C, no bucket mask, multiset",
-    ]
-    assert len(trainings(Settings(words=(7,), chunk_size=4, seeds=(0,), grid=False))) == 4
+    varied = [cell["hashing"] for cell in cells[10:18] if cell["attention"] == "lsh-4"]
+    assert varied == [str(x) for x in BASE.variations()] == [
+        "c=1/sqrt(d) B=2 mask union",
+        "c=1 B=1 mask union",
+        "c=1 B=2 no-mask union",
+        "c=1 B=2 mask multiset",
+        "c=1/sqrt(d) B=1 no-mask multiset",
+    ]  # fmt: skip
+    assert len(study_of(**FEW, grid=False).cells()) == 4
 
 
 def test_what_was_trained_on_all_pairs_is_evaluated_with_every_hashing():
-    settings = Settings(words=(7, 15), chunk_size=4, seeds=(0,), eval_rounds=(8, 1))
-    planned = [one for one in trainings(settings) if one.positions == "sinusoid"]
-    by_name = {(one.size.word, one.attention, one.hashing): one for one in planned}
-    base = settings.hashing()
-    exact = [Evaluation(name, base) for name in EXACT]
-    hashed = evaluations(by_name[7, "lsh-4", base], settings)
-    assert hashed == [*exact, Evaluation("lsh-8", base), Evaluation("lsh-1", base)]
-    full = evaluations(by_name[7, "shared", base], settings)
-    assert len(full) == 4 + 6 * 2 and {one.hashing for one in full} == {*base.variations().values()}
-    assert evaluations(by_name[15, "shared", base], settings) == hashed
+    study = study_of(words=(7, 15), chunk_size=4, seeds=(0,), eval_rounds=(8, 1))
+
+    def evaluations(word, name):
+        axes = {"word": word, "attention": name, "hashing": str(BASE), "positions": "sinusoid"}
+        return study.evaluations(Cell(axes, 0))
+
+    hashed = evaluations(7, "lsh-4")
+    assert hashed == [*EXACT, "lsh-8", "lsh-1"] == evaluations(15, "shared")
+    shared = evaluations(7, "shared")
+    assert shared[:6] == hashed and len({*shared}) == len(shared) == 6 + 5 * 2
+    others = {Hashing.parse(name.partition(": ")[2]) for name in shared[6:]}
+    assert others == {*BASE.variations()}
 
 
 def test_an_example_is_a_word_twice_and_only_its_second_half_counts():
     first, again, other, held_out = (
-        list(itertools.islice(batches(SIZE, 7, seed, part, batch_size=3), 2))
+        list(itertools.islice(batches(5, 7, seed, part, batch_size=3), 2))
         for seed, part in ((3, TRAINING), (3, TRAINING), (4, TRAINING), (3, VALIDATION))
     )
     for batch in first:
@@ -135,7 +161,7 @@ def test_an_example_is_a_word_twice_and_only_its_second_half_counts():
     assert len({row.tobytes() for batch in first for row in batch["tokens"]}) == 6
     np.testing.assert_array_equal(first[1]["tokens"], again[1]["tokens"])
     words = {batches[0]["tokens"].tobytes() for batches in (first, other, held_out)}
-    words.add(next(iter(batches(SIZE, 7, 3, TEST, batch_size=3)))["tokens"].tobytes())
+    words.add(next(iter(batches(5, 7, 3, TEST, batch_size=3)))["tokens"].tobytes())
     assert len(words) == 4
 
 
@@ -143,8 +169,8 @@ def test_an_example_is_a_word_twice_and_only_its_second_half_counts():
 def test_no_parameter_depends_on_the_attention():
     shapes = []
     for name in (*EXACT, "lsh-1", "lsh-4"):
-        for hashing in Hashing().variations().values():
-            model = build(Size(31, 16, 1), 127, name, hashing)
+        for hashing in (BASE, *BASE.variations()):
+            model = build(Settings(), 31, name, hashing)
             tokens = jnp.ones((1, 64), jnp.int32)
             shapes.append(jax.eval_shape(model.init, jax.random.key(0), tokens))
     assert all(shape == shapes[0] for shape in shapes)
@@ -154,9 +180,9 @@ def test_no_parameter_depends_on_the_attention():
 
 
 def test_positions_begin_as_they_are_told():
-    size, tokens = Size(31, 16, 1), jnp.ones((1, 64), jnp.int32)
+    tokens = jnp.ones((1, 64), jnp.int32)
     tables = [
-        jax.jit(build(size, 127, "shared", Hashing(), name).init)(jax.random.key(0), tokens)
+        jax.jit(build(Settings(), 31, "shared", BASE, name).init)(jax.random.key(0), tokens)
         for name in POSITIONS
     ]
     sines, drawn = (np.asarray(table["params"]["inputs"]["positions"]) for table in tables)
@@ -164,12 +190,12 @@ def test_positions_begin_as_they_are_told():
     assert abs(drawn.std() - 1) < 0.05 and abs(drawn.mean()) < 0.05
 
 
-@pytest.mark.parametrize("scaled", [False, True])
+@pytest.mark.parametrize("scale", SCALES)
 @pytest.mark.parametrize("name", EXACT)
-def test_the_four_senses_of_all_pairs(name, scaled):
+def test_the_four_senses_of_all_pairs(name, scale):
     length, heads, width = 7, 2, 5
     q, v = np.random.default_rng(0).normal(size=(2, 1, length, heads, width)).astype(np.float32)
-    told = attention.options(name, Hashing(scaled=scaled), length=length, chunk_size=1)
+    told = attention.options(name, Hashing(scale), length=length, chunk_size=1)
     score = told["score"](q, q) if "score" in told else attention.Dot()
 
     @jax.jit
@@ -178,7 +204,7 @@ def test_the_four_senses_of_all_pairs(name, scaled):
 
     unit, sees_itself = name in ("shared", "shared, own key"), name in ("shared, own key", "plain")
     keys = q / np.linalg.norm(q, axis=-1, keepdims=True) if unit else q
-    logits = np.einsum("btnh,bsnh->bnts", q, keys) / (width**0.5 if scaled else 1)
+    logits = np.einsum("btnh,bsnh->bnts", q, keys) / {"1": 1, "1/sqrt(d)": width**0.5}[scale]
     shown = np.tril(np.ones((length, length), bool), 0 if sees_itself else -1)
     shown[0, 0] = True  # nothing else is there
     weights = np.where(shown, np.exp(logits), 0)
@@ -189,19 +215,18 @@ def test_the_four_senses_of_all_pairs(name, scaled):
 
 def test_hashing_is_told_to_the_route():
     told = {"length": 24, "chunk_size": 4}
-    route = attention.options("lsh-2", Hashing(), **told)["route"]
+    route = attention.options("lsh-2", BASE, **told)["route"]
     assert (route.num_hashes, route.num_buckets, route.chunk_size) == (2, 12, 4)
     assert (route.options.same_bucket, route.options.union) == (True, True)
     assert route.options.logit_scale == 1.0 and not route.options.strict
-    other = attention.options("lsh-2", Hashing(True, 1, False, False), **told)["route"]
+    other = attention.options("lsh-2", Hashing("1/sqrt(d)", 1, False, "multiset"), **told)["route"]
     assert other.num_buckets == 6 and other.options.logit_scale is None
     assert (other.options.same_bucket, other.options.union) == (False, False)
 
 
 def test_a_training_draws_its_rotations_and_is_known_by_what_it_is():
-    settings = Settings(words=(7,), chunk_size=4, seeds=(0,), grid=False)
-    tasks = [task(one, settings) for one in trainings(settings)]
-    assert all(one.streams == ("hash",) for one in tasks)
-    assert len({one.identity["model"] for one in tasks}) == 4
-    faster = Settings(words=(7,), chunk_size=4, seeds=(0,), grid=False, learning_rate=0.5)
-    assert task(trainings(faster)[0], faster).identity != tasks[0].identity
+    study = study_of(**FEW, grid=False)
+    assert all(study.training(cell).task.streams == ("hash",) for cell in study.cells())
+    faster = study_of(**FEW, grid=False, learning_rate=0.5)
+    known = [identity(x, cell) for x in (study, faster) for cell in x.cells()]
+    assert all(a != b for a, b in itertools.combinations(known, 2))

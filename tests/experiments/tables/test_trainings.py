@@ -94,20 +94,16 @@ def test_at_the_papers_scale_a_row_has_the_papers_text_and_windows():
 
 
 def test_a_duplication_is_read_by_what_it_was_trained_and_evaluated_with():
-    base, other = {"union": True}, {"union": False}
-    kinds = [("shared", "lsh-1", base), ("shared", "lsh-1", other), ("lsh-1", "shared", base)]
+    kinds = [("shared", "lsh-1"), ("shared", "lsh-1: c=1 B=1 mask union"), ("lsh-1", "shared")]
     rows = [
         {
-            "attention": trained,
+            "cell": {"axes": {"attention": trained}, "seed": seed},
             "evaluated": evaluated,
-            "hashing": base,
-            "evaluated_hashing": hashing,
-            "seed": seed,
-            "accuracy": (index + seed / 10) / 4,
+            "scores": {"accuracy": (index + seed / 10) / 4},
             "environment": seed,
         }
         for seed in (0, 1)
-        for index, (trained, evaluated, hashing) in enumerate(kinds)
+        for index, (trained, evaluated) in enumerate(kinds)
     ]
     read = Duplications().scores
     assert read("Full, LSH-1", rows) == {

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import json
 import shlex
 
 import jax
@@ -11,9 +12,11 @@ import pytest
 from attnlab.runs import command_line, palette
 from attnlab.runs.errors import Invalid
 from experiments.translate.__main__ import Translate
+from experiments.translate.corpus import open_corpus
 from experiments.translate.models import MODELS, build
 from experiments.translate.recipes import PRESETS, RECIPES
 from experiments.translate.settings import Settings
+from experiments.translate.training import task
 from experiments.translate.variants import Variant
 from tests.daily import daily
 
@@ -137,6 +140,21 @@ def test_flags_change_the_recipe_of_every_model():
     assert sizes.vocab_size_of(joint=True) == sizes.vocab_size_of(joint=False) == 99
     sizes = Settings(preset="paper", data_files=FILES)
     assert (sizes.vocab_size_of(joint=False), sizes.vocab_size_of(joint=True)) == (32_000, 37_000)
+
+
+def test_a_recipe_that_is_edited_is_another_training(monkeypatch):
+    settings = Settings(max_length=16)
+    of_dates = open_corpus(settings)
+
+    def identity():
+        return task(settings.variants()[0], 0, settings, of_dates).identity
+
+    before = identity()
+    assert identity() == before == json.loads(json.dumps(before))
+    recipe = settings.recipe(settings.variants()[0])
+    edited = dataclasses.replace(recipe, optimizer=dataclasses.replace(recipe.optimizer, b2=0.5))
+    monkeypatch.setattr(Settings, "recipe", lambda *_: edited)
+    assert identity() != before
 
 
 def test_data_have_the_preset_cpu_where_none_is_named():
