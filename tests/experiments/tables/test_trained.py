@@ -208,10 +208,11 @@ def test_a_table_is_trained_found_again_and_of_one_revision(monkeypatch, tmp_pat
     assert [row["values"] for row in again] == [row["values"] for row in rows]
     # Seeds of several revisions are not mixed, and the other rows do not suffer from it.
     (kept,) = (folder / "runs").glob("*luong*/*/results.jsonl")
-    first, second = kept.read_text().splitlines()
-    other = json.loads(second)
-    other["environment"]["revision"] = "0123abcd"
-    kept.write_text(f"{first}\n{json.dumps(other)}\n")
+    lines = [json.loads(line) for line in kept.read_text().splitlines()]
+    for line in lines:
+        if line["cell"]["seed"] == 1:
+            line["environment"]["revision"] = "0123abcd"
+    kept.write_text("".join(json.dumps(line) + "\n" for line in lines))
     (folder / "results.jsonl").unlink()
     status, out, err = tiny.run(experiment, f"--resume={folder}")
     assert status == 1 and "has seeds of revision 0123abcd, " in out
