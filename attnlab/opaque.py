@@ -19,6 +19,10 @@ def opaque(x: jax.Array) -> jax.Array:
 
     Cost: x is copied on a CPU, nothing elsewhere.
     """
+    return jax.lax.platform_dependent(x, cpu=_selected, default=lambda x: x)
+
+
+def _selected(x: jax.Array) -> jax.Array:
     return jnp.where(jax.lax.optimization_barrier(True), x, 0)
 
 

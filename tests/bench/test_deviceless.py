@@ -25,10 +25,10 @@ GIB = 2**30
 PROGRAM = """
 import dataclasses, json, sys
 from attnlab.bench.case import Case
-from attnlab.bench import inputs
+from attnlab.bench import inputs, measure
 from experiments.compare_lengths import worker
 for fields in json.loads(sys.argv[1]):
-    row = worker.guarded(Case(**fields), inputs.read())
+    row = worker.guarded(measure.measure, Case(**fields), inputs.read())
     print(json.dumps(dataclasses.asdict(row)), flush=True)
 """
 EXCHANGED = """
