@@ -17,8 +17,11 @@ from attnlab.ops.lsh import TRAX
 
 __all__ = ["from_hugging_face"]
 
-# Constants that old files hold, and the softmax's bias by another name.
-_AGAIN = ("mask_value_float16", "mask_value_float32", "lm_head.decoder.bias")
+# The softmax's bias: recent releases add the first and leave the second at 0; old files hold the
+# second, alone or under both names.
+_BIASES = ("lm_head.decoder.bias", "lm_head.bias")
+# What may remain: constants that old files hold, and the bias by its other name.
+_AGAIN = ("mask_value_float16", "mask_value_float32", *_BIASES)
 
 
 def from_hugging_face(
@@ -47,6 +50,7 @@ def from_hugging_face(
         not c.scan_layers, "weights are laid out a layer each; got scan_layers=True (leave it out)"
     )
     from_ = Weights(weights, "ReformerModelWithLMHead", "reformer.", c.param_dtype)
+    bias = next((name for name in _BIASES if name in weights), _BIASES[-1])
     params: dict[str, Any] = {
         "vocabulary": {
             "embedding": from_.table("embeddings.word_embeddings.weight", c.vocab_size, c.width)
@@ -59,7 +63,7 @@ def from_hugging_face(
         "norm": from_.norm("encoder.layer_norm", 2 * c.width),
         "softmax": {
             "kernel": from_.take("lm_head.decoder.weight", 2 * c.width, c.vocab_size),
-            "bias": from_.take("lm_head.bias", c.vocab_size),
+            "bias": from_.take(bias, c.vocab_size),
         },
     }
     from_.require_all_taken(but=_AGAIN)

@@ -124,6 +124,13 @@ def test_enwik8_is_the_released_model(torch, transformers):
     assert sum(x.size for x in jax.tree.leaves(made["params"])) == 149_182_722
 
 
+def test_old_files_name_the_bias_otherwise(theirs):
+    old = theirs.state_dict()
+    old["lm_head.bias"] = old.pop("lm_head.decoder.bias", old["lm_head.bias"])
+    _, variables = from_hugging_face(theirs.config.to_dict(), old)
+    np.testing.assert_array_equal(variables["params"]["softmax"]["bias"], old["lm_head.bias"])
+
+
 def test_a_saved_configuration_leaves_out_what_is_usual(theirs):
     usual = theirs.config.to_dict()
     del usual["chunk_size_feed_forward"]
