@@ -127,11 +127,11 @@ class Workers:
             module, arguments, log, devices=devices, variables=variables
         )
         self._worker: Worker | None = None
-        self._log = tempfile.TemporaryFile()  # what workers write, one after the other
-        self._last = 0  # where in it the last worker began
+        self._last = 0  # where in the log the last worker began
         self.environment: dict[str, Any] = {}
 
     def __enter__(self) -> Self:
+        self._log = tempfile.TemporaryFile()  # what workers write, one after the other
         try:
             self.ready()
         except BaseException:

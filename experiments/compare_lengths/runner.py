@@ -135,8 +135,8 @@ class Runner(Workers):
 
     @functools.cached_property
     def _other(self) -> Runner:
-        """The runner of what cases are timed against."""
-        return Runner(**self._arguments)
+        """The runner of what cases are timed against; it ends with this one."""
+        return Runner(**self._arguments).__enter__()
 
     def _do(
         self, case: Case, tell: Callable[[str], None], *, run: bool, in_turns: bool
@@ -190,6 +190,11 @@ class Runner(Workers):
         if "_other" in self.__dict__:
             self._other.retire()
         return super().retire()
+
+    def __exit__(self, *_: object) -> None:
+        if "_other" in self.__dict__:
+            self._other.__exit__()
+        super().__exit__()
 
     def _wait(self, limit: float, tell: Callable[[str], None]) -> dict[str, Any] | None:
         """The worker's next message, or None if the worker died or the time is up."""
