@@ -171,8 +171,8 @@ def _lsh(attention: Attention, around: Surroundings) -> dict[str, Any]:
 
 
 def _shared(attention: Attention, around: Surroundings) -> dict[str, Any]:
-    one = dataclasses.replace(around.lsh, num_hashes=1, num_buckets=1, chunk_size=around.length)
-    return {"route": one}
+    route = dataclasses.replace(around.lsh, num_hashes=1, num_buckets=1, chunk_size=around.length)
+    return {"route": route}
 
 
 def _hard(attention: Attention, around: Surroundings) -> dict[str, Any]:

@@ -71,8 +71,8 @@ def make_cpu_devices(count: int) -> None:
     Nothing happens once JAX's backend has started, nor to one process of several, whose devices are
     counted together.
     """
-    told = _FLAG.search(os.environ.get("XLA_FLAGS", ""))
-    known = int(told[1]) if told else max(1, jax.config.values["jax_num_cpu_devices"])  # −1: unset
+    flag = _FLAG.search(os.environ.get("XLA_FLAGS", ""))
+    known = int(flag[1]) if flag else max(1, jax.config.values["jax_num_cpu_devices"])  # −1: unset
     if count <= known or jax.distributed.is_initialized():
         return
     with contextlib.suppress(RuntimeError):  # it has started

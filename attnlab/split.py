@@ -268,8 +268,8 @@ def divide_positions(*arrays: jax.Array) -> Any:
         spec = PartitionSpec(*[free] * (x.ndim - 3), split.length, free, free)
         return jax.lax.with_sharding_constraint(x, _placed(split, spec))
 
-    found = tuple(map(divided, arrays))
-    return found[0] if len(found) == 1 else found
+    results = tuple(map(divided, arrays))
+    return results[0] if len(results) == 1 else results
 
 
 def divide_examples(tree: Any) -> Any:

@@ -19,17 +19,17 @@ def read_labelled(path: Path) -> list[Row]:
     Raises:
       Invalid: a line without a label or a text, or no line at all.
     """
-    found = []
+    examples = []
     for number, line in enumerate(decoded_lines(path), 1):
         label, tab, text = line.partition("\t")
         if not tab:
             raise Invalid(f"{path}, line {number}: must be label, tab, text; got no tab")
         if not (label.strip() and text.strip()):
             raise Invalid(f"{path}, line {number}: the label or the text is empty; remove the line")
-        found.append({"text": text, "label": label.strip()})
-    if not found:
+        examples.append({"text": text, "label": label.strip()})
+    if not examples:
         raise Invalid(f"{path}: there is no example in it; give lines of label, tab, text")
-    return found
+    return examples
 
 
 def classes_of(splits: Mapping[str, Sequence[Mapping[str, str]]]) -> list[str]:

@@ -126,8 +126,8 @@ def value(text: str) -> int:
             stack[-1][1].append(_OPERATORS[operator](values))
         else:
             stack[-1][1].append(int(token))
-    ((_, (found,)),) = stack
-    return found
+    ((_, (result,)),) = stack
+    return result
 
 
 def encode(text: str) -> list[int]:

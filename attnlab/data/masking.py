@@ -114,18 +114,18 @@ class MaskedPairs:
     @functools.cached_property
     def chunks(self) -> list[tuple[int, int, int]]:
         """(document, first line, line behind the last): two lines at least, and as fill a row."""
-        found = []
+        chunks = []
         for number, lines in enumerate(self.documents):
             start = length = 0
             for end, line in enumerate(lines, 1):
                 length += len(line)
                 full = length >= self.max_length - 3
                 if full and end - start >= 2 and len(lines) - end >= 2:
-                    found.append((number, start, end))
+                    chunks.append((number, start, end))
                     start, length = end, 0
             if len(lines) - start >= 2:
-                found.append((number, start, len(lines)))
-        return found
+                chunks.append((number, start, len(lines)))
+        return chunks
 
     @functools.cached_property
     def _first_lines(self) -> np.ndarray:

@@ -108,10 +108,10 @@ def prepared_folder(name: str, data_dir: Path) -> Path:
     """Returns the folder of the data set's newest version, or of the one that is named."""
     plain, _, version = name.partition(":")
     folder = data_dir / plain
-    found = {info.parent.name: info.parent for info in folder.glob(f"*/{INFO}")}
-    versions = [known for known in found if tfds.core.Version.is_valid(known)]
+    folders = {info.parent.name: info.parent for info in folder.glob(f"*/{INFO}")}
+    versions = [known for known in folders if tfds.core.Version.is_valid(known)]
     if version in versions or (versions and not version):
-        return found[version or max(versions, key=tfds.core.Version)]
+        return folders[version or max(versions, key=tfds.core.Version)]
     there = sorted(
         str(info.parent.relative_to(data_dir))
         for info in data_dir.glob(f"{plain.split('/')[0]}/**/{INFO}")

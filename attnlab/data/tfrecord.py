@@ -76,7 +76,7 @@ def record_spans(shard: Shard) -> np.ndarray:
     if not shard.path.is_file():
         raise Invalid(f"no file {shard.path}; the data set is not whole, prepare it again")
     size = shard.path.stat().st_size
-    found, position = array.array("q"), 0
+    borders, position = array.array("q"), 0
     if size:
         with mapped(shard.path) as file:
             while position < size:
@@ -85,11 +85,11 @@ def record_spans(shard: Shard) -> np.ndarray:
                 position = payload + length + FOOTER
                 if position > size:
                     raise Invalid(
-                        f"{shard.path} ends within record {len(found) // 2}; prepare the data set "
-                        "again"
+                        f"{shard.path} ends within record {len(borders) // 2}; prepare the data "
+                        "set again"
                     )
-                found.extend((payload, payload + length))
-    spans = np.array(found, np.int64).reshape(-1, 2)
+                borders.extend((payload, payload + length))
+    spans = np.array(borders, np.int64).reshape(-1, 2)
     stop = None if shard.take < 0 else shard.skip + shard.take
     if stop is not None and stop > len(spans):
         raise Invalid(

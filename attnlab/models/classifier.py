@@ -55,7 +55,7 @@ class EncoderClassifier(nn.Module):
             x = jnp.where(real, states, 0).sum(1) / jnp.maximum(real.sum(1), 1)
         x = x.reshape(*rows, c.width)
         if len(rows) == 2:
-            one, two = x[:, 0], x[:, 1]
-            x = jnp.concatenate([one, two, one * two, one - two], -1)
+            first, second = x[:, 0], x[:, 1]
+            x = jnp.concatenate([first, second, first * second, first - second], -1)
         hidden = nn.relu(dense(c, c.hidden, "hidden")(x))
         return dense(c, self.num_classes, "classes")(hidden).astype(jnp.float32)

@@ -212,7 +212,7 @@ class _Attend(Layer):
                 logit = self._dense(1, "center")(hidden)[..., 0]
                 logit = logit.astype(jnp.promote_types(logit.dtype, jnp.float32))
                 centers = memory.lengths[:, None] * nn.sigmoid(logit)
-            found: Any = local_attention(
+            attended: Any = local_attention(
                 queries[:, :, None],
                 keys[:, :, None],
                 memory.states[:, :, None],
@@ -223,7 +223,7 @@ class _Attend(Layer):
                 mask=masks.Padding(memory.lengths),
                 return_weights=True,
             )
-            contexts, weights = found[0][:, :, 0], found[1][:, 0]
+            contexts, weights = attended[0][:, :, 0], attended[1][:, 0]
         both = jnp.concatenate([contexts, states.astype(contexts.dtype)], -1)
         return jnp.tanh(self._dense(self.hidden_features, "combine")(both)), weights
 

@@ -128,7 +128,7 @@ class _Decoder(nn.Module):
         return x, weights
 
     def _attend(self, queries, memory: _Memory, deterministic, decode, return_weights):
-        found = self.attention(
+        attended = self.attention(
             queries,
             memory.states,
             mask=masks.Padding(memory.lengths),
@@ -136,4 +136,4 @@ class _Decoder(nn.Module):
             decode=decode,
             return_weights=return_weights,
         )
-        return (found[0], found[1].mean(-3)) if return_weights else (found, None)
+        return (attended[0], attended[1].mean(-3)) if return_weights else (attended, None)

@@ -38,15 +38,15 @@ class DeferredLogits:
 
     def logits(self) -> jax.Array:
         """The logits [*B, T, V] of all tokens, in at least float32."""
-        found = jnp.einsum(
+        logits = jnp.einsum(
             "...d,vd->...v",
             self.x,
             self.embedding.astype(self.x.dtype),
             preferred_element_type=jnp.promote_types(self.x.dtype, jnp.float32),
         )
         if self.bias is None:
-            return found
-        return found + jnp.broadcast_to(self.bias, found.shape).astype(found.dtype)
+            return logits
+        return logits + jnp.broadcast_to(self.bias, logits.shape).astype(logits.dtype)
 
 
 class Logits(nn.Module):

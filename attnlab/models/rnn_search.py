@@ -221,8 +221,8 @@ class RNNSearch(_Bahdanau):
     def decode(
         self, memory, tokens, *, deterministic=True, decode=False, return_weights=False
     ) -> Any:
-        found = self._search(memory, tokens, deterministic=deterministic, decode=decode)
-        logits, (_, taken, _) = found
+        outputs = self._search(memory, tokens, deterministic=deterministic, decode=decode)
+        logits, (_, taken, _) = outputs
         return (logits, taken) if return_weights else logits
 
     def _search(self, memory, tokens, *, deterministic: bool, decode: bool = False) -> Any:
@@ -236,8 +236,8 @@ class RNNSearch(_Bahdanau):
         if samples:
             key = self.make_rng("sample")
             expects = jax.random.bernoulli(key, self.expected_rate, expects.shape)
-        found = self.decoder(memory, embedded, expects, samples=samples, decode=decode)
-        states, weights, taken = found
+        outputs = self.decoder(memory, embedded, expects, samples=samples, decode=decode)
+        states, weights, taken = outputs
         contexts = blend(taken, memory.annotations)
         logits = self._read_out(states, embedded, contexts, deterministic)
         return logits, (weights, taken, expects)
@@ -343,9 +343,9 @@ class _Searching(Layer):
 
         state = read_carry(self, memory.start, decode)
         scan = over_time(step, in_axes=(0, nn.broadcast))
-        state, found = scan(self, state, x, memory)
+        state, outputs = scan(self, state, x, memory)
         keep_carry(self, state, decode)
-        return tuple(map(time_first, found))
+        return tuple(map(time_first, outputs))
 
     def _taken(self, weights: jax.Array, expects: jax.Array, samples: bool) -> jax.Array:
         """The weights of the contexts, for α [B, 1, S]."""

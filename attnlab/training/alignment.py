@@ -70,17 +70,17 @@ def known_links(sources: Sequence[Iterable[int]]) -> tuple[set[Link], set[Link]]
 
 
 def alignment_error_rate(
-    found: Sequence[AbstractSet[Link]],
+    predicted: Sequence[AbstractSet[Link]],
     sure: Sequence[AbstractSet[Link]],
     possible: Sequence[AbstractSet[Link]] | None = None,
 ) -> float:
     """AER = 1 − (|A ∩ S| + |A ∩ P|) / (|A| + |S|), counted over all sentences together.
 
-    0 is best: every link found is possible and every sure link is found.
+    0 is best: every predicted link is possible and every sure link is found.
 
     Args:
-      found: links A of each sentence. Leave out those of target tokens that stem from nothing
-        (EOS): like everything that is in A and not in P, they count as errors.
+      predicted: predicted links A of each sentence. Leave out those of target tokens that stem from
+        nothing (EOS): like everything that is in A and not in P, they count as errors.
       sure: sure links S of each sentence.
       possible: possible links P ⊇ S of each sentence; default: S.
 
@@ -91,13 +91,13 @@ def alignment_error_rate(
     Source: Och and Ney 2003.
     """
     allowed = sure if possible is None else possible
-    if not len(found) == len(sure) == len(allowed):
+    if not len(predicted) == len(sure) == len(allowed):
         raise ValueError(
-            f"links of {len(found)} found, {len(sure)} sure and {len(allowed)} possible sentences;"
-            " give each for the same sentences"
+            f"predicted links are of {len(predicted)} sentences, sure ones of {len(sure)} and"
+            f" possible ones of {len(allowed)}; give each for the same sentences"
         )
     hits = total = 0
-    for i, (a, s, p) in enumerate(zip(found, sure, allowed, strict=True)):
+    for i, (a, s, p) in enumerate(zip(predicted, sure, allowed, strict=True)):
         if not s <= p:
             raise ValueError(
                 f"sentence {i}: sure links {sorted(s - p)} are not possible ones; add them there"
@@ -105,5 +105,5 @@ def alignment_error_rate(
         hits += len(a & s) + len(a & p)
         total += len(a) + len(s)
     if not total:
-        raise ValueError("there are no links, found or sure; give at least one")
+        raise ValueError("there are no links, predicted or sure; give at least one")
     return 1 - hits / total

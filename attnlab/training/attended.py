@@ -63,12 +63,12 @@ class AttendedCrossEntropy(TokenCrossEntropy):
         score = jax.lax.stop_gradient(outputs.advantage)[:, None] * outputs.log_prob
         logs = jnp.log(jnp.where(weights > 0, weights, 1))
         unread = jnp.where(batch["source"] != PAD, 1 - weights.sum(1), 0)
-        found = {
+        summands = {
             "reinforce": jnp.where(real[..., 0], -score, 0),
             "entropy": -weights * logs,
             "doubly_stochastic": unread**2,
         }
-        terms = {name: x.sum(dtype=jnp.float32) for name, x in found.items()}
+        terms = {name: x.sum(dtype=jnp.float32) for name, x in summands.items()}
         return super().sums(outputs.logits, batch) | terms
 
     def loss(self, sums: Mapping[str, jax.Array], shares: Mapping[str, jax.Array]) -> jax.Array:

@@ -104,14 +104,14 @@ def corpus_bleu(
         raise ValueError(f"tokenizer={tokenizer!r} is not known; give one of {list(TOKENIZERS)}")
     _check(hypotheses, references)
     metric = BLEU(tokenize=tokenizer)
-    found = metric.corpus_score(list(hypotheses), [list(references)])
+    bleu = metric.corpus_score(list(hypotheses), [list(references)])
     return Bleu(
-        score=found.score,
+        score=bleu.score,
         signature=str(metric.get_signature()),
-        brevity_penalty=found.bp,
-        precisions=tuple(found.precisions),
-        hypothesis_length=found.sys_len,
-        reference_length=found.ref_len,
+        brevity_penalty=bleu.bp,
+        precisions=tuple(bleu.precisions),
+        hypothesis_length=bleu.sys_len,
+        reference_length=bleu.ref_len,
     )
 
 
@@ -126,7 +126,7 @@ def exact_match(hypotheses: Sequence[str], references: Sequence[str]) -> float:
     """
     _check(hypotheses, references)
     pairs = zip(hypotheses, references, strict=True)
-    return sum(found == right for found, right in pairs) / len(references)
+    return sum(hypothesis == reference for hypothesis, reference in pairs) / len(references)
 
 
 def words(text: str) -> int:
@@ -160,17 +160,17 @@ class Measure:
         sentences = len(statistics)
         draw = np.random.default_rng(0)
         times = draw.multinomial(sentences, [1 / sentences] * sentences, RESAMPLINGS)
-        low, high = np.percentile([self.score(one) for one in times @ statistics], [2.5, 97.5])
+        low, high = np.percentile([self.score(sums) for sums in times @ statistics], [2.5, 97.5])
         return float(low), float(high)
 
 
 def _bleu_statistics(hypotheses: Sequence[str], references: Sequence[str]) -> np.ndarray:
     metric = BLEU()
-    found = []
+    statistics = []
     for hypothesis, reference in zip(hypotheses, references, strict=True):
-        one = metric.corpus_score([hypothesis], [[reference]])
-        found.append([*one.counts, *one.totals, one.sys_len, one.ref_len])
-    return np.array(found)
+        bleu = metric.corpus_score([hypothesis], [[reference]])
+        statistics.append([*bleu.counts, *bleu.totals, bleu.sys_len, bleu.ref_len])
+    return np.array(statistics)
 
 
 def _bleu_of(sums: np.ndarray) -> float:

@@ -104,17 +104,20 @@ class Checkpoints:
 
     def _require_same(self) -> None:
         of_each = (self._metadata(step).get("configuration") for step in reversed(self.steps))
-        found = next((one for one in of_each if one is not None), self.configuration)
-        if found != self.configuration:
+        saved = next(
+            (configuration for configuration in of_each if configuration is not None),
+            self.configuration,
+        )
+        if saved != self.configuration:
             raise Invalid(
                 f"{self.folder} holds checkpoints of another training: "
-                f"{difference(found, self.configuration)}; give another folder, or the same flags"
+                f"{difference(saved, self.configuration)}; give another folder, or the same flags"
             )
 
     @property
     def steps(self) -> list[int]:
         """The steps of the checkpoints, in order."""
-        return [one.step for one in self._orbax.checkpoints]
+        return [checkpoint.step for checkpoint in self._orbax.checkpoints]
 
     @property
     def latest_step(self) -> int | None:
@@ -197,7 +200,7 @@ class Checkpoints:
         damaged: dict[int, Invalid] = {}
         for step in reversed(self.steps):
             try:
-                found = self.restore(abstract, shardings, step)
+                restored = self.restore(abstract, shardings, step)
             except Invalid as error:
                 damaged[step] = error
                 continue
@@ -205,7 +208,7 @@ class Checkpoints:
                 aside = processes.agreed(functools.partial(self._move_aside, later))
                 say(f"{why}; it is now in {aside}, and that of step {step} is taken")
             self._orbax.reload()
-            return found
+            return restored
         for why in damaged.values():
             raise Invalid(f"{why}, nor any before it; give another folder") from why
         return None
@@ -243,13 +246,13 @@ class Checkpoints:
         return self._orbax.checkpointables_metadata(step).custom_metadata
 
 
-def difference(found: Any, expected: Any, name: str = "") -> str:
-    """What differs between two JSON values, "name: found → expected" each, in one line."""
-    if isinstance(found, dict) and isinstance(expected, dict):
+def difference(actual: Any, expected: Any, name: str = "") -> str:
+    """What differs between two JSON values, "name: actual → expected" each, in one line."""
+    if isinstance(actual, dict) and isinstance(expected, dict):
         parts = [
-            difference(found.get(key), expected.get(key), f"{name}.{key}" if name else key)
-            for key in sorted(found.keys() | expected.keys())
-            if found.get(key) != expected.get(key)
+            difference(actual.get(key), expected.get(key), f"{name}.{key}" if name else key)
+            for key in sorted(actual.keys() | expected.keys())
+            if actual.get(key) != expected.get(key)
         ]
         return ", ".join(parts)
-    return f"{name} is {json.dumps(found)} there and {json.dumps(expected)} here"
+    return f"{name} is {json.dumps(actual)} there and {json.dumps(expected)} here"

@@ -59,22 +59,22 @@ def alignment_figure(alignments: Sequence[Alignment], *, title: str = "") -> Fig
     """
     if not alignments:
         raise ValueError("there are no sentences to draw; give at least one")
-    for i, one in enumerate(alignments):
-        wanted = len(one.target), len(one.source)
-        if np.shape(one.weights) != wanted or 0 in wanted:
+    for i, alignment in enumerate(alignments):
+        wanted = len(alignment.target), len(alignment.source)
+        if np.shape(alignment.weights) != wanted or 0 in wanted:
             raise ValueError(
                 f"alignment {i}: weights must be [T, S] = {list(wanted)}, got"
-                f" {list(np.shape(one.weights))}; give the rows and columns of its tokens"
+                f" {list(np.shape(alignment.weights))}; give the rows and columns of its tokens"
             )
     with figure_files.style():
-        return _draw([_Panel.of(one) for one in alignments], title)
+        return _draw([_Panel.of(alignment) for alignment in alignments], title)
 
 
 @dataclasses.dataclass(frozen=True)
 class _Panel:
     """A sentence and the inches it takes, labels and title included."""
 
-    one: Alignment
+    alignment: Alignment
     down: list[str]
     across: list[str]
     left: float  # of the cells, where target tokens stand
@@ -83,14 +83,14 @@ class _Panel:
     height: float
 
     @classmethod
-    def of(cls, one: Alignment) -> _Panel:
-        down, across = readable(one.target), readable(one.source)
+    def of(cls, alignment: Alignment) -> _Panel:
+        down, across = readable(alignment.target), readable(alignment.source)
         left = _NAME + max(map(_inches, down)) + _GAP
         upright = max(map(len, across)) == 1
         above = _NAME + (_CELL if upright else max(map(_inches, across)) + _GAP)
-        above += 0.25 if one.title else 0.0
-        width = left + max(_CELL * len(across), 1.2 * _inches(one.title))
-        return cls(one, down, across, left, above, width, above + _CELL * len(down))
+        above += 0.25 if alignment.title else 0.0
+        width = left + max(_CELL * len(across), 1.2 * _inches(alignment.title))
+        return cls(alignment, down, across, left, above, width, above + _CELL * len(down))
 
 
 def _draw(panels: Sequence[_Panel], title: str) -> Figure:
@@ -148,7 +148,7 @@ def _rows(widths: Sequence[float]) -> list[list[int]]:
 
 
 def _fill(axes: Any, panel: _Panel) -> None:
-    weights = np.asarray(panel.one.weights, float)
+    weights = np.asarray(panel.alignment.weights, float)
     axes.imshow(weights, cmap="gray", vmin=0, vmax=1, aspect="auto", interpolation="none")
     upright = max(map(len, panel.across)) == 1
     axes.set_xticks(range(len(panel.across)), panel.across, rotation=0 if upright else 90)
@@ -162,8 +162,8 @@ def _fill(axes: Any, panel: _Panel) -> None:
     axes.set_xlabel("source", color=MUTED, fontsize=_SIZE, loc="left", labelpad=3)
     axes.set_ylabel("target", color=MUTED, fontsize=_SIZE, loc="top", labelpad=3)
     axes.spines[:].set(visible=True, color=MUTED, linewidth=0.5)  # white cells end at the page
-    axes.set_title(panel.one.title, fontsize=_SIZE + 1, parse_math=False)
-    for t, s in sorted(panel.one.known):
+    axes.set_title(panel.alignment.title, fontsize=_SIZE + 1, parse_math=False)
+    for t, s in sorted(panel.alignment.known):
         axes.add_patch(
             Rectangle((s - 0.5, t - 0.5), 1, 1, fill=False, edgecolor=KNOWN, linewidth=1)
         )

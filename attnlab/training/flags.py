@@ -182,7 +182,7 @@ class TrainFlags(Flags):
 def _require_all(said: str, devices: Sequence[jax.Device]) -> None:
     """Refuses to leave devices of some processes out, and processes of unlike numbers of them."""
     there = provenance.devices(local=False)
-    of_each = collections.Counter(one.process_index for one in there)
+    of_each = collections.Counter(device.process_index for device in there)
     if len(set(of_each.values())) > 1:
         numbers = ", ".join(str(of_each[i]) for i in sorted(of_each))
         raise Invalid(f"the processes have {numbers} devices; start them with as many each")

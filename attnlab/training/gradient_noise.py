@@ -44,16 +44,16 @@ def gradient_noise(
         counts = {name: jnp.maximum(x, 1) for name, x in objective.counts(batch).items()}
         over = counts[objective.over]
         shares = {name: count / over for name, count in counts.items()}
-        (found, _), _ = take(params, collections, batch, shares, key)
-        return jax.tree.map(lambda g: g / over, found)
+        (gradient, _), _ = take(params, collections, batch, shares, key)
+        return jax.tree.map(lambda g: g / over, gradient)
 
     def watch(variables: Any) -> dict[str, float]:
         total, squares = None, 0.0
         for i, batch in enumerate(batches):
             key = jax.random.fold_in(jax.random.key(0), i)
-            found = mean_gradient(variables, batch, key)
-            squares += float(optax.tree.norm(found, squared=True))
-            total = found if total is None else jax.tree.map(jnp.add, total, found)
+            gradient = mean_gradient(variables, batch, key)
+            squares += float(optax.tree.norm(gradient, squared=True))
+            total = gradient if total is None else jax.tree.map(jnp.add, total, gradient)
         n = len(batches)
         of_mean = float(optax.tree.norm(total, squared=True)) / n**2
         return {

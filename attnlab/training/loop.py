@@ -298,19 +298,24 @@ def train(
         if settings.average is None or step < settings.steps:
             best = checkpoints.best_step
             assert best is not None  # the loop ends with a checkpoint
-            result, found = restored(best), _validation(folder, best)
+            result, validation = restored(best), _validation(folder, best)
         else:
             best = step
-            if missing := [str(one) for one in kept_steps if one not in checkpoints.steps]:
+            if missing := [
+                str(earlier) for earlier in kept_steps if earlier not in checkpoints.steps
+            ]:
                 raise Invalid(
                     f"{where}: the mean of the last {settings.average} checkpoints needs those of "
                     f"step {', '.join(missing)}, which were not kept; train in another folder"
                 )
-            mean = _mean(restored(one).params for one in kept_steps)
+            mean = _mean(restored(earlier).params for earlier in kept_steps)
             result = dataclasses.replace(restored(step), params=mean)
-            found = validated(parallel.place(result.variables))
-            say(f"{progress.validation_line(step, found)}  mean of {settings.average} checkpoints")
-    return Trained(result.params, result.collections, best, step, meter.seconds, stop.signal, found)
+            validation = validated(parallel.place(result.variables))
+            line = progress.validation_line(step, validation)
+            say(f"{line}  mean of {settings.average} checkpoints")
+    return Trained(
+        result.params, result.collections, best, step, meter.seconds, stop.signal, validation
+    )
 
 
 def _validation(folder: Path, step: int) -> dict[str, float]:

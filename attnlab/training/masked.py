@@ -76,16 +76,16 @@ class MaskedCrossEntropy:
         """The loss, and loss and accuracy of both tasks; of pairs only where there are some."""
         masked, pairs = divisor(counts, "masked"), counts["pairs"]
         masked_nll = sums["masked_nll"] / masked
-        found = {
+        means = {
             "loss": masked_nll,
             "masked_nll": masked_nll,
             "masked_perplexity": math.exp(min(masked_nll, 700)),
             "masked_accuracy": sums["masked_correct"] / masked,
         }
         if not pairs:
-            return found
+            return means
         next_nll = sums["next_nll"] / pairs
-        return found | {
+        return means | {
             "loss": masked_nll + next_nll * self.next_sentence,
             "next_nll": next_nll,
             "next_accuracy": sums["next_correct"] / pairs,

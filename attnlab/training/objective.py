@@ -137,14 +137,14 @@ class TokenCrossEntropy:
     def means(self, sums: Mapping[str, float], counts: Mapping[str, float]) -> dict[str, float]:
         """Loss and −log p a token, perplexity exp(nll) and accuracy."""
         tokens = divisor(counts, "tokens")
-        found = {name: x / tokens for name, x in sums.items()}
-        nll = found["nll"]
+        means = {name: x / tokens for name, x in sums.items()}
+        nll = means["nll"]
         perplexity = math.exp(nll) if nll < 700 else math.inf
         return {
-            "loss": found["loss"],
+            "loss": means["loss"],
             "nll": nll,
             "perplexity": perplexity,
-            "accuracy": found["correct"],
+            "accuracy": means["correct"],
         }
 
 

@@ -59,7 +59,7 @@ class Parallel:
         """
         places = self.mesh.shape["data"]
         mine = self.rows.addressable_devices_indices_map((places,)).values()
-        starts = {one[0].indices(places)[0] for one in mine if one is not None}
+        starts = {place[0].indices(places)[0] for place in mine if place is not None}
         if places == 1:
             return WHOLE
         index, left = divmod(min(starts), len(starts))

@@ -142,12 +142,12 @@ def make_train_step(
         if axis_name is not None:
             total = jax.lax.psum(total, axis_name)
             collections = mean_over(axis_name, collections)
-        found, sums = total
-        found = jax.tree.map(lambda g: g / over, found)
-        updates, opt_state = optimizer.update(found, state.opt_state, state.params)
+        gradient, sums = total
+        gradient = jax.tree.map(lambda g: g / over, gradient)
+        updates, opt_state = optimizer.update(gradient, state.opt_state, state.params)
         params = optax.apply_updates(state.params, updates)
         after = TrainState(state.step + 1, params, collections, opt_state, state.key)
-        return after, StepMetrics(sums, counts, optax.tree.norm(found))
+        return after, StepMetrics(sums, counts, optax.tree.norm(gradient))
 
     def add_up(params, collections, batch, shares, key):
         rows = len(jax.tree.leaves(batch)[0])
@@ -205,8 +205,8 @@ def gradients_of(
     def gradients(params, collections, batch, shares, key):
         # By the parameters alone; collections come back as the model moved them.
         take = jax.value_and_grad(loss, has_aux=True)
-        (_, (sums, moved)), found = take(params, collections, batch, shares, key)
-        return (found, sums), moved
+        (_, (sums, moved)), by_parameters = take(params, collections, batch, shares, key)
+        return (by_parameters, sums), moved
 
     return gradients
 
@@ -218,10 +218,10 @@ def make_validation_step(
 
     def step(variables: Any, batch: Batch) -> StepMetrics:
         outputs = model.apply(variables, **objective.inputs(batch), deterministic=True)
-        found = objective.sums(outputs, batch), objective.counts(batch)
+        totals = objective.sums(outputs, batch), objective.counts(batch)
         if axis_name is not None:
-            found = jax.lax.psum(found, axis_name)
-        return StepMetrics(*found, jnp.zeros(()))
+            totals = jax.lax.psum(totals, axis_name)
+        return StepMetrics(*totals, jnp.zeros(()))
 
     return step
 

@@ -59,8 +59,8 @@ class StopRequest:
             self.signal = self._heard
             return self.signal is not None
         before, self._pending = self._pending, _maximum(_number(self._heard))
-        if before is not None and (found := int(before.addressable_data(0))):
-            self.signal = signal.Signals(found)
+        if before is not None and (number := int(before.addressable_data(0))):
+            self.signal = signal.Signals(number)
         return self.signal is not None
 
 

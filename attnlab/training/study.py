@@ -360,16 +360,16 @@ class Run(Generic[S, D]):
             folder=place,
             tensorboard=self.study.settings.tensorboard,
         )
-        for one in self.study.evaluate(cell, training, trained, place):
+        for evaluation in self.study.evaluate(cell, training, trained, place):
             yield Row(
                 cell,
-                one.evaluated,
-                one.scores,
+                evaluation.evaluated,
+                evaluation.scores,
                 trained.num_parameters,
                 trained.step,
                 trained.seconds,
                 trained.validation,
-                one.details,
+                evaluation.details,
             )
 
     def report(self) -> loop.Report:
@@ -388,36 +388,36 @@ class Run(Generic[S, D]):
         )
 
 
-def report(study: Study[Any, Any], told: SoFar[Row], folder: Path) -> loop.Report:
+def report(study: Study[Any, Any], done: SoFar[Row], folder: Path) -> loop.Report:
     """Answer, results, curves, the study's own sections, and where all is from.
 
     Args:
       study: study, whose data it does not need.
-      told: run as far as it is done.
+      done: run as far as it is done.
       folder: folder of the run, with those of the trainings; where these are gone, the curve stays
         as it was drawn.
     """
-    figures = dict(study.figures(told.rows))
+    figures = dict(study.figures(done.rows))
     metrics = {
         title: read_metrics(folder / some[0].cell.folder)
-        for title, some in grouped(told.rows, lambda row: row.cell.title).items()
+        for title, some in grouped(done.rows, lambda row: row.cell.title).items()
     }
     if any(metrics.values()):
         quantity, label = study.curve
         figures["curve"] = training_curve(metrics, quantity=quantity, label=label)
     has_curve = "curve" in figures or (folder / "curve.svg").exists()
-    answer = study.answer(told.rows)
+    answer = study.answer(done.rows)
     values = {name: getattr(study.settings, name) for name in study.shown}
     flags = [f"--{name}={written(x)}" for name, x in values.items() if x is not None]
     text = document(
         f"# {study.title}",
         f"**{answer}**",
-        study.results(told.rows),
+        study.results(done.rows),
         f"{study.note} {PLUS_MINUS} All with `{' '.join(flags)}`.".strip(),
         "![Loss over steps](curve.svg)" * has_curve,
-        told.missing,
-        *study.sections(told.rows),
-        told.origin,
+        done.missing,
+        *study.sections(done.rows),
+        done.origin,
     )
     return loop.Report(text, figures, said=answer)
 

@@ -29,8 +29,8 @@ def curve(rows: Iterable[Row], kind: str, name: str) -> tuple[list[int], list[fl
     >>> curve([*rows, {"kind": "training", "step": 2, "nll": 2.0}], "training", "nll")
     ([1, 2], [3.0, 2.0])
     """
-    found = {row["step"]: row[name] for row in rows if row["kind"] == kind and name in row}
-    return sorted(found), [found[step] for step in sorted(found)]
+    values = {row["step"]: row[name] for row in rows if row["kind"] == kind and name in row}
+    return sorted(values), [values[step] for step in sorted(values)]
 
 
 def first_curves(folders: Iterable[tuple[str, Path]]) -> dict[str, list[dict[str, Any]]]:

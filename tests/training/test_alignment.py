@@ -64,7 +64,7 @@ def test_a_token_of_several_sources_is_right_with_any_of_them():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (([set()], [set(), set()]), "1 found, 2 sure and 2 possible"),
+        (([set()], [set(), set()]), "of 1 sentences, sure ones of 2 and possible ones of 2"),
         (
             ([{(0, 0)}], [{(0, 0)}], [set()]),
             r"sentence 0: sure links \[\(0, 0\)\] are not possible",

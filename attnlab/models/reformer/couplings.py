@@ -94,9 +94,9 @@ def _reversible(couplings, split, params, streams, each, shared):
 
 def _forward(couplings, split, params, streams, each, shared):
     del split
-    found = stored(couplings, params, streams, each, shared)
-    after, _ = found
-    return found, (params, after, each, shared)
+    outputs = stored(couplings, params, streams, each, shared)
+    after, _ = outputs
+    return outputs, (params, after, each, shared)
 
 
 def _backward(couplings, split, kept, cotangents):

@@ -149,9 +149,9 @@ class ReversibleStack(nn.Module):
             """The other variables of the k-th layer of a repetition, and its keys."""
             layers = jnp.arange(repetitions) * len(paths) + k
             fold = jax.vmap(jax.random.fold_in, (None, 0))
-            found = {kind: _at(tree, path) for kind, tree in variables.items()}
+            layers_of = {kind: _at(tree, path) for kind, tree in variables.items()}
             return (
-                {kind: x for kind, x in found.items() if x is not None},
+                {kind: x for kind, x in layers_of.items() if x is not None},
                 {stream: fold(key, layers) for stream, key in keys.items()},
             )
 

@@ -176,7 +176,7 @@ def through_layers(
         metadata_params={nn.PARTITION_NAME: "layers"},
     )
     x, besides = scanned(repeated, x, None)
-    return x, jax.tree.map(lambda found: found[-1], besides)
+    return x, jax.tree.map(lambda layers: layers[-1], besides)
 
 
 class Repetition(nn.Module):

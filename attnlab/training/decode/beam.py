@@ -82,11 +82,11 @@ def beam_search(
     require(beam_size >= 1, f"beam_size must be at least 1; got {beam_size}")
     require(length_penalty >= 0, f"length_penalty must be at least 0; got {length_penalty}")
     require_choice("stop", stop, ("exact", "if_ended_now"))
-    found = _beam_search(
+    beams = _beam_search(
         model, dict(variables), given, length_penalty, beam_size, max_length, extra_length,
         return_beam, stop == "exact",
     )  # fmt: skip
-    return found if return_beam else jax.tree.map(lambda x: x[:, 0], found)
+    return beams if return_beam else jax.tree.map(lambda x: x[:, 0], beams)
 
 
 class _Beam(NamedTuple):

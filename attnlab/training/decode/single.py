@@ -149,29 +149,29 @@ def _write(model, variables, given, draw, top_k, max_length, extra_length) -> Hy
     memory, logits, state = first_call(model, variables, given, max_length)
     next_logits = make_next_logits(model, variables, memory, state.get("static", {}))
 
-    def extend(step, found: _Growing, logits) -> _Growing:
+    def extend(step, hypotheses: _Growing, logits) -> _Growing:
         log_probs = log_probs_of(logits)
         if draw is None:
             token = jnp.argmax(log_probs, -1).astype(jnp.int32)
         else:
             token = draw.token(step, log_probs, top_k)
         log_p = jnp.take_along_axis(log_probs, token[:, None], axis=-1)[:, 0]
-        token = jnp.where(found.growing, token, tok.PAD)
+        token = jnp.where(hypotheses.growing, token, tok.PAD)
         return _Growing(
-            jax.lax.dynamic_update_slice_in_dim(found.tokens, token[:, None], step, 1),
-            found.log_p + jnp.where(found.growing, log_p, 0.0),
-            found.growing & (token != tok.EOS) & (step + 1 < limits),
+            jax.lax.dynamic_update_slice_in_dim(hypotheses.tokens, token[:, None], step, 1),
+            hypotheses.log_p + jnp.where(hypotheses.growing, log_p, 0.0),
+            hypotheses.growing & (token != tok.EOS) & (step + 1 < limits),
         )
 
     def body(carry):
-        step, found, cache = carry
-        last = jax.lax.dynamic_slice_in_dim(found.tokens, step - 1, 1, 1)
+        step, hypotheses, cache = carry
+        last = jax.lax.dynamic_slice_in_dim(hypotheses.tokens, step - 1, 1, 1)
         logits, cache = next_logits(cache, last)
-        return step + 1, extend(step, found, logits), cache
+        return step + 1, extend(step, hypotheses, logits), cache
 
     batch = given.prompt.shape[0]
     empty = jnp.full((batch, max_length), tok.PAD, jnp.int32)
-    found = extend(0, _Growing(empty, jnp.zeros(batch), jnp.ones(batch, bool)), logits)
-    carry = jnp.int32(1), found, state.get("cache", {})
-    _, found, _ = jax.lax.while_loop(lambda carry: carry[1].growing.any(), body, carry)
-    return Hypotheses(found.tokens, found.log_p, tok.lengths(found.tokens))
+    hypotheses = extend(0, _Growing(empty, jnp.zeros(batch), jnp.ones(batch, bool)), logits)
+    carry = jnp.int32(1), hypotheses, state.get("cache", {})
+    _, hypotheses, _ = jax.lax.while_loop(lambda carry: carry[1].growing.any(), body, carry)
+    return Hypotheses(hypotheses.tokens, hypotheses.log_p, tok.lengths(hypotheses.tokens))

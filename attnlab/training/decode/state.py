@@ -143,8 +143,8 @@ def _buffers(model, memory, batch: int, max_length: int) -> dict[str, Any]:
 
     def growing(long, short):
         if isinstance(long, Mapping):
-            found = {name: growing(long[name], short[name]) for name in long}
-            return {name: x for name, x in found.items() if x is not None} or None
+            cache = {name: growing(long[name], short[name]) for name in long}
+            return {name: x for name, x in cache.items() if x is not None} or None
         if not isinstance(long, jax.ShapeDtypeStruct) or long.shape == short.shape:
             return None
         return jnp.zeros(long.shape, long.dtype)
