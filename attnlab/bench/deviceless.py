@@ -137,10 +137,10 @@ def refused_sizes(message: str) -> tuple[int, int] | None:
     >>> refused_sizes("INVALID_ARGUMENT: (3)") is None
     True
     """
-    found = re.findall(r"\(([\d.]+)([KMGT]?)\)", message)
-    if "RESOURCE_EXHAUSTED" not in message or len(found) < 2:
+    sizes = re.findall(r"\(([\d.]+)([KMGT]?)\)", message)
+    if "RESOURCE_EXHAUSTED" not in message or len(sizes) < 2:
         return None
-    need, limit = (round(float(number) * _UNITS[unit]) for number, unit in found[:2])
+    need, limit = (round(float(number) * _UNITS[unit]) for number, unit in sizes[:2])
     return need, limit
 
 

@@ -42,13 +42,13 @@ class Instruction:
     @property
     def op_name(self) -> str:
         """The path of scopes in the source that it comes from; "" = XLA itself added it."""
-        found = _OP_NAME.search(self.rest)
-        return found[1] if found else ""
+        match = _OP_NAME.search(self.rest)
+        return match[1] if match else ""
 
     @property
     def calls(self) -> list[str]:
         """The computations that it runs: a loop's body, a fusion's parts, the branches."""
-        listed = [one or several for one, several in _CALLS.findall(self.rest)]
+        listed = [single or several for single, several in _CALLS.findall(self.rest)]
         return [name for some in listed for name in names(some)]
 
 
@@ -71,29 +71,29 @@ class Computation:
 
     def source(self, name: str) -> Instruction:
         """The instruction that made a value, behind copies of it."""
-        one = self.instructions[name]
-        while one.opcode in _COPIES:
-            one = self.instructions[one.operands[0]]
-        return one
+        instruction = self.instructions[name]
+        while instruction.opcode in _COPIES:
+            instruction = self.instructions[instruction.operands[0]]
+        return instruction
 
 
 def parsed(program: str) -> dict[str, Computation]:
     """The computations of a program by name; where the program begins is `ENTRY`."""
-    found: dict[str, Computation] = {}
+    computations: dict[str, Computation] = {}
     current = Computation("", {}, _NOTHING)
     for line in program.splitlines():
         if heading := _COMPUTATION.fullmatch(line):
             current = Computation(ENTRY if heading[1] else heading[2], {}, _NOTHING)
-            found[current.name] = current
+            computations[current.name] = current
         elif instruction := _INSTRUCTION.match(line):
             root, name, shape, opcode, behind = instruction.groups()
             ends = _OPERANDS.match(behind)
             operands, rest = ends.groups() if ends else ("", behind)
             size = sum(map(_num_bytes, _ARRAY.finditer(shape)))
-            one = Instruction(opcode, tuple(names(operands)), size, rest)
-            current.instructions[name] = one
-            current.root = one if root else current.root
-    return found
+            read = Instruction(opcode, tuple(names(operands)), size, rest)
+            current.instructions[name] = read
+            current.root = read if root else current.root
+    return computations
 
 
 def names(text: str) -> list[str]:
@@ -103,8 +103,8 @@ def names(text: str) -> list[str]:
 
 def attribute(rest: str, *of: str) -> str | None:
     """The computation that an attribute such as "calls" names."""
-    found = re.search(rf"\b(?:{'|'.join(of)})=%?([\w.-]+)", rest)
-    return found and found[1]
+    match = re.search(rf"\b(?:{'|'.join(of)})=%?([\w.-]+)", rest)
+    return match and match[1]
 
 
 def _num_bytes(array: re.Match[str]) -> float:
@@ -124,7 +124,7 @@ def trips(
     """
     if known := _TRIPS.search(loop.rest):
         return int(known[1])
-    names_of = (attribute(loop.rest, one) for one in ("condition", "body"))
+    names_of = (attribute(loop.rest, part) for part in ("condition", "body"))
     condition, body = (computations[str(name)] for name in names_of)
     state = inside.source(loop.operands[0])
     test, results = condition.root, body.root.operands
@@ -135,7 +135,7 @@ def trips(
         return None
     made = body.source(results[place])
     parts = [body.source(name) for name in made.operands] if made.opcode == "add" else []
-    steps = [x for one in parts if (x := _number(one)) is not None]
+    steps = [x for part in parts if (x := _number(part)) is not None]
     if len(steps) != 1 or place not in map(_place, parts):
         return None
     end = _number(stop)
@@ -147,12 +147,14 @@ def trips(
     return max(0, -(-(end - start) // steps[0]))
 
 
-def _place(one: Instruction) -> int | None:
+def _place(instruction: Instruction) -> int | None:
     """Which element of a tuple it is."""
-    found = re.search(r"\bindex=(\d+)", one.rest) if one.opcode == "get-tuple-element" else None
-    return found and int(found[1])
+    if instruction.opcode != "get-tuple-element":
+        return None
+    match = re.search(r"\bindex=(\d+)", instruction.rest)
+    return match and int(match[1])
 
 
-def _number(one: Instruction) -> int | None:
-    whole = one.opcode == "constant" and re.fullmatch(r"-?\d+", one.operands[0])
-    return int(one.operands[0]) if whole else None
+def _number(instruction: Instruction) -> int | None:
+    whole = instruction.opcode == "constant" and re.fullmatch(r"-?\d+", instruction.operands[0])
+    return int(instruction.operands[0]) if whole else None

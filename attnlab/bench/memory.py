@@ -67,8 +67,8 @@ def available_on_host(root: Path = Path("/")) -> int | None:
         groups = (root / "proc/self/cgroup").read_text().splitlines()
     except OSError:
         return None
-    found = re.search(r"MemAvailable:\s+(\d+) kB", meminfo)
-    free = [int(found[1]) * 1024] if found else []
+    match = re.search(r"MemAvailable:\s+(\d+) kB", meminfo)
+    free = [int(match[1]) * 1024] if match else []
     for line in groups:
         _, controllers, path = line.split(":", 2)
         if controllers == "":
@@ -154,10 +154,10 @@ def _reset_high_water_mark() -> int | None:
 
 def _status(name: str) -> int | None:
     try:
-        found = re.search(rf"{name}:\s+(\d+) kB", Path("/proc/self/status").read_text())
+        match = re.search(rf"{name}:\s+(\d+) kB", Path("/proc/self/status").read_text())
     except OSError:
         return None
-    return int(found[1]) * 1024 if found else None
+    return int(match[1]) * 1024 if match else None
 
 
 def volunteer_for_the_oom_killer() -> None:

@@ -67,10 +67,10 @@ def sent(program: str, *, devices: int, devices_per_host: int) -> Sent:
         collective is of another form than those of the table.
     """
     counter = _Counter(hlo.parsed(program), np.arange(devices) // devices_per_host)
-    found = counter.of(hlo.ENTRY)
+    total = counter.of(hlo.ENTRY)
     if counter.chains != counter.begun:
         raise NotImplementedError("a chain of collectives never begins")
-    return found
+    return total
 
 
 class _Counter:
@@ -91,23 +91,23 @@ class _Counter:
         """What one call of a computation sends."""
         inside = self._computations[name]
         if inside.name not in self._known:
-            parts = (self._instruction(inside, one) for one in inside.instructions.values())
+            parts = (self._instruction(inside, x) for x in inside.instructions.values())
             self._known[inside.name] = sum(parts, start=Sent())
         return self._known[inside.name]
 
-    def _instruction(self, inside: Computation, one: Instruction) -> Sent:
-        kind = one.opcode.removesuffix("-start")
+    def _instruction(self, inside: Computation, instruction: Instruction) -> Sent:
+        kind = instruction.opcode.removesuffix("-start")
         if kind in _UNCOUNTED:
             raise NotImplementedError(f"what {kind} sends is not counted")
         if kind in _SHARES or kind == "collective-permute":
-            return self._collective(kind, inside, one)
+            return self._collective(kind, inside, instruction)
         match kind:
             case "while":
-                return self._while(inside, one)
+                return self._while(inside, instruction)
             case "conditional":
-                return min(map(self.of, one.calls), key=lambda sent: sent.total)
+                return min(map(self.of, instruction.calls), key=lambda sent: sent.total)
             case "call" | "fusion" | "async":
-                return sum(map(self.of, one.calls), start=Sent())
+                return sum(map(self.of, instruction.calls), start=Sent())
         return Sent()
 
     def _while(self, inside: Computation, loop: Instruction) -> Sent:
@@ -119,20 +119,21 @@ class _Counter:
             raise NotImplementedError("a loop around a collective runs an unknown number of times")
         return body * number
 
-    def _collective(self, kind: str, inside: Computation, one: Instruction) -> Sent:
-        if chain := _CHAIN.search(one.rest):
+    def _collective(self, kind: str, inside: Computation, instruction: Instruction) -> Sent:
+        if chain := _CHAIN.search(instruction.rest):
             self.chains.add(chain[1])
-            if _CHAIN_BEGINS not in one.rest:
+            if _CHAIN_BEGINS not in instruction.rest:
                 return Sent()
             self.begun.add(chain[1])
-        size = sum(inside.instructions[name].num_bytes for name in one.operands)
+        size = sum(inside.instructions[name].num_bytes for name in instruction.operands)
         if kind == "collective-permute":
-            pairs = np.array(re.findall(r"\d+", _found(_PAIRS, one.rest)[1]), int).reshape(-1, 2)
+            numbers = re.findall(r"\d+", _found(_PAIRS, instruction.rest)[1])
+            pairs = np.array(numbers, int).reshape(-1, 2)
             hosts = self._host_of[pairs]
             return Sent(size, size * float(np.any(hosts[:, 0] != hosts[:, 1])))
         if inside.name.startswith(_REDUCE_SCATTER):
             kind = "reduce-scatter"
-        groups = self._groups(one.rest)
+        groups = self._groups(instruction.rest)
         devices = max(map(len, groups))
         hosts_of_group = max(len({*self._host_of[[*group]]}) for group in groups)
         total, between = _SHARES[kind](devices, hosts_of_group)
@@ -161,10 +162,10 @@ class _Counter:
 
 
 def _found(pattern: re.Pattern[str], text: str) -> re.Match[str]:
-    found = pattern.search(text)
-    if found is None:
+    match = pattern.search(text)
+    if match is None:
         raise NotImplementedError(f"HLO of another form: no {pattern.pattern} in {text[:200]}")
-    return found
+    return match
 
 
 def _numbers(text: str) -> list[int]:

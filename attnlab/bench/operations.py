@@ -54,9 +54,9 @@ def count(function: Callable[..., Any], *arguments: Any) -> Operations:
     tally = Counter[str]()
     with jax.enable_x64(True):  # sums of blocks are beyond 2³¹
         _Counter().walk(program, values, (False,) * len(program.jaxpr.outvars), tally)
-    found = {kind: int(number) for kind, number in sorted(tally.items())}
-    products = found.pop(PRODUCTS, 0)
-    return Operations(products, found)
+    functions = {kind: int(number) for kind, number in sorted(tally.items())}
+    products = functions.pop(PRODUCTS, 0)
+    return Operations(products, functions)
 
 
 class _Counter:
@@ -128,10 +128,9 @@ class _Counter:
         if index is not None:
             return self.walk(branches[int(index)], rest, wants, tally, times)
         tallies = [Counter[str]() for _ in branches]
-        for branch, one in zip(branches, tallies, strict=True):
-            self.walk(branch, rest, wants, one)
-        fewest = min(map(_cost, tallies))
-        _add(tally, next(one for one in tallies if _cost(one) == fewest), times)
+        for branch, branch_tally in zip(branches, tallies, strict=True):
+            self.walk(branch, rest, wants, branch_tally)
+        _add(tally, min(tallies, key=_cost), times)
         return [None] * len(wants)
 
     def _while(
@@ -175,15 +174,15 @@ class _Counter:
             with contextlib.suppress(jax.errors.ConcretizationTypeError):
                 _add(tally, self._all_steps(body, [*fixed, *state], xs), times)
                 return [None] * len(wants)
-        found: list[Any] = [[] for _ in wants[carried:]]
+        collected: list[Any] = [[] for _ in wants[carried:]]
         order = range(length)[:: -1 if parameters["reverse"] else 1]
         for i in order:
             of_step = [x if x is None else x[i] for x in xs]
             outputs = self.walk(body, [*fixed, *state, *of_step], wanted, tally, times)
             state = outputs[:carried]
-            for many, one in zip(found, outputs[carried:], strict=True):
-                many.append(one)
-        stacked = [[many[i] for i in order] for many in found]
+            for many, output in zip(collected, outputs[carried:], strict=True):
+                many.append(output)
+        stacked = [[many[i] for i in order] for many in collected]
         known = [many and all(x is not None for x in many) for many in stacked]
         ys = [jnp.stack(x) if flag else None for x, flag in zip(stacked, known, strict=True)]
         return [*state, *ys]
@@ -250,7 +249,7 @@ class _Counter:
                 return self._of_scan(equation, known, nothing)[0]
             case "cond":
                 branches = parameters["branches"]
-                every = [self._plan(one, known[1:], nothing).outputs for one in branches]
+                every = [self._plan(branch, known[1:], nothing).outputs for branch in branches]
                 return tuple(known[0] and all(flags) for flags in zip(*every, strict=True))
         inner = called(equation)
         if inner is not None:
@@ -266,7 +265,7 @@ class _Counter:
             case "scan":
                 return self._of_scan(equation, known, wants)[2]
             case "cond":
-                every = [self._needs(one, known[1:], wants) for one in parameters["branches"]]
+                every = [self._needs(branch, known[1:], wants) for branch in parameters["branches"]]
                 return (True, *(any(flags) for flags in zip(*every, strict=True)))
         inner = called(equation)
         if inner is not None:

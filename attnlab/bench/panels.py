@@ -73,7 +73,7 @@ def draw(grid: Sequence[Sequence[Panel]], quantity: str, title: str) -> Figure |
     every = [name for row in names for of_panel in row for name in of_panel]
     margin = 0.5 + max(name.inches for name in every)
     wide = max(map(len, grid)) * (_LEFT + _WIDE + margin)
-    tall = [max(_TALL, *(_TEXT * sum(n.texts for n in one) for one in row)) for row in names]
+    tall = [max(_TALL, *(_TEXT * sum(n.texts for n in panel) for panel in row)) for row in names]
     first = trends.disturbed(results) if quantity == "time" else ""
     head = [*textwrap.wrap(first, int(wide / 0.084)), *textwrap.wrap(title, int(wide / 0.084))]
     fitted = any(name.growth for name in every)
@@ -129,7 +129,7 @@ def _names(results: Sequence[Result], quantity: str, ticks: Sequence[float]) -> 
     fitted = trends.lines(results, passes, value)
     spreads = trends.spreads(results, passes) if quantity == "time" else {}
     one_batch = len({r.case.batch for r in results}) == 1  # else longer is not all that changes
-    found = []
+    names = []
     for label, line in _lines(results, quantity).items():
         growth = trends.growth(fitted[label], spreads.get(label)) if one_batch else None
         points: list[tuple[int, float | None]] = [*line.items()]
@@ -137,19 +137,19 @@ def _names(results: Sequence[Result], quantity: str, ticks: Sequence[float]) -> 
         points += [(size_of(r, axis), y) for r, y in lost if y or not line]
         first = f"at {thousands(size_of(lost[0][0], axis))}" if lost else ""
         reason = f"{first} {_reason(lost[0][0])}" if lost else ""
-        found.append(Name(label, growth, reason, _style(label, results), *points[-1]))
+        names.append(Name(label, growth, reason, _style(label, results), *points[-1]))
     limit = _available(results) if quantity == "memory" else None
     if limit is not None and ticks[0] < limit[1] < ticks[-1]:
         last = max(size_of(r, axis) for r in results)
-        found.append(Name(limit[0], None, "", _LIMIT, last, limit[1]))
-    return found
+        names.append(Name(limit[0], None, "", _LIMIT, last, limit[1]))
+    return names
 
 
 def _reason(result: Result) -> str:
     """As `needs 24.0 GiB of 17.0 GiB free` or `not run: about 40 s a call`."""
     first = result.message.partition(",")[0]
-    told = first.startswith(("needs ", "not run", "stopped"))
-    return first if told else SHORT[result.status]
+    complete = first.startswith(("needs ", "not run", "stopped"))
+    return first if complete else SHORT[result.status]
 
 
 def _range(results: Sequence[Result], quantity: str) -> tuple[float, float]:
@@ -251,9 +251,9 @@ def _available(results: Sequence[Result]) -> tuple[str, float] | None:
 def _curves(axes: Any, results: Sequence[Result], quantity: str) -> None:
     """The lines, each a little thinner than the one before, so that equal ones show both."""
     axis = axis_of(results)
-    found = {label: line for label, line in _lines(results, quantity).items() if line}
-    for i, (label, line) in enumerate(found.items()):
-        share = i / max(1, len(found) - 1)
+    curves = {label: line for label, line in _lines(results, quantity).items() if line}
+    for i, (label, line) in enumerate(curves.items()):
+        share = i / max(1, len(curves) - 1)
         style = _style(label, results)
         style["markersize"] *= 1.5 - 0.6 * share
         axes.plot(*zip(*line.items(), strict=True), **style, linewidth=2.8 - 1.6 * share, zorder=4)

@@ -63,8 +63,8 @@ def _shapes(case: Case, mechanism: Mechanism) -> list[Any]:
     rows = _shape(case, mechanism)
     inputs = [rows] * len(mechanism.streams)
     if case.passes == "forward_backward":
-        one = _struct((1, *rows.shape[1:]), rows.dtype)
-        context = jax.eval_shape(mechanism.apply, parameters, *([one] * len(inputs)))
+        example = _struct((1, *rows.shape[1:]), rows.dtype)
+        context = jax.eval_shape(mechanism.apply, parameters, *([example] * len(inputs)))
         inputs.append(_struct((case.batch, *context.shape[1:]), context.dtype))
     return [parameters, *inputs]
 

@@ -98,10 +98,10 @@ class Rates:
     @classmethod
     def of_peaks(cls, peaks: Iterable[Peak]) -> Rates | None:
         """Those that were measured; None where one is missing."""
-        found = {peak.unit.name: peak.rate for peak in peaks if peak.rate}
-        if not set(UNITS) <= found.keys():
+        rates = {peak.unit.name: peak.rate for peak in peaks if peak.rate}
+        if not set(UNITS) <= rates.keys():
             return None
-        return cls(found.pop(PRODUCTS), found)
+        return cls(rates.pop(PRODUCTS), rates)
 
     @classmethod
     def of_device(cls, device: Device) -> Rates:

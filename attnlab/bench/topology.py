@@ -30,7 +30,7 @@ def devices(target: Target) -> list[jax.Device]:
     device = target.device
     if device.kind == "cuda":
         in_host = target.devices_per_host
-        found = topologies.get_topology_desc(
+        description = topologies.get_topology_desc(
             platform="cuda",
             topology_name=device.name,
             topology=f"1x{target.devices // in_host}x{in_host}",
@@ -40,10 +40,10 @@ def devices(target: Target) -> list[jax.Device]:
         # One chip is the first of the smallest slice that is a whole host's.
         shape = target.shape or next(s for s in device.slices if s != "1x1")
         options = {} if device.chip_config is None else {"chip_config_name": device.chip_config}
-        found = topologies.get_topology_desc(
+        description = topologies.get_topology_desc(
             platform="tpu", topology_name=f"{device.name}:{shape}", **options
         )
-    return list(found.devices)[: target.devices]
+    return list(description.devices)[: target.devices]
 
 
 def require_compiler(target: Target) -> None:
@@ -63,10 +63,10 @@ def require_compiler(target: Target) -> None:
 
 def environment() -> dict[str, str]:
     """The environment variables of a process that only compiles."""
-    found = {"JAX_PLATFORMS": "cpu", "TPU_SKIP_MDS_QUERY": "1"}
+    variables = {"JAX_PLATFORMS": "cpu", "TPU_SKIP_MDS_QUERY": "1"}
     if not any(any(Path("/dev").glob(files)) for files in ("accel[0-9]*", "vfio/[0-9]*")):
-        found["ALLOW_MULTIPLE_LIBTPU_LOAD"] = "1"  # its lock guards a TPU, and there is none
-    return found
+        variables["ALLOW_MULTIPLE_LIBTPU_LOAD"] = "1"  # its lock guards a TPU, and there is none
+    return variables
 
 
 def _installed(module: str) -> bool:

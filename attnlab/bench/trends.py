@@ -47,15 +47,15 @@ def lines(
     results: Sequence[Result], passes: str, value: Callable[[Result], float | None]
 ) -> dict[str, Line]:
     """One line a mechanism, in order of first appearance; lengths (layers, …) rise along it."""
-    found: dict[str, Line] = {}
+    lines: dict[str, Line] = {}
     axis = axis_of(results)
     for result in results:
         if result.case.passes == passes:
-            line = found.setdefault(result.case.label, {})
+            line = lines.setdefault(result.case.label, {})
             number = value(result)
             if number:
                 line[size_of(result, axis)] = number
-    return {label: dict(sorted(line.items())) for label, line in found.items()}
+    return {label: dict(sorted(line.items())) for label, line in lines.items()}
 
 
 def slope(line: Line) -> float:
@@ -111,12 +111,12 @@ def growth(line: Line, spreads: Line | None = None) -> Growth | None:
 
 def spreads(results: Iterable[Result], passes: str) -> dict[str, Line]:
     """The standard error of the logarithm of each median time: the repeats' / √repeats."""
-    found: dict[str, Line] = {}
+    errors: dict[str, Line] = {}
     for r in results:
         if r.case.passes == passes and r.status == "ok" and len(r.seconds) > 1:
             error = float(np.log(r.seconds).std(ddof=1)) / math.sqrt(len(r.seconds))
-            found.setdefault(r.case.label, {})[r.case.length] = error
-    return found
+            errors.setdefault(r.case.label, {})[r.case.length] = error
+    return errors
 
 
 def _logarithms(line: Line) -> tuple[np.ndarray, np.ndarray]:
@@ -155,17 +155,17 @@ def disagreeing(line: Line) -> list[int]:
     []
     """
     lengths = sorted(line)
-    found = set()
+    lengths_off = set()
     for short, n in itertools.pairwise(lengths):
         if line[short] > _FALLS * line[n]:
-            found |= {short, n}
+            lengths_off |= {short, n}
         if line[n] > _FAR * line[short] * (n / short) ** 2:
-            found.add(n)
+            lengths_off.add(n)
     for short, n, long in zip(lengths, lengths[1:], lengths[2:], strict=False):
         between = line[short] * (n / short) ** slope({k: line[k] for k in (short, long)})
         if not 1 / _FAR < line[n] / between < _FAR:
-            found.add(n)
-    return sorted(found)
+            lengths_off.add(n)
+    return sorted(lengths_off)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -179,16 +179,16 @@ class Crossover:
     crossing: float  # where the two lines meet, interpolated in log-log
 
 
-def crossovers(found: dict[str, Line], *, margin: float = 1.1) -> list[Crossover]:
+def crossovers(lines: dict[str, Line], *, margin: float = 1.1) -> list[Crossover]:
     """Every pair whose order at the longest common length is not its order at the shortest.
 
     Args:
-      found: lines by mechanism, as `lines` returns them.
+      lines: lines by mechanism, as `lines` returns them.
       margin: factor by which the winner must be smaller at the longest length; less is a tie.
     """
     crossings = []
-    for winner, low in found.items():
-        for loser, high in found.items():
+    for winner, low in lines.items():
+        for loser, high in lines.items():
             common = sorted(low.keys() & high.keys())
             if len(common) < 2 or low[common[-1]] * margin > high[common[-1]]:
                 continue

@@ -37,13 +37,13 @@ def counted(case: Case, traceable: Traceable = attention) -> tuple[Operations, s
     """
     what = ""
     try:
-        found = count(*traceable(case))
+        operations = count(*traceable(case))
     except NotImplementedError:
         if case.hashes:
-            what, found = WITHOUT_KERNEL, count(*traceable(_by(case, "sorted")))
+            what, operations = WITHOUT_KERNEL, count(*traceable(_by(case, "sorted")))
         else:
-            what, found = NEEDED, _needed(case, traceable)
-    return _scaled(found, 1 / case.devices), what
+            what, operations = NEEDED, _needed(case, traceable)
+    return _scaled(operations, 1 / case.devices), what
 
 
 def _needed(case: Case, traceable: Traceable) -> Operations:
@@ -51,12 +51,12 @@ def _needed(case: Case, traceable: Traceable) -> Operations:
     dense = dataclasses.replace(_by(case, "dense"), causal=False)
     if case.attention.kind == "window":
         dense = dataclasses.replace(dense, mechanism="exact")
-    one = count(*traceable(dense))
-    two = count(*traceable(dataclasses.replace(dense, length=2 * n)))
-    of_pairs = _scaled(_sum(two, _scaled(one, -2)), 1 / 2)  # b·n²
-    found = _sum(one, _scaled(of_pairs, visible_pairs(case) / n**2 - 1))
+    single = count(*traceable(dense))
+    double = count(*traceable(dataclasses.replace(dense, length=2 * n)))
+    of_pairs = _scaled(_sum(double, _scaled(single, -2)), 1 / 2)  # b·n²
+    needed = _sum(single, _scaled(of_pairs, visible_pairs(case) / n**2 - 1))
     # A kernel need not divide each weight, and may compute tanh in another way.
-    return Operations(found.products, {"exp": found.functions["exp"]})
+    return Operations(needed.products, {"exp": needed.functions["exp"]})
 
 
 def visible_pairs(case: Case) -> int:
@@ -74,10 +74,10 @@ def _by(case: Case, way: str) -> Case:
     return dataclasses.replace(case, implementation=way)
 
 
-def _sum(one: Operations, other: Operations) -> Operations:
-    names = one.functions.keys() | other.functions.keys()
-    functions = {x: one.functions.get(x, 0) + other.functions.get(x, 0) for x in sorted(names)}
-    return Operations(one.products + other.products, functions)
+def _sum(first: Operations, second: Operations) -> Operations:
+    names = first.functions.keys() | second.functions.keys()
+    functions = {x: first.functions.get(x, 0) + second.functions.get(x, 0) for x in sorted(names)}
+    return Operations(first.products + second.products, functions)
 
 
 def _scaled(operations: Operations, factor: float) -> Operations:

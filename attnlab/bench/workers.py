@@ -239,9 +239,9 @@ def _environment(devices: int | None) -> dict[str, str]:
     """A worker's environment: these sources importable, no memory taken in advance."""
     root = str(Path(__file__).resolve().parents[2])
     paths = [root, os.environ.get("PYTHONPATH", "")]
-    found = dict(os.environ, PYTHONPATH=os.pathsep.join(filter(None, paths)))
-    found["XLA_PYTHON_CLIENT_PREALLOCATE"] = "false"
-    return found if devices is None else platforms.variables_for_cpu_devices(devices, found)
+    variables = dict(os.environ, PYTHONPATH=os.pathsep.join(filter(None, paths)))
+    variables["XLA_PYTHON_CLIENT_PREALLOCATE"] = "false"
+    return variables if devices is None else platforms.variables_for_cpu_devices(devices, variables)
 
 
 def _orders() -> queue.SimpleQueue[dict[str, Any]]:

@@ -90,8 +90,8 @@ def chosen(
     if coordinator is None or num_processes is None or process_id is None:
         missing = [f"--{name}" for name, x in given.items() if x is None]
         raise Invalid(f"--distributed=explicit needs {', '.join(missing)} as well")
-    found = Cluster("--distributed=explicit", coordinator, num_processes, process_id)
-    return found if num_processes > 1 else None
+    cluster = Cluster("--distributed=explicit", coordinator, num_processes, process_id)
+    return cluster if num_processes > 1 else None
 
 
 def metadata(key: str) -> str | None:
@@ -132,17 +132,17 @@ def seen(
     """
     for find in (_told, _gke_tpu, _slurm, _skypilot):
         try:
-            found = find(variables)
+            cluster = find(variables)
         except Invalid:
             raise
         except (KeyError, ValueError) as error:
             what = f"{error} is missing" if isinstance(error, KeyError) else str(error)
             name = (find.__doc__ or "").rstrip(".")
             raise Invalid(f"{name}: {what}; set it right, or give --distributed=off") from None
-        if found is not None:
-            return found if found.count > 1 else None
-    found = _tpu_vm(ask)
-    return found if found is not None and found.count > 1 else None
+        if cluster is not None:
+            return cluster if cluster.count > 1 else None
+    cluster = _tpu_vm(ask)
+    return cluster if cluster is not None and cluster.count > 1 else None
 
 
 def _told(variables: Mapping[str, str]) -> Cluster | None:
@@ -237,6 +237,6 @@ def _tpu_vm(ask: Callable[[str], str | None]) -> Cluster | None:
     index, endpoints = ask("agent-worker-number"), ask("worker-network-endpoints")
     if index is None or not endpoints:
         return None
-    workers = [one.split(":")[-1] for one in endpoints.split(",")]
+    workers = [endpoint.split(":")[-1] for endpoint in endpoints.split(",")]
     of_slices = dict(re.findall(r"(MEGASCALE_\w+): *'?([^'\n]*)'?", ask("tpu-env") or ""))
     return _of_slices("Cloud TPU", workers, index, of_slices)

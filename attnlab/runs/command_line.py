@@ -140,8 +140,8 @@ def _run(
 
 def _begun(experiment: Callable[[S, Folder], int], chosen: S, folder: Folder) -> int:
     """Runs the experiment, where all processes were told the same."""
-    told = processes.gathered([chosen.as_json(), folder.resumes, str(folder.wanted)])
-    other = next((i for i, one in enumerate(told) if one != told[0]), None)
+    of_each = processes.gathered([chosen.as_json(), folder.resumes, str(folder.wanted)])
+    other = next((i for i, process in enumerate(of_each) if process != of_each[0]), None)
     if other is not None:
         raise Invalid(
             f"process {other} was started with other flags than process 0, or does not see its "
@@ -199,7 +199,7 @@ def command(name: str, kind: type[Flags], values: Mapping[str, Any]) -> str:
         if isinstance(value, bool):
             words.append(f"--{field.name}" if value else f"--no{field.name}")
         elif flag_of(field).repeated:
-            words += [f"--{field.name}={one}" for one in value]
+            words += [f"--{field.name}={item}" for item in value]
         else:
             words.append(f"--{field.name}={written(value)}")
     return shlex.join(words)
@@ -228,7 +228,7 @@ def _name_of(program: str) -> str:
 
 
 def _defined(settings: type[Flags], *, resumes: bool) -> flags.FlagValues:
-    found = flags.FlagValues()
+    values = flags.FlagValues()
     define: dict[type, Callable[..., Any]] = {
         bool: flags.DEFINE_bool,
         int: flags.DEFINE_integer,
@@ -239,64 +239,64 @@ def _defined(settings: type[Flags], *, resumes: bool) -> flags.FlagValues:
     for field in dataclasses.fields(settings):
         default, text = field.default, flag_of(field).help
         if isinstance(default, tuple):
-            listed = [written(one) for one in default]
+            listed = [written(item) for item in default]
             several = flags.DEFINE_multi_string if flag_of(field).repeated else flags.DEFINE_list
-            several(field.name, listed, text, flag_values=found)
-            found[field.name].help = text  # absl adds how a flag is repeated
+            several(field.name, listed, text, flag_values=values)
+            values[field.name].help = text  # absl adds how a flag is repeated
         else:
-            define[kinds[field.name]](field.name, default, text, flag_values=found)
+            define[kinds[field.name]](field.name, default, text, flag_values=values)
     where = "Where the fresh folder of this run is made."
-    flags.DEFINE_string("output_dir", "results", where, flag_values=found)
-    _define_processes(found)
+    flags.DEFINE_string("output_dir", "results", where, flag_values=values)
+    _define_processes(values)
     here = "The folder of this run itself: begins there" + (
         ", or does what is missing there. So the same command goes on when a scheduler starts it "
         "again."
         if resumes
         else "."
     )
-    flags.DEFINE_string("run_dir", None, here, flag_values=found)
+    flags.DEFINE_string("run_dir", None, here, flag_values=values)
     if resumes:
         again = "The folder of an earlier run: does what is missing there, with its flags."
-        flags.DEFINE_string("resume", None, again, flag_values=found)
+        flags.DEFINE_string("resume", None, again, flag_values=values)
     check = (
         "Ends after a check, as launchers make it before they submit: words, that each flag is "
         "one; flags, that they go together; files, that what they name is there."
     )
-    flags.DEFINE_string("check", None, check, flag_values=found)
-    flags.DEFINE_bool("help", False, "Show this text.", short_name="h", flag_values=found)
-    return found
+    flags.DEFINE_string("check", None, check, flag_values=values)
+    flags.DEFINE_bool("help", False, "Show this text.", short_name="h", flag_values=values)
+    return values
 
 
-def _define_processes(found: flags.FlagValues) -> None:
+def _define_processes(values: flags.FlagValues) -> None:
     """Defines the flags that say which processes make one run."""
     how = (
         "Processes of this run: auto, those of the cluster that is seen (SLURM, TPU slices, GKE, "
         "SkyPilot); off, this one alone; explicit, those that the next three flags say."
     )
-    flags.DEFINE_string("distributed", "auto", how, flag_values=found)
+    flags.DEFINE_string("distributed", "auto", how, flag_values=values)
     address = "Address HOST:PORT of the first process."
-    flags.DEFINE_string("coordinator", None, address, flag_values=found)
+    flags.DEFINE_string("coordinator", None, address, flag_values=values)
     count = "Number of processes."
-    flags.DEFINE_integer("num_processes", None, count, lower_bound=1, flag_values=found)
+    flags.DEFINE_integer("num_processes", None, count, lower_bound=1, flag_values=values)
     which = "Index of this process, from 0 on."
-    flags.DEFINE_integer("process_id", None, which, lower_bound=0, flag_values=found)
+    flags.DEFINE_integer("process_id", None, which, lower_bound=0, flag_values=values)
 
 
-def _parsed(found: flags.FlagValues, argv: list[str], doc: str | None) -> bool:
+def _parsed(values: flags.FlagValues, argv: list[str], doc: str | None) -> bool:
     """Reads the command line; False if it asked for help, which is then shown."""
-    rest = found(argv)[1:]
-    if found.help:
+    rest = values(argv)[1:]
+    if values.help:
         try:
-            print(_help(found, doc))
+            print(_help(values, doc))
         except KeyboardInterrupt:  # its reader has seen enough
             pass
         return False
     if rest:
         raise Invalid(f"{rest[0]!r} is not a flag; write --name=value")
     places = ("output_dir", "run_dir", "resume")
-    given = [name for name in places if name in found and found[name].present]
+    given = [name for name in places if name in values and values[name].present]
     for name in given:
-        if not found[name].value:
+        if not values[name].value:
             raise Invalid(f"--{name}= is empty; give a folder")
     if len(given) > 1:
         both = " and ".join(f"--{name}" for name in given)
@@ -304,25 +304,25 @@ def _parsed(found: flags.FlagValues, argv: list[str], doc: str | None) -> bool:
     return True
 
 
-def _help(found: flags.FlagValues, doc: str | None) -> str:
-    ours = [found[name] for name in found if name == found[name].name]  # not the short ones
+def _help(values: flags.FlagValues, doc: str | None) -> str:
+    ours = [values[name] for name in values if name == values[name].name]  # not the short ones
     lines = [doc or "", "Flags:"]
-    for one in ours:
-        default = "" if one.default is None else one.serialize().partition("=")[2]
-        switch = f"--{one.name}={default}"
-        if one.boolean:
-            switch = f"--[no]{one.name} ({'on' if one.default else 'off'})"
-        lines += [f"  {switch}", textwrap.indent(textwrap.fill(str(one.help), 92), " " * 6)]
+    for flag in ours:
+        default = "" if flag.default is None else flag.serialize().partition("=")[2]
+        switch = f"--{flag.name}={default}"
+        if flag.boolean:
+            switch = f"--[no]{flag.name} ({'on' if flag.default else 'off'})"
+        lines += [f"  {switch}", textwrap.indent(textwrap.fill(str(flag.help), 92), " " * 6)]
     return "\n".join(lines)
 
 
 def _chosen(
-    name: str, found: flags.FlagValues, settings: type[S], free: Collection[str]
+    name: str, values: flags.FlagValues, settings: type[S], free: Collection[str]
 ) -> tuple[S, Folder]:
     """The settings that the flags say, or a folder's own, and the folder."""
     kinds = kind_of(settings)
-    ours = [found[field.name] for field in dataclasses.fields(settings)]
-    typed = {one.name: _value(one, kinds[one.name]) for one in ours if one.present}
+    ours = [values[field.name] for field in dataclasses.fields(settings)]
+    typed = {x.name: _value(x, kinds[x.name]) for x in ours if x.present}
     named = dict(typed)
     for field in dataclasses.fields(settings):
         if flag_of(field).is_path and named.get(field.name):
@@ -332,25 +332,25 @@ def _chosen(
             raise Invalid(f"--{flag}= is empty; give a value, or leave it out")
     path = None
     for flag in ("run_dir", "resume"):
-        given: Any = found[flag].value if flag in found else None
+        given: Any = values[flag].value if flag in values else None
         if given is not None:
             path = Path(given)
-            if is_begun(path) and "resume" not in found:
+            if is_begun(path) and "resume" not in values:
                 raise Invalid(f"--{flag}={path}: a run is there; give a folder that has none")
             if flag == "resume" or is_begun(path):
                 folder = Folder.kept(name, path, flag=flag)
                 kept = _resumed(folder, named, settings, free, flag)
-                if found.check != "flags":
+                if values.check != "flags":
                     kept.require_files(typed)
                     kept.require_installed()
                 return kept, folder
     chosen = settings(**{**settings.of_place(named), **settings.implied(named), **named})
-    if found.check != "flags":
+    if values.check != "flags":
         chosen.require_files(typed)
     chosen.check_named(named)
-    if found.check != "flags":
+    if values.check != "flags":
         chosen.require_installed()
-    return chosen, Folder.fresh(name, Path(found.output_dir), chosen.as_json(), path=path)
+    return chosen, Folder.fresh(name, Path(values.output_dir), chosen.as_json(), path=path)
 
 
 def _resumed(
@@ -376,15 +376,15 @@ def _resumed(
     return dataclasses.replace(kept, **{k: x for k, x in named.items() if k in free})
 
 
-def _value(one: flags.Flag, kind: type) -> Any:
+def _value(flag: flags.Flag, kind: type) -> Any:
     """A flag's value, with 4k for 4096 in lists of whole numbers."""
-    if not isinstance(one.value, list):
-        return one.value
+    if not isinstance(flag.value, list):
+        return flag.value
     try:
-        return tuple(_whole(x) if kind is int else kind(x) for x in one.value)
+        return tuple(_whole(x) if kind is int else kind(x) for x in flag.value)
     except ValueError:
         what = "whole numbers, such as 3000, or 4k for 4096" if kind is int else "numbers"
-        raise Invalid(f"--{one.name}={','.join(one.value)}: give {what}") from None
+        raise Invalid(f"--{flag.name}={','.join(flag.value)}: give {what}") from None
 
 
 def _whole(text: str) -> int:

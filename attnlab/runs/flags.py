@@ -156,7 +156,7 @@ class Flags:
     @classmethod
     def later_than(cls, values: Mapping[str, Any]) -> list[str]:
         """The flags that are not in `as_json` of an older version."""
-        return [one.name for one in dataclasses.fields(cls) if one.name not in values]
+        return [field.name for field in dataclasses.fields(cls) if field.name not in values]
 
     def as_json(self) -> dict[str, Any]:
         """Plain values, as JSON has them."""
@@ -196,7 +196,7 @@ def kind_of(kind: type[Flags]) -> dict[str, type]:
 
 
 def _element(hint: Any) -> type:
-    inner = [one for one in typing.get_args(hint) if one not in (types.NoneType, Ellipsis)]
+    inner = [x for x in typing.get_args(hint) if x not in (types.NoneType, Ellipsis)]
     return _element(inner[0]) if inner else hint
 
 
@@ -219,7 +219,7 @@ def structured(kind: Any, value: Any) -> Any:
             return None
         return structured(next(a for a in arguments if a is not types.NoneType), value)
     if origin is tuple:
-        return tuple(structured(arguments[0], one) for one in value)
+        return tuple(structured(arguments[0], item) for item in value)
     return value
 
 
@@ -250,20 +250,20 @@ def _check(field: dataclasses.Field[Any], value: Any) -> None:
     about, given = flag_of(field), f"--{field.name}={written(value)}"
     if value == () and field.default:
         raise Invalid(f"{given} is empty; give a value, such as {written(field.default)}")
-    for one in value if isinstance(value, tuple) else (value,):
-        if one is None:
+    for item in value if isinstance(value, tuple) else (value,):
+        if item is None:
             continue
-        of_several = f"{given}: {written(one)}" if isinstance(value, tuple) else given
-        if about.choices and one not in about.choices:
-            raise Invalid(f"{given}: no {one!r}; valid: {', '.join(about.choices)}")
-        if isinstance(one, float) and not math.isfinite(one):
+        of_several = f"{given}: {written(item)}" if isinstance(value, tuple) else given
+        if about.choices and item not in about.choices:
+            raise Invalid(f"{given}: no {item!r}; valid: {', '.join(about.choices)}")
+        if isinstance(item, float) and not math.isfinite(item):
             raise Invalid(f"{given}: give a finite number")
-        if about.least is not None and one < about.least:
+        if about.least is not None and item < about.least:
             raise Invalid(f"{of_several} is too small; give at least {about.least:g}")
-        if about.most is not None and one > about.most:
+        if about.most is not None and item > about.most:
             raise Invalid(f"{of_several} is too large; give at most {about.most:g}")
-        if about.above is not None and not one > about.above:
+        if about.above is not None and not item > about.above:
             raise Invalid(f"{of_several} is too small; give more than {about.above:g}")
-        below = _NUMBERS if about.below is None and isinstance(one, int) else about.below
-        if below is not None and not one < below:
+        below = _NUMBERS if about.below is None and isinstance(item, int) else about.below
+        if below is not None and not item < below:
             raise Invalid(f"{of_several} is too large; give less than {below:.0f}")

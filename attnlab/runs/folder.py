@@ -124,7 +124,9 @@ class Folder:
             _write(path / SETTINGS, json.dumps(self.settings, indent=2) + "\n")
         except OSError as error:
             above = (self.wanted, *self.wanted.parents)
-            there = next(one for one in above if os.path.exists(one))  # also of what is forbidden
+            there = next(
+                path for path in above if os.path.exists(path)
+            )  # also of what is forbidden
             why = error.strerror if there.is_dir() else f"{there} is a file"
             raise Invalid(f"--{self._flag}={self.wanted}: {why}; give a folder") from None
         return path
@@ -188,14 +190,14 @@ class Folder:
             ) from None
         except UnicodeDecodeError as error:
             raise Invalid(f"{path}: not UTF-8 ({error.reason}); start a new run") from None
-        found = {}
+        rows = {}
         for number, line in enumerate(text.split("\n"), 1):
             if line.strip():
                 try:
-                    found[number] = json.loads(line)
+                    rows[number] = json.loads(line)
                 except ValueError:
                     raise self.no_row(number) from None
-        return found
+        return rows
 
     def no_row(self, number: int) -> Invalid:
         """The error of a line that is no row of this experiment."""

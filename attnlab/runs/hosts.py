@@ -47,16 +47,16 @@ def on_every_host(experiment: Callable[[S, Folder], int], settings: S, folder: F
         status = experiment(settings, own)
     if status > 128:
         processes.tell("a signal; what is done is kept", status)
-    found = processes.gathered((platform.node(), status))
+    statuses = processes.gathered((platform.node(), status))
     table = markdown_table(
         ["process", "host", "verdict"],
         [
-            [f"[{i}](process_{i}/{REPORT})", host, _verdict(one)]
-            for i, (host, one) in enumerate(found)
+            [f"[{i}](process_{i}/{REPORT})", host, _verdict(host_status)]
+            for i, (host, host_status) in enumerate(statuses)
         ],
     )
-    worst = max(one for _, one in found)
-    head = f"{len(found)} processes: {_verdict(worst)}."
+    worst = max(host_status for _, host_status in statuses)
+    head = f"{len(statuses)} processes: {_verdict(worst)}."
     if index == 0:
         folder.write(REPORT, f"# {folder.name}\n\n{head}\n\n{table}\n")
     say(f"\n{head}\n\n{table}\n\nreport: {path / REPORT}")

@@ -169,20 +169,20 @@ class _Ending(contextlib.AbstractContextManager[None]):
             case None:
                 return True
             case KeyboardInterrupt() if (other := processes.ended_by()) is not None:
-                found = other.status, f"stopped: {other.line()}"
+                ending = other.status, f"stopped: {other.line()}"
             case KeyboardInterrupt():
                 number = signal_of(error)
-                found = 128 + number, f"{number.name}: what is done is kept"
+                ending = 128 + number, f"{number.name}: what is done is kept"
             case Invalid() | Stopped():  # a device is gone, a training diverged
-                found = 1, f"stopped: {error}"
+                ending = 1, f"stopped: {error}"
             case OSError():
-                found = 1, f"stopped: {of_system(error)}"
+                ending = 1, f"stopped: {of_system(error)}"
             case Exception() if processes.is_of_devices(error):
-                found = 1, f"stopped: has another process ended? {one_line(error)}"
+                ending = 1, f"stopped: has another process ended? {one_line(error)}"
             case _:
                 return False
         if not self.status:
-            self.status, self.words = found
+            self.status, self.words = ending
             processes.tell(self.words, self.status)
         return True
 
@@ -191,12 +191,12 @@ def _agreed(items: Sequence[Item], chosen: Callable[[], Sequence[Item]]) -> list
     """The items that the first process chooses."""
     if processes.count() == 1:
         return list(chosen())
-    return [items[i] for i in processes.agreed(lambda: [items.index(one) for one in chosen()])]
+    return [items[i] for i in processes.agreed(lambda: [items.index(item) for item in chosen()])]
 
 
 def _finished(job: Job[Item, Row], item: Item, rows: Rows[Any, Row]) -> bool:
     known = [rows.kept.get(key) for key in job.keys(item)]
-    return all(one is not None and job.done(one.row) for one in known)
+    return all(entry is not None and job.done(entry.row) for entry in known)
 
 
 def _remedy(folder: Folder) -> str:
@@ -214,16 +214,16 @@ def _measure(
         left = job.seconds_left(items[i - 1 :])
         about = "" if left is None else f", {remaining.said(left)}"
         say(f"[{i}/{len(items)}] {job.title(item)}{about} … ", end="")
-        found = []
+        measured = []
         try:
             for row in _rows_of(job, item, folder):
                 rows.add(row)
-                found.append(row)
+                measured.append(row)
         except Lost as error:
             rows.lost |= dict.fromkeys(job.keys(item), str(error))
             say(f"lost: {error}")
         else:
-            say(job.line(found))
+            say(job.line(measured))
 
 
 def _rows_of(job: Job[Item, Row], item: Item, folder: Folder) -> Iterator[Row]:

@@ -127,46 +127,48 @@ def table(wheres: Sequence[Where]) -> str:
     """
     lines: list[list[str]] = []
     groups: dict[str, list[dict[str, Any]]] = {}
-    for one in wheres:
-        rest = {name: x for name, x in one.environment.items() if name != "available_bytes"}
-        groups.setdefault(str(rest), []).append(one.environment)
+    for where in wheres:
+        rest = {name: x for name, x in where.environment.items() if name != "available_bytes"}
+        groups.setdefault(str(rest), []).append(where.environment)
     for environments in groups.values():
         lines += _of_environment(environments[0], _free_memory(environments))
-    times = sorted(filter(None, (time for one in wheres for time in (one.begun, one.time))))
+    times = sorted(filter(None, (time for where in wheres for time in (where.begun, where.time))))
     if times:
         lines.append(["measured (UTC)", " to ".join(dict.fromkeys((times[0], times[-1])))])
-    begun = sorted({one.begun for one in wheres if one.begun})
+    begun = sorted({where.begun for where in wheres if where.begun})
     if len(begun) > 1:
-        counts = [f"{sum(one.begun == at for one in wheres)} begun at {at}" for at in begun]
+        counts = [f"{sum(where.begun == at for where in wheres)} begun at {at}" for at in begun]
         lines.append(["rows of several runs (UTC)", "; ".join(counts)])
     return markdown_table(["", "where"], lines) if lines else ""
 
 
 def _free_memory(environments: Sequence[dict[str, Any]]) -> str:
     """Of several, from the least to the most; "" where none says it."""
-    free = [found["available_bytes"] for found in environments if found.get("available_bytes")]
+    free = [x["available_bytes"] for x in environments if x.get("available_bytes")]
     if not free:
         return ""
     ends = dict.fromkeys(human(size) for size in (min(free), max(free)))
     return f", {' to '.join(ends)} free memory"
 
 
-def _of_environment(found: Mapping[str, Any], free_memory: str) -> list[list[str]]:
+def _of_environment(environment: Mapping[str, Any], free_memory: str) -> list[list[str]]:
     """What there is of it: rows that are kept may be of an earlier version, which said less."""
-    text = found.get("input", {})
+    text = environment.get("input", {})
     size = f"{text['bytes']:,} bytes, " if "bytes" in text else ""
     every = {
-        "device": devices_of(found),
-        "slice": found.get("slice", ""),
-        "cores": f"{found.get('cores', '')}" + free_memory,
-        "system": ", Python ".join(str(found[x]) for x in ("system", "python") if x in found),
-        "versions": ", ".join(f"{k} {v}" for k, v in found.get("versions", {}).items())
-        + _tested(found.get("untested")),
-        "git revision": found.get("revision") or "unknown",
+        "device": devices_of(environment),
+        "slice": environment.get("slice", ""),
+        "cores": f"{environment.get('cores', '')}" + free_memory,
+        "system": ", Python ".join(
+            str(environment[x]) for x in ("system", "python") if x in environment
+        ),
+        "versions": ", ".join(f"{k} {v}" for k, v in environment.get("versions", {}).items())
+        + _tested(environment.get("untested")),
+        "git revision": environment.get("revision") or "unknown",
         "input": f"{text['name']}: {size}sha256 {text['sha256'][:12]}…" if text else "",
-        "XLA_FLAGS": f"`{found['xla_flags']}`" if found.get("xla_flags") else "",
+        "XLA_FLAGS": f"`{environment['xla_flags']}`" if environment.get("xla_flags") else "",
     }
-    return [[name, words] for name, words in every.items() if words] if found else []
+    return [[name, words] for name, words in every.items() if words] if environment else []
 
 
 def _tested(untested: Sequence[str] | None) -> str:
@@ -177,8 +179,8 @@ def _tested(untested: Sequence[str] | None) -> str:
 
 def versions(packages: Sequence[str] = ()) -> dict[str, str]:
     """Of the packages that decide what is computed and how, and of others."""
-    found = {name: version(name) for name in (*PACKAGES, *COMPILERS, *packages)}
-    return {k: v for k, v in found.items() if k not in COMPILERS or v != "not installed"}
+    versions = {name: version(name) for name in (*PACKAGES, *COMPILERS, *packages)}
+    return {k: v for k, v in versions.items() if k not in COMPILERS or v != "not installed"}
 
 
 def untested(installed: Mapping[str, str]) -> list[str] | None:
@@ -233,10 +235,10 @@ def revision() -> str:
 def processor() -> str:
     """The name of this machine's CPU."""
     try:
-        found = re.search(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text())
+        match = re.search(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text())
     except OSError:
-        found = None
-    return found[1] if found else platform.processor() or "CPU"
+        match = None
+    return match[1] if match else platform.processor() or "CPU"
 
 
 def cores() -> int:

@@ -32,8 +32,8 @@ class Table:
     def cells(self) -> Mapping[str, Mapping[str, float]]:
         """The figures by row and column."""
         return {
-            row: {column: float(x) for column, x in found.items() if _is_figure(x)}
-            for row, found in self.printed.items()
+            row: {column: float(x) for column, x in printed.items() if _is_figure(x)}
+            for row, printed in self.printed.items()
         }
 
     def ratio(self, above: str, below: str, column: str) -> float | None:

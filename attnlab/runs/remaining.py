@@ -42,24 +42,24 @@ def of_items(
     """
     groups: dict[tuple[int, Hashable], list[float]] = {}
     for item, seconds in known.items():
-        for one in enumerate(alike(item)):
-            groups.setdefault(one, []).append(seconds)
+        for group in enumerate(alike(item)):
+            groups.setdefault(group, []).append(seconds)
     total = 0.0
     for item in left if known else ():
-        closest = (groups[one] for one in enumerate(alike(item)) if one in groups)
+        closest = (groups[group] for group in enumerate(alike(item)) if group in groups)
         total += known[item] if item in known else fmean(next(closest, known.values()))
     return total or None
 
 
 def spent(kept: Mapping[Item, Kept[Any]]) -> dict[Item, float]:
     """Seconds of wall time from each row back to the one before, or to the beginning of its run."""
-    found: dict[Item, float] = {}
+    seconds: dict[Item, float] = {}
     last: dict[datetime.datetime, datetime.datetime] = {}
-    for item, one in sorted(kept.items(), key=lambda pair: pair[1].where.time):
-        begun, time = map(datetime.datetime.fromisoformat, (one.where.begun, one.where.time))
-        found[item] = (time - last.get(begun, begun)).total_seconds()
+    for item, entry in sorted(kept.items(), key=lambda pair: pair[1].where.time):
+        begun, time = map(datetime.datetime.fromisoformat, (entry.where.begun, entry.where.time))
+        seconds[item] = (time - last.get(begun, begun)).total_seconds()
         last[begun] = time
-    return found
+    return seconds
 
 
 def said(seconds: float) -> str:

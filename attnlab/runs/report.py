@@ -95,11 +95,11 @@ def so_far(
     ]
     lost = {t: rows.lost[key] for t in missing for key in items[t] if key in rows.lost}
     return SoFar(
-        [one.row for one in kept],
+        [entry.row for entry in kept],
         [title for title in missing if title not in lost],
         len(every),
         command(rows.experiment, type(settings), settings.as_json()),
-        [one.where for one in kept],
+        [entry.where for entry in kept],
         lost,
     )
 
@@ -120,7 +120,7 @@ def grouped(rows: Sequence[Row], key: Callable[[Row], Key]) -> dict[Key, list[Ro
     >>> grouped([5, 2, 7], lambda x: x % 2)
     {1: [5, 7], 0: [2]}
     """
-    found: dict[Key, list[Row]] = {}
+    groups: dict[Key, list[Row]] = {}
     for row in rows:
-        found.setdefault(key(row), []).append(row)
-    return found
+        groups.setdefault(key(row), []).append(row)
+    return groups

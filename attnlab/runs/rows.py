@@ -80,8 +80,8 @@ class Rows(Generic[Key, Row]):
         self._begun = now()
         for number, values in folder.rows().items():
             try:
-                one = _read(values, kinds)
-                self.kept[key(one.row)] = one
+                entry = _read(values, kinds)
+                self.kept[key(entry.row)] = entry
             except (TypeError, ValueError, KeyError, AttributeError):
                 raise folder.no_row(number) from None
 
@@ -103,8 +103,8 @@ class Rows(Generic[Key, Row]):
           Invalid: a row is of other data.
         """
         asked = self.environment["input"]
-        for one in self.kept.values():
-            kept = one.where.environment.get("input", asked)
+        for entry in self.kept.values():
+            kept = entry.where.environment.get("input", asked)
             if kept["sha256"] != asked["sha256"]:
                 raise Invalid(
                     f"--resume={self._folder.path} is about another text than {asked['name']} is "
@@ -135,5 +135,5 @@ def _read(values: Mapping[str, Any], kinds: Sequence[type]) -> Kept[Any]:
             if field.default is missing and field.default_factory is missing
         }
 
-    kind = next((one for one in kinds if required(one) <= values.keys()), kinds[0])
+    kind = next((row for row in kinds if required(row) <= values.keys()), kinds[0])
     return Kept(structured(kind, values), structured(Where, values))
