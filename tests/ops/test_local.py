@@ -115,7 +115,6 @@ def test_local_half_width_zero_is_the_nearest_key():
     np.testing.assert_allclose(context, np.repeat(v, 2, axis=2)[:, :17], rtol=1e-6)
 
 
-@pytest.mark.slow
 def test_local_dropout():
     q, k, v, centers = small()
     call = functools.partial(local_attention, q, k, return_weights=True, half_width=5)
