@@ -114,6 +114,11 @@ def test_all_lines_but_those_alone_are_in_chunks():
     assert all(stop - start >= 2 for _, start, stop in source.chunks)
 
 
+def test_a_chunk_ends_with_the_line_that_fills_a_row():
+    source = MaskedPairs(documents((9, 2), length=7), WORDS, 3 * 7 + 3)
+    assert source.chunks == [(0, 0, 3), (0, 3, 6), (0, 6, 9), (1, 0, 2)]
+
+
 def test_lengths_do_not_tell_whether_a_segment_follows():
     rng = np.random.default_rng(0)
     sizes = rng.integers(10, 60, 100)

@@ -9,7 +9,7 @@ import pytest
 
 from attnlab.ops.lsh.attention import lsh_attention
 from attnlab.ops.lsh.cross_order import CrossVisibility, sort_queries_and_keys
-from attnlab.ops.lsh.dense import attend_dense, row_times
+from attnlab.ops.lsh.dense import attend_dense, row_times, softmax_times
 from attnlab.ops.lsh.options import LUCIDRAINS, PAPER, STRICT, TRAX, LSHOptions
 from attnlab.ops.lsh.order import sort_rounds
 from attnlab.ops.lsh.rounds import attend_rounds, attend_some_rounds
@@ -104,6 +104,12 @@ def test_a_pair_counts_as_often_as_the_oracle_says(quick_compile, case):
     want = np.minimum(want, 1) if options.union else want
     asks = valid[:, None, :, None]
     np.testing.assert_array_equal(times.reshape(want.shape) * asks, want * asks)
+
+
+def test_a_pair_that_counts_twice_weighs_as_two_keys():
+    got = softmax_times(jnp.array([[0.3, -1.0, 2.0]]), jnp.array([[2, 1, 0]]))
+    one, two, other = jax.nn.softmax(jnp.array([0.3, 0.3, -1.0]))
+    np.testing.assert_allclose(got, [[one + two, other, 0]], rtol=1e-6)
 
 
 def test_the_log_sum_exp_of_the_rounds_has_its_gradient(x64, quick_compile):
