@@ -138,7 +138,7 @@ def test_buckets_are_those_of_the_released_t5():
     torch = pytest.importorskip("torch")
     distances = biases.distances(700, 900)
     for both, (buckets, largest) in itertools.product(
-        (True, False), ((32, 128), (8, 20), (64, 500), (32, 17))
+        (True, False), ((32, 128), (8, 20), (64, 500), (32, 17), (36, 32))
     ):
         bucket = modeling.T5Attention._relative_position_bucket
         true = bucket(torch.tensor(distances), both, buckets, largest).numpy()

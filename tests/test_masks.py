@@ -268,6 +268,21 @@ def test_a_mask_of_a_users_own_names_its_fields_as_it_likes():
     np.testing.assert_array_equal(OfAnArray(3).as_array(5, 7), Every(3).as_array(5, 7)[None, 0])
 
 
+def test_a_cut_mask_looks_where_its_queries_stand():
+    """A user's own, whose `for_queries` and `key_range` are those of `Mask` and of the user."""
+
+    class Past(masks.Mask):
+        def visible(self, i, j):
+            return j <= i
+
+        def key_range(self, q_positions, num_keys):
+            return 0, q_positions[-1] + 1
+
+    cut = Past().for_queries(5, 4)
+    first, stop = cut.key_range(jnp.arange(1, 3), 19)
+    assert (int(first), int(stop)) == (0, 5 + 2 + 1)
+
+
 def test_from_padding_hides_any_position():
     real = np.array([[True, False, True], [False, False, False]])
     mask = masks.from_padding(real)

@@ -224,6 +224,14 @@ def test_dot_rounds_no_query_of_half_precision():
     np.testing.assert_allclose(logits_of(scores.Dot(), q, k), want, rtol=1e-5, atol=1e-6)
 
 
+def test_cosine_rounds_vectors_of_half_precision_once():
+    x = jax.random.normal(jax.random.key(0), (5, 600), jnp.bfloat16)
+    _, unit, _ = scores.Cosine().prepare(x, x)
+    want = np.asarray(x, np.float64)
+    want /= np.linalg.norm(want, axis=-1, keepdims=True)
+    np.testing.assert_allclose(np.asarray(unit, np.float64), want, rtol=1.001 * 2**-8)
+
+
 def logits_of(score, q, k):
     prepared, q, k = score.prepare(q, k)
     return prepared.logits(q, k)

@@ -51,6 +51,8 @@ def check(q, k, w, dlogits, dtype):
     [
         (0, 0),
         (50, -45),  # e^{100}·e^{−90}: one factor is no float32
+        (28, -26),  # products, of factors far from 1
+        (28, -37),
         (-50, 45),
         (45, -50),
         (-45, 44),

@@ -86,6 +86,12 @@ def test_a_batch_holds_alike_lengths_in_few_shapes():
     assert longest != sorted(longest)  # not the short ones first
 
 
+def test_a_batch_holds_alike_sources_where_all_targets_are_alike():
+    unlike = Listed({"source": "1 " * (1 + i), "target": "2"} for i in range(18))
+    for batch in islice(training(unlike, pool_batches=3), 3):
+        assert np.ptp((batch["source"] != PAD).sum(1)) == 5
+
+
 @pytest.mark.parametrize("same_length", [False, True])
 def test_both_sides_may_have_one_length(same_length):
     unlike = Listed({"source": "1 " * (1 + i % 3), "target": "2 " * (9 + i)} for i in range(12))

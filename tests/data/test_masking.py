@@ -7,6 +7,7 @@ from attnlab.data.lines import read_blocks
 from attnlab.data.masking import (
     MaskedPairs,
     Masking,
+    cut,
     fixed_batches,
     joined,
     masked_batches,
@@ -113,6 +114,11 @@ def test_all_lines_but_those_alone_are_in_chunks():
     assert all(stop - start >= 2 for _, start, stop in source.chunks)
 
 
+def test_a_chunk_ends_with_the_line_that_fills_a_row():
+    source = MaskedPairs(documents((9, 2), length=7), WORDS, 3 * 7 + 3)
+    assert source.chunks == [(0, 0, 3), (0, 3, 6), (0, 6, 9), (1, 0, 2)]
+
+
 def test_lengths_do_not_tell_whether_a_segment_follows():
     rng = np.random.default_rng(0)
     sizes = rng.integers(10, 60, 100)
@@ -152,6 +158,19 @@ def test_what_cannot_be_paired_is_refused():
         MaskedPairs(documents([3]), WORDS, 20)
     with pytest.raises(Invalid, match="got 2 documents, 0 with two lines"):
         MaskedPairs(documents([1, 1]), WORDS, 20)
+
+
+def test_a_random_word_is_any_id_but_padding():
+    source = MaskedPairs(documents((2, 2), 3), 16, 12, Masking(0, 0, 100, share=1.0))
+    rows = [source.draw(i % 2, np.random.default_rng(i)) for i in range(60)]
+    drawn = [row["tokens"][row["masked"][row["target"] != PAD]] for row in rows]
+    assert set(np.concatenate(drawn).tolist()) == set(range(PAD + 1, 16 + 1))  # 16 is [MASK]
+
+
+def test_the_longer_segment_is_cut_at_both_ends():
+    a, b = cut(np.arange(100), np.arange(3), 53, np.random.default_rng(0))
+    assert len(a) == 50 and 10 < a[0] < 40 and (np.diff(a) == 1).all()
+    assert b.tolist() == [0, 1, 2]
 
 
 def test_joined_segments_have_types():

@@ -57,12 +57,12 @@ CASES = {
     "residual": {"decoder_layers": 3, "direction": "forward", "encoder_residual": "add"} | DEEP,
     "dense": {"decoder_layers": 3, "decoder_residual": "dense", "decoder_cell": "tanh"},
     "none-state": {"attention": "none-state", "embed_features": 3, "encoder_layers": 2} | LSTM,
-    "none-input": {"attention": "none-input", "decoder_residual": "dense"},
+    "none-input": {"attention": "none-input", "decoder_residual": "dense", "encoder_layers": 2},
 }
 
 
 @pytest.mark.usefixtures("x64", "quick_compile")
-@pytest.mark.parametrize("name", daily(CASES, "none-state"))
+@pytest.mark.parametrize("name", daily(CASES, "none-state", "none-input"))
 def test_is_the_paper(name):
     model, (source, target) = britz(**CASES[name]), batch(source_width=6)
     params = random_params(model)

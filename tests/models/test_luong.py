@@ -47,7 +47,7 @@ CASES = {
 
 
 @pytest.mark.usefixtures("x64", "quick_compile")
-@pytest.mark.parametrize("name", daily(CASES, "dot", "local-m", "local-p"))
+@pytest.mark.parametrize("name", daily(CASES, "dot", "local-m", "local-m at once", "local-p"))
 def test_is_the_paper(name):
     model, (source, target) = luong(**CASES[name]), batch(source_width=6)
     params = random_params(model)

@@ -12,7 +12,7 @@ from attnlab.models.cells import (
     orthogonal_blocks,
     uniform_around_zero,
 )
-from attnlab.models.recurrent import Recurrent
+from attnlab.models.recurrent import Recurrent, add_residual
 from tests.models import rnn_oracle
 from tests.models.rnn_checks import EXACT
 
@@ -71,3 +71,9 @@ def test_initial_kernels():
     assert abs(blocks[0] - blocks[1]).max() > 0.1, "one draw a gate"
     uniform = uniform_around_zero(0.1)(jax.random.key(0), (50, 50))
     assert -0.1 <= uniform.min() < -0.09 and 0.09 < uniform.max() <= 0.1
+
+
+def test_a_dense_residual_is_of_all_inputs_below():
+    inputs, output = [jnp.full((B, N), 1.0), jnp.full((B, N), 10.0)], jnp.full((B, N), 100.0)
+    added = {kind: add_residual(kind, output, inputs)[0, 0] for kind in (None, "add", "dense")}
+    assert added == {None: 100, "add": 110, "dense": 111}

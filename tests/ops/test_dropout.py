@@ -106,3 +106,11 @@ def test_extreme_rates(rate):
         dropout.seeds(jax.random.key(0), 1, 1, 1), rate, jnp.arange(50), jnp.arange(50)
     )
     assert keep.mean() == (1.0 if rate < 0.5 else 0.0)
+
+
+def test_noise_of_the_least_and_the_largest_word_is_finite(monkeypatch):
+    monkeypatch.setattr(dropout, "_words", lambda *_: jnp.array([0, 2**32 - 1], jnp.uint32))
+    nothing = jnp.zeros(0)
+    u = np.array([2.0**-24, 1 - 2.0**-24])
+    got = dropout.gumbel_noise(nothing, nothing, nothing)
+    np.testing.assert_allclose(got, -np.log(-np.log(u)), rtol=1e-5)

@@ -115,14 +115,16 @@ def test_local_half_width_zero_is_the_nearest_key():
     np.testing.assert_allclose(context, np.repeat(v, 2, axis=2)[:, :17], rtol=1e-6)
 
 
-@pytest.mark.slow
 def test_local_dropout():
     q, k, v, centers = small()
-    call = functools.partial(local_attention, q, k, return_weights=True, half_width=5)
     identity = jnp.broadcast_to(jnp.eye(23)[None, :, None], (2, 23, 3, 23))
-    options = {"dropout_rate": 0.3, "dropout_key": jax.random.key(0)}
-    context, weights = call(identity, centers, **options)
-    _, whole = call(identity, centers)
+
+    def call(**options):
+        attend = functools.partial(local_attention, return_weights=True, half_width=5, **options)
+        return jax.jit(attend)(q, k, identity, centers)
+
+    context, weights = call(dropout_rate=0.3, dropout_key=jax.random.key(0))
+    _, whole = call()
     np.testing.assert_allclose(weights, whole, rtol=1e-6)  # shown as they were before
     dropped = np.moveaxis(np.asarray(context), 2, 1)
     visible = np.asarray(whole) > 0

@@ -77,17 +77,19 @@ def test_reinforce_through_the_decoder_is_the_gradient_of_the_expected_likelihoo
 
 def test_the_baseline_is_a_mean_from_the_first_step_on():
     """After two rewards their sum is by weights that add up to 0.19."""
-    model, logits = search(), jnp.zeros((1, 3, 9))
+    model, targets = search(), jnp.array([[7, 2, 0], [2, 0, 0]])
     advantage, moved = model.apply(
         {"baseline": {"sum": jnp.float32(-1.9), "weight": jnp.float32(0.19)}},
-        *(logits, BATCH["target"], False),
+        *(jnp.zeros((2, 3, 9)), targets, False),
         method="_advantage",
         mutable=["baseline"],
     )
-    reward = -2 * np.log(9)  # two words, and PAD
-    np.testing.assert_allclose(advantage, [reward + 10], rtol=1e-5)
+    rewards = -np.log(9) * np.array([2, 1])  # of two words and of one, PAD aside
+    np.testing.assert_allclose(advantage, rewards + 10, rtol=1e-5)
     np.testing.assert_allclose(moved["baseline"]["weight"], 0.9 * 0.19 + 0.1, rtol=1e-6)
-    np.testing.assert_allclose(moved["baseline"]["sum"], 0.9 * -1.9 + 0.1 * reward, rtol=1e-5)
+    np.testing.assert_allclose(
+        moved["baseline"]["sum"], 0.9 * -1.9 + 0.1 * rewards.mean(), rtol=1e-5
+    )
 
 
 def test_the_terms_are_those_of_the_paper():

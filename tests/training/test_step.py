@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -56,6 +57,33 @@ def test_a_step_draws_a_dropout_of_its_own():
     _, again = with_more(state, batch)
     assert first.sums["loss"] == again.sums["loss"] != second.sums["loss"]
     assert int(after.step) == 1
+
+
+class Draws(nn.Module):
+    """Returns a number from each stream."""
+
+    @nn.compact
+    def __call__(self, source, target, *, deterministic=True):
+        self.param("unused", nn.initializers.zeros, ())
+        return {name: jax.random.normal(self.make_rng(name)) for name in ("dropout", "hash")}
+
+
+class Drawn(TokenCrossEntropy):
+    """Adds up what `Draws` returns."""
+
+    def sums(self, outputs, batch):
+        x = outputs["dropout"]
+        return {"loss": x, "square": x**2, "hash": outputs["hash"]}
+
+
+def test_parts_of_a_batch_and_streams_draw_apart():
+    model, optimizer = Draws(), OptimizerSettings().build(3)
+    batch = next(iter(tiny.batches()))
+    state = TrainState.create(model, optimizer, batch, seed=0)
+    step = make_train_step(model, Drawn(), optimizer, accumulate=2, streams=("dropout", "hash"))
+    sums = jax.jit(step)(state, batch)[1].sums
+    assert 2 * sums["square"] - sums["loss"] ** 2 > 1e-5  # (x₁ − x₂)²
+    assert abs(sums["loss"] - sums["hash"]) > 1e-2
 
 
 class Centered(tiny.Tiny):

@@ -224,8 +224,6 @@ def _forward(config, ring, x, fixed, starts):
     # As many steps as devices: after the last, keys are where they began.
     (_, (out, lse)), _ = jax.lax.scan(step, ((k, v, starts[1]), nothing), length=ring.size)
     out = out.astype(v.dtype)
-    # As the engine has it: the weights of a row that sees nothing are then 0.
-    lse = jnp.where(lse <= _NOTHING / 2, jnp.inf, lse)
     return out, (x, fixed, starts, out, lse)
 
 

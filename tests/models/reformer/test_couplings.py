@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from attnlab.models.chunks import Undone
+from attnlab.models.chunks import Undone, in_chunks
 from attnlab.models.reformer.couplings import Coupling, reversible, stored
 
 
@@ -40,3 +40,18 @@ def test_gradients_are_those_of_stored_layers():
         jax.tree.leaves(run(reversible)), jax.tree.leaves(run(stored)), strict=True
     ):
         np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-4)
+
+
+def test_a_chunk_is_undone_by_its_own_index():
+    def function(params, x, rest, index):
+        return jnp.tanh(params * x) * (1 + index) + rest
+
+    draw = np.random.default_rng(0)
+    params, x, cotangent = (
+        jnp.asarray(draw.normal(size=size), "f") for size in ((1, 1, 5), (2, 7, 5), (2, 7, 5))
+    )
+    forward, undo = in_chunks(function, 3)
+    value, pull = jax.vjp(lambda params, x: forward(params, x, 0.3), params, x)
+    got = jax.jit(undo)(params, x, 0.3, cotangent)
+    for one, want in zip(got, (value, *pull(cotangent)), strict=True):
+        np.testing.assert_allclose(one, want, rtol=1e-5, atol=1e-5)

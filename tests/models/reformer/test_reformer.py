@@ -244,6 +244,32 @@ def test_layers_are_given_what_those_of_other_stacks_are():
     assert abs(dense["kernel"]).max() > 0
 
 
+class Noise(nn.Module):
+    """An attention that draws what it returns."""
+
+    @nn.compact
+    def __call__(self, x, *, mask, deterministic, decode=False):
+        return jax.random.normal(self.make_rng("noise"), x.shape)
+
+
+@pytest.mark.usefixtures("quick_compile")
+def test_each_layer_and_each_chunk_draws_numbers_of_its_own():
+    config = dataclasses.replace(TINY, num_layers=2, scan_layers=True, dropout_rate=0.5)
+    model = stack.ReversibleStack(config, (Noise(), Noise()))
+    x = jnp.ones((2, LENGTH, 12))
+
+    @jax.jit
+    def run(*keys):
+        variables = model.init(keys[0], x)
+        rngs = dict(zip(("dropout", "noise"), keys, strict=True))
+        return model.apply(variables, x, deterministic=False, rngs=rngs)
+
+    y1, y2 = jnp.split(run(*jax.random.split(jax.random.key(0))), 2, axis=-1)
+    assert 3 < jnp.var(y1 - x) < 5  # 2 a layer; of two that draw alike 8
+    dropped, size = y2 == x, config.feed_forward_chunk
+    assert (dropped[:, :size] != dropped[:, size : 2 * size]).any()
+
+
 @pytest.mark.usefixtures("quick_compile")
 def test_an_empty_batch_and_a_single_token():
     model = tiny(routes.Window(3, 0))

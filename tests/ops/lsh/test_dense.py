@@ -9,12 +9,13 @@ import pytest
 
 from attnlab.ops.lsh.attention import lsh_attention
 from attnlab.ops.lsh.cross_order import CrossVisibility, sort_queries_and_keys
-from attnlab.ops.lsh.dense import attend_dense
+from attnlab.ops.lsh.dense import attend_dense, row_times, softmax_times
 from attnlab.ops.lsh.options import LUCIDRAINS, PAPER, STRICT, TRAX, LSHOptions
 from attnlab.ops.lsh.order import sort_rounds
-from attnlab.ops.lsh.rounds import attend_rounds
-from attnlab.ops.lsh.rows import Settings
+from attnlab.ops.lsh.rounds import attend_rounds, attend_some_rounds
+from attnlab.ops.lsh.rows import Settings, unit_keys
 from tests.daily import daily
+from tests.ops.lsh.plain import counts_of
 
 BATCH, HEADS, WIDTH, VALUE_WIDTH, ROUNDS, CHUNK, BUCKETS = 2, 2, 5, 3, 3, 4, 3
 
@@ -89,6 +90,53 @@ def test_equals_attention_round_by_round(x64, quick_compile, case):
 
 def test_equals_it_without_any_mask(x64, quick_compile):
     compare(STRICT, True, [(None, None)])
+
+
+@pytest.mark.parametrize("case", daily(CASES, "ring, 3 chunks back and 2 ahead"))
+def test_a_pair_counts_as_often_as_the_oracle_says(quick_compile, case):
+    (options, causal), (valid, segments) = CASES[case], some_masked(12)
+    geometry, buckets = make(options, causal).geometry, inputs(12)[2]
+    order = sort_rounds(buckets, valid, segments, geometry)
+    rows = jnp.arange(BATCH * HEADS)
+    times = jax.vmap(lambda row: row_times(geometry, order, HEADS, row))(rows)
+    where = {"chunk_size": CHUNK, "causal": causal, "valid": valid, "segments": segments}
+    want = counts_of(buckets.transpose(0, 2, 3, 1), options, **where)
+    want = np.minimum(want, 1) if options.union else want
+    asks = valid[:, None, :, None]
+    np.testing.assert_array_equal(times.reshape(want.shape) * asks, want * asks)
+
+
+def test_a_pair_that_counts_twice_weighs_as_two_keys():
+    got = softmax_times(jnp.array([[0.3, -1.0, 2.0]]), jnp.array([[2, 1, 0]]))
+    one, two, other = jax.nn.softmax(jnp.array([0.3, 0.3, -1.0]))
+    np.testing.assert_allclose(got, [[one + two, other, 0]], rtol=1e-6)
+
+
+def test_the_log_sum_exp_of_the_rounds_has_its_gradient(x64, quick_compile):
+    """By it devices that share the rounds of a head merge what each found."""
+    settings, (qk, v, buckets) = make(STRICT, True), inputs(12)
+    order = sort_rounds(buckets, None, None, settings.geometry)
+    rows = jnp.arange(BATCH * HEADS)
+    times = jax.vmap(lambda row: row_times(settings.geometry, order, HEADS, row))(rows)
+    alone = ~times.any(-1, keepdims=True)
+
+    def by_rounds(qk):
+        args = qk, None, v, jnp.asarray(0.7), order, SEEDS, jnp.int32(0)
+        return attend_some_rounds(settings, ROUNDS, *args)[1]
+
+    def densely(qk):
+        logits = jnp.einsum("bqnh,bknh->bnqk", qk, unit_keys(qk, 0.7, settings.key_norm))
+        shown = jnp.where(times > 0, logits.reshape(times.shape), -jnp.inf)
+        return jax.nn.logsumexp(jnp.where(alone, 0, shown), axis=-1)
+
+    def value_and_gradient(lse):
+        def weighed(qk):
+            return (jnp.where(alone[..., 0], 0, lse(qk)) * jnp.cos(jnp.arange(12.0))[None]).sum()
+
+        return jax.jit(jax.value_and_grad(weighed))(qk)
+
+    for got, want in zip(*map(value_and_gradient, (by_rounds, densely)), strict=True):
+        np.testing.assert_allclose(got, want, atol=1e-10)
 
 
 @pytest.mark.parametrize(

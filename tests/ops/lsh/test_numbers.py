@@ -11,12 +11,15 @@ from attnlab.ops import dropout
 from attnlab.ops.lsh.cross import lsh_cross_attention
 from attnlab.ops.lsh.options import LUCIDRAINS, STRICT, LSHOptions
 from attnlab.ops.lsh.quality import hash_quality
+from tests.daily import daily
 from tests.ops.lsh.plain import (
     BATCH,
     BUCKETS,
     CHUNK,
     HEADS,
     LENGTH,
+    PLAIN,
+    WIDTH,
     attend,
     counts_of,
     dense,
@@ -80,32 +83,31 @@ def test_gradients_survive_rows_at_once_remat_vmap_and_two_forwards(x64):
             np.testing.assert_allclose(x, y, atol=1e-12)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("options", "span"), [(STRICT, 2), (WIDE, 6)], ids=["strict", "wide"])
-def test_tiles_may_be_smaller_than_a_round_and_overlap_at_its_end(x64, monkeypatch, options, span):
-    qk, v, buckets = inputs()
-
-    def run(rows_at_once):
-        def attend(qk, v):
-            return lsh_attention(
-                qk,
-                v,
-                buckets,
-                chunk_size=2,
-                causal=options is STRICT,
-                options=options,
-                rows_at_once=rows_at_once,
-            )
-
-        return value_and_gradients(attend, qk, v, v)
-
-    want = run(None)
-    # Of 12 chunks of 2 queries 5 in a tile, row by row and two rows together.
+@pytest.mark.parametrize(
+    ("options", "span", "rows_at_once"),
+    daily([(STRICT, 2, None), (STRICT, 2, 2), (WIDE, 6, None), (WIDE, 6, 2)], (STRICT, 2, 2)),
+    ids=["strict", "strict, two rows", "wide", "wide, two rows"],
+)
+def test_tiles_may_be_smaller_than_a_round_and_overlap_at_its_end(
+    x64, monkeypatch, options, span, rows_at_once
+):
+    """Of 12 chunks of 2 queries 5 in a tile, row by row or two rows together."""
     monkeypatch.setattr("attnlab.ops.lsh.rows._TILE_ON_CPU", 5 * span * 2 * 2)
     monkeypatch.setattr("attnlab.ops.lsh.rows._TILE_ELSEWHERE", 2 * 5 * span * 2 * 2)
-    for rows_at_once in (None, 2):
-        for x, y in zip(run(rows_at_once), want, strict=True):
-            np.testing.assert_allclose(x, y, atol=1e-13)
+    qk, v, buckets = inputs()
+    given = {"chunk_size": 2, "causal": options is STRICT}
+    times = counts_of(buckets, options, **given)
+    times = np.minimum(times, 1) if options.union else times
+
+    def by_tiles(qk, v):
+        return lsh_attention(qk, v, buckets, options=options, rows_at_once=rows_at_once, **given)
+
+    def densely(qk, v):
+        return PLAIN[options.key_norm](qk, v, times, scale=options.logit_scale or WIDTH**-0.5)
+
+    got, want = (value_and_gradients(f, qk, v, v) for f in (by_tiles, densely))
+    for x, y in zip(got, want, strict=True):
+        np.testing.assert_allclose(x, y, atol=1e-12)
 
 
 @pytest.mark.slow
@@ -172,7 +174,6 @@ def test_bfloat16_is_as_near_as_plain_bfloat16():
         assert error <= 2 * allowed + 2**-9 * np.abs(want).max()
 
 
-@pytest.mark.slow
 def test_dropout_drops_the_weights_that_dense_attention_drops(x64):
     qk, v, buckets = inputs()
     key, rate = jax.random.key(5), 0.4
