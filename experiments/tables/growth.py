@@ -33,16 +33,16 @@ _Program = tuple[Callable[..., Any], list[Any]]  # a function and shapes of its 
 class Exponents:
     """What is found of the exponents with which something grows, beside the paper's."""
 
-    paper: tuple[tuple[str, float], ...]
+    exponents: tuple[tuple[str, float], ...]
 
     def written(self, values: Mapping[str, float]) -> str:
         """The exponents behind their sizes."""
-        return " ".join(f"{size}^{values[size]:.2f}" for size, _ in self.paper)
+        return " ".join(f"{size}^{values[size]:.2f}" for size, _ in self.exponents)
 
     def verdict(self, paper: str, values: Mapping[str, float]) -> str:
-        """The verdict on measured exponents; the paper's words are those of `self.paper`."""
+        """The verdict on measured exponents; the paper's words are those of `self.exponents`."""
         del paper
-        return verdicts.of_exponents(dict(self.paper), values)
+        return verdicts.of_exponents(dict(self.exponents), values)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,12 +55,12 @@ class Growth(Exponents):
       work: kind of work: "products", floating-point operations of matrix products in the traced
         program, or "sequential", the longest chain of them; or "memory", bytes that the compiled
         program takes beside its inputs and outputs, backward pass included.
-      paper: exponents of the paper, in pairs of a size and a number.
+      exponents: exponents of the paper, in pairs of a size and a number.
     """
 
     layer: str
     work: str
-    paper: tuple[tuple[str, float], ...]
+    exponents: tuple[tuple[str, float], ...]
 
     def measure(self) -> dict[str, float]:
         """The logs of what the work grows by when a size grows by a factor, to its base."""
@@ -68,7 +68,7 @@ class Growth(Exponents):
         once = self._work(base)
         return {
             size: math.log(self._work(base | {size: times * base[size]}) / once, times)
-            for size, _ in self.paper
+            for size, _ in self.exponents
         }
 
     def _work(self, sizes: Mapping[str, int]) -> float:

@@ -15,23 +15,10 @@ from attnlab.training.evaluation_figures import length_figure
 from experiments.tables import verdicts
 from experiments.tables.beside import Values
 from experiments.tables.trained import Trained
-from experiments.tables.trainings import Lines, Translations
 
-__all__ = ["LengthTable", "TranslationsByLength"]
+__all__ = ["LengthTable"]
 
 ENOUGH = 50  # sentences: BLEU of fewer is too uncertain to be judged
-
-
-class TranslationsByLength(Translations):
-    """Runs of `translate`; of each the BLEU of sentences of like length."""
-
-    def scores(self, row: str, found: Lines) -> dict[int, tuple[dict[str, float], Any]]:
-        del row
-        return {
-            one["cell"]["seed"]: (_flat(one["details"]["buckets"]), one["environment"])
-            for one in found
-            if one["scores"]  # else it is where the model looks
-        }
 
 
 def _flat(buckets: Sequence[Mapping[str, Any]]) -> dict[str, float]:
@@ -68,6 +55,9 @@ class LengthTable(Trained):
     less: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     caption = "means over the seeds, of the scores and of the ends of their bars"
+
+    def values(self, line: Mapping[str, Any]) -> Values:
+        return _flat(line["details"]["buckets"])
 
     def shown(self, row: str, values: Sequence[Values]) -> str:
         del row

@@ -33,24 +33,24 @@ class PathLength:
     Attributes:
       layer: kind of layer: "self_attention", "recurrent", "convolutional", whose i-th layer has
         gaps of kⁱ tokens, or "restricted".
-      paper: exponents of the paper, in pairs of a size and a number; "log n" is a size, too.
+      exponents: exponents of the paper, in pairs of a size and a number; "log n" is a size, too.
     """
 
     layer: str
-    paper: tuple[tuple[str, float], ...]
+    exponents: tuple[tuple[str, float], ...]
 
     def measure(self) -> dict[str, float]:
         """log₂ of what doubling each of the sizes multiplies the path by."""
-        return {size: math.log2(self._longer(size)) for size, _ in self.paper}
+        return {size: math.log2(self._longer(size)) for size, _ in self.exponents}
 
     def written(self, values: Mapping[str, float]) -> str:
         """The exponents behind their sizes."""
-        return " ".join(f"({size})^{values[size]:.2f}" for size, _ in self.paper)
+        return " ".join(f"({size})^{values[size]:.2f}" for size, _ in self.exponents)
 
     def verdict(self, paper: str, values: Mapping[str, float]) -> str:
-        """The verdict on measured exponents; the paper's words are those of `self.paper`."""
+        """The verdict on measured exponents; the paper's words are those of `self.exponents`."""
         del paper
-        return verdicts.of_exponents(dict(self.paper), values)
+        return verdicts.of_exponents(dict(self.exponents), values)
 
     def _longer(self, size: str) -> float:
         name, is_log = size.removeprefix("log "), size.startswith("log ")

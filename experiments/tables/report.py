@@ -9,7 +9,6 @@ import io
 import re
 import shlex
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from attnlab.runs.markdown import markdown_table
@@ -19,11 +18,10 @@ from attnlab.runs.rows import Kept
 from attnlab.runs.units import PLUS_MINUS
 from experiments.tables import verdicts
 from experiments.tables.beside import Beside, Context, Found, Values
-from experiments.tables.mapping import TABLES
+from experiments.tables.mapping import PUBLISHED, TABLES
 
 __all__ = ["Line", "Section", "csv_text", "figures", "markdown", "published", "sections", "summary"]
 
-PUBLISHED = Path(__file__).parents[1] / "published"
 _THEN = " && \\\n        "
 _SCALES = {
     "exact": "Numbers are counted, without training.",

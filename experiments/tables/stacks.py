@@ -39,16 +39,16 @@ class StackGrowth(Exponents):
         are those of the size R.
       work: kind of work: "products" of a forward pass in the traced program, or "memory", bytes
         that the compiled program takes beside its inputs and outputs, backward pass included.
-      paper: exponents of the paper, in pairs of a size and a number.
+      exponents: exponents of the paper, in pairs of a size and a number.
     """
 
     model: str
     work: str
-    paper: tuple[tuple[str, float], ...]
+    exponents: tuple[tuple[str, float], ...]
 
     def measure(self) -> dict[str, float]:
         """The logs of what the work grows by when a size grows by a factor, to its base."""
-        return {size: self._exponent(size) for size, _ in self.paper}
+        return {size: self._exponent(size) for size, _ in self.exponents}
 
     def _exponent(self, size: str) -> float:
         base = _BASE[size]

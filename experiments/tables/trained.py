@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import dataclasses
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,9 +16,33 @@ from experiments.tables import runs, verdicts
 from experiments.tables.beside import Beside, Context, Values
 from experiments.tables.figure import gaps_figure
 from experiments.tables.runs import Command
-from experiments.tables.trainings import Trainings
 
-__all__ = ["FORMS", "Trained", "TrainedTable"]
+__all__ = ["FORMS", "Trained", "TrainedTable", "Training"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Training:
+    """The training of a row, and which lines of its results are the row's.
+
+    Attributes:
+      runs: run by scale.
+      axes: axes of its cells, all or some.
+      evaluated: what it was evaluated with; None = anything.
+    """
+
+    runs: Mapping[str, Command]
+    axes: Mapping[str, Any]
+    evaluated: str | None = None
+
+    def lines(self, found: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+        """The lines of a run's results.jsonl that are the row's; without scores they are looks."""
+        return [
+            one
+            for one in found
+            if one["scores"]
+            and self.axes.items() <= one["cell"].get("axes", {}).items()
+            and self.evaluated in (None, one.get("evaluated"))
+        ]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,18 +50,18 @@ class Trained(Beside):
     """A table of trained models; its kinds judge them.
 
     Attributes:
-      trainings: commands that train the models.
+      trainings: training of each row.
     """
 
-    trainings: Trainings
+    trainings: Mapping[str, Training]
 
     @property
     def rows(self) -> Sequence[str]:
-        return self.trainings.rows
+        return list(self.trainings)
 
     @property
     def scales(self) -> Sequence[str]:
-        return self.trainings.scales
+        return list(self.trainings[self.rows[0]].runs)
 
     @property
     def trains(self) -> bool:
@@ -47,11 +72,11 @@ class Trained(Beside):
         return "gap"
 
     def data(self, scale: str) -> str | None:
-        return self.trainings.run(self.rows[0], scale).data
+        return self.trainings[self.rows[0]].runs[scale].data
 
     def commands(self, name: str, row: str, context: Context) -> Sequence[Sequence[str]]:
         del name
-        return runs.commands(self.trainings.run(row, context.scale), context)
+        return runs.commands(self.trainings[row].runs[context.scale], context)
 
     def measure(self, row: str, context: Context) -> Iterator[tuple[int, Values, Any]]:
         """Trains what is missing in a run of its own; one that is there already is found.
@@ -60,12 +85,12 @@ class Trained(Beside):
           Invalid: its experiment does not accept the flags.
           Stopped: a training failed, or the seeds that are done are of another revision.
         """
-        run = self.trainings.run(row, context.scale)
+        run = self.trainings[row].runs[context.scale]
         place = run.place(context.folder)
         if place not in context.ran:
-            _require_revision(place, self._read(row, run, context), context.seeds)
+            _require_revision(place, self.read(row, runs.rows(run, context)), context.seeds)
         why = runs.make(run, context)
-        scores = self._read(row, run, context)
+        scores = self.read(row, runs.rows(run, context))
         for seed in context.seeds:
             if seed in scores:
                 yield seed, *scores[seed]
@@ -73,10 +98,14 @@ class Trained(Beside):
             listed = ", ".join(map(str, missing))
             raise Stopped(f"seed {listed} of {row}: {why or f'no row in {place}'}")
 
-    def _read(
-        self, row: str, run: Command, context: Context
-    ) -> dict[int, tuple[dict[str, float], Any]]:
-        return self.trainings.scores(row, runs.rows(run, context))
+    def read(self, row: str, found: Sequence[Mapping[str, Any]]) -> dict[int, tuple[Values, Any]]:
+        """The numbers of a row by seed, each with the environment that they were measured in."""
+        lines = self.trainings[row].lines(found)
+        return {one["cell"]["seed"]: (self.values(one), one["environment"]) for one in lines}
+
+    @abc.abstractmethod
+    def values(self, line: Mapping[str, Any]) -> Values:
+        """Our numbers in a line of a run's results."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,19 +113,28 @@ class TrainedTable(Trained):
     """A table of scores of trained models, judged by their order and their gaps.
 
     Attributes:
+      measures: measure of a run's results that a score is, and its factor, by the score's name.
       score: name of the score that stands beside the paper's.
       base: row that the others are compared with; None = each with the one above it.
       tie: gap below which two rows count as equal.
+      sizes: whether gaps are compared by size too; False = the tasks differ in kind.
       not_comparable: reason why a row's gap says nothing about the paper's, by its name.
     """
 
     _: dataclasses.KW_ONLY
+    measures: Mapping[str, tuple[str, float]]
     score: str = "BLEU"
     base: str | None = None
     tie: float = 0.3
+    sizes: bool = True
     not_comparable: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     caption = "gaps, the paper's and ours"
+
+    def values(self, line: Mapping[str, Any]) -> Values:
+        scores = line["scores"]
+        measures = self.measures.items()
+        return {name: scores[x] * factor for name, (x, factor) in measures if x in scores}
 
     def shown(self, row: str, values: Sequence[Values]) -> str:
         del row
@@ -106,7 +144,11 @@ class TrainedTable(Trained):
         self, paper: Mapping[str, str], found: Mapping[str, Sequence[Values]]
     ) -> dict[str, str]:
         judged = verdicts.of_gaps(
-            _figures(paper), self.scores(found), against=self.against(), tie=self.tie
+            _figures(paper),
+            self.scores(found),
+            against=self.against(),
+            tie=self.tie,
+            sizes=self.sizes,
         )
         reasons = {row: why for row, why in self.not_comparable.items() if row in judged}
         return judged | {row: f"{verdicts.NOT_COMPARABLE}: {why}" for row, why in reasons.items()}
@@ -135,6 +177,8 @@ class TrainedTable(Trained):
         judged = {row: x for row, x in found.items() if row not in self.not_comparable}
         pairs = verdicts.pairs(_figures(paper), self.scores(judged), self.tie)
         said = f"Gaps are from {self.compared}; a tie is {self.tie:g}."
+        if not self.sizes:
+            said += " Only sides are compared: the tasks differ in kind."
         if total := sum(pairs.values()):
             counted = ", ".join(f"{number} {words}" for words, number in pairs.items())
             said += f" Of the {total} pairs of rows that the paper tells apart: {counted}."

@@ -19,8 +19,9 @@ interval leaves out 0. Sign and size count:
 
 Where a paper prints no number but a word, the word is its side and no size counts: a row is *less*,
 *level* or *more* than another, or a course *falls*, *holds* (τ = `HOLDS`) or *falls less* than
-another's. Times and memory are ratios to a row of the table, of one run: sides of 1, a tie within
-`EVEN`, and the size is our ratio over the paper's.
+another's. Between tasks that differ in kind no size counts either. Times and memory are ratios to
+a row of the table, of one run: sides of 1, a tie within `EVEN`, and the size is our ratio over the
+paper's.
 """
 
 from __future__ import annotations
@@ -105,7 +106,9 @@ class Gap:
     half_width: float
 
 
-def of_gap(paper: float | str, ours: float, half_width: float, *, tie: float) -> str:
+def of_gap(
+    paper: float | str, ours: float, half_width: float, *, tie: float, sizes: bool = True
+) -> str:
     """The verdict on a gap: the second rule.
 
     Args:
@@ -113,12 +116,13 @@ def of_gap(paper: float | str, ours: float, half_width: float, *, tie: float) ->
       ours: our gap.
       half_width: half of the 95 % interval of our gap.
       tie: gap below which two rows count as equal.
+      sizes: whether the size counts beside the side.
     """
     theirs = _SIDES[paper] if isinstance(paper, str) else _sign(paper, tie)
     here = _side(ours, half_width, tie)
     if here is None:
         return CANNOT_TELL
-    size = None if isinstance(paper, str) or not theirs else ours / paper
+    size = None if isinstance(paper, str) or not theirs or not sizes else ours / paper
     return _beside(theirs, here, size)
 
 
@@ -199,6 +203,7 @@ def of_gaps(
     *,
     against: Mapping[str, str],
     tie: float,
+    sizes: bool = True,
 ) -> dict[str, str]:
     """The verdict on each row of a table of scores.
 
@@ -207,13 +212,14 @@ def of_gaps(
       ours: scores of all seeds by row.
       against: row that each row is compared with.
       tie: gap below which two rows count as equal.
+      sizes: whether the size counts beside the side.
     """
     judged = {gap.row: gap for gap in gaps(paper, ours, against)}
 
     def verdict(row: str) -> str:
         if row in judged:
             gap = judged[row]
-            return of_gap(gap.paper, gap.ours, gap.half_width, tie=tie)
+            return of_gap(gap.paper, gap.ours, gap.half_width, tie=tie, sizes=sizes)
         if row not in against:
             return BASE if row in paper or row in against.values() else NOT_PRINTED
         return NOT_PRINTED if row not in paper or against[row] in ours else NOT_RUN

@@ -31,7 +31,7 @@ def rows(changes):
 def found(**changes):
     read = {row.replace("_", "-"): some for row, some in changes.items()}
     return {
-        row: [values for values, _ in TABLE.trainings.scores(row, rows(some)).values()]
+        row: [values for values, _ in TABLE.read(row, rows(some)).values()]
         for row, some in read.items()
     }
 
@@ -82,4 +82,4 @@ def test_groups_of_few_sentences_are_drawn_and_not_judged(tmp_path):
 def test_the_figure_is_of_the_trainings_of_the_table():
     table = TABLES["bahdanau1"]
     assert isinstance(TABLE, LengthTable)
-    assert TABLE.trainings.models == table.trainings.models
+    assert TABLE.trainings == table.trainings

@@ -36,7 +36,7 @@ def test_exponents_are_those_of_the_papers_words(name):
         words = paper.printed[row][mapped.column].removeprefix("O(").removesuffix(")")
         factors = (factor.partition("^") for factor in words.split(" * "))
         wanted = {size: float(power or 1) for size, _, power in factors}
-        assert dict(ours.paper) == ({"n": 0} if words == "1" else wanted)
+        assert dict(ours.exponents) == ({"n": 0} if words == "1" else wanted)
 
 
 def test_path_lengths_are_those_of_the_papers_words():
@@ -49,7 +49,7 @@ def test_path_lengths_are_those_of_the_papers_words():
         "O(n/r)": {"n": 1, "r": -1},
     }
     for row, ours in mapped.cells.items():
-        assert dict(ours.paper) == words[paper.printed[row][mapped.column]]
+        assert dict(ours.exponents) == words[paper.printed[row][mapped.column]]
 
 
 def test_an_exponent_that_is_less_says_so():
@@ -90,7 +90,7 @@ def test_the_exact_tables(tmp_path):
 @pytest.mark.parametrize("row", daily(TABLES["vaswani1_path"].rows, "Convolutional"))
 def test_path_lengths(row):
     ours = TABLES["vaswani1_path"].cells[row]
-    assert ours.measure() == dict(ours.paper)
+    assert ours.measure() == dict(ours.exponents)
 
 
 @pytest.mark.parametrize("row", daily(TABLES["vaswani2_cost"].rows, "Transformer (base)"))
@@ -180,7 +180,7 @@ def test_a_cell_that_was_not_run_says_so(tmp_path):
 @pytest.mark.parametrize(
     ("flag", "message"),
     [
-        ("--only=luong9", "--only=luong9: no 'luong9'; valid: vaswani1_complexity, "),
+        ("--only=luong9", "--only=luong9: no 'luong9'; valid: bahdanau_parameters, "),
         ("--only=britz1_parameters,britz1_parameters", ": give each once"),
         ("--part=4/4", "--part=4/4: give I/N, such as 0/8 to 7/8"),
         ("--scale=tpu", "--scale=tpu: no 'tpu'; valid: exact, cpu, gpu"),

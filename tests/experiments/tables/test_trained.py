@@ -15,8 +15,8 @@ from attnlab.runs import figure_files
 from attnlab.runs.errors import Invalid
 from experiments.tables import __main__ as experiment
 from experiments.tables import mapping, report, runs
-from experiments.tables.trained import Trained, TrainedTable
-from experiments.tables.trainings import Translations
+from experiments.tables.runs import Command
+from experiments.tables.trained import Trained, TrainedTable, Training
 from experiments.translate import __main__ as translate
 from experiments.translate import training
 from tests.experiments import tiny
@@ -161,13 +161,13 @@ SMALL = TrainedTable(
     "Small",
     "luong2015_table6.csv",
     "AER",
-    Translations(
-        {
-            "global (location)": ("--models=luong", *FLAGS),
-            "local-m (general)": ("--models=rnn_search", *FLAGS),
-        },
-        of_text=False,
-    ),
+    {
+        row: Training(
+            {"cpu": Command("translate", ("--preset=dates", f"--models={model}", *FLAGS))}, {}
+        )
+        for row, model in (("global (location)", "luong"), ("local-m (general)", "rnn_search"))
+    },
+    measures=TABLES["luong6"].measures,
     score="AER",
     base="global (location)",
     tie=0.01,

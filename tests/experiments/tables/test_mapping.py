@@ -1,0 +1,62 @@
+"""Tables that are not valid: the line of the file, the rule, what was got, the remedy."""
+
+import tomllib
+
+import pytest
+
+from attnlab.runs.errors import Invalid
+from experiments.tables import mapping, verdicts
+from experiments.tables.mapping import tables_of
+
+STUDIES = tomllib.loads((mapping.FOLDER / "studies.toml").read_text())
+TABLE = """\
+[listops]
+title = "ListOps"
+file = "lra2020_table1.csv"
+column = "ListOps"
+study = "long_range"
+score = "accuracy"
+flags = { tasks = "listops" }
+
+[listops.rows]
+Transformer = { cell.attention = "exact" }
+Reformer = { cell.attention = "lsh-2" }
+"""
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong", "message"),
+    [
+        ('"long_range"', '"long"', "5: a study must be known; got 'long'; give compare_lengths, "),
+        ("tasks =", "task =", "7: a flag of `long_range`, here of 'Transformer', must be known; "),
+        ('"accuracy"', '"F1"', "6: a score of the study must be known; got 'F1'; give accuracy"),
+        ("title =", "titel =", "2: a key of a table must be known; got 'titel'; give base, "),
+        ("{ cell.att", "{ cel.att", "10: a key of the row 'Transformer' must be known; got 'cel'"),
+        (
+            "Reformer =",
+            "Reformers =",
+            "11: a row is one of lra2020_table1.csv, or says published = false; got 'Reformers'; "
+            "give Transformer; Local Attention; ",
+        ),
+    ],
+)
+def test_what_is_not_valid_is_one_line(right, wrong, message, tmp_path):
+    (path := tmp_path / "lra.toml").write_text(TABLE)
+    assert list(tables_of(path, STUDIES)) == ["listops"]
+    path.write_text(TABLE.replace(right, wrong, 1))
+    with pytest.raises(Invalid) as refused:
+        tables_of(path, STUDIES)
+    said = str(refused.value)
+    assert said.startswith(f"lra.toml:{message}") and "\n" not in said
+
+
+@pytest.mark.parametrize("name", ["xu1_dates", "lra1"])
+def test_tasks_that_differ_in_kind_are_compared_by_side(name):
+    table = mapping.TABLES[name]
+    base, other = table.rows[:2]
+    paper = {base: "20", other: "21"}
+    for gap, verdict in ((50.0, verdicts.REPRODUCED), (-50.0, verdicts.OPPOSITE)):
+        scores = {base: (10.0, 10.1), other: (10.0 + gap, 10.1 + gap)}
+        found = {row: [{table.score: x} for x in some] for row, some in scores.items()}
+        assert table.verdicts(paper, found)[other] == verdict
+        assert "Only sides are compared" in table.remarks(paper, found)[0]
