@@ -66,7 +66,7 @@ def test_help_tells_options_and_names(site, place):
         (["hello", "--help"], "its flags are shown by launch/local hello --help"),
         (["hello", "--run_dir=x"], "--run_dir is for the launcher to give"),
         (["hello", "--output_dir=a", "-resume", "b"], "exclude each other; drop one"),
-        (["hello", "--output_dir="], "--output_dir= is empty; give a folder"),
+        (["hello", "--output_dir="], "--output_dir has no value; give a folder"),
         (["hello", "--output_dir"], "--output_dir has no value"),
         (["hello", "--output_dir=gs://bucket"], "give gs://BUCKET/FOLDER"),
         (["hello", "--output_dir=s3://bucket/runs"], "give gs://BUCKET/FOLDER"),
