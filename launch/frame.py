@@ -8,6 +8,7 @@ import dataclasses
 import datetime
 import fcntl
 import itertools
+import json
 import os
 import re
 import shlex
@@ -15,7 +16,8 @@ import signal
 import subprocess
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from string import Template
+from typing import Any, NamedTuple
 
 import shipping
 from names import ROOT, experiments, listing, shared_by, take
@@ -276,6 +278,12 @@ def require_bucket(request: Request, steps: Steps) -> None:
             "renames a checkpoint leaves a part of it; make another with "
             "--enable-hierarchical-namespace"
         )
+
+
+def fill(template: str, values: dict[str, Any]) -> str:
+    """A file of launch/templates, with each $name in it as JSON, of which YAML has it as a part."""
+    text = (ROOT / "launch" / "templates" / template).read_text(encoding="utf-8")
+    return Template(text).substitute({name: json.dumps(value) for name, value in values.items()})
 
 
 def at_least_one(text: str) -> int:

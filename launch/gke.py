@@ -41,7 +41,6 @@ import sys
 import tempfile
 import tomllib
 from pathlib import Path
-from string import Template
 from typing import Any
 
 import frame
@@ -50,7 +49,6 @@ from frame import Launch
 from names import ROOT
 from steps import Refused
 
-JOBSET = ROOT / "launch" / "templates" / "jobset.jsonc"
 PORT = 8476  # of the first host, where the processes find each other
 # GKE's names: cloud.google.com/gke-tpu-accelerator (GKE documentation, "TPUs in GKE").
 TPUS = {
@@ -181,7 +179,7 @@ def _environment(name: str, hosts: int, asked: argparse.Namespace) -> list[dict[
 def _manifest(
     given: Launch, image: str, hosts: int, selector: dict[str, str], limits: dict[str, int]
 ) -> dict[str, Any]:
-    """The JobSet, which JOBSET has but for what depends on the launch."""
+    """The JobSet: the template, with what depends on the launch."""
     asked, request = given.options, given.request
     folder = f"/bucket/{request.path_in_bucket}"
     host = ["python3", "launch/host.py", folder]
@@ -202,9 +200,8 @@ def _manifest(
         "limits": limits,
         "bucket": request.bucket,
     }
-    text = re.sub(r"^ *//.*\n", "", JOBSET.read_text(encoding="utf-8"), flags=re.MULTILINE)
-    as_json = {key: json.dumps(value) for key, value in values.items()}
-    return json.loads(Template(text).substitute(as_json))
+    text = frame.fill("jobset.jsonc", values)
+    return json.loads(re.sub(r"^ *//.*\n", "", text, flags=re.MULTILINE))
 
 
 def _set(manifest: dict[str, Any], setting: str) -> None:
