@@ -10,22 +10,43 @@ starts, and complain. They live in `.venv/compilers`, an environment that sees t
 `.venv` and adds only the compilers, so that commands which do not need them do not load them.
 """
 
+import contextlib
+import fcntl
 import hashlib
 import json
 import os
+import shutil
+import signal
+import subprocess
 import sys
 import time
 import tomllib
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import Any
 
 import devices
-from installing import InstallError, locked, remove, run, say, termination_raises
 
 STATE = "attnlab.json"
 CONSTRAINTS = "launch/constraints.txt"  # the versions that the tests ran with
-TPU_COMPILER, GPU_COMPILER = COMPILERS = ("tpu", "gpu-compile")  # extras of pyproject.toml
+GPU_COMPILER = "gpu-compile"
+COMPILERS = {"tpu", GPU_COMPILER}  # extras of pyproject.toml
+# Variables that send what is installed, or imported, somewhere else.
+REDIRECTING = ("PYTHONPATH", "PYTHONHOME", "PIP_TARGET", "PIP_PREFIX", "PIP_ROOT", "PIP_USER")
+# What pip or venv said → what to do about it; the first that matches is shown.
+REMEDIES = {
+    "No space left": "free some disk space and run the same command again",
+    "ensurepip": "install Python's venv module (Debian, Ubuntu: apt install python3-venv), or set "
+    "ATTNLAB_PYTHON to another Python",
+    "No matching distribution": "check that the package index can be reached (PIP_INDEX_URL names "
+    "another one) and has this package for this Python; or use --no_env with a Python that has the "
+    "packages",
+    "": "mend that and run the same command again",
+}
+
+
+class InstallError(Exception):
+    """The environment could not be made; the text says why and what to do."""
 
 
 def ensure(root: Path, extras: Collection[str], *, newest: bool = False) -> Path:
@@ -43,18 +64,18 @@ def ensure(root: Path, extras: Collection[str], *, newest: bool = False) -> Path
             was; any other is gone.
     """
     venv = root / ".venv"
-    plain, compilers = set(extras) - set(COMPILERS), set(extras) & set(COMPILERS)
+    plain, compilers = set(extras) - COMPILERS, set(extras) & COMPILERS
 
-    def held() -> bool:
+    def is_made() -> bool:
         made = holds(venv, plain, newest=newest)
         return made and _holds_compilers(venv, _absent(venv, compilers))
 
-    if not held():
+    if not is_made():
         try:
-            with locked(root) as lock, termination_raises():
+            with _locked(root) as lock:
                 if not holds(venv, plain, newest=newest):  # another launch may have made it
                     _make(venv, plain, lock, newest)
-                if not held():
+                if not is_made():
                     _make_compilers(venv, _absent(venv, compilers), lock)
         except OSError as error:
             raise InstallError(
@@ -158,16 +179,14 @@ def _make_compilers(venv: Path, compilers: set[str], lock: int) -> None:
     constraints.write_text("\n".join(packages))
     with open(venv.parent / "pyproject.toml", "rb") as file:
         known = tomllib.load(file)["project"]["optional-dependencies"]
+    requirements = [requirement for extra in sorted(compilers) for requirement in known[extra]]
     _install(
         folder,
         venv.parent,
         compilers,
         update=update,
         create=create,
-        wanted=[
-            f"--constraint={constraints}",
-            *(requirement for extra in sorted(compilers) for requirement in known[extra]),
-        ],
+        wanted=[f"--constraint={constraints}", *requirements],
         state=lambda: {"beside": packages},
         lock=lock,
     )
@@ -192,7 +211,7 @@ def _install(
     log: list[str] = []
     try:
         if not update:
-            remove(folder)
+            _remove(folder)
             folder.mkdir()
             _write(folder, {"complete": False})
             create(log)
@@ -205,11 +224,81 @@ def _install(
         if update and not any(line.startswith("Installing collected") for line in log):
             _write(folder, before)
         else:
-            remove(folder)
+            _remove(folder)
         if isinstance(error, InstallError):
             raise InstallError(f"cannot make {name}:\n{error}") from None
         raise
     say(f"made {name} in {time.monotonic() - started:.0f} s")
+
+
+def run(command: list[str], root: Path, log: list[str], lock: int) -> None:
+    """Runs a command in `root` to its end, its output into `log`; takes it down when interrupted.
+
+    Raises:
+        InstallError: It failed.
+    """
+    process = subprocess.Popen(
+        command,
+        cwd=root,
+        env={k: v for k, v in os.environ.items() if k not in REDIRECTING},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        start_new_session=True,  # its whole group can then be ended
+        pass_fds=(lock,),  # if this process is killed, the lock lasts until its child has ended
+    )
+    try:
+        for line in process.stdout or ():
+            log.append(line.rstrip())
+            _show_progress(log[-1])
+        status = process.wait()
+    except BaseException:
+        for number, patience in ((signal.SIGINT, 5), (signal.SIGKILL, None)):
+            with contextlib.suppress(ProcessLookupError, subprocess.TimeoutExpired):
+                os.killpg(process.pid, number)
+                process.wait(patience)
+        raise
+    finally:
+        _show_progress("")
+    if status:
+        last = "\n".join(f"    {line[:300]}" for line in log[-15:] if line)
+        remedy = next(remedy for sign, remedy in REMEDIES.items() if sign in last)
+        raise InstallError(f"{last}\nWhat to do: {remedy}.")
+
+
+def _show_progress(line: str) -> None:
+    """Shows the last line of output in place on a terminal, and nothing in a log."""
+    if sys.stderr.isatty():
+        width = shutil.get_terminal_size().columns - 1
+        print(f"\r\x1b[K{line[:width]}", end="", file=sys.stderr, flush=True)
+
+
+def say(text: str) -> None:
+    """Tells the user, apart from what the experiment prints."""
+    print(f"launch/local: {text}", file=sys.stderr, flush=True)
+
+
+@contextlib.contextmanager
+def _locked(root: Path) -> Iterator[int]:
+    """Within `with`, no other launch installs; gives the descriptor of the lock file."""
+    with open(root / ".venv.lock", "w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            say("another launch is making .venv; waiting for it")
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield file.fileno()
+
+
+def _remove(folder: Path) -> None:
+    """Removes an environment, of which at no instant a part stands under its name."""
+    aside = folder.with_name(f"{folder.name}.removed")
+    shutil.rmtree(aside, ignore_errors=True)  # of a removal that was interrupted
+    if folder.exists():
+        folder.replace(aside)
+        shutil.rmtree(aside, ignore_errors=True)
 
 
 def _python(venv: Path) -> Path:
@@ -222,8 +311,9 @@ def _site_packages(venv: Path) -> Path:
 
 def _packages(venv: Path) -> list[str]:
     """The installed packages as pip's requirements, from names of folders alone, which is quick."""
-    found = _site_packages(venv).glob("*.dist-info")
-    return sorted("==".join(path.name.removesuffix(".dist-info").rsplit("-", 1)) for path in found)
+    folders = _site_packages(venv).glob("*.dist-info")
+    names = [folder.name.removesuffix(".dist-info") for folder in folders]
+    return sorted("==".join(name.rsplit("-", 1)) for name in names)
 
 
 def _read(venv: Path) -> dict[str, Any]:

@@ -1,20 +1,29 @@
-"""What all launchers of a place that is not this machine do alike: options, errors, Ctrl-C."""
+"""What all launchers of a place that is not this machine do alike.
+
+They read [options] NAME FLAGS…, have the experiment check its flags, and say how a launch ended.
+"""
 
 import argparse
+import dataclasses
+import datetime
+import fcntl
+import itertools
+import json
 import os
+import re
 import shlex
 import signal
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from string import Template
+from typing import Any, NamedTuple
 
-import request
 import shipping
-from names import ROOT, experiments, listing, shared_by
-from request import Request
+from names import ROOT, experiments, listing, shared_by, take
 from steps import Failed, Refused, Steps
 
+BUCKET = "gs://"
 OPTIONS = """\
     --allow_dirty          send files that are not as in the last commit too
     --dry_run              print what would be done, and do nothing
@@ -22,6 +31,58 @@ OPTIONS = """\
                            devices asked for, so that without them JAX does not take the CPU
     --python=PATH          Python that has the packages, instead of that of .venv
     --help                 this text"""
+
+
+@dataclasses.dataclass(frozen=True)
+class Request:
+    """An experiment, its flags, and the folder of its run.
+
+    Attributes:
+      name: name of the experiment.
+      flags: flags for it, without those that say where results go.
+      parent: folder of the folder of the run, on this machine or gs://BUCKET/FOLDER.
+      run: name of the folder of the run.
+      resumed: whether that folder is an earlier run's.
+    """
+
+    name: str
+    flags: tuple[str, ...]
+    parent: str
+    run: str
+    resumed: bool
+
+    @property
+    def folder(self) -> str:
+        """The folder of the run."""
+        return f"{self.parent}/{self.run}"
+
+    @property
+    def label(self) -> str:
+        """The name of the run where names are those of DNS, as in Kubernetes."""
+        name = re.sub(r"[^a-z0-9]+", "-", self.run.lower()).strip("-")
+        return (name if name[:1].isalpha() else f"run-{name}")[:40].strip("-")
+
+    @property
+    def on_bucket(self) -> bool:
+        """Whether the results go to a bucket."""
+        return self.parent.startswith(BUCKET)
+
+    @property
+    def bucket(self) -> str:
+        """The name of the bucket."""
+        return self.parent.removeprefix(BUCKET).partition("/")[0]
+
+    @property
+    def path_in_bucket(self) -> str:
+        """The path of the folder of the run in its bucket."""
+        return self.folder.removeprefix(f"{BUCKET}{self.bucket}/")
+
+    def words(self, folder: str) -> list[str]:
+        """The words after launch/local, where the folder of the run is `folder`.
+
+        --run_dir begins the run there or goes on with it: a scheduler starts the same words again.
+        """
+        return [self.name, *self.flags, f"--run_dir={folder}"]
 
 
 class Launch(NamedTuple):
@@ -83,7 +144,7 @@ def main(
         return 0
     steps = Steps(place, options.dry_run)
     try:
-        asked = request.read(arguments[end:])
+        asked = _read(arguments[end:])
         code = shipping.revision(allow_dirty=options.allow_dirty)
         command = shlex.join([f"launch/{place}", *arguments])
         python = options.python.absolute()
@@ -99,6 +160,68 @@ def main(
         steps.say(f"interrupted; {steps.running or 'nothing was started'}")
         return 128 + signal.SIGINT
     return 0
+
+
+def _read(words: Sequence[str]) -> Request:
+    """The request of the words from NAME on.
+
+    Raises:
+      Refused: there is no such experiment, or the folder cannot be that of a run.
+    """
+    if not words:
+        raise Refused("no NAME was given; --help lists them")
+    name, flags = words[0], list(words[1:])
+    known = experiments()
+    if name not in known:
+        raise Refused(f"unknown experiment {name!r}; the names are:\n{listing(known)}")
+    if {"--help", "-help", "-h"} & set(flags):
+        raise Refused(f"its flags are shown by launch/local {name} --help")
+    if take(flags, "run_dir") is not None:
+        raise Refused("--run_dir is for the launcher to give; give --output_dir or --resume")
+    parent, earlier = take(flags, "output_dir"), take(flags, "resume")
+    if parent is not None and earlier is not None:
+        raise Refused("--output_dir and --resume exclude each other; drop one")
+    if earlier is None:
+        folder = _folder("output_dir", parent)
+        return Request(name, tuple(flags), folder, _fresh(folder, name), resumed=False)
+    folder = _folder("resume", earlier)
+    if not folder.startswith(BUCKET):
+        _require_run(Path(folder))
+    parent, _, run = folder.rpartition("/")
+    return Request(name, tuple(flags), parent, run, resumed=True)
+
+
+def _folder(flag: str, given: str | None) -> str:
+    if given == "":
+        raise Refused(f"--{flag} has no value; give a folder")
+    if given is None or "://" not in given:
+        return str(Path(given or "results").absolute())
+    if not re.fullmatch(rf"{BUCKET}[a-z0-9][a-z0-9._-]+(/(?!\.\.?(/|$))[^/]+)+/?", given):
+        raise Refused(f"--{flag}={given}: give {BUCKET}BUCKET/FOLDER")
+    return given.rstrip("/")
+
+
+def _fresh(parent: str, name: str) -> str:
+    """The name of a folder of a run that is not there, as far as can be seen from here."""
+    stamp = f"{name}-{datetime.datetime.now():%Y%m%d-%H%M%S}"
+    names = itertools.chain([stamp], (f"{stamp}-{i}" for i in itertools.count(2)))
+    return next(name for name in names if not Path(parent, name).exists())
+
+
+def _require_run(folder: Path) -> None:
+    """Refuses what is no folder of a run, and one that a run on this file system writes to."""
+    settings = folder / "settings.json"
+    if not (settings.is_file() or (folder / shipping.RECORD).is_file()):
+        raise Refused(f"--resume={folder}: no run is there; give the folder of an earlier one")
+    try:
+        with open(settings, "r+") as file:  # to lock over NFS is to write
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise Refused(
+            f"--resume={folder}: a run writes to this folder now; wait for its end"
+        ) from None
+    except OSError:
+        pass  # it was never begun, or this is a file system without locks
 
 
 def _require_flags(request: Request, python: Path, check: str, steps: Steps) -> None:
@@ -137,6 +260,30 @@ def require_shared(name: str, processes: int, given: str, remedy: str) -> None:
     """
     if processes > 1 and shared_by(name) != "processes":
         raise Refused(f"{given}: {name} runs in one process; {remedy}")
+
+
+def require_bucket(request: Request, steps: Steps) -> None:
+    """Asks for the bucket of a run, and says what a mount of it will not do.
+
+    Raises:
+      Failed: it is not there, or not to be seen from here.
+    """
+    steps.need("gcloud", "cloud.google.com/sdk/docs/install")
+    bucket = f"{BUCKET}{request.bucket}"
+    wanted = "--format=value(hierarchical_namespace.enabled)"
+    answer = steps.ask("gcloud", "storage", "buckets", "describe", bucket, wanted).strip()
+    if not steps.dry_run and answer != "True":
+        steps.say(
+            f"note: {bucket} has no hierarchical namespace, so that a host that is killed while it "
+            "renames a checkpoint leaves a part of it; make another with "
+            "--enable-hierarchical-namespace"
+        )
+
+
+def fill(template: str, values: dict[str, Any]) -> str:
+    """A file of launch/templates, with each $name in it as JSON, of which YAML has it as a part."""
+    text = (ROOT / "launch" / "templates" / template).read_text(encoding="utf-8")
+    return Template(text).substitute({name: json.dumps(value) for name, value in values.items()})
 
 
 def at_least_one(text: str) -> int:

@@ -43,7 +43,6 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
-import buckets
 import frame
 import shipping
 from frame import Launch
@@ -86,7 +85,7 @@ def launch(given: Launch) -> None:
     frame.require_shared(request.name, hosts, f"{hosts} hosts", "give devices of one host")
     steps.need("docker", "it builds the image: docs.docker.com/engine/install")
     steps.need("kubectl", "gcloud components install kubectl")
-    buckets.look(request, steps)
+    frame.require_bucket(request, steps)
     name = request.label
     at = f"--namespace={asked.namespace}"
     if steps.ask(
@@ -180,60 +179,29 @@ def _environment(name: str, hosts: int, asked: argparse.Namespace) -> list[dict[
 def _manifest(
     given: Launch, image: str, hosts: int, selector: dict[str, str], limits: dict[str, int]
 ) -> dict[str, Any]:
-    """The JobSet: of a single Job, with an index for each host."""
+    """The JobSet: the template, with what depends on the launch."""
     asked, request = given.options, given.request
     folder = f"/bucket/{request.path_in_bucket}"
     host = ["python3", "launch/host.py", folder]
     words = [*host, "launch/local", "--no_env", *request.words(folder)]
-    # Hosts see each other's files at once; checkpoints are renamed when whole.
-    options = "implicit-dirs,metadata-cache:ttl-secs:0,metadata-cache:negative-ttl-secs:0"
-    attributes = {
-        "bucketName": request.bucket,
-        "mountOptions": f"{options},rename-dir-limit=200000",
-    }
-    mounts = {"bucket": "/bucket", "shared-memory": "/dev/shm"}
-    container = {
-        "name": "attnlab",
-        "image": image,
-        "command": [word.replace("$", "$$") for word in words],
-        "env": _environment(request.label, hosts, asked),
-        "resources": {"limits": limits},
-        "volumeMounts": [{"name": name, "mountPath": path} for name, path in mounts.items()],
-    }
-    csi = {"driver": "gcsfuse.csi.storage.gke.io", "volumeAttributes": attributes}
-    memory = {"name": "shared-memory", "emptyDir": {"medium": "Memory"}}
-    pod = {
-        "restartPolicy": "Never",
-        "terminationGracePeriodSeconds": 120,  # SIGTERM saves a checkpoint
-        "serviceAccountName": asked.service_account,
-        "nodeSelector": selector,
-        "containers": [container],
-        "volumes": [{"name": "bucket", "csi": csi}, memory],
-    }
-    # Flags that are not valid, status 2, would not be so the next time.
-    invalid = {"containerName": "attnlab", "operator": "In", "values": [2]}
-    fails = {"name": "flags", "action": "FailJobSet", "onJobFailureReasons": ["PodFailurePolicy"]}
-    job = {
-        "completionMode": "Indexed",
-        "parallelism": hosts,
-        "completions": hosts,
-        "backoffLimit": 0,
-        "podFailurePolicy": {"rules": [{"action": "FailJob", "onExitCodes": invalid}]},
-        "template": {"metadata": {"annotations": {"gke-gcsfuse/volumes": "true"}}, "spec": pod},
-    }
     about = {"attnlab/revision": given.code, "attnlab/command": given.command}
-    metadata = {
+    values = {
         "name": request.label,
         "namespace": asked.namespace,
         "labels": {"kueue.x-k8s.io/queue-name": asked.queue} if asked.queue else {},
         "annotations": about | (ONE_SLICE if asked.tpu else {}),
+        "max_restarts": asked.max_restarts,
+        "hosts": hosts,
+        "service_account": asked.service_account,
+        "selector": selector,
+        "image": image,
+        "command": [word.replace("$", "$$") for word in words],
+        "env": _environment(request.label, hosts, asked),
+        "limits": limits,
+        "bucket": request.bucket,
     }
-    spec = {  # after a failure all hosts begin again, and go on from the last checkpoint
-        "failurePolicy": {"maxRestarts": asked.max_restarts, "rules": [fails]},
-        "replicatedJobs": [{"name": "host", "replicas": 1, "template": {"spec": job}}],
-    }
-    kind = {"apiVersion": "jobset.x-k8s.io/v1alpha2", "kind": "JobSet"}
-    return {**kind, "metadata": metadata, "spec": spec}
+    text = frame.fill("jobset.jsonc", values)
+    return json.loads(re.sub(r"^ *//.*\n", "", text, flags=re.MULTILINE))
 
 
 def _set(manifest: dict[str, Any], setting: str) -> None:

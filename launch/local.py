@@ -31,8 +31,8 @@ from pathlib import Path
 
 import devices
 import environment
-from installing import InstallError
-from names import ROOT, docstring, experiments, listing
+from environment import InstallError
+from names import ROOT, docstring, experiments, listing, take
 
 TEST, ALL = "test", "--all"
 DEVICE = "--device"  # the tests that are for an accelerator
@@ -130,11 +130,8 @@ def _extras(name: str, flags: list[str], named: list[str]) -> set[str]:
 
 def _compilers(flags: list[str]) -> set[str]:
     """The extras for the devices of --target, also of a resumed run; the experiment checks them."""
-    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    for name in ("target", "resume"):
-        parser.add_argument(f"--{name}", f"-{name}", nargs="?")
-    given = parser.parse_known_args(flags)[0]
-    wanted = (given.target or "").split(",") + _targets_of(given.resume)
+    flags = list(flags)
+    wanted = (take(flags, "target") or "").split(",") + _targets_of(take(flags, "resume"))
     if not any(wanted):
         return set()
     with open(ROOT / "attnlab" / "bench" / "targets.toml", "rb") as file:
@@ -155,6 +152,12 @@ def _targets_of(folder: str | None) -> list[str]:
 
 
 def _prepare(extras: set[str], newest: bool) -> Path:
+    def leave(number: int, frame: object) -> None:
+        raise SystemExit(128 + number)
+
+    for number in (signal.SIGTERM, signal.SIGHUP):  # `except` and `finally` run, as on Ctrl-C
+        if signal.getsignal(number) is not signal.SIG_IGN:  # what nohup ignores stays ignored
+            signal.signal(number, leave)
     try:
         return environment.ensure(ROOT, extras, newest=newest)
     except InstallError as error:

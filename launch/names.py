@@ -1,6 +1,7 @@
-"""What the experiments say of themselves, read from their sources without importing them."""
+"""The experiments by name: what their sources say, without importing them, and their flags."""
 
 import ast
+import re
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -39,3 +40,19 @@ def docstring(name: str) -> str:
         return ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
     except SyntaxError as error:  # the list must still show the others
         return f"(does not parse: line {error.lineno})"
+
+
+def take(flags: list[str], name: str) -> str | None:
+    """Takes a flag out of the others; its last value counts, as it would for the experiment.
+
+    Returns:
+      Its value, "" where none is given; None where the flag is not there.
+    """
+    value = None
+    for i in reversed(range(len(flags))):
+        if match := re.fullmatch(rf"--?{name}(?:=(.*))?", flags[i], re.DOTALL):
+            words = 1 if match[1] is not None else 2
+            given = match[1] if words == 1 else "".join(flags[i + 1 : i + 2])
+            value = given if value is None else value
+            del flags[i : i + words]
+    return value

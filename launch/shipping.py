@@ -10,11 +10,11 @@ import time
 from pathlib import Path
 
 from names import ROOT
-from request import RECORD
 from steps import Refused, Steps
 
 # Read by `attnlab.runs.provenance`, so that results say their revision where there is no git.
 REVISION = "REVISION"
+RECORD = "launch.jsonl"  # in the folder of a run: for each launch, command and revision
 _RESULTS = "experiments/results/"  # not sources, and most of the bytes
 
 

@@ -22,21 +22,16 @@ A cluster that is not of a managed job is taken down when the experiment has end
 """
 
 import argparse
-import json
 import re
 import shlex
 import sys
 import tempfile
 from pathlib import Path
-from string import Template
 
 import frame
 import shipping
 from frame import Launch
-from names import ROOT
 from steps import Refused
-
-TASK = ROOT / "launch" / "templates" / "sky.yaml"
 
 
 def options(parser: argparse.ArgumentParser) -> None:
@@ -81,10 +76,9 @@ def launch(given: Launch) -> None:
         archive = Path(scratch, "code.tar.gz")
         code = here / f"code-{shipping.archive(archive, given.code)}"
         steps.unpack(archive, code)
-    as_json = {key: json.dumps(value) for key, value in {**task, "code": str(code)}.items()}
     file = here / "task.yaml"
     shipping.record(here, given.command, given.code, steps)
-    steps.write(file, Template(TASK.read_text()).substitute(as_json))
+    steps.write(file, frame.fill("sky.yaml", {**task, "code": str(code)}))
     steps.running = f"what was started is shown by: sky status; sky jobs queue ({name})"
     if asked.managed:
         steps.run("sky", "jobs", "launch", "--yes", f"--name={name}", *asked.sky, str(file))

@@ -4,7 +4,6 @@ import shlex
 import shutil
 import subprocess
 import sys
-import tarfile
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -83,11 +82,6 @@ class Steps:
         _check(command, done.returncode)
         return done.stdout
 
-    def make(self, folder: Path) -> None:
-        """Makes a folder."""
-        if not self.dry_run:
-            folder.mkdir(parents=True, exist_ok=True)
-
     def write(self, path: Path, text: str, mode: str = "w") -> None:
         """Writes a file, or with mode "a" adds to it; a dry run shows the text."""
         if self.dry_run:
@@ -104,10 +98,7 @@ class Steps:
         elif not folder.exists():
             part = folder.with_name(f"{folder.name}.part")
             shutil.rmtree(part, ignore_errors=True)
-            with tarfile.open(archive) as tar:
-                # Python 3.11.3 and before have no filters; newer ones warn without.
-                tar.extraction_filter = getattr(tarfile, "data_filter", lambda member, _: member)
-                tar.extractall(part)
+            shutil.unpack_archive(archive, part)
             part.rename(folder)
 
     def _show(self, command: Sequence[str], stdin: Path | None = None) -> None:

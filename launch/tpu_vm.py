@@ -32,7 +32,6 @@ import sys
 import tempfile
 from pathlib import Path
 
-import buckets
 import frame
 import shipping
 from frame import Launch
@@ -70,7 +69,7 @@ def launch(given: Launch) -> None:
         return [*TPU_VM, "scp", *words, *at, f"--worker={worker}"]
 
     if request.on_bucket:
-        buckets.look(request, steps)
+        frame.require_bucket(request, steps)
     workers = _workers(steps, asked.tpu, at)
     if workers > 1 and not request.on_bucket:
         raise Refused(f"{workers} workers share a bucket; give --output_dir=gs://BUCKET/FOLDER")
@@ -96,7 +95,7 @@ def launch(given: Launch) -> None:
     steps.run(*ssh("env", platform, "bash", SCRIPT, "start", folder, request.name, *request.flags))
     status = steps.status(*follow)
     if not bucket:
-        steps.make(Path(request.parent))
+        steps.run("mkdir", "-p", request.parent)
         fetched = f"{asked.tpu}:attnlab/{folder}"
         steps.run(*scp("--recurse", fetched, request.parent, worker="0"))
     if status:

@@ -291,25 +291,12 @@ def test_what_cannot_be_meant_is_refused(site, options, message):
     assert not site.calls() and not list(site.here.iterdir())
 
 
-def test_an_experiment_of_one_process_is_for_one_host(site):
-    site.alone()
-    status, _, err = site.run("gke", *TPU, "hello", BUCKET)
-    assert status == 2 and not site.calls()
-    assert err == "launch/gke: 4 hosts: hello runs in one process; give devices of one host\n"
-    assert site.run("gke", "--image=me", "--tpu=v5e:2x2", "hello", BUCKET)[0] == 0
-
-
 @pytest.mark.parametrize(
     ("run", "name"), [("Hello_1", "hello-1"), ("2026-a", "run-2026-a"), ("ü ö", "run")]
 )
 def test_the_name_of_a_jobset_is_one_of_dns(site, run, name):
     status, _, err = site.run("gke", *TPU, "hello", f"--resume=gs://bucket/runs/{run}")
     assert status == 0 and manifest(site)["metadata"]["name"] == name, err
-
-
-def test_results_go_to_a_bucket(site):
-    status, _, err = site.run("gke", *TPU, "hello", "--output_dir=here")
-    assert status == 2 and "give --output_dir=gs://BUCKET/FOLDER" in err and not site.calls()
 
 
 def test_a_run_that_is_there_is_left_alone(site):

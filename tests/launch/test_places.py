@@ -66,7 +66,7 @@ def test_help_tells_options_and_names(site, place):
         (["hello", "--help"], "its flags are shown by launch/local hello --help"),
         (["hello", "--run_dir=x"], "--run_dir is for the launcher to give"),
         (["hello", "--output_dir=a", "-resume", "b"], "exclude each other; drop one"),
-        (["hello", "--output_dir="], "--output_dir= is empty; give a folder"),
+        (["hello", "--output_dir="], "--output_dir has no value; give a folder"),
         (["hello", "--output_dir"], "--output_dir has no value"),
         (["hello", "--output_dir=gs://bucket"], "give gs://BUCKET/FOLDER"),
         (["hello", "--output_dir=s3://bucket/runs"], "give gs://BUCKET/FOLDER"),
@@ -217,6 +217,39 @@ def test_ctrl_c_says_what_goes_on(site, place):
         "gke": "get jobset hello-",
     }
     assert f"launch/{place}: interrupted; " in err and look.get(place, "sky status") in err
+
+
+@pytest.mark.parametrize(
+    ("place", "several", "single", "message"),
+    [
+        ("gke", [], ["--tpu=v5e:2x2"], "4 hosts: hello runs in one process; give devices of one"),
+        ("sky", ["--nodes=2"], [], "--nodes=2: hello runs in one process; give --nodes=1"),
+        ("tpu_vm", [], [], "mine has 2 workers: hello runs in one process; give a TPU VM of one"),
+    ],
+)
+def test_an_experiment_of_one_process_is_for_one_host(site, place, several, single, message):
+    site.alone()
+    if place == "tpu_vm":
+        site.fake("gcloud", READY.replace("[{}]", "[{}, {}]"))
+    status, _, err = launched(site, place, "hello", BUCKET, options=several)
+    assert status == 2 and err.splitlines()[-1].startswith(f"launch/{place}: {message}")
+    assert not [call for call in site.calls() if "describe" not in call]
+    if place == "tpu_vm":
+        site.fake("gcloud", READY)
+    assert launched(site, place, "hello", BUCKET, options=single)[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("place", "where", "message"),
+    [
+        ("slurm", BUCKET, "SLURM's nodes share folders; give one, not a bucket"),
+        ("gke", "--output_dir=here", "give --output_dir=gs://BUCKET/FOLDER"),
+        ("sky", "--output_dir=here", "give --output_dir=gs://BUCKET/FOLDER"),
+    ],
+)
+def test_results_go_where_all_hosts_see_them(site, place, where, message):
+    status, _, err = launched(site, place, "hello", where)
+    assert status == 2 and message in err and not site.calls()
 
 
 def test_a_folder_that_a_run_holds_is_refused(tmp_path):

@@ -73,16 +73,6 @@ def test_a_resumed_run_is_in_its_folder(site):
 def test_what_cannot_be_meant_is_refused(site, options, message):
     status, _, err = site.run("sky", *options, "hello", BUCKET)
     assert status == 2 and message in err and not site.calls()
-    status, _, err = site.run("sky", *OPTIONS, "hello")
-    assert status == 2 and "give --output_dir=gs://BUCKET/FOLDER" in err and not site.calls()
-
-
-def test_an_experiment_of_one_process_is_for_one_node(site):
-    site.alone()
-    status, _, err = site.run("sky", *OPTIONS, "--nodes=2", "hello", BUCKET)
-    assert status == 2 and not site.calls()
-    assert err == "launch/sky: --nodes=2: hello runs in one process; give --nodes=1\n"
-    assert site.run("sky", *OPTIONS, "hello", BUCKET)[0] == 0
 
 
 @pytest.mark.parametrize("has_python", [True, False])

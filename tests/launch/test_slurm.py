@@ -130,11 +130,6 @@ def test_an_experiment_that_divides_nothing_is_not_submitted_several_times(site,
     assert site.run("slurm", PYTHON, *one, "hello")[0] == 0 and site.calls()
 
 
-def test_results_go_to_a_folder_that_the_nodes_share(site):
-    assert site.run("slurm", PYTHON, "hello", "--output_dir=gs://bucket/runs")[0] == 2
-    assert not site.calls()
-
-
 def test_a_submission_that_fails_leaves_nothing(site):
     site.environment["TEST_ONLY"] = "3"
     status, _, err = site.run("slurm", PYTHON, "hello")

@@ -132,14 +132,6 @@ def test_a_tpu_that_does_not_serve_is_refused(site, tpu, message):
     assert [call[4] for call in site.calls()] == ["describe"]
 
 
-def test_an_experiment_of_one_process_is_for_one_worker(site):
-    site.alone()
-    site.environment["TPU"] = ready(2)
-    status, _, err = site.run("tpu_vm", *OPTIONS, "hello", BUCKET)
-    assert status == 2 and "mine has 2 workers: hello runs in one process; give a TPU VM" in err
-    assert not [call for call in site.calls() if "scp" in call]
-
-
 def test_a_worker_that_cannot_be_prepared_starts_nothing(site):
     (site.bin / "gcsfuse").unlink()
     status, _, err = site.run("tpu_vm", *OPTIONS, "hello", BUCKET)
