@@ -27,7 +27,7 @@ class Training:
     Attributes:
       runs: run by scale.
       axes: axes of its cells, all or some.
-      evaluated: what it was evaluated with; None = anything.
+      evaluated: attention that it was evaluated with; None = any.
     """
 
     runs: Mapping[str, Command]

@@ -110,7 +110,7 @@ def _table(source: _Source, own: _Keys, file: _Keys, studies: _Keys) -> Beside:
     if "like" in own:
         source.require("like", own["like"], file, "the table that it is like")
         base = file[own["like"]]
-    study = own.get("study", base.get("study"))
+    study = str(own.get("study", base.get("study")))
     source.require("study", study, COUNTS | studies, "a study")
     if study in COUNTS:
         names = {field.name for field in dataclasses.fields(COUNTS[study])}
