@@ -222,9 +222,19 @@ def test_ctrl_c_says_what_goes_on(site, place):
 @pytest.mark.parametrize(
     ("place", "several", "single", "message"),
     [
-        ("gke", [], ["--tpu=v5e:2x2"], "4 hosts: hello runs in one process; give devices of one"),
+        (
+            "gke",
+            [],
+            ["--tpu=v5e:2x2"],
+            "4 hosts: hello runs in one process; give devices of one host",
+        ),
         ("sky", ["--nodes=2"], [], "--nodes=2: hello runs in one process; give --nodes=1"),
-        ("tpu_vm", [], [], "mine has 2 workers: hello runs in one process; give a TPU VM of one"),
+        (
+            "tpu_vm",
+            [],
+            [],
+            "mine has 2 workers: hello runs in one process; give a TPU VM of one worker",
+        ),
     ],
 )
 def test_an_experiment_of_one_process_is_for_one_host(site, place, several, single, message):
@@ -232,10 +242,13 @@ def test_an_experiment_of_one_process_is_for_one_host(site, place, several, sing
     if place == "tpu_vm":
         site.fake("gcloud", READY.replace("[{}]", "[{}, {}]"))
     status, _, err = launched(site, place, "hello", BUCKET, options=several)
-    assert status == 2 and err.splitlines()[-1].startswith(f"launch/{place}: {message}")
-    assert not [call for call in site.calls() if "describe" not in call]
-    if place == "tpu_vm":
+    refusal, calls = f"launch/{place}: {message}\n", site.calls()
+    if place == "tpu_vm":  # which has to be asked for its workers
+        assert status == 2 and err.endswith(refusal)
+        assert calls and all("describe" in call for call in calls)
         site.fake("gcloud", READY)
+    else:
+        assert (status, err, calls) == (2, refusal, [])
     assert launched(site, place, "hello", BUCKET, options=single)[0] == 0
 
 
