@@ -4,6 +4,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import tarfile
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -98,7 +99,10 @@ class Steps:
         elif not folder.exists():
             part = folder.with_name(f"{folder.name}.part")
             shutil.rmtree(part, ignore_errors=True)
-            shutil.unpack_archive(archive, part)
+            with tarfile.open(archive) as tar:
+                # Python 3.11.3 and before have no filters; newer ones warn without.
+                tar.extraction_filter = getattr(tarfile, "data_filter", lambda member, _: member)
+                tar.extractall(part)
             part.rename(folder)
 
     def _show(self, command: Sequence[str], stdin: Path | None = None) -> None:
