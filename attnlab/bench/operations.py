@@ -130,7 +130,8 @@ class _Counter:
         tallies = [Counter[str]() for _ in branches]
         for branch, branch_tally in zip(branches, tallies, strict=True):
             self.walk(branch, rest, wants, branch_tally)
-        _add(tally, min(tallies, key=_cost), times)
+        cheapest = min(tallies, key=_cost)
+        _add(tally, cheapest, times)
         return [None] * len(wants)
 
     def _while(

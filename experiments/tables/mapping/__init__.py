@@ -126,7 +126,8 @@ def _table(source: _Source, own: _Keys, file: _Keys, studies: _Keys) -> Beside:
         for key in of_row:
             if row in own.get("rows", {}) or key not in _TRAINED_ROW:
                 source.require(row, key, row_keys, f"a key of the row {row!r}")
-    common = {key: keys[key] for key in ("title", "file", "column", "keys", "note") if key in keys}
+    shared = ("title", "file", "column", "keys", "note")
+    common: _Keys = {key: keys[key] for key in shared if key in keys}
     if study in COUNTS:
         cells = {row: _count(COUNTS[study], keys | x) for row, x in keys["rows"].items()}
         table: Beside = ExactTable(**common, cells=cells)
