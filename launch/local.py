@@ -8,7 +8,8 @@ The compilers that a --target needs (extras tpu and gpu-compile) are installed i
 `.venv/compilers`, which other calls do not load. Everything after NAME is for the experiment
 (`launch/local NAME --help`) or, with the NAME `test`, for pytest, whose paths start at the
 repository: `launch/local test` is the daily loop, `launch/local test --all` is every test,
-`launch/local test --device` checks the kernels on the accelerator that is there.
+`launch/local test --device` checks the kernels on the accelerator that is there. `launch/local docs`
+builds the pages of docs/ and opens them where there is a browser.
 
     --no_env       use the Python that is active, as it is; install nothing
     --newest       install the newest versions of all packages, and keep to them in this `.venv`
@@ -35,8 +36,10 @@ from environment import InstallError
 from names import ROOT, docstring, experiments, listing, take
 
 TEST, ALL = "test", "--all"
+DOCS = "docs"
+PAGES = ROOT / "docs" / "_build"
 DEVICE = "--device"  # the tests that are for an accelerator
-NEEDS = {TEST: {"test"}, "compare_peers": {"compat"}}  # the extras that a name calls for
+NEEDS = {TEST: {"test"}, DOCS: {"docs"}, "compare_peers": {"compat"}}  # the extras that a name calls for
 INDEXES = {"PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL"}
 COMPILERS = {"tpu": "tpu", "cuda": "gpu-compile"}  # the extra for each kind of --target
 
@@ -52,10 +55,10 @@ def main(arguments: list[str]) -> None:
     if not rest:
         sys.exit(f"{_help()}\n\nlaunch/local: no NAME was given")
     name, flags = rest[0], rest[1:]
-    if name != TEST and name not in experiments():
+    if name not in {TEST, DOCS} and name not in experiments():
         sys.exit(f"launch/local: unknown experiment {name!r}; the names are:\n{_names()}")
 
-    helps = name != TEST and {"--help", "-help", "-h"} & {*flags}
+    helps = name not in {TEST, DOCS} and {"--help", "-help", "-h"} & {*flags}
     if options.no_env:
         python = Path(sys.executable)
         parallel = importlib.util.find_spec("xdist") is not None
@@ -84,6 +87,9 @@ def main(arguments: list[str]) -> None:
         command = ["pytest", *split_up, *daily, *(flag for flag in flags if flag != ALL)]
         if DEVICE in flags:  # which one process has alone
             command = ["pytest", "tests/device", *(flag for flag in flags if flag != DEVICE)]
+    elif name == DOCS:
+        # -W: a link that leads nowhere fails the build; --keep-going: all of them are listed.
+        command = ["sphinx", "-W", "--keep-going", str(ROOT / "docs"), str(PAGES), *flags]
     else:
         command = [f"experiments.{name}", *flags]
     os.execv(python, [str(python), "-P", "-m", *command])
@@ -168,7 +174,13 @@ def _prepare(extras: set[str], newest: bool) -> Path:
 
 
 def _names() -> str:
-    return listing(experiments() | {TEST: "The tests of the daily loop, or --all; pytest's flags."})
+    return listing(
+        experiments()
+        | {
+            TEST: "The tests of the daily loop, or --all; pytest's flags.",
+            DOCS: "The pages of docs/, built into docs/_build; sphinx-build's flags.",
+        }
+    )
 
 
 def _help() -> str:
