@@ -8,8 +8,8 @@ The compilers that a --target needs (extras tpu and gpu-compile) are installed i
 `.venv/compilers`, which other calls do not load. Everything after NAME is for the experiment
 (`launch/local NAME --help`) or, with the NAME `test`, for pytest, whose paths start at the
 repository: `launch/local test` is the daily loop, `launch/local test --all` is every test,
-`launch/local test --device` checks the kernels on the accelerator that is there. `launch/local docs`
-builds the pages of docs/ and opens them where there is a browser.
+`launch/local test --device` checks the kernels on the accelerator that is there. `launch/local
+docs` builds the pages of docs/.
 
     --no_env       use the Python that is active, as it is; install nothing
     --newest       install the newest versions of all packages, and keep to them in this `.venv`
@@ -39,7 +39,11 @@ TEST, ALL = "test", "--all"
 DOCS = "docs"
 PAGES = ROOT / "docs" / "_build"
 DEVICE = "--device"  # the tests that are for an accelerator
-NEEDS = {TEST: {"test"}, DOCS: {"docs"}, "compare_peers": {"compat"}}  # the extras that a name calls for
+NEEDS = {
+    TEST: {"test"},
+    DOCS: {"docs"},
+    "compare_peers": {"compat"},
+}  # the extras that a name calls for
 INDEXES = {"PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL"}
 COMPILERS = {"tpu": "tpu", "cuda": "gpu-compile"}  # the extra for each kind of --target
 

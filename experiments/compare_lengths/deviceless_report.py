@@ -51,7 +51,7 @@ def tables(results: Sequence[Result]) -> str:
 def markdown(told: SoFar[Result]) -> str:
     """The whole report of a run as far as it is done."""
     results = told.rows
-    parts = ["# Memory on accelerators that are not here"]
+    parts = ["# Memory on accelerators that are not here", _answers(results)]
     parts.append(f"{told.how_much('cases')} {_what(results)}")
     parts += ["## What fits", _FITS_NOTE, _fits(results)]
     parts += ["## Memory of one device", "![memory over n](memory.svg)", tables(results)]
@@ -69,6 +69,16 @@ def markdown(told: SoFar[Result]) -> str:
         parts += ["## Not compiled", lost]
     parts += ["## How it was found", _METHOD, _compiling(results)]
     return document(*parts, told.missing, told.origin)
+
+
+def _answers(results: Sequence[Result]) -> str:
+    """The least memory at the largest n: of each target, or the three least of one."""
+    targets = by_target(results)
+    named = 1 if len(targets) > 1 else 3
+    said = {
+        name: report.answer(rows, trends.memory, human, named) for name, rows in targets.items()
+    }
+    return "\n".join(f"- **{name}, {line}**" for name, line in said.items() if line)
 
 
 def _what(results: Sequence[Result]) -> str:

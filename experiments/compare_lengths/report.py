@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from attnlab.attentions import KINDS
 from attnlab.bench import trends
-from attnlab.bench.case import ACCURACY, PASS_TITLES, SHORT, Result, passes_of
+from attnlab.bench.case import ACCURACY, AXES, PASS_TITLES, SHORT, Result, axis_of, passes_of
 from attnlab.bench.roofline import PRODUCTS, Peak
 from attnlab.bench.tables import over_axis
 from attnlab.runs.intervals import half_width
@@ -56,7 +56,8 @@ def markdown(told: SoFar[Result], *, shares: Sequence[str] = ()) -> str:
     """
     done = told.rows
     shown = [passes for passes in passes_of(done) if passes != ACCURACY]
-    parts = ["# Attention over sequence length", summary(told), *against(done)]
+    parts = ["# Attention over sequence length"]
+    parts += [summary(told), *against(done)]
     for quantity in ("time", "memory"):
         parts.append(f"## {quantity.capitalize()}")
         parts.append(f"![{quantity} over length]({quantity}.svg)")
@@ -74,6 +75,26 @@ def markdown(told: SoFar[Result], *, shares: Sequence[str] = ()) -> str:
     return document(*parts, told.missing, told.origin)
 
 
+def answer(
+    results: Sequence[Result],
+    value: Callable[[Result], float | None],
+    form: Callable[[float], str],
+    named: int = 3,
+) -> str:
+    """The least values of the last pass at the largest size that two mechanisms have, if any."""
+    valued = [result for result in results if value(result)]
+    if not valued:
+        return ""
+    passes = passes_of(valued)[-1]
+    lines = trends.lines(valued, passes, value)
+    sizes = [size for line in lines.values() for size in line]
+    largest = max(sizes, key=lambda size: (min(sizes.count(size), 2), size))
+    values = {label: line[largest] for label, line in lines.items() if largest in line}
+    least = sorted(values, key=values.__getitem__)[:named]
+    said = ", ".join(f"{form(values[label])} ({label})" for label in least)
+    return f"{PASS_TITLES[passes]}, {AXES[axis_of(results)].column} = {largest}: {said}"
+
+
 def summary(told: SoFar[Result]) -> str:
     """What was measured, in words."""
     results, state = told.rows, told.how_much("cases")
@@ -82,8 +103,10 @@ def summary(told: SoFar[Result]) -> str:
     split = f", {case.shard} divided" if case.shard else ""
     what = "Bare functions" if case.ops_only else "Jitted Flax modules with their projections"
     first = trends.disturbed(results)
+    said = answer(results, trends.undisturbed, duration)
     notes = [
         f"**{first}; they count in no crossover and no growth.**" * bool(first),
+        f"**{said}**" * bool(said),
         f"{state} {what}, batch {case.batch}, {case.num_heads} heads of width "
         f"{case.head_dim} (model width {case.width}), {case.dtype}, "
         f"{'causal' if case.causal else 'not causal'}, {case.parallel} on "

@@ -4,6 +4,7 @@ import io
 
 import pytest
 
+from attnlab.bench import trends
 from attnlab.bench.tables import over_axis
 from experiments.compare_lengths import figures, report
 from tests.bench import rows
@@ -118,3 +119,21 @@ def test_one_sample_has_no_spread():
 def test_what_a_module_does_less_of_is_said():
     assert "`lsh` shares one projection" in report.markdown(rows.told([rows.row("lsh-4", 512)]))
     assert "shares one projection" not in report.markdown(rows.told([rows.row("dot", 512)]))
+
+
+def test_the_answer_is_the_three_least_at_the_largest_length_that_two_have():
+    seconds = {
+        "dot": {512: 0.1, 1024: 0.4, 2048: 1.6},
+        "dot:dense": {1024: 0.5},
+        "additive": {1024: 0.2},
+        "lsh-4": {512: 0.2, 1024: 0.3},
+    }
+    run = [
+        rows.row(label, length, seconds=(x,))
+        for label, times in seconds.items()
+        for length, x in times.items()
+    ]
+    busy = rows.row("lsh-4", 2048, seconds=(0.01,), load=9.0, busy=True)
+    said = report.answer([*run, busy], trends.undisturbed, "{:.1f} s".format)
+    assert said == "forward, n = 1024: 0.2 s (additive), 0.3 s (lsh-4), 0.4 s (dot)"
+    assert not report.answer([busy], trends.undisturbed, "{:.1f} s".format)
