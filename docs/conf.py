@@ -34,3 +34,5 @@ napoleon_numpy_docstring = False
 html_theme = "furo"
 html_title = "attnlab"
 html_show_sphinx = False
+html_static_path = ["_static"]
+html_css_files = ["figures.css"]
