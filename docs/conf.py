@@ -1,5 +1,8 @@
 """How the pages are built: `launch/local docs`."""
 
+import os
+import re
+
 import attnlab
 
 project = "attnlab"
@@ -34,3 +37,20 @@ napoleon_numpy_docstring = False
 html_theme = "furo"
 html_title = "attnlab"
 html_show_sphinx = False
+html_static_path = ["_static"]
+html_css_files = ["figures.css"]
+
+
+def link_outside(app, docname, source):
+    """Makes downloads of links to pages beside docs/, which GitHub shows and Sphinx does not."""
+
+    def download(link):
+        path = os.path.normpath(os.path.join(os.path.dirname(docname), link[2]))
+        return f"{{download}}`{link[1]} <{link[2]}>`" if path.startswith("..") else link[0]
+
+    source[0] = re.sub(r"\[([^]]+)\]\(([^)#:]+\.md)\)", download, source[0])
+
+
+def setup(app):
+    """Called by Sphinx."""
+    app.connect("source-read", link_outside)

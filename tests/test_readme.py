@@ -1,4 +1,4 @@
-"""What the README shows runs as it stands, and what it points to is there."""
+"""What the README shows runs as it stands, and what the pages point to is there."""
 
 import os
 import re
@@ -10,7 +10,8 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-BLOCKS = re.findall(r"^```python\n(.*?)^```", README, re.S | re.M)
+PYTHON = re.compile(r"^```python\n(.*?)^```", re.S | re.M)
+BLOCKS = PYTHON.findall(README)
 
 
 def every_mechanism(program, printed):
@@ -24,6 +25,8 @@ def inside_flax(program, printed):
 
 
 CHECKS = (every_mechanism, inside_flax)
+PAGES = [ROOT / "README.md", ROOT / "experiments" / "README.md"]
+PAGES += sorted((ROOT / "docs" / "experiments").glob("*.md"))
 
 
 @pytest.mark.slow
@@ -50,12 +53,25 @@ def test_the_code_over_devices_runs_on_eight_that_are_there_or_made(devices):
     assert done.stdout == "(8, 1024, 64) 8\n", done.stderr
 
 
-@pytest.mark.parametrize("page", ["README.md", "experiments/README.md"])
+@pytest.mark.usefixtures("quick_compile")
+def test_the_experiment_of_their_readme_runs_and_is_resumed(tmp_path):
+    [code] = PYTHON.findall((ROOT / "experiments" / "README.md").read_text(encoding="utf-8"))
+    program: dict = {"__name__": "spread"}
+    exec(compile(code, "experiments/README.md", "exec"), program)
+    assert program["main"](["spread", "--widths=8,32", f"--output_dir={tmp_path}"]) == 0
+    [folder] = tmp_path.iterdir()
+    report = (folder / "report.md").read_text(encoding="utf-8")
+    assert re.findall(r"^\| (\d+) +\| +0\.\d{3} \|$", report, re.MULTILINE) == ["8", "32"]
+    (folder / "report.md").unlink()
+    assert program["main"](["spread", f"--resume={folder}"]) == 0
+    assert (folder / "report.md").read_text(encoding="utf-8") == report
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: f"{page.parent.name}-{page.stem}")
 def test_links_lead_somewhere(page):
-    text = (ROOT / page).read_text(encoding="utf-8")
+    text = page.read_text(encoding="utf-8")
     links = re.findall(r"\]\(([^)#]+)\)", text)
-    assert len(links) > 5
-    missing = [link for link in links if not (ROOT / page).parent.joinpath(link).exists()]
+    missing = [link for link in links if not page.parent.joinpath(link).exists()]
     assert not missing
     anchors = {
         re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-")

@@ -1,4 +1,4 @@
-"""Each command line of the READMEs and of --help is one that the experiment takes."""
+"""Each command line of the pages and of --help is one that the experiment takes."""
 
 import importlib
 import json
@@ -7,23 +7,29 @@ import re
 import shlex
 import subprocess
 import sys
+import textwrap
 
 import pytest
 
 from experiments.tables.settings import MULTI30K
 from tests.launch.site import ROOT
 
-PAGES = ["README.md", "experiments/README.md", "launch/*.py", "experiments/*/__init__.py"]
-START = r"(?:^ {4}|`|^ {4}for i in 0 1; do )"
+PAGES = [
+    *("README.md", "experiments/README.md", "docs/*.md", "docs/[!_]*/*.md"),
+    *("launch/*.py", "experiments/*/__init__.py"),
+]
+FENCED = re.compile(r"^```(?:bash|console|shell|text)?\n(.*?)^```", re.M | re.S)
+START = r"(?:^ {4}(?:\$ )?|`|^ {4}for i in 0 1; do )"
 END = r"(?:\s{2,}#.*| & done.*|`|$)"
 LINE = re.compile(rf"{START}((?:launch/|python -m experiments\.)\w+(?: [^`\n]*?)?){END}", re.M)
 # Forms, and what is not an experiment's.
-OTHER = re.compile(r"NAME|{|launch/local (test|--)|launch/\w+$|--help")
+OTHER = re.compile(r"NAME|{|launch/local (docs|test|--)|launch/\w+$|--help")
 
 
 def lines(*pages: str) -> list[str]:
     texts = [path.read_text() for page in pages for path in sorted(ROOT.glob(page))]
-    joined = [re.sub(r"\\+\n\s*", "", text) for text in texts]
+    indented = [FENCED.sub(lambda block: textwrap.indent(block[1], " " * 4), x) for x in texts]
+    joined = [re.sub(r"\\+\n\s*", "", text) for text in indented]
     found = dict.fromkeys(line for text in joined for line in LINE.findall(text))
     return [line for line in found if not OTHER.search(line)]
 
@@ -71,7 +77,7 @@ def test_lines_of_every_place_are_found():
     assert {line.split()[0] for line in of_places()} == {
         f"launch/{place}" for place in ("slurm", "tpu_vm", "gke", "sky")
     }
-    assert len(lines("README.md")) >= 5 and len(lines("experiments/README.md")) > 40
+    assert len(lines("README.md")) >= 5 and len(lines("docs/experiments/*.md")) > 40
 
 
 @pytest.mark.slow
