@@ -1,4 +1,4 @@
-"""The pages for people who come from elsewhere: both sides of each example give the same numbers."""
+"""Pages for people who come from elsewhere: both sides of an example give the same numbers."""
 
 import ast
 import importlib.util

@@ -13,12 +13,18 @@ import pytest
 from experiments.tables.settings import MULTI30K
 from tests.launch.site import ROOT
 
-PAGES = ["README.md", "experiments/README.md", "launch/*.py", "experiments/*/__init__.py"]
-START = r"(?:^ {4}|`|^ {4}for i in 0 1; do )"
+PAGES = [
+    "README.md",
+    "experiments/README.md",
+    "docs/guides/*.md",
+    "launch/*.py",
+    "experiments/*/__init__.py",
+]
+START = r"(?:^ {4}|^(?=launch/\w+ (?:-|\w+ -))|`|^(?: {4})?for i in 0 1; do )"
 END = r"(?:\s{2,}#.*| & done.*|`|$)"
 LINE = re.compile(rf"{START}((?:launch/|python -m experiments\.)\w+(?: [^`\n]*?)?){END}", re.M)
 # Forms, and what is not an experiment's.
-OTHER = re.compile(r"NAME|{|launch/local (test|--)|launch/\w+$|--help")
+OTHER = re.compile(r"NAME|{|launch/local (test|docs|--)|launch/\w+$|--help")
 
 
 def lines(*pages: str) -> list[str]:
