@@ -1,0 +1,38 @@
+"""Names of attnlab that the pages write down are there."""
+
+import importlib
+import re
+
+import pytest
+
+from tests.docs.pages import pages
+
+PAGES = {
+    f"{folder}/{name}": text
+    for folder in ("guides", "coming_from")
+    for name, text in pages(folder).items()
+}
+# `attnlab.x.y`, and the modules that examples import from it.
+NAME = re.compile(r"(?<![\w./])(?:attnlab|biases|masks|positions|routes|scores)(?:\.[A-Za-z]\w*)+")
+
+
+def is_there(name: str) -> bool:
+    first, *rest = name.removeprefix("attnlab.").split(".")
+    found, path = importlib.import_module("attnlab"), "attnlab"
+    for part in (first, *rest):
+        path += f".{part}"
+        try:
+            found = getattr(found, part, None) or importlib.import_module(path)
+        except ImportError:
+            return False
+    return True
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_names_are_there(page):
+    assert not [name for name in dict.fromkeys(NAME.findall(PAGES[page])) if not is_there(name)]
+
+
+def test_a_name_that_is_not_there_is_found():
+    names = NAME.findall("`attnlab.masks.Causal`, `masks.Past`, `attnlab.flash`, docs/masks.md")
+    assert [is_there(name) for name in names] == [True, False, False]
