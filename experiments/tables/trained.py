@@ -186,7 +186,12 @@ class TrainedTable(Trained):
 
     def figure(self, paper: Mapping[str, str], found: Mapping[str, Sequence[Values]]) -> Any:
         gaps = verdicts.gaps(_figures(paper), self.scores(found), self.against())
-        return gaps_figure(gaps, title=self.title, score=self.score) if gaps else None
+        bases = {
+            row: f"paper {paper[row]}, ours {self.shown(row, found[row])}"
+            for row in {gap.against for gap in gaps}
+        }
+        given = {"title": self.title, "score": self.score, "bases": bases}
+        return gaps_figure(gaps, **given) if gaps else None
 
     @property
     def compared(self) -> str:

@@ -138,7 +138,7 @@ def test_several_files_are_one_text(text):
 def test_a_small_run_from_end_to_end(text, capsys):
     status, folder = run(text)
     assert status == 0
-    names = ["buckets.png", "buckets.svg", "model", "quality.png", "quality.svg"]
+    names = ["buckets.svg", "model", "quality.svg"]
     names += ["report.md", "results.jsonl", "settings.json"]
     assert sorted(path.name for path in folder.iterdir()) == names
     rows = rows_of(folder)
