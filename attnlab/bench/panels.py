@@ -40,7 +40,7 @@ _DECIMAL: tuple[tuple[float, ...], ...] = ((1.0, 2.0, 5.0), (1.0, 3.0), (1.0,))
 _GUIDES = ((1, "∝ n"), (2, "∝ n²"))
 _GUIDES_OF_DEVICES = ((-1, "∝ 1/d"),)
 _FEWEST = 3  # points of a line that shows how it grows
-_LIMIT = {"color": MUTED, "linewidth": 0.9}  # of the memory that there is
+_LIMIT: dict[str, Any] = {"color": MUTED, "linewidth": 0.9}  # of the memory that there is
 _AXIS = {"time": "time of one call", "memory": "memory of one device"}
 
 
@@ -231,20 +231,6 @@ def _guides(axes: Any, results: Sequence[Result], quantity: str) -> None:
             name, (at, scale * at**power), xytext=(3, -3), textcoords="offset points",
             va="top", color=MUTED, fontsize=8,
         )  # fmt: skip
-
-
-def _available(results: Sequence[Result]) -> tuple[str, float] | None:
-    """The memory that was free, or that the target has, and its name."""
-    free = min((float(r.available_bytes) for r in results if r.available_bytes), default=None)
-    target = results[0].case.target
-    if free is None:
-        return None
-    if target is None:
-        return f"{human(free)} available", free
-    device = targets.parse(target).device
-    if device.kind != "cuda":
-        return f"{human(free)} of {target}", free
-    return f"{human(free)} ({targets.GPU_SHARE:.0%} of {target})", free
 
 
 def _available(results: Sequence[Result]) -> tuple[str, float] | None:

@@ -190,8 +190,9 @@ class TrainedTable(Trained):
             row: f"paper {paper[row]}, ours {self.shown(row, found[row])}"
             for row in {gap.against for gap in gaps}
         }
-        given = {"title": self.title, "score": self.score, "bases": bases}
-        return gaps_figure(gaps, **given) if gaps else None
+        if not gaps:
+            return None
+        return gaps_figure(gaps, title=self.title, score=self.score, bases=bases)
 
     @property
     def compared(self) -> str:
