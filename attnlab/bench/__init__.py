@@ -20,5 +20,5 @@
 | `roofline`, `peaks` | what a machine can do at most, and the least time of so many operations |
 | `trends` | fitted exponents, crossovers, the largest length that fits |
 | `tables` | Markdown over length, time or memory |
-| `panels`, `margins` | log-log figures over length, with the names of the lines beside them |
+| `panels` | log-log figures over length, with a legend for each row of panels |
 """

@@ -1,7 +1,6 @@
-"""A figure of log-log panels, time or memory over length, with the names of lines to their right.
+"""A figure of log-log panels, time or memory over length, with one legend for each row of panels.
 
-Names, exponents and reasons stand in the margin, where they are moved apart; what stands inside of
-a panel is below all of its points.
+A case without a height stands in a band above the scale, whose rows are named like ticks.
 """
 
 import dataclasses
@@ -11,14 +10,15 @@ import textwrap
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+import numpy as np
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from matplotlib.ticker import NullLocator
 
-from attnlab.bench import margins, targets, trends
+from attnlab.bench import targets, trends
 from attnlab.bench.case import AXES, SHORT, Result, axis_of, size_of
-from attnlab.bench.margins import Name
 from attnlab.runs import figure_files
-from attnlab.runs.palette import GRID, INK, MUTED, of_attention
+from attnlab.runs.palette import FILL, GRID, INK, MUTED, of_attention
 from attnlab.runs.units import duration, human
 
 _DASHES: dict[str, Any] = {
@@ -32,20 +32,16 @@ _DASHES: dict[str, Any] = {
     "pallas": (0, (8, 1)),
 }
 _FURTHER = "s^Dvp"  # markers of a kind's second line and others: lsh-8 beside lsh-4
-_LEFT, _WIDE, _TALL = 0.95, 3.7, 3.3  # inches: the ticks of a panel, and the least panel
-_TEXT, _BETWEEN = 0.175, 0.85  # inches: a line of names, what is between two rows of panels
-_MARKS = {"too_large": "x", "too_slow": "o"}  # a case without a result
-_OTHER_MARK = "+"
-_LIMIT = {"color": MUTED, "linestyle": "-", "marker": ""}  # of the memory that there is
+_WIDE, _TALL, _LINE = 2.5, 2.9, 0.175  # inches: a panel, the least one, a line of the legend
+_SIDE = 2.4  # inches: the ticks and the legend
+_BAND = 0.085  # of a panel: a row of the band above the scale
 _MOST_TICKS = 10
 _DECIMAL: tuple[tuple[float, ...], ...] = ((1.0, 2.0, 5.0), (1.0, 3.0), (1.0,))
 _GUIDES = ((1, "∝ n"), (2, "∝ n²"))
 _GUIDES_OF_DEVICES = ((-1, "∝ 1/d"),)
+_FEWEST = 3  # points of a line that shows how it grows
+_LIMIT: dict[str, Any] = {"color": MUTED, "linewidth": 0.9}  # of the memory that there is
 _AXIS = {"time": "time of one call", "memory": "memory of one device"}
-_FOOT = {
-    "time": "Points are medians; a band goes from the fastest to the slowest repeat.",
-    "memory": "Dotted: to what a program needs that did not run.",
-}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,48 +60,47 @@ def draw(grid: Sequence[Sequence[Panel]], quantity: str, title: str) -> Figure |
       quantity: "time" or "memory".
       title: heading of the whole figure.
     """
-    panels = [panel for row in grid for panel in row]
-    results = [r for panel in panels for r in panel.results]
+    results = [r for row in grid for panel in row for r in panel.results]
     if not any(_value(quantity)(r) for r in results):
         return None
-    ticks = _ticks(*_range(results, quantity), quantity)
-    names = [[_names(panel.results, quantity, ticks) for panel in row] for row in grid]
-    every = [name for row in names for of_panel in row for name in of_panel]
-    margin = 0.5 + max(name.inches for name in every)
-    wide = max(map(len, grid)) * (_LEFT + _WIDE + margin)
-    tall = [max(_TALL, *(_TEXT * sum(n.texts for n in panel) for panel in row)) for row in names]
+    ticks, reasons = _ticks(*_range(results, quantity), quantity), _reasons(results, quantity)
+    columns = max(map(len, grid))
+    wide = _SIDE + (columns * (_WIDE + 0.6) - 0.6 if columns > 1 else 1.3 * _WIDE)
+    tall = [
+        max(_TALL, 0.9 + _LINE * len({r.case.label for panel in row for r in panel.results}))
+        for row in grid
+    ]
     first = trends.disturbed(results) if quantity == "time" else ""
-    head = [*textwrap.wrap(first, int(wide / 0.084)), *textwrap.wrap(title, int(wide / 0.084))]
-    fitted = any(name.growth for name in every)
-    foot = textwrap.wrap(_foot(results, quantity, fitted=fitted), int(wide / 0.064))
-    top, bottom = 0.15 + 0.18 * len(head), 0.1 + 0.14 * len(foot)
-    height = top + sum(tall) + _BETWEEN * len(grid) + bottom
+    letters = int(wide / 0.078)
+    head = [*textwrap.wrap(first, letters), *textwrap.wrap(title, letters)]
+    foot = textwrap.wrap(_foot(results, quantity), int(wide / 0.066))
     with figure_files.style():
-        figure = Figure(figsize=(wide, height))
-        y = height - top
-        for i, row in enumerate(grid):
-            y -= tall[i] + _BETWEEN
-            for j, panel in enumerate(row):
-                x = j * (_LEFT + _WIDE + margin) + _LEFT
-                box = (x / wide, (y + 0.5) / height, _WIDE / wide, tall[i] / height)
-                axes = figure.add_axes(box)
+        figure = Figure(
+            figsize=(wide, sum(tall) + 0.2 * (len(head) + len(foot))), layout="constrained"
+        )
+        subplots = figure.subplots(
+            len(grid), columns, sharex=True, sharey=True, squeeze=False,
+            gridspec_kw={"height_ratios": tall},
+        )  # fmt: skip
+        for row, panels in zip(grid, subplots, strict=True):
+            for axes, panel in zip(panels, row, strict=False):
                 axes.set_title(panel.title)
-                _scales(axes, results, quantity, ticks)
-                _fill(axes, panel.results, quantity)
-                for name in names[i][j]:
-                    if name.style is _LIMIT and name.height is not None:
-                        axes.axhline(name.height, color=MUTED, linewidth=0.9)
-                margins.write(axes, names[i][j], _TEXT / tall[i])
-        at = 0.1 / wide
-        figure.text(at, 1 - 0.1 / height, "\n".join(head), fontsize=9.5, va="top", color=INK)
-        figure.text(at, 0.08 / height, "\n".join(foot), fontsize=7.5, va="bottom", color=MUTED)
+                _scales(axes, results, quantity, ticks, reasons)
+                _guides(axes, panel.results, quantity)
+                _curves(axes, panel.results, quantity)
+                _lost(axes, panel.results, quantity, reasons)
+                limit = _available(panel.results) if quantity == "memory" else None
+                if limit and ticks[0] < limit[1] < ticks[-1]:
+                    axes.axhline(limit[1], **_LIMIT)
+            for axes in panels[len(row) :]:
+                axes.remove()
+            panels[0].set_ylabel(_AXIS[quantity])
+            _legend(panels[len(row) - 1], row, quantity)
+        for axes in subplots[-1]:
+            axes.set_xlabel(AXES[axis_of(results)].title)
+        figure.suptitle("\n".join(head), x=0.01, ha="left", fontsize=9.5, color=INK)
+        figure.supxlabel("\n".join(foot), x=0.01, ha="left", fontsize=7.5, color=MUTED)
     return figure
-
-
-def _fill(axes: Any, results: Sequence[Result], quantity: str) -> None:
-    _guides(axes, results, quantity)
-    _curves(axes, results, quantity)
-    _marks(axes, results, quantity)
 
 
 def _value(quantity: str) -> Any:
@@ -116,54 +111,44 @@ def _lines(results: Sequence[Result], quantity: str) -> dict[str, trends.Line]:
     return trends.lines(results, results[0].case.passes, _value(quantity))
 
 
-def _unmeasured(results: Iterable[Result], quantity: str) -> list[tuple[Result, float | None]]:
-    """Cases without a result, small ones first, and at which height they are known to stand."""
-    lost = [r for r in results if r.status != "ok"]
-    lost.sort(key=lambda r: (r.case.length, r.case.num_layers or 0, r.case.batch))
-    return [(r, trends.needs(r) if quantity == "memory" else None) for r in lost]
+def _known(result: Result, quantity: str) -> float | None:
+    """What a case without a result is known to need."""
+    return trends.needs(result) if quantity == "memory" and result.status != "ok" else None
 
 
-def _names(results: Sequence[Result], quantity: str, ticks: Sequence[float]) -> list[Name]:
-    passes, axis = results[0].case.passes, axis_of(results)
-    value = trends.needs if quantity == "memory" else trends.undisturbed
-    fitted = trends.lines(results, passes, value)
-    spreads = trends.spreads(results, passes) if quantity == "time" else {}
-    one_batch = len({r.case.batch for r in results}) == 1  # else longer is not all that changes
-    names = []
-    for label, line in _lines(results, quantity).items():
-        growth = trends.growth(fitted[label], spreads.get(label)) if one_batch else None
-        points: list[tuple[int, float | None]] = [*line.items()]
-        lost = _unmeasured((r for r in results if r.case.label == label), quantity)
-        points += [(size_of(r, axis), y) for r, y in lost if y or not line]
-        first = f"at {thousands(size_of(lost[0][0], axis))}" if lost else ""
-        reason = f"{first} {_reason(lost[0][0])}" if lost else ""
-        names.append(Name(label, growth, reason, _style(label, results), *points[-1]))
-    limit = _available(results) if quantity == "memory" else None
-    if limit is not None and ticks[0] < limit[1] < ticks[-1]:
-        last = max(size_of(r, axis) for r in results)
-        names.append(Name(limit[0], None, "", _LIMIT, last, limit[1]))
-    return names
+def _reasons(results: Iterable[Result], quantity: str) -> list[str]:
+    """Why cases have no height: the rows of the band."""
+    lost = (r for r in results if r.status != "ok" and not _known(r, quantity))
+    return sorted({SHORT[r.status] for r in lost})
 
 
-def _reason(result: Result) -> str:
-    """As `needs 24.0 GiB of 17.0 GiB free` or `not run: about 40 s a call`."""
-    first = result.message.partition(",")[0]
-    complete = first.startswith(("needs ", "not run", "stopped"))
-    return first if complete else SHORT[result.status]
+def _legend(axes: Any, row: Sequence[Panel], quantity: str) -> None:
+    """The names of a row's lines beside its last panel, in the order of their ends there."""
+    every = [r for panel in row for r in panel.results]
+    ends = {r.case.label: 0.0 for r in every}
+    for r in row[-1].results:
+        height = _value(quantity)(r) or _known(r, quantity) or 0.0
+        ends[r.case.label] = max(ends[r.case.label], height)
+    labels = sorted(ends, key=lambda label: -ends[label])
+    handles = [Line2D([], [], **_style(label, every), label=label) for label in labels]
+    limit = _available(every) if quantity == "memory" else None
+    if limit and limit[1] < axes.get_ylim()[1]:
+        handles.append(Line2D([], [], **_LIMIT, label=limit[0]))
+    axes.legend(
+        handles=handles, loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False, fontsize=8,
+        handlelength=3,
+    )  # fmt: skip
 
 
 def _range(results: Sequence[Result], quantity: str) -> tuple[float, float]:
     """From below the points, where there is room for the guides, to above them."""
-    numbers = [y for r in results if (y := _value(quantity)(r))]
-    lost = _unmeasured(results, quantity)
-    numbers += [y for _, y in lost if y]
+    numbers = [y for r in results if (y := _value(quantity)(r) or _known(r, quantity))]
     if quantity == "time":
         numbers += [s for r in results if r.status == "ok" for s in r.seconds]
     elif results[0].case.target is not None:
         numbers += [float(r.available_bytes) for r in results if r.available_bytes]
     low, high = min(numbers), max(numbers)
-    low /= max(2.5, (high / low) ** 0.12)
-    return low, high * ((high / low) ** 0.12 if any(y is None for _, y in lost) else 1.0)
+    return low / max(2.5, (high / low) ** 0.12), high * 1.05
 
 
 def _ticks(low: float, high: float, quantity: str) -> list[float]:
@@ -189,34 +174,49 @@ def _ticks(low: float, high: float, quantity: str) -> list[float]:
     raise AssertionError
 
 
-def _scales(axes: Any, results: Sequence[Result], quantity: str, ticks: Sequence[float]) -> None:
+def _scales(
+    axes: Any,
+    results: Sequence[Result],
+    quantity: str,
+    ticks: Sequence[float],
+    reasons: Sequence[str],
+) -> None:
     axis_name = axis_of(results)
     sizes = sorted({size_of(r, axis_name) for r in results})
     axes.set_xscale("log", base=2)
     axes.set_yscale("log")
-    step = math.ceil(len(sizes) / 9)
-    axes.set_xticks(sizes[::step], [thousands(n) for n in sizes[::step]])
-    axes.set_xlim(sizes[0] / 1.12, sizes[-1] * 1.12)
-    axes.set_xlabel(AXES[axis_name].title)
+    step = math.ceil(len(sizes) / 7)
+    shown = sizes[::-1][::step]
+    axes.set_xticks(shown, [thousands(n) for n in shown])
+    axes.set_xlim(sizes[0] / 1.2, sizes[-1] * 1.2)
     form = duration if quantity == "time" else human
-    axes.set_yticks(ticks, [_plain(form(y)) for y in ticks])
-    axes.set_ylim(ticks[0], ticks[-1])
-    axes.set_ylabel(_AXIS[quantity])
+    rows = [_height(ticks, i) for i in range(len(reasons))]
+    axes.set_yticks([*ticks, *rows], [*(_plain(form(y)) for y in ticks), *reasons])
+    axes.set_ylim(ticks[0], _height(ticks, len(rows) - 0.4) if rows else ticks[-1])
+    if rows:
+        axes.axhspan(ticks[-1], axes.get_ylim()[1], color=FILL, linewidth=0, zorder=2)
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_minor_locator(NullLocator())
     axes.grid(color=GRID, linewidth=0.7)
     axes.set_axisbelow(True)
 
 
+def _height(ticks: Sequence[float], row: float) -> float:
+    """Where a row of the band above the scale is."""
+    return ticks[-1] * (ticks[-1] / ticks[0]) ** (_BAND * (row + 0.8))
+
+
 def _guides(axes: Any, results: Sequence[Result], quantity: str) -> None:
     """Lines of slope 1 and 2 below all points, over a range that shows the difference."""
-    points = [(n, y) for line in _lines(results, quantity).values() for n, y in line.items()]
+    lines = _lines(results, quantity).values()
+    points = [(n, y) for line in lines for n, y in line.items()]
     first, last = (f((n for n, _ in points), default=1) for f in (min, max))
     over_devices = axis_of(results) == "devices"
     guides = _GUIDES_OF_DEVICES if over_devices else _GUIDES
     if over_devices and len({r.case.batch for r in results}) > 1:
         return  # as much work a device
-    if last < 4 * first and not over_devices:
+    few = max(map(len, lines)) < _FEWEST or last < 4 * first
+    if few and not over_devices:
         return
     for power, name in guides:
         scale = 0.75 * min(y / n**power for n, y in points)
@@ -244,61 +244,66 @@ def _available(results: Sequence[Result]) -> tuple[str, float] | None:
     device = targets.parse(target).device
     if device.kind != "cuda":
         return f"{human(free)} of {target}", free
-    whole = human(device.gpu["device_memory_size"])
-    return f"{human(free)} ({targets.GPU_SHARE:.0%} of {target}'s {whole})", free
+    return f"{human(free)} ({targets.GPU_SHARE:.0%} of {target})", free
 
 
 def _curves(axes: Any, results: Sequence[Result], quantity: str) -> None:
     """The lines, each a little thinner than the one before, so that equal ones show both."""
     axis = axis_of(results)
-    curves = {label: line for label, line in _lines(results, quantity).items() if line}
-    for i, (label, line) in enumerate(curves.items()):
-        share = i / max(1, len(curves) - 1)
+    lines = _lines(results, quantity)
+    for i, (label, line) in enumerate(lines.items()):
+        share = i / max(1, len(lines) - 1)
         style = _style(label, results)
-        style["markersize"] *= 1.5 - 0.6 * share
-        axes.plot(*zip(*line.items(), strict=True), **style, linewidth=2.8 - 1.6 * share, zorder=4)
+        style["markersize"] *= 1.4 - 0.5 * share
+        opened = style | {"linestyle": "", "markerfacecolor": "white"}
         mine = [r for r in results if r.case.label == label]
-        busy = [n for r in mine if r.busy and (n := size_of(r, axis)) in line]
-        if quantity == "time" and busy:
-            opened = style | {"linestyle": "", "markerfacecolor": "white"}
-            axes.plot(busy, [line[n] for n in busy], **opened, zorder=5)
-        spans = [(size_of(r, axis), min(r.seconds), max(r.seconds)) for r in mine if r.seconds]
+        axes.plot(*_points(line), **style, linewidth=2.8 - 1.6 * share, zorder=4)
         if quantity == "time":
+            busy = {n: line[n] for r in mine if r.busy and (n := size_of(r, axis)) in line}
+            axes.plot(*_points(busy), **opened, zorder=5)
+            ends = [(size_of(r, axis), min(r.seconds), max(r.seconds)) for r in mine if r.seconds]
             axes.fill_between(
-                *zip(*sorted(spans), strict=True), color=style["color"], alpha=0.16, linewidth=0,
-                zorder=3,
+                *np.reshape(sorted(ends), (-1, 3)).T, color=style["color"], alpha=0.16,
+                linewidth=0, zorder=3,
             )  # fmt: skip
-        known = [(size_of(r, axis), y) for r, y in _unmeasured(mine, quantity) if y]
-        points = [*list(line.items())[-1:], *known]
-        dots = {"color": style["color"], "linewidth": 1, "linestyle": ":", "zorder": 3}
-        axes.plot(*zip(*points, strict=True), **dots)
+        needs = {size_of(r, axis): y for r in mine if (y := _known(r, quantity))}
+        dotted = dict([*list(line.items())[-1:], *sorted(needs.items())])
+        axes.plot(*_points(dotted), color=style["color"], linewidth=1, linestyle=":", zorder=3)
+        axes.plot(*_points(needs), **opened, zorder=5)
 
 
-def _marks(axes: Any, results: Sequence[Result], quantity: str) -> None:
-    """Of each case without a result: at its known height, or under the panel's top."""
-    at_top: dict[int, int] = {}
-    for result, y in _unmeasured(results, quantity):
-        n = size_of(result, axis_of(results))
-        row = at_top[n] = at_top.get(n, -1) + (y is None)
-        axes.plot(
-            [n], [0.975 - 0.045 * row if y is None else y], linestyle="none", clip_on=False,
-            color=of_attention(result.case.label)[0], marker=_MARKS.get(result.status, _OTHER_MARK),
-            markersize=6, markerfacecolor="none", markeredgewidth=1.6, zorder=5,
-            transform=axes.get_xaxis_transform() if y is None else axes.transData,
-        )  # fmt: skip
+def _points(line: trends.Line) -> tuple[list[int], list[float]]:
+    return list(line), list(line.values())
 
 
-def _foot(results: Sequence[Result], quantity: str, *, fitted: bool) -> str:
-    """How the figure is to be read; of marks and dotted lines only where there are any."""
-    lost = {r.status for r in results} - {"ok"}
-    words = [_FOOT["time"]] if quantity == "time" else []
-    if fitted:
-        words.append("n to the power p ± its standard error: the growth over the larger n.")
-    if lost:
-        signs = {"too_large": "× does not fit", "too_slow": "○ too slow"}
-        words.append("; ".join(dict.fromkeys(signs.get(s, "+ failed") for s in sorted(lost))) + ".")
-    if quantity == "memory" and lost:
-        words.append(_FOOT["memory"])
+def _lost(axes: Any, results: Sequence[Result], quantity: str, reasons: Sequence[str]) -> None:
+    """A tick in the band above the scale for each case without a height, side by side."""
+    axis, ticks = axis_of(results), axes.get_yticks()
+    places: dict[tuple[int, int], list[str]] = {}
+    for r in results:
+        if r.status != "ok" and not _known(r, quantity):
+            place = size_of(r, axis), reasons.index(SHORT[r.status])
+            places.setdefault(place, []).append(r.case.label)
+    for (n, row), labels in places.items():
+        for i, label in enumerate(labels):
+            beside = 1.06 ** (i - (len(labels) - 1) / 2)
+            axes.plot(
+                [n * beside], [ticks[row - len(reasons)]], marker="|", markersize=7, zorder=5,
+                markeredgewidth=2, color=of_attention(label)[0],
+            )  # fmt: skip
+
+
+def _foot(results: Sequence[Result], quantity: str) -> str:
+    """How the figure is to be read; of open marks only where there are any."""
+    words = []
+    if quantity == "time":
+        words.append("Points are medians; a band goes from the fastest to the slowest repeat.")
+        if any(r.busy for r in results):
+            words.append("Open: measured beside other work.")
+    if any(_known(r, quantity) for r in results):
+        words.append("Open, dotted: what the compiled program needs; it did not run.")
+    if reasons := _reasons(results, quantity):
+        words.append(f"Above the scale, without a number: {', '.join(reasons)}.")
     return " ".join(words)
 
 
@@ -322,5 +327,11 @@ def _plain(text: str) -> str:
 
 
 def thousands(n: int) -> str:
-    """4096 as `4k`, 1000 as `1000`."""
-    return f"{n // 1024}k" if n % 1024 == 0 else str(n)
+    """A length in units of 1024.
+
+    >>> thousands(1000), thousands(4096), thousands(2**20)
+    ('1000', '4k', '1M')
+    """
+    units = ((2**20, "M"), (2**10, "k"), (1, ""))
+    size, unit = next(pair for pair in units if n % pair[0] == 0)
+    return f"{n // size}{unit}"

@@ -1,13 +1,14 @@
 """How every figure looks, and how it is written."""
 
-from collections.abc import Mapping
+import math
+from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 
 import matplotlib
 from matplotlib.figure import Figure
 
-__all__ = ["save", "style"]
+__all__ = ["limits", "save", "style"]
 
 
 def style() -> AbstractContextManager[None]:
@@ -25,15 +26,24 @@ def style() -> AbstractContextManager[None]:
     )
 
 
+def limits(values: Iterable[float]) -> tuple[float, float]:
+    """Limits of a linear axis: from 0 where positive values come near it, else around the values.
+
+    >>> limits([2.0, 42.0]), limits([80.0, 100.0])
+    ((0.0, 44.0), (79.0, 101.0))
+    """
+    finite = [value for value in values if math.isfinite(value)] or [0.0, 1.0]
+    low, high = min(finite), max(finite)
+    room = 0.05 * (high - low) or 0.05 * abs(high) or 1.0
+    return (0.0 if 0 <= low < high / 5 else low - room), high + room
+
+
 def save(figures: Mapping[str, Figure | None], folder: Path) -> list[Path]:
-    """Writes NAME.svg and NAME.png of each figure that there is; returns their paths."""
+    """Writes NAME.svg of each figure that there is; returns their paths."""
     written = []
     with style():
         for name, figure in figures.items():
-            if figure is None:
-                continue
-            for kind, options in (("svg", {"metadata": {"Date": None}}), ("png", {"dpi": 160})):
-                path = folder / f"{name}.{kind}"
-                figure.savefig(path, format=kind, **options)
-                written.append(path)
+            if figure is not None:
+                written.append(folder / f"{name}.svg")
+                figure.savefig(written[-1], metadata={"Date": None})
     return written

@@ -6,6 +6,7 @@ of at least 3 : 1 to white. Text stands in `INK` or `MUTED`. A test computes all
 """
 
 import re
+from collections.abc import Sequence
 
 __all__ = [
     "FILL",
@@ -16,11 +17,14 @@ __all__ = [
     "MODELS",
     "MODEL_TITLES",
     "MUTED",
-    "REVERSIBLE",
     "PEERS",
+    "REVERSIBLE",
+    "ROUNDS",
     "SERIES",
     "STAGES",
+    "by_rounds",
     "of_attention",
+    "of_lines",
 ]
 
 MECHANISMS = {
@@ -82,6 +86,8 @@ SERIES = (
     ("#B600F2", "D"),
     ("#8C461C", "P"),
 )
+# LSH by its rounds, where these are what differs: the more, the darker.
+ROUNDS = {1: ("#E8702A", "*"), 2: ("#BE4A00", "s"), 4: ("#8A2F00", "^"), 8: ("#4F1A00", "D")}
 # Areas that touch, told apart by their order and their names as well.
 STAGES = ("#0072B2", "#56B4E9", "#E69F00", "#009E73", "#CC79A7")
 
@@ -99,5 +105,48 @@ def of_attention(name: str) -> tuple[str, str]:
     >>> of_attention("lsh-8:pallas") == MECHANISMS["lsh"]
     True
     """
-    form = re.sub(r"-\d+|:\w+", "", name)
-    return (MECHANISMS | REVERSIBLE | PEERS).get(form, REVERSIBLE["chunked-reversible-lsh"])
+    every = MECHANISMS | REVERSIBLE | PEERS
+    return every.get(_form(name), REVERSIBLE["chunked-reversible-lsh"])
+
+
+def _form(name: str) -> str:
+    """The name of an attention without numbers and way."""
+    return re.sub(r"-\d+|:\w+", "", name)
+
+
+def by_rounds(name: str) -> tuple[str, str]:
+    """Color and marker of an attention in a figure that compares rounds of LSH.
+
+    >>> by_rounds("lsh-2") == ROUNDS[2], by_rounds("shared") == MECHANISMS["shared"]
+    (True, True)
+    """
+    match = re.fullmatch(r"lsh-(\d+)", name)
+    return ROUNDS.get(int(match[1]) if match else 0, of_attention(name))
+
+
+def of_lines(names: Sequence[str]) -> dict[str, tuple[str, str]]:
+    """Color and marker of each line by its name: its model's or attention's, or a series'.
+
+    The parts of a name are divided by ", ". A series has names without either, or with equal ones.
+
+    >>> of_lines(["listops, exact", "listops, lsh-2"])["listops, lsh-2"] == MECHANISMS["lsh"]
+    True
+    >>> of_lines(["luong, heads=1", "luong, heads=2"])["luong, heads=2"] == SERIES[1]
+    True
+    """
+    looks = {name: look for name in names if (look := _known(name))}
+    if len(set(looks.values())) == len(names):
+        return looks
+    colors, markers = zip(*SERIES, strict=True)
+    count = len(colors)
+    return {
+        name: (colors[i % count], markers[(i + i // count) % count]) for i, name in enumerate(names)
+    }
+
+
+def _known(name: str) -> tuple[str, str] | None:
+    for part in name.split(", "):
+        form = _form(part)
+        if look := MODELS.get(part, (MECHANISMS | REVERSIBLE).get(form)):
+            return look
+    return None

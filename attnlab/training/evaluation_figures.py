@@ -17,16 +17,17 @@ from matplotlib.ticker import FuncFormatter
 from numpy.typing import ArrayLike
 
 from attnlab.runs import figure_files
-from attnlab.runs.palette import GRID, KNOWN, MUTED
+from attnlab.runs.palette import GRID, KNOWN, MUTED, of_lines
 from attnlab.training.alignment import Link
 from attnlab.training.bleu import RESAMPLINGS, Bucket
 
 __all__ = ["Alignment", "alignment_figure", "length_figure", "readable"]
 
-_SIZE = 8  # points, of a token
-# Inches: what a README shows without scrolling, a cell, around a panel, from a token to its cell,
-# the words source and target, and the color bar with its words.
-_WIDTH, _CELL, _MARGIN, _GAP, _NAME, _BAR = 9.5, 0.17, 0.2, 0.08, 0.2, 0.7
+_SIZE = 8  # points, of the largest token
+# Inches: what a README shows, the largest cell, around a panel, from a token to its cell, the words
+# source and target, and the color bar, which is at the top.
+_WIDTH, _CELL, _MARGIN, _GAP, _NAME, _BAR = 8.2, 0.17, 0.2, 0.08, 0.2, 1.2
+_PIXELS = 8  # of a cell's side: viewers blur the edges of an image's pixels
 _FEW = 10  # sentences: a measure of fewer is noise
 
 
@@ -49,10 +50,18 @@ class Alignment:
     known: AbstractSet[Link] = frozenset()
 
 
-def alignment_figure(alignments: Sequence[Alignment], *, title: str = "") -> Figure:
+def alignment_figure(
+    alignments: Sequence[Alignment], *, columns: int | None = None, title: str = ""
+) -> Figure:
     """A panel a sentence: source to the right, target downwards, black 0 and white 1.
 
-    The look is Bahdanau 2014's, Figure 3. As many panels stand side by side as fit a README.
+    The look is Bahdanau 2014's, Figure 3. All cells have one size.
+
+    Args:
+      alignments: sentences.
+      columns: number of panels side by side, whose cells become as small as need be; None = as
+        many as fit a README.
+      title: title above the figure.
 
     Raises:
       ValueError: no sentences, an empty one, or weights that are not [T, S].
@@ -66,40 +75,56 @@ def alignment_figure(alignments: Sequence[Alignment], *, title: str = "") -> Fig
                 f"alignment {i}: weights must be [T, S] = {list(wanted)}, got"
                 f" {list(np.shape(alignment.weights))}; give the rows and columns of its tokens"
             )
+    panels = [_Panel.of(x, first=i % (columns or 1) == 0) for i, x in enumerate(alignments)]
+    if columns is None:
+        rows = _rows(panels)
+    else:
+        rows = [panels[i : i + columns] for i in range(0, len(panels), columns)]
     with figure_files.style():
-        return _draw([_Panel.of(alignment) for alignment in alignments], title)
+        return _draw(rows, title)
 
 
 @dataclasses.dataclass(frozen=True)
 class _Panel:
-    """A sentence and the inches it takes, labels and title included."""
+    """A sentence, and the inches around its cells that labels and title take."""
 
     alignment: Alignment
     down: list[str]
     across: list[str]
-    left: float  # of the cells, where target tokens stand
-    above: float  # the cells, where source tokens and the title stand
-    width: float
-    height: float
+    left: float
+    above: float
 
     @classmethod
-    def of(cls, alignment: Alignment) -> _Panel:
-        down, across = readable(alignment.target), readable(alignment.source)
-        left = _NAME + max(map(_inches, down)) + _GAP
-        upright = max(map(len, across)) == 1
-        above = _NAME + (_CELL if upright else max(map(_inches, across)) + _GAP)
-        above += 0.25 if alignment.title else 0.0
-        width = left + max(_CELL * len(across), 1.2 * _inches(alignment.title))
-        return cls(alignment, down, across, left, above, width, above + _CELL * len(down))
+    def of(cls, alignment: Alignment, *, first: bool) -> _Panel:
+        """Args are a sentence, and whether its target is not beside the panel to the left."""
+        down = readable(alignment.target) if first else [""] * len(alignment.target)
+        across = readable(alignment.source)
+        left = _NAME + max(map(_inches, down)) + _GAP if first else 0.0
+        above = _NAME + max(map(_inches, across)) + _GAP + 0.25 * bool(alignment.title)
+        return cls(alignment, down, across, left, above)
+
+    def width(self, cell: float) -> float:
+        cells = max(cell * len(self.across), 1.2 * _inches(self.alignment.title))
+        return self.left + cells + _MARGIN
 
 
-def _draw(panels: Sequence[_Panel], title: str) -> Figure:
-    rows = _rows([panel.width + _MARGIN for panel in panels])
-    top = _MARGIN + (0.2 if title else 0.0)
-    widths = [sum(panels[i].width + _MARGIN for i in row) for row in rows]
-    widths[0] += _BAR
-    heights = [max(panels[i].height for i in row) + _MARGIN for row in rows]
-    width = max(*widths, _MARGIN + 1.15 * _inches(title))
+def _rows(panels: Sequence[_Panel]) -> list[list[_Panel]]:
+    """As many panels in a row as fit."""
+    rows: list[list[_Panel]] = [[]]
+    for panel in panels:
+        width = sum(one.width(_CELL) for one in [*rows[-1], panel])
+        if rows[-1] and width > _WIDTH:
+            rows.append([])
+        rows[-1].append(panel)
+    return rows
+
+
+def _draw(rows: Sequence[Sequence[_Panel]], title: str) -> Figure:
+    cell = min(_CELL, *map(_cell, rows))
+    top = 0.55
+    heights = [max(x.above + cell * len(x.down) for x in row) + _MARGIN for row in rows]
+    widths = [sum(panel.width(cell) for panel in row) for row in rows]
+    width = max(*widths, 2 * _MARGIN + 1.15 * _inches(title) + 2 * _BAR)
     height = top + sum(heights)
     figure = Figure(figsize=(width, height))
 
@@ -111,23 +136,28 @@ def _draw(panels: Sequence[_Panel], title: str) -> Figure:
 
     start = top
     for row, tall in zip(rows, heights, strict=True):
-        left = 0.0
-        for i in row:
-            panel = panels[i]
-            cells = _CELL * len(panel.across), _CELL * len(panel.down)
-            _fill(place(left + panel.left, start + panel.above, *cells), panel)
-            left += panel.width + _MARGIN
+        left, above = 0.0, max(panel.above for panel in row)
+        for panel in row:
+            cells = cell * len(panel.across), cell * len(panel.down)
+            _fill(place(left + panel.left, start + above, *cells), panel, cell)
+            left += panel.width(cell)
         start += tall
-    first = panels[0]
-    length = min(1.5, _CELL * len(first.down))
-    bar = place(widths[0] - _BAR + 0.05, top + first.above, 0.1, length)
-    scale = figure.colorbar(figure.axes[0].images[0], cax=bar)
-    scale.set_label("attention weight", fontsize=_SIZE)
+    bar = place(width - _BAR - _MARGIN, 0.2, _BAR, 0.08)
+    scale = figure.colorbar(
+        figure.axes[0].images[0], cax=bar, orientation="horizontal", ticks=[0, 0.5, 1]
+    )
+    bar.set_title("attention weight", fontsize=_SIZE, fontweight="normal", pad=2)
     bar.tick_params(labelsize=_SIZE)
     scale.outline.set(edgecolor=MUTED, linewidth=0.5)
     if title:
-        figure.text(_MARGIN / width, 1 - 0.17 / height, title, va="center", parse_math=False)
+        figure.text(_MARGIN / width, 1 - 0.2 / height, title, va="center", parse_math=False)
     return figure
+
+
+def _cell(row: Sequence[_Panel]) -> float:
+    """The size of a cell with which a row fits."""
+    room = _WIDTH - sum(panel.left + _MARGIN for panel in row)
+    return room / sum(len(panel.across) for panel in row)
 
 
 def _inches(text: str) -> float:
@@ -136,31 +166,26 @@ def _inches(text: str) -> float:
     return text_to_path.get_text_width_height_descent(text, font, ismath=False)[0] / 72
 
 
-def _rows(widths: Sequence[float]) -> list[list[int]]:
-    """Which panels share a row."""
-    rows: list[list[int]] = [[]]
-    for i, width in enumerate(widths):
-        bar = 0.0 if rows[1:] else _BAR
-        if rows[-1] and sum(widths[j] for j in rows[-1]) + width + bar > _WIDTH:
-            rows.append([])
-        rows[-1].append(i)
-    return rows
-
-
-def _fill(axes: Any, panel: _Panel) -> None:
+def _fill(axes: Any, panel: _Panel, cell: float) -> None:
     weights = np.asarray(panel.alignment.weights, float)
-    axes.imshow(weights, cmap="gray", vmin=0, vmax=1, aspect="auto", interpolation="none")
-    upright = max(map(len, panel.across)) == 1
-    axes.set_xticks(range(len(panel.across)), panel.across, rotation=0 if upright else 90)
+    size = min(_SIZE, 0.85 * 72 * cell)
+    axes.imshow(
+        np.kron(weights, np.ones((_PIXELS, _PIXELS))), cmap="gray", vmin=0, vmax=1, aspect="auto",
+        interpolation="none", extent=(-0.5, len(panel.across) - 0.5, len(panel.down) - 0.5, -0.5),
+    )  # fmt: skip
+    axes.set_xticks(range(len(panel.across)), panel.across)
     axes.set_yticks(range(len(panel.down)), panel.down)
     axes.tick_params(
-        length=0, pad=3, labelsize=_SIZE, top=True, labeltop=True, bottom=False, labelbottom=False
+        length=0, pad=3, labelsize=size, top=True, labeltop=True, bottom=False, labelbottom=False
     )
+    for label in axes.get_xticklabels():
+        label.set_rotation(90 if len(label.get_text()) > 1 else 0)
     for label in (*axes.get_xticklabels(), *axes.get_yticklabels()):
         label.set_parse_math(False)  # a $ is a $
     axes.xaxis.set_label_position("top")
     axes.set_xlabel("source", color=MUTED, fontsize=_SIZE, loc="left", labelpad=3)
-    axes.set_ylabel("target", color=MUTED, fontsize=_SIZE, loc="top", labelpad=3)
+    if panel.left:
+        axes.set_ylabel("target", color=MUTED, fontsize=_SIZE, loc="top", labelpad=3)
     axes.spines[:].set(visible=True, color=MUTED, linewidth=0.5)  # white cells end at the page
     axes.set_title(panel.alignment.title, fontsize=_SIZE + 1, parse_math=False)
     for t, s in sorted(panel.alignment.known):
@@ -192,11 +217,9 @@ def readable(tokens: Sequence[str]) -> list[str]:
 def length_figure(
     lines: Mapping[str, Sequence[Bucket]],
     *,
-    looks: Mapping[str, tuple[str, str]],
     measure: str = "BLEU",
     unit: str = "words",
     percent: bool = False,
-    title: str = "",
 ) -> Figure:
     """A measure over the source's length, a line a model (Bahdanau 2014, Figure 2).
 
@@ -205,11 +228,9 @@ def length_figure(
 
     Args:
       lines: buckets of each model by its name, from `bleu.by_length`.
-      looks: color and marker of each model.
       measure: name of the scores.
       unit: unit of the length.
       percent: whether the scores are shares of 1.
-      title: title above the figure.
 
     Raises:
       ValueError: no models, one without a bucket, or models whose buckets differ.
@@ -226,6 +247,7 @@ def length_figure(
     with figure_files.style():
         figure = Figure(figsize=(7.2, 3.8), layout="constrained")
         axes = figure.add_subplot()
+        looks = of_lines(list(lines))
         for i, (name, some) in enumerate(lines.items()):
             beside = 0.07 * (i - (len(lines) - 1) / 2)  # so that bars do not hide each other
             _scores(axes, beside, some, *looks[name], name)
@@ -233,9 +255,10 @@ def length_figure(
         axes.set_xticks(range(len(ticks)), ticks)
         axes.tick_params(axis="x", length=0)
         axes.set_xlim(-0.5, len(ticks) - 0.5)
-        axes.set_ylim(0, None)
+        shown = [b for some in lines.values() for b in some]
+        ends = [(b.score, b.low, b.high)[: 3 if b.count >= _FEW else 1] for b in shown]
+        axes.set_ylim(figure_files.limits([y for some in ends for y in some]))
         if percent:
-            axes.set_ylim(0, 1.03)
             axes.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{100 * y:g}%"))
         axes.set_xlabel(f"length of the source ({unit}); n sentences")
         axes.set_ylabel(measure)
@@ -243,7 +266,7 @@ def length_figure(
         axes.set_axisbelow(True)
         handles, _ = axes.get_legend_handles_labels()
         if any(count >= _FEW for _, count in groups[first]):
-            said = f"95% of {RESAMPLINGS:,}\nresamplings"
+            said = f"95 % of {RESAMPLINGS:,} resamplings"
             handles.append(Line2D([], [], linestyle="none", marker="|", markersize=11, color=MUTED,
                                   label=said))  # fmt: skip
         if any(count < _FEW for _, count in groups[first]):
@@ -253,8 +276,7 @@ def length_figure(
                     markerfacecolor="white", label=f"n < {_FEW}",
                 )
             )  # fmt: skip
-        figure.legend(handles=handles, loc="outside right upper", frameon=False)
-        axes.set_title(title)
+        figure.legend(handles=handles, loc="outside upper left", ncols=2, frameon=False)
     return figure
 
 

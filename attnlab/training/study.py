@@ -398,11 +398,11 @@ def report(study: Study[Any, Any], done: SoFar[Row], folder: Path) -> loop.Repor
         as it was drawn.
     """
     figures = dict(study.figures(done.rows))
-    metrics = {
-        title: read_metrics(folder / some[0].cell.folder)
-        for title, some in grouped(done.rows, lambda row: row.cell.title).items()
-    }
-    if any(metrics.values()):
+    metrics: dict[str, dict[int, Any]] = {}
+    for cell in dict.fromkeys(row.cell for row in done.rows):
+        if rows := read_metrics(folder / cell.folder):
+            metrics.setdefault(cell.title, {})[cell.seed] = rows
+    if metrics:
         quantity, label = study.curve
         figures["curve"] = training_curve(metrics, quantity=quantity, label=label)
     has_curve = "curve" in figures or (folder / "curve.svg").exists()

@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from attnlab.runs import figure_files
 from attnlab.runs.intervals import half_width
 from attnlab.runs.markdown import markdown_table
-from attnlab.runs.palette import GRID, SERIES
+from attnlab.runs.palette import GRID, by_rounds
 from attnlab.runs.published import read
 from attnlab.runs.report import grouped
 from attnlab.runs.units import spread
@@ -276,19 +276,25 @@ def figure(rows: Sequence[Row], settings: Settings) -> Figure:
     """Accuracy over the rounds of evaluation: a panel a length, a line for each model."""
     tables = _by_word(rows, settings)
     with figure_files.style():
-        drawn = Figure(figsize=(1.5 + 3.9 * len(tables), 3.9), layout="constrained")
+        drawn = Figure(figsize=(1.6 + 3.3 * len(tables), 3.6), layout="constrained")
         panels = drawn.subplots(1, len(tables), sharey=True, squeeze=False)[0]
+        ends = []
         for axes, (word, accuracies) in zip(panels, tables.items(), strict=True):
             columns = accuracies.columns[::-1]
-            for (color, marker), name in zip(SERIES, ("shared", *HASHED), strict=False):
+            for name in ("shared", *HASHED):
+                color, marker = by_rounds(name)
                 values = [[*accuracies.of(accuracies.model(name), x).values()] for x in columns]
                 at = [i for i, x in enumerate(values) if x]
                 if not at:
                     continue
+                means = [statistics.fmean(values[i]) for i in at]
+                widths = [half_width(values[i]) if len(values[i]) > 1 else 0.0 for i in at]
+                ends += [
+                    *map(sum, zip(means, widths, strict=True)),
+                    *map(float.__sub__, means, widths),
+                ]
                 axes.errorbar(
-                    at,
-                    [statistics.fmean(values[i]) for i in at],
-                    [half_width(values[i]) if len(values[i]) > 1 else 0.0 for i in at],
+                    at, means, widths,
                     color=color, marker=marker, markersize=5, linewidth=1.6, capsize=2,
                     label=f"trained with {name}", clip_on=False,
                 )  # fmt: skip
@@ -297,11 +303,11 @@ def figure(rows: Sequence[Row], settings: Settings) -> Figure:
             axes.set_title(f"Words of {word} symbols")
             axes.grid(axis="y", color=GRID, linewidth=0.7)
             axes.set_axisbelow(True)
-        panels[0].set_ylim(0, 103)
+        panels[0].set_ylim(figure_files.limits(ends))
         panels[0].set_ylabel("accuracy, second half (%)")
         handles, labels = panels[0].get_legend_handles_labels()
-        columns_of_legend = min(4, 2 * len(tables))
         drawn.legend(
-            handles, labels, loc="outside upper center", ncols=columns_of_legend, edgecolor="none"
-        )
+            handles, labels, loc="outside right upper", frameon=False,
+            title="mean over seeds;\nbars: 95 % interval",
+        )  # fmt: skip
     return drawn

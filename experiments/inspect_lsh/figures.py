@@ -10,6 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, NullLocator, PercentFormatter
 
 from attnlab.bench.case import PASS_TITLES, PASSES
+from attnlab.bench.panels import thousands
 from attnlab.runs import figure_files, palette
 from attnlab.runs.palette import GRID, MUTED, SERIES
 from attnlab.runs.units import duration
@@ -56,7 +57,7 @@ def varied(rows: Sequence[Quality]) -> dict[str, list[Line]]:
 
 
 def _quality(rows: Sequence[Quality], settings: Settings) -> Figure:
-    """A column for each field that varies, a row for each measure; marks are means over heads."""
+    """A row for each field that varies, a column for each measure; marks are means over heads."""
     lines = by_line(rows)
     base = next(iter(lines))
     columns = varied(rows) or {"merge": [base]}
@@ -65,10 +66,10 @@ def _quality(rows: Sequence[Quality], settings: Settings) -> Figure:
         "top_k_recall": f"recall of the {settings.top_k} largest",
         "relative_error": "error of the context",
     }
-    figure = Figure(figsize=(2.5 * len(columns) + 0.8, 7.4), layout="constrained")
-    grid = figure.subplots(3, len(columns), sharex=True, sharey="row", squeeze=False)
-    for of_column, (name, some) in zip(grid.T, columns.items(), strict=True):
-        for axes, measure in zip(of_column, measures, strict=True):
+    figure = Figure(figsize=(8.2, 1.6 * len(columns) + 0.8), layout="constrained")
+    grid = figure.subplots(len(columns), 3, sharex=True, sharey="col", squeeze=False)
+    for of_field, (name, some) in zip(grid, columns.items(), strict=True):
+        for axes, measure in zip(of_field, measures, strict=True):
             axes.grid(color=GRID, linewidth=0.7)
             axes.set_axisbelow(True)
             for i, line in enumerate(some):
@@ -83,31 +84,29 @@ def _quality(rows: Sequence[Quality], settings: Settings) -> Figure:
                     xs, means, color=color, marker=marker, markersize=4.5, linewidth=1.4,
                     label=_label(line, name, line == base),
                 )  # fmt: skip
-        of_column[0].legend(
-            title=_TITLES[name], loc="lower left", bbox_to_anchor=(0, 1.0), alignment="left",
-            frameon=False, fontsize=8, handlelength=1.6, borderaxespad=0.4,
+        of_field[-1].legend(
+            title=_TITLES[name], loc="upper left", bbox_to_anchor=(1.0, 1.0), alignment="left",
+            frameon=False, fontsize=8, handlelength=1.6,
         )  # fmt: skip
-        of_column[-1].set_xlabel("rounds")
     grid[0, 0].set_xscale("log", base=2)
     grid[0, 0].set_xticks(sorted(settings.rounds), [str(r) for r in sorted(settings.rounds)])
     grid[0, 0].xaxis.set_minor_locator(NullLocator())
-    for of_row, title in zip(grid, measures.values(), strict=True):
-        of_row[0].set_ylabel(title)
-        of_row[0].set_ylim(0, None)
-    for axes in grid[:2].flat:
+    for of_measure, title in zip(grid.T, measures.values(), strict=True):
+        of_measure[0].set_title(title, fontsize=9)
+        of_measure[0].set_ylim(0, None)
+        of_measure[-1].set_xlabel("rounds")
+    for axes in grid[:, :2].flat:
         axes.axhline(settings.target_mass, color=MUTED, linewidth=0.9, linestyle="--")
-    for axes in grid[:2, 0]:
+    for axes in grid[0, :2]:
         axes.set_ylim(0, 1.04)
         axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
-        below = settings.target_mass - 0.02
-        _note(axes, f"target {settings.target_mass:.0%}", (0.02, below), va="top")
     chance = [(row.num_hashes, row.means["visible_pairs"]) for row in lines[base]]
     grid[0, 0].plot(*zip(*chance, strict=True), color=MUTED, linestyle=(0, (1, 1.5)), linewidth=1.2)
-    _note(grid[0, 0], "as many keys at random", (1.0, 0.02), ha="right")
     figure.suptitle(
         f"LSH attention beside full attention over hash rounds — {_model(rows, settings)}\n"
-        "Marks: mean over heads; bars: from the lowest head to the highest",
-        x=0.01, ha="left", fontsize=9.5,
+        "Marks: mean over heads; bars: from the lowest head to the highest. Dashed: the target,"
+        f" {settings.target_mass:.0%}; dotted: as many keys at random",
+        x=0.01, ha="left", fontsize=9,
     )  # fmt: skip
     return figure
 
@@ -124,7 +123,7 @@ def _buckets(rows: Sequence[Quality], settings: Settings) -> Figure:
     }
     layers = len(sizes[base])
     bins = 1 + max(b for some in sizes.values() for layer in some for b, n in enumerate(layer) if n)
-    figure = Figure(figsize=(3.6 * layers + 1.4, 3.3), layout="constrained")
+    figure = Figure(figsize=(3.3 * layers + 1.4, 3.3), layout="constrained")
     panels = figure.subplots(1, layers, sharey=True, squeeze=False)[0]
     width, edge = 0.8 / len(shown), base.window.bit_length() - 0.5  # bins double
     names = ["0", "1", *(f"{2**b}–{2 ** (b + 1) - 1}" for b in range(1, bins - 1))]
@@ -159,8 +158,8 @@ def _shares(profiles: Sequence[Profile]) -> Figure:
     of_pass = {passes: of_profile(profiles, [passes]) for passes in PASSES}
     shown = {passes: some for passes, some in of_pass.items() if some}
     case, bars = profiles[0].case, max(map(len, shown.values()))
-    width = max(0.85 * bars * len(shown), 4.0) + 2.3
-    figure = Figure(figsize=(width, 4.6), layout="constrained")
+    width = min(0.62 * bars * len(shown), 6.4) + 1.8
+    figure = Figure(figsize=(width, 3.8), layout="constrained")
     panels = figure.subplots(1, len(shown), sharey=True, squeeze=False)[0]
     for axes, (passes, some) in zip(panels, shown.items(), strict=True):
         places, base = range(len(some)), [0.0] * len(some)
@@ -175,7 +174,7 @@ def _shares(profiles: Sequence[Profile]) -> Figure:
         for x, profile in zip(places, some, strict=True):
             _note(axes, duration(profile.median_seconds), (x, 1.01), "data", ha="center")
         axes.set_title(PASS_TITLES[passes], pad=18)
-        axes.set_xticks(places, [str(profile.case.length) for profile in some])
+        axes.set_xticks(places, [thousands(profile.case.length) for profile in some])
         axes.set_xlabel("length n (tokens)")
         axes.set_ylim(0, 1)
         axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
@@ -185,7 +184,7 @@ def _shares(profiles: Sequence[Profile]) -> Figure:
     figure.suptitle(
         "Where the time of LSH attention goes; above the bars, the time of one call\n"
         f"batch {case.batch}, {case.num_heads} heads × {case.head_dim}, {case.mechanism}, "
-        f"C = {case.chunk_size}, {case.dtype}{', causal' if case.causal else ''}",
+        f"chunks of {case.chunk_size}, {case.dtype}{', causal' if case.causal else ''}",
         x=0.01, ha="left", fontsize=9.5,
     )  # fmt: skip
     return figure

@@ -64,25 +64,20 @@ def by_length(rows: Sequence[Row]) -> str:
 def figure(rows: Sequence[Row], *, longest: int) -> Figure:
     """Both measures over length, a line per model; shaded: longer than any word in training."""
     with figure_files.style():
-        found = Figure(figsize=(9.0, 3.6), layout="constrained")
+        found = Figure(figsize=(8.2, 3.4), layout="constrained")
         panels = found.subplots(1, len(MEASURES), sharex=True, sharey=True)
         last = max(int(row.evaluated) for row in rows)
         for axes, measure in zip(panels, MEASURES, strict=True):
             for model, scores in _scores(rows, measure).items():
-                color, marker = MODELS[model]
+                (color, marker), seeds = MODELS[model], scores.values()
                 axes.plot(
-                    list(scores),
-                    [statistics.fmean(some) for some in scores.values()],
-                    color=color,
-                    marker=marker,
-                    markersize=5,
-                    linewidth=1.6,
-                    label=MODEL_TITLES[model],
-                    clip_on=False,
-                )
+                    list(scores), [*map(statistics.fmean, seeds)], color=color, marker=marker,
+                    markersize=5, linewidth=1.6, label=MODEL_TITLES[model], clip_on=False,
+                )  # fmt: skip
+                axes.vlines(list(scores), [*map(min, seeds)], [*map(max, seeds)], color=color)
             if last > longest:
                 axes.axvspan(longest + 0.5, last + 1, color=FILL, linewidth=0, zorder=0)
-                axes.text(longest + 0.8, 0.03, "longer than\nin training", color=MUTED, fontsize=8)
+                axes.text(longest + 0.8, 0.45, "longer than\nin training", color=MUTED, fontsize=8)
             axes.set_title(measure)
             axes.set_xlabel("length of the source (symbols)")
             axes.grid(axis="y", color=GRID, linewidth=0.7)

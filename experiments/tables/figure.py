@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from matplotlib.figure import Figure
 
@@ -15,27 +15,30 @@ __all__ = ["gaps_figure"]
 _LETTER = 0.065  # inches, of a row's name; the title is larger
 
 
-def gaps_figure(gaps: Sequence[Gap], *, title: str, score: str) -> Figure:
+def gaps_figure(gaps: Sequence[Gap], *, title: str, score: str, bases: Mapping[str, str]) -> Figure:
     """A line for each row: the paper's gap, hollow, and ours ± half of its 95 % interval.
 
     Args:
-      gaps: gaps of the rows.
+      gaps: gaps of the rows, in the paper's order.
       title: title of the figure.
       score: name of the score.
+      bases: scores, the paper's and ours, of rows that others are compared with.
     """
     color, marker = SERIES[2]
-    bases = {gap.against for gap in gaps}
-    base = bases.pop() if len(bases) == 1 else "the row above in the table"
+    others = {gap.against for gap in gaps}
+    base = others.pop() if len(others) == 1 else ""
+    said = f"{base} ({bases[base]})" if base else "the row above in the table"
     longest = max(len(gap.row) for gap in gaps)
     with figure_files.style():
-        width = max(4.6 + _LETTER * longest, 1.4 * _LETTER * len(title))
-        figure = Figure(figsize=(width, 1.4 + 0.28 * len(gaps)), layout="constrained")
+        width = min(8.2, max(4.6 + _LETTER * longest, 1.4 * _LETTER * len(title)))
+        figure = Figure(figsize=(width, 1.4 + 0.22 * len(gaps)), layout="constrained")
         axes = figure.subplots()
         heights = range(len(gaps))
         axes.axvline(0, color=INK, linewidth=0.8)
         axes.errorbar(
             [gap.ours for gap in gaps], heights, xerr=[gap.half_width for gap in gaps],
-            fmt=marker, color=color, capsize=2, linewidth=1.4, label="ours, and its 95 % interval",
+            fmt=marker, color=color, capsize=2, linewidth=1.4,
+            label="ours, with the 95 % interval over seeds",
         )  # fmt: skip
         axes.plot(
             [gap.paper for gap in gaps], heights, "o", markerfacecolor="none",
@@ -43,9 +46,9 @@ def gaps_figure(gaps: Sequence[Gap], *, title: str, score: str) -> Figure:
         )  # fmt: skip
         axes.set_yticks(heights, [gap.row for gap in gaps])
         axes.set_ylim(len(gaps) - 0.5, -0.5)
-        axes.set_xlabel(f"{score}, gap from {base}", color=MUTED)
+        axes.set_xlabel(f"{score}, gap from {said}", color=MUTED)
         figure.suptitle(title, x=0.01, ha="left", fontsize="large", fontweight="bold")
         axes.grid(axis="x", color=GRID, linewidth=0.7)
         axes.set_axisbelow(True)
-        figure.legend(loc="outside lower right", ncols=2, edgecolor="none", fontsize=8)
+        figure.legend(loc="outside lower left", ncols=2, frameon=False, fontsize=8)
     return figure

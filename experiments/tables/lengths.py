@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from attnlab.runs.intervals import half_width
-from attnlab.runs.palette import SERIES
 from attnlab.runs.units import spread
 from attnlab.training.bleu import Bucket
 from attnlab.training.evaluation_figures import length_figure
@@ -101,9 +100,8 @@ class LengthTable(Trained):
         del paper
         if not found:
             return None
-        looks = dict(zip(self.rows, SERIES, strict=False))
         lines = {row: _mean([_buckets(one) for one in some]) for row, some in found.items()}
-        return length_figure(lines, looks=looks)
+        return length_figure(lines)
 
 
 def _ends(buckets: Sequence[Bucket]) -> tuple[Bucket, Bucket]:

@@ -186,7 +186,13 @@ class TrainedTable(Trained):
 
     def figure(self, paper: Mapping[str, str], found: Mapping[str, Sequence[Values]]) -> Any:
         gaps = verdicts.gaps(_figures(paper), self.scores(found), self.against())
-        return gaps_figure(gaps, title=self.title, score=self.score) if gaps else None
+        bases = {
+            row: f"paper {paper[row]}, ours {self.shown(row, found[row])}"
+            for row in {gap.against for gap in gaps}
+        }
+        if not gaps:
+            return None
+        return gaps_figure(gaps, title=self.title, score=self.score, bases=bases)
 
     @property
     def compared(self) -> str:

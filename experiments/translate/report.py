@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter
 
 from attnlab.runs import figure_files, palette
 from attnlab.runs.report import grouped
@@ -58,31 +59,32 @@ def figures(rows: Sequence[Row]) -> dict[str, Any]:
     """
     tested = _tested(rows)
     titles = {cell.title: row.details for cell, row in tested.items()}
-    looks, measure = _looks(list(tested)), _measure(rows)
+    measure = _measure(rows)
     made: dict[str, Any] = {
         "by_length": length_figure(
             {title: [Bucket(**x) for x in one["buckets"]] for title, one in titles.items()},
-            looks=looks,
             measure=measure,
             unit="words" if measure == "BLEU" else "characters",
             percent=measure != "BLEU",
         )
     }
     if lines := {title: one[_VARIANCE] for title, one in titles.items() if _VARIANCE in one}:
-        made[_VARIANCE] = _variance_figure(lines, looks)
+        made[_VARIANCE] = _variance_figure(lines)
     drawn = {
         row.cell: [_alignment(one) for one in row.details["alignments"]]
         for row in rows
         if row.cell in tested and row.details.get("alignments")
     }
     for model, some in _several(list(drawn)).items():
+        parts = [cell.title.split(", ") for cell in some]
+        own = [", ".join(x for x in one if any(x not in other for other in parts)) for one in parts]
         panels = [
-            dataclasses.replace(pair, title=cell.title)
+            dataclasses.replace(pair, title=name)
             for pairs in zip(*(drawn[cell] for cell in some), strict=True)
-            for cell, pair in zip(some, pairs, strict=True)
+            for name, pair in zip(own, pairs, strict=True)
         ]
         made[f"alignments_{model}"] = alignment_figure(
-            panels, title="The same targets, side by side"
+            panels, columns=len(some), title=f"{model}: the same targets, side by side"
         )
     for cell, alignments in drawn.items():
         made[_file(cell)] = alignment_figure(alignments, title=f"{cell.title}: weights")
@@ -114,33 +116,21 @@ def _several(cells: Sequence[Cell]) -> dict[str, list[Cell]]:
     return {model: some for model, some in models.items() if len(some) > 1}
 
 
-def _looks(cells: Sequence[Cell]) -> dict[str, tuple[str, str]]:
-    """Color and marker by title: those of the model, or a series' where it has variants."""
-    if not _several(cells):
-        return {cell.title: palette.MODELS[cell["model"]] for cell in cells}
-    colors, markers = zip(*palette.SERIES, strict=True)
-    count = len(colors)
-    return {
-        cell.title: (colors[i % count], markers[(i + i // count) % count])
-        for i, cell in enumerate(cells)
-    }
-
-
-def _variance_figure(
-    lines: Mapping[str, Sequence[Sequence[float]]], looks: Mapping[str, tuple[str, str]]
-) -> Figure:
+def _variance_figure(lines: Mapping[str, Sequence[Sequence[float]]]) -> Figure:
     """Variance of the gradient over steps, a line a model."""
     with figure_files.style():
-        figure = Figure(figsize=(7.2, 3.2), layout="constrained")
+        figure = Figure(figsize=(7.2, 3.6), layout="constrained")
         axes = figure.add_subplot()
-        for title, line in lines.items():
-            color, marker = looks[title]
-            axes.plot(*line, color=color, marker=marker, markersize=5, linewidth=1.6, label=title)
+        for title, (color, marker) in palette.of_lines(list(lines)).items():
+            axes.plot(
+                *lines[title], color=color, marker=marker, markersize=5, linewidth=1.6, label=title
+            )
         axes.set_yscale("log")
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{y:g}"))
         axes.set_xlim(0, None)
         axes.set_xlabel("step")
         axes.set_ylabel("variance of the gradient")
         axes.grid(color=palette.GRID, linewidth=0.7)
         axes.set_axisbelow(True)
-        figure.legend(loc="outside right upper", frameon=False)
+        figure.legend(loc="outside upper left", ncols=2, frameon=False)
     return figure

@@ -30,8 +30,8 @@ def test_alignments_show_their_weights_and_tokens():
     ]
     figure = alignment_figure(some, title="both")
     first, second, bar = figure.axes
-    np.testing.assert_array_equal(first.images[0].get_array(), some[0].weights)
-    np.testing.assert_array_equal(second.images[0].get_array(), some[1].weights)
+    np.testing.assert_array_equal(first.images[0].get_array()[4::8, 4::8], some[0].weights)
+    np.testing.assert_array_equal(second.images[0].get_array()[4::8, 4::8], some[1].weights)
     assert first.images[0].get_clim() == second.images[0].get_clim() == (0, 1)
     assert first.images[0].get_cmap()(0.0)[:3] == (0, 0, 0)  # Bahdanau's: 0 is black
     assert texts(first.get_xticklabels()) == ["Ein", "Karate", "·anzug", ".", "</s>"]
@@ -39,7 +39,7 @@ def test_alignments_show_their_weights_and_tokens():
     assert texts(second.get_xticklabels()) == ["3", "␣", "$", "5", "$"]
     assert (first.get_xlabel(), first.get_ylabel()) == ("source", "target")
     assert first.get_title(loc="left") == "first"
-    assert bar.get_ylabel() == "attention weight"
+    assert bar.get_title(loc="left") == "attention weight"
     assert not first.patches
     assert {patch.get_xy() for patch in second.patches} == {(-0.5, 0.5), (3.5, -0.5)}
     upright = [axes.get_xticklabels()[0].get_rotation() for axes in (first, second)]
@@ -68,7 +68,7 @@ def test_dollars_are_no_mathematics(tmp_path):
     odd = ["▁$x", "$^$", "▁a_b", "\n"]
     figure = alignment_figure([Alignment(odd, odd, np.eye(4), title="$x^$")])
     paths = figure_files.save({"alignment": figure}, tmp_path)
-    assert [path.name for path in paths] == ["alignment.svg", "alignment.png"]
+    assert [path.name for path in paths] == ["alignment.svg"]
     assert "$x" in paths[0].read_text(encoding="utf-8")
 
 
@@ -87,12 +87,12 @@ def test_alignments_that_cannot_be_drawn(some, message):
 
 SHORT, LONG = Bucket(1, 5, 1240, 0.75, 0.7, 0.8), Bucket(6, None, 9, 0.5, 0.1, 0.9)
 WORSE = [Bucket(1, 5, 1240, 0.5, 0.4, 0.6), Bucket(6, None, 9, 0.25, 0.0, 0.5)]
-LOOKS = {"RNNsearch": MODELS["rnn_search"], "RNNencdec": MODELS["rnn_encdec"]}
+LOOKS = {name: MODELS[name] for name in ("rnn_search", "rnn_encdec")}
 
 
 def test_length_figure_shows_scores_counts_and_names():
-    lines = {"RNNsearch": [SHORT, LONG], "RNNencdec": WORSE}
-    given = {"looks": LOOKS, "measure": "exact match", "unit": "characters", "percent": True}
+    lines = {"rnn_search": [SHORT, LONG], "rnn_encdec": WORSE}
+    given = {"measure": "exact match", "unit": "characters", "percent": True}
     figure = length_figure(lines, **given)
     (axes,) = figure.axes
     search, few, fixed, few_fixed = axes.get_lines()
@@ -107,7 +107,7 @@ def test_length_figure_shows_scores_counts_and_names():
     assert [bar[0, 0] for bar in bars] == [search.get_xdata()[0], fixed.get_xdata()[0]]
     assert bars[0][0, 0] < 0 < bars[1][0, 0]
     (legend,) = figure.legends
-    assert texts(legend.get_texts()) == [*lines, "95% of 1,000\nresamplings", "n < 10"]
+    assert texts(legend.get_texts()) == [*lines, "95 % of 1,000 resamplings", "n < 10"]
     figure.draw_without_rendering()
     assert not legend.get_window_extent().overlaps(axes.get_window_extent())
     assert axes.get_xlabel().startswith("length of the source (characters)")
@@ -117,10 +117,10 @@ def test_length_figure_shows_scores_counts_and_names():
 
 def test_length_figures_of_other_sentences_are_not_mixed():
     with pytest.raises(ValueError, match="b and a were measured on other sentences"):
-        length_figure({"a": [SHORT, LONG], "b": [SHORT]}, looks=LOOKS)
+        length_figure({"a": [SHORT, LONG], "b": [SHORT]})
     for nothing in ({}, {"a": []}):
         with pytest.raises(ValueError, match="nothing to draw"):
-            length_figure(nothing, looks=LOOKS)
+            length_figure(nothing)
 
 
 def test_training_curve_shows_both_losses_of_every_run():
@@ -131,8 +131,7 @@ def test_training_curve_shows_both_losses_of_every_run():
         {"kind": "training", "step": 20, "nll": 3.0},  # again, after a resume
         {"kind": "validation", "step": 30, "nll": 3.75},
     ]
-    looks = dict(zip(("one", "two"), LOOKS.values(), strict=True))
-    figure = training_curve({"one": rows, "two": rows[:2]}, looks=looks)
+    figure = training_curve({"rnn_search": {0: rows}, "rnn_encdec": {0: rows[:2]}})
     (axes,), (legend,) = figure.axes, figure.legends
     found = [(list(line.get_xdata()), list(line.get_ydata())) for line in axes.get_lines()]
     assert found == [
@@ -145,10 +144,33 @@ def test_training_curve_shows_both_losses_of_every_run():
     figure.draw_without_rendering()
     assert not legend.get_window_extent().overlaps(axes.get_window_extent())
     shown = texts(legend.get_texts())
-    assert shown == ["one (best 3.50)", "two", "training", "validation"]
-    assert axes.get_ylim()[0] == 0 and axes.get_ylim()[1] > 8
+    assert shown == ["rnn_search (best 3.5)", "rnn_encdec", "training", "validation, seed 0"]
+    assert 2 < axes.get_ylim()[0] < 3 and axes.get_ylim()[1] > 8
     assert (axes.get_xlabel(), axes.get_ylabel()) == ("step", "−log p (nats a token)")
-    (axes,) = training_curve({"one": rows}, looks=looks, quantity="loss", label="loss").axes
+    (axes,) = training_curve({"one": {0: rows}}, quantity="loss", label="loss").axes
     assert list(axes.get_lines()[0].get_ydata()) == [9.0, 5.0]
     with pytest.raises(ValueError, match="no row has 'nll'"):
-        training_curve({"one": []}, looks=looks)
+        training_curve({"one": {0: []}})
+
+
+def test_a_curve_of_several_seeds_is_their_mean_and_range():
+    seeds = {
+        seed: [{"kind": "validation", "step": step, "nll": seed + step} for step in (1, 2)]
+        for seed in (0, 1, 5)
+    }
+    (axes,) = (figure := training_curve({"one": seeds})).axes
+    assert [list(line.get_ydata()) for line in axes.get_lines()][-1] == [3, 4]
+    (band,) = axes.collections
+    assert {tuple(xy) for xy in band.get_paths()[0].vertices} == {(1, 1), (1, 6), (2, 2), (2, 7)}
+    (legend,) = figure.legends
+    assert "validation, mean and range of 3 seeds" in texts(legend.get_texts())
+
+
+def test_panels_side_by_side_have_one_size_and_fit_a_readme():
+    long = ["▁" + "w" * (1 + n % 7) for n in range(26)]
+    some = [Alignment(long, long[:9], weights(long[:9], long), title=f"{i}") for i in range(6)]
+    figure = alignment_figure(some, columns=3)
+    *panels, _ = figure.axes
+    assert figure.get_figwidth() <= 8.3
+    assert len({round(axes.get_position().y0, 6) for axes in panels[:3]}) == 1
+    assert len({round(axes.get_window_extent().width, 3) for axes in panels}) == 1

@@ -77,9 +77,7 @@ def finished(tmp_path_factory) -> Path:
 
 @pytest.mark.slow
 def test_a_run_leaves_everything_it_promises(finished):
-    names = (
-        "memory.png memory.svg report.md results.csv results.jsonl settings.json time.png time.svg"
-    )
+    names = "memory.svg report.md results.csv results.jsonl settings.json time.svg"
     assert sorted(path.name for path in finished.iterdir()) == names.split()
     rows = rows_of(finished)
     assert len(cases_of(rows)) == 4 and {row["status"] for row in rows} == {"ok"}
@@ -124,7 +122,7 @@ def test_interrupted_runs_keep_their_rows_and_write_the_report(tmp_path):
     (folder,) = tmp_path.iterdir()
     assert len(rows_of(folder)) == 2
     assert "2 of 4 cases so far." in (folder / "report.md").read_text()
-    assert (folder / "time.png").exists()
+    assert (folder / "time.svg").exists()
 
 
 @pytest.mark.parametrize(

@@ -40,7 +40,9 @@ def test_models_without_a_seed_in_common_are_not_compared():
 def test_the_figure_has_a_line_of_seeds_and_one_of_their_mean_for_each_model():
     rows = rows_of(tuned=(0.75, 0.8, 0.78), scratch=(0.65, 0.68, 0.67))
     (axes,) = report.figure(rows, "f1").axes
-    assert [len(line.get_xdata()) for line in axes.get_lines()] == [3, 2] * 2
+    lines = axes.get_lines()
+    assert [len(line.get_xdata()) for line in lines] == [3, 2, 3, 2, 2]
+    assert list(lines[-1].get_xdata()) == list(lines[-2].get_xdata())  # dashed: from scratch
 
 
 def test_equal_models_are_seldom_told_apart():

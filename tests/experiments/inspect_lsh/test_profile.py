@@ -24,7 +24,7 @@ RESULTS = Path(__file__).parents[3] / "experiments" / "results" / "cpu"
 SMALL = (
     "--parts=profile --num_heads=2 --head_dim=8 --num_hashes=2 --chunk_size=4 --repeats=2".split()
 )
-FILES = ["report.md", "results.jsonl", "settings.json", "shares.png", "shares.svg"]
+FILES = ["report.md", "results.jsonl", "settings.json", "shares.svg"]
 
 
 def made_up(length: int, passes: str = "forward", **fields) -> Profile:
