@@ -4,6 +4,7 @@ To add a mechanism, append a `Mechanism` to `MECHANISMS` (its file, or a functio
 some): how it is applied to named arrays, and how these are made for given sizes.
 """
 
+import functools
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -19,7 +20,7 @@ from attnlab.ops.hard import hard_attention
 from attnlab.ops.local import local_attention, window_attention
 from attnlab.ops.lsh.attention import lsh_attention
 from attnlab.ops.lsh.cross import lsh_cross_attention
-from attnlab.ops.lsh.hashing import hash_buckets, make_rotations
+from attnlab.ops.lsh.hashing import Rotations, hash_buckets, make_rotations
 from tests.daily import daily
 from tests.oracle_scores import SCORES, ScoreCase, Sizes
 
@@ -177,13 +178,18 @@ def local(name: str, *, gaussian: bool) -> Mechanism:
     )
 
 
-def buckets(x):
-    """Of two rounds, from rotations that do not depend on x."""
+@functools.cache
+def rotations(width: int) -> Rotations:
+    """Two rounds', as numbers that any trace may hold."""
     with jax.ensure_compile_time_eval():
-        rotations = make_rotations(
-            jax.random.key(0), num_heads=1, head_dim=x.shape[-1], num_hashes=2, num_buckets=4
+        made = make_rotations(
+            jax.random.key(0), num_heads=1, head_dim=width, num_hashes=2, num_buckets=4
         )
-    return hash_buckets(x, rotations)
+    return jax.tree.map(np.asarray, made)
+
+
+def buckets(x):
+    return hash_buckets(x, rotations(x.shape[-1]))
 
 
 def lsh_self(implementation: Implementation, chunk_size: int = 5) -> Mechanism:
@@ -245,23 +251,21 @@ MECHANISMS: tuple[Mechanism, ...] = (
     *(make(name) for make in (lsh_self, lsh_cross) for name in ("sorted", "dense")),
 )
 BY_NAME = {mechanism.name: mechanism for mechanism in MECHANISMS}
-# One of each engine.
-DAILY = [
-    BY_NAME[name]
-    for name in (
-        "dot-blockwise",
-        "additive-dense",
-        "window-blockwise",
-        "hard_additive",
-        "local_m",
-        "lsh-sorted",
-        "lsh_cross-dense",
-    )
-]
+ONE_OF_EACH_ENGINE = (
+    "dot-blockwise",
+    "additive-dense",
+    "window-blockwise",
+    "hard_additive",
+    "local_m",
+    "lsh-sorted",
+    "lsh_cross-dense",
+)
 
 
-def over(mechanisms: Iterable[Mechanism]) -> pytest.MarkDecorator:
-    """A test's cases `mechanism`, those that the daily loop does without marked slow."""
+def over(mechanisms: Iterable[Mechanism], *kept: str) -> pytest.MarkDecorator:
+    """A test's cases `mechanism`; the daily loop has those named, or one of each engine."""
     mechanisms = list(mechanisms)
-    cases = daily(mechanisms, *(x for x in DAILY if x in mechanisms))
+    every_day = [BY_NAME[name] for name in kept]
+    every_day = every_day or [x for x in mechanisms if x.name in ONE_OF_EACH_ENGINE]
+    cases = daily(mechanisms, *every_day)
     return pytest.mark.parametrize("mechanism", cases, ids=[x.name for x in mechanisms])

@@ -1,6 +1,7 @@
 """Masks of a user's own, of `visible` alone: right in every engine, or refused in one line."""
 
 import functools
+import itertools
 from typing import Any, ClassVar
 
 import flax.struct
@@ -18,6 +19,7 @@ from attnlab.ops.lsh.quality import hash_quality
 from attnlab.platforms import Platform, compiling_for
 from attnlab.split import over
 from tests import oracle
+from tests.daily import daily
 
 B, T, N, K, H, D = 2, 24, 4, 2, 6, 5
 ROWS, COLUMNS = np.arange(T)[:, None], np.arange(T)[None, :]
@@ -82,9 +84,13 @@ def arrays():
 
 
 def both(attend, *arrays, weight=None):
-    """The output of a compiled function of arrays, and its gradients."""
-    y, pull_back = jax.vjp(jax.jit(attend), *map(jnp.asarray, arrays))
-    return y, *pull_back(jnp.asarray(arrays[0] if weight is None else weight))
+    """The output of a function of arrays, and its gradients, in one program."""
+
+    def run(arrays, weight):
+        y, pull_back = jax.vjp(attend, *arrays)
+        return y, *pull_back(weight)
+
+    return jax.jit(run)(arrays, arrays[0] if weight is None else weight)
 
 
 def assert_same(got, true):
@@ -118,8 +124,20 @@ EXACT = {
 }
 
 
-@EVERY
-@pytest.mark.parametrize("route", EXACT)
+@pytest.mark.parametrize(
+    ("route", "name"),
+    daily(
+        itertools.product(EXACT, MAKE),
+        *(("blockwise", name) for name in MAKE),
+        ("dense", "strided"),
+        ("dense", "documents"),
+        ("window", "dilated"),
+        ("window", "documents"),
+        ("chunked", "strided"),
+        ("local", "documents"),
+        ("hard", "strided"),
+    ),
+)
 def test_exact_attention_sees_what_it_shows(name, route):
     attend, seen = EXACT[route]
     q, k, v, weight = arrays()
@@ -157,7 +175,7 @@ def times(picture, causal):
 
 
 def by_lsh(qk, v, *, mask, causal, implementation):
-    buckets = jnp.zeros((B, 2, T, N), jnp.int32)
+    buckets = np.zeros((B, 2, T, N), np.int32)
     options = {"causal": causal, "mask": mask, "implementation": implementation, "chunk_size": T}
     return lsh_attention(qk, v, buckets, **options)
 
@@ -172,15 +190,14 @@ def plain_lsh(qk, v, counts, sees_itself):
     return jnp.einsum("bnts,bsnd->btnd", weights, jnp.repeat(v, N // K, 2))
 
 
-@EVERY
 @pytest.mark.parametrize(
-    ("implementation", "causal"),
-    [
-        ("sorted", True),
-        ("dense", False),
-        pytest.param("sorted", False, marks=pytest.mark.slow),
-        pytest.param("dense", True, marks=pytest.mark.slow),
-    ],
+    ("name", "implementation", "causal"),
+    daily(
+        itertools.product(MAKE, ["sorted", "dense"], [True, False]),
+        ("dilated", "sorted", True),
+        ("documents", "sorted", True),
+        ("strided", "dense", False),
+    ),
 )
 def test_lsh_asks_it_of_pairs(name, implementation, causal):
     qk, _, v, weight = arrays()
@@ -211,7 +228,7 @@ def test_lsh_shows_a_token_nothing_of_what_is_hidden(implementation):
 def test_lsh_across_two_sequences(implementation):
     q, k, v, weight = arrays()
     picture = PICTURES["strided"]
-    ids = jnp.zeros((B, 2, T, N), jnp.int32), jnp.zeros((B, 2, T, K), jnp.int32)
+    ids = np.zeros((B, 2, T, N), np.int32), np.zeros((B, 2, T, K), np.int32)
 
     def attend(q, k, v):
         options = {"mask": MAKE["strided"](), "implementation": implementation}
@@ -272,25 +289,41 @@ def test_lsh_over_devices_that_share_the_rounds_of_a_head():
 
 
 def test_the_quality_of_a_hash_is_that_of_visible_pairs():
-    qk, _, v, _ = map(jnp.asarray, arrays())
-    quality = hash_quality(
-        qk, v, jnp.zeros((B, 2, T, N), jnp.int32), chunk_size=T, mask=MAKE["strided"]()
+    qk, _, v, _ = arrays()
+    buckets = np.zeros((B, 2, T, N), np.int32)
+    quality = jax.jit(lambda *x: hash_quality(*x, chunk_size=T, mask=MAKE["strided"]()))(
+        qk, v, buckets
     )
     np.testing.assert_allclose(quality.visible_pairs, 1)
     np.testing.assert_allclose(quality.captured_mass, 1, rtol=1e-9)
 
 
-@EVERY
+DECODED = {
+    "all pairs": routes.AllPairs(),
+    "window": routes.Window(9, 0),
+    "lsh": routes.LSH(2, 4, 8),
+}
+
+
 @pytest.mark.parametrize(
-    "route",
-    [routes.AllPairs(), routes.Window(9, 0), routes.LSH(2, 4, 8)],
-    ids=lambda route: type(route).__name__,
+    ("route", "name"),
+    daily(
+        itertools.product(DECODED, MAKE),
+        ("all pairs", "strided"),
+        ("window", "dilated"),
+        ("lsh", "documents"),
+    ),
 )
-def test_decoding_is_the_forward(name, route):
-    x = jnp.asarray(arrays()[0].reshape(B, T, -1), jnp.float32)
-    module = MultiHeadAttention(2, route=route)
-    variables = dict(module.init(jax.random.key(0), x, decode=True))
-    true = module.apply(variables, x, mask=MAKE[name]() & masks.Causal())
+def test_decoding_is_the_forward(route, name):
+    x = arrays()[0].reshape(B, T, -1).astype("f")
+    module = MultiHeadAttention(2, route=DECODED[route])
+
+    @jax.jit
+    def begin(x):
+        variables = module.init(jax.random.key(0), x, decode=True)
+        return variables, module.apply(variables, x, mask=MAKE[name]() & masks.Causal())
+
+    variables, true = begin(x)
     step = jax.jit(
         lambda variables, x: module.apply(
             variables, x, mask=MAKE[name](), decode=True, mutable=["cache"]
@@ -301,18 +334,20 @@ def test_decoding_is_the_forward(name, route):
         y, updated = step(variables, x[:, tokens])
         variables |= updated
         parts.append(y)
-    np.testing.assert_allclose(jnp.concatenate(parts, 1), true[:, :10], rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(np.concatenate(parts, 1), true[:, :10], rtol=1e-4, atol=1e-5)
 
 
 @EVERY
 def test_vmap_maps_its_arrays_too(name):
-    q, k, v, _ = map(jnp.asarray, arrays())
-    attend = functools.partial(attention, scores.Dot(), implementation="blockwise")
-    true = attend(q, k, v, mask=MAKE[name]())
-    got = jax.vmap(lambda q, k, v, mask: attend(q, k, v, mask=mask))(q, k, v, MAKE[name]())
-    np.testing.assert_allclose(got, true, rtol=1e-9)
-    two = jax.tree.map(lambda x: x.reshape(1, B, *x.shape[1:]), (q, k, v, MAKE[name]()))
-    np.testing.assert_allclose(attend(*two[:3], mask=two[3])[0], true, rtol=1e-9)  # two batch axes
+    def attend(q, k, v, mask):
+        return attention(scores.Dot(), q, k, v, mask=mask, implementation="blockwise")
+
+    operands = *arrays()[:3], MAKE[name]()
+    true, mapped, two_batch_axes = jax.jit(
+        lambda *x: (attend(*x), jax.vmap(attend)(*x), attend(*jax.tree.map(lambda x: x[None], x)))
+    )(*operands)
+    np.testing.assert_allclose(mapped, true, rtol=1e-9)
+    np.testing.assert_allclose(two_batch_axes[0], true, rtol=1e-9)
 
 
 @EVERY
@@ -323,14 +358,19 @@ def test_it_can_be_looked_at(name):
 
 
 def test_a_kernel_says_that_it_does_not_take_it():
-    x = jnp.zeros((1, 256, 2, 64), jnp.bfloat16)
+    def attend(x, **options):
+        attend = functools.partial(attention, scores.Dot(), mask=Dilated(), **options)
+        return jax.eval_shape(lambda x: attend(x, x, x), x)
+
+    x = jax.ShapeDtypeStruct((1, 256, 2, 64), jnp.bfloat16)
     for platform, name in ((V5E, "splash"), (V5E, "pallas"), (H100, "cudnn"), (H100, "pallas")):
         with compiling_for(platform):
             with pytest.raises(NotImplementedError, match=rf'"{name}" takes .*Dilated; use imp'):
-                attention(scores.Dot(), x, x, x, mask=Dilated(), implementation=name)
-            jax.eval_shape(lambda: attention(scores.Dot(), x, x, x, mask=Dilated()))  # an engine
+                attend(x, implementation=name)
+            attend(x)  # an engine
+    route = routes.LSH(2, 4, 8, implementation="pallas")
     with compiling_for(V5E), pytest.raises(NotImplementedError, match="pallas.*not of other pairs"):
-        routes.LSH(2, 4, 8, implementation="pallas")(scores.Dot(), x, x, x, mask=Dilated())
+        jax.eval_shape(lambda x: route(scores.Dot(), x, x, x, mask=Dilated()), x)
 
 
 class Floats(Dilated):
