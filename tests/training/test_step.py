@@ -19,7 +19,13 @@ from attnlab.training.step import TrainState, make_train_step
 from tests.daily import daily
 from tests.training import tiny
 
+pytestmark = pytest.mark.usefixtures("quick_compile")
 ROOT = Path(__file__).resolve().parents[2]
+
+
+def created(model, optimizer, batch):
+    """A state to start with, made by one program."""
+    return jax.jit(lambda: TrainState.create(model, optimizer, batch, seed=0))()
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +57,7 @@ def test_a_step_draws_a_dropout_of_its_own():
         jax.jit(make_train_step(model, TokenCrossEntropy(), optimizer, streams=streams))
         for streams in (("dropout",), ("dropout", "more"))
     )
-    state = TrainState.create(model, optimizer, batch, seed=0)
+    state = created(model, optimizer, batch)
     after, first = step(state, batch)
     _, second = step(after, batch)
     _, again = with_more(state, batch)
@@ -79,9 +85,9 @@ class Drawn(TokenCrossEntropy):
 def test_parts_of_a_batch_and_streams_draw_apart():
     model, optimizer = Draws(), OptimizerSettings().build(3)
     batch = next(iter(tiny.batches()))
-    state = TrainState.create(model, optimizer, batch, seed=0)
+    state = created(model, optimizer, batch)
     step = make_train_step(model, Drawn(), optimizer, accumulate=2, streams=("dropout", "hash"))
-    sums = jax.jit(step)(state, batch)[1].sums
+    sums = jax.device_get(jax.jit(step)(state, batch)[1].sums)
     assert 2 * sums["square"] - sums["loss"] ** 2 > 1e-5  # (x₁ − x₂)²
     assert abs(sums["loss"] - sums["hash"]) > 1e-2
 
@@ -108,13 +114,11 @@ class Centered(tiny.Tiny):
     ("kind", "devices", "accumulate"),
     daily([("jit", 1, 1), ("jit", 2, 2), ("pmap", 2, 1), ("pmap", 2, 2)], ("pmap", 2, 2)),
 )
-def test_collections_move_from_part_to_part_and_are_means_over_devices(
-    kind, devices, accumulate, quick_compile
-):
+def test_collections_move_from_part_to_part_and_are_means_over_devices(kind, devices, accumulate):
     parallel = parallel_over(kind, jax.devices()[:devices])
     model, optimizer = Centered(), OptimizerSettings().build(3)
     batch = next(iter(tiny.batches()))
-    state = TrainState.create(model, optimizer, batch, seed=0)
+    state = created(model, optimizer, batch)
     step = make_train_step(
         model,
         TokenCrossEntropy(),
@@ -138,7 +142,7 @@ def test_integers_have_no_mean_over_devices():
     model, optimizer = Centered(dtype=jnp.int32), OptimizerSettings().build(3)
     batch = next(iter(tiny.batches()))
     parallel = parallel_over("pmap", jax.devices()[:2])
-    state = parallel.place(TrainState.create(model, optimizer, batch, seed=0))
+    state = parallel.place(created(model, optimizer, batch))
     step = parallel.compile(
         make_train_step(
             model,
@@ -155,22 +159,23 @@ def test_integers_have_no_mean_over_devices():
 def test_accumulate_must_divide_the_batch():
     model, optimizer = tiny.Tiny(), OptimizerSettings().build(3)
     batch = next(iter(tiny.batches()))
-    state = TrainState.create(model, optimizer, batch, seed=0)
+    state = jax.eval_shape(lambda: TrainState.create(model, optimizer, batch, seed=0))
+    step = make_train_step(model, TokenCrossEntropy(), optimizer, accumulate=3)
     with pytest.raises(ValueError, match="accumulate must divide the rows .* got 3 and 8"):
-        make_train_step(model, TokenCrossEntropy(), optimizer, accumulate=3)(state, batch)
+        jax.eval_shape(step, state, batch)
 
 
 @pytest.mark.parametrize(
     ("kind", "devices", "accumulate"),
     daily([("jit", 1, 1), ("jit", 2, 2), ("pmap", 2, 2)], ("jit", 2, 2)),
 )
-def test_a_gradient_is_a_mean_over_tokens_or_sentences(kind, devices, accumulate, quick_compile):
+def test_a_gradient_is_a_mean_over_tokens_or_sentences(kind, devices, accumulate):
     parallel = parallel_over(kind, jax.devices()[:devices])
     model, optimizer = tiny.Tiny(), OptimizerSettings("sgd", learning_rate=1.0).build(3)
     batch = next(iter(tiny.batches()))
     # Row i has i tokens, at most 6: 27 in 7 sentences and a row without any.
     batch["target"] = np.where(np.tri(8, 6, -1) > 0, batch["target"], 0)
-    before = TrainState.create(model, optimizer, batch, seed=0)
+    before = created(model, optimizer, batch)
     found = {}
     for over in ("tokens", "sentences"):
         step = make_train_step(
@@ -210,14 +215,16 @@ class TwoMeans(TokenCrossEntropy):
     ("kind", "devices", "accumulate"),
     daily([("jit", 1, 1), ("jit", 2, 2), ("pmap", 2, 2)], ("jit", 1, 1)),
 )
-def test_each_mean_of_a_loss_has_its_own_count(kind, devices, accumulate, quick_compile):
+def test_each_mean_of_a_loss_has_its_own_count(kind, devices, accumulate):
     parallel = parallel_over(kind, jax.devices()[:devices])
     model, optimizer = tiny.Tiny(), OptimizerSettings("sgd", learning_rate=1.0).build(3)
     batch = next(iter(tiny.batches()))
     batch["target"] = np.where(np.tri(8, 6, -1) > 0, batch["target"], 0)  # as above: 27 in 7
-    before = TrainState.create(model, optimizer, batch, seed=0)
+    before = created(model, optimizer, batch)
 
-    def mean_loss(params):
+    @jax.jit
+    @jax.grad
+    def mean_gradient(params):
         logits = model.apply({"params": params}, **batch)
         both = [token_sums(logits[:, :n], batch["target"][:, :n])["nll"] for n in (6, 1)]
         return both[0] / 27 + 3 * both[1] / 7
@@ -228,7 +235,7 @@ def test_each_mean_of_a_loss_has_its_own_count(kind, devices, accumulate, quick_
     given = batch | {"row": np.arange(8)}
     after, metrics = parallel.compile(step)(parallel.place(before), parallel.split(given))
     assert parallel.read(metrics).counts == {"tokens": 27, "sentences": 7}
-    expected = jax.tree.map(np.subtract, before.params, jax.grad(mean_loss)(before.params))
+    expected = jax.tree.map(np.subtract, before.params, mean_gradient(before.params))
     found = jax.device_get(parallel.gather(after).params)
     for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6)

@@ -51,7 +51,7 @@ def test_a_pattern_is_repeated_by_the_layers():
     layers = [params["decoder"][f"layer_{i}"] for i in range(4)]
     params["decoder"] = {
         "layers": {
-            f"layer_{i}": jax.tree.map(lambda *x: jnp.stack(x), *layers[i::2]) for i in range(2)
+            f"layer_{i}": jax.tree.map(lambda *x: np.stack(x), *layers[i::2]) for i in range(2)
         }
     }
     got = apply(scan, {"params": params}, TARGET)
@@ -67,13 +67,13 @@ def test_a_pattern_is_repeated_by_the_layers():
 @pytest.mark.parametrize("rate", [0.0, 0.5])
 def test_a_chunked_feed_forward_network_is_the_same(rate):
     """Its hidden layer exists for a chunk at a time, also backward, with dropout of its own."""
-    x = jnp.asarray(np.random.default_rng(0).normal(size=(2, 11, D)), jnp.float32)
+    x = np.float32(np.random.default_rng(0).normal(size=(2, 11, D)))
     config = dataclasses.replace(TINY, hidden=64, hidden_dropout_rate=rate)
     whole, chunked = (
         FeedForward(dataclasses.replace(config, feed_forward_chunk=size)) for size in (None, 4)
     )
     params = init(whole, x)["params"]
-    assert jax.tree.map(jnp.shape, init(chunked, x)["params"]) == jax.tree.map(jnp.shape, params)
+    assert jax.tree.map(np.shape, init(chunked, x)["params"]) == jax.tree.map(np.shape, params)
     options = {"deterministic": rate == 0, "rngs": {"dropout": jax.random.key(0)}}
 
     def gradient(module):
@@ -86,10 +86,10 @@ def test_a_chunked_feed_forward_network_is_the_same(rate):
         jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=2e-5, atol=1e-4), got, want)
     else:
         # One token everywhere, so masks tell chunks apart; one key may serve all streams.
-        same = jnp.broadcast_to(x[:, :1], x.shape)
+        same = np.broadcast_to(x[:, :1], x.shape)
         for rngs in (options["rngs"], jax.random.key(0)):
-            y = chunked.apply({"params": params}, same, deterministic=False, rngs=rngs)
-            assert len(np.unique(np.asarray(y[0, :, 0]))) == 11
+            y = apply(chunked, {"params": params}, same, deterministic=False, rngs=rngs)
+            assert len(np.unique(np.asarray(y)[0, :, 0])) == 11
 
 
 @pytest.mark.slow

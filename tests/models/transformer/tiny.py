@@ -2,7 +2,7 @@
 
 import dataclasses
 
-import jax.numpy as jnp
+import numpy as np
 
 from attnlab import routes
 from attnlab.models.transformer import Transformer, TransformerConfig
@@ -12,8 +12,8 @@ TINY = TransformerConfig(
     V, num_layers=N, width=D, hidden=17, num_heads=3, key_width=2, value_width=5, max_length=11
 )
 DENSE = routes.AllPairs("dense")  # compiles fastest
-SOURCE = jnp.array([[5, 6, 7, 8, 9, 2, 0], [9, 4, 4, 2, 0, 0, 0]])
-TARGET = jnp.array([[8, 4, 7, 11, 2], [12, 6, 2, 0, 0]])
+SOURCE = np.array([[5, 6, 7, 8, 9, 2, 0], [9, 4, 4, 2, 0, 0, 0]])
+TARGET = np.array([[8, 4, 7, 11, 2], [12, 6, 2, 0, 0]])
 
 
 def tiny(kind=Transformer, **changed):
