@@ -1,12 +1,13 @@
 """attnlab: attention = a score × a mask × a route, in JAX and Flax.
 
 Values that say what is computed:
-  scores      how alike a query and a key are
-  masks       who may see whom
-  biases      what is added to the logits
-  routes      which pairs are visited at all
-  positions   where a token stands
-  platforms   which accelerator a program is for
+
+    scores      how alike a query and a key are
+    masks       who may see whom
+    biases      what is added to the logits
+    routes      which pairs are visited at all
+    positions   where a token stands
+    platforms   which accelerator a program is for
 
 Functions of arrays, parameters given: `attention` and its named forms.
 Flax Linen modules: parameters and naming around them.

@@ -3,7 +3,14 @@
 import sys
 from pathlib import Path
 
-import attnlab
+import jax
+from typing_extensions import TypeAliasType
+
+# Before attnlab uses them: unions of many types, shown by their names.
+jax.typing.ArrayLike = TypeAliasType("ArrayLike", jax.typing.ArrayLike)
+jax.lax.PrecisionLike = TypeAliasType("PrecisionLike", jax.lax.PrecisionLike)
+
+import attnlab  # noqa: E402
 
 sys.path.insert(0, str(Path(__file__).parent))  # docstrings.py
 
@@ -25,12 +32,13 @@ extensions = [
 myst_enable_extensions = ["amsmath", "colon_fence", "deflist", "dollarmath", "fieldlist"]
 myst_heading_anchors = 3
 exclude_patterns = ["_build"]
+highlight_language = "text"  # of literal blocks in docstrings
 nitpicky = True
 nitpick_ignore_regex = [
     # Other libraries: pages are built without a network, so there is nothing to link to.
     ("py:.*", r"(collections|flax|grain|jax|jaxlib|matplotlib|numpy|optax|orbax|pathlib)\..*"),
     ("py:.*", r"(signal|types|typing)\..*"),
-    ("py:class", r"attnlab\..*\.(Item|Row|[A-Z])|Fill"),  # types' own names
+    ("py:class", r"(.*\.)?(ArrayLike|PrecisionLike|Fill|Item|Row|[A-Z])"),  # names of types
     ("py:class", "attnlab.ops.lsh.running_mean.RunningMean"),  # a field of DecodeState
 ]
 
@@ -40,6 +48,7 @@ nb_execution_timeout = 600
 
 autodoc_default_options = {"members": True, "special-members": "__call__"}
 autodoc_preserve_defaults = True
+autodoc_inherit_docstrings = False  # a method is described where it is defined
 autodoc_member_order = "bysource"
 autodoc_typehints = "description"
 autodoc_typehints_description_target = "documented"

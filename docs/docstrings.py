@@ -34,15 +34,24 @@ def setup(app):
     """What Sphinx calls."""
     names = Names()
     app.connect("autodoc-process-docstring", names.read, priority=400)  # before napoleon's 500
-    app.connect("autodoc-process-signature", without_flax)
-    app.connect("autodoc-skip-member", lambda app, what, name, *_: name == "setup" or None)
+    app.connect("autodoc-process-signature", signature)
+    app.connect("autodoc-skip-member", is_not_ours)
     app.connect("missing-reference", names.resolve)
     return {"parallel_read_safe": True}
 
 
-def without_flax(app, what, name, thing, options, signature, returned):
-    """The signature without the fields that Flax gives to each module."""
-    return (FLAX.sub("", signature), returned) if signature else None
+def is_not_ours(app, what, name, thing, skip, options):
+    """Whether a member is Flax's, or a field, of which the class's docstring tells."""
+    default = what == "class" and getattr(thing, "__name__", name) != name
+    field = (getattr(thing, "__doc__", None) or "").startswith("Alias for field number")
+    return name in ("setup", "replace") or default or field or None
+
+
+def signature(app, what, name, thing, options, arguments, returned):
+    """The arguments without the fields that Flax gives to each module, defaults by their names."""
+    without = FLAX.sub("", arguments or "")
+    named = re.sub(r"<(?:class '|function )([\w.]+)[^>]*(?:>\.\w+)?>", r"\1", without)
+    return (named, returned) if arguments else None
 
 
 class Names:
