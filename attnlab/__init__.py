@@ -19,6 +19,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 from attnlab import biases, masks, platforms, positions, scores
+from attnlab.drawing import draw
 from attnlab.modules.biases import AlibiBias, RelativePositionBias
 from attnlab.modules.flax_interop import as_flax_attention_fn
 from attnlab.modules.local import LocalAttention
@@ -94,6 +95,8 @@ __all__ = [
     "dot_product_attention",
     "general_attention",
     "location_attention",
+    # which pairs they see, as a picture
+    "draw",
     # how they are computed, where a name is not enough
     "Pallas",
     # on which devices
