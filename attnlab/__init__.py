@@ -1,12 +1,13 @@
 """attnlab: attention = a score × a mask × a route, in JAX and Flax.
 
 Values that say what is computed:
-  scores      how alike a query and a key are
-  masks       who may see whom
-  biases      what is added to the logits
-  routes      which pairs are visited at all
-  positions   where a token stands
-  platforms   which accelerator a program is for
+
+    scores      how alike a query and a key are
+    masks       who may see whom
+    biases      what is added to the logits
+    routes      which pairs are visited at all
+    positions   where a token stands
+    platforms   which accelerator a program is for
 
 Functions of arrays, parameters given: `attention` and its named forms.
 Flax Linen modules: parameters and naming around them.
@@ -18,6 +19,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 from attnlab import biases, masks, platforms, positions, scores
+from attnlab.drawing import draw
 from attnlab.modules.biases import AlibiBias, RelativePositionBias
 from attnlab.modules.flax_interop import as_flax_attention_fn
 from attnlab.modules.local import LocalAttention
@@ -93,6 +95,8 @@ __all__ = [
     "dot_product_attention",
     "general_attention",
     "location_attention",
+    # which pairs they see, as a picture
+    "draw",
     # how they are computed, where a name is not enough
     "Pallas",
     # on which devices

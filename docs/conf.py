@@ -2,8 +2,19 @@
 
 import os
 import re
+import sys
+from pathlib import Path
 
-import attnlab
+import jax
+from typing_extensions import TypeAliasType
+
+# Before attnlab uses them: unions of many types, shown by their names.
+jax.typing.ArrayLike = TypeAliasType("ArrayLike", jax.typing.ArrayLike)
+jax.lax.PrecisionLike = TypeAliasType("PrecisionLike", jax.lax.PrecisionLike)
+
+import attnlab  # noqa: E402
+
+sys.path.insert(0, str(Path(__file__).parent))  # docstrings.py
 
 project = "attnlab"
 author = "The attnlab authors"
@@ -18,19 +29,32 @@ extensions = [
     "sphinx.ext.viewcode",
     "sphinx-mathjax-offline",  # equations need no network, so a page on a cluster shows them
     "sphinx_copybutton",
+    "docstrings",
 ]
 myst_enable_extensions = ["amsmath", "colon_fence", "deflist", "dollarmath", "fieldlist"]
 myst_heading_anchors = 3
 exclude_patterns = ["_build"]
+highlight_language = "text"  # of literal blocks in docstrings
 nitpicky = True
+nitpick_ignore_regex = [
+    # Other libraries: pages are built without a network, so there is nothing to link to.
+    ("py:.*", r"(collections|flax|grain|jax|jaxlib|matplotlib|numpy|optax|orbax|pathlib)\..*"),
+    ("py:.*", r"(signal|types|typing)\..*"),
+    ("py:class", r"(.*\.)?(ArrayLike|PrecisionLike|Fill|Item|Row|[A-Z])"),  # names of types
+    ("py:class", "attnlab.ops.lsh.running_mean.RunningMean"),  # a field of DecodeState
+]
 
 nb_execution_mode = "cache"  # a notebook runs again when its text changes
 nb_execution_raise_on_error = True
 nb_execution_timeout = 600
 
+autodoc_default_options = {"members": True, "special-members": "__call__"}
+autodoc_preserve_defaults = True
+autodoc_inherit_docstrings = False  # a method is described where it is defined
 autodoc_member_order = "bysource"
 autodoc_typehints = "description"
 autodoc_typehints_description_target = "documented"
+python_use_unqualified_type_names = True
 napoleon_google_docstring = True
 napoleon_numpy_docstring = False
 

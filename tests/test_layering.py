@@ -19,6 +19,7 @@ LAYERS = {
     "ops": 1,
     "runs": 1,
     "modules": 2,
+    "drawing": 2,
     "models": 3,
     "data": 3,
     "attentions": 4,

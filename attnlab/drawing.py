@@ -1,0 +1,161 @@
+"""Pictures of attention: which pairs are seen, and how strongly."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.typing import ArrayLike
+
+from attnlab import masks
+from attnlab.biases import Bias, as_bias
+from attnlab.checks import as_size, require, require_instance
+from attnlab.ops.attention import attention_weights
+from attnlab.ops.routes import AllPairs, Route
+from attnlab.runs.palette import FILL
+from attnlab.scores import Dot, Score
+
+__all__ = ["Drawing", "draw"]
+
+_CELL = 8  # pixels of a pair, so that no viewer smooths one into the next
+_COLORS = ["#d6e8f2", "#0072B2", "#00263d"]  # little, more, most
+
+
+@dataclasses.dataclass(frozen=True)
+class Drawing:
+    """A figure that a notebook shows as SVG.
+
+    Attributes:
+      figure: matplotlib Figure, with `savefig` for PDF and other formats.
+    """
+
+    figure: Any
+
+    def _repr_svg_(self) -> str:
+        from attnlab.runs import figure_files
+
+        with figure_files.style(), io.StringIO() as file:
+            self.figure.savefig(file, format="svg", bbox_inches="tight", metadata={"Date": None})
+            return file.getvalue()
+
+
+def draw(
+    *,
+    score: Score | nn.Module | None = None,
+    mask: masks.Mask | ArrayLike | None = None,
+    route: Route | None = None,
+    bias: Bias | nn.Module | ArrayLike | None = None,
+    length: int = 32,
+) -> Drawing:
+    """Draws the pairs of queries (rows) and keys (columns), a panel for each part that is given.
+
+    A mask and a route show their pairs, a score its weights over all pairs, a bias its numbers. Of
+    several parts a last panel shows the weights together. Darker is more, gray is no weight.
+
+    Queries and keys are an example, the same in every drawing: `length` tokens of 8 kinds in random
+    order, each a vector of 16 numbers near those of its kind. So the score is high within a kind,
+    and hashing finds such pairs. Of batches and heads the first is drawn.
+
+    Args:
+      score: a value of `attnlab.scores` with parameters for 16 numbers, or a module that makes one,
+        such as `AdditiveScore()`, with its first parameters.
+      mask: any mask, or a boolean array that broadcasts to [*B, N, length, length].
+      route: a value of `attnlab.routes`.
+      bias: a bias, an array, or a module that makes a bias, such as `AlibiBias()`, for 8 heads.
+      length: number of queries and of keys.
+
+    Returns:
+      A `Drawing`: a notebook shows it, and its `figure` is matplotlib's.
+
+    Raises:
+      ValueError: no part is given, or one is of another kind.
+      ImportError: matplotlib is not installed.
+
+    Example:
+      >>> len(draw(mask=masks.Causal(), bias=jnp.zeros((32, 32))).figure.axes)
+      3
+    """
+    length = as_size("length", length)
+    panels = _panels(score, masks.as_mask(mask), route, bias, length)
+    require(bool(panels), "draw takes a score, a mask, a route or a bias; got none of them")
+    return Drawing(_figure(panels))
+
+
+def _panels(score, mask, route, bias, length) -> dict[str, np.ndarray]:
+    """[length, length] of each part: booleans of pairs, or numbers."""
+    fits = route is None or isinstance(route, Route)
+    require_instance("route", route, fits, "a value of attnlab.routes, such as routes.Window(4, 0)")
+    if isinstance(bias, nn.Module):
+        bias = bias.init_with_output(jax.random.key(0), 8, length, length)[0]
+    bias = as_bias(bias)
+    shown = None if mask is None else mask.as_array(length, length)  # [*B, 1 or N, T, S]
+    added = None if bias is None else bias.as_array(length, length)
+    leading = [x.shape[:-2] for x in (shown, added) if x is not None]
+    q, k = _example(length, jnp.broadcast_shapes((1,), *leading))
+    if isinstance(score, nn.Module):
+        score = score.init_with_output(jax.random.key(0), q, k)[0]
+
+    panels = {}
+    if score is not None:
+        panels["score"] = attention_weights(score, q, k)
+    if shown is not None:
+        panels["mask"] = shown
+    if added is not None:
+        panels["bias"] = jnp.broadcast_to(added, (*added.shape[:-2], length, length))
+    if route is not None:
+        panels["route"] = _weights(route, Dot(), q, k) > 0
+    if len(panels) > 1:
+        score, route = Dot() if score is None else score, AllPairs() if route is None else route
+        panels["together"] = _weights(route, score, q, k, mask=mask, bias=bias)
+    return {name: np.asarray(x).reshape(-1, length, length)[0] for name, x in panels.items()}
+
+
+def _weights(route: Route, score: Score, q: jax.Array, k: jax.Array, **options: Any) -> jax.Array:
+    how_to_hash = {"hash_inputs": q, "center": jnp.zeros(q.shape[-2:])}
+    options |= {name: x for name, x in how_to_hash.items() if name in route.hash_keywords}
+    return route.weights(score, q, q if route.shares_qk else k, **options)
+
+
+def _example(length: int, leading: tuple[int, ...]) -> tuple[jax.Array, jax.Array]:
+    """Queries and keys [*B, length, N, 16], the same for all examples and heads."""
+    draws = np.random.default_rng(0)
+    tokens = draws.normal(size=(8, 16))[draws.integers(8, size=length)]
+    q_and_k = (tokens + draws.normal(size=(2, *tokens.shape)) / 4).astype(np.float32)
+    shape = (*leading[:-1], length, leading[-1], tokens.shape[-1])
+    q, k = (jnp.broadcast_to(x[:, None], shape) for x in q_and_k)
+    return q, k
+
+
+def _figure(panels: dict[str, np.ndarray]) -> Any:
+    try:
+        from matplotlib.colors import LinearSegmentedColormap
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise ImportError(
+            "attnlab.draw needs matplotlib, which is not installed (pip install matplotlib)"
+        ) from None
+    from attnlab.runs import figure_files
+
+    colors = LinearSegmentedColormap.from_list("pairs", _COLORS).with_extremes(bad=FILL)
+    with figure_files.style():
+        figure = Figure(figsize=(2.6 * len(panels), 2.7), layout="constrained")
+        row = figure.subplots(1, len(panels), squeeze=False)[0]
+        for axes, (name, x) in zip(row, panels.items(), strict=True):
+            shown = x if name == "bias" else np.where(x > 0, x, np.nan)
+            limits = {} if name == "bias" else {"vmin": 0, "vmax": 2 if x.dtype == bool else None}
+            ends = 0, len(x) - 1
+            axes.imshow(
+                np.kron(shown, np.ones((_CELL, _CELL))),
+                colors,
+                extent=(-0.5, len(x) - 0.5, len(x) - 0.5, -0.5),
+                interpolation="none",
+                **limits,
+            )
+            axes.set(title=name, xlabel="key", ylabel="query", xticks=ends, yticks=ends)
+            axes.spines[:].set_visible(False)
+    return figure
