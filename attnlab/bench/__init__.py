@@ -14,7 +14,7 @@
 | `workers` | programs in a process of their own, so that a killed one is a row |
 | `environment` | where a measurement came from |
 | `operations`, `chains` | what a traced program computes; the longest chain of its products |
-| `jaxprs`, `primitives` | what is inside of a traced operation; what it computes |
+| `jaxprs` | what is inside of a traced operation |
 | `work` | the operations of a case |
 | `hlo`, `network` | the text of a compiled program; what it sends over the network |
 | `roofline`, `peaks` | what a machine can do at most, and the least time of so many operations |

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -24,12 +25,21 @@ from attnlab.bench.jaxprs import (
     parts_of_scan,
     platform_taken,
 )
-from attnlab.bench.primitives import DIVISION, PRODUCTS, of_one
 
 __all__ = ["count"]
 
 Values = Sequence[Any]  # of variables; None = not known
 Flags = tuple[bool, ...]
+_TRANSCENDENTAL = (
+    *("exp", "exp2", "log", "log1p", "expm1", "tanh", "logistic", "erf", "sin", "cos", "pow"),
+)
+DIVISION = "div"
+_REFUSED = (  # they multiply matrices, or nobody sees what they do
+    *("ragged_dot", "ragged_dot_general", "triangular_solve", "cholesky", "lu", "qr", "svd", "eig"),
+    *("eigh", "custom_linear_solve", "fft", "custom_call", "ffi_call", "pure_callback"),
+)
+_KERNELS = ("pallas", "dot_product_attention")  # in their names; cuDNN's is the second
+PRODUCTS = "products"
 
 
 def count(function: Callable[..., Any], *arguments: Any) -> Operations:
@@ -116,7 +126,7 @@ class _Counter:
         inner = called(equation)
         if inner is not None:
             return self.walk(inner, given, wants, tally, times)
-        _add(tally, dict(of_one(equation)), times)
+        _add(tally, dict(_of_one(equation)), times)
         if not any(wants):
             return [None] * len(wants)
         return _computed(equation, given)
@@ -355,3 +365,39 @@ def _known(values: Values) -> Flags:
 
 def _split(values: Sequence[Any], number: int) -> tuple[Any, Any]:
     return values[:number], values[number:]
+
+
+def _of_one(equation: Any) -> Iterator[tuple[str, int]]:
+    """What an operation without others inside computes: kinds of operations, and how many.
+
+    Raises:
+      NotImplementedError: nobody sees what it does.
+    """
+    name = equation.primitive.name
+    if name in _REFUSED or any(part in name for part in _KERNELS):
+        raise NotImplementedError(f"{name}: what it computes is not seen; count another way")
+    size = math.prod(getattr(equation.outvars[0].aval, "shape", ())) if equation.outvars else 0
+    if name == "dot_general":
+        yield PRODUCTS, 2 * size * _contracted(equation)
+    elif name == "conv_general_dilated":
+        yield PRODUCTS, 2 * size * _of_kernel(equation)
+    elif name in _TRANSCENDENTAL or _divides(equation):
+        yield name, size
+
+
+def _divides(equation: Any) -> bool:
+    """Whether it divides numbers by others than a constant, by whose inverse compilers multiply."""
+    if equation.primitive.name != DIVISION or hasattr(equation.invars[1], "val"):
+        return False
+    return jnp.issubdtype(equation.outvars[0].aval.dtype, jnp.inexact)
+
+
+def _contracted(equation: Any) -> int:
+    (axes, _), _ = equation.params["dimension_numbers"]
+    return math.prod(equation.invars[0].aval.shape[axis] for axis in axes)
+
+
+def _of_kernel(equation: Any) -> int:
+    """Inputs that each output is a sum over."""
+    shape, numbers = equation.invars[1].aval.shape, equation.params["dimension_numbers"]
+    return math.prod(shape) // shape[numbers.rhs_spec[0]]

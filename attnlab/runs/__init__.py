@@ -16,7 +16,6 @@ over the rows; `command_line.run` and `loop.run` are the rest.
 | `processes` | several processes of one run: they agree, and come down together |
 | `hosts` | an experiment of one host's devices, on every host |
 | `interrupts` | Ctrl-C and SIGTERM, none of which is lost |
-| `standard_streams` | a reader that leaves, which is as Ctrl-C |
 | `provenance` | device, versions and git revision; the table of them in each report |
 | `report` | what every report has: rows so far, what is missing, where it is from |
 | `markdown`, `units` | tables in Markdown; seconds and bytes for a reader |

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import dataclasses
 import errno
+import io
+import os
 import shlex
 import signal
 import sys
@@ -23,7 +25,6 @@ from attnlab.runs.errors import Invalid, Stopped, of_system
 from attnlab.runs.flags import Flags, flag_of, kind_of, written
 from attnlab.runs.folder import Folder, is_begun
 from attnlab.runs.interrupts import interruptible, signal_of
-from attnlab.runs.standard_streams import guarded
 
 __all__ = ["BAD_FLAG", "command", "run", "say", "start"]
 
@@ -161,7 +162,7 @@ def start(main: Callable[[list[str]], int]) -> NoReturn:
     sys.excepthook = sys.__excepthook__
     if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:  # as it was during the imports
         signal.signal(signal.SIGINT, signal.default_int_handler)
-    sys.stdout, sys.stderr = guarded(sys.stdout), guarded(sys.stderr)
+    sys.stdout, sys.stderr = _guarded(sys.stdout), _guarded(sys.stderr)
     try:
         sys.exit(main(sys.argv))
     except KeyboardInterrupt:
@@ -172,6 +173,32 @@ def start(main: Callable[[list[str]], int]) -> NoReturn:
         name = _name_of(sys.argv[0])
         print(f"{name}: {of_system(error)}; what was written is kept", file=sys.stderr)
         sys.exit(1)
+
+
+class _Output(io.FileIO):
+    """A standard stream whose reader may leave: then this process is asked to stop."""
+
+    def write(self, data: Any) -> int:
+        try:
+            return super().write(data)
+        except OSError as error:
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, self.fileno())
+            os.close(nowhere)
+            if not isinstance(error, BrokenPipeError):  # said once; what is left goes nowhere
+                raise
+            signal.raise_signal(signal.SIGINT)
+            return len(data)
+
+
+def _guarded(stream: Any) -> io.TextIOWrapper:
+    """The stream, which says what it cannot write; None, a closed one, takes all."""
+    if stream is None:  # closed, as by >&-
+        return open(os.devnull, "w")
+    stream.flush()
+    raw = io.BufferedWriter(_Output(stream.fileno(), "w", closefd=False))
+    # A terminal without "×" is no reason to fail.
+    return io.TextIOWrapper(raw, stream.encoding, errors="replace", line_buffering=True)
 
 
 def command(name: str, kind: type[Flags], values: Mapping[str, Any]) -> str:

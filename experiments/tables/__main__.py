@@ -14,7 +14,7 @@ from attnlab.runs.rows import Rows
 from experiments import tables
 from experiments.tables import report
 from experiments.tables.beside import Context, Found
-from experiments.tables.mapping import TABLES
+from experiments.tables.mapping import all_tables
 from experiments.tables.settings import Cell, Settings
 
 RUNS = "runs"  # the folder of the trainings within that of the run
@@ -35,25 +35,26 @@ def run(settings: Settings, folder: Folder) -> int:
     rows: Rows[tuple[Cell, int], Found] = Rows(
         folder, lambda row: (Cell(row.table, row.row), row.seed), [Found]
     )
+    mapped = all_tables()
     # Children measure: a parent that held an accelerator would leave them none.
-    runs = any(TABLES[name].runs for name in settings.tables())
+    runs = any(mapped[name].runs for name in settings.tables())
     here: dict[str, Any] = {} if runs else provenance.describe()
     context = Context(settings.scale, folder.begin() / RUNS, settings.seeds, settings.data())
 
     def measure(cell: Cell) -> Iterator[Found]:
         try:
-            for seed, values, where in TABLES[cell.table].measure(cell.row, context):
+            for seed, values, where in mapped[cell.table].measure(cell.row, context):
                 rows.environment = where or here
                 yield Found(cell.table, cell.row, dict(values), seed)
         except Stopped as error:  # a cell's failure: the others go on
             say(f"{cell}: {error}")
 
     def keys(cell: Cell) -> list[tuple[Cell, int]]:
-        return [(cell, seed) for seed in (settings.seeds if TABLES[cell.table].trains else (0,))]
+        return [(cell, seed) for seed in (settings.seeds if mapped[cell.table].trains else (0,))]
 
     def run_of(cell: Cell) -> Hashable:
         """The run that measures the cell, with others or alone."""
-        table = TABLES[cell.table]
+        table = mapped[cell.table]
         return str(table.commands(cell.table, cell.row, context)) if table.runs else cell
 
     def seconds_left(cells: Sequence[Cell]) -> float | None:
@@ -64,14 +65,14 @@ def run(settings: Settings, folder: Folder) -> int:
             known[one] = known.get(one, 0.0) + seconds
         left = {run: cell for cell in cells if (run := run_of(cell)) not in first}
         return remaining.of_items(
-            left.values(), known, lambda cell: (cell.table, TABLES[cell.table].like(cell.row))
+            left.values(), known, lambda cell: (cell.table, mapped[cell.table].like(cell.row))
         )
 
     def line(found: Sequence[Found]) -> str:
         if not found:
             return "nothing was measured"
         one = found[0]
-        return TABLES[one.table].shown(one.row, [one.values for one in found])
+        return mapped[one.table].shown(one.row, [one.values for one in found])
 
     def reported() -> loop.Report:
         sections = report.sections(papers, rows.kept, context)

@@ -18,7 +18,7 @@ from attnlab.runs.rows import Kept
 from attnlab.runs.units import PLUS_MINUS
 from experiments.tables import verdicts
 from experiments.tables.beside import Beside, Context, Found, Values
-from experiments.tables.mapping import PUBLISHED, TABLES
+from experiments.tables.mapping import PUBLISHED, all_tables
 
 __all__ = ["Line", "Section", "csv_text", "figures", "markdown", "published", "sections", "summary"]
 
@@ -83,7 +83,7 @@ class Section:
     @property
     def table(self) -> Beside:
         """The table."""
-        return TABLES[self.name]
+        return all_tables()[self.name]
 
     @functools.cached_property
     def figure(self) -> Any:
@@ -97,7 +97,7 @@ def published(names: Sequence[str]) -> dict[str, Table]:
     Raises:
       Invalid: one is missing, or does not say where it comes from.
     """
-    tables = {name: TABLES[name] for name in names}
+    tables = {name: all_tables()[name] for name in names}
     return {name: read(PUBLISHED / one.file, keys=one.keys) for name, one in tables.items()}
 
 
@@ -117,7 +117,7 @@ def sections(
 def _section_of(
     name: str, published: Table, kept: Mapping[Any, Kept[Found]], context: Context
 ) -> Section:
-    table = TABLES[name]
+    table = all_tables()[name]
     paper = table.paper(published)
     of_row: dict[str, list[Kept[Found]]] = {row: [] for row in table.rows}
     for one in kept.values():

@@ -11,7 +11,7 @@ from typing import Any
 
 from attnlab.runs.errors import Invalid
 from attnlab.runs.flags import Flags, flag, written
-from experiments.tables.mapping import SCALES, TABLES
+from experiments.tables.mapping import SCALES, all_tables
 
 __all__ = ["Cell", "Settings", "part_of_array"]
 
@@ -42,7 +42,7 @@ class Settings(Flags):
     once = True
 
     only: tuple[str, ...] = flag(
-        (), f"Names of tables: {', '.join(TABLES)}. Without it: all of the scale.", choices=TABLES
+        (), "Names of tables, as the files of `mapping` have them. Without it: all of the scale."
     )
     scale: str = flag(
         "exact",
@@ -85,7 +85,10 @@ class Settings(Flags):
             if parts is None or int(parts[1]) >= int(parts[2]):
                 raise Invalid(f"--part={self.part}: give I/N, such as 0/8 to 7/8")
         for name in self.only:
-            scales = TABLES[name].scales
+            if name not in all_tables():
+                given, valid = written(self.only), ", ".join(all_tables())
+                raise Invalid(f"--only={given}: no {name!r}; valid: {valid}")
+            scales = all_tables()[name].scales
             if self.scale not in scales:
                 raise Invalid(f"--only={name}: has no --scale={self.scale}; give {written(scales)}")
         needed = {
@@ -108,7 +111,7 @@ class Settings(Flags):
         """Refuses flags that would count for nothing."""
         super().check_named(named)
         readers = {
-            "seeds": [one for one in self.tables() if TABLES[one].trains],
+            "seeds": [one for one in self.tables() if all_tables()[one].trains],
             "multi30k": self._readers("multi30k"),
             "text": self._readers("text"),
             "data_dir": self._readers("wmt14"),
@@ -122,11 +125,13 @@ class Settings(Flags):
 
     def tables(self) -> list[str]:
         """The names of the tables of the run."""
-        return [name for name in self.only or TABLES if self.scale in TABLES[name].scales]
+        return [
+            name for name in self.only or all_tables() if self.scale in all_tables()[name].scales
+        ]
 
     def cells(self) -> list[Cell]:
         """The cells of the run."""
-        cells = [Cell(name, row) for name in self.tables() for row in TABLES[name].rows]
+        cells = [Cell(name, row) for name in self.tables() for row in all_tables()[name].rows]
         index, _, count = (self.part or "0/1").partition("/")
         return cells[int(index) :: int(count)]
 
@@ -141,7 +146,7 @@ class Settings(Flags):
 
     def _readers(self, data: str) -> list[str]:
         """The tables whose models are trained on the data of that name."""
-        return [name for name in self.tables() if TABLES[name].data(self.scale) == data]
+        return [name for name in self.tables() if all_tables()[name].data(self.scale) == data]
 
     def _files(self, folder: str) -> dict[str, tuple[str, ...]]:
         flags = ("data_files", "validation_files", "test_files")

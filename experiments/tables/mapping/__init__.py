@@ -9,6 +9,7 @@ all its rows, and its own. A row that the paper does not have says `published = 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import importlib
 import re
 import tomllib
@@ -31,7 +32,7 @@ from experiments.tables.trained import Trained, TrainedTable, Training
 from experiments.tables.training_cost import TrainingCost
 from experiments.tables.worded import WordedTable
 
-__all__ = ["PUBLISHED", "SCALES", "TABLES", "tables_of"]
+__all__ = ["PUBLISHED", "SCALES", "all_tables", "tables_of"]
 
 FOLDER = Path(__file__).parent
 PUBLISHED = FOLDER.parents[1] / "published"
@@ -99,10 +100,30 @@ def tables_of(path: Path, studies: _Keys) -> dict[str, Beside]:
       studies: content of `studies.toml`.
 
     Raises:
-      Invalid: the file has a study, a flag, a score, a key or a row that there is not.
+      Invalid: the file is not TOML, lacks a key, or has a study, a flag, a score, a key or a row
+        that there is not.
     """
-    found = tomllib.loads(path.read_text(encoding="utf-8"))
-    return {name: _table(_Source(path, name), keys, found, studies) for name, keys in found.items()}
+    file = _parsed(path)
+    return {name: _table(_Source(path, name), keys, file, studies) for name, keys in file.items()}
+
+
+@functools.cache
+def all_tables() -> dict[str, Beside]:
+    """The tables of all files, by name; read at the first call.
+
+    Raises:
+      Invalid: a file is not valid.
+    """
+    studies = _parsed(FOLDER / STUDIES)
+    paths = sorted(path for path in FOLDER.glob("*.toml") if path.name != STUDIES)
+    return {name: table for path in paths for name, table in tables_of(path, studies).items()}
+
+
+def _parsed(path: Path) -> _Keys:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except tomllib.TOMLDecodeError as error:
+        raise Invalid(f"{path.name}: {error}") from None
 
 
 def _table(source: _Source, own: _Keys, file: _Keys, studies: _Keys) -> Beside:
@@ -122,6 +143,9 @@ def _table(source: _Source, own: _Keys, file: _Keys, studies: _Keys) -> Beside:
     for key in own:
         source.require(key, key, table_keys, "a key of a table")
     keys = {key: x for key, x in (base | own).items() if key in table_keys}
+    if missing := [key for key in ("title", "file", "column", "rows") if key not in keys]:
+        rule = "a table has a title, a file, a column and rows"
+        source.refuse(source.name, rule, f"no {missing[0]}", "add it")
     for row, of_row in keys["rows"].items():
         for key in of_row:
             if row in own.get("rows", {}) or key not in _TRAINED_ROW:
@@ -237,15 +261,3 @@ def _require_printed(source: _Source, table: Beside, keys: _Keys) -> None:
         if of_row.get("published", True) and name not in printed:
             rule = f"a row is one of {table.file}, or says published = false"
             source.refuse(row, rule, repr(row), f"give {'; '.join(printed)}")
-
-
-def _all() -> dict[str, Beside]:
-    studies = tomllib.loads((FOLDER / STUDIES).read_text(encoding="utf-8"))
-    paths = sorted(path for path in FOLDER.glob("*.toml") if path.name != STUDIES)
-    return {name: table for path in paths for name, table in tables_of(path, studies).items()}
-
-
-try:
-    TABLES: dict[str, Beside] = _all()
-except Invalid as error:
-    raise SystemExit(f"tables: {error}") from None

@@ -15,7 +15,7 @@ from experiments.duplication import report
 from experiments.duplication.attention import EXACT, Hashing
 from experiments.duplication.report import Accuracies
 from experiments.duplication.settings import Settings
-from experiments.tables.mapping import TABLES
+from experiments.tables.mapping import all_tables
 from tests.experiments import tiny
 
 SMALL = {
@@ -223,7 +223,7 @@ def test_the_report_has_mean_and_spread_of_what_there_is(tmp_path):
     made = markdown(rows, tmp_path, words=(31, 63), chunk_size=16)
     assert table(made, "# Reformer")[0][:4] == ["31", "shared", "100.0 ± 0.0", "95.8 ± 3.2"]
     assert "lsh-1: 91.9 ± 0.0 % (trained with lsh-4), 52.5 ± 0.0 % (trained with shared)**" in made
-    assert "tables --scale=cpu --only=reformer2`" in made and "reformer2" in TABLES
+    assert "tables --scale=cpu --only=reformer2`" in made and "reformer2" in all_tables()
     for part in ("launch/local x", SOURCE, 'What "full" is', "411,648"):
         assert part in made
     assert "| 63" not in made

@@ -7,13 +7,15 @@ import pytest
 from attnlab.training.objective import TokenCrossEntropy
 from attnlab.training.optimizers import OptimizerSettings
 from attnlab.training.step import TrainState, make_train_step
-from experiments.tables.mapping import TABLES
+from experiments.tables.mapping import all_tables
 from experiments.translate.models import build
 from experiments.translate.settings import Settings
 from tests.daily import daily
 
 ROWS = {
-    name: {row: dict(count.fields) for row, count in TABLES[f"{name}_parameters"].cells.items()}
+    name: {
+        row: dict(count.fields) for row, count in all_tables()[f"{name}_parameters"].cells.items()
+    }
     for name in ("britz2", "britz3", "britz4")
 }
 NAMES = [(table, row) for table, rows in ROWS.items() for row, fields in rows.items() if fields]
@@ -21,13 +23,13 @@ NAMES = [(table, row) for table, rows in ROWS.items() for row, fields in rows.it
 
 @pytest.mark.parametrize("name", ROWS)
 def test_what_is_counted_is_what_is_trained(name):
-    assert TABLES[name].rows == TABLES[f"{name}_parameters"].rows == list(ROWS[name])
+    assert all_tables()[name].rows == all_tables()[f"{name}_parameters"].rows == list(ROWS[name])
 
 
 @pytest.mark.parametrize(("name", "row"), daily(NAMES, *NAMES[:2]))
 def test_a_row_makes_a_step(name, row):
     """Traced, not compiled: what the models compute is tested in tests/models."""
-    flags = TABLES[name].trainings[row].runs["cpu"].flags
+    flags = all_tables()[name].trainings[row].runs["cpu"].flags
     given = tuple(flag.removeprefix("--set=") for flag in flags if flag.startswith("--set="))
     settings = Settings(models=("britz",), set=given)
     (variant,) = settings.variants()

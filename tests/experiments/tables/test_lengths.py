@@ -7,9 +7,9 @@ import pytest
 from attnlab.training.bleu import Bucket
 from experiments.tables import report, verdicts
 from experiments.tables.lengths import LengthTable
-from experiments.tables.mapping import TABLES
+from experiments.tables.mapping import all_tables
 
-TABLE = TABLES["bahdanau2"]
+TABLE = all_tables()["bahdanau2"]
 COUNTS = ((1, 5, 24), (6, 10, 500), (11, 15, 50), (16, None, 49))
 
 
@@ -80,6 +80,6 @@ def test_groups_of_few_sentences_are_drawn_and_not_judged(tmp_path):
 
 
 def test_the_figure_is_of_the_trainings_of_the_table():
-    table = TABLES["bahdanau1"]
+    table = all_tables()["bahdanau1"]
     assert isinstance(TABLE, LengthTable)
     assert TABLE.trainings == table.trainings

@@ -15,7 +15,7 @@ from experiments.tables.beside import Context
 from experiments.tables.measured import MeasuredTable
 from tests.experiments import tiny
 
-TABLES = {name: one for name, one in mapping.TABLES.items() if isinstance(one, MeasuredTable)}
+TABLES = {name: one for name, one in mapping.all_tables().items() if isinstance(one, MeasuredTable)}
 
 
 @pytest.mark.parametrize("name", TABLES)

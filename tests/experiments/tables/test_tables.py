@@ -16,7 +16,7 @@ from experiments.tables.settings import Settings
 from tests.daily import daily
 from tests.experiments import tiny
 
-TABLES = {name: one for name, one in mapping.TABLES.items() if isinstance(one, ExactTable)}
+TABLES = {name: one for name, one in mapping.all_tables().items() if isinstance(one, ExactTable)}
 CLOSED_FORMS = read(report.PUBLISHED / "param_counts.csv")
 
 

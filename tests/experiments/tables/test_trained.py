@@ -21,7 +21,7 @@ from experiments.translate import __main__ as translate
 from experiments.translate import training
 from tests.experiments import tiny
 
-TRAINED = {name: one for name, one in mapping.TABLES.items() if isinstance(one, Trained)}
+TRAINED = {name: one for name, one in mapping.all_tables().items() if isinstance(one, Trained)}
 TABLES = {name: one for name, one in TRAINED.items() if isinstance(one, TrainedTable)}
 
 
@@ -34,7 +34,7 @@ def test_a_table_with_several_columns_has_a_row_for_each():
 def test_a_training_that_fails_leaves_its_other_seeds_and_rows(monkeypatch, tmp_path):
     """A row with a seed that diverges keeps the others; the run goes on, and ends with status 1."""
     monkeypatch.setattr(figure_files, "save", tiny.save_nothing)
-    monkeypatch.setitem(mapping.TABLES, "luong6", SMALL)
+    monkeypatch.setitem(mapping.all_tables(), "luong6", SMALL)
 
     def run(words):
         (place,) = (word.partition("=")[2] for word in words if word.startswith("--output_dir="))
@@ -178,7 +178,7 @@ SMALL = TrainedTable(
 def test_a_table_is_trained_found_again_and_of_one_revision(monkeypatch, tmp_path):
     monkeypatch.setattr(training, "build", tiny.build)
     monkeypatch.setattr(figure_files, "save", tiny.save_nothing)
-    monkeypatch.setitem(mapping.TABLES, "luong6", SMALL)
+    monkeypatch.setitem(mapping.all_tables(), "luong6", SMALL)
     ran = []
 
     def run(words):

@@ -18,7 +18,7 @@ from experiments.tables.trained import Trained
 from experiments.translate.settings import Settings as TranslateSettings
 from tests.experiments import tiny
 
-TRAINED = {name: one for name, one in mapping.TABLES.items() if isinstance(one, Trained)}
+TRAINED = {name: one for name, one in mapping.all_tables().items() if isinstance(one, Trained)}
 
 
 @pytest.fixture
