@@ -72,7 +72,7 @@ def link_outside(app, docname, source):
         path = os.path.normpath(os.path.join(os.path.dirname(docname), link[2]))
         return f"{{download}}`{link[1]} <{link[2]}>`" if path.startswith("..") else link[0]
 
-    source[0] = re.sub(r"\[([^]]+)\]\(([^)#:]+\.md)\)", download, source[0])
+    source[0] = re.sub(r"(?<!!)\[([^][]+)\]\(([^)#:]+\.md)\)", download, source[0])
 
 
 def setup(app):
