@@ -75,7 +75,7 @@ else:
         raise AttributeError(f"module 'attnlab' has no attribute {name!r}")
 
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     # values

@@ -43,9 +43,6 @@ def test_the_code_runs_by_itself(check, capsys):
 @pytest.mark.parametrize("devices", [8, 1])
 def test_the_code_over_devices_runs_on_eight_that_are_there_or_made(devices):
     code = BLOCKS[-1] + "print(y.shape, len(y.sharding.device_set))"
-    if devices == 1:
-        code = code.replace("# jax.config.update(", "jax.config.update(")
-        assert code != BLOCKS[-1]
     environment = dict(os.environ, JAX_NUM_CPU_DEVICES=str(devices), PYTHONPATH=str(ROOT))
     done = subprocess.run(
         [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False
@@ -81,4 +78,5 @@ def test_links_lead_somewhere(page):
 
 
 def test_the_readme_is_read_in_one_sitting():
-    assert len(README.splitlines()) <= 150
+    lines = README.splitlines()
+    assert len(lines) <= 120 and max(map(len, lines)) <= 100

@@ -1,0 +1,33 @@
+"""The code of each guide and notebook runs by itself; guides check their own numbers."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from tests.daily import daily
+from tests.docs.pages import ROOT, blocks, pages
+
+GUIDES = {name: code for name, text in pages("guides").items() if (code := blocks(text))}
+NOTEBOOKS = {name: blocks(text) for name, text in pages("notebooks").items()}
+
+
+@pytest.mark.parametrize("name", daily([*GUIDES, *NOTEBOOKS]))
+def test_the_code_of_a_page_runs(name, tmp_path):
+    """In a process of its own: some of them make their devices."""
+    code = "\n".join((GUIDES | NOTEBOOKS)[name])
+    environment = dict(
+        os.environ,
+        PYTHONPATH=str(ROOT),
+        PYTHONWARNINGS="error::DeprecationWarning",
+        MPLBACKEND="agg",
+    )
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_guides_check_their_numbers():
+    assert len(GUIDES) >= 7 and len(NOTEBOOKS) == 6
+    assert not [name for name, code in GUIDES.items() if "assert" not in "\n".join(code)]
