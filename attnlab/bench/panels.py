@@ -186,7 +186,7 @@ def _scales(
     axes.set_xscale("log", base=2)
     axes.set_yscale("log")
     step = math.ceil(len(sizes) / 7)
-    shown = sizes[::-1][::step]
+    shown = sorted(sizes[::-1][::step])
     axes.set_xticks(shown, [thousands(n) for n in shown])
     axes.set_xlim(sizes[0] / 1.2, sizes[-1] * 1.2)
     form = duration if quantity == "time" else human

@@ -15,7 +15,7 @@ first line says from which length on LSH is faster at equal bits per byte, or th
 --steps at long --lengths, with a small --log_every, say what time and memory are there.
 
 A text of 100,000,000 bytes is split as enwik8 is (90 M / 5 M / 5 M), any other 90 / 5 / 5 %. A
-fresh folder gets results.jsonl, report.md, figures as SVG and PNG, and a folder with the
+fresh folder gets results.jsonl, report.md, figures, and a folder with the
 checkpoints of each training. SIGTERM and Ctrl-C save; --resume=FOLDER goes on, bit for bit.
 A trained model writes on from a prompt in the program experiments.language_model.sample.
 """

@@ -9,6 +9,6 @@ Two models learn to copy words of random symbols, with the same sizes and the sa
 RNNencdec, which puts the whole source into one vector, and RNNsearch, which looks at the source
 again for every symbol that it writes. Then each copies words that it was not trained on, length by
 length, also words longer than any in training. A fresh folder gets results.jsonl, report.md, one
-figure as SVG and PNG, and checkpoints and metrics.jsonl of each model. SIGTERM and Ctrl-C save and
+figure, and checkpoints and metrics.jsonl of each model. SIGTERM and Ctrl-C save and
 report what is done; --resume=FOLDER goes on. The defaults take nine minutes on two busy cores.
 """
