@@ -15,10 +15,10 @@ They run on the bytes of a text, forward and forward + backward, length by lengt
 additive attention are also computed as in a textbook (dense), until that no longer fits or would be
 too slow. The operations of each program are counted and set beside the machine's peaks, which are
 measured at the end: the share that a mechanism reaches. A fresh folder gets results.jsonl (every
-repetition), results.csv, report.md and two figures, memory and time,, all but the
-first after each length; Ctrl-C keeps what is done and still writes the report. Beside other work
-times say little: the report begins with that. The defaults take four to six minutes on two quiet
-cores, and at most 8 GiB.
+repetition), results.csv, report.md and two figures, memory and time, all but the first after each
+length; Ctrl-C keeps what is done and still writes the report. Beside other work times say little:
+the report begins with that. The defaults take four to six minutes on two quiet cores, and at most
+8 GiB.
 
 With --target nothing runs, so there are no times: each program is compiled for accelerators that
 this machine does not have, and the report says how much memory it would need there, up to which
