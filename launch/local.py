@@ -37,7 +37,7 @@ from names import ROOT, docstring, experiments, listing, take
 
 TEST, ALL = "test", "--all"
 DOCS = "docs"
-PAGES = ROOT / "docs" / "_build"
+PAGES = ROOT / "docs" / "_build" / "html"  # what is executed is kept beside it
 DEVICE = "--device"  # the tests that are for an accelerator
 NEEDS = {
     TEST: {"test"},
@@ -182,7 +182,7 @@ def _names() -> str:
         experiments()
         | {
             TEST: "The tests of the daily loop, or --all; pytest's flags.",
-            DOCS: "The pages of docs/, built into docs/_build; sphinx-build's flags.",
+            DOCS: "The pages of docs/, built into docs/_build/html; sphinx-build's flags.",
         }
     )
 

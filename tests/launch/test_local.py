@@ -34,7 +34,7 @@ def test_help_lists_experiments_with_their_first_lines(scratch):
         == (
             "broken (does not parse: line 1) hello Says what it was given. "
             "test The tests of the daily loop, or --all; pytest's flags. "
-            "docs The pages of docs/, built into docs/_build; sphinx-build's flags."
+            "docs The pages of docs/, built into docs/_build/html; sphinx-build's flags."
         ).split()
     )
 
