@@ -2,21 +2,26 @@
 
     MODEL     = ["chunked-"] ["reversible-"] PATTERN, or "reformer", which is short for one
     PATTERN   = ATTENTION {"+" ATTENTION}        which the layers of a model repeat
-    ATTENTION = KIND ["-" NUMBER] [":" IMPLEMENTATION]
+    ATTENTION = KIND ["-" NUMBER] [":" IMPLEMENTATION], or one of your own: "mine.py:Decay" (`own`)
 
 >>> parse("window-4+exact:dense")
 (Attention(kind='window', number=4), Attention(kind='exact', implementation='dense'))
 
-`KINDS` says what each kind is. To add one, put a `Kind` into it; every program then takes its name.
+`KINDS` says what each kind is, and `kind_of` also what one of a user's file is. To add a kind, put
+a `Kind` into it; every program then takes its name.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import re
 from collections.abc import Callable, Collection
 from typing import Any
 
+import flax.linen as nn
+
+from attnlab import own
 from attnlab.models.transformer.config import TransformerConfig
 from attnlab.modules.biases import AlibiBias
 from attnlab.modules.multi_head import MultiHeadAttention
@@ -42,10 +47,13 @@ __all__ = [
     "Surroundings",
     "grammar",
     "in_models",
+    "kind_of",
+    "made",
     "parse",
     "pattern",
     "require_attention",
     "require_model",
+    "split_way",
     "streams",
 ]
 
@@ -59,7 +67,7 @@ class Attention:
     """The attention of a layer, as it is named.
 
     Attributes:
-      kind: key of `KINDS`.
+      kind: key of `KINDS`, or name of one of a user's file.
       number: number behind it, of tokens or of hash rounds; None = its kind has none.
       implementation: way to compute it; None = the library's choice.
     """
@@ -71,8 +79,8 @@ class Attention:
     @property
     def title(self) -> str:
         """What it is, in words."""
-        counts = f", {self.number} {KINDS[self.kind].counts}" if self.number else ""
-        return KINDS[self.kind].title + counts
+        kind = kind_of(self.kind)
+        return kind.title + (f", {self.number} {kind.counts}" if self.number else "")
 
     def __str__(self) -> str:
         number = "" if self.number is None else f"-{self.number}"
@@ -108,7 +116,7 @@ class Kind:
     Attributes:
       title: words for what it is.
       parts: function of an attention of the kind and its `Surroundings` that returns keywords of
-        `MultiHeadAttention`: route, score, position_bias.
+        `MultiHeadAttention`: route, score, position_bias; none where `own` is a module.
       counts: unit of its number; "" = it has no number.
       implementations: names of the ways to compute it.
       draws: random numbers that training draws beside dropout's, a stream of Flax; "" = none.
@@ -119,6 +127,7 @@ class Kind:
       written_in: framework of other people's attention, "jax" or "torch"; "" = it is ours.
       computes: kind of ours that computes the same function; "" = none.
       note: sentence that a comparison has to say of its work; "" = nothing.
+      own: mechanism of a user's file; None = it is of `KINDS`.
     """
 
     title: str
@@ -132,6 +141,7 @@ class Kind:
     written_in: str = ""
     computes: str = ""
     note: str = ""
+    own: own.Own | None = None
 
 
 def _scored(make: Callable[..., Any]) -> Callable[[Attention, Surroundings], dict[str, Any]]:
@@ -248,6 +258,21 @@ KINDS |= {
 }
 
 
+def kind_of(name: str) -> Kind:
+    """What attentions of a kind are: a key of `KINDS`, or a name of a user's file, which is loaded.
+
+    Raises:
+      Invalid: the file has no attention of that name.
+    """
+    return _kind_of_own(name) if own.is_own(name) else KINDS[name]
+
+
+@functools.cache
+def _kind_of_own(name: str) -> Kind:
+    mine = own.load(name)
+    return Kind(mine.title, lambda *_: mine.parts, implementations=(), draws=mine.draws, own=mine)
+
+
 def in_models() -> tuple[str, ...]:
     """The kinds that any layer of a model can have."""
     return tuple(name for name, kind in KINDS.items() if kind.in_models)
@@ -258,7 +283,8 @@ def grammar(kinds: Collection[str] = KINDS) -> str:
     forms = [f"{name}-R" if KINDS[name].counts else name for name in kinds]
     counts = dict.fromkeys(KINDS[name].counts for name in kinds if KINDS[name].counts)
     numbers = f" (R {' or '.join(counts)})" if counts else ""
-    return f"{', '.join(forms)}{numbers}; NAME:IMPLEMENTATION says how it is computed"
+    ways = "NAME:IMPLEMENTATION says how it is computed"
+    return f"{', '.join(forms)}{numbers}; {ways}; {own.FORM}"
 
 
 def parse(name: str, kinds: Collection[str] = KINDS) -> tuple[Attention, ...]:
@@ -266,15 +292,30 @@ def parse(name: str, kinds: Collection[str] = KINDS) -> tuple[Attention, ...]:
 
     Args:
       name: names with "+" between them.
-      kinds: keys of `KINDS` that are valid here.
+      kinds: keys of `KINDS` that are valid here, beside users' own.
 
     Raises:
       Invalid: a name is not of the grammar; the message lists it.
     """
-    return tuple(_parse(word, kinds) for word in name.split("+"))
+    return tuple(_parse(word, kinds) for word in own.split_outside_brackets(name, "+"))
+
+
+def split_way(name: str) -> tuple[str, str | None]:
+    """A name, and the implementation that is behind it; a pattern and one of your own are whole.
+
+    >>> split_way("exact:dense"), split_way("exact"), split_way("mine.py:Decay")
+    (('exact', 'dense'), ('exact', None), ('mine.py:Decay', None))
+    """
+    if "+" in name or own.is_own(name):
+        return name, None
+    kind, _, way = name.partition(":")
+    return kind, way or None
 
 
 def _parse(word: str, kinds: Collection[str]) -> Attention:
+    if own.is_own(word):
+        kind_of(word)
+        return Attention(word)
     match = _ATTENTION.fullmatch(word)
     kind, number, way = match.groups() if match else ("", None, None)
     if kind not in kinds or (number is None) == bool(KINDS[kind].counts):
@@ -376,8 +417,22 @@ def require_model(flag: str, name: str, num_layers: int) -> None:
 
 def streams(name: str) -> tuple[str, ...]:
     """The random numbers that training draws, such as other rotations of LSH in each step."""
-    drawn = [KINDS[attention.kind].draws for attention in parse(name)]
+    drawn = [kind_of(attention.kind).draws for attention in parse(name)]
     return ("dropout", *dict.fromkeys(filter(None, drawn)))
+
+
+def made(attention: Attention, module: MultiHeadAttention, around: Surroundings) -> nn.Module:
+    """The module of an attention.
+
+    Args:
+      attention: attention that it has.
+      module: module to take all else from: heads, widths, dtypes.
+      around: surroundings of the attention.
+    """
+    kind = kind_of(attention.kind)
+    if kind.own is not None:
+        return kind.own.in_place_of(module)
+    return module.clone(**kind.parts(attention, around), parent=None)
 
 
 def pattern(
@@ -386,7 +441,7 @@ def pattern(
     around: Surroundings = Surroundings(),
     *,
     implementation: str | None = None,
-) -> tuple[MultiHeadAttention, ...]:
+) -> tuple[nn.Module, ...]:
     """The self-attentions that the layers of a model repeat.
 
     Args:
@@ -395,10 +450,10 @@ def pattern(
       around: surroundings of the attentions.
       implementation: way to compute those that have it and do not name one.
     """
-    made = []
+    layers = []
     for attention in parse(name):
-        kind = KINDS[attention.kind]
-        if attention.implementation is None and implementation in kind.implementations:
+        ways = kind_of(attention.kind).implementations
+        if attention.implementation is None and implementation in ways:
             attention = dataclasses.replace(attention, implementation=implementation)
-        made.append(config.attention(**kind.parts(attention, around)))
-    return tuple(made)
+        layers.append(made(attention, config.attention(), around))
+    return tuple(layers)

@@ -20,6 +20,7 @@ LAYERS = {
     "runs": 1,
     "modules": 2,
     "drawing": 2,
+    "own": 3,
     "models": 3,
     "data": 3,
     "attentions": 4,

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from attnlab.attentions import KINDS
+from attnlab.attentions import kind_of
 from attnlab.bench import inputs, mechanisms, memory, peers, programs
 from attnlab.bench.case import ACCURACY, ATTENTION, Case, Result
 from attnlab.runs.units import human
@@ -145,7 +145,7 @@ def prepare(
     devices = jax.local_devices()[: case.devices]
     host = devices[0].platform == "cpu"
     sharers = len(devices) if host else 1  # devices that share one memory
-    if build is None and KINDS[case.attention.kind].written_in == "torch":
+    if build is None and kind_of(case.attention.kind).written_in == "torch":
         if not run:  # nor does anything say what it would need
             return Result(case, "too_slow", message="not run")
         program = _torch(case, text)

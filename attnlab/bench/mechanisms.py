@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 
 from attnlab import masks
-from attnlab.attentions import KINDS, Attention, Kind, Surroundings
+from attnlab.attentions import Attention, Kind, Surroundings, kind_of, made
 from attnlab.bench import inputs, peers
 from attnlab.bench.case import Case
 from attnlab.modules.multi_head import MultiHeadAttention
@@ -58,28 +58,28 @@ def build(case: Case) -> Mechanism:
 def _build(case: Case) -> Mechanism:
     lsh = routes.LSH(chunk_size=case.chunk_size)
     around = Surroundings(case.causal, case.length, lsh, jnp.dtype(case.dtype))
-    kind = KINDS[case.attention.kind]
+    kind = kind_of(case.attention.kind)
     if kind.written_in:
         return _peer(case, kind, around)
-    parts = kind.parts(case.attention, around)
     if case.ops_only:
-        return _function(case, case.attention, parts)
-    return _module(case, parts)
+        return _function(case, case.attention, kind.parts(case.attention, around))
+    return _module(case, around)
 
 
-def _module(case: Case, parts: dict[str, Any]) -> Mechanism:
+def _module(case: Case, around: Surroundings) -> Mechanism:
     width, dtype = case.width, jnp.dtype(case.dtype)
-    module = MultiHeadAttention(
+    whole = MultiHeadAttention(
         case.num_heads,
         qkv_features=width,
         out_features=width,
         dtype=dtype,
         param_dtype=dtype,
         deterministic=True,
-        **parts,
     )
+    module = made(case.attention, whole, around)
+    route = getattr(module, "route", routes.AllPairs())
     # Shared queries and keys are self-attention: one stream, of which it makes all it needs.
-    streams = ("query",) if module.route.shares_qk else inputs.STREAMS
+    streams = ("query",) if route.shares_qk else inputs.STREAMS
 
     def init(key: jax.Array) -> Any:
         tokens = min(_PROBE, case.length or _PROBE)
@@ -87,7 +87,7 @@ def _module(case: Case, parts: dict[str, Any]) -> Mechanism:
         return module.init(key, *probe)
 
     def apply(parameters: Any, *arrays: jax.Array) -> Any:
-        return module.apply(parameters, *arrays, mask=_mask(case, module.route))
+        return module.apply(parameters, *arrays, mask=_mask(case, route))
 
     return Mechanism(init, apply, streams)
 
@@ -95,8 +95,8 @@ def _module(case: Case, parts: dict[str, Any]) -> Mechanism:
 def _peer(case: Case, kind: Kind, around: Surroundings) -> Mechanism:
     """Other people's function, with the parameters of ours that computes the same."""
     ours = Attention(kind.computes)
-    init = _function(case, ours, KINDS[kind.computes].parts(ours, around)).init
-    return Mechanism(init, peers.jax_function(case), split_heads=True)
+    init = _function(case, ours, kind_of(kind.computes).parts(ours, around)).init
+    return Mechanism(lambda key: init(key)["score"], peers.jax_function(case), split_heads=True)
 
 
 def _mask(case: Case, route: routes.Route) -> masks.Mask | None:
@@ -107,20 +107,24 @@ def _mask(case: Case, route: routes.Route) -> masks.Mask | None:
 def _function(case: Case, attention: Attention, parts: dict[str, Any]) -> Mechanism:
     route, score, position_bias = map(parts.get, ("route", "score", "position_bias"))
     assert route is not None
-    reads_keys = KINDS[attention.kind].reads_keys and not route.shares_qk
+    reads_keys = kind_of(attention.kind).reads_keys and not route.shares_qk
     shape = (1, _PROBE, case.num_heads, case.head_dim)
 
     def init(key: jax.Array) -> Any:
         x = jnp.zeros(shape, case.dtype)
-        return score.init(key, x, x) if isinstance(score, nn.Module) else {}
+        of_score = score.init(key, x, x) if isinstance(score, nn.Module) else {}
+        sizes = case.num_heads, _PROBE, _PROBE
+        of_bias = {} if position_bias is None else position_bias.init(key, *sizes)
+        return {"score": of_score, "bias": of_bias}
 
     def apply(parameters: Any, q: jax.Array, *rest: jax.Array) -> jax.Array:
         # q, k, v: [B, T, N, H]; where keys are not read, those that share the queries or nothing.
         k, v = rest if reads_keys else (q, *rest)
-        made = score.apply(parameters, q, k) if isinstance(score, nn.Module) else score
+        made = score.apply(parameters["score"], q, k) if isinstance(score, nn.Module) else score
         options: dict[str, Any] = {"mask": _mask(case, route)}
         if position_bias is not None:
-            options["bias"] = position_bias.apply({}, case.num_heads, q.shape[1], k.shape[1])
+            sizes = case.num_heads, q.shape[1], k.shape[1]
+            options["bias"] = position_bias.apply(parameters["bias"], *sizes, causal=case.causal)
         return route(made or Dot(), q, k, v, **options)
 
     streams = inputs.STREAMS if reads_keys else ("query", "value")

@@ -289,7 +289,7 @@ def _lost(axes: Any, results: Sequence[Result], quantity: str, reasons: Sequence
             beside = 1.06 ** (i - (len(labels) - 1) / 2)
             axes.plot(
                 [n * beside], [ticks[row - len(reasons)]], marker="|", markersize=7, zorder=5,
-                markeredgewidth=2, color=of_attention(label)[0],
+                markeredgewidth=2, color=_style(label, results)["color"],
             )  # fmt: skip
 
 
@@ -308,11 +308,11 @@ def _foot(results: Sequence[Result], quantity: str) -> str:
 
 
 def _style(label: str, results: Sequence[Result]) -> dict[str, Any]:
-    labels = [r.case.label for r in results]
-    name, _, way = label.partition(":")
-    color, marker = of_attention(name)
-    alike = [x.partition(":")[0] for x in labels if of_attention(x)[0] == color]
-    rank = list(dict.fromkeys(alike)).index(name)
+    cases = {r.case.label: r.case for r in results}
+    names = list(dict.fromkeys(case.mechanism for case in cases.values()))
+    name, way = cases[label].mechanism, cases[label].implementation or ""
+    color, marker = of_attention(name, names)
+    rank = [x for x in names if of_attention(x, names)[0] == color].index(name)
     marker = _FURTHER[(rank - 1) % len(_FURTHER)] if rank else marker
     size = 8 if marker == "*" else 5.5
     return {

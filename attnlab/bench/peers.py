@@ -21,7 +21,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from attnlab.attentions import KINDS
+from attnlab.attentions import kind_of
 from attnlab.bench import inputs
 from attnlab.bench.case import ATTENTION, Case
 from attnlab.ops.lsh import default_num_buckets, factorize
@@ -55,7 +55,7 @@ def require_packages(kinds: Iterable[str]) -> None:
     Raises:
       Invalid: a package is missing; the message says which, and how to install it.
     """
-    needed = dict.fromkeys(KINDS[kind].package for kind in kinds)
+    needed = dict.fromkeys(kind_of(kind).package for kind in kinds)
     missing = [x for x in needed if x and not importlib.util.find_spec(x.replace("-", "_"))]
     if missing:
         raise Invalid(

@@ -9,6 +9,8 @@ route is a frozen dataclass with the members that `Route` lists; a subclass of `
 from __future__ import annotations
 
 import dataclasses
+import inspect
+from collections.abc import Callable
 from typing import Any, Protocol, cast, runtime_checkable
 
 import jax
@@ -16,19 +18,21 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from attnlab import masks
-from attnlab.checks import as_count, as_share, as_size, require
+from attnlab.checks import as_count, as_share, as_size, require, require_instance
 from attnlab.ops.attention import Implementation, attention, attention_weights
 from attnlab.ops.hard import Choice, hard_attention
 from attnlab.ops.local import window_attention
 from attnlab.ops.lsh.route import LSH
-from attnlab.scores import Score
+from attnlab.scores import Dot, Score
 
 __all__ = [
     "LSH",
     "AllPairs",
     "Chunked",
     "Exact",
+    "Function",
     "Hard",
+    "Masked",
     "Route",
     "SamplingRoute",
     "StatefulRoute",
@@ -237,6 +241,114 @@ class Chunked(Exact):
     def _mask(self, q_offset, mask):
         q_offset = masks.first_position(mask) if q_offset is None else q_offset
         return masks.combine(masks.Chunks(self.size, self.look_back, q_offset), mask)
+
+
+@dataclasses.dataclass(frozen=True)
+class Masked(Exact):
+    """A query visits the keys that a mask shows, beside what the mask of the call says.
+
+    So a mask may be the attention of a layer, or of every other one.
+
+    Args:
+      mask: mask of the whole sequence, whose queries begin at position 0.
+      implementation: None, a name, or `Pallas(...)`, as for `attention`.
+    """
+
+    mask: masks.Mask
+    implementation: Implementation = None
+
+    def __post_init__(self):
+        fits = isinstance(self.mask, masks.Mask)
+        require_instance("Masked.mask", self.mask, fits, "a value of attnlab.masks")
+        object.__setattr__(self, "hides_future", bool(self.mask.hides_future))
+
+    def __call__(
+        self,
+        score: Score,
+        q: jax.Array,
+        k: jax.Array,
+        v: jax.Array,
+        *,
+        q_offset: ArrayLike | None = None,
+        mask: masks.Mask | ArrayLike | None = None,
+        **options: Any,
+    ) -> jax.Array:
+        """The context [*B, T, N, D]."""
+        mask = self._cut(q_offset, mask, q.shape[-3])
+        return attention(score, q, k, v, mask=mask, implementation=self.implementation, **options)
+
+    def weights(self, score, q, k, *, q_offset=None, mask=None, **options) -> jax.Array:
+        """The weights [*B, N, T, S], dense; the keywords of `attention_weights`."""
+        mask = self._cut(q_offset, mask, q.shape[-3])
+        return attention_weights(score, q, k, mask=mask, **options)
+
+    def _cut(self, q_offset, mask, num_queries: int) -> masks.Mask | None:
+        first = masks.first_position(mask) if q_offset is None else q_offset
+        at_zero = isinstance(first, int) and first == 0
+        own = self.mask if at_zero else self.mask.for_queries(first, num_queries)
+        return masks.combine(own, mask)
+
+
+@dataclasses.dataclass(frozen=True)
+class Function(Exact):
+    """A function of your own as a route: what it computes of q, k and v is the context.
+
+    It is called as `function(q, k, v, mask=mask)`, with the keywords that a call uses and no
+    others: mask, a value of `masks` (`mask.as_array(T, S)` makes booleans of it); bias;
+    dropout_rate and dropout_key; precision; q_offset, the position of the first query while
+    decoding. One that the function does not take is refused.
+
+    Args:
+      function: function of q [*B, T, N, H], k [*B, S, K, H] and v [*B, S, K, D] that returns the
+        context [*B, T, N, D] in their dtype.
+    """
+
+    function: Callable[..., jax.Array]
+    by_position = False
+    sows_weights = False
+
+    def __call__(
+        self, score: Score, q: jax.Array, k: jax.Array, v: jax.Array, **options: Any
+    ) -> jax.Array:
+        """The context [*B, T, N, D].
+
+        Raises:
+          ValueError: the call has a score or a keyword that the function does not take, or what it
+            returns is no context.
+        """
+        name = getattr(self.function, "__name__", type(self.function).__name__)
+        require(
+            score == Dot(),
+            f"{name} is a function, which has a score of its own; got score={score} (leave it out)",
+        )
+        parameters = inspect.signature(self.function).parameters.values()
+        takes_all = any(p.kind is p.VAR_KEYWORD for p in parameters)
+        taken = options.keys() if takes_all else {p.name for p in parameters}
+        for keyword in ("mask", "bias", "dropout_key"):
+            require(
+                keyword in taken or options.get(keyword) is None,
+                f"{name}(q, k, v) must take {keyword}= here, or its meaning is lost; got a function"
+                " without it (add the keyword, or call without it)",
+            )
+        given = {keyword: x for keyword, x in options.items() if keyword in taken}
+        if "mask" in given:
+            given["mask"] = masks.as_mask(given["mask"])
+        context = self.function(q, k, v, **given)
+        wanted = (*q.shape[:-1], v.shape[-1])
+        require(
+            getattr(context, "shape", None) == wanted and context.dtype == v.dtype,
+            f"{name}(q, k, v) must return the context, {v.dtype} {wanted}; got "
+            f"{getattr(context, 'dtype', type(context).__name__)} {getattr(context, 'shape', '')}",
+        )
+        return context
+
+    def weights(self, score, q, k, **options) -> jax.Array:
+        """No function says its weights.
+
+        Raises:
+          NotImplementedError: always.
+        """
+        raise NotImplementedError("a function has no weights to return; got return_weights=True")
 
 
 @dataclasses.dataclass(frozen=True)

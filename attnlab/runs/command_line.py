@@ -408,10 +408,25 @@ def _value(flag: flags.Flag, kind: type) -> Any:
     if not isinstance(flag.value, list):
         return flag.value
     try:
-        return tuple(_whole(x) if kind is int else kind(x) for x in flag.value)
+        return tuple(_whole(x) if kind is int else kind(x) for x in _joined(flag.value))
     except ValueError:
         what = "whole numbers, such as 3000, or 4k for 4096" if kind is int else "numbers"
         raise Invalid(f"--{flag.name}={','.join(flag.value)}: give {what}") from None
+
+
+def _joined(items: list[str]) -> list[str]:
+    """The items of a list whose commas in brackets divide nothing.
+
+    >>> _joined(["exact", "mine.py:Decay(rate=0.9", "size=4)"])
+    ['exact', 'mine.py:Decay(rate=0.9,size=4)']
+    """
+    joined: list[str] = []
+    for item in items:
+        if joined and joined[-1].count("(") > joined[-1].count(")"):
+            joined[-1] += f",{item}"
+        else:
+            joined.append(item)
+    return joined
 
 
 def _whole(text: str) -> int:

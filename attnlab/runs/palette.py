@@ -99,13 +99,24 @@ FILL = "#eeeeee"
 KNOWN = "#E69F00"  # a link that is known to be right, on a heat map
 
 
-def of_attention(name: str) -> tuple[str, str]:
+def of_attention(name: str, beside: Sequence[str] = ()) -> tuple[str, str]:
     """Color and marker of an attention, or of a model by its attentions, whatever its numbers.
+
+    Args:
+      name: name of the attention or the model.
+      beside: names of all in the figure. A user's own has the look of a kind that is not there.
 
     >>> of_attention("lsh-8:pallas") == MECHANISMS["lsh"]
     True
+    >>> of_attention("my.py:B", ["exact", "my.py:A", "my.py:B", "lsh-2"]) == MECHANISMS["window"]
+    True
     """
     every = MECHANISMS | REVERSIBLE | PEERS
+    own = [x for x in beside if "." in x]  # "mine.py:Decay", "package.module:Decay"
+    if name in own:
+        there = {_form(x) for x in beside}
+        free = [look for kind, look in MECHANISMS.items() if kind not in there]
+        return free[own.index(name) % len(free)]
     return every.get(_form(name), REVERSIBLE["chunked-reversible-lsh"])
 
 

@@ -166,6 +166,9 @@ def _of_environment(environment: Mapping[str, Any], free_memory: str) -> list[li
         + _tested(environment.get("untested")),
         "git revision": environment.get("revision") or "unknown",
         "input": f"{text['name']}: {size}sha256 {text['sha256'][:12]}…" if text else "",
+        "own attention": ", ".join(
+            f"`{name}` sha256 {digest[:12]}…" for name, digest in environment.get("own", {}).items()
+        ),
         "XLA_FLAGS": f"`{environment['xla_flags']}`" if environment.get("xla_flags") else "",
     }
     return [[name, words] for name, words in every.items() if words] if environment else []

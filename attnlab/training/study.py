@@ -17,6 +17,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
+from attnlab import own
 from attnlab.data.parts import WHOLE, Part
 from attnlab.runs import command_line, loop, processes, provenance
 from attnlab.runs.flags import written
@@ -319,7 +320,9 @@ def identity(study: Study[Any, Any], cell: Cell) -> dict[str, Any]:
     """
     elsewhere = {*FREE, *study.free, *study.axes.values(), "seeds"}
     flags = {k: x for k, x in study.settings.as_json().items() if k not in elsewhere}
-    return {"cell": dict(cell.axes), "seed": cell.seed, "flags": flags, "data": study.data.digest}
+    sources = own.digests(f"{cell} {flags}")
+    identity = {"cell": dict(cell.axes), "seed": cell.seed, "flags": flags}
+    return identity | {"data": study.data.digest} | ({"own": sources} if sources else {})
 
 
 class Run(Generic[S, D]):
@@ -339,6 +342,8 @@ class Run(Generic[S, D]):
         self.cells = self.study.cells()
         self.rows: Rows[Hashable, Row] = Rows(folder, lambda row: row.key, [Row])
         self.rows.environment = provenance.describe(kind.packages)
+        if sources := own.digests(f"{settings}"):
+            self.rows.environment["own"] = sources
         if data.digest:
             self.rows.environment["input"] = {"name": data.name, "sha256": data.digest}
             self.rows.require_same_input()

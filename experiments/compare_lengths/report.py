@@ -7,7 +7,7 @@ import math
 import statistics
 from collections.abc import Callable, Iterable, Sequence
 
-from attnlab.attentions import KINDS
+from attnlab.attentions import kind_of
 from attnlab.bench import trends
 from attnlab.bench.case import ACCURACY, AXES, PASS_TITLES, SHORT, Result, axis_of, passes_of
 from attnlab.bench.roofline import PRODUCTS, Peak
@@ -115,7 +115,7 @@ def summary(told: SoFar[Result]) -> str:
     ]
     if not case.ops_only:
         kinds = dict.fromkeys(r.case.attention.kind for r in results)
-        notes += [KINDS[kind].note for kind in kinds]
+        notes += [kind_of(kind).note for kind in kinds]
     cycled = sorted({r.case.length for r in results if r.input_cycled})
     if cycled:
         notes.append(

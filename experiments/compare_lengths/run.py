@@ -6,7 +6,8 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, cast
 
-from attnlab.attentions import KINDS
+from attnlab import own
+from attnlab.attentions import kind_of, split_way
 from attnlab.bench import memory, peers, topology, trends
 from attnlab.bench.case import DERIVED, Case, Result
 from attnlab.bench.roofline import Peak, Unit
@@ -75,6 +76,8 @@ def compare(
         variables=topology.environment() if settings.target else variables,
     ) as runner:
         rows.environment = runner.environment
+        if sources := own.digests(f"{settings}"):
+            rows.environment |= {"own": sources}
         comparison = Comparison(settings, rows, runner, folder, cases, asked, markdown)
         where = "no device: compiled only" if settings.target else _where(runner.environment)
         return loop.run(comparison.job(), comparison.items, folder, rows, where=where)
@@ -111,7 +114,7 @@ class Comparison:
         left = [case for case in self.cases if case not in done]
         kinds = {a.kind for case in left for a in case.model.attentions}
         peers.require_packages(kinds)
-        torch = [name for name in kinds if KINDS[name].written_in == "torch"]
+        torch = [name for name in kinds if kind_of(name).written_in == "torch"]
         if torch and runner.environment["platform"] != "cpu":
             raise Invalid(
                 f"{', '.join(torch)}: here torch runs on the CPU; set JAX_PLATFORMS=cpu, so that "
@@ -278,8 +281,8 @@ def measured(case: Case, line: Sequence[Result], settings: Settings, runner: Run
 
 def base_of(case: Case) -> Case:
     """The case that one is timed against."""
-    name, _, way = (case.against or "").partition(":")
-    return dataclasses.replace(case, mechanism=name, implementation=way or None, against=None)
+    name, way = split_way(case.against or "")
+    return dataclasses.replace(case, mechanism=name, implementation=way, against=None)
 
 
 def _tell(words: str) -> None:

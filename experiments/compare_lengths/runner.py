@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from attnlab.attentions import KINDS
+from attnlab.attentions import kind_of
 from attnlab.bench.case import Case, Result
 from attnlab.bench.roofline import Peak, Unit
 from attnlab.bench.workers import Workers, death
@@ -215,7 +215,7 @@ def difference(
 
     0 where they may differ so much, or compute different functions.
     """
-    one, two = (KINDS[x.attention.kind].computes or x.mechanism for x in (case, base))
+    one, two = (kind_of(x.attention.kind).computes or x.mechanism for x in (case, base))
     if one != two or not ours or not theirs:
         return 0.0
     pairs = [(np.array(x), np.array(y)) for x, y in zip(ours, theirs, strict=True)]

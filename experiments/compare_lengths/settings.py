@@ -12,14 +12,17 @@ from attnlab.attentions import (
     Model,
     grammar,
     in_models,
+    kind_of,
     require_attention,
     require_model,
+    split_way,
 )
 from attnlab.bench import inputs, sharding, targets, topology
 from attnlab.bench.case import ACCURACY, ATTENTION, PASSES, TRAIN_STEP, Case
 from attnlab.bench.case_flags import CaseFlags
 from attnlab.bench.roofline import UNITS, Unit
 from attnlab.bench.targets import Target
+from attnlab.own import is_own, load
 from attnlab.runs.errors import Invalid
 from attnlab.runs.flags import flag, written
 from attnlab.training.parallel import mesh_sizes
@@ -323,6 +326,8 @@ class Settings(CaseFlags):
                 require_attention(given, line, kinds=("hf_lsh",))
             elif self.program == ATTENTION:
                 require_attention(given, line, kinds=KINDS)
+                if self.ops_only and is_own(line) and load(line).kind == "module":
+                    raise Invalid(f"--ops_only: {line} is a module; leave one of the two out")
             elif self.program == "language_model":
                 require_model(given, line, min(self.num_layers))
             else:
@@ -356,16 +361,20 @@ class Settings(CaseFlags):
     def _rounds(self) -> set[int]:
         """The numbers of hash rounds among the mechanisms."""
         every = (x for line in self.mechanisms for x in Model.parse(line).attentions)
-        return {x.number for x in every if KINDS[x.kind].counts == KINDS["lsh"].counts and x.number}
+        return {
+            x.number for x in every if kind_of(x.kind).counts == KINDS["lsh"].counts and x.number
+        }
 
     def _lines(self) -> list[tuple[str, str | None]]:
         """The pairs of a mechanism and an implementation, each once."""
         found: list[tuple[str, str | None]] = []
         for line in self.mechanisms:
-            name, _, way = (line, "", "") if "+" in line else line.partition(":")
-            valid = {w for x in Model.parse(line).attentions for w in KINDS[x.kind].implementations}
+            name, way = split_way(line)
+            valid = {
+                w for x in Model.parse(line).attentions for w in kind_of(x.kind).implementations
+            }
             ways = [way] if way else [w for w in self.implementation if w in (AUTO, *valid)]
-            found += [(name, None if way in (AUTO, "") else way) for way in ways or [AUTO]]
+            found += [(name, None if way == AUTO else way) for way in ways or [AUTO]]
         return list(dict.fromkeys(found))
 
     def _divide(self, devices: int, said: str) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from attnlab.attentions import KINDS
+from attnlab.attentions import KINDS, kind_of
 from attnlab.bench import environment, inputs, peaks, work, workers
 from attnlab.bench.case import ACCURACY, ATTENTION, Case, Result
 from attnlab.bench.measure import Ready, measure, prepare
@@ -89,7 +89,7 @@ def guarded(
 def counted(result: Result) -> Result:
     """The row with the operations of its program, where it is one of JAX on one device."""
     case = result.case
-    other = KINDS[case.attention.kind].written_in == "torch" or case.passes == ACCURACY
+    other = kind_of(case.attention.kind).written_in == "torch" or case.passes == ACCURACY
     if result.status != "ok" or case.devices > 1 or other or case.program != ATTENTION:
         return result
     operations, what = work.counted(case)

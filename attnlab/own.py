@@ -1,0 +1,275 @@
+"""Attention of your own, by its name in a file: "mine.py:Decay(rate=0.9)" or "package.module:X".
+
+Wherever a program takes an attention it takes such a name (`attnlab.attentions`). What is named is
+one of these, or a class that makes one, with the arguments in brackets:
+
+| kind       | what it is                                                                      |
+| ---------- | ------------------------------------------------------------------------------- |
+| "score"    | a value of `attnlab.scores`, or a module that makes one: `module(q, k)`         |
+| "mask"     | a value of `attnlab.masks`                                                      |
+| "bias"     | a module that makes one: `module(num_heads, num_queries, num_keys, *, causal)`  |
+| "route"    | a value of `attnlab.routes`                                                     |
+| "function" | `function(q, k, v, *, mask)` → the context, as `routes.Function` has it         |
+| "module"   | a module with the call of `MultiHeadAttention`; fields of the same names it is  |
+|            | given, such as num_heads                                                        |
+
+A file is imported when it is first asked for, by processes that must not touch an accelerator too:
+make no arrays at its top.
+"""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import functools
+import hashlib
+import importlib
+import importlib.util
+import inspect
+import re
+import sys
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import flax.linen as nn
+
+from attnlab.masks import Mask
+from attnlab.modules.multi_head import MultiHeadAttention
+from attnlab.ops.routes import AllPairs, Exact, Function, Masked, Route, SamplingRoute
+from attnlab.runs.errors import Invalid, one_line
+from attnlab.scores import Score
+
+__all__ = ["FORM", "Own", "as_own", "digests", "is_own", "load", "split_outside_brackets"]
+
+FORM = "FILE.py:NAME or PACKAGE.MODULE:NAME, attention of your own, NAME(rate=0.9) with arguments"
+_NAME = re.compile(r"(?P<place>.+\.py|\w+(\.\w+)+):(?P<what>[A-Za-z_]\w*(\(.*\))?)")
+_KINDS = "a score, a mask, a bias, a route, a function (q, k, v, *, mask) or a module of attention"
+_BASES = (Score, Mask, nn.Module, Exact)
+
+
+@dataclasses.dataclass(frozen=True)
+class Own:
+    """A mechanism of a user.
+
+    Attributes:
+      name: name, as it is typed.
+      kind: kind: "score", "mask", "bias", "route", "function" or "module".
+      value: the value; of a "module" a function of its fields that makes it.
+      title: first line of its docstring, or its name.
+      digest: SHA-256 of the file it is from; "" = of an interactive session.
+    """
+
+    name: str
+    kind: str
+    value: Any
+    title: str
+    digest: str
+
+    @property
+    def parts(self) -> dict[str, Any]:
+        """The fields of a `MultiHeadAttention` that has it; none of a "module"."""
+        if self.kind == "module":
+            return {}
+        named = {"score": "score", "bias": "position_bias"}.get(self.kind, "route")
+        value = self.value
+        if named != "route":
+            return {"route": AllPairs(), named: value}
+        makes: dict[str, Callable[[Any], Route]] = {"mask": Masked, "function": Function}
+        return {"route": makes[self.kind](value) if self.kind in makes else value}
+
+    @property
+    def draws(self) -> str:
+        """The random numbers that training draws beside dropout's, a stream of Flax; "" = none."""
+        route = self.parts.get("route")
+        if isinstance(route, SamplingRoute):
+            return "sample"
+        return "hash" if route is not None and "hash_key" in route.hash_keywords else ""
+
+    def in_place_of(self, module: MultiHeadAttention) -> nn.Module:
+        """The module with this mechanism: of a "module" itself, with the fields that both have."""
+        if self.kind != "module":
+            return module.clone(**self.parts, parent=None)
+        made = self.value()
+        shared = {f.name for f in dataclasses.fields(made)} - {"parent", "name"}
+        given = {name: x for name, x in vars(module).items() if name in shared}
+        return self.value(**given, parent=None)
+
+
+_loaded: dict[str, Own] = {}
+
+
+def is_own(name: str) -> bool:
+    """Whether a name is of the form of a user's mechanism.
+
+    >>> is_own("mine.py:Decay"), is_own("flax.linen:relu"), is_own("exact:dense")
+    (True, True, False)
+    """
+    return _NAME.fullmatch(name) is not None
+
+
+@functools.cache
+def load(name: str) -> Own:
+    """The mechanism of a name; the same object each time.
+
+    Args:
+      name: "FILE.py:NAME" or "PACKAGE.MODULE:NAME", with literals as arguments in brackets.
+
+    Raises:
+      Invalid: the file is not there or cannot be imported, its traceback being printed; nothing in
+        it has that name; the arguments do not fit; or what is named is no mechanism.
+    """
+    match = _NAME.fullmatch(name)
+    if match is None:
+        raise Invalid(f"{name!r} names no attention of your own; give {FORM}")
+    module = _module(match["place"])
+    what, brackets, arguments = match["what"].partition("(")
+    found = getattr(module, what, None)
+    if found is None:
+        raise Invalid(f"{name}: nothing there is called {what}; there are: {_listed(module)}")
+    args, keywords = _literals(name, what + brackets + arguments) if brackets else ([], {})
+    try:
+        own = as_own(found, *args, **keywords)
+    except Invalid as error:
+        raise Invalid(f"{name}: {error}") from None
+    _loaded[name] = dataclasses.replace(own, name=name, digest=_digest(module))
+    return _loaded[name]
+
+
+def as_own(found: Any, *args: Any, **keywords: Any) -> Own:
+    """A mechanism from what a user wrote: a value, a class, a function, with arguments.
+
+    Raises:
+      Invalid: it is no mechanism, or the arguments do not fit; one line.
+    """
+    title = _title(found)
+    makes = inspect.isclass(found)
+    calls = callable(found) and not isinstance(found, (*_BASES, Route))
+    if not makes and not calls and (args or keywords):
+        raise Invalid(f"{type(found).__name__} is made already; leave the arguments out")
+    made: Any = functools.partial(found, *args, **keywords) if args or keywords else found
+    try:
+        value = made() if makes else made
+    except Exception as error:  # noqa: BLE001 - whatever a user's class raises is said to the user
+        raise Invalid(f"it cannot be made of these arguments: {one_line(error)}") from None
+    kind = _kind(value)
+    if kind == "function":
+        _require_arguments(value)
+        if value is not found:
+            value.__name__ = found.__name__
+    elif kind == "module":
+        value = made if makes else functools.partial(_cloned, value)
+    name = getattr(found, "__name__", type(found).__name__)
+    return Own(name, kind, value, title, "")
+
+
+def _cloned(module: nn.Module, **fields: Any) -> nn.Module:
+    return module.clone(**{"parent": None, **fields})
+
+
+def digests(text: str) -> dict[str, str]:
+    """The digests of the files of those mechanisms that were loaded and are named in the text."""
+    return {name: mine.digest for name, mine in sorted(_loaded.items()) if name in text}
+
+
+def split_outside_brackets(text: str, mark: str) -> list[str]:
+    """The parts of a text between the marks that are in no brackets.
+
+    >>> split_outside_brackets("a+mine.py:B(c=1e+3)+d", "+")
+    ['a', 'mine.py:B(c=1e+3)', 'd']
+    """
+    parts, depth = [""], 0
+    for letter in text:
+        depth += (letter in "([{") - (letter in ")]}")
+        if letter == mark and depth == 0:
+            parts.append("")
+        else:
+            parts[-1] += letter
+    return parts
+
+
+def _kind(value: Any) -> str:
+    """What a mechanism is, of the table above."""
+    if isinstance(value, Score):
+        return "score"
+    if isinstance(value, Mask):
+        return "mask"
+    if isinstance(value, nn.Module):
+        names = list(inspect.signature(value).parameters)
+        if "mask" in names or "options" in names:
+            return "module"
+        return "bias" if names[:1] == ["num_heads"] else "score"
+    if isinstance(value, Route):
+        return "route"
+    if callable(value) and (inspect.isroutine(value) or isinstance(value, functools.partial)):
+        return "function"
+    if callable(value) and hasattr(value, "weights"):
+        members = [x for x in vars(Route) if not x.startswith("_")]
+        lacking = ", ".join(x for x in members if not hasattr(value, x))
+        raise Invalid(f"{type(value).__name__} is a route but for {lacking}; inherit routes.Exact")
+    raise Invalid(f"{type(value).__name__} is no attention; give {_KINDS}")
+
+
+def _require_arguments(function: Callable[..., Any]) -> None:
+    try:
+        inspect.signature(function).bind("q", "k", "v")
+    except TypeError as error:
+        raise Invalid(f"a function of attention is called as (q, k, v, *, mask); {error}") from None
+
+
+@functools.cache
+def _module(place: str) -> ModuleType:
+    """The module of a file or of a dotted name."""
+    path = Path(place).resolve()
+    if place.endswith(".py") and not path.is_file():
+        raise Invalid(f"{place}: there is no such file")
+    try:
+        if not place.endswith(".py"):
+            return importlib.import_module(place)
+        if str(path.parent) not in sys.path:  # what it imports may be beside it
+            sys.path.append(str(path.parent))
+        spec = importlib.util.spec_from_file_location(f"own_{path.stem}", path)
+        assert spec is not None and spec.loader is not None
+        module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        return module
+    except Exception as error:  # noqa: BLE001 - whatever a user's file raises is said to the user
+        traceback.print_exc()
+        raise Invalid(f"{place} cannot be imported: {one_line(error)}") from None
+
+
+def _listed(module: ModuleType) -> str:
+    """The public names of what may be a mechanism, for an error."""
+    names = [
+        name
+        for name, x in vars(module).items()
+        if not name.startswith("_")
+        and getattr(x, "__module__", module.__name__) == module.__name__
+        and (inspect.isfunction(x) or isinstance(x, _BASES) or inspect.isclass(x))
+    ]
+    return ", ".join(names) or "none that could be an attention"
+
+
+def _literals(name: str, call: str) -> tuple[list[Any], dict[str, Any]]:
+    """The arguments of a call, which are literals."""
+    try:
+        node = ast.parse(call, mode="eval").body
+        assert isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
+        args = [ast.literal_eval(x) for x in node.args]
+        return args, {x.arg or "**": ast.literal_eval(x.value) for x in node.keywords}
+    except (AssertionError, SyntaxError, ValueError):
+        raise Invalid(f"{name}: arguments are literals, such as (rate=0.9, size=4)") from None
+
+
+def _title(found: Any) -> str:
+    """The first line of a docstring; a dataclass without one has its signature there."""
+    lines = (inspect.getdoc(found) or "").splitlines()
+    name = getattr(found, "__name__", type(found).__name__)
+    return name if not lines or lines[0].startswith(f"{name}(") else lines[0].rstrip(".")
+
+
+def _digest(module: ModuleType) -> str:
+    path = getattr(module, "__file__", None)
+    return hashlib.sha256(Path(path).read_bytes()).hexdigest() if path else ""
