@@ -1,0 +1,537 @@
+"""What every mechanism promises, each a function that returns None, or a `Broken` one.
+
+    >>> from attnlab import routes, testing
+    >>> testing.causal(routes.Window(left=3, right=0))
+
+All take a `Subject`, or what `subject_of` makes one of, and the seed of its arrays.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from attnlab import masks
+from attnlab.runs.errors import one_line
+from attnlab.testing.subject import Arrays, Sizes, Subject, subject_of
+
+__all__ = [
+    "CONTRACTS",
+    "Broken",
+    "Inapplicable",
+    "batch",
+    "bfloat16",
+    "causal",
+    "constants",
+    "context_and_grads",
+    "decoding",
+    "definition",
+    "deterministic",
+    "devices",
+    "eager",
+    "empty_rows",
+    "examples",
+    "gradient",
+    "grouped_heads",
+    "hidden_keys",
+    "lengths",
+    "second_derivative",
+    "shapes",
+    "transforms",
+]
+
+EXTREMES = (1e4, 1e18, float(np.finfo(np.float32).max))
+
+
+@dataclass(frozen=True)
+class Broken:
+    """The smallest counterexample that was found.
+
+    Attributes:
+      words: what differs, where, and the two numbers.
+    """
+
+    words: str
+
+    def __str__(self) -> str:
+        return self.words
+
+
+class Inapplicable(Exception):
+    """The contract says nothing of this subject; the message says why."""
+
+
+Contract = Callable[..., Broken | None]
+CONTRACTS: dict[str, Contract] = {}
+
+
+def contract(function: Callable[[Subject, int], Broken | None]) -> Contract:
+    """Lists a contract, which then takes any mechanism."""
+
+    @functools.wraps(function)
+    def held(mechanism: Any, seed: int = 0) -> Broken | None:
+        return function(subject_of(mechanism), seed)
+
+    del held.__wrapped__  # else its signature would be the function's
+    CONTRACTS[function.__name__] = held
+    return held
+
+
+@functools.cache
+def context_and_grads(subject: Subject) -> Any:
+    """Compiled once for each subject: (arrays, mask, dcontext) -> (context, gradients).
+
+    Nothing in it is promoted implicitly: that would be an error here.
+    """
+
+    def run(arrays: Arrays, mask: Any, dcontext: jax.Array) -> tuple[jax.Array, Arrays]:
+        with jax.numpy_dtype_promotion("strict"):
+            context, pull_back = jax.vjp(lambda arrays: subject.apply(arrays, mask), arrays)
+            return context, pull_back(dcontext)[0]
+
+    return jax.jit(run)
+
+
+@functools.cache
+def _shape(subject: Subject, sizes: Sizes) -> tuple[int, ...]:
+    arrays = subject.arrays(sizes=sizes)
+    return jax.eval_shape(subject.apply, arrays, subject.mask_of(sizes=sizes)).shape
+
+
+def dcontext_of(subject: Subject, seed: int = 0, sizes: Sizes | None = None) -> jax.Array:
+    """A cotangent of the context."""
+    shape = _shape(subject, sizes or subject.sizes())
+    return jnp.asarray(np.random.default_rng(seed + 1).normal(size=shape), jnp.float32)
+
+
+def _run(subject: Subject, arrays: Arrays, mask: Any, dcontext: Any) -> tuple[Any, Any]:
+    context, grads = context_and_grads(subject)(arrays, mask, dcontext)
+    return np.asarray(context), jax.tree.map(np.asarray, grads)
+
+
+def _spread(rows: np.ndarray, like: Any) -> np.ndarray:
+    """[B, T] with axes of 1 up to the rank of `like`."""
+    return rows.reshape(*rows.shape, *(1,) * (np.ndim(like) - rows.ndim))
+
+
+def _rows(subject: Subject, visible: np.ndarray) -> np.ndarray:
+    """[B, T]: all queries, less those whose own array holds what is hidden."""
+    sizes = subject.sizes()
+    return visible if subject.shares else np.ones((sizes.batch, sizes.queries), bool)
+
+
+def _first(wrong: Any, what: str, x: Any, y: Any) -> Broken | None:
+    """The first place where something is wrong, with the numbers that are there and should be."""
+    wrong = np.asarray(wrong)
+    if not wrong.any():
+        return None
+    at = tuple(int(i) for i in np.unravel_index(np.argmax(wrong), wrong.shape))
+    got, wanted = (np.broadcast_to(np.asarray(z, np.float64), wrong.shape)[at] for z in (x, y))
+    place = ", ".join(map(str, at))
+    return Broken(f"{what}[{place}] is {got:.6g}, not {wanted:.6g}")
+
+
+def _equal(what: str, got: Any, wanted: Any) -> Broken | None:
+    """Equal to the bit, NaN to NaN."""
+    for path, (x, y) in _pairs(what, got, wanted):
+        if broken := _first(~((x == y) | (np.isnan(x) & np.isnan(y))), path, x, y):
+            return broken
+    return None
+
+
+def _close(what: str, got: Any, wanted: Any, tolerance: float = 1e-5) -> Broken | None:
+    """Within this share of each number, or of the largest; 1e-5: float32 in another order."""
+    for path, (x, y) in _pairs(what, got, wanted):
+        atol = tolerance * float(np.max(np.abs(y), initial=1.0))
+        close = np.isclose(x, y, rtol=tolerance, atol=atol, equal_nan=True)
+        if broken := _first(~close, path, x, y):
+            return broken
+    return None
+
+
+def _pairs(what: str, got: Any, wanted: Any) -> Any:
+    flat, _ = jax.tree.flatten_with_path(got)
+    for (path, x), y in zip(flat, jax.tree.leaves(wanted), strict=True):
+        name = what + jax.tree_util.keystr(path)
+        dtype = np.float64 if np.asarray(x).dtype.itemsize == 8 else np.float32
+        yield name, (np.asarray(x, dtype), np.asarray(y, dtype))
+
+
+@contract
+def shapes(subject: Subject, seed: int) -> Broken | None:
+    """The context and gradients are finite, of the dtype and shape of what they belong to."""
+    arrays, dcontext = subject.arrays(seed), dcontext_of(subject)
+    context, grads = _run(subject, arrays, subject.mask_of(), dcontext)
+    sizes = subject.sizes()
+    if context.dtype != jnp.float32 or context.shape[:2] != (sizes.batch, sizes.queries):
+        wanted = f"float32 ({sizes.batch}, {sizes.queries}, …)"
+        return Broken(f"the context is {context.dtype} {context.shape}, not {wanted}")
+    for name, x in {"context": context, **_named(grads)}.items():
+        if broken := _first(~np.isfinite(x), name, x, 0):
+            return broken
+    still = [name for name, x in _named(grads).items() if not np.abs(x).max() > 1e-3]
+    return Broken(f"{', '.join(still)}: has no influence on the context") if still else None
+
+
+def _vdot(x: Any, y: Any) -> jax.Array:
+    return jax.tree.reduce(jnp.add, jax.tree.map(jnp.vdot, x, y))
+
+
+def _named(grads: Any) -> dict[str, np.ndarray]:
+    flat, _ = jax.tree.flatten_with_path(grads)
+    return {f"gradient{jax.tree_util.keystr(path)}": np.asarray(x) for path, x in flat}
+
+
+@contract
+def definition(subject: Subject, seed: int) -> Broken | None:
+    """It is what its weights say, all pairs at once in float64; with gradients, at two lengths."""
+    if subject.definition is None:
+        raise Inapplicable("it has no weights")
+    plain = subject.definition
+    longer = subject.sizes(batch=1, keys=701, queries=701, num_kv_heads=1)
+    for sizes in (subject.sizes(), longer):
+        visible = subject.visible_keys() if sizes.batch > 1 else None
+        mask = subject.mask_of(causal=subject.causal, visible=visible, sizes=sizes)
+        arrays, dcontext = subject.arrays(seed, sizes=sizes), dcontext_of(subject, seed, sizes)
+        got = _run(subject, arrays, mask, dcontext)
+        with jax.enable_x64(True):
+            wide = jax.tree.map(lambda x: jnp.asarray(x, jnp.float64), (arrays, dcontext))
+            wanted = jax.jit(lambda a, d, m=mask: _vjp(lambda a: plain(a, m), a, d))(*wide)
+        if broken := _close("context, gradients", got, wanted, tolerance=1e-4):
+            return Broken(f"{broken} at {sizes.keys} keys")
+    return None
+
+
+def _vjp(function: Callable[[Any], Any], arrays: Any, dcontext: Any) -> tuple[Any, Any]:
+    context, pull_back = jax.vjp(function, arrays)
+    return context, pull_back(dcontext.astype(context.dtype))[0]
+
+
+@contract
+def gradient(subject: Subject, seed: int) -> Broken | None:
+    """The gradient is the slope: differences of 1e-6 in float64, in three directions."""
+    with jax.enable_x64(True):
+        arrays = subject.arrays(seed, jnp.float64)
+        mask = subject.mask_of(causal=subject.causal)
+        dcontext = jnp.asarray(dcontext_of(subject), jnp.float64)
+
+        def loss(arrays: Any) -> jax.Array:
+            return jnp.vdot(subject.apply(arrays, mask).astype(jnp.float64), dcontext)
+
+        both = jax.jit(jax.value_and_grad(loss))
+        grads = both(arrays)[1]
+        for i in range(3):
+            rng = np.random.default_rng(seed + i)
+            way = jax.tree.map(lambda x, rng=rng: rng.normal(size=x.shape), arrays)
+            ahead, behind = (
+                both(jax.tree.map(lambda x, d, s=s: x + s * d, arrays, way))[0]
+                for s in (1e-6, -1e-6)
+            )
+            slope = float(ahead - behind) / 2e-6
+            said = float(_vdot(grads, way))
+            if not np.isclose(said, slope, tolerance=1e-4):
+                return Broken(f"in direction {i} the gradient says {said:.6g}, not {slope:.6g}")
+    return None
+
+
+@contract
+def causal(subject: Subject, seed: int) -> Broken | None:
+    """Under `masks.Causal()` no bit of the past depends on the future, nor has it a gradient."""
+    if not subject.causal:
+        raise Inapplicable("its mask cannot hide the future")
+    sizes, mask = subject.sizes(), subject.mask_of(causal=True)
+    arrays, dcontext = subject.arrays(seed), np.asarray(dcontext_of(subject))
+    length = min(sizes.queries, sizes.keys)
+    for t in sorted({0, 1, 7, 8, length - 2}):
+        of_past = dcontext.copy()
+        of_past[:, t + 1 :] = 0
+        context, grads = _run(subject, arrays, mask, of_past)
+        other = dict(arrays)
+        for name in subject.batched:
+            # Small, other, and large numbers, so that sums and orders both change.
+            noise = np.random.default_rng(t).normal(size=arrays[name].shape) * [[[1e3]]]
+            other[name] = arrays[name].at[:, t + 1 :].set(noise[:, t + 1 :])
+        moved, _ = _run(subject, other, mask, of_past)
+        after = f" after positions {t + 1}, … changed"
+        if broken := _equal("context", moved[:, : t + 1], context[:, : t + 1]):
+            return Broken(f"{broken}{after}")
+        for name in subject.keys:
+            late = grads[name][:, t + 1 :]
+            if broken := _equal(f"gradient of queries up to {t} for later {name}", late, 0 * late):
+                return broken
+    return None
+
+
+@contract
+def hidden_keys(subject: Subject, seed: int) -> Broken | None:
+    """What a mask hides, however large, changes nothing to the bit, and gets no gradient."""
+    _require_mask(subject)
+    visible = subject.visible_keys()
+    rows = _rows(subject, visible)
+    mask, arrays = subject.mask_of(visible=visible), subject.arrays(seed)
+    dcontext = np.array(dcontext_of(subject))
+    dcontext[~rows] = 0
+    context, grads = _run(subject, arrays, mask, dcontext)
+    for value in EXTREMES[: 2 if subject.projects else 3]:  # or a projection overflows
+        changed = arrays | {
+            name: jnp.where(_spread(visible, arrays[name]), arrays[name], value)
+            for name in subject.keys
+        }
+        moved, moved_grads = _run(subject, changed, mask, dcontext)
+        shown = ((x, rows) for x in (moved, context))
+        if broken := _equal("context", *(np.where(_spread(r, x), x, 0) for x, r in shown)):
+            return Broken(f"{broken} where hidden keys hold {value:g}")
+        if broken := _equal("gradient", moved_grads, grads):
+            return Broken(f"{broken} where hidden keys hold {value:g}")
+    for name in () if subject.shares else subject.keys:
+        late = grads[name][~visible]
+        if broken := _equal(f"gradient of hidden {name}", late, 0 * late):
+            return broken
+    return None
+
+
+def _require_mask(subject: Subject) -> None:
+    if subject.mask is None:
+        raise Inapplicable("it takes no mask")
+
+
+@contract
+def empty_rows(subject: Subject, seed: int) -> Broken | None:
+    """A query that sees no key has a context of zero, and a gradient of zero."""
+    _require_mask(subject)
+    visible = subject.visible_keys()
+    mask, arrays = subject.mask_of(visible=visible), subject.arrays(seed)
+    context, grads = _run(subject, arrays, mask, dcontext_of(subject))
+    empty = ~visible.any(-1)
+    if not subject.projects:  # whose output has a bias
+        if broken := _equal("context of an empty row", context[empty], 0 * context[empty]):
+            return broken
+    for name in subject.batched:
+        of_empty = grads[name][empty]
+        if broken := _equal(f"gradient of {name} of an empty row", of_empty, 0 * of_empty):
+            return broken
+    return None
+
+
+@contract
+def examples(subject: Subject, seed: int) -> Broken | None:
+    """Other numbers in one example change nothing in the others, to the bit."""
+    arrays, mask, dcontext = subject.arrays(seed), subject.mask_of(), dcontext_of(subject)
+    other = subject.arrays(seed + 3)
+    mixed = arrays | {name: arrays[name].at[1].set(other[name][1]) for name in subject.batched}
+    rest = np.array([0, 2, 3, 4])
+    (context, grads), (moved, moved_grads) = (
+        _run(subject, x, mask, dcontext) for x in (arrays, mixed)
+    )
+    if broken := _equal("context", moved[rest], context[rest]):
+        return broken
+    if (moved[1] == context[1]).all():
+        return Broken("an example is the same whatever its numbers")
+    for name in subject.batched:
+        if broken := _equal(f"gradient of {name}", moved_grads[name][rest], grads[name][rest]):
+            return broken
+    return None
+
+
+@contract
+def batch(subject: Subject, seed: int) -> Broken | None:
+    """`vmap` is the batch axis."""
+    arrays = subject.arrays(seed)
+    mask = subject.mask_of(visible=subject.visible_keys()) if subject.mask else None
+    axes = {name: 0 if name in subject.batched else None for name in arrays}
+    whole, _ = _run(subject, arrays, mask, dcontext_of(subject))
+    # [B, 1, …], so that a function of [B, T, N, H] has its batch of one.
+    mask = jax.tree.map(lambda x: x[:, None] if jnp.ndim(x) else x, mask)
+    arrays |= {name: arrays[name][:, None] for name in subject.batched}
+    mapped = jax.jit(jax.vmap(subject.apply, in_axes=(axes, 0)))(arrays, mask)
+    return _close("context", mapped[:, 0], whole)
+
+
+@contract
+def eager(subject: Subject, seed: int) -> Broken | None:
+    """What `jit` compiles is what Python computes."""
+    arrays, mask = subject.arrays(seed), subject.mask_of()
+    jitted, _ = _run(subject, arrays, mask, dcontext_of(subject))
+    return _close("context", jitted, subject.apply(arrays, mask))
+
+
+@contract
+def constants(subject: Subject, seed: int) -> Broken | None:
+    """Constant and broadcast arrays, summed in the same program, give what separate steps do.
+
+    XLA for CPUs had a fusion that did not.
+    """
+    mask, whole = subject.mask_of(), subject.arrays(seed)
+
+    def context(narrow: Arrays) -> jax.Array:
+        wide = {name: jnp.broadcast_to(x, whole[name].shape) for name, x in narrow.items()}
+        return subject.apply(whole | wide, mask)
+
+    fused = jax.jit(lambda narrow: jnp.sum(jnp.square(context(narrow))))
+    first = {name: whole[name][..., :1] for name in subject.batched}
+    constant = {name: jnp.full((1,) * x.ndim, 0.5) for name, x in first.items()}
+    for kind, narrow in (("constant", constant), ("broadcast", first)):
+        apart = np.square(np.asarray(context(narrow), np.float64)).sum()
+        if broken := _close(
+            f"sum of squares of {kind} arrays", fused(narrow), apart, tolerance=1e-4
+        ):
+            return broken
+    return None
+
+
+@contract
+def lengths(subject: Subject, seed: int) -> Broken | None:
+    """No example, and lengths of 1 and 2, give contexts of the right shape, finite."""
+    shape = _shape(subject, subject.sizes())
+    for changed in ({"batch": 0}, *({"queries": n, "keys": n} for n in (1, 2))):
+        sizes = subject.sizes()._replace(**changed)
+        context = subject.apply(subject.arrays(seed, sizes=sizes), subject.mask_of(sizes=sizes))
+        wanted = (sizes.batch, sizes.queries, *shape[2:])
+        if context.shape != wanted:
+            return Broken(f"the context of {changed} is {context.shape}, not {wanted}")
+        if broken := _first(~np.isfinite(context), f"context of {changed}", context, 0):
+            return broken
+    return None
+
+
+@contract
+def grouped_heads(subject: Subject, seed: int) -> Broken | None:
+    """Query heads that share keys and values are heads with copies of them."""
+    if subject.shares:
+        raise Inapplicable("queries and keys are one array")
+    sizes = subject.sizes(group_size=2)
+    mask, arrays = subject.mask_of(sizes=sizes), subject.arrays(seed, sizes=sizes)
+    whole = arrays | {name: jnp.repeat(arrays[name], 2, 2) for name in subject.keys}
+    try:
+        context = subject.apply(arrays, mask)
+    except (TypeError, ValueError) as error:
+        raise Inapplicable(f"it refuses fewer heads of keys: {one_line(error)}") from None
+    return _close("context", context, subject.apply(whole, mask))
+
+
+@contract
+def second_derivative(subject: Subject, seed: int) -> Broken | None:
+    """The gradient of a gradient is the slope of that: differences of 1e-5 in float64."""
+    with jax.enable_x64(True):
+        arrays = subject.arrays(seed, jnp.float64, subject.sizes(batch=1))
+        mask = subject.mask_of(sizes=subject.sizes(batch=1))
+        way = jax.tree.map(
+            lambda x: jnp.asarray(np.random.default_rng(seed).normal(size=x.shape)), arrays
+        )
+
+        @jax.jit
+        def slope(arrays: Any) -> jax.Array:
+            return _vdot(jax.grad(lambda a: jnp.sum(jnp.sin(subject.apply(a, mask))))(arrays), way)
+
+        said = _vdot(jax.grad(slope)(arrays), way)
+        ahead, behind = (
+            slope(jax.tree.map(lambda x, d, s=s: x + s * d, arrays, way)) for s in (1e-5, -1e-5)
+        )
+        found = float(ahead - behind) / 2e-5
+    if np.isclose(float(said), found, rtol=1e-3, atol=1e-3):
+        return None
+    return Broken(f"the second derivative says {float(said):.6g}, not {found:.6g}")
+
+
+@contract
+def transforms(subject: Subject, seed: int) -> Broken | None:
+    """`jax.checkpoint` and `jax.lax.scan` compute what there is without them, with gradients."""
+    arrays, mask, dcontext = subject.arrays(seed), subject.mask_of(), dcontext_of(subject)
+
+    def in_scan(arrays: Arrays) -> jax.Array:
+        def body(total: jax.Array, _: Any) -> tuple[jax.Array, None]:
+            return total + subject.apply(arrays, mask) / 2, None
+
+        return jax.lax.scan(body, jnp.zeros_like(dcontext), length=2)[0]
+
+    wanted = _run(subject, arrays, mask, dcontext)
+    in_remat = jax.checkpoint(lambda arrays: subject.apply(arrays, mask))
+    for name, function in (("checkpoint", in_remat), ("scan", in_scan)):
+        got = jax.jit(lambda a, d, f=function: _vjp(f, a, d))(arrays, dcontext)
+        if broken := _close(f"in jax {name}, (context, gradients)", got, wanted):
+            return broken
+    return None
+
+
+@contract
+def devices(subject: Subject, seed: int) -> Broken | None:
+    """Split by example over two devices in `shard_map` it is that of one, with gradients."""
+    if jax.device_count() < 2:
+        raise Inapplicable("there is one device")
+    mesh = jax.make_mesh((2,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
+    sizes = subject.sizes(batch=4)
+    visible = np.ones((4, sizes.keys), bool)
+    visible[0, sizes.keys // 2 :] = False
+    mask = subject.mask_of(visible=visible, sizes=sizes)
+    operands = subject.arrays(seed, sizes=sizes), mask, dcontext_of(subject, seed, sizes)
+    split = jax.tree.map(lambda x: jax.P("data") if jnp.ndim(x) else jax.P(), operands)
+    whole = jax.tree.map(lambda x: jax.P(), operands[0])
+    split[0].update({name: x for name, x in whole.items() if name not in subject.batched})
+    sharded = jax.shard_map(
+        context_and_grads(subject).__wrapped__,
+        mesh=mesh,
+        in_specs=split,
+        out_specs=(jax.P("data"), split[0]),
+    )
+    wanted = _run(subject, *operands)
+    return _close("context, gradients", jax.jit(sharded)(*operands), wanted)
+
+
+@contract
+def bfloat16(subject: Subject, seed: int) -> Broken | None:
+    """In bfloat16 it is as near as if each input were off by a unit in the last place."""
+    arrays, mask = subject.arrays(seed, jnp.bfloat16), subject.mask_of()
+    context = jax.jit(subject.apply)(arrays, mask)
+    if context.dtype != jnp.bfloat16:
+        return Broken(f"the context of bfloat16 is {context.dtype}")
+    wide = jax.tree.map(lambda x: x.astype(jnp.float32), arrays)
+    rng = np.random.default_rng(4)
+    off = jax.tree.map(lambda x: x * np.float32(1 + 2.0**-7 * rng.choice([-1, 1], x.shape)), wide)
+    dcontext = dcontext_of(subject)
+    true, moved = (_run(subject, x, mask, dcontext)[0].astype(np.float64) for x in (wide, off))
+    apart, budget = (
+        np.sqrt(np.mean((np.asarray(x, np.float64) - true) ** 2)) for x in (context, moved)
+    )
+    budget += 2**-7 * np.abs(true).max()
+    return None if apart <= budget else Broken(f"it is {apart:.3g} off (RMS), not {budget:.3g}")
+
+
+@contract
+def deterministic(subject: Subject, seed: int) -> Broken | None:
+    """The same arrays give the same bits twice."""
+    operands = subject.arrays(seed), subject.mask_of(), dcontext_of(subject)
+    return _equal("context, gradients", _run(subject, *operands), _run(subject, *operands))
+
+
+@contract
+def decoding(subject: Subject, seed: int) -> Broken | None:
+    """Token by token, and in pieces of random lengths, a layer computes its causal forward."""
+    layer, length = subject.layer, 13
+    if layer is None or "decode" not in inspect.signature(layer).parameters:
+        raise Inapplicable("it does not decode")
+    rng = np.random.default_rng(seed)
+    x = jnp.asarray(rng.normal(size=(2, length, 14)), jnp.float32)
+    try:
+        variables = layer.init(jax.random.key(seed), x, decode=True)
+    except NotImplementedError as error:
+        raise Inapplicable(f"it does not decode: {error}") from None
+    parameters = {name: y for name, y in variables.items() if name != "cache"}
+    step = jax.jit(lambda state, x: layer.apply(state, x, decode=True, mutable=["cache"]))
+    whole = layer.apply(parameters, x, mask=masks.Causal())
+    cuts = sorted(rng.choice(np.arange(1, length), 3, replace=False).tolist())
+    for pieces in (range(1, length), cuts):
+        state, parts = variables, []
+        for piece in jnp.split(x, list(pieces), axis=1):
+            y, updated = step(state, piece)
+            state = {**parameters, **updated}
+            parts.append(y)
+        if broken := _close("decoded", jnp.concatenate(parts, 1), whole, tolerance=1e-4):
+            return Broken(f"{broken}, cut at {list(pieces)}")
+    return None
