@@ -96,7 +96,7 @@ def _panels(score, mask, route, bias, length) -> dict[str, np.ndarray]:
     shown = None if mask is None else mask.as_array(length, length)  # [*B, 1 or N, T, S]
     added = None if bias is None else bias.as_array(length, length)
     leading = [x.shape[:-2] for x in (shown, added) if x is not None]
-    q, k = _example(length, jnp.broadcast_shapes((1,), *leading))
+    q, k = _example(length, jnp.broadcast_shapes((1, 1), *leading))
     if isinstance(score, nn.Module):
         score = score.init_with_output(jax.random.key(0), q, k)[0]
 

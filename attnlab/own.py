@@ -50,9 +50,9 @@ _KINDS = "a score, a mask, a bias, a route, a function (q, k, v, *, mask) or a m
 _BASES = (Score, Mask, nn.Module, Exact)
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, eq=False)
 class Own:
-    """A mechanism of a user.
+    """A mechanism of a user. Two are equal if they are one object.
 
     Attributes:
       name: name, as it is typed.

@@ -21,7 +21,7 @@ LAYERS = {
     "modules": 2,
     "drawing": 2,
     "own": 3,
-    "testing": 4,
+    "testing": 5,
     "models": 3,
     "data": 3,
     "attentions": 4,

@@ -343,12 +343,10 @@ class Function(Exact):
         return context
 
     def weights(self, score, q, k, **options) -> jax.Array:
-        """No function says its weights.
-
-        Raises:
-          NotImplementedError: always.
-        """
-        raise NotImplementedError("a function has no weights to return; got return_weights=True")
+        """The weights [*B, N, T, S], dense: the context of values that are the unit vectors."""
+        units = jnp.eye(k.shape[-3], dtype=k.dtype)[:, None]  # [S, 1, S]
+        v = jnp.broadcast_to(units, (*k.shape[:-1], k.shape[-3]))
+        return jnp.moveaxis(self(score, q, k, v, **options), -2, -3)
 
 
 @dataclasses.dataclass(frozen=True)

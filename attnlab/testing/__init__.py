@@ -6,7 +6,7 @@
 `launch/local check mine.py:Decay` shows the same as a table.
 """
 
-from attnlab.testing.checking import Outcome, Report, check, growth
+from attnlab.testing.checking import Cost, Outcome, Report, check, cost, outcome
 from attnlab.testing.contracts import (
     CONTRACTS,
     Broken,
@@ -43,7 +43,10 @@ __all__ = [
     "batch",
     "bfloat16",
     "causal",
+    "Cost",
     "check",
+    "cost",
+    "outcome",
     "constants",
     "decoding",
     "definition",
@@ -54,7 +57,6 @@ __all__ = [
     "examples",
     "gradient",
     "grouped_heads",
-    "growth",
     "hidden_keys",
     "lengths",
     "second_derivative",

@@ -14,9 +14,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from attnlab import masks, own
+from attnlab.attentions import Surroundings, kind_of, parse
 from attnlab.modules.multi_head import MultiHeadAttention
-from attnlab.ops.routes import Route
+from attnlab.ops.routes import LSH, Function, Route
 from attnlab.own import Own
+from attnlab.runs.errors import Invalid
 from attnlab.scores import Dot
 
 __all__ = ["Arrays", "Sizes", "Subject", "subject_of"]
@@ -121,7 +123,7 @@ class Subject:
 
 
 def subject_of(mechanism: Any) -> Subject:
-    """The subject of a mechanism: itself, its name, or what `own.as_own` takes.
+    """The subject of a mechanism: itself, a name of `attentions`, or what `own.as_own` takes.
 
     Raises:
       Invalid: it is no mechanism; one line.
@@ -129,8 +131,21 @@ def subject_of(mechanism: Any) -> Subject:
     if isinstance(mechanism, Subject):
         return mechanism
     if isinstance(mechanism, str):
-        return _of(own.load(mechanism))
+        return _named(mechanism)
     return _of(mechanism if isinstance(mechanism, Own) else own.as_own(mechanism))
+
+
+@functools.cache
+def _named(name: str) -> Subject:
+    attention, *more = parse(name)
+    kind = kind_of(attention.kind)
+    if more or not kind.in_models:
+        raise Invalid(f"{name} cannot be checked; give one attention that any layer can have")
+    if kind.own is not None:
+        return _of(kind.own)
+    lsh = LSH(num_buckets=4, chunk_size=8)
+    parts = kind.parts(attention, Surroundings(length=Sizes().keys, lsh=lsh))
+    return _function(name, parts, MultiHeadAttention(num_heads=2, **parts))
 
 
 @functools.cache
@@ -138,9 +153,16 @@ def _of(mine: Own) -> Subject:
     layer = mine.in_place_of(MultiHeadAttention(num_heads=2))
     if mine.kind == "module":
         return _module(mine.name, layer)
-    route: Route = mine.parts["route"]
-    score, bias = mine.parts.get("score"), mine.parts.get("position_bias")
-    takes_mask = mine.kind != "function" or "mask" in inspect.signature(mine.value).parameters
+    return _function(mine.name, mine.parts, layer)
+
+
+def _function(name: str, parts: dict[str, Any], layer: nn.Module) -> Subject:
+    """The parts of a `MultiHeadAttention`, on arrays that are split into heads."""
+    route: Route = parts["route"]
+    score, bias = parts.get("score"), parts.get("position_bias")
+    takes_mask, is_function = True, isinstance(route, Function)
+    if isinstance(route, Function):
+        takes_mask = "mask" in inspect.signature(route.function).parameters
 
     def make(rng, sizes):
         q = rng.normal(size=(sizes.batch, sizes.queries, sizes.num_heads, sizes.width))
@@ -185,13 +207,13 @@ def _of(mine: Own) -> Subject:
 
     names = ("q",) if route.shares_qk else ("k",)
     return Subject(
-        mine.name,
+        name,
         apply,
         make,
         keys=(*names, "v"),
         mask=_keys_and_causal if takes_mask else None,
         causal=takes_mask,
-        definition=None if mine.kind == "function" else definition,
+        definition=None if is_function else definition,
         group_size=1,
         layer=layer,
     )

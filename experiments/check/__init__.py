@@ -1,0 +1,10 @@
+"""Is an attention right? The contracts that all of attnlab's keep, for yours.
+
+    launch/local check mine.py:Decay
+    launch/local check 'mine.py:Decay(rate=0.9)' exact lsh-2 --expected=decoding
+
+Writes a folder with report.md (a table of contracts; of each that is broken the smallest
+counterexample, and a line of Python that shows it again), results.jsonl (the same for programs),
+and a figure of which pairs are seen. Ends with status 1 where a contract is broken that is not
+--expected. To write an attention: docs/guides/your_own.md.
+"""

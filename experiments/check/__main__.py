@@ -1,0 +1,139 @@
+"""The command line of `check`, and what it does."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections import Counter
+from typing import Any
+
+import attnlab
+from attnlab import MultiHeadAttention, masks, own, platforms
+from attnlab.runs import command_line, loop, provenance
+from attnlab.runs.errors import Invalid, one_line
+from attnlab.runs.flags import Flags, flag, seed_flag
+from attnlab.runs.folder import Folder
+from attnlab.runs.report import SoFar, document, grouped, so_far
+from attnlab.runs.rows import Rows
+from attnlab.testing import CONTRACTS, Outcome, Report, cost, outcome, subject_of
+from experiments import check
+
+Item = tuple[str, str]
+COST = "cost"  # beside the contracts: what it takes, which is no promise
+DEVICES = 2  # of a CPU, for the contract `devices`
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings(Flags):
+    """The flags of `check`."""
+
+    mechanisms: tuple[str, ...] = flag(
+        (),
+        f"What to check, also without the flag's name: {own.FORM}; or an attention of attnlab.",
+        repeated=True,
+    )
+    expected: tuple[str, ...] = flag(
+        (), "Contracts that need not be kept.", choices=tuple(CONTRACTS)
+    )
+    seed: int = seed_flag("Seed of the arrays.")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.mechanisms:
+            raise Invalid("give what to check: launch/local check mine.py:Decay")
+        for name in self.mechanisms:
+            subject_of(name)
+
+
+def main(argv: list[str]) -> int:
+    """Parses the flags and checks; a word that is no flag is a mechanism."""
+    program, *words = argv
+    argv = [program, *(x if x.startswith("-") else f"--mechanisms={x}" for x in words)]
+    return command_line.run(argv, Settings, run, doc=check.__doc__)
+
+
+def run(settings: Settings, folder: Folder) -> int:
+    """Checks in this process; 1 where a contract is broken that was not expected."""
+    platforms.make_cpu_devices(DEVICES)
+    rows: Rows[Item, Outcome] = Rows(folder, lambda row: (row.mechanism, row.contract), [Outcome])
+    rows.environment = provenance.describe() | {"own": own.digests(f"{settings}")}
+    items = [(name, contract) for name in settings.mechanisms for contract in (*CONTRACTS, COST)]
+
+    def measure(item: Item) -> list[Outcome]:
+        name, contract = item
+        return [_cost(name) if contract == COST else outcome(name, contract, settings.seed)]
+
+    def reported() -> loop.Report:
+        done = so_far(rows, {", ".join(item): [item] for item in items}, settings)
+        report = Report(tuple(done.rows), frozenset(settings.expected))
+        figures = {_file(name): _figure(name) for name in settings.mechanisms}
+        figures = {name: figure for name, figure in figures.items() if figure is not None}
+        return loop.Report(_markdown(report, done, figures), figures, said=_answer(report))
+
+    job = loop.Job(
+        "contracts",
+        measure,
+        reported,
+        title=", ".join,
+        line=lambda rows: ": ".join(filter(None, (rows[0].verdict, rows[0].words))),
+    )
+    status = loop.run(job, items, folder, rows, where=provenance.devices_of(rows.environment))
+    kept = tuple(entry.row for entry in rows.of(items))
+    return status or int(bool(Report(kept, frozenset(settings.expected)).broken))
+
+
+def _cost(name: str) -> Outcome:
+    promise = "What the gradient of one example and head, 7 wide, takes."
+    try:
+        words = str(cost(name))
+    except Exception as error:  # noqa: BLE001 - whatever a user's code raises is its answer
+        words = one_line(error)
+    return Outcome(name, COST, promise, "-", words)
+
+
+def _answer(report: Report) -> str:
+    """Of each mechanism, how many contracts it keeps, and which it breaks."""
+    lines = []
+    for name, rows in grouped(report.outcomes, lambda row: row.mechanism).items():
+        count = Counter(row.verdict for row in rows)
+        broken = ", ".join(row.contract for row in rows if row.verdict == "no") or "none"
+        kept = f"keeps {count['yes']} of {count['yes'] + count['no']} contracts"
+        lines.append(f"{name} {kept}, breaks {broken}")
+    return "; ".join(lines)
+
+
+def _markdown(report: Report, done: SoFar[Outcome], figures: dict[str, Any]) -> str:
+    noes = [row for row in report.outcomes if row.verdict == "no"]
+    others = [row for row in report.outcomes if row.verdict == "-"]
+    return document(
+        "# Contracts of attention",
+        f"**{_answer(report)}**",
+        str(report),
+        *[f"![Pairs that are seen]({name}.svg)" for name in figures],
+        "## Broken" * bool(noes),
+        *[f"{x.mechanism}, **{x.contract}**: {x.words}\n\n    {x.line}" for x in noes],
+        "## Does not apply, and cost",
+        "\n".join(f"- {x.mechanism}, {x.contract}: {x.words}" for x in others),
+        done.missing,
+        done.origin,
+    )
+
+
+def _file(name: str) -> str:
+    return "pairs-" + re.sub(r"\W+", "-", name).strip("-")
+
+
+def _figure(name: str) -> Any:
+    """Which pairs it sees under a causal mask; None of a module, and where it cannot say."""
+    layer = subject_of(name).layer
+    if not isinstance(layer, MultiHeadAttention):
+        return None
+    parts: dict[str, Any] = {"score": layer.score, "bias": layer.position_bias}
+    try:
+        return attnlab.draw(mask=masks.Causal(), route=layer.route, **parts).figure
+    except Exception:  # noqa: BLE001 - what it raises is a broken contract, and reported as such
+        return None
+
+
+if __name__ == "__main__":
+    command_line.start(main)
