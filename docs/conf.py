@@ -47,6 +47,7 @@ nitpick_ignore_regex = [
 nb_execution_mode = "cache"  # a notebook runs again when its text changes
 nb_execution_raise_on_error = True
 nb_execution_timeout = 600
+nb_merge_streams = True  # the lines that a cell prints are one block
 
 autodoc_default_options = {"members": True, "special-members": "__call__"}
 autodoc_preserve_defaults = True

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+import attnlab
+
 ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 PYTHON = re.compile(r"^```python\n(.*?)^```", re.S | re.M)
@@ -26,7 +28,7 @@ def inside_flax(program, printed):
 
 CHECKS = (every_mechanism, inside_flax)
 PAGES = [ROOT / "README.md", ROOT / "experiments" / "README.md"]
-PAGES += sorted((ROOT / "docs" / "experiments").glob("*.md"))
+PAGES += sorted(ROOT.glob("docs/experiments/*.md")) + sorted(ROOT.glob("docs/mechanisms/*.md"))
 
 
 @pytest.mark.slow
@@ -75,6 +77,16 @@ def test_links_lead_somewhere(page):
         for title in re.findall(r"^#+ (.*)$", text, re.M)
     }
     assert set(re.findall(r"\]\(#([^)]+)\)", text)) <= anchors
+
+
+def test_the_picture_is_what_its_command_draws():
+    [(command, path)] = re.findall(r"^`(attnlab\.draw\(.*\))` .*\n!.*\((.*)\)$", README, re.M)
+    drawn = eval(command, {"attnlab": attnlab, "masks": attnlab.masks, "routes": attnlab.routes})
+    drawn, kept = (
+        re.findall(r"base64,([^\"]*)", svg)
+        for svg in (drawn._repr_svg_(), (ROOT / path).read_text(encoding="utf-8"))
+    )
+    assert len(drawn) == 3 and drawn == kept
 
 
 def test_the_readme_is_read_in_one_sitting():

@@ -9,7 +9,7 @@ from tests.docs.pages import pages
 
 PAGES = {
     f"{folder}/{name}": text
-    for folder in ("guides", "coming_from")
+    for folder in ("guides", "coming_from", "mechanisms")
     for name, text in pages(folder).items()
 }
 # `attnlab.x.y`, and the modules that examples import from it.

@@ -1,4 +1,4 @@
-"""The code of each guide and notebook runs by itself; guides check their own numbers."""
+"""The code of each page runs by itself; guides and mechanisms check their own numbers."""
 
 import os
 import subprocess
@@ -11,12 +11,13 @@ from tests.docs.pages import ROOT, blocks, pages
 
 GUIDES = {name: code for name, text in pages("guides").items() if (code := blocks(text))}
 NOTEBOOKS = {name: blocks(text) for name, text in pages("notebooks").items()}
+MECHANISMS = {name: blocks(text) for name, text in pages("mechanisms").items()}
 
 
-@pytest.mark.parametrize("name", daily([*GUIDES, *NOTEBOOKS]))
+@pytest.mark.parametrize("name", daily([*GUIDES, *NOTEBOOKS, *MECHANISMS]))
 def test_the_code_of_a_page_runs(name, tmp_path):
     """In a process of its own: some of them make their devices."""
-    code = "\n".join((GUIDES | NOTEBOOKS)[name])
+    code = "\n".join((GUIDES | NOTEBOOKS | MECHANISMS)[name])
     environment = dict(
         os.environ,
         PYTHONPATH=str(ROOT),
@@ -28,6 +29,8 @@ def test_the_code_of_a_page_runs(name, tmp_path):
     assert done.returncode == 0, done.stderr
 
 
-def test_guides_check_their_numbers():
-    assert len(GUIDES) >= 7 and len(NOTEBOOKS) == 6
-    assert not [name for name, code in GUIDES.items() if "assert" not in "\n".join(code)]
+def test_guides_and_mechanisms_check_their_numbers():
+    assert len(GUIDES) >= 7 and len(NOTEBOOKS) == 6 and len(MECHANISMS) == 7
+    checked = GUIDES | MECHANISMS
+    assert len(checked) == len(GUIDES) + len(MECHANISMS)  # a page hides no other of its name
+    assert not [name for name, code in checked.items() if "assert" not in "\n".join(code)]
