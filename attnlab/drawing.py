@@ -118,7 +118,7 @@ def _panels(score, mask, route, bias, length) -> dict[str, np.ndarray]:
 def _weights(route: Route, score: Score, q: jax.Array, k: jax.Array, **options: Any) -> jax.Array:
     how_to_hash = {"hash_inputs": q, "center": jnp.zeros(q.shape[-2:])}
     options |= {name: x for name, x in how_to_hash.items() if name in route.hash_keywords}
-    return route.weights(score, q, q if route.shares_qk else k, **options)
+    return jax.jit(route.weights)(score, q, q if route.shares_qk else k, **options)
 
 
 def _example(length: int, leading: tuple[int, ...]) -> tuple[jax.Array, jax.Array]:

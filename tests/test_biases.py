@@ -61,26 +61,41 @@ def test_an_array_of_it(shape):
 ])  # fmt: skip
 def test_attention_is_that_of_the_array(x64, shape, attend):
     """Its gradient too; in blocks of 8, with padding in the last ones."""
-    x, mask = by_distance(shape), masks.Causal(9) & masks.Padding(jnp.array([S, 11]))
+    x = by_distance(shape)
+    value, (d_q, d_k, d_bias) = value_and_grads(attend, Q, KEYS, biases.Relative(x))
+    array = np.broadcast_to(x[..., AT], (B, N, T, S))
+    true, (true_d_q, true_d_k, d_array) = value_and_grads(attend, Q, KEYS, array)
+    d_x = np.zeros((B, N, T + S - 1))
+    np.add.at(d_x, (slice(None), slice(None), AT), d_array)
+    lead = (1,) * (2 - len(shape)) + shape
+    d_x = d_x.sum(tuple(axis for axis in (0, 1) if lead[axis] == 1), keepdims=True)
+    close = functools.partial(np.testing.assert_allclose, rtol=1e-10)
+    close(value, true)
+    close(d_q, true_d_q)
+    close(d_k, true_d_k)
+    close(d_bias.by_distance, d_x.reshape(x.shape), atol=1e-13)
 
-    def loss(q, k, x, bias_of):
-        return jnp.sin(attend(q, k, jnp.asarray(V), mask, bias_of(x))).sum()
 
-    of_array, of_distance = (
-        jax.jit(jax.value_and_grad(functools.partial(loss, bias_of=bias_of), (0, 1, 2)))(Q, KEYS, x)
-        for bias_of in (lambda x: x[..., AT], biases.Relative)
-    )
-    jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-10), of_distance, of_array)
+@functools.partial(jax.jit, static_argnums=0)
+def value_and_grads(attend, q, k, bias):
+    """A number made of the context, and its gradients in q, k and the bias."""
+    mask = masks.Causal(9) & masks.Padding(jnp.array([S, 11]))
+
+    def value(q, k, bias):
+        return jnp.sin(attend(q, k, jnp.asarray(V), mask, bias)).sum()
+
+    return jax.value_and_grad(value, (0, 1, 2))(q, k, bias)
 
 
 def test_under_vmap_scan_and_remat(x64):
     x = by_distance((3, N))
-    each = [at_once(Q, KEYS, V, None, row[..., AT]) for row in x]
+    dense = jax.jit(functools.partial(at_once, mask=None))
+    each = [dense(Q, KEYS, V, bias=row[..., AT]) for row in x]
 
     def of_row(row):
         return in_blocks(*map(jnp.asarray, (Q, KEYS, V)), None, biases.Relative(row))
 
-    np.testing.assert_allclose(jax.vmap(jax.remat(of_row))(x), each, rtol=1e-10)
+    np.testing.assert_allclose(jax.jit(jax.vmap(jax.remat(of_row)))(x), each, rtol=1e-10)
     scanned = jax.lax.scan(lambda _, row: (None, of_row(row)), None, x)[1]
     np.testing.assert_allclose(scanned, each, rtol=1e-10)
 
@@ -97,18 +112,18 @@ def test_half_precision_sums_its_gradient_in_float32(attend):
             context = attend(*arrays, None, biases.Relative(x))
             return (context.astype(jnp.float32) * v).sum()
 
-        return jax.grad(loss)(jnp.asarray(x, dtype)).astype(jnp.float32)
+        return np.asarray(jax.jit(jax.grad(loss))(jnp.asarray(x, dtype)), np.float32)
 
     true = gradient(jnp.float32)
-    error = jnp.linalg.norm(gradient(jnp.bfloat16) - true) / jnp.linalg.norm(true)
+    error = np.linalg.norm(gradient(jnp.bfloat16) - true) / np.linalg.norm(true)
     assert error < 0.005
 
 
 def test_hard_attention_takes_it(x64):
     x, key = by_distance((N,)), jax.random.key(2)
+    attend = jax.jit(hard_attention)
     found, true = (
-        hard_attention(*map(jnp.asarray, (Q, KEYS, V)), bias=bias, sample_key=key)
-        for bias in (biases.Relative(x), x[..., AT])
+        attend(Q, KEYS, V, bias=bias, sample_key=key) for bias in (biases.Relative(x), x[..., AT])
     )
     jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-10), found, true)
 
@@ -169,34 +184,45 @@ def test_alibi(num_heads, slopes):
 def test_a_module_learns_a_number_for_each_bucket(x64):
     """It is the same wherever the pair stands, and of the sizes of T5's table."""
     module = RelativePositionBias(num_buckets=8, max_distance=20, param_dtype=jnp.float64)
-    bias, variables = module.init_with_output(jax.random.key(0), N, T, S)
-    table = variables["params"]["embedding"]
+    key = jax.random.key(0)
+    bias, variables = jax.jit(lambda: module.init_with_output(key, N, T, S))()
+    table = np.asarray(variables["params"]["embedding"])
     assert table.shape == (8, N)
     buckets = biases.buckets_of_distances(
         np.arange(S) - np.arange(T)[:, None], num_buckets=8, max_distance=20
     )
-    np.testing.assert_array_equal(bias.as_array(T, S), jnp.moveaxis(table[buckets], -1, 0))
+    np.testing.assert_array_equal(bias.as_array(T, S), np.moveaxis(table[buckets], -1, 0))
     x = jnp.asarray(RNG.normal(size=(B, T, 2 * N)))
     host = MultiHeadAttention(N, param_dtype=jnp.float64)
-    params = host.init(jax.random.key(1), x)
-    bias = module.apply(variables, N, T, T)
-    found = host.apply(params, x, bias=bias)
-    true = host.apply(params, x, bias=bias.as_array(T, T))
-    np.testing.assert_allclose(found, true, rtol=1e-10)
+    params = jax.jit(host.init)(jax.random.key(1), x)
+
+    @jax.jit
+    def attend(variables):
+        bias = module.apply(variables, N, T, T)
+        return [host.apply(params, x, bias=each) for each in (bias, bias.as_array(T, T))]
+
+    np.testing.assert_allclose(*attend(variables), rtol=1e-10)
 
 
 def test_a_host_calls_it_with_parameters_of_its_own():
     x = jnp.asarray(RNG.normal(size=(B, T, 2 * N)), jnp.float32)
     memory = jnp.asarray(RNG.normal(size=(B, S, 2 * N)), jnp.float32)
     made = MultiHeadAttention(N, position_bias=RelativePositionBias(num_buckets=8))
-    for key, length in ((None, T), (memory, S)):
+
+    @jax.jit
+    def attend(x, key):
         found, variables = made.init_with_output(jax.random.key(0), x, key)
         own = {"params": dict(variables["params"])}
         table = {"params": own["params"].pop("position_bias")}
+        length = T if key is None else S
         bias = RelativePositionBias(num_buckets=8).apply(table, N, T, length)
-        true = MultiHeadAttention(N).apply(own, x, key, bias=bias)
+        of_host = functools.partial(MultiHeadAttention(N).apply, own, x, key)
+        return found, of_host(bias=bias), of_host()
+
+    for key in (None, memory):
+        found, true, without = jax.device_get(attend(x, key))
         np.testing.assert_array_equal(found, true)
-        assert jnp.abs(found - MultiHeadAttention(N).apply(own, x, key)).max() > 0.01
+        assert np.abs(found - without).max() > 0.01
 
 
 @pytest.mark.parametrize(
@@ -222,8 +248,9 @@ def test_misuse_in_a_host_is_named(options, call, error, message):
 
 def test_the_weights_have_it():
     bias = biases.alibi(N, T, S)
+    weights = jax.jit(attention_weights)
     found, true = (
-        attention_weights(scores.Dot(), *map(jnp.float32, (Q, KEYS)), bias=x)
+        weights(scores.Dot(), *map(np.float32, (Q, KEYS)), bias=x)
         for x in (bias, bias.as_array(T, S))
     )
     np.testing.assert_array_equal(found, true)
@@ -296,9 +323,16 @@ def learned_rows(route=EVERY, **options):
     x = jnp.asarray(np.random.default_rng(0).normal(size=(1, 40, 4)), jnp.float32)
     made = RelativePositionBias(num_buckets=8, max_distance=20)
     host = MultiHeadAttention(2, route=route, position_bias=made)
-    variables = host.init(jax.random.key(0), x)
-    grads = jax.grad(lambda v: jnp.sin(host.apply(v, x, **options)).sum())(variables)
-    return (grads["params"]["position_bias"]["embedding"] != 0).any(-1).tolist()
+
+    @jax.jit
+    @jax.grad
+    def gradient(variables):
+        return jnp.sin(host.apply(variables, x, **options)).sum()
+
+    shapes = jax.eval_shape(host.init, jax.random.key(0), x)
+    draw = np.random.default_rng(1)
+    grads = gradient(jax.tree.map(lambda y: draw.normal(size=y.shape).astype(y.dtype), shapes))
+    return (np.asarray(grads["params"]["position_bias"]["embedding"]) != 0).any(-1).tolist()
 
 
 def test_the_mask_says_whether_keys_after_the_query_have_buckets():

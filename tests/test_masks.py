@@ -1,5 +1,7 @@
 """Masks: the pairs they show, in one piece and in blocks, and the key ranges they promise."""
 
+import functools
+
 import flax.linen as nn
 import flax.struct
 import jax
@@ -17,22 +19,42 @@ EVERY = pytest.mark.parametrize("case", MASKS, ids=lambda case: case.name)
 EXACT_RANGE = ("causal", "causal_offset", "window", "window_left", "window_right", "padding_one")
 
 
+BLOCKS = ((slice(0, 1), slice(0, 19)), (slice(5, 11), slice(8, 15)))
+RANGES = [(i, j) for i in range(QUERIES) for j in range(i + 1, QUERIES + 1, 3)]
+
+
 def expand(array) -> np.ndarray:
     return np.broadcast_to(array, (BATCH, HEADS, QUERIES, KEYS))
 
 
+@functools.cache
+def computed(case):
+    """What the tests of every mask look at, as one program."""
+
+    @jax.jit
+    def of(mask):
+        queries, keys = np.arange(QUERIES), np.arange(KEYS)
+        return {
+            "array": mask.as_array(QUERIES, KEYS),
+            "blocks": [mask.block(queries[rows], keys[columns]) for rows, columns in BLOCKS],
+            "padded": mask.pad(8, 8).block(jnp.arange(8, 16), jnp.arange(16, 24)),
+            "ranges": [mask.key_range(queries[i:j], KEYS) for i, j in RANGES],
+        }
+
+    return jax.device_get(of(case.make()))
+
+
 @EVERY
 def test_as_array_is_the_picture(case):
-    array = case.make().as_array(QUERIES, KEYS)
+    array = computed(case)["array"]
     assert array.dtype == bool and array.ndim >= 3 and array.shape[-2:] == (QUERIES, KEYS)
     np.testing.assert_array_equal(expand(array), case.whole())
 
 
 @EVERY
 def test_a_block_is_a_piece_of_the_array(case):
-    mask, whole = case.make(), case.whole()
-    for rows, columns in ((slice(0, 1), slice(0, 19)), (slice(5, 11), slice(8, 15))):
-        block = mask.block(jnp.arange(13)[rows], jnp.arange(19)[columns])
+    whole = case.whole()
+    for (rows, columns), block in zip(BLOCKS, computed(case)["blocks"], strict=True):
         expected = whole[:, :, rows, columns]
         np.testing.assert_array_equal(np.broadcast_to(block, expected.shape), expected)
 
@@ -40,25 +62,21 @@ def test_a_block_is_a_piece_of_the_array(case):
 @EVERY
 def test_padded_blocks(case):
     """After `pad`, whole blocks beyond the end can be asked for; the real part is unchanged."""
-    mask, whole = case.make().pad(8, 8), case.whole()
-    block = mask.block(jnp.arange(8, 16), jnp.arange(16, 24))
-    block = np.broadcast_to(block, (BATCH, HEADS, 8, 8))
-    np.testing.assert_array_equal(block[..., :5, :3], whole[..., 8:, 16:])
+    block = np.broadcast_to(computed(case)["padded"], (BATCH, HEADS, 8, 8))
+    np.testing.assert_array_equal(block[..., :5, :3], case.whole()[..., 8:, 16:])
 
 
 @EVERY
 def test_key_range_holds_all_that_is_visible(case):
-    mask, whole = case.make(), case.whole()
-    for start in range(QUERIES):
-        for stop in range(start + 1, QUERIES + 1, 3):
-            first, last = mask.key_range(jnp.arange(start, stop), KEYS)
-            assert 0 <= first and last <= KEYS
-            seen = np.flatnonzero(whole[:, :, start:stop].any((0, 1, 2)))
-            assert seen.size == 0 or (first <= seen[0] and seen[-1] < last)
-            if case.name in EXACT_RANGE or case.name.startswith("explicit_pairs"):
-                assert (max(last - first, 0), first if seen.size else 0) == (
-                    (seen[-1] + 1 - seen[0], seen[0]) if seen.size else (0, 0)
-                )
+    whole = case.whole()
+    for (start, stop), (first, last) in zip(RANGES, computed(case)["ranges"], strict=True):
+        assert 0 <= first and last <= KEYS
+        seen = np.flatnonzero(whole[:, :, start:stop].any((0, 1, 2)))
+        assert seen.size == 0 or (first <= seen[0] and seen[-1] < last)
+        if case.name in EXACT_RANGE or case.name.startswith("explicit_pairs"):
+            assert (max(last - first, 0), first if seen.size else 0) == (
+                (seen[-1] + 1 - seen[0], seen[0]) if seen.size else (0, 0)
+            )
 
 
 @EVERY
@@ -66,9 +84,8 @@ def test_key_range_leaves_something_out(case):
     """Where no query of a block sees the first or the last keys, the range says so."""
     if case.name in ("window_none", "explicit_queries", "explicit"):
         return  # these rule out no key for all examples and heads
-    mask, num_keys = case.make(), jnp.int32(KEYS)
-    ranges = [mask.key_range(jnp.arange(i, i + 1), KEYS) for i in range(QUERIES)]
-    assert any(int(last) - int(first) < num_keys for first, last in ranges)
+    ranges = zip(RANGES, computed(case)["ranges"], strict=True)
+    assert any(last - first < KEYS for (i, j), (first, last) in ranges if j == i + 1)
 
 
 def test_the_range_of_padding_stays_among_the_keys():
@@ -107,8 +124,9 @@ def test_reach(mask, reach):
 
 def test_decoding_is_a_row_of_the_whole():
     whole = masks.Causal().as_array(9, 9)[0]
+    row = jax.jit(lambda t: masks.Causal(q_offset=t).as_array(1, 9)[0, 0])
     for t in range(9):
-        np.testing.assert_array_equal(masks.Causal(q_offset=t).as_array(1, 9)[0, 0], whole[t])
+        np.testing.assert_array_equal(row(t), whole[t])
 
 
 def test_masks_are_pytrees():
@@ -233,14 +251,14 @@ def test_sizes_may_be_of_numpy():
 @pytest.mark.parametrize("make", [lambda n: masks.Padding(n, n), masks.Causal])
 def test_numbers_of_any_integer_type(make, dtype, x64):
     """More keys than 8 bits count, and than are computed as one block."""
-    q, k, v = jax.random.normal(jax.random.key(0), (3, 2, 300, 1, 4))
     numbers = np.array([100, 77])
+    np.testing.assert_array_equal(attend(make(numbers.astype(dtype))), attend(make(numbers)))
 
-    @jax.jit
-    def attend(numbers):
-        return attention(scores.Dot(), q, k, v, mask=make(numbers), implementation="blockwise")
 
-    np.testing.assert_array_equal(attend(numbers.astype(dtype)), attend(numbers))
+@jax.jit
+def attend(mask):
+    q, k, v = np.random.default_rng(0).normal(size=(3, 2, 300, 1, 4))
+    return attention(scores.Dot(), q, k, v, mask=mask, implementation="blockwise")
 
 
 def test_queries_past_the_last_real_one_are_not_counted_from_256():
@@ -260,11 +278,14 @@ def test_a_mask_of_a_users_own_names_its_fields_as_it_likes():
     class OfAnArray(Every):
         array: jax.Array = 0.5
 
-    q, k = jax.random.normal(jax.random.key(0), (2, 1, 41, 1, 4))
-    mask = Every(3) & masks.Causal()
-    want = attention(scores.Dot(), q, k, k, mask=mask.as_array(41, 41))
-    got = attention(scores.Dot(), q, k, k, mask=mask, implementation="blockwise")
-    np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
+    q, k = np.random.default_rng(0).normal(size=(2, 1, 41, 1, 4)).astype("f")
+
+    @jax.jit
+    def contexts(mask):
+        want = attention(scores.Dot(), q, k, k, mask=mask.as_array(41, 41))
+        return attention(scores.Dot(), q, k, k, mask=mask, implementation="blockwise"), want
+
+    np.testing.assert_allclose(*contexts(Every(3) & masks.Causal()), rtol=1e-5, atol=1e-6)
     np.testing.assert_array_equal(OfAnArray(3).as_array(5, 7), Every(3).as_array(5, 7)[None, 0])
 
 

@@ -17,6 +17,18 @@ pytestmark = pytest.mark.usefixtures("quick_compile")
 EVERY = pytest.mark.parametrize("case", SCORES, ids=lambda case: case.name)
 SIZES = Sizes(batch=2)
 BY_NAME = {case.name: case for case in SCORES}
+weights_of = jax.jit(attention_weights)  # op by op every operation would be compiled
+
+
+@jax.jit
+def prepared(score, q, k):
+    return score.prepare(q, k)
+
+
+@jax.jit
+def logits_of(score, q, k):
+    made, q, k = score.prepare(q, k)
+    return made.logits(q, k)
 
 
 @EVERY
@@ -52,12 +64,12 @@ def test_prepare_leaves_one_of_two_meetings(case):
     rng = np.random.default_rng(2)
     arrays = (rng.normal(size=(n, w)) for n, w in ((5, 7), (3, case.key_width or 7)))
     score = case.build(*case.parameters(rng, SIZES, per_head=False))
-    prepared, q, k = score.prepare(*(jnp.asarray(x, jnp.float32) for x in arrays))
-    assert isinstance(prepared, scores.Dot | scores.Additive)
-    again, q_again, k_again = prepared.prepare(q, k)
-    assert again == prepared and q_again.shape == q.shape and k_again.shape == k.shape
+    once, q, k = prepared(score, *(x.astype("f") for x in arrays))
+    assert isinstance(once, scores.Dot | scores.Additive)
+    again, q_again, k_again = once.prepare(q, k)
+    assert again == once and q_again.shape == q.shape and k_again.shape == k.shape
     np.testing.assert_array_equal(q_again, q)
-    assert prepared.logits(q, k).shape == (5, 3)
+    assert jax.eval_shape(once.logits, q, k).shape == (5, 3)
 
 
 @EVERY
@@ -88,8 +100,8 @@ def test_concat_is_additive_with_the_matrix_split():
         for s in ((1, 5, 2, 7), (1, 3, 2, 11), (13,), (7, 13), (11, 13))
     )
     np.testing.assert_allclose(
-        attention_weights(scores.Concat(w, wq, wk), q, k),
-        attention_weights(scores.Additive(w), q @ wq, k @ wk),
+        weights_of(scores.Concat(w, wq, wk), q, k),
+        weights_of(scores.Additive(w), np.asarray(q) @ wq, np.asarray(k) @ wk),
         rtol=1e-5,
     )
 
@@ -100,14 +112,13 @@ def test_normalized_additive_ignores_the_size_of_w():
         jnp.asarray(rng.normal(size=s), jnp.float32) for s in ((1, 5, 1, 7), (1, 3, 1, 7), (7,))
     )
     once, tenfold = (
-        attention_weights(scores.NormalizedAdditive(x, 2.0, jnp.zeros(7)), q, k)
-        for x in (w, 10 * w)
+        weights_of(scores.NormalizedAdditive(x, 2.0, np.zeros(7, "f")), q, k) for x in (w, 10 * w)
     )
     np.testing.assert_allclose(once, tenfold, rtol=1e-5)
 
 
 def test_cosine_of_a_zero_vector_is_zero_with_gradient_zero():
-    q = jnp.ones((1, 2, 1, 3)).at[0, 0].set(0)
+    q = np.array([0, 1], "f").reshape(1, 2, 1, 1).repeat(3, -1)
     k = jnp.asarray(np.random.default_rng(6).normal(size=(1, 5, 1, 3)), jnp.float32)
 
     @jax.jit
@@ -124,7 +135,7 @@ def test_cosine_of_a_zero_vector_is_zero_with_gradient_zero():
 
 def test_cosine_is_bounded_by_its_scale():
     q = jnp.asarray(np.random.default_rng(7).normal(size=(1, 5, 1, 3)) * 1e6, jnp.float32)
-    weights = attention_weights(scores.Cosine(2.0), q, q)
+    weights = np.asarray(weights_of(scores.Cosine(2.0), q, q))
     ratio = (weights.max(-1) / weights.min(-1)).max()
     assert np.exp(2 * 1.5) < ratio <= np.exp(2 * 2.0) * (1 + 1e-5)
 
@@ -211,27 +222,23 @@ def test_every_score_of_the_library_is_tested():
 
 
 def test_cosine_of_short_vectors_is_that_of_long_ones():
-    q, k = jax.random.normal(jax.random.key(0), (2, 5, 7))
-    want = logits_of(scores.Cosine(3.0), q, k)
+    q, k = np.random.default_rng(0).normal(size=(2, 5, 7)).astype("f")
+    want = np.asarray(logits_of(scores.Cosine(3.0), q, k))
     assert abs(want).max() > 1
-    np.testing.assert_allclose(logits_of(scores.Cosine(3.0), 1e-15 * q, k), want, rtol=1e-5)
+    small = np.float32(1e-15) * q
+    np.testing.assert_allclose(logits_of(scores.Cosine(3.0), small, k), want, rtol=1e-5)
 
 
 def test_dot_rounds_no_query_of_half_precision():
     """1/√24 is no power of 2: to scale q in bfloat16 would round it once more."""
-    q, k = jax.random.normal(jax.random.key(0), (2, 5, 24), jnp.bfloat16)
+    q, k = np.random.default_rng(0).normal(size=(2, 5, 24)).astype(jnp.bfloat16)
     want = np.asarray(q, np.float64) @ np.asarray(k, np.float64).T / np.sqrt(24)
     np.testing.assert_allclose(logits_of(scores.Dot(), q, k), want, rtol=1e-5, atol=1e-6)
 
 
 def test_cosine_rounds_vectors_of_half_precision_once():
-    x = jax.random.normal(jax.random.key(0), (5, 600), jnp.bfloat16)
-    _, unit, _ = scores.Cosine().prepare(x, x)
+    x = np.random.default_rng(0).normal(size=(5, 600)).astype(jnp.bfloat16)
+    _, unit, _ = prepared(scores.Cosine(), x, x)
     want = np.asarray(x, np.float64)
     want /= np.linalg.norm(want, axis=-1, keepdims=True)
     np.testing.assert_allclose(np.asarray(unit, np.float64), want, rtol=1.001 * 2**-8)
-
-
-def logits_of(score, q, k):
-    prepared, q, k = score.prepare(q, k)
-    return prepared.logits(q, k)

@@ -1,6 +1,7 @@
 import jax
 import numpy as np
 import pytest
+from jax.extend.core import Var
 
 from attnlab.attentions import KINDS
 from attnlab.bench import inputs, mechanisms, programs
@@ -39,8 +40,14 @@ def test_every_module_runs_forward_and_backward(name):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_function_takes_split_heads_and_the_same_flags(name):
-    info = lowered(Case(name, 13, ops_only=True, **SIZES)).out_info
-    assert info.shape == (2, 13, 2, 8)
+    case = Case(name, 13, ops_only=True, **SIZES)
+    assert lowered(case).out_info.shape == (2, 13, 2, 8)
+    mechanism = mechanisms.build(case)
+    streams = [np.ones((2, 13, 2, 8), "f")] * len(mechanism.streams)
+    parameters = jax.eval_shape(mechanism.init, jax.random.key(0))
+    program = jax.make_jaxpr(mechanism.apply)(parameters, *streams).jaxpr
+    read = {x for equation in program.eqns for x in equation.invars if isinstance(x, Var)}
+    assert read >= {*program.invars[-len(streams) :]}
     assert (
         lowered(Case(name, 13, "forward_backward", ops_only=True, **SIZES)).out_info[0].shape == ()
     )
@@ -53,6 +60,13 @@ def test_causal_is_passed_on(name, ops_only):
         return lowered(Case(name, 13, causal=causal, ops_only=ops_only, **SIZES)).as_text()
 
     assert text_of(True) != text_of(False)
+
+
+def test_a_route_that_hides_the_future_gets_no_second_mask(monkeypatch):
+    monkeypatch.setattr(mechanisms, "masks", None)  # of which it would be made
+    lowered(Case("window-3", 13, causal=True, **SIZES))
+    with pytest.raises(AttributeError):
+        lowered(Case("dot", 13, causal=True, **SIZES))
 
 
 @pytest.mark.parametrize("name", ["dot", "window-3"])

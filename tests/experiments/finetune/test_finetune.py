@@ -88,6 +88,7 @@ def test_each_seed_begins_with_the_model_of_that_seed(models, text):
     cells = study.cells()
     assert len(cells) == 2 * (2 + 2 + 1) and {cell.seed for cell in cells} == {0, 1}
     for cell in cells:
+        assert study.training(cell).task.model.frozen == (cell["start"] == "frozen")
         start = study.data.start(cell["pretraining"], cell.seed)
         if cell["start"] == "scratch":
             assert start.params is None

@@ -8,6 +8,7 @@ import pytest
 
 from attnlab.runs import loop
 from attnlab.training import pretrained
+from attnlab.training.curve import read_metrics
 from experiments.pretrain import __main__ as pretrain
 from tests.experiments.tiny import run, save_nothing
 
@@ -58,6 +59,10 @@ def test_every_objective_is_trained_with_every_seed(pretraining):
     report = (pretraining / "report.md").read_text()
     assert "mlm_nsp, 80/10/10" in report and "What was masked" in report
     assert rows[0]["scores"].keys() - rows[1]["scores"].keys() == {"pair accuracy"}
+    for objective in ("mlm_nsp", "mlm"):  # whether the loss has a second part
+        (where,) = pretraining.glob(f"{objective}-*seed0")
+        row = read_metrics(where)[-1]
+        assert (row["loss"] > row["masked_nll"]) == (objective == "mlm_nsp")
     shares = [row["details"]["shares"] for row in rows]
     assert shares[0] == shares[1] != shares[2]  # the two objectives read the same batches
 
