@@ -5,6 +5,8 @@ import re
 import sys
 from pathlib import Path
 
+os.environ["JAX_PLATFORMS"] = "cpu"  # the pages are the same wherever they are built
+
 import jax
 from typing_extensions import TypeAliasType
 

@@ -7,9 +7,14 @@ import, `attnlab.masks.Causal` for what is defined in `attnlab.masks.by_position
 
 import dataclasses
 import importlib
+import inspect
 import pkgutil
 import re
 import types
+
+import jax
+from docutils import nodes
+from sphinx import addnodes
 
 import attnlab
 
@@ -26,6 +31,7 @@ CONTENTS = (
 )
 BY_FILE = tuple(f"attnlab.{name}" for name in ("data", "training", "bench", "runs"))
 FLAX = re.compile(r",? ?(parent=<[^>]*>|name=None)(?=[,)])")  # fields that every module has
+DERIVED = re.compile(r"<[\w.]+\.custom_jvp object>")
 SECTION = re.compile(r"(Args|Attributes|Returns|Raises|Yields|Example):$")
 ROW = re.compile(r"\|(.*)\|$")
 
@@ -36,6 +42,7 @@ def setup(app):
     app.connect("autodoc-process-docstring", names.read, priority=400)  # before napoleon's 500
     app.connect("autodoc-process-signature", signature)
     app.connect("autodoc-skip-member", is_not_ours)
+    app.connect("doctree-read", names.link)
     app.connect("missing-reference", names.resolve)
     return {"parallel_read_safe": True}
 
@@ -51,7 +58,11 @@ def signature(app, what, name, thing, options, arguments, returned):
     """The arguments without the fields that Flax gives to each module, defaults by their names."""
     without = FLAX.sub("", arguments or "")
     named = re.sub(r"<(?:class '|function )([\w.]+)[^>]*(?:>\.\w+)?>", r"\1", without)
-    return (named, returned) if arguments else None
+    for default in DERIVED.findall(named):  # functions of JAX that have a derivative of their own
+        values = [one.default for one in inspect.signature(thing).parameters.values()]
+        [name] = {one.__name__ for one in values if isinstance(one, jax.custom_jvp)}
+        named = named.replace(default, name)
+    return (named.replace("=Ellipsis", "=..."), returned) if arguments else None
 
 
 class Names:
@@ -77,6 +88,15 @@ class Names:
                 self.shown[f"{module}.{member}"] = self.shown.setdefault(
                     defined, f"{module}.{member}"
                 )
+
+    def link(self, app, doctree):
+        """Leads code that begins with a public name, as `masks.Causal()`, to where it is shown."""
+        for code in list(doctree.findall(nodes.literal)):
+            name = re.match(r"(?:attnlab\.)?([\w.]*)", code.astext())
+            shown = self.shown.get(f"attnlab.{name[1]}")
+            if shown and "." in name[0] and isinstance(code.parent, nodes.paragraph):
+                to = {"refdoc": app.env.docname, "refdomain": "py", "reftype": "obj"}
+                code.replace_self(addnodes.pending_xref("", code.deepcopy(), reftarget=shown, **to))
 
     def resolve(self, app, env, node, contnode):
         """Leads a reference to where an object is defined to where it is shown."""

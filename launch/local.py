@@ -9,7 +9,7 @@ The compilers that a --target needs (extras tpu and gpu-compile) are installed i
 (`launch/local NAME --help`) or, with the NAME `test`, for pytest, whose paths start at the
 repository: `launch/local test` is the daily loop, `launch/local test --all` is every test,
 `launch/local test --device` checks the kernels on the accelerator that is there. `launch/local
-docs` builds the pages of docs/.
+docs` builds the pages of docs/ and, in a terminal on a desktop, shows them in the browser.
 
     --no_env       use the Python that is active, as it is; install nothing
     --newest       install the newest versions of all packages, and keep to them in this `.venv`
@@ -26,9 +26,12 @@ import json
 import os
 import re
 import signal
+import subprocess
 import sys
 import tomllib
+import webbrowser
 from pathlib import Path
+from typing import NoReturn
 
 import devices
 import environment
@@ -92,8 +95,7 @@ def main(arguments: list[str]) -> None:
         if DEVICE in flags:  # which one process has alone
             command = ["pytest", "tests/device", *(flag for flag in flags if flag != DEVICE)]
     elif name == DOCS:
-        # -W: a link that leads nowhere fails the build; --keep-going: all of them are listed.
-        command = ["sphinx", "-W", "--keep-going", str(ROOT / "docs"), str(PAGES), *flags]
+        _build_pages(python, flags)
     else:
         command = [f"experiments.{name}", *flags]
     os.execv(python, [str(python), "-P", "-m", *command])
@@ -175,6 +177,19 @@ def _prepare(extras: set[str], newest: bool) -> Path:
     except KeyboardInterrupt:
         print("\nlaunch/local: interrupted; no half-made environment is left", file=sys.stderr)
         sys.exit(130)
+
+
+def _build_pages(python: Path, flags: list[str]) -> NoReturn:
+    # -W: a link that leads nowhere fails the build; --keep-going: all of them are listed.
+    command = ["sphinx", "-W", "--keep-going", str(ROOT / "docs"), str(PAGES), *flags]
+    status = subprocess.run([str(python), "-P", "-m", *command]).returncode
+    if status == 0:
+        page = PAGES / "index.html"
+        print(page)
+        desktop = sys.platform == "darwin" or {"DISPLAY", "WAYLAND_DISPLAY"} & os.environ.keys()
+        if sys.stdout.isatty() and desktop and "CI" not in os.environ:
+            webbrowser.open(page.as_uri())
+    sys.exit(status)
 
 
 def _names() -> str:

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import tarfile
 import tomllib
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -195,19 +196,31 @@ def test_what_pip_installs_for_the_library():
 
 
 @pytest.mark.slow
-def test_the_source_archive_holds_no_tests(tmp_path):
-    """They would need experiments and launch."""
+def test_the_wheel_and_the_source_archive_hold_the_library_and_nothing_else(tmp_path):
+    """The tests would need experiments and launch. The wheel is built from the source archive."""
     pytest.importorskip("setuptools", "77")
-    shutil.copytree(ROOT / "tests", tmp_path / "tests")
-    shutil.copytree(ROOT / "attnlab", tmp_path / "attnlab")
+    junk = shutil.ignore_patterns("__pycache__")
+    for folder in ("attnlab", "tests", "experiments"):
+        shutil.copytree(ROOT / folder, tmp_path / folder, ignore=junk)
     for name in ("pyproject.toml", "MANIFEST.in", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, tmp_path)
-    code = "from setuptools import build_meta; print(build_meta.build_sdist('.'))"
-    run = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True)
-    assert run.returncode == 0, run.stderr
-    with tarfile.open(tmp_path / run.stdout.splitlines()[-1]) as archive:
+
+    def built(kind: str, folder: Path) -> Path:
+        code = f"from setuptools import build_meta; print(build_meta.build_{kind}('.'))"
+        command = [sys.executable, "-c", code]
+        run = subprocess.run(command, cwd=folder, capture_output=True, text=True)
+        assert run.returncode == 0, run.stderr
+        return folder / run.stdout.splitlines()[-1]
+
+    source = built("sdist", tmp_path)
+    with tarfile.open(source) as archive:
         folders = {name.split("/")[1] for name in archive.getnames() if name.count("/") > 1}
+        archive.extractall(tmp_path, filter="data")
     assert folders == {"attnlab", "attnlab.egg-info"}
+    with zipfile.ZipFile(built("wheel", tmp_path / source.name.removesuffix(".tar.gz"))) as archive:
+        held = {name for name in archive.namelist() if ".dist-info/" not in name}
+    library = (tmp_path / "attnlab").rglob("*")
+    assert held == {str(file.relative_to(tmp_path)) for file in library if file.is_file()}
 
 
 def python_files() -> list[Path]:

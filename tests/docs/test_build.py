@@ -1,7 +1,9 @@
 """The pages build, each link leads somewhere; their code is run by `test_programs.py`."""
 
+import html
 import importlib.util
 import os
+import re
 import subprocess
 import sys
 
@@ -25,3 +27,7 @@ def test_the_pages_build_without_a_warning(tmp_path):
     )
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "notebooks" / "first_look.html").exists()
+    page = (tmp_path / "guides" / "routes.html").read_text(encoding="utf-8")
+    assert re.search(r'href="../api/routes.html#attnlab.routes.Hard".*>routes.Hard\(\)<', page)
+    page = (tmp_path / "api" / "models.html").read_text(encoding="utf-8")
+    assert " object>" not in html.unescape(re.sub("<[^>]+>", "", page))

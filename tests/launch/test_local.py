@@ -1,6 +1,8 @@
 """launch/local, on a scratch repository that carries its build backend: no network needed."""
 
 import json
+import os
+import pty
 import re
 import shutil
 import signal
@@ -138,6 +140,41 @@ def test_no_env_test_runs_pytest_in_the_repository(scratch):
         status, out, err = scratch.run("--no_env", "test", "-v", *flags, *files)
         assert status == 0, err
         assert set(re.findall(r"(?<=::)\w+", out)) == run
+
+
+@pytest.mark.parametrize(
+    ("terminal", "variables", "shown"),
+    [
+        (True, {"DISPLAY": ":0"}, True),
+        (True, {}, sys.platform == "darwin"),
+        (True, {"DISPLAY": ":0", "CI": "true"}, False),
+        (False, {"DISPLAY": ":0"}, False),
+    ],
+)
+def test_pages_are_shown_where_somebody_sits(scratch, terminal, variables, shown):
+    (scratch.root / "sphinx.py").write_text("import sys; sys.exit('broken' in sys.argv)")
+    browser = scratch.elsewhere / "browser"
+    browser.write_text('#!/bin/sh\necho "$1" >> asked\n')
+    browser.chmod(0o755)
+    for name in ("DISPLAY", "WAYLAND_DISPLAY", "CI"):
+        scratch.environment.pop(name, None)
+    scratch.environment |= {"BROWSER": str(browser), **variables}
+    page = scratch.root / "docs" / "_build" / "html" / "index.html"
+    for flag, status in (("broken", 1), ("-q", 0)):
+        ours, theirs = pty.openpty() if terminal else os.pipe()
+        command = [scratch.root / "launch" / "local", "--no_env", "docs", flag]
+        place = {"cwd": scratch.elsewhere, "env": scratch.environment}
+        assert subprocess.run(command, stdout=theirs, **place).returncode == status
+        os.write(theirs, b"end")
+        printed = b""
+        while not printed.endswith(b"end"):  # a terminal gives it in pieces
+            printed += os.read(ours, 1000)
+        os.close(ours)
+        os.close(theirs)
+        assert printed.decode().splitlines() == ([] if status else [str(page)]) + ["end"]
+    asked = scratch.elsewhere / "asked"
+    assert asked.exists() == shown
+    assert not shown or asked.read_text() == f"{page.as_uri()}\n"
 
 
 @pytest.mark.slow
