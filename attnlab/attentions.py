@@ -20,8 +20,9 @@ from collections.abc import Callable, Collection
 from typing import Any
 
 import flax.linen as nn
+import jax.numpy as jnp
 
-from attnlab import own
+from attnlab import masks, own
 from attnlab.models.transformer.config import TransformerConfig
 from attnlab.modules.biases import AlibiBias
 from attnlab.modules.multi_head import MultiHeadAttention
@@ -390,7 +391,8 @@ def require_attention(
     try:
         layers = parse(name, in_models() if kinds is None else kinds)
     except Invalid as error:
-        several = "; layers repeat several, with + between them" * (num_layers > 1)
+        repeat = num_layers > 1 and not own.mentioned(name)
+        several = "; layers repeat several, with + between them" * repeat
         raise Invalid(f"{flag}: {error}{several}") from None
     if len(layers) > num_layers:
         raise Invalid(
@@ -410,7 +412,7 @@ def require_model(flag: str, name: str, num_layers: int) -> None:
         require_attention(flag, model.pattern, num_layers)
     except Invalid as error:
         more = f"; before it chunked-, reversible- or both; reformer is {REFORMER}"
-        raise Invalid(f"{error}{more}") from None
+        raise Invalid(f"{error}{more * (not own.mentioned(name))}") from None
     if len({a.number for a in model.attentions if a.kind == "lsh"}) > 1:
         raise Invalid(f"{flag}: the layers of {name!r} hash in as many rounds; give one number")
 
@@ -449,11 +451,18 @@ def pattern(
       config: configuration of the model.
       around: surroundings of the attentions.
       implementation: way to compute those that have it and do not name one.
+
+    Raises:
+      Invalid: one of a user's own cannot be the attention of these layers.
     """
-    layers = []
+    layers, length = [], around.length or config.max_length
     for attention in parse(name):
-        ways = kind_of(attention.kind).implementations
-        if attention.implementation is None and implementation in ways:
+        kind = kind_of(attention.kind)
+        if attention.implementation is None and implementation in kind.implementations:
             attention = dataclasses.replace(attention, implementation=implementation)
+        if kind.own is not None:
+            padding = lambda: masks.Padding(jnp.full(2, length))  # noqa: E731
+            mask = masks.Causal if around.causal else padding
+            kind.own.require_fits(config.attention(), length, mask)
         layers.append(made(attention, config.attention(), around))
     return tuple(layers)

@@ -29,20 +29,31 @@ import inspect
 import re
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import flax.linen as nn
+import jax
 
 from attnlab.masks import Mask
 from attnlab.modules.multi_head import MultiHeadAttention
 from attnlab.ops.routes import AllPairs, Exact, Function, Masked, Route, SamplingRoute
+from attnlab.platforms import Platform, compiling_for
 from attnlab.runs.errors import Invalid, one_line
 from attnlab.scores import Score
 
-__all__ = ["FORM", "Own", "as_own", "digests", "is_own", "load", "split_outside_brackets"]
+__all__ = [
+    "FORM",
+    "Own",
+    "as_own",
+    "digests",
+    "is_own",
+    "load",
+    "mentioned",
+    "split_outside_brackets",
+]
 
 FORM = "FILE.py:NAME or PACKAGE.MODULE:NAME, attention of your own, NAME(rate=0.9) with arguments"
 _NAME = re.compile(r"(?P<place>.+\.py|\w+(\.\w+)+):(?P<what>[A-Za-z_]\w*(\(.*\))?)")
@@ -94,8 +105,48 @@ class Own:
             return module.clone(**self.parts, parent=None)
         made = self.value()
         shared = {f.name for f in dataclasses.fields(made)} - {"parent", "name"}
+        for field in ("rotary", "position_bias"):
+            if getattr(module, field) and field not in shared:
+                raise Invalid(
+                    f"{self.name} has no field {field}, so it would know no positions here; give it"
+                    " one, or other positions, such as learned"
+                )
         given = {name: x for name, x in vars(module).items() if name in shared}
         return self.value(**given, parent=None)
+
+    def require_fits(
+        self, module: MultiHeadAttention, length: int, mask: Callable[[], Mask | None]
+    ) -> None:
+        """Refuses what cannot be the self-attention of a layer; traced only, on no device.
+
+        Args:
+          module: module in whose place it is.
+          length: number of tokens.
+          mask: function that makes the mask of the layer.
+
+        Raises:
+          Invalid: it fails, after its traceback, or returns no states of the layer.
+        """
+        made: Any = self.in_place_of(module)
+        x = jax.ShapeDtypeStruct((2, length, module.out_features), module.dtype or "float32")
+
+        def layer(key, x):
+            keys = dict.fromkeys(("params", "dropout", "hash", "sample"), key)
+            return made.init_with_output(keys, x, mask=mask(), deterministic=False)[0]
+
+        try:
+            with compiling_for(Platform("cpu")):
+                y: Any = jax.eval_shape(layer, jax.eval_shape(jax.random.key, 0), x)
+        except Exception as error:  # noqa: BLE001 - whatever a user's code raises is said to the user
+            if traceback.extract_tb(error.__traceback__)[-1].name != "require":
+                traceback.print_exc()
+            raise Invalid(f"{self.name} fails in a layer: {one_line(error)}") from None
+        got = (getattr(y, "shape", type(y).__name__), getattr(y, "dtype", ""))
+        if got != (x.shape, x.dtype):
+            raise Invalid(
+                f"{self.name} must return what it is called with, {x.dtype} {x.shape}; got"
+                f" {got[1]} {got[0]}"
+            )
 
 
 _loaded: dict[str, Own] = {}
@@ -108,6 +159,15 @@ def is_own(name: str) -> bool:
     (True, True, False)
     """
     return _NAME.fullmatch(name) is not None
+
+
+def mentioned(text: str) -> bool:
+    """Whether a text has the name of a user's mechanism in it.
+
+    >>> mentioned("reversible-window-4+flax.linen:relu"), mentioned("heads=1.5, exact:dense")
+    (True, False)
+    """
+    return _NAME.search(text) is not None
 
 
 @functools.cache
@@ -156,10 +216,12 @@ def as_own(found: Any, *args: Any, **keywords: Any) -> Own:
         raise Invalid(f"it cannot be made of these arguments: {one_line(error)}") from None
     kind = _kind(value)
     if kind == "function":
-        _require_arguments(value)
+        masked = "mask" in inspect.signature(value).parameters
+        _require_call(value, ("q", "k", "v"), ["mask"] * masked)
         if value is not found:
             value.__name__ = found.__name__
     elif kind == "module":
+        _require_call(value, ("query", "key", "value"), ["mask", "deterministic", "decode"])
         value = made if makes else functools.partial(_cloned, value)
     name = getattr(found, "__name__", type(found).__name__)
     return Own(name, kind, value, title, "")
@@ -198,7 +260,7 @@ def _kind(value: Any) -> str:
         return "mask"
     if isinstance(value, nn.Module):
         names = list(inspect.signature(value).parameters)
-        if "mask" in names or "options" in names:
+        if not {"query", "mask", "options"}.isdisjoint(names):
             return "module"
         return "bias" if names[:1] == ["num_heads"] else "score"
     if isinstance(value, Route):
@@ -212,11 +274,14 @@ def _kind(value: Any) -> str:
     raise Invalid(f"{type(value).__name__} is no attention; give {_KINDS}")
 
 
-def _require_arguments(function: Callable[..., Any]) -> None:
+def _require_call(
+    found: Callable[..., Any], args: Sequence[str], keywords: Sequence[str] = ()
+) -> None:
     try:
-        inspect.signature(function).bind("q", "k", "v")
+        inspect.signature(found).bind(*args, **dict.fromkeys(keywords))
     except TypeError as error:
-        raise Invalid(f"a function of attention is called as (q, k, v, *, mask); {error}") from None
+        call = ", ".join([*args, *(f"{name}=" for name in keywords)])
+        raise Invalid(f"it is called with {call}; {error}") from None
 
 
 @functools.cache

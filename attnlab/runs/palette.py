@@ -8,6 +8,8 @@ of at least 3 : 1 to white. Text stands in `INK` or `MUTED`. A test computes all
 import re
 from collections.abc import Sequence
 
+_OWN = re.compile(r"\.\w+:")  # "mine.py:Decay", "package.module:Decay"
+
 __all__ = [
     "FILL",
     "GRID",
@@ -104,7 +106,7 @@ def of_attention(name: str, beside: Sequence[str] = ()) -> tuple[str, str]:
 
     Args:
       name: name of the attention or the model.
-      beside: names of all in the figure. A user's own has the look of a kind that is not there.
+      beside: names of all in the figure. A user's own has a look that no other there has.
 
     >>> of_attention("lsh-8:pallas") == MECHANISMS["lsh"]
     True
@@ -112,10 +114,10 @@ def of_attention(name: str, beside: Sequence[str] = ()) -> tuple[str, str]:
     True
     """
     every = MECHANISMS | REVERSIBLE | PEERS
-    own = [x for x in beside if "." in x]  # "mine.py:Decay", "package.module:Decay"
+    own = [x for x in beside if _OWN.search(x)]
     if name in own:
-        there = {_form(x) for x in beside}
-        free = [look for kind, look in MECHANISMS.items() if kind not in there]
+        taken = {of_attention(x)[0] for x in beside if x not in own}
+        free = [look for look in MECHANISMS.values() if look[0] not in taken]
         return free[own.index(name) % len(free)]
     return every.get(_form(name), REVERSIBLE["chunked-reversible-lsh"])
 
@@ -125,20 +127,21 @@ def _form(name: str) -> str:
     return re.sub(r"-\d+|:\w+", "", name)
 
 
-def by_rounds(name: str) -> tuple[str, str]:
-    """Color and marker of an attention in a figure that compares rounds of LSH.
+def by_rounds(name: str, beside: Sequence[str] = ()) -> tuple[str, str]:
+    """Color and marker of an attention in a figure that compares rounds of LSH; see `of_attention`.
 
     >>> by_rounds("lsh-2") == ROUNDS[2], by_rounds("shared") == MECHANISMS["shared"]
     (True, True)
     """
     match = re.fullmatch(r"lsh-(\d+)", name)
-    return ROUNDS.get(int(match[1]) if match else 0, of_attention(name))
+    return ROUNDS.get(int(match[1]) if match else 0, of_attention(name, beside))
 
 
 def of_lines(names: Sequence[str]) -> dict[str, tuple[str, str]]:
     """Color and marker of each line by its name: its model's or attention's, or a series'.
 
-    The parts of a name are divided by ", ". A series has names without either, or with equal ones.
+    The parts of a name are divided by ", ". A series has names without either, or with equal ones;
+    a user's own attention has a look that no other line has.
 
     >>> of_lines(["listops, exact", "listops, lsh-2"])["listops, lsh-2"] == MECHANISMS["lsh"]
     True
@@ -146,8 +149,10 @@ def of_lines(names: Sequence[str]) -> dict[str, tuple[str, str]]:
     True
     """
     looks = {name: look for name in names if (look := _known(name))}
+    free = [look for look in MECHANISMS.values() if look not in looks.values()]
+    looks |= zip((x for x in names if x not in looks and _OWN.search(x)), free, strict=False)
     if len(set(looks.values())) == len(names):
-        return looks
+        return {name: looks[name] for name in names}
     colors, markers = zip(*SERIES, strict=True)
     count = len(colors)
     return {

@@ -50,7 +50,8 @@ class Rows(Generic[Key, Row]):
     Attributes:
       kept: the rows by key, in the order in which the keys first came.
       environment: device, versions and git revision of the rows to come; of what is made of data,
-        "input" has its name and sha256.
+        "input" has its name and sha256; of attention of a user's own "own" has the sha256 of its
+        file by its name.
       lost: reasons why items were given up since this process began, by the keys of their rows.
     """
 
@@ -110,6 +111,20 @@ class Rows(Generic[Key, Row]):
                     f"--resume={self._folder.path} is about another text than {asked['name']} is "
                     "now; start a new run"
                 )
+
+    def require_same_own(self) -> None:
+        """Refuses to add rows where files of a user's own attention are others than before.
+
+        Raises:
+          Invalid: a row is of another file.
+        """
+        for entry in self.kept.values():
+            for name, kept in entry.where.environment.get("own", {}).items():
+                if self.environment["own"].get(name, kept) != kept:
+                    raise Invalid(
+                        f"--resume={self._folder.path} has rows of {name} as its file was before "
+                        "it was changed; start a new run"
+                    )
 
     def add(self, row: Row) -> None:
         """Adds a row, on disk before it returns; of several processes the first writes it."""

@@ -51,8 +51,8 @@ class BertSizes:
       dtype: name of the dtype of the activations.
 
     Raises:
-      Invalid: an attention of another name or with more of them than layers, or heads that do not
-        divide the width.
+      Invalid: an attention of another name or with more of them than layers, one of a user's own
+        that does not fit, or heads that do not divide the width.
     """
 
     num_layers: int
@@ -72,6 +72,7 @@ class BertSizes:
             raise Invalid(
                 f"--width={self.width} --num_heads={self.num_heads}: give heads that divide it"
             )
+        self.build(vocab_size=1)
 
     @property
     def streams(self) -> tuple[str, ...]:
@@ -206,6 +207,8 @@ def _read(place: Path) -> Pretrained:
         sizes = BertSizes(**about["sizes"])
         made = Pretrained(about["title"], about["seed"], sizes, tokenizer, params)
         words = len(params["bert"]["vocabulary"]["embedding"])
+    except Invalid as error:
+        raise Invalid(f"{place}: {error}") from None
     except (OSError, EOFError, zipfile.BadZipFile, ValueError, KeyError, TypeError) as error:
         raise Invalid(f"{place}: its files cannot be read ({error}); pre-train again") from None
     if words != made.vocab_size:

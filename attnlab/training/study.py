@@ -9,6 +9,7 @@ from __future__ import annotations
 import abc
 import dataclasses
 import functools
+import hashlib
 import itertools
 import re
 import statistics
@@ -74,7 +75,10 @@ class Cell:
         >>> Cell({"objective": "mlm", "masking": "80/10/10"}, 3).folder
         'mlm-80-10-10-seed3'
         """
-        return f"{_TITLE.sub('-', self.title)}-seed{self.seed}"
+        name = _TITLE.sub("-", self.title)
+        if own.mentioned(self.title):  # two may differ in what no folder can be called
+            name = f"{name[:99]}-{hashlib.sha256(self.title.encode()).hexdigest()[:8]}"
+        return f"{name}-seed{self.seed}"
 
     def __str__(self) -> str:
         return f"{self.title}, seed {self.seed}"
@@ -344,6 +348,7 @@ class Run(Generic[S, D]):
         self.rows.environment = provenance.describe(kind.packages)
         if sources := own.digests(f"{settings}"):
             self.rows.environment["own"] = sources
+            self.rows.require_same_own()
         if data.digest:
             self.rows.environment["input"] = {"name": data.name, "sha256": data.digest}
             self.rows.require_same_input()

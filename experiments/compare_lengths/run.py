@@ -78,6 +78,7 @@ def compare(
         rows.environment = runner.environment
         if sources := own.digests(f"{settings}"):
             rows.environment |= {"own": sources}
+            rows.require_same_own()
         comparison = Comparison(settings, rows, runner, folder, cases, asked, markdown)
         where = "no device: compiled only" if settings.target else _where(runner.environment)
         return loop.run(comparison.job(), comparison.items, folder, rows, where=where)

@@ -6,6 +6,8 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
+import jax.numpy as jnp
+
 from attnlab.attentions import (
     EXACT_IMPLEMENTATIONS,
     KINDS,
@@ -22,7 +24,9 @@ from attnlab.bench.case import ACCURACY, ATTENTION, PASSES, TRAIN_STEP, Case
 from attnlab.bench.case_flags import CaseFlags
 from attnlab.bench.roofline import UNITS, Unit
 from attnlab.bench.targets import Target
-from attnlab.own import is_own, load
+from attnlab.masks import Causal
+from attnlab.modules.multi_head import MultiHeadAttention
+from attnlab.own import Own, is_own, load
 from attnlab.runs.errors import Invalid
 from attnlab.runs.flags import flag, written
 from attnlab.training.parallel import mesh_sizes
@@ -326,12 +330,19 @@ class Settings(CaseFlags):
                 require_attention(given, line, kinds=("hf_lsh",))
             elif self.program == ATTENTION:
                 require_attention(given, line, kinds=KINDS)
-                if self.ops_only and is_own(line) and load(line).kind == "module":
-                    raise Invalid(f"--ops_only: {line} is a module; leave one of the two out")
+                if is_own(line):
+                    self._check_own(load(line))
             elif self.program == "language_model":
                 require_model(given, line, min(self.num_layers))
             else:
                 require_attention(given, line, min(self.num_layers))
+
+    def _check_own(self, mine: Own) -> None:
+        if self.ops_only and mine.kind == "module":
+            raise Invalid(f"--ops_only: {mine.name} is a module; leave one of the two out")
+        width, dtype = self.num_heads * self.head_dim, jnp.dtype(self.dtype)
+        layer = MultiHeadAttention(self.num_heads, out_features=width, dtype=dtype)
+        mine.require_fits(layer, min(self.lengths), Causal if self.causal else lambda: None)
 
     def _check_peers(self) -> None:
         """Checks what is compared with other people's attention, and against what."""

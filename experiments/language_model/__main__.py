@@ -28,7 +28,7 @@ from experiments import language_model
 from experiments.language_model import copying, figures, report
 from experiments.language_model.corpus import Corpus, read
 from experiments.language_model.measure import bits_per_byte, mass_seen
-from experiments.language_model.models import ablated, build, streams, with_rounds
+from experiments.language_model.models import ablated, build, can_be_ablated, streams, with_rounds
 from experiments.language_model.report import NO_ATTENTION
 from experiments.language_model.settings import Settings
 
@@ -104,7 +104,7 @@ class LanguageModels(Study[Settings, Corpus]):
         name, others = cell["model"], []
         if cell["task"] == "text":
             others = [with_rounds(name, n) for n in self.settings.evaluated_rounds(name)]
-        return ["", *others, NO_ATTENTION]
+        return ["", *others, *[NO_ATTENTION] * can_be_ablated(name)]
 
     def evaluate(
         self, cell: Cell, training: Training, trained: Trained, place: Path

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import numpy as np
@@ -30,8 +30,8 @@ def draw(rows: Sequence[Row]) -> dict[str, Figure | None]:
         }
 
 
-def _look(model: str) -> dict[str, Any]:
-    color, marker = by_rounds(model)
+def _look(model: str, models: Collection[str]) -> dict[str, Any]:
+    color, marker = by_rounds(model, list(models))
     return {"color": color, "marker": marker, "markersize": 7 if marker == "*" else 5}
 
 
@@ -69,11 +69,13 @@ def _frontier(rows: Sequence[Row]) -> Figure | None:
     if not known:
         return None
     lengths = sorted({point.length for point in known})
+    models = dict.fromkeys(point.model for point in known)
     figure, panels = _panels(2, sharey=True)
     for axes, (name, of) in zip(panels, kinds, strict=True):
-        for model in dict.fromkeys(point.model for point in known):
+        for model in models:
             some = [point for point in known if point.model == model]
-            xs, ys, look = [of(point) for point in some], [x.mean for x in some], _look(model)
+            xs, ys = [of(point) for point in some], [x.mean for x in some]
+            look = _look(model, models)
             axes.plot(xs, ys, label=model, linewidth=1.3, **look)
             axes.vlines(xs, *_range(some), color=look["color"], linewidth=1)
             for x, point in zip(xs, some, strict=True):
@@ -102,6 +104,7 @@ def _rounds(rows: Sequence[Row]) -> Figure | None:
     found = points(rows)
     hashing = [key for key in found if rounds_of(key[1]) and rounds_of(key[2])]
     lengths = list(dict.fromkeys(length for length, *_ in hashing))
+    models = dict.fromkeys(key[1] for key in found)
     if not hashing:
         return None
     figure, panels = _panels(len(lengths), sharey=True)
@@ -111,12 +114,12 @@ def _rounds(rows: Sequence[Row]) -> Figure | None:
             some = sorted((rounds_of(key[2]) or 0, found[key].mean, found[key]) for key in keys)
             if some:
                 xs, ys, of_seeds = zip(*some, strict=True)
-                look = _look(model)
+                look = _look(model, models)
                 axes.plot(xs, ys, label=f"trained as {model}", linewidth=1.3, **look)
                 axes.vlines(xs, *_range(of_seeds), color=look["color"], linewidth=1)
-        for model in dict.fromkeys(key[1] for key in found):
+        for model in models:
             if (length, model, model) in found and rounds_of(model) is None:
-                look = _look(model)
+                look = _look(model, models)
                 axes.axhline(
                     found[length, model, model].mean, color=look["color"], label=model, linewidth=1
                 )
@@ -142,7 +145,7 @@ def _mass(rows: Sequence[Row]) -> Figure | None:
         for (its, name), some in watched.items():
             if its == length:
                 masses = np.array([row.details["masses"] for row in some])
-                steps, look = some[0].details["steps"], _look(name)
+                steps, look = some[0].details["steps"], _look(name, [x for _, x in watched])
                 axes.plot(steps, masses.mean(0), label=name, linewidth=1.3, **look)
                 low, high = masses.min(0), masses.max(0)
                 axes.fill_between(steps, low, high, color=look["color"], alpha=0.16, linewidth=0)

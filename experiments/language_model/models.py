@@ -26,6 +26,7 @@ __all__ = [
     "Sizes",
     "ablated",
     "build",
+    "can_be_ablated",
     "hashing_layers",
     "is_lsh",
     "rounds_of",
@@ -103,10 +104,10 @@ def build(
 def rounds_of(name: str) -> int | None:
     """The number of hash rounds of a model, None where it does not hash.
 
-    >>> rounds_of("lsh-4"), rounds_of("reversible-window-9+lsh-2"), rounds_of("exact")
+    >>> rounds_of("lsh-4"), rounds_of("reversible-window-9+lsh-2"), rounds_of("lsh-2.py:Mine")
     (4, 2, None)
     """
-    match = re.search(r"lsh-(\d+)", str(Model.parse(name)))
+    match = re.search(r"(?:^|[+-])lsh-(\d+)(?=[+:]|$)", str(Model.parse(name)))
     return int(match[1]) if match else None
 
 
@@ -152,6 +153,12 @@ def shares_qk(name: str) -> bool:
 def streams(name: str) -> tuple[str, ...]:
     """The random numbers that training draws."""
     return attentions.streams(Model.parse(name).pattern)
+
+
+def can_be_ablated(name: str) -> bool:
+    """Whether the last projections of attention are known; a user's module names its own."""
+    owns = [attentions.kind_of(layer.kind).own for layer in Model.parse(name).attentions]
+    return not any(own is not None and own.kind == "module" for own in owns)
 
 
 def ablated(name: str, variables: Mapping[str, Any]) -> dict[str, Any]:

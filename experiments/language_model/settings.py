@@ -10,12 +10,14 @@ from typing import Any
 from attnlab.attentions import REFORMER, grammar, in_models, require_model
 from attnlab.bench.case_flags import DTYPES
 from attnlab.models.transformer.config import POSITION_BIASES
+from attnlab.own import mentioned
 from attnlab.runs.errors import Invalid
 from attnlab.runs.flags import flag, written
 from attnlab.training.flags import TrainFlags, preset_flag
 from attnlab.training.optimizers import SCHEDULES, OptimizerSettings
 from experiments.language_model.models import (
     Sizes,
+    build,
     rounds_of,
     shares_qk,
 )
@@ -188,6 +190,9 @@ class Settings(TrainFlags):
         if "text" in self.tasks:
             self.batch_sizes()
         self._check_axial()
+        for name in filter(mentioned, (*self.models, *self.copy_models)):
+            for length in self.lengths:
+                build(name, self.sizes(), vocab_size=1, length=length)
         if self.schedule in ("linear", "cosine") and self.warmup_steps >= self.steps:
             raise Invalid(
                 f"--warmup_steps={self.warmup_steps}: must be fewer than --steps={self.steps}"

@@ -7,16 +7,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import flax.linen as nn
 import jax
-import jax.numpy as jnp
 import numpy as np
 
-from attnlab.attentions import Surroundings, parse, pattern, streams
+from attnlab.attentions import parse, streams
 from attnlab.bench.training_programs import memory_of_step
 from attnlab.models.classifier import EncoderClassifier
-from attnlab.models.transformer import TransformerConfig
-from attnlab.ops.routes import LSH
 from attnlab.runs import command_line, published
 from attnlab.runs.markdown import markdown_table
 from attnlab.runs.report import grouped
@@ -67,19 +63,7 @@ class LongRange(Study[Settings, Tasks]):
     def model(self, cell: Cell) -> EncoderClassifier:
         """The classifier with the cell's attention."""
         settings, examples = self.settings, self.data.examples[cell["task"]]
-        config = TransformerConfig(
-            examples.vocab_size,
-            num_layers=settings.num_layers,
-            width=settings.width,
-            hidden=settings.hidden,
-            num_heads=settings.num_heads,
-            pre_norm=True,
-            activation=nn.gelu,
-            dropout_rate=settings.dropout_rate,
-            dtype=jnp.dtype(settings.dtype),
-        )
-        around = Surroundings(length=settings.length, lsh=LSH(chunk_size=settings.chunk_size))
-        attention = pattern(cell["attention"], config, around)
+        config, attention = settings.layers(cell["attention"], examples.vocab_size)
         return EncoderClassifier(config, examples.num_classes, settings.pooling, attention)
 
     def training(self, cell: Cell) -> Training:

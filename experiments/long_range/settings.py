@@ -5,8 +5,13 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Collection
 
-from attnlab.attentions import grammar, in_models, require_attention
+import flax.linen as nn
+import jax.numpy as jnp
+
+from attnlab.attentions import Surroundings, grammar, in_models, pattern, require_attention
 from attnlab.bench.case_flags import DTYPES
+from attnlab.models.transformer import TransformerConfig
+from attnlab.ops.routes import LSH
 from attnlab.runs.errors import Invalid
 from attnlab.runs.flags import flag, written
 from attnlab.training.flags import TrainFlags, preset_flag
@@ -108,6 +113,8 @@ class Settings(TrainFlags):
                 "beside [CLS]; give a smaller one"
             )
         self._check_data()
+        for name in self.mechanisms:
+            self.layers(name, vocab_size=1)
 
     def _check_data(self) -> None:
         files = {"train_file": self.train_file, "test_file": self.test_file}
@@ -129,6 +136,22 @@ class Settings(TrainFlags):
         super().check_named(named)
         if "data_dir" in named and not self.tfds_name:
             raise Invalid(f"--data_dir={self.data_dir}: needs --tfds_name, whose folder it is")
+
+    def layers(self, name: str, vocab_size: int) -> tuple[TransformerConfig, tuple[nn.Module, ...]]:
+        """The configuration, and the attentions that the layers repeat."""
+        config = TransformerConfig(
+            vocab_size,
+            num_layers=self.num_layers,
+            width=self.width,
+            hidden=self.hidden,
+            num_heads=self.num_heads,
+            pre_norm=True,
+            activation=nn.gelu,
+            dropout_rate=self.dropout_rate,
+            dtype=jnp.dtype(self.dtype),
+        )
+        around = Surroundings(length=self.length, lsh=LSH(chunk_size=self.chunk_size))
+        return config, pattern(name, config, around)
 
     def optimizer(self) -> OptimizerSettings:
         """Adam whose learning rate falls with the root of the steps, as the paper's."""

@@ -102,7 +102,8 @@ def _measure(rows: Sequence[Row]) -> str:
 
 
 def _file(cell: Cell) -> str:
-    return "alignment_" + re.sub(r"[^\w.+]+", "-", cell.title)
+    name = cell.folder.removesuffix(f"-seed{cell.seed}")
+    return "alignment_" + re.sub(r"[^\w.+]+", "-", name)
 
 
 def _alignment(one: Mapping[str, Any]) -> Alignment:

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from attnlab.own import split_outside_brackets
 from attnlab.platforms import Platform, compiling_for
 from attnlab.runs.errors import Invalid
 from experiments.translate.models import CLASSES, build
@@ -65,7 +66,7 @@ def variants(models: Sequence[str], asked: Sequence[str]) -> list[Variant]:
             raise Invalid(f"--set={text}: {model} has no {field!r}; valid: {', '.join(fields)}")
         if field in values[model]:
             raise Invalid(f"--set={text}: {target} is set already; give all values in one list")
-        values[model][field] = _values(text, listed.split(","), fields[field])
+        values[model][field] = _values(text, split_outside_brackets(listed, ","), fields[field])
     return [
         Variant(model, tuple(zip(given, chosen, strict=True)))
         for model, given in values.items()
