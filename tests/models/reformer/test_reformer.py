@@ -19,7 +19,7 @@ from attnlab.masks import Mask
 from attnlab.models import Reformer, TransformerConfig, TransformerLM
 from attnlab.models.reformer import couplings
 from attnlab.models.reformer.model import ReversibleStack
-from attnlab.training.placement import shardings_on
+from attnlab.training.parallel import shardings_on
 from tests.daily import daily
 from tests.modules.reference import apply, init
 
