@@ -18,11 +18,10 @@ from attnlab import (
 from attnlab.models import bert, reformer
 from attnlab.models.hugging_face import Weights
 from attnlab.platforms import compiling_for
-from attnlab.training.bits import BitsPerByte
 from attnlab.training.bleu import corpus_bleu
 from attnlab.training.classes import ClassCrossEntropy
 from attnlab.training.masked import MaskedCrossEntropy
-from attnlab.training.objective import TokenCrossEntropy, token_sums
+from attnlab.training.objective import BitsPerByte, TokenCrossEntropy, token_sums
 
 TOKENS = np.ones((2, 5), bool)
 X = np.ones((2, 5, 3, 4), np.float32)  # B, T, N, H

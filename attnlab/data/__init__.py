@@ -1,8 +1,8 @@
 """Data: what is read, how it becomes tokens, and how tokens become batches.
 
-    tasks        copy, reversal, sorting, duplication: endless, seeded, made in code
+    tasks        copy, reversal, sorting, duplication, documents that match if they hold the same
+                 key: endless, seeded, made in code
     listops      nested lists of digits, by the grammar of Long Range Arena
-    retrieval    pairs of documents that match if they hold the same key
     labelled     texts with labels, of TSV files
     dates        dates written in many ways → ISO, with known alignments
     files        aligned files, TSV and plain text, prepared once by a TFDS builder
@@ -13,7 +13,7 @@
     masking      pairs of segments with masked tokens, for BERT's pre-training
     batching     endless batches for training, finite ones for evaluation
 
-Below them: lines (of text files), cache, texts (records as strings), tfrecord, encoding, pools (the
-resumable iterator), filling (of batches) and parts (of a batch, one of several processes'). A
-source is random access: len() and [i] → a dictionary {"source", "target"} or {"text"} of strings.
+Below them: lines (of text files), cache, texts (records as strings), encoding, pools (the resumable
+iterator) and parts (of a batch, one of several processes'). A source is random access: len() and
+[i] → a dictionary {"source", "target"} or {"text"} of strings.
 """

@@ -4,7 +4,6 @@
 | --- | --- |
 | `loop` | `train`, which reads top to bottom |
 | `objective`, `step` | what is minimized, as sums and counts; (state, batch) → (state, metrics) |
-| `bits` | the objective in bits per byte, for language models |
 | `masked` | the objective of pre-training: masked tokens and following sentences |
 | `classes` | the objective of classifiers: of sequences, tokens, spans |
 | `attended` | the objective of attention that is looked at: REINFORCE, sources read evenly |
@@ -13,10 +12,10 @@
 | `optimizers`, `schedules` | the papers' optimizers and learning rates, in optax |
 | `parallel` | a step over several devices, under `jit` or `pmap` |
 | `checkpoint`, `curve` | what a training keeps: orbax; sums, rows on disk and on a terminal |
-| `stop`, `tensorboard` | signals; event files |
+| `stop` | signals |
 | `decode` | greedy and beam search and sampling for every `Decoder` |
 | `bleu`, `alignment` | sacrebleu, exact match, alignment error rate |
 | `study` | the frame of models × settings × seeds: cells, identity, rows, tables, report |
-| `flags`, `run` | the flags that every training has; a training as a part of a run |
+| `flags`, `run` | the flags that every training has; a training as a part of a run, TensorBoard |
 | `training_curve`, `evaluation_figures` | figures of curves, alignments and scores by length |
 """

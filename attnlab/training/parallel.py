@@ -6,6 +6,7 @@ its own, while under `jit` dropout does not depend on the number of devices.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -17,7 +18,6 @@ from jax.sharding import NamedSharding, PartitionSpec
 from attnlab.checks import require, require_choice
 from attnlab.data.parts import WHOLE, Part
 from attnlab.split import over
-from attnlab.training.placement import shardings_on
 
 __all__ = [
     "PARALLEL",
@@ -27,6 +27,7 @@ __all__ = [
     "ShardedState",
     "mesh_sizes",
     "parallel_over",
+    "shardings_on",
 ]
 
 PARALLEL = ("jit", "pmap")
@@ -145,10 +146,10 @@ class ShardedJit(Parallel):
 
 
 class ShardedState(ShardedJit):
-    """As `ShardedJit`, and the state is divided too, over a mesh of several axes (`placement`).
+    """As `ShardedJit`, and the state is divided too, over a mesh of several axes.
 
-    `data` divides the batch and the state, `model` heads and hidden units, `sequence` the positions
-    around attention.
+    `data` divides the batch and the state, `model` heads and hidden units (`shardings_on`),
+    `sequence` the positions around attention.
     """
 
     def shardings(self, tree):
@@ -201,6 +202,66 @@ def placed(x: Any, sharding: NamedSharding) -> jax.Array:
         return x
     values = np.asarray(x)
     return jax.make_array_from_callback(values.shape, sharding, lambda index: values[index])
+
+
+# The end of a parameter's path, and its axis of heads, hidden units or vocabulary, from the end.
+_OF_MODEL = tuple(
+    (re.compile(rf"(^|/){end}$"), axis)
+    for end, axis in (
+        (r"(query|key|value|query_key)/(kernel|bias)", -2),
+        (r"\w*attention/out/kernel", -3),
+        (r"\w*attention/score/\w+", 0),
+        (r"feed_forward/hidden/(kernel|bias)", -1),
+        (r"feed_forward/out/kernel", -2),
+        (r"\w*vocabulary/embedding", -2),
+        (r"softmax/(kernel|bias)", -1),
+    )
+)
+
+
+def shardings_on(mesh: jax.sharding.Mesh, tree: Any) -> Any:
+    """The sharding of each array of a state, as a tree; a state's shapes are enough.
+
+    | axis of the mesh | divides                                                                   |
+    | ---------------- | ------------------------------------------------------------------------- |
+    | `model`          | heads of the projections, units of the feed-forward layers, rows of the   |
+    |                  | vocabulary (Shoeybi et al. 2019, Megatron-LM, §3)                         |
+    | `data`           | the largest other axis of each array that it divides (Rajbhandari et al.  |
+    |                  | 2020, ZeRO, stage 3; FSDP): parameters, gradients, optimizer              |
+
+    A place follows from an array's name and shape, so that the moments of an optimizer are where
+    their parameters are, and a checkpoint can be restored on another mesh. What no axis divides is
+    whole.
+    """
+
+    def of(path: tuple[Any, ...], x: Any) -> NamedSharding:
+        name = "/".join(str(getattr(key, "key", getattr(key, "name", key))) for key in path)
+        return NamedSharding(mesh, _spec(name, x.shape, mesh.shape))
+
+    return jax.tree_util.tree_map_with_path(of, tree)
+
+
+def _spec(name: str, shape: tuple[int, ...], sizes: Mapping[str, int]) -> PartitionSpec:
+    """The spec of one array on a mesh of axes of these sizes.
+
+    >>> sizes = {"data": 4, "model": 2}
+    >>> _spec("decoder/layer_0/attention/query/kernel", (512, 8, 64), sizes)
+    P('data', 'model', None)
+    >>> _spec("opt_state/0/mu/decoder/layer_0/feed_forward/out/kernel", (2048, 512), sizes)
+    P('model', 'data')
+    >>> _spec("decoder/layer_0/attention_norm/scale", (510,), sizes)
+    P(None,)
+    """
+    axes: list[str | None] = [None] * len(shape)
+    for pattern, axis in _OF_MODEL:
+        if pattern.search(name) and -len(shape) <= axis < len(shape):
+            if shape[axis] % sizes["model"] == 0:
+                axes[axis] = "model"
+            break
+    divided = [i for i, n in enumerate(shape) if axes[i] is None and n and n % sizes["data"] == 0]
+    if divided:
+        axes[max(divided, key=lambda i: shape[i])] = "data"
+    return PartitionSpec(*axes)
 
 
 def mesh_sizes(written: str) -> dict[str, int]:

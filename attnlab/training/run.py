@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import re
 import signal
 from collections.abc import Iterable
@@ -14,12 +15,12 @@ import jax
 from attnlab.data.cache import default_cache_dir, writable
 from attnlab.runs import processes, provenance
 from attnlab.runs.command_line import say
+from attnlab.runs.errors import Invalid
 from attnlab.runs.interrupts import Terminated
 from attnlab.training.flags import TrainFlags
 from attnlab.training.loop import LoopSettings, Task, Trained, train
 from attnlab.training.optimizers import OptimizerSettings
 from attnlab.training.parallel import Parallel
-from attnlab.training.tensorboard import TensorBoard, require_tensorboard
 
 __all__ = ["keep_compiled", "prepare", "run_training"]
 
@@ -36,7 +37,7 @@ def prepare(flags: TrainFlags, batch_sizes: Iterable[int]) -> Parallel:
         installed.
     """
     if flags.tensorboard:
-        require_tensorboard()
+        _tensorboard_writer()
     keep_compiled(flags.cache_dir)
     return flags.over_devices(batch_sizes)
 
@@ -86,15 +87,17 @@ def run_training(
     processes.barrier()
     say()  # the title of what is trained stands in the line that this ends
     with contextlib.ExitStack() as stack:
-        shows = tensorboard and processes.is_first()
-        board = stack.enter_context(TensorBoard(folder)) if shows else None
+        on_row = None
+        if tensorboard and processes.is_first():
+            writer = _tensorboard_writer()(str(folder / "tensorboard"))
+            on_row = functools.partial(_add_row, stack.enter_context(contextlib.closing(writer)))
         trained = train(
             task,
             settings=settings,
             optimizer=optimizer,
             parallel=parallel,
             folder=folder,
-            on_row=None if board is None else board.add,
+            on_row=on_row,
             writes=processes.is_first(),
             say=say,
         )
@@ -102,3 +105,24 @@ def run_training(
         processes.barrier()  # one that ends interrupts the others: all have saved by now
         raise Terminated if trained.stopped_by == signal.SIGTERM else KeyboardInterrupt
     return trained
+
+
+def _tensorboard_writer() -> Any:
+    """The class that writes event files, of a package that need not be installed."""
+    try:
+        from tensorboard.summary import Writer
+    except ImportError:
+        raise Invalid(
+            "--tensorboard needs the package tensorboard, which is not installed: run "
+            "`launch/local --extra=tensorboard NAME --tensorboard …`, or `pip install "
+            "tensorboard` in your own environment, or give --notensorboard"
+        ) from None
+    return Writer
+
+
+def _add_row(writer: Any, row: dict[str, Any]) -> None:
+    """Writes every number of a row of metrics.jsonl as KIND/NAME over steps."""
+    for name, x in row.items():
+        if name not in ("kind", "step"):
+            writer.add_scalar(f"{row['kind']}/{name}", x, step=row["step"])
+    writer.flush()

@@ -9,8 +9,17 @@ from collections.abc import Callable, Iterable, Sequence
 
 from attnlab.attentions import kind_of
 from attnlab.bench import trends
-from attnlab.bench.case import ACCURACY, AXES, PASS_TITLES, SHORT, Result, axis_of, passes_of
-from attnlab.bench.roofline import PRODUCTS, Peak
+from attnlab.bench.case import (
+    ACCURACY,
+    AXES,
+    PASS_TITLES,
+    PASSES,
+    SHORT,
+    Result,
+    axis_of,
+    passes_of,
+)
+from attnlab.bench.roofline import PRODUCTS, Peak, Rates
 from attnlab.bench.tables import over_axis
 from attnlab.runs.intervals import half_width
 from attnlab.runs.markdown import markdown_table
@@ -47,13 +56,8 @@ def _field(result: Result, name: str, extra: dict[str, float | int | None]) -> o
     return getattr(result, name) if hasattr(result, name) else getattr(result.case, name)
 
 
-def markdown(told: SoFar[Result], *, shares: Sequence[str] = ()) -> str:
-    """The whole report.
-
-    Args:
-      told: run as far as it is done.
-      shares: section on the share of the machine's peak, from `shares.section`.
-    """
+def markdown(told: SoFar[Result], *, peaks: Sequence[Peak] = ()) -> str:
+    """The whole report of a run as far as it is done, and of the peaks that it measured."""
     done = told.rows
     shown = [passes for passes in passes_of(done) if passes != ACCURACY]
     parts = ["# Attention over sequence length"]
@@ -69,7 +73,7 @@ def markdown(told: SoFar[Result], *, shares: Sequence[str] = ()) -> str:
     parts += ["## Growth", _GROWTH_NOTE, _growth(done, shown)]
     parts += ["## Crossovers", *_crossovers(done, shown)]
     parts += ["## Largest length that fits", _FITS_NOTE, _fits(done, shown)]
-    parts += [*accuracy(done), *shares]
+    parts += [*accuracy(done), *shares(done, peaks)]
     parts += ["## Cases without a result", missing(done)]
     parts += ["## How it was measured", method(done), _conditions(done)]
     return document(*parts, told.missing, told.origin)
@@ -188,6 +192,39 @@ def accuracy(results: Sequence[Result]) -> list[str]:
         return "" if result is None or result.error is None else f"{result.error:.3g}"
 
     return ["## Accuracy", _ACCURACY_NOTE, over_axis(results, ACCURACY, cell)]
+
+
+def shares(results: Sequence[Result], peaks: Sequence[Peak]) -> list[str]:
+    """The peaks that were measured, and the share of them that each case reaches.
+
+    Nothing where a peak is missing or nothing was counted.
+    """
+    rates = Rates.of_peaks(peaks)
+    counted = [r for r in results if r.operations is not None and r.seconds]
+    if rates is None or not counted:
+        return []
+    rows = [[_UNITS.get(x.unit.name, x.unit.name), x.unit.dtype, rate(x)] for x in peaks]
+    parts = [
+        "## Share of the machine's peak",
+        _SHARES_NOTE,
+        markdown_table(["peak, measured after the cases", "dtype", "rate"], rows),
+    ]
+
+    def cell(result: Result | None) -> str:
+        if result is None or result.operations is None or not result.median_seconds:
+            return ""
+        least = rates.bound(result.operations)
+        return f"{least.seconds / result.median_seconds:.0%} {least.by}"
+
+    for passes in PASSES:
+        if any(r.case.passes == passes for r in counted):
+            title = f"### {PASS_TITLES[passes].capitalize()}, share"
+            parts += [title, over_axis(counted, passes, cell)]
+    notes = dict.fromkeys(r.operations_of for r in counted if r.operations_of)
+    for note in notes:
+        labels = dict.fromkeys(r.case.label for r in counted if r.operations_of == note)
+        parts.append(f"Counted is {note}: {', '.join(labels)}.")
+    return parts
 
 
 def _growth(results: Sequence[Result], shown: Sequence[str]) -> str:
@@ -364,6 +401,15 @@ _AGAINST_NOTE = (
 _ACCURACY_NOTE = (
     "The RMS distance of the context from exact attention by NumPy in float64, of the inputs as "
     "each mechanism gets them."
+)
+_UNITS = {"products": "matrix products", "div": "division"}
+_SHARES_NOTE = (
+    "The share is the least time over the median time; the least time is that of the unit that has "
+    "most to do at its peak, as both may work at once (the roofline of Williams et al. 2009). The "
+    "units: *products* of matrices, and *functions*, which are exponentials, tanh, divisions and "
+    "the like. Counted is what the traced program does, also what the mask hides; additions, "
+    "sorting and moving numbers count as nothing, so that a share is rather too small. One above "
+    "100% means that a peak was measured beside other work."
 )
 _GROWTH_NOTE = (
     "The fitted p ± its standard error in value ∝ n^p, over the longer half of the lengths, at "

@@ -3,7 +3,8 @@
 import dataclasses
 import math
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import statistics
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, cast
 
 from attnlab import own
@@ -11,7 +12,7 @@ from attnlab.attentions import kind_of, split_way
 from attnlab.bench import memory, peers, topology, trends
 from attnlab.bench.case import DERIVED, Case, Result
 from attnlab.bench.roofline import Peak, Unit
-from attnlab.runs import loop, provenance
+from attnlab.runs import loop, provenance, remaining
 from attnlab.runs.command_line import say
 from attnlab.runs.errors import Invalid
 from attnlab.runs.flags import Flags
@@ -23,10 +24,8 @@ from experiments.compare_lengths import (
     deviceless_figures,
     deviceless_report,
     figures,
-    forecast,
     report,
     scaling,
-    shares,
 )
 from experiments.compare_lengths.runner import Runner
 from experiments.compare_lengths.settings import Settings
@@ -181,7 +180,7 @@ class Comparison:
 
     def _seconds_left(self, items: Sequence[Item]) -> float | None:
         """The peaks at the end take a second each, which is nothing."""
-        return forecast.seconds_left(
+        return seconds_left(
             [case for case in items if isinstance(case, Case)],
             {x.row.case: x for x in cast(list[Kept[Result]], self._rows.of(self.cases))},
             repeats=self._settings.repeats,
@@ -197,7 +196,7 @@ class Comparison:
         if before is not None:
             self._runner.retire()
         before_it = os.getloadavg()[0]
-        line = forecast.line_of((one for one in self._results() if one.case != case), case)
+        line = _line_of((one for one in self._results() if one.case != case), case)
         result = measured(case, line, self._settings, self._runner)
         load = max(before_it, os.getloadavg()[0])
         busy = case.target is None and load > BUSY * self._runner.environment["cpus"]
@@ -208,7 +207,7 @@ class Comparison:
 
     def _again(self) -> list[Case]:
         """Cases whose times disagree with those of neighboring lengths."""
-        found = forecast.to_repeat(self.cases, {one.case: one for one in self._results()})
+        found = to_repeat(self.cases, {one.case: one for one in self._results()})
         if found:
             words = "have times that disagree with neighboring lengths: they are measured once more"
             say(f"\n{len(found)} cases {words}")
@@ -232,8 +231,7 @@ class Comparison:
             text, tables = scaling.markdown(told), scaling.tables(results)
             drawn = {name: scaling.draw(results, name, devices) for name in ("time", "memory")}
         else:
-            reached = shares.section(results, self._peaks())
-            text, tables = report.markdown(told, shares=reached), report.times(results)
+            text, tables = report.markdown(told, peaks=self._peaks()), report.times(results)
             drawn = {name: figures.draw(results, name, devices) for name in ("time", "memory")}
         counted = report.counted(results, len(self.cases))
         return loop.Report(text, drawn, files, f"{tables}\n\n{counted}")
@@ -258,7 +256,7 @@ def measured(case: Case, line: Sequence[Result], settings: Settings, runner: Run
         return runner.run(case, tell=_tell)
     limit = settings.case_seconds
     expected = trends.predicted(line, case.length)
-    need = trends.predicted(line, case.length, forecast.seen_bytes)
+    need = trends.predicted(line, case.length, _seen_bytes)
     allowed = settings.case_gib * 2**30
     free = memory.available_on_host() if need else None
     room, word = (allowed, "allowed") if free is None or allowed < free else (free, "free")
@@ -284,6 +282,77 @@ def base_of(case: Case) -> Case:
     """The case that one is timed against."""
     name, way = split_way(case.against or "")
     return dataclasses.replace(case, mechanism=name, implementation=way, against=None)
+
+
+def _line_of(rows: Iterable[Result], case: Case) -> list[Result]:
+    """The rows of the same mechanism, implementation, pass and target."""
+    fields = "label passes target num_heads head_dim dtype causal ops_only program".split()
+    same = [getattr(case, name) for name in fields]
+    return [r for r in rows if [getattr(r.case, name) for name in fields] == same]
+
+
+def _seen_bytes(result: Result) -> float | None:
+    """Memory that the process was seen to take for all its devices together, in bytes."""
+    seen = result.resident_peak_bytes if result.status == "ok" else None
+    return seen and seen * result.case.devices
+
+
+def seconds_left(
+    left: Sequence[Case], kept: Mapping[Case, Kept[Result]], *, repeats: int, limit: float
+) -> float | None:
+    """Wall time of the cases that are left, by those that are done.
+
+    A mechanism that was at another length takes the time of its calls, by their growth, and for the
+    rest (starting a process, compiling, counting memory) what it took there; another one takes as
+    long as those at its length. None where only one of several lengths is known, and that for less
+    than a minute.
+
+    Args:
+      left: cases that are not measured yet, or again.
+      kept: rows of the cases that are measured, shorter lengths first.
+      repeats: number of timed samples of a case.
+      limit: seconds that one case may run.
+    """
+    spent = remaining.spent(kept)
+    planned, seen = ({(x.length, x.num_layers) for x in some} for some in ([*kept, *left], kept))
+    if len(seen) < min(2, len(planned)) and sum(spent.values()) < 60:
+        return None
+
+    def calls(one: float) -> float:
+        # + 2: those of the warm-up. Too slow a case is only compiled.
+        return min((repeats + 2) * one, max(limit, one)) if one <= limit else 0.0
+
+    def line(case: Case) -> Case:
+        return dataclasses.replace(case, length=0, num_layers=None)
+
+    foreseen = dict(spent)
+    for case in left:
+        rows = [x.row for x in kept.values() if line(x.row.case) == line(case)]
+        if rows and case not in kept:
+            rest = [max(spent[r.case] - calls(r.median_seconds or 0.0), 0.0) for r in rows]
+            foreseen[case] = statistics.fmean(rest) + calls(trends.predicted(rows, case.length))
+            if not rows[-1].seconds:  # the longer ones are only compiled too
+                foreseen[case] = spent[rows[-1].case]
+    return remaining.of_items(left, foreseen, lambda x: ((x.target, x.length), x.length))
+
+
+def to_repeat(cases: Sequence[Case], rows: Mapping[Case, Result]) -> list[Case]:
+    """Cases whose times disagree with those of neighboring lengths.
+
+    Cases that were not run because of such a time are among them. A case that was measured twice
+    already is not.
+
+    Returns:
+      The cases, short lengths first.
+    """
+    again = set()
+    for case in cases:
+        line = {r.case.length: r for r in _line_of(rows.values(), case)}
+        times = {n: s for n, r in line.items() if (s := trends.seconds(r))}
+        odd = [n for n in trends.disagreeing(times) if line[n].other_seconds is None]
+        again |= {line[n].case for n in odd}
+        again |= {r.case for n, r in line.items() if odd and n > odd[0] and r.status == "too_slow"}
+    return sorted(again & set(cases), key=lambda case: (case.length, cases.index(case)))
 
 
 def _tell(words: str) -> None:

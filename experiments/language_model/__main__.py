@@ -18,9 +18,9 @@ from attnlab.models.transformer import LanguageModel
 from attnlab.runs import command_line
 from attnlab.runs.units import duration, human
 from attnlab.training import study
-from attnlab.training.bits import BitsPerByte
 from attnlab.training.curve import read_metrics
 from attnlab.training.loop import Task, Trained
+from attnlab.training.objective import BitsPerByte
 from attnlab.training.parallel import ShardedJit
 from attnlab.training.study import Cell, Evaluation, Row, Study, Training
 from attnlab.training.training_curve import curve

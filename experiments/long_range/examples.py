@@ -14,7 +14,7 @@ import numpy as np
 from attnlab.data import listops
 from attnlab.data.labelled import classes_of, read_labelled
 from attnlab.data.listops import ListOps
-from attnlab.data.retrieval import KeyMatching
+from attnlab.data.tasks import KeyMatching
 from attnlab.data.tfds_source import open_tfds
 from attnlab.data.tokenizers import Bytes
 from attnlab.runs.errors import Invalid

@@ -9,9 +9,13 @@ import numpy as np
 import pytest
 
 from attnlab.data import encoding
-from attnlab.data.batching import evaluation_batches, language_model_batches, train_batches
+from attnlab.data.batching import (
+    FillBuckets,
+    evaluation_batches,
+    language_model_batches,
+    train_batches,
+)
 from attnlab.data.encoding import count_too_long
-from attnlab.data.filling import FillBuckets
 from attnlab.data.parts import Part
 from attnlab.data.pools import Cursor, Reader
 from attnlab.data.tasks import Duplication, Reversal

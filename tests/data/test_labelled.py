@@ -1,11 +1,8 @@
-"""Texts with labels, and pairs that match: what they hold, and what is refused."""
-
-import re
+"""Texts with labels: what they hold, and what is refused."""
 
 import pytest
 
 from attnlab.data.labelled import classes_of, read_labelled
-from attnlab.data.retrieval import MARK, KeyMatching
 from attnlab.runs.errors import Invalid
 
 
@@ -40,21 +37,3 @@ def test_a_label_that_was_not_in_training_is_refused():
         classes_of({"train": train, "test": strange})
     with pytest.raises(Invalid, match="training has the label good alone; give at least two"):
         classes_of({"train": train[:1]})
-
-
-def test_pairs_match_if_their_keys_do():
-    pairs = KeyMatching(length=23, key_length=2, num_letters=3, size=80)
-    labels = []
-    for i in range(len(pairs)):
-        example = pairs[i]
-        sides = example["first"], example["second"]
-        keys = [re.fullmatch(rf"[abc]*{MARK}([abc]{{2}})[abc]*", side)[1] for side in sides]
-        assert {len(side) for side in sides} == {23}
-        assert (keys[0] == keys[1]) == example["label"]
-        labels.append(example["label"])
-    assert 25 < sum(labels) < 55
-    assert pairs[3] == KeyMatching(23, 2, 3)[3] != KeyMatching(23, 2, 3, seed=1)[3]
-    with pytest.raises(ValueError, match="1 ≤ key_length < length and 2 to 26 letters; got 5, 5"):
-        KeyMatching(5, 5)
-    with pytest.raises(IndexError, match="example 80 of 80"):
-        pairs[80]

@@ -1,7 +1,9 @@
+import re
+
 import pytest
 
 from attnlab.data.dates import SPLITS, Dates, dates_of
-from attnlab.data.tasks import ENDLESS, Copy, Duplication, Reversal, Sorting
+from attnlab.data.tasks import ENDLESS, MARK, Copy, Duplication, KeyMatching, Reversal, Sorting
 
 RANGE = {"num_symbols": 17, "min_length": 3, "max_length": 11}
 
@@ -60,3 +62,21 @@ def test_no_date_is_in_two_splits():
     assert all(len(dates) > 7000 for dates in splits)
     seen = [{Dates(split)[i]["target"] for i in range(3000)} for split in SPLITS]
     assert not seen[0] & seen[1] and not seen[0] & seen[2] and not seen[1] & seen[2]
+
+
+def test_pairs_match_if_their_keys_do():
+    pairs = KeyMatching(length=23, key_length=2, num_letters=3, size=80)
+    labels = []
+    for i in range(len(pairs)):
+        example = pairs[i]
+        sides = example["first"], example["second"]
+        keys = [re.fullmatch(rf"[abc]*{MARK}([abc]{{2}})[abc]*", side)[1] for side in sides]
+        assert {len(side) for side in sides} == {23}
+        assert (keys[0] == keys[1]) == example["label"]
+        labels.append(example["label"])
+    assert 25 < sum(labels) < 55
+    assert pairs[3] == KeyMatching(23, 2, 3)[3] != KeyMatching(23, 2, 3, seed=1)[3]
+    with pytest.raises(ValueError, match="1 ≤ key_length < length and 2 to 26 letters; got 5, 5"):
+        KeyMatching(5, 5)
+    with pytest.raises(IndexError, match="example 80 of 80"):
+        pairs[80]

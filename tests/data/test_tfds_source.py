@@ -9,8 +9,7 @@ import pytest
 import tensorflow_datasets as tfds
 
 from attnlab.data import texts
-from attnlab.data.tfds_source import open_tfds
-from attnlab.data.tfrecord import Shard, TFRecords
+from attnlab.data.tfds_source import Shard, TFRecords, open_tfds
 from attnlab.runs.errors import Invalid
 from tests.data.tfds_sets import ENGLISH, GERMAN, Pairs, prepared
 

@@ -1,6 +1,7 @@
 """The flags of every training, and a training as a part of a run."""
 
 import signal
+import sys
 import types
 
 import jax
@@ -60,6 +61,17 @@ def test_what_may_change_in_a_resumed_run_is_a_flag():
     assert all(hasattr(TrainFlags(), name) for name in FREE)
 
 
+def run_in(folder, **options):
+    return training_run.run_training(
+        None,
+        settings=TrainFlags().loop(steps=1, validate_every=1, seed=0),
+        optimizer=OptimizerSettings(),
+        parallel=None,
+        folder=folder,
+        **options,
+    )
+
+
 @pytest.mark.parametrize(
     ("stopped_by", "error"),
     [(signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, Terminated), (None, None)],
@@ -67,23 +79,45 @@ def test_what_may_change_in_a_resumed_run_is_a_flag():
 def test_the_signal_that_a_training_answered_ends_the_run(tmp_path, monkeypatch, stopped_by, error):
     trained = Trained({}, {}, step=1, steps=1, seconds=0.5, stopped_by=stopped_by)
     monkeypatch.setattr(training_run, "train", lambda *_, **__: trained)
-
-    def run():
-        return training_run.run_training(
-            None,
-            settings=TrainFlags().loop(steps=1, validate_every=1, seed=0),
-            optimizer=OptimizerSettings(),
-            parallel=None,
-            folder=tmp_path / "new",
-        )
-
     if error is None:
-        assert run() is trained
+        assert run_in(tmp_path / "new") is trained
     else:
         with pytest.raises(KeyboardInterrupt) as ended:
-            run()
+            run_in(tmp_path / "new")
         assert type(ended.value) is error
     assert (tmp_path / "new").is_dir()
+
+
+class Writer:
+    """Stands for that of TensorBoard's package, which need not be there."""
+
+    def __init__(self, folder):
+        self.folder, self.added, self.closed = folder, [], False
+        Writer.last = self
+
+    def add_scalar(self, name, value, step):
+        self.added.append((name, value, step))
+
+    def flush(self):
+        pass
+
+    def close(self):
+        self.closed = True
+
+
+def test_tensorboard_gets_every_number_of_a_row(monkeypatch, tmp_path):
+    def train(*_, on_row, **__):
+        on_row({"kind": "training", "step": 3, "loss": 0.5, "seconds": 2})
+        assert not Writer.last.closed
+        return Trained({}, {}, step=3, steps=3, seconds=0.5, stopped_by=None)
+
+    package = types.SimpleNamespace(Writer=Writer)
+    monkeypatch.setitem(sys.modules, "tensorboard", package)
+    monkeypatch.setitem(sys.modules, "tensorboard.summary", package)
+    monkeypatch.setattr(training_run, "train", train)
+    run_in(tmp_path, tensorboard=True)
+    assert Writer.last.folder == str(tmp_path / "tensorboard") and Writer.last.closed
+    assert Writer.last.added == [("training/loss", 0.5, 3), ("training/seconds", 2, 3)]
 
 
 @pytest.mark.parametrize(

@@ -20,10 +20,11 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.extend.core import Primitive
+from jax.interpreters import ad, batching, mlir
 
 from attnlab.meshes import vary_like
 from attnlab.ops.blockwise import engine
-from attnlab.ops.blockwise.derivatives import refuse_reverse_mode
 from attnlab.ops.blockwise.engine import Config, Differentiable, Fixed
 from attnlab.ops.layout import Prepared
 
@@ -86,7 +87,7 @@ def _attend(config: Config, x: Differentiable, fixed: Fixed) -> jax.Array:
 def _attend_forward(config, x, fixed):
     out, lse = engine.forward(config, x, fixed)
     if fixed.mask is not None:  # it decides how many blocks are visited
-        out, lse = refuse_reverse_mode((out, lse))
+        out, lse = _refuse_reverse_mode((out, lse))
     return out, (x, fixed, out, lse)
 
 
@@ -95,8 +96,34 @@ def _attend_backward(config, residuals, dout):
     delta = jnp.sum(dout.astype(lse.dtype) * out.astype(lse.dtype), axis=-1)
     grads = engine.backward(config, x, fixed, (dout, lse, delta))
     if fixed.mask is not None:
-        grads = refuse_reverse_mode(grads)
+        grads = _refuse_reverse_mode(grads)
     return jax.tree.map(lambda grad, primal: grad.astype(primal.dtype), grads, x), None
 
 
 _attend.defvjp(_attend_forward, _attend_backward)
+
+
+def _refuse_reverse_mode(tree: Any) -> Any:
+    """The same arrays; a reverse-mode derivative through them raises NotImplementedError.
+
+    A loop over the blocks that a mask shows has bounds that depend on the data, hence no reverse
+    mode. JAX says so in terms of the loop; this says it in terms of attention. Forward mode goes
+    through: `jax.jvp(jax.grad(f), …)` and `jax.hessian(f)` work.
+    """
+    return jax.tree.map(_refused.bind, tree)
+
+
+def _raise(*_):
+    raise NotImplementedError(
+        "blockwise attention under a mask has no reverse-mode derivative of its gradient; got grad"
+        ' of grad (set implementation="dense", or, with any score but additive and concat, take'
+        " jax.jvp of jax.grad)"
+    )
+
+
+_refused = Primitive("refuse_reverse_mode")
+_refused.def_impl(lambda x: x)
+_refused.def_abstract_eval(lambda x: x)
+ad.deflinear2(_refused, _raise)
+batching.defvectorized(_refused)
+mlir.register_lowering(_refused, lambda ctx, x: [x])

@@ -5,9 +5,13 @@ import io
 import pytest
 
 from attnlab.bench import trends
+from attnlab.bench.case import Operations
+from attnlab.bench.roofline import UNITS, Peak, Unit
 from attnlab.bench.tables import over_axis
 from experiments.compare_lengths import figures, report
 from tests.bench import rows
+
+PEAKS = [Peak(Unit(name, "float32"), 1e11 if name == "products" else 1e9) for name in UNITS]
 
 
 def test_table_shows_medians_spreads_and_reasons():
@@ -33,11 +37,6 @@ def test_report_has_every_section():
     assert "needs 32.0 GiB of 23.0 GiB" in text
     assert "![memory over length](memory.svg)" in text
     assert "0.99 to 0.99 times" in text
-
-
-def test_report_holds_the_shares_of_the_peak():
-    text = report.markdown(rows.told(rows.run()), shares=["## Share of the peak", "23%"])
-    assert "## Share of the peak\n\n23%\n\n## Cases without a result" in text
 
 
 def test_report_compares_the_devices_own_peak_where_there_is_one():
@@ -137,3 +136,42 @@ def test_the_answer_is_the_three_least_at_the_largest_length_that_two_have():
     said = report.answer([*run, busy], trends.undisturbed, "{:.1f} s".format)
     assert said == "forward, n = 1024: 0.2 s (additive), 0.3 s (lsh-4), 0.4 s (dot)"
     assert not report.answer([busy], trends.undisturbed, "{:.1f} s".format)
+
+
+def counted(label, length, products, **functions):
+    """A row that takes 20 ms at 1024 tokens, `dot`, or 60 ms, `lsh`."""
+    operations = Operations(products, functions)
+    return dataclasses.replace(rows.row(label, length), operations=operations)
+
+
+def test_a_share_is_the_least_time_over_the_median():
+    results = [counted("dot", 1024, 1e9, exp=5e6), counted("lsh-4", 1024, 1e8, exp=2e6, tanh=4e6)]
+    results.append(rows.row("dot", 2048))
+    text = "\n".join(report.shares(results, PEAKS))
+    squeezed = " ".join(text.split())
+    assert "| n | dot | lsh-4 | | ---- | -----------: | ------------: |" in squeezed
+    assert "| 1024 | 50% products | 10% functions |" in squeezed and "2048" not in squeezed
+    assert "| matrix products | float32 | 100 GFLOP/s |" in squeezed
+    assert "### Forward, share" in text and "backward" not in text
+
+
+def test_without_a_peak_or_a_count_there_is_no_section():
+    results = [counted("dot", 1024, 1e9)]
+    lost = dataclasses.replace(PEAKS[0], rate=0.0, message="killed")
+    assert report.shares(results, [lost, *PEAKS[1:]]) == []
+    assert report.shares([rows.row("dot", 1024)], PEAKS) == []
+    assert "## Share of the machine's peak" in report.markdown(rows.told(results), peaks=PEAKS)
+    assert report.line(lost) == "killed"
+
+
+def test_what_was_counted_in_place_of_a_kernel_is_said():
+    one = dataclasses.replace(counted("dot", 1024, 1e9), operations_of="another program")
+    assert report.shares([one], PEAKS)[-1] == "Counted is another program: dot."
+
+
+@pytest.mark.parametrize(
+    ("rate", "text"), [(2.5e12, "2.5 TFLOP/s"), (8.54e10, "85.4 GFLOP/s"), (5e8, "500 MFLOP/s")]
+)
+def test_a_rate_for_a_reader(rate, text):
+    assert report.rate(Peak(Unit("products", "float32"), rate)) == text
+    assert report.rate(Peak(Unit("exp", "float32"), rate)) == text.replace("FLOP", "")

@@ -17,8 +17,9 @@ from attnlab import routes
 from attnlab.bench import network
 from attnlab.masks import Mask
 from attnlab.models import Reformer, TransformerConfig, TransformerLM
-from attnlab.models.reformer import couplings, stack
-from attnlab.training.placement import shardings_on
+from attnlab.models.reformer import couplings
+from attnlab.models.reformer.model import ReversibleStack
+from attnlab.training.parallel import shardings_on
 from tests.daily import daily
 from tests.modules.reference import apply, init
 
@@ -95,7 +96,7 @@ def test_gradients_are_those_of_stored_activations(monkeypatch, layers):
     model = tiny(**layers)
     variables = init(model, TOKENS)
     got, moved = gradient(model, variables)
-    monkeypatch.setattr(stack, "reversible", couplings.stored)
+    monkeypatch.setattr("attnlab.models.reformer.model.reversible", couplings.stored)
     want, moved_of_stored = gradient(model, variables)
     assert relative_error(got, want) < 3e-6
     jax.tree.map(functools.partial(np.testing.assert_allclose, atol=1e-6), moved, moved_of_stored)
@@ -117,7 +118,7 @@ def test_streams_of_float32_serve_a_bfloat16_model(monkeypatch):
         variables = init(model, TOKENS)
         got, _ = gradient(model, variables)
         with monkeypatch.context() as patched:
-            patched.setattr(stack, "reversible", couplings.stored)
+            patched.setattr("attnlab.models.reformer.model.reversible", couplings.stored)
             want, _ = gradient(model, variables)
         return relative_error(got, want)
 
@@ -255,7 +256,7 @@ class Noise(nn.Module):
 @pytest.mark.usefixtures("quick_compile")
 def test_each_layer_and_each_chunk_draws_numbers_of_its_own():
     config = dataclasses.replace(TINY, num_layers=2, scan_layers=True, dropout_rate=0.5)
-    model = stack.ReversibleStack(config, (Noise(), Noise()))
+    model = ReversibleStack(config, (Noise(), Noise()))
     x = jnp.ones((2, LENGTH, 12))
 
     @jax.jit

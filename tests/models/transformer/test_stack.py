@@ -12,7 +12,7 @@ from attnlab import routes
 from attnlab.bench import network
 from attnlab.models.transformer import TransformerEncoder, TransformerLM
 from attnlab.models.transformer.layers import FeedForward
-from attnlab.training.placement import shardings_on
+from attnlab.training.parallel import shardings_on
 from tests.models.transformer.tiny import SOURCE, TARGET, TINY, D, N, tiny
 from tests.modules.reference import apply, init
 

@@ -9,8 +9,7 @@ from attnlab.bench.roofline import Peak
 from attnlab.runs import remaining
 from attnlab.runs.folder import Folder
 from attnlab.runs.rows import Kept, Rows, Where
-from experiments.compare_lengths import forecast
-from experiments.compare_lengths.run import key_of
+from experiments.compare_lengths.run import key_of, seconds_left
 from tests.bench import rows
 
 KEPT = Path(__file__).resolve().parents[3] / "experiments" / "results"
@@ -27,7 +26,7 @@ def ratios(name: str) -> list[float]:
         done = {case: kept[case] for case in cases[:i]}
         true = sum(spent[case] for case in cases[i:])
         if sum(spent[case] for case in done) >= 60 and true >= 10:
-            found.append(forecast.seconds_left(cases[i:], done, **limits) / true)
+            found.append(seconds_left(cases[i:], done, **limits) / true)
     return found
 
 
@@ -53,29 +52,29 @@ def kept_of(seconds):
     return found
 
 
-def forecast_of(lengths, done, wall=10.0, **options):
+def left_of(lengths, done, wall=10.0, **options):
     cases = [Case("dot", n) for n in lengths]
     options = {"repeats": 5, "limit": 10.0} | options
     known = kept_of(dict.fromkeys(cases[:done], wall))
-    return forecast.seconds_left(cases[done:], known, **options)
+    return seconds_left(cases[done:], known, **options)
 
 
 def test_what_is_not_the_calls_takes_as_long_as_before():
     # 5 ms a call at 512, 20 ms at 1024, 80 ms at 2048: 7 calls each.
     rest = 10.0 - 7 * (0.005 + 0.02) / 2
-    assert forecast_of((512, 1024, 2048), 2) == pytest.approx(rest + 7 * 0.08)
-    too_slow = forecast_of((512, 1024, 2048), 2, limit=0.01)  # so was 1024: only compiled
+    assert left_of((512, 1024, 2048), 2) == pytest.approx(rest + 7 * 0.08)
+    too_slow = left_of((512, 1024, 2048), 2, limit=0.01)  # so was 1024: only compiled
     assert too_slow == pytest.approx(10.0 - 7 * 0.005 / 2 + 0, abs=0.02)
 
 
 def test_one_length_of_several_is_enough_after_a_minute():
-    assert forecast_of((512, 1024), 1) is None and forecast_of((512,), 0) is None
-    assert forecast_of((512, 1024), 1, wall=70.0) == pytest.approx(70.0 + 7 * 0.005)
-    assert forecast_of((512, 1024), 2) is None  # nothing is left
+    assert left_of((512, 1024), 1) is None and left_of((512,), 0) is None
+    assert left_of((512, 1024), 1, wall=70.0) == pytest.approx(70.0 + 7 * 0.005)
+    assert left_of((512, 1024), 2) is None  # nothing is left
 
 
 def test_a_mechanism_that_was_not_seen_takes_as_long_as_the_others():
     done = kept_of({Case("dot", 512): 2.0, Case("dot", 1024): 6.0})
     left = [Case("lsh-4", 1024), Case("lsh-4", 512), Case("lsh-4", 64)]
-    found = forecast.seconds_left(left, done, repeats=5, limit=10.0)
+    found = seconds_left(left, done, repeats=5, limit=10.0)
     assert found == pytest.approx(6 + 2 + 4)
