@@ -7,7 +7,6 @@ some): how it is applied to named arrays, and how these are made for given sizes
 import functools
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -21,57 +20,27 @@ from attnlab.ops.local import local_attention, window_attention
 from attnlab.ops.lsh.attention import lsh_attention
 from attnlab.ops.lsh.cross import lsh_cross_attention
 from attnlab.ops.lsh.hashing import Rotations, hash_buckets, make_rotations
+from attnlab.testing import Sizes, Subject
 from tests.daily import daily
-from tests.oracle_scores import SCORES, ScoreCase, Sizes
-
-Arrays = dict[str, Any]
+from tests.oracle_scores import SCORES, ScoreCase
 
 
 @dataclass(frozen=True)
-class Mechanism:
-    """One function of named arrays and a mask.
+class Mechanism(Subject):
+    """A function of named arrays and a mask, with what only these tests ask.
 
     Attributes:
-      name: for the test's id.
-      apply: (arrays, mask) -> context.
-      make: (rng, sizes) -> arrays, float64; those with a batch axis are named below.
-      output: (sizes) -> the shape of the context.
-      queries: names of the arrays [*B, T, ...] (or T = S, if among `keys` too).
-      keys: names of the arrays [*B, S, ...].
-      mask: (visible keys [B, S], causal) -> mask; None where the mechanism takes none.
-      hides_anywhere: `mask` can hide any key; otherwise only those from some position on.
-      causal: `mask` can hide the future.
+      output: function of the sizes that returns the shape of the context.
       plain: name of the plain version of the same function, whose error bounds this one's.
     """
 
-    name: str
-    apply: Callable[[Arrays, Any], jax.Array]
-    make: Callable[[np.random.Generator, Sizes], Arrays]
     output: Callable[[Sizes], tuple[int, ...]] = lambda z: (
         z.batch,
         z.queries,
         z.num_heads,
         z.value_width,
     )
-    queries: tuple[str, ...] = ("q",)
-    keys: tuple[str, ...] = ("k", "v")
-    mask: Callable[[np.ndarray, bool], Any] | None = None
-    hides_anywhere: bool = True
-    causal: bool = True
     plain: str | None = None
-
-    @property
-    def batched(self) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(self.queries + self.keys))
-
-    def sizes(self) -> Sizes:
-        """T = S where queries and keys are one array."""
-        sizes = Sizes()
-        return sizes._replace(queries=sizes.keys) if set(self.queries) & set(self.keys) else sizes
-
-    def arrays(self, seed: int = 0, dtype=jnp.float32, sizes: Sizes | None = None) -> Arrays:
-        made = self.make(np.random.default_rng(seed), sizes or self.sizes())
-        return {name: jnp.asarray(x, dtype) for name, x in made.items()}
 
 
 def causal_and_visible(visible: np.ndarray, causal: bool) -> masks.Mask:

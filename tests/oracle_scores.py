@@ -2,30 +2,12 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 
 from attnlab import scores
+from attnlab.testing import Sizes
 from tests import oracle
-
-
-class Sizes(NamedTuple):
-    """Distinct primes, as far as heads allow, so that a swapped axis cannot pass."""
-
-    batch: int = 5
-    queries: int = 17
-    keys: int = 23
-    num_kv_heads: int = 3
-    group_size: int = 2
-    width: int = 7
-    value_width: int = 11
-    hidden: int = 13
-
-    @property
-    def num_heads(self) -> int:
-        """N = K·G."""
-        return self.num_kv_heads * self.group_size
 
 
 @dataclass(frozen=True)

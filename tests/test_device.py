@@ -12,6 +12,7 @@ from attnlab.ops import blockwise
 from attnlab.ops.attention import attention
 from attnlab.ops.lsh.hashing import Rotations, hash_buckets
 from attnlab.scores import Dot
+from attnlab.testing import Sizes
 from tests.daily import daily
 from tests.device import problems, scenarios
 from tests.device.isolation import Row
@@ -20,7 +21,6 @@ from tests.device.problems import Problem
 from tests.device.scenarios import Check, Scenario
 from tests.device.worker import Checker
 from tests.mechanisms import MECHANISMS
-from tests.oracle_scores import Sizes
 
 SMALL = Scenario("small", Sizes(2, 23, 23, 2, 2, 8, 8, 8), causal=True, chunk_size=5)
 

@@ -21,7 +21,8 @@ def measure(name: str, num_tokens: int) -> int:
     import jax
     import jax.numpy as jnp
 
-    from tests.mechanisms import BY_NAME, Sizes
+    from attnlab.testing import Sizes
+    from tests.mechanisms import BY_NAME
 
     mechanism = BY_NAME[name]
     sizes = Sizes(1, num_tokens, num_tokens, 1, 1, 16, 16, 16)

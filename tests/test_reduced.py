@@ -18,9 +18,9 @@ import attnlab
 from attnlab import opaque, scores
 from attnlab.models.alignment import align, blend
 from attnlab.ops import routes
+from attnlab.testing import Sizes
 from tests.daily import daily
 from tests.mechanisms import MECHANISMS, Mechanism
-from tests.oracle_scores import Sizes
 
 Arrays = dict[str, Any]
 

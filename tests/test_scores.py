@@ -10,8 +10,9 @@ import pytest
 
 from attnlab import masks, scores
 from attnlab.ops.attention import attention, attention_weights
+from attnlab.testing import Sizes
 from tests import oracle
-from tests.mechanisms import SCORES, Sizes
+from tests.mechanisms import SCORES
 
 pytestmark = pytest.mark.usefixtures("quick_compile")
 EVERY = pytest.mark.parametrize("case", SCORES, ids=lambda case: case.name)

@@ -148,6 +148,7 @@ class Runner(Workers):
         worker.send(case=dataclasses.asdict(case), run=run, in_turns=in_turns, **self._limits)
         so_far = Result(case, "ok")
         stage, limit = "compiling", self._case_seconds + COMPILE_SECONDS
+        begun = time.monotonic()
         tell(f"{stage} …")
         while True:
             # The worker keeps to the limit by itself, but cannot end a call that hangs.
@@ -172,8 +173,9 @@ class Runner(Workers):
                 return result, None
             so_far = structured(Result, message["compiled"])
             stage, limit = "running", self._case_seconds
-            compiled = so_far.compile_seconds
-            tell(f"{stage} …" if compiled is None else f"compiled in {compiled:.1f} s, {stage} …")
+            # Twice where the memory is told by another program (`memory.analyze`).
+            compiled = f"compiled in {time.monotonic() - begun:.1f} s, "
+            tell(f"{'' if so_far.compile_seconds is None else compiled}{stage} …")
 
     def peak(self, unit: Unit) -> Peak:
         """The peak of a unit, or why it was not measured."""

@@ -8,9 +8,10 @@ import numpy as np
 
 from attnlab import masks
 from attnlab.ops.attention import IMPLEMENTATIONS
+from attnlab.testing import Sizes
 from tests import oracle
 from tests.mechanisms import MECHANISMS
-from tests.oracle_scores import SCORES, Sizes
+from tests.oracle_scores import SCORES
 
 DTYPES = ("bfloat16", "float32")
 DEFAULT = "default"  # the name of `implementation=None`

@@ -24,8 +24,9 @@ from attnlab.ops.named import (
     general_attention,
     location_attention,
 )
+from attnlab.testing import Sizes
 from tests import oracle
-from tests.mechanisms import SCORES, Sizes
+from tests.mechanisms import SCORES
 
 pytestmark = pytest.mark.usefixtures("quick_compile")
 SIZES = Sizes(batch=2, queries=5, keys=7)

@@ -11,10 +11,11 @@ from attnlab import masks, scores
 from attnlab.ops import blockwise, dense
 from attnlab.ops.blockwise import engine
 from attnlab.ops.layout import merge_output, prepare
+from attnlab.testing import Sizes
 from tests import oracle
 from tests.daily import daily
 from tests.mask_cases import BATCH, HEADS, KEYS, MASKS, QUERIES
-from tests.mechanisms import SCORES, Sizes
+from tests.mechanisms import SCORES
 
 SIZES = Sizes(batch=2)
 BY_NAME = {case.name: case for case in SCORES}

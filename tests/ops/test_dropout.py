@@ -11,8 +11,9 @@ from attnlab import masks, scores
 from attnlab.ops import blockwise, dense, dropout
 from attnlab.ops.attention import attention
 from attnlab.ops.layout import prepare
+from attnlab.testing import Sizes
 from tests.daily import daily
-from tests.mechanisms import SCORES, Sizes
+from tests.mechanisms import SCORES
 
 RATE = 0.3
 

@@ -11,8 +11,9 @@ from attnlab import masks, scores
 from attnlab.ops import attention as attention_module
 from attnlab.ops.local import local_attention, window_attention
 from attnlab.platforms import Platform, compiling_for
+from attnlab.testing import Sizes
 from tests import oracle
-from tests.mechanisms import SCORES, Sizes
+from tests.mechanisms import SCORES
 
 pytestmark = pytest.mark.usefixtures("quick_compile")
 SIZES = Sizes(batch=2)
