@@ -276,12 +276,12 @@ def causal(subject: Subject, seed: int) -> Broken | None:
         of_past = dcontext.copy()
         of_past[:, t + 1 :] = 0
         context, grads = _run(subject, arrays, mask, of_past)
-        other = dict(arrays)
-        for name in subject.batched:
-            # Small, other, and large numbers, so that sums and orders both change.
-            noise = np.random.default_rng(t).normal(size=arrays[name].shape) * [[[1e3]]]
-            other[name] = arrays[name].at[:, t + 1 :].set(noise[:, t + 1 :])
-        moved, _ = _run(subject, other, mask, of_past)
+        other = subject.arrays(seed + 1 + t)
+        changed = arrays | {
+            name: arrays[name].at[:, t + 1 :].set(other[name][:, t + 1 :])
+            for name in subject.batched
+        }
+        moved, _ = _run(subject, changed, mask, of_past)
         after = f" after positions {t + 1}, … changed"
         if broken := _equal("context", moved[:, : t + 1], context[:, : t + 1]):
             return Broken(f"{broken}{after}")

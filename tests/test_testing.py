@@ -1,0 +1,222 @@
+"""`attnlab.testing`: what keeps a contract, and for each contract something that breaks it."""
+
+import re
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.experimental import io_callback
+
+from attnlab import masks, routes, scores, testing
+from attnlab.runs.errors import Invalid
+from tests.daily import daily
+
+
+def softmax(q, k, v, *, mask=None):
+    """Softmax attention over all pairs, right in every respect."""
+    return weighted(q, k, v, mask=mask)
+
+
+def weighted(q, k, v, mask=None, change=lambda logits: logits, values=lambda v: v):
+    k, v = (jnp.repeat(x, q.shape[2] // x.shape[2], 2) for x in (k, v))
+    logits = change(jnp.einsum("btnh,bsnh->bnts", q, k).astype(jnp.float32))
+    seen = True if mask is None else mask.as_array(q.shape[1], k.shape[1])
+    largest = jnp.max(logits, -1, keepdims=True, where=seen, initial=-1e30)
+    exp = jnp.where(seen, jnp.exp(jnp.where(seen, logits - largest, 0)), 0)
+    weights = exp / jnp.maximum(exp.sum(-1, keepdims=True), 1e-30)
+    return jnp.einsum("bnts,bsnh->btnh", weights.astype(v.dtype), values(v)).astype(v.dtype)
+
+
+def looks_ahead(q, k, v, *, mask=None):
+    return weighted(q, k, v + 1e-3 * v.sum(1, keepdims=True), mask=mask)
+
+
+def ignores_the_mask(q, k, v, *, mask=None):
+    return weighted(q, k, v)
+
+
+def normalizes_over_the_batch(q, k, v, *, mask=None):
+    return weighted(q, k, v / (1 + jnp.abs(v).mean(0, keepdims=True)), mask=mask)
+
+
+def another_in_jit(q, k, v, *, mask=None):
+    return weighted(q, k, v * (2 if isinstance(q, jax.core.Tracer) else 1), mask=mask)
+
+
+def divides_by_the_length_less_one(q, k, v, *, mask=None):
+    return weighted(q, k, v / (k.shape[1] - 1), mask=mask)
+
+
+def tiles_heads(q, k, v, *, mask=None):
+    k, v = (jnp.tile(x, (1, 1, q.shape[2] // x.shape[2], 1)) for x in (k, v))
+    return weighted(q, k, v, mask=mask)
+
+
+def float32_alone(q, k, v, *, mask=None):
+    return weighted(q, k, v, mask=mask).astype(jnp.float32)
+
+
+def causal_by_rows(q, k, v, *, mask=None):
+    """Right but for decoding, where the first row is not the first position."""
+    own = jnp.arange(k.shape[1])[None] <= jnp.arange(q.shape[1])[:, None]
+    return weighted(
+        q, k, v, change=lambda logits: jnp.where(own[None, None], logits, -1e9), mask=mask
+    )
+
+
+def random_by_callback(q, k, v, *, mask=None):
+    noise = jax.pure_callback(
+        lambda: np.random.default_rng().normal(size=v.shape).astype(v.dtype),
+        jax.ShapeDtypeStruct(v.shape, v.dtype),
+    )
+    return weighted(q, k, v, mask=mask) + noise[:, :1]
+
+
+@jax.custom_vjp
+def doubled_gradient(x):
+    return x
+
+
+doubled_gradient.defvjp(lambda x: (x, None), lambda _, g: (2 * g,))
+
+
+def wrong_gradient(q, k, v, *, mask=None):
+    return weighted(q, k, v, mask=mask, values=doubled_gradient)
+
+
+@jax.custom_vjp
+def square(x):
+    return x * x
+
+
+square.defvjp(lambda x: (x * x, x), lambda x, g: (2 * jax.lax.stop_gradient(x) * g,))
+
+
+def wrong_second_derivative(q, k, v, *, mask=None):
+    return weighted(q, k, v, mask=mask, values=square)
+
+
+def in_order(q, k, v, *, mask=None):
+    """An effect in order, which `jax.checkpoint` cannot do twice."""
+    io_callback(lambda: None, None, ordered=True)
+    return weighted(q, k, v, mask=mask)
+
+
+def without_gradient(q, k, v, *, mask=None):
+    context = weighted(q, k, v, mask=mask)
+    return jax.pure_callback(lambda x: x, context, context)
+
+
+class Misranged(masks.Mask):
+    """A causal mask that tells the engines of its last key alone."""
+
+    def visible(self, i, j):
+        return j <= i
+
+    def key_range(self, q_positions, num_keys):
+        return num_keys - 1, num_keys
+
+
+class Constant(scores.Dot):
+    """A score that does not look at the keys."""
+
+    def prepare(self, q, k, *, precision=None):
+        return scores.Dot(1.0), q, jnp.zeros_like(k)
+
+
+class Half(nn.Module):
+    """A module that says yes to decode and does not decode."""
+
+    @nn.compact
+    def __call__(self, query, key=None, value=None, *, mask=None, decode=False):
+        x = nn.Dense(query.shape[-1])(query)
+        seen = masks.as_mask(mask).as_array(x.shape[1], x.shape[1])[:, 0] if mask else 1.0
+        if decode:
+            self.variable("cache", "index", lambda: 0)
+        return jnp.einsum(
+            "...ts,...sd->...td", jnp.broadcast_to(seen, (*x.shape[:-1], x.shape[1])), x
+        )
+
+
+BREAK = {
+    "shapes": (Constant(), "influence"),
+    "definition": (Misranged(), "at 701 keys|context"),
+    "gradient": (wrong_gradient, "the gradient says"),
+    "causal": (looks_ahead, r"context\[0, 0, 0, 0\] is .* after positions 1, … changed"),
+    "hidden_keys": (ignores_the_mask, "where hidden keys hold 10000"),
+    "empty_rows": (ignores_the_mask, "not 0"),
+    "examples": (normalizes_over_the_batch, "context"),
+    "eager": (another_in_jit, "context"),
+    "constants": (another_in_jit, "sum of squares"),
+    "lengths": (divides_by_the_length_less_one, r"is (nan|inf)"),
+    "grouped_heads": (tiles_heads, "context"),
+    "second_derivative": (wrong_second_derivative, "the second derivative says"),
+    "transforms": (in_order, "(?i)effect"),
+    "bfloat16": (float32_alone, "must return the context, bfloat16"),
+    "deterministic": (random_by_callback, "context"),
+    "decoding": (causal_by_rows, r"decoded.*, cut at"),
+}
+EVERY_DAY = ("causal", "hidden_keys", "gradient", "definition")
+
+
+@pytest.mark.parametrize("contract", daily(BREAK, *EVERY_DAY))
+def test_each_contract_is_broken_by_something(contract):
+    mechanism, words = BREAK[contract]
+    outcome = testing.outcome(mechanism, contract)
+    assert outcome.verdict == "no" and re.search(words, outcome.words), outcome
+    assert outcome.line == (
+        f"from attnlab import testing; print(testing.{contract}({outcome.mechanism}, 0))"
+    )
+
+
+def test_all_contracts_but_those_of_shapes_are_broken_above():
+    assert testing.CONTRACTS.keys() - BREAK.keys() == {"batch", "devices"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "mechanism",
+    [softmax, "exact", "lsh-2", "additive", "alibi", "general", routes.Chunked(4), "hard"],
+    ids=str,
+)
+def test_what_is_right_keeps_all(mechanism):
+    report = testing.check(mechanism)
+    report.require()
+    assert [x.contract for x in report.outcomes] == list(testing.CONTRACTS)
+    assert sum(x.verdict == "yes" for x in report.outcomes) >= 14
+
+
+def test_a_report_names_what_is_broken_unless_it_is_expected(monkeypatch):
+    monkeypatch.setattr(testing.checking, "CONTRACTS", {"hidden_keys": testing.hidden_keys})
+    with pytest.raises(AssertionError, match="ignores_the_mask breaks hidden_keys: context"):
+        testing.check(ignores_the_mask).require()
+    testing.check(ignores_the_mask, expected=["hidden_keys"]).require()
+    with pytest.raises(Invalid, match="no contract speed; there are hidden_keys"):
+        testing.check(ignores_the_mask, expected=["speed"])
+
+
+def test_what_has_no_gradient_is_held_to_the_rest():
+    outcomes = {x: testing.outcome(without_gradient, x).verdict for x in ("gradient", "causal")}
+    assert outcomes == {"gradient": "-", "causal": "yes"}
+
+
+def test_cost_grows_as_the_compiler_says():
+    cost = testing.Cost({1024: 5, 4096: 2**20, 8192: 2**22}, 0.001)
+    assert cost.power == 2.0
+    assert str(cost) == "5 B at 1,024 tokens and 4.00 MiB at 8,192 tokens, ~n^2.0; 1.00 ms at 1,024"
+
+
+@pytest.mark.parametrize(
+    "mechanism, words",
+    [
+        ("exact+lsh-2", "cannot be checked"),
+        ("location", "cannot be checked"),
+        (3, "int is no attention"),
+        (np, "module is no attention"),
+    ],
+)
+def test_what_is_no_mechanism_is_refused(mechanism, words):
+    with pytest.raises(Invalid, match=words):
+        testing.subject_of(mechanism)
