@@ -78,7 +78,8 @@ class Report:
             [name, *(verdicts.get((name, column), "") for column in columns), promise]
             for name, promise in promises.items()
         ]
-        return markdown_table(["contract", *columns, ""], rows)
+        files = (name.rpartition("/")[2] for name in columns)
+        return markdown_table(["contract", *files, ""], rows)
 
 
 @dataclass(frozen=True)
