@@ -304,6 +304,31 @@ def test_a_cut_mask_looks_where_its_queries_stand():
     assert (int(first), int(stop)) == (0, 5 + 2 + 1)
 
 
+def test_visible_keys_are_those_that_no_query_behind_them_misses():
+    real = np.random.default_rng(0).uniform(size=(BATCH, KEYS)) < 0.5
+    lengths = jnp.array([KEYS, 3, 0])
+    mask = masks.Causal(jnp.array([0, 5, -3])) & masks.from_padding(real) & masks.Padding(lengths)
+    seen = masks.visible_keys(mask, KEYS)
+    np.testing.assert_array_equal(seen, real & (np.arange(KEYS) < np.asarray(lengths)[:, None]))
+    np.testing.assert_array_equal(masks.visible_keys(None, KEYS), np.ones(KEYS, bool))
+
+
+@pytest.mark.parametrize(
+    "mask",
+    [
+        masks.Window(2, 0),
+        masks.Window(None, 1),
+        masks.Padding(2, 1),
+        masks.Segments(jnp.zeros(KEYS, int)),
+        np.ones((QUERIES, KEYS), bool),
+    ],
+    ids=lambda mask: type(mask).__name__,
+)
+def test_visible_keys_are_refused_of_a_mask_of_pairs(mask):
+    with pytest.raises(NotImplementedError, match="from all queries or from none; got a mask with"):
+        masks.visible_keys(masks.Causal() & mask, KEYS)
+
+
 def test_from_padding_hides_any_position():
     real = np.array([[True, False, True], [False, False, False]])
     mask = masks.from_padding(real)

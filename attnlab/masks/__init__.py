@@ -51,6 +51,7 @@ from attnlab.masks.mask import (
     combine,
     first_position,
     from_padding,
+    visible_keys,
 )
 
 __all__ = [
@@ -69,4 +70,5 @@ __all__ = [
     "combine",
     "first_position",
     "from_padding",
+    "visible_keys",
 ]

@@ -30,6 +30,7 @@ __all__ = [
     "first_position",
     "from_padding",
     "hull",
+    "visible_keys",
 ]
 
 
@@ -477,6 +478,34 @@ def first_position(mask: Mask | ArrayLike | None) -> ArrayLike:
     mask = as_mask(mask)
     position = None if mask is None else mask.first_position
     return 0 if position is None else position
+
+
+def visible_keys(mask: Mask | ArrayLike | None, num_keys: int) -> jax.Array:
+    """The keys [*B, S] that a mask shows to every query that is not before them, booleans.
+
+    For attention that never looks at pairs, such as linear attention: it hides the future by
+    itself, and can leave a key out for all queries only. `first_position` says where these stand.
+
+        >>> visible_keys(from_padding(jnp.array([[True, False, True]])), 3)
+        Array([[ True, False,  True]], dtype=bool)
+
+    Raises:
+      NotImplementedError: the mask is not made of `Causal`, `Padding` of keys, and `from_padding`.
+    """
+    seen, mask = jnp.ones(num_keys, bool), as_mask(mask)
+    for part in () if mask is None else mask.parts():
+        keys, band = part.keys, part.band
+        if part.lengths is not None and part.lengths.q_lengths is None:
+            lengths = jnp.asarray(part.lengths.kv_lengths)[..., None]
+            keys = lead_with_ones(jnp.arange(num_keys), lengths.ndim) < lengths
+        if keys is not None:
+            seen = _both((seen, keys))
+        elif band is None or (band.left, band.right) != (None, 0):
+            raise NotImplementedError(
+                "this attention hides keys from all queries or from none; got a mask with"
+                f" {type(part).__name__} (leave it out; Causal, Padding and from_padding do)"
+            )
+    return seen
 
 
 def hull(any_visible: jax.Array) -> tuple[jax.Array, jax.Array]:

@@ -162,7 +162,6 @@ class MultiHeadAttention(AttentionModule):
         query, key, value = as_query_key_value(self, query, key, value)
         index = cache_index(self) if decode else None
         q_offset = 0 if index is None else index.value
-        attend, sampling = sampled(self, self.route, deterministic, decode=decode)
         dropout = dropout_options(self, deterministic)
         q, k, v = self._project_heads(query, key, value, cross=cross, keep=cross and decode)
         training = not decode and not deterministic
@@ -177,8 +176,10 @@ class MultiHeadAttention(AttentionModule):
             index.value += q.shape[-3]
         if self.position_bias is not None:
             bias = self._bias_of_positions(bias, mask, q, k, decode=decode, cross=cross)
-        if decode and isinstance(self.route, StatefulRoute):
-            attend = functools.partial(decode_with_state, self, self.route)
+        route = self.make_route(q, k)
+        attend, sampling = sampled(self, route, deterministic, decode=decode)
+        if decode and isinstance(route, StatefulRoute):
+            attend = functools.partial(decode_with_state, self, route)
         elif decode:
             mask, bias = cut_to_queries(mask, bias, q_offset, q, k, causal=not cross)
 
@@ -197,12 +198,25 @@ class MultiHeadAttention(AttentionModule):
             name="out",
             **self._dense_options(),
         )(context)
-        sows = self.is_mutable_collection("intermediates") and self.route.sows_weights
+        sows = self.is_mutable_collection("intermediates") and route.sows_weights
         if not return_weights and not sows:
             return out
-        weights = self.route.weights(score, q, k, **options, **hashing)
+        weights = route.weights(score, q, k, **options, **hashing)
         self.sow("intermediates", "attention_weights", weights)
         return (out, weights) if return_weights else out
+
+    def make_route(self, q: jax.Array, k: jax.Array) -> Route:
+        """The route that is called, `route`; a subclass may make it, with parameters of its own.
+
+        Args:
+          q: queries [*B, T, N, H], as the route is called with.
+          k: keys [*B, S, K, H].
+
+        Returns:
+          A route whose members are those of `route`, but for `sows_weights` and `weights`.
+        """
+        del q, k
+        return self.route
 
     def _require_route(self, *, cross: bool, decode: bool) -> None:
         name = type(self.route).__name__

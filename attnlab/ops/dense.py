@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +12,7 @@ from attnlab.axes import lead_with_ones
 from attnlab.ops import dropout
 from attnlab.ops.layout import Prepared
 
-__all__ = ["attend", "weights"]
+__all__ = ["attend", "context", "weights"]
 
 
 # Compiled here, so that a call outside any `jit` compiles once and not each time.
@@ -42,20 +43,32 @@ def weights(x: Prepared, *, precision=None) -> jax.Array:
 
 def attend(x: Prepared, *, dropout_rate: float = 0.0, precision=None) -> jax.Array:
     """Σ_j weights_ij v_j, [B, K, G, T, D]. O(T·S) time and memory."""
-    attention_weights = weights(x, precision=precision)
-    if dropout_rate > 0.0 and x.dropout_seeds is not None:
+    options: Any = {"dropout_rate": dropout_rate, "precision": precision}
+    return context(weights(x, precision=precision), x.v, x.dropout_seeds, **options)
+
+
+def context(
+    attention_weights: jax.Array,
+    v: jax.Array,
+    dropout_seeds: jax.Array | None,
+    *,
+    dropout_rate: float = 0.0,
+    precision: jax.lax.PrecisionLike = None,
+) -> jax.Array:
+    """Σ_j weights_ij v_j, [B, K, G, T, D], of weights [B, K, G, T, S] and v [B, K, 1, S, D]."""
+    if dropout_rate > 0.0 and dropout_seeds is not None:
         *_, num_queries, num_keys = attention_weights.shape
         keep = dropout.keep_mask(
-            x.dropout_seeds,
+            dropout_seeds,
             dropout_rate,
             jnp.arange(num_queries),
             jnp.arange(num_keys),
         )
         attention_weights = jnp.where(keep, attention_weights / (1 - dropout_rate), 0)
-    context = jnp.matmul(
-        attention_weights.astype(x.v.dtype),
-        x.v,
+    mean = jnp.matmul(
+        attention_weights.astype(v.dtype),
+        v,
         precision=precision,
         preferred_element_type=attention_weights.dtype,
     )
-    return context.astype(x.v.dtype)
+    return mean.astype(v.dtype)

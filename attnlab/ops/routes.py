@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import math
 from collections.abc import Callable
 from typing import Any, Protocol, cast, runtime_checkable
 
@@ -18,9 +19,18 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from attnlab import masks
-from attnlab.checks import as_count, as_share, as_size, require, require_instance
+from attnlab.checks import (
+    as_count,
+    as_share,
+    as_size,
+    require,
+    require_dropout,
+    require_instance,
+)
+from attnlab.ops import dense, dropout
 from attnlab.ops.attention import Implementation, attention, attention_weights
 from attnlab.ops.hard import Choice, hard_attention
+from attnlab.ops.layout import merge_output
 from attnlab.ops.local import window_attention
 from attnlab.ops.lsh.route import LSH
 from attnlab.scores import Dot, Score
@@ -107,13 +117,44 @@ class SamplingRoute(Route, Protocol):
 
 
 class Exact:
-    """A route that needs nothing but its mask and where its queries stand."""
+    """A route that needs nothing but its mask and where its queries stand; the base of your own.
+
+    A subclass may define `weights` alone: a call then makes all T·S of them, the scaled softmax's
+    or other ones, drops some in training, and sums the values.
+    """
 
     shares_qk: bool = False
     by_position: bool = True
     hides_future: bool = False
     sows_weights: bool = True
     hash_keywords: frozenset[str] = frozenset()
+
+    def __call__(
+        self,
+        score: Score,
+        q: jax.Array,
+        k: jax.Array,
+        v: jax.Array,
+        *,
+        dropout_rate: float = 0.0,
+        dropout_key: jax.Array | None = None,
+        precision: jax.lax.PrecisionLike = None,
+        **options: Any,
+    ) -> jax.Array:
+        """The context [*B, T, N, D]: Σ_j weights_ij v_j. O(T·S) time and memory."""
+        dropout_rate = require_dropout(dropout_rate, dropout_key)
+        weights = self.weights(score, q, k, precision=precision, **options)
+        *batch, num_heads, num_queries, num_keys = weights.shape
+        lead = math.prod(batch), v.shape[-2], num_heads // v.shape[-2]
+        seeds = None if dropout_key is None else dropout.seeds(dropout_key, *lead)
+        context = dense.context(
+            weights.reshape(*lead, num_queries, num_keys),
+            jnp.moveaxis(v.reshape(lead[0], *v.shape[-3:]), 2, 1)[:, :, None],
+            seeds,
+            dropout_rate=dropout_rate,
+            precision=precision,
+        )
+        return merge_output(context, tuple(batch))
 
     def weights(self, score, q, k, *, q_offset=None, mask=None, **options) -> jax.Array:
         """The weights [*B, N, T, S], dense; the keywords of `attention_weights`."""

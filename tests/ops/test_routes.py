@@ -56,6 +56,23 @@ def test_all_pairs_is_attention(implementation):
     assert got.shape == (B, T, N, D)
 
 
+class Inverted(routes.Exact):
+    """A route of one's own that says its weights alone."""
+
+    def weights(self, score, q, k, **options):
+        return 1 - super().weights(score, q, k, **options)
+
+
+def test_a_route_of_ones_own_may_say_its_weights_alone():
+    score, (q, k, v) = scores.Cosine(3.0), arrays()
+    dense = attention(score, q, k, v, implementation="dense", **options())
+    np.testing.assert_array_equal(routes.Exact()(score, q, k, v, **options()), dense)
+    weights = 1 - attention_weights(score, q, k, mask=options()["mask"])
+    true = jnp.einsum("bnts,bsnd->btnd", weights, jnp.repeat(v, N // K, axis=2))
+    got = Inverted()(score, q, k, v, mask=options()["mask"], q_offset=5)
+    np.testing.assert_allclose(got, true, rtol=1e-5, atol=1e-6)
+
+
 @pytest.mark.parametrize("q_offset", [0, 2])
 def test_window_is_window_attention(q_offset):
     score, (q, k, v) = scores.Dot(0.5), arrays()
