@@ -1,0 +1,91 @@
+"""Every program takes an attention of a user's file, and refuses what is none before it begins."""
+
+import importlib
+
+import pytest
+
+from attnlab import own
+from attnlab.attentions import _kind_of_own
+from attnlab.runs import figure_files
+from experiments.language_model import __main__ as language_model
+from tests.experiments import tiny
+
+FILE = """
+import flax.struct, jax, jax.numpy as jnp
+from attnlab import masks
+
+class Strided(masks.Mask):
+    stride: int = flax.struct.field(pytree_node=False, default=2)
+    def visible(self, i, j): return (i - j) % self.stride == 0
+
+def mean(q, k, v, *, mask, scale=1.0):
+    logits = jnp.zeros((*q.shape[:-3], q.shape[-2], q.shape[-3], k.shape[-3]), v.dtype)
+    weights = jax.nn.softmax(logits, where=mask.as_array(q.shape[-3], k.shape[-3]))
+    return scale * jnp.einsum("bnts,bsnh->btnh", weights, v)
+
+def blind(q, k, v): return v
+"""
+PROGRAMS = {
+    "compare_lengths": ["--mechanisms=exact,{}"],
+    "language_model": ["--models=exact,window-4+{}"],
+    "long_range": ["--mechanisms={}+exact"],
+    "pretrain": ["--attention=exact+{}", f"--input={__file__}"],
+    "translate": ["--models=transformer", "--set=transformer.attention={},exact"],
+}
+
+
+@pytest.fixture
+def mine(tmp_path, monkeypatch):
+    """The file, beside which programs run; it can be changed."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(own, "_loaded", {})
+
+    def written(text):
+        (tmp_path / "mine.py").write_text(text)
+        for cached in (own.load, own._module, _kind_of_own):
+            cached.cache_clear()
+
+    yield written
+    written("")
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_a_program_takes_it_and_refuses_what_is_none(program, mine):
+    mine(FILE)
+    main = importlib.import_module(f"experiments.{program}.__main__")
+    for name, words in [
+        ("mine.py:mean(scale=2.0)", ""),
+        ("mine.py:Strided(stride=3)", ""),
+        ("mine.py:Nope", "nothing there is called Nope; there are: Strided, mean, blind"),
+        ("mine.py:blind", "mine.py:blind fails in a layer: ValueError: blind(q, k, v) must take m"),
+        ("other.py:X", "other.py: there is no such file"),
+    ]:
+        flags = [flag.format(name) for flag in PROGRAMS[program]]
+        status, out, err = tiny.run(main, "--check=flags", *flags)
+        assert (status, out) == (2 * bool(words), "") and words in err, err
+        assert err.count("\n") == bool(words)
+
+
+def test_a_run_with_it_goes_on_unless_the_file_is_another(mine, tmp_path, monkeypatch):
+    mine(FILE)
+    monkeypatch.setattr(figure_files, "save", tiny.save_nothing)
+    (tmp_path / "text").write_text("A cat sat.\n" * 99)
+    status, out, err = tiny.run(
+        language_model, "--run_dir=run", "--input=text", "--tasks=text", "--seeds=0",
+        "--models=window-4+mine.py:mean(scale=2.0)", "--lengths=16", "--steps=2", "--batch_size=2",
+        "--warmup_steps=1", "--validate_every=2", "--num_heads=1",
+        "--head_dim=4", "--hidden=4",
+    )  # fmt: skip
+    assert (status, err) == (0, ""), err
+    report = (tmp_path / "run/report.md").read_text()
+    assert "`mine.py:mean(scale=2.0)` sha256 " in report
+
+    status, out, err = tiny.run(language_model, "--resume=run")
+    assert (status, err) == (0, "") and "0 of 1 trainings to run" in out
+
+    mine(FILE.replace("scale *", "scale +"))
+    status, _, err = tiny.run(language_model, "--resume=run")
+    assert status == 2 and err == (
+        "language_model: --resume=run has rows of mine.py:mean(scale=2.0) as its file was before it"
+        " was changed; start a new run\n"
+    )
