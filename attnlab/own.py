@@ -59,12 +59,8 @@ FORM = "FILE.py:NAME or PACKAGE.MODULE:NAME, attention of your own, NAME(rate=0.
 _NAME = re.compile(r"(?P<place>.+\.py|\w+(\.\w+)+):(?P<what>[A-Za-z_]\w*(\(.*\))?)")
 _KINDS = "a score, a mask, a bias, a route, a function (q, k, v, *, mask) or a module of attention"
 _BASES = (Score, Mask, nn.Module, Exact)
-_GIVEN = {f.name for f in dataclasses.fields(MultiHeadAttention)} - {
-    "parent",
-    "name",
-    "route",
-    "score",
-}
+_ITS_OWN = {"parent", "name", "route", "score"}  # fields that a module is not given
+_GIVEN = {f.name for f in dataclasses.fields(MultiHeadAttention)} - _ITS_OWN
 
 
 @dataclasses.dataclass(frozen=True)

@@ -7,11 +7,14 @@ import pytest
 from attnlab import own
 from attnlab.attentions import _kind_of_own
 from attnlab.runs import figure_files
+from attnlab.training.study import Cell
 from experiments.language_model import __main__ as language_model
+from experiments.language_model.models import can_be_ablated
+from experiments.translate import report
 from tests.experiments import tiny
 
 FILE = """
-import flax.struct, jax, jax.numpy as jnp
+import flax.linen as nn, flax.struct, jax, jax.numpy as jnp
 from attnlab import masks
 
 class Strided(masks.Mask):
@@ -24,6 +27,11 @@ def mean(q, k, v, *, mask, scale=1.0):
     return scale * jnp.einsum("bnts,bsnh->btnh", weights, v)
 
 def blind(q, k, v): return v
+
+class Layer(nn.Module):
+    @nn.compact
+    def __call__(self, query, key=None, value=None, *, mask=None, deterministic=None, decode=False):
+        return nn.Dense(query.shape[-1], name="mix")(query)
 """
 PROGRAMS = {
     "compare_lengths": ["--mechanisms=exact,{}"],
@@ -54,9 +62,9 @@ def test_a_program_takes_it_and_refuses_what_is_none(program, mine):
     mine(FILE)
     main = importlib.import_module(f"experiments.{program}.__main__")
     for name, words in [
-        ("mine.py:mean(scale=2.0)", ""),
+        ("mine.py:mean(scale=2.0,)", ""),
         ("mine.py:Strided(stride=3)", ""),
-        ("mine.py:Nope", "nothing there is called Nope; there are: Strided, mean, blind"),
+        ("mine.py:Nope", "nothing there is called Nope; there are: Strided, mean, blind, "),
         ("mine.py:blind", "mine.py:blind fails in a layer: ValueError: blind(q, k, v) must take m"),
         ("other.py:X", "other.py: there is no such file"),
     ]:
@@ -64,6 +72,18 @@ def test_a_program_takes_it_and_refuses_what_is_none(program, mine):
         status, out, err = tiny.run(main, "--check=flags", *flags)
         assert (status, out) == (2 * bool(words), "") and words in err, err
         assert err.count("\n") == bool(words)
+
+
+def test_what_may_not_count_for_nothing(mine):
+    mine(FILE)
+    # The last projection of a user's module has a name that nothing knows.
+    assert can_be_ablated("window-4+mine.py:mean") and not can_be_ablated("exact+mine.py:Layer")
+    names = [f"m.py:D({x})" for x in ("a=1", "a=-1")]
+    cells = [Cell({"model": "transformer", "changes": f"attention={x}"}, 0) for x in names]
+    assert len({report._file(cell) for cell in cells}) == 2
+    assert report._file(Cell({"model": "luong", "changes": "score=dot"}, 0)) == (
+        "alignment_luong-score-dot"
+    )
 
 
 def test_a_run_with_it_goes_on_unless_the_file_is_another(mine, tmp_path, monkeypatch):
