@@ -23,9 +23,9 @@ import ast
 import dataclasses
 import functools
 import hashlib
-import importlib
 import importlib.util
 import inspect
+import pkgutil
 import re
 import sys
 import traceback
@@ -59,6 +59,8 @@ FORM = "FILE.py:NAME or PACKAGE.MODULE:NAME, attention of your own, NAME(rate=0.
 _NAME = re.compile(r"(?P<place>.+\.py|\w+(\.\w+)+):(?P<what>[A-Za-z_]\w*(\(.*\))?)")
 _KINDS = "a score, a mask, a bias, a route, a function (q, k, v, *, mask) or a module of attention"
 _BASES = (Score, Mask, nn.Module, Exact)
+_ITS_OWN = {"parent", "name", "route", "score"}  # fields that a module is not given
+_GIVEN = {f.name for f in dataclasses.fields(MultiHeadAttention)} - _ITS_OWN
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -68,7 +70,7 @@ class Own:
     Attributes:
       name: name, as it is typed.
       kind: kind: "score", "mask", "bias", "route", "function" or "module".
-      value: the value; of a "module" a function of its fields that makes it.
+      value: the value; a "module" has None in fields without a default that it is given later.
       title: first line of its docstring, or its name.
       digest: SHA-256 of the file it is from; "" = of an interactive session.
     """
@@ -94,25 +96,32 @@ class Own:
     @property
     def draws(self) -> str:
         """The random numbers that training draws beside dropout's, a stream of Flax; "" = none."""
-        route = self.parts.get("route")
+        route = self.parts.get("route", getattr(self.value, "route", None))
         if isinstance(route, SamplingRoute):
             return "sample"
         return "hash" if route is not None and "hash_key" in route.hash_keywords else ""
 
     def in_place_of(self, module: MultiHeadAttention) -> nn.Module:
-        """The module with this mechanism: of a "module" itself, with the fields that both have."""
+        """The module with this mechanism.
+
+        A "module" is given the fields that both have, but for route and score, and for those whose
+        values are not their defaults.
+        """
         if self.kind != "module":
             return module.clone(**self.parts, parent=None)
-        made = self.value()
-        shared = {f.name for f in dataclasses.fields(made)} - {"parent", "name"}
+        fields = {f.name: f.default for f in dataclasses.fields(self.value)}
         for field in ("rotary", "position_bias"):
-            if getattr(module, field) and field not in shared:
+            if getattr(module, field) and field not in fields:
                 raise Invalid(
                     f"{self.name} has no field {field}, so it would know no positions here; give it"
                     " one, or other positions, such as learned"
                 )
-        given = {name: x for name, x in vars(module).items() if name in shared}
-        return self.value(**given, parent=None)
+        given = {
+            name: getattr(module, name)
+            for name, default in fields.items()
+            if name in _GIVEN and getattr(self.value, name) in (default, None)
+        }
+        return self.value.clone(**given, parent=None)
 
     def require_fits(
         self, module: MultiHeadAttention, length: int, mask: Callable[[], Mask | None]
@@ -211,9 +220,15 @@ def as_own(found: Any, *args: Any, **keywords: Any) -> Own:
     calls = callable(found) and not isinstance(found, (*_BASES, Route))
     if not makes and not calls and (args or keywords):
         raise Invalid(f"{type(found).__name__} is made already; leave the arguments out")
-    made: Any = functools.partial(found, *args, **keywords) if args or keywords else found
+    value: Any = found
     try:
-        value = made() if makes else made
+        if args or keywords:
+            keywords = inspect.signature(found).bind_partial(*args, **keywords).arguments
+            value = functools.partial(found, **keywords)
+        if makes:
+            fields = dataclasses.fields(found) if dataclasses.is_dataclass(found) else ()
+            missing = [f.name for f in fields if f.default is f.default_factory]
+            value = value(**{x: None for x in missing if x in _GIVEN and x not in keywords})
     except Exception as error:  # noqa: BLE001 - whatever a user's class raises is said to the user
         raise Invalid(f"it cannot be made of these arguments: {one_line(error)}") from None
     kind = _kind(value)
@@ -224,18 +239,14 @@ def as_own(found: Any, *args: Any, **keywords: Any) -> Own:
             value.__name__ = found.__name__
     elif kind == "module":
         _require_call(value, ("query", "key", "value"), ["mask", "deterministic", "decode"])
-        value = made if makes else functools.partial(_cloned, value)
     name = getattr(found, "__name__", type(found).__name__)
     return Own(name, kind, value, title, "")
 
 
-def _cloned(module: nn.Module, **fields: Any) -> nn.Module:
-    return module.clone(**{"parent": None, **fields})
-
-
-def digests(text: str) -> dict[str, str]:
-    """The digests of the files of those mechanisms that were loaded and are named in the text."""
-    return {name: mine.digest for name, mine in sorted(_loaded.items()) if name in text}
+def digests(text: str | None = None) -> dict[str, str]:
+    """The digests of the files of the mechanisms that were loaded, or of those named in a text."""
+    named = [name for name in sorted(_loaded) if text is None or name in text]
+    return {name: _loaded[name].digest for name in named}
 
 
 def split_outside_brackets(text: str, mark: str) -> list[str]:
@@ -294,7 +305,7 @@ def _module(place: str) -> ModuleType:
         raise Invalid(f"{place}: there is no such file")
     try:
         if not place.endswith(".py"):
-            return importlib.import_module(place)
+            return pkgutil.resolve_name(place)  # attnlab.routes is an attribute
         if str(path.parent) not in sys.path:  # what it imports may be beside it
             sys.path.append(str(path.parent))
         spec = importlib.util.spec_from_file_location(f"own_{path.stem}", path)
@@ -313,8 +324,11 @@ def _listed(module: ModuleType) -> str:
         name
         for name, x in vars(module).items()
         if not name.startswith("_")
-        and getattr(x, "__module__", module.__name__) == module.__name__
-        and (inspect.isfunction(x) or isinstance(x, _BASES) or inspect.isclass(x))
+        and (
+            x.__module__ == module.__name__  # not what the file imports
+            if inspect.isfunction(x) or inspect.isclass(x)
+            else isinstance(x, (*_BASES, Route))
+        )
     ]
     return ", ".join(names) or "none that could be an attention"
 

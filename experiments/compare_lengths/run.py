@@ -75,7 +75,7 @@ def compare(
         variables=topology.environment() if settings.target else variables,
     ) as runner:
         rows.environment = runner.environment
-        if sources := own.digests(f"{settings}"):
+        if sources := own.digests():
             rows.environment |= {"own": sources}
             rows.require_same_own()
         comparison = Comparison(settings, rows, runner, folder, cases, asked, markdown)

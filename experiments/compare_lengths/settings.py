@@ -330,12 +330,12 @@ class Settings(CaseFlags):
                 require_attention(given, line, kinds=("hf_lsh",))
             elif self.program == ATTENTION:
                 require_attention(given, line, kinds=KINDS)
-                if is_own(line):
-                    self._check_own(load(line))
             elif self.program == "language_model":
                 require_model(given, line, min(self.num_layers))
             else:
                 require_attention(given, line, min(self.num_layers))
+            for attention in filter(lambda x: is_own(x.kind), Model.parse(line).attentions):
+                self._check_own(load(attention.kind))
 
     def _check_own(self, mine: Own) -> None:
         if self.ops_only and mine.kind == "module":

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from attnlab import own
 from attnlab.models.bert import BertClassifier
 from attnlab.runs import command_line
 from attnlab.training import study
@@ -59,6 +60,7 @@ class Finetune(Study[Settings, Data]):
         config, attention = start.sizes.build(start.vocab_size)
         frozen = cell["start"] == "frozen"
         classes = max(len(data.labels), 2)
+        sources = {"own": x} if (x := own.digests(start.sizes.attention)) else {}
         kind = _LABELLED[settings.kind]
         model = BertClassifier(config, classes, kind, attention, frozen=frozen)
         validation = in_order(data.rows["dev"], data.length, settings.batch_size)
@@ -67,7 +69,7 @@ class Finetune(Study[Settings, Data]):
             ClassCrossEntropy(),
             shuffled(data.rows["train"], data.length, settings.batch_size, cell.seed),
             lambda: validation,
-            {"tokenizer": start.tokenizer.digest, "start": start.digest},
+            {"tokenizer": start.tokenizer.digest, "start": start.digest, **sources},
             streams=start.sizes.streams,
             start=None if start.params is None else start.encoder,
         )
