@@ -17,7 +17,7 @@ from experiments.tables.beside import Beside, Context, Values
 from experiments.tables.figure import gaps_figure
 from experiments.tables.runs import Command
 
-__all__ = ["FORMS", "Trained", "TrainedTable", "Training"]
+__all__ = ["FORMS", "Trained", "TrainedTable", "Training", "WordedTable"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -219,6 +219,29 @@ class TrainedTable(Trained):
         if self.base is None:
             return dict(zip(rows[1:], rows, strict=False))
         return {row: self.base for row in rows if row != self.base}
+
+
+@dataclasses.dataclass(frozen=True)
+class WordedTable(TrainedTable):
+    """Scores of trained models; the paper says in words which of two is less."""
+
+    def verdicts(
+        self, paper: Mapping[str, str], found: Mapping[str, Sequence[Values]]
+    ) -> dict[str, str]:
+        return verdicts.of_gaps(paper, self.scores(found), against=self.against(), tie=self.tie)
+
+    def columns(
+        self, paper: Mapping[str, str], found: Mapping[str, Sequence[Values]]
+    ) -> dict[str, dict[str, str]]:
+        """The gaps that are judged."""
+        return {"our gap": self.our_gaps(found)}
+
+    def remarks(self, paper: Mapping[str, str], found: Mapping[str, Sequence[Values]]) -> list[str]:
+        """What the gaps are from."""
+        return [f"{self.score.capitalize()}; gaps are from {self.compared}; a tie is {self.tie:g}."]
+
+    def figure(self, paper: Mapping[str, str], found: Mapping[str, Sequence[Values]]) -> Any:
+        """None: there is no gap of the paper to draw."""
 
 
 FORMS = {
