@@ -37,11 +37,11 @@ class Training:
     def lines(self, found: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
         """The lines of a run's results.jsonl that are the row's; without scores they are looks."""
         return [
-            one
-            for one in found
-            if one["scores"]
-            and self.axes.items() <= one["cell"].get("axes", {}).items()
-            and self.evaluated in (None, one.get("evaluated"))
+            line
+            for line in found
+            if line["scores"]
+            and self.axes.items() <= line["cell"].get("axes", {}).items()
+            and self.evaluated in (None, line.get("evaluated"))
         ]
 
 
@@ -101,7 +101,7 @@ class Trained(Beside):
     def read(self, row: str, found: Sequence[Mapping[str, Any]]) -> dict[int, tuple[Values, Any]]:
         """The numbers of a row by seed, each with the environment that they were measured in."""
         lines = self.trainings[row].lines(found)
-        return {one["cell"]["seed"]: (self.values(one), one["environment"]) for one in lines}
+        return {line["cell"]["seed"]: (self.values(line), line["environment"]) for line in lines}
 
     @abc.abstractmethod
     def values(self, line: Mapping[str, Any]) -> Values:
