@@ -89,33 +89,33 @@ def open_data(settings: Settings) -> Data:
         scratch = Pretrained("", 0, settings.sizes(), tokenizer)
     labels = labels_of(examples["train"])
     encode = Encoder(scratch.tokenizer, scratch.sizes.max_length, labels, settings.cut)
-    rows = {split: [encode(one) for one in some] for split, some in examples.items()}
+    rows = {split: [encode(example) for example in some] for split, some in examples.items()}
     name = settings.made or settings.path_of("train").name
     return Data(name, labels, examples, rows, models, scratch)
 
 
 def _open_models(settings: Settings) -> dict[str, dict[int, Pretrained]]:
-    found: dict[str, dict[int, Pretrained]] = {}
+    models: dict[str, dict[int, Pretrained]] = {}
     first: tuple[str, Pretrained] | None = None
     for folder in settings.init_from:
-        for one in read(Path(folder)):
-            first = first or (folder, one)
-            if one.tokenizer.digest != first[1].tokenizer.digest or one.sizes != first[1].sizes:
+        for model in read(Path(folder)):
+            first = first or (folder, model)
+            if model.tokenizer.digest != first[1].tokenizer.digest or model.sizes != first[1].sizes:
                 raise Invalid(
                     f"--init_from={folder}: a checkpoint of another vocabulary, or of other sizes, "
                     f"than {first[0]} has; compare models that read alike"
                 )
-            if one.seed in found.setdefault(one.title, {}):
-                raise Invalid(f"--init_from={folder}: {one.title}, seed {one.seed} comes twice")
-            found[one.title][one.seed] = one
-    for title, by_seed in found.items():
+            if model.seed in models.setdefault(model.title, {}):
+                raise Invalid(f"--init_from={folder}: {model.title}, seed {model.seed} comes twice")
+            models[model.title][model.seed] = model
+    for title, by_seed in models.items():
         missing = [seed for seed in settings.seeds if seed not in by_seed]
         if missing and len(by_seed) > 1:
             raise Invalid(
                 f"--seeds={missing[0]}: {title} was pre-trained with the seeds "
                 f"{', '.join(map(str, by_seed))}; give some of them"
             )
-    return found
+    return models
 
 
 def _open_examples(settings: Settings) -> dict[str, list[Example]]:
@@ -134,17 +134,17 @@ def _open_examples(settings: Settings) -> dict[str, list[Example]]:
     }
 
 
-def _texts_of(some: Sequence[Example]) -> list[str]:
-    found: list[str] = []
-    for one in some:
-        match one:
+def _texts_of(examples: Sequence[Example]) -> list[str]:
+    texts: list[str] = []
+    for example in examples:
+        match example:
             case Classified():
-                found += one.texts
+                texts += example.texts
             case Tagged():
-                found.append(" ".join(one.words))
+                texts.append(" ".join(example.words))
             case Span():
-                found += (one.question, one.context)
-    return found
+                texts += (example.question, example.context)
+    return texts
 
 
 def shuffled(rows: Sequence[Encoded], length: int, batch_size: int, seed: int) -> grain.IterDataset:

@@ -41,14 +41,14 @@ class Encoded:
 
 def labels_of(examples: Sequence[Example]) -> tuple[str, ...]:
     """The labels of training examples, sorted; of spans none."""
-    found: set[str] = set()
-    for one in examples:
-        match one:
+    labels: set[str] = set()
+    for example in examples:
+        match example:
             case Classified():
-                found.add(one.label)
+                labels.add(example.label)
             case Tagged():
-                found.update(one.tags)
-    return tuple(sorted(found))
+                labels.update(example.tags)
+    return tuple(sorted(labels))
 
 
 @dataclasses.dataclass(frozen=True)

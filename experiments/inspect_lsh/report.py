@@ -164,18 +164,18 @@ def line_of_profile(profile: Profile) -> str:
 
 def _largest(profile: Profile) -> str:
     """A table of the largest instructions, and of the largest that belong to no stage."""
-    other = [one for one in profile.instructions if one["stage"] == "other"]
+    other = [instruction for instruction in profile.instructions if instruction["stage"] == "other"]
     listed = [*profile.instructions[:LISTED], *other[:LISTED]]
     total = sum(profile.stages.values())
     rows = [
         [
-            one["name"],
-            one["stage"],
-            duration(one["seconds"]),
-            f"{one['seconds'] / total:.1%}",
-            _end_of(one["op_name"]),
+            instruction["name"],
+            instruction["stage"],
+            duration(instruction["seconds"]),
+            f"{instruction['seconds'] / total:.1%}",
+            _end_of(instruction["op_name"]),
         ]
-        for one in {one["name"]: one for one in listed}.values()
+        for instruction in {instruction["name"]: instruction for instruction in listed}.values()
     ]
     return markdown_table(["instruction", "stage", "time", "share", "from"], rows)
 

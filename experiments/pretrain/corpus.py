@@ -94,23 +94,23 @@ def open_corpus(settings: Settings) -> Corpus:
 def _starts(settings: Settings) -> dict[int, Pretrained]:
     if settings.init_from is None:
         return {}
-    found = {one.seed: one for one in read(Path(settings.init_from))}
-    for one in found.values():
-        if one.sizes != settings.sizes():
+    models = {model.seed: model for model in read(Path(settings.init_from))}
+    for model in models.values():
+        if model.sizes != settings.sizes():
             raise Invalid(
-                f"--init_from={settings.init_from}: a model of {one.sizes}; give its sizes, with "
+                f"--init_from={settings.init_from}: a model of {model.sizes}; give its sizes, with "
                 "--max_length where --length is another"
             )
-        kind = "bytes" if one.tokenizer.digest == "bytes" else "sentencepiece"
-        words = one.tokenizer.vocab_size
+        kind = "bytes" if model.tokenizer.digest == "bytes" else "sentencepiece"
+        words = model.tokenizer.vocab_size
         if kind != settings.tokenizer or (kind != "bytes" and words != settings.vocab_size):
             raise Invalid(
                 f"--init_from={settings.init_from}: a checkpoint of another vocabulary, {kind} of "
                 f"{words} ids; give --tokenizer and --vocab_size as it has them"
             )
-    if len(found) > 1 and (missing := [seed for seed in settings.seeds if seed not in found]):
+    if len(models) > 1 and (missing := [seed for seed in settings.seeds if seed not in models]):
         raise Invalid(
             f"--init_from={settings.init_from}: no model of seed {missing[0]}; there are "
-            f"{', '.join(map(str, found))}"
+            f"{', '.join(map(str, models))}"
         )
-    return found
+    return models

@@ -61,8 +61,8 @@ def run(settings: Settings, folder: Folder) -> int:
         first: dict[Hashable, Cell] = {}  # cell of a run
         known: dict[Cell, float] = {}
         for (cell, _), seconds in remaining.spent(rows.kept).items():
-            one = first.setdefault(run_of(cell), cell)
-            known[one] = known.get(one, 0.0) + seconds
+            representative = first.setdefault(run_of(cell), cell)
+            known[representative] = known.get(representative, 0.0) + seconds
         left = {run: cell for cell in cells if (run := run_of(cell)) not in first}
         return remaining.of_items(
             left.values(), known, lambda cell: (cell.table, mapped[cell.table].like(cell.row))
@@ -71,8 +71,8 @@ def run(settings: Settings, folder: Folder) -> int:
     def line(found: Sequence[Found]) -> str:
         if not found:
             return "nothing was measured"
-        one = found[0]
-        return mapped[one.table].shown(one.row, [one.values for one in found])
+        first = found[0]
+        return mapped[first.table].shown(first.row, [row.values for row in found])
 
     def reported() -> loop.Report:
         sections = report.sections(papers, rows.kept, context)

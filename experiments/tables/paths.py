@@ -14,7 +14,7 @@ from attnlab import dot_product_attention, window_attention
 from attnlab.bench.chains import longest_chain
 from attnlab.models.cells import TanhCell
 from attnlab.models.recurrent import Recurrent
-from experiments.tables import verdicts
+from experiments.tables.growth import Exponents
 
 __all__ = ["PathLength"]
 
@@ -24,7 +24,7 @@ _Layer = Callable[[jax.Array], jax.Array]  # of an array [n, width]; hashable
 
 
 @dataclasses.dataclass(frozen=True)
-class PathLength:
+class PathLength(Exponents):
     """The exponents with which the longest path through layers grows.
 
     A path is the longest chain of matrix products in the fewest layers of a kind through which the
@@ -46,11 +46,6 @@ class PathLength:
     def written(self, values: Mapping[str, float]) -> str:
         """The exponents behind their sizes."""
         return " ".join(f"({size})^{values[size]:.2f}" for size, _ in self.exponents)
-
-    def verdict(self, paper: str, values: Mapping[str, float]) -> str:
-        """The verdict on measured exponents; the paper's words are those of `self.exponents`."""
-        del paper
-        return verdicts.of_exponents(dict(self.exponents), values)
 
     def _longer(self, size: str) -> float:
         name, is_log = size.removeprefix("log "), size.startswith("log ")

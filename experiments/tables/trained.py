@@ -17,7 +17,7 @@ from experiments.tables.beside import Beside, Context, Values
 from experiments.tables.figure import gaps_figure
 from experiments.tables.runs import Command
 
-__all__ = ["FORMS", "Trained", "TrainedTable", "Training"]
+__all__ = ["FORMS", "Trained", "TrainedTable", "Training", "WordedTable"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,11 +37,11 @@ class Training:
     def lines(self, found: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
         """The lines of a run's results.jsonl that are the row's; without scores they are looks."""
         return [
-            one
-            for one in found
-            if one["scores"]
-            and self.axes.items() <= one["cell"].get("axes", {}).items()
-            and self.evaluated in (None, one.get("evaluated"))
+            line
+            for line in found
+            if line["scores"]
+            and self.axes.items() <= line["cell"].get("axes", {}).items()
+            and self.evaluated in (None, line.get("evaluated"))
         ]
 
 
@@ -101,7 +101,7 @@ class Trained(Beside):
     def read(self, row: str, found: Sequence[Mapping[str, Any]]) -> dict[int, tuple[Values, Any]]:
         """The numbers of a row by seed, each with the environment that they were measured in."""
         lines = self.trainings[row].lines(found)
-        return {one["cell"]["seed"]: (self.values(one), one["environment"]) for one in lines}
+        return {line["cell"]["seed"]: (self.values(line), line["environment"]) for line in lines}
 
     @abc.abstractmethod
     def values(self, line: Mapping[str, Any]) -> Values:
@@ -219,6 +219,29 @@ class TrainedTable(Trained):
         if self.base is None:
             return dict(zip(rows[1:], rows, strict=False))
         return {row: self.base for row in rows if row != self.base}
+
+
+@dataclasses.dataclass(frozen=True)
+class WordedTable(TrainedTable):
+    """Scores of trained models; the paper says in words which of two is less."""
+
+    def verdicts(
+        self, paper: Mapping[str, str], found: Mapping[str, Sequence[Values]]
+    ) -> dict[str, str]:
+        return verdicts.of_gaps(paper, self.scores(found), against=self.against(), tie=self.tie)
+
+    def columns(
+        self, paper: Mapping[str, str], found: Mapping[str, Sequence[Values]]
+    ) -> dict[str, dict[str, str]]:
+        """The gaps that are judged."""
+        return {"our gap": self.our_gaps(found)}
+
+    def remarks(self, paper: Mapping[str, str], found: Mapping[str, Sequence[Values]]) -> list[str]:
+        """What the gaps are from."""
+        return [f"{self.score.capitalize()}; gaps are from {self.compared}; a tie is {self.tie:g}."]
+
+    def figure(self, paper: Mapping[str, str], found: Mapping[str, Sequence[Values]]) -> Any:
+        """None: there is no gap of the paper to draw."""
 
 
 FORMS = {

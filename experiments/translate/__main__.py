@@ -94,12 +94,12 @@ class Translate(Study[Settings, Corpus]):
         yield self._test(model, training, trained, place)
         drawn = [
             {
-                "source": list(one.source),
-                "target": list(one.target),
-                "weights": np.round(np.asarray(one.weights, np.float64), 4).tolist(),
-                "known": sorted(one.known),
+                "source": list(alignment.source),
+                "target": list(alignment.target),
+                "weights": np.round(np.asarray(alignment.weights, np.float64), 4).tolist(),
+                "known": sorted(alignment.known),
             }
-            for one in evaluate.alignments(*model)
+            for alignment in evaluate.alignments(*model)
         ]
         yield Evaluation({}, self.data.drawn_name, {"alignments": drawn})
 

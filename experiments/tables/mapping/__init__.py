@@ -28,9 +28,8 @@ from experiments.tables.parameters import Count
 from experiments.tables.paths import PathLength
 from experiments.tables.runs import Command
 from experiments.tables.stacks import StackGrowth
-from experiments.tables.trained import Trained, TrainedTable, Training
+from experiments.tables.trained import Trained, TrainedTable, Training, WordedTable
 from experiments.tables.training_cost import TrainingCost
-from experiments.tables.worded import WordedTable
 
 __all__ = ["PUBLISHED", "SCALES", "all_tables", "tables_of"]
 

@@ -8,7 +8,7 @@ from attnlab.data.dates import Dates
 from attnlab.data.tokenizers import Bytes
 from attnlab.runs.errors import Invalid
 from experiments.host_speed import __main__ as host_speed
-from experiments.host_speed import measure, report
+from experiments.host_speed import measure
 from experiments.host_speed.measure import Checkpoint, Corpus, Encoding
 from experiments.host_speed.settings import POOL, Settings
 
@@ -46,7 +46,7 @@ def test_as_many_pools_are_encoded_as_are_timed(monkeypatch):
 
 
 def test_the_tables_are_of_medians():
-    text = report.tables(
+    text = host_speed.tables(
         [Encoding(0, 600, 3000, 2.0), Checkpoint(512, (1.0, 9.0, 2.0), (0.5,), 1.25)]
     )
     squeezed = " ".join(text.split())
