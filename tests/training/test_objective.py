@@ -7,7 +7,6 @@ import pytest
 from attnlab.models.output import DeferredLogits
 from attnlab.training.objective import TokenCrossEntropy, token_sums
 
-pytestmark = pytest.mark.usefixtures("quick_compile")
 TOKEN_SUMS = jax.jit(token_sums)
 
 
