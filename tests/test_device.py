@@ -22,6 +22,7 @@ from tests.device.scenarios import Check, Scenario
 from tests.device.worker import Checker
 from tests.mechanisms import MECHANISMS
 
+pytestmark = pytest.mark.usefixtures("quick_compile")
 SMALL = Scenario("small", Sizes(2, 23, 23, 2, 2, 8, 8, 8), causal=True, chunk_size=5)
 
 

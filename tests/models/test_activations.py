@@ -29,6 +29,6 @@ def test_layers_are_in_the_order_of_their_numbers(quick_compile):
 def test_a_model_without_shared_projections_is_refused(quick_compile):
     config = dataclasses.replace(CONFIG, num_layers=1)
     model = TransformerLM(config)
-    variables = jax.jit(model.init)(jax.random.key(0), TOKENS)
+    variables = jax.eval_shape(model.init, jax.random.key(0), TOKENS)
     with pytest.raises(ValueError, match="no layer has queries that are its keys"):
-        shared_projections(model, variables, TOKENS)
+        jax.eval_shape(lambda x: shared_projections(model, x, TOKENS), variables)

@@ -24,7 +24,7 @@ def init(module, *inputs, seed=0, **options):
 
     return {
         name: jax.tree.map(
-            draw if name == "params" else lambda x: jnp.zeros(x.shape, x.dtype), tree
+            draw if name == "params" else lambda x: jnp.asarray(np.zeros(x.shape, x.dtype)), tree
         )
         for name, tree in shapes.items()
     }

@@ -41,7 +41,7 @@ def empty_cache(module, *, garbage=0.0):
     """Variables with a cache of CACHE tokens, which hold `garbage` until they are written."""
     variables = init(module, sequence(length=CACHE), decode=True)
     cache = {
-        name: x if name == "cache_index" else jnp.full_like(x, garbage)
+        name: x if name == "cache_index" else jnp.asarray(np.full_like(x, garbage))
         for name, x in variables["cache"].items()
     }
     return {**variables, "cache": cache}
@@ -65,7 +65,7 @@ def decode(module, variables, x, *all_splits, **options):
             outputs.append(y)
             variables = {**variables, **updated}
             start += size
-        yield jnp.concatenate(outputs, 1), variables
+        yield np.concatenate(outputs, 1), variables
     sizes = {size for splits in all_splits for size in splits}
     assert step._cache_size() == len(sizes), "a step compiles once for each length"
 

@@ -186,11 +186,13 @@ def test_broadcast_dropout_is_one_pattern_for_all_examples_and_heads(route):
     They are the context of the identity as values.
     """
     one = np.random.default_rng(0).normal(size=(2, 16, 4))
-    q, k = (jnp.broadcast_to(jnp.asarray(x)[None, :, None], (2, 16, 3, 4)) for x in one)
-    identity = jnp.broadcast_to(jnp.eye(16)[None, :, None], (2, 16, 3, 16))
-    call = functools.partial(
-        as_flax_attention_fn(route=route), q, k, identity, mask=masks.Causal(), dropout_rate=0.25
-    )
+    q, k = (np.broadcast_to(x.astype("f")[None, :, None], (2, 16, 3, 4)) for x in one)
+    identity = np.broadcast_to(np.eye(16, dtype="f")[None, :, None], (2, 16, 3, 16))
+
+    def call(**options):
+        attend = functools.partial(as_flax_attention_fn(route=route), dropout_rate=0.25, **options)
+        return np.asarray(jax.jit(attend)(q, k, identity, mask=masks.Causal()))
+
     whole = call(deterministic=True)
     for broadcast in (True, False):
         got = call(broadcast_dropout=broadcast, dropout_rng=jax.random.key(1))
@@ -204,6 +206,7 @@ def test_flax_s_default_dropout_trains(make):
     """The same key drops the same, and nothing is dropped where it is deterministic."""
     x, params = sequence(), parameters_of(make, sequence())
 
+    @functools.partial(jax.jit, static_argnums=(0, 1, 2))
     def run(deterministic, seed=0, rate=0.5):
         options = {"dropout_rate": rate}
         if make is linen:
@@ -225,18 +228,22 @@ def test_weights_are_sown_as_flax_sows_them(make):
     params = parameters_of(linen, x)
     mask = nn.make_causal_mask(x[..., 0])
     theirs = nn.dot_product_attention if make is linen else nnx.dot_product_attention
-    for attention_fn in (theirs, fn()):
+
+    @functools.partial(jax.jit, static_argnums=0)
+    def sown_by(attention_fn):
         if make is linen:
             module = linen(attention_fn)
             _, sown = module.apply(
                 {"params": params}, x, mask=mask, sow_weights=True, mutable=["intermediates"]
             )
-            found += sown["intermediates"]["attention_weights"]
-        else:
-            module = of_nnx(attention_fn)
-            module(x, mask=mask, sow_weights=True)
-            assert type(module.attention_weights) is nnx.Intermediate
-            found += module.attention_weights.get_value()
+            return sown["intermediates"]["attention_weights"]
+        module = of_nnx(attention_fn)
+        module(x, mask=mask, sow_weights=True)
+        assert type(module.attention_weights) is nnx.Intermediate
+        return module.attention_weights.get_value()
+
+    for attention_fn in (theirs, fn()):
+        found += sown_by(attention_fn)
     assert len(found) == 2 and found[1].shape == (B, N, T, T)
     np.testing.assert_allclose(found[1], found[0], **CLOSE)
 
@@ -245,7 +252,7 @@ def test_dtype_is_flax_s():
     x = sequence()
     module = linen(fn(), dtype=jnp.bfloat16)
     assert apply(module, init(module, x), x).dtype == jnp.bfloat16
-    assert of_nnx(fn(), dtype=jnp.bfloat16)(x).dtype == jnp.bfloat16
+    assert jax.eval_shape(lambda: of_nnx(fn(), dtype=jnp.bfloat16)(x)).dtype == jnp.bfloat16
 
 
 def test_what_would_be_lost_is_refused():
@@ -301,8 +308,9 @@ def test_flax_parameters_are_multi_head_attentions(make):
     params = parameters_of(make, x)
     theirs = nn.dot_product_attention if make is linen else nnx.dot_product_attention
     mask = nn.make_causal_mask(x[..., 0], dtype=bool)
-    ours = MultiHeadAttention(N).apply({"params": params}, x, mask=mask)
-    np.testing.assert_allclose(calls(make, theirs)(params, x, mask), ours, rtol=3e-7, atol=3e-7)
+    ours = jax.jit(MultiHeadAttention(N).apply)({"params": params}, x, mask=mask)
+    found = jax.jit(calls(make, theirs))(params, x, mask)
+    np.testing.assert_allclose(found, ours, rtol=3e-7, atol=3e-7)
 
 
 ROUTES = {
@@ -380,10 +388,11 @@ def test_modules_with_the_same_attention_are_the_same_to_jit():
 
 
 def test_masks_may_be_any_number_and_true_may_attend():
-    attention_fn = fn()
+    attention_fn = jax.jit(fn(), static_argnames="is_causal")
     q, k, v = (sequence(seed).reshape(B, T, N, 4) for seed in range(3))
     causal = np.tril(np.ones((T, T)))
     got = [attention_fn(q, k, v, mask=jnp.asarray(causal, t)[None]) for t in (bool, int, float)]
     np.testing.assert_array_equal(got[0], got[1])
     np.testing.assert_array_equal(got[0], got[2])
-    np.testing.assert_allclose(got[0], fn()(q, k, v, is_causal=True), rtol=1e-6, atol=1e-6)
+    causal = attention_fn(q, k, v, is_causal=True)
+    np.testing.assert_allclose(got[0], causal, rtol=1e-6, atol=1e-6)

@@ -55,9 +55,8 @@ def test_named_functions(name):
     q, k, v, *parameters = arrays(name)
     mask = np.random.default_rng(1).uniform(size=(2, 1, 5, 7)) < 0.6
     bias = np.random.default_rng(2).normal(size=(6, 5, 7))
-    context = NAMED[name](
-        q, k, v, *parameters, mask=mask, bias=bias.astype("float32"), implementation="dense"
-    )
+    attend = jax.jit(functools.partial(NAMED[name], implementation="dense"))
+    context = attend(q, k, v, *parameters, mask=mask, bias=bias.astype("float32"))
     true = oracle.attention(CASES[name].equation, q, k, v, parameters, mask=mask, bias=bias).context
     np.testing.assert_allclose(context, true, rtol=1e-4, atol=1e-5)
 
@@ -72,24 +71,23 @@ def test_weights_sum_to_one_or_zero():
     q, k, _ = arrays("scaled_dot")
     mask = np.ones((5, 7), bool)
     mask[3] = False
-    weights = attention_weights(scores.Dot(), q, k, mask=mask, bias=jnp.ones((5, 7)))
+    bias = np.ones((5, 7), "f")
+    weights = np.asarray(jax.jit(attention_weights)(scores.Dot(), q, k, mask=mask, bias=bias))
     assert weights.shape == (2, 6, 5, 7)
     np.testing.assert_allclose(weights.sum(-1)[..., [0, 1, 2, 4]], 1, rtol=1e-6)
     np.testing.assert_array_equal(weights[..., 3, :], 0)
 
 
 def test_no_batch_axis_and_two():
-    q, k, v = arrays("scaled_dot")
-    whole = dot_product_attention(q, k, v, implementation="dense")
-    one = dot_product_attention(q[0], k[0], v[0], implementation="dense")
+    q, k, v = map(np.asarray, arrays("scaled_dot"))
+    attend = jax.jit(functools.partial(dot_product_attention, implementation="dense"))
+    whole, one = attend(q, k, v), attend(q[0], k[0], v[0])
     np.testing.assert_allclose(one, whole[0], rtol=1e-5, atol=1e-6)
-    lengths = jnp.array([[7], [3]])
-    two = dot_product_attention(
-        *(x[:, None] for x in (q, k, v)), mask=masks.Padding(lengths), implementation="dense"
-    )
+    mask = masks.Padding(np.array([[7], [3]]))
+    two = attend(*(x[:, None] for x in (q, k, v)), mask=mask)
     assert two.shape == (2, 1, 5, 6, 11)
     np.testing.assert_allclose(two[0, 0], whole[0], rtol=1e-5, atol=1e-6)
-    weights = attention_weights(scores.Dot(), q[:, None], k[:, None], mask=masks.Padding(lengths))
+    weights = jax.jit(attention_weights)(scores.Dot(), q[:, None], k[:, None], mask=mask)
     assert weights.shape == (2, 1, 6, 5, 7)
     np.testing.assert_array_equal(weights[1, ..., 3:], 0)
 
@@ -281,9 +279,11 @@ def test_a_traced_dropout_rate_is_refused():
 )
 def test_arrays_of_numpy_have_the_dtype_that_jax_gives_them(call):
     q, k, v = np.random.default_rng(0).normal(size=(3, 3, 1, 2))  # float64
-    want = call(*map(jnp.asarray, (q, k, v)))
-    jax.tree.map(np.testing.assert_array_equal, call(q, k, v), want)
-    jax.tree.map(np.testing.assert_array_equal, call(q, jnp.asarray(k), jnp.asarray(v)), want)
+    in_jax = [jnp.asarray(x) for x in (q, k, v)]
+    given = (in_jax, (q, k, v), (q, *in_jax[1:]))
+    want, of_numpy, of_both = jax.jit(lambda: [call(*arrays) for arrays in given])()
+    jax.tree.map(np.testing.assert_array_equal, of_numpy, want)
+    jax.tree.map(np.testing.assert_array_equal, of_both, want)
 
 
 def test_dtype_errors():
@@ -300,10 +300,11 @@ def test_dtype_errors():
 def test_a_rate_may_be_an_array_outside_jit():
     q, k, v = (jnp.ones(shape) for shape in (Q, K, V))
     call = functools.partial(dot_product_attention, q, k, v, implementation="dense")
-    options = {"dropout_key": jax.random.key(0)}
-    np.testing.assert_array_equal(
-        call(dropout_rate=jnp.asarray(0.5), **options), call(dropout_rate=0.5, **options)
+    of_array, of_number = (
+        jax.jit(functools.partial(call, dropout_rate=rate, dropout_key=jax.random.key(0)))()
+        for rate in (jnp.asarray(0.5), 0.5)
     )
+    np.testing.assert_array_equal(of_array, of_number)
 
 
 @pytest.mark.parametrize("implementation", ["dense", "blockwise"])
@@ -313,7 +314,7 @@ def test_half_precision_rounds_no_more_than_jax_nn(implementation):
     q, k, v = (jnp.asarray(2 * rng.normal(size=(2, 37, 3, 24)), jnp.bfloat16) for _ in range(3))
     true = oracle.attention(oracle.scaled_dot, *(np.asarray(x, np.float64) for x in (q, k, v)))
     ours, theirs = (
-        oracle.rms(oracle.errors(f(q, k, v), true.context))
+        oracle.rms(oracle.errors(jax.jit(f)(q, k, v), true.context))
         for f in (
             functools.partial(dot_product_attention, implementation=implementation),
             jax.nn.dot_product_attention,

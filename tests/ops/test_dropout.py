@@ -15,10 +15,11 @@ from attnlab.testing import Sizes
 from tests.daily import daily
 from tests.mechanisms import SCORES
 
+pytestmark = pytest.mark.usefixtures("quick_compile")
 RATE = 0.3
+keep_mask = jax.jit(dropout.keep_mask, static_argnums=1)
 
 
-@pytest.mark.usefixtures("quick_compile")
 @pytest.mark.parametrize(("branch", "group_size"), daily([("cpu", 2), ("cpu", 1), ("default", 2)]))
 def test_dense_and_blockwise_drop_the_same(branch, group_size, monkeypatch):
     monkeypatch.setattr(
@@ -52,14 +53,18 @@ def test_dense_and_blockwise_drop_the_same(branch, group_size, monkeypatch):
 @functools.cache
 def shown_weights(rate, seed, implementation="dense"):
     """The weights after dropout, [2, 6, 64, 64]: what the context is if values are the identity."""
-    q = jnp.asarray(np.random.default_rng(1).normal(size=(2, 64, 6, 3)), jnp.float32)
+    q = np.random.default_rng(1).normal(size=(2, 64, 6, 3)).astype("f")
     k = q[:, :, :3]
-    v = jnp.broadcast_to(jnp.eye(64)[None, :, None], (2, 64, 3, 64))
-    key = jax.random.key(seed)
-    context = attention(
-        scores.Dot(), q, k, v, dropout_rate=rate, dropout_key=key, implementation=implementation
+    v = np.broadcast_to(np.eye(64, dtype="f")[None, :, None], (2, 64, 3, 64))
+    return np.moveaxis(
+        np.asarray(dropped(q, k, v, jax.random.key(seed), rate, implementation)), 2, 1
     )
-    return np.asarray(jnp.moveaxis(context, 2, 1))
+
+
+@functools.partial(jax.jit, static_argnums=(4, 5))
+def dropped(q, k, v, key, rate, implementation):
+    options = {"dropout_rate": rate, "dropout_key": key, "implementation": implementation}
+    return attention(scores.Dot(), q, k, v, **options)
 
 
 def test_rate_and_scale():
@@ -96,16 +101,15 @@ def test_the_same_key_drops_the_same():
 
 def test_a_block_drops_as_the_whole_does():
     seeds = dropout.seeds(jax.random.key(0), 2, 3, 1)
-    whole = dropout.keep_mask(seeds, RATE, jnp.arange(13), jnp.arange(17))
-    block = dropout.keep_mask(seeds, RATE, jnp.arange(5, 9), jnp.arange(11, 17))
+    whole = keep_mask(seeds, RATE, np.arange(13), np.arange(17))
+    block = keep_mask(seeds, RATE, np.arange(5, 9), np.arange(11, 17))
     np.testing.assert_array_equal(block, whole[..., 5:9, 11:17])
 
 
 @pytest.mark.parametrize("rate", [1e-6, 0.999999, 1 - 2**-33])
 def test_extreme_rates(rate):
-    keep = dropout.keep_mask(
-        dropout.seeds(jax.random.key(0), 1, 1, 1), rate, jnp.arange(50), jnp.arange(50)
-    )
+    seeds = dropout.seeds(jax.random.key(0), 1, 1, 1)
+    keep = np.asarray(keep_mask(seeds, rate, np.arange(50), np.arange(50)))
     assert keep.mean() == (1.0 if rate < 0.5 else 0.0)
 
 

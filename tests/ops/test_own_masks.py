@@ -352,7 +352,8 @@ def test_vmap_maps_its_arrays_too(name):
 
 @EVERY
 def test_it_can_be_looked_at(name):
-    whole, cut = MAKE[name]().as_array(T, T), MAKE[name]().for_queries(5, 4).as_array(4, T)
+    looked_at = jax.jit(lambda x: (x.as_array(T, T), x.for_queries(5, 4).as_array(4, T)))
+    whole, cut = looked_at(MAKE[name]())
     np.testing.assert_array_equal(whole.reshape(-1, T, T), PICTURES[name])  # [*B, 1, T, T]
     np.testing.assert_array_equal(cut.reshape(-1, 4, T), PICTURES[name][:, 5:9])
 

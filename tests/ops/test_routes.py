@@ -27,7 +27,7 @@ B, T, N, K, H, D = 2, 7, 6, 3, 5, 11
 def arrays(num_keys=T):
     rng = np.random.default_rng(0)
     shapes = (B, T, N, H), (B, num_keys, K, H), (B, num_keys, K, D)
-    return tuple(jnp.asarray(rng.normal(size=shape), jnp.float32) for shape in shapes)
+    return tuple(rng.normal(size=shape).astype("f") for shape in shapes)
 
 
 def options():
@@ -77,35 +77,45 @@ def test_a_route_of_ones_own_may_say_its_weights_alone():
 def test_window_is_window_attention(q_offset):
     score, (q, k, v) = scores.Dot(0.5), arrays()
     route = routes.Window(2, 1, "dense")
-    got = route(score, q, k, v, q_offset=q_offset, **options())
-    true = window_attention(
-        q,
-        k,
-        v,
-        window=(2, 1),
-        q_offset=q_offset,
-        score=score,
-        implementation="dense",
-        **options(),
-    )
+    window = {"window": (2, 1), "score": score, "implementation": "dense"}
+
+    @jax.jit
+    def contexts():
+        return (
+            route(score, q, k, v, q_offset=q_offset, **options()),
+            window_attention(q, k, v, q_offset=q_offset, **window, **options()),
+            route(score, q, k, v, q_offset=2 - q_offset, **options()),
+        )
+
+    got, true, elsewhere = jax.device_get(contexts())
     np.testing.assert_array_equal(got, true)
-    elsewhere = route(score, q, k, v, q_offset=2 - q_offset, **options())
     assert np.abs(got - elsewhere).max() > 1e-3
 
 
 def test_weights_are_those_of_the_route():
     score, (q, k, v) = scores.Dot(), arrays()
     shown = {"mask": masks.Causal(), "bias": options()["bias"], "precision": "highest"}
-    whole = routes.AllPairs("dense").weights(score, q, k, q_offset=3, **shown)
-    np.testing.assert_array_equal(whole, attention_weights(score, q, k, **shown))
+
+    @jax.jit
+    def of_all_pairs():
+        whole = routes.AllPairs("dense").weights(score, q, k, q_offset=3, **shown)
+        return whole, attention_weights(score, q, k, **shown)
+
+    np.testing.assert_array_equal(*of_all_pairs())
     route = routes.Window(2, 1, "dense")
-    for mask in (masks.Causal(), None, jnp.tril(jnp.ones((T, T), bool))):
-        weights = route.weights(score, q, k, **(shown | {"mask": mask}))
-        context = jnp.einsum("bnts,bsnd->btnd", weights, jnp.repeat(v, N // K, axis=2))
-        true = route(score, q, k, v, **(shown | {"mask": mask}))
+
+    @jax.jit
+    def of_window(mask):
+        given = shown | {"mask": mask}
+        return route.weights(score, q, k, **given), route(score, q, k, v, **given)
+
+    for mask in (masks.Causal(), None, np.tri(T, dtype=bool)):
+        weights, true = of_window(mask)
+        context = np.einsum("bnts,bsnd->btnd", weights, np.repeat(v, N // K, axis=2))
         np.testing.assert_allclose(context, true, rtol=1e-5, atol=1e-6)
-    later = route.weights(score, q[:, 5:6], k, q_offset=5)
-    np.testing.assert_allclose(later, route.weights(score, q, k)[:, :, 5:6], rtol=1e-6)
+    weights = jax.jit(route.weights, static_argnames="q_offset")
+    later = weights(score, q[:, 5:6], k, q_offset=5)
+    np.testing.assert_allclose(later, weights(score, q, k)[:, :, 5:6], rtol=1e-6)
 
 
 def test_lsh_is_lsh_attention():
@@ -186,9 +196,9 @@ def test_lsh_shows_the_weights_that_it_attends_with(shared_qk):
         "mask": masks.Causal() & masks.Padding(jnp.array([T, 4])),
         "hash_key": jax.random.key(1),
     }
-    weights = route.weights(scores.Dot(), q, k, **shown)
-    context = jnp.einsum("bnts,bsnd->btnd", weights, jnp.repeat(v, N // K, axis=2))
-    true = route(scores.Dot(), q, k, v, **shown)
+    weights = np.asarray(jax.jit(route.weights)(scores.Dot(), q, k, **shown))
+    context = np.einsum("bnts,bsnd->btnd", weights, np.repeat(v, N // K, axis=2))
+    true = jax.jit(route)(scores.Dot(), q, k, v, **shown)
     np.testing.assert_allclose(context, true, rtol=1e-5, atol=1e-6)
     sums = weights.sum(-1)
     np.testing.assert_allclose(sums[(sums > 0.5)], 1, rtol=1e-5)

@@ -16,8 +16,6 @@ from tests.daily import daily
 from tests.models.rnn_checks import SOURCE_VOCAB, TARGET_VOCAB, random_params
 from tests.training import tiny
 
-pytestmark = pytest.mark.usefixtures("quick_compile")
-
 SIZES = {"embed_features": 3, "hidden_features": 5, "maxout_features": 2, "align_features": 7}
 BATCH = {"source": np.array([[5, 2]], np.int32), "target": np.array([[7, 4, 0]], np.int32)}
 

@@ -13,8 +13,6 @@ from attnlab.models.seq2seq import Seq2Seq
 from attnlab.tokens import BOS, EOS, PAD
 from attnlab.training.decode import Hypotheses, beam, beam_search, greedy, length_penalty_of, sample
 
-pytestmark = pytest.mark.usefixtures("quick_compile")
-
 V, M = 5, 31  # tokens 0 … 4, states
 
 

@@ -73,14 +73,6 @@ def same(a, b):
     return jax.tree.all(jax.tree.map(np.array_equal, a, b))
 
 
-@pytest.fixture(scope="module", autouse=True)
-def quick():
-    """Compiles quickly, and alike in all runs: they are compared bit for bit."""
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", False)
-
-
 @pytest.fixture(scope="module")
 def whole_run(tmp_path_factory):
     folder = tmp_path_factory.mktemp("whole")

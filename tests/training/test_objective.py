@@ -13,7 +13,6 @@ from attnlab.training.objective import BitsPerByte, TokenCrossEntropy, token_sum
 from attnlab.training.step import StepMetrics
 from tests.daily import daily
 
-pytestmark = pytest.mark.usefixtures("quick_compile")
 TOKEN_SUMS = jax.jit(token_sums)
 TEXT = "thé café à Nîmes "
 
@@ -110,13 +109,13 @@ def test_means_are_weighted_by_tokens():
 def bits(tokenizer, bytes_of, log_p, *, length, batch_size):
     """Of a model that gives every token of the text the same log p, whatever came before."""
     objective, meter = BitsPerByte(bytes_of=bytes_of), Meter()
+    sums_and_counts = jax.jit(lambda x, batch: (objective.sums(x, batch), objective.counts(batch)))
     ids = np.array(tokenizer.encode(TEXT), np.int32)
     for batch in consecutive_windows(ids, length=length, batch_size=batch_size):
         others = math.log1p(-math.exp(log_p)) - math.log(tokenizer.vocab_size - 1)
         logits = np.full((*batch["tokens"].shape, tokenizer.vocab_size), others, np.float32)
         np.put_along_axis(logits, batch["tokens"][..., None], log_p, -1)
-        batch = {name: jnp.asarray(x) for name, x in batch.items()}
-        sums, counts = objective.sums(jnp.asarray(logits), batch), objective.counts(batch)
+        sums, counts = sums_and_counts(logits, batch)
         meter.add(StepMetrics(sums, counts, jnp.zeros(())))
     assert meter.counts["bytes"] == len(TEXT.encode()) > len(TEXT)
     return meter.means(objective)[objective.headline]

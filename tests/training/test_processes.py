@@ -11,14 +11,6 @@ from tests import several
 from tests.training.processes_script import OF_TWO, trained
 
 
-@pytest.fixture(scope="module", autouse=True)
-def quick():
-    """Compiles quickly, and alike here and there: they are compared bit for bit."""
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", False)
-
-
 def of_processes(count, folder):
     out = folder / "numbers.json"
     found = several.run(count, "tests.training.processes_script", str(out), quick=True)

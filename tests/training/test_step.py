@@ -19,7 +19,6 @@ from attnlab.training.step import TrainState, make_train_step
 from tests.daily import daily
 from tests.training import tiny
 
-pytestmark = pytest.mark.usefixtures("quick_compile")
 ROOT = Path(__file__).resolve().parents[2]
 
 

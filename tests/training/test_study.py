@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import functools
 import hashlib
+import io
 import json
 import types
 from pathlib import Path
@@ -86,25 +89,38 @@ class Toy(Study[Flags, Words]):
 
 
 @pytest.fixture(autouse=True)
-def no_figures(monkeypatch):
-    monkeypatch.setattr(figure_files, "save", lambda figures, folder: None)
+def nothing_kept(monkeypatch):
     monkeypatch.setattr(Toy, "kept", {})
 
 
+def run_in(place, *flags):
+    """Status, standard output and errors of a run, which has a text and a folder in `place`."""
+    begins = () if any(x.startswith("--resume") for x in flags) else (
+        f"--input={place / 'words'}", f"--run_dir={place / 'run'}"
+    )  # fmt: skip
+    out, err = io.StringIO(), io.StringIO()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(figure_files, "save", lambda figures, folder: None)
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            command = ["toy", *begins, f"--cache_dir={place}/cache", *flags]
+            status = study.main(command, Toy, PACKAGE)
+    return status, out.getvalue(), err.getvalue()
+
+
 @pytest.fixture
-def run(tmp_path, capsys):
-    """(flags) → status, standard output, errors; all runs have a text and a folder."""
+def run(tmp_path):
     (tmp_path / "words").write_text("some words")
+    return functools.partial(run_in, tmp_path)
 
-    def of(*flags, folder="run"):
-        begins = () if any(x.startswith("--resume") for x in flags) else (
-            f"--input={tmp_path / 'words'}", f"--run_dir={tmp_path / folder}"
-        )  # fmt: skip
-        cache = f"--cache_dir={tmp_path}/cache"
-        status = study.main(["toy", *begins, cache, *flags], Toy, PACKAGE)
-        return status, *capsys.readouterr()
 
-    return of
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """The place of a run that nothing disturbed, what it said, and its parameters."""
+    place = tmp_path_factory.mktemp("whole")
+    (place / "words").write_text("some words")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Toy, "kept", {})
+        return place, run_in(place), Toy.kept
 
 
 def rows_of(folder):
@@ -112,16 +128,16 @@ def rows_of(folder):
     return [json.loads(line) for line in lines]
 
 
-def test_each_width_is_trained_with_each_seed_and_reported(run, tmp_path):
-    status, out, err = run()
+def test_each_width_is_trained_with_each_seed_and_reported(whole):
+    place, (status, out, err), _ = whole
     assert (status, err) == (0, ""), err
-    rows = rows_of(tmp_path / "run")
+    rows = rows_of(place / "run")
     trained = [(row["cell"]["axes"]["width"], row["cell"]["seed"]) for row in rows]
     assert trained[::2] == [(3, 0), (5, 0), (3, 1), (5, 1)]  # two seeds cut short are one of all
     assert [row["evaluated"] for row in rows] == ["", "nothing"] * 4
     assert rows[0]["environment"]["input"]["name"] == "words"
-    assert (tmp_path / "run" / rows[0]["details"]["place"] / "metrics.jsonl").exists()
-    report = (tmp_path / "run" / "report.md").read_text()
+    assert (place / "run" / rows[0]["details"]["place"] / "metrics.jsonl").exists()
+    report = (place / "run" / "report.md").read_text()
     means = {
         width: 100 * np.mean([r["scores"]["accuracy"] for r in rows[::2]
                               if r["cell"]["axes"]["width"] == width])
@@ -132,13 +148,12 @@ def test_each_width_is_trained_with_each_seed_and_reported(run, tmp_path):
     for part in (f"| {3}, evaluated as nothing |", "![Loss over steps](curve.svg)", "## Where",
                  "Nothing is learnt.", "`--steps=4 --batch_size=8`"):  # fmt: skip
         assert part in report, part
-    assert "0 of 4 trainings to run" in run(f"--resume={tmp_path / 'run'}")[1]
-    assert "\n".join(report.split("## Where")[:1]) in (tmp_path / "run/report.md").read_text()
+    assert "0 of 4 trainings to run" in run_in(place, f"--resume={place / 'run'}")[1]
+    assert "\n".join(report.split("## Where")[:1]) in (place / "run/report.md").read_text()
 
 
-def test_a_killed_run_comes_to_the_same_numbers(run, tmp_path, monkeypatch):
-    assert run(folder="whole")[0] == 0
-    whole, Toy.kept = Toy.kept, {}
+def test_a_killed_run_comes_to_the_same_numbers(whole, run, tmp_path, monkeypatch):
+    undisturbed, _, parameters = whole
     validation, calls = tiny.validation, []
 
     def killed(*given):
@@ -160,14 +175,15 @@ def test_a_killed_run_comes_to_the_same_numbers(run, tmp_path, monkeypatch):
     assert status == 0 and "2 of 4 trainings to run" in out and "going on after step 1" in out
     for name in ("3-seed0", "5-seed0", "3-seed1", "5-seed1"):
         ours, theirs = (
-            [(row["step"], row.get("nll")) for row in read_metrics(tmp_path / run / name)]
-            for run in ("run", "whole")
+            [(row["step"], row.get("nll")) for row in read_metrics(place / "run" / name)]
+            for place in (tmp_path, undisturbed)
         )
         assert ours == theirs
-    scores = [[row["scores"] for row in rows_of(tmp_path / x)] for x in ("run", "whole")]
+    scores = [[row["scores"] for row in rows_of(x / "run")] for x in (tmp_path, undisturbed)]
     assert scores[0] == scores[1]
-    for cell in list(whole)[2:]:
-        for a, b in zip(*(jax.tree.leaves(kept[cell]) for kept in (whole, Toy.kept)), strict=True):
+    for cell in list(parameters)[2:]:
+        both = (jax.tree.leaves(kept[cell]) for kept in (parameters, Toy.kept))
+        for a, b in zip(*both, strict=True):
             np.testing.assert_array_equal(a, b)
 
 

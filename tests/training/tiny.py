@@ -47,7 +47,8 @@ class Tiny(Seq2Seq):
 def batches(batch_size=8, seed=0):
     """Endless batches."""
     source = grain.MapDataset.source(Doubles()).seed(seed).shuffle().repeat()
-    return source.batch(batch_size, drop_remainder=True).to_iter_dataset()
+    ahead = grain.ReadOptions(num_threads=1, prefetch_buffer_size=2)  # not 500 batches, as else
+    return source.batch(batch_size, drop_remainder=True).to_iter_dataset(ahead)
 
 
 def validation(batch_size=8):

@@ -57,6 +57,7 @@ def make(options, causal, *, length=12, chunk=CHUNK, rate=0.0, rows_at_once=None
     return Settings(geometry, options.key_norm, rate, rows_at_once, None)
 
 
+ordered = jax.jit(sort_rounds, static_argnums=3)
 SEEDS = np.arange(2 * BATCH * HEADS, dtype=np.uint32).reshape(-1, 2) + 5
 
 
@@ -80,6 +81,13 @@ def compare(options, causal, masks, *, length=12, chunk=CHUNK, rounds=ROUNDS, ra
             np.testing.assert_allclose(x, y, atol=atol, rtol=0)
 
 
+@functools.partial(jax.jit, static_argnums=0)
+def times_of(geometry, order):
+    """How often each pair of each example and head counts."""
+    rows = jnp.arange(BATCH * HEADS)
+    return jax.vmap(lambda row: row_times(geometry, order, HEADS, row))(rows)
+
+
 @pytest.mark.parametrize("case", daily(CASES, "strict"))
 def test_equals_attention_round_by_round(x64, quick_compile, case):
     valid, segments = some_masked(12)
@@ -96,9 +104,7 @@ def test_equals_it_without_any_mask(x64, quick_compile):
 def test_a_pair_counts_as_often_as_the_oracle_says(quick_compile, case):
     (options, causal), (valid, segments) = CASES[case], some_masked(12)
     geometry, buckets = make(options, causal).geometry, inputs(12)[2]
-    order = sort_rounds(buckets, valid, segments, geometry)
-    rows = jnp.arange(BATCH * HEADS)
-    times = jax.vmap(lambda row: row_times(geometry, order, HEADS, row))(rows)
+    times = np.asarray(times_of(geometry, ordered(buckets, valid, segments, geometry)))
     where = {"chunk_size": CHUNK, "causal": causal, "valid": valid, "segments": segments}
     want = counts_of(buckets.transpose(0, 2, 3, 1), options, **where)
     want = np.minimum(want, 1) if options.union else want
@@ -107,17 +113,17 @@ def test_a_pair_counts_as_often_as_the_oracle_says(quick_compile, case):
 
 
 def test_a_pair_that_counts_twice_weighs_as_two_keys():
-    got = softmax_times(jnp.array([[0.3, -1.0, 2.0]]), jnp.array([[2, 1, 0]]))
-    one, two, other = jax.nn.softmax(jnp.array([0.3, 0.3, -1.0]))
+    got = jax.jit(softmax_times)(np.array([[0.3, -1.0, 2.0]], "f"), np.array([[2, 1, 0]]))
+    weights = np.exp([0.3, 0.3, -1.0])
+    one, two, other = weights / weights.sum()
     np.testing.assert_allclose(got, [[one + two, other, 0]], rtol=1e-6)
 
 
 def test_the_log_sum_exp_of_the_rounds_has_its_gradient(x64, quick_compile):
     """By it devices that share the rounds of a head merge what each found."""
     settings, (qk, v, buckets) = make(STRICT, True), inputs(12)
-    order = sort_rounds(buckets, None, None, settings.geometry)
-    rows = jnp.arange(BATCH * HEADS)
-    times = jax.vmap(lambda row: row_times(settings.geometry, order, HEADS, row))(rows)
+    order = ordered(buckets, None, None, settings.geometry)
+    times = np.asarray(times_of(settings.geometry, order))
     alone = ~times.any(-1, keepdims=True)
 
     def by_rounds(qk):

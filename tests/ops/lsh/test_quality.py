@@ -15,6 +15,8 @@ from tests import oracle_lsh
 from tests.daily import daily
 from tests.ops.lsh.plain import CHUNK, counts_of, inputs, key_mask, some_padding
 
+quality_of = jax.jit(hash_quality, static_argnames=("chunk_size", "causal", "options", "top_k"))
+attend = jax.jit(lsh_attention, static_argnames="chunk_size")
 CASES = {  # options, causal
     "strict": (STRICT, True),
     "strict, both ways": (LSHOptions(window=3, union=False), False),
@@ -93,7 +95,7 @@ def test_equals_a_loop_over_the_pairs(x64, quick_compile, monkeypatch, case, blo
     if block is not None:  # several blocks, the last one moved back over the one before
         monkeypatch.setattr(quality, "_WEIGHTS_AT_ONCE", block * 24)
         jax.clear_caches()
-    found = hash_quality(
+    found = quality_of(
         qk,
         v,
         buckets,
@@ -103,6 +105,7 @@ def test_equals_a_loop_over_the_pairs(x64, quick_compile, monkeypatch, case, blo
         options=options,
         top_k=TOP_K,
     )
+    found = jax.device_get(found)
     for b, n in np.ndindex(found.captured_mass.shape):
         given = (qk[b, :, n], v[b, :, n], buckets[b, :, :, n])
         for name, want in expected(*given, options, causal, valid[b], segments[b]).items():
@@ -118,7 +121,7 @@ def test_equals_a_loop_over_the_pairs(x64, quick_compile, monkeypatch, case, blo
 )
 def test_share_of_same_bucket_pairs_that_the_window_shows(quick_compile, options):
     qk, v, buckets = inputs(dtype=np.float32)
-    found = hash_quality(qk, v, buckets, chunk_size=CHUNK, options=options)
+    found = jax.device_get(quality_of(qk, v, buckets, chunk_size=CHUNK, options=options))
     for b, n in np.ndindex(found.captured_mass.shape):
         shown = shared = 0
         for r, ids in enumerate(buckets[b, :, :, n]):
@@ -131,7 +134,7 @@ def test_share_of_same_bucket_pairs_that_the_window_shows(quick_compile, options
 
 def test_one_bucket_and_a_long_window_is_full_attention(quick_compile):
     qk, v, buckets = inputs(dtype=np.float32)
-    found = hash_quality(qk, v, 0 * buckets, chunk_size=24).means()
+    found = quality_of(qk, v, 0 * buckets, chunk_size=24).means()
     assert float(found.relative_error) < 1e-6
     for name in ("captured_mass", "top_k_recall", "visible_pairs", "visible_same_bucket"):
         np.testing.assert_allclose(getattr(found, name), 1, rtol=1e-6)
@@ -141,11 +144,11 @@ def test_one_bucket_and_a_long_window_is_full_attention(quick_compile):
 
 def test_the_error_is_that_of_the_attention_itself(x64, quick_compile):
     qk, v, buckets = inputs()
-    found = hash_quality(qk, v, buckets, chunk_size=CHUNK)
-    near = lsh_attention(qk, v, buckets, chunk_size=CHUNK)
-    full = lsh_attention(qk, v, 0 * buckets[:, :1], chunk_size=24)
+    found = quality_of(qk, v, buckets, chunk_size=CHUNK)
+    near = np.asarray(attend(qk, v, buckets, chunk_size=CHUNK))
+    full = np.asarray(attend(qk, v, 0 * buckets[:, :1], chunk_size=24))
     difference, size = (
-        np.square(np.asarray(x)[:, 1:]).sum((1, 3)) for x in (near - full, full)
+        np.square(x[:, 1:]).sum((1, 3)) for x in (near - full, full)
     )  # the first token has no key
     np.testing.assert_allclose(found.relative_error, np.sqrt(difference / size), rtol=1e-6)
 
@@ -183,7 +186,7 @@ def test_grouped_values_unbatched_inputs_and_nothing_to_see(quick_compile):
     assert not alone.captured_mass.any()
 
 
-def test_bucket_ids_that_cannot_be_sorted_are_refused_or_nan():
+def test_bucket_ids_that_cannot_be_sorted_are_refused_or_nan(quick_compile):
     qk, v, buckets = inputs(dtype=np.float32)
     with pytest.raises(ValueError, match="bucket ids must be in"):
         hash_quality(qk, v, buckets - 1)
