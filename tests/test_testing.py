@@ -14,11 +14,6 @@ from attnlab.runs.errors import Invalid
 from tests.daily import daily
 
 
-def softmax(q, k, v, *, mask=None):
-    """Softmax attention over all pairs, right in every respect."""
-    return weighted(q, k, v, mask=mask)
-
-
 def weighted(q, k, v, mask=None, change=lambda logits: logits, values=lambda v: v):
     k, v = (jnp.repeat(x, q.shape[2] // x.shape[2], 2) for x in (k, v))
     logits = change(jnp.einsum("btnh,bsnh->bnts", q, k).astype(jnp.float32))
@@ -178,7 +173,7 @@ def test_all_contracts_but_those_of_shapes_are_broken_above():
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "mechanism",
-    [softmax, "exact", "lsh-2", "additive", "alibi", "general", routes.Chunked(4), "hard"],
+    ["exact", "lsh-2", "additive", "alibi", "general", routes.Chunked(4)],
     ids=str,
 )
 def test_what_is_right_keeps_all(mechanism):
