@@ -263,3 +263,4 @@ def test_two_names_have_two_folders_and_two_looks():
     beside = ["exact", "window-4+lsh-2", "torch_sdpa", *names[:3]]
     colors = {palette.by_rounds(name, beside)[0] for name in beside}
     assert len(colors) == 5  # torch_sdpa computes exact attention
+    assert palette.of_attention(names[0], [*palette.MECHANISMS, names[0]])  # none is left

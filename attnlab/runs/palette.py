@@ -106,20 +106,22 @@ def of_attention(name: str, beside: Sequence[str] = ()) -> tuple[str, str]:
 
     Args:
       name: name of the attention or the model.
-      beside: names of all in the figure. A user's own has a look that no other there has.
+      beside: names of all in the figure. A user's own has a color that no other there has, where
+        there is one.
 
     >>> of_attention("lsh-8:pallas") == MECHANISMS["lsh"]
     True
     >>> of_attention("my.py:B", ["exact", "my.py:A", "my.py:B", "lsh-2"]) == MECHANISMS["window"]
     True
     """
-    every = MECHANISMS | REVERSIBLE | PEERS
     own = [x for x in beside if _OWN.search(x)]
     if name in own:
+        every = [*MECHANISMS.values()]
         taken = {of_attention(x)[0] for x in beside if x not in own}
-        free = [look for look in MECHANISMS.values() if look[0] not in taken]
+        free = [look for look in every if look[0] not in taken] or every
         return free[own.index(name) % len(free)]
-    return every.get(_form(name), REVERSIBLE["chunked-reversible-lsh"])
+    known = MECHANISMS | REVERSIBLE | PEERS
+    return known.get(_form(name), REVERSIBLE["chunked-reversible-lsh"])
 
 
 def _form(name: str) -> str:

@@ -43,3 +43,13 @@ def test_rows_of_other_data_are_refused_and_older_ones_are_not(tmp_path):
     rows_of(folder, input=now | {"name": "moved.txt"}).require_same_input()
     with pytest.raises(Invalid, match=r"is about another text than a\.txt is now; start a new run"):
         rows_of(folder, input=now | {"sha256": "2"}).require_same_input()
+
+
+def test_rows_of_another_file_of_the_users_own_are_refused(tmp_path):
+    folder = Folder.fresh("spell", tmp_path, {})
+    folder.begin()
+    rows_of(folder).add(Row("of an older version"))
+    rows_of(folder, own={"mine.py:A": "1"}).add(Row("b"))
+    rows_of(folder, own={"mine.py:A": "1", "mine.py:B": "2"}).require_same_own()
+    with pytest.raises(Invalid, match=r"has rows of mine\.py:A as its file was before it was cha"):
+        rows_of(folder, own={"mine.py:A": "3"}).require_same_own()
