@@ -34,6 +34,7 @@ _DASHES: dict[str, Any] = {
 _FURTHER = "s^Dvp"  # markers of a kind's second line and others: lsh-8 beside lsh-4
 _WIDE, _TALL, _LINE = 2.5, 2.9, 0.175  # inches: a panel, the least one, a line of the legend
 _SIDE = 2.4  # inches: the ticks and the legend
+_TITLE = 29  # letters in a line of a panel's title, where another is beside it
 _BAND = 0.085  # of a panel: a row of the band above the scale
 _MOST_TICKS = 10
 _DECIMAL: tuple[tuple[float, ...], ...] = ((1.0, 2.0, 5.0), (1.0, 3.0), (1.0,))
@@ -84,7 +85,7 @@ def draw(grid: Sequence[Sequence[Panel]], quantity: str, title: str) -> Figure |
         )  # fmt: skip
         for row, panels in zip(grid, subplots, strict=True):
             for axes, panel in zip(panels, row, strict=False):
-                axes.set_title(panel.title)
+                axes.set_title(textwrap.fill(panel.title, letters if columns == 1 else _TITLE))
                 _scales(axes, results, quantity, ticks, reasons)
                 _guides(axes, panel.results, quantity)
                 _curves(axes, panel.results, quantity)

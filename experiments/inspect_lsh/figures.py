@@ -104,7 +104,7 @@ def _quality(rows: Sequence[Quality], settings: Settings) -> Figure:
     grid[0, 0].plot(*zip(*chance, strict=True), color=MUTED, linestyle=(0, (1, 1.5)), linewidth=1.2)
     figure.suptitle(
         f"LSH attention beside full attention over hash rounds — {_model(rows, settings)}\n"
-        "Marks: mean over heads; bars: from the lowest head to the highest. Dashed: the target,"
+        "Marks: mean over heads; bars: lowest to highest head. Dashed: the target,"
         f" {settings.target_mass:.0%}; dotted: as many keys at random",
         x=0.01, ha="left", fontsize=9,
     )  # fmt: skip
@@ -137,7 +137,7 @@ def _buckets(rows: Sequence[Quality], settings: Settings) -> Figure:
             axes.axvline(edge, color=MUTED, linestyle=(0, (1, 2)), linewidth=1.2)
             place = axes.get_xaxis_transform()
             _note(axes, f" window {base.window}", (edge, 1.0), place, va="top")
-        axes.set_xticks(range(bins), names, rotation=35, ha="right", rotation_mode="anchor")
+        axes.set_xticks(range(bins), names, rotation=90)
         axes.tick_params(axis="x", length=0)
         axes.set_title(f"Layer {layer}")
         axes.set_xlabel("tokens in a bucket")

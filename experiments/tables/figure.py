@@ -46,7 +46,7 @@ def gaps_figure(gaps: Sequence[Gap], *, title: str, score: str, bases: Mapping[s
         )  # fmt: skip
         axes.set_yticks(heights, [gap.row for gap in gaps])
         axes.set_ylim(len(gaps) - 0.5, -0.5)
-        axes.set_xlabel(f"{score}, gap from {said}", color=MUTED)
+        axes.set_xlabel(f"{score}, gap from {said}", color=MUTED, loc="right")
         figure.suptitle(title, x=0.01, ha="left", fontsize="large", fontweight="bold")
         axes.grid(axis="x", color=GRID, linewidth=0.7)
         axes.set_axisbelow(True)

@@ -4,13 +4,13 @@ import dataclasses
 import itertools
 
 import pytest
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 from attnlab.attentions import KINDS
 from attnlab.bench import panels
 from attnlab.bench.case import PASSES, Case, Result
 from experiments.compare_lengths import figures
 from tests.bench import rows
+from tests.words import boxes, hidden
 
 LENGTHS = (512, 1024, 2048, 3072, 4096, 16384)
 NAMES = [f"{name}-3" if kind.counts else name for name, kind in KINDS.items()]
@@ -35,18 +35,6 @@ def made(labels, lengths, passes) -> list[Result]:
     return found
 
 
-def boxes(figure):
-    """Every word, with those of ticks and legends, and where it stands."""
-    FigureCanvasAgg(figure).draw()
-    texts = [*figure.texts, figure._suptitle, figure._supxlabel]
-    for axes in figure.axes:
-        texts += [*axes.texts, axes._left_title, axes.xaxis.label, axes.yaxis.label]
-        texts += [*axes.get_xticklabels(), *axes.get_yticklabels()]
-        texts += axes.get_legend().get_texts() if axes.get_legend() else []
-    shown = {t for t in texts if t is not None and t.get_visible() and t.get_text()}
-    return [(t, t.get_window_extent()) for t in shown if t.get_window_extent().width > 1]
-
-
 @pytest.mark.parametrize("quantity", ["time", "memory"])
 @pytest.mark.parametrize(
     ("labels", "lengths", "passes"),
@@ -60,13 +48,8 @@ def boxes(figure):
 )
 def test_no_word_hides_another_or_a_point_or_is_cut(labels, lengths, passes, quantity):
     figure = figures.draw(made(labels, lengths, passes), quantity, "")
+    assert not hidden(figure)
     words = boxes(figure)
-    for text, box in words:
-        inside = figure.bbox.x0 <= box.x0 and box.x1 <= figure.bbox.x1
-        assert inside and figure.bbox.y0 <= box.y0 and box.y1 <= figure.bbox.y1, text
-    for (text, box), (other, its) in itertools.combinations(words, 2):
-        touch = box.padded(-1).overlaps(its.padded(-1))
-        assert not touch, (text, other)
     for axes in figure.axes:
         low, high = axes.get_ylim()
         for line in axes.lines:

@@ -5,6 +5,9 @@ from collections.abc import Iterator
 import jax
 import pytest
 
+from attnlab.runs import figure_files
+from tests.words import hidden
+
 
 @pytest.fixture(scope="module", autouse=True)
 def quickly() -> Iterator[None]:
@@ -17,3 +20,18 @@ def quickly() -> Iterator[None]:
         jax.config.update("jax_disable_most_optimizations", True)
         yield
         jax.config.update("jax_disable_most_optimizations", False)
+
+
+@pytest.fixture(autouse=True)
+def read_every_figure(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In each figure that an experiment writes in this process, all words can be read."""
+    written = figure_files.save
+
+    def save(figures, folder):
+        paths = written(figures, folder)
+        with figure_files.style():
+            unread = {name: hidden(figure) for name, figure in figures.items() if figure}
+        assert not any(unread.values()), unread
+        return paths
+
+    monkeypatch.setattr(figure_files, "save", save)
