@@ -19,6 +19,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from attnlab import masks
+from attnlab.axes import lead_with_ones
 from attnlab.checks import (
     as_count,
     as_share,
@@ -119,8 +120,8 @@ class SamplingRoute(Route, Protocol):
 class Exact:
     """A route that needs nothing but its mask and where its queries stand; the base of your own.
 
-    A subclass may define `weights` alone: a call then makes all T·S of them, the scaled softmax's
-    or other ones, drops some in training, and sums the values.
+    A subclass may define `weights` alone: a call then makes all T·S of them, hides what its mask
+    does, drops some in training, and sums the values.
     """
 
     shares_qk: bool = False
@@ -145,6 +146,10 @@ class Exact:
         dropout_rate = require_dropout(dropout_rate, dropout_key)
         weights = self.weights(score, q, k, precision=precision, **options)
         *batch, num_heads, num_queries, num_keys = weights.shape
+        mask = masks.as_mask(options.get("mask"))
+        if mask is not None:  # so that no huge value there gets into the gradient
+            visible = mask.as_array(num_queries, num_keys)
+            weights = jnp.where(lead_with_ones(visible, weights.ndim), weights, 0)
         lead = math.prod(batch), v.shape[-2], num_heads // v.shape[-2]
         seeds = None if dropout_key is None else dropout.seeds(dropout_key, *lead)
         context = dense.context(
