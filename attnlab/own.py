@@ -215,8 +215,6 @@ def as_own(found: Any, *args: Any, **keywords: Any) -> Own:
     """
     title = _title(found)
     makes = inspect.isclass(found)
-    if makes and issubclass(found, MultiHeadAttention) and not args:
-        keywords = {"num_heads": 1} | keywords  # for want of a default; a program says how many
     calls = callable(found) and not isinstance(found, (*_BASES, Route))
     if not makes and not calls and (args or keywords):
         raise Invalid(f"{type(found).__name__} is made already; leave the arguments out")

@@ -117,6 +117,7 @@ def layer(name):
     random = np.random.default_rng(0)
     x = random.normal(size=(3, LENGTH, HEADS * WIDTH))
     params = module.init(jax.random.key(0), jnp.asarray(x, jnp.float32))["params"]
+    assert params["query"]["kernel"].shape[1:] == (HEADS, WIDTH)
     params = jax.tree.map(lambda p: np.asarray(p, np.float64) + 0.1, params)
     mask = masks.Causal() & masks.from_padding(VISIBLE)
 
