@@ -1,7 +1,7 @@
 """Is an attention right? The contracts that all of attnlab's keep, for yours.
 
-    launch/local check mine.py:Decay
-    launch/local check 'mine.py:Decay(rate=0.9)' exact lsh-2 --expected=decoding
+    launch/local check experiments/examples/decay.py:decay
+    launch/local check exact lsh-2 'experiments/examples/decay.py:decay(rate=0.9)'
 
 Writes a folder with report.md (a table of contracts; of each that is broken the smallest
 counterexample, and a line of Python that shows it again), results.jsonl (the same for programs),

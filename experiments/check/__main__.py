@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import re
 from collections import Counter
 from typing import Any
@@ -10,39 +9,17 @@ from typing import Any
 import attnlab
 from attnlab import MultiHeadAttention, masks, own, platforms
 from attnlab.runs import command_line, loop, provenance
-from attnlab.runs.errors import Invalid, one_line
-from attnlab.runs.flags import Flags, flag, seed_flag
+from attnlab.runs.errors import one_line
 from attnlab.runs.folder import Folder
 from attnlab.runs.report import SoFar, document, grouped, so_far
 from attnlab.runs.rows import Rows
 from attnlab.testing import CONTRACTS, Outcome, Report, cost, outcome, subject_of
 from experiments import check
+from experiments.check.settings import Settings
 
 Item = tuple[str, str]
 COST = "cost"  # beside the contracts: what it takes, which is no promise
 DEVICES = 2  # of a CPU, for the contract `devices`
-
-
-@dataclasses.dataclass(frozen=True)
-class Settings(Flags):
-    """The flags of `check`."""
-
-    mechanisms: tuple[str, ...] = flag(
-        (),
-        f"What to check, also without the flag's name: {own.FORM}; or an attention of attnlab.",
-        repeated=True,
-    )
-    expected: tuple[str, ...] = flag(
-        (), "Contracts that need not be kept.", choices=tuple(CONTRACTS)
-    )
-    seed: int = seed_flag("Seed of the arrays.")
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not self.mechanisms:
-            raise Invalid("give what to check: launch/local check mine.py:Decay")
-        for name in self.mechanisms:
-            subject_of(name)
 
 
 def main(argv: list[str]) -> int:

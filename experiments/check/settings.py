@@ -1,0 +1,32 @@
+"""What a user asks of `check`."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from attnlab import own
+from attnlab.runs.errors import Invalid
+from attnlab.runs.flags import Flags, flag, seed_flag
+from attnlab.testing import CONTRACTS, subject_of
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings(Flags):
+    """The flags of `check`."""
+
+    mechanisms: tuple[str, ...] = flag(
+        (),
+        f"What to check, also without the flag's name: {own.FORM}; or an attention of attnlab.",
+        repeated=True,
+    )
+    expected: tuple[str, ...] = flag(
+        (), "Contracts that need not be kept.", choices=tuple(CONTRACTS)
+    )
+    seed: int = seed_flag("Seed of the arrays.")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.mechanisms:
+            raise Invalid("give what to check: launch/local check mine.py:Decay")
+        for name in self.mechanisms:
+            subject_of(name)
