@@ -106,7 +106,7 @@ def _quality(rows: Sequence[Quality], settings: Settings) -> Figure:
         f"LSH attention beside full attention over hash rounds — {_model(rows, settings)}\n"
         "Marks: mean over heads; bars: lowest to highest head. Dashed: the target,"
         f" {settings.target_mass:.0%}; dotted: as many keys at random",
-        x=0.01, ha="left", fontsize=9,
+        x=0.01, ha="left", fontsize=9, wrap=True,
     )  # fmt: skip
     return figure
 
@@ -147,9 +147,10 @@ def _buckets(rows: Sequence[Quality], settings: Settings) -> Figure:
     panels[0].set_ylabel(f"buckets, of {base.num_buckets}")
     panels[0].set_ylim(0, 1.15 * panels[0].get_ylim()[1])  # room for the words at the top
     handles = panels[0].get_legend_handles_labels()
-    place = "outside right upper"
+    place = "outside right center"
     figure.legend(*handles, title="centering", frameon=False, fontsize=8, loc=place)
-    figure.suptitle(f"Sizes of buckets — {_model(rows, settings)}", x=0.01, ha="left", fontsize=9.5)
+    title = f"Sizes of buckets — {_model(rows, settings)}"
+    figure.suptitle(title, x=0.01, ha="left", fontsize=9.5, wrap=True)
     return figure
 
 
@@ -185,7 +186,7 @@ def _shares(profiles: Sequence[Profile]) -> Figure:
         "Where the time of LSH attention goes; above the bars, the time of one call\n"
         f"batch {case.batch}, {case.num_heads} heads × {case.head_dim}, {case.mechanism}, "
         f"chunks of {case.chunk_size}, {case.dtype}{', causal' if case.causal else ''}",
-        x=0.01, ha="left", fontsize=9.5,
+        x=0.01, ha="left", fontsize=9.5, wrap=True,
     )  # fmt: skip
     return figure
 
