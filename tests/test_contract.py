@@ -70,7 +70,9 @@ def test_compilations_are_counted():
 @EVERY
 def test_shapes_and_useful_gradients(mechanism):
     assert testing.shapes(mechanism) is None
-    context = jax.eval_shape(mechanism.apply, mechanism.arrays(), mechanism.mask_of())
+    operands = mechanism.arrays(), mechanism.mask_of(), dcontext_of(mechanism)
+    with jax.numpy_dtype_promotion("strict"):  # an implicit promotion is an error
+        context, _ = jax.eval_shape(context_and_grads(mechanism).__wrapped__, *operands)
     assert context.shape == mechanism.output(mechanism.sizes())
 
 

@@ -222,17 +222,18 @@ def _function(name: str, parts: dict[str, Any], layer: nn.Module) -> Subject:
 def _module(name: str, layer: nn.Module) -> Subject:
     """A module that attends from a sequence [B, L, 14] to itself."""
     width = 2 * Sizes().width
-    calls = inspect.signature(layer).parameters
-    deterministic: Any = {"deterministic": True} if "deterministic" in calls else {}
+    at_rest = keywords_at_rest(layer)
 
     def make(rng, sizes):
         x = rng.normal(size=(sizes.batch, sizes.keys, width))
-        parameters = layer.init(jax.random.key(0), jnp.asarray(x, jnp.float32), **deterministic)
+        parameters = layer.init(jax.random.key(0), jnp.asarray(x, jnp.float32), **at_rest)
         return {"x": x, "parameters": parameters}
 
     def apply(arrays, mask):
-        options = deterministic if mask is None else {"mask": mask, **deterministic}
-        return layer.apply(arrays["parameters"], arrays["x"], **options)
+        options = at_rest if mask is None else {"mask": mask, **at_rest}
+        x = arrays["x"]
+        in_dtype = layer.clone(dtype=x.dtype) if hasattr(layer, "dtype") else layer
+        return in_dtype.apply(arrays["parameters"], x, **options)
 
     return Subject(
         name,
@@ -244,6 +245,12 @@ def _module(name: str, layer: nn.Module) -> Subject:
         projects=True,
         layer=layer,
     )
+
+
+def keywords_at_rest(layer: nn.Module) -> dict[str, Any]:
+    """The keyword that a layer without dropout and samples is called with, if it takes it."""
+    takes = "deterministic" in inspect.signature(layer).parameters
+    return {"deterministic": True} if takes else {}
 
 
 def _keys_and_causal(visible: np.ndarray, causal: bool) -> masks.Mask:
