@@ -34,6 +34,7 @@ def run(settings: Settings, folder: Folder) -> int:
     platforms.make_cpu_devices(DEVICES)
     rows: Rows[Item, Outcome] = Rows(folder, lambda row: (row.mechanism, row.contract), [Outcome])
     rows.environment = provenance.describe() | {"own": own.digests(f"{settings}")}
+    rows.require_same_own()
     items = [(name, contract) for name in settings.mechanisms for contract in (*CONTRACTS, COST)]
 
     def measure(item: Item) -> list[Outcome]:

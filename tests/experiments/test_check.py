@@ -1,0 +1,67 @@
+"""`check` as a program: its verdicts, its status, and what it says of a broken contract."""
+
+import re
+
+import pytest
+
+from attnlab import own, testing
+from experiments.check import __main__ as check
+
+FILE = """
+import jax.numpy as jnp
+
+def ahead(q, k, v, *, mask=None):
+    return q.sum(-1, keepdims=True) * v[:, -1:]
+"""
+
+
+@pytest.fixture(autouse=True)
+def two_contracts(monkeypatch):
+    two = {name: testing.CONTRACTS[name] for name in ("causal", "second_derivative")}
+    monkeypatch.setattr(check, "CONTRACTS", two)
+    monkeypatch.setattr(check, "cost", lambda name: f"what {name} takes")
+
+
+def run(tmp_path, *words):
+    return check.main(["check", *words, f"--output_dir={tmp_path / 'results'}"])
+
+
+def test_status_and_report_of_what_is_broken(tmp_path, capsys, monkeypatch):
+    mine = tmp_path / "mine.py"
+    mine.write_text(FILE)
+    assert run(tmp_path, f"{mine}:ahead", "exact:dense") == 1
+    (folder,) = (tmp_path / "results").glob("check-*")
+    report = (folder / "report.md").read_text()
+    assert re.search(r"ahead keeps 1 of 2 contracts, breaks causal; .* keeps 2 of 2", report)
+    assert re.search(r"context\[0, 0, 0, 0\] is .*, not .* after positions 1, … changed", report)
+    (line,) = re.findall(r"^ +(from attnlab import testing; .*)$", report, re.MULTILINE)
+    exec(line)  # noqa: S102 - as a user would
+    assert "after positions 1, … changed" in capsys.readouterr().out.splitlines()[-1]
+    pictures = re.findall(r"^!\[Pairs that are seen\]\((.*)\)$", report, re.MULTILINE)
+    assert len(pictures) == 2 and all((folder / name).exists() for name in pictures)
+    assert check.main(["check", f"--resume={folder}"]) == 1  # nothing is left to do
+
+    monkeypatch.setattr(own, "digests", lambda text: {f"{mine}:ahead": "another"})
+    assert check.main(["check", f"--resume={folder}"]) == 2
+    assert "as its file was before it was changed" in capsys.readouterr().err
+
+
+def test_what_was_expected_is_no_failure(tmp_path):
+    (tmp_path / "mine.py").write_text(FILE)
+    assert run(tmp_path, f"{tmp_path / 'mine.py'}:ahead", "--expected=causal") == 0
+
+
+@pytest.mark.parametrize(
+    "words, said",
+    [
+        ([], "give what to check"),
+        (["nothing"], "nothing"),
+        (["exact+lsh-2"], "cannot be checked"),
+        (["no.py:Such"], "no.py"),
+        (["exact", "--expected=speed"], "speed"),
+    ],
+)
+def test_what_is_wrong_is_one_line(words, said, tmp_path, capsys):
+    assert run(tmp_path, *words) == 2
+    error = capsys.readouterr().err.strip()
+    assert said in error and "\n" not in error and not (tmp_path / "results").exists()
