@@ -40,6 +40,7 @@ from attnlab.scores import Dot
 
 __all__ = [
     "EXACT_IMPLEMENTATIONS",
+    "FEED_FORWARD_CHUNK",
     "KINDS",
     "REFORMER",
     "Attention",
@@ -58,8 +59,12 @@ __all__ = [
     "streams",
 ]
 
+#: Ways to compute exact attention.
 EXACT_IMPLEMENTATIONS = tuple(name for name in IMPLEMENTATIONS if name is not None)
+#: What the name "reformer" is short for.
 REFORMER = "chunked-reversible-window-128+lsh-4"
+#: Positions that the feed-forward takes at a time, in a model whose name begins with "chunked-".
+FEED_FORWARD_CHUNK = 1024
 _ATTENTION = re.compile(r"([a-z_]+)(?:-([1-9][0-9]*))?(?::([a-z]+))?")
 
 
@@ -190,6 +195,9 @@ def _hard(attention: Attention, around: Surroundings) -> dict[str, Any]:
     return {"route": Hard(straight_through=True), "dropout_rate": 0.0}
 
 
+#: Kinds of attention by name.
+#:
+#: :meta hide-value:
 KINDS: dict[str, Kind] = {
     "exact": Kind("scaled dot product, all pairs", _exact),
     "dot": Kind("dot product, all pairs", _dot),

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import io
+import math
+from collections.abc import Callable
 from typing import Any
 
 import flax.linen as nn
@@ -50,12 +53,17 @@ def draw(
     mask: masks.Mask | ArrayLike | None = None,
     route: Route | None = None,
     bias: Bias | nn.Module | ArrayLike | None = None,
+    attention: Callable[..., Any] | nn.Module | None = None,
     length: int = 32,
 ) -> Drawing:
     """Draws the pairs of queries (rows) and keys (columns), a panel for each part that is given.
 
     A mask and a route show their pairs, a score its weights over all pairs, a bias its numbers. Of
     several parts a last panel shows the weights together. Darker is more, gray is no weight.
+
+    An attention that says no weights is probed: the key and the value of each position, or the
+    input of a module, are replaced in turn, and the panel shows how far each output moves (root of
+    the mean square). Gray does not move by a bit: what leaks under a causal mask is seen.
 
     Queries and keys are an example, the same in every drawing: `length` tokens of 8 kinds in random
     order, each a vector of 16 numbers near those of its kind. So the score is high within a kind,
@@ -67,13 +75,17 @@ def draw(
       mask: any mask, or a boolean array that broadcasts to [*B, N, length, length].
       route: a value of `attnlab.routes`.
       bias: a bias, an array, or a module that makes a bias, such as `AlibiBias()`, for 8 heads.
+      attention: function (q, k, v, *, mask) of [*B, length, N, 16] that returns the context, or a
+        module with the call of `MultiHeadAttention`, with its first parameters; alone or with a
+        mask, which it is given.
       length: number of queries and of keys.
 
     Returns:
       A `Drawing`: a notebook shows it, and its `figure` is matplotlib's.
 
     Raises:
-      ValueError: no part is given, or one is of another kind.
+      ValueError: no part is given, one is of another kind, or an attention has other parts beside
+        it.
       ImportError: matplotlib is not installed.
 
     Example:
@@ -81,8 +93,16 @@ def draw(
       3
     """
     length = as_size("length", length)
-    panels = _panels(score, masks.as_mask(mask), route, bias, length)
-    require(bool(panels), "draw takes a score, a mask, a route or a bias; got none of them")
+    mask = masks.as_mask(mask)
+    if attention is None:
+        panels = _panels(score, mask, route, bias, length)
+        require(bool(panels), "draw takes a score, a mask, a route or a bias; got none of them")
+    else:
+        require(
+            score is None and route is None and bias is None,
+            "an attention has its own score, route and bias; got another beside it (leave it out)",
+        )
+        panels = {"attention": _moves(attention, mask, length)}
     return Drawing(_figure(panels))
 
 
@@ -113,6 +133,35 @@ def _panels(score, mask, route, bias, length) -> dict[str, np.ndarray]:
         score, route = Dot() if score is None else score, AllPairs() if route is None else route
         panels["together"] = _weights(route, score, q, k, mask=mask, bias=bias)
     return {name: np.asarray(x).reshape(-1, length, length)[0] for name, x in panels.items()}
+
+
+def _moves(attention: Callable[..., Any], mask: masks.Mask | None, length: int) -> np.ndarray:
+    """How far output i moves with what is at position j: [length, length]."""
+    leading = () if mask is None else mask.as_array(length, length).shape[:-2]
+    leading = jnp.broadcast_shapes((1, 1), leading)
+    q, k = _example(length, leading)
+    options: dict[str, Any] = {} if mask is None else {"mask": mask}
+    inputs: tuple[jax.Array, ...]
+    if isinstance(attention, nn.Module):
+        inputs = (q[..., 0, :],)  # [*B, length, 16]
+        if "deterministic" in inspect.signature(attention).parameters:
+            options["deterministic"] = True
+        variables = attention.init(jax.random.key(0), *inputs, **options)
+        outputs = jax.jit(lambda x: attention.apply(variables, x, **options))
+    else:
+        inputs = (k, k)  # [*B, length, N, 16]
+        outputs = jax.jit(lambda k, v: attention(q, k, v, **options))
+
+    def rows(*inputs: jax.Array) -> np.ndarray:
+        """The outputs of the first example, [length, width]."""
+        return np.asarray(outputs(*inputs), float).reshape(math.prod(leading[:-1]), length, -1)[0]
+
+    columns, whole = [], rows(*inputs)
+    for j in range(length):
+        here = (*(slice(None) for _ in leading[:-1]), j)
+        changed = (x.at[here].set(jnp.roll(x[here], 1, -1)) for x in inputs)
+        columns.append(rows(*changed) - whole)
+    return np.sqrt(np.mean(np.square(columns), -1)).T
 
 
 def _weights(route: Route, score: Score, q: jax.Array, k: jax.Array, **options: Any) -> jax.Array:

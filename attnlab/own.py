@@ -41,7 +41,7 @@ from attnlab.masks import Mask
 from attnlab.modules.multi_head import MultiHeadAttention
 from attnlab.ops.routes import AllPairs, Exact, Function, Masked, Route, SamplingRoute
 from attnlab.platforms import Platform, compiling_for
-from attnlab.runs.errors import Invalid, one_line
+from attnlab.runs.errors import Invalid, Stopped, one_line
 from attnlab.scores import Score
 
 __all__ = [
@@ -52,11 +52,13 @@ __all__ = [
     "is_own",
     "load",
     "mentioned",
+    "require_unchanged",
     "split_outside_brackets",
 ]
 
+#: The form of a name, for errors and help.
 FORM = "FILE.py:NAME or PACKAGE.MODULE:NAME, attention of your own, NAME(rate=0.9) with arguments"
-_NAME = re.compile(r"(?P<place>.+\.py|\w+(\.\w+)+):(?P<what>[A-Za-z_]\w*(\(.*\))?)")
+_NAME = re.compile(r"(?P<place>.+\.py(?=:|$)|\w+(\.\w+)+(?=:)):?(?P<what>([A-Za-z_]\w*(\(.*\))?)?)")
 _KINDS = "a score, a mask, a bias, a route, a function (q, k, v, *, mask) or a module of attention"
 _BASES = (Score, Mask, nn.Module, Exact)
 _ITS_OWN = {"parent", "name", "route", "score"}  # fields that a module is not given
@@ -166,6 +168,8 @@ def is_own(name: str) -> bool:
 
     >>> is_own("mine.py:Decay"), is_own("flax.linen:relu"), is_own("exact:dense")
     (True, True, False)
+    >>> is_own("mine.py")  # so that `load` says what is in it
+    True
     """
     return _NAME.fullmatch(name) is not None
 
@@ -197,13 +201,16 @@ def load(name: str) -> Own:
     what, brackets, arguments = match["what"].partition("(")
     found = getattr(module, what, None)
     if found is None:
-        raise Invalid(f"{name}: nothing there is called {what}; there are: {_listed(module)}")
+        called = f"called {what}" if what else f"named; give {match['place']}:NAME"
+        raise Invalid(f"{name}: nothing there is {called}; there are: {_listed(module)}")
     args, keywords = _literals(name, what + brackets + arguments) if brackets else ([], {})
     try:
         own = as_own(found, *args, **keywords)
     except Invalid as error:
         raise Invalid(f"{name}: {error}") from None
-    _loaded[name] = dataclasses.replace(own, name=name, digest=_digest(module))
+    _loaded[name] = dataclasses.replace(
+        own, name=name, digest=_digest(getattr(module, "__file__", None))
+    )
     return _loaded[name]
 
 
@@ -245,6 +252,18 @@ def digests(text: str | None = None) -> dict[str, str]:
     """The digests of the files of the mechanisms that were loaded, or of those named in a text."""
     named = [name for name in sorted(_loaded) if text is None or name in text]
     return {name: _loaded[name].digest for name in named}
+
+
+def require_unchanged() -> None:
+    """Refuses to go on with files that are others by now than when they were loaded.
+
+    Raises:
+      Stopped: a file was changed; one line.
+    """
+    for name, mine in _loaded.items():
+        file, ends, _ = name.rpartition(".py:")
+        if ends and _digest(f"{file}.py") != mine.digest:
+            raise Stopped(f"{file}.py was changed after it was read; start a new run")
 
 
 def split_outside_brackets(text: str, mark: str) -> list[str]:
@@ -349,6 +368,5 @@ def _title(found: Any) -> str:
     return name if not lines or lines[0].startswith(f"{name}(") else lines[0].rstrip(".")
 
 
-def _digest(module: ModuleType) -> str:
-    path = getattr(module, "__file__", None)
+def _digest(path: str | None) -> str:
     return hashlib.sha256(Path(path).read_bytes()).hexdigest() if path else ""

@@ -180,7 +180,7 @@ class General(Score):
     same_width = False
 
     def prepare(self, q, k, *, precision=None):
-        return Dot(1.0), jnp.matmul(q, jnp.asarray(self.w, q.dtype), precision=precision), k
+        return Dot(1.0), _by_head(q, self.w, precision), k
 
     def _parameters(self):
         return {"w": 2}
@@ -271,8 +271,8 @@ class Concat(Score):
     def prepare(self, q, k, *, precision=None):
         return (
             Additive(self.w),
-            jnp.matmul(q, jnp.asarray(self.wq, q.dtype), precision=precision),
-            jnp.matmul(k, jnp.asarray(self.wk, k.dtype), precision=precision),
+            _by_head(q, self.wq, precision),
+            _by_head(k, self.wk, precision),
         )
 
     def _parameters(self):
@@ -312,6 +312,19 @@ class Location(Score):
 
     def _last_axes(self, q_width, k_width):
         return {"w": (q_width, *jnp.shape(self.w)[-1:])}
+
+
+def _by_head(x: jax.Array, w: ArrayLike, precision: Any) -> jax.Array:
+    """x·w, [B, K, G, L, H] by [1, K|1, G|1, H, H'], with a matrix for each head.
+
+    One that all share has as its gradient one product over examples, positions and heads. XLA
+    computes it wrongly where devices divide x by positions and the result by heads, both by
+    examples.
+    """
+    w = jnp.asarray(w, x.dtype)
+    of_heads = jnp.broadcast_shapes(x.shape[1:-2], w.shape[:-2])
+    w = jnp.broadcast_to(w, (*of_heads, *w.shape[-2:]))
+    return jnp.matmul(x, w, precision=precision)
 
 
 def _unit(x: jax.Array) -> jax.Array:

@@ -134,6 +134,8 @@ def over(
             require(axis in mesh.axis_names, f"{name}={axis!r} is no axis of the mesh: {known}")
             require(axis not in used, f"an axis divides one thing; got {axis!r} twice")
             used.append(axis)
+    # JAX's collectives may refuse axes in another order than the mesh's.
+    tuples["length"] = tuple(sorted(tuples["length"], key=mesh.axis_names.index))
     thread = threading.get_ident()
     with _split(Split(mesh, **tuples)):
         yield

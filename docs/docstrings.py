@@ -25,9 +25,12 @@ CONTENTS = (
         f"attnlab.{name}"
         for name in ("masks", "scores", "biases", "positions", "routes", "platforms", "attentions")
     ),
+    "attnlab.own",
+    "attnlab.testing",
     "attnlab.ops.lsh",
     "attnlab.models",
     *(f"attnlab.models.{name}" for name in ("transformer", "bert", "reformer")),
+    "attnlab.training.decode",
 )
 BY_FILE = tuple(f"attnlab.{name}" for name in ("data", "training", "bench", "runs"))
 FLAX = re.compile(r",? ?(parent=<[^>]*>|name=None)(?=[,)])")  # fields that every module has

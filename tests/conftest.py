@@ -39,6 +39,9 @@ os.environ["XLA_FLAGS"] = told.strip()
 # A tenth of the time went into looking for garbage among JAX's traces, which stay.
 gc.set_threshold(50_000, 20, 100)
 
+# What is computed is tested, and not how it rounds or how fast it is: programs of a third of the
+# time to compile. Those of processes that tests start are as users compile them.
+jax.config.update("jax_disable_most_optimizations", True)
 jax.config.update("jax_num_cpu_devices", 2)  # so that nothing assumes there is one
 jax.config.update("jax_numpy_rank_promotion", "raise")  # broadcasting across ranks is spelt out
 
@@ -64,15 +67,8 @@ def x64() -> Iterator[None]:
 
 
 @pytest.fixture
-def quick_compile() -> Iterator[None]:
-    """Compiles sooner to slower programs: for tests of what is computed, not of how it rounds."""
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", False)
-
-
-@pytest.fixture
 def as_users_compile() -> Iterator[dict[str, bool]]:
     """Options for `jax.jit`: for tests of how programs round, such as those of equal bits."""
     jax.config.update("jax_disable_most_optimizations", False)
     yield {"xla_cpu_use_fusion_emitters": True} if jax.__version_info__ < (0, 11) else {}
+    jax.config.update("jax_disable_most_optimizations", True)

@@ -14,7 +14,7 @@ import jax
 import numpy as np
 
 import attnlab
-from attnlab import routes
+from attnlab import routes, scores
 from attnlab.models.reformer import Reformer
 from attnlab.models.transformer import TransformerConfig, TransformerLM
 from attnlab.training.objective import TokenCrossEntropy
@@ -40,7 +40,7 @@ MODELS = {
     ),
     "one head, in a ring": (
         TransformerLM(dataclasses.replace(CONFIG, num_heads=1)),
-        {"length": ALL},
+        {"length": ALL[::-1]},
     ),
     "two heads × two rounds": (
         TransformerLM(
@@ -91,8 +91,22 @@ def trained(sizes: dict[str, int]):
     return jax.device_get(state.params)
 
 
+def gradient_of_a_shared_matrix(q, k, w):
+    """Of queries divided by positions, whose products attention divides by heads."""
+    attend = lambda w: attnlab.attention(scores.General(w), q, k, k)  # noqa: E731
+    return jax.grad(lambda w: (attend(w) ** 2).sum())(w)
+
+
 def main() -> None:
     found = {}
+    arrays = np.random.default_rng(1).normal(size=(3, 4, 16, 4, 7)).astype("f")
+    q, k, w = arrays[0], arrays[1], arrays[2, 0, :7, 0]
+    placed = [jax.device_put(x, jax.NamedSharding(MESH, P(*ALL))) for x in (q, k)]
+    step = jax.jit(gradient_of_a_shared_matrix)
+    expected = step(q, k, w)
+    for axis in ("length", "heads"):
+        with attnlab.over(MESH, batch="data", **{axis: "model"}):
+            found[f"shared matrix, {axis}"] = difference(step(*placed, w), expected), 1e-5
     for name, (model, *splits) in MODELS.items():
         variables = jax.jit(model.init)(jax.random.key(0), TOKENS)
         step = value_and_grad(model)

@@ -23,8 +23,7 @@ from attnlab import (
 )
 from attnlab.ops import blockwise
 from attnlab.ops.layout import merge_output, prepare
-
-pytestmark = pytest.mark.usefixtures("quick_compile")
+from tests.daily import daily
 
 B, T, S, N, K, H = 2, 17, 23, 6, 3, 5
 RNG = np.random.default_rng(0)
@@ -56,9 +55,14 @@ def test_an_array_of_it(shape):
     np.testing.assert_array_equal(biases.Relative(x).as_array(T, S), x[..., AT])
 
 
-@pytest.mark.parametrize(("shape", "attend"), [
-    *((shape, in_blocks) for shape in SHAPES), ((B, N), at_once), ((N,), as_default)
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("shape", "attend"),
+    daily(
+        [*((shape, in_blocks) for shape in SHAPES), ((B, N), at_once), ((N,), as_default)],
+        *((shape, in_blocks) for shape in ((), (B, N), (B, 1), (1, N))),
+        ((B, N), at_once),
+    ),
+)
 def test_attention_is_that_of_the_array(x64, shape, attend):
     """Its gradient too; in blocks of 8, with padding in the last ones."""
     x = by_distance(shape)
@@ -148,6 +152,20 @@ def test_nothing_of_queries_by_keys_is_made(attend):
     assert max(sizes(jax.make_jaxpr(jax.grad(loss))(x).jaxpr)) < queries * keys / 8
 
 
+def test_buckets_are_as_wide_as_t5_s():
+    """Half for each direction: one distance each up to 8, then wider ones up to 128 and beyond."""
+    first = [*range(9), 12, 16, 23, 32, 46, 64, 91]  # the first distance of each bucket
+    distances = np.arange(-200, 201)
+    found = biases.buckets_of_distances(distances, num_buckets=32, max_distance=128)
+    own = np.searchsorted(first, np.abs(distances), side="right") - 1
+    np.testing.assert_array_equal(found, own + 16 * (distances > 0))
+    ahead = biases.buckets_of_distances(
+        distances, num_buckets=16, max_distance=128, bidirectional=False
+    )
+    np.testing.assert_array_equal(ahead, np.where(distances > 0, 0, own))
+
+
+@pytest.mark.slow  # importing them takes longer than all of the above
 def test_buckets_are_those_of_the_released_t5():
     modeling = pytest.importorskip("transformers.models.t5.modeling_t5", reason="extra compat")
     torch = pytest.importorskip("torch")

@@ -36,15 +36,6 @@ def many_small_blocks() -> Iterator[None]:
     jax.clear_caches()
 
 
-@pytest.fixture(autouse=True)
-def quick_where_the_program_is_shared(request):
-    """Optimized: the dot, the tanh in blocks, the window. The others prepare q and k for them."""
-    arguments = request.node.callspec.params if hasattr(request.node, "callspec") else {}
-    if "mechanism" in arguments:
-        if not arguments["mechanism"].name.startswith(("dot-", "additive-blockwise", "window-")):
-            request.getfixturevalue("quick_compile")
-
-
 def compilations(function) -> int:
     """How many programs XLA compiles in a call."""
     seen = []
@@ -95,7 +86,6 @@ def test_eager_is_jit_and_compiles_once(mechanism):
 
 
 @over(EACH_PART, "dot-blockwise", "window-blockwise", "local_m", "lsh_cross-dense")
-@pytest.mark.usefixtures("quick_compile")
 def test_vmap_is_the_batch_axis(mechanism):
     arrays, mask = mechanism.arrays(), mechanism.mask_of()
     if mechanism.mask is not None:
@@ -107,7 +97,6 @@ def test_vmap_is_the_batch_axis(mechanism):
 
 
 @over(ENGINES, "additive-dense", "local_m")
-@pytest.mark.usefixtures("quick_compile")
 def test_pmap_over_two_devices(mechanism):
     halves = [mechanism.arrays(seed) for seed in range(2)]
     halves[1] |= {name: x for name, x in halves[0].items() if name not in mechanism.batched}
@@ -167,14 +156,12 @@ def assert_as_on_one_device(mechanism: Mechanism, found, operands):
 
 
 @over(EACH_PART, "dot-blockwise", "window-blockwise", "lsh-sorted", "local_m")
-@pytest.mark.usefixtures("quick_compile")
 def test_in_shard_map_with_its_defaults(mechanism):
     """The gradient of a parameter that both devices share is the sum of theirs."""
     assert testing.devices(mechanism) is None
 
 
 @over(EACH_PART, "dot-blockwise", "additive-dense", "lsh_cross-dense", "local_m")
-@pytest.mark.usefixtures("quick_compile")
 def test_on_a_mesh_with_explicit_axes(mechanism):
     mesh = jax.make_mesh((2,), ("data",), axis_types=(jax.sharding.AxisType.Explicit,))
     operands, specs = over_two_devices(mechanism)
@@ -187,7 +174,6 @@ def test_on_a_mesh_with_explicit_axes(mechanism):
 
 
 @over(EACH_PART, "dot-blockwise", "hard_additive", "local_m", "lsh-sorted")
-@pytest.mark.usefixtures("quick_compile")
 def test_an_empty_batch_gives_nothing(mechanism):
     """Empty arrays of the right shape, and a gradient of zero for the parameters."""
     arrays, mask, dcontext = mechanism.arrays(), mechanism.mask_of(), dcontext_of(mechanism)
@@ -201,7 +187,6 @@ def test_an_empty_batch_gives_nothing(mechanism):
 
 
 @EVERY
-@pytest.mark.usefixtures("quick_compile")
 def test_bfloat16(mechanism):
     if mechanism.plain is None:
         assert testing.bfloat16(mechanism) is None

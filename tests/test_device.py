@@ -22,7 +22,6 @@ from tests.device.scenarios import Check, Scenario
 from tests.device.worker import Checker
 from tests.mechanisms import MECHANISMS
 
-pytestmark = pytest.mark.usefixtures("quick_compile")
 SMALL = Scenario("small", Sizes(2, 23, 23, 2, 2, 8, 8, 8), causal=True, chunk_size=5)
 
 
@@ -95,7 +94,7 @@ def test_what_is_wrong_is_named():
     assert {rows[name].status for name in ("slightly_off", "half")} == {"fail"}
 
 
-@pytest.mark.parametrize("mechanism", ["scaled_dot", "lsh"])
+@pytest.mark.parametrize("mechanism", daily(["scaled_dot", "lsh"], "scaled_dot"))
 def test_bfloat16_is_judged_by_bfloat16(mechanism):
     problem = problems.problem(mechanism, SMALL)
     ways = dict(twice=lambda arrays, plain: plain(arrays) * 1.1)
@@ -153,7 +152,7 @@ def test_one_wrong_row_is_seen(dtype):
             assert rows[name].ratios[f"{output}, worst row"] > 3, (name, output)
 
 
-@pytest.mark.parametrize("mechanism", ["scaled_dot", "lsh"])
+@pytest.mark.parametrize("mechanism", daily(["scaled_dot", "lsh"], "scaled_dot"))
 def test_terms_that_cancel_have_a_size(mechanism):
     """The first query sees one key only: its gradient is 0, and rounding may leave something."""
     problem = problems.problem(mechanism, SMALL)
@@ -178,13 +177,13 @@ def test_a_row_among_a_thousand_is_seen():
     assert max(judge({"context": plain}, {"context": plain}, truth, "bfloat16").values()) < 1
 
 
-@pytest.mark.parametrize("sides", [(8, 4), (10, 4), (9, 3), (9, 5)])
-def test_a_window_off_by_one_is_seen(sides):
+@pytest.mark.parametrize(("left", "right"), daily([(8, 4), (10, 4), (9, 3), (9, 5)], (9, 5)))
+def test_a_window_off_by_one_is_seen(left, right):
     scenario = dataclasses.replace(
         scenarios.KERNELS[5], window=(9, 4), sizes=Sizes(1, 61, 61, 2, 1, 8, 8)
     )
     problem = problems.problem("window", scenario)
-    other = problems.problem("window", dataclasses.replace(scenario, window=sides))
+    other = problems.problem("window", dataclasses.replace(scenario, window=(left, right)))
     ways = dict(off=lambda arrays, plain: other.plain(arrays))
     rows = statuses(broken(problem, **ways), "dense", "off", dtype="bfloat16")
     assert (rows["dense"].status, rows["off"].status) == ("pass", "fail")
@@ -216,7 +215,7 @@ def test_a_wrong_yardstick_forgives_nothing():
     assert rows["same"].status == "fail" and rows["same"].message.startswith("plain: ")
 
 
-@pytest.mark.parametrize("mechanism", daily(scenarios.SCENARIOS, "scaled_dot", "lsh"))
+@pytest.mark.parametrize("mechanism", daily(scenarios.SCENARIOS, "scaled_dot"))
 def test_float32_is_asked_for_at_highest_precision(mechanism):
     """Every matrix product, gradients included: a GPU would round to TF32 as it likes."""
     window = (5, 3) if mechanism == "window" else None
@@ -257,6 +256,7 @@ def test_inputs_are_the_same_numbers_in_every_dtype():
         np.testing.assert_array_equal(np.asarray(jnp.asarray(x, dtype), np.float64), x)
 
 
+@pytest.mark.slow  # as the rows above, in the whole program
 def test_a_mechanism_that_loses_a_row_fails(monkeypatch):
     """One late row of one head, in bfloat16; nothing else is wrong."""
     attend = blockwise.attend
@@ -310,7 +310,7 @@ def test_large_arrays_are_judged(mechanism):
     assert rows["other"].message.startswith("elsewhere: ")
 
 
-@pytest.mark.parametrize("name", daily(scenarios.WITHOUT_KERNELS, "local_p"))
+@pytest.mark.parametrize("name", daily(scenarios.WITHOUT_KERNELS))
 def test_what_has_no_kernel_is_judged_by_itself(name):
     assert result(Checker(), name, scenarios.CONTRACT, "default", "float32").status == "pass"
 

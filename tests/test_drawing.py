@@ -9,8 +9,8 @@ import pytest
 
 import attnlab
 from attnlab import biases, drawing, masks, routes, scores
+from tests.daily import daily
 
-pytestmark = pytest.mark.usefixtures("quick_compile")
 LENGTH = 13
 
 
@@ -61,15 +61,18 @@ def test_of_examples_and_heads_the_first_is_drawn():
     np.testing.assert_allclose(panels["bias"], -distance / 16)
 
 
+ROUTES = [
+    routes.Window(3, 1),
+    routes.Chunked(4),
+    routes.LSH(num_hashes=2, chunk_size=3, num_buckets=4, implementation="sorted"),
+    routes.LSH(num_hashes=2, chunk_size=3, num_buckets=4, shared_qk=False),
+    routes.LSH(num_buckets=4, hash_before_rotary=True, centering="learned"),
+]
+
+
 @pytest.mark.parametrize(
     "route",
-    [
-        routes.Window(3, 1),
-        routes.Chunked(4),
-        routes.LSH(num_hashes=2, chunk_size=3, num_buckets=4, implementation="sorted"),
-        routes.LSH(num_hashes=2, chunk_size=3, num_buckets=4, shared_qk=False),
-        routes.LSH(num_buckets=4, hash_before_rotary=True, centering="learned"),
-    ],
+    daily(ROUTES, *ROUTES[:2], ROUTES[-1]),
     ids=["window", "chunks", "lsh", "lsh-cross", "lsh-centered"],
 )
 def test_a_route_is_what_its_engine_visits(route):
@@ -120,6 +123,32 @@ def test_hard_attention_takes_one_key_a_query():
     assert (seen(drawn(route=routes.Hard())["route"]).sum(1) == 1).all()
 
 
+def ahead(q, k, v, *, mask=None):
+    return v.at[:, 3].add(v[:, 7] ** 2)
+
+
+@pytest.mark.parametrize(
+    "attention",
+    [
+        lambda q, k, v, *, mask: attnlab.dot_product_attention(q, k, v, mask=mask),
+        attnlab.MultiHeadAttention(num_heads=2),
+    ],
+    ids=["function", "module"],
+)
+@pytest.mark.parametrize("mask", [masks.Window(3, 1), masks.Padding(jnp.array([9, 4]))])
+def test_an_attention_is_probed(attention, mask):
+    says = np.array(mask.as_array(LENGTH, LENGTH)).reshape(-1, LENGTH, LENGTH)[0]
+    moves = seen(drawn(attention=attention, mask=mask)["attention"])
+    if isinstance(attention, attnlab.MultiHeadAttention):  # the query is in the output
+        says |= np.diag(says.any(1))
+    np.testing.assert_array_equal(moves, np.broadcast_to(says, moves.shape))
+
+
+def test_a_leak_is_seen():
+    moves = seen(drawn(attention=ahead, mask=masks.Causal())["attention"])
+    assert moves[3, 7] and moves.sum() == LENGTH + 1
+
+
 @pytest.mark.parametrize(
     ("parts", "message"),
     [
@@ -129,6 +158,7 @@ def test_hard_attention_takes_one_key_a_query():
         ({"mask": jnp.zeros((4, 4))}, "mask must be boolean"),
         ({"score": scores.Additive(jnp.ones(4))}, r"must end in \(16,\)"),
         ({"mask": masks.Causal(), "length": 0}, "length must be"),
+        ({"attention": ahead, "score": scores.Dot()}, "an attention has its own score"),
     ],
 )
 def test_what_cannot_be_drawn(parts, message):

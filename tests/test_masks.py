@@ -14,7 +14,6 @@ from attnlab.ops.attention import attention
 from tests import oracle
 from tests.mask_cases import BATCH, HEADS, KEYS, MASKS, QUERIES
 
-pytestmark = pytest.mark.usefixtures("quick_compile")
 EVERY = pytest.mark.parametrize("case", MASKS, ids=lambda case: case.name)
 EXACT_RANGE = ("causal", "causal_offset", "window", "window_left", "window_right", "padding_one")
 
@@ -259,6 +258,14 @@ def test_numbers_of_any_integer_type(make, dtype, x64):
 def attend(mask):
     q, k, v = np.random.default_rng(0).normal(size=(3, 2, 300, 1, 4))
     return attention(scores.Dot(), q, k, v, mask=mask, implementation="blockwise")
+
+
+@pytest.mark.parametrize(
+    "mask", [masks.Explicit(np.ones((2, 3), bool)), masks.Segments(np.array([0, 1]))]
+)
+def test_more_queries_than_the_whole_sequence_has_are_refused(mask):
+    with pytest.raises(ValueError, match="got 2 rows for 3 queries .give the mask of all"):
+        mask.for_queries(0, 3)
 
 
 def test_queries_past_the_last_real_one_are_not_counted_from_256():

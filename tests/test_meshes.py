@@ -20,8 +20,6 @@ from tests.daily import daily
 from tests.mechanisms import BY_NAME
 from tests.test_contract import assert_as_on_one_device, context_and_grads, over_two_devices
 
-pytestmark = pytest.mark.usefixtures("quick_compile")
-
 Q, K, V = np.random.default_rng(0).normal(size=(3, 4, 11, 2, 4)).astype(np.float32)
 P = jax.P
 
@@ -175,3 +173,21 @@ def test_decoding_by_hash_on_explicit_axes(spec):
     )
     for x in jax.tree.leaves(found):
         assert jax.typeof(x).sharding.spec[0] == spec[0]
+
+
+@pytest.mark.parametrize("what", ["attend", "decode"])
+def test_hashing_in_a_shard_map_over_a_part_of_the_mesh(what):
+    """`jnp.searchsorted` fails there."""
+    route = routes.LSH(2, 2, chunk_size=4, shared_qk=what == "decode")
+
+    def attend(q, k, v):
+        if what == "attend":
+            return route(Dot(), q, k, v)
+        state = meshes.vary_like(route.empty_state(k), k)
+        return route.decode(Dot(), q, k, v, state, q_offset=0)[0]
+
+    mesh = jax.make_mesh((2, 1), ("data", "model"), axis_types=(jax.sharding.AxisType.Auto,) * 2)
+    mapped = jax.shard_map(
+        attend, mesh=mesh, in_specs=P("data"), out_specs=P("data"), axis_names={"data"}
+    )
+    np.testing.assert_allclose(jax.jit(mapped)(Q, K, V), attend(Q, K, V), rtol=1e-5, atol=1e-6)

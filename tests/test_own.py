@@ -162,6 +162,7 @@ def test_a_function_computes_what_the_same_score_does_and_is_told_the_arguments(
 @pytest.mark.parametrize(
     ("name", "words"),
     [
+        ("", "mine.py:NAME; there are: halved, band, Strided, Lin"),
         ("Nope", "nothing there is called Nope; there are: halved, band, Strided, Lin"),
         ("number", "int is no attention; give a score, a mask, a bias, a route, a function"),
         ("jnp", "module is no attention"),

@@ -7,7 +7,6 @@ import pytest
 
 from attnlab import positions
 
-pytestmark = pytest.mark.usefixtures("quick_compile")
 sinusoids = jax.jit(positions.sinusoids, static_argnames=("width", "max_wavelength"))
 rotary = jax.jit(positions.rotary)
 

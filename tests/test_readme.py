@@ -32,7 +32,6 @@ PAGES += sorted(ROOT.glob("docs/experiments/*.md")) + sorted(ROOT.glob("docs/mec
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("quick_compile")
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
 def test_the_code_runs_by_itself(check, capsys):
     assert len(BLOCKS) == len(CHECKS) + 1
@@ -52,7 +51,6 @@ def test_the_code_over_devices_runs_on_eight_that_are_there_or_made(devices):
     assert done.stdout == "(8, 1024, 64) 8\n", done.stderr
 
 
-@pytest.mark.usefixtures("quick_compile")
 def test_the_experiment_of_their_readme_runs_and_is_resumed(tmp_path):
     [code] = PYTHON.findall((ROOT / "experiments" / "README.md").read_text(encoding="utf-8"))
     program: dict = {"__name__": "spread"}

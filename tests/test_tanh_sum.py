@@ -76,7 +76,7 @@ def test_everywhere(queries, q_at, k_at, dtype):
     check(q, k, rng.normal(size=5), rng.normal(size=(queries, 11)), dtype)
 
 
-@pytest.mark.usefixtures("x64", "quick_compile")
+@pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("queries", [7, 1])
 def test_float64_to_its_own_rounding(queries):
     """Also where float32 would saturate: −33 against 43 is tanh(10) there, here not even near."""

@@ -1,5 +1,6 @@
 """`attnlab.testing`: what keeps a contract, and for each contract something that breaks it."""
 
+import itertools
 import re
 
 import flax.linen as nn
@@ -108,6 +109,11 @@ def without_gradient(q, k, v, *, mask=None):
     return jax.pure_callback(lambda x: x, context, context)
 
 
+def softmax_in_float32(q, k, v, *, mask=None):
+    """Right: of float64 too its logits are float32."""
+    return weighted(q, k, v, mask=mask)
+
+
 class Misranged(masks.Mask):
     """A causal mask that tells the engines of its last key alone."""
 
@@ -138,6 +144,53 @@ class Gated(MultiHeadAttention):
         gate = self.param("gate", nn.initializers.ones, (1, 1, q.shape[-2], 1)).astype(q.dtype)
         attend = dot_product_attention
         return routes.Function(lambda q, k, v, mask=None: gate * attend(q, k, v, mask=mask))
+
+
+class Shuffled(nn.Module):
+    """A score with a variable of integers, made by a key that is a variable."""
+
+    @nn.compact
+    def __call__(self, q, k):
+        weight = self.param("weight", nn.initializers.ones, q.shape[-1:])
+        key = self.variable("constants", "key", jax.random.key, 7)
+        order = self.variable("constants", "order", jnp.arange, q.shape[-1])
+        return scores.Additive(weight[jax.random.permutation(key.value, order.value)])
+
+
+class Counting(nn.Module):
+    """An attention that counts its calls, where it may."""
+
+    @nn.compact
+    def __call__(self, query, key=None, value=None, *, mask=None, deterministic, decode=False):
+        count = self.variable("counts", "calls", jnp.zeros, (), jnp.int32)
+        if self.is_mutable_collection("counts"):
+            count.value += 1
+        drawn = jax.random.normal(jax.random.key(count.value), (1, 1, query.shape[-1]), query.dtype)
+        return MultiHeadAttention(num_heads=2)(query + drawn, mask=mask)
+
+
+class WeightsOfNoHeads(routes.Exact):
+    def weights(self, score, q, k, **options):
+        return super().weights(score, q, k, **options)[..., 0, :, :]
+
+
+class ForgetsToReturn(nn.Module):
+    @nn.compact
+    def __call__(self, num_heads, num_queries, num_keys, *, causal=None):
+        jnp.zeros((num_heads, num_queries, num_keys))
+
+
+class Narrow(nn.Module):
+    """A module whose result is no state of its layer."""
+
+    @nn.compact
+    def __call__(self, query, key=None, value=None, *, mask=None, deterministic, decode=False):
+        return MultiHeadAttention(num_heads=2, out_features=3)(query, mask=mask)
+
+
+class Two(nn.Module):
+    def __call__(self, query, key=None, value=None, *, mask=None, deterministic=None, decode=False):
+        return query, query
 
 
 BREAK = {
@@ -190,6 +243,38 @@ def test_what_is_right_keeps_all(mechanism):
     assert sum(x.verdict == "yes" for x in report.outcomes) >= 14
 
 
+@pytest.mark.parametrize(
+    "mechanism, contract, words",
+    [
+        (WeightsOfNoHeads, "shapes", r"return \[\*B, N, T, S\] = .5, 3, 17, 23.; got .5, 17"),
+        (ForgetsToReturn, "decoding", "ForgetsToReturn must return a bias; got None"),
+        (Narrow, "shapes", r"\(5, 23, 3\), not float32 \(5, 23, 14\)"),
+        (Two, "causal", r"Two must return one array, float32 \(5, 23, 14\); got tuple"),
+    ],
+)
+def test_what_returns_something_else_is_told(mechanism, contract, words):
+    outcome = testing.outcome(mechanism, contract)
+    assert outcome.verdict == "no" and re.search(words, outcome.words), outcome
+
+
+@pytest.mark.parametrize("contract, seed", [("gradient", 0), ("second_derivative", 2)])
+def test_differences_do_not_accuse_what_rounds_to_float32(contract, seed):
+    assert testing.outcome(softmax_in_float32, contract, seed).verdict == "yes"
+
+
+@pytest.mark.parametrize(
+    "contract, mechanism",
+    daily(
+        itertools.product(["shapes", "gradient", "batch"], [Shuffled, Counting]),
+        ("gradient", Counting),
+        ("batch", Shuffled),
+    ),
+)
+def test_variables_that_are_no_parameters_keep_their_dtype(contract, mechanism):
+    outcome = testing.outcome(mechanism, contract)
+    assert outcome.verdict == "yes", outcome.words
+
+
 def test_a_report_names_what_is_broken_unless_it_is_expected(monkeypatch):
     monkeypatch.setattr(testing.checking, "CONTRACTS", {"hidden_keys": testing.hidden_keys})
     with pytest.raises(AssertionError, match="ignores_the_mask breaks hidden_keys: context"):
@@ -202,6 +287,12 @@ def test_a_report_names_what_is_broken_unless_it_is_expected(monkeypatch):
 def test_what_has_no_gradient_is_held_to_the_rest():
     outcomes = {x: testing.outcome(without_gradient, x).verdict for x in ("gradient", "causal")}
     assert outcomes == {"gradient": "-", "causal": "yes"}
+
+
+def test_hard_attention_decodes_at_rest_and_says_that_its_gradient_is_another():
+    names = ("decoding", "hidden_keys", "definition", "gradient", "second_derivative")
+    verdicts = [testing.outcome("hard", x).verdict for x in names]
+    assert verdicts == ["yes", "yes", "-", "-", "-"]
 
 
 def test_cost_grows_as_the_compiler_says():

@@ -10,12 +10,14 @@ from typing import NamedTuple
 from attnlab.attentions import Attention, Model
 
 PASSES = ("forward", "forward_backward")
+DECODE = "decode"  # the pass of one more token, with a cache of those before it
 ACCURACY = "accuracy"  # the pass forward, for its distance from float64 and not for its time
 TRAIN_STEP = "train_step"  # the pass of a program that is a whole training step
 ATTENTION = "attention"  # the program that is the mechanism alone
 PASS_TITLES = {
     "forward": "forward",
     "forward_backward": "forward + backward",
+    DECODE: "decoding a token",
     ACCURACY: "accuracy",
     TRAIN_STEP: "training step",
 }
@@ -26,7 +28,6 @@ SHORT = {
     "killed": "killed",
 }
 DERIVED = ("analysis_bytes", "memory_bytes", "median_seconds")  # written beside a row's fields
-STATUSES = ("ok", "too_large", "too_slow", "failed", "killed")
 
 
 class Axis(NamedTuple):
@@ -53,8 +54,8 @@ class Case:
         of a training step that of a model.
       length: number of tokens, T = S.
       passes: passes that are measured: "forward", or "forward_backward": the value and the gradient
-        of a scalar loss with respect to the parameters and the inputs; "accuracy"; "train_step" of
-        a model.
+        of a scalar loss with respect to the parameters and the inputs; "decode": a token by a
+        module whose cache is of `length` tokens; "accuracy"; "train_step" of a model.
       batch: number of sequences in all, over every device.
       num_heads: number of heads, N; the model width is N * H.
       head_dim: width of one head, H.

@@ -18,10 +18,6 @@ def longest_chain(function: Callable[..., Any], *arguments: Any) -> int:
 
     Convolutions count as products. Of branches the longest counts.
 
-    Args:
-      function: function that JAX can trace.
-      arguments: trees of arrays or `jax.ShapeDtypeStruct`s.
-
     Raises:
       NotImplementedError: a chain goes through a loop whose length depends on numbers.
     """

@@ -3,7 +3,7 @@
 import dataclasses
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import jax
 
@@ -18,15 +18,12 @@ from attnlab.bench import (
     training_programs,
     work,
 )
-from attnlab.bench.case import ATTENTION, Case, Result, Sent
+from attnlab.bench.case import ATTENTION, DECODE, Case, Result, Sent
 from attnlab.bench.targets import Target
 from attnlab.runs.units import human
 
 NO_CUDNN = "cuDNN not found"
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
-
-
-Lower = Callable[[Case, Sequence[jax.Device]], jax.stages.Lowered]
 
 
 def lower(case: Case, devices: Sequence[jax.Device]) -> jax.stages.Lowered:
@@ -36,16 +33,11 @@ def lower(case: Case, devices: Sequence[jax.Device]) -> jax.stages.Lowered:
     return training_programs.lower(case, devices)
 
 
-def analyze(case: Case, lower: Lower = lower) -> Result:
+def analyze(case: Case) -> Result:
     """Compiles the case for its target.
 
     Where the device would choose cuDNN's attention and cuDNN is not installed here, it is compiled
     blockwise, and the row's message says so.
-
-    Args:
-      case: case to compile.
-      lower: function of a case and its devices, which lowers it with the case's implementation;
-        default: the program that the case names.
 
     Returns:
       A result "ok" or "too_large". Whatever the mechanism or the compiler raises, it raises.
@@ -54,19 +46,17 @@ def analyze(case: Case, lower: Lower = lower) -> Result:
     target = targets.parse(case.target)
     devices = topology.devices(target)
     try:
-        return _compiled(case, case, lower, target, devices)
+        return _compiled(case, case, target, devices)
     except RuntimeError as error:
         if NO_CUDNN not in str(error) or case.implementation is not None:
             raise
     blockwise = dataclasses.replace(case, implementation="blockwise")
-    result = _compiled(case, blockwise, lower, target, devices)
+    result = _compiled(case, blockwise, target, devices)
     note = "compiled blockwise: cuDNN, which the device would choose, is not installed"
     return dataclasses.replace(result, message="; ".join(filter(None, [result.message, note])))
 
 
-def _compiled(
-    case: Case, built: Case, lower: Lower, target: Target, devices: Sequence[jax.Device]
-) -> Result:
+def _compiled(case: Case, built: Case, target: Target, devices: Sequence[jax.Device]) -> Result:
     start = time.perf_counter()
     with platforms.compiling_for(target.platform):
         lowered = lower(built, devices)
@@ -115,8 +105,8 @@ def _sent(compiled: jax.stages.Compiled, target: Target) -> tuple[Sent | None, s
 def counted(result: Result) -> Result:
     """The row of `analyze` with the operations of one device, where the program fits."""
     case = result.case
-    if case.target is None or result.status != "ok":
-        return result
+    if case.target is None or result.status != "ok" or case.passes == DECODE:
+        return result  # what of a cache is read, and so how long that takes, nobody counts
     traceable = work.attention if case.program == ATTENTION else training_programs.traceable
     with platforms.compiling_for(targets.parse(case.target).platform):
         try:

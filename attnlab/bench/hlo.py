@@ -115,13 +115,7 @@ def _num_bytes(array: re.Match[str]) -> float:
 def trips(
     computations: dict[str, Computation], inside: Computation, loop: Instruction
 ) -> int | None:
-    """How often a loop runs: as XLA says, or as `i < n; i += step` says; None = it is not known.
-
-    Args:
-      computations: computations of the program.
-      inside: computation that has the loop.
-      loop: instruction "while".
-    """
+    """How often a loop runs: as XLA says, or as `i < n; i += step` says; None = it is not known."""
     if known := _TRIPS.search(loop.rest):
         return int(known[1])
     names_of = (attribute(loop.rest, part) for part in ("condition", "body"))

@@ -12,13 +12,11 @@ import numpy as np
 
 from attnlab.attentions import kind_of
 from attnlab.bench import inputs, mechanisms, memory, peers, programs
-from attnlab.bench.case import ACCURACY, ATTENTION, Case, Result
+from attnlab.bench.case import ACCURACY, ATTENTION, DECODE, Case, Result
 from attnlab.runs.units import human
 
 _ROWS = 512  # of queries that NumPy attends with at a time
 SAMPLE_SECONDS = 5e-3  # shorter calls are batched: a clock read and a thread wake-up cost ~20 µs
-
-Build = Callable[[Case], mechanisms.Mechanism]
 
 
 @dataclasses.dataclass
@@ -66,7 +64,6 @@ def measure(
     limit_seconds: float = math.inf,
     limit_bytes: float = math.inf,
     run: bool = True,
-    build: Build | None = None,
     on_compiled: Callable[[Result], None] = lambda result: None,
 ) -> Result:
     """Measures one case.
@@ -80,7 +77,6 @@ def measure(
       limit_bytes: size of a CPU's memory that the case may take; an accelerator has a limit of its
         own.
       run: whether to run the program; False stops after compiling.
-      build: function of the case that gives its mechanism; None = what its name says.
       on_compiled: function of the result as it is known before the first run.
 
     Returns:
@@ -99,7 +95,6 @@ def measure(
         limit_seconds=limit_seconds,
         limit_bytes=limit_bytes,
         run=run,
-        build=build,
         on_compiled=compiled,
     )
     if isinstance(ready, Result):
@@ -134,7 +129,6 @@ def prepare(
     limit_seconds: float = math.inf,
     limit_bytes: float = math.inf,
     run: bool = True,
-    build: Build | None = None,
     on_compiled: Callable[[Result], None] = lambda result: None,
 ) -> Ready | Result:
     """Compiles, sees whether it fits, runs once or twice and watches the memory.
@@ -145,12 +139,12 @@ def prepare(
     devices = jax.local_devices()[: case.devices]
     host = devices[0].platform == "cpu"
     sharers = len(devices) if host else 1  # devices that share one memory
-    if build is None and kind_of(case.attention.kind).written_in == "torch":
+    if kind_of(case.attention.kind).written_in == "torch":
         if not run:  # nor does anything say what it would need
             return Result(case, "too_slow", message="not run")
         program = _torch(case, text)
     else:
-        made = _jax(case, text, devices, limit_bytes, build, run)
+        made = _jax(case, text, devices, limit_bytes, run)
         if isinstance(made, Result):
             return made
         program = made
@@ -165,10 +159,10 @@ def prepare(
         _, extra = memory.peak_of(program.run)
         one_call, again = time.perf_counter() - start, program.again
     device_peak = _device_peak(devices[0])
-    resident = None if extra is None else (program.known.argument_bytes or 0) + extra // sharers
+    arguments = program.known.argument_bytes or 0
     known = dataclasses.replace(
         program.known,
-        resident_peak_bytes=resident if host and extra else None,
+        resident_peak_bytes=arguments + extra // sharers if host and extra else None,
         device_peak_bytes=None if device_peak == device_peak_before else device_peak,
     )
     return Ready(known, one_call, again, program.values)
@@ -198,7 +192,6 @@ def _jax(
     text: inputs.Text,
     devices: Sequence[jax.Device],
     limit_bytes: float,
-    build: Build | None,
     run: bool,
 ) -> _Program | Result:
     """The compiled program, or why it does not run."""
@@ -207,7 +200,7 @@ def _jax(
     sharers = len(devices) if host else 1
     start = time.perf_counter()
     as_run = _as_run(case)
-    mechanism = None if case.program != ATTENTION else (build or mechanisms.build)(as_run)
+    mechanism = None if case.program != ATTENTION else mechanisms.build(as_run)
     if mechanism is None:
         from attnlab.bench import training_programs  # takes seconds: the models and the training
 
@@ -241,6 +234,8 @@ def _jax(
     streams = inputs.streams(text, batch=case.batch, length=case.length, width=case.width)
     arguments = programs.arguments(as_run, mechanism, devices, streams, lowered)
     jax.block_until_ready(arguments)
+    if case.passes == DECODE:
+        return _decoding(case, compiled, known, *arguments, block_each=host)
 
     def values() -> list[np.ndarray]:
         returned = compiled(*arguments)
@@ -270,6 +265,33 @@ def _training(case: Case, text: inputs.Text, step: Any, known: Result) -> _Progr
         return metrics
 
     return _Program(known, run, lambda calls: sample(run, (), calls, block_each=True), lambda: [])
+
+
+def _decoding(
+    case: Case, step: Any, known: Result, variables: Any, token: Any, *, block_each: bool
+) -> _Program:
+    """A call is a token more in the cache, which begins anew, untimed, when it is full."""
+    state = variables
+
+    def run() -> Any:
+        nonlocal state
+        context, state = step(state, token)
+        return context
+
+    def begin() -> None:
+        nonlocal state
+        state = jax.block_until_ready(jax.tree.map(jnp.copy, variables))
+
+    def again(calls: int) -> float:
+        room, seconds = programs.new_tokens(case), 0.0
+        for done in range(0, calls, room):
+            begin()
+            tokens = min(room, calls - done)
+            seconds += tokens * sample(run, (), tokens, block_each=block_each)
+        return seconds / calls
+
+    begin()  # here, so that the copy does not count as memory of the first call
+    return _Program(known, lambda: jax.block_until_ready(run()), again, lambda: [])
 
 
 def _as_run(case: Case) -> Case:

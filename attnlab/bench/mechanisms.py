@@ -18,7 +18,7 @@ import jax.numpy as jnp
 from attnlab import masks
 from attnlab.attentions import Attention, Kind, Surroundings, kind_of, made
 from attnlab.bench import inputs, peers
-from attnlab.bench.case import Case
+from attnlab.bench.case import DECODE, Case
 from attnlab.modules.multi_head import MultiHeadAttention
 from attnlab.ops import routes
 from attnlab.scores import Dot
@@ -32,7 +32,8 @@ class Mechanism:
 
     Attributes:
       init: key -> parameters.
-      apply: (parameters, *streams) -> context [B, T, ...].
+      apply: (parameters, *streams) -> context [B, T, ...]; of the pass decode also the parameters
+        with what the tokens left in the cache.
       streams: names of the `inputs.STREAMS` that it takes, in order.
       split_heads: whether streams are [B, T, N, H] rather than [B, T, N * H].
     """
@@ -49,6 +50,8 @@ def build(case: Case) -> Mechanism:
     Raises:
       Invalid: no mechanism has that name.
     """
+    if case.passes == DECODE:
+        return _decoder(dataclasses.replace(case, against=None))
     if case.attention.kind not in ("location", "shared"):  # these depend on the length
         case = dataclasses.replace(case, length=0)
     return _build(dataclasses.replace(case, passes="", against=None))
@@ -66,7 +69,7 @@ def _build(case: Case) -> Mechanism:
     return _module(case, around)
 
 
-def _module(case: Case, around: Surroundings) -> Mechanism:
+def _layer(case: Case, around: Surroundings) -> nn.Module:
     width, dtype = case.width, jnp.dtype(case.dtype)
     whole = MultiHeadAttention(
         case.num_heads,
@@ -76,7 +79,28 @@ def _module(case: Case, around: Surroundings) -> Mechanism:
         param_dtype=dtype,
         deterministic=True,
     )
-    module = made(case.attention, whole, around)
+    return made(case.attention, whole, around)
+
+
+def _decoder(case: Case) -> Mechanism:
+    """Of a module: its parameters are variables with a cache, and it returns them behind."""
+    lsh = routes.LSH(chunk_size=case.chunk_size)
+    module = _layer(case, Surroundings(True, case.length, lsh, jnp.dtype(case.dtype)))
+
+    def init(key: jax.Array) -> Any:
+        whole = jnp.zeros((case.batch, case.length, case.width), case.dtype)
+        return module.init(key, whole, decode=True)
+
+    def apply(variables: Any, x: jax.Array) -> Any:
+        context, updated = module.apply(variables, x, decode=True, mutable=["cache"])
+        return context, {**variables, **updated}
+
+    return Mechanism(init, apply, ("query",))
+
+
+def _module(case: Case, around: Surroundings) -> Mechanism:
+    width, dtype = case.width, jnp.dtype(case.dtype)
+    module = _layer(case, around)
     route = getattr(module, "route", routes.AllPairs())
     # Shared queries and keys are self-attention: one stream, of which it makes all it needs.
     streams = ("query",) if route.shares_qk else inputs.STREAMS

@@ -25,6 +25,7 @@ from attnlab.bench.jaxprs import (
     parts_of_scan,
     platform_taken,
 )
+from attnlab.bench.roofline import PRODUCTS
 
 __all__ = ["count"]
 
@@ -39,7 +40,6 @@ _REFUSED = (  # they multiply matrices, or nobody sees what they do
     *("eigh", "custom_linear_solve", "fft", "custom_call", "ffi_call", "pure_callback"),
 )
 _KERNELS = ("pallas", "dot_product_attention")  # in their names; cuDNN's is the second
-PRODUCTS = "products"
 
 
 def count(function: Callable[..., Any], *arguments: Any) -> Operations:

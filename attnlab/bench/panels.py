@@ -18,7 +18,7 @@ from matplotlib.ticker import NullLocator
 from attnlab.bench import targets, trends
 from attnlab.bench.case import AXES, SHORT, Result, axis_of, size_of
 from attnlab.runs import figure_files
-from attnlab.runs.palette import FILL, GRID, INK, MUTED, of_attention
+from attnlab.runs.palette import FILL, INK, MUTED, of_attention
 from attnlab.runs.units import duration, human
 
 _DASHES: dict[str, Any] = {
@@ -54,17 +54,11 @@ class Panel:
 
 
 def draw(grid: Sequence[Sequence[Panel]], quantity: str, title: str) -> Figure | None:
-    """The figure, its panels with the same scales; None where there is no point to draw.
-
-    Args:
-      grid: rows of panels.
-      quantity: "time" or "memory".
-      title: heading of the whole figure.
-    """
+    """The figure, rows of panels with the same scales; None where there is no point to draw."""
     results = [r for row in grid for panel in row for r in panel.results]
     if not any(_value(quantity)(r) for r in results):
         return None
-    ticks, reasons = _ticks(*_range(results, quantity), quantity), _reasons(results, quantity)
+    ticks, reasons = round_steps(*_range(results, quantity), quantity), _reasons(results, quantity)
     columns = max(map(len, grid))
     wide = _SIDE + (columns * (_WIDE + 0.6) - 0.6 if columns > 1 else 1.3 * _WIDE)
     tall = [
@@ -152,12 +146,12 @@ def _range(results: Sequence[Result], quantity: str) -> tuple[float, float]:
     return low / max(2.5, (high / low) ** 0.12), high * 1.05
 
 
-def _ticks(low: float, high: float, quantity: str) -> list[float]:
+def round_steps(low: float, high: float, quantity: str) -> list[float]:
     """The finest round steps from below `low` to above `high` that are no more than ten.
 
-    >>> _ticks(0.003, 4.0, "time")
+    >>> round_steps(0.003, 4.0, "time")
     [0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0]
-    >>> [human(y) for y in _ticks(5e6, 2**33, "memory")]
+    >>> [human(y) for y in round_steps(5e6, 2**33, "memory")]
     ['4.00 MiB', '16.0 MiB', '64.0 MiB', '256 MiB', '1.00 GiB', '4.00 GiB', '16.0 GiB']
     """
     parts: tuple[float, ...]
@@ -198,8 +192,7 @@ def _scales(
         axes.axhspan(ticks[-1], axes.get_ylim()[1], color=FILL, linewidth=0, zorder=2)
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_minor_locator(NullLocator())
-    axes.grid(color=GRID, linewidth=0.7)
-    axes.set_axisbelow(True)
+    axes.grid()
 
 
 def _height(ticks: Sequence[float], row: float) -> float:

@@ -26,12 +26,7 @@ _STEPS: dict[str, Callable[[jax.Array, jax.Array], jax.Array]] = {
 
 
 def measure(unit: Unit, *, repeats: int) -> Peak:
-    """Measures a unit's peak.
-
-    Args:
-      unit: unit to measure.
-      repeats: number of timed samples of each size.
-    """
+    """The peak of a unit, the best of `repeats` timed samples of each size."""
     device = jax.local_devices()[0]
     sizes = _ROWS if unit.name == PRODUCTS else _NUMBERS
     rates: list[float] = []

@@ -21,7 +21,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from attnlab.attentions import kind_of
+from attnlab.attentions import FEED_FORWARD_CHUNK, kind_of
 from attnlab.bench import inputs
 from attnlab.bench.case import ATTENTION, Case
 from attnlab.ops.lsh import default_num_buckets, factorize
@@ -30,7 +30,6 @@ from attnlab.runs.errors import Invalid
 from attnlab.tokens import NUM_SPECIAL
 
 LEARNING_RATE = 1e-3
-FEED_FORWARD_CHUNK = 1024  # positions, as in `training_programs`
 
 
 @dataclasses.dataclass(frozen=True)

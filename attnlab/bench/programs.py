@@ -15,7 +15,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec, SingleDeviceSharding
 
 from attnlab.bench import sharding
-from attnlab.bench.case import Case
+from attnlab.bench.case import DECODE, Case
 from attnlab.bench.mechanisms import Mechanism
 
 
@@ -37,7 +37,8 @@ def lower(case: Case, mechanism: Mechanism, devices: Sequence[jax.Device]) -> ja
         *(_struct(x.shape, x.dtype, of_rows) for x in inputs),
     )
     if len(devices) == 1:
-        return jax.jit(function).lower(*shapes)
+        donated = 0 if case.passes == DECODE else ()  # else a token would copy the cache
+        return jax.jit(function, donate_argnums=donated).lower(*shapes)
     mesh = _mesh(devices)
     whole = NamedSharding(mesh, PartitionSpec())
     of_results = of_rows
@@ -80,6 +81,12 @@ def arguments(
 
     The cotangent is random: with all ones a softmax's gradient nearly cancels.
     """
+    if case.passes == DECODE:
+        whole = streams[mechanism.streams[0]].reshape(case.batch, case.length, case.width)
+        whole = jax.device_put(whole.astype(case.dtype), devices[0])
+        before = case.length - new_tokens(case)
+        _, variables = jax.jit(mechanism.apply)(_initialized(mechanism), whole[:, :before])
+        return variables, whole[:, before:][:, :1]
     rows = _shape(case, mechanism)
     batched = [streams[name].reshape(rows.shape).astype(rows.dtype) for name in mechanism.streams]
     parameters = _initialized(mechanism)
@@ -102,9 +109,14 @@ def arguments(
     )
 
 
+def new_tokens(case: Case) -> int:
+    """Of the tokens of a cache that is decoded with, how many are new: the last ones."""
+    return min(256, case.length // 2)
+
+
 def _function(case: Case, mechanism: Mechanism) -> Any:
     """(parameters, *inputs) -> context, or (…, cotangent) -> (loss, two gradients)."""
-    if case.passes == "forward":
+    if case.passes in ("forward", DECODE):
         return mechanism.apply
 
     def loss(weights: Any, inputs: Any, cotangent: jax.Array) -> jax.Array:
@@ -125,7 +137,8 @@ def _function(case: Case, mechanism: Mechanism) -> Any:
 
 def _shape(case: Case, mechanism: Mechanism) -> jax.ShapeDtypeStruct:
     tail = (case.num_heads, case.head_dim) if mechanism.split_heads else (case.width,)
-    return _struct((case.batch, case.length, *tail), case.dtype)
+    length = 1 if case.passes == DECODE else case.length
+    return _struct((case.batch, length, *tail), case.dtype)
 
 
 def _struct(shape: tuple[int, ...], dtype: Any, sharding: Any = None) -> jax.ShapeDtypeStruct:

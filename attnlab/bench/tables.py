@@ -21,7 +21,7 @@ def over_axis(results: Sequence[Result], passes: str, quantity: str | Cell) -> s
     axis = axis_of(results)
     chosen = {(size_of(r, axis), r.case.label): r for r in results if r.case.passes == passes}
     labels = list(dict.fromkeys(label for _, label in chosen))
-    of_name: dict[str, Cell] = {"time": _time, "memory": _memory}
+    of_name: dict[str, Cell] = {"time": time, "memory": memory}
     cell = of_name[quantity] if isinstance(quantity, str) else quantity
     rows = [
         [str(n), *(cell(chosen.get((n, label))) for label in labels)]
@@ -30,7 +30,8 @@ def over_axis(results: Sequence[Result], passes: str, quantity: str | Cell) -> s
     return markdown_table([AXES[axis].column, *labels], rows)
 
 
-def _time(result: Result | None) -> str:
+def time(result: Result | None) -> str:
+    """The median, and half the range in percent."""
     if result is None:
         return ""
     if result.status != "ok":
@@ -44,7 +45,8 @@ def _time(result: Result | None) -> str:
     return f"{duration(middle)} ±{spread:.0%}" + " (busy)" * result.busy
 
 
-def _memory(result: Result | None) -> str:
+def memory(result: Result | None) -> str:
+    """The bytes, with * where the process was seen to take them."""
     if result is None:
         return ""
     if result.status == "ok":

@@ -21,7 +21,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from attnlab.attentions import Surroundings, pattern
+from attnlab.attentions import FEED_FORWARD_CHUNK, Surroundings, pattern
 from attnlab.bench import memory, sharding
 from attnlab.bench.case import Case
 from attnlab.models.bert import BertPretraining
@@ -36,7 +36,6 @@ from attnlab.training.optimizers import OptimizerSettings
 from attnlab.training.parallel import ShardedJit, ShardedState
 from attnlab.training.step import TrainState, make_train_step
 
-FEED_FORWARD_CHUNK = 1024  # positions
 _PROBE = 8  # tokens to initialize with: no parameter's shape depends on the input's length
 
 
@@ -69,16 +68,7 @@ def lower_step(
     *,
     streams: Sequence[str] = ("dropout",),
 ) -> jax.stages.Lowered:
-    """Traces and lowers a training step of any model; allocates nothing.
-
-    Args:
-      model: model that is trained.
-      objective: objective to minimize.
-      optimizer: optimizer of the parameters.
-      batch: shapes and dtypes of a batch, each [rows] or [rows, length].
-      parallel: devices, and what of the step is split over them.
-      streams: names of the random numbers that the model draws, as `make_train_step` takes them.
-    """
+    """Traces and lowers a training step of any model; allocates nothing."""
     state = jax.eval_shape(lambda: _state(model, objective, optimizer, batch))
     step = make_train_step(model, objective, _chain(optimizer), streams=streams)
     shardings = parallel.shardings(state)
@@ -91,14 +81,7 @@ def lower_step(
 def memory_of_step(
     task: Task[Any], optimizer: OptimizerSettings, batch: Batch, parallel: ShardedJit
 ) -> int:
-    """Bytes that a training step needs on each device, by the compiler's count.
-
-    Args:
-      task: model, objective and streams.
-      optimizer: optimizer of the parameters.
-      batch: shapes and dtypes of a batch, over all devices.
-      parallel: devices, and what of the step is split over them.
-    """
+    """Bytes that a training step needs on each device, by the compiler's count."""
     lowered = lower_step(
         task.model, task.objective, optimizer, batch, parallel, streams=task.streams
     )

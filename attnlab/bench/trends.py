@@ -3,11 +3,15 @@
 import dataclasses
 import itertools
 import math
+import statistics
 from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
 from attnlab.bench.case import Result, axis_of, size_of
+from attnlab.runs.intervals import half_width
+from attnlab.runs.report import grouped
 
 Line = dict[int, float]  # length, number of layers or batch -> seconds or bytes
 _FEWEST = 4  # lengths of a fit whose error is worth a word
@@ -58,6 +62,28 @@ def lines(
     return {label: dict(sorted(line.items())) for label, line in lines.items()}
 
 
+class Ratio(NamedTuple):
+    """The geometric mean of the turns' ratios and its 95 % interval, from 0 to inf for one turn."""
+
+    mean: float
+    low: float
+    high: float
+    turns: int
+
+    def __str__(self) -> str:
+        interval = f"{self.low:.3g} to {self.high:.3g}; " * (self.turns > 1)
+        return f"{self.mean:.3g} ({interval}n = {self.turns})"
+
+
+def ratio(result: Result) -> Ratio | None:
+    """A row's time over that of its base, or None where it was not timed against one."""
+    if not result.ratios:
+        return None
+    logs = [math.log(x) for x in result.ratios]  # twice as long is as far from 1 as half as long
+    mean, half = statistics.fmean(logs), half_width(logs)
+    return Ratio(math.exp(mean), math.exp(mean - half), math.exp(mean + half), len(logs))
+
+
 def slope(line: Line) -> float:
     """p of value ∝ n^p by least squares in log-log; of two lengths or more."""
     x, y = _logarithms(line)
@@ -88,9 +114,7 @@ def growth(line: Line, spreads: Line | None = None) -> Growth | None:
 
     Short lengths are left out because fixed costs flatten them.
 
-    Args:
-      line: the values by length.
-      spreads: standard error of the logarithm of each, where values were repeated.
+    `spreads` has the standard error of the logarithm of each value that was repeated.
 
     Returns:
       None for fewer than four lengths, or where the error is over ½: that is no answer.
@@ -180,11 +204,9 @@ class Crossover:
 
 
 def crossovers(lines: dict[str, Line], *, margin: float = 1.1) -> list[Crossover]:
-    """Every pair whose order at the longest common length is not its order at the shortest.
+    """Every pair of which one is smaller at the longest common length and was not at a shorter one.
 
-    Args:
-      lines: lines by mechanism, as `lines` returns them.
-      margin: factor by which the winner must be smaller at the longest length; less is a tie.
+    `margin` is the factor by which the winner must be smaller at the longest length; less is a tie.
     """
     crossings = []
     for winner, low in lines.items():
@@ -227,11 +249,9 @@ class Fit:
 
 def fits(results: Sequence[Result], passes: str) -> dict[str, Fit]:
     """The largest length (or depth, or batch) that fits, one entry a mechanism."""
-    by_label: dict[str, list[Result]] = {}
     axis = axis_of(results)
-    for result in results:
-        if result.case.passes == passes:
-            by_label.setdefault(result.case.label, []).append(result)
+    of_pass = [result for result in results if result.case.passes == passes]
+    by_label = grouped(of_pass, lambda result: result.case.label)
     return {label: _fit(rows, axis) for label, rows in by_label.items()}
 
 

@@ -29,12 +29,7 @@ def attention(case: Case) -> tuple[Any, ...]:
 
 
 def counted(case: Case, traceable: Traceable = attention) -> tuple[Operations, str]:
-    """The operations of one device, and what they are of where it is not the program itself.
-
-    Args:
-      case: case to count.
-      traceable: function of a case that gives its function and the shapes of its arguments.
-    """
+    """The operations of one device, and what they are of where it is not the program itself."""
     what = ""
     try:
         operations = count(*traceable(case))

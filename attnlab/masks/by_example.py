@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from attnlab.checks import require, require_integers
-from attnlab.masks.mask import Lengths, Mask, SegmentIds, hull
+from attnlab.masks.mask import Lengths, Mask, SegmentIds, cut_rows, hull
 
 __all__ = ["Padding", "Segments"]
 
@@ -85,7 +85,7 @@ class Segments(Mask):
 
     def for_queries(self, offset, count):
         q_ids, kv_ids = self._ids()
-        return Segments(jax.lax.dynamic_slice_in_dim(q_ids, offset, count, q_ids.ndim - 1), kv_ids)
+        return Segments(cut_rows(q_ids, offset, count, q_ids.ndim - 1), kv_ids)
 
     def key_range(self, q_positions, num_keys):
         q_ids, kv_ids = self._ids()

@@ -27,6 +27,7 @@ __all__ = [
     "SegmentIds",
     "as_mask",
     "combine",
+    "cut_rows",
     "first_position",
     "from_padding",
     "hull",
@@ -399,7 +400,7 @@ class Explicit(Mask):
         array = jnp.asarray(self.array)
         if array.ndim < 2 or array.shape[-2] == 1:
             return self
-        return Explicit(jax.lax.dynamic_slice_in_dim(array, offset, count, array.ndim - 2))
+        return Explicit(cut_rows(array, offset, count, array.ndim - 2))
 
     @property
     def hides_future(self):
@@ -506,6 +507,21 @@ def visible_keys(mask: Mask | ArrayLike | None, num_keys: int) -> jax.Array:
                 f" {type(part).__name__} (leave it out; Causal, Padding and from_padding do)"
             )
     return seen
+
+
+def cut_rows(x: jax.Array, offset: ArrayLike, count: int, axis: int) -> jax.Array:
+    """The rows of `count` queries from `offset` on, of a mask's array with a row for each query.
+
+    Raises:
+      ValueError: the array has fewer rows.
+    """
+    rows = x.shape[axis]
+    require(
+        rows >= count,
+        f"a mask that is cut has a row for each query of the whole sequence; got {rows} rows for"
+        f" {count} queries (give the mask of all queries)",
+    )
+    return jax.lax.dynamic_slice_in_dim(x, offset, count, axis)
 
 
 def hull(any_visible: jax.Array) -> tuple[jax.Array, jax.Array]:

@@ -30,7 +30,7 @@ from attnlab import scores
 from attnlab import tokens as tok
 from attnlab.checks import require, require_choice
 from attnlab.models.alignment import align, blend
-from attnlab.models.cells import CELLS, Cell, Initializer
+from attnlab.models.cells import CELLS, Cell
 from attnlab.models.output import Logits
 from attnlab.models.recurrent import (
     Bidirectional,
@@ -43,7 +43,7 @@ from attnlab.models.recurrent import (
     time_first,
 )
 from attnlab.models.seq2seq import Seq2Seq
-from attnlab.modules.conventions import lecun_normal
+from attnlab.modules.conventions import Initializer, lecun_normal
 from attnlab.modules.scores import AdditiveScore
 
 __all__ = ["Britz"]

@@ -21,25 +21,23 @@ width of the state.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
 from typing import Any
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from attnlab.modules.conventions import Initializer
+
 __all__ = [
     "CELLS",
     "Cell",
     "GRUCell",
-    "Initializer",
     "LSTMCell",
     "TanhCell",
     "orthogonal_blocks",
     "uniform_around_zero",
 ]
-
-Initializer = Callable[..., Any]
 
 
 def orthogonal_blocks(key: jax.Array, shape: tuple[int, int], dtype: Any = jnp.float32):

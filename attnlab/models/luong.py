@@ -29,7 +29,7 @@ from attnlab import masks, scores
 from attnlab import tokens as tok
 from attnlab.checks import require, require_choice
 from attnlab.models.alignment import align, blend
-from attnlab.models.cells import Initializer, LSTMCell, uniform_around_zero
+from attnlab.models.cells import LSTMCell, uniform_around_zero
 from attnlab.models.output import Logits
 from attnlab.models.recurrent import (
     Layer,
@@ -41,6 +41,7 @@ from attnlab.models.recurrent import (
     time_first,
 )
 from attnlab.models.seq2seq import Seq2Seq
+from attnlab.modules.conventions import Initializer
 from attnlab.modules.scores import AdditiveScore, LocationScore
 from attnlab.ops.local import local_attention
 

@@ -10,8 +10,7 @@ import flax.struct
 import jax
 import jax.numpy as jnp
 
-from attnlab.models.cells import Initializer
-from attnlab.modules.conventions import lecun_normal
+from attnlab.modules.conventions import Initializer, lecun_normal
 
 __all__ = ["DeferredLogits", "Logits"]
 

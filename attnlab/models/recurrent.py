@@ -13,8 +13,8 @@ import jax
 import jax.numpy as jnp
 
 from attnlab.checks import require, require_choice
-from attnlab.models.cells import Cell, Initializer, orthogonal_blocks
-from attnlab.modules.conventions import lecun_normal
+from attnlab.models.cells import Cell, orthogonal_blocks
+from attnlab.modules.conventions import Initializer, lecun_normal
 
 __all__ = [
     "Bidirectional",

@@ -26,7 +26,7 @@ import jax.numpy as jnp
 from attnlab import tokens as tok
 from attnlab.checks import as_share, require, require_choice
 from attnlab.models.alignment import Attended, align, blend, one_hot
-from attnlab.models.cells import GRUCell, Initializer
+from attnlab.models.cells import GRUCell
 from attnlab.models.output import Logits
 from attnlab.models.recurrent import (
     Bidirectional,
@@ -38,6 +38,7 @@ from attnlab.models.recurrent import (
     time_first,
 )
 from attnlab.models.seq2seq import Seq2Seq
+from attnlab.modules.conventions import Initializer
 from attnlab.modules.scores import AdditiveScore
 from attnlab.tokens import PAD, shift_right
 

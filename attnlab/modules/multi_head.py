@@ -166,8 +166,8 @@ class MultiHeadAttention(AttentionModule):
         q, k, v = self._project_heads(query, key, value, cross=cross, keep=cross and decode)
         training = not decode and not deterministic
         hashing = hash_options(self, self.route, q, mask, training=training)
-        asks = self.rotary or self.route.by_position
-        position = q_offset + (masks.first_position(mask) if asks else 0)
+        uses_positions = self.rotary or self.route.by_position
+        position = q_offset + (masks.first_position(mask) if uses_positions else 0)
         q = self._turn(q, position)
         k = k if cross else self._turn(k, q_offset)
         if index is not None and not cross:
@@ -260,6 +260,8 @@ class MultiHeadAttention(AttentionModule):
         make: Any = self.position_bias
         rows = num_queries + (num_keys if known is None else known)
         made: Any = as_bias(make(self.num_heads, rows, num_keys, causal=causal))
+        name = type(make).__name__
+        require(made is not None, f"{name} must return a bias; got None (does it say return?)")
         # Small types of an offset do not hold the number of rows.
         first = jnp.asarray(first, jnp.int32) if known is None else known
         return made.for_queries(first, num_queries, num_keys) if known != 0 else made

@@ -14,9 +14,10 @@ them: their second derivatives are `grad` of `grad`, under a mask with `"dense"`
 one device in all.
 Else it is `"dense"` for at most 32 queries or keys and 2048 of the others, a decoder's step say,
 where all pairs are but a block and the engine around it only costs (1.3 to 18 times the time on a
-CPU); `"blockwise"` beyond. `"pallas"` is no default: its kernels were compiled for devices, but not
-yet run on one. It looks at the default device while tracing; to compile for another one, trace
-under `platforms.compiling_for`.
+CPU); `"blockwise"` beyond, which for at most 8 queries transposes a block of keys at a time and no
+whole cache (`blockwise.few_queries`). `"pallas"` is no default: its kernels were compiled for
+devices, but not yet run on one. It looks at the default device while tracing; to compile for
+another one, trace under `platforms.compiling_for`.
 
 On a mesh, under `jit`, `attnlab.over` says which of its axes divide examples, heads or positions:
 every implementation then computes a device's own rows on each. Arrays on Explicit axes say it of
@@ -47,7 +48,7 @@ from attnlab.checks import as_qkv, points_to, require_choice, require_dropout
 from attnlab.masks import Mask, as_mask
 from attnlab.meshes import like, on_explicit_axes, spec_of
 from attnlab.ops import blockwise, dense
-from attnlab.ops.blockwise import ring
+from attnlab.ops.blockwise import few_queries, ring
 from attnlab.ops.kernels import cudnn, splash, tokamax
 from attnlab.ops.kernels.call import Call
 from attnlab.ops.kernels.pallas import Pallas, exact
@@ -67,7 +68,6 @@ __all__ = [
     "attention",
     "attention_weights",
     "of_masks",
-    "refusal",
 ]
 
 
@@ -80,7 +80,7 @@ _SHORT, _LONG = 32, 2048
 _MOST_SPLASH_PAIRS = 2**30
 
 
-# Where the keywords of `jax.nn.dot_product_attention` and others go here.
+# Keywords that `jax.nn.dot_product_attention` and others have, and what says the same here.
 of_masks = points_to(
     is_causal="use mask=masks.Causal()",
     causal="use mask=masks.Causal()",
@@ -172,17 +172,24 @@ def _attend(call: Call, implementation: str | None) -> jax.Array:
     """The context [*B, T, N, D] by a kernel or an engine, which know no divided positions."""
     name = _kernel_by_default(call) if implementation is None else implementation
     if name in _KERNELS:
-        reason = refusal(name, call)
+        kernel = _KERNELS[name]
+        reason = kernel.refusal(call)
         if reason is None:
-            return _KERNELS[name].attend(call)
+            return kernel.attend(call)
         if implementation is not None:
             raise NotImplementedError(
                 f'implementation="{name}" {reason}; use implementation="blockwise" or None'
             )
-    if implementation is None:
-        shorter, longer = sorted(call.lengths)
-        fits_a_block = shorter <= _SHORT and longer <= _LONG
-        implementation = "dense" if fits_a_block else "blockwise"
+    if implementation is not None:
+        return _by_engine(call, implementation)
+    shorter, longer = sorted(call.lengths)
+    if shorter <= _SHORT and longer <= _LONG:
+        return _by_engine(call, "dense")
+    by_block = functools.partial(_by_engine, implementation="blockwise")
+    return few_queries.attend(call, by_block) if few_queries.serves(call) else by_block(call)
+
+
+def _by_engine(call: Call, implementation: str) -> jax.Array:
     engine = dense.attend if implementation == "dense" else blockwise.attend
     options = {"dropout_rate": call.dropout_rate, "precision": call.precision}
     context = over_heads(functools.partial(engine, **options), call.prepared(), partitioned=True)
@@ -238,9 +245,3 @@ def attention_weights(
     weights = dense.weights(prepared, precision=precision)
     num_queries, num_heads = q.shape[-3:-1]
     return weights.reshape(*q.shape[:-3], num_heads, num_queries, k.shape[-3])
-
-
-def refusal(implementation: str, call: Call) -> str | None:
-    """Why a named implementation does not serve the call; None where it does."""
-    kernel = _KERNELS.get(implementation)
-    return None if kernel is None else kernel.refusal(call)

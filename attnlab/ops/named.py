@@ -82,20 +82,10 @@ def general_attention(
 ) -> jax.Array:
     """Multiplicative attention, logits q W kᵀ: `attention` with `scores.General`.
 
-    Args:
-      q: queries [*B, T, N, Hq].
-      k: keys [*B, S, K, Hk].
-      v: values [*B, S, K, D].
-      w: matrix of the score, [Hq, Hk] or [N, Hq, Hk].
-      mask: mask or boolean array, as for `attention`.
-      bias: term added to the logits, as for `attention`.
-      dropout_rate: probability of dropping a weight.
-      dropout_key: a PRNG key, needed if dropout_rate > 0.
-      implementation: None, a name or `Pallas(...)`, as for `attention`.
-      precision: precision of the matrix products.
+    q [*B, T, N, Hq], k [*B, S, K, Hk], v [*B, S, K, D] and the matrix w, [Hq, Hk] or [N, Hq, Hk],
+    give the context [*B, T, N, D]. The keywords are those of `attention`.
 
-    Returns:
-      [*B, T, N, D]. Source: Luong et al. 2015, §3.1, "general".
+    Source: Luong et al. 2015, §3.1, "general".
     """
     return attention(
         General(w),
@@ -127,22 +117,12 @@ def additive_attention(
 ) -> jax.Array:
     """Additive attention, logits w·tanh(q_i + k_j): `attention` with `scores.Additive`.
 
-    Neither [T, S, hidden] nor, blockwise, [T, S] is ever in memory.
+    Projected q [*B, T, N, hidden] and k [*B, S, K, hidden], v [*B, S, K, D] and the weights w of
+    the hidden units, [hidden] or [N, hidden], give the context [*B, T, N, D]. The keywords are
+    those of `attention`.
 
-    Args:
-      q: projected queries [*B, T, N, hidden].
-      k: projected keys [*B, S, K, hidden].
-      v: values [*B, S, K, D].
-      w: weights of the hidden units, [hidden] or [N, hidden].
-      mask: mask or boolean array, as for `attention`.
-      bias: term added to the logits, as for `attention`.
-      dropout_rate: probability of dropping a weight.
-      dropout_key: a PRNG key, needed if dropout_rate > 0.
-      implementation: None, a name or `Pallas(...)`, as for `attention`.
-      precision: precision of the matrix products.
-
-    Returns:
-      [*B, T, N, D]. Cost: T·S·hidden tanh evaluations. Source: Bahdanau et al. 2014, §A.1.2.
+    Neither [T, S, hidden] nor, blockwise, [T, S] is ever in memory. Cost: T·S·hidden tanh
+    evaluations. Source: Bahdanau et al. 2014, §A.1.2.
     """
     return attention(
         Additive(w),
@@ -176,22 +156,11 @@ def concat_attention(
 ) -> jax.Array:
     """Concat attention, logits w·tanh(W [q; k]), W = [wq; wk]: `attention` with `scores.Concat`.
 
-    Args:
-      q: queries [*B, T, N, Hq].
-      k: keys [*B, S, K, Hk].
-      v: values [*B, S, K, D].
-      w: weights of the hidden units, [hidden] or [N, hidden].
-      wq: part of W that meets the query, [Hq, hidden] or [N, Hq, hidden].
-      wk: part of W that meets the key, [Hk, hidden] or [N, Hk, hidden].
-      mask: mask or boolean array, as for `attention`.
-      bias: term added to the logits, as for `attention`.
-      dropout_rate: probability of dropping a weight.
-      dropout_key: a PRNG key, needed if dropout_rate > 0.
-      implementation: None, a name or `Pallas(...)`, as for `attention`.
-      precision: precision of the matrix products.
+    q [*B, T, N, Hq], k [*B, S, K, Hk], v [*B, S, K, D], the weights w of the hidden units, [hidden]
+    or [N, hidden], and the parts of W that meet the query and the key, wq and wk, [Hq|Hk, hidden]
+    or [N, Hq|Hk, hidden], give the context [*B, T, N, D]. The keywords are those of `attention`.
 
-    Returns:
-      [*B, T, N, D]. Source: Luong et al. 2015, §3.1, "concat".
+    Source: Luong et al. 2015, §3.1, "concat".
     """
     return attention(
         Concat(w, wq, wk),
@@ -223,21 +192,9 @@ def cosine_attention(
 ) -> jax.Array:
     """Cosine attention, logits scale · cos(q, k): `attention` with `scores.Cosine`.
 
-    Args:
-      q: queries [*B, T, N, H].
-      k: keys [*B, S, K, H].
-      v: values [*B, S, K, D].
-      scale: factor of the cosine, a number or a learned array [] or [N]; with 1.0 no weight is more
-        than e² times another.
-      mask: mask or boolean array, as for `attention`.
-      bias: term added to the logits, as for `attention`.
-      dropout_rate: probability of dropping a weight.
-      dropout_key: a PRNG key, needed if dropout_rate > 0.
-      implementation: None, a name or `Pallas(...)`, as for `attention`.
-      precision: precision of the matrix products.
-
-    Returns:
-      [*B, T, N, D].
+    q [*B, T, N, H], k [*B, S, K, H] and v [*B, S, K, D] give the context [*B, T, N, D]. The scale
+    is a number or a learned array [] or [N]; with 1.0 no weight is more than e² times another. The
+    other keywords are those of `attention`.
     """
     return attention(
         Cosine(scale),
@@ -268,19 +225,10 @@ def location_attention(
 ) -> jax.Array:
     """Location attention, logits (q W)_j: `attention` with `scores.Location`, which needs no keys.
 
-    Args:
-      q: queries [*B, T, N, Hq].
-      v: values [*B, S, K, D].
-      w: matrix of the logits, [Hq, S_max] or [N, Hq, S_max]; keys beyond S_max get no weight.
-      mask: mask or boolean array, as for `attention`.
-      bias: term added to the logits, as for `attention`.
-      dropout_rate: probability of dropping a weight.
-      dropout_key: a PRNG key, needed if dropout_rate > 0.
-      implementation: None, a name or `Pallas(...)`, as for `attention`.
-      precision: precision of the matrix products.
+    q [*B, T, N, Hq], v [*B, S, K, D] and the matrix w, [Hq, S_max] or [N, Hq, S_max], give the
+    context [*B, T, N, D]; keys beyond S_max get no weight. The keywords are those of `attention`.
 
-    Returns:
-      [*B, T, N, D]. Source: Luong et al. 2015, §3.1, "location".
+    Source: Luong et al. 2015, §3.1, "location".
     """
     return attention(
         Location(w),

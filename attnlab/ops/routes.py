@@ -145,7 +145,11 @@ class Exact:
         """The context [*B, T, N, D]: Σ_j weights_ij v_j. O(T·S) time and memory."""
         dropout_rate = require_dropout(dropout_rate, dropout_key)
         weights = self.weights(score, q, k, precision=precision, **options)
-        *batch, num_heads, num_queries, num_keys = weights.shape
+        *batch, num_queries, num_heads, _ = q.shape
+        num_keys = k.shape[-3]
+        wanted, got = (*batch, num_heads, num_queries, num_keys), getattr(weights, "shape", None)
+        name = type(self).__name__
+        require(got == wanted, f"{name}.weights must return [*B, N, T, S] = {wanted}; got {got}")
         mask = masks.as_mask(options.get("mask"))
         if mask is not None:  # so that no huge value there gets into the gradient
             visible = mask.as_array(num_queries, num_keys)
@@ -163,11 +167,41 @@ class Exact:
 
     def weights(self, score, q, k, *, q_offset=None, mask=None, **options) -> jax.Array:
         """The weights [*B, N, T, S], dense; the keywords of `attention_weights`."""
-        return attention_weights(score, q, k, mask=self._mask(q_offset, mask), **options)
+        mask = self._mask(q_offset, mask, q.shape[-3])
+        return attention_weights(score, q, k, mask=mask, **options)
 
-    def _mask(self, q_offset, mask: masks.Mask | ArrayLike | None) -> Any:
+    def _mask(self, q_offset, mask: masks.Mask | ArrayLike | None, num_queries: int) -> Any:
         """What the queries see, the first of which is at q_offset, or where the mask says."""
         return mask
+
+
+class _Within(Exact):
+    """A route of the pairs that a mask of its own shows, beside what the mask of the call says."""
+
+    implementation: Implementation
+
+    def __call__(
+        self,
+        score: Score,
+        q: jax.Array,
+        k: jax.Array,
+        v: jax.Array,
+        *,
+        q_offset: ArrayLike | None = None,
+        mask: masks.Mask | ArrayLike | None = None,
+        **options: Any,
+    ) -> jax.Array:
+        """The context [*B, T, N, D]."""
+        mask = self._mask(q_offset, mask, q.shape[-3])
+        return attention(score, q, k, v, mask=mask, implementation=self.implementation, **options)
+
+    def _mask(self, q_offset, mask, num_queries):
+        first = masks.first_position(mask) if q_offset is None else q_offset
+        return masks.combine(self._own(first, num_queries), mask)
+
+    def _own(self, first: ArrayLike, num_queries: int) -> masks.Mask:
+        """The mask of its own, of queries from the position `first` on."""
+        raise NotImplementedError
 
 
 @dataclasses.dataclass(frozen=True)
@@ -197,7 +231,7 @@ class AllPairs(Exact):
 
 
 @dataclasses.dataclass(frozen=True)
-class Window(Exact):
+class Window(_Within):
     """A query visits the keys around its own position: `window_attention`; exact within the window.
 
     Args:
@@ -241,13 +275,12 @@ class Window(Exact):
             **options,
         )
 
-    def _mask(self, q_offset, mask):
-        q_offset = masks.first_position(mask) if q_offset is None else q_offset
-        return masks.combine(masks.Window(self.left, self.right, q_offset), mask)
+    def _own(self, first, num_queries):
+        return masks.Window(self.left, self.right, first)
 
 
 @dataclasses.dataclass(frozen=True)
-class Chunked(Exact):
+class Chunked(_Within):
     """A query visits the keys of its own chunk and of those before: the Reformer's local attention.
 
     As many keys as a `Window` of (look_back + ½) · size on average, with more work for most
@@ -269,28 +302,12 @@ class Chunked(Exact):
         object.__setattr__(self, "look_back", look_back)
         object.__setattr__(self, "hides_future", self.size == 1)
 
-    def __call__(
-        self,
-        score: Score,
-        q: jax.Array,
-        k: jax.Array,
-        v: jax.Array,
-        *,
-        q_offset: ArrayLike | None = None,
-        mask: masks.Mask | ArrayLike | None = None,
-        **options: Any,
-    ) -> jax.Array:
-        """The context [*B, T, N, D]."""
-        mask = self._mask(q_offset, mask)
-        return attention(score, q, k, v, mask=mask, implementation=self.implementation, **options)
-
-    def _mask(self, q_offset, mask):
-        q_offset = masks.first_position(mask) if q_offset is None else q_offset
-        return masks.combine(masks.Chunks(self.size, self.look_back, q_offset), mask)
+    def _own(self, first, num_queries):
+        return masks.Chunks(self.size, self.look_back, first)
 
 
 @dataclasses.dataclass(frozen=True)
-class Masked(Exact):
+class Masked(_Within):
     """A query visits the keys that a mask shows, beside what the mask of the call says.
 
     So a mask may be the attention of a layer, or of every other one.
@@ -308,31 +325,9 @@ class Masked(Exact):
         require_instance("Masked.mask", self.mask, fits, "a value of attnlab.masks")
         object.__setattr__(self, "hides_future", bool(self.mask.hides_future))
 
-    def __call__(
-        self,
-        score: Score,
-        q: jax.Array,
-        k: jax.Array,
-        v: jax.Array,
-        *,
-        q_offset: ArrayLike | None = None,
-        mask: masks.Mask | ArrayLike | None = None,
-        **options: Any,
-    ) -> jax.Array:
-        """The context [*B, T, N, D]."""
-        mask = self._cut(q_offset, mask, q.shape[-3])
-        return attention(score, q, k, v, mask=mask, implementation=self.implementation, **options)
-
-    def weights(self, score, q, k, *, q_offset=None, mask=None, **options) -> jax.Array:
-        """The weights [*B, N, T, S], dense; the keywords of `attention_weights`."""
-        mask = self._cut(q_offset, mask, q.shape[-3])
-        return attention_weights(score, q, k, mask=mask, **options)
-
-    def _cut(self, q_offset, mask, num_queries: int) -> masks.Mask | None:
-        first = masks.first_position(mask) if q_offset is None else q_offset
+    def _own(self, first, num_queries):
         at_zero = isinstance(first, int) and first == 0
-        own = self.mask if at_zero else self.mask.for_queries(first, num_queries)
-        return masks.combine(own, mask)
+        return self.mask if at_zero else self.mask.for_queries(first, num_queries)
 
 
 @dataclasses.dataclass(frozen=True)

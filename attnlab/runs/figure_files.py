@@ -8,6 +8,8 @@ from pathlib import Path
 import matplotlib
 from matplotlib.figure import Figure
 
+from attnlab.runs.palette import GRID
+
 __all__ = ["limits", "save", "style"]
 
 
@@ -20,6 +22,9 @@ def style() -> AbstractContextManager[None]:
             "axes.spines.right": False,
             "axes.titlelocation": "left",
             "axes.titleweight": "bold",
+            "axes.axisbelow": True,
+            "grid.color": GRID,
+            "grid.linewidth": 0.7,
             "svg.fonttype": "path",  # the same on a machine without the font
             "svg.hashsalt": "attnlab",  # the same rows give the same file
         }

@@ -1,4 +1,4 @@
-"""How far the mean of a few seeds may be off: Student's t, as two standard errors are too few."""
+"""How far means of a few seeds may be off, and what that decides: Student's t, Welch's of two."""
 
 from __future__ import annotations
 
@@ -6,61 +6,77 @@ import math
 import statistics
 from collections.abc import Sequence
 
-__all__ = ["FEWEST", "gap_half_width", "half_width", "sign"]
+__all__ = ["FEWEST", "half_width", "side", "undecided"]
 
 FEWEST = 3  # values that decide anything: two may be near each other, or equal, by chance
+_MOST = 1000  # seeds that anyone would train
 
 
-def half_width(values: Sequence[float], comparisons: int = 1) -> float:
-    """Half the two-sided 95 % interval of the mean; infinite for a single value.
+def half_width(*samples: Sequence[float], comparisons: int = 1, count: int | None = None) -> float:
+    """Half the 95 % interval of a mean, or of the gap of two; infinite for a single value.
 
     Args:
-      values: values of the seeds.
+      samples: values of the seeds; and those of what it is compared with (Welch 1947).
       comparisons: number of means that are looked at together, which share the 5 % (Bonferroni).
+      count: number of seeds, if as many varied as these; None = as many as there are.
 
-    >>> round(half_width([1.0, 2.0, 3.0]), 2), round(half_width([1.0, 2.0, 3.0], 3), 2)
+    >>> round(half_width([1.0, 2.0, 3.0]), 2), round(half_width([1.0, 2.0, 3.0], comparisons=3), 2)
     (2.48, 4.42)
-    """
-    count = len(values)
-    if count < 2:
-        return math.inf
-    error = statistics.stdev(values) / math.sqrt(count)
-    return _quantile(count - 1, comparisons) * error
-
-
-def gap_half_width(values: Sequence[float], others: Sequence[float]) -> float:
-    """Half the 95 % interval of the gap of two means (Welch 1947); infinite for a single value.
-
-    Args:
-      values: values of the seeds.
-      others: values of the seeds of what it is compared with.
-
-    >>> round(gap_half_width([1.0, 2.0, 3.0], [5.0, 6.0, 7.0]), 2)  # 4 degrees of freedom
+    >>> round(half_width([1.0, 2.0, 3.0], [5.0, 6.0, 7.0]), 2)  # 4 degrees of freedom
     2.27
     """
-    if min(len(values), len(others)) < 2:
-        return math.inf
-    squares = [statistics.variance(x) / len(x) for x in (values, others)]
-    if not sum(squares):
-        return 0.0
-    each = zip(squares, (values, others), strict=True)
-    freedom = sum(squares) ** 2 / sum(square**2 / (len(x) - 1) for square, x in each)
-    return _quantile(freedom) * math.sqrt(sum(squares))
-
-
-def sign(values: Sequence[float], comparisons: int = 1) -> int:
-    """1 or −1 where the mean is above or below 0 beyond `half_width`, else 0.
-
-    >>> sign([1.0, 1.1, 1.2]), sign([-1.0, -1.1, -1.2]), sign([-1.0, 1.0, 3.0]), sign([9.0, 9.0])
-    (1, -1, 0, 0)
-    """
-    if len(values) < FEWEST:
-        return 0
-    mean = statistics.fmean(values)
-    return int(math.copysign(1, mean)) if abs(mean) > half_width(values, comparisons) else 0
-
-
-def _quantile(freedom: float, comparisons: int = 1) -> float:
     from scipy.special import stdtrit  # a fifth of a second to import
 
-    return float(stdtrit(freedom, 1 - 0.025 / comparisons))
+    if min(map(len, samples)) < 2:
+        return math.inf
+    counts = [count or len(values) for values in samples]
+    squares = [statistics.variance(x) / n for x, n in zip(samples, counts, strict=True)]
+    if not sum(squares):
+        return 0.0
+    per = sum(square**2 / (n - 1) for square, n in zip(squares, counts, strict=True))
+    quantile = float(stdtrit(sum(squares) ** 2 / per, 1 - 0.025 / comparisons))
+    return quantile * math.sqrt(sum(squares))
+
+
+def side(tie: float, *samples: Sequence[float], comparisons: int = 1) -> int | None:
+    """The sign of a mean, or of the gap of two; 0 = a tie; None = undecided.
+
+    Args:
+      tie: bound that the whole interval of a tie is within, on both sides of 0.
+      samples: values, as of `half_width`; fewer than `FEWEST` decide nothing.
+      comparisons: number, as of `half_width`.
+
+    >>> side(0, [1.0, 1.1, 1.2]), side(2, [1.0, 1.1, 1.2]), side(0, [-1.0, 1.0, 3.0])
+    (1, 0, None)
+    >>> side(0, [1.0, 1.1, 1.2], [2.0, 2.1, 2.2]), side(0, [9.0, 9.0])
+    (-1, None)
+    """
+    gap, width = _gap(samples), half_width(*samples, comparisons=comparisons)
+    if min(map(len, samples)) < FEWEST:
+        return None
+    if abs(gap) + width <= tie:
+        return 0
+    return int(math.copysign(1, gap)) if abs(gap) > width else None
+
+
+def undecided(tie: float, *samples: Sequence[float], comparisons: int = 1) -> str:
+    """What is said where there is no side: how many seeds would decide it if they vary as these.
+
+    >>> undecided(0, [-1.0, 1.0, 3.0]), undecided(0, [1.0])
+    ('undecided: 18 seeds would decide it', 'undecided: one seed shows no variance')
+    """
+    if min(map(len, samples)) < 2:
+        return "undecided: one seed shows no variance"
+    gap = abs(_gap(samples))
+
+    def decide(count: int) -> bool:
+        width = half_width(*samples, comparisons=comparisons, count=count)
+        return width < max(gap, tie - gap)
+
+    seeds = next(filter(decide, range(FEWEST, _MOST)), f"{_MOST:,} or more")
+    return f"undecided: {seeds} seeds would decide it"
+
+
+def _gap(samples: Sequence[Sequence[float]]) -> float:
+    first, *others = map(statistics.fmean, samples)
+    return first - sum(others)

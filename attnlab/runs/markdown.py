@@ -6,7 +6,16 @@ __all__ = ["markdown_table"]
 
 
 def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A Markdown table whose columns also line up as plain text."""
+    """A Markdown table whose columns also line up as plain text; one that is empty is left out.
+
+    >>> print(markdown_table(["n", "not at", "MiB"], [["1024", "", "96"], ["64K", "", "≈ 120"]]))
+    | n    |   MiB |
+    | ---- | ----: |
+    | 1024 |    96 |
+    | 64K  | ≈ 120 |
+    """
+    kept = [i for i in range(len(header)) if not rows or any(row[i] for row in rows)]
+    header, *rows = ([row[i] for i in kept] for row in (header, *rows))
     body = [[cell.replace("|", "\\|").replace("\n", " ") for cell in row] for row in rows]
     widths = [max(3, *(len(row[i]) for row in [header, *body])) for i in range(len(header))]
     rule = ["-" * widths[0], *("-" * (width - 1) + ":" for width in widths[1:])]

@@ -35,6 +35,7 @@ _ROOT = Path(__file__).resolve().parents[2]
 # What a result depends on; results that are kept among the sources are not.
 _SOURCES = ("attnlab", "experiments", ":(exclude)experiments/results")
 PACKAGES = ("attnlab", "jax", "jaxlib", "flax", "numpy")
+_OF_NO_GROUP = ("available_bytes", "revision")
 COMPILERS = ("libtpu", "jax-cuda12-plugin", "jax-cuda13-plugin")  # named where they are installed
 
 
@@ -101,10 +102,7 @@ def devices_of(environment: Mapping[str, Any]) -> str:
 
 
 def devices(*, local: bool = True) -> list[jax.Device]:
-    """JAX's devices.
-
-    Args:
-      local: whether those of this process alone.
+    """JAX's devices, or those of this process alone.
 
     Raises:
       Invalid: there are none of the kind that is asked for.
@@ -120,18 +118,15 @@ def devices(*, local: bool = True) -> list[jax.Device]:
 def table(wheres: Sequence[Where]) -> str:
     """A Markdown table of where rows come from; a group of lines for each environment.
 
-    Free memory, which is never the same twice, makes no group of its own.
-
-    Args:
-      wheres: origins of all rows.
+    Revisions, and free memory, which is never the same twice, make no groups of their own.
     """
     lines: list[list[str]] = []
     groups: dict[str, list[dict[str, Any]]] = {}
     for where in wheres:
-        rest = {name: x for name, x in where.environment.items() if name != "available_bytes"}
+        rest = {k: x for k, x in where.environment.items() if k not in _OF_NO_GROUP}
         groups.setdefault(str(rest), []).append(where.environment)
     for environments in groups.values():
-        lines += _of_environment(environments[0], _free_memory(environments))
+        lines += _of_group(environments)
     times = sorted(filter(None, (time for where in wheres for time in (where.begun, where.time))))
     if times:
         lines.append(["measured (UTC)", " to ".join(dict.fromkeys((times[0], times[-1])))])
@@ -142,7 +137,7 @@ def table(wheres: Sequence[Where]) -> str:
     return markdown_table(["", "where"], lines) if lines else ""
 
 
-def _free_memory(environments: Sequence[dict[str, Any]]) -> str:
+def _free_memory(environments: Sequence[Mapping[str, Any]]) -> str:
     """Of several, from the least to the most; "" where none says it."""
     free = [x["available_bytes"] for x in environments if x.get("available_bytes")]
     if not free:
@@ -151,20 +146,23 @@ def _free_memory(environments: Sequence[dict[str, Any]]) -> str:
     return f", {' to '.join(ends)} free memory"
 
 
-def _of_environment(environment: Mapping[str, Any], free_memory: str) -> list[list[str]]:
+def _of_group(environments: Sequence[Mapping[str, Any]]) -> list[list[str]]:
     """What there is of it: rows that are kept may be of an earlier version, which said less."""
+    environment = environments[0]
     text = environment.get("input", {})
     size = f"{text['bytes']:,} bytes, " if "bytes" in text else ""
     every = {
         "device": devices_of(environment),
         "slice": environment.get("slice", ""),
-        "cores": f"{environment.get('cores', '')}" + free_memory,
+        "cores": f"{environment.get('cores', '')}" + _free_memory(environments),
         "system": ", Python ".join(
             str(environment[x]) for x in ("system", "python") if x in environment
         ),
         "versions": ", ".join(f"{k} {v}" for k, v in environment.get("versions", {}).items())
         + _tested(environment.get("untested")),
-        "git revision": environment.get("revision") or "unknown",
+        "git revision": ", ".join(
+            dict.fromkeys(x.get("revision") or "unknown" for x in environments)
+        ),
         "input": f"{text['name']}: {size}sha256 {text['sha256'][:12]}…" if text else "",
         "own attention": ", ".join(
             f"`{name}` sha256 {digest[:12]}…" for name, digest in environment.get("own", {}).items()

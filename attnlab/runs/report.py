@@ -76,23 +76,11 @@ def so_far(
     rows: Rows[Any, Row],
     items: Mapping[str, Sequence[Hashable]],
     settings: Flags,
-    done: Callable[[Row], bool] = lambda row: True,
 ) -> SoFar[Row]:
-    """A run as far as its folder has it.
-
-    Args:
-      rows: rows of the folder.
-      items: keys of the rows of each item, by the item's title.
-      settings: settings of the run.
-      done: whether a row counts as done.
-    """
+    """A run as far as its folder has it; `items` has the keys of each item's rows by its title."""
     every = [key for keys in items.values() for key in keys]
     kept = rows.of(every)
-    missing = [
-        title
-        for title, keys in items.items()
-        if not all(key in rows.kept and done(rows.kept[key].row) for key in keys)
-    ]
+    missing = [title for title, keys in items.items() if not all(key in rows.kept for key in keys)]
     lost = {t: rows.lost[key] for t in missing for key in items[t] if key in rows.lost}
     return SoFar(
         [entry.row for entry in kept],

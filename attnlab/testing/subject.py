@@ -15,6 +15,7 @@ import numpy as np
 
 from attnlab import masks, own
 from attnlab.attentions import Surroundings, kind_of, parse
+from attnlab.checks import require
 from attnlab.modules.multi_head import MultiHeadAttention
 from attnlab.ops.routes import LSH, Function, Route
 from attnlab.own import Own
@@ -63,6 +64,8 @@ class Subject:
       group_size: number of query heads that share keys, in its arrays.
       projects: whether it projects its arrays, as a module does.
       layer: module that attends so, and may decode; None = it is no part of one.
+      straight_through: whether its gradient is that of another function, as its route says by a
+        member of this name.
     """
 
     name: str
@@ -77,6 +80,7 @@ class Subject:
     group_size: int = 2
     projects: bool = False
     layer: nn.Module | None = None
+    straight_through: bool = False
 
     @property
     def batched(self) -> tuple[str, ...]:
@@ -173,10 +177,11 @@ def _function(name: str, parts: dict[str, Any], layer: nn.Module) -> Subject:
         arrays = {"q": q, "v": v} | ({} if route.shares_qk else {"k": k})
         key, floats = jax.random.key(0), (jnp.asarray(q), jnp.asarray(arrays.get("k", q)))
         if isinstance(score, nn.Module):
-            arrays["parameters of the score"] = score.init(key, *floats)
+            arrays["parameters of the score"] = score.init(key, *floats).get("params", {})
         if bias is not None:
             sizes_of = sizes.num_heads, sizes.queries, sizes.keys
-            arrays["parameters of the bias"] = bias.init(key, *sizes_of, causal=False)
+            made = bias.init(key, *sizes_of, causal=False)
+            arrays["parameters of the bias"] = made.get("params", {})
         return {name: x for name, x in arrays.items() if jax.tree.leaves(x)}
 
     def operands(arrays, mask):
@@ -184,13 +189,15 @@ def _function(name: str, parts: dict[str, Any], layer: nn.Module) -> Subject:
         k = arrays.get("k", q)
         made = Dot() if score is None else score
         if isinstance(score, nn.Module):
-            made = score.apply(arrays.get("parameters of the score", {}), q, k)
+            parameters = arrays.get("parameters of the score", {})
+            made = score.apply(_variables(parameters, score, q, k), q, k)
         options = {} if mask is None else {"mask": mask}
         if bias is not None:
             causal = mask is not None and mask.hides_future
             sizes_of = q.shape[-2], q.shape[-3], k.shape[-3]
             parameters = arrays.get("parameters of the bias", {})
-            options["bias"] = bias.apply(parameters, *sizes_of, causal=causal)
+            variables = _variables(parameters, bias, *sizes_of, causal=causal)
+            options["bias"] = bias.apply(variables, *sizes_of, causal=causal)
         return made, q, k, v, options
 
     def apply(arrays, mask):
@@ -216,6 +223,7 @@ def _function(name: str, parts: dict[str, Any], layer: nn.Module) -> Subject:
         definition=None if is_function else definition,
         group_size=1,
         layer=layer,
+        straight_through=getattr(route, "straight_through", False),
     )
 
 
@@ -226,14 +234,18 @@ def _module(name: str, layer: nn.Module) -> Subject:
 
     def make(rng, sizes):
         x = rng.normal(size=(sizes.batch, sizes.keys, width))
-        parameters = layer.init(jax.random.key(0), jnp.asarray(x, jnp.float32), **at_rest)
-        return {"x": x, "parameters": parameters}
+        made = layer.init(jax.random.key(0), jnp.asarray(x, jnp.float32), **at_rest)
+        return {"x": x, "parameters": made.get("params", {})}
 
     def apply(arrays, mask):
         options = at_rest if mask is None else {"mask": mask, **at_rest}
         x = arrays["x"]
         in_dtype = layer.clone(dtype=x.dtype) if hasattr(layer, "dtype") else layer
-        return in_dtype.apply(arrays["parameters"], x, **options)
+        variables = _variables(arrays["parameters"], in_dtype, x, **at_rest)
+        y: Any = in_dtype.apply(variables, x, **options)
+        wanted, got = f"one array, {x.dtype} {x.shape}", type(y).__name__
+        require(hasattr(y, "shape"), f"{type(layer).__name__} must return {wanted}; got {got}")
+        return y
 
     return Subject(
         name,
@@ -245,6 +257,11 @@ def _module(name: str, layer: nn.Module) -> Subject:
         projects=True,
         layer=layer,
     )
+
+
+def _variables(parameters: Any, module: nn.Module, *args: Any, **options: Any) -> dict[str, Any]:
+    """The variables of a module: these parameters, and the rest as `init` makes it."""
+    return {**module.init(jax.random.key(0), *args, **options), "params": parameters}
 
 
 def keywords_at_rest(layer: nn.Module) -> dict[str, Any]:

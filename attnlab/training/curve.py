@@ -25,6 +25,7 @@ __all__ = [
     "Meter",
     "MetricsFile",
     "Progress",
+    "is_plateau",
     "read_metrics",
     "require_finite",
 ]
@@ -90,6 +91,28 @@ def require_finite(step: int, metrics: StepMetrics) -> None:
                 f"the {name} is {float(x)} at step {step}; the checkpoints before it are kept; try "
                 "a smaller --learning_rate"
             )
+
+
+def is_plateau(losses: Mapping[int, float], fall: float) -> bool:
+    """Whether the best loss fell by less than a share over the last fifth of the steps.
+
+    One validation that is worse by chance is none: two at least are in the last fifth.
+
+    Args:
+      losses: losses of the validations, by the step.
+      fall: share of the best loss before.
+
+    >>> falls = {100 * i: 1 + 1 / i for i in range(1, 11)}
+    >>> is_plateau(falls, fall=0.03), is_plateau(falls, fall=0.01)
+    (True, False)
+    >>> is_plateau({500: 2.0, 1000: 2.0}, fall=0.01)
+    False
+    """
+    last = max(losses, default=0)
+    before = [x for step, x in losses.items() if step <= 0.8 * last]
+    if not before or len(losses) - len(before) < 2:
+        return False
+    return min(before) - min(losses.values()) < fall * abs(min(before))
 
 
 def read_metrics(folder: Path) -> list[dict[str, Any]]:

@@ -17,7 +17,7 @@ from matplotlib.ticker import FuncFormatter
 from numpy.typing import ArrayLike
 
 from attnlab.runs import figure_files
-from attnlab.runs.palette import GRID, KNOWN, MUTED, of_lines
+from attnlab.runs.palette import KNOWN, MUTED, of_lines
 from attnlab.training.alignment import Link
 from attnlab.training.bleu import RESAMPLINGS, Bucket
 
@@ -262,8 +262,7 @@ def length_figure(
             axes.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{100 * y:g}%"))
         axes.set_xlabel(f"length of the source ({unit}); n sentences")
         axes.set_ylabel(measure)
-        axes.grid(axis="y", color=GRID, linewidth=0.7)
-        axes.set_axisbelow(True)
+        axes.grid(axis="y")
         handles, _ = axes.get_legend_handles_labels()
         if any(count >= _FEW for _, count in groups[first]):
             said = f"95 % of {RESAMPLINGS:,} resamplings"

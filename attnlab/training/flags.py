@@ -13,7 +13,7 @@ import jax
 from attnlab.platforms import make_cpu_devices
 from attnlab.runs import processes, provenance
 from attnlab.runs.errors import Invalid
-from attnlab.runs.flags import Flags, flag, flag_of
+from attnlab.runs.flags import Flags, flag, flag_of, written
 from attnlab.training.loop import LoopSettings
 from attnlab.training.parallel import PARALLEL, Parallel, mesh_sizes, parallel_over
 from attnlab.training.schedules import fitted_warmup
@@ -50,10 +50,25 @@ class TrainFlags(Flags):
     learning_rate: float | None = flag(
         None, "Learning rate at its peak. Without it: the recipe's.", above=0
     )
+    tune: tuple[float, ...] = flag(
+        (),
+        "Factors, such as 0.3,1,3, by which the learning rate is multiplied in short trials before "
+        "each model is trained; in each round the half with the smaller validation loss goes on "
+        "to twice as many steps, at most a fourth of all, and the last one left is what the model "
+        "is trained with, for every seed. Without it: no trials.",
+        above=0,
+    )
     validate_every: int | None = flag(
         None,
         "Number of steps between validations, each with a checkpoint. Without it: the recipe's.",
         least=1,
+    )
+    plateau: float | None = flag(
+        None,
+        "Share, such as 0.01, by which the validation loss must fall over the last fifth of the "
+        "steps, two validations at least, else a training ends; --steps is the most it has then. "
+        "Without it: all steps.",
+        above=0,
     )
     checkpoint_every: int | None = flag(
         None, "Number of steps between checkpoints. Without it: validate_every.", least=1
@@ -91,6 +106,10 @@ class TrainFlags(Flags):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if len(self.tune) == 1:
+            raise Invalid(
+                f"--tune={written(self.tune)}: give two factors at least, or --learning_rate alone"
+            )
         if self.num_workers and self.without_workers:
             raise Invalid(f"--num_workers={self.num_workers}: {self.without_workers}; leave it out")
 
@@ -136,6 +155,7 @@ class TrainFlags(Flags):
             checkpoint_every=self.checkpoint_every or validate_every,
             accumulate=self.accumulate,
             seed=seed,
+            plateau=self.plateau,
         )
 
     def over_devices(self, batch_sizes: Iterable[int]) -> Parallel:

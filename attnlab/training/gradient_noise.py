@@ -27,11 +27,7 @@ def gradient_noise(
 
     Keys and batches are the same at each call, so that a curve shows the parameters' part.
 
-    Args:
-      model: model that is trained.
-      objective: objective of the training.
-      batches: batches of equal shapes, n ≥ 2.
-      streams: names of the model's random numbers, as `make_train_step` takes them.
+    The batches, two at least, have equal shapes.
     """
     if len(batches) < 2:
         raise ValueError(f"a variance takes at least 2 batches; got {len(batches)}")

@@ -20,7 +20,14 @@ from attnlab.checks import require
 from attnlab.runs.errors import Invalid
 from attnlab.split import Uneven
 from attnlab.training.checkpoint import Checkpoints
-from attnlab.training.curve import Meter, MetricsFile, Progress, read_metrics, require_finite
+from attnlab.training.curve import (
+    Meter,
+    MetricsFile,
+    Progress,
+    is_plateau,
+    read_metrics,
+    require_finite,
+)
 from attnlab.training.objective import Batch, Objective
 from attnlab.training.optimizers import OptimizerSettings
 from attnlab.training.parallel import Parallel
@@ -73,6 +80,8 @@ class LoopSettings:
       seed: seed of the parameters and of dropout.
       average: number of the last checkpoints whose parameters' mean is the result, as in Vaswani et
         al. 2017, §6.1; 1 = those of the last alone; None = those of the best.
+      plateau: share by which the headline metric of the validations must fall over the last fifth
+        of the steps (`curve.is_plateau`), else the training ends; None = it has all steps.
     """
 
     steps: int
@@ -82,6 +91,7 @@ class LoopSettings:
     accumulate: int = 1
     seed: int = 0
     average: int | None = None
+    plateau: float | None = None
 
     def __post_init__(self):
         counts = ("steps", "log_every", "validate_every", "checkpoint_every", "accumulate")
@@ -92,6 +102,11 @@ class LoopSettings:
         require(
             made == (self.average or 0),
             f"average must be at most the number of checkpoints, {made}; got {self.average}",
+        )
+        require(
+            self.average is None or self.plateau is None,
+            "average counts the checkpoints before the last step, which plateau leaves open; got"
+            " both (leave one out)",
         )
 
     def validates(self, step: int) -> bool:
@@ -126,6 +141,8 @@ class Trained:
       steps: number of steps that were done in all.
       seconds: time of all steps and validations, added up over the runs of this training.
       stopped_by: signal that ended the training early, if one did.
+      plateau: number of the step after which `LoopSettings.plateau` ended the training; None = it
+        did not.
       validation: means of the validation with these parameters, by name; empty where a training was
         ended before its first validation.
     """
@@ -136,6 +153,7 @@ class Trained:
     steps: int
     seconds: float
     stopped_by: signal.Signals | None = None
+    plateau: int | None = None
     validation: dict[str, float] = dataclasses.field(default_factory=dict)
 
     @property
@@ -160,7 +178,7 @@ def train(
     writes: bool = True,
     say: Callable[[str], None] = print,
 ) -> Trained:
-    """Trains until the last step, from the folder's last readable checkpoint if it has one.
+    """Trains until the last step or a plateau, from the folder's last readable checkpoint.
 
     A run that is killed and started again goes on to the same numbers, bit for bit: parameters,
     other collections, optimizer, step, key, place in the data and the sums of an unfinished row
@@ -226,6 +244,7 @@ def train(
             meter = Meter.from_json(kept.meter)
             data.set_state(kept.data)
             say(f"going on after step {start}")
+        losses = {at: x[objective.headline] for at, x in _validations(folder, start).items()}
         curve = MetricsFile(folder, after_step=start) if writes else None
         progress = Progress(settings.steps, start, meter.seconds, objective.shown)
 
@@ -255,8 +274,10 @@ def train(
             )
 
         def validated(variables: Any) -> dict[str, float]:
+            sums = Meter()
             with _evenly():
-                sums = validate(validation_step, parallel, variables, task.validation())
+                for batch in task.validation():
+                    sums.add(parallel.read(validation_step(variables, parallel.split(batch))))
             watched = task.watch(parallel.read(variables)) if task.watch else {}
             return sums.means(objective) | watched
 
@@ -265,9 +286,13 @@ def train(
             kept = checkpoints.restore(abstract.kept(), whole, step)
             return jax.device_get(abstract.replace(**kept.state))
 
+        def ended() -> bool:
+            """Whether the training has come to its plateau."""
+            return settings.plateau is not None and is_plateau(losses, settings.plateau)
+
         step, pending = start, None
         stops = False
-        while step < settings.steps and not stops:
+        while step < settings.steps and not stops and not ended():
             batch = parallel.split(next(data))
             with _evenly():
                 state, metrics = train_step(state, batch)
@@ -289,16 +314,16 @@ def train(
             headline = None
             if validates:
                 means = validated(state.variables)
-                headline = means[objective.headline]
+                headline = losses[step] = means[objective.headline]
                 add_row("validation", step, means)
                 say(progress.validation_line(step, means))
             if saves:
-                save(step, headline, wait=last or stops)
+                save(step, headline, wait=last or stops or ended())
 
         if settings.average is None or step < settings.steps:
             best = checkpoints.best_step
             assert best is not None  # the loop ends with a checkpoint
-            result, validation = restored(best), _validation(folder, best)
+            result, validation = restored(best), _validations(folder, best).get(best, {})
         else:
             best = step
             if missing := [
@@ -314,19 +339,23 @@ def train(
             line = progress.validation_line(step, validation)
             say(f"{line}  mean of {settings.average} checkpoints")
     return Trained(
-        result.params, result.collections, best, step, meter.seconds, stop.signal, validation
+        result.params,
+        result.collections,
+        best,
+        step,
+        meter.seconds,
+        stop.signal,
+        step if ended() else None,
+        validation,
     )
 
 
-def _validation(folder: Path, step: int) -> dict[str, float]:
-    """What validation found after a step, by the curve."""
-    rows = [row for row in read_metrics(folder) if row["kind"] == "validation"]
+def _validations(folder: Path, last: int) -> dict[int, dict[str, float]]:
+    """What the validations found, by their steps until the last, as the curve has it."""
     return {
-        name: x
-        for row in rows
-        if row["step"] == step
-        for name, x in row.items()
-        if name not in ("kind", "step")
+        row["step"]: {name: x for name, x in row.items() if name not in ("kind", "step")}
+        for row in read_metrics(folder)
+        if row["kind"] == "validation" and row["step"] <= last
     }
 
 
@@ -348,11 +377,3 @@ def _evenly() -> Iterator[None]:
         yield
     except Uneven as error:
         raise Invalid(f"--mesh: {error}") from error
-
-
-def validate(step: Callable, parallel: Parallel, variables: Any, batches: Iterable[Batch]) -> Meter:
-    """The sums over all batches."""
-    meter = Meter()
-    for batch in batches:
-        meter.add(parallel.read(step(variables, parallel.split(batch))))
-    return meter

@@ -80,11 +80,7 @@ class BertSizes:
         return attentions.streams(self.attention)
 
     def build(self, vocab_size: int) -> tuple[TransformerConfig, tuple[nn.Module, ...]]:
-        """The configuration, and the attentions that the layers repeat.
-
-        Args:
-          vocab_size: number of ids, with that of [MASK].
-        """
+        """The configuration, and the attentions that the layers repeat."""
         init = nn.initializers.truncated_normal(self.init_stddev)
         config = TransformerConfig.bert(
             vocab_size,
@@ -135,11 +131,7 @@ class Pretrained:
         return total.hexdigest() if self.params is not None else ""
 
     def encoder(self, drawn: Any) -> Any:
-        """The parameters of a model whose "bert" is this one's, and the rest as they were drawn.
-
-        Args:
-          drawn: parameters of a model of these sizes, as its `init` drew them.
-        """
+        """The parameters of a model whose "bert" is this one's, and the rest as they were drawn."""
         return {**drawn, "bert": jax.tree.map(jnp.asarray, self.params["bert"])}
 
 

@@ -28,10 +28,6 @@ __all__ = ["keep_compiled", "prepare", "run_training"]
 def prepare(flags: TrainFlags, batch_sizes: Iterable[int]) -> Parallel:
     """Makes this process ready to train; returns the devices, and how they share the work.
 
-    Args:
-      flags: flags of the run.
-      batch_sizes: numbers of examples in a step, of all trainings.
-
     Raises:
       Invalid: a batch does not divide over the devices, or TensorBoard is asked for and not
         installed.

@@ -11,7 +11,9 @@ import dataclasses
 import functools
 import hashlib
 import itertools
+import math
 import re
+import shutil
 import statistics
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -27,13 +29,14 @@ from attnlab.runs.markdown import markdown_table
 from attnlab.runs.report import SoFar, document, grouped, so_far
 from attnlab.runs.rows import Rows
 from attnlab.runs.units import PLUS_MINUS, spread
-from attnlab.training.curve import read_metrics
+from attnlab.training import tuning
+from attnlab.training.curve import Diverged, MetricsFile, read_metrics
 from attnlab.training.flags import FREE, TrainFlags
-from attnlab.training.loop import LoopSettings, Task, Trained
+from attnlab.training.loop import CHECKPOINTS, LoopSettings, Task, Trained
 from attnlab.training.optimizers import OptimizerSettings
 from attnlab.training.parallel import Parallel
 from attnlab.training.run import prepare, run_training
-from attnlab.training.training_curve import training_curve
+from attnlab.training.training_curve import curve, training_curve
 
 __all__ = ["Cell", "Drawn", "Evaluation", "Row", "Study", "Training", "by_title", "main"]
 
@@ -114,6 +117,8 @@ class Row:
       seconds: time of the training, with compilations and validations.
       validation: means of the validation with these parameters, by name.
       details: plain values that the study's own tables need.
+      plateau: number of the step after which its plateau ended the training; None = none did.
+      trials: trials that the learning rate was found by; none where it was given.
     """
 
     cell: Cell
@@ -124,6 +129,8 @@ class Row:
     seconds: float
     validation: dict[str, Any] = dataclasses.field(default_factory=dict)
     details: dict[str, Any] = dataclasses.field(default_factory=dict)
+    plateau: int | None = None
+    trials: tuple[tuning.Trial, ...] = ()
 
     @property
     def key(self) -> tuple[Cell, str]:
@@ -289,8 +296,13 @@ class Study(abc.ABC, Generic[S, D]):
                 line[name] = spread(values, self.scores[name]) if values else ""
             line |= self.columns(some)
             line["parameters"] = f"{some[0].parameters:,}"
+            if some[0].trials:
+                line["learning rate"] = f"{tuning.ranked(some[0].trials)[0].learning_rate:g}"
             steps = [row.step for row in some if row.step is not None]
             line["best at step"] = f"{statistics.fmean(steps):,.0f}" if steps else ""
+            if self.settings.plateau is not None:
+                ends = [row.plateau for row in some]
+                line["plateau after"] = ", ".join("none" if x is None else f"{x:,}" for x in ends)
             line["minutes"] = f"{statistics.fmean(row.seconds for row in some) / 60:.1f}"
             lines.append(line)
         header = list(dict.fromkeys(itertools.chain(*lines)))
@@ -360,16 +372,13 @@ class Run(Generic[S, D]):
     def measure(self, cell: Cell) -> Iterator[Row]:
         """Trains a cell to its end, from its last checkpoint if it has one, and evaluates it."""
         place = self.folder.path / cell.folder
+        trials = self._tuned(cell) if self.study.settings.tune else ()
         training = self.study.training(cell)
-        whole = identity(self.study, cell) | training.task.identity
-        trained = run_training(
-            dataclasses.replace(training.task, identity=whole),
-            settings=training.loop,
-            optimizer=training.optimizer,
-            parallel=self.parallel,
-            folder=place,
-            tensorboard=self.study.settings.tensorboard,
-        )
+        if trials:
+            rate = tuning.ranked(trials)[0].learning_rate
+            optimizer = dataclasses.replace(training.optimizer, learning_rate=rate)
+            training = dataclasses.replace(training, optimizer=optimizer)
+        trained = self._trained(cell, training, place)
         for evaluation in self.study.evaluate(cell, training, trained, place):
             yield Row(
                 cell,
@@ -380,7 +389,59 @@ class Run(Generic[S, D]):
                 trained.seconds,
                 trained.validation,
                 evaluation.details,
+                trained.plateau,
+                trials,
             )
+
+    def _tuned(self, cell: Cell) -> tuple[tuning.Trial, ...]:
+        """The trials of a model, of its first seed.
+
+        What a trial found is kept: all seeds and a resumed run have the same learning rate.
+        """
+        for kept in self.rows.kept.values():
+            if kept.row.cell.title == cell.title and kept.row.trials:
+                return kept.row.trials
+        first = next(one for one in self.cells if one.title == cell.title)
+        training = self.study.training(first)
+        headline = training.task.objective.headline
+
+        def measure(optimizer: OptimizerSettings, once: LoopSettings) -> float:
+            """What the curve of a trial ends with, which is all that is kept of it."""
+            rate, steps = optimizer.learning_rate, once.steps
+            place = self.folder.path / f"{first.folder}-rate{rate:g}-steps{steps}"
+
+            def losses() -> list[float]:
+                return curve(read_metrics(place), "validation", headline)[1]
+
+            if not processes.agreed(losses):
+                command_line.say(f"trial of learning rate {rate:g}, {steps} steps")
+                short = dataclasses.replace(training, optimizer=optimizer, loop=once)
+                try:
+                    self._trained(first, short, place)
+                except Diverged:
+                    if processes.is_first():  # else a resumed run would try it again
+                        end = {"kind": "validation", "step": steps, headline: math.nan}
+                        MetricsFile(place, after_step=steps).add(end)
+                processes.barrier()
+            if processes.is_first():
+                shutil.rmtree(place / CHECKPOINTS, ignore_errors=True)
+            return processes.agreed(losses)[-1]
+
+        return tuple(
+            tuning.search(training.optimizer, training.loop, self.study.settings.tune, measure)
+        )
+
+    def _trained(self, cell: Cell, training: Training, place: Path) -> Trained:
+        """A cell trained in a folder, whose name says what the flags do not."""
+        whole = identity(self.study, cell) | training.task.identity
+        return run_training(
+            dataclasses.replace(training.task, identity=whole),
+            settings=training.loop,
+            optimizer=training.optimizer,
+            parallel=self.parallel,
+            folder=place,
+            tensorboard=self.study.settings.tensorboard,
+        )
 
     def report(self) -> loop.Report:
         """The report of the rows so far."""
@@ -425,11 +486,20 @@ def report(study: Study[Any, Any], done: SoFar[Row], folder: Path) -> loop.Repor
         study.results(done.rows),
         f"{study.note} {PLUS_MINUS} All with `{' '.join(flags)}`.".strip(),
         "![Loss over steps](curve.svg)" * has_curve,
+        *_tuning(done.rows),
         done.missing,
         *study.sections(done.rows),
         done.origin,
     )
     return loop.Report(text, figures, said=answer)
+
+
+def _tuning(rows: Sequence[Row]) -> list[str]:
+    tuned = {row.cell.title: row.trials for row in rows if row.trials}
+    if not tuned:
+        return []
+    note = "Trials before the trainings, of the first seed; all seeds have the bold learning rate."
+    return ["## Learning rates", note, tuning.table(tuned)]
 
 
 def run(kind: type[Study[S, D]], settings: S, folder: Folder) -> int:
@@ -444,13 +514,7 @@ def run(kind: type[Study[S, D]], settings: S, folder: Folder) -> int:
 
 
 def main(argv: list[str], kind: type[Study[Any, Any]], package: ModuleType) -> int:
-    """Parses the command line of a study and runs it.
-
-    Args:
-      argv: words of the command line.
-      kind: study.
-      package: package of the study, with the text of --help and SHARED_BY.
-    """
+    """Parses the command line of a study and runs it."""
     return command_line.run(
         argv,
         kind.flags,

@@ -12,7 +12,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from attnlab.runs import figure_files
-from attnlab.runs.palette import GRID, MUTED, of_lines
+from attnlab.runs.palette import MUTED, of_lines
 
 __all__ = ["curve", "training_curve"]
 
@@ -87,8 +87,7 @@ def training_curve(
         axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:,.0f}"))
         axes.set_xlabel("step")
         axes.set_ylabel(label)
-        axes.grid(color=GRID, linewidth=0.7)
-        axes.set_axisbelow(True)
+        axes.grid()
         figure.legend(handles=handles, loc="outside upper left", ncols=2, frameon=False)
     return figure
 

@@ -1,18 +1,23 @@
 """The command line of `check`, and what it does."""
 
-from __future__ import annotations
-
+import contextlib
+import dataclasses
+import functools
+import json
 import re
+import sys
 from collections import Counter
 from typing import Any
 
 import attnlab
 from attnlab import MultiHeadAttention, masks, own, platforms
+from attnlab.ops.routes import Function
 from attnlab.runs import command_line, loop, provenance
 from attnlab.runs.errors import one_line
 from attnlab.runs.folder import Folder
 from attnlab.runs.report import SoFar, document, grouped, so_far
 from attnlab.runs.rows import Rows
+from attnlab.scores import Dot
 from attnlab.testing import CONTRACTS, Outcome, Report, cost, outcome, subject_of
 from experiments import check
 from experiments.check.settings import Settings
@@ -26,7 +31,7 @@ def main(argv: list[str]) -> int:
     """Parses the flags and checks; a word that is no flag is a mechanism."""
     program, *words = argv
     argv = [program, *(x if x.startswith("-") else f"--mechanisms={x}" for x in words)]
-    return command_line.run(argv, Settings, run, doc=check.__doc__)
+    return command_line.run(argv, Settings, run, doc=check.__doc__, free=("json",))
 
 
 def run(settings: Settings, folder: Folder) -> int:
@@ -44,9 +49,10 @@ def run(settings: Settings, folder: Folder) -> int:
     def reported() -> loop.Report:
         done = so_far(rows, {", ".join(item): [item] for item in items}, settings)
         report = Report(tuple(done.rows), frozenset(settings.expected))
-        figures = {_file(name): _figure(name) for name in settings.mechanisms}
-        figures = {name: figure for name, figure in figures.items() if figure is not None}
-        return loop.Report(_markdown(report, done, figures), figures, said=_answer(report))
+        drawn = {name: _figure(name) for name in settings.mechanisms}
+        drawn = {name: figure for name, figure in drawn.items() if figure is not None}
+        figures = {_file(name): figure for name, figure in drawn.items()}
+        return loop.Report(_markdown(report, done, [*drawn]), figures, said=_answer(report))
 
     job = loop.Job(
         "contracts",
@@ -55,8 +61,11 @@ def run(settings: Settings, folder: Folder) -> int:
         title=", ".join,
         line=lambda rows: ": ".join(filter(None, (rows[0].verdict, rows[0].words))),
     )
-    status = loop.run(job, items, folder, rows, where=provenance.devices_of(rows.environment))
+    with contextlib.redirect_stdout(sys.stderr if settings.json else sys.stdout):
+        status = loop.run(job, items, folder, rows, where=provenance.devices_of(rows.environment))
     kept = tuple(entry.row for entry in rows.of(items))
+    if settings.json:
+        print(json.dumps([dataclasses.asdict(row) for row in kept], indent=1))
     return status or int(bool(Report(kept, frozenset(settings.expected)).broken))
 
 
@@ -80,14 +89,15 @@ def _answer(report: Report) -> str:
     return "; ".join(lines)
 
 
-def _markdown(report: Report, done: SoFar[Outcome], figures: dict[str, Any]) -> str:
+def _markdown(report: Report, done: SoFar[Outcome], drawn: list[str]) -> str:
     noes = [row for row in report.outcomes if row.verdict == "no"]
     others = [row for row in report.outcomes if row.verdict == "-"]
+    contracts = tuple(row for row in report.outcomes if row.contract != COST)
     return document(
         "# Contracts of attention",
         f"**{_answer(report)}**",
-        str(report),
-        *[f"![Pairs that are seen]({name}.svg)" for name in figures],
+        str(Report(contracts)),
+        *[f"![Pairs that are seen by {name}]({_file(name)}.svg)" for name in drawn],
         "## Broken" * bool(noes),
         *[f"{x.mechanism}, **{x.contract}**: {x.words}\n\n    {x.line}" for x in noes],
         "## Does not apply, and cost",
@@ -102,15 +112,19 @@ def _file(name: str) -> str:
 
 
 def _figure(name: str) -> Any:
-    """Which pairs it sees under a causal mask; None of a module, and where it cannot say."""
-    layer = subject_of(name).layer
-    if not isinstance(layer, MultiHeadAttention):
-        return None
-    parts: dict[str, Any] = {"score": layer.score, "bias": layer.position_bias}
-    try:
-        return attnlab.draw(mask=masks.Causal(), route=layer.route, **parts).figure
-    except Exception:  # noqa: BLE001 - what it raises is a broken contract, and reported as such
-        return None
+    """Which pairs it sees under a causal mask, if it takes one; None where it cannot say."""
+    subject = subject_of(name)
+    layer, mask = subject.layer, masks.Causal() if subject.mask and subject.causal else None
+    tries: list[dict[str, Any]] = [{"attention": layer}]
+    if type(layer) is MultiHeadAttention:
+        tries = [{"attention": functools.partial(layer.route, Dot())}]
+        if not isinstance(layer.route, Function):  # then it may say its weights
+            parts = {"score": layer.score, "bias": layer.position_bias, "route": layer.route}
+            tries.insert(0, parts)
+    for what in tries:
+        with contextlib.suppress(Exception):  # a broken contract, and reported as such
+            return attnlab.draw(mask=mask, **what).figure
+    return None
 
 
 if __name__ == "__main__":

@@ -1,7 +1,5 @@
 """What a user asks of `check`."""
 
-from __future__ import annotations
-
 import dataclasses
 
 from attnlab import own
@@ -23,6 +21,9 @@ class Settings(Flags):
         (), "Contracts that need not be kept.", choices=tuple(CONTRACTS)
     )
     seed: int = seed_flag("Seed of the arrays.")
+    json: bool = flag(
+        False, "Whether standard output has the verdicts alone, as JSON; all else is on the other."
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -2,7 +2,7 @@
 
 from attnlab.runs import command_line, hosts
 from experiments import compare_lengths
-from experiments.compare_lengths.run import run
+from experiments.compare_lengths.run import compare
 from experiments.compare_lengths.settings import Settings
 
 
@@ -11,7 +11,7 @@ def main(argv: list[str]) -> int:
     return command_line.run(
         argv,
         Settings,
-        lambda settings, folder: hosts.on_every_host(run, settings, folder),
+        lambda settings, folder: hosts.on_every_host(compare, settings, folder),
         doc=compare_lengths.__doc__,
         several=compare_lengths.SHARED_BY == "processes",
     )

@@ -1,29 +1,34 @@
-"""Tables of a run, as Markdown and CSV: pure functions of its rows."""
+"""Tables of a run, as Markdown and CSV, and its figures: pure functions of its rows."""
 
 import csv
 import functools
 import io
-import math
-import statistics
+import textwrap
 from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from matplotlib.figure import Figure
 
 from attnlab.attentions import kind_of
-from attnlab.bench import trends
+from attnlab.bench import tables, trends
 from attnlab.bench.case import (
     ACCURACY,
     AXES,
     PASS_TITLES,
-    PASSES,
     SHORT,
+    Case,
     Result,
     axis_of,
     passes_of,
 )
+from attnlab.bench.panels import Panel, round_steps
+from attnlab.bench.panels import draw as draw_panels
 from attnlab.bench.roofline import PRODUCTS, Peak, Rates
 from attnlab.bench.tables import over_axis
-from attnlab.runs.intervals import half_width
+from attnlab.runs import figure_files
 from attnlab.runs.markdown import markdown_table
-from attnlab.runs.report import SoFar, document
+from attnlab.runs.palette import INK, MUTED, of_attention
+from attnlab.runs.report import SoFar, document, grouped
 from attnlab.runs.units import duration, human
 
 COLUMNS = (
@@ -56,27 +61,33 @@ def _field(result: Result, name: str, extra: dict[str, float | int | None]) -> o
     return getattr(result, name) if hasattr(result, name) else getattr(result.case, name)
 
 
-def markdown(told: SoFar[Result], *, peaks: Sequence[Peak] = ()) -> str:
+def markdown(done: SoFar[Result], *, peaks: Sequence[Peak] = ()) -> str:
     """The whole report of a run as far as it is done, and of the peaks that it measured."""
-    done = told.rows
-    shown = [passes for passes in passes_of(done) if passes != ACCURACY]
-    parts = ["# Attention over sequence length"]
-    parts += [summary(told), *against(done)]
-    for quantity in ("time", "memory"):
+    results = done.rows
+    shown = _timed(results)
+    parts = ["# Attention over sequence length", summary(done)]
+    if figure := ratios(results):
+        parts += [*figure, *by_row(results)]
+    for quantity in ("time", "memory") if shown else ():
         parts.append(f"## {quantity.capitalize()}")
         parts.append(f"![{quantity} over length]({quantity}.svg)")
         for passes in shown:
             parts += [
                 f"### {PASS_TITLES[passes].capitalize()}",
-                over_axis(done, passes, quantity),
+                over_axis(results, passes, quantity),
             ]
-    parts += ["## Growth", _GROWTH_NOTE, _growth(done, shown)]
-    parts += ["## Crossovers", *_crossovers(done, shown)]
-    parts += ["## Largest length that fits", _FITS_NOTE, _fits(done, shown)]
-    parts += [*accuracy(done), *shares(done, peaks)]
-    parts += ["## Cases without a result", missing(done)]
-    parts += ["## How it was measured", method(done), _conditions(done)]
-    return document(*parts, told.missing, told.origin)
+    if shown:
+        parts += ["## Growth", _GROWTH_NOTE, _growth(results, shown)]
+        parts += ["## Crossovers", *_crossovers(results, shown)]
+        parts += ["## Largest length that fits", _FITS_NOTE, _fits(results, shown)]
+    parts += [*accuracy(results), *shares(results, peaks)]
+    parts += ["## Cases without a result", missing(results)]
+    parts += ["## How it was measured", method(results), _conditions(results)]
+    return document(*parts, done.missing, done.origin)
+
+
+def _timed(results: Sequence[Result]) -> list[str]:
+    return [passes for passes in passes_of(results) if passes != ACCURACY]
 
 
 def answer(
@@ -99,9 +110,9 @@ def answer(
     return f"{PASS_TITLES[passes]}, {AXES[axis_of(results)].column} = {largest}: {said}"
 
 
-def summary(told: SoFar[Result]) -> str:
+def summary(done: SoFar[Result]) -> str:
     """What was measured, in words."""
-    results, state = told.rows, told.how_much("cases")
+    results, state = done.rows, done.how_much("cases")
     case = results[0].case
     devices = sorted({r.case.devices for r in results})
     split = f", {case.shard} divided" if case.shard else ""
@@ -140,47 +151,34 @@ def legend(results: Sequence[Result]) -> str:
     return "; ".join(words) + "."
 
 
-def against(results: Sequence[Result]) -> list[str]:
-    """The time and memory of each mechanism over those of the one it was timed against."""
-    bases = dict.fromkeys(r.case.against for r in results if r.case.against)
+def ratios(results: Sequence[Result]) -> list[str]:
+    """The figure of times over those of others, where there are any."""
+    figure = ["## Ratios", "![time over that of another](ratios.svg)", _RATIOS_NOTE]
+    return figure * any(r.ratios for r in results)
+
+
+def by_row(results: Sequence[Result]) -> list[str]:
+    """A table for each pass: time and memory, and both over those of what was timed against."""
     parts = []
-    for base in bases:
-        rows = [r for r in results if r.case.against == base]
-        for passes in passes_of(rows):
-            title = PASS_TITLES[passes].capitalize()
-            parts += [f"### {title}, time over that of {base}", over_axis(rows, passes, ratio)]
-            cell = functools.partial(_memory_ratio, results, base)
-            if any(cell(r) for r in rows):
-                parts += [f"### {title}, memory over that of {base}"]
-                parts += [over_axis(rows, passes, cell)]
+    for passes in passes_of(r for r in results if r.case.passes != ACCURACY):
+        rows = [r for r in results if r.case.passes == passes]
+        columns: dict[str, Callable[[Result], str]] = {
+            "mechanism": lambda r: r.case.label, "n": lambda r: str(r.case.length),
+            "time": tables.time, "memory": tables.memory,
+        }  # fmt: skip
+        if base := next((r.case.against for r in rows if r.case.against), None):
+            columns[f"time / {base}"] = lambda r: str(trends.ratio(r) or "")
+            columns[f"memory / {base}"] = functools.partial(_memory_ratio, rows)
+        columns = {name: cell for name, cell in columns.items() if any(map(cell, rows))}
+        cells = [[cell(r) for cell in columns.values()] for r in rows]
+        parts += [f"### {PASS_TITLES[passes].capitalize()}", markdown_table([*columns], cells)]
     return parts
 
 
-def ratio(result: Result | None) -> str:
-    """The mean of the turns' ratios, its 95 % interval and the number of turns.
-
-    Of the logarithms, as a time twice as long is as far from equal as one half as long.
-    """
-    if result is None or not result.ratios:
-        return ""
-    logs = [math.log(x) for x in result.ratios]
-    mean, half = statistics.fmean(logs), half_width(logs)
-    if not math.isfinite(half):
-        return f"{math.exp(mean):.3g} (n = {len(logs)})"
-    low, high = math.exp(mean - half), math.exp(mean + half)
-    return f"{math.exp(mean):.3g} ({low:.3g} to {high:.3g}; n = {len(logs)})"
-
-
-def _memory_ratio(results: Sequence[Result], base: str, result: Result | None) -> str:
-    if result is None or not result.memory_bytes:
-        return ""
-    place = result.case.length, result.case.passes
-    theirs = [
-        r.memory_bytes
-        for r in results
-        if r.case.label == base and (r.case.length, r.case.passes) == place
-    ]
-    return f"{result.memory_bytes / theirs[0]:.3g}" if theirs and theirs[0] else ""
+def _memory_ratio(rows: Sequence[Result], result: Result) -> str:
+    base, ours = (result.case.against, result.case.length), result.memory_bytes
+    theirs = next((r.memory_bytes for r in rows if (r.case.label, r.case.length) == base), None)
+    return f"{ours / theirs:.3g}" if ours and theirs else ""
 
 
 def accuracy(results: Sequence[Result]) -> list[str]:
@@ -216,10 +214,9 @@ def shares(results: Sequence[Result], peaks: Sequence[Peak]) -> list[str]:
         least = rates.bound(result.operations)
         return f"{least.seconds / result.median_seconds:.0%} {least.by}"
 
-    for passes in PASSES:
-        if any(r.case.passes == passes for r in counted):
-            title = f"### {PASS_TITLES[passes].capitalize()}, share"
-            parts += [title, over_axis(counted, passes, cell)]
+    for passes in _timed(counted):
+        title = f"### {PASS_TITLES[passes].capitalize()}, share"
+        parts += [title, over_axis(counted, passes, cell)]
     notes = dict.fromkeys(r.operations_of for r in counted if r.operations_of)
     for note in notes:
         labels = dict.fromkeys(r.case.label for r in counted if r.operations_of == note)
@@ -238,8 +235,8 @@ def _growth(results: Sequence[Result], shown: Sequence[str]) -> str:
             columns.append({k: trends.growth(x, spreads.get(k)) for k, x in lines.items()})
     rows = []
     for label in dict.fromkeys(r.case.label for r in results):
-        found = [column.get(label) for column in columns]
-        rows.append([label, *("" if p is None else f"n^({p})" for p in found)])
+        growths = [column.get(label) for column in columns]
+        rows.append([label, *("" if p is None else f"n^({p})" for p in growths)])
     return markdown_table(header, rows)
 
 
@@ -342,13 +339,80 @@ def method(results: Sequence[Result]) -> str:
     return "\n\n".join(lines)
 
 
+def draw(results: Sequence[Result], quantity: str, device: str) -> Figure | None:
+    """The figure of "time" or "memory", a panel for each pass; None where there is none."""
+    panels = [
+        Panel(PASS_TITLES[passes], [r for r in results if r.case.passes == passes])
+        for passes in _timed(results)
+    ]
+    case = results[0].case
+    title = (
+        f"{'Time of one call' if quantity == 'time' else 'Memory'} over length n — batch "
+        f"{case.batch}, {case.num_heads} heads × {case.head_dim}, {case.dtype}"
+        f"{', causal' if case.causal else ''}{' — ' * bool(device)}{device}"
+    )
+    return draw_panels([panels], quantity, title)
+
+
+def draw_ratios(results: Sequence[Result], device: str) -> Figure | None:
+    """Times over those of another mechanism: a row of panels for each such base, or None."""
+    ratios = {r.case: ratio for r in results if (ratio := trends.ratio(r))}
+    if not ratios:
+        return None
+    order, labels = list(PASS_TITLES), [case.label for case in ratios]
+    cases = sorted(ratios, key=lambda x: (order.index(x.passes), labels.index(x.label), x.length))
+    bases = grouped(cases, lambda case: case.against).values()
+    panels_of = [list(grouped(some, lambda case: case.passes).values()) for some in bases]
+    grid = [panels[i : i + 2] for panels in panels_of for i in range(0, len(panels), 2)]
+    rows = [list(dict.fromkeys((x.label, x.length) for some in row for x in some)) for row in grid]
+    ends = [x for r in ratios.values() for x in ((r.low, r.high) if r.turns > 1 else (r.mean,))]
+    ticks = round_steps(min(1.0, *ends), max(1.0, *ends), "time")
+    with figure_files.style():
+        tall = 0.4 + 0.2 * sum(map(len, rows)) + 0.75 * len(grid)
+        figure = Figure(figsize=(7.0, tall), layout="constrained")
+        subplots = figure.subplots(
+            len(grid), max(map(len, grid)), sharey="row", squeeze=False,
+            height_ratios=[len(names) for names in rows],
+        )  # fmt: skip
+        for every, panels, names in zip(subplots, grid, rows, strict=True):
+            for axes, panel in zip(every, panels, strict=False):
+                _ratios(axes, {case: ratios[case] for case in panel}, names)
+                axes.set(xscale="log", xlim=(ticks[0], ticks[-1]))
+                axes.set_xticks(ticks, [f"{x:g}" for x in ticks])
+                axes.minorticks_off()
+            for axes in every[len(panels) :]:
+                axes.remove()
+        title = f"Time over that of another mechanism{' — ' * bool(device)}{device}"
+        figure.suptitle(title, x=0.01, ha="left", fontsize=9.5, color=INK)
+        foot = "Marks: geometric means over the turns (open: of one); lines: their 95 % intervals."
+        figure.supxlabel(foot, x=0.01, ha="left", fontsize=7.5, color=MUTED)
+    return figure
+
+
+def _ratios(axes: Any, ratios: dict[Case, trends.Ratio], names: list[tuple[str, int]]) -> None:
+    axes.axvline(1, color=INK, linewidth=0.9)
+    for case, ratio in ratios.items():
+        color, marker = of_attention(case.mechanism, [x.mechanism for x in ratios])
+        at, several = names.index((case.label, case.length)), ratio.turns > 1
+        style = {"color": color, "markerfacecolor": color if several else "white"}
+        axes.plot([ratio.low, ratio.high] * several, [at, at] * several, color=color)
+        axes.plot(ratio.mean, at, marker, markersize=7 if marker == "*" else 4.5, **style)
+    axes.set(title=PASS_TITLES[case.passes], ylim=(len(names) - 0.4, -0.6))
+    axes.set_yticks(range(len(names)), [f"{x.split('/')[-1]}, n = {n}" for x, n in names])
+    axes.tick_params(labelsize=8)
+    axes.grid()
+    base = (case.against or "").split("/")[-1]  # of a user's own file
+    said = textwrap.fill(f"slower than {base} →", 34, break_on_hyphens=False)
+    axes.set_xlabel(said, loc="right", color=MUTED, fontsize=8)
+
+
 def line(result: Result | Peak) -> str:
     """One row as a line for the terminal."""
     if isinstance(result, Peak):
         return result.message or rate(result)
-    message = f"; {result.message}" if result.message else ""
     if result.status != "ok":
-        return SHORT[result.status] + message.replace("; ", ": ", 1)
+        return ": ".join(filter(None, [SHORT[result.status], result.message]))
+    message = f"; {result.message}" if result.message else ""
     if result.error is not None:
         return f"{result.error:.3g} from float64"
     if not result.seconds:
@@ -358,7 +422,7 @@ def line(result: Result | Peak) -> str:
     if len(result.seconds) > 1:
         text += f" ({duration(min(result.seconds))} to {duration(max(result.seconds))})"
     if result.ratios:
-        text += f", {ratio(result)} × {result.case.against}"
+        text += f", {trends.ratio(result)} × {result.case.against}"
     return f"{text}, {human(result.memory_bytes)}{message}"
 
 
@@ -392,11 +456,11 @@ def two_digits(number: float) -> str:
     return f"{float(f'{number:.2g}'):,.0f}"
 
 
-_AGAINST_NOTE = (
-    "Times over those of `{base}`, each called in turns with it, in processes of their own, the "
-    "order changing from turn to turn: the geometric mean over n turns with its 95 % interval "
-    "(Student). Where both compute the same function their outputs, and the gradients of their "
-    "inputs, were compared first. Below 1 is faster, and less memory."
+_RATIOS_NOTE = (
+    "Each mechanism was called in turns with the one its time is divided by, in processes of their "
+    "own, the order changing from turn to turn: the geometric mean over n turns with its 95 % "
+    "interval (Student). Where both compute the same function their outputs, and the gradients of "
+    "their inputs, were compared first. Below 1 is faster, and less memory."
 )
 _ACCURACY_NOTE = (
     "The RMS distance of the context from exact attention by NumPy in float64, of the inputs as "

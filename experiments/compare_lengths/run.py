@@ -20,13 +20,7 @@ from attnlab.runs.folder import Folder
 from attnlab.runs.report import SoFar, so_far
 from attnlab.runs.rows import Kept, Rows
 from attnlab.runs.units import human
-from experiments.compare_lengths import (
-    deviceless_figures,
-    deviceless_report,
-    figures,
-    report,
-    scaling,
-)
+from experiments.compare_lengths import deviceless, report, scaling
 from experiments.compare_lengths.runner import Runner
 from experiments.compare_lengths.settings import Settings
 
@@ -35,15 +29,6 @@ BUSY = 1.1  # load over cores: the measuring alone comes up to 1
 Item = Case | Unit
 Row = Result | Peak
 LOST = ("failed", "killed")  # rows whose case a resumed run tries again
-
-
-def run(settings: Settings, folder: Folder) -> int:
-    """Measures the cases that are missing; writes tables and figures even when interrupted.
-
-    Raises:
-      Invalid: the settings do not suit the machine, or the folder cannot be used.
-    """
-    return compare(settings, folder)
 
 
 def compare(
@@ -55,7 +40,7 @@ def compare(
     markdown: Callable[[SoFar[Result]], str] | None = None,
     variables: Mapping[str, str] | None = None,
 ) -> int:
-    """Measures cases and reports.
+    """Measures the cases that are missing; writes tables and figures even when interrupted.
 
     Args:
       settings: limits of a case, and how the report looks.
@@ -64,6 +49,9 @@ def compare(
       asked: settings of a preset, whose command the report names.
       markdown: function of the rows that gives a preset's report.
       variables: environment variables of the workers.
+
+    Raises:
+      Invalid: the settings do not suit the machine, or the folder cannot be used.
     """
     rows: Rows[Item, Row] = Rows(folder, key_of, [Result, Peak], derived=DERIVED)
     with Runner(
@@ -134,7 +122,7 @@ class Comparison:
             unit="cases and peaks" if self.units else "cases",
             measure=self._measure,
             done=lambda row: row.rate > 0 if isinstance(row, Peak) else row.status not in LOST,
-            line=lambda found: report.line(found[0]),
+            line=lambda rows: report.line(rows[0]),
             report=self._report,
             before=self._before,
             again=self._again,
@@ -158,9 +146,9 @@ class Comparison:
             self._runner.retire()
         other = (last.target, last.length) != (case.target, case.length)
         if other and case not in self._rows.kept:  # else it is measured once more
-            told = self._report()
-            loop.write(told, self._folder)
-            say(f"\n{told.said}\n")
+            made = self._report()
+            loop.write(made, self._folder)
+            say(f"\n{made.said}\n")
 
     @property
     def _over_devices(self) -> bool:
@@ -188,51 +176,51 @@ class Comparison:
         )
 
     def _measure(self, case: Item) -> Iterator[Row]:
+        own.require_unchanged()  # a worker that starts later would read another
         if isinstance(case, Unit):
             yield self._runner.peak(case)
             return
         known = [one for one in self._results() if one.case == case and one.status not in LOST]
-        before = known[0] if known else None
-        if before is not None:
+        if known:  # it is measured once more
             self._runner.retire()
-        before_it = os.getloadavg()[0]
+        load_before = os.getloadavg()[0]
         line = _line_of((one for one in self._results() if one.case != case), case)
         result = measured(case, line, self._settings, self._runner)
-        load = max(before_it, os.getloadavg()[0])
+        load = max(load_before, os.getloadavg()[0])
         busy = case.target is None and load > BUSY * self._runner.environment["cpus"]
         result = dataclasses.replace(result, load=load, busy=busy)
         if result.status in LOST:  # else compilers wrote it, of no interest
             self._folder.note(self._runner.last_words())
-        yield result if before is None else faster(before, result)
+        yield faster(known[0], result) if known else result
 
     def _again(self) -> list[Case]:
         """Cases whose times disagree with those of neighboring lengths."""
-        found = to_repeat(self.cases, {one.case: one for one in self._results()})
-        if found:
+        again = to_repeat(self.cases, {one.case: one for one in self._results()})
+        if again:
             words = "have times that disagree with neighboring lengths: they are measured once more"
-            say(f"\n{len(found)} cases {words}")
-        return found
+            say(f"\n{len(again)} cases {words}")
+        return again
 
     def _report(self) -> loop.Report:
         items: dict[str, list[Item]] = {}
         for case in self.cases:
             items.setdefault(str(case), []).append(case)
-        told = cast(SoFar[Result], so_far(self._rows, items, self._asked))
-        results = told.rows
-        devices = " / ".join(sorted({provenance.name(where.environment) for where in told.wheres}))
+        done = cast(SoFar[Result], so_far(self._rows, items, self._asked))
+        results = done.rows
+        devices = " / ".join(sorted({provenance.name(where.environment) for where in done.wheres}))
         files = {"results.csv": report.csv_text(results)}
-        drawn: dict[str, Any] = {}
+        drawn: dict[str, Any] = {"ratios": report.draw_ratios(results, devices)}
         if self._markdown is not None:
-            text, tables = self._markdown(told), ""
+            text, tables = self._markdown(done), ""
         elif self._settings.target:
-            text, tables = deviceless_report.markdown(told), deviceless_report.tables(results)
-            drawn = {"memory": deviceless_figures.draw(results)}
+            text, tables = deviceless.markdown(done), deviceless.tables(results)
+            drawn = {"memory": deviceless.draw(results)}
         elif self._over_devices:
-            text, tables = scaling.markdown(told), scaling.tables(results)
+            text, tables = scaling.markdown(done), scaling.tables(results)
             drawn = {name: scaling.draw(results, name, devices) for name in ("time", "memory")}
         else:
-            text, tables = report.markdown(told, peaks=self._peaks()), report.times(results)
-            drawn = {name: figures.draw(results, name, devices) for name in ("time", "memory")}
+            text, tables = report.markdown(done, peaks=self._peaks()), report.times(results)
+            drawn |= {name: report.draw(results, name, devices) for name in ("time", "memory")}
         counted = report.counted(results, len(self.cases))
         return loop.Report(text, drawn, files, f"{tables}\n\n{counted}")
 
@@ -274,8 +262,8 @@ def measured(case: Case, line: Sequence[Result], settings: Settings, runner: Run
     else:
         return runner.run(case, tell=_tell)
     result = runner.run(case, run=False, tell=_tell)
-    known = result.status == "too_slow" and result.message == "not run"
-    return dataclasses.replace(result, message=message, **fields) if known else result
+    compiled = result.status == "too_slow" and result.message == "not run"
+    return dataclasses.replace(result, message=message, **fields) if compiled else result
 
 
 def base_of(case: Case) -> Case:
@@ -307,11 +295,7 @@ def seconds_left(
     long as those at its length. None where only one of several lengths is known, and that for less
     than a minute.
 
-    Args:
-      left: cases that are not measured yet, or again.
-      kept: rows of the cases that are measured, shorter lengths first.
-      repeats: number of timed samples of a case.
-      limit: seconds that one case may run.
+    `kept` has shorter lengths first.
     """
     spent = remaining.spent(kept)
     planned, seen = ({(x.length, x.num_layers) for x in some} for some in ([*kept, *left], kept))

@@ -72,12 +72,9 @@ class Runner(Workers):
     def run(
         self, case: Case, *, run: bool = True, tell: Callable[[str], None] = lambda words: None
     ) -> Result:
-        """One case's row, whatever happens to it.
+        """One case's row, whatever happens to it; without `run` it is only compiled.
 
-        Args:
-          case: case to measure.
-          run: False compiles only.
-          tell: (words) -> None; told what is going on, at each change and every ten seconds.
+        `tell` is told what is going on, at each change and every ten seconds.
         """
         result, _ = self._do(case, tell, run=run, in_turns=False)
         return result
@@ -90,11 +87,6 @@ class Runner(Workers):
         Each has a process of its own, so that neither shares its thread pool or its allocator with
         the other; one that waits for its turn sleeps. The turns are short and alternate in order,
         so what else the machine does falls on both alike.
-
-        Args:
-          case: case to measure.
-          base: case to time it against.
-          tell: (words) -> None, as in `run`.
         """
         other = self._other
         if self._base != base or other.pid is None:

@@ -4,8 +4,6 @@ Strong scaling: the same work over more devices, whose time falls as 1/d at best
 much work a device, so a batch that is d times as large, whose time stays the same at best.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 from matplotlib.figure import Figure
@@ -17,26 +15,24 @@ from attnlab.bench.tables import over_axis
 from attnlab.runs.report import SoFar, document
 from experiments.compare_lengths import report
 
-__all__ = ["by_kind", "draw", "markdown", "tables"]
 
-
-def markdown(told: SoFar[Result]) -> str:
+def markdown(done: SoFar[Result]) -> str:
     """The whole report of a run as far as it is done."""
-    done = told.rows
-    parts = ["# Attention over devices", report.summary(told)]
+    results = done.rows
+    parts = ["# Attention over devices", report.summary(done)]
     for quantity in ("time", "memory"):
         parts.append(f"## {quantity.capitalize()}")
         parts.append(f"![{quantity} over devices]({quantity}.svg)")
-        for kind, rows in by_kind(done).items():
+        for kind, rows in by_kind(results).items():
             for passes in passes_of(rows):
                 title = f"{kind}, {PASS_TITLES[passes]}"
                 parts += [f"### {title}", over_axis(rows, passes, quantity)]
                 if quantity == "time":
                     parts += [f"#### {title}: efficiency", _efficiency(rows, passes)]
     parts += ["## How to read it", _NOTE]
-    parts += ["## Cases without a result", report.missing(done)]
-    parts += ["## How it was measured", report.method(done)]
-    return document(*parts, told.missing, told.origin)
+    parts += ["## Cases without a result", report.missing(results)]
+    parts += ["## How it was measured", report.method(results)]
+    return document(*parts, done.missing, done.origin)
 
 
 def tables(results: Sequence[Result]) -> str:
@@ -50,13 +46,7 @@ def tables(results: Sequence[Result]) -> str:
 
 
 def draw(results: Sequence[Result], quantity: str, device: str) -> Figure | None:
-    """The figure, a row of panels for each pass, or None where there is nothing to draw.
-
-    Args:
-      results: the rows.
-      quantity: "time" or "memory".
-      device: name of the device that the rows were measured on.
-    """
+    """The figure of "time" or "memory", a row of panels for each pass; None where there is none."""
     kinds = by_kind(results)
     grid = [
         [

@@ -20,7 +20,7 @@ from attnlab.attentions import (
     split_way,
 )
 from attnlab.bench import inputs, sharding, targets, topology
-from attnlab.bench.case import ACCURACY, ATTENTION, PASSES, TRAIN_STEP, Case
+from attnlab.bench.case import ACCURACY, ATTENTION, DECODE, PASSES, TRAIN_STEP, Case
 from attnlab.bench.case_flags import CaseFlags
 from attnlab.bench.roofline import UNITS, Unit
 from attnlab.bench.targets import Target
@@ -29,9 +29,8 @@ from attnlab.modules.multi_head import MultiHeadAttention
 from attnlab.own import Own, is_own, load
 from attnlab.runs.errors import Invalid
 from attnlab.runs.flags import flag, written
-from attnlab.training.parallel import mesh_sizes
+from attnlab.training.parallel import PARALLEL, mesh_sizes
 
-PARALLEL = ("jit", "pmap")
 AUTO = "auto"
 PLAIN = ("exact", "additive", "window-128", "lsh-4")
 # The same as in `training_programs`, whose import takes seconds, too long for --help.
@@ -88,9 +87,10 @@ class Settings(CaseFlags):
     )
     passes: tuple[str, ...] = flag(
         PASSES,
-        f"Passes: {', '.join(PASSES)}; {ACCURACY} is the forward pass without times, for its RMS "
-        "distance from exact attention by NumPy in float64.",
-        choices=(*PASSES, ACCURACY),
+        f"Passes: {', '.join(PASSES)}; {DECODE} is one more token, by a module with a cache of as "
+        f"many; {ACCURACY} is the forward pass without times, for its RMS distance from exact "
+        "attention by NumPy in float64.",
+        choices=(*PASSES, DECODE, ACCURACY),
     )
     parallel: str = flag("jit", "How the batch is split over devices.", choices=PARALLEL)
     devices: tuple[int, ...] = flag(
@@ -161,23 +161,20 @@ class Settings(CaseFlags):
 
     @classmethod
     def implied(cls, named: Mapping[str, Any]) -> Mapping[str, Any]:
-        found: dict[str, Any] = {}
+        implied: dict[str, Any] = {}
         for name, defaults in (
             ("target", FOR_TARGETS),
             ("implementation", FOR_WAYS),
             ("program", FOR_PROGRAMS),
         ):
-            found |= defaults if name in named else {}
+            implied |= defaults if name in named else {}
         if named.get("program", ATTENTION) == ATTENTION and peers_of(named.get("mechanisms", ())):
-            found["ops_only"] = True
+            implied["ops_only"] = True
         several = any(len(named.get(name, ())) > 1 for name in ("devices", "batch"))
-        return found | (FOR_ONE_LENGTH if several else {})
+        return implied | (FOR_ONE_LENGTH if several else {})
 
     def cases(self, local_devices: int) -> list[Case]:
         """Every case, length by length: however early a run ends, it compares all mechanisms.
-
-        Args:
-          local_devices: number of devices that the machine has.
 
         Raises:
           Invalid: the batch does not divide over the devices, or there are too few of them.
@@ -357,6 +354,8 @@ class Settings(CaseFlags):
             raise Invalid(
                 f"--passes={ACCURACY}: of bare functions on this machine; give --ops_only"
             )
+        if DECODE in self.passes:
+            self._check_decoding(split)
         if self.against is None:
             return
         labels = [f"{name}:{way}" if way else name for name, way in self._lines()]
@@ -369,6 +368,17 @@ class Settings(CaseFlags):
                 f"--against={self.against}: times are of one device that is here; drop it"
             )
 
+    def _check_decoding(self, split: bool) -> None:
+        """Refuses to decode what has no cache, or on several devices."""
+        several = split or any(target.devices > 1 for target in self.targets())
+        for wrong, flag_ in ((self.ops_only, "--ops_only"), (not self.causal, "--nocausal")):
+            if wrong:
+                raise Invalid(f"{flag_}: --passes={DECODE} is of a causal module; leave it out")
+        if several:
+            raise Invalid(f"--passes={DECODE}: on one device; give one")
+        if min(self.lengths) < 2:
+            raise Invalid(f"--lengths={min(self.lengths)}: --passes={DECODE} needs 2 tokens")
+
     def _rounds(self) -> set[int]:
         """The numbers of hash rounds among the mechanisms."""
         every = (x for line in self.mechanisms for x in Model.parse(line).attentions)
@@ -378,15 +388,15 @@ class Settings(CaseFlags):
 
     def _lines(self) -> list[tuple[str, str | None]]:
         """The pairs of a mechanism and an implementation, each once."""
-        found: list[tuple[str, str | None]] = []
+        lines: list[tuple[str, str | None]] = []
         for line in self.mechanisms:
             name, way = split_way(line)
             valid = {
                 w for x in Model.parse(line).attentions for w in kind_of(x.kind).implementations
             }
             ways = [way] if way else [w for w in self.implementation if w in (AUTO, *valid)]
-            found += [(name, None if way == AUTO else way) for way in ways or [AUTO]]
-        return list(dict.fromkeys(found))
+            lines += [(name, None if way == AUTO else way) for way in ways or [AUTO]]
+        return list(dict.fromkeys(lines))
 
     def _divide(self, devices: int, said: str) -> None:
         """Refuses sizes that the devices do not divide."""

@@ -14,7 +14,7 @@ import numpy as np
 
 from attnlab.attentions import KINDS, kind_of
 from attnlab.bench import environment, inputs, peaks, work, workers
-from attnlab.bench.case import ACCURACY, ATTENTION, Case, Result
+from attnlab.bench.case import ACCURACY, ATTENTION, DECODE, Case, Result
 from attnlab.bench.measure import Ready, measure, prepare
 from attnlab.bench.roofline import Unit
 from attnlab.runs.errors import one_line
@@ -89,7 +89,7 @@ def guarded(
 def counted(result: Result) -> Result:
     """The row with the operations of its program, where it is one of JAX on one device."""
     case = result.case
-    other = kind_of(case.attention.kind).written_in == "torch" or case.passes == ACCURACY
+    other = kind_of(case.attention.kind).written_in == "torch" or case.passes in (ACCURACY, DECODE)
     if result.status != "ok" or case.devices > 1 or other or case.program != ATTENTION:
         return result
     operations, what = work.counted(case)

@@ -2,8 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from attnlab.bench.case import ACCURACY, PASS_TITLES, Case, Result, passes_of
-from attnlab.bench.tables import over_axis
+from attnlab.bench.case import Case, Result
 from attnlab.runs import command_line
 from attnlab.runs.folder import Folder
 from attnlab.runs.report import SoFar, document
@@ -31,32 +30,23 @@ def run(settings: Settings, folder: Folder) -> int:
         folder,
         cases,
         asked=settings,
-        markdown=lambda told: text(told, parts),
+        markdown=lambda done: text(done, parts),
         variables={"JAX_PLATFORMS": "cpu"},  # where torch runs
     )
 
 
-def text(told: SoFar[Result], parts: Mapping[str, Sequence[Case]]) -> str:
+def text(done: SoFar[Result], parts: Mapping[str, Sequence[Case]]) -> str:
     """The whole report of a run as far as it is done."""
-    sections = ["# attnlab and its peers", told.how_much("cases")]
+    sections = ["# attnlab and its peers", done.how_much("cases"), *report.ratios(done.rows)]
     for name, cases in parts.items():
-        done = [result for result in told.rows if result.case in cases]
-        for dtype in dict.fromkeys(result.case.dtype for result in done):
-            rows = [result for result in done if result.case.dtype == dtype]
-            sections += [f"## {name}, {_sizes(rows[0].case)}", *tables(rows)]
-    sections += ["## Cases without a result", report.missing(told.rows)]
-    sections += ["## How it was measured", _METHOD, report.method(told.rows)]
-    return document(*sections, told.missing, told.origin)
-
-
-def tables(rows: Sequence[Result]) -> list[str]:
-    """Times, memory, their ratios and distances of one row."""
-    made = []
-    for passes in passes_of(rows):
-        for quantity in ("time", "memory") if passes != ACCURACY else ():
-            made += [f"{PASS_TITLES[passes].capitalize()}, {quantity}:"]
-            made += [over_axis(rows, passes, quantity)]
-    return made + report.against(rows) + report.accuracy(rows)
+        results = [result for result in done.rows if result.case in cases]
+        for dtype in dict.fromkeys(result.case.dtype for result in results):
+            rows = [result for result in results if result.case.dtype == dtype]
+            sections.append(f"## {name}, {_sizes(rows[0].case)}")
+            sections += [*report.by_row(rows), *report.accuracy(rows)]
+    sections += ["## Cases without a result", report.missing(done.rows)]
+    sections += ["## How it was measured", _METHOD, report.method(done.rows)]
+    return document(*sections, done.missing, done.origin)
 
 
 def _sizes(case: Case) -> str:

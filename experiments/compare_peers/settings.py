@@ -1,7 +1,5 @@
 """What a user asks of `compare_peers`: which comparisons, each as flags of `compare_lengths`."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any

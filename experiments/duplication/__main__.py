@@ -1,7 +1,5 @@
 """The study `duplication`: attentions × seeds, evaluated with every number of hash rounds."""
 
-from __future__ import annotations
-
 import functools
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
@@ -26,8 +24,6 @@ from experiments import duplication
 from experiments.duplication import attention, report
 from experiments.duplication.attention import EXACT, Hashing, rounds_of
 from experiments.duplication.settings import DRAW, Settings, length_of
-
-__all__ = ["POSITIONS", "Duplication", "batches", "build", "main"]
 
 TRAINING, VALIDATION, TEST = range(3)  # added to the seed of the words
 VALIDATION_BATCHES = 4
@@ -203,12 +199,7 @@ def batches(
 ) -> grain.IterDataset:
     """Endless batches of `0w0w`; an example depends on the seed, the part and its index alone.
 
-    Args:
-      word: number of symbols in a word.
-      num_symbols: number of different symbols, which are uniform.
-      seed: seed of the words.
-      part: TRAINING, VALIDATION or TEST, which have other words.
-      batch_size: number of examples in a batch.
+    `part` is TRAINING, VALIDATION or TEST, which have other words.
 
     Returns:
       A dataset of {"tokens" [B, L] int32, "weights" [B, L] float32}: 1 for the second word.

@@ -17,8 +17,6 @@ from attnlab.ops.lsh.rows import unit_keys
 from attnlab.ops.routes import LSH, AllPairs, Route
 from attnlab.scores import Dot
 
-__all__ = ["EXACT", "MERGES", "SCALES", "Hashing", "options", "rounds_of"]
-
 # What attention over all pairs may be, where queries and keys are shared: name and words.
 EXACT = {
     "shared": "unit keys, a query does not see itself",
@@ -96,19 +94,12 @@ class SharedPairs(AllPairs):
 
 def rounds_of(name: str) -> int | None:
     """The number of hash rounds of an attention `lsh-4`; None where it does not hash."""
-    found = re.match(r"lsh-(\d+)", name)
-    return int(found[1]) if found else None
+    match = re.match(r"lsh-(\d+)", name)
+    return int(match[1]) if match else None
 
 
 def options(name: str, hashing: Hashing, *, length: int, chunk_size: int) -> dict[str, Any]:
-    """What `TransformerConfig.attention` is told: route and score.
-
-    Args:
-      name: name of the attention: one of `EXACT`, or "lsh-" and a number of rounds.
-      hashing: choices that the literature leaves open.
-      length: number of tokens in an example, L.
-      chunk_size: number of slots in a chunk, C.
-    """
+    """What `TransformerConfig.attention` is told of one of `EXACT` or lsh-R: route and score."""
     scale = 1.0 if hashing.scale == "1" else None
     rounds = rounds_of(name)
     if rounds is not None:

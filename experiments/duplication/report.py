@@ -1,7 +1,5 @@
 """The report of `duplication`: the paper's table beside ours, and the grid."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 import statistics
@@ -13,7 +11,7 @@ from matplotlib.figure import Figure
 from attnlab.runs import figure_files
 from attnlab.runs.intervals import half_width
 from attnlab.runs.markdown import markdown_table
-from attnlab.runs.palette import GRID, by_rounds
+from attnlab.runs.palette import by_rounds
 from attnlab.runs.published import read
 from attnlab.runs.report import grouped
 from attnlab.runs.units import spread
@@ -21,36 +19,11 @@ from attnlab.training.study import Row
 from experiments.duplication.attention import EXACT, Hashing, rounds_of
 from experiments.duplication.settings import Settings
 
-__all__ = [
-    "STATEMENTS",
-    "Accuracies",
-    "answer",
-    "figure",
-    "load",
-    "nearest",
-    "results",
-    "sections",
-    "trainings",
-]
-
 PUBLISHED = Path(__file__).parents[1] / "published" / "reformer2020_table2.csv"
 Paper = Mapping[str, Mapping[str, float]]  # percent, by training and evaluation
 Trained = tuple[str, str, str]  # attention, hashing, positions
 LEARNED = 50.0  # percent with the attention of training: below that, a model says nothing of others
 HASHED = ("lsh-4", "lsh-2", "lsh-1")
-
-# Statements of the paper's table: a cell (trained with, evaluated with), and one that it is above.
-Pair = tuple[str, str]
-STATEMENTS: Sequence[tuple[str, Pair, Pair]] = [
-    *(
-        ("fewer rounds at evaluation are worse", (x, "lsh-8"), (x, "lsh-1"))
-        for x in ("shared", *HASHED)
-    ),
-    ("with 1 round left, hashing in training helps", ("lsh-4", "lsh-1"), ("shared", "lsh-1")),
-    ("the more rounds in training, the better", ("lsh-4", "lsh-1"), ("lsh-2", "lsh-1")),
-    ("the more rounds in training, the better", ("lsh-2", "lsh-1"), ("lsh-1", "lsh-1")),
-    *(("all pairs fail what was trained to hash", (x, "lsh-8"), (x, "shared")) for x in HASHED),
-]  # fmt: skip
 
 
 def load(path: Path = PUBLISHED) -> tuple[Paper, str]:
@@ -103,16 +76,6 @@ class Accuracies:
         own = self.own(trained).values()
         return bool(own) and statistics.fmean(own) >= LEARNED
 
-    def gaps(self, above: Pair, below: Pair) -> list[float]:
-        """How far one cell of the table is above another, by the seeds of both.
-
-        None of models that did not learn the task.
-        """
-        if not all(self.learned(self.model(trained)) for trained, _ in (above, below)):
-            return []
-        one, other = (self.of(self.model(trained), column) for trained, column in (above, below))
-        return [one[seed] - other[seed] for seed in sorted(one.keys() & other.keys())]
-
 
 def _by_word(rows: Sequence[Row], settings: Settings) -> dict[int, Accuracies]:
     groups = grouped(sorted(rows, key=lambda row: row.cell["word"]), lambda row: row.cell["word"])
@@ -156,38 +119,16 @@ def trainings(rows: Sequence[Row]) -> list[Row]:
 
 
 def sections(rows: Sequence[Row], settings: Settings) -> Iterator[str]:
-    """Figure, the paper's statements, and what the literature leaves open."""
-    paper, source = load()
+    """Figure, and what the literature leaves open."""
     tables = _by_word(rows, settings)
     yield "![Accuracy over rounds at evaluation](rounds.svg)"
-    if lines := _statements(tables, paper):
-        yield "## What the paper's table says"
-        yield (
-            "Gaps in points between two cells, trained with → evaluated with; the paper's"
-            f" ({source}) are of words of 511 symbols. Models below {LEARNED:g} % with the"
-            " attention of their training are left out. Beside the paper's numbers:"
-            " `launch/local tables --scale=cpu --only=reformer2`."
-        )
-        yield markdown_table(["symbols", "statement", "gap", "paper", "here"], lines)
     if settings.grid:
-        yield from _grid(next(iter(tables.values())), paper, settings.num_symbols)
+        yield from _grid(next(iter(tables.values())), settings.num_symbols)
 
 
-def _statements(tables: Mapping[int, Accuracies], paper: Paper) -> list[list[str]]:
-    lines = []
-    for (word, accuracies), (statement, above, below) in itertools.product(
-        tables.items(), STATEMENTS
-    ):
-        if gaps := accuracies.gaps(above, below):
-            here = ("+" if statistics.fmean(gaps) >= 0 else "") + spread(gaps, ".1f")
-            printed = paper[above[0]][above[1]] - paper[below[0]][below[1]]
-            gap = " − ".join(" → ".join(pair) for pair in (above, below))
-            lines.append([f"{word}", statement, gap, f"{printed:+.1f}", here])
-    return lines
-
-
-def _grid(accuracies: Accuracies, paper: Paper, num_symbols: int) -> Iterator[str]:
+def _grid(accuracies: Accuracies, num_symbols: int) -> Iterator[str]:
     """The tables of what the literature leaves open."""
+    paper, source = load()
     columns = accuracies.columns[1:]
     yield '## What "full" is'
     senses = "; ".join(f"*{name}*: {words}" for name, words in EXACT.items())
@@ -229,7 +170,7 @@ def _grid(accuracies: Accuracies, paper: Paper, num_symbols: int) -> Iterator[st
     yield markdown_table(["trained with", *accuracies.columns], lines)
 
     yield "## Which setting is nearest to the paper's numbers"
-    yield "Mean distance of a row's lsh columns to the paper's, in points."
+    yield f"Mean distance of a row's lsh columns to the paper's ({source}), in points."
     lines = [
         [row, f"{gap:.1f}", _name(trained, accuracies, whole=True), hashing]
         for row, ranked in nearest(accuracies, paper).items()
@@ -301,8 +242,7 @@ def figure(rows: Sequence[Row], settings: Settings) -> Figure:
             axes.set_xticks(range(len(columns)), columns)
             axes.set_xlabel("evaluated with")
             axes.set_title(f"Words of {word} symbols")
-            axes.grid(axis="y", color=GRID, linewidth=0.7)
-            axes.set_axisbelow(True)
+            axes.grid(axis="y")
         panels[0].set_ylim(figure_files.limits(ends))
         panels[0].set_ylabel("accuracy, second half (%)")
         handles, labels = panels[0].get_legend_handles_labels()

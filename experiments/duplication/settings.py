@@ -1,7 +1,5 @@
 """What a user asks of `duplication`, checked before anything is made."""
 
-from __future__ import annotations
-
 import dataclasses
 
 from attnlab.runs.errors import Invalid
@@ -10,8 +8,6 @@ from attnlab.training.flags import TrainFlags, preset_flag
 from attnlab.training.optimizers import OptimizerSettings
 from attnlab.training.schedules import fitted_warmup
 from experiments.duplication.attention import MERGES, SCALES, Hashing
-
-__all__ = ["DRAW", "PRESETS", "Settings", "length_of"]
 
 MODELS = ("shared", "lsh-4", "lsh-2", "lsh-1")
 DRAW = 16  # examples that are hashed with the same rotations
@@ -140,11 +136,7 @@ class Settings(TrainFlags):
         return [self.hashing(), *(self.hashing().variations() if self.grid else ())]
 
     def optimizer_for(self, steps: int) -> OptimizerSettings:
-        """What updates the parameters in a training of so many steps, half of them warm-up at most.
-
-        Args:
-          steps: number of steps.
-        """
+        """The optimizer of a training of so many steps, half of them warm-up at most."""
         recipe = OPTIMIZERS[self.optimizer]
         warmup_steps = fitted_warmup(recipe.warmup_steps, steps)
         rate = self.learning_rate
@@ -152,9 +144,5 @@ class Settings(TrainFlags):
 
 
 def length_of(word: int) -> int:
-    """The number of tokens in an example, L: two words, each behind a separator.
-
-    Args:
-      word: number of symbols in a word.
-    """
+    """The number of tokens in an example, L: two words, each behind a separator."""
     return 2 * (word + 1)

@@ -1,7 +1,5 @@
 """Attention that others wrote, for `check` and `compare_lengths`, as it is published."""
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any
 

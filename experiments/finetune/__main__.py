@@ -1,7 +1,7 @@
 """The study `finetune`: what a model starts from × seeds, tested on one task."""
 
-from __future__ import annotations
-
+import itertools
+import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -9,21 +9,21 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from matplotlib.figure import Figure
 
 from attnlab import own
 from attnlab.models.bert import BertClassifier
-from attnlab.runs import command_line
+from attnlab.runs import command_line, figure_files, intervals
+from attnlab.runs.markdown import markdown_table
+from attnlab.runs.palette import SERIES
 from attnlab.training import study
 from attnlab.training.classes import ClassCrossEntropy
 from attnlab.training.loop import Task, Trained
-from attnlab.training.study import Cell, Evaluation, Row, Study, Training
+from attnlab.training.study import Cell, Evaluation, Row, Study, Training, by_title
 from experiments import finetune
-from experiments.finetune import report
 from experiments.finetune.data import Data, in_order, open_data, shuffled
 from experiments.finetune.score import scores_of
 from experiments.finetune.settings import Settings
-
-__all__ = ["Finetune", "main"]
 
 _LABELLED = {"classify": "sequence", "tag": "tokens", "span": "span"}
 
@@ -94,20 +94,88 @@ class Finetune(Study[Settings, Data]):
         return {"pre-trainings": f"{len(seeds)}" if seeds else ""}
 
     def sections(self, rows: Sequence[Row]) -> Iterator[str]:
-        return report.sections(rows, self.measures(rows)[0])
+        return gap_sections(rows, self.measures(rows)[0])
 
     def figures(self, rows: Sequence[Row]) -> Mapping[str, Any]:
-        return {"scores": report.figure(rows, self.measures(rows)[0])}
+        return {"scores": scores_figure(rows, self.measures(rows)[0])}
 
 
 def predict(model: BertClassifier, variables: Any, data: Data, batch_size: int) -> np.ndarray:
     """The logits of the test examples."""
     apply = jax.jit(lambda v, tokens, types: model.apply(v, tokens, types))
-    found = [
+    logits = [
         np.asarray(apply(variables, jnp.asarray(batch["tokens"]), jnp.asarray(batch["types"])))
         for batch in in_order(data.rows["test"], data.length, batch_size)
     ]
-    return np.concatenate(found)[: len(data.rows["test"])]
+    return np.concatenate(logits)[: len(data.rows["test"])]
+
+
+def gaps_of(rows: Sequence[Row], measure: str) -> dict[tuple[str, str], list[float]]:
+    """How far the first of two models is above the second, by the seeds that both have."""
+    scores = {
+        title: {row.cell.seed: row.scores[measure] for row in some}
+        for title, some in by_title(rows).items()
+    }
+    return {
+        (a, b): [scores[a][seed] - scores[b][seed] for seed in both]
+        for a, b in itertools.combinations(scores, 2)
+        if (both := sorted(scores[a].keys() & scores[b].keys()))
+    }
+
+
+def gap_sections(rows: Sequence[Row], measure: str) -> Iterator[str]:
+    """The figure, and the gaps."""
+    yield "![Scores of all seeds](scores.svg)"
+    gaps, lines = gaps_of(rows, measure), []
+    for (a, b), differences in gaps.items():
+        mean, all_of = statistics.fmean(differences), {"comparisons": len(gaps)}
+        width = intervals.half_width(differences, **all_of)
+        few = len(differences) < intervals.FEWEST
+        side = intervals.side(0, differences, **all_of)
+        verdict = "decided" if side else "tie"
+        if side is None:
+            verdict = intervals.undecided(0, differences, **all_of)
+        said = f"{100 * mean:+.1f}" + f" ± {100 * width:.1f}" * (not few) + " points"
+        lines.append([f"{a} − {b}", str(len(differences)), said, verdict])
+    if lines:
+        yield "## Between two models"
+        yield (
+            "A gap is that of the scores of the same seeds, ± half of its 95 % interval (Student's"
+            " t; of several gaps all at once); it is *decided* where it is more than that, and"
+            f" from {intervals.FEWEST} seeds on; else the seeds are named that would decide it if"
+            " they vary as these."
+        )
+        yield markdown_table(["gap", "seeds", measure, ""], lines)
+
+
+def scores_figure(rows: Sequence[Row], measure: str) -> Figure:
+    """The score of every training, a line a model, the best of each start first."""
+    means = {
+        title: statistics.fmean(100 * row.scores[measure] for row in some)
+        for title, some in by_title(rows).items()
+    }
+    starts = ("tuned", "frozen", "scratch")
+    models = sorted(
+        by_title(rows).items(),
+        key=lambda model: (starts.index(model[1][0].cell["start"]), -means[model[0]]),
+    )
+    with figure_files.style():
+        drawn = Figure(figsize=(7.2, 1.1 + 0.32 * len(models)), layout="constrained")
+        axes = drawn.subplots()
+        dashed = "; dashed: scratch" * ("scratch" in means)
+        for i, (title, some) in enumerate(models):
+            color, marker = SERIES[starts.index(some[0].cell["start"])]
+            scores = [100 * row.scores[measure] for row in some]
+            axes.plot(scores, [i] * len(some), marker, color=color, markersize=5, alpha=0.7)
+            axes.plot([means[title]] * 2, [i - 0.3, i + 0.3], color=color)
+            if some[0].cell["start"] == "scratch":
+                axes.axvline(means[title], color=color, linewidth=0.9, linestyle="--", zorder=1)
+        axes.set_yticks(range(len(models)), [title for title, _ in models])
+        axes.set_ylim(len(models) - 0.5, -0.5)
+        axes.set_xlabel(f"{measure}, test (%): a mark a seed, a bar their mean{dashed}")
+        axes.set_title("BERT fine-tuned, frozen, or trained from scratch")
+        axes.grid(axis="x")
+    return drawn
 
 
 def main(argv: list[str]) -> int:

@@ -1,7 +1,5 @@
 """What a run is trained on: examples, as they are and as a model sees them, and models."""
 
-from __future__ import annotations
-
 import dataclasses
 import hashlib
 from collections.abc import Mapping, Sequence
@@ -17,8 +15,6 @@ from experiments.finetune import made
 from experiments.finetune.encode import Encoded, Encoder, labels_of, stacked
 from experiments.finetune.examples import Classified, Example, Span, Tagged
 from experiments.finetune.settings import Settings
-
-__all__ = ["Data", "in_order", "open_data", "shuffled"]
 
 SPLITS = ("train", "dev", "test")
 

@@ -1,7 +1,5 @@
 """From labelled examples to the rows of batches, and back from a model's choice to words."""
 
-from __future__ import annotations
-
 import dataclasses
 import re
 from collections.abc import Sequence
@@ -14,8 +12,6 @@ from attnlab.data.tokenizers import Tokenizer
 from attnlab.runs.errors import Invalid
 from attnlab.tokens import PAD, UNK
 from experiments.finetune.examples import Classified, Example, Span, Tagged
-
-__all__ = ["NONE", "Encoded", "Encoder", "labels_of", "stacked"]
 
 NONE = -1  # the label of what is not labelled
 

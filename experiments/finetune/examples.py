@@ -1,7 +1,5 @@
 """Labelled examples from files of the common shapes."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 import json
@@ -11,8 +9,6 @@ from typing import Any
 
 from attnlab.data.lines import decoded_lines, read_blocks
 from attnlab.runs.errors import Invalid
-
-__all__ = ["Classified", "Example", "Span", "Tagged", "read"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,10 +79,10 @@ def read(task: str, path: Path, columns: Sequence[str] = ()) -> list[Any]:
         "tag": lambda: _tagged(path),
         "span": lambda: _spans(path),
     }
-    found = list(kinds[task]())
-    if not found:
+    examples = list(kinds[task]())
+    if not examples:
         raise Invalid(f"{path}: there are no examples in it; give a file with some")
-    return found
+    return examples
 
 
 def _classified(path: Path, columns: Sequence[str]) -> Iterator[Classified]:

@@ -7,8 +7,6 @@
 The test lines are of the last documents, which `pretrain` holds out as well.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -16,8 +14,6 @@ from pathlib import Path
 from attnlab.data.lines import read_blocks
 from attnlab.runs.errors import Invalid
 from experiments.finetune.examples import Classified, Example, Tagged
-
-__all__ = ["MADE", "TASK_OF", "examples"]
 
 TASK_OF = {"order": "classify", "follows": "classify", "spelling": "tag"}
 MADE = tuple(TASK_OF)
@@ -49,7 +45,7 @@ def examples(
         "dev": (documents[-last:middle], test),
         "test": (documents[middle:], test),
     }
-    found = {}
+    splits = {}
     for name, (some, count) in parts.items():
         rng = random.Random(f"{kind} {name}")
         needed = 2 if kind == "follows" else 1
@@ -71,8 +67,8 @@ def examples(
                 "or a longer text"
             )
         chosen = rng.sample(places, count)
-        found[name] = [_MAKE[kind](some, d, i, rng, f"{path}, {name}") for d, i in chosen]
-    return found
+        splits[name] = [_MAKE[kind](some, d, i, rng, f"{path}, {name}") for d, i in chosen]
+    return splits
 
 
 def _order(documents: Documents, d: int, i: int, rng: random.Random, where: str) -> Example:

@@ -1,7 +1,5 @@
 """What a fine-tuned model gets right: accuracy, F1 of entities, exact match and F1 of answers."""
 
-from __future__ import annotations
-
 import collections
 import re
 import string
@@ -13,19 +11,11 @@ from experiments.finetune.data import Data
 from experiments.finetune.encode import NONE, Encoded
 from experiments.finetune.examples import Span, Tagged
 
-__all__ = ["answer_of", "entities", "of_classes", "of_spans", "of_tags", "scores_of"]
-
 LONGEST = 30  # tokens of an answer, as in the released code
 
 
 def scores_of(kind: str, logits: np.ndarray, data: Data) -> dict[str, float]:
-    """What of the test examples is right, by name.
-
-    Args:
-      kind: kind of the task: "classify", "tag" or "span".
-      logits: logits of the test examples.
-      data: examples.
-    """
+    """What of the test examples is right, by name; `kind` is "classify", "tag" or "span"."""
     rows, examples = data.rows["test"], data.examples["test"]
     if kind == "classify":
         return of_classes(logits, rows)
@@ -52,14 +42,10 @@ def of_tags(
 
     Words that were cut off have no tag and are in no entity.
 
-    Args:
-      logits: logits [T, C] of each row.
-      rows: examples as they were encoded.
-      examples: examples.
-      labels: names of the tags; those that begin with "B-" or "I-" are parts of entities.
+    Logits are [T, C] of each row; labels that begin with "B-" or "I-" are parts of entities.
     """
     right = total = 0
-    found: collections.Counter[str] = collections.Counter()
+    counted: collections.Counter[str] = collections.Counter()
     has_entities = any(label.startswith(("B-", "I-")) for label in labels)
     counts = collections.Counter(tag for example in examples for tag in example.tags)
     rarest = min(sorted(counts), key=lambda tag: counts[tag])
@@ -73,9 +59,9 @@ def of_tags(
         if not has_entities:  # each word of the rarest tag is an entity
             named = (["B-rarest" if tag == rarest else "O" for tag in some] for some in named)
         sides = [entities(tags) for tags in named]
-        found.update(wanted=len(sides[0]), chosen=len(sides[1]), both=len(sides[0] & sides[1]))
-    said = found["wanted"] + found["chosen"]
-    return {"f1": 2 * found["both"] / said if said else 1.0, "accuracy": right / total}
+        counted.update(wanted=len(sides[0]), chosen=len(sides[1]), both=len(sides[0] & sides[1]))
+    said = counted["wanted"] + counted["chosen"]
+    return {"f1": 2 * counted["both"] / said if said else 1.0, "accuracy": right / total}
 
 
 def entities(tags: Sequence[str]) -> set[tuple[int, int, str]]:
@@ -84,14 +70,14 @@ def entities(tags: Sequence[str]) -> set[tuple[int, int, str]]:
     >>> sorted(entities(["B-PER", "I-PER", "O", "I-LOC", "B-LOC"]))
     [(0, 2, 'PER'), (3, 4, 'LOC'), (4, 5, 'LOC')]
     """
-    found, start = set(), 0
+    spans, start = set(), 0
     kinds = [tag.partition("-")[2] if tag != "O" else "" for tag in tags] + [""]
     for i in range(1, len(kinds)):
         if kinds[i] != kinds[i - 1] or (i < len(tags) and tags[i].startswith("B-")):
             if kinds[i - 1]:
-                found.add((start, i, kinds[i - 1]))
+                spans.add((start, i, kinds[i - 1]))
             start = i
-    return found
+    return spans
 
 
 def of_spans(
@@ -99,17 +85,14 @@ def of_spans(
 ) -> dict[str, float]:
     """F1 of words and exact match with the nearest right answer (Rajpurkar et al. 2016, §6.1).
 
-    Args:
-      logits: logits [2, T] of first and last tokens, of each row.
-      rows: examples as they were encoded.
-      examples: examples.
+    Logits are [2, T] of first and last tokens, of each row.
     """
     f1, exact = [], []
     for scores, row, example in zip(logits, rows, examples, strict=True):
-        found = _plain(answer_of(scores, row, example))
+        answer = _plain(answer_of(scores, row, example))
         right = [_plain(text) for text, _ in example.answers] or [[]]
-        exact.append(max(found == one for one in right))
-        f1.append(max(_overlap(found, one) for one in right))
+        exact.append(max(answer == one for one in right))
+        f1.append(max(_overlap(answer, one) for one in right))
     return {"f1": float(np.mean(f1)), "exact match": float(np.mean(exact))}
 
 
@@ -134,8 +117,8 @@ def _plain(text: str) -> list[str]:
     return re.sub(r"\b(a|an|the)\b", " ", text).split()
 
 
-def _overlap(found: Sequence[str], right: Sequence[str]) -> float:
-    if not found or not right:
-        return float(found == right)
-    both = sum((collections.Counter(found) & collections.Counter(right)).values())
-    return 2 * both / (len(found) + len(right))
+def _overlap(answer: Sequence[str], right: Sequence[str]) -> float:
+    if not answer or not right:
+        return float(answer == right)
+    both = sum((collections.Counter(answer) & collections.Counter(right)).values())
+    return 2 * both / (len(answer) + len(right))

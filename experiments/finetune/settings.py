@@ -1,7 +1,5 @@
 """What a user asks of `finetune`, checked before anything is made."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Collection
 from pathlib import Path
@@ -12,8 +10,6 @@ from attnlab.training.flags import TrainFlags
 from attnlab.training.optimizers import OptimizerSettings
 from attnlab.training.pretrained import TOKENIZERS, BertSizes
 from experiments.finetune.made import MADE, TASK_OF
-
-__all__ = ["STARTS", "TASKS", "Settings"]
 
 TASKS = ("classify", "tag", "span")
 STARTS = ("tuned", "frozen", "scratch")

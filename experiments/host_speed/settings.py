@@ -1,7 +1,5 @@
 """What a user asks of `host_speed`."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Collection
 

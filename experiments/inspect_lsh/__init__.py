@@ -15,7 +15,9 @@ under JAX's profiler, and the trace says which share of the time each stage take
 gather, attend, merge. What lies outside these named scopes is "other". Instructions run side by
 side, so each moment is divided equally between those in flight.
 
-A fresh folder gets results.jsonl, report.md, the figures quality, buckets and shares as SVG and
-PNG, and the model. Ctrl-C keeps what is done; --resume measures what is missing, if anything is,
+Other attention, a user's own too, is measured beside LSH by the pairs that it sees: --beside.
+
+A fresh folder gets results.jsonl, report.md, the figures quality, pairs, buckets and shares, and
+the model. Ctrl-C keeps what is done; --resume measures what is missing, if anything is,
 and writes report and figures again. The defaults take five minutes on two cores.
 """

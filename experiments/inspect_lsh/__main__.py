@@ -6,6 +6,7 @@ from typing import Any
 
 import jax
 
+from attnlab import own
 from attnlab.bench import environment, inputs
 from attnlab.bench.case import Case
 from attnlab.runs import command_line, loop, provenance
@@ -15,13 +16,14 @@ from attnlab.runs.folder import Folder
 from attnlab.runs.report import so_far
 from attnlab.runs.rows import Rows
 from experiments import inspect_lsh
-from experiments.inspect_lsh import figures, model, profile, report
+from experiments.inspect_lsh import beside, figures, model, profile, report
+from experiments.inspect_lsh.beside import Beside
 from experiments.inspect_lsh.profile import Profile
 from experiments.inspect_lsh.quality import Line, Quality, measure
 from experiments.inspect_lsh.settings import Settings
 
 MODEL = "model"  # name of the folder of the training
-Key = tuple[Line, int] | Case
+Key = tuple[Line, int] | str | Case
 
 
 def main(argv: list[str]) -> int:
@@ -39,25 +41,26 @@ def run(settings: Settings, folder: Folder) -> int:
     text = inputs.read(settings.input)
     rows: Rows[Key, Any] = Rows(
         folder,
-        lambda row: row.case if isinstance(row, Profile) else (row.line, row.num_hashes),
-        [Quality, Profile],
+        _key,
+        [Quality, Beside, Profile],
         derived=["shares"],
     )
-    rows.environment = environment.describe(text)
+    rows.environment = environment.describe(text) | {"own": own.digests(f"{settings}")}
+    rows.require_same_own()
 
     def reported() -> loop.Report:
-        items = {line.title(): _keys(line, settings) for line in settings.lines()}
+        items = {_title(x): _keys(x, settings) for x in settings.of_quality()}
         items |= {report.title(case): [case] for case in settings.cases()}
-        told = so_far(rows, items, settings)
+        done = so_far(rows, items, settings)
         return loop.Report(
-            report.markdown(told, settings),
-            figures.draw(told.rows, settings),
-            said="\n\n".join(report.answers(told.rows, settings)),
+            report.markdown(done, settings),
+            figures.draw(done.rows, settings),
+            said="\n\n".join(report.answers(done.rows, settings)),
         )
 
     jobs: list[tuple[loop.Job[Any, Any], list[Any]]] = []
     if "quality" in settings.parts:
-        jobs.append((_quality(settings, folder, text, rows, reported), settings.lines()))
+        jobs.append((_quality(settings, folder, text, rows, reported), settings.of_quality()))
     if "profile" in settings.parts:
         jobs.append((_profile(settings, text, reported), settings.cases()))
     for job, items in jobs:
@@ -67,8 +70,19 @@ def run(settings: Settings, folder: Folder) -> int:
     return 0
 
 
-def _keys(line: Line, settings: Settings) -> list[Key]:
-    return [(line, rounds) for rounds in settings.numbers_of_rounds()]
+def _key(row: Quality | Beside | Profile) -> Key:
+    if isinstance(row, Quality):
+        return row.line, row.num_hashes
+    return row.case if isinstance(row, Profile) else row.mechanism
+
+
+def _keys(item: Line | str, settings: Settings) -> list[Key]:
+    rounds = settings.numbers_of_rounds()
+    return [item] if isinstance(item, str) else [(item, n) for n in rounds]
+
+
+def _title(item: Line | str) -> str:
+    return item if isinstance(item, str) else item.title()
 
 
 def _quality(
@@ -77,10 +91,10 @@ def _quality(
     text: inputs.Text,
     rows: Rows[Key, Any],
     reported: Callable[[], loop.Report],
-) -> loop.Job[Line, Any]:
-    """Trains the model, if a row is missing, and measures every line over rounds."""
+) -> loop.Job[Line | str, Any]:
+    """Trains the model, if a row is missing, and measures lines over rounds, and the others."""
     trained_on, measured_on = model.split(text, settings.length)
-    keys = [key for line in settings.lines() for key in _keys(line, settings)]
+    keys = [key for item in settings.of_quality() for key in _keys(item, settings)]
     if len(rows.of(keys)) < len(keys):
         rows.require_same_input()
 
@@ -96,19 +110,22 @@ def _quality(
             )
         return *model.activations(settings, variables, measured_on), bits
 
-    def measured(line: Line) -> Iterator[Quality]:
+    def measured(item: Line | str) -> Iterator[Quality | Beside]:
         qk, v, bits = activations()
+        if isinstance(item, str):
+            yield beside.measure(item, qk, v, top_k=settings.top_k, bits=bits)
+            return
         for n in settings.numbers_of_rounds():
-            if (line, n) not in rows.kept:
-                yield measure(line, n, qk, v, top_k=settings.top_k, seed=settings.seed, bits=bits)
+            if (item, n) not in rows.kept:
+                yield measure(item, n, qk, v, top_k=settings.top_k, seed=settings.seed, bits=bits)
 
-    def before(line: Line) -> None:
+    def before(item: Line | str) -> None:
         activations()
 
     return loop.Job(
         unit="lines",
         measure=measured,
-        title=Line.title,
+        title=_title,
         line=report.line_of_quality,
         report=reported,
         keys=functools.partial(_keys, settings=settings),

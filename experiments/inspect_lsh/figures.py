@@ -1,7 +1,5 @@
 """Figures of `inspect_lsh`: what rounds see, the sizes of buckets, where the time goes."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Sequence
 from typing import Any
@@ -12,11 +10,12 @@ from matplotlib.ticker import MaxNLocator, NullLocator, PercentFormatter
 from attnlab.bench.case import PASS_TITLES, PASSES
 from attnlab.bench.panels import thousands
 from attnlab.runs import figure_files, palette
-from attnlab.runs.palette import GRID, MUTED, SERIES
+from attnlab.runs.palette import MUTED, SERIES
 from attnlab.runs.units import duration
+from experiments.inspect_lsh.beside import Beside
 from experiments.inspect_lsh.profile import STAGES, Profile
 from experiments.inspect_lsh.quality import Line, Quality, by_line
-from experiments.inspect_lsh.report import Rows, of_profile, of_quality
+from experiments.inspect_lsh.report import Rows, of_beside, of_profile, of_quality
 from experiments.inspect_lsh.settings import Settings
 
 _TITLES = {
@@ -32,11 +31,12 @@ _LABELLED = 0.045  # smaller shares have no room for their number
 
 
 def draw(rows: Rows, settings: Settings) -> dict[str, Figure | None]:
-    """The figures "quality", "buckets" and "shares", those that have rows."""
-    quality, profiles = of_quality(rows), of_profile(rows, ok=True)
+    """The figures "quality", "pairs", "buckets" and "shares", those that have rows."""
+    quality, profiles, beside = of_quality(rows), of_profile(rows, ok=True), of_beside(rows)
     with figure_files.style():
         return {
             "quality": _quality(quality, settings) if quality else None,
+            "pairs": _pairs(quality, beside, settings) if quality and beside else None,
             "buckets": _buckets(quality, settings) if quality else None,
             "shares": _shares(profiles) if profiles else None,
         }
@@ -70,8 +70,7 @@ def _quality(rows: Sequence[Quality], settings: Settings) -> Figure:
     grid = figure.subplots(len(columns), 3, sharex=True, sharey="col", squeeze=False)
     for of_field, (name, some) in zip(grid, columns.items(), strict=True):
         for axes, measure in zip(of_field, measures, strict=True):
-            axes.grid(color=GRID, linewidth=0.7)
-            axes.set_axisbelow(True)
+            axes.grid()
             for i, line in enumerate(some):
                 beside = 2 ** (0.12 * (i - (len(some) - 1) / 2))  # side by side, on a log₂ axis
                 xs = [row.num_hashes * beside for row in lines[line]]
@@ -111,6 +110,40 @@ def _quality(rows: Sequence[Quality], settings: Settings) -> Figure:
     return figure
 
 
+def _pairs(rows: Sequence[Quality], beside: Sequence[Beside], settings: Settings) -> Figure:
+    """Mass over the share of pairs: the rounds of the base line, and a mark for each other."""
+    measures = ("visible_pairs", "captured_mass")
+    of_base = next(iter(by_line(rows).values()))
+    lines: dict[str, Sequence[Quality | Beside]] = {"LSH": of_base}
+    lines |= {row.mechanism: [row] for row in beside}
+    figure = Figure(figsize=(6.4, 3.4), layout="constrained")
+    axes = figure.subplots()
+    axes.grid()
+    for name, some in lines.items():
+        color, marker = palette.of_attention("lsh" if name == "LSH" else name, [*lines])
+        heads = [sum(row.per_head["captured_mass"], []) for row in some]
+        xs, means = ([row.means[x] for row in some] for x in measures)
+        axes.vlines(xs, [*map(min, heads)], [*map(max, heads)], color=color, linewidth=0.9)
+        label = name.rpartition("/")[2]
+        axes.plot(xs, means, color=color, marker=marker, linewidth=1.4, label=label)
+    for row in of_base:
+        at, beneath = (row.means[measures[0]], row.means[measures[1]]), (3, -10)
+        _note(axes, f"{row.num_hashes}", at, "data", xytext=beneath, textcoords="offset points")
+    axes.set(xlim=(0, None), ylim=(0, 1.04), xlabel="share of all pairs that is seen")
+    most = axes.get_xlim()[1]
+    axes.plot([0, most], [0, most], color=MUTED, linestyle=(0, (1, 1.5)), linewidth=1.2)
+    axes.set_ylabel("attention mass captured")
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_formatter(PercentFormatter(1.0, decimals=0))
+    figure.legend(frameon=False, fontsize=8, loc="outside right center")
+    figure.suptitle(
+        f"What pairs are worth — {_model(rows, settings)}\nMarks: mean over heads, of LSH by its"
+        " rounds; bars: lowest to highest head. Dotted: as many keys at random",
+        x=0.01, ha="left", fontsize=9, wrap=True,
+    )  # fmt: skip
+    return figure
+
+
 def _buckets(rows: Sequence[Quality], settings: Settings) -> Figure:
     """Bars: a panel per layer, a group per bin of sizes (first: empty), a bar per centering."""
     lines = by_line(rows)
@@ -141,8 +174,7 @@ def _buckets(rows: Sequence[Quality], settings: Settings) -> Figure:
         axes.tick_params(axis="x", length=0)
         axes.set_title(f"Layer {layer}")
         axes.set_xlabel("tokens in a bucket")
-        axes.grid(axis="y", color=GRID, linewidth=0.7)
-        axes.set_axisbelow(True)
+        axes.grid(axis="y")
     panels[0].yaxis.set_major_locator(MaxNLocator(6, integer=True))
     panels[0].set_ylabel(f"buckets, of {base.num_buckets}")
     panels[0].set_ylim(0, 1.15 * panels[0].get_ylim()[1])  # room for the words at the top

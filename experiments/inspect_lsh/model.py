@@ -4,8 +4,6 @@ In each layer queries and keys are one projection, as LSH attention needs it. Th
 with exact attention, so that no hash has an influence on its activations.
 """
 
-from __future__ import annotations
-
 import hashlib
 import itertools
 import math
@@ -35,7 +33,6 @@ from attnlab.training.run import keep_compiled, run_training
 from experiments.inspect_lsh.settings import Settings
 
 WINDOW, BATCH = 512, 2  # bytes in a window, windows in a step
-_IDENTITY = ("length", "num_layers", "model_heads", "train_steps", "seed")
 
 
 def split(text: inputs.Text, length: int) -> tuple[np.ndarray, np.ndarray]:
@@ -94,10 +91,8 @@ def trained(
         tokens = jnp.full((1, size), NUM_SPECIAL)
         return jax.jit(model.init)(jax.random.key(settings.seed), tokens), None
     keep_compiled()
-    identity = {name: getattr(settings, name) for name in _IDENTITY} | {
-        "text": hashlib.sha256(data.tobytes()).hexdigest()
-    }
-    found = run_training(
+    identity = settings.as_json() | {"text": hashlib.sha256(data.tobytes()).hexdigest()}
+    training = run_training(
         Task(
             model,
             TokenCrossEntropy(),
@@ -121,7 +116,7 @@ def trained(
         folder=folder,
     )
     curve = [row for row in read_metrics(folder) if row["kind"] == "training"]
-    return found.variables, curve[-1]["nll"] / math.log(2)
+    return training.variables, curve[-1]["nll"] / math.log(2)
 
 
 def windows(data: np.ndarray, size: int, length: int, seed: int) -> grain.IterDataset:

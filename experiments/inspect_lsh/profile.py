@@ -126,8 +126,7 @@ def profile(case: Case, text: inputs.Text, *, num_buckets: int | None, repeats: 
     way, devices = mechanism(case, known.num_buckets), jax.local_devices()[:1]
     lowered = programs.lower(case, way, devices)
     compiled = lowered.compile()
-    stats: Any = compiled.memory_analysis()
-    need = stats.argument_size_in_bytes + stats.output_size_in_bytes + stats.temp_size_in_bytes
+    need = memory.analyze(lowered, compiled, devices[0].platform).total
     free = memory.available(devices[0])
     if free is not None and need > free:
         message = f"needs {human(need)} of {human(free)}"
@@ -182,19 +181,15 @@ class Instruction:
 
 
 def instructions(program: str) -> dict[str, Instruction]:
-    """Every instruction of a compiled program by its name.
-
-    Args:
-      program: optimized HLO, `compiled.as_text()`.
-    """
+    """Every instruction of a compiled program, `compiled.as_text()`, by its name."""
     computations = hlo.parsed(program)
-    found = {}
+    of_program = {}
     for computation in computations.values():
         stages = _stages(computation)
         for name, one in computation.instructions.items():
             runs = frozenset(part for c in one.calls for part in computations[c].instructions)
-            found[name] = Instruction(one.op_name, stages.get(name, "other"), runs)
-    return found
+            of_program[name] = Instruction(one.op_name, stages.get(name, "other"), runs)
+    return of_program
 
 
 def stage_of(op_name: str) -> str:

@@ -5,8 +5,6 @@ union or multiset. The base line is varied in one of these at a time, and each l
 rounds.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Sequence
 from typing import Any
@@ -83,16 +81,9 @@ def measure(
     seed: int,
     bits: float | None = None,
 ) -> Quality:
-    """One row.
+    """The row of a line; qk (the keys too) and v are [layers, L, N, H].
 
-    Args:
-      line: line to measure.
-      num_hashes: number of rounds; with the same seed the first rounds are always the same.
-      qk: queries, which are the keys too, [layers, L, N, H].
-      v: values, [layers, L, N, H].
-      top_k: number of keys of a query whose recall is measured.
-      seed: seed of the rotations.
-      bits: loss of the model that made the arrays, in bits per byte; None = untrained.
+    With the same seed the first rounds are always the same.
     """
     *_, num_heads, head_dim = qk.shape
     rotations = make_rotations(
@@ -103,7 +94,7 @@ def measure(
         num_buckets=line.num_buckets,
     )
     center = running_center(qk) if line.centering == "running" else None
-    found = hash_quality(
+    quality = hash_quality(
         qk,
         v,
         hash_buckets(qk, rotations, center=center),
@@ -112,17 +103,15 @@ def measure(
         top_k=top_k,
     )
     scalars = [name for name in HashQuality._fields if name != "bucket_sizes"]
-    means = {name: np.asarray(x).tolist() for name, x in found.means()._asdict().items()}
-    per_head = {name: np.asarray(getattr(found, name)).tolist() for name in scalars}
-    sizes = np.mean(found.bucket_sizes, axis=1).tolist()
+    means = {name: np.asarray(x).tolist() for name, x in quality.means()._asdict().items()}
+    per_head = {name: np.asarray(getattr(quality, name)).tolist() for name in scalars}
+    sizes = np.mean(quality.bucket_sizes, axis=1).tolist()
     return Quality(line, num_hashes, means, per_head, sizes, bits)
 
 
-def rounds_needed(
-    rows: Sequence[Quality], target: float, measure: str = "captured_mass"
-) -> Quality | None:
-    """The row with the fewest rounds whose mean reaches the target, of one line's rows; or None."""
-    enough = [row for row in rows if row.means[measure] >= target]
+def rounds_needed(rows: Sequence[Quality], target: float) -> Quality | None:
+    """The row with the fewest rounds that capture so much mass, of one line's rows; or None."""
+    enough = [row for row in rows if row.means["captured_mass"] >= target]
     return min(enough, key=lambda row: row.num_hashes, default=None)
 
 

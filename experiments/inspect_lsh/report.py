@@ -1,13 +1,12 @@
 """The report of `inspect_lsh`: answers, tables and figures, all of them functions of the rows."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 
 from attnlab.bench.case import PASS_TITLES, PASSES, Case
 from attnlab.runs.markdown import markdown_table
 from attnlab.runs.report import SoFar, document
 from attnlab.runs.units import duration
+from experiments.inspect_lsh.beside import Beside
 from experiments.inspect_lsh.profile import STAGES, Profile
 from experiments.inspect_lsh.quality import Quality, by_line, rounds_needed
 from experiments.inspect_lsh.settings import Settings
@@ -22,26 +21,32 @@ MEASURES = {  # field -> its column, and what it is
     "lonely": ("lonely", "share of the queries that see no key"),
     "largest_bucket": ("largest bucket", "share of all tokens that are in it"),
 }
-Rows = Sequence[Quality | Profile]
+Rows = Sequence[Quality | Beside | Profile]
 
 
-def markdown(told: SoFar[Quality | Profile], settings: Settings) -> str:
+def markdown(done: SoFar[Quality | Beside | Profile], settings: Settings) -> str:
     """The whole report of a run as far as it is done."""
-    quality, profiles = of_quality(told.rows), of_profile(told.rows)
+    quality, profiles, beside = of_quality(done.rows), of_profile(done.rows), of_beside(done.rows)
     return document(
         "# LSH attention: what it sees, and where its time goes",
-        *(f"**{answer}**" for answer in answers(told.rows, settings)),
-        told.how_much("rows"),
+        *(f"**{answer}**" for answer in answers(done.rows, settings)),
+        done.how_much("rows"),
         *(_quality(quality, settings) if quality else ()),
+        *(_beside(quality, beside) if quality and beside else ()),
         *(_profile(profiles) if profiles else ()),
-        told.missing,
-        told.origin,
+        done.missing,
+        done.origin,
     )
 
 
 def of_quality(rows: Rows) -> list[Quality]:
     """The rows of the part quality."""
     return [row for row in rows if isinstance(row, Quality)]
+
+
+def of_beside(rows: Rows) -> list[Beside]:
+    """The rows of other attention."""
+    return [row for row in rows if isinstance(row, Beside)]
 
 
 def of_profile(rows: Rows, passes: Sequence[str] = PASSES, *, ok: bool = False) -> list[Profile]:
@@ -116,6 +121,21 @@ def _quality(rows: Sequence[Quality], settings: Settings) -> Iterator[str]:
     )
 
 
+def _beside(quality: Sequence[Quality], rows: Sequence[Beside]) -> Iterator[str]:
+    """Other attention among the rounds of the base line, fewest pairs first."""
+    base, of_base = next(iter(by_line(quality).items()))
+    yield f"### Other attention, and LSH with {base.title()}"
+    yield "![mass over pairs](pairs.svg)"
+    names = ("visible_pairs", "captured_mass", "top_k_recall", "relative_error")
+    every = [(f"lsh-{row.num_hashes}", row.means) for row in of_base]
+    every += [(row.mechanism, row.means) for row in rows]
+    every.sort(key=lambda pair: pair[1]["visible_pairs"])
+    header = ["attention", *(MEASURES[name][0] for name in names)]
+    yield markdown_table(
+        header, [[title, *(f"{means[x]:.3f}" for x in names)] for title, means in every]
+    )
+
+
 def _profile(rows: Sequence[Profile]) -> Iterator[str]:
     yield "## Where the time goes"
     if of_profile(rows, ok=True):
@@ -149,7 +169,7 @@ def title(case: Case) -> str:
     return f"n = {case.length}, {PASS_TITLES[case.passes]}"
 
 
-def line_of_quality(rows: Sequence[Quality]) -> str:
+def line_of_quality(rows: Sequence[Quality | Beside]) -> str:
     """The new rows of a line, for the terminal."""
     return "mass " + ", ".join(f"{row.means['captured_mass']:.3f}" for row in rows)
 

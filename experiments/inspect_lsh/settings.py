@@ -1,15 +1,15 @@
 """What a user asks of `inspect_lsh`: the flags of each part, and those of both."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Collection
 
+from attnlab import own
 from attnlab.bench.case import PASSES, Case
 from attnlab.bench.case_flags import DTYPES
 from attnlab.ops.lsh.hashing import default_num_buckets
 from attnlab.runs.errors import Invalid
 from attnlab.runs.flags import Flags, flag, seed_flag, written
+from experiments.inspect_lsh.beside import parts_of
 from experiments.inspect_lsh.quality import CENTERING, MERGE, Line
 
 PARTS = ("quality", "profile")
@@ -40,6 +40,11 @@ class QualityFlags(Flags):
     )
     merge: tuple[str, ...] = flag(
         MERGE, f"Ways to count a pair that several rounds show: {', '.join(MERGE)}.", choices=MERGE
+    )
+    beside: tuple[str, ...] = flag(
+        ("window-64", "window-256"),
+        f"Other attention, whose pairs are measured on the same activations; {own.FORM}.",
+        repeated=True,
     )
     length: int = flag(2048, "Number of bytes to measure on, the last of the text.", least=2)
     num_layers: int = flag(2, "Number of layers of the model; all are measured.", least=1)
@@ -94,6 +99,8 @@ class Settings(ProfileFlags, QualityFlags):
     def __post_init__(self) -> None:
         """Checks each value, and that the model's width is even, for sines and cosines."""
         super().__post_init__()
+        for name in self.beside:
+            parts_of(name)
         heads, width = self.model_heads
         if heads * width % 2:
             raise Invalid(
@@ -136,6 +143,11 @@ class Settings(ProfileFlags, QualityFlags):
         every += [line(centering=centering) for centering in self.centering[1:]]
         every += [line(merge=merge) for merge in self.merge[1:]]
         return list(dict.fromkeys(every))
+
+    def of_quality(self) -> list[Line | str]:
+        """What the part quality measures: the lines, then the names of other attention."""
+        lines = self.lines()
+        return [*lines, *dict.fromkeys(self.beside)] if lines else []
 
     def cases(self) -> list[Case]:
         """Every case to profile, length by length; none without their part."""

@@ -1,7 +1,5 @@
 """The study `language_model`: a text at some lengths, and a far copy, × models × seeds."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 import statistics
@@ -25,14 +23,12 @@ from attnlab.training.parallel import ShardedJit
 from attnlab.training.study import Cell, Evaluation, Row, Study, Training
 from attnlab.training.training_curve import curve
 from experiments import language_model
-from experiments.language_model import copying, figures, report
+from experiments.language_model import copying, report
 from experiments.language_model.corpus import Corpus, read
 from experiments.language_model.measure import bits_per_byte, mass_seen
 from experiments.language_model.models import ablated, build, can_be_ablated, streams, with_rounds
 from experiments.language_model.report import NO_ATTENTION
 from experiments.language_model.settings import Settings
-
-__all__ = ["LanguageModels", "main"]
 
 
 class LanguageModels(Study[Settings, Corpus]):
@@ -65,14 +61,14 @@ class LanguageModels(Study[Settings, Corpus]):
 
     def cells(self) -> list[Cell]:
         """Those of the text; behind the first seed's the copies, which have that seed alone."""
-        settings, found = self.settings, []
+        settings, cells = self.settings, []
         for seed in settings.seeds:
             pairs = itertools.product(settings.lengths, settings.models)
             given = [("text", *pair) for pair in pairs] if "text" in settings.tasks else []
             if "copy" in settings.tasks and seed == settings.seeds[0]:
                 given += [("copy", settings.copy_distance, name) for name in settings.copy_models]
-            found += [Cell(dict(zip(self.axes, one, strict=True)), seed) for one in given]
-        return found
+            cells += [Cell(dict(zip(self.axes, one, strict=True)), seed) for one in given]
+        return cells
 
     def model(self, cell: Cell) -> LanguageModel:
         """The model of a cell."""
@@ -168,7 +164,7 @@ class LanguageModels(Study[Settings, Corpus]):
         return report.sections(rows, self.settings.equal_bits)
 
     def figures(self, rows: Sequence[Row]) -> Mapping[str, Any]:
-        return figures.draw(rows)
+        return report.draw(rows)
 
 
 def main(argv: list[str]) -> int:

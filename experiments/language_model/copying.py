@@ -8,8 +8,6 @@ the query of a number hashes as the keys of its place's symbols. Only the copies
 nothing but the word itself says what they are: a window that does not reach it can only guess.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any
 
@@ -29,8 +27,6 @@ from attnlab.training.step import make_validation_step
 from experiments.language_model.models import Sizes, build, streams
 from experiments.language_model.settings import COPY_LAYERS, Settings
 
-__all__ = ["BATCH", "SYMBOLS", "accuracy", "model", "optimizer", "task", "words"]
-
 WORD, SYMBOLS, NOISE = 16, 16, 32  # places of a word, symbols of a place, ids of noise
 FIRST_NUMBER = NUM_SPECIAL + WORD * SYMBOLS
 FIRST_NOISE = FIRST_NUMBER + WORD
@@ -47,14 +43,7 @@ class OfTheTarget(TokenCrossEntropy):
 
 
 def task(name: str, settings: Settings, seed: int, part: Part = WHOLE) -> Task[LanguageModel]:
-    """The model of a name and the words that it learns to copy.
-
-    Args:
-      name: name of the model.
-      settings: settings of the run, with the distance.
-      seed: seed of words and noise; those to validate on have the next one.
-      part: part of each batch that this process computes.
-    """
+    """The model of a name, and words for it to copy; those to validate on are of seed + 1."""
     distance = settings.copy_distance
     return Task(
         model(name, settings),
@@ -99,9 +88,7 @@ def sizes_of(settings: Settings) -> Sizes:
 def words(distance: int, seed: int) -> grain.MapDataset:
     """Endless batches {"tokens", "target"}, int32 [BATCH, distance + 2 · WORD].
 
-    Args:
-      distance: number of tokens from the beginning of the word to the first number.
-      seed: seed of words and noise.
+    `distance` is from the beginning of the word to the first number, in tokens.
     """
     places = np.arange(WORD)
 

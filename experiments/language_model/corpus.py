@@ -1,7 +1,5 @@
 """A text as ids in three parts: bytes, which stay on disk, or characters."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Iterator
 
@@ -13,8 +11,6 @@ from attnlab.data.windows import Split, Windows, consecutive_windows, map_bytes,
 from attnlab.runs.errors import Invalid
 from attnlab.tokens import NUM_SPECIAL
 from experiments.language_model.settings import Settings
-
-__all__ = ["Corpus", "read"]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,7 +1,5 @@
 """What is measured of a model: the attention mass that its rounds see, and its bits per byte."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -24,8 +22,6 @@ from attnlab.training.step import StepMetrics, make_validation_step
 from experiments.language_model.models import hashing_layers, rounds_of
 from experiments.language_model.settings import Settings
 
-__all__ = ["WATCHED", "bits_per_byte", "mass_seen"]
-
 WATCHED = 4096  # tokens at most whose attention mass is measured: full attention is quadratic
 
 
@@ -37,13 +33,6 @@ def mass_seen(
     "mass" is the mean over layers that hash, heads and queries of the first window to validate on,
     and "pairs" the share of all pairs that is seen, which keys at random would have as mass. None
     where the model does not hash.
-
-    Args:
-      name: name of the model.
-      model: model of that name.
-      settings: settings of the run.
-      ids: ids of the text to validate on.
-      length: number of tokens in a window.
     """
     num_hashes = rounds_of(name)
     if num_hashes is None:
@@ -65,10 +54,10 @@ def mass_seen(
         qk, v = (x[hashes] for x in projections(variables))
         if settings.positions == "rotary":
             qk = rotary(qk, jnp.arange(length))
-        found = hash_quality(
+        quality = hash_quality(
             qk, v, hash_buckets(qk, rotations), chunk_size=settings.chunk_size
         ).means()
-        return {"mass": float(found.captured_mass), "pairs": float(found.visible_pairs)}
+        return {"mass": float(quality.captured_mass), "pairs": float(quality.visible_pairs)}
 
     return watch
 
@@ -79,9 +68,9 @@ def bits_per_byte(
     """Bits per byte of a whole part, each token predicted once; each process takes some batches."""
     step, meter = jax.jit(make_validation_step(model, objective)), Meter()
     mine = itertools.islice(batches, processes.index(), None, processes.count())
-    found = [jax.tree.map(float, step(variables, batch)) for batch in mine]
+    metrics = [jax.tree.map(float, step(variables, batch)) for batch in mine]
     # In the order of the text: the sum is the same for any number of processes.
-    for turn in itertools.zip_longest(*processes.gathered(found)):
+    for turn in itertools.zip_longest(*processes.gathered(metrics)):
         for one in filter(None, turn):
             meter.add(StepMetrics(*one))
     return meter.means(objective)[objective.headline]

@@ -3,8 +3,6 @@
 It is of the grammar of `attnlab.attentions`.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import re
 from collections.abc import Mapping
@@ -16,25 +14,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from attnlab import attentions
-from attnlab.attentions import Model, Surroundings
+from attnlab.attentions import FEED_FORWARD_CHUNK, Model, Surroundings
 from attnlab.models.reformer import Reformer
 from attnlab.models.transformer import LanguageModel, TransformerConfig, TransformerLM
 from attnlab.ops.lsh.hashing import default_num_buckets
 from attnlab.ops.routes import LSH
-
-__all__ = [
-    "Sizes",
-    "ablated",
-    "build",
-    "can_be_ablated",
-    "hashing_layers",
-    "is_lsh",
-    "rounds_of",
-    "streams",
-    "with_rounds",
-]
-
-_FEED_FORWARD_CHUNK = 1024  # positions of a model whose name begins so
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,31 +57,16 @@ class Sizes:
         )
 
 
-def build(
-    name: str,
-    sizes: Sizes,
-    *,
-    vocab_size: int,
-    length: int,
-    implementation: str | None = None,
-) -> LanguageModel:
-    """The model of a name, for windows of a length.
-
-    Args:
-      name: name of the model.
-      sizes: sizes of all models.
-      vocab_size: number of ids.
-      length: number of tokens in a window, on which the number of buckets depends.
-      implementation: implementation of exact attention, as `routes.AllPairs` takes it.
-    """
+def build(name: str, sizes: Sizes, *, vocab_size: int, length: int) -> LanguageModel:
+    """The model of a name for windows of `length` tokens, which decides the number of buckets."""
     model, config = Model.parse(name), sizes.config(vocab_size, length)
     # A number, so that a decoder with a longer cache hashes as the model was trained.
     num_buckets = default_num_buckets(length, sizes.chunk_size)
     lsh = LSH(num_buckets=num_buckets, chunk_size=sizes.chunk_size)
     around = Surroundings(causal=True, length=length, lsh=lsh)
     if model.chunked:
-        config = dataclasses.replace(config, feed_forward_chunk=_FEED_FORWARD_CHUNK)
-    pattern = attentions.pattern(model.pattern, config, around, implementation=implementation)
+        config = dataclasses.replace(config, feed_forward_chunk=FEED_FORWARD_CHUNK)
+    pattern = attentions.pattern(model.pattern, config, around)
     return Reformer(config, pattern) if model.reversible else TransformerLM(config, pattern)
 
 

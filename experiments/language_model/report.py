@@ -1,4 +1,4 @@
-"""The tables of `language_model`: models beside exact attention, other rounds, what rounds see.
+"""Tables and figures of `language_model`: quality against cost, other rounds, what rounds see.
 
 At a length an LSH model is as good as exact attention where its bits per byte, over the seeds that
 both were trained with, are on average at most `--equal_bits` more, and faster where a token takes
@@ -10,17 +10,23 @@ from __future__ import annotations
 
 import dataclasses
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import Any
 
+import numpy as np
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, MaxNLocator
+
+from attnlab.bench.panels import thousands
+from attnlab.runs import figure_files
 from attnlab.runs.markdown import markdown_table
+from attnlab.runs.palette import MUTED, by_rounds
 from attnlab.runs.report import grouped
 from attnlab.runs.units import spread
 from attnlab.training.study import Row
 from experiments.language_model.copying import SYMBOLS
 from experiments.language_model.measure import WATCHED
 from experiments.language_model.models import is_lsh, rounds_of
-
-__all__ = ["NO_ATTENTION", "Point", "answer", "points", "seconds_per_token", "sections"]
 
 NO_ATTENTION = "no attention"  # the name under which an ablated model is evaluated
 FASTER = 0.95  # of exact attention's time: what is nearer is noise
@@ -76,38 +82,36 @@ def points(rows: Sequence[Row]) -> dict[tuple[int, str, str], Point]:
         text,
         lambda row: (row.cell["length"], row.cell["model"], row.evaluated or row.cell["model"]),
     )
-    found = {}
+    by_key = {}
     for key, some in groups.items():
         length, model, evaluated = key
         own = groups.get((length, evaluated, evaluated), [])
         memory = [
             row.details["memory"] / row.details["tokens"] for row in own if "memory" in row.details
         ]
-        found[key] = Point(
+        by_key[key] = Point(
             model,
             length,
             {row.cell.seed: row.scores["bits per byte"] for row in some},
             seconds_per_token(own),
             memory[0] if memory else None,
         )
-    return found
+    return by_key
 
 
 def trained(rows: Sequence[Row]) -> dict[int, dict[str, Point]]:
     """The models as they were trained, by length and name."""
-    found: dict[int, dict[str, Point]] = {}
+    by_length: dict[int, dict[str, Point]] = {}
     for (length, model, evaluated), point in points(rows).items():
         if model == evaluated:
-            found.setdefault(length, {})[model] = point
-    return found
+            by_length.setdefault(length, {})[model] = point
+    return by_length
 
 
 def answer(rows: Sequence[Row], margin: float) -> str:
     """From which length LSH is faster at equal bits per byte, or that it is not; "" = not known.
 
-    Args:
-      rows: rows of the models as they were trained.
-      margin: bits per byte that count as equal.
+    Up to `margin` bits per byte more count as equal.
     """
     compared = {length: some for length, some in trained(rows).items() if _decisive(some)}
     if not compared:
@@ -120,11 +124,11 @@ def answer(rows: Sequence[Row], margin: float) -> str:
     longest = max(compared)
     tail = [n for n in compared if all(best[m] is not None for m in compared if m >= n)]
     if tail:
-        found, exact = best[tail[0]], compared[tail[0]]["exact"]
-        assert found is not None
+        fastest, exact = best[tail[0]], compared[tail[0]]["exact"]
+        assert fastest is not None
         return (
             f"LSH is faster than exact attention at equal bits per byte from {tail[0]:,} tokens on:"
-            f" {found.model} takes {found.time_of(exact):.2f} of its time"
+            f" {fastest.model} takes {fastest.time_of(exact):.2f} of its time"
         )
     exact = compared[longest]["exact"]
     nearest = min(_decisive(compared[longest]), key=lambda point: point.more_than(exact) or 0)
@@ -262,3 +266,139 @@ def _ablation(rows: Sequence[Row]) -> Iterator[str]:
         "The same parameters with the last projection of attention at 0: of the layers that hash,"
         " where there are some, else of all. Where that changes nothing, the layers are of no use."
     )
+
+
+def draw(rows: Sequence[Row]) -> dict[str, Figure | None]:
+    """Each figure that there are points for."""
+    with figure_files.style():
+        return {
+            "frontier": _draw_frontier(rows),
+            "rounds": _draw_rounds(rows),
+            "mass": _draw_mass(rows),
+        }
+
+
+def _look(model: str, models: Collection[str]) -> dict[str, Any]:
+    color, marker = by_rounds(model, list(models))
+    return {"color": color, "marker": marker, "markersize": 7 if marker == "*" else 5}
+
+
+def _panels(count: int, **options: Any) -> tuple[Figure, list[Any]]:
+    """Panels in one row, or in rows of two where they are more than three."""
+    columns = count if count <= 3 else 2
+    rows = -(-count // columns)
+    figure = Figure(figsize=(min(1.6 + 3.3 * columns, 8.2), 3.2 * rows), layout="constrained")
+    panels = list(figure.subplots(rows, columns, squeeze=False, **options).ravel())
+    for axes in panels[count:]:
+        axes.remove()
+    for axes in panels[:count]:
+        axes.grid()
+    return figure, panels[:count]
+
+
+def _legend(figure: Figure, panels: Sequence[Any]) -> Figure:
+    lines: dict[str, Any] = {}
+    for axes in panels:
+        for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
+            lines.setdefault(label, handle)
+    figure.legend(lines.values(), lines.keys(), loc="outside upper left", ncols=4, frameon=False)
+    return figure
+
+
+def _draw_frontier(rows: Sequence[Row]) -> Figure | None:
+    """Bits per byte against what a token costs: left and low is good."""
+    kinds: list[tuple[str, Callable[[Point], float | None]]] = [
+        ("time of a step, µs a token", lambda point: point.seconds and 1e6 * point.seconds),
+        ("memory of a step, KiB a token", lambda point: point.memory and point.memory / 1024),
+    ]
+    found = [point for key, point in points(rows).items() if key[1] == key[2]]
+    known = [point for point in found if all(of(point) is not None for _, of in kinds)]
+    if not known:
+        return None
+    lengths = sorted({point.length for point in known})
+    models = dict.fromkeys(point.model for point in known)
+    figure, panels = _panels(2, sharey=True)
+    for axes, (name, of) in zip(panels, kinds, strict=True):
+        for model in models:
+            some = [point for point in known if point.model == model]
+            xs, ys = [of(point) for point in some], [x.mean for x in some]
+            look = _look(model, models)
+            axes.plot(xs, ys, label=model, linewidth=1.3, **look)
+            axes.vlines(xs, *_range(some), color=look["color"], linewidth=1)
+            for x, point in zip(xs, some, strict=True):
+                look["markersize"] = 4 + 3 * lengths.index(point.length) / max(1, len(lengths) - 1)
+                axes.plot([x], [point.mean], **look)
+        axes.set_xlabel(name)
+    panels[0].set_ylabel("bits per byte, test")
+    named = ", ".join(thousands(length) for length in lengths)
+    shared = " shared: exact attention whose keys are its queries."
+    figure.supxlabel(
+        f"Mean over seeds, from the least to the greatest. Small to large mark: {named} tokens."
+        + shared * any(point.model == "shared" for point in known),
+        x=0.01, ha="left", fontsize=7.5, color=MUTED,
+    )  # fmt: skip
+    return _legend(figure, panels)
+
+
+def _range(some: Sequence[Point]) -> tuple[list[float], list[float]]:
+    """The least and the greatest bits over the seeds."""
+    bits = [point.bits.values() for point in some]
+    return [*map(min, bits)], [*map(max, bits)]
+
+
+def _draw_rounds(rows: Sequence[Row]) -> Figure | None:
+    """Bits per byte over the rounds at evaluation, a line for each trained model."""
+    by_key = points(rows)
+    hashing = [key for key in by_key if rounds_of(key[1]) and rounds_of(key[2])]
+    lengths = list(dict.fromkeys(length for length, *_ in hashing))
+    models = dict.fromkeys(key[1] for key in by_key)
+    if not hashing:
+        return None
+    figure, panels = _panels(len(lengths), sharey=True)
+    for axes, length in zip(panels, lengths, strict=True):
+        for model in dict.fromkeys(key[1] for key in hashing):
+            keys = [key for key in hashing if key[:2] == (length, model)]
+            some = sorted((rounds_of(key[2]) or 0, by_key[key].mean, by_key[key]) for key in keys)
+            if some:
+                xs, ys, of_seeds = zip(*some, strict=True)
+                look = _look(model, models)
+                axes.plot(xs, ys, label=f"trained as {model}", linewidth=1.3, **look)
+                axes.vlines(xs, *_range(of_seeds), color=look["color"], linewidth=1)
+        for model in models:
+            if (length, model, model) in by_key and rounds_of(model) is None:
+                look = _look(model, models)
+                axes.axhline(
+                    by_key[length, model, model].mean, color=look["color"], label=model, linewidth=1
+                )
+        axes.set_title(f"{length:,} tokens")
+        axes.set_xlabel("rounds at evaluation")
+        axes.set_xscale("log", base=2)
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:g}"))
+    panels[0].set_ylabel("bits per byte, test")
+    return _legend(figure, panels)
+
+
+def _draw_mass(rows: Sequence[Row]) -> Figure | None:
+    """What the rounds see while training goes on: the mean over seeds, and their range."""
+    watched = grouped(
+        [row for row in rows if "masses" in row.details],
+        lambda row: (row.cell["length"], row.cell["model"]),
+    )
+    lengths = sorted({length for length, _ in watched})
+    if not watched:
+        return None
+    figure, panels = _panels(len(lengths), sharey=True)
+    for axes, length in zip(panels, lengths, strict=True):
+        for (its, name), some in watched.items():
+            if its == length:
+                masses = np.array([row.details["masses"] for row in some])
+                steps, look = some[0].details["steps"], _look(name, [x for _, x in watched])
+                axes.plot(steps, masses.mean(0), label=name, linewidth=1.3, **look)
+                low, high = masses.min(0), masses.max(0)
+                axes.fill_between(steps, low, high, color=look["color"], alpha=0.16, linewidth=0)
+        axes.set_title(f"{length:,} tokens")
+        axes.set_xlabel("step of training")
+        axes.xaxis.set_major_locator(MaxNLocator(4, integer=True))
+        axes.set_ylim(0, 1)
+    panels[0].set_ylabel("share of the attention mass seen")
+    return _legend(figure, panels)

@@ -7,8 +7,6 @@ Each token is drawn after those before it, by the decoder with its caches. The s
 same text.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from pathlib import Path
 from typing import Any
@@ -78,10 +76,10 @@ def run(flags: SampleFlags, folder: Folder) -> int:
     cell = Cell(axes, flags.trained_seed)
     where = kept.path / cell.folder
     if not (where / CHECKPOINTS).is_dir():
-        found = sorted(path.parent.name for path in kept.path.glob(f"*/{CHECKPOINTS}"))
+        others = sorted(path.parent.name for path in kept.path.glob(f"*/{CHECKPOINTS}"))
         raise Invalid(
             f"--model={flags.model}: {kept.path} has no checkpoints of {cell}; it has "
-            f"{', '.join(found) or 'none'}"
+            f"{', '.join(others) or 'none'}"
         )
     corpus = corpora.read(settings)
     prompt = corpus.tokenizer.encode(flags.prompt)
@@ -111,11 +109,6 @@ def run(flags: SampleFlags, folder: Folder) -> int:
 
 def variables_of(trained: LanguageModels, cell: Cell, folder: Path) -> Any:
     """The variables of a cell's best checkpoint.
-
-    Args:
-      trained: study whose run has trained it.
-      cell: cell that was trained.
-      folder: folder of its training.
 
     Raises:
       Invalid: the checkpoints there are of another training, or there is none yet.

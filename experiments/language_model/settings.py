@@ -1,7 +1,5 @@
 """What a user asks of `language_model`, checked before anything is made."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from collections.abc import Collection, Mapping
@@ -21,8 +19,6 @@ from experiments.language_model.models import (
     rounds_of,
     shares_qk,
 )
-
-__all__ = ["COPY_LAYERS", "ONLY_FOR", "PRESETS", "TASKS", "VOCABULARIES", "Settings"]
 
 VOCABULARIES = ("bytes", "characters")
 TASKS = ("text", "copy")

@@ -1,8 +1,8 @@
 """The study `length_effect`: two models × seeds, tested on words of every length."""
 
-from __future__ import annotations
-
 import dataclasses
+import itertools
+import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,12 +10,18 @@ from typing import Any
 import flax.linen as nn
 import jax.numpy as jnp
 import numpy as np
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter
 
 from attnlab.data.batching import evaluation_batches, train_batches
 from attnlab.data.tokenizers import Numbers
 from attnlab.models.rnn_search import RNNEncDec, RNNSearch
 from attnlab.models.seq2seq import Seq2Seq
-from attnlab.runs import command_line
+from attnlab.runs import command_line, figure_files
+from attnlab.runs.markdown import markdown_table
+from attnlab.runs.palette import FILL, MODEL_TITLES, MODELS, MUTED
+from attnlab.runs.report import grouped
+from attnlab.runs.units import spread
 from attnlab.training import study
 from attnlab.training.decode import greedy
 from attnlab.training.loop import Task, Trained
@@ -23,10 +29,7 @@ from attnlab.training.objective import TokenCrossEntropy
 from attnlab.training.optimizers import OptimizerSettings
 from attnlab.training.study import Cell, Drawn, Evaluation, Row, Study, Training
 from experiments import length_effect
-from experiments.length_effect import report
 from experiments.length_effect.settings import TEST, TRAINING, VALIDATION, Settings
-
-__all__ = ["LengthEffect", "main", "symbols_right"]
 
 
 class LengthEffect(Study[Settings, Drawn]):
@@ -41,8 +44,8 @@ class LengthEffect(Study[Settings, Drawn]):
         "Words right: those without an error, by greedy search. Symbols right: 1 − edit distance /"
         " length. RNNencdec has the numbers of its encoder's last state to write a word from,"
         " however long it is; RNNsearch looks at the source again for every symbol. Test words are"
-        " new. The paper's column is blank because Figure 2 of Bahdanau et al. (2014) prints no"
-        " numbers: it shows BLEU over sentence length, English to French, where RNNenc falls as"
+        " new. There is no column of the paper: Figure 2 of Bahdanau et al. (2014) prints no"
+        " numbers. It shows BLEU over sentence length, English to French, where RNNenc falls as"
         " sentences grow and RNNsearch-50 does not."
     )
 
@@ -99,7 +102,7 @@ class LengthEffect(Study[Settings, Drawn]):
                 batch_size=settings.examples,
                 pad_to=longest + 1,  # one shape, one compilation
             )
-            found = greedy(
+            output = greedy(
                 training.task.model,
                 trained.variables,
                 jnp.asarray(batch["source"]),
@@ -107,7 +110,7 @@ class LengthEffect(Study[Settings, Drawn]):
             )
             wanted, written = (
                 [tokenizer.decode(row).split() for row in np.asarray(tokens).tolist()]
-                for tokens in (batch["target"], found.tokens)
+                for tokens in (batch["target"], output.tokens)
             )
             pairs = list(zip(written, wanted, strict=True))
             scores = {
@@ -117,13 +120,13 @@ class LengthEffect(Study[Settings, Drawn]):
             yield Evaluation(scores, f"{length}", {"examples": len(pairs)})
 
     def answer(self, rows: Sequence[Row]) -> str:
-        return report.answer(rows)
+        return answer(rows)
 
     def results(self, rows: Sequence[Row]) -> str:
-        return report.by_length(rows)
+        return by_length(rows)
 
     def figures(self, rows: Sequence[Row]) -> Mapping[str, Any]:
-        return {"by_length": report.figure(rows, longest=self.settings.max_length)}
+        return {"by_length": figure(rows, longest=self.settings.max_length)}
 
     def sections(self, rows: Sequence[Row]) -> Iterator[str]:
         yield "![Both measures over the length of the source](by_length.svg)"
@@ -133,12 +136,7 @@ class LengthEffect(Study[Settings, Drawn]):
 
 
 def build(name: str, settings: Settings) -> Seq2Seq:
-    """The model of that name.
-
-    Args:
-      name: name of the model.
-      settings: settings of the run, with the widths and the number of symbols.
-    """
+    """The model of that name."""
     glorot = nn.initializers.glorot_uniform()
     vocab_size = Numbers(settings.num_symbols + 1).vocab_size
     embed, hidden = settings.embed_features, settings.hidden_features
@@ -154,7 +152,7 @@ def build(name: str, settings: Settings) -> Seq2Seq:
     return RNNSearch(vocab_size, vocab_size, align_features=hidden, align_init=glorot, **sizes)
 
 
-def symbols_right(found: Sequence[Any], wanted: Sequence[Any]) -> float:
+def symbols_right(written: Sequence[Any], wanted: Sequence[Any]) -> float:
     """1 − edit distance / length of `wanted`, at least 0.
 
     The edit distance is the fewest insertions, deletions and replacements (Levenshtein 1966), so
@@ -166,12 +164,83 @@ def symbols_right(found: Sequence[Any], wanted: Sequence[Any]) -> float:
     0.5
     """
     distances = list(range(len(wanted) + 1))
-    for i, a in enumerate(found, 1):
+    for i, a in enumerate(written, 1):
         diagonal, distances[0] = distances[0], i
         for j, b in enumerate(wanted, 1):
             best = min(diagonal + (a != b), distances[j] + 1, distances[j - 1] + 1)
             diagonal, distances[j] = distances[j], best
     return max(0.0, 1 - distances[-1] / len(wanted))
+
+
+ENOUGH = 0.9  # the share of words without an error that counts as enough
+MEASURES = ("words right", "symbols right")
+
+
+def _scores(rows: Sequence[Row], measure: str) -> dict[str, dict[int, list[float]]]:
+    """The scores of all seeds, by model and length; lengths rise."""
+    ordered = sorted(rows, key=lambda row: int(row.evaluated))
+    return {
+        model: {
+            length: [row.scores[measure] for row in seeds]
+            for length, seeds in grouped(some, lambda row: int(row.evaluated)).items()
+        }
+        for model, some in grouped(ordered, lambda row: row.cell["model"]).items()
+    }
+
+
+def answer(rows: Sequence[Row]) -> str:
+    """The longest words of which, and of all shorter ones, each model has `ENOUGH` right."""
+    said = []
+    for model, by_length in _scores(rows, "words right").items():
+        means = ((length, statistics.fmean(some)) for length, some in by_length.items())
+        enough = list(itertools.takewhile(lambda pair: pair[1] >= ENOUGH, means))
+        longest = enough[-1][0] if enough else 0
+        tested = ", the longest" if len(enough) == len(by_length) else ""
+        said.append(f"{longest} ({MODEL_TITLES[model]}{tested})")
+    return f"longest words of which {ENOUGH:.0%} are right, in symbols: {', '.join(said)}"
+
+
+def by_length(rows: Sequence[Row]) -> str:
+    """A line for each length, a column for each measure of each model."""
+    columns = {
+        f"{MODEL_TITLES[model]}: {measure}": scores
+        for measure in MEASURES
+        for model, scores in _scores(rows, measure).items()
+    }
+    lengths = sorted({int(row.evaluated) for row in rows})
+    lines = [
+        [str(n), *(spread(x[n], ".1%") if n in x else "" for x in columns.values())]
+        for n in lengths
+    ]
+    return markdown_table(["symbols", *columns], lines)
+
+
+def figure(rows: Sequence[Row], *, longest: int) -> Figure:
+    """Both measures over length, a line per model; shaded: longer than any word in training."""
+    with figure_files.style():
+        drawn = Figure(figsize=(8.2, 3.4), layout="constrained")
+        panels = drawn.subplots(1, len(MEASURES), sharex=True, sharey=True)
+        last = max(int(row.evaluated) for row in rows)
+        for axes, measure in zip(panels, MEASURES, strict=True):
+            for model, scores in _scores(rows, measure).items():
+                (color, marker), seeds = MODELS[model], scores.values()
+                axes.plot(
+                    list(scores), [*map(statistics.fmean, seeds)], color=color, marker=marker,
+                    markersize=5, linewidth=1.6, label=MODEL_TITLES[model], clip_on=False,
+                )  # fmt: skip
+                axes.vlines(list(scores), [*map(min, seeds)], [*map(max, seeds)], color=color)
+            if last > longest:
+                axes.axvspan(longest + 0.5, last + 1, color=FILL, linewidth=0, zorder=0)
+                axes.text(longest + 0.8, 0.45, "longer than\nin training", color=MUTED, fontsize=8)
+            axes.set_title(measure)
+            axes.set_xlabel("length of the source (symbols)")
+            axes.grid(axis="y")
+        panels[0].set_xlim(0, last + 1)
+        panels[0].set_ylim(0, 1.03)
+        panels[0].yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{100 * y:g}%"))
+        handles, labels = panels[0].get_legend_handles_labels()
+        drawn.legend(handles, labels, loc="outside upper right", ncols=2, edgecolor="none")
+    return drawn
 
 
 def main(argv: list[str]) -> int:

@@ -1,7 +1,5 @@
 """What a user asks of `length_effect`, checked before anything is made."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Mapping
 
@@ -9,8 +7,6 @@ from attnlab.data.tasks import Copy, Reversal, SymbolTask
 from attnlab.runs.errors import Invalid
 from attnlab.runs.flags import flag, written
 from attnlab.training.flags import TrainFlags
-
-__all__ = ["MODELS", "TASKS", "TEST", "TRAINING", "VALIDATION", "Settings"]
 
 TASKS: Mapping[str, type[SymbolTask]] = {"copy": Copy, "reversal": Reversal}
 TRAINING, VALIDATION, TEST = range(3)  # added to the seed of the words

@@ -1,7 +1,5 @@
 """The study `long_range`: tasks × mechanisms × seeds, beside Long Range Arena's tables."""
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -27,8 +25,6 @@ from attnlab.training.training_curve import curve
 from experiments import long_range
 from experiments.long_range.examples import Tasks, batches, fixed_batches, majority, open_tasks
 from experiments.long_range.settings import Settings
-
-__all__ = ["LongRange", "main"]
 
 PUBLISHED = Path(__file__).parents[1] / "published"
 _COLUMN = {"listops": "ListOps", "text": "Text", "retrieval": "Retrieval"}

@@ -1,7 +1,5 @@
 """The examples of each task, as token ids and labels, in three splits."""
 
-from __future__ import annotations
-
 import dataclasses
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
@@ -20,8 +18,6 @@ from attnlab.data.tokenizers import Bytes
 from attnlab.runs.errors import Invalid
 from attnlab.tokens import BOS, NUM_SPECIAL
 from experiments.long_range.settings import Settings
-
-__all__ = ["Examples", "Tasks", "batches", "fixed_batches", "majority", "open_tasks"]
 
 Source = Any  # random access: len() and [i] → an example of strings
 _CLS = BOS
@@ -194,7 +190,7 @@ def fixed_batches(examples: Examples, split: str, batch_size: int) -> list[dict[
     ]
 
 
-def majority(found: Sequence[Mapping[str, np.ndarray]]) -> float:
+def majority(test: Sequence[Mapping[str, np.ndarray]]) -> float:
     """The share of the most frequent class, which says nothing of an input."""
-    labels = np.concatenate([batch["label"] for batch in found])
+    labels = np.concatenate([batch["label"] for batch in test])
     return float(np.bincount(labels[labels >= 0]).max() / (labels >= 0).sum())

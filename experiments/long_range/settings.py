@@ -1,7 +1,5 @@
 """What a user asks of `long_range`, checked before anything is made."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Collection
 
@@ -16,8 +14,6 @@ from attnlab.runs.errors import Invalid
 from attnlab.runs.flags import flag, written
 from attnlab.training.flags import TrainFlags, preset_flag
 from attnlab.training.optimizers import OptimizerSettings
-
-__all__ = ["PRESETS", "TASKS", "Settings"]
 
 TASKS = ("listops", "text", "retrieval")
 # Tay et al. 2020, App. A, of ListOps: 2000 tokens, 6 layers 512 wide, 5000 steps of 32, with the

@@ -1,7 +1,5 @@
 """What a user asks of `pretrain`, checked before anything is made."""
 
-from __future__ import annotations
-
 import dataclasses
 import re
 
@@ -12,8 +10,6 @@ from attnlab.runs.flags import flag
 from attnlab.training.flags import TrainFlags, preset_flag
 from attnlab.training.optimizers import OptimizerSettings
 from attnlab.training.pretrained import TOKENIZERS, BertSizes
-
-__all__ = ["OBJECTIVES", "PRESETS", "Settings"]
 
 OBJECTIVES = ("mlm_nsp", "mlm")
 

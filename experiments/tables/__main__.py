@@ -12,7 +12,7 @@ from attnlab.runs.folder import Folder
 from attnlab.runs.report import so_far
 from attnlab.runs.rows import Rows
 from experiments import tables
-from experiments.tables import report
+from experiments.tables import report, scoreboard
 from experiments.tables.beside import Context, Found
 from experiments.tables.mapping import all_tables
 from experiments.tables.settings import Cell, Settings
@@ -26,11 +26,13 @@ def main(argv: list[str]) -> int:
 
 
 def run(settings: Settings, folder: Folder) -> int:
-    """Measures the cells that are missing, and reports.
+    """Measures the cells that are missing, and reports; or judges the claims.
 
     Raises:
       Invalid: a published table is missing, or the folder cannot be made.
     """
+    if settings.claims:
+        return scoreboard.run(folder)
     papers = report.published(settings.tables())
     rows: Rows[tuple[Cell, int], Found] = Rows(
         folder, lambda row: (Cell(row.table, row.row), row.seed), [Found]

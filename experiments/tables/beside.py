@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from attnlab.runs.published import Table
+from experiments.tables.verdicts import Gap
 
 __all__ = ["Beside", "Context", "Found", "Values"]
 
@@ -149,6 +150,21 @@ class Beside(abc.ABC):
           paper: numbers that the paper prints, by row; a row that it leaves blank is missing.
           found: our numbers by row, of all seeds.
         """
+
+    def scores(self, found: Mapping[str, Sequence[Values]]) -> Mapping[str, Sequence[float]]:
+        """The number that is judged, of all seeds, by row; rows of several numbers are left out."""
+        return {
+            row: [x for one in values for x in one.values()]
+            for row, values in found.items()
+            if all(len(one) == 1 for one in values)
+        }
+
+    def gaps(
+        self, paper: Mapping[str, str], found: Mapping[str, Sequence[Values]]
+    ) -> Sequence[Gap]:
+        """The gaps that are judged; none where each number is judged alone."""
+        del paper, found
+        return ()
 
     def columns(
         self, paper: Mapping[str, str], found: Mapping[str, Sequence[Values]]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from matplotlib.figure import Figure
 
@@ -15,23 +15,21 @@ __all__ = ["gaps_figure"]
 _LETTER = 0.065  # inches, of a row's name; the title is larger
 
 
-def gaps_figure(gaps: Sequence[Gap], *, title: str, score: str, bases: Mapping[str, str]) -> Figure:
+def gaps_figure(gaps: Sequence[Gap], *, title: str, score: str) -> Figure:
     """A line for each row: the paper's gap, hollow, and ours ± half of its 95 % interval.
 
     Args:
       gaps: gaps of the rows, in the paper's order.
       title: title of the figure.
-      score: name of the score.
-      bases: scores, the paper's and ours, of rows that others are compared with.
+      score: words for the gaps, of which score and from which row.
     """
     color, marker = SERIES[2]
-    others = {gap.against for gap in gaps}
-    base = others.pop() if len(others) == 1 else ""
-    said = f"{base} ({bases[base]})" if base else "the row above in the table"
-    longest = max(len(gap.row) for gap in gaps)
+    names = [gap.row.splitlines() for gap in gaps]
+    longest, tallest = max(len(line) for name in names for line in name), max(map(len, names))
     with figure_files.style():
         width = min(8.2, max(4.6 + _LETTER * longest, 1.4 * _LETTER * len(title)))
-        figure = Figure(figsize=(width, 1.4 + 0.22 * len(gaps)), layout="constrained")
+        height = 1.4 + (0.06 + 0.16 * tallest) * len(gaps)
+        figure = Figure(figsize=(width, height), layout="constrained")
         axes = figure.subplots()
         heights = range(len(gaps))
         axes.axvline(0, color=INK, linewidth=0.8)
@@ -46,7 +44,7 @@ def gaps_figure(gaps: Sequence[Gap], *, title: str, score: str, bases: Mapping[s
         )  # fmt: skip
         axes.set_yticks(heights, [gap.row for gap in gaps])
         axes.set_ylim(len(gaps) - 0.5, -0.5)
-        axes.set_xlabel(f"{score}, gap from {said}", color=MUTED, loc="right")
+        axes.set_xlabel(score, color=MUTED, loc="right")
         figure.suptitle(title, x=0.01, ha="left", fontsize="large", fontweight="bold")
         axes.grid(axis="x", color=GRID, linewidth=0.7)
         axes.set_axisbelow(True)

@@ -14,6 +14,7 @@ from attnlab.training.evaluation_figures import length_figure
 from experiments.tables import verdicts
 from experiments.tables.beside import Values
 from experiments.tables.trained import Trained
+from experiments.tables.verdicts import Gap
 
 __all__ = ["LengthTable"]
 
@@ -66,7 +67,20 @@ class LengthTable(Trained):
     def verdicts(
         self, paper: Mapping[str, str], found: Mapping[str, Sequence[Values]]
     ) -> dict[str, str]:
-        return verdicts.of_courses(paper, _changes(found), less=self.less)
+        judged = {
+            gap.row: verdicts.of_gap(gap, tie=verdicts.HOLDS) for gap in self.gaps(paper, found)
+        }
+        return {row: judged.get(row, verdicts.NOT_RUN) for row in found}
+
+    def gaps(self, paper: Mapping[str, str], found: Mapping[str, Sequence[Values]]) -> list[Gap]:
+        """The changes, beside 0 or beside that of the row that should fall more."""
+        changes, gaps = _changes(found), []
+        for row, some in changes.items():
+            if paper[row] != "falls less":
+                gaps.append(Gap(row, "", paper[row], (some,)))
+            elif (other := self.less[row]) in changes:
+                gaps.append(Gap(row, other, paper[row], (some, changes[other])))
+        return gaps
 
     def columns(
         self, paper: Mapping[str, str], found: Mapping[str, Sequence[Values]]

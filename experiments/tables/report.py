@@ -6,21 +6,39 @@ import csv
 import dataclasses
 import functools
 import io
+import math
 import re
 import shlex
+import statistics
+from collections import Counter
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
+from attnlab.runs.folder import Folder
 from attnlab.runs.markdown import markdown_table
 from attnlab.runs.published import Table, read
 from attnlab.runs.report import document
-from attnlab.runs.rows import Kept
+from attnlab.runs.rows import Kept, Rows
 from attnlab.runs.units import PLUS_MINUS
 from experiments.tables import verdicts
 from experiments.tables.beside import Beside, Context, Found, Values
 from experiments.tables.mapping import PUBLISHED, all_tables
+from experiments.tables.settings import Settings
+from experiments.tables.verdicts import Gap
 
-__all__ = ["Line", "Section", "csv_text", "figures", "markdown", "published", "sections", "summary"]
+__all__ = [
+    "Line",
+    "Section",
+    "csv_text",
+    "figures",
+    "markdown",
+    "numbers",
+    "of_kept",
+    "published",
+    "sections",
+    "summary",
+]
 
 _THEN = " && \\\n        "
 _SCALES = {
@@ -37,7 +55,7 @@ _SCALES = {
 
 @dataclasses.dataclass(frozen=True)
 class Line:
-    """A line of a table.
+    """A line of a table, and of results.csv, where None is an empty cell.
 
     Attributes:
       table: name of the table.
@@ -49,6 +67,13 @@ class Line:
       seeds: seeds that it is of.
       revision: git revision that made it.
       command: command that makes it.
+      n: number of seeds, or of measurements.
+      mean: mean of our number over the seeds.
+      sd: standard deviation over the seeds.
+      paper_gap: the paper's gap, or its word.
+      gap: our gap.
+      low: lower end of the 95 % interval of our gap.
+      high: upper end of it.
     """
 
     table: str
@@ -57,9 +82,16 @@ class Line:
     ours: str
     verdict: str
     scale: str
-    seeds: str
-    revision: str
-    command: str
+    seeds: str = ""
+    revision: str = ""
+    command: str = ""
+    n: int = 0
+    mean: float | None = None
+    sd: float | None = None
+    paper_gap: float | str | None = None
+    gap: float | None = None
+    low: float | None = None
+    high: float | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -114,6 +146,19 @@ def sections(
     return [_section_of(name, paper, kept, context) for name, paper in papers.items()]
 
 
+def of_kept(folder: Path) -> list[Section]:
+    """All tables of a run, from its folder.
+
+    Raises:
+      Invalid: there is no run in it, or one of another version.
+    """
+    run = Folder.kept("tables", folder)
+    settings = Settings.from_json(run.settings)
+    rows: Rows[Any, Found] = Rows(run, lambda found: (found.table, found.row, found.seed), [Found])
+    context = Context(settings.scale, folder, settings.seeds, settings.data())
+    return sections(published(settings.tables()), rows.kept, context)
+
+
 def _section_of(
     name: str, published: Table, kept: Mapping[Any, Kept[Found]], context: Context
 ) -> Section:
@@ -124,13 +169,16 @@ def _section_of(
         if one.row.table == name and one.row.row in of_row:
             of_row[one.row.row].append(one)
     found = {row: [one.row.values for one in some] for row, some in of_row.items() if some}
-    verdict = table.verdicts(paper, found)
+    verdict, scores = table.verdicts(paper, found), table.scores(found)
+    gaps = {gap.row: gap for gap in table.gaps(paper, found)}
     lines = [
         Line(
             table=name,
             row=row,
             paper=paper.get(row, ""),
             ours=table.shown(row, found[row]) if row in found else "",
+            **numbers(scores.get(row, ()), gaps.get(row)),
+            n=len(some),
             verdict=verdict.get(row, verdicts.NOT_RUN),
             scale=context.scale,
             seeds=",".join(str(one.row.seed) for one in some) if table.trains else "",
@@ -145,6 +193,19 @@ def _section_of(
     named = "column" + "s" * (len(columns) > 1) + " " + ", ".join(f"`{x}`" for x in columns)
     source = f"{published.source}; {named}."
     return Section(name, paper, found, lines, source)
+
+
+def numbers(scores: Sequence[float], gap: Gap | None) -> dict[str, Any]:
+    """The columns of results.csv that are numbers of a row and of its gap."""
+    ends = gap is not None and math.isfinite(gap.half_width)
+    return {
+        "mean": statistics.fmean(scores) if scores else None,
+        "sd": statistics.stdev(scores) if len(scores) > 1 else None,
+        "paper_gap": gap and gap.paper,
+        "gap": gap and gap.ours,
+        "low": gap.ours - gap.half_width if gap and ends else None,
+        "high": gap.ours + gap.half_width if gap and ends else None,
+    }
 
 
 def markdown(found: Sequence[Section], origin: str) -> str:
@@ -167,31 +228,16 @@ def markdown(found: Sequence[Section], origin: str) -> str:
 
 
 def summary(found: Sequence[Section]) -> str:
-    """The scoreboard: the verdicts of each table, counted, beside papers and beside closed forms.
-
-    Bases and rows that the paper does not have are not counted.
-    """
-    kinds = {
-        section.name: [line.verdict.partition(":")[0] for line in section.lines]
-        for section in found
-    }
-    shown = [kind for kind in verdicts.COUNTED if any(kind in some for some in kinds.values())]
-    cells = [
-        [
-            f"[{section.name}](#{_anchor(section.table.title)})",
-            section.table.origin,
-            section.lines[0].scale,
-            *(str(kinds[section.name].count(kind) or "") for kind in shown),
-        ]
-        for section in found
-    ]
-    for origin in dict.fromkeys(section.table.origin for section in found):
-        some = [
-            x for section in found if section.table.origin == origin for x in kinds[section.name]
-        ]
-        counts = [str(some.count(kind) or "") for kind in shown]
-        cells.append(["all", origin, found[0].lines[0].scale, *counts])
-    return markdown_table(["table", "beside", "scale", *shown], cells)
+    """How many rows of each table have each verdict; not of bases, and what no paper has."""
+    lines = []
+    for section in found:
+        kinds = Counter(verdicts.kind(line.verdict) for line in section.lines)
+        counts = ", ".join(
+            f"{kinds[kind]} {kind}" for kind in reversed(verdicts.WORST) if kinds[kind]
+        )
+        name = f"[{section.name}](#{_anchor(section.table.title)})"
+        lines.append([name, section.table.origin, section.lines[0].scale, counts])
+    return markdown_table(["table", "beside", "scale", "rows"], lines)
 
 
 def _anchor(title: str) -> str:

@@ -66,6 +66,7 @@ class Settings(Flags):
     )
     seeds: tuple[int, ...] = flag((0, 1, 2), "Seeds of the trainings.", least=0, below=2**29)
 
+    claims: bool = flag(False, "Judge what papers are cited for by kept rows; nothing is run.")
     part: str | None = flag(
         None,
         "Part I/N of the cells, every N-th from the I-th on, counted from 0. Without it: in a job "
@@ -110,6 +111,10 @@ class Settings(Flags):
     def check_named(self, named: Collection[str]) -> None:
         """Refuses flags that would count for nothing."""
         super().check_named(named)
+        if self.claims and (others := sorted({*named} - {"claims"})):
+            raise Invalid(
+                f"--claims: nothing is run; leave out {written([f'--{x}' for x in others])}"
+            )
         readers = {
             "seeds": [one for one in self.tables() if all_tables()[one].trains],
             "multi30k": self._readers("multi30k"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import abc
 import dataclasses
 import math
+import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from experiments.tables import runs, verdicts
 from experiments.tables.beside import Beside, Context, Values
 from experiments.tables.figure import gaps_figure
 from experiments.tables.runs import Command
+from experiments.tables.verdicts import Gap
 
 __all__ = ["FORMS", "Trained", "TrainedTable", "Training", "WordedTable"]
 
@@ -119,6 +121,7 @@ class TrainedTable(Trained):
       tie: gap below which two rows count as equal.
       sizes: whether gaps are compared by size too; False = the tasks differ in kind.
       not_comparable: reason why a row's gap says nothing about the paper's, by its name.
+      collapsed: scores by name, and the means below which a row has not learned the task.
     """
 
     _: dataclasses.KW_ONLY
@@ -128,13 +131,17 @@ class TrainedTable(Trained):
     tie: float = 0.3
     sizes: bool = True
     not_comparable: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    collapsed: Mapping[str, float] = dataclasses.field(default_factory=dict)
 
     caption = "gaps, the paper's and ours"
 
     def values(self, line: Mapping[str, Any]) -> Values:
         scores = line["scores"]
         measures = self.measures.items()
-        return {name: scores[x] * factor for name, (x, factor) in measures if x in scores}
+        values = {name: scores[x] * factor for name, (x, factor) in measures if x in scores}
+        if line.get("flags", {}).get("plateau") is not None:
+            values[PLATEAU] = line["plateau"] or 0
+        return values
 
     def shown(self, row: str, values: Sequence[Values]) -> str:
         del row
@@ -143,24 +150,55 @@ class TrainedTable(Trained):
     def verdicts(
         self, paper: Mapping[str, str], found: Mapping[str, Sequence[Values]]
     ) -> dict[str, str]:
-        judged = verdicts.of_gaps(
-            _figures(paper),
-            self.scores(found),
-            against=self.against(),
-            tie=self.tie,
-            sizes=self.sizes,
-        )
-        reasons = {row: why for row, why in self.not_comparable.items() if row in judged}
-        return judged | {row: f"{verdicts.NOT_COMPARABLE}: {why}" for row, why in reasons.items()}
+        against = self.against()
+        judged = {
+            row: verdicts.BASE if row in {*paper, *against.values()} else verdicts.NOT_PRINTED
+            for row in found
+        }
+        for row in against.keys() & found.keys():
+            there = row not in paper or against[row] in found
+            judged[row] = verdicts.NOT_PRINTED if there else verdicts.NOT_RUN
+        for gap in self.gaps(paper, found):
+            judged[gap.row] = self.judged(gap, found, self.tie)
+        return judged
+
+    def judged(self, gap: Gap, found: Mapping[str, Sequence[Values]], tie: float) -> str:
+        """The verdict on a gap of two rows, which may not be comparable."""
+        reasons = self.reasons(found)
+        if why := reasons.get(gap.row):
+            return f"{verdicts.NOT_COMPARABLE}: {why}"
+        if why := reasons.get(gap.against):
+            return f"{verdicts.NOT_COMPARABLE}: {gap.against} {why}"
+        return verdicts.of_gap(gap, tie=tie, sizes=self.sizes)
+
+    def printed(self, paper: Mapping[str, str]) -> Mapping[str, float | str]:
+        """What the paper prints, by row, as numbers."""
+        return {row: float(printed) for row, printed in paper.items()}
+
+    def gaps(self, paper: Mapping[str, str], found: Mapping[str, Sequence[Values]]) -> list[Gap]:
+        """The gaps of the rows that have one in the paper and here."""
+        return verdicts.gaps(self.printed(paper), self.scores(found), self.against())
+
+    def reasons(self, found: Mapping[str, Sequence[Values]]) -> dict[str, str]:
+        """Why a row says nothing about the paper's: its table, a collapse, or no plateau."""
+        reasons = {row: why for row, why in self.not_comparable.items() if row in found}
+        for name, least in self.collapsed.items():
+            for row, values in found.items():
+                seeds = [one[name] for one in values if name in one]
+                if seeds and (mean := statistics.fmean(seeds)) < least:
+                    reasons.setdefault(row, f"collapsed, {name} {mean:{FORMS[name]}}")
+        for row, values in found.items():
+            if any(one.get(PLATEAU) == 0 for one in values):
+                reasons.setdefault(row, "still learning after all steps")
+        return reasons
 
     def columns(
         self, paper: Mapping[str, str], found: Mapping[str, Sequence[Values]]
     ) -> dict[str, dict[str, str]]:
         """The gaps that are judged, and our other scores."""
         form = FORMS[self.score]
-        printed = verdicts.gaps(_figures(paper), self.scores(found), self.against())
         columns = {
-            "paper's gap": {gap.row: f"{gap.paper:+{form}}" for gap in printed},
+            "paper's gap": {gap.row: f"{gap.paper:+{form}}" for gap in self.gaps(paper, found)},
             "our gap": self.our_gaps(found),
         }
         for name, form in FORMS.items():
@@ -173,26 +211,18 @@ class TrainedTable(Trained):
         return {name: cells for name, cells in columns.items() if cells}
 
     def remarks(self, paper: Mapping[str, str], found: Mapping[str, Sequence[Values]]) -> list[str]:
-        """What the gaps are from, and how many pairs of rows have the paper's order."""
-        judged = {row: x for row, x in found.items() if row not in self.not_comparable}
-        pairs = verdicts.pairs(_figures(paper), self.scores(judged), self.tie)
+        """What the gaps are from."""
         said = f"Gaps are from {self.compared}; a tie is {self.tie:g}."
-        if not self.sizes:
-            said += " Only sides are compared: the tasks differ in kind."
-        if total := sum(pairs.values()):
-            counted = ", ".join(f"{number} {words}" for words, number in pairs.items())
-            said += f" Of the {total} pairs of rows that the paper tells apart: {counted}."
-        return [said]
+        return [said + " Only sides are compared: the tasks differ in kind." * (not self.sizes)]
 
     def figure(self, paper: Mapping[str, str], found: Mapping[str, Sequence[Values]]) -> Any:
-        gaps = verdicts.gaps(_figures(paper), self.scores(found), self.against())
-        bases = {
-            row: f"paper {paper[row]}, ours {self.shown(row, found[row])}"
-            for row in {gap.against for gap in gaps}
-        }
+        gaps = self.gaps(paper, found)
         if not gaps:
             return None
-        return gaps_figure(gaps, title=self.title, score=self.score, bases=bases)
+        base = self.base or "the row above in the table"
+        if base in found:
+            base += f" (paper {paper[base]}, ours {self.shown(base, found[base])})"
+        return gaps_figure(gaps, title=self.title, score=f"{self.score}, gap from {base}")
 
     @property
     def compared(self) -> str:
@@ -225,10 +255,9 @@ class TrainedTable(Trained):
 class WordedTable(TrainedTable):
     """Scores of trained models; the paper says in words which of two is less."""
 
-    def verdicts(
-        self, paper: Mapping[str, str], found: Mapping[str, Sequence[Values]]
-    ) -> dict[str, str]:
-        return verdicts.of_gaps(paper, self.scores(found), against=self.against(), tie=self.tie)
+    def printed(self, paper: Mapping[str, str]) -> Mapping[str, float | str]:
+        """The paper's words, by row."""
+        return paper
 
     def columns(
         self, paper: Mapping[str, str], found: Mapping[str, Sequence[Values]]
@@ -236,14 +265,11 @@ class WordedTable(TrainedTable):
         """The gaps that are judged."""
         return {"our gap": self.our_gaps(found)}
 
-    def remarks(self, paper: Mapping[str, str], found: Mapping[str, Sequence[Values]]) -> list[str]:
-        """What the gaps are from."""
-        return [f"{self.score.capitalize()}; gaps are from {self.compared}; a tie is {self.tie:g}."]
-
     def figure(self, paper: Mapping[str, str], found: Mapping[str, Sequence[Values]]) -> Any:
         """None: there is no gap of the paper to draw."""
 
 
+PLATEAU = "plateau"  # of a run with --plateau the step after which it came, 0 = it did not
 FORMS = {
     "BLEU": ".1f",
     "perplexity": ".2f",
@@ -256,10 +282,6 @@ FORMS = {
 }
 
 
-def _figures(paper: Mapping[str, str]) -> dict[str, float]:
-    return {row: float(printed) for row, printed in paper.items()}
-
-
 def _require_revision(
     place: Path, scores: Mapping[int, tuple[Values, Any]], seeds: Sequence[int]
 ) -> None:
@@ -269,8 +291,8 @@ def _require_revision(
       Stopped: seeds that are done are of another revision, or of several.
     """
     revisions = {scores[seed][1]["revision"] for seed in seeds if seed in scores}
-    missing = any(seed not in scores for seed in seeds)
-    if len(revisions | ({provenance.revision()} if missing and scores else set())) > 1:
+    to_come = set() if scores.keys() >= set(seeds) else {provenance.revision()}
+    if len(revisions | to_come) > 1:
         raise Stopped(
             f"{place} has seeds of revision {', '.join(sorted(revisions))}, and a row is of one: "
             "go on there with that revision, or delete the folder"

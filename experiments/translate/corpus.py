@@ -18,8 +18,6 @@ from attnlab.training.alignment import Link, known_links
 from attnlab.training.bleu import words
 from experiments.translate.settings import SPLITS, TFDS, Settings
 
-__all__ = ["Corpus", "Drawn", "Tokenizers", "open_corpus"]
-
 # Splits of --data_files where no other files are given.
 HELD_OUT = {"train": "train[:98%]", "validation": "train[98%:99%]", "test": "train[99%:]"}
 FEWEST = 100  # pairs; one percent of fewer is none

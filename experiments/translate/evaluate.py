@@ -1,7 +1,5 @@
 """What a trained model does with the test split: its translations, and where it looks."""
 
-from __future__ import annotations
-
 import functools
 import itertools
 from collections.abc import Callable, Sequence
@@ -22,14 +20,6 @@ from attnlab.training.decode import beam_search, greedy
 from attnlab.training.evaluation_figures import Alignment
 from experiments.translate.corpus import Corpus, Tokenizers
 
-__all__ = [
-    "alignments",
-    "attention_entropy",
-    "attention_weights",
-    "date_alignment_error",
-    "translate",
-]
-
 BATCH_SIZE = 50
 
 
@@ -43,16 +33,9 @@ def translate(
     length_penalty: float,
     max_length: int,
 ) -> list[str]:
-    """The translations of the test split, in its order.
+    """The translations of the test split, in its order, of at most `max_length` tokens.
 
-    Args:
-      model: trained model.
-      variables: variables of the model.
-      corpus: corpus whose test split is translated.
-      tokenizers: tokenizers of the model.
-      beam_size: width of the beam search; 1 = greedy.
-      length_penalty: exponent α of the search's length penalty.
-      max_length: number of tokens of the longest translation.
+    A beam of 1 is greedy; `length_penalty` is the exponent α.
     """
     search: Any = functools.partial(greedy, max_length=max_length)
     if beam_size > 1:
@@ -80,8 +63,8 @@ def attention_weights(
     late = int(model.weights_follow_input)
     tokens = shift_right(jnp.pad(target, ((0, 0), (0, late))))
     memory = model.apply(variables, source, method="encode")
-    found: Any = model.apply(variables, memory, tokens, return_weights=True, method="decode")
-    return found[1][:, late:]
+    outputs: Any = model.apply(variables, memory, tokens, return_weights=True, method="decode")
+    return outputs[1][:, late:]
 
 
 def alignments(
@@ -170,10 +153,8 @@ def _of_each(
 
     Of several processes each takes some of the batches: what it makes must be of JSON.
 
-    Args:
-      corpus: corpus of the test split.
-      tokenizers: tokenizers of the model.
-      of_batch: (indices [n], batch) -> a value for each row; those behind the first n do not count.
+    `of_batch` makes of the indices [n] and a batch a value for each row; those behind the first n
+    do not count.
     """
     batches = evaluation_batches(corpus.splits["test"], *tokenizers, batch_size=BATCH_SIZE)
     found: list[tuple[int, T]] = []

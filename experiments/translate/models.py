@@ -1,7 +1,5 @@
 """Builds the model that a name on the command line stands for."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -15,8 +13,6 @@ from attnlab.models.nmt_attn import NMTAttn
 from attnlab.models.rnn_search import RNNEncDec, RNNSearch
 from attnlab.models.seq2seq import Seq2Seq
 from attnlab.models.transformer import Transformer, TransformerConfig
-
-__all__ = ["CLASSES", "MODELS", "build"]
 
 
 def _recurrent(model: Callable[..., Seq2Seq]) -> Callable[..., Seq2Seq]:

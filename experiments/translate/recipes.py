@@ -1,7 +1,5 @@
 """The presets of `translate`: its flags, and for each model how it is trained."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from collections.abc import Mapping
@@ -11,8 +9,6 @@ import flax.linen as nn
 
 from attnlab.models.cells import uniform_around_zero
 from attnlab.training.optimizers import OptimizerSettings
-
-__all__ = ["PRESETS", "RECIPES", "VOCAB_SIZES", "Recipe"]
 
 
 @dataclasses.dataclass(frozen=True)

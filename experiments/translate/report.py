@@ -1,7 +1,5 @@
 """Figures of `translate`: scores by length, where each model looks, the gradient's variance."""
 
-from __future__ import annotations
-
 import dataclasses
 import re
 import statistics
@@ -16,8 +14,6 @@ from attnlab.runs.report import grouped
 from attnlab.training.bleu import RESAMPLINGS, Bucket
 from attnlab.training.evaluation_figures import Alignment, alignment_figure, length_figure
 from attnlab.training.study import Cell, Row
-
-__all__ = ["columns", "figures", "sections"]
 
 _VARIANCE = "gradient_variance"
 
@@ -131,7 +127,6 @@ def _variance_figure(lines: Mapping[str, Sequence[Sequence[float]]]) -> Figure:
         axes.set_xlim(0, None)
         axes.set_xlabel("step")
         axes.set_ylabel("variance of the gradient")
-        axes.grid(color=palette.GRID, linewidth=0.7)
-        axes.set_axisbelow(True)
+        axes.grid()
         figure.legend(loc="outside upper left", ncols=2, frameon=False)
     return figure

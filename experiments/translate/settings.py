@@ -1,7 +1,5 @@
 """What a user asks of `translate`, checked before anything is made."""
 
-from __future__ import annotations
-
 import dataclasses
 import re
 from collections.abc import Collection, Mapping
@@ -15,8 +13,6 @@ from attnlab.training.schedules import fitted_warmup
 from experiments.translate.models import MODELS
 from experiments.translate.recipes import PRESETS, RECIPES, VOCAB_SIZES, Recipe
 from experiments.translate.variants import Variant, require_fits, variants
-
-__all__ = ["DTYPES", "SPLITS", "TFDS", "Settings"]
 
 DTYPES = ("float32", "bfloat16")
 SPLITS = ("train", "validation", "test")
@@ -245,11 +241,17 @@ class Settings(TrainFlags):
         """How long a model is trained, how often what is done, and what is kept.
 
         Raises:
-          Invalid: more checkpoints are averaged than there are.
+          Invalid: more checkpoints are averaged than there are, or of a training whose last step
+            is not known.
         """
         steps = self.recipe(variant).steps
         loop = self.loop(steps=steps, seed=seed)
         wanted = self.average or 0
+        if wanted and self.plateau is not None:
+            raise Invalid(
+                f"--average={wanted}: counts the checkpoints before the last step, which "
+                f"--plateau={self.plateau:g} leaves open; leave one of them out"
+            )
         if (made := len(loop.last_saved(wanted))) < wanted:
             raise Invalid(
                 f"--average={wanted}: {variant.title} makes {made} checkpoints in {steps} steps; "

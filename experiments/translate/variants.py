@@ -18,8 +18,6 @@ from attnlab.platforms import Platform, compiling_for
 from attnlab.runs.errors import Invalid
 from experiments.translate.models import CLASSES, build
 
-__all__ = ["Variant", "require_fits", "variants"]
-
 _PLAIN = (bool, int, float, str)
 _OTHERS = ("parent", "name", "vocab_size", "source_vocab_size", "target_vocab_size")
 _SWITCH = {"true": True, "false": False}
@@ -45,10 +43,6 @@ class Variant:
 
 def variants(models: Sequence[str], asked: Sequence[str]) -> list[Variant]:
     """Every model, once for each combination of the values that --set gives it.
-
-    Args:
-      models: names of the models that are trained.
-      asked: values of --set, MODEL.FIELD=VALUE,… each.
 
     Raises:
       Invalid: a model, field or value is not valid; the message names those that are.
@@ -76,23 +70,19 @@ def variants(models: Sequence[str], asked: Sequence[str]) -> list[Variant]:
 
 def _values(text: str, listed: Sequence[str], wanted: _Type) -> list[Any]:
     """The values that a --set lists; each may come once."""
-    found = []
+    values = []
     for written in listed:
         try:
-            found.append(wanted.read(written))
+            values.append(wanted.read(written))
         except ValueError:
             raise Invalid(f"--set={text}: no {written!r}; give {wanted}") from None
-    if len(set(found)) < len(found):
+    if len(set(values)) < len(values):
         raise Invalid(f"--set={text}: give each value once")
-    return found
+    return values
 
 
 def require_fits(variant: Variant, sizes: Mapping[str, Any]) -> None:
     """Traces a variant without compiling it, to see whether its model accepts the sizes.
-
-    Args:
-      variant: variant to check.
-      sizes: attributes of the model's class, with the changes of the variant.
 
     Raises:
       Invalid: the model refuses the sizes.

@@ -146,7 +146,7 @@ def test_the_tpu_compilers_refusal_is_read():
 def test_what_cudnn_would_compute_is_compiled_blockwise_where_it_is_missing(monkeypatch):
     built = []
 
-    def compile_(case, as_built, lower, target, devices):
+    def compile_(case, as_built, target, devices):
         built.append(as_built.implementation)
         if as_built.implementation is None:
             raise RuntimeError("cuDNN not found.")
@@ -159,7 +159,7 @@ def test_what_cudnn_would_compute_is_compiled_blockwise_where_it_is_missing(monk
     assert built == [None, "blockwise"] and result.case == case
     assert result.message.startswith("compiled blockwise: cuDNN")
     with pytest.raises(RuntimeError):  # what was asked for is never replaced
-        monkeypatch.setattr(deviceless, "_compiled", lambda *_: compile_(TINY, TINY, *[None] * 3))
+        monkeypatch.setattr(deviceless, "_compiled", lambda *_: compile_(TINY, TINY, None, None))
         deviceless.analyze(dataclasses.replace(case, implementation="cudnn"))
 
 

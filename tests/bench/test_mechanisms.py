@@ -1,14 +1,15 @@
+import dataclasses
+
 import jax
 import numpy as np
 import pytest
 from jax.extend.core import Var
 
 from attnlab.attentions import KINDS
-from attnlab.bench import inputs, mechanisms, programs
+from attnlab.bench import inputs, measure, mechanisms, programs
 from attnlab.bench.case import Case
 from tests.daily import daily
 
-pytestmark = pytest.mark.usefixtures("quick_compile")
 OURS = {name: kind for name, kind in KINDS.items() if not kind.written_in}
 NAMES = [f"{name}-3" if kind.counts else name for name, kind in OURS.items()]
 SIZES = dict(num_heads=2, head_dim=8, chunk_size=4, batch=2)
@@ -84,6 +85,36 @@ def test_a_causal_module_does_not_see_what_follows(name):
     one, other = contexts(b"abcdefghijklm"), contexts(b"abcdefMLKJIHG")
     np.testing.assert_allclose(one[:, :6], other[:, :6], rtol=1e-5, atol=1e-5)
     assert np.abs(one[:, 6:] - other[:, 6:]).max() > 1e-3
+
+
+@pytest.mark.parametrize(
+    "name", daily(["exact", "window-3", "additive", "lsh-2"], "exact", "lsh-2")
+)
+def test_a_decoded_token_is_that_of_the_causal_forward(name):
+    case = Case(name, 14, "decode", **SIZES)
+    context, variables = run(case)  # token 7, after those before it
+    mechanism = mechanisms.build(dataclasses.replace(case, passes="forward"))
+    x = inputs.streams(TEXT, batch=2, length=14, width=case.width)["query"]
+    parameters = {"params": variables["params"]}
+    whole = jax.jit(mechanism.apply)(parameters, *[x] * len(mechanism.streams))
+    np.testing.assert_allclose(context[:, 0], whole[:, 7], rtol=1e-4, atol=1e-5)
+    sizes = {leaf.shape[1] for leaf in jax.tree.leaves(variables["cache"]) if leaf.ndim == 4}
+    assert sizes == {14} or name == "lsh-2"
+
+
+def test_tokens_are_timed_within_the_cache(monkeypatch):
+    seen = []
+
+    def timed(run, arguments, calls, **how):
+        seen.append([np.asarray(run()) for _ in range(calls)])
+        return 2.0
+
+    monkeypatch.setattr(measure, "sample", timed)
+    ready = measure.prepare(Case("exact", 14, "decode", **SIZES), TEXT)
+    ready.one_call = measure.SAMPLE_SECONDS / 17
+    assert ready.sample() == 2.0 and [len(x) for x in seen] == [7, 7, 3]
+    np.testing.assert_array_equal(seen[0], seen[1])  # from the same tokens on
+    assert np.isfinite(seen[0]).all()  # which they are not beyond the cache
 
 
 @pytest.mark.parametrize("parallel", daily(["jit", "pmap"], "pmap"))

@@ -8,7 +8,7 @@ import pytest
 from attnlab.attentions import KINDS
 from attnlab.bench import panels
 from attnlab.bench.case import PASSES, Case, Result
-from experiments.compare_lengths import figures
+from experiments.compare_lengths import report
 from tests.bench import rows
 from tests.words import boxes, hidden
 
@@ -47,7 +47,7 @@ def made(labels, lengths, passes) -> list[Result]:
     ],
 )
 def test_no_word_hides_another_or_a_point_or_is_cut(labels, lengths, passes, quantity):
-    figure = figures.draw(made(labels, lengths, passes), quantity, "")
+    figure = report.draw(made(labels, lengths, passes), quantity, "")
     assert not hidden(figure)
     words = boxes(figure)
     for axes in figure.axes:
@@ -62,7 +62,7 @@ def test_no_word_hides_another_or_a_point_or_is_cut(labels, lengths, passes, qua
 def test_a_figure_says_what_it_shows():
     results = made(DEFAULT, LENGTHS, PASSES)
     for quantity in ("time", "memory"):
-        figure = figures.draw(results, quantity, "")
+        figure = report.draw(results, quantity, "")
         words = " | ".join(text.get_text() for text, _ in boxes(figure))
         assert "4 heads × 64" in words and "∝ n²" in words
         assert ("fastest to the slowest repeat" in words) == (quantity == "time")
@@ -75,7 +75,7 @@ def test_cases_without_a_number_are_above_the_scale():
     lost = dict(status="killed", seconds=(), temporary_bytes=None, resident_peak_bytes=None)
     results = [dataclasses.replace(r, **lost) if r.case.passes == PASSES[1] else r for r in results]
     for quantity in ("time", "memory"):
-        first, second = figures.draw(results, quantity, "").axes
+        first, second = report.draw(results, quantity, "").axes
         assert not [line for line in first.lines if line.get_marker() == "|"]
         ticks = [line for line in second.lines if line.get_marker() == "|"]
         *scale, row = second.get_yticks()
@@ -86,7 +86,7 @@ def test_cases_without_a_number_are_above_the_scale():
 
 def test_a_busy_machine_opens_the_marks():
     results = [dataclasses.replace(r, busy=True, load=9.0) for r in made(DEFAULT, LENGTHS, PASSES)]
-    for axes in figures.draw(results, "time", "").axes:
+    for axes in report.draw(results, "time", "").axes:
         opened = [line for line in axes.lines if line.get_markerfacecolor() == "white"]
         assert sum(len(line.get_xdata()) for line in opened) == sum(
             r.busy and r.status == "ok" and r.case.passes == PASSES[0] for r in results
@@ -94,7 +94,7 @@ def test_a_busy_machine_opens_the_marks():
 
 
 def test_equal_curves_show_both():
-    axes = figures.draw(made(("dot", "general"), LENGTHS, PASSES[:1]), "memory", "").axes[0]
+    axes = report.draw(made(("dot", "general"), LENGTHS, PASSES[:1]), "memory", "").axes[0]
     first, second = (line for line in axes.lines if len(line.get_xdata()) == len(LENGTHS))
     assert list(first.get_ydata()) == list(second.get_ydata())
     assert first.get_linewidth() > second.get_linewidth() + 1
@@ -106,6 +106,6 @@ def test_equal_curves_show_both():
 @pytest.mark.parametrize("low", [3e-6, 1.0, 2.0**20, 7e11])
 @pytest.mark.parametrize("times", [1.0, 1.01, 27.6, 1e4, 1e12])
 def test_ticks_cover_the_data(low, times, quantity):
-    ticks = panels._ticks(low, low * times, quantity)
+    ticks = panels.round_steps(low, low * times, quantity)
     assert ticks[0] <= low * 1.001 and ticks[-1] >= low * times * 0.999
     assert 2 <= len(ticks) <= 10 and ticks == sorted(set(ticks))

@@ -11,6 +11,7 @@ from attnlab.bench.case import Case, Operations, Sent
 from attnlab.bench.measure import measure
 from attnlab.bench.roofline import UNITS, Bound, Peak, Rates, Unit
 from attnlab.platforms import compiling_for
+from tests.daily import daily
 
 SMALL = {"num_heads": 2, "head_dim": 7, "ops_only": True}
 
@@ -56,7 +57,7 @@ def rates():
     return Rates.of_peaks(peaks.measure(Unit(one, "float32"), repeats=2) for one in UNITS)
 
 
-@pytest.mark.parametrize("name", ["exact", "additive"])
+@pytest.mark.parametrize("name", daily(["exact", "additive"], "exact"))
 def test_no_program_is_faster_than_its_least_time(name, rates):
     """Here the two are far apart: the program is small."""
     case = Case(name, 64, implementation="dense", **SMALL)

@@ -49,7 +49,7 @@ def results(case: Case):
         ("window-16", "sequence", dict(passes="forward")),
     ),
 )
-def test_split_programs_equal_the_whole(name, shard, fields, quick_compile):
+def test_split_programs_equal_the_whole(name, shard, fields):
     case = dataclasses.replace(CASE, mechanism=name, **fields)
     whole = results(case)
     parts = results(dataclasses.replace(case, shard=shard, devices=2))
@@ -57,7 +57,7 @@ def test_split_programs_equal_the_whole(name, shard, fields, quick_compile):
 
 
 @pytest.mark.slow
-def test_heads_of_lsh_are_split_with_its_projections(quick_compile):
+def test_heads_of_lsh_are_split_with_its_projections():
     case = dataclasses.replace(CASE, mechanism="lsh-1", shard="heads", devices=2, chunk_size=16)
     mechanism = mechanisms.build(case)
     lowered = programs.lower(case, mechanism, jax.devices()[:2])

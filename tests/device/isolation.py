@@ -4,8 +4,6 @@ After a CUDA error all that a process does fails too, so a worker in which somet
 ran is not used again.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Mapping, Sequence
 

@@ -6,28 +6,64 @@ import os
 import re
 import subprocess
 import sys
+import types
+import zlib
+from pkgutil import resolve_name
 
 import pytest
 
 from tests.docs.pages import ROOT
 
 HERE = all(importlib.util.find_spec(name) for name in ("sphinx", "myst_nb", "furo"))
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not HERE, reason="the extra `docs` is not installed"),
+]
 
 
-@pytest.mark.slow
-@pytest.mark.skipif(not HERE, reason="the extra `docs` is not installed")
-def test_the_pages_build_without_a_warning(tmp_path):
+@pytest.fixture(scope="module")
+def built(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("pages")
     words = ["-q", "-W", "--keep-going", "-D", "nb_execution_mode=off"]
     words += ["-D", "suppress_warnings=myst-nb.lexer"]  # a kernel, not started here, names it
     done = subprocess.run(
-        [sys.executable, "-m", "sphinx", *words, str(ROOT / "docs"), str(tmp_path)],
+        [sys.executable, "-m", "sphinx", *words, str(ROOT / "docs"), str(folder)],
         env=dict(os.environ, PYTHONPATH=str(ROOT)),
         capture_output=True,
         text=True,
     )
     assert done.returncode == 0, done.stderr
-    assert (tmp_path / "notebooks" / "first_look.html").exists()
-    page = (tmp_path / "guides" / "routes.html").read_text(encoding="utf-8")
+    return folder
+
+
+def test_the_pages_build_without_a_warning(built):
+    assert (built / "notebooks" / "first_look.html").exists()
+    page = (built / "guides" / "routes.html").read_text(encoding="utf-8")
     assert re.search(r'href="../api/routes.html#attnlab.routes.Hard".*>routes.Hard\(\)<', page)
-    page = (tmp_path / "api" / "models.html").read_text(encoding="utf-8")
+    page = (built / "api" / "models.html").read_text(encoding="utf-8")
     assert " object>" not in html.unescape(re.sub("<[^>]+>", "", page))
+
+
+def test_each_public_name_stands_in_one_place_of_the_reference(built, monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "docs"))
+    docstrings = importlib.import_module("docstrings")
+    shown = docstrings.Names().shown  # with the files of the packages that are imported by files
+    public = {
+        f"{module}.{x}" for module in docstrings.CONTENTS for x in resolve_name(module).__all__
+    }
+    public |= {name for name in shown.values() if name.startswith(docstrings.BY_FILE)}
+    things = {name: resolve_name(name) for name in public if "._" not in name}
+
+    places: dict[int, set[str]] = {}
+    inventory = zlib.decompress((built / "objects.inv").read_bytes().split(b"\n", 4)[4]).decode()
+    for line in inventory.splitlines():
+        name, kind, _, place, _ = line.split(" ", 4)
+        if kind in ("py:class", "py:data", "py:exception", "py:function"):
+            places.setdefault(id(resolve_name(name)), set()).add(place.replace("$", name))
+    found = {
+        name: places.get(id(thing), set())
+        for name, thing in things.items()
+        if not isinstance(thing, types.ModuleType)
+    }
+    assert len(found) > 500
+    assert {name: at for name, at in found.items() if len(at) != 1} == {}

@@ -22,7 +22,6 @@ def imported(text):
     return {name.partition(".")[0] for name in names}
 
 
-@pytest.mark.usefixtures("quick_compile")
 @pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
 @pytest.mark.parametrize("name", daily(PAGES, "jax_nn"))
 def test_both_sides_give_the_same_numbers(name):

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 
-import jax
 import pytest
 
 from attnlab.runs import figure_files
@@ -11,15 +10,10 @@ from tests.words import hidden
 
 @pytest.fixture(scope="module", autouse=True)
 def quickly() -> Iterator[None]:
-    """Compiles sooner to slower programs, also where a test starts a process.
-
-    What an experiment computes is tested, not how it rounds or how fast it is.
-    """
+    """Programs compile sooner also where a test starts a process."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("JAX_DISABLE_MOST_OPTIMIZATIONS", "true")
-        jax.config.update("jax_disable_most_optimizations", True)
         yield
-        jax.config.update("jax_disable_most_optimizations", False)
 
 
 @pytest.fixture(autouse=True)

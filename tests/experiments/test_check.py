@@ -1,5 +1,6 @@
 """`check` as a program: its verdicts, its status, and what it says of a broken contract."""
 
+import json
 import re
 
 import pytest
@@ -37,9 +38,11 @@ def test_status_and_report_of_what_is_broken(tmp_path, capsys, monkeypatch):
     (line,) = re.findall(r"^ +(from attnlab import testing; .*)$", report, re.MULTILINE)
     exec(line)  # noqa: S102 - as a user would
     assert "after positions 1, … changed" in capsys.readouterr().out.splitlines()[-1]
-    pictures = re.findall(r"^!\[Pairs that are seen\]\((.*)\)$", report, re.MULTILINE)
+    pictures = re.findall(r"^!\[Pairs that are seen by .*\]\((.*)\)$", report, re.MULTILINE)
     assert len(pictures) == 2 and all((folder / name).exists() for name in pictures)
-    assert check.main(["check", f"--resume={folder}"]) == 1  # nothing is left to do
+    assert check.main(["check", f"--resume={folder}", "--json"]) == 1  # nothing is left to do
+    verdicts = [outcome["verdict"] for outcome in json.loads(capsys.readouterr().out)]
+    assert verdicts == ["no", "yes", "-", "yes", "yes", "-"]
 
     monkeypatch.setattr(own, "digests", lambda text: {f"{mine}:ahead": "another"})
     assert check.main(["check", f"--resume={folder}"]) == 2

@@ -6,8 +6,11 @@ import pytest
 
 from attnlab import own
 from attnlab.attentions import _kind_of_own
+from attnlab.bench.case import Result
 from attnlab.runs import figure_files
 from attnlab.training.study import Cell
+from experiments.compare_lengths import __main__ as compare_lengths
+from experiments.compare_lengths import run
 from experiments.language_model import __main__ as language_model
 from experiments.language_model.models import can_be_ablated
 from experiments.translate import report
@@ -110,3 +113,19 @@ def test_a_run_with_it_goes_on_unless_the_file_is_another(mine, tmp_path, monkey
         "language_model: --resume=run has rows of mine.py:mean(scale=2.0) as its file was before it"
         " was changed; start a new run\n"
     )
+
+
+def test_a_file_that_is_changed_while_cases_run_ends_the_run(mine, tmp_path, monkeypatch):
+    mine(FILE)
+    measured = []
+
+    def measure(case, *_):
+        measured.append(case)
+        (tmp_path / "mine.py").write_text(FILE + "# another")
+        return Result(case, "ok", seconds=(1.0,))
+
+    monkeypatch.setattr(run, "measured", measure)
+    flags = "--mechanisms=mine.py:mean --lengths=8,16 --passes=forward --output_dir=results".split()
+    status, out, _ = tiny.run(compare_lengths, *flags)
+    assert status == 1 and len(measured) == 1
+    assert "mine.py was changed after it was read; start a new run" in out

@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+import json
 
 import flax.linen as nn
 import jax
@@ -10,6 +11,9 @@ import jax.numpy as jnp
 from attnlab import tokens as tok
 from attnlab.data.dates import Dates
 from attnlab.models.seq2seq import Seq2Seq
+
+# A text in documents, a sentence a line.
+TEXT = "\n\n".join("\n".join(f"ab{d} cd ef{i} gh" for i in range(4)) for d in range(20)) + "\n"
 
 
 class Tiny(Seq2Seq):
@@ -50,6 +54,17 @@ def run(experiment, *flags):
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         status = experiment.main([experiment.__name__.split(".")[1], *map(str, flags)])
     return status, out.getvalue(), err.getvalue()
+
+
+def folder_of(where):
+    """The folder of the only run in another."""
+    (found,) = where.iterdir()
+    return found
+
+
+def rows_of(folder):
+    """The rows of a run, as results.jsonl has them."""
+    return [json.loads(line) for line in (folder / "results.jsonl").read_text().splitlines()]
 
 
 def save_nothing(figures, folder):

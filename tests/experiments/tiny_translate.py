@@ -3,11 +3,10 @@
 from attnlab.data import dates
 from attnlab.runs import command_line, figure_files
 from experiments.translate import __main__ as experiment
-from experiments.translate import training
 from tests.experiments import tiny
 
 if __name__ == "__main__":
-    training.build = tiny.build
+    experiment.build = tiny.build
     dates.Dates = tiny.few_dates
     figure_files.save = tiny.save_nothing
     command_line.start(experiment.main)

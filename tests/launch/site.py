@@ -87,7 +87,9 @@ class Site:
             "PATH": str(self.bin),
             "HOME": str(self.home),
             "FAKES": str(self.fakes),
-            "ATTNLAB_PYTHON": sys.executable,
+            "ATTNLAB_PYTHON": str(
+                Path(sys.executable).resolve()
+            ),  # which begins sooner than a venv's
             "GIT_CONFIG_GLOBAL": os.devnull,
         }
         self.git("init", "--quiet")

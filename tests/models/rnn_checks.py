@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from attnlab.tokens import BOS, EOS, shift_right
 
@@ -81,6 +82,40 @@ def decode(model, params, memory, target, splits, *, return_weights=False):
         start += size
     assert start == read.shape[1]
     return jax.tree.map(lambda *x: np.concatenate(x, 1), *outputs)
+
+
+def assert_is(oracle, model, *settings, in_pieces=True):
+    """Each sentence alone, by the oracle, gives its logits and weights; so do pieces of the target.
+
+    Returns the weights, None of a model without attention. `settings` are names of those attributes
+    of the model that the oracle is told.
+    """
+    source, target = batch(source_width=6)
+    params, options = random_params(model), {name: getattr(model, name) for name in settings}
+    found, memory = forward(model, params, source, target, return_weights=model.attends)
+    logits, weights = found if model.attends else (found, None)
+    for b, s, read in sentences(source, target):
+        true, alignment = oracle(params, s, read, **options)
+        np.testing.assert_allclose(logits[b, : len(read)], true, **EXACT)
+        if weights is not None:
+            np.testing.assert_allclose(weights[b, : len(read), : len(s)], alignment, **EXACT)
+            assert not weights[b, :, len(s) :].any()
+    if in_pieces:
+        again = decode(model, params, memory, target, IN_PIECES, return_weights=model.attends)
+        for x, y in zip(*map(jax.tree.leaves, (again, found)), strict=True):
+            np.testing.assert_allclose(x, y, **EXACT)
+    return weights
+
+
+def assert_has_no_weights(model, message):
+    with pytest.raises(ValueError, match=message):
+        jax.eval_shape(
+            lambda: model.init(
+                jax.random.key(0),
+                *batch(),
+                method=lambda m, s, t: m.decode(m.encode(s), t, return_weights=True),
+            )
+        )
 
 
 def assert_drops(model):

@@ -98,7 +98,7 @@ def rnn_search(p, source, read, *, output_state="before"):
 
 
 def rnn_enc_dec(p, source, read, *, output_state="before"):
-    """The same with the last forward state in place of every context; logits [T, V]."""
+    """The same with the last forward state in place of every context: logits [T, V], no weights."""
     n = p["start"]["kernel"].shape[1]
     c = run(gru, p["encoder"], np.zeros(n), p["source_embed"]["embedding"][source])[-1]
     state = np.tanh(dense(p["start"], c))
@@ -111,7 +111,7 @@ def rnn_enc_dec(p, source, read, *, output_state="before"):
         shown = before if output_state == "before" else state
         t = maxout(dense(p["maxout"], np.concatenate([shown, y, c])))
         logits.append(dense(p["logits"]["vocabulary"], t))
-    return np.array(logits)
+    return np.array(logits), None
 
 
 def up_to(size, logits):

@@ -16,7 +16,7 @@ TOKENS = jnp.arange(5)[None] + 4
 
 
 @pytest.mark.slow
-def test_layers_are_in_the_order_of_their_numbers(quick_compile):
+def test_layers_are_in_the_order_of_their_numbers():
     model = TransformerLM(CONFIG, CONFIG.attention(routes.LSH(1, 2, chunk_size=4)))
     variables = jax.jit(model.init)(jax.random.key(0), TOKENS)
     variables["params"]["decoder"]["layer_10"]["attention"]["value"]["kernel"] *= 0
@@ -26,7 +26,7 @@ def test_layers_are_in_the_order_of_their_numbers(quick_compile):
     assert zero == [False] * 10 + [True]
 
 
-def test_a_model_without_shared_projections_is_refused(quick_compile):
+def test_a_model_without_shared_projections_is_refused():
     config = dataclasses.replace(CONFIG, num_layers=1)
     model = TransformerLM(config)
     variables = jax.eval_shape(model.init, jax.random.key(0), TOKENS)

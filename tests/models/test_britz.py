@@ -2,24 +2,19 @@
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import pytest
 
 from attnlab.models.britz import Britz
 from tests.daily import daily
 from tests.models import rnn_oracle
 from tests.models.rnn_checks import (
-    EXACT,
-    IN_PIECES,
     SOURCE_VOCAB,
     TARGET_VOCAB,
     assert_drops,
+    assert_has_no_weights,
+    assert_is,
     batch,
     count,
-    decode,
-    forward,
-    random_params,
-    sentences,
 )
 
 LSTM = {"encoder_cell": "lstm", "decoder_cell": "lstm"}
@@ -61,32 +56,17 @@ CASES = {
 }
 
 
-@pytest.mark.usefixtures("x64", "quick_compile")
+@pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("name", daily(CASES, "none-state", "none-input"))
 def test_is_the_paper(name):
-    model, (source, target) = britz(**CASES[name]), batch(source_width=6)
-    params = random_params(model)
-    attends = model.attends
-    assert attends != model.attention.startswith("none")
-    found, memory = forward(model, params, source, target, return_weights=attends)
-    logits, weights = found if attends else (found, None)
+    model = britz(**CASES[name])
+    assert model.attends != model.attention.startswith("none")
     settings = ("attention", "encoder_cell", "decoder_cell", "encoder_residual")
     settings += ("decoder_residual", "input_transform", "direction")
-    settings = {name: getattr(model, name) for name in settings}
-    for b, s, read in sentences(source, target):
-        true, alignment = rnn_oracle.britz(params, s, read, **settings)
-        np.testing.assert_allclose(logits[b, : len(read)], true, **EXACT)
-        if weights is not None:
-            np.testing.assert_allclose(weights[b, : len(read), : len(s)], alignment, **EXACT)
-            assert not weights[b, :, len(s) :].any()
-    if name not in ("residual", "none-state"):
-        return
-    got = decode(model, params, memory, target, IN_PIECES, return_weights=attends)
-    np.testing.assert_allclose(got[0] if attends else got, logits, **EXACT)
+    assert_is(rnn_oracle.britz, model, *settings, in_pieces=name in ("residual", "none-state"))
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("quick_compile")
 def test_dropout_in_half_precision():
     assert_drops(britz(param_dtype=jnp.float32, dtype=jnp.bfloat16, dropout_rate=0.5, **DEEP))
 
@@ -117,11 +97,4 @@ def test_refusals(options, message):
 
 def test_weights_need_attention():
     model = britz(param_dtype=jnp.float32, attention="none-input")
-    with pytest.raises(ValueError, match="attention='none-input' has no weights"):
-        jax.eval_shape(
-            lambda: model.init(
-                jax.random.key(0),
-                *batch(),
-                method=lambda m, s, t: m.decode(m.encode(s), t, return_weights=True),
-            )
-        )
+    assert_has_no_weights(model, "attention='none-input' has no weights")

@@ -10,8 +10,6 @@ from attnlab.models.classifier import EncoderClassifier
 from attnlab.models.transformer import TransformerConfig, TransformerEncoder
 from tests.modules.reference import apply, init
 
-pytestmark = pytest.mark.usefixtures("quick_compile")
-
 CONFIG = TransformerConfig(11, num_layers=1, width=6, hidden=7, num_heads=2, dropout_rate=0.0)
 DENSE = CONFIG.attention(routes.AllPairs("dense"))
 ENCODE = jax.jit(TransformerEncoder(CONFIG, DENSE).apply)

@@ -18,7 +18,6 @@ MODELS = {
 }
 
 
-@pytest.mark.usefixtures("quick_compile")
 @pytest.mark.parametrize("kind", daily(MODELS, Britz))
 def test_a_model_makes_its_parameters(kind):
     model = kind(SOURCE_VOCAB, TARGET_VOCAB, **MODELS[kind])

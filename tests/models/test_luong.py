@@ -9,16 +9,12 @@ from attnlab.models.luong import Luong
 from tests.daily import daily
 from tests.models import rnn_oracle
 from tests.models.rnn_checks import (
-    EXACT,
-    IN_PIECES,
     SOURCE_VOCAB,
     TARGET_VOCAB,
     assert_drops,
+    assert_has_no_weights,
+    assert_is,
     batch,
-    decode,
-    forward,
-    random_params,
-    sentences,
 )
 
 
@@ -46,36 +42,20 @@ CASES = {
 }
 
 
-@pytest.mark.usefixtures("x64", "quick_compile")
+@pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("name", daily(CASES, "dot", "local-m", "local-m at once", "local-p"))
 def test_is_the_paper(name):
-    model, (source, target) = luong(**CASES[name]), batch(source_width=6)
-    params = random_params(model)
-    found, memory = forward(model, params, source, target, return_weights=model.attends)
-    logits, weights = found if model.attends else (found, None)
+    model = luong(**CASES[name])
     settings = ("score", "window", "half_width", "input_feeding", "reverse_source")
-    settings = {name: getattr(model, name) for name in settings}
-    for b, s, read in sentences(source, target):
-        true, alignment = rnn_oracle.luong(params, s, read, **settings)
-        np.testing.assert_allclose(logits[b, : len(read)], true, **EXACT)
-        if weights is not None:
-            np.testing.assert_allclose(weights[b, : len(read), : len(s)], alignment, **EXACT)
-            assert not weights[b, :, len(s) :].any()
-    if weights is None:
-        got = decode(model, params, memory, target, IN_PIECES)
-        np.testing.assert_allclose(got, logits, **EXACT)
-    elif model.window == "global":
+    in_pieces = model.window == "local-m" or not model.attends
+    weights = assert_is(rnn_oracle.luong, model, *settings, in_pieces=in_pieces)
+    if model.attends and model.window == "global":
         np.testing.assert_allclose(weights.sum(-1), 1)
     if model.window == "local-p":
         assert (weights.sum(-1) < 0.999).any(), "the Gaussian is not renormalized"
-    if model.window == "local-m":
-        got = decode(model, params, memory, target, IN_PIECES, return_weights=True)
-        np.testing.assert_allclose(got[0], logits, **EXACT)
-        np.testing.assert_allclose(got[1], weights, **EXACT)
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("quick_compile")
 def test_dropout_in_half_precision():
     options = {"window": "local-p", "dropout_rate": 0.5}
     assert_drops(luong(param_dtype=jnp.float32, dtype=jnp.bfloat16, **options))
@@ -105,11 +85,4 @@ def test_refusals():
 
 def test_weights_need_attention():
     model = luong(param_dtype=jnp.float32, score=None, input_feeding=False)
-    with pytest.raises(ValueError, match="score=None has no weights"):
-        jax.eval_shape(
-            lambda: model.init(
-                jax.random.key(0),
-                *batch(),
-                method=lambda m, s, t: m.decode(m.encode(s), t, return_weights=True),
-            )
-        )
+    assert_has_no_weights(model, "score=None has no weights")

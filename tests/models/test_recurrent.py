@@ -21,7 +21,7 @@ LENGTHS = (5, 3, 0)
 STEPS = {GRUCell: rnn_oracle.gru, LSTMCell: rnn_oracle.lstm, TanhCell: rnn_oracle.tanh_rnn}
 
 
-@pytest.mark.usefixtures("x64", "quick_compile")
+@pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("backward", [False, True])
 @pytest.mark.parametrize("cell", STEPS)
 def test_a_layer_is_its_equations_and_ends_with_the_sentence(cell, backward):
@@ -62,7 +62,6 @@ def test_states_are_float32_whatever_the_products_are():
     assert (outputs.dtype, c.dtype, h.dtype) == (jnp.bfloat16, jnp.float32, jnp.float32)
 
 
-@pytest.mark.usefixtures("quick_compile")
 def test_initial_kernels():
     kernel = jax.jit(lambda key: orthogonal_blocks(key, (N, 3 * N)))(jax.random.key(0))
     blocks = jnp.split(kernel, 3, 1)

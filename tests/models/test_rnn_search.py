@@ -9,17 +9,14 @@ from attnlab.models.rnn_search import RNNEncDec, RNNSearch
 from tests.daily import daily
 from tests.models import rnn_oracle
 from tests.models.rnn_checks import (
-    EXACT,
-    IN_PIECES,
     SOURCE_VOCAB,
     TARGET_VOCAB,
     assert_drops,
+    assert_is,
     batch,
     count,
-    decode,
     forward,
     random_params,
-    sentences,
 )
 
 SIZES = {"embed_features": 3, "hidden_features": 5, "maxout_features": 2}
@@ -35,40 +32,18 @@ def enc_dec(**options):
     return RNNEncDec(SOURCE_VOCAB, TARGET_VOCAB, **options)
 
 
-@pytest.mark.usefixtures("x64", "quick_compile")
+@pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("options", [{}, {"output_state": "after", "use_bias": True}])
 def test_search_is_the_paper(options):
-    model, (source, target) = search(**options), batch(source_width=6)
-    params = random_params(model)
-    (logits, weights), memory = forward(model, params, source, target, return_weights=True)
-    state = {"output_state": model.output_state}
-    for b, s, read in sentences(source, target):
-        true, alignment = rnn_oracle.rnn_search(params, s, read, **state)
-        np.testing.assert_allclose(logits[b, : len(read)], true, **EXACT)
-        np.testing.assert_allclose(weights[b, : len(read), : len(s)], alignment, **EXACT)
-        assert not weights[b, :, len(s) :].any()
+    made = search(**options)
+    weights = assert_is(rnn_oracle.rnn_search, made, "output_state", in_pieces=not options)
     np.testing.assert_allclose(weights.sum(-1), 1)
-    if options:
-        return
-    got = decode(model, params, memory, target, IN_PIECES, return_weights=True)
-    np.testing.assert_allclose(got[0], logits, **EXACT)
-    np.testing.assert_allclose(got[1], weights, **EXACT)
 
 
-@pytest.mark.usefixtures("x64", "quick_compile")
+@pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("options", [{}, {"output_state": "after", "use_bias": True}])
 def test_enc_dec_is_the_paper(options):
-    model, (source, target) = enc_dec(**options), batch(source_width=6)
-    params = random_params(model)
-    logits, memory = forward(model, params, source, target)
-    state = {"output_state": model.output_state}
-    for b, s, read in sentences(source, target):
-        true = rnn_oracle.rnn_enc_dec(params, s, read, **state)
-        np.testing.assert_allclose(logits[b, : len(read)], true, **EXACT)
-    if options:
-        return
-    got = decode(model, params, memory, target, IN_PIECES)
-    np.testing.assert_allclose(got, logits, **EXACT)
+    assert_is(rnn_oracle.rnn_enc_dec, enc_dec(**options), "output_state", in_pieces=not options)
 
 
 def test_the_paper_has_80_million_parameters():
@@ -79,7 +54,6 @@ def test_the_paper_has_80_million_parameters():
     assert count(RNNEncDec(30000, 30000)) == 80_401_000 - less
 
 
-@pytest.mark.usefixtures("quick_compile")
 def test_attention_begins_uniform():
     model = search(param_dtype=jnp.float32)
 
@@ -92,7 +66,6 @@ def test_attention_begins_uniform():
     assert not v.any() and 0 < keys.std() < 0.002
 
 
-@pytest.mark.usefixtures("quick_compile")
 def test_half_precision_is_near_and_its_logits_are_not_rounded():
     model, (source, target) = enc_dec(param_dtype=jnp.float32), batch()
     params = random_params(model)
@@ -103,7 +76,6 @@ def test_half_precision_is_near_and_its_logits_are_not_rounded():
     assert (halved.astype(jnp.bfloat16) != halved).any(), "summed in float32"
 
 
-@pytest.mark.usefixtures("quick_compile")
 @pytest.mark.parametrize("make", daily([search, enc_dec], search))
 def test_dropout_in_half_precision(make):
     assert_drops(make(param_dtype=jnp.float32, dtype=jnp.bfloat16, dropout_rate=0.5))

@@ -22,8 +22,6 @@ from attnlab import (
 )
 from tests.modules.reference import apply, init
 
-pytestmark = pytest.mark.usefixtures("quick_compile")
-
 B, T, D = 2, 7, 6
 ROUTE = routes.LSH(num_hashes=2, num_buckets=2, chunk_size=4)
 

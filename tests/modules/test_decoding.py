@@ -21,7 +21,7 @@ from tests.daily import daily
 from tests.modules.reference import apply, init, multi_head
 from tests.modules.test_multi_head import DENSE, SCORES
 
-pytestmark = pytest.mark.usefixtures("x64", "quick_compile")
+pytestmark = pytest.mark.usefixtures("x64")
 
 B, L, D = 3, 11, 12
 CACHE = L + 2  # so that some slots are never written

@@ -10,8 +10,6 @@ from attnlab import LocalAttention, LSHSelfAttention, MultiHeadAttention, routes
 from tests.modules.reference import apply, init
 from tests.modules.test_conventions import MODULES, TABLE, dense, flat, inputs
 
-pytestmark = pytest.mark.usefixtures("quick_compile")
-
 HEADS = PartitionSpec("embed", "heads", "head_dim")
 HIDDEN = PartitionSpec("embed", "hidden")
 NOWHERE = PartitionSpec()

@@ -22,7 +22,6 @@ from tests import oracle
 from tests.daily import daily
 from tests.modules.reference import apply, init, multi_head
 
-pytestmark = pytest.mark.usefixtures("quick_compile")
 B, T, D, N = 2, 7, 12, 3
 REAL = np.arange(T) < np.array([[T], [4]])
 CLOSE = {"rtol": 1e-5, "atol": 1e-6}

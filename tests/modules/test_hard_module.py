@@ -10,8 +10,6 @@ from attnlab.ops.attention import attention, attention_weights
 from attnlab.ops.hard import Choice
 from tests.modules.reference import apply, init
 
-pytestmark = pytest.mark.usefixtures("quick_compile")
-
 B, T, D = 2, 7, 6
 HARD = routes.Hard()
 MODULES = {

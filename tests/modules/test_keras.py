@@ -10,7 +10,7 @@ import pytest
 from attnlab import AdditiveAttention, MultiplicativeAttention, masks, scores
 from tests.modules.reference import apply
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("quick_compile")]
+pytestmark = pytest.mark.slow
 B, T, S, D, DV = 2, 5, 7, 3, 11
 CLOSE = {"rtol": 1e-5, "atol": 1e-6}
 LENGTHS = np.array([S, 4])

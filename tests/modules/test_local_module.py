@@ -9,7 +9,7 @@ from attnlab import CosineScore, LocalAttention, masks, scores
 from tests import oracle
 from tests.modules.reference import apply, float64, init
 
-pytestmark = pytest.mark.usefixtures("x64", "quick_compile")
+pytestmark = pytest.mark.usefixtures("x64")
 
 B, T, S, DQ, DK, DV = 2, 13, 17, 3, 5, 7
 LENGTHS = np.array([S, 11])

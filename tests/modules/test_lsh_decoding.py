@@ -11,7 +11,7 @@ from attnlab import LSHOptions, LSHSelfAttention, MultiHeadAttention, masks, rou
 from tests.daily import daily
 from tests.modules.reference import init
 
-pytestmark = pytest.mark.usefixtures("x64", "quick_compile")
+pytestmark = pytest.mark.usefixtures("x64")
 
 B, L, D, N, C = 3, 23, 8, 4, 4
 PROMPT = 2 * C + 3
@@ -217,7 +217,7 @@ def test_what_cannot_be_decoded_is_refused():
     ):
         step(mask=jnp.ones((L - 1, L), bool))
     with pytest.raises(ValueError, match=r"an explicit mask must be \[\*batch, 23\]"):
-        step(mask=jnp.ones((B, 1, 1, 1), bool))
+        step(mask=jnp.ones((B + 1, 1, 1, 1), bool))
     dropping = module.clone(dropout_rate=0.5)
     with pytest.raises(NotImplementedError, match=r"without dropout; got dropout_rate=0.5 \(set"):
         step(dropping, deterministic=False, rngs={"dropout": jax.random.key(0)})
@@ -225,3 +225,5 @@ def test_what_cannot_be_decoded_is_refused():
     host = MultiHeadAttention(N, route=module.route, use_bias=False, param_dtype=jnp.float64)
     with pytest.raises(NotImplementedError, match="LSH takes no bias"):
         step(host, bias=jnp.zeros((L, L)))
+    with pytest.raises(NotImplementedError, match="no weights while it decodes; got q_offset"):
+        step(host, return_weights=True)

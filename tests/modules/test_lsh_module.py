@@ -23,8 +23,6 @@ from tests.daily import daily
 from tests.modules.reference import apply, float64, init, merge, project, rms_norm, rotary
 from tests.ops.lsh import plain_cross
 
-pytestmark = pytest.mark.usefixtures("quick_compile")
-
 B, L, D, N, H = 2, 29, 12, 6, 2
 ROUTE = routes.LSH(num_hashes=3, num_buckets=4, chunk_size=5)
 

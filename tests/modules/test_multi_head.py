@@ -20,7 +20,7 @@ from attnlab import (
 from tests import oracle
 from tests.modules.reference import apply, init, multi_head
 
-pytestmark = pytest.mark.usefixtures("x64", "quick_compile")
+pytestmark = pytest.mark.usefixtures("x64")
 
 B, T, S, D = 2, 5, 7, 12
 F64 = {"param_dtype": jnp.float64}
@@ -59,7 +59,7 @@ def test_self_and_cross_attention(inputs):
 @pytest.mark.parametrize(
     ("value", "module", "learned"),
     [
-        (scores.Cosine(3.0), CosineScore(), {"score": {"scale": jnp.full(3, 3.0)}}),
+        (scores.Cosine(3.0), CosineScore(), {"score": {"scale": np.full(3, 3.0)}}),
         (scores.Cosine(jnp.arange(3.0)), CosineScore(), {"score": {"scale": jnp.arange(3.0)}}),
     ],
     ids=["cosine", "array"],
@@ -186,7 +186,7 @@ def test_window_route(implementation):
         ({"value_features": -4}, {}, "value_features must be an int ≥ 1; got -4"),
         ({"out_features": 2.0}, {}, r"out_features must be an int ≥ 1; got 2\.0"),
         (
-            {"dropout_rate": jnp.ones(2) / 2},
+            {"dropout_rate": np.ones(2) / 2},
             {},
             r"dropout_rate must be one finite number; got shape \(2,\)",
         ),

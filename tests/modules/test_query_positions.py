@@ -15,7 +15,6 @@ from attnlab import (
 )
 from tests.modules.reference import apply, init
 
-pytestmark = pytest.mark.usefixtures("quick_compile")
 B, L, D, FIRST = 2, 11, 12, 3
 CLOSE = {"rtol": 2e-5, "atol": 2e-6}
 DENSE = routes.AllPairs("dense")

@@ -18,7 +18,7 @@ from attnlab import (
 from tests import oracle
 from tests.modules.reference import apply, float64, init
 
-pytestmark = pytest.mark.usefixtures("x64", "quick_compile")
+pytestmark = pytest.mark.usefixtures("x64")
 
 B, T, S, DQ, DK, DV = 2, 5, 7, 3, 11, 13
 F64 = {"param_dtype": jnp.float64}

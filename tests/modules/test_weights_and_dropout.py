@@ -10,10 +10,9 @@ import numpy as np
 import pytest
 
 from attnlab import MultiHeadAttention, masks, routes
+from tests.daily import daily
 from tests.modules.reference import apply, init
 from tests.modules.test_conventions import MODULES, B, D, T, dense, inputs
-
-pytestmark = pytest.mark.usefixtures("quick_compile")
 
 SINGLE_HEAD = ("additive", "general", "concat", "location", "local_m", "local_p")
 RATE = 0.25
@@ -120,7 +119,9 @@ def test_dropout_must_be_told_and_given_its_stream(name):
         jax.eval_shape(run, variables)
 
 
-@pytest.mark.parametrize("name", ["additive", "local_p", "multi_head", "lsh"])
+@pytest.mark.parametrize(
+    "name", daily(["additive", "local_p", "multi_head", "lsh"], "multi_head", "local_p")
+)
 def test_dropout_may_be_told_by_an_attribute(name):
     """As `nn.remat` needs it, which makes a tracer of the call's keyword."""
     module, x = dense(name).clone(dropout_rate=RATE), inputs(name)

@@ -10,10 +10,8 @@ import pytest
 from attnlab import AlibiBias, biases, masks, scores
 from attnlab.modules.scores import AdditiveScore
 from attnlab.ops import blockwise, dense
-from attnlab.ops.attention import (
-    attention,
-    attention_weights,
-)
+from attnlab.ops.attention import attention, attention_weights
+from attnlab.ops.blockwise import few_queries
 from attnlab.ops.hard import hard_attention
 from attnlab.ops.local import local_attention
 from attnlab.ops.named import (
@@ -28,7 +26,6 @@ from attnlab.testing import Sizes
 from tests import oracle
 from tests.mechanisms import SCORES
 
-pytestmark = pytest.mark.usefixtures("quick_compile")
 SIZES = Sizes(batch=2, queries=5, keys=7)
 CASES = {case.name: case for case in SCORES}
 NAMED = {
@@ -98,14 +95,15 @@ def test_no_batch_axis_and_two():
         (None, 33, 33, "blockwise"),
         (None, 32, 2048, "dense"),
         (None, 2048, 1, "dense"),
-        (None, 1, 2049, "blockwise"),
-        ("blockwise", 1, 1, "blockwise"),
+        (None, 1, 2049, "few_queries"),
+        (None, 9, 2049, "blockwise"),
+        ("blockwise", 1, 2049, "blockwise"),
         ("dense", 3000, 3000, "dense"),
     ],
 )
 def test_the_named_implementation_is_used(implementation, num_queries, num_keys, used, monkeypatch):
     seen = []
-    for engine in (dense, blockwise):
+    for engine in (dense, blockwise, few_queries):
 
         def spy(*args, original=engine.attend, name=engine.__name__, **kwargs):
             seen.append(name.rpartition(".")[2])
@@ -180,11 +178,11 @@ Q, K, V = (2, 5, 6, 7), (2, 11, 3, 7), (2, 11, 3, 13)
             r"implementation must be one of None, 'dense', 'blockwise', 'cudnn', 'splash', "
             r"'tokamax', 'pallas'; got 'flash'",
         ),
-        ((Q, K, V), {"mask": jnp.zeros((5, 11))}, r"mask must be boolean.*float32.*bias="),
-        ((Q, K, V), {"mask": jnp.ones((11, 5), bool)}, r"\(2, 6, 5, 11\); got \(11, 5\)"),
-        ((Q, K, V), {"bias": jnp.ones((3, 5, 11))}, r"bias must broadcast.*got \(3, 5, 11\)"),
-        ((Q, K, V), {"bias": jnp.ones((1, 2, 6, 5, 11))}, r"bias must broadcast .*got \(1, 2,"),
-        ((Q, K, V), {"bias": jnp.ones((5, 11), bool)}, r"bias must be floating.*bool.*mask="),
+        ((Q, K, V), {"mask": np.zeros((5, 11), "f")}, r"mask must be boolean.*float32.*bias="),
+        ((Q, K, V), {"mask": np.ones((11, 5), bool)}, r"\(2, 6, 5, 11\); got \(11, 5\)"),
+        ((Q, K, V), {"bias": np.ones((3, 5, 11), "f")}, r"bias must broadcast.*got \(3, 5, 11\)"),
+        ((Q, K, V), {"bias": np.ones((1, 2, 6, 5, 11), "f")}, r"bias must broadcast .*got \(1, 2,"),
+        ((Q, K, V), {"bias": np.ones((5, 11), bool)}, r"bias must be floating.*bool.*mask="),
         ((Q, K, V), {"bias": 1}, r"bias must be floating point.*got int32 \(cast it"),
         ((Q, K, V), {"bias": "a"}, r"bias must be an array, or a value of .*; got 'a' \(a module"),
         ((Q, K, V), {"bias": AlibiBias()}, r"got an instance of AlibiBias .*to position_bias="),

@@ -15,7 +15,6 @@ from attnlab.testing import Sizes
 from tests.daily import daily
 from tests.mechanisms import SCORES
 
-pytestmark = pytest.mark.usefixtures("quick_compile")
 RATE = 0.3
 keep_mask = jax.jit(dropout.keep_mask, static_argnums=1)
 

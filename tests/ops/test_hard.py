@@ -8,8 +8,6 @@ import pytest
 from attnlab import attention, attention_weights, hard_attention, masks, routes, scores
 from attnlab.ops.blockwise import engine
 
-pytestmark = pytest.mark.usefixtures("quick_compile")
-
 B, T, S, N, K, H, D = 2, 3, 5, 4, 2, 3, 7
 LENGTHS = np.array([S, 0])
 # One program each; op by op every operation is compiled.

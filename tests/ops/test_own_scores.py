@@ -13,7 +13,6 @@ from attnlab.ops.hard import hard_attention
 from attnlab.ops.local import local_attention
 from attnlab.platforms import Platform, compiling_for
 
-pytestmark = pytest.mark.usefixtures("quick_compile")
 RNG = np.random.default_rng(0)
 SHAPES = (2, 5, 4, 6), (2, 7, 2, 6), (2, 7, 2, 6)
 Q, K, V = (jnp.asarray(RNG.normal(size=shape), jnp.float32) for shape in SHAPES)

@@ -19,8 +19,6 @@ from attnlab import (
 )
 from tests.daily import daily
 
-pytestmark = pytest.mark.usefixtures("quick_compile")
-
 B, T, N, K, H, D = 2, 7, 6, 3, 5, 11
 
 

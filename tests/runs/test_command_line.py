@@ -13,7 +13,7 @@ import pytest
 import experiments
 from attnlab.runs import command_line
 from attnlab.runs.errors import Invalid, Stopped
-from attnlab.runs.flags import Flags, flag, flag_of, seed_flag
+from attnlab.runs.flags import Flags, flag, flag_of, kind_of, seed_flag
 from attnlab.runs.folder import Folder
 from attnlab.runs.interrupts import Terminated
 
@@ -241,7 +241,9 @@ def test_an_experiment_says_its_flags(name, capsys):
     assert main([name, "--help"]) == 0
     out = capsys.readouterr().out
     assert f"\n    launch/local {name}" in out and "python -m" not in out
-    assert "\n  --output_dir=results\n" in out
+    settings = importlib.import_module(f"experiments.{name}.__main__").Settings
+    for field in ("output_dir", "resume", *(x.name for x in dataclasses.fields(settings))):
+        assert re.search(rf"\n  --(\[no\])?{field}\b", out), field
     assert str(pathlib.Path(__file__).parents[2]) not in out
     for help in re.findall(r"\n  --[^\n]*\n      (.*)", out):
         assert help[0].isupper(), help
@@ -273,6 +275,20 @@ def test_no_default_is_a_sentinel():
         for field in dataclasses.fields(settings):
             assert flag_of(field).help.endswith("."), (name, field.name)
             assert field.default not in (-1, ""), f"{name} --{field.name}: None, not a sentinel"
+
+
+def test_every_number_says_what_it_must_be_above():
+    """So that none is zero or negative by mistake; what a flag says is checked for all at once."""
+    for name in EXPERIMENTS:
+        settings = importlib.import_module(f"experiments.{name}.__main__").Settings
+        kinds = kind_of(settings)
+        for field in dataclasses.fields(settings):
+            about = flag_of(field)
+            bound = about.least if about.above is None else about.above
+            of_library = (name, field.name) == ("inspect_lsh", "num_buckets")
+            assert bound is not None or kinds[field.name] not in (int, float) or of_library, (
+                f"{name} --{field.name}"
+            )
 
 
 MAIN = """

@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from attnlab.runs.intervals import half_width, sign
+from attnlab.runs.intervals import half_width, side, undecided
 
 
 @pytest.mark.parametrize(
@@ -15,12 +15,37 @@ from attnlab.runs.intervals import half_width, sign
 def test_the_quantiles_are_students(count, comparisons, quantile):
     values = [1.0, -1.0] * (count // 2) + [0.0] * (count % 2)
     error = math.sqrt(sum(x * x for x in values) / (count - 1) / count)
-    assert half_width(values, comparisons) / error == pytest.approx(quantile, abs=1e-3)
+    assert half_width(values, comparisons=comparisons) / error == pytest.approx(quantile, abs=1e-3)
 
 
 @pytest.mark.parametrize("count", [2, 3, 5])
 def test_equal_models_are_told_apart_in_five_percent_at_most(count):
     rng = random.Random(count)
     runs = [[rng.gauss(0, 1) for _ in range(count)] for _ in range(2000)]
-    share = sum(sign(values) != 0 for values in runs) / len(runs)
+    share = sum(side(0, values) is not None for values in runs) / len(runs)
     assert share == 0 if count == 2 else 0.03 < share < 0.07
+
+
+def test_the_interval_of_a_gap_is_welchs():
+    """Samples that vary alike have 4 degrees of freedom; beside one that does not, 2 are left."""
+    one, other = [0.8, 1.0, 1.2], [3.8, 4.0, 4.2]
+    error = (2 * 0.2**2 / 3) ** 0.5
+    assert half_width(one, other) == pytest.approx(2.776 * error, rel=1e-3)
+    assert half_width(one, [5.0] * 3) == pytest.approx(4.303 * error / 2**0.5, rel=1e-3)
+
+
+@pytest.mark.parametrize(("gap", "tie"), [(1.0, 0.3), (0.1, 1.0)])
+def test_as_many_seeds_as_are_said_would_decide_and_fewer_would_not(gap, tie):
+    """Repeated, values have the same variance but for n − 1 over n, which is made up for."""
+    for n in (3, int(undecided(tie, *varied(3, gap)).split()[1])):
+        decided = side(tie, *varied(n, gap)) is not None
+        assert decided == (n > 3)
+        assert side(tie, *varied(n - 1, gap)) is None
+
+
+def varied(count, gap):
+    """Two samples with a standard deviation of 1 each and a gap of their means."""
+    values = [math.sin(i) for i in range(count)]
+    mean = sum(values) / count
+    spread = math.sqrt(sum((x - mean) ** 2 for x in values) / max(count - 1, 1))
+    return [[(x - mean) / spread + shift for x in values] for shift in (gap, 0.0)]

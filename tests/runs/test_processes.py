@@ -85,6 +85,7 @@ def test_a_bad_value_is_said_by_the_first_process_of_a_cluster_alone(tmp_path):
     ]
 
 
+@pytest.mark.slow
 def test_a_folder_that_another_run_holds_is_one_line(tmp_path):
     folder = Folder.fresh("spelling", tmp_path, spelling.Settings().as_json()).begin()
     found = several.run(2, SPELL, f"--run_dir={folder}")

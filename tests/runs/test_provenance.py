@@ -133,6 +133,8 @@ def test_the_table_says_each_environment_once_and_when_a_run_was_resumed():
     assert mixed.count("git revision") == 2 and "2 begun at X; 1 begun at Y" in mixed
     fuller = provenance.table([*wheres, Where(one | {"available_bytes": 2**29})])
     assert fuller.count("git revision") == 1 and "4, 512 MiB to 1.00 GiB free memory" in fuller
+    changed = provenance.table([*wheres, Where(one | {"revision": "abc+changes"})])
+    assert changed.count("Abacus") == 1 and " unknown, abc+changes |" in changed
     at_once = provenance.table([Where({}, time="X", begun="X")])
     assert " X |" in at_once and "to X" not in at_once
     assert "Abacus" in provenance.table([Where({"device": "Abacus"})])  # an old row says less

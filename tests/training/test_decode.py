@@ -358,6 +358,11 @@ def test_errors():
         greedy(MODEL, variables(), max_length=3)
     with pytest.raises(ValueError, match=r"prompt must be tokens .* B = 6; got \[2, 3\]"):
         greedy(MODEL, variables(), SOURCE, prompt=jnp.ones((2, 3), int), max_length=3)
+    for shape in ((), (3,)):
+        with pytest.raises(
+            ValueError, match=r"prompt must be tokens \[B, P\]; got .*prompt\[None\]"
+        ):
+            greedy(MODEL, variables(), prompt=jnp.ones(shape, int), max_length=3)
     for options, message in (
         ({"temperature": 0.0}, "temperature must be more than 0; got 0.0"),
         ({"top_k": 0}, "top_k must be at least 1, or None; got 0"),

@@ -137,6 +137,24 @@ def test_a_stopped_run_goes_on_with_another_number_of_devices(tmp_path, whole_ru
         np.testing.assert_allclose(a, b, atol=0.1)
 
 
+def test_a_plateau_ends_a_training_also_one_that_goes_on(tmp_path):
+    ended = {"steps": 40, "validate_every": 2, "plateau": 0.9}
+    whole = run(tmp_path / "whole", **ended)
+    assert (whole.steps, whole.plateau) == (12, 12)  # two validations behind step 9.6
+    assert run_and_stop(tmp_path / "stopped", after_rows=6, **ended) == 9
+    resumed = run(tmp_path / "stopped", **ended)
+    assert same(resumed.params, whole.params) and resumed.plateau == 12
+    rows = curve(tmp_path / "whole")
+    assert curve(tmp_path / "stopped") == rows
+    again = run(tmp_path / "whole", **ended)
+    assert curve(tmp_path / "whole") == rows and (again.steps, again.plateau) == (12, 12)
+
+
+def test_what_still_falls_has_all_steps(tmp_path):
+    trained = run(tmp_path, steps=13, validate_every=2, plateau=1e-6)
+    assert (trained.steps, trained.plateau) == (13, None)
+
+
 def test_the_last_checkpoints_are_averaged_also_those_of_before_an_interruption(tmp_path):
     whole = run(tmp_path / "whole", average=3)
     assert run_and_stop(tmp_path / "stopped", after_rows=4, average=3) == 10

@@ -48,6 +48,9 @@ def test_sums_are_those_of_the_real_tokens(epsilon):
     assert float(sums["nll"]) == pytest.approx(nll, rel=1e-5)
     assert {name: float(x) for name, x in counts.items()} == {"tokens": 5, "sentences": 2}
     assert float(sums["correct"]) == ((logits.argmax(-1) == targets) & (targets != 0)).sum()
+    by_four, _ = found(DeferredLogits(logits, np.eye(7, dtype=np.float32), block=4))
+    for name, x in by_four.items():
+        assert float(x) == pytest.approx(float(sums[name]), rel=1e-6)
 
 
 def test_weights_say_how_much_a_token_counts():

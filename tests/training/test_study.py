@@ -1,13 +1,12 @@
 """The frame of a study, end to end, with two models that take a moment."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import functools
 import hashlib
 import io
 import json
+import re
 import types
 from pathlib import Path
 
@@ -192,6 +191,68 @@ def test_a_lost_training_leaves_the_others(run, tmp_path):
     assert status == 1 and "lost: the " in out and "1 lost, and again in a resumed run" in out
     assert {row["cell"]["axes"]["width"] for row in rows_of(tmp_path / "run")} == {3}
     assert "Lost: 13, seed 0 (the " in (tmp_path / "run/report.md").read_text()
+
+
+def test_a_learning_rate_is_found_once_for_all_seeds(run, tmp_path):
+    flags = "--tune=0.25,1,1e32", "--widths=3", "--steps=16", "--log_every=1"
+    status, out, err = run(*flags)
+    assert (status, err) == (0, ""), err
+    assert out.count("trial of learning rate") == 3 + 2
+    rows = rows_of(tmp_path / "run")
+    trials = rows[0]["trials"]
+    assert [(trial["learning_rate"], trial["steps"]) for trial in trials] == [
+        (0.0025, 2), (0.01, 2), (1e30, 2), (0.01, 4), (0.0025, 4)
+    ]  # fmt: skip
+    slow, right, lost, longer, slower = (trial["loss"] for trial in trials)
+    assert right < slow and lost is None and longer < slower
+    assert all(row["trials"] == trials for row in rows)
+    for seed in (0, 1):
+        (first, *_) = read_metrics(tmp_path / f"run/3-seed{seed}")
+        assert first["learning_rate"] == pytest.approx(0.01)
+    report = re.sub(r" *\| *", "|", (tmp_path / "run/report.md").read_text())
+    assert f"|3|**0.01**|{right:.4g}|{longer:.4g}|" in report and "|3|1e+30|diverged||" in report
+    assert not list((tmp_path / "run").glob("*-rate0.01*/checkpoints"))
+
+
+def test_a_search_that_is_killed_goes_on(run, tmp_path, monkeypatch):
+    flags = "--tune=1,3", "--widths=3", "--seeds=0", "--steps=16"
+    trained, calls = study.run_training, []
+
+    def killed(task, **given):
+        calls.append(given["folder"].name)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        return trained(task, **given)
+
+    monkeypatch.setattr(study, "run_training", killed)
+    assert run(*flags)[0] == 130 and not (tmp_path / "run/results.jsonl").exists()
+    assert run(f"--resume={tmp_path / 'run'}")[0] == 0
+    first, second = "3-seed0-rate0.01-steps4", "3-seed0-rate0.03-steps4"
+    assert calls == [first, second, second, "3-seed0"]
+
+
+def test_a_trial_that_is_done_is_not_made_again(run, tmp_path, monkeypatch):
+    """Neither one that diverged nor one that was killed when all it had left was to clear away."""
+    flags = "--tune=1,3,1e32", "--widths=3", "--seeds=0", "--steps=16"
+    trained, calls = study.run_training, []
+
+    def killed(task, **given):
+        calls.append(given["folder"].name)
+        if calls[-1] == "3-seed0" and calls.count("3-seed0") == 1:
+            raise KeyboardInterrupt
+        done = trained(task, **given)
+        if len(calls) == 1:
+            raise KeyboardInterrupt
+        return done
+
+    monkeypatch.setattr(study, "run_training", killed)
+    assert run(*flags)[0] == 130
+    for status in (130, 0):
+        assert run(f"--resume={tmp_path / 'run'}")[0] == status
+    trials = [f"3-seed0-rate{x}" for x in ("0.01-steps2", "0.03-steps2", "1e+30-steps2")]
+    trials += [f"3-seed0-rate{x}-steps4" for x in ("0.03", "0.01")]
+    assert sorted(calls[:5]) == sorted(trials) and calls[5:] == ["3-seed0", "3-seed0"]
+    assert [x.parent.name for x in (tmp_path / "run").glob("*/checkpoints")] == ["3-seed0"]
 
 
 def test_other_data_and_other_flags_are_refused(run, tmp_path):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -21,6 +22,7 @@ __all__ = [
     "Config",
     "Differentiable",
     "Fixed",
+    "OnlineSoftmax",
     "backward",
     "default_block",
     "even_block",
@@ -115,6 +117,53 @@ def backward(
     )
 
 
+class OnlineSoftmax(NamedTuple):
+    """A softmax over the keys so far: m and ℓ [..., bq], a [..., bq, D] in the package's terms."""
+
+    largest: jax.Array
+    total: jax.Array
+    context: jax.Array
+
+    @classmethod
+    def start(cls, shape: tuple[int, ...], width: int, dtype: Any) -> OnlineSoftmax:
+        """Over no keys: the largest is not −inf, as −inf − −inf would be NaN."""
+        largest = jnp.full(shape, jnp.finfo(dtype).min, dtype)
+        return cls(largest, jnp.zeros(shape, dtype), jnp.zeros((*shape, width), dtype))
+
+    def add(
+        self,
+        logits: jax.Array,
+        v: jax.Array,
+        *,
+        precision: Any = None,
+        keys_in_a_sum: int | None = None,
+        drop: Callable[[jax.Array], jax.Array] = lambda weights: weights,
+    ) -> OnlineSoftmax:
+        """With a block of keys more: logits [..., bq, bk], −inf where hidden; v [..., bk, D]."""
+        # e^{s − m} ≤ 1, so nothing overflows.
+        largest = jnp.maximum(self.largest, logits.max(-1))
+        # Where nothing was visible yet m is the lowest float, not −inf: e^{−inf − m} is 0.
+        weights = jnp.exp(logits - largest[..., None])
+        rescale = jnp.exp(self.largest - largest)
+        # Dropped weights still count in ℓ: dropout is on the weights after the softmax.
+        total = self.total * rescale + weights.sum(-1)
+        dropped = drop(weights).astype(v.dtype)
+        context = self.context * rescale[..., None]
+        keys_in_a_sum = keys_in_a_sum or v.shape[-2]
+        for first in range(0, v.shape[-2], keys_in_a_sum):
+            keys = slice(first, first + keys_in_a_sum)
+            context += _matmul(dropped[..., keys], v[..., keys, :], precision)
+        return OnlineSoftmax(largest, total, context)
+
+    def finish(self) -> tuple[jax.Array, jax.Array]:
+        """The context, zero where no key is visible, and the log-sum-exp, +inf there."""
+        sees_any = self.total > 0
+        total = jnp.where(sees_any, self.total, 1)
+        # lse = +inf makes the weights of an empty row e^{s − lse} = 0 in the backward pass.
+        lse = jnp.where(sees_any, self.largest + jnp.log(total), jnp.inf)
+        return self.context / total[..., None], lse
+
+
 class _Tile(NamedTuple):
     """One block of queries against one block of keys."""
 
@@ -176,7 +225,6 @@ def _key_blocks(config: Config, x: Differentiable, fixed: Fixed, i) -> tuple[Any
 
 def _forward(config: Config, x: Differentiable, fixed: Fixed, *, keys_in_a_sum: int | None = None):
     """Context [..., T, D] and lse [..., T]."""
-    keys_in_a_sum = keys_in_a_sum or config.block_k
     dtype = jnp.promote_types(x.v.dtype, jnp.float32)
     # [..., bq], where ... is B, K, G or, of one head on a CPU, G or nothing
     shape = x.q.shape[:-2] + (config.block_q,)
@@ -184,38 +232,20 @@ def _forward(config: Config, x: Differentiable, fixed: Fixed, *, keys_in_a_sum: 
     def query_block(i):
         q = _block(x.q, i, config.block_q, -2)
 
-        def key_block(j, state):
-            # m [..., bq], ℓ [..., bq], a [..., bq, D] of the module's equations
-            largest, total, context = state
+        def key_block(j, softmax):
             tile = _tile(config, x, fixed, i, j)
-            logits = tile.logits(x.score, q, tile.k, tile.bias, config.precision)
-            # logits [..., bq, bk]; e^{s − m} ≤ 1, so nothing overflows.
-            new_largest = jnp.maximum(largest, logits.max(-1))
-            # Where nothing was visible yet m is the lowest float, not −inf: e^{−inf − m} is 0.
-            weights = jnp.exp(logits - new_largest[..., None])
-            rescale = jnp.exp(largest - new_largest)
-            # Dropped weights still count in ℓ: dropout is on the weights after the softmax.
-            total = total * rescale + weights.sum(-1)
-            dropped = tile.drop(weights, config.dropout_rate).astype(x.v.dtype)
-            context = context * rescale[..., None]
-            for first in range(0, config.block_k, keys_in_a_sum):
-                keys = slice(first, first + keys_in_a_sum)
-                context += _matmul(dropped[..., keys], tile.v[..., keys, :], config)
-            return new_largest, total, context
+            return softmax.add(
+                tile.logits(x.score, q, tile.k, tile.bias, config.precision),  # [..., bq, bk]
+                tile.v,
+                precision=config.precision,
+                keys_in_a_sum=keys_in_a_sum,
+                drop=functools.partial(tile.drop, rate=config.dropout_rate),
+            )
 
-        start = (
-            jnp.full(shape, jnp.finfo(dtype).min, dtype),  # not -inf: −inf − −inf would be NaN
-            jnp.zeros(shape, dtype),
-            jnp.zeros((*shape, x.v.shape[-1]), dtype),
-        )
-        largest, total, context = jax.lax.fori_loop(
-            *_key_blocks(config, x, fixed, i), key_block, vary_like(start, q)
-        )
-        sees_any = total > 0
-        total = jnp.where(sees_any, total, 1)
-        # lse = +inf makes the weights of an empty row e^{s − lse} = 0 in the backward pass.
-        lse = jnp.where(sees_any, largest + jnp.log(total), jnp.inf)
-        return (context / total[..., None]).astype(x.v.dtype), lse
+        start = OnlineSoftmax.start(shape, x.v.shape[-1], dtype)
+        blocks = _key_blocks(config, x, fixed, i)
+        context, lse = jax.lax.fori_loop(*blocks, key_block, vary_like(start, q)).finish()
+        return context.astype(x.v.dtype), lse
 
     # [T/bq, ..., bq, D] and [T/bq, ..., bq]
     out, lse = jax.lax.map(query_block, jnp.arange(x.q.shape[-2] // config.block_q))
@@ -245,12 +275,12 @@ def _backward(config: Config, x: Differentiable, fixed: Fixed, rows) -> Differen
             weights = jnp.exp(logits - lse_i)
             dropped = tile.drop(weights, config.dropout_rate).astype(x.v.dtype)
             # Pᵀ do, [..., bk, D]; of [B, K, G, bk, D] or [G, bk, D] the sum over G.
-            dv_j = _matmul(jnp.swapaxes(dropped, -1, -2), dout_i, config)
+            dv_j = _matmul(jnp.swapaxes(dropped, -1, -2), dout_i, config.precision)
             if dv_j.shape != tile.v.shape:  # query heads that share this value head
                 dv_j = dv_j.sum(-3, keepdims=True)
             # do vᵀ, [..., bq, bk], through the same dropout
             dweights = tile.drop(
-                _matmul(dout_i, jnp.swapaxes(tile.v, -1, -2), config), config.dropout_rate
+                _matmul(dout_i, jnp.swapaxes(tile.v, -1, -2), config.precision), config.dropout_rate
             )
             dlogits = (weights * (dweights - delta_i)).astype(logits.dtype)
             # The score's own derivative: of the dot product ds k and dsᵀ q.
@@ -331,9 +361,9 @@ def _zeros_like(x: jax.Array) -> jax.Array:
     return vary_like(jnp.zeros(x.shape, jnp.promote_types(x.dtype, jnp.float32)), x)
 
 
-def _matmul(a: jax.Array, b: jax.Array, config: Config) -> jax.Array:
+def _matmul(a: jax.Array, b: jax.Array, precision: Any) -> jax.Array:
     dtype = jnp.promote_types(b.dtype, jnp.float32)
-    return jnp.matmul(a, b, precision=config.precision, preferred_element_type=dtype)
+    return jnp.matmul(a, b, precision=precision, preferred_element_type=dtype)
 
 
 def _block(x: jax.Array, index, size: int, axis: int) -> jax.Array:

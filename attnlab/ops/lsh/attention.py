@@ -19,11 +19,11 @@ from attnlab.ops.lsh.inputs import (
     as_operands,
     check_knobs,
     check_sortable,
-    nan_where,
+    factor_of,
     read_mask,
 )
 from attnlab.ops.lsh.options import STRICT, LSHOptions
-from attnlab.ops.lsh.rows import Settings, row_seeds
+from attnlab.ops.lsh.rows import CallSettings, factored, row_seeds
 from attnlab.ops.lsh.shared_rounds import attend_sharing_rounds
 from attnlab.split import by_device, divide_positions, heads_are_too_few
 
@@ -136,23 +136,22 @@ def lsh_attention(
     # [B, L, N, H], [B, L, N, D], [B, R, L, N]: rows are (example, head), whoever shares values.
     v = jnp.repeat(v, heads // v.shape[2], axis=2)
     seeds = row_seeds(dropout_rate, dropout_key, batch, heads)
-    settings = Settings(geometry, options.key_norm, dropout_rate, rows_at_once, precision)
+    settings = CallSettings(geometry, options.key_norm, dropout_rate, rows_at_once, precision)
     operands = [buckets, qk, v, visibility.valid, visibility.segments, visibility.pairs, seeds]
+    # [B, L]: 0 for padding and for queries that see nothing
+    masked = visibility.valid, visibility.q_valid
+    factor = factor_of(qk.shape[:2], visibility.broken | broken, *masked)
     if heads_are_too_few(heads):
         context = attend_sharing_rounds(implementation, settings, options.scale(width), operands)
+        context = factored(context, factor)
     else:
         context = by_device(
             functools.partial(attend_rows, implementation, settings, options.scale(width)),
-            operands,
-            ["brtn", "btn", "btn", "bt", "bt", "bn", "bn"],
+            [*operands, factor],
+            ["brtn", "btn", "btn", "bt", "bt", "bn", "bn", "bt"],
             "btn",
             name="LSH attention",
             batch=batch,
             heads=heads,
         )
-    # [B, L] over [B, L, N, D]: padding, and queries that see nothing
-    for visible in (visibility.valid, visibility.q_valid):
-        if visible is not None:
-            context = jnp.where(visible[:, :, None, None], context, 0)
-    context = nan_where(visibility.broken | broken, context)
     return divide_positions(context.reshape(*batch_shape, *context.shape[1:]))

@@ -19,11 +19,11 @@ from attnlab.ops.lsh.inputs import (
     as_cross_operands,
     check_knobs,
     check_sortable,
-    nan_where,
+    factor_of,
     read_mask,
 )
 from attnlab.ops.lsh.options import STRICT, LSHOptions
-from attnlab.ops.lsh.rows import Settings, row_seeds
+from attnlab.ops.lsh.rows import CallSettings, row_seeds
 from attnlab.split import by_device, divide_positions
 
 __all__ = ["lsh_cross_attention"]
@@ -143,25 +143,23 @@ def lsh_cross_attention(
     visible = _visibility(seen, batch, num_queries, num_keys, padding)
     # Seeds [B, N, 2]; `visible` holds [B, S + padding] for keys and [B, T] for queries.
     seeds = row_seeds(dropout_rate, dropout_key, batch, heads)
-    settings = Settings(geometry, options.key_norm, dropout_rate, rows_at_once, precision)
+    factor = factor_of(q.shape[:2], seen.broken | q_broken | k_broken, seen.q_valid)
+    settings = CallSettings(geometry, options.key_norm, dropout_rate, rows_at_once, precision)
     context = by_device(
         functools.partial(_attend, implementation, settings, options.scale(width)),
-        [q_buckets, k_buckets, q, k, v, visible, seen.pairs, seeds],
-        ["brtn", "brtn", "btn", "btn", "btn", "bt", "bn", "bn"],
+        [q_buckets, k_buckets, q, k, v, visible, seen.pairs, seeds, factor],
+        ["brtn", "brtn", "btn", "btn", "btn", "bt", "bn", "bn", "bt"],
         "btn",
         name="LSH attention",
         batch=batch,
         heads=heads,
     )
-    if seen.q_valid is not None:
-        context = jnp.where(seen.q_valid[:, :, None, None], context, 0)
-    context = nan_where(seen.broken | q_broken | k_broken, context)
     return divide_positions(context.reshape(*batch_shape, *context.shape[1:]))
 
 
 def _attend(
     implementation: str | None,
-    settings: Settings,
+    settings: CallSettings,
     scale: float,
     q_buckets: jax.Array,
     k_buckets: jax.Array,
@@ -171,6 +169,7 @@ def _attend(
     visible: CrossVisibility,
     pairs: masks.Mask | None,
     seeds: jax.Array,
+    factor: jax.Array,
 ) -> jax.Array:
     """The context [B, T, N, D] of the rows at hand: those of one device."""
     padding = visible.valid.shape[1] - k.shape[1]
@@ -183,7 +182,7 @@ def _attend(
         # [B, R, T, N] to [B, N, R, T], and S in place of T for the keys
         q_ids, k_ids = (jnp.moveaxis(x, 3, 1) for x in (q_buckets, k_buckets))
         order = sort_queries_and_keys(q_ids, k_ids, visible, settings.geometry)
-    order = order._replace(pairs=pairs)
+    order = order._replace(pairs=pairs, factor=factor)
     attend = choose(implementation, order, settings, q, v)
     return attend(settings, q, k, v, scale, order, seeds.reshape(-1, 2))
 

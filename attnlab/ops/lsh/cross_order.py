@@ -160,8 +160,9 @@ def _arrange(item, starts, invalid, num_keys: int, geometry: Geometry) -> Order:
     filled, rank_at = rank_at >= 0, jnp.maximum(rank_at, 0)
     # [S + T] by item: key slots of the keys, query slots of the queries
     slot_of = jnp.zeros(length, jnp.int32).at[item].set(jnp.where(is_key, keys_before, query_slot))
-    # [query chunks]: the group that each belongs to
-    chunk_home = jnp.searchsorted(group_end, jnp.arange(query_chunks), side="right")
+    # [query chunks]: the group that each belongs to, the number of those that end before it
+    ends = jnp.zeros(query_chunks, jnp.int32).at[group_end].add(1, mode="drop")
+    chunk_home = jnp.cumsum(ends, dtype=jnp.int32)
     return Order(
         token=jnp.where(filled, take(item, rank_at) - num_keys, 0),
         slot=slot_of[num_keys:],
@@ -171,7 +172,7 @@ def _arrange(item, starts, invalid, num_keys: int, geometry: Geometry) -> Order:
         keys=KeyOrder(
             token=take(item, rank_of_key),
             slot=slot_of[:num_keys],
-            home=jnp.minimum(chunk_home, key_chunks - 1).astype(jnp.int32),
+            home=jnp.minimum(chunk_home, key_chunks - 1),
         ),
     )
 

@@ -121,7 +121,8 @@ def lsh_decode(
             return of_all(*arrays)
         return lax.cond(jnp.equal(start, 0), of_new, of_all, *arrays)
 
-    bucket = jnp.moveaxis(buckets.reshape(-1, *buckets.shape[-3:]), 3, 1)[..., 0]  # if it is one
+    # [B, N, R] of the first new token, read where that is the only one
+    bucket = jnp.moveaxis(buckets.reshape(-1, *buckets.shape[-3:]), 3, 1)[..., 0]
     context, latest = by_device(
         of_device,
         [qk, v, bucket, flat_history, latest, valid, visibility.pairs, jnp.asarray(start)],

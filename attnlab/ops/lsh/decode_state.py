@@ -103,9 +103,10 @@ def latest_of(buckets: jax.Array, valid: jax.Array, num_buckets: int, window: in
     )
 
     def one_round(keys):
-        firsts = jnp.arange(num_buckets + 1, dtype=jnp.uint32) * jnp.uint32(length)
+        sizes = jnp.zeros(num_buckets + 1, jnp.int32)
+        sizes = sizes.at[keys // jnp.uint32(length) + 1].add(1, mode="drop")
         # [buckets + 1]: where each bucket begins among the sorted keys [S]
-        bounds = jnp.searchsorted(keys, firsts).astype(jnp.int32)
+        bounds = jnp.cumsum(sizes, dtype=jnp.int32)
         # [buckets, W]: the last W of each; those before its start belong to another one.
         slot = bounds[1:, None] + jnp.arange(-window, 0, dtype=jnp.int32)[None, :]
         token = (jnp.take(keys, slot, mode="clip") % jnp.uint32(length)).astype(jnp.int32)

@@ -26,7 +26,7 @@ from jax import lax
 
 from attnlab.ops.layout import slice_heads
 from attnlab.ops.lsh.order import Geometry, Order, in_range, take
-from attnlab.ops.lsh.rows import Settings, at, keep_weights, row_of, unit_keys
+from attnlab.ops.lsh.rows import CallSettings, at, factored, keep_weights, row_of, unit_keys
 
 __all__ = ["attend_dense", "laps", "row_times", "softmax_times", "visible_counts"]
 
@@ -146,7 +146,7 @@ def softmax_times(logits: jax.Array, times: jax.Array) -> jax.Array:
 @jax.named_scope("lsh_attend")
 @functools.partial(jax.jit, static_argnums=0, inline=True)  # compiled once outside any other, too
 def attend_dense(
-    settings: Settings,
+    settings: CallSettings,
     q: jax.Array,
     k: jax.Array | None,
     v: jax.Array,
@@ -155,15 +155,6 @@ def attend_dense(
     seeds: jax.Array,
 ) -> jax.Array:
     """What `rounds.attend_rounds` computes, with the same arguments.
-
-    Args:
-      settings: static settings of the call.
-      q: queries [B, T, N, H].
-      k: keys [B, S, N, H]; None: the keys are the queries.
-      v: values [B, S, N, D].
-      scale: factor of the logits, a scalar.
-      order: sorted order of all rounds.
-      seeds: dropout seeds of the rows, [B·N, 2] uint32, used if there is dropout.
 
     Returns:
       [B, T, N, D] in v's dtype. Time O(B·N·T·S·(R + H + D)); memory that of the arguments, beside
@@ -182,10 +173,11 @@ def attend_dense(
     at_once = settings.rows_at_once or max(1, _WEIGHTS_AT_ONCE // (num_queries * v.shape[1]))
     # [B·N, T, D], then [B, T, N, D]
     out = lax.map(row, indices, batch_size=min(at_once, batch * heads))
-    return jnp.moveaxis(out.reshape(batch, heads, num_queries, -1), 1, 2).astype(v.dtype)
+    out = jnp.moveaxis(out.reshape(batch, heads, num_queries, -1), 1, 2).astype(v.dtype)
+    return factored(out, order.factor)
 
 
-def _row_weights(settings: Settings, q, k, scale, order: Order, seeds, index) -> jax.Array:
+def _row_weights(settings: CallSettings, q, k, scale, order: Order, seeds, index) -> jax.Array:
     """[T, S] of row `index`."""
     q_row = row_of(q, index)
     keys = unit_keys(q_row if k is None else row_of(k, index), scale, settings.key_norm)

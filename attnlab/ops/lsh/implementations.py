@@ -15,7 +15,7 @@ from attnlab.ops.lsh.dense import attend_dense
 from attnlab.ops.lsh.kernel import attend_with, kernel_for
 from attnlab.ops.lsh.order import Order, sort_rounds
 from attnlab.ops.lsh.rounds import attend_rounds
-from attnlab.ops.lsh.rows import Settings
+from attnlab.ops.lsh.rows import CallSettings
 
 __all__ = ["attend_rows", "choose", "in_order", "pad"]
 
@@ -25,7 +25,7 @@ _MOST_DENSE_PAIRS = 2**18
 
 def attend_rows(
     implementation: str | Pallas | None,
-    settings: Settings,
+    settings: CallSettings,
     scale: float,
     buckets: jax.Array,
     qk: jax.Array,
@@ -34,16 +34,18 @@ def attend_rows(
     segments: jax.Array | None,
     pairs: Mask | None,
     seeds: jax.Array,
+    factor: jax.Array,
 ) -> jax.Array:
     """The context [B, L, N, D] of some rows, with the arrays of `lsh_attention`."""
     length = qk.shape[1]
     order, qk, v = in_order(settings, buckets, qk, v, valid, segments, pairs)
+    order = order._replace(factor=pad(factor, qk.shape[1] - length, 1))
     attend = choose(implementation, order, settings, qk, v)
     return attend(settings, qk, None, v, scale, order, seeds.reshape(-1, 2))[:, :length]
 
 
 def in_order(
-    settings: Settings,
+    settings: CallSettings,
     buckets: jax.Array,
     qk: jax.Array,
     v: jax.Array,
@@ -74,7 +76,7 @@ def pad(x: jax.Array, padding: int, axis: int) -> jax.Array:
 def choose(
     implementation: str | Pallas | None,
     order: Order,
-    settings: Settings,
+    settings: CallSettings,
     q: jax.Array,
     v: jax.Array,
 ) -> Callable[..., jax.Array]:

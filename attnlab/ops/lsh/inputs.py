@@ -31,6 +31,7 @@ __all__ = [
     "check_buckets",
     "check_knobs",
     "check_sortable",
+    "factor_of",
     "nan_where",
     "read_mask",
     "require_implementation",
@@ -215,6 +216,15 @@ def nan_where(broken: jax.Array, x: jax.Array) -> jax.Array:
     return x * jnp.where(broken, jnp.nan, 1).astype(x.dtype)
 
 
+def factor_of(shape: tuple[int, ...], broken: jax.Array, *visible: jax.Array | None) -> jax.Array:
+    """Factors of the contexts, float32 [B, T]: 0 where not `visible`, all NaN if `broken`."""
+    factor = jnp.ones(shape, jnp.float32)
+    for where in visible:
+        if where is not None:
+            factor = jnp.where(where, factor, 0)
+    return nan_where(broken, factor)
+
+
 def read_mask(
     mask: Any, shape: tuple[int, ...], causal: bool, *, num_queries: int | None = None
 ) -> Visibility:
@@ -279,8 +289,9 @@ def read_mask(
             segments = rows(ids.q_ids, "Segments.q_ids", queries)
             kv_ids = ids.q_ids if ids.kv_ids is None else ids.kv_ids
             kv_segments = rows(kv_ids, "Segments.kv_ids", length)
-        elif part.keys is not None:
-            valid = _both(valid, rows(part.keys, "an explicit mask", length))
+        elif (keys := part.keys) is not None:
+            keys = jnp.repeat(keys, length, axis=-1) if keys.shape[-1] == 1 else keys
+            valid = _both(valid, rows(keys, "an explicit mask", length))
         else:
             asked.append(part)
     pairs = masks.combine(*asked)

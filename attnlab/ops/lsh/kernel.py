@@ -21,8 +21,9 @@ from attnlab.ops.kernels.pallas.ranges import Config, Inputs, Seen, Visible
 from attnlab.ops.kernels.pallas.tiles import MASKED
 from attnlab.ops.lsh.order import Geometry, Order, take
 from attnlab.ops.lsh.rows import (
+    CallSettings,
     Row,
-    Settings,
+    factored,
     heads_inside,
     row_of,
     rows_together,
@@ -45,7 +46,7 @@ class Kernel(NamedTuple):
 def kernel_for(
     options: Pallas,
     platform: Platform,
-    settings: Settings,
+    settings: CallSettings,
     q: jax.Array,
     v: jax.Array,
     order: Order,
@@ -83,10 +84,10 @@ def kernel_for(
 
 # jit: so that a call outside any other compiles once and not each time.
 @functools.partial(jax.jit, static_argnums=(0, 1), inline=True)
-def attend_with(kernel: Kernel, settings: Settings, q, k, v, scale, order, seeds) -> jax.Array:
+def attend_with(kernel: Kernel, settings: CallSettings, q, k, v, scale, order, seeds) -> jax.Array:
     """What `rounds.attend_rounds` computes, with its arguments; k and seeds are not used."""
     del k, seeds
-    return _attend(kernel, settings, q, v, scale, order)
+    return factored(_attend(kernel, settings, q, v, scale, order), order.factor)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
@@ -230,7 +231,7 @@ def _reach(geometry: Geometry) -> tuple[int, int]:
     return geometry.look_back * geometry.chunk_size + within, ahead
 
 
-def _rows(settings: Settings, q, v, scale, order: Order, indices) -> Row:
+def _rows(settings: CallSettings, q, v, scale, order: Order, indices) -> Row:
     seeds = jnp.zeros((order.token.shape[0], 2), jnp.uint32)  # there is no dropout
     return jax.vmap(
         lambda i: select_row(settings, q, None, v, jnp.asarray(scale), order, seeds, i)
@@ -241,7 +242,7 @@ def _take_rows(x: jax.Array, indices: jax.Array) -> jax.Array:
     return jax.vmap(lambda i: row_of(x, i))(indices)
 
 
-def _map_rows(rows, settings: Settings, order: Order, batch: int):
+def _map_rows(rows, settings: CallSettings, order: Order, batch: int):
     """As many rows at a time as fill the device, or `rows_at_once` at most."""
     count, _, length = order.token.shape
     # [B·N] rows as [turns, rows at once]

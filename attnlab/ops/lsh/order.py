@@ -92,6 +92,7 @@ class Order(NamedTuple):
         token's place in position order, and the first and the number of places that it may see.
       keys: slots of the keys; None where the keys are the queries and stand in the same slots.
       pairs: mask in layout, [B|1, N|1, …], asked of each pair of tokens; None = it shows them all.
+      factor: factor of each query's context from `inputs.factor_of`, [B, T]; None = 1.
     """
 
     token: jax.Array
@@ -101,11 +102,7 @@ class Order(NamedTuple):
     place: jax.Array | None
     keys: KeyOrder | None = None
     pairs: Mask | None = None
-
-    @property
-    def key_token(self) -> jax.Array:
-        """The key at each key slot."""
-        return self.token if self.keys is None else self.keys.token
+    factor: jax.Array | None = None
 
     @property
     def key_slot(self) -> jax.Array:

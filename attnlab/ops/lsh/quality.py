@@ -29,7 +29,7 @@ from attnlab.ops.lsh.inputs import (
 )
 from attnlab.ops.lsh.options import STRICT, LSHOptions
 from attnlab.ops.lsh.order import Geometry, Order, in_range, sort_rounds, take
-from attnlab.ops.lsh.rows import Settings, at, row_of, unit_keys
+from attnlab.ops.lsh.rows import CallSettings, at, row_of, unit_keys
 
 __all__ = ["HashQuality", "hash_quality"]
 
@@ -156,7 +156,7 @@ def hash_quality(
         geometry = dataclasses.replace(
             geometry, chunk_size=1, look_back=0, look_ahead=0, window=None
         )
-    settings = Settings(geometry, options.key_norm, 0.0, None, precision)
+    settings = CallSettings(geometry, options.key_norm, 0.0, None, precision)
     figures = _all_rows(settings, min(top_k, length), given, options.scale(width))
     figures = jax.tree.map(lambda x: nan_where(broken, x), figures)
     return jax.tree.map(lambda x: x.reshape(*batch_shape, heads, *x.shape[1:]), figures)
@@ -193,7 +193,7 @@ def _prepare(geometry: Geometry, qk, v, buckets, visibility: Visibility) -> _Giv
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
-def _all_rows(settings: Settings, top_k: int, given: _Given, scale: jax.Array) -> HashQuality:
+def _all_rows(settings: CallSettings, top_k: int, given: _Given, scale: jax.Array) -> HashQuality:
     """The figures of all rows, [B·N, ...]."""
     qk, v, by_row, order, valid, asks, segments = given
     geometry = settings.geometry
@@ -256,7 +256,7 @@ def _allowed(geometry: Geometry, query, valid, segment, own_segment) -> jax.Arra
     return ordered & valid[None, :] & (segment[None, :] == own_segment[:, None])
 
 
-def _sums(settings: Settings, logits, allowed, times, own_values, values, top_k):
+def _sums(settings: CallSettings, logits, allowed, times, own_values, values, top_k):
     """What is summed over the queries of a block."""
     dtype = logits.dtype
     visible = allowed & (times > 0)

@@ -1,8 +1,9 @@
 """Attention in hash-sorted order, rounds merged as they come, with a backward pass of its own.
 
-For round r, tile by tile of chunks: gather the queries of the tile's chunks and the keys and values
-of the chunks they visit, attend, put the result back into position order, and merge it with the
-rounds before (running maximum, sum and output). Nothing R times or L·L large is ever alive.
+For round r, tile by tile of chunks: gather the keys and values of the chunks that the tile visits,
+side by side and each once (queries are among them, unless they are other tokens), attend, put the
+result back into position order, and merge it with the rounds before (running maximum, sum and
+output). Nothing R times or L·L large is ever alive.
 
 The backward pass recomputes the weights of a round from the log-sum-exp of all rounds together,
 P_ij = exp(s_ij − lse_i), as FlashAttention does over key blocks; what a permutation gathered, its
@@ -29,9 +30,10 @@ from attnlab.meshes import vary_like
 from attnlab.ops.kernels.pallas.tiles import MASKED
 from attnlab.ops.lsh.order import Geometry, Order, take
 from attnlab.ops.lsh.rows import (
+    CallSettings,
     Row,
-    Settings,
     at,
+    factored,
     keep_weights,
     map_rows,
     row_of,
@@ -45,7 +47,7 @@ __all__ = ["attend_rounds", "attend_some_rounds"]
 
 # jit: so that a call outside any other compiles once and not each time.
 @functools.partial(jax.jit, static_argnums=0, inline=True)
-def attend_rounds(settings: Settings, q, k, v, scale, order: Order, seeds) -> jax.Array:
+def attend_rounds(settings: CallSettings, q, k, v, scale, order: Order, seeds) -> jax.Array:
     """Σ_j softmax_j(scale·⟨q_i, k_j / |k_j|⟩) v_j over the keys that the rounds show.
 
     Where they show none: v_i if the keys are the queries, else zero.
@@ -68,20 +70,13 @@ def attend_rounds(settings: Settings, q, k, v, scale, order: Order, seeds) -> ja
 
 
 def attend_some_rounds(
-    settings: Settings, count: int, q, k, v, scale, order: Order, seeds, first: jax.Array
+    settings: CallSettings, count: int, q, k, v, scale, order: Order, seeds, first: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
     """What some of the rounds show, to be merged with the others: `attend_rounds` for all of them.
 
-    Args:
-      settings: static settings of the call.
-      count: number of rounds that are gone through.
-      q: queries [B, T, N, H].
-      k: keys [B, S, N, H], or None, as for `attend_rounds`.
-      v: values [B, S, N, D].
-      scale: factor of the logits, a scalar that gets no gradient.
-      order: sorted order of all rounds, so that a pair which an earlier one shows counts once.
-      seeds: dropout seeds of the rows, [B·N, 2] uint32.
-      first: index of the first round, int32.
+    `count` rounds, an int, are gone through from the round `first` on, an int32; all else is as for
+    `attend_rounds`. The order is that of all rounds, so that a pair which an earlier one shows
+    counts once.
 
     Returns:
       The context [B, T, N, D], and the log-sum-exp of its logits [B·N, T]; that is MASKED / 2 where
@@ -95,7 +90,9 @@ def _attend(settings, count, q, k, v, scale, order, seeds, first):
     def row(index, chunks_at_once, on_cpu):
         del on_cpu
         selected = select_row(settings, q, k, v, scale, order, seeds, index)
-        return _attend_row(settings, selected, first + _indices(count), chunks_at_once)
+        out, lse = _attend_row(settings, selected, first + _indices(count), chunks_at_once)
+        # A row at a time: of all rows it would be a copy of the context, and of the cotangent.
+        return factored(out, selected.order.factor), lse
 
     return map_rows(row, settings, order, q.shape[0])
 
@@ -112,13 +109,15 @@ def _backward_rule(settings, count, residuals, g):
     def row(index, chunks_at_once, on_cpu):
         selected = select_row(settings, q, k, v, scale, order, seeds, index)
         # [L, D] each, δ [L]. The gradient of lse itself is taken off δ, since ∂lse/∂s = P.
-        g_row, context_row = (row_of(x, index).astype(lse.dtype) for x in (g, context))
-        delta = jnp.sum(g_row * context_row, axis=-1) - at(g_lse, index)
+        g_row, context_row = (row_of(x, index) for x in (g, context))
+        g_row = factored(g_row, selected.order.factor)
+        products = g_row.astype(lse.dtype) * context_row.astype(lse.dtype)
+        delta = jnp.sum(products, axis=-1) - at(g_lse, index)
         dq, dk, dv = _attend_row_vjp(
             settings,
             selected,
             first + _indices(count),
-            row_of(g, index),
+            g_row,
             at(lse, index),
             delta,
             chunks_at_once,
@@ -145,7 +144,7 @@ def _indices(count: int) -> jax.Array:
     return jnp.arange(count, dtype=jnp.int32)
 
 
-def _attend_row(settings: Settings, row: Row, indices: jax.Array, chunks_at_once: int):
+def _attend_row(settings: CallSettings, row: Row, indices: jax.Array, chunks_at_once: int):
     """One row, rounds `indices`: context [L, D] and log-sum-exp [L], MASKED / 2 where alone."""
     length, width = row.q.shape[0], row.v.shape[1]
     slots, chunk = row.order.token.shape[1], settings.geometry.chunk_size
@@ -205,7 +204,7 @@ def _attend_row(settings: Settings, row: Row, indices: jax.Array, chunks_at_once
 
 
 def _attend_row_vjp(
-    settings: Settings, row: Row, indices, g, lse, delta, chunks_at_once: int, *, together: bool
+    settings: CallSettings, row: Row, indices, g, lse, delta, chunks_at_once: int, *, together: bool
 ):
     """One row: the gradients of its q, k and v, [T, H], [S, H] and [S, D].
 
@@ -217,6 +216,8 @@ def _attend_row_vjp(
     alone = lse <= MASKED / 2
     # e^{s − lse} with an lse of 1e30 is 0, whatever the logit.
     lse = jnp.where(alone, -MASKED, lse)  # the weights are then zero
+    if order.keys is None:
+        row = row._replace(kv=jnp.concatenate([row.k, row.v, g], axis=1))
 
     @jax.named_scope("lsh_merge")
     def one_round(carry, r):
@@ -230,7 +231,7 @@ def _attend_row_vjp(
             c0 = _first_chunk(i, chunks_at_once, slots // chunk)
             tile = make_tile(settings, row, r, c0, chunks_at_once)
             # [g, C, D]
-            g_own = take(g, tile.own)
+            g_own = take(g, tile.own) if tile.g is None else tile.g
             # P [g, E·C, C], of the softmax over all rounds together, not over this one.
             weights = jnp.exp(tile.logits - take(lse, tile.own)[:, None])
             kept = weights

@@ -99,7 +99,7 @@ class LSH:
 
     by_position = False
     hides_future = False  # the mask alone says it
-    sows_weights = False  # a whole model is looked into where only LSH can go
+    sows_weights = False  # at the lengths that LSH is for, T × S weights may not fit
 
     @property
     def shares_qk(self) -> bool:
@@ -139,7 +139,8 @@ class LSH:
         """
         if q_offset is not None:
             raise NotImplementedError(
-                "LSH does not decode with a key/value cache alone; got q_offset (use LSH.decode)"
+                "LSH does not decode with a key/value cache alone, and gives no weights while it"
+                " decodes; got q_offset (use LSH.decode, in a module without return_weights)"
             )
         self._refuse(score, bias)
         require(

@@ -24,8 +24,9 @@ from attnlab.ops.lsh.order import Geometry, Order, take
 
 __all__ = [
     "Row",
-    "Settings",
+    "CallSettings",
     "at",
+    "factored",
     "heads_inside",
     "keep_weights",
     "map_rows",
@@ -38,12 +39,12 @@ __all__ = [
 
 # Weights in a tile: on a CPU a tile and its gradients stay in the cache; elsewhere one tile should
 # fill the device, over all rows together.
-_TILE_ON_CPU, _TILE_ELSEWHERE = 2**18, 2**24
+_TILE_ON_CPU, _TILE_ELSEWHERE = 2**16, 2**24
 _TOKENS_TOGETHER = 2**16  # in rows that an accelerator computes together
 
 
 @dataclasses.dataclass(frozen=True)
-class Settings:
+class CallSettings:
     """What is static in a call.
 
     Attributes:
@@ -75,6 +76,8 @@ class Row(NamedTuple):
       q_over_k: factors [L] with q = q_over_k · k, where the keys are the queries and the type is
         wide enough to take q from k; else None.
       v: values [S, D].
+      kv: k and v side by side, [S, H + D], so that a tile waits once for both; behind them, in the
+        backward pass where the keys are the queries, the cotangent of the context, [S, H + 2D].
       order: arrays of `Order` without their first axis, `pairs` of one example and head.
       seen_by: slots by token, to tell in one round what the others show: [S, R] the slot of a key,
         [T, R] the first slot and the extent of a query; None where a pair may count several times.
@@ -85,6 +88,7 @@ class Row(NamedTuple):
     k: jax.Array
     q_over_k: jax.Array | None
     v: jax.Array
+    kv: jax.Array
     order: Order
     seen_by: tuple[jax.Array, jax.Array, jax.Array] | None
     seed: jax.Array
@@ -114,7 +118,7 @@ def row_seeds(rate: float, key: jax.Array | None, batch: int, heads: int) -> jax
     return dropout.seeds(key, batch, heads, 1)[:, :, 0]
 
 
-def keep_weights(settings: Settings, seed, queries, keys, dtype) -> jax.Array:
+def keep_weights(settings: CallSettings, seed, queries, keys, dtype) -> jax.Array:
     """0 where the weight of (query, key) is dropped, else 1 / (1 − rate).
 
     A function of the two positions and the head alone, the same as in `dropout.keep_mask`: the
@@ -130,13 +134,16 @@ def keep_weights(settings: Settings, seed, queries, keys, dtype) -> jax.Array:
     return jnp.where(words >= jnp.uint32(rate * 2**32), 1 / (1 - rate), 0).astype(dtype)
 
 
-def select_row(settings: Settings, q, k, v, scale, order: Order, seeds, index) -> Row:
+def select_row(settings: CallSettings, q, k, v, scale, order: Order, seeds, index) -> Row:
     """Row `index` = example · N + head; k None: the keys are the queries."""
-    # Places are of an example, pairs of an example and a head; all else is of a row.
-    place = None if order.place is None else at(order.place, index // q.shape[2])
+    # Places and factors are of an example, pairs of an example and a head; all else is of a row.
+    place, factor = (
+        None if x is None else at(x, index // q.shape[2]) for x in (order.place, order.factor)
+    )
     pairs = slice_heads(order.pairs, *divmod(index, q.shape[2]))
-    row_order = jax.tree.map(lambda x: at(x, index), order._replace(place=None, pairs=None))
-    row_order = row_order._replace(place=place, pairs=pairs)
+    of_row = order._replace(place=None, pairs=None, factor=None)
+    row_order = jax.tree.map(lambda x: at(x, index), of_row)
+    row_order = row_order._replace(place=place, pairs=pairs, factor=factor)
     seen_by = None
     if settings.geometry.union:
         first, extent = (
@@ -151,7 +158,17 @@ def select_row(settings: Settings, q, k, v, scale, order: Order, seeds, index) -
         # [L] each: with k = c·q is q·q / q·k = 1/c; 0 where the row is 0.
         qq, qk = jnp.sum(q_row * q_row, axis=-1), jnp.sum(q_row * keys, axis=-1)
         q_over_k = jnp.where(qk == 0, 0, qq / jnp.where(qk == 0, 1, qk))
-    return Row(q_row, keys, q_over_k, row_of(v, index), row_order, seen_by, at(seeds, index))
+    values = row_of(v, index)
+    kv = jnp.concatenate([keys, values], axis=1)
+    return Row(q_row, keys, q_over_k, values, kv, row_order, seen_by, at(seeds, index))
+
+
+def factored(x: jax.Array, factor: jax.Array | None) -> jax.Array:
+    """x [*B, T, …] times factor [*B, T], zero where that is zero, whatever x is there."""
+    if factor is None:
+        return x
+    factor = jnp.expand_dims(factor, range(factor.ndim, x.ndim)).astype(x.dtype)
+    return jnp.where(factor == 0, 0, x * factor)
 
 
 def at(x: jax.Array, index: jax.Array) -> jax.Array:
@@ -190,7 +207,7 @@ def heads_inside(x: jax.Array, batch: int) -> jax.Array:
 
 
 def map_rows(
-    row: Callable[[jax.Array, int, bool], Any], settings: Settings, order: Order, batch: int
+    row: Callable[[jax.Array, int, bool], Any], settings: CallSettings, order: Order, batch: int
 ) -> Any:
     """Computes all rows.
 

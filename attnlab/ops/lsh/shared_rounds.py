@@ -21,7 +21,7 @@ from attnlab.masks import Mask
 from attnlab.ops.kernels.pallas import Pallas
 from attnlab.ops.lsh.implementations import in_order
 from attnlab.ops.lsh.rounds import attend_some_rounds
-from attnlab.ops.lsh.rows import Settings, heads_inside
+from attnlab.ops.lsh.rows import CallSettings, heads_inside
 from attnlab.split import Uneven, by_device, current
 
 __all__ = ["attend_sharing_rounds"]
@@ -80,7 +80,10 @@ class _Share(NamedTuple):
 
 
 def attend_sharing_rounds(
-    implementation: str | Pallas | None, settings: Settings, scale: float, operands: Sequence[Any]
+    implementation: str | Pallas | None,
+    settings: CallSettings,
+    scale: float,
+    operands: Sequence[Any],
 ) -> jax.Array:
     """The context [B, L, N, D] of the arrays of `lsh_attention`, positions divided by `over`.
 
@@ -126,7 +129,7 @@ def attend_sharing_rounds(
 
 
 def _of_device(
-    settings: Settings,
+    settings: CallSettings,
     share: _Share,
     scale: float,
     buckets: jax.Array,

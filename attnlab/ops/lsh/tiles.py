@@ -14,11 +14,9 @@ from jax import lax
 
 from attnlab.ops.kernels.pallas.tiles import MASKED
 from attnlab.ops.lsh.order import Geometry, Order, in_range, take
-from attnlab.ops.lsh.rows import Row, Settings, keep_weights
+from attnlab.ops.lsh.rows import CallSettings, Row, keep_weights
 
 __all__ = ["Tile", "chunk_tokens", "home_chunks", "make_tile"]
-
-# Not -inf: where nothing is visible, -inf − -inf would be NaN. Half of it still swallows any logit.
 
 
 class Tile(NamedTuple):
@@ -29,6 +27,8 @@ class Tile(NamedTuple):
       q: queries [g, C, H].
       k: keys [g, E·C, H].
       v: values [g, E·C, D].
+      g: cotangents of the context behind k and v in `Row.kv`, [g, C, D] or [g, C, 0]; None where
+        the keys are not the queries.
       logits: logits [g, E·C, C], at least float32; MASKED where not visible.
       keep: factors of dropout [g, E·C, C], 0 where a weight is dropped, else 1 / (1 − rate); None
         without dropout.
@@ -38,40 +38,53 @@ class Tile(NamedTuple):
     q: jax.Array
     k: jax.Array
     v: jax.Array
+    g: jax.Array | None
     logits: jax.Array
     keep: jax.Array | None
 
 
-def make_tile(settings: Settings, row: Row, r: jax.Array, c0: jax.Array, size: int) -> Tile:
+def make_tile(settings: CallSettings, row: Row, r: jax.Array, c0: jax.Array, size: int) -> Tile:
     """Chunks c0 … c0 + size of round r."""
     geometry = settings.geometry
     chunk = geometry.chunk_size
     order = row.order
-    chunks = c0 + jnp.arange(size, dtype=jnp.int32)
-    # [g, C]
-    own = chunk_tokens(order.token, r, chunks, chunk)
     home = home_chunks(order, r, c0, size)
-    visits = range(-geometry.look_back, geometry.look_ahead + 1)
-    # [g, E·C]: of each query chunk the tokens of the chunks it visits, one after another.
-    near = jnp.concatenate(
-        [chunk_tokens(order.key_token, r, home + e, chunk) for e in visits], axis=1
-    )
+    back, span, width = geometry.look_back, geometry.span, row.k.shape[1]
     with jax.named_scope("lsh_gather"):
-        # [g, E·C, H] and [g, E·C, D]
-        k, v = take(row.k, near), take(row.v, near)
+        if order.keys is None:
+            # Chunks visited stand one after another, [g + E − 1, C]: each is taken once, and what a
+            # query chunk visits is E of them, [g, E·C].
+            chunks = c0 - back + jnp.arange(size + span - 1, dtype=jnp.int32)
+            tokens = chunk_tokens(order.token, r, chunks, chunk)
+            k, v, g = jnp.split(take(row.kv, tokens), [width, width + row.v.shape[1]], axis=2)
+            own, own_k, g = (x[back : back + size] for x in (tokens, k, g))
+
+            def windows(x):
+                return jnp.concatenate([x[e : e + size] for e in range(span)], axis=1)
+
+            near = windows(tokens)
+            k, v = windows(k), windows(v)
+        else:
+            own = chunk_tokens(order.token, r, c0 + jnp.arange(size, dtype=jnp.int32), chunk)
+            # [g, E·C]: of each query chunk the tokens of the chunks it visits, one after another.
+            near = jnp.concatenate(
+                [chunk_tokens(order.keys.token, r, home + e - back, chunk) for e in range(span)],
+                axis=1,
+            )
+            # [g, E·C, H] and [g, E·C, D]
+            k, v, g = take(row.k, near), take(row.v, near), None
+        # [g, C, H]
         if row.q_over_k is None:
             q = take(row.q, own)
-        else:  # already here: rows of memory are what a tile waits for
-            # [g, C, H]: the own chunk among the keys at hand, keys being scaled queries
-            # (`select_row`).
-            q = k[:, geometry.look_back * chunk :][:, :chunk] * take(row.q_over_k, own)[..., None]
+        else:  # the own chunk among the keys at hand, keys being scaled queries (`select_row`)
+            q = own_k * take(row.q_over_k, own)[..., None]
     # [g, E·C, C]; with queries last, see `rounds` for why.
     logits = settings.einsum("ckh,cqh->ckq", k, q)
     logits = jnp.where(_visible(geometry, row, r, c0, home, own, near), logits, MASKED)
     keep = None
     if settings.dropout_rate > 0:
         keep = keep_weights(settings, row.seed, own[:, None, :], near[:, :, None], logits.dtype)
-    return Tile(own, q, k, v, logits, keep)
+    return Tile(own, q, k, v, g, logits, keep)
 
 
 def chunk_tokens(tokens: jax.Array, r: jax.Array, chunks: jax.Array, chunk_size: int) -> jax.Array:

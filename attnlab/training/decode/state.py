@@ -74,10 +74,15 @@ def as_given(
         )
         assert source is not None
         prompt = jnp.zeros((source.shape[0], 0), jnp.int32)
+    require(
+        prompt.ndim == 2,
+        f"prompt must be tokens [B, P]; got {list(prompt.shape)} (give one prompt as prompt[None])",
+    )
     rows = prompt.shape[0] if source is None else source.shape[0]
     require(
-        prompt.ndim == 2 and prompt.shape[0] == rows,
-        f"prompt must be tokens [B, P] with B = {rows}; got {list(prompt.shape)}",
+        prompt.shape[0] == rows,
+        f"prompt must be tokens [B, P] with B = {rows}; got {list(prompt.shape)} (give one for each"
+        " source)",
     )
     return Given(source, prompt)
 

@@ -3,7 +3,8 @@
 A file is a paper. Of a table, `file` is in `experiments/published`, `column` is its column, or
 columns by title, and `study` is one of `studies.toml` or a kind of count, `COUNTS`. `like` names a
 table of the same file whose keys hold where this one has none. A row is what a table's keys are for
-all its rows, and its own. A row that the paper does not have says `published = false`.
+all its rows, and its own. A row that the paper does not have says `published = false`. `collapsed`
+has the scores below which a row has not learned the task, and is not compared.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from experiments.tables.stacks import StackGrowth
 from experiments.tables.trained import Trained, TrainedTable, Training, WordedTable
 from experiments.tables.training_cost import TrainingCost
 
-__all__ = ["PUBLISHED", "SCALES", "all_tables", "tables_of"]
+__all__ = ["PUBLISHED", "SCALES", "Source", "all_tables", "parsed", "tables_of"]
 
 FOLDER = Path(__file__).parent
 PUBLISHED = FOLDER.parents[1] / "published"
@@ -53,7 +54,7 @@ KINDS: dict[str, Any] = {
 }
 _TABLE = {"title", "file", "column", "keys", "note", "study", "rows", "like"}
 _RUN = {"model", "fields", "flags", "cell", "evaluated", "before", "data", *SCALES[1:]}
-_TRAINED = _TABLE | _RUN | {"scales", "compares", "score", "base", "tie", "less"}
+_TRAINED = _TABLE | _RUN | {"scales", "compares", "score", "base", "tie", "less", "collapsed"}
 _TRAINED_ROW = _RUN | {"not_comparable", "published"}
 _MEASURED = _TABLE | {"flags", "quantity", "base", "lengths"}
 _MEASURED_ROW = {"mechanism", "not_comparable"}
@@ -61,7 +62,7 @@ _Keys = dict[str, Any]
 
 
 @dataclasses.dataclass(frozen=True)
-class _Source:
+class Source:
     """A table as a file has it, for the errors that name its lines."""
 
     path: Path
@@ -102,8 +103,8 @@ def tables_of(path: Path, studies: _Keys) -> dict[str, Beside]:
       Invalid: the file is not TOML, lacks a key, or has a study, a flag, a score, a key or a row
         that there is not.
     """
-    file = _parsed(path)
-    return {name: _table(_Source(path, name), keys, file, studies) for name, keys in file.items()}
+    file = parsed(path)
+    return {name: _table(Source(path, name), keys, file, studies) for name, keys in file.items()}
 
 
 @functools.cache
@@ -113,19 +114,24 @@ def all_tables() -> dict[str, Beside]:
     Raises:
       Invalid: a file is not valid.
     """
-    studies = _parsed(FOLDER / STUDIES)
+    studies = parsed(FOLDER / STUDIES)
     paths = sorted(path for path in FOLDER.glob("*.toml") if path.name != STUDIES)
     return {name: table for path in paths for name, table in tables_of(path, studies).items()}
 
 
-def _parsed(path: Path) -> _Keys:
+def parsed(path: Path) -> _Keys:
+    """What a TOML file has.
+
+    Raises:
+      Invalid: the file is not TOML.
+    """
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except tomllib.TOMLDecodeError as error:
         raise Invalid(f"{path.name}: {error}") from None
 
 
-def _table(source: _Source, own: _Keys, file: _Keys, studies: _Keys) -> Beside:
+def _table(source: Source, own: _Keys, file: _Keys, studies: _Keys) -> Beside:
     base: _Keys = {}
     if "like" in own:
         source.require("like", own["like"], file, "the table that it is like")
@@ -170,7 +176,7 @@ def _count(kind: Any, keys: _Keys) -> Any:
     return kind(**given | pairs)
 
 
-def _measured(source: _Source, keys: _Keys, common: _Keys, study: _Keys) -> MeasuredTable:
+def _measured(source: Source, keys: _Keys, common: _Keys, study: _Keys) -> MeasuredTable:
     (base,) = keys["base"].items()
     return MeasuredTable(
         **common,
@@ -183,7 +189,7 @@ def _measured(source: _Source, keys: _Keys, common: _Keys, study: _Keys) -> Meas
     )
 
 
-def _trained(source: _Source, keys: _Keys, common: _Keys, study: _Keys) -> Trained:
+def _trained(source: Source, keys: _Keys, common: _Keys, study: _Keys) -> Trained:
     scales = keys.get("scales", [scale for scale in SCALES if scale in study])
     trainings = {}
     for row, of_row in keys["rows"].items():
@@ -196,7 +202,9 @@ def _trained(source: _Source, keys: _Keys, common: _Keys, study: _Keys) -> Train
         return LengthTable(**common, trainings=trainings, less=keys["less"])
     score = keys.get("score", "BLEU")
     source.require("score", score, study["scores"], "a score of the study")
-    given = {name: keys[name] for name in ("base", "tie") if name in keys}
+    for name in keys.get("collapsed", {}):
+        source.require("collapsed", name, study["scores"], "a score of the study")
+    given = {name: keys[name] for name in ("base", "tie", "collapsed") if name in keys}
     return KINDS[compares](
         **common,
         trainings=trainings,
@@ -226,7 +234,7 @@ def _merged(*levels: _Keys) -> dict[str, Any]:
     return merged
 
 
-def _command(source: _Source, row: str, keys: _Keys) -> Command:
+def _command(source: Source, row: str, keys: _Keys) -> Command:
     """The run of a row, and of what it begins with."""
     data, before = keys.get("data"), keys.get("before")
     flags = _flags(source, row, keys["experiment"], keys.get("flags", {}))
@@ -238,7 +246,7 @@ def _command(source: _Source, row: str, keys: _Keys) -> Command:
     return Command(keys["experiment"], flags, data, init_from=first)
 
 
-def _flags(source: _Source, row: str, experiment: str, flags: _Keys) -> list[str]:
+def _flags(source: Source, row: str, experiment: str, flags: _Keys) -> list[str]:
     settings = importlib.import_module(f"experiments.{experiment}.settings").Settings
     valid = {field.name for field in dataclasses.fields(settings)}
     for name in flags:
@@ -252,7 +260,7 @@ def _flag(name: str, value: Any) -> str:
     return f"--{name}={','.join(map(str, value)) if isinstance(value, list) else value}"
 
 
-def _require_printed(source: _Source, table: Beside, keys: _Keys) -> None:
+def _require_printed(source: Source, table: Beside, keys: _Keys) -> None:
     printed = read(PUBLISHED / table.file, keys=table.keys).printed
     several = not isinstance(table.column, str) and not isinstance(table, MeasuredTable)
     for row, of_row in keys["rows"].items():

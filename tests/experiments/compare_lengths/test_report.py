@@ -1,16 +1,23 @@
 import csv
 import dataclasses
 import io
+import json
+from pathlib import Path
 
+import numpy as np
 import pytest
+from scipy import stats
 
 from attnlab.bench import trends
-from attnlab.bench.case import Operations
+from attnlab.bench.case import ACCURACY, PASS_TITLES, Case, Operations, Result
 from attnlab.bench.roofline import UNITS, Peak, Unit
 from attnlab.bench.tables import over_axis
-from experiments.compare_lengths import figures, report
+from attnlab.runs import palette
+from experiments.compare_lengths import report
 from tests.bench import rows
+from tests.words import hidden
 
+KEPT = Path(report.__file__).parents[1] / "results/cpu/compare_peers_xeon/results.jsonl"
 PEAKS = [Peak(Unit(name, "float32"), 1e11 if name == "products" else 1e9) for name in UNITS]
 
 
@@ -72,7 +79,17 @@ def test_csv_has_a_line_a_case():
 
 def test_figures_of_nothing_are_not_drawn():
     lost = rows.row("dot", 512, status="failed", seconds=())
-    assert [figures.draw([lost], name, "") for name in ("time", "memory")] == [None, None]
+    assert [report.draw([lost], name, "") for name in ("time", "memory")] == [None, None]
+
+
+@pytest.mark.parametrize("passes", PASS_TITLES)
+def test_a_pass_is_drawn_where_the_report_shows_its_figure(passes):
+    run = [rows.row("dot", n, passes) for n in (512, 1024)]
+    text = report.markdown(rows.told(run))
+    for quantity in ("time", "memory"):
+        figure = report.draw(run, quantity, "")
+        assert (f"]({quantity}.svg)" in text) == (figure is not None) == (passes != ACCURACY)
+        assert figure is None or figure.axes[0].get_title("left") == PASS_TITLES[passes]
 
 
 def test_load_and_repeated_cases_are_said():
@@ -98,14 +115,14 @@ def test_a_busy_machine_is_said_first_and_counts_in_no_crossover_and_no_growth()
     assert "n^(1.05 ± 0.03)" in text
     quiet = [dataclasses.replace(r, busy=False) for r in slow]
     assert "**lsh-4** is faster than **dot** from" not in report.markdown(rows.told(quiet))
-    figure = figures.draw(slow, "time", "")
+    figure = report.draw(slow, "time", "")
     assert figure.texts[0].get_text().startswith(first)
     opened = [
         [*line.get_xdata()] for axes in figure.axes for line in axes.lines
         if line.get_markerfacecolor() == "white" and len(line.get_xdata())
     ]  # fmt: skip
     assert opened == [[8192], [8192]]
-    memory = figures.draw(slow, "memory", "")
+    memory = report.draw(slow, "memory", "")
     assert "Busy" not in memory.texts[0].get_text()
     assert "Open: measured" not in memory.texts[1].get_text()
 
@@ -175,3 +192,79 @@ def test_what_was_counted_in_place_of_a_kernel_is_said():
 def test_a_rate_for_a_reader(rate, text):
     assert report.rate(Peak(Unit("products", "float32"), rate)) == text
     assert report.rate(Peak(Unit("exp", "float32"), rate)) == text.replace("FLOP", "")
+
+
+def kept_ratios() -> list[Result]:
+    """The rows of a kept run that were timed against others."""
+    found = [json.loads(line) for line in KEPT.read_text().splitlines()]
+    return [
+        Result(Case(**row["case"]), "ok", seconds=row["seconds"], base_seconds=row["base_seconds"])
+        for row in found
+        if row["base_seconds"]
+    ]
+
+
+def test_the_figure_of_ratios_shows_the_numbers_of_the_rows():
+    expected = {}
+    for row in kept_ratios():
+        logs = np.log(row.seconds) - np.log(row.base_seconds)
+        ends = [logs.mean()]
+        if len(logs) > 1:
+            ends += stats.t.interval(0.95, len(logs) - 1, logs.mean(), stats.sem(logs))
+        place = row.case.against, PASS_TITLES[row.case.passes], row.case.label, row.case.length
+        expected[place] = np.exp(ends)
+    assert len(expected) == 30
+    drawn = {}
+    figure = report.draw_ratios(kept_ratios(), "")
+    for row in {axes.get_subplotspec().rowspan.start for axes in figure.axes}:
+        beside = [x for x in figure.axes if x.get_subplotspec().rowspan.start == row]
+        names = [text.get_text() for text in beside[0].get_yticklabels()]
+        for axes in beside:
+            assert axes.get_xscale() == "log"
+            base = axes.get_xlabel().replace("\n", " ").removeprefix("slower than ").rstrip(" →")
+            equal, *lines = axes.lines
+            assert set(equal.get_xdata()) == {1}
+            for interval, mark in zip(lines[::2], lines[1::2], strict=True):
+                label, n = names[int(mark.get_ydata()[0])].split(", n = ")
+                numbers = [*mark.get_xdata(), *interval.get_xdata()]
+                drawn[base, axes.get_title("left"), label, int(n)] = numbers
+                assert (mark.get_markerfacecolor() == "white") == (len(numbers) == 1)
+                assert set(interval.get_ydata()) <= set(mark.get_ydata())
+                assert (mark.get_color(), mark.get_marker()) == palette.of_attention(label)
+    assert drawn.keys() == expected.keys()
+    for place, numbers in drawn.items():
+        np.testing.assert_allclose(numbers, expected[place], err_msg=str(place))
+
+
+@pytest.mark.parametrize("base", ["exact", "experiments/examples/decay.py:decay"])
+def test_no_word_of_the_figure_of_ratios_is_cut_or_hidden(base):
+    assert not hidden(report.draw_ratios(kept_ratios(), "1 × Intel(R) Xeon(R) Processor"))
+    made = [
+        timed("experiments/examples/others.py:ReformerPyTorch", n, passes, base, factor)
+        for n, factor in ((512, 0.01), (65536, 90.0))
+        for passes in ("decode", "forward", "forward_backward")
+    ]
+    figure = report.draw_ratios(made, "")
+    assert not hidden(figure) and figure.get_figwidth() <= 7
+    titles = [axes.get_title("left") for axes in figure.axes]
+    assert titles == ["forward", "forward + backward", "decoding a token"]
+
+
+def timed(name, length, passes, base, factor, **fields) -> Result:
+    case = Case(name, length, passes, against=base)
+    return Result(case, "ok", seconds=(factor, 1.1 * factor), base_seconds=(1.0, 1.0), **fields)
+
+
+def test_rows_timed_against_another_have_a_figure_and_a_table():
+    base = dataclasses.replace(rows.row("dot", 512), case=Case("dot", 512))
+    size = dict(resident_peak_bytes=4 * base.memory_bytes)
+    other = timed("lsh-2", 512, "forward", "dot", 2.0, **size)
+    text = report.markdown(rows.told([base, other]))
+    assert text.count("](ratios.svg)") == 1
+    lines = [[cell.strip() for cell in line.split("|")[1:-1]] for line in text.splitlines()]
+    assert ["mechanism", "n", "time", "memory", "time / dot", "memory / dot"] in lines
+    (cells,) = (x for x in lines if x[:2] == ["lsh-2", "512"])
+    assert cells[4].startswith("2.1 (") and cells[5] == "4"
+    assert ["dot", "512"] in [x[:2] for x in lines if x[4:] == ["", ""]]
+    text = report.markdown(rows.told([base]))
+    assert "ratios.svg" not in text and report.draw_ratios([base], "") is None

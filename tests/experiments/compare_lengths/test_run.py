@@ -94,7 +94,7 @@ def run(tmp_path, monkeypatch, answer, resume=None, **settings):
     folder = Folder.fresh("compare_lengths", tmp_path, chosen.as_json())
     if resume is not None:
         folder = Folder.kept("compare_lengths", resume)
-    return compare.run(chosen, folder), runner.log, folder
+    return compare.compare(chosen, folder), runner.log, folder
 
 
 def kept(folder: Folder) -> dict[str, Result]:
@@ -170,13 +170,13 @@ def test_pmap_runs_over_the_devices_that_are_asked_for_or_are_there(tmp_path, mo
         devices=(2,),
     )  # fmt: skip
     folder = Folder.fresh("compare_lengths", tmp_path, asked.as_json())
-    assert compare.run(asked, folder) == 0 and given[0]["devices"] == 2
+    assert compare.compare(asked, folder) == 0 and given[0]["devices"] == 2
     (found,) = kept(folder).values()
     assert (found.case.parallel, found.case.devices) == ("pmap", 2)
     there = dataclasses.replace(asked, devices=(), batch=(3,))
     folder = Folder.fresh("compare_lengths", tmp_path / "none", there.as_json())
     with pytest.raises(Invalid, match="--batch=3 does not divide over 2 devices"):
-        compare.run(there, folder)
+        compare.compare(there, folder)
     assert given[1]["devices"] is None and not (tmp_path / "none").exists()
 
 
@@ -187,18 +187,6 @@ def test_a_run_with_a_lost_case_is_not_complete(status, lost, tmp_path, monkeypa
 
     found, _, _ = run(tmp_path, monkeypatch, answer, lengths=(512,))
     assert found == lost
-
-
-def test_settings_of_another_version_are_refused():
-    values = Settings().as_json()
-    for changed, message in (
-        (values | {"color": "red"}, "settings of another version, with color; start a new run"),
-        ({}, "without against, batch,"),
-        (values | {"lengths": 5}, "settings that cannot be read: lengths; start"),
-        (values | {"repeats": "many"}, "settings that cannot be read: '<' not supported"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            Settings.from_json(changed)
 
 
 def test_cases_come_length_by_length():

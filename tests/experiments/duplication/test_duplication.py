@@ -1,4 +1,4 @@
-"""The study on duplication: a small run from end to end, statements, report and figure."""
+"""The study on duplication: a small run from end to end, report and figure."""
 
 import json
 import shutil
@@ -15,7 +15,6 @@ from experiments.duplication import report
 from experiments.duplication.attention import EXACT, Hashing
 from experiments.duplication.report import Accuracies
 from experiments.duplication.settings import Settings
-from experiments.tables.mapping import all_tables
 from tests.experiments import tiny
 
 SMALL = {
@@ -61,12 +60,6 @@ def as_in_the_paper(change=None):
     ]
 
 
-def gaps(rows):
-    """The gaps of each of the statements."""
-    accuracies = Accuracies(rows, BASE)
-    return [accuracies.gaps(above, below) for _, above, below in report.STATEMENTS]
-
-
 def markdown(rows, folder, **flags):
     study = experiment.Duplication(Settings(**flags), Drawn("duplication"))
     return frame.report(study, SoFar(rows, command="launch/local x"), folder).markdown
@@ -91,8 +84,6 @@ def test_the_papers_table():
     ("flags", "message"),
     [
         (["--words=7", "--chunk_size=5"], "an example of 7 symbols has 16 tokens; give a divisor"),
-        (["--words=7,x"], "--words=7,x: give whole numbers"),
-        (["--num_workers=2"], "--num_workers=2: examples are drawn"),
         (["--devices=2", "--batch_size=3"], "--batch_size=3: give a multiple of devices"),
     ],
 )
@@ -132,7 +123,7 @@ def test_a_small_run_from_end_to_end(tmp_path, monkeypatch):
     monkeypatch.setattr(figure_files, "save", tiny.save_nothing)
     status, out, _ = tiny.run(experiment, f"--resume={folder}")
     assert status == 0 and "1 of 2 trainings" in out and "going on after step 6" in out
-    again = [json.loads(line) for line in (folder / "results.jsonl").read_text().splitlines()]
+    again = tiny.rows_of(folder)
     timed = ("seconds", "time", "begun")
     for one, two in zip(rows, again, strict=True):
         assert {k: x for k, x in one.items() if k not in timed} == {
@@ -141,49 +132,6 @@ def test_a_small_run_from_end_to_end(tmp_path, monkeypatch):
     for place, curve in zip(places, curves, strict=True):
         losses = [(r["kind"], r["step"], r["loss"]) for r in curve]
         assert losses == [(r["kind"], r["step"], r["loss"]) for r in read_metrics(folder / place)]
-
-
-def test_a_gap_is_of_the_same_seeds():
-    printed = [PAPER[a][b] - PAPER[c][d] for _, (a, b), (c, d) in report.STATEMENTS]
-    assert min(printed) > 0  # all of them are true of the paper
-    measured = gaps(as_in_the_paper())
-    assert measured == [[pytest.approx(gap)] * 3 for gap in printed]
-    rows = [one for one in as_in_the_paper() if one.cell["attention"] != "lsh-4" or one.cell.seed]
-    assert [len(x) for x in gaps(rows)] == [3, 2, 3, 3, 2, 2, 3, 2, 3, 3]
-
-
-def test_what_was_not_measured_has_no_gap():
-    measured = [one for one in as_in_the_paper() if one.evaluated != "lsh-1"]
-    assert [len(x) for x in gaps(measured)] == [0] * 7 + [3] * 3
-    only = [one for one in as_in_the_paper() if one.cell["attention"] == "shared"]
-    assert [len(x) for x in gaps(only)] == [3] + [0] * 9
-
-
-def test_models_that_learned_nothing_are_not_compared():
-    rows = as_in_the_paper({("lsh-4", name): -60.0 for name in ("lsh-4", "lsh-8")})
-    compared = [above[0] == "lsh-4" or below[0] == "lsh-4" for _, above, below in report.STATEMENTS]
-    assert [not x for x in gaps(rows)] == compared
-
-
-@pytest.mark.parametrize(
-    ("count", "expected"),
-    [(1, "+39.9"), (3, "+39.4 ± 1.1")],  # 4.303 · stdev 0.436 / √3
-)
-def test_the_interval_of_a_gap_is_students(tmp_path, count, expected):
-    rows = as_in_the_paper()
-    shift = {0: 0.5, 1: -0.3, 2: -0.2}
-    rows = [
-        row("lsh-4", "lsh-1", 91.9 + shift[one.cell.seed], seed=one.cell.seed)
-        if (one.cell["attention"], one.evaluated) == ("lsh-4", "lsh-1")
-        else one
-        for one in rows
-        if one.cell.seed < count
-    ]
-    lines = table(markdown(rows, tmp_path, grid=False), "## What the paper's table says")
-    assert lines[4] == [
-        "31", "with 1 round left, hashing in training helps", "lsh-4 → lsh-1 − shared → lsh-1",
-        "+39.4", expected,
-    ]  # fmt: skip
 
 
 def test_all_that_were_trained_to_hash_are_one_line(tmp_path):
@@ -223,7 +171,6 @@ def test_the_report_has_mean_and_spread_of_what_there_is(tmp_path):
     made = markdown(rows, tmp_path, words=(31, 63), chunk_size=16)
     assert table(made, "# Reformer")[0][:4] == ["31", "shared", "100.0 ± 0.0", "95.8 ± 3.2"]
     assert "lsh-1: 91.9 ± 0.0 % (trained with lsh-4), 52.5 ± 0.0 % (trained with shared)**" in made
-    assert "tables --scale=cpu --only=reformer2`" in made and "reformer2" in all_tables()
     for part in ("launch/local x", SOURCE, 'What "full" is', "411,648"):
         assert part in made
     assert "| 63" not in made
@@ -232,7 +179,6 @@ def test_the_report_has_mean_and_spread_of_what_there_is(tmp_path):
 def test_the_report_of_the_first_training(tmp_path):
     made = markdown([row("shared", "shared", 1.0)], tmp_path)
     assert "evaluated with shared: 1.0 % (trained with shared)**" in made
-    assert "What the paper's table says" not in made
 
 
 def test_the_figure_has_a_line_a_model():

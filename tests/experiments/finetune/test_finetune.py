@@ -16,9 +16,8 @@ from attnlab.training.pretrained import BertSizes, Pretrained
 from experiments.finetune import __main__ as finetune
 from experiments.finetune.data import open_data
 from experiments.finetune.settings import Settings
-from tests.experiments.tiny import run, save_nothing
+from tests.experiments.tiny import TEXT, folder_of, rows_of, run, save_nothing
 
-TEXT = "\n\n".join("\n".join(f"ab{d} cd ef{i} gh" for i in range(4)) for d in range(20)) + "\n"
 TUNED = ("--made=order", "--train_examples=16", "--test_examples=4", "--held_out=0.3", "--steps=2",
          "--batch_size=4")  # fmt: skip
 TITLES = ("mlm_nsp, 80/10/10", "mlm, 80/10/10")
@@ -52,15 +51,6 @@ def models(tmp_path_factory):
             place.mkdir()
             pretrained.write(Pretrained(title, seed, sizes, Bytes(), params), place)
     return folder
-
-
-def folder_of(where):
-    (found,) = where.iterdir()
-    return found
-
-
-def rows_of(folder):
-    return [json.loads(line) for line in (folder / "results.jsonl").read_text().splitlines()]
 
 
 def flags_of(text, tmp_path, *flags):

@@ -5,7 +5,7 @@ import random
 import pytest
 
 from attnlab.training.study import Cell, Row
-from experiments.finetune import report
+from experiments.finetune import __main__ as experiment
 
 
 def rows_of(seeds=None, **models):
@@ -22,24 +22,28 @@ def rows_of(seeds=None, **models):
     [
         ((0.75, 0.8, 0.78), "+11.0 ± 2.5 points", "decided"),
         ((0.55, 0.57, 0.57), "-10.3 ± 1.4 points", "decided"),
-        ((0.65, 0.75, 0.61), "+0.3 ± 16.2 points", "not decided"),
-        ((0.6501, 0.6801), "+0.0 points", "few seeds"),
+        (
+            (0.65, 0.75, 0.61),
+            "+0.3 ± 16.2 points",
+            "undecided: 1,000 or more seeds would decide it",
+        ),
+        ((0.6501, 0.6801), "+0.0 points", "undecided: 3 seeds would decide it"),
     ],
 )
 def test_a_gap_of_the_same_seeds_decides(scores, gap, said):
-    *_, table = report.sections(rows_of(tuned=scores, scratch=(0.65, 0.68, 0.67)), "f1")
+    *_, table = experiment.gap_sections(rows_of(tuned=scores, scratch=(0.65, 0.68, 0.67)), "f1")
     line = [x.strip() for x in table.splitlines()[2].strip("|").split("|")]
     assert line == ["tuned − scratch", str(len(scores)), gap, said]
 
 
 def test_models_without_a_seed_in_common_are_not_compared():
     rows = rows_of(seeds={"tuned": (5, 6)}, tuned=(0.7, 0.7), scratch=(0.6,))
-    assert not report.gaps_of(rows, "f1") and len([*report.sections(rows, "f1")]) == 1
+    assert not experiment.gaps_of(rows, "f1") and len([*experiment.gap_sections(rows, "f1")]) == 1
 
 
 def test_the_figure_has_a_line_of_seeds_and_one_of_their_mean_for_each_model():
     rows = rows_of(tuned=(0.75, 0.8, 0.78), scratch=(0.65, 0.68, 0.67))
-    (axes,) = report.figure(rows, "f1").axes
+    (axes,) = experiment.scores_figure(rows, "f1").axes
     lines = axes.get_lines()
     assert [len(line.get_xdata()) for line in lines] == [3, 2, 3, 2, 2]
     assert list(lines[-1].get_xdata()) == list(lines[-2].get_xdata())  # dashed: from scratch
@@ -52,7 +56,9 @@ def test_equal_models_are_seldom_told_apart():
         return [0.5 + rng.gauss(0, 0.02) for _ in range(3)]
 
     tables = [
-        "\n".join(report.sections(rows_of(a=drawn(), b=drawn(), c=drawn(), d=drawn()), "f1"))
+        "\n".join(
+            experiment.gap_sections(rows_of(a=drawn(), b=drawn(), c=drawn(), d=drawn()), "f1")
+        )
         for _ in range(300)
     ]
-    assert sum(" decided |" in x.replace("not decided", "") for x in tables) < 20  # 5 % of any
+    assert sum(" decided |" in x for x in tables) < 20  # 5 % of any

@@ -8,8 +8,7 @@ from attnlab.data.dates import Dates
 from attnlab.data.tokenizers import Bytes
 from attnlab.runs.errors import Invalid
 from experiments.host_speed import __main__ as host_speed
-from experiments.host_speed import measure
-from experiments.host_speed.measure import Checkpoint, Corpus, Encoding
+from experiments.host_speed.__main__ import Checkpoint, Corpus, Encoding
 from experiments.host_speed.settings import POOL, Settings
 
 
@@ -37,9 +36,9 @@ def test_as_many_pools_are_encoded_as_are_timed(monkeypatch):
             return super().__getitem__(index)
 
     clock = iter((10.0, 14.0))
-    monkeypatch.setattr(measure.time, "perf_counter", lambda: next(clock))
+    monkeypatch.setattr(host_speed.time, "perf_counter", lambda: next(clock))
     corpus = Corpus(Counted(size=1000), Bytes())
-    found = measure.encode(corpus, Settings(batch_size=3, pairs=300), 0)
+    found = host_speed.encode(corpus, Settings(batch_size=3, pairs=300), 0)
     assert found.pairs == 4 * POOL * 3 and found.seconds == 4.0 and found.rate == 60.0
     assert len(read) == len({*read}) >= 5 * POOL * 3
     assert found.tokens > 2 * found.pairs
@@ -70,11 +69,11 @@ def test_bad_flags_end_in_one_line(flags, message, capsys, tmp_path):
 
 def test_what_is_not_there_is_said(monkeypatch, tmp_path):
     with pytest.raises(Invalid, match="--pairs=20000: there are 7, and none is encoded twice"):
-        measure.encode(Corpus(Dates(size=7), Bytes()), Settings(), 0)
-    usage = measure.shutil.disk_usage(tmp_path)._replace(free=100)
-    monkeypatch.setattr(measure.shutil, "disk_usage", lambda _: usage)
+        host_speed.encode(Corpus(Dates(size=7), Bytes()), Settings(), 0)
+    usage = host_speed.shutil.disk_usage(tmp_path)._replace(free=100)
+    monkeypatch.setattr(host_speed.shutil, "disk_usage", lambda _: usage)
     with pytest.raises(Invalid, match="--mib=4: .* has 100 B free"):
-        measure.checkpoint(4, tmp_path, 1)
+        host_speed.checkpoint(4, tmp_path, 1)
 
 
 @pytest.mark.parametrize("lacks", ["pairs", "mib"])
@@ -83,7 +82,7 @@ def test_what_cannot_be_measured_is_refused_before_a_folder_is_made(
 ):
     few = Corpus(Dates(size=7 if lacks == "pairs" else 10**6), Bytes())
     monkeypatch.setattr(host_speed, "open_corpus", lambda _: few)
-    usage = measure.shutil.disk_usage(tmp_path)._replace(free=100 if lacks == "mib" else 2**40)
-    monkeypatch.setattr(measure.shutil, "disk_usage", lambda _: usage)
+    usage = host_speed.shutil.disk_usage(tmp_path)._replace(free=100 if lacks == "mib" else 2**40)
+    monkeypatch.setattr(host_speed.shutil, "disk_usage", lambda _: usage)
     assert host_speed.main(["", f"--output_dir={tmp_path}/a/b"]) == 2
     assert f"--{lacks}=" in capsys.readouterr().err and not list(tmp_path.iterdir())

@@ -1,22 +1,25 @@
 """The part quality: plan, a small run from end to end, report and refusals."""
 
 import dataclasses
-import json
 import signal
+from pathlib import Path
 
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from attnlab.bench import inputs
+from attnlab.ops.lsh import LSHOptions, hash_quality
 from attnlab.runs import figure_files
 from attnlab.runs.errors import Invalid
 from attnlab.runs.report import SoFar
 from experiments.inspect_lsh import __main__ as inspect_lsh
-from experiments.inspect_lsh import figures, report
+from experiments.inspect_lsh import beside, figures, report
 from experiments.inspect_lsh import model as byte_model
+from experiments.inspect_lsh.beside import Beside
 from experiments.inspect_lsh.quality import Line, Quality, measure, rounds_needed
 from experiments.inspect_lsh.settings import ProfileFlags, Settings
+from tests.experiments.tiny import rows_of
 
 SMALL = Settings(
     parts=("quality",),
@@ -25,6 +28,7 @@ SMALL = Settings(
     bucket_factors=(1.0,),
     window_factors=(1.0, 0.25),
     merge=("union",),
+    beside=("window-3",),
     length=48,
     num_layers=1,
     num_heads=2,
@@ -33,6 +37,7 @@ SMALL = Settings(
     top_k=3,
 )
 NOT_QUALITY = {field.name for field in dataclasses.fields(ProfileFlags)}
+EXAMPLES = Path(__file__).resolve().parents[3] / "experiments" / "examples"
 BASE = Line(8, 12, 8, "none", "union")
 
 
@@ -66,10 +71,6 @@ def run(text, *flags):
     return status, max(parent.iterdir())
 
 
-def rows_of(folder):
-    return [json.loads(line) for line in (folder / "results.jsonl").read_text().splitlines()]
-
-
 def row(line=BASE, num_hashes=1, mass=0.5, bits=3.5):
     means = dict.fromkeys(report.MEASURES, 0.25)
     means |= {"captured_mass": mass, "used_buckets": 4.0, "bucket_sizes": [1.0, 2.0, 0.5]}
@@ -94,16 +95,16 @@ def test_one_thing_is_varied_at_a_time():
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ({"rounds": ()}, "--rounds= is empty"),
-        ({"rounds": (4, 0)}, "--rounds=4,0: 0 is too small; give at least 1"),
-        ({"seed": 2**31}, "--seed=2147483648 is too large; give less than 2147483648"),
-        ({"train_steps": -1}, "--train_steps=-1 is too small; give at least 0"),
-        ({"bucket_factors": (0.0,)}, "--bucket_factors=0: 0 is too small; give more than 0"),
-        ({"centering": ("mean",)}, "--centering=mean: no 'mean'; valid: none, running"),
-        ({"merge": ()}, "--merge= is empty"),
         ({"window_factors": (1.5,)}, "--window_factors=1.5: 1.5 is too large; give at most 1"),
         ({"target_mass": 90.0}, "--target_mass=90 is too large; give at most 1"),
         ({"num_heads": 1, "head_dim": 5}, "their product is the width of sines"),
+        ({"beside": ("additive",)}, "--beside=additive: must see its pairs without parameters"),
+        ({"beside": ("lsh-2",)}, "--beside=lsh-2: must see its pairs without parameters"),
+        ({"beside": ("exact+window-3",)}, "must see its pairs without parameters"),
+        (
+            {"beside": (f"{EXAMPLES}/learned_hash.py:LearnedHash",)},
+            "must see its pairs without parameters",
+        ),
     ],
 )
 def test_refuses_bad_settings(changed, message):
@@ -112,20 +113,10 @@ def test_refuses_bad_settings(changed, message):
     assert message in str(refused.value)
 
 
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        (["--rounds=1,two"], "--rounds=1,two: give whole numbers"),
-        (["--no_such=1"], "Unknown command line flag"),
-        (["more"], "'more' is not a flag"),
-        (["--length=9000000"], "--length=9000000 needs 18000001 bytes"),
-        (["--input=missing.txt"], "--input=missing.txt: there is no such file"),
-    ],
-)
-def test_a_bad_flag_is_one_line_and_status_2(flags, message, capsys):
-    assert inspect_lsh.main(["inspect_lsh", *flags]) == 2
+def test_a_text_that_is_too_short_is_one_line_and_status_2(capsys):
+    assert inspect_lsh.main(["inspect_lsh", "--length=9000000"]) == 2
     error = capsys.readouterr().err
-    assert message in error and error.count("\n") == 1
+    assert "--length=9000000 needs 18000001 bytes" in error and error.count("\n") == 1
 
 
 def test_several_files_are_one_text(text):
@@ -138,10 +129,11 @@ def test_several_files_are_one_text(text):
 def test_a_small_run_from_end_to_end(text, capsys):
     status, folder = run(text)
     assert status == 0
-    names = ["buckets.svg", "model", "quality.svg"]
+    names = ["buckets.svg", "model", "pairs.svg", "quality.svg"]
     names += ["report.md", "results.jsonl", "settings.json"]
     assert sorted(path.name for path in folder.iterdir()) == names
-    rows = rows_of(folder)
+    *rows, window = rows_of(folder)
+    assert window["mechanism"] == "window-3" and 0 < window["means"]["captured_mass"] < 1
     assert [(r["line"]["chunk_size"], r["num_hashes"]) for r in rows[:4]] == [
         (8, 1),
         (8, 3),
@@ -173,10 +165,13 @@ def test_an_interrupted_run_keeps_its_rows_and_goes_on(text, monkeypatch, capsys
         return row(line, num_hashes, 0.1 * num_hashes, bits)
 
     monkeypatch.setattr(inspect_lsh, "measure", stop_at_third)
+    same = [dict.fromkeys(beside.MEASURES, x) for x in (0.3, [[0.3, 0.3]])]
+    window = Beside("window-3", *same)
+    monkeypatch.setattr(beside, "measure", lambda *_, **__: window)
     monkeypatch.setattr(figure_files, "save", lambda found, folder: None)
     status, folder = run(text)
     assert status == 130 and len(rows_of(folder)) == 2
-    assert "2 of 8 rows so far" in (folder / "report.md").read_text()
+    assert "2 of 9 rows so far" in (folder / "report.md").read_text()
     kept = (folder / "results.jsonl").read_text()
     curve = (folder / "model" / "metrics.jsonl").read_text()
 
@@ -189,7 +184,7 @@ def test_an_interrupted_run_keeps_its_rows_and_goes_on(text, monkeypatch, capsys
     )
     assert inspect_lsh.main(resume) == 0
     measured = (folder / "results.jsonl").read_text()
-    assert measured.startswith(kept) and len(rows_of(folder)) == 8
+    assert measured.startswith(kept) and len(rows_of(folder)) == 9
     # The model is the one that was trained, not another.
     assert (folder / "model" / "metrics.jsonl").read_text() == curve
     words = (folder / "report.md").read_text()
@@ -225,7 +220,7 @@ def test_a_training_that_is_interrupted_goes_on(text, monkeypatch, capsys):
     assert status == 130 and not (folder / "report.md").exists()
     monkeypatch.undo()
     assert inspect_lsh.main(["inspect_lsh", f"--resume={folder}"]) == 0
-    assert len(rows_of(folder)) == 8
+    assert len(rows_of(folder)) == 9
 
 
 def test_the_fewest_rounds_that_are_enough():
@@ -341,6 +336,34 @@ def test_activations_are_what_attention_sees(tmp_path):
     np.testing.assert_array_equal(layer([-1])[0], qk)
     other, _ = layer([0])
     assert np.all(np.abs(other - qk)[1, 1:].max((1, 2)) > 1e-4)
+
+
+@pytest.mark.parametrize("name", ["window-5", "MINE:first", "MINE:Near"])
+def test_pairs_of_other_attention_count_as_those_of_one_bucket(name, tmp_path):
+    """Where all tokens share a bucket, LSH's window is a window of the sequence."""
+    (tmp_path / "mine.py").write_text(MINE)
+    qk, v = np.random.default_rng(0).normal(size=(2, 2, 31, 3, 8)).astype(np.float32)
+    buckets, window = np.zeros((2, 1, 31, 3), int), LSHOptions(window=5)
+    of_lsh = hash_quality(qk, v, buckets, chunk_size=8, options=window, top_k=4)
+    found = beside.measure(
+        name.replace("MINE", f"{tmp_path / 'mine.py'}"), qk, v, top_k=4, bits=None
+    )
+    for field, per_head in found.per_head.items():
+        np.testing.assert_allclose(per_head, getattr(of_lsh, field), rtol=1e-4, atol=1e-5)
+        assert found.means[field] == pytest.approx(np.mean(per_head))
+
+
+MINE = """
+import attnlab
+from attnlab import masks
+
+def first(q, k, v, *, mask=None):
+    return attnlab.dot_product_attention(q, k, v, mask=mask & masks.Window(5, 0))
+
+class Near(masks.Mask):
+    def visible(self, i, j):
+        return abs(i - j) <= 5
+"""
 
 
 @pytest.mark.slow

@@ -1,6 +1,5 @@
 """A small run of `language_model` from end to end, killed and resumed, and a sample of it."""
 
-import json
 import shlex
 import shutil
 import signal
@@ -53,10 +52,6 @@ def flags(text, **changed):
     return [f"--{name}={value}" for name, value in given.items()]
 
 
-def rows_of(folder):
-    return [json.loads(line) for line in (folder / "results.jsonl").read_text().splitlines()]
-
-
 def curve_of(folder):
     return [{k: x for k, x in row.items() if k not in TIMES} for row in read_metrics(folder)]
 
@@ -84,7 +79,7 @@ def test_a_small_run_from_end_to_end(tmp_path, text, monkeypatch):
     status, out, err = tiny.run(experiment, *flags(text), f"--output_dir={tmp_path / 'out'}")
     assert (status, err) == (0, "")
     (folder,) = (tmp_path / "out").iterdir()
-    rows = rows_of(folder)
+    rows = tiny.rows_of(folder)
     scores = {(*r["cell"]["axes"].values(), r["evaluated"]): [*r["scores"].values()] for r in rows}
     assert set(scores) == {
         ("text", 16, "exact", ""), ("text", 16, "exact", NO_ATTENTION), ("text", 16, "lsh-2", ""),
@@ -154,7 +149,7 @@ def test_a_run_that_is_interrupted_goes_on_bit_for_bit(tmp_path, whole, monkeypa
     assert len(curve_of(cut / "text-16-lsh-2-seed3")) < len(curve_of(whole / "text-16-lsh-2-seed3"))
     assert tiny.run(experiment, f"--resume={cut}")[0] == 0
     assert curve_of(cut / "text-16-lsh-2-seed3") == curve_of(whole / "text-16-lsh-2-seed3")
-    bits = [[r["scores"] for r in rows_of(folder)] for folder in (whole, cut)]
+    bits = [[r["scores"] for r in tiny.rows_of(folder)] for folder in (whole, cut)]
     assert bits[0] == bits[1]
 
 
@@ -203,3 +198,13 @@ def test_a_sample_of_a_trained_model(tmp_path, whole):
     status, _, err = sampled("--model=lsh-1", "--tokens=9")
     assert status == 2 and 'cell.model is "lsh-2" there and "lsh-1" here' in err
     assert err.count("\n") == 1
+
+
+@pytest.mark.slow
+def test_a_sample_of_a_model_whose_learning_rate_was_found(tmp_path, text):
+    made = flags(text, tasks="text", models="lsh-2", tune="1,3")
+    status, _, err = tiny.run(experiment, *made, f"--run_dir={tmp_path / 'run'}")
+    assert (status, err) == (0, "")
+    given = "--model=lsh-2", "--trained_seed=3", "--prompt=to be", "--tokens=9"
+    status, out, err = tiny.run(sample, f"--run={tmp_path / 'run'}", *given)
+    assert (status, err) == (0, "") and out.startswith("to be")

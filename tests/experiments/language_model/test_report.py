@@ -8,9 +8,8 @@ from attnlab.runs import figure_files
 from attnlab.runs.report import SoFar
 from attnlab.training import study
 from attnlab.training.study import Cell, Drawn, Row
-from experiments.language_model import figures
 from experiments.language_model.__main__ import LanguageModels
-from experiments.language_model.report import NO_ATTENTION, answer
+from experiments.language_model.report import NO_ATTENTION, answer, draw
 from experiments.language_model.settings import Settings
 
 LENGTHS = (512, 1024, 2048)
@@ -156,7 +155,7 @@ def test_a_run_that_has_only_begun_reports_what_there_is(tmp_path):
 
 @pytest.mark.slow
 def test_figures_are_of_what_there_is(tmp_path):
-    drawn = figures.draw([*rows(BITS, MICROS, seeds=(0, 1)), *MORE])
+    drawn = draw([*rows(BITS, MICROS, seeds=(0, 1)), *MORE])
     assert {name for name, figure in drawn.items() if figure} == {"frontier", "rounds", "mass"}
     left, right = drawn["frontier"].axes
     line = next(line for line in left.lines if line.get_label() == "lsh-4")
@@ -166,4 +165,4 @@ def test_figures_are_of_what_there_is(tmp_path):
     assert {line.get_label() for line in left.lines} >= set(SETTINGS.models)
     paths = figure_files.save(drawn, tmp_path)
     assert len(paths) == 3 and all(path.stat().st_size > 1000 for path in paths)
-    assert not any(figures.draw([row("exact", 512, 2.0)]).values())
+    assert not any(draw([row("exact", 512, 2.0)]).values())

@@ -58,7 +58,6 @@ SIZES = dataclasses.replace(
             AXIAL | {"axial_widths": (28, 99)},
             "--axial_widths=28,99: give as many as --axial_shape, whose sum is the width, 128",
         ),
-        ({"seeds": (1, 1)}, "--seeds=1,1: give each once"),
         (
             {"models": ("window-5+window-5+lsh-2",)},
             "--models=window-5+window-5+lsh-2: 'window-5+window-5+lsh-2' names 3 layers, a",
@@ -86,7 +85,6 @@ SIZES = dataclasses.replace(
             "--num_heads=3 --head_dim=5: their",
         ),
         ({"steps": 100}, "--warmup_steps=100: must be fewer than --steps=100"),
-        ({"vocabulary": "words"}, "--vocabulary=words: no 'words'; valid: bytes, characters"),
     ],
 )
 def test_refuses_bad_settings(changed, message):

@@ -3,7 +3,7 @@
 import pytest
 
 from attnlab.runs.errors import Invalid
-from experiments.pretrain.corpus import open_corpus
+from experiments.pretrain.__main__ import open_corpus
 from experiments.pretrain.settings import Settings
 
 

@@ -1,7 +1,5 @@
 """Pre-training of a tiny model from end to end."""
 
-import json
-
 import jax
 import numpy as np
 import pytest
@@ -10,9 +8,8 @@ from attnlab.runs import loop
 from attnlab.training import pretrained
 from attnlab.training.curve import read_metrics
 from experiments.pretrain import __main__ as pretrain
-from tests.experiments.tiny import run, save_nothing
+from tests.experiments.tiny import TEXT, folder_of, rows_of, run, save_nothing
 
-TEXT = "\n\n".join("\n".join(f"ab{d} cd ef{i} gh" for i in range(4)) for d in range(20)) + "\n"
 TINY = ("--num_layers=1", "--width=8", "--hidden=8", "--num_heads=2", "--attention=window-4",
         "--tokenizer=bytes", "--length=24", "--steps=4", "--warmup_steps=1", "--batch_size=4",
         "--validate_every=2", "--log_every=2")  # fmt: skip
@@ -28,15 +25,6 @@ def text(tmp_path_factory):
     path = tmp_path_factory.mktemp("text") / "text"
     path.write_text(TEXT)
     return path
-
-
-def folder_of(where):
-    (found,) = where.iterdir()
-    return found
-
-
-def rows_of(folder):
-    return [json.loads(line) for line in (folder / "results.jsonl").read_text().splitlines()]
 
 
 @pytest.fixture(scope="module")

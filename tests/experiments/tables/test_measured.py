@@ -40,12 +40,14 @@ def test_ratios_are_those_of_the_papers_numbers():
     ("paper", "ours", "verdict"),
     [
         (2.0, 3.9, verdicts.REPRODUCED),
-        (2.0, 4.1, f"{verdicts.OTHER_SIZE}: 2 times the paper's"),
+        (2.0, 4.1, "same direction, 2 times the size"),
         (0.5, 0.3, verdicts.REPRODUCED),
         (1.05, 0.95, verdicts.REPRODUCED),
         (2.0, 0.5, verdicts.OPPOSITE),
         (2.0, 1.05, verdicts.NO_DIFFERENCE),
         (1.0, 1.2, verdicts.DIFFERENCE),
+        ("less", 0.4, verdicts.REPRODUCED),
+        ("less", 1.05, verdicts.NO_DIFFERENCE),
     ],
 )
 def test_the_verdict_on_a_ratio(paper, ours, verdict):
@@ -86,7 +88,7 @@ def test_one_run_serves_all_rows_and_a_case_that_is_missing_leaves_the_others(
     by = {(line["table"], line["row"]): line for line in lines}
     local = by["lra2_speed", "Local Attention, 2K"]
     assert (local["paper"], local["ours"], local["revision"]) == ("1.71×", "4.00×", "abc")
-    assert local["verdict"] == f"{verdicts.OTHER_SIZE}: 2.3 times the paper's"
+    assert local["verdict"] == "same direction, 2.3 times the size"
     assert by["lra2_speed", "Local Attention, 3K"]["verdict"] == "not run"
     assert by["lra2_memory", "Local Attention, 1K"]["ours"] == "0.250×"
     assert by["lra2_speed", "Reformer, 1K"]["verdict"].startswith("not comparable: LRA's code")

@@ -11,12 +11,11 @@ import pytest
 
 from attnlab.runs import command_line, palette
 from attnlab.runs.errors import Invalid
-from experiments.translate.__main__ import Translate
+from experiments.translate.__main__ import Translate, task
 from experiments.translate.corpus import open_corpus
 from experiments.translate.models import MODELS, build
 from experiments.translate.recipes import PRESETS, RECIPES
 from experiments.translate.settings import Settings
-from experiments.translate.training import task
 from experiments.translate.variants import Variant
 from tests.daily import daily
 
@@ -26,36 +25,15 @@ FILES = ("a.de", "a.en")
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ({"preset": "tiny"}, "--preset=tiny: no 'tiny'; valid: dates, small, cpu"),
-        (
-            {"models": ("rnn_search", "gpt")},
-            "--models=rnn_search,gpt: no 'gpt'; valid: rnn_encdec,",
-        ),
-        ({"models": ("luong", "luong")}, "--models=luong,luong: give each once"),
-        ({"parallel": "vmap"}, "--parallel=vmap: no 'vmap'; valid: jit, pmap"),
-        ({"dtype": "float16"}, "--dtype=float16: no 'float16'; valid: float32, bfloat16"),
-        ({"steps": 0}, "--steps=0 is too small; give at least 1"),
-        (
-            {"seeds": (0, 2**31)},
-            "--seeds=0,2147483648: 2147483648 is too large; give less than 2147483648",
-        ),
-        ({"average": 0}, "--average=0 is too small; give at least 1"),
-        ({"average": -2}, "--average=-2 is too small; give at least 1"),
+        ({"average": 2, "plateau": 0.01}, "--average=2: counts the checkpoints before the last"),
         (
             {"average": 9, "steps": 1200, "checkpoint_every": 300},
             "--average=9: rnn_search makes 8 checkpoints in 1200 steps; give a smaller number",
         ),
-        ({"log_every": 0}, "--log_every=0 is too small; give at least 1"),
         ({"draw_file": "a.tsv"}, "--draw_file=a.tsv: needs text"),
         ({"pack": True}, "--pack: only the Transformer keeps packed pairs apart; give --models="),
-        ({"accumulate": 0}, "--accumulate=0 is too small; give at least 1"),
-        ({"learning_rate": float("nan")}, "--learning_rate=nan: give a finite number"),
-        ({"learning_rate": float("inf")}, "--learning_rate=inf: give a finite number"),
-        ({"length_penalty": float("inf")}, "--length_penalty=inf: give a finite number"),
         ({"data_dir": "/data"}, "--data_dir=/data: needs --tfds_name"),
         ({"dropout_rate": 1.0}, "--dropout_rate=1 is too large; give less than 1"),
-        ({"dropout_rate": -0.1}, "--dropout_rate=-0.1 is too small; give at least 0"),
-        ({"length_penalty": -0.6}, "--length_penalty=-0.6 is too small; give at least 0"),
         ({"data_files": ("a", "b", "c")}, "--data_files=a,b,c: give the source and the target"),
         ({"data_files": FILES, "tfds_name": "wmt"}, "--tfds_name=wmt and --data_files are two"),
         ({"test_files": FILES}, "--test_files=a.de,a.en: needs --data_files"),
@@ -77,7 +55,6 @@ FILES = ("a.de", "a.en")
             {"doubly_stochastic": 1.0},
             "--doubly_stochastic=1: RNNsearch has it, and not rnn_encdec; give --models=rnn_search",
         ),
-        ({"gradient_batches": 1}, "--gradient_batches=1 is too small; give at least 2"),
         ({"preset": "cpu"}, "--preset=cpu needs text: give --data_files"),
     ],
 )

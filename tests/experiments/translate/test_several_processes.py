@@ -1,6 +1,5 @@
 """`translate` in several processes: stopped, killed and resumed, also in another number of them."""
 
-import json
 import shutil
 import signal
 
@@ -8,6 +7,7 @@ import pytest
 
 from attnlab.training.curve import read_metrics
 from tests import several
+from tests.experiments.tiny import rows_of
 from tests.several import Together
 
 PROGRAM = "tests.experiments.tiny_translate"
@@ -22,7 +22,7 @@ def left(folder):
     """The curve and the translations, and the row's numbers that no clock has a part in."""
     (where,) = folder.glob("transformer*")
     curve = [{k: x for k, x in row.items() if k not in TIMES} for row in read_metrics(where)]
-    rows = [json.loads(line) for line in (folder / "results.jsonl").read_text().splitlines()]
+    rows = rows_of(folder)
     assert len(rows) == 2
     scores = [
         (row["scores"], row["validation"], row["step"], row["details"].get("buckets"))
@@ -58,6 +58,7 @@ def stopped(tmp_path_factory):
     return folder
 
 
+@pytest.mark.slow  # tests/training/test_processes.py trains in two, every day
 def test_two_processes_go_on_after_a_signal_to_one_bit_for_bit(whole, stopped, tmp_path):
     folder = shutil.copytree(stopped, tmp_path / "copy")
     assert "going on after step " in finished(folder, 2, devices=1)
@@ -84,3 +85,14 @@ def test_after_kill_9_of_one_the_other_ends_and_one_process_goes_on(whole, victi
     assert found[victim].status == -signal.SIGKILL and found[1 - victim].status != 0
     finished(folder, 1, devices=2)
     assert left(folder) == whole
+
+
+@pytest.mark.slow
+def test_two_processes_find_one_learning_rate(tmp_path):
+    flags = "--models=transformer", "--steps=16", "--batch_size=8", "--tune=1e32,1,0.01"
+    found = several.run(2, PROGRAM, f"--run_dir={tmp_path}", *flags, quick=True)
+    assert [one.status for one in found] == [0, 0], found[-1].err
+    for row in rows_of(tmp_path):
+        lost, *others = row["trials"]
+        assert lost["loss"] is None and len(others) == 4 and all(one["loss"] for one in others)
+    assert [x.parent.name.count("-rate") for x in tmp_path.glob("*/checkpoints")] == [0]

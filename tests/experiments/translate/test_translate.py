@@ -1,6 +1,5 @@
 """`translate` from end to end, in this process, with a model that compiles at once."""
 
-import dataclasses
 import json
 import os
 import shlex
@@ -17,7 +16,7 @@ from attnlab.training import run as training_run
 from attnlab.training.curve import METRICS, Diverged, read_metrics
 from attnlab.training.loop import CHECKPOINTS
 from experiments.translate import __main__ as translate
-from experiments.translate import corpus, training
+from experiments.translate import corpus
 from experiments.translate.settings import Settings
 from tests.experiments import tiny
 
@@ -30,7 +29,7 @@ FLAGS += ["--max_length=16"]  # so that all batches have one shape
 def small():
     """Small models, few dates to test."""
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(training, "build", tiny.build)
+        patched.setattr(translate, "build", tiny.build)
         patched.setattr(corpus.dates, "Dates", tiny.few_dates)
         patched.setattr(corpus, "DRAWN", 1)
         yield
@@ -220,38 +219,12 @@ def test_a_run_goes_on_with_other_devices(stopped, tmp_path, monkeypatch):
     assert (status, err) == (0, "") and "going on after step" in out
 
 
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        (["--steps=7"], "--steps=7 differs from 6 in"),
-        (["--models=luong"], "--models=luong differs from rnn_search in"),
-    ],
-)
-def test_a_run_does_not_go_on_with_other_settings(finished, flags, message):
+def test_a_run_does_not_go_on_with_other_settings(finished):
     folder, _ = finished
     before = (folder / "rnn_search-seed0" / METRICS).read_bytes()
-    status, _, err = tiny.run(translate, f"--resume={folder}", *flags)
-    assert status == 2 and message in err and err.count("\n") == 1
+    status, _, err = tiny.run(translate, f"--resume={folder}", "--steps=7")
+    assert status == 2 and "--steps=7 differs from 6 in" in err and err.count("\n") == 1
     assert (folder / "rnn_search-seed0" / METRICS).read_bytes() == before
-
-
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        (None, "no settings.json there"),
-        ("", "settings.json cannot be read"),
-        ("[1]", "settings.json cannot be read"),
-        ("{}}", "settings.json cannot be read"),
-        ('{"no_such": 1}', "settings of another"),
-        ('{"steps": "7"}', "settings of another version"),
-    ],
-)
-def test_only_a_folder_of_this_experiment_is_gone_on_with(tmp_path, content, message):
-    if content is not None:
-        (tmp_path / "settings.json").write_text(content)
-    status, _, err = tiny.run(translate, f"--resume={tmp_path}")
-    assert status == 2 and err.count("\n") == 1
-    assert f"--resume={tmp_path}: {message}" in err
 
 
 def test_ctrl_c_while_the_data_is_read_makes_nothing(tmp_path, monkeypatch):
@@ -278,10 +251,6 @@ def test_a_loss_that_is_not_finite_loses_a_model_alone(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (["--no_such=1"], "Unknown command line flag 'no_such'"),
-        (["more"], "'more' is not a flag; write --name=value"),
-        (["--steps=few"], "--steps=few"),
-        (["--models=gpt"], "--models=gpt: no 'gpt'; valid: rnn_encdec"),
         (["--devices=9"], "--devices=9: there are 2"),
         (["--batch_size=63"], "--batch_size=63: give a multiple of devices × accumulate = 2 × 1"),
         (["--accumulate=5"], "--batch_size=64: give a multiple of devices × accumulate = 2 × 5"),
@@ -321,18 +290,3 @@ def test_a_cpu_is_as_many_devices_as_asked_for(tmp_path):
     done = subprocess.run(command, env=one, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert done.stderr.count("give a multiple of devices × accumulate = 3 × 1") == 2
-
-
-def test_an_output_folder_that_cannot_be_made_is_refused(tmp_path):
-    (tmp_path / "file").write_text("kept")
-    for parent in (tmp_path / "file", tmp_path / "file" / "below"):
-        status, _, err = tiny.run(translate, f"--output_dir={parent}")
-        assert status == 2 and err.startswith(f"translate: --output_dir={parent}")
-        assert err.count("\n") == 1
-    assert (tmp_path / "file").read_text() == "kept"
-
-
-def test_help_has_every_flag():
-    status, out, _ = tiny.run(translate, "--help")
-    names = [field.name for field in dataclasses.fields(Settings)]
-    assert status == 0 and all(f"--{name}" in out.replace("[no]", "") for name in names)

@@ -10,7 +10,6 @@ from attnlab.models import Transformer, TransformerConfig
 from attnlab.runs import figure_files
 from attnlab.training.curve import read_metrics
 from experiments.translate import __main__ as translate
-from experiments.translate import training
 from experiments.translate.corpus import open_corpus
 from experiments.translate.settings import Settings
 from experiments.translate.variants import Variant
@@ -42,7 +41,7 @@ def run(flags):
 
 @pytest.mark.slow
 def test_files_are_scored_in_bleu(given, monkeypatch):
-    monkeypatch.setattr(training, "build", tiny.build)
+    monkeypatch.setattr(translate, "build", tiny.build)
     drawn = {}
     monkeypatch.setattr(figure_files, "save", lambda figures, folder: drawn.update(figures))
     flags, source, target = given
@@ -80,14 +79,14 @@ def test_an_embedding_is_shared_where_the_vocabulary_is(given, monkeypatch):
         num_workers=2,
     )
     corpus = open_corpus(settings)
-    workers, batches = [], training.train_batches
+    workers, batches = [], translate.train_batches
     monkeypatch.setattr(
-        training,
+        translate,
         "train_batches",
         lambda *given, **named: workers.append(named["num_workers"]) or batches(*given, **named),
     )
     for name, vocabularies in (("transformer", 1), ("rnn_search", 2)):
-        task = training.task(Variant(name), 0, settings, corpus)
+        task = translate.task(Variant(name), 0, settings, corpus)
         assert len(set(task.identity["tokenizers"])) == vocabularies
         assert task.objective.over == ("tokens", "sentences")[vocabularies - 1]
         tokens = jnp.ones((2, 3), int)
@@ -105,7 +104,7 @@ def test_packed_rows_hold_several_pairs(given, monkeypatch):
         )
         return Transformer(config)
 
-    monkeypatch.setattr(training, "build", build)
+    monkeypatch.setattr(translate, "build", build)
     monkeypatch.setattr(figure_files, "save", tiny.save_nothing)
     flags, _, _ = given
     flags |= {"models": "transformer", "steps": 1, "beam_size": 1, "max_length": 64}

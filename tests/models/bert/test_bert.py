@@ -22,7 +22,6 @@ TOKENS = np.array([[1, 7, 8, 9, 2, 5, 6, 2, 0], [1, 4, 2, 22, 11, 2, 0, 0, 0]])
 TYPES = np.array([[0, 0, 0, 0, 0, 1, 1, 1, 0], [0, 0, 0, 1, 1, 1, 0, 0, 0]])
 MASKED = np.array([[2, 5], [4, 0]])
 KEY = jax.random.key(0)
-pytestmark = pytest.mark.usefixtures("quick_compile")
 
 
 def pretraining(route=DENSE, **changed):

@@ -7,7 +7,7 @@ import pytest
 from attnlab.models.bert import Bert, from_hugging_face
 from tests.modules.reference import apply
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("quick_compile")]
+pytestmark = pytest.mark.slow
 WHY = "the peer is the oracle; it comes with the extra `compat`"
 SIZES = {
     "vocab_size": 53,

@@ -11,7 +11,7 @@ from attnlab.models.reformer import Reformer, from_hugging_face
 from attnlab.ops.lsh import hash_buckets, make_rotations
 from tests.modules.reference import apply
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("quick_compile")]
+pytestmark = pytest.mark.slow
 WHY = "the peer is the oracle; it comes with the extra `compat`"
 ROUNDS, BUCKETS = 2, 6
 SIZES = {

@@ -89,7 +89,6 @@ def relative_error(got, want):
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("quick_compile")
 @pytest.mark.parametrize("layers", SCANNED, ids=str)
 def test_gradients_are_those_of_stored_activations(monkeypatch, layers):
     """With dropout, rotations drawn anew and a center that moves: all of it is drawn again."""
@@ -107,7 +106,6 @@ def test_gradients_are_those_of_stored_activations(monkeypatch, layers):
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("quick_compile")
 def test_streams_of_float32_serve_a_bfloat16_model(monkeypatch):
     """Streams of bfloat16 do not: that is why they are float32."""
 
@@ -125,7 +123,6 @@ def test_streams_of_float32_serve_a_bfloat16_model(monkeypatch):
     assert error(jnp.float32) < min(5e-4, error(jnp.bfloat16) / 5)
 
 
-@pytest.mark.usefixtures("quick_compile")
 def test_a_divided_state_is_all_that_travels():
     """Weights once a pass and layer, and their gradients; no activations, which are longer ones."""
     mesh = jax.make_mesh((2, 1), ("data", "model"), axis_types=(jax.sharding.AxisType.Auto,) * 2)
@@ -162,7 +159,6 @@ def test_a_divided_state_is_all_that_travels():
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("quick_compile")
 @pytest.mark.parametrize("model", [Reformer, TransformerLM])
 def test_memory_does_not_grow_with_depth(model):
     def temporaries(num_layers):
@@ -184,7 +180,6 @@ def test_memory_does_not_grow_with_depth(model):
     assert growth < streams / 8 if model is Reformer else growth > streams
 
 
-@pytest.mark.usefixtures("quick_compile")
 @pytest.mark.parametrize("layers", daily(SCANNED), ids=str)
 def test_decoding_is_the_forward(layers):
     """As are the activations that are kept where somebody looks at them."""
@@ -217,7 +212,6 @@ def test_decoding_is_the_forward(layers):
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("quick_compile")
 def test_layers_are_given_what_those_of_other_stacks_are():
     """Any stream, or one key for all; offsets that are numbers; collections that they make."""
     seen = []
@@ -253,7 +247,6 @@ class Noise(nn.Module):
         return jax.random.normal(self.make_rng("noise"), x.shape)
 
 
-@pytest.mark.usefixtures("quick_compile")
 def test_each_layer_and_each_chunk_draws_numbers_of_its_own():
     config = dataclasses.replace(TINY, num_layers=2, scan_layers=True, dropout_rate=0.5)
     model = ReversibleStack(config, (Noise(), Noise()))
@@ -271,7 +264,6 @@ def test_each_layer_and_each_chunk_draws_numbers_of_its_own():
     assert (dropped[:, :size] != dropped[:, size : 2 * size]).any()
 
 
-@pytest.mark.usefixtures("quick_compile")
 def test_an_empty_batch_and_a_single_token():
     model = tiny(routes.Window(3, 0))
     variables = init(model, TOKENS)
@@ -280,7 +272,6 @@ def test_an_empty_batch_and_a_single_token():
     np.testing.assert_allclose(one, apply(model, variables, TOKENS)[:, :1], atol=2e-5)
 
 
-@pytest.mark.usefixtures("quick_compile")
 def test_a_packed_row_is_its_documents():
     route = dataclasses.replace(LSH, centering=None)
     model = tiny(route, num_layers=2)
@@ -293,7 +284,6 @@ def test_a_packed_row_is_its_documents():
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("quick_compile")
 def test_over_devices():
     """The mean gradient of pmap and of shard_map is that of one device, without dropout."""
     model = tiny(routes.Window(3, 0), num_layers=2, dropout_rate=0.0, attention_dropout_rate=0.0)

@@ -15,8 +15,6 @@ from attnlab.training.decode.state import Given, first_call, make_next_logits
 from tests.daily import daily
 from tests.modules.reference import apply, init
 
-pytestmark = pytest.mark.usefixtures("quick_compile")
-
 V, CACHE = 13, 9
 TINY = TransformerConfig(
     V, num_layers=2, width=12, hidden=17, num_heads=3, value_width=5, max_length=CACHE

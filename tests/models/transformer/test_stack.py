@@ -16,8 +16,6 @@ from attnlab.training.parallel import shardings_on
 from tests.models.transformer.tiny import SOURCE, TARGET, TINY, D, N, tiny
 from tests.modules.reference import apply, init
 
-pytestmark = pytest.mark.usefixtures("quick_compile")
-
 
 @pytest.mark.slow
 def test_scanned_layers_are_the_same_layers():

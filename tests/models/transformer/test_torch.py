@@ -11,7 +11,7 @@ from attnlab.models.transformer import TransformerConfig
 from attnlab.models.transformer.stack import Stack
 from tests.modules.reference import apply, init
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("x64", "quick_compile")]
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("x64")]
 
 D, N, HEADS, HIDDEN = 12, 2, 3, 17
 CONFIG = TransformerConfig(

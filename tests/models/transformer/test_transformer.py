@@ -23,9 +23,6 @@ from tests import oracle
 from tests.models.transformer.tiny import DENSE, SOURCE, TARGET, TINY, D, N, V, tiny
 from tests.modules.reference import apply, float64, init, multi_head
 
-pytestmark = pytest.mark.usefixtures("quick_compile")
-
-
 # The model once more, from Vaswani et al. 2017, §3.
 
 

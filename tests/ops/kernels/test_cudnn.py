@@ -111,7 +111,7 @@ def told_to_cudnn(call, arrays, monkeypatch):
 
 
 @pytest.mark.parametrize("name", daily(BY_CUDNN, "causal", "window", "padding"))
-def test_cudnn_is_asked_for_what_it_is_to_compute(name, monkeypatch, quick_compile):
+def test_cudnn_is_asked_for_what_it_is_to_compute(name, monkeypatch):
     """By default; what padding hides may be huge."""
     call, queries, given, lengths, told = BY_CUDNN[name]
     q, k, v = small(queries)

@@ -96,7 +96,7 @@ BY_SPLASH = {
 
 
 @pytest.mark.parametrize("name", BY_SPLASH)
-def test_splash_is_asked_for_what_it_is_to_compute(name, monkeypatch, quick_compile):
+def test_splash_is_asked_for_what_it_is_to_compute(name, monkeypatch):
     mask, given = BY_SPLASH[name]
     asked = []
     monkeypatch.setattr(splash_attention_kernel, "make_splash_mqa", as_splash(asked))
@@ -115,7 +115,7 @@ SERVED = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SERVED)
-def test_splash_is_the_same_function(name, quick_compile):
+def test_splash_is_the_same_function(name):
     """In Pallas' interpret mode, with lengths that are no multiple of its blocks."""
     mask, num_queries, num_keys = SERVED[name]
     q, k, v = arrays(q=(2, num_queries, 4, 64), k=(2, num_keys, 2, 64), v=(2, num_keys, 2, 64))
@@ -203,7 +203,7 @@ BY_TOKAMAX = {
 
 
 @pytest.mark.parametrize("name", BY_TOKAMAX)
-def test_tokamax_is_asked_for_what_it_is_to_compute(name, monkeypatch, quick_compile):
+def test_tokamax_is_asked_for_what_it_is_to_compute(name, monkeypatch):
     mask, given = BY_TOKAMAX[name]
     asked = []
     monkeypatch.setitem(sys.modules, "tokamax", as_tokamax(asked))

@@ -18,7 +18,7 @@ from tests import oracle_lsh
 from tests.daily import daily
 from tests.ops.lsh.plain import BUCKETS, CHUNK, LENGTH, ROUNDS, inputs, key_mask
 
-pytestmark = pytest.mark.usefixtures("x64", "quick_compile")
+pytestmark = pytest.mark.usefixtures("x64")
 
 TOKEN_BY_TOKEN = (1,) * LENGTH
 EXACT = {"rtol": 1e-9, "atol": 1e-9}

@@ -13,7 +13,7 @@ from attnlab.ops.lsh.dense import attend_dense, row_times, softmax_times
 from attnlab.ops.lsh.options import LUCIDRAINS, PAPER, STRICT, TRAX, LSHOptions
 from attnlab.ops.lsh.order import sort_rounds
 from attnlab.ops.lsh.rounds import attend_rounds, attend_some_rounds
-from attnlab.ops.lsh.rows import Settings, unit_keys
+from attnlab.ops.lsh.rows import CallSettings, unit_keys
 from tests.daily import daily
 from tests.ops.lsh.plain import counts_of
 
@@ -54,7 +54,7 @@ def some_masked(length, seed=1):
 
 def make(options, causal, *, length=12, chunk=CHUNK, rate=0.0, rows_at_once=None):
     geometry = options.geometry(chunk, causal, length)
-    return Settings(geometry, options.key_norm, rate, rows_at_once, None)
+    return CallSettings(geometry, options.key_norm, rate, rows_at_once, None)
 
 
 ordered = jax.jit(sort_rounds, static_argnums=3)
@@ -89,19 +89,19 @@ def times_of(geometry, order):
 
 
 @pytest.mark.parametrize("case", daily(CASES, "strict"))
-def test_equals_attention_round_by_round(x64, quick_compile, case):
+def test_equals_attention_round_by_round(x64, case):
     valid, segments = some_masked(12)
     everyone, one_segment = np.ones_like(valid), np.zeros_like(segments)
     masks = [(everyone, one_segment), (valid, one_segment), (valid, segments)]
     compare(*CASES[case], masks)
 
 
-def test_equals_it_without_any_mask(x64, quick_compile):
+def test_equals_it_without_any_mask(x64):
     compare(STRICT, True, [(None, None)])
 
 
 @pytest.mark.parametrize("case", daily(CASES, "ring, 3 chunks back and 2 ahead"))
-def test_a_pair_counts_as_often_as_the_oracle_says(quick_compile, case):
+def test_a_pair_counts_as_often_as_the_oracle_says(case):
     (options, causal), (valid, segments) = CASES[case], some_masked(12)
     geometry, buckets = make(options, causal).geometry, inputs(12)[2]
     times = np.asarray(times_of(geometry, ordered(buckets, valid, segments, geometry)))
@@ -119,7 +119,7 @@ def test_a_pair_that_counts_twice_weighs_as_two_keys():
     np.testing.assert_allclose(got, [[one + two, other, 0]], rtol=1e-6)
 
 
-def test_the_log_sum_exp_of_the_rounds_has_its_gradient(x64, quick_compile):
+def test_the_log_sum_exp_of_the_rounds_has_its_gradient(x64):
     """By it devices that share the rounds of a head merge what each found."""
     settings, (qk, v, buckets) = make(STRICT, True), inputs(12)
     order = ordered(buckets, None, None, settings.geometry)
@@ -151,19 +151,19 @@ def test_the_log_sum_exp_of_the_rounds_has_its_gradient(x64, quick_compile):
 @pytest.mark.parametrize(
     "case", daily(["strict", "ring, 3 chunks back and 2 ahead"], "ring, 3 chunks back and 2 ahead")
 )
-def test_equals_it_at_other_sizes(x64, quick_compile, case, length, chunk, rounds):
+def test_equals_it_at_other_sizes(x64, case, length, chunk, rounds):
     # With few chunks the ring of all rounds shows a key several times.
     compare(*CASES[case], [some_masked(length)], length=length, chunk=chunk, rounds=rounds)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("case", ["strict, both ways", "lucidrains"])
-def test_dropout_draws_the_same(x64, quick_compile, case):
+def test_dropout_draws_the_same(x64, case):
     compare(*CASES[case], [some_masked(12)], rate=0.4)
 
 
 @pytest.mark.slow
-def test_rows_at_once_changes_no_number(x64, quick_compile):
+def test_rows_at_once_changes_no_number(x64):
     qk, v, buckets = inputs(12)
     given = (qk, v, buckets, None, None, np.ones_like(v))
     want = value_and_gradients(attend_dense, make(STRICT, True), *given)
@@ -198,7 +198,7 @@ def test_the_future_changes_not_one_bit_of_the_past(length, chunk, rounds):
         assert not np.array_equal(after[:, cut:], before[:, cut:])
 
 
-def test_what_is_not_seen_may_be_of_any_finite_size(quick_compile):
+def test_what_is_not_seen_may_be_of_any_finite_size():
     settings = make(STRICT, True)
     qk, v, buckets = inputs(12, dtype=np.float32)
     cut = 9
@@ -213,7 +213,7 @@ def test_what_is_not_seen_may_be_of_any_finite_size(quick_compile):
 
 
 @pytest.mark.parametrize("case", ["strict", "lucidrains"])
-def test_zero_rows_are_finite(quick_compile, case):
+def test_zero_rows_are_finite(case):
     options, causal = CASES[case]
     qk, v, buckets = inputs(12, dtype=np.float32)
     qk[:, ::3] = 0
@@ -224,7 +224,7 @@ def test_zero_rows_are_finite(quick_compile, case):
 
 
 @pytest.mark.slow
-def test_bfloat16_is_as_near_to_the_truth_as_round_by_round(quick_compile):
+def test_bfloat16_is_as_near_to_the_truth_as_round_by_round():
     settings = make(STRICT, True)
     qk, v, buckets = inputs(12, dtype=np.float32)
 
@@ -242,7 +242,7 @@ def test_bfloat16_is_as_near_to_the_truth_as_round_by_round(quick_compile):
 
 
 @pytest.mark.slow
-def test_separate_queries_and_keys(x64, quick_compile):
+def test_separate_queries_and_keys(x64):
     length, num_queries = 12, 7
     settings = make(STRICT, True)
     k, v, k_buckets = inputs(length)

@@ -129,7 +129,7 @@ def test_collisions_become_rarer_with_the_angle():
     assert 0.02 < same[-1] < 0.1  # orthogonal vectors meet by chance, 1 in 16
 
 
-def test_rotations_are_gaussian_and_more_rounds_keep_the_first_ones(quick_compile):
+def test_rotations_are_gaussian_and_more_rounds_keep_the_first_ones():
     few, many = (make_rotations(128, num_hashes=rounds) for rounds in (2, 5))
     assert [factor.shape for factor in many.factors] == [(3, 5, 4, 11), (3, 5, 8, 11)]
     assert few.num_buckets == many.num_buckets == 128 and many.num_hashes == 5

@@ -16,7 +16,6 @@ from attnlab.ops.lsh.options import LUCIDRAINS, PAPER, STRICT, LSHOptions
 from tests.daily import daily
 from tests.ops.kernels.pallas import plain_kernels
 
-pytestmark = pytest.mark.usefixtures("quick_compile")
 CASES = {  # length, options, causal, mask, rounds
     "strict": (52, STRICT, True, None, 3),
     "both ways, padding": (52, STRICT, False, masks.Padding(jnp.array([43, 52])), 3),

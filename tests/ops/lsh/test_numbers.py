@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from attnlab import masks
 from attnlab.ops import dropout
 from attnlab.ops.lsh.cross import lsh_cross_attention
 from attnlab.ops.lsh.options import LUCIDRAINS, STRICT, LSHOptions
@@ -32,8 +33,6 @@ from tests.ops.lsh.plain import (
 WIDE = LSHOptions(
     strict=False, same_bucket=False, union=False, wrap=True, look_back=3, look_ahead=2
 )
-
-pytestmark = pytest.mark.usefixtures("quick_compile")
 
 
 def test_examples_and_heads_are_independent(x64):
@@ -207,6 +206,23 @@ def test_memory_grows_with_the_length_and_no_faster():
 
     short, long = temporaries(2**13), temporaries(2**15)
     assert 2 * short < long < 4.4 * short
+
+
+@pytest.mark.slow
+def test_no_copy_of_all_rows_is_made_beside_the_context():
+    def temporaries(heads):
+        x = jax.ShapeDtypeStruct((1, 4096, heads, 64), jnp.float32)
+        buckets = jax.ShapeDtypeStruct((1, 1, 4096, heads), jnp.int32)
+
+        def gradients(qk, v, buckets, g):
+            mask = masks.Padding(jnp.full(1, 4000))
+            return jax.vjp(lambda qk, v: lsh_attention(qk, v, buckets, mask=mask), qk, v)[1](g)
+
+        compiled = jax.jit(gradients).lower(x, x, buckets, x).compile()
+        return compiled.memory_analysis().temp_size_in_bytes
+
+    # Of each head more: qk and v without what stands in the padding, the context, and the order.
+    assert temporaries(16) - temporaries(8) < 3.5 * 8 * (4096 * 64 * 4)
 
 
 @pytest.mark.slow

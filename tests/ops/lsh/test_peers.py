@@ -15,7 +15,7 @@ from attnlab.ops.lsh import hashing
 from attnlab.ops.lsh.options import LUCIDRAINS, TRAX
 from tests.ops.lsh.plain import CHUNK, lsh_attention
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("quick_compile")]
+pytestmark = pytest.mark.slow
 BATCH, LENGTH, HEADS, WIDTH = 2, 40, 3, 6
 attend = jax.jit(lsh_attention, static_argnames=("chunk_size", "causal", "options"))
 

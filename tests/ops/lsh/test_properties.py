@@ -21,7 +21,7 @@ from tests import oracle_lsh
 HEADS, WIDTH = 2, 3
 OPTIONS = [STRICT, TRAX, LUCIDRAINS, PAPER, LSHOptions(union=False, window=1)]
 FEW = settings(max_examples=12, derandomize=True, database=None)
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("quick_compile")]
+pytestmark = pytest.mark.slow
 
 
 @st.composite

@@ -85,7 +85,7 @@ def expected(qk, v, buckets, options, causal, valid, segments):
 @pytest.mark.parametrize(
     ("case", "block"), daily([*((case, None) for case in CASES), ("strict", 5)], ("strict", None))
 )
-def test_equals_a_loop_over_the_pairs(x64, quick_compile, monkeypatch, case, block):
+def test_equals_a_loop_over_the_pairs(x64, monkeypatch, case, block):
     options, causal = CASES[case]
     qk, v, buckets = inputs()
     valid = some_padding()
@@ -119,7 +119,7 @@ def test_equals_a_loop_over_the_pairs(x64, quick_compile, monkeypatch, case, blo
     daily([LSHOptions(window=1), STRICT, LSHOptions(strict=False, same_bucket=False)], STRICT),
     ids=["window 1", "window 4", "chunks, any bucket"],
 )
-def test_share_of_same_bucket_pairs_that_the_window_shows(quick_compile, options):
+def test_share_of_same_bucket_pairs_that_the_window_shows(options):
     qk, v, buckets = inputs(dtype=np.float32)
     found = jax.device_get(quality_of(qk, v, buckets, chunk_size=CHUNK, options=options))
     for b, n in np.ndindex(found.captured_mass.shape):
@@ -132,7 +132,7 @@ def test_share_of_same_bucket_pairs_that_the_window_shows(quick_compile, options
         np.testing.assert_allclose(found.visible_same_bucket[b, n], shown / shared, rtol=1e-6)
 
 
-def test_one_bucket_and_a_long_window_is_full_attention(quick_compile):
+def test_one_bucket_and_a_long_window_is_full_attention():
     qk, v, buckets = inputs(dtype=np.float32)
     found = quality_of(qk, v, 0 * buckets, chunk_size=24).means()
     assert float(found.relative_error) < 1e-6
@@ -142,7 +142,7 @@ def test_one_bucket_and_a_long_window_is_full_attention(quick_compile):
     assert found.bucket_sizes.tolist() == [0, 0, 0, 0, 1]  # 23 tokens: between 16 and 31
 
 
-def test_the_error_is_that_of_the_attention_itself(x64, quick_compile):
+def test_the_error_is_that_of_the_attention_itself(x64):
     qk, v, buckets = inputs()
     found = quality_of(qk, v, buckets, chunk_size=CHUNK)
     near = np.asarray(attend(qk, v, buckets, chunk_size=CHUNK))
@@ -154,7 +154,7 @@ def test_the_error_is_that_of_the_attention_itself(x64, quick_compile):
 
 
 @pytest.mark.slow
-def test_a_common_component_collapses_the_buckets_and_centering_undoes_it(quick_compile):
+def test_a_common_component_collapses_the_buckets_and_centering_undoes_it():
     rng = np.random.default_rng(0)
     length, heads, width = 256, 2, 16
     qk = rng.normal(size=(1, length, heads, width)).astype(np.float32)
@@ -174,7 +174,7 @@ def test_a_common_component_collapses_the_buckets_and_centering_undoes_it(quick_
 
 
 @pytest.mark.slow
-def test_grouped_values_unbatched_inputs_and_nothing_to_see(quick_compile):
+def test_grouped_values_unbatched_inputs_and_nothing_to_see():
     qk, v, buckets = inputs(dtype=np.float32)
     found = hash_quality(qk[0], v[0, :, :1], buckets[0], chunk_size=CHUNK)
     both = hash_quality(qk, np.repeat(v[:, :, :1], 2, axis=2), buckets, chunk_size=CHUNK)
@@ -186,7 +186,7 @@ def test_grouped_values_unbatched_inputs_and_nothing_to_see(quick_compile):
     assert not alone.captured_mass.any()
 
 
-def test_bucket_ids_that_cannot_be_sorted_are_refused_or_nan(quick_compile):
+def test_bucket_ids_that_cannot_be_sorted_are_refused_or_nan():
     qk, v, buckets = inputs(dtype=np.float32)
     with pytest.raises(ValueError, match="bucket ids must be in"):
         hash_quality(qk, v, buckets - 1)

@@ -13,8 +13,6 @@ from attnlab.ops.lsh.cross import lsh_cross_attention
 from attnlab.ops.lsh.options import LSHOptions
 from tests.ops.lsh.plain import CHUNK, attend, inputs
 
-pytestmark = pytest.mark.usefixtures("quick_compile")
-
 
 def refused(qk=None, v=None, buckets=None, **options):
     given = inputs(dtype=np.float32)

@@ -23,7 +23,7 @@ __all__ = [
     "weights",
 ]
 
-# Not -inf: where nothing is visible, -inf − -inf would be NaN.
+# Not -inf: where nothing is visible, -inf − -inf would be NaN. Half of it still swallows any logit.
 MASKED = -1e30
 
 

@@ -14,7 +14,6 @@ from attnlab.platforms import Platform, compiling_for
 from tests.daily import daily
 from tests.ops.kernels.pallas import plain_kernels
 
-pytestmark = pytest.mark.usefixtures("quick_compile")
 V5E = Platform("tpu", "TPU v5 lite")
 MASKS = {
     "none": None,

@@ -13,8 +13,6 @@ from attnlab.platforms import Platform, compiling_for
 from tests.daily import daily
 from tests.ops.kernels.pallas import plain_ranges
 
-pytestmark = pytest.mark.usefixtures("quick_compile")
-
 SMALL = (8, 16)
 SCORES = {  # widths that the kernel pads
     "dot": dict(score="dot", width=19, value_width=7),

@@ -47,14 +47,8 @@ def backward(
 ) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array | None]:
     """The gradients of the inputs, all in float32.
 
-    Args:
-      x: inputs of the forward pass.
-      visible: visible keys of the forward pass.
-      config: static configuration of the forward pass.
-      dout: gradient of the context, [M, T, D].
-      lse: log-sum-exp of all keys that the softmax goes over, perhaps more than are here, [M, T]
-        float32.
-      delta: sum Σ_d do ∘ o, [M, T] float32, with o the context of all those keys.
+    Arguments and result are those of the GPU's `backward`; here, as there, lse and delta may be of
+    more keys than these.
 
     Returns:
       dq [M, T, H], dk [M / group, S, H], dv [M / group, S, D] and dw [M, H], None without w.

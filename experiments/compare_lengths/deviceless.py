@@ -1,13 +1,16 @@
-"""The report of programs compiled for absent accelerators: memory, and what fits, without times."""
+"""Report and figure of programs that were compiled for absent accelerators, without times."""
 
 import functools
 import math
 from collections.abc import Sequence
 
+from matplotlib.figure import Figure
+
 from attnlab.attentions import Model
 from attnlab.bench import targets, trends
 from attnlab.bench.case import (
     ATTENTION,
+    AXES,
     PASS_TITLES,
     SHORT,
     TRAIN_STEP,
@@ -17,6 +20,8 @@ from attnlab.bench.case import (
     passes_of,
     size_of,
 )
+from attnlab.bench.panels import Panel
+from attnlab.bench.panels import draw as draw_panels
 from attnlab.bench.roofline import Rates
 from attnlab.bench.tables import over_axis
 from attnlab.runs.markdown import markdown_table
@@ -48,11 +53,11 @@ def tables(results: Sequence[Result]) -> str:
     return "\n\n".join(parts)
 
 
-def markdown(told: SoFar[Result]) -> str:
+def markdown(done: SoFar[Result]) -> str:
     """The whole report of a run as far as it is done."""
-    results = told.rows
+    results = done.rows
     parts = ["# Memory on accelerators that are not here", _answers(results)]
-    parts.append(f"{told.how_much('cases')} {_what(results)}")
+    parts.append(f"{done.how_much('cases')} {_what(results)}")
     parts += ["## What fits", _FITS_NOTE, _fits(results)]
     parts += ["## Memory of one device", "![memory over n](memory.svg)", tables(results)]
     if any(r.sent for r in results):
@@ -68,7 +73,33 @@ def markdown(told: SoFar[Result]) -> str:
     if lost:
         parts += ["## Not compiled", lost]
     parts += ["## How it was found", _METHOD, _compiling(results)]
-    return document(*parts, told.missing, told.origin)
+    return document(*parts, done.missing, done.origin)
+
+
+def draw(results: Sequence[Result]) -> Figure | None:
+    """The figure, or None where there is nothing to draw."""
+    grid = []
+    for target, rows in by_target(results).items():
+        row = []
+        for name in passes_of(results):
+            chosen = [r for r in rows if r.case.passes == name]
+            if any(r.status == "ok" for r in chosen):
+                row.append(Panel(f"{target}, {pass_title(chosen[0].case)}", chosen))
+        grid += [row] * bool(row)
+    return draw_panels(grid, "memory", _title(results)) if grid else None
+
+
+def _title(results: Sequence[Result]) -> str:
+    case, axis = results[0].case, axis_of(results)
+    fixed = ", ".join(
+        [f"batch {case.batch}"] * (axis != "batch") + [f"{case.length} tokens"] * (axis != "length")
+    )
+    split = "" if case.shard is None else f", {case.shard} split, of one device"
+    return (
+        f"Memory over {AXES[axis].title}, compiled without the device — {fixed}, "
+        f"{case.num_heads} heads × {case.head_dim}, {case.dtype}"
+        f"{', causal' if case.causal and case.num_layers is None else ''}{split}"
+    )
 
 
 def _answers(results: Sequence[Result]) -> str:
@@ -228,12 +259,12 @@ def _failed(results: Sequence[Result]) -> str:
 
 
 def _which(results: Sequence[Result], note: str) -> str:
-    found = dict.fromkeys(
+    cases = dict.fromkeys(
         f"{r.case.label} on {r.case.target}"
         for r in results
         if note in (r.message, r.operations_of)
     )
-    return ", ".join(found)
+    return ", ".join(cases)
 
 
 def _compiling(results: Sequence[Result]) -> str:

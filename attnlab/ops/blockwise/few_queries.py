@@ -1,0 +1,102 @@
+"""Exact attention of few queries over many keys, as while decoding: keys stay as they lie.
+
+The other engines want lengths last, so keys and values are transposed as a whole, which for one
+query is the work: a cache is copied for each token. Here a block of keys is cut from [*B, S, K, H]
+and transposed within the cache of the processor, and what the mask rules out is never read.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+
+from attnlab.axes import HeadLayout, lead_with_ones
+from attnlab.biases import as_bias
+from attnlab.meshes import vary_like
+from attnlab.ops.blockwise.engine import OnlineSoftmax
+from attnlab.ops.kernels.call import Call
+from attnlab.ops.layout import merge_output, prepare
+from attnlab.scores import Score
+from attnlab.split import current
+
+__all__ = ["attend", "serves"]
+
+_MOST_QUERIES = 8
+_BLOCK = 256  # keys
+
+
+def serves(call: Call) -> bool:
+    """Whether the call has few queries, and keys of which a block can be prepared alone."""
+    num_queries, num_keys = call.lengths
+    by_block = type(call.score).prepare.__module__ == Score.__module__  # a user's may want them all
+    by_block &= call.score.max_keys is None
+    fits = num_queries <= _MOST_QUERIES and num_keys > _BLOCK
+    return by_block and fits and call.dropout_rate == 0.0 and current() is None
+
+
+def attend(call: Call, engine: Callable[[Call], jax.Array]) -> jax.Array:
+    """The context [*B, T, N, D]; a gradient is that of the engine, whose forward pass it takes.
+
+    Time O(T·S) less the blocks that the mask rules out; memory O(T + block).
+    """
+
+    def with_arrays(*arrays) -> Call:
+        names = ("score", "q", "k", "v", "mask", "bias")
+        return dataclasses.replace(call, **dict(zip(names, arrays, strict=True)))
+
+    @jax.custom_vjp
+    def context(*arrays):
+        return _context(with_arrays(*arrays))
+
+    def forward(*arrays):
+        return jax.vjp(lambda *arrays: engine(with_arrays(*arrays)), *arrays)
+
+    def backward(pull_back, dcontext):
+        return pull_back(dcontext)
+
+    context.defvjp(forward, backward)
+    arrays = call.score, call.q, call.k, call.v, call.mask, call.bias
+    return context(*vary_like(arrays))
+
+
+def _context(call: Call) -> jax.Array:
+    q, k, v, precision = call.q, call.k, call.v, call.precision
+    *batch_shape, num_queries, num_heads, _ = q.shape
+    num_keys, num_kv_heads = k.shape[-3:-1]
+    group_size = num_heads // num_kv_heads
+    layout = HeadLayout(tuple(batch_shape), num_kv_heads, group_size, num_queries, num_keys)
+    mask = None if call.mask is None else call.mask.in_layout(layout)
+    bias = as_bias(call.bias)
+    bias = None if bias is None else bias.in_layout(layout)
+    q_positions = jnp.arange(num_queries)
+    first, stop = (0, num_keys) if mask is None else mask.key_range(q_positions, num_keys)
+
+    def prepared(start):
+        # [*B, block, K, H] to [B, K, 1, block, H]
+        keys, values = (jax.lax.dynamic_slice_in_dim(x, start, _BLOCK, x.ndim - 3) for x in (k, v))
+        return prepare(call.score, q, keys, values, None, None, precision)
+
+    once = prepared(0)  # of the queries; those of later blocks are not computed
+
+    def add_block(j, softmax):
+        start = jnp.minimum(j * _BLOCK, num_keys - _BLOCK)  # the last block ends with the keys
+        k_positions = start + jnp.arange(_BLOCK)
+        x = prepared(start)
+        logits = once.score.logits(once.q, x.k, precision=precision)  # [B, K, G, T, block]
+        if bias is not None:
+            tile = bias.tile(0, start, num_queries, _BLOCK)
+            logits += tile.as_array(num_queries, _BLOCK).astype(logits.dtype)
+        visible = lead_with_ones(k_positions >= j * _BLOCK, logits.ndim)
+        if mask is not None:
+            visible &= lead_with_ones(mask.block(q_positions, k_positions), logits.ndim)
+        logits = jnp.where(visible, logits, -jnp.inf)
+        return softmax.add(logits, x.v, precision=precision)
+
+    dtype = jnp.promote_types(v.dtype, jnp.float32)
+    softmax = OnlineSoftmax.start(once.q.shape[:-1], v.shape[-1], dtype)
+    blocks = first // _BLOCK, (stop + _BLOCK - 1) // _BLOCK
+    softmax = jax.lax.fori_loop(*blocks, add_block, vary_like(softmax, once.q))
+    return merge_output(softmax.finish()[0].astype(v.dtype), tuple(batch_shape))

@@ -1,0 +1,91 @@
+"""What other attention sees of full attention, on the same activations as LSH."""
+
+import dataclasses
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from attnlab import masks
+from attnlab.attentions import Surroundings, kind_of, parse
+from attnlab.ops.routes import Function
+from attnlab.runs.errors import Invalid
+from attnlab.scores import Dot
+
+MEASURES = ("captured_mass", "top_k_recall", "relative_error", "visible_pairs")
+
+
+@dataclasses.dataclass(frozen=True)
+class Beside:
+    """The pairs that an attention sees, measured as those of LSH are.
+
+    Attributes:
+      mechanism: name of the attention.
+      means: `MEASURES`, averaged over layers and heads.
+      per_head: `MEASURES`, [layers][heads].
+      bits: loss of the model at the end of training, in bits per byte; None = untrained.
+    """
+
+    mechanism: str
+    means: dict[str, float]
+    per_head: dict[str, list[list[float]]]
+    bits: float | None = None
+
+
+def parts_of(name: str) -> dict[str, Any]:
+    """The route, and the score if it has one, of an attention that needs no training.
+
+    Raises:
+      Invalid: it is none, or has parameters; one line.
+    """
+    attention, *more = parse(name)
+    kind = kind_of(attention.kind)
+    is_module = kind.own is not None and kind.own.kind == "module"
+    parts = {} if is_module else kind.parts(attention, Surroundings(causal=True))
+    unfit = isinstance(parts.get("score"), nn.Module) or parts.get("position_bias") is not None
+    if more or is_module or unfit or not kind.in_models or parts["route"].hash_keywords:
+        raise Invalid(
+            f"--beside={name}: must see its pairs without parameters of its own or a hash, such as"
+            " window-128, or a mask, a score, a route or a function of yours"
+        )
+    return parts
+
+
+def measure(name: str, qk: jax.Array, v: jax.Array, *, top_k: int, bits: float | None) -> Beside:
+    """The row of the attention of that name; qk (the keys too) and v are [layers, L, N, H]."""
+    parts = parts_of(name)
+    of_layer = jax.jit(lambda qk, v: _of_layer(parts, qk, v, top_k))
+    layers = [of_layer(*arrays) for arrays in zip(qk, v, strict=True)]
+    per_head = dict(zip(MEASURES, np.stack(layers, 1).tolist(), strict=True))
+    return Beside(name, {x: float(np.mean(per_head[x])) for x in MEASURES}, per_head, bits)
+
+
+def _of_layer(parts: dict[str, Any], qk: jax.Array, v: jax.Array, top_k: int) -> jax.Array:
+    """[measures, N] of a layer, qk and v [L, N, H]. No query sees itself, as in `hash_quality`."""
+    route, length = parts["route"], len(qk)
+    keys = qk / jnp.linalg.norm(qk, axis=-1, keepdims=True)
+    k = qk if route.shares_qk else keys
+    score = parts.get("score", Dot() if isinstance(route, Function) else Dot(1.0))
+    weights = route.weights(score, qk[None], k[None], mask=masks.Causal())[0]
+    allowed = jnp.tri(length, k=-1, dtype=bool)[None]
+    seen = allowed & (weights != 0)  # [N, L, L]
+
+    logits = jnp.where(allowed, jnp.einsum("tnh,snh->nts", qk, keys), -jnp.inf)[:, 1:]
+    seen = seen[:, 1:]  # the first query sees nothing
+    full = jax.nn.softmax(logits)
+    near = jnp.where(seen, full, 0)
+    mass = near.sum(-1)  # [N, L - 1]
+    contexts = [jnp.einsum("nts,snh->nth", x, v) for x in (full, near)]
+    alone = mass == 0
+    context = jnp.where(
+        alone[..., None], v[1:].swapaxes(0, 1), contexts[1] / jnp.where(alone, 1, mass)[..., None]
+    )
+    distances = [jnp.linalg.norm(x, axis=(1, 2)) for x in (context - contexts[0], contexts[0])]
+    best, places = jax.lax.top_k(logits, min(top_k, length))
+    counted = best > -jnp.inf
+    recalled = counted & jnp.take_along_axis(seen, places, -1)
+    recall = recalled.sum(-1) / counted.sum(-1)
+    pairs = seen.sum((1, 2)) / allowed.sum()
+    return jnp.stack([mass.mean(-1), recall.mean(-1), distances[0] / distances[1], pairs])

@@ -1,0 +1,200 @@
+"""What the papers are cited for, each sentence decided by rows that are kept.
+
+`experiments/published/claims.toml` says which: rows of a table of `mapping`, or lines of the
+results.jsonl of another experiment. Of several comparisons the worst verdict counts.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import itertools
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from experiments.tables import report, verdicts
+from experiments.tables.mapping import PUBLISHED, SCALES, Source, all_tables, parsed
+from experiments.tables.report import Line, Section, numbers
+from experiments.tables.trained import TrainedTable
+from experiments.tables.verdicts import Gap
+
+__all__ = ["CLAIMS", "RESULTS", "Claim", "Judged", "all_claims", "judged"]
+
+CLAIMS, RESULTS = PUBLISHED / "claims.toml", PUBLISHED.parent / "results"
+WORDS = ("less", "level", "more")
+
+
+@dataclasses.dataclass(frozen=True)
+class Claim:
+    """What a paper is cited for.
+
+    Attributes:
+      source: place in the file, for what is refused.
+      paper: paper, by its authors and year.
+      where: table, figure or section of the paper.
+      says: claim, in our words.
+      rule: rule that decides it, one of `verdicts.RULES`.
+      table: table of `mapping` that has its rows; "" = they are of `folder`.
+      folder: folder of kept results, such as "cpu/duplication".
+      rows: names of rows of the table, () = all; or what lines of the folder have, by field.
+      against: rows that each of them is compared with; () = as the table compares them.
+      word: side of the rows in the paper where it prints no gap, one of `WORDS`.
+      score: number that is compared; of a table its own.
+      tie: gap below which two rows count as equal; of a table its own.
+    """
+
+    source: Source
+    paper: str
+    where: str
+    says: str
+    rule: str
+    table: str = ""
+    folder: str = ""
+    rows: Sequence[Any] = ()
+    against: Sequence[Any] = ()
+    word: str = ""
+    score: str = ""
+    tie: float = 0
+
+
+@dataclasses.dataclass(frozen=True)
+class Judged:
+    """The verdict on a claim.
+
+    Attributes:
+      claim: claim.
+      line: row that decides, with the verdict.
+      where: folder that has it, in that of the results; "" = it was not run.
+      agree: number of rows, or of pairs of rows, that are on the paper's side, of all.
+      gap: gap that decides; None = there is none, or its rows were not run.
+    """
+
+    claim: Claim
+    line: Line
+    where: str
+    agree: str
+    gap: Gap | None
+
+
+@functools.cache
+def all_claims(path: Path = CLAIMS) -> dict[str, Claim]:
+    """The claims of a file, by name.
+
+    Raises:
+      Invalid: one lacks a key, or names a table, a row, a word or a rule that there is not.
+    """
+    return {name: _claim(Source(path, name), keys) for name, keys in parsed(path).items()}
+
+
+def _claim(source: Source, keys: dict[str, Any]) -> Claim:
+    of_claim = f"of the claim {source.name!r}"
+    fields = [field.name for field in dataclasses.fields(Claim)][1:]
+    for key in keys:
+        source.require(key, key, fields, f"a key {of_claim}")
+    needed = ["paper", "where", "says", "folder" if "folder" in keys else "table"]
+    if missing := [key for key in needed if key not in keys]:
+        source.refuse(source.name, f"{', '.join(needed)} {of_claim}", f"no {missing[0]}", "add it")
+    table, rules = None, ["gap", "ratio"]
+    if "table" in keys:
+        source.require("table", keys["table"], all_tables(), f"the table {of_claim}")
+        table = all_tables()[keys["table"]]
+        rules = [table.rule]
+    implied: dict[str, Any] = {"rule": rules[0], "tie": getattr(table, "tie", 0)}
+    claim = Claim(source, **implied | keys)
+    source.require("rule", claim.rule, rules, f"the rule {of_claim}")
+    if claim.word or table is None:
+        source.require("word", claim.word, WORDS, f"the word {of_claim}")
+    for key, row in [("rows", x) for x in claim.rows] + [("against", x) for x in claim.against]:
+        if table is not None:
+            source.require(key, row, table.rows, f"a row {of_claim}")
+    return claim
+
+
+def judged(claims: Sequence[Claim], results: Path = RESULTS) -> Iterator[Judged]:
+    """The verdicts on claims; of tables that were run at several scales, at the largest.
+
+    Args:
+      claims: claims.
+      results: folder of the folders of runs.
+
+    Raises:
+      Invalid: lines of a folder that a claim names are not there.
+    """
+    kept = [(one, x.name) for x in sorted(results.glob("tables*")) for one in report.of_kept(x)]
+    kept.sort(key=lambda found: SCALES.index(found[0].lines[0].scale))
+    tables = {section.name: (section, folder) for section, folder in kept}
+    for claim in claims:
+        if claim.folder:
+            where, lines = claim.folder, list(_of_folder(claim, results))
+        elif claim.table in tables:
+            section, where = tables[claim.table]
+            lines = list(_of_section(claim, section))
+        else:
+            where, scale = "", all_tables()[claim.table].scales[0]
+            command = f"launch/local tables --scale={scale} --only={claim.table}"
+            line = Line(claim.table, "", "", "", verdicts.NOT_RUN, scale, command=command)
+            lines = [(line, None)]
+        badness = [verdicts.WORST.index(verdicts.kind(line.verdict)) for line, _ in lines]
+        agree = sum(kind >= verdicts.WORST.index(verdicts.OTHER_SIZE) for kind in badness)
+        line, gap = lines[badness.index(min(badness))]
+        yield Judged(claim, line, where, f"{agree} of {len(lines)}", gap)
+
+
+def _of_section(claim: Claim, section: Section) -> Iterator[tuple[Line, Gap | None]]:
+    table, found = section.table, section.found
+    lines = {line.row: line for line in section.lines}
+    if not isinstance(table, TrainedTable):
+        yield from ((lines[row], None) for row in claim.rows or table.rows)
+        return
+    scores, base = table.scores(found), table.against()
+    pairs = [(row, base.get(row, row)) for row in claim.rows or base]
+    for row, other in itertools.product(claim.rows, claim.against) if claim.against else pairs:
+        if not {row, other} <= scores.keys():
+            yield lines[other if row in scores else row], None
+            continue
+        theirs = claim.word or verdicts.printed_gap(table.printed(section.paper), row, other)
+        if theirs is None or row == other:
+            rule = f"the gaps of the claim {claim.source.name!r} are printed, or it has a word"
+            remedy = f"give other rows, or word, {', '.join(WORDS)}"
+            claim.source.refuse("rows", rule, f"none of {row!r} from {other!r}", remedy)
+        gap = Gap(row, other, theirs, (scores[row], scores[other]))
+        verdict = table.judged(gap, found, claim.tie)
+        yield dataclasses.replace(lines[row], verdict=verdict, **numbers(scores[row], gap)), gap
+
+
+def _of_folder(claim: Claim, results: Path) -> Iterator[tuple[Line, Gap | None]]:
+    path = results / claim.folder / "results.jsonl"
+    text = path.read_text(encoding="utf-8") if path.is_file() else ""
+    kept = [json.loads(line) for line in text.splitlines()]
+    scale = claim.folder.partition("/")[0]
+    for fields, other in itertools.product(claim.rows, claim.against):
+        row = ", ".join(map(str, fields.values()))
+        ours, theirs = _values(claim, fields, kept), _values(claim, other, kept)
+        if claim.rule == "ratio":
+            gap, ratio = None, ours[-1] / theirs[-1]
+            shown, verdict = f"{ratio:#.3g}×", verdicts.of_ratio(claim.word, ratio)
+        else:
+            gap = Gap(row, "", claim.word, (ours, theirs))
+            shown, verdict = "", verdicts.of_gap(gap, tie=claim.tie)
+        line = Line(claim.folder, row, claim.word, shown, verdict, scale, n=len(ours))
+        yield dataclasses.replace(line, **numbers(ours, gap)), gap
+
+
+def _values(
+    claim: Claim, fields: Mapping[str, Any], lines: Sequence[Mapping[str, Any]]
+) -> list[float]:
+    """The score of the lines that have some values, of all seeds."""
+    found = {}
+    for line in lines:
+        cell = line.get("cell", {})
+        has = {**line, **line.get("case", {}), **cell.get("axes", {})}
+        score = {**line, **line.get("scores", {})}.get(claim.score)
+        if score is not None and fields.items() <= has.items():
+            found[cell.get("seed")] = score
+    if not found:
+        of_claim = f"the claim {claim.source.name!r} has its rows in {claim.folder}"
+        said = f"none with {claim.score!r} and {dict(fields)}"
+        claim.source.refuse("rows", of_claim, said, "give a score and values of its results.jsonl")
+    return list(found.values())

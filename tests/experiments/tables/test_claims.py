@@ -1,0 +1,134 @@
+"""Claims: what is refused, which comparison decides, and the command that draws the scoreboard."""
+
+import csv
+import json
+
+import pytest
+
+from attnlab.runs.errors import Invalid
+from experiments.tables import __main__ as experiment
+from experiments.tables import claims, scoreboard
+from tests.experiments import tiny
+
+TABLE = """
+[dot]
+paper = "Luong et al. 2015"
+where = "Table 4"
+says = "Dot is better"
+table = "luong4"
+rows = ["global, dot"]
+"""
+FOLDER = """
+[tuned]
+paper = "Devlin et al. 2018"
+where = "§1"
+says = "Pre-training helps"
+folder = "cpu/own"
+score = "f1"
+rows = [{ start = "tuned" }, { start = "frozen" }]
+against = [{ start = "scratch" }]
+word = "more"
+"""
+
+
+def judged(tmp_path, text, lines=()):
+    (tmp_path / "claims.toml").write_text(text)
+    folder = tmp_path / "results" / "cpu" / "own"
+    folder.mkdir(parents=True)
+    (folder / "results.jsonl").write_text("".join(json.dumps(x) + "\n" for x in lines))
+    found = claims.all_claims(tmp_path / "claims.toml")
+    return list(claims.judged(list(found.values()), tmp_path / "results"))
+
+
+def lines(**models):
+    return [
+        {"cell": {"axes": {"start": start}, "seed": seed}, "scores": {"f1": x}}
+        for start, scores in models.items()
+        for seed, x in enumerate(scores)
+    ]
+
+
+WELL = {"tuned": (0.8, 0.81, 0.82), "frozen": (0.7, 0.71, 0.72), "scratch": (0.4, 0.41, 0.42)}
+
+
+@pytest.mark.parametrize(
+    ("text", "old", "new", "message"),
+    [
+        (TABLE, '"luong4"', '"luong9"', ":6: the table {} must be known; got 'luong9'"),
+        (TABLE, 'dot"]', 'dat"]', ":7: a row {} must be known; got 'global, dat'"),
+        (TABLE, 'where = "Table 4"', "", ":2: paper, where, says, table {}; got no where"),
+        (TABLE, "rows", 'rule = "ratio"\nrows', ":7: the rule {} must be known; got 'ratio'"),
+        (TABLE, "rows", 'rule = "best"\nrows', "got 'best'; give gap"),
+        (TABLE, "rows", 'color = "red"\nrows', ":7: a key {} must be known; got 'color'"),
+        (TABLE, "rows", 'word = "up"\nrows', ":7: the word {} must be known; got 'up'"),
+        (FOLDER, '"f1"', '"f2"', ":8: {} has its rows in cpu/own; got none with 'f2'"),
+        (FOLDER, '"scratch"', '"none"', "got none with 'f1' and {{'start': 'none'}}; give"),
+        (FOLDER, "cpu/own", "cpu/none", ":8: {} has its rows in cpu/none; got none with 'f1'"),
+        (FOLDER, 'word = "more"', "", ":2: the word {} must be known; got ''; give less, "),
+    ],
+)
+def test_a_claim_that_names_what_there_is_not_is_refused(tmp_path, text, old, new, message):
+    assert old in text
+    with pytest.raises(Invalid, match=r"^claims\.toml:\d+: [^\n]+; got [^\n]+; [^\n]+$") as error:
+        judged(tmp_path, text.replace(old, new), lines(**WELL))
+    name = "dot" if text is TABLE else "tuned"
+    claim = f"the claim {name!r}"
+    said = message.format(claim if "has its rows" in message else f"of {claim}")
+    assert said in str(error.value)
+
+
+def test_the_gap_of_rows_that_no_paper_prints_needs_a_word(tmp_path):
+    text = TABLE.replace('"global, dot"', '"global, concat (footnote 15)"')
+    (tmp_path / "claims.toml").write_text(text)
+    (claim,) = claims.all_claims(tmp_path / "claims.toml").values()
+    with pytest.raises(Invalid, match=r"got none of 'global, concat .*; give other rows, or word"):
+        list(claims.judged([claim]))
+
+
+def test_the_worst_of_several_comparisons_decides(tmp_path):
+    (one,) = judged(tmp_path, FOLDER, lines(**WELL | {"frozen": (0.3, 0.31, 0.32)}))
+    assert (one.line.verdict, one.line.row, one.agree) == ("opposite", "frozen", "1 of 2")
+    assert one.line.gap == pytest.approx(-0.1) and one.line.low < -0.1 < one.line.high < 0
+    assert (one.where, one.line.scale) == ("cpu/own", "cpu")
+
+
+def test_a_later_line_of_a_seed_counts(tmp_path):
+    (one,) = judged(tmp_path, FOLDER, lines(**WELL) + lines(scratch=(0.9, 0.91, 0.92)))
+    assert one.line.verdict == "opposite" and one.line.n == 3
+
+
+def test_a_ratio_is_judged_by_its_word(tmp_path):
+    text = FOLDER.replace('word = "more"', 'word = "less"\nrule = "ratio"')
+    (one,) = judged(tmp_path, text, lines(tuned=(1.0,), frozen=(1.5,), scratch=(2.0,)))
+    assert (one.line.verdict, one.line.ours, one.agree) == ("reproduced", "0.500×", "2 of 2")
+
+
+def test_a_table_that_was_not_run_has_its_command(tmp_path):
+    (one,) = judged(tmp_path, TABLE)
+    assert (one.line.verdict, one.where) == ("not run", "")
+    made = scoreboard.markdown([one])
+    assert "\n    launch/local tables --scale=cpu --only=luong4\n" in made
+
+
+def test_the_command_says_and_writes_the_scoreboard(tmp_path):
+    status, out, err = tiny.run(experiment, "--claims", f"--output_dir={tmp_path}")
+    assert (status, err) == (0, "")
+    (folder,) = tmp_path.iterdir()
+    assert {path.name for path in folder.iterdir()} == {
+        "claims.svg", "scoreboard.md", "settings.json",
+    }  # fmt: skip
+    says = [claim.says for claim in claims.all_claims().values()]
+    assert all(f": {one}: " in out for one in says)
+    header, _, all_, *groups = [
+        next(csv.reader([line], delimiter="|")) for line in out.splitlines() if line[:1] == "|"
+    ]
+    numbers = [[int(x.strip() or 0) for x in row[2:-1]] for row in (all_, *groups[:3])]
+    assert numbers[0] == [sum(x) for x in zip(*numbers[1:], strict=True)]
+    assert [row[1].strip().split()[-1] for row in groups[:3]] == ["trained", "counted", "measured"]
+    assert numbers[0][0] == sum(numbers[0][1:]) == len(says)
+    assert [x.strip() for x in header[3:5]] == ["holds", "direction alone"]
+
+
+def test_other_flags_beside_claims_are_refused(tmp_path):
+    status, _, err = tiny.run(experiment, "--claims", "--seeds=1", f"--output_dir={tmp_path}")
+    assert (status, err) == (2, "tables: --claims: nothing is run; leave out --seeds\n")
