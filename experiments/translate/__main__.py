@@ -114,15 +114,11 @@ class Translate(Study[Settings, Corpus]):
 
     def _test(self, model: Any, training: Training, trained: Trained, place: Path) -> Evaluation:
         """The scores of the test split, whose translations are written beside the checkpoints."""
-        settings, test = self.settings, self.data.splits["test"]
-        examples = [test[i] for i in range(len(test))]
-        sources, references = ([e[side] for e in examples] for side in ("source", "target"))
-        translations = evaluate.translate(
-            *model,
-            beam_size=settings.beam_size,
-            length_penalty=settings.length_penalty,
-            max_length=settings.max_length + 20,
-        )
+        settings = self.settings
+        sources, references = self._sentences("test")
+        tried = self._tried(model)
+        best = max(tried, key=lambda one: one[1])[0] if tried else settings.length_penalty[0]
+        translations = self._translate(model, "test", best)
         if processes.is_first():
             (place / "translations.txt").write_text(
                 "\n".join(translations) + "\n", encoding="utf-8"
@@ -134,6 +130,8 @@ class Translate(Study[Settings, Corpus]):
             "steps": training.loop.steps,
             "tokens_per_second": float(np.median(rates)),
         }
+        if tried:
+            details |= {"length_penalty": best, "length_penalties": tried}
         scores: dict[str, float | None] = {
             "AER": evaluate.date_alignment_error(*model),
             "entropy of the weights": evaluate.attention_entropy(*model),
@@ -159,6 +157,36 @@ class Translate(Study[Settings, Corpus]):
             details["gradient_variance"] = [steps, variances]
         named = {name: scores[name] for name in self.scores if name in scores}
         return Evaluation({k: x for k, x in named.items() if x is not None}, details=details)
+
+    def _sentences(self, split: str) -> tuple[list[str], list[str]]:
+        """The sources and the targets of a split."""
+        pairs = [self.data.splits[split][i] for i in range(len(self.data.splits[split]))]
+        return [pair["source"] for pair in pairs], [pair["target"] for pair in pairs]
+
+    def _translate(self, model: Any, split: str, length_penalty: float) -> list[str]:
+        return evaluate.translate(
+            *model,
+            split=split,
+            beam_size=self.settings.beam_size,
+            length_penalty=length_penalty,
+            max_length=self.settings.max_length + 20,
+        )
+
+    def _tried(self, model: Any) -> list[tuple[float, float]]:
+        """Exponents of the length penalty, and the score of the validation split with each."""
+        if len(self.settings.length_penalty) == 1:
+            return []
+        _, references = self._sentences("validation")
+
+        def score(translations: Sequence[str]) -> float:
+            if self.data.measure == "BLEU":
+                return corpus_bleu(translations, references).score
+            return exact_match(translations, references)
+
+        return [
+            (exponent, score(self._translate(model, "validation", exponent)))
+            for exponent in self.settings.length_penalty
+        ]
 
     def results(self, rows: Sequence[Row]) -> str:
         return super().results([row for row in rows if row.scores])

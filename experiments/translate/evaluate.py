@@ -29,11 +29,12 @@ def translate(
     corpus: Corpus,
     tokenizers: Tokenizers,
     *,
+    split: str,
     beam_size: int,
     length_penalty: float,
     max_length: int,
 ) -> list[str]:
-    """The translations of the test split, in its order, of at most `max_length` tokens.
+    """The translations of a split, in its order, of at most `max_length` tokens.
 
     A beam of 1 is greedy; `length_penalty` is the exponent α.
     """
@@ -47,7 +48,7 @@ def translate(
         tokens = np.asarray(search(model, variables, batch["source"]).tokens)
         return [tokenizers.target.decode(row.tolist()) for row in tokens]
 
-    return _of_each(corpus, tokenizers, translated)
+    return _of_each(corpus, tokenizers, translated, split)
 
 
 @functools.partial(jax.jit, static_argnums=0)
@@ -147,16 +148,19 @@ T = TypeVar("T")
 
 
 def _of_each(
-    corpus: Corpus, tokenizers: Tokenizers, of_batch: Callable[[np.ndarray, Batch], Sequence[T]]
+    corpus: Corpus,
+    tokenizers: Tokenizers,
+    of_batch: Callable[[np.ndarray, Batch], Sequence[T]],
+    split: str = "test",
 ) -> list[T]:
-    """What a function makes of each example of the test split, in the order of the split.
+    """What a function makes of each example of a split, in the order of the split.
 
     Of several processes each takes some of the batches: what it makes must be of JSON.
 
     `of_batch` makes of the indices [n] and a batch a value for each row; those behind the first n
     do not count.
     """
-    batches = evaluation_batches(corpus.splits["test"], *tokenizers, batch_size=BATCH_SIZE)
+    batches = evaluation_batches(corpus.splits[split], *tokenizers, batch_size=BATCH_SIZE)
     found: list[tuple[int, T]] = []
     for indices, batch in itertools.islice(batches, processes.index(), None, processes.count()):
         found += zip(indices.tolist(), of_batch(indices, batch), strict=False)

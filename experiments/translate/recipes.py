@@ -284,7 +284,7 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
         "max_length": 100,
         "validate_every": 2000,
         "beam_size": 4,
-        "length_penalty": 0.6,
+        "length_penalty": (0.6,),
         "dtype": "bfloat16",
     },
 }

@@ -19,12 +19,14 @@ _VARIANCE = "gradient_variance"
 
 
 def columns(rows: Sequence[Row]) -> dict[str, str]:
-    """Numbers of the training, and BLEU's brevity penalty where there is BLEU."""
+    """Numbers of the training, BLEU's brevity penalty, and the length penalty that was chosen."""
     details = [row.details for row in rows]
     speed = statistics.fmean(x["tokens_per_second"] for x in details)
     made = {"steps": f"{details[0]['steps']:,}", "tokens/s": f"{speed:,.0f}"}
     if penalties := [x["bleu"]["brevity_penalty"] for x in details if "bleu" in x]:
         made = {"brevity penalty": f"{statistics.fmean(penalties):.3f}", **made}
+    if exponents := sorted({x["length_penalty"] for x in details if "length_penalty" in x}):
+        made = {"length penalty": ", ".join(f"{x:g}" for x in exponents), **made}
     return made
 
 

@@ -77,7 +77,12 @@ class Settings(TrainFlags):
         least=1,
     )
     beam_size: int = flag(1, "Width of the beam search; 1 is greedy.", least=1)
-    length_penalty: float = flag(1.0, "Exponent of the search's length penalty.", least=0)
+    length_penalty: tuple[float, ...] = flag(
+        (1.0,),
+        "Exponent of the search's length penalty; of several, that with the best translations of "
+        "the validation split.",
+        least=0,
+    )
     average: int | None = flag(
         None,
         "Number of the last checkpoints, the mean of whose parameters is tested; 1 is the last "
@@ -155,8 +160,8 @@ class Settings(TrainFlags):
         super().check_named(named)
         if "length_penalty" in named and self.beam_size == 1:
             raise Invalid(
-                f"--length_penalty={self.length_penalty:g}: greedy search has none; leave it out, "
-                "or give a larger --beam_size"
+                f"--length_penalty={written(self.length_penalty)}: greedy search has none; leave "
+                "it out, or give a larger --beam_size"
             )
         if "dropout_rate" in named and all(
             "dropout_rate" in dict(x.changed) for x in self.variants()

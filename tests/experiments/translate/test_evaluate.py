@@ -121,6 +121,6 @@ def test_a_source_longer_than_luongs_locations_is_translated():
     tokens = jnp.ones((1, 4), int)
     variables = jax.jit(model.init)(jax.random.key(0), tokens, tokens)
     found = translate(
-        model, variables, CORPUS, BYTES, beam_size=1, length_penalty=0.0, max_length=3
+        model, variables, CORPUS, BYTES, split="test", beam_size=1, length_penalty=0.0, max_length=3
     )
     assert len(found) == len(TEXTS)

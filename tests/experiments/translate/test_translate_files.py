@@ -10,13 +10,14 @@ from attnlab.models import Transformer, TransformerConfig
 from attnlab.runs import figure_files
 from attnlab.training.curve import read_metrics
 from experiments.translate import __main__ as translate
+from experiments.translate import evaluate
 from experiments.translate.corpus import open_corpus
 from experiments.translate.settings import Settings
 from experiments.translate.variants import Variant
 from tests.experiments import tiny
 
 SOURCES = [f"Hund {i} bellt" for i in range(120)]  # short: all batches have one shape
-TARGETS = [f"dog {i} barks" for i in range(120)]
+TARGETS = [f"a dog {i} barks" for i in range(120)]
 
 
 @pytest.fixture
@@ -44,11 +45,20 @@ def test_files_are_scored_in_bleu(given, monkeypatch):
     monkeypatch.setattr(translate, "build", tiny.build)
     drawn = {}
     monkeypatch.setattr(figure_files, "save", lambda figures, folder: drawn.update(figures))
+    searched, search = [], evaluate.translate
+
+    def translations(*model, split, length_penalty, **sizes):
+        searched.append((split, length_penalty))
+        if split == "validation":
+            return TARGETS if length_penalty == 2 else SOURCES
+        return search(*model, split=split, length_penalty=length_penalty, **sizes)
+
+    monkeypatch.setattr(evaluate, "translate", translations)
     flags, source, target = given
     flags |= {"validation_files": f"{source},{target}", "test_files": f"{source},{target}"}
     (drawn_pairs := source.with_name("drawn.tsv")).write_text("Hund\tdog\n")
     flags |= {"models": "transformer,luong", "steps": 2, "beam_size": 2, "max_length": 30}
-    flags["draw_file"] = drawn_pairs
+    flags |= {"draw_file": drawn_pairs, "length_penalty": "0.5,2,1"}
     status, out, err = run(flags)
     assert (status, err) == (0, "") and "train 120, validation 120, test 120 pairs" in out
     (folder,) = flags["output_dir"].iterdir()
@@ -58,8 +68,12 @@ def test_files_are_scored_in_bleu(given, monkeypatch):
     assert len(others) == 3 and "exact match" not in result["scores"]
     signature = result["details"]["bleu"]["signature"]
     assert signature.startswith("nrefs:1")
+    tried = [("validation", exponent) for exponent in (0.5, 2, 1)]
+    assert searched == [*tried, ("test", 2)] * 2 and result["details"]["length_penalty"] == 2
+    (_, worse), (_, best), _ = result["details"]["length_penalties"]
+    assert worse < 1 and round(best) == 100
     written = (folder / "report.md").read_text()
-    for text in ("--beam_size=2", "bars: 95 % of 1,000 corpora", signature):
+    for text in ("--beam_size=2", "length penalty", "bars: 95 % of 1,000 corpora", signature):
         assert text in written
     assert "Not done yet" not in written
     # In a vocabulary of both sides so small, words do not begin with a piece of their own.
