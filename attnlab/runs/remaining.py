@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from attnlab.runs.rows import Kept
 
-__all__ = ["of_items", "of_steps", "said", "spent"]
+__all__ = ["of_items", "of_steps", "rounded", "said", "spent"]
 
 Item = TypeVar("Item", bound=Hashable)
 
@@ -65,10 +65,19 @@ def spent(kept: Mapping[Item, Kept[Any]]) -> dict[Item, float]:
 def said(seconds: float) -> str:
     """A time that is left, as a terminal shows it.
 
-    >>> said(41.3), said(400.0), said(4000.0)
-    ('about 41 s left', 'about 7 min left', 'about 1 h 07 min left')
+    >>> said(41.3), said(4000.0)
+    ('about 41 s left', 'about 1 h 07 min left')
+    """
+    return f"about {rounded(seconds)} left"
+
+
+def rounded(seconds: float) -> str:
+    """A time in the units of a clock.
+
+    >>> rounded(41.3), rounded(400.0), rounded(4000.0)
+    ('41 s', '7 min', '1 h 07 min')
     """
     minutes = round(seconds / 60)
     if minutes >= 60:
-        return f"about {minutes // 60} h {minutes % 60:02d} min left"
-    return f"about {minutes} min left" if seconds >= 90 else f"about {seconds:.0f} s left"
+        return f"{minutes // 60} h {minutes % 60:02d} min"
+    return f"{minutes} min" if seconds >= 90 else f"{seconds:.0f} s"

@@ -21,7 +21,7 @@ from attnlab.training.schedules import fitted_warmup
 __all__ = ["FREE", "TrainFlags", "preset_flag"]
 
 # Those that change nothing that is trained, and that a resumed run may have other values of.
-FREE = ("devices", "mesh", "parallel", "num_workers", "tensorboard", "cache_dir")
+FREE = ("devices", "mesh", "parallel", "num_workers", "tensorboard", "cache_dir", "dry_run")
 
 
 def preset_flag(presets: Collection[str]) -> Any:
@@ -97,6 +97,11 @@ class TrainFlags(Flags):
         "process is slower than: two or more pay where the steps wait for data and cores are free, "
         "see host_speed. No number that is trained depends on it.",
         least=0,
+    )
+    dry_run: bool = flag(
+        False,
+        "Whether to try each model for a few steps and say how long its trainings would take; "
+        "nothing is kept.",
     )
     tensorboard: bool = flag(False, "Whether to write TensorBoard's files (extra tensorboard).")
     cache_dir: str | None = flag(

@@ -15,6 +15,7 @@ import math
 import re
 import shutil
 import statistics
+import tempfile
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
@@ -22,7 +23,8 @@ from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 from attnlab import own
 from attnlab.data.parts import WHOLE, Part
-from attnlab.runs import command_line, loop, processes, provenance
+from attnlab.runs import command_line, loop, processes, provenance, remaining
+from attnlab.runs.errors import Invalid
 from attnlab.runs.flags import written
 from attnlab.runs.folder import Folder
 from attnlab.runs.markdown import markdown_table
@@ -41,6 +43,7 @@ from attnlab.training.training_curve import curve, training_curve
 __all__ = ["Cell", "Drawn", "Evaluation", "Row", "Study", "Training", "by_title", "main"]
 
 NAMED = 3  # scores in the answer of a report
+TRIED = 20  # steps of a model in a dry run
 _TITLE = re.compile(r"[^\w.+=]+")
 
 
@@ -398,9 +401,8 @@ class Run(Generic[S, D]):
 
         What a trial found is kept: all seeds and a resumed run have the same learning rate.
         """
-        for kept in self.rows.kept.values():
-            if kept.row.cell.title == cell.title and kept.row.trials:
-                return kept.row.trials
+        if trials := self._kept_trials(cell.title):
+            return trials
         first = next(one for one in self.cells if one.title == cell.title)
         training = self.study.training(first)
         headline = training.task.objective.headline
@@ -430,6 +432,51 @@ class Run(Generic[S, D]):
         return tuple(
             tuning.search(training.optimizer, training.loop, self.study.settings.tune, measure)
         )
+
+    def _kept_trials(self, title: str) -> tuple[tuning.Trial, ...]:
+        rows = (kept.row for kept in self.rows.kept.values())
+        return next((x.trials for x in rows if x.cell.title == title and x.trials), ())
+
+    def say_plan(self) -> None:
+        """Says how long the trainings that are missing would take, from a few steps of each model.
+
+        Raises:
+          Invalid: there are several processes, which may have no folder in common to try it in.
+        """
+        if processes.count() > 1:
+            raise Invalid("--dry_run: is of one process; start one, or leave it out")
+        done, settings = self.rows.kept.keys(), self.study.settings
+        left = [cell for cell in self.cells if not done >= {*self.keys(cell)}]
+        lines, total = [], 0.0
+        for title, cells in grouped(left, lambda cell: cell.title).items():
+            training = self.study.training(cells[0])
+            rate = self._steps_a_second(cells[0], training)
+            steps = training.loop.steps
+            trials = 0
+            if settings.tune and not self._kept_trials(title):
+                trials = sum(n * each for n, each in tuning.rounds(len(settings.tune), steps))
+            seconds = (trials + len(cells) * steps) / rate
+            total += seconds
+            planned = f"{len(cells)} × {steps:,}"
+            lines.append([title, planned, f"{trials:,}", f"{rate:.3g}", remaining.rounded(seconds)])
+        most = "" if settings.plateau is None else "at most "
+        header = ["model", "trainings × steps", "steps of trials", "steps/s", f"{most}time"]
+        command_line.say("\n" + markdown_table(header, lines))
+        where = provenance.devices_of(self.rows.environment)
+        left_out = "without compiling, validations and tests"
+        command_line.say(f"\n{most}{remaining.rounded(total)} on {where}, {left_out}")
+
+    def _steps_a_second(self, cell: Cell, training: Training) -> float:
+        """Speed of the fastest few steps: the others may have compiled."""
+        optimizer, few = tuning.shortened(training.optimizer, training.loop, TRIED)
+        once = dataclasses.replace(
+            training.task, validation=lambda: itertools.islice(training.task.validation(), 1)
+        )
+        with tempfile.TemporaryDirectory() as folder:
+            few = dataclasses.replace(few, log_every=TRIED // 4)
+            place = Path(folder) / cell.folder
+            self._trained(cell, Training(once, optimizer, few), place)
+            return max(curve(read_metrics(place), "training", "steps_per_second")[1])
 
     def _trained(self, cell: Cell, training: Training, place: Path) -> Trained:
         """A cell trained in a folder, whose name says what the flags do not."""
@@ -509,6 +556,9 @@ def run(kind: type[Study[S, D]], settings: S, folder: Folder) -> int:
       Invalid: as `Run`, or the folder cannot be made.
     """
     opened = Run(kind, settings, folder)
+    if settings.dry_run:
+        opened.say_plan()
+        return 0
     where = provenance.devices_of(opened.rows.environment)
     return loop.run(opened.job(), opened.cells, folder, opened.rows, where=where)
 

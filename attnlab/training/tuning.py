@@ -16,7 +16,7 @@ from attnlab.training.loop import LoopSettings
 from attnlab.training.optimizers import OptimizerSettings
 from attnlab.training.schedules import fitted_warmup
 
-__all__ = ["Trial", "ranked", "rounds", "search", "table"]
+__all__ = ["Trial", "ranked", "rounds", "search", "shortened", "table"]
 
 _LONGEST = 4  # the last round's trials have a fourth of the steps of the training
 
@@ -74,14 +74,7 @@ def search(
     rates = [optimizer.learning_rate * factor for factor in factors]
     trials: list[Trial] = []
     for count, steps in rounds(len(rates), loop.steps):
-        least = min(1, optimizer.warmup_steps)
-        short = dataclasses.replace(
-            optimizer, warmup_steps=fitted_warmup(optimizer.warmup_steps, steps, least)
-        )
-        once = dataclasses.replace(
-            loop, steps=steps, validate_every=steps, checkpoint_every=steps, average=None,
-            plateau=None,
-        )  # fmt: skip
+        short, once = shortened(optimizer, loop, steps)
         of_round = []
         for rate in rates[:count]:
             loss = measure(dataclasses.replace(short, learning_rate=rate), once)
@@ -94,6 +87,22 @@ def search(
                 "smaller --learning_rate"
             )
     return trials
+
+
+def shortened(
+    optimizer: OptimizerSettings, loop: LoopSettings, steps: int
+) -> tuple[OptimizerSettings, LoopSettings]:
+    """Optimizer and loop of a training of fewer steps, with one validation, at its end."""
+    least = min(1, optimizer.warmup_steps)
+    return (
+        dataclasses.replace(
+            optimizer, warmup_steps=fitted_warmup(optimizer.warmup_steps, steps, least)
+        ),
+        dataclasses.replace(
+            loop, steps=steps, validate_every=steps, checkpoint_every=steps, average=None,
+            plateau=None,
+        ),
+    )  # fmt: skip
 
 
 def ranked(trials: Sequence[Trial]) -> list[Trial]:

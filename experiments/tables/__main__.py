@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Hashable, Iterator, Sequence
 from typing import Any
 
@@ -9,7 +10,7 @@ from attnlab.runs import command_line, loop, provenance, remaining
 from attnlab.runs.command_line import say
 from attnlab.runs.errors import Stopped
 from attnlab.runs.folder import Folder
-from attnlab.runs.report import so_far
+from attnlab.runs.report import grouped, so_far
 from attnlab.runs.rows import Rows
 from experiments import tables
 from experiments.tables import report, scoreboard
@@ -22,7 +23,7 @@ RUNS = "runs"  # the folder of the trainings within that of the run
 
 def main(argv: list[str]) -> int:
     """Parses the flags and fills the tables."""
-    return command_line.run(argv, Settings, run, doc=tables.__doc__)
+    return command_line.run(argv, Settings, run, doc=tables.__doc__, free=("dry_run",))
 
 
 def run(settings: Settings, folder: Folder) -> int:
@@ -41,7 +42,8 @@ def run(settings: Settings, folder: Folder) -> int:
     # Children measure: a parent that held an accelerator would leave them none.
     runs = any(mapped[name].runs for name in settings.tables())
     here: dict[str, Any] = {} if runs else provenance.describe()
-    context = Context(settings.scale, folder.begin() / RUNS, settings.seeds, settings.data())
+    place = folder.wanted if settings.dry_run else folder.begin()
+    context = Context(settings.scale, place / RUNS, settings.seeds, settings.data())
 
     def measure(cell: Cell) -> Iterator[Found]:
         try:
@@ -58,6 +60,22 @@ def run(settings: Settings, folder: Folder) -> int:
         """The run that measures the cell, with others or alone."""
         table = mapped[cell.table]
         return str(table.commands(cell.table, cell.row, context)) if table.runs else cell
+
+    def say_plan() -> None:
+        left = [cell for cell in settings.cells() if not rows.kept.keys() >= {*keys(cell)}]
+        planned = grouped(left, run_of)
+        for cells in planned.values():
+            say("\n" + "; ".join(map(str, cells)))
+            table, first = mapped[cells[0].table], cells[0]
+            for words in table.commands(first.table, first.row, context) if table.runs else ():
+                say(f"    launch/local {shlex.join(words)}")
+        say(f"\n{len(planned)} runs for {len(left)} of {len(settings.cells())} rows")
+        if any(mapped[cell.table].trains for cell in left):
+            say("a command above says with --dry_run how long its trainings take on this machine")
+
+    if settings.dry_run:
+        say_plan()
+        return 0
 
     def seconds_left(cells: Sequence[Cell]) -> float | None:
         first: dict[Hashable, Cell] = {}  # cell of a run

@@ -66,6 +66,9 @@ class Settings(Flags):
     )
     seeds: tuple[int, ...] = flag((0, 1, 2), "Seeds of the trainings.", least=0, below=2**29)
 
+    dry_run: bool = flag(
+        False, "Whether to say which runs are missing, and for which rows; nothing is run."
+    )
     claims: bool = flag(False, "Judge what papers are cited for by kept rows; nothing is run.")
     part: str | None = flag(
         None,

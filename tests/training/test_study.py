@@ -255,6 +255,22 @@ def test_a_trial_that_is_done_is_not_made_again(run, tmp_path, monkeypatch):
     assert [x.parent.name for x in (tmp_path / "run").glob("*/checkpoints")] == ["3-seed0"]
 
 
+def test_a_dry_run_says_how_long_what_is_missing_takes_and_keeps_nothing(run, tmp_path):
+    flags = "--steps=4000", "--validate_every=2000"
+    status, out, err = run(*flags, "--tune=1,3", "--dry_run")
+    assert (status, err) == (0, "") and not (tmp_path / "run").exists()
+    for width in (3, 5):  # two seeds, and two trials of a fourth of the steps
+        line = re.search(rf"\| {width} +\| +2 × 4,000 \| +2,000 \| +([\d.e+]+) \| +(\d+) s \|", out)
+        speed, seconds = map(float, line.groups())
+        assert seconds == pytest.approx(10_000 / speed, rel=0.02, abs=0.6)
+    assert run("--widths=3,5", "--seeds=0", "--steps=2")[0] == 0
+    lines = (path := tmp_path / "run/results.jsonl").read_text().splitlines(keepends=True)
+    path.write_text("".join(lines[:2]))
+    status, out, _ = run(f"--resume={tmp_path / 'run'}", "--dry_run")
+    assert status == 0 and re.findall(r"^\| (\d) +\| +1 × 2 ", out, re.M) == ["5"]
+    assert path.read_text() == "".join(lines[:2])
+
+
 def test_other_data_and_other_flags_are_refused(run, tmp_path):
     assert run("--widths=3", "--seeds=0")[0] == 0
     again = f"--resume={tmp_path / 'run'}"

@@ -218,3 +218,17 @@ def test_the_jobs_of_an_array_have_each_cell_once(monkeypatch):
     assert named == "launch/local tables --part=1/2"
     monkeypatch.setenv("SLURM_ARRAY_TASK_COUNT", "4")
     assert "--part=2/4" in command("tables", Settings, Settings(part="2/4").as_json())
+
+
+def test_a_dry_run_names_every_row_with_the_command_of_its_run_and_makes_nothing(tmp_path):
+    folder = tmp_path / "out"
+    flags = "--scale=paper", "--only=luong4,luong4_perplexity", "--seeds=3", "--dry_run"
+    status, out, err = tiny.run(experiment, *flags, f"--output_dir={folder}")
+    assert (status, err) == (0, "") and not folder.exists()
+    runs = [run.splitlines() for run in out.strip().split("\n\n")[:-1]]
+    rows = mapping.all_tables()["luong4"].rows
+    assert [rows for rows, _ in runs] == [f"luong4, {x}; luong4_perplexity, {x}" for x in rows]
+    dot = "--set=luong.score=dot --set=luong.half_width=10 --seeds=3"
+    (of_dot,) = (command for rows, command in runs if "local-p, dot" in rows)
+    assert of_dot.startswith("    launch/local translate --preset=paper") and of_dot.endswith(dot)
+    assert out.splitlines()[-2] == "10 runs for 20 of 20 rows"
