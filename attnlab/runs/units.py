@@ -46,8 +46,8 @@ def human(size: float | None) -> str:
 def spread(values: Sequence[float], form: str) -> str:
     """The mean of some values and, if there are several, ± half of its 95 % interval.
 
-    >>> spread([2.0], ".1f"), spread([1.0, 2.0, 3.0], ".1f")
-    ('2.0', '2.0 ± 2.5')
+    >>> spread([2.0], ".1f"), spread([1.0, 2.0, 3.0], "+.1f")
+    ('2.0', '+2.0 ± 2.5')
     """
     mean = format(statistics.fmean(values), form)
-    return mean if len(values) == 1 else f"{mean} ± {half_width(values):{form}}"
+    return mean if len(values) == 1 else f"{mean} ± {half_width(values):{form.lstrip('+')}}"

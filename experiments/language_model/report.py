@@ -1,9 +1,9 @@
 """Tables and figures of `language_model`: quality against cost, other rounds, what rounds see.
 
 At a length an LSH model is as good as exact attention where its bits per byte, over the seeds that
-both were trained with, are on average at most `--equal_bits` more, and faster where a token takes
-at most `FASTER` of exact attention's time. Only the models lsh-R decide: in a pattern such as
-window-128+lsh-4 other layers may do the work.
+both were trained with, three at least, are at most `--equal_bits` more, by all of the 95 % interval
+of the difference; and faster where a token takes at most `FASTER` of exact attention's time. Only
+the models lsh-R decide: in a pattern such as window-128+lsh-4 other layers may do the work.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from attnlab.bench.panels import thousands
 from attnlab.runs import figure_files
+from attnlab.runs.intervals import FEWEST, half_width
 from attnlab.runs.markdown import markdown_table
 from attnlab.runs.palette import MUTED, by_rounds
 from attnlab.runs.report import grouped
@@ -61,10 +62,9 @@ class Point:
             return None
         return self.seconds / other.seconds
 
-    def more_than(self, other: Point) -> float | None:
-        """The bits that it has more, the mean over the seeds of both; None without any."""
-        more = [self.bits[seed] - other.bits[seed] for seed in self.bits if seed in other.bits]
-        return statistics.fmean(more) if more else None
+    def more_than(self, other: Point) -> list[float]:
+        """The bits that it has more, of each seed of both."""
+        return [self.bits[seed] - other.bits[seed] for seed in self.bits if seed in other.bits]
 
 
 def seconds_per_token(rows: Sequence[Row]) -> float | None:
@@ -130,12 +130,14 @@ def answer(rows: Sequence[Row], margin: float) -> str:
             f"LSH is faster than exact attention at equal bits per byte from {tail[0]:,} tokens on:"
             f" {fastest.model} takes {fastest.time_of(exact):.2f} of its time"
         )
-    exact = compared[longest]["exact"]
-    nearest = min(_decisive(compared[longest]), key=lambda point: point.more_than(exact) or 0)
+    exact, some = compared[longest]["exact"], _decisive(compared[longest])
+    fast = [point for point in some if (point.time_of(exact) or 0) <= FASTER]
+    unclear = [point for point in fast if is_equal(point.more_than(exact), margin) is None]
+    nearest = min(unclear or some, key=lambda point: statistics.fmean(point.more_than(exact)))
     return (
-        "LSH is not faster than exact attention at equal bits per byte with windows of"
-        f" {longest:,} tokens, the longest: {nearest.model} has {nearest.more_than(exact):+.3f} in"
-        f" {nearest.time_of(exact):.2f} of its time"
+        f"LSH is not {'known to be ' * bool(unclear)}faster than exact attention at equal bits per"
+        f" byte with windows of {longest:,} tokens, the longest: {nearest.model} has"
+        f" {spread(nearest.more_than(exact), '+.3f')} in {nearest.time_of(exact):.2f} of its time"
     )
 
 
@@ -148,8 +150,24 @@ def _decisive(some: Mapping[str, Point]) -> list[Point]:
         if exact is not None
         and is_lsh(point.model)
         and point.time_of(exact) is not None
-        and point.more_than(exact) is not None
+        and point.more_than(exact)
     ]
+
+
+def is_equal(more: Sequence[float], margin: float) -> bool | None:
+    """Whether the bits that a model has more, by seed, are at most the margin; None = undecided.
+
+    >>> is_equal([0.0, 0.001, 0.002], 0.01), is_equal([0.03, 0.031, 0.032], 0.01)
+    (True, False)
+    >>> is_equal([0.0, 0.01, 0.02], 0.01), is_equal([0.0, 0.0], 0.01)
+    (None, None)
+    """
+    if len(more) < FEWEST:
+        return None
+    mean, width = statistics.fmean(more), half_width(more)
+    if mean + width <= margin + 1e-9:  # rounded
+        return True
+    return False if mean - width > margin else None
 
 
 def _fastest_equal(some: Mapping[str, Point], margin: float) -> Point | None:
@@ -158,8 +176,7 @@ def _fastest_equal(some: Mapping[str, Point], margin: float) -> Point | None:
     equal = [
         point
         for point in _decisive(some)
-        if (point.more_than(exact) or 0) <= margin + 1e-9  # rounded
-        and (point.time_of(exact) or 0) <= FASTER
+        if is_equal(point.more_than(exact), margin) and (point.time_of(exact) or 0) <= FASTER
     ]
     return min(equal, key=lambda point: point.seconds or 0, default=None)
 
@@ -183,9 +200,9 @@ def _against_exact(rows: Sequence[Row], margin: float) -> Iterator[str]:
             continue
         for point in some.values():
             more, time = point.more_than(exact), point.time_of(exact)
-            if point is not exact and more is not None:
+            if point is not exact and more:
                 ratio = "" if time is None else f"{time:.2f}"
-                lines.append([str(length), point.model, f"{more:+.3f}", ratio])
+                lines.append([str(length), point.model, spread(more, "+.3f"), ratio])
     drawn = any("memory" in row.details for row in rows)
     if drawn or lines:
         yield "## Quality against cost"
@@ -194,8 +211,8 @@ def _against_exact(rows: Sequence[Row], margin: float) -> Iterator[str]:
     if lines:
         yield markdown_table(["length", "model", "bits against exact", "of exact's time"], lines)
         yield (
-            f"Bits are the mean over the seeds of both. Up to {margin:g} more counts as equal, up"
-            f" to {FASTER:g} of the time as faster."
+            "Bits are the mean over the seeds of both. A model counts as equal where all of the"
+            f" interval is at most {margin:g} more, as faster with up to {FASTER:g} of the time."
         )
 
 
