@@ -27,6 +27,7 @@ def rows_of(seeds=None, **models):
             "+0.3 ± 16.2 points",
             "undecided: 1,000 or more seeds would decide it",
         ),
+        ((0.65, 0.68, 0.67), "+0.0 ± 0.0 points", "tie"),
         ((0.6501, 0.6801), "+0.0 points", "undecided: 3 seeds would decide it"),
     ],
 )
