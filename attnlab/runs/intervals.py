@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import math
 import statistics
 from collections.abc import Sequence
@@ -73,8 +74,8 @@ def undecided(tie: float, *samples: Sequence[float], comparisons: int = 1) -> st
         width = half_width(*samples, comparisons=comparisons, count=count)
         return width < max(gap, tie - gap)
 
-    seeds = next(filter(decide, range(FEWEST, _MOST)), f"{_MOST:,} or more")
-    return f"undecided: {seeds} seeds would decide it"
+    seeds = FEWEST + bisect.bisect_left(range(FEWEST, _MOST), True, key=decide)
+    return f"undecided: {seeds:,}{' or more' * (seeds == _MOST)} seeds would decide it"
 
 
 def _gap(samples: Sequence[Sequence[float]]) -> float:
