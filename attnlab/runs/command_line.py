@@ -400,10 +400,7 @@ def _resumed(
                 f"--{flag}={written(value)} differs from {written(getattr(kept, flag))} in "
                 f"{folder.path}; a resumed run keeps its flags: leave it out, or start a new run"
             )
-    changed = {k: x for k, x in named.items() if k in free}
-    chosen = dataclasses.replace(kept, **changed)
-    chosen.check_named(changed)
-    return chosen
+    return dataclasses.replace(kept, **{k: x for k, x in named.items() if k in free})
 
 
 def _value(flag: flags.Flag, kind: type) -> Any:

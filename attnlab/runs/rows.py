@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
-from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
 from attnlab.runs import processes
@@ -62,8 +62,6 @@ class Rows(Generic[Key, Row]):
         kinds: Sequence[type],
         *,
         derived: Sequence[str] = (),
-        flags: Mapping[str, Any] | None = None,
-        same: Collection[str] = (),
     ) -> None:
         """Reads the rows that the folder has.
 
@@ -72,10 +70,6 @@ class Rows(Generic[Key, Row]):
           key: (row) -> its key; of two rows with the same key the later one counts.
           kinds: dataclasses of the rows; a line is of the one whose fields it has.
           derived: names of properties written beside the fields, for readers without this library.
-          flags: settings of the run, where they differ from the folder's in what a resumed run may
-            change; None = those of the folder.
-          same: names of the flags that a row must have as the run has them; it is left out, here
-            and not on disk, where they are others.
 
         Raises:
           Invalid: a line is no row; the message has its number.
@@ -84,14 +78,11 @@ class Rows(Generic[Key, Row]):
         self.kept: dict[Key, Kept[Row]] = {}
         self.lost: dict[Key, str] = {}
         self._folder, self._key, self._derived = folder, key, tuple(derived)
-        self._flags = dict(folder.settings if flags is None else flags)
         self._begun = now()
         for number, values in folder.rows().items():
             try:
                 entry = _read(values, kinds)
-                had = entry.where.flags
-                if all(had.get(name, self._flags[name]) == self._flags[name] for name in same):
-                    self.kept[key(entry.row)] = entry
+                self.kept[key(entry.row)] = entry
             except (TypeError, ValueError, KeyError, AttributeError):
                 raise folder.no_row(number) from None
 
@@ -137,7 +128,7 @@ class Rows(Generic[Key, Row]):
 
     def add(self, row: Row) -> None:
         """Adds a row, on disk before it returns; of several processes the first writes it."""
-        where = Where(self.environment, self._flags, now(), self._begun)
+        where = Where(self.environment, self._folder.settings, now(), self._begun)
         derived = {name: getattr(row, name) for name in self._derived if hasattr(row, name)}
         fields: Any = row
         if processes.is_first():

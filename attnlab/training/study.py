@@ -196,8 +196,6 @@ class Study(abc.ABC, Generic[S, D]):
       shown: names of the flags whose values a reader must know.
       free: names of the flags that change nothing that is trained or tested, beside `FREE`; a
         resumed run may have others.
-      tested: names of the flags that say how a trained model is tested, and not how it is trained;
-        a resumed run with others tests again what is trained, and keeps both.
       packages: names of packages whose versions matter.
     """
 
@@ -210,7 +208,6 @@ class Study(abc.ABC, Generic[S, D]):
     note: ClassVar[str] = ""
     shown: ClassVar[Sequence[str]] = ("steps", "batch_size")
     free: ClassVar[Sequence[str]] = ()
-    tested: ClassVar[Sequence[str]] = ()
     packages: ClassVar[Sequence[str]] = ("optax", "grain")
 
     def __init__(self, settings: S, data: D, part: Part = WHOLE):
@@ -338,10 +335,9 @@ def by_title(rows: Sequence[Row]) -> dict[str, list[Row]]:
 def identity(study: Study[Any, Any], cell: Cell) -> dict[str, Any]:
     """What makes a training what it is; a checkpoint of another is refused.
 
-    All flags but those that are free, of the test or in the cell: one that is forgotten cannot be
-    changed.
+    All flags but those that are free or in the cell: one that is forgotten cannot be changed.
     """
-    elsewhere = {*FREE, *study.free, *study.tested, *study.axes.values(), "seeds"}
+    elsewhere = {*FREE, *study.free, *study.axes.values(), "seeds"}
     flags = {k: x for k, x in study.settings.as_json().items() if k not in elsewhere}
     sources = own.digests(f"{cell} {flags}")
     identity = {"cell": dict(cell.axes), "seed": cell.seed, "flags": flags}
@@ -363,9 +359,7 @@ class Run(Generic[S, D]):
             data: D = kind.open(settings)
         self.study = kind(settings, data, self.parallel.part)
         self.cells = self.study.cells()
-        self.rows: Rows[Hashable, Row] = Rows(
-            folder, lambda row: row.key, [Row], flags=settings.as_json(), same=kind.tested
-        )
+        self.rows: Rows[Hashable, Row] = Rows(folder, lambda row: row.key, [Row])
         self.rows.environment = provenance.describe(kind.packages)
         if sources := own.digests():
             self.rows.environment["own"] = sources
@@ -576,6 +570,6 @@ def main(argv: list[str], kind: type[Study[Any, Any]], package: ModuleType) -> i
         kind.flags,
         functools.partial(run, kind),
         doc=package.__doc__,
-        free=(*FREE, *kind.free, *kind.tested),
+        free=(*FREE, *kind.free),
         several=getattr(package, "SHARED_BY", "") == "processes",
     )

@@ -60,7 +60,6 @@ class Translate(Study[Settings, Corpus]):
     )
     shown = "preset", "max_length", "beam_size", "average", "steps", "batch_size"
     free = "data_dir", "draw_file"
-    tested = "beam_size", "length_penalty"
     packages = "optax", "grain", "sacrebleu", "sentencepiece"
 
     @staticmethod

@@ -71,7 +71,7 @@ def test_a_changed_flag_is_refused_or_named_free(name, flag, tmp_path, capsys):
     kind, settings = STUDIES[name], settings_of(name)
     changed = copy.copy(settings)
     object.__setattr__(changed, flag, other(settings, flag))
-    free = flag in (*FREE, *kind.free, *kind.tested)
+    free = flag in (*FREE, *kind.free)
     in_cell = flag in (*kind.axes.values(), "seeds")
     assert (identity_of(name, settings) == identity_of(name, changed)) == (free or in_cell)
 
@@ -79,7 +79,7 @@ def test_a_changed_flag_is_refused_or_named_free(name, flag, tmp_path, capsys):
     value = getattr(changed, flag)
     word = f"--{flag}={str(value).lower() if isinstance(value, bool) else written(value)}"
     command = [name, f"--resume={tmp_path}", word]
-    given = {"doc": None, "free": (*FREE, *kind.free, *kind.tested)}
+    given = {"doc": None, "free": (*FREE, *kind.free)}
     status = command_line.run(command, kind.flags, lambda *_: 0, **given)
     err = capsys.readouterr().err
     assert (status == 2 and f"--{flag}=" in err and " differs from " in err) == (not free), err
@@ -89,7 +89,7 @@ def test_a_changed_flag_is_refused_or_named_free(name, flag, tmp_path, capsys):
 def test_free_and_varied_flags_are_flags(name):
     kind = STUDIES[name]
     names = {field.name for field in dataclasses.fields(kind.flags)}
-    assert {*FREE, *kind.free, *kind.tested, *kind.axes.values(), *kind.shown, "seeds"} <= names
+    assert {*FREE, *kind.free, *kind.axes.values(), *kind.shown, "seeds"} <= names
 
 
 @pytest.mark.parametrize(

@@ -39,7 +39,6 @@ class Flags(TrainFlags):
     validate_every: int = flag(2, "Steps.")
     log_every: int = flag(2, "Steps.")
     color: str = flag("red", "Of nothing that is trained.")
-    share: float = flag(1.0, "Of the accuracy that counts.")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,7 +56,6 @@ class Toy(Study[Flags, Words]):
     scores = {"accuracy": ".1%"}
     note = "Nothing is learnt."
     free = ("color",)
-    tested = ("share",)
     kept: dict[Cell, object] = {}
 
     @staticmethod
@@ -83,8 +81,9 @@ class Toy(Study[Flags, Words]):
 
     def evaluate(self, cell, training, trained, place):
         self.kept[cell] = trained.params
-        accuracy = self.settings.share * trained.validation["accuracy"]
-        yield Evaluation({"accuracy": accuracy}, details={"place": place.name})
+        yield Evaluation(
+            {"accuracy": trained.validation["accuracy"]}, details={"place": place.name}
+        )
         yield Evaluation({"accuracy": 0.0}, "nothing")
 
 
@@ -270,23 +269,6 @@ def test_a_dry_run_says_how_long_what_is_missing_takes_and_keeps_nothing(run, tm
     status, out, _ = run(f"--resume={tmp_path / 'run'}", "--dry_run")
     assert status == 0 and re.findall(r"^\| (\d) +\| +1 × 2 ", out, re.M) == ["5"]
     assert path.read_text() == "".join(lines[:2])
-
-
-def test_what_is_trained_can_be_tested_in_another_way(run, tmp_path):
-    flags = "--widths=3", "--seeds=0", "--steps=16", "--tune=1,3"
-    assert run(*flags)[0] == 0
-    again, path = f"--resume={tmp_path / 'run'}", tmp_path / "run/3-seed0/metrics.jsonl"
-    curve, (first, _) = path.read_text(), rows_of(tmp_path / "run")
-    status, out, err = run(again, "--share=0.5")
-    assert (status, err) == (0, "") and "trial" not in out and path.read_text() == curve
-    *_, half, _ = rows_of(tmp_path / "run")
-    assert half["scores"]["accuracy"] == 0.5 * first["scores"]["accuracy"]
-    assert half["trials"] == first["trials"] and half["step"] == first["step"]
-    assert "--share=0.5" in (tmp_path / "run/report.md").read_text()
-    for share in (1.0, 0.5):  # both are kept
-        assert "0 of 1 trainings to run" in run(again, f"--share={share}")[1]
-        assert ("--share=" in (tmp_path / "run/report.md").read_text()) == (share != 1.0)
-    assert len(rows_of(tmp_path / "run")) == 4
 
 
 def test_other_data_and_other_flags_are_refused(run, tmp_path):
