@@ -72,7 +72,7 @@ def said(seconds: float) -> str:
 
 
 def rounded(seconds: float) -> str:
-    """A time in the units of a clock.
+    """A time in hours and minutes, in minutes or in seconds.
 
     >>> rounded(41.3), rounded(400.0), rounded(4000.0)
     ('41 s', '7 min', '1 h 07 min')

@@ -100,8 +100,8 @@ class TrainFlags(Flags):
     )
     dry_run: bool = flag(
         False,
-        "Whether to try each model for a few steps and say how long its trainings would take; "
-        "nothing is kept.",
+        "Whether to try each model for a few steps and say how long its trainings would take; no "
+        "folder of a run is made.",
     )
     tensorboard: bool = flag(False, "Whether to write TensorBoard's files (extra tensorboard).")
     cache_dir: str | None = flag(

@@ -440,43 +440,46 @@ class Run(Generic[S, D]):
     def say_plan(self) -> None:
         """Says how long the trainings that are missing would take, from a few steps of each model.
 
-        Raises:
-          Invalid: there are several processes, which may have no folder in common to try it in.
+        A model that diverges in them is named, and the others are tried.
         """
-        if processes.count() > 1:
-            raise Invalid("--dry_run: is of one process; start one, or leave it out")
         done, settings = self.rows.kept.keys(), self.study.settings
         left = [cell for cell in self.cells if not done >= {*self.keys(cell)}]
         lines, total = [], 0.0
         for title, cells in grouped(left, lambda cell: cell.title).items():
+            command_line.say(title)
             training = self.study.training(cells[0])
-            rate = self._steps_a_second(cells[0], training)
-            steps = training.loop.steps
-            trials = 0
+            steps, trials = training.loop.steps, 0
             if settings.tune and not self._kept_trials(title):
                 trials = sum(n * each for n, each in tuning.rounds(len(settings.tune), steps))
+            planned = [title, f"{len(cells)} × {steps:,}", f"{trials:,}"]
+            try:
+                rate = self._steps_a_second(cells[0], training)
+            except Diverged:
+                lines.append([*planned, "diverged", ""])
+                continue
             seconds = (trials + len(cells) * steps) / rate
             total += seconds
-            planned = f"{len(cells)} × {steps:,}"
-            lines.append([title, planned, f"{trials:,}", f"{rate:.3g}", remaining.rounded(seconds)])
+            lines.append([*planned, f"{rate:.3g}", remaining.rounded(seconds)])
         most = "" if settings.plateau is None else "at most "
         header = ["model", "trainings × steps", "steps of trials", "steps/s", f"{most}time"]
-        command_line.say("\n" + markdown_table(header, lines))
+        if lines:
+            command_line.say("\n" + markdown_table(header, lines))
         where = provenance.devices_of(self.rows.environment)
-        left_out = "without compiling, validations and tests"
+        left_out = "compiling, validations and tests not included"
         command_line.say(f"\n{most}{remaining.rounded(total)} on {where}, {left_out}")
 
     def _steps_a_second(self, cell: Cell, training: Training) -> float:
-        """Speed of the fastest few steps: the others may have compiled."""
+        """Median speed of a few steps, without the first ones, which compile."""
         optimizer, few = tuning.shortened(training.optimizer, training.loop, TRIED)
+        few = dataclasses.replace(few, log_every=TRIED // 4)
         once = dataclasses.replace(
             training.task, validation=lambda: itertools.islice(training.task.validation(), 1)
         )
         with tempfile.TemporaryDirectory() as folder:
-            few = dataclasses.replace(few, log_every=TRIED // 4)
             place = Path(folder) / cell.folder
             self._trained(cell, Training(once, optimizer, few), place)
-            return max(curve(read_metrics(place), "training", "steps_per_second")[1])
+            _, rates = curve(read_metrics(place), "training", "steps_per_second")
+            return statistics.median(rates[1:])
 
     def _trained(self, cell: Cell, training: Training, place: Path) -> Trained:
         """A cell trained in a folder, whose name says what the flags do not."""
@@ -555,6 +558,8 @@ def run(kind: type[Study[S, D]], settings: S, folder: Folder) -> int:
     Raises:
       Invalid: as `Run`, or the folder cannot be made.
     """
+    if settings.dry_run and processes.count() > 1:  # they may have no folder in common
+        raise Invalid("--dry_run: needs a single process; start one, or leave it out")
     opened = Run(kind, settings, folder)
     if settings.dry_run:
         opened.say_plan()

@@ -71,7 +71,7 @@ def run(settings: Settings, folder: Folder) -> int:
                 say(f"    launch/local {shlex.join(words)}")
         say(f"\n{len(planned)} runs for {len(left)} of {len(settings.cells())} rows")
         if any(mapped[cell.table].trains for cell in left):
-            say("a command above says with --dry_run how long its trainings take on this machine")
+            say("a command that trains says with --dry_run how long that takes on this machine")
 
     if settings.dry_run:
         say_plan()
