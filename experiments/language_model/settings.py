@@ -154,7 +154,10 @@ class Settings(TrainFlags):
         (1, 2, 4, 8), "Rounds that each trained lsh is evaluated with.", least=1
     )
     equal_bits: float = flag(
-        0.01, "Bits per byte by which a model may be worse than exact and count as equal.", least=0
+        0.01,
+        "Bits per byte by which all of the 95 % interval, of three seeds at least, may be above exact "
+        "attention's where a model counts as equal.",
+        least=0,
     )
     copy_models: tuple[str, ...] = flag(
         ("window-128", "lsh-4"), "Models that learn to copy across --copy_distance tokens."
