@@ -155,8 +155,8 @@ class Settings(TrainFlags):
     )
     equal_bits: float = flag(
         0.01,
-        "Bits per byte by which all of the 95 % interval, of three seeds at least, may be above exact "
-        "attention's where a model counts as equal.",
+        "Bits per byte by which all of the 95 % interval, of three seeds at least, may be above "
+        "exact attention's where a model counts as equal.",
         least=0,
     )
     copy_models: tuple[str, ...] = flag(
