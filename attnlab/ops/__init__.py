@@ -36,7 +36,8 @@ window |
 TPU, H100, H200; causal, window, padding |
 | `None` | where they serve, cuDNN on NVIDIA and splash on TPU (one device, or under \
 `attnlab.over`); else dense for at most 32 queries or keys (a decoder's step), blockwise beyond, \
-which for at most 8 queries leaves the keys where they lie | \
+which for at most 8 queries leaves the keys where they lie, as both do on a CPU for one of dot \
+products | \
 everything |
 
 All but dense have a backward pass of their own, and so no forward mode. `jax.jvp` of `jax.grad`

@@ -47,7 +47,7 @@ from attnlab.biases import Bias
 from attnlab.checks import as_qkv, points_to, require_choice, require_dropout
 from attnlab.masks import Mask, as_mask
 from attnlab.meshes import like, on_explicit_axes, spec_of
-from attnlab.ops import blockwise, dense
+from attnlab.ops import blockwise, dense, one_query
 from attnlab.ops.blockwise import few_queries, ring
 from attnlab.ops.kernels import cudnn, splash, tokamax
 from attnlab.ops.kernels.call import Call
@@ -184,7 +184,7 @@ def _attend(call: Call, implementation: str | None) -> jax.Array:
         return _by_engine(call, implementation)
     shorter, longer = sorted(call.lengths)
     if shorter <= _SHORT and longer <= _LONG:
-        return _by_engine(call, "dense")
+        return one_query.attend(call) if one_query.serves(call) else _by_engine(call, "dense")
     by_block = functools.partial(_by_engine, implementation="blockwise")
     return few_queries.attend(call, by_block) if few_queries.serves(call) else by_block(call)
 

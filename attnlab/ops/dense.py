@@ -9,10 +9,12 @@ import jax
 import jax.numpy as jnp
 
 from attnlab.axes import lead_with_ones
+from attnlab.biases import Bias
+from attnlab.masks import Mask
 from attnlab.ops import dropout
 from attnlab.ops.layout import Prepared
 
-__all__ = ["attend", "context", "weights"]
+__all__ = ["attend", "context", "normalized", "weights"]
 
 
 # Compiled here, so that a call outside any `jit` compiles once and not each time.
@@ -22,11 +24,15 @@ def weights(x: Prepared, *, precision=None) -> jax.Array:
 
     A query that sees no key has weights of zero.
     """
-    logits = x.score.logits(x.q, x.k, precision=precision)
-    if x.bias is not None:
-        logits += x.bias.as_array(*logits.shape[-2:])
-    if x.mask is not None:
-        visible = x.mask.block(jnp.arange(x.q.shape[-2]), jnp.arange(x.k.shape[-2]))
+    return normalized(x.score.logits(x.q, x.k, precision=precision), x.bias, x.mask)
+
+
+def normalized(logits: jax.Array, bias: Bias | None, mask: Mask | None) -> jax.Array:
+    """`weights` of logits [B, K, G, T, S], and of the bias and the mask in their layout."""
+    if bias is not None:
+        logits += bias.as_array(*logits.shape[-2:])
+    if mask is not None:
+        visible = mask.block(*map(jnp.arange, logits.shape[-2:]))
         visible = lead_with_ones(visible, logits.ndim)
         logits = jnp.where(visible, logits, -jnp.inf)
     # Not -inf: in a row without visible keys, -inf − -inf would be NaN.
@@ -34,11 +40,11 @@ def weights(x: Prepared, *, precision=None) -> jax.Array:
     largest = jnp.max(logits, axis=-1, keepdims=True, initial=floor)
     unnormalized = jnp.exp(logits - jax.lax.stop_gradient(largest))
     total = jnp.sum(unnormalized, axis=-1, keepdims=True)
-    normalized = unnormalized / jnp.where(total == 0, 1, total)
-    if x.mask is None:
-        return normalized
+    weights = unnormalized / jnp.where(total == 0, 1, total)
+    if mask is None:
+        return weights
     # Already zero: this keeps out of the gradient what a huge value there would make infinite.
-    return jnp.where(visible, normalized, 0)
+    return jnp.where(visible, weights, 0)
 
 
 def attend(x: Prepared, *, dropout_rate: float = 0.0, precision=None) -> jax.Array:

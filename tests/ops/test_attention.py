@@ -9,7 +9,7 @@ import pytest
 
 from attnlab import AlibiBias, biases, masks, scores
 from attnlab.modules.scores import AdditiveScore
-from attnlab.ops import blockwise, dense
+from attnlab.ops import blockwise, dense, one_query
 from attnlab.ops.attention import attention, attention_weights
 from attnlab.ops.blockwise import few_queries
 from attnlab.ops.hard import hard_attention
@@ -95,6 +95,7 @@ def test_no_batch_axis_and_two():
         (None, 33, 33, "blockwise"),
         (None, 32, 2048, "dense"),
         (None, 2048, 1, "dense"),
+        (None, 1, 2048, "one_query"),
         (None, 1, 2049, "few_queries"),
         (None, 9, 2049, "blockwise"),
         ("blockwise", 1, 2049, "blockwise"),
@@ -103,14 +104,14 @@ def test_no_batch_axis_and_two():
 )
 def test_the_named_implementation_is_used(implementation, num_queries, num_keys, used, monkeypatch):
     seen = []
-    for engine in (dense, blockwise, few_queries):
+    for engine in (dense, blockwise, few_queries, one_query):
 
         def spy(*args, original=engine.attend, name=engine.__name__, **kwargs):
             seen.append(name.rpartition(".")[2])
             return original(*args, **kwargs)
 
         monkeypatch.setattr(engine, "attend", spy)
-    q, k = (jnp.zeros((length, 1, 2)) for length in (num_queries, num_keys))
+    q, k = (jnp.zeros((length, 2, 2)) for length in (num_queries, num_keys))
     jax.eval_shape(functools.partial(dot_product_attention, implementation=implementation), q, k, k)
     assert seen == [used]
 

@@ -138,8 +138,13 @@ class OnlineSoftmax(NamedTuple):
         precision: Any = None,
         keys_in_a_sum: int | None = None,
         drop: Callable[[jax.Array], jax.Array] = lambda weights: weights,
+        mean: Callable[[jax.Array, jax.Array], jax.Array] | None = None,
     ) -> OnlineSoftmax:
-        """With a block of keys more: logits [..., bq, bk], −inf where hidden; v [..., bk, D]."""
+        """With a block of keys more: logits [..., bq, bk], −inf where hidden; v [..., bk, D].
+
+        `mean` is the product of weights and values, where these do not lie as the logits do.
+        """
+        mean = mean or functools.partial(_matmul, precision=precision)
         # e^{s − m} ≤ 1, so nothing overflows.
         largest = jnp.maximum(self.largest, logits.max(-1))
         # Where nothing was visible yet m is the lowest float, not −inf: e^{−inf − m} is 0.
@@ -152,7 +157,7 @@ class OnlineSoftmax(NamedTuple):
         keys_in_a_sum = keys_in_a_sum or v.shape[-2]
         for first in range(0, v.shape[-2], keys_in_a_sum):
             keys = slice(first, first + keys_in_a_sum)
-            context += _matmul(dropped[..., keys], v[..., keys, :], precision)
+            context += mean(dropped[..., keys], v[..., keys, :])
         return OnlineSoftmax(largest, total, context)
 
     def finish(self) -> tuple[jax.Array, jax.Array]:

@@ -2,7 +2,8 @@
 
 The other engines want lengths last, so keys and values are transposed as a whole, which for one
 query is the work: a cache is copied for each token. Here a block of keys is cut from [*B, S, K, H]
-and transposed within the cache of the processor, and what the mask rules out is never read.
+and transposed within the cache of the processor, or not at all (`one_query`), and what the mask
+rules out is never read.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from attnlab.axes import HeadLayout, lead_with_ones
 from attnlab.biases import as_bias
 from attnlab.meshes import vary_like
 from attnlab.ops.blockwise.engine import OnlineSoftmax
+from attnlab.ops import one_query
 from attnlab.ops.kernels.call import Call
 from attnlab.ops.layout import merge_output, prepare
 from attnlab.scores import Score
@@ -74,18 +76,26 @@ def _context(call: Call) -> jax.Array:
     q_positions = jnp.arange(num_queries)
     first, stop = (0, num_keys) if mask is None else mask.key_range(q_positions, num_keys)
 
-    def prepared(start):
-        # [*B, block, K, H] to [B, K, 1, block, H]
-        keys, values = (jax.lax.dynamic_slice_in_dim(x, start, _BLOCK, x.ndim - 3) for x in (k, v))
-        return prepare(call.score, q, keys, values, None, None, precision)
+    def cut(start):  # [*B, block, K, H] and [*B, block, K, D]
+        return (jax.lax.dynamic_slice_in_dim(x, start, _BLOCK, x.ndim - 3) for x in (k, v))
+
+    def prepared(start):  # [*B, block, K, H] to [B, K, 1, block, H]
+        return prepare(call.score, q, *cut(start), None, None, precision)
 
     once = prepared(0)  # of the queries; those of later blocks are not computed
+    alone = one_query.OneQuery.of(once, precision) if one_query.serves(call) else None
+
+    def logits_and_values(start):
+        if alone is not None:
+            keys, values = map(one_query.side_by_side, cut(start))
+            return alone.logits(keys), values
+        x = prepared(start)
+        return once.score.logits(once.q, x.k, precision=precision), x.v
 
     def add_block(j, softmax):
         start = jnp.minimum(j * _BLOCK, num_keys - _BLOCK)  # the last block ends with the keys
         k_positions = start + jnp.arange(_BLOCK)
-        x = prepared(start)
-        logits = once.score.logits(once.q, x.k, precision=precision)  # [B, K, G, T, block]
+        logits, values = logits_and_values(start)  # logits: [B, K, G, T, block]
         if bias is not None:
             tile = bias.tile(0, start, num_queries, _BLOCK)
             logits += tile.as_array(num_queries, _BLOCK).astype(logits.dtype)
@@ -93,10 +103,12 @@ def _context(call: Call) -> jax.Array:
         if mask is not None:
             visible &= lead_with_ones(mask.block(q_positions, k_positions), logits.ndim)
         logits = jnp.where(visible, logits, -jnp.inf)
-        return softmax.add(logits, x.v, precision=precision)
+        return softmax.add(logits, values, precision=precision, mean=alone and alone.mean)
 
     dtype = jnp.promote_types(v.dtype, jnp.float32)
-    softmax = OnlineSoftmax.start(once.q.shape[:-1], v.shape[-1], dtype)
+    width = v.shape[-1] if alone is None else v.shape[-1] * num_kv_heads
+    softmax = OnlineSoftmax.start(once.q.shape[:-1], width, dtype)
     blocks = first // _BLOCK, (stop + _BLOCK - 1) // _BLOCK
     softmax = jax.lax.fori_loop(*blocks, add_block, vary_like(softmax, once.q))
-    return merge_output(softmax.finish()[0].astype(v.dtype), tuple(batch_shape))
+    context = softmax.finish()[0] if alone is None else alone.own(softmax.finish()[0])
+    return merge_output(context.astype(v.dtype), tuple(batch_shape))
