@@ -261,6 +261,12 @@ KINDS |= {
         "transformers",
         counts="hash rounds",
     ),
+    "hf_marian": _others(
+        "Hugging Face's MarianMTModel, of the program translate alone",
+        "exact",
+        "torch",
+        "transformers",
+    ),
     "reformer_pytorch": _others(
         "reformer-pytorch's LSHAttention", "", "torch", "reformer-pytorch", counts="hash rounds"
     ),

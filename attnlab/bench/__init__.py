@@ -7,7 +7,7 @@
 | `inputs` | bytes of a text -> embedding with positions -> separate query, key and value streams |
 | `mechanisms` | a name on the command line -> a Flax module, or the bare function |
 | `programs` | a case -> a jitted or pmapped program, compiled from shapes alone |
-| `sharding`, `training_programs` | a case split over a slice; whole training steps |
+| `sharding`, `model_programs` | a case split over a slice; training steps, and searches |
 | `memory` | what a program needs, what the machine has, what a run was seen to take |
 | `measure` | one case: compile, check that it fits, run, time |
 | `deviceless`, `targets`, `topology` | the same compiled for an accelerator that is not there |

@@ -13,6 +13,7 @@ PASSES = ("forward", "forward_backward")
 DECODE = "decode"  # the pass of one more token, with a cache of those before it
 ACCURACY = "accuracy"  # the pass forward, for its distance from float64 and not for its time
 TRAIN_STEP = "train_step"  # the pass of a program that is a whole training step
+GREEDY, BEAM = SEARCHES = ("greedy", "beam")  # the passes of a program that translates
 ATTENTION = "attention"  # the program that is the mechanism alone
 PASS_TITLES = {
     "forward": "forward",
@@ -20,6 +21,8 @@ PASS_TITLES = {
     DECODE: "decoding a token",
     ACCURACY: "accuracy",
     TRAIN_STEP: "training step",
+    GREEDY: "greedy search",
+    BEAM: "beam search",
 }
 SHORT = {
     "too_large": "does not fit",
@@ -55,7 +58,8 @@ class Case:
       length: number of tokens, T = S.
       passes: passes that are measured: "forward", or "forward_backward": the value and the gradient
         of a scalar loss with respect to the parameters and the inputs; "decode": a token by a
-        module whose cache is of `length` tokens; "accuracy"; "train_step" of a model.
+        module whose cache is of `length` tokens; "accuracy"; of a model "train_step", or
+        "greedy" or "beam": translations of as many tokens as the sources have.
       batch: number of sequences in all, over every device.
       num_heads: number of heads, N; the model width is N * H.
       head_dim: width of one head, H.
@@ -71,10 +75,11 @@ class Case:
         None: the case runs on the devices that are there.
       shard: part that is split over the devices: "batch", "heads", "sequence", of a training also
         "state" or the sizes of its mesh, "data:4,sequence:2"; None = the batch.
-      program: program that is measured: "attention", or the model whose training step it is
-        (`settings.PROGRAMS`).
+      program: program that is measured: "attention", or the model that is trained or that
+        translates (`settings.PROGRAMS`).
       num_layers: number of layers in each stack of that model.
       vocab_size: number of ids of that model.
+      beam_size: width of the beam, where there is one.
       against: name of the mechanism that it is timed in turns with; None = alone.
     """
 
@@ -96,6 +101,7 @@ class Case:
     program: str = ATTENTION
     num_layers: int | None = None
     vocab_size: int | None = None
+    beam_size: int | None = None
     against: str | None = None
 
     @property
@@ -125,6 +131,11 @@ class Case:
         return dataclasses.replace(first, implementation=way)
 
     @property
+    def has_values(self) -> bool:
+        """Whether others compute the same numbers: functions do, and translating models."""
+        return self.ops_only or self.program == "translate"
+
+    @property
     def hashes(self) -> bool:
         """Whether a layer hashes."""
         return any(attention.kind == "lsh" for attention in self.model.attentions)
@@ -134,6 +145,8 @@ class Case:
         parts = [f"{where}{self.label}", f"n = {self.length}", self.passes]
         if self.num_layers is not None:
             parts.append(f"{self.num_layers} layers")
+        if self.beam_size is not None:
+            parts.append(f"beam {self.beam_size}")
         if self.devices > 1:
             parts.append(f"batch {self.batch} on {self.devices} devices")
         elif self.batch > 1:

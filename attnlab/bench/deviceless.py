@@ -15,7 +15,7 @@ from attnlab.bench import (
     programs,
     targets,
     topology,
-    training_programs,
+    model_programs,
     work,
 )
 from attnlab.bench.case import ATTENTION, DECODE, Case, Result, Sent
@@ -30,7 +30,7 @@ def lower(case: Case, devices: Sequence[jax.Device]) -> jax.stages.Lowered:
     """The program that a case names."""
     if case.program == ATTENTION:
         return programs.lower(case, mechanisms.build(case), devices)
-    return training_programs.lower(case, devices)
+    return model_programs.lower(case, devices)
 
 
 def analyze(case: Case) -> Result:
@@ -107,7 +107,7 @@ def counted(result: Result) -> Result:
     case = result.case
     if case.target is None or result.status != "ok" or case.passes == DECODE:
         return result  # what of a cache is read, and so how long that takes, nobody counts
-    traceable = work.attention if case.program == ATTENTION else training_programs.traceable
+    traceable = work.attention if case.program == ATTENTION else model_programs.traceable
     with platforms.compiling_for(targets.parse(case.target).platform):
         try:
             operations, what = work.counted(case, traceable)

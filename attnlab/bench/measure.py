@@ -1,6 +1,7 @@
 """One case in this process: compile, see whether it fits, run, watch the memory, time."""
 
 import dataclasses
+import functools
 import math
 import time
 from collections.abc import Callable, Sequence
@@ -12,7 +13,7 @@ import numpy as np
 
 from attnlab.attentions import kind_of
 from attnlab.bench import inputs, mechanisms, memory, peers, programs
-from attnlab.bench.case import ACCURACY, ATTENTION, DECODE, Case, Result
+from attnlab.bench.case import ACCURACY, ATTENTION, DECODE, SEARCHES, Case, Result
 from attnlab.runs.units import human
 
 _ROWS = 512  # of queries that NumPy attends with at a time
@@ -202,9 +203,9 @@ def _jax(
     as_run = _as_run(case)
     mechanism = None if case.program != ATTENTION else mechanisms.build(as_run)
     if mechanism is None:
-        from attnlab.bench import training_programs  # takes seconds: the models and the training
+        from attnlab.bench import model_programs  # takes seconds: the models and the training
 
-        lowered = training_programs.lower(case, devices)
+        lowered = model_programs.lower(case, devices)
     else:
         lowered = programs.lower(as_run, mechanism, devices)
     compiled = lowered.compile()
@@ -230,7 +231,7 @@ def _jax(
     if not run:
         return dataclasses.replace(known, status="too_slow", message="not run")
     if mechanism is None:
-        return _training(case, text, compiled, known)
+        return (_search if case.passes in SEARCHES else _training)(case, text, compiled, known)
     streams = inputs.streams(text, batch=case.batch, length=case.length, width=case.width)
     arguments = programs.arguments(as_run, mechanism, devices, streams, lowered)
     jax.block_until_ready(arguments)
@@ -254,17 +255,35 @@ def _jax(
 
 def _training(case: Case, text: inputs.Text, step: Any, known: Result) -> _Program:
     """A call is a step of the state that the call before left."""
-    from attnlab.bench import training_programs
+    from attnlab.bench import model_programs
 
-    batch = {"tokens": jnp.asarray(peers.tokens(case, text))}
-    state = jax.block_until_ready(jax.jit(lambda: training_programs.initial_state(case))())
+    batch = model_programs.batch_of(case, text)
+    state = jax.block_until_ready(jax.jit(lambda: model_programs.initial_state(case))())
+    losses = peers.Losses()
 
     def run() -> Any:
         nonlocal state
         state, metrics = jax.block_until_ready(step(state, batch))
+        losses.add(metrics.sums["loss"] / metrics.counts["tokens"])
         return metrics
 
-    return _Program(known, run, lambda calls: sample(run, (), calls, block_each=True), lambda: [])
+    again = functools.partial(sample, run, (), block_each=True)
+    return _Program(known, run, again, lambda: losses.after(run))
+
+
+def _search(case: Case, text: inputs.Text, search: Any, known: Result) -> _Program:
+    """A call is a search of the whole batch; its values are log p of the translations."""
+    from attnlab.bench import model_programs
+
+    variables = jax.block_until_ready(jax.jit(lambda: model_programs.initial_variables(case))())
+    arguments = variables, model_programs.batch_of(case, text)["source"]
+    again = functools.partial(sample, search, arguments, block_each=True)
+    return _Program(
+        known,
+        lambda: jax.block_until_ready(search(*arguments)),
+        again,
+        lambda: [np.asarray(search(*arguments).scores)],
+    )
 
 
 def _decoding(

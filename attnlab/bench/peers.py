@@ -20,14 +20,16 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from flax.traverse_util import flatten_dict
 
+from attnlab import positions
 from attnlab.attentions import FEED_FORWARD_CHUNK, kind_of
 from attnlab.bench import inputs
-from attnlab.bench.case import ATTENTION, Case
+from attnlab.bench.case import SEARCHES, Case
 from attnlab.ops.lsh import default_num_buckets, factorize
 from attnlab.runs import provenance
 from attnlab.runs.errors import Invalid
-from attnlab.tokens import NUM_SPECIAL
+from attnlab.tokens import BOS, EOS, PAD
 
 LEARNING_RATE = 1e-3
 
@@ -39,13 +41,33 @@ class Call:
     Attributes:
       run: () -> the program's result, once it is computed.
       values: function of what `run` returned that gives the output [1, L, N, H], or the gradients
-        of the inputs.
+        of the inputs; of a model the first losses, or log p of the translations.
       argument_bytes: size of the inputs.
     """
 
     run: Callable[[], Any]
     values: Callable[[Any], list[np.ndarray]]
     argument_bytes: int
+
+
+class Losses:
+    """The losses of the first steps of a training, by which two of one model are compared."""
+
+    _NUMBER = 5
+
+    def __init__(self) -> None:
+        self._first: list[Any] = []
+
+    def add(self, loss: Any) -> None:
+        """Keeps the loss of a step if it is one of the first."""
+        if len(self._first) < self._NUMBER:
+            self._first.append(loss)
+
+    def after(self, step: Callable[[], Any]) -> list[np.ndarray]:
+        """The first losses, after as many more steps as they need."""
+        while len(self._first) < self._NUMBER:
+            step()
+        return [np.array(self._first, float)]
 
 
 def require_packages(kinds: Iterable[str]) -> None:
@@ -80,8 +102,11 @@ def torch_call(case: Case, text: inputs.Text) -> Call:
     import torch
 
     torch.set_num_threads(provenance.cores())  # as many as XLA has
-    if case.program != ATTENTION:
-        return _training(case, text)
+    match case.program:
+        case "translate":
+            return _translation(case, text)
+        case "language_model":
+            return _language_model(case, text)
     match case.attention.kind:
         case "torch_sdpa":
             return _function(case, text, _sdpa(case), inputs.STREAMS, "bnlh")
@@ -241,12 +266,7 @@ def _with_offsets(buckets: np.ndarray | None, num_buckets: int) -> Any:
     return torch.from_numpy(flat.reshape(1, heads, rounds * length))
 
 
-def tokens(case: Case, text: inputs.Text) -> np.ndarray:
-    """The ids of the first bytes of the text, [B, L]."""
-    return text.windows(case.batch, case.length).astype(np.int32) + NUM_SPECIAL
-
-
-def _training(case: Case, text: inputs.Text) -> Call:
+def _language_model(case: Case, text: inputs.Text) -> Call:
     """A step of `ReformerModelWithLMHead` in training mode: forward, backward, Adam's update.
 
     All layers are LSH. Positions are axial, ours sinusoids: a difference of some thousand
@@ -278,7 +298,7 @@ def _training(case: Case, text: inputs.Text) -> Call:
     )
     model = ReformerModelWithLMHead(config).train()
     optimizer = torch.optim.Adam(model.parameters(), LEARNING_RATE)
-    ids = torch.from_numpy(tokens(case, text).astype(np.int64))
+    ids = torch.from_numpy(_ids(case, text)["tokens"])
 
     def run() -> Any:
         loss = model(ids, labels=ids).loss
@@ -287,5 +307,115 @@ def _training(case: Case, text: inputs.Text) -> Call:
         optimizer.zero_grad(set_to_none=True)
         return float(loss.detach())
 
-    size = sum(x.numel() * x.element_size() for x in model.parameters())
-    return Call(run, lambda loss: [], size)  # two models that begin with numbers of their own
+    return Call(run, lambda loss: [], _size(model))  # it begins with numbers of its own
+
+
+def _translation(case: Case, text: inputs.Text) -> Call:
+    """A step of `MarianMTModel` in training mode, or its `generate`, with the parameters of ours."""
+    import torch
+
+    ours = dataclasses.replace(case, mechanism=kind_of(case.attention.kind).computes)
+    model, ids = _marian(ours), _ids(case, text)
+    source, target = (torch.from_numpy(ids[name]) for name in ("source", "target"))
+    if case.passes in SEARCHES:
+        model.eval()
+        limits = {"max_new_tokens": case.length, "num_beams": case.beam_size or 1, "do_sample": False}
+
+        def search(**more: Any) -> Any:
+            with torch.inference_mode():
+                return model.generate(source, length_penalty=0.0, **limits, **more)
+
+        def log_p(_: Any) -> list[np.ndarray]:
+            found = search(return_dict_in_generate=True, output_scores=True)
+            beams = getattr(found, "beam_indices", None)
+            steps = model.compute_transition_scores(
+                found.sequences, found.scores, beams, normalize_logits=beams is None
+            )
+            return [steps.sum(-1).numpy()]
+
+        return Call(search, log_p, _size(model))
+    optimizer = torch.optim.Adam(
+        [x for x in model.parameters() if x.requires_grad], LEARNING_RATE
+    )
+    losses = Losses()
+
+    def run() -> Any:
+        loss = model(source, labels=target).loss
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        losses.add(float(loss.detach()))
+
+    return Call(run, lambda _: losses.after(run), _size(model))
+
+
+def _marian(ours: Case) -> Any:
+    """Hugging Face's `MarianMTModel` that computes what our Transformer does, with its parameters.
+
+    The biases of its attention, which ours has not, are 0 and not trained.
+    """
+    import torch
+    from transformers import MarianConfig, MarianMTModel
+
+    from attnlab.bench import model_programs
+
+    config = model_programs.build(ours).config
+    num_positions, sizes = ours.length + 1, {}
+    for stack in _STACKS:
+        sizes[f"{stack}_layers"] = config.num_layers
+        sizes[f"{stack}_attention_heads"] = config.num_heads
+        sizes[f"{stack}_ffn_dim"] = config.hidden
+    marian = MarianConfig(
+        vocab_size=config.vocab_size, d_model=config.width, max_position_embeddings=num_positions,
+        activation_function="relu", dropout=0.0, scale_embedding=True,
+        pad_token_id=PAD, eos_token_id=EOS, forced_eos_token_id=None, decoder_start_token_id=BOS,
+        **sizes,
+    )  # fmt: skip
+    model = MarianMTModel(marian).train()
+    for module in model.modules():
+        if isinstance(module, torch.nn.LayerNorm):
+            module.eps = config.norm_epsilon
+    for name, x in model.named_parameters():
+        if "attn" in name and name.endswith("proj.bias"):
+            x.requires_grad_(False).zero_()
+    made = jax.jit(lambda: model_programs.initial_variables(ours))()["params"]
+    state = model.state_dict()
+    taken = {"model.shared.weight": made["vocabulary"]["embedding"]}
+    for stack in _STACKS:
+        places = positions.sinusoids(jnp.arange(num_positions), config.width)
+        taken[f"model.{stack}.embed_positions.weight"] = places
+        for path, x in flatten_dict(made[stack], sep="/").items():
+            layer, rest = path.removeprefix("layer_").split("/", 1)
+            module, _, kind = rest.rpartition("/")
+            kind = "bias" if kind == "bias" else "weight"
+            name = f"model.{stack}.layers.{layer}.{_MARIAN[module]}.{kind}"
+            # [in, out] with the axes of heads side by side, turned over
+            taken[name] = x.reshape(state[name].shape[::-1]).T
+    for name, x in taken.items():
+        state[name].copy_(torch.from_numpy(np.array(x)))
+    return model
+
+
+def _ids(case: Case, text: inputs.Text) -> dict[str, np.ndarray]:
+    from attnlab.bench import model_programs
+
+    return {name: np.asarray(x, np.int64) for name, x in model_programs.batch_of(case, text).items()}
+
+
+def _size(model: Any) -> int:
+    return sum(x.numel() * x.element_size() for x in model.parameters())
+
+
+_STACKS = ("encoder", "decoder")
+# Modules of a layer: ours, and theirs.
+_MARIAN = {
+    "attention_norm": "self_attn_layer_norm",
+    "cross_attention_norm": "encoder_attn_layer_norm",
+    "feed_forward_norm": "final_layer_norm",
+    "feed_forward/hidden": "fc1",
+    "feed_forward/out": "fc2",
+} | {
+    f"{ours}/{of_ours}": f"{theirs}.{of_theirs}_proj"
+    for ours, theirs in (("attention", "self_attn"), ("cross_attention", "encoder_attn"))
+    for of_ours, of_theirs in (("query", "q"), ("key", "k"), ("value", "v"), ("out", "out"))
+}

@@ -60,6 +60,7 @@ PEERS = {
         ("keras_additive", "additive", "s"),
         ("keras_dot", "dot", "D"),
         ("hf_lsh", "lsh", "s"),
+        ("hf_marian", "exact", "D"),
         ("reformer_pytorch", "lsh", "^"),
     )
 }

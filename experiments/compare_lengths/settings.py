@@ -20,7 +20,16 @@ from attnlab.attentions import (
     split_way,
 )
 from attnlab.bench import inputs, sharding, targets, topology
-from attnlab.bench.case import ACCURACY, ATTENTION, DECODE, PASSES, TRAIN_STEP, Case
+from attnlab.bench.case import (
+    ACCURACY,
+    ATTENTION,
+    BEAM,
+    DECODE,
+    PASSES,
+    SEARCHES,
+    TRAIN_STEP,
+    Case,
+)
 from attnlab.bench.case_flags import CaseFlags
 from attnlab.bench.roofline import UNITS, Unit
 from attnlab.bench.targets import Target
@@ -29,20 +38,23 @@ from attnlab.modules.multi_head import MultiHeadAttention
 from attnlab.own import Own, is_own, load
 from attnlab.runs.errors import Invalid
 from attnlab.runs.flags import flag, written
+from attnlab.tokens import NUM_SPECIAL
 from attnlab.training.parallel import PARALLEL, mesh_sizes
 
 AUTO = "auto"
 PLAIN = ("exact", "additive", "window-128", "lsh-4")
-# The same as in `training_programs`, whose import takes seconds, too long for --help.
+# The same as in `model_programs`, whose import takes seconds, too long for --help.
 PROGRAMS = (ATTENTION, "translate", "language_model", "bert")
 FOR_TARGETS: dict[str, Any] = {"lengths": (1024, 4096, 16384, 65536, 262144)}
 FOR_PROGRAMS: dict[str, Any] = {
     "lengths": (1024, 4096, 16384),
     "mechanisms": ("exact", "window-128", "lsh-4"),
+    "passes": (TRAIN_STEP,),
 }
 FOR_ONE_LENGTH: dict[str, Any] = {"lengths": (4096,)}  # over devices, or over batches
 FOR_WAYS: dict[str, Any] = {"mechanisms": PLAIN}  # --implementation says how to compute each
 _WAYS = (AUTO, *EXACT_IMPLEMENTATIONS)
+_PEERS = {"language_model": "hf_lsh", "translate": "hf_marian"}  # whole models of other people
 
 
 def peers_of(mechanisms: Sequence[str]) -> list[str]:
@@ -89,8 +101,9 @@ class Settings(CaseFlags):
         PASSES,
         f"Passes: {', '.join(PASSES)}; {DECODE} is one more token, by a module with a cache of as "
         f"many; {ACCURACY} is the forward pass without times, for its RMS distance from exact "
-        "attention by NumPy in float64.",
-        choices=(*PASSES, DECODE, ACCURACY),
+        f"attention by NumPy in float64. Of a --program: {TRAIN_STEP}, and of translate here "
+        f"{' and '.join(SEARCHES)} search for translations as long as their sources.",
+        choices=(*PASSES, DECODE, ACCURACY, TRAIN_STEP, *SEARCHES),
     )
     parallel: str = flag("jit", "How the batch is split over devices.", choices=PARALLEL)
     devices: tuple[int, ...] = flag(
@@ -120,7 +133,7 @@ class Settings(CaseFlags):
     )
     program: str = flag(
         ATTENTION,
-        "What is compiled for a target: attention, or a training step of a model whose "
+        "What is measured: attention, or a model, in training or translating, whose "
         f"self-attention is {', '.join(in_models())} or a pattern, such as window-128+exact; a "
         "language model's name may begin with chunked-, reversible- or both. Without --lengths: "
         f"{written(FOR_PROGRAMS['lengths'])}; without --mechanisms: "
@@ -134,6 +147,7 @@ class Settings(CaseFlags):
         least=1,
     )
     vocab_size: int = flag(32000, "Size of the vocabulary of the model of --program.", least=1)
+    beam_size: int = flag(5, f"Width of the beam of --passes={BEAM}.", least=1)
 
     def __post_init__(self) -> None:
         """Checks what can be checked without a device.
@@ -143,6 +157,7 @@ class Settings(CaseFlags):
         """
         super().__post_init__()
         self._check_mechanisms()
+        self._check_passes()
         self._check_peers()
         self._check_targets()
         self._check_axis()
@@ -184,7 +199,7 @@ class Settings(CaseFlags):
         if self.program != ATTENTION:
             sizes = {"num_layers": self.num_layers[0], "batch": self.batch[0]}
             return self._cases(
-                (TRAIN_STEP,), program=self.program, vocab_size=self.vocab_size, **sizes
+                self.passes, program=self.program, vocab_size=self.vocab_size, **sizes
             )
         counts = sorted(set(self.devices))
         if counts and counts[-1] > local_devices:
@@ -213,13 +228,11 @@ class Settings(CaseFlags):
         cases = []
         for target in self.targets():
             options: dict[str, Any] = {"target": target.name, "shard": self.shard}
-            passes = self.passes
             if self.program != ATTENTION:
-                passes = (TRAIN_STEP,)
                 options |= {"program": self.program, "vocab_size": self.vocab_size}
             for depth, batch in itertools.product(self._depths(), sorted(set(self.batch))):
                 sizes = {"devices": target.devices, "num_layers": depth, "batch": batch}
-                cases += self._cases(passes, **sizes, **options)
+                cases += self._cases(self.passes, **sizes, **options)
         return cases
 
     def _depths(self) -> list[int | None]:
@@ -229,10 +242,13 @@ class Settings(CaseFlags):
 
     def _cases(self, passes: tuple[str, ...], **options: Any) -> list[Case]:
         options |= {"ops_only": self.ops_only, "parallel": self.parallel}
+
+        def of(name: str, way: str | None, one: str) -> dict[str, Any]:
+            beam = {"beam_size": self.beam_size} if one == BEAM else {}
+            return {"implementation": way, "against": self._base(name, way, one), **beam}
+
         return [
-            self.case(
-                name, length, one, implementation=way, against=self._base(name, way, one), **options
-            )
+            self.case(name, length, one, **of(name, way, one), **options)
             for length in sorted(set(self.lengths))
             for name, way in self._lines()
             for one in dict.fromkeys(passes)
@@ -249,7 +265,8 @@ class Settings(CaseFlags):
         others = ", ".join(way for way in self.implementation if way not in ways)
         unused = (
             ("repeats case_seconds case_gib input", self.target, "with --target nothing runs"),
-            ("passes causal ops_only", program, f"--program={self.program} settles that"),
+            ("causal ops_only", program, f"--program={self.program} settles that"),
+            ("beam_size", BEAM not in self.passes, f"{BEAM} is not among --passes"),
             ("num_layers vocab_size", not program, "only the model of a --program has them"),
             ("chunk_size", not self._rounds(), "lsh is not among --mechanisms"),
             ("implementation", others, f"none of --mechanisms is computed by {others}"),
@@ -274,8 +291,8 @@ class Settings(CaseFlags):
     def _check_targets(self) -> None:
         """Checks --target, and the flags that only go with it."""
         if not self.target:
-            if self.program not in (ATTENTION, "language_model"):
-                raise Invalid("--program needs --target, such as --target=v5e:2x4")
+            if self.program == "bert":
+                raise Invalid("--program=bert needs --target, such as --target=v5e:2x4")
             if self.shard is not None and max(self.devices, default=1) == 1:
                 raise Invalid(
                     f"--shard={self.shard} needs several devices: --devices=2, or --target=v5e:2x4"
@@ -323,10 +340,10 @@ class Settings(CaseFlags):
     def _check_mechanisms(self) -> None:
         given = f"--mechanisms={written(self.mechanisms)}"
         for line in self.mechanisms:
-            if line.startswith("hf_lsh") and self.program == "language_model":
-                require_attention(given, line, kinds=("hf_lsh",))
+            if (peer := _PEERS.get(self.program)) and line.startswith(peer):
+                require_attention(given, line, kinds=(peer,))
             elif self.program == ATTENTION:
-                require_attention(given, line, kinds=KINDS)
+                require_attention(given, line, kinds=[x for x in KINDS if x != "hf_marian"])
             elif self.program == "language_model":
                 require_model(given, line, min(self.num_layers))
             else:
@@ -340,6 +357,25 @@ class Settings(CaseFlags):
         width, dtype = self.num_heads * self.head_dim, jnp.dtype(self.dtype)
         layer = MultiHeadAttention(self.num_heads, out_features=width, dtype=dtype)
         mine.require_fits(layer, min(self.lengths), Causal if self.causal else lambda: None)
+
+    def _check_passes(self) -> None:
+        """Refuses passes that the program has not."""
+        valid: tuple[str, ...] = (*PASSES, DECODE, ACCURACY)
+        if self.program != ATTENTION:
+            here = self.program == "translate" and not self.target
+            valid = (TRAIN_STEP, *SEARCHES) if here else (TRAIN_STEP,)
+        if wrong := [one for one in self.passes if one not in valid]:
+            where = " with --target" if self.target else ""
+            raise Invalid(
+                f"--passes={written(wrong)}: --program={self.program}{where} has "
+                f"{', '.join(valid)}"
+            )
+        least = NUM_SPECIAL + 256
+        if self.program != ATTENTION and not self.target and self.vocab_size < least:
+            raise Invalid(
+                f"--vocab_size={self.vocab_size}: what runs here reads bytes and {NUM_SPECIAL} "
+                f"special ids; give {least} at least"
+            )
 
     def _check_peers(self) -> None:
         """Checks what is compared with other people's attention, and against what."""

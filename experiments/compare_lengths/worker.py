@@ -55,7 +55,7 @@ def main() -> None:
         send(
             ready=dataclasses.asdict(counted(ready.known)),
             slow=ready.again is None,
-            values=[some_of(x) for x in ready.values()] if case.ops_only else [],
+            values=[some_of(x) for x in ready.values()] if case.has_values else [],
         )
 
     workers.serve(lambda: environment.describe(text(), PACKAGES), answer)

@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from attnlab.bench.case import ACCURACY, PASSES, Case
+from attnlab.bench.case import ACCURACY, PASSES, SEARCHES, TRAIN_STEP, Case
 from attnlab.runs.flags import Flags, flag
 from experiments.compare_lengths.settings import Settings as Lengths
 
@@ -14,6 +14,15 @@ _ACCURACY: Mapping[str, Any] = {
     "mechanisms": ("exact", "torch_sdpa", "jax_nn", "flax"),
     "lengths": (4096, 8192),
     "passes": (ACCURACY,),
+}
+_TRANSLATION: Mapping[str, Any] = {
+    "program": "translate",
+    "mechanisms": ("exact", "hf_marian"),
+    "against": "exact",
+    "num_heads": 4,
+    "num_layers": (3,),
+    "vocab_size": 8000,
+    "ops_only": False,
 }
 # Each row is one or several comparisons.
 ROWS: Mapping[str, Sequence[Mapping[str, Any]]] = {
@@ -54,8 +63,13 @@ ROWS: Mapping[str, Sequence[Mapping[str, Any]]] = {
             "num_heads": 4,
             "num_layers": (4,),
             "vocab_size": 260,
+            "passes": (TRAIN_STEP,),
             "ops_only": False,
         }
+    ],
+    "translation": [
+        {**_TRANSLATION, "batch": (64,), "lengths": (24,), "passes": (TRAIN_STEP,)},
+        {**_TRANSLATION, "batch": (50,), "lengths": (40,), "passes": SEARCHES},
     ],
 }
 

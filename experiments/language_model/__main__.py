@@ -10,7 +10,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from attnlab.bench.training_programs import memory_of_step
+from attnlab.bench.model_programs import memory_of_step
 from attnlab.data.windows import random_windows
 from attnlab.models.transformer import LanguageModel
 from attnlab.runs import command_line

@@ -9,7 +9,7 @@ import jax
 import numpy as np
 
 from attnlab.attentions import parse, streams
-from attnlab.bench.training_programs import memory_of_step
+from attnlab.bench.model_programs import memory_of_step
 from attnlab.models.classifier import EncoderClassifier
 from attnlab.runs import command_line, published
 from attnlab.runs.markdown import markdown_table

@@ -11,7 +11,7 @@ from pathlib import Path
 import jax
 import pytest
 
-from attnlab.bench import deviceless, topology, training_programs
+from attnlab.bench import deviceless, topology, model_programs
 from attnlab.bench.case import Case, Result
 from attnlab.models import Reformer
 from attnlab.ops import routes
@@ -34,12 +34,12 @@ for fields in json.loads(sys.argv[1]):
 EXCHANGED = """
 import json, re, sys
 from attnlab import platforms
-from attnlab.bench import targets, topology, training_programs
+from attnlab.bench import targets, topology, model_programs
 from attnlab.bench.case import Case
 case = Case(**json.loads(sys.argv[1]))
 target = targets.parse(case.target)
 with platforms.compiling_for(target.platform):
-    lowered = training_programs.lower(case, topology.devices(target))
+    lowered = model_programs.lower(case, topology.devices(target))
 print(json.dumps(re.findall(r"= \\w+\\[[\\d,]+\\]\\S* ([\\w-]+)\\(", lowered.compile().as_text())))
 """
 TINY = Case("dot", 128, num_heads=2, head_dim=32, ops_only=True, dtype="bfloat16")
@@ -167,7 +167,7 @@ def test_what_cudnn_would_compute_is_compiled_blockwise_where_it_is_missing(monk
 def test_a_training_is_split_by_a_mesh_as_by_a_name(shard, mesh):
     case = dataclasses.replace(TINY, mechanism="exact", length=64, batch=2, devices=2, **STEP)
     by_name, by_mesh = (
-        training_programs.lower(dataclasses.replace(case, shard=one), jax.devices()[:2]).as_text()
+        model_programs.lower(dataclasses.replace(case, shard=one), jax.devices()[:2]).as_text()
         for one in (shard, mesh)
     )
     assert by_mesh == by_name and 'mesh = <["data"=' in by_name
@@ -189,7 +189,7 @@ def test_training_steps_lower(program, mechanism):
     case = dataclasses.replace(
         TINY, mechanism=mechanism, length=64, batch=2, devices=2, **STEP | dict(program=program)
     )
-    lowered = training_programs.lower(case, jax.devices()[:2])
+    lowered = model_programs.lower(case, jax.devices()[:2])
     (state, batch), _ = lowered.args_info
     of_bert = {(2,), (2, 10)} if program == "bert" else set()  # pairs, and 15 % of the tokens
     assert {x.shape for x in jax.tree.leaves(batch)} == {(2, 64)} | of_bert
@@ -268,7 +268,7 @@ def test_settings_that_do_not_go_together(fields, message, monkeypatch):
 )
 def test_reversible_models_are_those_of_their_names(name):
     case = Case(name, 2048, num_heads=2, head_dim=4, dtype="float32", **STEP)
-    model = training_programs.build(case)
+    model = model_programs.build(case)
     assert isinstance(model, Reformer) == (name != "exact")
     in_chunks = name in ("chunked-reversible-exact", "reformer")
     assert model.config.feed_forward_chunk == (1024 if in_chunks else None)

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from attnlab.attentions import KINDS
-from attnlab.bench.case import ACCURACY, Case
+from attnlab.bench.case import ACCURACY, BEAM, GREEDY, TRAIN_STEP, Case
 from experiments.compare_lengths.runner import difference
 
 # In a process of its own: peers warn at import, which here is an error, and LSH needs x64.
@@ -74,7 +74,9 @@ def skip_without(*packages):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("causal", [True, False])
-@pytest.mark.parametrize("name", [name for name, kind in KINDS.items() if kind.computes])
+@pytest.mark.parametrize(
+    "name", [name for name, kind in KINDS.items() if kind.computes and name != "hf_marian"]
+)
 def test_a_peer_computes_what_ours_does(name, causal):
     kind = KINDS[name]
     skip_without(kind.package)
@@ -91,6 +93,28 @@ def test_a_peer_computes_what_ours_does(name, causal):
     for case, x, y in ((cases[0], theirs, ours), (cases[2], their_gradients, our_gradients)):
         assert difference(case, cases[1], x, y) == 0
         assert difference(case, cases[1], x, [[2 * n for n in row] for row in y]) > 0.1
+
+
+@pytest.mark.slow
+def test_a_translating_model_trains_and_searches_as_ours_does():
+    """With the parameters of ours: five losses of training, log p of what a search finds."""
+    skip_without("transformers")
+    sizes = dict(batch=3, num_heads=2, head_dim=8, num_layers=2, vocab_size=261)
+    passes = ({"passes": TRAIN_STEP}, {"passes": GREEDY}, {"passes": BEAM, "beam_size": 3})
+    cases = [
+        Case(name, 11, program="translate", **sizes, **one)
+        for one in passes
+        for name in ("exact", "hf_marian")
+    ]
+    values = output(PROBE, json.dumps([case.__dict__ for case in cases]))
+    for i in range(0, len(cases), 2):
+        ours, theirs = values[i : i + 2]
+        assert difference(cases[i], cases[i + 1], ours, theirs) == 0
+        assert difference(cases[i], cases[i + 1], ours, [[2 * n for n in theirs[0]]]) > 0.1
+    (losses,), _, (greedy,), _, (beam,), _ = values
+    assert len(losses) == 5 and losses[-1] < 0.9 * losses[0]
+    assert len(greedy) == 3 and min(b - g for b, g in zip(beam, greedy, strict=True)) > -1e-4
+    assert max(b - g for b, g in zip(beam, greedy, strict=True)) > 0.01  # it searched
 
 
 @pytest.mark.slow

@@ -6,7 +6,7 @@ import math
 import jax
 import pytest
 
-from attnlab.bench import inputs, peaks, targets, training_programs, work
+from attnlab.bench import inputs, peaks, targets, model_programs, work
 from attnlab.bench.case import Case, Operations, Sent
 from attnlab.bench.measure import measure
 from attnlab.bench.roofline import UNITS, Bound, Peak, Rates, Unit
@@ -106,7 +106,7 @@ def test_a_training_step_counts_six_operations_for_each_parameter_and_token():
         implementation="dense", program="language_model", num_layers=2, vocab_size=vocab,
     )  # fmt: skip
     with compiling_for(targets.parse("v5e").platform):
-        found, _ = work.counted(case, training_programs.traceable)
+        found, _ = work.counted(case, model_programs.traceable)
     matrices = 2 * (4 * width**2 + 2 * width * 4 * width) + vocab * width
     attention = 2 * 2 * length**2 * width  # of the layers, two products
     assert found.products == 3 * 2 * 3 * (length * matrices + attention)

@@ -1,4 +1,4 @@
-"""Whole training steps as programs: does this configuration fit?
+"""Whole models as programs: a training step, which may be too large, and a search.
 
 A step is `attnlab.training`'s: forward, backward and Adam's update of float32 parameters, computed
 in the case's dtype, the state given away so that its memory serves the new one. Over several
@@ -11,9 +11,12 @@ BERT's step is that of its pre-training, with 15 % of the tokens masked. A langu
 1024 positions at a time (`attentions.Model`). No model has dropout: XLA draws its masks again in
 the backward pass, so they take no memory worth naming (2.13 GiB with and without, 6 layers of width
 512 at 8 × 1024 tokens for v5e), but programs with them take much longer to compile.
+
+A search translates as many tokens as the sources have. The weights are random, and the rows of
+special ids in the vocabulary 0, so that none is likely and no translation ends before the limit.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import flax.linen as nn
@@ -22,13 +25,15 @@ import jax.numpy as jnp
 import optax
 
 from attnlab.attentions import FEED_FORWARD_CHUNK, Surroundings, pattern
-from attnlab.bench import memory, sharding
-from attnlab.bench.case import Case
+from attnlab.bench import inputs, memory, sharding
+from attnlab.bench.case import SEARCHES, Case
 from attnlab.models.bert import BertPretraining
 from attnlab.models.reformer import Reformer
 from attnlab.models.transformer import Transformer, TransformerLM
 from attnlab.models.transformer.config import TransformerConfig
 from attnlab.ops import routes
+from attnlab.tokens import NUM_SPECIAL
+from attnlab.training.decode import Hypotheses, beam_search, greedy
 from attnlab.training.loop import Task
 from attnlab.training.masked import MaskedCrossEntropy
 from attnlab.training.objective import Batch, Objective, TokenCrossEntropy
@@ -40,7 +45,10 @@ _PROBE = 8  # tokens to initialize with: no parameter's shape depends on the inp
 
 
 def lower(case: Case, devices: Sequence[jax.Device]) -> jax.stages.Lowered:
-    """Traces and lowers the training step of the case; allocates nothing."""
+    """Traces and lowers the training step or the search of the case; allocates nothing."""
+    if case.passes in SEARCHES:
+        variables = jax.eval_shape(lambda: initial_variables(case))
+        return jax.jit(search(case)).lower(variables, _batch(case, case.batch, case.length)["source"])
     parallel = ShardedJit(devices)
     if case.shard not in (None, "batch"):
         parallel = ShardedState(devices, sharding.mesh_of(case.shard, len(devices)))
@@ -57,6 +65,32 @@ def traceable(case: Case) -> tuple[Any, ...]:
 def initial_state(case: Case) -> TrainState:
     """The state that the first step of the case is given."""
     return _state(*_training(case))
+
+
+def search(case: Case) -> Callable[[Any, jax.Array], Hypotheses]:
+    """(variables, source [B, L]) -> translations of L tokens, with log p as their scores."""
+    model, limits = build(case), {"max_length": case.length, "extra_length": None}
+    if case.beam_size is None:
+        return lambda variables, source: greedy(model, variables, source, **limits)
+    beam = {"beam_size": case.beam_size, "length_penalty": 0.0}
+    return lambda variables, source: beam_search(model, variables, source, **beam, **limits)
+
+
+def initial_variables(case: Case) -> dict[str, Any]:
+    """The variables that the search, or the first step, of the case is given."""
+    parameters = initial_state(case).params
+    if case.passes not in SEARCHES:
+        return {"params": parameters}
+    vocabulary = parameters["vocabulary"]
+    rows = vocabulary["embedding"].at[:NUM_SPECIAL].set(0)
+    return {"params": {**parameters, "vocabulary": {**vocabulary, "embedding": rows}}}
+
+
+def batch_of(case: Case, text: inputs.Text) -> Batch:
+    """A batch of the case, its ids the bytes of a text: source and target are different windows."""
+    shapes = _batch(case, case.batch, case.length)
+    windows = text.windows(len(shapes) * case.batch, case.length).astype("int32") + NUM_SPECIAL
+    return dict(zip(shapes, jnp.split(jnp.asarray(windows), len(shapes)), strict=True))
 
 
 def lower_step(
@@ -123,7 +157,8 @@ def build(case: Case) -> nn.Module:
         dropout_rate=0.0,
         attention_dropout_rate=0.0,
         feed_forward_chunk=FEED_FORWARD_CHUNK if case.model.chunked else None,
-        scan_layers=True,  # else compiling takes as many times as long as there are layers
+        # Compiles in the time of one layer; here a search is a fifth faster without.
+        scan_layers=case.target is not None,
         dtype=jnp.dtype(case.dtype),
     )
     lsh = routes.LSH(chunk_size=case.chunk_size)
