@@ -11,11 +11,11 @@ from attnlab import platforms
 from attnlab.bench import (
     mechanisms,
     memory,
+    model_programs,
     network,
     programs,
     targets,
     topology,
-    model_programs,
     work,
 )
 from attnlab.bench.case import ATTENTION, DECODE, Case, Result, Sent

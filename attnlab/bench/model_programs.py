@@ -29,6 +29,7 @@ from attnlab.bench import inputs, memory, sharding
 from attnlab.bench.case import SEARCHES, Case
 from attnlab.models.bert import BertPretraining
 from attnlab.models.reformer import Reformer
+from attnlab.models.seq2seq import Decoder
 from attnlab.models.transformer import Transformer, TransformerLM
 from attnlab.models.transformer.config import TransformerConfig
 from attnlab.ops import routes
@@ -48,7 +49,9 @@ def lower(case: Case, devices: Sequence[jax.Device]) -> jax.stages.Lowered:
     """Traces and lowers the training step or the search of the case; allocates nothing."""
     if case.passes in SEARCHES:
         variables = jax.eval_shape(lambda: initial_variables(case))
-        return jax.jit(search(case)).lower(variables, _batch(case, case.batch, case.length)["source"])
+        return jax.jit(search(case)).lower(
+            variables, _batch(case, case.batch, case.length)["source"]
+        )
     parallel = ShardedJit(devices)
     if case.shard not in (None, "batch"):
         parallel = ShardedState(devices, sharding.mesh_of(case.shard, len(devices)))
@@ -69,11 +72,13 @@ def initial_state(case: Case) -> TrainState:
 
 def search(case: Case) -> Callable[[Any, jax.Array], Hypotheses]:
     """(variables, source [B, L]) -> translations of L tokens, with log p as their scores."""
-    model, limits = build(case), {"max_length": case.length, "extra_length": None}
+    model = build(case)
+    assert isinstance(model, Decoder)
+    limits: Any = {"max_length": case.length, "extra_length": None}
     if case.beam_size is None:
         return lambda variables, source: greedy(model, variables, source, **limits)
-    beam = {"beam_size": case.beam_size, "length_penalty": 0.0}
-    return lambda variables, source: beam_search(model, variables, source, **beam, **limits)
+    limits |= {"beam_size": case.beam_size, "length_penalty": 0.0}
+    return lambda variables, source: beam_search(model, variables, source, **limits)
 
 
 def initial_variables(case: Case) -> dict[str, Any]:

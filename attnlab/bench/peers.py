@@ -311,7 +311,7 @@ def _language_model(case: Case, text: inputs.Text) -> Call:
 
 
 def _translation(case: Case, text: inputs.Text) -> Call:
-    """A step of `MarianMTModel` in training mode, or its `generate`, with the parameters of ours."""
+    """A step of `MarianMTModel` in training mode, or its `generate`; its parameters are ours."""
     import torch
 
     ours = dataclasses.replace(case, mechanism=kind_of(case.attention.kind).computes)
@@ -319,7 +319,11 @@ def _translation(case: Case, text: inputs.Text) -> Call:
     source, target = (torch.from_numpy(ids[name]) for name in ("source", "target"))
     if case.passes in SEARCHES:
         model.eval()
-        limits = {"max_new_tokens": case.length, "num_beams": case.beam_size or 1, "do_sample": False}
+        limits = {
+            "max_new_tokens": case.length,
+            "num_beams": case.beam_size or 1,
+            "do_sample": False,
+        }
 
         def search(**more: Any) -> Any:
             with torch.inference_mode():
@@ -334,9 +338,7 @@ def _translation(case: Case, text: inputs.Text) -> Call:
             return [steps.sum(-1).numpy()]
 
         return Call(search, log_p, _size(model))
-    optimizer = torch.optim.Adam(
-        [x for x in model.parameters() if x.requires_grad], LEARNING_RATE
-    )
+    optimizer = torch.optim.Adam([x for x in model.parameters() if x.requires_grad], LEARNING_RATE)
     losses = Losses()
 
     def run() -> Any:
@@ -399,7 +401,9 @@ def _marian(ours: Case) -> Any:
 def _ids(case: Case, text: inputs.Text) -> dict[str, np.ndarray]:
     from attnlab.bench import model_programs
 
-    return {name: np.asarray(x, np.int64) for name, x in model_programs.batch_of(case, text).items()}
+    return {
+        name: np.asarray(x, np.int64) for name, x in model_programs.batch_of(case, text).items()
+    }
 
 
 def _size(model: Any) -> int:

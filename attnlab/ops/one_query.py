@@ -61,6 +61,7 @@ class OneQuery:
     @classmethod
     def of(cls, x: Prepared, precision: Any) -> OneQuery:
         """The queries of prepared operands."""
+        assert isinstance(x.score, Dot) and x.score.scale is not None
         batch, heads, group, _, width = x.q.shape
         # [B, K, G, 1, H] to [B, K, G, K, H]
         at_home = x.q * jnp.eye(heads, dtype=x.q.dtype)[None, :, None, :, None]
@@ -86,9 +87,7 @@ class OneQuery:
 
     def _einsum(self, equation: str, x: jax.Array, y: jax.Array) -> jax.Array:
         dtype = jnp.promote_types(y.dtype, jnp.float32)
-        return jnp.einsum(
-            equation, x, y, precision=self.precision, preferred_element_type=dtype
-        )
+        return jnp.einsum(equation, x, y, precision=self.precision, preferred_element_type=dtype)
 
 
 def side_by_side(x: jax.Array) -> jax.Array:

@@ -24,7 +24,8 @@ With --target nothing runs, so there are no times: each program is compiled for 
 this machine does not have, and the report says how much memory it would need there, up to which
 length it would fit, what each device of a slice sends to the others, and how long it would take at
 least. --program compiles a whole training step instead (Adam, float32 parameters), of several
---batch at one length too.
+--batch at one length too. Without --target the programs language_model and translate run here, and
+translate with --passes=greedy,beam also searches.
 """
 
 SHARED_BY = "processes"

@@ -367,8 +367,7 @@ class Settings(CaseFlags):
         if wrong := [one for one in self.passes if one not in valid]:
             where = " with --target" if self.target else ""
             raise Invalid(
-                f"--passes={written(wrong)}: --program={self.program}{where} has "
-                f"{', '.join(valid)}"
+                f"--passes={written(wrong)}: --program={self.program}{where} has {', '.join(valid)}"
             )
         least = NUM_SPECIAL + 256
         if self.program != ATTENTION and not self.target and self.vocab_size < least:

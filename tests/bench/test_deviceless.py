@@ -11,7 +11,7 @@ from pathlib import Path
 import jax
 import pytest
 
-from attnlab.bench import deviceless, topology, model_programs
+from attnlab.bench import deviceless, model_programs, topology
 from attnlab.bench.case import Case, Result
 from attnlab.models import Reformer
 from attnlab.ops import routes

@@ -6,7 +6,7 @@ import math
 import jax
 import pytest
 
-from attnlab.bench import inputs, peaks, targets, model_programs, work
+from attnlab.bench import inputs, model_programs, peaks, targets, work
 from attnlab.bench.case import Case, Operations, Sent
 from attnlab.bench.measure import measure
 from attnlab.bench.roofline import UNITS, Bound, Peak, Rates, Unit

@@ -77,7 +77,9 @@ def test_derivatives_in_both_modes_and_under_vmap():
         return jax.jvp(gradient, operands, tangents)
 
     ours, reference = jax.jit(lambda: (derivatives(None), derivatives("dense")))()
-    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-6), ours, reference)
+    jax.tree.map(
+        lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-6), ours, reference
+    )
 
 
 def test_what_is_hidden_counts_for_nothing_however_large():

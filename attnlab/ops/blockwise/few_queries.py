@@ -17,8 +17,8 @@ import jax.numpy as jnp
 from attnlab.axes import HeadLayout, lead_with_ones
 from attnlab.biases import as_bias
 from attnlab.meshes import vary_like
-from attnlab.ops.blockwise.engine import OnlineSoftmax
 from attnlab.ops import one_query
+from attnlab.ops.blockwise.engine import OnlineSoftmax
 from attnlab.ops.kernels.call import Call
 from attnlab.ops.layout import merge_output, prepare
 from attnlab.scores import Score
@@ -76,18 +76,18 @@ def _context(call: Call) -> jax.Array:
     q_positions = jnp.arange(num_queries)
     first, stop = (0, num_keys) if mask is None else mask.key_range(q_positions, num_keys)
 
-    def cut(start):  # [*B, block, K, H] and [*B, block, K, D]
-        return (jax.lax.dynamic_slice_in_dim(x, start, _BLOCK, x.ndim - 3) for x in (k, v))
+    def cut(x, start):  # [*B, S, K, H] to [*B, block, K, H]
+        return jax.lax.dynamic_slice_in_dim(x, start, _BLOCK, x.ndim - 3)
 
-    def prepared(start):  # [*B, block, K, H] to [B, K, 1, block, H]
-        return prepare(call.score, q, *cut(start), None, None, precision)
+    def prepared(start):  # keys and values [B, K, 1, block, H]
+        return prepare(call.score, q, cut(k, start), cut(v, start), None, None, precision)
 
     once = prepared(0)  # of the queries; those of later blocks are not computed
     alone = one_query.OneQuery.of(once, precision) if one_query.serves(call) else None
 
     def logits_and_values(start):
         if alone is not None:
-            keys, values = map(one_query.side_by_side, cut(start))
+            keys, values = (one_query.side_by_side(cut(x, start)) for x in (k, v))
             return alone.logits(keys), values
         x = prepared(start)
         return once.score.logits(once.q, x.k, precision=precision), x.v
