@@ -126,7 +126,7 @@ def _beam_search(
         rows = (first_rows + parents).reshape(-1)
 
         def reorder(x, axis):
-            return x if axis < 0 else jnp.take(x, rows, axis=axis)
+            return x if axis < 0 else jnp.take(x, rows, axis=axis, mode="clip")
 
         cache = jax.tree.map(reorder, cache, cache_axes)
         return step + 1, beam, open_rows & unsettled(step + 1, beam), cache
