@@ -2,6 +2,7 @@
 
 import functools
 import itertools
+import re
 
 import flax.linen as nn
 import jax
@@ -9,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from attnlab.models import Transformer, TransformerConfig
 from attnlab.models.seq2seq import Seq2Seq
 from attnlab.tokens import BOS, EOS, PAD
 from attnlab.training.decode import Hypotheses, beam, beam_search, greedy, length_penalty_of, sample
@@ -334,6 +336,17 @@ def test_padding_and_the_first_token_are_never_emitted():
     likely = table_with([PAD, BOS], 20.0)
     for search in (greedy, beam_search):
         as_list(search(MODEL, likely, SOURCE, max_length=5))  # checks it
+
+
+def test_hypotheses_share_what_is_of_the_source():
+    model = Transformer(TransformerConfig(17, num_layers=1, width=8, hidden=8, num_heads=2))
+    source = jnp.full((3, 37), 5)
+    shapes = jax.eval_shape(model.init, jax.random.key(0), source, source)
+    search = jax.jit(lambda x: beam_search(model, x, source, beam_size=4, max_length=5))
+    text = str(search.trace(shapes).jaxpr)
+    # The keys and values of the source [B, 37, N, H], and of the hypotheses [k, B, 5, N, H].
+    assert set(re.findall(r"\[([\d,]*),37,2,4\]", text)) == {"3"}
+    assert "4,3" in re.findall(r"\[([\d,]*),5,2,4\]", text)
 
 
 def test_a_search_compiles_once_a_shape():

@@ -75,7 +75,8 @@ def beam_search(
     Raises:
       ValueError: as `greedy`, and other values of beam_size, length_penalty or stop.
 
-    Cost: of a token, a decoder step of B·k rows and a copy of their caches.
+    Cost: of a token, a decoder step of B·k rows and a copy of their caches; what is of the source
+    is not copied, and the hypotheses read it together.
     Source: Wu et al. 2016, §7; Vaswani et al. 2017, §6.1.
     """
     given = as_given(source, prompt, max_length, extra_length)
@@ -104,31 +105,35 @@ def _beam_search(
 ) -> Hypotheses:
     limits = limits_of(given, max_length, extra_length)
     memory, logits, state = first_call(model, variables, given, max_length)
-    axes = batch_axes(model, variables, given, max_length, state)
-
-    def repeat(x, axis=0):
-        return x if axis < 0 else jnp.repeat(x, beam_size, axis)
-
-    state = jax.tree.map(repeat, state, axes)
-    next_logits = make_next_logits(
-        model, variables, jax.tree.map(repeat, memory), state.get("static", {})
+    axes = batch_axes(model, variables, given, max_length, state).get("cache", {})
+    # The hypotheses have caches of their own, [k, …, B, …], and share all that is of the source.
+    own = jax.tree.map(lambda axis: None if axis < 0 else 0, axes)
+    cache = jax.tree.map(
+        lambda x, axis: x if axis < 0 else jnp.stack([x] * beam_size), state.get("cache", {}), axes
     )
-    cache_axes = axes.get("cache", {})
+    next_logits = jax.vmap(
+        make_next_logits(model, variables, memory, state.get("static", {})),
+        in_axes=(own, 1),
+        out_axes=(1, own),
+    )
     batch = given.prompt.shape[0]
-    first_rows = beam_size * jnp.arange(batch)[:, None]
 
     def body(carry):
         step, beam, open_rows, cache = carry
-        last = jax.lax.dynamic_slice_in_dim(beam.tokens, step - 1, 1, 2)
-        logits, cache = next_logits(cache, last.reshape(-1, 1))
-        logits = logits.reshape(batch, beam_size, -1)
+        last = jax.lax.dynamic_slice_in_dim(beam.tokens, step - 1, 1, 2)  # [B, k, 1]
+        logits, cache = next_logits(cache, last)  # [B, k, V]
         beam, parents = _grow(beam, logits, step, open_rows, alpha)
-        rows = (first_rows + parents).reshape(-1)
+
+        rows = parents.T * batch + jnp.arange(batch)[None]  # [k, B]
 
         def reorder(x, axis):
-            return x if axis < 0 else jnp.take(x, rows, axis=axis, mode="clip")
+            if axis < 0:
+                return x
+            x = jnp.moveaxis(x, axis + 1, 1)  # [k, …, B, …] to [k, B, …]
+            x = jnp.take(x.reshape(-1, *x.shape[2:]), rows, axis=0, mode="clip")
+            return jnp.moveaxis(x, 1, axis + 1)
 
-        cache = jax.tree.map(reorder, cache, cache_axes)
+        cache = jax.tree.map(reorder, cache, axes)
         return step + 1, beam, open_rows & unsettled(step + 1, beam), cache
 
     def unsettled(step, beam):
@@ -144,7 +149,7 @@ def _beam_search(
     beam = _Beam(nothing, none.at[:, 0].set(0.0), nothing, none)
     logits = jnp.repeat(logits[:, None], beam_size, 1)
     beam, _ = _grow(beam, logits, 0, jnp.ones(batch, bool), alpha)
-    carry = jnp.int32(1), beam, unsettled(1, beam), state.get("cache", {})
+    carry = jnp.int32(1), beam, unsettled(1, beam), cache
     _, beam, *_ = jax.lax.while_loop(lambda carry: carry[2].any(), body, carry)
 
     has_ended = beam.ended_scores[:, :1] > -jnp.inf
