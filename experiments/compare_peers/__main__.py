@@ -52,16 +52,18 @@ def text(done: SoFar[Result], parts: Mapping[str, Sequence[Case]]) -> str:
 def _sizes(case: Case) -> str:
     causal = "causal" if case.causal else "not causal"
     layers = f", {case.num_layers} layers" if case.num_layers else ""
-    return f"{case.num_heads} × {case.head_dim}, {case.dtype}, {causal}{layers}"
+    batch = f", batch {case.batch}" if case.batch > 1 else ""
+    return f"{case.num_heads} × {case.head_dim}, {case.dtype}, {causal}{layers}{batch}"
 
 
 _METHOD = (
     "No other library computes LSH attention with strict causality, and each hashes in its own "
     "way, which is timed too: between LSH implementations, and between LSH and exact attention, "
     "values are not compared. Tests compare the presets `TRAX` and `LUCIDRAINS` with theirs. A "
-    "training step is the forward and the backward pass of a byte model of LSH layers and Adam's "
-    "update, "
-    "ours strictly causal; the two begin with parameters of their own."
+    "training step is the forward and the backward pass of a model and Adam's update. Byte models of "
+    "LSH layers, ours strictly causal, begin with parameters of their own. Translating models have "
+    "the same: the losses of the first five steps, and log p of what a search finds, were compared "
+    "first. No translation ends before n tokens, as many as its source has."
 )
 
 

@@ -21,6 +21,7 @@ _TRANSLATION: Mapping[str, Any] = {
     "against": "exact",
     "num_heads": 4,
     "num_layers": (3,),
+    "batch": (50,),
     "vocab_size": 8000,
     "ops_only": False,
 }
@@ -68,8 +69,8 @@ ROWS: Mapping[str, Sequence[Mapping[str, Any]]] = {
         }
     ],
     "translation": [
-        {**_TRANSLATION, "batch": (64,), "lengths": (24,), "passes": (TRAIN_STEP,)},
-        {**_TRANSLATION, "batch": (50,), "lengths": (40,), "passes": SEARCHES},
+        {**_TRANSLATION, "lengths": (24,), "passes": (TRAIN_STEP,)},
+        {**_TRANSLATION, "lengths": (40,), "passes": SEARCHES},
     ],
 }
 
