@@ -60,10 +60,10 @@ _METHOD = (
     "No other library computes LSH attention with strict causality, and each hashes in its own "
     "way, which is timed too: between LSH implementations, and between LSH and exact attention, "
     "values are not compared. Tests compare the presets `TRAX` and `LUCIDRAINS` with theirs. A "
-    "training step is the forward and the backward pass of a model and Adam's update. Byte models of "
-    "LSH layers, ours strictly causal, begin with parameters of their own. Translating models have "
-    "the same: the losses of the first five steps, and log p of what a search finds, were compared "
-    "first. No translation ends before n tokens, as many as its source has."
+    "training step is the forward and the backward pass of a model and Adam's update. Byte models "
+    "of LSH layers, ours strictly causal, begin with parameters of their own. Translating models "
+    "have the same: the losses of the first five steps, and log p of what a search finds, were "
+    "compared first. No translation ends before n tokens, as many as its source has."
 )
 
 
