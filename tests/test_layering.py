@@ -32,7 +32,7 @@ LAYERS = {
 
 # Within ops, a mechanism is a file or a folder. It may use itself and these, which serve them all…
 SHARED_OPS = {"attention", "blockwise", "dense", "dropout", "layout"}
-SHARED_OPS |= {"kernels"}
+SHARED_OPS |= {"kernels", "one_query"}
 # …and this one, which only chooses between mechanisms, any.
 CHOOSING_OPS = {"attnlab.ops.routes"}
 
