@@ -198,15 +198,20 @@ def test_training_steps_lower(program, mechanism):
     assert "jax.buffer_donor" in lowered.as_text() or "tf.aliasing_output" in lowered.as_text()
 
 
+OF_MODELS = ("train_step",)
 TRAINING = dict(
-    target=("v5e-8",), program="bert", mechanisms=("lsh-4",), lengths=(64,), batch=(6,), num_heads=6
-)
+    target=("v5e-8",), program="bert", passes=OF_MODELS, mechanisms=("lsh-4",), lengths=(64,),
+    batch=(6,), num_heads=6,
+)  # fmt: skip
 
 
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        (dict(program="bert"), "--program needs --target, such as --target=v5e:2x4"),
+        (
+            dict(program="bert", passes=OF_MODELS),
+            "--program=bert needs --target, such as --target=v5e:2x4",
+        ),
         (dict(shard="heads"), "--shard=heads needs several devices: --devices=2, or --target=v5e:"),
         (
             dict(shard="state", devices=(2,)),
@@ -231,7 +236,7 @@ TRAINING = dict(
             "--lengths=100 does not divide over the 8 devices of v5e:2x4; give a multiple of 8",
         ),
         (
-            dict(target=("v5e",), program="bert", mechanisms=("location",)),
+            dict(target=("v5e",), program="bert", passes=OF_MODELS, mechanisms=("location",)),
             "no attention 'location'; valid: exact, dot, general",
         ),
         (
@@ -278,7 +283,7 @@ def test_reversible_models_are_those_of_their_names(name):
 
 def test_cases_go_over_depth(monkeypatch):
     monkeypatch.setattr(topology, "require_compiler", lambda target: None)
-    asked = dict(target=("v5e",), program="language_model", num_layers=(2, 6))
+    asked = dict(target=("v5e",), program="language_model", passes=OF_MODELS, num_layers=(2, 6))
     settings = Settings(**asked, mechanisms=("reversible-exact:dense", "reformer"), lengths=(64,))
     cases = settings.cases(local_devices=1)
     assert [(c.label, c.num_layers) for c in cases] == [
@@ -290,12 +295,14 @@ def test_cases_go_over_depth(monkeypatch):
     with pytest.raises(Invalid, match="--lengths=64,128 --num_layers=2,6: a run goes over lengths"):
         Settings(**asked, mechanisms=("lsh-4",), lengths=(64, 128))
     with pytest.raises(Invalid, match="no attention 'reformer'; valid: exact, dot, gen"):
-        Settings(target=("v5e",), program="bert", mechanisms=("reformer",))
+        Settings(target=("v5e",), program="bert", passes=OF_MODELS, mechanisms=("reformer",))
 
 
 def test_cases_go_over_the_batch(monkeypatch):
     monkeypatch.setattr(topology, "require_compiler", lambda target: None)
-    asked = dict(target=("h100-64",), shard="state", program="bert", mechanisms=("lsh-4",))
+    asked = dict(
+        target=("h100-64",), shard="state", program="bert", passes=OF_MODELS, mechanisms=("lsh-4",)
+    )
     cases = Settings(**asked, batch=(128, 64), lengths=(512,)).cases(local_devices=1)
     assert [(c.batch, c.devices, c.length) for c in cases] == [(64, 64, 512), (128, 64, 512)]
     assert Settings.implied({"batch": (1, 2)}) == {"lengths": (4096,)}
@@ -311,7 +318,7 @@ def test_cases_of_targets(monkeypatch):
     monkeypatch.setattr(topology, "require_compiler", lambda target: None)
     settings = Settings(
         target=("v5e-8", "v5e:2x4", "h100-8"), shard="batch", batch=(8,), program="translate",
-        mechanisms=("lsh-4",), lengths=(64,),
+        passes=OF_MODELS, mechanisms=("lsh-4",), lengths=(64,),
     )  # fmt: skip
     cases = settings.cases(local_devices=1)
     assert [(c.target, c.devices, c.passes) for c in cases] == [
