@@ -266,6 +266,11 @@ class Settings(CaseFlags):
         unused = (
             ("repeats case_seconds case_gib input", self.target, "with --target nothing runs"),
             ("causal ops_only", program, f"--program={self.program} settles that"),
+            (
+                "devices parallel",
+                program and not self.target,
+                "a --program runs on one device here",
+            ),
             ("beam_size", BEAM not in self.passes, f"{BEAM} is not among --passes"),
             ("num_layers vocab_size", not program, "only the model of a --program has them"),
             ("chunk_size", not self._rounds(), "lsh is not among --mechanisms"),
@@ -383,6 +388,8 @@ class Settings(CaseFlags):
         if peers and self.program == ATTENTION and not self.ops_only:
             raise Invalid(f"--noops_only: {listed} have no projections; leave it out")
         split = max(self.devices, default=1) > 1 or self.parallel != "jit"
+        if peers and self.program != ATTENTION and self.dtype != "float32":
+            raise Invalid(f"--dtype={self.dtype}: {listed} compute in float32; leave it out")
         if peers and (self.target or split):
             raise Invalid(f"--mechanisms={listed}: on one device that is here; drop --target")
         if ACCURACY in self.passes and (self.target or split or not self.ops_only):

@@ -152,6 +152,11 @@ def test_interrupted_runs_keep_their_rows_and_write_the_report(tmp_path):
         ("--program=translate --target=v5e --passes=beam", "with --target has train_step"),
         ("--program=translate --beam_size=3", "--beam_size would count for nothing: beam is not"),
         ("--program=translate --vocab_size=99", "special ids; give 260 at least"),
+        (
+            "--program=translate --devices=2 --batch=2",
+            "--devices would count for nothing: a --program",
+        ),
+        ("--program=translate --mechanisms=hf_marian --dtype=bfloat16", "compute in float32"),
         ("--program=bert", "--program=bert needs --target"),
         ("--mechanisms=hf_marian", "no attention 'hf_marian'"),
         ("--program=language_model --mechanisms=hf_marian", "no attention 'hf_marian'"),
