@@ -13,6 +13,7 @@ from attnlab.attentions import kind_of
 from attnlab.bench import tables, trends
 from attnlab.bench.case import (
     ACCURACY,
+    ATTENTION,
     AXES,
     PASS_TITLES,
     SHORT,
@@ -117,14 +118,17 @@ def summary(done: SoFar[Result]) -> str:
     devices = sorted({r.case.devices for r in results})
     split = f", {case.shard} divided" if case.shard else ""
     what = "Bare functions" if case.ops_only else "Jitted Flax modules with their projections"
+    causal = "causal" if case.causal else "not causal"
+    if case.program != ATTENTION:
+        what = f"Models, `--program={case.program}`, {case.num_layers} layers in each stack"
+        causal = f"{case.vocab_size} ids"
     first = trends.disturbed(results)
     said = answer(results, trends.undisturbed, duration)
     notes = [
         f"**{first}; they count in no crossover and no growth.**" * bool(first),
         f"**{said}**" * bool(said),
         f"{state} {what}, batch {case.batch}, {case.num_heads} heads of width "
-        f"{case.head_dim} (model width {case.width}), {case.dtype}, "
-        f"{'causal' if case.causal else 'not causal'}, {case.parallel} on "
+        f"{case.head_dim} (model width {case.width}), {case.dtype}, {causal}, {case.parallel} on "
         f"{', '.join(map(str, devices))} device{'s' * (devices != [1])}{split}.",
         legend(results),
     ]

@@ -181,6 +181,16 @@ def test_without_a_peak_or_a_count_there_is_no_section():
     assert report.line(lost) == "killed"
 
 
+def test_a_model_is_no_module_with_projections():
+    row = rows.row("dot", 512)
+    sizes = {"program": "translate", "num_layers": 3, "vocab_size": 300, "passes": "greedy"}
+    model = dataclasses.replace(row, case=dataclasses.replace(row.case, **sizes))
+    said = [report.summary(rows.told([x])) for x in (row, model)]
+    assert ["with their projections" in x for x in said] == [True, False]
+    assert "--program=translate`, 3 layers in each stack" in said[1] and "300 ids" in said[1]
+    assert "causal" not in said[1]
+
+
 def test_what_was_counted_in_place_of_a_kernel_is_said():
     one = dataclasses.replace(counted("dot", 1024, 1e9), operations_of="another program")
     assert report.shares([one], PEAKS)[-1] == "Counted is another program: dot."
