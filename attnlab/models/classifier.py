@@ -1,4 +1,7 @@
-"""A classifier of long inputs on the Transformer's encoder: Tay et al. 2020, §2.3 and App. A."""
+"""A classifier of long inputs, or of their tokens, on the Transformer's encoder.
+
+Source: Tay et al. 2020, §2.3 and App. A.
+"""
 
 from __future__ import annotations
 
@@ -20,12 +23,13 @@ class EncoderClassifier(nn.Module):
     """Logits of the classes of a sequence, or of a pair: W₂ relu(W₁ x + b₁) + b₂.
 
     x is a state of the encoder: that of the first token, or the mean of all that are no padding. Of
-    a pair, whose two are encoded apart, it is [x₁, x₂, x₁ ∘ x₂, x₁ − x₂].
+    a pair, whose two are encoded apart, it is [x₁, x₂, x₁ ∘ x₂, x₁ − x₂]. Or each token has logits
+    of its own, as a model that predicts masked ones needs.
 
     Attributes:
       config: sizes and choices of the encoder.
       num_classes: number of classes, C.
-      pooling: state that is classified: "first", which is that of a [CLS], or "mean".
+      pooling: state that is classified: "first", which is that of a [CLS], "mean", or "none", all.
       attention: self-attention module, copied for each layer, or the pattern of modules that the
         layers repeat; None = `config.attention()`.
     """
@@ -37,24 +41,23 @@ class EncoderClassifier(nn.Module):
 
     @nn.compact
     def __call__(self, tokens: jax.Array, *, deterministic: bool = True) -> jax.Array:
-        """Logits [B, C] float32.
+        """Logits [B, C] float32; without pooling [*B, T, C], as the tokens are [*B, T].
 
         Args:
           tokens: token ids [B, T], or of pairs [B, 2, T], padded at the end.
           deterministic: whether dropout is off.
         """
-        require_choice("pooling", self.pooling, ("first", "mean"))
+        require_choice("pooling", self.pooling, ("first", "mean", "none"))
         c = self.config
-        *rows, length = tokens.shape
-        flat = tokens.reshape(-1, length)
         encoder = TransformerEncoder(c, self.attention, name="encoder")
-        states = encoder(flat, deterministic=deterministic)
-        x = states[:, 0]
+        states = encoder(tokens.reshape(-1, tokens.shape[-1]), deterministic=deterministic)
+        x = states.reshape(*tokens.shape, c.width)  # [*B, T, D]
+        if self.pooling == "first":
+            x = x[..., 0, :]
         if self.pooling == "mean":
-            real = (flat != PAD)[..., None]
-            x = jnp.where(real, states, 0).sum(1) / jnp.maximum(real.sum(1), 1)
-        x = x.reshape(*rows, c.width)
-        if len(rows) == 2:
+            real = (tokens != PAD)[..., None]
+            x = jnp.where(real, x, 0).sum(-2) / jnp.maximum(real.sum(-2), 1)
+        if self.pooling != "none" and tokens.ndim == 3:
             first, second = x[:, 0], x[:, 1]
             x = jnp.concatenate([first, second, first * second, first - second], -1)
         hidden = nn.relu(dense(c, c.hidden, "hidden")(x))

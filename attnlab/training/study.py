@@ -117,7 +117,7 @@ class Row:
       scores: scores by name.
       parameters: number of parameters that were trained.
       step: number of the step whose parameters these are; None = not kept.
-      seconds: time of the training, with compilations and validations.
+      seconds: time of the training, with the one before it, compilations and validations.
       validation: means of the validation with these parameters, by name.
       details: plain values that the study's own tables need.
       plateau: number of the step after which its plateau ended the training; None = none did.
@@ -150,11 +150,15 @@ class Training:
         digest of a tokenizer.
       optimizer: optimizer of the parameters.
       loop: number of steps, and of steps between rows, validations and checkpoints.
+      before: training that comes first; None = none does.
+      kept: names of the parameters that it begins with as the first one leaves them.
     """
 
     task: Task[Any]
     optimizer: OptimizerSettings
     loop: LoopSettings
+    before: Training | None = None
+    kept: tuple[str, ...] = ()
 
 
 class Data(Protocol):
@@ -451,13 +455,15 @@ class Run(Generic[S, D]):
             steps, trials = training.loop.steps, 0
             if settings.tune and not self._kept_trials(title):
                 trials = sum(n * each for n, each in tuning.rounds(len(settings.tune), steps))
-            planned = [title, f"{len(cells)} × {steps:,}", f"{trials:,}"]
+            first = 0 if training.before is None else training.before.loop.steps
+            each = f"({first:,} + {steps:,})" if first else f"{steps:,}"
+            planned = [title, f"{len(cells)} × {each}", f"{trials:,}"]
             try:
                 rate = self._steps_a_second(cells[0], training)
             except Diverged:
                 lines.append([*planned, "diverged", ""])
                 continue
-            seconds = (trials + len(cells) * steps) / rate
+            seconds = (trials + len(cells) * (first + steps)) / rate
             total += seconds
             lines.append([*planned, f"{rate:.3g}", remaining.rounded(seconds)])
         most = "" if settings.plateau is None else "at most "
@@ -483,15 +489,21 @@ class Run(Generic[S, D]):
 
     def _trained(self, cell: Cell, training: Training, place: Path) -> Trained:
         """A cell trained in a folder, whose name says what the flags do not."""
-        whole = identity(self.study, cell) | training.task.identity
-        return run_training(
-            dataclasses.replace(training.task, identity=whole),
+        task, seconds = training.task, 0.0
+        if training.before is not None:
+            first = self._trained(cell, training.before, self.folder.path / f"{cell.folder}-before")
+            begun, seconds = {name: first.params[name] for name in training.kept}, first.seconds
+            task = dataclasses.replace(task, start=lambda drawn: {**drawn, **begun})
+        whole = identity(self.study, cell) | task.identity
+        trained = run_training(
+            dataclasses.replace(task, identity=whole),
             settings=training.loop,
             optimizer=training.optimizer,
             parallel=self.parallel,
             folder=place,
             tensorboard=self.study.settings.tensorboard,
         )
+        return dataclasses.replace(trained, seconds=seconds + trained.seconds)
 
     def report(self) -> loop.Report:
         """The report of the rows so far."""

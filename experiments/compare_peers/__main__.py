@@ -40,6 +40,7 @@ def text(done: SoFar[Result], parts: Mapping[str, Sequence[Case]]) -> str:
     sections = ["# attnlab and its peers", done.how_much("cases"), *report.ratios(done.rows)]
     for name, cases in parts.items():
         results = [result for result in done.rows if result.case in cases]
+        results.sort(key=lambda result: cases.index(result.case))  # some are of a row before
         for dtype in dict.fromkeys(result.case.dtype for result in results):
             rows = [result for result in results if result.case.dtype == dtype]
             sections.append(f"## {name}, {_sizes(rows[0].case)}")

@@ -2,6 +2,7 @@
 
     launch/local long_range
     launch/local long_range --mechanisms=exact,window-16+exact,lsh-2 --seeds=0,1,2
+    launch/local long_range --mechanisms=exact --starts=scratch,pretrained
     launch/local long_range --tasks=listops,retrieval --preset=gpu
     launch/local long_range --tasks=text --train_file=train.tsv --test_file=test.tsv
     launch/local long_range --tasks=text --tfds_name=imdb_reviews/plain_text

@@ -1,5 +1,6 @@
 """The study `long_range`: tasks × mechanisms × seeds, beside Long Range Arena's tables."""
 
+import dataclasses
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -44,35 +45,39 @@ class LongRange(Study[Settings, Tasks]):
 
     flags = Settings
     title = "Classification over long inputs"
-    axes = {"task": "tasks", "attention": "mechanisms"}
+    axes = {"task": "tasks", "attention": "mechanisms", "start": "starts"}
     scores = {"accuracy": ".1%"}
     curve = "loss", "−log p (nats an input)"
     note = (
         "Accuracy is that of the test split with the parameters that did best in validation. The"
         " most frequent class would have the share *majority*. Memory is that of a training step,"
-        " by the compiler."
+        " by the compiler. `pretrained` predicts masked tokens of the same inputs first."
     )
     shown = "length", "num_layers", "width", "num_heads", "pooling", "steps", "batch_size"
     free = ("data_dir",)
     open = staticmethod(open_tasks)
 
-    def model(self, cell: Cell) -> EncoderClassifier:
-        """The classifier with the cell's attention."""
-        settings, examples = self.settings, self.data.examples[cell["task"]]
-        config, attention = settings.layers(cell["attention"], examples.vocab_size)
-        return EncoderClassifier(config, examples.num_classes, settings.pooling, attention)
-
     def training(self, cell: Cell) -> Training:
         settings, examples = self.settings, self.data.examples[cell["task"]]
-        validation = fixed_batches(examples, "validation", settings.batch_size)
-        task = Task(
-            self.model(cell),
-            ClassCrossEntropy(),
-            batches(examples, cell.seed, settings.batch_size),
-            lambda: validation,
-            streams=streams(cell["attention"]),
-        )
-        return Training(task, settings.optimizer(), settings.loop(seed=cell.seed))
+        config, attention = settings.layers(cell["attention"], examples.vocab_size)
+
+        def of(classes: int, pooling: str, steps: int, mask_share: float | None) -> Training:
+            validation = fixed_batches(examples, "validation", settings.batch_size, mask_share)
+            task = Task(
+                EncoderClassifier(config, classes, pooling, attention),
+                ClassCrossEntropy(),
+                batches(examples, cell.seed, settings.batch_size, mask_share),
+                lambda: validation,
+                streams=streams(cell["attention"]),
+            )
+            loop = settings.loop(seed=cell.seed, steps=steps)
+            return Training(task, settings.optimizer(steps), loop)
+
+        trained = of(examples.num_classes, settings.pooling, settings.steps, None)
+        if cell["start"] == "scratch":
+            return trained
+        before = of(examples.vocab_size, "none", settings.pretrain_steps, settings.mask_share)
+        return dataclasses.replace(trained, before=before, kept=("encoder",))
 
     def evaluate(
         self, cell: Cell, training: Training, trained: Trained, place: Path
@@ -104,21 +109,22 @@ class LongRange(Study[Settings, Tasks]):
         yield _BESIDE
         scores = published.read(PUBLISHED / "lra2020_table1.csv")
         speeds = published.read(PUBLISHED / "lra2020_table2.csv")
-        groups = grouped(rows, lambda row: (row.cell["task"], row.cell["attention"]))
+        groups = grouped(rows, lambda row: tuple(row.cell.axes.values()))
         lines = []
-        for (task, attention), some in groups.items():
+        for (task, attention, start), some in groups.items():
             layer, *others = parse(attention)
-            name = _PAPER.get(layer.kind, "") if not others else ""
+            alone = not others and start == "scratch"
+            name = _PAPER.get(layer.kind, "") if alone else ""
             printed = scores.cells[name].get(_COLUMN[task]) if name else None
             ratios = [
                 speeds.ratio(name, "Transformer", f"steps_per_s_{length}")
                 for length in ("1K", "4K")
                 if name
             ]
-            exact = groups.get((task, "exact"))
+            exact = groups.get((task, "exact", start))
             lines.append(
                 [
-                    f"{task}, {attention}",
+                    some[0].cell.title,
                     spread([100 * row.scores["accuracy"] for row in some], ".1f"),
                     name,
                     "" if printed is None else f"{printed:.2f}",
@@ -126,7 +132,7 @@ class LongRange(Study[Settings, Tasks]):
                     " to ".join(f"{ratio:.2f}" for ratio in ratios if ratio is not None),
                 ]
             )
-        header = ["task, attention", "ours", "paper's row", "paper", "our speed", "paper's speed"]
+        header = [", ".join(self.axes), "ours", "paper's row", "paper", "our speed", "paper's speed"]
         yield markdown_table(header, lines)
 
 

@@ -16,11 +16,11 @@ from attnlab.data.tasks import KeyMatching
 from attnlab.data.tfds_source import open_tfds
 from attnlab.data.tokenizers import Bytes
 from attnlab.runs.errors import Invalid
-from attnlab.tokens import BOS, NUM_SPECIAL
+from attnlab.tokens import BOS, NUM_SPECIAL, UNK
 from experiments.long_range.settings import Settings
 
 Source = Any  # random access: len() and [i] → an example of strings
-_CLS = BOS
+_CLS, _MASK = BOS, UNK  # no input has an unknown token
 
 
 @dataclasses.dataclass(frozen=True)
@@ -171,18 +171,50 @@ def _encoded(rows: Sequence[np.ndarray], label: int) -> dict[str, np.ndarray]:
     return {"tokens": tokens, "label": np.asarray(label, np.int32)}
 
 
-def batches(examples: Examples, seed: int, batch_size: int) -> grain.IterDataset:
-    """Endless batches of the training split, shuffled."""
+def masked(
+    example: Mapping[str, np.ndarray], share: float, rng: np.random.Generator
+) -> dict[str, np.ndarray]:
+    """An example of masked tokens: the label of each is the token, of all others −1.
+
+    Args:
+      example: {"tokens": ids [*T]}.
+      share: share of the tokens, but [CLS] and padding, that [MASK] replaces; one at least.
+      rng: random numbers.
+    """
+    tokens = example["tokens"]
+    words = np.flatnonzero(tokens >= NUM_SPECIAL)
+    chosen = rng.permutation(words)[: max(1, round(share * len(words)))]
+    label, hidden = np.full_like(tokens, -1), tokens.copy()
+    label.flat[chosen], hidden.flat[chosen] = tokens.flat[chosen], _MASK
+    return {"tokens": hidden, "label": label}
+
+
+def batches(
+    examples: Examples, seed: int, batch_size: int, mask_share: float | None = None
+) -> grain.IterDataset:
+    """Endless batches of the training split, shuffled; with a share, of masked tokens."""
     source = grain.MapDataset.source(examples.splits(seed)["train"])
     order = source.seed(seed).shuffle().repeat().map(examples.encode)
+    if mask_share is not None:
+        order = order.random_map(lambda example, rng: masked(example, mask_share, rng))
     return order.batch(batch_size).to_iter_dataset(grain.ReadOptions(num_threads=0))
 
 
-def fixed_batches(examples: Examples, split: str, batch_size: int) -> list[dict[str, np.ndarray]]:
-    """All of "validation" or "test"; the last batch is filled with rows that do not count."""
+def fixed_batches(
+    examples: Examples, split: str, batch_size: int, mask_share: float | None = None
+) -> list[dict[str, np.ndarray]]:
+    """All of "validation" or "test", with a share as examples of masked tokens, always the same.
+
+    The last batch is filled with rows that do not count.
+    """
     source = examples.splits(0)[split]
     rows = [examples.encode(source[i]) for i in range(len(source))]
-    empty = _encoded([np.zeros_like(rows[0]["tokens"])], -1)
+    if mask_share is not None:
+        rows = [masked(row, mask_share, np.random.default_rng(i)) for i, row in enumerate(rows)]
+    empty = {
+        "tokens": np.zeros_like(rows[0]["tokens"]),
+        "label": np.full_like(rows[0]["label"], -1),
+    }
     rows += [empty] * (-len(rows) % batch_size)
     return [
         {name: np.stack([row[name] for row in rows[i : i + batch_size]]) for name in empty}

@@ -14,8 +14,10 @@ from attnlab.runs.errors import Invalid
 from attnlab.runs.flags import flag, written
 from attnlab.training.flags import TrainFlags, preset_flag
 from attnlab.training.optimizers import OptimizerSettings
+from attnlab.training.schedules import fitted_warmup
 
 TASKS = ("listops", "text", "retrieval")
+STARTS = ("scratch", "pretrained")
 # Tay et al. 2020, App. A, of ListOps: 2000 tokens, 6 layers 512 wide, 5000 steps of 32, with the
 # learning rate of the released code.
 _GPU = {
@@ -26,6 +28,7 @@ _GPU = {
     "hidden": 2048,
     "num_heads": 8,
     "steps": 5000,
+    "pretrain_steps": 5000,
     "learning_rate": 1.6e-3,
     "warmup_steps": 1000,
     "weight_decay": 0.1,
@@ -53,6 +56,12 @@ class Settings(TrainFlags):
         ("exact", "window-16", "lsh-2"),
         f"Attentions, a training each: {grammar(in_models())}; or a pattern that the layers "
         "repeat: window-16+exact.",
+    )
+    starts: tuple[str, ...] = flag(
+        ("scratch",),
+        "What a model begins as, a training each: scratch, or pretrained, which first predicts "
+        "masked tokens of the same inputs, without their labels (Amos et al. 2024).",
+        choices=STARTS,
     )
     seeds: tuple[int, ...] = flag(
         (0,), "Seeds of parameters, dropout and examples, a training each.", least=0, below=2**29
@@ -82,6 +91,10 @@ class Settings(TrainFlags):
     chunk_size: int = flag(16, "Number of slots of LSH that are attended together.", least=1)
     dropout_rate: float = flag(0.0, "Rate of dropout.", least=0, below=1)
     steps: int = flag(1000, "Number of steps.", least=1)
+    pretrain_steps: int = flag(1000, "Number of steps before those, where pretrained.", least=1)
+    mask_share: float = flag(
+        0.15, "Share of an input's tokens that are masked before.", above=0, below=1
+    )
     batch_size: int = flag(32, "Number of examples in a step, over all devices.", least=1)
     learning_rate: float = flag(1e-3, "Learning rate at its peak.", above=0)
     warmup_steps: int = flag(
@@ -130,6 +143,12 @@ class Settings(TrainFlags):
     def check_named(self, named: Collection[str]) -> None:
         """Refuses flags that would count for nothing."""
         super().check_named(named)
+        for name in ("pretrain_steps", "mask_share"):
+            if name in named and "pretrained" not in self.starts:
+                raise Invalid(
+                    f"--{name}={getattr(self, name)}: nothing is pre-trained; add pretrained to "
+                    "--starts"
+                )
         if "data_dir" in named and not self.tfds_name:
             raise Invalid(f"--data_dir={self.data_dir}: needs --tfds_name, whose folder it is")
 
@@ -149,12 +168,12 @@ class Settings(TrainFlags):
         around = Surroundings(length=self.length, lsh=LSH(chunk_size=self.chunk_size))
         return config, pattern(name, config, around)
 
-    def optimizer(self) -> OptimizerSettings:
+    def optimizer(self, steps: int) -> OptimizerSettings:
         """Adam whose learning rate falls with the root of the steps, as the paper's."""
         return OptimizerSettings(
             learning_rate=self.learning_rate,
             schedule="rsqrt",
-            warmup_steps=self.warmup_steps,
+            warmup_steps=fitted_warmup(self.warmup_steps, steps),
             weight_decay=self.weight_decay,
             b2=0.98,
             clip_norm=1.0,

@@ -53,6 +53,15 @@ def test_a_pair_is_compared_by_its_states():
         np.testing.assert_allclose(logits, true, rtol=1e-4, atol=1e-5)
 
 
+def test_without_pooling_each_token_is_classified():
+    pair = jnp.stack([TOKENS, TOKENS[::-1]], 1)
+    got, _, head = logits_of("none", pair)
+    model = EncoderClassifier(CONFIG, 3, "none", DENSE)
+    states = ENCODE({"params": init(model, pair)["params"]["encoder"]}, TOKENS)
+    np.testing.assert_allclose(got[:, 0], head(np.asarray(states)), rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(got[:, 1], got[::-1, 0], rtol=1e-4, atol=1e-5)
+
+
 def test_an_unknown_pooling_is_refused():
-    with pytest.raises(ValueError, match="pooling must be one of 'first', 'mean'; got 'max'"):
+    with pytest.raises(ValueError, match="pooling must be one of 'first', 'mean', 'none'; got 'max'"):
         EncoderClassifier(CONFIG, 3, "max").init(jax.random.key(0), TOKENS)

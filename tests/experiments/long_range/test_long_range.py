@@ -1,18 +1,29 @@
 """`long_range` from its flags to its report."""
 
 import json
+import math
 from pathlib import Path
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 from attnlab.attentions import streams
 from attnlab.runs import figure_files
 from attnlab.runs.errors import Invalid
+from attnlab.tokens import UNK
+from attnlab.training import study
 from attnlab.training.study import Cell, Row
 from experiments.long_range import __main__ as experiment
-from experiments.long_range.examples import Tasks, batches, fixed_batches, majority, open_tasks
+from experiments.long_range.examples import (
+    Tasks,
+    batches,
+    fixed_batches,
+    majority,
+    masked,
+    open_tasks,
+)
 from experiments.long_range.settings import Settings
 from tests.daily import daily
 from tests.experiments import tiny
@@ -33,6 +44,7 @@ SIZES |= {"test_examples": 5, "batch_size": 4}
         ({"min_length": 256}, "--min_length=256: examples have at most 255 tokens beside [CLS]"),
         ({"tasks": ("text",)}, "--tasks=text needs data: give --train_file and --test_file, or"),
         ({"train_file": "a.tsv"}, "--train_file=a.tsv: only text reads data; add it to --tasks"),
+        ({"mask_share": 1.0}, "--mask_share=1 is too large; give less than 1"),
         ({"num_workers": 1}, "--num_workers=1: examples are drawn here; leave it out"),
     ],
 )
@@ -48,8 +60,8 @@ NAMES = ("exact", "additive", "concat", "cosine", "general", "hard", "window-3+e
 @pytest.mark.parametrize("name", daily(NAMES, "hard"))
 def test_every_mechanism_classifies(name):
     settings = Settings(**SIZES | {"mechanisms": (name,), "num_layers": 2, "chunk_size": 4})
-    study = experiment.LongRange(settings, open_tasks(settings))
-    model = study.model(study.cells()[0])
+    long_range = experiment.LongRange(settings, open_tasks(settings))
+    model = long_range.training(long_range.cells()[0]).task.model
     tokens = jnp.array([[1, 5, 6, 7, 0], [1, 8, 0, 0, 0]])
     variables = jax.eval_shape(model.init, jax.random.key(0), tokens)
     rngs = {stream: jax.random.key(0) for stream in streams(name)}
@@ -73,6 +85,44 @@ def test_splits_share_no_example_and_a_last_batch_is_filled(task):
     assert (batch["tokens"][..., 0] == 1).all() and batch["tokens"].max() < examples.vocab_size
 
 
+def test_masked_tokens_are_words_and_their_labels_are_what_they_were():
+    tokens = np.array([[1, 5, 6, 7, 8, 9, 0, 0], [1, 7, 7, 5, 0, 0, 0, 0]], np.int32)
+    rng = np.random.default_rng(3)
+    draws = [masked({"tokens": tokens}, 0.25, rng) for _ in range(40)]
+    for drawn in draws:
+        chosen = drawn["label"] >= 0
+        assert chosen.sum() == 2 and (tokens[chosen] > 3).all()
+        assert (drawn["tokens"][chosen] == UNK).all()
+        np.testing.assert_array_equal(np.where(chosen, drawn["label"], drawn["tokens"]), tokens)
+    assert (np.sum([drawn["label"] >= 0 for drawn in draws], 0) > 0).sum() == 8  # each word at last
+    empty = masked({"tokens": np.array([1, 0, 0], np.int32)}, 0.25, rng)
+    assert empty["tokens"].tolist() == [1, 0, 0] and (empty["label"] == -1).all()
+
+
+def test_what_is_pre_trained_hands_its_encoder_on(monkeypatch, tmp_path):
+    monkeypatch.setattr(figure_files, "save", tiny.save_nothing)
+    made, run_training = [], study.run_training
+
+    def spied(task, **others):
+        made.append((task, others["folder"].name, run_training(task, **others)))
+        return made[-1][2]
+
+    monkeypatch.setattr(study, "run_training", spied)
+    flags = [f"--{name}={x}" for name, x in SIZES.items()]
+    flags += ["--mechanisms=exact", "--starts=pretrained", "--pretrain_steps=40", "--steps=1"]
+    flags += ["--learning_rate=0.05", "--validate_every=20", f"--run_dir={tmp_path / 'run'}"]
+    assert tiny.run(experiment, *flags)[0] == 0
+    (_, name, before), (task, last, after) = made
+    assert (name, last) == (f"{last}-before", "listops-exact-pretrained-seed0")
+    assert before.validation["loss"] < math.log(19) - 0.3  # of 19 ids all are as likely at first
+    assert "classes" in before.params and before.params["classes"]["bias"].shape == (19,)
+    begun = task.start({"classes": 1, "encoder": 2})
+    assert begun["classes"] == 1
+    jax.tree.map(np.testing.assert_array_equal, begun["encoder"], before.params["encoder"])
+    (row,) = map(json.loads, (tmp_path / "run" / "results.jsonl").read_text().splitlines())
+    assert row["seconds"] > before.seconds + after.seconds - 1e-6
+
+
 def test_a_run_from_files_to_its_report(monkeypatch, tmp_path):
     monkeypatch.setattr(figure_files, "save", tiny.save_nothing)
     lines = [f"{label}\t{word * 5}" for label, word in (("pos", "ab"), ("neg", "yz"))]
@@ -89,7 +139,7 @@ def test_a_run_from_files_to_its_report(monkeypatch, tmp_path):
     assert row["scores"] == {"accuracy": 1.0} and row["details"]["majority"] == 0.5
     assert row["details"]["memory"] > 1e4
     text = " ".join((folder / "report.md").read_text().split())
-    assert "| text, window-2 | 100.0 | Local Attention | 52.98 |" in text
+    assert "| text, window-2, scratch | 100.0 | Local Attention | 52.98 |" in text
     assert "0 of 1 trainings to run" in tiny.run(experiment, f"--resume={folder}")[1]
 
     (tmp_path / "test.tsv").write_text("strange\tab\n")
@@ -105,14 +155,16 @@ def test_a_run_with_an_earlier_name_says_what_it_is_called_now(tmp_path):
 
 
 def test_accuracy_and_speed_stand_beside_those_of_the_paper():
-    def row(attention, accuracy, rate):
+    def row(attention, accuracy, rate, start="scratch"):
         details = {"majority": 0.2, "steps_per_second": rate, "memory": 10**6}
-        cell = Cell({"task": "listops", "attention": attention}, 0)
+        cell = Cell({"task": "listops", "attention": attention, "start": start}, 0)
         return Row(cell, "", {"accuracy": accuracy}, 9, 1, 60.0, {}, details)
 
-    study = experiment.LongRange(Settings(), Tasks({}))
+    long_range = experiment.LongRange(Settings(), Tasks({}))
     rows = [row("exact", 0.25, 2.0), row("lsh-2", 0.3, 3.0), row("window-4+exact", 0.2, 1.0)]
-    *_, table = study.sections(rows)
+    rows.append(row("exact", 0.5, 2.0, "pretrained"))
+    *_, table = long_range.sections(rows)
     lines = [" ".join(line.split()) for line in table.splitlines()]
-    assert "| listops, lsh-2 | 30.0 | Reformer | 37.27 | 1.50 | 0.54 to 0.79 |" in lines
-    assert "| listops, window-4+exact | 20.0 | | | 0.50 | |" in lines
+    assert "| listops, lsh-2, scratch | 30.0 | Reformer | 37.27 | 1.50 | 0.54 to 0.79 |" in lines
+    assert "| listops, window-4+exact, scratch | 20.0 | | | 0.50 | |" in lines
+    assert "| listops, exact, pretrained | 50.0 | | | 1.00 | |" in lines
