@@ -57,10 +57,12 @@ _WAYS = (AUTO, *EXACT_IMPLEMENTATIONS)
 _PEERS = {"language_model": "hf_lsh", "translate": "hf_marian"}  # whole models of other people
 
 
-def peers_of(mechanisms: Sequence[str]) -> list[str]:
+def peers_of(
+    mechanisms: Sequence[str], written_in: Sequence[str] = ("jax", "torch")
+) -> list[str]:
     """Those mechanisms that are other people's; what has no valid name is none."""
     kinds = {name: KINDS.get(name.partition(":")[0].partition("-")[0]) for name in mechanisms}
-    return [name for name, kind in kinds.items() if kind and kind.written_in]
+    return [name for name, kind in kinds.items() if kind and kind.written_in in written_in]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -390,8 +392,11 @@ class Settings(CaseFlags):
         split = max(self.devices, default=1) > 1 or self.parallel != "jit"
         if peers and self.program != ATTENTION and self.dtype != "float32":
             raise Invalid(f"--dtype={self.dtype}: {listed} compute in float32; leave it out")
-        if peers and (self.target or split):
-            raise Invalid(f"--mechanisms={listed}: on one device that is here; drop --target")
+        # Those of torch have all cores, as several devices of a CPU have together.
+        alone = peers if self.parallel != "jit" else peers_of(self.mechanisms, ("jax",))
+        if peers and self.target or alone and split:
+            drop = "--target" if self.target else "--devices, --parallel"
+            raise Invalid(f"--mechanisms={listed}: on one device that is here; drop {drop}")
         if ACCURACY in self.passes and (self.target or split or not self.ops_only):
             raise Invalid(
                 f"--passes={ACCURACY}: of bare functions on this machine; give --ops_only"
@@ -405,10 +410,8 @@ class Settings(CaseFlags):
             raise Invalid(
                 f"--against={self.against}: not among --mechanisms; give {', '.join(labels)}"
             )
-        if self.target or split:
-            raise Invalid(
-                f"--against={self.against}: times are of one device that is here; drop it"
-            )
+        if self.target:
+            raise Invalid(f"--against={self.against}: times are of devices that are here; drop it")
 
     def _check_decoding(self, split: bool) -> None:
         """Refuses to decode what has no cache, or on several devices."""

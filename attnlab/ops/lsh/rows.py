@@ -37,9 +37,9 @@ __all__ = [
     "unit_keys",
 ]
 
-# Weights in a tile: on a CPU a tile and its gradients stay in the cache; elsewhere one tile should
-# fill the device, over all rows together.
-_TILE_ON_CPU, _TILE_ELSEWHERE = 2**16, 2**24
+# Weights in a tile: on a CPU a tile stays in the cache, and is large enough for several threads;
+# elsewhere one tile should fill the device, over all rows together.
+_TILE_ON_CPU, _TILE_ELSEWHERE = 2**18, 2**24
 _TOKENS_TOGETHER = 2**16  # in rows that an accelerator computes together
 
 
