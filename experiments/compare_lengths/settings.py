@@ -57,9 +57,7 @@ _WAYS = (AUTO, *EXACT_IMPLEMENTATIONS)
 _PEERS = {"language_model": "hf_lsh", "translate": "hf_marian"}  # whole models of other people
 
 
-def peers_of(
-    mechanisms: Sequence[str], written_in: Sequence[str] = ("jax", "torch")
-) -> list[str]:
+def peers_of(mechanisms: Sequence[str], written_in: Sequence[str] = ("jax", "torch")) -> list[str]:
     """Those mechanisms that are other people's; what has no valid name is none."""
     kinds = {name: KINDS.get(name.partition(":")[0].partition("-")[0]) for name in mechanisms}
     return [name for name, kind in kinds.items() if kind and kind.written_in in written_in]

@@ -132,7 +132,14 @@ class LongRange(Study[Settings, Tasks]):
                     " to ".join(f"{ratio:.2f}" for ratio in ratios if ratio is not None),
                 ]
             )
-        header = [", ".join(self.axes), "ours", "paper's row", "paper", "our speed", "paper's speed"]
+        header = [
+            ", ".join(self.axes),
+            "ours",
+            "paper's row",
+            "paper",
+            "our speed",
+            "paper's speed",
+        ]
         yield markdown_table(header, lines)
 
 

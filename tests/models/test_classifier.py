@@ -63,5 +63,7 @@ def test_without_pooling_each_token_is_classified():
 
 
 def test_an_unknown_pooling_is_refused():
-    with pytest.raises(ValueError, match="pooling must be one of 'first', 'mean', 'none'; got 'max'"):
+    with pytest.raises(
+        ValueError, match="pooling must be one of 'first', 'mean', 'none'; got 'max'"
+    ):
         EncoderClassifier(CONFIG, 3, "max").init(jax.random.key(0), TOKENS)

@@ -13,6 +13,7 @@ import pytest
 
 from attnlab.bench import topology
 from experiments.compare_lengths import __main__ as compare_lengths
+from experiments.compare_lengths.settings import Settings
 
 ROOT = Path(__file__).resolve().parents[3]
 SMALL = (
@@ -180,3 +181,17 @@ def test_lengths_may_be_thousands_of_1024(monkeypatch):
         compare_lengths.main(["compare_lengths", *flags.split()])
     assert seen[0].lengths == (512, 1024, 2048, 2**20)
     assert seen[1].mechanisms == ("exact", "additive", "window-128", "lsh-4")  # each as it says
+
+
+def test_torchs_attention_stands_beside_several_devices():
+    settings = Settings(
+        mechanisms=("lsh-4", "torch_sdpa"),
+        against="lsh-4",
+        devices=(2,),
+        shard="heads",
+        ops_only=True,
+        lengths=(128,),
+        passes=("forward",),
+    )
+    ours, theirs = settings.cases(2)
+    assert (ours.devices, theirs.devices, theirs.against) == (2, 2, "lsh-4")
