@@ -180,7 +180,7 @@ def test_a_cell_that_was_not_run_says_so(tmp_path):
 @pytest.mark.parametrize(
     ("flag", "message"),
     [
-        ("--only=luong9", "--only=luong9: no 'luong9'; valid: bahdanau_parameters, "),
+        ("--only=luong9", "--only=luong9: no 'luong9'; valid: amos_listops, "),
         ("--only=britz1_parameters,britz1_parameters", ": give each once"),
         ("--part=4/4", "--part=4/4: give I/N, such as 0/8 to 7/8"),
         ("--scale=tpu", "--scale=tpu: no 'tpu'; valid: exact, cpu, gpu"),
