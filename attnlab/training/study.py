@@ -491,6 +491,8 @@ class Run(Generic[S, D]):
         """A cell trained in a folder, whose name says what the flags do not."""
         task, seconds = training.task, 0.0
         if training.before is not None:
+            kept, steps = ", ".join(training.kept), training.before.loop.steps
+            command_line.say(f"\nbefore it, {steps:,} steps, whose {kept} it begins with")
             first = self._trained(cell, training.before, self.folder.path / f"{cell.folder}-before")
             begun, seconds = {name: first.params[name] for name in training.kept}, first.seconds
             task = dataclasses.replace(task, start=lambda drawn: {**drawn, **begun})
