@@ -323,7 +323,9 @@ def method(results: Sequence[Result]) -> str:
         "call longer than a third of the time limit is a sample itself. Compiling is apart: "
         f"{sum(compiled):.0f} s in all, {max(compiled):.1f} s at most.",
         "Memory: arguments + outputs + temporaries of the compiled program, or the process's own "
-        "high-water mark where that is more (marked *). Both are in `results.jsonl`.",
+        "high-water mark where that is more (marked *). Both are in `results.jsonl`."
+        + " Of several devices it is that of one, the process's divided by their number."
+        * any(r.case.devices > 1 for r in results),
     ]
     peaks = [
         r.device_peak_bytes / r.analysis_bytes

@@ -390,8 +390,9 @@ class Settings(CaseFlags):
         split = max(self.devices, default=1) > 1 or self.parallel != "jit"
         if peers and self.program != ATTENTION and self.dtype != "float32":
             raise Invalid(f"--dtype={self.dtype}: {listed} compute in float32; leave it out")
-        # Those of torch have all cores, as several devices of a CPU have together.
-        alone = peers if self.parallel != "jit" else peers_of(self.mechanisms, ("jax",))
+        # Those of torch have all cores, as all devices of a CPU have together.
+        parts = self.parallel != "jit" or len(set(self.devices)) > 1
+        alone = peers if parts else peers_of(self.mechanisms, ("jax",))
         if peers and self.target or alone and split:
             drop = "--target" if self.target else "--devices, --parallel"
             raise Invalid(f"--mechanisms={listed}: on one device that is here; drop {drop}")
@@ -408,8 +409,11 @@ class Settings(CaseFlags):
             raise Invalid(
                 f"--against={self.against}: not among --mechanisms; give {', '.join(labels)}"
             )
-        if self.target:
-            raise Invalid(f"--against={self.against}: times are of devices that are here; drop it")
+        if self.target or parts:
+            raise Invalid(
+                f"--against={self.against}: times are of devices that are here, by jit and of one "
+                "number of them; drop it"
+            )
 
     def _check_decoding(self, split: bool) -> None:
         """Refuses to decode what has no cache, or on several devices."""

@@ -132,8 +132,11 @@ def judged(claims: Sequence[Claim], results: Path = RESULTS) -> Iterator[Judged]
             section, where = tables[claim.table]
             lines = list(_of_section(claim, section))
         else:
-            where, scale = "", all_tables()[claim.table].scales[0]
+            table, where = all_tables()[claim.table], ""
+            scale = table.scales[0]
             command = f"launch/local tables --scale={scale} --only={claim.table}"
+            if (data := table.data(scale)) is not None:
+                command += f" --{data}=PATH"
             line = Line(claim.table, "", "", "", verdicts.NOT_RUN, scale, command=command)
             lines = [(line, None)]
         badness = [verdicts.WORST.index(verdicts.kind(line.verdict)) for line, _ in lines]

@@ -143,6 +143,8 @@ def test_interrupted_runs_keep_their_rows_and_write_the_report(tmp_path):
         ("--mechanisms=flax,exact --noops_only", "--noops_only: flax have no projections"),
         ("--mechanisms=flax --target=v5e", "--mechanisms=flax: on one device that is here"),
         ("--mechanisms=flax --devices=2 --shard=heads", "--mechanisms=flax: on one device that"),
+        ("--devices=1,2 --shard=heads --against=exact --mechanisms=exact,dot", "of one number of"),
+        ("--devices=1,2 --shard=heads --mechanisms=torch_sdpa", "here; drop --devices"),
         ("--mechanisms=torch_sdpa --parallel=pmap", "here; drop --devices, --parallel"),
         ("--passes=accuracy", "--passes=accuracy: of bare functions on this machine; give"),
         ("--passes=decode --ops_only", "--ops_only: --passes=decode is of a causal module"),

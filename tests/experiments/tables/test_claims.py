@@ -107,7 +107,7 @@ def test_a_table_that_was_not_run_has_its_command(tmp_path):
     (one,) = judged(tmp_path, TABLE)
     assert (one.line.verdict, one.where) == ("not run", "")
     made = scoreboard.markdown([one])
-    assert "\n    launch/local tables --scale=cpu --only=luong4\n" in made
+    assert "\n    launch/local tables --scale=cpu --only=luong4 --multi30k=PATH\n" in made
 
 
 def test_the_command_says_and_writes_the_scoreboard(tmp_path):
