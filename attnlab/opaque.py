@@ -1,11 +1,11 @@
-"""What keeps XLA:CPU from computing a product wrongly, and a look at whether it does."""
+"""What keeps XLA:CPU from computing a product wrongly, or a loop on one core."""
 
 from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
 
-__all__ = ["opaque", "opaque_gradient", "reductions_are_right"]
+__all__ = ["on_all_cores", "opaque", "opaque_gradient", "reductions_are_right"]
 
 
 def opaque(x: jax.Array) -> jax.Array:
@@ -24,6 +24,19 @@ def opaque(x: jax.Array) -> jax.Array:
 
 def _selected(x: jax.Array) -> jax.Array:
     return jnp.where(jax.lax.optimization_barrier(True), x, 0)
+
+
+def on_all_cores(i: jax.Array) -> jax.Array:
+    """i itself, the number of a loop's step; the loop then runs on all cores of a CPU.
+
+    XLA:CPU (jax 0.12.0.1) makes one kernel of a loop that has no product in it, and runs that on one
+    core, up to megabytes of arrays. A loop with a sort in it stays a loop of kernels.
+    """
+    return jax.lax.platform_dependent(i, cpu=_sorted, default=lambda i: i)
+
+
+def _sorted(i: jax.Array) -> jax.Array:
+    return jax.lax.sort(jnp.stack([i, i]))[0]
 
 
 @jax.custom_jvp

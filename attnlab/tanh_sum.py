@@ -19,6 +19,7 @@ import jax
 import jax.numpy as jnp
 
 from attnlab.meshes import vary_like
+from attnlab.opaque import on_all_cores
 
 __all__ = ["tanh_sum"]
 
@@ -176,11 +177,15 @@ def _in_groups(add, total, terms):
         x = jnp.pad(x, [(0, -len(x) % size)] + [(0, 0)] * (x.ndim - 1))
         return x.reshape(-1, size, *x.shape[1:])
 
-    def add_group(total, group):
+    grouped = jax.tree.map(groups, terms)
+
+    def add_group(total, i):
+        i = on_all_cores(i)
+        group = [jax.lax.dynamic_index_in_dim(x, i, keepdims=False) for x in grouped]
         return add(total, *group), None
 
     start = vary_like(total, terms[0])
-    return jax.lax.scan(add_group, start, jax.tree.map(groups, terms))[0]
+    return jax.lax.scan(add_group, start, jnp.arange(len(grouped[0])))[0]
 
 
 def _sum(way: _Way, q, k, w):

@@ -155,3 +155,13 @@ def test_no_third_axis_in_memory():
     whole = 67 * 71 * 128
     assert "67,128,71" not in (text := str(run.jaxpr)) and "67,71,128" not in text
     assert run.lower().compile().memory_analysis().temp_size_in_bytes < whole
+
+
+def test_its_loops_run_on_all_cores():
+    def both(q, k, w):
+        return jax.value_and_grad(lambda *args: tanh_sum(*args).sum(), argnums=(0, 1, 2))(q, k, w)
+
+    q, k, w = jnp.ones((67, 18)), jnp.ones((61, 18)), jnp.ones(18)
+    program = jax.jit(both).lower(q, k, w).compile().as_text()
+    loops = program.count(" while(")
+    assert loops >= 4 and "xla_cpu_small_call" not in program, "a loop is one kernel of one core"
