@@ -29,8 +29,8 @@ def _selected(x: jax.Array) -> jax.Array:
 def on_all_cores(i: jax.Array) -> jax.Array:
     """i itself, the number of a loop's step; the loop then runs on all cores of a CPU.
 
-    XLA:CPU (jax 0.12.0.1) makes one kernel of a loop that has no product in it, and runs that on one
-    core, up to megabytes of arrays. A loop with a sort in it stays a loop of kernels.
+    XLA:CPU (jax 0.12.0.1) makes one kernel of a loop that has no product in it, and runs that on
+    one core, also where arrays are large. A loop with a sort in it stays a loop of kernels.
     """
     return jax.lax.platform_dependent(i, cpu=_sorted, default=lambda i: i)
 

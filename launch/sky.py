@@ -49,13 +49,18 @@ def launch(given: Launch) -> None:
     asked, request, steps = given.options, given.request, given.steps
     if not request.on_bucket:
         raise Refused("the nodes are gone afterwards; give --output_dir=gs://BUCKET/FOLDER")
-    if not re.fullmatch(r"[A-Za-z0-9.-]+(:\d+)?", asked.accelerators or ""):
+    if not re.fullmatch(r"[A-Za-z0-9.-]+(:[1-9]\d*)?", asked.accelerators or ""):
         raise Refused("give --accelerators=NAME:COUNT, such as H100:8")
-    if re.match(r"tpu-.*-\d+$", asked.accelerators) and asked.nodes > 1:
-        raise Refused(
-            f"--nodes={asked.nodes}: {asked.accelerators} has its own hosts; leave it out"
-        )
-    frame.require_shared(request.name, asked.nodes, f"--nodes={asked.nodes}", "give --nodes=1")
+    if words := [word for word in asked.sky if not word.startswith("-")]:
+        raise Refused(f"--sky={words[0]}: give an option of `sky launch`, such as --sky=--env=A=B")
+    given_nodes, hosts, remedy = f"--nodes={asked.nodes}", asked.nodes, "give --nodes=1"
+    if tpu := re.match(r"tpu-.*-(\d+)$", asked.accelerators):
+        if asked.nodes > 1:
+            raise Refused(f"{given_nodes}: {asked.accelerators} has its own hosts; leave it out")
+        if int(tpu[1]) > 8:  # what one host has at most
+            given_nodes, hosts = f"--accelerators={asked.accelerators}", 2
+            remedy = "give a slice of one host, of 8 at most"
+    frame.require_shared(request.name, hosts, given_nodes, remedy)
     steps.need("sky", 'pip install "skypilot[gcp]" in an environment of its own')
     name = request.label
     folder = f"/bucket/{request.path_in_bucket}"

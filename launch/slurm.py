@@ -32,6 +32,7 @@ import shlex
 import shutil
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 import frame
@@ -64,7 +65,7 @@ def launch(given: Launch) -> None:
         raise Refused(f"{request.parent}: SLURM's nodes share folders; give one, not a bucket")
     for tool in ("sbatch", "squeue"):
         steps.need(tool, "SLURM's client tools are on a cluster's login node")
-    topology = _topology(request.name, given.options)
+    topology = _topology(request.name, request.flags, given.options)
     if request.resumed:
         queued = steps.ask("squeue", "--noheader", "--format=%A", f"--name={request.run}").split()
         if queued:
@@ -99,7 +100,7 @@ def launch(given: Launch) -> None:
         print(f"tail -F {shlex.quote(str(folder))}/{log.replace('%a', '*')}")
 
 
-def _topology(name: str, options: argparse.Namespace) -> list[str]:
+def _topology(name: str, flags: Sequence[str], options: argparse.Namespace) -> list[str]:
     """What says to sbatch where the processes are, each with its own part of the work.
 
     Raises:
@@ -121,6 +122,11 @@ def _topology(name: str, options: argparse.Namespace) -> list[str]:
         raise Refused(f"--sbatch={words[0]}: give an option of sbatch, {example}")
     if options.array:
         _require_array(options.array)
+        whole = [x for x in flags if re.match(r"--(part|claims|dry_run)\b", x)]
+        if whole:
+            raise Refused(
+                f"--array={options.array}: each job would do {whole[0]}; drop one of them"
+            )
         if shared_by(name) != "jobs":
             raise Refused(
                 f"--array={options.array}: {name} does not divide its work among the jobs of an"
@@ -139,10 +145,11 @@ def _topology(name: str, options: argparse.Namespace) -> list[str]:
 
 
 def _require_array(array: str) -> None:
-    numbers = re.fullmatch(r"(\d+(?:-\d+)?(?:,\d+(?:-\d+)?)*)(%\d+)?", array)
-    parts = [part.partition("-") for part in numbers[1].split(",")] if numbers else []
-    if not parts or any(int(first) > int(last or first) for first, _, last in parts):
-        raise Refused(f"--array={array}: give numbers, such as 0-7 or 0-99%8, the smaller first")
+    numbers = re.fullmatch(r"(\d+)-(\d+)(%\d+)?", array)
+    if not numbers or int(numbers[1]) > int(numbers[2]):
+        raise Refused(
+            f"--array={array}: give numbers without a gap, such as 0-7 or 0-99%8, the smaller first"
+        )
 
 
 if __name__ == "__main__":

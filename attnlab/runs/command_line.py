@@ -394,6 +394,12 @@ def _resumed(
             "default",
             file=sys.stderr,
         )
+    for flag, value in settings.of_place(named).items():
+        if value != getattr(kept, flag):
+            raise Invalid(
+                f"{folder.path}: this job has --{flag}={value}, and the run "
+                f"{written(getattr(kept, flag))}; submit the job array that began it"
+            )
     for flag, value in named.items():
         if flag not in free and value != getattr(kept, flag):
             raise Invalid(

@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import functools
+import hashlib
 import json
 import re
 import sys
@@ -108,7 +109,8 @@ def _markdown(report: Report, done: SoFar[Outcome], drawn: list[str]) -> str:
 
 
 def _file(name: str) -> str:
-    return "pairs-" + re.sub(r"\W+", "-", name).strip("-")
+    digest = hashlib.sha256(name.encode()).hexdigest()[:8]  # of rate=.5 and rate=5 too
+    return "-".join(["pairs", re.sub(r"\W+", "-", name).strip("-"), digest])
 
 
 def _figure(name: str) -> Any:

@@ -397,9 +397,11 @@ class Settings(CaseFlags):
             drop = "--target" if self.target else "--devices, --parallel"
             raise Invalid(f"--mechanisms={listed}: on one device that is here; drop {drop}")
         if ACCURACY in self.passes and (self.target or split or not self.ops_only):
-            raise Invalid(
-                f"--passes={ACCURACY}: of bare functions on this machine; give --ops_only"
-            )
+            here = "drop --target, --devices and --parallel"
+            remedy = here if self.target or split else "give --ops_only"
+            raise Invalid(f"--passes={ACCURACY}: of bare functions on this machine; {remedy}")
+        if DECODE in self.passes and peers:
+            raise Invalid(f"--passes={DECODE}: {listed} have no cache; leave them out")
         if DECODE in self.passes:
             self._check_decoding(split)
         if self.against is None:

@@ -125,6 +125,13 @@ class Settings(TrainFlags):
                 raise Invalid(
                     f"--{name}={written(getattr(self, name))}: --init_from says it; leave it out"
                 )
+            if name == "vocab_size" and self.tokenizer == "bytes":
+                raise Invalid(f"--{name}={self.vocab_size}: bytes have their own; leave it out")
+            if name == "learning_rate" and {*self.started()} == {"frozen"}:
+                raise Invalid(
+                    f"--{name}={self.learning_rate:g}: of --starts=frozen it is "
+                    "--frozen_learning_rate"
+                )
             if name == "frozen_learning_rate" and "frozen" not in self.started():
                 raise Invalid(f"--{name}={self.frozen_learning_rate:g}: needs --starts=frozen")
 

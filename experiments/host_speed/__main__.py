@@ -216,6 +216,10 @@ def run(settings: Settings, folder: Folder) -> int:
     corpus = open_corpus(settings)
     rows: Rows[Item, Row] = Rows(folder, _key, [Encoding, Checkpoint])
     rows.environment = provenance.describe(("grain", "orbax-checkpoint", "sentencepiece"))
+    paths = tuple(map(Path, settings.data_files))
+    name = ",".join(path.name for path in paths) or "dates"
+    rows.environment["input"] = {"name": name, "sha256": files.content_digest(paths)}
+    rows.require_same_input()
     items = [("encode", number) for number in dict.fromkeys(settings.num_workers)]
     items += [("checkpoint", mib) for mib in dict.fromkeys(settings.mib)]
     for what, number in items:

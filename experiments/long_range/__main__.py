@@ -105,6 +105,9 @@ class LongRange(Study[Settings, Tasks]):
         }
 
     def sections(self, rows: Sequence[Row]) -> Iterator[str]:
+        if any(row.cell["start"] == "pretrained" for row in rows):
+            share, steps = self.settings.mask_share, self.settings.pretrain_steps
+            yield f"Pre-training has {steps:,} steps more, and predicts {share:.0%} of the tokens."
         yield "## Beside Long Range Arena"
         yield _BESIDE
         scores = published.read(PUBLISHED / "lra2020_table1.csv")

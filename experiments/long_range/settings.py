@@ -149,6 +149,15 @@ class Settings(TrainFlags):
                     f"--{name}={getattr(self, name)}: nothing is pre-trained; add pretrained to "
                     "--starts"
                 )
+        drawn, made = {"listops"} & {*self.tasks}, {*self.tasks} - {"text"}
+        for name, counts, where in (
+            ("chunk_size", any("lsh" in x for x in self.mechanisms), "of LSH attention"),
+            ("min_length", drawn, "of ListOps"),
+            ("test_examples", made, "of tasks that are drawn"),
+            ("validation_file", not self.tfds_name, "of files"),
+        ):
+            if name in named and not counts:
+                raise Invalid(f"--{name}={getattr(self, name)}: {where} alone; leave it out")
         if "data_dir" in named and not self.tfds_name:
             raise Invalid(f"--data_dir={self.data_dir}: needs --tfds_name, whose folder it is")
 

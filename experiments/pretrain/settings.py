@@ -2,6 +2,7 @@
 
 import dataclasses
 import re
+from collections.abc import Collection
 
 from attnlab.attentions import grammar, in_models
 from attnlab.bench.case_flags import DTYPES
@@ -133,6 +134,12 @@ class Settings(TrainFlags):
                 f"--warmup_steps={self.warmup_steps}: must be fewer than --steps={self.steps}"
             )
         self.sizes()
+
+    def check_named(self, named: Collection[str]) -> None:
+        """Refuses flags that would count for nothing."""
+        super().check_named(named)
+        if "vocab_size" in named and self.tokenizer == "bytes":
+            raise Invalid(f"--vocab_size={self.vocab_size}: bytes have their own; leave it out")
 
     def sizes(self) -> BertSizes:
         """The sizes of all models."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import os
 import re
 import shlex
@@ -43,11 +44,13 @@ class Command:
     def place(self, folder: Path) -> Path:
         """The folder of its runs, which its flags name; in that of the run that it begins with.
 
-        Its name has no comma, because a list of folders is written with commas.
+        Its name has no comma, because a list of folders is written with commas, and is short enough
+        for a file system.
         """
         words = [self.experiment, *(flag.removeprefix("--") for flag in self.flags)]
         parent = folder if self.init_from is None else self.init_from.place(folder)
-        return parent / re.sub(r"[^\w.=-]+", "_", " ".join(words))
+        name = re.sub(r"[^\w.=-]+", "_", " ".join(words))
+        return parent / (name if len(name) <= 220 else f"{name[:200]}-{_digest(name)}")
 
 
 def commands(last: Command, context: Context) -> list[list[str]]:
@@ -55,7 +58,7 @@ def commands(last: Command, context: Context) -> list[list[str]]:
     if last.init_from is None:
         return [_words(last, context)]
     *before, first = commands(last.init_from, context)
-    run = f"{last.init_from.experiment}_run"
+    run = f"{last.init_from.experiment}_run_{_digest(str(last.init_from.place(Path())))}"
     return [*before, [*first, f"--run_dir={run}"], [*_words(last, context), f"--init_from={run}"]]
 
 
@@ -84,6 +87,10 @@ def rows(command: Command, context: Context) -> list[Mapping[str, Any]]:
     """The rows of a run, as far as it was made."""
     kept = _kept(command, context)
     return [] if kept is None else list(Folder.kept(command.experiment, kept).rows().values())
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:8]
 
 
 def _words(command: Command, context: Context) -> list[str]:

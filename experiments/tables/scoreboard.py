@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import textwrap
 from collections import Counter
 from collections.abc import Sequence
@@ -14,7 +15,7 @@ from attnlab.runs.folder import Folder
 from attnlab.runs.markdown import markdown_table
 from attnlab.runs.report import document, grouped
 from experiments.tables import verdicts
-from experiments.tables.claims import Judged, all_claims, judged
+from experiments.tables.claims import RESULTS, Judged, all_claims, judged
 from experiments.tables.figure import gaps_figure
 from experiments.tables.verdicts import Gap
 
@@ -40,14 +41,14 @@ def run(folder: Folder) -> int:
         say(f"{one.claim.paper}, {where}: {what}: {verdict} ({'; '.join(gaps)}; {rows})")
     say(f"\n{_counts(found)}")
     path = folder.begin()
-    folder.write("scoreboard.md", markdown(found))
+    folder.write("scoreboard.md", markdown(found, os.path.relpath(RESULTS, path)))
     figure_files.save({"claims": _figure(found)}, path)
     say(f"\nscoreboard: {path / 'scoreboard.md'}")
     return 0
 
 
-def markdown(found: Sequence[Judged]) -> str:
-    """The whole scoreboard; its links are from a folder beside those of the runs."""
+def markdown(found: Sequence[Judged], links: str = "..") -> str:
+    """The whole scoreboard; `links` is the way from its folder to those of the runs."""
     parts = ["# What the papers are cited for", _counts(found)]
     parts += ["![Our gaps over the paper's](claims.svg)", *verdicts.RULES.values()]
     parts += ["Of several rows, or pairs of rows, the worst decides."]
@@ -56,7 +57,9 @@ def markdown(found: Sequence[Judged]) -> str:
         parts += [f"## {paper}", markdown_table(header, [_cells(one) for one in some])]
         missing = [one.line.command for one in some if one.line.verdict == verdicts.NOT_RUN]
         parts += [f"    {command}" for command in dict.fromkeys(missing)]
-    runs = [f"- [{run}](../{run}/report.md)" for run in sorted({one.where for one in found} - {""})]
+    runs = [
+        f"- [{run}]({links}/{run}/report.md)" for run in sorted({one.where for one in found} - {""})
+    ]
     return document(*parts, "## Where\n\n    launch/local tables --claims", "\n".join(runs))
 
 

@@ -175,12 +175,14 @@ def part_of_array(variables: Mapping[str, str]) -> str | None:
     '2/4'
 
     Raises:
-      Invalid: the numbers of the array have gaps.
+      Invalid: the numbers of the array have gaps, or one of its variables is missing.
     """
-    if "SLURM_ARRAY_TASK_ID" not in variables:
+    names = [f"SLURM_ARRAY_TASK_{x}" for x in ("ID", "MIN", "MAX", "STEP", "COUNT")]
+    if names[0] not in variables:
         return None
-    names = ("ID", "MIN", "MAX", "STEP", "COUNT")
-    job, least, most, step, count = (int(variables[f"SLURM_ARRAY_TASK_{x}"]) for x in names)
+    if missing := [name for name in names if name not in variables]:
+        raise Invalid(f"the job array says no {missing[0]}; give --part=I/N")
+    job, least, most, step, count = (int(variables[name]) for name in names)
     if (most - least) // step + 1 != count:
         raise Invalid("the job array has gaps; give one without, such as 0-7, or --part=I/N")
     return f"{(job - least) // step}/{count}"

@@ -68,3 +68,7 @@ def test_what_is_wrong_is_one_line(words, said, tmp_path, capsys):
     assert run(tmp_path, *words) == 2
     error = capsys.readouterr().err.strip()
     assert said in error and "\n" not in error and not (tmp_path / "results").exists()
+
+
+def test_each_mechanism_has_a_figure_of_its_own():
+    assert len({check._file(f"mine.py:decay(rate={rate})") for rate in (".5", "5", "-5")}) == 3

@@ -96,8 +96,9 @@ def test_the_jobs_of_an_array_have_folders_of_their_own(site):
     [
         (["--nodes=0"], "argument --nodes: '0' is no count; give 1 or more"),
         (["--gpus_per_node=4", "--processes_per_node=2"], "--processes_per_node=2: one process"),
-        (["--array=a"], "--array=a: give numbers, such as 0-7"),
-        (["--array=0-3,7-5"], "--array=0-3,7-5: give numbers, such as 0-7 or 0-99%8, the smaller"),
+        (["--array=a"], "--array=a: give numbers without a gap"),
+        (["--array=7-5"], "--array=7-5: give numbers without a gap, such as 0-7 or 0-99%8, the"),
+        (["--array=0,2"], "--array=0,2: give numbers without a gap"),
         (["--sbatch=--nodes=3"], "--sbatch=--nodes=3 is what other options say"),
         (["--sbatch=-n4"], "--sbatch=-n4 is what other options say"),
         (["--sbatch=--gres=gpu:1"], "is what other options say"),
@@ -108,6 +109,13 @@ def test_what_cannot_be_meant_is_refused(site, options, message):
     status, out, err = site.run("slurm", PYTHON, *options, "hello")
     assert (status, out) == (2, "") and message in err
     assert not site.calls() and not list(site.here.iterdir())
+
+
+@pytest.mark.parametrize("flag", ["--part=0/8", "--claims", "--dry_run"])
+def test_jobs_of_an_array_do_not_do_the_same(site, flag):
+    status, out, err = site.run("slurm", PYTHON, "--array=0-7", "hello", flag)
+    assert (status, out) == (2, "") and f"--array=0-7: each job would do {flag}; drop one" in err
+    assert not site.calls()
 
 
 @pytest.mark.parametrize(

@@ -147,6 +147,8 @@ def test_interrupted_runs_keep_their_rows_and_write_the_report(tmp_path):
         ("--devices=1,2 --shard=heads --mechanisms=torch_sdpa", "here; drop --devices"),
         ("--mechanisms=torch_sdpa --parallel=pmap", "here; drop --devices, --parallel"),
         ("--passes=accuracy", "--passes=accuracy: of bare functions on this machine; give"),
+        ("--passes=accuracy --devices=2 --batch=2", "on this machine; drop --target, --devices"),
+        ("--passes=decode --mechanisms=exact,flax", "--passes=decode: flax have no cache; leave"),
         ("--passes=decode --ops_only", "--ops_only: --passes=decode is of a causal module"),
         ("--passes=decode --nocausal", "--nocausal: --passes=decode is of a causal module"),
         ("--passes=decode --devices=2", "--passes=decode: on one device; give one"),

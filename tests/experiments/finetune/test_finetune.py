@@ -127,6 +127,11 @@ THERE = ("--train_file=pyproject.toml", "--dev_file=README.md")
         (("--train_file=x", "--dev_file=x", "--columns=a"), "--columns=a: of classify, give"),
         ((*THERE, "--held_out=0.2"), "--held_out=0.2: needs --made"),
         ((*THERE, "--init_from=tests", "--width=8"), "leave it out"),
+        ((*THERE, "--vocab_size=99", "--tokenizer=bytes"), "--vocab_size=99: bytes have their own"),
+        (
+            (*THERE, "--init_from=tests", "--starts=frozen", "--learning_rate=0.1"),
+            "--learning_rate=0.1: of --starts=frozen it is --frozen_learning_rate",
+        ),
     ],
 )
 def test_flags_that_cannot_be_meant(flags, said):

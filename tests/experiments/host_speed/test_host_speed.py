@@ -25,6 +25,12 @@ def test_a_run_leaves_its_rows_and_no_checkpoint(tmp_path, capsys):
     assert len(checkpoint["written"]) == len(checkpoint["read"]) == 2
     assert "dates, byte by byte" in (folder / "report.md").read_text()
     assert "pairs/s" in capsys.readouterr().out
+    line = json.dumps(
+        encoding | {"environment": encoding["environment"] | {"input": {"sha256": "0"}}}
+    )
+    (folder / "results.jsonl").write_text(f"{line}\n")
+    assert host_speed.main(["", f"--resume={folder}"]) == 2
+    assert "is about another text than dates is now" in capsys.readouterr().err
 
 
 def test_as_many_pools_are_encoded_as_are_timed(monkeypatch):

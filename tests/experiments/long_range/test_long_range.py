@@ -54,6 +54,21 @@ def test_refuses_bad_settings(changed, message):
     assert str(refused.value).startswith(message) and "\n" not in str(refused.value)
 
 
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        ("--mechanisms=exact --chunk_size=8", "--chunk_size=8: of LSH attention alone"),
+        ("--tasks=retrieval --min_length=9", "--min_length=9: of ListOps alone"),
+        ("--tasks=text --tfds_name=a --test_examples=9", "--test_examples=9: of tasks that are"),
+        ("--tasks=text --tfds_name=a --validation_file=tests", "tests: of files alone"),
+        ("--mask_share=0.5", "--mask_share=0.5: nothing is pre-trained"),
+    ],
+)
+def test_a_flag_that_counts_for_nothing_is_refused(flags, said):
+    status, _, err = tiny.run(experiment, *flags.split())
+    assert status == 2 and said in err and err.count("\n") == 1
+
+
 NAMES = ("exact", "additive", "concat", "cosine", "general", "hard", "window-3+exact", "lsh-2")
 
 

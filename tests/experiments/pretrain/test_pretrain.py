@@ -80,6 +80,7 @@ def test_it_goes_on_from_another_run(pretraining, text, tmp_path):
     [
         ((), "--input: give a file of text"),
         (("--masking=80/10/20",), "--masking=80/10/20: give percents"),
+        (("--input=pyproject.toml", "--vocab_size=99"), "--vocab_size=99: bytes have their own"),
         (("--length=24", "--max_length=20"), "pairs are longer than the model's --max_length=20"),
         (("--warmup_steps=4", "--steps=4"), "must be fewer than --steps=4"),
         (

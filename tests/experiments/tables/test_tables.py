@@ -218,6 +218,21 @@ def test_the_jobs_of_an_array_have_each_cell_once(monkeypatch):
     assert named == "launch/local tables --part=1/2"
     monkeypatch.setenv("SLURM_ARRAY_TASK_COUNT", "4")
     assert "--part=2/4" in command("tables", Settings, Settings(part="2/4").as_json())
+    monkeypatch.delenv("SLURM_ARRAY_TASK_MIN")
+    with pytest.raises(Invalid, match="the job array says no SLURM_ARRAY_TASK_MIN; give --part"):
+        Settings.of_place({})
+
+
+def test_a_part_goes_on_in_the_array_that_began_it(tmp_path, monkeypatch):
+    flags = "--only=bert_sizes,bahdanau_parameters", f"--run_dir={tmp_path}/0"
+    array = {"ID": 0, "MIN": 0, "MAX": 1, "STEP": 1, "COUNT": 2}
+    for name, x in array.items():
+        monkeypatch.setenv(f"SLURM_ARRAY_TASK_{name}", str(x))
+    assert tiny.run(experiment, *flags)[0] == 0 and tiny.run(experiment, *flags)[0] == 0
+    monkeypatch.setenv("SLURM_ARRAY_TASK_COUNT", "3")
+    monkeypatch.setenv("SLURM_ARRAY_TASK_MAX", "2")
+    status, _, err = tiny.run(experiment, *flags)
+    assert status == 2 and "this job has --part=0/3, and the run 0/2; submit the job array" in err
 
 
 def test_a_dry_run_names_every_row_with_the_command_of_its_run_and_makes_nothing(tmp_path):

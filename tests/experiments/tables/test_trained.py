@@ -3,6 +3,7 @@
 import csv
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -103,7 +104,8 @@ def test_a_tuning_begins_with_the_run_that_pretrains_its_models(monkeypatch, tmp
     base, other = csv.DictReader((folder / "results.csv").read_text().splitlines())
     assert (base["ours"], other["ours"]) == ("75.0 ± 63.5", "55.0 ± 63.5")
     first, _, second = base["command"].partition(" && ")
-    assert first.endswith("--run_dir=pretrain_run") and second.endswith("--init_from=pretrain_run")
+    run = re.search(r" --run_dir=(pretrain_run_\w{8})$", first)[1]
+    assert second.endswith(f" --init_from={run}")
     assert "&& \\\n" in (folder / "report.md").read_text()
 
 

@@ -52,7 +52,6 @@ DISTINCT = {repr(table.trainings): name for name, table in TRAINED.items()}.valu
 def test_every_row_is_a_command_that_its_experiment_accepts(name, scale, multi30k, monkeypatch):
     monkeypatch.chdir(multi30k.parent)
     (text := multi30k.parent / "text.txt").touch()
-    (multi30k.parent / "pretrain_run").mkdir()
     settings = experiment.Settings(
         only=(name,), scale=scale, multi30k=str(multi30k), text=str(text)
     )
@@ -60,6 +59,8 @@ def test_every_row_is_a_command_that_its_experiment_accepts(name, scale, multi30
     found, accepted, rows = [], [], TRAINED[name].rows
     for row in rows:
         for words in TRAINED[name].commands(name, row, context):
+            for begins in (x for x in words if x.startswith("--init_from=")):
+                Path(begins.partition("=")[2]).mkdir(exist_ok=True)
             status = command_line.run(
                 words, SETTINGS[words[0]], lambda chosen, _: accepted.append(chosen) or 0, doc=""
             )
@@ -72,6 +73,13 @@ def test_every_row_is_a_command_that_its_experiment_accepts(name, scale, multi30
         numbers = {(chosen, paper.get(row, row)) for row, chosen in zip(rows, found, strict=True)}
         assert len(set(found)) == len(numbers), "two rows of the paper are the same model here"
     assert all(chosen.seeds == (0, 1, 2) for chosen in found)
+
+
+def test_each_run_has_a_folder_that_a_file_system_takes():
+    trainings = [one for table in TRAINED.values() for one in table.trainings.values()]
+    runs = {str(run): run.place(Path()) for one in trainings for run in one.runs.values()}
+    assert max(len(part.encode()) for place in runs.values() for part in place.parts) <= 220
+    assert len(set(runs.values())) == len(runs)
 
 
 def test_text_that_no_table_reads_is_refused(multi30k):
