@@ -228,7 +228,7 @@ def as_own(found: Any, *args: Any, **keywords: Any) -> Own:
     value: Any = found
     try:
         if args or keywords:
-            keywords = inspect.signature(found).bind_partial(*args, **keywords).arguments
+            keywords = _by_name(inspect.signature(found), args, keywords)
             value = functools.partial(found, **keywords)
         if makes:
             fields = dataclasses.fields(found) if dataclasses.is_dataclass(found) else ()
@@ -248,6 +248,17 @@ def as_own(found: Any, *args: Any, **keywords: Any) -> Own:
     return Own(name, kind, value, title, "")
 
 
+def _by_name(signature: inspect.Signature, args: Any, keywords: Any) -> dict[str, Any]:
+    """All arguments by their names, those of a `**options` too."""
+    bound = dict(signature.bind_partial(*args, **keywords).arguments)
+    for one in signature.parameters.values():
+        if one.kind is one.VAR_KEYWORD:
+            bound |= bound.pop(one.name, {})
+        if one.kind is one.VAR_POSITIONAL and bound.pop(one.name, ()):
+            raise TypeError(f"*{one.name} has no names; give the arguments by name")
+    return bound
+
+
 def digests(text: str | None = None) -> dict[str, str]:
     """The digests of the files of the mechanisms that were loaded, or of those named in a text."""
     named = [name for name in sorted(_loaded) if text is None or name in text]
@@ -262,6 +273,8 @@ def require_unchanged() -> None:
     """
     for name, mine in _loaded.items():
         file, ends, _ = name.rpartition(".py:")
+        if ends and not Path(f"{file}.py").exists():
+            raise Stopped(f"{file}.py is gone, after it was read; start a new run")
         if ends and _digest(f"{file}.py") != mine.digest:
             raise Stopped(f"{file}.py was changed after it was read; start a new run")
 

@@ -57,6 +57,8 @@ def plain(q, k, v, *, mask, power=1.0):
     logits = jnp.where(mask.as_array(q.shape[1], k.shape[1]), logits, -1e30)
     return jnp.einsum("bnts,bsnh->btnh", jax.nn.softmax(logits), v)
 
+def loud(q, k, v, *, mask=None, **options): return plain(q, k, v, mask=mask) * options["scale"]
+def many(q, k, v, *rest): return v
 def two(q, k): return q
 def short(q, k, v, *, mask): return v[:, :1]
 def half(q, k, v, *, mask): return v.astype("bfloat16")
@@ -136,7 +138,9 @@ def test_names_of_a_module_are_taken_too():
 
 def test_arguments_reach_what_is_made(at):
     assert own.load(at("Strided(stride=3)")).value.stride == 3
-    assert own.load(at("plain(power=2.0)")).value.keywords == {"power": 2.0}
+    for name in ("plain(power=2.0)", "loud(scale=2.0)"):
+        keyword = name.partition("(")[2].partition("=")[0]
+        assert own.load(at(name)).value.keywords == {keyword: 2.0}
     assert isinstance(own.load(at("halved")).value, Score)
     # The surroundings say what the user does not.
     module = MultiHeadAttention(2, out_features=6, parent=None)
@@ -173,6 +177,7 @@ def test_a_function_computes_what_the_same_score_does_and_is_told_the_arguments(
         ("NoMask", "decode=; got an unexpected keyword argument 'mask'"),
         ("Strided(rate=2)", "it cannot be made of these arguments: TypeError: "),
         ("Lines(size=3)", "it cannot be made of these arguments: TypeError: "),
+        ("many(1, 2, 3, 4)", "*rest has no names; give the arguments by name"),
         ("plain(strength=2)", "got an unexpected keyword argument 'strength'"),
         ("halved(2.0)", "Dot is made already; leave the arguments out"),
         ("Strided(stride=number)", "arguments are literals, such as (rate=0.9, size=4)"),

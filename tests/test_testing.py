@@ -109,6 +109,20 @@ def without_gradient(q, k, v, *, mask=None):
     return jax.pure_callback(lambda x: x, context, context)
 
 
+@jax.custom_vjp
+def _one_gradient_short(q, k, v):
+    return weighted(q, k, v, mask=None)
+
+
+_one_gradient_short.defvjp(
+    lambda q, k, v: (_one_gradient_short(q, k, v), None), lambda _, x: (x, x)
+)
+
+
+def one_gradient_short(q, k, v):
+    return _one_gradient_short(q, k, v)
+
+
 def softmax_in_float32(q, k, v, *, mask=None):
     """Right: of float64 too its logits are float32."""
     return weighted(q, k, v, mask=mask)
@@ -287,6 +301,9 @@ def test_a_report_names_what_is_broken_unless_it_is_expected(monkeypatch):
 def test_what_has_no_gradient_is_held_to_the_rest():
     outcomes = {x: testing.outcome(without_gradient, x).verdict for x in ("gradient", "causal")}
     assert outcomes == {"gradient": "-", "causal": "yes"}
+    assert "Pure callbacks do not support" in testing.outcome(without_gradient, "gradient").words
+    assert testing.outcome(one_gradient_short, "gradient").verdict == "no"
+    assert testing.outcome(one_gradient_short, "decoding").verdict == "-", "it takes no mask"
 
 
 def test_hard_attention_decodes_at_rest_and_says_that_its_gradient_is_another():

@@ -9,7 +9,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from attnlab.checks import require_choice
+from attnlab.checks import require, require_choice
 from attnlab.models.transformer.config import TransformerConfig
 from attnlab.models.transformer.encoder_decoder import TransformerEncoder
 from attnlab.models.transformer.layers import dense
@@ -48,6 +48,10 @@ class EncoderClassifier(nn.Module):
           deterministic: whether dropout is off.
         """
         require_choice("pooling", self.pooling, ("first", "mean", "none"))
+        require(
+            tokens.ndim < 3 or tokens.shape[1] == 2,
+            f"tokens must be [B, T], or of pairs [B, 2, T]; got {tokens.shape}",
+        )
         c = self.config
         encoder = TransformerEncoder(c, self.attention, name="encoder")
         states = encoder(tokens.reshape(-1, tokens.shape[-1]), deterministic=deterministic)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -31,6 +32,13 @@ class Fields(dict[str, Any]):
         )
 
 
+_OLD = re.compile(r"(?<=LayerNorm\.)(gamma|beta)$")  # in files made from TensorFlow's
+
+
+def _renamed(old: re.Match[str]) -> str:
+    return {"gamma": "weight", "beta": "bias"}[old[0]]
+
+
 class Weights:
     """Takes arrays of a state by their names, and knows which were taken.
 
@@ -43,7 +51,10 @@ class Weights:
     """
 
     def __init__(self, weights: Mapping[str, Any], model: str, prefix: str, dtype: Any):
-        self._given = {name.removeprefix(prefix): np.asarray(x) for name, x in weights.items()}
+        self._given = {
+            _OLD.sub(_renamed, name.removeprefix(prefix)): np.asarray(x)
+            for name, x in weights.items()
+        }
         self._model, self._dtype, self._read = model, dtype, set[str]()
 
     def __contains__(self, name: str) -> bool:

@@ -301,7 +301,10 @@ def over_time(step: Callable[..., Any], *, backward: bool = False, in_axes: Any 
 
 def read_carry(module: nn.Module, start: Any, decode: bool) -> Any:
     """The state to begin with: `start`, or while decoding the state after the tokens so far."""
-    return module.variable("cache", "carry", lambda: start).value if decode else start
+    # What the module is initialized with is no token that came before.
+    if not decode or module.is_initializing():
+        return start
+    return module.variable("cache", "carry", lambda: start).value
 
 
 def keep_carry(module: nn.Module, carry: Any, decode: bool) -> None:

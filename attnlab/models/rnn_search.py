@@ -104,7 +104,7 @@ class _Bahdanau(Seq2Seq):
         hidden = self.maxout(
             jnp.concatenate([states.astype(embedded.dtype), embedded, contexts], -1)
         )
-        hidden = hidden.reshape(*hidden.shape[:-1], -1, 2).max(-1)
+        hidden = hidden.reshape(*hidden.shape[:-1], self.maxout_features, 2).max(-1)
         return self.logits(self.dropout(hidden, deterministic=deterministic))
 
 

@@ -79,6 +79,7 @@ def window_attention(
         ) from None
     mask = masks.as_mask(mask)
     q_offset = masks.first_position(mask) if q_offset is None else q_offset
+    masks.Window(left, right, q_offset).check()
     band = None if mask is None else mask.band
     if band is not None and band[:2] == (None, 0) and band.q_offset is q_offset:
         mask = masks.Window(left, 0, q_offset)  # one mask, which more implementations take

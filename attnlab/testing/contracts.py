@@ -92,7 +92,7 @@ def context_and_grads(subject: Subject) -> Any:
     """
 
     def run(arrays: Arrays, mask: Any, dcontext: jax.Array) -> tuple[jax.Array, Arrays]:
-        if not _has_gradient(subject):
+        if _why_no_gradient(subject):
             return subject.apply(arrays, mask), {}
         context, pull_back = jax.vjp(lambda arrays: subject.apply(arrays, mask), arrays)
         return context, pull_back(dcontext)[0]
@@ -101,23 +101,25 @@ def context_and_grads(subject: Subject) -> Any:
 
 
 @functools.cache
-def _has_gradient(subject: Subject) -> bool:
+def _why_no_gradient(subject: Subject) -> str:
+    """What JAX says of a function that it has no rule for; "" = there is a gradient."""
+
     def context(arrays: Arrays) -> jax.Array:
         return jnp.sum(subject.apply(arrays, subject.mask_of()))
 
     jax.eval_shape(context, subject.arrays())  # what is wrong without a gradient is raised here
     try:
         jax.eval_shape(jax.grad(context), subject.arrays())
-    except Exception:  # noqa: BLE001 - JAX has no type for it
-        return False
-    return True
+    except (NotImplementedError, ValueError) as error:  # of callbacks, kernels, endless loops
+        return one_line(error)
+    return ""
 
 
 def _require_gradient(subject: Subject) -> None:
     if subject.straight_through:
         raise Inapplicable("its gradient is said to be that of another function, straight through")
-    if not _has_gradient(subject):
-        raise Inapplicable("it has no gradient")
+    if why := _why_no_gradient(subject):
+        raise Inapplicable(f"it has no gradient: {why}")
 
 
 @functools.cache
@@ -561,6 +563,8 @@ def deterministic(subject: Subject, seed: int) -> Broken | None:
 def decoding(subject: Subject, seed: int) -> Broken | None:
     """Token by token, and in pieces of random lengths, a layer computes its causal forward."""
     layer, length = subject.layer, 13
+    if not subject.causal:
+        raise Inapplicable("its mask cannot hide the future")
     if layer is None or "decode" not in inspect.signature(layer).parameters:
         raise Inapplicable("it does not decode")
     options = keywords_at_rest(layer)

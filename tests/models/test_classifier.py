@@ -53,6 +53,12 @@ def test_a_pair_is_compared_by_its_states():
         np.testing.assert_allclose(logits, true, rtol=1e-4, atol=1e-5)
 
 
+def test_three_in_a_row_are_no_pair():
+    three = jnp.stack([TOKENS] * 3, 1)
+    with pytest.raises(ValueError, match=r"or of pairs \[B, 2, T\]; got \(2, 3, 5\)"):
+        EncoderClassifier(CONFIG, 3, "first", DENSE).init(jax.random.key(0), three)
+
+
 def test_without_pooling_each_token_is_classified():
     pair = jnp.stack([TOKENS, TOKENS[::-1]], 1)
     got, _, head = logits_of("none", pair)

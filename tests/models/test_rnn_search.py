@@ -89,3 +89,19 @@ def test_refusals():
     model = enc_dec(param_dtype=jnp.float32)
     with pytest.raises(ValueError, match="RNNEncDec has no attention; got return_weights=True"):
         forward(model, random_params(model), *batch(), return_weights=True)
+
+
+def test_a_cache_from_init_holds_no_sentence():
+    source, target = batch()
+    model = search(param_dtype=jnp.float32)
+    params = random_params(model)
+    one, other = (
+        model.apply({"params": params}, x, method="encode") for x in (source, source[::-1])
+    )
+    given = {"decode": True, "method": "decode"}
+    cache = model.init(jax.random.key(0), other, target, **given).get("cache", {})
+    state, mutable = {"params": params, "cache": cache}, ["cache", "static"]
+    got, _ = model.apply(state, one, target, mutable=mutable, **given)
+    whole = model.apply({"params": params}, one, target, method="decode")
+    np.testing.assert_allclose(got, whole, rtol=1e-5, atol=1e-6)
+    assert model.apply({"params": params}, source[:0], target[:0]).shape[0] == 0

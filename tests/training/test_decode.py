@@ -349,6 +349,12 @@ def test_hypotheses_share_what_is_of_the_source():
     assert "4,3" in re.findall(r"\[([\d,]*),5,2,4\]", text)
 
 
+def test_no_row_is_searched_too():
+    for search in (greedy, functools.partial(beam_search, beam_size=2)):
+        found = search(MODEL, variables(), SOURCE[:0], max_length=3)
+        assert found.tokens.shape[0] == 0 and found.tokens.shape[-1] == 3
+
+
 def test_a_search_compiles_once_a_shape():
     before = beam._beam_search._cache_size()
     for alpha in (0.2, 0.9):
@@ -377,7 +383,8 @@ def test_errors():
         ):
             greedy(MODEL, variables(), prompt=jnp.ones(shape, int), max_length=3)
     for options, message in (
-        ({"temperature": 0.0}, "temperature must be more than 0; got 0.0"),
+        ({"temperature": 0.0}, "temperature must be more than 0 and finite; got 0.0"),
+        ({"temperature": float("inf")}, "temperature must be more than 0 and finite; got inf"),
         ({"top_k": 0}, "top_k must be at least 1, or None; got 0"),
         ({"top_p": 1.5}, r"top_p must be in \(0, 1\], or None; got 1.5"),
     ):

@@ -48,9 +48,9 @@ class Vocabulary(nn.Module):
         self.embedding = self.param("embedding", init, (self.size, c.width), c.param_dtype)
 
     def embed(self, tokens: jax.Array) -> jax.Array:
-        """E[tokens] · √D, [B, T, D]; without √D where the config says so."""
+        """E[tokens] · √D, [B, T, D]; without √D where the config says so. NaN for an id of none."""
         scale = math.sqrt(self.config.width) if self.config.scale_embeddings else 1.0
-        return self.embedding[tokens].astype(self._dtype) * scale
+        return rows_of(self.embedding, tokens).astype(self._dtype) * scale
 
     def logits(self, x: jax.Array) -> jax.Array:
         """x E^T, [B, T, V] in at least float32, of x [B, T, D]."""
@@ -128,7 +128,8 @@ class Inputs(nn.Module):
         if c.num_types:
             init = c.embedding_init or nn.initializers.normal(c.width**-0.5)
             table = self.param("types", init, (c.num_types, c.width), c.param_dtype)
-            x += table[jnp.zeros((1, 1), jnp.int32) if types is None else types].astype(x.dtype)
+            types = jnp.zeros((1, 1), jnp.int32) if types is None else types
+            x += rows_of(table, types).astype(x.dtype)
         if c.norm_inputs:
             x = layer_norm(c, "norm")(x)
         return nn.Dropout(c.dropout_rate)(x, deterministic=deterministic)
@@ -224,12 +225,22 @@ def layer_norm(config: TransformerConfig, name: str | None = None) -> nn.LayerNo
     )
 
 
+def rows_of(table: jax.Array, ids: jax.Array) -> jax.Array:
+    """table[ids]; NaN for an id that is negative or has no row."""
+    return jnp.take(table, jnp.where(ids < 0, len(table), ids), axis=0, mode="fill")
+
+
 def require_positions(
     config: TransformerConfig, segments: jax.Array | None, positions: jax.Array | None
 ) -> None:
-    """Packed rows must say where their tokens stand, if that is added to the embeddings."""
+    """Packed rows must say where their tokens stand, if that is added to the embeddings, alone."""
     added = config.positions in ("sinusoid", "learned", "axial", "concatenated")
     require(
         segments is None or positions is not None or not added,
         "positions restart with each packed sequence; got segments without positions",
+    )
+    require(
+        positions is None or added or segments is not None,
+        f"positions are added to embeddings, which positions={config.positions!r} does not; got"
+        " positions (leave them out)",
     )

@@ -127,7 +127,7 @@ def _beam_search(
         rows = parents.T * batch + jnp.arange(batch)[None]  # [k, B]
 
         def reorder(x, axis):
-            if axis < 0:
+            if axis < 0 or batch == 0:
                 return x
             x = jnp.moveaxis(x, axis + 1, 1)  # [k, …, B, …] to [k, B, …]
             x = jnp.take(x.reshape(-1, *x.shape[2:]), rows, axis=0, mode="clip")

@@ -107,7 +107,10 @@ def sample(
     Source: top_p is the nucleus of Holtzman et al. 2020, §3.1; top_k is Fan et al. 2018, §5.3.
     """
     given = as_given(source, prompt, max_length, extra_length)
-    require(temperature > 0, f"temperature must be more than 0; got {temperature} (use greedy)")
+    require(
+        0 < temperature < float("inf"),
+        f"temperature must be more than 0 and finite; got {temperature} (towards 0 use greedy)",
+    )
     require(top_k is None or top_k >= 1, f"top_k must be at least 1, or None; got {top_k}")
     require(top_p is None or 0 < top_p <= 1, f"top_p must be in (0, 1], or None; got {top_p}")
     draw = _Draw(key, jnp.float32(temperature), None if top_p is None else jnp.float32(top_p))

@@ -1,5 +1,6 @@
 """A model with the weights of Hugging Face's BERT computes what it does."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -87,3 +88,14 @@ def test_states_and_heads(x64, torch, theirs, activation):
 def test_other_configurations_are_refused(theirs, changed, said):
     with pytest.raises(ValueError, match=said):
         load(theirs, **changed)
+
+
+def test_files_with_the_old_names_of_layer_norm_are_read(theirs):
+    old = {"LayerNorm.weight": "LayerNorm.gamma", "LayerNorm.bias": "LayerNorm.beta"}
+    state, renamed = theirs.state_dict(), {}
+    for name, x in state.items():
+        ending = ".".join(name.split(".")[-2:])
+        renamed[name.removesuffix(ending) + old.get(ending, ending)] = x
+    assert len(renamed.keys() - state.keys()) >= 6
+    variables, same = (from_hugging_face(theirs.config.to_dict(), x)[1] for x in (renamed, state))
+    jax.tree.map(np.testing.assert_array_equal, variables, same)

@@ -354,6 +354,8 @@ def test_errors():
 
     with pytest.raises(ValueError, match="positions for max_length=6 tokens; got 7"):
         call(tiny(positions="learned", max_length=6))
+    with pytest.raises(ValueError, match="which positions='rotary' does not; got positions"):
+        call(tiny(positions="rotary"), source_positions=SOURCE)
     turned = dataclasses.replace(TINY, positions="rotary").attention()
     with pytest.raises(ValueError, match="rotary positions are set in the config and .*alike"):
         call(Transformer(TINY, turned))
@@ -367,6 +369,13 @@ def test_errors():
     memory = Memory(jnp.ones((2, 7, D)), jnp.array([7, 3]), SOURCE)
     with pytest.raises(ValueError, match="decode=True is for one target a row; got segments"):
         tiny().apply({}, memory, TARGET, segments=TARGET, decode=True, method="decode")
+
+
+def test_an_id_without_a_row_is_nan():
+    model, tokens = tiny(TransformerLM), jnp.array([[4, 5, 6], [4, V, 6], [-1, 5, 6]])
+    variables = jax.jit(model.init)(jax.random.key(0), tokens)
+    known = jnp.isfinite(jax.jit(model.apply)(variables, tokens)).all(-1)
+    np.testing.assert_array_equal(known[:, -1], [True, False, False])
 
 
 def test_bert_has_the_gelu_of_its_release():
