@@ -352,6 +352,8 @@ def test_hypotheses_share_what_is_of_the_source():
 def test_no_row_is_searched_too():
     for search in (greedy, functools.partial(beam_search, beam_size=2)):
         found = search(MODEL, variables(), SOURCE[:0], max_length=3)
+        one = search(MODEL, variables(), SOURCE[:1].tolist(), max_length=3)
+        assert one.tokens.shape[0] == 1
         assert found.tokens.shape[0] == 0 and found.tokens.shape[-1] == 3
 
 
@@ -382,6 +384,10 @@ def test_errors():
             ValueError, match=r"prompt must be tokens \[B, P\]; got .*prompt\[None\]"
         ):
             greedy(MODEL, variables(), prompt=jnp.ones(shape, int), max_length=3)
+    with pytest.raises(ValueError, match=r"source must be tokens \[B, S\]; got one axis"):
+        greedy(MODEL, variables(), SOURCE[0], max_length=3)
+    with pytest.raises(ValueError, match="key must be one PRNG key; got 0 "):
+        sample(MODEL, variables(), SOURCE, key=0, max_length=3)
     for options, message in (
         ({"temperature": 0.0}, "temperature must be more than 0 and finite; got 0.0"),
         ({"temperature": float("inf")}, "temperature must be more than 0 and finite; got inf"),

@@ -130,7 +130,8 @@ class TransformerConfig:
             f" axial_widths, whose sum is width; got {self.axial_shape} for {self.max_length} and"
             f" {self.axial_widths} for {self.width}",
         )
-        for name in ("num_layers", "feed_forward_chunk", "window"):
+        counts = ("vocab_size", "num_layers", "num_heads", "feed_forward_chunk", "window")
+        for name in (*counts, "width", "hidden", "key_width", "value_width"):
             if getattr(self, name) is not None:
                 as_size(name, getattr(self, name))
         require(

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from attnlab import tokens as tok
-from attnlab.checks import require
+from attnlab.checks import require, require_key
 from attnlab.models.seq2seq import Decoder
 from attnlab.training.decode.state import (
     Hypotheses,
@@ -113,6 +113,7 @@ def sample(
     )
     require(top_k is None or top_k >= 1, f"top_k must be at least 1, or None; got {top_k}")
     require(top_p is None or 0 < top_p <= 1, f"top_p must be in (0, 1], or None; got {top_p}")
+    require_key("key", key)
     draw = _Draw(key, jnp.float32(temperature), None if top_p is None else jnp.float32(top_p))
     return _write(model, dict(variables), given, draw, top_k, max_length, extra_length)
 

@@ -60,7 +60,12 @@ def as_given(
     max_length: int,
     extra_length: int | None,
 ) -> Given:
-    """The arguments of a search, checked."""
+    """The arguments of a search, checked; lists are arrays."""
+    source, prompt = (None if x is None else jnp.asarray(x) for x in (source, prompt))
+    require(
+        source is None or source.ndim >= 2,
+        "source must be tokens [B, S]; got one axis (give one sentence as source[None])",
+    )
     require(max_length >= 1, f"max_length must be at least 1; got {max_length}")
     require(
         extra_length is None or extra_length >= 1,

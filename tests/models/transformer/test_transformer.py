@@ -344,6 +344,8 @@ def test_errors():
         ValueError, match=r"product is max_length.* got \(2, 5\) for 11 and \(4, 8\)"
     ):
         dataclasses.replace(TINY, positions="axial", axial_shape=(2, 5), axial_widths=(4, 8))
+    with pytest.raises(ValueError, match="num_heads must be an int ≥ 1; got 0"):
+        dataclasses.replace(TINY, num_heads=0)
     with pytest.raises(ValueError, match="feed_forward_chunk must be an int ≥ 1; got 0"):
         dataclasses.replace(TINY, feed_forward_chunk=0)
     with pytest.raises(ValueError, match="attention must be a module, or a sequence of modules"):
