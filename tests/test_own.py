@@ -1,6 +1,7 @@
 """Attention of a user's own, by its name in a file: what is taken, what is refused in a line."""
 
 import hashlib
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -12,7 +13,7 @@ from attnlab.attentions import Surroundings
 from attnlab.models.transformer import TransformerConfig
 from attnlab.modules.multi_head import MultiHeadAttention
 from attnlab.runs import palette
-from attnlab.runs.errors import Invalid
+from attnlab.runs.errors import Invalid, Stopped
 from attnlab.scores import Score
 from attnlab.training.study import Cell
 
@@ -251,6 +252,18 @@ def test_digests_are_of_what_is_named(at):
     assert (
         own.digests("exact") == {} and own.digests().items() >= {x: digest for x in names}.items()
     )
+
+
+def test_a_file_that_was_changed_or_is_gone_ends_the_work(at):
+    path = Path(at("").removesuffix(":"))
+    own.load(at("plain"))
+    own.require_unchanged()
+    path.write_text(f"{FILE}\n# another")
+    with pytest.raises(Stopped, match="was changed after it was read"):
+        own.require_unchanged()
+    path.unlink()
+    with pytest.raises(Stopped, match="is gone, after it was read"):
+        own.require_unchanged()
 
 
 def test_two_names_have_two_folders_and_two_looks():

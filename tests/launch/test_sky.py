@@ -77,6 +77,13 @@ def test_what_cannot_be_meant_is_refused(site, options, message):
     assert status == 2 and message in err and not site.calls()
 
 
+def test_a_slice_of_several_hosts_is_for_what_several_processes_share(site):
+    site.alone()
+    status, _, err = site.run("sky", "--accelerators=tpu-v6e-16", "hello", BUCKET)
+    assert status == 2 and "--accelerators=tpu-v6e-16: hello runs in one process; give a" in err
+    assert not site.calls() and site.run("sky", "--accelerators=tpu-v6e-8", "hello", BUCKET)[0] == 0
+
+
 @pytest.mark.parametrize("has_python", [True, False])
 def test_a_node_without_a_new_python_gets_one(site, has_python):
     """What setup and run do on a node, where launch/local only records its calls."""
