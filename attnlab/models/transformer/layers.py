@@ -227,6 +227,7 @@ def layer_norm(config: TransformerConfig, name: str | None = None) -> nn.LayerNo
 
 def rows_of(table: jax.Array, ids: jax.Array) -> jax.Array:
     """table[ids]; NaN for an id that is negative or has no row."""
+    ids = jnp.asarray(ids).astype(int)  # a smaller type may not hold the number of rows
     return jnp.take(table, jnp.where(ids < 0, len(table), ids), axis=0, mode="fill")
 
 

@@ -18,6 +18,7 @@ from attnlab.models.transformer import (
     TransformerEncoder,
     TransformerLM,
 )
+from attnlab.models.transformer.layers import rows_of
 from attnlab.tokens import BOS, PAD, shift_right
 from tests import oracle
 from tests.models.transformer.tiny import DENSE, SOURCE, TARGET, TINY, D, N, V, tiny
@@ -378,6 +379,8 @@ def test_an_id_without_a_row_is_nan():
     variables = jax.jit(model.init)(jax.random.key(0), tokens)
     known = jnp.isfinite(jax.jit(model.apply)(variables, tokens)).all(-1)
     np.testing.assert_array_equal(known[:, -1], [True, False, False])
+    rows = rows_of(jnp.ones((260, 2)), jnp.array([-1, 100], jnp.int8))
+    np.testing.assert_array_equal(jnp.isnan(rows).all(-1), [True, False])
 
 
 def test_bert_has_the_gelu_of_its_release():
