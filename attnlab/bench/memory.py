@@ -7,15 +7,16 @@ without these fusions, and a run is watched through the process's high-water mar
 """
 
 import contextlib
-import ctypes
 import dataclasses
 import gc
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import jax
+
+from attnlab.runs.allocator import every_block_mapped
 
 MIB = 2**20
 # In jaxlib 0.10 to 0.12 alike; an empty list means no such fusion.
@@ -25,7 +26,6 @@ _QUICK: dict[str, Any] = {
     "xla_backend_optimization_level": 0,
     "xla_llvm_disable_expensive_passes": True,
 }
-_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # <malloc.h>
 
 
 @dataclasses.dataclass(frozen=True)
@@ -111,16 +111,16 @@ def _left_in_group(folder: Path, limit: str, usage: str, reclaimable: str) -> li
 def peak_of(run: Callable[[], Any]) -> tuple[Any, int | None]:
     """Runs, and says by how many bytes that raised the process's high-water mark.
 
-    A run that reuses memory which is resident already would seem to need none. So every block of
-    64 KiB or more is mapped and unmapped on its own meanwhile (glibc keeps freed ones of up to
-    32 MiB), and CPU programs must be dispatched synchronously, see `dispatch_synchronously`.
+    A run that reuses memory which is resident already would seem to need none. So every block is
+    mapped and unmapped on its own meanwhile, and CPU programs must be dispatched synchronously, see
+    `dispatch_synchronously`.
 
     Returns:
       What `run` returns, and the bytes; None where the system cannot tell (not Linux, or a
       sandbox that forbids /proc/self/clear_refs).
     """
     gc.collect()
-    with _every_block_mapped():
+    with every_block_mapped():
         before = _reset_high_water_mark()
         result = run()
         after = _status("VmHWM")
@@ -133,21 +133,6 @@ def dispatch_synchronously() -> None:
     To be called before JAX's first use; accelerators do not notice.
     """
     jax.config.update("jax_cpu_enable_async_dispatch", False)
-
-
-@contextlib.contextmanager
-def _every_block_mapped() -> Iterator[None]:
-    c = ctypes.CDLL(None)
-    if not hasattr(c, "mallopt"):  # not glibc
-        yield
-        return
-    c.mallopt(_M_MMAP_THRESHOLD, 64 * 1024)
-    c.malloc_trim(0)
-    try:
-        yield
-    finally:  # where glibc's own moving thresholds come to rest
-        c.mallopt(_M_MMAP_THRESHOLD, 32 * MIB)
-        c.mallopt(_M_TRIM_THRESHOLD, 64 * MIB)
 
 
 def _reset_high_water_mark() -> int | None:

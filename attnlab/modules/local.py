@@ -69,8 +69,8 @@ class LocalAttention(AttentionModule):
           key: keys [*B, S, Dk].
           value: values [*B, S, Dv]; None = key.
           mask: mask or boolean array, as for `local_attention`; of `masks.Padding` local-p knows S.
-          steps: time t of each query [*B, T] for local-m; None = 0 … T − 1. A decoder that takes
-            one step at a time passes it.
+          steps: time t of each query [*B, T] for local-m; None = one after the other, from where
+            the mask's `q_offset` says, or 0. A decoder of one step at a time passes one of them.
           deterministic: whether dropout is off; needed if dropout_rate > 0.
           return_weights: whether to return the weights [*B, T, S] too.
         """
@@ -79,7 +79,10 @@ class LocalAttention(AttentionModule):
         if self.predictive:
             centers = self._predict_centers(query, key.shape[-2], mask)
         else:
-            steps = jnp.arange(query.shape[-2]) if steps is None else as_array("steps", steps)
+            if steps is None:
+                first = jnp.asarray(masks.first_position(mask))[..., None]
+                steps = first + lead_with_ones(jnp.arange(query.shape[-2]), first.ndim)
+            steps = as_array("steps", steps)
             require(
                 steps.ndim < query.ndim and steps.shape[-1:] in ((), (1,), query.shape[-2:-1]),
                 f"steps must be [*B, T], broadcast to {query.shape[:-1]}; got {steps.shape}",

@@ -14,6 +14,7 @@ import jax
 
 from attnlab.data.cache import default_cache_dir, writable
 from attnlab.runs import processes, provenance
+from attnlab.runs.allocator import keep_freed_memory
 from attnlab.runs.command_line import say
 from attnlab.runs.errors import Invalid
 from attnlab.runs.interrupts import Terminated
@@ -34,6 +35,7 @@ def prepare(flags: TrainFlags, batch_sizes: Iterable[int]) -> Parallel:
     """
     if flags.tensorboard:
         _tensorboard_writer()
+    keep_freed_memory()
     keep_compiled(flags.cache_dir)
     return flags.over_devices(batch_sizes)
 

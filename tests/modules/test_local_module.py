@@ -119,6 +119,10 @@ def test_steps_of_each_example():
     got = apply(module, variables, *inputs, steps=jnp.asarray(steps), return_weights=True)
     true = expected(variables["params"], inputs, steps, gaussian=False, lengths=np.full(B, S))
     check(got, true, EXACT)
+    behind = masks.Causal(jnp.array([0, 3]))  # says where the queries stand, as for other windows
+    got = apply(module, variables, *inputs, mask=behind)
+    there = apply(module, variables, *inputs, mask=behind, steps=jnp.asarray(steps))
+    np.testing.assert_array_equal(got, there)
 
 
 def test_gradients_reach_every_parameter():
