@@ -3,7 +3,7 @@
 import jax
 import jax.numpy as jnp
 
-__all__ = ["BOS", "EOS", "NUM_SPECIAL", "PAD", "UNK", "lengths", "shift_right"]
+__all__ = ["BOS", "EOS", "NUM_SPECIAL", "PAD", "UNK", "lengths", "rows_of", "shift_right"]
 
 PAD, BOS, EOS, UNK = 0, 1, 2, 3
 NUM_SPECIAL = 4
@@ -12,6 +12,12 @@ NUM_SPECIAL = 4
 def lengths(tokens: jax.Array) -> jax.Array:
     """How many tokens of each row [*B, T] are there before the padding at its end; [*B] int32."""
     return (tokens != PAD).sum(-1, dtype=jnp.int32)
+
+
+def rows_of(table: jax.Array, ids: jax.Array) -> jax.Array:
+    """table[ids]; NaN for an id that is negative or has no row."""
+    ids = jnp.asarray(ids).astype(int)  # a smaller type may not hold the number of rows
+    return jnp.take(table, jnp.where(ids < 0, len(table), ids), axis=0, mode="fill")
 
 
 def shift_right(tokens: jax.Array, segments: jax.Array | None = None) -> jax.Array:

@@ -34,6 +34,7 @@ from attnlab.models.cells import CELLS, Cell
 from attnlab.models.output import Logits
 from attnlab.models.recurrent import (
     Bidirectional,
+    Embed,
     Layer,
     Stack,
     StackStep,
@@ -126,8 +127,8 @@ class Britz(Seq2Seq):
             f"got it with attention={self.attention!r}",
         )
         types = {"dtype": self.dtype, "param_dtype": self.param_dtype}
-        self.source_embed = nn.Embed(self.source_vocab_size, self.embed_features, **types)
-        self.target_embed = nn.Embed(self.target_vocab_size, self.embed_features, **types)
+        self.source_embed = Embed(self.source_vocab_size, self.embed_features, **types)
+        self.target_embed = Embed(self.target_vocab_size, self.embed_features, **types)
         options = types | {"kernel_init": self.kernel_init}
         encoder = self._stack(self.encoder_cell, self.encoder_layers, self.encoder_residual)
         if self.direction == "both":

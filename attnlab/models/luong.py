@@ -32,6 +32,7 @@ from attnlab.models.alignment import align, blend
 from attnlab.models.cells import LSTMCell, uniform_around_zero
 from attnlab.models.output import Logits
 from attnlab.models.recurrent import (
+    Embed,
     Layer,
     Stack,
     StackStep,
@@ -122,8 +123,8 @@ class Luong(Seq2Seq):
         )
         types = {"dtype": self.dtype, "param_dtype": self.param_dtype}
         embedding = types | {"features": self.embed_features, "embedding_init": self.kernel_init}
-        self.source_embed = nn.Embed(self.source_vocab_size, **embedding)
-        self.target_embed = nn.Embed(self.target_vocab_size, **embedding)
+        self.source_embed = Embed(self.source_vocab_size, **embedding)
+        self.target_embed = Embed(self.target_vocab_size, **embedding)
         options = types | {"kernel_init": self.kernel_init}
         of_lstm = options | {"recurrent_init": self.kernel_init}
         self.encoder = Stack(

@@ -20,7 +20,7 @@ from attnlab import masks
 from attnlab import tokens as tok
 from attnlab.models.cells import LSTMCell
 from attnlab.models.output import Logits
-from attnlab.models.recurrent import Stack, keep_carry, read_carry
+from attnlab.models.recurrent import Embed, Stack, keep_carry, read_carry
 from attnlab.models.seq2seq import Seq2Seq
 from attnlab.modules.multi_head import MultiHeadAttention
 
@@ -61,8 +61,8 @@ class NMTAttn(Seq2Seq):
 
     def setup(self):
         types = {"dtype": self.dtype, "param_dtype": self.param_dtype}
-        self.source_embed = nn.Embed(self.source_vocab_size, self.features, **types)
-        self.target_embed = nn.Embed(self.target_vocab_size, self.features, **types)
+        self.source_embed = Embed(self.source_vocab_size, self.features, **types)
+        self.target_embed = Embed(self.target_vocab_size, self.features, **types)
 
         def lstm(num_layers: int) -> Stack:
             return Stack(

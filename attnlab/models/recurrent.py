@@ -15,9 +15,11 @@ import jax.numpy as jnp
 from attnlab.checks import require, require_choice
 from attnlab.models.cells import Cell, orthogonal_blocks
 from attnlab.modules.conventions import Initializer, lecun_normal
+from attnlab.tokens import rows_of
 
 __all__ = [
     "Bidirectional",
+    "Embed",
     "Layer",
     "Recurrent",
     "Stack",
@@ -27,6 +29,14 @@ __all__ = [
     "read_carry",
     "time_first",
 ]
+
+
+class Embed(nn.Embed):
+    """`nn.Embed`, but with NaN for a negative id too: it is no word counted from the last."""
+
+    def __call__(self, inputs: jax.Array) -> jax.Array:
+        table = self.embedding if self.dtype is None else self.embedding.astype(self.dtype)
+        return rows_of(table, inputs)
 
 
 class Layer(nn.Module, kw_only=True):

@@ -30,6 +30,7 @@ from attnlab.models.cells import GRUCell
 from attnlab.models.output import Logits
 from attnlab.models.recurrent import (
     Bidirectional,
+    Embed,
     Layer,
     Recurrent,
     keep_carry,
@@ -71,8 +72,8 @@ class _Bahdanau(Seq2Seq):
             "dtype": self.dtype,
             "param_dtype": self.param_dtype,
         }
-        self.source_embed = nn.Embed(self.source_vocab_size, **embedding)
-        self.target_embed = nn.Embed(self.target_vocab_size, **embedding)
+        self.source_embed = Embed(self.source_vocab_size, **embedding)
+        self.target_embed = Embed(self.target_vocab_size, **embedding)
         self.encoder = self._make_encoder()
         self.start = self._dense(self.hidden_features)
         self.decoder = self._make_decoder()
@@ -250,7 +251,7 @@ class RNNEncDec(_Bahdanau):
     s_0 = tanh(W_s h→_S), as in Cho et al. 2014: no other way leads from the source to the target.
     Source: Bahdanau et al. 2014, §4.2 and §A.2.2.
 
-    Attributes: as for `RNNSearch`, which has two more.
+    Attributes: as for `RNNSearch`, which has more.
     """
 
     @property

@@ -24,3 +24,8 @@ def test_a_model_makes_its_parameters(kind):
     for make in (model.init, jax.jit(model.init)):
         params = make(jax.random.key(0), *batch())["params"]
         assert all(np.isfinite(x).all() for x in jax.tree.leaves(params))
+    for side in (0, 1):
+        sides = batch()
+        sides[side][0, 1] = -1  # no word, and not the last of them
+        finite = np.isfinite(jax.jit(model.apply)({"params": params}, *sides)).all((1, 2))
+        np.testing.assert_array_equal(finite, [False, True, True])

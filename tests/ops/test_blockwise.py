@@ -377,3 +377,37 @@ def test_every_block_drops_weights_of_its_own_and_their_gradients_alike():
     )
     for got, want in zip(jax.tree.leaves(found), jax.tree.leaves(true), strict=True):
         np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
+
+
+class Signed(scores.Score):
+    """q·k times a head's weight and sign, of which the sign is an integer: nothing to learn."""
+
+    weight: jax.Array
+    sign: jax.Array
+
+    def _parameters(self):
+        return {"weight": 0, "sign": 0}
+
+    def logits(self, q, k, *, precision=None):
+        factor = (self.weight * self.sign)[..., None, None]
+        return factor * jnp.matmul(q, jnp.swapaxes(k, -1, -2), precision=precision)
+
+
+def test_a_score_may_hold_integers(path):
+    q, k, v, d = jax.random.normal(jax.random.key(0), (4, 1, 20, 2, 4))
+
+    def gradients(attend, q, weight):
+        def loss(q, weight):
+            score = Signed(weight, jnp.array([1, -1]))
+            return jnp.sum(
+                attend(prepare(score, q, k, v, masks.Causal())) * d.reshape(1, 2, 1, 20, 4)
+            )
+
+        return jax.grad(loss, (0, 1))(q, weight)
+
+    found, true = (
+        jax.jit(gradients, static_argnums=0)(attend, q, jnp.array([0.5, 2.0]))
+        for attend in (functools.partial(blockwise.attend, block_q=8, block_k=8), dense.attend)
+    )
+    for got, want in zip(found, true, strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)

@@ -19,6 +19,7 @@ from attnlab.models.output import DeferredLogits
 from attnlab.models.transformer.config import TransformerConfig
 from attnlab.modules.cache import cache_index
 from attnlab.split import gathered
+from attnlab.tokens import rows_of
 
 __all__ = [
     "FeedForward",
@@ -223,12 +224,6 @@ def layer_norm(config: TransformerConfig, name: str | None = None) -> nn.LayerNo
         param_dtype=config.param_dtype,
         name=name,
     )
-
-
-def rows_of(table: jax.Array, ids: jax.Array) -> jax.Array:
-    """table[ids]; NaN for an id that is negative or has no row."""
-    ids = jnp.asarray(ids).astype(int)  # a smaller type may not hold the number of rows
-    return jnp.take(table, jnp.where(ids < 0, len(table), ids), axis=0, mode="fill")
 
 
 def require_positions(

@@ -292,7 +292,7 @@ def _backward(config: Config, x: Differentiable, fixed: Fixed, rows) -> Differen
             dscore_ij, dq_ij, dk_j, dbias_ij = pull_back(dlogits)
             return (
                 dq + dq_ij,
-                jax.tree.map(jnp.add, dscore, dscore_ij),
+                jax.tree.map(_add, dscore, dscore_ij),
                 _add_block(dk, dk_j, j, config.block_k, -2),
                 _add_block(dv, dv_j, j, config.block_k, -2),
                 None if dbias is None else dbias.add_tile(dbias_ij, *_firsts(config, i, j)),
@@ -364,6 +364,11 @@ def _slice(operands: tuple, batch_index, kv_head_index) -> tuple:
 def _zeros_like(x: jax.Array) -> jax.Array:
     """Where a sum of gradients of x begins."""
     return vary_like(jnp.zeros(x.shape, jnp.promote_types(x.dtype, jnp.float32)), x)
+
+
+def _add(total: jax.Array, part: jax.Array) -> jax.Array:
+    """Their sum; what an integer gets from JAX is no number, and adds nothing."""
+    return total if part.dtype == jax.dtypes.float0 else total + part
 
 
 def _matmul(a: jax.Array, b: jax.Array, precision: Any) -> jax.Array:

@@ -18,8 +18,7 @@ from attnlab.models.transformer import (
     TransformerEncoder,
     TransformerLM,
 )
-from attnlab.models.transformer.layers import rows_of
-from attnlab.tokens import BOS, PAD, shift_right
+from attnlab.tokens import BOS, PAD, rows_of, shift_right
 from tests import oracle
 from tests.models.transformer.tiny import DENSE, SOURCE, TARGET, TINY, D, N, V, tiny
 from tests.modules.reference import apply, float64, init, multi_head
