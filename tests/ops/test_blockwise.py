@@ -396,18 +396,17 @@ class Signed(scores.Score):
 def test_a_score_may_hold_integers(path):
     q, k, v, d = jax.random.normal(jax.random.key(0), (4, 1, 20, 2, 4))
 
-    def gradients(attend, q, weight):
+    def gradients(engine, q, weight):
         def loss(q, weight):
             score = Signed(weight, jnp.array([1, -1]))
-            return jnp.sum(
-                attend(prepare(score, q, k, v, masks.Causal())) * d.reshape(1, 2, 1, 20, 4)
-            )
+            return jnp.sum(attend(engine, score, q, k, v, mask=masks.Causal()) * d)
 
         return jax.grad(loss, (0, 1))(q, weight)
 
+    blocks = functools.partial(blockwise.attend, block_q=8, block_k=8)
     found, true = (
-        jax.jit(gradients, static_argnums=0)(attend, q, jnp.array([0.5, 2.0]))
-        for attend in (functools.partial(blockwise.attend, block_q=8, block_k=8), dense.attend)
+        jax.jit(gradients, static_argnums=0)(engine, q, jnp.array([0.5, 2.0]))
+        for engine in (blocks, dense.attend)
     )
     for got, want in zip(found, true, strict=True):
         np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
