@@ -268,6 +268,26 @@ def test_more_queries_than_the_whole_sequence_has_are_refused(mask):
         mask.for_queries(0, 3)
 
 
+@pytest.mark.parametrize(
+    "mask", [masks.Explicit(np.eye(3, 5, dtype=bool)), masks.Segments(np.arange(3), np.arange(5))]
+)
+def test_a_query_without_a_row_of_the_whole_mask_sees_nothing(mask):
+    for first, seen in ((1, [1, 2]), (2, [2, None]), (3, [None, None]), (-1, [None, 0])):
+        cut = jax.jit(lambda first: mask.for_queries(first, 2).as_array(2, 5))(first)
+        want = [np.arange(5) == (-1 if key is None else key) for key in seen]
+        np.testing.assert_array_equal(cut.reshape(2, 5), want)
+
+
+def test_a_mask_is_cut_at_one_position_for_all_examples():
+    class Past(masks.Mask):
+        def visible(self, i, j):
+            return j <= i
+
+    for mask in (masks.Explicit(np.ones((5, 5), bool)), masks.Segments(np.arange(5)), Past()):
+        with pytest.raises(ValueError, match=r"one position for all examples; got .*\(2,\)"):
+            mask.for_queries(np.array([1, 2]), 3)
+
+
 def test_queries_past_the_last_real_one_are_not_counted_from_256():
     mask = masks.Padding(7, jnp.asarray(3, jnp.uint8)).for_queries(5, 4)
     assert not mask.as_array(4, 7).any()

@@ -85,7 +85,9 @@ class Segments(Mask):
 
     def for_queries(self, offset, count):
         q_ids, kv_ids = self._ids()
-        return Segments(cut_rows(q_ids, offset, count, q_ids.ndim - 1), kv_ids)
+        of_none = jnp.iinfo(jnp.int32).min  # the id of no key
+        q_ids = q_ids.astype(int)
+        return Segments(cut_rows(q_ids, offset, count, q_ids.ndim - 1, none=of_none), kv_ids)
 
     def key_range(self, q_positions, num_keys):
         q_ids, kv_ids = self._ids()

@@ -226,7 +226,7 @@ class Mask(flax.struct.PyTreeNode, abc.ABC):
     def for_queries(self, offset: ArrayLike, count: int) -> Mask:
         """A mask of the whole sequence, cut to `count` queries that begin at position `offset`."""
         del count
-        return _FromQuery(self, jnp.asarray(offset, jnp.int32))
+        return _FromQuery(self, _of_all_examples(offset))
 
     def pad(self, block_q: int, block_k: int) -> Mask:
         """The same mask, so that `block` can be asked about positions in whole blocks only."""
@@ -400,7 +400,7 @@ class Explicit(Mask):
         array = jnp.asarray(self.array)
         if array.ndim < 2 or array.shape[-2] == 1:
             return self
-        return Explicit(cut_rows(array, offset, count, array.ndim - 2))
+        return Explicit(cut_rows(array, offset, count, array.ndim - 2, none=False))
 
     @property
     def hides_future(self):
@@ -509,19 +509,37 @@ def visible_keys(mask: Mask | ArrayLike | None, num_keys: int) -> jax.Array:
     return seen
 
 
-def cut_rows(x: jax.Array, offset: ArrayLike, count: int, axis: int) -> jax.Array:
+def cut_rows(x: jax.Array, offset: ArrayLike, count: int, axis: int, *, none: Any) -> jax.Array:
     """The rows of `count` queries from `offset` on, of a mask's array with a row for each query.
 
+    Args:
+      x: array of the mask.
+      offset: position of the first query, one for all examples.
+      count: number of queries.
+      axis: axis of x that has the rows.
+      none: value that hides all keys, in the rows of queries that x has no row for.
+
     Raises:
-      ValueError: the array has fewer rows.
+      ValueError: the array has fewer rows than queries, or there are several offsets.
     """
-    rows = x.shape[axis]
+    rows, offset = x.shape[axis], _of_all_examples(offset)
     require(
         rows >= count,
         f"a mask that is cut has a row for each query of the whole sequence; got {rows} rows for"
         f" {count} queries (give the mask of all queries)",
     )
-    return jax.lax.dynamic_slice_in_dim(x, offset, count, axis)
+    at = offset + jnp.arange(count)
+    return jnp.take(x, jnp.where(at < 0, rows, at), axis=axis, mode="fill", fill_value=none)
+
+
+def _of_all_examples(offset: ArrayLike) -> jax.Array:
+    offset = jnp.asarray(offset, jnp.int32)
+    require(
+        offset.ndim == 0,
+        "a mask is cut at one position for all examples; got positions of shape"
+        f" {offset.shape} (give one position, or the rows of the queries themselves)",
+    )
+    return offset
 
 
 def hull(any_visible: jax.Array) -> tuple[jax.Array, jax.Array]:
