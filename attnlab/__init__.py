@@ -11,7 +11,8 @@ Values that say what is computed:
 
 Functions of arrays, parameters given: `attention` and its named forms.
 Flax Linen modules: parameters and naming around them.
-`attnlab.models`, and with the extras `data`, `training`, `bench`, `runs`: imported when used.
+`attnlab.models`, `testing`, and with the extras `data`, `training`, `bench`, `runs`: imported when
+used.
 """
 
 import importlib
@@ -44,11 +45,11 @@ from attnlab.ops.attention import (
     attention,
     attention_weights,
 )
-from attnlab.ops.hard import hard_attention
+from attnlab.ops.hard import Choice, hard_attention
 from attnlab.ops.local import local_attention, window_attention
 from attnlab.ops.lsh.attention import lsh_attention
 from attnlab.ops.lsh.cross import lsh_cross_attention
-from attnlab.ops.lsh.hashing import hash_buckets, make_rotations
+from attnlab.ops.lsh.hashing import default_num_buckets, hash_buckets, make_rotations
 from attnlab.ops.lsh.options import LSHOptions
 from attnlab.ops.lsh.quality import hash_quality
 from attnlab.ops.named import (
@@ -66,11 +67,12 @@ if TYPE_CHECKING:
     from attnlab import data as data
     from attnlab import models as models
     from attnlab import runs as runs
+    from attnlab import testing as testing
     from attnlab import training as training
 else:
 
     def __getattr__(name: str) -> ModuleType:
-        if name in {"bench", "data", "models", "runs", "training"}:
+        if name in {"bench", "data", "models", "runs", "testing", "training"}:
             return importlib.import_module(f"attnlab.{name}")
         raise AttributeError(f"module 'attnlab' has no attribute {name!r}")
 
@@ -102,11 +104,13 @@ __all__ = [
     # on which devices
     "over",
     # one key, sampled or the likeliest
+    "Choice",
     "hard_attention",
     # exact within a window
     "local_attention",
     "window_attention",
     # approximate, by hashing
+    "default_num_buckets",
     "hash_buckets",
     "hash_quality",
     "lsh_attention",

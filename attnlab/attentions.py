@@ -470,6 +470,7 @@ def pattern(
       Invalid: one of a user's own cannot be the attention of these layers.
     """
     layers, length = [], around.length or config.max_length
+    around = dataclasses.replace(around, length=length)
     for attention in parse(name):
         kind = kind_of(attention.kind)
         if attention.implementation is None and implementation in kind.implementations:

@@ -222,10 +222,10 @@ def require_key(name: str, key: Any) -> None:
     require(typed or raw, f"{name} must be one PRNG key; got {got}{remedy}")
 
 
-def as_rate(rate: Any) -> float:
+def as_rate(rate: Any, name: str = "dropout_rate") -> float:
     """A dropout rate in [0, 1), a number or an array that is known while tracing, as a float."""
-    rate = as_number("dropout_rate", rate)
-    require(0.0 <= rate < 1.0, f"dropout_rate must be in [0, 1); got {rate}")
+    rate = as_number(name, rate)
+    require(0.0 <= rate < 1.0, f"{name} must be in [0, 1); got {rate}")
     return rate
 
 

@@ -74,14 +74,16 @@ class Own:
       kind: kind: "score", "mask", "bias", "route", "function" or "module".
       value: the value; a "module" has None in fields without a default that it is given later.
       title: first line of its docstring, or its name.
-      digest: SHA-256 of the file it is from; "" = of an interactive session.
+      file: path of the file it is from; None = of an interactive session.
+      digest: SHA-256 of that file, or "".
     """
 
     name: str
     kind: str
     value: Any
     title: str
-    digest: str
+    file: str | None = None
+    digest: str = ""
 
     @property
     def parts(self) -> dict[str, Any]:
@@ -208,9 +210,8 @@ def load(name: str) -> Own:
         own = as_own(found, *args, **keywords)
     except Invalid as error:
         raise Invalid(f"{name}: {error}") from None
-    _loaded[name] = dataclasses.replace(
-        own, name=name, digest=_digest(getattr(module, "__file__", None))
-    )
+    file = getattr(module, "__file__", None)
+    _loaded[name] = dataclasses.replace(own, name=name, file=file, digest=_digest(file))
     return _loaded[name]
 
 
@@ -245,7 +246,7 @@ def as_own(found: Any, *args: Any, **keywords: Any) -> Own:
     elif kind == "module":
         _require_call(value, ("query", "key", "value"), ["mask", "deterministic", "decode"])
     name = getattr(found, "__name__", type(found).__name__)
-    return Own(name, kind, value, title, "")
+    return Own(name, kind, value, title)
 
 
 def _by_name(signature: inspect.Signature, args: Any, keywords: Any) -> dict[str, Any]:
@@ -271,12 +272,13 @@ def require_unchanged() -> None:
     Raises:
       Stopped: a file was changed; one line.
     """
-    for name, mine in _loaded.items():
-        file, ends, _ = name.rpartition(".py:")
-        if ends and not Path(f"{file}.py").exists():
-            raise Stopped(f"{file}.py is gone, after it was read; start a new run")
-        if ends and _digest(f"{file}.py") != mine.digest:
-            raise Stopped(f"{file}.py was changed after it was read; start a new run")
+    for mine in _loaded.values():
+        if mine.file is None:
+            continue
+        if not Path(mine.file).exists():
+            raise Stopped(f"{mine.file} is gone, after it was read; start a new run")
+        if _digest(mine.file) != mine.digest:
+            raise Stopped(f"{mine.file} was changed after it was read; start a new run")
 
 
 def split_outside_brackets(text: str, mark: str) -> list[str]:

@@ -169,6 +169,7 @@ def _angles(
 ) -> jax.Array:
     """positions / max_wavelength^{2i/width}, [..., width / 2]."""
     require(width % 2 == 0, f"positions are coded in pairs, so the width must be even; got {width}")
+    require(max_wavelength > 0, f"max_wavelength must be more than 0; got {max_wavelength}")
     exponents = jnp.arange(0, width, 2, dtype=dtype) / width
     positions = as_array("positions", positions)
     require(positions.dtype != bool, "positions must be numbers; got booleans (cast them)")

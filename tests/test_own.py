@@ -266,6 +266,19 @@ def test_a_file_that_was_changed_or_is_gone_ends_the_work(at):
         own.require_unchanged()
 
 
+def test_a_module_of_a_package_that_was_changed_ends_the_work(tmp_path, monkeypatch):
+    (tmp_path / "of_a_user").mkdir()
+    file = tmp_path / "of_a_user" / "scores.py"
+    file.write_text("from attnlab.scores import Dot\nplain = Dot()\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(own, "_loaded", {})
+    own.load("of_a_user.scores:plain")
+    own.require_unchanged()
+    file.write_text("plain = None")
+    with pytest.raises(Stopped, match="scores.py was changed after it was read"):
+        own.require_unchanged()
+
+
 def test_two_names_have_two_folders_and_two_looks():
     names = [
         f"my/m.py:D({x})" for x in ("rate=0.9", "rate=-0.9", "'a b'", "'a-b'", "(1,2)", "[1,2]")

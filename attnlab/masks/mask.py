@@ -66,8 +66,8 @@ class Mask(flax.struct.PyTreeNode, abc.ABC):
     """Who may see whom: a pytree that defines `visible`, whose arrays lead with the batch axes.
 
     What else a mask answers an engine makes use of, where it does: `key_range`, `reach`,
-    `first_position` and `hides_future` save work or place the queries, and of four questions a mask
-    that is nothing else answers one: `band`, `lengths`, `segment_ids`, `keys`.
+    `first_position` and `hides_future` save work or place the queries; `band`, `lengths`,
+    `segment_ids` and `keys` are None but for one, in a mask that is exactly that.
     """
 
     # Ranks of the array fields in one example, where these are not 0: [*B, S] has rank 1.
@@ -478,6 +478,8 @@ def first_position(mask: Mask | ArrayLike | None) -> ArrayLike:
     """
     mask = as_mask(mask)
     position = None if mask is None else mask.first_position
+    if isinstance(position, list | tuple):
+        return jnp.asarray(position)
     return 0 if position is None else position
 
 

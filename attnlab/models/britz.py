@@ -122,7 +122,7 @@ class Britz(Seq2Seq):
         require_choice("encoder_cell", self.encoder_cell, tuple(CELLS))
         require_choice("decoder_cell", self.decoder_cell, tuple(CELLS))
         require(
-            not self.input_transform or self.attention in WITH_WEIGHTS,
+            not self.input_transform or self.attends,
             "input_transform is of [y; c], which only attention has; "
             f"got it with attention={self.attention!r}",
         )
@@ -136,7 +136,7 @@ class Britz(Seq2Seq):
         else:
             self.encoder = Stack(*encoder, backward=self.direction == "backward", **options)
         stack = self._stack(self.decoder_cell, self.decoder_layers, self.decoder_residual)
-        if self.attention in WITH_WEIGHTS:
+        if self.attends:
             self.keys = nn.Dense(self.attention_features, **options)
             self.decoder: nn.Module = _Attending(
                 StackStep(*stack, **options),
@@ -160,7 +160,7 @@ class Britz(Seq2Seq):
         lengths = tok.lengths(source)
         x = self.source_embed(source)
         annotations, last = self.encoder(x, lengths, deterministic=deterministic)
-        if self.attention in WITH_WEIGHTS:
+        if self.attends:
             return _Memory(annotations, self.keys(annotations), None, lengths)
         if self.attention == "none-state":
             bridged = self.bridge(jnp.concatenate(jax.tree.leaves(last), -1))

@@ -115,10 +115,11 @@ class LocalAttention(AttentionModule):
         return (context, weights) if return_weights else context
 
     def _predict_centers(self, query, num_keys: int, mask: Any) -> jax.Array:
-        """S·sigmoid(v·tanh(W query)), [*B, T] float32."""
+        """S·sigmoid(v·tanh(W query)), [*B, T], at least float32."""
         features = self.features or query.shape[-1]
         hidden = jnp.tanh(self._dense(features, "center_hidden", "embed", "hidden")(query))
-        logit = self._dense(1, "center", "hidden", None)(hidden)[..., 0].astype(jnp.float32)
+        logit = self._dense(1, "center", "hidden", None)(hidden)[..., 0]
+        logit = logit.astype(jnp.promote_types(logit.dtype, jnp.float32))
         num_real, mask = jnp.asarray(num_keys), masks.as_mask(mask)
         for part in () if mask is None else mask.parts():
             if part.lengths is not None:

@@ -41,9 +41,10 @@ class LSHSelfAttention(AttentionModule):
       out_features: width of the result; None = width of the input.
       normalize_qk: whether to RMS-normalize queries and keys in each head, with a learned scale
         (Henry et al. 2020).
-      rotary: whether to turn queries and keys by their positions, before hashing unless the route
-        says after.
-      use_bias: whether the projections have biases.
+      rotary: whether to turn queries and keys by their positions, or a number, as for
+        `MultiHeadAttention`; before hashing unless the route says after.
+      use_bias: whether the projections have biases; as in the Reformer they have none, unlike those
+        of `MultiHeadAttention`.
     """
 
     num_heads: int
@@ -53,7 +54,7 @@ class LSHSelfAttention(AttentionModule):
     qkv_features: int | None = None
     out_features: int | None = None
     normalize_qk: bool = False
-    rotary: bool = False
+    rotary: bool | float = False
     use_bias: bool = False
 
     @nn.compact

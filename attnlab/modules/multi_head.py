@@ -14,7 +14,7 @@ from jax.typing import ArrayLike
 from attnlab import masks, positions
 from attnlab.axes import lead_with_ones
 from attnlab.biases import Bias, as_bias
-from attnlab.checks import as_int, points_to, require, require_instance
+from attnlab.checks import as_int, as_number, points_to, require, require_instance
 from attnlab.modules.cache import (
     append_to_cache,
     cache_index,
@@ -91,7 +91,7 @@ class MultiHeadAttention(AttentionModule):
       out_features: width of the result; None = width of the query.
       score: a module of `attnlab.modules.scores`, or a value of `attnlab.scores`, with nothing to
         learn; None = `scores.Dot()`, the scaled dot product.
-      route: `routes.AllPairs()`, `routes.Window(...)`, `routes.LSH(...)` or `routes.Hard(...)`. LSH
+      route: a value of `attnlab.routes`, such as `Window(...)`, `LSH(...)` or `Hard(...)`. LSH
         shares one projection between queries and keys unless told otherwise; its rotations come
         from the "hash" rng stream if there is one, else from its seed. With `centering="learned"`
         it keeps a center in the collection "hash_stats", which moves where that is mutable, unless
@@ -100,10 +100,11 @@ class MultiHeadAttention(AttentionModule):
         collection "choice" is mutable.
       normalize_qk: whether to RMS-normalize queries and keys in each head, with a learned scale
         (Henry et al. 2020).
-      rotary: whether to turn queries and keys by their positions (`positions.rotary`); a route that
-        hashes does so after the turn, unless told otherwise.
+      rotary: whether to turn queries and keys by their positions (`positions.rotary`), or a number,
+        its `max_wavelength`; a route that hashes does so after the turn, unless told otherwise.
       position_bias: module that makes a bias of the distance, such as `AlibiBias()`; None = the
-        logits get what the call gives as `bias=`.
+        logits get what the call gives as `bias=`. Where the mask's q_offset is an argument of
+        `jit`, queries that stand behind all keys get NaN.
       use_bias: whether the projections have biases.
     """
 
@@ -115,7 +116,7 @@ class MultiHeadAttention(AttentionModule):
     score: nn.Module | Score | None = None
     route: Route = AllPairs()
     normalize_qk: bool = False
-    rotary: bool = False
+    rotary: bool | float = False
     position_bias: nn.Module | None = None
     use_bias: bool = True
 
@@ -166,7 +167,7 @@ class MultiHeadAttention(AttentionModule):
         q, k, v = self._project_heads(query, key, value, cross=cross, keep=cross and decode)
         training = not decode and not deterministic
         hashing = hash_options(self, self.route, q, mask, training=training)
-        uses_positions = self.rotary or self.route.by_position
+        uses_positions = self.rotary is not False or self.route.by_position
         position = q_offset + (masks.first_position(mask) if uses_positions else 0)
         q = self._turn(q, position)
         k = k if cross else self._turn(k, q_offset)
@@ -320,10 +321,13 @@ class MultiHeadAttention(AttentionModule):
 
     def _turn(self, x: jax.Array, offset: ArrayLike) -> jax.Array:
         """x turned by its positions, the first of which is the offset, where the module does so."""
-        if not self.rotary:
+        if self.rotary is False:
             return x
         offset = jnp.asarray(offset)[..., None]
-        return positions.rotary(x, offset + lead_with_ones(jnp.arange(x.shape[-3]), offset.ndim))
+        places = offset + lead_with_ones(jnp.arange(x.shape[-3]), offset.ndim)
+        if self.rotary is True:
+            return positions.rotary(x, places)
+        return positions.rotary(x, places, max_wavelength=as_number("rotary", self.rotary))
 
     def _normalize(self, x: jax.Array, name: str) -> jax.Array:
         if not self.normalize_qk:

@@ -35,23 +35,22 @@ window |
 | `"pallas"`, `Pallas(block_q=…)` | our kernels: dot and additive over ranges of keys, and LSH | \
 TPU, H100, H200; causal, window, padding |
 | `None` | where they serve, cuDNN on NVIDIA and splash on TPU (one device, or under \
-`attnlab.over`); else dense for at most 32 queries or keys (a decoder's step), blockwise beyond, \
-which for at most 8 queries leaves the keys where they lie, as both do on a CPU for one of dot \
-products | \
-everything |
+`attnlab.over` for splash); else dense for at most 32 queries or keys and 2048 of the others (a \
+decoder's step), blockwise beyond, which for at most 8 queries leaves the keys where they are in \
+memory; on a CPU both do so for one dot-product query | everything |
 
 All but dense have a backward pass of their own, and so no forward mode. `jax.jvp` of `jax.grad`
 goes through `"blockwise"`, `grad` of `grad` only without a mask. The additive and concat scores
 have no forward mode: their second derivatives are `grad` of `grad`, under a mask with `"dense"`.
 
-XLA does not partition the kernels of `"splash"` and `"pallas"`, nor LSH attention, over devices:
+XLA does not partition the kernels of `"splash"`, `"pallas"` and `"tokamax"`, nor LSH attention:
 compiled for several without `attnlab.over`, they are refused, not computed in full on each.
 `"blockwise"` on a CPU then is computed in full. `attnlab.platforms.compiling_for` traces for a
 device that is not the default one.
 
-The mask says what is causal: with `mask=masks.Causal()` every function, route and module is causal,
-without it none is. Those that have LSH in their name also take `causal=`, a convenience of
-self-attention: True adds `masks.Causal()` to the mask, False leaves it to the mask.
+The mask says what is causal: with `mask=masks.Causal()` every function, route and module is causal.
+Those that have LSH in their name also take `causal=`, a convenience of self-attention: True adds
+`masks.Causal()` to the mask, False leaves it to the mask.
 
 | | default of `causal=` | why |
 | --- | --- | --- |

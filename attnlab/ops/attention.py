@@ -219,6 +219,7 @@ def _split_as_heads_and_queries(arguments):
     return PartitionSpec(*batch, heads, queries, None)
 
 
+@of_masks
 @on_explicit_axes(_split_as_heads_and_queries, of="q")
 def attention_weights(
     score: Score,

@@ -51,7 +51,7 @@ def gumbel_noise(seeds: jax.Array, q_positions: jax.Array, k_positions: jax.Arra
     """−log(−log u), u uniform on (0, 1), of every weight.
 
     The key of the largest logit + noise is a sample of softmax(logits): the Gumbel-max trick. u has
-    23 bits, so the noise is at most 16.6, which all but one in 2²⁴ draws are.
+    23 bits, so the noise is cut off at 16.6, which one of 2²⁴ draws would exceed.
 
     Args: as for `keep_mask`.
 

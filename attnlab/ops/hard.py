@@ -15,7 +15,7 @@ from attnlab.checks import as_qkv, as_share, require_key
 from attnlab.masks import Mask, as_mask
 from attnlab.meshes import on_explicit_axes, spec_of
 from attnlab.ops import dropout
-from attnlab.ops.attention import attention
+from attnlab.ops.attention import attention, of_masks
 from attnlab.ops.blockwise.choice import choose
 from attnlab.ops.layout import merge_output, prepare
 from attnlab.scores import Dot, Score, require_score
@@ -47,6 +47,7 @@ def _split_as_queries(arguments):
     return Choice(*specs)
 
 
+@of_masks
 @on_explicit_axes(_split_as_queries, of="q")
 def hard_attention(
     q: jax.Array,

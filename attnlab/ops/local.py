@@ -107,6 +107,7 @@ def _split_as_queries(arguments):
     return context, PartitionSpec(*batch, heads, queries, None)
 
 
+@of_masks
 @on_explicit_axes(_split_as_queries, of="q")
 def local_attention(
     q: jax.Array,

@@ -336,8 +336,8 @@ class Function(Exact):
 
     It is called as `function(q, k, v, mask=mask)`, with the keywords that a call uses and no
     others: mask, a value of `masks` (`mask.as_array(T, S)` makes booleans of it); bias;
-    dropout_rate and dropout_key; precision; q_offset, the position of the first query while
-    decoding. One that the function does not take is refused.
+    dropout_rate and dropout_key; precision. One that the function does not take is refused, but for
+    q_offset, the position of the first query while decoding, which the mask says too.
 
     Args:
       function: function of q [*B, T, N, H], k [*B, S, K, H] and v [*B, S, K, D] that returns the
@@ -365,7 +365,7 @@ class Function(Exact):
         parameters = inspect.signature(self.function).parameters.values()
         takes_all = any(p.kind is p.VAR_KEYWORD for p in parameters)
         taken = options.keys() if takes_all else {p.name for p in parameters}
-        for keyword in ("mask", "bias", "dropout_key"):
+        for keyword in ("mask", "bias", "dropout_key", "precision"):
             require(
                 keyword in taken or options.get(keyword) is None,
                 f"{name}(q, k, v) must take {keyword}= here, or its meaning is lost; got a function"

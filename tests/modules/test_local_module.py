@@ -14,8 +14,7 @@ pytestmark = pytest.mark.usefixtures("x64")
 B, T, S, DQ, DK, DV = 2, 13, 17, 3, 5, 7
 LENGTHS = np.array([S, 11])
 F64 = {"param_dtype": jnp.float64}
-# The predicted centers are float32, whatever the inputs.
-EXACT, FLOAT32 = {"rtol": 1e-11, "atol": 1e-13}, {"rtol": 1e-4, "atol": 1e-5}
+EXACT = {"rtol": 1e-11, "atol": 1e-13}
 
 
 def arrays(key_width=DK, seed=0):
@@ -57,7 +56,7 @@ def test_local_p(padded):
     centers = predicted_centers(variables["params"], inputs[0], lengths)
     assert np.ptp(centers) > 2
     true = expected(variables["params"], inputs, centers, gaussian=True, lengths=lengths)
-    check(got, true, FLOAT32)
+    check(got, true, EXACT)
     assert (got[1].sum(-1) < 0.999).any(), "local-p is not renormalized"
 
 

@@ -119,6 +119,16 @@ def test_normalized_queries_and_keys():
 
 def test_rotary_positions():
     check(mha(rotary=True), arrays(), turn=True, tolerance=FLOAT32)
+    (query, *_), variables = arrays(), init(mha(rotary=True), arrays()[0])
+    true, same, slower = (
+        apply(mha(rotary=rotary), variables, query) for rotary in (True, 10_000.0, 500_000.0)
+    )
+    np.testing.assert_array_equal(same, true)
+    assert np.abs(slower - true).max() > 1e-3
+    with pytest.raises(ValueError, match="rotary must be one finite number; got None"):
+        apply(mha(rotary=None), variables, query)
+    with pytest.raises(ValueError, match="max_wavelength must be more than 0; got 0"):
+        apply(mha(rotary=0), variables, query)
 
 
 def test_normalized_then_turned():

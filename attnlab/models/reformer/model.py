@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 from flax.traverse_util import unflatten_dict
 
+from attnlab.checks import require
 from attnlab.masks import Mask
 from attnlab.models.chunks import in_chunks
 from attnlab.models.reformer.couplings import Coupling, Streams, reversible
@@ -248,7 +249,8 @@ class Reformer(LanguageModel):
     "norm", "softmax".
 
     Attributes:
-      config: sizes and choices; `remat`, `share_embeddings` and `pre_norm` are ignored.
+      config: sizes and choices, without `remat` and `window`; `share_embeddings` and `pre_norm` are
+        ignored.
       attention: self-attention module, copied for each layer, or the pattern of modules that the
         layers repeat; None = LSH with 4 rounds.
       stream_dtype: dtype of the residual streams, as for `ReversibleStack`.
@@ -258,6 +260,11 @@ class Reformer(LanguageModel):
 
     def setup(self):
         c = self.config
+        require(
+            not c.remat and c.window is None,
+            "a Reformer is reversible, and its attention is LSH or attention=; got"
+            f" remat={c.remat}, window={c.window} (leave them out)",
+        )
         attention = c.attention(routes.LSH()) if self.attention is None else self.attention
         self.vocabulary = Vocabulary(c.vocab_size, c)
         self.inputs = Inputs(c)

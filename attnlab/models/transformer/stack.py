@@ -208,7 +208,7 @@ def pattern_of(config: TransformerConfig, attention: Attention | None) -> tuple[
     for module in pattern:
         rotary = getattr(module, "rotary", False)
         require(
-            rotary == (config.positions == "rotary"),
+            (rotary is not False) == (config.positions == "rotary"),
             "rotary positions are set in the config and in the attention alike; got "
             f"positions={config.positions!r} and {type(module).__name__}(rotary={rotary}) "
             "(derive it with config.attention(…))",

@@ -199,7 +199,8 @@ def _visibility(
     if seen.causal:
         positions = jnp.broadcast_to(jnp.arange(num_queries), q_valid.shape)
         # [B, T]; below 0 there is no key before the query, from S on all of them.
-        q_position = positions + jnp.broadcast_to(seen.q_offset, (batch,))[:, None]
+        first = jnp.clip(jnp.broadcast_to(seen.q_offset, (batch,)), -num_queries, num_keys)
+        q_position = positions + first[:, None]
     else:
         q_position = _same_relative_place(valid, q_valid)
     segments = seen.kv_segments

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from attnlab import tokens as tok
-from attnlab.checks import require, require_choice
+from attnlab.checks import as_number, as_size, require, require_choice
 from attnlab.models.seq2seq import Decoder
 from attnlab.training.decode.state import (
     Hypotheses,
@@ -80,7 +80,8 @@ def beam_search(
     Source: Wu et al. 2016, §7; Vaswani et al. 2017, §6.1.
     """
     given = as_given(source, prompt, max_length, extra_length)
-    require(beam_size >= 1, f"beam_size must be at least 1; got {beam_size}")
+    as_size("beam_size", beam_size)
+    length_penalty = as_number("length_penalty", length_penalty)
     require(length_penalty >= 0, f"length_penalty must be at least 0; got {length_penalty}")
     require_choice("stop", stop, ("exact", "if_ended_now"))
     beams = _beam_search(

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from attnlab import tokens as tok
-from attnlab.checks import require, require_key
+from attnlab.checks import as_number, as_size, require, require_key
 from attnlab.models.seq2seq import Decoder
 from attnlab.training.decode.state import (
     Hypotheses,
@@ -107,12 +107,15 @@ def sample(
     Source: top_p is the nucleus of Holtzman et al. 2020, §3.1; top_k is Fan et al. 2018, §5.3.
     """
     given = as_given(source, prompt, max_length, extra_length)
+    temperature, float32 = as_number("temperature", temperature), jnp.finfo(jnp.float32)
     require(
-        0 < temperature < float("inf"),
+        float(float32.tiny) <= temperature <= float(float32.max),
         f"temperature must be more than 0 and finite; got {temperature} (towards 0 use greedy)",
     )
-    require(top_k is None or top_k >= 1, f"top_k must be at least 1, or None; got {top_k}")
-    require(top_p is None or 0 < top_p <= 1, f"top_p must be in (0, 1], or None; got {top_p}")
+    if top_k is not None:
+        as_size("top_k", top_k)
+    if top_p is not None:
+        require(0 < as_number("top_p", top_p) <= 1, f"top_p must be in (0, 1]; got {top_p}")
     require_key("key", key)
     draw = _Draw(key, jnp.float32(temperature), None if top_p is None else jnp.float32(top_p))
     return _write(model, dict(variables), given, draw, top_k, max_length, extra_length)

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from attnlab import tokens as tok
-from attnlab.checks import require
+from attnlab.checks import as_size, require
 
 __all__ = [
     "Given",
@@ -66,11 +66,9 @@ def as_given(
         source is None or source.ndim >= 2,
         "source must be tokens [B, S]; got one axis (give one sentence as source[None])",
     )
-    require(max_length >= 1, f"max_length must be at least 1; got {max_length}")
-    require(
-        extra_length is None or extra_length >= 1,
-        f"extra_length must be at least 1, or None; got {extra_length}",
-    )
+    as_size("max_length", max_length)
+    if extra_length is not None:
+        as_size("extra_length", extra_length)
     if prompt is None:
         require(
             source is not None,
@@ -80,9 +78,11 @@ def as_given(
         assert source is not None
         prompt = jnp.zeros((source.shape[0], 0), jnp.int32)
     require(
-        prompt.ndim == 2,
-        f"prompt must be tokens [B, P]; got {list(prompt.shape)} (give one prompt as prompt[None])",
+        prompt.ndim == 2 and (prompt.size == 0 or jnp.issubdtype(prompt.dtype, jnp.integer)),
+        f"prompt must be tokens [B, P], integers; got {prompt.dtype} {list(prompt.shape)} (give one"
+        " prompt as prompt[None])",
     )
+    prompt = prompt.astype(jnp.int32)
     rows = prompt.shape[0] if source is None else source.shape[0]
     require(
         prompt.shape[0] == rows,

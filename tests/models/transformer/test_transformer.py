@@ -348,6 +348,9 @@ def test_errors():
         dataclasses.replace(TINY, num_heads=0)
     with pytest.raises(ValueError, match="feed_forward_chunk must be an int ≥ 1; got 0"):
         dataclasses.replace(TINY, feed_forward_chunk=0)
+    for field, value in (("max_length", 0), ("num_types", -1), ("hidden_dropout_rate", 1.0)):
+        with pytest.raises(ValueError, match=f"{field} .*; got {value}"):
+            TransformerConfig(V, **{field: value})
     with pytest.raises(ValueError, match="attention must be a module, or a sequence of modules"):
         jax.eval_shape(TransformerLM(TINY, ("lsh",)).init, jax.random.key(0), TARGET)
 

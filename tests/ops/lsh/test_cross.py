@@ -154,6 +154,19 @@ def test_queries_may_begin_later_than_keys(x64):
         np.testing.assert_allclose(got[b], want[b], atol=1e-12)
 
 
+def test_queries_may_begin_far_behind_all_keys():
+    q, k, v, *_ = inputs(dtype=np.float32)
+    buckets = jnp.zeros((1, 1, QUERIES, 1), int), jnp.zeros((1, 1, KEYS, 1), int)
+    near, far, before = (
+        lsh_cross_attention(
+            q[:1, :, :1], k[:1, :, :1], v[:1, :, :1], *buckets, chunk_size=64, mask=masks.Causal(at)
+        )
+        for at in (KEYS, 2**31 - 1, 1 - 2**31)
+    )
+    np.testing.assert_array_equal(near, far)
+    assert near.any() and not before.any()
+
+
 @pytest.mark.slow
 def test_padding_of_keys_and_queries_changes_nothing(x64):
     q, k, v, *buckets = inputs()

@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 from types import ModuleType
 
-from attnlab.checks import require
+from attnlab.checks import as_int, require
 from attnlab.platforms import Platform
 
 __all__ = ["Pallas", "block_sizes", "kernels_for", "why_not_on"]
@@ -34,11 +34,14 @@ class Pallas:
 
     def __post_init__(self):
         for name in ("block_q", "block_k"):
-            size = getattr(self, name)
+            if (given := getattr(self, name)) is None:
+                continue
+            size = as_int(given)
             require(
-                size is None or (isinstance(size, int) and size > 0 and size % 8 == 0),
-                f"{name} counts positions, a positive multiple of 8; got {size!r}",
+                size is not None and size > 0 and size % 8 == 0,
+                f"{name} counts positions, a positive multiple of 8; got {given!r}",
             )
+            object.__setattr__(self, name, size)
 
 
 # (platform, score) -> queries, keys of a tile. None of these was measured on a device yet: they are
