@@ -25,6 +25,20 @@ class HeadLayout(NamedTuple):
     num_queries: int
     num_keys: int
 
+    @classmethod
+    def of(cls, q: jax.Array, k: jax.Array) -> HeadLayout:
+        """Of queries [*B, T, N, H] and keys [*B, S, K, H]."""
+        *batch, num_queries, num_heads, _ = q.shape
+        num_keys, num_kv_heads = k.shape[-3:-1]
+        group_size = num_heads // num_kv_heads
+        return cls(tuple(batch), num_kv_heads, group_size, num_queries, num_keys)
+
+
+def broadcasts_to(shape: tuple[int, ...], wanted: tuple[int, ...]) -> bool:
+    """Whether each axis of a shape, from the last on, is 1 or that of the wanted one."""
+    axes = zip(shape[::-1], wanted[::-1], strict=False)
+    return len(shape) <= len(wanted) and all(got in (1, want) for got, want in axes)
+
 
 def lead_with_ones(x: jax.Array, ndim: int) -> jax.Array:
     """Adds leading axes of length 1 up to rank `ndim`: explicit, as NumPy would not be."""
@@ -37,8 +51,7 @@ def split_heads(array: ArrayLike, layout: HeadLayout, name: str, remedy: str = "
     heads = layout.num_kv_heads * layout.group_size
     full = (*layout.batch_shape, heads, layout.num_queries, layout.num_keys)
     require(
-        array.ndim <= len(full)
-        and all(got in (1, want) for got, want in zip(array.shape[::-1], full[::-1], strict=False)),
+        broadcasts_to(array.shape, full),
         f"{name} must broadcast to [*B, N, T, S] = {full}; got {array.shape}{remedy}",
     )
     array = lead_with_ones(array, len(full))
@@ -54,8 +67,7 @@ def require_batch(
 ) -> None:
     """The leading axes `batch` of what has shape `got` must broadcast to the axes `wanted`."""
     require(
-        len(batch) <= len(wanted)
-        and all(size in (1, want) for size, want in zip(batch[::-1], wanted[::-1], strict=False)),
+        broadcasts_to(batch, wanted),
         f"{name} must lead with the batch axes {wanted} (or broadcast to them); got {got}",
     )
 

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
+from attnlab.axes import broadcasts_to
 from attnlab.checks import as_array, require
 
 __all__ = ["axial", "learned", "rotary", "sinusoid_init", "sinusoids"]
@@ -67,9 +68,7 @@ def rotary(x: jax.Array, positions: ArrayLike, *, max_wavelength: float = 10_000
     angles = angles[..., None, :]  # heads turn alike
     shape, wanted = jnp.shape(positions), x.shape[:-2]
     require(
-        shape[-1:] == wanted[-1:]
-        and len(shape) <= len(wanted)
-        and all(n in (1, size) for n, size in zip(shape[::-1], wanted[::-1], strict=False)),
+        shape[-1:] == wanted[-1:] and broadcasts_to(shape, wanted),
         f"positions must be [T] or [*B, T] for x [*B, T, N, H]; got {shape} for {x.shape}",
     )
     angles = angles.reshape((1,) * (x.ndim - angles.ndim) + angles.shape)

@@ -120,10 +120,8 @@ def cut_to_queries(mask, bias, offset, q: jax.Array, k: jax.Array, *, causal: bo
 
 
 def _require_whole(mask: masks.Mask | None, bias, q: jax.Array, k: jax.Array) -> None:
-    *batch, length, num_kv_heads, _ = k.shape
-    layout = HeadLayout(
-        tuple(batch), num_kv_heads, q.shape[-2] // num_kv_heads, num_queries=length, num_keys=length
-    )
+    length = k.shape[-3]
+    layout = HeadLayout.of(q, k)._replace(num_queries=length)
     try:  # a slice of too few rows would begin where it still fits
         if mask is not None:
             mask.in_layout(layout)

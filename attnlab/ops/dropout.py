@@ -7,13 +7,14 @@ that recomputes the weights drops them again without storing anything.
 
 from __future__ import annotations
 
+import functools
 from typing import NamedTuple
 
 import jax
 import jax.extend.random
 import jax.numpy as jnp
 
-__all__ = ["OnePattern", "gumbel_noise", "keep_mask", "seeds"]
+__all__ = ["OnePattern", "gumbel_noise", "keep_mask", "seeds", "words"]
 
 
 class OnePattern(NamedTuple):
@@ -63,14 +64,24 @@ def gumbel_noise(seeds: jax.Array, q_positions: jax.Array, k_positions: jax.Arra
     return -jnp.log(-jnp.log(u))
 
 
+def words(seed: jax.Array, q_positions: jax.Array, k_positions: jax.Array) -> jax.Array:
+    """A random word, uint32, of each pair of positions of one rank that broadcast together.
+
+    A function of the two positions and the seed [2] alone: a backward pass draws it again, and all
+    blocks and rounds agree on it.
+    """
+    shape = jnp.broadcast_shapes(q_positions.shape, k_positions.shape)
+    # Threefry makes two words of two, (query, key): of the halves that come out one is enough.
+    counter = jnp.concatenate(
+        [jnp.broadcast_to(x, shape).ravel().astype(jnp.uint32) for x in (q_positions, k_positions)]
+    )
+    return jax.extend.random.threefry_2x32(seed, counter)[: counter.size // 2].reshape(shape)
+
+
 def _words(seeds: jax.Array, q_positions: jax.Array, k_positions: jax.Array) -> jax.Array:
-    """A random word of every weight, [B, K, G, bq, bk] uint32."""
-    shape = q_positions.shape + k_positions.shape
-    rows = jnp.broadcast_to(q_positions[:, None], shape).astype(jnp.uint32).ravel()
-    columns = jnp.broadcast_to(k_positions[None, :], shape).astype(jnp.uint32).ravel()
-    counter = jnp.concatenate([rows, columns])
-
-    def words(seed):
-        return jax.extend.random.threefry_2x32(seed, counter)[: rows.size].reshape(shape)
-
-    return jax.vmap(words)(seeds.reshape(-1, 2)).reshape(*seeds.shape[:-1], *shape)
+    """`words` of every weight of [B, K, G, bq, bk]."""
+    of_seed = functools.partial(
+        words, q_positions=q_positions[:, None], k_positions=k_positions[None, :]
+    )
+    drawn = jax.vmap(of_seed)(seeds.reshape(-1, 2))
+    return drawn.reshape(*seeds.shape[:-1], *drawn.shape[1:])

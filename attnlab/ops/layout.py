@@ -59,11 +59,7 @@ def prepare(
     score: Score, q, k, v, mask: Mask | None, bias, precision=None, dropout_key=None
 ) -> Prepared:
     """Lays out checked public arguments and applies the score's once-a-position part."""
-    *batch_shape, num_queries, num_heads, _ = q.shape
-    num_keys, num_kv_heads = k.shape[-3:-1]
-    layout = HeadLayout(
-        tuple(batch_shape), num_kv_heads, num_heads // num_kv_heads, num_queries, num_keys
-    )
+    layout = HeadLayout.of(q, k)
 
     def heads_first(x: jax.Array, group_size: int) -> jax.Array:
         length, heads, width = x.shape[-3:]
@@ -72,9 +68,9 @@ def prepare(
 
     q = heads_first(q, layout.group_size)
     k = heads_first(k, 1)
-    if score.max_keys is not None and score.max_keys < num_keys:
+    if score.max_keys is not None and score.max_keys < layout.num_keys:
         mask = combine(Padding(score.max_keys), mask)
-    score = score.split_heads(num_kv_heads, layout.group_size)
+    score = score.split_heads(layout.num_kv_heads, layout.group_size)
     if not type(score).__module__.startswith("attnlab."):
         _require_own(score, q, k, precision)
     score, q, k = score.prepare(q, k, precision=precision)

@@ -1,6 +1,6 @@
 """Builds the model that a name on the command line stands for."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import jax.numpy as jnp
@@ -13,13 +13,6 @@ from attnlab.models.nmt_attn import NMTAttn
 from attnlab.models.rnn_search import RNNEncDec, RNNSearch
 from attnlab.models.seq2seq import Seq2Seq
 from attnlab.models.transformer import Transformer, TransformerConfig
-
-
-def _recurrent(model: Callable[..., Seq2Seq]) -> Callable[..., Seq2Seq]:
-    def make(source_vocab_size: int | None, target_vocab_size: int, **sizes: Any) -> Seq2Seq:
-        return model(source_vocab_size or target_vocab_size, target_vocab_size, **sizes)
-
-    return make
 
 
 def _transformer(
@@ -36,15 +29,6 @@ def _transformer(
     return Transformer(config, attentions.pattern(attention, config, around))
 
 
-_MAKE: dict[str, Callable[..., Seq2Seq]] = {
-    "rnn_encdec": _recurrent(RNNEncDec),
-    "rnn_search": _recurrent(RNNSearch),
-    "luong": _recurrent(Luong),
-    "nmt_attn": _recurrent(NMTAttn),
-    "britz": _recurrent(Britz),
-    "transformer": _transformer,
-}
-MODELS = tuple(_MAKE)
 CLASSES: dict[str, type] = {
     "rnn_encdec": RNNEncDec,
     "rnn_search": RNNSearch,
@@ -53,6 +37,7 @@ CLASSES: dict[str, type] = {
     "britz": Britz,
     "transformer": TransformerConfig,
 }  # classes whose attributes are the sizes of a recipe; and the Transformer has an `attention`
+MODELS = tuple(CLASSES)
 
 
 def build(
@@ -75,4 +60,7 @@ def build(
       dtype: type of the computation; parameters are float32.
     """
     require_choice("model", name, MODELS)
-    return _MAKE[name](source_vocab_size, target_vocab_size, dtype=jnp.dtype(dtype), **dict(sizes))
+    sizes = {**sizes, "dtype": jnp.dtype(dtype)}
+    if name == "transformer":
+        return _transformer(source_vocab_size, target_vocab_size, **sizes)
+    return CLASSES[name](source_vocab_size or target_vocab_size, target_vocab_size, **sizes)

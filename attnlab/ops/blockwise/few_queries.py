@@ -66,10 +66,8 @@ def attend(call: Call, engine: Callable[[Call], jax.Array]) -> jax.Array:
 
 def _context(call: Call) -> jax.Array:
     q, k, v, precision = call.q, call.k, call.v, call.precision
-    *batch_shape, num_queries, num_heads, _ = q.shape
-    num_keys, num_kv_heads = k.shape[-3:-1]
-    group_size = num_heads // num_kv_heads
-    layout = HeadLayout(tuple(batch_shape), num_kv_heads, group_size, num_queries, num_keys)
+    layout = HeadLayout.of(q, k)
+    num_queries, num_keys = layout.num_queries, layout.num_keys
     mask = None if call.mask is None else call.mask.in_layout(layout)
     bias = as_bias(call.bias)
     bias = None if bias is None else bias.in_layout(layout)
@@ -106,9 +104,9 @@ def _context(call: Call) -> jax.Array:
         return softmax.add(logits, values, precision=precision, mean=alone and alone.mean)
 
     dtype = jnp.promote_types(v.dtype, jnp.float32)
-    width = v.shape[-1] if alone is None else v.shape[-1] * num_kv_heads
+    width = v.shape[-1] if alone is None else v.shape[-1] * layout.num_kv_heads
     softmax = OnlineSoftmax.start(once.q.shape[:-1], width, dtype)
     blocks = first // _BLOCK, (stop + _BLOCK - 1) // _BLOCK
     softmax = jax.lax.fori_loop(*blocks, add_block, vary_like(softmax, once.q))
     context = softmax.finish()[0] if alone is None else alone.own(softmax.finish()[0])
-    return merge_output(context.astype(v.dtype), tuple(batch_shape))
+    return merge_output(context.astype(v.dtype), layout.batch_shape)

@@ -78,11 +78,10 @@ def attend_over_heads(
 
     What `attend` is given has one batch axis, and the mask in layout.
     """
-    *batch_shape, num_queries, num_heads, _ = call.q.shape
-    num_keys, num_kv_heads = call.k.shape[-3:-1]
-    group_size = num_heads // num_kv_heads
-    layout = HeadLayout(tuple(batch_shape), num_kv_heads, group_size, num_queries, num_keys)
-    batch = math.prod(batch_shape)
+    layout = HeadLayout.of(call.q, call.k)
+    batch = math.prod(layout.batch_shape)
+    # [B, T, K, G, H]
+    shape = batch, layout.num_queries, layout.num_kv_heads, layout.group_size, call.q.shape[-1]
 
     def of_device(q: jax.Array, k: jax.Array, v: jax.Array, mask: Mask | None) -> jax.Array:
         # [B, T, K, G, H] to [B, T, N, H]: divided by key/value heads, attended to by query heads
@@ -93,7 +92,7 @@ def attend_over_heads(
     context = by_device(
         of_device,
         [
-            call.q.reshape(batch, num_queries, num_kv_heads, group_size, -1),
+            call.q.reshape(shape),
             *(x.reshape(batch, *x.shape[-3:]) for x in (call.k, call.v)),
             None if call.mask is None else call.mask.in_layout(layout),
         ],
@@ -101,7 +100,7 @@ def attend_over_heads(
         "btn",
         name="attention by a kernel",
         batch=batch,
-        heads=num_kv_heads,
+        heads=layout.num_kv_heads,
         partitioned=partitioned,
     )
     return context.reshape(*call.q.shape[:-1], call.v.shape[-1])

@@ -24,6 +24,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import PartitionSpec
 
+from attnlab.axes import broadcasts_to
 from attnlab.checks import as_array, as_int, as_size, require, require_instance, require_key
 from attnlab.meshes import on_explicit_axes, spec_of
 from attnlab.ops.lsh.inputs import as_floating
@@ -247,11 +248,8 @@ def hash_buckets(
     )
     if center is not None:
         center = as_array("center", center)
-        fits = center.ndim == x.ndim and all(
-            size in (1, of_x) for size, of_x in zip(center.shape, x.shape, strict=True)
-        )
         require(
-            fits,
+            center.ndim == x.ndim and broadcasts_to(center.shape, x.shape),
             f"center must have x's rank and broadcast to it, {x.shape}; got {center.shape} (a mean"
             " of every head is [1, …, 1, heads, width])",
         )

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from attnlab import masks
-from attnlab.axes import HeadLayout, lead_with_ones
+from attnlab.axes import HeadLayout, broadcasts_to, lead_with_ones
 from attnlab.checks import (
     as_array,
     as_size,
@@ -254,11 +254,8 @@ def read_mask(
 
     def rows(x, name, size):
         x = jnp.asarray(x)
-        # The batch axes of x, from the last on: each is that of *B or 1.
-        lead = zip(x.shape[-2::-1], batch_shape[::-1], strict=False)
-        fits = x.ndim <= len(batch_shape) + 1 and x.shape[-1] == size
         require(
-            fits and all(got in (1, wanted) for got, wanted in lead),
+            x.shape[-1] == size and broadcasts_to(x.shape[:-1], tuple(batch_shape)),
             f"{name} must be [*batch, {size}] with batch {batch_shape}; got {x.shape}",
         )
         # [*B|1, size] to [B, size]

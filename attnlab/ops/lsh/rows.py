@@ -12,7 +12,6 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
-import jax.extend.random
 import jax.numpy as jnp
 from jax import lax
 from jax.typing import ArrayLike
@@ -121,16 +120,9 @@ def row_seeds(rate: float, key: jax.Array | None, batch: int, heads: int) -> jax
 def keep_weights(settings: CallSettings, seed, queries, keys, dtype) -> jax.Array:
     """0 where the weight of (query, key) is dropped, else 1 / (1 − rate).
 
-    A function of the two positions and the head alone, the same as in `dropout.keep_mask`: the
-    backward pass draws it again, and every round and every chunk border agrees on it.
+    The same weights as in `dropout.keep_mask`, whatever the round and the chunks.
     """
-    shape = jnp.broadcast_shapes(queries.shape, keys.shape)
-    # Threefry makes two words of two, (query, key): of the halves that come out one is enough.
-    counter = jnp.concatenate(
-        [jnp.broadcast_to(x, shape).ravel().astype(jnp.uint32) for x in (queries, keys)]
-    )
-    words = jax.extend.random.threefry_2x32(seed, counter)[: counter.size // 2].reshape(shape)
-    rate = settings.dropout_rate
+    words, rate = dropout.words(seed, queries, keys), settings.dropout_rate
     return jnp.where(words >= jnp.uint32(rate * 2**32), 1 / (1 - rate), 0).astype(dtype)
 
 
