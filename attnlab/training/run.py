@@ -35,7 +35,8 @@ def prepare(flags: TrainFlags, batch_sizes: Iterable[int]) -> Parallel:
     """
     if flags.tensorboard:
         _tensorboard_writer()
-    keep_freed_memory()
+    if jax.config.values["jax_platforms"] == "cpu":  # an accelerator has memory of its own
+        keep_freed_memory()
     keep_compiled(flags.cache_dir)
     return flags.over_devices(batch_sizes)
 
