@@ -89,10 +89,12 @@ def as_number(name: str, x: Any) -> float:
         f"{name} must be known while tracing; got an argument of jit (make it static)",
     )
     try:
-        if np.ndim(x) == 0 and not isinstance(x, str) and math.isfinite(np.asarray(x)):
-            return float(np.asarray(x))
-    except (TypeError, ValueError):
-        pass  # it is no number
+        number = np.asarray(x)
+        numeric = number.ndim == 0 and number.dtype != bool and not isinstance(x, str)
+        if numeric and math.isfinite(number):
+            return float(number)
+    except (TypeError, ValueError, OverflowError):
+        pass  # it is no number, or larger than any float
     got = f"shape {x.shape}" if isinstance(x, jax.Array | np.ndarray) else _shown(x)
     raise ValueError(f"{name} must be one finite number; got {got}")
 

@@ -125,8 +125,9 @@ def test_rotary_positions():
     )
     np.testing.assert_array_equal(same, true)
     assert np.abs(slower - true).max() > 1e-3
-    with pytest.raises(ValueError, match="rotary must be one finite number; got None"):
-        apply(mha(rotary=None), variables, query)
+    for rotary in (None, np.True_):
+        with pytest.raises(ValueError, match="rotary must be one finite number; got"):
+            apply(mha(rotary=rotary), variables, query)
     with pytest.raises(ValueError, match="max_wavelength must be more than 0; got 0"):
         apply(mha(rotary=0), variables, query)
 
