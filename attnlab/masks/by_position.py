@@ -24,7 +24,8 @@ class _Shifted(Mask):
 
     @property
     def first_position(self: Any):
-        return self.q_offset
+        given = self.q_offset
+        return jnp.asarray(given) if isinstance(given, list | tuple) else given
 
     def for_queries(self: Any, offset, count):
         return self.replace(q_offset=self.q_offset + offset)

@@ -478,8 +478,6 @@ def first_position(mask: Mask | ArrayLike | None) -> ArrayLike:
     """
     mask = as_mask(mask)
     position = None if mask is None else mask.first_position
-    if isinstance(position, list | tuple):
-        return jnp.asarray(position)
     return 0 if position is None else position
 
 

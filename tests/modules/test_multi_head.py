@@ -125,6 +125,8 @@ def test_rotary_positions():
     )
     np.testing.assert_array_equal(same, true)
     assert np.abs(slower - true).max() > 1e-3
+    at = [apply(mha(rotary=True), variables, query, mask=masks.Causal(x)) for x in ([1], 1)]
+    np.testing.assert_allclose(*at, **EXACT)
     for rotary in (None, np.True_):
         with pytest.raises(ValueError, match="rotary must be one finite number; got"):
             apply(mha(rotary=rotary), variables, query)
