@@ -78,10 +78,10 @@ def test_a_claim_that_names_what_there_is_not_is_refused(tmp_path, text, old, ne
 
 
 def test_the_gap_of_rows_that_no_paper_prints_needs_a_word(tmp_path):
-    text = TABLE.replace('"global, dot"', '"global, concat (footnote 15)"')
+    text = TABLE.replace('"luong4"', '"britz5"').replace('"global, dot"', '"scaled Mul-128"')
     (tmp_path / "claims.toml").write_text(text)
     (claim,) = claims.all_claims(tmp_path / "claims.toml").values()
-    with pytest.raises(Invalid, match=r"got none of 'global, concat .*; give other rows, or word"):
+    with pytest.raises(Invalid, match=r"got none of 'scaled Mul-128.*; give other rows, or word"):
         list(claims.judged([claim]))
 
 
