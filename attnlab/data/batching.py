@@ -18,13 +18,13 @@ import grain
 import numpy as np
 
 from attnlab.checks import require
-from attnlab.data.encoding import Encoded, EncodeDocument, EncodePair, Piece, Source
+from attnlab.data.encoding import Encoded, EncodePair, Piece, Source
 from attnlab.data.parts import WHOLE, Part
 from attnlab.data.pools import Ahead, Batches, Fill, Reader
 from attnlab.data.tokenizers import Tokenizer
 from attnlab.tokens import PAD
 
-__all__ = ["evaluation_batches", "language_model_batches", "train_batches"]
+__all__ = ["evaluation_batches", "train_batches"]
 
 PREFETCHED = 8  # batches that a thread makes while the step runs
 
@@ -91,43 +91,6 @@ def train_batches(
     return endless(encoded, fill, batch_size, seed, part, num_workers)
 
 
-def language_model_batches(
-    source: Source,
-    tokenizer: Tokenizer,
-    *,
-    batch_size: int,
-    length: int,
-    seed: int,
-    pack: bool = True,
-    part: Part = WHOLE,
-    num_workers: int = 0,
-) -> grain.IterDataset:
-    """Endless batches of documents, shuffled anew in every epoch; otherwise as `train_batches`.
-
-    A document ends with EOS. One of more than `length` tokens becomes several pieces, each a
-    segment of its own.
-
-    Args:
-      source: examples {"text"}, by index.
-      tokenizer: tokenizer of the texts.
-      batch_size: number of rows in a global batch.
-      length: number of tokens in a row.
-      seed: seed of the order of examples.
-      pack: whether to put several documents into each row; otherwise one, and no segments or
-        positions.
-      part: part of each batch that this process computes.
-      num_workers: number of processes that read and encode; 0 does it in a thread.
-
-    Returns:
-      A dataset of {"tokens", "segments", "positions"}, each [batch_size / part.count, length].
-    """
-    fill: Fill = FillRows(batch_size, length, part)
-    if not pack:
-        fill = FillBuckets(batch_size, 1, length, seed, part=part)
-    encode = EncodeDocument(tokenizer, length)
-    return endless(Encoded(source, encode), fill, batch_size, seed, part, num_workers)
-
-
 def endless(
     encoded: Encoded,
     fill: Fill,
@@ -167,7 +130,7 @@ def evaluation_batches(
       the examples at these indices.
     """
     encode = EncodePair(source_tokenizer, target_tokenizer, max_length=None)
-    pieces = [encode(source[i])[0] for i in range(len(source))]
+    pieces = [encode(source[i]) for i in range(len(source))]
     order = sorted(range(len(pieces)), key=lambda i: by_length(pieces[i]))
     for start in range(0, len(order), batch_size):
         indices = order[start : start + batch_size]
@@ -238,7 +201,7 @@ class FillBuckets:
         )
 
     def __call__(self, reader: Reader) -> list[dict[str, np.ndarray]]:
-        rng = random.Random(f"buckets {self.seed} {reader.cursor.example} {reader.cursor.piece}")
+        rng = random.Random(f"buckets {self.seed} {reader.example} 0")
         pool = []
         for _ in range(self.pool_batches * self.batch_size):
             pool.append(reader.peek())
@@ -255,7 +218,7 @@ class FillRows:
     The first piece that fits nowhere begins the next batch. A piece of several sequences (source
     and target) is in the same row, under the same segment id, in each of the arrays. Beside an
     array `name` there are `name_segments`, from 1 on and 0 where there is padding, and
-    `name_positions`, which begin at 0 in each segment; `segments` and `positions` beside `tokens`.
+    `name_positions`, which begin at 0 in each segment.
     """
 
     def __init__(self, batch_size: int, length: int, part: Part = WHOLE) -> None:
@@ -283,7 +246,6 @@ class FillRows:
         """The arrays of rows that hold these pieces."""
         batch: dict[str, np.ndarray] = {}
         for name in names:
-            prefix = "" if name == "tokens" else f"{name}_"
             tokens = np.full((len(rows), self.length), PAD, np.int32)
             segments, positions = np.zeros_like(tokens), np.zeros_like(tokens)
             for i, row in enumerate(rows):
@@ -294,5 +256,5 @@ class FillRows:
                     segments[i, start:stop] = segment
                     positions[i, start:stop] = np.arange(stop - start)
                     start = stop
-            batch |= {name: tokens, f"{prefix}segments": segments, f"{prefix}positions": positions}
+            batch |= {name: tokens, f"{name}_segments": segments, f"{name}_positions": positions}
         return batch

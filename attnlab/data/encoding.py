@@ -1,4 +1,4 @@
-"""From an example's texts to the pieces of token ids that batches are made of."""
+"""From an example's texts to the token ids that batches are made of."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from attnlab.runs import processes
 from attnlab.tokens import EOS
 
 __all__ = [
-    "EncodeDocument",
     "EncodePair",
     "Encoded",
     "Later",
@@ -60,7 +59,7 @@ def ids(tokenizer: Tokenizer, text: str) -> np.ndarray:
 
 
 class EncodePair:
-    """{"source", "target"} → one piece, or none where either is longer than max_length."""
+    """{"source", "target"} → their token ids; {} where either has more than max_length."""
 
     def __init__(
         self, source_tokenizer: Tokenizer, target_tokenizer: Tokenizer, max_length: int | None
@@ -68,15 +67,15 @@ class EncodePair:
         self.tokenizers = {"source": source_tokenizer, "target": target_tokenizer}
         self.max_length = max_length
 
-    def __call__(self, example: Mapping[str, str]) -> list[Piece]:
+    def __call__(self, example: Mapping[str, str]) -> Piece:
         return self.kept({name: ids(by, example[name]) for name, by in self.tokenizers.items()})
 
-    def kept(self, piece: Piece) -> list[Piece]:
-        """The piece, or none where it is too long."""
+    def kept(self, piece: Piece) -> Piece:
+        """The piece, or {} where it is too long, so that it is left out."""
         longest = max(map(len, piece.values()))
-        return [] if self.max_length and longest > self.max_length else [piece]
+        return {} if self.max_length and longest > self.max_length else piece
 
-    def later(self, source: Source, index: int, lengths: np.ndarray) -> list[Piece]:
+    def later(self, source: Source, index: int, lengths: np.ndarray) -> Piece:
         """The same of an example whose numbers of tokens are known, without encoding it yet."""
 
         def side(name: str, by: Tokenizer) -> Callable[[], np.ndarray]:
@@ -86,19 +85,8 @@ class EncodePair:
         return self.kept({name: Later(n, side(name, by)) for (name, by), n in sides})
 
 
-class EncodeDocument:
-    """{"text"} → its tokens in pieces of at most `length`, so that nothing is lost."""
-
-    def __init__(self, tokenizer: Tokenizer, length: int) -> None:
-        self.tokenizer, self.length = tokenizer, length
-
-    def __call__(self, example: Mapping[str, str]) -> list[Piece]:
-        tokens = ids(self.tokenizer, example["text"])
-        return [{"tokens": tokens[i : i + self.length]} for i in range(0, len(tokens), self.length)]
-
-
 class Encoded:
-    """A source of lists of pieces. Of a small one, each example is encoded once.
+    """A source of encoded examples. Of a small one, each is encoded once.
 
     With the numbers of tokens of all examples, which an `EncodePair` knows to use, an example is
     not encoded before a row of a batch is made of it.
@@ -107,27 +95,27 @@ class Encoded:
     def __init__(
         self,
         source: Source,
-        encode: Callable[[Mapping[str, str]], list[Piece]],
+        encode: Callable[[Mapping[str, str]], Piece],
         lengths: np.ndarray | None = None,
     ) -> None:
         self.source, self.encode, self.lengths = source, encode, lengths
         self.remembers = len(source) <= REMEMBERED
-        self.pieces: dict[int, list[Piece]] = {}
+        self.pieces: dict[int, Piece] = {}
 
     def __len__(self) -> int:
         return len(self.source)
 
-    def __getitem__(self, index: int) -> list[Piece]:
-        pieces = self.pieces.get(index)
-        if pieces is None:
-            if self.lengths is None:
-                pieces = self.encode(self.source[index])
-            else:
-                assert isinstance(self.encode, EncodePair)
-                pieces = self.encode.later(self.source, index, self.lengths[index])
-            if self.remembers:
-                self.pieces[index] = pieces
-        return pieces
+    def __getitem__(self, index: int) -> Piece:
+        if index in self.pieces:
+            return self.pieces[index]
+        if self.lengths is None:
+            piece = self.encode(self.source[index])
+        else:
+            assert isinstance(self.encode, EncodePair)
+            piece = self.encode.later(self.source, index, self.lengths[index])
+        if self.remembers:
+            self.pieces[index] = piece
+        return piece
 
 
 def count_too_long(
@@ -160,6 +148,6 @@ def count_tokens(
     most = -(-len(source) // count)
     mine = np.zeros((most, 2), np.int32)
     for row, example in enumerate(range(index, len(source), count)):
-        mine[row] = [len(tokens) for tokens in encode(source[example])[0].values()]
+        mine[row] = [len(tokens) for tokens in encode(source[example]).values()]
     every = multihost_utils.process_allgather(mine)
     return np.asarray(every).swapaxes(0, 1).reshape(-1, 2)[: len(source)]

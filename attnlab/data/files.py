@@ -18,11 +18,11 @@ import tensorflow_datasets as tfds
 from absl import logging
 
 from attnlab.data.cache import default_cache_dir, writable
-from attnlab.data.lines import Row, read_documents, read_pairs, read_tsv
+from attnlab.data.lines import Row, read_pairs, read_tsv
 from attnlab.data.texts import Texts
 from attnlab.runs.errors import Invalid, of_system
 
-__all__ = ["open_pairs", "open_text", "open_tsv"]
+__all__ = ["open_pairs", "open_tsv"]
 
 PAIR = ("source", "target")
 
@@ -56,16 +56,6 @@ def open_tsv(
     """Examples {"source", "target"} of a file of two columns; otherwise as `open_pairs`."""
     paths = (Path(path),)
     return prepared("tsv", paths, PAIR, functools.partial(read_tsv, *paths), split, cache_dir)
-
-
-def open_text(
-    path: str | Path, *, split: str = "train", cache_dir: str | Path | None = None
-) -> Texts:
-    """Examples {"text"}, one for each line that is not empty; otherwise as `open_pairs`."""
-    paths = (Path(path),)
-    return prepared(
-        "text", paths, ("text",), functools.partial(read_documents, *paths), split, cache_dir
-    )
 
 
 class LocalInfo(tfds.core.DatasetInfo):

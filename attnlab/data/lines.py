@@ -8,7 +8,7 @@ from typing import BinaryIO
 
 from attnlab.runs.errors import Invalid, of_system
 
-__all__ = ["decoded_lines", "read_blocks", "read_documents", "read_pairs", "read_tsv"]
+__all__ = ["decoded_lines", "read_blocks", "read_pairs", "read_tsv"]
 
 Row = dict[str, str]
 
@@ -41,13 +41,6 @@ def read_tsv(path: Path) -> Iterator[Row]:
         if not all(column.strip() for column in columns):
             raise Invalid(f"{path}, line {number} has an empty column; remove the line")
         yield dict(zip(("source", "target"), columns, strict=True))
-
-
-def read_documents(path: Path) -> Iterator[Row]:
-    """Yields {"text"} of each line that is not empty."""
-    for line in decoded_lines(path):
-        if line.strip():
-            yield {"text": line}
 
 
 def read_blocks(path: Path) -> Iterator[tuple[int, list[str]]]:

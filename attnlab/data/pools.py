@@ -1,4 +1,4 @@
-"""An endless iterator of batches that are cut from pools, whose state is three integers.
+"""An endless iterator of batches that are cut from pools, whose state is two integers.
 
 A pool is a group of examples that batches are made of together: the examples that are sorted by
 length, or those that fill the rows of one packed batch. It is a pure function of where it begins in
@@ -12,7 +12,7 @@ import pickle
 from collections import deque
 from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from typing import Any, NamedTuple
+from typing import Any
 
 import grain
 from absl import flags
@@ -20,63 +20,52 @@ from absl import flags
 from attnlab.data.encoding import Piece
 from attnlab.runs.errors import Invalid
 
-__all__ = ["Ahead", "Batches", "Cursor", "Fill", "Reader"]
+__all__ = ["Ahead", "Batches", "Fill", "Reader"]
 
 Batch = dict[str, Any]  # name → int32 array [B, length]
 _BLOCK = 256  # examples that a worker sends together: each sending costs more than to encode one
 
 
-class Cursor(NamedTuple):
-    """Where a reader stands: a piece of an example of the endless order."""
-
-    example: int = 0
-    piece: int = 0
-
-
 class Reader:
-    """Reads the pieces of encoded examples one after the other, from a cursor on.
+    """Reads encoded examples one after the other, without those that are left out.
 
     Args:
-      order: the endless order of examples, lists of pieces.
+      order: the endless order of encoded examples.
       epoch: number of examples.
-      cursor: place of the first piece to read.
+      example: place of the first example to read.
       num_workers: number of processes that read and encode.
+
+    Attributes:
+      example: place of the example that `peek` returns.
     """
 
     def __init__(
-        self, order: grain.MapDataset, epoch: int, cursor: Cursor, num_workers: int = 0
+        self, order: grain.MapDataset, epoch: int, example: int, num_workers: int = 0
     ) -> None:
-        self.cursor = cursor
+        self.example = example - 1
         self._epoch = epoch
-        self._examples = _examples(order, cursor.example, num_workers)
-        self._pieces: list[Piece] = next(self._examples)
-        self._settle()
+        self._examples = _examples(order, example, num_workers)
+        self.advance()
 
     def peek(self) -> Piece:
-        """Returns the piece at the cursor."""
-        return self._pieces[self.cursor.piece]
+        """Returns the example where the reader stands."""
+        return self._piece
 
     def advance(self) -> None:
-        """Moves on to the next piece."""
-        self.cursor = self.cursor._replace(piece=self.cursor.piece + 1)
-        self._settle()
+        """Moves on to the next example that is not left out."""
+        for _ in range(self._epoch + 1):
+            self.example, piece = self.example + 1, next(self._examples)
+            if piece:
+                self._piece = piece
+                return
+        raise Invalid(f"all {self._epoch} examples are longer than max_length; raise it")
 
     def close(self) -> None:
         """Ends the workers."""
         self._examples.close()
 
-    def _settle(self) -> None:
-        """Goes on to the next example that has a piece left."""
-        without = 0
-        while self.cursor.piece >= len(self._pieces):
-            without = without + 1 if not self._pieces else 0
-            if without > self._epoch:
-                raise Invalid(f"all {self._epoch} examples are longer than max_length; raise it")
-            self._pieces = next(self._examples)
-            self.cursor = Cursor(self.cursor.example + 1)
 
-
-def _examples(order: grain.MapDataset, start: int, num_workers: int) -> Generator[list[Piece]]:
+def _examples(order: grain.MapDataset, start: int, num_workers: int) -> Generator[Piece]:
     if num_workers == 0:
         for index in range(start, len(order)):
             yield order[index]
@@ -103,9 +92,9 @@ class Batches(grain.IterDataset):
     """The batches of the pools that `fill` makes, one pool after the other.
 
     Args:
-      order: the endless order of examples, lists of pieces.
+      order: the endless order of encoded examples.
       epoch: number of examples.
-      fill: function of a reader that takes pieces from it and returns the batches of a pool, at
+      fill: function of a reader that takes examples from it and returns the batches of a pool, at
         least one; a pure function of where the reader stands.
       num_workers: number of processes that read and encode.
     """
@@ -120,36 +109,36 @@ class Batches(grain.IterDataset):
     def __iter__(self) -> _PoolIterator:
         return _PoolIterator(self._reader, self._fill)
 
-    def _reader(self, cursor: Cursor) -> Reader:
-        return Reader(self._order, self._epoch, cursor, self._num_workers)
+    def _reader(self, example: int) -> Reader:
+        return Reader(self._order, self._epoch, example, self._num_workers)
 
 
 class _PoolIterator(grain.DatasetIterator):
-    def __init__(self, make_reader: Callable[[Cursor], Reader], fill: Fill) -> None:
+    def __init__(self, make_reader: Callable[[int], Reader], fill: Fill) -> None:
         super().__init__()
         self._make_reader, self._fill = make_reader, fill
         self._reader: Reader | None = None
-        self._cursor, self._gone = Cursor(), 0
+        self._example, self._gone = 0, 0
         self._pool: Sequence[Batch] = ()
 
     def __next__(self) -> Batch:
         self._assert_not_closed()
         if not self._pool:
-            self._reader = self._reader or self._make_reader(self._cursor)
+            self._reader = self._reader or self._make_reader(self._example)
             self._pool = self._fill(self._reader)
         batch = self._pool[self._gone]
         self._gone += 1
         if self._gone == len(self._pool):
             assert self._reader is not None
-            self._cursor, self._gone, self._pool = self._reader.cursor, 0, ()
+            self._example, self._gone, self._pool = self._reader.example, 0, ()
         return batch
 
     def get_state(self) -> dict[str, int]:
-        return {**self._cursor._asdict(), "batches": self._gone}
+        return {"example": self._example, "batches": self._gone}
 
     def set_state(self, state: dict[str, int]) -> None:
         self._leave()
-        self._cursor, self._gone = Cursor(state["example"], state["piece"]), state["batches"]
+        self._example, self._gone = state["example"], state["batches"]
 
     def close(self) -> None:
         self._leave()

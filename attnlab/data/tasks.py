@@ -7,7 +7,7 @@ import dataclasses
 import random
 import string
 
-__all__ = ["ENDLESS", "MARK", "Copy", "Duplication", "KeyMatching", "Reversal", "Sorting"]
+__all__ = ["ENDLESS", "MARK", "Copy", "KeyMatching", "Reversal"]
 
 ENDLESS = 2**31 - 1  # a length that grain shuffles without a table
 MARK = "#"  # before a key
@@ -83,30 +83,6 @@ class Reversal(SymbolTask):
 
     def example(self, word: list[int]) -> dict[str, str]:
         return {"source": numbers(word), "target": numbers(word[::-1])}
-
-
-class Sorting(SymbolTask):
-    """The target is the source in ascending order.
-
-    >>> Sorting(num_symbols=9, min_length=3, max_length=3).example([4, 1, 9])
-    {'source': '4 1 9', 'target': '1 4 9'}
-    """
-
-    def example(self, word: list[int]) -> dict[str, str]:
-        return {"source": numbers(word), "target": numbers(sorted(word))}
-
-
-class Duplication(SymbolTask):
-    """A language model's task: `0w0w`, whose second half only attention to the first can predict.
-
-    Kitaev 2020 §5: num_symbols=127 and words of 511 symbols, 1024 tokens in all.
-
-    >>> Duplication(num_symbols=127, min_length=511, max_length=511).example([4, 1, 9])
-    {'text': '0 4 1 9 0 4 1 9'}
-    """
-
-    def example(self, word: list[int]) -> dict[str, str]:
-        return {"text": numbers([0, *word, 0, *word])}
 
 
 @dataclasses.dataclass(frozen=True)

@@ -12,13 +12,12 @@ from attnlab.data import encoding
 from attnlab.data.batching import (
     FillBuckets,
     evaluation_batches,
-    language_model_batches,
     train_batches,
 )
 from attnlab.data.encoding import count_too_long
 from attnlab.data.parts import Part
-from attnlab.data.pools import Cursor, Reader
-from attnlab.data.tasks import Duplication, Reversal
+from attnlab.data.pools import Reader
+from attnlab.data.tasks import Reversal
 from attnlab.data.tokenizers import Numbers
 from attnlab.runs.errors import Invalid
 from attnlab.tokens import EOS, PAD
@@ -141,7 +140,7 @@ class Counting(Numbers):
 @pytest.mark.parametrize("options", [{}, {"pack": True, "max_length": 41}, {"same_length": True}])
 def test_a_part_alone_is_encoded_where_all_lengths_are_known(options):
     encode = encoding.EncodePair(NUMBERS, NUMBERS, None)
-    lengths = np.array([[len(x) for x in encode(pair)[0].values()] for pair in TASK])
+    lengths = np.array([[len(x) for x in encode(pair).values()] for pair in TASK])
     whole = list(islice(training(**options), 10))
     for p in range(3):
         batches = islice(training(part=Part(p, 3), lengths=lengths, **options), 10)
@@ -156,19 +155,19 @@ def test_a_part_alone_is_encoded_where_all_lengths_are_known(options):
 def test_a_part_encodes_its_share():
     many = Reversal(num_symbols=49, min_length=2, max_length=19, size=1201)
     encode = encoding.EncodePair(NUMBERS, NUMBERS, None)
-    lengths = np.array([[len(x) for x in encode(pair)[0].values()] for pair in many])
+    lengths = np.array([[len(x) for x in encode(pair).values()] for pair in many])
     fill = FillBuckets(12, 50, 8, 3, part=Part(1, 4))
     counting = Counting(50)
     encoded = encoding.Encoded(many, encoding.EncodePair(counting, counting, 20), lengths)
     order = grain.MapDataset.source(encoded).seed(3).shuffle().repeat()
-    assert len(fill(Reader(order, len(encoded), Cursor()))) == 50
+    assert len(fill(Reader(order, len(encoded), 0))) == 50
     assert counting.texts == 2 * 600 / 4
 
 
-def segments_of(batch, name, prefix):
+def segments_of(batch, name):
     """Yields the rows' segments as texts, after looking at positions and padding."""
-    tokens, segments = batch[name], batch[f"{prefix}segments"]
-    for row, ids, positions in zip(tokens, segments, batch[f"{prefix}positions"], strict=True):
+    tokens, segments = batch[name], batch[f"{name}_segments"]
+    for row, ids, positions in zip(tokens, segments, batch[f"{name}_positions"], strict=True):
         assert ((row == PAD) == (ids == 0)).all() and (positions[ids == 0] == 0).all()
         assert (np.diff(ids[ids > 0]) >= 0).all()
         for segment in range(1, ids.max() + 1):
@@ -182,8 +181,8 @@ def test_packed_rows_hold_whole_pairs_each_once():
         {"source": text(source), "target": text(target)}
         for batch in batches
         for source, target in zip(
-            segments_of(batch, "source", "source_"),
-            segments_of(batch, "target", "target_"),
+            segments_of(batch, "source"),
+            segments_of(batch, "target"),
             strict=True,
         )
     ]
@@ -193,30 +192,6 @@ def test_packed_rows_hold_whole_pairs_each_once():
         counts = [found[: start + 97 * 2].count(pair) for pair in TASK]
         assert set(counts) <= {start // 97 + 1, start // 97 + 2, start // 97 + 3}
     assert len(found) > 97 * 5
-
-
-def test_a_long_document_becomes_pieces_that_join():
-    documents = Duplication(num_symbols=49, min_length=1, max_length=30, size=13)
-    stream = language_model_batches(documents, NUMBERS, batch_size=2, length=23, seed=1)
-    pieces = [
-        piece.tolist() for batch in islice(stream, 60) for piece in segments_of(batch, "tokens", "")
-    ]
-    assert max(map(len, pieces)) == 23
-    assert set(batch := next(iter(stream))) == {"tokens", "segments", "positions"}
-    assert batch["tokens"].shape == (2, 23)
-    # first fit may put a document's last piece into a row before its others
-    texts = [[*NUMBERS.encode(document["text"]), EOS] for document in documents]
-    expected = {tuple(t[i : i + 23]) for t in texts for i in range(0, len(t), 23)}
-    assert set(map(tuple, pieces)) == expected
-
-
-def test_a_language_model_batch_without_packing_is_a_document_a_row():
-    documents = Duplication(num_symbols=49, min_length=3, max_length=8, size=10)
-    stream = language_model_batches(documents, NUMBERS, batch_size=5, length=19, seed=1, pack=False)
-    batches = list(islice(stream, 2))
-    assert all(set(batch) == {"tokens"} and batch["tokens"].shape == (5, 19) for batch in batches)
-    texts = [text(row) for batch in batches for row in batch["tokens"]]
-    assert sorted(texts) == sorted(document["text"] for document in documents)
 
 
 def test_evaluation_has_every_example_once_in_place():

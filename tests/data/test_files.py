@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from attnlab.data import files
-from attnlab.data.files import open_pairs, open_text, open_tsv
+from attnlab.data.files import open_pairs, open_tsv
 from attnlab.runs.errors import Invalid
 
 GERMAN = ["Zwei Hunde.", "Ein Mädchen\u2028lacht.", "Drei"]
@@ -41,19 +41,17 @@ def test_aligned_files_are_read_in_order(write, cache):
     assert [part[i] for i in range(len(part))] == PAIRS[1:]
 
 
-def test_other_kinds_of_files(write, cache):
+def test_a_file_of_two_columns(write, cache):
     rows = [f"{pair['source']}\t{pair['target']}" for pair in PAIRS]
     pairs = open_tsv(write("a.tsv", b"\xef\xbb\xbf" + "\n".join(rows).encode()), cache_dir=cache)
     assert [pairs[i] for i in range(len(pairs))] == PAIRS
-    texts = open_text(write("a.txt", ["Ho:", "", "ho", " "]), cache_dir=cache)
-    assert [texts[i] for i in range(len(texts))] == [{"text": "Ho:"}, {"text": "ho"}]
 
 
 def test_no_temporary_folder_is_left(write, cache, tmp_path, monkeypatch):
     temporary = tmp_path / "tmp"
     temporary.mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(temporary))
-    open_text(write("a.txt", ENGLISH), cache_dir=cache)
+    open_pairs(write("a.de", GERMAN), write("a.en", ENGLISH), cache_dir=cache)
     assert not list(temporary.iterdir())
 
 
@@ -132,22 +130,22 @@ def test_what_is_wrong_with_other_files_is_said_in_one_line(write, cache, tmp_pa
     with pytest.raises(Invalid, match=r"gone\.de: No such file or directory; give a text file$"):
         open_pairs(tmp_path / "gone.de", text, cache_dir=cache)
     with pytest.raises(Invalid, match=r": Is a directory; give a text file$"):
-        open_text(tmp_path, cache_dir=cache)
+        open_tsv(tmp_path, cache_dir=cache)
     with pytest.raises(Invalid, match=r"a\.tsv, line 2: must be source, tab, target; got 3 col"):
         open_tsv(write("a.tsv", b"a\tb\na\tb\tc\n"), cache_dir=cache)
     with pytest.raises(Invalid, match=r"line 1: must be source, tab, target; got 1 column$"):
         open_tsv(write("a.tsv", b"ab\n"), cache_dir=cache)
     with pytest.raises(Invalid, match=r"a\.tsv, line 1 has an empty column; remove the line"):
         open_tsv(write("a.tsv", b"a\t\n"), cache_dir=cache)
-    packed = write("a.gz", ENGLISH)
+    packed = write("a.gz", [f"{line}\t{line}" for line in ENGLISH])
     packed.write_bytes(packed.read_bytes()[:-9])
     with pytest.raises(Invalid, match=r"a\.gz is damaged, or not a gzip file: "):
-        open_text(packed, cache_dir=cache)
+        open_tsv(packed, cache_dir=cache)
     packed.write_bytes(b"plain")
     with pytest.raises(Invalid, match=r"a\.gz is damaged, or not a gzip file: Not a gzipped"):
-        open_text(packed, cache_dir=cache)
+        open_tsv(packed, cache_dir=cache)
     with pytest.raises(Invalid, match=r"cannot write to the cache folder .*a\.en.*name another"):
-        open_text(text, cache_dir=text)
+        open_tsv(write("a.tsv", b"a\tb\n"), cache_dir=text)
 
 
 @pytest.mark.skipif(not MULTI30K.is_dir(), reason="../shared/data/multi30k is not there")
