@@ -201,6 +201,7 @@ class FillBuckets:
         )
 
     def __call__(self, reader: Reader) -> list[dict[str, np.ndarray]]:
+        # The last 0 says nothing: with it, batches come in the order that kept runs had.
         rng = random.Random(f"buckets {self.seed} {reader.example} 0")
         pool = []
         for _ in range(self.pool_batches * self.batch_size):
