@@ -1,4 +1,7 @@
-"""Each folder is one experiment: settings, measurement, report, figures. None imports another."""
+"""Each folder is one experiment: settings, measurement, report, figures.
+
+None imports another, but `compare_peers`, which is a preset of `compare_lengths`.
+"""
 
 import signal
 import sys

@@ -3,9 +3,9 @@
 | file | what it holds |
 | --- | --- |
 | `case` | `Case`, what is measured; `Result`, what came out |
-| `case_flags` | the flags that say what a case is |
 | `inputs` | bytes of a text -> embedding with positions -> separate query, key and value streams |
 | `mechanisms` | a name on the command line -> a Flax module, or the bare function |
+| `peers` | other people's attention as mechanisms |
 | `programs` | a case -> a jitted or pmapped program, compiled from shapes alone |
 | `sharding`, `model_programs` | a case split over a slice; training steps, and searches |
 | `memory` | what a program needs, what the machine has, what a run was seen to take |

@@ -16,6 +16,7 @@ over the rows; `command_line.run` and `loop.run` are the rest.
 | `processes` | several processes of one run: they agree, and come down together |
 | `hosts` | an experiment of one host's devices, on every host |
 | `interrupts` | Ctrl-C and SIGTERM, none of which is lost |
+| `allocator` | what the C library does with memory that is freed |
 | `provenance` | device, versions and git revision; the table of them in each report |
 | `report` | what every report has: rows so far, what is missing, where it is from |
 | `markdown`, `units` | tables in Markdown; seconds and bytes for a reader |

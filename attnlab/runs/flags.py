@@ -9,23 +9,46 @@ import json
 import math
 import types
 import typing
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
 from attnlab.runs.errors import Invalid
 
-__all__ = ["Flag", "Flags", "flag", "flag_of", "kind_of", "seed_flag", "structured", "written"]
+__all__ = [
+    "DTYPES",
+    "Flag",
+    "Flags",
+    "flag",
+    "flag_of",
+    "kind_of",
+    "seed_flag",
+    "structured",
+    "written",
+]
 
+DTYPES = ("float32", "bfloat16", "float16")
 _NUMBERS = 2**31  # of JAX: whole numbers are less
 
 
 @dataclasses.dataclass(frozen=True)
 class Flag:
-    """What a field says of its flag; the arguments of `flag`."""
+    """What a field says of its flag.
+
+    Attributes:
+      help: text that --help shows for the flag.
+      choices: words it may be; of a tuple, each element.
+      least: smallest number.
+      most: largest number.
+      above: number that it must be more than.
+      below: number that it must be less than.
+      is_path: whether it is a file or folder that must exist, kept as an absolute path.
+      repeated: whether a tuple's flag is given once for each element, which may have commas.
+      twice: whether a tuple may have a value twice also where `Flags.once` is set.
+    """
 
     help: str
-    choices: tuple[str, ...] = ()
+    choices: Collection[str] = ()
     least: float | None = None
     most: float | None = None
     above: float | None = None
@@ -35,35 +58,15 @@ class Flag:
     twice: bool = False
 
 
-def flag(
-    default: Any,
-    help: str,
-    *,
-    choices: Iterable[str] = (),
-    least: float | None = None,
-    most: float | None = None,
-    above: float | None = None,
-    below: float | None = None,
-    is_path: bool = False,
-    repeated: bool = False,
-    twice: bool = False,
-) -> Any:
+def flag(default: Any, help: str, **about: Any) -> Any:
     """A field of `Flags`.
 
     Args:
-      default: the value without the flag; None = something else decides, and `help` says what.
+      default: value without the flag; None = something else decides, and `help` says what.
       help: text that --help shows for the flag.
-      choices: the words it may be; of a tuple, each element.
-      least: the smallest number.
-      most: the largest number.
-      above: the number that it must be more than.
-      below: the number that it must be less than.
-      is_path: whether it is a file or folder that must exist, kept as an absolute path.
-      repeated: whether a tuple's flag is given once for each element, which may have commas.
-      twice: whether a tuple may have a value twice also where `Flags.once` is set.
+      **about: other fields of `Flag`.
     """
-    about = Flag(help, tuple(choices), least, most, above, below, is_path, repeated, twice)
-    return dataclasses.field(default=default, metadata={"flag": about})
+    return dataclasses.field(default=default, metadata={"flag": Flag(help, **about)})
 
 
 def seed_flag(help: str) -> Any:

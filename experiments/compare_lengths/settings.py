@@ -30,14 +30,13 @@ from attnlab.bench.case import (
     TRAIN_STEP,
     Case,
 )
-from attnlab.bench.case_flags import CaseFlags
 from attnlab.bench.roofline import UNITS, Unit
 from attnlab.bench.targets import Target
 from attnlab.masks import Causal
 from attnlab.modules.multi_head import MultiHeadAttention
 from attnlab.own import Own, is_own, load
 from attnlab.runs.errors import Invalid
-from attnlab.runs.flags import flag, written
+from attnlab.runs.flags import DTYPES, Flags, flag, written
 from attnlab.tokens import NUM_SPECIAL
 from attnlab.training.parallel import PARALLEL, mesh_sizes
 
@@ -64,13 +63,37 @@ def peers_of(mechanisms: Sequence[str], written_in: Sequence[str] = ("jax", "tor
 
 
 @dataclasses.dataclass(frozen=True)
-class Settings(CaseFlags):
+class Settings(Flags):
     """The flags of `compare_lengths`.
 
     A mechanism is written "additive", with one line in the figures for each `implementation`, or
     "additive:dense", which is one line.
     """
 
+    lengths: tuple[int, ...] = flag(
+        (512, 1024, 2048, 3072, 4096, 8192),
+        "Sequence lengths, in tokens; 4k is 4096, 1m is 1024k.",
+        least=1,
+    )
+    num_heads: int = flag(4, "Heads; the model width is num_heads * head_dim.", least=1)
+    head_dim: int = flag(64, "Width of one head.", least=1)
+    dtype: str = flag("float32", "Type of parameters and activations.", choices=DTYPES)
+    causal: bool = flag(True, "Whether a token sees only itself and earlier ones.")
+    passes: tuple[str, ...] = flag(
+        PASSES,
+        f"Passes: {', '.join(PASSES)}; {DECODE} is one more token, by a module with a cache of as "
+        f"many; {ACCURACY} is the forward pass without times, for its RMS distance from exact "
+        f"attention by NumPy in float64. Of a --program: {TRAIN_STEP}, and of translate here "
+        f"{' and '.join(SEARCHES)} search for translations as long as their sources.",
+        choices=(*PASSES, DECODE, ACCURACY, TRAIN_STEP, *SEARCHES),
+    )
+    chunk_size: int = flag(64, "Chunk length of lsh, in slots of sorted order.", least=1)
+    repeats: int = flag(5, "Timed samples of each case.", least=1)
+    input: str | None = flag(
+        None,
+        "A file whose bytes are the input. Without it: the project's own sources.",
+        is_path=True,
+    )
     mechanisms: tuple[str, ...] = flag(
         ("exact", "exact:dense", "additive", "additive:dense", "window-128", "lsh-4"),
         f"Mechanisms to compare: {grammar()}.",
@@ -96,14 +119,6 @@ class Settings(CaseFlags):
         None,
         "One of --mechanisms, with which each other one is timed in turns, and whose time and "
         "memory theirs are divided by.",
-    )
-    passes: tuple[str, ...] = flag(
-        PASSES,
-        f"Passes: {', '.join(PASSES)}; {DECODE} is one more token, by a module with a cache of as "
-        f"many; {ACCURACY} is the forward pass without times, for its RMS distance from exact "
-        f"attention by NumPy in float64. Of a --program: {TRAIN_STEP}, and of translate here "
-        f"{' and '.join(SEARCHES)} search for translations as long as their sources.",
-        choices=(*PASSES, DECODE, ACCURACY, TRAIN_STEP, *SEARCHES),
     )
     parallel: str = flag("jit", "How the batch is split over devices.", choices=PARALLEL)
     devices: tuple[int, ...] = flag(
@@ -241,14 +256,15 @@ class Settings(CaseFlags):
         return [*dict.fromkeys(self.num_layers)]
 
     def _cases(self, passes: tuple[str, ...], **options: Any) -> list[Case]:
-        options |= {"ops_only": self.ops_only, "parallel": self.parallel}
+        names = "num_heads head_dim dtype causal chunk_size ops_only parallel".split()
+        options |= {name: getattr(self, name) for name in names}
 
         def of(name: str, way: str | None, one: str) -> dict[str, Any]:
             beam = {"beam_size": self.beam_size} if one == BEAM else {}
             return {"implementation": way, "against": self._base(name, way, one), **beam}
 
         return [
-            self.case(name, length, one, **of(name, way, one), **options)
+            Case(name, length, one, **of(name, way, one), **options)
             for length in sorted(set(self.lengths))
             for name, way in self._lines()
             for one in dict.fromkeys(passes)

@@ -16,13 +16,15 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from attnlab import masks
 from attnlab.bench import hlo, inputs, memory, programs
 from attnlab.bench.case import Case
 from attnlab.bench.mechanisms import Mechanism
-from attnlab.ops.lsh.attention import lsh_attention
-from attnlab.ops.lsh.hashing import default_num_buckets, hash_buckets, make_rotations
+from attnlab.ops import routes
+from attnlab.ops.lsh.hashing import default_num_buckets
 from attnlab.runs.errors import Invalid
 from attnlab.runs.units import human
+from attnlab.scores import Dot
 from experiments.inspect_lsh import trace
 
 STAGES = ("hash", "sort", "gather", "attend", "merge", "other")
@@ -76,20 +78,13 @@ def num_buckets_of(case: Case, num_buckets: int | None) -> int:
 
 
 def mechanism(case: Case, num_buckets: int) -> Mechanism:
-    """LSH attention as `routes.LSH` computes it: rotations, buckets, attention; nothing else."""
+    """LSH attention as `routes.LSH` computes it, with that many buckets."""
+    rounds, mask = case.attention.number or 1, masks.Causal() if case.causal else None
+    route = routes.LSH(num_hashes=rounds, num_buckets=num_buckets, chunk_size=case.chunk_size)
 
     def apply(parameters: Any, qk: jax.Array, v: jax.Array) -> jax.Array:
         del parameters
-        with jax.named_scope("lsh_hash"):
-            rotations = make_rotations(
-                jax.random.key(0),
-                num_heads=case.num_heads,
-                head_dim=case.head_dim,
-                num_hashes=case.attention.number or 1,
-                num_buckets=num_buckets,
-            )
-        buckets = hash_buckets(qk, rotations)
-        return lsh_attention(qk, v, buckets, chunk_size=case.chunk_size, causal=case.causal)
+        return route(Dot(), qk, qk, v, mask=mask)
 
     return Mechanism(lambda key: {}, apply, ("query", "value"), split_heads=True)
 
@@ -101,10 +96,10 @@ def check(cases: Sequence[Case], num_buckets: int | None) -> None:
       Invalid: the library refuses these sizes.
     """
     for case in {case.length: case for case in cases}.values():
-        way = mechanism(case, num_buckets_of(case, num_buckets))
         shape = (case.batch, case.length, case.num_heads, case.head_dim)
         x = jax.ShapeDtypeStruct(shape, jnp.dtype(case.dtype))
         try:
+            way = mechanism(case, num_buckets_of(case, num_buckets))
             jax.eval_shape(way.apply, {}, x, x)
         except ValueError as error:
             raise Invalid(str(error)) from None

@@ -5,10 +5,9 @@ from collections.abc import Collection
 
 from attnlab import own
 from attnlab.bench.case import PASSES, Case
-from attnlab.bench.case_flags import DTYPES
 from attnlab.ops.lsh.hashing import default_num_buckets
 from attnlab.runs.errors import Invalid
-from attnlab.runs.flags import Flags, flag, seed_flag, written
+from attnlab.runs.flags import DTYPES, Flags, flag, seed_flag, written
 from experiments.inspect_lsh.beside import parts_of
 from experiments.inspect_lsh.quality import CENTERING, MERGE, Line
 

@@ -1,7 +1,4 @@
-"""The one place where a name becomes a model.
-
-It is of the grammar of `attnlab.attentions`.
-"""
+"""Language models by their names, in the grammar of `attnlab.attentions`."""
 
 import dataclasses
 import re

@@ -6,11 +6,10 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from attnlab.attentions import REFORMER, grammar, in_models, require_model
-from attnlab.bench.case_flags import DTYPES
 from attnlab.models.transformer.config import POSITION_BIASES
 from attnlab.own import mentioned
 from attnlab.runs.errors import Invalid
-from attnlab.runs.flags import flag, written
+from attnlab.runs.flags import DTYPES, flag, written
 from attnlab.training.flags import TrainFlags, preset_flag
 from attnlab.training.optimizers import SCHEDULES, OptimizerSettings
 from experiments.language_model.models import (

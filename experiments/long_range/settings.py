@@ -7,11 +7,10 @@ import flax.linen as nn
 import jax.numpy as jnp
 
 from attnlab.attentions import Surroundings, grammar, in_models, pattern, require_attention
-from attnlab.bench.case_flags import DTYPES
 from attnlab.models.transformer import TransformerConfig
 from attnlab.ops.routes import LSH
 from attnlab.runs.errors import Invalid
-from attnlab.runs.flags import flag, written
+from attnlab.runs.flags import DTYPES, flag, written
 from attnlab.training.flags import TrainFlags, preset_flag
 from attnlab.training.optimizers import OptimizerSettings
 from attnlab.training.schedules import fitted_warmup

@@ -5,9 +5,8 @@ import re
 from collections.abc import Collection
 
 from attnlab.attentions import grammar, in_models
-from attnlab.bench.case_flags import DTYPES
 from attnlab.runs.errors import Invalid
-from attnlab.runs.flags import flag
+from attnlab.runs.flags import DTYPES, flag
 from attnlab.training.flags import TrainFlags, preset_flag
 from attnlab.training.optimizers import OptimizerSettings
 from attnlab.training.pretrained import TOKENIZERS, BertSizes

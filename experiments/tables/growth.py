@@ -11,13 +11,14 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from attnlab import dot_product_attention, window_attention
+from attnlab import dot_product_attention, masks, window_attention
 from attnlab.bench.chains import longest_chain
 from attnlab.bench.memory import analyze
 from attnlab.bench.operations import count
 from attnlab.models.cells import TanhCell
 from attnlab.models.recurrent import Recurrent
-from attnlab.ops.lsh import default_num_buckets, hash_buckets, lsh_attention, make_rotations
+from attnlab.ops import routes
+from attnlab.scores import Dot
 from experiments.tables import verdicts
 
 __all__ = ["Growth", "bytes_between"]
@@ -115,18 +116,8 @@ def _restricted(*, n: int, d: int, r: int, **_: int) -> _Program:
 
 
 def _lsh(*, n: int, d: int, R: int, c: int, **_: int) -> _Program:  # noqa: N803 - as in the paper
-    def attend(x):
-        rotations = make_rotations(
-            jax.random.key(0),
-            num_heads=1,
-            head_dim=d,
-            num_hashes=R,
-            num_buckets=default_num_buckets(n, c),
-        )
-        buckets = hash_buckets(x, rotations)
-        return lsh_attention(x, x, buckets, chunk_size=c, implementation="sorted")
-
-    return attend, [_heads(n, d)]
+    route = routes.LSH(num_hashes=R, chunk_size=c, implementation="sorted")
+    return lambda x: route(Dot(), x, x, x, mask=masks.Causal()), [_heads(n, d)]
 
 
 _LAYERS: dict[str, Callable[..., _Program]] = {

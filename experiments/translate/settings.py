@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from attnlab.runs.errors import Invalid
-from attnlab.runs.flags import flag, written
+from attnlab.runs.flags import DTYPES, flag, written
 from attnlab.training.flags import TrainFlags, preset_flag
 from attnlab.training.loop import LoopSettings
 from attnlab.training.schedules import fitted_warmup
@@ -14,7 +14,6 @@ from experiments.translate.models import MODELS
 from experiments.translate.recipes import PRESETS, RECIPES, VOCAB_SIZES, Recipe
 from experiments.translate.variants import Variant, require_fits, variants
 
-DTYPES = ("float32", "bfloat16")
 SPLITS = ("train", "validation", "test")
 TFDS = "~/tensorflow_datasets"  # the folder in which TFDS keeps its data sets
 

@@ -16,7 +16,7 @@ from attnlab.runs.rows import Where
 from experiments.inspect_lsh import __main__ as inspect_lsh
 from experiments.inspect_lsh import figures, report
 from experiments.inspect_lsh import profile as profile_module
-from experiments.inspect_lsh.profile import STAGES, Profile, instructions, num_buckets_of, profile
+from experiments.inspect_lsh.profile import STAGES, Profile, num_buckets_of, profile
 from experiments.inspect_lsh.settings import PARTS, Settings
 from experiments.inspect_lsh.trace import Span
 from tests.experiments.tiny import rows_of
@@ -60,11 +60,8 @@ def test_the_program_is_that_of_the_librarys_route(causal):
     streams = inputs.streams(inputs.read(), batch=1, length=40, width=16).values()
     qk, _, v = (x.reshape(1, 40, 2, 8) for x in streams)
     way = profile_module.mechanism(case, num_buckets_of(case, None))
-    compiled = jax.jit(way.apply).lower({}, qk, v).compile()
     theirs = jax.jit(mechanisms.build(case).apply)({}, qk, v)
-    assert jnp.allclose(compiled({}, qk, v), theirs, rtol=1e-5, atol=1e-5)
-    program = instructions(compiled.as_text()).values()
-    assert {one.stage for one in program if "_normal" in one.op_name} == {"hash"}  # rotations
+    assert jnp.allclose(jax.jit(way.apply)({}, qk, v), theirs, rtol=1e-5, atol=1e-5)
 
 
 def test_the_stages_are_those_of_the_fastest_call(monkeypatch):
