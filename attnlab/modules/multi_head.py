@@ -160,6 +160,7 @@ class MultiHeadAttention(AttentionModule):
         """The result [*B, T, out_features]; see the class for shapes and decoding."""
         cross, deterministic = key is not None, self.is_deterministic(deterministic)
         self._require_route(cross=cross, decode=decode)
+        mask = self.make_mask(mask)
         query, key, value = as_query_key_value(self, query, key, value)
         index = cache_index(self) if decode else None
         q_offset = 0 if index is None else index.value
@@ -205,6 +206,10 @@ class MultiHeadAttention(AttentionModule):
         weights = route.weights(score, q, k, **options, **hashing)
         self.sow("intermediates", "attention_weights", weights)
         return (out, weights) if return_weights else out
+
+    def make_mask(self, mask: masks.Mask | jax.Array | None) -> masks.Mask | jax.Array | None:
+        """The mask that is attended with, that of the call; a subclass may hide more."""
+        return mask
 
     def make_route(self, q: jax.Array, k: jax.Array) -> Route:
         """The route that is called, `route`; a subclass may make it, with parameters of its own.

@@ -117,9 +117,11 @@ DENSE = {name for name in TABLE if name not in ("local_m", "local_p", "lsh")}
 def dense(name):
     """The module with the implementation that compiles fastest."""
     module = MODULES[name]
+    if name not in DENSE:
+        return module
     if isinstance(module, MultiHeadAttention):
         return module.clone(route=routes.AllPairs("dense"))
-    return module.clone(implementation="dense") if name in DENSE else module
+    return module.clone(implementation="dense")
 
 
 def inputs(name, dtype=jnp.float32):
