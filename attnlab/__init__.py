@@ -11,8 +11,8 @@ Values that say what is computed:
 
 Functions of arrays, parameters given: `attention` and its named forms.
 Flax Linen modules: parameters and naming around them.
-`attnlab.models`, `testing`, and with the extras `data`, `training`, `bench`, `runs`: imported when
-used.
+`attnlab.models`, `testing`, and with the extras `data`, `training`, `bench`, `studies`, `runs`:
+imported when used.
 """
 
 import importlib
@@ -67,12 +67,13 @@ if TYPE_CHECKING:
     from attnlab import data as data
     from attnlab import models as models
     from attnlab import runs as runs
+    from attnlab import studies as studies
     from attnlab import testing as testing
     from attnlab import training as training
 else:
 
     def __getattr__(name: str) -> ModuleType:
-        if name in {"bench", "data", "models", "runs", "testing", "training"}:
+        if name in {"bench", "data", "models", "runs", "studies", "testing", "training"}:
             return importlib.import_module(f"attnlab.{name}")
         raise AttributeError(f"module 'attnlab' has no attribute {name!r}")
 

@@ -93,6 +93,11 @@ def like(name: str) -> Callable[[Mapping[str, Any]], PartitionSpec]:
     return lambda arguments: PartitionSpec(*spec_of(arguments[name])[:-1], None)
 
 
+def as_examples(name: str) -> Callable[[Mapping[str, Any]], PartitionSpec]:
+    """For `on_explicit_axes`: split as the examples of this argument [*B, T, N, H] are."""
+    return lambda arguments: PartitionSpec(*spec_of(arguments[name])[:-3])
+
+
 def spec_of(x: jax.Array) -> tuple[Any, ...]:
     """Which axes of the mesh each axis of x is split over."""
     return tuple(jax.typeof(x).sharding.spec)

@@ -39,11 +39,13 @@ class Platform(NamedTuple):
       name: "cpu", "tpu", "cuda" or what else JAX calls it.
       kind: JAX's `device_kind`, such as "TPU v5 lite" or "NVIDIA H200".
       capability: NVIDIA's compute capability, such as (9, 0); None elsewhere.
+      has_cudnn: whether cuDNN is there to be called, on an NVIDIA GPU.
     """
 
     name: str
     kind: str = ""
     capability: tuple[int, int] | None = None
+    has_cudnn: bool = True
 
 
 # JAX counts it in when it looks for a trace that it has made already.

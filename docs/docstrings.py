@@ -32,7 +32,7 @@ CONTENTS = (
     *(f"attnlab.models.{name}" for name in ("transformer", "bert", "reformer")),
     "attnlab.training.decode",
 )
-BY_FILE = tuple(f"attnlab.{name}" for name in ("data", "training", "bench", "runs"))
+BY_FILE = tuple(f"attnlab.{name}" for name in ("data", "training", "bench", "studies", "runs"))
 FLAX = re.compile(r",? ?(parent=<[^>]*>|name=None)(?=[,)])")  # fields that every module has
 DERIVED = re.compile(r"<[\w.]+\.custom_jvp object>")
 SECTION = re.compile(r"(Args|Attributes|Returns|Raises|Yields|Example):$")

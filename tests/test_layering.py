@@ -28,6 +28,7 @@ LAYERS = {
     "attentions": 4,
     "training": 5,
     "bench": 6,
+    "studies": 7,
 }
 
 # Within ops, a mechanism is a file or a folder. It may use itself and these, which serve them all…

@@ -15,7 +15,7 @@ from attnlab.modules.multi_head import MultiHeadAttention
 from attnlab.runs import palette
 from attnlab.runs.errors import Invalid, Stopped
 from attnlab.scores import Score
-from attnlab.training.study import Cell
+from attnlab.studies.study import Cell
 
 FILE = """
 import attnlab, dataclasses

@@ -167,6 +167,11 @@ class Operations:
     products: float
     functions: Mapping[str, float]
 
+    def scaled(self, factor: float) -> Operations:
+        """So many times as many."""
+        functions = {name: factor * number for name, number in self.functions.items()}
+        return Operations(factor * self.products, functions)
+
 
 @dataclasses.dataclass(frozen=True)
 class Sent:

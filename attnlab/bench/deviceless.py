@@ -3,7 +3,8 @@
 import dataclasses
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 import jax
 
@@ -22,8 +23,76 @@ from attnlab.bench.case import ATTENTION, DECODE, Case, Result, Sent
 from attnlab.bench.targets import Target
 from attnlab.runs.units import human
 
-NO_CUDNN = "cuDNN not found"
+T = TypeVar("T")
+
+_NO_CUDNN = "cuDNN not found"  # as JAX says it
+_WITHOUT_CUDNN = "compiled blockwise: cuDNN, which the device would choose, is not installed"
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
+
+
+@dataclasses.dataclass(frozen=True)
+class Program:
+    """What a program takes on each of its devices.
+
+    Attributes:
+      seconds: seconds that compiling took.
+      need: its bytes; None = the compiler refused it.
+      refused: bytes that it needs and that there are, where the compiler refused it.
+      sent: bytes that a device sends to others; None = there are no others, or they are not known.
+      note: what a reader must know of it, or "".
+    """
+
+    seconds: float
+    need: memory.Need | None = None
+    refused: tuple[int, int] | None = None
+    sent: Sent | None = None
+    note: str = ""
+
+    def lacks(self, target: Target) -> tuple[int, int] | None:
+        """The bytes that it needs, and that the target has, where these are fewer."""
+        # XLA's GPU compiler leaves that to the allocator.
+        if self.need is not None and self.need.total > target.memory_bytes:
+            return self.need.total, target.memory_bytes
+        return self.refused
+
+
+def on_target(target: Target, compute: Callable[[], T]) -> tuple[T, str]:
+    """What is traced and compiled for a target, and a note where that is not what it would choose.
+
+    Where it would choose cuDNN's attention and cuDNN is not installed here, it has another.
+    """
+    with platforms.compiling_for(target.platform):
+        try:
+            return compute(), ""
+        except RuntimeError as error:
+            if _NO_CUDNN not in str(error):
+                raise
+    with platforms.compiling_for(target.platform._replace(has_cudnn=False)):
+        return compute(), _WITHOUT_CUDNN
+
+
+def compiled(
+    lower: Callable[[], jax.stages.Lowered], target: Target, devices: Sequence[jax.Device]
+) -> Program:
+    """Compiles what `lower` makes, for devices of a target. What the compiler raises, it raises."""
+
+    def compute() -> Program:
+        start = time.perf_counter()
+        lowered = lower()
+        try:
+            done = lowered.compile()
+        except jax.errors.JaxRuntimeError as error:
+            refused = refused_sizes(str(error))
+            if refused is None:
+                raise
+            return Program(time.perf_counter() - start, refused=refused)
+        seconds = time.perf_counter() - start
+        need = memory.analyze(lowered, done, devices[0].platform)
+        sent, note = _sent(done, target)
+        return Program(seconds, need, None, sent, note)
+
+    program, note = on_target(target, compute)
+    return dataclasses.replace(program, note="; ".join(filter(None, [program.note, note])))
 
 
 def lower(case: Case, devices: Sequence[jax.Device]) -> jax.stages.Lowered:
@@ -36,58 +105,30 @@ def lower(case: Case, devices: Sequence[jax.Device]) -> jax.stages.Lowered:
 def analyze(case: Case) -> Result:
     """Compiles the case for its target.
 
-    Where the device would choose cuDNN's attention and cuDNN is not installed here, it is compiled
-    blockwise, and the row's message says so.
-
     Returns:
       A result "ok" or "too_large". Whatever the mechanism or the compiler raises, it raises.
     """
     assert case.target is not None
     target = targets.parse(case.target)
     devices = topology.devices(target)
-    try:
-        return _compiled(case, case, target, devices)
-    except RuntimeError as error:
-        if NO_CUDNN not in str(error) or case.implementation is not None:
-            raise
-    blockwise = dataclasses.replace(case, implementation="blockwise")
-    result = _compiled(case, blockwise, target, devices)
-    note = "compiled blockwise: cuDNN, which the device would choose, is not installed"
-    return dataclasses.replace(result, message="; ".join(filter(None, [result.message, note])))
-
-
-def _compiled(case: Case, built: Case, target: Target, devices: Sequence[jax.Device]) -> Result:
-    start = time.perf_counter()
-    with platforms.compiling_for(target.platform):
-        lowered = lower(built, devices)
-        try:
-            compiled = lowered.compile()
-        except jax.errors.JaxRuntimeError as error:
-            refused = refused_sizes(str(error))
-            if refused is None:
-                raise
-            return Result(
-                case,
-                "too_large",
-                _needs(*refused),
-                compile_seconds=time.perf_counter() - start,
-                refused_bytes=refused[0],
-                available_bytes=refused[1],
-            )
-    seconds = time.perf_counter() - start
-    need = memory.analyze(lowered, compiled, devices[0].platform)
-    fits = need.total <= target.memory_bytes  # XLA's GPU compiler leaves that to the allocator
-    sent, note = _sent(compiled, target)
-    return Result(
+    program = compiled(lambda: lower(case, devices), target, devices)
+    lacks, need = program.lacks(target), program.need
+    said = needs(*lacks) if lacks else ""
+    known = Result(
         case,
-        "ok" if fits else "too_large",
-        note if fits else _needs(need.total, target.memory_bytes),
-        compile_seconds=seconds,
+        "too_large" if lacks else "ok",
+        "; ".join(filter(None, [said, program.note])),
+        compile_seconds=program.seconds,
+        available_bytes=lacks[1] if lacks else target.memory_bytes,
+    )
+    if need is None:
+        return dataclasses.replace(known, refused_bytes=lacks[0] if lacks else None)
+    return dataclasses.replace(
+        known,
         argument_bytes=need.argument_bytes,
         output_bytes=need.output_bytes,
         temporary_bytes=need.temporary_bytes,
-        available_bytes=target.memory_bytes,
-        sent=sent,
+        sent=program.sent,
     )
 
 
@@ -108,14 +149,8 @@ def counted(result: Result) -> Result:
     if case.target is None or result.status != "ok" or case.passes == DECODE:
         return result  # what of a cache is read, and so how long that takes, nobody counts
     traceable = work.attention if case.program == ATTENTION else model_programs.traceable
-    with platforms.compiling_for(targets.parse(case.target).platform):
-        try:
-            operations, what = work.counted(case, traceable)
-        except RuntimeError as error:
-            if NO_CUDNN not in str(error):
-                raise
-            blockwise = dataclasses.replace(case, implementation="blockwise")  # as it was compiled
-            operations, what = work.counted(blockwise, traceable)
+    target = targets.parse(case.target)
+    (operations, what), _ = on_target(target, lambda: work.counted(case, traceable))
     return dataclasses.replace(result, operations=operations, operations_of=what)
 
 
@@ -134,5 +169,6 @@ def refused_sizes(message: str) -> tuple[int, int] | None:
     return need, limit
 
 
-def _needs(need: int, limit: int) -> str:
+def needs(need: int, limit: int) -> str:
+    """What a program needs, of what there is."""
     return f"needs {human(need)} of {human(limit)}"

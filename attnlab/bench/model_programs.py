@@ -60,9 +60,7 @@ def lower(case: Case, devices: Sequence[jax.Device]) -> jax.stages.Lowered:
 
 def traceable(case: Case) -> tuple[Any, ...]:
     """The training step of the case, all of it on one device, and the shapes of its arguments."""
-    model, objective, optimizer, batch = _training(case)
-    state = jax.eval_shape(lambda: _state(model, objective, optimizer, batch))
-    return make_train_step(model, objective, _chain(optimizer)), state, batch
+    return traceable_step(*_training(case))
 
 
 def initial_state(case: Case) -> TrainState:
@@ -115,6 +113,19 @@ def lower_step(
         _placed(state, shardings),
         _placed(batch, jax.tree.map(lambda _: parallel.rows, batch)),
     )
+
+
+def traceable_step(
+    model: nn.Module,
+    objective: Objective,
+    optimizer: OptimizerSettings,
+    batch: Batch,
+    *,
+    streams: Sequence[str] = ("dropout",),
+) -> tuple[Any, ...]:
+    """A training step of any model, all of it on one device, and the shapes of its arguments."""
+    state = jax.eval_shape(lambda: _state(model, objective, optimizer, batch))
+    return make_train_step(model, objective, _chain(optimizer), streams=streams), state, batch
 
 
 def memory_of_step(

@@ -66,6 +66,8 @@ def environment() -> dict[str, str]:
     variables = {"JAX_PLATFORMS": "cpu", "TPU_SKIP_MDS_QUERY": "1"}
     if not any(any(Path("/dev").glob(files)) for files in ("accel[0-9]*", "vfio/[0-9]*")):
         variables["ALLOW_MULTIPLE_LIBTPU_LOAD"] = "1"  # its lock guards a TPU, and there is none
+        # What libtpu would ask a TPU's host for; what is compiled for, the topology says.
+        variables |= {"TPU_ACCELERATOR_TYPE": "v5litepod-4", "TPU_WORKER_HOSTNAMES": "localhost"}
     return variables
 
 

@@ -38,7 +38,7 @@ def counted(case: Case, traceable: Traceable = attention) -> tuple[Operations, s
             what, operations = WITHOUT_KERNEL, count(*traceable(_by(case, "sorted")))
         else:
             what, operations = NEEDED, _needed(case, traceable)
-    return _scaled(operations, 1 / case.devices), what
+    return operations.scaled(1 / case.devices), what
 
 
 def _needed(case: Case, traceable: Traceable) -> Operations:
@@ -48,8 +48,8 @@ def _needed(case: Case, traceable: Traceable) -> Operations:
         dense = dataclasses.replace(dense, mechanism="exact")
     single = count(*traceable(dense))
     double = count(*traceable(dataclasses.replace(dense, length=2 * n)))
-    of_pairs = _scaled(_sum(double, _scaled(single, -2)), 1 / 2)  # b·n²
-    needed = _sum(single, _scaled(of_pairs, visible_pairs(case) / n**2 - 1))
+    of_pairs = _sum(double, single.scaled(-2)).scaled(1 / 2)  # b·n²
+    needed = _sum(single, of_pairs.scaled(visible_pairs(case) / n**2 - 1))
     # A kernel need not divide each weight, and may compute tanh in another way.
     return Operations(needed.products, {"exp": needed.functions["exp"]})
 
@@ -73,8 +73,3 @@ def _sum(first: Operations, second: Operations) -> Operations:
     names = first.functions.keys() | second.functions.keys()
     functions = {x: first.functions.get(x, 0) + second.functions.get(x, 0) for x in sorted(names)}
     return Operations(first.products + second.products, functions)
-
-
-def _scaled(operations: Operations, factor: float) -> Operations:
-    functions = {name: factor * number for name, number in operations.functions.items()}
-    return Operations(factor * operations.products, functions)

@@ -18,7 +18,7 @@ import grain
 import numpy as np
 
 from attnlab.checks import require
-from attnlab.data.encoding import Encoded, EncodePair, Piece, Source
+from attnlab.data.encoding import Encoded, EncodePair, Example, Source
 from attnlab.data.parts import WHOLE, Part
 from attnlab.data.pools import Ahead, Batches, Fill, Reader
 from attnlab.data.tokenizers import Tokenizer
@@ -130,14 +130,14 @@ def evaluation_batches(
       the examples at these indices.
     """
     encode = EncodePair(source_tokenizer, target_tokenizer, max_length=None)
-    pieces = [encode(source[i]) for i in range(len(source))]
-    order = sorted(range(len(pieces)), key=lambda i: by_length(pieces[i]))
+    examples = [encode(source[i]) for i in range(len(source))]
+    order = sorted(range(len(examples)), key=lambda i: by_length(examples[i]))
     for start in range(0, len(order), batch_size):
         indices = order[start : start + batch_size]
         yield (
             np.array(indices),
             padded(
-                [pieces[i] for i in indices],
+                [examples[i] for i in indices],
                 pad_to=pad_to,
                 rows=batch_size,
                 same_length=same_length,
@@ -145,38 +145,38 @@ def evaluation_batches(
         )
 
 
-def by_length(piece: Piece) -> tuple[int, ...]:
-    """The key by which pieces are sorted: their longest length, then each length."""
-    lengths = tuple(len(tokens) for tokens in piece.values())
+def by_length(example: Example) -> tuple[int, ...]:
+    """The key by which examples are sorted: their longest length, then each length."""
+    lengths = tuple(len(tokens) for tokens in example.values())
     return (max(lengths), *lengths)
 
 
 def padded(
-    pieces: Sequence[Piece],
+    examples: Sequence[Example],
     *,
     pad_to: int,
     rows: int,
     same_length: bool = False,
     part: Part = WHOLE,
 ) -> dict[str, np.ndarray]:
-    """Pieces as the rows of int32 arrays [rows, length].
+    """Examples as the rows of int32 arrays [rows, length].
 
     Args:
-      pieces: pieces, at least one and at most `rows`; the rows that remain are all PAD.
+      examples: encoded examples, at least one and at most `rows`; the rows that remain are all PAD.
       pad_to: multiple to which every length is rounded up.
       rows: number of rows of each array.
       same_length: whether all arrays have the length of the longest, so that shapes are fewer.
       part: part of the rows to make; the lengths are those of all rows.
     """
     batch = {}
-    longest = {name: max(len(piece[name]) for piece in pieces) for name in pieces[0]}
-    mine = pieces[part.rows(rows)]
+    longest = {name: max(len(example[name]) for example in examples) for name in examples[0]}
+    mine = examples[part.rows(rows)]
     for name, length in longest.items():
         length = max(longest.values()) if same_length else length
         shape = rows // part.count, -(-length // pad_to) * pad_to
         batch[name] = np.full(shape, PAD, np.int32)
-        for row, piece in zip(batch[name], mine, strict=False):
-            row[: len(piece[name])] = piece[name]
+        for row, example in zip(batch[name], mine, strict=False):
+            row[: len(example[name])] = example[name]
     return batch
 
 
@@ -214,46 +214,46 @@ class FillBuckets:
 
 
 class FillRows:
-    """One batch [batch_size, length]: each piece goes into the first row with room for it.
+    """One batch [batch_size, length]: each example goes into the first row with room for it.
 
-    The first piece that fits nowhere begins the next batch. A piece of several sequences (source
-    and target) is in the same row, under the same segment id, in each of the arrays. Beside an
-    array `name` there are `name_segments`, from 1 on and 0 where there is padding, and
-    `name_positions`, which begin at 0 in each segment.
+    The first example that fits nowhere begins the next batch. One of several sequences (source and
+    target) is in the same row, under the same segment id, in each of the arrays. Beside an array
+    `name` there are `name_segments`, from 1 on and 0 where there is padding, and `name_positions`,
+    which begin at 0 in each segment.
     """
 
     def __init__(self, batch_size: int, length: int, part: Part = WHOLE) -> None:
         self.batch_size, self.length, self.part = batch_size, length, part
 
     def __call__(self, reader: Reader) -> list[dict[str, np.ndarray]]:
-        rows: list[list[Piece]] = [[] for _ in range(self.batch_size)]
+        rows: list[list[Example]] = [[] for _ in range(self.batch_size)]
         room = [dict.fromkeys(reader.peek(), self.length) for _ in rows]
         while True:
-            piece = reader.peek()
+            example = reader.peek()
             fits = (
                 row
                 for row, left in enumerate(room)
-                if all(len(tokens) <= left[name] for name, tokens in piece.items())
+                if all(len(tokens) <= left[name] for name, tokens in example.items())
             )
             row = next(fits, None)
             if row is None:
                 return [self.batch(rows[self.part.rows(self.batch_size)], list(room[0]))]
-            rows[row].append(piece)
-            for name, tokens in piece.items():
+            rows[row].append(example)
+            for name, tokens in example.items():
                 room[row][name] -= len(tokens)
             reader.advance()
 
-    def batch(self, rows: list[list[Piece]], names: list[str]) -> dict[str, np.ndarray]:
-        """The arrays of rows that hold these pieces."""
+    def batch(self, rows: list[list[Example]], names: list[str]) -> dict[str, np.ndarray]:
+        """The arrays of rows that hold these examples."""
         batch: dict[str, np.ndarray] = {}
         for name in names:
             tokens = np.full((len(rows), self.length), PAD, np.int32)
             segments, positions = np.zeros_like(tokens), np.zeros_like(tokens)
             for i, row in enumerate(rows):
                 start = 0
-                for segment, piece in enumerate(row, 1):
-                    stop = start + len(piece[name])
-                    tokens[i, start:stop] = piece[name]
+                for segment, example in enumerate(row, 1):
+                    stop = start + len(example[name])
+                    tokens[i, start:stop] = example[name]
                     segments[i, start:stop] = segment
                     positions[i, start:stop] = np.arange(stop - start)
                     start = stop

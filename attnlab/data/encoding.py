@@ -15,8 +15,8 @@ from attnlab.tokens import EOS
 __all__ = [
     "EncodePair",
     "Encoded",
+    "Example",
     "Later",
-    "Piece",
     "Source",
     "count_tokens",
     "count_too_long",
@@ -50,7 +50,8 @@ class Later:
         return self._ids
 
 
-Piece = dict[str, np.ndarray | Later]  # name → token ids [n], the last of them EOS
+# An encoded example: name → token ids [n], the last of them EOS
+Example = dict[str, np.ndarray | Later]
 
 
 def ids(tokenizer: Tokenizer, text: str) -> np.ndarray:
@@ -67,15 +68,15 @@ class EncodePair:
         self.tokenizers = {"source": source_tokenizer, "target": target_tokenizer}
         self.max_length = max_length
 
-    def __call__(self, example: Mapping[str, str]) -> Piece:
-        return self.kept({name: ids(by, example[name]) for name, by in self.tokenizers.items()})
+    def __call__(self, texts: Mapping[str, str]) -> Example:
+        return self.kept({name: ids(by, texts[name]) for name, by in self.tokenizers.items()})
 
-    def kept(self, piece: Piece) -> Piece:
-        """The piece, or {} where it is too long, so that it is left out."""
-        longest = max(map(len, piece.values()))
-        return {} if self.max_length and longest > self.max_length else piece
+    def kept(self, example: Example) -> Example:
+        """The example, or {} where it is too long, so that it is left out."""
+        longest = max(map(len, example.values()))
+        return {} if self.max_length and longest > self.max_length else example
 
-    def later(self, source: Source, index: int, lengths: np.ndarray) -> Piece:
+    def later(self, source: Source, index: int, lengths: np.ndarray) -> Example:
         """The same of an example whose numbers of tokens are known, without encoding it yet."""
 
         def side(name: str, by: Tokenizer) -> Callable[[], np.ndarray]:
@@ -95,27 +96,27 @@ class Encoded:
     def __init__(
         self,
         source: Source,
-        encode: Callable[[Mapping[str, str]], Piece],
+        encode: Callable[[Mapping[str, str]], Example],
         lengths: np.ndarray | None = None,
     ) -> None:
         self.source, self.encode, self.lengths = source, encode, lengths
         self.remembers = len(source) <= REMEMBERED
-        self.pieces: dict[int, Piece] = {}
+        self._remembered: dict[int, Example] = {}
 
     def __len__(self) -> int:
         return len(self.source)
 
-    def __getitem__(self, index: int) -> Piece:
-        if index in self.pieces:
-            return self.pieces[index]
+    def __getitem__(self, index: int) -> Example:
+        if index in self._remembered:
+            return self._remembered[index]
         if self.lengths is None:
-            piece = self.encode(self.source[index])
+            example = self.encode(self.source[index])
         else:
             assert isinstance(self.encode, EncodePair)
-            piece = self.encode.later(self.source, index, self.lengths[index])
+            example = self.encode.later(self.source, index, self.lengths[index])
         if self.remembers:
-            self.pieces[index] = piece
-        return piece
+            self._remembered[index] = example
+        return example
 
 
 def count_too_long(

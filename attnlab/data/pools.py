@@ -17,7 +17,7 @@ from typing import Any
 import grain
 from absl import flags
 
-from attnlab.data.encoding import Piece
+from attnlab.data.encoding import Example
 from attnlab.runs.errors import Invalid
 
 __all__ = ["Ahead", "Batches", "Fill", "Reader"]
@@ -47,16 +47,16 @@ class Reader:
         self._examples = _examples(order, example, num_workers)
         self.advance()
 
-    def peek(self) -> Piece:
+    def peek(self) -> Example:
         """Returns the example where the reader stands."""
-        return self._piece
+        return self._current
 
     def advance(self) -> None:
         """Moves on to the next example that is not left out."""
         for _ in range(self._epoch + 1):
-            self.example, piece = self.example + 1, next(self._examples)
-            if piece:
-                self._piece = piece
+            self.example += 1
+            self._current = next(self._examples)
+            if self._current:
                 return
         raise Invalid(f"all {self._epoch} examples are longer than max_length; raise it")
 
@@ -65,7 +65,7 @@ class Reader:
         self._examples.close()
 
 
-def _examples(order: grain.MapDataset, start: int, num_workers: int) -> Generator[Piece]:
+def _examples(order: grain.MapDataset, start: int, num_workers: int) -> Generator[Example]:
     if num_workers == 0:
         for index in range(start, len(order)):
             yield order[index]

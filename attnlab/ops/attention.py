@@ -211,7 +211,7 @@ def _around_a_ring(call: Call, implementation: str | None) -> jax.Array:
 def _kernel_by_default(call: Call) -> str | None:
     if call.platform.name == "tpu" and serves_kernels():
         return "splash" if math.prod(call.lengths) <= _MOST_SPLASH_PAIRS else None
-    return "cudnn" if call.platform.name == "cuda" else None
+    return "cudnn" if call.platform.name == "cuda" and call.platform.has_cudnn else None
 
 
 def _split_as_heads_and_queries(arguments):

@@ -15,7 +15,6 @@
 | `stop` | signals |
 | `decode` | greedy and beam search and sampling for every `Decoder` |
 | `bleu`, `alignment` | sacrebleu, exact match, alignment error rate |
-| `study` | the frame of models × settings × seeds: cells, identity, rows, tables, report |
 | `tuning` | a learning rate for each model, by trials: successive halving |
 | `flags`, `run` | the flags that every training has; a training as a part of a run, TensorBoard |
 | `training_curve`, `evaluation_figures` | figures of curves, alignments and scores by length |

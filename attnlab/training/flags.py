@@ -15,13 +15,29 @@ from attnlab.runs import processes, provenance
 from attnlab.runs.errors import Invalid
 from attnlab.runs.flags import Flags, flag, flag_of, written
 from attnlab.training.loop import LoopSettings
-from attnlab.training.parallel import PARALLEL, Parallel, mesh_sizes, parallel_over
+from attnlab.training.parallel import (
+    PARALLEL,
+    Parallel,
+    ShardedJit,
+    ShardedState,
+    mesh_sizes,
+    parallel_over,
+)
 from attnlab.training.schedules import fitted_warmup
 
 __all__ = ["FREE", "TrainFlags", "preset_flag"]
 
 # Those that change nothing that is trained, and that a resumed run may have other values of.
-FREE = ("devices", "mesh", "parallel", "num_workers", "tensorboard", "cache_dir", "dry_run")
+FREE = (
+    "devices",
+    "mesh",
+    "parallel",
+    "num_workers",
+    "tensorboard",
+    "cache_dir",
+    "dry_run",
+    "target",
+)
 
 
 def preset_flag(presets: Collection[str]) -> Any:
@@ -103,6 +119,11 @@ class TrainFlags(Flags):
         "Whether to try each model for a few steps and say how long its trainings would take; no "
         "folder of a run is made.",
     )
+    target: tuple[str, ...] = flag(
+        (),
+        "Accelerators, which need not be here, as compare_lengths has them: with --dry_run, a step "
+        "of each model is compiled for them, for its memory and its least time.",
+    )
     tensorboard: bool = flag(False, "Whether to write TensorBoard's files (extra tensorboard).")
     cache_dir: str | None = flag(
         None,
@@ -115,6 +136,8 @@ class TrainFlags(Flags):
             raise Invalid(
                 f"--tune={written(self.tune)}: give two factors at least, or --learning_rate alone"
             )
+        if self.target and not self.dry_run:
+            raise Invalid(f"--target={written(self.target)}: needs --dry_run; give both")
         if self.num_workers and self.without_workers:
             raise Invalid(f"--num_workers={self.num_workers}: {self.without_workers}; leave it out")
 
@@ -184,13 +207,38 @@ class TrainFlags(Flags):
         if processes.count() > 1:
             _require_all(said, devices)
         sharing = len(devices) if sizes is None else sizes.get("data", 1)
+        self._require_divided(batch_sizes, sharing)
+        return parallel_over(self.parallel, devices, sizes)
+
+    def over_target(self, name: str, devices: Sequence[jax.Device], rows: int) -> ShardedJit:
+        """How the devices of a target share a step; pmap's have as much as jit's.
+
+        Args:
+          name: name of the target.
+          devices: its devices, which may be absent.
+          rows: number of examples in a step.
+
+        Raises:
+          Invalid: the mesh is of another number of devices, or the batch does not divide.
+        """
+        if self.mesh is None:
+            self._require_divided([rows], len(devices))
+            return ShardedJit(devices)
+        sizes = self._sizes(self.mesh)
+        if (size := math.prod(sizes.values())) != len(devices):
+            raise Invalid(
+                f"--mesh={self.mesh} is of {size} devices; --target={name} has {len(devices)}"
+            )
+        self._require_divided([rows], sizes.get("data", 1))
+        return ShardedState(devices, sizes)
+
+    def _require_divided(self, batch_sizes: Iterable[int], sharing: int) -> None:
         for rows in batch_sizes:
             if rows % (sharing * self.accumulate):
                 raise Invalid(
                     f"--batch_size={rows}: give a multiple of devices × accumulate = "
                     f"{sharing} × {self.accumulate}"
                 )
-        return parallel_over(self.parallel, devices, sizes)
 
     def _sizes(self, mesh: str) -> dict[str, int]:
         """The axes of a mesh and their sizes, of "data:4,model:2"."""

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+import jax
 import jax.numpy as jnp
 import optax
+from jax.typing import ArrayLike
 
 from attnlab.checks import require
 
@@ -25,12 +29,7 @@ def rsqrt(peak: float, warmup_steps: int) -> optax.Schedule:
     Vaswani 2017, §5.3, is the peak (d_model · warmup_steps)^−½.
     """
     _require_warmup(warmup_steps, at_least=1)
-
-    def schedule(count):
-        step = jnp.asarray(count, jnp.float32) + 1
-        return peak * jnp.minimum(step / warmup_steps, jnp.sqrt(warmup_steps / step))
-
-    return schedule
+    return _warmed_up(peak, warmup_steps, lambda step: jnp.sqrt(warmup_steps / step))
 
 
 def linear(peak: float, warmup_steps: int, total_steps: int) -> optax.Schedule:
@@ -42,13 +41,10 @@ def linear(peak: float, warmup_steps: int, total_steps: int) -> optax.Schedule:
     """
     _require_fall(warmup_steps, total_steps)
 
-    def schedule(count):
-        step = jnp.asarray(count, jnp.float32) + 1
-        rising = step / max(warmup_steps, 1)
-        falling = (total_steps + 1 - step) / (total_steps + 1 - warmup_steps)
-        return peak * jnp.clip(jnp.minimum(rising, falling), 0, 1)
+    def falling(step):
+        return jnp.maximum((total_steps + 1 - step) / (total_steps + 1 - warmup_steps), 0)
 
-    return schedule
+    return _warmed_up(peak, warmup_steps, falling)
 
 
 def cosine(peak: float, warmup_steps: int, total_steps: int) -> optax.Schedule:
@@ -58,21 +54,29 @@ def cosine(peak: float, warmup_steps: int, total_steps: int) -> optax.Schedule:
     """
     _require_fall(warmup_steps, total_steps)
 
-    def schedule(count):
-        step = jnp.asarray(count, jnp.float32) + 1
-        rising = step / max(warmup_steps, 1)
+    def falling(step):
         done = jnp.clip((step - warmup_steps) / (total_steps + 1 - warmup_steps), 0, 1)
-        return peak * jnp.minimum(rising, (1 + jnp.cos(jnp.pi * done)) / 2)
+        return (1 + jnp.cos(jnp.pi * done)) / 2
 
-    return schedule
+    return _warmed_up(peak, warmup_steps, falling)
 
 
 def constant(peak: float, warmup_steps: int = 0) -> optax.Schedule:
     """Rises linearly to `peak` at the `warmup_steps`-th step and stays there."""
     _require_warmup(warmup_steps, at_least=0)
-    return lambda count: (
-        peak * jnp.minimum((jnp.asarray(count, jnp.float32) + 1) / max(warmup_steps, 1), 1.0)
-    )
+    return _warmed_up(peak, warmup_steps, lambda step: 1.0)
+
+
+def _warmed_up(
+    peak: float, warmup_steps: int, after: Callable[[jax.Array], ArrayLike]
+) -> optax.Schedule:
+    """`peak` times a linear rise over the warm-up, or what comes after it where that is less."""
+
+    def schedule(count):
+        step = jnp.asarray(count, jnp.float32) + 1
+        return peak * jnp.minimum(step / max(warmup_steps, 1), after(step))
+
+    return schedule
 
 
 def _require_fall(warmup_steps: int, total_steps: int) -> None:

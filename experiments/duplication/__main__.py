@@ -16,10 +16,10 @@ from attnlab.data.tasks import ENDLESS
 from attnlab.models.transformer import TransformerConfig, TransformerLM
 from attnlab.positions import sinusoid_init
 from attnlab.runs import command_line
-from attnlab.training import study
+from attnlab.studies import study
+from attnlab.studies.study import Cell, Drawn, Evaluation, Row, Study, Training
 from attnlab.training.loop import Task, Trained
 from attnlab.training.objective import TokenCrossEntropy, token_sums
-from attnlab.training.study import Cell, Drawn, Evaluation, Row, Study, Training
 from experiments import duplication
 from experiments.duplication import attention, report
 from experiments.duplication.attention import EXACT, Hashing, rounds_of

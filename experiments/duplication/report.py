@@ -15,7 +15,7 @@ from attnlab.runs.palette import by_rounds
 from attnlab.runs.published import read
 from attnlab.runs.report import grouped
 from attnlab.runs.units import spread
-from attnlab.training.study import Row
+from attnlab.studies.study import Row
 from experiments.duplication.attention import EXACT, Hashing, rounds_of
 from experiments.duplication.settings import Settings
 

@@ -16,10 +16,10 @@ from attnlab.models.bert import BertClassifier
 from attnlab.runs import command_line, figure_files, intervals
 from attnlab.runs.markdown import markdown_table
 from attnlab.runs.palette import SERIES
-from attnlab.training import study
+from attnlab.studies import study
+from attnlab.studies.study import Cell, Evaluation, Row, Study, Training, by_title
 from attnlab.training.classes import ClassCrossEntropy
 from attnlab.training.loop import Task, Trained
-from attnlab.training.study import Cell, Evaluation, Row, Study, Training, by_title
 from experiments import finetune
 from experiments.finetune.data import Data, in_order, open_data, shuffled
 from experiments.finetune.score import scores_of

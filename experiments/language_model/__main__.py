@@ -15,12 +15,12 @@ from attnlab.data.windows import random_windows
 from attnlab.models.transformer import LanguageModel
 from attnlab.runs import command_line
 from attnlab.runs.units import duration, human
-from attnlab.training import study
+from attnlab.studies import study
+from attnlab.studies.study import Cell, Evaluation, Row, Study, Training
 from attnlab.training.curve import read_metrics
 from attnlab.training.loop import Task, Trained
 from attnlab.training.objective import BitsPerByte
 from attnlab.training.parallel import ShardedJit
-from attnlab.training.study import Cell, Evaluation, Row, Study, Training
 from attnlab.training.training_curve import curve
 from experiments import language_model
 from experiments.language_model import copying, report

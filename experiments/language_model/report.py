@@ -24,7 +24,7 @@ from attnlab.runs.markdown import markdown_table
 from attnlab.runs.palette import MUTED, by_rounds
 from attnlab.runs.report import grouped
 from attnlab.runs.units import spread
-from attnlab.training.study import Row
+from attnlab.studies.study import Row
 from experiments.language_model.copying import SYMBOLS
 from experiments.language_model.measure import WATCHED
 from experiments.language_model.models import is_lsh, rounds_of

@@ -20,13 +20,13 @@ from attnlab.runs.command_line import say
 from attnlab.runs.errors import Invalid
 from attnlab.runs.flags import Flags, flag, seed_flag
 from attnlab.runs.folder import Folder
+from attnlab.studies.study import Cell, identity
 from attnlab.tokens import UNK
 from attnlab.training.checkpoint import Checkpoints
 from attnlab.training.decode import sample
 from attnlab.training.loop import CHECKPOINTS
 from attnlab.training.parallel import parallel_over
 from attnlab.training.step import TrainState
-from attnlab.training.study import Cell, identity
 from experiments.language_model import corpus as corpora
 from experiments.language_model.__main__ import LanguageModels
 from experiments.language_model.settings import Settings

@@ -22,12 +22,12 @@ from attnlab.runs.markdown import markdown_table
 from attnlab.runs.palette import FILL, MODEL_TITLES, MODELS, MUTED
 from attnlab.runs.report import grouped
 from attnlab.runs.units import spread
-from attnlab.training import study
+from attnlab.studies import study
+from attnlab.studies.study import Cell, Drawn, Evaluation, Row, Study, Training
 from attnlab.training.decode import greedy
 from attnlab.training.loop import Task, Trained
 from attnlab.training.objective import TokenCrossEntropy
 from attnlab.training.optimizers import OptimizerSettings
-from attnlab.training.study import Cell, Drawn, Evaluation, Row, Study, Training
 from experiments import length_effect
 from experiments.length_effect.settings import TEST, TRAINING, VALIDATION, Settings
 

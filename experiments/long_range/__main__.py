@@ -16,12 +16,12 @@ from attnlab.runs import command_line, published
 from attnlab.runs.markdown import markdown_table
 from attnlab.runs.report import grouped
 from attnlab.runs.units import human, spread
-from attnlab.training import study
+from attnlab.studies import study
+from attnlab.studies.study import Cell, Evaluation, Row, Study, Training
 from attnlab.training.classes import ClassCrossEntropy
 from attnlab.training.curve import read_metrics
 from attnlab.training.loop import Task, Trained
 from attnlab.training.parallel import ShardedJit
-from attnlab.training.study import Cell, Evaluation, Row, Study, Training
 from attnlab.training.training_curve import curve
 from experiments import long_range
 from experiments.long_range.examples import Tasks, batches, fixed_batches, majority, open_tasks

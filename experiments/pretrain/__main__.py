@@ -17,11 +17,11 @@ from attnlab.runs import command_line, processes
 from attnlab.runs.errors import Invalid
 from attnlab.runs.markdown import markdown_table
 from attnlab.runs.report import grouped
-from attnlab.training import study
+from attnlab.studies import study
+from attnlab.studies.study import Cell, Evaluation, Row, Study, Training
 from attnlab.training.loop import Task, Trained
 from attnlab.training.masked import MaskedCrossEntropy
 from attnlab.training.pretrained import Pretrained, make_tokenizer, read, write
-from attnlab.training.study import Cell, Evaluation, Row, Study, Training
 from experiments import pretrain
 from experiments.pretrain.settings import Settings
 

@@ -72,8 +72,9 @@ def run(settings: Settings, folder: Folder) -> int:
         say(f"\n{len(planned)} runs for {len(left)} of {len(settings.cells())} rows")
         if any(mapped[cell.table].trains for cell in left):
             say(
-                "a command that trains says with --dry_run how long that takes on this machine; one"
-                " with --init_from, once the run that it names is there"
+                "a command that trains says with --dry_run how long that takes on this machine, and"
+                " with --dry_run --target=h100 what it takes there at least; one with --init_from,"
+                " once the run that it names is there"
             )
 
     if settings.dry_run:

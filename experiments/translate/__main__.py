@@ -17,14 +17,14 @@ from attnlab.models.seq2seq import Seq2Seq
 from attnlab.runs import command_line, processes
 from attnlab.runs.command_line import say
 from attnlab.runs.errors import Invalid
-from attnlab.training import study
+from attnlab.studies import study
+from attnlab.studies.study import Cell, Evaluation, Row, Study, Training
 from attnlab.training.attended import AttendedCrossEntropy
 from attnlab.training.bleu import OF_EXACT_MATCH, by_length, corpus_bleu, exact_match
 from attnlab.training.curve import read_metrics
 from attnlab.training.gradient_noise import gradient_noise
 from attnlab.training.loop import Task, Trained
 from attnlab.training.objective import TokenCrossEntropy
-from attnlab.training.study import Cell, Evaluation, Row, Study, Training
 from attnlab.training.training_curve import curve
 from experiments import translate
 from experiments.translate import evaluate, report

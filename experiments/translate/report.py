@@ -11,9 +11,9 @@ from matplotlib.ticker import FuncFormatter
 
 from attnlab.runs import figure_files, palette
 from attnlab.runs.report import grouped
+from attnlab.studies.study import Cell, Row
 from attnlab.training.bleu import RESAMPLINGS, Bucket
 from attnlab.training.evaluation_figures import Alignment, alignment_figure, length_figure
-from attnlab.training.study import Cell, Row
 
 _VARIANCE = "gradient_variance"
 

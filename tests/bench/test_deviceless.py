@@ -9,9 +9,12 @@ import sys
 from pathlib import Path
 
 import jax
+import jax.numpy as jnp
 import pytest
 
-from attnlab.bench import deviceless, model_programs, topology
+import attnlab
+from attnlab import masks, platforms
+from attnlab.bench import deviceless, model_programs, targets, topology
 from attnlab.bench.case import Case, Result
 from attnlab.models import Reformer
 from attnlab.ops import routes
@@ -143,24 +146,29 @@ def test_the_tpu_compilers_refusal_is_read():
     assert deviceless.refused_sizes("RESOURCE_EXHAUSTED: out of memory") is None
 
 
-def test_what_cudnn_would_compute_is_compiled_blockwise_where_it_is_missing(monkeypatch):
-    built = []
+def test_what_cudnn_would_compute_is_compiled_blockwise_where_it_is_missing():
+    target, q = targets.parse("h100"), jax.ShapeDtypeStruct((1, 2048, 2, 64), jnp.bfloat16)
 
-    def compile_(case, as_built, target, devices):
-        built.append(as_built.implementation)
-        if as_built.implementation is None:
-            raise RuntimeError("cuDNN not found.")
-        return Result(case, "ok")
+    def attend(implementation=None):
+        if platforms.current().has_cudnn:
+            raise RuntimeError("cuDNN not found.")  # as JAX does while it traces
+        how = dict(mask=masks.Causal(), implementation=implementation)
+        return jax.make_jaxpr(lambda q: attnlab.dot_product_attention(q, q, q, **how))(q)
 
-    monkeypatch.setattr(deviceless, "_compiled", compile_)
-    monkeypatch.setattr(topology, "devices", lambda target: [])
-    case = dataclasses.replace(TINY, target="h100")
-    result = deviceless.analyze(case)
-    assert built == [None, "blockwise"] and result.case == case
-    assert result.message.startswith("compiled blockwise: cuDNN")
+    chosen, note = deviceless.on_target(target, attend)
+    assert str(chosen) == str(deviceless.on_target(target, lambda: attend("blockwise"))[0])
+    assert note.startswith("compiled blockwise: cuDNN")
+    assert deviceless.on_target(target, lambda: platforms.current()) == (target.platform, "")
+    program = deviceless.compiled(
+        lambda: attend() and jax.jit(jnp.sin).lower(1.0), target, jax.devices()[:1]
+    )
+    assert program.note == note and program.need.total == 8
+
+    def fails():
+        raise RuntimeError("cuDNN not found.")
+
     with pytest.raises(RuntimeError):  # what was asked for is never replaced
-        monkeypatch.setattr(deviceless, "_compiled", lambda *_: compile_(TINY, TINY, None, None))
-        deviceless.analyze(dataclasses.replace(case, implementation="cudnn"))
+        deviceless.on_target(target, fails)
 
 
 @pytest.mark.parametrize(("shard", "mesh"), [("state", "data:2"), ("sequence", "sequence:2")])

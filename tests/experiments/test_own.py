@@ -8,7 +8,7 @@ from attnlab import own
 from attnlab.attentions import _kind_of_own
 from attnlab.bench.case import Result
 from attnlab.runs import figure_files
-from attnlab.training.study import Cell
+from attnlab.studies.study import Cell
 from experiments.compare_lengths import __main__ as compare_lengths
 from experiments.compare_lengths import run
 from experiments.language_model import __main__ as language_model

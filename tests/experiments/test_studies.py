@@ -12,8 +12,8 @@ import pytest
 import experiments
 from attnlab.runs import command_line
 from attnlab.runs.flags import flag_of, kind_of, written
+from attnlab.studies.study import Cell, Study, identity
 from attnlab.training.flags import FREE
-from attnlab.training.study import Cell, Study, identity
 
 # Flags without which the settings of a study are not valid.
 NEEDED = {

@@ -23,7 +23,16 @@ import jax.numpy as jnp
 from jax import lax
 
 from attnlab.checks import require
-from attnlab.ops.lsh.order import Geometry, KeyOrder, Order, bucket_limit, take, token_order
+from attnlab.ops.lsh.order import (
+    Geometry,
+    KeyOrder,
+    Order,
+    bucket_limit,
+    run_ends,
+    run_starts,
+    take,
+    token_order,
+)
 
 __all__ = ["CrossVisibility", "sort_queries_and_keys"]
 
@@ -81,11 +90,8 @@ def sort_queries_and_keys(
     def one_round(packed, bucket, item_at, segment):
         # [S + T] each, of one row and round, by rank in sorted order
         item = take(item_at, (packed % jnp.uint32(length)).astype(jnp.int32))
-        starts = bucket != jnp.roll(bucket, 1)
-        if segment is not None:
-            of_item = take(segment, item)
-            starts |= of_item != jnp.roll(of_item, 1)
-        return _arrange(item, starts.at[0].set(True), bucket == limit, num_keys, geometry)
+        starts = run_starts(bucket, *(() if segment is None else (take(segment, item),)))
+        return _arrange(item, starts, bucket == limit, num_keys, geometry)
 
     over_heads = jax.vmap(jax.vmap(one_round, (0, 0, None, None)), (0, 0, None, None))
     over_examples = jax.vmap(over_heads, (0, 0, 0, None if segment is None else 0))
@@ -128,10 +134,11 @@ def _arrange(item, starts, invalid, num_keys: int, geometry: Geometry) -> Order:
     keys_before = jnp.cumsum(one_key, dtype=jnp.int32) - one_key
     queries_before = rank - keys_before
 
-    is_last = jnp.roll(starts, -1).at[-1].set(True)
     # Key slots at which the bucket (and segment) of each rank begins and ends.
     bucket_start = lax.cummax(jnp.where(starts, keys_before, 0))
-    bucket_stop = lax.cummin(jnp.where(is_last, keys_before + one_key, num_keys), reverse=True)
+    bucket_stop = lax.cummin(
+        jnp.where(run_ends(starts), keys_before + one_key, num_keys), reverse=True
+    )
     first = jnp.maximum(keys_before - window, bucket_start)
     stop = keys_before
     if not geometry.causal:

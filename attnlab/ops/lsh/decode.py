@@ -17,27 +17,23 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jax.sharding import PartitionSpec
 from jax.typing import ArrayLike
 
 from attnlab import masks
-from attnlab.meshes import on_explicit_axes, spec_of
+from attnlab.meshes import as_examples, on_explicit_axes
 from attnlab.ops.layout import visible_pairs
 from attnlab.ops.lsh.attention import lsh_attention
 from attnlab.ops.lsh.decode_state import DecodeState, latest_of
 from attnlab.ops.lsh.inputs import Visibility, check_buckets, nan_where, read_mask
 from attnlab.ops.lsh.options import STRICT, LSHOptions
+from attnlab.ops.lsh.order import run_starts
 from attnlab.ops.lsh.rows import unit_keys
 from attnlab.split import by_device, copies_of_kv_heads
 
 __all__ = ["lsh_decode"]
 
 
-def _split_by_example(arguments):
-    return PartitionSpec(*spec_of(arguments["qk"])[:-3])
-
-
-@on_explicit_axes(_split_by_example, of="qk")
+@on_explicit_axes(as_examples("qk"), of="qk")
 def lsh_decode(
     qk: jax.Array,
     v: jax.Array,
@@ -154,8 +150,7 @@ def _one_token(qk, v, bucket, latest, valid, pairs, start, options, precision):
     if options.union:
         # Equal ones then stand together: all but the first are dropped, so a token counts once.
         shown = lax.sort(shown, dimension=2, is_stable=False)
-        repeats = (shown == jnp.roll(shown, 1, axis=2)).at[:, :, 0].set(False)
-        shown = jnp.where(repeats, 0, shown)
+        shown = jnp.where(run_starts(shown), shown, 0)
     token = jnp.maximum(shown - 1, 0)
     visible = (shown > 0) & valid[example, token]
     # The query's position, for pairs [B, N, R·W] and [B, N, 1] with it.

@@ -27,6 +27,8 @@ __all__ = [
     "Order",
     "bucket_limit",
     "in_range",
+    "run_ends",
+    "run_starts",
     "sort_rounds",
     "take",
     "token_order",
@@ -188,7 +190,8 @@ def sort_rounds(
 
     first, stop = _neighborhood(slots, length, geometry)
     if geometry.same_bucket:
-        starts = _starts(bucket, segments, token)
+        segment = () if segments is None else (jax.vmap(take)(segments, token),)
+        starts = run_starts(bucket, *segment)
         # First slot of the bucket (and segment) that each slot belongs to: the last start before
         # it.
         first = jnp.maximum(first, lax.cummax(jnp.where(starts, slots, 0), axis=3))
@@ -198,8 +201,7 @@ def sort_rounds(
             stop = jnp.minimum(stop, slots)
         else:
             # One past the last slot of the bucket: the next end from each slot on.
-            is_last = jnp.roll(starts, -1, axis=3).at[..., -1].set(True)
-            ends = jnp.where(is_last, slots + 1, length)
+            ends = jnp.where(run_ends(starts), slots + 1, length)
             stop = jnp.minimum(stop, lax.cummin(ends, axis=3, reverse=True))
     extent = stop - first
     if valid is not None:
@@ -233,14 +235,16 @@ def _neighborhood(slots, length, geometry):
     return jnp.maximum(first, 0), jnp.minimum(stop, length)
 
 
-def _starts(bucket, segments, token):
-    """True at the first slot of each (bucket, segment)."""
-    # Slot 0 is compared with the last one, and set below.
-    starts = bucket != jnp.roll(bucket, 1, axis=3)
-    if segments is not None:
-        segment = jax.vmap(take)(segments, token)
-        starts |= segment != jnp.roll(segment, 1, axis=3)
-    return starts.at[..., 0].set(True)
+def run_starts(*keys: jax.Array) -> jax.Array:
+    """True at the first of each run, along the last axis, of items that are equal in all keys."""
+    # The first item is compared with the last one, and set below.
+    changes = (key != jnp.roll(key, 1, axis=-1) for key in keys)
+    return functools.reduce(jnp.logical_or, changes).at[..., 0].set(True)
+
+
+def run_ends(starts: jax.Array) -> jax.Array:
+    """True at the last of each run, by `run_starts`."""
+    return jnp.roll(starts, -1, axis=-1).at[..., -1].set(True)
 
 
 def _visible_places(batch, length, valid, segments, sorted_by_place, causal):
@@ -257,11 +261,10 @@ def _visible_places(batch, length, valid, segments, sorted_by_place, causal):
     first, stop = jnp.zeros_like(ranks), jnp.broadcast_to(num_valid, ranks.shape)
     if segments is not None:
         segment = jnp.take_along_axis(segments, tokens, axis=1)
-        starts = (segment != jnp.roll(segment, 1, axis=1)).at[:, 0].set(True)
+        starts = run_starts(segment)
         first = lax.cummax(jnp.where(starts, ranks, 0), axis=1)
-        is_last = jnp.roll(starts, -1, axis=1).at[:, -1].set(True)
-        ends = lax.cummin(jnp.where(is_last, ranks + 1, length), axis=1, reverse=True)
-        stop = jnp.minimum(stop, ends)
+        ends = jnp.where(run_ends(starts), ranks + 1, length)
+        stop = jnp.minimum(stop, lax.cummin(ends, axis=1, reverse=True))
     if causal:
         stop = jnp.minimum(stop, ranks)
     # A token that is not valid has a place from num_valid on: nobody sees it, it sees nothing.

@@ -10,12 +10,11 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jax.sharding import PartitionSpec
 from jax.typing import ArrayLike
 
 from attnlab import masks
 from attnlab.checks import as_size, require
-from attnlab.meshes import on_explicit_axes, spec_of
+from attnlab.meshes import as_examples, on_explicit_axes
 from attnlab.ops.layout import slice_heads
 from attnlab.ops.lsh.dense import row_times, softmax_times
 from attnlab.ops.lsh.implementations import pad
@@ -28,7 +27,15 @@ from attnlab.ops.lsh.inputs import (
     require_options,
 )
 from attnlab.ops.lsh.options import STRICT, LSHOptions
-from attnlab.ops.lsh.order import Geometry, Order, in_range, sort_rounds, take
+from attnlab.ops.lsh.order import (
+    Geometry,
+    Order,
+    in_range,
+    run_ends,
+    run_starts,
+    sort_rounds,
+    take,
+)
 from attnlab.ops.lsh.rows import CallSettings, at, row_of, unit_keys
 
 __all__ = ["HashQuality", "hash_quality"]
@@ -75,11 +82,7 @@ class HashQuality(NamedTuple):
         return jax.tree.map(lambda x: jnp.mean(x, axis=leading), self)
 
 
-def _split_by_example(arguments):
-    return PartitionSpec(*spec_of(arguments["qk"])[:-3])
-
-
-@on_explicit_axes(_split_by_example, of="qk")
+@on_explicit_axes(as_examples("qk"), of="qk")
 def hash_quality(
     qk: jax.Array,
     v: jax.Array,
@@ -297,13 +300,12 @@ def _same_bucket(slot, first, extent, bucket, own, allowed) -> tuple[jax.Array, 
 def _sizes(bucket, valid) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Largest share, number used and histogram of sizes of [R, L] buckets, mean over rounds."""
     nobody = jnp.iinfo(jnp.int32).max
-    # [R, L]: equal buckets side by side, so a size is the distance between two starts.
+    # [R, L]: equal buckets side by side, so a size is the distance from a start to the end.
     ids = jnp.sort(jnp.where(valid[None, :], bucket.astype(jnp.int32), nobody), axis=1)
-    starts = (ids != jnp.roll(ids, 1, axis=1)).at[:, 0].set(True)
+    starts = run_starts(ids)
     index = lax.broadcasted_iota(jnp.int32, ids.shape, 1)
-    next_start = jnp.where(starts, index, ids.shape[1])
-    next_start = jnp.roll(next_start, -1, axis=1).at[:, -1].set(ids.shape[1])
-    size = lax.cummin(next_start, axis=1, reverse=True) - index
+    ends = jnp.where(run_ends(starts), index + 1, ids.shape[1])
+    size = lax.cummin(ends, axis=1, reverse=True) - index
     size = jnp.where(starts & (ids != nobody), size, 0)
     bins = jnp.arange(int(math.log2(ids.shape[1])) + 1)
     histogram = jnp.sum((31 - lax.clz(size))[:, :, None] == bins[None, None, :], axis=1)

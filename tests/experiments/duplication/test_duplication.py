@@ -7,9 +7,9 @@ import pytest
 
 from attnlab.runs import figure_files
 from attnlab.runs.report import SoFar
-from attnlab.training import study as frame
+from attnlab.studies import study as frame
+from attnlab.studies.study import Cell, Drawn, Row
 from attnlab.training.curve import read_metrics
-from attnlab.training.study import Cell, Drawn, Row
 from experiments.duplication import __main__ as experiment
 from experiments.duplication import report
 from experiments.duplication.attention import EXACT, Hashing

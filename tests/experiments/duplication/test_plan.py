@@ -10,7 +10,7 @@ import pytest
 from attnlab import masks
 from attnlab.positions import sinusoids
 from attnlab.runs.errors import Invalid
-from attnlab.training.study import Cell, Drawn, identity
+from attnlab.studies.study import Cell, Drawn, identity
 from experiments.duplication import attention
 from experiments.duplication.__main__ import (
     POSITIONS,

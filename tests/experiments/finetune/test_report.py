@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from attnlab.training.study import Cell, Row
+from attnlab.studies.study import Cell, Row
 from experiments.finetune import __main__ as experiment
 
 

@@ -6,8 +6,8 @@ import pytest
 
 from attnlab.runs import figure_files
 from attnlab.runs.report import SoFar
-from attnlab.training import study
-from attnlab.training.study import Cell, Drawn, Row
+from attnlab.studies import study
+from attnlab.studies.study import Cell, Drawn, Row
 from experiments.language_model.__main__ import LanguageModels
 from experiments.language_model.report import NO_ATTENTION, answer, draw
 from experiments.language_model.settings import Settings

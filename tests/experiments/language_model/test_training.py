@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from attnlab.training.study import Cell
+from attnlab.studies.study import Cell
 from experiments.language_model import corpus, measure
 from experiments.language_model.__main__ import LanguageModels
 from experiments.language_model.measure import bits_per_byte

@@ -9,7 +9,7 @@ import pytest
 from attnlab.data.tasks import Copy, Reversal
 from attnlab.runs import figure_files, palette
 from attnlab.runs.errors import Invalid
-from attnlab.training.study import Cell, Row
+from attnlab.studies.study import Cell, Row
 from experiments.length_effect import __main__ as experiment
 from experiments.length_effect.__main__ import symbols_right
 from experiments.length_effect.settings import MODELS, Settings

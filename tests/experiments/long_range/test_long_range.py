@@ -12,9 +12,9 @@ import pytest
 from attnlab.attentions import streams
 from attnlab.runs import figure_files
 from attnlab.runs.errors import Invalid
+from attnlab.studies import study
+from attnlab.studies.study import Cell, Row
 from attnlab.tokens import UNK
-from attnlab.training import study
-from attnlab.training.study import Cell, Row
 from experiments.long_range import __main__ as experiment
 from experiments.long_range.examples import (
     Tasks,

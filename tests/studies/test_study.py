@@ -16,13 +16,13 @@ import pytest
 
 from attnlab.runs import figure_files, remaining
 from attnlab.runs.flags import flag
-from attnlab.training import study
+from attnlab.studies import study
+from attnlab.studies.study import Cell, Evaluation, Row, Study, Training
 from attnlab.training.curve import read_metrics
 from attnlab.training.flags import TrainFlags
 from attnlab.training.loop import Task
 from attnlab.training.objective import TokenCrossEntropy
 from attnlab.training.optimizers import OptimizerSettings
-from attnlab.training.study import Cell, Evaluation, Row, Study, Training
 from tests.training import tiny
 
 PACKAGE = types.ModuleType("toy", "A toy.")

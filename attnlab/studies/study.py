@@ -15,7 +15,6 @@ import math
 import re
 import shutil
 import statistics
-import tempfile
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
@@ -23,7 +22,7 @@ from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 from attnlab import own
 from attnlab.data.parts import WHOLE, Part
-from attnlab.runs import command_line, loop, processes, provenance, remaining
+from attnlab.runs import command_line, loop, processes, provenance
 from attnlab.runs.errors import Invalid
 from attnlab.runs.flags import written
 from attnlab.runs.folder import Folder
@@ -31,6 +30,7 @@ from attnlab.runs.markdown import markdown_table
 from attnlab.runs.report import SoFar, document, grouped, so_far
 from attnlab.runs.rows import Rows
 from attnlab.runs.units import PLUS_MINUS, spread
+from attnlab.studies import plan
 from attnlab.training import tuning
 from attnlab.training.curve import Diverged, MetricsFile, read_metrics
 from attnlab.training.flags import FREE, TrainFlags
@@ -43,7 +43,6 @@ from attnlab.training.training_curve import curve, training_curve
 __all__ = ["Cell", "Drawn", "Evaluation", "Row", "Study", "Training", "by_title", "main"]
 
 NAMED = 3  # scores in the answer of a report
-TRIED = 20  # steps of a model in a dry run
 _TITLE = re.compile(r"[^\w.+=]+")
 
 
@@ -385,7 +384,7 @@ class Run(Generic[S, D]):
             rate = tuning.ranked(trials)[0].learning_rate
             optimizer = dataclasses.replace(training.optimizer, learning_rate=rate)
             training = dataclasses.replace(training, optimizer=optimizer)
-        trained = self._trained(cell, training, place)
+        trained = self.trained(cell, training, place)
         for evaluation in self.study.evaluate(cell, training, trained, place):
             yield Row(
                 cell,
@@ -405,7 +404,7 @@ class Run(Generic[S, D]):
 
         What a trial found is kept: all seeds and a resumed run have the same learning rate.
         """
-        if trials := self._kept_trials(cell.title):
+        if trials := self.kept_trials(cell.title):
             return trials
         first = next(one for one in self.cells if one.title == cell.title)
         training = self.study.training(first)
@@ -423,7 +422,7 @@ class Run(Generic[S, D]):
                 command_line.say(f"trial of learning rate {rate:g}, {steps} steps")
                 short = dataclasses.replace(training, optimizer=optimizer, loop=once)
                 try:
-                    self._trained(first, short, place)
+                    self.trained(first, short, place)
                 except Diverged:
                     if processes.is_first():  # else a resumed run would try it again
                         end = {"kind": "validation", "step": steps, headline: math.nan}
@@ -437,63 +436,22 @@ class Run(Generic[S, D]):
             tuning.search(training.optimizer, training.loop, self.study.settings.tune, measure)
         )
 
-    def _kept_trials(self, title: str) -> tuple[tuning.Trial, ...]:
+    def kept_trials(self, title: str) -> tuple[tuning.Trial, ...]:
         rows = (kept.row for kept in self.rows.kept.values())
         return next((x.trials for x in rows if x.cell.title == title and x.trials), ())
 
-    def say_plan(self) -> None:
-        """Says how long the trainings that are missing would take, from a few steps of each model.
+    def left(self) -> dict[str, list[Cell]]:
+        """The cells of which a row is missing, by title."""
+        done = self.rows.kept.keys()
+        return grouped([c for c in self.cells if not done >= {*self.keys(c)}], lambda c: c.title)
 
-        A model that diverges in them is named, and the others are tried.
-        """
-        done, settings = self.rows.kept.keys(), self.study.settings
-        left = [cell for cell in self.cells if not done >= {*self.keys(cell)}]
-        lines, total = [], 0.0
-        for title, cells in grouped(left, lambda cell: cell.title).items():
-            command_line.say(title)
-            training = self.study.training(cells[0])
-            steps, trials = training.loop.steps, 0
-            if settings.tune and not self._kept_trials(title):
-                trials = sum(n * each for n, each in tuning.rounds(len(settings.tune), steps))
-            first = 0 if training.before is None else training.before.loop.steps
-            each = f"({first:,} + {steps:,})" if first else f"{steps:,}"
-            planned = [title, f"{len(cells)} × {each}", f"{trials:,}"]
-            try:
-                rate = self._steps_a_second(cells[0], training)
-            except Diverged:
-                lines.append([*planned, "diverged", ""])
-                continue
-            seconds = (trials + len(cells) * (first + steps)) / rate
-            total += seconds
-            lines.append([*planned, f"{rate:.3g}", remaining.rounded(seconds)])
-        most = "" if settings.plateau is None else "at most "
-        header = ["model", "trainings × steps", "steps of trials", "steps/s", f"{most}time"]
-        if lines:
-            command_line.say("\n" + markdown_table(header, lines))
-        where = provenance.devices_of(self.rows.environment)
-        left_out = "compiling, validations and tests not included"
-        command_line.say(f"\n{most}{remaining.rounded(total)} on {where}, {left_out}")
-
-    def _steps_a_second(self, cell: Cell, training: Training) -> float:
-        """Median speed of a few steps, without the first ones, which compile."""
-        optimizer, few = tuning.shortened(training.optimizer, training.loop, TRIED)
-        few = dataclasses.replace(few, log_every=TRIED // 4)
-        once = dataclasses.replace(
-            training.task, validation=lambda: itertools.islice(training.task.validation(), 1)
-        )
-        with tempfile.TemporaryDirectory() as folder:
-            place = Path(folder) / cell.folder
-            self._trained(cell, Training(once, optimizer, few), place)
-            _, rates = curve(read_metrics(place), "training", "steps_per_second")
-            return statistics.median(rates[1:])
-
-    def _trained(self, cell: Cell, training: Training, place: Path) -> Trained:
+    def trained(self, cell: Cell, training: Training, place: Path) -> Trained:
         """A cell trained in a folder, whose name says what the flags do not."""
         task, seconds = training.task, 0.0
         if training.before is not None:
             kept, steps = ", ".join(training.kept), training.before.loop.steps
             command_line.say(f"\nbefore it, {steps:,} steps, whose {kept} it begins with")
-            first = self._trained(cell, training.before, self.folder.path / f"{cell.folder}-before")
+            first = self.trained(cell, training.before, self.folder.path / f"{cell.folder}-before")
             begun, seconds = {name: first.params[name] for name in training.kept}, first.seconds
             task = dataclasses.replace(task, start=lambda drawn: {**drawn, **begun})
         whole = identity(self.study, cell) | task.identity
@@ -574,9 +532,10 @@ def run(kind: type[Study[S, D]], settings: S, folder: Folder) -> int:
     """
     if settings.dry_run and processes.count() > 1:  # they may have no folder in common
         raise Invalid("--dry_run: needs a single process; start one, or leave it out")
+    plan.require_targets(settings)
     opened = Run(kind, settings, folder)
     if settings.dry_run:
-        opened.say_plan()
+        plan.say(opened)
         return 0
     where = provenance.devices_of(opened.rows.environment)
     return loop.run(opened.job(), opened.cells, folder, opened.rows, where=where)
