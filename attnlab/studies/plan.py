@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 import numpy as np
 
+from attnlab import platforms
 from attnlab.bench import deviceless, model_programs, targets, topology
 from attnlab.bench.case import Operations
 from attnlab.bench.operations import count
@@ -80,7 +81,10 @@ def say(run: Run[Any, Any]) -> None:
     left_out = "compiling, validations and tests not included"
     if settings.target:
         header += ["accelerator", "memory of a step", "a step, at least", "all, at least"]
-        said = f"of one device, for the largest of {_BATCHES} batches; {left_out}"
+        said = (
+            f"of one device, for the largest of {_BATCHES} batches; where a kernel attends, its "
+            f"operations are those of attention by blocks; {left_out}"
+        )
     else:
         header += ["steps/s", f"{most}time"]
         where = provenance.devices_of(run.rows.environment)
@@ -122,11 +126,12 @@ def _on_target(
     batch = max(itertools.islice(task.batches, _BATCHES), key=_size)
     rows = max(x.shape[0] for x in batch.values())
     parallel = settings.over_target(target.name, devices, rows)
-    shapes = {name: _part(x, settings.accumulate) for name, x in batch.items()}
-    step = (task.model, task.objective, training.optimizer, shapes)
+    batch = {name: x[: x.shape[0] // settings.accumulate] for name, x in batch.items()}
+    shapes = {name: jax.ShapeDtypeStruct(x.shape, x.dtype) for name, x in batch.items()}
+    of_step = task.model, task.objective, training.optimizer
 
     def lower() -> jax.stages.Lowered:
-        return model_programs.lower_step(*step, parallel, streams=task.streams)
+        return model_programs.lower_step(*of_step, shapes, parallel, streams=task.streams)
 
     program = deviceless.compiled(lower, target, devices)
     if lacks := program.lacks(target):
@@ -135,12 +140,14 @@ def _on_target(
     assert need is not None
 
     def operations() -> Operations:
-        return count(*model_programs.traceable_step(*step, streams=task.streams))
+        # What blocks padding lets be skipped, only the numbers of a batch say.
+        return count(*model_programs.traceable_step(*of_step, batch, streams=task.streams))
 
     try:
         of_all, _ = deviceless.on_target(target, operations)
-    except NotImplementedError:  # a kernel's operations are not seen
-        return human(need.total), "", ""
+    except NotImplementedError:  # a kernel's operations are not seen; a CPU has none
+        with platforms.compiling_for(platforms.Platform("cpu")):
+            of_all = operations()
     moved = need.argument_bytes + need.output_bytes
     of_one = of_all.scaled(1 / len(devices))
     least = Rates.of_device(target.device).bound(of_one, moved, program.sent)
@@ -151,7 +158,3 @@ def _on_target(
 
 def _size(batch: Mapping[str, np.ndarray]) -> int:
     return sum(x.size for x in batch.values())
-
-
-def _part(x: np.ndarray, parts: int) -> jax.ShapeDtypeStruct:
-    return jax.ShapeDtypeStruct((x.shape[0] // parts, *x.shape[1:]), x.dtype)
