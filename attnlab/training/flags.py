@@ -138,6 +138,8 @@ class TrainFlags(Flags):
             )
         if self.target and not self.dry_run:
             raise Invalid(f"--target={written(self.target)}: needs --dry_run; give both")
+        if self.target and self.devices is not None:
+            raise Invalid(f"--devices={self.devices}: --target says how many; leave it out")
         if self.num_workers and self.without_workers:
             raise Invalid(f"--num_workers={self.num_workers}: {self.without_workers}; leave it out")
 

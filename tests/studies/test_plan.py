@@ -71,6 +71,7 @@ def test_what_has_no_room_is_said(run, monkeypatch):
     ("flags", "message"),
     [
         ("--target=v5e --nodry_run", "--target=v5e: needs --dry_run"),
+        ("--target=v5e --devices=1", "--devices=1: --target says how many; leave it out"),
         ("--target=v99", "--target=v99: no such device"),
         ("--target=v5e:2x2 --batch_size=6", "--batch_size=6: give a multiple of .* = 4 × 1"),
         ("--target=v5e:2x2 --mesh=data:1", "--mesh=data:1 is of 1 devices; --target=v5e:2x2 has 4"),
