@@ -36,10 +36,10 @@ class Program:
 
     Attributes:
       seconds: seconds that compiling took.
-      need: its bytes; None = the compiler refused it.
+      need: bytes of its memory; None = the compiler refused it.
       refused: bytes that it needs and that there are, where the compiler refused it.
       sent: bytes that a device sends to others; None = there are no others, or they are not known.
-      note: what a reader must know of it, or "".
+      note: warning for a reader, or "".
     """
 
     seconds: float

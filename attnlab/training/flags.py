@@ -217,7 +217,7 @@ class TrainFlags(Flags):
 
         Args:
           name: name of the target.
-          devices: its devices, which may be absent.
+          devices: devices of the target, which may be absent.
           rows: number of examples in a step.
 
         Raises:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from attnlab.bench import targets
+from attnlab.platforms import Platform
 from tests.daily import daily
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -57,8 +58,8 @@ def test_devices_that_need_no_network_between_hosts(text, in_host):
 
 
 def test_what_the_choice_of_an_implementation_depends_on():
-    assert targets.parse("h200").platform == ("cuda", "NVIDIA H200", (9, 0))
-    assert targets.parse("v6e:2x2").platform == ("tpu", "TPU v6 lite", None)
+    assert targets.parse("h200").platform == Platform("cuda", "NVIDIA H200", (9, 0))
+    assert targets.parse("v6e:2x2").platform == Platform("tpu", "TPU v6 lite")
 
 
 @pytest.mark.parametrize(
