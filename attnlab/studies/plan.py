@@ -57,6 +57,7 @@ def say(run: Run[Any, Any]) -> None:
     others are tried. On targets: at least, by what a step computes, moves and sends.
     """
     settings, lines, total = run.study.settings, [], 0.0
+    notes: dict[str, None] = {}
     for title, cells in run.left().items():
         command_line.say(title)
         training = run.study.training(cells[0])
@@ -69,8 +70,9 @@ def say(run: Run[Any, Any]) -> None:
         of_all = trials + len(cells) * (before + steps)
         for name in settings.target:
             command_line.say(f"  compiled for {name} …")
-            target = targets.parse(name)
-            lines.append([*planned, name, *_on_target(training, settings, target, of_all)])
+            note, *needs = _on_target(training, settings, targets.parse(name), of_all)
+            notes |= {f"{name}: {note}": None} if note else {}
+            lines.append([*planned, name, *needs])
         if not settings.target:
             rate = _steps_a_second(run, cells[0], training)
             total += of_all / rate if rate else 0
@@ -91,7 +93,7 @@ def say(run: Run[Any, Any]) -> None:
         said = f"{most}{remaining.rounded(total)} on {where}, {left_out}"
     if lines:
         command_line.say("\n" + markdown_table(header, lines))
-    command_line.say(f"\n{said}")
+    command_line.say("\n" + "\n".join([said, *notes]))
 
 
 def _speed(rate: float, steps: int) -> tuple[str, str]:
@@ -120,8 +122,8 @@ def _steps_a_second(run: Run[Any, Any], cell: Cell, training: Training) -> float
 
 def _on_target(
     training: Training, settings: TrainFlags, target: Target, steps: int
-) -> tuple[str, str, str]:
-    """The memory of a step on one device, its least time, and that of all steps."""
+) -> tuple[str, str, str, str]:
+    """A note, the memory of a step on one device, its least time, and that of all steps."""
     task, devices = training.task, topology.devices(target)
     batch = max(itertools.islice(task.batches, _BATCHES), key=_size)
     rows = max(x.shape[0] for x in batch.values())
@@ -135,7 +137,7 @@ def _on_target(
 
     program = deviceless.compiled(lower, target, devices)
     if lacks := program.lacks(target):
-        return deviceless.needs(*lacks), "too large", ""
+        return program.note, deviceless.needs(*lacks), "too large", ""
     need = program.need
     assert need is not None
 
@@ -153,7 +155,7 @@ def _on_target(
     least = Rates.of_device(target.device).bound(of_one, moved, program.sent)
     seconds = settings.accumulate * least.seconds
     step_at_least = f"{duration(seconds)} {least.by}"
-    return human(need.total), step_at_least, remaining.rounded(steps * seconds)
+    return program.note, human(need.total), step_at_least, remaining.rounded(steps * seconds)
 
 
 def _size(batch: Mapping[str, np.ndarray]) -> int:

@@ -61,10 +61,12 @@ def test_a_step_is_compiled_counted_and_added_up(run, parts):
 
 def test_what_has_no_room_is_said(run, monkeypatch):
     def refuse(*_):
-        return deviceless.Program(1.0, refused=(2**34, 2**33))
+        return deviceless.Program(1.0, refused=(2**34, 2**33), note="without cuDNN")
 
     monkeypatch.setattr(plan.deviceless, "compiled", refuse)
-    assert planned(run("--target=v5e")[1]) == ["v5e", "needs 16.0 GiB of 8.00 GiB", "too large"]
+    _, out, _ = run("--target=v5e")
+    assert planned(out) == ["v5e", "needs 16.0 GiB of 8.00 GiB", "too large"]
+    assert out.endswith("tests not included\nv5e: without cuDNN\n")
 
 
 @pytest.mark.parametrize(
