@@ -93,5 +93,5 @@ def test_an_experiment_on_a_tpu(tmp_path):
         cwd=ROOT, env=os.environ, text=True, capture_output=True,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-2000:]
-    assert re.search(r"\| v5e \| +[\d.]+ MiB \| [\d.]+ µs products \| +0 s \|", done.stdout)
+    assert re.search(r"\| +v5e \| +[\d.]+ MiB \| [\d.]+ µs products \| +0 s \|", done.stdout)
     assert "WARNING" not in done.stderr
