@@ -35,6 +35,7 @@ __all__ = ["require_targets", "say"]
 
 _TRIED = 20  # steps of a model
 _BATCHES = 16  # of which the largest is compiled for
+_BY_BLOCKS = "counted is attention by blocks, as the operations of its kernel are not seen"
 
 
 def require_targets(settings: TrainFlags) -> None:
@@ -83,10 +84,7 @@ def say(run: Run[Any, Any]) -> None:
     left_out = "compiling, validations and tests not included"
     if settings.target:
         header += ["accelerator", "memory of a step", "a step, at least", "all, at least"]
-        said = (
-            f"of one device, for the largest of {_BATCHES} batches; where a kernel attends, its "
-            f"operations are those of attention by blocks; {left_out}"
-        )
+        said = f"of one device, for the largest of {_BATCHES} batches; {left_out}"
     else:
         header += ["steps/s", f"{most}time"]
         where = provenance.devices_of(run.rows.environment)
@@ -136,8 +134,9 @@ def _on_target(
         return model_programs.lower_step(*of_step, shapes, parallel, streams=task.streams)
 
     program = deviceless.compiled(lower, target, devices)
+    note = program.note
     if lacks := program.lacks(target):
-        return program.note, deviceless.needs(*lacks), "too large", ""
+        return note, deviceless.needs(*lacks), "too large", ""
     need = program.need
     assert need is not None
 
@@ -150,12 +149,13 @@ def _on_target(
     except NotImplementedError:  # a kernel's operations are not seen; a CPU has none
         with platforms.compiling_for(platforms.Platform("cpu")):
             of_all = operations()
+        note = f"{note}; {_BY_BLOCKS}".removeprefix("; ")
     moved = need.argument_bytes + need.output_bytes
     of_one = of_all.scaled(1 / len(devices))
     least = Rates.of_device(target.device).bound(of_one, moved, program.sent)
     seconds = settings.accumulate * least.seconds
     step_at_least = f"{duration(seconds)} {least.by}"
-    return program.note, human(need.total), step_at_least, remaining.rounded(steps * seconds)
+    return note, human(need.total), step_at_least, remaining.rounded(steps * seconds)
 
 
 def _size(batch: Mapping[str, np.ndarray]) -> int:

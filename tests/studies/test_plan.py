@@ -8,7 +8,9 @@ import sys
 import jax
 import pytest
 
+from attnlab import platforms
 from attnlab.bench import deviceless, model_programs, topology
+from attnlab.bench.operations import count
 from attnlab.runs.units import duration, human
 from attnlab.studies import plan
 from attnlab.studies.study import Cell
@@ -67,6 +69,19 @@ def test_what_has_no_room_is_said(run, monkeypatch):
     _, out, _ = run("--target=v5e")
     assert planned(out) == ["v5e", "needs 16.0 GiB of 8.00 GiB", "too large"]
     assert out.endswith("tests not included\nv5e: without cuDNN\n")
+
+
+def test_what_a_kernel_computes_is_counted_by_blocks(run, monkeypatch):
+    def not_seen(*arguments):
+        if platforms.current().name != "cpu":
+            raise NotImplementedError("a kernel")
+        return count(*arguments)
+
+    monkeypatch.setattr(plan, "count", not_seen)
+    _, out, _ = run("--target=v5e", "--batch_size=4096")
+    assert planned(out)[2] == f"{duration(3 * 2 * 4096 * 6 * 512 * VOCAB / 197e12)} products"
+    assert out.endswith("v5e: counted is attention by blocks, as the operations of its kernel are"
+                        " not seen\n")  # fmt: skip
 
 
 @pytest.mark.parametrize(
