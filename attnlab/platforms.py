@@ -39,7 +39,8 @@ class Platform(NamedTuple):
       name: "cpu", "tpu", "cuda" or what else JAX calls it.
       kind: JAX's `device_kind`, such as "TPU v5 lite" or "NVIDIA H200".
       capability: NVIDIA's compute capability, such as (9, 0); None elsewhere.
-      has_cudnn: whether cuDNN is there to be called, on an NVIDIA GPU.
+      has_cudnn: whether attention may choose cuDNN on an NVIDIA GPU; False only where a program is
+        compiled without it.
     """
 
     name: str

@@ -1,6 +1,6 @@
 """Each folder is one experiment: settings, measurement, report, figures.
 
-None imports another, but `compare_peers`, which is a preset of `compare_lengths`.
+None imports another, except `compare_peers`: it is a preset of `compare_lengths`.
 """
 
 import signal

@@ -168,7 +168,7 @@ class Operations:
     functions: Mapping[str, float]
 
     def scaled(self, factor: float) -> Operations:
-        """So many times as many."""
+        """These numbers times a factor."""
         functions = {name: factor * number for name, number in self.functions.items()}
         return Operations(factor * self.products, functions)
 

@@ -1,4 +1,4 @@
-"""A case compiled for an accelerator that is not there: what it would need, without times."""
+"""Programs compiled for an accelerator that is not there: what they need, without times."""
 
 import dataclasses
 import re
@@ -26,7 +26,7 @@ from attnlab.runs.units import human
 T = TypeVar("T")
 
 _NO_CUDNN = "cuDNN not found"  # as JAX says it
-_WITHOUT_CUDNN = "compiled blockwise: cuDNN, which the device would choose, is not installed"
+_WITHOUT_CUDNN = "compiled without cuDNN, which the device would choose: it is not installed here"
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
 
@@ -57,9 +57,9 @@ class Program:
 
 
 def on_target(target: Target, compute: Callable[[], T]) -> tuple[T, str]:
-    """What is traced and compiled for a target, and a note where that is not what it would choose.
+    """What `compute` traces and compiles for a target, and a note where it is not as there.
 
-    Where it would choose cuDNN's attention and cuDNN is not installed here, it has another.
+    Attention that would choose cuDNN is computed in another way where cuDNN is not installed.
     """
     with platforms.compiling_for(target.platform):
         try:
@@ -74,7 +74,10 @@ def on_target(target: Target, compute: Callable[[], T]) -> tuple[T, str]:
 def compiled(
     lower: Callable[[], jax.stages.Lowered], target: Target, devices: Sequence[jax.Device]
 ) -> Program:
-    """Compiles what `lower` makes, for devices of a target. What the compiler raises, it raises."""
+    """Compiles what `lower` makes, for devices of a target.
+
+    An error of the compiler that is not a refusal for want of memory is raised.
+    """
 
     def compute() -> Program:
         start = time.perf_counter()
@@ -132,13 +135,13 @@ def analyze(case: Case) -> Result:
     )
 
 
-def _sent(compiled: jax.stages.Compiled, target: Target) -> tuple[Sent | None, str]:
+def _sent(program: jax.stages.Compiled, target: Target) -> tuple[Sent | None, str]:
     """What a device of a slice sends to the others, or why that is not known."""
     if target.devices == 1:
         return None, ""
     sizes = {"devices": target.devices, "devices_per_host": target.devices_per_host}
     try:
-        return network.sent(compiled.as_text() or "", **sizes), ""
+        return network.sent(program.as_text() or "", **sizes), ""
     except NotImplementedError as error:
         return None, f"bytes over the network are not counted: {error}"
 

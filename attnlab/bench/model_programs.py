@@ -104,10 +104,12 @@ def lower_step(
     parallel: ShardedJit,
     *,
     streams: Sequence[str] = ("dropout",),
+    accumulate: int = 1,
 ) -> jax.stages.Lowered:
     """Traces and lowers a training step of any model; allocates nothing."""
-    state = jax.eval_shape(lambda: _state(model, objective, optimizer, batch))
-    step = make_train_step(model, objective, _chain(optimizer), streams=streams)
+    step, state, batch = traceable_step(
+        model, objective, optimizer, batch, streams=streams, accumulate=accumulate
+    )
     shardings = parallel.shardings(state)
     return parallel.compile(step, donate=True, out=(shardings, parallel.whole)).lower(
         _placed(state, shardings),
@@ -122,19 +124,24 @@ def traceable_step(
     batch: Batch,
     *,
     streams: Sequence[str] = ("dropout",),
+    accumulate: int = 1,
 ) -> tuple[Any, ...]:
     """A training step of any model, all of it on one device, and the shapes of its arguments."""
     state = jax.eval_shape(lambda: _state(model, objective, optimizer, batch))
-    return make_train_step(model, objective, _chain(optimizer), streams=streams), state, batch
+    options: dict[str, Any] = {"streams": streams, "accumulate": accumulate}
+    return make_train_step(model, objective, _chain(optimizer), **options), state, batch
 
 
 def memory_of_step(
-    task: Task[Any], optimizer: OptimizerSettings, batch: Batch, parallel: ShardedJit
+    task: Task[Any],
+    optimizer: OptimizerSettings,
+    batch: Batch,
+    parallel: ShardedJit,
+    accumulate: int = 1,
 ) -> int:
     """Bytes that a training step needs on each device, by the compiler's count."""
-    lowered = lower_step(
-        task.model, task.objective, optimizer, batch, parallel, streams=task.streams
-    )
+    options: dict[str, Any] = {"streams": task.streams, "accumulate": accumulate}
+    lowered = lower_step(task.model, task.objective, optimizer, batch, parallel, **options)
     device = parallel.mesh.devices.flat[0]
     return memory.analyze(lowered, lowered.compile(), device.platform).total
 

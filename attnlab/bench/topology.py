@@ -56,7 +56,7 @@ def require_compiler(target: Target) -> None:
     if not any(_installed(module) for module in modules):
         raise Invalid(
             f"--target={target.name} needs {what}, which is not installed: run "
-            f"`launch/local compare_lengths --target={target.name} …`, which installs it, or "
+            f"`launch/local NAME --target={target.name} …`, which installs it, or "
             f'`pip install "{package}"` in your own environment'
         )
 

@@ -32,6 +32,7 @@ class LSHSelfAttention(MultiHeadAttention):
     of its own, and takes no biases of the logits.
 
     Attributes:
+      num_kv_heads: number of heads of the values, a divisor of N; None = N. Queries are the keys.
       route: route of the attention: its rounds, buckets, chunk size and the options of the hashing.
       use_bias: whether the projections have biases; as in the Reformer they have none.
       causal: whether a token sees only earlier tokens, as `masks.Causal()` in the mask says too;
@@ -53,4 +54,8 @@ class LSHSelfAttention(MultiHeadAttention):
         )
         wanted, remedy = "a routes.LSH", " (MultiHeadAttention takes any route)"
         require_instance("route", self.route, isinstance(self.route, LSH), wanted, remedy)
+        require(
+            not cross,
+            "LSHSelfAttention attends within one sequence; got key= (use MultiHeadAttention)",
+        )
         super()._require_route(cross=cross, decode=decode)

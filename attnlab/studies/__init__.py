@@ -3,5 +3,5 @@
 | file | what it holds |
 | --- | --- |
 | `study` | models × settings × seeds: cells, identity, rows, tables, report |
-| `plan` | how long trainings would take, and what a step needs, here or on an absent accelerator |
+| `plan` | how long trainings would take here; what a step needs on an absent accelerator |
 """

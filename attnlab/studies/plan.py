@@ -1,4 +1,4 @@
-"""What the trainings that a run still lacks would take: time here, or memory of an accelerator."""
+"""What the trainings that a run still lacks would take, here or on accelerators that are not."""
 
 from __future__ import annotations
 
@@ -7,55 +7,56 @@ import itertools
 import os
 import statistics
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import jax
-import numpy as np
 
 from attnlab import platforms
 from attnlab.bench import deviceless, model_programs, targets, topology
-from attnlab.bench.case import Operations
 from attnlab.bench.operations import count
-from attnlab.bench.roofline import Rates
+from attnlab.bench.roofline import Bound, Rates
 from attnlab.bench.targets import Target
 from attnlab.runs import command_line, provenance, remaining
+from attnlab.runs.errors import Invalid, one_line
 from attnlab.runs.markdown import markdown_table
 from attnlab.runs.units import duration, human
 from attnlab.training import tuning
 from attnlab.training.curve import Diverged, read_metrics
 from attnlab.training.flags import TrainFlags
+from attnlab.training.objective import Batch
 from attnlab.training.training_curve import curve
 
 if TYPE_CHECKING:
     from attnlab.studies.study import Cell, Run, Training
 
-__all__ = ["require_targets", "say"]
+__all__ = ["prepare", "say"]
 
 _TRIED = 20  # steps of a model
 _BATCHES = 16  # of which the largest is compiled for
-_BY_BLOCKS = "counted is attention by blocks, as the operations of its kernel are not seen"
 
 
-def require_targets(settings: TrainFlags) -> None:
+def prepare(settings: TrainFlags) -> None:
     """Makes this process ready to compile for the targets of the settings, before JAX starts.
 
     Raises:
       Invalid: there is no such target, or its compiler is not installed.
     """
-    for name in settings.target:
-        topology.require_compiler(targets.parse(name))
+    for target in map(targets.parse, settings.target):
+        topology.require_compiler(target)
     if settings.target:
         os.environ.update(topology.environment())
         jax.config.update("jax_platforms", "cpu")
+        # A program of a device that is not here can be written to the cache, not read again.
+        jax.config.update("jax_enable_compilation_cache", False)
 
 
 def say(run: Run[Any, Any]) -> None:
     """Says what is missing, and how long it takes.
 
     Here: by the speed of a few steps of each model; one that diverges in them is named, and the
-    others are tried. On targets: at least, by what a step computes, moves and sends.
+    others are tried. On targets: at their peak, by what a step computes, moves and sends.
     """
     settings, lines, total = run.study.settings, [], 0.0
     notes: dict[str, None] = {}
@@ -68,34 +69,38 @@ def say(run: Run[Any, Any]) -> None:
         before = 0 if training.before is None else training.before.loop.steps
         each = f"({before:,} + {steps:,})" if before else f"{steps:,}"
         planned = [title, f"{len(cells)} × {each}", f"{trials:,}"]
-        of_all = trials + len(cells) * (before + steps)
-        for name in settings.target:
-            command_line.say(f"  compiled for {name} …")
-            note, *needs = _on_target(training, settings, targets.parse(name), of_all)
-            notes |= {f"{name}: {note}": None} if note else {}
-            lines.append([*planned, name, *needs])
-        if not settings.target:
-            rate = _steps_a_second(run, cells[0], training)
-            total += of_all / rate if rate else 0
-            taken = ("diverged", "") if rate is None else _speed(rate, of_all)
-            lines.append([*planned, *taken])
+        if settings.target:
+            parts = [(training, trials + len(cells) * steps)]
+            parts += [(training.before, len(cells) * before)] if training.before else []
+            for needs in _on_targets(parts, settings):
+                lines.append([*planned, needs.name, *needs.cells()])
+                notes |= dict.fromkeys(f"{title}, {needs.name}: {x}" for x in needs.notes)
+            continue
+        rate, of_all = (
+            _steps_a_second(run, cells[0], training),
+            trials + len(cells) * (before + steps),
+        )
+        total += of_all / rate if rate else 0
+        taken = (
+            ("diverged", "") if rate is None else (f"{rate:.3g}", remaining.rounded(of_all / rate))
+        )
+        lines.append([*planned, *taken])
     most = "" if settings.plateau is None else "at most "
     header = ["model", "trainings × steps", "steps of trials"]
-    left_out = "compiling, validations and tests not included"
+    left_out = "compiling, validations and tests are not included"
     if settings.target:
-        header += ["accelerator", "memory of a step", "a step, at least", "all, at least"]
-        said = f"of one device, for the largest of {_BATCHES} batches; {left_out}"
+        header += ["accelerator", "memory of a step", "a step at peak", f"{most}all at peak"]
+        said = (
+            f"Memory and times are of one device, each step of the largest of {_BATCHES} batches, "
+            "its attention computed by blocks, at the rates that are published; " + left_out
+        )
     else:
         header += ["steps/s", f"{most}time"]
         where = provenance.devices_of(run.rows.environment)
-        said = f"{most}{remaining.rounded(total)} on {where}, {left_out}"
+        said = f"{most}{remaining.rounded(total)} on {where}; {left_out}"
     if lines:
         command_line.say("\n" + markdown_table(header, lines))
-    command_line.say("\n" + "\n".join([said, *notes]))
-
-
-def _speed(rate: float, steps: int) -> tuple[str, str]:
-    return f"{rate:.3g}", remaining.rounded(steps / rate)
+    command_line.say("\n" + "\n".join([said if lines else "nothing is missing", *notes]))
 
 
 def _steps_a_second(run: Run[Any, Any], cell: Cell, training: Training) -> float | None:
@@ -118,45 +123,94 @@ def _steps_a_second(run: Run[Any, Any], cell: Cell, training: Training) -> float
         return statistics.median(rates[1:])
 
 
-def _on_target(
-    training: Training, settings: TrainFlags, target: Target, steps: int
-) -> tuple[str, str, str, str]:
-    """A note, the memory of a step on one device, its least time, and that of all steps."""
+@dataclasses.dataclass
+class _Needs:
+    """What the trainings of a model take of a target.
+
+    Attributes:
+      name: name of the target.
+      memory: bytes of a step on one device, of the largest one; None = not known.
+      too_large: sentence on what a step needs and what there is, where it does not fit.
+      step: step that takes the most, and its unit; None = not known.
+      seconds: seconds of all steps; None = not known.
+      notes: warnings, and errors, for a reader.
+    """
+
+    name: str
+    memory: int | None = None
+    too_large: str = ""
+    step: Bound | None = None
+    seconds: float | None = 0.0
+    notes: list[str] = dataclasses.field(default_factory=list)
+
+    def cells(self) -> tuple[str, str, str]:
+        """Memory, the time of a step and of all."""
+        if self.too_large:
+            return self.too_large, "too large", ""
+        memory = "failed" if self.memory is None else human(self.memory)
+        if self.step is None or self.seconds is None:
+            return memory, "", ""
+        step = f"{duration(self.step.seconds)} {self.step.by}"
+        return memory, step, remaining.rounded(self.seconds)
+
+
+def _on_targets(parts: Sequence[tuple[Training, int]], settings: TrainFlags) -> Iterator[_Needs]:
+    """What trainings of so many steps each take of every target."""
+    largest = [max(itertools.islice(one.task.batches, _BATCHES), key=_size) for one, _ in parts]
+    for target in dict.fromkeys(map(targets.parse, settings.target)):
+        command_line.say(f"  compiled for {target.name} …")
+        needs = _Needs(target.name)
+        for (training, steps), batch in zip(parts, largest, strict=True):
+            try:
+                _add(needs, training, steps, batch, settings, target)
+            except Invalid:
+                raise
+            except Exception as error:  # of this model; the others are compiled all the same
+                needs = _Needs(target.name, seconds=None, notes=[one_line(error)])
+                break
+        yield needs
+
+
+def _add(
+    needs: _Needs,
+    training: Training,
+    steps: int,
+    batch: Batch,
+    settings: TrainFlags,
+    target: Target,
+) -> None:
+    """Compiles a step and adds what it takes, and so many of it, to what is needed."""
     task, devices = training.task, topology.devices(target)
-    batch = max(itertools.islice(task.batches, _BATCHES), key=_size)
-    rows = max(x.shape[0] for x in batch.values())
-    parallel = settings.over_target(target.name, devices, rows)
-    batch = {name: x[: x.shape[0] // settings.accumulate] for name, x in batch.items()}
+    parallel = settings.over_target(target.name, devices, max(len(x) for x in batch.values()))
     shapes = {name: jax.ShapeDtypeStruct(x.shape, x.dtype) for name, x in batch.items()}
     of_step = task.model, task.objective, training.optimizer
+    options: dict[str, Any] = {"streams": task.streams, "accumulate": settings.accumulate}
 
     def lower() -> jax.stages.Lowered:
-        return model_programs.lower_step(*of_step, shapes, parallel, streams=task.streams)
+        return model_programs.lower_step(*of_step, shapes, parallel, **options)
 
     program = deviceless.compiled(lower, target, devices)
-    note = program.note
+    needs.notes += [program.note] * (program.note not in ("", *needs.notes))
     if lacks := program.lacks(target):
-        return note, deviceless.needs(*lacks), "too large", ""
-    need = program.need
-    assert need is not None
-
-    def operations() -> Operations:
-        # What blocks padding lets be skipped, only the numbers of a batch say.
-        return count(*model_programs.traceable_step(*of_step, batch, streams=task.streams))
-
+        needs.too_large = deviceless.needs(*lacks)
+        return
+    assert program.need is not None
+    needs.memory = max(needs.memory or 0, program.need.total)
     try:
-        of_all, _ = deviceless.on_target(target, operations)
-    except NotImplementedError:  # a kernel's operations are not seen; a CPU has none
+        # A kernel's operations are not seen, and a CPU has none. What blocks padding lets be
+        # skipped, only the numbers of a batch say.
         with platforms.compiling_for(platforms.Platform("cpu")):
-            of_all = operations()
-        note = f"{note}; {_BY_BLOCKS}".removeprefix("; ")
-    moved = need.argument_bytes + need.output_bytes
+            of_all = count(*model_programs.traceable_step(*of_step, batch, **options))
+    except NotImplementedError as error:
+        needs.seconds = None
+        needs.notes.append(f"its operations are not counted: {one_line(error)}")
+        return
+    moved = program.need.argument_bytes + program.need.output_bytes
     of_one = of_all.scaled(1 / len(devices))
-    least = Rates.of_device(target.device).bound(of_one, moved, program.sent)
-    seconds = settings.accumulate * least.seconds
-    step_at_least = f"{duration(seconds)} {least.by}"
-    return note, human(need.total), step_at_least, remaining.rounded(steps * seconds)
+    step = Rates.of_device(target.device).bound(of_one, moved, program.sent)
+    needs.step = max(needs.step or step, step, key=lambda one: one.seconds)
+    needs.seconds = None if needs.seconds is None else needs.seconds + steps * step.seconds
 
 
-def _size(batch: Mapping[str, np.ndarray]) -> int:
+def _size(batch: Batch) -> int:
     return sum(x.size for x in batch.values())

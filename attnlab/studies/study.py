@@ -532,7 +532,7 @@ def run(kind: type[Study[S, D]], settings: S, folder: Folder) -> int:
     """
     if settings.dry_run and processes.count() > 1:  # they may have no folder in common
         raise Invalid("--dry_run: needs a single process; start one, or leave it out")
-    plan.require_targets(settings)
+    plan.prepare(settings)
     opened = Run(kind, settings, folder)
     if settings.dry_run:
         plan.say(opened)

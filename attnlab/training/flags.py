@@ -121,8 +121,8 @@ class TrainFlags(Flags):
     )
     target: tuple[str, ...] = flag(
         (),
-        "Accelerators, which need not be here, as compare_lengths has them: with --dry_run, a step "
-        "of each model is compiled for them, for its memory and its least time.",
+        "Accelerators, such as h100 or v5e-8, which need not be here: with --dry_run a step of "
+        "each model is compiled for them, for its memory and its time at their peak.",
     )
     tensorboard: bool = flag(False, "Whether to write TensorBoard's files (extra tensorboard).")
     cache_dir: str | None = flag(
@@ -138,8 +138,6 @@ class TrainFlags(Flags):
             )
         if self.target and not self.dry_run:
             raise Invalid(f"--target={written(self.target)}: needs --dry_run; give both")
-        if self.target and self.devices is not None:
-            raise Invalid(f"--devices={self.devices}: --target says how many; leave it out")
         if self.num_workers and self.without_workers:
             raise Invalid(f"--num_workers={self.num_workers}: {self.without_workers}; leave it out")
 
@@ -162,6 +160,8 @@ class TrainFlags(Flags):
     def check_named(self, named: Collection[str]) -> None:
         """Refuses flags that would count for nothing, and a warm-up without an end."""
         super().check_named(named)
+        if self.target and "devices" in named:
+            raise Invalid(f"--devices={self.devices}: --target says how many; leave it out")
         steps, warmup_steps = self.steps, getattr(self, "warmup_steps", 0)
         if "warmup_steps" in named and steps is not None and warmup_steps >= steps:
             raise Invalid(f"--warmup_steps={warmup_steps}: must be fewer than --steps={steps}")
@@ -197,6 +197,8 @@ class TrainFlags(Flags):
         Raises:
           Invalid: there are no devices or fewer, or a batch does not divide.
         """
+        if self.target:  # nothing runs here
+            return ShardedJit(provenance.devices(local=False)[:1])
         sizes = None if self.mesh is None else self._sizes(self.mesh)
         asked, said = self.devices, f"--devices={self.devices}"
         if sizes is not None:
@@ -213,7 +215,7 @@ class TrainFlags(Flags):
         return parallel_over(self.parallel, devices, sizes)
 
     def over_target(self, name: str, devices: Sequence[jax.Device], rows: int) -> ShardedJit:
-        """How the devices of a target share a step; pmap's have as much as jit's.
+        """How the devices of a target share a step; under pmap each has as much as under jit.
 
         Args:
           name: name of the target.

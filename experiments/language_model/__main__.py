@@ -125,8 +125,8 @@ class LanguageModels(Study[Settings, Corpus]):
     def _details(self, cell: Cell, training: Training, place: Path) -> dict[str, Any]:
         """What a step costs, and what the rounds saw while training went on."""
         settings, metrics = self.settings, read_metrics(place)
-        rows = settings.batch_sizes()[cell["length"]] // settings.accumulate
-        tokens = rows * settings.accumulate * cell["length"]
+        rows = settings.batch_sizes()[cell["length"]]
+        tokens = rows * cell["length"]
         _, rates = curve(metrics, "training", "steps_per_second")
         # Under pmap each device has as much as under jit, whose program can be looked into.
         parallel = dataclasses.replace(settings, parallel="jit").over_devices(())
@@ -135,7 +135,9 @@ class LanguageModels(Study[Settings, Corpus]):
         details: dict[str, Any] = {
             "seconds_per_token": 1 / (statistics.median(rates) * tokens) if rates else None,
             "tokens": tokens,
-            "memory": memory_of_step(training.task, training.optimizer, batch, parallel),
+            "memory": memory_of_step(
+                training.task, training.optimizer, batch, parallel, settings.accumulate
+            ),
         }
         seen = [row for row in metrics if row["kind"] == "validation" and "mass" in row]
         if seen:

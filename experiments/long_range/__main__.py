@@ -92,7 +92,9 @@ class LongRange(Study[Settings, Tasks]):
             details={
                 "majority": majority(test),
                 "steps_per_second": float(np.median(rates)),
-                "memory": memory_of_step(training.task, training.optimizer, shapes, on_one),
+                "memory": memory_of_step(
+                    training.task, training.optimizer, shapes, on_one, self.settings.accumulate
+                ),
             },
         )
 

@@ -73,7 +73,7 @@ def run(settings: Settings, folder: Folder) -> int:
         if any(mapped[cell.table].trains for cell in left):
             say(
                 "a command that trains says with --dry_run how long that takes on this machine, and"
-                " with --dry_run --target=h100 what it takes there at least; one with --init_from,"
+                " with --dry_run --target=h100 what it takes on one; one with --init_from,"
                 " once the run that it names is there"
             )
 

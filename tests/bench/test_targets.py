@@ -82,10 +82,10 @@ def test_unknown_names_are_refused_with_the_known_ones(text, message):
     ("target", "command"),
     daily(
         [
-            ("v5e", "launch/local compare_lengths --target=v5e …"),
+            ("v5e", "launch/local NAME --target=v5e …"),
             ("h100", 'pip install "jax[cuda12-local]"'),
         ],
-        ("v5e", "launch/local compare_lengths --target=v5e …"),
+        ("v5e", "launch/local NAME --target=v5e …"),
     ),
 )
 def test_a_missing_compiler_is_named(target, command, tmp_path):

@@ -10,7 +10,6 @@ import pytest
 
 from attnlab import platforms
 from attnlab.bench import deviceless, model_programs, topology
-from attnlab.bench.operations import count
 from attnlab.runs.units import duration, human
 from attnlab.studies import plan
 from attnlab.studies.study import Cell
@@ -50,11 +49,11 @@ def test_a_step_is_compiled_counted_and_added_up(run, parts):
     assert (status, err) == (0, "")
     training = Toy(Flags(batch_size=rows), Words("", "")).training(Cell({"width": 512}, 0))
     batch = {
-        name: jax.ShapeDtypeStruct((rows // parts, tokens), "int32")
+        name: jax.ShapeDtypeStruct((rows, tokens), "int32")
         for name, tokens in (("source", 5), ("target", 6))
     }
     on_one = ShardedJit(jax.devices("cpu")[:1])
-    need = model_programs.memory_of_step(training.task, training.optimizer, batch, on_one)
+    need = model_programs.memory_of_step(training.task, training.optimizer, batch, on_one, parts)
     # A product forwards, two backwards; 6 tokens; v5e has 197 TFLOP/s.
     least = 3 * 2 * rows * 6 * 512 * VOCAB / 197e12
     taken = f"{duration(least)} products", f"{least * steps:.0f} s"
@@ -68,20 +67,35 @@ def test_what_has_no_room_is_said(run, monkeypatch):
     monkeypatch.setattr(plan.deviceless, "compiled", refuse)
     _, out, _ = run("--target=v5e")
     assert planned(out) == ["v5e", "needs 16.0 GiB of 8.00 GiB", "too large"]
-    assert out.endswith("tests not included\nv5e: without cuDNN\n")
+    assert out.endswith("are not included\n512, v5e: without cuDNN\n")
 
 
-def test_what_a_kernel_computes_is_counted_by_blocks(run, monkeypatch):
-    def not_seen(*arguments):
-        if platforms.current().name != "cpu":
-            raise NotImplementedError("a kernel")
-        return count(*arguments)
+def test_one_that_fails_is_a_line_and_the_others_are_compiled(run, monkeypatch):
+    compiled = deviceless.compiled
+
+    def fails_on_a_tpu(lower, target, devices):
+        if target.name == "v5e":
+            raise ValueError("heads do not divide\nby 3")
+        return compiled(lower, target, devices)
+
+    monkeypatch.setattr(plan.deviceless, "compiled", fails_on_a_tpu)
+    status, out, _ = run("--target=v5e,h100", "--batch_size=4096")
+    cells = [
+        [x.strip() for x in line.split("|")[4:-1]] for line in re.findall("^. 512 .*", out, re.M)
+    ]
+    assert status == 0 and cells[0][:2] == ["v5e", "failed"] and cells[1][2].endswith(" products")
+    assert "512, v5e: ValueError: heads do not divide by 3\n" in out
+
+
+def test_what_is_not_counted_has_its_memory_alone(run, monkeypatch):
+    def not_seen(*_):
+        assert platforms.current().name == "cpu"
+        raise NotImplementedError("a loop")
 
     monkeypatch.setattr(plan, "count", not_seen)
-    _, out, _ = run("--target=v5e", "--batch_size=4096")
-    assert planned(out)[2] == f"{duration(3 * 2 * 4096 * 6 * 512 * VOCAB / 197e12)} products"
-    assert out.endswith("v5e: counted is attention by blocks, as the operations of its kernel are"
-                        " not seen\n")  # fmt: skip
+    _, out, _ = run("--target=v5e")
+    assert planned(out)[1].endswith("iB") and len(planned(out)) == 2
+    assert "512, v5e: its operations are not counted: NotImplementedError: a loop\n" in out
 
 
 @pytest.mark.parametrize(
@@ -109,4 +123,4 @@ def test_an_experiment_on_a_tpu(tmp_path):
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-2000:]
     assert re.search(r"\| +v5e \| +[\d.]+ MiB \| [\d.]+ µs products \| +0 s \|", done.stdout)
-    assert "WARNING" not in done.stderr
+    assert "warning" not in done.stderr.lower()
