@@ -75,16 +75,12 @@ def say(run: Run[Any, Any]) -> None:
             for needs in _on_targets(parts, settings):
                 lines.append([*planned, needs.name, *needs.cells()])
                 notes |= dict.fromkeys(f"{title}, {needs.name}: {x}" for x in needs.notes)
-            continue
-        rate, of_all = (
-            _steps_a_second(run, cells[0], training),
-            trials + len(cells) * (before + steps),
-        )
-        total += of_all / rate if rate else 0
-        taken = (
-            ("diverged", "") if rate is None else (f"{rate:.3g}", remaining.rounded(of_all / rate))
-        )
-        lines.append([*planned, *taken])
+        elif (rate := _steps_a_second(run, cells[0], training)) is None:
+            lines.append([*planned, "diverged", ""])
+        else:
+            seconds = (trials + len(cells) * (before + steps)) / rate
+            total += seconds
+            lines.append([*planned, f"{rate:.3g}", remaining.rounded(seconds)])
     most = "" if settings.plateau is None else "at most "
     header = ["model", "trainings × steps", "steps of trials"]
     left_out = "compiling, validations and tests are not included"

@@ -244,7 +244,8 @@ def run_starts(*keys: jax.Array) -> jax.Array:
 
 def run_ends(starts: jax.Array) -> jax.Array:
     """True at the last of each run, by `run_starts`."""
-    return jnp.roll(starts, -1, axis=-1).at[..., -1].set(True)
+    # The first item, which starts a run, comes to the last place.
+    return jnp.roll(starts, -1, axis=-1)
 
 
 def _visible_places(batch, length, valid, segments, sorted_by_place, causal):
