@@ -2,6 +2,8 @@
 
 | file | what it holds |
 | --- | --- |
-| `study` | models × settings × seeds: cells, identity, rows, tables, report |
+| `study` | what a study says of itself: cells, trainings, scores, tables |
+| `run` | a run of it: trainings that go on where they ended, rows, report |
 | `plan` | how long trainings would take here; what a step needs on an absent accelerator |
+| `command` | its command line |
 """

@@ -9,7 +9,7 @@ import statistics
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 
@@ -22,14 +22,13 @@ from attnlab.runs import command_line, provenance, remaining
 from attnlab.runs.errors import Invalid, one_line
 from attnlab.runs.markdown import markdown_table
 from attnlab.runs.units import duration, human
+from attnlab.studies.run import Run
+from attnlab.studies.study import Cell, Training
 from attnlab.training import tuning
 from attnlab.training.curve import Diverged, read_metrics
 from attnlab.training.flags import TrainFlags
 from attnlab.training.objective import Batch
 from attnlab.training.training_curve import curve
-
-if TYPE_CHECKING:
-    from attnlab.studies.study import Cell, Run, Training
 
 __all__ = ["prepare", "say"]
 

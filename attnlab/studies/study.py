@@ -1,46 +1,33 @@
-"""The frame of every study: models × settings × seeds are trained, tested and tabulated.
+"""What a study says of itself: its flags, cells, data, trainings, scores and tables.
 
-A study says what is its own: flags, cells, data, a training, its scores. All else is here, once:
-devices, data that must stay the same, checkpoints, rows, tables, curves, the report.
+All else is the frame's, once: devices, data that must stay the same, checkpoints, rows, curves, the
+report (`attnlab.studies.run`), a plan (`attnlab.studies.plan`), the command line
+(`attnlab.studies.command`).
 """
 
 from __future__ import annotations
 
 import abc
 import dataclasses
-import functools
 import hashlib
 import itertools
-import math
 import re
-import shutil
 import statistics
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from types import ModuleType
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 from attnlab import own
 from attnlab.data.parts import WHOLE, Part
-from attnlab.runs import command_line, loop, processes, provenance
-from attnlab.runs.errors import Invalid
-from attnlab.runs.flags import written
-from attnlab.runs.folder import Folder
 from attnlab.runs.markdown import markdown_table
-from attnlab.runs.report import SoFar, document, grouped, so_far
-from attnlab.runs.rows import Rows
-from attnlab.runs.units import PLUS_MINUS, spread
-from attnlab.studies import plan
+from attnlab.runs.report import grouped
+from attnlab.runs.units import spread
 from attnlab.training import tuning
-from attnlab.training.curve import Diverged, MetricsFile, read_metrics
 from attnlab.training.flags import FREE, TrainFlags
-from attnlab.training.loop import CHECKPOINTS, LoopSettings, Task, Trained
+from attnlab.training.loop import LoopSettings, Task, Trained
 from attnlab.training.optimizers import OptimizerSettings
-from attnlab.training.parallel import Parallel
-from attnlab.training.run import prepare, run_training
-from attnlab.training.training_curve import curve, training_curve
 
-__all__ = ["Cell", "Drawn", "Evaluation", "Row", "Study", "Training", "by_title", "main"]
+__all__ = ["Cell", "Drawn", "Evaluation", "Row", "Study", "Training", "by_title", "identity"]
 
 NAMED = 3  # scores in the answer of a report
 _TITLE = re.compile(r"[^\w.+=]+")
@@ -345,209 +332,3 @@ def identity(study: Study[Any, Any], cell: Cell) -> dict[str, Any]:
     sources = own.digests(f"{cell} {flags}")
     identity = {"cell": dict(cell.axes), "seed": cell.seed, "flags": flags}
     return identity | {"data": study.data.digest} | ({"own": sources} if sources else {})
-
-
-class Run(Generic[S, D]):
-    """A run of a study: what is opened once, and what a loop does with its cells."""
-
-    def __init__(self, kind: type[Study[S, D]], settings: S, folder: Folder):
-        """Opens devices, data and rows.
-
-        Raises:
-          Invalid: settings, data and devices do not fit, or the data are others than before.
-        """
-        self.folder = folder
-        self.parallel: Parallel = prepare(settings, kind.batch_sizes(settings))
-        with processes.first_before_others():  # what it prepares in a shared cache, they find
-            data: D = kind.open(settings)
-        self.study = kind(settings, data, self.parallel.part)
-        self.cells = self.study.cells()
-        self.rows: Rows[Hashable, Row] = Rows(folder, lambda row: row.key, [Row])
-        self.rows.environment = provenance.describe(kind.packages)
-        if sources := own.digests():
-            self.rows.environment["own"] = sources
-            self.rows.require_same_own()
-        if data.digest:
-            self.rows.environment["input"] = {"name": data.name, "sha256": data.digest}
-            self.rows.require_same_input()
-
-    def keys(self, cell: Cell) -> list[tuple[Cell, str]]:
-        """The keys of a cell's rows."""
-        return [(cell, name) for name in self.study.evaluations(cell)]
-
-    def measure(self, cell: Cell) -> Iterator[Row]:
-        """Trains a cell to its end, from its last checkpoint if it has one, and evaluates it."""
-        place = self.folder.path / cell.folder
-        trials = self._tuned(cell) if self.study.settings.tune else ()
-        training = self.study.training(cell)
-        if trials:
-            rate = tuning.ranked(trials)[0].learning_rate
-            optimizer = dataclasses.replace(training.optimizer, learning_rate=rate)
-            training = dataclasses.replace(training, optimizer=optimizer)
-        trained = self.trained(cell, training, place)
-        for evaluation in self.study.evaluate(cell, training, trained, place):
-            yield Row(
-                cell,
-                evaluation.evaluated,
-                evaluation.scores,
-                trained.num_parameters,
-                trained.step,
-                trained.seconds,
-                trained.validation,
-                evaluation.details,
-                trained.plateau,
-                trials,
-            )
-
-    def _tuned(self, cell: Cell) -> tuple[tuning.Trial, ...]:
-        """The trials of a model, of its first seed.
-
-        What a trial found is kept: all seeds and a resumed run have the same learning rate.
-        """
-        if trials := self.kept_trials(cell.title):
-            return trials
-        first = next(one for one in self.cells if one.title == cell.title)
-        training = self.study.training(first)
-        headline = training.task.objective.headline
-
-        def measure(optimizer: OptimizerSettings, once: LoopSettings) -> float:
-            """What the curve of a trial ends with, which is all that is kept of it."""
-            rate, steps = optimizer.learning_rate, once.steps
-            place = self.folder.path / f"{first.folder}-rate{rate:g}-steps{steps}"
-
-            def losses() -> list[float]:
-                return curve(read_metrics(place), "validation", headline)[1]
-
-            if not processes.agreed(losses):
-                command_line.say(f"trial of learning rate {rate:g}, {steps} steps")
-                short = dataclasses.replace(training, optimizer=optimizer, loop=once)
-                try:
-                    self.trained(first, short, place)
-                except Diverged:
-                    if processes.is_first():  # else a resumed run would try it again
-                        end = {"kind": "validation", "step": steps, headline: math.nan}
-                        MetricsFile(place, after_step=steps).add(end)
-                processes.barrier()
-            if processes.is_first():
-                shutil.rmtree(place / CHECKPOINTS, ignore_errors=True)
-            return processes.agreed(losses)[-1]
-
-        return tuple(
-            tuning.search(training.optimizer, training.loop, self.study.settings.tune, measure)
-        )
-
-    def kept_trials(self, title: str) -> tuple[tuning.Trial, ...]:
-        rows = (kept.row for kept in self.rows.kept.values())
-        return next((x.trials for x in rows if x.cell.title == title and x.trials), ())
-
-    def left(self) -> dict[str, list[Cell]]:
-        """The cells of which a row is missing, by title."""
-        done = self.rows.kept.keys()
-        return grouped([c for c in self.cells if not done >= {*self.keys(c)}], lambda c: c.title)
-
-    def trained(self, cell: Cell, training: Training, place: Path) -> Trained:
-        """A cell trained in a folder, whose name says what the flags do not."""
-        task, seconds = training.task, 0.0
-        if training.before is not None:
-            kept, steps = ", ".join(training.kept), training.before.loop.steps
-            command_line.say(f"\nbefore it, {steps:,} steps, whose {kept} it begins with")
-            first = self.trained(cell, training.before, self.folder.path / f"{cell.folder}-before")
-            begun, seconds = {name: first.params[name] for name in training.kept}, first.seconds
-            task = dataclasses.replace(task, start=lambda drawn: {**drawn, **begun})
-        whole = identity(self.study, cell) | task.identity
-        trained = run_training(
-            dataclasses.replace(task, identity=whole),
-            settings=training.loop,
-            optimizer=training.optimizer,
-            parallel=self.parallel,
-            folder=place,
-            tensorboard=self.study.settings.tensorboard,
-        )
-        return dataclasses.replace(trained, seconds=seconds + trained.seconds)
-
-    def report(self) -> loop.Report:
-        """The report of the rows so far."""
-        items = {str(cell): self.keys(cell) for cell in self.cells}
-        return report(self.study, so_far(self.rows, items, self.study.settings), self.folder.path)
-
-    def job(self) -> loop.Job[Cell, Row]:
-        """What a loop does with the cells."""
-        return loop.Job(
-            "trainings",
-            self.measure,
-            self.report,
-            line=lambda rows: "; ".join(self.study.line(row) for row in rows if row.scores),
-            keys=self.keys,
-        )
-
-
-def report(study: Study[Any, Any], done: SoFar[Row], folder: Path) -> loop.Report:
-    """Answer, results, curves, the study's own sections, and where all is from.
-
-    Args:
-      study: study, whose data it does not need.
-      done: run as far as it is done.
-      folder: folder of the run, with those of the trainings; where these are gone, the curve stays
-        as it was drawn.
-    """
-    figures = dict(study.figures(done.rows))
-    metrics: dict[str, dict[int, Any]] = {}
-    for cell in dict.fromkeys(row.cell for row in done.rows):
-        if rows := read_metrics(folder / cell.folder):
-            metrics.setdefault(cell.title, {})[cell.seed] = rows
-    if metrics:
-        quantity, label = study.curve
-        figures["curve"] = training_curve(metrics, quantity=quantity, label=label)
-    has_curve = "curve" in figures or (folder / "curve.svg").exists()
-    answer = study.answer(done.rows)
-    values = {name: getattr(study.settings, name) for name in study.shown}
-    flags = [f"--{name}={written(x)}" for name, x in values.items() if x is not None]
-    text = document(
-        f"# {study.title}",
-        f"**{answer}**",
-        study.results(done.rows),
-        f"{study.note} {PLUS_MINUS} All with `{' '.join(flags)}`.".strip(),
-        "![Loss over steps](curve.svg)" * has_curve,
-        *_tuning(done.rows),
-        done.missing,
-        *study.sections(done.rows),
-        done.origin,
-    )
-    return loop.Report(text, figures, said=answer)
-
-
-def _tuning(rows: Sequence[Row]) -> list[str]:
-    tuned = {row.cell.title: row.trials for row in rows if row.trials}
-    if not tuned:
-        return []
-    note = "Trials before the trainings, of the first seed; all seeds have the bold learning rate."
-    return ["## Learning rates", note, tuning.table(tuned)]
-
-
-def run(kind: type[Study[S, D]], settings: S, folder: Folder) -> int:
-    """Trains and tests what is missing, in this process, and reports; returns the status.
-
-    Raises:
-      Invalid: as `Run`, or the folder cannot be made.
-    """
-    if settings.dry_run and processes.count() > 1:  # they may have no folder in common
-        raise Invalid("--dry_run: needs a single process; start one, or leave it out")
-    plan.prepare(settings)
-    opened = Run(kind, settings, folder)
-    if settings.dry_run:
-        plan.say(opened)
-        return 0
-    where = provenance.devices_of(opened.rows.environment)
-    return loop.run(opened.job(), opened.cells, folder, opened.rows, where=where)
-
-
-def main(argv: list[str], kind: type[Study[Any, Any]], package: ModuleType) -> int:
-    """Parses the command line of a study and runs it."""
-    return command_line.run(
-        argv,
-        kind.flags,
-        functools.partial(run, kind),
-        doc=package.__doc__,
-        free=(*FREE, *kind.free),
-        several=getattr(package, "SHARED_BY", "") == "processes",
-    )

@@ -16,7 +16,7 @@ from attnlab.data.tasks import ENDLESS
 from attnlab.models.transformer import TransformerConfig, TransformerLM
 from attnlab.positions import sinusoid_init
 from attnlab.runs import command_line
-from attnlab.studies import study
+from attnlab.studies import command
 from attnlab.studies.study import Cell, Drawn, Evaluation, Row, Study, Training
 from attnlab.training.loop import Task, Trained
 from attnlab.training.objective import TokenCrossEntropy, token_sums
@@ -228,7 +228,7 @@ def _sums(
 
 def main(argv: list[str]) -> int:
     """Parses the flags, trains and reports."""
-    return study.main(argv, Duplication, duplication)
+    return command.main(argv, Duplication, duplication)
 
 
 if __name__ == "__main__":

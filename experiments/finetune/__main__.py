@@ -16,7 +16,7 @@ from attnlab.models.bert import BertClassifier
 from attnlab.runs import command_line, figure_files, intervals
 from attnlab.runs.markdown import markdown_table
 from attnlab.runs.palette import SERIES
-from attnlab.studies import study
+from attnlab.studies import command
 from attnlab.studies.study import Cell, Evaluation, Row, Study, Training, by_title
 from attnlab.training.classes import ClassCrossEntropy
 from attnlab.training.loop import Task, Trained
@@ -180,7 +180,7 @@ def scores_figure(rows: Sequence[Row], measure: str) -> Figure:
 
 def main(argv: list[str]) -> int:
     """Parses the flags, trains and reports."""
-    return study.main(argv, Finetune, finetune)
+    return command.main(argv, Finetune, finetune)
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ from attnlab.data.windows import random_windows
 from attnlab.models.transformer import LanguageModel
 from attnlab.runs import command_line
 from attnlab.runs.units import duration, human
-from attnlab.studies import study
+from attnlab.studies import command
 from attnlab.studies.study import Cell, Evaluation, Row, Study, Training
 from attnlab.training.curve import read_metrics
 from attnlab.training.loop import Task, Trained
@@ -171,7 +171,7 @@ class LanguageModels(Study[Settings, Corpus]):
 
 def main(argv: list[str]) -> int:
     """Parses the flags, trains and reports."""
-    return study.main(argv, LanguageModels, language_model)
+    return command.main(argv, LanguageModels, language_model)
 
 
 if __name__ == "__main__":

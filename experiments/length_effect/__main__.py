@@ -22,7 +22,7 @@ from attnlab.runs.markdown import markdown_table
 from attnlab.runs.palette import FILL, MODEL_TITLES, MODELS, MUTED
 from attnlab.runs.report import grouped
 from attnlab.runs.units import spread
-from attnlab.studies import study
+from attnlab.studies import command
 from attnlab.studies.study import Cell, Drawn, Evaluation, Row, Study, Training
 from attnlab.training.decode import greedy
 from attnlab.training.loop import Task, Trained
@@ -245,7 +245,7 @@ def figure(rows: Sequence[Row], *, longest: int) -> Figure:
 
 def main(argv: list[str]) -> int:
     """Parses the flags, trains and reports."""
-    return study.main(argv, LengthEffect, length_effect)
+    return command.main(argv, LengthEffect, length_effect)
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from attnlab.runs import command_line, published
 from attnlab.runs.markdown import markdown_table
 from attnlab.runs.report import grouped
 from attnlab.runs.units import human, spread
-from attnlab.studies import study
+from attnlab.studies import command
 from attnlab.studies.study import Cell, Evaluation, Row, Study, Training
 from attnlab.training.classes import ClassCrossEntropy
 from attnlab.training.curve import read_metrics
@@ -170,7 +170,7 @@ def accuracy(
 
 def main(argv: list[str]) -> int:
     """Parses the flags, trains and reports."""
-    return study.main(argv, LongRange, long_range)
+    return command.main(argv, LongRange, long_range)
 
 
 if __name__ == "__main__":

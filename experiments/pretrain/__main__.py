@@ -17,7 +17,7 @@ from attnlab.runs import command_line, processes
 from attnlab.runs.errors import Invalid
 from attnlab.runs.markdown import markdown_table
 from attnlab.runs.report import grouped
-from attnlab.studies import study
+from attnlab.studies import command
 from attnlab.studies.study import Cell, Evaluation, Row, Study, Training
 from attnlab.training.loop import Task, Trained
 from attnlab.training.masked import MaskedCrossEntropy
@@ -204,7 +204,7 @@ def _masking(cell: Cell) -> Masking:
 
 def main(argv: list[str]) -> int:
     """Parses the flags, trains and reports."""
-    return study.main(argv, Pretrain, pretrain)
+    return command.main(argv, Pretrain, pretrain)
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ from attnlab.models.seq2seq import Seq2Seq
 from attnlab.runs import command_line, processes
 from attnlab.runs.command_line import say
 from attnlab.runs.errors import Invalid
-from attnlab.studies import study
+from attnlab.studies import command
 from attnlab.studies.study import Cell, Evaluation, Row, Study, Training
 from attnlab.training.attended import AttendedCrossEntropy
 from attnlab.training.bleu import OF_EXACT_MATCH, by_length, corpus_bleu, exact_match
@@ -311,7 +311,7 @@ def say_corpus(corpus: Corpus, settings: Settings) -> None:
 
 def main(argv: list[str]) -> int:
     """Parses the flags, trains and reports."""
-    return study.main(argv, Translate, translate)
+    return command.main(argv, Translate, translate)
 
 
 if __name__ == "__main__":

@@ -16,7 +16,8 @@ import pytest
 
 from attnlab.runs import figure_files, remaining
 from attnlab.runs.flags import flag
-from attnlab.studies import study
+from attnlab.studies import run as runs
+from attnlab.studies.command import main
 from attnlab.studies.study import Cell, Evaluation, Row, Study, Training
 from attnlab.training.curve import read_metrics
 from attnlab.training.flags import TrainFlags
@@ -102,7 +103,7 @@ def run_in(place, *flags):
         patch.setattr(figure_files, "save", lambda figures, folder: None)
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
             command = ["toy", *begins, f"--cache_dir={place}/cache", *flags]
-            status = study.main(command, Toy, PACKAGE)
+            status = main(command, Toy, PACKAGE)
     return status, out.getvalue(), err.getvalue()
 
 
@@ -216,7 +217,7 @@ def test_a_learning_rate_is_found_once_for_all_seeds(run, tmp_path):
 
 def test_a_search_that_is_killed_goes_on(run, tmp_path, monkeypatch):
     flags = "--tune=1,3", "--widths=3", "--seeds=0", "--steps=16"
-    trained, calls = study.run_training, []
+    trained, calls = runs.run_training, []
 
     def killed(task, **given):
         calls.append(given["folder"].name)
@@ -224,7 +225,7 @@ def test_a_search_that_is_killed_goes_on(run, tmp_path, monkeypatch):
             raise KeyboardInterrupt
         return trained(task, **given)
 
-    monkeypatch.setattr(study, "run_training", killed)
+    monkeypatch.setattr(runs, "run_training", killed)
     assert run(*flags)[0] == 130 and not (tmp_path / "run/results.jsonl").exists()
     assert run(f"--resume={tmp_path / 'run'}")[0] == 0
     first, second = "3-seed0-rate0.01-steps4", "3-seed0-rate0.03-steps4"
@@ -234,7 +235,7 @@ def test_a_search_that_is_killed_goes_on(run, tmp_path, monkeypatch):
 def test_a_trial_that_is_done_is_not_made_again(run, tmp_path, monkeypatch):
     """Neither one that diverged nor one that was killed when all it had left was to clear away."""
     flags = "--tune=1,3,1e32", "--widths=3", "--seeds=0", "--steps=16"
-    trained, calls = study.run_training, []
+    trained, calls = runs.run_training, []
 
     def killed(task, **given):
         calls.append(given["folder"].name)
@@ -245,7 +246,7 @@ def test_a_trial_that_is_done_is_not_made_again(run, tmp_path, monkeypatch):
             raise KeyboardInterrupt
         return done
 
-    monkeypatch.setattr(study, "run_training", killed)
+    monkeypatch.setattr(runs, "run_training", killed)
     assert run(*flags)[0] == 130
     for status in (130, 0):
         assert run(f"--resume={tmp_path / 'run'}")[0] == status

@@ -7,7 +7,7 @@ import pytest
 
 from attnlab.runs import figure_files
 from attnlab.runs.report import SoFar
-from attnlab.studies import study as frame
+from attnlab.studies.run import report as report_of
 from attnlab.studies.study import Cell, Drawn, Row
 from attnlab.training.curve import read_metrics
 from experiments.duplication import __main__ as experiment
@@ -62,7 +62,7 @@ def as_in_the_paper(change=None):
 
 def markdown(rows, folder, **flags):
     study = experiment.Duplication(Settings(**flags), Drawn("duplication"))
-    return frame.report(study, SoFar(rows, command="launch/local x"), folder).markdown
+    return report_of(study, SoFar(rows, command="launch/local x"), folder).markdown
 
 
 def table(text, title):

@@ -6,7 +6,7 @@ import pytest
 
 from attnlab.runs import figure_files
 from attnlab.runs.report import SoFar
-from attnlab.studies import study
+from attnlab.studies.run import report
 from attnlab.studies.study import Cell, Drawn, Row
 from experiments.language_model.__main__ import LanguageModels
 from experiments.language_model.report import NO_ATTENTION, answer, draw
@@ -137,7 +137,7 @@ MORE = [
 
 def markdown(some, folder):
     kept = LanguageModels(SETTINGS, Drawn("text"))
-    return study.report(kept, SoFar(some), folder).markdown
+    return report(kept, SoFar(some), folder).markdown
 
 
 def test_the_report_has_a_table_for_all_that_was_measured(tmp_path):

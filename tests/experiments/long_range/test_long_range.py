@@ -12,7 +12,7 @@ import pytest
 from attnlab.attentions import streams
 from attnlab.runs import figure_files
 from attnlab.runs.errors import Invalid
-from attnlab.studies import study
+from attnlab.studies import run
 from attnlab.studies.study import Cell, Row
 from attnlab.tokens import UNK
 from experiments.long_range import __main__ as experiment
@@ -116,13 +116,13 @@ def test_masked_tokens_are_words_and_their_labels_are_what_they_were():
 
 def test_what_is_pre_trained_hands_its_encoder_on(monkeypatch, tmp_path):
     monkeypatch.setattr(figure_files, "save", tiny.save_nothing)
-    made, run_training = [], study.run_training
+    made, run_training = [], run.run_training
 
     def spied(task, **others):
         made.append((task, others["folder"].name, run_training(task, **others)))
         return made[-1][2]
 
-    monkeypatch.setattr(study, "run_training", spied)
+    monkeypatch.setattr(run, "run_training", spied)
     flags = [f"--{name}={x}" for name, x in SIZES.items()]
     flags += ["--mechanisms=exact", "--starts=pretrained", "--pretrain_steps=40", "--steps=1"]
     flags += ["--learning_rate=0.05", "--validate_every=20", f"--run_dir={tmp_path / 'run'}"]
