@@ -1,7 +1,7 @@
 """Data: what is read, how it becomes tokens, and how tokens become batches.
 
-    tasks        copy, reversal, sorting, duplication, documents that match if they hold the same
-                 key: endless, seeded, made in code
+    tasks        copy, reversal, documents that match if they hold the same key: endless, seeded,
+                 made in code
     listops      nested lists of digits, by the grammar of Long Range Arena
     labelled     texts with labels, of TSV files
     dates        dates written in many ways → ISO, with known alignments

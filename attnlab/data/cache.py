@@ -33,7 +33,6 @@ def writable(folder: Path) -> Path:
 
 def add_file(path: Path, content: bytes) -> None:
     """Writes a file that is either whole or not there, however the process ends."""
-    with tempfile.NamedTemporaryFile(dir=writable(path.parent), delete=False) as file:
-        file.write(content)
-    os.chmod(file.name, 0o644)  # temporary files are for their owner only
-    os.replace(file.name, path)
+    with tempfile.TemporaryDirectory(dir=writable(path.parent)) as folder:
+        (Path(folder) / path.name).write_bytes(content)
+        os.replace(Path(folder) / path.name, path)

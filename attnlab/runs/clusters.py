@@ -203,7 +203,8 @@ def _gpus(variables: Mapping[str, str]) -> tuple[int, ...] | None:
     tasks = _tasks_on_node(variables)
     visible = variables.get("CUDA_VISIBLE_DEVICES") or variables.get("SLURM_STEP_GPUS", "")
     gpus = len(visible.split(",")) if visible else int(variables.get("SLURM_GPUS_ON_NODE") or 0)
-    if tasks == 1 or gpus < tasks:
+    of_task = variables.get("SLURM_GPUS_PER_TASK", "").rpartition(":")[2]  # "2" or "h100:2"
+    if tasks == 1 or gpus < tasks or of_task == str(gpus):
         return None
     share, left = divmod(gpus, tasks)
     if left:

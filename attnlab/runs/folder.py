@@ -119,9 +119,7 @@ class Folder:
             if self._flag == "output_dir":
                 path = fresh_folder(path, self.name)
             path.mkdir(parents=True, exist_ok=True)
-            if is_begun(path):
-                raise Invalid(f"--{self._flag}={path}: a run has begun there meanwhile")
-            _write(path / SETTINGS, json.dumps(self.settings, indent=2) + "\n")
+            self._add_settings(path)
         except OSError as error:
             above = (self.wanted, *self.wanted.parents)
             there = next(
@@ -130,6 +128,22 @@ class Folder:
             why = error.strerror if there.is_dir() else f"{there} is a file"
             raise Invalid(f"--{self._flag}={self.wanted}: {why}; give a folder") from None
         return path
+
+    def _add_settings(self, path: Path) -> None:
+        """Writes settings.json, which is claimed before it has its name: of two runs one does."""
+        part = path / f"{SETTINGS}.tmp"
+        file = os.open(part, os.O_WRONLY | os.O_CREAT, 0o666)
+        try:
+            if not _lock(file) or is_begun(path):
+                raise Invalid(f"--{self._flag}={path}: a run has begun there meanwhile")
+            part.write_text(json.dumps(self.settings, indent=2) + "\n", encoding="utf-8")
+            part.replace(path / SETTINGS)
+        except (OSError, Invalid):
+            os.close(file)
+            if is_begun(path):
+                part.unlink(missing_ok=True)
+            raise
+        _claims[path.resolve()] = file
 
     def claim(self) -> None:
         """Keeps other processes' runs out of the folder until this process ends, however it does.
@@ -144,15 +158,11 @@ class Folder:
             file = os.open(path / SETTINGS, os.O_WRONLY)  # to lock over NFS is to write
         except OSError:
             return  # what is written next says why it cannot be
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        if not _lock(file):
             os.close(file)
             raise Invalid(
                 f"--{self._flag}={self.path}: a run writes to this folder now; wait for its end"
-            ) from None
-        except OSError:
-            pass  # a file system without locks
+            )
         _claims[path] = file
 
     def write(self, file: str, text: str) -> None:
@@ -216,6 +226,17 @@ class Folder:
 def is_begun(path: Path) -> bool:
     """Whether a run has begun in a folder."""
     return (path / SETTINGS).exists()
+
+
+def _lock(file: int) -> bool:
+    """Locks an open file until this process ends; False where another process has."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        pass  # a file system without locks
+    return True
 
 
 def _drop_cut_off_line(lines: BinaryIO) -> None:

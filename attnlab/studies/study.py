@@ -106,7 +106,8 @@ class Row:
       seconds: time of the training, with the one before it, compilations and validations.
       validation: means of the validation with these parameters, by name.
       details: plain values that the study's own tables need.
-      plateau: number of the step after which its plateau ended the training; None = none did.
+      plateau: number of the step, the last one, after which it was at its plateau; None = it was
+        not.
       trials: trials that the learning rate was found by; none where it was given.
     """
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import errno
 import functools
 import json
+import math
 import os
 import re
 import shutil
@@ -74,8 +76,7 @@ class Checkpoints:
         self.configuration = json.loads(json.dumps(configuration))
         last = _policies.LatestN(keep)
         best = _policies.BestN(
-            get_metric_fn=lambda metrics: metrics["validation"],
-            reverse=True,
+            get_metric_fn=_goodness,
             n=1,
             keep_checkpoints_without_metrics=False,
         )
@@ -104,14 +105,15 @@ class Checkpoints:
 
     def _require_same(self) -> None:
         of_each = (self._metadata(step).get("configuration") for step in reversed(self.steps))
-        saved = next(
-            (configuration for configuration in of_each if configuration is not None),
-            self.configuration,
-        )
-        if saved != self.configuration:
+        saved = next((x for x in of_each if x is not None), self.configuration)
+        mine = dict(self.configuration)
+        if "flags" in saved and "flags" in mine:
+            # What was no flag yet when it was saved, a resumed run takes by default.
+            mine["flags"] = {k: x for k, x in mine["flags"].items() if k in saved["flags"]}
+        if saved != mine:
             raise Invalid(
-                f"{self.folder} holds checkpoints of another training: "
-                f"{difference(saved, self.configuration)}; give another folder, or the same flags"
+                f"{self.folder} holds checkpoints of another training: {difference(saved, mine)}; "
+                "give another folder, or the same flags"
             )
 
     @property
@@ -126,11 +128,11 @@ class Checkpoints:
 
     @property
     def best_step(self) -> int | None:
-        """The step with the smallest validation; the last one where none was validated."""
+        """The last step with the smallest validation; the last of all where none was validated."""
         validated = [c for c in self._orbax.checkpoints if c.metrics]
         if not validated:
             return self.latest_step
-        return min(validated, key=lambda c: c.metrics["validation"]).step
+        return max(validated, key=lambda c: (_goodness(c.metrics), c.step)).step
 
     def save(
         self,
@@ -222,7 +224,8 @@ class Checkpoints:
           step: number of the checkpoint's step.
 
         Raises:
-          Invalid: it cannot be read.
+          Invalid: it is damaged.
+          OSError: the disk cannot be read now; and what JAX raises where memory is short.
         """
         self._wait()
         target = jax.tree.map(
@@ -231,10 +234,15 @@ class Checkpoints:
             shardings,
         )
         try:
-            state = self._orbax.load_checkpointables(step, {"state": target})["state"]
+            with self._disk_errors():
+                state = self._orbax.load_checkpointables(step, {"state": target})["state"]
             metadata = self._metadata(step)
             return Restored(step, state, metadata["data"], metadata["meter"])
+        except (MemoryError, jax.errors.JaxRuntimeError):
+            raise
         except Exception as error:  # of a damaged file orbax raises whatever its readers do
+            if isinstance(error, OSError) and error.errno not in (None, errno.ENOENT):
+                raise
             folder, kind = self.folder / str(step), type(error).__name__
             raise Invalid(f"{folder}: this checkpoint cannot be read ({kind})") from error
 
@@ -244,6 +252,12 @@ class Checkpoints:
 
     def _metadata(self, step: int) -> dict[str, Any]:
         return self._orbax.checkpointables_metadata(step).custom_metadata
+
+
+def _goodness(metrics: dict[str, float]) -> float:
+    """A number that is the larger the better a checkpoint is; least where validation has none."""
+    loss = metrics["validation"]
+    return -math.inf if math.isnan(loss) else -loss
 
 
 def difference(actual: Any, expected: Any, name: str = "") -> str:

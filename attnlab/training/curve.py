@@ -146,20 +146,20 @@ class MetricsFile:
 class Progress:
     """Rates over the last row, and when the end is to be expected."""
 
-    def __init__(self, steps: int, start: int, seconds_before: float, shown: Sequence[str]):
+    def __init__(self, steps: int, start: int, meter: Meter, shown: Sequence[str]):
         """Begins now.
 
         Args:
           steps: number of steps of the whole training.
           start: number of steps done before.
-          seconds_before: time that the steps before took.
+          meter: meter as these left it.
           shown: names of the means that a line shows.
         """
         self.steps = steps
         self._shown = shown
-        self._began = time.perf_counter() - seconds_before
-        self._last = (start, seconds_before)  # from where steps are timed
-        self._first, self._row = start + 1, start
+        self._began = time.perf_counter() - meter.seconds
+        self._last = (start, meter.seconds)  # from where steps are timed
+        self._first, self._row = start + 1, start - meter.steps
         self._compiling = self._said = 0.0
         self._stretches: list[tuple[int, float]] = []
 

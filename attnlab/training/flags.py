@@ -27,7 +27,8 @@ from attnlab.training.schedules import fitted_warmup
 
 __all__ = ["FREE", "TrainFlags", "preset_flag"]
 
-# Those that change nothing that is trained, and that a resumed run may have other values of.
+# Those that a resumed run may have other values of: they change nothing that is trained but the
+# order of sums and, under pmap, the dropout that each device draws.
 FREE = (
     "devices",
     "mesh",

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import optax
 
 from attnlab.training.objective import Batch, Objective
-from attnlab.training.step import gradients_of
+from attnlab.training.step import divisors, gradients_of
 
 __all__ = ["gradient_noise"]
 
@@ -37,9 +37,7 @@ def gradient_noise(
     def mean_gradient(variables, batch, key):
         collections = dict(variables)
         params = collections.pop("params")
-        counts = {name: jnp.maximum(x, 1) for name, x in objective.counts(batch).items()}
-        over = counts[objective.over]
-        shares = {name: count / over for name, count in counts.items()}
+        over, shares = divisors(objective.counts(batch), objective.over)
         (gradient, _), _ = take(params, collections, batch, shares, key)
         return jax.tree.map(lambda g: g / over, gradient)
 

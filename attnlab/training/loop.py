@@ -30,7 +30,7 @@ from attnlab.training.curve import (
 )
 from attnlab.training.objective import Batch, Objective
 from attnlab.training.optimizers import OptimizerSettings
-from attnlab.training.parallel import Parallel
+from attnlab.training.parallel import Parallel, on_host
 from attnlab.training.step import TrainState, make_train_step, make_validation_step
 from attnlab.training.stop import StopRequest
 
@@ -141,8 +141,8 @@ class Trained:
       steps: number of steps that were done in all.
       seconds: time of all steps and validations, added up over the runs of this training.
       stopped_by: signal that ended the training early, if one did.
-      plateau: number of the step after which `LoopSettings.plateau` ended the training; None = it
-        did not.
+      plateau: number of the step, the last one, after which the training was at the plateau of
+        `LoopSettings.plateau`; None = it was not.
       validation: means of the validation with these parameters, by name; empty where a training was
         ended before its first validation.
     """
@@ -246,7 +246,7 @@ def train(
             say(f"going on after step {start}")
         losses = {at: x[objective.headline] for at, x in _validations(folder, start).items()}
         curve = MetricsFile(folder, after_step=start) if writes else None
-        progress = Progress(settings.steps, start, meter.seconds, objective.shown)
+        progress = Progress(settings.steps, start, meter, objective.shown)
 
         def add_row(kind: str, step: int, row: dict[str, Any]) -> None:
             row = {"kind": kind, "step": step, **row}
@@ -281,10 +281,15 @@ def train(
             watched = task.watch(parallel.read(variables)) if task.watch else {}
             return sums.means(objective) | watched
 
-        def restored(step: int) -> TrainState:
-            whole = jax.tree.map(lambda _: parallel.whole, abstract.kept())
-            kept = checkpoints.restore(abstract.kept(), whole, step)
-            return jax.device_get(abstract.replace(**kept.state))
+        def restored(step: int) -> dict[str, Any]:
+            """What the model is applied with after a step, on the host; never whole on a device."""
+            try:
+                kept = checkpoints.restore(abstract.kept(), shardings.kept(), step)
+            except Invalid as error:
+                remedy = "delete its folder, and the best of the others is taken"
+                raise Invalid(f"{error}; {remedy}") from error
+            params, collections = kept.state["params"], kept.state.get("collections", {})
+            return on_host({"params": params, **collections})
 
         def ended() -> bool:
             """Whether the training has come to its plateau."""
@@ -320,10 +325,11 @@ def train(
             if saves:
                 save(step, headline, wait=last or stops or ended())
 
+        state = None  # which makes room for the parameters of another step
         if settings.average is None or step < settings.steps:
             best = checkpoints.best_step
             assert best is not None  # the loop ends with a checkpoint
-            result, validation = restored(best), _validations(folder, best).get(best, {})
+            variables, validation = restored(best), _validations(folder, best).get(best, {})
         else:
             best = step
             if missing := [
@@ -333,14 +339,14 @@ def train(
                     f"{where}: the mean of the last {settings.average} checkpoints needs those of "
                     f"step {', '.join(missing)}, which were not kept; train in another folder"
                 )
-            mean = _mean(restored(earlier).params for earlier in kept_steps)
-            result = dataclasses.replace(restored(step), params=mean)
-            validation = validated(parallel.place(result.variables))
+            mean = _mean(restored(earlier)["params"] for earlier in kept_steps)
+            variables = {**restored(step), "params": mean}
+            validation = validated(parallel.place(variables))
             line = progress.validation_line(step, validation)
             say(f"{line}  mean of {settings.average} checkpoints")
     return Trained(
-        result.params,
-        result.collections,
+        variables.pop("params"),
+        variables,
         best,
         step,
         meter.seconds,

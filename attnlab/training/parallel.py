@@ -26,6 +26,7 @@ __all__ = [
     "ShardedJit",
     "ShardedState",
     "mesh_sizes",
+    "on_host",
     "parallel_over",
     "shardings_on",
 ]
@@ -137,12 +138,7 @@ class ShardedJit(Parallel):
         return tree
 
     def read(self, tree):
-        def whole(x):
-            if isinstance(x, jax.Array) and not x.is_fully_replicated:
-                return multihost_utils.process_allgather(x, tiled=True)  # parts of it are elsewhere
-            return x
-
-        return jax.device_get(jax.tree.map(whole, tree) if jax.process_count() > 1 else tree)
+        return on_host(tree)
 
 
 class ShardedState(ShardedJit):
@@ -194,6 +190,17 @@ class Pmap(Parallel):
 
     def read(self, tree):
         return jax.tree.map(lambda x: np.asarray(x.addressable_shards[0].data)[0], tree)
+
+
+def on_host(tree: Any) -> Any:
+    """Arrays over a mesh as host values, whole in every process."""
+
+    def whole(x):
+        if isinstance(x, jax.Array) and not x.is_fully_replicated:
+            return multihost_utils.process_allgather(x, tiled=True)  # parts of it are elsewhere
+        return x
+
+    return jax.device_get(jax.tree.map(whole, tree) if jax.process_count() > 1 else tree)
 
 
 def placed(x: Any, sharding: NamedSharding) -> jax.Array:

@@ -158,6 +158,7 @@ def write(made: Pretrained, folder: Path) -> None:
         "/".join(path): np.asarray(x)
         for path, x in traverse_util.flatten_dict(dict(made.params)).items()
     }
+    (folder / FILE).unlink(missing_ok=True)  # of a run that ended before its row
     with open(folder / PARAMS, "wb") as file:
         np.savez(file, **arrays)
     if isinstance(made.tokenizer, SentencePiece):

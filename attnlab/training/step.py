@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import flax.linen as nn
@@ -18,6 +18,7 @@ from attnlab.training.objective import Batch, Objective
 __all__ = [
     "StepMetrics",
     "TrainState",
+    "divisors",
     "gradients_of",
     "make_train_step",
     "make_validation_step",
@@ -130,11 +131,7 @@ def make_train_step(
         if axis_name is not None:
             key = jax.random.fold_in(key, jax.lax.axis_index(axis_name))
             counts = jax.lax.psum(counts, axis_name)
-        # Scalars, counts of the whole batch, over all devices; a batch of none divides by 1.
-        at_least_one = {name: jnp.maximum(count, 1) for name, count in counts.items()}
-        over = at_least_one[objective.over]
-        # Factors of the objective's sums, whose gradient is divided by `over` in the end.
-        shares = {name: count / over for name, count in at_least_one.items()}
+        over, shares = divisors(counts, objective.over)
 
         # total = (gradients, sums), both sums over rows, so parts and devices just add.
         take = gradients if accumulate == 1 else add_up
@@ -209,6 +206,17 @@ def gradients_of(
         return (by_parameters, sums), moved
 
     return gradients
+
+
+def divisors(counts: Mapping[str, jax.Array], over: str) -> tuple[jax.Array, dict[str, jax.Array]]:
+    """The count that a gradient is divided by in the end, and each count over it.
+
+    Args:
+      counts: counts of the whole batch, over all devices; one that is 0 divides by 1.
+      over: name of the count of the gradient.
+    """
+    divides = {name: jnp.where(count > 0, count, 1) for name, count in counts.items()}
+    return divides[over], {name: count / divides[over] for name, count in divides.items()}
 
 
 def make_validation_step(

@@ -232,8 +232,8 @@ def task(
         lengths=lengths,
         num_workers=settings.num_workers,
     )
-    validation = [
-        part.of(batch)
+    whole = [
+        batch
         for _, batch in evaluation_batches(
             corpus.splits["validation"],
             *tokenizers,
@@ -242,6 +242,7 @@ def task(
             same_length=alike,
         )
     ]
+    validation = [part.of(batch) for batch in whole]
     identity = {
         "tokenizers": [side.digest for side in tokenizers],
         "recipe": recipe.as_json(),
@@ -253,7 +254,7 @@ def task(
         streams = attentions.streams(recipe.sizes.get("attention", "exact"))
     watch = None
     if settings.gradient_batches is not None:
-        watched = validation[: settings.gradient_batches]
+        watched = whole[: settings.gradient_batches]  # of every process, else it is of fewer rows
         if len(watched) < settings.gradient_batches:
             raise Invalid(
                 f"--gradient_batches={settings.gradient_batches}: the validation split has "

@@ -57,6 +57,10 @@ def slurm(**changed):
         # SLURM has given each task its own, or a task has the whole node.
         (SLURM | {"CUDA_VISIBLE_DEVICES": "1"}, Cluster("SLURM", "node007:61443", 8, 3)),
         (
+            slurm(GPUS_ON_NODE="6", GPUS_PER_TASK="h100:3") | {"CUDA_VISIBLE_DEVICES": "0,1,2"},
+            Cluster("SLURM", "node007:61443", 8, 3),
+        ),
+        (
             slurm(GPUS_ON_NODE="8", STEP_TASKS_PER_NODE="4,1,3", LOCALID="0"),
             Cluster("SLURM", "node007:61443", 8, 3),
         ),

@@ -105,6 +105,27 @@ sys.stdin.read()
     assert b"BlockingIOError" in refused.stderr
 
 
+def test_of_two_runs_that_begin_at_once_one_does(tmp_path):
+    """The other holds settings.json before it has its name, or has named it since."""
+    path, part = tmp_path / "run", tmp_path / "run" / f"{SETTINGS}.tmp"
+    path.mkdir()
+    held = f"import fcntl, os; fcntl.flock(os.open({str(part)!r}, os.O_WRONLY | os.O_CREAT), 2)"
+    held += "; print(1, flush=True); input()"
+    first, second = (Folder.fresh("one", tmp_path, {"a": i}, path=path) for i in range(2))
+    with subprocess.Popen(
+        [sys.executable, "-c", held], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as process:
+        assert process.stdout.readline() == b"1\n"
+        with pytest.raises(Invalid, match=f"--run_dir={path}: a run has begun there meanwhile"):
+            first.begin()
+        process.kill()
+    second.begin()
+    with pytest.raises(Invalid, match="a run has begun there meanwhile"):
+        first.begin()
+    assert [file.name for file in path.iterdir()] == [SETTINGS]
+    assert Folder.kept("one", path).settings == {"a": 1}
+
+
 def test_rows_are_kept_with_where_they_come_from(tmp_path):
     folder = Folder.fresh("one", tmp_path, {"a": 1})
     folder.begin()

@@ -31,7 +31,7 @@ def test_a_training_says_its_time_from_the_first_row_on(folder, monkeypatch):
     rows = [row for row in curve.read_metrics(folder) if row["kind"] == "training"]
     monkeypatch.setattr(curve.time, "perf_counter", lambda: now)
     now, end = 0.0, rows[-1]["seconds"]
-    progress = curve.Progress(rows[-1]["step"], 0, 0.0, [])
+    progress = curve.Progress(rows[-1]["step"], 0, curve.Meter(), [])
     # The rows do not have the first step apart: it took what the others of its row leave.
     a_step = (rows[1]["seconds"] - rows[0]["seconds"]) / (rows[1]["step"] - rows[0]["step"])
     now = max(rows[0]["seconds"] - a_step * (rows[0]["step"] - 1), 0.01)
@@ -50,14 +50,14 @@ def test_a_training_says_its_time_from_the_first_row_on(folder, monkeypatch):
 def test_a_training_says_its_first_step_and_then_something_each_minute(monkeypatch):
     now = 5.0
     monkeypatch.setattr(curve.time, "perf_counter", lambda: now)
-    progress = curve.Progress(1000, 10, 100.0, [])
+    progress = curve.Progress(1000, 10, curve.Meter(steps=8, seconds=100.0), [])
     now = 25.0
     assert progress.stepped(11) == "step   11/1000  the first step, which compiles, took 20.0 s"
     now = 80.0
     assert progress.stepped(66) == ""
     now = 86.0
     assert progress.stepped(72) == "step   72/1000  1 steps/s  about 15 min left"
-    row = progress.rates(72, 6200)
+    row = progress.rates(72, 7000)  # the tokens of 8 steps were in the checkpoint
     assert (row["seconds"], row["steps_per_second"], row["tokens_per_second"]) == (
         181.0,
         1.0,
@@ -68,7 +68,7 @@ def test_a_training_says_its_first_step_and_then_something_each_minute(monkeypat
 def test_a_row_of_the_first_step_alone_says_no_time(monkeypatch):
     now = 0.0
     monkeypatch.setattr(curve.time, "perf_counter", lambda: now)
-    progress = curve.Progress(4, 0, 0.0, [])
+    progress = curve.Progress(4, 0, curve.Meter(), [])
     now = 20.0
     progress.stepped(1)
     row = progress.rates(1, 40)

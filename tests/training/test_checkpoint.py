@@ -1,3 +1,5 @@
+import errno
+import math
 import os
 import resource
 
@@ -40,6 +42,17 @@ def test_the_last_two_and_the_best_are_kept(tmp_path):
     with Checkpoints(tmp_path / "c", {}) as checkpoints:
         assert (checkpoints.latest_step, checkpoints.best_step) == (5, 2)
         assert checkpoints.steps == [2, 4, 5]
+
+
+@pytest.mark.parametrize(
+    ("losses", "best"), [((0.4, math.nan, 0.5, 0.6), 1), ((0.9, 0.9, 0.5, 0.5), 4)]
+)
+def test_the_best_is_a_number_and_of_equals_the_last(tmp_path, losses, best):
+    with Checkpoints(tmp_path / "c", {}) as checkpoints:
+        for step, loss in enumerate(losses, start=1):
+            save(checkpoints, step, loss)
+    with Checkpoints(tmp_path / "c", {}) as checkpoints:
+        assert checkpoints.best_step == best and checkpoints.steps == sorted({best, 3, 4})
 
 
 def test_those_that_are_asked_for_are_kept_as_well(tmp_path):
@@ -98,6 +111,16 @@ def test_another_training_is_refused_with_the_difference(tmp_path):
     assert "another folder" in message and "\n" not in message
 
 
+def test_a_flag_that_there_was_not_when_it_was_saved_is_no_difference(tmp_path):
+    with Checkpoints(tmp_path / "c", {"flags": {"a": 1}}) as first:
+        save(first, 1)
+    with Checkpoints(tmp_path / "c", {"flags": {"a": 1, "new": None}}) as second:
+        assert second.latest_step == 1
+    for other in ({"flags": {"a": 2, "new": None}}, {"flags": {"a": 1}, "own": "x"}):
+        with pytest.raises(Invalid, match="is 1 there and 2 here|own is null there"):
+            Checkpoints(tmp_path / "c", other)
+
+
 def test_the_difference_names_what_is_missing():
     assert difference({"a": 1}, {"a": 1, "b": 2}) == "b is null there and 2 here"
 
@@ -134,6 +157,21 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_it_read(tmp_path, file
     assert [path.name for path in tmp_path.glob("c-damaged-*/*")] == ["3"]
     with Checkpoints(tmp_path / "c", {"width": 8}) as checkpoints:
         assert checkpoints.restore_latest(jax.eval_shape(a_state), shardings(2), print).step == 3
+
+
+@pytest.mark.parametrize(
+    "error", [OSError(errno.EIO, "x"), jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: x")]
+)
+def test_what_may_pass_puts_no_checkpoint_aside(tmp_path, monkeypatch, error):
+    def fails(*_):
+        raise error
+
+    three_checkpoints(tmp_path / "c")
+    with Checkpoints(tmp_path / "c", {"width": 8}) as checkpoints:
+        monkeypatch.setattr(checkpoints._orbax, "load_checkpointables", fails)
+        with pytest.raises(type(error)):
+            checkpoints.restore_latest(jax.eval_shape(a_state), shardings(2), print)
+        assert checkpoints.steps == [2, 3] and not list(tmp_path.glob("*damaged*"))
 
 
 def test_where_no_checkpoint_can_be_read_nothing_is_deleted(tmp_path):

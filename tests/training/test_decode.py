@@ -14,6 +14,7 @@ from attnlab.models import Transformer, TransformerConfig
 from attnlab.models.seq2seq import Seq2Seq
 from attnlab.tokens import BOS, EOS, PAD
 from attnlab.training.decode import Hypotheses, beam, beam_search, greedy, length_penalty_of, sample
+from attnlab.training.decode.single import _Draw
 
 V, M = 5, 31  # tokens 0 … 4, states
 
@@ -230,6 +231,14 @@ def test_tokens_are_drawn_as_they_should_be(temperature, top_k, top_p):
         assert (np.abs(share - expected) <= 4.5 * spread).all(), (share, expected)
     ended = tokens[:, 0] == EOS  # the score is of the model, not of what was drawn from
     np.testing.assert_allclose(np.asarray(found.scores)[ended], first[EOS], rtol=1e-5)
+
+
+@pytest.mark.parametrize("top_k", [None, 5])
+def test_the_coldest_draw_is_a_word(top_k):
+    """log p of a large vocabulary over the smallest temperature is no float32."""
+    log_p = jax.nn.log_softmax(jnp.zeros((2, 300)).at[:, 7].set(1e-3))
+    draw = _Draw(jax.random.key(0), jnp.float32(1.2e-38), None)
+    assert (draw.token(0, log_p, top_k) == 7).all()
 
 
 def test_a_cold_draw_is_greedy_and_a_key_says_all():

@@ -11,6 +11,7 @@ from flax.errors import ScopeCollectionNotFound
 from attnlab import routes
 from attnlab.models.transformer import Transformer, TransformerConfig, TransformerLM
 from attnlab.runs.errors import Invalid
+from attnlab.training.checkpoint import Checkpoints
 from attnlab.training.curve import METRICS, Diverged, read_metrics
 from attnlab.training.decode import greedy
 from attnlab.training.loop import CHECKPOINTS, LoopSettings, Task, train
@@ -263,23 +264,25 @@ def test_a_search_uses_the_learned_center():
 
 
 @pytest.mark.slow
-def test_a_divided_state_is_restored_on_another_mesh(tmp_path):
+def test_a_divided_state_is_restored_on_another_mesh(tmp_path, monkeypatch):
     model = tiny.Tiny(dropout_rate=0.2, width=8)
     plain = run(tmp_path / "whole", model=model)
-    shards = []
+    shards, restore = [], Checkpoints.restore
+
+    def at_the_end(*arguments):
+        found = restore(*arguments)
+        parts = {x.addressable_shards[0].data.shape for x in jax.tree.leaves(found.state["params"])}
+        assert (tiny.VOCAB, 8) not in parts and (tiny.VOCAB, 4) in parts
+        return found
 
     def look(row):
         if row["kind"] == "training":
             live = [x for x in jax.live_arrays() if x.shape == (tiny.VOCAB, 8)]
             shards.append({x.addressable_shards[0].data.shape for x in live})
 
-    run(
-        tmp_path / "s",
-        model=model,
-        steps=6,
-        mesh={"data": 2},
-        on_row=look,
-    )
+    with monkeypatch.context() as patch:
+        patch.setattr(Checkpoints, "restore", at_the_end)
+        run(tmp_path / "s", model=model, steps=6, mesh={"data": 2}, on_row=look)
     assert (tiny.VOCAB, 4) in shards[-1]
     shutil.rmtree(tmp_path / "s" / CHECKPOINTS / "6")
     for mesh in ({"model": 2}, {"sequence": 2}):

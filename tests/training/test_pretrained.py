@@ -20,7 +20,7 @@ def test_sizes_build_what_they_say():
     assert made.vocab_size == 261
 
 
-def test_subwords_are_kept_with_their_model(tmp_path):
+def test_subwords_are_kept_with_their_model(tmp_path, monkeypatch):
     tokenizer = pretrained.make_tokenizer(
         "sentencepiece", LINES, vocab_size=40, cache_dir=str(tmp_path / "cache")
     )
@@ -32,6 +32,12 @@ def test_subwords_are_kept_with_their_model(tmp_path):
     assert found.tokenizer.digest == tokenizer.digest and found.vocab_size == 41
     assert found.tokenizer.encode(LINES[0]) == tokenizer.encode(LINES[0])
     np.testing.assert_array_equal(found.params["bert"]["vocabulary"]["embedding"], np.ones((41, 8)))
+    with monkeypatch.context() as patch:  # as a disk that is full while they are written again
+        patch.setattr(pretrained.np, "savez", lambda *_, **__: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            pretrained.write(made, tmp_path)
+    assert not (tmp_path / "pretrained.json").exists()
+    pretrained.write(made, tmp_path)
     model = (tmp_path / "tokenizer.model").read_bytes()
     (tmp_path / "tokenizer.model").write_bytes(model[:500])
     with pytest.raises(Invalid, match="tokenizer.model is another or damaged"):

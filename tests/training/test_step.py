@@ -15,7 +15,7 @@ import pytest
 from attnlab.training.objective import TokenCrossEntropy, num_sentences, token_sums
 from attnlab.training.optimizers import OptimizerSettings
 from attnlab.training.parallel import parallel_over
-from attnlab.training.step import TrainState, make_train_step
+from attnlab.training.step import TrainState, divisors, make_train_step
 from tests.daily import daily
 from tests.training import tiny
 
@@ -246,6 +246,11 @@ def test_a_packed_row_has_a_sentence_for_each_segment():
     for names in (("target", "target_segments"), ("tokens", "segments")):
         assert num_sentences(dict(zip(names, (tokens, segments), strict=True))) == 4
         assert num_sentences({names[0]: tokens}) == 2
+
+
+def test_a_count_below_one_divides_too():
+    over, shares = divisors({"tokens": np.float32(0.25), "sentences": np.float32(0)}, "tokens")
+    assert (over, shares) == (0.25, {"tokens": 1, "sentences": 4})
 
 
 def test_a_gradient_has_no_other_mean():

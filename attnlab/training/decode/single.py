@@ -130,7 +130,9 @@ class _Draw(NamedTuple):
 
     def token(self, step: Any, log_probs: jax.Array, top_k: int | None) -> jax.Array:
         """One token [B] of log p [B, V]."""
-        key, logits = jax.random.fold_in(self.key, step), log_probs / self.temperature
+        key = jax.random.fold_in(self.key, step)
+        # The likeliest is 0: divided by the smallest temperatures, all others alone overflow.
+        logits = (log_probs - log_probs.max(-1, keepdims=True)) / self.temperature
         if top_k is None and self.top_p is None:
             return jax.random.categorical(key, logits).astype(jnp.int32)
         size = logits.shape[-1]
