@@ -88,16 +88,18 @@ def launch(given: Launch) -> None:
 
     follow, stop = ssh("bash", SCRIPT, "follow", worker="0"), ssh("bash", SCRIPT, "stop")
     folder = f"buckets/{bucket}/{request.path_in_bucket}" if bucket else f"runs/{request.run}"
+    fetch = scp("--recurse", f"{asked.tpu}:attnlab/{folder}", request.parent, worker="0")
     steps.running = (
         f"it may run on {asked.tpu}; follow it: {shlex.join(follow)}; stop it: {shlex.join(stop)}"
     )
+    if not bucket:
+        steps.running += f"; copy what it has written: {shlex.join(fetch)}"
     platform = f"JAX_PLATFORMS={asked.platform or 'tpu'}"
     steps.run(*ssh("env", platform, "bash", SCRIPT, "start", folder, request.name, *request.flags))
     status = steps.status(*follow)
     if not bucket:
         steps.run("mkdir", "-p", request.parent)
-        fetched = f"{asked.tpu}:attnlab/{folder}"
-        steps.run(*scp("--recurse", fetched, request.parent, worker="0"))
+        steps.run(*fetch)
     if status:
         raise Failed(f"the run, or gcloud, ended with status {status}", status)
 

@@ -42,7 +42,7 @@ class Call:
       run: () -> the program's result, once it is computed.
       values: function of what `run` returned that gives the output [1, L, N, H], or the gradients
         of the inputs; of a model the first losses, or log p of the translations.
-      argument_bytes: size of the inputs.
+      argument_bytes: size of the inputs, of a training step of its state.
     """
 
     run: Callable[[], Any]
@@ -307,7 +307,8 @@ def _language_model(case: Case, text: inputs.Text) -> Call:
         optimizer.zero_grad(set_to_none=True)
         return float(loss.detach())
 
-    return Call(run, lambda loss: [], _size(model))  # it begins with numbers of its own
+    # It begins with numbers of its own.
+    return Call(run, lambda loss: [], _size(model) + _size_of_moments(model))
 
 
 def _translation(case: Case, text: inputs.Text) -> Call:
@@ -348,7 +349,7 @@ def _translation(case: Case, text: inputs.Text) -> Call:
         optimizer.zero_grad(set_to_none=True)
         losses.add(float(loss.detach()))
 
-    return Call(run, lambda _: losses.after(run), _size(model))
+    return Call(run, lambda _: losses.after(run), _size(model) + _size_of_moments(model))
 
 
 def _marian(ours: Case) -> Any:
@@ -408,6 +409,11 @@ def _ids(case: Case, text: inputs.Text) -> dict[str, np.ndarray]:
 
 def _size(model: Any) -> int:
     return sum(x.numel() * x.element_size() for x in model.parameters())
+
+
+def _size_of_moments(model: Any) -> int:
+    """Adam makes them in the first call, whose memory is not looked at."""
+    return 2 * sum(x.numel() * x.element_size() for x in model.parameters() if x.requires_grad)
 
 
 _STACKS = ("encoder", "decoder")

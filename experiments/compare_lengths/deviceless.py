@@ -59,7 +59,8 @@ def markdown(done: SoFar[Result]) -> str:
     parts = ["# Memory on accelerators that are not here", _answers(results)]
     parts.append(f"{done.how_much('cases')} {_what(results)}")
     parts += ["## What fits", _FITS_NOTE, _fits(results)]
-    parts += ["## Memory of one device", "![memory over n](memory.svg)", tables(results)]
+    drawn = any(r.status == "ok" for r in results)
+    parts += ["## Memory of one device", "![memory over n](memory.svg)" * drawn, tables(results)]
     if any(r.sent for r in results):
         parts += ["## Bytes over the network", _SENT_NOTE, _sent(results)]
     if any(r.operations for r in results):

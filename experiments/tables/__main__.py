@@ -102,7 +102,7 @@ def run(settings: Settings, folder: Folder) -> int:
         sections = report.sections(papers, rows.kept, context)
         told = so_far(rows, {str(cell): keys(cell) for cell in settings.cells()}, settings)
         return loop.Report(
-            report.markdown(sections, told.origin),
+            report.markdown(sections, told.missing, told.origin),
             figures=report.figures(sections),
             files={"results.csv": report.csv_text(sections)},
             said=report.summary(sections),

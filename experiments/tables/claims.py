@@ -189,13 +189,18 @@ def _values(
     claim: Claim, fields: Mapping[str, Any], lines: Sequence[Mapping[str, Any]]
 ) -> list[float]:
     """The score of the lines that have some values, of all seeds."""
-    found = {}
+    found, of_seed = {}, {}
     for line in lines:
         cell = line.get("cell", {})
         has = {**line, **line.get("case", {}), **cell.get("axes", {})}
         score = {**line, **line.get("scores", {})}.get(claim.score)
         if score is not None and fields.items() <= has.items():
-            found[cell.get("seed")] = score
+            seed, item = cell.get("seed"), (line.get("case"), cell, line.get("evaluated"))
+            if of_seed.setdefault(seed, item) != item:
+                one = f"a row of the claim {claim.source.name!r} is of one case, or training"
+                two = f"two of {claim.folder} with {dict(fields)}"
+                claim.source.refuse("rows", one, two, "give more of its values")
+            found[seed] = score  # of a line that was measured again the last
     if not found:
         of_claim = f"the claim {claim.source.name!r} has its rows in {claim.folder}"
         said = f"none with {claim.score!r} and {dict(fields)}"

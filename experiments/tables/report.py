@@ -171,6 +171,11 @@ def _section_of(
     found = {row: [one.row.values for one in some] for row, some in of_row.items() if some}
     verdict, scores = table.verdicts(paper, found), table.scores(found)
     gaps = {gap.row: gap for gap in table.gaps(paper, found)}
+    context_of = dict.fromkeys(of_row, context)
+    if table.trains:  # a row may have more seeds than the run, or fewer
+        for row in found:
+            seeds = tuple(sorted(one.row.seed for one in of_row[row]))
+            context_of[row] = dataclasses.replace(context, seeds=seeds)
     lines = [
         Line(
             table=name,
@@ -184,7 +189,8 @@ def _section_of(
             seeds=",".join(str(one.row.seed) for one in some) if table.trains else "",
             revision=some[0].where.environment["revision"] or "" if some else "",
             command=" && ".join(
-                shlex.join(["launch/local", *words]) for words in table.commands(name, row, context)
+                shlex.join(["launch/local", *words])
+                for words in table.commands(name, row, context_of[row])
             ),
         )
         for row, some in of_row.items()
@@ -208,11 +214,12 @@ def numbers(scores: Sequence[float], gap: Gap | None) -> dict[str, Any]:
     }
 
 
-def markdown(found: Sequence[Section], origin: str) -> str:
+def markdown(found: Sequence[Section], missing: str, origin: str) -> str:
     """The whole report.
 
     Args:
       found: all tables.
+      missing: paragraph on what was not run.
       origin: section on where the numbers are from.
     """
     rules = [verdicts.RULES[rule] for rule in dict.fromkeys(one.table.rule for one in found)]
@@ -224,7 +231,7 @@ def markdown(found: Sequence[Section], origin: str) -> str:
     parts += [PLUS_MINUS] if any(one.table.trains for one in found) else []
     for section in found:
         parts += _markdown_of(section)
-    return document(*parts, origin)
+    return document(*parts, missing, origin)
 
 
 def summary(found: Sequence[Section]) -> str:

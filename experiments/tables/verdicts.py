@@ -1,4 +1,4 @@
-"""The rules of the verdicts, fixed before any row was run.
+"""The rules of the verdicts: all but `collapsed` and the ties of claims are older than the rows.
 
 **Counts.** A number that needs no training is *exact* where it is the paper's in the digits that
 the paper prints, else *not exact*. Of an exponent that a paper writes in O(…), ours is measured,

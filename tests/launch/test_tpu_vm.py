@@ -157,6 +157,7 @@ time.sleep(60)
     assert (
         process.returncode == 130 and "interrupted; it may run on mine; follow it: gcloud" in last
     )
+    assert "copy what" not in last  # it is in the bucket
     assert "a run is going on here" in site.run("tpu_vm", *OPTIONS, "hello", BUCKET)[2]
 
     stop = shlex.split(last.partition("stop it: ")[2])

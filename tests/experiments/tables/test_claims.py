@@ -77,6 +77,12 @@ def test_a_claim_that_names_what_there_is_not_is_refused(tmp_path, text, old, ne
     assert said in str(error.value)
 
 
+def test_a_row_of_a_claim_that_two_cases_have_is_refused(tmp_path):
+    two = [{**x, "case": {"implementation": i}} for x in lines(**WELL) for i in ("dense", None)]
+    with pytest.raises(Invalid, match=r"is of one case, or training; got two of cpu/own with \{'st"):
+        judged(tmp_path, FOLDER, two)
+
+
 def test_the_gap_of_rows_that_no_paper_prints_needs_a_word(tmp_path):
     text = TABLE.replace('"luong4"', '"britz5"').replace('"global, dot"', '"scaled Mul-128"')
     (tmp_path / "claims.toml").write_text(text)

@@ -2,12 +2,14 @@
 
 import csv
 import io
+import re
 from pathlib import Path
 
 import pytest
 
 from experiments.tables import claims, report, scoreboard, verdicts
 
+OLDER_RECIPE = {"britz5"}  # its rows have 1,200 steps; 4,000 is what they are to have
 KEPT = Path(__file__).resolve().parents[3] / "experiments" / "results"
 
 
@@ -15,10 +17,14 @@ KEPT = Path(__file__).resolve().parents[3] / "experiments" / "results"
 def test_a_kept_report_has_the_verdicts_and_the_numbers_of_its_rows(folder):
     again = csv.DictReader(io.StringIO(report.csv_text(report.of_kept(folder))))
     kept = csv.DictReader(io.StringIO((folder / "results.csv").read_text()))
-    said = {(x["table"], x["row"]): x for x in kept}
-    assert said and {(x["table"], x["row"]): x | {"command": ""} for x in again} == {
-        key: x | {"command": ""} for key, x in said.items()
-    }
+    said = {(x["table"], x["row"]): _in_any_folder(x) for x in kept}
+    assert said and {(x["table"], x["row"]): _in_any_folder(x) for x in again} == said
+
+
+def _in_any_folder(line):
+    """A line whose command may name any folder, and where it is of today's recipe."""
+    command = re.sub(r"--(init_from|run_dir)=\S+", "", line["command"])
+    return line | {"command": "" if line["table"] in OLDER_RECIPE else command}
 
 
 def test_the_kept_scoreboard_has_the_verdicts_of_the_kept_rows():

@@ -174,7 +174,7 @@ def test_a_cell_that_was_not_run_says_so(tmp_path):
     (section,) = report.sections(report.published(names), {}, context)
     (line,) = section.lines
     assert (line.ours, line.verdict, line.revision) == ("", "not run", "")
-    assert "| not run |" in report.markdown([section], "")
+    assert "| not run |" in report.markdown([section], "", "")
 
 
 @pytest.mark.parametrize(
