@@ -122,7 +122,8 @@ class Kind:
     Attributes:
       title: words for what it is.
       parts: function of an attention of the kind and its `Surroundings` that returns keywords of
-        `MultiHeadAttention`: route, score, position_bias; none where `own` is a module.
+        `MultiHeadAttention`: route, score, position_bias, dropout_rate; none where `own` is a
+        module.
       counts: unit of its number; "" = it has no number.
       implementations: names of the ways to compute it.
       draws: random numbers that training draws beside dropout's, a stream of Flax; "" = none.

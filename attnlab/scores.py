@@ -192,6 +192,8 @@ class General(Score):
 class Cosine(Score):
     """scale · q·k / (‖q‖‖k‖), in [−scale, scale]; a zero vector is alike to nothing (logit 0).
 
+    So is one whose square is no number of its dtype, of float32 at least: beyond about 1e19.
+
     Args:
       scale: factor of the cosine, a number or a learned array [] or [N].
     """

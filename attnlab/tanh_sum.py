@@ -53,7 +53,8 @@ def tanh_sum(q: jax.Array, k: jax.Array, w: jax.Array) -> jax.Array:
       w: weights of the hidden units, [..., hidden]; leading axes broadcast too.
 
     Returns:
-      [..., bq, bk] in at least float32. O(bq·bk·hidden) time, O(bq·bk) memory, also backward.
+      [..., bq, bk] in at least float32. O(bq·bk·hidden) time, O(bq·bk) memory, also backward;
+      of one query O(bk·hidden) memory.
     """
     return _tanh_sum(*vary_like((q, k, w)))
 

@@ -28,7 +28,7 @@ class _Shifted(Mask):
         return jnp.asarray(given) if isinstance(given, list | tuple) else given
 
     def for_queries(self: Any, offset, count):
-        return self.replace(q_offset=self.q_offset + offset)
+        return self.replace(q_offset=self.first_position + offset)
 
 
 @final

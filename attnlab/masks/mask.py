@@ -502,9 +502,11 @@ def visible_keys(mask: Mask | ArrayLike | None, num_keys: int) -> jax.Array:
         if keys is not None:
             seen = _both((seen, keys))
         elif band is None or (band.left, band.right) != (None, 0):
+            padded = part.lengths is not None
+            remedy = "q_lengths out" if padded else "it out; Causal, Padding and from_padding do"
             raise NotImplementedError(
                 "this attention hides keys from all queries or from none; got a mask with"
-                f" {type(part).__name__} (leave it out; Causal, Padding and from_padding do)"
+                f" {type(part).__name__}{'.q_lengths' * padded} (leave {remedy})"
             )
     return seen
 

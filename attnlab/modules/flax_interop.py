@@ -131,7 +131,14 @@ class _AttentionFn:
     def __hash__(self) -> int:
         return hash(self._value())
 
-    def _value(self) -> tuple[object, Route]:
-        """A score that holds arrays, which have no hash, is equal to itself alone."""
-        plain = all(isinstance(x, int | float) for x in jax.tree.leaves(self.score))
-        return self.score if plain else id(self.score), self.route
+    def _value(self) -> tuple[object, object]:
+        """A score or a route that holds arrays, which have no hash, is equal to itself alone."""
+
+        def value(x: object) -> object:
+            try:
+                hash(x)
+            except TypeError:
+                return id(x)
+            return x
+
+        return value(self.score), value(self.route)

@@ -129,7 +129,8 @@ class SingleHead(AttentionModule, kw_only=True):
         options = {"mask": mask, "bias": bias, "precision": self.precision, **sampling}
         dropout = dropout_options(self, deterministic)
         context = attend(score, q, k, v, **options, **dropout)[..., 0, :]
-        if not return_weights and not self.is_mutable_collection("intermediates"):
+        sows = self.is_mutable_collection("intermediates") and route.sows_weights
+        if not return_weights and not sows:
             return context
         weights = route.weights(score, q, k, **options)[..., 0, :, :]
         self.sow("intermediates", "attention_weights", weights)

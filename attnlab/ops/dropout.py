@@ -14,7 +14,7 @@ import jax
 import jax.extend.random
 import jax.numpy as jnp
 
-__all__ = ["OnePattern", "gumbel_noise", "keep_mask", "seeds", "words"]
+__all__ = ["OnePattern", "gumbel_noise", "is_kept", "keep_mask", "seeds", "words"]
 
 
 class OnePattern(NamedTuple):
@@ -45,7 +45,12 @@ def keep_mask(
     Returns:
       [B, K, G, bq, bk] booleans. Cost: one Threefry hash a weight.
     """
-    return _words(seeds, q_positions, k_positions) >= jnp.uint32(rate * 2**32)
+    return is_kept(_words(seeds, q_positions, k_positions), rate)
+
+
+def is_kept(words: jax.Array, rate: float) -> jax.Array:
+    """True where a random word, uint32, keeps its weight, with probability 1 − rate."""
+    return words >= jnp.uint32(rate * 2**32)
 
 
 def gumbel_noise(seeds: jax.Array, q_positions: jax.Array, k_positions: jax.Array) -> jax.Array:

@@ -99,8 +99,14 @@ def _require_own(score: Score, q: jax.Array, k: jax.Array, precision: Any) -> No
         )
 
     def probe(score, q, k):
-        score, q, k = score.prepare(q, k, precision=precision)
-        return score.logits(q, k, precision=precision)
+        made, q, k = score.prepare(q, k, precision=precision)
+        own, inherited = (_definer(type(score), x) for x in ("logits", "prepare"))
+        require(
+            type(made) is type(score) or own is inherited or issubclass(inherited, own),
+            f"{name}.logits would not be called: the prepare of {inherited.__name__} returns a"
+            f" {type(made).__name__} (say prepare = attnlab.scores.Score.prepare, or define it)",
+        )
+        return made.logits(q, k, precision=precision)
 
     *lead, _, width = q.shape
     few_q = jax.ShapeDtypeStruct((*lead, 2, width), q.dtype)  # not as many as keys
@@ -116,6 +122,11 @@ def _require_own(score: Score, q: jax.Array, k: jax.Array, precision: Any) -> No
     wanted = (*lead, 2, 3)
     fits = logits.shape == wanted and jnp.promote_types(logits.dtype, jnp.float32) == logits.dtype
     require(fits, f"{rule}; got {logits.dtype} {logits.shape} for {wanted}")
+
+
+def _definer(kind: type, name: str) -> type:
+    """The class that defines a member of another."""
+    return next(base for base in kind.__mro__ if name in vars(base))
 
 
 def over_heads(

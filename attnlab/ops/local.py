@@ -126,8 +126,8 @@ def local_attention(
 ) -> jax.Array | tuple[jax.Array, jax.Array]:
     """Luong's local attention: a softmax over the keys within `half_width` of each query's center.
 
-    With `gaussian` the weights are then multiplied by exp(−(s − p_t)² / 2σ²), σ = half_width / 2,
-    and NOT renormalized, so that they are differentiable in the center p_t.
+    With `gaussian` the weights are then multiplied by exp(−(s − p_t)² / 2σ²), σ = half_width / 2
+    (½ where that is 0), and NOT renormalized, so that they are differentiable in the center p_t.
 
     Args:
       q: queries [*B, T, N, H].
@@ -187,6 +187,7 @@ def local_attention(
         keys = jnp.clip(positions, 0, num_keys - 1).reshape(-1, 1, *positions.shape[-2:])
         queries = jnp.arange(num_queries).reshape(1, 1, -1, 1)
         shown = visible_pairs(mask.in_layout(layout), queries, keys)  # [B, N|1, T, 2D + 1|1]
+        shown = jnp.broadcast_to(shown, (len(keys), shown.shape[1], num_queries, shown.shape[3]))
         visible &= jnp.moveaxis(shown, 1, 2).reshape(*q.shape[:-2], *shown.shape[1::2])
 
     def of_each_query(x):

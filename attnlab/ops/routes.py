@@ -21,9 +21,7 @@ from jax.typing import ArrayLike
 from attnlab import masks
 from attnlab.axes import lead_with_ones
 from attnlab.checks import (
-    as_count,
     as_share,
-    as_size,
     require,
     require_dropout,
     require_instance,
@@ -297,9 +295,9 @@ class Chunked(_Within):
     implementation: Implementation = None
 
     def __post_init__(self):
-        object.__setattr__(self, "size", as_size("size", self.size))
-        look_back = as_count("look_back counts chunks", self.look_back)
-        object.__setattr__(self, "look_back", look_back)
+        checked = self._own(0, 1)
+        object.__setattr__(self, "size", checked.size)
+        object.__setattr__(self, "look_back", checked.look_back)
         object.__setattr__(self, "hides_future", self.size == 1)
 
     def _own(self, first, num_queries):
@@ -452,11 +450,12 @@ class Hard(Exact):
     def weights(self, score, q, k, *, q_offset: ArrayLike = 0, **options) -> jax.Array:
         """The weights [*B, N, T, S], dense: 1 at the chosen key; the keywords of a call."""
         choice = self.choose(score, q, k, k, q_offset=q_offset, **options)
+        expected = {name: x for name, x in options.items() if name in ("mask", "bias", "precision")}
         dtype = choice.log_prob.dtype
         one_hot = jax.nn.one_hot(choice.place, k.shape[-3], dtype=dtype)
         one_hot = jnp.moveaxis(one_hot, -2, -3)
-        if options.pop("sample_key", None) is None or self.expected_rate == 0.0:
+        if options.get("sample_key") is None or self.expected_rate == 0.0:
             return one_hot
         # Of an expected context log_prob is 0; of a choice only where the two agree.
         expects = jnp.swapaxes(choice.log_prob == 0, -1, -2)[..., None]
-        return jnp.where(expects, attention_weights(score, q, k, **options), one_hot)
+        return jnp.where(expects, attention_weights(score, q, k, **expected), one_hot)

@@ -384,6 +384,12 @@ def test_modules_with_the_same_attention_are_the_same_to_jit():
     learned = scores.Additive(jnp.ones(4))
     assert hash(make(learned)) == hash(make(learned)) and make(learned) == make(learned)
     assert make(learned) != make(scores.Additive(jnp.ones(4)))
+    seen = routes.Masked(masks.Explicit(jnp.ones((T, T), bool)))
+    masked = as_flax_attention_fn(route=seen)
+    assert masked == as_flax_attention_fn(route=seen) and hash(masked) == hash(
+        as_flax_attention_fn(route=seen)
+    )
+    assert masked != make()
 
 
 def test_masks_may_be_any_number_and_true_may_attend():

@@ -218,6 +218,12 @@ def test_what_cannot_be_decoded_is_refused():
         step(mask=jnp.ones((L - 1, L), bool))
     with pytest.raises(ValueError, match=r"an explicit mask must be \[\*batch, 23\]"):
         step(mask=jnp.ones((B + 1, 1, 1, 1), bool))
+    with pytest.raises(NotImplementedError, match="is for TPU and NVIDIA GPU, not for cpu"):
+        jax.eval_shape(
+            lambda: lsh(route(implementation="pallas")).apply(
+                {**rest, "cache": cache}, x[:, :2], decode=True, mutable=["cache"]
+            )
+        )
     dropping = module.clone(dropout_rate=0.5)
     with pytest.raises(NotImplementedError, match=r"without dropout; got dropout_rate=0.5 \(set"):
         step(dropping, deterministic=False, rngs={"dropout": jax.random.key(0)})

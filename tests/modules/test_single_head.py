@@ -13,6 +13,7 @@ from attnlab import (
     LocationAttention,
     MultiplicativeAttention,
     masks,
+    routes,
     scores,
 )
 from tests import oracle
@@ -193,6 +194,20 @@ def test_location_does_not_look_at_keys():
         rtol=1e-12,
         err_msg="positions beyond max_length have no logit",
     )
+
+
+def test_weights_that_a_route_does_not_sow_are_not_computed():
+    calls = []
+
+    def mean(q, k, v, **options):
+        calls.append(v.shape[-1])
+        return jnp.broadcast_to(v.mean(-3, keepdims=True), (*q.shape[:-1], v.shape[-1]))
+
+    module = MultiplicativeAttention(scores.Dot(), features=17, route=routes.Function(mean))
+    variables = module.init(jax.random.key(0), *arrays())
+    calls.clear()
+    _, sown = module.apply(variables, *arrays(), mutable=["intermediates"])
+    assert calls == [DV] and not sown.get("intermediates")
 
 
 def test_the_implementation_is_used_or_refused():

@@ -77,6 +77,14 @@ def test_is_the_reference(score, mask, bias):
     np.testing.assert_allclose(ours, reference, rtol=2e-5, atol=2e-6)
 
 
+def test_bounds_of_two_integer_types_are_one_range(x64):
+    operands = arrays(dtype=jnp.float64)
+    mask = masks.Padding(jnp.array([KEYS, 300])) & masks.Window(41, None, q_offset=LAST)
+    attend = jax.jit(attnlab.dot_product_attention, static_argnames="implementation")
+    ours, reference = (attend(*operands, mask=mask, implementation=x) for x in (None, "dense"))
+    np.testing.assert_allclose(ours, reference, rtol=1e-12, atol=1e-14)
+
+
 def test_of_one_query_no_copy_of_the_keys_is_made():
     q, k, v = arrays(queries=1)
 

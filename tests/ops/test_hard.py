@@ -180,7 +180,9 @@ def test_an_example_takes_the_expected_context_for_all_of_its_queries():
     np.testing.assert_array_equal(expects, (choice.log_prob == 0).any((1, 2)))
     expected = np.asarray(jax.jit(attention)(scores.Dot(), q, k, v))
     np.testing.assert_allclose(choice.context[expects], expected[expects], rtol=1e-5, atol=1e-6)
-    weights = jax.jit(route.weights)(scores.Dot(), q, k, sample_key=key)
+    weights = jax.jit(lambda *x: route.weights(*x, sample_key=key, dropout_rate=0.0))(
+        scores.Dot(), q, k
+    )
     context = np.einsum("bnts,bsnd->btnd", weights, np.repeat(v, N // K, axis=2))
     np.testing.assert_allclose(context, choice.context, rtol=1e-5, atol=1e-6)
     surely = choose(scores.Dot(), q, k, v)

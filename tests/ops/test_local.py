@@ -111,6 +111,17 @@ def test_local_padding_of_keys_and_queries(mask, kv_lengths, q_lengths):
         np.testing.assert_array_equal(context[b, real:], 0)
 
 
+def test_a_mask_may_depend_on_no_position():
+    class All(masks.Mask):
+        def visible(self, i, j):
+            return jnp.ones((1,) * jnp.ndim(i), bool)
+
+    operands = small()
+    np.testing.assert_array_equal(
+        around(*operands, half_width=3, mask=All()), around(*operands, half_width=3)
+    )
+
+
 def test_local_half_width_zero_is_the_nearest_key():
     q, k, v, centers = small()
     context = around(q, k, v, np.float32(centers), half_width=0, gaussian=True)

@@ -114,6 +114,23 @@ def test_what_is_missing_is_named(score, words, call):
         jax.eval_shape(lambda: call(score))
 
 
+class Unasked(scores.Dot):
+    """Says logits, and leaves them to the plain dot product that Dot prepares."""
+
+    def logits(self, q, k, *, precision=None):
+        return -super().logits(q, k, precision=precision)
+
+
+class Below(Capped):
+    """Its logits are those of a class above it, whose prepare it has too."""
+
+
+def test_logits_that_would_not_be_called_are_refused():
+    with pytest.raises(ValueError, match=r"Unasked\.logits would not be called: the prepare of D"):
+        attention(Unasked(), Q, K, V)
+    np.testing.assert_array_equal(attention(Below(), Q, K, V), attention(Capped(), Q, K, V))
+
+
 def test_a_score_made_of_dot_is_no_dot_to_what_computes_dot_alone():
     with compiling_for(Platform("tpu", "TPU v5e", None)):
         for name in ("splash", "pallas"):

@@ -218,14 +218,23 @@ def _key_blocks(config: Config, x: Differentiable, fixed: Fixed, i) -> tuple[Any
         return 0, x.k.shape[-2] // config.block_k
     first_q, first_k = fixed.first_positions
     q_positions = first_q + i * config.block_q + jnp.arange(config.block_q)
-    bounds = fixed.mask.key_range(q_positions, config.num_keys)
-    # Python's own stay static; arrays are of the type of the mask's.
-    first, stop = (y if isinstance(y, int) else jnp.asarray(y, jnp.int32) for y in bounds)
+    first, stop = key_range(fixed.mask, q_positions, config.num_keys)
     # In a ring the keys at hand begin at first_k; ranges count from position 0.
     if fixed.starts is not None:
         first, stop = (jnp.clip(y - first_k, 0, x.k.shape[-2]) for y in (first, stop))
-    # Rounded down and up: a block that holds one visible key is visited.
-    return first // config.block_k, (stop + config.block_k - 1) // config.block_k
+    return whole_blocks(first, stop, config.block_k)
+
+
+def key_range(mask: Mask, q_positions: jax.Array, num_keys: int) -> tuple[Any, Any]:
+    """What `Mask.key_range` says: Python's own numbers, which stay static, or int32."""
+    first, stop = mask.key_range(q_positions, num_keys)
+    first, stop = (y if isinstance(y, int) else jnp.asarray(y, jnp.int32) for y in (first, stop))
+    return first, stop
+
+
+def whole_blocks(first: Any, stop: Any, size: int) -> tuple[Any, Any]:
+    """The blocks [first, stop) that hold keys [first, stop), all that hold one of them."""
+    return first // size, (stop + size - 1) // size
 
 
 def _forward(config: Config, x: Differentiable, fixed: Fixed, *, keys_in_a_sum: int | None = None):

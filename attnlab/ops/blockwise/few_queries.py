@@ -18,7 +18,7 @@ from attnlab.axes import HeadLayout, lead_with_ones
 from attnlab.biases import as_bias
 from attnlab.meshes import vary_like
 from attnlab.ops import one_query
-from attnlab.ops.blockwise.engine import OnlineSoftmax
+from attnlab.ops.blockwise.engine import OnlineSoftmax, key_range, whole_blocks
 from attnlab.ops.kernels.call import Call
 from attnlab.ops.layout import merge_output, prepare
 from attnlab.scores import Score
@@ -72,7 +72,7 @@ def _context(call: Call) -> jax.Array:
     bias = as_bias(call.bias)
     bias = None if bias is None else bias.in_layout(layout)
     q_positions = jnp.arange(num_queries)
-    first, stop = (0, num_keys) if mask is None else mask.key_range(q_positions, num_keys)
+    bounds = (0, num_keys) if mask is None else key_range(mask, q_positions, num_keys)
 
     def cut(x, start):  # [*B, S, K, H] to [*B, block, K, H]
         return jax.lax.dynamic_slice_in_dim(x, start, _BLOCK, x.ndim - 3)
@@ -106,7 +106,7 @@ def _context(call: Call) -> jax.Array:
     dtype = jnp.promote_types(v.dtype, jnp.float32)
     width = v.shape[-1] if alone is None else v.shape[-1] * layout.num_kv_heads
     softmax = OnlineSoftmax.start(once.q.shape[:-1], width, dtype)
-    blocks = first // _BLOCK, (stop + _BLOCK - 1) // _BLOCK
+    blocks = whole_blocks(*bounds, _BLOCK)
     softmax = jax.lax.fori_loop(*blocks, add_block, vary_like(softmax, once.q))
     context = softmax.finish()[0] if alone is None else alone.own(softmax.finish()[0])
     return merge_output(context.astype(v.dtype), layout.batch_shape)

@@ -21,6 +21,7 @@ from jax.typing import ArrayLike
 
 from attnlab import masks
 from attnlab.meshes import as_examples, on_explicit_axes
+from attnlab.ops.kernels.pallas import Pallas
 from attnlab.ops.layout import visible_pairs
 from attnlab.ops.lsh.attention import lsh_attention
 from attnlab.ops.lsh.decode_state import DecodeState, latest_of
@@ -44,6 +45,7 @@ def lsh_decode(
     chunk_size: int = 64,
     mask: masks.Mask | ArrayLike | None = None,
     options: LSHOptions = STRICT,
+    implementation: str | Pallas | None = None,
     precision: Any = None,
 ) -> tuple[jax.Array, DecodeState]:
     """The rows of `lsh_attention` with causal=True, its default, that belong to the newest tokens.
@@ -61,6 +63,7 @@ def lsh_decode(
         the same at every call. A token that is masked as a key is entered nowhere and its context
         is zero.
       options: settings as for `lsh_attention`; strict, which `empty_state` makes sure of.
+      implementation: way of several tokens, as for `lsh_attention`; one has one way.
       precision: precision of the matrix products, as in `jax.lax.dot`.
 
     Returns:
@@ -109,6 +112,7 @@ def lsh_decode(
             window=window,
             chunk_size=chunk_size,
             options=options,
+            implementation=implementation,
             precision=precision,
         )
         of_new, of_all = (functools.partial(forward, stop=stop) for stop in (count, length))
@@ -205,6 +209,7 @@ def _several_tokens(
     window,
     chunk_size,
     options,
+    implementation,
     precision,
 ):
     """The contexts of `count` tokens: a parallel forward over the first `stop` cached places."""
@@ -221,6 +226,7 @@ def _several_tokens(
         chunk_size=chunk_size,
         mask=visibility,  # the mask is in layout already
         options=options,
+        implementation=implementation,
         precision=precision,
     )
     # [B, N, R, buckets, W], anew from all tokens so far, as the one-by-one state would be.

@@ -248,7 +248,7 @@ def read_mask(
     batch_shape = tuple(batch)
     valid = q_valid = segments = kv_segments = None
     broken, cross = jnp.zeros((), bool), num_queries is not None
-    q_offset = jnp.zeros(math.prod(batch_shape), jnp.int32)
+    q_offset = None
     queries = length if num_queries is None else num_queries
     asked: list[masks.Mask] = []
 
@@ -271,7 +271,8 @@ def read_mask(
             causal = True
             if cross:
                 offset = jnp.asarray(part.band.q_offset, jnp.int32)
-                q_offset = jnp.broadcast_to(offset, batch_shape).reshape(-1)
+                offset = jnp.broadcast_to(offset, batch_shape).reshape(-1)
+                q_offset = offset if q_offset is None else jnp.minimum(q_offset, offset)
             else:
                 broken |= _nonzero_offset(part.band.q_offset)
             # Sorting knows that it is causal; how far back it goes is asked of the pairs.
@@ -291,6 +292,8 @@ def read_mask(
             valid = _both(valid, rows(keys, "an explicit mask", length))
         else:
             asked.append(part)
+    if q_offset is None:
+        q_offset = jnp.zeros(math.prod(batch_shape), jnp.int32)
     pairs = masks.combine(*asked)
     if pairs is not None:
         pairs = pairs.in_layout(HeadLayout(batch_shape, heads, 1, queries, length))

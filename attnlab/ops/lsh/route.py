@@ -67,7 +67,8 @@ class LSH:
         turned them, which the modules give as `hash_inputs`.
       shared_qk: whether queries and keys are the same. Decoding, centering, hashing before rotary
         and options that are not strict are only for those that are.
-      implementation: None, "sorted", "dense" or "pallas", as for `lsh_attention`.
+      implementation: None, "sorted", "dense" or "pallas", as for `lsh_attention`; a token that is
+        decoded alone has one way.
     """
 
     num_hashes: int = 4
@@ -265,13 +266,15 @@ class LSH:
             chunk_size=self.chunk_size,
             mask=mask,
             options=self.options,
+            implementation=self.implementation,
             precision=precision,
         )
 
     def weights(self, score: Score, q: jax.Array, k: jax.Array, **options: Any) -> jax.Array:
         """The weights [*B, N, T, S], dense: for looking at, since the route is there to avoid them.
 
-        The weights are the context of the values e_j = (0 … 1 … 0), with the keywords of a call.
+        The weights are the context of the values e_j = (0 … 1 … 0), with the keywords of a call, in
+        the dtype of q.
         """
         num_keys, num_heads = k.shape[-3:-1]
         units = jnp.eye(num_keys, dtype=q.dtype)[:, None]

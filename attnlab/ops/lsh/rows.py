@@ -123,7 +123,7 @@ def keep_weights(settings: CallSettings, seed, queries, keys, dtype) -> jax.Arra
     The same weights as in `dropout.keep_mask`, whatever the round and the chunks.
     """
     words, rate = dropout.words(seed, queries, keys), settings.dropout_rate
-    return jnp.where(words >= jnp.uint32(rate * 2**32), 1 / (1 - rate), 0).astype(dtype)
+    return jnp.where(dropout.is_kept(words, rate), 1 / (1 - rate), 0).astype(dtype)
 
 
 def select_row(settings: CallSettings, q, k, v, scale, order: Order, seeds, index) -> Row:

@@ -154,6 +154,17 @@ def test_queries_may_begin_later_than_keys(x64):
         np.testing.assert_allclose(got[b], want[b], atol=1e-12)
 
 
+@pytest.mark.parametrize("first", [masks.Causal(), masks.Window(None, 0)])
+def test_of_two_causal_masks_a_query_sees_what_both_show(x64, first):
+    arrays, second = inputs(5), masks.Causal(np.array([18, 3]))
+    found = [
+        attend(*arrays, chunk_size=CHUNK, mask=mask)
+        for mask in (first, first & second, second & first)
+    ]
+    np.testing.assert_array_equal(found[0], found[1])
+    np.testing.assert_array_equal(found[0], found[2])
+
+
 def test_queries_may_begin_far_behind_all_keys():
     q, k, v, *_ = inputs(dtype=np.float32)
     buckets = jnp.zeros((1, 1, QUERIES, 1), int), jnp.zeros((1, 1, KEYS, 1), int)
