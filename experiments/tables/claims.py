@@ -189,7 +189,8 @@ def _values(
     claim: Claim, fields: Mapping[str, Any], lines: Sequence[Mapping[str, Any]]
 ) -> list[float]:
     """The score of the lines that have some values, of all seeds."""
-    found, of_seed = {}, {}
+    found: dict[int | None, float] = {}
+    of_seed: dict[int | None, Any] = {}
     for line in lines:
         cell = line.get("cell", {})
         has = {**line, **line.get("case", {}), **cell.get("axes", {})}

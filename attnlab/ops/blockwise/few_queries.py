@@ -72,7 +72,7 @@ def _context(call: Call) -> jax.Array:
     bias = as_bias(call.bias)
     bias = None if bias is None else bias.in_layout(layout)
     q_positions = jnp.arange(num_queries)
-    bounds = (0, num_keys) if mask is None else key_range(mask, q_positions, num_keys)
+    first, stop = (0, num_keys) if mask is None else key_range(mask, q_positions, num_keys)
 
     def cut(x, start):  # [*B, S, K, H] to [*B, block, K, H]
         return jax.lax.dynamic_slice_in_dim(x, start, _BLOCK, x.ndim - 3)
@@ -106,7 +106,7 @@ def _context(call: Call) -> jax.Array:
     dtype = jnp.promote_types(v.dtype, jnp.float32)
     width = v.shape[-1] if alone is None else v.shape[-1] * layout.num_kv_heads
     softmax = OnlineSoftmax.start(once.q.shape[:-1], width, dtype)
-    blocks = whole_blocks(*bounds, _BLOCK)
+    blocks = whole_blocks(first, stop, _BLOCK)
     softmax = jax.lax.fori_loop(*blocks, add_block, vary_like(softmax, once.q))
     context = softmax.finish()[0] if alone is None else alone.own(softmax.finish()[0])
     return merge_output(context.astype(v.dtype), layout.batch_shape)
