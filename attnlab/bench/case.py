@@ -227,8 +227,6 @@ class Result:
       operations: operations of one device, or None where they were not counted.
       operations_of: name of what was counted, where it is not the program itself.
       sent: bytes that one device sends to others in one run, or None where they were not counted.
-      turns: times at which the turns began in which the case was timed beside others; "" where it
-        was alone.
       base_seconds: times of one call of the mechanism that it was timed against; entry i is of the
         same turn as seconds[i].
       error: RMS distance of the context from NumPy's exact attention in float64, of the same
@@ -255,7 +253,6 @@ class Result:
     operations: Operations | None = None
     operations_of: str = ""
     sent: Sent | None = None
-    turns: str = ""
     base_seconds: tuple[float, ...] = ()
     error: float | None = None
 

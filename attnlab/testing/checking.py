@@ -153,7 +153,10 @@ def _first_paragraph(doc: str | None) -> str:
 
 
 def cost(mechanism: Any) -> Cost:
-    """Compiles its gradient at several lengths, and runs the shortest three times."""
+    """Compiles its gradient at several lengths, and runs the shortest three times.
+
+    The bytes are the compiler's temporaries, without what fusions on a CPU, or a callback, keep.
+    """
     subject = subject_of(mechanism)
     bytes_of = {}
     for n in LENGTHS:
