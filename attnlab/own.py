@@ -264,7 +264,7 @@ def digests(text: str | None = None) -> dict[str, str]:
     """The digests of the files of the mechanisms that were loaded, or of those named in a text."""
 
     def is_named(name: str) -> bool:
-        return bool(re.search(rf"(?<![\w./-]){re.escape(name)}(?![\w(.])", text or ""))
+        return bool(re.search(rf"(?<![\w./]){re.escape(name)}(?![\w(.])", text or ""))
 
     named = [name for name in sorted(_loaded) if text is None or is_named(name)]
     return {name: _loaded[name].digest for name in named}

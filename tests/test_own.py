@@ -249,6 +249,7 @@ def test_digests_are_of_what_is_named(at):
         own.load(name)
     digest = hashlib.sha256(FILE.encode()).hexdigest()
     assert own.digests(f"window-4+{names[0]}, seed 0") == {names[0]: digest}
+    assert own.digests(f"reversible-{names[0]}") == {names[0]: digest}
     assert own.digests(f"{names[1]}er, seed 0") == {}
     assert (
         own.digests("exact") == {} and own.digests().items() >= {x: digest for x in names}.items()

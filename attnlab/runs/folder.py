@@ -134,15 +134,18 @@ class Folder:
         part = path / f"{SETTINGS}.tmp"
         file = os.open(part, os.O_WRONLY | os.O_CREAT, 0o666)
         try:
-            if not _lock(file) or is_begun(path):
-                raise Invalid(f"--{self._flag}={path}: a run has begun there meanwhile")
+            if not _lock(file):
+                raise Invalid(f"--{self._flag}={path}: a run begins there now; wait for its end")
+            if is_begun(path):
+                raise FileExistsError
             part.write_text(json.dumps(self.settings, indent=2) + "\n", encoding="utf-8")
             part.replace(path / SETTINGS)
         except (OSError, Invalid):
             os.close(file)
-            if is_begun(path):
-                part.unlink(missing_ok=True)
-            raise
+            if not is_begun(path):
+                raise
+            part.unlink(missing_ok=True)
+            raise Invalid(f"--{self._flag}={path}: a run has begun there meanwhile") from None
         _claims[path.resolve()] = file
 
     def claim(self) -> None:

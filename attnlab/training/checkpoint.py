@@ -108,7 +108,7 @@ class Checkpoints:
         saved = next((x for x in of_each if x is not None), self.configuration)
         mine = dict(self.configuration)
         if "flags" in saved and "flags" in mine:
-            # What was no flag yet when it was saved, a resumed run takes by default.
+            # A flag that is newer than the checkpoint has its default in a resumed run.
             mine["flags"] = {k: x for k, x in mine["flags"].items() if k in saved["flags"]}
         if saved != mine:
             raise Invalid(
@@ -244,6 +244,9 @@ class Checkpoints:
             if isinstance(error, OSError) and error.errno not in (None, errno.ENOENT):
                 raise
             folder, kind = self.folder / str(step), type(error).__name__
+            for file in filter(Path.is_file, folder.rglob("*")):  # else what the disk said is lost
+                with file.open("rb") as opened:
+                    opened.read(1)
             raise Invalid(f"{folder}: this checkpoint cannot be read ({kind})") from error
 
     def _move_aside(self, step: int) -> str:

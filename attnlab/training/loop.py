@@ -243,6 +243,7 @@ def train(
             start, state = kept.step, parallel.place(abstract.replace(**kept.state))
             meter = Meter.from_json(kept.meter)
             data.set_state(kept.data)
+            kept = None  # whose arrays would stay beside those of the training
             say(f"going on after step {start}")
         losses = {at: x[objective.headline] for at, x in _validations(folder, start).items()}
         curve = MetricsFile(folder, after_step=start) if writes else None
@@ -282,14 +283,10 @@ def train(
             return sums.means(objective) | watched
 
         def restored(step: int) -> dict[str, Any]:
-            """What the model is applied with after a step, on the host; never whole on a device."""
-            try:
-                kept = checkpoints.restore(abstract.kept(), shardings.kept(), step)
-            except Invalid as error:
-                remedy = "delete its folder, and the best of the others is taken"
-                raise Invalid(f"{error}; {remedy}") from error
-            params, collections = kept.state["params"], kept.state.get("collections", {})
-            return on_host({"params": params, **collections})
+            """What the model is applied with after a step, on the host."""
+            # On the devices it is divided as in the training.
+            state = checkpoints.restore(abstract.kept(), shardings.kept(), step).state
+            return on_host({"params": state["params"], **state.get("collections", {})})
 
         def ended() -> bool:
             """Whether the training has come to its plateau."""
@@ -329,7 +326,11 @@ def train(
         if settings.average is None or step < settings.steps:
             best = checkpoints.best_step
             assert best is not None  # the loop ends with a checkpoint
-            variables, validation = restored(best), _validations(folder, best).get(best, {})
+            try:
+                variables, validation = restored(best), _validations(folder, best).get(best, {})
+            except Invalid as error:
+                remedy = "delete its folder, and the best of the others is taken"
+                raise Invalid(f"{error}; {remedy}") from error
         else:
             best = step
             if missing := [

@@ -465,7 +465,7 @@ def two_digits(number: float) -> str:
 _RATIOS_NOTE = (
     "Each mechanism was called in turns with the one its time is divided by, in processes of their "
     "own, the order changing from turn to turn: the geometric mean over n turns with its 95 % "
-    "interval (Student), which is of that pairing alone: another one differs by more on a machine "
+    "interval (Student). It tells of this run alone: another run may differ by more, on a machine "
     "that others share. Where both compute the same function their outputs, and the gradients of "
     "their inputs, were compared first. Below 1 is faster, and less memory."
 )

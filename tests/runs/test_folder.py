@@ -116,7 +116,7 @@ def test_of_two_runs_that_begin_at_once_one_does(tmp_path):
         [sys.executable, "-c", held], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as process:
         assert process.stdout.readline() == b"1\n"
-        with pytest.raises(Invalid, match=f"--run_dir={path}: a run has begun there meanwhile"):
+        with pytest.raises(Invalid, match=f"--run_dir={path}: a run begins there now; wait"):
             first.begin()
         process.kill()
     second.begin()

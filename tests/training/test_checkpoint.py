@@ -1,6 +1,7 @@
 import errno
 import math
 import os
+import pathlib
 import resource
 
 import jax
@@ -170,6 +171,22 @@ def test_what_may_pass_puts_no_checkpoint_aside(tmp_path, monkeypatch, error):
     with Checkpoints(tmp_path / "c", {"width": 8}) as checkpoints:
         monkeypatch.setattr(checkpoints._orbax, "load_checkpointables", fails)
         with pytest.raises(type(error)):
+            checkpoints.restore_latest(jax.eval_shape(a_state), shardings(2), print)
+        assert checkpoints.steps == [2, 3] and not list(tmp_path.glob("*damaged*"))
+
+
+def test_a_file_that_the_disk_does_not_give_now_puts_nothing_aside(tmp_path, monkeypatch):
+    """Of which orbax says that there is no such entry."""
+
+    def opened(path, *arguments, real=pathlib.Path.open):
+        if path.name == DAMAGED[2].partition("/")[2]:
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return real(path, *arguments)
+
+    three_checkpoints(tmp_path / "c", [3], DAMAGED[2])
+    with Checkpoints(tmp_path / "c", {"width": 8}) as checkpoints:
+        monkeypatch.setattr(pathlib.Path, "open", opened)
+        with pytest.raises(PermissionError):
             checkpoints.restore_latest(jax.eval_shape(a_state), shardings(2), print)
         assert checkpoints.steps == [2, 3] and not list(tmp_path.glob("*damaged*"))
 

@@ -63,7 +63,7 @@ def lsh_decode(
         the same at every call. A token that is masked as a key is entered nowhere and its context
         is zero.
       options: settings as for `lsh_attention`; strict, which `empty_state` makes sure of.
-      implementation: way of several tokens, as for `lsh_attention`; one has one way.
+      implementation: way to compute several tokens, as for `lsh_attention`; one has only one.
       precision: precision of the matrix products, as in `jax.lax.dot`.
 
     Returns:

@@ -68,7 +68,7 @@ class LSH:
       shared_qk: whether queries and keys are the same. Decoding, centering, hashing before rotary
         and options that are not strict are only for those that are.
       implementation: None, "sorted", "dense" or "pallas", as for `lsh_attention`; a token that is
-        decoded alone has one way.
+        decoded alone has only one way.
     """
 
     num_hashes: int = 4
