@@ -154,14 +154,14 @@ def _of_section(claim: Claim, section: Section) -> Iterator[tuple[Line, Gap | No
     scores, base = table.scores(found), table.against()
     pairs = [(row, base.get(row, row)) for row in claim.rows or base]
     for row, other in itertools.product(claim.rows, claim.against) if claim.against else pairs:
-        if not {row, other} <= scores.keys():
-            yield lines[other if row in scores else row], None
-            continue
         theirs = claim.word or verdicts.printed_gap(table.printed(section.paper), row, other)
         if theirs is None or row == other:
             rule = f"the gaps of the claim {claim.source.name!r} are printed, or it has a word"
             remedy = f"give other rows, or word, {', '.join(WORDS)}"
             claim.source.refuse("rows", rule, f"none of {row!r} from {other!r}", remedy)
+        if not {row, other} <= scores.keys():
+            yield lines[other if row in scores else row], None
+            continue
         gap = Gap(row, other, theirs, (scores[row], scores[other]))
         verdict = table.judged(gap, found, claim.tie)
         yield dataclasses.replace(lines[row], verdict=verdict, **numbers(scores[row], gap)), gap
