@@ -286,18 +286,18 @@ def require_unchanged() -> None:
 
 
 def split_outside_brackets(text: str, mark: str) -> list[str]:
-    """The parts of a text between the marks that are in no brackets.
+    """The parts of a text between the marks that are in no brackets, nor quoted.
 
-    >>> split_outside_brackets("a+mine.py:B(c=1e+3)+d", "+")
-    ['a', 'mine.py:B(c=1e+3)', 'd']
+    >>> split_outside_brackets("a+mine.py:B(c=1e+3, d='(')+e", "+")
+    ['a', "mine.py:B(c=1e+3, d='(')", 'e']
     """
     parts, depth = [""], 0
-    for letter in text:
-        depth += (letter in "([{") - (letter in ")]}")
-        if letter == mark and depth == 0:
+    for piece in re.findall(r"'[^']*'|\"[^\"]*\"|.", text, re.DOTALL):
+        depth += (piece in "([{") - (piece in ")]}")
+        if piece == mark and depth == 0:
             parts.append("")
         else:
-            parts[-1] += letter
+            parts[-1] += piece
     return parts
 
 

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 import grain
 import numpy as np
 
-from attnlab.checks import require
+from attnlab.checks import as_size, require
 from attnlab.data.encoding import Encoded, EncodePair, Example, Source
 from attnlab.data.parts import WHOLE, Part
 from attnlab.data.pools import Ahead, Batches, Fill, Reader
@@ -80,6 +80,9 @@ def train_batches(
     Raises:
       ValueError: an empty source, or sizes that cannot be.
     """
+    _require_sizes(
+        batch_size=batch_size, max_length=max_length, pool_batches=pool_batches, pad_to=pad_to
+    )
     require(lengths is None or num_workers == 0, "lengths are known or there are workers, not both")
     fill = (
         FillRows(batch_size, max_length, part)
@@ -128,7 +131,11 @@ def evaluation_batches(
     Yields:
       (indices [n], {"source": [batch_size, S], "target": [batch_size, T]}): the first n rows are
       the examples at these indices.
+
+    Raises:
+      ValueError: sizes that cannot be.
     """
+    _require_sizes(batch_size=batch_size, pad_to=pad_to)
     encode = EncodePair(source_tokenizer, target_tokenizer, max_length=None)
     examples = [encode(source[i]) for i in range(len(source))]
     order = sorted(range(len(examples)), key=lambda i: by_length(examples[i]))
@@ -143,6 +150,11 @@ def evaluation_batches(
                 same_length=same_length,
             ),
         )
+
+
+def _require_sizes(**sizes: int) -> None:
+    for name, size in sizes.items():
+        as_size(name, size)
 
 
 def by_length(example: Example) -> tuple[int, ...]:

@@ -74,7 +74,7 @@ class EncodePair:
     def kept(self, example: Example) -> Example:
         """The example, or {} where it is too long, so that it is left out."""
         longest = max(map(len, example.values()))
-        return {} if self.max_length and longest > self.max_length else example
+        return {} if self.max_length is not None and longest > self.max_length else example
 
     def later(self, source: Source, index: int, lengths: np.ndarray) -> Example:
         """The same of an example whose numbers of tokens are known, without encoding it yet."""

@@ -64,8 +64,8 @@ def decoded_lines(path: Path) -> Iterator[str]:
             yield raw.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
         except UnicodeDecodeError as error:
             raise Invalid(
-                f"{path}, line {number}: not UTF-8, byte {raw[error.start]:#04x} in column "
-                f"{error.start + 1}; convert the file, as with iconv -f LATIN1 -t UTF-8"
+                f"{path}, line {number}: not UTF-8, byte {error.object[error.start]:#04x} in "
+                f"column {error.start + 1}; convert the file, as with iconv -f LATIN1 -t UTF-8"
             ) from error
 
 

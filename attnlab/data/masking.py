@@ -84,7 +84,7 @@ class MaskedPairs:
 
     Raises:
       ValueError: max_length is less than 5, or max_predictions less than 1.
-      Invalid: there are fewer than two documents, or none of two lines.
+      Invalid: there are fewer than two documents, or none of two lines, or a line has no tokens.
     """
 
     documents: Sequence[Sequence[np.ndarray]]
@@ -99,6 +99,12 @@ class MaskedPairs:
         require(
             most is None or most >= 1, f"max_predictions must be at least 1, or None; got {most}"
         )
+        for number, lines in enumerate(self.documents):
+            if not all(map(len, lines)):
+                raise Invalid(
+                    f"a line has a token at least; got none of a line of document {number} (leave "
+                    "the line out)"
+                )
         if len(self.documents) < 2 or not self.chunks:
             raise Invalid(
                 f"pre-training needs two documents and one of two lines; got {len(self.documents)} "

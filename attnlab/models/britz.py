@@ -15,7 +15,7 @@ begins with zeros. That reproduces the printed number of parameters of every var
 | attention    | instead of the above                                                     |
 | ------------ | ------------------------------------------------------------------------ |
 | "none-state" | s_0 = W_b [last states of the encoder]; no c and no W_c                  |
-| "none-input" | c_i = c, the last outputs of the encoder, and the stack reads y + W_x c  |
+| "none-input" | c_i = c, the last states of the encoder's top, and the stack reads y + W_x c |
 """
 
 from __future__ import annotations

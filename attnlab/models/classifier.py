@@ -65,4 +65,4 @@ class EncoderClassifier(nn.Module):
             first, second = x[:, 0], x[:, 1]
             x = jnp.concatenate([first, second, first * second, first - second], -1)
         hidden = nn.relu(dense(c, c.hidden, "hidden")(x))
-        return dense(c, self.num_classes, "classes")(hidden).astype(jnp.float32)
+        return dense(c, self.num_classes, "classes", makes_logits=True)(hidden)

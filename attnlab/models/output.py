@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
 import flax.linen as nn
@@ -12,7 +11,7 @@ import jax.numpy as jnp
 
 from attnlab.modules.conventions import Initializer, lecun_normal
 
-__all__ = ["DeferredLogits", "Logits"]
+__all__ = ["DeferredLogits", "Logits", "wide_product"]
 
 
 @flax.struct.dataclass
@@ -75,9 +74,12 @@ class Logits(nn.Module):
             dtype=self.dtype,
             param_dtype=self.param_dtype,
             kernel_init=self.kernel_init,
-            dot_general=functools.partial(
-                jax.lax.dot_general,
-                preferred_element_type=jnp.promote_types(x.dtype, jnp.float32),
-            ),
+            dot_general=wide_product,
             name="vocabulary",
         )(x)
+
+
+def wide_product(x: jax.Array, y: jax.Array, *args: Any, **options: Any) -> jax.Array:
+    """`jax.lax.dot_general`, summed and returned in at least float32, as logits are."""
+    options["preferred_element_type"] = jnp.promote_types(x.dtype, jnp.float32)
+    return jax.lax.dot_general(x, y, *args, **options)

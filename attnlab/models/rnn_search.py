@@ -335,6 +335,7 @@ class _Searching(Layer):
             score = AdditiveScore(
                 kernel_init=nn.initializers.zeros, param_dtype=self.param_dtype, name="score"
             )(query[:, :, None], memory.keys[:, :, None])
+            query = query.astype(memory.keys.dtype)  # the state it is of is float32
             weights = align(score, query, memory.keys, memory.lengths)
             taken = self._taken(weights, expects, samples)
             context = blend(taken, memory.gates)[:, 0]

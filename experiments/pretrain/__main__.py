@@ -86,9 +86,15 @@ def open_corpus(settings: Settings) -> Corpus:
             cache_dir=settings.cache_dir,
         )
     )
-    ids = [[np.array(tokenizer.encode(line), np.int32) for line in lines] for lines in documents]
+
+    def encoded(documents: list[list[str]]) -> list[list[np.ndarray]]:
+        """Token ids; lines without any, such as one of a BOM alone, and what is of them are out."""
+        ids = [[np.array(tokenizer.encode(line), np.int32) for line in x] for x in documents]
+        return [kept for lines in ids if (kept := [line for line in lines if line.size])]
+
+    training, validation = encoded(documents[:-last]), encoded(documents[-last:])
     digest = hashlib.sha256("\n\n".join(map("\n".join, documents)).encode()).hexdigest()
-    corpus = Corpus(path.name, digest, ids[:-last], ids[-last:], tokenizer, starts)
+    corpus = Corpus(path.name, digest, training, validation, tokenizer, starts)
     for what, some in (("train", corpus.training), ("validate", corpus.validation)):
         try:  # says now what is wrong with them
             corpus.pairs(settings, Masking() if what == "train" else None)

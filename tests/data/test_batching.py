@@ -215,6 +215,16 @@ def test_what_cannot_be_is_refused():
         next(iter(training(max_length=2)))
 
 
+@pytest.mark.parametrize("name", ["batch_size", "max_length", "pool_batches", "pad_to"])
+def test_sizes_that_cannot_be_are_refused(name):
+    with pytest.raises(ValueError, match=f"{name} must be an int ≥ 1; got 0"):
+        training(**{name: 0})
+    if name in ("batch_size", "pad_to"):
+        sizes = {"batch_size": 2} | {name: -4}
+        with pytest.raises(ValueError, match=f"{name} must be an int ≥ 1; got -4"):
+            next(evaluation_batches(TASK, NUMBERS, NUMBERS, **sizes))
+
+
 @pytest.mark.slow
 def test_an_iterator_that_is_dropped_leaves_no_thread():
     for close in (True, False):

@@ -112,6 +112,7 @@ BAD = {
     "lines": (b"a\nb\nc\n", b"a\nb", r"a\.de has 3 lines and .*a\.en has 2; line i of one must"),
     "empty": (b"a\nb\n", b"a\n \n", r"a\.en, line 2 is empty; remove it from both files"),
     "bytes": (b"a\nMu\xdfte\n", b"a\nb\n", r"a\.de, line 2: not UTF-8, byte 0xdf in column 3; con"),
+    "first": (b"\xef\xbb\xbfab\xff\n", b"a\n", r"a\.de, line 1: not UTF-8, byte 0xff in column 3"),
     "nothing": (b"", b"", r"there is no text in .*a\.de and .*a\.en"),
 }
 

@@ -161,6 +161,13 @@ def test_what_cannot_be_paired_is_refused():
         MaskedPairs(documents([1, 1]), WORDS, 20)
 
 
+def test_a_line_without_tokens_is_refused():
+    lines = documents([2, 2])
+    lines[1].append(np.array([], np.int32))
+    with pytest.raises(Invalid, match="got none of a line of document 1"):
+        MaskedPairs(lines, WORDS, 20)
+
+
 def test_a_random_word_is_any_id_but_padding():
     source = MaskedPairs(documents((2, 2), 3), 16, 12, Masking(0, 0, 100, share=1.0))
     rows = [source.draw(i % 2, np.random.default_rng(i)) for i in range(60)]

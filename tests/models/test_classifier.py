@@ -1,5 +1,7 @@
 """The classifier of long inputs: what is pooled, and pairs."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -42,6 +44,13 @@ def test_padding_is_not_pooled(pooling):
     assert got.dtype == jnp.float32
     for logits, row in zip(got, TOKENS, strict=True):
         np.testing.assert_allclose(logits, head(state(row)), rtol=1e-4, atol=1e-5)
+
+
+def test_logits_of_half_precision_are_not_rounded():
+    config = dataclasses.replace(CONFIG, dtype=jnp.bfloat16)
+    model = EncoderClassifier(config, 3, "mean", config.attention(routes.AllPairs("dense")))
+    got = apply(model, init(model, TOKENS), TOKENS)
+    assert got.dtype == jnp.float32 and (got.astype(jnp.bfloat16) != got).any()
 
 
 def test_a_pair_is_compared_by_its_states():

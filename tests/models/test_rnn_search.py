@@ -76,6 +76,16 @@ def test_half_precision_is_near_and_its_logits_are_not_rounded():
     assert (halved.astype(jnp.bfloat16) != halved).any(), "summed in float32"
 
 
+def test_parameters_in_half_precision():
+    model, (source, target) = search(param_dtype=jnp.bfloat16), batch()
+    params = random_params(model)
+    exact = jax.tree.map(lambda x: x.astype(jnp.float32), params)
+    got, _ = forward(model, params, source, target)
+    want, _ = forward(model.clone(param_dtype=jnp.float32), exact, source, target)
+    assert {x.dtype for x in jax.tree.leaves(params)} == {jnp.dtype(jnp.bfloat16)}
+    assert 0 < abs(got - want).max() < 0.1 * abs(want).max()
+
+
 @pytest.mark.parametrize("make", daily([search, enc_dec], search))
 def test_dropout_in_half_precision(make):
     assert_drops(make(param_dtype=jnp.float32, dtype=jnp.bfloat16, dropout_rate=0.5))

@@ -271,6 +271,14 @@ def test_a_prompt_is_gone_on_with(search):
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6), found, alone)
 
 
+@pytest.mark.parametrize("search", [greedy, beam_search])
+def test_what_a_call_kept_of_another_source_is_not_used(search):
+    twice = {"static": {"twice": np.zeros((6, 2), np.int32)}}
+    found = search(MODEL, variables() | twice, SOURCE, max_length=3)
+    want = search(MODEL, variables(), SOURCE, max_length=3)
+    jax.tree.map(np.testing.assert_array_equal, found, want)
+
+
 def test_it_does_stop_early():
     calls = []
 

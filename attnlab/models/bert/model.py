@@ -70,7 +70,7 @@ class BertPretraining(nn.Module):
         self.transform = dense(c, c.width)
         self.transform_norm = layer_norm(c)
         self.bias = self.param("bias", nn.initializers.zeros, (c.vocab_size,), c.param_dtype)
-        self.next = dense(c, 2)
+        self.next = dense(c, 2, makes_logits=True)
 
     def __call__(
         self,
@@ -103,7 +103,8 @@ class BertClassifier(nn.Module):
       config: sizes and choices.
       num_classes: number of classes, C; not used for a span.
       labelled: name of what has a class: "sequence" (the pooled state is classified), "tokens", or
-        "span", whose first and last token are searched among those of type 1, or the first of all.
+        "span", whose first and last token are searched among those of type 1 and the first of all,
+        or where there are no types among all that are no padding.
       attention: self-attention module, as for `BertPretraining`.
       frozen: whether what is below the classifier gets no gradient ("feature-based"). A sequence is
         then classified by the mean of its states: the pooler is trained with the classes.
@@ -123,7 +124,8 @@ class BertClassifier(nn.Module):
 
         Args:
           tokens: token ids [B, T], padded at the end.
-          types: segments 0 and 1 of the tokens, [B, T]; None = all 0.
+          types: segments 0 and 1 of the tokens, [B, T]; None = all 0, and no second segment to
+            search a span in.
           deterministic: whether dropout is off.
         """
         require_choice("labelled", self.labelled, LABELLED)
@@ -139,7 +141,7 @@ class BertClassifier(nn.Module):
             x = jax.lax.stop_gradient(x)
         x = nn.Dropout(c.dropout_rate)(x, deterministic=deterministic)
         count = 2 if self.labelled == "span" else self.num_classes
-        logits = dense(c, count, name="classes")(x).astype(jnp.float32)
+        logits = dense(c, count, "classes", makes_logits=True)(x)
         if self.labelled != "span":
             return logits
         within = real if types is None else real & (jnp.asarray(types) == 1)

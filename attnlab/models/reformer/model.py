@@ -270,11 +270,10 @@ class Reformer(LanguageModel):
         self.inputs = Inputs(c)
         self.decoder = ReversibleStack(c, pattern_of(c, attention), self.stream_dtype)
         self.norm = layer_norm(c)
-        self.softmax = dense(c, c.vocab_size)
+        self.softmax = dense(c, c.vocab_size, makes_logits=True)
 
     def logits_of(self, x: jax.Array, **options: Any) -> jax.Array:
-        logits = self.softmax(self.norm(self.decoder(x, **options)))
-        return logits.astype(jnp.promote_types(logits.dtype, jnp.float32))
+        return self.softmax(self.norm(self.decoder(x, **options)))
 
     @classmethod
     def enwik8(cls, **changed: Any) -> Reformer:

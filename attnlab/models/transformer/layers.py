@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from attnlab import positions as pos
 from attnlab.checks import require
 from attnlab.models.chunks import in_chunks
-from attnlab.models.output import DeferredLogits
+from attnlab.models.output import DeferredLogits, wide_product
 from attnlab.models.transformer.config import TransformerConfig
 from attnlab.modules.cache import cache_index
 from attnlab.split import gathered
@@ -100,7 +100,7 @@ class Inputs(nn.Module):
           decode: whether to count the tokens in the cache.
         """
         c = self.config
-        count = x.shape[1]
+        count, given = x.shape[1], positions is not None
         if positions is None:
             positions = jnp.arange(count)
             if decode:
@@ -112,7 +112,7 @@ class Inputs(nn.Module):
             added = pos.sinusoids(positions, c.width)
         elif c.positions in ("learned", "axial"):
             require(
-                count <= c.max_length,
+                given or count <= c.max_length,
                 f"there are positions for max_length={c.max_length} tokens; got {count}",
             )
             added = self._learned(positions)
@@ -203,15 +203,24 @@ def gathered_network(params: Any) -> Any:
 
 
 def dense(
-    config: TransformerConfig, features: int, name: str | None = None, *, use_bias: bool = True
+    config: TransformerConfig,
+    features: int,
+    name: str | None = None,
+    *,
+    use_bias: bool = True,
+    makes_logits: bool = False,
 ) -> nn.Dense:
-    """The projection to so many features that `config` describes; a compact module gives a name."""
+    """The projection to so many features that `config` describes; a compact module gives a name.
+
+    What makes logits sums them in at least float32, and they stay that.
+    """
     return nn.Dense(
         features,
         use_bias=use_bias,
         dtype=config.dtype,
         param_dtype=config.param_dtype,
         kernel_init=config.kernel_init,
+        dot_general=wide_product if makes_logits else None,
         name=name,
     )
 

@@ -110,6 +110,7 @@ def first_call(model, variables, given: Given, max_length):
     memory = model.apply(variables, given.source, method="encode")
     batch, prompted = given.prompt.shape
     begin = jnp.full((batch, 1), tok.BOS, jnp.int32)
+    variables = {name: x for name, x in variables.items() if name != "static"}  # of another source
     logits, state = model.apply(
         {**variables, "cache": _buffers(model, memory, batch, prompted + max_length)},
         memory,

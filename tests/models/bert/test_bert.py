@@ -128,6 +128,16 @@ def test_masked_tokens_are_those_at_the_positions(variables):
     np.testing.assert_allclose(again - some, (np.zeros_like(some) + np.arange(23)) == 3, atol=1e-5)
 
 
+def test_logits_of_half_precision_are_not_rounded():
+    config = dataclasses.replace(CONFIG, dtype=jnp.bfloat16)
+    classifier = BertClassifier(config, 3, attention=config.attention(DENSE))
+    classes = apply(classifier, init(classifier, TOKENS), TOKENS)
+    model = pretraining(dtype=jnp.bfloat16)
+    for logits in (classes, *logits_of(model)(drawn(model), TOKENS, TYPES, MASKED)):
+        assert logits.dtype == jnp.float32
+        assert (logits.astype(jnp.bfloat16) != logits).any()
+
+
 def test_types_and_positions_have_their_limits(variables):
     with pytest.raises(ValueError, match="positions for max_length=11 tokens; got 12"):
         LOGITS(variables, np.full((1, 12), 4), None, MASKED[:1])

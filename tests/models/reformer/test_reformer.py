@@ -105,6 +105,12 @@ def test_gradients_are_those_of_stored_activations(monkeypatch, layers):
     assert min(float(jnp.abs(x).max()) for x in jax.tree.leaves(got)) > 0
 
 
+def test_logits_of_half_precision_are_not_rounded():
+    model = tiny(routes.Window(3, 0), dtype=jnp.bfloat16, num_layers=1)
+    logits = apply(model, init(model, TOKENS), TOKENS)
+    assert logits.dtype == jnp.float32 and (logits.astype(jnp.bfloat16) != logits).any()
+
+
 @pytest.mark.slow
 def test_streams_of_float32_serve_a_bfloat16_model(monkeypatch):
     """Streams of bfloat16 do not: that is why they are float32."""

@@ -198,8 +198,10 @@ def test_no_logit_depends_on_padding_or_on_later_tokens():
     assert (abs(changed[:, 3] - logits[:, 3]).max(-1) > 1e-3).all()
 
 
-def test_packed_rows_are_as_if_apart():
-    model = tiny()
+@pytest.mark.parametrize("options", [{}, {"positions": "learned", "max_length": 7}])
+def test_packed_rows_are_as_if_apart(options):
+    """They may have more tokens than a table has positions: each segment begins anew."""
+    model = tiny(**options)
     variables = init(model, SOURCE, TARGET)
     packed = {
         "source": np.array([[*SOURCE[0, :6], *SOURCE[1, :4], 0]]),
