@@ -51,7 +51,7 @@ def run(
     experiment: Callable[[S, Folder], int],
     *,
     doc: str | None,
-    resumes: bool = True,
+    keeps: bool = True,
     free: Collection[str] = (),
     several: bool = False,
 ) -> int:
@@ -62,7 +62,7 @@ def run(
       settings: class of the settings, whose fields are the flags.
       experiment: function of the settings and the folder, which is not made yet; returns a status.
       doc: text that --help begins with.
-      resumes: whether there is --resume.
+      keeps: whether a run has a folder; without one there are no flags for it.
       free: names of the flags that may have another value in a resumed run.
       several: whether it runs in several processes; where not, they are refused.
 
@@ -72,7 +72,7 @@ def run(
       the experiment does not answer.
     """
     try:
-        status = _run(argv, settings, experiment, doc, resumes, free, several)
+        status = _run(argv, settings, experiment, doc, keeps, free, several)
     except BaseException as error:
         if processes.count() > 1:
             traceback.print_exc()
@@ -88,12 +88,12 @@ def _run(
     settings: type[S],
     experiment: Callable[[S, Folder], int],
     doc: str | None,
-    resumes: bool,
+    keeps: bool,
     free: Collection[str],
     several: bool,
 ) -> int:
     name = _name_of(argv[0])
-    defined = _defined(settings, resumes=resumes)
+    defined = _defined(settings, keeps=keeps)
     folder = cluster = None
     try:
         if not _parsed(defined, argv, doc):
@@ -133,7 +133,7 @@ def _run(
         if folder is not None and folder.exists:
             words = f"{number.name}: what is done is kept in {folder.path}"
             again = shlex.quote(f"--resume={folder.path}")
-            words += f"; to complete it: {again}" if resumes else ""
+            words += f"; to complete it: {again}"
         if (ended := processes.ended_by()) is not None:
             return _complain(name, processes.Said(ended.line()), ended.status)
         return _complain(name, Stopped(words), 128 + number)
@@ -254,7 +254,7 @@ def _name_of(program: str) -> str:
     return path.parent.name if path.stem == "__main__" else path.stem
 
 
-def _defined(settings: type[Flags], *, resumes: bool) -> flags.FlagValues:
+def _defined(settings: type[Flags], *, keeps: bool) -> flags.FlagValues:
     values = flags.FlagValues()
     define: dict[type, Callable[..., Any]] = {
         bool: flags.DEFINE_bool,
@@ -272,17 +272,15 @@ def _defined(settings: type[Flags], *, resumes: bool) -> flags.FlagValues:
             values[field.name].help = text  # absl adds how a flag is repeated
         else:
             define[kinds[field.name]](field.name, default, text, flag_values=values)
-    where = "Where the fresh folder of this run is made."
-    flags.DEFINE_string("output_dir", "results", where, flag_values=values)
     _define_processes(values)
-    here = "The folder of this run itself: begins there" + (
-        ", or does what is missing there. So the same command goes on when a scheduler starts it "
-        "again."
-        if resumes
-        else "."
-    )
-    flags.DEFINE_string("run_dir", None, here, flag_values=values)
-    if resumes:
+    if keeps:
+        where = "Where the fresh folder of this run is made."
+        flags.DEFINE_string("output_dir", "results", where, flag_values=values)
+        here = (
+            "The folder of this run itself: begins there, or does what is missing there. So the "
+            "same command goes on when a scheduler starts it again."
+        )
+        flags.DEFINE_string("run_dir", None, here, flag_values=values)
         again = "The folder of an earlier run: does what is missing there, with its flags."
         flags.DEFINE_string("resume", None, again, flag_values=values)
     check = (
@@ -362,8 +360,6 @@ def _chosen(
         given: Any = values[flag].value if flag in values else None
         if given is not None:
             path = Path(given)
-            if is_begun(path) and "resume" not in values:
-                raise Invalid(f"--{flag}={path}: a run is there; give a folder that has none")
             if flag == "resume" or is_begun(path):
                 folder = Folder.kept(name, path, flag=flag)
                 kept = _resumed(folder, named, settings, free, flag)
@@ -377,7 +373,8 @@ def _chosen(
     chosen.check_named(named)
     if values.check != "flags":
         chosen.require_installed()
-    return chosen, Folder.fresh(name, Path(values.output_dir), chosen.as_json(), path=path)
+    parent = Path(values.output_dir if "output_dir" in values else "")
+    return chosen, Folder.fresh(name, parent, chosen.as_json(), path=path)
 
 
 def _resumed(
@@ -406,7 +403,10 @@ def _resumed(
                 f"--{flag}={written(value)} differs from {written(getattr(kept, flag))} in "
                 f"{folder.path}; a resumed run keeps its flags: leave it out, or start a new run"
             )
-    return dataclasses.replace(kept, **{k: x for k, x in named.items() if k in free})
+    changed = {name: value for name, value in named.items() if name in free}
+    kept = dataclasses.replace(kept, **changed)
+    folder.settings |= {name: kept.as_json()[name] for name in changed}  # those of rows to come
+    return kept
 
 
 def _value(flag: flags.Flag, kind: type) -> Any:

@@ -131,6 +131,12 @@ class Folder:
 
     def _add_settings(self, path: Path) -> None:
         """Writes settings.json, which is claimed before it has its name: of two runs one does."""
+        for name in (ROWS, REPORT):
+            if (path / name).exists() and not is_begun(path):  # a user's own
+                raise Invalid(
+                    f"--{self._flag}={path}: {name} is there, and no {SETTINGS}; give a folder "
+                    "without it"
+                )
         part = path / f"{SETTINGS}.tmp"
         file = os.open(part, os.O_WRONLY | os.O_CREAT, 0o666)
         try:

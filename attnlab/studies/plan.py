@@ -5,12 +5,12 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import os
-import statistics
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import grain
 import jax
 
 from attnlab import platforms
@@ -27,6 +27,7 @@ from attnlab.studies.study import Cell, Training
 from attnlab.training import tuning
 from attnlab.training.curve import Diverged, read_metrics
 from attnlab.training.flags import TrainFlags
+from attnlab.training.loop import CHECKPOINTS
 from attnlab.training.objective import Batch
 from attnlab.training.training_curve import curve
 
@@ -67,9 +68,10 @@ def say(run: Run[Any, Any]) -> None:
             trials = sum(n * each for n, each in tuning.rounds(len(settings.tune), steps))
         before = 0 if training.before is None else training.before.loop.steps
         each = f"({before:,} + {steps:,})" if before else f"{steps:,}"
-        planned = [title, f"{len(cells)} × {each}", f"{trials:,}"]
+        done = sum(_steps_done(run, cell) for cell in cells)
+        planned = [title, f"{len(cells)} × {each}" + f" − {done:,}" * bool(done), f"{trials:,}"]
         if settings.target:
-            parts = [(training, trials + len(cells) * steps)]
+            parts = [(training, trials + len(cells) * steps - done)]
             parts += [(training.before, len(cells) * before)] if training.before else []
             for needs in _on_targets(parts, settings):
                 lines.append([*planned, needs.name, *needs.cells()])
@@ -77,7 +79,7 @@ def say(run: Run[Any, Any]) -> None:
         elif (rate := _steps_a_second(run, cells[0], training)) is None:
             lines.append([*planned, "diverged", ""])
         else:
-            seconds = (trials + len(cells) * (before + steps)) / rate
+            seconds = (trials + len(cells) * (before + steps) - done) / rate
             total += seconds
             lines.append([*planned, f"{rate:.3g}", remaining.rounded(seconds)])
     most = "" if settings.plateau is None else "at most "
@@ -98,15 +100,27 @@ def say(run: Run[Any, Any]) -> None:
     command_line.say("\n" + "\n".join([said if lines else "nothing is missing", *notes]))
 
 
+def _steps_done(run: Run[Any, Any], cell: Cell) -> int:
+    """Number of steps until the last checkpoint of a cell, of both its trainings."""
+    if not run.folder.exists:
+        return 0
+    trainings = [run.folder.path / f"{cell.folder}{x}" / CHECKPOINTS for x in ("", "-before")]
+    names = [[x.name for x in one.glob("*") if x.name.isdigit()] for one in trainings]
+    return sum(max(map(int, one), default=0) for one in names)
+
+
 def _steps_a_second(run: Run[Any, Any], cell: Cell, training: Training) -> float | None:
-    """Median speed of a few steps, without the first ones, which compile; None = diverged."""
-    optimizer, few = tuning.shortened(training.optimizer, training.loop, _TRIED)
-    few = dataclasses.replace(few, log_every=_TRIED // 4)
-    once = dataclasses.replace(
-        training.task, validation=lambda: itertools.islice(training.task.validation(), 1)
+    """Speed of a few steps when they are done again, and nothing compiles; None = diverged."""
+    optimizer, twice = tuning.shortened(training.optimizer, training.loop, 2 * _TRIED)
+    twice = dataclasses.replace(twice, log_every=_TRIED)
+    batches = grain.MapDataset.source(list(itertools.islice(training.task.batches, _TRIED)))
+    task = dataclasses.replace(
+        training.task,
+        batches=batches.repeat(2).to_iter_dataset(),
+        validation=lambda: itertools.islice(training.task.validation(), 1),
     )
     short = dataclasses.replace(
-        training, task=once, optimizer=optimizer, loop=few, before=None, kept=()
+        training, task=task, optimizer=optimizer, loop=twice, before=None, kept=()
     )
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder) / cell.folder
@@ -115,7 +129,7 @@ def _steps_a_second(run: Run[Any, Any], cell: Cell, training: Training) -> float
         except Diverged:
             return None
         _, rates = curve(read_metrics(place), "training", "steps_per_second")
-        return statistics.median(rates[1:])
+        return rates[-1]
 
 
 @dataclasses.dataclass

@@ -45,6 +45,7 @@ class Run(Generic[S, D]):
         self.cells = self.study.cells()
         self.rows: Rows[Hashable, Row] = Rows(folder, lambda row: row.key, [Row])
         self.rows.environment = provenance.describe(kind.packages)
+        self.rows.environment["devices"] = self.parallel.mesh.size
         if sources := own.digests():
             self.rows.environment["own"] = sources
             self.rows.require_same_own()

@@ -5,12 +5,13 @@ metrics.jsonl has one JSON object a line, on disk when `MetricsFile.add` returns
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import math
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -160,12 +161,20 @@ class Progress:
         self._began = time.perf_counter() - meter.seconds
         self._last = (start, meter.seconds)  # from where steps are timed
         self._first, self._row = start + 1, start - meter.steps
-        self._compiling = self._said = 0.0
+        self._compiling = self._said = self._beside = 0.0
         self._stretches: list[tuple[int, float]] = []
+        self._rate: tuple[int, float] | None = None
 
     def seconds(self) -> float:
         """Seconds since the beginning, over all runs."""
         return time.perf_counter() - self._began
+
+    @contextlib.contextmanager
+    def beside(self) -> Iterator[None]:
+        """Leaves what is done within it, validations and checkpoints, out of the rates."""
+        begun = self.seconds()
+        yield
+        self._beside += self.seconds() - begun
 
     def stepped(self, step: int) -> str:
         """What to say after a step: of the first, which compiles, and once a minute; else ""."""
@@ -174,7 +183,7 @@ class Progress:
             self._compiling, self._last = now - then, (step, now)
             line = f"the first step, which compiles, took {now - then:.1f} s"
         elif now - self._said > 60:
-            line = f"{(step - before) / (now - then):.3g} steps/s"
+            line = f"{(step - before) / (now - then - self._beside):.3g} steps/s"
             line += self._left(step, (step - before, now - then))
         else:
             return ""
@@ -182,13 +191,15 @@ class Progress:
         return f"{self._at(step)}  {line}"
 
     def rates(self, step: int, tokens: int) -> dict[str, float]:
-        """Rates over the steps since the last row, with validations, without the first step."""
+        """Rates over the steps since the last row, but for the first one, which compiles."""
         (before, then), now = self._last, self.seconds()
         if step > before:
-            self._stretches.append((step - before, max(now - then, 1e-9)))
-            self._last = (step, now)
+            took = max(now - then, 1e-9)
+            self._stretches.append((step - before, took))
+            self._rate = step - before, max(took - self._beside, 1e-9)
+            self._last, self._beside = (step, now), 0.0
         # The first step is a row of its own where every step is.
-        steps, elapsed = self._stretches[-1] if self._stretches else (1, self._compiling)
+        steps, elapsed = self._rate or (1, self._compiling)
         tokens_of_step, self._row = tokens / (step - self._row), step
         return {
             "seconds": round(now, 3),

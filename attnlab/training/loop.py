@@ -265,21 +265,22 @@ def train(
 
         def save(step: int, validation: float | None, *, wait: bool) -> None:
             meter.seconds = progress.seconds()
-            checkpoints.save(
-                step,
-                parallel.gather(state).kept(),
-                data=data.get_state(),
-                meter=meter.to_json(),
-                validation=validation,
-                wait=wait,
-            )
+            with progress.beside():
+                checkpoints.save(
+                    step,
+                    parallel.gather(state).kept(),
+                    data=data.get_state(),
+                    meter=meter.to_json(),
+                    validation=validation,
+                    wait=wait,
+                )
 
         def validated(variables: Any) -> dict[str, float]:
             sums = Meter()
-            with _evenly():
+            with progress.beside(), _evenly():
                 for batch in task.validation():
                     sums.add(parallel.read(validation_step(variables, parallel.split(batch))))
-            watched = task.watch(parallel.read(variables)) if task.watch else {}
+                watched = task.watch(parallel.read(variables)) if task.watch else {}
             return sums.means(objective) | watched
 
         def restored(step: int) -> dict[str, Any]:

@@ -123,7 +123,8 @@ def summary(done: SoFar[Result]) -> str:
         what = f"Models, `--program={case.program}`, {case.num_layers} layers in each stack"
         causal = f"{case.vocab_size} ids"
     first = trends.disturbed(results)
-    said = answer(results, trends.undisturbed, duration)
+    of_one_batch = [r for r in results if r.case.batch == case.batch]  # strong scaling
+    said = answer(of_one_batch, trends.undisturbed, duration)
     notes = [
         f"**{first}; they count in no crossover and no growth.**" * bool(first),
         f"**{said}**" * bool(said),
@@ -310,7 +311,7 @@ def missing(results: Sequence[Result]) -> str:
 
 def method(results: Sequence[Result]) -> str:
     """How time and memory were measured, with the numbers of this run."""
-    repeats = [len(r.seconds) for r in results if r.status == "ok"] or [0]
+    repeats = [len(r.seconds) for r in results if r.seconds]
     compiled = [r.compile_seconds for r in results if r.compile_seconds is not None] or [0.0]
     seen = [
         r.resident_peak_bytes / r.analysis_bytes
@@ -318,10 +319,14 @@ def method(results: Sequence[Result]) -> str:
         if r.resident_peak_bytes and r.analysis_bytes and r.analysis_bytes >= 16 * 2**20
     ]
     lines = [
-        f"Time: the median of {min(repeats)} to {max(repeats)} samples after a warm-up, each "
-        "at least 5 ms long and blocked on; ± is half the range, where there are several. A first "
-        "call longer than a third of the time limit is a sample itself. Compiling is apart: "
-        f"{sum(compiled):.0f} s in all, {max(compiled):.1f} s at most.",
+        (
+            f"Time: the median of {min(repeats)} to {max(repeats)} samples after a warm-up, each "
+            "at least 5 ms long and blocked on; ± is half the range, where there are several. A "
+            "first call longer than a third of the time limit is a sample itself. "
+            if repeats
+            else ""
+        )
+        + f"Compiling is apart: {sum(compiled):.0f} s in all, {max(compiled):.1f} s at most.",
         "Memory: arguments + outputs + temporaries of the compiled program, or the process's own "
         "high-water mark where that is more (marked *). Both are in `results.jsonl`."
         + " Of several devices it is that of one, the process's divided by their number."

@@ -66,6 +66,8 @@ def compare(
         if sources := own.digests():
             rows.environment |= {"own": sources}
             rows.require_same_own()
+        if not settings.target:
+            rows.require_same_input()
         comparison = Comparison(settings, rows, runner, folder, cases, asked, markdown)
         where = "no device: compiled only" if settings.target else _where(runner.environment)
         return loop.run(comparison.job(), comparison.items, folder, rows, where=where)

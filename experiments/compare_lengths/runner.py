@@ -122,6 +122,7 @@ class Runner(Workers):
             row,
             seconds=tuple(seconds[self]),
             base_seconds=tuple(seconds[other]),
+            calls_per_sample=ready["calls"],
             message="" if len(seconds[self]) == self._repeats else few,
         )
 

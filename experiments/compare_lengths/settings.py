@@ -306,8 +306,9 @@ class Settings(Flags):
             raise Invalid(
                 f"{given}: a run goes over lengths, devices, depth or batches; give several of one"
             )
-        if "batch" in several and not self.target:
-            raise Invalid(f"--batch={written(self.batch)}: only with --target; give one batch")
+        for name in ("batch", "num_layers"):
+            if name in several and not self.target:
+                raise Invalid(f"--{name}={written(axes[name])}: only with --target; give one")
 
     def _check_targets(self) -> None:
         """Checks --target, and the flags that only go with it."""

@@ -55,6 +55,7 @@ def main() -> None:
         send(
             ready=dataclasses.asdict(counted(ready.known)),
             slow=ready.again is None,
+            calls=ready.calls,
             values=[some_of(x) for x in ready.values()] if case.has_values else [],
         )
 

@@ -94,7 +94,13 @@ class Finetune(Study[Settings, Data]):
         return {"pre-trainings": f"{len(seeds)}" if seeds else ""}
 
     def sections(self, rows: Sequence[Row]) -> Iterator[str]:
-        return gap_sections(rows, self.measures(rows)[0])
+        settings = self.settings
+        if settings.made is None and settings.path_of("test") == settings.path_of("dev"):
+            yield (
+                "**Tested are the dev examples, by which the parameters were chosen; "
+                "`--test_file` gives others.**"
+            )
+        yield from gap_sections(rows, self.measures(rows)[0])
 
     def figures(self, rows: Sequence[Row]) -> Mapping[str, Any]:
         return {"scores": scores_figure(rows, self.measures(rows)[0])}

@@ -45,7 +45,8 @@ class LanguageModels(Study[Settings, Corpus]):
         " tokens before its own; *lsh-R* hashes R times, shares queries and keys, and attends in"
         " chunks, strictly causally, with other rotations in each step of training; *shared* is the"
         " same in one chunk, which keeps the weights of all pairs. Time is that of a step over its"
-        " tokens; memory is that of a step on one device, by the compiler."
+        " tokens; memory is that of a step on one device, by the compiler. What copies has one"
+        " layer of 2 heads × 64 and `--copy_steps` steps."
     )
     shown = (
         "num_layers", "num_heads", "head_dim", "chunk_size", "steps", "batch_size",

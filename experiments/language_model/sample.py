@@ -54,7 +54,7 @@ class SampleFlags(Flags):
 
 def main(argv: list[str]) -> int:
     """Parses the flags and writes."""
-    return command_line.run(argv, SampleFlags, run, doc=__doc__, resumes=False)
+    return command_line.run(argv, SampleFlags, run, doc=__doc__, keeps=False)
 
 
 def run(flags: SampleFlags, folder: Folder) -> int:

@@ -24,7 +24,12 @@ TASKS = ("text", "copy")
 COPY_LAYERS = 1  # of the models that learn to copy: the proof is that one finds what is far
 # Flags that one task alone reads.
 ONLY_FOR = {
-    "text": ("models", "lengths", "eval_rounds", "validate_every", "batch_size", "batch_tokens"),
+    "text": (
+        *("models", "lengths", "eval_rounds", "validate_every", "batch_size", "batch_tokens"),
+        *("steps", "learning_rate", "schedule", "warmup_steps", "b2", "epsilon", "clip_norm"),
+        *("num_layers", "num_heads", "head_dim", "hidden", "positions", "axial_shape"),
+        *("axial_widths", "dropout_rate", "attention_dropout_rate"),
+    ),
     "copy": ("copy_models", "copy_distance", "copy_steps"),
 }
 

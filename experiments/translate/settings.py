@@ -66,7 +66,7 @@ class Settings(TrainFlags):
     )
     max_length: int = flag(
         40,
-        "Tokens of the longest pair to train on, and of the longest translation.",
+        "Tokens of the longest pair to train on; a translation may have 20 more.",
         least=1,
     )
     pad_to: int = flag(

@@ -318,8 +318,10 @@ def test_cases_go_over_the_batch(monkeypatch):
         Settings(**asked, batch=(64, 96), lengths=(512,))
     with pytest.raises(Invalid, match="--batch=64,128: a run goes over lengths, devices, depth or"):
         Settings(**asked, batch=(64, 128), lengths=(512, 1024))
-    with pytest.raises(Invalid, match="--batch=1,2: only with --target; give one batch"):
-        Settings(batch=(1, 2), lengths=(512,))
+    model = {"program": "language_model", "mechanisms": ("exact",), "passes": OF_MODELS}
+    for name, options in (("batch", {}), ("num_layers", model)):
+        with pytest.raises(Invalid, match=f"--{name}=1,2: only with --target; give one"):
+            Settings(**{name: (1, 2)}, lengths=(512,), **options)
 
 
 def test_cases_of_targets(monkeypatch):

@@ -123,17 +123,13 @@ def test_a_bad_flag_is_one_line_and_status_2(flags, message, capsys):
     assert out == "" and err.startswith("one: ") and err.count("\n") == 1 and message in err
 
 
-def test_a_run_in_a_folder_of_its_own_begins_once_and_then_goes_on(tmp_path, capsys):
+def test_a_run_in_a_folder_of_its_own_begins_once_and_then_goes_on(tmp_path):
     (tmp_path / "log.txt").touch()  # a launcher's
     command = [f"--run_dir={tmp_path}", "--lengths=5"]
     _, ((settings, folder),) = run(*command)
     assert not folder.exists and folder.begin() == tmp_path
     _, ((same, again),) = run(*command)
     assert same == settings and again.resumes and again.path == tmp_path
-    assert run(*command, resumes=False) == (2, [])
-    assert f"--run_dir={tmp_path}: a run is there; give a folder that has none" in (
-        capsys.readouterr().err
-    )
 
 
 def test_a_resumed_run_keeps_its_settings_but_for_the_free_ones(tmp_path, capsys):
@@ -141,8 +137,9 @@ def test_a_resumed_run_keeps_its_settings_but_for_the_free_ones(tmp_path, capsys
     again = f"--resume={folder.begin()}"
     _, ((same, kept),) = run(again)
     assert same == settings and kept.resumes and kept.path == folder.path
-    _, ((other, _),) = run(again, "--devices=1", "--lengths=5")
+    _, ((other, changed),) = run(again, "--devices=1", "--lengths=5")
     assert other == dataclasses.replace(settings, devices=1)
+    assert changed.settings == kept.settings | {"devices": 1}  # what the rows to come will say
     assert run(again, "--lengths=6") == (2, [])
     assert f"--lengths=6 differs from 5 in {folder.path}; a resumed run keeps its flags" in (
         capsys.readouterr().err
@@ -188,8 +185,13 @@ def test_help_says_every_flag_and_its_default(capsys):
     assert "\n  --steps=\n      Number of steps." in out and "\n  --[no]causal (on)\n" in out
     assert "\n  --output_dir=results\n      Where the fresh folder" in out
     assert "\n  --resume=\n" in out and "flagfile" not in out
-    run("--help", resumes=False)
-    assert "--resume" not in capsys.readouterr().out
+
+
+def test_what_keeps_nothing_has_no_folder(capsys):
+    run("--help", keeps=False)
+    assert not re.search("--(resume|run_dir|output_dir)", capsys.readouterr().out)
+    assert run("--output_dir=x", keeps=False) == (2, [])
+    assert run("--lengths=5", keeps=False)[0] == 7
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import pytest
 
 from attnlab.runs import folder as folder_module
 from attnlab.runs.errors import Invalid
-from attnlab.runs.folder import ROWS, SETTINGS, Folder, fresh_folder
+from attnlab.runs.folder import REPORT, ROWS, SETTINGS, Folder, fresh_folder
 from attnlab.runs.rows import Rows
 
 
@@ -186,6 +186,15 @@ def test_a_report_that_does_not_fit_leaves_the_one_before(tmp_path, monkeypatch)
     with pytest.raises(OSError, match="No space"):
         folder.write("report.md", "another")
     assert (folder.path / "report.md").read_text() == "whole"
+
+
+@pytest.mark.parametrize("file", [ROWS, REPORT])
+def test_files_that_no_run_has_made_are_left_alone(file, tmp_path):
+    (tmp_path / file).write_text("mine")
+    with pytest.raises(Invalid, match=f"--run_dir={tmp_path}: {file} is there, and no settings.js"):
+        Folder.fresh("one", tmp_path, {}, path=tmp_path).begin()
+    assert [path.name for path in tmp_path.iterdir()] == [file]
+    assert (tmp_path / file).read_text() == "mine"
 
 
 @pytest.mark.parametrize("file", [SETTINGS, ROWS])

@@ -65,6 +65,23 @@ def test_a_training_says_its_first_step_and_then_something_each_minute(monkeypat
     )
 
 
+def test_validations_are_in_no_rate_but_in_the_time_that_is_left(monkeypatch):
+    now = 0.0
+    monkeypatch.setattr(curve.time, "perf_counter", lambda: now)
+    progress = curve.Progress(30, 0, curve.Meter(), [])
+    progress.stepped(1)
+    now = 9.0
+    progress.stepped(10)
+    with progress.beside():
+        now = 89.0
+    now = 99.0
+    assert progress.stepped(20) == "step 20/30  1 steps/s  about 52 s left"
+    row = progress.rates(20, 2000)
+    assert row["seconds"] == 99.0 and row["steps_per_second"] == 1.0
+    now = 109.0
+    assert progress.rates(30, 1000)["steps_per_second"] == 1.0
+
+
 def test_a_row_of_the_first_step_alone_says_no_time(monkeypatch):
     now = 0.0
     monkeypatch.setattr(curve.time, "perf_counter", lambda: now)

@@ -271,7 +271,7 @@ def test_a_dry_run_says_how_long_what_is_missing_takes_and_keeps_nothing(run, tm
     lines = (path := tmp_path / "run/results.jsonl").read_text().splitlines(keepends=True)
     path.write_text("".join(lines[:2]))
     status, out, _ = run(f"--resume={tmp_path / 'run'}", "--dry_run")
-    assert status == 0 and re.findall(r"^\| (\d) +\| +1 × 2 ", out, re.M) == ["5"]
+    assert status == 0 and re.findall(r"^\| (\d) +\| +1 × 2 − 2 ", out, re.M) == ["5"]
     assert path.read_text() == "".join(lines[:2])
 
 

@@ -22,7 +22,10 @@ def of_rows(case: Case) -> Result:
 class Recorder:
     """Stands in for a `Runner`: keeps what was asked of it, and says what a table of rows says."""
 
-    environment = {"platform": "cpu", "device": "Abacus 9000", "devices": 1, "cpus": 2}
+    environment = {
+        "platform": "cpu", "device": "Abacus 9000", "devices": 1, "cpus": 2,
+        "input": {"name": "a text", "sha256": "1"},
+    }  # fmt: skip
 
     def __init__(self, answer=None):
         self.log = []
@@ -159,6 +162,13 @@ def test_on_an_accelerator_each_line_has_a_process_at_each_length(tmp_path, monk
     monkeypatch.setitem(Recorder.environment, "platform", "gpu")
     _, log, _ = run(tmp_path, monkeypatch, None, passes=("forward", "forward_backward"))
     assert log[2] == log[5] == log[8] == "fresh" and log.count("fresh") == 5
+
+
+def test_a_resumed_run_is_about_the_same_text(tmp_path, monkeypatch):
+    _, _, folder = run(tmp_path, monkeypatch, None)
+    monkeypatch.setitem(Recorder.environment, "input", {"name": "a text", "sha256": "2"})
+    with pytest.raises(Invalid, match="is about another text than a text is now"):
+        run(tmp_path, monkeypatch, None, resume=folder.path)
 
 
 def test_pmap_runs_over_the_devices_that_are_asked_for_or_are_there(tmp_path, monkeypatch):

@@ -98,6 +98,7 @@ def test_a_pair_is_timed_in_turns_where_both_compute_the_same(started):
     case = dataclasses.replace(base, mechanism="flax", against="exact")
     row = started.run_against(case, base)
     assert row.status == "ok" and len(row.ratios) == len(row.seconds) == 2, row
+    assert row.calls_per_sample > 1  # of less than 5 ms
     assert min(row.ratios) > 0 and row.memory_bytes
     apart = started.run_against(dataclasses.replace(case, causal=False), base)
     assert apart.status == "failed" and not apart.seconds

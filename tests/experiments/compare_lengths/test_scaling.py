@@ -39,6 +39,10 @@ def test_the_report_says_what_share_of_the_devices_work_counts(results):
     assert "4 of 9 cases so far." in text and "jit on 1, 2, 4 devices." in text
 
 
+def test_the_answer_is_of_the_same_work(results):
+    assert "\n\n**forward, devices = 2: 500 ms (dot)**" in scaling.markdown(rows.told(results[:3]))
+
+
 def cells(table):
     return [[cell.strip() for cell in line.split("|")[1:-1]] for line in table.split("\n") if line]
 

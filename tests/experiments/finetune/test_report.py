@@ -6,6 +6,7 @@ import pytest
 
 from attnlab.studies.study import Cell, Row
 from experiments.finetune import __main__ as experiment
+from experiments.finetune.settings import Settings
 
 
 def rows_of(seeds=None, **models):
@@ -40,6 +41,18 @@ def test_a_gap_of_the_same_seeds_decides(scores, gap, said):
 def test_models_without_a_seed_in_common_are_not_compared():
     rows = rows_of(seeds={"tuned": (5, 6)}, tuned=(0.7, 0.7), scratch=(0.6,))
     assert not experiment.gaps_of(rows, "f1") and len([*experiment.gap_sections(rows, "f1")]) == 1
+
+
+def test_scores_of_what_the_parameters_were_chosen_by_are_said_to_be():
+    rows = rows_of(tuned=(0.7, 0.7), scratch=(0.6, 0.6))
+
+    def said(**files):
+        settings = Settings(train_file="a", dev_file="b", **files)
+        return "Tested are the dev examples" in next(
+            iter(experiment.Finetune(settings, None).sections(rows))
+        )
+
+    assert said() and said(test_file="b") and not said(test_file="c")
 
 
 def test_the_figure_has_a_line_of_seeds_and_one_of_their_mean_for_each_model():

@@ -98,6 +98,7 @@ def test_refuses_bad_settings(changed, message):
     [
         (["--tasks=text", "--copy_steps=9"], "--copy_steps=9: needs copy in --tasks=text"),
         (["--tasks=copy", "--eval_rounds=1"], "--eval_rounds=1: needs text in --tasks=copy"),
+        (["--tasks=copy", "--num_layers=7"], "--num_layers=7: needs text in --tasks=copy"),
         (["--tasks=copy", "--models=exact"], "--models=exact: needs text in --tasks=copy"),
         (["--batch_size=2", "--batch_tokens=4096"], "--batch_size=2 and --batch_tokens=4096 both"),
     ],
