@@ -126,6 +126,9 @@ def _pairs(rows: Sequence[Quality], beside: Sequence[Beside], settings: Settings
         axes.vlines(xs, [*map(min, heads)], [*map(max, heads)], color=color, linewidth=0.9)
         label = name.rpartition("/")[2]
         axes.plot(xs, means, color=color, marker=marker, linewidth=1.4, label=label)
+        if name != "LSH" and (size := label.partition("-")[2]):  # of one color are several sizes
+            at = (xs[0], means[0])
+            _note(axes, size, at, "data", xytext=(4, 4), textcoords="offset points")
     for row in of_base:
         at, beneath = (row.means[measures[0]], row.means[measures[1]]), (3, -10)
         _note(axes, f"{row.num_hashes}", at, "data", xytext=beneath, textcoords="offset points")

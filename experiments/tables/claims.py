@@ -43,6 +43,7 @@ class Claim:
       word: side of the rows in the paper where it prints no gap, one of `WORDS`.
       score: number that is compared; of a table its own.
       tie: gap below which two rows count as equal; of a table its own.
+      of_collapse: whether it is that a row collapses, which then counts.
     """
 
     source: Source
@@ -57,6 +58,7 @@ class Claim:
     word: str = ""
     score: str = ""
     tie: float = 0
+    of_collapse: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -106,6 +108,9 @@ def _claim(source: Source, keys: dict[str, Any]) -> Claim:
     source.require("rule", claim.rule, rules, f"the rule {of_claim}")
     if claim.word or table is None:
         source.require("word", claim.word, WORDS, f"the word {of_claim}")
+    if claim.of_collapse and not getattr(table, "collapsed", {}):
+        rule = f"of_collapse {of_claim} needs a table that says what a collapse is"
+        source.refuse("of_collapse", rule, keys.get("table", keys.get("folder")), "leave it out")
     for key, row in [("rows", x) for x in claim.rows] + [("against", x) for x in claim.against]:
         if table is not None:
             source.require(key, row, table.rows, f"a row {of_claim}")
@@ -139,9 +144,9 @@ def judged(claims: Sequence[Claim], results: Path = RESULTS) -> Iterator[Judged]
                 command += f" --{data}=PATH"
             line = Line(claim.table, "", "", "", verdicts.NOT_RUN, scale, command=command)
             lines = [(line, None)]
-        badness = [verdicts.WORST.index(verdicts.kind(line.verdict)) for line, _ in lines]
-        agree = sum(kind >= verdicts.WORST.index(verdicts.OTHER_SIZE) for kind in badness)
-        line, gap = lines[badness.index(min(badness))]
+        line, gap = min(lines, key=lambda one: verdicts.worst(one[0].verdict))
+        on_its_side = verdicts.worst(verdicts.OTHER_SIZE)[0]
+        agree = sum(verdicts.worst(one.verdict)[0] >= on_its_side for one, _ in lines)
         yield Judged(claim, line, where, f"{agree} of {len(lines)}", gap)
 
 
@@ -163,7 +168,7 @@ def _of_section(claim: Claim, section: Section) -> Iterator[tuple[Line, Gap | No
             yield lines[other if row in scores else row], None
             continue
         gap = Gap(row, other, theirs, (scores[row], scores[other]))
-        verdict = table.judged(gap, found, claim.tie)
+        verdict = table.judged(gap, found, claim.tie, of_collapse=claim.of_collapse)
         yield dataclasses.replace(lines[row], verdict=verdict, **numbers(scores[row], gap)), gap
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from matplotlib.figure import Figure
@@ -33,11 +34,18 @@ def gaps_figure(gaps: Sequence[Gap], *, title: str, score: str) -> Figure:
         axes = figure.subplots()
         heights = range(len(gaps))
         axes.axvline(0, color=INK, linewidth=0.8)
+        several = [i for i in heights if math.isfinite(gaps[i].half_width)]
+        single = [i for i in heights if i not in several]
         axes.errorbar(
-            [gap.ours for gap in gaps], heights, xerr=[gap.half_width for gap in gaps],
+            [gaps[i].ours for i in several], several, xerr=[gaps[i].half_width for i in several],
             fmt=marker, color=color, capsize=2, linewidth=1.4,
             label="ours, with the 95 % interval over seeds",
         )  # fmt: skip
+        if single:
+            axes.plot(
+                [gaps[i].ours for i in single], single, marker, color=color,
+                markerfacecolor="none", label="ours, of one seed, without an interval",
+            )  # fmt: skip
         axes.plot(
             [gap.paper for gap in gaps], heights, "o", markerfacecolor="none",
             markeredgecolor=INK, markersize=7, label="the paper",

@@ -162,9 +162,23 @@ class TrainedTable(Trained):
             judged[gap.row] = self.judged(gap, found, self.tie)
         return judged
 
-    def judged(self, gap: Gap, found: Mapping[str, Sequence[Values]], tie: float) -> str:
-        """The verdict on a gap of two rows, which may not be comparable."""
-        reasons = self.reasons(found)
+    def judged(
+        self,
+        gap: Gap,
+        found: Mapping[str, Sequence[Values]],
+        tie: float,
+        *,
+        of_collapse: bool = False,
+    ) -> str:
+        """The verdict on a gap of two rows, which may not be comparable.
+
+        Args:
+          gap: gap of the rows.
+          found: values of all rows that are there.
+          tie: gap below which they count as equal.
+          of_collapse: whether a row that collapsed is comparable.
+        """
+        reasons = self.reasons(found, {} if of_collapse else self.collapsed)
         if why := reasons.get(gap.row):
             return f"{verdicts.NOT_COMPARABLE}: {why}"
         if why := reasons.get(gap.against):
@@ -179,10 +193,12 @@ class TrainedTable(Trained):
         """The gaps of the rows that have one in the paper and here."""
         return verdicts.gaps(self.printed(paper), self.scores(found), self.against())
 
-    def reasons(self, found: Mapping[str, Sequence[Values]]) -> dict[str, str]:
+    def reasons(
+        self, found: Mapping[str, Sequence[Values]], collapsed: Mapping[str, float]
+    ) -> dict[str, str]:
         """Why a row says nothing about the paper's: its table, a collapse, or no plateau."""
         reasons = {row: why for row, why in self.not_comparable.items() if row in found}
-        for name, least in self.collapsed.items():
+        for name, least in collapsed.items():
             for row, values in found.items():
                 seeds = [one[name] for one in values if name in one]
                 if seeds and (mean := statistics.fmean(seeds)) < least:

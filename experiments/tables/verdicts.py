@@ -1,4 +1,5 @@
-"""The rules of the verdicts: all but `collapsed` and the ties of claims are older than the rows.
+"""The rules of the verdicts: all but `collapsed` and the ties and collapses of claims are older
+than the rows.
 
 **Counts.** A number that needs no training is *exact* where it is the paper's in the digits that
 the paper prints, else *not exact*. Of an exponent that a paper writes in O(…), ours is measured,
@@ -18,14 +19,15 @@ interval leaves out 0. Sign and size count:
     undecided: N seeds          neither a tie nor a side here, or fewer than three seeds; N would
                                 decide it if they vary as these
     not comparable: why         the row, or the other, did not learn the task (*collapsed*: a score
-                                below what its table says), was to come to its plateau and did
-                                not, or is another function or task
+                                below what its table says; where that is what is claimed, it
+                                counts), was to come to its plateau and did not, or is another
+                                function or task
 
 Where a paper prints no number but a word, the word is its side and no size counts: a row is *less*,
 *level* or *more* than another, or a course *falls*, *holds* (τ = `HOLDS`) or *falls less* than
 another's. Between tasks that differ in kind no size counts either. Times and memory are ratios to
 a row of the table, of one run: sides of 1, a tie within `EVEN`, and the size is our ratio over the
-paper's. Of several gaps the worst decides, in the order of `WORST`.
+paper's. Of several gaps the worst decides, in the order of `WORST`, of one kind the farthest.
 """
 
 from __future__ import annotations
@@ -52,6 +54,7 @@ __all__ = [
     "of_ratio",
     "printed_gap",
     "rounded",
+    "worst",
 ]
 
 TOLERANCE = 0.15  # of an exponent: blocks are whole, and a sequence has ends
@@ -124,6 +127,19 @@ def kind(verdict: str) -> str:
     ('same direction', 'undecided')
     """
     return re.split("[:,]", verdict)[0]
+
+
+def worst(verdict: str) -> tuple[int, float]:
+    """The key of `min` for the worst: by `WORST`, of one kind the farthest from the paper's size.
+
+    Of undecided ones that which lacks the most seeds.
+
+    >>> min("same direction, 0.1 times the size", "same direction, 4 times the size", key=worst)
+    'same direction, 0.1 times the size'
+    """
+    sized = re.search(r"([\d.,]+) (times|or more seeds|seeds)", verdict)
+    far = abs(math.log(float(sized[1].replace(",", "")))) if sized else 0.0
+    return WORST.index(kind(verdict)), -far
 
 
 def of_gap(gap: Gap, *, tie: float, sizes: bool = True) -> str:

@@ -65,6 +65,7 @@ WELL = {"tuned": (0.8, 0.81, 0.82), "frozen": (0.7, 0.71, 0.72), "scratch": (0.4
         (FOLDER, '"scratch"', '"none"', "got none with 'f1' and {{'start': 'none'}}; give"),
         (FOLDER, "cpu/own", "cpu/none", ":8: {} has its rows in cpu/none; got none with 'f1'"),
         (FOLDER, 'word = "more"', "", ":2: the word {} must be known; got ''; give less, "),
+        (TABLE, "rows", "of_collapse = true\nrows", ":7: of_collapse {} needs a table that says"),
     ],
 )
 def test_a_claim_that_names_what_there_is_not_is_refused(tmp_path, text, old, new, message):

@@ -4,6 +4,7 @@ import dataclasses
 
 import pytest
 
+from experiments.tables.figure import gaps_figure
 from experiments.tables.mapping import all_tables
 from experiments.tables.verdicts import (
     DIFFERENCE,
@@ -14,6 +15,7 @@ from experiments.tables.verdicts import (
     Gap,
     kind,
     of_gap,
+    worst,
 )
 
 
@@ -60,6 +62,33 @@ def test_rows_without_a_gap_say_why():
         "A1": "undecided: one seed shows no variance",
     }
     assert TABLE.verdicts(PAPER, {"A1": around(32)}) == {"A1": "not run"}
+
+
+def test_a_collapse_is_not_compared_but_where_it_is_what_is_claimed():
+    table = dataclasses.replace(TABLE, collapsed={"BLEU": 10})
+    found = {"base": around(30), "A1": around(5), "A2": around(28)}
+    collapsed, other = table.gaps(PAPER | {"A1": "18.0"}, found)
+    assert table.judged(collapsed, found, 0.3) == "not comparable: collapsed, BLEU 5.0"
+    assert kind(table.judged(collapsed, found, 0.3, of_collapse=True)) == "same direction"
+    assert table.judged(other, found, 0.3) == table.judged(other, found, 0.3, of_collapse=True)
+
+
+def test_the_worst_of_a_kind_is_the_farthest_from_the_papers_size():
+    ordered = [
+        OPPOSITE, "undecided: 1,000 or more seeds would decide it",
+        "undecided: 9 seeds would decide it", "same direction, 13 times the size",
+        "same direction, 0.4 times the size", REPRODUCED,
+    ]  # fmt: skip
+    assert sorted(ordered[::-1], key=worst) == ordered
+
+
+def test_a_gap_of_one_seed_is_drawn_as_one():
+    gaps = [Gap("a", "", 1.0, ((2.0,), (1.0,))), Gap("b", "", 1.0, ((2.0, 3.0), (1.0, 1.0)))]
+    one = "ours, of one seed, without an interval"
+    for some in (gaps, gaps[1:]):
+        figure = gaps_figure(some, title="title", score="score")
+        labels = figure.axes[0].get_legend_handles_labels()[1]
+        assert (one in labels) == (gaps[0] in some) and len(labels) == len(some) + 1
 
 
 def test_a_row_that_scatters_leaves_the_verdicts_of_others():
