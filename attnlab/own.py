@@ -59,7 +59,10 @@ __all__ = [
 #: The form of a name, for errors and help.
 FORM = "FILE.py:NAME or PACKAGE.MODULE:NAME, attention of your own, NAME(rate=0.9) with arguments"
 _NAME = re.compile(r"(?P<place>.+\.py(?=:|$)|\w+(\.\w+)+(?=:)):?(?P<what>([A-Za-z_]\w*(\(.*\))?)?)")
-_KINDS = "a score, a mask, a bias, a route, a function (q, k, v, *, mask) or a module of attention"
+_KINDS = (
+    "a score, a mask, a module of a bias, a route, a function (q, k, v, *, mask) or a module of "
+    "attention"
+)
 _BASES = (Score, Mask, nn.Module, Exact)
 _ITS_OWN = {"parent", "name", "route", "score"}  # fields that a module is not given
 _GIVEN = {f.name for f in dataclasses.fields(MultiHeadAttention)} - _ITS_OWN

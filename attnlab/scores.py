@@ -149,8 +149,10 @@ class Dot(Score):
     def prepare(self, q, k, *, precision=None):
         del precision  # no matrix product
         scale = self._scale_of(q)
-        # In half precision only a power of 2 leaves the digits of q as they are.
-        if jnp.finfo(q.dtype).bits >= 32 or abs(math.frexp(scale)[0]) == 0.5:
+        # In half precision only a power of 2 leaves the digits of q as they are, and one above 1
+        # may be more than float16 holds.
+        folds = abs(math.frexp(scale)[0]) == 0.5 and abs(scale) <= 1
+        if jnp.finfo(q.dtype).bits >= 32 or folds:
             return Dot(1.0), q * jnp.asarray(scale, q.dtype), k
         return Dot(scale), q, k
 

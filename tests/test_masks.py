@@ -278,6 +278,10 @@ def test_a_query_without_a_row_of_the_whole_mask_sees_nothing(mask):
         np.testing.assert_array_equal(cut.reshape(2, 5), want)
 
 
+def test_positions_of_few_bits_do_not_wrap_where_a_mask_is_cut():
+    assert masks.Causal(jnp.int8(100)).for_queries(100, 2).q_offset == 200
+
+
 def test_positions_may_be_a_list_where_a_mask_is_cut():
     cut = masks.Causal([0, 2]).for_queries(jnp.int32(1), 2)
     whole = masks.Causal(np.array([0, 2])).as_array(3, 5)

@@ -169,7 +169,7 @@ def test_a_function_computes_what_the_same_score_does_and_is_told_the_arguments(
     [
         ("", "mine.py:NAME; there are: halved, band, Strided, Lin"),
         ("Nope", "nothing there is called Nope; there are: halved, band, Strided, Lin"),
-        ("number", "int is no attention; give a score, a mask, a bias, a route, a function"),
+        ("number", "int is no attention; give a score, a mask, a module of a bias, a route, a fu"),
         ("jnp", "module is no attention"),
         ("Almost", "Almost is a route but for shares_qk, by_position"),
         ("two", "it is called with q, k, v; too many positional arguments"),

@@ -236,6 +236,14 @@ def test_dot_rounds_no_query_of_half_precision():
     np.testing.assert_allclose(logits_of(scores.Dot(), q, k), want, rtol=1e-5, atol=1e-6)
 
 
+def test_dot_of_float16_takes_a_large_scale():
+    """q · 512 would be more than float16 holds, q·k · 512 is not."""
+    q, k = np.full((2, 5, 24), 200, np.float16), np.full((2, 5, 24), 1e-3, np.float16)
+    score, *prepared = scores.Dot(512.0).prepare(*map(jnp.asarray, (q, k)))
+    want = 512 * np.einsum("bth,bsh->bts", q.astype(float), k.astype(float))
+    np.testing.assert_allclose(score.logits(*prepared), want, rtol=1e-3)
+
+
 def test_cosine_rounds_vectors_of_half_precision_once():
     x = np.random.default_rng(0).normal(size=(5, 600)).astype(jnp.bfloat16)
     _, unit, _ = prepared(scores.Cosine(), x, x)

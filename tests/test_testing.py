@@ -298,6 +298,10 @@ def test_a_report_names_what_is_broken_unless_it_is_expected(monkeypatch):
         testing.check(ignores_the_mask, expected=["speed"])
 
 
+def test_a_score_may_hold_an_array():
+    testing.shapes(scores.Additive(jnp.ones(7)))
+
+
 def test_what_has_no_gradient_is_held_to_the_rest():
     outcomes = {x: testing.outcome(without_gradient, x).verdict for x in ("gradient", "causal")}
     assert outcomes == {"gradient": "-", "causal": "yes"}

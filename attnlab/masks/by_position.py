@@ -25,7 +25,8 @@ class _Shifted(Mask):
     @property
     def first_position(self: Any):
         given = self.q_offset
-        return jnp.asarray(given) if isinstance(given, list | tuple) else given
+        given = jnp.asarray(given) if isinstance(given, list | tuple) else given
+        return given.astype(jnp.int32) if hasattr(given, "dtype") else given  # int8 ends at 127
 
     def for_queries(self: Any, offset, count):
         return self.replace(q_offset=self.first_position + offset)

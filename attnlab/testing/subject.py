@@ -45,7 +45,7 @@ class Sizes(NamedTuple):
         return self.num_kv_heads * self.group_size
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)  # its layer may hold an array
 class Subject:
     """One function of named arrays and a mask.
 

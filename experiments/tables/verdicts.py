@@ -1,5 +1,6 @@
-"""The rules of the verdicts: all but `collapsed` and the ties and collapses of claims are older
-than the rows.
+"""The rules of the verdicts, older than the rows.
+
+All but `collapsed`, and what claims say of ties and collapses.
 
 **Counts.** A number that needs no training is *exact* where it is the paper's in the digits that
 the paper prints, else *not exact*. Of an exponent that a paper writes in O(…), ours is measured,

@@ -202,7 +202,7 @@ def _visibility(
         first = jnp.clip(jnp.broadcast_to(seen.q_offset, (batch,)), -num_queries, num_keys)
         q_position = positions + first[:, None]
     else:
-        q_position = _same_relative_place(valid, q_valid)
+        q_position = _same_relative_place(valid, q_valid, seen.kv_segments, seen.segments)
     segments = seen.kv_segments
     return CrossVisibility(
         valid=pad(valid, padding, 1),
@@ -213,19 +213,39 @@ def _visibility(
     )
 
 
-def _same_relative_place(valid: jax.Array, q_valid: jax.Array) -> jax.Array:
+def _same_relative_place(
+    valid: jax.Array,
+    q_valid: jax.Array,
+    segments: jax.Array | None,
+    q_segments: jax.Array | None,
+) -> jax.Array:
     """[B, T] the key that stands where a query does if both sequences are stretched to one length.
 
-    Only valid tokens count, so that padding changes nothing.
+    Only valid tokens count, so that padding changes nothing; each segment is a sequence.
     """
-    count, q_count = (jnp.sum(x, axis=1, keepdims=True, dtype=jnp.int32) for x in (valid, q_valid))
-    # [B, T]: number of each query among the valid ones; −1 before the first of them.
-    q_rank = jnp.cumsum(q_valid, axis=1, dtype=jnp.int32) - 1
+
+    def in_order(valid, segments):
+        """Ids of the segments, places by segment and, behind all, the padding; the sorted ids."""
+        ids = 0 if segments is None else segments.astype(jnp.int32)
+        ids = jnp.where(valid, ids, jnp.iinfo(jnp.int32).max)
+        places = jnp.argsort(ids, axis=1, stable=True)
+        return ids, places, jnp.take_along_axis(ids, places, axis=1)
+
+    def bounds(sorted_ids, ids):
+        """[B, T] where a query's segment begins among the sorted, and its number of tokens."""
+        first, stop = (
+            jax.vmap(functools.partial(jnp.searchsorted, side=side))(sorted_ids, ids)
+            for side in ("left", "right")
+        )
+        return first, stop - first
+
+    q_ids, q_places, q_sorted = in_order(q_valid, q_segments)
+    _, places, k_sorted = in_order(valid, segments)
+    (q_first, q_count), (first, count) = bounds(q_sorted, q_ids), bounds(k_sorted, q_ids)
+    # [B, T]: number of each query in its segment.
+    q_rank = jnp.argsort(q_places, axis=1) - q_first
     # In floats: products of two lengths overflow 32 bits. Equal lengths stay exact.
     ratio = count / jnp.maximum(q_count, 1)
-    rank = jnp.clip(
-        (q_rank.astype(ratio.dtype) * ratio).astype(jnp.int32), 0, jnp.maximum(count - 1, 0)
-    )
-    # [B, S]: valid keys first, in order; stable, or they would not be.
-    key_of_rank = jnp.argsort(~valid, axis=1, stable=True)
-    return jnp.take_along_axis(key_of_rank, rank, axis=1)
+    rank = jnp.minimum((q_rank.astype(ratio.dtype) * ratio).astype(jnp.int32), count - 1)
+    rank = jnp.clip(first + rank, 0, valid.shape[1] - 1)
+    return jnp.take_along_axis(places, rank, axis=1)

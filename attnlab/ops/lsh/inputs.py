@@ -274,7 +274,7 @@ def read_mask(
                 offset = jnp.broadcast_to(offset, batch_shape).reshape(-1)
                 q_offset = offset if q_offset is None else jnp.minimum(q_offset, offset)
             else:
-                broken |= _nonzero_offset(part.band.q_offset)
+                broken |= _nonzero_offset(type(part).__name__, part.band.q_offset)
             # Sorting knows that it is causal; how far back it goes is asked of the pairs.
             if part.band.left is not None:
                 asked.append(part)
@@ -304,10 +304,11 @@ def _both(x, y):
     return y if x is None else x & y
 
 
-def _nonzero_offset(q_offset: Any) -> jax.Array:
+def _nonzero_offset(mask: str, q_offset: Any) -> jax.Array:
     wrong = jnp.any(jnp.asarray(q_offset) != 0)
     if not isinstance(wrong, jax.core.Tracer) and bool(wrong):
         raise NotImplementedError(
-            f"LSH attention sees all of its keys as queries; got Causal(q_offset={q_offset})"
+            f"LSH attention sees all of its keys as queries; got {mask} with q_offset={q_offset} "
+            "(leave it out, or take lsh_cross_attention)"
         )
     return wrong

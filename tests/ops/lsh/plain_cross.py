@@ -8,7 +8,10 @@ import numpy as np
 
 
 def place_of(t, q_valid, valid):
-    """The key that stands where query t does when both sequences are stretched to one length."""
+    """The key that stands where query t does when both sequences are stretched to one length.
+
+    Both are what counts of a sequence: of several in a row, of one segment.
+    """
     keys = np.flatnonzero(valid)
     rank = max(0, int(q_valid[: t + 1].sum()) - 1)
     return keys[min(rank * len(keys) // max(1, q_valid.sum()), len(keys) - 1)]
@@ -25,7 +28,10 @@ def counts(q_buckets, k_buckets, *, reach, causal, valid, q_valid, segments, q_s
             for j in range(k_buckets.shape[1])
             if valid[j] and k_buckets[r, j] == q_buckets[r, i] and segments[j] == q_segments[i]
         ]
-        here = i + offset if causal else place_of(i, q_valid, valid)
+        if not near:
+            continue
+        mine, its = q_segments == q_segments[i], segments == q_segments[i]
+        here = i + offset if causal else place_of(i, q_valid & mine, valid & its)
         before, after = [j for j in near if j <= here], [j for j in near if j > here]
         times[i, before[-reach:] + ([] if causal else after[:reach])] += 1
     return times
