@@ -66,8 +66,6 @@ def compare(
         if sources := own.digests():
             rows.environment |= {"own": sources}
             rows.require_same_own()
-        if not settings.target:
-            rows.require_same_input()
         comparison = Comparison(settings, rows, runner, folder, cases, asked, markdown)
         where = "no device: compiled only" if settings.target else _where(runner.environment)
         return loop.run(comparison.job(), comparison.items, folder, rows, where=where)
@@ -94,7 +92,8 @@ class Comparison:
         """Plans the cases for the machine that the runner has; arguments as of `compare`.
 
         Raises:
-          Invalid: a package that a case needs is not installed.
+          Invalid: a package that a case needs is not installed, or what is there is of another
+            text than what is missing.
         """
         self.cases = list(cases or settings.cases(runner.environment["devices"]))
         self.units = [] if cases else settings.units(self.cases)
@@ -102,6 +101,8 @@ class Comparison:
         self._asked, self._markdown = asked or settings, markdown
         done = {kept.row.case for kept in rows.of(self.cases) if isinstance(kept.row, Result)}
         left = [case for case in self.cases if case not in done]
+        if left and not settings.target:
+            rows.require_same_input()
         kinds = {a.kind for case in left for a in case.model.attentions}
         peers.require_packages(kinds)
         torch = [name for name in kinds if kind_of(name).written_in == "torch"]

@@ -167,6 +167,9 @@ def test_on_an_accelerator_each_line_has_a_process_at_each_length(tmp_path, monk
 def test_a_resumed_run_is_about_the_same_text(tmp_path, monkeypatch):
     _, _, folder = run(tmp_path, monkeypatch, None)
     monkeypatch.setitem(Recorder.environment, "input", {"name": "a text", "sha256": "2"})
+    assert run(tmp_path, monkeypatch, None, resume=folder.path)[0] == 0  # nothing is missing
+    rows_ = (path := folder.path / "results.jsonl").read_text().splitlines(keepends=True)
+    path.write_text("".join(rows_[1:]))
     with pytest.raises(Invalid, match="is about another text than a text is now"):
         run(tmp_path, monkeypatch, None, resume=folder.path)
 
