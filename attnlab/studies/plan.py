@@ -68,18 +68,22 @@ def say(run: Run[Any, Any]) -> None:
             trials = sum(n * each for n, each in tuning.rounds(len(settings.tune), steps))
         before = 0 if training.before is None else training.before.loop.steps
         each = f"({before:,} + {steps:,})" if before else f"{steps:,}"
-        done = sum(_steps_done(run, cell) for cell in cells)
+        left, left_before = (
+            sum(of_one - _steps_done(run, cell.folder + x) for cell in cells)
+            for of_one, x in ((steps, ""), (before, "-before"))
+        )
+        done = len(cells) * (before + steps) - left_before - left
         planned = [title, f"{len(cells)} × {each}" + f" − {done:,}" * bool(done), f"{trials:,}"]
         if settings.target:
-            parts = [(training, trials + len(cells) * steps - done)]
-            parts += [(training.before, len(cells) * before)] if training.before else []
+            parts = [(training, trials + left)]
+            parts += [(training.before, left_before)] if training.before else []
             for needs in _on_targets(parts, settings):
                 lines.append([*planned, needs.name, *needs.cells()])
                 notes |= dict.fromkeys(f"{title}, {needs.name}: {x}" for x in needs.notes)
         elif (rate := _steps_a_second(run, cells[0], training)) is None:
             lines.append([*planned, "diverged", ""])
         else:
-            seconds = (trials + len(cells) * (before + steps) - done) / rate
+            seconds = (trials + left_before + left) / rate
             total += seconds
             lines.append([*planned, f"{rate:.3g}", remaining.rounded(seconds)])
     most = "" if settings.plateau is None else "at most "
@@ -100,13 +104,12 @@ def say(run: Run[Any, Any]) -> None:
     command_line.say("\n" + "\n".join([said if lines else "nothing is missing", *notes]))
 
 
-def _steps_done(run: Run[Any, Any], cell: Cell) -> int:
-    """Number of steps until the last checkpoint of a cell, of both its trainings."""
+def _steps_done(run: Run[Any, Any], folder: str) -> int:
+    """Number of steps until the last checkpoint of a training in a folder of the run."""
     if not run.folder.exists:
         return 0
-    trainings = [run.folder.path / f"{cell.folder}{x}" / CHECKPOINTS for x in ("", "-before")]
-    names = [[x.name for x in one.glob("*") if x.name.isdigit()] for one in trainings]
-    return sum(max(map(int, one), default=0) for one in names)
+    names = [path.name for path in (run.folder.path / folder / CHECKPOINTS).glob("*")]
+    return max((int(name) for name in names if name.isdigit()), default=0)
 
 
 def _steps_a_second(run: Run[Any, Any], cell: Cell, training: Training) -> float | None:
