@@ -45,8 +45,9 @@ def orthogonal_blocks(key: jax.Array, shape: tuple[int, int], dtype: Any = jnp.f
     rows, columns = shape
     keys = jax.random.split(key, columns // rows)
     # Not vmap: as many batched QRs at once as XLA:CPU has threads wait for each other for ever.
-    init = nn.initializers.orthogonal()
-    return jnp.concatenate([init(key, (rows, rows), dtype) for key in keys], axis=1)
+    init, wide = nn.initializers.orthogonal(), jnp.promote_types(dtype, jnp.float32)
+    blocks = [init(key, (rows, rows), wide) for key in keys]  # QR takes no half precision
+    return jnp.concatenate(blocks, axis=1).astype(dtype)
 
 
 @dataclasses.dataclass(frozen=True)  # not a closure: its repr says the scale
