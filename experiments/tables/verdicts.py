@@ -1,6 +1,6 @@
 """The rules of the verdicts, older than the rows.
 
-All but `collapsed`, and what claims say of ties and collapses.
+All but `collapsed`, what claims say of ties and collapses, and which of one kind is shown.
 
 **Counts.** A number that needs no training is *exact* where it is the paper's in the digits that
 the paper prints, else *not exact*. Of an exponent that a paper writes in O(…), ours is measured,
