@@ -9,9 +9,9 @@ is no mask reverse over reverse too, which keeps all logits, O(T·S). The additi
 have no forward mode in any of them: their second derivatives are `grad` of `grad`, under a mask
 with `"dense"`. `Pallas(block_q=…, block_k=…)` is `"pallas"` with tiles of your own.
 
-`"splash"` and `"pallas"` multiply q, not the logits, by the scale of a dot product. In bfloat16 a
-scale that is no power of 2 rounds q once (1/√H is one for H = 16, 64 and 256): where logits are
-large, the error of a context was up to 3.4 times that of `"dense"` with H = 128.
+`"splash"` multiplies q, not the logits, by the scale of a dot product. In bfloat16 a scale that is
+no power of 2 rounds q once (1/√H is one for H = 16, 64 and 256): where logits are large, the error
+of a context was up to 3.4 times that of `"dense"` with H = 128.
 
 `None` is `"cudnn"` on NVIDIA where it serves; on TPU `"splash"` where it serves, up to 2³⁰ pairs
 (beyond, what it does while tracing takes longer than 7 s), under `attnlab.over` or where there is

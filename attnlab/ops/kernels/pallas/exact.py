@@ -19,7 +19,7 @@ from attnlab.ops.kernels.pallas import block_sizes, kernels_for, why_not_on
 from attnlab.ops.kernels.pallas.ranges import Config, Inputs, Visible
 from attnlab.ops.layout import Prepared, merge_output, over_heads
 from attnlab.platforms import Platform
-from attnlab.scores import Additive, Dot
+from attnlab.scores import Additive, Dot, Score
 
 __all__ = ["attend", "refusal"]
 
@@ -33,18 +33,18 @@ def refusal(call: Call) -> str | None:
             return f"takes masks of one range a query only, not {type(part).__name__}"
     if reason := why_not_on(call.platform, call.pallas.interpret):
         return reason
-    x = jax.eval_shape(lambda: _prepared(call))
+    x = jax.eval_shape(call.prepared)
     if type(x.score) not in (Additive, Dot) or x.k.shape[2] != 1:
         return f"computes dot products and the additive score, not {type(call.score).__name__}"
-    config = _config(call, isinstance(x.score, Additive))
-    inputs, visible = jax.eval_shape(lambda: _operands(_prepared(call), config))
+    config = _config(call, x.score)
+    inputs, visible = jax.eval_shape(lambda: _operands(call.prepared(), config))
     return kernels_for(call.platform).refusal(inputs, visible, config)
 
 
 def attend(call: Call) -> jax.Array:
     """The context [*B, T, N, D]."""
-    x = _prepared(call)
-    config = _config(call, isinstance(x.score, Additive))
+    x = call.prepared()
+    config = _config(call, x.score)
 
     def of_rows(x: Prepared) -> jax.Array:
         context = _attend(config, call.platform, *_operands(x, config))
@@ -53,21 +53,13 @@ def attend(call: Call) -> jax.Array:
     return merge_output(over_heads(of_rows, x), call.q.shape[:-3])
 
 
-def _prepared(call: Call) -> Prepared:
-    x = call.prepared()
-    if isinstance(x.score, Dot) and x.score.scale not in (None, 1.0):
-        # The kernels have no scale of their own.
-        x = x._replace(score=Dot(1.0), q=x.q * jnp.asarray(x.score.scale, x.q.dtype))
-    return x
-
-
-def _config(call: Call, additive: bool) -> Config:
+def _config(call: Call, score: Score) -> Config:
+    """Of a prepared score: the scale of a dot product is what q does not have already."""
     back, ahead = _reach(call)
-    score = "additive" if additive else "dot"
-    block_q, block_k = block_sizes(call.pallas, call.platform, score, (back, ahead))
-    return Config(
-        block_q, block_k, back, ahead, call.q.dtype, call.precision, call.pallas.interpret
-    )
+    kind, scale = ("dot", score.scale) if isinstance(score, Dot) else ("additive", 1.0)
+    blocks = block_sizes(call.pallas, call.platform, kind, (back, ahead))
+    dtype, interpret = call.q.dtype, call.pallas.interpret
+    return Config(*blocks, back, ahead, dtype, call.precision, interpret, scale)
 
 
 def _operands(x: Prepared, config: Config) -> tuple[Inputs, Visible]:

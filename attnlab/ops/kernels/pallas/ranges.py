@@ -50,12 +50,11 @@ class Inputs(NamedTuple):
     """The arrays of one call, padded to whole blocks.
 
     Attributes:
-      q: queries [M, T, H]; for a dot product scaled already, for the additive score projected
-        already.
+      q: queries [M, T, H]; for the additive score projected already.
       k: keys [M / group, S, H]; row m of q meets row m // group of k and v.
       v: values [M / group, S, D].
       w: weights of the hidden units in the additive score w·tanh(q + k), [M, H]; None: the score is
-        the dot product q·k.
+        the dot product q·k · scale.
     """
 
     q: jax.Array
@@ -82,6 +81,8 @@ class Config(NamedTuple):
       dtype: dtype of the forward's output.
       precision: precision of the matrix products, as in `jax.lax.dot_general`.
       interpret: whether to simulate the kernel on the CPU.
+      scale: factor of the dot product, on the float32 logits, as q in bfloat16 would be rounded; 1
+        for the additive score.
     """
 
     block_q: int
@@ -91,6 +92,7 @@ class Config(NamedTuple):
     dtype: Any
     precision: Any
     interpret: bool
+    scale: float = 1.0
 
 
 class Blocks(NamedTuple):

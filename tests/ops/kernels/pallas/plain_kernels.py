@@ -12,7 +12,7 @@ def refusal(x: Inputs, visible: Visible, config: Config) -> str | None:
 
 
 def forward(x: Inputs, visible: Visible, config: Config) -> tuple[jax.Array, jax.Array]:
-    context, lse = plain_ranges.forward(x, visible)
+    context, lse = plain_ranges.forward(x, visible, config.scale)
     return context.astype(config.dtype) * promises_kept(x, visible, config), lse
 
 
@@ -21,7 +21,7 @@ def backward(x: Inputs, visible: Visible, config: Config, dout, lse, delta):
 
     def logits(q, k, w):
         if w is None:
-            return jnp.einsum("mth,msh->mts", q, k)
+            return jnp.einsum("mth,msh->mts", q, k) * config.scale
         return jnp.einsum("mh,mtsh->mts", w, jnp.tanh(q[:, :, None] + k[:, None]))
 
     s, pull_back = jax.vjp(logits, x.q, k, x.w)

@@ -20,11 +20,11 @@ def visible_pairs(visible: Visible, num_keys: int) -> jax.Array:
     return shows
 
 
-def forward(x: Inputs, visible: Visible) -> tuple[jax.Array, jax.Array]:
+def forward(x: Inputs, visible: Visible, scale: float = 1.0) -> tuple[jax.Array, jax.Array]:
     """The context [M, T, D] and the log-sum-exp [M, T]; 0 and -1e30 where nothing is visible."""
     k, v = (jnp.repeat(y, x.group, axis=0) for y in (x.k, x.v))
     if x.w is None:
-        logits = jnp.einsum("mth,msh->mts", x.q, k)
+        logits = jnp.einsum("mth,msh->mts", x.q, k) * scale
     else:
         tanh = jnp.tanh(x.q[:, :, None] + k[:, None])
         logits = jnp.einsum("mh,mtsh->mts", x.w, tanh)

@@ -89,6 +89,19 @@ def test_the_kernel_itself(name):
         np.testing.assert_allclose(x, y, rtol=1e-4, atol=2e-5)
 
 
+def test_a_scale_is_of_the_logits_not_of_queries_in_half_precision():
+    """1/√6 is no power of 2: q · scale rounded to bfloat16 moves logits that are large."""
+    q, k, v = (jnp.asarray(4 * x, jnp.bfloat16) for x in arrays())
+    attend = functools.partial(attention, scores.Dot(), mask=masks.Window(5, 2))
+    exactly = attend(*(x.astype(jnp.float32) for x in (q, k, v)), implementation="dense")
+
+    def error(implementation):
+        context = attend(q, k, v, implementation=implementation)
+        return jnp.abs(context.astype(jnp.float32) - exactly).max()
+
+    assert error(Pallas(8, 8, interpret=True)) <= error("dense")
+
+
 @pytest.mark.parametrize(
     ("options", "reason"),
     [

@@ -43,8 +43,8 @@ CASES = {
 }  # fmt: skip
 
 
-def config(blocks, *, back=None, ahead=None, dtype=jnp.bfloat16, interpret=True):
-    return Config(*blocks, back, ahead, dtype, None, interpret)
+def config(blocks, *, back=None, ahead=None, dtype=jnp.bfloat16, interpret=True, scale=1.0):
+    return Config(*blocks, back, ahead, dtype, None, interpret, scale)
 
 
 def case(seed, dtype, *, keys=128, value_width=64, **arguments):
@@ -54,21 +54,25 @@ def case(seed, dtype, *, keys=128, value_width=64, **arguments):
     return jax.tree.map(lambda y: jnp.asarray(y, dtype), x)._replace(w=w), visible
 
 
-def oracle(x, visible, dout, lse, delta):
+def oracle(x, visible, dout, lse, delta, scale):
     """Context, log-sum-exp and the gradients with the given log-sum-exp and δ."""
 
     def objective(x):
         """Σ_i Σ_j P_ij (do_i·v_j − δ_i) with P = e^{s − lse}: its gradients are the kernel's."""
-        out, own = plain_ranges.forward(x, visible)
+        out, own = plain_ranges.forward(x, visible, scale)
         return jnp.sum(jnp.exp(own - lse) * (jnp.sum(out * dout, axis=2) - delta))
 
-    return *plain_ranges.forward(x, visible), jax.grad(objective)(x)
+    return *plain_ranges.forward(x, visible, scale), jax.grad(objective)(x)
 
 
 def in_float64(f, *args):
     with jax.enable_x64(True):
         args = jax.tree.map(
-            lambda y: jnp.asarray(y, jnp.float64) if jnp.issubdtype(y.dtype, jnp.floating) else y,
+            lambda y: (
+                jnp.asarray(y, jnp.float64)
+                if jnp.issubdtype(jnp.result_type(y), jnp.floating)
+                else y
+            ),
             args,
         )
         return jax.tree.map(np.asarray, jax.jit(f)(*args))
@@ -112,18 +116,19 @@ def test_forward_and_gradients(name, process):
     """Also with a log-sum-exp over more keys than these, and for queries that see nothing."""
     blocks, dtype, arguments = CASES[name]
     x, visible = case(0, dtype, **arguments)
-    settings = config(blocks, back=arguments.get("back"), ahead=arguments.get("ahead"), dtype=dtype)
+    scale, back, ahead = 0.3 if x.w is None else 1.0, arguments.get("back"), arguments.get("ahead")
+    settings = config(blocks, back=back, ahead=ahead, dtype=dtype, scale=scale)
     rng = np.random.default_rng(1)
     dout = jnp.asarray(rng.normal(size=(*x.q.shape[:2], 64)), dtype)
-    _, own = in_float64(plain_ranges.forward, x, visible)
+    _, own = in_float64(plain_ranges.forward, x, visible, scale)
     lse = jnp.asarray(np.logaddexp(own, rng.normal(size=own.shape)), jnp.float32)
     delta = jnp.asarray(rng.normal(size=lse.shape), jnp.float32)
 
     got = simulate(process, x, visible, settings, dout, lse, delta)
     assert got[0].dtype == dtype
     assert all(y.dtype == jnp.float32 for y in jax.tree.leaves(got[1:]))
-    exact = in_float64(oracle, x, visible, dout, lse, delta)
-    plain = jax.jit(oracle)(x, visible, dout, lse, delta)
+    exact = in_float64(oracle, x, visible, dout, lse, delta, scale)
+    plain = jax.jit(oracle)(x, visible, dout, lse, delta, scale)
     sees = own > tiles.MASKED
     assert sees.any()
     assert_within(got, exact, plain, dtype)

@@ -58,7 +58,7 @@ def backward(
     num_keys = x.k.shape[1]
     dq, dw = _of_queries(x, arrays, layout, config, query_blocks(visible, config, num_keys))
     dk, dv = _of_keys(x, arrays, layout, config, key_blocks(visible, config, num_keys))
-    return dq, dk, dv, dw
+    return dq * config.scale, dk * config.scale, dv, dw
 
 
 def _groups(layout, block: int) -> int:
@@ -70,7 +70,7 @@ def _of_queries(x, arrays, layout, config, blocks):
     """dq, and dw of the additive score: a program a block of queries."""
     # x.q [M, T, H]; P and ds are rounded to `narrow` before a product.
     (rows, num_queries, hidden), narrow = x.q.shape, x.v.dtype
-    tile = Tile(COLUMNS, 0, config.interpret)
+    tile = Tile(COLUMNS, 0, config.interpret, config.scale)
     groups = _groups(layout, config.block_q)
 
     def compute(program: Program, outputs, scratch):
@@ -123,7 +123,7 @@ def _of_queries(x, arrays, layout, config, blocks):
 def _of_keys(x, arrays, layout, config, blocks):
     """dk and dv: a program a block of keys, the tile on its side."""
     (rows, num_keys, hidden), (_, _, width), narrow = x.k.shape, x.v.shape, x.v.dtype
-    tile = Tile(COLUMNS, 1, config.interpret)
+    tile = Tile(COLUMNS, 1, config.interpret, config.scale)
     groups = _groups(layout, config.block_k)
 
     def compute(program: Program, outputs, scratch):

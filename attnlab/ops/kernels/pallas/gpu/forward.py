@@ -35,7 +35,7 @@ def forward(x: Inputs, visible: Visible, config: Config) -> tuple[jax.Array, jax
     """
     (rows, num_queries, _), (_, num_keys, width) = x.q.shape, x.v.shape
     arrays, layout = arrays_of(x, visible)
-    tile = Tile(config.block_k, 0, config.interpret)
+    tile = Tile(config.block_k, 0, config.interpret, config.scale)
     groups = config.block_q // ROWS
 
     def compute(program: Program, outputs, scratch):

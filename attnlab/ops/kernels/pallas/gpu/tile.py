@@ -199,11 +199,13 @@ class Tile(NamedTuple):
       queries: axis of the queries: 0 where they are the tile's rows, 1 where they are its columns.
       interpret: whether the tile is simulated on the CPU, which knows no layouts of registers, nor
         wgmma from them.
+      scale: factor of the dot product.
     """
 
     columns: int
     queries: int
     interpret: bool
+    scale: float
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -254,14 +256,15 @@ class Tile(NamedTuple):
         return shows
 
     def logits(self, rows, columns, w) -> jax.Array:
-        """The dot product of [64, H] and [columns, H], or the additive score.
+        """The scaled dot product of [64, H] and [columns, H], or the additive score.
 
         That is Σ_h w_h tanh(rows_h + columns_h), of [H, 64], [H, columns] and [H]: one hidden unit
         after another, for each pair of positions one instruction, tanh.approx.f32. Its relative
         error is at most 2⁻¹¹ by NVIDIA's PTX manual, eight times finer than bfloat16's rounding.
         """
         if w is None:
-            return self.matmul(rows, columns, transposed=True)
+            product = self.matmul(rows, columns, transposed=True)
+            return product if self.scale == 1.0 else product * self.scale
 
         def add_unit(h, total):
             row, column = self.unit(h, rows, columns)

@@ -64,7 +64,8 @@ def backward(
         jnp.swapaxes(grad, 1, 2)[..., : of.shape[2]]
         for grad, of in ((dq, x.q), (dk, x.k), (dv, x.v))
     )
-    return dq, dk, dv, None if dw is None else dw[:, : x.q.shape[2]]
+    dw = None if dw is None else dw[:, : x.q.shape[2]]
+    return dq * config.scale, dk * config.scale, dv, dw
 
 
 def _of_queries(x: Operands, visible: Visible, config: Config):

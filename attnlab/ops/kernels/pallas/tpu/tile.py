@@ -210,7 +210,8 @@ def logits(x: Operands, config: Config, scratch: tuple[Any, ...]) -> jax.Array:
     """[bk, bq]; of the additive score they are added up in the scratch."""
     if x.w is None:
         # kᵀ q of [H, bk] and [H, bq]: the sum is along the sublanes of both.
-        return dot(x.k[...], x.q[...], (0, 0), config)
+        product = dot(x.k[...], x.q[...], (0, 0), config)
+        return product if config.scale == 1.0 else product * config.scale
     tile, column = scratch
     # tile [bk, bq] float32, column [bk, UNITS]: keys turned to stand along the sublanes.
     add_logits(x.q, x.k, x.w, tile, column)
