@@ -13,7 +13,14 @@ from jax.typing import ArrayLike
 
 from attnlab.checks import as_array, require
 
-__all__ = ["HeadLayout", "lead_with_ones", "merge_batch", "require_batch", "split_heads"]
+__all__ = [
+    "HeadLayout",
+    "broadcasts_to",
+    "lead_with_ones",
+    "merge_batch",
+    "require_batch",
+    "split_heads",
+]
 
 
 class HeadLayout(NamedTuple):

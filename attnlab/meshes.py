@@ -12,7 +12,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from attnlab.split import Split, as_tuple, entered
 
-__all__ = ["like", "on_explicit_axes", "spec_of", "vary_like"]
+__all__ = ["as_examples", "like", "on_explicit_axes", "spec_of", "vary_like"]
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -153,7 +153,7 @@ class Own:
         try:
             with compiling_for(Platform("cpu")):
                 y: Any = jax.eval_shape(layer, jax.eval_shape(jax.random.key, 0), x)
-        except Exception as error:  # noqa: BLE001 - whatever a user's code raises is said to the user
+        except Exception as error:  # whatever a user's code raises is said to the user
             if traceback.extract_tb(error.__traceback__)[-1].name != "require":
                 traceback.print_exc()
             raise Invalid(f"{self.name} fails in a layer: {one_line(error)}") from None
@@ -238,7 +238,7 @@ def as_own(found: Any, *args: Any, **keywords: Any) -> Own:
             fields = dataclasses.fields(found) if dataclasses.is_dataclass(found) else ()
             missing = [f.name for f in fields if f.default is f.default_factory]
             value = value(**{x: None for x in missing if x in _GIVEN and x not in keywords})
-    except Exception as error:  # noqa: BLE001 - whatever a user's class raises is said to the user
+    except Exception as error:  # whatever a user's class raises is said to the user
         raise Invalid(f"it cannot be made of these arguments: {one_line(error)}") from None
     kind = _kind(value)
     if kind == "function":
@@ -352,7 +352,7 @@ def _module(place: str) -> ModuleType:
         module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(module)
         return module
-    except Exception as error:  # noqa: BLE001 - whatever a user's file raises is said to the user
+    except Exception as error:  # whatever a user's file raises is said to the user
         traceback.print_exc()
         raise Invalid(f"{place} cannot be imported: {one_line(error)}") from None
 

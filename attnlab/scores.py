@@ -29,7 +29,7 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from attnlab.checks import as_array, as_number, require, require_instance
+from attnlab.checks import as_array, as_number, as_qkv, require, require_instance
 from attnlab.tanh_sum import tanh_sum
 
 __all__ = [
@@ -41,6 +41,7 @@ __all__ = [
     "Location",
     "NormalizedAdditive",
     "Score",
+    "as_operands",
     "require_score",
 ]
 
@@ -124,6 +125,24 @@ def require_score(score: Any) -> None:
         "a value of attnlab.scores, such as scores.Additive(w)",
         " (a module with parameters of its own goes to attnlab.MultiHeadAttention(score=…))",
     )
+
+
+def as_operands(score: Any, q: Any, k: Any, v: Any) -> tuple[Any, Any, Any]:
+    """The arrays q, k and v of attention, which fit together and the score.
+
+    Args:
+      score: score.
+      q: queries [*B, T, N, H].
+      k: keys [*B, S, K, H].
+      v: values [*B, S, K, D]; None where only logits are wanted.
+
+    Raises:
+      ValueError: they do not fit.
+    """
+    require_score(score)
+    q, k, v = as_qkv(q, k, v, same_width=score.same_width)
+    score.require_widths(q.shape[-1], k.shape[-1])
+    return q, k, v
 
 
 class Dot(Score):

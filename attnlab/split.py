@@ -42,6 +42,7 @@ __all__ = [
     "heads_are_too_few",
     "over",
     "serves_kernels",
+    "share_heads",
 ]
 
 Axes = str | Sequence[str] | None
@@ -272,6 +273,18 @@ def divide_positions(*arrays: jax.Array) -> Any:
 
     results = tuple(map(divided, arrays))
     return results[0] if len(results) == 1 else results
+
+
+def share_heads(q: jax.Array, k: jax.Array, v: jax.Array) -> tuple[jax.Array, ...]:
+    """q, k and v with positions divided, and key/value heads copied for the devices to share.
+
+    Raises:
+      Uneven: the devices do not divide the positions.
+    """
+    q, k, v = divide_positions(q, k, v)
+    if (copies := copies_of_kv_heads(k.shape[-2], q.shape[-2])) > 1:
+        k, v = (jax.numpy.repeat(x, copies, axis=-2) for x in (k, v))
+    return q, k, v
 
 
 def divide_examples(tree: Any) -> Any:

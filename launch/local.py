@@ -48,7 +48,10 @@ NEEDS = {
     "compare_peers": {"compat"},
 }  # the extras that a name calls for
 INDEXES = {"PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL"}
-COMPILERS = {"tpu": "tpu", "cuda": "gpu-compile"}  # the extra for each kind of --target
+COMPILER_OF = {
+    "tpu": "tpu",
+    "cuda": environment.GPU_COMPILER,
+}  # the extra for each kind of --target
 
 
 def main(arguments: list[str]) -> None:
@@ -149,7 +152,7 @@ def _compilers(flags: list[str]) -> set[str]:
     with open(ROOT / "attnlab" / "bench" / "targets.toml", "rb") as file:
         known = tomllib.load(file)
     return {
-        COMPILERS[device["kind"]]
+        COMPILER_OF[device["kind"]]
         for name, device in known.items()
         if any(re.fullmatch(rf"{name}([:-].*)?", target) for target in wanted)
     }

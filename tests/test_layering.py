@@ -1,6 +1,7 @@
 """The import direction of the layers, read from the source with `ast`, and the rules on files."""
 
 import ast
+import functools
 import shutil
 import subprocess
 import sys
@@ -97,6 +98,29 @@ def test_attnlab_imports_downwards_only():
         if importer != "attnlab"
         for imported in imports(importer, path, LIBRARY)
         if imported in LIBRARY and (reason := violation(importer, imported))
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+@functools.cache
+def exported(path: Path) -> set[str] | None:
+    """The names in a file's `__all__`; None where it has none."""
+    for node in ast.parse(path.read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
+            return set(ast.literal_eval(node.value))
+    return None
+
+
+def test_what_another_file_imports_is_exported():
+    known = LIBRARY | sources("experiments")
+    wrong = [
+        f"{importer} imports {alias.name}, which the __all__ of {node.module} lacks"
+        for importer, path in known.items()
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.ImportFrom) and node.module in known
+        for alias in node.names
+        if f"{node.module}.{alias.name}" not in known
+        and alias.name not in (exported(known[node.module]) or [alias.name])
     ]
     assert not wrong, "\n".join(wrong)
 

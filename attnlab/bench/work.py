@@ -16,7 +16,7 @@ from attnlab.bench import mechanisms, programs
 from attnlab.bench.case import Case, Operations
 from attnlab.bench.operations import count
 
-__all__ = ["counted"]
+__all__ = ["attention", "counted"]
 
 Traceable = Callable[[Case], tuple[Any, ...]]  # of a case: its function and shapes of arguments
 NEEDED = "what the mask leaves of exact attention, not its kernel"

@@ -10,7 +10,7 @@ import functools
 import hashlib
 import io
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from attnlab.data.lines import Row, read_pairs, read_tsv
 from attnlab.data.texts import Texts
 from attnlab.runs.errors import Invalid, of_system
 
-__all__ = ["open_pairs", "open_tsv"]
+__all__ = ["content_digest", "open_pairs", "open_text", "open_tsv"]
 
 PAIR = ("source", "target")
 
@@ -56,6 +56,14 @@ def open_tsv(
     """Examples {"source", "target"} of a file of two columns; otherwise as `open_pairs`."""
     paths = (Path(path),)
     return prepared("tsv", paths, PAIR, functools.partial(read_tsv, *paths), split, cache_dir)
+
+
+def open_text(
+    paths: Sequence[str], *, split: str = "train", cache_dir: str | Path | None = None
+) -> Texts:
+    """Examples of one path, a TSV, or of two, aligned files; as `open_tsv` and `open_pairs`."""
+    opened: Callable[..., Texts] = open_tsv if len(paths) == 1 else open_pairs
+    return opened(*paths, split=split, cache_dir=cache_dir)
 
 
 class LocalInfo(tfds.core.DatasetInfo):

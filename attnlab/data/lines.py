@@ -8,7 +8,7 @@ from typing import BinaryIO
 
 from attnlab.runs.errors import Invalid, of_system
 
-__all__ = ["decoded_lines", "read_blocks", "read_pairs", "read_tsv"]
+__all__ = ["Row", "decoded_lines", "read_blocks", "read_pairs", "read_tsv"]
 
 Row = dict[str, str]
 

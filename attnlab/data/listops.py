@@ -1,7 +1,7 @@
 """ListOps as Long Range Arena draws it: nested lists whose value is a digit.
 
-A node is a digit, or with probability ¼ an operator over 2 to `max_args` nodes, down to
-`max_depth`; the root is a node too. Trees are drawn until one has as many tokens as wanted.
+A node is a digit, or with probability ¼ an operator over 2 to 10 nodes, down to `max_depth`; the
+root is a node too. Trees are drawn until one has as many tokens as wanted.
 
 Source: Nangia & Bowman 2018, §2; Tay et al. 2020, §2.2.1, with the choices of its released
 generator: the four operators below, the integer part of the median, and digits more often than the
@@ -22,6 +22,7 @@ from attnlab.tokens import NUM_SPECIAL
 __all__ = ["CLASSES", "VOCABULARY", "ListOps", "encode", "value"]
 
 _SUBTREE = 0.25  # probability of an operator
+_ARGS = 10  # nodes that an operator has at most
 _OPERATORS: dict[str, Callable[[Sequence[int]], int]] = {
     "[MIN": min,
     "[MAX": max,
@@ -44,7 +45,6 @@ class ListOps:
       min_length: number of tokens of the shortest example.
       max_length: number of tokens of the longest example.
       max_depth: number of levels of the deepest tree, digits included.
-      max_args: number of arguments that an operator has at most.
       seed: seed of all examples.
       size: number of examples.
 
@@ -55,20 +55,18 @@ class ListOps:
     min_length: int = 500
     max_length: int = 2000
     max_depth: int = 10
-    max_args: int = 10
     seed: int = 0
     size: int = ENDLESS
 
     def __post_init__(self) -> None:
         most = 1  # tokens of the largest tree
         for _ in range(self.max_depth - 1):
-            most = 2 + self.max_args * most
+            most = 2 + _ARGS * most
         fits = 4 <= self.min_length <= self.max_length and self.min_length <= most
-        if not fits or self.max_args < 2 or self.max_depth < 2:
+        if not fits or self.max_depth < 2:
             raise ValueError(
-                "ListOps needs 4 ≤ min_length ≤ max_length, max_args ≥ 2 and a max_depth that trees"
-                f" of min_length fit in; got {self.min_length}, {self.max_length},"
-                f" {self.max_args} and {self.max_depth}"
+                "ListOps needs 4 ≤ min_length ≤ max_length, and a max_depth that trees of"
+                f" min_length fit in; got {self.min_length}, {self.max_length} and {self.max_depth}"
             )
 
     def __len__(self) -> int:
@@ -104,7 +102,7 @@ class ListOps:
                 tokens.append(_DIGITS[int(draw() * CLASSES)])
                 continue
             tokens.append(_NAMES[int(draw() * len(_NAMES))])
-            missing.append(2 + int(draw() * (self.max_args - 1)))
+            missing.append(2 + int(draw() * (_ARGS - 1)))
             length += 1 + missing[-1]
             if length > self.max_length:
                 return []

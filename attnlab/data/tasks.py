@@ -7,7 +7,7 @@ import dataclasses
 import random
 import string
 
-__all__ = ["ENDLESS", "MARK", "Copy", "KeyMatching", "Reversal"]
+__all__ = ["ENDLESS", "MARK", "Copy", "KeyMatching", "Reversal", "SymbolTask"]
 
 ENDLESS = 2**31 - 1  # a length that grain shuffles without a table
 MARK = "#"  # before a key

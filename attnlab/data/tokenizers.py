@@ -7,7 +7,7 @@ from typing import Protocol
 
 from attnlab.tokens import EOS, NUM_SPECIAL, UNK
 
-__all__ = ["Bytes", "Characters", "Numbers", "Tokenizer"]
+__all__ = ["Bytes", "Characters", "Numbers", "Tokenizer", "sha256", "until_end"]
 
 
 SPECIAL = ("<pad>", "<s>", "</s>", "<unk>")  # as SentencePiece writes them

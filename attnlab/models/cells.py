@@ -51,7 +51,7 @@ def orthogonal_blocks(key: jax.Array, shape: tuple[int, int], dtype: Any = jnp.f
 
 
 @dataclasses.dataclass(frozen=True)  # not a closure: its repr says the scale
-class uniform_around_zero:  # noqa: N801 - an initializer, as those of `nn.initializers`
+class uniform_around_zero:  # an initializer, as those of `nn.initializers`
     """Uniform in [−scale, scale]."""
 
     scale: float

@@ -42,13 +42,12 @@ import functools
 import math
 
 import jax
-import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 from jax.typing import ArrayLike
 
 from attnlab import platforms
 from attnlab.biases import Bias
-from attnlab.checks import as_qkv, points_to, require_choice, require_dropout
+from attnlab.checks import points_to, require_choice, require_dropout
 from attnlab.masks import Mask, as_mask
 from attnlab.meshes import like, on_explicit_axes, spec_of
 from attnlab.ops import blockwise, dense, one_query
@@ -57,12 +56,12 @@ from attnlab.ops.kernels import cudnn, splash, tokamax
 from attnlab.ops.kernels.call import Call
 from attnlab.ops.kernels.pallas import Pallas, exact
 from attnlab.ops.layout import merge_output, over_heads, prepare
-from attnlab.scores import Score, require_score
+from attnlab.scores import Score, as_operands
 from attnlab.split import (
-    copies_of_kv_heads,
     divide_positions,
     heads_are_too_few,
     serves_kernels,
+    share_heads,
 )
 
 __all__ = [
@@ -148,9 +147,7 @@ def attention(
       >>> attention(scores.Dot(), q, k, v, mask=masks.Causal()).shape
       (2, 5, 4, 8)
     """
-    require_score(score)
-    q, k, v = as_qkv(q, k, v, same_width=score.same_width)
-    score.require_widths(q.shape[-1], k.shape[-1])
+    q, k, v = as_operands(score, q, k, v)
     dropout_rate = require_dropout(dropout_rate, dropout_key)
     dropout_key = dropout_key if dropout_rate > 0.0 else None
     pallas = implementation if isinstance(implementation, Pallas) else Pallas()
@@ -160,9 +157,7 @@ def attention(
     if 0 in q.shape:
         implementation = "dense"  # which checks the rest of the arguments, and loops over nothing
     # Over devices: positions divided by `over` are exchanged for heads, else go round a ring.
-    q, k, v = divide_positions(q, k, v)
-    if (copies := copies_of_kv_heads(k.shape[-2], q.shape[-2])) > 1:
-        k, v = (jnp.repeat(x, copies, axis=-2) for x in (k, v))
+    q, k, v = share_heads(q, k, v)
     around_ring = heads_are_too_few(k.shape[-2]) and 0 not in q.shape
     attend = _around_a_ring if around_ring else _attend
     platform = platforms.current()
@@ -243,9 +238,7 @@ def attention_weights(
 
     Cost: O(T·S) memory; use it on what a figure can show.
     """
-    require_score(score)
-    q, k, _ = as_qkv(q, k, None, same_width=score.same_width)
-    score.require_widths(q.shape[-1], k.shape[-1])
+    q, k, _ = as_operands(score, q, k, None)
     prepared = prepare(score, q, k, k, as_mask(mask), bias, precision)
     weights = dense.weights(prepared, precision=precision)
     num_queries, num_heads = q.shape[-3:-1]

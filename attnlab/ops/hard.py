@@ -11,15 +11,15 @@ from jax.sharding import PartitionSpec
 from jax.typing import ArrayLike
 
 from attnlab.biases import Bias
-from attnlab.checks import as_qkv, as_share, require_key
+from attnlab.checks import as_share, require_key
 from attnlab.masks import Mask, as_mask
 from attnlab.meshes import on_explicit_axes, spec_of
 from attnlab.ops import dropout
 from attnlab.ops.attention import attention, of_masks
 from attnlab.ops.blockwise.choice import choose
 from attnlab.ops.layout import merge_output, prepare
-from attnlab.scores import Dot, Score, require_score
-from attnlab.split import by_device, copies_of_kv_heads, divide_positions, heads_are_too_few
+from attnlab.scores import Dot, Score, as_operands
+from attnlab.split import by_device, divide_positions, heads_are_too_few, share_heads
 
 __all__ = ["Choice", "hard_attention"]
 
@@ -106,14 +106,10 @@ def hard_attention(
       True
     """
     score = Dot() if score is None else score
-    require_score(score)
-    q, k, v = as_qkv(q, k, v, same_width=score.same_width)
-    score.require_widths(q.shape[-1], k.shape[-1])
+    q, k, v = as_operands(score, q, k, v)
     expected_rate = as_share("expected_rate", expected_rate)
     mask = as_mask(mask)
-    q, k, v = divide_positions(q, k, v)
-    if (copies := copies_of_kv_heads(k.shape[-2], q.shape[-2])) > 1:
-        k, v = (jnp.repeat(x, copies, axis=-2) for x in (k, v))
+    q, k, v = share_heads(q, k, v)
     if heads_are_too_few(k.shape[-2]):
         raise NotImplementedError(
             f"hard attention does not go round a ring: the devices of length= must divide the"

@@ -15,11 +15,11 @@ from jax.typing import ArrayLike
 from attnlab import masks
 from attnlab.axes import HeadLayout
 from attnlab.biases import Bias
-from attnlab.checks import as_array, as_count, as_qkv, require, require_dropout
+from attnlab.checks import as_array, as_count, require, require_dropout
 from attnlab.meshes import on_explicit_axes, spec_of
 from attnlab.ops.attention import Implementation, attention, attention_weights, of_masks
 from attnlab.ops.layout import visible_pairs
-from attnlab.scores import Dot, Location, Score, require_score
+from attnlab.scores import Dot, Location, Score, as_operands
 
 __all__ = ["local_attention", "window_attention"]
 
@@ -156,10 +156,8 @@ def local_attention(
     Cost: O(T·half_width) time and memory (the weights O(T·S)). Source: Luong et al. 2015, §3.2.
     """
     score = Dot(1.0) if score is None else score
-    require_score(score)
-    q, k, v = as_qkv(q, k, v, same_width=score.same_width)
+    q, k, v = as_operands(score, q, k, v)
     centers = as_array("centers", centers)
-    score.require_widths(q.shape[-1], k.shape[-1])
     dropout_rate = require_dropout(dropout_rate, dropout_key)
     half_width = as_count("half_width counts keys", half_width)
     require(

@@ -220,7 +220,7 @@ class AllPairs(Exact):
         k: jax.Array,
         v: jax.Array,
         *,
-        q_offset: ArrayLike = 0,
+        q_offset: ArrayLike | None = None,
         **options: Any,
     ) -> jax.Array:
         """The context [*B, T, N, D]."""
@@ -421,7 +421,7 @@ class Hard(Exact):
         k: jax.Array,
         v: jax.Array,
         *,
-        q_offset: ArrayLike = 0,
+        q_offset: ArrayLike | None = None,
         dropout_rate: float = 0.0,
         dropout_key: jax.Array | None = None,
         **options: Any,
@@ -447,7 +447,7 @@ class Hard(Exact):
             **options,
         )
 
-    def weights(self, score, q, k, *, q_offset: ArrayLike = 0, **options) -> jax.Array:
+    def weights(self, score, q, k, *, q_offset: ArrayLike | None = None, **options) -> jax.Array:
         """The weights [*B, N, T, S], dense: 1 at the chosen key; the keywords of a call."""
         choice = self.choose(score, q, k, k, q_offset=q_offset, **options)
         expected = {name: x for name, x in options.items() if name in ("mask", "bias", "precision")}

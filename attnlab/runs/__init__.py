@@ -5,7 +5,7 @@ over the rows; `command_line.run` and `loop.run` are the rest.
 
 | file | what it holds |
 | --- | --- |
-| `errors` | `Invalid`, a setting that cannot be used; `Stopped`, a run that cannot go on |
+| `errors` | `Invalid` a setting, `Stopped` a run that cannot go on, `Lost` an item of one |
 | `flags` | settings as a dataclass whose fields are flags |
 | `command_line` | from the command line to settings and a folder; the exit status |
 | `folder` | a stamped folder that nothing was in before, or that of an earlier run |

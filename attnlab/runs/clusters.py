@@ -24,7 +24,7 @@ from pathlib import Path
 
 from attnlab.runs.errors import Invalid
 
-__all__ = ["DISTRIBUTED", "Cluster", "chosen", "metadata", "seen"]
+__all__ = ["Cluster", "chosen", "metadata", "seen"]
 
 DISTRIBUTED = ("auto", "off", "explicit")
 PORT = 8476  # of the first process's service, where nothing else says one
@@ -167,7 +167,8 @@ def _gke_tpu(variables: Mapping[str, str]) -> Cluster | None:
 
 def _of_slices(name: str, workers: list[str], index: str, variables: Mapping[str, str]) -> Cluster:
     """The hosts of one TPU slice or of several alike, slice by slice."""
-    slices, which = (int(variables.get(f"MEGASCALE_{x}") or y) for x, y in _SLICES)
+    slices = int(variables.get("MEGASCALE_NUM_SLICES") or 1)
+    which = int(variables.get("MEGASCALE_SLICE_ID") or 0)
     first = variables.get("MEGASCALE_COORDINATOR_ADDRESS") or workers[0]
     return Cluster(
         name,
@@ -175,9 +176,6 @@ def _of_slices(name: str, workers: list[str], index: str, variables: Mapping[str
         slices * len(workers),
         which * len(workers) + int(index),
     )
-
-
-_SLICES = (("NUM_SLICES", "1"), ("SLICE_ID", "0"))
 
 
 def _slurm(variables: Mapping[str, str]) -> Cluster | None:

@@ -362,7 +362,7 @@ def _chosen(
             path = Path(given)
             if flag == "resume" or is_begun(path):
                 folder = Folder.kept(name, path, flag=flag)
-                kept = _resumed(folder, named, settings, free, flag)
+                kept = _resumed(folder, named, settings, free)
                 if values.check != "flags":
                     kept.require_files(typed)
                     kept.require_installed()
@@ -377,14 +377,12 @@ def _chosen(
     return chosen, Folder.fresh(name, parent, chosen.as_json(), path=path)
 
 
-def _resumed(
-    folder: Folder, named: dict[str, Any], settings: type[S], free: Collection[str], flag: str
-) -> S:
+def _resumed(folder: Folder, named: dict[str, Any], settings: type[S], free: Collection[str]) -> S:
     """A folder's settings, checked against the flags that are named."""
     try:
         kept = settings.from_json(folder.settings)
     except Invalid as error:
-        raise Invalid(f"--{flag}={folder.path}: {error}") from None
+        raise Invalid(f"{folder.given}: {error}") from None
     if later := settings.later_than(folder.settings):
         print(
             f"{folder.path}: made before there was {', '.join(f'--{x}' for x in later)}; taken by "

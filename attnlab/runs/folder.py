@@ -109,6 +109,11 @@ class Folder:
         self.claim()
         return self._path
 
+    @property
+    def given(self) -> str:
+        """The flag that gave the folder, for what is refused."""
+        return f"--{self._flag}={self.path}"
+
     def join(self, path: Path) -> None:
         """Takes the path of the folder that another process of the run has begun."""
         self._path = path
@@ -169,9 +174,7 @@ class Folder:
             return  # what is written next says why it cannot be
         if not _lock(file):
             os.close(file)
-            raise Invalid(
-                f"--{self._flag}={self.path}: a run writes to this folder now; wait for its end"
-            )
+            raise Invalid(f"{self.given}: a run writes to this folder now; wait for its end")
         _claims[path] = file
 
     def write(self, file: str, text: str) -> None:
@@ -204,8 +207,7 @@ class Folder:
             return {}
         except OSError as error:
             raise Invalid(
-                f"--resume={self.path}: {of_system(error)}; give a folder that can be read and "
-                "written"
+                f"{self.given}: {of_system(error)}; give a folder that can be read and written"
             ) from None
         except UnicodeDecodeError as error:
             raise Invalid(f"{path}: not UTF-8 ({error.reason}); start a new run") from None

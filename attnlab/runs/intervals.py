@@ -7,7 +7,7 @@ import math
 import statistics
 from collections.abc import Sequence
 
-__all__ = ["FEWEST", "half_width", "side", "undecided"]
+__all__ = ["FEWEST", "difference", "half_width", "side", "undecided"]
 
 FEWEST = 3  # values that decide anything: two may be near each other, or equal, by chance
 _MOST = 1000  # seeds that anyone would train
@@ -39,6 +39,12 @@ def half_width(*samples: Sequence[float], comparisons: int = 1, count: int | Non
     return quantile * math.sqrt(sum(squares))
 
 
+def difference(*samples: Sequence[float]) -> float:
+    """The mean of some values, or the gap of two means."""
+    first, *others = map(statistics.fmean, samples)
+    return first - sum(others)
+
+
 def side(tie: float, *samples: Sequence[float], comparisons: int = 1) -> int | None:
     """The sign of a mean, or of the gap of two; 0 = a tie; None = undecided.
 
@@ -52,7 +58,7 @@ def side(tie: float, *samples: Sequence[float], comparisons: int = 1) -> int | N
     >>> side(0, [1.0, 1.1, 1.2], [2.0, 2.1, 2.2]), side(0, [9.0, 9.0])
     (-1, None)
     """
-    gap, width = _gap(samples), half_width(*samples, comparisons=comparisons)
+    gap, width = difference(*samples), half_width(*samples, comparisons=comparisons)
     if min(map(len, samples)) < FEWEST:
         return None
     if abs(gap) + width <= tie:
@@ -68,7 +74,7 @@ def undecided(tie: float, *samples: Sequence[float], comparisons: int = 1) -> st
     """
     if min(map(len, samples)) < 2:
         return "undecided: one seed shows no variance"
-    gap = abs(_gap(samples))
+    gap = abs(difference(*samples))
 
     def decide(count: int) -> bool:
         width = half_width(*samples, comparisons=comparisons, count=count)
@@ -76,8 +82,3 @@ def undecided(tie: float, *samples: Sequence[float], comparisons: int = 1) -> st
 
     seeds = FEWEST + bisect.bisect_left(range(FEWEST, _MOST), True, key=decide)
     return f"undecided: {seeds:,}{' or more' * (seeds == _MOST)} seeds would decide it"
-
-
-def _gap(samples: Sequence[Sequence[float]]) -> float:
-    first, *others = map(statistics.fmean, samples)
-    return first - sum(others)

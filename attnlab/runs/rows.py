@@ -108,21 +108,26 @@ class Rows(Generic[Key, Row]):
             kept = entry.where.environment.get("input", asked)
             if kept["sha256"] != asked["sha256"]:
                 raise Invalid(
-                    f"--resume={self._folder.path} is about another text than {asked['name']} is "
+                    f"{self._folder.given} is about another text than {asked['name']} is "
                     "now; start a new run"
                 )
 
-    def require_same_own(self) -> None:
-        """Refuses to add rows where files of a user's own attention are others than before.
+    def require_same_own(self, sources: Mapping[str, str]) -> None:
+        """Gives rows to come the digests of a user's own files; refuses others than before.
+
+        Args:
+          sources: sha256 of the file of each own attention, by its name.
 
         Raises:
           Invalid: a row is of another file.
         """
+        if sources:
+            self.environment |= {"own": dict(sources)}
         for entry in self.kept.values():
             for name, kept in entry.where.environment.get("own", {}).items():
-                if self.environment["own"].get(name, kept) != kept:
+                if sources.get(name, kept) != kept:
                     raise Invalid(
-                        f"--resume={self._folder.path} has rows of {name} as its file was before "
+                        f"{self._folder.given} has rows of {name} as its file was before "
                         "it was changed; start a new run"
                     )
 

@@ -14,8 +14,8 @@ PLUS_MINUS = "± is half of the 95 % interval of the mean over seeds (Student's 
 def duration(seconds: float | None) -> str:
     """Seconds: three digits.
 
-    >>> duration(0.01234), duration(65.0), duration(4.2e-5), duration(float("nan"))
-    ('12.3 ms', '65.0 s', '42.0 µs', 'nan s')
+    >>> duration(0.01234), duration(9.999), duration(4.2e-5), duration(float("nan"))
+    ('12.3 ms', '10.0 s', '42.0 µs', 'nan s')
     """
     if seconds is None:
         return ""
@@ -23,15 +23,14 @@ def duration(seconds: float | None) -> str:
         return f"{seconds} s"
     units = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"))
     size, unit = next((u for u in units if seconds >= 0.9995 * u[0]), units[-1])
-    number = seconds / size
-    return f"{number:.{max(0, 3 - len(str(int(number))))}f} {unit}"
+    return f"{_three_digits(seconds / size)} {unit}"
 
 
 def human(size: float | None) -> str:
     """Bytes: three digits and a binary unit.
 
-    >>> human(1_500), human(1.5 * 2**30), human(None)
-    ('1.46 KiB', '1.50 GiB', '')
+    >>> human(1_500), human(9.999 * 2**30), human(None)
+    ('1.46 KiB', '10.0 GiB', '')
     """
     if size is None:
         return ""
@@ -39,8 +38,12 @@ def human(size: float | None) -> str:
     power = 0
     while size >= 999.5 and power < len(units) - 1:
         size, power = size / 1024, power + 1
-    digits = max(0, 2 - len(str(int(size))) + 1) if power else 0
-    return f"{size:.{digits}f} {units[power]}"
+    return f"{_three_digits(size) if power else f'{size:.0f}'} {units[power]}"
+
+
+def _three_digits(x: float) -> str:
+    whole = len(str(int(float(f"{x:.3g}"))))  # of what is shown: 9.999 is 10.0
+    return f"{x:.{max(0, 3 - whole)}f}"
 
 
 def spread(values: Sequence[float], form: str) -> str:

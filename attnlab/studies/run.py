@@ -46,9 +46,7 @@ class Run(Generic[S, D]):
         self.rows: Rows[Hashable, Row] = Rows(folder, lambda row: row.key, [Row])
         self.rows.environment = provenance.describe(kind.packages)
         self.rows.environment["devices"] = self.parallel.mesh.size
-        if sources := own.digests():
-            self.rows.environment["own"] = sources
-            self.rows.require_same_own()
+        self.rows.require_same_own(own.digests())
         if data.digest:
             self.rows.environment["input"] = {"name": data.name, "sha256": data.digest}
             self.rows.require_same_input()

@@ -27,7 +27,18 @@ from attnlab.training.flags import FREE, TrainFlags
 from attnlab.training.loop import LoopSettings, Task, Trained
 from attnlab.training.optimizers import OptimizerSettings
 
-__all__ = ["Cell", "Drawn", "Evaluation", "Row", "Study", "Training", "by_title", "identity"]
+__all__ = [
+    "Cell",
+    "D",
+    "Drawn",
+    "Evaluation",
+    "Row",
+    "S",
+    "Study",
+    "Training",
+    "by_title",
+    "identity",
+]
 
 NAMED = 3  # scores in the answer of a report
 _TITLE = re.compile(r"[^\w.+=]+")
@@ -230,7 +241,7 @@ class Study(abc.ABC, Generic[S, D]):
         values = [getattr(self.settings, flag) for flag in self.axes.values()]
         return [
             Cell(dict(zip(self.axes, some, strict=True)), seed)
-            for seed in getattr(self.settings, "seeds")  # noqa: B009 (a field of every S)
+            for seed in self.settings.seeds
             for some in itertools.product(*values)
         ]
 

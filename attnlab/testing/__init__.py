@@ -33,8 +33,9 @@ from attnlab.testing.contracts import (
 from attnlab.testing.subject import Sizes, Subject, subject_of
 
 __all__ = [
-    "Broken",
     "CONTRACTS",
+    "Broken",
+    "Cost",
     "Inapplicable",
     "Outcome",
     "Report",
@@ -43,11 +44,9 @@ __all__ = [
     "batch",
     "bfloat16",
     "causal",
-    "Cost",
     "check",
-    "cost",
-    "outcome",
     "constants",
+    "cost",
     "decoding",
     "definition",
     "deterministic",
@@ -59,6 +58,7 @@ __all__ = [
     "grouped_heads",
     "hidden_keys",
     "lengths",
+    "outcome",
     "second_derivative",
     "shapes",
     "subject_of",

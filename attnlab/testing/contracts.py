@@ -31,6 +31,7 @@ __all__ = [
     "causal",
     "constants",
     "context_and_grads",
+    "dcontext_of",
     "decoding",
     "definition",
     "deterministic",

@@ -22,7 +22,7 @@ from attnlab.own import Own
 from attnlab.runs.errors import Invalid
 from attnlab.scores import Dot
 
-__all__ = ["Arrays", "Sizes", "Subject", "subject_of"]
+__all__ = ["Arrays", "Sizes", "Subject", "keywords_at_rest", "subject_of"]
 
 Arrays = dict[str, Any]
 

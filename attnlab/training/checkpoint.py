@@ -57,7 +57,6 @@ class Checkpoints:
         folder: Path,
         configuration: dict[str, Any],
         *,
-        keep: int = 2,
         steps: Sequence[int] = (),
     ):
         """Opens or makes the folder.
@@ -65,8 +64,7 @@ class Checkpoints:
         Args:
           folder: folder of this training alone.
           configuration: JSON values that make this training what it is.
-          keep: number of the last checkpoints that stay, besides the best one.
-          steps: steps whose checkpoints stay as well.
+          steps: steps whose checkpoints stay, as the last two do and the best one.
 
         Raises:
           Invalid: the checkpoints there are of another configuration; the message has the
@@ -74,7 +72,7 @@ class Checkpoints:
         """
         self.folder = folder
         self.configuration = json.loads(json.dumps(configuration))
-        last = _policies.LatestN(keep)
+        last = _policies.LatestN(2)
         best = _policies.BestN(
             get_metric_fn=_goodness,
             n=1,

@@ -11,14 +11,17 @@ import json
 import math
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import flax.linen as nn
+import jax
+
 from attnlab.runs import remaining
 from attnlab.runs.errors import Lost
-from attnlab.training.objective import Objective
-from attnlab.training.step import StepMetrics
+from attnlab.training.objective import Batch, Objective
+from attnlab.training.step import StepMetrics, make_validation_step
 
 __all__ = [
     "METRICS",
@@ -27,6 +30,7 @@ __all__ = [
     "MetricsFile",
     "Progress",
     "is_plateau",
+    "means_of",
     "read_metrics",
     "require_finite",
 ]
@@ -114,6 +118,16 @@ def is_plateau(losses: Mapping[int, float], fall: float) -> bool:
     if not before or len(losses) - len(before) < 2:
         return False
     return min(before) - min(losses.values()) < fall * abs(min(before))
+
+
+def means_of(
+    model: nn.Module, objective: Objective, variables: Any, batches: Iterable[Batch]
+) -> dict[str, float]:
+    """The objective's means over batches, without dropout."""
+    step, meter = jax.jit(make_validation_step(model, objective)), Meter()
+    for batch in batches:
+        meter.add(step(variables, batch))
+    return meter.means(objective)
 
 
 def read_metrics(folder: Path) -> list[dict[str, Any]]:

@@ -25,7 +25,7 @@ from attnlab.training.parallel import (
 )
 from attnlab.training.schedules import fitted_warmup
 
-__all__ = ["FREE", "TrainFlags", "preset_flag"]
+__all__ = ["FREE", "TrainFlags", "preset_flag", "seeds_flag"]
 
 # Those that a resumed run may have other values of: they change nothing that is trained but the
 # order of sums and, under pmap, the dropout that each device draws.
@@ -47,6 +47,12 @@ def preset_flag(presets: Collection[str]) -> Any:
     return flag(next(iter(presets)), about, choices=presets)
 
 
+def seeds_flag(default: tuple[int, ...]) -> Any:
+    """A field for seeds; three times one, as for the parts of the data, is below 2³¹."""
+    about = "Seeds of parameters, dropout and data; each model is trained once for each."
+    return flag(default, about, least=0, below=2**29)
+
+
 @dataclasses.dataclass(frozen=True)
 class TrainFlags(Flags):
     """How long is trained, on what, and what is kept; a field is the flag of the same name.
@@ -60,6 +66,7 @@ class TrainFlags(Flags):
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
     once = True
 
+    seeds: tuple[int, ...] = seeds_flag((0,))
     steps: int | None = flag(None, "Number of steps. Without it: the recipe's.", least=1)
     batch_size: int | None = flag(
         None, "Number of examples in a step, over all devices. Without it: the recipe's.", least=1

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Mapping
 
 import jax
@@ -11,7 +10,7 @@ import jax.numpy as jnp
 
 from attnlab.models.bert import Pretraining
 from attnlab.tokens import PAD
-from attnlab.training.objective import Batch, divisor, token_sums
+from attnlab.training.objective import Batch, divisor, perplexity, token_sums
 
 __all__ = ["MaskedCrossEntropy"]
 
@@ -79,7 +78,7 @@ class MaskedCrossEntropy:
         means = {
             "loss": masked_nll,
             "masked_nll": masked_nll,
-            "masked_perplexity": math.exp(min(masked_nll, 700)),
+            "masked_perplexity": perplexity(masked_nll),
             "masked_accuracy": sums["masked_correct"] / masked,
         }
         if not pairs:

@@ -24,6 +24,7 @@ __all__ = [
     "TokenCrossEntropy",
     "divisor",
     "num_sentences",
+    "perplexity",
     "predicted",
     "token_sums",
 ]
@@ -140,11 +141,10 @@ class TokenCrossEntropy:
         tokens = divisor(counts, "tokens")
         means = {name: x / tokens for name, x in sums.items()}
         nll = means["nll"]
-        perplexity = math.exp(nll) if nll < 700 else math.inf
         return {
             "loss": means["loss"],
             "nll": nll,
-            "perplexity": perplexity,
+            "perplexity": perplexity(nll),
             "accuracy": means["correct"],
         }
 
@@ -186,6 +186,15 @@ def divisor(counts: Mapping[str, float], name: str) -> float:
     """
     require(counts[name] > 0, f"means are over {name}; got none, all was padding")
     return counts[name]
+
+
+def perplexity(nll: float) -> float:
+    """exp(nll); inf where a float cannot hold it.
+
+    >>> perplexity(0.0), perplexity(1000.0), perplexity(float("nan"))
+    (1.0, inf, nan)
+    """
+    return math.inf if nll >= 700 else math.exp(nll)
 
 
 def token_sums(

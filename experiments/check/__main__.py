@@ -39,8 +39,8 @@ def run(settings: Settings, folder: Folder) -> int:
     """Checks in this process; 1 where a contract is broken that was not expected."""
     platforms.make_cpu_devices(DEVICES)
     rows: Rows[Item, Outcome] = Rows(folder, lambda row: (row.mechanism, row.contract), [Outcome])
-    rows.environment = provenance.describe() | {"own": own.digests(f"{settings}")}
-    rows.require_same_own()
+    rows.environment = provenance.describe()
+    rows.require_same_own(own.digests(f"{settings}"))
     items = [(name, contract) for name in settings.mechanisms for contract in (*CONTRACTS, COST)]
 
     def measure(item: Item) -> list[Outcome]:
@@ -74,7 +74,7 @@ def _cost(name: str) -> Outcome:
     promise = "What the gradient of one example and head, 7 wide, takes."
     try:
         words = str(cost(name))
-    except Exception as error:  # noqa: BLE001 - whatever a user's code raises is its answer
+    except Exception as error:  # whatever a user's code raises is its answer
         words = one_line(error)
     return Outcome(name, COST, promise, "-", words)
 

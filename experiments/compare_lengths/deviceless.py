@@ -1,8 +1,8 @@
 """Report and figure of programs that were compiled for absent accelerators, without times."""
 
-import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from matplotlib.figure import Figure
 
@@ -44,13 +44,24 @@ def pass_title(case: Case) -> str:
 
 def tables(results: Sequence[Result]) -> str:
     """Memory: a table for each target and pass, a line for each length, a column a mechanism."""
+    return "\n\n".join(_tables(results, "memory"))
+
+
+def _tables(
+    results: Sequence[Result],
+    cell: str | Callable[[Result | None], str],
+    of_title: str = "",
+    is_wanted: Callable[[Result], Any] = bool,
+) -> list[str]:
+    """Those with a row that is wanted, each behind its title."""
     parts = []
     for target, rows in by_target(results).items():
         for passes in passes_of(rows):
             chosen = [r for r in rows if r.case.passes == passes]
-            parts.append(f"**{target}, {pass_title(chosen[0].case)}**")
-            parts.append(over_axis(chosen, passes, "memory"))
-    return "\n\n".join(parts)
+            if any(map(is_wanted, chosen)):
+                parts.append(f"**{target}, {pass_title(chosen[0].case)}{of_title}**")
+                parts.append(over_axis(chosen, passes, cell))
+    return parts
 
 
 def markdown(done: SoFar[Result]) -> str:
@@ -178,14 +189,7 @@ def _growth(results: Sequence[Result]) -> str:
 
 
 def _sent(results: Sequence[Result]) -> str:
-    parts = []
-    for name, rows in by_target(results).items():
-        for passes in passes_of(rows):
-            chosen = [r for r in rows if r.case.passes == passes]
-            if any(r.sent for r in chosen):
-                parts.append(f"**{name}, {pass_title(chosen[0].case)}, of one device**")
-                parts.append(over_axis(chosen, passes, _sent_by))
-    return "\n\n".join(parts)
+    return "\n\n".join(_tables(results, _sent_by, ", of one device", lambda r: r.sent))
 
 
 def _sent_by(result: Result | None) -> str:
@@ -196,22 +200,16 @@ def _sent_by(result: Result | None) -> str:
 
 
 def _least_times(results: Sequence[Result]) -> str:
-    parts = []
-    for name, rows in by_target(results).items():
-        rates = Rates.of_device(targets.parse(name).device)
-        cell = functools.partial(_least, rates)
-        for passes in passes_of(rows):
-            chosen = [r for r in rows if r.case.passes == passes]
-            parts.append(f"**{name}, {pass_title(chosen[0].case)}, at least**")
-            parts.append(over_axis(chosen, passes, cell))
+    parts = _tables(results, _least, ", at least")
     counted = {r.operations_of for r in results} - {""}
     parts += [f"- Counted is {what}: {_which(results, what)}" for what in sorted(counted)]
     return "\n\n".join(parts)
 
 
-def _least(rates: Rates, result: Result | None) -> str:
+def _least(result: Result | None) -> str:
     if result is None or result.operations is None:
         return ""
+    rates = Rates.of_device(targets.parse(result.case.target or "").device)
     moved = (result.argument_bytes or 0) + (result.output_bytes or 0)
     least = rates.bound(result.operations, moved, result.sent)
     return f"{duration(least.seconds)} {least.by}"

@@ -313,11 +313,6 @@ def method(results: Sequence[Result]) -> str:
     """How time and memory were measured, with the numbers of this run."""
     repeats = [len(r.seconds) for r in results if r.seconds]
     compiled = [r.compile_seconds for r in results if r.compile_seconds is not None] or [0.0]
-    seen = [
-        r.resident_peak_bytes / r.analysis_bytes
-        for r in results
-        if r.resident_peak_bytes and r.analysis_bytes and r.analysis_bytes >= 16 * 2**20
-    ]
     lines = [
         (
             f"Time: the median of {min(repeats)} to {max(repeats)} samples after a warm-up, each "
@@ -332,11 +327,14 @@ def method(results: Sequence[Result]) -> str:
         + " Of several devices it is that of one, the process's divided by their number."
         * any(r.case.devices > 1 for r in results),
     ]
-    peaks = [
-        r.device_peak_bytes / r.analysis_bytes
-        for r in results
-        if r.device_peak_bytes and r.analysis_bytes and r.analysis_bytes >= 16 * 2**20
-    ]
+    peaks, seen = (
+        [
+            getattr(r, field) / r.analysis_bytes
+            for r in results
+            if getattr(r, field) and r.analysis_bytes and r.analysis_bytes >= 16 * 2**20
+        ]
+        for field in ("device_peak_bytes", "resident_peak_bytes")
+    )
     if peaks:
         lines.append(
             f"The device allocator's peak was {min(peaks):.2f} to {max(peaks):.2f} times the "

@@ -17,7 +17,7 @@ from attnlab.runs.command_line import say
 from attnlab.runs.errors import Invalid
 from attnlab.runs.flags import Flags
 from attnlab.runs.folder import Folder
-from attnlab.runs.report import SoFar, so_far
+from attnlab.runs.report import SoFar, grouped, so_far
 from attnlab.runs.rows import Kept, Rows
 from attnlab.runs.units import human
 from experiments.compare_lengths import deviceless, report, scaling
@@ -63,9 +63,7 @@ def compare(
         variables=topology.environment() if settings.target else variables,
     ) as runner:
         rows.environment = runner.environment
-        if sources := own.digests():
-            rows.environment |= {"own": sources}
-            rows.require_same_own()
+        rows.require_same_own(own.digests())
         comparison = Comparison(settings, rows, runner, folder, cases, asked, markdown)
         where = "no device: compiled only" if settings.target else _where(runner.environment)
         return loop.run(comparison.job(), comparison.items, folder, rows, where=where)
@@ -205,9 +203,7 @@ class Comparison:
         return again
 
     def _report(self) -> loop.Report:
-        items: dict[str, list[Item]] = {}
-        for case in self.cases:
-            items.setdefault(str(case), []).append(case)
+        items = grouped(self.cases, str)
         done = cast(SoFar[Result], so_far(self._rows, items, self._asked))
         results = done.rows
         devices = " / ".join(sorted({provenance.name(where.environment) for where in done.wheres}))

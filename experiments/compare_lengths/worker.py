@@ -79,7 +79,7 @@ def guarded(
             return deviceless.counted(deviceless.analyze(case))
         made = do(case, text, **options)
         return counted(made) if isinstance(made, Result) else made
-    except Exception as error:  # noqa: BLE001 - any mechanism's mistake is a row; the others go on
+    except Exception as error:  # any mechanism's mistake is a row; the others go on
         traceback.print_exc()
         words = one_line(error)
         if "RESOURCE_EXHAUSTED" in words:  # the compiler or the allocator refused

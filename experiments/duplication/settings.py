@@ -4,7 +4,7 @@ import dataclasses
 
 from attnlab.runs.errors import Invalid
 from attnlab.runs.flags import flag
-from attnlab.training.flags import TrainFlags, preset_flag
+from attnlab.training.flags import TrainFlags, preset_flag, seeds_flag
 from attnlab.training.optimizers import OptimizerSettings
 from attnlab.training.schedules import fitted_warmup
 from experiments.duplication.attention import MERGES, SCALES, Hashing
@@ -72,12 +72,7 @@ class Settings(TrainFlags):
         "Whether logit_scale, bucket_factor, bucket_mask and merge are varied too, and the "
         "attention over all pairs and the positions as well.",
     )
-    seeds: tuple[int, ...] = flag(
-        (0, 1, 2),
-        "Seeds of parameters, words and rotations; each model is trained once for each.",
-        least=0,
-        below=2**29,
-    )
+    seeds: tuple[int, ...] = seeds_flag((0, 1, 2))
     eval_rounds: tuple[int, ...] = flag(
         (8, 4, 2, 1), "Numbers of hash rounds to evaluate with.", least=1
     )

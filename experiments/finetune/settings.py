@@ -62,6 +62,7 @@ class Settings(TrainFlags):
         (0,),
         "Seeds; each trains a model that was pre-trained with the same seed, if there are several.",
         least=0,
+        below=2**29,
     )
     steps: int | None = flag(None, "Number of steps. Without it: those of --epochs.", least=1)
     epochs: int = flag(3, "Epochs, where --steps is not given; the paper has 2 to 4.", least=1)

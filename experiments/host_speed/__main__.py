@@ -6,7 +6,7 @@ import os
 import shutil
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -149,9 +149,7 @@ def open_corpus(settings: Settings) -> Corpus:
     """
     if not settings.data_files:
         return Corpus(dates.Dates(), tokenizers.Bytes())
-    one = len(settings.data_files) == 1
-    opened: Callable[..., Source] = files.open_tsv if one else files.open_pairs
-    source = opened(*settings.data_files, split="train", cache_dir=settings.cache_dir)
+    source = files.open_text(settings.data_files, cache_dir=settings.cache_dir)
     sides = ("source", "target")
     tokenizer = subwords.train_sentencepiece(
         source, sides, vocab_size=settings.vocab_size, cache_dir=settings.cache_dir

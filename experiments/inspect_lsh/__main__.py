@@ -45,8 +45,8 @@ def run(settings: Settings, folder: Folder) -> int:
         [Quality, Beside, Profile],
         derived=["shares"],
     )
-    rows.environment = environment.describe(text) | {"own": own.digests(f"{settings}")}
-    rows.require_same_own()
+    rows.environment = environment.describe(text)
+    rows.require_same_own(own.digests(f"{settings}"))
 
     def reported() -> loop.Report:
         items = {_title(x): _keys(x, settings) for x in settings.of_quality()}

@@ -12,18 +12,16 @@ import dataclasses
 from typing import Any
 
 import grain
-import jax
 import numpy as np
 
 from attnlab.data.parts import WHOLE, Part
 from attnlab.data.tasks import ENDLESS
 from attnlab.models.transformer import LanguageModel
 from attnlab.tokens import NUM_SPECIAL, PAD
-from attnlab.training.curve import Meter
+from attnlab.training.curve import means_of
 from attnlab.training.loop import Task
 from attnlab.training.objective import Batch, TokenCrossEntropy
 from attnlab.training.optimizers import OptimizerSettings
-from attnlab.training.step import make_validation_step
 from experiments.language_model.models import Sizes, build, streams
 from experiments.language_model.settings import COPY_LAYERS, Settings
 
@@ -112,7 +110,4 @@ def held_out(distance: int, seed: int) -> list[dict[str, np.ndarray]]:
 
 def accuracy(model: LanguageModel, variables: Any, distance: int, seed: int) -> float:
     """The share of the copies that no other symbol is likelier than."""
-    step, meter = jax.jit(make_validation_step(model, OfTheTarget())), Meter()
-    for batch in held_out(distance, seed):
-        meter.add(step(variables, batch))
-    return meter.means(OfTheTarget())["accuracy"]
+    return means_of(model, OfTheTarget(), variables, held_out(distance, seed))["accuracy"]

@@ -10,7 +10,7 @@ from attnlab.models.transformer.config import POSITION_BIASES
 from attnlab.own import mentioned
 from attnlab.runs.errors import Invalid
 from attnlab.runs.flags import DTYPES, flag, written
-from attnlab.training.flags import TrainFlags, preset_flag
+from attnlab.training.flags import TrainFlags, preset_flag, seeds_flag
 from attnlab.training.optimizers import SCHEDULES, OptimizerSettings
 from experiments.language_model.models import (
     Sizes,
@@ -104,9 +104,7 @@ class Settings(TrainFlags):
         f"{REFORMER}.",
     )
     lengths: tuple[int, ...] = flag((512, 1024, 2048), "Tokens in a window; 4k is 4096.", least=2)
-    seeds: tuple[int, ...] = flag(
-        (0, 1, 2), "Seeds of parameters and windows; each model is trained with each.", least=0
-    )
+    seeds: tuple[int, ...] = seeds_flag((0, 1, 2))
     tasks: tuple[str, ...] = flag(
         TASKS,
         "What is learnt: text, by --models at --lengths, and a copy across --copy_distance tokens, "
@@ -196,10 +194,6 @@ class Settings(TrainFlags):
         for name in filter(mentioned, (*self.models, *self.copy_models)):
             for length in self.lengths:
                 build(name, self.sizes(), vocab_size=1, length=length)
-        if self.schedule in ("linear", "cosine") and self.warmup_steps >= self.steps:
-            raise Invalid(
-                f"--warmup_steps={self.warmup_steps}: must be fewer than --steps={self.steps}"
-            )
 
     def _check_axial(self) -> None:
         named = f"--axial_shape={written(self.axial_shape)}"

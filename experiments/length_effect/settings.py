@@ -20,9 +20,6 @@ class Settings(TrainFlags):
     models: tuple[str, ...] = flag(
         MODELS, f"Models, a training each: {', '.join(MODELS)}.", choices=MODELS
     )
-    seeds: tuple[int, ...] = flag(
-        (0,), "Seeds of the parameters and the words, a training each.", least=0, below=2**29
-    )
     steps: int = flag(3000, "Number of steps.", least=1)
     batch_size: int = flag(64, "Number of words in a step, over all devices.", least=1)
     learning_rate: float = flag(3e-3, "Learning rate at its peak.", above=0)

@@ -19,7 +19,7 @@ from attnlab.runs.units import human, spread
 from attnlab.studies import command
 from attnlab.studies.study import Cell, Evaluation, Row, Study, Training
 from attnlab.training.classes import ClassCrossEntropy
-from attnlab.training.curve import read_metrics
+from attnlab.training.curve import means_of, read_metrics
 from attnlab.training.loop import Task, Trained
 from attnlab.training.parallel import ShardedJit
 from attnlab.training.training_curve import curve
@@ -156,16 +156,7 @@ def accuracy(
     model: EncoderClassifier, variables: Any, test: Sequence[Mapping[str, np.ndarray]]
 ) -> float:
     """The share of examples whose label no other class is likelier than."""
-    objective = ClassCrossEntropy()
-
-    @jax.jit
-    def of_batch(variables, batch):
-        outputs = model.apply(variables, batch["tokens"], deterministic=True)
-        assert isinstance(outputs, jax.Array)
-        return objective.sums(outputs, batch)["correct"], objective.counts(batch)["labels"]
-
-    sums = np.sum([jax.device_get(of_batch(variables, dict(batch))) for batch in test], axis=0)
-    return float(sums[0] / sums[1])
+    return means_of(model, ClassCrossEntropy(), variables, map(dict, test))["accuracy"]
 
 
 def main(argv: list[str]) -> int:

@@ -62,9 +62,6 @@ class Settings(TrainFlags):
         "masked tokens of the same inputs, without their labels (Amos et al. 2024).",
         choices=STARTS,
     )
-    seeds: tuple[int, ...] = flag(
-        (0,), "Seeds of parameters, dropout and examples, a training each.", least=0, below=2**29
-    )
     train_file: str | None = flag(
         None, "Texts to train on: a label, a tab and a text in each line; .gz too.", is_path=True
     )

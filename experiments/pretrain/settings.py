@@ -76,9 +76,6 @@ class Settings(TrainFlags):
         "Maskings, a training each: percents of predicted tokens that [MASK] replaces, that stay, "
         "and that a random word replaces.",
     )
-    seeds: tuple[int, ...] = flag(
-        (0,), "Seeds of parameters, dropout, pairs and masks, a training each.", least=0
-    )
     init_from: str | None = flag(
         None, "Folder of a pretrain run with the same sizes to start from.", is_path=True
     )
@@ -127,10 +124,6 @@ class Settings(TrainFlags):
             raise Invalid(
                 f"--length={self.length}: pairs are longer than the model's --max_length="
                 f"{self.max_length} positions; give shorter pairs"
-            )
-        if self.warmup_steps >= self.steps:
-            raise Invalid(
-                f"--warmup_steps={self.warmup_steps}: must be fewer than --steps={self.steps}"
             )
         self.sizes()
 

@@ -21,7 +21,7 @@ from attnlab.ops import routes
 from attnlab.scores import Dot
 from experiments.tables import verdicts
 
-__all__ = ["Growth", "bytes_between"]
+__all__ = ["Exponents", "Growth", "bytes_between"]
 
 # Each size grows from here, the others as they are: n tokens, width d, kernels of k tokens, r
 # neighbors, R hash rounds, chunks of c slots.
@@ -115,7 +115,7 @@ def _restricted(*, n: int, d: int, r: int, **_: int) -> _Program:
     return lambda x: window_attention(x, x, x, window=(r // 2, r // 2)), [_heads(n, d)]
 
 
-def _lsh(*, n: int, d: int, R: int, c: int, **_: int) -> _Program:  # noqa: N803 - as in the paper
+def _lsh(*, n: int, d: int, R: int, c: int, **_: int) -> _Program:  # as in the paper
     route = routes.LSH(num_hashes=R, chunk_size=c, implementation="sorted")
     return lambda x: route(Dot(), x, x, x, mask=masks.Causal()), [_heads(n, d)]
 

@@ -7,7 +7,6 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from attnlab.runs.intervals import half_width
 from attnlab.runs.units import spread
 from attnlab.training.bleu import Bucket
 from attnlab.training.evaluation_figures import length_figure
@@ -88,13 +87,7 @@ class LengthTable(Trained):
         """The changes that are judged."""
         del paper
         changes = _changes(found)
-        return {
-            "change": {
-                row: f"{statistics.fmean(some):+.1f}"
-                + f" ± {half_width(some):.1f}" * (len(some) > 1)
-                for row, some in changes.items()
-            }
-        }
+        return {"change": {row: spread(some, "+.1f") for row, some in changes.items()}}
 
     def remarks(self, paper: Mapping[str, str], found: Mapping[str, Sequence[Values]]) -> list[str]:
         """From which lengths to which."""

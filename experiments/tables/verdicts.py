@@ -36,10 +36,9 @@ from __future__ import annotations
 import dataclasses
 import math
 import re
-import statistics
 from collections.abc import Mapping, Sequence
 
-from attnlab.runs.intervals import half_width, side, undecided
+from attnlab.runs.intervals import difference, half_width, side, undecided
 
 __all__ = [
     "EXACT",
@@ -112,8 +111,7 @@ class Gap:
     @property
     def ours(self) -> float:
         """The gap of our means over the seeds."""
-        first, *others = map(statistics.fmean, self.samples)
-        return first - sum(others)
+        return difference(*self.samples)
 
     @property
     def half_width(self) -> float:

@@ -144,22 +144,16 @@ def _of_files(settings: Settings) -> dict[str, Source]:
         "validation": settings.validation_files,
         "test": settings.test_files,
     }
+    opened = functools.partial(files.open_text, cache_dir=settings.cache_dir)
     if given["test"]:
-        return {name: _open(paths, "train", settings) for name, paths in given.items()}
-    pairs = len(_open(given["train"], "train", settings))
+        return {name: opened(x) for name, x in given.items()}
+    pairs = len(opened(given["train"]))
     if pairs < FEWEST:
         raise Invalid(
             f"--data_files: of {pairs} pairs one percent is none, so none can be held out; give "
             "--validation_files and --test_files as well"
         )
-    return {name: _open(given["train"], part, settings) for name, part in HELD_OUT.items()}
-
-
-def _open(paths: Sequence[str], part: str, settings: Settings) -> Source:
-    cache_dir = settings.cache_dir
-    if len(paths) == 1:
-        return files.open_tsv(paths[0], split=part, cache_dir=cache_dir)
-    return files.open_pairs(*paths, split=part, cache_dir=cache_dir)
+    return {name: opened(given["train"], split=part) for name, part in HELD_OUT.items()}
 
 
 def _of_tfds(name: str, settings: Settings) -> dict[str, Source]:

@@ -99,13 +99,6 @@ class Settings(TrainFlags):
         "or a pattern. May be given several times.",
         repeated=True,
     )
-    seeds: tuple[int, ...] = flag(
-        (0,),
-        "Seeds of parameters, dropout and the order of the data; each model is trained once for "
-        "each.",
-        least=0,
-        below=2**31,
-    )
     reinforce: float | None = flag(
         None,
         "Factor of REINFORCE's term for hard attention (rnn_search.attention=hard). Without it: "

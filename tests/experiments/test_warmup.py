@@ -23,6 +23,7 @@ def parsed(name, *flags):
 def test_a_warm_up_that_was_not_asked_for_fits_into_the_steps(name, capsys):
     assert parsed(name, "--steps=150")[1].warmup_steps == 75
     assert parsed(name, "--steps=900")[1].warmup_steps == 100
+    assert parsed(name, "--steps=1")[0] == 0
     assert parsed(name, "--steps=90", "--warmup_steps=80")[1].warmup_steps == 80
     assert parsed(name, "--preset=gpu", "--steps=60")[1].warmup_steps == 30
     assert parsed(name, "--preset=gpu")[1].warmup_steps >= 1000

@@ -49,7 +49,9 @@ def test_rows_of_another_file_of_the_users_own_are_refused(tmp_path):
     folder = Folder.fresh("spell", tmp_path, {})
     folder.begin()
     rows_of(folder).add(Row("of an older version"))
-    rows_of(folder, own={"mine.py:A": "1"}).add(Row("b"))
-    rows_of(folder, own={"mine.py:A": "1", "mine.py:B": "2"}).require_same_own()
+    first = rows_of(folder)
+    first.require_same_own({"mine.py:A": "1"})
+    first.add(Row("b"))
+    rows_of(folder).require_same_own({"mine.py:A": "1", "mine.py:B": "2"})
     with pytest.raises(Invalid, match=r"has rows of mine\.py:A as its file was before it was cha"):
-        rows_of(folder, own={"mine.py:A": "3"}).require_same_own()
+        rows_of(folder).require_same_own({"mine.py:A": "3"})

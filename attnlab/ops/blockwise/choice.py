@@ -13,7 +13,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from attnlab.axes import lead_with_ones
 from attnlab.meshes import vary_like
 from attnlab.ops import dropout
 from attnlab.ops.blockwise import engine
@@ -60,13 +59,8 @@ def choose(
             k_positions = first_k + jnp.arange(block_k)
             # [B, K, G, bq, bk]
             logits = x.score.logits(q, k, precision=precision)
-            if bias is not None:
-                tile = bias.tile(first_q, first_k, block_q, block_k)
-                logits += tile.as_array(block_q, block_k).astype(logits.dtype)
-            visible = lead_with_ones(k_positions < num_keys, logits.ndim)
-            if mask is not None:
-                visible &= lead_with_ones(mask.block(q_positions, k_positions), logits.ndim)
-            logits = jnp.where(visible, logits, -jnp.inf)
+            real = k_positions < num_keys
+            logits = engine.visible_logits(logits, bias, mask, first_q, first_k, real)
             noise = None
             if seeds is not None:
                 noise = dropout.gumbel_noise(seeds, q_positions, k_positions).astype(logits.dtype)

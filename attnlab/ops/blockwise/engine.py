@@ -27,7 +27,10 @@ __all__ = [
     "default_block",
     "even_block",
     "forward",
+    "key_range",
     "pad_to_multiple",
+    "visible_logits",
+    "whole_blocks",
     "window_width",
 ]
 
@@ -411,6 +414,21 @@ def _join_blocks(blocks: jax.Array, axis: int) -> jax.Array:
 def _to_rank(x: jax.Array, ndim: int) -> jax.Array:
     """Drops or adds leading axes of length 1."""
     return x.reshape(x.shape[x.ndim - ndim :]) if x.ndim > ndim else lead_with_ones(x, ndim)
+
+
+def visible_logits(
+    logits: jax.Array, bias: Bias | None, mask: Mask | None, first_q: Any, first_k: Any, real: Any
+) -> jax.Array:
+    """The logits [..., bq, bk] of a tile with the bias, −inf where hidden or a key is not real."""
+    num_q, num_k = logits.shape[-2:]
+    if bias is not None:
+        tile = bias.tile(first_q, first_k, num_q, num_k)
+        logits += tile.as_array(num_q, num_k).astype(logits.dtype)
+    visible = lead_with_ones(real, logits.ndim)
+    if mask is not None:
+        at = first_q + jnp.arange(num_q), first_k + jnp.arange(num_k)
+        visible &= lead_with_ones(mask.block(*at), logits.ndim)
+    return jnp.where(visible, logits, -jnp.inf)
 
 
 def default_block(mask: Mask | None) -> int:

@@ -14,11 +14,11 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 
-from attnlab.axes import HeadLayout, lead_with_ones
+from attnlab.axes import HeadLayout
 from attnlab.biases import as_bias
 from attnlab.meshes import vary_like
 from attnlab.ops import one_query
-from attnlab.ops.blockwise.engine import OnlineSoftmax, key_range, whole_blocks
+from attnlab.ops.blockwise.engine import OnlineSoftmax, key_range, visible_logits, whole_blocks
 from attnlab.ops.kernels.call import Call
 from attnlab.ops.layout import merge_output, prepare
 from attnlab.scores import Score
@@ -92,15 +92,9 @@ def _context(call: Call) -> jax.Array:
 
     def add_block(j, softmax):
         start = jnp.minimum(j * _BLOCK, num_keys - _BLOCK)  # the last block ends with the keys
-        k_positions = start + jnp.arange(_BLOCK)
         logits, values = logits_and_values(start)  # logits: [B, K, G, T, block]
-        if bias is not None:
-            tile = bias.tile(0, start, num_queries, _BLOCK)
-            logits += tile.as_array(num_queries, _BLOCK).astype(logits.dtype)
-        visible = lead_with_ones(k_positions >= j * _BLOCK, logits.ndim)
-        if mask is not None:
-            visible &= lead_with_ones(mask.block(q_positions, k_positions), logits.ndim)
-        logits = jnp.where(visible, logits, -jnp.inf)
+        real = start + jnp.arange(_BLOCK) >= j * _BLOCK
+        logits = visible_logits(logits, bias, mask, 0, start, real)
         return softmax.add(logits, values, precision=precision, mean=alone and alone.mean)
 
     dtype = jnp.promote_types(v.dtype, jnp.float32)

@@ -161,7 +161,8 @@ def _write(model, variables, given, draw, top_k, max_length, extra_length) -> Hy
     def extend(step, hypotheses: _Growing, logits) -> _Growing:
         log_probs = log_probs_of(logits)
         if draw is None:
-            # argmax, which takes four times as long on a CPU; where all is NaN the last id.
+            # The first of the likeliest ids, the last id where all is NaN; jnp.argmax takes four
+            # times as long on a CPU.
             ids, largest = jnp.arange(log_probs.shape[-1]), log_probs.max(-1, keepdims=True)
             token = jnp.where(log_probs == largest, ids, ids[-1]).min(-1).astype(jnp.int32)
         else:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import math
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -56,7 +56,7 @@ def attend(call: Call) -> jax.Array:
 def _config(call: Call, score: Score) -> Config:
     """Of a prepared score: the scale of a dot product is what q does not have already."""
     back, ahead = _reach(call)
-    kind, scale = ("dot", score.scale) if isinstance(score, Dot) else ("additive", 1.0)
+    kind, scale = ("dot", cast(float, score.scale)) if isinstance(score, Dot) else ("additive", 1.0)
     blocks = block_sizes(call.pallas, call.platform, kind, (back, ahead))
     dtype, interpret = call.q.dtype, call.pallas.interpret
     return Config(*blocks, back, ahead, dtype, call.precision, interpret, scale)
