@@ -281,9 +281,11 @@ def require_bucket(request: Request, steps: Steps) -> None:
 
 
 def fill(template: str, values: dict[str, Any]) -> str:
-    """A file of launch/templates, with each $name in it as JSON, of which YAML has it as a part."""
+    """A file of launch/templates, with each $name in it as JSON, which is YAML too."""
     text = (ROOT / "launch" / "templates" / template).read_text(encoding="utf-8")
-    return Template(text).substitute({name: json.dumps(value) for name, value in values.items()})
+    # As they are: YAML does not join the two escapes that JSON has for an emoji.
+    written = {name: json.dumps(value, ensure_ascii=False) for name, value in values.items()}
+    return Template(text).substitute(written)
 
 
 def at_least_one(text: str) -> int:

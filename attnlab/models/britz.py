@@ -28,7 +28,7 @@ import jax.numpy as jnp
 
 from attnlab import scores
 from attnlab import tokens as tok
-from attnlab.checks import require, require_choice
+from attnlab.checks import as_rate, require, require_choice
 from attnlab.models.alignment import align, blend
 from attnlab.models.cells import CELLS, Cell
 from attnlab.models.output import Logits
@@ -244,7 +244,7 @@ class _Attending(Layer):
         first = stack.features if self.input_transform else to_gates
 
         def drop(x):
-            return nn.Dropout(stack.dropout_rate)(x, deterministic=deterministic)
+            return nn.Dropout(as_rate(stack.dropout_rate))(x, deterministic=deterministic)
 
         def step(self, carry, x, memory):
             states, fed = carry

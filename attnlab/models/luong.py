@@ -27,7 +27,7 @@ import jax.numpy as jnp
 
 from attnlab import masks, scores
 from attnlab import tokens as tok
-from attnlab.checks import require, require_choice
+from attnlab.checks import as_rate, require, require_choice
 from attnlab.models.alignment import align, blend
 from attnlab.models.cells import LSTMCell, uniform_around_zero
 from attnlab.models.output import Logits
@@ -151,7 +151,7 @@ class Luong(Seq2Seq):
             attend, self.hidden_features, self.num_layers, self.dropout_rate, **of_lstm
         )
         self.logits = Logits(self.target_vocab_size, use_bias=False, **options)
-        self.dropout = nn.Dropout(self.dropout_rate)
+        self.dropout = nn.Dropout(as_rate(self.dropout_rate))
 
     def encode(self, source: jax.Array, *, deterministic: bool = True) -> _Memory:
         lengths = tok.lengths(source)
@@ -281,7 +281,7 @@ class _Feeding(_Decoder):
         width = LSTMCell.num_gates * self.hidden_features
 
         def drop(x):
-            return nn.Dropout(self.dropout_rate)(x, deterministic=deterministic)
+            return nn.Dropout(as_rate(self.dropout_rate))(x, deterministic=deterministic)
 
         def step(self, carry, x, memory):
             now, states, fed = carry

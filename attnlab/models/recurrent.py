@@ -12,7 +12,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from attnlab.checks import require, require_choice
+from attnlab.checks import as_rate, require, require_choice
 from attnlab.models.cells import Cell, orthogonal_blocks
 from attnlab.modules.conventions import Initializer, lecun_normal
 from attnlab.tokens import rows_of
@@ -183,7 +183,7 @@ class Stack(Layer):
                 **self._options(),
             )
             output, state = layer(
-                nn.Dropout(self.dropout_rate)(inputs[-1], deterministic=deterministic),
+                nn.Dropout(as_rate(self.dropout_rate))(inputs[-1], deterministic=deterministic),
                 lengths,
                 None if states is None else states[index],
             )
@@ -264,7 +264,9 @@ class StackStep(Layer):
         inputs, after = [] if x is None else [x], []
         for index, state in enumerate(states):
             if index > 0:
-                below = nn.Dropout(self.dropout_rate)(inputs[-1], deterministic=deterministic)
+                below = nn.Dropout(as_rate(self.dropout_rate))(
+                    inputs[-1], deterministic=deterministic
+                )
                 width = self.cell.num_gates * self.features
                 gates = self._dense(width, f"input_{index}")(below)
             cell = self.cell(

@@ -24,7 +24,7 @@ import jax
 import jax.numpy as jnp
 
 from attnlab import tokens as tok
-from attnlab.checks import as_share, require, require_choice
+from attnlab.checks import as_rate, as_share, require, require_choice
 from attnlab.models.alignment import Attended, align, blend, one_hot
 from attnlab.models.cells import GRUCell
 from attnlab.models.output import Logits
@@ -79,7 +79,7 @@ class _Bahdanau(Seq2Seq):
         self.decoder = self._make_decoder()
         self.maxout = self._dense(2 * self.maxout_features)
         self.logits = Logits(self.target_vocab_size, **self._options())
-        self.dropout = nn.Dropout(self.dropout_rate)
+        self.dropout = nn.Dropout(as_rate(self.dropout_rate))
 
     def _make_encoder(self) -> nn.Module:
         raise NotImplementedError

@@ -128,9 +128,9 @@ class Folder:
         except OSError as error:
             above = (self.wanted, *self.wanted.parents)
             there = next(
-                path for path in above if os.path.exists(path)
+                path for path in above if os.path.lexists(path)
             )  # also of what is forbidden
-            why = error.strerror if there.is_dir() else f"{there} is a file"
+            why = error.strerror if there.is_dir() else f"{there} is no folder"
             raise Invalid(f"--{self._flag}={self.wanted}: {why}; give a folder") from None
         return path
 

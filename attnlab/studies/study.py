@@ -77,9 +77,12 @@ class Cell:
 
         >>> Cell({"objective": "mlm", "masking": "80/10/10"}, 3).folder
         'mlm-80-10-10-seed3'
+        >>> len(Cell({"model": "+".join(["window-100"] * 28)}, 0).folder)
+        114
         """
         name = _TITLE.sub("-", self.title)
-        if own.mentioned(self.title):  # two may differ in what no folder can be called
+        # Two of a user's own may differ in what no folder can be called; 255 bytes are the most.
+        if own.mentioned(self.title) or len(name) > 150:
             name = f"{name[:99]}-{hashlib.sha256(self.title.encode()).hexdigest()[:8]}"
         return f"{name}-seed{self.seed}"
 

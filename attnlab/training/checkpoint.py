@@ -181,6 +181,10 @@ class Checkpoints:
         """Raises errors of the disk as OSError; orbax has them in the text of a ValueError."""
         try:
             yield
+        except OSError as error:
+            if error.filename is not None:
+                raise
+            raise OSError(error.errno, error.strerror, str(self.folder)) from error
         except ValueError as error:
             code = re.search(r"os_error_code='(\d+)'", str(error))
             if code is None:

@@ -93,8 +93,8 @@ def require_finite(step: int, metrics: StepMetrics) -> None:
     for name, x in {**metrics.sums, "gradient norm": metrics.gradient_norm}.items():
         if not math.isfinite(float(x)):
             raise Diverged(
-                f"the {name} is {float(x)} at step {step}; the checkpoints before it are kept; try "
-                "a smaller --learning_rate"
+                f"the {name} is {float(x)} at step {step}; checkpoints before it are kept, if any; "
+                "try a smaller --learning_rate"
             )
 
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from attnlab import attentions
 from attnlab.data.batching import evaluation_batches, train_batches
-from attnlab.data.encoding import count_tokens, count_too_long
+from attnlab.data.encoding import EncodePair, count_tokens, count_too_long
 from attnlab.data.parts import WHOLE, Part
 from attnlab.data.tasks import ENDLESS
 from attnlab.models.rnn_search import RNNSearch
@@ -32,8 +32,9 @@ from experiments.translate.corpus import Corpus, open_corpus
 from experiments.translate.models import build
 from experiments.translate.recipes import Recipe
 from experiments.translate.settings import Settings
-from experiments.translate.variants import Variant
+from experiments.translate.variants import Variant, require_fits
 
+MORE = 20  # tokens of a translation beyond --max_length
 CHARACTERS = (8, 11, 14, 17, 20, 25, 30)  # the longest date of each group
 
 
@@ -169,7 +170,7 @@ class Translate(Study[Settings, Corpus]):
             split=split,
             beam_size=self.settings.beam_size,
             length_penalty=length_penalty,
-            max_length=self.settings.max_length + 20,
+            max_length=self.settings.max_length + MORE,
         )
 
     def _tried(self, model: Any) -> list[tuple[float, float]]:
@@ -286,7 +287,8 @@ def say_corpus(corpus: Corpus, settings: Settings) -> None:
     """Says how many pairs there are, and how many of them are too long to train on.
 
     Raises:
-      Invalid: all pairs that were looked at are too long.
+      Invalid: all pairs that were looked at are too long, or a pair to validate or to test on is
+        longer than a model has positions for.
     """
     sizes = {name: len(split) for name, split in corpus.splits.items()}
     words = {name: "without end" if n == ENDLESS else f"{n:,}" for name, n in sizes.items()}
@@ -308,6 +310,21 @@ def say_corpus(corpus: Corpus, settings: Settings) -> None:
                 f"{'one joint vocabulary' if joint else 'a vocabulary each'} and are left out of "
                 "training"
             )
+    for variant in settings.variants():
+        if variant.changed:
+            recipe = settings.recipe(variant)
+            longest = _longest(corpus, settings, joint=recipe.joint_vocabulary)
+            require_fits(variant, recipe.sizes, longest)
+
+
+def _longest(corpus: Corpus, settings: Settings, *, joint: bool) -> int:
+    """The number of tokens of the longest row that a model is given, or may write."""
+    encode = EncodePair(*corpus.tokenizers(joint), max_length=None)
+    tested = (split for name, split in corpus.splits.items() if name != "train")
+    rows = (encode(split[i]) for split in tested for i in range(len(split)))
+    longest = max(len(tokens) for row in rows for tokens in row.values())
+    # Lengths of batches are multiples of pad_to.
+    return max(settings.max_length + MORE, longest + -longest % settings.pad_to)
 
 
 def main(argv: list[str]) -> int:

@@ -137,7 +137,7 @@ class Settings(TrainFlags):
         self._check_attention()
         for variant in self.variants():
             if variant.changed:
-                require_fits(variant, self.recipe(variant).sizes)
+                require_fits(variant, self.recipe(variant).sizes, self.max_length)
             self.loop_of(variant, seed=0)
 
     @classmethod

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import math
 import types
 import typing
 from collections.abc import Mapping, Sequence
@@ -81,13 +80,18 @@ def _values(text: str, listed: Sequence[str], wanted: _Type) -> list[Any]:
     return values
 
 
-def require_fits(variant: Variant, sizes: Mapping[str, Any]) -> None:
-    """Traces a variant without compiling it, to see whether its model accepts the sizes.
+def require_fits(variant: Variant, sizes: Mapping[str, Any], length: int) -> None:
+    """Traces a variant without compiling it, to see whether its model accepts sizes and length.
+
+    Args:
+      variant: model and its changed fields.
+      sizes: all fields of the model that a recipe has.
+      length: number of tokens of the longest source or target.
 
     Raises:
-      Invalid: the model refuses the sizes.
+      Invalid: the model refuses them.
     """
-    tokens = jax.ShapeDtypeStruct((1, 2), jnp.int32)
+    tokens = jax.ShapeDtypeStruct((1, length), jnp.int32)
     try:
         model = build(
             variant.model, sizes, source_vocab_size=9, target_vocab_size=9, dtype="float32"
@@ -116,7 +120,8 @@ class _Type(NamedTuple):
         if self.of is bool and written not in _SWITCH:
             raise ValueError(written)
         value = _SWITCH[written] if self.of is bool else self.of(written)
-        if value == "" or (self.of is float and not math.isfinite(value)):
+        # JAX has no larger numbers
+        if value == "" or (self.of in (int, float) and not abs(value) < 2**31):
             raise ValueError(written)
         return value
 

@@ -62,14 +62,15 @@ def test_a_folder_that_cannot_be_made_is_one_line(taken, tmp_path):
 
 @pytest.mark.parametrize("flag", ["output_dir", "run_dir"])
 @pytest.mark.parametrize("below", ["", "below", "far/below"])
-def test_a_file_in_place_of_a_folder_is_named(flag, below, tmp_path):
+@pytest.mark.parametrize("make", [pathlib.Path.touch, lambda file: file.symlink_to("nothing")])
+def test_a_file_in_place_of_a_folder_is_named(make, flag, below, tmp_path):
     file = tmp_path / "file"
-    file.touch()
+    make(file)
     wanted = file / below
     place = {"path": wanted} if flag == "run_dir" else {}
     with pytest.raises(Invalid) as caught:
         Folder.fresh("one", wanted, {}, **place).begin()
-    assert str(caught.value) == f"--{flag}={wanted}: {file} is a file; give a folder"
+    assert str(caught.value) == f"--{flag}={wanted}: {file} is no folder; give a folder"
 
 
 def test_a_fresh_folder_is_made_when_the_run_begins(tmp_path):

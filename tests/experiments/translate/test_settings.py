@@ -183,6 +183,8 @@ def test_each_variant_is_trained_once_for_each_seed():
         ("luong.dropout_rate=nan", "no 'nan'; give numbers"),
         ("luong.score=dot,dot", "give each value once"),
         ("luong.score=cosine", "score"),
+        ("luong.hidden_features=3000000000", "no '3000000000'; give whole numbers"),
+        ("luong.dropout_rate=1.5", "dropout_rate must be in [0, 1); got 1.5"),
         ("transformer.num_heads=5", "width must be a multiple of num_heads"),
     ],
 )
@@ -190,6 +192,16 @@ def test_refuses_sizes_that_a_model_does_not_have(text, message):
     with pytest.raises(Invalid) as refused:
         Settings(models=("luong", "transformer"), set=(text,))
     assert str(refused.value).startswith(f"--set={text}: ") and message in str(refused.value)
+
+
+def test_refuses_fewer_positions_than_the_longest_pair_has():
+    few = ("transformer.positions=learned", "transformer.max_length=39")
+    given = (
+        "--set=transformer.positions=learned --set=transformer.max_length=39: there are positions"
+    )
+    with pytest.raises(Invalid, match=f"{given} for max_length=39 tokens; got 40"):
+        Settings(models=("transformer",), set=few)
+    Settings(models=("transformer",), set=few, max_length=39)
 
 
 def test_refuses_to_set_a_size_twice():

@@ -174,6 +174,15 @@ def too_long(flags, source, target):
     return "--max_length=3: the first 118 pairs all have more tokens; give a larger one"
 
 
+def a_pair_that_no_position_is_left_for(flags, source, target):
+    """Long pairs are left out of training, and tested all the same."""
+    source.write_text("\n".join([*SOURCES[:-1], "Hund " * 99]) + "\n")
+    flags |= {"models": "transformer", "set": "transformer.positions=learned", "max_length": 20}
+    flags["pad_to"] = 1000
+    given = f"--set={flags['set']}"
+    return f"{given}: there are positions for max_length=512 tokens; got 1000"
+
+
 def a_cache_that_is_a_file(flags, source, target):
     flags["cache_dir"].write_text("")
     return f"cannot write to the cache folder {flags['cache_dir']}"
@@ -190,6 +199,7 @@ def a_cache_that_is_a_file(flags, source, target):
         too_large_a_vocabulary,
         too_few_pairs,
         too_long,
+        a_pair_that_no_position_is_left_for,
         a_cache_that_is_a_file,
     ],
 )
