@@ -367,7 +367,11 @@ class Explicit(Mask):
     def visible(self, i, j):
         array = jnp.asarray(self.array)
         array = array.reshape(array.shape[-2:])  # of one example and head
-        i, j = (0 if size == 1 else x for size, x in zip(array.shape, (i, j), strict=True))
+        # Zeros of as many axes, so that the result has these too.
+        i, j = (
+            jnp.zeros((1,) * jnp.ndim(x), jnp.int32) if size == 1 else x
+            for size, x in zip(array.shape, (i, j), strict=True)
+        )
         return array.at[i, j].get(mode="clip")
 
     def block(self, q_positions, k_positions):

@@ -24,6 +24,7 @@ __all__ = [
     "lecun_normal",
     "lecun_normal_per_head",
     "partitioned",
+    "require_known",
 ]
 
 Initializer = Callable[..., Any]
@@ -55,10 +56,12 @@ class AttentionModule(nn.Module, kw_only=True):
     logical_axes: bool = False
     deterministic: bool | None = None
 
+    @nn.nowrap  # here and below: no call that `capture_intermediates` would look at
     def is_deterministic(self, called: bool | None) -> bool | None:
         """The call's `deterministic`, or the attribute where that is None."""
         return self.deterministic if called is None else called
 
+    @nn.nowrap
     def _dense(self, features: int, name: str, *axes: str | None) -> nn.Dense:
         """A projection without biases, and the names of the axes of its matrix."""
         return nn.Dense(
@@ -119,6 +122,16 @@ _SIZES = (
     "features",
     "max_length",
 )
+
+
+def require_known(**switches: Any) -> None:
+    """Refuses switches that are arguments of a transformation, which a program depends on."""
+    for name, given in switches.items():
+        require(
+            not isinstance(given, jax.core.Tracer),
+            f"{name} must be known while tracing; got an argument of jit or nn.remat (put that"
+            f" around a block with {name} as a static argument)",
+        )
 
 
 def dropout_options(module, deterministic: bool | None) -> dict[str, Any]:

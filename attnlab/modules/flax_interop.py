@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -72,12 +71,17 @@ def as_flax_attention_fn(
     return _AttentionFn(score, route)
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
 class _AttentionFn:
-    """Equal where score and route are, so that modules that hold it are: jit looks them up."""
+    """Equal where score and route are, so that modules that hold it are: jit looks them up.
 
-    score: Score
-    route: Route
+    No dataclass, into whose fields `nn.jit` would look for its own hash.
+    """
+
+    def __init__(self, score: Score, route: Route):
+        self.score, self.route = score, route
+
+    def __repr__(self) -> str:
+        return f"as_flax_attention_fn({self.score}, {self.route})"
 
     def __call__(
         self,

@@ -15,6 +15,7 @@ from attnlab.modules.conventions import (
     AttentionModule,
     as_query_key_value,
     dropout_options,
+    require_known,
 )
 from attnlab.modules.scores import GeneralScore
 from attnlab.ops.local import local_attention
@@ -68,14 +69,22 @@ class LocalAttention(AttentionModule):
           query: queries [*B, T, Dq].
           key: keys [*B, S, Dk].
           value: values [*B, S, Dv]; None = key.
-          mask: mask or boolean array, as for `local_attention`; of `masks.Padding` local-p knows S.
+          mask: mask or boolean array, as for `local_attention`. S of local-p is the number of keys
+            before the padding that `masks.Padding` or `masks.from_padding` says.
           steps: time t of each query [*B, T] for local-m; None = one after the other, from where
-            the mask's `q_offset` says, or 0. A decoder of one step at a time passes one of them.
+            the mask's `q_offset` says, or 0. A decoder of one step at a time passes one of them,
+            and a mask of these queries, such as `masks.Causal(t)`.
           deterministic: whether dropout is off; needed if dropout_rate > 0.
           return_weights: whether to return the weights [*B, T, S] too.
         """
+        require_known(return_weights=return_weights)
         query, key, value = as_query_key_value(self, query, key, value)
         deterministic = self.is_deterministic(deterministic)
+        require(
+            self.predictive or self.features is None,
+            f"features are hidden units of local-p's centers, and predictive=False predicts none;"
+            f" got features={self.features} (leave it out)",
+        )
         if self.predictive:
             centers = self._predict_centers(query, key.shape[-2], mask)
         else:
@@ -123,10 +132,13 @@ class LocalAttention(AttentionModule):
         num_real, mask = jnp.asarray(num_keys), masks.as_mask(mask)
         for part in () if mask is None else mask.parts():
             if part.lengths is not None:
-                lengths = jnp.asarray(part.lengths.kv_lengths)
-                require_batch(
-                    "Padding.kv_lengths", lengths.shape, logit.shape[:-1], got=lengths.shape
-                )
-                lengths = lead_with_ones(lengths[..., None], logit.ndim)
-                num_real = jnp.minimum(num_real, lengths)
+                name, lengths = "Padding.kv_lengths", jnp.asarray(part.lengths.kv_lengths)
+            elif part.keys is not None:  # [*B, S] to the place behind the last key that is seen
+                places = jnp.where(part.keys, jnp.arange(1, num_keys + 1), 0)
+                name, lengths = "a mask of keys", places.max(-1)
+            else:
+                continue
+            require_batch(name, lengths.shape, logit.shape[:-1], got=lengths.shape)
+            lengths = lead_with_ones(lengths[..., None], logit.ndim)
+            num_real = jnp.minimum(num_real, lengths)
         return num_real * jax.nn.sigmoid(logit)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
+import flax.linen as nn
 import jax
 
 from attnlab import masks
@@ -43,9 +44,11 @@ class LSHSelfAttention(MultiHeadAttention):
     use_bias: bool = False
     causal: bool = True
 
+    @nn.nowrap
     def make_mask(self, mask: masks.Mask | jax.Array | None) -> masks.Mask | jax.Array | None:
         return masks.combine(masks.Causal(), mask) if self.causal else mask
 
+    @nn.nowrap
     def _require_route(self, *, cross: bool, decode: bool) -> None:
         require(
             self.causal or not decode,

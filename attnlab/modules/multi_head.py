@@ -28,6 +28,7 @@ from attnlab.modules.conventions import (
     as_query_key_value,
     dropout_options,
     partitioned,
+    require_known,
 )
 from attnlab.modules.hash_stats import hash_options
 from attnlab.modules.sampling import sampled
@@ -158,6 +159,7 @@ class MultiHeadAttention(AttentionModule):
         return_weights: bool = False,
     ):
         """The result [*B, T, out_features]; see the class for shapes and decoding."""
+        require_known(decode=decode, return_weights=return_weights)
         cross, deterministic = key is not None, self.is_deterministic(deterministic)
         self._require_route(cross=cross, decode=decode)
         mask = self.make_mask(mask)
@@ -207,10 +209,12 @@ class MultiHeadAttention(AttentionModule):
         self.sow("intermediates", "attention_weights", weights)
         return (out, weights) if return_weights else out
 
+    @nn.nowrap
     def make_mask(self, mask: masks.Mask | jax.Array | None) -> masks.Mask | jax.Array | None:
         """The mask that is attended with, that of the call; a subclass may hide more."""
         return mask
 
+    @nn.nowrap
     def make_route(self, q: jax.Array, k: jax.Array) -> Route:
         """The route that is called, `route`; a subclass may make it, with parameters of its own.
 
@@ -224,6 +228,7 @@ class MultiHeadAttention(AttentionModule):
         del q, k
         return self.route
 
+    @nn.nowrap
     def _require_route(self, *, cross: bool, decode: bool) -> None:
         name = type(self.route).__name__
         wanted = "a value, such as routes.LSH(num_hashes=4)"
@@ -298,6 +303,7 @@ class MultiHeadAttention(AttentionModule):
             return q, q, self._project(value, num_kv_heads, value_width, "value")
         return q, *(keep_static(self, keys_and_values) if keep else keys_and_values())
 
+    @nn.nowrap
     def _widths(self, query_width: int) -> tuple[int, int]:
         """The widths of a head of queries and keys, and of a head of values: H, D."""
         features = self.qkv_features or query_width
@@ -339,6 +345,7 @@ class MultiHeadAttention(AttentionModule):
             return x
         return nn.RMSNorm(dtype=self.dtype, param_dtype=self.param_dtype, name=name)(x)
 
+    @nn.nowrap
     def _dense_options(self) -> dict[str, Any]:
         return {
             "use_bias": self.use_bias,

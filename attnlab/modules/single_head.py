@@ -42,6 +42,7 @@ from attnlab.modules.conventions import (
     as_query_key_value,
     dropout_options,
     partitioned,
+    require_known,
 )
 from attnlab.modules.sampling import sampled
 from attnlab.modules.scores import AdditiveScore, ConcatScore, GeneralScore, LocationScore
@@ -120,6 +121,7 @@ class SingleHead(AttentionModule, kw_only=True):
             and by a route that samples.
           return_weights: whether to return the weights [*B, T, S] too.
         """
+        require_known(return_weights=return_weights)
         route, deterministic = self._route(), self.is_deterministic(deterministic)
         query, key, value = as_query_key_value(self, query, key, value)
         score_module, query, key = self._meet(query, key)
@@ -136,6 +138,7 @@ class SingleHead(AttentionModule, kw_only=True):
         self.sow("intermediates", "attention_weights", weights)
         return (context, weights) if return_weights else context
 
+    @nn.nowrap
     def _route(self) -> Route:
         wanted = "a value that does not hash, such as routes.Hard()"
         require_instance("route", self.route, isinstance(self.route, Exact), wanted)
@@ -148,6 +151,7 @@ class SingleHead(AttentionModule, kw_only=True):
         )
         return AllPairs(self.implementation)
 
+    @nn.nowrap
     def _meet(self, query: jax.Array, key: jax.Array) -> tuple[Any, jax.Array, jax.Array]:
         """The score or a module that makes it, and the queries and keys that it compares."""
         raise NotImplementedError
@@ -171,6 +175,7 @@ class AdditiveAttention(SingleHead):
     features: int
     normalize: bool = False
 
+    @nn.nowrap
     def _meet(self, query, key):
         query = self._dense(self.features, "query", "embed", "hidden")(query)
         key = self._dense(self.features, "key", "embed", "hidden")(key)
@@ -204,6 +209,7 @@ class MultiplicativeAttention(SingleHead):
     score: nn.Module | Score | None = None
     features: int | None = None
 
+    @nn.nowrap
     def _meet(self, query, key):
         if self.features is not None:
             query = self._dense(self.features, "query", "embed", "hidden")(query)
@@ -228,6 +234,7 @@ class ConcatAttention(SingleHead):
 
     features: int | None = None
 
+    @nn.nowrap
     def _meet(self, query, key):
         kernel_init = partitioned(self, self.kernel_init, None, "embed", "hidden")
         score = ConcatScore(self.features, kernel_init, self.param_dtype, name="score")
@@ -247,6 +254,7 @@ class LocationAttention(SingleHead):
 
     max_length: int
 
+    @nn.nowrap
     def _meet(self, query, key):
         kernel_init = partitioned(self, self.kernel_init, None, "embed", None)
         score = LocationScore(self.max_length, kernel_init, self.param_dtype, name="score")

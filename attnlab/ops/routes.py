@@ -311,7 +311,8 @@ class Masked(_Within):
     So a mask may be the attention of a layer, or of every other one.
 
     Args:
-      mask: mask of the whole sequence, whose queries begin at position 0.
+      mask: mask of the whole sequence, whose queries begin at position 0. Arrays in it leave the
+        route, and a module that has it, without a hash, which `nn.jit` needs.
       implementation: None, a name, or `Pallas(...)`, as for `attention`.
     """
 

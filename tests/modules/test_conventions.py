@@ -1,5 +1,6 @@
 """What a Flax user expects of every module: one table of them all."""
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -162,6 +163,28 @@ def test_dtype_computes_and_param_dtype_stores(name):
     for path, leaf in flat(stored.get("params", {})).items():
         own = score_is_given and path.startswith("score/")
         assert leaf.dtype == (jnp.float32 if own else jnp.bfloat16), path
+
+
+@EVERY
+def test_every_method_that_flax_can_capture_returns_arrays(name):
+    module, x = dense(name), inputs(name)
+    variables = jax.eval_shape(lambda: module.init(jax.random.key(0), *x))
+    whatever = {"capture_intermediates": lambda *_: True, "mutable": ["intermediates"]}
+    _, found = jax.eval_shape(lambda v: module.apply(v, *x, **whatever), variables)
+    assert found["intermediates"]["__call__"]
+
+
+@pytest.mark.parametrize(
+    ("name", "sizes"), [("additive", [5]), ("multi_head", [2]), ("local_p", [True])]
+)
+def test_what_remat_makes_an_array_of_is_refused(name, sizes):
+    class Block(nn.Module):
+        @nn.compact
+        def __call__(self, *x):
+            return nn.remat(type(MODULES[name]))(*sizes)(*x, return_weights=False)
+
+    with pytest.raises(ValueError, match=r"return_weights must be known .*as a static argument"):
+        Block().init(jax.random.key(0), *inputs(name))
 
 
 @EVERY

@@ -125,6 +125,20 @@ def test_cross_attention_and_gradients():
         np.testing.assert_allclose(got, true, rtol=1e-4, atol=1e-5)
 
 
+def test_nn_jit_takes_a_score_of_arrays():
+    attention_fn = fn(score=scores.Additive(jnp.ones(D // N)))
+
+    class Compiled(nn.Module):
+        @nn.compact
+        def __call__(self, x):
+            return nn.jit(nn.MultiHeadDotProductAttention)(N, attention_fn=attention_fn)(x)
+
+    variables = init(Compiled(), sequence())
+    plain = {"params": variables["params"]["JitMultiHeadDotProductAttention_0"]}
+    got = apply(Compiled(), variables, sequence())
+    np.testing.assert_allclose(got, apply(linen(attention_fn), plain, sequence()), **CLOSE)
+
+
 def test_linen_decodes():
     x = sequence()
     module = linen(fn(), decode=True)

@@ -124,6 +124,33 @@ def test_steps_of_each_example():
     np.testing.assert_array_equal(got, there)
 
 
+@pytest.mark.parametrize("first", [True, False])
+def test_local_p_knows_the_keys_of_any_padding(first):
+    """Real keys at the front, as `Padding` says them too, and after padding."""
+    module, (query, key, value) = LocalAttention(half_width=2, **F64), arrays()
+    variables = init(module, query, key, value)
+    lengths = np.asarray(LENGTHS)[:, None]
+    real = np.arange(S) < lengths if first else np.arange(S) >= S - lengths
+    got = apply(module, variables, query, key, value, mask=masks.from_padding(jnp.asarray(real)))
+    same = masks.Padding(jnp.asarray(LENGTHS if first else np.full(B, S)))
+    if not first:
+        same &= masks.from_padding(jnp.asarray(real))
+    np.testing.assert_array_equal(got, apply(module, variables, query, key, value, mask=same))
+
+
+def test_masks_of_one_query_and_one_key():
+    module, (query, key, value) = LocalAttention(False, half_width=2, **F64), arrays()
+    variables = init(module, query, key, value)
+    whole = apply(module, variables, query, key, value)
+    one_example = np.arange(B)[:, None, None, None] == 0
+    got = apply(module, variables, query, key, value, mask=jnp.asarray(one_example))
+    np.testing.assert_array_equal(got, np.where(one_example[:, :, 0], whole, 0))
+    x = query[:, :1], key[:, :1], value[:, :1]
+    alone = apply(module, variables, *x)
+    seen = apply(module, variables, *x, mask=masks.from_padding(jnp.ones((B, 1), bool)))
+    np.testing.assert_array_equal(seen, alone)
+
+
 def test_gradients_reach_every_parameter():
     module, inputs = LocalAttention(half_width=2, **F64), arrays()
     variables = init(module, *inputs)
@@ -155,6 +182,8 @@ def test_errors():
         LocalAttention(half_width=-1, **F64).apply(variables, query, key, value)
     with pytest.raises(ValueError, match=r"Padding.kv_lengths must lead with .*got \(5,\)"):
         module.apply(variables, query, key, value, mask=masks.Padding(jnp.ones(5, int)))
+    with pytest.raises(ValueError, match=r"predicts none; got features=5 \(leave it out\)"):
+        LocalAttention(False, half_width=2, features=5).init(jax.random.key(0), query, key)
     given = LocalAttention(predictive=False, half_width=2, score=scores.Dot(1.0), **F64)
     for steps, got in (
         ([2, 5], r"\(2,\)"),

@@ -107,6 +107,16 @@ def test_decoding_is_the_causal_forward(name):
         np.testing.assert_array_equal(state.latest, ends[2].latest)
 
 
+def test_a_mask_of_heads_alone():
+    """In it, queries and keys are axes of 1; there are as many heads as keys in a bucket."""
+    module, x = lsh(route(num_hashes=2, num_buckets=2, chunk_size=2)), sequence()
+    rest, cache = start(module)
+    heads = jnp.arange(N)[:, None, None] != 1
+    true = forward(module, rest, x, mask=heads)
+    got, _ = decode(module, rest, cache, x, TOKEN_BY_TOKEN, mask=heads)
+    np.testing.assert_allclose(got, true, **EXACT)
+
+
 def test_a_run_of_equal_tokens_is_hashed_alike_in_any_pieces():
     """They are their own running mean; what rounding leaves of the difference has no direction."""
     module, x = CONFIGURATIONS["running_center"], sequence()
