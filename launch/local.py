@@ -48,10 +48,7 @@ NEEDS = {
     "compare_peers": {"compat"},
 }  # the extras that a name calls for
 INDEXES = {"PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL"}
-COMPILER_OF = {
-    "tpu": "tpu",
-    "cuda": environment.GPU_COMPILER,
-}  # the extra for each kind of --target
+COMPILER_OF = {"tpu": "tpu", "cuda": environment.GPU_COMPILER}  # extra by kind of --target
 
 
 def main(arguments: list[str]) -> None:
