@@ -160,6 +160,16 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_it_read(tmp_path, file
         assert checkpoints.restore_latest(jax.eval_shape(a_state), shardings(2), print).step == 3
 
 
+def test_an_error_of_the_disk_without_a_file_names_the_folder(tmp_path, monkeypatch):
+    def fails(*_, **__):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with Checkpoints(tmp_path / "c", {}) as checkpoints:
+        monkeypatch.setattr(checkpoints._orbax, "save_checkpointables_async", fails)
+        with pytest.raises(OSError, match="No space left on device.*/c'$"):
+            checkpoints.save(1, a_state(), data=None, meter={})
+
+
 @pytest.mark.parametrize(
     "error", [OSError(errno.EIO, "x"), jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: x")]
 )
