@@ -138,7 +138,7 @@ class RNNSearch(_Bahdanau):
         "sample" while training and else the likeliest, for `AttendedCrossEntropy`; or
         "straight_through", the same with the gradient of the soft weights.
       expected_rate: probability that a sentence in training has the soft weights all the same; 0.5
-        in Xu et al. 2015, §4.2.1.
+        in Xu et al. 2015, §4.1.
     """
 
     align_features: int = 1000

@@ -26,8 +26,8 @@ class LSHSelfAttention(MultiHeadAttention):
     in being strictly causal; see `ops.lsh`.
 
     Call it with [*B, L, D]; returns [*B, L, out_features]. With `decode=True` it computes the same
-    a token at a time, or a prompt at once: each new token then costs O(rounds · window), however
-    many came before.
+    a token at a time, or a prompt at once: each new token then costs O(rounds · chunk_size),
+    however many came before.
 
     The keywords of `MultiHeadAttention` and of `AttentionModule` belong to it too; LSH has a score
     of its own, and takes no biases of the logits.

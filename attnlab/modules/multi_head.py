@@ -60,7 +60,7 @@ class MultiHeadAttention(AttentionModule):
     with `decode=True, mutable=["cache"]` to the next tokens, one or many at a time, and with the
     mask and bias of the whole sequence, as in training. The result is that of the causal forward
     over the whole sequence; past the end of the cache it is NaN. With `routes.LSH` a token costs
-    O(rounds · window); see `LSH.decode` for what it needs.
+    O(rounds · chunk_size); see `LSH.decode` for what it needs.
 
     With `key=` (encoder–decoder attention) the keys do not grow: the first call, applied with
     `mutable=["cache", "static"]`, projects them and keeps what it made in the collection "static";
@@ -99,8 +99,9 @@ class MultiHeadAttention(AttentionModule):
         `deterministic` or decoding. Hard samples from the "sample" rng stream unless
         `deterministic` or decoding, and sows `log_prob` and `entropy`, [*B, T, N], where the
         collection "choice" is mutable.
-      normalize_qk: whether to RMS-normalize queries and keys in each head, with a learned scale
-        (Henry et al. 2020).
+      normalize_qk: whether to RMS-normalize queries and keys in each head, with a learned scale of
+        each of the H entries, the same for all heads. Henry et al. 2020 take the L2 norm, and one
+        learned factor of the logits in place of 1/√H: `CosineScore`, with a factor for each head.
       rotary: whether to turn queries and keys by their positions (`positions.rotary`), or a number,
         its `max_wavelength`; a route that hashes does so after the turn, unless told otherwise.
       position_bias: module that makes a bias of the distance, such as `AlibiBias()`; None = the

@@ -202,7 +202,7 @@ class MultiplicativeAttention(SingleHead):
 
     Attributes:
       score: a score module, or a value of `attnlab.scores`; None = `GeneralScore()`.
-      features: width to which query and key are projected first (Britz et al. 2017, §3.3); None =
+      features: width to which query and key are projected first (Britz et al. 2017, Eq. 7); None =
         they are not projected.
     """
 

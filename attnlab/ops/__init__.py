@@ -109,7 +109,7 @@ holds is static here; `key_range` would let the engine leave out blocks:
 
 >>> import flax.struct
 >>> class Strided(masks.Mask):
-...     '''Query i sees keys whose distance is a multiple of `stride` (Child et al. 2019, §4.2).'''
+...     '''Query i sees keys whose distance is a multiple of `stride` (Child et al. 2019, §4.3).'''
 ...
 ...     stride: int = flax.struct.field(pytree_node=False)
 ...

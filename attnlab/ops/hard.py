@@ -94,7 +94,7 @@ def hard_attention(
 
     Cost: O(T·S) time, with a hash for each pair when sampled; memory O(T + S), also backward.
 
-    Source: Xu et al. 2015, §4.1; the expected context, §4.2.1. The location is sampled by the
+    Source: Xu et al. 2015, §4.1, also for the expected context. The location is sampled by the
     Gumbel-max trick. Straight-through: Bengio, Léonard & Courville 2013, §4.
 
     Example:

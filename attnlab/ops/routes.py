@@ -281,8 +281,9 @@ class Window(_Within):
 class Chunked(_Within):
     """A query visits the keys of its own chunk and of those before: the Reformer's local attention.
 
-    As many keys as a `Window` of (look_back + ½) · size on average, with more work for most
-    implementations; it is what weights were trained with (Kitaev et al. 2020, released code).
+    These are (look_back + 1) · size keys; under a causal mask about (look_back + ½) · size on
+    average, as many as a `Window` of that many has, with more work for most implementations. It is
+    what weights were trained with (Kitaev et al. 2020, released code).
 
     Args:
       size: number of positions of a chunk.
