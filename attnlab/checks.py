@@ -29,6 +29,7 @@ __all__ = [
     "require_instance",
     "require_integers",
     "require_key",
+    "require_sizes",
 ]
 
 _Target = TypeVar("_Target")
@@ -124,6 +125,13 @@ def as_size(name: str, x: Any) -> int:
     if size is None or size < 1:
         raise ValueError(f"{name} must be an int ≥ 1; got {x!r}")
     return size
+
+
+def require_sizes(of: Any, *names: str) -> None:
+    """The attributes of these names count something, but for those that are None."""
+    for name in names:
+        if (size := getattr(of, name)) is not None:
+            as_size(f"{type(of).__name__}.{name}", size)
 
 
 def as_count(what: str, x: Any) -> int:

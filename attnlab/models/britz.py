@@ -28,7 +28,7 @@ import jax.numpy as jnp
 
 from attnlab import scores
 from attnlab import tokens as tok
-from attnlab.checks import as_rate, require, require_choice
+from attnlab.checks import as_rate, require, require_choice, require_sizes
 from attnlab.models.alignment import align, blend
 from attnlab.models.cells import CELLS, Cell
 from attnlab.models.output import Logits
@@ -79,7 +79,7 @@ class Britz(Seq2Seq):
       encoder_cell: name of the cell, one of `attnlab.models.cells.CELLS`: "gru", "lstm" or "tanh".
       decoder_cell: name of the cell, likewise.
       encoder_layers: number of layers of the encoder, in each direction.
-      decoder_layers: number of layers of the decoder, at least 1.
+      decoder_layers: number of layers of the decoder.
       encoder_residual: kind of residual in the encoder: None, "add" or "dense"; see `Stack`.
       decoder_residual: kind of residual in the decoder: None, "add" or "dense"; around the first
         layer only with `input_transform`.
@@ -117,6 +117,9 @@ class Britz(Seq2Seq):
         return self.attention in WITH_WEIGHTS
 
     def setup(self):
+        require_sizes(self, "source_vocab_size", "target_vocab_size", "embed_features")
+        require_sizes(self, "hidden_features", "attention_features")
+        require_sizes(self, "encoder_layers", "decoder_layers")
         require_choice("attention", self.attention, ATTENTIONS)
         require_choice("direction", self.direction, DIRECTIONS)
         require_choice("encoder_cell", self.encoder_cell, tuple(CELLS))

@@ -27,7 +27,7 @@ import jax.numpy as jnp
 
 from attnlab import masks, scores
 from attnlab import tokens as tok
-from attnlab.checks import as_rate, require, require_choice
+from attnlab.checks import as_rate, require, require_choice, require_sizes
 from attnlab.models.alignment import align, blend
 from attnlab.models.cells import LSTMCell, uniform_around_zero
 from attnlab.models.output import Logits
@@ -113,6 +113,8 @@ class Luong(Seq2Seq):
         return self.attends and self.score != "location"
 
     def setup(self):
+        require_sizes(self, "source_vocab_size", "target_vocab_size", "embed_features")
+        require_sizes(self, "hidden_features", "num_layers", "max_source_length")
         if self.attends:
             require_choice("score", self.score, SCORES)
         require_choice("window", self.window, WINDOWS)

@@ -18,6 +18,7 @@ import jax.numpy as jnp
 
 from attnlab import masks
 from attnlab import tokens as tok
+from attnlab.checks import require_sizes
 from attnlab.models.cells import LSTMCell
 from attnlab.models.output import Logits
 from attnlab.models.recurrent import Embed, Stack, keep_carry, read_carry
@@ -60,6 +61,8 @@ class NMTAttn(Seq2Seq):
     param_dtype: Any = jnp.float32
 
     def setup(self):
+        require_sizes(self, "source_vocab_size", "target_vocab_size", "features")
+        require_sizes(self, "num_encoder_layers", "num_decoder_layers")
         types = {"dtype": self.dtype, "param_dtype": self.param_dtype}
         self.source_embed = Embed(self.source_vocab_size, self.features, **types)
         self.target_embed = Embed(self.target_vocab_size, self.features, **types)

@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 
 from attnlab.checks import as_rate, require, require_choice
+from attnlab.meshes import vary_like
 from attnlab.models.cells import Cell, orthogonal_blocks
 from attnlab.modules.conventions import Initializer, lecun_normal
 from attnlab.tokens import rows_of
@@ -302,13 +303,15 @@ def time_first(x: jax.Array) -> jax.Array:
 
 def over_time(step: Callable[..., Any], *, backward: bool = False, in_axes: Any = 0):
     """`step(module, state, x_t)`, one after the other along axis 0 of x; parameters are shared."""
-    return nn.scan(
+    scan = nn.scan(
         step,
         variable_broadcast="params",
         split_rngs={"params": False, "dropout": True, "sample": True},
         in_axes=in_axes,
         reverse=backward,
     )
+    # Inside `jax.shard_map` a start of zeros must vary over what the inputs do.
+    return lambda module, start, *inputs: scan(module, vary_like(start, inputs), *inputs)
 
 
 def read_carry(module: nn.Module, start: Any, decode: bool) -> Any:

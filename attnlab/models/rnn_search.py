@@ -24,7 +24,7 @@ import jax
 import jax.numpy as jnp
 
 from attnlab import tokens as tok
-from attnlab.checks import as_rate, as_share, require, require_choice
+from attnlab.checks import as_rate, as_share, require, require_choice, require_sizes
 from attnlab.models.alignment import Attended, align, blend, one_hot
 from attnlab.models.cells import GRUCell
 from attnlab.models.output import Logits
@@ -65,6 +65,8 @@ class _Bahdanau(Seq2Seq):
     kernel_init: Initializer = nn.initializers.normal(0.01)
 
     def setup(self):
+        require_sizes(self, "source_vocab_size", "target_vocab_size", "embed_features")
+        require_sizes(self, "hidden_features", "maxout_features")
         require_choice("output_state", self.output_state, ("before", "after"))
         embedding = {
             "features": self.embed_features,
@@ -148,6 +150,7 @@ class RNNSearch(_Bahdanau):
 
     def setup(self):
         super().setup()
+        require_sizes(self, "align_features")
         require_choice("attention", self.attention, _ATTENTION)
         as_share("expected_rate", self.expected_rate)
         # No bias: the decoder's input projection, to which this is added, has one.

@@ -11,7 +11,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from attnlab.checks import as_count, as_rate, as_size, require, require_choice
+from attnlab.checks import as_count, as_rate, as_size, require, require_choice, require_sizes
 from attnlab.modules.biases import AlibiBias, RelativePositionBias
 from attnlab.modules.conventions import Initializer
 from attnlab.modules.multi_head import MultiHeadAttention
@@ -131,9 +131,7 @@ class TransformerConfig:
             f" {self.axial_widths} for {self.width}",
         )
         counts = ("vocab_size", "num_layers", "num_heads", "feed_forward_chunk", "window")
-        for name in (*counts, "width", "hidden", "key_width", "value_width", "max_length"):
-            if getattr(self, name) is not None:
-                as_size(name, getattr(self, name))
+        require_sizes(self, *counts, "width", "hidden", "key_width", "value_width", "max_length")
         as_count("num_types counts types of tokens", self.num_types)
         for name in ("dropout_rate", "attention_dropout_rate", "hidden_dropout_rate"):
             as_rate(getattr(self, name), name)
