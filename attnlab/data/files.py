@@ -37,7 +37,7 @@ def open_pairs(
     """Examples {"source", "target"} of two aligned files, a sentence a line, in their order.
 
     Args:
-      source: path of a UTF-8 text, gzipped if its name ends with .gz.
+      source: path of a UTF-8 text, may be gzipped.
       target: path of its translation, line by line.
       split: part of the data set, in the words of TFDS: "train" is all, "train[:1%]" a part.
       cache_dir: folder of prepared data; None is `cache.default_cache_dir()`.

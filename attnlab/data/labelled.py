@@ -8,7 +8,7 @@ from pathlib import Path
 from attnlab.data.lines import decoded_lines
 from attnlab.runs.errors import Invalid
 
-__all__ = ["classes_of", "read_labelled"]
+__all__ = ["classes_of", "read_labelled", "require_classes"]
 
 Row = dict[str, str]
 
@@ -32,6 +32,13 @@ def read_labelled(path: Path) -> list[Row]:
     return examples
 
 
+def require_classes(labels: Sequence[str]) -> None:
+    """The labels of the training examples must be at least two."""
+    if len(labels) < 2:
+        got = f"the label {labels[0]} alone" if labels else "no example"
+        raise Invalid(f"training has {got}; give at least two classes")
+
+
 def classes_of(splits: Mapping[str, Sequence[Mapping[str, str]]]) -> list[str]:
     """The labels of the split "train" in order; every other split must have no other.
 
@@ -39,8 +46,7 @@ def classes_of(splits: Mapping[str, Sequence[Mapping[str, str]]]) -> list[str]:
       Invalid: a label that was not in training, or a single class.
     """
     classes = _sorted(row["label"] for row in splits["train"])
-    if len(classes) < 2:
-        raise Invalid(f"training has the label {classes[0]} alone; give at least two classes")
+    require_classes(classes)
     for name, rows in splits.items():
         for number, row in enumerate(rows, 1):
             if row["label"] not in classes:

@@ -4,13 +4,22 @@ import gzip
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import BinaryIO
 
 from attnlab.runs.errors import Invalid, of_system
 
-__all__ = ["Row", "decoded_lines", "read_blocks", "read_pairs", "read_tsv"]
+__all__ = [
+    "Row",
+    "GZIP",
+    "decoded_lines",
+    "read_blocks",
+    "read_documents",
+    "read_pairs",
+    "read_tsv",
+]
 
 Row = dict[str, str]
+GZIP = b"\x1f\x8b"  # what a packed file begins with
+_UTF16 = (b"\xff\xfe", b"\xfe\xff")
 
 
 def read_pairs(source: Path, target: Path) -> Iterator[Row]:
@@ -57,32 +66,50 @@ def read_blocks(path: Path) -> Iterator[tuple[int, list[str]]]:
         yield number + 1 - len(block), block
 
 
+def read_documents(path: Path, held_out: float) -> tuple[list[list[str]], list[list[str]]]:
+    """The documents of a text, lines with blank ones between documents: to train on, and held out.
+
+    Args:
+      path: path of the text.
+      held_out: share of the documents, the last ones, of which at least one is held out.
+
+    Raises:
+      Invalid: there are fewer than two documents.
+    """
+    documents = [lines for _, lines in read_blocks(path)]
+    if len(documents) < 2:
+        raise Invalid(
+            f"{path}: documents have a blank line between them, and two are needed; got "
+            f"{len(documents)}"
+        )
+    last = max(1, round(held_out * len(documents)))
+    return documents[:-last], documents[-last:]
+
+
 def decoded_lines(path: Path) -> Iterator[str]:
     """Yields the lines of a UTF-8 file, without their ends."""
     for number, raw in enumerate(raw_lines(path), 1):
         try:
             yield raw.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
         except UnicodeDecodeError as error:
+            encoding = "UTF-16" if number == 1 and raw.startswith(_UTF16) else "LATIN1"
             raise Invalid(
                 f"{path}, line {number}: not UTF-8, byte {error.object[error.start]:#04x} in "
-                f"column {error.start + 1}; convert the file, as with iconv -f LATIN1 -t UTF-8"
+                f"column {error.start + 1}; convert the file, as with iconv -f {encoding} -t UTF-8"
             ) from error
 
 
 def raw_lines(path: Path) -> Iterator[bytes]:
-    """Yields the lines of a file, which is unpacked if its name ends with .gz.
+    """Yields the lines of a file, which is unpacked if it is one of gzip.
 
     Only a line feed ends a line. Unicode has other separators, which str.splitlines would obey and
     which are inside of sentences in real corpora, so that one file has more lines than the other.
     """
     try:
-        with opened(path) as file:
-            yield from file
+        with path.open("rb") as file:
+            is_packed = path.suffix == ".gz" or file.peek(2)[:2] == GZIP
+            yield from gzip.GzipFile(fileobj=file) if is_packed else file
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise Invalid(f"{path} is damaged, or not a gzip file: {error}") from error
     except OSError as error:
         raise Invalid(f"{of_system(error)}; give a text file") from error
-
-
-def opened(path: Path) -> BinaryIO:
-    return gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb")  # type: ignore[return-value]

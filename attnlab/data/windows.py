@@ -13,7 +13,8 @@ from pathlib import Path
 import grain
 import numpy as np
 
-from attnlab.checks import require
+from attnlab.checks import as_size, require
+from attnlab.data.lines import GZIP
 from attnlab.data.parts import WHOLE, Part
 from attnlab.data.tasks import ENDLESS
 from attnlab.runs.errors import Invalid, of_system
@@ -41,7 +42,10 @@ def map_bytes(path: str | Path) -> np.ndarray:
     try:
         if not Path(path).stat().st_size:
             raise Invalid(f"{path} is empty; give a text")
-        return np.memmap(path, np.uint8, "r")
+        data = np.memmap(path, np.uint8, "r")
+        if bytes(data[:2]) == GZIP:
+            raise Invalid(f"{path} is packed, and is read where it lies; unpack it: gunzip -k")
+        return data
     except OSError as error:
         raise Invalid(f"{of_system(error)}; give a text file") from None
 
@@ -82,16 +86,15 @@ def split_of(data: np.ndarray) -> Split:
 
 @dataclasses.dataclass(frozen=True)
 class Windows:
-    """The windows of a text that begin at multiples of a stride, by index.
+    """All windows of a text, by the number of the token where they begin.
 
-    >>> windows = Windows(np.arange(7), length=3, stride=2)
-    >>> len(windows), windows[2]
-    (3, array([4, 5, 6], dtype=int32))
+    >>> windows = Windows(np.arange(7), length=3)
+    >>> len(windows), windows[4]
+    (5, array([4, 5, 6], dtype=int32))
 
     Attributes:
       ids: whole numbers of the text, [n].
       length: number of tokens in a window.
-      stride: number of tokens between the beginnings of two windows.
       first_id: number that is added to each: `tokens.NUM_SPECIAL` makes of bytes the ids of
         `tokenizers.Bytes`.
 
@@ -101,12 +104,10 @@ class Windows:
 
     ids: np.ndarray
     length: int
-    stride: int = 1
     first_id: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("length", "stride"):
-            require(getattr(self, name) >= 1, f"{name} must be at least 1; got {self}")
+        as_size("length", self.length)
         if self.ids.size < self.length:
             raise Invalid(
                 f"a window has {self.length} tokens and the text {self.ids.size}; give shorter "
@@ -114,12 +115,13 @@ class Windows:
             )
 
     def __len__(self) -> int:
-        return (self.ids.size - self.length) // self.stride + 1
+        return self.ids.size - self.length + 1
 
     def __getitem__(self, index: int) -> np.ndarray:
         """The tokens of a window, int32 [length]."""
-        start = index * self.stride
-        return as_tokens(self.ids[start : start + self.length], self.first_id)
+        if not 0 <= index < len(self):
+            raise IndexError(f"window {index} of {len(self)}")
+        return as_tokens(self.ids[index : index + self.length], self.first_id)
 
 
 def as_tokens(ids: np.ndarray, first_id: int) -> np.ndarray:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
 import json
 import math
 import os
@@ -18,7 +19,7 @@ from typing import Any
 import flax.linen as nn
 import jax
 
-from attnlab.runs import remaining
+from attnlab.runs import processes, remaining
 from attnlab.runs.errors import Lost
 from attnlab.training.objective import Batch, Objective
 from attnlab.training.step import StepMetrics, make_validation_step
@@ -123,10 +124,14 @@ def is_plateau(losses: Mapping[int, float], fall: float) -> bool:
 def means_of(
     model: nn.Module, objective: Objective, variables: Any, batches: Iterable[Batch]
 ) -> dict[str, float]:
-    """The objective's means over batches, without dropout."""
+    """The objective's means over batches, without dropout; each process takes some of them."""
     step, meter = jax.jit(make_validation_step(model, objective)), Meter()
-    for batch in batches:
-        meter.add(step(variables, batch))
+    mine = itertools.islice(batches, processes.index(), None, processes.count())
+    metrics = [jax.tree.map(float, step(variables, batch)) for batch in mine]
+    # In the order of the batches: the sum is the same for any number of processes.
+    for turn in itertools.zip_longest(*processes.gathered(metrics)):
+        for one in filter(None, turn):
+            meter.add(StepMetrics(*one))
     return meter.means(objective)
 
 

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from attnlab.checks import require, require_choice
+from attnlab.checks import as_number, as_rate, require, require_choice
 from attnlab.training import schedules
 
 __all__ = ["OPTIMIZERS", "SCHEDULES", "OptimizerSettings"]
@@ -66,6 +66,11 @@ class OptimizerSettings:
                 f"{name} belongs to {' and '.join(of)}; got {name}={got} with "
                 f"optimizer={self.optimizer!r}",
             )
+        for name in ("b1", "b2"):
+            as_rate(getattr(self, name), name)
+        for name in ("learning_rate", "weight_decay", "clip_norm"):
+            number = as_number(name, getattr(self, name))
+            require(number >= 0, f"{name} must be at least 0; got {number}")
         require(
             self.epsilon is None or self.epsilon > 0,
             f"epsilon must be more than 0, or None; got {self.epsilon}",

@@ -8,6 +8,7 @@ from pathlib import Path
 import grain
 import numpy as np
 
+from attnlab.data.labelled import require_classes
 from attnlab.runs.errors import Invalid
 from attnlab.training.pretrained import Pretrained, make_tokenizer, read
 from experiments.finetune import examples as files
@@ -48,9 +49,9 @@ class Data:
 
     @property
     def length(self) -> int:
-        """The number of tokens of a row in a batch."""
+        """The number of tokens of a row in a batch: a multiple of 8, or all that a model takes."""
         longest = max(len(row.tokens) for rows in self.rows.values() for row in rows)
-        return -(-longest // 8) * 8
+        return min(-(-longest // 8) * 8, self.scratch.sizes.max_length)
 
     @property
     def digest(self) -> str:
@@ -67,8 +68,8 @@ def open_data(settings: Settings) -> Data:
 
     Raises:
       Invalid: a file is missing, or of another shape; an example is too long, or has a label that
-        was not in training; two models read other tokens, so that their scores do not compare, or
-        have other sizes, or none has a seed.
+        was not in training, or training has one label alone; two models read other tokens, so that
+        their scores do not compare, or have other sizes, or none has a seed.
     """
     models = _open_models(settings)
     examples = _open_examples(settings)
@@ -84,6 +85,8 @@ def open_data(settings: Settings) -> Data:
         )
         scratch = Pretrained("", 0, settings.sizes(), tokenizer)
     labels = labels_of(examples["train"])
+    if settings.kind != "span":
+        require_classes(labels)
     encode = Encoder(scratch.tokenizer, scratch.sizes.max_length, labels, settings.cut)
     rows = {split: [encode(example) for example in some] for split, some in examples.items()}
     name = settings.made or settings.path_of("train").name

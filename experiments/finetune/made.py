@@ -11,7 +11,7 @@ import random
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from attnlab.data.lines import read_blocks
+from attnlab.data.lines import read_documents
 from attnlab.runs.errors import Invalid
 from experiments.finetune.examples import Classified, Example, Tagged
 
@@ -37,13 +37,12 @@ def examples(
     Raises:
       Invalid: the text is too short for that.
     """
-    documents = [lines for _, lines in read_blocks(path)]
-    last = max(1, round(held_out * len(documents)))
-    middle = len(documents) - last // 2
+    training, last = read_documents(path, held_out)
+    middle = (len(last) + 1) // 2
     parts = {
-        "train": (documents[:-last], train),
-        "dev": (documents[-last:middle], test),
-        "test": (documents[middle:], test),
+        "train": (training, train),
+        "dev": (last[:middle], test),
+        "test": (last[middle:], test),
     }
     splits = {}
     for name, (some, count) in parts.items():
@@ -51,9 +50,9 @@ def examples(
         needed = 2 if kind == "follows" else 1
         if len(some) < needed:
             raise Invalid(
-                f"{path}: --held_out={held_out:g} of {len(documents)} documents leaves {len(some)} "
-                f"for the {name} examples, and {kind} needs {needed}; give another --held_out, or "
-                "more documents, with blank lines between them"
+                f"{path}: --held_out={held_out:g} of {len(training + last)} documents leaves "
+                f"{len(some)} for the {name} examples, and {kind} needs {needed}; give another "
+                "--held_out, or more documents, with blank lines between them"
             )
         places = [
             (d, i)

@@ -156,6 +156,8 @@ class Settings(TrainFlags):
         return BertSizes(**{name: getattr(self, name) for name in _SIZES})
 
     def optimizer(self, *, frozen: bool, steps: int) -> OptimizerSettings:
-        """Adam as released, with a tenth of the steps as warm-up."""
+        """Adam as released, with a tenth of the steps as warm-up; a frozen model does not decay."""
         rate = self.frozen_learning_rate if frozen else self.learning_rate
-        return OptimizerSettings.bert(rate, steps // 10)
+        made = OptimizerSettings.bert(rate, steps // 10)
+        # What gets no gradient would be decayed all the same.
+        return dataclasses.replace(made, weight_decay=0.0) if frozen else made

@@ -17,7 +17,7 @@ from attnlab.runs import command_line
 from attnlab.runs.units import duration, human
 from attnlab.studies import command
 from attnlab.studies.study import Cell, Evaluation, Row, Study, Training
-from attnlab.training.curve import read_metrics
+from attnlab.training.curve import means_of, read_metrics
 from attnlab.training.loop import Task, Trained
 from attnlab.training.objective import BitsPerByte
 from attnlab.training.parallel import ShardedJit
@@ -25,7 +25,7 @@ from attnlab.training.training_curve import curve
 from experiments import language_model
 from experiments.language_model import copying, report
 from experiments.language_model.corpus import Corpus, read
-from experiments.language_model.measure import bits_per_byte, mass_seen
+from experiments.language_model.measure import mass_seen
 from experiments.language_model.models import ablated, build, can_be_ablated, streams, with_rounds
 from experiments.language_model.report import NO_ATTENTION
 from experiments.language_model.settings import Settings
@@ -119,7 +119,8 @@ class LanguageModels(Study[Settings, Corpus]):
                 rows = self.settings.batch_sizes()[cell["length"]]
                 test = self.data.held_out("test", cell["length"], rows)
                 objective = training.task.objective
-                scores = {"bits per byte": bits_per_byte(model, objective, variables, test)}
+                means = means_of(model, objective, variables, test)
+                scores = {"bits per byte": means[objective.headline]}
                 details = {} if name else self._details(cell, training, place)
             yield Evaluation(scores, name, details)
 

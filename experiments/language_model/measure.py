@@ -1,7 +1,6 @@
-"""What is measured of a model: the attention mass that its rounds see, and its bits per byte."""
+"""The attention mass that the hash rounds of a model see."""
 
-import itertools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -14,11 +13,7 @@ from attnlab.models.transformer import LanguageModel
 from attnlab.ops.lsh import hash_buckets, hash_quality, make_rotations
 from attnlab.ops.lsh.hashing import default_num_buckets
 from attnlab.positions import rotary
-from attnlab.runs import processes
 from attnlab.tokens import NUM_SPECIAL
-from attnlab.training.curve import Meter
-from attnlab.training.objective import Batch, Objective
-from attnlab.training.step import StepMetrics, make_validation_step
 from experiments.language_model.models import hashing_layers, rounds_of
 from experiments.language_model.settings import Settings
 
@@ -37,7 +32,7 @@ def mass_seen(
     num_hashes = rounds_of(name)
     if num_hashes is None:
         return None
-    length = min(length, WATCHED)
+    length = min(length, WATCHED, ids.size)  # padding is no key to be seen
     hashes = hashing_layers(name, settings.num_layers)
     rotations = make_rotations(
         jax.random.key(0),
@@ -60,17 +55,3 @@ def mass_seen(
         return {"mass": float(quality.captured_mass), "pairs": float(quality.visible_pairs)}
 
     return watch
-
-
-def bits_per_byte(
-    model: LanguageModel, objective: Objective, variables: Any, batches: Iterable[Batch]
-) -> float:
-    """Bits per byte of a whole part, each token predicted once; each process takes some batches."""
-    step, meter = jax.jit(make_validation_step(model, objective)), Meter()
-    mine = itertools.islice(batches, processes.index(), None, processes.count())
-    metrics = [jax.tree.map(float, step(variables, batch)) for batch in mine]
-    # In the order of the text: the sum is the same for any number of processes.
-    for turn in itertools.zip_longest(*processes.gathered(metrics)):
-        for one in filter(None, turn):
-            meter.add(StepMetrics(*one))
-    return meter.means(objective)[objective.headline]

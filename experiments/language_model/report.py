@@ -408,8 +408,13 @@ def _draw_mass(rows: Sequence[Row]) -> Figure | None:
     for axes, length in zip(panels, lengths, strict=True):
         for (its, name), some in watched.items():
             if its == length:
-                masses = np.array([row.details["masses"] for row in some])
-                steps, look = some[0].details["steps"], _look(name, [x for _, x in watched])
+                lines = [
+                    dict(zip(row.details["steps"], row.details["masses"], strict=True))
+                    for row in some
+                ]
+                steps = sorted(set.intersection(*map(set, lines)))  # a seed may end before others
+                masses = np.array([[line[step] for step in steps] for line in lines])
+                look = _look(name, [x for _, x in watched])
                 axes.plot(steps, masses.mean(0), label=name, linewidth=1.3, **look)
                 low, high = masses.min(0), masses.max(0)
                 axes.fill_between(steps, low, high, color=look["color"], alpha=0.16, linewidth=0)

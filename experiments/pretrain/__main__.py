@@ -9,7 +9,7 @@ from pathlib import Path
 import jax
 import numpy as np
 
-from attnlab.data.lines import read_blocks
+from attnlab.data.lines import read_documents
 from attnlab.data.masking import MaskedPairs, Masking, fixed_batches, masked_batches, statistics
 from attnlab.data.tokenizers import Tokenizer
 from attnlab.models.bert import BertPretraining
@@ -72,16 +72,13 @@ def open_corpus(settings: Settings) -> Corpus:
     starts = _starts(settings)
     assert settings.input is not None
     path = Path(settings.input)
-    documents = [lines for _, lines in read_blocks(path)]
-    if not documents:
-        raise Invalid(f"--input={path}: there is no document in it; give a text")
-    last = max(1, round(settings.held_out * len(documents)))
+    to_train, to_validate = read_documents(path, settings.held_out)
     tokenizer = (
         next(iter(starts.values())).tokenizer
         if starts
         else make_tokenizer(
             settings.tokenizer,
-            itertools.chain(*documents[:-last]),
+            itertools.chain(*to_train),
             vocab_size=settings.vocab_size,
             cache_dir=settings.cache_dir,
         )
@@ -92,7 +89,8 @@ def open_corpus(settings: Settings) -> Corpus:
         ids = [[np.array(tokenizer.encode(line), np.int32) for line in x] for x in documents]
         return [kept for lines in ids if (kept := [line for line in lines if line.size])]
 
-    training, validation = encoded(documents[:-last]), encoded(documents[-last:])
+    training, validation = encoded(to_train), encoded(to_validate)
+    documents = to_train + to_validate
     digest = hashlib.sha256("\n\n".join(map("\n".join, documents)).encode()).hexdigest()
     corpus = Corpus(path.name, digest, training, validation, tokenizer, starts)
     for what, some in (("train", corpus.training), ("validate", corpus.validation)):
@@ -109,8 +107,13 @@ def open_corpus(settings: Settings) -> Corpus:
 def _starts(settings: Settings) -> dict[int, Pretrained]:
     if settings.init_from is None:
         return {}
-    models = {model.seed: model for model in read(Path(settings.init_from))}
-    for model in models.values():
+    models: dict[int, Pretrained] = {}
+    for model in read(Path(settings.init_from)):
+        if (other := models.setdefault(model.seed, model)) is not model:
+            raise Invalid(
+                f"--init_from={settings.init_from}: {other.title} and {model.title} both have seed "
+                f"{model.seed}; give the folder of one of them"
+            )
         if model.sizes != settings.sizes():
             raise Invalid(
                 f"--init_from={settings.init_from}: a model of {model.sizes}; give its sizes, with "

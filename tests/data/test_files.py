@@ -138,7 +138,11 @@ def test_what_is_wrong_with_other_files_is_said_in_one_line(write, cache, tmp_pa
         open_tsv(write("a.tsv", b"ab\n"), cache_dir=cache)
     with pytest.raises(Invalid, match=r"a\.tsv, line 1 has an empty column; remove the line"):
         open_tsv(write("a.tsv", b"a\t\n"), cache_dir=cache)
+    with pytest.raises(Invalid, match=r"byte 0xff in column 1; convert .* iconv -f UTF-16 -t"):
+        open_tsv(write("a.tsv", "a\tb\n".encode("utf-16")), cache_dir=cache)
     packed = write("a.gz", [f"{line}\t{line}" for line in ENGLISH])
+    unnamed = write("packed", packed.read_bytes())
+    assert list(open_tsv(unnamed, cache_dir=cache)) == list(open_tsv(packed, cache_dir=cache))
     packed.write_bytes(packed.read_bytes()[:-9])
     with pytest.raises(Invalid, match=r"a\.gz is damaged, or not a gzip file: "):
         open_tsv(packed, cache_dir=cache)

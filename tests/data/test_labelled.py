@@ -37,3 +37,5 @@ def test_a_label_that_was_not_in_training_is_refused():
         classes_of({"train": train, "test": strange})
     with pytest.raises(Invalid, match="training has the label good alone; give at least two"):
         classes_of({"train": train[:1]})
+    with pytest.raises(Invalid, match="training has no example; give at least two classes"):
+        classes_of({"train": []})

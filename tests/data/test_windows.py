@@ -1,5 +1,6 @@
 """Windows over a text: what training and evaluation see of it."""
 
+import gzip
 import itertools
 
 import numpy as np
@@ -29,6 +30,9 @@ def test_a_file_is_read_where_it_is_looked_at(tmp_path):
     data = map_bytes(path)
     assert isinstance(data, np.memmap) and data.dtype == np.uint8
     np.testing.assert_array_equal(Windows(data, 3, first_id=4)[5], [9, 10, 11])
+    path.write_bytes(gzip.compress(TEXT.tobytes()))
+    with pytest.raises(Invalid, match="is packed, and is read where it lies; unpack it"):
+        map_bytes(path)
     path.write_bytes(b"")
     with pytest.raises(Invalid, match=r"text is empty; give a text$"):
         map_bytes(path)
@@ -50,20 +54,21 @@ def test_the_split_of_enwik8_is_the_usual_one():
     assert sizes == [90_000_000, 5_000_000, 5_000_000] and "enwik8" in split.name
 
 
-def test_windows_begin_at_multiples_of_the_stride():
-    windows = Windows(TEXT, 7, stride=5)
-    starts = [int(windows[i][0]) for i in range(len(windows))]
-    assert starts == list(range(0, 95, 5))  # 95 would end behind the text
-    assert all(window.tolist() == list(range(x, x + 7)) for x, window in zip(starts, windows))  # noqa: B905
+def test_windows_begin_at_every_token_that_leaves_room():
+    windows = list(Windows(TEXT, 7))
+    assert [window.tolist() for window in windows] == [list(range(x, x + 7)) for x in range(95)]
+    for outside in (-1, 95):
+        with pytest.raises(IndexError, match=f"window {outside} of 95"):
+            Windows(TEXT, 7)[outside]
     assert len(Windows(TEXT, 101)) == 1
     with pytest.raises(Invalid, match="a window has 102 tokens and the text 101; give shorter"):
         Windows(TEXT, 102)
-    with pytest.raises(ValueError, match="stride must be at least 1"):
-        Windows(TEXT, 7, stride=0)
+    with pytest.raises(ValueError, match="length must be an int ≥ 1; got 0"):
+        Windows(TEXT, 0)
 
 
 def test_random_windows_are_seeded_and_go_on_where_they_were():
-    windows = Windows(TEXT, 7, stride=5)
+    windows = Windows(TEXT[:31], 7)
 
     def batches(seed=1, **part):
         return iter(random_windows(windows, batch_size=6, seed=seed, **part))
@@ -77,7 +82,7 @@ def test_random_windows_are_seeded_and_go_on_where_they_were():
     np.testing.assert_array_equal(after, drawn(again, 2))
     assert not np.array_equal(first, drawn(batches(seed=2), 3))
     starts = {int(row[0]) for batch in drawn(batches(), 40) for row in batch}
-    assert starts == set(range(0, 95, 5))
+    assert starts == set(range(25))
     parts = [drawn(batches(part=Part(i, 3)), 3) for i in range(3)]
     np.testing.assert_array_equal(np.concatenate(parts, 1), first)
     with pytest.raises(ValueError, match="multiple of the number of parts; got 6 for 4"):

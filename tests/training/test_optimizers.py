@@ -41,6 +41,21 @@ def test_rsqrt_needs_a_warm_up():
         OptimizerSettings(schedule="rsqrt").learning_rates(10)
 
 
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"learning_rate": -1.0}, "learning_rate must be at least 0; got -1.0"),
+        ({"clip_norm": -1.0}, "clip_norm must be at least 0; got -1.0"),
+        ({"learning_rate": float("nan")}, "learning_rate"),
+        ({"weight_decay": float("inf")}, "weight_decay"),
+        ({"b1": 1.5}, r"b1 must be in \[0, 1\); got 1.5"),
+    ],
+)
+def test_numbers_that_train_upwards_or_to_nan_are_refused(options, said):
+    with pytest.raises(ValueError, match=said):
+        OptimizerSettings(**options)
+
+
 @pytest.mark.parametrize("field", ["optimizer", "schedule"])
 def test_unknown_names_are_refused(field):
     with pytest.raises(ValueError, match=f"{field} .*'other'"):

@@ -96,6 +96,38 @@ def test_a_tuned_model_starts_with_what_was_learnt(models):
         np.testing.assert_array_equal(a, b)
 
 
+def test_nothing_of_a_frozen_model_moves(models, text):
+    """Its weights have no gradient, and no weight decay either; the classifier learns."""
+    settings = Settings(
+        init_from=(str(models / "mlm-0"),), starts=("frozen",), made="order", input=str(text),
+        train_examples=8, test_examples=4, held_out=0.3, steps=2, batch_size=4,
+    )  # fmt: skip
+    study = finetune.Finetune(settings, open_data(settings))
+    (cell,) = study.cells()
+    training = study.training(cell)
+    optimizer = training.optimizer.build(2)
+    params = jax.tree.map(np.ones_like, pretrained.read(models / "mlm-0")[0].params["bert"])
+    gradients = jax.tree.map(np.zeros_like, params)
+    updates, _ = optimizer.update(gradients, optimizer.init(params), params)
+    assert not any(np.any(x) for x in jax.tree.leaves(updates))
+
+
+def test_rows_are_no_longer_than_a_model_whose_length_is_no_multiple_of_8(text):
+    settings = Settings(
+        made="order", input=str(text), train_examples=8, test_examples=4, held_out=0.3,
+        tokenizer="bytes", num_layers=1, width=8, hidden=8, num_heads=2, max_length=13,
+        cut=True,
+    )  # fmt: skip
+    assert open_data(settings).length == 13
+
+
+def test_one_label_is_nothing_to_learn(text, tmp_path):
+    (tmp_path / "a.tsv").write_text("label\ttext\nyes\ta b\nyes\tc d\n")
+    files = [f"--{split}_file={tmp_path}/a.tsv" for split in ("train", "dev")]
+    status, _, err = run(finetune, *files, "--tokenizer=bytes", f"--output_dir={tmp_path}/run")
+    assert status == 2 and "training has the label yes alone; give at least two classes" in err
+
+
 def test_other_vocabularies_are_refused(models, text, tmp_path):
     one = pretrained.read(models / "mlm-0")[0]
     other = tmp_path / "other"

@@ -166,6 +166,12 @@ def test_a_run_that_has_only_begun_reports_what_there_is(tmp_path):
     assert "mass.svg" in markdown(sections, tmp_path)
 
 
+def test_seeds_that_end_at_their_plateau_are_drawn_as_far_as_all_went():
+    short = row("lsh-1", 1024, 2.0, seed=1, steps=[10], masses=[0.75], pairs=[0.1])
+    (line,) = draw([MORE[2], short])["mass"].axes[0].lines
+    assert (list(line.get_xdata()), list(line.get_ydata())) == ([10], [0.5])
+
+
 @pytest.mark.slow
 def test_figures_are_of_what_there_is(tmp_path):
     drawn = draw([*rows(BITS, MICROS, seeds=(0, 1)), *MORE])

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from attnlab.studies.study import Cell
+from attnlab.training.curve import means_of
 from experiments.language_model import corpus, measure
 from experiments.language_model.__main__ import LanguageModels
-from experiments.language_model.measure import bits_per_byte
 from experiments.language_model.settings import Settings
 
 SETTINGS = Settings(
@@ -48,6 +48,21 @@ def test_more_rounds_see_more_of_the_mass(text):
     assert mass_seen("exact", SETTINGS, text) is None
 
 
+def test_padding_of_a_short_part_is_no_mass(monkeypatch, text):
+    """A part of 13 tokens is measured as 13, not as a window of 32."""
+    split = dataclasses.replace(text.split, validation=text.split.validation[:13])
+    short = dataclasses.replace(text, split=split)
+    measured, real = [], measure.hash_quality
+
+    def hash_quality(qk, v, buckets, **options):
+        measured.append((qk.shape[-3], v.shape[-3]))
+        return real(qk, v, buckets, **options)
+
+    monkeypatch.setattr(measure, "hash_quality", hash_quality)
+    mass_seen("lsh-1", SETTINGS, short)(variables_of("lsh-1", text))
+    assert measured == [(13, 13)]
+
+
 @pytest.mark.slow
 def test_the_mass_is_of_queries_that_positions_have_turned(monkeypatch, text):
     turned, variables = [], variables_of("lsh-1", text)
@@ -68,12 +83,12 @@ def test_bits_do_not_depend_on_how_a_part_is_batched(text):
         LanguageModels(SETTINGS, text).training(exact),
     )
     found = [
-        bits_per_byte(
+        means_of(
             training.task.model,
             training.task.objective,
             variables,
             text.held_out("validation", 32, rows),
-        )
+        )["bits_per_byte"]
         for rows in (1, 3)
     ]
     assert found[0] == pytest.approx(found[1], rel=1e-5) and 5 < found[0] < 12

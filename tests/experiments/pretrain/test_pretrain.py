@@ -1,5 +1,7 @@
 """Pre-training of a tiny model from end to end."""
 
+import shutil
+
 import jax
 import numpy as np
 import pytest
@@ -64,10 +66,17 @@ def test_it_goes_on_from_another_run(pretraining, text, tmp_path):
     (before,) = pretrained.read(pretraining / "mlm-80-10-10-seed0")
     for a, b in zip(*(jax.tree.leaves(one.params) for one in (after, before)), strict=True):
         np.testing.assert_allclose(a, b, atol=1e-6)
-    other_seed = ("--seeds=0,1,2", f"--init_from={pretraining}")
+    for seed in (0, 1):
+        name = f"mlm-80-10-10-seed{seed}"
+        shutil.copytree(pretraining / name, tmp_path / "mlm" / name)
+    other_seed = ("--seeds=0,1,2", f"--init_from={tmp_path / 'mlm'}")
     status, _, err = run(pretrain, *flags, *other_seed)
-    assert status == 2 and f"--init_from={pretraining}: " in err
+    assert status == 2 and f"--init_from={tmp_path / 'mlm'}: " in err and "seed 2" in err
     for changed, said in (
+        (
+            f"--init_from={pretraining}",
+            "both have seed 0; give the folder of one",
+        ),
         ("--tokenizer=sentencepiece", "a checkpoint of another vocabulary, bytes of 260 ids"),
         ("--hidden=9", "give its sizes, with --max_length"),
     ):
@@ -100,7 +109,10 @@ def test_flags_that_cannot_be_meant(text, flags, said):
 
 @pytest.mark.parametrize(
     ("content", "said"),
-    [("\n \n", "there is no document in it"), ("a\nb\n", "two documents and one of two lines")],
+    [
+        ("\n \n", "and two are needed; got 0"),
+        ("a\nb\n", "have a blank line between them, and two are needed; got 1"),
+    ],
 )
 def test_texts_without_documents(tmp_path, content, said):
     (tmp_path / "text").write_text(content)
