@@ -55,7 +55,7 @@ def test_the_split_of_enwik8_is_the_usual_one():
 
 
 def test_windows_begin_at_every_token_that_leaves_room():
-    windows = list(Windows(TEXT, 7))
+    windows = itertools.islice(Windows(TEXT, 7), 200)  # an end that is missing fills no memory
     assert [window.tolist() for window in windows] == [list(range(x, x + 7)) for x in range(95)]
     for outside in (-1, 95):
         with pytest.raises(IndexError, match=f"window {outside} of 95"):
