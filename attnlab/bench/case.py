@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from attnlab.attentions import Attention, Model
+from attnlab.attentions import Attention, Model, kind_of
 
 PASSES = ("forward", "forward_backward")
 DECODE = "decode"  # the pass of one more token, with a cache of those before it
@@ -134,6 +134,13 @@ class Case:
     def has_values(self) -> bool:
         """Whether others compute the same numbers: functions do, and translating models."""
         return self.ops_only or self.program == "translate"
+
+    @property
+    def is_counted(self) -> bool:
+        """Whether its operations are counted where it runs: of JAX, on one device, and timed."""
+        of_torch = kind_of(self.attention.kind).written_in == "torch"
+        timed = self.passes not in (ACCURACY, DECODE)
+        return self.program == ATTENTION and self.devices == 1 and timed and not of_torch
 
     @property
     def hashes(self) -> bool:

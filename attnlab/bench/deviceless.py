@@ -153,8 +153,7 @@ def counted(result: Result) -> Result:
         return result  # what of a cache is read, and so how long that takes, nobody counts
     traceable = work.attention if case.program == ATTENTION else model_programs.traceable
     target = targets.parse(case.target)
-    (operations, what), _ = on_target(target, lambda: work.counted(case, traceable))
-    return dataclasses.replace(result, operations=operations, operations_of=what)
+    return on_target(target, lambda: work.with_operations(result, traceable))[0]
 
 
 def refused_sizes(message: str) -> tuple[int, int] | None:

@@ -176,7 +176,7 @@ def _torch(case: Case, text: inputs.Text) -> _Program:
         "ok",
         argument_bytes=call.argument_bytes,
         available_bytes=memory.available_on_host(),
-        input_cycled=text.cycles(case.batch, case.length),
+        input_cycled=_cycles(case, text),
     )
 
     def again(calls: int) -> float:
@@ -186,6 +186,12 @@ def _torch(case: Case, text: inputs.Text) -> _Program:
         return (time.perf_counter() - start) / calls
 
     return _Program(known, call.run, again, lambda: call.values(call.run()))
+
+
+def _cycles(case: Case, text: inputs.Text) -> bool:
+    """Whether its inputs have a byte twice; source and target of a translation are apart."""
+    windows = 2 * case.batch if case.program == "translate" else case.batch
+    return text.cycles(windows, case.length)
 
 
 def _jax(
@@ -222,7 +228,7 @@ def _jax(
         output_bytes=need.output_bytes,
         temporary_bytes=need.temporary_bytes,
         available_bytes=None if free is None else free // sharers,
-        input_cycled=text.cycles(case.batch, case.length),
+        input_cycled=_cycles(case, text),
     )
     if free is not None and need.total * sharers > free:
         word = "allowed" if allowed else "free"

@@ -210,7 +210,7 @@ def _guides(axes: Any, results: Sequence[Result], quantity: str) -> None:
     if over_devices and len({r.case.batch for r in results}) > 1:
         return  # as much work a device
     few = max(map(len, lines)) < _FEWEST or last < 4 * first
-    if few and not over_devices:
+    if not points or (few and not over_devices):
         return
     for power, name in guides:
         scale = 0.75 * min(y / n**power for n, y in points)

@@ -52,7 +52,8 @@ def memory(result: Result | None) -> str:
     if result.status == "ok":
         return human(result.memory_bytes) + " *" * (result.memory_source == "resident")
     known = human(result.memory_bytes) if result.status == "too_slow" else ""
-    return f"{known} (not run)" if known else _why(result)
+    what = "stopped" if result.message.startswith("stopped") else "not run"
+    return f"{known} ({what})" if known else _why(result)
 
 
 def _why(result: Result) -> str:

@@ -3,20 +3,24 @@
 A kernel's operations are not seen. Exact attention with one is counted by what its mask leaves: of
 the dense program without a mask, whose operations are a·n + b·n² (of tokens, and of pairs of them),
 a·n + b·(visible pairs) products and exponentials, which any way to compute it needs. LSH is counted
-without its kernel.
+without its kernel. A model whose layers have several attentions is then the mean of models that
+have one of them each.
 """
 
 from __future__ import annotations
 
+import collections
 import dataclasses
+import itertools
 from collections.abc import Callable
 from typing import Any
 
+from attnlab.attentions import split_way
 from attnlab.bench import mechanisms, programs
-from attnlab.bench.case import Case, Operations
+from attnlab.bench.case import Case, Operations, Result
 from attnlab.bench.operations import count
 
-__all__ = ["attention", "counted"]
+__all__ = ["attention", "counted", "with_operations"]
 
 Traceable = Callable[[Case], tuple[Any, ...]]  # of a case: its function and shapes of arguments
 NEEDED = "what the mask leaves of exact attention, not its kernel"
@@ -28,24 +32,58 @@ def attention(case: Case) -> tuple[Any, ...]:
     return programs.traceable(case, mechanisms.build(case))
 
 
-def counted(case: Case, traceable: Traceable = attention) -> tuple[Operations, str]:
-    """The operations of one device, and what they are of where it is not the program itself."""
-    what = ""
+def with_operations(result: Result, traceable: Traceable = attention) -> Result:
+    """The row with the operations of its case; as it is where `count` cannot see all of them."""
     try:
-        operations = count(*traceable(case))
+        operations, what = counted(result.case, traceable)
     except NotImplementedError:
-        if case.hashes:
-            what, operations = WITHOUT_KERNEL, count(*traceable(_by(case, "sorted")))
-        else:
-            what, operations = NEEDED, _needed(case, traceable)
+        return result
+    return dataclasses.replace(result, operations=operations, operations_of=what)
+
+
+def counted(case: Case, traceable: Traceable = attention) -> tuple[Operations, str]:
+    """The operations of one device, and what they are of where it is not the program itself.
+
+    Raises:
+      NotImplementedError: a loop of unknown length, or a call whose operations are not seen.
+    """
+    operations, what = _counted(case, traceable)
     return operations.scaled(1 / case.devices), what
+
+
+def _counted(case: Case, traceable: Traceable) -> tuple[Operations, str]:
+    try:
+        return count(*traceable(case)), ""
+    except NotImplementedError:
+        if len(layers := _uniform(case)) > 1:
+            parts = [(share, *_counted(one, traceable)) for one, share in layers.items()]
+            whole = Operations(0.0, {})
+            for share, operations, _ in parts:
+                whole = _sum(whole, operations.scaled(share))
+            return whole, "; ".join(dict.fromkeys(what for *_, what in parts if what))
+        if case.hashes:
+            return count(*traceable(_by(case, "sorted"))), WITHOUT_KERNEL
+        return _needed(case, traceable), NEEDED
+
+
+def _uniform(case: Case) -> dict[Case, float]:
+    """The models all of whose layers have one attention of the case's, and its share of them."""
+    model, number = case.model, case.num_layers or 1
+    layers = itertools.islice(itertools.cycle(model.attentions), number)
+    models: dict[Case, float] = {}
+    for attention, times in collections.Counter(layers).items():
+        name, way = split_way(str(dataclasses.replace(model, pattern=str(attention))))
+        one = dataclasses.replace(case, mechanism=name, implementation=way or case.implementation)
+        models[one] = times / number
+    return models
 
 
 def _needed(case: Case, traceable: Traceable) -> Operations:
     n = case.length
     dense = dataclasses.replace(_by(case, "dense"), causal=False)
     if case.attention.kind == "window":
-        dense = dataclasses.replace(dense, mechanism="exact")
+        exact = dataclasses.replace(case.model, pattern="exact")
+        dense = dataclasses.replace(dense, mechanism=str(exact))
     single = count(*traceable(dense))
     double = count(*traceable(dataclasses.replace(dense, length=2 * n)))
     of_pairs = _sum(double, single.scaled(-2)).scaled(1 / 2)  # b·n²

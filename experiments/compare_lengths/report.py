@@ -37,7 +37,7 @@ COLUMNS = (
     "memory_bytes memory_source analysis_bytes resident_peak_bytes device_peak_bytes "
     "available_bytes sent_bytes compile_seconds load busy other_seconds batch num_heads head_dim "
     "dtype causal ops_only parallel devices target shard program num_layers vocab_size against "
-    "error message"
+    "chunk_size beam_size error message"
 ).split()
 
 
@@ -78,7 +78,8 @@ def markdown(done: SoFar[Result], *, peaks: Sequence[Peak] = ()) -> str:
                 over_axis(results, passes, quantity),
             ]
     if shown:
-        parts += ["## Growth", _GROWTH_NOTE, _growth(results, shown)]
+        growth = _growth(results, shown)
+        parts += ["## Growth", _GROWTH_NOTE, growth] if growth else []
         parts += ["## Crossovers", *_crossovers(results, shown)]
         parts += ["## Largest length that fits", _FITS_NOTE, _fits(results, shown)]
     parts += [*accuracy(results), *shares(results, peaks)]
@@ -158,8 +159,10 @@ def legend(results: Sequence[Result]) -> str:
 
 def ratios(results: Sequence[Result]) -> list[str]:
     """The figure of times over those of others, where there are any."""
+    timed = [r for r in results if r.ratios]
     figure = ["## Ratios", "![time over that of another](ratios.svg)", _RATIOS_NOTE]
-    return figure * any(r.ratios for r in results)
+    figure += [_SAME_VALUES_NOTE] * any(r.case.has_values for r in timed)
+    return figure * bool(timed)
 
 
 def by_row(results: Sequence[Result]) -> list[str]:
@@ -230,6 +233,7 @@ def shares(results: Sequence[Result], peaks: Sequence[Peak]) -> list[str]:
 
 
 def _growth(results: Sequence[Result], shown: Sequence[str]) -> str:
+    """The table of powers, or "" where none is known."""
     header = ["mechanism"]
     columns: list[dict[str, trends.Growth | None]] = []
     for name, value in (("time", trends.undisturbed), ("memory", trends.needs)):
@@ -238,6 +242,8 @@ def _growth(results: Sequence[Result], shown: Sequence[str]) -> str:
             spreads = trends.spreads(results, passes) if name == "time" else {}
             lines = trends.lines(results, passes, value)
             columns.append({k: trends.growth(x, spreads.get(k)) for k, x in lines.items()})
+    if not any(growth for column in columns for growth in column.values()):
+        return ""
     rows = []
     for label in dict.fromkeys(r.case.label for r in results):
         growths = [column.get(label) for column in columns]
@@ -259,7 +265,7 @@ def _crossovers(results: Sequence[Result], shown: Sequence[str]) -> list[str]:
                     [claim, PASS_TITLES[passes], f"{x.before} to {x.length}, near {x.crossing:.0f}"]
                 )
     if not rows:
-        return ["None: at every length that ran, the order is the same."]
+        return ["None: no mechanism overtakes another by more than a tie."]
     return [_CROSSOVER_NOTE, markdown_table(["", "pass", "the lines meet at n ="], rows)]
 
 
@@ -469,8 +475,11 @@ _RATIOS_NOTE = (
     "Each mechanism was called in turns with the one its time is divided by, in processes of their "
     "own, the order changing from turn to turn: the geometric mean over n turns with its 95 % "
     "interval (Student). It tells of this run alone: another run may differ by more, on a machine "
-    "that others share. Where both compute the same function their outputs, and the gradients of "
-    "their inputs, were compared first. Below 1 is faster, and less memory."
+    "that others share. Below 1 is faster, and less memory."
+)
+_SAME_VALUES_NOTE = (
+    "Where both compute the same function their outputs, and the gradients of their inputs, were "
+    "compared first."
 )
 _ACCURACY_NOTE = (
     "The RMS distance of the context from exact attention by NumPy in float64, of the inputs as "

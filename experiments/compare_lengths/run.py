@@ -97,7 +97,8 @@ class Comparison:
         self.units = [] if cases else settings.units(self.cases)
         self._settings, self._rows, self._runner = settings, rows, runner
         self._asked, self._markdown = asked or settings, markdown
-        done = {kept.row.case for kept in rows.of(self.cases) if isinstance(kept.row, Result)}
+        there = [x.row for x in rows.of(self.cases) if isinstance(x.row, Result)]
+        done = {row.case for row in there if row.status not in LOST}
         left = [case for case in self.cases if case not in done]
         if left and not settings.target:
             rows.require_same_input()
@@ -232,7 +233,8 @@ def faster(first: Result, second: Result) -> Result:
     if first.status != "ok":
         return second
     if second.status != "ok":
-        return dataclasses.replace(first, other_seconds=first.median_seconds)
+        why = f"once more: {report.line(second)}"
+        return dataclasses.replace(first, other_seconds=first.median_seconds, message=why)
     low, high = sorted((first, second), key=lambda r: r.median_seconds or 0.0)
     return dataclasses.replace(low, other_seconds=high.median_seconds)
 

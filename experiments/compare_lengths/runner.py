@@ -96,9 +96,10 @@ class Runner(Workers):
         if ready is None:
             return row
         if self._base_ready is None:
-            why = f"{base.label}: {self._base_row.message}"
-            return dataclasses.replace(row, status=self._base_row.status, message=why)
-        if (apart := difference(case, base, ready["values"], self._base_ready["values"])) > 0:
+            alone = self.run(case, tell=tell)
+            why = f"not timed against {base.label}: {self._base_row.message}"
+            return dataclasses.replace(alone, message=alone.message or why)
+        if (apart := difference(case, base, ready["values"], self._base_ready["values"])) != 0:
             words = f"its values differ from those of {base.label} by {apart:.1e} of the largest"
             return dataclasses.replace(row, status="failed", message=words)
         repeats = 1 if ready["slow"] or self._base_ready["slow"] else self._repeats
@@ -150,7 +151,7 @@ class Runner(Workers):
                 stopped = worker.running()
                 code = self.retire()
                 why = (
-                    f"stopped after {limit:.0f} s while {stage}"
+                    f"stopped after {limit:g} s while {stage}"
                     if stopped
                     else f"{death(code)} while {stage}"
                 )
@@ -208,11 +209,11 @@ def difference(
 ) -> float:
     """How far the values of two programs of one function differ, over the largest, if too far.
 
-    0 where they may differ so much, or compute different functions.
+    0 where they may differ so much, or compute different functions; NaN where one of them has it.
     """
     one, two = (kind_of(x.attention.kind).computes or x.mechanism for x in (case, base))
     if one != two or not ours or not theirs:
         return 0.0
     pairs = [(np.array(x), np.array(y)) for x, y in zip(ours, theirs, strict=True)]
-    apart = max(float(np.max(np.abs(x - y)) / np.max(np.abs(y))) for x, y in pairs)
+    apart = float(np.max([np.max(np.abs(x - y)) / (np.max(np.abs(y)) or 1.0) for x, y in pairs]))
     return 0.0 if apart <= SAME[case.dtype] else apart

@@ -131,8 +131,8 @@ class Settings(Flags):
     case_seconds: float = flag(10.0, "Seconds after which a case is stopped.", above=0)
     case_gib: float = flag(
         8.0,
-        "GiB of a CPU's memory that a case may take: one that needs more is not run. On an "
-        "accelerator: all of its memory.",
+        "GiB of a CPU's memory that a case may take: one that needs more is not run. What torch "
+        "needs is not known before. On an accelerator: all of its memory.",
         above=0,
     )
     target: tuple[str, ...] = flag(
@@ -230,8 +230,9 @@ class Settings(Flags):
         return cases
 
     def units(self, cases: Sequence[Case]) -> list[Unit]:
-        """What of the machine the peak of is measured: nothing where cases have several devices."""
-        if self.target or any(case.devices > 1 for case in cases):
+        """What of the machine the peak of is measured: nothing where no operations are counted."""
+        several = any(case.devices > 1 for case in cases)
+        if self.target or several or not any(case.is_counted for case in cases):
             return []
         return [Unit(name, self.dtype) for name in UNITS]
 
@@ -281,6 +282,12 @@ class Settings(Flags):
         others = ", ".join(way for way in self.implementation if way not in ways)
         unused = (
             ("repeats case_seconds case_gib input", self.target, "with --target nothing runs"),
+            (
+                "repeats against",
+                set(self.passes) == {ACCURACY},
+                f"--passes={ACCURACY} has no times",
+            ),
+            ("against", len(self._lines()) == 1, "--mechanisms names no other one"),
             ("causal ops_only", program, f"--program={self.program} settles that"),
             (
                 "devices parallel",
@@ -417,6 +424,11 @@ class Settings(Flags):
             here = "drop --target, --devices and --parallel"
             remedy = here if self.target or split else "give --ops_only"
             raise Invalid(f"--passes={ACCURACY}: of bare functions on this machine; {remedy}")
+        if ACCURACY in self.passes and (others := self._others_than_exact()):
+            raise Invalid(
+                f"--passes={ACCURACY}: its distance is from scaled dot product attention, and "
+                f"{', '.join(others)} is another function; leave it out"
+            )
         if DECODE in self.passes and peers:
             raise Invalid(f"--passes={DECODE}: {listed} have no cache; leave them out")
         if DECODE in self.passes:
@@ -433,6 +445,13 @@ class Settings(Flags):
                 f"--against={self.against}: times are of devices that are here, by jit and of one "
                 "number of them; drop it"
             )
+
+    def _others_than_exact(self) -> list[str]:
+        """The mechanisms that neither compute exact attention, nor leave out some of its pairs."""
+        like_exact = {"exact", "window"}
+        kinds = {name: Model.parse(name).attentions[0].kind for name, _ in self._lines()}
+        same = {x for x in kinds.values() if is_own(x) or (kind_of(x).computes or x) in like_exact}
+        return [name for name, kind in kinds.items() if kind not in same]
 
     def _check_decoding(self, split: bool) -> None:
         """Refuses to decode what has no cache, or on several devices."""

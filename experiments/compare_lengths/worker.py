@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from attnlab.attentions import KINDS, kind_of
+from attnlab.attentions import KINDS
 from attnlab.bench import environment, inputs, peaks, work, workers
-from attnlab.bench.case import ACCURACY, ATTENTION, DECODE, Case, Result
+from attnlab.bench.case import Case, Result
 from attnlab.bench.measure import Ready, measure, prepare
 from attnlab.bench.roofline import Unit
 from attnlab.runs.errors import one_line
@@ -88,13 +88,9 @@ def guarded(
 
 
 def counted(result: Result) -> Result:
-    """The row with the operations of its program, where it is one of JAX on one device."""
-    case = result.case
-    other = kind_of(case.attention.kind).written_in == "torch" or case.passes in (ACCURACY, DECODE)
-    if result.status != "ok" or case.devices > 1 or other or case.program != ATTENTION:
-        return result
-    operations, what = work.counted(case)
-    return dataclasses.replace(result, operations=operations, operations_of=what)
+    """The row with the operations of its program, where they are counted."""
+    is_counted = result.status == "ok" and result.case.is_counted
+    return work.with_operations(result) if is_counted else result
 
 
 if __name__ == "__main__":

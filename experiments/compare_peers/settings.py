@@ -83,7 +83,9 @@ class Settings(Flags):
         tuple(ROWS), f"Parts of the comparison: {', '.join(ROWS)}.", choices=ROWS
     )
     repeats: int = flag(7, "Number of timed turns of each pair.", least=1)
-    seconds: float = flag(60.0, "Seconds for all turns of a pair.", above=0)
+    seconds: float = flag(
+        60.0, "Seconds that each of a pair may run; no turn begins after twice as many.", above=0
+    )
 
     def limits(self) -> Lengths:
         """What a case may take."""

@@ -58,6 +58,11 @@ def run(settings: Settings, folder: Folder) -> int:
             said="\n\n".join(report.answers(done.rows, settings)),
         )
 
+    keys = [key for item in settings.of_quality() for key in _keys(item, settings)]
+    keys += settings.cases()
+    there = [kept for kept in rows.of(keys) if not _is_lost(kept.row)]
+    if len(there) < len(keys):
+        rows.require_same_input()
     jobs: list[tuple[loop.Job[Any, Any], list[Any]]] = []
     if "quality" in settings.parts:
         jobs.append((_quality(settings, folder, text, rows, reported), settings.of_quality()))
@@ -74,6 +79,10 @@ def _key(row: Quality | Beside | Profile) -> Key:
     if isinstance(row, Quality):
         return row.line, row.num_hashes
     return row.case if isinstance(row, Profile) else row.mechanism
+
+
+def _is_lost(row: Quality | Beside | Profile) -> bool:
+    return isinstance(row, Profile) and row.status == "failed"
 
 
 def _keys(item: Line | str, settings: Settings) -> list[Key]:
@@ -95,8 +104,6 @@ def _quality(
     """Trains the model, if a row is missing, and measures lines over rounds, and the others."""
     trained_on, measured_on = model.split(text, settings.length)
     keys = [key for item in settings.of_quality() for key in _keys(item, settings)]
-    if len(rows.of(keys)) < len(keys):
-        rows.require_same_input()
 
     @functools.cache
     def activations() -> tuple[jax.Array, jax.Array, float | None]:
@@ -151,7 +158,7 @@ def _profile(
         unit="cases",
         measure=measured,
         lost=lost,
-        done=lambda row: row.status != "failed",
+        done=lambda row: not _is_lost(row),
         title=report.title,
         line=lambda found: report.line_of_profile(found[0]),
         report=reported,

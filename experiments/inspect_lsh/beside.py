@@ -43,7 +43,7 @@ def parts_of(name: str) -> dict[str, Any]:
     attention, *more = parse(name)
     kind = kind_of(attention.kind)
     is_module = kind.own is not None and kind.own.kind == "module"
-    parts = {} if is_module else kind.parts(attention, Surroundings(causal=True))
+    parts = {} if is_module else kind.parts(attention, Surroundings(causal=True, length=1))
     unfit = isinstance(parts.get("score"), nn.Module) or parts.get("position_bias") is not None
     if more or is_module or unfit or not kind.in_models or parts["route"].hash_keywords:
         raise Invalid(

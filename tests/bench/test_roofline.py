@@ -4,10 +4,11 @@ import dataclasses
 import math
 
 import jax
+import jax.numpy as jnp
 import pytest
 
 from attnlab.bench import inputs, model_programs, peaks, targets, work
-from attnlab.bench.case import Case, Operations, Sent
+from attnlab.bench.case import Case, Operations, Result, Sent
 from attnlab.bench.measure import measure
 from attnlab.bench.roofline import UNITS, Bound, Peak, Rates, Unit
 from attnlab.platforms import compiling_for
@@ -111,3 +112,20 @@ def test_a_training_step_counts_six_operations_for_each_parameter_and_token():
     attention = 2 * 2 * length**2 * width  # of the layers, two products
     assert found.products == 3 * 2 * 3 * (length * matrices + attention)
     assert math.isfinite(found.functions["exp"]) and jax.default_backend() == "cpu"
+
+
+def test_a_model_of_two_attentions_with_kernels_is_the_mean_of_models_of_one():
+    sizes = {"num_heads": 2, "head_dim": 8, "num_layers": 2, "vocab_size": 61}
+    options = {"program": "language_model", "implementation": "pallas", **sizes}
+    names = ["exact", "window-5", "exact+window-5"]
+    cases = [Case(name, 32, "train_step", **options) for name in names]
+    with compiling_for(targets.parse("v5e").platform):
+        found = [work.counted(case, model_programs.traceable) for case in cases]
+    exact, window, both = (operations.products for operations, _ in found)
+    assert window < exact and both == pytest.approx((exact + window) / 2)
+    assert {what for _, what in found} == {work.NEEDED}
+
+
+def test_a_program_that_nobody_can_count_has_a_row_without_operations():
+    row = Result(Case("exact", 8, **SMALL), "ok", seconds=(1.0,))
+    assert work.with_operations(row, lambda case: (jnp.fft.fft, jnp.ones(8))) == row

@@ -148,6 +148,15 @@ def test_interrupted_runs_keep_their_rows_and_write_the_report(tmp_path):
         ("--mechanisms=torch_sdpa --parallel=pmap", "here; drop --devices, --parallel"),
         ("--passes=accuracy", "--passes=accuracy: of bare functions on this machine; give"),
         ("--passes=accuracy --devices=2 --batch=2", "on this machine; drop --target, --devices"),
+        (
+            "--passes=accuracy --ops_only --mechanisms=exact,dot,window-3,flax,lsh-4,keras_dot",
+            "and dot, lsh-4, keras_dot is another function; leave it out",
+        ),
+        (
+            "--passes=accuracy --ops_only --mechanisms=exact,flax --against=exact",
+            "--against would count for nothing: --passes=accuracy has no times",
+        ),
+        ("--mechanisms=dot --against=dot", "--against would count for nothing: --mechanisms"),
         ("--passes=decode --mechanisms=exact,flax", "--passes=decode: flax have no cache; leave"),
         ("--passes=decode --ops_only", "--ops_only: --passes=decode is of a causal module"),
         ("--passes=decode --nocausal", "--nocausal: --passes=decode is of a causal module"),

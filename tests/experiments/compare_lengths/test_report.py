@@ -63,6 +63,32 @@ def test_report_says_where_the_text_began_again():
     assert "for n = 4096: there it begins again" in text
 
 
+def test_lines_that_cross_into_a_tie_are_no_crossover():
+    times = {
+        ("dot", 512): 1.0,
+        ("dot:dense", 512): 2.0,
+        ("dot", 1024): 4.0,
+        ("dot:dense", 1024): 4.0,
+    }
+    found = [
+        rows.row(name, n, seconds=(time,) * 3, temporary_bytes=n)
+        for (name, n), time in times.items()
+    ]
+    text = report.markdown(rows.told(found))
+    assert "None: no mechanism overtakes" in text.partition("## Crossovers")[2]
+
+
+def test_values_were_compared_first_where_the_report_says_so():
+    def ratios(**fields):
+        one = rows.row("dot", 512, base_seconds=(1.0,))
+        case = dataclasses.replace(one.case, against="exact", **fields)
+        return "\n".join(report.ratios([dataclasses.replace(one, case=case)]))
+
+    words = "Where both compute the same function their outputs"
+    assert words in ratios(ops_only=True) and words in ratios(program="translate")
+    assert ratios() and words not in ratios()
+
+
 def test_a_pipe_in_a_message_does_not_break_the_table():
     text = report.markdown(rows.told([rows.row("dot", 512, status="failed", message="a | b\nc")]))
     assert "a \\| b c |" in text

@@ -158,6 +158,14 @@ def test_a_run_goes_length_by_length_and_repeats_what_does_not_fit_in(
     assert "rows of several runs" in (folder.path / "report.md").read_text()
 
 
+def test_a_case_that_is_lost_the_second_time_says_why():
+    first = rows.row("dot", 512, seconds=(0.5,))
+    second = dataclasses.replace(first, status="killed", message="SIGKILL", seconds=())
+    kept = compare.faster(first, second)
+    assert (kept.status, kept.seconds, kept.other_seconds) == ("ok", (0.5,), 0.5)
+    assert kept.message == "once more: killed: SIGKILL"
+
+
 def test_on_an_accelerator_each_line_has_a_process_at_each_length(tmp_path, monkeypatch):
     monkeypatch.setitem(Recorder.environment, "platform", "gpu")
     _, log, _ = run(tmp_path, monkeypatch, None, passes=("forward", "forward_backward"))
@@ -169,9 +177,10 @@ def test_a_resumed_run_is_about_the_same_text(tmp_path, monkeypatch):
     monkeypatch.setitem(Recorder.environment, "input", {"name": "a text", "sha256": "2"})
     assert run(tmp_path, monkeypatch, None, resume=folder.path)[0] == 0  # nothing is missing
     rows_ = (path := folder.path / "results.jsonl").read_text().splitlines(keepends=True)
-    path.write_text("".join(rows_[1:]))
-    with pytest.raises(Invalid, match="is about another text than a text is now"):
-        run(tmp_path, monkeypatch, None, resume=folder.path)
+    for left in (rows_[1:], [rows_[0].replace('"ok"', '"killed"'), *rows_[1:]]):
+        path.write_text("".join(left))
+        with pytest.raises(Invalid, match="is about another text than a text is now"):
+            run(tmp_path, monkeypatch, None, resume=folder.path)
 
 
 def test_pmap_runs_over_the_devices_that_are_asked_for_or_are_there(tmp_path, monkeypatch):

@@ -57,6 +57,21 @@ def test_the_figure_has_a_guide_for_the_same_work_alone(results):
     ]
 
 
+def test_a_pass_that_gave_no_time_has_an_empty_panel(results):
+    lost = [
+        dataclasses.replace(
+            r,
+            case=dataclasses.replace(r.case, passes="forward_backward"),
+            status="too_large",
+            seconds=(),
+        )
+        for r in results[:2]
+    ]
+    figure = scaling.draw([*results[:2], *lost], "time", "")
+    titles = {" ".join(axes.get_title("left").split()) for axes in figure.axes}
+    assert "strong scaling, forward + backward" in titles
+
+
 def test_cases_over_devices_have_the_same_work_and_as_much_a_device():
     settings = Settings(devices=(2, 1), batch=(2,), lengths=(64,), mechanisms=("dot",))
     cases = settings.cases(local_devices=2)

@@ -99,6 +99,7 @@ def test_one_thing_is_varied_at_a_time():
         ({"target_mass": 90.0}, "--target_mass=90 is too large; give at most 1"),
         ({"num_heads": 1, "head_dim": 5}, "their product is the width of sines"),
         ({"beside": ("additive",)}, "--beside=additive: must see its pairs without parameters"),
+        ({"beside": ("shared",)}, "--beside=shared: must see its pairs without parameters"),
         ({"beside": ("lsh-2",)}, "--beside=lsh-2: must see its pairs without parameters"),
         ({"beside": ("exact+window-3",)}, "must see its pairs without parameters"),
         (
