@@ -8,7 +8,7 @@ import flax.linen as nn
 import jax
 
 from attnlab import masks
-from attnlab.checks import points_to, require, require_instance
+from attnlab.checks import points_to, require, require_choice, require_instance
 from attnlab.modules.multi_head import MultiHeadAttention
 from attnlab.ops.routes import LSH, Route
 
@@ -50,6 +50,7 @@ class LSHSelfAttention(MultiHeadAttention):
 
     @nn.nowrap
     def _require_route(self, *, cross: bool, decode: bool) -> None:
+        require_choice("causal", self.causal, (True, False))
         require(
             self.causal or not decode,
             "decode=True needs causal=True: a token is computed before the next is known; got"

@@ -1,4 +1,4 @@
-"""The report of `duplication`: the paper's table beside ours, and the grid."""
+"""The report of `duplication`: the table of models and rounds, and the grid."""
 
 import dataclasses
 import itertools

@@ -319,6 +319,8 @@ def test_what_cannot_be_is_refused():
         ValueError, match="a routes.LSH; got .*Window .MultiHeadAttention takes any"
     ):
         init(LSHSelfAttention(4, route=routes.Window(1, 1)), x)
+    with pytest.raises(ValueError, match="causal must be one of True, False; got 'no'"):
+        init(lsh(causal="no"), x)
     with pytest.raises(ValueError, match=r"no axis of length 0; got \(\d+, 0, "):
         init(lsh(), x[:, :0])
     running = lsh(route=dataclasses.replace(ROUTE, centering="running"))

@@ -16,16 +16,25 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 from jax.typing import ArrayLike
 
 from attnlab import masks
+from attnlab.checks import require
 from attnlab.meshes import as_examples, on_explicit_axes
 from attnlab.ops.kernels.pallas import Pallas
 from attnlab.ops.layout import visible_pairs
 from attnlab.ops.lsh.attention import lsh_attention
-from attnlab.ops.lsh.decode_state import DecodeState, latest_of
-from attnlab.ops.lsh.inputs import Visibility, check_buckets, nan_where, read_mask
+from attnlab.ops.lsh.decode_state import DecodeState, latest_of, require_state
+from attnlab.ops.lsh.inputs import (
+    Visibility,
+    as_operands,
+    check_buckets,
+    nan_where,
+    read_mask,
+    require_implementation,
+)
 from attnlab.ops.lsh.options import STRICT, LSHOptions
 from attnlab.ops.lsh.order import run_starts
 from attnlab.ops.lsh.rows import unit_keys
@@ -62,7 +71,7 @@ def lsh_decode(
       mask: mask of the whole sequence, L tokens, as for `lsh_attention` but without segments; it is
         the same at every call. A token that is masked as a key is entered nowhere and its context
         is zero.
-      options: settings as for `lsh_attention`; strict, which `empty_state` makes sure of.
+      options: settings as for `lsh_attention`; strict.
       implementation: way to compute several tokens, as for `lsh_attention`; one has only one.
       precision: precision of the matrix products, as in `jax.lax.dot`.
 
@@ -70,21 +79,27 @@ def lsh_decode(
       Context [*B, T, N, D], and the state of all tokens so far.
 
     Raises:
-      ValueError: bucket ids that the state has no list for (under jit the context is then NaN).
-      NotImplementedError: segments.
+      ValueError: shapes or dtypes that do not fit; a state of another cache, chunk_size or window;
+        bucket ids that the state has no list for (under jit the context is then NaN); a known start
+        that leaves no place for the newest tokens.
+      NotImplementedError: segments; options that are not strict.
 
     One token takes time O(R·W·(H + D)) a head. Several at once are a parallel forward: of
     themselves where they are the first, else of the whole cache.
     """
+    require_implementation(implementation)
+    qk, v, buckets = as_operands(qk, v, buckets, newest=True)
     *batch_shape, length, heads, _ = qk.shape
-    rounds, count = buckets.shape[-3:-1]
+    count = buckets.shape[-2]
+    require_state(state, buckets, length, chunk_size, options)
     num_buckets, window = state.latest.shape[-2:]
+    _require_place(start, count, length)
     visibility = read_mask(mask, qk.shape[:-1], causal=True)
     if visibility.segments is not None:
         raise NotImplementedError(
             "LSH decodes one sequence a row; got masks.Segments (give each segment its own row)"
         )
-    if 0 in qk.shape:
+    if 0 in batch_shape:
         return jnp.zeros((*batch_shape, count, heads, v.shape[-1]), v.dtype), state
     buckets, broken = check_buckets(
         buckets,
@@ -139,6 +154,20 @@ def lsh_decode(
     context = nan_where(visibility.broken | broken, context)
     context = context.reshape(*batch_shape, *context.shape[1:])
     return context, DecodeState(history, latest.reshape(state.latest.shape), state.mean)
+
+
+def _require_place(start: ArrayLike, count: int, length: int) -> None:
+    """Refuses a start, where it is known, from which `count` tokens do not fit."""
+    require(
+        jnp.ndim(start) == 0 and jnp.issubdtype(jnp.result_type(start), jnp.integer),
+        f"start must be an integer scalar; got {jnp.result_type(start)} {jnp.shape(start)}",
+    )
+    if not isinstance(start, jax.core.Tracer):
+        require(
+            0 <= int(np.asarray(start)) <= length - count,
+            f"the newest {count} tokens must be in the cache of {length}: start must be in"
+            f" [0, {length - count}]; got {start}",
+        )
 
 
 def _one_token(qk, v, bucket, latest, valid, pairs, start, options, precision):

@@ -11,13 +11,13 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from attnlab.checks import require
+from attnlab.checks import as_size, require, require_instance
 from attnlab.ops.lsh.inputs import require_options
 from attnlab.ops.lsh.options import STRICT, LSHOptions
 from attnlab.ops.lsh.order import bucket_limit
 from attnlab.ops.lsh.running_mean import RunningMean
 
-__all__ = ["DecodeState", "empty_state", "latest_of"]
+__all__ = ["DecodeState", "empty_state", "latest_of", "require_state"]
 
 
 @flax.struct.dataclass
@@ -60,26 +60,64 @@ def empty_state(
 
     Raises:
       NotImplementedError: options that are not strict.
-      ValueError: too many buckets for 32-bit sort keys.
+      ValueError: too many buckets for 32-bit sort keys; sizes below 1.
     """
-    require_options(options)
+    require(
+        len(shape) >= 3 and min(shape[-3:]) > 0,
+        f"shape must be that of keys, [*batch, length, heads, width], no axis 0; got {shape}",
+    )
     *batch, length, heads, _ = shape
-    geometry, limit = options.geometry(chunk_size, causal=True, length=length), bucket_limit(length)
-    if geometry.window is None:
+    window, limit = _window(options, chunk_size, length), bucket_limit(length)
+    rounds, number = as_size("num_hashes", num_hashes), as_size("num_buckets", num_buckets)
+    require(
+        number <= limit,
+        f"(bucket, position) must fit a 32-bit sort key: in a cache of {length} tokens at most"
+        f" {limit} buckets; got {number} (use fewer)",
+    )
+    return DecodeState(
+        jnp.zeros((*batch, rounds, length, heads), jnp.int32),
+        jnp.zeros((*batch, heads, rounds, number, window), jnp.int32),
+        RunningMean.empty(tuple(shape)) if running_mean else None,
+    )
+
+
+def require_state(
+    state: DecodeState, buckets: jax.Array, length: int, chunk_size: int, options: LSHOptions
+) -> None:
+    """Refuses a state of another cache or of other options than these.
+
+    Args:
+      state: state of `lsh_decode`.
+      buckets: buckets of the newest tokens, [*B, R, T, N].
+      length: number of tokens that the cache holds, L.
+      chunk_size: number of slots attended together.
+      options: settings of the call.
+    """
+    require_instance("state", state, isinstance(state, DecodeState), "of the class DecodeState")
+    *batch, rounds, _, heads = buckets.shape
+    window = _window(options, chunk_size, length)
+    got = state.buckets.shape, state.latest.shape
+    number = state.latest.shape[-2]
+    wanted = (*batch, rounds, length, heads), (*batch, heads, rounds, number, window)
+    require(
+        got == wanted,
+        f"the state must be of a cache of {length} tokens, of {rounds} rounds and of a window of"
+        f" {window} tokens, {wanted}; got {got} (make it by empty_state, of the same sizes,"
+        " chunk_size and options)",
+    )
+
+
+def _window(options: LSHOptions, chunk_size: int, length: int) -> int:
+    """How many tokens of its bucket a query sees."""
+    require_options(options)
+    chunk_size = as_size("chunk_size", chunk_size)
+    window = options.geometry(chunk_size, causal=True, length=length).window
+    if window is None:
         raise NotImplementedError(
             "LSH decodes where the future cannot change what the past sees; got"
             " LSHOptions(strict=False) (use strict=True)"
         )
-    require(
-        num_buckets <= limit,
-        f"(bucket, position) must fit a 32-bit sort key: in a cache of {length} tokens at most"
-        f" {limit} buckets; got {num_buckets} (use fewer)",
-    )
-    return DecodeState(
-        jnp.zeros((*batch, num_hashes, length, heads), jnp.int32),
-        jnp.zeros((*batch, heads, num_hashes, num_buckets, geometry.window), jnp.int32),
-        RunningMean.empty(shape) if running_mean else None,
-    )
+    return window
 
 
 def latest_of(buckets: jax.Array, valid: jax.Array, num_buckets: int, window: int) -> jax.Array:

@@ -25,7 +25,15 @@ import numpy as np
 from jax.sharding import PartitionSpec
 
 from attnlab.axes import broadcasts_to
-from attnlab.checks import as_array, as_int, as_size, require, require_instance, require_key
+from attnlab.checks import (
+    as_array,
+    as_int,
+    as_size,
+    require,
+    require_choice,
+    require_instance,
+    require_key,
+)
 from attnlab.meshes import on_explicit_axes, spec_of
 from attnlab.ops.lsh.inputs import as_floating
 from attnlab.ops.lsh.order import bucket_limit
@@ -107,22 +115,28 @@ def as_num_buckets(num_buckets: SupportsIndex | Sequence[SupportsIndex]) -> int 
     return even[0] if single else tuple(even)
 
 
-def default_num_buckets(length: int, chunk_size: int) -> int:
+def default_num_buckets(length: int, chunk_size: int, queries: int = 0) -> int:
     """2·L/C as the paper has it, rounded up until it factorizes.
 
     Where that is more than a 32-bit sort key holds beside a position (with C = 64 from half a
     million tokens on), the largest power of 2 that fits: buckets then hold more tokens.
+
+    Args:
+      length: number of keys, L.
+      chunk_size: number of slots attended together, C.
+      queries: number of queries that are sorted with the keys, where they are not the keys.
 
     >>> default_num_buckets(16384, 64), default_num_buckets(16257, 64), default_num_buckets(5, 64)
     (512, 512, 2)
     >>> default_num_buckets(2**20, 64)
     2048
     """
+    length, chunk_size = as_size("length", length), as_size("chunk_size", chunk_size)
     num_buckets = 2 * -(-length // chunk_size)
     while max(factorize(num_buckets)) > _LARGEST_FACTOR:
         num_buckets += 2
-    limit = bucket_limit(length + chunk_size)  # the last chunk is filled up
-    return num_buckets if num_buckets <= limit else 2 ** (limit.bit_length() - 1)
+    limit = bucket_limit(length + chunk_size + queries)  # the last chunk is filled up
+    return num_buckets if num_buckets <= limit else 2 ** max(0, limit.bit_length() - 1)
 
 
 def _split(number: int, parts: int) -> tuple[int, ...]:
@@ -185,6 +199,7 @@ def make_rotations(
             ("num_hashes", num_hashes),
         )
     )
+    require_choice("shared", shared, (True, False))
     num_buckets = as_num_buckets(num_buckets)
     factors = factorize(num_buckets) if isinstance(num_buckets, int) else num_buckets
     rows = 1 if shared else num_heads
@@ -336,7 +351,18 @@ def running_center(x: jax.Array, valid: jax.Array | None = None) -> jax.Array:
 
     Returns:
       [*B, L, N, H] float32, zero where nothing has been counted yet.
+
+    Raises:
+      ValueError: shapes or dtypes that do not fit.
     """
+    [x] = as_floating(x=x)
+    if valid is not None:
+        valid = as_array("valid", valid)
+        require(
+            valid.shape == x.shape[:-2] and valid.dtype == bool,
+            f"valid must be booleans [*batch, length] = {x.shape[:-2]} for x {x.shape}; got"
+            f" {valid.dtype} {valid.shape}",
+        )
 
     def of_device(x: jax.Array, valid: jax.Array | None) -> jax.Array:
         return RunningMean.empty(x.shape).go_on(x, valid)[0]

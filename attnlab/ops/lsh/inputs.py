@@ -102,15 +102,20 @@ def check_knobs(
     return dropout_rate
 
 
-def as_operands(qk: Any, v: Any, buckets: Any) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """The arrays qk [*B, L, N, H], v [*B, L, K, D], buckets [*B, R, L, N], of one length, batch."""
+def as_operands(
+    qk: Any, v: Any, buckets: Any, newest: bool = False
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """The arrays qk [*B, L, N, H], v [*B, L, K, D], buckets [*B, R, L, N], of one length, batch.
+
+    Where `newest`, buckets are [*B, R, T, N], of any T ≤ L.
+    """
     qk, v = as_floating(qk=qk, v=v)
     require(
         qk.shape[:-2] == v.shape[:-2] and qk.shape[-2] % v.shape[-2] == 0,
         "qk and v must have equal batch axes and length, and qk's heads be a multiple of v's;"
         f" got qk {qk.shape} and v {v.shape}",
     )
-    return qk, v, _as_ids("buckets", buckets, "qk", qk)
+    return qk, v, _as_ids("buckets", buckets, "qk", qk, newest)
 
 
 def as_cross_operands(
@@ -161,19 +166,21 @@ def as_floating(**given: Any) -> list[jax.Array]:
     return list(arrays.values())
 
 
-def _as_ids(name: str, buckets: Any, of: str, x: jax.Array) -> jax.Array:
-    """The buckets [*B, R, L, N] of x [*B, L, N, H]."""
+def _as_ids(name: str, buckets: Any, of: str, x: jax.Array, newest: bool = False) -> jax.Array:
+    """The buckets [*B, R, L, N] of x [*B, L, N, H], or of its newest tokens, of any number."""
     buckets = as_array(name, buckets)
     require(
         jnp.issubdtype(buckets.dtype, jnp.integer),
         f"{name} must be integers; got {buckets.dtype} (make them with hash_buckets)",
     )
     *batch, length, heads, _ = x.shape
+    rounds, tokens = buckets.shape[-3:-1] if buckets.ndim == x.ndim else (0, 0)
+    lengths = f"1…{length}" if newest else length
     require(
-        buckets.ndim == x.ndim
-        and buckets.shape[-3] > 0
-        and buckets.shape == (*batch, buckets.shape[-3], length, heads),
-        f"{name} must be [*batch, rounds, length, heads] = {(*batch, '≥1', length, heads)} for"
+        rounds > 0
+        and (1 <= tokens <= length if newest else tokens == length)
+        and buckets.shape == (*batch, rounds, tokens, heads),
+        f"{name} must be [*batch, rounds, length, heads] = {(*batch, '≥1', lengths, heads)} for"
         f" {of} {x.shape}; got {buckets.shape}",
     )
     return buckets

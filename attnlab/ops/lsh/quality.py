@@ -161,6 +161,9 @@ def hash_quality(
         )
     settings = CallSettings(geometry, options.key_norm, 0.0, None, precision)
     figures = _all_rows(settings, min(top_k, length), given, options.scale(width))
+    # Chunks are filled up, but no bucket is larger for that.
+    sizes = figures.bucket_sizes[:, : length.bit_length()]
+    figures = figures._replace(bucket_sizes=sizes)
     figures = jax.tree.map(lambda x: nan_where(broken, x), figures)
     return jax.tree.map(lambda x: x.reshape(*batch_shape, heads, *x.shape[1:]), figures)
 

@@ -31,6 +31,7 @@ from attnlab.ops.lsh.hashing import (
 )
 from attnlab.ops.lsh.inputs import read_mask, require_implementation, require_options
 from attnlab.ops.lsh.options import STRICT, LSHOptions
+from attnlab.ops.lsh.order import bucket_limit
 from attnlab.scores import Dot, Score
 
 __all__ = ["LSH"]
@@ -88,7 +89,12 @@ class LSH:
         if self.num_buckets is not None:
             object.__setattr__(self, "num_buckets", as_num_buckets(self.num_buckets))
         require_choice("centering", self.centering, (None, "running", "learned"))
-        require(as_int(self.seed) is not None, f"seed must be an int; got {self.seed!r}")
+        for name in ("shared_rotations", "hash_before_rotary", "shared_qk"):
+            require_choice(name, getattr(self, name), (True, False))
+        seed = as_int(self.seed)
+        require(
+            seed is not None and 0 <= seed < 2**32, f"seed must be in [0, 2³²); got {self.seed!r}"
+        )
         require_options(self.options)
         require_implementation(self.implementation)
         if not self.shared_qk and (self.centering is not None or self.hash_before_rotary):
@@ -160,7 +166,7 @@ class LSH:
             "precision": precision,
         }
         if not self.shared_qk:
-            rotations = self._rotations(k.shape, hash_key)
+            rotations = self._rotations(k.shape, hash_key, queries=q.shape[-3])
             buckets = (hash_buckets(x, rotations) for x in (q, k))
             return lsh_cross_attention(q, k, v, *buckets, **options)
         require(
@@ -175,11 +181,10 @@ class LSH:
 
     def empty_state(self, k: jax.Array) -> DecodeState:
         """What `decode` needs before the first token, for a cache of keys like k [*B, L, N, H]."""
-        num_buckets = self._num_buckets(k.shape[-3])
         return empty_state(
             k.shape,
             num_hashes=self.num_hashes,
-            num_buckets=num_buckets if isinstance(num_buckets, int) else math.prod(num_buckets),
+            num_buckets=_product(self._num_buckets(k.shape[-3])),
             chunk_size=self.chunk_size,
             options=self.options,
             running_mean=self.centering == "running",
@@ -311,23 +316,34 @@ class LSH:
             require(got == wanted, f"{name} must have shape {wanted} for q {q.shape}; got {got}")
         return x, None if center is None else lead_with_ones(center, q.ndim)
 
-    def _num_buckets(self, length):
+    def _num_buckets(self, length, queries=0):
         if self.num_buckets is None:
-            return default_num_buckets(length, self.chunk_size)
+            return default_num_buckets(length, self.chunk_size, queries)
+        slots = length + -length % self.chunk_size + queries  # sorted together
+        limit = bucket_limit(slots)
+        require(
+            _product(self.num_buckets) <= limit,
+            f"(bucket, position) must fit a 32-bit sort key: of {slots} slots at most"
+            f" {limit} buckets; got num_buckets={self.num_buckets} (give fewer, or None)",
+        )
         return self.num_buckets
 
-    def _rotations(self, shape: tuple[int, ...], hash_key):
-        """The rotations for keys of this shape, [*B, S, K, H]."""
+    def _rotations(self, shape: tuple[int, ...], hash_key, queries: int = 0):
+        """The rotations for keys of this shape, [*B, S, K, H], and other queries beside them."""
         sizes = {
             "num_heads": shape[-2],
             "head_dim": shape[-1],
             "num_hashes": self.num_hashes,
-            "num_buckets": self._num_buckets(shape[-3]),
+            "num_buckets": self._num_buckets(shape[-3], queries),
             "shared": self.shared_rotations,
         }
         if hash_key is not None:
             return make_rotations(hash_key, **sizes)
         return _constant_rotations(self.seed, tuple(sizes.items()))
+
+
+def _product(num_buckets: int | tuple[int, ...]) -> int:
+    return math.prod(num_buckets) if isinstance(num_buckets, tuple) else num_buckets
 
 
 # jit: an eager `shard_map` evaluates nothing at compile time.

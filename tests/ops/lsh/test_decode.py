@@ -265,6 +265,39 @@ def test_what_cannot_be_decoded_is_refused():
         ValueError, match=r"32-bit sort key: .* 23 tokens at most .* got 4294967295"
     ):
         empty_state(shape, num_hashes=1, num_buckets=2**32 - 1)
+    with pytest.raises(ValueError, match=r"shape must be that of keys, .*got \(23, 5\)"):
+        empty_state((LENGTH, 5), num_hashes=1, num_buckets=2)
+    for sizes in ({"num_hashes": 0, "num_buckets": 2}, {"num_hashes": 1, "num_buckets": -2}):
+        with pytest.raises(ValueError, match="num_.* must be an int ≥ 1; got"):
+            empty_state(shape, **sizes)
     segments = masks.Segments(jnp.zeros((1, LENGTH), jnp.int32))
     with pytest.raises(NotImplementedError, match=r"one sequence a row; got masks.Segments \(give"):
         decode(*(x[:1] for x in inputs()), (1,), mask=segments)
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"chunk_size": 64}, r"a window of 23 tokens, .*got .*, 4\)\) \(make it by empty_state"),
+        ({"options": LSHOptions(window=2)}, "of a window of 2 tokens"),
+        ({"chunk_size": 0}, "chunk_size must be an int ≥ 1; got 0"),
+        ({"options": "trax"}, "options must be of the class LSHOptions"),
+        ({"implementation": "paged"}, "implementation must be one of"),
+        ({"state": None}, "state must be of the class DecodeState; got None"),
+        ({"v": np.ones((2, 22, 2, 5))}, "equal batch axes and length"),
+        ({"qk": np.ones((2, 23, 2, 5), int)}, "one floating dtype; got int64"),
+        ({"buckets": np.zeros((2, 1, 0, 2), int)}, "buckets must be .*1…23.*got"),
+        ({"buckets": np.zeros((2, 1, 24, 2), int)}, "buckets must be .*1…23.*got"),
+        ({"buckets": np.zeros((2, 7, 1, 2), int)}, "of 7 rounds"),
+        ({"start": LENGTH}, r"start must be in \[0, 22\]; got 23"),
+        ({"start": -1}, r"start must be in \[0, 22\]; got -1"),
+        ({"start": 0.5}, "start must be an integer scalar; got"),
+        ({"start": np.zeros(2, int)}, r"start must be an integer scalar; got int64 \(2,\)"),
+    ],
+)
+def test_what_does_not_fit_the_state_or_the_cache_is_refused(changed, message):
+    qk, v, buckets = inputs()
+    state = empty_state(qk.shape, num_hashes=ROUNDS, num_buckets=BUCKETS, chunk_size=CHUNK)
+    given = {"qk": qk, "v": v, "buckets": buckets[:, :, :1], "state": state, "start": 0}
+    with pytest.raises(ValueError, match=message):
+        lsh_decode(**{**given, "chunk_size": CHUNK, **changed})

@@ -100,6 +100,18 @@ def test_a_million_tokens_are_hashed_and_sorted_by_default():
     assert jax.eval_shape(lambda x: routes.LSH(2)(scores.Dot(), x, x, x), x).shape == x.shape
 
 
+@pytest.mark.parametrize("queries", [2**19, 2**20])
+def test_as_many_buckets_as_are_sorted_with_queries_beside_the_keys(queries):
+    """Under jit ids that cannot be sorted are NaN, which nobody would expect by default."""
+    length = 2**19
+    number = hashing.default_num_buckets(length, 64, queries)
+    assert number <= bucket_limit(length + queries) < 4 * number
+    q, k = (jax.ShapeDtypeStruct((n, HEADS, WIDTH), jnp.float32) for n in (queries, length))
+    route = routes.LSH(shared_qk=False, num_buckets=2**12, num_hashes=1)
+    with pytest.raises(ValueError, match="32-bit sort key: .* got num_buckets=4096 .give fewer"):
+        jax.eval_shape(lambda q, k: route(scores.Dot(), q, k, k), q, k)
+
+
 def test_hash_cost_is_linear_in_the_length():
     def operations(length):
         return length * sum(hashing.factorize(hashing.default_num_buckets(length, 16)))
@@ -250,6 +262,23 @@ def test_running_center_is_the_mean_so_far():
         (lambda: routes.LSH(num_hashes=0), "num_hashes must be an int ≥ 1; got 0"),
         (lambda: routes.LSH(chunk_size=0), "chunk_size must be an int ≥ 1; got 0"),
         (lambda: routes.LSH(chunk_size=64.0), "chunk_size must be an int ≥ 1; got 64.0"),
+        (lambda: routes.LSH(shared_qk="no"), "shared_qk must be one of True, False; got 'no'"),
+        (lambda: routes.LSH(shared_rotations=None), "shared_rotations must be one of True, False"),
+        (lambda: routes.LSH(hash_before_rotary="a"), "hash_before_rotary must be one of True, Fal"),
+        (lambda: routes.LSH(seed=-1), r"seed must be in \[0, 2³²\); got -1"),
+        (lambda: routes.LSH(seed=2**32), r"seed must be in \[0, 2³²\); got 4294967296"),
+        (lambda: make_rotations(8, shared="a"), "shared must be one of True, False; got 'a'"),
+        (lambda: hashing.default_num_buckets(10, 0), "chunk_size must be an int ≥ 1; got 0"),
+        (lambda: hashing.default_num_buckets(0, 64), "length must be an int ≥ 1; got 0"),
+        (lambda: hashing.running_center(jnp.ones((5, 2))), "x must be .*length, heads, width"),
+        (
+            lambda: hashing.running_center(jnp.ones((5, 2, 3)), jnp.ones(4, bool)),
+            r"valid must be booleans \[\*batch, length\] = \(5,\) .* got bool \(4,\)",
+        ),
+        (
+            lambda: hashing.running_center(jnp.ones((5, 2, 3)), jnp.ones(5)),
+            "valid must be booleans .* got float",
+        ),
         (lambda: routes.LSH(num_hashes=True), "num_hashes must be an int ≥ 1; got True"),
         (lambda: make_rotations(8, num_hashes=0), "num_hashes must be an int ≥ 1; got 0"),
         (

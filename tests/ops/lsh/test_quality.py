@@ -140,6 +140,8 @@ def test_one_bucket_and_a_long_window_is_full_attention():
         np.testing.assert_allclose(getattr(found, name), 1, rtol=1e-6)
     assert found.largest_bucket == found.used_buckets == 1 and found.lonely == 0
     assert found.bucket_sizes.tolist() == [0, 0, 0, 0, 1]  # 23 tokens: between 16 and 31
+    padded = quality_of(qk, v, 0 * buckets, chunk_size=20).means()  # to 40
+    assert padded.bucket_sizes.tolist() == [0, 0, 0, 0, 1]
 
 
 def test_the_error_is_that_of_the_attention_itself(x64):
