@@ -1,12 +1,33 @@
 """The token ids that every tokenizer, batch and model of attnlab agree on."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 
-__all__ = ["BOS", "EOS", "NUM_SPECIAL", "PAD", "UNK", "lengths", "rows_of", "shift_right"]
+from attnlab.checks import as_array, require
+
+__all__ = [
+    "BOS", "EOS", "NUM_SPECIAL", "PAD", "UNK", "as_tokens", "lengths", "rows_of", "shift_right",
+]  # fmt: skip
 
 PAD, BOS, EOS, UNK = 0, 1, 2, 3
 NUM_SPECIAL = 4
+
+
+def as_tokens(name: str, tokens: Any) -> jax.Array:
+    """Token ids [B, T], of one token at least.
+
+    Raises:
+      ValueError: they are other than that.
+    """
+    ids = as_array(name, tokens)
+    require(
+        ids.ndim == 2 and ids.shape[1] > 0 and jnp.issubdtype(ids.dtype, jnp.integer),
+        f"{name} must be token ids, integers [B, T] with T ≥ 1; got {ids.dtype} {ids.shape} (give"
+        f" one sequence as {name}[None])",
+    )
+    return ids
 
 
 def lengths(tokens: jax.Array) -> jax.Array:
@@ -15,8 +36,16 @@ def lengths(tokens: jax.Array) -> jax.Array:
 
 
 def rows_of(table: jax.Array, ids: jax.Array) -> jax.Array:
-    """table[ids]; NaN for an id that is negative or has no row."""
-    ids = jnp.asarray(ids).astype(int)  # a smaller type may not hold the number of rows
+    """table[ids]; NaN for an id that is negative or has no row.
+
+    Raises:
+      ValueError: ids are not integers.
+    """
+    ids = as_array("ids", ids)
+    require(
+        jnp.issubdtype(ids.dtype, jnp.integer), f"ids must be integers; got {ids.dtype} (cast them)"
+    )
+    ids = ids.astype(int)  # a smaller type may not hold the number of rows
     return jnp.take(table, jnp.where(ids < 0, len(table), ids), axis=0, mode="fill")
 
 

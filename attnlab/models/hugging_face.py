@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import math
 import re
@@ -11,9 +12,10 @@ from typing import Any
 import flax.linen as nn
 import numpy as np
 
-from attnlab.checks import require
+from attnlab.checks import require, require_instance
+from attnlab.models.transformer.config import TransformerConfig
 
-__all__ = ["ACTIVATIONS", "Fields", "Weights"]
+__all__ = ["ACTIVATIONS", "Fields", "Weights", "changed_config"]
 
 ACTIVATIONS = {
     "relu": nn.relu,
@@ -26,10 +28,42 @@ ACTIVATIONS = {
 class Fields(dict[str, Any]):
     """A configuration by name, which says what it lacks."""
 
+    def __init__(self, config: Mapping[str, Any]):
+        """Takes fields by name.
+
+        Raises:
+          ValueError: they have no names.
+        """
+        wanted, remedy = "its fields by name", " (give config.to_dict())"
+        require_instance("config", config, isinstance(config, Mapping), wanted, remedy)
+        super().__init__(config)
+
     def __missing__(self, name: str) -> Any:
         raise ValueError(
             f"config must have {name!r}, as config.to_dict() has; got {sorted(self)[:3]}"
         )
+
+
+# Fields that change no number that is computed. Layers that are scanned are refused on their own.
+_FREE = (
+    "dtype", "param_dtype", "dropout_rate", "attention_dropout_rate", "hidden_dropout_rate",
+    "feed_forward_chunk", "remat", "scan_layers", "kernel_init", "embedding_init", "position_init",
+)  # fmt: skip
+
+
+def changed_config(theirs: TransformerConfig, changed: Mapping[str, Any]) -> TransformerConfig:
+    """The configuration of a model of theirs, with other fields.
+
+    Raises:
+      ValueError: one of them says what is computed, and says another thing than theirs.
+    """
+    for name, value in changed.items():
+        own = getattr(theirs, name, value)
+        require(
+            name in _FREE or own == value,
+            f"{name} says what is computed, and theirs is {own!r}; got {value!r} (leave it out)",
+        )
+    return dataclasses.replace(theirs, **changed)
 
 
 _OLD = re.compile(r"(?<=LayerNorm\.)(gamma|beta)$")  # in files made from TensorFlow's
@@ -37,6 +71,16 @@ _OLD = re.compile(r"(?<=LayerNorm\.)(gamma|beta)$")  # in files made from Tensor
 
 def _renamed(old: re.Match[str]) -> str:
     return {"gamma": "weight", "beta": "bias"}[old[0]]
+
+
+def _array(name: str, x: Any) -> np.ndarray:
+    try:
+        return np.asarray(x)
+    except TypeError:  # of torch, for a dtype that NumPy has not
+        got = getattr(x, "dtype", type(x).__name__)
+        raise ValueError(
+            f"weights must be arrays that NumPy has; got {name!r} of {got} (cast it with .float())"
+        ) from None
 
 
 class Weights:
@@ -51,8 +95,10 @@ class Weights:
     """
 
     def __init__(self, weights: Mapping[str, Any], model: str, prefix: str, dtype: Any):
+        wanted, remedy = "arrays by name", " (give model.state_dict())"
+        require_instance("weights", weights, isinstance(weights, Mapping), wanted, remedy)
         self._given = {
-            _OLD.sub(_renamed, name.removeprefix(prefix)): np.asarray(x)
+            _OLD.sub(_renamed, name.removeprefix(prefix)): _array(name, x)
             for name, x in weights.items()
         }
         self._model, self._dtype, self._read = model, dtype, set[str]()

@@ -285,7 +285,7 @@ def add_residual(kind: str | None, output: jax.Array, inputs: list[jax.Array]) -
     added = {None: [], "add": inputs[-1:], "dense": inputs}[kind]
     require(
         all(x.shape == output.shape for x in added),
-        "a residual needs inputs as wide as the states; got "
+        "a residual needs inputs as wide as the states, embed_features = hidden_features; got "
         f"{[x.shape[-1] for x in added]} and {output.shape[-1]}",
     )
     return sum(added, output)

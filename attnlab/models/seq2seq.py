@@ -7,7 +7,8 @@ from typing import Any
 import flax.linen as nn
 import jax
 
-from attnlab.tokens import shift_right
+from attnlab.checks import require
+from attnlab.tokens import as_tokens, shift_right
 
 __all__ = ["Decoder", "Seq2Seq"]
 
@@ -86,6 +87,15 @@ class Seq2Seq(Decoder):
     def __call__(
         self, source: jax.Array, target: jax.Array, *, deterministic: bool = True
     ) -> jax.Array:
-        """Logits [B, T, V] of the target [B, T] under teacher forcing."""
+        """Logits [B, T, V] of the target [B, T] under teacher forcing.
+
+        Raises:
+          ValueError: source or target are no token ids, or have different numbers of rows.
+        """
+        source, target = as_tokens("source", source), as_tokens("target", target)
+        require(
+            len(source) == len(target),
+            f"each source has one target; got source {source.shape} and target {target.shape}",
+        )
         memory = self.encode(source, deterministic=deterministic)
         return self.decode(memory, shift_right(target), deterministic=deterministic)

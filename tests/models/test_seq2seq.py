@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from attnlab.models import Britz, Luong, NMTAttn, RNNEncDec, RNNSearch
+from attnlab.tokens import rows_of
 
 SOURCE, TARGET = jnp.array([[5, 6, 7], [8, 9, 2]]), jnp.array([[4, 2, 0, 0], [3, 5, 6, 2]])
 WIDTHS = {"embed_features": 6, "hidden_features": 8}
@@ -64,3 +65,26 @@ def test_sizes_count_something(name, size):
     rule = rf"{type(model).__name__}\.{size} must be an int ≥ 1; got 0"
     with pytest.raises(ValueError, match=rule):
         jax.eval_shape(model.init, jax.random.key(0), SOURCE, TARGET)
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "message"),
+    [
+        (None, TARGET, "source must be an array of numbers; got None"),
+        (SOURCE[0], TARGET, r"source must be token ids, .*got int32 \(3,\) \(give .* source\[None"),
+        (SOURCE[:, :0], TARGET, r"T ≥ 1; got int32 \(2, 0\)"),
+        (SOURCE, TARGET[:, :0], r"target must be .* T ≥ 1; got int32 \(2, 0\)"),
+        (SOURCE + 0.5, TARGET, "source must be token ids, integers .*got float32"),
+        (SOURCE, TARGET > 3, "target must be token ids, integers .*got bool"),
+        (SOURCE[:1], TARGET, r"one target; got source \(1, 3\) and target \(2, 4\)"),
+    ],
+)
+def test_what_is_no_batch_of_tokens_is_refused(source, target, message):
+    model = MODELS["luong, not fed"](window="global", score=None)
+    with pytest.raises(ValueError, match=message):
+        jax.eval_shape(model.init, jax.random.key(0), source, target)
+
+
+def test_ids_that_are_not_integers_are_refused_wherever_they_are_read():
+    with pytest.raises(ValueError, match="ids must be integers; got float32 .cast them"):
+        rows_of(jnp.ones((5, 3)), SOURCE + 0.9)

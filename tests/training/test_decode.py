@@ -355,6 +355,38 @@ def test_padding_and_the_first_token_are_never_emitted():
         as_list(search(MODEL, likely, SOURCE, max_length=5))  # checks it
 
 
+@pytest.mark.parametrize(
+    "search", [greedy, beam_search, functools.partial(sample, key=jax.random.key(0))]
+)
+def test_a_model_that_is_nan_is_nan_in_its_rows_alone(search):
+    """One logit is enough: of EOS, which a beam would else wait for."""
+    table = variables()["params"]["table"].copy()
+    broken = {"params": {"table": table}}
+    first = jax.device_get(search(MODEL, variables(), SOURCE, max_length=1))
+    state = (SOURCE[0] * np.arange(1, 4)).sum() % M
+    table[(state * 7 + BOS + 3) % M, EOS] = np.nan
+    found = jax.device_get(search(MODEL, broken, SOURCE, max_length=1))
+    np.testing.assert_array_equal(np.isnan(found.scores), [True] + [False] * 5)
+    np.testing.assert_array_equal(found.tokens[1:], first.tokens[1:])
+
+
+def test_a_beam_that_meets_nan_later_is_nan_though_something_ended():
+    table, log_p = variables()["params"]["table"].copy(), np.log([1, 1, 40, 30, 28])
+    table[:] = log_p
+    state = ((SOURCE[0] * np.arange(1, 4)).sum() * 7 + BOS + 3) % M
+    table[(state * 7 + 3 + 3) % M] = np.nan  # after the token 3
+    options = {"beam_size": 3, "max_length": 4, "length_penalty": 2.0, "return_beam": True}
+    found = beam_search(MODEL, {"params": {"table": table}}, SOURCE[:1], **options)
+    assert np.isnan(found.scores).all()
+
+
+def test_what_is_no_hypothesis_has_no_tokens():
+    never = table_with(EOS, -np.inf)
+    found = beam_search(MODEL, never, SOURCE, beam_size=7, max_length=1, return_beam=True)
+    assert np.isneginf(found.scores[:, 2:]).all() and np.isfinite(found.scores[:, :2]).all()
+    assert (found.tokens[:, 2:] == PAD).all() and (found.lengths[:, 2:] == 0).all()
+
+
 def test_hypotheses_share_what_is_of_the_source():
     model = Transformer(TransformerConfig(17, num_layers=1, width=8, hidden=8, num_heads=2))
     source = jnp.full((3, 37), 5)
@@ -396,6 +428,8 @@ def test_errors():
         beam_search(MODEL, variables(), SOURCE, max_length=3, stop="soon")
     with pytest.raises(ValueError, match="a search needs a source or a prompt; got neither"):
         greedy(MODEL, variables(), max_length=3)
+    with pytest.raises(ValueError, match="a Table needs a source; got None .give source="):
+        greedy(MODEL, variables(), prompt=SOURCE, max_length=3)
     with pytest.raises(ValueError, match=r"prompt must be tokens .* B = 6; got \[2, 3\]"):
         greedy(MODEL, variables(), SOURCE, prompt=jnp.ones((2, 3), int), max_length=3)
     with pytest.raises(ValueError, match=r"prompt must be .*integers; got float32"):

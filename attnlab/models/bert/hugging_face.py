@@ -7,7 +7,7 @@ from typing import Any
 
 from attnlab.checks import require, require_choice
 from attnlab.models.bert.model import BertPretraining
-from attnlab.models.hugging_face import ACTIVATIONS, Fields, Weights
+from attnlab.models.hugging_face import ACTIVATIONS, Fields, Weights, changed_config
 from attnlab.models.transformer.config import TransformerConfig
 from attnlab.tokens import PAD
 
@@ -34,7 +34,8 @@ def from_hugging_face(
       config: fields of its configuration, by name, as `config.to_dict()` or config.json has them.
       weights: arrays of its state, by name, as `state_dict()` or a file has them. Those of a
         `BertModel`, which lack the heads, are refused.
-      **changed: other fields of `TransformerConfig`, such as `dtype=jnp.bfloat16`; not scan_layers.
+      **changed: other fields of `TransformerConfig` that leave the function as it is, such as
+        `dtype=jnp.bfloat16`; not scan_layers.
 
     Raises:
       ValueError: a configuration with what this model has not, or weights of another one.
@@ -102,7 +103,7 @@ def _config(config: Mapping[str, Any], changed: Mapping[str, Any]) -> Transforme
         "dropout_rate": config["hidden_dropout_prob"],
         "attention_dropout_rate": config["attention_probs_dropout_prob"],
     }
-    return TransformerConfig.bert(config["vocab_size"], **{**given, **changed})
+    return changed_config(TransformerConfig.bert(config["vocab_size"], **given), changed)
 
 
 def _layer(c: TransformerConfig, from_: Weights, name: str) -> dict[str, Any]:

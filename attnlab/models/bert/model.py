@@ -85,10 +85,11 @@ class BertPretraining(nn.Module):
         Args:
           tokens: token ids [B, T], padded at the end, some of them masked.
           types: segments 0 and 1 of the tokens, [B, T]; None = all 0.
-          masked: positions [B, M] of the tokens to predict.
+          masked: positions [B, M] of the tokens to predict; NaN where there is none.
           deterministic: whether dropout is off.
         """
         states, pooled = self.bert(tokens, types, deterministic=deterministic)
+        masked = jnp.where(masked < 0, states.shape[1], masked)  # not counted from the last
         x = jnp.take_along_axis(states, masked[..., None], axis=1)
         x = self.transform_norm(self.config.activation(self.transform(x)))
         return Pretraining(self.bert.vocabulary.deferred(x, self.bias), self.next(pooled))

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from attnlab.checks import require, require_choice
-from attnlab.models.hugging_face import ACTIVATIONS, Fields, Weights
+from attnlab.models.hugging_face import ACTIVATIONS, Fields, Weights, changed_config
 from attnlab.models.reformer.model import Reformer
 from attnlab.models.transformer.config import TransformerConfig
 from attnlab.ops import routes
@@ -39,7 +39,8 @@ def from_hugging_face(
       weights: arrays of its state, by name, as `state_dict()` or a file has them; torch tensors of
         float32 or float16 on the CPU are arrays too. Those of a `ReformerModel`, which lack the
         softmax, are refused.
-      **changed: other fields of `TransformerConfig`, such as `dtype=jnp.bfloat16`; not scan_layers.
+      **changed: other fields of `TransformerConfig` that leave the function as it is, such as
+        `dtype=jnp.bfloat16`; not scan_layers.
 
     Raises:
       ValueError: a configuration with what this model has not, or weights of another one.
@@ -97,7 +98,7 @@ def _model(config: Mapping[str, Any], changed: Mapping[str, Any]) -> Reformer:
         "norm_epsilon": config["layer_norm_eps"],
         "dropout_rate": config["hidden_dropout_prob"],
     }
-    c = TransformerConfig(config["vocab_size"], **{**given, **changed})
+    c = changed_config(TransformerConfig(config["vocab_size"], **given), changed)
     buckets = config["num_buckets"]
     attentions = {
         "local": c.attention(

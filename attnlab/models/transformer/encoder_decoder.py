@@ -9,7 +9,7 @@ import jax
 
 from attnlab import masks
 from attnlab import tokens as tok
-from attnlab.checks import require
+from attnlab.checks import require, require_instance
 from attnlab.models.seq2seq import Seq2Seq
 from attnlab.models.transformer.config import TransformerConfig
 from attnlab.models.transformer.layers import Inputs, Vocabulary, require_positions
@@ -53,6 +53,9 @@ class Transformer(Seq2Seq):
             self.softmax = Vocabulary(c.vocab_size, c)
         attention = pattern_of(c, self.attention)
         cross_attention = self.cross_attention or c.cross_attention()
+        is_module = isinstance(cross_attention, nn.Module)
+        remedy = " (make it with config.cross_attention(route=…))"
+        require_instance("cross_attention", cross_attention, is_module, "a module", remedy)
         self.encoder_inputs, self.decoder_inputs = Inputs(c), Inputs(c)
         self.encoder = Stack(c, attention)
         self.decoder = Stack(c, attention, cross_attention)

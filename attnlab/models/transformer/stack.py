@@ -201,7 +201,7 @@ class Repetition(nn.Module):
 def pattern_of(config: TransformerConfig, attention: Attention | None) -> tuple[nn.Module, ...]:
     """The attentions that the layers repeat: those given, or one, the config's."""
     given = config.attention() if attention is None else attention
-    pattern = (given,) if isinstance(given, nn.Module) else tuple(given)
+    pattern = tuple(given) if isinstance(given, Sequence) else (given,)
     modules = bool(pattern) and all(isinstance(module, nn.Module) for module in pattern)
     wanted = "a module, or a sequence of modules that the layers repeat"
     require_instance("attention", attention, modules, wanted)

@@ -157,6 +157,8 @@ def _beam_search(
     unended_scores = beam.log_p / length_penalty_of(limits, alpha)[:, None]
     tokens = jnp.where(has_ended[..., None], beam.ended, beam.tokens)
     scores = jnp.where(has_ended, beam.ended_scores, unended_scores)
+    tokens = jnp.where(jnp.isneginf(scores)[..., None], tok.PAD, tokens)
+    scores = jnp.where(jnp.isnan(beam.log_p).any(1, keepdims=True), jnp.nan, scores)
     return Hypotheses(tokens, scores, tok.lengths(tokens))
 
 
@@ -171,7 +173,11 @@ def _grow(beam: _Beam, logits: jax.Array, step: Any, grows: jax.Array, alpha: An
       alpha: exponent of the length penalty.
     """
     size, vocab_size = logits.shape[1:]
-    candidates = beam.log_p[..., None] + log_probs_of(logits)
+    log_probs = log_probs_of(logits)
+    # A row whose model is NaN ends, and is NaN: neither is more or less than another.
+    is_nan = jnp.any(jnp.isnan(log_probs[..., tok.EOS]) & (beam.log_p > -jnp.inf), axis=1)
+    candidates = beam.log_p[..., None] + log_probs
+    candidates = jnp.where(jnp.isnan(candidates), -jnp.inf, candidates)
     # Only k of these can be an EOS, one a hypothesis, so k others go on.
     log_p, index = jax.lax.top_k(candidates.reshape(-1, size * vocab_size), 2 * size)
     parents, token = index // vocab_size, index % vocab_size
@@ -186,6 +192,7 @@ def _grow(beam: _Beam, logits: jax.Array, step: Any, grows: jax.Array, alpha: An
     ended = jnp.where(ended_scores[..., None] > -jnp.inf, ended, tok.PAD)
 
     log_p, unended = jax.lax.top_k(jnp.where(ends, -jnp.inf, log_p), size)
+    log_p = jnp.where(is_nan[:, None], jnp.nan, log_p)
     grown = _Beam(_take(tokens, unended), log_p, ended, ended_scores)
 
     def if_it_grows(new, old):

@@ -167,6 +167,7 @@ def _write(model, variables, given, draw, top_k, max_length, extra_length) -> Hy
             token = jnp.where(log_probs == largest, ids, ids[-1]).min(-1).astype(jnp.int32)
         else:
             token = draw.token(step, log_probs, top_k)
+            token = jnp.where(jnp.isnan(log_probs[:, -1]), log_probs.shape[-1] - 1, token)
         log_p = jnp.take_along_axis(log_probs, token[:, None], axis=-1)[:, 0]
         token = jnp.where(hypotheses.growing, token, tok.PAD)
         return _Growing(
@@ -183,7 +184,8 @@ def _write(model, variables, given, draw, top_k, max_length, extra_length) -> Hy
 
     batch = given.prompt.shape[0]
     empty = jnp.full((batch, max_length), tok.PAD, jnp.int32)
-    hypotheses = extend(0, _Growing(empty, jnp.zeros(batch), jnp.ones(batch, bool)), logits)
+    none = _Growing(empty, jnp.zeros(batch, jnp.float32), jnp.ones(batch, bool))
+    hypotheses = extend(0, none, logits)
     carry = jnp.int32(1), hypotheses, state.get("cache", {})
     _, hypotheses, _ = jax.lax.while_loop(lambda carry: carry[1].growing.any(), body, carry)
     return Hypotheses(hypotheses.tokens, hypotheses.log_p, tok.lengths(hypotheses.tokens))

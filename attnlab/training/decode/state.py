@@ -11,6 +11,7 @@ import jax.numpy as jnp
 
 from attnlab import tokens as tok
 from attnlab.checks import as_size, require
+from attnlab.models.seq2seq import Seq2Seq
 
 __all__ = [
     "Given",
@@ -33,7 +34,8 @@ class Hypotheses:
     Attributes:
       tokens: new tokens [B, T] or, of a whole beam, [B, k, T] with the best first; they end with
         EOS unless the limit came first, then PAD.
-      scores: log-probabilities of the new tokens, over the length penalty, [B] or [B, k].
+      scores: log-probabilities of the new tokens, over the length penalty, [B] or [B, k]; NaN
+        where the model's are.
       lengths: numbers of new tokens, EOS included.
     """
 
@@ -100,13 +102,21 @@ def limits_of(given: Given, max_length: int, extra_length: int | None) -> jax.Ar
 
 
 def log_probs_of(logits: jax.Array) -> jax.Array:
-    """log softmax in float32, at most 0 also when rounded, and −inf for what is never emitted."""
+    """log softmax in float32, at most 0 also when rounded, and −inf for what is never emitted.
+
+    Where a logit is NaN, all are.
+    """
     log_probs = jnp.minimum(jax.nn.log_softmax(logits.astype(jnp.float32)), 0.0)
-    return log_probs.at[..., NEVER].set(-jnp.inf)
+    never = jnp.where(jnp.isnan(log_probs[..., :1]), jnp.nan, -jnp.inf)
+    return log_probs.at[..., NEVER].set(never)
 
 
 def first_call(model, variables, given: Given, max_length):
     """The memory, the logits [B, V] of the first new tokens, and the collections that were made."""
+    require(
+        given.source is not None or not isinstance(model, Seq2Seq),
+        f"a {type(model).__name__} needs a source; got None (give source=)",
+    )
     memory = model.apply(variables, given.source, method="encode")
     batch, prompted = given.prompt.shape
     begin = jnp.full((batch, 1), tok.BOS, jnp.int32)

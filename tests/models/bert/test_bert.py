@@ -122,6 +122,8 @@ def test_masked_tokens_are_those_at_the_positions(variables):
     some, _ = LOGITS(variables, TOKENS, TYPES, MASKED)
     np.testing.assert_allclose(some[0], every[0, [2, 5]], atol=1e-5)
     assert np.abs(np.diff(every, axis=1)).max(-1).min() > 1e-3  # no two positions are alike
+    none, _ = LOGITS(variables, TOKENS, TYPES, np.where(all_at == 4, -1, all_at))
+    assert np.isnan(none[:, 4]).all() and np.isfinite(np.delete(none, 4, 1)).all()
     # Tied: what moves the embedding of one word moves its logit.
     bias = variables["params"]["bias"] + np.float32(np.arange(23) == 3)
     again, _ = LOGITS({"params": variables["params"] | {"bias": bias}}, TOKENS, TYPES, MASKED)

@@ -99,3 +99,33 @@ def test_files_with_the_old_names_of_layer_norm_are_read(theirs):
     assert len(renamed.keys() - state.keys()) >= 6
     variables, same = (from_hugging_face(theirs.config.to_dict(), x)[1] for x in (renamed, state))
     jax.tree.map(np.testing.assert_array_equal, variables, same)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("num_heads", 1), ("norm_inputs", False), ("attention_bias", False), ("pre_norm", True),
+        ("positions", "sinusoid"), ("scale_embeddings", True), ("window", 3), ("key_width", 5),
+    ],
+)  # fmt: skip
+def test_another_function_is_not_theirs(theirs, field, value):
+    config, state = theirs.config.to_dict(), theirs.state_dict()
+    with pytest.raises(ValueError, match=f"{field} says what is computed, and theirs is .*; got"):
+        from_hugging_face(config, state, **{field: value})
+
+
+def test_what_leaves_the_function_as_it_is_may_change(theirs):
+    config, state = theirs.config.to_dict(), theirs.state_dict()
+    changed = {"dropout_rate": 0.3, "dtype": jnp.bfloat16, "remat": True, "num_heads": 3}
+    model, _ = from_hugging_face(config | {"num_attention_heads": 3}, state, **changed)
+    assert (model.config.dropout_rate, model.config.remat) == (0.3, True)
+
+
+def test_what_has_no_names_or_no_type_of_numpy_is_refused(torch, theirs):
+    with pytest.raises(ValueError, match=r"config must be .*give config.to_dict"):
+        from_hugging_face(theirs.config, theirs.state_dict())
+    with pytest.raises(ValueError, match=r"weights must be .*give model.state_dict"):
+        from_hugging_face(theirs.config.to_dict(), theirs)
+    half = {name: x.to(torch.bfloat16) for name, x in theirs.state_dict().items()}
+    with pytest.raises(ValueError, match=r"NumPy has; got .* of torch.bfloat16 .cast it with"):
+        from_hugging_face(theirs.config.to_dict(), half)

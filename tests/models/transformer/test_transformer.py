@@ -359,6 +359,10 @@ def test_errors():
     def call(model, **options):
         jax.eval_shape(lambda: model.init(jax.random.key(0), SOURCE, TARGET, **options))
 
+    with pytest.raises(ValueError, match=r"cross_attention must be .*make it with config.cross_"):
+        call(Transformer(TINY, cross_attention=routes.Window(1, 1)))
+    with pytest.raises(ValueError, match="attention must be a module, or .* instance of Window"):
+        call(Transformer(TINY, routes.Window(1, 1)))
     with pytest.raises(ValueError, match="positions for max_length=6 tokens; got 7"):
         call(tiny(positions="learned", max_length=6))
     with pytest.raises(ValueError, match="which positions='rotary' does not; got positions"):
