@@ -87,7 +87,7 @@ WRONG = [
     ("Cosine", lambda: by(scores.Cosine("1")), ValueError, r"Cosine\.scale .*numbers; got '1'"),
     ("Cosine()", lambda: by(scores.Cosine(None)), ValueError, r"Cosine\.scale .*rs; got None"),
     ("General", lambda: by(scores.General("w")), ValueError, r"General\.w .*numbers; got 'w'"),
-    ("seed", lambda: routes.LSH(seed="a"), ValueError, "seed must be an int; got 'a'"),
+    ("seed", lambda: routes.LSH(seed="a"), ValueError, r"seed must be an int in .*; got 'a'"),
     ("float8", lambda: by(x=F8), ValueError, "q .*16 bits or more; got float8_e4m3fn"),
     ("float8 bias", lambda: by(bias=F8[0, :3, :1]), ValueError, "bias .*16 bits or more.*float8"),
     (

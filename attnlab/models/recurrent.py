@@ -285,8 +285,9 @@ def add_residual(kind: str | None, output: jax.Array, inputs: list[jax.Array]) -
     added = {None: [], "add": inputs[-1:], "dense": inputs}[kind]
     require(
         all(x.shape == output.shape for x in added),
-        "a residual needs inputs as wide as the states, embed_features = hidden_features; got "
-        f"{[x.shape[-1] for x in added]} and {output.shape[-1]}",
+        "a residual needs inputs as wide as the states; got "
+        f"{[x.shape[-1] for x in added]} and {output.shape[-1]} (make embed_features and"
+        " hidden_features equal)",
     )
     return sum(added, output)
 

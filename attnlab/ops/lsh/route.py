@@ -93,7 +93,8 @@ class LSH:
             require_choice(name, getattr(self, name), (True, False))
         seed = as_int(self.seed)
         require(
-            seed is not None and 0 <= seed < 2**32, f"seed must be in [0, 2³²); got {self.seed!r}"
+            seed is not None and 0 <= seed < 2**32,
+            f"seed must be an int in [0, 2³²); got {self.seed!r}",
         )
         require_options(self.options)
         require_implementation(self.implementation)
