@@ -426,8 +426,8 @@ class Settings(Flags):
             raise Invalid(f"--passes={ACCURACY}: of bare functions on this machine; {remedy}")
         if ACCURACY in self.passes and (others := self._others_than_exact()):
             raise Invalid(
-                f"--passes={ACCURACY}: its distance is from scaled dot product attention, and "
-                f"{', '.join(others)} is another function; leave it out"
+                f"--passes={ACCURACY}: its distance is from scaled dot product attention; leave "
+                f"other functions out: {', '.join(others)}"
             )
         if DECODE in self.passes and peers:
             raise Invalid(f"--passes={DECODE}: {listed} have no cache; leave them out")
