@@ -290,8 +290,13 @@ def _conditions(results: Sequence[Result]) -> str:
             f"Load average before or after a case: {min(loads):.1f} to {max(loads):.1f}. Cases "
             f"beside other work, where it was a tenth above the number of cores: {some or 'none'}."
         )
+
+    def other(r: Result) -> str:
+        lost = r.message.startswith("once more")
+        return r.message if lost else f"the other time {duration(r.other_seconds)}"
+
     again = [
-        f"{r.case}: {duration(r.median_seconds)}, the other time {duration(r.other_seconds)}"
+        f"{r.case}: {duration(r.median_seconds)}, {other(r)}"
         for r in results
         if r.other_seconds is not None
     ]

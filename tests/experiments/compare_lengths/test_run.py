@@ -164,6 +164,8 @@ def test_a_case_that_is_lost_the_second_time_says_why():
     kept = compare.faster(first, second)
     assert (kept.status, kept.seconds, kept.other_seconds) == ("ok", (0.5,), 0.5)
     assert kept.message == "once more: killed: SIGKILL"
+    text = compare.report.markdown(rows.told([kept]))
+    assert "dot, n = 512, forward: 500 ms, once more: killed: SIGKILL." in text
 
 
 def test_on_an_accelerator_each_line_has_a_process_at_each_length(tmp_path, monkeypatch):
