@@ -115,7 +115,7 @@ class Row:
       cell: training.
       evaluated: name of what its parameters were evaluated as; "" = as they were trained.
       scores: scores by name.
-      parameters: number of parameters that were trained.
+      parameters: number of parameters of the model, frozen ones too.
       step: number of the step whose parameters these are; None = not kept.
       seconds: time of the training, with the one before it, compilations and validations.
       validation: means of the validation with these parameters, by name.

@@ -173,6 +173,16 @@ class TrainFlags(Flags):
         steps, warmup_steps = self.steps, getattr(self, "warmup_steps", 0)
         if "warmup_steps" in named and steps is not None and warmup_steps >= steps:
             raise Invalid(f"--warmup_steps={warmup_steps}: must be fewer than --steps={steps}")
+        if steps is not None and self.validate_every is not None:
+            self._require_validations(steps, self.validate_every)
+
+    def _require_validations(self, steps: int, validate_every: int) -> None:
+        validations = -(-steps // validate_every)
+        if self.plateau is not None and validations < 6:
+            raise Invalid(
+                f"--plateau={self.plateau}: two of at least six validations lie in the last fifth; "
+                f"{steps:,} steps have {validations}; lower --validate_every"
+            )
 
     def loop(
         self, *, seed: int, steps: int | None = None, validate_every: int | None = None
@@ -183,9 +193,13 @@ class TrainFlags(Flags):
           seed: seed of the parameters and of dropout.
           steps: number of steps; None = the flag's.
           validate_every: number of steps between validations; None = the flag's.
+
+        Raises:
+          Invalid: there are too few validations for a plateau.
         """
         steps, validate_every = steps or self.steps, validate_every or self.validate_every
         assert steps is not None and validate_every is not None, "a recipe says them"
+        self._require_validations(steps, validate_every)
         return LoopSettings(
             steps=steps,
             log_every=self.log_every,

@@ -163,7 +163,7 @@ class Trained:
 
     @property
     def num_parameters(self) -> int:
-        """The number of parameters that were trained."""
+        """The number of parameters of the model, frozen ones too."""
         return sum(x.size for x in jax.tree.leaves(self.params))
 
 

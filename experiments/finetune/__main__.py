@@ -75,7 +75,8 @@ class Finetune(Study[Settings, Data]):
         )
         an_epoch = -(-len(data.rows["train"]) // settings.batch_size)
         steps = settings.steps or settings.epochs * an_epoch
-        validate_every = settings.validate_every or max(1, steps // 5)
+        parts = 5 if settings.plateau is None else 10
+        validate_every = settings.validate_every or max(1, steps // parts)
         loop = settings.loop(steps=steps, validate_every=validate_every, seed=cell.seed)
         return Training(task, settings.optimizer(frozen=frozen, steps=steps), loop)
 

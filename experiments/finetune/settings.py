@@ -68,7 +68,8 @@ class Settings(TrainFlags):
     epochs: int = flag(3, "Epochs, where --steps is not given; the paper has 2 to 4.", least=1)
     validate_every: int | None = flag(
         None,
-        "Number of steps between validations, each with a checkpoint. Without it: a fifth of all.",
+        "Number of steps between validations, each with a checkpoint. Without it: a fifth of all, "
+        "with --plateau a tenth.",
         least=1,
     )
     batch_size: int = flag(32, "Number of examples in a step; the paper has 16 or 32.", least=1)

@@ -84,7 +84,7 @@ class LanguageModels(Study[Settings, Corpus]):
         name, length = cell["model"], cell["length"]
         if cell["task"] == "copy":
             task, steps = copying.task(name, settings, cell.seed, self.part), settings.copy_steps
-            loop = settings.loop(seed=cell.seed, steps=steps, validate_every=-(-steps // 4))
+            loop = settings.loop(seed=cell.seed, steps=steps, validate_every=-(-steps // 8))
             return Training(task, copying.optimizer(steps), loop)
         rows = settings.batch_sizes()[length]
         task = Task(

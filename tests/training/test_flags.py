@@ -1,5 +1,6 @@
 """The flags of every training, and a training as a part of a run."""
 
+import dataclasses
 import signal
 import sys
 import types
@@ -23,6 +24,17 @@ def test_checkpoints_come_with_validations_unless_asked_for():
     assert (loop.steps, loop.validate_every, loop.checkpoint_every, loop.seed) == (7, 3, 3, 5)
     assert (loop.log_every, loop.accumulate) == (2, 4)
     assert TrainFlags(checkpoint_every=1).loop(**given).checkpoint_every == 1
+
+
+def test_a_plateau_is_refused_where_validations_are_too_few_to_see_one():
+    seen = TrainFlags(steps=11, validate_every=2, plateau=0.01)
+    seen.check_named(())
+    assert seen.loop(seed=0).plateau == 0.01
+    message = "--plateau=0.01: two of at least six validations .*; 10 steps have 5; lower"
+    with pytest.raises(Invalid, match=message):
+        dataclasses.replace(seen, steps=10).check_named(())
+    with pytest.raises(Invalid, match=message):  # a recipe's or a share of the steps
+        TrainFlags(plateau=0.01).loop(seed=0, steps=10, validate_every=2)
 
 
 def test_all_devices_unless_some_are_asked_for():
