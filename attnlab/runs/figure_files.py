@@ -49,6 +49,7 @@ def save(figures: Mapping[str, Figure | None], folder: Path) -> list[Path]:
     with style():
         for name, figure in figures.items():
             if figure is not None:
-                written.append(folder / f"{name}.svg")
-                figure.savefig(written[-1], metadata={"Date": None})
+                part, whole = folder / f"{name}.svg.tmp", folder / f"{name}.svg"
+                figure.savefig(part, format="svg", metadata={"Date": None})
+                written.append(part.replace(whole))
     return written

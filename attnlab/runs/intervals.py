@@ -71,10 +71,14 @@ def undecided(tie: float, *samples: Sequence[float], comparisons: int = 1) -> st
 
     >>> undecided(0, [-1.0, 1.0, 3.0]), undecided(0, [1.0])
     ('undecided: 18 seeds would decide it', 'undecided: one seed shows no variance')
+    >>> undecided(0, [1.0, 2.0, math.inf])
+    'undecided: a score is not finite'
     """
     if min(map(len, samples)) < 2:
         return "undecided: one seed shows no variance"
     gap = abs(difference(*samples))
+    if not math.isfinite(gap):
+        return "undecided: a score is not finite"
 
     def decide(count: int) -> bool:
         width = half_width(*samples, comparisons=comparisons, count=count)

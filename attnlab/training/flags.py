@@ -90,9 +90,10 @@ class TrainFlags(Flags):
     plateau: float | None = flag(
         None,
         "Share, such as 0.01, by which the validation loss must fall over the last fifth of the "
-        "steps, two validations at least, else a training ends; --steps is the most it has then. "
-        "Without it: all steps.",
+        "steps done so far, two validations at least, else a training ends; --steps is the most it "
+        "has then. Without it: all steps.",
         above=0,
+        below=1,
     )
     checkpoint_every: int | None = flag(
         None, "Number of steps between checkpoints. Without it: validate_every.", least=1
@@ -117,9 +118,9 @@ class TrainFlags(Flags):
     )
     num_workers: int = flag(
         0,
-        "Number of processes that prepare the data; with 0 a thread of this one does, which one "
-        "process is slower than: two or more pay where the steps wait for data and cores are free, "
-        "see host_speed. No number that is trained depends on it.",
+        "Number of processes that prepare the data; 0: a thread of this process, which is faster "
+        "than one other. Two or more pay where the steps wait for data and cores are free, see "
+        "host_speed. No number that is trained depends on it.",
         least=0,
     )
     dry_run: bool = flag(

@@ -29,9 +29,10 @@ DEVICES = 2  # of a CPU, for the contract `devices`
 
 
 def main(argv: list[str]) -> int:
-    """Parses the flags and checks; a word that is no flag is a mechanism."""
+    """Parses the flags and checks; the words before the first flag are mechanisms."""
     program, *words = argv
-    argv = [program, *(x if x.startswith("-") else f"--mechanisms={x}" for x in words)]
+    first = next((i for i, x in enumerate(words) if x.startswith("-")), len(words))
+    argv = [program, *(f"--mechanisms={x}" for x in words[:first]), *words[first:]]
     return command_line.run(argv, Settings, run, doc=check.__doc__, free=("json",))
 
 

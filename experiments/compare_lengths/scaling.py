@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 
 from matplotlib.figure import Figure
 
+from attnlab.bench import trends
 from attnlab.bench.case import PASS_TITLES, Result, passes_of
 from attnlab.bench.panels import Panel
 from attnlab.bench.panels import draw as draw_panels
@@ -78,11 +79,11 @@ def by_kind(results: Sequence[Result]) -> Mapping[str, list[Result]]:
 
 def _efficiency(results: Sequence[Result], passes: str) -> str:
     """The share of the devices' work that counts: t₁·w / (t_d·d), w the work over that of t₁."""
-    measured = [r for r in results if r.case.passes == passes and r.median_seconds]
+    measured = [r for r in results if r.case.passes == passes and trends.undisturbed(r)]
     first = {r.case.label: r for r in sorted(measured, key=lambda r: -r.case.devices)}
 
     def cell(result: Result | None) -> str:
-        if result is None or not result.median_seconds:
+        if result is None or not result.median_seconds or result.busy:
             return ""
         base = first[result.case.label]
         work = result.case.batch / base.case.batch

@@ -47,8 +47,9 @@ class Settings(Flags):
             )
 
     def check_named(self, named: Collection[str]) -> None:
-        if "vocab_size" in named and not self.data_files:
-            raise Invalid("--vocab_size would count for nothing without --data_files; leave it out")
+        for name in ("vocab_size", "cache_dir"):
+            if name in named and not self.data_files:
+                raise Invalid(f"--{name} counts for nothing without --data_files; leave it out")
 
     @property
     def pools(self) -> int:

@@ -28,7 +28,8 @@ ONLY_FOR = {
         *("models", "lengths", "eval_rounds", "validate_every", "batch_size", "batch_tokens"),
         *("steps", "learning_rate", "schedule", "warmup_steps", "b2", "epsilon", "clip_norm"),
         *("num_layers", "num_heads", "head_dim", "hidden", "positions", "axial_shape"),
-        *("axial_widths", "dropout_rate", "attention_dropout_rate"),
+        *("axial_widths", "dropout_rate", "attention_dropout_rate", "input", "vocabulary"),
+        "equal_bits",
     ),
     "copy": ("copy_models", "copy_distance", "copy_steps"),
 }
@@ -157,8 +158,8 @@ class Settings(TrainFlags):
     )
     equal_bits: float = flag(
         0.01,
-        "Bits per byte by which all of the 95 % interval, of three seeds at least, may be above "
-        "exact attention's where a model counts as equal.",
+        "A model counts as equal to exact attention where its extra bits per byte are at most "
+        "this, up to the upper end of their 95 % interval over three seeds at least.",
         least=0,
     )
     copy_models: tuple[str, ...] = flag(
@@ -228,6 +229,14 @@ class Settings(TrainFlags):
                 raise Invalid(
                     f"--{name}={written(getattr(self, name))}: needs {task} in --tasks="
                     f"{written(self.tasks)}"
+                )
+        text, copy = ("text" in self.tasks, self.models), ("copy" in self.tasks, self.copy_models)
+        for name, read in {"eval_rounds": [text], "chunk_size": [text, copy]}.items():
+            hash_it = any(rounds_of(x) for there, models in read if there for x in models)
+            if name in named and not hash_it:
+                raise Invalid(
+                    f"--{name}={written(getattr(self, name))}: none of the models hashes; leave it "
+                    "out"
                 )
         if {"batch_size", "batch_tokens"} <= {*named}:
             raise Invalid(

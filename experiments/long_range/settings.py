@@ -118,6 +118,8 @@ class Settings(TrainFlags):
                 "beside [CLS]; give a smaller one"
             )
         self._check_data()
+        if "pretrained" in self.starts:
+            self.loop(seed=0, steps=self.pretrain_steps)
         for name in self.mechanisms:
             self.layers(name, vocab_size=1)
 

@@ -4,7 +4,7 @@
     launch/local pretrain --input=TEXT --objective=mlm_nsp,mlm --seeds=0,1,2
     launch/local pretrain --input=TEXT --masking=80/10/10,100/0/0,0/20/80
     launch/local pretrain --input=TEXT --attention=lsh-4 --length=512
-    launch/local pretrain --input=TEXT --init_from=RUN --length=512
+    launch/local pretrain --input=TEXT --init_from=RUN --length=512    # a RUN with --max_length=512
     launch/local pretrain --resume=results/pretrain-20261122-101500
 
 Blank lines of the text separate documents, whose lines are sentences; the last documents are held

@@ -95,7 +95,11 @@ class MeasuredTable(Beside):
         both = [self._of(found, name, title) for name in (self.lines[line], self.base[1])]
         if any(one is None for one in both):
             place = self._run.place(context.folder)
-            raise Stopped(why or f"no row of it, or of {self.base[1]}, in {place}")
+            raise Stopped(
+                why
+                or f"no row of it, or of {self.base[1]}, in {place} that ran without other work "
+                "beside it; remove that folder and measure again on a quiet machine"
+            )
         ours, base = both
         over = ours[self.quantity.field] / base[self.quantity.field]
         ratio = 1 / over if self.quantity.is_rate else over
@@ -115,6 +119,7 @@ class MeasuredTable(Beside):
             and tuple(one["case"][x] for x in ("mechanism", "implementation", "length", "passes"))
             == wanted
             and one["status"] == "ok"
+            and not (one.get("busy") and self.quantity.field == "median_seconds")
         ]
         return rows[-1] if rows else None
 

@@ -93,7 +93,7 @@ class Settings(Flags):
                 given, valid = written(self.only), ", ".join(all_tables())
                 raise Invalid(f"--only={given}: no {name!r}; valid: {valid}")
             scales = all_tables()[name].scales
-            if self.scale not in scales:
+            if self.scale not in scales and not self.claims:
                 raise Invalid(f"--only={name}: has no --scale={self.scale}; give {written(scales)}")
         needed = {
             "multi30k": f"FOLDER, with {', '.join(map(written, self._files('').values()))}",
@@ -109,7 +109,10 @@ class Settings(Flags):
         if self.multi30k is not None:
             missing = [file for file in self._paths() if not Path(file).is_file()]
             if missing and Path(self.multi30k).exists():
-                raise Invalid(f"--multi30k={self.multi30k}: no {Path(missing[0]).name} there")
+                name = Path(missing[0]).name
+                raise Invalid(
+                    f"--multi30k={self.multi30k}: no {name} there; give the folder that has it"
+                )
 
     def check_named(self, named: Collection[str]) -> None:
         """Refuses flags that would count for nothing."""

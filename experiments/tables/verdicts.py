@@ -9,8 +9,8 @@ and equal where it is within `TOLERANCE`; *less* is said where none is above the
 **Gaps.** A score that training decides is judged by its gap from another row's, g with the 95 %
 interval g ± h over the seeds (Student's t, for two rows Welch's), beside the paper's gap p. A
 *tie* τ is fixed for each table. The paper has a tie where |p| < τ, ours is one where the whole
-interval lies within ±τ, so that rows whose seeds are all at 100 % tie; ours has a side where the
-interval leaves out 0. Sign and size count:
+interval lies within ±τ, so that rows whose seeds are all at 100 % tie; otherwise ours has a side
+where the interval leaves out 0. Sign and size count:
 
     reproduced                  on the paper's side with p/2 ≤ g ≤ 2p, or both tie
     same direction, N times the size    on the paper's side, not between half and twice its size
@@ -79,13 +79,14 @@ RULES = {
         "A score is judged by its gap from another row's, ± half of its 95 % interval over seeds"
         " (Student's t, for two rows Welch's). *Reproduced*: the interval is on the paper's side of"
         " 0 and our gap between half and twice the paper's, or both tie; *same direction*: on its"
-        " side alone; *no difference here*: the interval lies within the tie; *undecided*: it has"
-        " both 0 and more than the tie. Where a paper prints words, their side is judged."
+        " side alone; *no difference here*: the interval lies within the tie, whatever side it is"
+        " on; *undecided*: it has both 0 and more than the tie, or there are fewer than three"
+        " seeds. Where a paper prints words, their side is judged."
     ),
     "ratio": (
         "Times and memory are ratios to a row of the same table, as machines and models are others:"
         f" *reproduced* on the paper's side of 1 and within a factor of {TIMES:g} of its ratio, or"
-        f" where both are within {EVEN - 1:.0%} of 1."
+        f" where both are within a factor of {EVEN:g} of 1."
     ),
 }
 _SIDES = {"less": -1, "level": 0, "more": 1, "falls": -1, "holds": 0, "falls less": 1}

@@ -155,7 +155,7 @@ def _cpu() -> dict[str, Recipe]:
 def _small() -> dict[str, Recipe]:
     """Multi30k with models 128 wide: five to eight minutes a model on one CPU core.
 
-    The cells of `tables --scale=cpu`: all recurrent models have the same budget.
+    `tables --scale=cpu` trains them for more steps, all of them for as many.
     """
 
     def recipe(sizes: dict[str, Any]) -> Recipe:

@@ -155,6 +155,10 @@ class Settings(TrainFlags):
                 f"--length_penalty={written(self.length_penalty)}: greedy search has none; leave "
                 "it out, or give a larger --beam_size"
             )
+        if "draw_file" in named and {*self.models} == {"rnn_encdec"}:
+            raise Invalid(
+                f"--draw_file={self.draw_file}: rnn_encdec has no attention to draw; leave it out"
+            )
         if "dropout_rate" in named and all(
             "dropout_rate" in dict(x.changed) for x in self.variants()
         ):

@@ -62,6 +62,7 @@ def test_what_was_expected_is_no_failure(tmp_path):
         (["exact+lsh-2"], "cannot be checked"),
         (["no.py:Such"], "no.py"),
         (["exact", "--expected=speed"], "speed"),
+        (["exact", "--seed", "x"], "flag --seed=x: "),
     ],
 )
 def test_what_is_wrong_is_one_line(words, said, tmp_path, capsys):

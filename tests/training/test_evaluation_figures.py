@@ -68,7 +68,7 @@ def test_dollars_are_no_mathematics(tmp_path):
     odd = ["▁$x", "$^$", "▁a_b", "\n"]
     figure = alignment_figure([Alignment(odd, odd, np.eye(4), title="$x^$")])
     paths = figure_files.save({"alignment": figure}, tmp_path)
-    assert [path.name for path in paths] == ["alignment.svg"]
+    assert paths == [*tmp_path.iterdir()] == [tmp_path / "alignment.svg"]
     assert "$x" in paths[0].read_text(encoding="utf-8")
 
 

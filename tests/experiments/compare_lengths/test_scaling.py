@@ -39,6 +39,13 @@ def test_the_report_says_what_share_of_the_devices_work_counts(results):
     assert "4 of 9 cases so far." in text and "jit on 1, 2, 4 devices." in text
 
 
+def test_times_beside_other_work_count_for_no_share(results):
+    results[0] = dataclasses.replace(results[0], load=9.0, busy=True)
+    text = scaling.markdown(rows.told(results, planned=9))
+    strong = text.partition("#### strong scaling, forward: efficiency")[2].partition("###")[0]
+    assert [row[1] for row in cells(strong)[2:]] == ["", "100%", "50%"]
+
+
 def test_the_answer_is_of_the_same_work(results):
     assert "\n\n**forward, devices = 2: 500 ms (dot)**" in scaling.markdown(rows.told(results[:3]))
 

@@ -63,7 +63,8 @@ def test_the_tables_are_of_medians():
     ("flags", "message"),
     [
         ("--pairs=5119", "--pairs=5119 is too small; give at least 5120, two pools of 20 batches"),
-        ("--vocab_size=7", "--vocab_size would count for nothing without --data_files"),
+        ("--vocab_size=7", "--vocab_size counts for nothing without --data_files; leave it out"),
+        ("--cache_dir=c", "--cache_dir counts for nothing without --data_files; leave it out"),
         ("--data_files=/no/such/file", "--data_files=/no/such/file: there is no such file"),
     ],
 )

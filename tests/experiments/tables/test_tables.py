@@ -183,11 +183,12 @@ def test_a_cell_that_was_not_run_says_so(tmp_path):
         ("--only=luong9", "--only=luong9: no 'luong9'; valid: amos_listops, "),
         ("--only=britz1_parameters,britz1_parameters", ": give each once"),
         ("--part=4/4", "--part=4/4: give I/N, such as 0/8 to 7/8"),
+        ("--claims --only=luong1", "--claims: nothing is run; leave out --only"),
         ("--scale=tpu", "--scale=tpu: no 'tpu'; valid: exact, cpu, gpu"),
     ],
 )
 def test_a_bad_flag_is_one_line(flag, message, tmp_path):
-    status, _, err = tiny.run(experiment, flag, f"--output_dir={tmp_path / 'out'}")
+    status, _, err = tiny.run(experiment, *flag.split(), f"--output_dir={tmp_path / 'out'}")
     assert status == 2 and message in err and err.count("\n") == 1
     assert not (tmp_path / "out").exists()
 
